@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small compiler conveniences. libc only. */
+#ifndef NM_BASE_COMPILER_H
+#define NM_BASE_COMPILER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define NM_CACHE_LINE 64
+
+#define nm_likely(x) __builtin_expect(!!(x), 1)
+#define nm_unlikely(x) __builtin_expect(!!(x), 0)
+
+#define NM_COLD __attribute__((cold, noinline))
+#define NM_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define NM_ALIGNED(n) __attribute__((aligned(n)))
+
+#define nm_container_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+#define NM_ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+
+/* Tell the core that we spin: frees its pipeline for a sibling and lowers power. */
+static inline void nm_cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+#endif

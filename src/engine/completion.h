@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Completions and counters, independent of any libfabric format. The engine writes them, the
+ * provider reads them and turns them into the format the caller asked for.
+ */
+#ifndef NM_ENGINE_COMPLETION_H
+#define NM_ENGINE_COMPLETION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct nm_peer;
+
+/*
+ * Operation flags. Same values as libfabric's, so the provider passes them through; asserted in
+ * provider/flags_check.c, because the engine includes no foreign header.
+ */
+#define NM_MSG (1ULL << 1)
+#define NM_RMA (1ULL << 2)
+#define NM_TAGGED (1ULL << 3)
+#define NM_ATOMIC (1ULL << 4)
+#define NM_READ (1ULL << 8)
+#define NM_WRITE (1ULL << 9)
+#define NM_RECV (1ULL << 10)
+#define NM_SEND (1ULL << 11)
+#define NM_REMOTE_READ (1ULL << 12)
+#define NM_REMOTE_WRITE (1ULL << 13)
+#define NM_MULTI_RECV (1ULL << 16)
+#define NM_REMOTE_CQ_DATA (1ULL << 17)
+#define NM_PEEK (1ULL << 19)
+#define NM_COMPLETION (1ULL << 24)
+#define NM_INJECT (1ULL << 25)
+#define NM_INJECT_COMPLETE (1ULL << 26)
+#define NM_TRANSMIT_COMPLETE (1ULL << 27)
+#define NM_DELIVERY_COMPLETE (1ULL << 28)
+#define NM_MATCH_COMPLETE (1ULL << 31)
+#define NM_CLAIM (1ULL << 59)
+#define NM_DISCARD (1ULL << 58)
+
+struct nm_completion {
+	void *context;
+	uint64_t flags; /* NM_SEND|NM_TAGGED, NM_RECV|NM_MSG|NM_REMOTE_CQ_DATA, ... */
+	size_t len;	/* bytes received */
+	void *buf;	/* multi-receive: where the message starts */
+	uint64_t data;
+	uint64_t tag;
+	struct nm_peer *source; /* of a receive; NULL otherwise */
+	int err;		/* 0, or a positive errno (ECANCELED, EMSGSIZE for truncation...) */
+	size_t olen;		/* truncation: bytes that did not fit */
+};
+
+/*
+ * A queue of completions: unbounded in memory terms of outstanding operations (each operation
+ * reserves its entry when it is posted, so completing never fails). Not thread-safe: engine lock.
+ */
+struct nm_cqueue;
+
+int nm_cqueue_create(size_t size_hint, struct nm_cqueue **ret_queue);
+void nm_cqueue_destroy(struct nm_cqueue *queue);
+/* Append. Grows when full (amortized; -ENOMEM is fatal for the queue and reported as overrun). */
+void nm_cqueue_push(struct nm_cqueue *queue, const struct nm_completion *completion);
+bool nm_cqueue_empty(const struct nm_cqueue *queue);
+/* The oldest completion, or NULL; valid until the next push or pop. */
+const struct nm_completion *nm_cqueue_front(const struct nm_cqueue *queue);
+void nm_cqueue_pop(struct nm_cqueue *queue);
+
+/* A counter: completions and errors. */
+struct nm_counter {
+	uint64_t value;
+	uint64_t errors;
+};
+
+#endif

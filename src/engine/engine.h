@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The protocol engine of one endpoint: peers, matching, message protocols (eager, rendezvous),
+ * remote memory access and atomics by messages. It runs over any set of transports
+ * (transport/transport.h) and includes no foreign header, so it is unit-tested, fuzzed and
+ * sanitized without libfabric.
+ *
+ *   provider --send/recv/rma--> engine --packets--> transport
+ *   provider <--completions---- engine <--packets-- transport
+ *
+ * Errors: calls return 0 or -errno. -EAGAIN means "nothing was taken, progress and call again";
+ * everything else that goes wrong after a call returned 0 is reported as a completion with err.
+ * Threads: the caller serialises all calls for one engine (provider/lock.h).
+ * Order: messages from one peer match in the order they were sent, whatever their size.
+ */
+#ifndef NM_ENGINE_ENGINE_H
+#define NM_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "engine/completion.h"
+#include "engine/memory.h"
+#include "locality/address.h"
+#include "locality/locality.h"
+#include "transport/transport.h"
+
+struct nm_engine;
+struct nm_peer;
+
+#define NM_IOV_MAX 4
+
+struct nm_engine_config {
+	struct nm_identity who;
+	struct nm_memory_table *memory; /* registered regions of the domain; may be shared */
+	/*
+	 * Index of a peer in the address vector, or UINT64_MAX when it is not in it (yet). Asked
+	 * when a peer is first heard of, and again by nm_engine_resolve().
+	 */
+	uint64_t (*resolve)(void *resolve_arg, const struct nm_identity *who);
+	void *resolve_arg;
+};
+
+int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **ret_engine);
+/*
+ * Closes peers in order (waits params close_ms at most for undelivered data), destroys the
+ * transports, drops all pending operations without completions. NULL-safe.
+ */
+void nm_engine_destroy(struct nm_engine *engine);
+
+/* What a transport needs to be created for this engine. */
+const struct nm_sink *nm_engine_sink(struct nm_engine *engine);
+/* Hand a transport over: the engine owns it from now on. At most one per channel. */
+int nm_engine_add_transport(struct nm_engine *engine, struct nm_transport *transport);
+
+/* Where completions go. Queues may be the same one. NULL: no completions of that kind. */
+struct nm_engine_queues {
+	struct nm_cqueue *transmit;
+	struct nm_cqueue *receive;
+	/* counters; each may be NULL */
+	struct nm_counter *send, *recv, *read, *write, *remote_read, *remote_write;
+};
+void nm_engine_bind(struct nm_engine *engine, const struct nm_engine_queues *queues);
+
+/*
+ * The peer with this address, made known when it is new. No connection is made; the first send
+ * does that. Peers live as long as the engine. Returns NULL when out of memory.
+ */
+struct nm_peer *nm_engine_peer(struct nm_engine *engine, const struct nm_address *address);
+/* The address vector changed: ask config.resolve again for peers without index (bounded work). */
+void nm_engine_resolve(struct nm_engine *engine);
+/* Index in the address vector for FI_SOURCE completions; UINT64_MAX: not in it. */
+uint64_t nm_peer_index(const struct nm_peer *peer);
+void nm_peer_set_index(struct nm_peer *peer, uint64_t index);
+
+struct nm_message {
+	const struct iovec *iov; /* copied; the array itself may be reused on return */
+	size_t nr_iov;		 /* 0..NM_IOV_MAX */
+	struct nm_peer *peer;	 /* send: to whom. receive: from whom, NULL: from anyone */
+	uint64_t tag;
+	uint64_t ignore; /* receive: tag bits that do not matter */
+	uint64_t data;	 /* send with NM_REMOTE_CQ_DATA */
+	void *context;
+	/*
+	 * NM_TAGGED or NM_MSG, and
+	 *  send: NM_COMPLETION (write a completion; without it only errors), NM_INJECT (buffer is
+	 *        free on return; never a completion unless NM_COMPLETION), NM_REMOTE_CQ_DATA,
+	 *        NM_INJECT_COMPLETE, NM_TRANSMIT_COMPLETE, NM_DELIVERY_COMPLETE, NM_MATCH_COMPLETE
+	 *  receive: NM_COMPLETION, NM_MULTI_RECV (NM_MSG only), NM_PEEK, NM_CLAIM, NM_DISCARD
+	 */
+	uint64_t flags;
+};
+
+int nm_engine_send(struct nm_engine *engine, const struct nm_message *message);
+/*
+ * Post a receive, or look for a message:
+ *  NM_PEEK           hit: completion with len, tag, data, source, no error; miss: completion with
+ *                    err ENOMSG. With NM_CLAIM the message is set aside for `context`, with
+ *                    NM_DISCARD it is dropped.
+ *  NM_CLAIM alone    receive the message set aside for `context` (with NM_DISCARD: drop it)
+ */
+int nm_engine_recv(struct nm_engine *engine, const struct nm_message *message);
+/* Room below which a multi-receive buffer is given back (FI_OPT_MIN_MULTI_RECV). */
+void nm_engine_set_min_multi_recv(struct nm_engine *engine, size_t bytes);
+/* Cancel the oldest posted receive with this context. 0: a completion with err ECANCELED follows
+ * (exactly one completion in all); -ENOENT: there is none. */
+int nm_engine_cancel(struct nm_engine *engine, void *context);
+
+struct nm_remote {
+	uint64_t address; /* offset in the region: mr_mode is 0, addressing starts at 0 */
+	uint64_t len;
+	uint64_t key;
+};
+
+struct nm_rma {
+	const struct iovec *iov; /* local side */
+	size_t nr_iov;
+	struct nm_remote remote[NM_IOV_MAX];
+	size_t nr_remote;
+	struct nm_peer *peer;
+	uint64_t data; /* write with NM_REMOTE_CQ_DATA */
+	void *context;
+	uint64_t flags; /* NM_COMPLETION, NM_INJECT, NM_REMOTE_CQ_DATA, NM_DELIVERY_COMPLETE... */
+};
+int nm_engine_write(struct nm_engine *engine, const struct nm_rma *rma);
+int nm_engine_read(struct nm_engine *engine, const struct nm_rma *rma);
+
+/* Atomics: datatype and op are engine/atomic.h's (same values as libfabric's enums). */
+struct nm_atomic {
+	const struct iovec *operand; /* bytes, count * datatype size in all */
+	size_t nr_operand;
+	const struct iovec *compare; /* compare-and-swap family, else none */
+	size_t nr_compare;
+	const struct iovec *result; /* fetching kinds, else none */
+	size_t nr_result;
+	struct nm_remote remote[NM_IOV_MAX]; /* len in bytes */
+	size_t nr_remote;
+	uint32_t datatype;
+	uint32_t op;
+	struct nm_peer *peer;
+	uint64_t data;
+	void *context;
+	uint64_t flags;
+};
+int nm_engine_atomic(struct nm_engine *engine, const struct nm_atomic *atomic);
+
+/*
+ * Move everything that can move. Returns the amount of work done; 0 when idle. Cheap when idle:
+ * one indirect call per transport. Yields the processor after a run of idle calls longer than
+ * params spin_us, because every node believes it owns all cores.
+ */
+unsigned int nm_engine_progress(struct nm_engine *engine);
+
+/*
+ * Diagnosis: one call per known peer with what is known of the way to it; used for the stats file,
+ * logs and nearmetal-info. Counts are messages and payload bytes.
+ */
+struct nm_peer_facts {
+	struct nm_identity who;
+	bool connected; /* link facts are valid */
+	struct nm_link_facts link;
+	uint64_t sent_messages, sent_bytes, received_messages, received_bytes;
+	bool down;
+	struct nm_reason down_reason;
+};
+void nm_engine_visit_peers(struct nm_engine *engine,
+			   void (*visit)(void *arg, const struct nm_peer_facts *facts), void *arg);
+
+#endif

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Vocabulary of "who is near whom": relations, channels, and the reason that travels with every
+ * verdict. A relation is proven by meeting in the same bytes (locality/meet.h), never inferred.
+ */
+#ifndef NM_LOCALITY_LOCALITY_H
+#define NM_LOCALITY_LOCALITY_H
+
+#include "base/compiler.h"
+
+enum nm_relation {
+	NM_RELATION_UNKNOWN,
+	NM_RELATION_SELF,    /* the endpoint itself */
+	NM_RELATION_NODE,    /* met in a segment, and in the same PID namespace */
+	NM_RELATION_HOST,    /* met in a segment, in another node (container or VM) */
+	NM_RELATION_NETWORK, /* not met */
+};
+
+enum nm_channel {
+	NM_CHANNEL_NONE,
+	NM_CHANNEL_SELF,
+	NM_CHANNEL_SHM,
+	NM_CHANNEL_NET,
+	NM_NR_CHANNELS,
+};
+
+/* Who keeps a neighbour from writing into my window. */
+enum nm_integrity {
+	NM_INTEGRITY_NONE,	 /* no shared bytes */
+	NM_INTEGRITY_ENFORCED,	 /* the kernel (sealed memfd) or the hypervisor refuses it */
+	NM_INTEGRITY_CONVENTION, /* the device cannot enforce it */
+};
+
+/* Why a choice was made, in words a person can act on. Always NUL-terminated. */
+struct nm_reason {
+	char text[192];
+};
+
+void nm_reason_set(struct nm_reason *reason, const char *fmt, ...) NM_PRINTF(2, 3);
+
+const char *nm_relation_name(enum nm_relation relation);    /* "self", "node", "host", "network" */
+const char *nm_channel_name(enum nm_channel channel);	    /* "none", "self", "shm", "net" */
+const char *nm_integrity_name(enum nm_integrity integrity); /* "-", "enforced", "by convention" */
+
+#endif

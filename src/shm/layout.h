@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The bytes that neighbours share. Version 1.
+ *
+ * A *window* is one contiguous region that exactly one party writes (its owner) and every
+ * neighbour maps read-only. Nothing in it is a pointer, a lock or an allocator: only offsets,
+ * counters and words that are published by one release store and taken by one acquire load.
+ * What A sends to B lies in A's window (boxes, pool); what B has consumed of it is a counter in
+ * B's window, which A reads. So the death of a party leaves nothing locked, and a hostile party
+ * can lie about its own messages but cannot touch anyone's bytes.
+ *
+ *   window of endpoint A (a sealed memfd per endpoint in one kernel; later a slot of a VM's window)
+ *   +--------------------+ 0
+ *   | nm_window_header   | who, layout version, geometry, epoch, state, lease
+ *   +--------------------+ lanes_off
+ *   | nm_lane[nr_lanes]  | one per link in use: out: identity of the reader; in: credits returned
+ *   +--------------------+ boxes_off
+ *   | nm_box[nr_lanes]   | ring of box_slots 64-byte slots; box i belongs to lane i
+ *   +--------------------+ pool_off
+ *   | bulk pool          | chunks of chunk_size bytes, rotated first-in first-out
+ *   +--------------------+ size
+ *
+ * Foreign windows are hostile: read each word once into a private variable, check, use. The
+ * geometry is validated at attach (window.h) and then used only from the private copy.
+ */
+#ifndef NM_SHM_LAYOUT_H
+#define NM_SHM_LAYOUT_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/compiler.h"
+
+#define NM_LAYOUT_MAGIC UINT64_C(0x31776c6174656d6e) /* "nmetalw1" little endian */
+#define NM_LAYOUT_VERSION 1
+
+enum nm_window_state {
+	NM_WINDOW_INIT = 0,
+	NM_WINDOW_RUN = 1,
+	NM_WINDOW_QUIESCE = 2, /* owner stops sending on it (migration) */
+	NM_WINDOW_FROZEN = 3,  /* nothing is in flight; it may be unmapped */
+	NM_WINDOW_GONE = 4,    /* closed in order; everything sent had been published before */
+};
+
+struct nm_window_header {
+	/* line 0: written once before the window is shown to anyone */
+	uint64_t magic;
+	uint32_t version;
+	uint32_t features; /* bits a neighbour must know to use this window; 0 in version 1 */
+	uint64_t size;
+	uint32_t nr_lanes;
+	uint32_t box_slots; /* power of two */
+	uint32_t chunk_size;
+	uint32_t nr_chunks;
+	uint32_t lanes_off;
+	uint32_t boxes_off;
+	uint64_t pool_off;
+	uint64_t reserved0;
+	/* line 1: identity, written once */
+	uint8_t id[6];
+	uint8_t token_proof[8]; /* equal to the token in the owner's fabric address */
+	uint8_t reserved1[2];
+	uint32_t generation; /* of this slot: +1 whenever another endpoint takes it over */
+	uint32_t reserved2;
+	uint8_t reserved3[40];
+	/* line 2: changing words of the owner; rarely read */
+	_Atomic uint32_t epoch; /* +1 on every change of state */
+	_Atomic uint32_t state; /* enum nm_window_state */
+	_Atomic uint64_t lease; /* heartbeat, +1 each lease interval while the owner lives */
+	uint8_t reserved4[48];
+	/* line 3: one word that first-contact polls may watch (windows without sockets) */
+	_Atomic uint64_t knock;
+	uint8_t reserved5[56];
+};
+_Static_assert(sizeof(struct nm_window_header) == 4 * NM_CACHE_LINE, "four lines");
+_Static_assert(offsetof(struct nm_window_header, id) == 64, "line 1");
+_Static_assert(offsetof(struct nm_window_header, epoch) == 128, "line 2");
+_Static_assert(offsetof(struct nm_window_header, knock) == 192, "line 3");
+
+/*
+ * Lane i of a window, owner's words only. A lane is used by one link at a time in each direction;
+ * which peer and which of the peer's lanes it is paired with is agreed in the handshake and kept
+ * in private memory on both sides.
+ */
+struct nm_lane {
+	/* line 0: feedback of the owner as a receiver. Partner: writer's credit check. */
+	_Atomic uint64_t consumed;	 /* slots taken from the paired box, ever */
+	_Atomic uint64_t chunks_freed;	 /* pool chunks of the paired window given back, ever, in order */
+	_Atomic uint32_t last_sequence;	 /* last packet sequence taken: where a replay starts */
+	_Atomic uint32_t in_epoch;	 /* generation of this receive use of the lane */
+	uint8_t reserved0[40];
+	/* line 1: the owner as a sender; read at handshake only */
+	_Atomic uint64_t proof; /* echo of the peer's challenge: shows that I see its window */
+	_Atomic uint32_t out_epoch;
+	uint8_t reserved1[52];
+};
+_Static_assert(sizeof(struct nm_lane) == 2 * NM_CACHE_LINE, "two lines, no false sharing");
+
+/*
+ * A box is a single-producer single-consumer ring. Slot word 0 always is the control word, in
+ * continuation slots too, so a payload byte can never pass for a published slot.
+ *
+ * control word: sequence 32 | kind 2 | op 6 | flags 8 | len 16   (bits 0..63, low first)
+ *   sequence  position of the slot in the stream + 1, modulo 2^32: a slot is valid for a reader
+ *             at position p only when it holds p + 1; what an earlier lap left never matches
+ *   kind      HEAD_INLINE payload in this and the following slots; HEAD_CHUNK payload in pool
+ *             chunks; BODY continuation (never looked at as a head)
+ * A packet takes 1 + ceil(max(0, len - NM_SLOT_INLINE) / NM_SLOT_BODY) slots when inline; slots wrap
+ * at the end of the box. The control word of the HEAD is stored last, with release.
+ */
+#define NM_SLOT_INLINE 40 /* payload bytes in a head slot */
+#define NM_SLOT_BODY 56	  /* payload bytes in a continuation slot */
+
+enum nm_slot_kind {
+	NM_SLOT_HEAD_INLINE = 1,
+	NM_SLOT_HEAD_CHUNK = 2,
+	NM_SLOT_BODY_KIND = 3,
+};
+
+struct nm_slot {
+	_Atomic uint64_t control;
+	union {
+		struct {
+			uint64_t tag;
+			uint64_t data;
+			union {
+				uint8_t payload[NM_SLOT_INLINE];
+				struct {
+					uint32_t first_chunk; /* index in the sender's pool */
+					uint32_t reserved;
+					uint8_t reserved1[32];
+				} chunk;
+			};
+		} head;
+		uint8_t body[NM_SLOT_BODY];
+	};
+};
+_Static_assert(sizeof(struct nm_slot) == NM_CACHE_LINE, "a slot is a line");
+
+#endif

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The contract between the protocol engine (above) and the channels that move bytes (below).
+ *
+ * A transport moves *packets*: a small fixed header and up to max_payload bytes, reliably and in
+ * order from one endpoint to another. It knows nothing of tags, matching or message protocols;
+ * the engine knows nothing of windows, sockets or libfabric. One matching engine sits over all
+ * transports, so wildcard receives and message order are right whatever path a message took.
+ *
+ *   engine --connect()--> link        one direction: me -> peer. The way back is the peer's link.
+ *   engine --send(link)--> packet     0, or -EAGAIN: nothing was taken, call again after progress
+ *   transport --sink--> engine        source_up, deliver, source_down, from within progress()
+ *
+ * Threads: every call of one transport instance is made under the engine's lock, or by its only
+ * thread. A transport may own a service thread; that thread never calls the sink.
+ * Cost: send() of a packet <= 2 KiB and progress() without work make no system call (net excepted),
+ * no allocation and no log, and the engine pays one indirect call for each.
+ */
+#ifndef NM_TRANSPORT_TRANSPORT_H
+#define NM_TRANSPORT_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "locality/address.h"
+#include "locality/locality.h"
+
+/* What an engine says to its peer. `op` and `flags` belong to the engine (engine/protocol.h). */
+struct nm_packet {
+	uint8_t op;
+	uint8_t flags;
+	uint32_t len; /* payload bytes, <= max_payload of the transport that carries it */
+	uint64_t tag;
+	uint64_t data;
+};
+
+/* Opaque to transports: the engine's peer, handed back with every packet from it. */
+struct nm_peer;
+
+/* A diagnosis of the other side, as it stated it; never used to decide anything. */
+struct nm_peer_label {
+	char text[96]; /* "host name, pid 1234"; printable ASCII, NUL-terminated */
+};
+
+/*
+ * What a transport tells the engine. Called only from within progress() (or send()/connect() of the
+ * same transport where noted), never re-entrantly from within deliver().
+ */
+struct nm_sink {
+	void *engine;
+	/*
+	 * A peer, proven to be WHO, can now send to us. Returns the cookie for deliver().
+	 * Called once per transport and source before its first packet. NULL: refuse the source.
+	 */
+	struct nm_peer *(*source_up)(void *engine, const struct nm_identity *who,
+				     const struct nm_peer_label *label);
+	/*
+	 * One packet. `payload` is pkt->len bytes that stay mapped and allocated until return but
+	 * may be in a hostile peer's memory and CHANGE while you read: copy once, check, then use.
+	 * `pkt` is a private copy. Bytes that cannot be a packet are dropped by the transport
+	 * (quarantine with a reason); op, flags, tag, data are unchecked.
+	 */
+	void (*deliver)(void *engine, struct nm_peer *source, const struct nm_packet *pkt,
+			const void *payload);
+	/*
+	 * The peer is gone. err 0: it closed in order; everything it had sent was delivered.
+	 * Else -errno (-ECONNRESET: died; -EBADMSG: sent what no sound peer sends): no further
+	 * packet comes from it and links to it fail with -EPIPE. Called once.
+	 */
+	void (*source_down)(void *engine, struct nm_peer *source, int err,
+			    const struct nm_reason *why);
+};
+
+struct nm_transport;
+
+/* One direction of a connection: from this endpoint to one peer. Owned by the transport. */
+struct nm_link {
+	struct nm_transport *transport;
+	struct nm_peer *peer; /* the engine's, given to connect() */
+};
+
+struct nm_link_facts {
+	enum nm_relation relation;
+	enum nm_channel channel;
+	enum nm_integrity integrity;
+	struct nm_reason reason;    /* why this channel */
+	struct nm_peer_label label; /* who the peer says it is */
+};
+
+struct nm_transport_ops {
+	const char *name; /* "self", "shm", "net" */
+	enum nm_channel channel;
+
+	/*
+	 * Try to reach ADDRESS. May block up to the connect time-out (params: connect_ms), may
+	 * allocate and make system calls; leaves no trace on failure.
+	 * Returns 0 and a link; -EHOSTUNREACH: not by this transport (*ret_reason says why, in
+	 * words); -ENOMEM, -ENOSPC...: no resources (likewise with a reason).
+	 */
+	int (*connect)(struct nm_transport *transport, const struct nm_address *address,
+		       struct nm_peer *peer, struct nm_link **ret_link,
+		       struct nm_reason *ret_reason);
+	/*
+	 * Send one packet; payload gathered from iov, pkt->len bytes in all; the bytes may be
+	 * reused on return. In order per link. Returns 0; -EAGAIN: no room now, nothing taken,
+	 * nothing logged; -EPIPE: the peer is down (source_down says why, now or at the next
+	 * progress()). Never blocks, never delivers.
+	 */
+	int (*send)(struct nm_link *link, const struct nm_packet *pkt, const struct iovec *iov,
+		    unsigned int nr_iov);
+	/*
+	 * True when everything sent on this link has been taken over by the peer (shm: consumed)
+	 * or by a network that will deliver it. Used to close in order. O(1).
+	 */
+	bool (*drained)(struct nm_link *link);
+	/* For logs, stats and nearmetal-info. */
+	void (*describe)(const struct nm_link *link, struct nm_link_facts *ret_facts);
+	/*
+	 * Ask whether the peer is still there, cheaply and without blocking; a dead peer is
+	 * reported by source_down() or -EPIPE soon after. The engine calls it about once a second
+	 * for peers it waits for. NULL where death is noticed without asking.
+	 */
+	void (*check_alive)(struct nm_link *link);
+
+	/* Take in what has come, at most a bounded number of packets. Returns how much work was
+	 * done (packets delivered plus sends finished), 0 when idle. */
+	unsigned int (*progress)(struct nm_transport *transport);
+	/*
+	 * Close every link in order (peers see source_down with err 0) and free the transport.
+	 * Waits a bounded time for undelivered packets (params: close_ms). NULL-safe.
+	 */
+	void (*destroy)(struct nm_transport *transport);
+};
+
+/* First member of every transport's own struct. Filled by its create function. */
+struct nm_transport {
+	const struct nm_transport_ops *ops;
+	struct nm_sink sink;
+	uint32_t max_payload; /* largest pkt->len that send() takes; >= NM_MIN_MAX_PAYLOAD */
+	uint32_t eager_max;   /* messages up to this size are best sent at once, payload inline */
+};
+
+#define NM_MIN_MAX_PAYLOAD 4096
+
+/*
+ * Transports without a foreign header are created here; the network transport is created by the
+ * provider (provider/net.h). All return 0 or -errno, with a reason for a person.
+ *  self: loops packets back; nothing to configure.
+ *  shm:  owns the endpoint's window and meeting place; `who` is the endpoint's identity.
+ */
+int nm_self_create(const struct nm_sink *sink, const struct nm_identity *who,
+		   struct nm_transport **ret_transport);
+int nm_shm_create(const struct nm_sink *sink, const struct nm_identity *who,
+		  struct nm_transport **ret_transport, struct nm_reason *ret_reason);
+
+#endif
