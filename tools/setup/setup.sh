@@ -1,0 +1,67 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Brings a Debian 12 machine to the point where nearmetal runs and its tests pass. Everything but
+# the Debian packages goes under build/. Safe to run again at any time, and after being killed.
+#
+#   tools/setup/setup.sh            everything
+#   tools/setup/setup.sh --no-build everything but the C build and the MPI programs
+
+set -euo pipefail
+export LC_ALL=C.UTF-8
+unset PYTHONPATH PYTHONHOME
+
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P)
+here=$root/tools/setup
+cd -- "$root"
+
+. "$here/lib.sh"
+. "$here/debian.sh"
+. "$here/python.sh"
+. "$here/libfabric.sh"
+. "$here/mpi.sh"
+. "$here/programs.sh"
+
+usage() { sed -n '3,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+
+with_build=yes
+case ${1-} in
+'') ;;
+--no-build) with_build=no ;;
+-h | --help) usage && exit 0 ;;
+*) note "setup.sh: unknown option '$1'" && usage >&2 && exit 2 ;;
+esac
+
+# Kills the step in progress with everything it started, so Ctrl-C leaves no download behind.
+child=
+stop_child() {
+	[[ -n $child ]] || return 0
+	kill -TERM -- "-$child" 2>/dev/null || kill -TERM "$child" 2>/dev/null || true
+}
+trap 'stop_child; note ""; note "nearmetal set-up: interrupted; run it again to continue."; exit 130' INT
+trap 'stop_child; exit 143' TERM
+
+mkdir -p -- "$logs" "$stamps" "$scratch"
+: >"$logs/notes"
+
+# One set-up at a time in one checkout: a second one waits, then finds everything ready.
+exec 9>"$build/.setup.lock"
+if ! flock -n 9; then
+	note "Another set-up is running in this checkout; waiting for it to end."
+	flock 9
+fi
+find "$scratch" -mindepth 1 -maxdepth 1 -exec rm -rf -- {} +
+
+set -m # each step is a process group of its own, see stop_child
+step_total=9
+[[ $with_build == yes ]] || step_total=7
+
+debian_step
+python_step
+libfabric_step
+mpi_steps
+if [[ $with_build == yes ]]; then
+	always c-build "C build" build_c
+	always mpi-programs "MPI programs" build_programs
+fi
+rm -rf -- "$scratch"
