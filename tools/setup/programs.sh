@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 #
-# The C build (build/c) and the MPI programs (build/programs/MPI/NAME, one per benchmarks/mpi/NAME.c).
+# The MPI programs: build/programs/MPI/NAME, one per benchmarks/mpi/NAME.c and MPI.
 
 mpi_names=(openmpi4 openmpi5 mpich5 impi)
 export PATH=$PATH:/usr/bin:/bin
@@ -34,21 +34,6 @@ mpi_two_ranks() {
 	# Open MPI wants to be told that root is meant; the variables say nothing to the others.
 	OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
 		I_MPI_ROOT=$build/mpi/impi timeout --kill-after=5 60 "${launch[@]}" "$@"
-}
-
-build_c() {
-	local werror=false
-	[[ ${CI:-} != true ]] || werror=true
-	export PATH=$venv/bin:$PATH
-	if [[ ! -f $build/c/build.ninja ]]; then
-		rm -rf -- "$build/c"
-		meson setup --buildtype=debugoptimized -Dwerror=$werror "$build/c" "$root"
-	elif [[ $(meson introspect --buildoptions "$build/c" |
-		"$venv/bin/python" -c 'import json, sys
-print({o["name"]: o["value"] for o in json.load(sys.stdin)}["werror"])') != "${werror^}" ]]; then
-		meson configure -Dwerror=$werror "$build/c"
-	fi
-	ninja -C "$build/c"
 }
 
 # build_programs: compiles what is older than its source, the headers beside it, or this file.

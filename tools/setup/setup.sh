@@ -61,7 +61,7 @@ python_step
 libfabric_step
 mpi_steps
 if [[ $with_build == yes ]]; then
-	always c-build "C build" build_c
+	always c-build "C build" "$here/c_build.sh" normal
 	always mpi-programs "MPI programs" build_programs
 fi
 rm -rf -- "$scratch"

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+VENV := build/venv/bin
+PYTEST := $(VENV)/python -m pytest
+# A sanitizer's shadow memory has fixed addresses, which a random layout may already use.
+FIXED_LAYOUT := setarch $(shell uname -m) --addr-no-randomize
+
+## Set up this machine, run a cluster on it, measure it, and leave a report
+demo: setup
+	$(VENV)/nearmetal demo
+
+## Every check that needs no cluster: lint, C tests with sanitizers, fuzzers, Python tests
+test: setup lint test-c test-python
+
+## Real MPIs on real isolated nodes on this machine
+test-system: setup
+	$(PYTEST) tests/system -m "not full" --junitxml=build/log/junit/system.xml
+
+## The long system tests
+test-full: setup
+	$(PYTEST) tests/system -m full --junitxml=build/log/junit/full.xml
+
+## Layers, formats, types, licences, wording
+lint: setup
+	$(PYTEST) tests/lint --junitxml=build/log/junit/lint.xml
+
+## Install what is missing and build the C code; seconds when nothing is
+setup:
+	@tools/setup/setup.sh
+
+## The same as setup
+build: setup
+
+test-c: setup
+	$(VENV)/meson test -C build/c --no-rebuild --print-errorlogs --suite unit
+	tools/setup/c_build.sh asan
+	$(VENV)/meson test -C build/c-asan --no-rebuild --print-errorlogs --suite unit
+	tools/setup/c_build.sh tsan
+	$(FIXED_LAYOUT) $(VENV)/meson test -C build/c-tsan --no-rebuild --print-errorlogs --suite ring --suite pool
+	tools/setup/c_build.sh fuzz
+	$(VENV)/meson test -C build/c-fuzz --no-rebuild --print-errorlogs --suite fuzz
+
+test-python: setup
+	$(PYTEST) tests/python --junitxml=build/log/junit/python.xml
+
+## This list
+help:
+	@awk '/^## / { text = substr($$0, 4); next } /^[a-z-]+:/ && text { sub(/:.*/, ""); printf "make %-12s %s\n", $$0, text; text = "" } ! /^## / { text = "" }' $(MAKEFILE_LIST)
+
+.PHONY: demo test test-system test-full lint setup build test-c test-python help
