@@ -70,4 +70,24 @@ int nm_params_load(struct nm_params *ret_params, char ret_message[256]);
 /* The process-wide parameters, loaded once; NULL when the environment is bad (logged once). */
 const struct nm_params *nm_params(void);
 
+/* Is CHANNEL ("self", "shm", "net") in the list NEARMETAL_CHANNELS? */
+bool nm_params_channel_allowed(const struct nm_params *params, const char *channel);
+
+/* What a knob is, for manuals and nearmetal-info. */
+struct nm_param_info {
+	const char *env;
+	const char *field;
+	const char *kind; /* "UINT", "TEXT" or "LEVEL" */
+	const char *fallback; /* the default, as one would write it */
+	uint64_t min, max; /* UINT only */
+	bool power_of_two;
+	const char *unit;
+	const char *reason;
+};
+
+/* All knobs in the order of the table. Static storage. */
+const struct nm_param_info *nm_param_infos(size_t *ret_nr);
+/* The value of knob INDEX as one would write it. */
+void nm_param_format(const struct nm_params *params, size_t index, char *ret_text, size_t len);
+
 #endif

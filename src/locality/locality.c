@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "locality/locality.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+void nm_reason_set(struct nm_reason *reason, const char *fmt, ...)
+{
+	va_list args;
+
+	if (!reason)
+		return;
+	va_start(args, fmt);
+	vsnprintf(reason->text, sizeof(reason->text), fmt, args);
+	va_end(args);
+}
+
+const char *nm_relation_name(enum nm_relation relation)
+{
+	switch (relation) {
+	case NM_RELATION_SELF:
+		return "self";
+	case NM_RELATION_NODE:
+		return "node";
+	case NM_RELATION_HOST:
+		return "host";
+	case NM_RELATION_NETWORK:
+		return "network";
+	case NM_RELATION_UNKNOWN:
+		break;
+	}
+	return "unknown";
+}
+
+const char *nm_channel_name(enum nm_channel channel)
+{
+	switch (channel) {
+	case NM_CHANNEL_SELF:
+		return "self";
+	case NM_CHANNEL_SHM:
+		return "shm";
+	case NM_CHANNEL_NET:
+		return "net";
+	case NM_CHANNEL_NONE:
+	case NM_NR_CHANNELS:
+		break;
+	}
+	return "none";
+}
+
+const char *nm_integrity_name(enum nm_integrity integrity)
+{
+	switch (integrity) {
+	case NM_INTEGRITY_ENFORCED:
+		return "enforced";
+	case NM_INTEGRITY_CONVENTION:
+		return "by convention";
+	case NM_INTEGRITY_NONE:
+		break;
+	}
+	return "-";
+}
