@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 #
-# The MPI programs: build/programs/MPI/NAME, one per benchmarks/mpi/NAME.c and MPI.
+# The MPI programs: build/programs/MPI/NAME, one per MPI and benchmarks/mpi/NAME.c.
 
 mpi_names=(openmpi4 openmpi5 mpich5 impi)
 export PATH=$PATH:/usr/bin:/bin

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.lint.exports import export_problems
+from tests.lint.tree import ROOT
+
+PROVIDER = ROOT / "build/c/src/provider/libnearmetal-fi.so"
+
+
+def _library(folder: Path, code: str) -> Path:
+    source, library = folder / "a.c", folder / "liba.so"
+    source.write_text(code)
+    subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", library], check=True)
+    return library
+
+
+def test_provider_exports_its_entry_point_only() -> None:
+    if not PROVIDER.exists():
+        pytest.skip("the provider is not built (meson option provider)")
+    assert export_problems(PROVIDER) == []
+
+
+def test_additional_symbol_is_found(tmp_path: Path) -> None:
+    library = _library(tmp_path, "int fi_prov_ini(void) { return 0; } int nm_leak;")
+    assert export_problems(library) == ["exports nm_leak"]
+
+
+def test_missing_entry_point_is_found(tmp_path: Path) -> None:
+    library = _library(tmp_path, "static int a; int *nm_a(void); int *nm_a(void) { return &a; }")
+    assert export_problems(library) == ["exports nm_a", "does not export fi_prov_ini"]
+
+
+def test_reference_to_libfabric_is_found(tmp_path: Path) -> None:
+    code = "int fi_getinfo(void); int fi_prov_ini(void); int fi_prov_ini(void) { return fi_getinfo(); }"
+    (found,) = export_problems(_library(tmp_path, code))
+    assert found.startswith("needs fi_getinfo from libfabric")

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Formatters, type checkers and analyzers, each shown to fail on a bad example."""
+
+import subprocess
+import tomllib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.lint.tree import C_SUFFIXES, ROOT, VENV_BIN, tracked
+
+PYPROJECT = ROOT / "pyproject.toml"
+PURE = {"spec", "plan", "study", "advise"}
+C_FLAGS = ["-std=gnu17", "-D_GNU_SOURCE", '-DNM_VERSION="0"', f"-I{ROOT / 'src'}"]
+
+
+def run_tool(argv: Sequence[str | Path], cwd: Path = ROOT) -> tuple[int, str]:
+    done = subprocess.run(
+        argv, cwd=cwd, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    return done.returncode, done.stdout
+
+
+def passes(argv: Sequence[str | Path], cwd: Path = ROOT) -> None:
+    status, output = run_tool(argv, cwd)
+    assert status == 0, output
+
+
+def fails(argv: Sequence[str | Path], expected: str, cwd: Path = ROOT) -> None:
+    status, output = run_tool(argv, cwd)
+    assert status != 0
+    assert expected in output
+
+
+CLANG_FORMAT: list[str | Path] = [
+    "clang-format",
+    "--dry-run",
+    "-Werror",
+    f"--style=file:{ROOT / '.clang-format'}",
+]
+RUFF_CHECK: list[str | Path] = [VENV_BIN / "ruff", "check", "--no-cache", "--config", PYPROJECT]
+RUFF_FORMAT: list[str | Path] = [
+    VENV_BIN / "ruff",
+    "format",
+    "--no-cache",
+    "--check",
+    "--config",
+    PYPROJECT,
+]
+MYPY: list[str | Path] = [VENV_BIN / "mypy", "--config-file", PYPROJECT]
+
+
+def test_c_format() -> None:
+    passes([*CLANG_FORMAT, *(path for path in tracked() if path.suffix in C_SUFFIXES)])
+
+
+def test_c_format_fails(tmp_path: Path) -> None:
+    (tmp_path / "a.c").write_text("int main(void){return 0;}\n")
+    fails([*CLANG_FORMAT, tmp_path / "a.c"], "code should be clang-formatted")
+
+
+def _tidy(path: Path) -> tuple[int, str]:
+    config = f"--config-file={ROOT / '.clang-tidy'}"
+    return run_tool(["clang-tidy", "--quiet", config, path, "--", *C_FLAGS])
+
+
+@pytest.mark.timeout(600)
+def test_c_analysis() -> None:
+    sources = [path for path in tracked() if path.suffix == ".c" and path.parts[0] == "src"]
+    with ThreadPoolExecutor(2) as pool:
+        outputs = [output for status, output in pool.map(_tidy, sources) if status]
+    assert not outputs, "\n".join(outputs)
+
+
+def test_c_analysis_fails(tmp_path: Path) -> None:
+    (tmp_path / "a.c").write_text(
+        "int f(int n);\nint f(int n)\n{\n\tint *p = 0;\n\treturn n ? 1 : *p;\n}\n"
+    )
+    status, output = _tidy(tmp_path / "a.c")
+    assert status != 0
+    assert "clang-analyzer-core.NullDereference" in output
+
+
+def test_python_rules() -> None:
+    passes([*RUFF_CHECK, "."])
+
+
+def test_python_rules_fail(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import os\n")
+    fails([*RUFF_CHECK, tmp_path / "a.py"], "F401")
+
+
+def test_python_format() -> None:
+    passes([*RUFF_FORMAT, "."])
+
+
+def test_python_format_fails(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = {  'a':1 }\n")
+    fails([*RUFF_FORMAT, tmp_path / "a.py"], "unformatted")
+
+
+@pytest.mark.timeout(600)
+def test_types() -> None:
+    passes(MYPY)
+
+
+def test_types_fail(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def f(x: int) -> str:\n    return x\n")
+    fails([*MYPY, tmp_path / "a.py"], "[return-value]")
+
+
+def test_python_layers() -> None:
+    lint: list[str | Path] = [VENV_BIN / "lint-imports", "--no-cache"]
+    passes(lint)
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "expected"),
+    [
+        ("errors", "import nearmetal.spec", "Every module uses only the layers below its own"),
+        ("bench/__init__", "import nearmetal.report", "nearmetal.bench -> nearmetal.report"),
+        ("zebra", "", "nearmetal.zebra"),
+        ("plan/__init__", "import socket", "Specs and plans never reach processes"),
+        ("spec/__init__", "import nearmetal.run", "Specs and plans never reach processes"),
+    ],
+)
+def test_python_layers_fail(tmp_path: Path, module: str, code: str, expected: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT.read_text())
+    modules = ("__init__", "errors", "run", "cli", "report", "spec/__init__", "plan/__init__")
+    for name in (*modules, module):
+        path = tmp_path / f"nearmetal/{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    lint: list[str | Path] = [VENV_BIN / "python", "-I", "-c", LINT_HERE]
+    if module != "zebra":
+        passes(lint, cwd=tmp_path)
+    (tmp_path / f"nearmetal/{module}.py").write_text(code)
+    fails(lint, expected, cwd=tmp_path)
+
+
+# lint-imports with the working directory first on the path, so that it finds the small package.
+LINT_HERE = """
+import sys
+sys.path.insert(0, "")
+from importlinter.cli import lint_imports
+sys.exit(lint_imports(no_cache=True))
+"""
+
+
+def test_pure_packages_are_under_contract() -> None:
+    contracts = tomllib.loads(PYPROJECT.read_text())["tool"]["importlinter"]["contracts"]
+    (pure,) = (contract for contract in contracts if contract["id"] == "pure")
+    present = {f"nearmetal.{name}" for name in PURE if (ROOT / "nearmetal" / name).is_dir()}
+    assert present <= set(pure["source_modules"])
+
+
+@pytest.mark.parametrize("path", [p for p in tracked() if p.suffix == ".sh" or p.name == "run"])
+def test_shell_syntax(path: Path) -> None:
+    passes(["bash", "-n", path])
+
+
+def test_shell_syntax_fails(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("if true; then\n")
+    fails(["bash", "-n", tmp_path / "a.sh"], "syntax error")
