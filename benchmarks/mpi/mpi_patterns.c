@@ -112,23 +112,40 @@ static void verify(struct bench *b, const struct pattern *pattern, size_t size)
 			job_fail(&b->job, "%s: wrote past the end of the buffer", pattern->name);
 }
 
-/* How many runs make a sample of SAMPLE_SECONDS; rank 0 decides for all. */
+static double run_batch(struct bench *b, const struct pattern *pattern, size_t size, int batch,
+			int *ret_operations)
+{
+	double start;
+	int i;
+
+	*ret_operations = 1;
+	MPI_Barrier(MPI_COMM_WORLD);
+	start = MPI_Wtime();
+	for (i = 0; i < batch && takes_part(b, pattern); i++)
+		*ret_operations = pattern->run(b, size);
+	return MPI_Wtime() - start;
+}
+
+/*
+ * How many runs make a sample of SAMPLE_SECONDS; rank 0 decides for all. The quickest of three
+ * counts, so that one interruption does not make every batch too short.
+ */
 static int calibrate(struct bench *b, const struct pattern *pattern, size_t size)
 {
-	int i, batch = 1;
-	double spent;
+	int i, next, operations, batch = 1;
+	double best, spent;
 
 	for (;;) {
-		MPI_Barrier(MPI_COMM_WORLD);
-		spent = MPI_Wtime();
-		for (i = 0; i < batch && takes_part(b, pattern); i++)
-			pattern->run(b, size);
-		spent = MPI_Wtime() - spent;
-		i = spent >= SAMPLE_SECONDS / 2 || batch >= BATCH_MAX ? 0 : batch * 2;
-		MPI_Bcast(&i, 1, MPI_INT, 0, MPI_COMM_WORLD);
-		if (!i)
+		best = run_batch(b, pattern, size, batch, &operations);
+		for (i = 0; i < 2; i++) {
+			spent = run_batch(b, pattern, size, batch, &operations);
+			best = spent < best ? spent : best;
+		}
+		next = best >= SAMPLE_SECONDS / 2 || batch >= BATCH_MAX ? 0 : batch * 2;
+		MPI_Bcast(&next, 1, MPI_INT, 0, MPI_COMM_WORLD);
+		if (!next)
 			return batch;
-		batch = i;
+		batch = next;
 	}
 }
 
@@ -136,28 +153,20 @@ static int calibrate(struct bench *b, const struct pattern *pattern, size_t size
 static int sample(struct bench *b, const struct pattern *pattern, size_t size, double seconds,
 		  struct samples *ret_samples)
 {
-	int i, go_on = 1, operations = 1, batch = calibrate(b, pattern, size);
-	double start = MPI_Wtime(), spent, slowest;
+	int go_on = 1, operations, batch = calibrate(b, pattern, size);
+	double start = MPI_Wtime(), spent;
 	static struct samples mine;
 
 	mine.nr = 0;
 	while (go_on) {
-		MPI_Barrier(MPI_COMM_WORLD);
-		spent = MPI_Wtime();
-		operations = 1;
-		for (i = 0; i < batch && takes_part(b, pattern); i++)
-			operations = pattern->run(b, size);
-		samples_add(&mine, (MPI_Wtime() - spent) / batch / operations);
+		spent = run_batch(b, pattern, size, batch, &operations);
+		samples_add(&mine, takes_part(b, pattern) ? spent / batch / operations : 0);
 		if (mine.nr % 8)
 			continue;
 		go_on = (MPI_Wtime() - start < seconds || mine.nr < 24) && mine.nr < SAMPLES_MAX;
 		MPI_Bcast(&go_on, 1, MPI_INT, 0, MPI_COMM_WORLD);
 	}
 	ret_samples->nr = mine.nr;
-	for (i = 0; i < mine.nr; i++) {
-		slowest = takes_part(b, pattern) ? mine.value[i] : 0;
-		mine.value[i] = slowest;
-	}
 	MPI_Reduce(mine.value, ret_samples->value, mine.nr, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
 	return batch;
 }
