@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Process 1 of the cluster and of each node: makes the namespaces, then only reaps.
+
+Started as a script (`python -I -S init.py cluster|node|remove|sweep`, its configuration as JSON on
+standard input), so that it needs nothing but the standard library and system calls, as root and
+as an ordinary user alike.
+
+    cluster   the outer set of namespaces: launcher, bridge, segment directories. Killing its
+              process 1 removes the whole cluster, because everything lives inside.
+    node      one node within it: own PID, IPC, UTS, mount and network namespace, a read-only
+              file system, private /tmp, /dev/shm and /run.
+    remove    ends one node and forgets it.
+    sweep     kills every process whose environment carries a marker, until none is left.
+
+Until a process 1 is recorded where others find it, it dies with its creator (PDEATHSIG); after
+that it is found and either used or removed. So a kill at any moment leaves nothing unknown.
+Prints one JSON line: {"pid": N} or {"error": "..."}.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+CONTAINED = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x20, 0x1000, 0x4000, 1 << 18
+MNT_DETACH = 2
+PR_SET_PDEATHSIG = 1
+AT_FDCWD, AT_RECURSIVE, SYS_MOUNT_SETATTR, SYS_PIVOT_ROOT = -100, 0x8000, 442, 155
+MOUNT_ATTR_RDONLY = 1
+SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
+
+CLUSTER = "/run/nearmetal-cluster"
+"""Where the outer namespace keeps its volatile state: gone when its process 1 is."""
+
+PRIVATE = ("/tmp", "/dev/shm", "/run")  # noqa: S108 - mount points, not files of ours
+"""What no node shares with the machine or with another node."""
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def check(result, what):
+    """Turn a failed system call into an OSError that says what was tried."""
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
+def mount(source, target, kind=None, flags=0, data=None):
+    """Mount, as mount(2)."""
+    encoded = [None if x is None else os.fsencode(x) for x in (source, target, kind, data)]
+    result = libc.mount(*encoded[:3], ctypes.c_ulong(flags), encoded[3])
+    check(result, f"mount {kind or source} on {target}")
+
+
+def unshare(flags):
+    """Leave the given namespaces for new ones."""
+    check(libc.unshare(flags), "make namespaces")
+
+
+def die_with_parent(signum):
+    """Be killed when the creating process ends; 0 ends that bond."""
+    check(libc.prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0), "prctl")
+
+
+def read_only(path):
+    """Make a mount and all below it read-only."""
+    attributes = struct.pack("QQQQ", MOUNT_ATTR_RDONLY, 0, 0, 0)
+    buffer = ctypes.create_string_buffer(attributes)
+    result = libc.syscall(
+        SYS_MOUNT_SETATTR, AT_FDCWD, os.fsencode(path), AT_RECURSIVE, buffer, len(attributes)
+    )
+    check(result, f"make {path} read-only")
+
+
+def loopback_up():
+    """Bring up `lo` of the current network namespace."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        request = struct.pack("16sh14x", b"lo", 0)
+        flags = struct.unpack("16sh14x", fcntl.ioctl(control, SIOCGIFFLAGS, request))[1]
+        fcntl.ioctl(control, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | IFF_UP))
+
+
+def write_file(path, text):
+    """Write a file so that it is there entirely or not at all."""
+    with open(path + ".new", "w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.rename(path + ".new", path)
+
+
+def bind(descriptor, target, flags=0):
+    """Bind what an O_PATH descriptor names, even where a newer mount hides its path."""
+    mount(f"/proc/self/fd/{descriptor}", target, None, MS_BIND | MS_REC | flags)
+
+
+def hold(paths):
+    """Open every existing path that a private mount is about to hide."""
+    held = []
+    for path in paths:
+        hidden = any(path == p or path.startswith(p + "/") for p in PRIVATE)
+        if hidden and os.path.exists(path):
+            held.append((path, os.open(path, os.O_PATH | os.O_CLOEXEC)))
+    return held
+
+
+def reveal(held, root=""):
+    """Bind the held paths back, read-only, at the same place below `root`."""
+    for path, descriptor in held:
+        target = root + path
+        if os.fstat(descriptor).st_mode & 0o170000 == 0o040000:
+            os.makedirs(target, exist_ok=True)
+        else:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            open(target, "a").close()
+        bind(descriptor, target)
+        read_only(target)
+        os.close(descriptor)
+
+
+def private_tmpfs(root, shm_bytes):
+    """Give `root` its own /tmp, /dev/shm and /run."""
+    flags = MS_NOSUID | MS_NODEV
+    mount("tmpfs", root + "/tmp", "tmpfs", flags, f"mode=1777,size={shm_bytes}")
+    mount("tmpfs", root + "/dev/shm", "tmpfs", flags, f"mode=1777,size={shm_bytes}")
+    mount("tmpfs", root + "/run", "tmpfs", flags, "mode=755,size=64m")
+
+
+def machine_pid():
+    """Return our process id as the creator sees it; valid until /proc is mounted anew."""
+    return int(os.readlink("/proc/self"))
+
+
+def start_time(pid):
+    """When a process started, in clock ticks since boot: with the pid, its identity."""
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stream:
+        return int(stream.read().rpartition(")")[2].split()[19])
+
+
+def reap():
+    """Be a process 1: collect every orphan, end on SIGTERM."""
+    signals = {signal.SIGCHLD, signal.SIGTERM}
+    while True:
+        if signal.sigwait(signals) == signal.SIGTERM:
+            os._exit(0)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def quiet():
+    """Cut the ties to the creator: session, streams, descriptors, directory."""
+    os.setsid()
+    os.chdir("/")
+    null = os.open("/dev/null", os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    os.closerange(3, 4096)
+
+
+def become_user_root():
+    """Enter a user namespace in which the calling user is root."""
+    uid, gid = os.geteuid(), os.getegid()
+    unshare(CLONE_NEWUSER)
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"0 {uid} 1"),
+        ("gid_map", f"0 {gid} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as stream:
+            stream.write(text)
+
+
+def contained(body, config):
+    """Fork process 1 of new namespaces, let it run `body`, and report how that went.
+
+    `body` sets everything up and records it; returns in the creator only.
+    """
+    ready, tell = os.pipe()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT})
+    unshare(CONTAINED)
+    pid = os.fork()
+    if pid == 0:
+        os.close(ready)
+        try:
+            die_with_parent(signal.SIGKILL)
+            os.umask(0o022)
+            body(config)
+            die_with_parent(0)
+            os.write(tell, b"ok")
+            os.close(tell)
+            quiet()
+            reap()
+        except BaseException as error:  # noqa: BLE001 - the creator shows it
+            with contextlib.suppress(OSError):
+                os.write(tell, str(error).encode())
+        os._exit(1)
+    os.close(tell)
+    words = b""
+    while chunk := os.read(ready, 4096):
+        words += chunk
+    if words != b"ok":
+        os.kill(pid, signal.SIGKILL)
+        raise OSError(0, words.decode("utf-8", "replace") or "process 1 ended early")
+    return pid
+
+
+def cluster_body(config):
+    """Set up the outer namespace and record its process 1 in the state directory."""
+    pid = machine_pid()
+    identity = {"pid": pid, "start_time": start_time(pid), "boot_id": config["boot_id"]}
+    mount(None, "/", None, MS_REC | MS_PRIVATE)
+    record = os.open(config["directory"], os.O_PATH | os.O_DIRECTORY)
+    held = hold(config["show"])
+    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    private_tmpfs("", config["tmp_bytes"])
+    reveal(held)
+    for name in ("", "/nodes", "/resources", "/segments", "/shared", "/root"):
+        os.makedirs(CLUSTER + name, mode=0o755, exist_ok=True)
+    write_file(CLUSTER + "/agent", config["agent"])
+    os.chmod(CLUSTER + "/agent", 0o755)
+    write_file(CLUSTER + "/hosts", config["hosts"])
+    mount(CLUSTER + "/hosts", "/etc/hosts", None, MS_BIND)
+    socket.sethostname("launcher")
+    loopback_up()
+    os.fchdir(record)
+    write_file("init.json", json.dumps(identity) + "\n")
+
+
+def node_body(config):
+    """Set up one node from within the cluster's namespaces."""
+    name, root = config["name"], CLUSTER + "/root"
+    pid = machine_pid()
+    begin = start_time(pid)
+    node = f"{CLUSTER}/nodes/{name}"
+    mount(None, "/", None, MS_REC | MS_PRIVATE)
+    held = hold(config["show"])
+    segments = os.open(f"{CLUSTER}/segments/{config['host']}", os.O_PATH)
+    shared = os.open(f"{CLUSTER}/shared/{config['host']}", os.O_PATH)
+    agent = os.open(CLUSTER + "/agent", os.O_PATH)
+    hosts = os.open(f"{node}/hosts", os.O_PATH)
+    record = os.open(node, os.O_PATH | os.O_DIRECTORY)
+    mount("/", root, None, MS_BIND | MS_REC)
+    read_only(root)
+    bind(hosts, root + "/etc/hosts")
+    private_tmpfs(root, config["shm_bytes"])
+    new_pts(root)
+    for path, descriptor in (("/run/nearmetal", segments), ("/run/shared", shared)):
+        os.mkdir(root + path)
+        bind(descriptor, root + path)
+    os.mkdir(root + CLUSTER)
+    open(root + CLUSTER + "/agent", "a").close()
+    bind(agent, root + CLUSTER + "/agent")
+    reveal(held, root)
+    mount("proc", root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    with contextlib.suppress(OSError):
+        # Shows this node's network devices; where the kernel forbids it the machine's stays.
+        flags = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY
+        mount("sysfs", root + "/sys", "sysfs", flags)
+    os.chdir(root)
+    check(libc.syscall(SYS_PIVOT_ROOT, b".", b"."), "pivot_root")
+    check(libc.umount2(b".", MNT_DETACH), "detach the old root")
+    os.chdir("/")
+    socket.sethostname(config["hostname"])
+    loopback_up()
+    os.fchdir(record)
+    write_file("pid", f"{pid} {begin}\n")
+
+
+def new_pts(root):
+    """Give the node its own pseudo-terminals."""
+    mount("devpts", root + "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666")
+    if not os.path.islink(root + "/dev/ptmx"):
+        mount(root + "/dev/pts/ptmx", root + "/dev/ptmx", None, MS_BIND)
+
+
+def start_cluster(config):
+    """Make the outer namespaces; dies with the caller until it is recorded."""
+    if config["user_namespace"]:
+        become_user_root()
+    die_with_parent(signal.SIGKILL)
+    if os.getppid() == 1:
+        raise OSError(0, "the creator has gone")
+    return contained(cluster_body, config)
+
+
+def start_node(config):
+    """Make one node; its pid is on record before anyone else can need it."""
+    os.makedirs(f"{CLUSTER}/nodes/{config['name']}", exist_ok=True)
+    write_file(f"{CLUSTER}/nodes/{config['name']}/hosts", config["hosts"])
+    return contained(node_body, config)
+
+
+def remove(config):
+    """End a node, whatever its state, and remove what is recorded of it; returns its pid or 0."""
+    node, pid = f"{CLUSTER}/nodes/{config['name']}", 0
+    with contextlib.suppress(OSError, ValueError):
+        with open(node + "/pid", encoding="ascii") as stream:
+            pid, begin = map(int, stream.read().split())
+        if start_time(pid) == begin:
+            os.kill(pid, signal.SIGKILL)
+            deadline = time.monotonic() + 10
+            while start_time(pid) == begin and time.monotonic() < deadline:
+                time.sleep(0.005)
+    for name in ("pid", "cpus", "hosts", "pid.new", "hosts.new"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{node}/{name}")
+    with contextlib.suppress(FileNotFoundError):
+        os.rmdir(node)
+    return pid
+
+
+def sweep(config):
+    """SIGKILL every process that carries the marker; returns how many it took."""
+    marker = config["marker"].encode()
+    killed = set()
+    deadline = time.monotonic() + config["timeout_s"]
+    while time.monotonic() < deadline:
+        found = False
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit() or int(entry) in (1, os.getpid()):
+                continue
+            with contextlib.suppress(OSError):
+                with open(f"/proc/{entry}/environ", "rb") as stream:
+                    if marker not in stream.read().split(b"\0"):
+                        continue
+                found = True
+                killed.add(int(entry))
+                os.kill(int(entry), signal.SIGKILL)
+        if not found:
+            return len(killed)
+        time.sleep(0.02)
+    raise OSError(0, f"processes with {config['marker']} do not end")
+
+
+def main():
+    """Run one mode; the answer is one JSON line."""
+    modes = {"cluster": start_cluster, "node": start_node, "remove": remove, "sweep": sweep}
+    try:
+        answer = {"pid": modes[sys.argv[1]](json.load(sys.stdin))}
+    except OSError as error:
+        answer = {"error": error.strerror or str(error)}
+    print(json.dumps(answer))  # noqa: T201 - this script's only output
+    return 0 if "pid" in answer else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where clusters are recorded on this machine: one private directory per user."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from nearmetal.errors import StateError
+
+
+def state_directory() -> Path:
+    """Return $NEARMETAL_STATE_DIR, else /var/lib/nearmetal for root, else the user's own."""
+    given = os.environ.get("NEARMETAL_STATE_DIR")
+    if given:
+        return Path(given).absolute()
+    if os.geteuid() == 0:
+        return Path("/var/lib/nearmetal")
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "nearmetal"
+
+
+@dataclass(frozen=True)
+class Store:
+    """The state directory: `clusters/NAME/` per cluster, `locks/NAME` while one is changed."""
+
+    root: Path
+
+    def cluster(self, name: str) -> Path:
+        """Return the directory of one cluster; it need not exist."""
+        return self.root / "clusters" / name
+
+    def lock(self, name: str) -> Path:
+        """Return the lock file of one cluster; it need not exist."""
+        return self.root / "locks" / name
+
+    def names(self) -> list[str]:
+        """Return the names of all recorded clusters."""
+        try:
+            return sorted(entry.name for entry in (self.root / "clusters").iterdir())
+        except FileNotFoundError:
+            return []
+
+    def prepare(self) -> None:
+        """Make the directories, 0700; raises StateError if others own or may write them."""
+        try:
+            for path in (self.root, self.root / "clusters", self.root / "locks"):
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            msg = f"cannot make the state directory {self.root}: {error.strerror}"
+            raise StateError(msg, "set NEARMETAL_STATE_DIR to a directory of yours") from error
+        status = self.root.stat()
+        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            msg = f"the state directory {self.root} is not yours alone"
+            raise StateError(msg, f"chown and chmod 0700 {self.root}, or set NEARMETAL_STATE_DIR")
+
+    def tidy(self) -> None:
+        """Remove the directories that are empty: an unused nearmetal leaves no trace."""
+        for path in (self.root / "clusters", self.root / "locks", self.root):
+            try:
+                path.rmdir()
+            except OSError:
+                continue

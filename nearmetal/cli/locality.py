@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nearmetal locality`: who is near whom in a cluster, by which channel, and why."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from nearmetal.cli.target import add_spec, open_running
+from nearmetal.cli.verbs import Subparsers, add_verb
+from nearmetal.errors import ExitCode
+from nearmetal.launch import measure_locality
+from nearmetal.run import LocalRunner
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nearmetal.cli.view import View
+
+
+def register(subparsers: Subparsers) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        subparsers, "locality", show, "let every node meet every other, and say how and why",
+        "nearmetal locality examples/near-far.yaml",
+    )  # fmt: skip
+    add_spec(parser)
+
+
+def show(args: argparse.Namespace, view: View) -> int:
+    """Print the matrix of channels, then every pair with its reason."""
+    cluster, spec = open_running(args.spec)
+    meetings = measure_locality(cluster.backend, spec, LocalRunner())
+    names = [node.name for _, node in spec.nodes]
+    channel = {(m.node, m.peer): m.channel for m in meetings}
+    view.table(("", *names), [[a, *(channel[a, b] for b in names)] for a in names])
+    view.result({"cluster": cluster.name, "pairs": [asdict(m) for m in meetings]}, [""])
+    view.table(
+        ("from", "to", "relation", "channel", "integrity", "reason"),
+        [[m.node, m.peer, m.relation, m.channel, m.integrity, m.reason] for m in meetings],
+    )
+    return ExitCode.DONE

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The entry point: parses, runs one verb, turns errors and signals into exit codes."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import TYPE_CHECKING, cast
+
+from nearmetal.cli.verbs import Handler, build_parser
+from nearmetal.cli.view import View
+from nearmetal.errors import ExitCode, Interrupted, NearmetalError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+
+def _interrupt(signum: int, _frame: FrameType | None) -> None:
+    # Further signals must not cut the clean-up short; it is bounded by itself.
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)
+    raise Interrupted(signum)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    options = words[: words.index("--")] if "--" in words else words
+    view = View(as_json="--json" in options)
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, _interrupt)
+    try:
+        args = build_parser().parse_args(words)
+        view.as_json = bool(args.json)
+        handler = cast("Handler", args.handler)
+        return handler(args, view)
+    except NearmetalError as error:
+        view.error(error)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader has left (as with `| head`): nobody to tell.
+        sys.stderr.close()
+        return ExitCode.ERROR
+    except OSError as error:
+        view.error(NearmetalError(str(error), "a full disk or a missing permission?"))
+        return ExitCode.ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nearmetal run`: start an MPI program in a cluster with the MPI's own launcher."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from nearmetal.cli.target import add_spec, open_running
+from nearmetal.cli.verbs import Subparsers, add_verb
+from nearmetal.errors import UsageError
+from nearmetal.launch import JobRequest, JobResult, Output, Verdict, run_job
+from nearmetal.mpi import MapBy, Mpi, Provider
+from nearmetal.run import LocalRunner
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nearmetal.cli.view import View
+
+
+def register(subparsers: Subparsers) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        subparsers, "run", start, "run an MPI program in a cluster",
+        "nearmetal run examples/two-nodes.yaml --mpi mpich5 -n 2 -- ./hello",
+    )  # fmt: skip
+    add_spec(parser)
+    names = ", ".join(mpi.value for mpi in Mpi)
+    parser.add_argument("--mpi", metavar="NAME", help=f"{names}; default: the first installed "
+                        "that fits the program")  # fmt: skip
+    parser.add_argument("-n", dest="ranks", metavar="N", type=int, help="ranks; default: one per "
+                        "slot")  # fmt: skip
+    parser.add_argument("--map-by", choices=[m.value for m in MapBy], default="slot",
+                        help="fill node after node, or go round the nodes")  # fmt: skip
+    parser.add_argument("--env", metavar="K=V", action="append", default=[],
+                        help="set a variable for launcher and ranks; may be repeated")  # fmt: skip
+    parser.add_argument("--channels", metavar="LIST", help="channels the provider may use, out of "
+                        "self,shm,net")  # fmt: skip
+    parser.add_argument("--provider", choices=[p.value for p in Provider], default="nearmetal",
+                        help="nearmetal, or the MPI's own stack over TCP")  # fmt: skip
+    parser.add_argument("--timeout", metavar="SECONDS", type=float, help="end the job after that "
+                        "long")  # fmt: skip
+    parser.add_argument("program", metavar="PROGRAM", help="the MPI program")
+    parser.add_argument("args", metavar="ARGS", nargs="*", help="its arguments, after --")
+
+
+def parse_environment(pairs: list[str]) -> dict[str, str]:
+    """Return --env K=V as a mapping; raises UsageError."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--env {pair!r}: not of the form K=V", "--env OMP_NUM_THREADS=1")
+        found[name] = value
+    return found
+
+
+def start(args: argparse.Namespace, view: View) -> int:
+    """Run the job; returns its exit code. With --json its output goes to standard error."""
+    cluster, spec = open_running(args.spec)
+    request = JobRequest(
+        program=args.program,
+        args=tuple(args.args),
+        mpi=args.mpi,
+        ranks=args.ranks,
+        map_by=MapBy(args.map_by),
+        env=parse_environment(args.env),
+        channels=None if args.channels is None else tuple(args.channels.split(",")),
+        provider=Provider(args.provider),
+        timeout_s=args.timeout,
+    )
+    stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
+    output = Output(stdin=stdin, stdout=sys.stderr.buffer if view.as_json else None)
+    result = run_job(cluster.backend, spec, request, LocalRunner(), output)
+    _tell(result, view)
+    return 124 if result.timed_out else result.exit_code
+
+
+def _tell(result: JobResult, view: View) -> None:
+    if result.timed_out:
+        view.warn(f"the job was ended: no end after {result.seconds:.0f} s")
+    elif result.exit_code != 0:
+        view.warn(f"the job ended with exit code {result.exit_code}")
+    if result.proof.verdict in (Verdict.ABSENT, Verdict.NO_TRAFFIC):
+        view.warn(
+            f"nearmetal did not carry this job: {result.proof.reason}",
+            "is the program an MPI program of that MPI? NEARMETAL_LOG=info shows the choice",
+        )
+    elif result.proof.verdict is Verdict.PROVEN:
+        view.note(f"carried by nearmetal: {result.proof.reason}")
+    if view.as_json:
+        data = asdict(result)
+        data["proof"]["verdict"] = result.proof.verdict.value
+        view.result(data)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the argument SPEC means: a file, or the name of a cluster that is up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from nearmetal.apply import Cluster, describe, plan_up
+from nearmetal.backend import Store, open_backend, state_directory
+from nearmetal.errors import NearmetalError, StateError
+from nearmetal.run import LocalRunner
+from nearmetal.spec import ClusterSpec, load_spec
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nearmetal.plan import Plan
+
+
+def add_spec(parser: argparse.ArgumentParser) -> None:
+    """Add the argument SPEC."""
+    parser.add_argument("spec", metavar="SPEC", help="a cluster spec, or the name of a cluster "
+                        "that is up")  # fmt: skip
+
+
+def open_target(text: str) -> tuple[Cluster, ClusterSpec]:
+    """Return the cluster and its spec: the file's, or the recorded one for a name."""
+    store = Store(state_directory())
+    if not Path(text).exists() and text in store.names():
+        backend = open_backend("local", text, store, LocalRunner())
+        recorded = backend.recorded_spec()
+        try:
+            spec = ClusterSpec.from_canonical(recorded or "")
+        except (ValidationError, ValueError) as error:
+            msg = f"cluster {text} has no readable record of its spec"
+            raise StateError(msg, "give the spec file instead of the name") from error
+        return Cluster(text, backend, store), spec
+    spec = load_spec(Path(text))
+    backend = open_backend(spec.backend, spec.name, store, LocalRunner())
+    return Cluster(spec.name, backend, store), spec
+
+
+def open_running(text: str) -> tuple[Cluster, ClusterSpec]:
+    """As `open_target`, and raises StateError unless it is up as the spec says."""
+    cluster, spec = open_target(text)
+    plan = plan_up(cluster, spec)
+    if not plan.empty:
+        raise _not_up(cluster, plan, text)
+    return cluster, spec
+
+
+def _not_up(cluster: Cluster, plan: Plan, text: str) -> NearmetalError:
+    if plan.rewrites:
+        lines = "\n".join("  " + describe(change) for change in plan.rewrites)
+        msg = f"cluster {cluster.name} is up under another spec:\n{lines}"
+        hint = f"use its own spec or its name, or `nearmetal up --replace {text}`"
+        return StateError(msg, hint)
+    first = describe(plan.effective[0])
+    return StateError(f"cluster {cluster.name} is not up ({first})", f"run `nearmetal up {text}`")

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One MPI job in a cluster: prepared, started, ended, its counters collected, nothing left."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from nearmetal.errors import BackendError, LaunchError, UsageError
+from nearmetal.launch.stats import Proof, Verdict, judge, read_stats
+from nearmetal.mpi import (
+    CHANNELS,
+    Installation,
+    MapBy,
+    Placement,
+    Provider,
+    Request,
+    launcher_argv,
+    pick,
+    settings_for,
+)
+from nearmetal.mpi.installed import Mpi
+from nearmetal.mpi.launcher import place
+from nearmetal.mpi.settings import unset_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nearmetal.backend import Backend
+    from nearmetal.run import Runner
+    from nearmetal.spec import ClusterSpec
+
+MARKER = "NEARMETAL_JOB"
+MEETING = Path("/run/nearmetal")
+"""Where a node sees its host's meeting directory."""
+
+_PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TERM")
+_PASSED_PREFIXES = ("NEARMETAL_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "MPIR_CVAR_", "I_MPI_",
+                    "FI_", "UCX_")  # fmt: skip
+_NOT_PASSED = ("NEARMETAL_STATE_DIR", "NEARMETAL_MPI_PATH", "NEARMETAL_PROVIDER_LIB")
+_CHECK_S = 20.0
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What to run and how. `ranks` None: one per slot. `mpi` None: the first that fits."""
+
+    program: str
+    args: tuple[str, ...] = ()
+    mpi: str | None = None
+    ranks: int | None = None
+    map_by: MapBy = MapBy.SLOT
+    env: Mapping[str, str] = field(default_factory=dict)
+    channels: tuple[str, ...] | None = None
+    provider: Provider = Provider.NEARMETAL
+    timeout_s: float | None = None
+    options: tuple[str, ...] = ()
+    """Further options for the MPI's launcher, before the program."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a job's streams go; None: to ours (input: nothing)."""
+
+    stdin: IO[bytes] | None = None
+    stdout: IO[bytes] | None = None
+    stderr: IO[bytes] | None = None
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """How a job ended. `exit_code`: the launcher's; 128 + signal when a signal ended it."""
+
+    job: str
+    mpi: str
+    provider: str
+    exit_code: int
+    timed_out: bool
+    seconds: float
+    ranks: tuple[tuple[str, int], ...]
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    stats: tuple[dict[str, Any], ...]
+    proof: Proof
+
+
+def provider_library() -> Path:
+    """Return the provider: $NEARMETAL_PROVIDER_LIB, the build's, or an installed one."""
+    given = os.environ.get("NEARMETAL_PROVIDER_LIB")
+    if given:
+        if not Path(given).is_file():
+            raise LaunchError(f"NEARMETAL_PROVIDER_LIB={given}: no such file",
+                              "give the path of libnearmetal-fi.so")  # fmt: skip
+        return Path(given).resolve()
+    repository = Path(__file__).resolve().parents[2]
+    places = [repository / "build/c/src/provider/libnearmetal-fi.so"]
+    for prefix in ("/usr/local/lib", "/usr/lib"):
+        places += [Path(prefix) / "libfabric/libnearmetal-fi.so"]
+        places += sorted(Path(prefix).glob("*/libfabric/libnearmetal-fi.so"))
+    for path in places:
+        if path.is_file():
+            return path.resolve()
+    raise LaunchError(
+        f"the provider is not built: looked for {places[0]} and below /usr/lib and /usr/local/lib",
+        "run `make setup`, set NEARMETAL_PROVIDER_LIB, or run with --provider stock",
+    )
+
+
+def find_job_program(program: str) -> Path:
+    """Return the program's absolute path; raises LaunchError that says where it looked."""
+    if "/" in program:
+        path = Path(program).absolute()
+        if not path.exists():
+            raise LaunchError(f"no program {program}: {path} does not exist", "check the path")
+        if not os.access(path, os.X_OK) or path.is_dir():
+            raise LaunchError(f"{path} is no executable program", f"chmod +x {path}?")
+        return path
+    found = shutil.which(program)
+    if found is None:
+        looked = os.environ.get("PATH", "")
+        raise LaunchError(f"no program {program}: looked in {looked}",
+                          f"give a path, as ./{program}")  # fmt: skip
+    return Path(found).absolute()
+
+
+def _job_environment(
+    installation: Installation, extra: Mapping[str, str], given: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the whole environment of a job: little of ours, the settings, the caller's wish."""
+    unset = (*unset_for(installation), *_NOT_PASSED)
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if (name in _PASSED or name.startswith(_PASSED_PREFIXES)) and name not in unset
+    }
+    env.setdefault("PATH", "/usr/bin:/bin")
+    env |= extra
+    env |= given
+    return env
+
+
+def _check_channels(channels: Sequence[str] | None) -> None:
+    for channel in channels or ():
+        if channel not in CHANNELS:
+            raise UsageError(f"unknown channel {channel!r}", f"use some of {','.join(CHANNELS)}")
+
+
+def _check_visible(backend: Backend, runner: Runner, node: str, path: Path, what: str) -> None:
+    probe = backend.on_node(node, ["test", "-r", str(path)], env={"PATH": "/usr/bin:/bin"})
+    if runner.run(probe, timeout_s=_CHECK_S).code != 0:
+        raise LaunchError(
+            f"{what} {path} cannot be seen in node {node}: /tmp, /run and /dev/shm are its own",
+            "put it elsewhere, or list its directory under `show:` in the spec",
+        )
+
+
+class _Directories:
+    """The job's directories on every host, made before and removed after it."""
+
+    def __init__(self, backend: Backend, hosts: Sequence[str], job: str) -> None:
+        self._hosts = {host: backend.meeting_directory(host) for host in hosts}
+        self.job = job
+
+    @property
+    def all(self) -> list[Path]:
+        return [
+            base / (self.job + suffix)
+            for base in self._hosts.values()
+            for suffix in ("", ".stats", ".providers")
+        ]
+
+    def make(self, providers: Sequence[Path]) -> None:
+        for path in self.all:
+            path.mkdir(mode=0o700)
+            if path.suffix == ".providers":
+                for library in providers:
+                    (path / library.name).symlink_to(library)
+
+    def stats(self) -> list[dict[str, Any]]:
+        return [
+            entry
+            for base in self._hosts.values()
+            for entry in read_stats(base / f"{self.job}.stats")
+        ]
+
+    def remove(self) -> None:
+        for path in self.all:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def crowded(spec: ClusterSpec, backend: Backend, placement: Placement) -> bool:
+    """Whether ranks share cores, so that waiting ones must yield."""
+    ranks = dict(placement.ranks)
+    load: dict[int, int] = {}
+    for node in backend.status():
+        count = ranks.get(node.name, 0)
+        if count > len(node.cpus):
+            return True
+        for cpu in node.cpus if count else ():
+            load[cpu] = load.get(cpu, 0) + 1
+    return any(users > 1 for users in load.values()) or placement.total > spec.slots
+
+
+def run_job(
+    backend: Backend,
+    spec: ClusterSpec,
+    request: JobRequest,
+    runner: Runner,
+    output: Output | None = None,
+) -> JobResult:
+    """Run one job to its end, whatever ends it, and leave nothing of it behind.
+
+    Raises UsageError or LaunchError when it cannot be started. A job that fails is a result.
+    """
+    _check_channels(request.channels)
+    program = find_job_program(request.program)
+    installation = pick(request.mpi, program)
+    placement = place([(n.name, n.slots) for _, n in spec.nodes], request.ranks, request.map_by)
+    dead = [n for n in backend.status() if n.name in dict(placement.ranks) and not n.healthy]
+    if dead:
+        raise LaunchError(f"node {dead[0].name}: {dead[0].health}")
+    first = placement.ranks[0][0]
+    _check_visible(backend, runner, first, program, "program")
+    job = f"job-{int(time.time()):x}-{secrets.token_hex(3)}"
+    settings_request = Request(
+        provider=request.provider,
+        library=provider_library() if request.provider is Provider.NEARMETAL else None,
+        provider_directory=MEETING / f"{job}.providers",
+        channels=request.channels,
+        crowded=crowded(spec, backend, placement),
+    )
+    if settings_request.library is not None:
+        _check_visible(backend, runner, first, settings_request.library, "provider")
+    settings = settings_for(installation, settings_request)
+    used = {host.name for host, node in spec.nodes if node.name in dict(placement.ranks)}
+    directories = _Directories(backend, sorted(used), job)
+    own = {
+        MARKER: job,
+        "NEARMETAL_SEGMENT_DIR": str(MEETING / job),
+        "NEARMETAL_STATS_DIR": str(MEETING / f"{job}.stats"),
+    }
+    env = _job_environment(installation, settings.env | own, request.env)
+    argv = launcher_argv(
+        installation,
+        placement,
+        backend.remote_shell(),
+        (*settings.options, *request.options),
+        (str(program), *request.args),
+    )
+    command = backend.on_launcher(argv, env=env, workdir=Path.cwd())
+    streams = output or Output()
+    stats: list[dict[str, Any]] = []
+    try:
+        directories.make(settings.providers)
+        completed = runner.attach(
+            command,
+            stdin=streams.stdin,
+            stdout=streams.stdout,
+            stderr=streams.stderr,
+            timeout_s=request.timeout_s,
+        )
+        stats = directories.stats()
+    finally:
+        _clear(backend, directories)
+    code = completed.code if completed.code >= 0 else 128 - completed.code
+    return JobResult(
+        job=job,
+        mpi=installation.mpi.value,
+        provider=request.provider.value,
+        exit_code=code,
+        timed_out=completed.timed_out,
+        seconds=completed.seconds,
+        ranks=placement.ranks,
+        argv=tuple(argv),
+        env=settings.env | own | dict(request.env),
+        stats=tuple(stats),
+        proof=_prove(request, placement, code, stats),
+    )
+
+
+def _clear(backend: Backend, directories: _Directories) -> None:
+    """End what is left of a job and remove its directories; the cluster may be gone by now."""
+    try:
+        backend.end_marked(f"{MARKER}={directories.job}")
+    except BackendError:
+        return
+    finally:
+        directories.remove()
+
+
+def _prove(
+    request: JobRequest, placement: Placement, code: int, stats: Sequence[dict[str, Any]]
+) -> Proof:
+    if request.provider is Provider.STOCK:
+        return Proof(Verdict.NOT_ASKED, "the MPI's own stack was asked for")
+    if code != 0:
+        return Proof(Verdict.NOT_ASKED, "the job did not end well")
+    return judge(stats, placement.total)
+
+
+def known_names() -> tuple[str, ...]:
+    """Return the names `--mpi` takes."""
+    return tuple(mpi.value for mpi in Mpi)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is near whom: every node tries to meet every other, and says how it went and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nearmetal.errors import CommandError, LaunchError
+from nearmetal.launch.job import MARKER, MEETING
+from nearmetal.run import Dialogue, find_program
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nearmetal.backend import Backend
+    from nearmetal.run import Runner
+    from nearmetal.spec import ClusterSpec
+
+_MEET_S = 30.0
+_MAX_ADDRESS = 256
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What one node found out about another: relation, channel, integrity, and the reason."""
+
+    node: str
+    peer: str
+    relation: str
+    channel: str
+    integrity: str
+    reason: str
+
+
+def info_tool() -> Path:
+    """Return nearmetal-info: $NEARMETAL_INFO, the build's, or an installed one."""
+    repository = Path(__file__).resolve().parents[2]
+    given = os.environ.get("NEARMETAL_INFO")
+    built = Path(given) if given else repository / "build/c/src/tools/nearmetal-info"
+    if os.access(built, os.X_OK):
+        return built
+    found = find_program("nearmetal-info")
+    if given or found is None:
+        raise LaunchError(f"no nearmetal-info: looked for {built}", "run `make setup`")
+    return found
+
+
+def _parse(line: str | None, node: str) -> dict[str, Any]:
+    """Return the JSON object of one line of a probe; raises LaunchError."""
+    try:
+        data = json.loads(line or "")
+    except ValueError:
+        data = None
+    if not isinstance(data, dict):
+        what = "nothing" if line is None else repr(line[:80])
+        raise LaunchError(f"nearmetal-info in node {node} answered {what}",
+                          "try `nearmetal exec SPEC NODE -- nearmetal-info`")  # fmt: skip
+    return data
+
+
+def _address(data: Mapping[str, Any], node: str) -> str:
+    address = data.get("address")
+    if not isinstance(address, str) or len(address) > _MAX_ADDRESS or not address.isalnum():
+        raise LaunchError(f"nearmetal-info in node {node} gave no address")
+    return address
+
+
+def measure_locality(
+    backend: Backend, spec: ClusterSpec, runner: Runner, channels: Sequence[str] | None = None
+) -> list[Meeting]:
+    """Let every node meet every node; returns one Meeting per ordered pair, in spec order."""
+    tool = info_tool()
+    names = [node.name for _, node in spec.nodes]
+    job = f"probe-{int(time.time()):x}-{secrets.token_hex(3)}"
+    places = [backend.meeting_directory(host.name) / job for host in spec.hosts]
+    env = {"PATH": "/usr/bin:/bin", MARKER: job}
+    if channels is not None:
+        env["NEARMETAL_CHANNELS"] = ",".join(channels)
+    argv = [str(tool), "meet", "--segment-dir", str(MEETING / job)]
+    probes: dict[str, Dialogue] = {}
+    try:
+        for path in places:
+            path.mkdir(mode=0o700)
+        for name in names:
+            probes[name] = runner.converse(backend.on_node(name, argv, env=env))
+        addresses = {
+            name: _address(_parse(probe.receive(_MEET_S), name), name)
+            for name, probe in probes.items()
+        }
+        return _meet_all(probes, addresses)
+    finally:
+        for probe in probes.values():
+            probe.finish(2.0)
+        backend.end_marked(f"{MARKER}={job}")
+        for path in places:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _meet_all(probes: Mapping[str, Dialogue], addresses: Mapping[str, str]) -> list[Meeting]:
+    found = []
+    for name, probe in probes.items():
+        for peer, address in addresses.items():
+            try:
+                probe.send(f"{address} {peer}")
+            except CommandError as error:
+                raise LaunchError(f"node {name}: {error.message}") from error
+            data = _parse(probe.receive(_MEET_S), name)
+            if data.get("peer") != peer:
+                raise LaunchError(f"nearmetal-info in node {name} answered about another peer")
+            fields = [str(data.get(k, "?"))[:400]
+                      for k in ("relation", "channel", "integrity", "reason")]  # fmt: skip
+            found.append(Meeting(name, peer, *fields))
+    return found

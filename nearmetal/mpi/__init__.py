@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each MPI is found, set up and started. Settings and argument lists are pure data."""
+
+from nearmetal.mpi.installed import Family, Installation, Mpi, find_installations, pick
+from nearmetal.mpi.launcher import MapBy, Placement, launcher_argv
+from nearmetal.mpi.settings import CHANNELS, Provider, Request, Settings, settings_for
+
+__all__ = [
+    "CHANNELS",
+    "Family",
+    "Installation",
+    "MapBy",
+    "Mpi",
+    "Placement",
+    "Provider",
+    "Request",
+    "Settings",
+    "find_installations",
+    "launcher_argv",
+    "pick",
+    "settings_for",
+]

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each MPI must be told, as environment and options. Pure: paths in, text out.
+
+With the nearmetal provider the selection is forced, never left to priorities: Open MPI prefers
+pml/ucx and MPICH's wheel netmod ucx as soon as they see an RDMA device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from nearmetal.mpi.installed import Family, Installation, Mpi
+
+CHANNELS = ("self", "shm", "net")
+
+
+class Provider(Enum):
+    """What carries the messages."""
+
+    NEARMETAL = "nearmetal"
+    STOCK = "stock"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a job asks of its MPI. Paths are as the nodes see them."""
+
+    provider: Provider
+    library: Path | None = None
+    provider_directory: Path | None = None
+    channels: tuple[str, ...] | None = None
+    crowded: bool = False
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Environment for launcher and ranks, and options for the launcher."""
+
+    env: dict[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    providers: tuple[Path, ...] = ()
+    """Files that must be linked into `provider_directory` on every host; may be empty."""
+
+
+def settings_for(installation: Installation, request: Request) -> Settings:
+    """Return the settings of one job."""
+    makers = {
+        Mpi.OPENMPI5: _openmpi,
+        Mpi.OPENMPI4: _openmpi,
+        Mpi.MPICH5: _mpich,
+        Mpi.IMPI: _impi,
+    }
+    made = makers[installation.mpi](installation, request)
+    env = dict(made.env)
+    library = installation.library_directory
+    if library is not None:
+        env["LD_LIBRARY_PATH"] = str(library)
+    if request.provider is Provider.NEARMETAL and request.channels is not None:
+        env["NEARMETAL_CHANNELS"] = ",".join(request.channels)
+    return Settings(env, made.options, made.providers)
+
+
+def _openmpi(installation: Installation, request: Request) -> Settings:
+    five = installation.mpi is Mpi.OPENMPI5
+    # Users are root in their own namespace, and Open MPI refuses root unless told twice.
+    env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    options: tuple[str, ...] = ()
+    if five:
+        env |= {"PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        env["OPAL_PREFIX"] = str(installation.prefix)
+    if request.crowded:
+        options += ("--mca", "mpi_yield_when_idle", "1")
+    if request.provider is Provider.STOCK:
+        memory = "sm" if five else "vader"
+        return Settings(env, (*options, "--mca", "pml", "ob1", "--mca", "btl",
+                              f"self,{memory},tcp"))  # fmt: skip
+    include = "opal_common_ofi_provider_include" if five else "mtl_ofi_provider_include"
+    options += ("--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", include, "nearmetal")
+    env |= _provider_path(installation, request) | {"FI_PROVIDER": "nearmetal,tcp"}
+    return Settings(env, options, _providers(installation, request))
+
+
+def _mpich(installation: Installation, request: Request) -> Settings:
+    env = {"MPIR_CVAR_CH4_NETMOD": "ofi"}
+    if request.provider is Provider.STOCK:
+        return Settings(env | {"FI_PROVIDER": "tcp"})
+    # NOLOCAL hands the traffic within a node to the provider as well.
+    env |= {"MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": "nearmetal,tcp"}
+    return Settings(env | _provider_path(installation, request))
+
+
+def _impi(installation: Installation, request: Request) -> Settings:
+    env = {"I_MPI_ROOT": str(installation.prefix), "I_MPI_PIN": "0", "I_MPI_HYDRA_IFACE": "br0"}
+    if request.crowded:
+        env["I_MPI_THREAD_YIELD"] = "3"
+    if request.provider is Provider.STOCK:
+        env |= {"I_MPI_OFI_PROVIDER": "tcp", "FI_PROVIDER_PATH": str(installation.prefix / "lib")}
+        return Settings(env)
+    # FI_PROVIDER must be unset: Intel MPI wants it equal to I_MPI_OFI_PROVIDER.
+    env |= {"I_MPI_OFI_PROVIDER": "nearmetal", "I_MPI_FABRICS": "ofi"}
+    env |= _provider_path(installation, request)
+    return Settings(env, (), _providers(installation, request))
+
+
+def _uses_directory(installation: Installation) -> bool:
+    """Whether this libfabric only takes a directory, which replaces its own providers."""
+    return installation.mpi in (Mpi.OPENMPI4, Mpi.IMPI)
+
+
+def _provider_path(installation: Installation, request: Request) -> dict[str, str]:
+    if _uses_directory(installation):
+        return {"FI_PROVIDER_PATH": str(request.provider_directory)}
+    return {"FI_PROVIDER_PATH": f"+{request.library}"}
+
+
+def _providers(installation: Installation, request: Request) -> tuple[Path, ...]:
+    """Return what the provider directory must hold: ours, and Intel's, all of them loadable."""
+    if not _uses_directory(installation) or request.library is None:
+        return ()
+    own: tuple[Path, ...] = ()
+    if installation.mpi is Mpi.IMPI:
+        own = tuple(sorted((installation.prefix / "lib").glob("*-fi.so")))
+    return (request.library, *own)
+
+
+def unset_for(installation: Installation) -> tuple[str, ...]:
+    """Return the variables that must not reach a job of this MPI from outside."""
+    names = ("FI_PROVIDER", "FI_PROVIDER_PATH", "LD_LIBRARY_PATH", "NEARMETAL_SEGMENT_DIR")
+    if installation.mpi.family is Family.MPICH:
+        return (*names, "I_MPI_OFI_PROVIDER", "I_MPI_FABRICS")
+    return names

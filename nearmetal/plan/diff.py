@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""desired x observed -> Plan. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nearmetal.plan.action import Action
+from nearmetal.plan.desired import Desired
+from nearmetal.spec import Attributes, Key, Kind, Observed, Resource, in_order
+
+
+@dataclass(frozen=True)
+class Change:
+    """What happens to one resource, and why."""
+
+    action: Action
+    key: Key
+    before: Attributes = ()
+    after: Attributes = ()
+    reason: str = ""
+
+    @property
+    def differences(self) -> tuple[tuple[str, str, str], ...]:
+        """Return (attribute, before, after) where the two differ; "" stands for absent."""
+        old, new = dict(self.before), dict(self.after)
+        names = sorted(old.keys() | new.keys())
+        rows = ((name, old.get(name, ""), new.get(name, "")) for name in names)
+        return tuple(row for row in rows if row[1] != row[2])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that would be done, in order: deletions, then the rest as it is made."""
+
+    cluster: str
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def effective(self) -> tuple[Change, ...]:
+        """The changes that do something."""
+        return tuple(c for c in self.changes if c.action is not Action.NONE)
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything is as desired."""
+        return not self.effective
+
+    def count(self, action: Action) -> int:
+        """How many resources meet this action."""
+        return sum(change.action is action for change in self.changes)
+
+    @property
+    def rewrites(self) -> tuple[Change, ...]:
+        """Changes to, and deletions of, sound resources: what another spec would cause."""
+        takes = (Action.CHANGE, Action.DELETE)
+        return tuple(c for c in self.changes if c.action in takes and c.before and c.reason == "")
+
+
+def make_plan(cluster: str, desired: Desired, observed: Observed) -> Plan:
+    """Compare; a re-made cluster or network takes everything that stands on it along."""
+    there, wanted = observed.by_key(), {item.key: item for item in desired.resources}
+    gone = [item for key, item in there.items() if key not in wanted]
+    gone += [Resource(k) for k in observed.broken if k not in wanted and k not in there]
+    changes = [
+        Change(Action.DELETE, item.key, before=item.attributes)
+        for item in reversed(in_order(gone))
+    ]
+    moved = ""
+    moved_hosts: set[str] = set()
+    for item in in_order(desired.resources):
+        key, old = item.key, there.get(item.key)
+        ground = moved
+        if key.kind is Kind.NODE and not moved and item.get("host") in moved_hosts:
+            ground = f"host {item.get('host')}"
+        change = _compare(item, old, broken=key in observed.broken, ground=ground)
+        changes.append(change)
+        if change.action in (Action.CHANGE, Action.CREATE):
+            if key.kind in (Kind.CLUSTER, Kind.NETWORK) and not moved:
+                moved = str(key)
+            elif key.kind is Kind.HOST:
+                moved_hosts.add(key.name)
+    return Plan(cluster, tuple(changes), desired.notes)
+
+
+def _compare(item: Resource, old: Resource | None, *, broken: bool, ground: str) -> Change:
+    if broken:
+        before = () if old is None else old.attributes
+        return Change(Action.CHANGE, item.key, before, item.attributes, "unfinished or dead")
+    if old is None:
+        return Change(Action.CREATE, item.key, after=item.attributes)
+    if old.attributes != item.attributes:
+        return Change(Action.CHANGE, item.key, old.attributes, item.attributes)
+    if ground:
+        reason = f"{ground} is made anew"
+        return Change(Action.CHANGE, item.key, old.attributes, item.attributes, reason)
+    return Change(Action.NONE, item.key, old.attributes, item.attributes)
+
+
+def removal(cluster: str, observed: Observed) -> Plan:
+    """Return the plan that takes everything away."""
+    return make_plan(cluster, Desired(()), observed)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a cluster spec may say. Frozen models; reading files is the loader's work."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+)
+
+from nearmetal.spec.size import format_size, parse_size
+
+MAX_NODES = 200
+"""Nodes in one cluster: far past what one machine carries, and a /24 holds them."""
+
+MIN_SIZE = 1 << 20
+MAX_SIZE = 1 << 44
+
+RESERVED_NAMES = ("launcher", "localhost")
+"""Names the local backend gives to its own places."""
+
+
+def _size(value: Any) -> int:  # noqa: ANN401 - whatever the file holds
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        msg = "is not a size|write for example 512 MiB"
+        raise ValueError(msg)
+    nr_bytes = parse_size(str(value))
+    if not MIN_SIZE <= nr_bytes <= MAX_SIZE:
+        msg = "is out of range|use 1 MiB to 16 TiB"
+        raise ValueError(msg)
+    return nr_bytes
+
+
+def _subnet(value: str) -> str:
+    try:
+        network = ipaddress.IPv4Network(value)
+    except ValueError as error:
+        msg = f"is not an IPv4 subnet: {error}|write for example 10.77.0.0/24"
+        raise ValueError(msg) from None
+    if not network.is_private or not 16 <= network.prefixlen <= 29:  # noqa: PLR2004 - a prefix
+        msg = "is not a private subnet between /16 and /29|write for example 10.77.0.0/24"
+        raise ValueError(msg)
+    return str(network)
+
+
+def _not_reserved(value: str) -> str:
+    if value in RESERVED_NAMES:
+        msg = "is reserved|choose another name"
+        raise ValueError(msg)
+    return value
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/") or "/../" in value + "/" or "\0" in value:
+        msg = "is not an absolute path without ..|write for example /opt/programs"
+        raise ValueError(msg)
+    if value.rstrip("/") in ("", "/tmp", "/run", "/dev/shm"):  # noqa: S108 - mount points
+        msg = "would undo the nodes' own one|name a directory below it"
+        raise ValueError(msg)
+    return value.rstrip("/")
+
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$", max_length=31)]
+NodeName = Annotated[Name, AfterValidator(_not_reserved)]
+Cpu = Annotated[int, Field(ge=0, le=8191)]
+Size = Annotated[
+    int,
+    BeforeValidator(_size),
+    PlainSerializer(format_size, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?(B|KiB|MiB|GiB|TiB)$"}),
+]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Node(_Model):
+    """One isolated node: a container here, a virtual machine on other backends."""
+
+    name: NodeName = Field(description="unique in the cluster; MPI launchers use it as host name")
+    slots: Annotated[int, Field(ge=1, le=4096)] = Field(
+        default=1, description="how many ranks the node takes, and cores it is given"
+    )
+    cpus: Literal["auto"] | Annotated[list[Cpu], Field(min_length=1)] = Field(
+        default="auto", description="cores of the machine the node is pinned to"
+    )
+    shm: Size = Field(
+        default=512 << 20, description="size of the node's private /dev/shm and of its /tmp"
+    )
+    hostname: Name | None = Field(
+        default=None, description="what the node calls itself; its name by default; may repeat"
+    )
+
+
+class Host(_Model):
+    """Nodes that share one physical host, so that they can meet in shared memory."""
+
+    name: Name = Field(description="unique in the cluster")
+    segments: Size = Field(
+        default=64 << 20, description="size of the directory in which the host's nodes meet"
+    )
+    nodes: Annotated[list[Node], Field(min_length=1, max_length=MAX_NODES)]
+
+
+class Network(_Model):
+    """The private network between the nodes."""
+
+    subnet: Annotated[str, AfterValidator(_subnet)] = Field(
+        default="10.77.0.0/24", description="private IPv4 subnet; its first address is the launcher"
+    )
+    mtu: Annotated[int, Field(ge=1280, le=65535)] = Field(default=1500, description="bytes")
+
+
+class ClusterSpec(_Model):
+    """A virtual cluster: what `nearmetal up` makes."""
+
+    version: Literal[1] = Field(description="the version of this format")
+    name: Name = Field(description="unique per user and machine")
+    backend: Literal["local"] = Field(description="local: containers on this machine")
+    network: Network = Field(default_factory=Network)
+    show: list[Annotated[str, AfterValidator(_absolute)]] = Field(
+        default_factory=list,
+        description="directories below /tmp, /run or /dev/shm that the nodes see, read-only",
+    )
+    hosts: Annotated[list[Host], Field(min_length=1, max_length=64)]
+
+    @property
+    def nodes(self) -> list[tuple[Host, Node]]:
+        """All nodes with their hosts, in the order of the spec."""
+        return [(host, node) for host in self.hosts for node in host.nodes]
+
+    @property
+    def slots(self) -> int:
+        """How many ranks the cluster takes."""
+        return sum(node.slots for _, node in self.nodes)
+
+    def canonical(self) -> str:
+        """Return the spec as JSON with every default spelt out: equal text, equal cluster."""
+        return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_canonical(cls, text: str) -> Self:
+        """Read back `canonical`; raises pydantic's ValidationError."""
+        return cls.model_validate(json.loads(text))
+
+
+def json_schema() -> str:
+    """Return the JSON Schema of a cluster spec, for editors."""
+    schema = ClusterSpec.model_json_schema(mode="validation")
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return json.dumps(schema, indent=2) + "\n"
