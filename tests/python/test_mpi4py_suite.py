@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
+import pytest
+
+from tests.system.mpi4py.events import Tally, module_of
+from tests.system.mpi4py.exclusions import Exclusion, applying, judge, load
+
+A, B = "test_p2p.TestP2P.testSend", "test_rma.TestRMA.testPut"
+
+
+def told(*lines: str) -> Tally:
+    tally = Tally()
+    for now, line in enumerate(lines):
+        tally.feed(line, float(now))
+    return tally
+
+
+def test_a_launchers_prefix_and_foreign_lines_do_not_matter() -> None:
+    tally = told(
+        "[0] warning: something",
+        f"[1,0]<stdout>: @suite 0 0 start {A}",
+        f"[1,0]<stdout>: @suite 0 1 ok {A}",
+    )
+    assert tally.passed == {A}
+    assert not tally.lost_events
+
+
+def test_one_failing_rank_fails_the_test() -> None:
+    tally = told(
+        f"@suite 0 0 start {A}", f"@suite 1 0 start {A}",
+        f"@suite 0 1 ok {A}", f"@suite 1 1 error {A}",
+    )  # fmt: skip
+    assert tally.failed == {A}
+    assert not tally.passed
+
+
+def test_the_earliest_unfinished_test_is_the_one_that_hangs() -> None:
+    tally = told(
+        f"@suite 0 0 start {A}", f"@suite 1 0 start {A}",
+        f"@suite 0 1 error {A}", f"@suite 0 2 start {B}",
+    )  # fmt: skip
+    assert tally.running == [A, B]
+    assert not tally.complete(2)
+
+
+def test_complete_means_every_rank_said_so() -> None:
+    tally = told("@suite 0 0 done 0")
+    assert tally.complete(1)
+    assert not tally.complete(2)
+    tally.feed("@suite 1 0 done 0", 1.0)
+    assert tally.complete(2)
+
+
+def test_a_lost_event_makes_the_outcome_unknown() -> None:
+    tally = told(f"@suite 0 0 start {A}", "@suite 0 2 done 1")
+    assert tally.lost_events == 1
+    assert not judge(tally, set(), []).ok
+
+
+def test_only_listed_failures_are_forgiven() -> None:
+    tally = told(
+        f"@suite 0 0 start {A}", f"@suite 0 1 fail {A}",
+        f"@suite 0 2 start {B}", f"@suite 0 3 ok {B}",
+    )  # fmt: skip
+    entries = [Exclusion("mpich5", A, (2,), "why"), Exclusion("mpich5", B, (2,), "why")]
+    verdict = judge(tally, set(), entries)
+    assert verdict.ok
+    assert verdict.listed == (A,)
+    assert verdict.obsolete == (B,)
+    assert not judge(tally, set(), entries[1:]).ok
+
+
+def test_a_hang_is_a_failure() -> None:
+    assert judge(Tally(), {B}, []).unexpected == (B,)
+
+
+def test_entries_apply_to_their_mpi_and_number_of_ranks() -> None:
+    entries = [Exclusion("mpich5", A, (4,), "why")]
+    assert applying(entries, "mpich5", 4) == entries
+    assert not applying(entries, "mpich5", 2)
+    assert not applying(entries, "openmpi5", 4)
+
+
+def test_the_module_of_a_failed_set_up_is_found() -> None:
+    assert module_of(A) == "test_p2p"
+    assert module_of("setUpClass(test_win.TestWin)") == "test_win"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("reason", '" "'), ("also_fails_on_stock", "false"), ("unknown", "1"), ("ranks", None)],
+)
+def test_an_entry_must_say_all(tmp_path: Path, key: str, value: str | None) -> None:
+    entry = {"mpi": '"m"', "test": '"t"', "ranks": "[2]", "reason": '"r"',
+             "also_fails_on_stock": "true", key: value}  # fmt: skip
+    lines = [f"{k} = {v}" for k, v in entry.items() if v is not None]
+    path = tmp_path / "list.toml"
+    path.write_text("[[exclusion]]\n" + "\n".join(lines))
+    with pytest.raises(ValueError, match=r"list\.toml"):
+        load(path)
+
+
+def test_the_list_in_the_repository_is_well_formed() -> None:
+    assert all(e.mpi in {"openmpi5", "mpich5"} and e.ranks for e in load())

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tests that a stock MPI itself does not pass, and how a run is judged by them."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.system.mpi4py.events import Tally
+
+FILE = Path(__file__).with_name("exclusions.toml")
+_KEYS = {"mpi", "test", "ranks", "reason", "also_fails_on_stock", "skip"}
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """One test that may fail. `skip`: it must not even start, because it hangs or crashes."""
+
+    mpi: str
+    test: str
+    ranks: tuple[int, ...]
+    reason: str
+    skip: bool = False
+
+
+def load(path: Path = FILE) -> list[Exclusion]:
+    """Read the list; raises ValueError for an entry that does not say all it must."""
+    exclusions = []
+    for entry in tomllib.loads(path.read_text(encoding="utf-8")).get("exclusion", []):
+        unknown, missing = set(entry) - _KEYS, _KEYS - {"skip"} - set(entry)
+        if unknown or missing:
+            msg = f"{path.name}: {entry}: unknown {sorted(unknown)}, missing {sorted(missing)}"
+            raise ValueError(msg)
+        if entry["also_fails_on_stock"] is not True or not entry["reason"].strip():
+            msg = f"{path.name}: {entry['test']}: only what also fails on stock, and says why"
+            raise ValueError(msg)
+        exclusions.append(
+            Exclusion(
+                entry["mpi"],
+                entry["test"],
+                tuple(entry["ranks"]),
+                entry["reason"],
+                bool(entry.get("skip", False)),
+            )
+        )
+    return exclusions
+
+
+def applying(exclusions: list[Exclusion], mpi: str, nr_ranks: int) -> list[Exclusion]:
+    """Return those for one MPI and number of ranks."""
+    return [e for e in exclusions if e.mpi == mpi and nr_ranks in e.ranks]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a run compares with the list."""
+
+    unexpected: tuple[str, ...]
+    """failed or hung, not listed: the run fails"""
+    listed: tuple[str, ...]
+    """failed as listed"""
+    obsolete: tuple[str, ...]
+    """listed, ran and passed: the entry may go"""
+    hung: tuple[str, ...]
+    damaged: bool
+    """events were lost, so the outcome is not known"""
+
+    @property
+    def ok(self) -> bool:
+        """Nothing failed that is not listed, and everything was seen."""
+        return not self.unexpected and not self.damaged
+
+
+def judge(tally: Tally, hung: set[str], exclusions: list[Exclusion]) -> Verdict:
+    """Compare what failed with what may fail."""
+    names = {e.test for e in exclusions}
+    failed = tally.failed | hung
+    return Verdict(
+        unexpected=tuple(sorted(failed - names)),
+        listed=tuple(sorted(failed & names)),
+        obsolete=tuple(sorted((tally.passed - failed) & names)),
+        hung=tuple(sorted(hung)),
+        damaged=tally.lost_events > 0,
+    )

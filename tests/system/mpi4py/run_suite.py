@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: T201 - a command of its own
+"""Runs mpi4py's own test suite on a cluster and compares what fails with exclusions.toml.
+
+    python -m tests.system.mpi4py.run_suite --mpi mpich5 --ranks 2 --launch 'PREFIX' --log DIR
+
+PREFIX starts a program on all ranks, for example `nearmetal run SPEC --mpi mpich5 -n 2 --`. A test
+that neither ends nor lets another one end for --stall seconds is named, its job killed, and the
+suite goes on behind it. With --verify-exclusions only the listed tests run, each in a job of its
+own, and each must fail: PREFIX then has to be the MPI's own default stack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import selectors
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.system.mpi4py import exclusions as listed
+from tests.system.mpi4py.events import Tally, module_of
+
+ROOT = Path(__file__).resolve().parents[3]
+SUITE = ROOT / "build/mpi4py/src/test"
+PYTHON = ROOT / "build/venv/bin/python"
+RANK_PROGRAM = Path(__file__).with_name("suite_rank.py")
+LIBMPI = {
+    "openmpi5": ROOT / "build/mpi/openmpi5/lib/libmpi.so.40",
+    "mpich5": ROOT / "build/mpi/mpich5/lib/libmpi.so.12",
+}
+POINT_TO_POINT_AND_COLLECTIVES = r"test_(p2p|cco|msgspec|msgzero|pack|request|status|util_pkl5)"
+MAX_LAUNCHES = 8
+_END_S = 5.0
+
+
+@dataclass
+class Job:
+    """How to start the suite, and where its output goes."""
+
+    launch: Sequence[str]
+    nr_ranks: int
+    log: Path
+    stall_s: float
+    env: dict[str, str] = field(default_factory=dict)
+    suite_options: Sequence[str] = ()
+
+
+@dataclass
+class Result:
+    """The outcomes of all launches of one run."""
+
+    tally: Tally = field(default_factory=Tally)
+    hung: set[str] = field(default_factory=set)
+    launches: int = 0
+    seconds: float = 0.0
+
+
+def suite_modules(pattern: str = "") -> list[str]:
+    """Return the suite's modules in the order in which unittest runs them."""
+    names = sorted(path.name for path in SUITE.glob("test_*.py"))
+    return [name.removesuffix(".py") for name in names if re.search(pattern, name)]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a launcher, politely first, so that it can clean its nodes."""
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signum)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
+            break
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _lines_until_stall(
+    process: subprocess.Popen[bytes], stall_s: float, tally: Tally, log: Path
+) -> bool:
+    """Feed the tally with the job's output; False when no test ended for stall_s seconds."""
+    assert process.stdout is not None
+    pending, last = b"", time.monotonic()
+    with selectors.DefaultSelector() as selector, log.open("ab") as copy:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while time.monotonic() - last < stall_s:
+            if not selector.select(timeout=1.0):
+                continue
+            chunk = os.read(process.stdout.fileno(), 65536)
+            if not chunk:
+                return True
+            copy.write(chunk)
+            copy.flush()
+            *lines, pending = (pending + chunk).split(b"\n")
+            for line in lines:
+                if tally.feed(line.decode("utf-8", "replace"), time.monotonic()):
+                    last = time.monotonic()
+    return False
+
+
+def launch_once(job: Job, tally: Tally, arguments: Iterable[str]) -> int | None:
+    """Start the suite once; returns the exit code, None when it stalled and was killed."""
+    argv = [*job.launch, str(PYTHON), str(RANK_PROGRAM), str(SUITE), *job.suite_options, *arguments]
+    tally.next_launch()
+    with job.log.with_suffix(".err").open("ab") as errors:
+        errors.write(f"$ {shlex.join(argv)}\n".encode())
+        errors.flush()
+        process = subprocess.Popen(
+            argv,
+            env={**os.environ, **job.env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            ended = _lines_until_stall(process, job.stall_s, tally, job.log.with_suffix(".out"))
+            return process.wait(job.stall_s) if ended else None
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if process.poll() is None:
+                _end(process)
+
+
+def _culprit(tally: Tally, code: int | None) -> str:
+    """Name the test that a launch did not get past, or say how it ended without one."""
+    if tally.running:
+        return tally.running[0]
+    return "<the job hung outside any test>" if code is None else f"<exit code {code}>"
+
+
+def run_suite(job: Job, modules: Sequence[str], skip: Iterable[str]) -> Result:
+    """Run the modules; what hangs or crashes is noted, left out, and the rest goes on."""
+    result, left_out, todo = Result(), set(skip), list(modules)
+    begin = time.monotonic()
+    while todo and result.launches < MAX_LAUNCHES:
+        include = r"^(" + "|".join(todo) + r")\.py$"
+        exclude = [word for test in sorted(left_out) for word in ("-x", test)]
+        code = launch_once(job, result.tally, ["-i", include, *exclude])
+        result.launches += 1
+        complete = code is not None and result.tally.complete(job.nr_ranks)
+        if complete and (code == 0 or (code == 1 and result.tally.failed)):
+            break
+        culprit = _culprit(result.tally, code)
+        result.hung.add(culprit)
+        module = module_of(culprit)
+        if complete or module not in todo:
+            break
+        left_out.add(culprit)
+        todo = todo[todo.index(module) :]
+    result.seconds = time.monotonic() - begin
+    return result
+
+
+def verify_exclusions(job: Job, entries: Iterable[listed.Exclusion]) -> list[str]:
+    """Run each listed test alone; return those that do not fail there."""
+    wrong = []
+    for entry in entries:
+        tally = Tally()
+        code = launch_once(job, tally, [entry.test])
+        failed = entry.test in tally.failed or not tally.complete(job.nr_ranks)
+        print(f"{entry.test}: {'fails' if failed else 'passes'} (exit code {code})", flush=True)
+        if not failed:
+            wrong.append(entry.test)
+    return wrong
+
+
+def report(result: Result, verdict: listed.Verdict) -> str:
+    """Say what a run showed."""
+    tally = result.tally
+    head = f"{len(tally.outcomes)} tests, {len(tally.failed)} failed, {len(verdict.hung)} hung"
+    lines = [f"{head} or crashed, {result.launches} launches, {result.seconds:.0f} s"]
+    lines += [f"NOT LISTED {test}" for test in verdict.unexpected]
+    lines += [f"as listed {test}" for test in verdict.listed]
+    lines += [f"listed, but passes: {test}" for test in verdict.obsolete]
+    if verdict.damaged:
+        lines.append(f"{tally.lost_events} events were lost: the outcome is not known")
+    slow = sorted(tally.module_seconds().items(), key=lambda item: -item[1])[:6]
+    lines.append("slowest: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in slow))
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; 0 when nothing failed that is not listed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--mpi", required=True, choices=sorted(LIBMPI))
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument(
+        "--launch", required=True, help="command that starts a program on the ranks"
+    )
+    parser.add_argument("--log", type=Path, required=True, help="path stem of the output files")
+    parser.add_argument("--modules", default="", help="regular expression; default: all of them")
+    parser.add_argument("--stall", type=float, default=60.0, help="seconds without a finished test")
+    parser.add_argument("--verify-exclusions", action="store_true")
+    parser.add_argument("--no-exclusions", action="store_true", help="skip nothing")
+    options = parser.parse_args(argv)
+    job = Job(shlex.split(options.launch), options.ranks, options.log, options.stall)
+    job.env["MPI4PY_LIBMPI"] = str(LIBMPI[options.mpi])
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    entries = listed.applying(listed.load(), options.mpi, options.ranks)
+    if options.verify_exclusions:
+        return 1 if verify_exclusions(job, entries) else 0
+    if options.no_exclusions:
+        entries = []
+    result = run_suite(job, suite_modules(options.modules), [e.test for e in entries if e.skip])
+    verdict = listed.judge(result.tally, result.hung, entries)
+    print(report(result, verdict))
+    return 0 if verdict.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
