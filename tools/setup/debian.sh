@@ -43,6 +43,8 @@ choose_versions() {
 
 install_packages() {
 	local chosen
+	# A service that a package starts must not keep our lock; dpkg has one of its own.
+	exec 9>&-
 	export DEBIAN_FRONTEND=noninteractive
 	# An earlier set-up may have been killed while dpkg was unpacking.
 	[[ -z $(dpkg --audit) ]] || dpkg --configure -a

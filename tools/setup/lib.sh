@@ -6,7 +6,8 @@
 # A step is a bash function that runs in a subshell with errexit, its output in build/log/NAME.log.
 # It is done when build/.stamps/NAME holds the hash of its inputs and its result is still there. A
 # step builds beside its destination and renames at the end (or is removed and built anew), and
-# its stamp is written last, so a set-up killed at any moment is continued by the next one.
+# its stamp is written last, so a set-up killed at any moment is continued by the next one. A step
+# inherits the lock (descriptor 9), so one that outlives a killed set-up is waited for, not disturbed.
 
 build=$root/build
 logs=$build/log
@@ -72,7 +73,7 @@ run_logged() {
 		set -Eeuo pipefail
 		trap 'echo "failed command: $BASH_COMMAND (${BASH_SOURCE[0]##*/}:$LINENO)" >&2' ERR
 		"$@"
-	) 3>&1 >"$logs/$name.log" 2>&1 </dev/null 9>&- &
+	) 3>&1 >"$logs/$name.log" 2>&1 </dev/null &
 	child=$!
 	watch_child "$child" "$label" "$start" || status=$?
 	child=
@@ -97,7 +98,15 @@ step() {
 		return 0
 	fi
 	rm -f -- "$stamps/$name"
-	run_logged "$name" "$title" "$@"
+	run_logged "$name" "$title" stamped "$name" "$key" "$@"
+}
+
+# stamped NAME KEY FUNCTION [ARG...]: writes the stamp in the step's own process, so that a step
+# that outlives a killed set-up still counts.
+stamped() {
+	local name=$1 key=$2
+	shift 2
+	"$@"
 	printf '%s\n' "$key" >"$scratch/stamp.$name"
 	mv -- "$scratch/stamp.$name" "$stamps/$name"
 }
