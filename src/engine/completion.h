@@ -38,6 +38,9 @@ struct nm_peer;
 #define NM_CLAIM (1ULL << 59)
 #define NM_DISCARD (1ULL << 58)
 
+/* Truncation, as a completion's err: libfabric's FI_ETRUNC (asserted by the provider). */
+#define NM_ETRUNC 265
+
 struct nm_completion {
 	void *context;
 	uint64_t flags; /* NM_SEND|NM_TAGGED, NM_RECV|NM_MSG|NM_REMOTE_CQ_DATA, ... */
@@ -46,7 +49,7 @@ struct nm_completion {
 	uint64_t data;
 	uint64_t tag;
 	struct nm_peer *source; /* of a receive; NULL otherwise */
-	int err;		/* 0, or a positive errno (ECANCELED, EMSGSIZE for truncation...) */
+	int err;		/* 0, or a positive errno (ECANCELED, NM_ETRUNC...) */
 	size_t olen;		/* truncation: bytes that did not fit */
 };
 
@@ -60,6 +63,8 @@ int nm_cqueue_create(size_t size_hint, struct nm_cqueue **ret_queue);
 void nm_cqueue_destroy(struct nm_cqueue *queue);
 /* Append. Grows when full (amortized; -ENOMEM is fatal for the queue and reported as overrun). */
 void nm_cqueue_push(struct nm_cqueue *queue, const struct nm_completion *completion);
+/* As push, but the caller fills the returned entry at once (all fields). Never NULL. */
+struct nm_completion *nm_cqueue_add(struct nm_cqueue *queue);
 bool nm_cqueue_empty(const struct nm_cqueue *queue);
 /* The oldest completion, or NULL; valid until the next push or pop. */
 const struct nm_completion *nm_cqueue_front(const struct nm_cqueue *queue);

@@ -33,6 +33,8 @@ int nm_memory_register(struct nm_memory_table *table, const struct nm_memory_att
 void nm_memory_deregister(struct nm_memory_table *table, struct nm_memory_region *region);
 /* Change or clear the counter bound to a region. */
 void nm_memory_bind_counter(struct nm_memory_region *region, struct nm_counter *counter);
+/* The counter bound to a region; NULL: none. */
+struct nm_counter *nm_memory_counter(const struct nm_memory_region *region);
 /*
  * nm_memory_resolve - local bytes for a remote request.
  * Returns the number of iovecs written to ret_iov (1..NM_IOV_MAX), -ENOKEY (no such key),

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/completion.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/compiler.h"
+#include "base/log.h"
+
+#define QUEUE_MIN 64
+#define QUEUE_HINT_MAX (1u << 20)
+
+/* A ring of a power of two entries; head and tail count for ever. */
+struct nm_cqueue {
+	struct nm_completion *entries;
+	size_t mask;
+	size_t head; /* oldest */
+	size_t tail; /* next free */
+	struct nm_completion scrap; /* where a completion goes that memory could not be had for */
+};
+
+int nm_cqueue_create(size_t size_hint, struct nm_cqueue **ret_queue)
+{
+	struct nm_cqueue *queue = calloc(1, sizeof(*queue));
+	size_t size = QUEUE_MIN;
+
+	if (!queue)
+		return -ENOMEM;
+	while (size < size_hint && size < QUEUE_HINT_MAX)
+		size *= 2;
+	queue->entries = calloc(size, sizeof(*queue->entries));
+	if (!queue->entries) {
+		free(queue);
+		return -ENOMEM;
+	}
+	queue->mask = size - 1;
+	*ret_queue = queue;
+	return 0;
+}
+
+void nm_cqueue_destroy(struct nm_cqueue *queue)
+{
+	if (!queue)
+		return;
+	free(queue->entries);
+	free(queue);
+}
+
+static NM_COLD int queue_grow(struct nm_cqueue *queue)
+{
+	size_t size = queue->mask + 1;
+	struct nm_completion *entries;
+
+	if (size > SIZE_MAX / 2 / sizeof(*entries))
+		return -ENOMEM;
+	entries = calloc(size * 2, sizeof(*entries));
+	if (!entries) {
+		nm_error("completion queue overrun: no memory for %zu entries", size * 2);
+		return -ENOMEM;
+	}
+	for (size_t i = queue->head; i != queue->tail; i++)
+		entries[i & (size * 2 - 1)] = queue->entries[i & queue->mask];
+	free(queue->entries);
+	queue->entries = entries;
+	queue->mask = size * 2 - 1;
+	return 0;
+}
+
+struct nm_completion *nm_cqueue_add(struct nm_cqueue *queue)
+{
+	if (nm_unlikely(queue->tail - queue->head > queue->mask) && queue_grow(queue) < 0)
+		return &queue->scrap;
+	return &queue->entries[queue->tail++ & queue->mask];
+}
+
+void nm_cqueue_push(struct nm_cqueue *queue, const struct nm_completion *completion)
+{
+	*nm_cqueue_add(queue) = *completion;
+}
+
+bool nm_cqueue_empty(const struct nm_cqueue *queue)
+{
+	return queue->head == queue->tail;
+}
+
+const struct nm_completion *nm_cqueue_front(const struct nm_cqueue *queue)
+{
+	return queue->head == queue->tail ? NULL : &queue->entries[queue->head & queue->mask];
+}
+
+void nm_cqueue_pop(struct nm_cqueue *queue)
+{
+	if (queue->head != queue->tail)
+		queue->head++;
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The end of a peer. Whoever waits for it learns so by a completion: an MPI then ends with an error
+ * instead of hanging. Nothing here sends.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/log.h"
+#include "engine/internal.h"
+
+static void drop_queue(struct nm_engine *engine, struct nm_peer *peer)
+{
+	nm_list_for_each_safe(node, &peer->control) {
+		struct nm_control *c = nm_container_of(node, struct nm_control, node);
+
+		nm_list_remove(node);
+		nm_buffer_free(&engine->buffers, c, sizeof(*c) + c->packet.len);
+	}
+	peer->nr_control = 0;
+	/* The requests themselves are in peer->requests too and end with these. */
+	while (!nm_list_empty(&peer->streams))
+		nm_list_remove(peer->streams.next);
+	nm_list_remove(&peer->active_node);
+}
+
+void nm_peer_link_lost(struct nm_engine *engine, struct nm_peer *peer)
+{
+	if (peer->state != NM_PEER_CONNECTED)
+		return;
+	/* What it sent before may still arrive; source_down() comes after that and ends the rest. */
+	peer->state = NM_PEER_LINK_LOST;
+	drop_queue(engine, peer);
+}
+
+static void fail_requests(struct nm_engine *engine, struct nm_peer *peer)
+{
+	while (!nm_list_empty(&peer->requests)) {
+		struct nm_request *r =
+			nm_list_first(&peer->requests, struct nm_request, peer_node);
+
+		if (r->kind == NM_REQUEST_RECV)
+			nm_recv_finish(engine, r, ECONNRESET);
+		else
+			nm_request_complete(engine, r, ECONNRESET);
+	}
+}
+
+/* End the posted receives that name PEER, or all that take any source. */
+static void fail_posted(struct nm_engine *engine, struct nm_match *match, struct nm_peer *peer)
+{
+	nm_list_for_each_safe(node, &match->posted_all) {
+		struct nm_posted *p = nm_container_of(node, struct nm_posted, all_node);
+		struct nm_request *r = nm_container_of(p, struct nm_request, posted);
+
+		if (p->source != peer)
+			continue;
+		/* Multi-receive buffers wait for nobody in particular; they stay. */
+		if (!peer && r->kind == NM_REQUEST_MULTI_RECV)
+			continue;
+		nm_recv_fail_posted(engine, r, ECONNRESET);
+	}
+}
+
+static void tell(const struct nm_peer *peer, int err)
+{
+	const struct nm_peer_story *story = peer->story;
+	const char *label = story && story->label.text[0] ? story->label.text : "not met";
+
+	nm_log(err ? NM_LOG_ERROR : NM_LOG_INFO, "peer %02x%02x%02x%02x%02x%02x (%s) %s: %s",
+	       peer->who.id[0], peer->who.id[1], peer->who.id[2], peer->who.id[3],
+	       peer->who.id[4], peer->who.id[5], label, err ? "is lost" : "closed",
+	       story && story->down.text[0] ? story->down.text : "no reason given");
+}
+
+void nm_peer_down(struct nm_engine *engine, struct nm_peer *peer, int err, const char *why)
+{
+	uint64_t resets = engine->nr_resets;
+
+	if (peer->state != NM_PEER_DOWN) {
+		peer->state = NM_PEER_DOWN;
+		nm_reason_set(&nm_peer_story(peer)->down, "%s", why);
+		tell(peer, err);
+		drop_queue(engine, peer);
+		nm_recv_forget(engine, peer);
+		fail_requests(engine, peer);
+		fail_posted(engine, &engine->matches[0], peer);
+		fail_posted(engine, &engine->matches[1], peer);
+	}
+	if (err == 0 || peer->crash_told)
+		return;
+	peer->crash_told = true;
+	fail_posted(engine, &engine->matches[0], NULL);
+	fail_posted(engine, &engine->matches[1], NULL);
+	if (engine->nr_resets == resets)
+		engine->crash_untold = peer; /* the next receive that would wait will say it */
+}
+
+void nm_peer_violation(struct nm_engine *engine, struct nm_peer *peer, const char *fmt, ...)
+{
+	char why[sizeof(((struct nm_reason *)0)->text)];
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(why, sizeof(why), fmt, args);
+	va_end(args);
+	nm_peer_down(engine, peer, -EBADMSG, why);
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Life of an engine: its transports, its peers, and what is known of them. */
+#include "engine/engine.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "engine/internal.h"
+
+int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **ret_engine)
+{
+	const struct nm_params *params = nm_params();
+	struct nm_engine *e;
+	int err;
+
+	if (!params)
+		return -EINVAL;
+	e = calloc(1, sizeof(*e));
+	if (!e)
+		return -ENOMEM;
+	e->config = *config;
+	e->params = params;
+	e->sink = (struct nm_sink){
+		.engine = e,
+		.source_up = nm_sink_source_up,
+		.deliver = nm_sink_deliver,
+		.source_down = nm_sink_source_down,
+	};
+	nm_list_init(&e->active);
+	nm_list_init(&e->claimed);
+	nm_request_pool_init(&e->requests);
+	nm_buffer_pool_init(&e->buffers);
+	err = nm_peer_table_init(&e->peers);
+	if (err < 0)
+		goto err_free;
+	err = nm_match_init(&e->matches[0], 0);
+	if (err < 0)
+		goto err_peers;
+	err = nm_match_init(&e->matches[1], 1);
+	if (err < 0)
+		goto err_match;
+	*ret_engine = e;
+	return 0;
+
+err_match:
+	nm_match_fini(&e->matches[0]);
+err_peers:
+	nm_peer_table_fini(&e->peers);
+err_free:
+	free(e);
+	return err;
+}
+
+const struct nm_sink *nm_engine_sink(struct nm_engine *engine)
+{
+	return &engine->sink;
+}
+
+int nm_engine_add_transport(struct nm_engine *engine, struct nm_transport *transport)
+{
+	enum nm_channel channel = transport->ops->channel;
+
+	if (channel <= NM_CHANNEL_NONE || channel >= NM_NR_CHANNELS ||
+	    transport->max_payload < NM_MIN_MAX_PAYLOAD)
+		return -EINVAL;
+	if (engine->transports[channel])
+		return -EEXIST;
+	engine->transports[channel] = transport;
+	engine->polled[engine->nr_polled++] = transport;
+	return 0;
+}
+
+void nm_engine_bind(struct nm_engine *engine, const struct nm_engine_queues *queues)
+{
+	engine->queues = *queues;
+}
+
+struct nm_peer *nm_engine_peer(struct nm_engine *engine, const struct nm_address *address)
+{
+	bool is_new;
+	struct nm_peer *peer = nm_peer_table_get(&engine->peers, &address->who, &is_new);
+
+	/* A peer that we only knew as a source gets its network address now. */
+	if (peer && peer->address.inner_len == 0)
+		peer->address = *address;
+	return peer;
+}
+
+void nm_engine_resolve(struct nm_engine *engine)
+{
+	const struct nm_peer_table *table = &engine->peers;
+
+	if (engine->nr_unresolved == 0 || !engine->config.resolve)
+		return;
+	engine->nr_unresolved = 0;
+	for (size_t i = 0; i <= table->mask; i++) {
+		struct nm_peer *peer = table->slots[i];
+
+		if (!peer || !peer->is_source || peer->index != UINT64_MAX)
+			continue;
+		peer->index = engine->config.resolve(engine->config.resolve_arg, &peer->who);
+		engine->nr_unresolved += peer->index == UINT64_MAX;
+	}
+}
+
+uint64_t nm_peer_index(const struct nm_peer *peer)
+{
+	return peer->index;
+}
+
+void nm_peer_set_index(struct nm_peer *peer, uint64_t index)
+{
+	peer->index = index;
+}
+
+void nm_engine_visit_peers(struct nm_engine *engine,
+			   void (*visit)(void *arg, const struct nm_peer_facts *facts), void *arg)
+{
+	const struct nm_peer_table *table = &engine->peers;
+
+	for (size_t i = 0; i <= table->mask; i++) {
+		const struct nm_peer *peer = table->slots[i];
+		struct nm_peer_facts facts = { 0 };
+
+		if (!peer)
+			continue;
+		facts.who = peer->who;
+		facts.sent_messages = peer->sent_messages;
+		facts.sent_bytes = peer->sent_bytes;
+		facts.received_messages = peer->received_messages;
+		facts.received_bytes = peer->received_bytes;
+		facts.connected = peer->link != NULL;
+		facts.down = peer->state == NM_PEER_DOWN;
+		if (peer->story) {
+			facts.link.label = peer->story->label;
+			facts.link.reason = peer->story->channel;
+			facts.down_reason = peer->story->down;
+		}
+		if (facts.connected) {
+			struct nm_peer_label label = facts.link.label;
+
+			peer->link->transport->ops->describe(peer->link, &facts.link);
+			if (!facts.link.label.text[0])
+				facts.link.label = label;
+		}
+		visit(arg, &facts);
+	}
+}
+
+/* Answers and started transfers that peers may still wait for. */
+static bool something_to_send(const struct nm_engine *engine)
+{
+	return !nm_list_empty(&engine->active);
+}
+
+static void drop_messages(struct nm_engine *engine, struct nm_list *list)
+{
+	while (!nm_list_empty(list)) {
+		struct nm_unexpected *m = nm_list_first(list, struct nm_unexpected, all_node);
+
+		nm_list_remove(&m->all_node);
+		nm_buffer_free(&engine->buffers, m, sizeof(*m) + m->stored);
+	}
+}
+
+static void drop_control(struct nm_engine *engine)
+{
+	for (size_t i = 0; i <= engine->peers.mask; i++) {
+		struct nm_peer *peer = engine->peers.slots[i];
+
+		while (peer && !nm_list_empty(&peer->control)) {
+			struct nm_control *c =
+				nm_list_first(&peer->control, struct nm_control, node);
+
+			nm_list_remove(&c->node);
+			nm_buffer_free(&engine->buffers, c, sizeof(*c) + c->packet.len);
+		}
+	}
+}
+
+void nm_engine_destroy(struct nm_engine *engine)
+{
+	uint64_t deadline;
+
+	if (!engine)
+		return;
+	/* Nobody reads completions any more. */
+	engine->queues = (struct nm_engine_queues){ 0 };
+	deadline = nm_clock_ns() + engine->params->close_ms * NM_NS_PER_MS;
+	while (something_to_send(engine) && nm_clock_ns() < deadline) {
+		if (nm_engine_progress(engine) == 0)
+			sched_yield();
+	}
+	for (unsigned int c = 0; c < NM_NR_CHANNELS; c++)
+		if (engine->transports[c])
+			engine->transports[c]->ops->destroy(engine->transports[c]);
+	drop_control(engine);
+	drop_messages(engine, &engine->matches[0].unexpected_all);
+	drop_messages(engine, &engine->matches[1].unexpected_all);
+	drop_messages(engine, &engine->claimed);
+	nm_match_fini(&engine->matches[0]);
+	nm_match_fini(&engine->matches[1]);
+	nm_peer_table_fini(&engine->peers);
+	nm_request_pool_fini(&engine->requests);
+	nm_buffer_pool_fini(&engine->buffers);
+	free(engine);
+}

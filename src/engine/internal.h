@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine's inside, shared by its own files only. */
+#ifndef NM_ENGINE_INTERNAL_H
+#define NM_ENGINE_INTERNAL_H
+
+#include "base/params.h"
+#include "engine/buffer.h"
+#include "engine/engine.h"
+#include "engine/match.h"
+#include "engine/peer.h"
+#include "engine/protocol.h"
+#include "engine/request.h"
+#include "engine/rma.h"
+
+/* Polling without result: when to yield the processor and when to ask whether peers live. */
+struct nm_idle {
+	unsigned int calls;	/* idle progress calls in a row */
+	uint64_t since_ns;	/* when idling was first seen; 0: not idle */
+	bool yielding;		/* idle for longer than spin_us */
+	uint64_t checked_ns;	/* last look at the peers that are waited for */
+};
+
+struct nm_engine {
+	/* hot */
+	struct nm_transport *polled[NM_NR_CHANNELS];
+	unsigned int nr_polled;
+	bool polling; /* within a transport's progress: no connect from here */
+	struct nm_engine_queues queues;
+	struct nm_match matches[2]; /* untagged, tagged */
+	struct nm_request_pool requests;
+	struct nm_buffer_pool buffers;
+	struct nm_list active; /* peers with something in their private queue */
+	struct nm_idle idle;
+	uint64_t min_multi_recv;
+	/* cold */
+	struct nm_engine_config config;
+	const struct nm_params *params;
+	struct nm_sink sink;
+	struct nm_transport *transports[NM_NR_CHANNELS];
+	struct nm_peer_table peers;
+	size_t nr_unresolved; /* sources without index in the address vector, at most */
+	struct nm_list claimed; /* messages set aside by PEEK|CLAIM, through all_node */
+	uint64_t nr_resets;	/* completions with ECONNRESET ever written */
+	const struct nm_peer *crash_untold; /* it crashed, and no completion has said so yet */
+};
+
+static inline struct nm_match *nm_match_of(struct nm_engine *engine, bool tagged)
+{
+	return &engine->matches[tagged];
+}
+
+/* The end of a receive, or of a look for a message. */
+struct nm_recv_done {
+	void *context;
+	void *buf;
+	uint64_t posted_flags; /* of the receive call */
+	uint64_t extra_flags;  /* NM_MULTI_RECV, NM_REMOTE_CQ_DATA */
+	uint64_t len, olen;
+	uint64_t data, tag;
+	struct nm_peer *source;
+	int err;
+	bool release; /* only gives a multi-receive buffer back */
+};
+
+/* complete.c: write completions and count. KIND: NM_SEND|NM_TAGGED, NM_RMA|NM_WRITE, ... */
+void nm_complete_transmit(struct nm_engine *engine, uint64_t kind, uint64_t flags, void *context,
+			  int err);
+void nm_complete_recv(struct nm_engine *engine, const struct nm_recv_done *done);
+/* A put or atomic of PEER with completion data was executed here. */
+void nm_complete_remote(struct nm_engine *engine, struct nm_peer *peer, uint64_t kind, uint64_t len,
+			uint64_t data);
+/* An operation that this endpoint started ends; the request is freed. */
+void nm_request_complete(struct nm_engine *engine, struct nm_request *request, int err);
+
+/* send.c: hand one envelope to the peer's link. 0, -EAGAIN, -EHOSTUNREACH, -ECONNRESET. */
+int nm_send_envelope(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *packet,
+		     const struct iovec *iov, unsigned int nr_iov);
+/* Make sure that the peer is connected and nothing of ours waits in front. Same errors. */
+int nm_send_ready(struct nm_engine *engine, struct nm_peer *peer);
+
+/* A message as it came, or as it waited. */
+struct nm_arrival {
+	struct nm_peer *source;
+	uint64_t tag, data, size, sender_id;
+	const void *payload; /* `size` bytes, maybe in the peer's memory; NULL: rendezvous */
+	uint8_t flags;	     /* NM_PKT_ */
+	bool rendezvous;
+};
+
+/* recv.c */
+void nm_recv_arrive(struct nm_engine *engine, const struct nm_arrival *arrival);
+/* All bytes of a rendezvous have come. */
+void nm_recv_finish(struct nm_engine *engine, struct nm_request *request, int err);
+/* End a posted receive with an error. */
+void nm_recv_fail_posted(struct nm_engine *engine, struct nm_request *request, int err);
+/* Forget messages of PEER whose payload will never come. */
+void nm_recv_forget(struct nm_engine *engine, struct nm_peer *peer);
+
+/* transfer.c: payload in pieces, after an envelope was answered. */
+void nm_transfer_cts(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt,
+		     const void *payload);
+void nm_transfer_data(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt,
+		      const void *payload);
+void nm_transfer_ack(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt);
+/* Send the next piece. 1: sent; 0: was the last; -EAGAIN, -EPIPE. */
+int nm_transfer_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request);
+/* Answer the sender: transfer REQUEST->accepted bytes to this request. */
+void nm_transfer_accept(struct nm_engine *engine, struct nm_request *request);
+/* Tell the initiator how its operation ended (positive errno or 0). */
+void nm_transfer_send_ack(struct nm_engine *engine, struct nm_peer *peer, uint64_t id, int err);
+
+/* atomic.c: the target's side and the answer. */
+void nm_atomic_on_request(struct nm_engine *engine, struct nm_peer *peer,
+			  const struct nm_packet *pkt, const void *payload);
+void nm_atomic_on_result(struct nm_engine *engine, struct nm_peer *peer,
+			 const struct nm_packet *pkt, const void *payload);
+
+/* deliver.c: the sink's functions. */
+struct nm_peer *nm_sink_source_up(void *engine, const struct nm_identity *who,
+				  const struct nm_peer_label *label);
+void nm_sink_deliver(void *engine, struct nm_peer *source, const struct nm_packet *pkt,
+		     const void *payload);
+void nm_sink_source_down(void *engine, struct nm_peer *source, int err,
+			 const struct nm_reason *why);
+
+#endif

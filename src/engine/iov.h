@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Walking over scattered buffers piece by piece; 64-bit everywhere. */
+#ifndef NM_ENGINE_IOV_H
+#define NM_ENGINE_IOV_H
+
+#include <stdint.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "base/compiler.h"
+
+static inline uint64_t nm_iov_total(const struct iovec *iov, size_t nr_iov)
+{
+	uint64_t total = 0;
+
+	for (size_t i = 0; i < nr_iov; i++)
+		total += iov[i].iov_len;
+	return total;
+}
+
+/* A position in a list of buffers. */
+struct nm_cursor {
+	size_t index;
+	size_t offset; /* in iov[index] */
+};
+
+/*
+ * The next LEN bytes at the cursor as at most NR_IOV pieces, and step over them. The list must hold
+ * LEN bytes from the cursor on. Returns the number of pieces written.
+ */
+static inline unsigned int nm_cursor_take(struct nm_cursor *cursor, const struct iovec *iov,
+					  size_t nr_iov, uint64_t len, struct iovec *ret_pieces)
+{
+	unsigned int nr = 0;
+
+	while (len > 0 && cursor->index < nr_iov) {
+		const struct iovec *v = &iov[cursor->index];
+		size_t n = v->iov_len - cursor->offset;
+
+		if (n > len)
+			n = len;
+		if (n > 0) {
+			ret_pieces[nr].iov_base = (char *)v->iov_base + cursor->offset;
+			ret_pieces[nr++].iov_len = n;
+		}
+		cursor->offset += n;
+		len -= n;
+		if (cursor->offset == v->iov_len) {
+			cursor->index++;
+			cursor->offset = 0;
+		}
+	}
+	return nr;
+}
+
+/* Copy LEN bytes into the buffers at the cursor and step over them. There must be room. */
+static inline void nm_cursor_fill(struct nm_cursor *cursor, const struct iovec *iov, size_t nr_iov,
+				  const void *bytes, uint64_t len)
+{
+	const char *from = bytes;
+
+	while (len > 0 && cursor->index < nr_iov) {
+		const struct iovec *v = &iov[cursor->index];
+		size_t n = v->iov_len - cursor->offset;
+
+		if (n > len)
+			n = len;
+		if (n > 0)
+			memcpy((char *)v->iov_base + cursor->offset, from, n);
+		from += n;
+		cursor->offset += n;
+		len -= n;
+		if (cursor->offset == v->iov_len) {
+			cursor->index++;
+			cursor->offset = 0;
+		}
+	}
+}
+
+/* Copy the first LEN bytes of the buffers to BYTES, or from it. There must be as many. */
+static inline void nm_iov_gather(void *bytes, const struct iovec *iov, size_t nr_iov, uint64_t len)
+{
+	char *to = bytes;
+
+	for (size_t i = 0; i < nr_iov && len > 0; i++) {
+		size_t n = iov[i].iov_len < len ? iov[i].iov_len : len;
+
+		if (n > 0)
+			memcpy(to, iov[i].iov_base, n);
+		to += n;
+		len -= n;
+	}
+}
+
+static inline void nm_iov_scatter(const struct iovec *iov, size_t nr_iov, const void *bytes,
+				  uint64_t len)
+{
+	struct nm_cursor cursor = { 0, 0 };
+
+	if (nm_likely(nr_iov == 1)) {
+		if (len > 0)
+			memcpy(iov[0].iov_base, bytes, len);
+		return;
+	}
+	nm_cursor_fill(&cursor, iov, nr_iov, bytes, len);
+}
+
+#endif

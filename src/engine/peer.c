@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/peer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "engine/internal.h"
+#include "transport/select.h"
+
+#define TABLE_MIN 64
+/* DATA packets sent to a peer in one round, before others have their turn. */
+#define STREAM_BUDGET 16
+/* Answers that may wait for a peer that takes none: far more than a sound one leaves lying. */
+#define CONTROL_MAX (1u << 20)
+
+int nm_peer_table_init(struct nm_peer_table *table)
+{
+	table->slots = calloc(TABLE_MIN, sizeof(*table->slots));
+	if (!table->slots)
+		return -ENOMEM;
+	table->mask = TABLE_MIN - 1;
+	table->nr = 0;
+	return 0;
+}
+
+void nm_peer_table_fini(struct nm_peer_table *table)
+{
+	if (!table->slots)
+		return;
+	for (size_t i = 0; i <= table->mask; i++) {
+		if (table->slots[i])
+			free(table->slots[i]->story);
+		free(table->slots[i]);
+	}
+	free(table->slots);
+	table->slots = NULL;
+}
+
+static struct nm_peer **table_slot(const struct nm_peer_table *table,
+				   const struct nm_identity *who)
+{
+	size_t i = (size_t)nm_identity_hash(who) & table->mask;
+
+	while (table->slots[i] && !nm_identity_equal(&table->slots[i]->who, who))
+		i = (i + 1) & table->mask;
+	return &table->slots[i];
+}
+
+static int table_grow(struct nm_peer_table *table)
+{
+	struct nm_peer_table bigger = {
+		.slots = calloc((table->mask + 1) * 2, sizeof(*bigger.slots)),
+		.mask = table->mask * 2 + 1,
+		.nr = table->nr,
+	};
+
+	if (!bigger.slots)
+		return -ENOMEM;
+	for (size_t i = 0; i <= table->mask; i++)
+		if (table->slots[i])
+			*table_slot(&bigger, &table->slots[i]->who) = table->slots[i];
+	free(table->slots);
+	*table = bigger;
+	return 0;
+}
+
+struct nm_peer *nm_peer_table_find(const struct nm_peer_table *table, const struct nm_identity *who)
+{
+	return *table_slot(table, who);
+}
+
+struct nm_peer *nm_peer_table_get(struct nm_peer_table *table, const struct nm_identity *who,
+				  bool *ret_new)
+{
+	struct nm_peer *peer = nm_peer_table_find(table, who);
+
+	*ret_new = !peer;
+	if (peer)
+		return peer;
+	if (table->nr * 2 > table->mask && table_grow(table) < 0)
+		return NULL;
+	peer = calloc(1, sizeof(*peer));
+	if (!peer)
+		return NULL;
+	peer->who = *who;
+	peer->address.version = NM_ADDRESS_VERSION;
+	peer->address.who = *who;
+	peer->index = UINT64_MAX;
+	nm_list_init(&peer->unexpected[0]);
+	nm_list_init(&peer->unexpected[1]);
+	nm_list_init(&peer->control);
+	nm_list_init(&peer->streams);
+	nm_list_init(&peer->active_node);
+	nm_list_init(&peer->requests);
+	*table_slot(table, who) = peer;
+	table->nr++;
+	return peer;
+}
+
+struct nm_peer_story *nm_peer_story(struct nm_peer *peer)
+{
+	static struct nm_peer_story spare;
+
+	if (!peer->story)
+		peer->story = calloc(1, sizeof(*peer->story));
+	return peer->story ? peer->story : &spare;
+}
+
+static NM_COLD void connected(struct nm_engine *engine, struct nm_peer *peer, struct nm_link *link)
+{
+	struct nm_transport *t = link->transport;
+	struct nm_peer_story *story = nm_peer_story(peer);
+	struct nm_link_facts facts = { 0 };
+
+	(void)engine;
+	peer->link = link;
+	peer->send = t->ops->send;
+	peer->max_payload = t->max_payload;
+	peer->eager_max = t->eager_max;
+	peer->state = NM_PEER_CONNECTED;
+	t->ops->describe(link, &facts);
+	facts.label.text[sizeof(facts.label.text) - 1] = '\0';
+	if (facts.label.text[0])
+		story->label = facts.label;
+	facts.reason.text[sizeof(facts.reason.text) - 1] = '\0';
+	nm_info("peer %02x%02x%02x%02x%02x%02x (%s): channel %s, relation %s: %s", peer->who.id[0],
+		peer->who.id[1], peer->who.id[2], peer->who.id[3], peer->who.id[4], peer->who.id[5],
+		story->label.text, nm_channel_name(facts.channel),
+		nm_relation_name(facts.relation), facts.reason.text);
+}
+
+/* Add "channel: reason" to what is told about a peer without a link. */
+static void reason_add(struct nm_reason *all, const char *channel, const char *text)
+{
+	size_t used = strlen(all->text);
+
+	snprintf(all->text + used, sizeof(all->text) - used, "%s%s: %s", used ? "; " : "", channel,
+		 text);
+}
+
+/* Try one channel. A channel that fails although the peer was there is worth a warning. */
+static int connect_on(struct nm_engine *engine, struct nm_peer *peer, enum nm_channel channel,
+		      struct nm_reason *why)
+{
+	struct nm_transport *t = engine->transports[channel];
+	struct nm_reason reason = { "" };
+	struct nm_link *link = NULL;
+	int err;
+
+	if (!t) {
+		reason_add(why, nm_channel_name(channel), "not open");
+		return -EHOSTUNREACH;
+	}
+	err = t->ops->connect(t, &peer->address, peer, &link, &reason);
+	if (err == 0) {
+		connected(engine, peer, link);
+		return 0;
+	}
+	reason.text[sizeof(reason.text) - 1] = '\0';
+	reason_add(why, nm_channel_name(channel), reason.text);
+	if (err != -EHOSTUNREACH && err != -EAGAIN)
+		nm_log_once(NM_LOG_WARN, "channel %s failed, a slower one will be used: %s",
+			    nm_channel_name(channel), reason.text);
+	return err;
+}
+
+int nm_peer_connect(struct nm_engine *engine, struct nm_peer *peer)
+{
+	struct nm_select_peer facts = {
+		.is_self = nm_identity_equal(&peer->who, &engine->config.who),
+		/* To a peer that reached us over the network, the transport knows the way back. */
+		.has_inner_address = peer->address.inner_len > 0 || peer->is_source,
+	};
+	enum nm_channel order[NM_NR_CHANNELS];
+	struct nm_reason why = { "" };
+	unsigned int nr;
+
+	if (peer->state == NM_PEER_CONNECTED)
+		return 0;
+	if (peer->state != NM_PEER_KNOWN)
+		return -ECONNRESET;
+	for (unsigned int c = 0; c < NM_NR_CHANNELS; c++)
+		facts.allowed[c] = engine->transports[c] != NULL;
+	nr = nm_select_channels(&facts, order, &why);
+	if (nr > 0)
+		why.text[0] = '\0';
+	for (unsigned int i = 0; i < nr; i++) {
+		int err = connect_on(engine, peer, order[i], &why);
+
+		/* Not ready yet is no reason to take a slower way. */
+		if (err == 0 || err == -EAGAIN)
+			return err;
+	}
+	nm_peer_story(peer)->channel = why;
+	nm_error("peer %02x%02x%02x%02x%02x%02x cannot be reached: %s", peer->who.id[0],
+		 peer->who.id[1], peer->who.id[2], peer->who.id[3], peer->who.id[4],
+		 peer->who.id[5], why.text);
+	return -EHOSTUNREACH;
+}
+
+static void activate(struct nm_engine *engine, struct nm_peer *peer)
+{
+	if (nm_list_empty(&peer->active_node))
+		nm_list_append(&engine->active, &peer->active_node);
+}
+
+void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *packet,
+		  const void *payload)
+{
+	struct nm_control *c;
+
+	if (peer->state >= NM_PEER_LINK_LOST)
+		return;
+	if (peer->state == NM_PEER_CONNECTED && nm_list_empty(&peer->control)) {
+		struct iovec iov = { (void *)payload, packet->len };
+		unsigned int nr_iov = packet->len > 0;
+		int err = peer->send(peer->link, packet, &iov, nr_iov);
+
+		if (nm_likely(err == 0))
+			return;
+		if (err != -EAGAIN) {
+			nm_peer_link_lost(engine, peer);
+			return;
+		}
+	}
+	if (peer->nr_control >= CONTROL_MAX) {
+		nm_peer_violation(engine, peer, "it takes no answers: %u wait", peer->nr_control);
+		return;
+	}
+	c = nm_buffer_alloc(&engine->buffers, sizeof(*c) + packet->len);
+	if (!c) {
+		nm_peer_down(engine, peer, -ENOMEM, "no memory for an answer to it");
+		return;
+	}
+	c->packet = *packet;
+	if (packet->len > 0)
+		memcpy(c->payload, payload, packet->len);
+	nm_list_append(&peer->control, &c->node);
+	peer->nr_control++;
+	activate(engine, peer);
+}
+
+void nm_peer_stream(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request)
+{
+	request->state = NM_REQUEST_STREAMING;
+	nm_list_append(&peer->streams, &request->stream_node);
+	activate(engine, peer);
+}
+
+static int push_control(struct nm_engine *engine, struct nm_peer *peer, unsigned int *nr)
+{
+	while (!nm_list_empty(&peer->control)) {
+		struct nm_control *c = nm_list_first(&peer->control, struct nm_control, node);
+		struct iovec iov = { c->payload, c->packet.len };
+		int err = peer->send(peer->link, &c->packet, &iov, c->packet.len > 0);
+
+		if (err < 0)
+			return err;
+		++*nr;
+		nm_list_remove(&c->node);
+		peer->nr_control--;
+		nm_buffer_free(&engine->buffers, c, sizeof(*c) + c->packet.len);
+	}
+	return 0;
+}
+
+static int push_streams(struct nm_engine *engine, struct nm_peer *peer, unsigned int *nr)
+{
+	for (unsigned int i = 0; i < STREAM_BUDGET && !nm_list_empty(&peer->streams); i++) {
+		struct nm_request *r =
+			nm_list_first(&peer->streams, struct nm_request, stream_node);
+		int ret = nm_transfer_step(engine, peer, r);
+
+		if (ret < 0)
+			return ret;
+		++*nr;
+	}
+	if (!nm_list_empty(&peer->streams)) {
+		struct nm_list *head = peer->streams.next;
+
+		nm_list_remove(head);
+		nm_list_append(&peer->streams, head);
+	}
+	return 0;
+}
+
+unsigned int nm_peer_push(struct nm_engine *engine, struct nm_peer *peer)
+{
+	unsigned int nr = 0;
+	int err = 0;
+
+	if (peer->state == NM_PEER_KNOWN) {
+		err = nm_peer_connect(engine, peer);
+		if (err == -EHOSTUNREACH)
+			nm_peer_down(engine, peer, err, "there is no way to answer it");
+		if (err < 0)
+			return 0;
+	}
+	if (peer->state != NM_PEER_CONNECTED)
+		return 0;
+	err = push_control(engine, peer, &nr);
+	if (err == 0 && peer->send_refused)
+		peer->send_refused = false; /* leave the room to a new message this time */
+	else if (err == 0)
+		err = push_streams(engine, peer, &nr);
+	if (err < 0 && err != -EAGAIN)
+		nm_peer_link_lost(engine, peer);
+	return nr;
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the engine knows of one other endpoint: who it is, the link to it, what waits to be sent
+ * to it and what waits for it.
+ */
+#ifndef NM_ENGINE_PEER_H
+#define NM_ENGINE_PEER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+#include "engine/list.h"
+#include "engine/request.h"
+
+enum nm_peer_state {
+	NM_PEER_KNOWN,	   /* no link from us to it */
+	NM_PEER_CONNECTED, /* link is valid */
+	NM_PEER_LINK_LOST, /* the link broke; why is about to be told */
+	NM_PEER_DOWN,	   /* gone for good: identities are never used twice */
+};
+
+/* Words about a peer; only peers that were met have some. */
+struct nm_peer_story {
+	struct nm_peer_label label;
+	struct nm_reason channel; /* why the link is what it is, or why there is none */
+	struct nm_reason down;
+};
+
+struct nm_peer {
+	/* sending */
+	enum nm_peer_state state;
+	uint32_t eager_max;
+	uint32_t max_payload;
+	bool send_refused; /* an envelope found no room: streams pause for one round */
+	struct nm_link *link;
+	int (*send)(struct nm_link *link, const struct nm_packet *pkt, const struct iovec *iov,
+		    unsigned int nr_iov);
+	uint64_t sent_messages, sent_bytes;
+	/* receiving */
+	uint64_t received_messages, received_bytes;
+	uint64_t index; /* in the address vector; UINT64_MAX: not in it */
+	size_t nr_directed; /* receives posted for it alone */
+	struct nm_list unexpected[2];
+	/* private queue: control packets in order, then transfers in turn */
+	struct nm_list control;	    /* struct nm_control */
+	struct nm_list streams;	    /* requests */
+	struct nm_list active_node; /* in engine->active while one of the two is not empty */
+	struct nm_list requests;    /* that wait for this peer or serve it */
+	unsigned int nr_started; /* memory accesses of ours that it has not answered */
+	unsigned int nr_served;	 /* transfers of its memory accesses under way here */
+	unsigned int nr_control; /* in control */
+	/* cold */
+	struct nm_identity who;
+	struct nm_address address;
+	bool is_source;		   /* it has sent to us */
+	bool crash_told;	   /* its end was not orderly, and receives know */
+	struct nm_peer_story *story;
+};
+
+/* A packet that found no room. */
+struct nm_control {
+	struct nm_list node;
+	struct nm_packet packet;
+	uint8_t payload[];
+};
+
+/* Peers by identity: open addressing, grows; peers stay where they are. */
+struct nm_peer_table {
+	struct nm_peer **slots;
+	size_t mask;
+	size_t nr;
+};
+
+int nm_peer_table_init(struct nm_peer_table *table);
+void nm_peer_table_fini(struct nm_peer_table *table);
+struct nm_peer *nm_peer_table_find(const struct nm_peer_table *table,
+				   const struct nm_identity *who);
+/* The peer WHO, made when it is new (*ret_new). NULL: out of memory. */
+struct nm_peer *nm_peer_table_get(struct nm_peer_table *table, const struct nm_identity *who,
+				  bool *ret_new);
+
+/* The peer's story, made on first use; a static spare when memory is out. Never NULL. */
+struct nm_peer_story *nm_peer_story(struct nm_peer *peer);
+
+/*
+ * Make a link to the peer, on the best channel that has a way.
+ * Returns 0; -EHOSTUNREACH (the story says why); -EAGAIN; -ECONNRESET: the peer is down.
+ * Must not be called from within a transport's progress.
+ */
+int nm_peer_connect(struct nm_engine *engine, struct nm_peer *peer);
+
+/*
+ * Send a control packet, or queue it behind those that wait already. LEN bytes of payload are
+ * copied. Cannot fail for the caller: without memory or link the peer goes down.
+ */
+void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *packet,
+		  const void *payload);
+/* Queue a request's bytes for sending, in turn with the peer's other transfers. */
+void nm_peer_stream(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request);
+/* Send what waits. Returns the number of packets sent. */
+unsigned int nm_peer_push(struct nm_engine *engine, struct nm_peer *peer);
+
+static inline bool nm_peer_has_work(const struct nm_peer *peer)
+{
+	return !nm_list_empty(&peer->control) || !nm_list_empty(&peer->streams);
+}
+
+/*
+ * The other side is gone, or not to be trusted any more. ERR 0: it closed in order. Everything that
+ * waits for it ends with an error completion; after a crash posted wildcard receives do too.
+ */
+void nm_peer_down(struct nm_engine *engine, struct nm_peer *peer, int err, const char *why) NM_COLD;
+/* It sent what no sound peer sends. */
+void nm_peer_violation(struct nm_engine *engine, struct nm_peer *peer, const char *fmt, ...)
+	NM_PRINTF(3, 4) NM_COLD;
+/* A send said -EPIPE: what waits to be sent will never go. */
+void nm_peer_link_lost(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
+
+#endif

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Operations in flight. Requests live in slabs and are found by id in O(1): an id is an index and
+ * the generation of that slot, so an id that a peer made up, or kept too long, is seen at once.
+ */
+#ifndef NM_ENGINE_REQUEST_H
+#define NM_ENGINE_REQUEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "engine/engine.h"
+#include "engine/iov.h"
+#include "engine/list.h"
+#include "engine/match.h"
+
+enum nm_request_state {
+	NM_REQUEST_FREE,
+	NM_REQUEST_POSTED,    /* receive in the posted queue */
+	NM_REQUEST_DRAINING,  /* multi-receive: out of the queue, rendezvous into it unfinished */
+	NM_REQUEST_WAIT_DATA, /* rendezvous receive, get, or put at the target: bytes are coming */
+	NM_REQUEST_WAIT_CTS,  /* large send or put: envelope is out */
+	NM_REQUEST_STREAMING, /* large send or put, or get at the target: bytes are going */
+	NM_REQUEST_WAIT_ACK,  /* everything is out, the target has not answered */
+};
+
+enum nm_request_kind {
+	NM_REQUEST_RECV,
+	NM_REQUEST_MULTI_RECV,
+	NM_REQUEST_SEND,
+	NM_REQUEST_WRITE,
+	NM_REQUEST_READ,
+	NM_REQUEST_ATOMIC,
+	NM_REQUEST_SERVE_WRITE, /* at the target */
+	NM_REQUEST_SERVE_READ,	/* at the target */
+};
+
+struct nm_request {
+	struct nm_posted posted; /* receives: place in the match queue; must stay first */
+	enum nm_request_state state;
+	enum nm_request_kind kind;
+	uint32_t index, generation;
+	uint64_t flags; /* the caller's NM_ flags */
+	void *context;
+	struct nm_peer *peer;	    /* the other side, once known */
+	struct nm_list peer_node;   /* in peer->requests while the peer is waited for or served */
+	struct nm_list stream_node; /* in peer->streams while STREAMING */
+	uint64_t capacity;	    /* receives: room in iov */
+	uint64_t size;		    /* of the whole message or access */
+	uint64_t accepted;	    /* how much of it is transferred */
+	uint64_t done;		    /* how much has been */
+	uint64_t remote_id;	    /* the other side's id of this transfer */
+	uint64_t data;		    /* completion data of an incoming message or put */
+	uint64_t tag;		    /* of an incoming message */
+	struct nm_cursor cursor;
+	size_t nr_iov;
+	struct iovec iov[NM_IOV_MAX];
+	uint8_t packet_flags; /* NM_PKT_ of the envelope */
+	int error;	      /* positive errno found on the way, reported at the end */
+	/* multi-receive */
+	struct nm_request *parent; /* of a rendezvous into a multi-receive buffer */
+	unsigned int nr_children;
+	uint64_t used;
+	/* memory access at the target */
+	size_t nr_remote;
+	struct nm_remote remote[NM_IOV_MAX];
+};
+
+#define NM_REQUEST_SLAB 64
+
+struct nm_request_pool {
+	struct nm_request **slabs;
+	size_t nr_slabs;
+	size_t max_slabs;
+	struct nm_list free; /* through peer_node */
+	size_t nr_used;
+};
+
+void nm_request_pool_init(struct nm_request_pool *pool);
+void nm_request_pool_fini(struct nm_request_pool *pool);
+/* A request with lists initialised, counts zero and error 0; NULL: out of memory. */
+struct nm_request *nm_request_alloc(struct nm_request_pool *pool, enum nm_request_kind kind);
+/* Leaves every list first. Its id is never valid again. */
+void nm_request_free(struct nm_request_pool *pool, struct nm_request *request);
+
+static inline uint64_t nm_request_id(const struct nm_request *request)
+{
+	return (uint64_t)request->generation << 32 | request->index;
+}
+
+/* The request with this id when it is in use and PEER is its other side; else NULL. */
+struct nm_request *nm_request_find(const struct nm_request_pool *pool, uint64_t id,
+				   const struct nm_peer *peer);
+
+#endif

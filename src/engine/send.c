@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sending messages: eager at once, large ones by an envelope that the receiver answers. */
+#include <errno.h>
+
+#include "engine/internal.h"
+#include "transport/select.h"
+
+int nm_send_ready(struct nm_engine *engine, struct nm_peer *peer)
+{
+	if (peer->state != NM_PEER_CONNECTED) {
+		int err;
+
+		if (engine->polling)
+			return -EAGAIN;
+		err = nm_peer_connect(engine, peer);
+		if (err < 0)
+			return err;
+	}
+	/* Answers go first, or a program that only sends would starve them. */
+	if (!nm_list_empty(&peer->control)) {
+		nm_peer_push(engine, peer);
+		if (peer->state != NM_PEER_CONNECTED)
+			return -ECONNRESET;
+		if (!nm_list_empty(&peer->control))
+			return -EAGAIN;
+	}
+	return 0;
+}
+
+static inline bool ready(const struct nm_peer *peer)
+{
+	return peer->state == NM_PEER_CONNECTED && nm_list_empty(&peer->control);
+}
+
+static NM_COLD int refused(struct nm_engine *engine, struct nm_peer *peer, int err)
+{
+	if (err != -EPIPE)
+		return err;
+	nm_peer_link_lost(engine, peer);
+	return -ECONNRESET;
+}
+
+int nm_send_envelope(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *packet,
+		     const struct iovec *iov, unsigned int nr_iov)
+{
+	int err;
+
+	if (nm_unlikely(!ready(peer))) {
+		err = nm_send_ready(engine, peer);
+		if (err < 0)
+			return err;
+	}
+	err = peer->send(peer->link, packet, iov, nr_iov);
+	return nm_likely(err == 0) ? 0 : refused(engine, peer, err);
+}
+
+/* A message that is answered: large, or with a completion that waits for the receiver. */
+static int send_answered(struct nm_engine *engine, const struct nm_message *m,
+			 struct nm_packet *packet, uint64_t size, bool eager)
+{
+	struct nm_peer *peer = m->peer;
+	struct nm_request *r = nm_request_alloc(&engine->requests, NM_REQUEST_SEND);
+	struct iovec iov[NM_IOV_MAX + 1];
+	struct nm_wire_id id;
+	struct nm_wire_rts rts;
+	int err;
+
+	if (!r)
+		return -EAGAIN;
+	r->flags = m->flags;
+	r->context = m->context;
+	r->peer = peer;
+	r->size = size;
+	r->packet_flags = packet->flags;
+	r->nr_iov = m->nr_iov;
+	for (size_t i = 0; i < m->nr_iov; i++)
+		r->iov[i] = iov[i + 1] = m->iov[i];
+	if (eager) {
+		id.id = nm_request_id(r);
+		iov[0] = (struct iovec){ &id, sizeof(id) };
+		packet->op = NM_OP_EAGER;
+		packet->len = (uint32_t)(size + sizeof(id));
+		r->state = NM_REQUEST_WAIT_ACK;
+		err = nm_send_envelope(engine, peer, packet, iov, (unsigned int)m->nr_iov + 1);
+	} else {
+		rts = (struct nm_wire_rts){ .size = size, .sender_id = nm_request_id(r) };
+		iov[0] = (struct iovec){ &rts, sizeof(rts) };
+		packet->op = NM_OP_RTS;
+		packet->len = sizeof(rts);
+		r->state = NM_REQUEST_WAIT_CTS;
+		err = nm_send_envelope(engine, peer, packet, iov, 1);
+	}
+	if (err < 0)
+		nm_request_free(&engine->requests, r);
+	else
+		nm_list_append(&peer->requests, &r->peer_node);
+	return err;
+}
+
+static bool goes_eager(const struct nm_peer *peer, uint64_t size, uint64_t flags)
+{
+	struct nm_select_message facts = { .size = size, .eager_max = peer->eager_max };
+
+	/* An injected buffer is the caller's again on return: it has to go with the envelope. */
+	if (flags & NM_INJECT)
+		return true;
+	return nm_select_protocol(&facts) == NM_PROTOCOL_EAGER;
+}
+
+static int try_send(struct nm_engine *engine, const struct nm_message *m, uint64_t size)
+{
+	struct nm_peer *peer = m->peer;
+	struct nm_packet packet = {
+		.op = NM_OP_EAGER,
+		.flags = (uint8_t)((m->flags & NM_TAGGED ? NM_PKT_TAGGED : 0) |
+				   (m->flags & NM_REMOTE_CQ_DATA ? NM_PKT_DATA : 0)),
+		.tag = m->tag,
+		.data = m->data,
+	};
+	bool eager;
+	int err;
+
+	if (nm_unlikely(!ready(peer))) {
+		err = nm_send_ready(engine, peer);
+		if (err < 0)
+			return err;
+	}
+	if (m->flags & (NM_DELIVERY_COMPLETE | NM_MATCH_COMPLETE))
+		packet.flags |= NM_PKT_ACK;
+	eager = goes_eager(peer, size, m->flags);
+	if (eager && size + sizeof(struct nm_wire_id) > peer->max_payload) {
+		if (m->flags & NM_INJECT)
+			return -EMSGSIZE;
+		eager = false;
+	}
+	if (nm_unlikely(!eager || packet.flags & NM_PKT_ACK)) {
+		err = send_answered(engine, m, &packet, size, eager);
+	} else {
+		packet.len = (uint32_t)size;
+		err = peer->send(peer->link, &packet, m->iov, (unsigned int)m->nr_iov);
+		if (nm_unlikely(err < 0))
+			return refused(engine, peer, err);
+		nm_complete_transmit(engine, NM_SEND | (m->flags & (NM_TAGGED | NM_MSG)), m->flags,
+				     m->context, 0);
+	}
+	if (err < 0)
+		return err;
+	peer->sent_messages++;
+	peer->sent_bytes += size;
+	return 0;
+}
+
+int nm_engine_send(struct nm_engine *engine, const struct nm_message *message)
+{
+	uint64_t size;
+	int err;
+
+	if (nm_unlikely(message->nr_iov > NM_IOV_MAX || !message->peer))
+		return -EINVAL;
+	size = nm_iov_total(message->iov, message->nr_iov);
+	err = try_send(engine, message, size);
+	if (nm_unlikely(err == -EAGAIN)) {
+		/* The peer may be waiting for us to take something in, too. */
+		message->peer->send_refused = true;
+		nm_engine_progress(engine);
+		err = try_send(engine, message, size);
+	}
+	return err;
+}

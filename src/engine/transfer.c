@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Payload in pieces, for all that is too large for its envelope: the receiver says how much it
+ * takes (CTS), the sender streams it in order (DATA), the receiver confirms when asked (ACK).
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "engine/internal.h"
+
+#define ERRNO_MAX 4095
+
+void nm_transfer_send_ack(struct nm_engine *engine, struct nm_peer *peer, uint64_t id, int err)
+{
+	struct nm_packet packet = { .op = NM_OP_ACK, .tag = id, .data = (uint64_t)err };
+
+	nm_peer_post(engine, peer, &packet, NULL);
+}
+
+/* Every byte that was accepted is here. */
+static void finish_incoming(struct nm_engine *engine, struct nm_request *r)
+{
+	if (r->kind == NM_REQUEST_RECV)
+		nm_recv_finish(engine, r, 0);
+	else if (r->kind == NM_REQUEST_SERVE_WRITE)
+		nm_rma_write_finish(engine, r);
+	else
+		nm_request_complete(engine, r, 0);
+}
+
+void nm_transfer_accept(struct nm_engine *engine, struct nm_request *r)
+{
+	struct nm_wire_cts cts = { .accepted = r->accepted };
+	struct nm_packet packet = {
+		.op = NM_OP_CTS,
+		.len = sizeof(cts),
+		.tag = r->remote_id,
+		.data = nm_request_id(r),
+	};
+	uint64_t id = nm_request_id(r);
+
+	nm_peer_post(engine, r->peer, &packet, &cts);
+	/* Posting may find the peer dead, and that ends the request. */
+	if (r->accepted == 0 && nm_request_id(r) == id && r->state == NM_REQUEST_WAIT_DATA)
+		finish_incoming(engine, r);
+}
+
+/* The last byte of an outgoing transfer was handed over. */
+static void finish_outgoing(struct nm_engine *engine, struct nm_request *r)
+{
+	nm_list_remove(&r->stream_node);
+	if (r->kind == NM_REQUEST_SERVE_READ)
+		nm_rma_serve_end(engine, r); /* the initiator counts the bytes */
+	else if (r->kind == NM_REQUEST_WRITE || r->packet_flags & NM_PKT_ACK)
+		r->state = NM_REQUEST_WAIT_ACK;
+	else
+		nm_request_complete(engine, r, 0);
+}
+
+void nm_transfer_cts(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt,
+		     const void *payload)
+{
+	struct nm_request *r = nm_request_find(&engine->requests, pkt->tag, peer);
+	struct nm_wire_cts cts;
+
+	if (pkt->len != sizeof(cts) || !r || r->state != NM_REQUEST_WAIT_CTS) {
+		nm_peer_violation(engine, peer, "it asked for a message that was not offered");
+		return;
+	}
+	memcpy(&cts, payload, sizeof(cts));
+	if (cts.accepted > r->size || (r->kind == NM_REQUEST_WRITE && cts.accepted != r->size)) {
+		nm_peer_violation(engine, peer, "it asked for %llu of %llu bytes",
+				  (unsigned long long)cts.accepted, (unsigned long long)r->size);
+		return;
+	}
+	r->accepted = cts.accepted;
+	r->remote_id = pkt->data;
+	if (r->accepted == 0) {
+		finish_outgoing(engine, r);
+		return;
+	}
+	nm_peer_stream(engine, peer, r);
+}
+
+int nm_transfer_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *r)
+{
+	uint64_t left = r->accepted - r->done;
+	struct iovec pieces[NM_RMA_SPAN_MAX];
+	struct nm_cursor cursor = r->cursor;
+	struct nm_packet packet = {
+		.op = NM_OP_DATA,
+		.len = (uint32_t)(left < peer->max_payload ? left : peer->max_payload),
+		.tag = r->remote_id,
+		.data = r->done,
+	};
+	int nr, err;
+
+	if (r->kind == NM_REQUEST_SERVE_READ) {
+		/* Looked up again each time: the region may be gone by now. */
+		nr = nm_rma_span(engine, r->remote, r->nr_remote, r->done, packet.len,
+				 NM_REMOTE_READ, pieces);
+		if (nr < 0) {
+			nm_transfer_send_ack(engine, peer, r->remote_id, EACCES);
+			nm_rma_serve_end(engine, r);
+			return 0;
+		}
+	} else {
+		nr = (int)nm_cursor_take(&cursor, r->iov, r->nr_iov, packet.len, pieces);
+	}
+	err = peer->send(peer->link, &packet, pieces, (unsigned int)nr);
+	if (err < 0)
+		return err;
+	r->cursor = cursor;
+	r->done += packet.len;
+	if (r->done < r->accepted)
+		return 1;
+	finish_outgoing(engine, r);
+	return 0;
+}
+
+/* Put a piece where it belongs. */
+static void store_piece(struct nm_engine *engine, struct nm_request *r, const void *payload,
+			uint32_t len)
+{
+	struct iovec pieces[NM_RMA_SPAN_MAX];
+	int nr;
+
+	if (r->kind != NM_REQUEST_SERVE_WRITE) {
+		nm_cursor_fill(&r->cursor, r->iov, r->nr_iov, payload, len);
+		return;
+	}
+	if (r->error)
+		return;
+	/* Looked up again each time: the region may be gone by now. */
+	nr = nm_rma_span(engine, r->remote, r->nr_remote, r->done, len, NM_REMOTE_WRITE, pieces);
+	if (nr < 0)
+		r->error = EACCES;
+	else
+		nm_iov_scatter(pieces, (size_t)nr, payload, len);
+}
+
+void nm_transfer_data(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt,
+		      const void *payload)
+{
+	struct nm_request *r = nm_request_find(&engine->requests, pkt->tag, peer);
+
+	if (!r || r->state != NM_REQUEST_WAIT_DATA) {
+		nm_peer_violation(engine, peer, "it sent bytes of a message nobody asked it for");
+		return;
+	}
+	if (pkt->len == 0 || pkt->data != r->done || pkt->len > r->accepted - r->done) {
+		nm_peer_violation(engine, peer, "it sent %u bytes at %llu, when %llu of %llu were due",
+				  pkt->len, (unsigned long long)pkt->data,
+				  (unsigned long long)r->done, (unsigned long long)r->accepted);
+		return;
+	}
+	store_piece(engine, r, payload, pkt->len);
+	r->done += pkt->len;
+	if (r->done == r->accepted)
+		finish_incoming(engine, r);
+}
+
+/* May an ACK with this outcome end request R as it stands? */
+static bool ack_fits(const struct nm_request *r, uint64_t outcome)
+{
+	switch (r->kind) {
+	case NM_REQUEST_SEND:
+		return r->state == NM_REQUEST_WAIT_ACK && outcome == 0;
+	case NM_REQUEST_WRITE:
+		return r->state == NM_REQUEST_WAIT_ACK ||
+		       (r->state == NM_REQUEST_WAIT_CTS && outcome != 0);
+	case NM_REQUEST_READ:
+		return outcome != 0 || r->size == 0;
+	case NM_REQUEST_ATOMIC:
+		return outcome != 0 || r->size == 0; /* a fetching one needs its RESULT */
+	case NM_REQUEST_RECV:
+	case NM_REQUEST_MULTI_RECV:
+	case NM_REQUEST_SERVE_WRITE:
+	case NM_REQUEST_SERVE_READ:
+		break;
+	}
+	return false;
+}
+
+void nm_transfer_ack(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt)
+{
+	struct nm_request *r = nm_request_find(&engine->requests, pkt->tag, peer);
+
+	if (pkt->len != 0 || pkt->data > ERRNO_MAX || !r || !ack_fits(r, pkt->data)) {
+		nm_peer_violation(engine, peer, "it confirmed what was not asked");
+		return;
+	}
+	nm_request_complete(engine, r, (int)pkt->data);
+}
