@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The error tree.
 
-    NearmetalError              message, hint, exit code; caught only in cli.main
-    ├── UsageError              the command line is wrong (2)
-    ├── SpecError               the cluster spec is wrong: every problem at once (1)
-    ├── StateError              the recorded state and the request contradict each other (1)
-    │   └── LockedError         another nearmetal works on the same cluster (1)
-    ├── BackendError            a step on the backend failed (1)
-    ├── CommandError            a started program failed, timed out or was not found (1)
-    ├── LaunchError             an MPI job could not be started (1)
-    └── Interrupted             Ctrl-C or SIGTERM (128 + signal)
+NearmetalError              message, hint, exit code; caught only in cli.main
+├── UsageError              the command line is wrong (2)
+├── SpecError               the cluster spec is wrong: every problem at once (1)
+├── StateError              the recorded state and the request contradict each other (1)
+│   └── LockedError         another nearmetal works on the same cluster (1)
+├── BackendError            a step on the backend failed (1)
+├── CommandError            a started program failed, timed out or was not found (1)
+├── LaunchError             an MPI job could not be started (1)
+├── LogError                a raw log is not what it claims to be: file:line, what, why (1)
+└── Interrupted             Ctrl-C or SIGTERM (128 + signal)
 """
 
 from __future__ import annotations
@@ -95,6 +96,10 @@ class CommandError(NearmetalError):
 
 class LaunchError(NearmetalError):
     """An MPI job could not be started."""
+
+
+class LogError(NearmetalError):
+    """A raw log or a run's manifest is damaged, cut off, or something else."""
 
 
 class Interrupted(NearmetalError):  # noqa: N818 - it is a person's wish, not a failure

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shapes of what was measured. All frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Unit(Enum):
+    """Units of raw columns. A million is 10^6 everywhere but in NetPIPE's bits."""
+
+    BYTES = "B"
+    COUNT = ""
+    MICROSECONDS = "µs"
+    MEGABYTES_PER_SECOND = "MB/s"
+    MESSAGES_PER_SECOND = "1/s"
+    MEGAMESSAGES_PER_SECOND = "10^6/s"
+    MEBIBITS_PER_SECOND = "Mibit/s"
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column of a raw table means: the metric's name here, and its unit."""
+
+    metric: str
+    unit: Unit
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of numbers, by metric. `line` counts from 1 in the raw file."""
+
+    line: int
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One test's rows. `variant` tells apart what has the same name, as a mode."""
+
+    test: str
+    line: int
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    variant: str = ""
+    processes: int | None = None
+
+
+@dataclass(frozen=True)
+class Log:
+    """One raw file, read to its end. `remarks` are lines that qualify the figures."""
+
+    file: str
+    format: str
+    header: Mapping[str, str]
+    tables: tuple[Table, ...]
+    remarks: tuple[tuple[int, str], ...] = field(default=())
+
+    def table(self, test: str, variant: str = "") -> Table | None:
+        """Return the test's table, or None."""
+        return next((t for t in self.tables if t.test == test and t.variant == variant), None)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One value, with all it takes to find it again."""
+
+    launch: int
+    block: int
+    mpi: str
+    arm: str
+    program: str
+    test: str
+    variant: str
+    ranks: int
+    size: int
+    metric: str
+    unit: Unit
+    value: float
+    file: str
+    line: int
