@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shlex
+import shutil
 import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
 from nearmetal.errors import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
 GRACE_S = 2.0
 """How long a cancelled process group may take between SIGTERM and SIGKILL."""
@@ -178,8 +180,6 @@ class _LocalDialogue:
             raise CommandError(msg) from error
 
     def receive(self, timeout_s: float) -> str | None:
-        import select
-
         stream = self._process.stdout
         assert stream is not None  # noqa: S101 - our own invariant: it was opened with a pipe
         deadline = time.monotonic() + timeout_s
@@ -292,10 +292,7 @@ class LocalRunner:
 
 def find_program(name: str, path: Sequence[Path] = ()) -> Path | None:
     """Find an executable in the given directories, then in PATH and the system directories."""
-    import shutil
-    from pathlib import Path as FilePath
-
     system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"]
     places = [str(p) for p in path] + os.environ.get("PATH", "").split(os.pathsep) + system
     found = shutil.which(name, path=os.pathsep.join(places))
-    return None if found is None else FilePath(found)
+    return None if found is None else Path(found)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from nearmetal.apply.journal import Event, Journal
@@ -99,7 +100,7 @@ def up(
         plan = plan_up(cluster, spec)
         if not replace:
             _refuse_other_spec(cluster, plan)
-        _execute(cluster, plan, spec, "up", journal, progress or Silent())
+        _execute(cluster, plan, spec, journal, progress or Silent())
         rest = plan_up(cluster, spec)
         if not rest.empty:
             msg = f"cluster {cluster.name} is not as planned: {describe(rest.effective[0])}"
@@ -129,32 +130,27 @@ def down(cluster: Cluster, *, progress: Progress | None = None) -> Plan:
     return plan
 
 
-def _execute(  # noqa: PLR0913 - the parts of one apply, bundled nowhere else
-    cluster: Cluster,
-    plan: Plan,
-    spec: ClusterSpec,
-    verb: str,
-    journal: Journal,
-    progress: Progress,
+def _execute(
+    cluster: Cluster, plan: Plan, spec: ClusterSpec, journal: Journal, progress: Progress
 ) -> None:
+    backend = cluster.backend
     going = [c for c in plan.effective if c.action is not Action.CREATE]
     going.sort(key=lambda change: -change.key.kind.rank)
     coming = [c for c in plan.effective if c.action is not Action.DELETE]
-    progress.begin(len(going) + len(coming))
-
-    def step(text: str, work: Callable[[], None]) -> None:
+    steps: list[tuple[str, Callable[[], None]]] = [
+        *((f"remove {c.key}", partial(backend.delete, c.key)) for c in going),
+        *(
+            (f"make {c.key}", partial(backend.create, Resource(c.key, c.after), spec))
+            for c in coming
+        ),
+    ]
+    progress.begin(len(steps))
+    for text, work in steps:
         progress.step(text)
-        journal.write(verb, text, Event.BEGIN)
+        journal.write("up", text, Event.BEGIN)
         try:
             work()
         except NearmetalError as error:
-            journal.write(verb, text, Event.FAILED, error.message)
+            journal.write("up", text, Event.FAILED, error.message)
             raise
-        journal.write(verb, text, Event.DONE)
-
-    backend = cluster.backend
-    for change in going:
-        step(f"remove {change.key}", lambda key=change.key: backend.delete(key))  # type: ignore[misc]
-    for change in coming:
-        item = Resource(change.key, change.after)
-        step(f"make {change.key}", lambda item=item: backend.create(item, spec))  # type: ignore[misc]
+        journal.write("up", text, Event.DONE)

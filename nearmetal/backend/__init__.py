@@ -18,7 +18,7 @@ __all__ = ["Backend", "NodeStatus", "Store", "open_backend", "state_directory"]
 def open_backend(kind: str, cluster: str, store: Store, runner: Runner) -> Backend:
     """Return the backend of one cluster; nothing is touched yet."""
     if kind == "local":
-        from nearmetal.backend.local import LocalBackend
+        from nearmetal.backend.local import LocalBackend  # noqa: PLC0415 - only when named
 
         return LocalBackend(cluster, store, runner)
     msg = f"no backend {kind!r}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from nearmetal.errors import BackendError, LaunchError, UsageError
-from nearmetal.launch.stats import Proof, Verdict, judge, read_stats
+from nearmetal.launch.stats import Proof, Verdict, judge, read_exit_codes, read_stats
 from nearmetal.mpi import (
     CHANNELS,
     Installation,
@@ -74,7 +74,7 @@ class Output:
 
 @dataclass(frozen=True)
 class JobResult:
-    """How a job ended. `exit_code`: the launcher's; 128 + signal when a signal ended it."""
+    """How a job ended. `exit_code`: of the rank that failed first; 128 + signal for a signal."""
 
     job: str
     mpi: str
@@ -188,6 +188,12 @@ class _Directories:
             for entry in read_stats(base / f"{self.job}.stats")
         ]
 
+    def first_failure(self) -> int | None:
+        """Return the exit code of the rank that failed first, where one was recorded."""
+        places = (base / f"{self.job}.stats" for base in self._hosts.values())
+        failures = [failure for place in places for failure in read_exit_codes(place)]
+        return min(failures)[1] if failures else None
+
     def remove(self) -> None:
         for path in self.all:
             shutil.rmtree(path, ignore_errors=True)
@@ -255,6 +261,7 @@ def run_job(
     command = backend.on_launcher(argv, env=env, workdir=Path.cwd())
     streams = output or Output()
     stats: list[dict[str, Any]] = []
+    failure: int | None = None
     try:
         directories.make(settings.providers)
         completed = runner.attach(
@@ -264,10 +271,12 @@ def run_job(
             stderr=streams.stderr,
             timeout_s=request.timeout_s,
         )
-        stats = directories.stats()
+        stats, failure = directories.stats(), directories.first_failure()
     finally:
         _clear(backend, directories)
     code = completed.code if completed.code >= 0 else 128 - completed.code
+    if code != 0 and failure is not None and not completed.timed_out:
+        code = failure
     return JobResult(
         job=job,
         mpi=installation.mpi.value,

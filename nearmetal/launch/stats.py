@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MAX_FILES = 4096
 MAX_BYTES = 4 << 20
+_MAX_CODE = 255
 
 
 class Verdict(Enum):
@@ -50,13 +51,33 @@ def read_stats(directory: Path) -> list[dict[str, Any]]:
     except OSError:
         return found
     try:
-        for name in sorted(os.listdir(top))[:MAX_FILES]:
+        for name in sorted(os.listdir(top))[:MAX_FILES]:  # noqa: PTH208 - by descriptor
             if name.endswith(".json"):
                 content = _read(top, name)
                 with contextlib.suppress(ValueError, RecursionError):
                     data = json.loads(content)
                     if isinstance(data, dict):
                         found.append(data)
+    finally:
+        os.close(top)
+    return found
+
+
+def read_exit_codes(directory: Path) -> list[tuple[int, int]]:
+    """Return (when in ns, code) of every rank that failed and whose agent could record it."""
+    found: list[tuple[int, int]] = []
+    try:
+        top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return found
+    try:
+        for name in sorted(os.listdir(top))[:MAX_FILES]:  # noqa: PTH208 - by descriptor
+            if name.startswith("exit."):
+                content = _read(top, name).strip()
+                if content.isdigit() and 0 < int(content[:4]) <= _MAX_CODE:
+                    with contextlib.suppress(OSError):
+                        when = os.stat(name, dir_fd=top, follow_symlinks=False).st_mtime_ns
+                        found.append((when, int(content[:4])))
     finally:
         os.close(top)
     return found

@@ -66,7 +66,8 @@ def launcher_argv(
     """Return the whole command of one job. `agent` is the remote shell's path."""
     if installation.mpi.family is Family.OPENMPI:
         return _openmpi(installation, placement, agent, options, program)
-    return _hydra(installation, placement, agent, options, program)
+    # Hydra loses the exit code of the rank that failed first; the agent records it.
+    return _hydra(installation, placement, agent, options, (agent, "--rank", *program))
 
 
 def _openmpi(

@@ -64,8 +64,7 @@ def make_plan(cluster: str, desired: Desired, observed: Observed) -> Plan:
     gone = [item for key, item in there.items() if key not in wanted]
     gone += [Resource(k) for k in observed.broken if k not in wanted and k not in there]
     changes = [
-        Change(Action.DELETE, item.key, before=item.attributes)
-        for item in reversed(in_order(gone))
+        Change(Action.DELETE, item.key, before=item.attributes) for item in reversed(in_order(gone))
     ]
     moved = ""
     moved_hosts: set[str] = set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -53,7 +53,7 @@ class Document:
         return self.positions.get(path, (1, 1))
 
 
-def _mark(mark: yaml.Mark | None) -> Position:
+def _mark(mark: Any) -> Position:
     return (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
 
 

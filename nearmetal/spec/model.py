@@ -29,7 +29,7 @@ RESERVED_NAMES = ("launcher", "localhost")
 """Names the local backend gives to its own places."""
 
 
-def _size(value: Any) -> int:  # noqa: ANN401 - whatever the file holds
+def _size(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
         msg = "is not a size|write for example 512 MiB"
         raise ValueError(msg)

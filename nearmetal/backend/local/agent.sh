@@ -4,6 +4,7 @@
 #
 #   agent [ssh options] NODE COMMAND...   remote shell for MPI launchers: COMMAND is for a shell
 #   agent --exec NODE PROGRAM ARGS...     the program itself, without a shell
+#   agent --rank PROGRAM ARGS...          within a node: runs one rank and records how it failed
 #   agent --here PROGRAM ARGS...          in the launcher's place, in NEARMETAL_WORKDIR
 #
 # NEARMETAL_WORKDIR is the directory to start in; /tmp where a node does not have it.
@@ -26,6 +27,19 @@ case $1 in
 	shift
 	cd "${NEARMETAL_WORKDIR:-/tmp}" 2>/dev/null || cd /tmp || exit 255
 	exec "$@"
+	;;
+--rank)
+	# Hydra does not pass on the exit code of the rank that failed first: the record does.
+	shift
+	"$@"
+	code=$?
+	[ $code -eq 0 ] && exit 0
+	echo $code >"$NEARMETAL_STATS_DIR/exit.$$"
+	[ $code -gt 128 ] && {
+		echo "nearmetal: rank ${PMI_RANK:-?} on $(hostname) ended by signal $((code - 128))" >&2
+		kill -$((code - 128)) $$
+	}
+	exit $code
 	;;
 --exec)
 	shift

@@ -366,14 +366,14 @@ class LocalBackend:
 def _machine_pid(init: Init, inner: int) -> int:
     """Translate a pid of the cluster into one of the machine; 0 when it is gone."""
     try:
-        wanted = os.readlink(init.proc / str(inner) / "ns/pid_for_children")
+        wanted = (init.proc / str(inner) / "ns/pid_for_children").readlink()
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 with contextlib.suppress(OSError, IndexError):
                     status = (entry / "status").read_text(encoding="utf-8", errors="replace")
                     chain = status.split("NSpid:", 1)[1].split("\n", 1)[0].split()
                     if chain[1:] == [str(inner), "1"] and (
-                        os.readlink(entry / "ns/pid_for_children") == wanted
+                        (entry / "ns/pid_for_children").readlink() == wanted
                     ):
                         return int(entry.name)
     except OSError:

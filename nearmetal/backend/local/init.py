@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+# Works by descriptors and system calls, and imports little to start at once: no pathlib.
+# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH106, PTH108, PTH110, PTH114, PTH115, PTH120
+# ruff: noqa: PTH123, PTH208
 """Process 1 of the cluster and of each node: makes the namespaces, then only reaps.
 
 Started as a script (`python -I -S init.py cluster|node|remove|sweep`, its configuration as JSON on
@@ -17,6 +20,8 @@ that it is found and either used or removed. So a kill at any moment leaves noth
 Prints one JSON line: {"pid": N} or {"error": "..."}.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import fcntl
@@ -24,9 +29,15 @@ import json
 import os
 import signal
 import socket
+import stat
 import struct
 import sys
 import time
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+Config = dict[str, Any]
+Held = list[tuple[str, int]]
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -35,7 +46,8 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x20, 0x1000, 0x4000, 1 << 18
 MNT_DETACH = 2
 PR_SET_PDEATHSIG = 1
-AT_FDCWD, AT_RECURSIVE, SYS_MOUNT_SETATTR, SYS_PIVOT_ROOT = -100, 0x8000, 442, 155
+AT_FDCWD, AT_RECURSIVE, SYS_MOUNT_SETATTR = -100, 0x8000, 442
+SYS_PIVOT_ROOT = 155 if os.uname().machine == "x86_64" else 41
 MOUNT_ATTR_RDONLY = 1
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
@@ -48,7 +60,7 @@ PRIVATE = ("/tmp", "/dev/shm", "/run")  # noqa: S108 - mount points, not files o
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def check(result, what):
+def check(result: int, what: str) -> int:
     """Turn a failed system call into an OSError that says what was tried."""
     if result < 0:
         code = ctypes.get_errno()
@@ -56,24 +68,30 @@ def check(result, what):
     return result
 
 
-def mount(source, target, kind=None, flags=0, data=None):
-    """Mount, as mount(2)."""
+def mount(
+    source: str | None,
+    target: str,
+    kind: str | None = None,
+    flags: int = 0,
+    data: str | None = None,
+) -> None:
+    """Mount; the arguments are those of the system call."""
     encoded = [None if x is None else os.fsencode(x) for x in (source, target, kind, data)]
     result = libc.mount(*encoded[:3], ctypes.c_ulong(flags), encoded[3])
     check(result, f"mount {kind or source} on {target}")
 
 
-def unshare(flags):
+def unshare(flags: int) -> None:
     """Leave the given namespaces for new ones."""
     check(libc.unshare(flags), "make namespaces")
 
 
-def die_with_parent(signum):
+def die_with_parent(signum: int) -> None:
     """Be killed when the creating process ends; 0 ends that bond."""
     check(libc.prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0), "prctl")
 
 
-def read_only(path):
+def read_only(path: str) -> None:
     """Make a mount and all below it read-only."""
     attributes = struct.pack("QQQQ", MOUNT_ATTR_RDONLY, 0, 0, 0)
     buffer = ctypes.create_string_buffer(attributes)
@@ -83,7 +101,7 @@ def read_only(path):
     check(result, f"make {path} read-only")
 
 
-def loopback_up():
+def loopback_up() -> None:
     """Bring up `lo` of the current network namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         request = struct.pack("16sh14x", b"lo", 0)
@@ -91,7 +109,7 @@ def loopback_up():
         fcntl.ioctl(control, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | IFF_UP))
 
 
-def write_file(path, text):
+def write_file(path: str, text: str) -> None:
     """Write a file so that it is there entirely or not at all."""
     with open(path + ".new", "w", encoding="utf-8") as stream:
         stream.write(text)
@@ -100,12 +118,12 @@ def write_file(path, text):
     os.rename(path + ".new", path)
 
 
-def bind(descriptor, target, flags=0):
+def bind(descriptor: int, target: str) -> None:
     """Bind what an O_PATH descriptor names, even where a newer mount hides its path."""
-    mount(f"/proc/self/fd/{descriptor}", target, None, MS_BIND | MS_REC | flags)
+    mount(f"/proc/self/fd/{descriptor}", target, None, MS_BIND | MS_REC)
 
 
-def hold(paths):
+def hold(paths: Sequence[str]) -> Held:
     """Open every existing path that a private mount is about to hide."""
     held = []
     for path in paths:
@@ -115,11 +133,11 @@ def hold(paths):
     return held
 
 
-def reveal(held, root=""):
+def reveal(held: Held, root: str = "") -> None:
     """Bind the held paths back, read-only, at the same place below `root`."""
     for path, descriptor in held:
         target = root + path
-        if os.fstat(descriptor).st_mode & 0o170000 == 0o040000:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             os.makedirs(target, exist_ok=True)
         else:
             os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -129,26 +147,26 @@ def reveal(held, root=""):
         os.close(descriptor)
 
 
-def private_tmpfs(root, shm_bytes):
+def private_tmpfs(root: str, shm_bytes: int) -> None:
     """Give `root` its own /tmp, /dev/shm and /run."""
     flags = MS_NOSUID | MS_NODEV
-    mount("tmpfs", root + "/tmp", "tmpfs", flags, f"mode=1777,size={shm_bytes}")
-    mount("tmpfs", root + "/dev/shm", "tmpfs", flags, f"mode=1777,size={shm_bytes}")
-    mount("tmpfs", root + "/run", "tmpfs", flags, "mode=755,size=64m")
+    for place in PRIVATE:
+        options = "mode=755,size=64m" if place == "/run" else f"mode=1777,size={shm_bytes}"
+        mount("tmpfs", root + place, "tmpfs", flags, options)
 
 
-def machine_pid():
+def machine_pid() -> int:
     """Return our process id as the creator sees it; valid until /proc is mounted anew."""
     return int(os.readlink("/proc/self"))
 
 
-def start_time(pid):
+def start_time(pid: int) -> int:
     """When a process started, in clock ticks since boot: with the pid, its identity."""
     with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stream:
         return int(stream.read().rpartition(")")[2].split()[19])
 
 
-def reap():
+def reap() -> NoReturn:
     """Be a process 1: collect every orphan, end on SIGTERM."""
     signals = {signal.SIGCHLD, signal.SIGTERM}
     while True:
@@ -159,7 +177,7 @@ def reap():
                 pass
 
 
-def quiet():
+def quiet() -> None:
     """Cut the ties to the creator: session, streams, descriptors, directory."""
     os.setsid()
     os.chdir("/")
@@ -169,7 +187,7 @@ def quiet():
     os.closerange(3, 4096)
 
 
-def become_user_root():
+def become_user_root() -> None:
     """Enter a user namespace in which the calling user is root."""
     uid, gid = os.geteuid(), os.getegid()
     unshare(CLONE_NEWUSER)
@@ -182,7 +200,7 @@ def become_user_root():
             stream.write(text)
 
 
-def contained(body, config):
+def contained(body: Callable[[Config], None], config: Config) -> int:
     """Fork process 1 of new namespaces, let it run `body`, and report how that went.
 
     `body` sets everything up and records it; returns in the creator only.
@@ -216,7 +234,7 @@ def contained(body, config):
     return pid
 
 
-def cluster_body(config):
+def cluster_body(config: Config) -> None:
     """Set up the outer namespace and record its process 1 in the state directory."""
     pid = machine_pid()
     identity = {"pid": pid, "start_time": start_time(pid), "boot_id": config["boot_id"]}
@@ -228,8 +246,9 @@ def cluster_body(config):
     reveal(held)
     for name in ("", "/nodes", "/resources", "/segments", "/shared", "/root"):
         os.makedirs(CLUSTER + name, mode=0o755, exist_ok=True)
+    os.mkdir("/run/shared")  # the nodes have one: a TMPDIR given to all must exist here too
     write_file(CLUSTER + "/agent", config["agent"])
-    os.chmod(CLUSTER + "/agent", 0o755)
+    os.chmod(CLUSTER + "/agent", 0o755)  # noqa: S103 - a program
     write_file(CLUSTER + "/hosts", config["hosts"])
     mount(CLUSTER + "/hosts", "/etc/hosts", None, MS_BIND)
     socket.sethostname("launcher")
@@ -238,7 +257,7 @@ def cluster_body(config):
     write_file("init.json", json.dumps(identity) + "\n")
 
 
-def node_body(config):
+def node_body(config: Config) -> None:
     """Set up one node from within the cluster's namespaces."""
     name, root = config["name"], CLUSTER + "/root"
     pid = machine_pid()
@@ -252,6 +271,9 @@ def node_body(config):
     hosts = os.open(f"{node}/hosts", os.O_PATH)
     record = os.open(node, os.O_PATH | os.O_DIRECTORY)
     mount("/", root, None, MS_BIND | MS_REC)
+    for place in (*PRIVATE, "/etc/hosts"):
+        # The launcher's own, with the meeting places of all hosts: not even hidden in a node.
+        check(libc.umount2(os.fsencode(root + place), MNT_DETACH), f"leave {place}")
     read_only(root)
     bind(hosts, root + "/etc/hosts")
     private_tmpfs(root, config["shm_bytes"])
@@ -278,14 +300,14 @@ def node_body(config):
     write_file("pid", f"{pid} {begin}\n")
 
 
-def new_pts(root):
+def new_pts(root: str) -> None:
     """Give the node its own pseudo-terminals."""
     mount("devpts", root + "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666")
     if not os.path.islink(root + "/dev/ptmx"):
         mount(root + "/dev/pts/ptmx", root + "/dev/ptmx", None, MS_BIND)
 
 
-def start_cluster(config):
+def start_cluster(config: Config) -> int:
     """Make the outer namespaces; dies with the caller until it is recorded."""
     if config["user_namespace"]:
         become_user_root()
@@ -295,14 +317,14 @@ def start_cluster(config):
     return contained(cluster_body, config)
 
 
-def start_node(config):
+def start_node(config: Config) -> int:
     """Make one node; its pid is on record before anyone else can need it."""
     os.makedirs(f"{CLUSTER}/nodes/{config['name']}", exist_ok=True)
     write_file(f"{CLUSTER}/nodes/{config['name']}/hosts", config["hosts"])
     return contained(node_body, config)
 
 
-def remove(config):
+def remove(config: Config) -> int:
     """End a node, whatever its state, and remove what is recorded of it; returns its pid or 0."""
     node, pid = f"{CLUSTER}/nodes/{config['name']}", 0
     with contextlib.suppress(OSError, ValueError):
@@ -321,7 +343,7 @@ def remove(config):
     return pid
 
 
-def sweep(config):
+def sweep(config: Config) -> int:
     """SIGKILL every process that carries the marker; returns how many it took."""
     marker = config["marker"].encode()
     killed = set()
@@ -344,9 +366,15 @@ def sweep(config):
     raise OSError(0, f"processes with {config['marker']} do not end")
 
 
-def main():
+def main() -> int:
     """Run one mode; the answer is one JSON line."""
-    modes = {"cluster": start_cluster, "node": start_node, "remove": remove, "sweep": sweep}
+    modes: dict[str, Callable[[Config], int]] = {
+        "cluster": start_cluster,
+        "node": start_node,
+        "remove": remove,
+        "sweep": sweep,
+    }
+    answer: dict[str, int | str]
     try:
         answer = {"pid": modes[sys.argv[1]](json.load(sys.stdin))}
     except OSError as error:
