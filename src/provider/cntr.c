@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fid_cntr: numbers of finished and failed operations. Reading and waiting drive progress. */
+#include <sched.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "provider/provider.h"
+
+#define SPIN_NS (200 * NM_NS_PER_US)
+#define SLEEP_NS 50000L
+
+static struct nm_cntr *cntr_of(struct fid_cntr *cntr)
+{
+	return nm_container_of(cntr, struct nm_cntr, cntr);
+}
+
+static uint64_t cntr_read(struct fid_cntr *fid)
+{
+	struct nm_cntr *cntr = cntr_of(fid);
+	uint64_t value;
+
+	nm_lock_take(&cntr->domain->lock);
+	nm_ep_list_progress(&cntr->eps);
+	value = cntr->counter.value;
+	nm_lock_give(&cntr->domain->lock);
+	return value;
+}
+
+static uint64_t cntr_readerr(struct fid_cntr *fid)
+{
+	struct nm_cntr *cntr = cntr_of(fid);
+	uint64_t errors;
+
+	nm_lock_take(&cntr->domain->lock);
+	nm_ep_list_progress(&cntr->eps);
+	errors = cntr->counter.errors;
+	nm_lock_give(&cntr->domain->lock);
+	return errors;
+}
+
+enum change { CHANGE_ADD, CHANGE_SET };
+
+static int change(struct nm_cntr *cntr, uint64_t *word, enum change how, uint64_t value)
+{
+	nm_lock_take(&cntr->domain->lock);
+	*word = how == CHANGE_ADD ? *word + value : value;
+	nm_lock_give(&cntr->domain->lock);
+	return 0;
+}
+
+static int cntr_add(struct fid_cntr *fid, uint64_t value)
+{
+	return change(cntr_of(fid), &cntr_of(fid)->counter.value, CHANGE_ADD, value);
+}
+
+static int cntr_set(struct fid_cntr *fid, uint64_t value)
+{
+	return change(cntr_of(fid), &cntr_of(fid)->counter.value, CHANGE_SET, value);
+}
+
+static int cntr_adderr(struct fid_cntr *fid, uint64_t value)
+{
+	return change(cntr_of(fid), &cntr_of(fid)->counter.errors, CHANGE_ADD, value);
+}
+
+static int cntr_seterr(struct fid_cntr *fid, uint64_t value)
+{
+	return change(cntr_of(fid), &cntr_of(fid)->counter.errors, CHANGE_SET, value);
+}
+
+/* Until the value is at least THRESHOLD, an operation fails, or the time is over. */
+static int cntr_wait(struct fid_cntr *fid, uint64_t threshold, int timeout)
+{
+	const struct timespec nap = { .tv_nsec = SLEEP_NS };
+	struct nm_cntr *cntr = cntr_of(fid);
+	uint64_t start = nm_clock_ns(), waited, errors;
+
+	nm_lock_take(&cntr->domain->lock);
+	errors = cntr->counter.errors;
+	nm_lock_give(&cntr->domain->lock);
+	for (;;) {
+		if (cntr_read(fid) >= threshold)
+			return 0;
+		if (cntr_readerr(fid) != errors)
+			return -FI_EAVAIL;
+		waited = nm_clock_ns() - start;
+		if (timeout >= 0 && waited >= (uint64_t)timeout * NM_NS_PER_MS)
+			return -FI_ETIMEDOUT;
+		if (waited < SPIN_NS)
+			sched_yield();
+		else
+			nanosleep(&nap, NULL);
+	}
+}
+
+static int cntr_close(struct fid *fid)
+{
+	struct nm_cntr *cntr = nm_container_of(fid, struct nm_cntr, cntr.fid);
+
+	if (atomic_load(&cntr->refs))
+		return -FI_EBUSY;
+	nm_ep_list_fini(&cntr->eps);
+	nm_refs_put(&cntr->domain->refs);
+	free(cntr);
+	return 0;
+}
+
+static struct fi_ops cntr_fid_ops = {
+	.size = sizeof(struct fi_ops),
+	.close = cntr_close,
+	.bind = nm_no_bind,
+	.control = nm_no_control,
+	.ops_open = nm_no_ops_open,
+};
+
+static struct fi_ops_cntr cntr_ops = {
+	.size = sizeof(struct fi_ops_cntr),
+	.read = cntr_read,
+	.readerr = cntr_readerr,
+	.add = cntr_add,
+	.set = cntr_set,
+	.wait = cntr_wait,
+	.adderr = cntr_adderr,
+	.seterr = cntr_seterr,
+};
+
+int nm_cntr_open(struct fid_domain *domain, struct fi_cntr_attr *attr, struct fid_cntr **ret_cntr,
+		 void *context)
+{
+	struct nm_cntr *cntr;
+
+	if (attr && attr->events != FI_CNTR_EVENTS_COMP)
+		return -FI_ENOSYS;
+	if (attr && attr->wait_obj != FI_WAIT_NONE && attr->wait_obj != FI_WAIT_UNSPEC)
+		return -FI_ENOSYS;
+	cntr = calloc(1, sizeof(*cntr));
+	if (!cntr)
+		return -FI_ENOMEM;
+	cntr->domain = nm_container_of(domain, struct nm_domain, domain);
+	nm_refs_get(&cntr->domain->refs);
+	cntr->cntr.fid.fclass = FI_CLASS_CNTR;
+	cntr->cntr.fid.context = context;
+	cntr->cntr.fid.ops = &cntr_fid_ops;
+	cntr->cntr.ops = &cntr_ops;
+	*ret_cntr = &cntr->cntr;
+	return 0;
+}

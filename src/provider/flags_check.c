@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine includes no foreign header but uses libfabric's values, so that flags pass through.
+ * Here, where both headers are in sight, the compiler compares them.
+ */
+#include "engine/atomic.h"
+#include "provider/provider.h"
+
+#define SAME(ours, theirs) _Static_assert((ours) == (theirs), #ours " is " #theirs)
+
+SAME(NM_MSG, FI_MSG);
+SAME(NM_RMA, FI_RMA);
+SAME(NM_TAGGED, FI_TAGGED);
+SAME(NM_ATOMIC, FI_ATOMIC);
+SAME(NM_READ, FI_READ);
+SAME(NM_WRITE, FI_WRITE);
+SAME(NM_RECV, FI_RECV);
+SAME(NM_SEND, FI_SEND);
+SAME(NM_REMOTE_READ, FI_REMOTE_READ);
+SAME(NM_REMOTE_WRITE, FI_REMOTE_WRITE);
+SAME(NM_MULTI_RECV, FI_MULTI_RECV);
+SAME(NM_REMOTE_CQ_DATA, FI_REMOTE_CQ_DATA);
+SAME(NM_PEEK, FI_PEEK);
+SAME(NM_COMPLETION, FI_COMPLETION);
+SAME(NM_INJECT, FI_INJECT);
+SAME(NM_INJECT_COMPLETE, FI_INJECT_COMPLETE);
+SAME(NM_TRANSMIT_COMPLETE, FI_TRANSMIT_COMPLETE);
+SAME(NM_DELIVERY_COMPLETE, FI_DELIVERY_COMPLETE);
+SAME(NM_MATCH_COMPLETE, FI_MATCH_COMPLETE);
+SAME(NM_CLAIM, FI_CLAIM);
+SAME(NM_DISCARD, FI_DISCARD);
+SAME(UINT64_MAX, FI_ADDR_NOTAVAIL);
+SAME(NM_ADDRESS_LEN, 64);
+
+SAME((int)NM_INT8, (int)FI_INT8);
+SAME((int)NM_UINT64, (int)FI_UINT64);
+SAME((int)NM_FLOAT, (int)FI_FLOAT);
+SAME((int)NM_DOUBLE, (int)FI_DOUBLE);
+SAME((int)NM_LONG_DOUBLE_COMPLEX, (int)FI_LONG_DOUBLE_COMPLEX);
+SAME((int)NM_MIN, (int)FI_MIN);
+SAME((int)NM_SUM, (int)FI_SUM);
+SAME((int)NM_BXOR, (int)FI_BXOR);
+SAME((int)NM_ATOMIC_READ, (int)FI_ATOMIC_READ);
+SAME((int)NM_ATOMIC_WRITE, (int)FI_ATOMIC_WRITE);
+SAME((int)NM_CSWAP, (int)FI_CSWAP);
+SAME((int)NM_CSWAP_GT, (int)FI_CSWAP_GT);
+SAME((int)NM_MSWAP, (int)FI_MSWAP);

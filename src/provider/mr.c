@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fid_mr: regions that peers may read, write or update. mr_mode is 0: the program chooses keys and
+ * remote addresses are offsets. Nothing is pinned, so NULL to SIZE_MAX is a region like any other.
+ */
+#include <stdlib.h>
+
+#include "provider/provider.h"
+
+struct nm_mr {
+	struct fid_mr mr;
+	struct nm_domain *domain;
+	struct nm_memory_region *region;
+	struct nm_cntr *cntr;
+};
+
+static struct nm_mr *mr_of(struct fid *fid)
+{
+	return nm_container_of(fid, struct nm_mr, mr.fid);
+}
+
+static int mr_close(struct fid *fid)
+{
+	struct nm_mr *mr = mr_of(fid);
+
+	nm_lock_take(&mr->domain->lock);
+	nm_memory_deregister(mr->domain->memory, mr->region);
+	nm_lock_give(&mr->domain->lock);
+	if (mr->cntr)
+		nm_refs_put(&mr->cntr->refs);
+	nm_refs_put(&mr->domain->refs);
+	free(mr);
+	return 0;
+}
+
+static int mr_bind(struct fid *fid, struct fid *bfid, uint64_t flags)
+{
+	struct nm_mr *mr = mr_of(fid);
+	struct nm_cntr *cntr;
+
+	if (flags & ~(uint64_t)(FI_REMOTE_WRITE | FI_REMOTE_READ))
+		return -FI_EBADFLAGS;
+	if (bfid->fclass == FI_CLASS_EP)
+		return 0; /* regions serve all endpoints of the domain already */
+	if (bfid->fclass != FI_CLASS_CNTR || mr->cntr)
+		return -FI_EINVAL;
+	cntr = nm_container_of(bfid, struct nm_cntr, cntr.fid);
+	if (cntr->domain != mr->domain)
+		return -FI_EDOMAIN;
+	nm_lock_take(&mr->domain->lock);
+	nm_memory_bind_counter(mr->region, &cntr->counter);
+	nm_lock_give(&mr->domain->lock);
+	nm_refs_get(&cntr->refs);
+	mr->cntr = cntr;
+	return 0;
+}
+
+static int mr_control(struct fid *fid, int command, void *arg)
+{
+	(void)fid;
+	(void)arg;
+	return command == FI_ENABLE ? 0 : -FI_ENOSYS; /* enabled from the start */
+}
+
+static struct fi_ops mr_fid_ops = {
+	.size = sizeof(struct fi_ops),
+	.close = mr_close,
+	.bind = mr_bind,
+	.control = mr_control,
+	.ops_open = nm_no_ops_open,
+};
+
+static int mr_regattr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t flags,
+		      struct fid_mr **ret_mr)
+{
+	struct nm_domain *domain = nm_container_of(fid, struct nm_domain, domain.fid);
+	struct nm_memory_attr region = {
+		.iov = attr->mr_iov,
+		.nr_iov = attr->iov_count,
+		.access = attr->access,
+		.offset = attr->offset,
+		.key = attr->requested_key,
+	};
+	struct nm_mr *mr;
+	int err;
+
+	if (fid->fclass != FI_CLASS_DOMAIN || !attr->iov_count || attr->iov_count > NM_IOV_MAX)
+		return -FI_EINVAL;
+	if (flags & ~(uint64_t)FI_RMA_EVENT)
+		return -FI_EBADFLAGS;
+	mr = calloc(1, sizeof(*mr));
+	if (!mr)
+		return -FI_ENOMEM;
+	nm_lock_take(&domain->lock);
+	err = nm_memory_register(domain->memory, &region, &mr->region);
+	nm_lock_give(&domain->lock);
+	if (err) {
+		free(mr);
+		return err == -ENOKEY ? -FI_ENOKEY : err;
+	}
+	mr->domain = domain;
+	nm_refs_get(&domain->refs);
+	mr->mr.fid.fclass = FI_CLASS_MR;
+	mr->mr.fid.context = attr->context;
+	mr->mr.fid.ops = &mr_fid_ops;
+	mr->mr.key = attr->requested_key;
+	*ret_mr = &mr->mr;
+	return 0;
+}
+
+static int mr_regv(struct fid *fid, const struct iovec *iov, size_t count, uint64_t access,
+		   uint64_t offset, uint64_t requested_key, uint64_t flags, struct fid_mr **ret_mr,
+		   void *context)
+{
+	struct fi_mr_attr attr = {
+		.mr_iov = iov,
+		.iov_count = count,
+		.access = access,
+		.offset = offset,
+		.requested_key = requested_key,
+		.context = context,
+	};
+
+	return mr_regattr(fid, &attr, flags, ret_mr);
+}
+
+static int mr_reg(struct fid *fid, const void *buf, size_t len, uint64_t access, uint64_t offset,
+		  uint64_t requested_key, uint64_t flags, struct fid_mr **ret_mr, void *context)
+{
+	struct iovec iov = { .iov_base = (void *)(uintptr_t)buf, .iov_len = len };
+
+	return mr_regv(fid, &iov, 1, access, offset, requested_key, flags, ret_mr, context);
+}
+
+struct fi_ops_mr nm_mr_ops = {
+	.size = sizeof(struct fi_ops_mr),
+	.reg = mr_reg,
+	.regv = mr_regv,
+	.regattr = mr_regattr,
+};

@@ -1,0 +1,573 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two parts: net.c sends, receives and polls; net_close.c says goodbye. Per peer everything goes
+ * through one ordered stream of the inner endpoint, numbered, so that a loss cannot go unnoticed.
+ */
+#include "provider/net_transport.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/params.h"
+
+#define MAX_PAYLOAD 65536
+#define SMALL_PAYLOAD 2048
+#define NR_SMALL 512
+#define NR_LARGE 48
+#define NR_RECEIVE 48
+/* One peer that does not take its messages may hold this many send buffers, no more. */
+#define NR_PER_PEER 128
+#define BATCH 16
+/*
+ * Polling the inner endpoint is a system call. After this many polls without result it is polled
+ * every SLOW_CALLS calls or SLOW_NS, whichever comes first: 5 us are small beside the 10 us that a
+ * message takes over TCP, and large beside the 0.1 us of one through memory.
+ */
+#define QUIET_POLLS 64
+#define SLOW_CALLS 64
+#define SLOW_NS (5 * NM_NS_PER_US)
+
+static struct net *net_of(struct nm_transport *transport)
+{
+	return nm_container_of(transport, struct net, base);
+}
+
+static struct nm_net_peer *peer_of(const struct nm_link *link)
+{
+	return nm_container_of(link, struct nm_net_peer, link);
+}
+
+void nm_net_lose(struct net *net, struct nm_net_peer *peer, int err, const char *words)
+{
+	if (peer->state == NM_NET_DEAD || peer->state == NM_NET_CLOSED)
+		return;
+	peer->state = NM_NET_DEAD;
+	peer->loss_err = err;
+	nm_reason_set(&peer->loss, "%s", words);
+	peer->loss_untold = true;
+	net->nr_untold++;
+}
+
+static void tell_losses(struct net *net)
+{
+	struct nm_net_peer *peer;
+
+	net->nr_untold = 0;
+	for (peer = net->peers.all; peer; peer = peer->next) {
+		if (!peer->loss_untold)
+			continue;
+		peer->loss_untold = false;
+		if (!net->closing && (peer->is_source || peer->linked))
+			net->base.sink.source_down(net->base.sink.engine,
+						   peer->is_source ? peer->source : peer->link.peer,
+						   peer->loss_err, &peer->loss);
+	}
+}
+
+static int reach(struct net *net, struct nm_net_peer *peer)
+{
+	if (peer->inner != FI_ADDR_UNSPEC)
+		return 0;
+	if (fi_av_insert(net->inner.av, peer->address.inner, 1, &peer->inner, 0, NULL) != 1) {
+		peer->inner = FI_ADDR_UNSPEC;
+		return -EHOSTUNREACH;
+	}
+	return 0;
+}
+
+static void fill_header(struct net *net, const struct nm_net_peer *peer, enum nm_net_kind kind,
+			const struct nm_packet *pkt, struct nm_net_header *header)
+{
+	*header = (struct nm_net_header){
+		.magic = NM_NET_MAGIC,
+		.version = NM_NET_VERSION,
+		.kind = (uint8_t)kind,
+		.op = pkt->op,
+		.flags = pkt->flags,
+		.len = pkt->len,
+		.sequence = peer->tx_sequence,
+		.tag = pkt->tag,
+		.data = pkt->data,
+		.source = net->who,
+	};
+	memcpy(header->target_token, peer->who.token, sizeof(header->target_token));
+}
+
+/* The inner endpoint refused for good. Out of the line: nothing of this is on the usual path. */
+static NM_COLD int send_failed(struct net *net, struct nm_net_peer *peer, ssize_t err)
+{
+	char words[128];
+
+	snprintf(words, sizeof(words), "network send to it failed: %s",
+		 nm_host.strerror((int)-err));
+	nm_net_lose(net, peer, -ECONNRESET, words);
+	return -EPIPE;
+}
+
+static int send_one(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind,
+		    const struct nm_packet *pkt, const struct iovec *iov, unsigned int nr_iov)
+{
+	struct nm_net_buffer *buffer;
+	size_t at = sizeof(struct nm_net_header);
+	unsigned int i;
+	ssize_t err;
+
+	if (peer->in_flight >= NR_PER_PEER)
+		return -EAGAIN;
+	buffer = nm_net_buffer_take(pkt->len <= SMALL_PAYLOAD ? &net->small : &net->large);
+	if (!buffer)
+		return -EAGAIN;
+	fill_header(net, peer, kind, pkt, (struct nm_net_header *)(void *)buffer->bytes);
+	for (i = 0; i < nr_iov; i++) {
+		if (iov[i].iov_len)
+			memcpy(buffer->bytes + at, iov[i].iov_base, iov[i].iov_len);
+		at += iov[i].iov_len;
+	}
+	buffer->peer = peer;
+	err = fi_send(net->inner.ep, buffer->bytes, at, buffer->desc, peer->inner,
+		      &buffer->context);
+	if (nm_unlikely(err)) {
+		nm_net_buffer_give(buffer);
+		return err == -FI_EAGAIN ? -EAGAIN : send_failed(net, peer, err);
+	}
+	peer->in_flight++;
+	peer->tx_sequence++;
+	net->quiet_polls = 0;
+	return 0;
+}
+
+static int greet(struct net *net, struct nm_net_peer *peer)
+{
+	struct nm_net_hello hello = { .address = net->address, .label = net->label };
+	const struct nm_packet pkt = { .len = sizeof(hello) };
+	struct iovec iov = { .iov_base = &hello, .iov_len = sizeof(hello) };
+	int err;
+
+	err = reach(net, peer);
+	if (err)
+		return send_failed(net, peer, -FI_EHOSTUNREACH);
+	err = send_one(net, peer, NM_NET_HELLO, &pkt, &iov, 1);
+	if (!err)
+		peer->greeted = true;
+	return err;
+}
+
+int nm_net_say(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind)
+{
+	const struct nm_packet nothing = { 0 };
+	int err = peer->greeted ? 0 : greet(net, peer);
+
+	return err ? err : send_one(net, peer, kind, &nothing, NULL, 0);
+}
+
+static int net_connect(struct nm_transport *transport, const struct nm_address *address,
+		       struct nm_peer *engine_peer, struct nm_link **ret_link,
+		       struct nm_reason *ret_reason)
+{
+	struct net *net = net_of(transport);
+	struct nm_net_peer *peer;
+
+	if (!nm_net_inner_fits(&net->inner, address, ret_reason))
+		return -EHOSTUNREACH;
+	peer = nm_net_peers_get(&net->peers, &address->who);
+	if (!peer) {
+		nm_reason_set(ret_reason, "out of memory");
+		return -ENOMEM;
+	}
+	if (peer->state != NM_NET_UP) {
+		nm_reason_set(ret_reason, "the peer is gone: %s",
+			      peer->state == NM_NET_CLOSED ? "it closed" : peer->loss.text);
+		return -EHOSTUNREACH;
+	}
+	if (peer->inner == FI_ADDR_UNSPEC)
+		peer->address = *address;
+	if (reach(net, peer)) {
+		nm_reason_set(ret_reason, "%s cannot use the peer's network address",
+			      net->inner.text);
+		return -EHOSTUNREACH;
+	}
+	peer->link.transport = transport;
+	peer->link.peer = engine_peer;
+	peer->linked = true;
+	*ret_link = &peer->link;
+	nm_reason_set(ret_reason, "%s", net->inner.text);
+	return 0;
+}
+
+static int net_send(struct nm_link *link, const struct nm_packet *pkt, const struct iovec *iov,
+		    unsigned int nr_iov)
+{
+	struct net *net = net_of(link->transport);
+	struct nm_net_peer *peer = peer_of(link);
+	int err;
+
+	if (nm_unlikely(peer->state != NM_NET_UP))
+		return -EPIPE;
+	if (nm_unlikely(!peer->greeted)) {
+		err = greet(net, peer);
+		if (err)
+			return err;
+	}
+	return send_one(net, peer, NM_NET_PACKET, pkt, iov, nr_iov);
+}
+
+static bool net_drained(struct nm_link *link)
+{
+	return !peer_of(link)->in_flight || peer_of(link)->state != NM_NET_UP;
+}
+
+static void net_describe(const struct nm_link *link, struct nm_link_facts *ret_facts)
+{
+	const struct nm_net_peer *peer = peer_of(link);
+
+	memset(ret_facts, 0, sizeof(*ret_facts));
+	ret_facts->relation = NM_RELATION_NETWORK;
+	ret_facts->channel = NM_CHANNEL_NET;
+	ret_facts->integrity = NM_INTEGRITY_NONE;
+	nm_reason_set(&ret_facts->reason, "%s", net_of(link->transport)->inner.text);
+	ret_facts->label = peer->label;
+}
+
+/*
+ * A connection that broke while nothing was sent on it is not reported by inner providers; a send
+ * finds out. While something is in flight its completion will tell.
+ */
+static void net_check_alive(struct nm_link *link)
+{
+	struct net *net = net_of(link->transport);
+	struct nm_net_peer *peer = peer_of(link);
+	uint64_t now = nm_clock_ns();
+
+	if (peer->state != NM_NET_UP || peer->in_flight ||
+	    now - peer->pinged_ns < net->ping_ns)
+		return;
+	peer->pinged_ns = now;
+	nm_net_say(net, peer, NM_NET_PING);
+}
+
+static void post_receive(struct net *net, struct nm_net_buffer *buffer)
+{
+	ssize_t err;
+
+	err = fi_recv(net->inner.ep, buffer->bytes, net->receive.size, buffer->desc,
+		      FI_ADDR_UNSPEC, &buffer->context);
+	/* Stays with the unused ones and is posted by a later progress(). */
+	if (nm_unlikely(err))
+		nm_net_buffer_give(buffer);
+}
+
+static NM_COLD void drop(struct net *net, const char *why)
+{
+	net->nr_dropped++;
+	nm_log_once(NM_LOG_WARN, "network message dropped: %s", why);
+}
+
+/* PEER sent what no sound peer sends: nothing of it is believed any more. */
+static NM_COLD void quarantine(struct net *net, struct nm_net_peer *peer, const char *why)
+{
+	drop(net, why);
+	nm_net_lose(net, peer, -EBADMSG, why);
+}
+
+static void take_hello(struct net *net, const struct nm_net_header *header, const uint8_t *bytes)
+{
+	struct nm_net_hello hello;
+	struct nm_net_peer *peer;
+	struct nm_reason why;
+
+	if (nm_net_hello_parse(bytes, header, &hello, &why) ||
+	    !nm_net_inner_fits(&net->inner, &hello.address, &why)) {
+		drop(net, why.text);
+		return;
+	}
+	peer = nm_net_peers_get(&net->peers, &hello.address.who);
+	if (!peer || peer->is_source || peer->state != NM_NET_UP || header->sequence) {
+		drop(net, peer ? "greeting at a wrong time" : "out of memory");
+		return;
+	}
+	if (peer->inner == FI_ADDR_UNSPEC)
+		peer->address = hello.address;
+	peer->label = hello.label;
+	peer->rx_sequence = 1;
+	if (net->closing)
+		return;
+	peer->source = net->base.sink.source_up(net->base.sink.engine, &peer->who, &peer->label);
+	if (!peer->source) {
+		quarantine(net, peer, "the endpoint does not want messages of this source");
+		return;
+	}
+	peer->is_source = true;
+}
+
+static void take_bye(struct net *net, struct nm_net_peer *peer)
+{
+	struct nm_reason why;
+
+	peer->state = NM_NET_CLOSED;
+	peer->answer_owed = true;
+	net->nr_answers_owed++;
+	if (net->closing)
+		return;
+	nm_reason_set(&why, "%s closed its endpoint", peer->label.text);
+	net->base.sink.source_down(net->base.sink.engine, peer->source, 0, &why);
+}
+
+static void take_known(struct net *net, struct nm_net_peer *peer,
+		       const struct nm_net_header *header, const uint8_t *bytes)
+{
+	const struct nm_packet pkt = {
+		.op = header->op,
+		.flags = header->flags,
+		.len = header->len,
+		.tag = header->tag,
+		.data = header->data,
+	};
+
+	if (nm_unlikely(header->sequence != peer->rx_sequence)) {
+		quarantine(net, peer, "a message of its stream is missing");
+		return;
+	}
+	peer->rx_sequence++;
+	if (nm_likely(header->kind == NM_NET_PACKET)) {
+		if (!net->closing)
+			net->base.sink.deliver(net->base.sink.engine, peer->source, &pkt, bytes);
+	} else if (header->kind == NM_NET_BYE) {
+		take_bye(net, peer);
+	} else if (header->kind == NM_NET_BYE_SEEN) {
+		peer->bye_seen = true;
+	}
+}
+
+static void take_message(struct net *net, const struct nm_net_buffer *buffer, size_t len)
+{
+	const uint8_t *payload = buffer->bytes + sizeof(struct nm_net_header);
+	struct nm_net_header header;
+	struct nm_net_peer *peer;
+	struct nm_reason why;
+
+	if (nm_unlikely(nm_net_header_parse(buffer->bytes, len, &net->who, MAX_PAYLOAD, &header,
+					    &why))) {
+		drop(net, why.text);
+		return;
+	}
+	if (nm_unlikely(header.kind == NM_NET_HELLO)) {
+		take_hello(net, &header, payload);
+		return;
+	}
+	peer = nm_net_peers_find(&net->peers, &header.source);
+	if (nm_unlikely(!peer || !(peer->is_source || net->closing) ||
+			(peer->state != NM_NET_UP && header.kind == NM_NET_PACKET))) {
+		drop(net, "from a source that has not greeted, or is gone");
+		return;
+	}
+	take_known(net, peer, &header, payload);
+}
+
+static void finish_send(struct nm_net_buffer *buffer)
+{
+	buffer->peer->in_flight--;
+	nm_net_buffer_give(buffer);
+}
+
+static NM_COLD unsigned int take_error(struct net *net)
+{
+	struct fi_cq_err_entry entry;
+	struct nm_net_buffer *buffer;
+	struct nm_net_peer *peer;
+	char words[128];
+
+	memset(&entry, 0, sizeof(entry));
+	if (fi_cq_readerr(net->inner.cq, &entry, 0) != 1 || !entry.op_context)
+		return 0;
+	buffer = nm_container_of(entry.op_context, struct nm_net_buffer, context);
+	if (!(buffer->pool == &net->receive)) {
+		peer = buffer->peer;
+		finish_send(buffer);
+		snprintf(words, sizeof(words), "its network connection is gone: %s",
+			 nm_host.strerror(entry.err));
+		nm_net_lose(net, peer, -ECONNRESET, words);
+		return 1;
+	}
+	nm_net_buffer_give(buffer);
+	if (entry.err == FI_ETRUNC)
+		drop(net, "longer than any message of nearmetal");
+	else if (entry.err != FI_ECANCELED)
+		nm_debug("network receive failed: %s", nm_host.strerror(entry.err));
+	return 1;
+}
+
+static unsigned int take_completions(struct net *net)
+{
+	struct fi_cq_msg_entry entries[BATCH];
+	struct nm_net_buffer *buffer;
+	ssize_t nr, i;
+
+	nr = fi_cq_read(net->inner.cq, entries, BATCH);
+	if (nr == -FI_EAVAIL)
+		return take_error(net);
+	for (i = 0; i < nr; i++) {
+		buffer = nm_container_of(entries[i].op_context, struct nm_net_buffer, context);
+		if (buffer->pool == &net->receive) {
+			take_message(net, buffer, entries[i].len);
+			post_receive(net, buffer);
+		} else {
+			finish_send(buffer);
+		}
+	}
+	return nr > 0 ? (unsigned int)nr : 0;
+}
+
+static void pay_answers(struct net *net)
+{
+	struct nm_net_peer *peer;
+
+	for (peer = net->peers.all; peer; peer = peer->next) {
+		if (!peer->answer_owed)
+			continue;
+		/* Who does not answer because of a lack of buffers does so next time. */
+		if (nm_net_say(net, peer, NM_NET_BYE_SEEN) == -EAGAIN)
+			continue;
+		peer->answer_owed = false;
+		net->nr_answers_owed--;
+	}
+}
+
+unsigned int nm_net_poll(struct net *net)
+{
+	struct nm_net_buffer *buffer;
+	unsigned int work;
+
+	work = take_completions(net);
+	while (nm_unlikely(net->receive.unused)) {
+		uint32_t before = net->receive.nr_unused;
+
+		buffer = nm_net_buffer_take(&net->receive);
+		post_receive(net, buffer);
+		if (net->receive.nr_unused == before)
+			break;
+	}
+	if (nm_unlikely(net->nr_answers_owed))
+		pay_answers(net);
+	if (nm_unlikely(net->nr_untold))
+		tell_losses(net);
+	return work;
+}
+
+static unsigned int net_progress(struct nm_transport *transport)
+{
+	struct net *net = net_of(transport);
+	unsigned int work;
+	uint64_t now;
+
+	if (net->quiet_polls >= QUIET_POLLS && !net->nr_untold) {
+		if (++net->skipped < SLOW_CALLS) {
+			/* The clock costs 20 ns; asked for every eighth call it is not seen. */
+			if (net->skipped & 7)
+				return 0;
+			now = nm_clock_ns();
+			if (now - net->polled_ns < SLOW_NS)
+				return 0;
+		}
+		net->skipped = 0;
+		net->polled_ns = nm_clock_ns();
+	}
+	work = nm_net_poll(net);
+	net->quiet_polls = work ? 0 : net->quiet_polls + 1;
+	return work;
+}
+
+static const struct nm_transport_ops net_ops = {
+	.name = "net",
+	.channel = NM_CHANNEL_NET,
+	.connect = net_connect,
+	.send = net_send,
+	.drained = net_drained,
+	.describe = net_describe,
+	.check_alive = net_check_alive,
+	.progress = net_progress,
+	.destroy = nm_net_destroy,
+};
+
+static void make_label(struct nm_peer_label *label)
+{
+	char host[65] = "?";
+
+	gethostname(host, sizeof(host) - 1);
+	snprintf(label->text, sizeof(label->text), "%s, pid %d", host, (int)getpid());
+}
+
+static int init_buffers(struct net *net)
+{
+	const size_t header = sizeof(struct nm_net_header);
+	int err;
+
+	err = nm_net_pool_init(&net->small, &net->inner, NR_SMALL, header + SMALL_PAYLOAD, 1);
+	if (!err)
+		err = nm_net_pool_init(&net->large, &net->inner, NR_LARGE, header + MAX_PAYLOAD,
+				       2);
+	if (!err)
+		err = nm_net_pool_init(&net->receive, &net->inner, NR_RECEIVE,
+				       header + MAX_PAYLOAD, 3);
+	return err;
+}
+
+void nm_net_free(struct net *net)
+{
+	/* The endpoint first: it still writes into posted buffers. Then registrations, then the rest. */
+	if (net->inner.ep)
+		fi_close(&net->inner.ep->fid);
+	net->inner.ep = NULL;
+	nm_net_pool_fini(&net->small);
+	nm_net_pool_fini(&net->large);
+	nm_net_pool_fini(&net->receive);
+	nm_net_inner_close(&net->inner);
+	nm_net_peers_fini(&net->peers);
+	free(net);
+}
+
+int nm_net_create(const struct nm_sink *sink, struct nm_address *address,
+		  struct nm_transport **ret_transport, struct nm_reason *ret_reason)
+{
+	const struct nm_params *params = nm_params();
+	struct net *net;
+	int err;
+
+	net = calloc(1, sizeof(*net));
+	if (!net || nm_net_peers_init(&net->peers)) {
+		free(net);
+		nm_reason_set(ret_reason, "out of memory");
+		return -ENOMEM;
+	}
+	err = nm_net_inner_open(params->net, NR_SMALL + NR_LARGE + NR_RECEIVE, &net->inner,
+				ret_reason);
+	if (err)
+		goto err_free;
+	err = init_buffers(net);
+	if (err) {
+		nm_reason_set(ret_reason, "no memory for network buffers: %s", strerror(-err));
+		goto err_free;
+	}
+	net->base.ops = &net_ops;
+	net->base.sink = *sink;
+	net->base.max_payload = MAX_PAYLOAD;
+	net->base.eager_max = (uint32_t)params->net_eager_max;
+	net->ping_ns = params->keepalive_ms * NM_NS_PER_MS / 2;
+	net->close_ns = params->close_ms * NM_NS_PER_MS;
+	memcpy(address->inner, net->inner.name, sizeof(address->inner));
+	address->inner_len = net->inner.name_len;
+	net->who = address->who;
+	net->address = *address;
+	make_label(&net->label);
+	nm_net_poll(net); /* posts the receive buffers */
+	nm_info("network channel: %s", net->inner.text);
+	*ret_transport = &net->base;
+	return 0;
+
+err_free:
+	nm_net_free(net);
+	return err;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inner endpoint of the network channel: which provider and interface, opened and named. */
+#ifndef NM_PROVIDER_NET_INNER_H
+#define NM_PROVIDER_NET_INNER_H
+
+#include "provider/provider.h"
+
+struct nm_net_inner {
+	struct fi_info *info;
+	struct fid_fabric *fabric;
+	struct fid_domain *domain;
+	struct fid_av *av;
+	struct fid_cq *cq; /* FI_CQ_FORMAT_MSG */
+	struct fid_ep *ep;
+	uint8_t name[NM_INNER_MAX]; /* its own address, followed by its wire protocol */
+	uint8_t name_len;
+	char text[96]; /* "tcp on eth0 (192.0.2.1)", for reasons and logs */
+};
+
+/*
+ * Open the first inner endpoint of the providers in LIST ("auto" or names, best first) that works.
+ * CQ_SIZE: operations that will be outstanding at most. Returns 0 or -errno with a reason.
+ */
+int nm_net_inner_open(const char *list, size_t cq_size, struct nm_net_inner *ret_inner,
+		      struct nm_reason *ret_reason);
+/* Half-open ones too. */
+void nm_net_inner_close(struct nm_net_inner *inner);
+/* Whether a peer's inner address is one that this endpoint can send to; *ret_reason when not. */
+bool nm_net_inner_fits(const struct nm_net_inner *inner, const struct nm_address *peer,
+		       struct nm_reason *ret_reason);
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inside of the network channel, shared by net.c and net_close.c only. */
+#ifndef NM_PROVIDER_NET_TRANSPORT_H
+#define NM_PROVIDER_NET_TRANSPORT_H
+
+#include "provider/net.h"
+#include "provider/net_buffer.h"
+#include "provider/net_inner.h"
+#include "provider/net_peer.h"
+#include "provider/net_wire.h"
+
+struct net {
+	struct nm_transport base;
+	struct nm_net_inner inner;
+	struct nm_net_peers peers;
+	struct nm_net_pool small, large; /* to send from */
+	struct nm_net_pool receive;	 /* unused: not posted */
+	/* when to poll */
+	uint32_t quiet_polls; /* polls without result in a row */
+	uint32_t skipped;     /* calls since the last poll */
+	uint64_t polled_ns;
+	/* rare work */
+	uint32_t nr_untold;	  /* losses the engine has not heard of */
+	uint32_t nr_answers_owed; /* BYEs to answer */
+	bool closing;		  /* nothing is told to the engine any more */
+	uint64_t nr_dropped;	  /* messages that could not be believed */
+	uint64_t ping_ns, close_ns;
+	struct nm_identity who;
+	struct nm_address address;
+	struct nm_peer_label label;
+};
+
+/* One poll of the inner endpoint with everything that follows. Returns the work done. */
+unsigned int nm_net_poll(struct net *net);
+/* Send a message without payload, after a greeting if there was none. 0, -EAGAIN, -EPIPE. */
+int nm_net_say(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind);
+/* The peer is lost; the engine is told at the next poll. No effect on one that is gone. */
+void nm_net_lose(struct net *net, struct nm_net_peer *peer, int err, const char *words);
+/* The destroy of the contract. */
+void nm_net_destroy(struct nm_transport *transport);
+/* Free everything at once; also what is half open. */
+void nm_net_free(struct net *net);
+
+#endif
