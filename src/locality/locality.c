@@ -1,20 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "locality/locality.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
-void nm_reason_set(struct nm_reason *reason, const char *fmt, ...)
-{
-	va_list args;
-
-	if (!reason)
-		return;
-	va_start(args, fmt);
-	vsnprintf(reason->text, sizeof(reason->text), fmt, args);
-	va_end(args);
-}
-
 const char *nm_relation_name(enum nm_relation relation)
 {
 	switch (relation) {

@@ -7,6 +7,7 @@
 #define NM_LOCALITY_LOCALITY_H
 
 #include "base/compiler.h"
+#include "base/reason.h"
 
 enum nm_relation {
 	NM_RELATION_UNKNOWN,
@@ -31,12 +32,10 @@ enum nm_integrity {
 	NM_INTEGRITY_CONVENTION, /* the device cannot enforce it */
 };
 
-/* Why a choice was made, in words a person can act on. Always NUL-terminated. */
-struct nm_reason {
-	char text[192];
+/* A diagnosis of the other side, as it stated it; never used to decide anything. */
+struct nm_peer_label {
+	char text[96]; /* "host name, pid 1234"; printable ASCII, NUL-terminated */
 };
-
-void nm_reason_set(struct nm_reason *reason, const char *fmt, ...) NM_PRINTF(2, 3);
 
 const char *nm_relation_name(enum nm_relation relation);    /* "self", "node", "host", "network" */
 const char *nm_channel_name(enum nm_channel channel);	    /* "none", "self", "shm", "net" */

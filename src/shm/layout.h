@@ -35,6 +35,14 @@
 #define NM_LAYOUT_MAGIC UINT64_C(0x31776c6174656d6e) /* "nmetalw1" little endian */
 #define NM_LAYOUT_VERSION 1
 
+/* What a neighbour's window may look like; anything else is refused at attach. */
+#define NM_MAX_LANES 4096
+#define NM_MIN_BOX_SLOTS 16
+#define NM_MAX_BOX_SLOTS 4096
+#define NM_MIN_CHUNK_SIZE 4096
+#define NM_MAX_CHUNK_SIZE 65536
+#define NM_MAX_POOL_SIZE (UINT64_C(1) << 30)
+
 enum nm_window_state {
 	NM_WINDOW_INIT = 0,
 	NM_WINDOW_RUN = 1,
@@ -85,15 +93,17 @@ _Static_assert(offsetof(struct nm_window_header, knock) == 192, "line 3");
  */
 struct nm_lane {
 	/* line 0: feedback of the owner as a receiver. Partner: writer's credit check. */
-	_Atomic uint64_t consumed;	 /* slots taken from the paired box, ever */
+	_Atomic uint64_t consumed;	 /* position of the reader in the paired box */
 	_Atomic uint64_t chunks_freed;	 /* pool chunks of the paired window given back, ever, in order */
 	_Atomic uint32_t last_sequence;	 /* last packet sequence taken: where a replay starts */
 	_Atomic uint32_t in_epoch;	 /* generation of this receive use of the lane */
 	uint8_t reserved0[40];
-	/* line 1: the owner as a sender; read at handshake only */
-	_Atomic uint64_t proof; /* echo of the peer's challenge: shows that I see its window */
+	/* line 1: echoes of the peers' challenges, read at the handshake only: they show that what
+	 * I write is what the peer sees. A lane may be in use both ways, with different peers. */
+	_Atomic uint64_t writer_proof; /* owner is the sender of this lane's box */
+	_Atomic uint64_t reader_proof; /* owner is the receiver whose credits are in line 0 */
 	_Atomic uint32_t out_epoch;
-	uint8_t reserved1[52];
+	uint8_t reserved1[44];
 };
 _Static_assert(sizeof(struct nm_lane) == 2 * NM_CACHE_LINE, "two lines, no false sharing");
 
@@ -104,8 +114,11 @@ _Static_assert(sizeof(struct nm_lane) == 2 * NM_CACHE_LINE, "two lines, no false
  * control word: sequence 32 | kind 2 | op 6 | flags 8 | len 16   (bits 0..63, low first)
  *   sequence  position of the slot in the stream + 1, modulo 2^32: a slot is valid for a reader
  *             at position p only when it holds p + 1; what an earlier lap left never matches
- *   kind      HEAD_INLINE payload in this and the following slots; HEAD_CHUNK payload in pool
- *             chunks; BODY continuation (never looked at as a head)
+ *   kind      HEAD_INLINE payload in this and the following slots; HEAD_CHUNK payload in one
+ *             pool chunk; BODY continuation (never taken for a head)
+ * A stream starts at the position that the writer tells in the handshake: a lap past the end of the
+ * lane's last stream, so what an earlier use left behind does not match either, and a reader of
+ * that earlier stream never takes a slot of the new one.
  * A packet takes 1 + ceil(max(0, len - NM_SLOT_INLINE) / NM_SLOT_BODY) slots when inline; slots wrap
  * at the end of the box. The control word of the HEAD is stored last, with release.
  */
@@ -127,9 +140,10 @@ struct nm_slot {
 			union {
 				uint8_t payload[NM_SLOT_INLINE];
 				struct {
-					uint32_t first_chunk; /* index in the sender's pool */
-					uint32_t reserved;
-					uint8_t reserved1[32];
+					uint32_t index;	 /* in the sender's pool */
+					uint32_t offset; /* of the payload in that chunk */
+					uint32_t len;	 /* the control word's is 0 */
+					uint8_t reserved[28];
 				} chunk;
 			};
 		} head;

@@ -24,25 +24,12 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include "base/packet.h"
 #include "locality/address.h"
 #include "locality/locality.h"
 
-/* What an engine says to its peer. `op` and `flags` belong to the engine (engine/protocol.h). */
-struct nm_packet {
-	uint8_t op;
-	uint8_t flags;
-	uint32_t len; /* payload bytes, <= max_payload of the transport that carries it */
-	uint64_t tag;
-	uint64_t data;
-};
-
 /* Opaque to transports: the engine's peer, handed back with every packet from it. */
 struct nm_peer;
-
-/* A diagnosis of the other side, as it stated it; never used to decide anything. */
-struct nm_peer_label {
-	char text[96]; /* "host name, pid 1234"; printable ASCII, NUL-terminated */
-};
 
 /*
  * What a transport tells the engine. Called only from within progress() (or send()/connect() of the
@@ -111,8 +98,9 @@ struct nm_transport_ops {
 	int (*send)(struct nm_link *link, const struct nm_packet *pkt, const struct iovec *iov,
 		    unsigned int nr_iov);
 	/*
-	 * True when everything sent on this link has been taken over by the peer (shm: consumed)
-	 * or by a network that will deliver it. Used to close in order. O(1).
+	 * True when everything sent on this link has been taken over by the peer or by something
+	 * that will deliver it after we are gone: a network, or a window (what was published in
+	 * a box outlives its owner as long as the reader maps it). Used to close in order. O(1).
 	 */
 	bool (*drained)(struct nm_link *link);
 	/* For logs, stats and nearmetal-info. */
@@ -148,7 +136,8 @@ struct nm_transport {
  * Transports without a foreign header are created here; the network transport is created by the
  * provider (provider/net.h). All return 0 or -errno, with a reason for a person.
  *  self: loops packets back; nothing to configure.
- *  shm:  owns the endpoint's window and meeting place; `who` is the endpoint's identity.
+ *  shm:  owns the endpoint's window and meeting place; `who` is the endpoint's identity. Where the
+ *        segment directory or the window cannot be had it says so in the log, once per process.
  */
 int nm_self_create(const struct nm_sink *sink, const struct nm_identity *who,
 		   struct nm_transport **ret_transport);

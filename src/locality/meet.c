@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "locality/meet.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "locality/meet_private.h"
+
+/* Age from which a socket that refuses connections is taken for a dead process's. */
+#define REAP_AGE_S 2
+#define THREAD_STACK (256 * 1024)
+
+/* All meeting places of this process: a forked child must not hold their sockets, or nobody would
+ * notice the death of the parent. */
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct nm_meet *all_meets;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void before_fork(void)
+{
+	struct nm_meet *meet;
+
+	pthread_mutex_lock(&all_lock);
+	for (meet = all_meets; meet; meet = meet->next)
+		pthread_mutex_lock(&meet->lock);
+}
+
+static void after_fork_parent(void)
+{
+	struct nm_meet *meet;
+
+	for (meet = all_meets; meet; meet = meet->next)
+		pthread_mutex_unlock(&meet->lock);
+	pthread_mutex_unlock(&all_lock);
+}
+
+static void close_fd(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
+
+static void close_own_fds(struct nm_meet *meet)
+{
+	close_fd(&meet->listener);
+	close_fd(&meet->epoll);
+	close_fd(&meet->waker);
+	close_fd(&meet->spare);
+	nm_segment_dir_close(&meet->dir);
+}
+
+static void after_fork_child(void)
+{
+	struct nm_meeting *meeting;
+	struct nm_meet *meet;
+
+	for (meet = all_meets; meet; meet = meet->next) {
+		for (meeting = meet->meetings; meeting; meeting = meeting->next)
+			close_fd(&meeting->fd);
+		close_own_fds(meet);
+		pthread_mutex_unlock(&meet->lock);
+	}
+	all_meets = NULL;
+	pthread_mutex_unlock(&all_lock);
+}
+
+static void register_fork_handlers(void)
+{
+	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+static void join_all(struct nm_meet *meet)
+{
+	pthread_once(&fork_once, register_fork_handlers);
+	pthread_mutex_lock(&all_lock);
+	meet->next = all_meets;
+	all_meets = meet;
+	pthread_mutex_unlock(&all_lock);
+}
+
+static void leave_all(struct nm_meet *meet)
+{
+	struct nm_meet **place;
+
+	pthread_mutex_lock(&all_lock);
+	for (place = &all_meets; *place; place = &(*place)->next)
+		if (*place == meet) {
+			*place = meet->next;
+			break;
+		}
+	pthread_mutex_unlock(&all_lock);
+}
+
+/* Words about me, for the other side's logs. */
+static void describe_self(struct nm_meet *meet)
+{
+	char host[64] = "?";
+	struct stat st;
+
+	gethostname(host, sizeof(host) - 1);
+	snprintf(meet->label.text, sizeof(meet->label.text), "%s, pid %d", host, (int)getpid());
+	if (stat("/proc/self/ns/pid", &st) == 0) {
+		meet->pid_ns_device = st.st_dev;
+		meet->pid_ns_inode = st.st_ino;
+	}
+}
+
+static int init_lanes(struct nm_lane_list *list, uint32_t nr_lanes)
+{
+	uint32_t i;
+
+	list->free = calloc(nr_lanes, sizeof(*list->free));
+	if (!list->free)
+		return -ENOMEM;
+	for (i = 0; i < nr_lanes; i++)
+		list->free[i] = i;
+	list->nr_free = nr_lanes;
+	return 0;
+}
+
+static int init_tables(struct nm_meet *meet)
+{
+	uint32_t nr_lanes = meet->config.window->geometry.nr_lanes;
+
+	meet->stream_starts = calloc(nr_lanes, sizeof(*meet->stream_starts));
+	if (!meet->stream_starts)
+		return -ENOMEM;
+	return init_lanes(&meet->writer_lanes, nr_lanes) ||
+			       init_lanes(&meet->reader_lanes, nr_lanes) ?
+		       -ENOMEM :
+		       0;
+}
+
+static int open_descriptors(struct nm_meet *meet)
+{
+	struct epoll_event event = { .events = EPOLLIN };
+
+	meet->epoll = epoll_create1(EPOLL_CLOEXEC);
+	meet->waker = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	meet->spare = fcntl(meet->waker, F_DUPFD_CLOEXEC, 0);
+	if (meet->epoll < 0 || meet->waker < 0 || meet->spare < 0)
+		return -errno;
+	event.data.ptr = &meet->waker;
+	if (epoll_ctl(meet->epoll, EPOLL_CTL_ADD, meet->waker, &event) < 0)
+		return -errno;
+	return 0;
+}
+
+static int start_listening(struct nm_meet *meet, struct nm_reason *ret_reason)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.ptr = &meet->listener };
+	struct stat st;
+
+	nm_segment_dir_reap(&meet->dir, REAP_AGE_S);
+	nm_socket_name(meet->config.who.id, meet->name);
+	meet->listener = nm_segment_dir_listen(&meet->dir, meet->name, ret_reason);
+	if (meet->listener < 0)
+		return meet->listener;
+	if (fstatat(meet->dir.fd, meet->name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
+		meet->socket_device = st.st_dev;
+		meet->socket_inode = st.st_ino;
+	}
+	if (epoll_ctl(meet->epoll, EPOLL_CTL_ADD, meet->listener, &event) < 0) {
+		nm_reason_set(ret_reason, "cannot watch my meeting socket: %s", strerror(errno));
+		return -errno;
+	}
+	return 0;
+}
+
+/* Another endpoint may have replaced the name since: then it is not mine to remove. */
+static void stop_listening(struct nm_meet *meet)
+{
+	struct stat st;
+
+	if (meet->listener >= 0 && meet->dir.fd >= 0 &&
+	    fstatat(meet->dir.fd, meet->name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	    st.st_dev == meet->socket_device && st.st_ino == meet->socket_inode)
+		unlinkat(meet->dir.fd, meet->name, 0);
+}
+
+static int start_thread(struct nm_meet *meet, struct nm_reason *ret_reason)
+{
+	sigset_t all, before;
+	pthread_attr_t attr;
+	int err;
+
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, THREAD_STACK);
+	sigfillset(&all);
+	/* The thread inherits the mask: the program's signals are not for it. */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	err = pthread_create(&meet->thread, &attr, nm_meet_serve, meet);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attr);
+	if (err) {
+		nm_reason_set(ret_reason, "cannot start the service thread: %s", strerror(err));
+		return -err;
+	}
+	pthread_setname_np(meet->thread, "nm-meet");
+	return 0;
+}
+
+static void free_meet(struct nm_meet *meet)
+{
+	struct nm_meeting *meeting, *next_meeting;
+	struct nm_neighbour *neighbour, *next_neighbour;
+
+	for (meeting = meet->meetings; meeting; meeting = next_meeting) {
+		next_meeting = meeting->next;
+		close_fd(&meeting->fd);
+		free(meeting);
+	}
+	for (neighbour = meet->neighbours; neighbour; neighbour = next_neighbour) {
+		next_neighbour = neighbour->next;
+		nm_window_detach(&neighbour->window);
+		free(neighbour);
+	}
+	close_own_fds(meet);
+	free(meet->writer_lanes.free);
+	free(meet->reader_lanes.free);
+	free(meet->stream_starts);
+	pthread_mutex_destroy(&meet->lock);
+	free(meet);
+}
+
+int nm_meet_create(const struct nm_meet_config *config, struct nm_meet **ret_meet,
+		   struct nm_reason *ret_reason)
+{
+	struct nm_meet *meet = calloc(1, sizeof(*meet));
+	int err;
+
+	if (!meet) {
+		nm_reason_set(ret_reason, "out of memory");
+		return -ENOMEM;
+	}
+	meet->config = *config;
+	meet->config.dir = NULL; /* only borrowed */
+	meet->dir.fd = meet->listener = meet->epoll = meet->waker = meet->spare = -1;
+	meet->creator = getpid();
+	pthread_mutex_init(&meet->lock, NULL);
+	describe_self(meet);
+	err = init_tables(meet);
+	if (!err)
+		err = open_descriptors(meet);
+	if (err) {
+		nm_reason_set(ret_reason, "cannot set up a meeting place: %s", strerror(-err));
+		goto err_free;
+	}
+	err = nm_segment_dir_open(config->dir, &meet->dir, ret_reason);
+	if (err)
+		goto err_free;
+	nm_window_set_state(config->window, NM_WINDOW_RUN);
+	err = start_listening(meet, ret_reason);
+	if (err)
+		goto err_unlink;
+	join_all(meet);
+	err = start_thread(meet, ret_reason);
+	if (err)
+		goto err_leave;
+	*ret_meet = meet;
+	return 0;
+
+err_leave:
+	leave_all(meet);
+err_unlink:
+	stop_listening(meet);
+err_free:
+	free_meet(meet);
+	return err;
+}
+
+void nm_meet_destroy(struct nm_meet *meet)
+{
+	struct nm_meeting *meeting;
+	uint64_t one = 1;
+
+	if (!meet)
+		return;
+	if (meet->creator != getpid()) {
+		free_meet(meet);
+		return;
+	}
+	stop_listening(meet);
+	/* Before any hangup, so that nobody takes the hangup for a death. */
+	nm_window_set_state(meet->config.window, NM_WINDOW_GONE);
+	pthread_mutex_lock(&meet->lock);
+	meet->stopping = true;
+	pthread_mutex_unlock(&meet->lock);
+	while (write(meet->waker, &one, sizeof(one)) < 0 && errno == EINTR)
+		;
+	pthread_join(meet->thread, NULL);
+	leave_all(meet);
+	for (meeting = meet->meetings; meeting; meeting = meeting->next)
+		if (meeting->fd >= 0)
+			nm_message_send_bye(meeting->fd, 0, "closed in order");
+	free_meet(meet);
+}
+
+void nm_meet_push_event(struct nm_meet *meet, struct nm_meet_event *event)
+{
+	struct nm_meet_event *first = atomic_load_explicit(&meet->events, memory_order_relaxed);
+
+	/* Partner: nm_meet_take_events(). What the event speaks of is visible to who takes it. */
+	do {
+		event->next = first;
+	} while (!atomic_compare_exchange_weak_explicit(&meet->events, &first, event,
+							memory_order_release,
+							memory_order_relaxed));
+}
+
+const nm_meet_word *nm_meet_event_word(const struct nm_meet *meet)
+{
+	return &meet->events;
+}
+
+static struct nm_meet_event *take_oldest_first(struct nm_meet *meet)
+{
+	struct nm_meet_event *newest, *oldest = NULL, *next;
+
+	/* Partner: nm_meet_push_event(). */
+	newest = atomic_exchange_explicit(&meet->events, NULL, memory_order_acquire);
+	for (; newest; newest = next) {
+		next = newest->next;
+		newest->next = oldest;
+		oldest = newest;
+	}
+	return oldest;
+}
+
+struct nm_encounter *nm_meet_next_event(struct nm_meet *meet, enum nm_meet_event_kind *ret_kind)
+{
+	struct nm_meet_event *event;
+
+	if (!meet->taken)
+		meet->taken = take_oldest_first(meet);
+	event = meet->taken;
+	if (!event)
+		return NULL;
+	meet->taken = event->next;
+	*ret_kind = event->kind;
+	return event->encounter;
+}
+
+static void forget_events(struct nm_meet_event **list, const struct nm_encounter *encounter)
+{
+	while (*list)
+		if ((*list)->encounter == encounter)
+			*list = (*list)->next;
+		else
+			list = &(*list)->next;
+}
+
+void nm_meet_leave(struct nm_meet *meet, struct nm_encounter *encounter, int err,
+		   const struct nm_reason *why)
+{
+	struct nm_meeting *meeting = nm_container_of(encounter, struct nm_meeting, encounter);
+	struct nm_meet_event *events, *next;
+
+	pthread_mutex_lock(&meet->lock);
+	if (why && meeting->fd >= 0)
+		nm_message_send_bye(meeting->fd, err, why->text);
+	nm_meeting_close(meet, meeting);
+	/* Under the lock nothing is pushed meanwhile, so the order stays. */
+	events = take_oldest_first(meet);
+	forget_events(&events, encounter);
+	forget_events(&meet->taken, encounter);
+	for (; events; events = next) {
+		next = events->next;
+		nm_meet_push_event(meet, events);
+	}
+	pthread_mutex_unlock(&meet->lock);
+}
+
+void nm_meet_stream_ended(struct nm_meet *meet, uint32_t own_lane, uint64_t position)
+{
+	uint64_t slots = meet->config.window->geometry.box_slots;
+
+	/* A lap further: a reader of the old stream must not take a slot of the next one. */
+	pthread_mutex_lock(&meet->lock);
+	meet->stream_starts[own_lane] = (uint32_t)(position + slots);
+	pthread_mutex_unlock(&meet->lock);
+}
+
+const char *nm_meet_path(const struct nm_meet *meet)
+{
+	return meet->dir.path;
+}

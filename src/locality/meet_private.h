@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What meet.c (tables), serve.c (service thread) and visit.c (the visitor's side) share. */
+#ifndef NM_LOCALITY_MEET_PRIVATE_H
+#define NM_LOCALITY_MEET_PRIVATE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "locality/meet.h"
+#include "locality/message.h"
+#include "locality/segment_dir.h"
+
+/* A window mapped once, however many meetings use it. */
+struct nm_neighbour {
+	struct nm_neighbour *next;
+	struct nm_identity who;
+	struct nm_foreign_window window;
+	unsigned int nr_users;
+};
+
+/*
+ *  owner's side    AWAIT_HELLO -> AWAIT_MET -> AWAIT_GO -> UP -> LOST
+ *  visitor's side  VISITING ------------------------------> UP -> LOST
+ * Any state -> LEFT: waits for the service thread to free it.
+ */
+enum nm_meeting_state {
+	NM_MEETING_AWAIT_HELLO,
+	NM_MEETING_AWAIT_MET,
+	NM_MEETING_AWAIT_GO,
+	NM_MEETING_VISITING,
+	NM_MEETING_UP,
+	NM_MEETING_LOST,
+	NM_MEETING_LEFT,
+};
+
+/* A connection and what became of it. */
+struct nm_meeting {
+	struct nm_encounter encounter;
+	struct nm_meeting *next;
+	enum nm_meeting_state state;
+	int fd;
+	bool has_lane;
+	struct nm_neighbour *neighbour;
+	uint64_t challenge; /* mine; the other side shows it */
+	uint64_t deadline_ns;
+	struct nm_farewell bye; /* kind 0: none came */
+	struct nm_meet_event source_event, lost_event;
+};
+
+/* Lanes that are free, oldest first, so that one rests as long as possible between two uses. */
+struct nm_lane_list {
+	uint32_t *free; /* ring of nr_lanes */
+	uint32_t head, nr_free;
+};
+
+struct nm_meet {
+	struct nm_meet *next; /* of all in this process, for fork() */
+	struct nm_meet_config config;
+	struct nm_segment_dir dir;
+	char name[NM_SOCKET_NAME_LEN];
+	dev_t socket_device; /* which file I listen on: unlinked only while it still is mine */
+	ino_t socket_inode;
+	pid_t creator;
+	int listener, epoll, waker, spare;
+	pthread_t thread;
+	uint64_t pid_ns_device, pid_ns_inode;
+	struct nm_peer_label label;
+
+	pthread_mutex_t lock; /* everything below, and every meeting's state and fd */
+	bool stopping;
+	bool listener_paused;
+	struct nm_meeting *meetings;
+	unsigned int nr_meetings;
+	struct nm_neighbour *neighbours;
+	struct nm_lane_list writer_lanes, reader_lanes;
+	uint64_t *stream_starts; /* per lane, for the next writer */
+
+	nm_meet_word events;	     /* newest first; pushed under the lock, taken without */
+	struct nm_meet_event *taken; /* oldest first; the endpoint thread's own */
+};
+
+/* All of these: under meet->lock. */
+
+/* A meeting in STATE on socket FD (owned by it from now on), in the list; NULL: out of memory. */
+struct nm_meeting *nm_meeting_create(struct nm_meet *meet, int fd, enum nm_meeting_state state);
+/* Close, give back lane and mapping; the service thread frees the memory. */
+void nm_meeting_close(struct nm_meet *meet, struct nm_meeting *meeting);
+/* UP -> LOST: work out why from farewell and window state, and tell the endpoint. */
+void nm_meeting_lost(struct nm_meet *meet, struct nm_meeting *meeting);
+/* Fill in a greeting of ours. */
+void nm_meeting_greet(struct nm_meet *meet, struct nm_meeting *meeting,
+		      enum nm_message_kind kind, struct nm_greeting *ret_greeting);
+/*
+ * Take GREETING's window: map it or find it mapped, check that it is the sender's own. Fills who,
+ * label, relation, window and peer_lane of the encounter. 0 or -errno with a reason.
+ */
+int nm_meeting_take_window(struct nm_meet *meet, struct nm_meeting *meeting,
+			   const struct nm_greeting *greeting, int window_fd,
+			   struct nm_reason *ret_reason);
+/* Take a free lane for the meeting's role. 0 or -ENOSPC, -ENOMEM with a reason. */
+int nm_meeting_take_lane(struct nm_meet *meet, struct nm_meeting *meeting,
+			 struct nm_reason *ret_reason);
+/* The lane of mine in which I answer challenges. */
+struct nm_lane *nm_meeting_own_lane(struct nm_meet *meet, struct nm_meeting *meeting);
+/* Is my challenge in the lane of its window that it named? */
+bool nm_meeting_proven(const struct nm_meeting *meeting);
+void nm_meet_push_event(struct nm_meet *meet, struct nm_meet_event *event);
+/* Does the kernel say that the other side is the same user? 0 or -EPERM with a reason. */
+int nm_meeting_check_user(int fd, struct nm_reason *ret_reason);
+/* Watch the meeting's socket for hangups and messages. 0 or -errno. */
+int nm_meeting_watch(struct nm_meet *meet, struct nm_meeting *meeting);
+
+/* serve.c */
+void *nm_meet_serve(void *meet);
+
+#endif

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The service thread of a meeting place: answers visitors, beats the lease, notices hangups. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "locality/meet_private.h"
+#include "shm/box.h"
+
+#define EVENTS_PER_WAIT 32
+/* Visitors that have not said hello yet, beyond the lanes there are. */
+#define MAX_STRANGERS 64
+
+/* Turn a visitor away, in words that it gets to read. */
+static NM_COLD void refuse(struct nm_meet *meet, struct nm_meeting *meeting, int err,
+			   const struct nm_reason *why)
+{
+	nm_info("turned a visitor away: %s", why->text);
+	nm_message_send_bye(meeting->fd, err, why->text);
+	nm_meeting_close(meet, meeting);
+}
+
+/* The visitor must know me by my whole address, not by the name of a socket alone. */
+static int check_address(const struct nm_meet *meet, const struct nm_greeting *hello,
+			 struct nm_reason *ret_reason)
+{
+	if (memcmp(hello->owner_token, meet->config.who.token, sizeof(hello->owner_token))) {
+		nm_reason_set(ret_reason, "it asked for somebody else (its token is not mine)");
+		return -EBADMSG;
+	}
+	if (nm_identity_equal(&hello->who, &meet->config.who)) {
+		nm_reason_set(ret_reason, "it says that it is me");
+		return -EBADMSG;
+	}
+	return 0;
+}
+
+static int check_first_visit(const struct nm_meet *meet, const struct nm_identity *who,
+			     struct nm_reason *ret_reason)
+{
+	const struct nm_meeting *other;
+
+	for (other = meet->meetings; other; other = other->next)
+		if (other->neighbour && other->encounter.role == NM_ROLE_READER &&
+		    nm_identity_equal(&other->encounter.who, who)) {
+			nm_reason_set(ret_reason, "it has met me already");
+			return -EEXIST;
+		}
+	return 0;
+}
+
+static int answer_hello(struct nm_meet *meet, struct nm_meeting *meeting,
+			const struct nm_greeting *hello, int window_fd,
+			struct nm_reason *ret_reason)
+{
+	struct nm_greeting welcome;
+	int err;
+
+	err = nm_meeting_check_user(meeting->fd, ret_reason);
+	if (!err)
+		err = check_address(meet, hello, ret_reason);
+	if (!err)
+		err = check_first_visit(meet, &hello->who, ret_reason);
+	if (!err)
+		err = nm_meeting_take_window(meet, meeting, hello, window_fd, ret_reason);
+	if (!err)
+		err = nm_meeting_take_lane(meet, meeting, ret_reason);
+	if (err)
+		return err;
+	meeting->encounter.start = hello->start;
+	nm_box_reset_feedback(nm_meeting_own_lane(meet, meeting), hello->start);
+	/* Partner: nm_meeting_proven() of the visitor. */
+	atomic_store_explicit(&nm_meeting_own_lane(meet, meeting)->reader_proof, hello->challenge,
+			      memory_order_release);
+	nm_meeting_greet(meet, meeting, NM_MESSAGE_WELCOME, &welcome);
+	err = nm_message_send(meeting->fd, &welcome, sizeof(welcome), meet->config.window->fd);
+	if (err)
+		nm_reason_set(ret_reason, "cannot answer its hello: %s", strerror(-err));
+	meeting->state = NM_MEETING_AWAIT_MET;
+	return err;
+}
+
+static int handle_hello(struct nm_meet *meet, struct nm_meeting *meeting, const uint8_t *bytes,
+			size_t len, int window_fd, struct nm_reason *ret_reason)
+{
+	struct nm_greeting hello;
+	int err = nm_greeting_parse(bytes, len, NM_MESSAGE_HELLO, &hello, ret_reason);
+
+	return err ? err : answer_hello(meet, meeting, &hello, window_fd, ret_reason);
+}
+
+static int handle_met(struct nm_meeting *meeting, struct nm_reason *ret_reason)
+{
+	int err;
+
+	if (!nm_meeting_proven(meeting)) {
+		nm_reason_set(ret_reason,
+			      "what it wrote does not show in the window it handed over: only one side maps it");
+		return -EBADMSG;
+	}
+	err = nm_message_send_kind(meeting->fd, NM_MESSAGE_ACK);
+	if (err)
+		nm_reason_set(ret_reason, "cannot acknowledge: %s", strerror(-err));
+	meeting->state = NM_MEETING_AWAIT_GO;
+	return err;
+}
+
+static int handle_message(struct nm_meet *meet, struct nm_meeting *meeting, const uint8_t *bytes,
+			  size_t len, int window_fd, struct nm_reason *ret_reason)
+{
+	int kind;
+
+	if (meeting->state == NM_MEETING_AWAIT_HELLO)
+		return handle_hello(meet, meeting, bytes, len, window_fd, ret_reason);
+	kind = nm_message_parse(bytes, len, ret_reason);
+	if (kind < 0)
+		return kind;
+	if (kind == NM_MESSAGE_BYE) {
+		nm_farewell_copy(bytes, &meeting->bye);
+		return 0; /* the hangup follows */
+	}
+	if (meeting->state == NM_MEETING_AWAIT_MET && kind == NM_MESSAGE_MET)
+		return handle_met(meeting, ret_reason);
+	if (meeting->state == NM_MEETING_AWAIT_GO && kind == NM_MESSAGE_GO) {
+		meeting->state = NM_MEETING_UP;
+		nm_meet_push_event(meet, &meeting->source_event);
+		return 0;
+	}
+	nm_reason_set(ret_reason, "it sent message %d out of turn", kind);
+	return -EBADMSG;
+}
+
+/* The other side is gone: only whoever had met hears of it. */
+static void handle_hangup(struct nm_meet *meet, struct nm_meeting *meeting)
+{
+	if (meeting->state == NM_MEETING_UP)
+		nm_meeting_lost(meet, meeting);
+	else
+		nm_meeting_close(meet, meeting);
+}
+
+static void handle_input(struct nm_meet *meet, struct nm_meeting *meeting)
+{
+	uint8_t bytes[NM_MESSAGE_MAX];
+	struct nm_reason why = { "" };
+	int len, err, window_fd;
+
+	while (meeting->fd >= 0) {
+		len = nm_message_receive(meeting->fd, bytes, &window_fd);
+		if (len == -EAGAIN)
+			return;
+		if (len == 0) {
+			handle_hangup(meet, meeting);
+			return;
+		}
+		if (len < 0) {
+			nm_reason_set(&why, "cannot receive its message: %s", strerror(-len));
+			err = len;
+		} else {
+			err = handle_message(meet, meeting, bytes, (size_t)len, window_fd, &why);
+			if (window_fd >= 0)
+				close(window_fd);
+		}
+		if (!err)
+			continue;
+		if (meeting->state == NM_MEETING_UP) {
+			/* Nothing but a farewell is due on a standing connection. */
+			nm_message_init(&meeting->bye.header, NM_MESSAGE_BYE);
+			meeting->bye.err = err;
+			memcpy(meeting->bye.words, why.text, sizeof(meeting->bye.words) - 1);
+			nm_meeting_lost(meet, meeting);
+		} else {
+			refuse(meet, meeting, err, &why);
+		}
+	}
+}
+
+/*
+ * No descriptor is left for a visitor. The spare one is given up for a moment, so that the visitor
+ * reads why instead of waiting in vain.
+ */
+static NM_COLD bool turn_away_without_descriptor(struct nm_meet *meet)
+{
+	int fd;
+
+	close(meet->spare);
+	fd = accept4(meet->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	if (fd >= 0) {
+		nm_message_send_bye(fd, -EMFILE,
+				    "it has no file descriptor left: raise its limit (ulimit -n)");
+		close(fd);
+	}
+	meet->spare = fcntl(meet->waker, F_DUPFD_CLOEXEC, 0);
+	return fd >= 0;
+}
+
+static void admit(struct nm_meet *meet, int fd)
+{
+	uint32_t limit = 2 * meet->config.window->geometry.nr_lanes + MAX_STRANGERS;
+	struct nm_meeting *meeting = NULL;
+
+	if (meet->nr_meetings < limit)
+		meeting = nm_meeting_create(meet, fd, NM_MEETING_AWAIT_HELLO);
+	if (!meeting) {
+		nm_message_send_bye(fd, -ENOSPC, "it has too many visitors");
+		close(fd);
+		return;
+	}
+	if (nm_meeting_watch(meet, meeting))
+		nm_meeting_close(meet, meeting);
+}
+
+static void accept_visitors(struct nm_meet *meet)
+{
+	int fd;
+
+	for (;;) {
+		fd = accept4(meet->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		if (fd >= 0) {
+			admit(meet, fd);
+			continue;
+		}
+		if ((errno == EMFILE || errno == ENFILE) && meet->spare >= 0 &&
+		    turn_away_without_descriptor(meet))
+			continue;
+		if (errno != EINTR && errno != ECONNABORTED)
+			break;
+	}
+	if (errno != EAGAIN && errno != EWOULDBLOCK) {
+		/* Waiting again would return at once and burn a core: pause for one lease. */
+		epoll_ctl(meet->epoll, EPOLL_CTL_DEL, meet->listener, NULL);
+		meet->listener_paused = true;
+	}
+}
+
+static void resume_listening(struct nm_meet *meet)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.ptr = &meet->listener };
+
+	if (meet->spare < 0)
+		meet->spare = fcntl(meet->waker, F_DUPFD_CLOEXEC, 0);
+	if (meet->listener_paused &&
+	    epoll_ctl(meet->epoll, EPOLL_CTL_ADD, meet->listener, &event) == 0)
+		meet->listener_paused = false;
+}
+
+static void drop_overdue(struct nm_meet *meet)
+{
+	struct nm_reason why = { "no word from it within NEARMETAL_CONNECT_MS" };
+	uint64_t now = nm_clock_ns();
+	struct nm_meeting *meeting;
+
+	for (meeting = meet->meetings; meeting; meeting = meeting->next)
+		if (meeting->state <= NM_MEETING_AWAIT_GO && meeting->deadline_ns < now)
+			refuse(meet, meeting, -ETIMEDOUT, &why);
+}
+
+/* No event that was returned before refers to them any more. */
+static void free_left(struct nm_meet *meet)
+{
+	struct nm_meeting **place = &meet->meetings, *meeting;
+
+	while ((meeting = *place))
+		if (meeting->state == NM_MEETING_LEFT) {
+			*place = meeting->next;
+			meet->nr_meetings--;
+			free(meeting);
+		} else {
+			place = &meeting->next;
+		}
+}
+
+static void handle_event(struct nm_meet *meet, const struct epoll_event *event)
+{
+	if (event->data.ptr == &meet->waker)
+		return;
+	if (event->data.ptr == &meet->listener)
+		accept_visitors(meet);
+	else
+		handle_input(meet, event->data.ptr);
+}
+
+void *nm_meet_serve(void *arg)
+{
+	struct epoll_event events[EVENTS_PER_WAIT];
+	struct nm_meet *meet = arg;
+	uint64_t next_beat = 0, now;
+	int i, nr;
+
+	for (;;) {
+		now = nm_clock_ns();
+		pthread_mutex_lock(&meet->lock);
+		free_left(meet);
+		if (meet->stopping)
+			break;
+		if (now >= next_beat) {
+			nm_window_beat(meet->config.window);
+			resume_listening(meet);
+			drop_overdue(meet);
+			next_beat = now + meet->config.lease_ms * NM_NS_PER_MS;
+		}
+		pthread_mutex_unlock(&meet->lock);
+		nr = epoll_wait(meet->epoll, events, EVENTS_PER_WAIT,
+				(int)((next_beat - now) / NM_NS_PER_MS) + 1);
+		pthread_mutex_lock(&meet->lock);
+		for (i = 0; i < nr; i++)
+			handle_event(meet, &events[i]);
+		pthread_mutex_unlock(&meet->lock);
+	}
+	pthread_mutex_unlock(&meet->lock);
+	return NULL;
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "shm/pool.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/arith.h"
+#include "base/compiler.h"
+
+int nm_pool_init(struct nm_pool *pool, uint8_t *base, uint32_t chunk_size, uint32_t nr_chunks)
+{
+	uint32_t i;
+
+	*pool = (struct nm_pool){
+		.base = base,
+		.chunk_size = chunk_size,
+		.nr_chunks = nr_chunks,
+		.nr_free = nr_chunks,
+		.tail = nr_chunks - 1,
+		.next = calloc(nr_chunks, sizeof(*pool->next)),
+		.offset = calloc(nr_chunks, sizeof(*pool->offset)),
+	};
+	if (!pool->next || !pool->offset) {
+		nm_pool_fini(pool);
+		return -ENOMEM;
+	}
+	for (i = 0; i + 1 < nr_chunks; i++)
+		pool->next[i] = i + 1;
+	return 0;
+}
+
+void nm_pool_fini(struct nm_pool *pool)
+{
+	free(pool->next);
+	free(pool->offset);
+	pool->next = NULL;
+	pool->offset = NULL;
+}
+
+int nm_pool_take(struct nm_pool *pool, struct nm_pool_user *user, uint32_t len,
+		 uint32_t *ret_index, uint32_t *ret_offset)
+{
+	uint32_t index, offset;
+
+	if (!pool->nr_free || user->nr_held / NM_POOL_SHARE > pool->nr_free - 1)
+		return -EAGAIN;
+	index = pool->head;
+	pool->head = pool->next[index];
+	pool->nr_free--;
+	if (user->nr_held++)
+		pool->next[user->tail] = index;
+	else
+		user->head = index;
+	user->tail = index;
+
+	offset = pool->offset[index];
+	if (offset + len > pool->chunk_size)
+		offset = 0;
+	pool->offset[index] = offset + (uint32_t)nm_align_up(len, NM_CACHE_LINE);
+	*ret_index = index;
+	*ret_offset = offset;
+	return 0;
+}
+
+static void give_back(struct nm_pool *pool, struct nm_pool_user *user, uint32_t nr)
+{
+	uint32_t index;
+
+	for (; nr; nr--) {
+		index = user->head;
+		user->head = pool->next[index];
+		user->nr_held--;
+		if (pool->nr_free++)
+			pool->next[pool->tail] = index;
+		else
+			pool->head = index;
+		pool->tail = index;
+	}
+}
+
+int nm_pool_reclaim(struct nm_pool *pool, struct nm_pool_user *user, uint64_t nr_freed)
+{
+	/* Backwards is a huge number in modular arithmetic, so one comparison covers both lies. */
+	uint64_t nr = nr_freed - user->nr_freed;
+
+	if (nm_unlikely(nr > user->nr_held))
+		return -EBADMSG;
+	user->nr_freed = nr_freed;
+	give_back(pool, user, (uint32_t)nr);
+	return 0;
+}
+
+void nm_pool_reclaim_all(struct nm_pool *pool, struct nm_pool_user *user)
+{
+	user->nr_freed += user->nr_held;
+	give_back(pool, user, user->nr_held);
+}

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "shm/window.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include "base/arith.h"
+#include "base/log.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+#define WINDOW_SEALS (F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#define PAGE UINT64_C(4096)
+
+int nm_geometry_init(uint32_t nr_lanes, uint32_t box_slots, uint32_t chunk_size,
+		     uint64_t pool_size, struct nm_geometry *ret_geometry)
+{
+	struct nm_geometry g = { 0 };
+	uint64_t end;
+
+	if (nr_lanes < 1 || nr_lanes > NM_MAX_LANES || box_slots < NM_MIN_BOX_SLOTS ||
+	    box_slots > NM_MAX_BOX_SLOTS || !nm_is_power_of_two(box_slots) ||
+	    chunk_size < NM_MIN_CHUNK_SIZE || chunk_size > NM_MAX_CHUNK_SIZE ||
+	    !nm_is_power_of_two(chunk_size) || pool_size < chunk_size ||
+	    pool_size > NM_MAX_POOL_SIZE)
+		return -EINVAL;
+	g.nr_lanes = nr_lanes;
+	g.box_slots = box_slots;
+	g.chunk_size = chunk_size;
+	g.nr_chunks = (uint32_t)(pool_size / chunk_size);
+	g.lanes_off = sizeof(struct nm_window_header);
+	/* The limits above keep every sum here far below 2^32 (lanes) and 2^33 (all). */
+	end = g.lanes_off + (uint64_t)nr_lanes * sizeof(struct nm_lane);
+	g.boxes_off = (uint32_t)nm_align_up(end, PAGE);
+	end = g.boxes_off + (uint64_t)nr_lanes * box_slots * sizeof(struct nm_slot);
+	g.pool_off = nm_align_up(end, NM_MAX_CHUNK_SIZE);
+	g.size = g.pool_off + (uint64_t)g.nr_chunks * chunk_size;
+	*ret_geometry = g;
+	return 0;
+}
+
+static int refuse_header(struct nm_reason *ret_reason, const char *what)
+{
+	nm_reason_set(ret_reason, "its window is damaged: %s", what);
+	return -EBADMSG;
+}
+
+int nm_window_header_check(const struct nm_window_header *header, uint64_t file_size,
+			   struct nm_geometry *ret_geometry, struct nm_reason *ret_reason)
+{
+	uint64_t lanes_end, boxes_end, pool_end;
+	struct nm_geometry g;
+
+	if (header->magic != NM_LAYOUT_MAGIC)
+		return refuse_header(ret_reason, "no magic number");
+	if (header->version != NM_LAYOUT_VERSION) {
+		nm_reason_set(ret_reason,
+			      "its window has layout version %u, mine %u: run one release of nearmetal on both",
+			      header->version, NM_LAYOUT_VERSION);
+		return -EPROTONOSUPPORT;
+	}
+	if (header->features) {
+		nm_reason_set(ret_reason, "its window needs features 0x%x that I do not know",
+			      header->features);
+		return -EPROTONOSUPPORT;
+	}
+	if (header->nr_lanes < 1 || header->nr_lanes > NM_MAX_LANES)
+		return refuse_header(ret_reason, "number of lanes");
+	if (header->box_slots < NM_MIN_BOX_SLOTS || header->box_slots > NM_MAX_BOX_SLOTS ||
+	    !nm_is_power_of_two(header->box_slots))
+		return refuse_header(ret_reason, "size of boxes");
+	if (header->chunk_size < NM_MIN_CHUNK_SIZE || header->chunk_size > NM_MAX_CHUNK_SIZE ||
+	    !nm_is_power_of_two(header->chunk_size) || header->nr_chunks < 1 ||
+	    (uint64_t)header->nr_chunks * header->chunk_size > NM_MAX_POOL_SIZE)
+		return refuse_header(ret_reason, "size of the pool");
+	if (header->size != file_size)
+		return refuse_header(ret_reason, "it is not as long as its header says");
+
+	/* No overflow: every factor has just been bounded and offsets are below 2^33. */
+	g.lanes_off = header->lanes_off;
+	g.boxes_off = header->boxes_off;
+	g.pool_off = header->pool_off;
+	lanes_end = g.lanes_off + (uint64_t)header->nr_lanes * sizeof(struct nm_lane);
+	boxes_end = g.boxes_off +
+		    (uint64_t)header->nr_lanes * header->box_slots * sizeof(struct nm_slot);
+	if (g.lanes_off < sizeof(struct nm_window_header) || g.lanes_off % NM_CACHE_LINE ||
+	    g.boxes_off < lanes_end || g.boxes_off % NM_CACHE_LINE || g.pool_off < boxes_end ||
+	    g.pool_off % NM_CACHE_LINE ||
+	    !nm_add_u64(g.pool_off, (uint64_t)header->nr_chunks * header->chunk_size, &pool_end) ||
+	    pool_end > file_size)
+		return refuse_header(ret_reason, "parts overlap or lie outside");
+	g.size = file_size;
+	g.nr_lanes = header->nr_lanes;
+	g.box_slots = header->box_slots;
+	g.chunk_size = header->chunk_size;
+	g.nr_chunks = header->nr_chunks;
+	*ret_geometry = g;
+	return 0;
+}
+
+static int create_memfd(void)
+{
+	/* Kernels before 6.3 do not know MFD_NOEXEC_SEAL; some later ones insist on it. */
+	int fd = memfd_create("nearmetal-window",
+			      MFD_ALLOW_SEALING | MFD_CLOEXEC | MFD_NOEXEC_SEAL);
+
+	if (fd < 0 && errno == EINVAL)
+		fd = memfd_create("nearmetal-window", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+	return fd;
+}
+
+static int reserve(int fd, uint64_t offset, uint64_t len)
+{
+	int err;
+
+	do {
+		err = posix_fallocate(fd, (off_t)offset, (off_t)len);
+	} while (err == EINTR);
+	return -err;
+}
+
+static void write_header(struct nm_window *window, const uint8_t id[6], const uint8_t token[8])
+{
+	const struct nm_geometry *g = &window->geometry;
+	struct nm_window_header *header = window->header;
+
+	header->version = NM_LAYOUT_VERSION;
+	header->size = g->size;
+	header->nr_lanes = g->nr_lanes;
+	header->box_slots = g->box_slots;
+	header->chunk_size = g->chunk_size;
+	header->nr_chunks = g->nr_chunks;
+	header->lanes_off = g->lanes_off;
+	header->boxes_off = g->boxes_off;
+	header->pool_off = g->pool_off;
+	memcpy(header->id, id, sizeof(header->id));
+	memcpy(header->token_proof, token, sizeof(header->token_proof));
+	header->generation = 1;
+	header->magic = NM_LAYOUT_MAGIC;
+}
+
+/* Say what went wrong once, keep errno's value as the result. */
+static NM_COLD int create_failed(struct nm_reason *ret_reason, const char *what, int err)
+{
+	nm_reason_set(ret_reason, "cannot %s: %s%s", what, strerror(-err),
+		      err == -ENOSPC || err == -ENOMEM ?
+			      "; lower NEARMETAL_POOL_SIZE or give the node more memory" :
+			      "");
+	return err;
+}
+
+static int size_and_map(struct nm_window *window, struct nm_reason *ret_reason)
+{
+	const struct nm_geometry *g = &window->geometry;
+	void *base;
+	int err;
+
+	if (ftruncate(window->fd, (off_t)g->size) < 0)
+		return create_failed(ret_reason, "size a window", -errno);
+	err = reserve(window->fd, 0, g->boxes_off);
+	if (!err)
+		err = reserve(window->fd, g->pool_off, g->size - g->pool_off);
+	if (err)
+		return create_failed(ret_reason, "reserve the memory of a window", err);
+	base = mmap(NULL, g->size, PROT_READ | PROT_WRITE, MAP_SHARED, window->fd, 0);
+	if (base == MAP_FAILED)
+		return create_failed(ret_reason, "map a window", -errno);
+	window->header = base;
+	window->lanes = (void *)((char *)base + g->lanes_off);
+	window->boxes = (void *)((char *)base + g->boxes_off);
+	window->pool = (uint8_t *)base + g->pool_off;
+	return 0;
+}
+
+int nm_window_create(const struct nm_geometry *geometry, const uint8_t id[6],
+		     const uint8_t token[8], struct nm_window *ret_window,
+		     struct nm_reason *ret_reason)
+{
+	struct nm_window window = { .fd = -1, .geometry = *geometry };
+	int err;
+
+	window.fd = create_memfd();
+	if (window.fd < 0)
+		return create_failed(ret_reason, "create a memfd", -errno);
+	err = size_and_map(&window, ret_reason);
+	if (err)
+		goto err_destroy;
+	write_header(&window, id, token);
+	if (fcntl(window.fd, F_ADD_SEALS, WINDOW_SEALS) < 0) {
+		err = create_failed(ret_reason, "seal a window (Linux 5.1 or newer is needed)",
+				    -errno);
+		goto err_destroy;
+	}
+	*ret_window = window;
+	return 0;
+
+err_destroy:
+	nm_window_destroy(&window);
+	return err;
+}
+
+void nm_window_destroy(struct nm_window *window)
+{
+	if (!window)
+		return;
+	if (window->header)
+		munmap(window->header, window->geometry.size);
+	if (window->fd >= 0)
+		close(window->fd);
+	window->header = NULL;
+	window->fd = -1;
+}
+
+void nm_window_set_state(struct nm_window *window, enum nm_window_state state)
+{
+	/* Partner: nm_foreign_state(). What was sent before is visible to whoever sees the state. */
+	atomic_store_explicit(&window->header->state, state, memory_order_release);
+	atomic_fetch_add_explicit(&window->header->epoch, 1, memory_order_release);
+}
+
+void nm_window_beat(struct nm_window *window)
+{
+	/* One writer, so no read-modify-write is needed; nothing is ordered by it. */
+	uint64_t beats = atomic_load_explicit(&window->header->lease, memory_order_relaxed);
+
+	atomic_store_explicit(&window->header->lease, beats + 1, memory_order_relaxed);
+}
+
+struct nm_slot *nm_window_box(struct nm_window *window, uint32_t lane)
+{
+	return window->boxes + (size_t)lane * window->geometry.box_slots;
+}
+
+int nm_window_reserve_box(struct nm_window *window, uint32_t lane, struct nm_reason *ret_reason)
+{
+	uint64_t bytes = (uint64_t)window->geometry.box_slots * sizeof(struct nm_slot);
+	int err = reserve(window->fd, window->geometry.boxes_off + lane * bytes, bytes);
+
+	return err ? create_failed(ret_reason, "reserve the memory of a box", err) : 0;
+}
+
+/* Nobody, the owner included, may be able to pull the bytes away or to add another writer. */
+static int check_file(int fd, uint64_t *ret_size, struct nm_foreign_window *ret_window,
+		      struct nm_reason *ret_reason)
+{
+	struct statfs fs;
+	struct stat st;
+	int seals;
+
+	if (fstat(fd, &st) < 0 || fstatfs(fd, &fs) < 0) {
+		nm_reason_set(ret_reason, "cannot look at its window: %s", strerror(errno));
+		return -errno;
+	}
+	seals = fcntl(fd, F_GET_SEALS);
+	/* Huge pages could fail to be there on a read; only tmpfs's memfds are sound. */
+	if (seals < 0 || fs.f_type != TMPFS_MAGIC || !S_ISREG(st.st_mode)) {
+		nm_reason_set(ret_reason, "what it handed over is not a memfd");
+		return -EPERM;
+	}
+	if ((seals & WINDOW_SEALS) != WINDOW_SEALS) {
+		nm_reason_set(ret_reason,
+			      "its window is not sealed (seals 0x%x): somebody could truncate it or write to it",
+			      (unsigned int)seals);
+		return -EPERM;
+	}
+	if (st.st_size < (off_t)sizeof(struct nm_window_header)) {
+		nm_reason_set(ret_reason, "its window is truncated: %lld bytes",
+			      (long long)st.st_size);
+		return -EBADMSG;
+	}
+	*ret_size = (uint64_t)st.st_size;
+	ret_window->device = st.st_dev;
+	ret_window->inode = st.st_ino;
+	return 0;
+}
+
+int nm_window_attach(int fd, struct nm_foreign_window *ret_window, struct nm_reason *ret_reason)
+{
+	struct nm_foreign_window window = { 0 };
+	struct nm_window_header header;
+	uint64_t size = 0;
+	ssize_t got;
+	char *base;
+	int err;
+
+	err = check_file(fd, &size, &window, ret_reason);
+	if (err)
+		return err;
+	/* A copy made by the kernel: what is checked is what is used. */
+	got = pread(fd, &header, sizeof(header), 0);
+	if (got != (ssize_t)sizeof(header)) {
+		err = got < 0 ? -errno : -EBADMSG;
+		nm_reason_set(ret_reason, "cannot read its window: %s", strerror(-err));
+		return err;
+	}
+	err = nm_window_header_check(&header, size, &window.geometry, ret_reason);
+	if (err)
+		return err;
+	base = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+	if (base == MAP_FAILED) {
+		err = -errno;
+		nm_reason_set(ret_reason, "cannot map its window: %s", strerror(errno));
+		return err;
+	}
+	window.header = (void *)base;
+	window.lanes = (void *)(base + window.geometry.lanes_off);
+	window.boxes = (void *)(base + window.geometry.boxes_off);
+	window.pool = (void *)(base + window.geometry.pool_off);
+	memcpy(window.id, header.id, sizeof(window.id));
+	memcpy(window.token, header.token_proof, sizeof(window.token));
+	*ret_window = window;
+	return 0;
+}
+
+void nm_window_detach(struct nm_foreign_window *window)
+{
+	if (!window || !window->header)
+		return;
+	munmap((void *)(uintptr_t)window->header, window->geometry.size);
+	window->header = NULL;
+}
+
+const struct nm_slot *nm_foreign_box(const struct nm_foreign_window *window, uint32_t lane)
+{
+	return window->boxes + (size_t)lane * window->geometry.box_slots;
+}
+
+enum nm_window_state nm_foreign_state(const struct nm_foreign_window *window)
+{
+	/* Partner: nm_window_set_state(). Any number may stand there: callers compare for equality. */
+	return (enum nm_window_state)atomic_load_explicit(&window->header->state,
+							  memory_order_acquire);
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Windows in one kernel: a sealed memfd that its owner alone can write (layout.h).
+ *
+ * The owner maps its window read-write and then seals it: from then on the kernel refuses every
+ * further writable mapping, write, truncation or hole, for anybody, so a neighbour that holds the
+ * descriptor can read and nothing else, and cannot be hurt by SIGBUS. No file is left after a crash.
+ *
+ * Thread-safe in so far as calls on different objects are.
+ */
+#ifndef NM_SHM_WINDOW_H
+#define NM_SHM_WINDOW_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/reason.h"
+#include "shm/layout.h"
+
+/* Where things are in a window. A checked private copy of what the header says. */
+struct nm_geometry {
+	uint64_t size;
+	uint32_t nr_lanes;
+	uint32_t box_slots;
+	uint32_t chunk_size;
+	uint32_t nr_chunks;
+	uint32_t lanes_off;
+	uint32_t boxes_off;
+	uint64_t pool_off;
+};
+
+/*
+ * Lay out a window. POOL_SIZE is rounded down to whole chunks.
+ * Returns 0, or -EINVAL when a number is outside the limits of layout.h.
+ */
+int nm_geometry_init(uint32_t nr_lanes, uint32_t box_slots, uint32_t chunk_size,
+		     uint64_t pool_size, struct nm_geometry *ret_geometry);
+
+/*
+ * Check a private copy of a foreign header against the real size of the file behind it. Pure.
+ * Returns 0, or -EBADMSG; -EPROTONOSUPPORT for another layout version or unknown feature bits.
+ */
+int nm_window_header_check(const struct nm_window_header *header, uint64_t file_size,
+			   struct nm_geometry *ret_geometry, struct nm_reason *ret_reason);
+
+/* My own window. */
+struct nm_window {
+	int fd;
+	struct nm_geometry geometry;
+	struct nm_window_header *header;
+	struct nm_lane *lanes;
+	struct nm_slot *boxes;
+	uint8_t *pool;
+};
+
+/*
+ * Create, size, reserve (header, lanes, pool; boxes when they are taken into use), map and seal a
+ * window, in state INIT. ID and TOKEN are written into it for neighbours to compare.
+ * Returns 0 or -errno with a reason; leaves nothing behind on failure.
+ */
+int nm_window_create(const struct nm_geometry *geometry, const uint8_t id[6],
+		     const uint8_t token[8], struct nm_window *ret_window,
+		     struct nm_reason *ret_reason);
+/* Unmap and close. Neighbours keep what they have mapped. Half-built and NULL are fine. */
+void nm_window_destroy(struct nm_window *window);
+
+/* Publish a new state and count it in the epoch. */
+void nm_window_set_state(struct nm_window *window, enum nm_window_state state);
+/* Beat the heart: the owner lives. */
+void nm_window_beat(struct nm_window *window);
+/* First slot of the box of LANE. */
+struct nm_slot *nm_window_box(struct nm_window *window, uint32_t lane);
+/* Reserve the memory of a box, so that writing to it cannot fail. 0 or -errno with a reason. */
+int nm_window_reserve_box(struct nm_window *window, uint32_t lane, struct nm_reason *ret_reason);
+
+/* A neighbour's window, mapped read-only. Its bytes may change under every read. */
+struct nm_foreign_window {
+	struct nm_geometry geometry;
+	const struct nm_window_header *header;
+	const struct nm_lane *lanes;
+	const struct nm_slot *boxes;
+	const uint8_t *pool;
+	dev_t device; /* which file it is: equal for equal windows */
+	ino_t inode;
+	uint8_t id[6]; /* as the header said at attach */
+	uint8_t token[8];
+};
+
+/*
+ * Map the window behind FD (which stays the caller's), after checking that nobody can shrink it or
+ * write to it any more and that its header makes sense. Returns 0, or -errno with a reason:
+ * -EPERM: not a memfd, or not sealed; -EBADMSG, -EPROTONOSUPPORT: see nm_window_header_check().
+ */
+int nm_window_attach(int fd, struct nm_foreign_window *ret_window, struct nm_reason *ret_reason);
+/* NULL and zeroed are fine. */
+void nm_window_detach(struct nm_foreign_window *window);
+
+/* First slot of the box of LANE; the caller has checked LANE. */
+const struct nm_slot *nm_foreign_box(const struct nm_foreign_window *window, uint32_t lane);
+enum nm_window_state nm_foreign_state(const struct nm_foreign_window *window);
+
+#endif
