@@ -36,6 +36,16 @@ mpi_two_ranks() {
 		I_MPI_ROOT=$build/mpi/impi timeout --kill-after=5 60 "${launch[@]}" "$@"
 }
 
+# is_stale OUTPUT INPUT...: OUTPUT is not there, or an input is newer.
+is_stale() {
+	local output=$1 input
+	shift
+	for input in "$@"; do
+		[[ $output -nt $input ]] || return 0
+	done
+	return 1
+}
+
 # build_programs: compiles what is older than its source, the headers beside it, or this file.
 build_programs() {
 	local mpi source output
@@ -44,8 +54,8 @@ build_programs() {
 		mkdir -p "$build/programs/$mpi"
 		for source in "$root"/benchmarks/mpi/*.c; do
 			output=$build/programs/$mpi/$(basename "$source" .c)
-			[[ -n $(find "$source" "$root"/benchmarks/mpi/*.h "$here/programs.sh" \
-				"$here/mpi/$mpi.txt" -newer "$output" 2>&1 || true) ]] || continue
+			is_stale "$output" "$source" "$root"/benchmarks/mpi/*.h \
+				"$here/programs.sh" "$stamps/mpi" || continue
 			mpi_compile "$mpi" "$source" "$output.new" -lm -lpthread
 			mv -- "$output.new" "$output"
 		done
