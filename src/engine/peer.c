@@ -183,7 +183,9 @@ int nm_peer_connect(struct nm_engine *engine, struct nm_peer *peer)
 	if (peer->state != NM_PEER_KNOWN)
 		return -ECONNRESET;
 	for (unsigned int c = 0; c < NM_NR_CHANNELS; c++)
-		facts.allowed[c] = engine->transports[c] != NULL;
+		facts.allowed[c] = engine->transports[c] ||
+				   nm_params_channel_allowed(engine->params,
+							     nm_channel_name((enum nm_channel)c));
 	nr = nm_select_channels(&facts, order, &why);
 	if (nr > 0)
 		why.text[0] = '\0';
