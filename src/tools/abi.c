@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The contract between the C code and everything else, as the compiler sees it. */
+#include "base/params.h"
+#include "locality/address.h"
+#include "locality/message.h"
+#include "shm/layout.h"
+#include "tools/info.h"
+#include "tools/json.h"
+
+struct field {
+	const char *name;
+	size_t offset, size;
+};
+
+#define FIELD(type, name) { #name, offsetof(struct type, name), sizeof(((struct type *)0)->name) }
+
+static const struct field header_fields[] = {
+	FIELD(nm_window_header, magic),	     FIELD(nm_window_header, version),
+	FIELD(nm_window_header, features),   FIELD(nm_window_header, size),
+	FIELD(nm_window_header, nr_lanes),   FIELD(nm_window_header, box_slots),
+	FIELD(nm_window_header, chunk_size), FIELD(nm_window_header, nr_chunks),
+	FIELD(nm_window_header, lanes_off),  FIELD(nm_window_header, boxes_off),
+	FIELD(nm_window_header, pool_off),   FIELD(nm_window_header, id),
+	FIELD(nm_window_header, token_proof), FIELD(nm_window_header, generation),
+	FIELD(nm_window_header, epoch),	     FIELD(nm_window_header, state),
+	FIELD(nm_window_header, lease),	     FIELD(nm_window_header, knock),
+};
+
+static const struct field lane_fields[] = {
+	FIELD(nm_lane, consumed),     FIELD(nm_lane, chunks_freed), FIELD(nm_lane, last_sequence),
+	FIELD(nm_lane, in_epoch),     FIELD(nm_lane, writer_proof), FIELD(nm_lane, reader_proof),
+	FIELD(nm_lane, out_epoch),
+};
+
+static const struct field slot_fields[] = {
+	FIELD(nm_slot, control),	   FIELD(nm_slot, head.tag),
+	FIELD(nm_slot, head.data),	   FIELD(nm_slot, head.payload),
+	FIELD(nm_slot, head.chunk.index),  FIELD(nm_slot, head.chunk.offset),
+	FIELD(nm_slot, head.chunk.len),	   FIELD(nm_slot, body),
+};
+
+static const struct field address_fields[] = {
+	FIELD(nm_address, version),	  FIELD(nm_address, inner_len), FIELD(nm_address, who.id),
+	FIELD(nm_address, who.token), FIELD(nm_address, inner),
+};
+
+static void print_struct(struct nm_json *json, const char *name, size_t size,
+			 const struct field *fields, size_t nr)
+{
+	size_t i;
+
+	nm_json_open(json, name, '{');
+	nm_json_number(json, "size", size);
+	nm_json_open(json, "fields", '{');
+	for (i = 0; i < nr; i++) {
+		nm_json_open(json, fields[i].name, '{');
+		nm_json_number(json, "offset", fields[i].offset);
+		nm_json_number(json, "size", fields[i].size);
+		nm_json_close(json, '}');
+	}
+	nm_json_close(json, '}');
+	nm_json_close(json, '}');
+}
+
+#define PRINT_STRUCT(json, type, fields) \
+	print_struct(json, #type, sizeof(struct type), fields, NM_ARRAY_SIZE(fields))
+
+static void print_knobs(struct nm_json *json)
+{
+	const struct nm_param_info *infos;
+	size_t i, nr;
+
+	infos = nm_param_infos(&nr);
+	nm_json_open(json, "knobs", '[');
+	for (i = 0; i < nr; i++) {
+		nm_json_open(json, NULL, '{');
+		nm_json_text(json, "name", infos[i].env);
+		nm_json_text(json, "kind", infos[i].kind);
+		nm_json_text(json, "default", infos[i].fallback);
+		if (infos[i].max) {
+			nm_json_number(json, "min", infos[i].min);
+			nm_json_number(json, "max", infos[i].max);
+			nm_json_bool(json, "power_of_two", infos[i].power_of_two);
+		}
+		nm_json_text(json, "unit", infos[i].unit);
+		nm_json_text(json, "reason", infos[i].reason);
+		nm_json_close(json, '}');
+	}
+	nm_json_close(json, ']');
+}
+
+int nm_info_abi(void)
+{
+	struct nm_json json = { stdout, false };
+	char magic[32];
+
+	snprintf(magic, sizeof(magic), "0x%016llx", (unsigned long long)NM_LAYOUT_MAGIC);
+	nm_json_open(&json, NULL, '{');
+	nm_json_text(&json, "version", NM_VERSION);
+	nm_json_number(&json, "layout_version", NM_LAYOUT_VERSION);
+	nm_json_text(&json, "layout_magic", magic);
+	nm_json_number(&json, "address_version", NM_ADDRESS_VERSION);
+	nm_json_number(&json, "address_len", NM_ADDRESS_LEN);
+	nm_json_open(&json, "structs", '{');
+	PRINT_STRUCT(&json, nm_window_header, header_fields);
+	PRINT_STRUCT(&json, nm_lane, lane_fields);
+	PRINT_STRUCT(&json, nm_slot, slot_fields);
+	PRINT_STRUCT(&json, nm_address, address_fields);
+	nm_json_close(&json, '}');
+	print_knobs(&json);
+	nm_json_close(&json, '}');
+	putchar('\n');
+	return fflush(stdout) ? 1 : 0;
+}

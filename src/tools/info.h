@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of nearmetal-info. Each prints to stdout and returns the exit status. */
+#ifndef NM_TOOLS_INFO_H
+#define NM_TOOLS_INFO_H
+
+#include <stdbool.h>
+
+/* What this machine offers and what is set, for a person or as JSON. */
+int nm_info_facts(bool json);
+/* What the C code and other programs agree on: layout, knobs, addresses. Always JSON. */
+int nm_info_abi(void);
+/* Meet the endpoints whose addresses come in on stdin, one JSON line each. */
+int nm_info_meet(void);
+
+#endif

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An endpoint that sends nothing: it only finds out whom it can meet. */
+#include <ctype.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/params.h"
+#include "tools/info.h"
+#include "tools/json.h"
+#include "transport/select.h"
+#include "transport/transport.h"
+
+#define HEX_LEN (2 * NM_ADDRESS_LEN)
+#define LINE_MAX_LEN 1024
+#define PROGRESS_MS 50
+
+/* Whom we have a link to; asked again, the answer is the same. */
+struct acquaintance {
+	struct acquaintance *next;
+	struct nm_identity who;
+	struct nm_link *link;
+};
+
+struct prober {
+	struct nm_address address;
+	struct nm_transport *shm; /* NULL: none, and why not */
+	struct nm_reason no_shm;
+	const struct nm_params *params;
+	struct acquaintance *known;
+	char line[LINE_MAX_LEN];
+	size_t len;
+	bool skipping; /* the rest of a line that was too long */
+};
+
+
+static struct nm_peer *accept_anybody(void *engine, const struct nm_identity *who,
+				      const struct nm_peer_label *label)
+{
+	(void)who;
+	(void)label;
+	return engine;
+}
+
+static void ignore_packet(void *engine, struct nm_peer *source, const struct nm_packet *pkt,
+			  const void *payload)
+{
+	(void)engine;
+	(void)source;
+	(void)pkt;
+	(void)payload;
+}
+
+static void ignore_end(void *engine, struct nm_peer *source, int err, const struct nm_reason *why)
+{
+	(void)engine;
+	(void)source;
+	(void)err;
+	(void)why;
+}
+
+static void print_address(const struct nm_address *address)
+{
+	const uint8_t *bytes = (const uint8_t *)address;
+	struct nm_json json = { stdout, false };
+	char hex[HEX_LEN + 1], node[256] = "";
+	size_t i;
+
+	for (i = 0; i < NM_ADDRESS_LEN; i++)
+		snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
+	gethostname(node, sizeof(node) - 1);
+	nm_json_open(&json, NULL, '{');
+	nm_json_text(&json, "address", hex);
+	nm_json_text(&json, "node", node);
+	nm_json_close(&json, '}');
+	putchar('\n');
+	fflush(stdout);
+}
+
+static void print_verdict(const char *label, const struct nm_link_facts *facts)
+{
+	struct nm_json json = { stdout, false };
+
+	nm_json_open(&json, NULL, '{');
+	nm_json_text(&json, "peer", label);
+	nm_json_text(&json, "relation", nm_relation_name(facts->relation));
+	nm_json_text(&json, "channel", nm_channel_name(facts->channel));
+	nm_json_text(&json, "integrity", nm_integrity_name(facts->integrity));
+	nm_json_text(&json, "reason", facts->reason.text);
+	nm_json_close(&json, '}');
+	putchar('\n');
+	fflush(stdout);
+}
+
+static int hex_digit(char c)
+{
+	return isdigit((unsigned char)c) ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* 0, or -EINVAL. */
+static int parse_hex(const char *text, size_t len, struct nm_address *ret_address)
+{
+	uint8_t bytes[NM_ADDRESS_LEN];
+	int high, low;
+	size_t i;
+
+	if (len != HEX_LEN)
+		return -EINVAL;
+	for (i = 0; i < NM_ADDRESS_LEN; i++) {
+		high = hex_digit(text[2 * i]);
+		low = hex_digit(text[2 * i + 1]);
+		if (high < 0 || low < 0)
+			return -EINVAL;
+		bytes[i] = (uint8_t)(high << 4 | low);
+	}
+	return nm_address_parse(bytes, sizeof(bytes), ret_address);
+}
+
+/* Not met: what is left is the network, when it may be used. */
+static void set_network(const struct prober *prober, struct nm_link_facts *facts, const char *why)
+{
+	facts->relation = NM_RELATION_NETWORK;
+	facts->channel = nm_params_channel_allowed(prober->params, "net") ? NM_CHANNEL_NET :
+									    NM_CHANNEL_NONE;
+	nm_reason_set(&facts->reason, "%s", why);
+}
+
+static int connect_and_remember(struct prober *prober, const struct nm_address *address,
+				struct nm_link **ret_link, struct nm_reason *ret_reason)
+{
+	struct acquaintance *known;
+	int err;
+
+	for (known = prober->known; known; known = known->next)
+		if (nm_identity_equal(&known->who, &address->who)) {
+			*ret_link = known->link;
+			return 0;
+		}
+	known = calloc(1, sizeof(*known));
+	if (!known) {
+		nm_reason_set(ret_reason, "out of memory");
+		return -ENOMEM;
+	}
+	err = prober->shm->ops->connect(prober->shm, address, (struct nm_peer *)prober, &known->link,
+					ret_reason);
+	if (err) {
+		free(known);
+		return err;
+	}
+	known->who = address->who;
+	known->next = prober->known;
+	prober->known = known;
+	*ret_link = known->link;
+	return 0;
+}
+
+static void probe(struct prober *prober, const struct nm_address *address,
+		  struct nm_link_facts *ret_facts)
+{
+	struct nm_reason why = { "" };
+	struct nm_link *link;
+
+	memset(ret_facts, 0, sizeof(*ret_facts));
+	if (nm_identity_equal(&address->who, &prober->address.who)) {
+		ret_facts->relation = NM_RELATION_SELF;
+		ret_facts->channel = NM_CHANNEL_SELF;
+		nm_reason_set(&ret_facts->reason, "the endpoint itself");
+	} else if (!prober->shm) {
+		set_network(prober, ret_facts, prober->no_shm.text);
+	} else if (connect_and_remember(prober, address, &link, &why)) {
+		set_network(prober, ret_facts, why.text);
+	} else {
+		prober->shm->ops->describe(link, ret_facts);
+	}
+}
+
+static void handle_line(struct prober *prober, char *line)
+{
+	struct nm_link_facts facts = { 0 };
+	struct nm_address address;
+	char *label;
+	size_t len;
+
+	line += strspn(line, " \t\r");
+	len = strcspn(line, " \t\r");
+	if (!len)
+		return;
+	label = line + len + strspn(line + len, " \t\r");
+	label[strcspn(label, "\r")] = '\0';
+	if (parse_hex(line, len, &address)) {
+		facts.relation = NM_RELATION_UNKNOWN;
+		nm_reason_set(&facts.reason, "not an address: %d hexadecimal digits of version 1 are expected",
+			      HEX_LEN);
+	} else {
+		probe(prober, &address, &facts);
+	}
+	line[len] = '\0';
+	print_verdict(*label ? label : line, &facts);
+}
+
+/* Returns false at the end of the input. */
+static bool read_lines(struct prober *prober)
+{
+	char *start, *end;
+	ssize_t got;
+
+	got = read(STDIN_FILENO, prober->line + prober->len, sizeof(prober->line) - 1 - prober->len);
+	if (got <= 0)
+		return got < 0 && errno == EINTR;
+	prober->len += (size_t)got;
+	prober->line[prober->len] = '\0';
+	start = prober->line;
+	while ((end = memchr(start, '\n', prober->len - (size_t)(start - prober->line)))) {
+		*end = '\0';
+		if (!prober->skipping)
+			handle_line(prober, start);
+		prober->skipping = false;
+		start = end + 1;
+	}
+	prober->len -= (size_t)(start - prober->line);
+	memmove(prober->line, start, prober->len);
+	if (prober->len == sizeof(prober->line) - 1) {
+		prober->skipping = true;
+		prober->len = 0;
+	}
+	return true;
+}
+
+static void serve(struct prober *prober)
+{
+	struct pollfd input = { .fd = STDIN_FILENO, .events = POLLIN };
+	bool open = true;
+
+	while (open) {
+		/* Whoever visits is answered by the service thread; this only notices who went. */
+		if (poll(&input, 1, PROGRESS_MS) > 0)
+			open = read_lines(prober);
+		if (prober->shm)
+			prober->shm->ops->progress(prober->shm);
+	}
+}
+
+int nm_info_meet(void)
+{
+	struct prober prober = { .address = { .version = NM_ADDRESS_VERSION } };
+	struct nm_sink sink = { &prober, accept_anybody, ignore_packet, ignore_end };
+	struct acquaintance *next;
+	int err;
+
+	prober.params = nm_params();
+	if (!prober.params)
+		return 1;
+	err = nm_identity_create(&prober.address.who);
+	if (err) {
+		fprintf(stderr, "nearmetal-info: no random numbers: %s\n", strerror(-err));
+		return 1;
+	}
+	if (!nm_params_channel_allowed(prober.params, "shm"))
+		nm_reason_set(&prober.no_shm, "shm is not in NEARMETAL_CHANNELS");
+	else if (nm_shm_create(&sink, &prober.address.who, &prober.shm, &prober.no_shm))
+		prober.shm = NULL;
+	print_address(&prober.address);
+	serve(&prober);
+	if (prober.shm)
+		prober.shm->ops->destroy(prober.shm);
+	for (; prober.known; prober.known = next) {
+		next = prober.known->next;
+		free(prober.known);
+	}
+	return 0;
+}
