@@ -57,6 +57,8 @@ install_packages() {
 	report_other_versions
 }
 
+is_root() { ((EUID == 0)); }
+
 debian_step() {
 	local missing
 	command -v dpkg-query >/dev/null || die "this is not a Debian machine (no dpkg-query)." \
@@ -67,7 +69,7 @@ debian_step() {
 		printf '[%d/%d] Debian packages ... ready\n' "$step_nr" "$step_total"
 		return 0
 	fi
-	if ((EUID != 0)); then
+	if ! is_root; then
 		die "${#missing[@]} Debian packages are missing, and only root can install them:" \
 			"${missing[@]}" "" "Run as root:" \
 			"apt-get update && apt-get install --no-install-recommends ${missing[*]%%=*}" \

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The set-up scripts: what they say about missing packages, how their steps survive a kill."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.lint.tree import ROOT
+
+SETUP = ROOT / "tools/setup"
+
+
+def bash(folder: Path, script: str) -> tuple[int, str]:
+    """Run a script with the set-up functions over a tree of its own."""
+    (folder / "build").mkdir(exist_ok=True)
+    prologue = f"""
+set -euo pipefail
+root={folder} here={folder}
+. {SETUP}/lib.sh
+. {SETUP}/debian.sh
+mkdir -p "$logs" "$stamps" "$scratch"
+step_total=9
+"""
+    done = subprocess.run(
+        ["bash", "-c", prologue + script],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, done.stdout
+
+
+def test_missing_packages_are_named_with_the_command(tmp_path: Path) -> None:
+    (tmp_path / "apt-packages.txt").write_text(
+        "# a comment\ndpkg=1\nno-such-thing=2.0-1  # why\n\nnor-this=3\n"
+    )
+    status, output = bash(tmp_path, "is_root() { false; }; debian_step")
+    assert status == 1
+    assert "2 Debian packages are missing" in output
+    assert "  no-such-thing=2.0-1\n  nor-this=3\n" in output
+    assert "apt-get install --no-install-recommends no-such-thing nor-this" in output
+
+
+def test_nothing_missing_goes_on_without_root(tmp_path: Path) -> None:
+    (tmp_path / "apt-packages.txt").write_text("dpkg=1\n")
+    assert bash(tmp_path, "is_root() { false; }; debian_step") == (
+        0,
+        "[1/9] Debian packages ... ready\n",
+    )
+
+
+def test_every_listed_package_has_a_version() -> None:
+    lines = (SETUP / "apt-packages.txt").read_text().splitlines()
+    names = [line for line in lines if line and not line.startswith("#")]
+    assert [name for name in names if name.count("=") != 1] == []
+
+
+def test_every_requirement_has_a_hash() -> None:
+    for path in (SETUP / "requirements.txt", *(SETUP / "mpi").glob("*.txt")):
+        text = path.read_text().replace("\\\n", " ")
+        pinned = [line for line in text.splitlines() if "==" in line]
+        assert pinned, path
+        assert all("--hash=sha256:" in line for line in pinned), path
+
+
+STEP = """
+work() { echo run >>{folder}/runs; mkdir -p "$scratch/x"; {body}; replace_dir "$scratch/x" {folder}/x; }
+step work Work {folder}/x "$(hash_of input)" work
+"""
+
+
+def step(folder: Path, body: str, key: str = "input") -> tuple[int, str]:
+    script = STEP.replace("{folder}", str(folder)).replace("{body}", body)
+    return bash(folder, script.replace("hash_of input", f"hash_of {key}"))
+
+
+def runs(folder: Path) -> int:
+    return (folder / "runs").read_text().count("run")
+
+
+def test_finished_step_is_not_run_again(tmp_path: Path) -> None:
+    assert step(tmp_path, "true")[0] == 0
+    assert step(tmp_path, "true") == (0, "[1/9] Work ... ready\n")
+    assert runs(tmp_path) == 1
+
+
+def test_step_runs_again_when_an_input_changes(tmp_path: Path) -> None:
+    step(tmp_path, "true")
+    step(tmp_path, "true", key="other")
+    assert runs(tmp_path) == 2
+
+
+def test_step_runs_again_when_its_result_is_gone(tmp_path: Path) -> None:
+    step(tmp_path, "true")
+    (tmp_path / "x").rmdir()
+    step(tmp_path, "true")
+    assert runs(tmp_path) == 2
+
+
+def test_failed_step_names_the_command_and_stops(tmp_path: Path) -> None:
+    status, output = step(tmp_path, "echo detail; ls /no/such/file; echo never")
+    assert status == 1
+    assert "failed command: ls /no/such/file" in output
+    assert "| detail" in output
+    assert "never" not in output
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("signal", ["KILL", "TERM"])
+def test_killed_step_is_run_again(tmp_path: Path, signal: str) -> None:
+    status, _ = step(tmp_path, f"kill -{signal} $BASHPID")
+    assert status == 1
+    assert not (tmp_path / "x").exists()
+    assert step(tmp_path, "true")[0] == 0
+    assert runs(tmp_path) == 2
+
+
+def test_step_that_outlives_its_set_up_counts(tmp_path: Path) -> None:
+    # $$ is the set-up, the step is its child.
+    step(tmp_path, "kill -KILL $$; sleep 0.2")
+    for _ in range(100):
+        if (tmp_path / "build/.stamps/work").exists():
+            break
+        subprocess.run(["sleep", "0.1"], check=True)
+    assert step(tmp_path, "true") == (0, "[1/9] Work ... ready\n")
+    assert runs(tmp_path) == 1
