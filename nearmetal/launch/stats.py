@@ -110,10 +110,10 @@ def judge(stats: Sequence[dict[str, Any]], nr_ranks: int) -> Proof:
             if not isinstance(peer, dict) or not isinstance(peer.get("channel"), str):
                 continue
             channel = peer["channel"][:16]
-            sent = _count(peer.get("tx_messages"))
+            sent = _count(peer.get("sent_messages"))
             if sent:
                 messages[channel] = messages.get(channel, 0) + sent
-                sizes[channel] = sizes.get(channel, 0) + _count(peer.get("tx_bytes"))
+                sizes[channel] = sizes.get(channel, 0) + _count(peer.get("sent_bytes"))
     if not stats:
         reason = "no process of the job opened the nearmetal provider: another one carried it"
         return Proof(Verdict.ABSENT, reason)
