@@ -7,7 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.system.mpi4py.events import Tally
+from tests.system.mpi4py.events import Tally, module_of
 
 FILE = Path(__file__).with_name("exclusions.toml")
 _KEYS = {"mpi", "test", "ranks", "reason", "also_fails_on_stock", "skip"}
@@ -15,13 +15,17 @@ _KEYS = {"mpi", "test", "ranks", "reason", "also_fails_on_stock", "skip"}
 
 @dataclass(frozen=True)
 class Exclusion:
-    """One test that may fail. `skip`: it must not even start, because it hangs or crashes."""
+    """One test, or one module, that may fail. `skip`: it must not start: it hangs or crashes."""
 
     mpi: str
     test: str
     ranks: tuple[int, ...]
     reason: str
     skip: bool = False
+
+    def covers(self, test: str) -> bool:
+        """Is this about the test?"""
+        return self.test in {test, module_of(test)}
 
 
 def load(path: Path = FILE) -> list[Exclusion]:
@@ -74,12 +78,12 @@ class Verdict:
 
 def judge(tally: Tally, hung: set[str], exclusions: list[Exclusion]) -> Verdict:
     """Compare what failed with what may fail."""
-    names = {e.test for e in exclusions}
     failed = tally.failed | hung
+    named = {test for test in failed | tally.passed if any(e.covers(test) for e in exclusions)}
     return Verdict(
-        unexpected=tuple(sorted(failed - names)),
-        listed=tuple(sorted(failed & names)),
-        obsolete=tuple(sorted((tally.passed - failed) & names)),
+        unexpected=tuple(sorted(failed - named)),
+        listed=tuple(sorted(failed & named)),
+        obsolete=tuple(sorted((tally.passed - failed) & named)),
         hung=tuple(sorted(hung)),
         damaged=tally.lost_events > 0,
     )

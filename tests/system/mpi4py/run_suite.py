@@ -147,7 +147,7 @@ def run_suite(job: Job, modules: Sequence[str], skip: Iterable[str]) -> Result:
         code = launch_once(job, result.tally, ["-i", include, *exclude])
         result.launches += 1
         complete = code is not None and result.tally.complete(job.nr_ranks)
-        if complete and (code == 0 or (code == 1 and result.tally.failed)):
+        if complete and (code == 0 or result.tally.failed):
             break
         culprit = _culprit(result.tally, code)
         result.hung.add(culprit)
@@ -166,7 +166,7 @@ def verify_exclusions(job: Job, entries: Iterable[listed.Exclusion]) -> list[str
     for entry in entries:
         tally = Tally()
         code = launch_once(job, tally, [entry.test])
-        failed = entry.test in tally.failed or not tally.complete(job.nr_ranks)
+        failed = bool(tally.failed) or not tally.complete(job.nr_ranks)
         print(f"{entry.test}: {'fails' if failed else 'passes'} (exit code {code})", flush=True)
         if not failed:
             wrong.append(entry.test)
@@ -210,7 +210,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1 if verify_exclusions(job, entries) else 0
     if options.no_exclusions:
         entries = []
-    result = run_suite(job, suite_modules(options.modules), [e.test for e in entries if e.skip])
+    skip = {e.test for e in entries if e.skip}
+    modules = [name for name in suite_modules(options.modules) if name not in skip]
+    result = run_suite(job, modules, skip.difference(suite_modules()))
     verdict = listed.judge(result.tally, result.hung, entries)
     print(report(result, verdict))
     return 0 if verdict.ok else 1
