@@ -89,7 +89,7 @@ void nm_sink_deliver(void *engine_, struct nm_peer *source, const struct nm_pack
 {
 	struct nm_engine *engine = engine_;
 
-	if (nm_unlikely(source->state == NM_PEER_DOWN))
+	if (nm_unlikely(source->state == NM_PEER_DOWN || engine->closing))
 		return;
 	switch ((enum nm_op)pkt->op) {
 	case NM_OP_EAGER:

@@ -149,10 +149,17 @@ void nm_engine_visit_peers(struct nm_engine *engine,
 	}
 }
 
-/* Answers and started transfers that peers may still wait for. */
-static bool something_to_send(const struct nm_engine *engine)
+/* Stop reading from buffers that are the user's again; answers that wait are still sent. */
+static void drop_streams(struct nm_engine *engine)
 {
-	return !nm_list_empty(&engine->active);
+	for (size_t i = 0; i <= engine->peers.mask; i++) {
+		struct nm_peer *peer = engine->peers.slots[i];
+
+		while (peer && !nm_list_empty(&peer->streams))
+			nm_list_remove(peer->streams.next);
+		if (peer && nm_list_empty(&peer->control))
+			nm_list_remove(&peer->active_node);
+	}
 }
 
 static void drop_messages(struct nm_engine *engine, struct nm_list *list)
@@ -186,10 +193,12 @@ void nm_engine_destroy(struct nm_engine *engine)
 
 	if (!engine)
 		return;
-	/* Nobody reads completions any more. */
+	/* Nobody reads completions any more, and what arrives from now on finds no buffer. */
 	engine->queues = (struct nm_engine_queues){ 0 };
+	engine->closing = true;
+	drop_streams(engine);
 	deadline = nm_clock_ns() + engine->params->close_ms * NM_NS_PER_MS;
-	while (something_to_send(engine) && nm_clock_ns() < deadline) {
+	while (!nm_list_empty(&engine->active) && nm_clock_ns() < deadline) {
 		if (nm_engine_progress(engine) == 0)
 			sched_yield();
 	}

@@ -45,8 +45,9 @@ struct nm_engine_config {
 
 int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **ret_engine);
 /*
- * Closes peers in order (waits params close_ms at most for undelivered data), destroys the
- * transports, drops all pending operations without completions. NULL-safe.
+ * Drops all pending operations without completions (their buffers are not touched any more), sends
+ * the answers that peers wait for (params close_ms at most), destroys the transports, which close
+ * peers in order. NULL-safe.
  */
 void nm_engine_destroy(struct nm_engine *engine);
 

@@ -25,6 +25,7 @@ struct nm_engine {
 	struct nm_transport *polled[NM_NR_CHANNELS];
 	unsigned int nr_polled;
 	bool polling; /* within a transport's progress: no connect from here */
+	bool closing; /* being destroyed: packets are dropped */
 	struct nm_engine_queues queues;
 	struct nm_match matches[2]; /* untagged, tagged */
 	struct nm_request_pool requests;
