@@ -6,6 +6,7 @@
 
 #include "base/compiler.h"
 #include "base/log.h"
+#include "engine/peer.h"
 
 #define QUEUE_MIN 64
 #define QUEUE_HINT_MAX (1u << 20)
@@ -92,4 +93,14 @@ void nm_cqueue_pop(struct nm_cqueue *queue)
 {
 	if (queue->head != queue->tail)
 		queue->head++;
+}
+
+void nm_cqueue_forget(struct nm_cqueue *queue, const struct nm_engine *engine)
+{
+	for (size_t i = queue->head; i != queue->tail; i++) {
+		struct nm_completion *c = &queue->entries[i & queue->mask];
+
+		if (c->source && c->source->engine == engine)
+			c->source = NULL;
+	}
 }

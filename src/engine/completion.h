@@ -69,6 +69,9 @@ bool nm_cqueue_empty(const struct nm_cqueue *queue);
 /* The oldest completion, or NULL; valid until the next push or pop. */
 const struct nm_completion *nm_cqueue_front(const struct nm_cqueue *queue);
 void nm_cqueue_pop(struct nm_cqueue *queue);
+/* Set `source` to NULL in completions that name peers of an engine that is going away. */
+struct nm_engine;
+void nm_cqueue_forget(struct nm_cqueue *queue, const struct nm_engine *engine);
 
 /* A counter: completions and errors. */
 struct nm_counter {

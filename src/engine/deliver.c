@@ -26,6 +26,7 @@ struct nm_peer *nm_sink_source_up(void *engine_, const struct nm_identity *who,
 		story->label = *label;
 		story->label.text[sizeof(story->label.text) - 1] = '\0';
 	}
+	peer->engine = engine;
 	peer->is_source = true;
 	if (peer->index == UINT64_MAX && engine->config.resolve)
 		peer->index = engine->config.resolve(engine->config.resolve_arg, who);

@@ -82,6 +82,8 @@ struct nm_peer *nm_engine_peer(struct nm_engine *engine, const struct nm_address
 	bool is_new;
 	struct nm_peer *peer = nm_peer_table_get(&engine->peers, &address->who, &is_new);
 
+	if (peer)
+		peer->engine = engine;
 	/* A peer that we only knew as a source gets its network address now. */
 	if (peer && peer->address.inner_len == 0)
 		peer->address = *address;
@@ -193,8 +195,11 @@ void nm_engine_destroy(struct nm_engine *engine)
 
 	if (!engine)
 		return;
-	/* Nobody reads completions any more, and what arrives from now on finds no buffer. */
+	/* Completions may be read after this, but the peers they name are about to go. */
+	if (engine->queues.receive)
+		nm_cqueue_forget(engine->queues.receive, engine);
 	engine->queues = (struct nm_engine_queues){ 0 };
+	/* What arrives from now on finds no buffer. */
 	engine->closing = true;
 	drop_streams(engine);
 	deadline = nm_clock_ns() + engine->params->close_ms * NM_NS_PER_MS;

@@ -47,7 +47,8 @@ int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **r
 /*
  * Drops all pending operations without completions (their buffers are not touched any more), sends
  * the answers that peers wait for (params close_ms at most), destroys the transports, which close
- * peers in order. NULL-safe.
+ * peers in order. Completions that still lie in the receive queue lose their source. Queues and
+ * counters are not touched after this. NULL-safe.
  */
 void nm_engine_destroy(struct nm_engine *engine);
 

@@ -51,6 +51,7 @@ struct nm_peer {
 	unsigned int nr_served;	 /* transfers of its memory accesses under way here */
 	unsigned int nr_control; /* in control */
 	/* cold */
+	const struct nm_engine *engine;
 	struct nm_identity who;
 	struct nm_address address;
 	bool is_source;		   /* it has sent to us */

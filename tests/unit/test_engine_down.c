@@ -264,6 +264,35 @@ NM_TEST(no_way_back)
 	mesh_destroy(mesh);
 }
 
+/* Completions outlive the engine that wrote them, its peers do not. */
+NM_TEST(completions_outlive_their_engine)
+{
+	struct mesh *mesh = mesh_create(NULL);
+	struct nm_cqueue *cq;
+	char in[3];
+	struct nm_engine_queues queues = { 0 };
+
+	NM_CHECK_EQ(nm_cqueue_create(0, &cq), 0);
+	queues.receive = cq;
+	nm_engine_bind(mesh_node(mesh, 0)->engine, &queues);
+	nm_engine_bind(mesh_node(mesh, 1)->engine, &queues);
+	for (unsigned int i = 0; i < 2; i++) {
+		recv_from(mesh, i, NULL, in, 3, 1, 0, TAGGED, (void *)(uintptr_t)i);
+		send_to(mesh, 1 - i, i, "abc", 3, 1, NM_TAGGED, NULL);
+	}
+	mesh_settle(mesh);
+	mesh_kill(mesh, 0, 0);
+	for (int i = 0; i < 2; i++) {
+		const struct nm_completion *c = nm_cqueue_front(cq);
+
+		NM_CHECK_EQ(c->len, 3);
+		NM_CHECK(c->context ? c->source == mesh_peer(mesh, 1, 0) : !c->source);
+		nm_cqueue_pop(cq);
+	}
+	mesh_destroy(mesh);
+	nm_cqueue_destroy(cq);
+}
+
 static unsigned int checks_while_idle(struct mesh *mesh)
 {
 	for (int i = 0; i < 2000; i++) {
