@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One conformance suite over the transport contract. A new transport adds one line to ALL and its
+ * fixture to transport_fixture.c.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "transport_fixture.h"
+
+#define ALL(X, test) \
+	X(self, test)  \
+	X(shm, test)
+/* Those with another side that can close or die. */
+#define PAIRS(X, test) X(shm, test)
+
+#define CASE(transport, test)                    \
+	NM_TEST_WITHIN(transport##_##test, 60)   \
+	{                                        \
+		test(&transport##_fixture);      \
+	}
+#define CONFORMS(test)                                \
+	static void test(const struct fixture *fixture); \
+	ALL(CASE, test)                               \
+	static void test(const struct fixture *fixture)
+#define PAIR_CONFORMS(test)                           \
+	static void test(const struct fixture *fixture); \
+	PAIRS(CASE, test)                             \
+	static void test(const struct fixture *fixture)
+
+/* Start and end of most cases: two connected nodes, or one that is its own peer. */
+static struct node *node_a, *node_b;
+
+static void start(const struct fixture *fixture)
+{
+	node_a = node_create(fixture);
+	node_b = fixture->loops_back ? node_a : node_create(fixture);
+	nodes_connect(fixture, node_a, node_b);
+}
+
+static void finish(const struct fixture *fixture)
+{
+	node_destroy(node_a);
+	if (!fixture->loops_back)
+		node_destroy(node_b);
+}
+
+static void send_and_check(uint64_t seed, uint32_t len)
+{
+	uint64_t before = node_b->nr_packets;
+	int err;
+
+	while ((err = node_send(node_a, seed, len)) == -EAGAIN)
+		node_progress(node_b);
+	NM_CHECK_EQ(err, 0);
+	NODE_UNTIL(node_b, node_b->nr_packets > before);
+	NM_CHECK_EQ(node_b->last.len, len);
+	NM_CHECK_EQ(node_b->last.op, seed % NM_PACKET_NR_OPS);
+	NM_CHECK_EQ(node_b->last.flags, (uint8_t)(seed >> 3));
+	NM_CHECK(node_b->last.tag == seed && node_b->last.data == ~seed);
+	NM_CHECK(bytes_match(node_b->payload, len, seed));
+}
+
+CONFORMS(delivers_every_size)
+{
+	uint32_t len, max;
+
+	start(fixture);
+	max = node_a->transport->max_payload;
+	for (len = 0; len <= 2100; len++)
+		send_and_check(len * 7919, len);
+	for (len = 2101; len < max; len += 331)
+		send_and_check(len * 104729, len);
+	for (len = max - 70; len <= max; len++)
+		send_and_check(len, len);
+	NM_CHECK_EQ(node_b->nr_up, 1);
+	NM_CHECK(nm_identity_equal(&node_b->source, &node_a->address.who));
+	NM_CHECK(node_b->label.text[0] != '\0');
+	finish(fixture);
+}
+
+CONFORMS(gathers_payloads_from_pieces)
+{
+	uint64_t random = 1, i;
+	struct iovec iov[10];
+	uint8_t *bytes = malloc(NODE_KEEP);
+	struct nm_packet pkt = { .op = 5 };
+	uint32_t left, part;
+	unsigned int n;
+
+	NM_CHECK(bytes != NULL);
+	start(fixture);
+	for (i = 0; i < 3000; i++) {
+		pkt.len = (uint32_t)(nm_test_random(&random) %
+				     (i % 10 ? 1500 : node_a->transport->max_payload + 1));
+		fill_bytes(bytes, pkt.len, i);
+		left = pkt.len;
+		for (n = 0; n < 10; n++) {
+			part = n == 9 ? left : (uint32_t)(nm_test_random(&random) % (left + 1));
+			if (nm_test_random(&random) % 4 == 0 && n != 9)
+				part = 0;
+			iov[n] = (struct iovec){ part ? bytes + pkt.len - left : NULL, part };
+			left -= part;
+		}
+		NM_CHECK_EQ(node_a->transport->ops->send(node_a->link, &pkt, iov, 10), 0);
+		nodes_settle(node_a, node_b);
+		NODE_UNTIL(node_b, node_b->nr_packets == i + 1);
+		NM_CHECK(bytes_match(node_b->payload, pkt.len, i));
+	}
+	pkt.len = 0;
+	NM_CHECK_EQ(node_a->transport->ops->send(node_a->link, &pkt, NULL, 0), 0);
+	NODE_UNTIL(node_b, node_b->nr_packets == i + 1);
+	free(bytes);
+	finish(fixture);
+}
+
+static uint32_t length_of(uint64_t seed, uint32_t max)
+{
+	uint64_t state = seed;
+	uint64_t random = nm_test_random(&state);
+
+	/* Mostly small, sometimes anything. */
+	return (uint32_t)(random >> 32) % (random % 8 ? 200 : max + 1);
+}
+
+static void check_next(struct node *node, const struct nm_packet *pkt, const uint8_t *payload)
+{
+	NM_CHECK_EQ(pkt->tag, node->nr_packets - 1);
+	NM_CHECK_EQ(pkt->len, length_of(pkt->tag, node->transport->max_payload));
+	NM_CHECK(bytes_match(payload, pkt->len, pkt->tag));
+}
+
+CONFORMS(keeps_order_over_many_laps)
+{
+	uint64_t sent = 0, random = 7;
+	int err;
+
+	start(fixture);
+	node_b->check = check_next;
+	while (sent < 30000) {
+		err = node_send(node_a, sent, length_of(sent, node_a->transport->max_payload));
+		NM_CHECK(err == 0 || err == -EAGAIN);
+		sent += err == 0;
+		if (err || nm_test_random(&random) % 16 == 0)
+			node_progress(node_b);
+	}
+	NODE_UNTIL(node_b, node_b->nr_packets == sent);
+	NM_CHECK_EQ(node_b->nr_up, 1);
+	finish(fixture);
+}
+
+CONFORMS(says_eagain_when_full_and_takes_nothing)
+{
+	static const uint32_t sizes[] = { 0, 8, 100, 1024, 3000, 4096 };
+	uint64_t sent, before;
+	size_t s, again;
+
+	start(fixture);
+	for (s = 0; s < NM_ARRAY_SIZE(sizes); s++) {
+		before = node_b->nr_packets;
+		for (sent = 0; node_send(node_a, sent, sizes[s]) == 0; sent++)
+			NM_CHECK(sent < 1000000);
+		NM_CHECK(sent > 0);
+		for (again = 0; again < 1000; again++)
+			NM_CHECK_EQ(node_send(node_a, sent, sizes[s]), -EAGAIN);
+		NODE_UNTIL(node_b, node_b->nr_packets == before + sent);
+		nodes_settle(node_a, node_b);
+		NM_CHECK_EQ(node_b->nr_packets, before + sent);
+		NM_CHECK_EQ(node_b->last.tag, sent - 1);
+		NM_CHECK_EQ(node_send(node_a, sent, sizes[s]), 0);
+		NODE_UNTIL(node_b, node_b->nr_packets == before + sent + 1);
+	}
+	finish(fixture);
+}
+
+CONFORMS(survives_eagain_storms_both_ways)
+{
+	uint64_t sent_a = 0, sent_b = 0, random = 3;
+	struct node *nodes[2];
+	int i, err;
+
+	start(fixture);
+	nodes[0] = node_a;
+	nodes[1] = node_b;
+	if (!fixture->loops_back)
+		node_a->check = check_next;
+	node_b->check = check_next;
+	while (sent_a + sent_b < 40000) {
+		i = fixture->loops_back ? 0 : (int)(nm_test_random(&random) & 1);
+		while ((err = node_send(nodes[i], i ? sent_b : sent_a,
+					length_of(i ? sent_b : sent_a,
+						  nodes[i]->transport->max_payload))) == 0)
+			*(i ? &sent_b : &sent_a) += 1;
+		NM_CHECK_EQ(err, -EAGAIN);
+		node_progress(nodes[nm_test_random(&random) & 1]);
+	}
+	NODE_UNTIL(node_b, node_b->nr_packets == sent_a);
+	if (!fixture->loops_back)
+		NODE_UNTIL(node_a, node_a->nr_packets == sent_b);
+	finish(fixture);
+}
+
+CONFORMS(may_send_from_within_deliver)
+{
+	start(fixture);
+	node_b->echo = true;
+	NM_CHECK_EQ(node_send(node_a, 77, 3000), 0);
+	NODE_UNTIL(node_b, node_b->nr_packets >= 1);
+	NODE_UNTIL(node_a, node_a->nr_packets == (fixture->loops_back ? 2 : 1));
+	NM_CHECK_EQ(node_a->last.tag, 77);
+	NM_CHECK(bytes_match(node_a->payload, 3000, 77));
+	finish(fixture);
+}
+
+CONFORMS(is_bounded_per_progress_call)
+{
+	uint64_t sent = 0, calls = 0, before;
+
+	start(fixture);
+	while (sent < 100 && node_send(node_a, sent, 8) == 0)
+		sent++;
+	NM_CHECK_EQ(sent, 100);
+	while (node_b->nr_packets < sent) {
+		before = node_b->nr_packets;
+		node_progress(node_b);
+		NM_CHECK(node_b->nr_packets - before <= 64);
+		calls += node_b->nr_packets > before;
+	}
+	NM_CHECK(calls > 1);
+	NM_CHECK_EQ(node_progress(node_b), 0);
+	finish(fixture);
+}
+
+CONFORMS(describes_what_it_is)
+{
+	struct nm_link_facts facts;
+
+	start(fixture);
+	node_a->transport->ops->describe(node_a->link, &facts);
+	NM_CHECK_EQ(facts.channel, node_a->transport->ops->channel);
+	NM_CHECK_STR(nm_channel_name(facts.channel), fixture->name);
+	NM_CHECK_STR(nm_relation_name(facts.relation), fixture->loops_back ? "self" : "node");
+	NM_CHECK(facts.reason.text[0] && facts.label.text[0]);
+	NM_CHECK(node_a->transport->ops->drained(node_a->link));
+	finish(fixture);
+}
+
+CONFORMS(does_not_reach_strangers)
+{
+	struct node *node = node_create(fixture);
+	struct nm_address stranger = { .version = NM_ADDRESS_VERSION };
+	unsigned int fds = nm_test_count_fds();
+	struct nm_reason why = { "" };
+
+	NM_CHECK_EQ(nm_identity_create(&stranger.who), 0);
+	NM_CHECK_EQ(node->transport->ops->connect(node->transport, &stranger,
+						  (struct nm_peer *)node, &node->link, &why),
+		    -EHOSTUNREACH);
+	NM_CHECK(strlen(why.text) > 5);
+	NM_CHECK_EQ(nm_test_count_fds(), fds);
+	node_destroy(node);
+}
+
+CONFORMS(refused_sources_deliver_nothing)
+{
+	start(fixture);
+	node_b->refuse_sources = true;
+	NM_CHECK_EQ(node_send(node_a, 1, 8), 0);
+	if (fixture->loops_back)
+		NODE_UNTIL(node_a, node_send(node_a, 2, 8) == -EPIPE);
+	else
+		NODE_UNTIL(node_b, (node_progress(node_a), node_a->nr_down));
+	NM_CHECK_EQ(node_send(node_a, 2, 8), -EPIPE);
+	NM_CHECK_EQ(node_b->nr_packets, 0);
+	finish(fixture);
+}
+
+PAIR_CONFORMS(closing_delivers_everything_first)
+{
+	uint64_t sent = 0;
+
+	start(fixture);
+	while (node_send(node_a, sent, length_of(sent, node_a->transport->max_payload)) == 0)
+		sent++;
+	node_b->check = check_next;
+	node_destroy(node_a);
+	NODE_UNTIL(node_b, node_b->nr_down);
+	NM_CHECK_EQ(node_b->nr_packets, sent);
+	NM_CHECK_EQ(node_b->down_err, 0);
+	NM_CHECK_EQ(node_b->nr_down, 1);
+	NM_CHECK_EQ(node_send(node_b, 1, 8), -EPIPE);
+	nm_test_sleep_ms(20);
+	node_progress(node_b);
+	NM_CHECK_EQ(node_b->nr_down, 1);
+	node_destroy(node_b);
+}
+
+/* A peer in a process of its own that sends until it is killed. */
+struct victim {
+	const struct fixture *fixture;
+	struct nm_address address; /* of the one it sends to */
+};
+
+static void stream_for_ever(void *arg)
+{
+	struct victim *victim = arg;
+	struct node *node = node_create(victim->fixture);
+	struct nm_reason why;
+	uint64_t sent = 0;
+
+	NM_CHECK_EQ(node->transport->ops->connect(node->transport, &victim->address,
+						  (struct nm_peer *)node, &node->link, &why),
+		    0);
+	for (;;) {
+		if (node_send(node, sent, length_of(sent, node->transport->max_payload)) == 0)
+			sent++;
+		node_progress(node);
+	}
+}
+
+PAIR_CONFORMS(killed_peer_goes_down_with_a_reason)
+{
+	struct victim victim = { fixture, { 0 } };
+	struct node *node;
+	pid_t pid;
+
+	node = node_create(fixture);
+	victim.address = node->address;
+	pid = nm_test_fork(stream_for_ever, &victim);
+	node->check = check_next;
+	NODE_UNTIL(node, node->nr_packets > 5000);
+	kill(pid, SIGKILL);
+	NODE_UNTIL(node, node->nr_down);
+	NM_CHECK_EQ(node->nr_down, 1);
+	NM_CHECK_EQ(node->down_err, -ECONNRESET);
+	NM_CHECK_HAS(node->down_why.text, "died");
+	NM_CHECK_HAS(node->down_why.text, node->label.text);
+	nm_test_join(pid, SIGKILL);
+	node_destroy(node);
+}

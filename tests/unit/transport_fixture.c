@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transport_fixture.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int create_self(const struct nm_sink *sink, const struct nm_identity *who,
+		       struct nm_transport **ret_transport, struct nm_reason *ret_reason)
+{
+	(void)ret_reason;
+	return nm_self_create(sink, who, ret_transport);
+}
+
+const struct fixture self_fixture = { "self", true, create_self };
+const struct fixture shm_fixture = { "shm", false, nm_shm_create };
+
+void fill_bytes(uint8_t *bytes, uint32_t len, uint64_t seed)
+{
+	uint64_t state = seed * 1000003 + len, word;
+	uint32_t i;
+
+	for (i = 0; i < len; i += (uint32_t)sizeof(word)) {
+		word = nm_test_random(&state);
+		memcpy(bytes + i, &word, len - i < sizeof(word) ? len - i : sizeof(word));
+	}
+}
+
+bool bytes_match(const uint8_t *bytes, uint32_t len, uint64_t seed)
+{
+	static uint8_t expected[NODE_KEEP];
+
+	fill_bytes(expected, len, seed);
+	return !memcmp(bytes, expected, len);
+}
+
+static struct nm_peer *source_up(void *engine, const struct nm_identity *who,
+				 const struct nm_peer_label *label)
+{
+	struct node *node = engine;
+
+	node->nr_up++;
+	node->source = *who;
+	node->label = *label;
+	return node->refuse_sources ? NULL : (struct nm_peer *)node;
+}
+
+static void deliver(void *engine, struct nm_peer *source, const struct nm_packet *pkt,
+		    const void *payload)
+{
+	struct node *node = engine;
+	struct iovec iov;
+
+	NM_CHECK(source == (struct nm_peer *)node);
+	NM_CHECK(pkt->len <= NODE_KEEP);
+	NM_CHECK_EQ(node->nr_down, 0);
+	node->nr_packets++;
+	node->last = *pkt;
+	if (pkt->len)
+		memcpy(node->payload, payload, pkt->len);
+	if (node->check)
+		node->check(node, pkt, node->payload);
+	if (node->echo) {
+		node->echo = false;
+		iov = (struct iovec){ node->payload, pkt->len };
+		NM_CHECK_EQ(node->transport->ops->send(node->link, pkt, &iov, 1), 0);
+	}
+}
+
+static void source_down(void *engine, struct nm_peer *source, int err, const struct nm_reason *why)
+{
+	struct node *node = engine;
+
+	NM_CHECK(source == (struct nm_peer *)node);
+	node->nr_down++;
+	node->down_err = err;
+	node->down_why = *why;
+}
+
+struct node *node_create(const struct fixture *fixture)
+{
+	struct node *node = calloc(1, sizeof(*node));
+	struct nm_reason why = { "" };
+	struct nm_sink sink = { node, source_up, deliver, source_down };
+	int err;
+
+	NM_CHECK(node != NULL);
+	setenv("NEARMETAL_SEGMENT_DIR", nm_test_dir(), 0);
+	node->address.version = NM_ADDRESS_VERSION;
+	NM_CHECK_EQ(nm_identity_create(&node->address.who), 0);
+	err = fixture->create(&sink, &node->address.who, &node->transport, &why);
+	if (err)
+		nm_test_fail(__FILE__, __LINE__, "create %s: %d: %s", fixture->name, err, why.text);
+	NM_CHECK(node->transport->max_payload >= NM_MIN_MAX_PAYLOAD);
+	NM_CHECK(node->transport->max_payload <= NODE_KEEP);
+	NM_CHECK(node->transport->eager_max <= node->transport->max_payload);
+	NM_CHECK_STR(node->transport->ops->name, fixture->name);
+	return node;
+}
+
+void node_destroy(struct node *node)
+{
+	node->transport->ops->destroy(node->transport);
+	free(node);
+}
+
+static void connect_one(struct node *from, struct node *to)
+{
+	struct nm_reason why = { "" };
+	int err = from->transport->ops->connect(from->transport, &to->address,
+						(struct nm_peer *)from, &from->link, &why);
+
+	if (err)
+		nm_test_fail(__FILE__, __LINE__, "connect: %d: %s", err, why.text);
+	NM_CHECK(from->link->transport == from->transport);
+	NM_CHECK(from->link->peer == (struct nm_peer *)from);
+	NM_CHECK(why.text[0] != '\0');
+}
+
+void nodes_connect(const struct fixture *fixture, struct node *a, struct node *b)
+{
+	connect_one(a, b);
+	if (!fixture->loops_back)
+		connect_one(b, a);
+}
+
+unsigned int node_progress(struct node *node)
+{
+	return node->transport->ops->progress(node->transport);
+}
+
+void nodes_settle(struct node *a, struct node *b)
+{
+	while (node_progress(a) + node_progress(b))
+		;
+}
+
+int node_send(struct node *node, uint64_t seed, uint32_t len)
+{
+	struct nm_packet pkt = {
+		.op = (uint8_t)(seed % NM_PACKET_NR_OPS),
+		.flags = (uint8_t)(seed >> 3),
+		.len = len,
+		.tag = seed,
+		.data = ~seed,
+	};
+	static uint8_t bytes[NODE_KEEP];
+	struct iovec iov = { bytes, len };
+
+	fill_bytes(bytes, len, seed);
+	return node->transport->ops->send(node->link, &pkt, &iov, 1);
+}

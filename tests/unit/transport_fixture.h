@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two endpoints over any transport, and what each of them was told: the common ground of the tests
+ * over the transport contract.
+ */
+#ifndef NM_TEST_TRANSPORT_FIXTURE_H
+#define NM_TEST_TRANSPORT_FIXTURE_H
+
+#include "harness.h"
+#include "transport/transport.h"
+
+#define NODE_KEEP 65536 /* bytes of the last payload that are kept */
+
+struct node {
+	struct nm_transport *transport;
+	struct nm_link *link; /* to the other node */
+	struct nm_address address;
+	bool refuse_sources;
+	bool echo; /* send every packet back from within deliver() */
+	/* what happened */
+	unsigned int nr_up, nr_down;
+	int down_err;
+	struct nm_reason down_why;
+	struct nm_peer_label label;
+	struct nm_identity source;
+	uint64_t nr_packets;
+	struct nm_packet last;
+	uint8_t payload[NODE_KEEP];
+	/* called for every packet when set */
+	void (*check)(struct node *node, const struct nm_packet *pkt, const uint8_t *payload);
+	void *check_arg;
+};
+
+struct fixture {
+	const char *name;
+	bool loops_back; /* both nodes are one: no death, no closing of the other side */
+	int (*create)(const struct nm_sink *sink, const struct nm_identity *who,
+		      struct nm_transport **ret_transport, struct nm_reason *ret_reason);
+};
+
+extern const struct fixture self_fixture, shm_fixture;
+
+/* One endpoint; the segment directory is the case's own. */
+struct node *node_create(const struct fixture *fixture);
+void node_destroy(struct node *node);
+/* Links in both directions (or to itself). */
+void nodes_connect(const struct fixture *fixture, struct node *a, struct node *b);
+/* Progress both until nothing moves. */
+void nodes_settle(struct node *a, struct node *b);
+unsigned int node_progress(struct node *node);
+/* Send LEN bytes whose contents follow from SEED; the tag is SEED. In one piece. */
+int node_send(struct node *node, uint64_t seed, uint32_t len);
+/* Progress NODE until CONDITION or the case times out. */
+#define NODE_UNTIL(node, condition)              \
+	do {                                     \
+		while (!(condition))             \
+			if (!node_progress(node)) \
+				nm_test_sleep_ms(1); \
+	} while (0)
+
+void fill_bytes(uint8_t *bytes, uint32_t len, uint64_t seed);
+bool bytes_match(const uint8_t *bytes, uint32_t len, uint64_t seed);
+
+#endif
