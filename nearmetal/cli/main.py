@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING, cast
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, _interrupt)
     try:
-        args = build_parser().parse_args(words)
+        args = build_parser(words[0] if words else None).parse_args(words)
         view.as_json = bool(args.json)
         handler = cast("Handler", args.handler)
         return handler(args, view)
@@ -39,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         view.error(error)
         return error.exit_code
     except BrokenPipeError:
-        # The reader has left (as with `| head`): nobody to tell.
-        sys.stderr.close()
+        # The reader has left (as with `| head`): nobody to tell, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.ERROR
     except OSError as error:
         view.error(NearmetalError(str(error), "a full disk or a missing permission?"))

@@ -25,9 +25,8 @@ def register(subparsers: Subparsers) -> None:
         subparsers, "plan", show, "show what up would change",
         "nearmetal plan examples/two-nodes.yaml",
     )  # fmt: skip
-    add_spec(parser)
+    add_spec(parser, required=False)
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of specs")
-    parser._actions[-2].nargs = "?"  # noqa: SLF001 - SPEC is not needed for --schema
 
 
 def as_data(plan: Plan) -> dict[str, Any]:

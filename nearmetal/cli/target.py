@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from nearmetal.plan import Plan
 
 
-def add_spec(parser: argparse.ArgumentParser) -> None:
+def add_spec(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Add the argument SPEC."""
-    parser.add_argument("spec", metavar="SPEC", help="a cluster spec, or the name of a cluster "
-                        "that is up")  # fmt: skip
+    words = "a cluster spec, or the name of a cluster that is up"
+    parser.add_argument("spec", metavar="SPEC", nargs=None if required else "?", help=words)
 
 
 def open_target(text: str) -> tuple[Cluster, ClusterSpec]:

@@ -51,8 +51,8 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, f"see `{self.prog} --help`")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the whole parser."""
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser; with one verb's name, that verb's alone, which starts sooner."""
     parser = Parser(
         prog="nearmetal",
         description=nearmetal.__doc__,
@@ -64,7 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
         "Subparsers",
         parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser),
     )
-    for verb in VERBS:
+    for verb in (only,) if only in VERBS else VERBS:
         name = f"nearmetal.cli.{verb}"
         if importlib.util.find_spec(name) is not None:
             importlib.import_module(name).register(subparsers)

@@ -6,44 +6,38 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from nearmetal.errors import NearmetalError, SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+_RED, _YELLOW, _BOLD = "31", "33", "1"
 
-class Steps:
-    """Shows steps: a bar when a person watches, nothing otherwise."""
 
-    def __init__(self, bar: Progress | None, title: str) -> None:
-        """Without a bar every call does nothing."""
-        self._bar = bar
-        self._task = None if bar is None else bar.add_task(title, total=None)
-        self._started = False
+class Steps(Protocol):
+    """Told about steps; shows them when a person watches."""
 
     def begin(self, total: int) -> None:
         """There will be `total` steps."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, total=total)
 
     def step(self, text: str) -> None:
         """The next step begins."""
-        if self._bar is not None and self._task is not None:
-            advance = 1 if self._started else 0
-            self._bar.update(self._task, description=text, advance=advance)
-        self._started = True
 
-    def finish(self) -> None:
-        """The last step is done."""
-        if self._bar is not None and self._task is not None and self._started:
-            self._bar.update(self._task, advance=1)
+
+class Unwatched:
+    """Steps that nobody watches."""
+
+    def begin(self, total: int) -> None:
+        """Ignore it."""
+
+    def step(self, text: str) -> None:
+        """Ignore it."""
+
+
+def _styled(text: str, style: str, stream: TextIO) -> str:
+    return f"\033[{style}m{text}\033[0m" if stream.isatty() else text
 
 
 class View:
@@ -52,8 +46,6 @@ class View:
     def __init__(self, *, as_json: bool) -> None:
         """`as_json`: one document on standard output, nothing else there."""
         self.as_json = as_json
-        self.out = Console(highlight=False, soft_wrap=True)
-        self.err = Console(stderr=True, highlight=False, soft_wrap=True)
 
     def result(self, data: dict[str, Any], lines: Sequence[str] = ()) -> None:
         """Print a result: `data` as JSON, or `lines` for a person."""
@@ -61,50 +53,51 @@ class View:
             print(json.dumps(data, indent=2))
             return
         for line in lines:
-            self.out.print(Text(line))
+            print(line)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print a table for a person; nothing with --json."""
+        """Print a table for a person, as wide as it needs to be; nothing with --json."""
         if self.as_json:
             return
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in columns:
-            table.add_column(column, overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
-        self.out.print(table)
+        widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+        for number, row in enumerate((columns, *rows)):
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            line = "  ".join(cells).rstrip()
+            print(line if number else _styled(line, _BOLD, sys.stdout))
 
     def note(self, text: str) -> None:
         """Tell something worth knowing."""
-        self.err.print(Text(f"note: {text}", style="yellow"))
+        self._tell(f"note: {text}", _YELLOW)
 
     def warn(self, text: str, hint: str = "") -> None:
         """Tell loudly that something is not as wished."""
-        self.err.print(Text(f"WARNING: {text}", style="bold red"))
+        self._tell(f"WARNING: {text}", f"{_BOLD};{_RED}")
         if hint:
-            self.err.print(Text(f"  hint: {hint}"))
+            self._tell(f"  hint: {hint}", "0")
 
     def error(self, error: NearmetalError) -> None:
         """Print an error, and with --json its document too."""
         prefix = "" if isinstance(error, SpecError) else "error: "
-        self.err.print(Text(f"{prefix}{error.message}", style="red"))
+        self._tell(f"{prefix}{error.message}", _RED)
         if error.hint:
-            self.err.print(Text(f"  hint: {error.hint}"))
+            self._tell(f"  hint: {error.hint}", "0")
         if self.as_json:
             content: dict[str, Any] = {"message": error.message, "hint": error.hint}
             if isinstance(error, SpecError):
                 content["problems"] = [vars(problem) for problem in error.problems]
             print(json.dumps({"error": content}, indent=2))
 
+    def _tell(self, text: str, style: str) -> None:
+        sys.stdout.flush()
+        print(_styled(text, style, sys.stderr), file=sys.stderr, flush=True)
+
     @contextmanager
     def steps(self, title: str) -> Iterator[Steps]:
         """Show progress on standard error when it is a terminal."""
         if not sys.stderr.isatty():
-            yield Steps(None, title)
+            yield Unwatched()
             return
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-                   TimeElapsedColumn())  # fmt: skip
-        with Progress(*columns, console=self.err, transient=True) as bar:
-            steps = Steps(bar, title)
-            yield steps
-            steps.finish()
+        from nearmetal.cli.bar import bar  # noqa: PLC0415 - rich takes long, and only here
+
+        with bar(title) as watched:
+            yield watched

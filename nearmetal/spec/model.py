@@ -95,7 +95,9 @@ class Node(_Model):
         default="auto", description="cores of the machine the node is pinned to"
     )
     shm: Size = Field(
-        default=512 << 20, description="size of the node's private /dev/shm and of its /tmp"
+        default=512 << 20,
+        description="size of the node's private /dev/shm and of its /tmp",
+        json_schema_extra={"default": "512 MiB"},
     )
     hostname: Name | None = Field(
         default=None, description="what the node calls itself; its name by default; may repeat"
@@ -107,7 +109,9 @@ class Host(_Model):
 
     name: Name = Field(description="unique in the cluster")
     segments: Size = Field(
-        default=64 << 20, description="size of the directory in which the host's nodes meet"
+        default=64 << 20,
+        description="size of the directory in which the host's nodes meet",
+        json_schema_extra={"default": "64 MiB"},
     )
     nodes: Annotated[list[Node], Field(min_length=1, max_length=MAX_NODES)]
 

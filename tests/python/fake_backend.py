@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A backend that keeps its resources in memory, and may fail at the n-th step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearmetal.backend import NodeStatus
+from nearmetal.errors import BackendError
+from nearmetal.run import Command
+from nearmetal.spec import ClusterSpec, Facts, Key, Kind, Observed, Resource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass
+class FakeBackend:
+    cpus: tuple[int, ...] = (0, 1)
+    there: dict[Key, Resource] = field(default_factory=dict)
+    broken: set[Key] = field(default_factory=set)
+    steps: list[str] = field(default_factory=list)
+    fail_at: int = -1
+    meeting: Path = Path("/nowhere")
+    spec: str | None = None
+
+    def facts(self) -> Facts:
+        return Facts(self.cpus)
+
+    def observe(self) -> Observed:
+        return Observed(tuple(self.there.values()), frozenset(self.broken))
+
+    def create(self, item: Resource, spec: ClusterSpec) -> None:
+        self._step(f"+{item.key.name}", item.key)
+        self.there[item.key] = item
+        self.broken.discard(item.key)
+        self.spec = spec.canonical()
+
+    def delete(self, key: Key) -> None:
+        self._step(f"-{key.name}", key)
+        self.there.pop(key, None)
+        self.broken.discard(key)
+        if key.kind is Kind.CLUSTER:
+            self.there.clear()
+            self.broken.clear()
+
+    def _step(self, name: str, key: Key) -> None:
+        if len(self.steps) == self.fail_at:
+            self.broken.add(key)
+            raise BackendError(f"{name} failed")
+        self.steps.append(name)
+
+    def recorded_spec(self) -> str | None:
+        return self.spec
+
+    def status(self) -> list[NodeStatus]:
+        return [
+            NodeStatus(
+                name=key.name,
+                host=item.get("host"),
+                hostname=item.get("hostname"),
+                address=item.get("address"),
+                slots=int(item.get("slots")),
+                cpus=tuple(map(int, item.get("cpus").split(","))),
+                shm=item.get("shm"),
+                pid=1,
+                uptime_s=1.0,
+                healthy=key not in self.broken,
+                health="dead" if key in self.broken else "running",
+            )
+            for key, item in self.there.items()
+            if key.kind is Kind.NODE
+        ]
+
+    def on_node(
+        self,
+        node: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        workdir: Path | None = None,
+    ) -> Command:
+        return Command(("enter", node, *argv), env, workdir)
+
+    def on_launcher(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        workdir: Path | None = None,
+    ) -> Command:
+        return Command(("launcher", *argv), env, workdir)
+
+    def remote_shell(self) -> str:
+        return "/agent"
+
+    def meeting_directory(self, host: str) -> Path:
+        return self.meeting / host
+
+    def end_marked(self, marker: str) -> int:
+        self.steps.append(f"sweep {marker.partition('=')[0]}")
+        return 0

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import pytest
+
+from nearmetal.errors import CommandError, LaunchError, UsageError
+from nearmetal.launch import JobRequest, Verdict, measure_locality, run_job
+from nearmetal.launch.job import find_job_program, provider_library
+from nearmetal.launch.stats import judge, read_exit_codes, read_stats
+from nearmetal.mpi import Mpi, Provider
+from nearmetal.plan import desired
+from nearmetal.run import Command, Completed
+from nearmetal.spec import ClusterSpec, Facts, Kind, parse_spec
+from tests.python.fake_backend import FakeBackend
+from tests.python.test_mpi import install
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nearmetal.run import Dialogue
+
+SPEC = """\
+version: 1
+name: c
+backend: local
+hosts: [{name: h, nodes: [{name: n1}, {name: n2}]}, {name: far, nodes: [{name: n3}]}]
+"""
+
+
+@dataclass
+class FakeRunner:
+    """Probes succeed; the job is a function; dialogues are answered from a table."""
+
+    job: Callable[[Command], int] = lambda _: 0
+    probe_code: int = 0
+    commands: list[Command] = field(default_factory=list)
+    talk: Callable[[str], Dialogue] | None = None
+
+    def run(self, command: Command, *, timeout_s: float) -> Completed:
+        assert timeout_s > 0
+        return Completed(command, self.probe_code, b"", b"", 0.0)
+
+    def check(self, command: Command, *, timeout_s: float) -> Completed:
+        return self.run(command, timeout_s=timeout_s)
+
+    def attach(
+        self,
+        command: Command,
+        *,
+        stdin: IO[bytes] | None = None,
+        stdout: IO[bytes] | None = None,
+        stderr: IO[bytes] | None = None,
+        timeout_s: float | None = None,
+        foreground: bool = False,
+    ) -> Completed:
+        assert not foreground
+        assert (stdin, stdout, stderr) == (None, None, None)
+        self.commands.append(command)
+        return Completed(command, self.job(command), b"", b"", 0.5, timeout_s == 0.0)
+
+    def converse(self, command: Command, *, stderr: IO[bytes] | None = None) -> Dialogue:
+        assert self.talk is not None
+        assert stderr is None
+        self.commands.append(command)
+        return self.talk(command.argv[1])
+
+
+@pytest.fixture
+def spec() -> ClusterSpec:
+    return parse_spec(SPEC)
+
+
+@pytest.fixture
+def backend(tmp_path: Path, spec: ClusterSpec) -> FakeBackend:
+    made = FakeBackend(cpus=(0, 1, 2), meeting=tmp_path / "meet")
+    for item in desired(spec, Facts((0, 1, 2))).resources:
+        made.there[item.key] = item
+        if item.key.kind is Kind.HOST:
+            (made.meeting / item.key.name).mkdir(parents=True)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def mpich(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearmetal.mpi.installed._roots", lambda: [tmp_path])
+    monkeypatch.setattr("nearmetal.mpi.installed._debian_openmpi4", lambda: False)
+    install(tmp_path, Mpi.MPICH5)
+    library = tmp_path / "libnearmetal-fi.so"
+    library.touch()
+    monkeypatch.setenv("NEARMETAL_PROVIDER_LIB", str(library))
+
+
+def near_stats(command: Command, messages: int) -> None:
+    assert command.env is not None
+    meet = Path(os.environ["TEST_MEETING"])
+    name = Path(command.env["NEARMETAL_STATS_DIR"]).name
+    peers = [{"channel": "shm", "sent_messages": messages, "sent_bytes": 8 * messages}]
+    (meet / "h" / name / "0.json").write_text(json.dumps({"peers": peers}))
+
+
+def test_a_job_is_started_collected_and_cleared(
+    backend: FakeBackend, spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_MEETING", str(backend.meeting))
+
+    def job(command: Command) -> int:
+        near_stats(command, 5)
+        modes = {p.stat().st_mode & 0o777 for p in (backend.meeting / "h").iterdir()}
+        assert modes == {0o700}
+        return 0
+
+    runner = FakeRunner(job)
+    request = JobRequest("/bin/true", ("x y",), env={"K": "V"}, channels=("shm", "net"), ranks=2)
+    result = run_job(backend, spec, request, runner)
+    assert (result.exit_code, result.mpi, result.ranks) == (0, "mpich5", (("n1", 1), ("n2", 1)))
+    assert result.proof.verdict is Verdict.PROVEN
+    assert result.proof.messages == {"shm": 5}
+    assert result.proof.bytes == {"shm": 40}
+    command = runner.commands[0]
+    assert command.argv[-2:] == ("/bin/true", "x y")
+    assert command.env is not None
+    assert command.env["K"] == "V"
+    assert command.env["NEARMETAL_CHANNELS"] == "shm,net"
+    assert command.env["NEARMETAL_SEGMENT_DIR"] == f"/run/nearmetal/{result.job}"
+    assert backend.steps == ["sweep NEARMETAL_JOB"]
+    assert list((backend.meeting / "h").iterdir()) == []
+    # A host without a rank was not touched.
+    assert list((backend.meeting / "far").iterdir()) == []
+
+
+def test_a_job_that_another_stack_carried_is_told(backend: FakeBackend, spec: ClusterSpec) -> None:
+    assert run_job(backend, spec, JobRequest("true"), FakeRunner()).proof.verdict is Verdict.ABSENT
+    stock = JobRequest("true", provider=Provider.STOCK)
+    assert run_job(backend, spec, stock, FakeRunner()).proof.verdict is Verdict.NOT_ASKED
+
+
+def test_the_rank_that_failed_first_decides(backend: FakeBackend, spec: ClusterSpec) -> None:
+    def job(command: Command) -> int:
+        assert command.env is not None
+        name = Path(command.env["NEARMETAL_STATS_DIR"]).name
+        for when, host, code in ((2, "far", 143), (1, "h", 3)):
+            path = backend.meeting / host / name / f"exit.{code}"
+            path.write_text(f"{code}\n")
+            os.utime(path, (when, when))
+        return 255
+
+    assert run_job(backend, spec, JobRequest("true"), FakeRunner(job)).exit_code == 3
+
+
+def test_a_launcher_killed_by_a_signal(backend: FakeBackend, spec: ClusterSpec) -> None:
+    assert run_job(backend, spec, JobRequest("true"), FakeRunner(lambda _: -9)).exit_code == 137
+
+
+def test_an_interrupted_job_is_cleared(backend: FakeBackend, spec: ClusterSpec) -> None:
+    def job(_: Command) -> int:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_job(backend, spec, JobRequest("true"), FakeRunner(job))
+    assert backend.steps == ["sweep NEARMETAL_JOB"]
+    assert list((backend.meeting / "h").iterdir()) == []
+
+
+def test_little_of_our_environment_reaches_a_job(
+    backend: FakeBackend, spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET", "x")
+    monkeypatch.setenv("FI_PROVIDER", "sockets")
+    monkeypatch.setenv("FI_LOG_LEVEL", "warn")
+    monkeypatch.setenv("NEARMETAL_EAGER_MAX", "4096")
+    runner = FakeRunner()
+    run_job(backend, spec, JobRequest("true"), runner)
+    env = runner.commands[0].env
+    assert env is not None
+    assert "AWS_SECRET" not in env
+    assert "NEARMETAL_PROVIDER_LIB" not in env
+    assert env["FI_PROVIDER"] == "nearmetal,tcp"
+    assert (env["FI_LOG_LEVEL"], env["NEARMETAL_EAGER_MAX"]) == ("warn", "4096")
+
+
+def test_what_cannot_be_started(backend: FakeBackend, spec: ClusterSpec, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.touch()
+    cases: list[tuple[JobRequest, type[Exception], str]] = [
+        (JobRequest("no-such-program"), LaunchError, "no program no-such-program: looked in /"),
+        (JobRequest("./no-such"), LaunchError, "no-such does not exist"),
+        (JobRequest(str(plain)), LaunchError, "is no executable program"),
+        (JobRequest("true", ranks=9), UsageError, "9 ranks are more than the 3 slots"),
+        (JobRequest("true", mpi="impi"), LaunchError, "Intel MPI 2021 .* is not installed"),
+        (JobRequest("true", channels=("shn",)), UsageError, "unknown channel 'shn'"),
+    ]
+    for request, kind, words in cases:
+        with pytest.raises(kind, match=words):
+            run_job(backend, spec, request, FakeRunner())
+    with pytest.raises(LaunchError, match="cannot be seen in node n1") as caught:
+        run_job(backend, spec, JobRequest("true"), FakeRunner(probe_code=1))
+    assert "show:" in caught.value.hint
+    assert backend.steps == []
+
+
+def test_a_dead_node_is_named(backend: FakeBackend, spec: ClusterSpec) -> None:
+    key = next(key for key in backend.there if key.name == "n2")
+    backend.broken.add(key)
+    with pytest.raises(LaunchError, match="node n2: dead"):
+        run_job(backend, spec, JobRequest("true"), FakeRunner())
+
+
+def test_a_provider_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NEARMETAL_PROVIDER_LIB", str(tmp_path / "none.so"))
+    with pytest.raises(LaunchError, match=r"none\.so: no such file"):
+        provider_library()
+
+
+def test_programs_by_name_and_path() -> None:
+    assert find_job_program("true").name == "true"
+    assert find_job_program("/bin/sh") == Path("/bin/sh")
+
+
+def test_files_of_a_job_are_read_with_care(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"a": 1}')
+    stats = tmp_path / "stats"
+    stats.mkdir()
+    (stats / "0.json").write_text('{"peers": []}')
+    (stats / "1.json").write_text("[1]")
+    (stats / "2.json").write_text("[" * 100000)
+    (stats / "3.json").symlink_to(secret)
+    (stats / "exit.1").write_text("3\n")
+    (stats / "exit.2").write_text("-3")
+    (stats / "exit.3").write_text("999")
+    (stats / "exit.4").symlink_to(secret)
+    os.mkfifo(stats / "4.json")
+    os.mkfifo(stats / "exit.5")
+    assert read_stats(stats) == [{"peers": []}]
+    assert [code for _, code in read_exit_codes(stats)] == [3]
+    (tmp_path / "link").symlink_to(stats)
+    assert read_stats(tmp_path / "link") == []
+    assert read_stats(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize(
+    ("stats", "ranks", "verdict"),
+    [
+        ([], 2, Verdict.ABSENT),
+        ([{"peers": []}], 2, Verdict.NO_TRAFFIC),
+        ([{"peers": []}], 1, Verdict.PROVEN),
+        ([{"peers": [{"channel": "shm", "sent_messages": 1}]}], 2, Verdict.PROVEN),
+        ([{"peers": [{"channel": "shm", "sent_messages": -1}]}], 2, Verdict.NO_TRAFFIC),
+        ([{"peers": [{"channel": 7, "sent_messages": 1}, "x", None]}], 2, Verdict.NO_TRAFFIC),
+        ([{"peers": "lies"}], 2, Verdict.NO_TRAFFIC),
+        ([{}], 2, Verdict.NO_TRAFFIC),
+    ],
+)
+def test_the_verdict_follows_the_counters(
+    stats: list[dict[str, object]], ranks: int, verdict: Verdict
+) -> None:
+    proof = judge(stats, ranks)
+    assert proof.verdict is verdict
+    assert proof.reason
+
+
+@dataclass
+class FakeProbe:
+    """nearmetal-info meet in one node: near on one host, far otherwise."""
+
+    node: str
+    answers: list[str] = field(default_factory=list)
+    garbage: str | None = None
+
+    def __post_init__(self) -> None:
+        address = {"n1": "a1", "n2": "a2", "n3": "a3"}[self.node]
+        self.answers.append(self.garbage or json.dumps({"address": address, "node": self.node}))
+
+    def send(self, line: str) -> None:
+        address, peer = line.split()
+        near = {address, self.node} & {"a3", "n3"} in ({"a3", "n3"}, set())
+        relation = "self" if address[1] == self.node[1] else "host" if near else "network"
+        channel = {"self": "self", "host": "shm", "network": "net"}[relation]
+        reason = f"{self.node} met {peer}"
+        words = {"relation": relation, "channel": channel, "integrity": "-", "reason": reason}
+        self.answers.append(json.dumps(words | {"peer": peer}))
+
+    def receive(self, timeout_s: float) -> str | None:
+        assert timeout_s > 0
+        return self.answers.pop(0) if self.answers else None
+
+    def finish(self, timeout_s: float) -> int:
+        assert timeout_s > 0
+        return 0
+
+
+@pytest.fixture
+def info(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nearmetal-info"
+    tool.touch(mode=0o755)
+    monkeypatch.setenv("NEARMETAL_INFO", str(tool))
+
+
+@pytest.mark.usefixtures("info")
+def test_every_node_meets_every_node(backend: FakeBackend, spec: ClusterSpec) -> None:
+    runner = FakeRunner(talk=FakeProbe)
+    matrix = {(m.node, m.peer): m.channel for m in measure_locality(backend, spec, runner)}
+    assert len(matrix) == 9
+    assert {pair for pair, channel in matrix.items() if channel == "shm"} == {
+        ("n1", "n2"),
+        ("n2", "n1"),
+    }
+    assert matrix["n3", "n3"] == "self"
+    assert matrix["n1", "n3"] == "net"
+    assert runner.commands[0].argv[-2] == "--segment-dir"
+    assert list((backend.meeting / "h").iterdir()) == []
+
+
+@pytest.mark.usefixtures("info")
+@pytest.mark.parametrize("garbage", ["", "no json", "[1]", '{"address": "a b"}', '{"a": 1}'])
+def test_a_probe_that_talks_nonsense(
+    backend: FakeBackend, spec: ClusterSpec, garbage: str
+) -> None:
+    runner = FakeRunner(talk=lambda node: FakeProbe(node, garbage=garbage or "{"))
+    with pytest.raises(LaunchError, match="nearmetal-info in node n1"):
+        measure_locality(backend, spec, runner)
+    assert backend.steps == ["sweep NEARMETAL_JOB"]
+
+
+@pytest.mark.usefixtures("info")
+def test_a_probe_that_ends_early(backend: FakeBackend, spec: ClusterSpec) -> None:
+    class Gone(FakeProbe):
+        def send(self, line: str) -> None:
+            raise CommandError(f"gone before {line}")
+
+    with pytest.raises(LaunchError, match="node n1: gone"):
+        measure_locality(backend, spec, FakeRunner(talk=Gone))

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearmetal.errors import LaunchError, UsageError
+from nearmetal.mpi import (
+    Family,
+    Installation,
+    MapBy,
+    Mpi,
+    Placement,
+    Provider,
+    Request,
+    find_installations,
+    launcher_argv,
+    pick,
+    settings_for,
+)
+from nearmetal.mpi.installed import linked_family
+from nearmetal.mpi.launcher import place
+
+LIBRARY = Path("/opt/libnearmetal-fi.so")
+JOB_PROVIDERS = Path("/run/nearmetal/job.providers")
+PREFIX = Path("/opt/mpi")
+
+
+def near(mpi: Mpi, prefix: Path = PREFIX, *, crowded: bool = False) -> dict[str, str]:
+    request = Request(Provider.NEARMETAL, LIBRARY, JOB_PROVIDERS, ("net",), crowded)
+    made = settings_for(Installation(mpi, prefix), request)
+    pairs = zip(made.options, made.options[1:], made.options[2:], strict=False)
+    return made.env | {key: value for mca, key, value in pairs if mca == "--mca"}
+
+
+def test_open_mpi_is_told_cm_over_ofi_over_nearmetal() -> None:
+    for mpi, include in (
+        (Mpi.OPENMPI5, "opal_common_ofi_provider_include"),
+        (Mpi.OPENMPI4, "mtl_ofi_provider_include"),
+    ):
+        told = near(mpi)
+        assert (told["pml"], told["mtl"], told[include]) == ("cm", "ofi", "nearmetal")
+        assert told["FI_PROVIDER"].split(",")[0] == "nearmetal"
+        assert told["OMPI_ALLOW_RUN_AS_ROOT"] == told["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+
+
+def test_the_provider_path_takes_the_form_each_libfabric_knows() -> None:
+    assert near(Mpi.OPENMPI5)["FI_PROVIDER_PATH"] == f"+{LIBRARY}"
+    assert near(Mpi.MPICH5)["FI_PROVIDER_PATH"] == f"+{LIBRARY}"
+    assert near(Mpi.OPENMPI4)["FI_PROVIDER_PATH"] == str(JOB_PROVIDERS)
+    assert near(Mpi.IMPI)["FI_PROVIDER_PATH"] == str(JOB_PROVIDERS)
+
+
+def test_a_provider_directory_holds_ours_and_intel_s_own(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    for name in ("libtcp-fi.so", "librxm-fi.so", "libmpi.so"):
+        (tmp_path / "lib" / name).touch()
+    request = Request(Provider.NEARMETAL, LIBRARY, JOB_PROVIDERS)
+    made = settings_for(Installation(Mpi.IMPI, tmp_path), request)
+    assert [p.name for p in made.providers] == [LIBRARY.name, "librxm-fi.so", "libtcp-fi.so"]
+    assert settings_for(Installation(Mpi.MPICH5, tmp_path), request).providers == ()
+
+
+def test_mpich_hands_all_traffic_to_the_netmod() -> None:
+    told = near(Mpi.MPICH5)
+    assert (told["MPIR_CVAR_CH4_NETMOD"], told["MPIR_CVAR_NOLOCAL"]) == ("ofi", "1")
+
+
+def test_intel_mpi_gets_no_fi_provider() -> None:
+    told = near(Mpi.IMPI)
+    assert told["I_MPI_OFI_PROVIDER"] == "nearmetal"
+    assert "FI_PROVIDER" not in told
+    assert told["I_MPI_ROOT"] == str(PREFIX)
+
+
+def test_channels_and_libraries_are_set() -> None:
+    told = near(Mpi.MPICH5)
+    assert told["NEARMETAL_CHANNELS"] == "net"
+    assert told["LD_LIBRARY_PATH"] == str(PREFIX / "lib")
+    assert "LD_LIBRARY_PATH" not in near(Mpi.OPENMPI4, Path("/usr"))
+
+
+def test_ranks_that_share_cores_yield() -> None:
+    assert near(Mpi.OPENMPI5, crowded=True)["mpi_yield_when_idle"] == "1"
+    assert near(Mpi.IMPI, crowded=True)["I_MPI_THREAD_YIELD"] == "3"
+    assert "mpi_yield_when_idle" not in near(Mpi.OPENMPI5)
+
+
+@pytest.mark.parametrize("mpi", Mpi)
+def test_stock_has_no_word_of_nearmetal(mpi: Mpi) -> None:
+    made = settings_for(Installation(mpi, PREFIX), Request(Provider.STOCK, channels=("net",)))
+    assert "nearmetal" not in " ".join((*made.env, *made.env.values(), *made.options))
+    assert "tcp" in " ".join((*made.env.values(), *made.options))
+
+
+NODES = (("a", 2), ("b", 2))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "map_by", "expected"),
+    [
+        (None, MapBy.SLOT, (("a", 2), ("b", 2))),
+        (3, MapBy.SLOT, (("a", 2), ("b", 1))),
+        (1, MapBy.SLOT, (("a", 1),)),
+        (2, MapBy.NODE, (("a", 1), ("b", 1))),
+        (3, MapBy.NODE, (("a", 2), ("b", 1))),
+    ],
+)
+def test_placement(ranks: int | None, map_by: MapBy, expected: tuple[tuple[str, int], ...]) -> None:
+    assert place(NODES, ranks, map_by).ranks == expected
+
+
+@given(
+    st.lists(st.integers(min_value=1, max_value=5), min_size=1, max_size=5),
+    st.integers(min_value=1, max_value=30),
+    st.sampled_from(MapBy),
+)
+def test_placement_keeps_within_the_slots(slots: list[int], wanted: int, map_by: MapBy) -> None:
+    nodes = [(f"n{i}", count) for i, count in enumerate(slots)]
+    if wanted > sum(slots):
+        with pytest.raises(UsageError, match=f"pass -n {sum(slots)}|more than the"):
+            place(nodes, wanted, map_by)
+        return
+    placed = place(nodes, wanted, map_by)
+    assert placed.total == wanted
+    assert all(0 < count <= dict(nodes)[name] for name, count in placed.ranks)
+
+
+def test_more_ranks_than_slots_says_what_to_pass() -> None:
+    with pytest.raises(UsageError, match="5 ranks are more than the 4 slots") as caught:
+        place(NODES, 5, MapBy.SLOT)
+    assert "pass -n 4" in caught.value.hint
+    with pytest.raises(UsageError, match="-n 0"):
+        place(NODES, 0, MapBy.SLOT)
+
+
+def command(mpi: Mpi, ranks: tuple[tuple[str, int], ...], map_by: MapBy = MapBy.SLOT) -> str:
+    installation = Installation(mpi, PREFIX)
+    return " ".join(launcher_argv(installation, Placement(ranks, map_by), "/agent", (), ("./p",)))
+
+
+def test_open_mpi_s_launcher_goes_through_the_agent_and_binds_nothing() -> None:
+    five = command(Mpi.OPENMPI5, NODES, MapBy.NODE)
+    assert "--prtemca plm_ssh_agent /agent" in five
+    assert "--bind-to none --host a:2,b:2 --map-by node" in five
+    assert five.endswith("-n 4 ./p")
+    assert "--mca plm_rsh_agent /agent" in command(Mpi.OPENMPI4, NODES)
+
+
+@pytest.mark.parametrize(
+    ("mpi", "ranks", "map_by", "expected"),
+    [
+        (Mpi.MPICH5, NODES, MapBy.SLOT, "-hosts a,b -ppn 2 -n 4 /agent --rank ./p"),
+        (Mpi.MPICH5, NODES, MapBy.NODE, "-hosts a,b -ppn 1 -n 4 /agent --rank ./p"),
+        (Mpi.MPICH5, (("a", 2), ("b", 1)), MapBy.SLOT, "-hosts a:2,b:1 -n 3 /agent --rank ./p"),
+        (Mpi.IMPI, (("a", 2), ("b", 1)), MapBy.NODE, "-hosts a,b -ppn 1 -n 3 /agent --rank ./p"),
+        (
+            Mpi.IMPI,
+            (("a", 2), ("b", 1)),
+            MapBy.SLOT,
+            "-host a -n 2 /agent --rank ./p : -host b -n 1 /agent --rank ./p",
+        ),
+        (
+            Mpi.MPICH5,
+            (("a", 1), ("b", 3)),
+            MapBy.NODE,
+            "-host a -n 1 /agent --rank ./p : -host b -n 1 /agent --rank ./p : "
+            "-host b -n 1 /agent --rank ./p : -host b -n 1 /agent --rank ./p",
+        ),
+    ],
+)
+def test_hydra_is_told_where_every_rank_goes(
+    mpi: Mpi, ranks: tuple[tuple[str, int], ...], map_by: MapBy, expected: str
+) -> None:
+    line = command(mpi, ranks, map_by)
+    word = "bootstrap" if mpi is Mpi.IMPI else "launcher"
+    assert line == f"/opt/mpi/bin/mpiexec.hydra -{word} ssh -{word}-exec /agent {expected}"
+
+
+def install(root: Path, mpi: Mpi) -> None:
+    launcher = Installation(mpi, root / mpi.value).launcher
+    launcher.parent.mkdir(parents=True)
+    launcher.write_text("#!/bin/sh\n")
+    launcher.chmod(0o755)
+
+
+def program(path: Path, family: Family) -> Path:
+    path.write_bytes(b"\x7fELF\0" + family.value.encode() + b"\0")
+    return path
+
+
+@pytest.fixture
+def mpis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Only what a test installs is installed."""
+    monkeypatch.setattr("nearmetal.mpi.installed._roots", lambda: [tmp_path])
+    monkeypatch.setattr("nearmetal.mpi.installed._debian_openmpi4", lambda: False)
+    return tmp_path
+
+
+def test_the_named_mpi_is_taken(mpis: Path) -> None:
+    install(mpis, Mpi.MPICH5)
+    install(mpis, Mpi.OPENMPI5)
+    assert set(find_installations()) == {Mpi.MPICH5, Mpi.OPENMPI5}
+    assert pick("mpich5").prefix == mpis / "mpich5"
+    assert pick(None).mpi is Mpi.OPENMPI5
+
+
+def test_without_a_name_the_program_decides(mpis: Path, tmp_path: Path) -> None:
+    install(mpis, Mpi.MPICH5)
+    install(mpis, Mpi.OPENMPI5)
+    assert pick(None, program(tmp_path / "m", Family.MPICH)).mpi is Mpi.MPICH5
+    assert pick(None, program(tmp_path / "o", Family.OPENMPI)).mpi is Mpi.OPENMPI5
+
+
+def test_a_program_of_another_mpi_is_refused(mpis: Path, tmp_path: Path) -> None:
+    install(mpis, Mpi.MPICH5)
+    install(mpis, Mpi.OPENMPI5)
+    with pytest.raises(LaunchError, match=r"linked to libmpi\.so\.40, which is not MPICH") as caught:
+        pick("mpich5", program(tmp_path / "o", Family.OPENMPI))
+    assert "openmpi5" in caught.value.hint
+
+
+def test_an_mpi_that_is_not_installed(mpis: Path) -> None:
+    install(mpis, Mpi.MPICH5)
+    with pytest.raises(LaunchError, match=f"not installed: looked in {mpis}/impi") as caught:
+        pick("impi")
+    assert "installed: mpich5; run `make setup`" in caught.value.hint
+    with pytest.raises(UsageError, match="unknown MPI 'mvapich'") as unknown:
+        pick("mvapich")
+    assert "openmpi4" in unknown.value.hint
+
+
+def test_no_mpi_at_all(mpis: Path) -> None:
+    assert mpis.exists()
+    with pytest.raises(LaunchError, match=r"no MPI .* is installed \(here: none\)"):
+        pick(None)
+
+
+def test_scripts_and_plain_programs_fit_every_mpi(tmp_path: Path) -> None:
+    script = tmp_path / "s"
+    script.write_text("#!/bin/sh\n# libmpi.so.40\n")
+    assert linked_family(script) is None
+    assert linked_family(tmp_path / "none") is None

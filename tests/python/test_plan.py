@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearmetal.cli.plan import as_data, as_lines
+from nearmetal.errors import StateError
+from nearmetal.plan import Action, Plan, desired, make_plan, removal
+from nearmetal.spec import Facts, Key, Kind, Observed, Resource, load_spec, parse_spec
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = Path(__file__).parent / "golden"
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+TWO_CORES = Facts((0, 1))
+
+
+def check_golden(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text(), f"{path.name} differs; UPDATE_GOLDEN=1 writes it anew"
+
+
+def plan_text(plan: Plan) -> str:
+    return "\n".join([*as_lines(plan), *(f"note: {note}" for note in plan.notes), ""])
+
+
+def spec_of(hosts: list[list[int]], subnet: str = "10.77.0.0/24") -> str:
+    lines = ["version: 1", "name: c", "backend: local", f"network: {{subnet: {subnet}}}", "hosts:"]
+    number = 0
+    for i, nodes in enumerate(hosts):
+        lines += [f"  - name: h{i}", "    nodes:"]
+        for slots in nodes:
+            lines.append(f"      - {{name: n{number}, slots: {slots}}}")
+            number += 1
+    return "\n".join(lines)
+
+
+def planned(text: str, observed: Observed, facts: Facts = TWO_CORES) -> Plan:
+    spec = parse_spec(text)
+    return make_plan(spec.name, desired(spec, facts), observed)
+
+
+def carried_out(plan: Plan, observed: Observed) -> Observed:
+    """What is there after a plan, by its own words."""
+    there = observed.by_key()
+    for change in plan.changes:
+        if change.action is Action.DELETE:
+            there.pop(change.key, None)
+        else:
+            there[change.key] = Resource(change.key, change.after)
+    return Observed(tuple(there.values()))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_plans_as_recorded(path: Path) -> None:
+    spec = load_spec(path)
+    plan = make_plan(spec.name, desired(spec, TWO_CORES), Observed())
+    check_golden(f"{path.stem}.plan", plan_text(plan))
+
+
+def test_another_spec_plans_as_recorded() -> None:
+    first = planned(spec_of([[1, 1]]), Observed())
+    second = planned(spec_of([[2], [1]]), carried_out(first, Observed()))
+    check_golden("another-spec.plan", plan_text(second))
+    data = json.dumps(as_data(second), indent=1)
+    check_golden("another-spec.json", data + "\n")
+
+
+def test_another_subnet_takes_every_node_along() -> None:
+    first = planned(spec_of([[1, 1]]), Observed())
+    plan = planned(spec_of([[1, 1]], "10.9.0.0/24"), carried_out(first, Observed()))
+    actions = {str(change.key): change.action for change in plan.changes}
+    assert actions == {
+        "cluster c": Action.NONE,
+        "network bridge": Action.CHANGE,
+        "host h0": Action.CHANGE,
+        "node n0": Action.CHANGE,
+        "node n1": Action.CHANGE,
+    }
+
+
+def test_a_host_made_anew_takes_only_its_own_nodes_along() -> None:
+    text = spec_of([[1], [1]])
+    there = carried_out(planned(text, Observed()), Observed())
+    other = text.replace("name: h0", "name: h0\n    segments: 1 MiB")
+    changes = {str(c.key): c.action for c in planned(other, there).effective}
+    assert changes == {"host h0": Action.CHANGE, "node n0": Action.CHANGE}
+
+
+def test_a_broken_node_is_made_anew_and_is_no_other_spec() -> None:
+    text = spec_of([[1, 1]])
+    there = carried_out(planned(text, Observed()), Observed())
+    dead = Key(Kind.NODE, "n1")
+    plan = planned(text, Observed(there.resources, frozenset({dead})))
+    assert [(c.key, c.action) for c in plan.effective] == [(dead, Action.CHANGE)]
+    assert plan.rewrites == ()
+
+
+def test_unknown_broken_things_are_removed() -> None:
+    ghost = Key(Kind.NODE, "ghost")
+    plan = planned(spec_of([[1]]), Observed((), frozenset({ghost})))
+    assert [c.key for c in plan.changes if c.action is Action.DELETE] == [ghost]
+
+
+def test_slots_past_the_cores_are_told() -> None:
+    plan = planned(spec_of([[1, 1, 1]]), Observed())
+    cpus = [dict(c.after)["cpus"] for c in plan.changes if c.key.kind is Kind.NODE]
+    assert cpus == ["0", "1", "0"]
+    assert "3 slots on 2 cores" in plan.notes[0]
+    assert "core 0: n0, n2" in plan.notes[0]
+
+
+def test_a_repeated_host_name_is_told() -> None:
+    text = spec_of([[1, 1]]).replace("slots: 1", "hostname: same")
+    assert "host name same is used by several nodes" in planned(text, Observed()).notes[0]
+
+
+def test_given_cores_must_exist() -> None:
+    text = spec_of([[1]]).replace("slots: 1", "cpus: [7]")
+    with pytest.raises(StateError, match="node n0: this machine has no core 7") as caught:
+        planned(text, Observed())
+    assert "0, 1" in caught.value.hint
+    assert planned(text, Observed(), Facts((6, 7))).notes == ()
+
+
+SHAPES = st.lists(
+    st.lists(st.integers(min_value=1, max_value=3), min_size=1, max_size=3), min_size=1, max_size=3
+)
+MACHINES = st.sets(st.integers(min_value=0, max_value=7), min_size=1).map(
+    lambda cpus: Facts(tuple(sorted(cpus)))
+)
+
+
+@given(SHAPES, SHAPES, MACHINES, st.booleans())
+def test_after_a_plan_the_plan_is_empty(
+    before: list[list[int]],
+    after: list[list[int]],
+    facts: Facts,
+    moved: bool,
+) -> None:
+    subnet = "10.8.0.0/24" if moved else "10.77.0.0/24"
+    there = carried_out(planned(spec_of(before), Observed(), facts), Observed())
+    plan = planned(spec_of(after, subnet), there, facts)
+    there = carried_out(plan, there)
+    assert planned(spec_of(after, subnet), there, facts).empty
+    assert {r.key for r in there.resources} == {c.key for c in plan.changes if c.after}
+
+
+@given(SHAPES, MACHINES)
+def test_deletion_goes_against_the_order_of_making(shape: list[list[int]], facts: Facts) -> None:
+    there = carried_out(planned(spec_of(shape), Observed(), facts), Observed())
+    ranks = [change.key.kind.rank for change in removal("c", there).changes]
+    assert ranks == sorted(ranks, reverse=True)
+
+
+@given(SHAPES, MACHINES)
+def test_every_node_gets_cores_and_slots_alone_decide_the_next(
+    shape: list[list[int]], facts: Facts
+) -> None:
+    plan = planned(spec_of(shape), Observed(), facts)
+    wrapped = sum(map(sum, shape)) > len(facts.cpus)
+    used = []
+    for change in plan.changes:
+        if change.key.kind is Kind.NODE:
+            cpus = dict(change.after)["cpus"].split(",")
+            used += cpus
+            assert len(cpus) == min(int(dict(change.after)["slots"]), len(facts.cpus))
+    assert wrapped or len(used) == len(set(used))
+    assert bool(plan.notes) == wrapped
