@@ -12,7 +12,6 @@
  *
  * Output: see mpi/sampling.h. Times are per message (cacheline: per half round trip).
  */
-#define _GNU_SOURCE
 #include <getopt.h>
 #include <sched.h>
 #include <signal.h>

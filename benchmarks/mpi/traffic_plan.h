@@ -177,7 +177,26 @@ static inline bool cursor_next(const struct plan *plan, int source, int dest, in
 	return false;
 }
 
-/* Messages of this round to dest, and from it. */
+/* All messages to dest, by tag. Returns how many in all. */
+static inline uint64_t plan_incoming(const struct plan *plan, int dest,
+				     uint64_t ret_by_tag[NR_TAGS])
+{
+	uint64_t nr = 0;
+	uint32_t index;
+	int source, found_dest, found_tag;
+
+	memset(ret_by_tag, 0, NR_TAGS * sizeof(ret_by_tag[0]));
+	for (source = 0; source < plan->nr_ranks; source++)
+		for (index = 0; index < plan->rounds * PER_ROUND; index++)
+			if (plan_route(plan, source, index, &found_dest, &found_tag) &&
+			    found_dest == dest) {
+				ret_by_tag[found_tag]++;
+				nr++;
+			}
+	return nr;
+}
+
+/* Messages of this round to dest. */
 static inline uint32_t plan_round_incoming(const struct plan *plan, uint32_t round, int dest)
 {
 	uint32_t index, nr = 0;

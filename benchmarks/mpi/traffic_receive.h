@@ -48,12 +48,24 @@ enum receive_way {
 	NR_WAYS,
 };
 
+/*
+ * What an MPI library gets wrong over libfabric whatever the provider, so that it is left out:
+ * Open MPI's mtl/ofi does not unpack a matched receive (MPI_Mrecv) into a strided layout; MPICH's
+ * ch4 reports an MPI_ANY_SOURCE receive as cancelled although it has taken a message.
+ */
+struct quirks {
+	bool no_strided_mrecv;
+	bool no_wildcard_cancel; /* then a wildcard receive is posted only when one must come */
+};
+
 struct receiver {
+	struct quirks quirks;
 	const struct job *job;
 	const struct plan *plan;
 	struct record record[NR_RECORDS];
 	struct cursor *cursor; /* per source and tag: what was verified */
 	uint64_t order;
+	uint64_t due[NR_TAGS], due_all; /* messages of the plan still to come, by tag and in all */
 	uint64_t arrived, verified, bytes; /* messages; payload bytes */
 	uint64_t way[NR_WAYS];
 	uint64_t cancelled, cancel_lost, deferred;
@@ -224,6 +236,8 @@ static inline void record_done(struct receiver *rx, struct record *record, const
 		MPI_Request_free(&record->request);
 	record->request = MPI_REQUEST_NULL;
 	rx->arrived++;
+	rx->due_all--;
+	rx->due[tag_index(rx, record->tag)]--;
 	rx->deferred += record_before(rx, record) != NULL;
 	receive_settle(rx);
 }
@@ -277,12 +291,31 @@ static inline int receive_posted(const struct receiver *rx)
 	return nr;
 }
 
+/* Will this receive be matched for certain, whatever the receives posted before it take? */
+static inline bool receive_is_due(const struct receiver *rx, int tag)
+{
+	uint64_t due = tag == MPI_ANY_TAG ? rx->due_all : rx->due[tag_index(rx, tag)];
+
+	return due > (uint64_t)receive_posted(rx);
+}
+
+static inline bool receive_can_cancel(const struct receiver *rx, const struct record *record)
+{
+	return record->state == RECORD_OPEN &&
+	       !(rx->quirks.no_wildcard_cancel && record->source == MPI_ANY_SOURCE);
+}
+
 /* Posts a receive for source and tag (each may be a wildcard). */
 static inline bool receive_post(struct receiver *rx, int source, int tag, bool persistent)
 {
 	struct record *record;
 
-	if (receive_posted(rx) >= NR_POSTED_MAX || !(record = record_take(rx, source, tag)))
+	if (receive_posted(rx) >= NR_POSTED_MAX)
+		return false;
+	if (rx->quirks.no_wildcard_cancel && source == MPI_ANY_SOURCE && !receive_is_due(rx, tag))
+		return false;
+	record = record_take(rx, source, tag);
+	if (!record)
 		return false;
 	record->persistent = persistent;
 	if (persistent) {
@@ -315,6 +348,7 @@ static inline void receive_probed(struct receiver *rx, const MPI_Status *probed,
 	MPI_Get_count(probed, MPI_BYTE, &bytes);
 	count = bytes;
 	record->fixed = true;
+	strided = strided && !(matched && rx->quirks.no_strided_mrecv);
 	if (strided && bytes >= 128 && bytes % 64 == 0 && (size_t)bytes <= STRIDED_MAX) {
 		record->block = 64;
 		MPI_Type_vector(bytes / 64, 64, 128, MPI_BYTE, &type);
