@@ -22,7 +22,7 @@ static enum nm_atomic_kind kind_of(const struct nm_atomic *atomic)
 
 static int check(const struct nm_atomic *a, enum nm_atomic_kind kind, uint64_t *ret_size)
 {
-	struct nm_iov_sizes operand = { a->nr_operand, 0 };
+	struct nm_iov_sizes operand = {a->nr_operand, 0};
 	uint64_t size;
 
 	if (!a->peer || a->nr_operand > NM_IOV_MAX || a->nr_compare > NM_IOV_MAX ||
@@ -53,8 +53,8 @@ static int start(struct nm_engine *engine, const struct nm_atomic *a, enum nm_at
 	};
 	struct nm_wire_remote wire[NM_IOV_MAX];
 	struct iovec iov[2 + 2 * NM_IOV_MAX] = {
-		{ &head, sizeof(head) },
-		{ wire, a->nr_remote * sizeof(*wire) },
+		{&head, sizeof(head)},
+		{wire, a->nr_remote * sizeof(*wire)},
 	};
 	struct nm_packet packet = {
 		.op = NM_OP_ATOMIC,
@@ -204,7 +204,7 @@ void nm_atomic_on_request(struct nm_engine *engine, struct nm_peer *peer,
 			  const struct nm_packet *pkt, const void *payload)
 {
 	alignas(ELEMENT_ALIGN) char before[NM_ATOMIC_MAX_BYTES];
-	struct nm_packet answer = { .op = NM_OP_RESULT, .tag = pkt->tag };
+	struct nm_packet answer = {.op = NM_OP_RESULT, .tag = pkt->tag};
 	struct atomic_request request;
 	int err = parse(pkt, payload, &request);
 

@@ -8,56 +8,76 @@
 typedef void (*apply_fn)(uint32_t op, void *target, const void *operand, const void *compare,
 			 size_t count);
 
-#define LOOP(expression)                              \
-	for (size_t i = 0; i < count; i++) {          \
-		const T a = t[i], b = o[i];           \
-		t[i] = (T)(expression);               \
-	}                                             \
+#define LOOP(expression)                                                                           \
+	for (size_t i = 0; i < count; i++) {                                                       \
+		const T a = t[i], b = o[i];                                                        \
+		t[i] = (T)(expression);                                                            \
+	}                                                                                          \
 	break
-#define LOOP_COMPARE(expression)                      \
-	for (size_t i = 0; i < count; i++) {          \
-		const T a = t[i], b = o[i], c = k[i]; \
-		t[i] = (T)(expression);               \
-	}                                             \
+#define LOOP_COMPARE(expression)                                                                   \
+	for (size_t i = 0; i < count; i++) {                                                       \
+		const T a = t[i], b = o[i], c = k[i];                                              \
+		t[i] = (T)(expression);                                                            \
+	}                                                                                          \
 	break
 
 /* Integers are added and multiplied without sign: they wrap, and overflow is defined. */
-#define CASES_INTEGER                                                     \
-	case NM_SUM: LOOP((uint64_t)a + (uint64_t)b);                     \
-	case NM_PROD: LOOP((uint64_t)a * (uint64_t)b);                    \
-	case NM_BOR: LOOP(a | b);                                         \
-	case NM_BAND: LOOP(a & b);                                        \
-	case NM_BXOR: LOOP(a ^ b);                                        \
-	case NM_MSWAP: LOOP_COMPARE((b & c) | (a & ~c));
-#define CASES_REAL                                                        \
-	case NM_SUM: LOOP(a + b);                                         \
-	case NM_PROD: LOOP(a * b);
-#define CASES_ORDERED                                                     \
-	case NM_MIN: LOOP(b < a ? b : a);                                 \
-	case NM_MAX: LOOP(b > a ? b : a);                                 \
-	case NM_CSWAP_LE: LOOP_COMPARE(c <= a ? b : a);                   \
-	case NM_CSWAP_LT: LOOP_COMPARE(c < a ? b : a);                    \
-	case NM_CSWAP_GE: LOOP_COMPARE(c >= a ? b : a);                   \
-	case NM_CSWAP_GT: LOOP_COMPARE(c > a ? b : a);
-#define CASES_ALL                                                         \
-	case NM_LOR: LOOP(a || b);                                        \
-	case NM_LAND: LOOP(a && b);                                       \
-	case NM_LXOR: LOOP(!a != !b);                                     \
-	case NM_ATOMIC_WRITE: LOOP(((void)a, b));                         \
-	case NM_CSWAP: LOOP_COMPARE(c == a ? b : a);                      \
-	case NM_CSWAP_NE: LOOP_COMPARE(c != a ? b : a);
+#define CASES_INTEGER                                                                              \
+	case NM_SUM:                                                                               \
+		LOOP((uint64_t)a + (uint64_t)b);                                                   \
+	case NM_PROD:                                                                              \
+		LOOP((uint64_t)a *(uint64_t)b);                                                    \
+	case NM_BOR:                                                                               \
+		LOOP(a | b);                                                                       \
+	case NM_BAND:                                                                              \
+		LOOP(a &b);                                                                        \
+	case NM_BXOR:                                                                              \
+		LOOP(a ^ b);                                                                       \
+	case NM_MSWAP:                                                                             \
+		LOOP_COMPARE((b & c) | (a & ~c));
+#define CASES_REAL                                                                                 \
+	case NM_SUM:                                                                               \
+		LOOP(a + b);                                                                       \
+	case NM_PROD:                                                                              \
+		LOOP(a *b);
+#define CASES_ORDERED                                                                              \
+	case NM_MIN:                                                                               \
+		LOOP(b < a ? b : a);                                                               \
+	case NM_MAX:                                                                               \
+		LOOP(b > a ? b : a);                                                               \
+	case NM_CSWAP_LE:                                                                          \
+		LOOP_COMPARE(c <= a ? b : a);                                                      \
+	case NM_CSWAP_LT:                                                                          \
+		LOOP_COMPARE(c < a ? b : a);                                                       \
+	case NM_CSWAP_GE:                                                                          \
+		LOOP_COMPARE(c >= a ? b : a);                                                      \
+	case NM_CSWAP_GT:                                                                          \
+		LOOP_COMPARE(c > a ? b : a);
+#define CASES_ALL                                                                                  \
+	case NM_LOR:                                                                               \
+		LOOP(a || b);                                                                      \
+	case NM_LAND:                                                                              \
+		LOOP(a &&b);                                                                       \
+	case NM_LXOR:                                                                              \
+		LOOP(!a != !b);                                                                    \
+	case NM_ATOMIC_WRITE:                                                                      \
+		LOOP(((void)a, b));                                                                \
+	case NM_CSWAP:                                                                             \
+		LOOP_COMPARE(c == a ? b : a);                                                      \
+	case NM_CSWAP_NE:                                                                          \
+		LOOP_COMPARE(c != a ? b : a);
 
-#define DEFINE_APPLY(name, type, cases)                                                     \
-	static void apply_##name(uint32_t op, void *target, const void *operand,            \
-				 const void *compare, size_t count)                         \
-	{                                                                                   \
-		typedef type T;                                                             \
-		T *t = target;                                                              \
-		const T *o = operand, *k = compare;                                         \
-                                                                                            \
-		switch (op) {                                                               \
-		cases CASES_ALL default : break; /* NM_ATOMIC_READ changes nothing */       \
-		}                                                                           \
+#define DEFINE_APPLY(name, type, cases)                                                            \
+	static void apply_##name(uint32_t op, void *target, const void *operand,                   \
+				 const void *compare, size_t count)                                \
+	{                                                                                          \
+		typedef type T;                                                                    \
+		T *t = target;                                                                     \
+		const T *o = operand, *k = compare;                                                \
+                                                                                                   \
+		switch (op) {                                                                      \
+			cases CASES_ALL default : break; /* NM_ATOMIC_READ changes nothing */      \
+		}                                                                                  \
 	}
 
 DEFINE_APPLY(int8, int8_t, CASES_INTEGER CASES_ORDERED)
@@ -76,11 +96,11 @@ DEFINE_APPLY(long_double, long double, CASES_REAL CASES_ORDERED)
 DEFINE_APPLY(long_double_complex, long double complex, CASES_REAL)
 
 /* What a family of datatypes can do. */
-#define OPS_ALL                                                                         \
-	(1u << NM_LOR | 1u << NM_LAND | 1u << NM_LXOR | 1u << NM_SUM | 1u << NM_PROD |  \
+#define OPS_ALL                                                                                    \
+	(1u << NM_LOR | 1u << NM_LAND | 1u << NM_LXOR | 1u << NM_SUM | 1u << NM_PROD |             \
 	 1u << NM_ATOMIC_READ | 1u << NM_ATOMIC_WRITE | 1u << NM_CSWAP | 1u << NM_CSWAP_NE)
-#define OPS_ORDERED                                                                     \
-	(OPS_ALL | 1u << NM_MIN | 1u << NM_MAX | 1u << NM_CSWAP_LE | 1u << NM_CSWAP_LT | \
+#define OPS_ORDERED                                                                                \
+	(OPS_ALL | 1u << NM_MIN | 1u << NM_MAX | 1u << NM_CSWAP_LE | 1u << NM_CSWAP_LT |           \
 	 1u << NM_CSWAP_GE | 1u << NM_CSWAP_GT)
 #define OPS_INTEGER (OPS_ORDERED | 1u << NM_BOR | 1u << NM_BAND | 1u << NM_BXOR | 1u << NM_MSWAP)
 
@@ -89,25 +109,25 @@ static const struct {
 	apply_fn apply;
 	uint32_t ops;
 } datatypes[NM_NR_DATATYPES] = {
-	[NM_INT8] = { 1, apply_int8, OPS_INTEGER },
-	[NM_UINT8] = { 1, apply_uint8, OPS_INTEGER },
-	[NM_INT16] = { 2, apply_int16, OPS_INTEGER },
-	[NM_UINT16] = { 2, apply_uint16, OPS_INTEGER },
-	[NM_INT32] = { 4, apply_int32, OPS_INTEGER },
-	[NM_UINT32] = { 4, apply_uint32, OPS_INTEGER },
-	[NM_INT64] = { 8, apply_int64, OPS_INTEGER },
-	[NM_UINT64] = { 8, apply_uint64, OPS_INTEGER },
-	[NM_FLOAT] = { sizeof(float), apply_float, OPS_ORDERED },
-	[NM_DOUBLE] = { sizeof(double), apply_double, OPS_ORDERED },
-	[NM_FLOAT_COMPLEX] = { sizeof(float complex), apply_float_complex, OPS_ALL },
-	[NM_DOUBLE_COMPLEX] = { sizeof(double complex), apply_double_complex, OPS_ALL },
-	[NM_LONG_DOUBLE] = { sizeof(long double), apply_long_double, OPS_ORDERED },
-	[NM_LONG_DOUBLE_COMPLEX] = { sizeof(long double complex), apply_long_double_complex,
-				     OPS_ALL },
+	[NM_INT8] = {1, apply_int8, OPS_INTEGER},
+	[NM_UINT8] = {1, apply_uint8, OPS_INTEGER},
+	[NM_INT16] = {2, apply_int16, OPS_INTEGER},
+	[NM_UINT16] = {2, apply_uint16, OPS_INTEGER},
+	[NM_INT32] = {4, apply_int32, OPS_INTEGER},
+	[NM_UINT32] = {4, apply_uint32, OPS_INTEGER},
+	[NM_INT64] = {8, apply_int64, OPS_INTEGER},
+	[NM_UINT64] = {8, apply_uint64, OPS_INTEGER},
+	[NM_FLOAT] = {sizeof(float), apply_float, OPS_ORDERED},
+	[NM_DOUBLE] = {sizeof(double), apply_double, OPS_ORDERED},
+	[NM_FLOAT_COMPLEX] = {sizeof(float complex), apply_float_complex, OPS_ALL},
+	[NM_DOUBLE_COMPLEX] = {sizeof(double complex), apply_double_complex, OPS_ALL},
+	[NM_LONG_DOUBLE] = {sizeof(long double), apply_long_double, OPS_ORDERED},
+	[NM_LONG_DOUBLE_COMPLEX] = {sizeof(long double complex), apply_long_double_complex,
+				    OPS_ALL},
 };
 
-#define OPS_COMPARE                                                                          \
-	(1u << NM_CSWAP | 1u << NM_CSWAP_NE | 1u << NM_CSWAP_LE | 1u << NM_CSWAP_LT |        \
+#define OPS_COMPARE                                                                                \
+	(1u << NM_CSWAP | 1u << NM_CSWAP_NE | 1u << NM_CSWAP_LE | 1u << NM_CSWAP_LT |              \
 	 1u << NM_CSWAP_GE | 1u << NM_CSWAP_GT | 1u << NM_MSWAP)
 
 size_t nm_atomic_size(uint32_t datatype)

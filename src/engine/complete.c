@@ -50,8 +50,9 @@ void nm_complete_recv(struct nm_engine *engine, const struct nm_recv_done *done)
 		return;
 	*nm_cqueue_add(engine->queues.receive) = (struct nm_completion){
 		.context = done->context,
-		.flags = done->extra_flags |
-			 (done->release ? 0 : NM_RECV | (done->posted_flags & (NM_TAGGED | NM_MSG))),
+		.flags =
+			done->extra_flags |
+			(done->release ? 0 : NM_RECV | (done->posted_flags & (NM_TAGGED | NM_MSG))),
 		.len = done->len,
 		.buf = done->buf,
 		.data = done->data,

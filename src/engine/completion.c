@@ -15,8 +15,8 @@
 struct nm_cqueue {
 	struct nm_completion *entries;
 	size_t mask;
-	size_t head; /* oldest */
-	size_t tail; /* next free */
+	size_t head;		    /* oldest */
+	size_t tail;		    /* next free */
 	struct nm_completion scrap; /* where a completion goes that memory could not be had for */
 };
 

@@ -37,8 +37,7 @@ void nm_peer_link_lost(struct nm_engine *engine, struct nm_peer *peer)
 static void fail_requests(struct nm_engine *engine, struct nm_peer *peer)
 {
 	while (!nm_list_empty(&peer->requests)) {
-		struct nm_request *r =
-			nm_list_first(&peer->requests, struct nm_request, peer_node);
+		struct nm_request *r = nm_list_first(&peer->requests, struct nm_request, peer_node);
 
 		if (r->kind == NM_REQUEST_RECV)
 			nm_recv_finish(engine, r, ECONNRESET);
@@ -69,8 +68,8 @@ static void tell(const struct nm_peer *peer, int err)
 	const char *label = story && story->label.text[0] ? story->label.text : "not met";
 
 	nm_log(err ? NM_LOG_ERROR : NM_LOG_INFO, "peer %02x%02x%02x%02x%02x%02x (%s) %s: %s",
-	       peer->who.id[0], peer->who.id[1], peer->who.id[2], peer->who.id[3],
-	       peer->who.id[4], peer->who.id[5], label, err ? "is lost" : "closed",
+	       peer->who.id[0], peer->who.id[1], peer->who.id[2], peer->who.id[3], peer->who.id[4],
+	       peer->who.id[5], label, err ? "is lost" : "closed",
 	       story && story->down.text[0] ? story->down.text : "no reason given");
 }
 

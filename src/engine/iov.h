@@ -95,7 +95,7 @@ static inline void nm_iov_gather(void *bytes, const struct iovec *iov, size_t nr
 static inline void nm_iov_scatter(const struct iovec *iov, size_t nr_iov, const void *bytes,
 				  uint64_t len)
 {
-	struct nm_cursor cursor = { 0, 0 };
+	struct nm_cursor cursor = {0, 0};
 
 	if (nm_likely(nr_iov == 1)) {
 		if (len > 0)

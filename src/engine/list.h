@@ -29,6 +29,11 @@ static inline void nm_list_append(struct nm_list *list, struct nm_list *node)
 	list->prev = node;
 }
 
+static inline void nm_list_prepend(struct nm_list *list, struct nm_list *node)
+{
+	nm_list_append(list->next, node);
+}
+
 /* Take NODE out of its list, if it is in one. */
 static inline void nm_list_remove(struct nm_list *node)
 {
@@ -39,12 +44,12 @@ static inline void nm_list_remove(struct nm_list *node)
 
 #define nm_list_first(list, type, member) nm_container_of((list)->next, type, member)
 
-#define nm_list_for_each(node, list) \
+#define nm_list_for_each(node, list)                                                               \
 	for (struct nm_list *node = (list)->next; node != (list); node = node->next)
 
 /* As nm_list_for_each; the body may remove NODE (and only NODE). */
-#define nm_list_for_each_safe(node, list)                                                    \
-	for (struct nm_list *node = (list)->next, *node##_next = node->next; node != (list); \
+#define nm_list_for_each_safe(node, list)                                                          \
+	for (struct nm_list *node = (list)->next, *node##_next = node->next; node != (list);       \
 	     node = node##_next, node##_next = node->next)
 
 #endif

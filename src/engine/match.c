@@ -38,7 +38,7 @@ static struct nm_list *buckets_create(size_t nr)
 
 int nm_match_init(struct nm_match *match, unsigned int which)
 {
-	*match = (struct nm_match){ .which = which };
+	*match = (struct nm_match){.which = which};
 	match->posted_buckets = buckets_create(BUCKETS_MIN);
 	match->unexpected_buckets = buckets_create(BUCKETS_MIN);
 	if (!match->posted_buckets || !match->unexpected_buckets) {
@@ -158,8 +158,7 @@ struct nm_posted *nm_match_find_posted(const struct nm_match *match, const struc
 			best = p;
 	}
 	if (nm_unlikely(match->classes[NM_MATCH_CLASSES].nr > 0)) {
-		struct nm_posted *p =
-			bucket_find((struct nm_list *)&match->overflow, source, tag);
+		struct nm_posted *p = bucket_find((struct nm_list *)&match->overflow, source, tag);
 
 		if (p && (!best || p->sequence < best->sequence))
 			best = p;

@@ -17,11 +17,12 @@ struct nm_memory_region;
 struct nm_counter;
 
 struct nm_memory_attr {
-	const struct iovec *iov;  /* base NULL and len SIZE_MAX: all of memory (MPI dynamic windows) */
-	size_t nr_iov;		  /* 1..NM_IOV_MAX */
-	uint64_t access;	  /* NM_REMOTE_READ, NM_REMOTE_WRITE, ... */
-	uint64_t offset;	  /* remote address of the first byte */
-	uint64_t key;		  /* requested key */
+	const struct iovec
+		*iov;	 /* base NULL and len SIZE_MAX: all of memory (MPI dynamic windows) */
+	size_t nr_iov;	 /* 1..NM_IOV_MAX */
+	uint64_t access; /* NM_REMOTE_READ, NM_REMOTE_WRITE, ... */
+	uint64_t offset; /* remote address of the first byte */
+	uint64_t key;	 /* requested key */
 	struct nm_counter *counter; /* counts remote accesses; may be NULL */
 };
 

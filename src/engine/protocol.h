@@ -93,6 +93,8 @@ static_assert(sizeof(struct nm_wire_atomic) == 8, "on the wire");
 /* Sizes that fit one packet of every transport (transport.h: NM_MIN_MAX_PAYLOAD). */
 #define NM_ATOMIC_MAX_BYTES 1024
 static_assert(sizeof(struct nm_wire_atomic) + 4 * sizeof(struct nm_wire_remote) +
-			      2 * NM_ATOMIC_MAX_BYTES <= 4096, "an atomic is one packet");
+			      2 * NM_ATOMIC_MAX_BYTES <=
+		      4096,
+	      "an atomic is one packet");
 
 #endif

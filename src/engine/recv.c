@@ -62,17 +62,17 @@ static void take(struct nm_engine *engine, struct nm_request *r, const struct nm
 	len = min64(a->size, r->capacity);
 	nm_iov_scatter(r->iov, r->nr_iov, a->payload, len);
 	nm_complete_recv(engine, &(struct nm_recv_done){
-		.context = r->context,
-		.buf = r->nr_iov ? r->iov[0].iov_base : NULL,
-		.posted_flags = r->flags,
-		.extra_flags = arrival_flags(a->flags),
-		.len = len,
-		.olen = a->size - len,
-		.data = a->data,
-		.tag = a->tag,
-		.source = a->source,
-		.err = nm_unlikely(a->size > len) ? NM_ETRUNC : 0,
-	});
+					 .context = r->context,
+					 .buf = r->nr_iov ? r->iov[0].iov_base : NULL,
+					 .posted_flags = r->flags,
+					 .extra_flags = arrival_flags(a->flags),
+					 .len = len,
+					 .olen = a->size - len,
+					 .data = a->data,
+					 .tag = a->tag,
+					 .source = a->source,
+					 .err = nm_unlikely(a->size > len) ? NM_ETRUNC : 0,
+				 });
 	nm_request_free(&engine->requests, r);
 	if (nm_unlikely(a->flags & NM_PKT_ACK))
 		nm_transfer_send_ack(engine, a->source, a->sender_id, 0);
@@ -82,12 +82,12 @@ static void take(struct nm_engine *engine, struct nm_request *r, const struct nm
 static void multi_release(struct nm_engine *engine, struct nm_request *r, int err)
 {
 	nm_complete_recv(engine, &(struct nm_recv_done){
-		.context = r->context,
-		.posted_flags = r->flags,
-		.extra_flags = NM_MULTI_RECV,
-		.err = err,
-		.release = err == 0,
-	});
+					 .context = r->context,
+					 .posted_flags = r->flags,
+					 .extra_flags = NM_MULTI_RECV,
+					 .err = err,
+					 .release = err == 0,
+				 });
 	nm_request_free(&engine->requests, r);
 }
 
@@ -122,7 +122,7 @@ static struct nm_request *multi_child(struct nm_engine *engine, struct nm_reques
 	child->parent = r;
 	child->capacity = len;
 	child->nr_iov = 1;
-	child->iov[0] = (struct iovec){ start, len };
+	child->iov[0] = (struct iovec){start, len};
 	r->nr_children++;
 	return child;
 }
@@ -154,18 +154,19 @@ static void multi_take(struct nm_engine *engine, struct nm_request *r, const str
 	if (len > 0)
 		memcpy(start, a->payload, len);
 	full = full && r->nr_children == 0;
-	nm_complete_recv(engine, &(struct nm_recv_done){
-		.context = r->context,
-		.buf = start,
-		.posted_flags = r->flags,
-		.extra_flags = arrival_flags(a->flags) | (full ? NM_MULTI_RECV : 0),
-		.len = len,
-		.olen = a->size - len,
-		.data = a->data,
-		.tag = a->tag,
-		.source = a->source,
-		.err = nm_unlikely(a->size > len) ? NM_ETRUNC : 0,
-	});
+	nm_complete_recv(
+		engine, &(struct nm_recv_done){
+				.context = r->context,
+				.buf = start,
+				.posted_flags = r->flags,
+				.extra_flags = arrival_flags(a->flags) | (full ? NM_MULTI_RECV : 0),
+				.len = len,
+				.olen = a->size - len,
+				.data = a->data,
+				.tag = a->tag,
+				.source = a->source,
+				.err = nm_unlikely(a->size > len) ? NM_ETRUNC : 0,
+			});
 	if (full)
 		nm_request_free(&engine->requests, r);
 	if (a->flags & NM_PKT_ACK)
@@ -179,19 +180,22 @@ void nm_recv_finish(struct nm_engine *engine, struct nm_request *r, int err)
 	uint64_t olen = err ? r->size - r->done : r->size - r->accepted;
 
 	/* The release goes with the last message, unless it is an error of its own. */
-	nm_complete_recv(engine, &(struct nm_recv_done){
-		.context = r->context,
-		.buf = r->nr_iov ? r->iov[0].iov_base : NULL,
-		.posted_flags = r->flags,
-		.extra_flags = arrival_flags(r->packet_flags) |
-			       (last && !parent->error ? NM_MULTI_RECV : 0),
-		.len = r->done,
-		.olen = olen,
-		.data = r->data,
-		.tag = r->tag,
-		.source = r->peer,
-		.err = err ? err : olen ? NM_ETRUNC : 0,
-	});
+	nm_complete_recv(engine,
+			 &(struct nm_recv_done){
+				 .context = r->context,
+				 .buf = r->nr_iov ? r->iov[0].iov_base : NULL,
+				 .posted_flags = r->flags,
+				 .extra_flags = arrival_flags(r->packet_flags) |
+						(last && !parent->error ? NM_MULTI_RECV : 0),
+				 .len = r->done,
+				 .olen = olen,
+				 .data = r->data,
+				 .tag = r->tag,
+				 .source = r->peer,
+				 .err = err  ? err :
+					olen ? NM_ETRUNC :
+					       0,
+			 });
 	if (!err && r->packet_flags & NM_PKT_ACK)
 		nm_transfer_send_ack(engine, r->peer, r->remote_id, 0);
 	nm_request_free(&engine->requests, r);
@@ -271,9 +275,11 @@ static void message_free(struct nm_engine *engine, struct nm_unexpected *m)
 static void message_discard(struct nm_engine *engine, struct nm_unexpected *m)
 {
 	if (m->rendezvous && !m->lost) {
-		struct nm_wire_cts cts = { .accepted = 0 };
+		struct nm_wire_cts cts = {.accepted = 0};
 		struct nm_packet packet = {
-			.op = NM_OP_CTS, .len = sizeof(cts), .tag = m->sender_id,
+			.op = NM_OP_CTS,
+			.len = sizeof(cts),
+			.tag = m->sender_id,
 		};
 
 		nm_peer_post(engine, m->source, &packet, &cts);
@@ -312,12 +318,12 @@ void nm_recv_fail_posted(struct nm_engine *engine, struct nm_request *r, int err
 	}
 	unpost(engine, r);
 	nm_complete_recv(engine, &(struct nm_recv_done){
-		.context = r->context,
-		.posted_flags = r->flags,
-		.tag = r->posted.tag,
-		.source = r->posted.source,
-		.err = err,
-	});
+					 .context = r->context,
+					 .posted_flags = r->flags,
+					 .tag = r->posted.tag,
+					 .source = r->posted.source,
+					 .err = err,
+				 });
 	nm_request_free(&engine->requests, r);
 }
 
@@ -372,8 +378,8 @@ static void multi_post(struct nm_engine *engine, struct nm_match *match, struct 
 	/* The request's id tells whether it still is what we posted. */
 	for (uint64_t id = nm_request_id(r);
 	     id == nm_request_id(r) && r->state == NM_REQUEST_POSTED;) {
-		struct nm_unexpected *m = nm_match_find_unexpected(match, r->posted.source, 0,
-								   UINT64_MAX);
+		struct nm_unexpected *m =
+			nm_match_find_unexpected(match, r->posted.source, 0, UINT64_MAX);
 		struct nm_arrival a;
 
 		if (!m)

@@ -5,7 +5,7 @@
 
 void nm_request_pool_init(struct nm_request_pool *pool)
 {
-	*pool = (struct nm_request_pool){ 0 };
+	*pool = (struct nm_request_pool){0};
 	nm_list_init(&pool->free);
 }
 
@@ -57,7 +57,7 @@ struct nm_request *nm_request_alloc(struct nm_request_pool *pool, enum nm_reques
 	r->kind = kind;
 	r->peer = NULL;
 	r->accepted = r->done = r->used = 0;
-	r->cursor = (struct nm_cursor){ 0, 0 };
+	r->cursor = (struct nm_cursor){0, 0};
 	r->nr_iov = r->nr_remote = 0;
 	r->packet_flags = 0;
 	r->error = 0;
@@ -74,8 +74,8 @@ void nm_request_free(struct nm_request_pool *pool, struct nm_request *request)
 	request->state = NM_REQUEST_FREE;
 	request->generation++;
 	pool->nr_used--;
-	/* First in, first out: a generation lasts as long as it can. */
-	nm_list_append(&pool->free, &request->peer_node);
+	/* The next one is taken from here too: it is still in the cache. */
+	nm_list_prepend(&pool->free, &request->peer_node);
 }
 
 struct nm_request *nm_request_find(const struct nm_request_pool *pool, uint64_t id,

@@ -6,6 +6,7 @@
 #ifndef NM_ENGINE_REQUEST_H
 #define NM_ENGINE_REQUEST_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -37,17 +38,20 @@ enum nm_request_kind {
 	NM_REQUEST_SERVE_READ,	/* at the target */
 };
 
+/* What a posted receive and its eager message need comes first: three cache lines. */
 struct nm_request {
-	struct nm_posted posted; /* receives: place in the match queue; must stay first */
+	struct nm_posted posted; /* receives: place in the match queue */
 	enum nm_request_state state;
 	enum nm_request_kind kind;
 	uint32_t index, generation;
 	uint64_t flags; /* the caller's NM_ flags */
 	void *context;
-	struct nm_peer *peer;	    /* the other side, once known */
+	uint64_t capacity; /* receives: room in iov */
+	size_t nr_iov;
+	struct iovec iov[NM_IOV_MAX];
 	struct nm_list peer_node;   /* in peer->requests while the peer is waited for or served */
 	struct nm_list stream_node; /* in peer->streams while STREAMING */
-	uint64_t capacity;	    /* receives: room in iov */
+	struct nm_peer *peer;	    /* the other side, once known */
 	uint64_t size;		    /* of the whole message or access */
 	uint64_t accepted;	    /* how much of it is transferred */
 	uint64_t done;		    /* how much has been */
@@ -55,10 +59,8 @@ struct nm_request {
 	uint64_t data;		    /* completion data of an incoming message or put */
 	uint64_t tag;		    /* of an incoming message */
 	struct nm_cursor cursor;
-	size_t nr_iov;
-	struct iovec iov[NM_IOV_MAX];
-	uint8_t packet_flags; /* NM_PKT_ of the envelope */
 	int error;	      /* positive errno found on the way, reported at the end */
+	uint8_t packet_flags; /* NM_PKT_ of the envelope */
 	/* multi-receive */
 	struct nm_request *parent; /* of a rendezvous into a multi-receive buffer */
 	unsigned int nr_children;
@@ -67,6 +69,7 @@ struct nm_request {
 	size_t nr_remote;
 	struct nm_remote remote[NM_IOV_MAX];
 };
+static_assert(offsetof(struct nm_request, iov[1]) <= 3 * NM_CACHE_LINE, "hot part");
 
 #define NM_REQUEST_SLAB 64
 

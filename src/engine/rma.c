@@ -62,7 +62,7 @@ static int start(struct nm_engine *engine, const struct nm_rma *rma, uint64_t si
 {
 	struct nm_peer *peer = rma->peer;
 	struct nm_wire_remote wire[NM_IOV_MAX];
-	struct iovec iov[NM_IOV_MAX + 1] = { { wire, rma->nr_remote * sizeof(*wire) } };
+	struct iovec iov[NM_IOV_MAX + 1] = {{wire, rma->nr_remote * sizeof(*wire)}};
 	struct nm_packet packet = {
 		.flags = (uint8_t)((rma->nr_remote - 1) << NM_PKT_NR_SHIFT),
 		.data = rma->data,
@@ -115,7 +115,7 @@ static int start(struct nm_engine *engine, const struct nm_rma *rma, uint64_t si
 
 static int start_or_retry(struct nm_engine *engine, const struct nm_rma *rma, bool is_read)
 {
-	struct nm_iov_sizes sizes = { rma->nr_iov, 0 };
+	struct nm_iov_sizes sizes = {rma->nr_iov, 0};
 	int err;
 
 	if (!rma->peer || rma->nr_iov > NM_IOV_MAX)
@@ -215,8 +215,8 @@ int nm_rma_span(const struct nm_engine *engine, const struct nm_remote *remote, 
 void nm_rma_count(struct nm_engine *engine, const struct nm_remote *remote, size_t nr,
 		  uint64_t access)
 {
-	struct nm_counter *counter = access & NM_REMOTE_WRITE ? engine->queues.remote_write :
-								engine->queues.remote_read;
+	struct nm_counter *counter =
+		access & NM_REMOTE_WRITE ? engine->queues.remote_write : engine->queues.remote_read;
 	struct nm_memory_region *region, *last = NULL;
 	struct iovec iov[NM_IOV_MAX];
 
@@ -323,8 +323,8 @@ void nm_rma_serve_end(struct nm_engine *engine, struct nm_request *r)
 void nm_rma_on_write_rts(struct nm_engine *engine, struct nm_peer *peer,
 			 const struct nm_packet *pkt, const void *payload)
 {
-	struct nm_request *r = serve(engine, peer, pkt, payload, NM_REQUEST_SERVE_WRITE,
-				     NM_REMOTE_WRITE);
+	struct nm_request *r =
+		serve(engine, peer, pkt, payload, NM_REQUEST_SERVE_WRITE, NM_REMOTE_WRITE);
 
 	if (!r)
 		return;
@@ -348,8 +348,8 @@ void nm_rma_write_finish(struct nm_engine *engine, struct nm_request *r)
 void nm_rma_on_read(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt,
 		    const void *payload)
 {
-	struct nm_request *r = serve(engine, peer, pkt, payload, NM_REQUEST_SERVE_READ,
-				     NM_REMOTE_READ);
+	struct nm_request *r =
+		serve(engine, peer, pkt, payload, NM_REQUEST_SERVE_READ, NM_REMOTE_READ);
 
 	if (!r)
 		return;

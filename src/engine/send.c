@@ -77,14 +77,14 @@ static int send_answered(struct nm_engine *engine, const struct nm_message *m,
 		r->iov[i] = iov[i + 1] = m->iov[i];
 	if (eager) {
 		id.id = nm_request_id(r);
-		iov[0] = (struct iovec){ &id, sizeof(id) };
+		iov[0] = (struct iovec){&id, sizeof(id)};
 		packet->op = NM_OP_EAGER;
 		packet->len = (uint32_t)(size + sizeof(id));
 		r->state = NM_REQUEST_WAIT_ACK;
 		err = nm_send_envelope(engine, peer, packet, iov, (unsigned int)m->nr_iov + 1);
 	} else {
-		rts = (struct nm_wire_rts){ .size = size, .sender_id = nm_request_id(r) };
-		iov[0] = (struct iovec){ &rts, sizeof(rts) };
+		rts = (struct nm_wire_rts){.size = size, .sender_id = nm_request_id(r)};
+		iov[0] = (struct iovec){&rts, sizeof(rts)};
 		packet->op = NM_OP_RTS;
 		packet->len = sizeof(rts);
 		r->state = NM_REQUEST_WAIT_CTS;
@@ -99,7 +99,7 @@ static int send_answered(struct nm_engine *engine, const struct nm_message *m,
 
 static bool goes_eager(const struct nm_peer *peer, uint64_t size, uint64_t flags)
 {
-	struct nm_select_message facts = { .size = size, .eager_max = peer->eager_max };
+	struct nm_select_message facts = {.size = size, .eager_max = peer->eager_max};
 
 	/* An injected buffer is the caller's again on return: it has to go with the envelope. */
 	if (flags & NM_INJECT)

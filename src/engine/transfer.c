@@ -12,7 +12,7 @@
 
 void nm_transfer_send_ack(struct nm_engine *engine, struct nm_peer *peer, uint64_t id, int err)
 {
-	struct nm_packet packet = { .op = NM_OP_ACK, .tag = id, .data = (uint64_t)err };
+	struct nm_packet packet = {.op = NM_OP_ACK, .tag = id, .data = (uint64_t)err};
 
 	nm_peer_post(engine, peer, &packet, NULL);
 }
@@ -30,7 +30,7 @@ static void finish_incoming(struct nm_engine *engine, struct nm_request *r)
 
 void nm_transfer_accept(struct nm_engine *engine, struct nm_request *r)
 {
-	struct nm_wire_cts cts = { .accepted = r->accepted };
+	struct nm_wire_cts cts = {.accepted = r->accepted};
 	struct nm_packet packet = {
 		.op = NM_OP_CTS,
 		.len = sizeof(cts),
@@ -149,9 +149,10 @@ void nm_transfer_data(struct nm_engine *engine, struct nm_peer *peer, const stru
 		return;
 	}
 	if (pkt->len == 0 || pkt->data != r->done || pkt->len > r->accepted - r->done) {
-		nm_peer_violation(engine, peer, "it sent %u bytes at %llu, when %llu of %llu were due",
-				  pkt->len, (unsigned long long)pkt->data,
-				  (unsigned long long)r->done, (unsigned long long)r->accepted);
+		nm_peer_violation(engine, peer,
+				  "it sent %u bytes at %llu, when %llu of %llu were due", pkt->len,
+				  (unsigned long long)pkt->data, (unsigned long long)r->done,
+				  (unsigned long long)r->accepted);
 		return;
 	}
 	store_piece(engine, r, payload, pkt->len);

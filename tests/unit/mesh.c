@@ -125,7 +125,7 @@ static void mesh_check_alive(struct nm_link *link)
 static void announce(struct mesh *mesh, struct mesh_link *link)
 {
 	struct mesh_transport *t = mesh->transports[link->to];
-	struct nm_peer_label label = { "node" };
+	struct nm_peer_label label = {"node"};
 
 	if (link->announced)
 		return;
@@ -209,7 +209,7 @@ static uint64_t resolve(void *arg, const struct nm_identity *who)
 static void node_create(struct mesh *mesh, unsigned int i)
 {
 	struct mesh_node *n = &mesh->nodes[i];
-	struct nm_engine_config config = { .resolve = resolve, .resolve_arg = mesh };
+	struct nm_engine_config config = {.resolve = resolve, .resolve_arg = mesh};
 	struct nm_engine_queues queues = {
 		.send = &n->send,
 		.recv = &n->recv,
@@ -221,7 +221,7 @@ static void node_create(struct mesh *mesh, unsigned int i)
 	struct mesh_transport *t = calloc(1, sizeof(*t));
 	struct nm_transport *self;
 
-	n->address = (struct nm_address){ .version = NM_ADDRESS_VERSION };
+	n->address = (struct nm_address){.version = NM_ADDRESS_VERSION};
 	n->address.who.id[5] = (uint8_t)i;
 	n->address.who.token[0] = (uint8_t)(i + 1);
 	NM_CHECK_EQ(nm_memory_table_create(&n->memory), 0);

@@ -10,56 +10,56 @@
 #include "traffic.h"
 
 /* target, operand, compare -> expected, and what was there before. */
-#define CHECK_OP(type, datatype, op, a, b, c, expected)                                     \
-	do {                                                                                \
-		type t_ = (a), o_ = (b), k_ = (c), before_ = 0;                             \
-		nm_atomic_apply(datatype, op, &t_, &o_, &k_, 1, &before_);                  \
-		if (!(t_ == (type)(expected)) || !(before_ == (type)(a)))                   \
-			nm_test_fail(__FILE__, __LINE__, "%s, %s", #datatype, #op);         \
+#define CHECK_OP(type, datatype, op, a, b, c, expected)                                            \
+	do {                                                                                       \
+		type t_ = (a), o_ = (b), k_ = (c), before_ = 0;                                    \
+		nm_atomic_apply(datatype, op, &t_, &o_, &k_, 1, &before_);                         \
+		if (!(t_ == (type)(expected)) || !(before_ == (type)(a)))                          \
+			nm_test_fail(__FILE__, __LINE__, "%s, %s", #datatype, #op);                \
 	} while (0)
 
-#define CHECK_COMMON(type, datatype)                              \
-	do {                                                      \
-		CHECK_OP(type, datatype, NM_SUM, 3, 4, 0, 7);     \
-		CHECK_OP(type, datatype, NM_PROD, 3, 4, 0, 12);   \
-		CHECK_OP(type, datatype, NM_LOR, 0, 4, 0, 1);     \
-		CHECK_OP(type, datatype, NM_LOR, 0, 0, 0, 0);     \
-		CHECK_OP(type, datatype, NM_LAND, 3, 4, 0, 1);    \
-		CHECK_OP(type, datatype, NM_LAND, 3, 0, 0, 0);    \
-		CHECK_OP(type, datatype, NM_LXOR, 3, 4, 0, 0);    \
-		CHECK_OP(type, datatype, NM_LXOR, 3, 0, 0, 1);    \
-		CHECK_OP(type, datatype, NM_ATOMIC_READ, 3, 4, 0, 3);  \
-		CHECK_OP(type, datatype, NM_ATOMIC_WRITE, 3, 4, 0, 4); \
-		CHECK_OP(type, datatype, NM_CSWAP, 3, 4, 3, 4);   \
-		CHECK_OP(type, datatype, NM_CSWAP, 3, 4, 5, 3);   \
-		CHECK_OP(type, datatype, NM_CSWAP_NE, 3, 4, 3, 3); \
-		CHECK_OP(type, datatype, NM_CSWAP_NE, 3, 4, 5, 4); \
+#define CHECK_COMMON(type, datatype)                                                               \
+	do {                                                                                       \
+		CHECK_OP(type, datatype, NM_SUM, 3, 4, 0, 7);                                      \
+		CHECK_OP(type, datatype, NM_PROD, 3, 4, 0, 12);                                    \
+		CHECK_OP(type, datatype, NM_LOR, 0, 4, 0, 1);                                      \
+		CHECK_OP(type, datatype, NM_LOR, 0, 0, 0, 0);                                      \
+		CHECK_OP(type, datatype, NM_LAND, 3, 4, 0, 1);                                     \
+		CHECK_OP(type, datatype, NM_LAND, 3, 0, 0, 0);                                     \
+		CHECK_OP(type, datatype, NM_LXOR, 3, 4, 0, 0);                                     \
+		CHECK_OP(type, datatype, NM_LXOR, 3, 0, 0, 1);                                     \
+		CHECK_OP(type, datatype, NM_ATOMIC_READ, 3, 4, 0, 3);                              \
+		CHECK_OP(type, datatype, NM_ATOMIC_WRITE, 3, 4, 0, 4);                             \
+		CHECK_OP(type, datatype, NM_CSWAP, 3, 4, 3, 4);                                    \
+		CHECK_OP(type, datatype, NM_CSWAP, 3, 4, 5, 3);                                    \
+		CHECK_OP(type, datatype, NM_CSWAP_NE, 3, 4, 3, 3);                                 \
+		CHECK_OP(type, datatype, NM_CSWAP_NE, 3, 4, 5, 4);                                 \
 	} while (0)
 
-#define CHECK_ORDERED(type, datatype)                              \
-	do {                                                       \
-		CHECK_COMMON(type, datatype);                      \
-		CHECK_OP(type, datatype, NM_MIN, 3, 4, 0, 3);      \
-		CHECK_OP(type, datatype, NM_MIN, 4, 3, 0, 3);      \
-		CHECK_OP(type, datatype, NM_MAX, 3, 4, 0, 4);      \
-		CHECK_OP(type, datatype, NM_MAX, 4, 3, 0, 4);      \
-		CHECK_OP(type, datatype, NM_CSWAP_LE, 3, 9, 3, 9); \
-		CHECK_OP(type, datatype, NM_CSWAP_LE, 3, 9, 4, 3); \
-		CHECK_OP(type, datatype, NM_CSWAP_LT, 3, 9, 3, 3); \
-		CHECK_OP(type, datatype, NM_CSWAP_LT, 3, 9, 2, 9); \
-		CHECK_OP(type, datatype, NM_CSWAP_GE, 3, 9, 3, 9); \
-		CHECK_OP(type, datatype, NM_CSWAP_GE, 3, 9, 2, 3); \
-		CHECK_OP(type, datatype, NM_CSWAP_GT, 3, 9, 3, 3); \
-		CHECK_OP(type, datatype, NM_CSWAP_GT, 3, 9, 4, 9); \
+#define CHECK_ORDERED(type, datatype)                                                              \
+	do {                                                                                       \
+		CHECK_COMMON(type, datatype);                                                      \
+		CHECK_OP(type, datatype, NM_MIN, 3, 4, 0, 3);                                      \
+		CHECK_OP(type, datatype, NM_MIN, 4, 3, 0, 3);                                      \
+		CHECK_OP(type, datatype, NM_MAX, 3, 4, 0, 4);                                      \
+		CHECK_OP(type, datatype, NM_MAX, 4, 3, 0, 4);                                      \
+		CHECK_OP(type, datatype, NM_CSWAP_LE, 3, 9, 3, 9);                                 \
+		CHECK_OP(type, datatype, NM_CSWAP_LE, 3, 9, 4, 3);                                 \
+		CHECK_OP(type, datatype, NM_CSWAP_LT, 3, 9, 3, 3);                                 \
+		CHECK_OP(type, datatype, NM_CSWAP_LT, 3, 9, 2, 9);                                 \
+		CHECK_OP(type, datatype, NM_CSWAP_GE, 3, 9, 3, 9);                                 \
+		CHECK_OP(type, datatype, NM_CSWAP_GE, 3, 9, 2, 3);                                 \
+		CHECK_OP(type, datatype, NM_CSWAP_GT, 3, 9, 3, 3);                                 \
+		CHECK_OP(type, datatype, NM_CSWAP_GT, 3, 9, 4, 9);                                 \
 	} while (0)
 
-#define CHECK_INTEGER(type, datatype)                                \
-	do {                                                         \
-		CHECK_ORDERED(type, datatype);                       \
-		CHECK_OP(type, datatype, NM_BOR, 5, 3, 0, 7);        \
-		CHECK_OP(type, datatype, NM_BAND, 5, 3, 0, 1);       \
-		CHECK_OP(type, datatype, NM_BXOR, 5, 3, 0, 6);       \
-		CHECK_OP(type, datatype, NM_MSWAP, 0x55, 0x22, 0x0f, 0x52); \
+#define CHECK_INTEGER(type, datatype)                                                              \
+	do {                                                                                       \
+		CHECK_ORDERED(type, datatype);                                                     \
+		CHECK_OP(type, datatype, NM_BOR, 5, 3, 0, 7);                                      \
+		CHECK_OP(type, datatype, NM_BAND, 5, 3, 0, 1);                                     \
+		CHECK_OP(type, datatype, NM_BXOR, 5, 3, 0, 6);                                     \
+		CHECK_OP(type, datatype, NM_MSWAP, 0x55, 0x22, 0x0f, 0x52);                        \
 	} while (0)
 
 NM_TEST(integers)
@@ -125,12 +125,16 @@ struct target {
 
 static void target_init(struct target *t, uint64_t access)
 {
-	struct iovec iov = { t->bytes, sizeof(t->bytes) };
+	struct iovec iov = {t->bytes, sizeof(t->bytes)};
 	struct nm_memory_attr attr = {
-		.iov = &iov, .nr_iov = 1, .access = access, .key = KEY, .counter = &t->counter,
+		.iov = &iov,
+		.nr_iov = 1,
+		.access = access,
+		.key = KEY,
+		.counter = &t->counter,
 	};
 
-	*t = (struct target){ .mesh = mesh_create(NULL) };
+	*t = (struct target){.mesh = mesh_create(NULL)};
 	NM_CHECK_EQ(nm_memory_register(mesh_node(t->mesh, 1)->memory, &attr, &t->region), 0);
 }
 
@@ -146,7 +150,7 @@ static struct nm_atomic atomic_on(struct target *t, uint64_t address, uint64_t l
 	return (struct nm_atomic){
 		.operand = operand,
 		.nr_operand = operand ? 1 : 0,
-		.remote = { { .address = address, .len = len, .key = KEY } },
+		.remote = {{.address = address, .len = len, .key = KEY}},
 		.nr_remote = 1,
 		.datatype = datatype,
 		.op = op,
@@ -165,9 +169,9 @@ static struct nm_completion run(struct target *t, const struct nm_atomic *a)
 NM_TEST(update_fetch_and_compare)
 {
 	struct target t;
-	int64_t operand[4] = { 1, 2, 3, 4 }, result[4] = { 0 }, compare[4] = { 1, 0, 3, 0 };
+	int64_t operand[4] = {1, 2, 3, 4}, result[4] = {0}, compare[4] = {1, 0, 3, 0};
 	int64_t *at_target = (int64_t *)t.bytes;
-	struct iovec o = { operand, 32 }, r = { result, 32 }, k = { compare, 32 };
+	struct iovec o = {operand, 32}, r = {result, 32}, k = {compare, 32};
 	struct nm_atomic a;
 	struct nm_completion c;
 
@@ -216,15 +220,15 @@ NM_TEST(update_fetch_and_compare)
 NM_TEST(unaligned_and_scattered_targets)
 {
 	struct target t;
-	double operand[6] = { 1, 2, 3, 4, 5, 6 }, value;
-	struct iovec o[2] = { { operand, 8 }, { operand + 1, 40 } };
+	double operand[6] = {1, 2, 3, 4, 5, 6}, value;
+	struct iovec o[2] = {{operand, 8}, {operand + 1, 40}};
 	struct nm_atomic a;
 
 	target_init(&t, NM_REMOTE_WRITE);
 	a = atomic_on(&t, 3, 16, NM_DOUBLE, NM_SUM, o);
 	a.nr_operand = 2;
-	a.remote[1] = (struct nm_remote){ .address = 101, .len = 24, .key = KEY };
-	a.remote[2] = (struct nm_remote){ .address = 200, .len = 8, .key = KEY };
+	a.remote[1] = (struct nm_remote){.address = 101, .len = 24, .key = KEY};
+	a.remote[2] = (struct nm_remote){.address = 200, .len = 8, .key = KEY};
 	a.nr_remote = 3;
 	NM_CHECK_EQ(run(&t, &a).err, 0);
 	NM_CHECK_EQ(run(&t, &a).err, 0);
@@ -240,17 +244,27 @@ NM_TEST(unaligned_and_scattered_targets)
 NM_TEST(the_largest_atomic_fits)
 {
 	struct mesh *mesh = mesh_create(NULL);
-	uint64_t memory[128] = { 0 }, operand[128], compare[128] = { 0 }, result[128];
-	struct iovec m = { memory, 1024 }, o = { operand, 1024 }, k = { compare, 1024 },
-		     r = { result, 1024 };
+	uint64_t memory[128] = {0}, operand[128], compare[128] = {0}, result[128];
+	struct iovec m = {memory, 1024}, o = {operand, 1024}, k = {compare, 1024},
+		     r = {result, 1024};
 	struct nm_memory_attr attr = {
-		.iov = &m, .nr_iov = 1, .access = NM_REMOTE_READ | NM_REMOTE_WRITE, .key = 1,
+		.iov = &m,
+		.nr_iov = 1,
+		.access = NM_REMOTE_READ | NM_REMOTE_WRITE,
+		.key = 1,
 	};
 	struct nm_memory_region *region;
 	struct nm_atomic a = {
-		.operand = &o, .nr_operand = 1, .compare = &k, .nr_compare = 1,
-		.result = &r, .nr_result = 1, .nr_remote = 1,
-		.remote = { { .len = 1024, .key = 1 } }, .datatype = NM_UINT64, .op = NM_CSWAP,
+		.operand = &o,
+		.nr_operand = 1,
+		.compare = &k,
+		.nr_compare = 1,
+		.result = &r,
+		.nr_result = 1,
+		.nr_remote = 1,
+		.remote = {{.len = 1024, .key = 1}},
+		.datatype = NM_UINT64,
+		.op = NM_CSWAP,
 		.flags = NM_COMPLETION,
 	};
 
@@ -270,7 +284,7 @@ NM_TEST(atomics_without_rights_are_refused)
 {
 	struct target t;
 	int32_t value = 5, result;
-	struct iovec o = { &value, 4 }, r = { &result, 4 };
+	struct iovec o = {&value, 4}, r = {&result, 4};
 	struct nm_atomic a;
 
 	target_init(&t, NM_REMOTE_READ);
@@ -293,7 +307,7 @@ NM_TEST(wrong_atomics_are_refused_at_once)
 {
 	struct target t;
 	int32_t value = 5;
-	struct iovec o = { &value, 4 };
+	struct iovec o = {&value, 4};
 	struct nm_engine *engine;
 	struct nm_atomic a;
 
@@ -316,7 +330,7 @@ NM_TEST(atomics_are_ordered)
 {
 	struct target t;
 	int64_t value, result = 0;
-	struct iovec o = { &value, 8 }, r = { &result, 8 };
+	struct iovec o = {&value, 8}, r = {&result, 8};
 	struct nm_atomic a;
 
 	target_init(&t, NM_REMOTE_READ | NM_REMOTE_WRITE);

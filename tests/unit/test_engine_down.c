@@ -8,7 +8,7 @@
 
 enum { BIG = 100000 };
 
-static const struct mesh_options three = { .nr_nodes = 3 };
+static const struct mesh_options three = {.nr_nodes = 3};
 
 static void meet(struct mesh *mesh, unsigned int a, unsigned int b)
 {
@@ -105,13 +105,22 @@ NM_TEST(crash_ends_everything_under_way)
 {
 	struct mesh *mesh = mesh_create(NULL);
 	char *buf = calloc(1, BIG), small[8];
-	struct iovec big = { buf, BIG }, tiny = { small, 8 };
+	struct iovec big = {buf, BIG}, tiny = {small, 8};
 	struct nm_rma rma = {
-		.nr_iov = 1, .nr_remote = 1, .flags = NM_COMPLETION, .peer = mesh_peer(mesh, 0, 1),
+		.nr_iov = 1,
+		.nr_remote = 1,
+		.flags = NM_COMPLETION,
+		.peer = mesh_peer(mesh, 0, 1),
 	};
 	struct nm_atomic atomic = {
-		.operand = &tiny, .nr_operand = 1, .nr_remote = 1, .remote = { { .len = 8 } },
-		.datatype = 7, .op = 2, .flags = NM_COMPLETION, .peer = mesh_peer(mesh, 0, 1),
+		.operand = &tiny,
+		.nr_operand = 1,
+		.nr_remote = 1,
+		.remote = {{.len = 8}},
+		.datatype = 7,
+		.op = 2,
+		.flags = NM_COMPLETION,
+		.peer = mesh_peer(mesh, 0, 1),
 		.context = "atomic",
 	};
 	struct nm_engine *engine = mesh_node(mesh, 0)->engine;
@@ -143,7 +152,7 @@ NM_TEST(crash_ends_everything_under_way)
 /* STEPS rounds into a large message, one side dies: the other ends with an error. */
 static void crash_mid_message(int steps, bool receiver_dies)
 {
-	struct mesh_options options = { .capacity = 3, .seed = 8 };
+	struct mesh_options options = {.capacity = 3, .seed = 8};
 	struct mesh *mesh = mesh_create(&options);
 	char *out = calloc(1, BIG), *in = calloc(1, BIG);
 	unsigned int left = receiver_dies ? 0 : 1;
@@ -176,7 +185,7 @@ NM_TEST(crash_in_the_middle_of_a_message)
 
 NM_TEST(crash_in_the_middle_of_a_multi_recv)
 {
-	struct mesh_options options = { .nr_nodes = 3, .capacity = 3 };
+	struct mesh_options options = {.nr_nodes = 3, .capacity = 3};
 	struct mesh *mesh = mesh_create(&options);
 	char *out = calloc(1, BIG), *in = calloc(1, 2 * BIG);
 	struct nm_completion c;
@@ -270,7 +279,7 @@ NM_TEST(completions_outlive_their_engine)
 	struct mesh *mesh = mesh_create(NULL);
 	struct nm_cqueue *cq;
 	char in[3];
-	struct nm_engine_queues queues = { 0 };
+	struct nm_engine_queues queues = {0};
 
 	NM_CHECK_EQ(nm_cqueue_create(0, &cq), 0);
 	queues.receive = cq;

@@ -30,7 +30,7 @@ static void see(void *arg, const struct nm_peer_facts *facts)
 
 static struct seen look(struct mesh *mesh)
 {
-	struct seen seen = { 0 };
+	struct seen seen = {0};
 
 	mesh_settle(mesh);
 	nm_engine_visit_peers(mesh_node(mesh, 1)->engine, see, &seen);
@@ -55,64 +55,64 @@ static void refused(struct nm_packet packet, const void *payload, const char *re
 
 NM_TEST(unknown_packets)
 {
-	refused((struct nm_packet){ .op = 0 }, NULL, "unknown kind 0");
-	refused((struct nm_packet){ .op = NM_NR_OPS }, NULL, "unknown kind");
-	refused((struct nm_packet){ .op = 255 }, NULL, "unknown kind 255");
+	refused((struct nm_packet){.op = 0}, NULL, "unknown kind 0");
+	refused((struct nm_packet){.op = NM_NR_OPS}, NULL, "unknown kind");
+	refused((struct nm_packet){.op = 255}, NULL, "unknown kind 255");
 }
 
 NM_TEST(short_packets)
 {
-	char bytes[200] = { 0 };
+	char bytes[200] = {0};
 
-	refused((struct nm_packet){ .op = NM_OP_EAGER, .flags = NM_PKT_ACK, .len = 7 }, bytes,
+	refused((struct nm_packet){.op = NM_OP_EAGER, .flags = NM_PKT_ACK, .len = 7}, bytes,
 		"without its id");
-	refused((struct nm_packet){ .op = NM_OP_RTS, .len = 15 }, bytes, "envelope of 15 bytes");
-	refused((struct nm_packet){ .op = NM_OP_RTS, .len = 17 }, bytes, "envelope of 17 bytes");
-	refused((struct nm_packet){ .op = NM_OP_WRITE, .len = 23 }, bytes, "do not add up");
-	refused((struct nm_packet){ .op = NM_OP_WRITE, .flags = 0xc0, .len = 95 }, bytes,
+	refused((struct nm_packet){.op = NM_OP_RTS, .len = 15}, bytes, "envelope of 15 bytes");
+	refused((struct nm_packet){.op = NM_OP_RTS, .len = 17}, bytes, "envelope of 17 bytes");
+	refused((struct nm_packet){.op = NM_OP_WRITE, .len = 23}, bytes, "do not add up");
+	refused((struct nm_packet){.op = NM_OP_WRITE, .flags = 0xc0, .len = 95}, bytes,
 		"do not add up");
-	refused((struct nm_packet){ .op = NM_OP_WRITE, .len = 25 }, bytes, "do not add up");
-	refused((struct nm_packet){ .op = NM_OP_READ, .len = 23 }, bytes, "no sense");
-	refused((struct nm_packet){ .op = NM_OP_WRITE_RTS, .len = 25 }, bytes, "no sense");
-	refused((struct nm_packet){ .op = NM_OP_ATOMIC, .len = 7 }, bytes, "do not add up");
-	refused((struct nm_packet){ .op = NM_OP_ATOMIC, .len = 32 }, bytes, "do not add up");
+	refused((struct nm_packet){.op = NM_OP_WRITE, .len = 25}, bytes, "do not add up");
+	refused((struct nm_packet){.op = NM_OP_READ, .len = 23}, bytes, "no sense");
+	refused((struct nm_packet){.op = NM_OP_WRITE_RTS, .len = 25}, bytes, "no sense");
+	refused((struct nm_packet){.op = NM_OP_ATOMIC, .len = 7}, bytes, "do not add up");
+	refused((struct nm_packet){.op = NM_OP_ATOMIC, .len = 32}, bytes, "do not add up");
 }
 
 NM_TEST(answers_to_nothing)
 {
-	char bytes[16] = { 0 };
+	char bytes[16] = {0};
 
 	for (uint64_t id = 0; id < 3; id++) {
 		uint64_t made_up = id << 32 | id;
 
-		refused((struct nm_packet){ .op = NM_OP_CTS, .len = 8, .tag = made_up }, bytes,
+		refused((struct nm_packet){.op = NM_OP_CTS, .len = 8, .tag = made_up}, bytes,
 			"not offered");
-		refused((struct nm_packet){ .op = NM_OP_DATA, .len = 8, .tag = made_up }, bytes,
+		refused((struct nm_packet){.op = NM_OP_DATA, .len = 8, .tag = made_up}, bytes,
 			"nobody asked");
-		refused((struct nm_packet){ .op = NM_OP_ACK, .tag = made_up }, bytes, "not asked");
-		refused((struct nm_packet){ .op = NM_OP_RESULT, .len = 8, .tag = made_up }, bytes,
+		refused((struct nm_packet){.op = NM_OP_ACK, .tag = made_up}, bytes, "not asked");
+		refused((struct nm_packet){.op = NM_OP_RESULT, .len = 8, .tag = made_up}, bytes,
 			"nobody asked");
 	}
 }
 
 NM_TEST(sizes_that_overflow)
 {
-	struct nm_wire_remote remote[2] = { { .len = UINT64_MAX }, { .len = 2 } };
+	struct nm_wire_remote remote[2] = {{.len = UINT64_MAX}, {.len = 2}};
 	struct {
 		struct nm_wire_atomic head;
 		struct nm_wire_remote remote;
 		char bytes[8];
-	} atomic = { .head = { .op = NM_SUM, .size = UINT32_MAX }, .remote = { .len = UINT32_MAX } };
+	} atomic = {.head = {.op = NM_SUM, .size = UINT32_MAX}, .remote = {.len = UINT32_MAX}};
 
-	refused((struct nm_packet){ .op = NM_OP_READ, .flags = 1 << NM_PKT_NR_SHIFT, .len = 48 },
+	refused((struct nm_packet){.op = NM_OP_READ, .flags = 1 << NM_PKT_NR_SHIFT, .len = 48},
 		remote, "no sense");
-	refused((struct nm_packet){ .op = NM_OP_WRITE, .flags = 1 << NM_PKT_NR_SHIFT, .len = 48 },
+	refused((struct nm_packet){.op = NM_OP_WRITE, .flags = 1 << NM_PKT_NR_SHIFT, .len = 48},
 		remote, "do not add up");
-	refused((struct nm_packet){ .op = NM_OP_ATOMIC, .len = sizeof(atomic) }, &atomic,
+	refused((struct nm_packet){.op = NM_OP_ATOMIC, .len = sizeof(atomic)}, &atomic,
 		"do not add up");
 	atomic.head.size = 8;
 	atomic.remote.len = 7;
-	refused((struct nm_packet){ .op = NM_OP_ATOMIC, .len = sizeof(atomic) }, &atomic,
+	refused((struct nm_packet){.op = NM_OP_ATOMIC, .len = sizeof(atomic)}, &atomic,
 		"do not add up");
 }
 
@@ -123,8 +123,8 @@ NM_TEST(unknown_atomics_are_answered)
 		struct nm_wire_atomic head;
 		struct nm_wire_remote remote;
 		char bytes[8];
-	} atomic = { .head = { .op = 200, .size = 8 }, .remote = { .len = 8 } };
-	struct nm_packet packet = { .op = NM_OP_ATOMIC, .len = sizeof(atomic) };
+	} atomic = {.head = {.op = 200, .size = 8}, .remote = {.len = 8}};
+	struct nm_packet packet = {.op = NM_OP_ATOMIC, .len = sizeof(atomic)};
 	struct mesh *mesh = mesh_create(NULL);
 
 	mesh_forge(mesh, 0, 1, &packet, &atomic);
@@ -141,9 +141,9 @@ struct transfer {
 
 static struct transfer transfer_start(uint64_t size)
 {
-	struct transfer t = { .mesh = mesh_create(NULL), .in = calloc(1, ROOM) };
-	struct nm_wire_rts rts = { .size = size, .sender_id = UINT64_C(1) << 32 };
-	struct nm_packet packet = { .op = NM_OP_RTS, .flags = NM_PKT_TAGGED, .len = sizeof(rts) };
+	struct transfer t = {.mesh = mesh_create(NULL), .in = calloc(1, ROOM)};
+	struct nm_wire_rts rts = {.size = size, .sender_id = UINT64_C(1) << 32};
+	struct nm_packet packet = {.op = NM_OP_RTS, .flags = NM_PKT_TAGGED, .len = sizeof(rts)};
 
 	recv_from(t.mesh, 1, NULL, t.in, ROOM, 0, UINT64_MAX, TAGGED, t.in);
 	/* Its answer would be refused by node 0, which did not send this. */
@@ -173,7 +173,7 @@ static void transfer_ends(struct transfer *t, const char *reason)
 static void bad_piece(uint64_t size, uint64_t good, uint64_t offset, uint32_t len)
 {
 	struct transfer t = transfer_start(size);
-	struct nm_packet packet = { .op = NM_OP_DATA, .tag = t.id };
+	struct nm_packet packet = {.op = NM_OP_DATA, .tag = t.id};
 	char *bytes = calloc(1, ROOM + 1);
 
 	if (good > 0) {
@@ -189,20 +189,20 @@ static void bad_piece(uint64_t size, uint64_t good, uint64_t offset, uint32_t le
 
 NM_TEST(pieces_out_of_place)
 {
-	bad_piece(10000, 0, 1, 100);		  /* a gap */
-	bad_piece(10000, 100, 0, 100);		  /* again */
-	bad_piece(10000, 100, 99, 100);		  /* overlap */
-	bad_piece(10000, 100, UINT64_MAX, 100);	  /* before the start */
-	bad_piece(10000, 100, 100, 9901);	  /* past the end */
-	bad_piece(10000, 100, 100, 0);		  /* nothing, for ever */
+	bad_piece(10000, 0, 1, 100);		    /* a gap */
+	bad_piece(10000, 100, 0, 100);		    /* again */
+	bad_piece(10000, 100, 99, 100);		    /* overlap */
+	bad_piece(10000, 100, UINT64_MAX, 100);	    /* before the start */
+	bad_piece(10000, 100, 100, 9901);	    /* past the end */
+	bad_piece(10000, 100, 100, 0);		    /* nothing, for ever */
 	bad_piece(UINT64_MAX, 100, 100, ROOM - 99); /* past the room of the receiver */
 }
 
 NM_TEST(a_message_that_ends_twice)
 {
 	struct transfer t = transfer_start(100);
-	struct nm_packet packet = { .op = NM_OP_DATA, .tag = t.id, .len = 100 };
-	char bytes[100] = { 0 };
+	struct nm_packet packet = {.op = NM_OP_DATA, .tag = t.id, .len = 100};
+	char bytes[100] = {0};
 
 	mesh_forge(t.mesh, 0, 1, &packet, bytes);
 	NM_CHECK_EQ(mesh_wait(t.mesh, 1).err, 0);
@@ -215,10 +215,10 @@ NM_TEST(a_message_that_ends_twice)
 /* The id of somebody else's transfer is as good as none. */
 NM_TEST(pieces_for_another_peer)
 {
-	struct mesh_options options = { .nr_nodes = 3 };
+	struct mesh_options options = {.nr_nodes = 3};
 	struct mesh *mesh = mesh_create(&options);
 	char *out = calloc(1, ROOM), *in = calloc(1, ROOM);
-	struct nm_packet packet = { .op = NM_OP_DATA, .tag = UINT64_C(1) << 32, .len = 100 };
+	struct nm_packet packet = {.op = NM_OP_DATA, .tag = UINT64_C(1) << 32, .len = 100};
 
 	recv_from(mesh, 1, mesh_peer(mesh, 1, 0), in, ROOM, 1, 0, TAGGED, in);
 	send_to(mesh, 0, 1, out, ROOM, 1, NM_TAGGED, NULL);
@@ -257,8 +257,8 @@ static void bad_answer(struct nm_packet packet, const void *payload, size_t len,
 
 NM_TEST(answers_that_do_not_fit)
 {
-	struct nm_wire_cts cts = { .accepted = ROOM + 1 };
-	struct nm_packet ask = { .op = NM_OP_CTS, .len = sizeof(cts) };
+	struct nm_wire_cts cts = {.accepted = ROOM + 1};
+	struct nm_packet ask = {.op = NM_OP_CTS, .len = sizeof(cts)};
 
 	bad_answer(ask, &cts, ROOM, 0);
 	cts.accepted = UINT64_MAX;
@@ -268,14 +268,13 @@ NM_TEST(answers_that_do_not_fit)
 	ask.len = 8;
 	cts.accepted = 10;
 	bad_answer(ask, &cts, 10, NM_DELIVERY_COMPLETE); /* it went with its envelope */
-	bad_answer((struct nm_packet){ .op = NM_OP_ACK }, NULL, ROOM, 0);
-	bad_answer((struct nm_packet){ .op = NM_OP_ACK, .data = 5 }, NULL, 10,
+	bad_answer((struct nm_packet){.op = NM_OP_ACK}, NULL, ROOM, 0);
+	bad_answer((struct nm_packet){.op = NM_OP_ACK, .data = 5}, NULL, 10, NM_DELIVERY_COMPLETE);
+	bad_answer((struct nm_packet){.op = NM_OP_ACK, .data = UINT64_MAX}, NULL, 10,
 		   NM_DELIVERY_COMPLETE);
-	bad_answer((struct nm_packet){ .op = NM_OP_ACK, .data = UINT64_MAX }, NULL, 10,
-		   NM_DELIVERY_COMPLETE);
-	bad_answer((struct nm_packet){ .op = NM_OP_ACK, .len = 1 }, "x", 10, NM_DELIVERY_COMPLETE);
-	bad_answer((struct nm_packet){ .op = NM_OP_DATA, .len = 1 }, "x", ROOM, 0);
-	bad_answer((struct nm_packet){ .op = NM_OP_RESULT, .len = 1 }, "x", ROOM, 0);
+	bad_answer((struct nm_packet){.op = NM_OP_ACK, .len = 1}, "x", 10, NM_DELIVERY_COMPLETE);
+	bad_answer((struct nm_packet){.op = NM_OP_DATA, .len = 1}, "x", ROOM, 0);
+	bad_answer((struct nm_packet){.op = NM_OP_RESULT, .len = 1}, "x", ROOM, 0);
 }
 
 /* It takes no answers and asks on and on: memory does not grow without end. */
@@ -283,11 +282,11 @@ NM_TEST(more_accesses_than_allowed)
 {
 	struct mesh *mesh = mesh_create(NULL);
 	static char window[100];
-	struct iovec iov = { window, sizeof(window) };
-	struct nm_memory_attr attr = { .iov = &iov, .nr_iov = 1, .access = NM_REMOTE_READ };
+	struct iovec iov = {window, sizeof(window)};
+	struct nm_memory_attr attr = {.iov = &iov, .nr_iov = 1, .access = NM_REMOTE_READ};
 	struct nm_memory_region *region;
-	struct nm_wire_remote remote = { .len = sizeof(window) };
-	struct nm_packet packet = { .op = NM_OP_READ, .len = sizeof(remote) };
+	struct nm_wire_remote remote = {.len = sizeof(window)};
+	struct nm_packet packet = {.op = NM_OP_READ, .len = sizeof(remote)};
 	int sent = 0;
 
 	NM_CHECK_EQ(nm_memory_register(mesh_node(mesh, 1)->memory, &attr, &region), 0);
@@ -308,9 +307,11 @@ NM_TEST_WITHIN(noise, 60)
 	for (int round = 0; round < 300; round++) {
 		struct mesh *mesh = mesh_create(NULL);
 		char *in = malloc(ROOM), bytes[200];
-		struct iovec iov = { in, ROOM };
+		struct iovec iov = {in, ROOM};
 		struct nm_memory_attr attr = {
-			.iov = &iov, .nr_iov = 1, .access = NM_REMOTE_READ | NM_REMOTE_WRITE,
+			.iov = &iov,
+			.nr_iov = 1,
+			.access = NM_REMOTE_READ | NM_REMOTE_WRITE,
 		};
 		struct nm_memory_region *region;
 

@@ -57,18 +57,23 @@ static void send_one(struct world *w)
 	struct nm_message m;
 	int err;
 
-	*s = (struct sent){ .from = (unsigned int)pick(w, NODES), .to = (unsigned int)pick(w, NODES) };
+	*s = (struct sent){.from = (unsigned int)pick(w, NODES),
+			   .to = (unsigned int)pick(w, NODES)};
 	s->tag = pick(w, TAGS);
 	s->len = random_len(w);
 	s->bytes = malloc(s->len + 1);
 	fill(s->bytes, s->len, i);
 	if (pick(w, 4) == 0)
 		flags |= NM_DELIVERY_COMPLETE;
-	iov = (struct iovec){ s->bytes, s->len };
+	iov = (struct iovec){s->bytes, s->len};
 	m = (struct nm_message){
-		.iov = &iov, .nr_iov = 1, .peer = mesh_peer(w->mesh, s->from, s->to),
+		.iov = &iov,
+		.nr_iov = 1,
+		.peer = mesh_peer(w->mesh, s->from, s->to),
 		/* The top bit is one that receives ignore. */
-		.tag = s->tag | (i & 1) << 63, .data = i, .flags = flags,
+		.tag = s->tag | (i & 1) << 63,
+		.data = i,
+		.flags = flags,
 	};
 	err = nm_engine_send(mesh_node(w->mesh, s->from)->engine, &m);
 	if (err == -EAGAIN) {
@@ -88,7 +93,8 @@ static void post_one(struct world *w, unsigned int at, struct nm_peer *source, u
 	p->at = at;
 	p->buf = malloc(LEN_MAX);
 	NM_CHECK_EQ(recv_from(w->mesh, at, source, p->buf, LEN_MAX, tag, ignore, TAGGED,
-			      (void *)(w->nr_posted + 1)), 0);
+			      (void *)(w->nr_posted + 1)),
+		    0);
 	w->nr_posted++;
 }
 
@@ -169,7 +175,10 @@ static void step(struct world *w)
 static void random_traffic(uint64_t seed, unsigned int refuse_percent)
 {
 	struct mesh_options options = {
-		.nr_nodes = NODES, .capacity = 6, .refuse_percent = refuse_percent, .seed = seed,
+		.nr_nodes = NODES,
+		.capacity = 6,
+		.refuse_percent = refuse_percent,
+		.seed = seed,
 	};
 	struct world *w = calloc(1, sizeof(*w));
 
@@ -256,7 +265,7 @@ static void model_recv(struct model *m, struct nm_peer *source, uint64_t tag, ui
 {
 	size_t r = m->nr_recvs++;
 
-	m->recvs[r] = (struct model_recv){ source, tag, ignore, 0 };
+	m->recvs[r] = (struct model_recv){source, tag, ignore, 0};
 	for (size_t i = 0; i < m->nr_messages; i++) {
 		if (!m->messages[i].taken && model_matches(m, r, i)) {
 			m->messages[i].taken = true;
@@ -268,9 +277,12 @@ static void model_recv(struct model *m, struct nm_peer *source, uint64_t tag, ui
 
 static void matches_like_the_model(uint64_t seed)
 {
-	static const uint64_t ignores[] = { 0, 0, 1, 6, UINT64_MAX };
+	static const uint64_t ignores[] = {0, 0, 1, 6, UINT64_MAX};
 	struct mesh_options options = {
-		.nr_nodes = NODES, .capacity = 5, .refuse_percent = 30, .seed = seed,
+		.nr_nodes = NODES,
+		.capacity = 5,
+		.refuse_percent = 30,
+		.seed = seed,
 	};
 	struct mesh *mesh = mesh_create(&options);
 	struct model *model = calloc(1, sizeof(*model));
@@ -281,14 +293,18 @@ static void matches_like_the_model(uint64_t seed)
 
 	for (int i = 0; i < 1500; i++) {
 		unsigned int from = 1 + (unsigned int)(nm_test_random(&random) % 2);
-		struct nm_peer *source = nm_test_random(&random) % 2 ? NULL : mesh_peer(mesh, 0, from);
+		struct nm_peer *source =
+			nm_test_random(&random) % 2 ? NULL : mesh_peer(mesh, 0, from);
 		uint64_t tag = nm_test_random(&random) % 6;
 
 		if (nm_test_random(&random) % 2) {
-			struct iovec iov = { bytes, nm_test_random(&random) % 2 ? 3000 : 8 };
+			struct iovec iov = {bytes, nm_test_random(&random) % 2 ? 3000 : 8};
 			struct nm_message m = {
-				.iov = &iov, .nr_iov = 1, .peer = mesh_peer(mesh, from, 0),
-				.tag = tag, .data = model->nr_messages,
+				.iov = &iov,
+				.nr_iov = 1,
+				.peer = mesh_peer(mesh, from, 0),
+				.tag = tag,
+				.data = model->nr_messages,
 				.flags = NM_TAGGED | NM_REMOTE_CQ_DATA,
 			};
 

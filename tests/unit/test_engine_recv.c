@@ -107,7 +107,8 @@ NM_TEST(claimed_messages_are_set_aside)
 		NM_CHECK_EQ(c.tag, 4);
 		NM_CHECK(c.context == in);
 		check_filled(in, len, 2);
-		NM_CHECK_EQ(recv_from(mesh, 1, NULL, in, len, 0, 0, TAGGED | NM_CLAIM, in), -EINVAL);
+		NM_CHECK_EQ(recv_from(mesh, 1, NULL, in, len, 0, 0, TAGGED | NM_CLAIM, in),
+			    -EINVAL);
 	}
 	free(out);
 	free(in);
@@ -130,7 +131,8 @@ static void discard(size_t len, uint64_t level)
 			recv_from(mesh, 1, NULL, NULL, 0, 4, 0, TAGGED | NM_CLAIM | NM_DISCARD,
 				  mesh);
 		} else {
-			recv_from(mesh, 1, NULL, NULL, 0, 4, 0, TAGGED | NM_PEEK | NM_DISCARD, mesh);
+			recv_from(mesh, 1, NULL, NULL, 0, 4, 0, TAGGED | NM_PEEK | NM_DISCARD,
+				  mesh);
 		}
 		c = mesh_wait(mesh, 1);
 		NM_CHECK_EQ(c.err, 0);

@@ -28,8 +28,12 @@ static bool matches(const struct nm_posted *p, const struct nm_peer *source, uin
 static uint64_t random_ignore(uint64_t *random)
 {
 	static const uint64_t masks[] = {
-		0, 0x00c0000000000000, 0x100000000, 0x6000000000000000, 0x17fffffff, UINT64_MAX,
-		3, 5, 6, 9, 10, 12,
+		0,	     0x00c0000000000000,
+		0x100000000, 0x6000000000000000,
+		0x17fffffff, UINT64_MAX,
+		3,	     5,
+		6,	     9,
+		10,	     12,
 	};
 
 	return masks[nm_test_random(random) % (sizeof(masks) / sizeof(masks[0]))];
@@ -125,8 +129,8 @@ static void unexpected_agrees_with_model(uint64_t seed)
 				.tag = random_tag(&random),
 				.ignore = random_ignore(&random),
 			};
-			struct nm_unexpected *m = nm_match_find_unexpected(
-				&match, want.source, want.tag, want.ignore);
+			struct nm_unexpected *m = nm_match_find_unexpected(&match, want.source,
+									   want.tag, want.ignore);
 			int i = 0;
 
 			while (i < nr && !matches(&want, model[i]->source, model[i]->tag))

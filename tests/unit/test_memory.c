@@ -11,9 +11,13 @@
 static struct nm_memory_region *add(struct nm_memory_table *table, uint64_t key, void *base,
 				    size_t len, uint64_t offset, uint64_t access)
 {
-	struct iovec iov = { base, len };
+	struct iovec iov = {base, len};
 	struct nm_memory_attr attr = {
-		.iov = &iov, .nr_iov = 1, .access = access, .offset = offset, .key = key,
+		.iov = &iov,
+		.nr_iov = 1,
+		.access = access,
+		.offset = offset,
+		.key = key,
 	};
 	struct nm_memory_region *region = NULL;
 
@@ -59,8 +63,8 @@ NM_TEST(pieces_are_walked)
 	struct nm_memory_table *table;
 	struct nm_memory_region *region;
 	char bytes[60];
-	struct iovec iov[3] = { { bytes, 10 }, { bytes + 20, 10 }, { bytes + 40, 20 } };
-	struct nm_memory_attr attr = { .iov = iov, .nr_iov = 3, .access = NM_REMOTE_READ };
+	struct iovec iov[3] = {{bytes, 10}, {bytes + 20, 10}, {bytes + 40, 20}};
+	struct nm_memory_attr attr = {.iov = iov, .nr_iov = 3, .access = NM_REMOTE_READ};
 	struct iovec out[NM_IOV_MAX];
 
 	NM_CHECK_EQ(nm_memory_table_create(&table), 0);
@@ -93,8 +97,8 @@ NM_TEST(bad_registrations_are_refused)
 {
 	struct nm_memory_table *table;
 	struct nm_memory_region *region;
-	struct iovec iov[2] = { { (void *)16, SIZE_MAX }, { NULL, SIZE_MAX } };
-	struct nm_memory_attr attr = { .iov = iov, .nr_iov = 1 };
+	struct iovec iov[2] = {{(void *)16, SIZE_MAX}, {NULL, SIZE_MAX}};
+	struct nm_memory_attr attr = {.iov = iov, .nr_iov = 1};
 
 	NM_CHECK_EQ(nm_memory_table_create(&table), 0);
 	NM_CHECK_EQ(nm_memory_register(table, &attr, &region), -EINVAL);

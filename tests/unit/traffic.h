@@ -29,9 +29,9 @@ static inline void check_filled(const char *buf, size_t len, uint64_t seed)
 
 /* Send a buffer; progress while there is no room. */
 static inline int send_to(struct mesh *mesh, unsigned int from, unsigned int to, const void *buf,
-		   size_t len, uint64_t tag, uint64_t flags, void *context)
+			  size_t len, uint64_t tag, uint64_t flags, void *context)
 {
-	struct iovec iov = { (void *)buf, len };
+	struct iovec iov = {(void *)buf, len};
 	struct nm_message m = {
 		.iov = &iov,
 		.nr_iov = 1,
@@ -49,9 +49,10 @@ static inline int send_to(struct mesh *mesh, unsigned int from, unsigned int to,
 }
 
 static inline int recv_from(struct mesh *mesh, unsigned int at, struct nm_peer *source, void *buf,
-		     size_t len, uint64_t tag, uint64_t ignore, uint64_t flags, void *context)
+			    size_t len, uint64_t tag, uint64_t ignore, uint64_t flags,
+			    void *context)
 {
-	struct iovec iov = { buf, len };
+	struct iovec iov = {buf, len};
 	struct nm_message m = {
 		.iov = &iov,
 		.nr_iov = 1,

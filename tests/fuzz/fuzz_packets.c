@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A hostile peer against an engine that also works: the input is a script of packets from the peer
+ * and of calls of the user. Packets may name the ids that the engine gave out, so that the fuzzer
+ * gets past the first check. Nothing may crash, leak or be written out of place, and no operation
+ * may be completed twice.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/engine.h"
+#include "engine/protocol.h"
+
+enum { IDS = 8, CONTEXTS = 64, ROOM = 12000, WINDOW = 256 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
+
+struct script {
+	const uint8_t *at, *end;
+};
+
+struct world {
+	struct nm_engine *engine;
+	struct nm_cqueue *cq;
+	struct nm_memory_table *memory;
+	struct nm_memory_region *region;
+	struct nm_peer *peer;	/* as the user knows it */
+	struct nm_peer *source; /* as the transport does; NULL: not up */
+	bool blocked, dead;
+	uint64_t ids[IDS]; /* given out lately */
+	unsigned int nr_ids;
+	char room[ROOM];
+	char window[WINDOW];
+	uint8_t completions[CONTEXTS];
+	bool multi[CONTEXTS];
+	unsigned int nr_contexts;
+	struct nm_link link;
+};
+
+static struct world *world; /* one at a time; the transport finds it here */
+
+static uint8_t next(struct script *s)
+{
+	return s->at < s->end ? *s->at++ : 0;
+}
+
+static void remember(uint64_t id)
+{
+	world->ids[world->nr_ids++ % IDS] = id;
+}
+
+static int fake_connect(struct nm_transport *transport, const struct nm_address *address,
+			struct nm_peer *peer, struct nm_link **ret_link,
+			struct nm_reason *ret_reason)
+{
+	(void)address;
+	(void)ret_reason;
+	world->link = (struct nm_link){.transport = transport, .peer = peer};
+	*ret_link = &world->link;
+	return 0;
+}
+
+/* Look at what the engine says, as a peer would. */
+static int fake_send(struct nm_link *link, const struct nm_packet *pkt, const struct iovec *iov,
+		     unsigned int nr_iov)
+{
+	uint64_t words[2] = {0};
+
+	(void)link;
+	if (world->dead)
+		return -EPIPE;
+	if (world->blocked)
+		return -EAGAIN;
+	if (nr_iov > 0 && iov[0].iov_len >= 8)
+		memcpy(words, iov[0].iov_base, iov[0].iov_len < 16 ? 8 : 16);
+	if (pkt->op == NM_OP_RTS)
+		remember(words[1]);
+	else if (pkt->op == NM_OP_EAGER && pkt->flags & NM_PKT_ACK)
+		remember(words[0]);
+	else if (pkt->op == NM_OP_CTS)
+		remember(pkt->data);
+	else if (pkt->op >= NM_OP_WRITE && pkt->op <= NM_OP_ATOMIC)
+		remember(pkt->tag);
+	return 0;
+}
+
+static bool fake_drained(struct nm_link *link)
+{
+	(void)link;
+	return true;
+}
+
+static void fake_describe(const struct nm_link *link, struct nm_link_facts *ret_facts)
+{
+	(void)link;
+	memset(ret_facts, 0, sizeof(*ret_facts));
+}
+
+static unsigned int fake_progress(struct nm_transport *transport)
+{
+	(void)transport;
+	return 0;
+}
+
+static void fake_destroy(struct nm_transport *transport)
+{
+	free(transport);
+}
+
+static const struct nm_transport_ops fake_ops = {
+	.name = "fake",
+	.channel = NM_CHANNEL_SHM,
+	.connect = fake_connect,
+	.send = fake_send,
+	.drained = fake_drained,
+	.describe = fake_describe,
+	.progress = fake_progress,
+	.destroy = fake_destroy,
+};
+
+static const struct nm_address other = {.version = NM_ADDRESS_VERSION, .who = {.id = {2}}};
+
+static void world_create(void)
+{
+	struct nm_engine_config config = {.who = {.id = {1}}};
+	struct nm_engine_queues queues = {0};
+	struct nm_transport *t = calloc(1, sizeof(*t));
+	struct iovec iov;
+	struct nm_memory_attr attr = {
+		.iov = &iov,
+		.nr_iov = 1,
+		.access = NM_REMOTE_READ | NM_REMOTE_WRITE,
+	};
+
+	world = calloc(1, sizeof(*world));
+	iov = (struct iovec){world->window, WINDOW};
+	if (!world || !t || nm_memory_table_create(&world->memory) < 0 ||
+	    nm_memory_register(world->memory, &attr, &world->region) < 0 ||
+	    nm_cqueue_create(0, &world->cq) < 0)
+		abort();
+	config.memory = world->memory;
+	if (nm_engine_create(&config, &world->engine) < 0)
+		abort();
+	queues.transmit = queues.receive = world->cq;
+	nm_engine_bind(world->engine, &queues);
+	t->ops = &fake_ops;
+	t->sink = *nm_engine_sink(world->engine);
+	t->max_payload = NM_MIN_MAX_PAYLOAD;
+	t->eager_max = 64;
+	if (nm_engine_add_transport(world->engine, t) < 0)
+		abort();
+	world->peer = nm_engine_peer(world->engine, &other);
+	world->source = t->sink.source_up(world->engine, &other.who, NULL);
+}
+
+static void take_completions(void)
+{
+	const struct nm_completion *c;
+
+	while ((c = nm_cqueue_front(world->cq))) {
+		size_t i = (size_t)c->context;
+
+		/* Context 0: looks for messages, and puts of the peer. */
+		if (i > 0 && !world->multi[i] && world->completions[i]++)
+			abort();
+		nm_cqueue_pop(world->cq);
+	}
+}
+
+static void world_destroy(void)
+{
+	take_completions();
+	world->blocked = false;
+	nm_engine_destroy(world->engine);
+	nm_cqueue_destroy(world->cq);
+	nm_memory_table_destroy(world->memory);
+	free(world);
+}
+
+/* An id of the engine, or a number. */
+static uint64_t number(struct script *s)
+{
+	uint8_t byte = next(s);
+
+	if (byte < IDS)
+		return world->ids[byte];
+	if (byte == 255)
+		return UINT64_MAX - next(s);
+	return byte - IDS;
+}
+
+static void packet(struct script *s)
+{
+	struct nm_packet pkt = {.op = next(s), .flags = next(s)};
+	size_t left;
+	char *payload;
+
+	pkt.tag = number(s);
+	pkt.data = number(s);
+	pkt.len = next(s) * (next(s) % 17u + 1);
+	left = (size_t)(s->end - s->at);
+	/* In a block of its own, so that reading past it is seen. */
+	payload = calloc(1, pkt.len + !pkt.len);
+	memcpy(payload, s->at, left < pkt.len ? left : pkt.len);
+	s->at += left < pkt.len ? left : pkt.len;
+	if (world->source && !world->dead)
+		nm_engine_sink(world->engine)->deliver(world->engine, world->source, &pkt, payload);
+	free(payload);
+}
+
+static void *new_context(bool multi)
+{
+	if (world->nr_contexts + 1 >= CONTEXTS)
+		return NULL;
+	world->multi[++world->nr_contexts] = multi;
+	return (void *)(size_t)world->nr_contexts;
+}
+
+static void message(struct script *s, bool is_send)
+{
+	static const uint64_t flags[] = {
+		NM_TAGGED,
+		NM_MSG,
+		NM_TAGGED | NM_PEEK,
+		NM_TAGGED | NM_PEEK | NM_CLAIM,
+		NM_TAGGED | NM_PEEK | NM_DISCARD,
+		NM_TAGGED | NM_CLAIM,
+		NM_TAGGED | NM_CLAIM | NM_DISCARD,
+		NM_MSG | NM_MULTI_RECV,
+	};
+	struct iovec iov[2] = {{world->room, next(s) * 40u}, {world->room, next(s)}};
+	uint8_t what = next(s);
+	struct nm_message m = {
+		.iov = iov,
+		.nr_iov = 1 + what % 2,
+		.tag = next(s),
+		.ignore = next(s),
+		.flags = NM_COMPLETION | flags[is_send ? what / 2 % 2 : what / 2 % 8],
+	};
+
+	if (is_send && what & 8)
+		m.flags |= NM_DELIVERY_COMPLETE;
+	if (is_send || what & 64)
+		m.peer = world->peer;
+	if (m.flags & NM_MULTI_RECV)
+		m.nr_iov = 1;
+	/* What is claimed is found by its context; a message looked at keeps none. */
+	if (!(m.flags & (NM_PEEK | NM_CLAIM))) {
+		m.context = new_context(m.flags & NM_MULTI_RECV);
+		if (!m.context)
+			return;
+	}
+	if (is_send)
+		nm_engine_send(world->engine, &m);
+	else
+		nm_engine_recv(world->engine, &m);
+}
+
+static void access_memory(struct script *s)
+{
+	uint8_t what = next(s);
+	struct iovec iov = {world->room, next(s) * 40u};
+	struct nm_rma rma = {
+		.iov = &iov,
+		.nr_iov = 1,
+		.remote = {{.len = iov.iov_len}},
+		.nr_remote = 1,
+		.peer = world->peer,
+		.flags = NM_COMPLETION,
+		.context = new_context(false),
+	};
+	struct nm_atomic atomic = {
+		.operand = &iov,
+		.nr_operand = 1,
+		.remote = {{.len = iov.iov_len}},
+		.nr_remote = 1,
+		.op = 2,
+		.peer = world->peer,
+		.flags = NM_COMPLETION,
+		.context = rma.context,
+	};
+
+	if (!rma.context)
+		return;
+	if (what % 3 == 0)
+		nm_engine_write(world->engine, &rma);
+	else if (what % 3 == 1)
+		nm_engine_read(world->engine, &rma);
+	else
+		nm_engine_atomic(world->engine, &atomic);
+}
+
+static void peer_ends(struct script *s)
+{
+	struct nm_reason why = {"the script says so"};
+
+	if (world->dead || !world->source)
+		return;
+	world->dead = true;
+	nm_engine_sink(world->engine)
+		->source_down(world->engine, world->source, next(s) % 2 ? -ECONNRESET : 0, &why);
+}
+
+static void act(struct script *s)
+{
+	switch (next(s) % 16) {
+	case 0:
+	case 1:
+		message(s, false);
+		break;
+	case 2:
+		message(s, true);
+		break;
+	case 3:
+		access_memory(s);
+		break;
+	case 4:
+		nm_engine_progress(world->engine);
+		break;
+	case 5:
+		nm_engine_cancel(world->engine, (void *)(size_t)(1 + next(s) % CONTEXTS));
+		break;
+	case 6:
+		world->blocked = next(s) % 2;
+		break;
+	case 7:
+		if (next(s) == 77)
+			peer_ends(s);
+		break;
+	case 8:
+		nm_memory_deregister(world->memory, world->region);
+		world->region = NULL;
+		break;
+	default:
+		packet(s);
+		break;
+	}
+	take_completions();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+	struct script script = {bytes, bytes + len};
+
+	world_create();
+	while (script.at < script.end)
+		act(&script);
+	nm_engine_progress(world->engine);
+	world_destroy();
+	return 0;
+}
