@@ -87,8 +87,8 @@ static void source_down(void *engine, struct nm_peer *source, int err, const str
 
 static void send_one(struct endpoint *endpoint, const void *bytes, uint32_t len)
 {
-	struct iovec iov = { (void *)(uintptr_t)bytes, len };
-	struct nm_packet pkt = { .op = 1, .len = len, .tag = 1 };
+	struct iovec iov = {(void *)(uintptr_t)bytes, len};
+	struct nm_packet pkt = {.op = 1, .len = len, .tag = 1};
 	int err;
 
 	while ((err = endpoint->transport->ops->send(endpoint->link, &pkt, &iov, 1)) == -EAGAIN)
@@ -175,7 +175,7 @@ static void print_row(const char *name, const char *unit, int nr, bool higher_is
 
 static void run(struct endpoint *endpoint, int me, int nr)
 {
-	static const uint32_t sizes[] = { 0, 8, 40, 64, 256, 1024, 4096, 16384, 32768 };
+	static const uint32_t sizes[] = {0, 8, 40, 64, 256, 1024, 4096, 16384, 32768};
 	uint8_t *source = malloc(BULK), *copy = malloc(BULK);
 	uint64_t start;
 	char name[64];
@@ -198,7 +198,7 @@ static void run(struct endpoint *endpoint, int me, int nr)
 			print_row(name, "ns", nr, false);
 	}
 	for (s = 0; s < 3; s++) {
-		static const uint32_t rate_sizes[] = { 8, 64, 1024 };
+		static const uint32_t rate_sizes[] = {8, 64, 1024};
 
 		for (i = 0; i < nr / 10; i++)
 			samples[i] = stream(endpoint, me, rate_sizes[s], BURST, source) * 1e3;
@@ -214,7 +214,7 @@ static void run(struct endpoint *endpoint, int me, int nr)
 	if (!me)
 		print_row("plain memcpy, 1 MiB", "GB/s", nr / 10, true);
 	for (s = 0; s < 4; s++) {
-		static const uint32_t bulk_sizes[] = { 4096, 8192, 16384, 32768 };
+		static const uint32_t bulk_sizes[] = {4096, 8192, 16384, 32768};
 		uint32_t len = bulk_sizes[s];
 
 		for (i = 0; i < nr / 10; i++)
@@ -246,10 +246,10 @@ static void barrier(int nr)
 
 static int endpoint_main(int me, int core, int nr)
 {
-	struct endpoint endpoint = { 0 };
-	struct nm_sink sink = { &endpoint, source_up, deliver, source_down };
+	struct endpoint endpoint = {0};
+	struct nm_sink sink = {&endpoint, source_up, deliver, source_down};
 	struct nm_address *mine = &shared->address[me];
-	struct nm_reason why = { "" };
+	struct nm_reason why = {""};
 	struct nm_link *link;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -270,7 +270,8 @@ static int endpoint_main(int me, int core, int nr)
 	endpoint.link = link;
 	barrier(4);
 	if (!me)
-		printf("%s, cores %s: %s\n", shared->isolated ? "two sets of namespaces" : "one set of namespaces",
+		printf("%s, cores %s: %s\n",
+		       shared->isolated ? "two sets of namespaces" : "one set of namespaces",
 		       "pinned", why.text);
 	run(&endpoint, me, nr);
 	barrier(6);
@@ -297,7 +298,7 @@ static int isolated_main(int me, int core, int nr)
 int main(int argc, char **argv)
 {
 	int nr = argc > 1 ? atoi(argv[1]) : 2000, i, status, failed = 0;
-	int cores[2] = { argc > 3 ? atoi(argv[2]) : 0, argc > 3 ? atoi(argv[3]) : 1 };
+	int cores[2] = {argc > 3 ? atoi(argv[2]) : 0, argc > 3 ? atoi(argv[3]) : 1};
 	char dir[] = "/tmp/nearmetal-pingpong-XXXXXX";
 
 	if (nr < 50 || nr > MAX_SAMPLES)

@@ -15,7 +15,7 @@
 #define NM_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #define NM_ALIGNED(n) __attribute__((aligned(n)))
 
-#define nm_container_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+#define nm_container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 #define NM_ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 
 /* Tell the core that we spin: frees its pipeline for a sibling and lowers power. */

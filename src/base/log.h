@@ -20,11 +20,11 @@ enum nm_log_level nm_log_get_level(void);
 
 void nm_log(enum nm_log_level level, const char *fmt, ...) NM_PRINTF(2, 3) NM_COLD;
 /* As nm_log, but at most once per process and call site: for fallbacks worth saying loudly once. */
-#define nm_log_once(level, ...)                                             \
-	do {                                                                \
-		static _Atomic int said_;                                   \
-		if (!__atomic_exchange_n((int *)&said_, 1, __ATOMIC_RELAXED)) \
-			nm_log(level, __VA_ARGS__);                         \
+#define nm_log_once(level, ...)                                                                    \
+	do {                                                                                       \
+		static _Atomic int said_;                                                          \
+		if (!__atomic_exchange_n((int *)&said_, 1, __ATOMIC_RELAXED))                      \
+			nm_log(level, __VA_ARGS__);                                                \
 	} while (0)
 
 #define nm_error(...) nm_log(NM_LOG_ERROR, __VA_ARGS__)

@@ -21,29 +21,28 @@ extern char **environ;
 #define FALLBACK_UINT(value) #value
 #define FALLBACK_TEXT(value) value
 #define FALLBACK_LEVEL(value) value
-#define PARAM_INFO(field_, kind_, env_, fallback_, min_, max_, unit_, reason_) \
-	{ .env = env_,                                                         \
-	  .field = #field_,                                                    \
-	  .kind = #kind_,                                                      \
-	  .fallback = FALLBACK_##kind_(fallback_),                             \
-	  .min = min_,                                                         \
-	  .max = max_,                                                         \
-	  .unit = unit_,                                                       \
-	  .reason = reason_ },
+#define PARAM_INFO(field_, kind_, env_, fallback_, min_, max_, unit_, reason_)                     \
+	{.env = env_,                                                                              \
+	 .field = #field_,                                                                         \
+	 .kind = #kind_,                                                                           \
+	 .fallback = FALLBACK_##kind_(fallback_),                                                  \
+	 .min = min_,                                                                              \
+	 .max = max_,                                                                              \
+	 .unit = unit_,                                                                            \
+	 .reason = reason_},
 
 enum param_kind { PARAM_UINT, PARAM_TEXT, PARAM_LEVEL };
 
-static struct nm_param_info param_infos[] = { NM_PARAMS(PARAM_INFO) };
+static struct nm_param_info param_infos[] = {NM_PARAMS(PARAM_INFO)};
 
 static const struct {
 	size_t offset;
 	enum param_kind kind;
 } param_places[] = {
-#define PARAM_PLACE(field_, kind_, ...) { offsetof(struct nm_params, field_), PARAM_##kind_ },
-	NM_PARAMS(PARAM_PLACE)
-};
+#define PARAM_PLACE(field_, kind_, ...) {offsetof(struct nm_params, field_), PARAM_##kind_},
+	NM_PARAMS(PARAM_PLACE)};
 
-static const char *const power_of_two_fields[] = { "box_slots", "chunk_size" };
+static const char *const power_of_two_fields[] = {"box_slots", "chunk_size"};
 
 /* Read by other programs of the project, or by the launcher; not typing errors of ours. */
 static const char *const foreign_names[] = {
@@ -54,8 +53,8 @@ static const char *const foreign_names[] = {
 	"NEARMETAL_MPI_PATH",	"NEARMETAL_INFO",      "NEARMETAL_PROVIDER_LIB",
 };
 
-static const char *const level_words[] = { "error", "warn", "info", "debug" };
-static const char *const channel_words[] = { "self", "shm", "net" };
+static const char *const level_words[] = {"error", "warn", "info", "debug"};
+static const char *const channel_words[] = {"self", "shm", "net"};
 
 const struct nm_param_info *nm_param_infos(size_t *ret_nr)
 {
@@ -169,7 +168,8 @@ static bool channels_valid(const char *list)
 	do {
 		len = strcspn(list, ",");
 		for (i = 0; i < NM_ARRAY_SIZE(channel_words); i++)
-			if (strlen(channel_words[i]) == len && !strncmp(list, channel_words[i], len))
+			if (strlen(channel_words[i]) == len &&
+			    !strncmp(list, channel_words[i], len))
 				break;
 		if (i == NM_ARRAY_SIZE(channel_words))
 			return false;
@@ -199,15 +199,17 @@ static int check_params(const struct nm_params *params, char ret_message[256])
 
 	if (!channels_valid(params->channels)) {
 		quote(params->channels, quoted);
-		snprintf(ret_message, 256,
-			 "NEARMETAL_CHANNELS='%s' is not allowed: give a comma list of self, shm, net",
-			 quoted);
+		snprintf(
+			ret_message, 256,
+			"NEARMETAL_CHANNELS='%s' is not allowed: give a comma list of self, shm, net",
+			quoted);
 		return -EINVAL;
 	}
 	if (params->segment_dir[0] && params->segment_dir[0] != '/') {
 		quote(params->segment_dir, quoted);
 		snprintf(ret_message, 256,
-			 "NEARMETAL_SEGMENT_DIR='%s' is not allowed: give an absolute path", quoted);
+			 "NEARMETAL_SEGMENT_DIR='%s' is not allowed: give an absolute path",
+			 quoted);
 		return -EINVAL;
 	}
 	return 0;
@@ -283,7 +285,7 @@ static int load_one(size_t i, const char *text, struct nm_params *params, char r
 
 int nm_params_load(struct nm_params *ret_params, char ret_message[256])
 {
-	struct nm_params params = { 0 };
+	struct nm_params params = {0};
 	const char *text;
 	size_t i, nr;
 	char **entry;

@@ -13,39 +13,39 @@
 
 /* X(field, KIND, ENV NAME, default, min, max, unit, reason). KIND: UINT (decimal, may end in K, M,
  * G for sizes), TEXT (printable, up to 255 bytes), LEVEL (error|warn|info|debug). */
-#define NM_PARAMS(X)                                                                               \
-	X(segment_dir, TEXT, "NEARMETAL_SEGMENT_DIR", "", 0, 0, "path",                            \
-	  "directory where neighbours meet; empty: /dev/shm/nearmetal-<uid>")                      \
-	X(channels, TEXT, "NEARMETAL_CHANNELS", "self,shm,net", 0, 0, "list",                      \
-	  "channels that may be used: self, shm, net")                                             \
-	X(net, TEXT, "NEARMETAL_NET", "auto", 0, 0, "list",                                        \
-	  "inner libfabric providers of the network channel, best first")                          \
-	X(stats_dir, TEXT, "NEARMETAL_STATS_DIR", "", 0, 0, "path",                                \
-	  "directory for one JSON file per endpoint with what each channel carried; empty: none")  \
-	X(log, LEVEL, "NEARMETAL_LOG", "warn", 0, 0, "level", "what is written to stderr")         \
-	X(max_local_peers, UINT, "NEARMETAL_MAX_LOCAL_PEERS", 512, 1, 4096, "peers",               \
-	  "lanes in a window: neighbours an endpoint can exchange messages with through memory")   \
-	X(box_slots, UINT, "NEARMETAL_BOX_SLOTS", 256, 16, 4096, "slots",                          \
-	  "64-byte slots of a box; a power of two; 256 keep a window of 64 small messages going")  \
-	X(inline_max, UINT, "NEARMETAL_INLINE_MAX", 1024, 40, 65535, "bytes",                      \
-	  "largest payload put into box slots; at most a quarter of the box is used")              \
-	X(pool_size, UINT, "NEARMETAL_POOL_SIZE", 4194304, 1048576, 1073741824, "bytes",           \
+#define NM_PARAMS(X)                                                                                \
+	X(segment_dir, TEXT, "NEARMETAL_SEGMENT_DIR", "", 0, 0, "path",                             \
+	  "directory where neighbours meet; empty: /dev/shm/nearmetal-<uid>")                       \
+	X(channels, TEXT, "NEARMETAL_CHANNELS", "self,shm,net", 0, 0, "list",                       \
+	  "channels that may be used: self, shm, net")                                              \
+	X(net, TEXT, "NEARMETAL_NET", "auto", 0, 0, "list",                                         \
+	  "inner libfabric providers of the network channel, best first")                           \
+	X(stats_dir, TEXT, "NEARMETAL_STATS_DIR", "", 0, 0, "path",                                 \
+	  "directory for one JSON file per endpoint with what each channel carried; empty: none")   \
+	X(log, LEVEL, "NEARMETAL_LOG", "warn", 0, 0, "level", "what is written to stderr")          \
+	X(max_local_peers, UINT, "NEARMETAL_MAX_LOCAL_PEERS", 512, 1, 4096, "peers",                \
+	  "lanes in a window: neighbours an endpoint can exchange messages with through memory")    \
+	X(box_slots, UINT, "NEARMETAL_BOX_SLOTS", 256, 16, 4096, "slots",                           \
+	  "64-byte slots of a box; a power of two; 256 keep a window of 64 small messages going")   \
+	X(inline_max, UINT, "NEARMETAL_INLINE_MAX", 1024, 40, 65535, "bytes",                       \
+	  "largest payload put into box slots; at most a quarter of the box is used")               \
+	X(pool_size, UINT, "NEARMETAL_POOL_SIZE", 4194304, 1048576, 1073741824, "bytes",            \
 	  "bulk pool; two to four times the private L2, so that a reader never snoops dirty lines") \
-	X(chunk_size, UINT, "NEARMETAL_CHUNK_SIZE", 32768, 4096, 65536, "bytes",                   \
-	  "unit of the bulk pool; a power of two")                                                 \
-	X(shm_eager_max, UINT, "NEARMETAL_SHM_EAGER_MAX", 16384, 256, 65536, "bytes",              \
-	  "largest message sent through memory with its envelope")                                 \
-	X(net_eager_max, UINT, "NEARMETAL_NET_EAGER_MAX", 16384, 256, 65536, "bytes",              \
-	  "largest message sent over the network with its envelope")                               \
-	X(spin_us, UINT, "NEARMETAL_SPIN_US", 20, 0, 1000000, "us",                                \
-	  "idle polling before the processor is yielded; nodes may share cores")                   \
-	X(connect_ms, UINT, "NEARMETAL_CONNECT_MS", 5000, 10, 600000, "ms",                        \
-	  "time a neighbour has to answer a handshake before the network is used")                 \
-	X(close_ms, UINT, "NEARMETAL_CLOSE_MS", 5000, 0, 600000, "ms",                             \
-	  "time an endpoint waits at close for data its peers have not taken yet")                 \
-	X(lease_ms, UINT, "NEARMETAL_LEASE_MS", 100, 10, 60000, "ms",                              \
-	  "interval of the heartbeat in the window")                                               \
-	X(keepalive_ms, UINT, "NEARMETAL_KEEPALIVE_MS", 1000, 50, 600000, "ms",                    \
+	X(chunk_size, UINT, "NEARMETAL_CHUNK_SIZE", 32768, 4096, 65536, "bytes",                    \
+	  "unit of the bulk pool; a power of two")                                                  \
+	X(shm_eager_max, UINT, "NEARMETAL_SHM_EAGER_MAX", 16384, 256, 65536, "bytes",               \
+	  "largest message sent through memory with its envelope")                                  \
+	X(net_eager_max, UINT, "NEARMETAL_NET_EAGER_MAX", 16384, 256, 65536, "bytes",               \
+	  "largest message sent over the network with its envelope")                                \
+	X(spin_us, UINT, "NEARMETAL_SPIN_US", 20, 0, 1000000, "us",                                 \
+	  "idle polling before the processor is yielded; nodes may share cores")                    \
+	X(connect_ms, UINT, "NEARMETAL_CONNECT_MS", 5000, 10, 600000, "ms",                         \
+	  "time a neighbour has to answer a handshake before the network is used")                  \
+	X(close_ms, UINT, "NEARMETAL_CLOSE_MS", 5000, 0, 600000, "ms",                              \
+	  "time an endpoint waits at close for data its peers have not taken yet")                  \
+	X(lease_ms, UINT, "NEARMETAL_LEASE_MS", 100, 10, 60000, "ms",                               \
+	  "interval of the heartbeat in the window")                                                \
+	X(keepalive_ms, UINT, "NEARMETAL_KEEPALIVE_MS", 1000, 50, 600000, "ms",                     \
 	  "interval at which peers that are waited for are asked whether they live")
 
 #define NM_PARAM_TEXT_MAX 256
@@ -77,9 +77,9 @@ bool nm_params_channel_allowed(const struct nm_params *params, const char *chann
 struct nm_param_info {
 	const char *env;
 	const char *field;
-	const char *kind; /* "UINT", "TEXT" or "LEVEL" */
+	const char *kind;     /* "UINT", "TEXT" or "LEVEL" */
 	const char *fallback; /* the default, as one would write it */
-	uint64_t min, max; /* UINT only */
+	uint64_t min, max;    /* UINT only */
 	bool power_of_two;
 	const char *unit;
 	const char *reason;

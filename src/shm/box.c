@@ -8,7 +8,8 @@
 
 static uint32_t slots_for(uint32_t len)
 {
-	return len <= NM_SLOT_INLINE ? 1 : 1 + (len - NM_SLOT_INLINE + NM_SLOT_BODY - 1) / NM_SLOT_BODY;
+	return len <= NM_SLOT_INLINE ? 1 :
+				       1 + (len - NM_SLOT_INLINE + NM_SLOT_BODY - 1) / NM_SLOT_BODY;
 }
 
 void nm_box_writer_init(struct nm_box_writer *writer, struct nm_slot *slots, uint32_t nr_slots,
@@ -115,7 +116,7 @@ int nm_box_write_inline(struct nm_box_writer *writer, const struct nm_packet *pk
 			const struct iovec *iov, unsigned int nr_iov)
 {
 	uint32_t nr = slots_for(pkt->len);
-	struct gather from = { iov, 0 };
+	struct gather from = {iov, 0};
 	struct nm_slot *slot;
 	int err;
 

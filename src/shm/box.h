@@ -65,7 +65,8 @@ struct nm_box_reader {
 	uint16_t nr_taken; /* slots of the packet that is handed out now */
 	bool in_chunk;	   /* its payload is in the pool */
 } NM_ALIGNED(NM_CACHE_LINE);
-_Static_assert(sizeof(struct nm_box_reader) == NM_CACHE_LINE, "polling touches one line per source");
+_Static_assert(sizeof(struct nm_box_reader) == NM_CACHE_LINE,
+	       "polling touches one line per source");
 
 /* Reset FEEDBACK to the start of a stream; before the writer is told which lane that is. */
 void nm_box_reset_feedback(struct nm_lane *feedback, uint64_t start);

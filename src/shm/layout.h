@@ -93,10 +93,11 @@ _Static_assert(offsetof(struct nm_window_header, knock) == 192, "line 3");
  */
 struct nm_lane {
 	/* line 0: feedback of the owner as a receiver. Partner: writer's credit check. */
-	_Atomic uint64_t consumed;	 /* position of the reader in the paired box */
-	_Atomic uint64_t chunks_freed;	 /* pool chunks of the paired window given back, ever, in order */
-	_Atomic uint32_t last_sequence;	 /* last packet sequence taken: where a replay starts */
-	_Atomic uint32_t in_epoch;	 /* generation of this receive use of the lane */
+	_Atomic uint64_t consumed; /* position of the reader in the paired box */
+	_Atomic uint64_t
+		chunks_freed; /* pool chunks of the paired window given back, ever, in order */
+	_Atomic uint32_t last_sequence; /* last packet sequence taken: where a replay starts */
+	_Atomic uint32_t in_epoch;	/* generation of this receive use of the lane */
 	uint8_t reserved0[40];
 	/* line 1: echoes of the peers' challenges, read at the handshake only: they show that what
 	 * I write is what the peer sees. A lane may be in use both ways, with different peers. */

@@ -37,8 +37,8 @@ void nm_pool_fini(struct nm_pool *pool)
 	pool->offset = NULL;
 }
 
-int nm_pool_take(struct nm_pool *pool, struct nm_pool_user *user, uint32_t len,
-		 uint32_t *ret_index, uint32_t *ret_offset)
+int nm_pool_take(struct nm_pool *pool, struct nm_pool_user *user, uint32_t len, uint32_t *ret_index,
+		 uint32_t *ret_offset)
 {
 	uint32_t index, offset;
 

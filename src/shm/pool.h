@@ -46,8 +46,8 @@ void nm_pool_fini(struct nm_pool *pool);
  * Take a chunk for LEN <= chunk_size bytes. Returns 0 and where the payload goes, or -EAGAIN: none
  * is free for this user.
  */
-int nm_pool_take(struct nm_pool *pool, struct nm_pool_user *user, uint32_t len,
-		 uint32_t *ret_index, uint32_t *ret_offset);
+int nm_pool_take(struct nm_pool *pool, struct nm_pool_user *user, uint32_t len, uint32_t *ret_index,
+		 uint32_t *ret_offset);
 static inline uint8_t *nm_pool_bytes(const struct nm_pool *pool, uint32_t index, uint32_t offset)
 {
 	return pool->base + (uint64_t)index * pool->chunk_size + offset;

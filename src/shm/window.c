@@ -23,10 +23,10 @@
 #define WINDOW_SEALS (F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define PAGE UINT64_C(4096)
 
-int nm_geometry_init(uint32_t nr_lanes, uint32_t box_slots, uint32_t chunk_size,
-		     uint64_t pool_size, struct nm_geometry *ret_geometry)
+int nm_geometry_init(uint32_t nr_lanes, uint32_t box_slots, uint32_t chunk_size, uint64_t pool_size,
+		     struct nm_geometry *ret_geometry)
 {
-	struct nm_geometry g = { 0 };
+	struct nm_geometry g = {0};
 	uint64_t end;
 
 	if (nr_lanes < 1 || nr_lanes > NM_MAX_LANES || box_slots < NM_MIN_BOX_SLOTS ||
@@ -65,9 +65,10 @@ int nm_window_header_check(const struct nm_window_header *header, uint64_t file_
 	if (header->magic != NM_LAYOUT_MAGIC)
 		return refuse_header(ret_reason, "no magic number");
 	if (header->version != NM_LAYOUT_VERSION) {
-		nm_reason_set(ret_reason,
-			      "its window has layout version %u, mine %u: run one release of nearmetal on both",
-			      header->version, NM_LAYOUT_VERSION);
+		nm_reason_set(
+			ret_reason,
+			"its window has layout version %u, mine %u: run one release of nearmetal on both",
+			header->version, NM_LAYOUT_VERSION);
 		return -EPROTONOSUPPORT;
 	}
 	if (header->features) {
@@ -112,8 +113,8 @@ int nm_window_header_check(const struct nm_window_header *header, uint64_t file_
 static int create_memfd(void)
 {
 	/* Kernels before 6.3 do not know MFD_NOEXEC_SEAL; some later ones insist on it. */
-	int fd = memfd_create("nearmetal-window",
-			      MFD_ALLOW_SEALING | MFD_CLOEXEC | MFD_NOEXEC_SEAL);
+	int fd =
+		memfd_create("nearmetal-window", MFD_ALLOW_SEALING | MFD_CLOEXEC | MFD_NOEXEC_SEAL);
 
 	if (fd < 0 && errno == EINVAL)
 		fd = memfd_create("nearmetal-window", MFD_ALLOW_SEALING | MFD_CLOEXEC);
@@ -187,7 +188,7 @@ int nm_window_create(const struct nm_geometry *geometry, const uint8_t id[6],
 		     const uint8_t token[8], struct nm_window *ret_window,
 		     struct nm_reason *ret_reason)
 {
-	struct nm_window window = { .fd = -1, .geometry = *geometry };
+	struct nm_window window = {.fd = -1, .geometry = *geometry};
 	int err;
 
 	window.fd = create_memfd();
@@ -269,9 +270,10 @@ static int check_file(int fd, uint64_t *ret_size, struct nm_foreign_window *ret_
 		return -EPERM;
 	}
 	if ((seals & WINDOW_SEALS) != WINDOW_SEALS) {
-		nm_reason_set(ret_reason,
-			      "its window is not sealed (seals 0x%x): somebody could truncate it or write to it",
-			      (unsigned int)seals);
+		nm_reason_set(
+			ret_reason,
+			"its window is not sealed (seals 0x%x): somebody could truncate it or write to it",
+			(unsigned int)seals);
 		return -EPERM;
 	}
 	if (st.st_size < (off_t)sizeof(struct nm_window_header)) {
@@ -287,7 +289,7 @@ static int check_file(int fd, uint64_t *ret_size, struct nm_foreign_window *ret_
 
 int nm_window_attach(int fd, struct nm_foreign_window *ret_window, struct nm_reason *ret_reason)
 {
-	struct nm_foreign_window window = { 0 };
+	struct nm_foreign_window window = {0};
 	struct nm_window_header header;
 	uint64_t size = 0;
 	ssize_t got;

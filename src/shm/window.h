@@ -33,8 +33,8 @@ struct nm_geometry {
  * Lay out a window. POOL_SIZE is rounded down to whole chunks.
  * Returns 0, or -EINVAL when a number is outside the limits of layout.h.
  */
-int nm_geometry_init(uint32_t nr_lanes, uint32_t box_slots, uint32_t chunk_size,
-		     uint64_t pool_size, struct nm_geometry *ret_geometry);
+int nm_geometry_init(uint32_t nr_lanes, uint32_t box_slots, uint32_t chunk_size, uint64_t pool_size,
+		     struct nm_geometry *ret_geometry);
 
 /*
  * Check a private copy of a foreign header against the real size of the file behind it. Pure.

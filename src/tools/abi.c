@@ -12,35 +12,38 @@ struct field {
 	size_t offset, size;
 };
 
-#define FIELD(type, name) { #name, offsetof(struct type, name), sizeof(((struct type *)0)->name) }
+#define FIELD(type, name)                                                                          \
+	{                                                                                          \
+#name, offsetof(struct type, name), sizeof(((struct type *)0)->name)               \
+	}
 
 static const struct field header_fields[] = {
-	FIELD(nm_window_header, magic),	     FIELD(nm_window_header, version),
-	FIELD(nm_window_header, features),   FIELD(nm_window_header, size),
-	FIELD(nm_window_header, nr_lanes),   FIELD(nm_window_header, box_slots),
-	FIELD(nm_window_header, chunk_size), FIELD(nm_window_header, nr_chunks),
-	FIELD(nm_window_header, lanes_off),  FIELD(nm_window_header, boxes_off),
-	FIELD(nm_window_header, pool_off),   FIELD(nm_window_header, id),
+	FIELD(nm_window_header, magic),	      FIELD(nm_window_header, version),
+	FIELD(nm_window_header, features),    FIELD(nm_window_header, size),
+	FIELD(nm_window_header, nr_lanes),    FIELD(nm_window_header, box_slots),
+	FIELD(nm_window_header, chunk_size),  FIELD(nm_window_header, nr_chunks),
+	FIELD(nm_window_header, lanes_off),   FIELD(nm_window_header, boxes_off),
+	FIELD(nm_window_header, pool_off),    FIELD(nm_window_header, id),
 	FIELD(nm_window_header, token_proof), FIELD(nm_window_header, generation),
-	FIELD(nm_window_header, epoch),	     FIELD(nm_window_header, state),
-	FIELD(nm_window_header, lease),	     FIELD(nm_window_header, knock),
+	FIELD(nm_window_header, epoch),	      FIELD(nm_window_header, state),
+	FIELD(nm_window_header, lease),	      FIELD(nm_window_header, knock),
 };
 
 static const struct field lane_fields[] = {
-	FIELD(nm_lane, consumed),     FIELD(nm_lane, chunks_freed), FIELD(nm_lane, last_sequence),
-	FIELD(nm_lane, in_epoch),     FIELD(nm_lane, writer_proof), FIELD(nm_lane, reader_proof),
+	FIELD(nm_lane, consumed),  FIELD(nm_lane, chunks_freed), FIELD(nm_lane, last_sequence),
+	FIELD(nm_lane, in_epoch),  FIELD(nm_lane, writer_proof), FIELD(nm_lane, reader_proof),
 	FIELD(nm_lane, out_epoch),
 };
 
 static const struct field slot_fields[] = {
-	FIELD(nm_slot, control),	   FIELD(nm_slot, head.tag),
-	FIELD(nm_slot, head.data),	   FIELD(nm_slot, head.payload),
-	FIELD(nm_slot, head.chunk.index),  FIELD(nm_slot, head.chunk.offset),
-	FIELD(nm_slot, head.chunk.len),	   FIELD(nm_slot, body),
+	FIELD(nm_slot, control),	  FIELD(nm_slot, head.tag),
+	FIELD(nm_slot, head.data),	  FIELD(nm_slot, head.payload),
+	FIELD(nm_slot, head.chunk.index), FIELD(nm_slot, head.chunk.offset),
+	FIELD(nm_slot, head.chunk.len),	  FIELD(nm_slot, body),
 };
 
 static const struct field address_fields[] = {
-	FIELD(nm_address, version),	  FIELD(nm_address, inner_len), FIELD(nm_address, who.id),
+	FIELD(nm_address, version),   FIELD(nm_address, inner_len), FIELD(nm_address, who.id),
 	FIELD(nm_address, who.token), FIELD(nm_address, inner),
 };
 
@@ -62,7 +65,7 @@ static void print_struct(struct nm_json *json, const char *name, size_t size,
 	nm_json_close(json, '}');
 }
 
-#define PRINT_STRUCT(json, type, fields) \
+#define PRINT_STRUCT(json, type, fields)                                                           \
 	print_struct(json, #type, sizeof(struct type), fields, NM_ARRAY_SIZE(fields))
 
 static void print_knobs(struct nm_json *json)
@@ -91,7 +94,7 @@ static void print_knobs(struct nm_json *json)
 
 int nm_info_abi(void)
 {
-	struct nm_json json = { stdout, false };
+	struct nm_json json = {stdout, false};
 	char magic[32];
 
 	snprintf(magic, sizeof(magic), "0x%016llx", (unsigned long long)NM_LAYOUT_MAGIC);

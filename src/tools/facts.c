@@ -35,7 +35,7 @@ struct facts {
 	struct nm_reason dir_words, window_words, cma_words;
 };
 
-static const char *const namespace_names[] = { "pid", "ipc", "net", "mnt", "uts", "user" };
+static const char *const namespace_names[] = {"pid", "ipc", "net", "mnt", "uts", "user"};
 
 /* The first line of a small file, or "". */
 static void read_line(const char *path, char *ret_text, int size)
@@ -73,9 +73,9 @@ static void find_caches(struct facts *facts, int core)
 
 	for (i = 0; i < NR_CACHES; i++) {
 		cache = &facts->caches[facts->nr_caches];
-#define CACHE_FILE(name)                                                                       \
-	(snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/cache/index%d/%s", core, i, \
-		  name),                                                                       \
+#define CACHE_FILE(name)                                                                           \
+	(snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/cache/index%d/%s", core, i,   \
+		  name),                                                                           \
 	 path)
 		read_line(CACHE_FILE("level"), cache->level, sizeof(cache->level));
 		read_line(CACHE_FILE("type"), cache->type, sizeof(cache->type));
@@ -140,7 +140,7 @@ static void find_segment_dir(struct facts *facts, const struct nm_params *params
 
 static void try_window(struct facts *facts, const struct nm_params *params)
 {
-	static const uint8_t id[6] = { 1 }, token[8] = { 1 };
+	static const uint8_t id[6] = {1}, token[8] = {1};
 	struct nm_geometry geometry;
 	struct nm_window window;
 
@@ -161,7 +161,7 @@ static void try_window(struct facts *facts, const struct nm_params *params)
 static void try_cma(struct facts *facts)
 {
 	char secret[16] = "nearmetal", seen[16] = "";
-	struct iovec here = { seen, sizeof(seen) }, there = { secret, sizeof(secret) };
+	struct iovec here = {seen, sizeof(seen)}, there = {secret, sizeof(secret)};
 	pid_t child = fork();
 	ssize_t got;
 	int saved_errno;
@@ -192,7 +192,7 @@ static const char *value_origin(const struct nm_param_info *info)
 
 static void print_json(const struct facts *facts, const struct nm_params *params)
 {
-	struct nm_json json = { stdout, false };
+	struct nm_json json = {stdout, false};
 	const struct nm_param_info *infos;
 	char value[NM_PARAM_TEXT_MAX];
 	size_t i, nr;
@@ -279,7 +279,7 @@ static void print_words(const struct facts *facts, const struct nm_params *param
 int nm_info_facts(bool json)
 {
 	const struct nm_params *params = nm_params();
-	struct facts facts = { 0 };
+	struct facts facts = {0};
 
 	if (!params)
 		return 1;

@@ -35,7 +35,6 @@ struct prober {
 	bool skipping; /* the rest of a line that was too long */
 };
 
-
 static struct nm_peer *accept_anybody(void *engine, const struct nm_identity *who,
 				      const struct nm_peer_label *label)
 {
@@ -64,7 +63,7 @@ static void ignore_end(void *engine, struct nm_peer *source, int err, const stru
 static void print_address(const struct nm_address *address)
 {
 	const uint8_t *bytes = (const uint8_t *)address;
-	struct nm_json json = { stdout, false };
+	struct nm_json json = {stdout, false};
 	char hex[HEX_LEN + 1], node[256] = "";
 	size_t i;
 
@@ -81,7 +80,7 @@ static void print_address(const struct nm_address *address)
 
 static void print_verdict(const char *label, const struct nm_link_facts *facts)
 {
-	struct nm_json json = { stdout, false };
+	struct nm_json json = {stdout, false};
 
 	nm_json_open(&json, NULL, '{');
 	nm_json_text(&json, "peer", label);
@@ -122,8 +121,8 @@ static int parse_hex(const char *text, size_t len, struct nm_address *ret_addres
 static void set_network(const struct prober *prober, struct nm_link_facts *facts, const char *why)
 {
 	facts->relation = NM_RELATION_NETWORK;
-	facts->channel = nm_params_channel_allowed(prober->params, "net") ? NM_CHANNEL_NET :
-									    NM_CHANNEL_NONE;
+	facts->channel =
+		nm_params_channel_allowed(prober->params, "net") ? NM_CHANNEL_NET : NM_CHANNEL_NONE;
 	nm_reason_set(&facts->reason, "%s", why);
 }
 
@@ -143,8 +142,8 @@ static int connect_and_remember(struct prober *prober, const struct nm_address *
 		nm_reason_set(ret_reason, "out of memory");
 		return -ENOMEM;
 	}
-	err = prober->shm->ops->connect(prober->shm, address, (struct nm_peer *)prober, &known->link,
-					ret_reason);
+	err = prober->shm->ops->connect(prober->shm, address, (struct nm_peer *)prober,
+					&known->link, ret_reason);
 	if (err) {
 		free(known);
 		return err;
@@ -159,7 +158,7 @@ static int connect_and_remember(struct prober *prober, const struct nm_address *
 static void probe(struct prober *prober, const struct nm_address *address,
 		  struct nm_link_facts *ret_facts)
 {
-	struct nm_reason why = { "" };
+	struct nm_reason why = {""};
 	struct nm_link *link;
 
 	memset(ret_facts, 0, sizeof(*ret_facts));
@@ -178,7 +177,7 @@ static void probe(struct prober *prober, const struct nm_address *address,
 
 static void handle_line(struct prober *prober, char *line)
 {
-	struct nm_link_facts facts = { 0 };
+	struct nm_link_facts facts = {0};
 	struct nm_address address;
 	char *label;
 	size_t len;
@@ -191,7 +190,8 @@ static void handle_line(struct prober *prober, char *line)
 	label[strcspn(label, "\r")] = '\0';
 	if (parse_hex(line, len, &address)) {
 		facts.relation = NM_RELATION_UNKNOWN;
-		nm_reason_set(&facts.reason, "not an address: %d hexadecimal digits of version 1 are expected",
+		nm_reason_set(&facts.reason,
+			      "not an address: %d hexadecimal digits of version 1 are expected",
 			      HEX_LEN);
 	} else {
 		probe(prober, &address, &facts);
@@ -206,7 +206,8 @@ static bool read_lines(struct prober *prober)
 	char *start, *end;
 	ssize_t got;
 
-	got = read(STDIN_FILENO, prober->line + prober->len, sizeof(prober->line) - 1 - prober->len);
+	got = read(STDIN_FILENO, prober->line + prober->len,
+		   sizeof(prober->line) - 1 - prober->len);
 	if (got <= 0)
 		return got < 0 && errno == EINTR;
 	prober->len += (size_t)got;
@@ -230,7 +231,7 @@ static bool read_lines(struct prober *prober)
 
 static void serve(struct prober *prober)
 {
-	struct pollfd input = { .fd = STDIN_FILENO, .events = POLLIN };
+	struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
 	bool open = true;
 
 	while (open) {
@@ -244,8 +245,8 @@ static void serve(struct prober *prober)
 
 int nm_info_meet(void)
 {
-	struct prober prober = { .address = { .version = NM_ADDRESS_VERSION } };
-	struct nm_sink sink = { &prober, accept_anybody, ignore_packet, ignore_end };
+	struct prober prober = {.address = {.version = NM_ADDRESS_VERSION}};
+	struct nm_sink sink = {&prober, accept_anybody, ignore_packet, ignore_end};
 	struct acquaintance *next;
 	int err;
 

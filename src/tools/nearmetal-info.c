@@ -29,12 +29,12 @@ static const char help_text[] =
 	"example: nearmetal-info meet --segment-dir /dev/shm/job-7\n";
 
 static const struct option options[] = {
-	{ "json", no_argument, NULL, 'j' },
-	{ "abi", no_argument, NULL, 'a' },
-	{ "segment-dir", required_argument, NULL, 'd' },
-	{ "version", no_argument, NULL, 'v' },
-	{ "help", no_argument, NULL, 'h' },
-	{ NULL, 0, NULL, 0 },
+	{"json", no_argument, NULL, 'j'},
+	{"abi", no_argument, NULL, 'a'},
+	{"segment-dir", required_argument, NULL, 'd'},
+	{"version", no_argument, NULL, 'v'},
+	{"help", no_argument, NULL, 'h'},
+	{NULL, 0, NULL, 0},
 };
 
 static int usage_error(const char *what)

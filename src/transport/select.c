@@ -27,9 +27,10 @@ unsigned int nm_select_channels(const struct nm_select_peer *peer,
 		nm_reason_set(ret_reason, "NEARMETAL_CHANNELS allows neither %s nor net",
 			      peer->is_self ? "self" : "shm");
 	else
-		nm_reason_set(ret_reason,
-			      "NEARMETAL_CHANNELS does not allow %s, and the peer's address has no network part",
-			      peer->is_self ? "self" : "shm");
+		nm_reason_set(
+			ret_reason,
+			"NEARMETAL_CHANNELS does not allow %s, and the peer's address has no network part",
+			peer->is_self ? "self" : "shm");
 	return nr;
 }
 

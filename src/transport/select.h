@@ -19,8 +19,8 @@ enum nm_protocol {
 /* What is known of one peer when a channel is picked. Order of trial is the order of preference. */
 struct nm_select_peer {
 	bool is_self;
-	bool allowed[NM_NR_CHANNELS];  /* NEARMETAL_CHANNELS */
-	bool has_inner_address;	       /* the peer's address can be reached over the network */
+	bool allowed[NM_NR_CHANNELS]; /* NEARMETAL_CHANNELS */
+	bool has_inner_address;	      /* the peer's address can be reached over the network */
 };
 
 /* Fill ret_order with channels to try, best first; returns how many (0: unreachable). The reason

@@ -83,8 +83,7 @@ static struct self_packet *take_packet(struct self_transport *self, uint32_t len
 	if (packet) {
 		cache->unused = packet->next;
 	} else {
-		packet = malloc(sizeof(*packet) +
-				(large ? SELF_MAX_PAYLOAD : SELF_SMALL_PAYLOAD));
+		packet = malloc(sizeof(*packet) + (large ? SELF_MAX_PAYLOAD : SELF_SMALL_PAYLOAD));
 		if (!packet)
 			return NULL;
 		packet->large = large;
@@ -145,14 +144,15 @@ static void self_describe(const struct nm_link *link, struct nm_link_facts *ret_
 static unsigned int self_progress(struct nm_transport *transport)
 {
 	struct self_transport *self = self_of(transport);
-	static const struct nm_peer_label label = { "self" };
+	static const struct nm_peer_label label = {"self"};
 	struct self_packet *packet;
 	unsigned int done = 0;
 
 	if (nm_likely(!self->head))
 		return 0;
 	if (nm_unlikely(!self->source && !self->refused)) {
-		self->source = self->base.sink.source_up(self->base.sink.engine, &self->who, &label);
+		self->source =
+			self->base.sink.source_up(self->base.sink.engine, &self->who, &label);
 		self->refused = !self->source;
 	}
 	/* deliver() may send to itself: such packets queue up behind the ones here. */

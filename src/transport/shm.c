@@ -21,7 +21,7 @@
 
 enum peer_state {
 	PEER_UP,
-	PEER_CLOSING, /* hung up: what it had sent is still being delivered */
+	PEER_CLOSING,  /* hung up: what it had sent is still being delivered */
 	PEER_CAST_OUT, /* did what no sound peer does: nothing more is taken from it */
 	PEER_DOWN,
 };
@@ -211,8 +211,8 @@ err_free:
 static int reclaim(struct shm_transport *shm, struct shm_link *link)
 {
 	/* Partner: nm_box_release() of the reader. */
-	uint64_t freed = atomic_load_explicit(&link->writer.feedback->chunks_freed,
-					      memory_order_acquire);
+	uint64_t freed =
+		atomic_load_explicit(&link->writer.feedback->chunks_freed, memory_order_acquire);
 
 	return nm_pool_reclaim(&shm->pool, &link->chunks, freed);
 }
@@ -242,8 +242,8 @@ static int take_chunk(struct shm_transport *shm, struct shm_link *link, uint32_t
 	return take_chunk_slowly(shm, link, len, ret_index, ret_offset);
 }
 
-static int send_chunk(struct shm_transport *shm, struct shm_link *link,
-		      const struct nm_packet *pkt, const struct iovec *iov, unsigned int nr_iov)
+static int send_chunk(struct shm_transport *shm, struct shm_link *link, const struct nm_packet *pkt,
+		      const struct iovec *iov, unsigned int nr_iov)
 {
 	uint32_t index, offset;
 	unsigned int i;
@@ -302,15 +302,15 @@ static NM_COLD void add_source(struct shm_transport *shm, struct nm_encounter *e
 {
 	const struct nm_foreign_window *window = encounter->window;
 	struct shm_peer *peer = find_or_add_peer(shm, &encounter->who);
-	struct nm_reason why = { "it does not take messages from me" };
+	struct nm_reason why = {"it does not take messages from me"};
 	struct nm_peer *cookie;
 
 	if (!peer || peer->state != PEER_UP || peer->source) {
 		nm_meet_leave(shm->meet, encounter, -ECONNREFUSED, &why);
 		return;
 	}
-	cookie = shm->base.sink.source_up(shm->base.sink.engine, &encounter->who,
-					  &encounter->label);
+	cookie =
+		shm->base.sink.source_up(shm->base.sink.engine, &encounter->who, &encounter->label);
 	if (!cookie) {
 		nm_meet_leave(shm->meet, encounter, -ECONNREFUSED, &why);
 		return;
@@ -322,10 +322,9 @@ static NM_COLD void add_source(struct shm_transport *shm, struct nm_encounter *e
 	encounter->cookie = peer;
 	shm->sources[shm->nr_sources] = peer;
 	nm_box_reader_init(&shm->readers[shm->nr_sources++],
-			   nm_foreign_box(window, encounter->peer_lane),
-			   window->geometry.box_slots, window->pool, window->geometry.chunk_size,
-			   window->geometry.nr_chunks, &shm->window.lanes[encounter->own_lane],
-			   encounter->start);
+			   nm_foreign_box(window, encounter->peer_lane), window->geometry.box_slots,
+			   window->pool, window->geometry.chunk_size, window->geometry.nr_chunks,
+			   &shm->window.lanes[encounter->own_lane], encounter->start);
 }
 
 static NM_COLD void take_events(struct shm_transport *shm)

@@ -112,7 +112,7 @@ void nm_test_join(pid_t pid, int expected_status)
 
 void nm_test_sleep_ms(unsigned int ms)
 {
-	struct timespec left = { ms / 1000, (long)(ms % 1000) * 1000000 };
+	struct timespec left = {ms / 1000, (long)(ms % 1000) * 1000000};
 
 	while (nanosleep(&left, &left) < 0 && errno == EINTR)
 		;

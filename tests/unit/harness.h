@@ -33,13 +33,13 @@ void nm_test_register(struct nm_test_case *test);
 
 #define NM_TEST(name) NM_TEST_WITHIN(name, NM_TEST_TIMEOUT_S)
 /* For cases that need longer than the default under sanitizers. */
-#define NM_TEST_WITHIN(name_, seconds)                                                      \
-	static void test_##name_(void);                                                     \
-	__attribute__((constructor)) static void register_##name_(void)                     \
-	{                                                                                   \
-		static struct nm_test_case test_case = { #name_, test_##name_, seconds, 0 }; \
-		nm_test_register(&test_case);                                               \
-	}                                                                                   \
+#define NM_TEST_WITHIN(name_, seconds)                                                             \
+	static void test_##name_(void);                                                            \
+	__attribute__((constructor)) static void register_##name_(void)                            \
+	{                                                                                          \
+		static struct nm_test_case test_case = {#name_, test_##name_, seconds, 0};         \
+		nm_test_register(&test_case);                                                      \
+	}                                                                                          \
 	static void test_##name_(void)
 
 /* End the case as failed, with a message. */
@@ -48,19 +48,19 @@ void nm_test_fail(const char *file, int line, const char *fmt, ...)
 /* End the case as skipped; REASON names the part that this machine lacks. */
 void nm_test_skip(const char *reason) __attribute__((noreturn));
 
-#define NM_CHECK(condition)                                                          \
-	do {                                                                         \
-		if (!(condition))                                                    \
-			nm_test_fail(__FILE__, __LINE__, "not true: %s", #condition); \
+#define NM_CHECK(condition)                                                                        \
+	do {                                                                                       \
+		if (!(condition))                                                                  \
+			nm_test_fail(__FILE__, __LINE__, "not true: %s", #condition);              \
 	} while (0)
-#define NM_CHECK_EQ(actual, expected)                                                       \
-	do {                                                                                \
-		long long actual_ = (long long)(actual), expected_ = (long long)(expected); \
-		if (actual_ != expected_)                                                   \
-			nm_test_fail(__FILE__, __LINE__, "%s is %lld, expected %s = %lld",  \
-				     #actual, actual_, #expected, expected_);               \
+#define NM_CHECK_EQ(actual, expected)                                                              \
+	do {                                                                                       \
+		long long actual_ = (long long)(actual), expected_ = (long long)(expected);        \
+		if (actual_ != expected_)                                                          \
+			nm_test_fail(__FILE__, __LINE__, "%s is %lld, expected %s = %lld",         \
+				     #actual, actual_, #expected, expected_);                      \
 	} while (0)
-#define NM_CHECK_STR(actual, expected) \
+#define NM_CHECK_STR(actual, expected)                                                             \
 	nm_test_check_str(__FILE__, __LINE__, #actual, actual, expected)
 /* TEXT contains PART. */
 #define NM_CHECK_HAS(text, part) nm_test_check_has(__FILE__, __LINE__, #text, text, part)

@@ -86,8 +86,18 @@ NM_TEST(params_read_sizes_with_units)
 NM_TEST(params_refuse_garbage_in_every_knob)
 {
 	static const char *const numbers[] = {
-		"x", "-1", " 1", "1 ", "1k", "0x10", "1KK", "18446744073709551616", "1.5", "K",
-		"99999999999999999999999999999999999999999999999999999", "17179869184G",
+		"x",
+		"-1",
+		" 1",
+		"1 ",
+		"1k",
+		"0x10",
+		"1KK",
+		"18446744073709551616",
+		"1.5",
+		"K",
+		"99999999999999999999999999999999999999999999999999999",
+		"17179869184G",
 	};
 	const struct nm_param_info *infos;
 	char text[400];
@@ -187,7 +197,7 @@ NM_TEST(arithmetic_reports_overflow)
 
 NM_TEST(address_parse_checks_every_field)
 {
-	struct nm_address address = { .version = NM_ADDRESS_VERSION, .inner_len = 16 }, parsed;
+	struct nm_address address = {.version = NM_ADDRESS_VERSION, .inner_len = 16}, parsed;
 
 	NM_CHECK_EQ(nm_identity_create(&address.who), 0);
 	NM_CHECK_EQ(nm_address_parse(&address, sizeof(address), &parsed), 0);

@@ -10,24 +10,24 @@
 
 #include "transport_fixture.h"
 
-#define ALL(X, test) \
-	X(self, test)  \
+#define ALL(X, test)                                                                               \
+	X(self, test)                                                                              \
 	X(shm, test)
 /* Those with another side that can close or die. */
 #define PAIRS(X, test) X(shm, test)
 
-#define CASE(transport, test)                    \
-	NM_TEST_WITHIN(transport##_##test, 60)   \
-	{                                        \
-		test(&transport##_fixture);      \
+#define CASE(transport, test)                                                                      \
+	NM_TEST_WITHIN(transport##_##test, 60)                                                     \
+	{                                                                                          \
+		test(&transport##_fixture);                                                        \
 	}
-#define CONFORMS(test)                                \
-	static void test(const struct fixture *fixture); \
-	ALL(CASE, test)                               \
+#define CONFORMS(test)                                                                             \
+	static void test(const struct fixture *fixture);                                           \
+	ALL(CASE, test)                                                                            \
 	static void test(const struct fixture *fixture)
-#define PAIR_CONFORMS(test)                           \
-	static void test(const struct fixture *fixture); \
-	PAIRS(CASE, test)                             \
+#define PAIR_CONFORMS(test)                                                                        \
+	static void test(const struct fixture *fixture);                                           \
+	PAIRS(CASE, test)                                                                          \
 	static void test(const struct fixture *fixture)
 
 /* Start and end of most cases: two connected nodes, or one that is its own peer. */
@@ -86,7 +86,7 @@ CONFORMS(gathers_payloads_from_pieces)
 	uint64_t random = 1, i;
 	struct iovec iov[10];
 	uint8_t *bytes = malloc(NODE_KEEP);
-	struct nm_packet pkt = { .op = 5 };
+	struct nm_packet pkt = {.op = 5};
 	uint32_t left, part;
 	unsigned int n;
 
@@ -101,7 +101,7 @@ CONFORMS(gathers_payloads_from_pieces)
 			part = n == 9 ? left : (uint32_t)(nm_test_random(&random) % (left + 1));
 			if (nm_test_random(&random) % 4 == 0 && n != 9)
 				part = 0;
-			iov[n] = (struct iovec){ part ? bytes + pkt.len - left : NULL, part };
+			iov[n] = (struct iovec){part ? bytes + pkt.len - left : NULL, part};
 			left -= part;
 		}
 		NM_CHECK_EQ(node_a->transport->ops->send(node_a->link, &pkt, iov, 10), 0);
@@ -153,7 +153,7 @@ CONFORMS(keeps_order_over_many_laps)
 
 CONFORMS(says_eagain_when_full_and_takes_nothing)
 {
-	static const uint32_t sizes[] = { 0, 8, 100, 1024, 3000, 4096 };
+	static const uint32_t sizes[] = {0, 8, 100, 1024, 3000, 4096};
 	uint64_t sent, before;
 	size_t s, again;
 
@@ -250,9 +250,9 @@ CONFORMS(describes_what_it_is)
 CONFORMS(does_not_reach_strangers)
 {
 	struct node *node = node_create(fixture);
-	struct nm_address stranger = { .version = NM_ADDRESS_VERSION };
+	struct nm_address stranger = {.version = NM_ADDRESS_VERSION};
 	unsigned int fds = nm_test_count_fds();
-	struct nm_reason why = { "" };
+	struct nm_reason why = {""};
 
 	NM_CHECK_EQ(nm_identity_create(&stranger.who), 0);
 	NM_CHECK_EQ(node->transport->ops->connect(node->transport, &stranger,
@@ -322,7 +322,7 @@ static void stream_for_ever(void *arg)
 
 PAIR_CONFORMS(killed_peer_goes_down_with_a_reason)
 {
-	struct victim victim = { fixture, { 0 } };
+	struct victim victim = {fixture, {0}};
 	struct node *node;
 	pid_t pid;
 

@@ -11,8 +11,8 @@ static int create_self(const struct nm_sink *sink, const struct nm_identity *who
 	return nm_self_create(sink, who, ret_transport);
 }
 
-const struct fixture self_fixture = { "self", true, create_self };
-const struct fixture shm_fixture = { "shm", false, nm_shm_create };
+const struct fixture self_fixture = {"self", true, create_self};
+const struct fixture shm_fixture = {"shm", false, nm_shm_create};
 
 void fill_bytes(uint8_t *bytes, uint32_t len, uint64_t seed)
 {
@@ -61,7 +61,7 @@ static void deliver(void *engine, struct nm_peer *source, const struct nm_packet
 		node->check(node, pkt, node->payload);
 	if (node->echo) {
 		node->echo = false;
-		iov = (struct iovec){ node->payload, pkt->len };
+		iov = (struct iovec){node->payload, pkt->len};
 		NM_CHECK_EQ(node->transport->ops->send(node->link, pkt, &iov, 1), 0);
 	}
 }
@@ -79,8 +79,8 @@ static void source_down(void *engine, struct nm_peer *source, int err, const str
 struct node *node_create(const struct fixture *fixture)
 {
 	struct node *node = calloc(1, sizeof(*node));
-	struct nm_reason why = { "" };
-	struct nm_sink sink = { node, source_up, deliver, source_down };
+	struct nm_reason why = {""};
+	struct nm_sink sink = {node, source_up, deliver, source_down};
 	int err;
 
 	NM_CHECK(node != NULL);
@@ -105,7 +105,7 @@ void node_destroy(struct node *node)
 
 static void connect_one(struct node *from, struct node *to)
 {
-	struct nm_reason why = { "" };
+	struct nm_reason why = {""};
 	int err = from->transport->ops->connect(from->transport, &to->address,
 						(struct nm_peer *)from, &from->link, &why);
 
@@ -144,7 +144,7 @@ int node_send(struct node *node, uint64_t seed, uint32_t len)
 		.data = ~seed,
 	};
 	static uint8_t bytes[NODE_KEEP];
-	struct iovec iov = { bytes, len };
+	struct iovec iov = {bytes, len};
 
 	fill_bytes(bytes, len, seed);
 	return node->transport->ops->send(node->link, &pkt, &iov, 1);

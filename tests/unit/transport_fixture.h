@@ -51,11 +51,11 @@ unsigned int node_progress(struct node *node);
 /* Send LEN bytes whose contents follow from SEED; the tag is SEED. In one piece. */
 int node_send(struct node *node, uint64_t seed, uint32_t len);
 /* Progress NODE until CONDITION or the case times out. */
-#define NODE_UNTIL(node, condition)              \
-	do {                                     \
-		while (!(condition))             \
-			if (!node_progress(node)) \
-				nm_test_sleep_ms(1); \
+#define NODE_UNTIL(node, condition)                                                                \
+	do {                                                                                       \
+		while (!(condition))                                                               \
+			if (!node_progress(node))                                                  \
+				nm_test_sleep_ms(1);                                               \
 	} while (0)
 
 void fill_bytes(uint8_t *bytes, uint32_t len, uint64_t seed);
