@@ -28,6 +28,7 @@ struct nm_peer *nm_sink_source_up(void *engine_, const struct nm_identity *who,
 	}
 	peer->engine = engine;
 	peer->is_source = true;
+	peer->is_watched = engine->polled_now && !engine->polled_now->ops->check_alive;
 	if (peer->index == UINT64_MAX && engine->config.resolve)
 		peer->index = engine->config.resolve(engine->config.resolve_arg, who);
 	if (peer->index == UINT64_MAX)

@@ -124,7 +124,7 @@ void nm_engine_visit_peers(struct nm_engine *engine,
 
 	for (size_t i = 0; i <= table->mask; i++) {
 		const struct nm_peer *peer = table->slots[i];
-		struct nm_peer_facts facts = { 0 };
+		struct nm_peer_facts facts = {0};
 
 		if (!peer)
 			continue;
@@ -144,6 +144,8 @@ void nm_engine_visit_peers(struct nm_engine *engine,
 			struct nm_peer_label label = facts.link.label;
 
 			peer->link->transport->ops->describe(peer->link, &facts.link);
+			if (peer->story)
+				facts.link.reason = peer->story->channel;
 			if (!facts.link.label.text[0])
 				facts.link.label = label;
 		}
@@ -198,7 +200,7 @@ void nm_engine_destroy(struct nm_engine *engine)
 	/* Completions may be read after this, but the peers they name are about to go. */
 	if (engine->queues.receive)
 		nm_cqueue_forget(engine->queues.receive, engine);
-	engine->queues = (struct nm_engine_queues){ 0 };
+	engine->queues = (struct nm_engine_queues){0};
 	/* What arrives from now on finds no buffer. */
 	engine->closing = true;
 	drop_streams(engine);

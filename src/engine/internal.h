@@ -24,6 +24,7 @@ struct nm_engine {
 	/* hot */
 	struct nm_transport *polled[NM_NR_CHANNELS];
 	unsigned int nr_polled;
+	const struct nm_transport *polled_now; /* whose progress it is; NULL: nobody's */
 	bool polling; /* within a transport's progress: no connect from here */
 	bool closing; /* being destroyed: packets are dropped */
 	struct nm_engine_queues queues;

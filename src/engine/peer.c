@@ -39,8 +39,7 @@ void nm_peer_table_fini(struct nm_peer_table *table)
 	table->slots = NULL;
 }
 
-static struct nm_peer **table_slot(const struct nm_peer_table *table,
-				   const struct nm_identity *who)
+static struct nm_peer **table_slot(const struct nm_peer_table *table, const struct nm_identity *who)
 {
 	size_t i = (size_t)nm_identity_hash(who) & table->mask;
 
@@ -109,13 +108,13 @@ struct nm_peer_story *nm_peer_story(struct nm_peer *peer)
 	return peer->story ? peer->story : &spare;
 }
 
-static NM_COLD void connected(struct nm_engine *engine, struct nm_peer *peer, struct nm_link *link)
+static NM_COLD void connected(struct nm_peer *peer, struct nm_link *link,
+			      const struct nm_reason *others)
 {
 	struct nm_transport *t = link->transport;
 	struct nm_peer_story *story = nm_peer_story(peer);
-	struct nm_link_facts facts = { 0 };
+	struct nm_link_facts facts = {0};
 
-	(void)engine;
 	peer->link = link;
 	peer->send = t->ops->send;
 	peer->max_payload = t->max_payload;
@@ -126,10 +125,15 @@ static NM_COLD void connected(struct nm_engine *engine, struct nm_peer *peer, st
 	if (facts.label.text[0])
 		story->label = facts.label;
 	facts.reason.text[sizeof(facts.reason.text) - 1] = '\0';
+	/* Why this channel, and why none of those that were tried before it. */
+	if (*others->text)
+		nm_reason_set(&story->channel, "%.90s; %s", facts.reason.text, others->text);
+	else
+		story->channel = facts.reason;
 	nm_info("peer %02x%02x%02x%02x%02x%02x (%s): channel %s, relation %s: %s", peer->who.id[0],
 		peer->who.id[1], peer->who.id[2], peer->who.id[3], peer->who.id[4], peer->who.id[5],
-		story->label.text, nm_channel_name(facts.channel),
-		nm_relation_name(facts.relation), facts.reason.text);
+		story->label.text, nm_channel_name(facts.channel), nm_relation_name(facts.relation),
+		story->channel.text);
 }
 
 /* Add "channel: reason" to what is told about a peer without a link. */
@@ -146,7 +150,7 @@ static int connect_on(struct nm_engine *engine, struct nm_peer *peer, enum nm_ch
 		      struct nm_reason *why)
 {
 	struct nm_transport *t = engine->transports[channel];
-	struct nm_reason reason = { "" };
+	struct nm_reason reason = {""};
 	struct nm_link *link = NULL;
 	int err;
 
@@ -156,7 +160,7 @@ static int connect_on(struct nm_engine *engine, struct nm_peer *peer, enum nm_ch
 	}
 	err = t->ops->connect(t, &peer->address, peer, &link, &reason);
 	if (err == 0) {
-		connected(engine, peer, link);
+		connected(peer, link, why);
 		return 0;
 	}
 	reason.text[sizeof(reason.text) - 1] = '\0';
@@ -175,7 +179,7 @@ int nm_peer_connect(struct nm_engine *engine, struct nm_peer *peer)
 		.has_inner_address = peer->address.inner_len > 0 || peer->is_source,
 	};
 	enum nm_channel order[NM_NR_CHANNELS];
-	struct nm_reason why = { "" };
+	struct nm_reason why = {""};
 	unsigned int nr;
 
 	if (peer->state == NM_PEER_CONNECTED)
@@ -217,7 +221,7 @@ void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct n
 	if (peer->state >= NM_PEER_LINK_LOST)
 		return;
 	if (peer->state == NM_PEER_CONNECTED && nm_list_empty(&peer->control)) {
-		struct iovec iov = { (void *)payload, packet->len };
+		struct iovec iov = {(void *)payload, packet->len};
 		unsigned int nr_iov = packet->len > 0;
 		int err = peer->send(peer->link, packet, &iov, nr_iov);
 
@@ -256,7 +260,7 @@ static int push_control(struct nm_engine *engine, struct nm_peer *peer, unsigned
 {
 	while (!nm_list_empty(&peer->control)) {
 		struct nm_control *c = nm_list_first(&peer->control, struct nm_control, node);
-		struct iovec iov = { c->payload, c->packet.len };
+		struct iovec iov = {c->payload, c->packet.len};
 		int err = peer->send(peer->link, &c->packet, &iov, c->packet.len > 0);
 
 		if (err < 0)

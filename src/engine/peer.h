@@ -55,6 +55,7 @@ struct nm_peer {
 	struct nm_identity who;
 	struct nm_address address;
 	bool is_source;		   /* it has sent to us */
+	bool is_watched;	   /* by the channel it sends on, which will notice its death */
 	bool crash_told;	   /* its end was not orderly, and receives know */
 	struct nm_peer_story *story;
 };

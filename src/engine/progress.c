@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Moving everything that can move, and behaving well when nothing can. */
+#include <errno.h>
 #include <sched.h>
 
 #include "base/clock.h"
@@ -33,19 +34,52 @@ static unsigned int push_active(struct nm_engine *engine)
 	return nr;
 }
 
-/* Ask for a sign of life of every peer that something here waits for. */
+/* Is a receive posted that anyone could end? Buffers for many messages wait for nobody. */
+static bool wildcard_posted(const struct nm_match *match)
+{
+	nm_list_for_each(node, &match->posted_all)
+	{
+		const struct nm_posted *p = nm_container_of(node, struct nm_posted, all_node);
+		const struct nm_request *r = nm_container_of(p, struct nm_request, posted);
+
+		if (!p->source && r->kind != NM_REQUEST_MULTI_RECV)
+			return true;
+	}
+	return false;
+}
+
+static bool is_waited_for(const struct nm_peer *peer, bool for_anyone)
+{
+	if (peer->nr_directed > 0 || !nm_list_empty(&peer->requests))
+		return true;
+	/* Whoever has not met us either way is not somebody that anyone could mean. */
+	return for_anyone && (peer->is_source || peer->state == NM_PEER_CONNECTED);
+}
+
+/*
+ * Ask for a sign of life of a peer. Over a channel that does not notice deaths by itself only a
+ * message to the peer finds out, and that needs a link even if nothing else is to be said.
+ */
+static NM_COLD void check_alive(struct nm_engine *engine, struct nm_peer *peer)
+{
+	if (peer->state == NM_PEER_KNOWN && !peer->is_watched &&
+	    nm_peer_connect(engine, peer) == -EHOSTUNREACH)
+		nm_peer_down(engine, peer, -EHOSTUNREACH, nm_peer_story(peer)->channel.text);
+	if (peer->state == NM_PEER_CONNECTED && peer->link->transport->ops->check_alive)
+		peer->link->transport->ops->check_alive(peer->link);
+}
+
 static NM_COLD void check_waited_for(struct nm_engine *engine)
 {
 	const struct nm_peer_table *table = &engine->peers;
+	bool for_anyone =
+		wildcard_posted(&engine->matches[0]) || wildcard_posted(&engine->matches[1]);
 
 	for (size_t i = 0; i <= table->mask; i++) {
 		struct nm_peer *peer = table->slots[i];
 
-		if (!peer || peer->state != NM_PEER_CONNECTED ||
-		    (peer->nr_directed == 0 && nm_list_empty(&peer->requests)))
-			continue;
-		if (peer->link->transport->ops->check_alive)
-			peer->link->transport->ops->check_alive(peer->link);
+		if (peer && is_waited_for(peer, for_anyone))
+			check_alive(engine, peer);
 	}
 }
 
@@ -76,8 +110,11 @@ unsigned int nm_engine_progress(struct nm_engine *engine)
 	unsigned int nr = 0;
 
 	engine->polling = true;
-	for (unsigned int i = 0; i < engine->nr_polled; i++)
+	for (unsigned int i = 0; i < engine->nr_polled; i++) {
+		engine->polled_now = engine->polled[i];
 		nr += engine->polled[i]->ops->progress(engine->polled[i]);
+	}
+	engine->polled_now = NULL;
 	engine->polling = false;
 	if (nm_unlikely(!nm_list_empty(&engine->active)))
 		nr += push_active(engine);

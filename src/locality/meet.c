@@ -145,7 +145,7 @@ static int init_tables(struct nm_meet *meet)
 
 static int open_descriptors(struct nm_meet *meet)
 {
-	struct epoll_event event = { .events = EPOLLIN };
+	struct epoll_event event = {.events = EPOLLIN};
 
 	meet->epoll = epoll_create1(EPOLL_CLOEXEC);
 	meet->waker = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -160,7 +160,7 @@ static int open_descriptors(struct nm_meet *meet)
 
 static int start_listening(struct nm_meet *meet, struct nm_reason *ret_reason)
 {
-	struct epoll_event event = { .events = EPOLLIN, .data.ptr = &meet->listener };
+	struct epoll_event event = {.events = EPOLLIN, .data.ptr = &meet->listener};
 	struct stat st;
 
 	nm_segment_dir_reap(&meet->dir, REAP_AGE_S);
@@ -301,6 +301,7 @@ void nm_meet_destroy(struct nm_meet *meet)
 	while (write(meet->waker, &one, sizeof(one)) < 0 && errno == EINTR)
 		;
 	pthread_join(meet->thread, NULL);
+	nm_meet_bury(meet);
 	leave_all(meet);
 	for (meeting = meet->meetings; meeting; meeting = meeting->next)
 		if (meeting->fd >= 0)
@@ -315,9 +316,8 @@ void nm_meet_push_event(struct nm_meet *meet, struct nm_meet_event *event)
 	/* Partner: nm_meet_take_events(). What the event speaks of is visible to who takes it. */
 	do {
 		event->next = first;
-	} while (!atomic_compare_exchange_weak_explicit(&meet->events, &first, event,
-							memory_order_release,
-							memory_order_relaxed));
+	} while (!atomic_compare_exchange_weak_explicit(
+		&meet->events, &first, event, memory_order_release, memory_order_relaxed));
 }
 
 const nm_meet_word *nm_meet_event_word(const struct nm_meet *meet)

@@ -54,6 +54,9 @@ struct nm_lane_list {
 	uint32_t head, nr_free;
 };
 
+/* Deaths between two beats whose sockets are removed at once; others wait for the next endpoint. */
+#define NM_MAX_GRAVES 32
+
 struct nm_meet {
 	struct nm_meet *next; /* of all in this process, for fork() */
 	struct nm_meet_config config;
@@ -76,6 +79,10 @@ struct nm_meet {
 	struct nm_lane_list writer_lanes, reader_lanes;
 	uint64_t *stream_starts; /* per lane, for the next writer */
 
+	/* Sockets of the dead, to be removed at the next beat. */
+	uint8_t graves[NM_MAX_GRAVES][6];
+	unsigned int nr_graves;
+
 	nm_meet_word events;	     /* newest first; pushed under the lock, taken without */
 	struct nm_meet_event *taken; /* oldest first; the endpoint thread's own */
 };
@@ -88,9 +95,11 @@ struct nm_meeting *nm_meeting_create(struct nm_meet *meet, int fd, enum nm_meeti
 void nm_meeting_close(struct nm_meet *meet, struct nm_meeting *meeting);
 /* UP -> LOST: work out why from farewell and window state, and tell the endpoint. */
 void nm_meeting_lost(struct nm_meet *meet, struct nm_meeting *meeting);
+/* Remove the sockets of peers that have died. */
+void nm_meet_bury(struct nm_meet *meet);
 /* Fill in a greeting of ours. */
-void nm_meeting_greet(struct nm_meet *meet, struct nm_meeting *meeting,
-		      enum nm_message_kind kind, struct nm_greeting *ret_greeting);
+void nm_meeting_greet(struct nm_meet *meet, struct nm_meeting *meeting, enum nm_message_kind kind,
+		      struct nm_greeting *ret_greeting);
 /*
  * Take GREETING's window: map it or find it mapped, check that it is the sender's own. Fills who,
  * label, relation, window and peer_lane of the encounter. 0 or -errno with a reason.

@@ -36,7 +36,8 @@ struct nm_meeting *nm_meeting_create(struct nm_meet *meet, int fd, enum nm_meeti
 
 static struct nm_lane_list *lanes_of(struct nm_meet *meet, const struct nm_meeting *meeting)
 {
-	return meeting->encounter.role == NM_ROLE_WRITER ? &meet->writer_lanes : &meet->reader_lanes;
+	return meeting->encounter.role == NM_ROLE_WRITER ? &meet->writer_lanes :
+							   &meet->reader_lanes;
 }
 
 int nm_meeting_take_lane(struct nm_meet *meet, struct nm_meeting *meeting,
@@ -112,6 +113,26 @@ void nm_meeting_close(struct nm_meet *meet, struct nm_meeting *meeting)
 	meeting->encounter.window = NULL;
 }
 
+/*
+ * The dead cannot tidy up; whoever notices does, a beat later: the kernel closes a dead process's
+ * listening socket after its connections.
+ */
+static void remember_grave(struct nm_meet *meet, const struct nm_identity *who)
+{
+	if (meet->nr_graves < NM_MAX_GRAVES)
+		memcpy(meet->graves[meet->nr_graves++], who->id, sizeof(who->id));
+}
+
+void nm_meet_bury(struct nm_meet *meet)
+{
+	char name[NM_SOCKET_NAME_LEN];
+
+	while (meet->nr_graves) {
+		nm_socket_name(meet->graves[--meet->nr_graves], name);
+		nm_segment_dir_bury(&meet->dir, name);
+	}
+}
+
 void nm_meeting_lost(struct nm_meet *meet, struct nm_meeting *meeting)
 {
 	struct nm_encounter *encounter = &meeting->encounter;
@@ -131,12 +152,13 @@ void nm_meeting_lost(struct nm_meet *meet, struct nm_meeting *meeting)
 		encounter->err = -ECONNRESET;
 		nm_reason_set(&encounter->why, "%s died: its socket hung up without a farewell",
 			      label);
+		remember_grave(meet, &encounter->who);
 	}
 	nm_meet_push_event(meet, &meeting->lost_event);
 }
 
-void nm_meeting_greet(struct nm_meet *meet, struct nm_meeting *meeting,
-		      enum nm_message_kind kind, struct nm_greeting *ret_greeting)
+void nm_meeting_greet(struct nm_meet *meet, struct nm_meeting *meeting, enum nm_message_kind kind,
+		      struct nm_greeting *ret_greeting)
 {
 	struct nm_greeting greeting = {
 		.who = meet->config.who,
@@ -157,8 +179,7 @@ void nm_meeting_greet(struct nm_meet *meet, struct nm_meeting *meeting,
 }
 
 /* A window under an identity that we know must be the window that we know. */
-static int check_same(const struct nm_neighbour *known, int window_fd,
-		      struct nm_reason *ret_reason)
+static int check_same(const struct nm_neighbour *known, int window_fd, struct nm_reason *ret_reason)
 {
 	struct stat st;
 
@@ -279,7 +300,7 @@ int nm_meeting_check_user(int fd, struct nm_reason *ret_reason)
 
 int nm_meeting_watch(struct nm_meet *meet, struct nm_meeting *meeting)
 {
-	struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP, .data.ptr = meeting };
+	struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = meeting};
 
 	return epoll_ctl(meet->epoll, EPOLL_CTL_ADD, meeting->fd, &event) < 0 ? -errno : 0;
 }

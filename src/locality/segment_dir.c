@@ -31,15 +31,17 @@ static int check_owner(const struct nm_segment_dir *dir, struct nm_reason *ret_r
 	if (fstat(dir->fd, &st) < 0)
 		return dir_failed(ret_reason, dir->path, "cannot look at it", -errno);
 	if (st.st_uid != geteuid()) {
-		nm_reason_set(ret_reason,
-			      "segment directory %.80s belongs to user %u, not to user %u: set NEARMETAL_SEGMENT_DIR to a directory of your own",
-			      dir->path, st.st_uid, geteuid());
+		nm_reason_set(
+			ret_reason,
+			"segment directory %.80s belongs to user %u, not to user %u: set NEARMETAL_SEGMENT_DIR to a directory of your own",
+			dir->path, st.st_uid, geteuid());
 		return -EPERM;
 	}
 	if (st.st_mode & (S_IWGRP | S_IWOTH)) {
-		nm_reason_set(ret_reason,
-			      "segment directory %.80s may be written by others (mode %04o): chmod 700 it",
-			      dir->path, st.st_mode & 07777);
+		nm_reason_set(
+			ret_reason,
+			"segment directory %.80s may be written by others (mode %04o): chmod 700 it",
+			dir->path, st.st_mode & 07777);
 		return -EPERM;
 	}
 	return 0;
@@ -48,7 +50,7 @@ static int check_owner(const struct nm_segment_dir *dir, struct nm_reason *ret_r
 int nm_segment_dir_open(const char *path, struct nm_segment_dir *ret_dir,
 			struct nm_reason *ret_reason)
 {
-	struct nm_segment_dir dir = { .fd = -1 };
+	struct nm_segment_dir dir = {.fd = -1};
 	int err;
 
 	if (*path)
@@ -85,7 +87,7 @@ void nm_socket_name(const uint8_t id[6], char ret_name[NM_SOCKET_NAME_LEN])
 socklen_t nm_segment_dir_address(const struct nm_segment_dir *dir, const char *name,
 				 struct sockaddr_un *ret_address)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	char path[sizeof(dir->path) + NM_SOCKET_NAME_LEN + 2];
 	int len = snprintf(path, sizeof(path), "%s/%s", dir->path, name);
 
@@ -175,6 +177,13 @@ static bool nobody_listens(const struct nm_segment_dir *dir, const char *name)
 	refused = connect(fd, (struct sockaddr *)&address, len) < 0 && errno == ECONNREFUSED;
 	close(fd);
 	return refused;
+}
+
+void nm_segment_dir_bury(const struct nm_segment_dir *dir, const char *name)
+{
+	/* 0 seconds old is old enough: the caller knows that the process has died. */
+	if (old_socket(dir, name, 0) && nobody_listens(dir, name))
+		unlinkat(dir->fd, name, 0);
 }
 
 unsigned int nm_segment_dir_reap(const struct nm_segment_dir *dir, unsigned int min_age_s)

@@ -100,8 +100,9 @@ static int handle_met(struct nm_meeting *meeting, struct nm_reason *ret_reason)
 	int err;
 
 	if (!nm_meeting_proven(meeting)) {
-		nm_reason_set(ret_reason,
-			      "what it wrote does not show in the window it handed over: only one side maps it");
+		nm_reason_set(
+			ret_reason,
+			"what it wrote does not show in the window it handed over: only one side maps it");
 		return -EBADMSG;
 	}
 	err = nm_message_send_kind(meeting->fd, NM_MESSAGE_ACK);
@@ -148,7 +149,7 @@ static void handle_hangup(struct nm_meet *meet, struct nm_meeting *meeting)
 static void handle_input(struct nm_meet *meet, struct nm_meeting *meeting)
 {
 	uint8_t bytes[NM_MESSAGE_MAX];
-	struct nm_reason why = { "" };
+	struct nm_reason why = {""};
 	int len, err, window_fd;
 
 	while (meeting->fd >= 0) {
@@ -241,7 +242,7 @@ static void accept_visitors(struct nm_meet *meet)
 
 static void resume_listening(struct nm_meet *meet)
 {
-	struct epoll_event event = { .events = EPOLLIN, .data.ptr = &meet->listener };
+	struct epoll_event event = {.events = EPOLLIN, .data.ptr = &meet->listener};
 
 	if (meet->spare < 0)
 		meet->spare = fcntl(meet->waker, F_DUPFD_CLOEXEC, 0);
@@ -252,7 +253,7 @@ static void resume_listening(struct nm_meet *meet)
 
 static void drop_overdue(struct nm_meet *meet)
 {
-	struct nm_reason why = { "no word from it within NEARMETAL_CONNECT_MS" };
+	struct nm_reason why = {"no word from it within NEARMETAL_CONNECT_MS"};
 	uint64_t now = nm_clock_ns();
 	struct nm_meeting *meeting;
 
@@ -303,6 +304,7 @@ void *nm_meet_serve(void *arg)
 			nm_window_beat(meet->config.window);
 			resume_listening(meet);
 			drop_overdue(meet);
+			nm_meet_bury(meet);
 			next_beat = now + meet->config.lease_ms * NM_NS_PER_MS;
 		}
 		pthread_mutex_unlock(&meet->lock);

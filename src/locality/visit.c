@@ -23,9 +23,10 @@ static NM_COLD int not_here(struct nm_reason *ret_reason, const char *what, int 
 
 static NM_COLD int timed_out(const struct nm_meet *meet, struct nm_reason *ret_reason)
 {
-	nm_reason_set(ret_reason,
-		      "it listens here but gave no answer within %u ms (is it stopped?): see NEARMETAL_CONNECT_MS",
-		      meet->config.connect_ms);
+	nm_reason_set(
+		ret_reason,
+		"it listens here but gave no answer within %u ms (is it stopped?): see NEARMETAL_CONNECT_MS",
+		meet->config.connect_ms);
 	return -EHOSTUNREACH;
 }
 
@@ -34,10 +35,11 @@ static NM_COLD int connect_failed(const struct nm_meet *meet, const char *name, 
 {
 	switch (err) {
 	case -ENOENT:
-		nm_reason_set(ret_reason,
-			      "it does not listen in %.80s: it is on another host, or its segment directory is another one",
-			      meet->dir.path);
-		return -EHOSTUNREACH;
+		nm_reason_set(
+			ret_reason,
+			"it does not listen in %.80s: it is on another host, or its segment directory is another one",
+			meet->dir.path);
+		return -ENOENT;
 	case -ECONNREFUSED:
 		nm_reason_set(ret_reason,
 			      "its socket in %.80s is left over from a process that has died",
@@ -49,10 +51,10 @@ static NM_COLD int connect_failed(const struct nm_meet *meet, const char *name, 
 	}
 }
 
-static int knock(struct nm_meet *meet, const struct nm_identity *who, int fd,
-		 uint64_t deadline_ns, struct nm_reason *ret_reason)
+static int knock(struct nm_meet *meet, const struct nm_identity *who, int fd, uint64_t deadline_ns,
+		 struct nm_reason *ret_reason)
 {
-	const struct timespec pause = { 0, 1000000 };
+	const struct timespec pause = {0, 1000000};
 	char name[NM_SOCKET_NAME_LEN];
 	struct sockaddr_un address;
 	socklen_t len;
@@ -74,7 +76,7 @@ static int knock(struct nm_meet *meet, const struct nm_identity *who, int fd,
 static int await(const struct nm_meet *meet, struct nm_meeting *meeting,
 		 uint8_t bytes[NM_MESSAGE_MAX], int *ret_fd, struct nm_reason *ret_reason)
 {
-	struct pollfd poller = { .fd = meeting->fd, .events = POLLIN };
+	struct pollfd poller = {.fd = meeting->fd, .events = POLLIN};
 	uint64_t now;
 	int len;
 
@@ -95,6 +97,12 @@ static int await(const struct nm_meet *meet, struct nm_meeting *meeting,
 	}
 }
 
+/* Whoever hung up may have said why: that is read where the answer was due. */
+static bool hung_up(int err)
+{
+	return err == -EPIPE || err == -ECONNRESET;
+}
+
 static int say_hello(struct nm_meet *meet, struct nm_meeting *meeting,
 		     const struct nm_identity *who, struct nm_reason *ret_reason)
 {
@@ -110,7 +118,7 @@ static int say_hello(struct nm_meet *meet, struct nm_meeting *meeting,
 		return err;
 	memcpy(hello.owner_token, who->token, sizeof(hello.owner_token));
 	err = nm_message_send(meeting->fd, &hello, sizeof(hello), meet->config.window->fd);
-	return err ? not_here(ret_reason, "cannot say hello", err) : 0;
+	return err && !hung_up(err) ? not_here(ret_reason, "cannot say hello", err) : 0;
 }
 
 static int take_welcome(struct nm_meet *meet, struct nm_meeting *meeting,
@@ -146,8 +154,7 @@ static int take_welcome(struct nm_meet *meet, struct nm_meeting *meeting,
 	return err;
 }
 
-static int take_ack(struct nm_meet *meet, struct nm_meeting *meeting,
-		    struct nm_reason *ret_reason)
+static int take_ack(struct nm_meet *meet, struct nm_meeting *meeting, struct nm_reason *ret_reason)
 {
 	uint8_t bytes[NM_MESSAGE_MAX];
 	struct nm_farewell bye;
@@ -182,7 +189,7 @@ static int shake_hands(struct nm_meet *meet, struct nm_meeting *meeting,
 	if (err)
 		return err;
 	err = nm_message_send_kind(meeting->fd, NM_MESSAGE_MET);
-	if (err)
+	if (err && !hung_up(err))
 		return not_here(ret_reason, "cannot go on with the handshake", err);
 	err = take_ack(meet, meeting, ret_reason);
 	if (err)
@@ -221,8 +228,14 @@ int nm_meet_visit(struct nm_meet *meet, const struct nm_identity *who,
 		*ret_encounter = &meeting->encounter;
 		return 0;
 	}
+	/* Not to be found here is the usual thing; found and not met is worth a line. */
+	if (err != -ENOENT)
+		nm_warn("neighbour %02x%02x%02x%02x%02x%02x cannot be met in %.80s, a slower channel is used: %s",
+			who->id[0], who->id[1], who->id[2], who->id[3], who->id[4], who->id[5],
+			meet->dir.path, ret_reason->text);
 	/* Whatever the peer did wrong, it is not reachable here. */
-	if (err == -EBADMSG || err == -EPERM || err == -EPROTONOSUPPORT || err == -ECONNREFUSED)
+	if (err == -ENOENT || err == -EBADMSG || err == -EPERM || err == -EPROTONOSUPPORT ||
+	    err == -ECONNREFUSED)
 		err = -EHOSTUNREACH;
 	nm_meet_leave(meet, &meeting->encounter, err, ret_reason);
 	return err;

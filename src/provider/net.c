@@ -132,8 +132,13 @@ static int send_one(struct net *net, struct nm_net_peer *peer, enum nm_net_kind 
 		      &buffer->context);
 	if (nm_unlikely(err)) {
 		nm_net_buffer_give(buffer);
-		return err == -FI_EAGAIN ? -EAGAIN : send_failed(net, peer, err);
+		if (err != -FI_EAGAIN)
+			return send_failed(net, peer, err);
+		if (!peer->in_flight)
+			nm_net_stuck(net, peer);
+		return peer->state == NM_NET_DEAD ? -EPIPE : -EAGAIN;
 	}
+	peer->stuck_ns = 0;
 	peer->in_flight++;
 	peer->tx_sequence++;
 	net->quiet_polls = 0;
@@ -142,9 +147,9 @@ static int send_one(struct net *net, struct nm_net_peer *peer, enum nm_net_kind 
 
 static int greet(struct net *net, struct nm_net_peer *peer)
 {
-	struct nm_net_hello hello = { .address = net->address, .label = net->label };
-	const struct nm_packet pkt = { .len = sizeof(hello) };
-	struct iovec iov = { .iov_base = &hello, .iov_len = sizeof(hello) };
+	struct nm_net_hello hello = {.address = net->address, .label = net->label};
+	const struct nm_packet pkt = {.len = sizeof(hello)};
+	struct iovec iov = {.iov_base = &hello, .iov_len = sizeof(hello)};
 	int err;
 
 	err = reach(net, peer);
@@ -158,7 +163,7 @@ static int greet(struct net *net, struct nm_net_peer *peer)
 
 int nm_net_say(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind)
 {
-	const struct nm_packet nothing = { 0 };
+	const struct nm_packet nothing = {0};
 	int err = peer->greeted ? 0 : greet(net, peer);
 
 	return err ? err : send_one(net, peer, kind, &nothing, NULL, 0);
@@ -242,8 +247,7 @@ static void net_check_alive(struct nm_link *link)
 	struct nm_net_peer *peer = peer_of(link);
 	uint64_t now = nm_clock_ns();
 
-	if (peer->state != NM_NET_UP || peer->in_flight ||
-	    now - peer->pinged_ns < net->ping_ns)
+	if (peer->state != NM_NET_UP || peer->in_flight || now - peer->pinged_ns < net->ping_ns)
 		return;
 	peer->pinged_ns = now;
 	nm_net_say(net, peer, NM_NET_PING);
@@ -253,8 +257,8 @@ static void post_receive(struct net *net, struct nm_net_buffer *buffer)
 {
 	ssize_t err;
 
-	err = fi_recv(net->inner.ep, buffer->bytes, net->receive.size, buffer->desc,
-		      FI_ADDR_UNSPEC, &buffer->context);
+	err = fi_recv(net->inner.ep, buffer->bytes, net->receive.size, buffer->desc, FI_ADDR_UNSPEC,
+		      &buffer->context);
 	/* Stays with the unused ones and is posted by a later progress(). */
 	if (nm_unlikely(err))
 		nm_net_buffer_give(buffer);
@@ -370,6 +374,7 @@ static void take_message(struct net *net, const struct nm_net_buffer *buffer, si
 static void finish_send(struct nm_net_buffer *buffer)
 {
 	buffer->peer->in_flight--;
+	buffer->peer->reached = true;
 	nm_net_buffer_give(buffer);
 }
 
@@ -507,11 +512,10 @@ static int init_buffers(struct net *net)
 
 	err = nm_net_pool_init(&net->small, &net->inner, NR_SMALL, header + SMALL_PAYLOAD, 1);
 	if (!err)
-		err = nm_net_pool_init(&net->large, &net->inner, NR_LARGE, header + MAX_PAYLOAD,
-				       2);
+		err = nm_net_pool_init(&net->large, &net->inner, NR_LARGE, header + MAX_PAYLOAD, 2);
 	if (!err)
-		err = nm_net_pool_init(&net->receive, &net->inner, NR_RECEIVE,
-				       header + MAX_PAYLOAD, 3);
+		err = nm_net_pool_init(&net->receive, &net->inner, NR_RECEIVE, header + MAX_PAYLOAD,
+				       3);
 	return err;
 }
 
@@ -556,6 +560,7 @@ int nm_net_create(const struct nm_sink *sink, struct nm_address *address,
 	net->base.max_payload = MAX_PAYLOAD;
 	net->base.eager_max = (uint32_t)params->net_eager_max;
 	net->ping_ns = params->keepalive_ms * NM_NS_PER_MS / 2;
+	net->stuck_ns = params->keepalive_ms * NM_NS_PER_MS;
 	net->close_ns = params->close_ms * NM_NS_PER_MS;
 	memcpy(address->inner, net->inner.name, sizeof(address->inner));
 	address->inner_len = net->inner.name_len;

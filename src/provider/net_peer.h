@@ -13,20 +13,24 @@ enum nm_net_state {
 };
 
 struct nm_net_peer {
-	struct nm_link link; /* valid when linked */
+	struct nm_link link;	/* valid when linked */
 	struct nm_peer *source; /* the engine's cookie, valid when is_source */
 	struct nm_identity who;
 	enum nm_net_state state;
 	fi_addr_t inner; /* FI_ADDR_UNSPEC: not in the inner address vector yet */
 	uint32_t tx_sequence, rx_sequence;
-	uint32_t in_flight;	/* buffers that the inner endpoint has not given back */
-	bool linked;		/* the engine has a link to it */
-	bool is_source;		/* it has greeted us */
-	bool greeted;		/* we have greeted it */
+	uint32_t in_flight; /* buffers that the inner endpoint has not given back */
+	bool linked;	    /* the engine has a link to it */
+	bool is_source;	    /* it has greeted us */
+	bool greeted;	    /* we have greeted it */
 	bool bye_sent, bye_seen;
-	bool answer_owed;	/* its BYE is not answered yet */
-	bool loss_untold;	/* dead, and the engine has not been told */
+	bool answer_owed; /* its BYE is not answered yet */
+	bool loss_untold; /* dead, and the engine has not been told */
+	bool reached;	  /* a send to it has ended well */
 	uint64_t pinged_ns;
+	uint64_t stuck_ns; /* since when the inner endpoint takes nothing for it; 0: it does */
+	uint64_t asked_ns; /* last probe */
+	int probe;	   /* socket of a probe under way; -1: none */
 	int loss_err;
 	struct nm_reason loss;
 	struct nm_address address;

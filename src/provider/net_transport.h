@@ -24,7 +24,7 @@ struct net {
 	uint32_t nr_answers_owed; /* BYEs to answer */
 	bool closing;		  /* nothing is told to the engine any more */
 	uint64_t nr_dropped;	  /* messages that could not be believed */
-	uint64_t ping_ns, close_ns;
+	uint64_t ping_ns, close_ns, stuck_ns;
 	struct nm_identity who;
 	struct nm_address address;
 	struct nm_peer_label label;
@@ -36,6 +36,11 @@ unsigned int nm_net_poll(struct net *net);
 int nm_net_say(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind);
 /* The peer is lost; the engine is told at the next poll. No effect on one that is gone. */
 void nm_net_lose(struct net *net, struct nm_net_peer *peer, int err, const char *words);
+/*
+ * The inner endpoint takes nothing for PEER although nothing is on its way to it: work out whether
+ * there still is a peer. May lose it.
+ */
+void nm_net_stuck(struct net *net, struct nm_net_peer *peer);
 /* The destroy of the contract. */
 void nm_net_destroy(struct nm_transport *transport);
 /* Free everything at once; also what is half open. */

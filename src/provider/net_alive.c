@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Is there still a peer? Inner providers of reliable datagrams hide a broken connection: a send
+ * says "try again" while they connect once more, for ever if the peer is dead. But it also says so
+ * while a living peer computes and does not look at its queues. So a peer that was reached before
+ * and cannot be reached any more is lost: its numbered stream would have a hole anyway. One that
+ * was never reached is asked past the inner provider: whether its kernel still has the socket.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "provider/net_transport.h"
+
+static socklen_t socket_address_len(const struct nm_address *address)
+{
+	uint16_t family;
+
+	memcpy(&family, address->inner, sizeof(family));
+	if (family == AF_INET && address->inner_len >= sizeof(struct sockaddr_in))
+		return sizeof(struct sockaddr_in);
+	if (family == AF_INET6 && address->inner_len >= sizeof(struct sockaddr_in6))
+		return sizeof(struct sockaddr_in6);
+	return 0; /* not for sockets: nobody to ask */
+}
+
+static void end_probe(struct nm_net_peer *peer)
+{
+	if (peer->probe >= 0)
+		close(peer->probe);
+	peer->probe = -1;
+}
+
+/* Returns the errno of the probe under way: 0 connected, EINPROGRESS not known yet. */
+static int probe_result(const struct nm_net_peer *peer)
+{
+	socklen_t len = sizeof(int);
+	int err = 0;
+
+	if (getsockopt(peer->probe, SOL_SOCKET, SO_ERROR, &err, &len) < 0)
+		return errno;
+	return err;
+}
+
+static int start_probe(struct nm_net_peer *peer)
+{
+	struct sockaddr_storage address = {0};
+	socklen_t len = socket_address_len(&peer->address);
+
+	if (!len)
+		return 0;
+	memcpy(&address, peer->address.inner, len);
+	peer->probe = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (peer->probe < 0)
+		return 0;
+	return connect(peer->probe, (struct sockaddr *)&address, len) < 0 ? errno : 0;
+}
+
+void nm_net_stuck(struct net *net, struct nm_net_peer *peer)
+{
+	uint64_t now = nm_clock_ns();
+	int err;
+
+	if (!peer->stuck_ns)
+		peer->stuck_ns = peer->asked_ns = now;
+	if (now - peer->stuck_ns < net->stuck_ns)
+		return;
+	if (peer->reached) {
+		nm_net_lose(net, peer, -ECONNRESET,
+			    "its network connection broke and cannot be made again");
+		return;
+	}
+	if (now - peer->asked_ns < net->stuck_ns / 2)
+		return;
+	peer->asked_ns = now;
+	err = peer->probe < 0 ? start_probe(peer) : probe_result(peer);
+	if (err == EINPROGRESS)
+		return;
+	end_probe(peer);
+	if (err == ECONNREFUSED)
+		nm_net_lose(net, peer, -ECONNRESET,
+			    "nobody listens at its network address: the process has ended");
+}
