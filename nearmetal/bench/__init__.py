@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs benchmarks on a cluster, arms interleaved, and keeps every raw output."""
 
-from nearmetal.bench.collect import Collector, Progress
+from nearmetal.bench.collect import Collector, Progress, find_pairs, program_path
 from nearmetal.bench.suite import ARMS, SUITES, Arm, Program, Step, Suite, schedule
 
 __all__ = [
@@ -13,5 +13,7 @@ __all__ = [
     "Progress",
     "Step",
     "Suite",
+    "find_pairs",
+    "program_path",
     "schedule",
 ]

@@ -60,6 +60,12 @@ def program_path(program: Program, mpi: Mpi | None) -> Path:
     return path
 
 
+def find_pairs(backend: Backend, spec: ClusterSpec, runner: Runner) -> tuple[Pair, ...]:
+    """Let every node meet every other; return what each found out."""
+    meetings = measure_locality(backend, spec, runner)
+    return tuple(Pair(**{k: getattr(m, k) for k in Pair.model_fields}) for m in meetings)
+
+
 @dataclass
 class Collector:
     """Runs a schedule on a cluster that is up. The manifest is written after every launch."""
@@ -72,8 +78,9 @@ class Collector:
     blocks: int
     ranks: int
     progress: Progress | None = None
+    pairs: tuple[Pair, ...] = ()
+    """Who is near whom, where that is known already; otherwise it is measured first."""
     _launches: list[Launch] = field(default_factory=list)
-    _pairs: tuple[Pair, ...] = ()
     _skipped: list[str] = field(default_factory=list)
     _started: str = ""
 
@@ -83,10 +90,7 @@ class Collector:
         self._started = now()
         self._tell_begin(len(steps) + 1)
         self._tell("locality")
-        self._pairs = tuple(
-            Pair(**{k: getattr(m, k) for k in Pair.model_fields})
-            for m in measure_locality(self.backend, self.spec, self.runner)
-        )
+        self.pairs = self.pairs or find_pairs(self.backend, self.spec, self.runner)
         self._write("")
         for step in steps:
             self._tell(_title(step))
@@ -106,7 +110,7 @@ class Collector:
         manifest = Manifest(
             name=self.spec.name, suite=self.suite, blocks=self.blocks, started=self._started,
             finished=finished, spec=self.spec.canonical(),
-            environment=environment(self.backend.status()), locality=self._pairs,
+            environment=environment(self.backend.status()), locality=self.pairs,
             launches=tuple(self._launches), skipped=tuple(self._skipped),
         )  # fmt: skip
         write_manifest(self.directory, manifest)

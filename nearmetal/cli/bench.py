@@ -32,7 +32,8 @@ def _names(text: str, known: list[str], what: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _blocks(text: str) -> int:
+def blocks_number(text: str) -> int:
+    """Return the argument of --blocks."""
     if not text.isdigit() or not 1 <= int(text) <= _MAX_BLOCKS:
         msg = f"{text!r} is not a number of blocks from 1 to {_MAX_BLOCKS}"
         raise argparse.ArgumentTypeError(msg)
@@ -52,7 +53,7 @@ def register(subparsers: Subparsers) -> None:
     arms = "; ".join(f"{a.name}: {a.title}" for a in ARMS.values())
     parser.add_argument("--arms", metavar="NAME,...", default=",".join(ARMS),
                         help=f"what is compared (default: all). {arms}")  # fmt: skip
-    parser.add_argument("--blocks", type=_blocks, help="repetitions of everything (default: the "
+    parser.add_argument("--blocks", type=blocks_number, help="repetitions of everything (default: the "
                         "suite's)")  # fmt: skip
     parser.add_argument("-n", "--ranks", type=int, help="ranks (default: one per slot)")
     parser.add_argument("--output", metavar="DIR", type=Path,

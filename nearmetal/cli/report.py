@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nearmetal report`: one offline page out of a run directory, with Markdown and CSV beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nearmetal.cli.verbs import Subparsers, add_verb
+from nearmetal.errors import ExitCode
+from nearmetal.evidence import load_run
+from nearmetal.report import (
+    Evidence,
+    locality_picture,
+    render_csv,
+    render_html,
+    render_markdown,
+    verdicts,
+)
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nearmetal.cli.view import View
+    from nearmetal.evidence import RunFacts
+    from nearmetal.report import Verdict
+
+
+def register(subparsers: Subparsers) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        subparsers, "report", make, "make the report of a run of bench",
+        "nearmetal report results/20260101-120000-two-nodes",
+    )  # fmt: skip
+    parser.add_argument("directory", metavar="DIR", type=Path, help="a run directory of bench")
+    parser.add_argument("--output", metavar="FILE", type=Path,
+                        help="the page (default: DIR/report.html)")  # fmt: skip
+
+
+def write_report(run: RunFacts, page: Path) -> list[Path]:
+    """Write the page, Markdown, CSV and the locality picture side by side; returns their paths."""
+    content = {
+        page: render_html(run),
+        page.with_suffix(".md"): render_markdown(run),
+        page.with_suffix(".csv"): render_csv(run),
+        page.with_name(f"{page.stem}-locality.svg"): locality_picture(run.manifest),
+    }
+    for path, text in content.items():
+        path.write_text(text, encoding="utf-8")
+    return list(content)
+
+
+def verdict_data(found: list[Verdict]) -> list[dict[str, Any]]:
+    """Return the headlines for --json; times in microseconds, rates in 10^6, bandwidth in MB/s."""
+    return [
+        {
+            "title": v.title,
+            "quantity": v.quantity.value,
+            "size": v.size,
+            "nearmetal": v.ours.value if v.ours else None,
+            "tcp": v.baseline.value if v.baseline else None,
+            "network_only": v.network.value if v.network else None,
+            "limit": v.limit.value if v.limit else None,
+            "ratio": v.ratio.value if v.ratio else None,
+            "goal": v.goal,
+            "reached": v.reached,
+        }
+        for v in found
+    ]
+
+
+def make(args: argparse.Namespace, view: View) -> int:
+    """Read the run directory again and write the report."""
+    run = load_run(args.directory)
+    page = args.output or args.directory / "report.html"
+    paths = write_report(run, page)
+    data = {"report": str(page), "files": [str(p) for p in paths],
+            "verdicts": verdict_data(verdicts(Evidence(run)))}  # fmt: skip
+    view.result(data, [f"report: {page}", *(f"beside it: {p}" for p in paths[1:])])
+    return ExitCode.DONE

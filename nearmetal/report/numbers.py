@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers as text: three significant digits, and a unit that keeps them short."""
+
+from __future__ import annotations
+
+import re
+from math import floor, log10
+
+_KIB = 1024
+_THOUSAND = 1000
+
+
+def digits(value: float, significant: int = 3) -> str:
+    """Return a number with so many significant digits, never in exponential form."""
+    if value == 0:
+        return "0"
+    places = significant - 1 - floor(log10(abs(value)))
+    rounded = round(value, places)
+    return f"{rounded:,.{max(places, 0)}f}"
+
+
+def size(nr_bytes: int) -> str:
+    """Return a message size: 8 B, 64 KiB, 4 MiB."""
+    for unit, shift in (("MiB", 20), ("KiB", 10)):
+        if nr_bytes >= 1 << shift and nr_bytes % (1 << shift) == 0:
+            return f"{nr_bytes >> shift} {unit}"
+    return f"{nr_bytes} B"
+
+
+def short_size(nr_bytes: int) -> str:
+    """Return a message size for an axis: 8, 64K, 4M."""
+    return size(nr_bytes).replace(" ", "").removesuffix("B").replace("i", "")
+
+
+def microseconds(value: float) -> str:
+    """Return a time given in microseconds."""
+    if value < 1:
+        return f"{digits(value * _THOUSAND)} ns"
+    if value < _THOUSAND:
+        return f"{digits(value)} µs"
+    return f"{digits(value / _THOUSAND)} ms"
+
+
+def megabytes_per_second(value: float) -> str:
+    """Return a bandwidth given in 10^6 bytes per second."""
+    if value < 1:
+        return f"{digits(value * _THOUSAND)} kB/s"
+    return f"{digits(value / _THOUSAND)} GB/s" if value >= _THOUSAND else f"{digits(value)} MB/s"
+
+
+def megamessages_per_second(value: float) -> str:
+    """Return a rate given in 10^6 messages per second."""
+    return f"{digits(value)} M/s" if value >= 1 else f"{digits(value * _THOUSAND)} k/s"
+
+
+def data(nr_bytes: int) -> str:
+    """Return an amount of data in decimal units."""
+    value = float(nr_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < _THOUSAND:
+            return f"{digits(value)} {unit}"
+        value /= _THOUSAND
+    return f"{digits(value)} TB"
+
+
+def times(value: float) -> str:
+    """Return a ratio, with a multiplication sign."""
+    return f"{digits(value)}\N{MULTIPLICATION SIGN}"
+
+
+def tick(text: str) -> str:
+    """Return a number's text without digits that say nothing: 10.0 becomes 10."""
+    return re.sub(r"(\d)\.0+(?=\D|$)", r"\1", text)

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Charts as SVG text. Pure functions; colours are CSS classes, so a page's scheme applies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from math import ceil, floor, log2, log10
+from typing import TYPE_CHECKING
+
+from nearmetal.report import numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+WIDTH = 760
+LEFT, RIGHT, TOP, BOTTOM = 72, 168, 14, 40
+_LABEL_GAP = 15.0
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One point: where, its band, what it says on its own, and where it links to."""
+
+    size: int
+    value: float
+    low: float
+    high: float
+    text: str
+    href: str = ""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line. `style` is a CSS class; `label` stands at its end."""
+
+    label: str
+    style: str
+    marks: tuple[Mark, ...]
+
+
+def _x_of(size: int) -> float:
+    """Return the place of a size on the axis: powers of two are one apart, 0 stands before 1."""
+    return -1.0 if size == 0 else log2(size)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The plotting area and its two scales."""
+
+    height: float
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    log_y: bool = True
+
+    def x(self, size: int) -> float:
+        """Return the horizontal place of a size."""
+        low, high = self.x_range
+        share = (_x_of(size) - low) / ((high - low) or 1)
+        return LEFT + share * (WIDTH - LEFT - RIGHT)
+
+    def y(self, value: float) -> float:
+        """Return the vertical place of a value."""
+        low, high = (log10(v) for v in self.y_range) if self.log_y else self.y_range
+        place = log10(max(value, self.y_range[0])) if self.log_y else value
+        share = (place - low) / ((high - low) or 1)
+        return TOP + (1 - share) * (self.height - TOP - BOTTOM)
+
+
+def _decades(values: Sequence[float]) -> tuple[float, float]:
+    """Return bounds of a logarithmic axis that hold all values: 1, 2 or 5 times a power of ten."""
+    positive = [v for v in values if v > 0]
+    if not positive:
+        return 0.1, 10.0
+    low, high = min(positive), max(positive)
+    return _step_below(low), _step_above(high)
+
+
+def _step_below(value: float) -> float:
+    power = 10.0 ** floor(log10(value))
+    return max(m * power for m in (1, 2, 5) if m * power <= value * 1.0001)
+
+
+def _step_above(value: float) -> float:
+    power = 10.0 ** ceil(log10(value))
+    return min(m * power for m in (0.2, 0.5, 1, 2) if m * power >= value * 0.9999)
+
+
+def _y_ticks(bounds: tuple[float, float]) -> list[float]:
+    low, high = bounds
+    powers = range(floor(log10(low)), ceil(log10(high)) + 1)
+    few = [10.0**p for p in powers]
+    many = [m * 10.0**p for p in powers for m in (1, 2, 5)]
+    chosen = few if log10(high / low) > 2.2 else many  # noqa: PLR2004 - about two decades
+    return [t for t in chosen if low * 0.999 <= t <= high * 1.001]
+
+
+def _grid(frame: Frame, sizes: Sequence[int], y_text: Callable[[float], str], title: str) -> str:
+    parts = []
+    for tick in _y_ticks(frame.y_range):
+        y = frame.y(tick)
+        parts.append(
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        )
+        parts.append(f'<text class="tick" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">'
+                     f"{escape(numbers.tick(y_text(tick)))}</text>")  # fmt: skip
+    bottom = frame.height - BOTTOM
+    shown = [s for s in sizes if s == 0 or log2(s) % 3 == 0] if len(sizes) > 9 else list(sizes)  # noqa: PLR2004 - crowded
+    for size in shown:
+        x = frame.x(size)
+        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}"/>')
+        parts.append(f'<text class="tick" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">'
+                     f"{numbers.short_size(size)}</text>")  # fmt: skip
+    parts.append(f'<text class="axis" x="{(LEFT + WIDTH - RIGHT) / 2:.1f}" y="{frame.height - 4}" '
+                 f'text-anchor="middle">message size in bytes</text>')  # fmt: skip
+    parts.append(f'<text class="axis" x="{LEFT}" y="{TOP - 3}">{escape(title)}</text>')
+    return "".join(parts)
+
+
+_SHAPES = {
+    "auto": "M-3.4,0a3.4,3.4 0 1,0 6.8,0a3.4,3.4 0 1,0 -6.8,0",
+    "stock": "M-3,-3h6v6h-6z",
+    "net": "M0,-4l4,7h-8z",
+    "limit": "M0,-4l4,4l-4,4l-4,-4z",
+}
+
+
+def _marker(style: str, x: float, y: float, mark: Mark) -> str:
+    shape = _SHAPES.get(style, _SHAPES["auto"])
+    body = (f'<path class="mark {style}" d="{shape}" transform="translate({x:.1f},{y:.1f})">'
+            f"<title>{escape(mark.text)}</title></path>")  # fmt: skip
+    return f'<a href="{escape(mark.href)}">{body}</a>' if mark.href else body
+
+
+def _line(frame: Frame, series: Series) -> str:
+    places = [(frame.x(m.size), frame.y(m.value), m) for m in series.marks]
+    upper = [f"{frame.x(m.size):.1f},{frame.y(m.high):.1f}" for m in series.marks]
+    lower = [f"{frame.x(m.size):.1f},{frame.y(m.low):.1f}" for m in reversed(series.marks)]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
+    return (
+        f'<polygon class="band {series.style}" points="{" ".join(upper + lower)}"/>'
+        f'<polyline class="line {series.style}" points="{path}"/>'
+        + "".join(_marker(series.style, x, y, m) for x, y, m in places)
+    )
+
+
+def _spread(places: Sequence[float], low: float, high: float) -> list[float]:
+    """Return label places, each as near to its own as the gap between neighbours allows."""
+    order = sorted(range(len(places)), key=lambda i: places[i])
+    result = list(places)
+    floor_ = low
+    for i in order:
+        result[i] = max(result[i], floor_)
+        floor_ = result[i] + _LABEL_GAP
+    ceiling = high
+    for i in reversed(order):
+        result[i] = min(result[i], ceiling)
+        ceiling = result[i] - _LABEL_GAP
+    return result
+
+
+def _labels(frame: Frame, series: Sequence[Series]) -> str:
+    ends = [(s, frame.x(s.marks[-1].size), frame.y(s.marks[-1].value)) for s in series]
+    spots = _spread([y for _, _, y in ends], TOP + 8, frame.height - BOTTOM)
+    parts = []
+    for (item, x, y), spot in zip(ends, spots, strict=True):
+        parts.append(f'<line class="leader {item.style}" x1="{x + 5:.1f}" y1="{y:.1f}" '
+                     f'x2="{WIDTH - RIGHT + 10}" y2="{spot:.1f}"/>')  # fmt: skip
+        parts.append(f'<text class="label {item.style}" x="{WIDTH - RIGHT + 14}" '
+                     f'y="{spot + 4:.1f}">{escape(item.label)}</text>')  # fmt: skip
+    return "".join(parts)
+
+
+def _svg(height: float, title: str, description: str, body: str) -> str:
+    return (
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
+        f'aria-label="{escape(title)}: {escape(description)}" '
+        f'xmlns="http://www.w3.org/2000/svg">{body}</svg>'
+    )
+
+
+def line_chart(
+    title: str, axis: str, series: Sequence[Series], y_text: Callable[[float], str],
+    height: float = 320,
+) -> str:  # fmt: skip
+    """Return lines over message sizes, both axes logarithmic. Series without marks are left out."""
+    drawn = [s for s in series if s.marks]
+    if not drawn:
+        return ""
+    sizes = sorted({m.size for s in drawn for m in s.marks})
+    values = [v for s in drawn for m in s.marks for v in (m.low, m.value, m.high)]
+    frame = Frame(height, (_x_of(sizes[0]), _x_of(sizes[-1])), _decades(values))
+    body = _grid(frame, sizes, y_text, axis)
+    body += "".join(_line(frame, s) for s in drawn) + _labels(frame, drawn)
+    return _svg(height, title, ", ".join(s.label for s in drawn), body)
+
+
+def ratio_chart(title: str, axis: str, series: Sequence[Series], height: float = 190) -> str:
+    """Return ratios over message sizes, with the line at 1 where both are equal."""
+    drawn = [s for s in series if s.marks]
+    if not drawn:
+        return ""
+    sizes = sorted({m.size for s in drawn for m in s.marks})
+    values = [v for s in drawn for m in s.marks for v in (m.low, m.value, m.high)]
+    frame = Frame(height, (_x_of(sizes[0]), _x_of(sizes[-1])), _decades([*values, 1.0]))
+    one = frame.y(1)
+    body = _grid(frame, sizes, numbers.times, axis)
+    body += f'<line class="one" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{one:.1f}" y2="{one:.1f}"/>'
+    body += "".join(_line(frame, s) for s in drawn) + _labels(frame, drawn)
+    return _svg(height, title, ", ".join(s.label for s in drawn), body)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar: its name, its value with band, the text at its end, and where it links to."""
+
+    label: str
+    style: str
+    value: float
+    low: float
+    high: float
+    text: str
+    href: str = ""
+
+
+_BAR, _BAR_GAP, _GROUP_GAP = 18, 4, 16
+_BAR_LEFT = 210
+
+
+def bar_chart(title: str, groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
+    """Return horizontal bars from zero, in named groups; the whiskers are the bands."""
+    top = max((b.high for _, bars in groups for b in bars), default=0) or 1
+    room = WIDTH - _BAR_LEFT - 150
+    parts, y = [], 6.0
+    for name, bars in groups:
+        if name:
+            parts.append(f'<text class="group" x="0" y="{y + 13:.1f}">{escape(name)}</text>')
+            y += 20
+        for bar in bars:
+            parts.append(_bar(bar, y, room / top))
+            y += _BAR + _BAR_GAP
+        y += _GROUP_GAP
+    described = "; ".join(f"{n} {b.label} {b.text}" for n, bars in groups for b in bars)
+    return _svg(y, title, described, "".join(parts))
+
+
+def _bar(bar: Bar, y: float, scale: float) -> str:
+    middle = y + _BAR / 2
+    end = _BAR_LEFT + bar.value * scale
+    low, high = _BAR_LEFT + bar.low * scale, _BAR_LEFT + bar.high * scale
+    text = (f'<text class="value" x="{max(end, high) + 8:.1f}" y="{middle + 4:.1f}">'
+            f"{escape(bar.text)}</text>")  # fmt: skip
+    if bar.href:
+        text = f'<a href="{escape(bar.href)}">{text}</a>'
+    return (
+        f'<text class="tick" x="{_BAR_LEFT - 8}" y="{middle + 4:.1f}" text-anchor="end">'
+        f"{escape(bar.label)}</text>"
+        f'<rect class="bar {bar.style}" x="{_BAR_LEFT}" y="{y:.1f}" '
+        f'width="{max(end - _BAR_LEFT, 1):.1f}" height="{_BAR}" rx="2"/>'
+        f'<line class="whisker" x1="{low:.1f}" x2="{high:.1f}" y1="{middle:.1f}" y2="{middle:.1f}"/>'
+        + text
+    )
