@@ -175,7 +175,7 @@ class _LocalDialogue:
         try:
             stream.write(line.encode() + b"\n")
             stream.flush()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             msg = f"{self._command.argv[0]} ended before it was told everything"
             raise CommandError(msg) from error
 

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 def _interrupt(signum: int, _frame: FrameType | None) -> None:
     # Further signals must not cut the clean-up short; it is bounded by itself.
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for name in _ENDING:
         signal.signal(name, signal.SIG_IGN)
     raise Interrupted(signum)
 
@@ -29,10 +32,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     options = words[: words.index("--")] if "--" in words else words
     view = View(as_json="--json" in options)
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, _interrupt)
+    # While modules are loaded nothing is under way: a signal simply ends the process.
+    before = {name: signal.signal(name, signal.SIG_DFL) for name in _ENDING}
     try:
         args = build_parser(words[0] if words else None).parse_args(words)
+        for name in _ENDING:
+            signal.signal(name, _interrupt)
         view.as_json = bool(args.json)
         handler = cast("Handler", args.handler)
         return handler(args, view)
@@ -46,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         view.error(NearmetalError(str(error), "a full disk or a missing permission?"))
         return ExitCode.ERROR
+    finally:
+        for name, handler_before in before.items():
+            signal.signal(name, handler_before)
 
 
 if __name__ == "__main__":

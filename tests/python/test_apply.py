@@ -92,7 +92,7 @@ def test_a_backend_that_does_not_do_what_it_says_is_noticed(
 ) -> None:
     class Forgetful(FakeBackend):
         def create(self, item: object, spec: ClusterSpec) -> None:
-            self.steps.append("forgot")
+            self.steps.append(f"forgot {item} of {spec.name}")
 
     with pytest.raises(StateError, match=r"not as planned: \+ cluster c"):
         up(cluster_in(tmp_path, Forgetful()), spec)
@@ -104,15 +104,18 @@ def test_down_leaves_no_state(tmp_path: Path, spec: ClusterSpec) -> None:
     assert down(cluster).empty
     assert list(tmp_path.iterdir()) == []
     up(cluster, spec)
-    assert [str(c.key) for c in down(cluster).changes][0] == "node n2"
+    assert next(str(c.key) for c in down(cluster).changes) == "node n2"
     assert backend.there == {}
 
 
 def test_the_lock_names_its_holder_and_leaves_no_file(tmp_path: Path) -> None:
     path = tmp_path / "c"
-    with locked(path, "c"), pytest.raises(LockedError, match=f"process {os.getpid()}"):
-        with locked(path, "c"):
-            pytest.fail("two holders at once")
+    with (
+        locked(path, "c"),
+        pytest.raises(LockedError, match=f"process {os.getpid()}"),
+        locked(path, "c"),
+    ):
+        pytest.fail("two holders at once")
     assert not path.exists()
     with locked(path, "c"):
         assert path.exists()

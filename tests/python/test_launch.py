@@ -319,9 +319,7 @@ def test_every_node_meets_every_node(backend: FakeBackend, spec: ClusterSpec) ->
 
 @pytest.mark.usefixtures("info")
 @pytest.mark.parametrize("garbage", ["", "no json", "[1]", '{"address": "a b"}', '{"a": 1}'])
-def test_a_probe_that_talks_nonsense(
-    backend: FakeBackend, spec: ClusterSpec, garbage: str
-) -> None:
+def test_a_probe_that_talks_nonsense(backend: FakeBackend, spec: ClusterSpec, garbage: str) -> None:
     runner = FakeRunner(talk=lambda node: FakeProbe(node, garbage=garbage or "{"))
     with pytest.raises(LaunchError, match="nearmetal-info in node n1"):
         measure_locality(backend, spec, runner)

@@ -167,8 +167,7 @@ def test_open_mpi_s_launcher_goes_through_the_agent_and_binds_nothing() -> None:
             Mpi.MPICH5,
             (("a", 1), ("b", 3)),
             MapBy.NODE,
-            "-host a -n 1 /agent --rank ./p : -host b -n 1 /agent --rank ./p : "
-            "-host b -n 1 /agent --rank ./p : -host b -n 1 /agent --rank ./p",
+            " : ".join(f"-host {name} -n 1 /agent --rank ./p" for name in "abbb"),
         ),
     ],
 )
@@ -218,7 +217,9 @@ def test_without_a_name_the_program_decides(mpis: Path, tmp_path: Path) -> None:
 def test_a_program_of_another_mpi_is_refused(mpis: Path, tmp_path: Path) -> None:
     install(mpis, Mpi.MPICH5)
     install(mpis, Mpi.OPENMPI5)
-    with pytest.raises(LaunchError, match=r"linked to libmpi\.so\.40, which is not MPICH") as caught:
+    with pytest.raises(
+        LaunchError, match=r"linked to libmpi\.so\.40, which is not MPICH"
+    ) as caught:
         pick("mpich5", program(tmp_path / "o", Family.OPENMPI))
     assert "openmpi5" in caught.value.hint
 

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from nearmetal.cli.main import main
+from nearmetal.cli.run import parse_environment
+from nearmetal.cli.verbs import VERBS, build_parser
+from nearmetal.cli.view import View
+from nearmetal.errors import UsageError
+from nearmetal.spec import ClusterSpec, Host, Network, Node
+
+ROOT = Path(__file__).parents[2]
+MAN = ROOT / "docs" / "man"
+TWO_NODES = str(ROOT / "examples" / "two-nodes.yaml")
+
+
+def verb_parsers() -> dict[str, argparse.ArgumentParser]:
+    actions = build_parser()._actions
+    found = next(a for a in actions if isinstance(a, argparse._SubParsersAction))
+    return dict(found.choices)
+
+
+PARSERS = verb_parsers()
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NEARMETAL_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+@pytest.mark.parametrize("verb", PARSERS)
+def test_every_verb_has_json_a_summary_and_an_example(verb: str) -> None:
+    text = PARSERS[verb].format_help()
+    assert "--json" in text
+    assert f"example: nearmetal {verb}" in text
+    assert PARSERS[verb].description
+
+
+@pytest.mark.parametrize("verb", PARSERS)
+def test_every_verb_and_flag_is_in_its_man_page(verb: str) -> None:
+    page = (MAN / f"nearmetal-{verb}.md").read_text()
+    assert page.startswith(f"# nearmetal-{verb}(1)\n")
+    for action in PARSERS[verb]._actions:
+        for name in action.option_strings:
+            if name not in ("-h", "--help"):
+                assert re.search(rf"^`{re.escape(name)}\b", page, re.MULTILINE), name
+        if not action.option_strings:
+            assert str(action.metavar) in page
+    assert f"nearmetal-{verb}(1)" in (MAN / "nearmetal.md").read_text()
+
+
+@pytest.mark.parametrize("verb", PARSERS)
+def test_no_man_page_names_a_flag_that_is_not_there(verb: str) -> None:
+    page = (MAN / f"nearmetal-{verb}.md").read_text()
+    known = {name for action in PARSERS[verb]._actions for name in action.option_strings}
+    assert set(re.findall(r"^`(--?[a-z][a-z-]*)", page, re.MULTILINE)) <= known
+
+
+def test_every_field_of_a_spec_is_in_its_man_page() -> None:
+    page = (MAN / "nearmetal-spec.md").read_text()
+    for model in (ClusterSpec, Network, Host, Node):
+        for name in model.model_fields:
+            assert f"\n`{name}`\n: " in page, name
+
+
+def test_the_verbs_of_the_help_are_those_of_the_list() -> None:
+    assert list(PARSERS) == list(VERBS)
+
+
+def test_plan_shows_changes_and_exits_3(capsys: pytest.CaptureFixture[str], state: Path) -> None:
+    assert main(["plan", TWO_NODES]) == 3
+    assert "plan: 5 to make, 0 to change, 0 to remove" in capsys.readouterr().out
+    assert main(["plan", "--json", TWO_NODES]) == 3
+    data = json.loads(capsys.readouterr().out)
+    assert [c["action"] for c in data["changes"]] == ["create"] * 5
+    assert not state.exists()
+
+
+def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "ClusterSpec"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "required: VERB"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["plan"], "plan needs a SPEC"),
+        (["up"], "required: SPEC"),
+        (["up", "x", "--hurry"], "unrecognized arguments: --hurry"),
+        (["run", TWO_NODES, "-n", "many", "--", "true"], "invalid int value: 'many'"),
+    ],
+)
+def test_wrong_usage_exits_2(
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert expected in capsys.readouterr().err
+    assert main([*words, "--json"] if "--" not in words else ["--json"]) == 2
+    assert "error" in json.loads(capsys.readouterr().out)
+
+
+def test_a_wrong_spec_exits_1_with_every_problem(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("version: 1\nname: c\nbackend: mars\nhosts: []\n")
+    assert main(["up", str(path)]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rpartition("bad.yaml:")[2].split(":")[0] for line in lines] == ["3", "4"]
+    assert main(["up", "--json", str(path)]) == 1
+    problems = json.loads(capsys.readouterr().out)["error"]["problems"]
+    assert [(p["line"], p["column"]) for p in problems] == [(3, 10), (4, 8)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["exec", TWO_NODES, "n1", "--", "true"],
+        ["run", TWO_NODES, "--", "true"],
+        ["locality", TWO_NODES],
+    ],
+)
+def test_verbs_that_need_a_cluster_say_how_to_get_one(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 1
+    words_of_error = capsys.readouterr().err
+    assert "cluster two-nodes is not up" in words_of_error
+    assert "run `nearmetal up" in words_of_error
+
+
+def test_a_name_of_nothing_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "no-such-cluster"]) == 1
+    assert "cannot read no-such-cluster" in capsys.readouterr().err
+
+
+def test_a_name_without_a_readable_record(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (state / "clusters" / "c").mkdir(parents=True)
+    assert main(["status", "c"]) == 1
+    assert "no readable record" in capsys.readouterr().err
+
+
+def test_environment_pairs() -> None:
+    assert parse_environment(["A=1", "B=x=y", "C="]) == {"A": "1", "B": "x=y", "C": ""}
+    with pytest.raises(UsageError, match="not of the form K=V"):
+        parse_environment(["A"])
+
+
+def test_tables_are_as_wide_as_their_cells(capsys: pytest.CaptureFixture[str]) -> None:
+    View(as_json=False).table(("a", "b"), [("1", "x" * 200), ("22", "y")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["a   b", "1   " + "x" * 200, "22  y"]
+    View(as_json=True).table(("a",), [("1",)])
+    assert capsys.readouterr().out == ""
+
+
+def test_steps_without_a_terminal_print_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with View(as_json=False).steps("title") as steps:
+        steps.begin(2)
+        steps.step("one")
+    assert capsys.readouterr() == ("", "")
