@@ -41,9 +41,10 @@ int nm_message_parse(const void *bytes, size_t len, struct nm_reason *ret_reason
 		return NM_MESSAGE_BYE;
 	}
 	if (header.version != NM_LAYOUT_VERSION) {
-		nm_reason_set(ret_reason,
-			      "it speaks layout version %u, I %u: run one release of nearmetal on both",
-			      header.version, NM_LAYOUT_VERSION);
+		nm_reason_set(
+			ret_reason,
+			"it speaks layout version %u, I %u: run one release of nearmetal on both",
+			header.version, NM_LAYOUT_VERSION);
 		return -EPROTONOSUPPORT;
 	}
 	if (header.kind == NM_MESSAGE_HELLO || header.kind == NM_MESSAGE_WELCOME)

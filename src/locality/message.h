@@ -42,15 +42,15 @@ struct nm_message_header {
 /* HELLO and WELCOME. */
 struct nm_greeting {
 	struct nm_message_header header;
-	struct nm_identity who;	  /* the sender */
-	uint8_t owner_token[8];	  /* HELLO: shows that the visitor was given the address */
+	struct nm_identity who; /* the sender */
+	uint8_t owner_token[8]; /* HELLO: shows that the visitor was given the address */
 	uint8_t reserved[2];
-	uint32_t lane;		  /* HELLO: of the box; WELCOME: of the credits */
-	uint32_t features;	  /* bits the other side must know; 0 in version 1 */
-	uint32_t reserved1;
-	uint64_t start;		  /* HELLO: position at which the stream starts */
-	uint64_t challenge;	  /* to be written into `proof` of the other's lane */
-	uint64_t pid_ns_device;	  /* which PID namespace; 0: unknown */
+	uint32_t lane;	   /* HELLO: of the box; WELCOME: of the credits */
+	uint32_t features; /* bits the other side must know; 0 in version 1 */
+	uint32_t reserved1[2];
+	uint64_t start;		/* HELLO: position at which the stream starts */
+	uint64_t challenge;	/* to be written into `proof` of the other's lane */
+	uint64_t pid_ns_device; /* which PID namespace; 0: unknown */
 	uint64_t pid_ns_inode;
 	struct nm_peer_label label;
 };
@@ -65,6 +65,7 @@ struct nm_farewell {
 _Static_assert(sizeof(struct nm_greeting) <= NM_MESSAGE_MAX, "fits the receive buffer");
 _Static_assert(sizeof(struct nm_farewell) <= NM_MESSAGE_MAX, "fits the receive buffer");
 _Static_assert(sizeof(struct nm_message_header) == 8, "part of every version");
+_Static_assert(sizeof(struct nm_greeting) == 176, "no padding, which would carry stray bytes");
 _Static_assert(sizeof(struct nm_farewell) == 192, "part of every version");
 
 /*

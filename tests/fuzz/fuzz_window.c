@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Headers of foreign windows: whatever is accepted must keep every lane, slot and chunk inside the
+ * file. The first eight bytes are the size of the file.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/window.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
+
+static void expect(int condition)
+{
+	if (!condition)
+		abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+	struct nm_window_header header = { 0 };
+	struct nm_geometry g;
+	struct nm_reason why;
+	uint64_t size;
+
+	if (len < sizeof(size))
+		return 0;
+	memcpy(&size, bytes, sizeof(size));
+	bytes += sizeof(size);
+	len -= sizeof(size);
+	memcpy(&header, bytes, len < sizeof(header) ? len : sizeof(header));
+	/* The check of these three is trivial; do not make the fuzzer guess them. */
+	header.magic = NM_LAYOUT_MAGIC;
+	header.version = NM_LAYOUT_VERSION;
+	header.features = 0;
+	if (nm_window_header_check(&header, size, &g, &why))
+		return 0;
+	expect(g.size == size);
+	expect(g.nr_lanes >= 1 && g.nr_chunks >= 1);
+	expect(!(g.box_slots & (g.box_slots - 1)) && g.box_slots >= NM_MIN_BOX_SLOTS);
+	expect(g.lanes_off >= sizeof(header));
+	expect((unsigned __int128)g.lanes_off + (unsigned __int128)g.nr_lanes * 128 <= g.boxes_off);
+	expect((unsigned __int128)g.boxes_off + (unsigned __int128)g.nr_lanes * g.box_slots * 64 <=
+	       g.pool_off);
+	expect((unsigned __int128)g.pool_off + (unsigned __int128)g.nr_chunks * g.chunk_size <=
+	       size);
+	expect(g.lanes_off % 64 == 0 && g.boxes_off % 64 == 0 && g.pool_off % 64 == 0);
+	return 0;
+}
