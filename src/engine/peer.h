@@ -33,6 +33,7 @@ struct nm_peer {
 	uint32_t eager_max;
 	uint32_t max_payload;
 	bool send_refused; /* an envelope found no room: streams pause for one round */
+	bool paused;	   /* they did so in the last one */
 	struct nm_link *link;
 	int (*send)(struct nm_link *link, const struct nm_packet *pkt, const struct iovec *iov,
 		    unsigned int nr_iov);

@@ -3,15 +3,17 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "traffic.h"
 
-static const size_t sizes[] = {0, 1, 40, 1000, 1024, 1025, 4095, 4096, 4097, 100000, 1 << 20};
+static const size_t sizes[] = { 0, 1, 40, 1000, 1024, 1025, 4095, 4096, 4097, 100000, 1 << 20 };
 
 /* One message of every size, posted first or unexpected. */
 static void every_size(bool expected, unsigned int refuse_percent)
 {
-	struct mesh_options options = {.refuse_percent = refuse_percent, .seed = 5};
+	struct mesh_options options = { .refuse_percent = refuse_percent, .seed = 5 };
 	struct mesh *mesh = mesh_create(&options);
 	char *out = malloc(1 << 20), *in = malloc(1 << 20);
 
@@ -74,7 +76,9 @@ NM_TEST(every_size_with_refusals)
 static void in_order(unsigned int refuse_percent, bool wildcard)
 {
 	enum { COUNT = 60, LEN = 20000 };
-	struct mesh_options options = {.refuse_percent = refuse_percent, .seed = 9, .capacity = 8};
+	struct mesh_options options = { .refuse_percent = refuse_percent,
+					.seed = 9,
+					.capacity = 8 };
 	struct mesh *mesh = mesh_create(&options);
 	char *in = calloc(COUNT, LEN), *out = malloc((size_t)COUNT * LEN);
 	unsigned int received = 0;
@@ -132,11 +136,14 @@ NM_TEST(scattered_buffers_on_both_sides)
 	enum { TOTAL = 50000 };
 	char *out = malloc(TOTAL), *in = calloc(1, TOTAL);
 	struct iovec from[4] = {
-		{out, 3}, {out + 3, 0}, {out + 3, 20000}, {out + 20003, TOTAL - 20003}};
-	struct iovec to[4] = {
-		{in, 10000}, {in + 10000, 1}, {in + 10001, 1999}, {in + 12000, TOTAL - 12000}};
-	struct nm_message send = {.iov = from, .nr_iov = 4, .flags = TAGGED};
-	struct nm_message recv = {.iov = to, .nr_iov = 4, .flags = TAGGED};
+		{ out, 3 }, { out + 3, 0 }, { out + 3, 20000 }, { out + 20003, TOTAL - 20003 }
+	};
+	struct iovec to[4] = { { in, 10000 },
+			       { in + 10000, 1 },
+			       { in + 10001, 1999 },
+			       { in + 12000, TOTAL - 12000 } };
+	struct nm_message send = { .iov = from, .nr_iov = 4, .flags = TAGGED };
+	struct nm_message recv = { .iov = to, .nr_iov = 4, .flags = TAGGED };
 
 	fill(out, TOTAL, 1);
 	send.peer = mesh_peer(mesh, 0, 1);
@@ -147,11 +154,11 @@ NM_TEST(scattered_buffers_on_both_sides)
 	check_filled(in, TOTAL, 1);
 	/* The same in one packet. */
 	from[2].iov_len = 100;
-	from[3] = (struct iovec){out + 103, 400};
+	from[3] = (struct iovec){ out + 103, 400 };
 	to[0].iov_len = 50;
-	to[1] = (struct iovec){in + 50, 0};
-	to[2] = (struct iovec){in + 50, 450};
-	to[3] = (struct iovec){in + 500, 3};
+	to[1] = (struct iovec){ in + 50, 0 };
+	to[2] = (struct iovec){ in + 50, 450 };
+	to[3] = (struct iovec){ in + 500, 3 };
 	memset(in, 0, TOTAL);
 	NM_CHECK_EQ(nm_engine_recv(mesh_node(mesh, 1)->engine, &recv), 0);
 	NM_CHECK_EQ(nm_engine_send(mesh_node(mesh, 0)->engine, &send), 0);
@@ -165,8 +172,8 @@ NM_TEST(scattered_buffers_on_both_sides)
 NM_TEST(no_buffer_at_all)
 {
 	struct mesh *mesh = mesh_create(NULL);
-	struct nm_message send = {.flags = TAGGED, .peer = mesh_peer(mesh, 0, 1)};
-	struct nm_message recv = {.flags = TAGGED};
+	struct nm_message send = { .flags = TAGGED, .peer = mesh_peer(mesh, 0, 1) };
+	struct nm_message recv = { .flags = TAGGED };
 	struct nm_completion c;
 
 	NM_CHECK_EQ(nm_engine_send(mesh_node(mesh, 0)->engine, &send), 0);
@@ -263,9 +270,9 @@ NM_TEST(transmit_complete_does_not_wait)
 
 NM_TEST(full_link_refuses_and_recovers)
 {
-	struct mesh_options options = {.capacity = 4};
+	struct mesh_options options = { .capacity = 4 };
 	struct mesh *mesh = mesh_create(&options);
-	struct iovec iov = {"0123", 4};
+	struct iovec iov = { "0123", 4 };
 	struct nm_message m = {
 		.iov = &iov,
 		.nr_iov = 1,
@@ -292,7 +299,7 @@ NM_TEST(full_link_refuses_and_recovers)
 /* Both ends send large messages at once through links that hold two packets. */
 NM_TEST(narrow_links_do_not_deadlock)
 {
-	struct mesh_options options = {.capacity = 2, .refuse_percent = 30, .seed = 3};
+	struct mesh_options options = { .capacity = 2, .refuse_percent = 30, .seed = 3 };
 	struct mesh *mesh = mesh_create(&options);
 	enum { COUNT = 20, LEN = 60000 };
 	char *buf = calloc(2, LEN);
@@ -366,7 +373,7 @@ static void see(void *arg, const struct nm_peer_facts *facts)
 NM_TEST(peers_can_be_looked_at)
 {
 	struct mesh *mesh = mesh_create(NULL);
-	struct seen seen = {0};
+	struct seen seen = { 0 };
 	char in[10];
 
 	send_to(mesh, 0, 1, "0123456789", 10, 0, NM_MSG, NULL);
@@ -391,7 +398,7 @@ NM_TEST(peers_can_be_looked_at)
 NM_TEST(unreachable_peer_is_refused_in_words)
 {
 	struct mesh *mesh = mesh_create(NULL);
-	struct seen seen = {0};
+	struct seen seen = { 0 };
 
 	mesh_hide(mesh, 1);
 	NM_CHECK_EQ(send_to(mesh, 0, 1, "x", 1, 0, NM_MSG, NULL), -EHOSTUNREACH);
@@ -404,8 +411,8 @@ NM_TEST(wrong_arguments_are_refused)
 {
 	struct mesh *mesh = mesh_create(NULL);
 	struct nm_engine *engine = mesh_node(mesh, 0)->engine;
-	struct iovec iov[5] = {{0}};
-	struct nm_message m = {.iov = iov, .nr_iov = 5, .peer = mesh_peer(mesh, 0, 1)};
+	struct iovec iov[5] = { { 0 } };
+	struct nm_message m = { .iov = iov, .nr_iov = 5, .peer = mesh_peer(mesh, 0, 1) };
 
 	NM_CHECK_EQ(nm_engine_send(engine, &m), -EINVAL);
 	NM_CHECK_EQ(nm_engine_recv(engine, &m), -EINVAL);
@@ -416,5 +423,52 @@ NM_TEST(wrong_arguments_are_refused)
 	NM_CHECK_EQ(nm_engine_recv(engine, &m), -EINVAL);
 	m.flags = NM_TAGGED | NM_CLAIM;
 	NM_CHECK_EQ(nm_engine_recv(engine, &m), -EINVAL);
+	mesh_destroy(mesh);
+}
+
+/* LEN bytes of address space in which every 4 MiB are the same. */
+static char *map_repeated(size_t len)
+{
+	enum { PERIOD = 4 << 20 };
+	int fd = memfd_create("repeated", 0);
+	char *base = mmap(NULL, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	NM_CHECK(fd >= 0 && base != MAP_FAILED);
+	NM_CHECK_EQ(ftruncate(fd, PERIOD), 0);
+	for (size_t at = 0; at < len; at += PERIOD)
+		NM_CHECK(mmap(base + at, PERIOD, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+			      0) != MAP_FAILED);
+	close(fd);
+	return base;
+}
+
+/* Bytes past 2 GiB, sizes past 4 GiB: no count, offset or length is kept in 32 bits. */
+NM_TEST_WITHIN(gigabytes, 100)
+{
+	const size_t len = (UINT64_C(2) << 30) + (64 << 20);
+	struct mesh_options options = { .max_payload = 1 << 20 };
+	struct mesh *mesh = mesh_create(&options);
+	char *out = map_repeated(len), *in = map_repeated(len);
+	struct iovec iov[4] = { { out, len }, { out, len }, { out, len }, { out, len } };
+	struct nm_message four = { .iov = iov, .nr_iov = 4, .tag = 1, .flags = TAGGED };
+	struct nm_completion c;
+
+	fill(out, 4 << 20, 1);
+	recv_from(mesh, 1, NULL, in, len, 1, 0, TAGGED, in);
+	NM_CHECK_EQ(send_to(mesh, 0, 1, out, len, 1, TAGGED, out), 0);
+	c = mesh_wait(mesh, 1);
+	NM_CHECK_EQ(c.err, 0);
+	NM_CHECK_EQ(c.len, len);
+	check_filled(in, 4 << 20, 1);
+	NM_CHECK_EQ(mesh_wait(mesh, 0).err, 0);
+	/* Cut short: only what fits is transferred. */
+	four.peer = mesh_peer(mesh, 0, 1);
+	recv_from(mesh, 1, NULL, in, 10, 1, 0, TAGGED, in);
+	NM_CHECK_EQ(nm_engine_send(mesh_node(mesh, 0)->engine, &four), 0);
+	c = mesh_wait(mesh, 1);
+	NM_CHECK_EQ(c.err, NM_ETRUNC);
+	NM_CHECK_EQ(c.olen, 4 * len - 10);
+	munmap(out, len);
+	munmap(in, len);
 	mesh_destroy(mesh);
 }
