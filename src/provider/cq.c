@@ -54,7 +54,7 @@ static ssize_t take_entries(struct nm_cq *cq, void *buf, size_t count, fi_addr_t
 							    FI_ADDR_NOTAVAIL;
 		nm_cqueue_pop(cq->queue);
 	}
-	return nr ? (ssize_t)nr : -FI_EAGAIN;
+	return nr || !nm_cqueue_empty(cq->queue) ? (ssize_t)nr : -FI_EAGAIN;
 }
 
 static ssize_t cq_readfrom(struct fid_cq *fid, void *buf, size_t count, fi_addr_t *src_addr)
@@ -63,7 +63,8 @@ static ssize_t cq_readfrom(struct fid_cq *fid, void *buf, size_t count, fi_addr_
 	ssize_t nr;
 
 	nm_lock_take(&cq->domain->lock);
-	if (nm_cqueue_empty(cq->queue))
+	/* Reading no entries is how a program drives progress and takes nothing. */
+	if (nm_cqueue_empty(cq->queue) || !count)
 		nm_ep_list_progress(&cq->eps);
 	nr = take_entries(cq, buf, count, src_addr);
 	nm_lock_give(&cq->domain->lock);

@@ -140,12 +140,9 @@ static int add_shm(struct nm_ep *ep, struct nm_engine *engine)
 	int err;
 
 	err = nm_shm_create(nm_engine_sink(engine), &ep->address.who, &transport, &why);
-	if (err) {
-		nm_log_once(NM_LOG_WARN,
-			    "memory channel unavailable, neighbours are reached over the network: %s",
-			    why.text);
+	/* It has said why in the log. */
+	if (err)
 		return err;
-	}
 	return nm_engine_add_transport(engine, transport);
 }
 
@@ -248,8 +245,8 @@ int nm_ep_enable(struct nm_ep *ep)
 		return -FI_EOPBADSTATE;
 	if (!ep->av)
 		return -FI_ENOAV;
-	if ((ep->caps & (FI_SEND | FI_READ | FI_WRITE)) && !ep->tx_cq &&
-	    !ep->cntrs[NM_CNTR_SEND] && !ep->cntrs[NM_CNTR_READ] && !ep->cntrs[NM_CNTR_WRITE])
+	if ((ep->caps & (FI_SEND | FI_READ | FI_WRITE)) && !ep->tx_cq && !ep->cntrs[NM_CNTR_SEND] &&
+	    !ep->cntrs[NM_CNTR_READ] && !ep->cntrs[NM_CNTR_WRITE])
 		return -FI_ENOCQ;
 	if ((ep->caps & FI_RECV) && !ep->rx_cq && !ep->cntrs[NM_CNTR_RECV])
 		return -FI_ENOCQ;

@@ -43,11 +43,16 @@ static struct nm_net_peer *peer_of(const struct nm_link *link)
 
 void nm_net_lose(struct net *net, struct nm_net_peer *peer, int err, const char *words)
 {
-	if (peer->state == NM_NET_DEAD || peer->state == NM_NET_CLOSED)
+	bool was_up = peer->state == NM_NET_UP;
+
+	if (peer->state == NM_NET_DEAD)
 		return;
 	peer->state = NM_NET_DEAD;
 	peer->loss_err = err;
 	nm_reason_set(&peer->loss, "%s", words);
+	/* The end of one that had closed is no news. */
+	if (!was_up)
+		return;
 	peer->loss_untold = true;
 	net->nr_untold++;
 }
@@ -174,9 +179,10 @@ static int net_connect(struct nm_transport *transport, const struct nm_address *
 		       struct nm_reason *ret_reason)
 {
 	struct net *net = net_of(transport);
-	struct nm_net_peer *peer;
+	struct nm_net_peer *peer = nm_net_peers_find(&net->peers, &address->who);
 
-	if (!nm_net_inner_fits(&net->inner, address, ret_reason))
+	/* A source may be answered before the program inserts its address: its greeting has one. */
+	if (!(peer && peer->is_source) && !nm_net_inner_fits(&net->inner, address, ret_reason))
 		return -EHOSTUNREACH;
 	peer = nm_net_peers_get(&net->peers, &address->who);
 	if (!peer) {
@@ -188,7 +194,7 @@ static int net_connect(struct nm_transport *transport, const struct nm_address *
 			      peer->state == NM_NET_CLOSED ? "it closed" : peer->loss.text);
 		return -EHOSTUNREACH;
 	}
-	if (peer->inner == FI_ADDR_UNSPEC)
+	if (peer->inner == FI_ADDR_UNSPEC && !peer->is_source)
 		peer->address = *address;
 	if (reach(net, peer)) {
 		nm_reason_set(ret_reason, "%s cannot use the peer's network address",

@@ -23,9 +23,10 @@ static bool is_open(const struct nm_net_peer *peer)
 {
 	if (peer->state == NM_NET_DEAD || !has_met(peer))
 		return false;
-	if (!peer->bye_sent || peer->answer_owed || peer->in_flight)
+	if (peer->answer_owed || peer->in_flight)
 		return true;
-	return peer->state == NM_NET_UP && !peer->bye_seen;
+	/* Who has said BYE and got its answer wants nothing more, and may be gone already. */
+	return peer->state == NM_NET_UP && !(peer->bye_sent && peer->bye_seen);
 }
 
 static unsigned int count_open(struct net *net)
@@ -43,7 +44,7 @@ static void say_goodbyes(struct net *net)
 	struct nm_net_peer *peer;
 
 	for (peer = net->peers.all; peer; peer = peer->next)
-		if (has_met(peer) && peer->state != NM_NET_DEAD && !peer->bye_sent &&
+		if (has_met(peer) && peer->state == NM_NET_UP && !peer->bye_sent &&
 		    !nm_net_say(net, peer, NM_NET_BYE))
 			peer->bye_sent = true;
 }
