@@ -70,12 +70,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Point:
-    """One value with its band, at one message size."""
+    """One value with its band, and the best sample in fifty, at one message size."""
 
     size: int
     value: float
     low: float
     high: float
+    best: float
     source: Source
     launches: int
 
@@ -105,6 +106,14 @@ class Verdict:
     limit: Point | None
     limit_name: str
     ratio: Ratio | None
+
+    @property
+    def quiet_ratio(self) -> float | None:
+        """How many times better ours is in the best sample of fifty: the machine undisturbed."""
+        if self.ours is None or self.baseline is None or not self.ours.best * self.baseline.best:
+            return None
+        ratio = self.baseline.best / self.ours.best
+        return ratio if self.quantity.less_is_better else 1 / ratio
 
     @property
     def reached(self) -> bool | None:
@@ -149,19 +158,30 @@ def rows_of(facts: Iterable[Fact]) -> _Rows:
     return rows
 
 
-def _figures(row: Mapping[str, Fact], quantity: Quantity) -> tuple[float, float, float] | None:
-    """Return median, low and high of a row of our own programs; None when it has no such figure."""
-    if not {"time_p25", "time_p50", "time_p75"} <= row.keys():
+@dataclass(frozen=True)
+class _Figures:
+    """A row of our own programs: median, middle half, and the best sample in fifty."""
+
+    value: float
+    low: float
+    high: float
+    best: float
+
+
+def _figures(row: Mapping[str, Fact], quantity: Quantity) -> _Figures | None:
+    """Return what a row says of a quantity; None when it has no such figure."""
+    names = ("time_p50", "time_p25", "time_p75", "time_p2")
+    if any(name not in row for name in names):
         return None
-    times = [row[name].value for name in ("time_p50", "time_p25", "time_p75")]
+    times = [row[name].value for name in names]
     if quantity is Quantity.TIME:
-        return times[0], times[1], times[2]
+        return _Figures(*times)
     if "messages" not in row or not all(times):
         return None
     amount = row["messages"].value
     if quantity is Quantity.BANDWIDTH:
         amount *= row["messages"].size
-    return amount / times[0], amount / times[2], amount / times[1]
+    return _Figures(amount / times[0], amount / times[2], amount / times[1], amount / times[3])
 
 
 class Evidence:
@@ -196,18 +216,19 @@ class Evidence:
 
     def curve(self, quantity: Quantity, which: Which) -> list[Point]:
         """Return the points of one of our own programs' tests, by size."""
-        by_size: dict[int, list[tuple[float, float, float, Fact]]] = defaultdict(list)
+        by_size: dict[int, list[tuple[_Figures, Fact]]] = defaultdict(list)
         for (_, size), row in rows_of(self.facts(which)).items():
             figures = _figures(row, quantity)
             if figures is not None:
-                by_size[size].append((*figures, row["time_p50"]))
+                by_size[size].append((figures, row["time_p50"]))
         points = []
         for size, measured in sorted(by_size.items()):
-            measured.sort(key=lambda m: (m[0], m[3].launch))
-            value, _, _, fact = measured[(len(measured) - 1) // 2]
-            low = lower_median([m[1] for m in measured])
-            high = lower_median([m[2] for m in measured])
-            points.append(Point(size, value, min(low, value), max(high, value),
+            measured.sort(key=lambda m: (m[0].value, m[1].launch))
+            figures, fact = measured[(len(measured) - 1) // 2]
+            low = lower_median([m[0].low for m in measured])
+            high = lower_median([m[0].high for m in measured])
+            points.append(Point(size, figures.value, min(low, figures.value),
+                                max(high, figures.value), lower_median([m[0].best for m in measured]),
                                 Source(fact.file, fact.line), len(measured)))  # fmt: skip
         return points
 
@@ -230,7 +251,7 @@ class Evidence:
         for (_, size), row in rows_of(self.facts(which)).items():
             figures = _figures(row, quantity)
             if figures is not None:
-                found[row["time_p50"].block, size] = figures[0]
+                found[row["time_p50"].block, size] = figures.value
         return found
 
     def point(self, quantity: Quantity, which: Which, size: int) -> Point | None:

@@ -53,7 +53,7 @@ def _ended(run: RunFacts) -> Check:
     words = [f"{b.mpi} {b.arm} {b.program}: exit code {b.exit_code}"
              + (", no end in time" if b.timed_out else "") for b in bad]  # fmt: skip
     words += [f"not run: {s}" for s in run.manifest.skipped]
-    return Check(State.BAD, f"{len(words)} launches are missing", "; ".join(words))
+    return Check(State.BAD, f"missing launches: {len(words)}", "; ".join(words))
 
 
 def _whole(run: RunFacts) -> Check:

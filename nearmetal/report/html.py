@@ -68,7 +68,8 @@ def _reasons(run: RunFacts) -> list[tuple[str, str, str, list[str]]]:
     """Return (channel, relation, reason, pairs): equal reasons are told once."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for p in run.manifest.locality:
-        key = (p.channel, f"{p.relation}, integrity {p.integrity}", p.reason)
+        integrity = "" if p.integrity in ("", "-") else f", integrity {p.integrity}"
+        key = (p.channel, p.relation + integrity, p.reason)
         groups.setdefault(key, []).append(f"{p.node} → {p.peer}")
     return [(*key, pairs) for key, pairs in groups.items()]
 

@@ -33,7 +33,7 @@ def render_markdown(run: RunFacts) -> str:
     """Return the document; numbers stand in the CSV file with their raw lines."""
     evidence, links = Evidence(run), sections.Links(run)
     found = verdicts(evidence)
-    lines = [f"# nearmetal report: {run.manifest.name}", "", sections.sentence(found), ""]
+    lines = [f"# nearmetal report: {_escaped(run.manifest.name)}", "", sections.sentence(found), ""]
     heads = (
         "",
         "nearmetal",

@@ -69,6 +69,7 @@ class Card:
     title: str
     ratio: str
     spread: str
+    quiet: str
     ours: Cell
     baseline: Cell
     network: Cell
@@ -114,9 +115,13 @@ def cards(found: Sequence[Verdict], links: Links) -> list[Card]:
         if v.ratio is not None:
             spread = (f"{numbers.times(v.ratio.low)} to {numbers.times(v.ratio.high)} in "
                       f"{v.ratio.blocks} interleaved blocks")  # fmt: skip
+        quiet = ""
+        if v.quiet_ratio is not None and v.ours is not None and v.baseline is not None:
+            quiet = (f"Undisturbed (best of fifty samples): {v.quantity.show(v.ours.best)} against "
+                     f"{v.quantity.show(v.baseline.best)}, {numbers.times(v.quiet_ratio)}")  # fmt: skip
         cells = [_cell(p, v.quantity, links) for p in (v.ours, v.baseline, v.network, v.limit)]
         goal = f"at least {numbers.tick(numbers.times(v.goal))}"
-        made.append(Card(v.title, ratio, spread, cells[0], cells[1], cells[2], cells[3],
+        made.append(Card(v.title, ratio, spread, quiet, cells[0], cells[1], cells[2], cells[3],
                          v.limit_name, share, goal, v.reached))  # fmt: skip
     return made
 
