@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 import nearmetal
@@ -66,8 +65,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     )
     for verb in (only,) if only in VERBS else VERBS:
         name = f"nearmetal.cli.{verb}"
-        if importlib.util.find_spec(name) is not None:
-            importlib.import_module(name).register(subparsers)
+        importlib.import_module(name).register(subparsers)
     return parser
 
 

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from nearmetal.errors import BackendError, LaunchError, UsageError
+from nearmetal.launch.stale import MARKER, end_stale, new_name
 from nearmetal.launch.stats import Proof, Verdict, judge, read_exit_codes, read_stats
 from nearmetal.mpi import (
     CHANNELS,
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from nearmetal.run import Runner
     from nearmetal.spec import ClusterSpec
 
-MARKER = "NEARMETAL_JOB"
 MEETING = Path("/run/nearmetal")
 """Where a node sees its host's meeting directory."""
 
@@ -232,7 +230,8 @@ def run_job(
         raise LaunchError(f"node {dead[0].name}: {dead[0].health}")
     first = placement.ranks[0][0]
     _check_visible(backend, runner, first, program, "program")
-    job = f"job-{int(time.time()):x}-{secrets.token_hex(3)}"
+    end_stale(backend, spec)
+    job = new_name("job")
     settings_request = Request(
         provider=request.provider,
         library=provider_library() if request.provider is Provider.NEARMETAL else None,

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.errors import CommandError, LaunchError
-from nearmetal.launch.job import MARKER, MEETING
+from nearmetal.launch.job import MEETING
+from nearmetal.launch.stale import MARKER, end_stale, new_name
 from nearmetal.run import Dialogue, find_program
 
 if TYPE_CHECKING:
@@ -78,7 +77,8 @@ def measure_locality(
     """Let every node meet every node; returns one Meeting per ordered pair, in spec order."""
     tool = info_tool()
     names = [node.name for _, node in spec.nodes]
-    job = f"probe-{int(time.time()):x}-{secrets.token_hex(3)}"
+    end_stale(backend, spec)
+    job = new_name("probe")
     places = [backend.meeting_directory(host.name) / job for host in spec.hosts]
     env = {"PATH": "/usr/bin:/bin", MARKER: job}
     if channels is not None:

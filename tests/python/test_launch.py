@@ -12,6 +12,7 @@ import pytest
 from nearmetal.errors import CommandError, LaunchError, UsageError
 from nearmetal.launch import JobRequest, Verdict, measure_locality, run_job
 from nearmetal.launch.job import find_job_program, provider_library
+from nearmetal.launch.stale import is_stale, new_name
 from nearmetal.launch.stats import judge, read_exit_codes, read_stats
 from nearmetal.mpi import Mpi, Provider
 from nearmetal.plan import desired
@@ -202,6 +203,24 @@ def test_what_cannot_be_started(backend: FakeBackend, spec: ClusterSpec, tmp_pat
         run_job(backend, spec, JobRequest("true"), FakeRunner(probe_code=1))
     assert "show:" in caught.value.hint
     assert backend.steps == []
+
+
+def test_a_job_of_a_killed_run_is_ended_first(backend: FakeBackend, spec: ClusterSpec) -> None:
+    meet = backend.meeting / "h"
+    mine, foreign = new_name("job"), "something-else"
+    gone = f"job-{os.getpid()}-1-abcdef"
+    for name in (mine, foreign, gone, f"{gone}.stats"):
+        (meet / name).mkdir()
+    assert [is_stale(name) for name in (mine, foreign, gone, f"{gone}.stats", "a-b-c-d")] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
+    run_job(backend, spec, JobRequest("true"), FakeRunner())
+    assert sorted(path.name for path in meet.iterdir()) == sorted((mine, foreign))
+    assert backend.steps == ["sweep NEARMETAL_JOB"] * 2
 
 
 def test_a_dead_node_is_named(backend: FakeBackend, spec: ClusterSpec) -> None:

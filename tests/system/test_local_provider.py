@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster with the provider in it: who meets whom, and what carried a job."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nearmetal.errors import LaunchError
+from nearmetal.launch.job import provider_library
+from nearmetal.launch.locality import info_tool
+from nearmetal.mpi import Mpi
+from tests.system.local import ROOT, UID, Site, site, user_can_read_checkout
+from tests.system.test_local_run import INSTALLED, SOURCE, compiler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.system
+
+try:
+    provider_library()
+    info_tool()
+except LaunchError as missing:
+    pytest.skip(f"not built: {missing}", allow_module_level=True)
+
+SPEC = """\
+version: 1
+name: near
+backend: local
+show: ['{directory}']
+hosts:
+  - name: h1
+    nodes: [{{name: n1}}, {{name: n2, hostname: twin}}]
+  - name: h2
+    nodes: [{{name: n3}}, {{name: n4, hostname: twin}}]
+"""
+
+
+@pytest.fixture(scope="module", params=["root", "user"])
+def up(request: pytest.FixtureRequest) -> Iterator[tuple[Site, str]]:
+    if os.geteuid() != 0 and request.param == "root":
+        pytest.skip("the tests do not run as root")
+    uid = UID if request.param == "user" and os.geteuid() == 0 else 0
+    if uid and not user_can_read_checkout():
+        pytest.skip("an ordinary user cannot read this checkout")
+    with site(uid) as place:
+        for mpi in INSTALLED:
+            program = place.directory / mpi.value
+            subprocess.run([compiler(mpi), "-O1", "-o", program, SOURCE], check=True, timeout=60)
+        spec = place.write("spec.yaml", SPEC.format(directory=place.directory))
+        place.ok("up", spec)
+        yield place, spec
+        place.look(spec)
+        place.ok("down", spec)
+        place.assert_no_trace()
+
+
+def test_near_are_those_who_share_a_host_whatever_their_names(up: tuple[Site, str]) -> None:
+    place, spec = up
+    pairs = place.json("locality", spec)["pairs"]
+    assert len(pairs) == 16
+    near = {frozenset(pair) for pair in (("n1", "n2"), ("n3", "n4"))}
+    for pair in pairs:
+        if pair["node"] == pair["peer"]:
+            expected = ("self", "self")
+        elif frozenset((pair["node"], pair["peer"])) in near:
+            expected = ("host", "shm")
+        else:
+            expected = ("network", "net")
+        assert (pair["relation"], pair["channel"]) == expected, pair
+        assert len(pair["reason"].split()) > 1
+        assert (pair["integrity"] == "enforced") == (pair["channel"] == "shm")
+
+
+def test_the_matrix_is_shown_to_a_person(up: tuple[Site, str]) -> None:
+    place, spec = up
+    lines = [line.split() for line in place.ok("locality", spec).splitlines()]
+    assert lines[:5] == [
+        ["n1", "n2", "n3", "n4"],
+        ["n1", "self", "shm", "net", "net"],
+        ["n2", "shm", "self", "net", "net"],
+        ["n3", "net", "net", "self", "shm"],
+        ["n4", "net", "net", "shm", "self"],
+    ]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("mpi", list(Mpi), ids=lambda mpi: mpi.value)
+@pytest.mark.parametrize("channels", ["self,shm,net", "net"])
+def test_a_job_is_carried_by_the_channels_that_are_there(
+    up: tuple[Site, str], mpi: Mpi, channels: str
+) -> None:
+    if mpi not in INSTALLED:
+        pytest.skip(f"{mpi.title} is not installed")
+    # Two nodes have one name, on which Open MPI 5's own collectives hang.
+    settings = ("--env", "OMPI_MCA_coll=basic,libnbc,self,inter,sync")
+    place, spec = up
+    program = str(place.directory / mpi.value)
+    words = ("--mpi", mpi.value, "--channels", channels, "--timeout", "60", *settings)
+    done = place.run("run", "--json", spec, *words, "--", program, timeout=90)
+    assert done.returncode == 0, done.stderr
+    proof = json.loads(done.stdout)["proof"]
+    assert proof["verdict"] == "proven"
+    assert set(proof["messages"]) - {"self"} == {"shm", "net"} & set(channels.split(","))
+    assert "carried by nearmetal" in done.stderr
+
+
+def test_a_program_without_mpi_is_told_loudly(up: tuple[Site, str]) -> None:
+    if not INSTALLED:
+        pytest.skip("no MPI is installed")
+    place, spec = up
+    done = place.run("run", spec, "--mpi", next(iter(INSTALLED)).value, "--", "true")
+    assert done.returncode == 0
+    assert "WARNING: nearmetal did not carry this job" in done.stderr
+
+
+def test_the_examples_run_from_up_to_down(up: tuple[Site, str]) -> None:
+    place, _ = up
+    for path in sorted((ROOT / "examples").glob("*.yaml")):
+        place.ok("up", str(path))
+        assert place.json("status", str(path))["state"] == "up"
+        place.ok("down", str(path))
