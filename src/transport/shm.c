@@ -302,7 +302,7 @@ static NM_COLD void add_source(struct shm_transport *shm, struct nm_encounter *e
 {
 	const struct nm_foreign_window *window = encounter->window;
 	struct shm_peer *peer = find_or_add_peer(shm, &encounter->who);
-	struct nm_reason why = {"it does not take messages from me"};
+	struct nm_reason why = { "it does not take messages from me" };
 	struct nm_peer *cookie;
 
 	if (!peer || peer->state != PEER_UP || peer->source) {
@@ -523,7 +523,8 @@ int nm_shm_create(const struct nm_sink *sink, const struct nm_identity *who,
 	shm->base.eager_max = (uint32_t)nm_min_u64(params->shm_eager_max, params->chunk_size);
 	err = create_parts(shm, params, who, ret_reason);
 	if (err) {
-		nm_log_once(NM_LOG_WARN, "no shared memory: %s", ret_reason->text);
+		nm_log_once(NM_LOG_WARN, "no shared memory, slower channels are used: %s",
+			    ret_reason->text);
 		shm_destroy(&shm->base);
 		return err;
 	}

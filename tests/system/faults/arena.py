@@ -75,6 +75,10 @@ class Arena:
             if stat.S_ISSOCK(path.lstat().st_mode)
         )
 
+    def remove_socket_of(self, peer: Peer) -> None:
+        """Tidy up after a process that died before anyone had met it."""
+        (self.segment / peer.identity).unlink(missing_ok=True)
+
     def close(self) -> None:
         """End every peer in order; all that were not killed must end well and leave nothing."""
         codes = {peer.name: peer.finish() for peer in self.peers if not peer.killed}
