@@ -50,11 +50,13 @@ enum receive_way {
 
 /*
  * What an MPI library gets wrong over libfabric whatever the provider, so that it is left out:
- * Open MPI's mtl/ofi does not unpack a matched receive (MPI_Mrecv) into a strided layout; MPICH's
+ * Open MPI's mtl/ofi does not unpack a matched receive (MPI_Mrecv) into a strided layout, and that
+ * of Open MPI 4 never answers the sender of a message that a matched receive took (MPI_Ssend); MPICH's
  * ch4 reports an MPI_ANY_SOURCE receive as cancelled although it has taken a message.
  */
 struct quirks {
 	bool no_strided_mrecv;
+	bool no_matched_probe;
 	bool no_wildcard_cancel; /* then a wildcard receive is posted only when one must come */
 };
 
