@@ -246,9 +246,9 @@ int nm_meeting_take_window(struct nm_meet *meet, struct nm_meeting *meeting,
 	if (err)
 		return err;
 	if (greeting->lane >= neighbour->window.geometry.nr_lanes) {
-		drop_neighbour(meet, neighbour);
 		nm_reason_set(ret_reason, "it named lane %u of %u", greeting->lane,
 			      neighbour->window.geometry.nr_lanes);
+		drop_neighbour(meet, neighbour);
 		return -EBADMSG;
 	}
 	meeting->neighbour = neighbour;

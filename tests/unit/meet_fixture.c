@@ -18,7 +18,7 @@ int place_try(struct place *place, const char *dir, uint32_t connect_ms, struct 
 	int err;
 
 	NM_CHECK_EQ(nm_geometry_init(PLACE_LANES, 16, 4096, 65536, &geometry), 0);
-	if (!place->who.token[0])
+	if (nm_identity_equal(&place->who, &(struct nm_identity){0}))
 		NM_CHECK_EQ(nm_identity_create(&place->who), 0);
 	/* On the heap, so that a place may be moved. */
 	place->window = malloc(sizeof(*place->window));
