@@ -30,6 +30,11 @@
 #define QUIET_POLLS 64
 #define SLOW_CALLS 64
 #define SLOW_NS (5 * NM_NS_PER_US)
+/*
+ * While no peer is known on this channel there is only a first greeting to miss, and a job whose
+ * ranks are all near would pay a tenth of its latency for looking: 50 us are enough.
+ */
+#define LONELY_NS (50 * NM_NS_PER_US)
 
 static struct net *net_of(struct nm_transport *transport)
 {
@@ -305,12 +310,11 @@ static void take_hello(struct net *net, const struct nm_net_header *header, cons
 	peer->rx_sequence = 1;
 	if (net->closing)
 		return;
-	peer->source = net->base.sink.source_up(net->base.sink.engine, &peer->who, &peer->label);
-	if (!peer->source) {
-		quarantine(net, peer, "the endpoint does not want messages of this source");
-		return;
-	}
 	peer->is_source = true;
+	peer->source = net->base.sink.source_up(net->base.sink.engine, &peer->who, &peer->label);
+	/* Known as gone, by another channel's goodbye: all that is left to do is to answer this one's. */
+	if (!peer->source)
+		peer->state = NM_NET_CLOSED;
 }
 
 static void take_bye(struct net *net, struct nm_net_peer *peer)
@@ -320,7 +324,7 @@ static void take_bye(struct net *net, struct nm_net_peer *peer)
 	peer->state = NM_NET_CLOSED;
 	peer->answer_owed = true;
 	net->nr_answers_owed++;
-	if (net->closing)
+	if (net->closing || !peer->source)
 		return;
 	nm_reason_set(&why, "%s closed its endpoint", peer->label.text);
 	net->base.sink.source_down(net->base.sink.engine, peer->source, 0, &why);
@@ -468,24 +472,34 @@ unsigned int nm_net_poll(struct net *net)
 	return work;
 }
 
+/* May the inner endpoint be left alone for this call? */
+static bool may_skip(struct net *net)
+{
+	bool lonely = net->peers.nr == 0;
+	uint64_t now;
+
+	if (net->quiet_polls < QUIET_POLLS || net->nr_untold)
+		return false;
+	net->skipped++;
+	if (!lonely && net->skipped >= SLOW_CALLS)
+		return false;
+	/* The clock costs 20 ns; asked for now and then it is not seen. */
+	if (net->skipped & (lonely ? 63 : 7))
+		return true;
+	now = nm_clock_ns();
+	return now - net->polled_ns < (lonely ? LONELY_NS : SLOW_NS);
+}
+
 static unsigned int net_progress(struct nm_transport *transport)
 {
 	struct net *net = net_of(transport);
 	unsigned int work;
-	uint64_t now;
 
-	if (net->quiet_polls >= QUIET_POLLS && !net->nr_untold) {
-		if (++net->skipped < SLOW_CALLS) {
-			/* The clock costs 20 ns; asked for every eighth call it is not seen. */
-			if (net->skipped & 7)
-				return 0;
-			now = nm_clock_ns();
-			if (now - net->polled_ns < SLOW_NS)
-				return 0;
-		}
-		net->skipped = 0;
+	if (may_skip(net))
+		return 0;
+	net->skipped = 0;
+	if (net->quiet_polls >= QUIET_POLLS)
 		net->polled_ns = nm_clock_ns();
-	}
 	work = nm_net_poll(net);
 	net->quiet_polls = work ? 0 : net->quiet_polls + 1;
 	return work;
