@@ -83,6 +83,12 @@ class Peer:
         return top
 
     @property
+    def own_number(self) -> int:
+        """Its pid as it sees it itself."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.partition("NSpid:")[2].splitlines()[0].split()[-1])
+
+    @property
     def log(self) -> str:
         """Everything it has written to standard error so far."""
         return self._log_path.read_text(errors="replace")
