@@ -19,7 +19,7 @@ FOREIGN = {
     "rdma": ("src/provider/", "benchmarks/", "tests/"),
     "slurm": ("src/spank/",),
     "infiniband": (),
-    "mpi.h": ("benchmarks/mpi/", "tools/setup/"),
+    "mpi.h": ("benchmarks/mpi/", "tests/", "tools/setup/"),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
 PROCESS_MODULES = frozenset({"subprocess", "multiprocessing", "pty", "pexpect"})
