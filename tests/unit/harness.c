@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -160,12 +161,48 @@ unsigned int nm_test_count_mappings(void)
 	return nr;
 }
 
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define __SANITIZE_THREAD__ 1
+#endif
+#endif
+
+#ifdef __SANITIZE_THREAD__
+/* Cases fork while an endpoint's service thread runs; the children start threads of their own. */
+const char *__tsan_default_options(void);
+
+__attribute__((visibility("default"))) const char *__tsan_default_options(void)
+{
+	return "die_after_fork=0";
+}
+#endif
+
+static void *do_nothing(void *arg)
+{
+	return arg;
+}
+
+/* ThreadSanitizer starts a thread of its own with the first one of the program. */
+static void start_sanitizer_thread(void)
+{
+#ifdef __SANITIZE_THREAD__
+	pthread_t thread;
+
+	if (!pthread_create(&thread, NULL, do_nothing, NULL))
+		pthread_join(thread, NULL);
+#else
+	(void)do_nothing;
+#endif
+}
+
 static void run_case(const struct nm_test_case *test)
 {
 	unsigned int fds = nm_test_count_fds();
 	unsigned int mappings = nm_test_count_mappings();
-	unsigned int threads = count_entries("/proc/self/task");
+	unsigned int threads;
 
+	start_sanitizer_thread();
+	threads = count_entries("/proc/self/task");
 	test->run();
 	if (nm_test_count_fds() != fds)
 		nm_test_fail(test->name, 0, "left %d file descriptors open",
