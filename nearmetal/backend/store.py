@@ -7,18 +7,23 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nearmetal.errors import StateError
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-def state_directory() -> Path:
+
+def state_directory(environ: Mapping[str, str] | None = None, uid: int | None = None) -> Path:
     """Return $NEARMETAL_STATE_DIR, else /var/lib/nearmetal for root, else the user's own."""
-    given = os.environ.get("NEARMETAL_STATE_DIR")
+    variables = os.environ if environ is None else environ
+    given = variables.get("NEARMETAL_STATE_DIR")
     if given:
         return Path(given).absolute()
-    if os.geteuid() == 0:
+    if (os.geteuid() if uid is None else uid) == 0:
         return Path("/var/lib/nearmetal")
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    base = variables.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(base) / "nearmetal"
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How each MPI is found, set up and started. Settings and argument lists are pure data."""
 
-from nearmetal.mpi.installed import Family, Installation, Mpi, find_installations, pick
+from nearmetal.mpi.installed import Family, Installation, Mpi, Places, find_installations, pick
 from nearmetal.mpi.launcher import MapBy, Placement, launcher_argv
 from nearmetal.mpi.settings import CHANNELS, Provider, Request, Settings, settings_for
 
@@ -12,6 +12,7 @@ __all__ = [
     "MapBy",
     "Mpi",
     "Placement",
+    "Places",
     "Provider",
     "Request",
     "Settings",

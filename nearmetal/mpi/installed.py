@@ -70,25 +70,35 @@ class Installation:
         return None if self.prefix == Path("/usr") else self.prefix / "lib"
 
 
-def _roots() -> list[Path]:
+@dataclass(frozen=True)
+class Places:
+    """Where MPIs are looked for: directories with a prefix per name, and the system's own."""
+
+    roots: tuple[Path, ...]
+    system: Path | None
+
+    def prefixes(self, mpi: Mpi) -> list[Path]:
+        """Return the prefixes at which an MPI may be, in order."""
+        found = [root / mpi.value for root in self.roots]
+        # libmpi 40.30 is Open MPI 4.1; 40.40 would be Open MPI 5.
+        if mpi is Mpi.OPENMPI4 and self.system is not None:
+            found += [self.system for _ in self.system.glob("lib/*/libmpi.so.40.30.*")][:1]
+        return found
+
+
+def default_places() -> Places:
+    """Return $NEARMETAL_MPI_PATH, then build/mpi of the checkout, then /usr."""
     given = os.environ.get("NEARMETAL_MPI_PATH", "")
     repository = Path(__file__).resolve().parents[2]
-    return [Path(p) for p in given.split(os.pathsep) if p] + [repository / "build" / "mpi"]
+    named = [Path(path) for path in given.split(os.pathsep) if path]
+    return Places((*named, repository / "build" / "mpi"), Path("/usr"))
 
 
-def _debian_openmpi4() -> bool:
-    """Whether /usr holds Open MPI 4.1: libmpi 40.30; 40.40 is Open MPI 5."""
-    return any(Path("/usr/lib").glob("*/libmpi.so.40.30.*"))
-
-
-def find_installations() -> dict[Mpi, Installation]:
-    """Return the installed MPIs, looking in $NEARMETAL_MPI_PATH, build/mpi and /usr."""
+def find_installations(places: Places | None = None) -> dict[Mpi, Installation]:
+    """Return the installed MPIs by name; `places` None: the default ones."""
     found = {}
     for mpi in Mpi:
-        places = [root / mpi.value for root in _roots()]
-        if mpi is Mpi.OPENMPI4 and _debian_openmpi4():
-            places.append(Path("/usr"))
-        for prefix in places:
+        for prefix in (places or default_places()).prefixes(mpi):
             installation = Installation(mpi, prefix)
             if os.access(installation.launcher, os.X_OK):
                 found[mpi] = installation
@@ -109,12 +119,15 @@ def linked_family(program: Path) -> Family | None:
     return families[0] if len(families) == 1 else None
 
 
-def pick(name: str | None, program: Path | None = None) -> Installation:
+def pick(
+    name: str | None, program: Path | None = None, places: Places | None = None
+) -> Installation:
     """Return the MPI to use: by name, else the first that fits the program.
 
     Raises UsageError for an unknown name, LaunchError when none is installed or fits.
     """
-    found = find_installations()
+    looked = places or default_places()
+    found = find_installations(looked)
     here = ", ".join(mpi.value for mpi in found) or "none"
     family = None if program is None else linked_family(program)
     if name is None:
@@ -129,9 +142,9 @@ def pick(name: str | None, program: Path | None = None) -> Installation:
         known = ", ".join(m.value for m in Mpi)
         raise UsageError(f"unknown MPI {name!r}", f"known: {known}; installed: {here}") from None
     if mpi not in found:
-        places = ", ".join(str(root / mpi.value) for root in _roots())
+        prefixes = ", ".join(map(str, looked.prefixes(mpi)))
         hint = f"installed: {here}; run `make setup`, or name its parent in NEARMETAL_MPI_PATH"
-        raise LaunchError(f"{mpi.title} ({mpi.value}) is not installed: looked in {places}", hint)
+        raise LaunchError(f"{mpi.title} ({mpi.value}) is not installed: looked in {prefixes}", hint)
     if family not in (None, mpi.family):
         fitting_names = ", ".join(m.value for m in found if m.family is family) or "none installed"
         raise LaunchError(

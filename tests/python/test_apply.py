@@ -150,15 +150,12 @@ def test_the_state_directory_is_private_and_ours(tmp_path: Path) -> None:
     assert not store.root.exists()
 
 
-def test_where_state_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("NEARMETAL_STATE_DIR", str(tmp_path))
-    assert state_directory() == tmp_path
-    monkeypatch.delenv("NEARMETAL_STATE_DIR")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert state_directory() == tmp_path / "xdg" / "nearmetal"
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert state_directory() == Path("/var/lib/nearmetal")
+def test_where_state_lies(tmp_path: Path) -> None:
+    given = {"NEARMETAL_STATE_DIR": str(tmp_path), "XDG_STATE_HOME": "/x"}
+    assert state_directory(given, 0) == state_directory(given, 1000) == tmp_path
+    assert state_directory({"XDG_STATE_HOME": "/x"}, 1000) == Path("/x/nearmetal")
+    assert state_directory({}, 1000) == Path.home() / ".local" / "state" / "nearmetal"
+    assert state_directory({"XDG_STATE_HOME": "/x"}, 0) == Path("/var/lib/nearmetal")
 
 
 def test_an_unwritable_state_directory_is_an_error_in_words() -> None:

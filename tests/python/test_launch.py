@@ -5,7 +5,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 
@@ -89,12 +89,15 @@ def backend(tmp_path: Path, spec: ClusterSpec) -> FakeBackend:
 
 @pytest.fixture(autouse=True)
 def mpich(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearmetal.mpi.installed._roots", lambda: [tmp_path])
-    monkeypatch.setattr("nearmetal.mpi.installed._debian_openmpi4", lambda: False)
+    monkeypatch.setenv("NEARMETAL_MPI_PATH", str(tmp_path))
     install(tmp_path, Mpi.MPICH5)
     library = tmp_path / "libnearmetal-fi.so"
     library.touch()
     monkeypatch.setenv("NEARMETAL_PROVIDER_LIB", str(library))
+
+
+def mpich_job(**options: Any) -> JobRequest:
+    return JobRequest("true", mpi="mpich5", **options)
 
 
 def near_stats(command: Command, messages: int) -> None:
@@ -117,7 +120,9 @@ def test_a_job_is_started_collected_and_cleared(
         return 0
 
     runner = FakeRunner(job)
-    request = JobRequest("/bin/true", ("x y",), env={"K": "V"}, channels=("shm", "net"), ranks=2)
+    request = JobRequest(
+        "/bin/true", ("x y",), mpi="mpich5", env={"K": "V"}, channels=("shm", "net"), ranks=2
+    )
     result = run_job(backend, spec, request, runner)
     assert (result.exit_code, result.mpi, result.ranks) == (0, "mpich5", (("n1", 1), ("n2", 1)))
     assert result.proof.verdict is Verdict.PROVEN
@@ -136,8 +141,8 @@ def test_a_job_is_started_collected_and_cleared(
 
 
 def test_a_job_that_another_stack_carried_is_told(backend: FakeBackend, spec: ClusterSpec) -> None:
-    assert run_job(backend, spec, JobRequest("true"), FakeRunner()).proof.verdict is Verdict.ABSENT
-    stock = JobRequest("true", provider=Provider.STOCK)
+    assert run_job(backend, spec, mpich_job(), FakeRunner()).proof.verdict is Verdict.ABSENT
+    stock = mpich_job(provider=Provider.STOCK)
     assert run_job(backend, spec, stock, FakeRunner()).proof.verdict is Verdict.NOT_ASKED
 
 
@@ -151,11 +156,11 @@ def test_the_rank_that_failed_first_decides(backend: FakeBackend, spec: ClusterS
             os.utime(path, (when, when))
         return 255
 
-    assert run_job(backend, spec, JobRequest("true"), FakeRunner(job)).exit_code == 3
+    assert run_job(backend, spec, mpich_job(), FakeRunner(job)).exit_code == 3
 
 
 def test_a_launcher_killed_by_a_signal(backend: FakeBackend, spec: ClusterSpec) -> None:
-    assert run_job(backend, spec, JobRequest("true"), FakeRunner(lambda _: -9)).exit_code == 137
+    assert run_job(backend, spec, mpich_job(), FakeRunner(lambda _: -9)).exit_code == 137
 
 
 def test_an_interrupted_job_is_cleared(backend: FakeBackend, spec: ClusterSpec) -> None:
@@ -163,7 +168,7 @@ def test_an_interrupted_job_is_cleared(backend: FakeBackend, spec: ClusterSpec) 
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_job(backend, spec, JobRequest("true"), FakeRunner(job))
+        run_job(backend, spec, mpich_job(), FakeRunner(job))
     assert backend.steps == ["sweep NEARMETAL_JOB"]
     assert list((backend.meeting / "h").iterdir()) == []
 
@@ -174,15 +179,15 @@ def test_little_of_our_environment_reaches_a_job(
     monkeypatch.setenv("AWS_SECRET", "x")
     monkeypatch.setenv("FI_PROVIDER", "sockets")
     monkeypatch.setenv("FI_LOG_LEVEL", "warn")
-    monkeypatch.setenv("NEARMETAL_EAGER_MAX", "4096")
+    monkeypatch.setenv("NEARMETAL_SHM_EAGER_MAX", "4096")
     runner = FakeRunner()
-    run_job(backend, spec, JobRequest("true"), runner)
+    run_job(backend, spec, mpich_job(), runner)
     env = runner.commands[0].env
     assert env is not None
     assert "AWS_SECRET" not in env
     assert "NEARMETAL_PROVIDER_LIB" not in env
     assert env["FI_PROVIDER"] == "nearmetal,tcp"
-    assert (env["FI_LOG_LEVEL"], env["NEARMETAL_EAGER_MAX"]) == ("warn", "4096")
+    assert (env["FI_LOG_LEVEL"], env["NEARMETAL_SHM_EAGER_MAX"]) == ("warn", "4096")
 
 
 def test_what_cannot_be_started(backend: FakeBackend, spec: ClusterSpec, tmp_path: Path) -> None:
@@ -192,15 +197,15 @@ def test_what_cannot_be_started(backend: FakeBackend, spec: ClusterSpec, tmp_pat
         (JobRequest("no-such-program"), LaunchError, "no program no-such-program: looked in /"),
         (JobRequest("./no-such"), LaunchError, "no-such does not exist"),
         (JobRequest(str(plain)), LaunchError, "is no executable program"),
-        (JobRequest("true", ranks=9), UsageError, "9 ranks are more than the 3 slots"),
-        (JobRequest("true", mpi="impi"), LaunchError, "Intel MPI 2021 .* is not installed"),
+        (mpich_job(ranks=9), UsageError, "9 ranks are more than the 3 slots"),
+        (JobRequest("true", mpi="mvapich"), UsageError, "unknown MPI 'mvapich'"),
         (JobRequest("true", channels=("shn",)), UsageError, "unknown channel 'shn'"),
     ]
     for request, kind, words in cases:
         with pytest.raises(kind, match=words):
             run_job(backend, spec, request, FakeRunner())
     with pytest.raises(LaunchError, match="cannot be seen in node n1") as caught:
-        run_job(backend, spec, JobRequest("true"), FakeRunner(probe_code=1))
+        run_job(backend, spec, mpich_job(), FakeRunner(probe_code=1))
     assert "show:" in caught.value.hint
     assert backend.steps == []
 
@@ -218,7 +223,7 @@ def test_a_job_of_a_killed_run_is_ended_first(backend: FakeBackend, spec: Cluste
         True,
         False,
     ]
-    run_job(backend, spec, JobRequest("true"), FakeRunner())
+    run_job(backend, spec, mpich_job(), FakeRunner())
     assert sorted(path.name for path in meet.iterdir()) == sorted((mine, foreign))
     assert backend.steps == ["sweep NEARMETAL_JOB"] * 2
 
@@ -227,7 +232,7 @@ def test_a_dead_node_is_named(backend: FakeBackend, spec: ClusterSpec) -> None:
     key = next(key for key in backend.there if key.name == "n2")
     backend.broken.add(key)
     with pytest.raises(LaunchError, match="node n2: dead"):
-        run_job(backend, spec, JobRequest("true"), FakeRunner())
+        run_job(backend, spec, mpich_job(), FakeRunner())
 
 
 def test_a_provider_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from nearmetal.mpi import (
     MapBy,
     Mpi,
     Placement,
+    Places,
     Provider,
     Request,
     find_installations,
@@ -192,52 +193,64 @@ def program(path: Path, family: Family) -> Path:
 
 
 @pytest.fixture
-def mpis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def mpis(tmp_path: Path) -> Places:
     """Only what a test installs is installed."""
-    monkeypatch.setattr("nearmetal.mpi.installed._roots", lambda: [tmp_path])
-    monkeypatch.setattr("nearmetal.mpi.installed._debian_openmpi4", lambda: False)
-    return tmp_path
+    return Places((tmp_path,), None)
 
 
-def test_the_named_mpi_is_taken(mpis: Path) -> None:
-    install(mpis, Mpi.MPICH5)
-    install(mpis, Mpi.OPENMPI5)
-    assert set(find_installations()) == {Mpi.MPICH5, Mpi.OPENMPI5}
-    assert pick("mpich5").prefix == mpis / "mpich5"
-    assert pick(None).mpi is Mpi.OPENMPI5
+def test_the_named_mpi_is_taken(mpis: Places) -> None:
+    install(mpis.roots[0], Mpi.MPICH5)
+    install(mpis.roots[0], Mpi.OPENMPI5)
+    assert set(find_installations(mpis)) == {Mpi.MPICH5, Mpi.OPENMPI5}
+    assert pick("mpich5", places=mpis).prefix == mpis.roots[0] / "mpich5"
+    assert pick(None, places=mpis).mpi is Mpi.OPENMPI5
 
 
-def test_without_a_name_the_program_decides(mpis: Path, tmp_path: Path) -> None:
-    install(mpis, Mpi.MPICH5)
-    install(mpis, Mpi.OPENMPI5)
-    assert pick(None, program(tmp_path / "m", Family.MPICH)).mpi is Mpi.MPICH5
-    assert pick(None, program(tmp_path / "o", Family.OPENMPI)).mpi is Mpi.OPENMPI5
+def test_without_a_name_the_program_decides(mpis: Places, tmp_path: Path) -> None:
+    install(mpis.roots[0], Mpi.MPICH5)
+    install(mpis.roots[0], Mpi.OPENMPI5)
+    assert pick(None, program(tmp_path / "m", Family.MPICH), mpis).mpi is Mpi.MPICH5
+    assert pick(None, program(tmp_path / "o", Family.OPENMPI), mpis).mpi is Mpi.OPENMPI5
 
 
-def test_a_program_of_another_mpi_is_refused(mpis: Path, tmp_path: Path) -> None:
-    install(mpis, Mpi.MPICH5)
-    install(mpis, Mpi.OPENMPI5)
+def test_a_program_of_another_mpi_is_refused(mpis: Places, tmp_path: Path) -> None:
+    install(mpis.roots[0], Mpi.MPICH5)
+    install(mpis.roots[0], Mpi.OPENMPI5)
     with pytest.raises(
         LaunchError, match=r"linked to libmpi\.so\.40, which is not MPICH"
     ) as caught:
-        pick("mpich5", program(tmp_path / "o", Family.OPENMPI))
+        pick("mpich5", program(tmp_path / "o", Family.OPENMPI), mpis)
     assert "openmpi5" in caught.value.hint
 
 
-def test_an_mpi_that_is_not_installed(mpis: Path) -> None:
-    install(mpis, Mpi.MPICH5)
-    with pytest.raises(LaunchError, match=f"not installed: looked in {mpis}/impi") as caught:
-        pick("impi")
+def test_an_mpi_that_is_not_installed(mpis: Places) -> None:
+    install(mpis.roots[0], Mpi.MPICH5)
+    with pytest.raises(
+        LaunchError, match=f"not installed: looked in {mpis.roots[0]}/impi"
+    ) as caught:
+        pick("impi", places=mpis)
     assert "installed: mpich5; run `make setup`" in caught.value.hint
     with pytest.raises(UsageError, match="unknown MPI 'mvapich'") as unknown:
-        pick("mvapich")
+        pick("mvapich", places=mpis)
     assert "openmpi4" in unknown.value.hint
 
 
-def test_no_mpi_at_all(mpis: Path) -> None:
-    assert mpis.exists()
+def test_no_mpi_at_all(mpis: Places) -> None:
     with pytest.raises(LaunchError, match=r"no MPI .* is installed \(here: none\)"):
-        pick(None)
+        pick(None, places=mpis)
+
+
+def test_debian_s_open_mpi_4_is_found_by_its_library(tmp_path: Path) -> None:
+    places = Places((), tmp_path)
+    launcher = Installation(Mpi.OPENMPI4, tmp_path).launcher
+    launcher.parent.mkdir(parents=True)
+    launcher.touch(mode=0o755)
+    library = tmp_path / "lib" / "some-linux-gnu"
+    library.mkdir(parents=True)
+    (library / "libmpi.so.40.40.7").touch()
+    assert find_installations(places) == {}
+    (library / "libmpi.so.40.30.4").touch()
+    assert find_installations(places)[Mpi.OPENMPI4].library_directory == tmp_path / "lib"
 
 
 def test_scripts_and_plain_programs_fit_every_mpi(tmp_path: Path) -> None:
