@@ -19,6 +19,7 @@ from nearmetal.mpi import (
     Placement,
     Provider,
     Request,
+    Settings,
     launcher_argv,
     pick,
     settings_for,
@@ -210,6 +211,64 @@ def crowded(spec: ClusterSpec, backend: Backend, placement: Placement) -> bool:
     return any(users > 1 for users in load.values()) or placement.total > spec.slots
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """A job that can be started: everything has been checked, nothing has been made."""
+
+    job: str
+    installation: Installation
+    placement: Placement
+    settings: Settings
+    directories: _Directories
+    env: dict[str, str]
+    argv: tuple[str, ...]
+    shown_env: dict[str, str]
+
+
+def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: Runner) -> _Prepared:
+    """Check all that can be wrong before the start; raises UsageError or LaunchError."""
+    _check_channels(request.channels)
+    program = find_job_program(request.program)
+    installation = pick(request.mpi, program)
+    placement = place([(n.name, n.slots) for _, n in spec.nodes], request.ranks, request.map_by)
+    nodes = dict(placement.ranks)
+    dead = [n for n in backend.status() if n.name in nodes and not n.healthy]
+    if dead:
+        raise LaunchError(f"node {dead[0].name}: {dead[0].health}")
+    first = placement.ranks[0][0]
+    _check_visible(backend, runner, first, program, "program")
+    job = new_name("job")
+    asked = Request(
+        provider=request.provider,
+        library=provider_library() if request.provider is Provider.NEARMETAL else None,
+        provider_directory=MEETING / f"{job}.providers",
+        channels=request.channels,
+        crowded=crowded(spec, backend, placement),
+    )
+    if asked.library is not None:
+        _check_visible(backend, runner, first, asked.library, "provider")
+    settings = settings_for(installation, asked)
+    own = {
+        MARKER: job,
+        "NEARMETAL_SEGMENT_DIR": str(MEETING / job),
+        "NEARMETAL_STATS_DIR": str(MEETING / f"{job}.stats"),
+    }
+    options = (*settings.options, *request.options)
+    command = (str(program), *request.args)
+    argv = launcher_argv(installation, placement, backend.remote_shell(), options, command)
+    used = sorted({host.name for host, node in spec.nodes if node.name in nodes})
+    return _Prepared(
+        job,
+        installation,
+        placement,
+        settings,
+        _Directories(backend, used, job),
+        _job_environment(installation, settings.env | own, request.env),
+        tuple(argv),
+        settings.env | own | dict(request.env),
+    )
+
+
 def run_job(
     backend: Backend,
     spec: ClusterSpec,
@@ -221,48 +280,13 @@ def run_job(
 
     Raises UsageError or LaunchError when it cannot be started. A job that fails is a result.
     """
-    _check_channels(request.channels)
-    program = find_job_program(request.program)
-    installation = pick(request.mpi, program)
-    placement = place([(n.name, n.slots) for _, n in spec.nodes], request.ranks, request.map_by)
-    dead = [n for n in backend.status() if n.name in dict(placement.ranks) and not n.healthy]
-    if dead:
-        raise LaunchError(f"node {dead[0].name}: {dead[0].health}")
-    first = placement.ranks[0][0]
-    _check_visible(backend, runner, first, program, "program")
+    prepared = _prepare(backend, spec, request, runner)
     end_stale(backend, spec)
-    job = new_name("job")
-    settings_request = Request(
-        provider=request.provider,
-        library=provider_library() if request.provider is Provider.NEARMETAL else None,
-        provider_directory=MEETING / f"{job}.providers",
-        channels=request.channels,
-        crowded=crowded(spec, backend, placement),
-    )
-    if settings_request.library is not None:
-        _check_visible(backend, runner, first, settings_request.library, "provider")
-    settings = settings_for(installation, settings_request)
-    used = {host.name for host, node in spec.nodes if node.name in dict(placement.ranks)}
-    directories = _Directories(backend, sorted(used), job)
-    own = {
-        MARKER: job,
-        "NEARMETAL_SEGMENT_DIR": str(MEETING / job),
-        "NEARMETAL_STATS_DIR": str(MEETING / f"{job}.stats"),
-    }
-    env = _job_environment(installation, settings.env | own, request.env)
-    argv = launcher_argv(
-        installation,
-        placement,
-        backend.remote_shell(),
-        (*settings.options, *request.options),
-        (str(program), *request.args),
-    )
-    command = backend.on_launcher(argv, env=env, workdir=Path.cwd())
+    command = backend.on_launcher(prepared.argv, env=prepared.env, workdir=Path.cwd())
     streams = output or Output()
-    stats: list[dict[str, Any]] = []
-    failure: int | None = None
+    directories = prepared.directories
     try:
-        directories.make(settings.providers)
+        directories.make(prepared.settings.providers)
         completed = runner.attach(
             command,
             stdin=streams.stdin,
@@ -277,17 +301,17 @@ def run_job(
     if code != 0 and failure is not None and not completed.timed_out:
         code = failure
     return JobResult(
-        job=job,
-        mpi=installation.mpi.value,
+        job=prepared.job,
+        mpi=prepared.installation.mpi.value,
         provider=request.provider.value,
         exit_code=code,
         timed_out=completed.timed_out,
         seconds=completed.seconds,
-        ranks=placement.ranks,
-        argv=tuple(argv),
-        env=settings.env | own | dict(request.env),
+        ranks=prepared.placement.ranks,
+        argv=prepared.argv,
+        env=prepared.shown_env,
         stats=tuple(stats),
-        proof=_prove(request, placement, code, stats),
+        proof=_prove(request, prepared.placement, code, stats),
     )
 
 

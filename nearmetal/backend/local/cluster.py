@@ -22,7 +22,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearmetal.backend.base import NodeStatus
-from nearmetal.backend.local.identity import CLUSTER, Init, boot_id, find_init, start_time, uptime_s
+from nearmetal.backend.local.identity import (
+    CLUSTER,
+    Init,
+    boot_id,
+    find_init,
+    machine_pid,
+    start_time,
+    uptime_s,
+)
 from nearmetal.errors import BackendError, CommandError
 from nearmetal.run import Command
 from nearmetal.spec import Facts, Key, Kind, Observed, Resource, parse_size, resource
@@ -108,7 +116,7 @@ class LocalBackend:
             slots=int(attributes["slots"]),
             cpus=tuple(int(cpu) for cpu in attributes["cpus"].split(",")),
             shm=attributes["shm"],
-            pid=0 if inner is None else _machine_pid(init, inner),
+            pid=0 if inner is None else machine_pid(init, inner),
             uptime_s=0.0 if started is None else uptime_s(started),
             healthy=not broken,
             health="process 1 is gone: run `nearmetal up` again" if broken else "running",
@@ -361,24 +369,6 @@ class LocalBackend:
         paths += filter(None, os.environ.get("NEARMETAL_MPI_PATH", "").split(os.pathsep))
         real = sorted({os.path.realpath(path) for path in paths} | set(paths))
         return [p for p in real if not any(p != q and p.startswith(q + "/") for q in real)]
-
-
-def _machine_pid(init: Init, inner: int) -> int:
-    """Translate a pid of the cluster into one of the machine; 0 when it is gone."""
-    try:
-        wanted = (init.proc / str(inner) / "ns/pid_for_children").readlink()
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError, IndexError):
-                    status = (entry / "status").read_text(encoding="utf-8", errors="replace")
-                    chain = status.split("NSpid:", 1)[1].split("\n", 1)[0].split()
-                    if chain[1:] == [str(inner), "1"] and (
-                        (entry / "ns/pid_for_children").readlink() == wanted
-                    ):
-                        return int(entry.name)
-    except OSError:
-        pass
-    return 0
 
 
 def _namespace_hint(reason: str) -> str:

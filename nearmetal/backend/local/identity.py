@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -75,3 +76,21 @@ def find_init(directory: Path) -> Init | None:
     if record.get("boot_id") != boot_id() or start_time(pid) != started:
         return None
     return Init(pid, started)
+
+
+def machine_pid(init: Init, inner: int) -> int:
+    """Translate a pid of the cluster into one of the machine; 0 when it is gone."""
+    try:
+        wanted = (init.proc / str(inner) / "ns/pid_for_children").readlink()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError, IndexError):
+                    status = (entry / "status").read_text(encoding="utf-8", errors="replace")
+                    chain = status.split("NSpid:", 1)[1].split("\n", 1)[0].split()
+                    if chain[1:] == [str(inner), "1"] and (
+                        (entry / "ns/pid_for_children").readlink() == wanted
+                    ):
+                        return int(entry.name)
+    except OSError:
+        pass
+    return 0
