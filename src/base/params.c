@@ -192,6 +192,23 @@ bool nm_params_channel_allowed(const struct nm_params *params, const char *chann
 	return false;
 }
 
+/* Names of providers, or auto; which of them there are only libfabric knows. */
+static bool net_valid(const char *list)
+{
+	size_t len;
+
+	do {
+		len = strspn(list,
+			     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-;");
+		if (!len)
+			return false;
+		list += len;
+		if (*list && *list != ',')
+			return false;
+	} while (*list++);
+	return true;
+}
+
 /* What single knobs cannot say: lists, and knobs that have to fit each other. */
 static int check_params(const struct nm_params *params, char ret_message[256])
 {
@@ -202,6 +219,14 @@ static int check_params(const struct nm_params *params, char ret_message[256])
 		snprintf(
 			ret_message, 256,
 			"NEARMETAL_CHANNELS='%s' is not allowed: give a comma list of self, shm, net",
+			quoted);
+		return -EINVAL;
+	}
+	if (!net_valid(params->net)) {
+		quote(params->net, quoted);
+		snprintf(
+			ret_message, 256,
+			"NEARMETAL_NET='%s' is not allowed: give a comma list of libfabric providers, or auto",
 			quoted);
 		return -EINVAL;
 	}

@@ -155,8 +155,9 @@ static int add_net(struct nm_ep *ep, struct nm_engine *engine)
 	err = nm_net_create(nm_engine_sink(engine), &ep->address, &transport, &why);
 	if (err) {
 		nm_log_once(NM_LOG_WARN,
-			    "network channel unavailable, only neighbours can be reached: %s",
-			    why.text);
+			    "network channel unavailable, only neighbours can be reached: %s "
+			    "(NEARMETAL_NET=%s)",
+			    why.text, nm_params()->net);
 		return err;
 	}
 	return nm_engine_add_transport(engine, transport);

@@ -100,6 +100,21 @@ def test_nothing_can_be_made_in_it(arena: Arena, mount: str, word: str) -> None:
     expect_net_with_warning(a, b, arena.segment, word, "NEARMETAL_SEGMENT_DIR")
 
 
+def test_a_full_dev_shm_keeps_nobody_from_sharing_memory(arena: Arena) -> None:
+    full = "mount -t tmpfs -o size=4k tmpfs /dev/shm; ! cat /dev/zero >/dev/shm/full 2>&1"
+    node = Node("n1", f"{full}; mkdir -m 700 /dev/shm/meet", own_pids=False)
+    a = arena.start("a", {"SEGMENT_DIR": "/dev/shm/meet"}, node=node)
+    a.open()
+    b = arena.start("b", {"SEGMENT_DIR": f"/proc/{a.pid}/root/dev/shm/meet"}).open()
+    a.knows(b)
+    b.knows(a)
+    exchange(a, b, size=1 << 20)
+    assert a.finish() == 0
+    assert b.finish() == 0
+    assert a.way_to(b)["channel"] == "shm"
+    assert not a.log_lines
+
+
 def test_an_unusable_directory_for_statistics_stops_nothing(arena: Arena) -> None:
     a = arena.peer("a", STATS_DIR=str(arena.root / "missing"))
     b = arena.peer("b").knows(a)
