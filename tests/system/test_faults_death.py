@@ -4,7 +4,7 @@
 import pytest
 
 from tests.system.faults.arena import Arena, exchange
-from tests.system.faults.peer import ECONNRESET, Peer
+from tests.system.faults.peer import ECONNRESET, EHOSTUNREACH, Peer
 
 pytestmark = pytest.mark.system
 
@@ -87,3 +87,41 @@ def test_death_of_a_receiver_that_has_stopped_taking_messages(pair: tuple[Peer, 
     b.kill()
     assert a.expect("flooded")[1] == str(ECONNRESET)
     expect_named_once(a, pid)
+
+
+def test_death_of_somebody_who_was_only_listened_to(pair: tuple[Peer, Peer]) -> None:
+    a, b = pair
+    a.post("recv", "first", "b", 100, 1)
+    b.post("send", "s", "a", 100, 1)
+    assert a.expect("done", "first", "recv")[2] == "good"
+    a.post("recv", "r", "any", 8, "any")
+    pid = b.pid
+    b.kill()
+    expect_reset(a, "r")
+    expect_named_once(a, pid)
+
+
+def test_death_of_somebody_who_never_spoke(arena: Arena, pair: tuple[Peer, Peer]) -> None:
+    a, b = pair
+    a.post("recv", "r", "b", 8, 1)
+    b.kill()
+    assert a.expect("error", "r")[0] in {str(ECONNRESET), str(EHOSTUNREACH)}
+    assert sum(" is lost: " in line for line in a.log_lines) == 1, a.log
+    arena.remove_socket_of(b)
+
+
+def test_death_of_one_leaves_the_others_alone(arena: Arena, pair: tuple[Peer, Peer]) -> None:
+    a, b = pair
+    c = arena.start("c", a.knobs).open().knows(a, b)
+    a.knows(c)
+    b.knows(c)
+    exchange(a, c, tag=30)
+    b.post("recv", "r", "a", SIZE, 1)
+    a.post("send", "s", "b", SIZE, 1)
+    c.kill()
+    assert b.expect("done", "r", "recv")[2] == "good"
+    a.expect("done", "s", "send")
+    exchange(a, b, tag=40)
+    a.post("recv", "any", "any", 8, "any")
+    expect_reset(a, "any")
+    exchange(a, b, tag=50)

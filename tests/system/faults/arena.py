@@ -52,6 +52,7 @@ class Arena:
             del env[variable]
         log = self.root / f"{name}.{len(self.peers)}.log"
         peer = Peer(name, log, env, node=node, prefix=prefix)
+        peer.knobs = dict(knobs)
         self.peers.append(peer)
         return peer
 

@@ -21,6 +21,7 @@ PATIENCE_S = 30.0
 """How long anything may take before a test fails. No test asserts on speed."""
 
 ECONNRESET = 104
+EHOSTUNREACH = 113
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Peer:
         self.name = name
         self.node = node
         self.address = ""
+        self.knobs: dict[str, str] = {}
         self.killed = False
         self._log_path = log
         self._stats = Path(env["NEARMETAL_STATS_DIR"])
