@@ -184,7 +184,7 @@ static void remove_directory(const char *dir, int meetings_max, int nr_ranks)
 
 #define MEETINGS_MAX 4096
 
-static int wait_for_ranks(int nr_ranks, const pid_t *pids)
+static int wait_for_ranks(int nr_ranks, const pid_t *pids, int dies)
 {
 	int worst = 0, status, code, i, left;
 	pid_t pid;
@@ -194,6 +194,8 @@ static int wait_for_ranks(int nr_ranks, const pid_t *pids)
 		if (pid < 0)
 			break;
 		code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+		if (dies && pid == pids[dies] && WIFSIGNALED(status))
+			code = 0;
 		/* One that failed leaves the others waiting for it. */
 		if (code && !worst)
 			for (i = 0; i < nr_ranks; i++)
@@ -227,7 +229,7 @@ static void fork_ranks(struct job *job)
 			return;
 		}
 	}
-	worst = wait_for_ranks(job->nr_ranks, pids);
+	worst = wait_for_ranks(job->nr_ranks, pids, job->options.dies);
 	if (job->options.dir == dir)
 		remove_directory(dir, MEETINGS_MAX, job->nr_ranks);
 	exit(worst);

@@ -29,6 +29,7 @@ struct job_options {
 	const char *dir;      /* where addresses are left; NULL: a temporary one, with fork only */
 	const char *provider;
 	int patience_s;	      /* a watchdog ends a job that hangs */
+	int dies;	      /* rank whose death by a signal is no failure; 0: none */
 	uint64_t caps;	      /* asked for; 0: everything */
 };
 

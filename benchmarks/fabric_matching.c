@@ -189,8 +189,10 @@ static void case_cancel(struct traffic *t)
 	int context[CANCELLED], i, taken = 0, cancelled = 0;
 	ssize_t rc;
 
-	if (!traffic_is_pair(t))
+	if (!traffic_is_pair(t)) {
+		job_barrier(job);
 		return;
+	}
 	for (i = 0; i < CANCELLED; i++)
 		JOB_RETRY(job, &job->main,
 			  fi_trecv(job->main.ep, &in[i], 1, NULL, FI_ADDR_UNSPEC, 30, 0,

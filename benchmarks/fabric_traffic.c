@@ -134,7 +134,8 @@ int main(int argc, char **argv)
 	nr = run_cases(&traffic, wanted, nr_wanted);
 	job_stop(&traffic.job);
 	if (!traffic.job.rank)
-		printf("traffic OK: %d cases, %d ranks, provider %s\n", nr, options.nr_ranks,
-		       options.provider);
+		printf("traffic OK: %d cases, %d ranks, provider %s, libfabric %u.%u\n", nr,
+		       options.nr_ranks, options.provider, FI_MAJOR(fi_version()),
+		       FI_MINOR(fi_version()));
 	return nr ? 0 : 2;
 }

@@ -92,9 +92,9 @@ def show(args: argparse.Namespace, view: View) -> int:
     spec = load_spec(SPEC).model_copy(update={"name": NAME})
     store = Store(state_directory())
     cluster = Cluster(NAME, open_backend(spec.backend, NAME, store, LocalRunner()), store)
-    store.prepare()
     plan = _Plan(cluster, spec, mpi, args.blocks, directory)
     try:
+        store.prepare()
         with locked(store.lock(f"{NAME}-verb"), f"{NAME} (a demo)"):
             done = _run(plan, view)
     finally:

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Latency, message rate and bandwidth of tagged messages over the public libfabric interface: what
+ * is left of a channel's speed above the provider and below any MPI. Output: mpi/sampling.h.
+ */
+#include <getopt.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fabric_job.h"
+#include "mpi/sampling.h"
+
+#define WINDOW 64
+#define TAG 1
+#define TAG_DONE 2
+static const int percents[] = { 2, 10, 25, 50, 90, 98 };
+#define NR_PERCENTS (sizeof(percents) / sizeof(percents[0]))
+
+struct pingpong {
+	struct job job;
+	struct samples samples;
+	char *out, *in;
+	int nr_samples;
+	size_t inject;
+};
+
+static fi_addr_t other(const struct pingpong *p)
+{
+	return p->job.main.peers[1 - p->job.rank];
+}
+
+/* Returns whether a completion will follow. */
+static bool post_send(struct pingpong *p, size_t size, uint64_t tag)
+{
+	struct job *job = &p->job;
+
+	if (size <= p->inject) {
+		JOB_RETRY(job, &job->main, fi_tinject(job->main.ep, p->out, size, other(p), tag));
+		return false;
+	}
+	JOB_RETRY(job, &job->main,
+		  fi_tsend(job->main.ep, p->out, size, NULL, other(p), tag, NULL));
+	return true;
+}
+
+static void post_receive(struct pingpong *p, size_t size, uint64_t tag)
+{
+	struct job *job = &p->job;
+
+	JOB_RETRY(job, &job->main,
+		  fi_trecv(job->main.ep, p->in, size, NULL, other(p), tag, 0, NULL));
+}
+
+/* As job_wait(), without giving the processor away: the provider does that when it pays. */
+static void spin(struct job *job, struct fid_cq *cq, int nr)
+{
+	struct fi_cq_tagged_entry entries[WINDOW];
+	ssize_t rc;
+
+	while (nr > 0) {
+		rc = fi_cq_read(cq, entries, (size_t)(nr < WINDOW ? nr : WINDOW));
+		if (rc > 0)
+			nr -= (int)rc;
+		else if (rc != -FI_EAGAIN)
+			job_check(job, rc, "fi_cq_read");
+	}
+}
+
+static void round_trips(struct pingpong *p, size_t size, int nr)
+{
+	struct job *job = &p->job;
+	int i;
+
+	for (i = 0; i < nr; i++) {
+		bool completes;
+
+		post_receive(p, size, TAG);
+		if (job->rank == 0) {
+			completes = post_send(p, size, TAG);
+			spin(job, job->main.rx_cq, 1);
+		} else {
+			spin(job, job->main.rx_cq, 1);
+			completes = post_send(p, size, TAG);
+		}
+		if (completes)
+			spin(job, job->main.tx_cq, 1);
+	}
+}
+
+/* A window of messages one way, then one small answer. */
+static void window(struct pingpong *p, size_t size, int nr)
+{
+	struct job *job = &p->job;
+	int i, completing = 0;
+
+	if (job->rank == 0) {
+		post_receive(p, 0, TAG_DONE);
+		for (i = 0; i < nr; i++)
+			completing += post_send(p, size, TAG);
+		spin(job, job->main.rx_cq, 1);
+		spin(job, job->main.tx_cq, completing);
+		return;
+	}
+	for (i = 0; i < nr; i++)
+		post_receive(p, size, TAG);
+	spin(job, job->main.rx_cq, nr);
+	post_send(p, 0, TAG_DONE);
+}
+
+static void print_row(const struct pingpong *p, size_t size, int batch, double scale)
+{
+	size_t i;
+
+	printf("%zu %d %d", size, p->samples.nr, batch);
+	for (i = 0; i < NR_PERCENTS; i++)
+		printf(" %.4f", samples_percentile(&p->samples, percents[i]) * scale);
+}
+
+static int batch_of(size_t size, bool windowed)
+{
+	if (windowed)
+		return size <= 65536 ? WINDOW : size <= (1 << 20) ? 8 : 2;
+	return size <= 16384 ? 50 : size <= (1 << 20) ? 5 : 2;
+}
+
+static void measure(struct pingpong *p, size_t size, bool windowed)
+{
+	int batch = batch_of(size, windowed), i;
+	double median;
+
+	p->samples.nr = 0;
+	/* The first tenth warms up: connections, pages, pools. */
+	for (i = -p->nr_samples / 10; i < p->nr_samples; i++) {
+		uint64_t start = job_now_ns();
+
+		if (windowed)
+			window(p, size, batch);
+		else
+			round_trips(p, size, batch);
+		if (i >= 0)
+			samples_add(&p->samples, (double)(job_now_ns() - start) /
+							 (windowed ? 1.0 : 2.0) / batch * 1e-9);
+	}
+	if (p->job.rank)
+		return;
+	samples_sort(&p->samples);
+	median = samples_percentile(&p->samples, 50);
+	print_row(p, size, batch, 1e6);
+	if (windowed)
+		printf(" %.6f %.2f", 1e-6 / median, (double)size / median * 1e-6);
+	printf("\n");
+	fflush(stdout);
+}
+
+static void table(struct pingpong *p, const char *name, bool windowed, size_t max)
+{
+	size_t size;
+
+	if (!p->job.rank) {
+		printf("# table %s\nsize samples batch time_p2_us time_p10_us time_p25_us "
+		       "time_p50_us time_p90_us time_p98_us%s\n",
+		       name, windowed ? " rate_M bandwidth_MBps" : "");
+	}
+	for (size = 8; size <= max; size *= 4)
+		measure(p, size, windowed);
+	if (!p->job.rank)
+		printf("# end %s\n", name);
+}
+
+static void pin(const struct pingpong *p)
+{
+	cpu_set_t cores;
+
+	CPU_ZERO(&cores);
+	CPU_SET(p->job.rank, &cores);
+	if (sched_setaffinity(0, sizeof(cores), &cores))
+		job_fail(&p->job, "cannot be pinned to core %d", p->job.rank);
+}
+
+static void usage(FILE *to)
+{
+	fprintf(to, "usage: fabric_pingpong [-r RANK -d DIR] [-p PROVIDER] [-t SAMPLES] [-b] [-x BYTES] "
+		    "[-w SECONDS]\n"
+		    "  -r RANK -d DIR  be this rank of two that are started one by one\n"
+		    "  -p PROVIDER     libfabric provider (default nearmetal)\n"
+		    "  -t SAMPLES      per size (default 200)\n"
+		    "  -b              pin rank 0 to core 0 and rank 1 to core 1\n"
+		    "  -x BYTES        largest message (default 4M)\n"
+		    "  -w SECONDS      patience of the watchdog (default 300)\n"
+		    "Example: FI_PROVIDER_PATH=build/c/src/provider fabric_pingpong\n");
+}
+
+int main(int argc, char **argv)
+{
+	struct job_options options = {
+		.nr_ranks = 2, .rank = -1, .provider = "nearmetal", .patience_s = 300,
+		.caps = FI_TAGGED,
+	};
+	static struct pingpong p = { .nr_samples = 200 };
+	uint64_t max = 4 << 20;
+	bool pinned = false;
+	int option;
+
+	while ((option = getopt(argc, argv, "r:d:p:t:bx:w:h")) != -1) {
+		if (option == 'r')
+			options.rank = atoi(optarg);
+		else if (option == 'd')
+			options.dir = optarg;
+		else if (option == 'p')
+			options.provider = optarg;
+		else if (option == 't')
+			p.nr_samples = atoi(optarg);
+		else if (option == 'w')
+			options.patience_s = atoi(optarg);
+		else if (option == 'b')
+			pinned = true;
+		else if (option != 'x' || size_parse(optarg, &max)) {
+			usage(option == 'h' ? stdout : stderr);
+			return option == 'h' ? 0 : 2;
+		}
+	}
+	if (p.nr_samples < 1 || p.nr_samples > SAMPLES_MAX || max < 8) {
+		usage(stderr);
+		return 2;
+	}
+	job_start(&p.job, &options);
+	p.job.phase = "pingpong";
+	if (pinned)
+		pin(&p);
+	p.inject = p.job.info->tx_attr->inject_size;
+	p.out = calloc(1, max);
+	p.in = calloc(1, max);
+	if (!p.job.rank)
+		printf("# nearmetal-bench 1 fabric_pingpong\n# provider %s\n# libfabric %u.%u\n",
+		       options.provider, FI_MAJOR(fi_version()), FI_MINOR(fi_version()));
+	table(&p, "fabric_pingpong", false, max);
+	table(&p, "fabric_stream", true, max);
+	job_stop(&p.job);
+	if (!p.job.rank)
+		printf("# done fabric_pingpong\n");
+	return 0;
+}
