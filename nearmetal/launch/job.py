@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from nearmetal.errors import BackendError, LaunchError, UsageError
 from nearmetal.launch.stale import MARKER, end_stale, new_name
-from nearmetal.launch.stats import Proof, Verdict, judge, read_exit_codes, read_stats
+from nearmetal.launch.stats import Proof, Verdict, cause, judge, read_exit_codes, read_stats
 from nearmetal.mpi import (
     CHANNELS,
     Installation,
@@ -191,7 +191,7 @@ class _Directories:
         """Return the exit code of the rank that failed first, where one was recorded."""
         places = (base / f"{self.job}.stats" for base in self._hosts.values())
         failures = [failure for place in places for failure in read_exit_codes(place)]
-        return min(failures)[1] if failures else None
+        return cause(failures)
 
     def remove(self) -> None:
         for path in self.all:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import stat
 from dataclasses import dataclass, field
 from enum import Enum
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 MAX_FILES = 4096
 MAX_BYTES = 4 << 20
 _MAX_CODE = 255
+_BY_SIGNAL = 128  # the shell's exit codes for signals begin above
 
 
 class Verdict(Enum):
@@ -81,6 +83,17 @@ def read_exit_codes(directory: Path) -> list[tuple[int, int]]:
     finally:
         os.close(top)
     return found
+
+
+def cause(failures: Sequence[tuple[int, int]]) -> int | None:
+    """Return the exit code that began it, out of (when, code); None when nobody failed.
+
+    A rank that died of a signal comes before those that exited: they noticed its death, and may
+    have been recorded sooner. Signals by which launchers end the rest do not count as such.
+    """
+    sent = {_BY_SIGNAL + s for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    ranked = [(code <= _BY_SIGNAL or code in sent, when, code) for when, code in failures]
+    return min(ranked)[2] if ranked else None
 
 
 def _read(top: int, name: str) -> bytes:

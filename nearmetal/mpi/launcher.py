@@ -64,10 +64,14 @@ def launcher_argv(
     program: Sequence[str],
 ) -> list[str]:
     """Return the whole command of one job. `agent` is the remote shell's path."""
+    # Hydra loses the exit code of the rank that failed first, and Open MPI may report that of
+    # one which only noticed: the agent records them all with their times.
+    # By way of /bin/sh: PRRTE takes the first word equal to the program for it, and the agent
+    # stands among the options already.
+    recorded = ("/bin/sh", agent, "--rank", *program)
     if installation.mpi.family is Family.OPENMPI:
-        return _openmpi(installation, placement, agent, options, program)
-    # Hydra loses the exit code of the rank that failed first; the agent records it.
-    return _hydra(installation, placement, agent, options, (agent, "--rank", *program))
+        return _openmpi(installation, placement, agent, options, recorded)
+    return _hydra(installation, placement, agent, options, recorded)
 
 
 def _openmpi(

@@ -13,7 +13,7 @@ from nearmetal.errors import CommandError, LaunchError, UsageError
 from nearmetal.launch import JobRequest, Verdict, measure_locality, run_job
 from nearmetal.launch.job import find_job_program, provider_library
 from nearmetal.launch.stale import is_stale, new_name
-from nearmetal.launch.stats import judge, read_exit_codes, read_stats
+from nearmetal.launch.stats import cause, judge, read_exit_codes, read_stats
 from nearmetal.mpi import Mpi, Provider
 from nearmetal.plan import desired
 from nearmetal.run import Command, Completed
@@ -287,6 +287,20 @@ def test_the_verdict_follows_the_counters(
     proof = judge(stats, ranks)
     assert proof.verdict is verdict
     assert proof.reason
+
+
+@pytest.mark.parametrize(
+    ("failures", "code"),
+    [
+        ([], None),
+        ([(2, 5), (1, 3)], 3),
+        ([(1, 14), (2, 137), (3, 139)], 137),
+        ([(1, 143), (2, 3), (3, 130)], 143),
+        ([(1, 3), (2, 143)], 3),
+    ],
+)
+def test_the_cause_is_the_first_death(failures: list[tuple[int, int]], code: int | None) -> None:
+    assert cause(failures) == code
 
 
 @dataclass

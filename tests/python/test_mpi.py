@@ -147,28 +147,38 @@ def test_open_mpi_s_launcher_goes_through_the_agent_and_binds_nothing() -> None:
     five = command(Mpi.OPENMPI5, NODES, MapBy.NODE)
     assert "--prtemca plm_ssh_agent /agent" in five
     assert "--bind-to none --host a:2,b:2 --map-by node" in five
-    assert five.endswith("-n 4 ./p")
+    assert five.endswith("-n 4 /bin/sh /agent --rank ./p")
     assert "--mca plm_rsh_agent /agent" in command(Mpi.OPENMPI4, NODES)
 
 
 @pytest.mark.parametrize(
     ("mpi", "ranks", "map_by", "expected"),
     [
-        (Mpi.MPICH5, NODES, MapBy.SLOT, "-hosts a,b -ppn 2 -n 4 /agent --rank ./p"),
-        (Mpi.MPICH5, NODES, MapBy.NODE, "-hosts a,b -ppn 1 -n 4 /agent --rank ./p"),
-        (Mpi.MPICH5, (("a", 2), ("b", 1)), MapBy.SLOT, "-hosts a:2,b:1 -n 3 /agent --rank ./p"),
-        (Mpi.IMPI, (("a", 2), ("b", 1)), MapBy.NODE, "-hosts a,b -ppn 1 -n 3 /agent --rank ./p"),
+        (Mpi.MPICH5, NODES, MapBy.SLOT, "-hosts a,b -ppn 2 -n 4 /bin/sh /agent --rank ./p"),
+        (Mpi.MPICH5, NODES, MapBy.NODE, "-hosts a,b -ppn 1 -n 4 /bin/sh /agent --rank ./p"),
+        (
+            Mpi.MPICH5,
+            (("a", 2), ("b", 1)),
+            MapBy.SLOT,
+            "-hosts a:2,b:1 -n 3 /bin/sh /agent --rank ./p",
+        ),
+        (
+            Mpi.IMPI,
+            (("a", 2), ("b", 1)),
+            MapBy.NODE,
+            "-hosts a,b -ppn 1 -n 3 /bin/sh /agent --rank ./p",
+        ),
         (
             Mpi.IMPI,
             (("a", 2), ("b", 1)),
             MapBy.SLOT,
-            "-host a -n 2 /agent --rank ./p : -host b -n 1 /agent --rank ./p",
+            "-host a -n 2 /bin/sh /agent --rank ./p : -host b -n 1 /bin/sh /agent --rank ./p",
         ),
         (
             Mpi.MPICH5,
             (("a", 1), ("b", 3)),
             MapBy.NODE,
-            " : ".join(f"-host {name} -n 1 /agent --rank ./p" for name in "abbb"),
+            " : ".join(f"-host {name} -n 1 /bin/sh /agent --rank ./p" for name in "abbb"),
         ),
     ],
 )

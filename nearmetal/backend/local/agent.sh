@@ -29,14 +29,14 @@ case $1 in
 	exec "$@"
 	;;
 --rank)
-	# Hydra does not pass on the exit code of the rank that failed first: the record does.
+	# Launchers do not always pass on the exit code of the rank that failed first: records do.
 	shift
 	"$@"
 	code=$?
 	[ $code -eq 0 ] && exit 0
 	echo $code >"$NEARMETAL_STATS_DIR/exit.$$"
 	[ $code -gt 128 ] && {
-		echo "nearmetal: rank ${PMI_RANK:-?} on $(hostname) ended by signal $((code - 128))" >&2
+		echo "nearmetal: rank ${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-?}} on $(hostname) ended by signal $((code - 128))" >&2
 		kill -$((code - 128)) $$
 	}
 	exit $code
