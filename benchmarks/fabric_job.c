@@ -157,6 +157,7 @@ static void run_rank(struct job *job)
 	struct fi_av_attr av_attr = { .type = FI_AV_TABLE };
 
 	watched = job;
+	setvbuf(stdout, NULL, _IOLBF, 0); /* a rank that is ended has said what it did */
 	signal(SIGALRM, on_alarm);
 	alarm((unsigned int)job->options.patience_s);
 	job->info = get_info(job);

@@ -107,6 +107,16 @@ void nm_engine_resolve(struct nm_engine *engine)
 	}
 }
 
+void nm_engine_forget(struct nm_engine *engine, const struct nm_identity *who)
+{
+	struct nm_peer *peer = nm_peer_table_find(&engine->peers, who);
+
+	if (!peer || peer->index == UINT64_MAX)
+		return;
+	peer->index = UINT64_MAX;
+	engine->nr_unresolved += peer->is_source;
+}
+
 uint64_t nm_peer_index(const struct nm_peer *peer)
 {
 	return peer->index;

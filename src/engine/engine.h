@@ -73,6 +73,8 @@ void nm_engine_bind(struct nm_engine *engine, const struct nm_engine_queues *que
 struct nm_peer *nm_engine_peer(struct nm_engine *engine, const struct nm_address *address);
 /* The address vector changed: ask config.resolve again for peers without index (bounded work). */
 void nm_engine_resolve(struct nm_engine *engine);
+/* WHO is not in the address vector any more; nm_engine_resolve() may find it there again. */
+void nm_engine_forget(struct nm_engine *engine, const struct nm_identity *who);
 /* Index in the address vector for FI_SOURCE completions; UINT64_MAX: not in it. */
 uint64_t nm_peer_index(const struct nm_peer *peer);
 void nm_peer_set_index(struct nm_peer *peer, uint64_t index);

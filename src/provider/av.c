@@ -170,7 +170,7 @@ static void remove_one(struct nm_av *av, uint64_t index)
 	if (--entry->nr_inserts)
 		return;
 	for (i = 0; i < av->eps.nr; i++)
-		nm_ep_forget_peer(av->eps.eps[i], index);
+		nm_ep_forget_peer(av->eps.eps[i], index, &entry->address.who);
 	remove_slot(av, &entry->address.who);
 	av->nr_used--;
 	entry->next_free = av->first_free;

@@ -84,12 +84,11 @@ int nm_ep_find_peer(struct nm_ep *ep, fi_addr_t addr, struct nm_peer **ret_peer)
 	return 0;
 }
 
-void nm_ep_forget_peer(struct nm_ep *ep, uint64_t index)
+void nm_ep_forget_peer(struct nm_ep *ep, uint64_t index, const struct nm_identity *who)
 {
-	if (index >= ep->nr_peers || !ep->peers[index])
-		return;
-	nm_peer_set_index(ep->peers[index], UINT64_MAX);
-	ep->peers[index] = NULL;
+	nm_engine_forget(ep->engine, who);
+	if (index < ep->nr_peers)
+		ep->peers[index] = NULL;
 }
 
 /* What an enabled endpoint is part of, undone step by step. */

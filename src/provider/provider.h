@@ -210,8 +210,8 @@ static inline ssize_t nm_ep_post_recv(struct nm_ep *ep, fi_addr_t from, struct n
 	return err;
 }
 
-/* The address vector forgot INDEX: another peer may get it. */
-void nm_ep_forget_peer(struct nm_ep *ep, uint64_t index);
+/* The address vector forgot WHO at INDEX: another peer may get the index. */
+void nm_ep_forget_peer(struct nm_ep *ep, uint64_t index, const struct nm_identity *who);
 /* A completion said that a peer is lost: the stats file is written while there is time. */
 void nm_ep_peer_lost(struct nm_ep *ep) NM_COLD;
 /* At unload: endpoints that were never closed. */
