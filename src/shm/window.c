@@ -131,6 +131,24 @@ static int reserve(int fd, uint64_t offset, uint64_t len)
 	return -err;
 }
 
+/*
+ * Fill the page tables of a pool, whose pages exist already: a first lap of page faults on both
+ * sides makes a message of 4 KiB slower than one of 16. Kernels before 5.14 cannot; faults then.
+ */
+static void warm(const char *pool, size_t len, int advice)
+{
+	uintptr_t start = (uintptr_t)pool & ~(uintptr_t)(PAGE - 1);
+
+	(void)madvise((void *)start, len + ((uintptr_t)pool - start), advice);
+}
+
+void nm_window_warm(const struct nm_window *window)
+{
+	const struct nm_geometry *g = &window->geometry;
+
+	warm((const char *)window->pool, g->size - g->pool_off, MADV_POPULATE_WRITE);
+}
+
 static void write_header(struct nm_window *window, const uint8_t id[6], const uint8_t token[8])
 {
 	const struct nm_geometry *g = &window->geometry;
@@ -319,6 +337,7 @@ int nm_window_attach(int fd, struct nm_foreign_window *ret_window, struct nm_rea
 	window.lanes = (void *)(base + window.geometry.lanes_off);
 	window.boxes = (void *)(base + window.geometry.boxes_off);
 	window.pool = (void *)(base + window.geometry.pool_off);
+	warm(base + window.geometry.pool_off, size - window.geometry.pool_off, MADV_POPULATE_READ);
 	memcpy(window.id, header.id, sizeof(window.id));
 	memcpy(window.token, header.token_proof, sizeof(window.token));
 	*ret_window = window;

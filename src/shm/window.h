@@ -61,6 +61,8 @@ struct nm_window {
 int nm_window_create(const struct nm_geometry *geometry, const uint8_t id[6],
 		     const uint8_t token[8], struct nm_window *ret_window,
 		     struct nm_reason *ret_reason);
+/* Fill my page tables for the pool, before the first use of it. Only a matter of speed. */
+void nm_window_warm(const struct nm_window *window);
 /* Unmap and close. Neighbours keep what they have mapped. Half-built and NULL are fine. */
 void nm_window_destroy(struct nm_window *window);
 

@@ -188,6 +188,8 @@ static int shm_connect(struct nm_transport *transport, const struct nm_address *
 		err = -ENOMEM;
 		goto err_free;
 	}
+	if (!shm->links)
+		nm_window_warm(&shm->window);
 	init_link(shm, link, link->encounter);
 	link->base.transport = transport;
 	link->base.peer = cookie;
