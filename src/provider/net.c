@@ -384,7 +384,6 @@ static void take_message(struct net *net, const struct nm_net_buffer *buffer, si
 static void finish_send(struct nm_net_buffer *buffer)
 {
 	buffer->peer->in_flight--;
-	buffer->peer->reached = true;
 	nm_net_buffer_give(buffer);
 }
 

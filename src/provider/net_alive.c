@@ -2,9 +2,9 @@
 /*
  * Is there still a peer? Inner providers of reliable datagrams hide a broken connection: a send
  * says "try again" while they connect once more, for ever if the peer is dead. But it also says so
- * while a living peer computes and does not look at its queues. So a peer that was reached before
- * and cannot be reached any more is lost: its numbered stream would have a hole anyway. One that
- * was never reached is asked past the inner provider: whether its kernel still has the socket.
+ * while a living peer computes and does not look at its queues, or while others use up what the
+ * inner endpoint can have on its way. So over TCP the peer's kernel is asked, past the inner
+ * provider, whether it still has the socket that an endpoint listens on all its life.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -15,6 +15,18 @@
 #include "base/clock.h"
 #include "provider/net_transport.h"
 
+/* Ports of other providers (verbs) have the same kind of address and are no ports of TCP. */
+static bool can_probe(const struct net *net)
+{
+	static const char *const providers[] = {"tcp", "net", "tcp;ofi_rxm", "sockets"};
+	size_t i;
+
+	for (i = 0; i < NM_ARRAY_SIZE(providers); i++)
+		if (!strcmp(net->inner.info->fabric_attr->prov_name, providers[i]))
+			return true;
+	return false;
+}
+
 static socklen_t socket_address_len(const struct nm_address *address)
 {
 	uint16_t family;
@@ -24,7 +36,7 @@ static socklen_t socket_address_len(const struct nm_address *address)
 		return sizeof(struct sockaddr_in);
 	if (family == AF_INET6 && address->inner_len >= sizeof(struct sockaddr_in6))
 		return sizeof(struct sockaddr_in6);
-	return 0; /* not for sockets: nobody to ask */
+	return 0;
 }
 
 static void end_probe(struct nm_net_peer *peer)
@@ -51,7 +63,7 @@ static int start_probe(struct nm_net_peer *peer)
 	socklen_t len = socket_address_len(&peer->address);
 
 	if (!len)
-		return 0;
+		return 0; /* nobody to ask */
 	memcpy(&address, peer->address.inner, len);
 	peer->probe = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (peer->probe < 0)
@@ -59,28 +71,31 @@ static int start_probe(struct nm_net_peer *peer)
 	return connect(peer->probe, (struct sockaddr *)&address, len) < 0 ? errno : 0;
 }
 
-void nm_net_stuck(struct net *net, struct nm_net_peer *peer)
+/* Ask the kernel at the peer's address; the answer may come at a later call. */
+static void probe(struct net *net, struct nm_net_peer *peer)
 {
-	uint64_t now = nm_clock_ns();
-	int err;
+	int err = peer->probe < 0 ? start_probe(peer) : probe_result(peer);
 
-	if (!peer->stuck_ns)
-		peer->stuck_ns = peer->asked_ns = now;
-	if (now - peer->stuck_ns < net->stuck_ns)
-		return;
-	if (peer->reached) {
-		nm_net_lose(net, peer, -ECONNRESET,
-			    "its network connection broke and cannot be made again");
-		return;
-	}
-	if (now - peer->asked_ns < net->stuck_ns / 2)
-		return;
-	peer->asked_ns = now;
-	err = peer->probe < 0 ? start_probe(peer) : probe_result(peer);
 	if (err == EINPROGRESS)
 		return;
 	end_probe(peer);
 	if (err == ECONNREFUSED)
-		nm_net_lose(net, peer, -ECONNRESET,
-			    "nobody listens at its network address: the process has ended");
+		nm_net_lose(
+			net, peer, -ECONNRESET,
+			"nobody listens at its network address any more: the process has ended");
+	else if (err == ETIMEDOUT || err == EHOSTUNREACH || err == ENETUNREACH)
+		nm_net_lose(net, peer, -ECONNRESET, "its network address does not answer any more");
+}
+
+void nm_net_stuck(struct net *net, struct nm_net_peer *peer)
+{
+	uint64_t now = nm_clock_ns();
+
+	if (!peer->stuck_ns)
+		peer->stuck_ns = peer->asked_ns = now;
+	if (now - peer->stuck_ns < net->stuck_ns || now - peer->asked_ns < net->stuck_ns / 2)
+		return;
+	peer->asked_ns = now;
+	if (can_probe(net))
+		probe(net, peer);
 }

@@ -26,7 +26,6 @@ struct nm_net_peer {
 	bool bye_sent, bye_seen;
 	bool answer_owed; /* its BYE is not answered yet */
 	bool loss_untold; /* dead, and the engine has not been told */
-	bool reached;	  /* a send to it has ended well */
 	uint64_t pinged_ns;
 	uint64_t stuck_ns; /* since when the inner endpoint takes nothing for it; 0: it does */
 	uint64_t asked_ns; /* last probe */

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.faults.arena import Arena, exchange, open_all
-from tests.system.faults.peer import PROVIDER_DIR, REPOSITORY, Peer
+from tests.system.faults.peer import ECONNRESET, PROVIDER_DIR, REPOSITORY, Peer
 
 pytestmark = pytest.mark.system
 
@@ -143,3 +143,20 @@ def test_a_list_of_other_providers_leaves_it_out(arena: Arena, name: str) -> Non
     a = start(arena, "a", library_of(name), FI_PROVIDER="tcp")
     a.tell("open")
     assert a.expect("failed", "open")[0] == ENODATA
+
+
+@ANY
+def test_a_death_is_noticed_over_every_network(arena: Arena, name: str) -> None:
+    library = library_of(name)
+    knobs = {"CHANNELS": "self,net", "KEEPALIVE_MS": "200"}
+    a, b, c = (start(arena, peer, library, **knobs) for peer in "abc")
+    open_all(a, b, c)
+    a.knows(b, c)
+    b.knows(a)
+    exchange(a, b)
+    a.post("recv", "known", "b", 8, 1)
+    a.post("recv", "never", "c", 8, 1)
+    b.kill()
+    assert a.expect("error", "known")[0] == str(ECONNRESET)
+    c.kill()
+    assert a.expect("error", "never")[0] == str(ECONNRESET)

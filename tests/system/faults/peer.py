@@ -66,10 +66,12 @@ class Peer:
         self._pending = b""
         self._lines: list[list[str]] = []
         argv = [*(node.argv() if node else []), *prefix, str(PROGRAM)]
+        # libpsm, part of some libfabrics, leaves a file in the directory of a process that crashes.
         with log.open("wb") as stderr:
             self.process = subprocess.Popen(
                 argv,
-                env=dict(env),
+                env={**env, "HFI_NO_BACKTRACE": "1", "IPATH_NO_BACKTRACE": "1"},
+                cwd=log.parent,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -119,6 +121,8 @@ class Peer:
                 if line[: len(wanted)] == wanted:
                     del self._lines[index]
                     return line[len(wanted) :]
+            refused = [line for line in self._lines if line[0] == "failed"]
+            assert not refused or wanted[0] == "failed", f"{self.name}: {refused}; {self.log}"
             assert self._read_lines(deadline), (
                 f"{self.name}: no line '{' '.join(wanted)}' within {within_s} s, but "
                 f"{self._lines}; log:\n{self.log}"
