@@ -27,8 +27,8 @@
 	  "lanes in a window: neighbours an endpoint can exchange messages with through memory")    \
 	X(box_slots, UINT, "NEARMETAL_BOX_SLOTS", 256, 16, 4096, "slots",                           \
 	  "64-byte slots of a box; a power of two; 256 keep a window of 64 small messages going")   \
-	X(inline_max, UINT, "NEARMETAL_INLINE_MAX", 1024, 40, 65535, "bytes",                       \
-	  "largest payload put into box slots; at most a quarter of the box is used")               \
+	X(inline_max, UINT, "NEARMETAL_INLINE_MAX", 208, 40, 65535, "bytes",                        \
+	  "largest payload put into box slots; beyond four lines the pool is faster, near and far") \
 	X(pool_size, UINT, "NEARMETAL_POOL_SIZE", 4194304, 1048576, 1073741824, "bytes",            \
 	  "bulk pool; two to four times the private L2, so that a reader never snoops dirty lines") \
 	X(chunk_size, UINT, "NEARMETAL_CHUNK_SIZE", 32768, 4096, 65536, "bytes",                    \

@@ -77,7 +77,7 @@ NM_TEST(params_read_sizes_with_units)
 	NM_CHECK_EQ(params.spin_us, 0);
 	NM_CHECK_EQ(params.log, NM_LOG_DEBUG);
 	NM_CHECK_STR(params.net, "verbs,tcp");
-	NM_CHECK_EQ(params.inline_max, 1024);
+	NM_CHECK_EQ(params.inline_max, 208);
 	setenv("NEARMETAL_POOL_SIZE", "1G", 1);
 	NM_CHECK_EQ(nm_params_load(&params, message), 0);
 	NM_CHECK_EQ(params.pool_size, 1 << 30);
