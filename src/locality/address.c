@@ -33,7 +33,8 @@ int nm_address_parse(const void *bytes, size_t len, struct nm_address *ret_addre
 
 bool nm_identity_equal(const struct nm_identity *a, const struct nm_identity *b)
 {
-	return !memcmp(a->id, b->id, sizeof(a->id)) && !memcmp(a->token, b->token, sizeof(a->token));
+	return !memcmp(a->id, b->id, sizeof(a->id)) &&
+	       !memcmp(a->token, b->token, sizeof(a->token));
 }
 
 uint64_t nm_identity_hash(const struct nm_identity *who)

@@ -49,9 +49,9 @@ struct nm_encounter {
 	struct nm_peer_label label;
 	enum nm_relation relation;
 	const struct nm_foreign_window *window; /* mapped until nm_meet_leave() */
-	uint32_t own_lane;  /* writer: of my box; reader: of my credits */
-	uint32_t peer_lane; /* writer: of its credits; reader: of its box */
-	uint64_t start;	    /* first position of the stream */
+	uint32_t own_lane;			/* writer: of my box; reader: of my credits */
+	uint32_t peer_lane;			/* writer: of its credits; reader: of its box */
+	uint64_t start;				/* first position of the stream */
 	/* How it ended; valid from the event LOST on. 0: in order, all that was sent is there. */
 	int err;
 	struct nm_reason why;

@@ -22,7 +22,7 @@ static void make_safe(char *text, size_t size)
 
 void nm_message_init(struct nm_message_header *header, enum nm_message_kind kind)
 {
-	*header = (struct nm_message_header){ NM_MEET_MAGIC, NM_LAYOUT_VERSION, (uint16_t)kind };
+	*header = (struct nm_message_header){NM_MEET_MAGIC, NM_LAYOUT_VERSION, (uint16_t)kind};
 }
 
 int nm_message_parse(const void *bytes, size_t len, struct nm_reason *ret_reason)
@@ -97,12 +97,12 @@ void nm_farewell_copy(const void *bytes, struct nm_farewell *ret_farewell)
 
 int nm_message_send(int fd, const void *message, size_t len, int pass_fd)
 {
-	struct iovec iov = { (void *)(uintptr_t)message, len };
+	struct iovec iov = {(void *)(uintptr_t)message, len};
 	union {
 		struct cmsghdr header;
 		char bytes[CMSG_SPACE(sizeof(int))];
-	} control = { 0 };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+	} control = {0};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
 	struct cmsghdr *cmsg;
 
 	if (pass_fd >= 0) {
@@ -130,7 +130,7 @@ int nm_message_send_kind(int fd, enum nm_message_kind kind)
 
 void nm_message_send_bye(int fd, int err, const char *words)
 {
-	struct nm_farewell bye = { .err = err };
+	struct nm_farewell bye = {.err = err};
 
 	nm_message_init(&bye.header, NM_MESSAGE_BYE);
 	snprintf(bye.words, sizeof(bye.words), "%s", words);
@@ -162,7 +162,7 @@ static unsigned int take_descriptors(struct msghdr *msg, int *ret_fd)
 
 int nm_message_receive(int fd, uint8_t bytes[NM_MESSAGE_MAX], int *ret_fd)
 {
-	struct iovec iov = { bytes, NM_MESSAGE_MAX };
+	struct iovec iov = {bytes, NM_MESSAGE_MAX};
 	union {
 		struct cmsghdr header;
 		char bytes[CMSG_SPACE(sizeof(int))];

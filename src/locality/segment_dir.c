@@ -53,7 +53,7 @@ static int check_owner(const struct nm_segment_dir *dir, struct nm_reason *ret_r
 int nm_segment_dir_open(const char *path, struct nm_segment_dir *ret_dir,
 			struct nm_reason *ret_reason)
 {
-	struct nm_segment_dir dir = { .fd = -1 };
+	struct nm_segment_dir dir = {.fd = -1};
 	int err;
 
 	if (*path)
@@ -90,7 +90,7 @@ void nm_socket_name(const uint8_t id[6], char ret_name[NM_SOCKET_NAME_LEN])
 socklen_t nm_segment_dir_address(const struct nm_segment_dir *dir, const char *name,
 				 struct sockaddr_un *ret_address)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	char path[sizeof(dir->path) + NM_SOCKET_NAME_LEN + 2];
 	int len = snprintf(path, sizeof(path), "%s/%s", dir->path, name);
 

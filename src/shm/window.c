@@ -149,11 +149,9 @@ void nm_window_warm(const struct nm_window *window)
 	warm((const char *)window->pool, g->size - g->pool_off, MADV_POPULATE_WRITE);
 }
 
-static void write_header(struct nm_window *window, const uint8_t id[6], const uint8_t token[8])
+static void write_header(struct nm_window_header *header, const struct nm_geometry *g,
+			 const uint8_t id[6], const uint8_t token[8])
 {
-	const struct nm_geometry *g = &window->geometry;
-	struct nm_window_header *header = window->header;
-
 	header->version = NM_LAYOUT_VERSION;
 	header->size = g->size;
 	header->nr_lanes = g->nr_lanes;
@@ -179,7 +177,8 @@ static NM_COLD int create_failed(struct nm_reason *ret_reason, const char *what,
 	return err;
 }
 
-static int size_and_map(struct nm_window *window, struct nm_reason *ret_reason)
+static int size_map_fill(struct nm_window *window, const uint8_t id[6], const uint8_t token[8],
+			 struct nm_reason *ret_reason)
 {
 	const struct nm_geometry *g = &window->geometry;
 	void *base;
@@ -199,6 +198,7 @@ static int size_and_map(struct nm_window *window, struct nm_reason *ret_reason)
 	window->lanes = (void *)((char *)base + g->lanes_off);
 	window->boxes = (void *)((char *)base + g->boxes_off);
 	window->pool = (uint8_t *)base + g->pool_off;
+	write_header(base, g, id, token);
 	return 0;
 }
 
@@ -212,10 +212,9 @@ int nm_window_create(const struct nm_geometry *geometry, const uint8_t id[6],
 	window.fd = create_memfd();
 	if (window.fd < 0)
 		return create_failed(ret_reason, "create a memfd", -errno);
-	err = size_and_map(&window, ret_reason);
+	err = size_map_fill(&window, id, token, ret_reason);
 	if (err)
 		goto err_destroy;
-	write_header(&window, id, token);
 	if (fcntl(window.fd, F_ADD_SEALS, WINDOW_SEALS) < 0) {
 		err = create_failed(ret_reason, "seal a window (Linux 5.1 or newer is needed)",
 				    -errno);
