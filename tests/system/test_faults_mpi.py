@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank is killed in the middle of a message: the job ends, whichever MPI it runs under.
+
+Who names the dead one, and how soon, is shown without a launcher in test_faults_death.py: a
+launcher that sees the death first ends the other ranks before they can say anything.
+"""
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from nearmetal.mpi import Mpi
+from tests.system.local import ROOT, Site, site
+from tests.system.test_local_run import INSTALLED, compiler
+
+pytestmark = [pytest.mark.system, pytest.mark.mpi]
+
+SOURCE = ROOT / "tests" / "system" / "programs" / "death_midway.c"
+KILLED = 137
+
+
+@pytest.fixture(scope="module")
+def up() -> Iterator[tuple[Site, str]]:
+    with site() as place:
+        for mpi in INSTALLED:
+            program = place.directory / mpi.value
+            subprocess.run([compiler(mpi), "-O1", "-o", program, SOURCE], check=True, timeout=60)
+        spec = place.write("spec.yaml", f"""\
+version: 1
+name: faults
+backend: local
+show: ['{place.directory}']
+hosts: [{{name: h, nodes: [{{name: n1}}, {{name: n2}}]}}]
+""")  # fmt: skip
+        place.ok("up", spec)
+        yield place, spec
+        place.look(spec)
+        place.ok("down", spec)
+        place.assert_no_trace()
+
+
+@pytest.mark.parametrize("mpi", list(INSTALLED), ids=lambda mpi: mpi.value)
+@pytest.mark.parametrize(("channels", "role"), [("self,shm", "send"), ("self,net", "recv")])
+def test_a_rank_killed_in_the_middle_of_a_message_ends_the_job(
+    up: tuple[Site, str], mpi: Mpi, channels: str, role: str
+) -> None:
+    place, spec = up
+    program = str(place.directory / mpi.value)
+    options = ("--mpi", mpi.value, "-n", "2", "--channels", channels, "--timeout", "60")
+    done = place.run("run", spec, *options, "--", program, role, timeout=90)
+    assert done.returncode == KILLED, done.stdout + done.stderr
+    assert "too late" not in done.stdout
+    assert "came to an end" not in done.stdout
+    assert not left_in(place, spec)
+
+
+def left_in(place: Site, spec: str) -> list[str]:
+    """Sockets and ranks that are still in the nodes."""
+    script = "find /run/nearmetal -type s; cat /proc/[0-9]*/comm"
+    found = [place.ok("exec", spec, node, "--", "sh", "-c", script) for node in ("n1", "n2")]
+    return [
+        line
+        for line in "\n".join(found).split()
+        if "/run/" in line or line in {mpi.value for mpi in INSTALLED}
+    ]
