@@ -26,7 +26,8 @@
 #define ROUND_TRIPS 50
 #define BURST 2048
 #define BULK (1 << 20)
-#define NR_BULK 8
+#define NR_BULK 4
+#define SPINS_BEFORE_YIELD 20000
 
 /* What the two processes share besides their windows: the start, and the raw ping-pong. */
 struct shared {
@@ -85,22 +86,34 @@ static void source_down(void *engine, struct nm_peer *source, int err, const str
 		die("the other side is gone", why->text);
 }
 
+/* Others may be on this core as well. */
+static void progress(struct endpoint *endpoint, unsigned int *idle)
+{
+	if (endpoint->transport->ops->progress(endpoint->transport))
+		*idle = 0;
+	else if (++*idle > SPINS_BEFORE_YIELD)
+		sched_yield();
+}
+
 static void send_one(struct endpoint *endpoint, const void *bytes, uint32_t len)
 {
 	struct iovec iov = {(void *)(uintptr_t)bytes, len};
 	struct nm_packet pkt = {.op = 1, .len = len, .tag = 1};
+	unsigned int idle = 0;
 	int err;
 
 	while ((err = endpoint->transport->ops->send(endpoint->link, &pkt, &iov, 1)) == -EAGAIN)
-		endpoint->transport->ops->progress(endpoint->transport);
+		progress(endpoint, &idle);
 	if (err)
 		die("send", strerror(-err));
 }
 
 static void await(struct endpoint *endpoint, uint64_t nr)
 {
+	unsigned int idle = 0;
+
 	while (endpoint->nr_received < nr)
-		endpoint->transport->ops->progress(endpoint->transport);
+		progress(endpoint, &idle);
 }
 
 /* Both sides run the same samples in lock step; the first one times them. */
