@@ -56,6 +56,8 @@ struct nm_lane_list {
 
 /* Deaths between two beats whose sockets are removed at once; others wait for the next endpoint. */
 #define NM_MAX_GRAVES 32
+/* A copy of the listening socket may outlive its process in a child that does not know of it. */
+#define NM_MAX_GRAVE_BEATS 100
 
 struct nm_meet {
 	struct nm_meet *next; /* of all in this process, for fork() */
@@ -79,8 +81,11 @@ struct nm_meet {
 	struct nm_lane_list writer_lanes, reader_lanes;
 	uint64_t *stream_starts; /* per lane, for the next writer */
 
-	/* Sockets of the dead, to be removed at the next beat. */
-	uint8_t graves[NM_MAX_GRAVES][6];
+	/* Sockets of the dead, to be removed as soon as the kernel has closed them. */
+	struct nm_grave {
+		uint8_t id[6];
+		uint16_t nr_beats; /* for which it has been there */
+	} graves[NM_MAX_GRAVES];
 	unsigned int nr_graves;
 
 	nm_meet_word events;	     /* newest first; pushed under the lock, taken without */

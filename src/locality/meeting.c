@@ -114,22 +114,33 @@ void nm_meeting_close(struct nm_meet *meet, struct nm_meeting *meeting)
 }
 
 /*
- * The dead cannot tidy up; whoever notices does, a beat later: the kernel closes a dead process's
+ * The dead cannot tidy up; whoever notices does, later: the kernel closes a dead process's
  * listening socket after its connections.
  */
 static void remember_grave(struct nm_meet *meet, const struct nm_identity *who)
 {
-	if (meet->nr_graves < NM_MAX_GRAVES)
-		memcpy(meet->graves[meet->nr_graves++], who->id, sizeof(who->id));
+	struct nm_grave grave = {.nr_beats = 0};
+
+	if (meet->nr_graves == NM_MAX_GRAVES)
+		return;
+	memcpy(grave.id, who->id, sizeof(grave.id));
+	meet->graves[meet->nr_graves++] = grave;
 }
 
 void nm_meet_bury(struct nm_meet *meet)
 {
-	char name[NM_SOCKET_NAME_LEN];
+	unsigned int i = 0;
 
-	while (meet->nr_graves) {
-		nm_socket_name(meet->graves[--meet->nr_graves], name);
-		nm_segment_dir_bury(&meet->dir, name);
+	while (i < meet->nr_graves) {
+		struct nm_grave *grave = &meet->graves[i];
+		char name[NM_SOCKET_NAME_LEN];
+
+		nm_socket_name(grave->id, name);
+		if (nm_segment_dir_bury(&meet->dir, name) ||
+		    ++grave->nr_beats == NM_MAX_GRAVE_BEATS)
+			*grave = meet->graves[--meet->nr_graves];
+		else
+			i++;
 	}
 }
 

@@ -20,10 +20,12 @@
 
 static int dir_failed(struct nm_reason *ret_reason, const char *path, const char *what, int err)
 {
-	nm_reason_set(
-		ret_reason,
-		"segment directory %.80s: %s: %s; set NEARMETAL_SEGMENT_DIR to a directory of your own",
-		path, what, strerror(-err));
+	const char *remedy = err == -EMFILE || err == -ENFILE ?
+				     "raise the limit of descriptors (ulimit -n)" :
+				     "set NEARMETAL_SEGMENT_DIR to a directory of your own";
+
+	nm_reason_set(ret_reason, "segment directory %.80s: %s: %s; %s", path, what, strerror(-err),
+		      remedy);
 	return err;
 }
 
@@ -182,11 +184,15 @@ static bool nobody_listens(const struct nm_segment_dir *dir, const char *name)
 	return refused;
 }
 
-void nm_segment_dir_bury(const struct nm_segment_dir *dir, const char *name)
+bool nm_segment_dir_bury(const struct nm_segment_dir *dir, const char *name)
 {
 	/* 0 seconds old is old enough: the caller knows that the process has died. */
-	if (old_socket(dir, name, 0) && nobody_listens(dir, name))
-		unlinkat(dir->fd, name, 0);
+	if (!old_socket(dir, name, 0))
+		return true;
+	if (!nobody_listens(dir, name))
+		return false;
+	unlinkat(dir->fd, name, 0);
+	return true;
 }
 
 unsigned int nm_segment_dir_reap(const struct nm_segment_dir *dir, unsigned int min_age_s)

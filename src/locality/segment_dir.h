@@ -6,6 +6,7 @@
 #ifndef NM_LOCALITY_SEGMENT_DIR_H
 #define NM_LOCALITY_SEGMENT_DIR_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -49,7 +50,7 @@ int nm_segment_dir_listen(const struct nm_segment_dir *dir, const char *name,
  * Returns how many.
  */
 unsigned int nm_segment_dir_reap(const struct nm_segment_dir *dir, unsigned int min_age_s);
-/* Remove the socket NAME if nobody listens on it any more. */
-void nm_segment_dir_bury(const struct nm_segment_dir *dir, const char *name);
+/* Remove the socket NAME if nobody listens on it any more. Returns false while somebody does. */
+bool nm_segment_dir_bury(const struct nm_segment_dir *dir, const char *name);
 
 #endif
