@@ -159,3 +159,19 @@ def test_endpoints_come_and_go_without_a_trace(arena: Arena) -> None:
         before.append(a.fds())
     # The first round loads libraries and opens what stays open; the others add nothing.
     assert before[1] == before[2]
+
+
+@pytest.mark.parametrize("limit", [8, 10, 14])
+def test_too_few_descriptors_are_an_answer_in_words(arena: Arena, limit: int) -> None:
+    b = arena.peer("b", CONNECT_MS="500")
+    a = arena.start("a", {}, prefix=("prlimit", f"--nofile={limit}:{limit}")).open().knows(b)
+    b.knows(a)
+    a.tell("send", "s", "b", 100, 1)
+    sent = a.happened("posted", "s", within_s=2)
+    if sent:
+        b.post("recv", "r", "a", 100, 1)
+        assert b.expect("done", "r", "recv")[2] == "good"
+    else:
+        expect_unreachable(a, "s")
+    assert a.finish() == 0
+    assert "Too many open files" in a.log
