@@ -10,7 +10,8 @@ from pathlib import Path
 from tests.system.mpi4py.events import Tally, module_of
 
 FILE = Path(__file__).with_name("exclusions.toml")
-_KEYS = {"mpi", "test", "ranks", "reason", "also_fails_on_stock", "skip"}
+_OPTIONAL = {"skip", "stack"}
+_KEYS = {"mpi", "test", "ranks", "reason", "also_fails_on_stock"} | _OPTIONAL
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Exclusion:
     ranks: tuple[int, ...]
     reason: str
     skip: bool = False
+    stack: str = "default"
+    """the MPI's own stack on which it fails, too: the default one, or the one named"""
 
     def covers(self, test: str) -> bool:
         """Is this about the test?"""
@@ -32,7 +35,7 @@ def load(path: Path = FILE) -> list[Exclusion]:
     """Read the list; raises ValueError for an entry that does not say all it must."""
     exclusions = []
     for entry in tomllib.loads(path.read_text(encoding="utf-8")).get("exclusion", []):
-        unknown, missing = set(entry) - _KEYS, _KEYS - {"skip"} - set(entry)
+        unknown, missing = set(entry) - _KEYS, _KEYS - _OPTIONAL - set(entry)
         if unknown or missing:
             msg = f"{path.name}: {entry}: unknown {sorted(unknown)}, missing {sorted(missing)}"
             raise ValueError(msg)
@@ -46,6 +49,7 @@ def load(path: Path = FILE) -> list[Exclusion]:
                 tuple(entry["ranks"]),
                 entry["reason"],
                 bool(entry.get("skip", False)),
+                str(entry.get("stack", "default")),
             )
         )
     return exclusions

@@ -7,7 +7,8 @@
 PREFIX starts a program on all ranks, for example `nearmetal run SPEC --mpi mpich5 -n 2 --`. A test
 that neither ends nor lets another one end for --stall seconds is named, its job killed, and the
 suite goes on behind it. With --verify-exclusions only the listed tests run, each in a job of its
-own, and each must fail: PREFIX then has to be the MPI's own default stack.
+own, and each must fail: PREFIX then has to be the MPI's own stack, the default one or the one
+that --stack names.
 """
 
 from __future__ import annotations
@@ -200,6 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--modules", default="", help="regular expression; default: all of them")
     parser.add_argument("--stall", type=float, default=60.0, help="seconds without a finished test")
     parser.add_argument("--verify-exclusions", action="store_true")
+    parser.add_argument("--stack", default="default", help="of the entries to verify")
     parser.add_argument("--no-exclusions", action="store_true", help="skip nothing")
     options = parser.parse_args(argv)
     job = Job(shlex.split(options.launch), options.ranks, options.log, options.stall)
@@ -207,7 +209,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     job.log.parent.mkdir(parents=True, exist_ok=True)
     entries = listed.applying(listed.load(), options.mpi, options.ranks)
     if options.verify_exclusions:
-        return 1 if verify_exclusions(job, entries) else 0
+        on_stack = [e for e in entries if e.stack == options.stack]
+        return 1 if verify_exclusions(job, on_stack) else 0
     if options.no_exclusions:
         entries = []
     skip = {e.test for e in entries if e.skip}

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of real MPI jobs share: where the programs are, and what carried a job."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.system.local import ROOT, Site
+
+PROGRAMS = ROOT / "build" / "programs"
+PREFIXES = ROOT / "build" / "mpi"
+MPIS = ("openmpi4", "openmpi5", "mpich5", "impi")
+
+NEAR = """\
+version: 1
+name: near
+backend: local
+hosts:
+  - name: h1
+    nodes: [{name: n1, slots: 4}, {name: n2, slots: 4}]
+"""
+
+NEAR_FAR = """\
+version: 1
+name: near-far
+backend: local
+hosts:
+  - name: h1
+    nodes: [{name: n1}, {name: n2}]
+  - name: h2
+    nodes: [{name: n3}, {name: n4}]
+"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """How a job ended, and what the provider's own counters say of it."""
+
+    code: int
+    output: str
+    answer: dict[str, Any]
+
+    @property
+    def sent(self) -> dict[str, int]:
+        """Messages sent, by channel."""
+        counts: dict[str, int] = {}
+        for endpoint in self.answer["stats"]:
+            for peer in endpoint["peers"]:
+                if peer["sent_messages"]:
+                    name = str(peer["channel"])
+                    counts[name] = counts.get(name, 0) + int(peer["sent_messages"])
+        return counts
+
+    def end_of_output(self, nr_lines: int = 25) -> str:
+        return "\n".join(self.output.splitlines()[-nr_lines:])
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that is up."""
+
+    site: Site
+    spec: str
+
+    def run(self, mpi: str, ranks: int, *program: str | Path, timeout: int, by: str = "slot",
+            options: tuple[str, ...] = ()) -> Job:  # fmt: skip
+        """Run a job to its end, whatever that is."""
+        done = self.site.run(
+            "run", "--json", self.spec, "--mpi", mpi, "-n", str(ranks), "--map-by", by,
+            "--timeout", str(timeout), *options, "--", *map(str, program), timeout=timeout + 30,
+        )  # fmt: skip
+        answer = json.loads(done.stdout) if done.stdout.startswith("{") else {"stats": []}
+        return Job(done.returncode, done.stdout + done.stderr, answer)
+
+    def ok(self, mpi: str, ranks: int, *program: str | Path, timeout: int, by: str = "slot",
+           options: tuple[str, ...] = ()) -> Job:  # fmt: skip
+        """Run a job that must end well, carried by the provider."""
+        job = self.run(mpi, ranks, *program, timeout=timeout, by=by, options=options)
+        assert job.code == 0, f"{mpi} {program}: exit code {job.code}\n{job.end_of_output()}"
+        assert job.sent, f"{mpi} {program}: nearmetal carried nothing\n{job.end_of_output()}"
+        return job
+
+
+def program(mpi: str, name: str) -> Path:
+    """Return the path of one of our MPI programs, compiled for one MPI."""
+    return PROGRAMS / mpi / name

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mpi4py's own test suite across two nodes; what may fail stands in mpi4py/exclusions.toml."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.system.local import site
+from tests.system.mpi4py import exclusions, run_suite
+from tests.system.mpi_jobs import NEAR, Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(1500)]
+
+if not run_suite.SUITE.is_dir():
+    pytest.skip("mpi4py's sources are not here: run make setup", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def near() -> Iterator[Cluster]:
+    with site() as place:
+        path = place.write("spec.yaml", NEAR)
+        place.ok("up", path)
+        yield Cluster(place, path)
+        place.look(path)
+        place.ok("down", path)
+        place.assert_no_trace()
+
+
+def check(
+    near: Cluster, mpi: str, ranks: int, modules: list[str], *, log: Path, by: str = "node"
+) -> None:
+    """Run modules of the suite; whatever fails and is not listed is an error."""
+    launch = near.site.command(
+        "run", near.spec, "--mpi", mpi, "-n", str(ranks), "--map-by", by,
+        "--env", f"MPI4PY_LIBMPI={run_suite.LIBMPI[mpi]}", "--env", "TMPDIR=/run/shared", "--",
+    )  # fmt: skip
+    job = run_suite.Job(launch, ranks, log, stall_s=120, env=near.site.environment())
+    entries = exclusions.applying(exclusions.load(), mpi, ranks)
+    skip = {e.test for e in entries if e.skip} if by == "node" else set()
+    todo = [name for name in modules if name not in skip]
+    result = run_suite.run_suite(job, todo, skip.difference(modules))
+    verdict = exclusions.judge(result.tally, result.hung, entries)
+    assert verdict.ok, run_suite.report(result, verdict)
+    assert len(result.tally.passed) > len(todo), run_suite.report(result, verdict)
+    assert "carried by nearmetal" in log.with_suffix(".err").read_text(errors="replace")
+
+
+@pytest.mark.parametrize("mpi", ["openmpi5", "mpich5"])
+def test_the_whole_suite_on_two_ranks(near: Cluster, mpi: str, tmp_path: Path) -> None:
+    check(near, mpi, 2, run_suite.suite_modules(), log=tmp_path / "suite")
+
+
+def test_spawn_within_a_node(near: Cluster, tmp_path: Path) -> None:
+    check(near, "openmpi5", 2, ["test_spawn"], log=tmp_path / "spawn", by="slot")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mpi", ["openmpi5", "mpich5"])
+def test_messages_and_collectives_on_four_ranks(near: Cluster, mpi: str, tmp_path: Path) -> None:
+    modules = run_suite.suite_modules(run_suite.POINT_TO_POINT_AND_COLLECTIVES)
+    check(near, mpi, 4, modules, log=tmp_path / "suite")
