@@ -24,9 +24,8 @@
 
 #define MAX_SAMPLES 20000
 #define ROUND_TRIPS 50
-#define BURST 2048
+#define BURST 512
 #define BULK (1 << 20)
-#define NR_BULK 4
 #define SPINS_BEFORE_YIELD 20000
 
 /* What the two processes share besides their windows: the start, and the raw ping-pong. */
@@ -213,11 +212,11 @@ static void run(struct endpoint *endpoint, int me, int nr)
 	for (s = 0; s < 3; s++) {
 		static const uint32_t rate_sizes[] = {8, 64, 1024};
 
-		for (i = 0; i < nr / 10; i++)
+		for (i = 0; i < nr; i++)
 			samples[i] = stream(endpoint, me, rate_sizes[s], BURST, source) * 1e3;
 		snprintf(name, sizeof(name), "message rate, %u B", rate_sizes[s]);
 		if (!me)
-			print_row(name, "Mmsg/s", nr / 10, true);
+			print_row(name, "Mmsg/s", nr, true);
 	}
 	for (i = 0; i < nr / 10; i++) {
 		start = nm_clock_ns();
@@ -230,11 +229,11 @@ static void run(struct endpoint *endpoint, int me, int nr)
 		static const uint32_t bulk_sizes[] = {4096, 8192, 16384, 32768};
 		uint32_t len = bulk_sizes[s];
 
-		for (i = 0; i < nr / 10; i++)
-			samples[i] = len * stream(endpoint, me, len, NR_BULK * BULK / len, source);
-		snprintf(name, sizeof(name), "%d x 1 MiB in packets of %u B", NR_BULK, len);
+		for (i = 0; i < nr; i++)
+			samples[i] = len * stream(endpoint, me, len, BULK / len, source);
+		snprintf(name, sizeof(name), "1 MiB in packets of %u B", len);
 		if (!me)
-			print_row(name, "GB/s", nr / 10, true);
+			print_row(name, "GB/s", nr, true);
 	}
 	free(source);
 	free(copy);
