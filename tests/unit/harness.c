@@ -293,11 +293,31 @@ static bool selected(const struct nm_test_case *test, int argc, char **argv)
 	return false;
 }
 
+/* Knobs of the caller's shell are not those of the tests. */
+static void clear_knobs(void)
+{
+	char name[64];
+	char **entry = environ;
+	size_t len;
+
+	while (*entry) {
+		len = strcspn(*entry, "=");
+		if (strncmp(*entry, "NEARMETAL_", 10) || len >= sizeof(name)) {
+			entry++;
+			continue;
+		}
+		memcpy(name, *entry, len);
+		name[len] = '\0';
+		unsetenv(name); /* the rest moves up */
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const struct nm_test_case *test;
 	unsigned int ran = 0, failed = 0;
 
+	clear_knobs();
 	for (test = first_case; test; test = test->next) {
 		if (argc == 2 && !strcmp(argv[1], "--list")) {
 			printf("%s\n", test->name);

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nearmetal-info: facts, the shared layout, and who meets whom, in and across PID namespaces."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.faults.peer import BUILD, PATIENCE_S
+
+pytestmark = pytest.mark.system
+
+INFO = BUILD / "src" / "tools" / "nearmetal-info"
+
+
+def info(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [INFO, *arguments], env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
+
+class Meeter:
+    """A `nearmetal-info meet` that is asked about others."""
+
+    def __init__(self, directory: Path, *prefix: str, **env: str) -> None:
+        self.process = subprocess.Popen(
+            [*prefix, INFO, "meet", "--segment-dir", directory],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=env,
+        )
+        self.hello = self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        result: dict[str, Any] = json.loads(line)
+        return result
+
+    def ask(self, line: str) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self._read()
+
+    def end(self) -> int:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.stdout.close()
+        return self.process.wait(PATIENCE_S)
+
+
+@contextmanager
+def meeter(directory: Path, *prefix: str, **env: str) -> Iterator[Meeter]:
+    one = Meeter(directory, *prefix, **env)
+    try:
+        yield one
+        assert one.end() == 0
+    finally:
+        one.process.kill()
+        one.process.wait()
+
+
+def test_facts_are_for_people_and_programs(tmp_path: Path) -> None:
+    directory = tmp_path / "segment"
+    words = info(NEARMETAL_SEGMENT_DIR=str(directory), NEARMETAL_POOL_SIZE="2M")
+    assert words.returncode == 0
+    assert "NEARMETAL_POOL_SIZE" in words.stdout
+    assert not directory.exists()
+    facts = json.loads(info("--json", NEARMETAL_POOL_SIZE="2M").stdout)
+    knobs = {knob["name"]: knob for knob in facts["knobs"]}
+    assert knobs["NEARMETAL_POOL_SIZE"]["value"] == str(2 << 20)
+    assert knobs["NEARMETAL_POOL_SIZE"]["from"] == "environment"
+    assert knobs["NEARMETAL_CHUNK_SIZE"]["from"] == "default"
+    assert facts["window"]["usable"]
+    assert facts["namespaces"]["pid"] == str(Path("/proc/self/ns/pid").readlink())
+
+
+def test_a_directory_that_is_refused_is_said_to_be(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    facts = json.loads(info("--json", NEARMETAL_SEGMENT_DIR=str(tmp_path)).stdout)
+    assert not facts["segment_dir"]["usable"]
+    assert "chmod 700" in facts["segment_dir"]["reason"]
+
+
+def test_layout_is_what_the_design_says() -> None:
+    abi = json.loads(info("--abi").stdout)
+    assert abi["address_len"] == 64
+    sizes = {name: entry["size"] for name, entry in abi["structs"].items()}
+    assert sizes == {"nm_window_header": 256, "nm_lane": 128, "nm_slot": 64, "nm_address": 64}
+    assert abi["structs"]["nm_slot"]["fields"]["control"]["offset"] == 0
+
+
+@pytest.mark.parametrize("arguments", [["--nonsense"], ["meat"], ["meet", "--abi"]])
+def test_usage_errors(arguments: list[str]) -> None:
+    result = info(*arguments)
+    assert result.returncode == 2
+    assert "--help" in result.stderr
+
+
+def test_three_meet_and_agree(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        all_three = [stack.enter_context(meeter(tmp_path / "segment")) for _ in range(3)]
+        for i, one in enumerate(all_three):
+            for j, other in enumerate(all_three):
+                verdict = one.ask(f"{other.hello['address']} number {j}")
+                assert verdict["peer"] == f"number {j}"
+                assert verdict["relation"] == ("self" if i == j else "node")
+                assert verdict["channel"] == ("self" if i == j else "shm")
+                assert verdict["integrity"] == ("-" if i == j else "enforced")
+                assert verdict["reason"]
+        # Asked again, the same.
+        first, second, _ = all_three
+        assert first.ask(second.hello["address"])["channel"] == "shm"
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="a PID namespace of one's own needs root")
+def test_another_pid_namespace_is_another_node(tmp_path: Path) -> None:
+    apart = ("unshare", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child")
+    with meeter(tmp_path / "s") as here, meeter(tmp_path / "s", *apart) as there:
+        for one, other in ((here, there), (there, here)):
+            verdict = one.ask(other.hello["address"])
+            assert (verdict["relation"], verdict["channel"]) == ("host", "shm")
+
+
+def test_who_cannot_be_met_is_on_the_network(tmp_path: Path) -> None:
+    with meeter(tmp_path / "a") as one, meeter(tmp_path / "b") as other:
+        verdict = one.ask(other.hello["address"])
+        assert (verdict["relation"], verdict["channel"]) == ("network", "net")
+        assert "does not listen in" in verdict["reason"]
+    with (
+        meeter(tmp_path / "a", NEARMETAL_CHANNELS="self,net") as one,
+        meeter(tmp_path / "a") as other,
+    ):
+        assert "NEARMETAL_CHANNELS" in one.ask(other.hello["address"])["reason"]
+        assert other.ask(one.hello["address"])["channel"] == "net"
+
+
+def test_lines_that_are_no_addresses(tmp_path: Path) -> None:
+    with meeter(tmp_path / "a") as one:
+        address = one.hello["address"]
+        for line in ("zz", "00" * 64 + " zero", address[:-2], address + "00", address.upper()[:4]):
+            verdict = one.ask(line)
+            assert verdict["relation"] == "unknown"
+            assert "not an address" in verdict["reason"]
+        assert one.process.stdin is not None
+        one.process.stdin.write("x" * 5000 + "\n\n")
+        assert one.ask(address)["relation"] == "self"
