@@ -88,6 +88,17 @@ class JobResult:
     proof: Proof
 
 
+def provider_places(
+    libraries: Sequence[Path] = (Path("/usr/local/lib"), Path("/usr/lib")),
+) -> list[Path]:
+    """Return where the provider may lie, best first: the build, then where it is installed to."""
+    name = "nearmetal/libnearmetal-fi.so"
+    places = [Path(__file__).resolve().parents[2] / "build/c/src/provider/libnearmetal-fi.so"]
+    for directory in libraries:
+        places += [directory / name, *sorted(directory.glob(f"*/{name}"))]
+    return places
+
+
 def provider_library() -> Path:
     """Return the provider: $NEARMETAL_PROVIDER_LIB, the build's, or an installed one."""
     given = os.environ.get("NEARMETAL_PROVIDER_LIB")
@@ -96,11 +107,7 @@ def provider_library() -> Path:
             raise LaunchError(f"NEARMETAL_PROVIDER_LIB={given}: no such file",
                               "give the path of libnearmetal-fi.so")  # fmt: skip
         return Path(given).resolve()
-    repository = Path(__file__).resolve().parents[2]
-    places = [repository / "build/c/src/provider/libnearmetal-fi.so"]
-    for prefix in ("/usr/local/lib", "/usr/lib"):
-        places += [Path(prefix) / "libfabric/libnearmetal-fi.so"]
-        places += sorted(Path(prefix).glob("*/libfabric/libnearmetal-fi.so"))
+    places = provider_places()
     for path in places:
         if path.is_file():
             return path.resolve()

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import pytest
 
 from nearmetal.errors import CommandError, LaunchError, UsageError
 from nearmetal.launch import JobRequest, Verdict, measure_locality, run_job
-from nearmetal.launch.job import find_job_program, provider_library
+from nearmetal.launch.job import find_job_program, provider_library, provider_places
 from nearmetal.launch.stale import is_stale, new_name
 from nearmetal.launch.stats import cause, judge, read_exit_codes, read_stats
 from nearmetal.mpi import Mpi, Provider
@@ -239,6 +240,18 @@ def test_a_provider_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("NEARMETAL_PROVIDER_LIB", str(tmp_path / "none.so"))
     with pytest.raises(LaunchError, match=r"none\.so: no such file"):
         provider_library()
+
+
+def test_the_provider_is_looked_for_where_it_is_installed_to(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    recipe = (root / "src/provider/meson.build").read_text()
+    (directory,) = re.findall(r"install_dir : get_option\('libdir'\) / '(\w+)'", recipe)
+    for libdir in (tmp_path, tmp_path / "x86_64-linux-gnu"):
+        installed = libdir / directory / "libnearmetal-fi.so"
+        installed.parent.mkdir(parents=True)
+        installed.touch()
+        assert installed in provider_places([tmp_path])
+    assert provider_places([tmp_path])[0].is_relative_to(root / "build")
 
 
 def test_programs_by_name_and_path() -> None:

@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from nearmetal.cli.main import main
 from nearmetal.evidence import load_run, read_manifest, write_manifest
 from nearmetal.report import (
     Evidence,
@@ -245,3 +246,12 @@ def test_the_picture_of_the_matrix_names_every_pair(run_directory: Path) -> None
     titles = [e.text for e in root.iter("{http://www.w3.org/2000/svg}title")]
     assert "n1 to n2: met in the same bytes" in titles
     assert 'class="none"' in picture
+
+
+def test_a_full_disk_is_an_error_in_words(
+    run_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(run_directory), "--output", "/dev/full"]) == 1
+    words = capsys.readouterr().err
+    assert "No space left on device" in words
+    assert "a full disk or a missing permission?" in words
