@@ -122,7 +122,8 @@ static int handle_message(struct nm_meet *meet, struct nm_meeting *meeting, cons
 	kind = nm_message_parse(bytes, len, ret_reason);
 	if (kind < 0)
 		return kind;
-	if (kind == NM_MESSAGE_BYE) {
+	/* One: a visitor that went on saying it would keep this thread and its lock busy for ever. */
+	if (kind == NM_MESSAGE_BYE && !meeting->bye.header.kind) {
 		nm_farewell_copy(bytes, &meeting->bye);
 		return 0; /* the hangup follows */
 	}
