@@ -336,7 +336,9 @@ int nm_window_attach(int fd, struct nm_foreign_window *ret_window, struct nm_rea
 	window.lanes = (void *)(base + window.geometry.lanes_off);
 	window.boxes = (void *)(base + window.geometry.boxes_off);
 	window.pool = (void *)(base + window.geometry.pool_off);
-	warm(base + window.geometry.pool_off, size - window.geometry.pool_off, MADV_POPULATE_READ);
+	/* The pool and no more: what a file may have behind it is not bounded by anything. */
+	warm(base + window.geometry.pool_off,
+	     (size_t)window.geometry.nr_chunks * window.geometry.chunk_size, MADV_POPULATE_READ);
 	memcpy(window.id, header.id, sizeof(window.id));
 	memcpy(window.token, header.token_proof, sizeof(window.token));
 	*ret_window = window;
