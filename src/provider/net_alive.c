@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -49,9 +50,13 @@ static void end_probe(struct nm_net_peer *peer)
 /* Returns the errno of the probe under way: 0 connected, EINPROGRESS not known yet. */
 static int probe_result(const struct nm_net_peer *peer)
 {
+	struct pollfd poller = {.fd = peer->probe, .events = POLLOUT};
 	socklen_t len = sizeof(int);
 	int err = 0;
 
+	/* SO_ERROR is 0 while the connection is being made, too. */
+	if (poll(&poller, 1, 0) == 0)
+		return EINPROGRESS;
 	if (getsockopt(peer->probe, SOL_SOCKET, SO_ERROR, &err, &len) < 0)
 		return errno;
 	return err;
