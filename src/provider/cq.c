@@ -121,7 +121,8 @@ static ssize_t cq_readerr(struct fid_cq *fid, struct fi_cq_err_entry *buf, uint6
 		/* None of ours. From 1.5 on err_data is the caller's buffer and stays untouched. */
 		if (FI_VERSION_LT(cq->domain->fabric->fabric.api_version, FI_VERSION(1, 5)))
 			buf->err_data = NULL;
-		buf->err_data_size = 0;
+		else /* a field that callers of before 1.5 have no room for */
+			buf->err_data_size = 0;
 		nm_cqueue_pop(cq->queue);
 		if (is_loss(buf->prov_errno))
 			report_loss(cq);
