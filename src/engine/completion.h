@@ -54,8 +54,8 @@ struct nm_completion {
 };
 
 /*
- * A queue of completions: unbounded in memory terms of outstanding operations (each operation
- * reserves its entry when it is posted, so completing never fails). Not thread-safe: engine lock.
+ * A queue of completions. It grows when it is full; only when there is no memory for that is a
+ * completion lost, and the log says so. Not thread-safe: engine lock.
  */
 struct nm_cqueue;
 

@@ -35,7 +35,7 @@
 #include "provider/lock.h"
 
 /* What an endpoint offers. Written here once: attributes, checks and manual agree on it. */
-#define NM_INJECT_SIZE 1024 /* the default payload of a box: copied once, no chunk */
+#define NM_INJECT_SIZE 1024 /* fits one packet of every channel; taken at once */
 #define NM_QUEUE_SIZE 1024
 #define NM_MAX_MSG_SIZE ((size_t)1 << 46) /* any buffer a program can have */
 #define NM_MR_KEY_SIZE sizeof(uint64_t)

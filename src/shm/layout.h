@@ -22,6 +22,9 @@
  *
  * Foreign windows are hostile: read each word once into a private variable, check, use. The
  * geometry is validated at attach (window.h) and then used only from the private copy.
+ *
+ * Version 1 has room for what migration and windows without sockets will need: `knock`, `in_epoch`,
+ * `out_epoch` and `last_sequence` stay 0 and `generation` stays 1; no reader looks at them yet.
  */
 #ifndef NM_SHM_LAYOUT_H
 #define NM_SHM_LAYOUT_H
