@@ -147,7 +147,14 @@ class Collector:
             )
         )  # fmt: skip
         if ended.good:
+            self._check_room()
             self._check_readable(self._launches[-1])
+
+    def _check_room(self) -> None:
+        """Raise LaunchError on a full disk: few programs notice that their output is lost."""
+        if os.statvfs(self.directory).f_bavail == 0:
+            raise LaunchError(f"{self.directory}: No space left on device: output may be cut off",
+                              "make room, or give another disk with --output")  # fmt: skip
 
     def _check_readable(self, launch: Launch) -> None:
         """Read a log at once, so that damage is told while its cause can still be seen."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C and kills in the verbs that work on a cluster: nothing stays, and it can be done again.
+"""Ctrl-C, kills and a full disk in the verbs that work on a cluster: nothing stays behind.
 
 `up` and `exec` are in test_local_faults.py, `run` in test_local_run.py, `demo` in
 test_bench_demo.py.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -130,5 +131,26 @@ def test_bench_interrupted_leaves_the_cluster_usable(up: tuple[Site, str], momen
         assert checks["the run was interrupted"].state is State.BAD
     else:
         assert moment == "raw"
+    place.ok("down", spec)
+    place.assert_no_trace()
+
+
+@pytest.mark.mpi
+@pytest.mark.skipif(Mpi.OPENMPI5 not in find_installations(), reason="Open MPI 5 is not installed")
+def test_bench_on_a_full_disk_says_so(up: tuple[Site, str]) -> None:
+    place, spec = up
+    disk = place.directory / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)]
+    subprocess.run(mount, check=True, timeout=20)
+    try:
+        argv = ("--mpi", "openmpi5", "--blocks", "1", "-n", "2", "--output", str(disk / "run"))
+        done = place.run("bench", spec, *argv, timeout=120)
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True, timeout=20)
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert left_by_jobs(place, spec) == []
     place.ok("down", spec)
     place.assert_no_trace()
