@@ -288,8 +288,11 @@ int nm_ep_close(struct fid *fid)
 		/* Under the lock: other endpoints' queues and regions are in use by their threads. */
 		nm_lock_take(&ep->domain->lock);
 		unlist(ep);
-		nm_stats_write(&ep->address.who, ep->engine);
-		nm_engine_destroy(ep->engine);
+		/* A forked child must not say goodbye on its parent's connections: it only forgets. */
+		if (ep->owner == getpid()) {
+			nm_stats_write(&ep->address.who, ep->engine);
+			nm_engine_destroy(ep->engine);
+		}
 		nm_lock_give(&ep->domain->lock);
 	}
 	put_objects(ep);
