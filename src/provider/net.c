@@ -321,6 +321,9 @@ static void take_bye(struct net *net, struct nm_net_peer *peer)
 {
 	struct nm_reason why;
 
+	/* Once per peer: the count of answers must come back to zero, and the dead do not close. */
+	if (peer->answer_owed || peer->state == NM_NET_DEAD)
+		return;
 	peer->state = NM_NET_CLOSED;
 	peer->answer_owed = true;
 	net->nr_answers_owed++;
