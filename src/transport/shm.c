@@ -304,7 +304,7 @@ static NM_COLD void add_source(struct shm_transport *shm, struct nm_encounter *e
 {
 	const struct nm_foreign_window *window = encounter->window;
 	struct shm_peer *peer = find_or_add_peer(shm, &encounter->who);
-	struct nm_reason why = { "it does not take messages from me" };
+	struct nm_reason why = {"it does not take messages from me"};
 	struct nm_peer *cookie;
 
 	if (!peer || peer->state != PEER_UP || peer->source) {
