@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct fi_info *make_hints(void)
+static struct fi_info *make_hints(enum fi_threading threading)
 {
 	struct fi_info *hints = fi_allocinfo();
 
@@ -13,7 +13,7 @@ static struct fi_info *make_hints(void)
 	hints->caps = FI_MSG | FI_TAGGED | FI_DIRECTED_RECV;
 	hints->mode = FI_CONTEXT | FI_CONTEXT2;
 	hints->ep_attr->type = FI_EP_RDM;
-	hints->domain_attr->threading = FI_THREAD_DOMAIN;
+	hints->domain_attr->threading = threading;
 	hints->fabric_attr->prov_name = strdup("nearmetal");
 	return hints;
 }
@@ -43,9 +43,9 @@ static int open_objects(struct endpoint *e)
 	return err ? err : fi_getname(&e->ep->fid, e->address, &e->address_len);
 }
 
-int endpoint_open(struct endpoint *e)
+int endpoint_open(struct endpoint *e, enum fi_threading threading)
 {
-	struct fi_info *hints = make_hints();
+	struct fi_info *hints = make_hints(threading);
 	int err;
 
 	memset(e, 0, sizeof(*e));

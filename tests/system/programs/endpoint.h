@@ -48,7 +48,7 @@ struct operation {
 };
 
 /* Open one endpoint of the provider "nearmetal". 0, or -fi_errno; no trace after a failure. */
-int endpoint_open(struct endpoint *endpoint);
+int endpoint_open(struct endpoint *endpoint, enum fi_threading threading);
 /* Close all of it. 0, or the first -fi_errno. A closed or zeroed one is fine. */
 int endpoint_close(struct endpoint *endpoint);
 

@@ -294,7 +294,7 @@ static void insert(const char *name, const char *hex)
 
 static void open_endpoint(void)
 {
-	int err = endpoint_open(&endpoint);
+	int err = endpoint_open(&endpoint, FI_THREAD_DOMAIN);
 	size_t i;
 
 	if (err) {
