@@ -3,7 +3,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -168,3 +171,25 @@ def test_steps_without_a_terminal_print_nothing(capsys: pytest.CaptureFixture[st
         steps.begin(2)
         steps.step("one")
     assert capsys.readouterr() == ("", "")
+
+
+def test_steps_on_a_terminal_are_counted() -> None:
+    terminal, end = os.openpty()
+    code = (
+        "from nearmetal.cli.view import View\n"
+        "with View(as_json=False).steps('up demo') as steps:\n"
+        "    steps.begin(3)\n"
+        "    steps.step('node n1')\n"
+        "    steps.step('node n2')\n"
+    )
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=end, check=True, timeout=60,
+    )  # fmt: skip
+    os.close(end)
+    with open(terminal, "rb") as stream:  # noqa: PTH123 - a descriptor
+        shown = stream.read1(65536).decode()
+    assert done.stdout == b""
+    assert "node n2" in shown
+    assert "2/3" in shown
