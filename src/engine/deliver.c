@@ -6,6 +6,12 @@
 #include "base/log.h"
 #include "engine/internal.h"
 
+/* The channel that is speaking, as a bit. */
+static uint32_t polled_bit(const struct nm_engine *engine)
+{
+	return engine->polled_now ? 1U << engine->polled_now->ops->channel : 0;
+}
+
 struct nm_peer *nm_sink_source_up(void *engine_, const struct nm_identity *who,
 				  const struct nm_peer_label *label)
 {
@@ -28,6 +34,7 @@ struct nm_peer *nm_sink_source_up(void *engine_, const struct nm_identity *who,
 	}
 	peer->engine = engine;
 	peer->is_source = true;
+	peer->source_channels |= polled_bit(engine);
 	peer->is_watched = engine->polled_now && !engine->polled_now->ops->check_alive;
 	if (peer->index == UINT64_MAX && engine->config.resolve)
 		peer->index = engine->config.resolve(engine->config.resolve_arg, who);
@@ -130,10 +137,22 @@ void nm_sink_deliver(void *engine_, struct nm_peer *source, const struct nm_pack
 	nm_peer_violation(engine, source, "it sent a packet of unknown kind %u", pkt->op);
 }
 
-void nm_sink_source_down(void *engine, struct nm_peer *source, int err, const struct nm_reason *why)
+void nm_sink_source_down(void *engine_, struct nm_peer *source, int err,
+			 const struct nm_reason *why)
 {
+	struct nm_engine *engine = engine_;
 	char text[sizeof(why->text)];
 
+	source->source_channels &= ~polled_bit(engine);
+	if (err == 0 && source->source_channels) {
+		/*
+		 * It spoke to us on another channel too, where it has not said goodbye yet: what it
+		 * had sent there is still to come. Only the way to it over this one is gone.
+		 */
+		if (source->link && source->link->transport == engine->polled_now)
+			nm_peer_link_lost(engine, source);
+		return;
+	}
 	memcpy(text, why ? why->text : "", why ? sizeof(text) : 1);
 	text[sizeof(text) - 1] = '\0';
 	nm_peer_down(engine, source, err, text);

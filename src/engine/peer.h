@@ -56,6 +56,7 @@ struct nm_peer {
 	struct nm_identity who;
 	struct nm_address address;
 	bool is_source;		   /* it has sent to us */
+	uint32_t source_channels;  /* bit per channel on which it may still send to us */
 	bool is_watched;	   /* by the channel it sends on, which will notice its death */
 	bool crash_told;	   /* its end was not orderly, and receives know */
 	struct nm_peer_story *story;

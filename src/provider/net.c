@@ -20,7 +20,8 @@
 #define NR_LARGE 48
 #define NR_RECEIVE 48
 /* One peer that does not take its messages may hold this many send buffers, no more. */
-#define NR_PER_PEER 128
+#define NR_SMALL_PER_PEER 128
+#define NR_LARGE_PER_PEER 16 /* 1 MiB in flight: more than TCP takes at once */
 #define BATCH 16
 /*
  * Polling the inner endpoint is a system call. After this many polls without result it is polled
@@ -121,14 +122,15 @@ static NM_COLD int send_failed(struct net *net, struct nm_net_peer *peer, ssize_
 static int send_one(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind,
 		    const struct nm_packet *pkt, const struct iovec *iov, unsigned int nr_iov)
 {
+	bool is_small = pkt->len <= SMALL_PAYLOAD;
 	struct nm_net_buffer *buffer;
 	size_t at = sizeof(struct nm_net_header);
 	unsigned int i;
 	ssize_t err;
 
-	if (peer->in_flight >= NR_PER_PEER)
+	if (peer->in_flight >= (is_small ? NR_SMALL_PER_PEER : NR_LARGE_PER_PEER))
 		return -EAGAIN;
-	buffer = nm_net_buffer_take(pkt->len <= SMALL_PAYLOAD ? &net->small : &net->large);
+	buffer = nm_net_buffer_take(is_small ? &net->small : &net->large);
 	if (!buffer)
 		return -EAGAIN;
 	fill_header(net, peer, kind, pkt, (struct nm_net_header *)(void *)buffer->bytes);
