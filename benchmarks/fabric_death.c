@@ -35,9 +35,9 @@ static void shake_hands(struct death *d)
 
 	JOB_RETRY(job, &job->main,
 		  fi_tinject(job->main.ep, "h", 1, job->main.peers[1 - job->rank], 1));
-	JOB_RETRY(job, &job->main,
-		  fi_trecv(job->main.ep, &byte, 1, NULL, job->main.peers[1 - job->rank], 1, 0,
-			   NULL));
+	JOB_RETRY(
+		job, &job->main,
+		fi_trecv(job->main.ep, &byte, 1, NULL, job->main.peers[1 - job->rank], 1, 0, NULL));
 	job_wait(job, job->main.rx_cq);
 }
 
@@ -102,9 +102,12 @@ static int survive(struct death *d)
 int main(int argc, char **argv)
 {
 	struct job_options options = {
-		.nr_ranks = 2, .rank = -1, .provider = "nearmetal", .patience_s = 30,
+		.nr_ranks = 2,
+		.rank = -1,
+		.provider = "nearmetal",
+		.patience_s = 30,
 	};
-	struct death d = { .when = "waiting" };
+	struct death d = {.when = "waiting"};
 	int option;
 
 	while ((option = getopt(argc, argv, "r:d:p:m:w:h")) != -1) {

@@ -63,14 +63,23 @@ static void leave_file(const struct job *job, const void *bytes, size_t len)
 	file_name(job, job->rank, name, sizeof(name));
 	snprintf(temporary, sizeof(temporary), "%s.new", name);
 	file = fopen(temporary, "wb");
-	if (!file || fwrite(bytes, 1, len, file) != len || fclose(file) ||
-	    rename(temporary, name))
+	if (!file || fwrite(bytes, 1, len, file) != len || fclose(file) || rename(temporary, name))
 		job_fail(job, "%s: %s", name, strerror(errno));
 }
 
-static void take_file(const struct job *job, int rank, void *bytes, size_t len)
+/* A rank that waits for others must go on serving them: they may wait for it. */
+static void keep_moving(struct job *job)
 {
-	const struct timespec nap = { .tv_nsec = 200000 };
+	int i;
+
+	for (i = 0; i < JOB_EPS_MAX; i++)
+		if (job->connected[i])
+			job_progress(job, job->connected[i]);
+}
+
+static void take_file(struct job *job, int rank, void *bytes, size_t len)
+{
+	const struct timespec nap = {.tv_nsec = 200000};
 	char name[512];
 	FILE *file;
 
@@ -78,6 +87,7 @@ static void take_file(const struct job *job, int rank, void *bytes, size_t len)
 	while (!(file = fopen(name, "rb"))) {
 		if (errno != ENOENT)
 			job_fail(job, "%s: %s", name, strerror(errno));
+		keep_moving(job);
 		nanosleep(&nap, NULL);
 	}
 	if (fread(bytes, 1, len, file) != len)
@@ -108,8 +118,8 @@ static struct fi_info *get_info(struct job *job)
 
 	hints->ep_attr->type = FI_EP_RDM;
 	hints->caps = job->options.caps ? job->options.caps :
-					  FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC |
-						  FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE;
+					  FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_MULTI_RECV |
+						  FI_DIRECTED_RECV | FI_SOURCE;
 	hints->mode = FI_CONTEXT | FI_CONTEXT2;
 	hints->domain_attr->threading = FI_THREAD_DOMAIN;
 	hints->domain_attr->av_type = FI_AV_TABLE;
@@ -121,20 +131,27 @@ static struct fi_info *get_info(struct job *job)
 
 void job_ep_connect(struct job *job, struct job_ep *ep)
 {
-	char mine[JOB_NAME_MAX] = { 0 }, all[JOB_RANKS_MAX][JOB_NAME_MAX];
+	char mine[JOB_NAME_MAX] = {0}, all[JOB_RANKS_MAX][JOB_NAME_MAX];
 	size_t len = sizeof(mine);
-	int rank;
+	int rank, i;
 
 	job_check(job, fi_getname(&ep->ep->fid, mine, &len), "fi_getname");
 	job_exchange(job, mine, sizeof(mine), all);
 	for (rank = 0; rank < job->nr_ranks; rank++)
 		if (fi_av_insert(job->av, all[rank], 1, &ep->peers[rank], 0, NULL) != 1)
 			job_fail(job, "the address of rank %d cannot be inserted", rank);
+	for (i = 0; i < JOB_EPS_MAX; i++) {
+		if (!job->connected[i]) {
+			job->connected[i] = ep;
+			return;
+		}
+	}
+	job_fail(job, "more than %d endpoints", JOB_EPS_MAX);
 }
 
 void job_ep_open(struct job *job, struct job_ep *ep, enum fi_cq_format format, uint64_t flags)
 {
-	struct fi_cq_attr attr = { .format = format, .wait_obj = FI_WAIT_NONE };
+	struct fi_cq_attr attr = {.format = format, .wait_obj = FI_WAIT_NONE};
 
 	job_check(job, fi_endpoint(job->domain, job->info, &ep->ep, NULL), "fi_endpoint");
 	job_check(job, fi_cq_open(job->domain, &attr, &ep->tx_cq, NULL), "fi_cq_open");
@@ -147,6 +164,11 @@ void job_ep_open(struct job *job, struct job_ep *ep, enum fi_cq_format format, u
 
 void job_ep_close(struct job *job, struct job_ep *ep)
 {
+	int i;
+
+	for (i = 0; i < JOB_EPS_MAX; i++)
+		if (job->connected[i] == ep)
+			job->connected[i] = NULL;
 	job_check(job, fi_close(&ep->ep->fid), "fi_close endpoint");
 	job_check(job, fi_close(&ep->tx_cq->fid), "fi_close queue");
 	job_check(job, fi_close(&ep->rx_cq->fid), "fi_close queue");
@@ -154,7 +176,7 @@ void job_ep_close(struct job *job, struct job_ep *ep)
 
 static void run_rank(struct job *job)
 {
-	struct fi_av_attr av_attr = { .type = FI_AV_TABLE };
+	struct fi_av_attr av_attr = {.type = FI_AV_TABLE};
 
 	watched = job;
 	setvbuf(stdout, NULL, _IOLBF, 0); /* a rank that is ended has said what it did */
@@ -278,8 +300,8 @@ void job_progress(struct job *job, struct job_ep *ep)
 
 struct fi_cq_tagged_entry job_wait(struct job *job, struct fid_cq *cq)
 {
-	struct fi_cq_tagged_entry entry = { 0 };
-	struct fi_cq_err_entry error = { 0 };
+	struct fi_cq_tagged_entry entry = {0};
+	struct fi_cq_err_entry error = {0};
 	ssize_t rc;
 
 	while ((rc = fi_cq_read(cq, &entry, 1)) == -FI_EAGAIN)
@@ -295,7 +317,7 @@ struct fi_cq_tagged_entry job_wait(struct job *job, struct fid_cq *cq)
 struct fi_cq_err_entry job_wait_error(struct job *job, struct fid_cq *cq)
 {
 	struct fi_cq_tagged_entry entry;
-	struct fi_cq_err_entry error = { 0 };
+	struct fi_cq_err_entry error = {0};
 	ssize_t rc;
 
 	while ((rc = fi_cq_read(cq, &entry, 1)) == -FI_EAGAIN)

@@ -22,15 +22,16 @@
 
 #define JOB_RANKS_MAX 16
 #define JOB_NAME_MAX 128
+#define JOB_EPS_MAX 4
 
 struct job_options {
 	int nr_ranks;
-	int rank;	      /* -1: fork all of them */
-	const char *dir;      /* where addresses are left; NULL: a temporary one, with fork only */
+	int rank;	 /* -1: fork all of them */
+	const char *dir; /* where addresses are left; NULL: a temporary one, with fork only */
 	const char *provider;
-	int patience_s;	      /* a watchdog ends a job that hangs */
-	int dies;	      /* rank whose death by a signal is no failure; 0: none */
-	uint64_t caps;	      /* asked for; 0: everything */
+	int patience_s; /* a watchdog ends a job that hangs */
+	int dies;	/* rank whose death by a signal is no failure; 0: none */
+	uint64_t caps;	/* asked for; 0: everything */
 };
 
 /* An endpoint with what it is bound to. */
@@ -48,8 +49,9 @@ struct job {
 	struct fid_fabric *fabric;
 	struct fid_domain *domain;
 	struct fid_av *av;
-	struct job_ep main; /* FI_CQ_FORMAT_TAGGED, selective completion off */
-	int meetings;	    /* exchanges so far: the names of files */
+	struct job_ep main;		       /* FI_CQ_FORMAT_TAGGED, selective completion off */
+	struct job_ep *connected[JOB_EPS_MAX]; /* kept moving while this rank waits for others */
+	int meetings;			       /* exchanges so far: the names of files */
 };
 
 /* Prints "FAILED rank N PHASE: ..." and ends the process with code 1. */
@@ -76,12 +78,12 @@ void job_exchange(struct job *job, const void *mine, size_t len, void *ret_all);
 void job_ep_connect(struct job *job, struct job_ep *ep);
 
 /* Calls FN until it does not say -FI_EAGAIN, driving both queues meanwhile. */
-#define JOB_RETRY(job, ep_, call)                                              \
-	do {                                                                   \
-		ssize_t rc_;                                                   \
-		while ((rc_ = (call)) == -FI_EAGAIN)                           \
-			job_progress(job, ep_);                                \
-		job_check(job, rc_, #call);                                    \
+#define JOB_RETRY(job, ep_, call)                                                                  \
+	do {                                                                                       \
+		ssize_t rc_;                                                                       \
+		while ((rc_ = (call)) == -FI_EAGAIN)                                               \
+			job_progress(job, ep_);                                                    \
+		job_check(job, rc_, #call);                                                        \
 	} while (0)
 
 /* Drives progress without taking a completion. */

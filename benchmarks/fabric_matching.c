@@ -64,8 +64,7 @@ static void case_directed(struct traffic *t)
 
 	if (!traffic_is_pair(t))
 		return;
-	JOB_RETRY(job, &job->main,
-		  fi_trecv(job->main.ep, &in_self, 1, NULL, me, 7, 0, &in_self));
+	JOB_RETRY(job, &job->main, fi_trecv(job->main.ep, &in_self, 1, NULL, me, 7, 0, &in_self));
 	JOB_RETRY(job, &job->main,
 		  fi_trecv(job->main.ep, &in_other, 1, NULL, traffic_other(t), 7, 0, &in_other));
 	JOB_RETRY(job, &job->main, fi_tinject(job->main.ep, &out, 1, traffic_other(t), 7));
@@ -83,11 +82,12 @@ static void case_directed(struct traffic *t)
 static void look(struct traffic *t, uint64_t tag, uint64_t flags, void *context)
 {
 	struct fi_msg_tagged msg = {
-		.addr = FI_ADDR_UNSPEC, .tag = tag, .context = context,
+		.addr = FI_ADDR_UNSPEC,
+		.tag = tag,
+		.context = context,
 	};
 
-	JOB_RETRY(&t->job, &t->job.main,
-		  fi_trecvmsg(t->job.main.ep, &msg, flags | FI_COMPLETION));
+	JOB_RETRY(&t->job, &t->job.main, fi_trecvmsg(t->job.main.ep, &msg, flags | FI_COMPLETION));
 }
 
 /* Looks until the message is there. */
@@ -108,17 +108,19 @@ static struct fi_cq_tagged_entry look_for(struct traffic *t, uint64_t tag, uint6
 			return entry;
 		}
 		memset(&error, 0, sizeof(error));
-		EXPECT(t, rc == -FI_EAVAIL &&
-				  fi_cq_readerr(job->main.rx_cq, &error, 0) == 1);
+		EXPECT(t, rc == -FI_EAVAIL && fi_cq_readerr(job->main.rx_cq, &error, 0) == 1);
 		EXPECT(t, error.err == FI_ENOMSG && error.op_context == context);
 	}
 }
 
 static void claim(struct traffic *t, char *bytes, size_t len, void *context)
 {
-	struct iovec iov = { bytes, len };
+	struct iovec iov = {bytes, len};
 	struct fi_msg_tagged msg = {
-		.msg_iov = &iov, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = context,
+		.msg_iov = &iov,
+		.iov_count = 1,
+		.addr = FI_ADDR_UNSPEC,
+		.context = context,
 	};
 
 	JOB_RETRY(&t->job, &t->job.main,
@@ -169,7 +171,7 @@ static void peek_size(struct traffic *t, size_t len)
 
 static void case_peek(struct traffic *t)
 {
-	static const size_t lens[] = { 0, 8, 1000, 100000 };
+	static const size_t lens[] = {0, 8, 1000, 100000};
 	size_t i;
 
 	for (i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
@@ -202,7 +204,7 @@ static void case_cancel(struct traffic *t)
 	for (i = 0; i < CANCELLED; i++)
 		fi_cancel(&job->main.ep->fid, &context[i]);
 	while (taken + cancelled < CANCELLED) {
-		struct fi_cq_err_entry error = { 0 };
+		struct fi_cq_err_entry error = {0};
 		struct fi_cq_tagged_entry entry;
 
 		rc = fi_cq_read(job->main.rx_cq, &entry, 1);
@@ -227,7 +229,7 @@ static void case_cancel(struct traffic *t)
 /* Longer than the buffer: an error that says how much is missing, and nothing written behind. */
 static void case_truncation(struct traffic *t)
 {
-	static const size_t lens[] = { 9, 100, 5000, 100000, 1 << 20 };
+	static const size_t lens[] = {9, 100, 5000, 100000, 1 << 20};
 	struct job *job = &t->job;
 	char *bytes = malloc(1 << 20);
 	size_t i, j;
@@ -429,8 +431,11 @@ static void case_random(struct traffic *t)
 }
 
 const struct traffic_case traffic_matching[] = {
-	{ "order", case_order },	   { "directed", case_directed },
-	{ "peek", case_peek },		   { "cancel", case_cancel },
-	{ "truncation", case_truncation }, { "random", case_random },
-	{ NULL, NULL },
+	{"order", case_order},
+	{"directed", case_directed},
+	{"peek", case_peek},
+	{"cancel", case_cancel},
+	{"truncation", case_truncation},
+	{"random", case_random},
+	{NULL, NULL},
 };

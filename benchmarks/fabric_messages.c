@@ -11,9 +11,9 @@
 #define DATA UINT64_C(0x1122334455667788)
 
 static const size_t sizes[] = {
-	0,     1,     7,     8,	    39,	   40,	  41,	   63,	    64,	     200,	1000,	 1024,
-	1025,  2048,  4095,  4096,  8192,  16383, 16384,   16385,   20000,   32768,	65535,	 65536,
-	65537, 70000, 131072, 262144, 300001, 1 << 20, 3 << 20, 8 << 20,
+	0,     1,     7,     8,	    39,	    40,	    41,	    63,	     64,      200,     1000,
+	1024,  1025,  2048,  4095,  4096,   8192,   16383,  16384,   16385,   20000,   32768,
+	65535, 65536, 65537, 70000, 131072, 262144, 300001, 1 << 20, 3 << 20, 8 << 20,
 };
 #define NR_SIZES ((int)(sizeof(sizes) / sizeof(sizes[0])))
 
@@ -33,7 +33,7 @@ static void cut(char *bytes, size_t len, struct iovec iov[4])
 	for (i = 0; i < 4; i++) {
 		size_t n = i == 3 ? len - at : part * (size_t)(i + 1) / 2;
 
-		iov[i] = (struct iovec){ .iov_base = bytes + at, .iov_len = n };
+		iov[i] = (struct iovec){.iov_base = bytes + at, .iov_len = n};
 		at += n;
 	}
 }
@@ -45,7 +45,11 @@ static ssize_t send_tagged(struct traffic *t, enum way way, char *bytes, size_t 
 	fi_addr_t to = traffic_other(t);
 	struct iovec iov[4];
 	struct fi_msg_tagged msg = {
-		.msg_iov = iov, .iov_count = 4, .addr = to, .tag = tag, .data = DATA,
+		.msg_iov = iov,
+		.iov_count = 4,
+		.addr = to,
+		.tag = tag,
+		.data = DATA,
 		.context = context,
 	};
 
@@ -75,7 +79,11 @@ static ssize_t send_untagged(struct traffic *t, enum way way, char *bytes, size_
 	fi_addr_t to = traffic_other(t);
 	struct iovec iov[4];
 	struct fi_msg msg = {
-		.msg_iov = iov, .iov_count = 4, .addr = to, .data = DATA, .context = context,
+		.msg_iov = iov,
+		.iov_count = 4,
+		.addr = to,
+		.data = DATA,
+		.context = context,
 	};
 
 	cut(bytes, len, iov);
@@ -224,14 +232,14 @@ static void case_multi_recv(struct traffic *t)
 
 	if (job->rank == 1) {
 		struct iovec iov[2];
-		struct fi_msg msg = { .iov_count = 1, .addr = FI_ADDR_UNSPEC };
+		struct fi_msg msg = {.iov_count = 1, .addr = FI_ADDR_UNSPEC};
 
 		job_check(job,
 			  fi_setopt(&job->main.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV,
 				    &min, sizeof(min)),
 			  "fi_setopt");
 		for (i = 0; i < 2; i++) {
-			iov[i] = (struct iovec){ buffers + i * MULTI_SIZE, MULTI_SIZE };
+			iov[i] = (struct iovec){buffers + i * MULTI_SIZE, MULTI_SIZE};
 			msg.msg_iov = &iov[i];
 			msg.context = &iov[i];
 			JOB_RETRY(job, &job->main,
@@ -243,8 +251,8 @@ static void case_multi_recv(struct traffic *t)
 
 			if (entry.flags & FI_RECV && (entry.len || entry.buf)) {
 				EXPECT(t, entry.len == job_random(&state) % sizeof(bytes));
-				EXPECT(t, job_verify(entry.buf, entry.len, (uint64_t)i) ==
-						  entry.len);
+				EXPECT(t,
+				       job_verify(entry.buf, entry.len, (uint64_t)i) == entry.len);
 				i++;
 			}
 			if (entry.flags & FI_MULTI_RECV) {
@@ -318,8 +326,8 @@ static void case_flood(struct traffic *t)
 	for (i = 0; i < FLOOD; i++)
 		EXPECT(t, job_verify(in[i], 64, (uint64_t)i) == 64);
 	for (i = 0; i < 40; i++)
-		EXPECT(t, job_verify(big_in[i], sizeof(big_in[i]), (uint64_t)i) ==
-				  sizeof(big_in[i]));
+		EXPECT(t,
+		       job_verify(big_in[i], sizeof(big_in[i]), (uint64_t)i) == sizeof(big_in[i]));
 }
 
 /* A rank is its own peer like any other. */
@@ -332,8 +340,7 @@ static void case_self(struct traffic *t)
 
 	for (len = 1; len <= 1 << 20; len *= 8) {
 		job_fill(out, len, len);
-		JOB_RETRY(job, &job->main,
-			  fi_tsend(job->main.ep, out, len, NULL, me, len, NULL));
+		JOB_RETRY(job, &job->main, fi_tsend(job->main.ep, out, len, NULL, me, len, NULL));
 		JOB_RETRY(job, &job->main, fi_trecv(job->main.ep, in, len, NULL, me, len, 0, NULL));
 		job_wait(job, job->main.rx_cq);
 		job_wait(job, job->main.tx_cq);
@@ -376,11 +383,11 @@ static void case_huge(struct traffic *t)
 }
 
 const struct traffic_case traffic_messages[] = {
-	{ "tagged", case_tagged },
-	{ "untagged", case_untagged },
-	{ "multi_recv", case_multi_recv },
-	{ "flood", case_flood },
-	{ "self", case_self },
-	{ "huge", case_huge },
-	{ NULL, NULL },
+	{"tagged", case_tagged},
+	{"untagged", case_untagged},
+	{"multi_recv", case_multi_recv},
+	{"flood", case_flood},
+	{"self", case_self},
+	{"huge", case_huge},
+	{NULL, NULL},
 };

@@ -12,8 +12,8 @@ static void case_selective(struct traffic *t)
 	struct job *job = &t->job;
 	struct job_ep ep;
 	char byte = 1;
-	struct iovec iov = { &byte, 1 };
-	struct fi_msg_tagged msg = { .msg_iov = &iov, .iov_count = 1, .tag = 3, .context = &msg };
+	struct iovec iov = {&byte, 1};
+	struct fi_msg_tagged msg = {.msg_iov = &iov, .iov_count = 1, .tag = 3, .context = &msg};
 
 	memset(&ep, 0, sizeof(ep));
 	job_ep_open(job, &ep, FI_CQ_FORMAT_TAGGED, FI_SELECTIVE_COMPLETION);
@@ -66,7 +66,7 @@ static void one_format(struct traffic *t, enum fi_cq_format format, size_t entry
 			got += rc > 0 ? (size_t)rc : 0;
 		}
 		for (i = 0; i < 3; i++) {
-			struct fi_cq_tagged_entry entry = { 0 };
+			struct fi_cq_tagged_entry entry = {0};
 
 			memcpy(&entry, raw + i * entry_size, entry_size);
 			EXPECT(t, entry.op_context == in[i]);
@@ -94,7 +94,7 @@ static void case_formats(struct traffic *t)
 static void case_blocking_read(struct traffic *t)
 {
 	struct job *job = &t->job;
-	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_CONTEXT, .wait_obj = FI_WAIT_UNSPEC };
+	struct fi_cq_attr attr = {.format = FI_CQ_FORMAT_CONTEXT, .wait_obj = FI_WAIT_UNSPEC};
 	struct fi_cq_entry entry;
 	struct fid_cq *cq, *with_fd;
 	uint64_t start;
@@ -112,7 +112,7 @@ static void case_blocking_read(struct traffic *t)
 
 static struct fid_cntr *open_counter(struct job *job, struct fid_ep *ep, uint64_t what)
 {
-	struct fi_cntr_attr attr = { .events = FI_CNTR_EVENTS_COMP };
+	struct fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP};
 	struct fid_cntr *cntr;
 
 	job_check(job, fi_cntr_open(job->domain, &attr, &cntr, NULL), "fi_cntr_open");
@@ -131,8 +131,7 @@ static void count_rank_0(struct traffic *t, struct job_ep *ep, struct fid_cntr *
 
 	for (i = 0; i < COUNTED; i++) {
 		JOB_RETRY(job, ep, fi_tinject(ep->ep, &word, 8, ep->peers[1], 4));
-		JOB_RETRY(job, ep,
-			  fi_write(ep->ep, &word, 8, NULL, ep->peers[1], 0, 5, NULL));
+		JOB_RETRY(job, ep, fi_write(ep->ep, &word, 8, NULL, ep->peers[1], 0, 5, NULL));
 	}
 	job_check(job, fi_cntr_wait(sends, COUNTED, 10000), "fi_cntr_wait sends");
 	job_check(job, fi_cntr_wait(writes, COUNTED, 10000), "fi_cntr_wait writes");
@@ -154,8 +153,7 @@ static void count_rank_1(struct traffic *t, struct job_ep *ep, struct fid_cntr *
 	int i;
 
 	for (i = 0; i < COUNTED; i++)
-		JOB_RETRY(job, ep,
-			  fi_trecv(ep->ep, in[i], 8, NULL, FI_ADDR_UNSPEC, 4, 0, NULL));
+		JOB_RETRY(job, ep, fi_trecv(ep->ep, in[i], 8, NULL, FI_ADDR_UNSPEC, 4, 0, NULL));
 	job_check(job, fi_cntr_wait(receives, COUNTED, 10000), "fi_cntr_wait receives");
 	JOB_RETRY(job, ep, fi_trecv(ep->ep, in[COUNTED], 8, NULL, FI_ADDR_UNSPEC, 6, 0, NULL));
 	job_check(job, fi_cntr_wait(receives, COUNTED + 1, 10000), "fi_cntr_wait receives");
@@ -177,8 +175,8 @@ static void case_counters(struct traffic *t)
 	writes = open_counter(job, ep.ep, FI_WRITE);
 	reads = open_counter(job, ep.ep, FI_READ);
 	/* Queues too, because the helpers drive progress by them; nothing is written to them. */
-	job_check(job, fi_cq_open(job->domain, &(struct fi_cq_attr){ 0 }, &ep.tx_cq, NULL), "cq");
-	job_check(job, fi_cq_open(job->domain, &(struct fi_cq_attr){ 0 }, &ep.rx_cq, NULL), "cq");
+	job_check(job, fi_cq_open(job->domain, &(struct fi_cq_attr){0}, &ep.tx_cq, NULL), "cq");
+	job_check(job, fi_cq_open(job->domain, &(struct fi_cq_attr){0}, &ep.rx_cq, NULL), "cq");
 	job_check(job, fi_ep_bind(ep.ep, &ep.tx_cq->fid, FI_TRANSMIT | FI_SELECTIVE_COMPLETION),
 		  "fi_ep_bind");
 	job_check(job, fi_ep_bind(ep.ep, &ep.rx_cq->fid, FI_RECV | FI_SELECTIVE_COMPLETION),
@@ -210,7 +208,7 @@ static void case_shared_queue(struct traffic *t)
 	struct job *job = &t->job;
 	struct fid_ep *eps[2];
 	struct fid_cq *cq;
-	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_TAGGED };
+	struct fi_cq_attr attr = {.format = FI_CQ_FORMAT_TAGGED};
 	char names[2][JOB_NAME_MAX], in[2];
 	fi_addr_t to[2];
 	int i;
@@ -246,9 +244,9 @@ static void case_shared_queue(struct traffic *t)
 static void case_vector(struct traffic *t)
 {
 	struct job *job = &t->job;
-	char name[JOB_NAME_MAX], again[JOB_NAME_MAX], text[128], bad[JOB_NAME_MAX] = { 0 };
+	char name[JOB_NAME_MAX], again[JOB_NAME_MAX], text[128], bad[JOB_NAME_MAX] = {0};
 	size_t len = sizeof(name), room = 5;
-	struct fi_av_attr attr = { .type = FI_AV_MAP };
+	struct fi_av_attr attr = {.type = FI_AV_MAP};
 	struct fid_av *av;
 	fi_addr_t addr[3];
 	int errors[1];
@@ -281,7 +279,7 @@ static void case_unknown_source(struct traffic *t)
 {
 	struct job *job = &t->job;
 	struct fi_cq_tagged_entry entry;
-	char name[JOB_NAME_MAX] = { 0 }, all[JOB_RANKS_MAX][JOB_NAME_MAX], in;
+	char name[JOB_NAME_MAX] = {0}, all[JOB_RANKS_MAX][JOB_NAME_MAX], in;
 	size_t len = sizeof(name);
 	fi_addr_t source, to;
 	ssize_t rc;
@@ -304,8 +302,9 @@ static void case_unknown_source(struct traffic *t)
 				EXPECT(t, fi_av_insert(job->av, all[0], 1, &to, 0, NULL) == 1);
 				job->main.peers[0] = to;
 			}
-			JOB_RETRY(job, &job->main,
-				  fi_trecv(job->main.ep, &in, 1, NULL, FI_ADDR_UNSPEC, 60, 0, NULL));
+			JOB_RETRY(
+				job, &job->main,
+				fi_trecv(job->main.ep, &in, 1, NULL, FI_ADDR_UNSPEC, 60, 0, NULL));
 			while ((rc = fi_cq_readfrom(job->main.rx_cq, &entry, 1, &source)) ==
 			       -FI_EAGAIN)
 				sched_yield();
@@ -330,8 +329,7 @@ static void case_options(struct traffic *t)
 	EXPECT(t, got == value);
 	EXPECT(t, fi_getopt(fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &got, &small) ==
 			  -FI_ETOOSMALL);
-	EXPECT(t, fi_setopt(fid, FI_OPT_ENDPOINT, 9999, &value, sizeof(value)) ==
-			  -FI_ENOPROTOOPT);
+	EXPECT(t, fi_setopt(fid, FI_OPT_ENDPOINT, 9999, &value, sizeof(value)) == -FI_ENOPROTOOPT);
 	EXPECT(t, fi_ep_alias(job->main.ep, &alias, 0) == -FI_ENOSYS);
 	/* An endpoint is of no use before it has a vector and queues. */
 	job_check(job, fi_endpoint(job->domain, job->info, &ep, NULL), "fi_endpoint");
@@ -346,13 +344,13 @@ static void case_options(struct traffic *t)
 }
 
 const struct traffic_case traffic_objects[] = {
-	{ "selective", case_selective },
-	{ "formats", case_formats },
-	{ "blocking_read", case_blocking_read },
-	{ "counters", case_counters },
-	{ "shared_queue", case_shared_queue },
-	{ "vector", case_vector },
-	{ "unknown_source", case_unknown_source },
-	{ "options", case_options },
-	{ NULL, NULL },
+	{"selective", case_selective},
+	{"formats", case_formats},
+	{"blocking_read", case_blocking_read},
+	{"counters", case_counters},
+	{"shared_queue", case_shared_queue},
+	{"vector", case_vector},
+	{"unknown_source", case_unknown_source},
+	{"options", case_options},
+	{NULL, NULL},
 };

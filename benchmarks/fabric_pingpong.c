@@ -15,7 +15,7 @@
 #define WINDOW 64
 #define TAG 1
 #define TAG_DONE 2
-static const int percents[] = { 2, 10, 25, 50, 90, 98 };
+static const int percents[] = {2, 10, 25, 50, 90, 98};
 #define NR_PERCENTS (sizeof(percents) / sizeof(percents[0]))
 
 struct pingpong {
@@ -40,8 +40,7 @@ static bool post_send(struct pingpong *p, size_t size, uint64_t tag)
 		JOB_RETRY(job, &job->main, fi_tinject(job->main.ep, p->out, size, other(p), tag));
 		return false;
 	}
-	JOB_RETRY(job, &job->main,
-		  fi_tsend(job->main.ep, p->out, size, NULL, other(p), tag, NULL));
+	JOB_RETRY(job, &job->main, fi_tsend(job->main.ep, p->out, size, NULL, other(p), tag, NULL));
 	return true;
 }
 
@@ -181,24 +180,28 @@ static void pin(const struct pingpong *p)
 
 static void usage(FILE *to)
 {
-	fprintf(to, "usage: fabric_pingpong [-r RANK -d DIR] [-p PROVIDER] [-t SAMPLES] [-b] [-x BYTES] "
-		    "[-w SECONDS]\n"
-		    "  -r RANK -d DIR  be this rank of two that are started one by one\n"
-		    "  -p PROVIDER     libfabric provider (default nearmetal)\n"
-		    "  -t SAMPLES      per size (default 200)\n"
-		    "  -b              pin rank 0 to core 0 and rank 1 to core 1\n"
-		    "  -x BYTES        largest message (default 4M)\n"
-		    "  -w SECONDS      patience of the watchdog (default 300)\n"
-		    "Example: FI_PROVIDER_PATH=build/c/src/provider fabric_pingpong\n");
+	fprintf(to,
+		"usage: fabric_pingpong [-r RANK -d DIR] [-p PROVIDER] [-t SAMPLES] [-b] [-x BYTES] "
+		"[-w SECONDS]\n"
+		"  -r RANK -d DIR  be this rank of two that are started one by one\n"
+		"  -p PROVIDER     libfabric provider (default nearmetal)\n"
+		"  -t SAMPLES      per size (default 200)\n"
+		"  -b              pin rank 0 to core 0 and rank 1 to core 1\n"
+		"  -x BYTES        largest message (default 4M)\n"
+		"  -w SECONDS      patience of the watchdog (default 300)\n"
+		"Example: FI_PROVIDER_PATH=build/c/src/provider fabric_pingpong\n");
 }
 
 int main(int argc, char **argv)
 {
 	struct job_options options = {
-		.nr_ranks = 2, .rank = -1, .provider = "nearmetal", .patience_s = 300,
+		.nr_ranks = 2,
+		.rank = -1,
+		.provider = "nearmetal",
+		.patience_s = 300,
 		.caps = FI_TAGGED,
 	};
-	static struct pingpong p = { .nr_samples = 200 };
+	static struct pingpong p = {.nr_samples = 200};
 	uint64_t max = 4 << 20;
 	bool pinned = false;
 	int option;

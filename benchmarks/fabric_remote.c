@@ -22,10 +22,10 @@ static void target_open(struct traffic *t, struct target *target)
 	const uint64_t access = FI_REMOTE_READ | FI_REMOTE_WRITE | FI_READ | FI_WRITE;
 
 	target->bytes = calloc(1, REGION);
-	job_check(job,
-		  fi_mr_reg(job->domain, target->bytes, REGION, access, 0, KEY, 0, &target->mr,
-			    NULL),
-		  "fi_mr_reg");
+	job_check(
+		job,
+		fi_mr_reg(job->domain, target->bytes, REGION, access, 0, KEY, 0, &target->mr, NULL),
+		"fi_mr_reg");
 	job_check(job,
 		  fi_mr_reg(job->domain, target->bytes, REGION, FI_REMOTE_READ, 0, KEY_READ_ONLY, 0,
 			    &target->read_only, NULL),
@@ -69,14 +69,18 @@ static void write_and_read(struct traffic *t, size_t len, uint64_t at)
 {
 	struct job *job = &t->job;
 	char *out = malloc(len + 1), *in = malloc(len + 1);
-	struct iovec iov[2] = { { in, len / 3 }, { in + len / 3, len - len / 3 } };
+	struct iovec iov[2] = {{in, len / 3}, {in + len / 3, len - len / 3}};
 	struct fi_rma_iov remote[2] = {
-		{ .addr = at, .len = len / 2, .key = KEY },
-		{ .addr = at + len / 2, .len = len - len / 2, .key = KEY },
+		{.addr = at, .len = len / 2, .key = KEY},
+		{.addr = at + len / 2, .len = len - len / 2, .key = KEY},
 	};
 	struct fi_msg_rma msg = {
-		.msg_iov = iov, .iov_count = 2, .addr = traffic_other(t), .rma_iov = remote,
-		.rma_iov_count = 2, .context = in,
+		.msg_iov = iov,
+		.iov_count = 2,
+		.addr = traffic_other(t),
+		.rma_iov = remote,
+		.rma_iov_count = 2,
+		.context = in,
 	};
 
 	job_fill(out, len, len);
@@ -98,7 +102,7 @@ static void write_and_read(struct traffic *t, size_t len, uint64_t at)
 
 static void case_rma(struct traffic *t)
 {
-	static const size_t lens[] = { 1, 8, 100, 1024, 4096, 20000, 65536, 300000, 1 << 20 };
+	static const size_t lens[] = {1, 8, 100, 1024, 4096, 20000, 65536, 300000, 1 << 20};
 	struct job *job = &t->job;
 	struct target target;
 	uint64_t word = 42;
@@ -164,11 +168,10 @@ static void expect_refused(struct traffic *t, const char *what, uint64_t at, siz
 	struct job *job = &t->job;
 	struct fi_cq_err_entry error;
 
-	JOB_RETRY(job, &job->main,
-		  write ? fi_write(job->main.ep, bytes, len, NULL, traffic_other(t), at, key,
-				   bytes) :
-			  fi_read(job->main.ep, bytes, len, NULL, traffic_other(t), at, key,
-				  bytes));
+	JOB_RETRY(
+		job, &job->main,
+		write ? fi_write(job->main.ep, bytes, len, NULL, traffic_other(t), at, key, bytes) :
+			fi_read(job->main.ep, bytes, len, NULL, traffic_other(t), at, key, bytes));
 	error = job_wait_error(job, job->main.tx_cq);
 	if (error.err != FI_EACCES && error.err != FI_ENOKEY && error.err != FI_EINVAL)
 		job_fail(job, "%s: error %d", what, error.err);
@@ -249,9 +252,9 @@ static void atomic_lock(struct traffic *t)
 						    FI_UINT64, FI_CSWAP, NULL));
 			job_wait(job, job->main.tx_cq);
 		} while (before);
-		JOB_RETRY(job, &job->main,
-			  fi_read(job->main.ep, &value, 8, NULL, job->main.peers[0], 136, KEY,
-				  NULL));
+		JOB_RETRY(
+			job, &job->main,
+			fi_read(job->main.ep, &value, 8, NULL, job->main.peers[0], 136, KEY, NULL));
 		job_wait(job, job->main.tx_cq);
 		value++;
 		JOB_RETRY(job, &job->main,
@@ -311,7 +314,7 @@ static void atomic_tickets(struct traffic *t)
 
 static void case_atomic(struct traffic *t)
 {
-	struct fi_atomic_attr attr = { 0 };
+	struct fi_atomic_attr attr = {0};
 	struct job *job = &t->job;
 	struct target target;
 	uint64_t word = 0;
@@ -350,9 +353,9 @@ static void case_atomic(struct traffic *t)
 }
 
 const struct traffic_case traffic_remote[] = {
-	{ "rma", case_rma },
-	{ "rma_all_memory", case_rma_all_memory },
-	{ "rma_refused", case_rma_refused },
-	{ "atomic", case_atomic },
-	{ NULL, NULL },
+	{"rma", case_rma},
+	{"rma_all_memory", case_rma_all_memory},
+	{"rma_refused", case_rma_refused},
+	{"atomic", case_atomic},
+	{NULL, NULL},
 };

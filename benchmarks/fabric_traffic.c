@@ -20,20 +20,21 @@ static const struct traffic_case *const families[] = {
 
 static void usage(FILE *to)
 {
-	fprintf(to, "usage: fabric_traffic [-n RANKS] [-r RANK -d DIR] [-p PROVIDER] [-c CASE]... [-m "
-		    "MESSAGES] [-s SEED]\n"
-		    "                      [-w SECONDS] [-L] [-l]\n"
-		    "  -n RANKS     processes of the job (default 2); forked here without -r\n"
-		    "  -r RANK      be this rank of a job whose ranks are started one by one\n"
-		    "  -d DIR       directory that all ranks share, for addresses; new for each job\n"
-		    "  -p PROVIDER  libfabric provider (default nearmetal)\n"
-		    "  -c CASE      only this case; may be repeated\n"
-		    "  -m MESSAGES  of the random case (default 4000)\n"
-		    "  -s SEED      of the random case (default 1)\n"
-		    "  -w SECONDS   patience of the watchdog (default 120)\n"
-		    "  -L           also a message past 2 GiB (needs 5 GB of memory)\n"
-		    "  -l           list the cases\n"
-		    "Example: FI_PROVIDER_PATH=build/c/src/provider fabric_traffic -c tagged -c rma\n");
+	fprintf(to,
+		"usage: fabric_traffic [-n RANKS] [-r RANK -d DIR] [-p PROVIDER] [-c CASE]... [-m "
+		"MESSAGES] [-s SEED]\n"
+		"                      [-w SECONDS] [-L] [-l]\n"
+		"  -n RANKS     processes of the job (default 2); forked here without -r\n"
+		"  -r RANK      be this rank of a job whose ranks are started one by one\n"
+		"  -d DIR       directory that all ranks share, for addresses; new for each job\n"
+		"  -p PROVIDER  libfabric provider (default nearmetal)\n"
+		"  -c CASE      only this case; may be repeated\n"
+		"  -m MESSAGES  of the random case (default 4000)\n"
+		"  -s SEED      of the random case (default 1)\n"
+		"  -w SECONDS   patience of the watchdog (default 120)\n"
+		"  -L           also a message past 2 GiB (needs 5 GB of memory)\n"
+		"  -l           list the cases\n"
+		"Example: FI_PROVIDER_PATH=build/c/src/provider fabric_traffic -c tagged -c rma\n");
 }
 
 static void list_cases(void)
@@ -88,7 +89,7 @@ int main(int argc, char **argv)
 		.provider = "nearmetal",
 		.patience_s = 120,
 	};
-	struct traffic traffic = { .seed = 1, .nr_random = 4000 };
+	struct traffic traffic = {.seed = 1, .nr_random = 4000};
 	const char *wanted[WANTED_MAX];
 	int nr_wanted = 0, option, nr;
 

@@ -34,10 +34,10 @@ static inline fi_addr_t traffic_other(const struct traffic *traffic)
 	return traffic->job.main.peers[1 - traffic->job.rank];
 }
 
-#define EXPECT(traffic, condition)                                          \
-	do {                                                                \
-		if (!(condition))                                           \
-			job_fail(&(traffic)->job, "not so: %s", #condition); \
+#define EXPECT(traffic, condition)                                                                 \
+	do {                                                                                       \
+		if (!(condition))                                                                  \
+			job_fail(&(traffic)->job, "not so: %s", #condition);                       \
 	} while (0)
 
 #endif

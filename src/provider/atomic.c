@@ -136,9 +136,9 @@ static ssize_t atomic_writev(struct fid_ep *fid, const struct fi_ioc *iov, void 
 			     enum fi_datatype datatype, enum fi_op op, void *context)
 {
 	struct nm_ep *ep = nm_ep_of(fid);
-	struct fi_rma_ioc rma = { .addr = addr, .key = key };
-	struct fi_msg_atomic msg = { .msg_iov = iov, .iov_count = count };
-	struct call call = { .kind = NM_ATOMIC_UPDATE, .msg = &msg, .flags = ep->tx_op_flags };
+	struct fi_rma_ioc rma = {.addr = addr, .key = key};
+	struct fi_msg_atomic msg = {.msg_iov = iov, .iov_count = count};
+	struct call call = {.kind = NM_ATOMIC_UPDATE, .msg = &msg, .flags = ep->tx_op_flags};
 
 	(void)desc;
 	if (nm_unlikely(count > NM_IOV_MAX))
@@ -152,19 +152,18 @@ static ssize_t atomic_write(struct fid_ep *fid, const void *buf, size_t count, v
 			    fi_addr_t dest_addr, uint64_t addr, uint64_t key,
 			    enum fi_datatype datatype, enum fi_op op, void *context)
 {
-	struct fi_ioc iov = { .addr = (void *)(uintptr_t)buf, .count = count };
+	struct fi_ioc iov = {.addr = (void *)(uintptr_t)buf, .count = count};
 
 	return atomic_writev(fid, &iov, &desc, 1, dest_addr, addr, key, datatype, op, context);
 }
 
-static ssize_t atomic_inject(struct fid_ep *fid, const void *buf, size_t count,
-			     fi_addr_t dest_addr, uint64_t addr, uint64_t key,
-			     enum fi_datatype datatype, enum fi_op op)
+static ssize_t atomic_inject(struct fid_ep *fid, const void *buf, size_t count, fi_addr_t dest_addr,
+			     uint64_t addr, uint64_t key, enum fi_datatype datatype, enum fi_op op)
 {
-	struct fi_ioc iov = { .addr = (void *)(uintptr_t)buf, .count = count };
-	struct fi_rma_ioc rma = { .addr = addr, .count = count, .key = key };
-	struct fi_msg_atomic msg = { .msg_iov = &iov, .iov_count = 1 };
-	struct call call = { .kind = NM_ATOMIC_UPDATE, .msg = &msg, .flags = NM_INJECT };
+	struct fi_ioc iov = {.addr = (void *)(uintptr_t)buf, .count = count};
+	struct fi_rma_ioc rma = {.addr = addr, .count = count, .key = key};
+	struct fi_msg_atomic msg = {.msg_iov = &iov, .iov_count = 1};
+	struct call call = {.kind = NM_ATOMIC_UPDATE, .msg = &msg, .flags = NM_INJECT};
 	size_t size = nm_atomic_size((uint32_t)datatype);
 
 	if (size && count > NM_INJECT_SIZE / size)
@@ -197,8 +196,8 @@ static ssize_t atomic_readwritev(struct fid_ep *fid, const struct fi_ioc *iov, v
 				 void *context)
 {
 	struct nm_ep *ep = nm_ep_of(fid);
-	struct fi_rma_ioc rma = { .addr = addr, .key = key };
-	struct fi_msg_atomic msg = { .msg_iov = iov, .iov_count = count };
+	struct fi_rma_ioc rma = {.addr = addr, .key = key};
+	struct fi_msg_atomic msg = {.msg_iov = iov, .iov_count = count};
 	struct call call = {
 		.kind = NM_ATOMIC_FETCH,
 		.msg = &msg,
@@ -221,8 +220,8 @@ static ssize_t atomic_readwrite(struct fid_ep *fid, const void *buf, size_t coun
 				uint64_t key, enum fi_datatype datatype, enum fi_op op,
 				void *context)
 {
-	struct fi_ioc iov = { .addr = (void *)(uintptr_t)buf, .count = count };
-	struct fi_ioc results = { .addr = result, .count = count };
+	struct fi_ioc iov = {.addr = (void *)(uintptr_t)buf, .count = count};
+	struct fi_ioc results = {.addr = result, .count = count};
 
 	return atomic_readwritev(fid, &iov, &desc, 1, &results, &result_desc, 1, dest_addr, addr,
 				 key, datatype, op, context);
@@ -257,8 +256,8 @@ static ssize_t atomic_compwritev(struct fid_ep *fid, const struct fi_ioc *iov, v
 				 void *context)
 {
 	struct nm_ep *ep = nm_ep_of(fid);
-	struct fi_rma_ioc rma = { .addr = addr, .key = key };
-	struct fi_msg_atomic msg = { .msg_iov = iov, .iov_count = count };
+	struct fi_rma_ioc rma = {.addr = addr, .key = key};
+	struct fi_msg_atomic msg = {.msg_iov = iov, .iov_count = count};
 	struct call call = {
 		.kind = NM_ATOMIC_COMPARE,
 		.msg = &msg,
@@ -284,9 +283,9 @@ static ssize_t atomic_compwrite(struct fid_ep *fid, const void *buf, size_t coun
 				void *result_desc, fi_addr_t dest_addr, uint64_t addr, uint64_t key,
 				enum fi_datatype datatype, enum fi_op op, void *context)
 {
-	struct fi_ioc iov = { .addr = (void *)(uintptr_t)buf, .count = count };
-	struct fi_ioc compares = { .addr = (void *)(uintptr_t)compare, .count = count };
-	struct fi_ioc results = { .addr = result, .count = count };
+	struct fi_ioc iov = {.addr = (void *)(uintptr_t)buf, .count = count};
+	struct fi_ioc compares = {.addr = (void *)(uintptr_t)compare, .count = count};
+	struct fi_ioc results = {.addr = result, .count = count};
 
 	return atomic_compwritev(fid, &iov, &desc, 1, &compares, &compare_desc, 1, &results,
 				 &result_desc, 1, dest_addr, addr, key, datatype, op, context);

@@ -124,7 +124,7 @@ static int insert_one(struct nm_av *av, const void *bytes, bool may_reuse, uint6
 	err = take_entry(av, may_reuse, &index);
 	if (err)
 		return err;
-	av->entries[index] = (struct nm_av_entry){ .address = address, .nr_inserts = 1 };
+	av->entries[index] = (struct nm_av_entry){.address = address, .nr_inserts = 1};
 	*slot = index + 1;
 	av->nr_used++;
 	*ret_index = index;
@@ -223,8 +223,8 @@ static const char *av_straddr(struct fid_av *fid, const void *addr, char *buf, s
 	(void)fid;
 	if (!nm_address_parse(addr, NM_ADDRESS_LEN, &address))
 		snprintf(text, sizeof(text), NM_PROVIDER_NAME "://%02x%02x%02x%02x%02x%02x",
-			 address.who.id[0], address.who.id[1], address.who.id[2],
-			 address.who.id[3], address.who.id[4], address.who.id[5]);
+			 address.who.id[0], address.who.id[1], address.who.id[2], address.who.id[3],
+			 address.who.id[4], address.who.id[5]);
 	need = snprintf(buf, *len, "%s", text);
 	*len = (size_t)need + 1;
 	return buf;

@@ -72,7 +72,7 @@ static int cntr_seterr(struct fid_cntr *fid, uint64_t value)
 /* Until the value is at least THRESHOLD, an operation fails, or the time is over. */
 static int cntr_wait(struct fid_cntr *fid, uint64_t threshold, int timeout)
 {
-	const struct timespec nap = { .tv_nsec = SLEEP_NS };
+	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	struct nm_cntr *cntr = cntr_of(fid);
 	uint64_t start = nm_clock_ns(), waited, errors;
 

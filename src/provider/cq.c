@@ -135,7 +135,7 @@ static ssize_t cq_readerr(struct fid_cq *fid, struct fi_cq_err_entry *buf, uint6
 static ssize_t cq_sreadfrom(struct fid_cq *fid, void *buf, size_t count, fi_addr_t *src_addr,
 			    const void *cond, int timeout)
 {
-	const struct timespec nap = { .tv_nsec = SLEEP_NS };
+	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	struct nm_cq *cq = cq_of(fid);
 	uint64_t start = nm_clock_ns(), waited;
 	ssize_t nr;

@@ -55,7 +55,7 @@ static ssize_t eq_write(struct fid_eq *eq, uint32_t event, const void *buf, size
 static ssize_t eq_sread(struct fid_eq *eq, uint32_t *event, void *buf, size_t len, int timeout,
 			uint64_t flags)
 {
-	struct timespec time = { .tv_sec = timeout / 1000, .tv_nsec = timeout % 1000 * 1000000L };
+	struct timespec time = {.tv_sec = timeout / 1000, .tv_nsec = timeout % 1000 * 1000000L};
 
 	(void)eq;
 	(void)event;

@@ -9,7 +9,8 @@
 
 #define HAS_BEYOND(have, allowed) ((have) & ~(uint64_t)(allowed))
 
-static int refuse_bits(struct nm_reason *ret_why, const char *what, uint64_t asked, uint64_t offered)
+static int refuse_bits(struct nm_reason *ret_why, const char *what, uint64_t asked,
+		       uint64_t offered)
 {
 	nm_reason_set(ret_why, "%s 0x%llx asked for, of which 0x%llx is not offered", what,
 		      (unsigned long long)asked, (unsigned long long)(asked & ~offered));

@@ -127,7 +127,7 @@ static int mr_regv(struct fid *fid, const struct iovec *iov, size_t count, uint6
 static int mr_reg(struct fid *fid, const void *buf, size_t len, uint64_t access, uint64_t offset,
 		  uint64_t requested_key, uint64_t flags, struct fid_mr **ret_mr, void *context)
 {
-	struct iovec iov = { .iov_base = (void *)(uintptr_t)buf, .iov_len = len };
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = len};
 
 	return mr_regv(fid, &iov, 1, access, offset, requested_key, flags, ret_mr, context);
 }

@@ -22,7 +22,7 @@ static ssize_t msg_recvv(struct fid_ep *fid, const struct iovec *iov, void **des
 static ssize_t msg_recv(struct fid_ep *fid, void *buf, size_t len, void *desc, fi_addr_t src_addr,
 			void *context)
 {
-	struct iovec iov = { .iov_base = buf, .iov_len = len };
+	struct iovec iov = {.iov_base = buf, .iov_len = len};
 
 	return msg_recvv(fid, &iov, &desc, 1, src_addr, context);
 }
@@ -71,7 +71,7 @@ static ssize_t msg_sendv(struct fid_ep *fid, const struct iovec *iov, void **des
 static ssize_t msg_send(struct fid_ep *fid, const void *buf, size_t len, void *desc,
 			fi_addr_t dest_addr, void *context)
 {
-	struct iovec iov = { .iov_base = (void *)(uintptr_t)buf, .iov_len = len };
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = len};
 
 	return msg_sendv(fid, &iov, &desc, 1, dest_addr, context);
 }
@@ -88,7 +88,7 @@ static ssize_t msg_sendmsg(struct fid_ep *fid, const struct fi_msg *msg, uint64_
 static ssize_t msg_senddata(struct fid_ep *fid, const void *buf, size_t len, void *desc,
 			    uint64_t data, fi_addr_t dest_addr, void *context)
 {
-	struct iovec iov = { .iov_base = (void *)(uintptr_t)buf, .iov_len = len };
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = len};
 	struct nm_ep *ep = nm_ep_of(fid);
 
 	(void)desc;
@@ -99,7 +99,7 @@ static ssize_t msg_senddata(struct fid_ep *fid, const void *buf, size_t len, voi
 static ssize_t inject(struct fid_ep *fid, const void *buf, size_t len, uint64_t data,
 		      fi_addr_t dest_addr, uint64_t flags)
 {
-	struct iovec iov = { .iov_base = (void *)(uintptr_t)buf, .iov_len = len };
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = len};
 
 	if (nm_unlikely(len > NM_INJECT_SIZE))
 		return -FI_EMSGSIZE;

@@ -14,8 +14,8 @@ static int register_slab(struct nm_net_pool *pool, const struct nm_net_inner *in
 
 	if (!(mode & FI_MR_LOCAL))
 		return 0;
-	err = fi_mr_reg(inner->domain, pool->slab, pool->nr_buffers * pool->size,
-			FI_SEND | FI_RECV, 0, key, 0, &pool->mr, NULL);
+	err = fi_mr_reg(inner->domain, pool->slab, pool->nr_buffers * pool->size, FI_SEND | FI_RECV,
+			0, key, 0, &pool->mr, NULL);
 	if (!err && (mode & FI_MR_ENDPOINT)) {
 		err = fi_mr_bind(pool->mr, &inner->ep->fid, 0);
 		if (!err)

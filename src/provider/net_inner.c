@@ -24,8 +24,8 @@ static const struct {
 	const char *word;
 	const char *names[4];
 } known[] = {
-	{ "verbs", { "verbs;ofi_rxm" } },
-	{ "tcp", { "tcp", "net", "tcp;ofi_rxm" } },
+	{"verbs", {"verbs;ofi_rxm"}},
+	{"tcp", {"tcp", "net", "tcp;ofi_rxm"}},
 };
 
 #define AUTO_LIST "verbs,tcp"
@@ -80,8 +80,8 @@ static struct fi_info *make_hints(const char *name)
 	hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
 	hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
 	hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
-	hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED |
-				      FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+	hints->domain_attr->mr_mode =
+		FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
 	hints->fabric_attr->prov_name = strdup(name);
 	if (!hints->fabric_attr->prov_name) {
 		nm_host.freeinfo(hints);
@@ -159,7 +159,7 @@ static int open_objects(struct nm_net_inner *inner, size_t cq_size)
 		.wait_obj = FI_WAIT_NONE,
 		.size = cq_size,
 	};
-	struct fi_av_attr av_attr = { .type = FI_AV_UNSPEC, .count = 64 };
+	struct fi_av_attr av_attr = {.type = FI_AV_UNSPEC, .count = 64};
 	int err;
 
 	err = nm_host.fabric(inner->info->fabric_attr, &inner->fabric, NULL);
@@ -217,8 +217,8 @@ static int open_one(const char *name, size_t cq_size, struct nm_net_inner *inner
 	nm_net_inner_close(inner);
 	/* A layer looks for its core provider once more, and that one is hidden. */
 	if (err == -FI_EINVAL && strchr(name, ';'))
-		nm_reason_set(ret_reason, "%s: hidden by FI_PROVIDER; set FI_PROVIDER=%s,%.*s", name,
-			      NM_PROVIDER_NAME, (int)strcspn(name, ";"), name);
+		nm_reason_set(ret_reason, "%s: hidden by FI_PROVIDER; set FI_PROVIDER=%s,%.*s",
+			      name, NM_PROVIDER_NAME, (int)strcspn(name, ";"), name);
 	else
 		nm_reason_set(ret_reason, "%s: %s", name, nm_host.strerror(-err));
 	return err;
@@ -243,7 +243,7 @@ static int open_word(const char *word, size_t cq_size, struct nm_net_inner *inne
 int nm_net_inner_open(const char *list, size_t cq_size, struct nm_net_inner *ret_inner,
 		      struct nm_reason *ret_reason)
 {
-	struct nm_reason why = { "" }, all = { "" };
+	struct nm_reason why = {""}, all = {""};
 	struct nm_net_inner inner;
 	char word[64];
 	int err = -FI_ENODATA;

@@ -25,8 +25,10 @@ int nm_net_header_parse(const void *bytes, size_t len, const struct nm_identity 
 		return refuse(ret_reason, "not a message of nearmetal, or of another byte order",
 			      header.magic);
 	if (header.version != NM_NET_VERSION)
-		return refuse(ret_reason, "message of another wire version; use one release of "
-					  "nearmetal everywhere", header.version);
+		return refuse(ret_reason,
+			      "message of another wire version; use one release of "
+			      "nearmetal everywhere",
+			      header.version);
 	if (memcmp(header.target_token, me->token, sizeof(header.target_token)))
 		return refuse(ret_reason, "message for another endpoint", 0);
 	if (header.kind < NM_NET_HELLO || header.kind > NM_NET_BYE_SEEN)

@@ -40,7 +40,8 @@ static void log_to_host(enum nm_log_level level, const char *line)
 	};
 
 	if (nm_host.log_enabled(&provider, levels[level], FI_LOG_CORE))
-		nm_host.log(&provider, levels[level], FI_LOG_CORE, __func__, __LINE__, "%s\n", line);
+		nm_host.log(&provider, levels[level], FI_LOG_CORE, __func__, __LINE__, "%s\n",
+			    line);
 }
 
 /* The library that holds ADDRESS, or libfabric by its usual name, or whatever is loaded. */
@@ -63,8 +64,9 @@ static bool find_symbol(void *library, const char *name, void *ret_function)
 	void *symbol = dlsym(library, name);
 
 	if (!symbol) {
-		nm_error("the libfabric that loaded the provider has no %s(); 1.14 or newer is needed",
-			 name);
+		nm_error(
+			"the libfabric that loaded the provider has no %s(); 1.14 or newer is needed",
+			name);
 		return false;
 	}
 	/* POSIX wants function and data pointers to be alike; C does not say so. */
@@ -93,7 +95,7 @@ FI_EXT_INI;
 FI_EXT_INI
 {
 	void *library = find_library(__builtin_return_address(0));
-	struct nm_host host = { 0 };
+	struct nm_host host = {0};
 
 	if (!library) {
 		nm_error("fi_prov_ini() was not called by a libfabric; the provider stays out");

@@ -228,17 +228,17 @@ int nm_getinfo(uint32_t version, const char *node, const char *service, uint64_t
 	       const struct fi_info *hints, struct fi_info **info);
 
 #define NM_TX_CAPS (FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE)
-#define NM_RX_CAPS                                                                          \
-	(FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV | FI_REMOTE_READ |               \
-	 FI_REMOTE_WRITE | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE)
+#define NM_RX_CAPS                                                                                 \
+	(FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE |    \
+	 FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE)
 #define NM_DOMAIN_CAPS (FI_LOCAL_COMM | FI_REMOTE_COMM)
 #define NM_CAPS (NM_TX_CAPS | NM_RX_CAPS | NM_DOMAIN_CAPS)
-#define NM_TX_OP_FLAGS                                                                      \
-	(FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |            \
+#define NM_TX_OP_FLAGS                                                                             \
+	(FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |                   \
 	 FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE)
 #define NM_RX_OP_FLAGS (FI_COMPLETION | FI_MULTI_RECV)
-#define NM_MSG_ORDER                                                                        \
-	(FI_ORDER_SAS | FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR |   \
+#define NM_MSG_ORDER                                                                               \
+	(FI_ORDER_SAS | FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR |          \
 	 FI_ORDER_ATOMIC_WAW)
 
 /* Constructors that libfabric reaches through our ops tables. */

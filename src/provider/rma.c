@@ -27,7 +27,7 @@ static int fill(struct nm_rma *rma, const struct iovec *iov, size_t count, uint6
 	rma->iov = iov;
 	rma->nr_iov = count;
 	rma->nr_remote = 1;
-	rma->remote[0] = (struct nm_remote){ .address = address, .key = key };
+	rma->remote[0] = (struct nm_remote){.address = address, .key = key};
 	for (i = 0; i < count; i++)
 		rma->remote[0].len += iov[i].iov_len;
 	return 0;
@@ -57,7 +57,7 @@ static ssize_t rma_readv(struct fid_ep *fid, const struct iovec *iov, void **des
 			 fi_addr_t src_addr, uint64_t addr, uint64_t key, void *context)
 {
 	struct nm_ep *ep = nm_ep_of(fid);
-	struct nm_rma rma = { .context = context, .flags = ep->tx_op_flags & ~NM_INJECT };
+	struct nm_rma rma = {.context = context, .flags = ep->tx_op_flags & ~NM_INJECT};
 	int err = fill(&rma, iov, count, addr, key);
 
 	(void)desc;
@@ -67,7 +67,7 @@ static ssize_t rma_readv(struct fid_ep *fid, const struct iovec *iov, void **des
 static ssize_t rma_read(struct fid_ep *fid, void *buf, size_t len, void *desc, fi_addr_t src_addr,
 			uint64_t addr, uint64_t key, void *context)
 {
-	struct iovec iov = { .iov_base = buf, .iov_len = len };
+	struct iovec iov = {.iov_base = buf, .iov_len = len};
 
 	return rma_readv(fid, &iov, &desc, 1, src_addr, addr, key, context);
 }
@@ -86,7 +86,7 @@ static ssize_t rma_readmsg(struct fid_ep *fid, const struct fi_msg_rma *msg, uin
 static ssize_t write_flags(struct nm_ep *ep, const struct iovec *iov, size_t count, uint64_t data,
 			   fi_addr_t to, uint64_t addr, uint64_t key, void *context, uint64_t flags)
 {
-	struct nm_rma rma = { .data = data, .context = context, .flags = flags };
+	struct nm_rma rma = {.data = data, .context = context, .flags = flags};
 	int err = fill(&rma, iov, count, addr, key);
 
 	return err ? err : post(ep, nm_engine_write, to, &rma);
@@ -104,7 +104,7 @@ static ssize_t rma_writev(struct fid_ep *fid, const struct iovec *iov, void **de
 static ssize_t rma_write(struct fid_ep *fid, const void *buf, size_t len, void *desc,
 			 fi_addr_t dest_addr, uint64_t addr, uint64_t key, void *context)
 {
-	struct iovec iov = { .iov_base = (void *)(uintptr_t)buf, .iov_len = len };
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = len};
 
 	return rma_writev(fid, &iov, &desc, 1, dest_addr, addr, key, context);
 }
@@ -124,7 +124,7 @@ static ssize_t rma_writedata(struct fid_ep *fid, const void *buf, size_t len, vo
 			     uint64_t data, fi_addr_t dest_addr, uint64_t addr, uint64_t key,
 			     void *context)
 {
-	struct iovec iov = { .iov_base = (void *)(uintptr_t)buf, .iov_len = len };
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = len};
 	struct nm_ep *ep = nm_ep_of(fid);
 
 	(void)desc;
@@ -135,7 +135,7 @@ static ssize_t rma_writedata(struct fid_ep *fid, const void *buf, size_t len, vo
 static ssize_t inject(struct fid_ep *fid, const void *buf, size_t len, uint64_t data,
 		      fi_addr_t dest_addr, uint64_t addr, uint64_t key, uint64_t flags)
 {
-	struct iovec iov = { .iov_base = (void *)(uintptr_t)buf, .iov_len = len };
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = len};
 
 	if (nm_unlikely(len > NM_INJECT_SIZE))
 		return -FI_EMSGSIZE;

@@ -84,7 +84,7 @@ static void write_peer(void *arg, const struct nm_peer_facts *facts)
 
 static bool write_all(FILE *file, const char *host, const char *id, struct nm_engine *engine)
 {
-	struct writer writer = { .file = file, .first = true };
+	struct writer writer = {.file = file, .first = true};
 
 	fprintf(file, "{\"version\": 1");
 	write_text(file, "host", host);

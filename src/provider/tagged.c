@@ -25,7 +25,7 @@ static ssize_t tagged_recvv(struct fid_ep *fid, const struct iovec *iov, void **
 static ssize_t tagged_recv(struct fid_ep *fid, void *buf, size_t len, void *desc,
 			   fi_addr_t src_addr, uint64_t tag, uint64_t ignore, void *context)
 {
-	struct iovec iov = { .iov_base = buf, .iov_len = len };
+	struct iovec iov = {.iov_base = buf, .iov_len = len};
 
 	return tagged_recvv(fid, &iov, &desc, 1, src_addr, tag, ignore, context);
 }
@@ -77,7 +77,7 @@ static ssize_t tagged_sendv(struct fid_ep *fid, const struct iovec *iov, void **
 static ssize_t tagged_send(struct fid_ep *fid, const void *buf, size_t len, void *desc,
 			   fi_addr_t dest_addr, uint64_t tag, void *context)
 {
-	struct iovec iov = { .iov_base = (void *)(uintptr_t)buf, .iov_len = len };
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = len};
 
 	return tagged_sendv(fid, &iov, &desc, 1, dest_addr, tag, context);
 }
@@ -94,7 +94,7 @@ static ssize_t tagged_sendmsg(struct fid_ep *fid, const struct fi_msg_tagged *ms
 static ssize_t tagged_senddata(struct fid_ep *fid, const void *buf, size_t len, void *desc,
 			       uint64_t data, fi_addr_t dest_addr, uint64_t tag, void *context)
 {
-	struct iovec iov = { .iov_base = (void *)(uintptr_t)buf, .iov_len = len };
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = len};
 	struct nm_ep *ep = nm_ep_of(fid);
 
 	(void)desc;
@@ -105,7 +105,7 @@ static ssize_t tagged_senddata(struct fid_ep *fid, const void *buf, size_t len, 
 static ssize_t inject(struct fid_ep *fid, const void *buf, size_t len, uint64_t data,
 		      fi_addr_t dest_addr, uint64_t tag, uint64_t flags)
 {
-	struct iovec iov = { .iov_base = (void *)(uintptr_t)buf, .iov_len = len };
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = len};
 
 	if (nm_unlikely(len > NM_INJECT_SIZE))
 		return -FI_EMSGSIZE;

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every promise of the provider, checked by a program over the public libfabric interface."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.system.faults.peer import BUILD, REPOSITORY
+from tests.system.test_faults_loading import LIBFABRICS, library_of
+
+pytestmark = pytest.mark.system
+
+TIMEOUT_S = 280
+BUILD_TIMEOUT_S = 900
+CHANNELS = ["self,shm", "self,net", "self,shm,net"]
+SUPPRESSED_LEAKS = "leak:libfabric.so\n"
+"""libfabric 1.17's net provider loses an fi_info for each endpoint and connection."""
+
+
+@pytest.fixture
+def segment_dir(tmp_path: Path) -> Path:
+    directory = tmp_path / "meet"
+    directory.mkdir(mode=0o700)
+    return directory
+
+
+def run(
+    program: list[str], segment_dir: Path, provider_path: Path, **extra: str
+) -> subprocess.CompletedProcess[str]:
+    env = {
+        "PATH": os.environ["PATH"],
+        "FI_PROVIDER": "nearmetal",
+        "FI_PROVIDER_PATH": str(provider_path),
+        "NEARMETAL_SEGMENT_DIR": str(segment_dir),
+        **extra,
+    }
+    return subprocess.run(
+        program, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+
+
+def expect_ok(done: subprocess.CompletedProcess[str], segment_dir: Path) -> None:
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stdout.splitlines()[-1].startswith("traffic OK: 24 cases"), done.stdout
+    assert not list(segment_dir.iterdir()), "something was left where neighbours meet"
+
+
+def provider_path(library_name: str, tmp_path: Path) -> Path:
+    """A directory with our library, and with those of the libfabric that needs its own there."""
+    library = library_of(library_name)
+    directory = tmp_path / "providers"
+    directory.mkdir()
+    (directory / "libnearmetal-fi.so").symlink_to(BUILD / "src/provider/libnearmetal-fi.so")
+    if library.needs_own:
+        for other in (REPOSITORY / library.directory).glob("*-fi.so"):
+            (directory / other.name).symlink_to(other)
+    return directory
+
+
+def traffic(build: Path, *arguments: str) -> list[str]:
+    return [str(build / "benchmarks/fabric_traffic"), "-m", "1500", "-w", "250", *arguments]
+
+
+@pytest.mark.parametrize("name", LIBFABRICS)
+@pytest.mark.parametrize("channels", CHANNELS)
+def test_every_case_over_every_libfabric(
+    name: str, channels: str, segment_dir: Path, tmp_path: Path
+) -> None:
+    library = library_of(name)
+    done = run(
+        [*library.prefix(), *traffic(BUILD)],
+        segment_dir,
+        provider_path(name, tmp_path),
+        NEARMETAL_CHANNELS=channels,
+        **library.environment(),
+    )
+    expect_ok(done, segment_dir)
+
+
+@pytest.mark.parametrize("channels", CHANNELS)
+def test_four_ranks(channels: str, segment_dir: Path, tmp_path: Path) -> None:
+    done = run(
+        traffic(BUILD, "-n", "4"),
+        segment_dir,
+        provider_path("1.17", tmp_path),
+        NEARMETAL_CHANNELS=channels,
+    )
+    expect_ok(done, segment_dir)
+
+
+# What makes every path short of room: queues of a few slots, messages that are never eager.
+TIGHT: Mapping[str, str] = {
+    "NEARMETAL_BOX_SLOTS": "16",
+    "NEARMETAL_INLINE_MAX": "40",
+    "NEARMETAL_POOL_SIZE": "1M",
+    "NEARMETAL_CHUNK_SIZE": "4K",
+    "NEARMETAL_SHM_EAGER_MAX": "256",
+    "NEARMETAL_NET_EAGER_MAX": "256",
+}
+
+
+@pytest.mark.parametrize("channels", CHANNELS[:2])
+def test_every_case_with_little_room(channels: str, segment_dir: Path, tmp_path: Path) -> None:
+    done = run(
+        traffic(BUILD),
+        segment_dir,
+        provider_path("1.17", tmp_path),
+        NEARMETAL_CHANNELS=channels,
+        **TIGHT,
+    )
+    expect_ok(done, segment_dir)
+
+
+@pytest.mark.full
+def test_a_message_past_two_gigabytes(segment_dir: Path, tmp_path: Path) -> None:
+    for channels in CHANNELS[:2]:
+        path = tmp_path / channels
+        path.mkdir()
+        done = run(
+            traffic(BUILD, "-c", "huge", "-L"),
+            segment_dir,
+            provider_path("1.17", path),
+            NEARMETAL_CHANNELS=channels,
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+@pytest.fixture(scope="module")
+def sanitized() -> Path:
+    """The build with AddressSanitizer and UndefinedBehaviorSanitizer."""
+    subprocess.run(
+        [REPOSITORY / "tools/setup/c_build.sh", "asan"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        timeout=BUILD_TIMEOUT_S,
+    )
+    return REPOSITORY / "build" / "c-asan"
+
+
+@pytest.mark.timeout(BUILD_TIMEOUT_S + TIMEOUT_S)
+@pytest.mark.parametrize("channels", CHANNELS[:2])
+def test_every_case_under_sanitizers(
+    sanitized: Path, channels: str, segment_dir: Path, tmp_path: Path
+) -> None:
+    suppressions = tmp_path / "leaks"
+    suppressions.write_text(SUPPRESSED_LEAKS)
+    done = run(
+        ["setarch", os.uname().machine, "--addr-no-randomize", *traffic(sanitized)],
+        segment_dir,
+        sanitized / "src" / "provider",
+        NEARMETAL_CHANNELS=channels,
+        ASAN_OPTIONS="detect_leaks=1:fast_unwind_on_malloc=0",
+        UBSAN_OPTIONS="print_stacktrace=1",
+        LSAN_OPTIONS=f"suppressions={suppressions}:print_suppressions=0",
+    )
+    assert "Sanitizer" not in done.stderr, done.stderr
+    expect_ok(done, segment_dir)
+
+
+@pytest.mark.parametrize("channels", ["shm", "net"])
+def test_pingpong_prints_complete_tables(channels: str, segment_dir: Path, tmp_path: Path) -> None:
+    done = run(
+        [str(BUILD / "benchmarks/fabric_pingpong"), "-t", "2", "-x", "64K"],
+        segment_dir,
+        provider_path("1.17", tmp_path),
+        NEARMETAL_CHANNELS=f"self,{channels}",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "# nearmetal-bench 1 fabric_pingpong"
+    assert lines[-1] == "# done fabric_pingpong"
+    for table, columns in (("fabric_pingpong", 9), ("fabric_stream", 11)):
+        begin, end = lines.index(f"# table {table}"), lines.index(f"# end {table}")
+        rows = [line.split() for line in lines[begin + 2 : end]]
+        assert [int(row[0]) for row in rows] == [8 * 4**i for i in range(7)]
+        assert all(len(row) == columns and all(float(x) > 0 for x in row) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("-t", "FI_EP_MSG"), "endpoint type 1 asked for"),
+        (("-c", "FI_HMEM"), "capabilities 0x"),
+        (("-a", "FI_SOCKADDR_IN"), "address format 2 asked for"),
+        (("-d", "eth7"), "domain 'eth7' asked for"),
+        (("-f", "192.0.2.0/24"), "fabric '192.0.2.0/24' asked for"),
+        (("-n", "somewhere"), "'somewhere' names a destination"),
+    ],
+)
+def test_what_is_not_offered_is_refused_with_a_reason(
+    arguments: tuple[str, ...], reason: str, segment_dir: Path, tmp_path: Path
+) -> None:
+    done = run(
+        ["fi_info", "-p", "nearmetal", *arguments],
+        segment_dir,
+        provider_path("1.17", tmp_path),
+        NEARMETAL_LOG="info",
+    )
+    assert done.returncode != 0
+    assert f"not offered: {reason}" in done.stderr, done.stderr
