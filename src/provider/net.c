@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two parts: net.c sends, receives and polls; net_close.c says goodbye. Per peer everything goes
- * through one ordered stream of the inner endpoint, numbered, so that a loss cannot go unnoticed.
+ * Connects, sends and polls; net_receive.c takes in, net_alive.c asks for the silent, net_close.c
+ * says goodbye. Per peer everything goes through one ordered stream of the inner endpoint,
+ * numbered, so that a loss cannot go unnoticed.
  */
 #include "provider/net_transport.h"
 
@@ -14,7 +15,6 @@
 #include "base/log.h"
 #include "base/params.h"
 
-#define MAX_PAYLOAD 65536
 #define SMALL_PAYLOAD 2048
 #define NR_SMALL 512
 #define NR_LARGE 48
@@ -22,7 +22,6 @@
 /* One peer that does not take its messages may hold this many send buffers, no more. */
 #define NR_SMALL_PER_PEER 128
 #define NR_LARGE_PER_PEER 16 /* 1 MiB in flight: more than TCP takes at once */
-#define BATCH 16
 /*
  * Polling the inner endpoint is a system call. After this many polls without result it is polled
  * every SLOW_CALLS calls or SLOW_NS, whichever comes first: 5 us are small beside the 10 us that a
@@ -266,180 +265,6 @@ static void net_check_alive(struct nm_link *link)
 	nm_net_say(net, peer, NM_NET_PING);
 }
 
-static void post_receive(struct net *net, struct nm_net_buffer *buffer)
-{
-	ssize_t err;
-
-	err = fi_recv(net->inner.ep, buffer->bytes, net->receive.size, buffer->desc, FI_ADDR_UNSPEC,
-		      &buffer->context);
-	/* Stays with the unused ones and is posted by a later progress(). */
-	if (nm_unlikely(err))
-		nm_net_buffer_give(buffer);
-}
-
-static NM_COLD void drop(struct net *net, const char *why)
-{
-	net->nr_dropped++;
-	nm_log_once(NM_LOG_WARN, "network message dropped: %s", why);
-}
-
-/* PEER sent what no sound peer sends: nothing of it is believed any more. */
-static NM_COLD void quarantine(struct net *net, struct nm_net_peer *peer, const char *why)
-{
-	drop(net, why);
-	nm_net_lose(net, peer, -EBADMSG, why);
-}
-
-static void take_hello(struct net *net, const struct nm_net_header *header, const uint8_t *bytes)
-{
-	struct nm_net_hello hello;
-	struct nm_net_peer *peer;
-	struct nm_reason why;
-
-	if (nm_net_hello_parse(bytes, header, &hello, &why) ||
-	    !nm_net_inner_fits(&net->inner, &hello.address, &why)) {
-		drop(net, why.text);
-		return;
-	}
-	peer = nm_net_peers_get(&net->peers, &hello.address.who);
-	if (!peer || peer->is_source || peer->state != NM_NET_UP || header->sequence) {
-		drop(net, peer ? "greeting at a wrong time" : "out of memory");
-		return;
-	}
-	if (peer->inner == FI_ADDR_UNSPEC)
-		peer->address = hello.address;
-	peer->label = hello.label;
-	peer->rx_sequence = 1;
-	if (net->closing)
-		return;
-	peer->is_source = true;
-	peer->source = net->base.sink.source_up(net->base.sink.engine, &peer->who, &peer->label);
-	/* Known as gone, by another channel's goodbye: all that is left to do is to answer this one's. */
-	if (!peer->source)
-		peer->state = NM_NET_CLOSED;
-}
-
-static void take_bye(struct net *net, struct nm_net_peer *peer)
-{
-	struct nm_reason why;
-
-	/* Once per peer: the count of answers must come back to zero, and the dead do not close. */
-	if (peer->answer_owed || peer->state == NM_NET_DEAD)
-		return;
-	peer->state = NM_NET_CLOSED;
-	peer->answer_owed = true;
-	net->nr_answers_owed++;
-	if (net->closing || !peer->source)
-		return;
-	nm_reason_set(&why, "%s closed its endpoint", peer->label.text);
-	net->base.sink.source_down(net->base.sink.engine, peer->source, 0, &why);
-}
-
-static void take_known(struct net *net, struct nm_net_peer *peer,
-		       const struct nm_net_header *header, const uint8_t *bytes)
-{
-	const struct nm_packet pkt = {
-		.op = header->op,
-		.flags = header->flags,
-		.len = header->len,
-		.tag = header->tag,
-		.data = header->data,
-	};
-
-	if (nm_unlikely(header->sequence != peer->rx_sequence)) {
-		quarantine(net, peer, "a message of its stream is missing");
-		return;
-	}
-	peer->rx_sequence++;
-	if (nm_likely(header->kind == NM_NET_PACKET)) {
-		if (!net->closing)
-			net->base.sink.deliver(net->base.sink.engine, peer->source, &pkt, bytes);
-	} else if (header->kind == NM_NET_BYE) {
-		take_bye(net, peer);
-	} else if (header->kind == NM_NET_BYE_SEEN) {
-		peer->bye_seen = true;
-	}
-}
-
-static void take_message(struct net *net, const struct nm_net_buffer *buffer, size_t len)
-{
-	const uint8_t *payload = buffer->bytes + sizeof(struct nm_net_header);
-	struct nm_net_header header;
-	struct nm_net_peer *peer;
-	struct nm_reason why;
-
-	if (nm_unlikely(nm_net_header_parse(buffer->bytes, len, &net->who, MAX_PAYLOAD, &header,
-					    &why))) {
-		drop(net, why.text);
-		return;
-	}
-	if (nm_unlikely(header.kind == NM_NET_HELLO)) {
-		take_hello(net, &header, payload);
-		return;
-	}
-	peer = nm_net_peers_find(&net->peers, &header.source);
-	if (nm_unlikely(!peer || !(peer->is_source || net->closing) ||
-			(peer->state != NM_NET_UP && header.kind == NM_NET_PACKET))) {
-		drop(net, "from a source that has not greeted, or is gone");
-		return;
-	}
-	take_known(net, peer, &header, payload);
-}
-
-static void finish_send(struct nm_net_buffer *buffer)
-{
-	buffer->peer->in_flight--;
-	nm_net_buffer_give(buffer);
-}
-
-static NM_COLD unsigned int take_error(struct net *net)
-{
-	struct fi_cq_err_entry entry;
-	struct nm_net_buffer *buffer;
-	struct nm_net_peer *peer;
-	char words[128];
-
-	memset(&entry, 0, sizeof(entry));
-	if (fi_cq_readerr(net->inner.cq, &entry, 0) != 1 || !entry.op_context)
-		return 0;
-	buffer = nm_container_of(entry.op_context, struct nm_net_buffer, context);
-	if (!(buffer->pool == &net->receive)) {
-		peer = buffer->peer;
-		finish_send(buffer);
-		snprintf(words, sizeof(words), "its network connection is gone: %s",
-			 nm_host.strerror(entry.err));
-		nm_net_lose(net, peer, -ECONNRESET, words);
-		return 1;
-	}
-	nm_net_buffer_give(buffer);
-	if (entry.err == FI_ETRUNC)
-		drop(net, "longer than any message of nearmetal");
-	else if (entry.err != FI_ECANCELED)
-		nm_debug("network receive failed: %s", nm_host.strerror(entry.err));
-	return 1;
-}
-
-static unsigned int take_completions(struct net *net)
-{
-	struct fi_cq_msg_entry entries[BATCH];
-	struct nm_net_buffer *buffer;
-	ssize_t nr, i;
-
-	nr = fi_cq_read(net->inner.cq, entries, BATCH);
-	if (nr == -FI_EAVAIL)
-		return take_error(net);
-	for (i = 0; i < nr; i++) {
-		buffer = nm_container_of(entries[i].op_context, struct nm_net_buffer, context);
-		if (buffer->pool == &net->receive) {
-			take_message(net, buffer, entries[i].len);
-			post_receive(net, buffer);
-		} else {
-			finish_send(buffer);
-		}
-	}
-	return nr > 0 ? (unsigned int)nr : 0;
-}
-
 static void pay_answers(struct net *net)
 {
 	struct nm_net_peer *peer;
@@ -460,12 +285,12 @@ unsigned int nm_net_poll(struct net *net)
 	struct nm_net_buffer *buffer;
 	unsigned int work;
 
-	work = take_completions(net);
+	work = nm_net_take_completions(net);
 	while (nm_unlikely(net->receive.unused)) {
 		uint32_t before = net->receive.nr_unused;
 
 		buffer = nm_net_buffer_take(&net->receive);
-		post_receive(net, buffer);
+		nm_net_post_receive(net, buffer);
 		if (net->receive.nr_unused == before)
 			break;
 	}
@@ -536,10 +361,11 @@ static int init_buffers(struct net *net)
 
 	err = nm_net_pool_init(&net->small, &net->inner, NR_SMALL, header + SMALL_PAYLOAD, 1);
 	if (!err)
-		err = nm_net_pool_init(&net->large, &net->inner, NR_LARGE, header + MAX_PAYLOAD, 2);
+		err = nm_net_pool_init(&net->large, &net->inner, NR_LARGE,
+				       header + NM_NET_MAX_PAYLOAD, 2);
 	if (!err)
-		err = nm_net_pool_init(&net->receive, &net->inner, NR_RECEIVE, header + MAX_PAYLOAD,
-				       3);
+		err = nm_net_pool_init(&net->receive, &net->inner, NR_RECEIVE,
+				       header + NM_NET_MAX_PAYLOAD, 3);
 	return err;
 }
 
@@ -581,7 +407,7 @@ int nm_net_create(const struct nm_sink *sink, struct nm_address *address,
 	}
 	net->base.ops = &net_ops;
 	net->base.sink = *sink;
-	net->base.max_payload = MAX_PAYLOAD;
+	net->base.max_payload = NM_NET_MAX_PAYLOAD;
 	net->base.eager_max = (uint32_t)params->net_eager_max;
 	net->ping_ns = params->keepalive_ms * NM_NS_PER_MS / 2;
 	net->stuck_ns = params->keepalive_ms * NM_NS_PER_MS;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of the network channel, shared by net.c and net_close.c only. */
+/* The inside of the network channel, shared by its own files only. */
 #ifndef NM_PROVIDER_NET_TRANSPORT_H
 #define NM_PROVIDER_NET_TRANSPORT_H
 
@@ -8,6 +8,8 @@
 #include "provider/net_inner.h"
 #include "provider/net_peer.h"
 #include "provider/net_wire.h"
+
+#define NM_NET_MAX_PAYLOAD 65536
 
 struct net {
 	struct nm_transport base;
@@ -30,6 +32,10 @@ struct net {
 	struct nm_peer_label label;
 };
 
+/* Take in what the inner endpoint has finished: messages, sends, errors. Returns how much. */
+unsigned int nm_net_take_completions(struct net *net);
+/* Give a buffer to the inner endpoint to receive into; it stays unused when that has no room. */
+void nm_net_post_receive(struct net *net, struct nm_net_buffer *buffer);
 /* One poll of the inner endpoint with everything that follows. Returns the work done. */
 unsigned int nm_net_poll(struct net *net);
 /* Send a message without payload, after a greeting if there was none. 0, -EAGAIN, -EPIPE. */
