@@ -10,7 +10,7 @@
 #include "base/log.h"
 
 /*
- * Of libfabric's core since 1.9, not in its public headers: fi_getinfo() also asks providers that
+ * Of libfabric's core, the same from 1.17 to 2.5, in no public header: fi_getinfo() also asks those that
  * FI_PROVIDER hides. With FI_PROVIDER=nearmetal every other provider is hidden.
  */
 #define GETINFO_HIDDEN (1ULL << 60)
