@@ -15,7 +15,7 @@
 #define WINDOW 64
 #define TAG 1
 #define TAG_DONE 2
-static const int percents[] = {2, 10, 25, 50, 90, 98};
+static const int percents[] = {2, 25, 50, 75, 98};
 #define NR_PERCENTS (sizeof(percents) / sizeof(percents[0]))
 
 struct pingpong {
@@ -147,9 +147,7 @@ static void measure(struct pingpong *p, size_t size, bool windowed)
 	samples_sort(&p->samples);
 	median = samples_percentile(&p->samples, 50);
 	print_row(p, size, batch, 1e6);
-	if (windowed)
-		printf(" %.6f %.2f", 1e-6 / median, (double)size / median * 1e-6);
-	printf("\n");
+	printf(" 1 %.6f %.2f\n", 1e-6 / median, (double)size / median * 1e-6);
 	fflush(stdout);
 }
 
@@ -158,11 +156,11 @@ static void table(struct pingpong *p, const char *name, bool windowed, size_t ma
 	size_t size;
 
 	if (!p->job.rank) {
-		printf("# table %s\nsize samples batch time_p2_us time_p10_us time_p25_us "
-		       "time_p50_us time_p90_us time_p98_us%s\n",
-		       name, windowed ? " rate_M bandwidth_MBps" : "");
+		printf("# table %s\nsize_B samples batch time_p2_us time_p25_us time_p50_us time_p75_us "
+		       "time_p98_us messages rate_p50_Mps bandwidth_p50_MBps\n",
+		       name);
 	}
-	for (size = 8; size <= max; size *= 4)
+	for (size = 8; size <= max; size *= 2)
 		measure(p, size, windowed);
 	if (!p->job.rank)
 		printf("# end %s\n", name);

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 from nearmetal.bench.environment import environment
+from nearmetal.bench.fabric import run_pair
 from nearmetal.bench.suite import Program, Step, Where
 from nearmetal.errors import LaunchError
 from nearmetal.evidence import Launch, Manifest, Pair, Proof, parse_log, write_manifest
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nearmetal.backend import Backend
+    from nearmetal.bench.suite import Arm
     from nearmetal.launch import JobResult
+    from nearmetal.launch import Proof as LaunchProof
     from nearmetal.mpi import Mpi
     from nearmetal.run import Runner
     from nearmetal.spec import ClusterSpec
@@ -131,8 +134,10 @@ class Collector:
         load = os.getloadavg()[0]
         started = now()
         with files[0].open("wb") as out, files[1].open("wb") as err:
-            if step.arm is None or step.mpi is None:
+            if step.arm is None:
                 ended = self._beside(step.program, path, Output(stdout=out, stderr=err))
+            elif step.mpi is None:
+                ended = self._on_a_pair(step.program, step.arm, path, (out, err))
             else:
                 ended = self._in_cluster(step, path, Output(stdout=out, stderr=err))
         self._launches.append(
@@ -187,6 +192,25 @@ class Collector:
             }
         )  # fmt: skip
 
+    def _on_a_pair(
+        self, program: Program, arm: Arm, path: Path, output: tuple[IO[bytes], IO[bytes]]
+    ) -> _Ended:
+        before = self._wire()
+        result = run_pair(
+            self.backend, self.spec, self.runner, (str(path), *program.args),
+            channels=arm.channels, output=output, timeout_s=program.timeout_s,
+        )  # fmt: skip
+        after = self._wire()
+        return _Ended(
+            {
+                "ranks": 2, "nodes": ",".join(f"{name}:1" for name in result.nodes),
+                "seconds": result.seconds, "exit_code": result.exit_code,
+                "timed_out": result.timed_out, "argv": result.argv, "env": result.env,
+                "proof": _proof(result.proof),
+                "wire_bytes": None if before is None or after is None else after - before,
+            }
+        )  # fmt: skip
+
     def _in_cluster(self, step: Step, path: Path, output: Output) -> _Ended:
         assert step.arm is not None and step.mpi is not None  # noqa: S101, PT018 - see the caller
         ranks = min(self.ranks, step.program.max_ranks or self.ranks)
@@ -231,7 +255,6 @@ class _Ended:
 
 
 def _fields(result: JobResult, ranks: int) -> dict[str, object]:
-    proof = result.proof
     return {
         "ranks": ranks,
         "nodes": ",".join(f"{name}:{count}" for name, count in result.ranks),
@@ -240,9 +263,13 @@ def _fields(result: JobResult, ranks: int) -> dict[str, object]:
         "timed_out": result.timed_out,
         "argv": result.argv,
         "env": result.env,
-        "proof": Proof(verdict=proof.verdict.value, reason=proof.reason,
-                       messages=dict(proof.messages), bytes=dict(proof.bytes)),
-    }  # fmt: skip
+        "proof": _proof(result.proof),
+    }
+
+
+def _proof(proof: LaunchProof) -> Proof:
+    return Proof(verdict=proof.verdict.value, reason=proof.reason, messages=dict(proof.messages),
+                 bytes=dict(proof.bytes))  # fmt: skip
 
 
 def sent_bytes(net_dev: str) -> int | None:

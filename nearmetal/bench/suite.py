@@ -61,18 +61,22 @@ class Program:
 
 @dataclass(frozen=True)
 class Suite:
-    """What is run in every block. The limits of the cores come first in each."""
+    """What is run in every block: the limits of the cores, libfabric without MPI, MPI programs."""
 
     name: str
     summary: str
     limits: Program
+    fabric: tuple[Program, ...]
     programs: tuple[Program, ...]
     blocks: int
 
 
 @dataclass(frozen=True)
 class Step:
-    """One launch to make. `arm` None: a program that runs beside the cluster, without MPI."""
+    """One launch to make.
+
+    `arm` None: a program that runs beside the cluster. `mpi` None: one without MPI.
+    """
 
     block: int
     program: Program
@@ -89,11 +93,16 @@ def _limits(seconds: str) -> Program:
     return Program("limits", "limits", Where.BENCHMARKS, ("-t", seconds), mpis=(), timeout_s=120)
 
 
+def _fabric(samples: str) -> tuple[Program, ...]:
+    return (Program("fabric", "fabric_pingpong", Where.BENCHMARKS, ("-t", samples), mpis=(),
+                    timeout_s=120),)  # fmt: skip
+
+
 def _patterns(label: str, *args: str) -> Program:
     return Program(label, "mpi_patterns", Where.PROGRAMS, args)
 
 
-_IMB_ARGS = ("-npmin", "{ranks}", "-msglog", "22", "-iter", "50", "-time", "0.2")
+_IMB_ARGS = ("-npmin", "{ranks}", "-msglog", "22", "-iter", "50", "-time", "1")
 
 _THIRD_PARTY = (
     Program("IMB-MPI1", "IMB-MPI1", Where.IMPI,
@@ -112,13 +121,15 @@ SUITES = {
             "quick",
             "ping-pong and streams over message sizes",
             _limits("0.02"),
+            (),
             (_patterns("patterns", "-p", "pingpong,uniband", "-t", "0.03"),),
             3,
         ),
         Suite(
             "standard",
-            "all patterns, windows, and the third-party benchmarks",
+            "libfabric alone, all patterns, windows, and the third-party benchmarks",
             _limits("0.05"),
+            _fabric("100"),
             (
                 _patterns("patterns", "-t", "0.03"),
                 Program("window", "mpi_window", Where.PROGRAMS, ("-t", "0.03")),
@@ -130,6 +141,7 @@ SUITES = {
             "thorough",
             "as standard, with longer samples and ten blocks",
             _limits("0.2"),
+            _fabric("400"),
             (
                 _patterns("patterns", "-t", "0.2"),
                 Program("window", "mpi_window", Where.PROGRAMS, ("-t", "0.2")),
@@ -151,8 +163,11 @@ def schedule(
     """
     dice = random.Random(seed)  # noqa: S311 - an order, no secret
     steps = []
+    ours = [arm for arm in arms if arm.provider is Provider.NEARMETAL]
     for block in range(blocks):
         steps.append(Step(block, suite.limits, None, None))
+        for program in suite.fabric:
+            steps += [Step(block, program, None, arm) for arm in dice.sample(ours, len(ours))]
         for program in suite.programs:
             for mpi in mpis:
                 if mpi in program.mpis:

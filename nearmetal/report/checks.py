@@ -151,6 +151,16 @@ def _limits(evidence: Evidence) -> Check | None:
                  "the best copy within one process")  # fmt: skip
 
 
+def _gaps(run: RunFacts) -> Check | None:
+    """Tell what third-party programs left out by themselves, as IMB does when time is up."""
+    words = [f"{launch.mpi} {launch.arm} {launch.program}: {text.split(';')[0]}"
+             for launch in run.manifest.launches if launch.file in run.logs
+             for _, text in run.logs[launch.file].remarks if "time-out" in text]  # fmt: skip
+    if not words:
+        return None
+    return Check(State.DOUBT, "sizes that ran out of time", "; ".join(words))
+
+
 def _noise(run: RunFacts) -> Check:
     loads = [launch.load for launch in run.manifest.launches]
     cores = max(1, len({c for n in run.manifest.environment.nodes for c in n.cpus}))
@@ -172,7 +182,7 @@ def _noise(run: RunFacts) -> Check:
 def run_checks(evidence: Evidence) -> list[Check]:
     """Return every check that applies, in the order to show."""
     run = evidence.run
-    optional = [_placements(run), _limits(evidence)]
+    optional = [_gaps(run), _placements(run), _limits(evidence)]
     return [
         _whole(run),
         _ended(run),

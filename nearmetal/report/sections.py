@@ -180,7 +180,7 @@ def _charts(
                                                name, links)))  # fmt: skip
     ratios = [_ratio_series(evidence, quantity, which, arm) for arm in (BASELINE, NETWORK)]
     axis = "half round trip" if quantity is Quantity.TIME else quantity.value
-    title = f"{MPI_TITLES.get(which.mpi, which.mpi)}: {axis} by message size"
+    title = f"{MPI_TITLES.get(which.mpi, which.mpi) or 'libfabric'}: {axis} by message size"
     charts = (line_chart(title, axis, series, quantity.show),
               ratio_chart(f"{title}, ratio", "how many times better", ratios))  # fmt: skip
     return tuple(c for c in charts if c)
@@ -205,9 +205,24 @@ def figures(evidence: Evidence, links: Links) -> list[Figure]:
                 "Windows of up to 64 messages in one direction; more is better. The limit is a "
                 "pipeline of two copies through shared memory, without any software above it.")))  # fmt: skip
     rates = _rates(evidence, links)
-    if rates is not None:
-        made.append(rates)
-    return made
+    return [*made, *([rates] if rates is not None else []), *_fabric(evidence, links)]
+
+
+def _fabric(evidence: Evidence, links: Links) -> list[Figure]:
+    """Return what libfabric alone does, without an MPI above it."""
+    latency = _charts(evidence, links, Quantity.TIME,
+                      Which(OURS, "", "fabric", "fabric_pingpong"), "one_copy")  # fmt: skip
+    stream = _charts(evidence, links, Quantity.BANDWIDTH,
+                     Which(OURS, "", "fabric", "fabric_stream"), "two_copy")  # fmt: skip
+    if not evidence.tests("fabric"):
+        return []
+    return [
+        Figure("Latency of libfabric alone", latency,
+               "Half round trip of tagged messages over the public libfabric interface, between two "
+               "nodes, without any MPI: what an MPI can have at best."),
+        Figure("Bandwidth of libfabric alone", stream,
+               "Windows of tagged messages in one direction, without any MPI."),
+    ]  # fmt: skip
 
 
 def _rates(evidence: Evidence, links: Links) -> Figure | None:

@@ -12,6 +12,7 @@ import pytest
 from nearmetal.bench import ARMS, SUITES, Collector, schedule
 from nearmetal.bench.collect import program_path, sent_bytes
 from nearmetal.bench.environment import environment
+from nearmetal.bench.fabric import pair_of
 from nearmetal.bench.suite import Program, Step, Where
 from nearmetal.errors import LaunchError, LogError
 from nearmetal.evidence import load_run
@@ -40,6 +41,7 @@ def test_every_block_begins_with_the_limits_and_runs_every_arm_once() -> None:
         part = [s for s in steps if s.block == block]
         assert part[0].program.label == "limits"
         assert part[0].arm is None
+        assert [s.program.label for s in part[1:3]] == ["fabric", "fabric"]
         seen = [(s.program.label, s.mpi, s.arm.name) for s in part[1:] if s.arm]
         assert len(seen) == len(set(seen)) == len(part) - 1
 
@@ -53,6 +55,23 @@ def test_the_arms_of_a_comparison_stand_in_a_row_in_varying_order() -> None:
         orders.add(arms)
     assert len(orders) > 3
     assert steps == schedule(SUITES["quick"], [Mpi.OPENMPI5], list(ARMS.values()), 20)
+
+
+def test_libfabric_without_mpi_runs_over_our_arms_only() -> None:
+    steps = schedule(SUITES["standard"], [Mpi.OPENMPI5], [ARMS["auto"], ARMS["stock"]], 1)
+    assert [s.arm for s in steps if s.program.label == "fabric"] == [ARMS["auto"]]
+
+
+def test_a_fabric_pair_is_two_nodes_of_one_host() -> None:
+    assert pair_of(SPEC) == ("h", "n1", "n2")
+    apart = parse_spec("""\
+version: 1
+name: c
+backend: local
+hosts: [{name: h, nodes: [{name: n1}]}, {name: i, nodes: [{name: n2}]}]
+""", "spec.yaml")  # fmt: skip
+    with pytest.raises(LaunchError, match="no two nodes share a host"):
+        pair_of(apart)
 
 
 def test_programs_run_only_under_mpis_they_are_made_for() -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
+    from nearmetal.evidence import Manifest
+
 pytestmark = [pytest.mark.system, pytest.mark.mpi]
 
 if os.geteuid() != 0:
@@ -134,6 +136,37 @@ def test_a_run_directory_is_never_overwritten(place: Site) -> None:
     assert "is there already" in done.stderr
 
 
+def measure(place: Site, steps: list[Step]) -> Manifest:
+    """Run steps on two nodes of their own."""
+    spec = load_spec(ROOT / "examples" / "two-nodes.yaml")
+    store = Store(place.state)
+    cluster = Cluster("two-nodes", open_backend("local", spec.name, store, LocalRunner()), store)
+    out = place.directory / "run"
+    try:
+        up(cluster, spec)
+        manifest = Collector(cluster.backend, spec, LocalRunner(), out, "own", 1, 2).run(steps)
+    finally:
+        down(cluster)
+    errors = [(out / x.stderr).read_text() for x in manifest.launches if not x.good]
+    assert errors == []
+    assert manifest.skipped == ()
+    return manifest
+
+
+def test_libfabric_alone_between_two_nodes(place: Site) -> None:
+    program = Program("fabric", "fabric_pingpong", Where.BENCHMARKS, ("-t", "10", "-x", "64K"))
+    steps = [Step(0, program, None, ARMS[arm]) for arm in ("auto", "net")]
+    auto, net = measure(place, steps).launches
+    assert set(auto.proof.messages) == {"shm"}
+    assert set(net.proof.messages) == {"net"}
+    assert auto.wire_bytes is not None
+    assert net.wire_bytes is not None
+    assert auto.wire_bytes < net.wire_bytes // 100
+    page = render_html(load_run(place.directory / "run"))
+    assert "Latency of libfabric alone" in page
+    place.assert_no_trace()
+
+
 IMB = ("-npmin", "{ranks}", "-msglog", "3:12", "-iter", "20", "-time", "0.5")
 THIRD_PARTY = [
     (Mpi.MPICH5, Program("IMB-MPI1", "IMB-MPI1", Where.IMPI, (*IMB, "PingPong", "Allreduce"), "imb")),
@@ -150,20 +183,7 @@ def test_third_party_benchmarks_are_run_read_and_shown(
 ) -> None:
     if mpi not in INSTALLED:
         pytest.skip(f"{mpi.title} is not installed")
-    spec = load_spec(ROOT / "examples" / "two-nodes.yaml")
-    store = Store(place.state)
-    cluster = Cluster("two-nodes", open_backend("local", spec.name, store, LocalRunner()), store)
-    steps = [Step(0, program, mpi, ARMS[arm]) for arm in ("auto", "stock")]
-    try:
-        up(cluster, spec)
-        collector = Collector(cluster.backend, spec, LocalRunner(), place.directory / "run", "own",
-                              1, 2)  # fmt: skip
-        manifest = collector.run(steps)
-    finally:
-        down(cluster)
-    errors = [(place.directory / "run" / launch.stderr).read_text()
-              for launch in manifest.launches if not launch.good]  # fmt: skip
-    assert errors == []
+    manifest = measure(place, [Step(0, program, mpi, ARMS[arm]) for arm in ("auto", "stock")])
     assert manifest.launches[0].proof.verdict == "proven"
     run = load_run(place.directory / "run")
     facts = [f for f in run.facts if f.size == 64 and f.arm == "auto"]
