@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank is killed in the middle of a message: the job ends, whichever MPI it runs under.
 
-Who names the dead one, and how soon, is shown without a launcher in test_faults_death.py: a
+That every survivor names the dead one is shown without a launcher in test_faults_death.py: a
 launcher that sees the death first ends the other ranks before they can say anything.
 """
 
+import re
 import subprocess
 from collections.abc import Iterator
 
@@ -18,6 +19,7 @@ pytestmark = [pytest.mark.system, pytest.mark.mpi]
 
 SOURCE = ROOT / "tests" / "system" / "programs" / "death_midway.c"
 KILLED = 137
+LOST = re.compile(r"\(n2, pid \d+\) is lost: ")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,9 @@ def test_a_rank_killed_in_the_middle_of_a_message_ends_the_job(
     program = str(place.directory / mpi.value)
     options = ("--mpi", mpi.value, "-n", "2", "--channels", channels, "--timeout", "60")
     done = place.run("run", spec, *options, "--", program, role, timeout=90)
-    assert done.returncode == KILLED, done.stdout + done.stderr
+    # A survivor that notices first aborts, and the launcher may then end the agent unrecorded.
+    told = done.returncode == KILLED or (done.returncode != 0 and LOST.search(done.stderr))
+    assert told, f"{done.returncode}: {done.stdout}{done.stderr}"
     assert "too late" not in done.stdout
     assert "came to an end" not in done.stdout
     assert not left_in(place, spec)
