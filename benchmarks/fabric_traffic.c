@@ -16,6 +16,7 @@ static const struct traffic_case *const families[] = {
 	traffic_matching,
 	traffic_remote,
 	traffic_objects,
+	traffic_threads,
 };
 
 static void usage(FILE *to)

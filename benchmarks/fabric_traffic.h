@@ -22,6 +22,7 @@ extern const struct traffic_case traffic_messages[];
 extern const struct traffic_case traffic_matching[];
 extern const struct traffic_case traffic_remote[];
 extern const struct traffic_case traffic_objects[];
+extern const struct traffic_case traffic_threads[];
 
 /* The two ranks that most cases are about; others only keep step. */
 static inline bool traffic_is_pair(const struct traffic *traffic)

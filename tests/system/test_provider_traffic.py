@@ -44,7 +44,7 @@ def run(
 
 def expect_ok(done: subprocess.CompletedProcess[str], segment_dir: Path) -> None:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert done.stdout.splitlines()[-1].startswith("traffic OK: 24 cases"), done.stdout
+    assert done.stdout.splitlines()[-1].startswith("traffic OK: 25 cases"), done.stdout
     assert not list(segment_dir.iterdir()), "something was left where neighbours meet"
 
 
