@@ -129,6 +129,8 @@ def launch_once(job: Job, tally: Tally, arguments: Iterable[str]) -> int | None:
         finally:
             if process.poll() is None:
                 _end(process)
+            if process.stdout is not None:
+                process.stdout.close()
 
 
 def _culprit(tally: Tally, code: int | None) -> str:
