@@ -123,7 +123,8 @@ def _placements(run: RunFacts) -> Check | None:
               "one cache line")  # fmt: skip
     if near == len(words):
         return Check(State.GOOD, "the cores share a cache", reason)
-    return Check(State.DOUBT, "the cores moved between cache domains or were disturbed", reason)
+    title = "the cores moved between cache domains" if near else "the cores share no cache"
+    return Check(State.DOUBT, title, reason + "; or they were disturbed")
 
 
 def _limits(evidence: Evidence) -> Check | None:

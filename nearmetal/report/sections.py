@@ -108,7 +108,7 @@ def cards(found: Sequence[Verdict], links: Links) -> list[Card]:
             factor = (v.ours.value / v.limit.value if v.quantity.less_is_better
                       else v.limit.value / v.ours.value)  # fmt: skip
             share = (f"the limit is {numbers.times(factor)} better" if factor > 1
-                     else "at the limit")  # fmt: skip
+                     else "above the limit of its block: the cores moved or were disturbed")  # fmt: skip
         word = "lower" if v.quantity.less_is_better else "higher"
         ratio = "not measured" if v.ratio is None else f"{numbers.times(v.ratio.value)} {word}"
         spread = ""

@@ -218,7 +218,7 @@ def test_cores_that_share_no_cache_and_impossible_figures_are_told(tmp_path: Pat
     launches = (*manifest.launches, far, fast)
     write_manifest(directory, manifest.model_copy(update={"launches": launches}))
     found = states(directory)
-    assert found["the cores moved between cache domains or were disturbed"] is State.DOUBT
+    assert found["the cores moved between cache domains"] is State.DOUBT
     assert found["figures beyond what the cores can do"] is State.BAD
 
 
