@@ -12,11 +12,7 @@
 #include <string.h>
 
 static const struct traffic_case *const families[] = {
-	traffic_messages,
-	traffic_matching,
-	traffic_remote,
-	traffic_objects,
-	traffic_threads,
+	traffic_messages, traffic_matching, traffic_remote, traffic_objects, traffic_threads,
 };
 
 static void usage(FILE *to)
