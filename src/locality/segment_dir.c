@@ -195,6 +195,21 @@ bool nm_segment_dir_bury(const struct nm_segment_dir *dir, const char *name)
 	return true;
 }
 
+/* Twelve hexadecimal digits, alone or hidden as listen_hidden() does: nobody else's sockets. */
+static bool is_ours(const char *name)
+{
+	static const char digits[] = "0123456789abcdef";
+	bool hidden = name[0] == '.';
+
+	name += hidden;
+	if (strspn(name, digits) != 12)
+		return false;
+	name += 12;
+	if (!hidden)
+		return *name == '\0';
+	return *name == '.' && strspn(name + 1, digits) == 8 && name[9] == '\0';
+}
+
 unsigned int nm_segment_dir_reap(const struct nm_segment_dir *dir, unsigned int min_age_s)
 {
 	unsigned int nr_seen = 0, nr_reaped = 0;
@@ -208,8 +223,7 @@ unsigned int nm_segment_dir_reap(const struct nm_segment_dir *dir, unsigned int 
 		return 0;
 	}
 	while ((entry = readdir(stream)) && nr_seen++ < MAX_REAPED_ENTRIES) {
-		if (strlen(entry->d_name) >= NM_SOCKET_NAME_LEN ||
-		    !old_socket(dir, entry->d_name, min_age_s) ||
+		if (!is_ours(entry->d_name) || !old_socket(dir, entry->d_name, min_age_s) ||
 		    !nobody_listens(dir, entry->d_name))
 			continue;
 		if (unlinkat(dir->fd, entry->d_name, 0) == 0)

@@ -46,7 +46,8 @@ socklen_t nm_segment_dir_address(const struct nm_segment_dir *dir, const char *n
 int nm_segment_dir_listen(const struct nm_segment_dir *dir, const char *name,
 			  struct nm_reason *ret_reason);
 /*
- * Remove what dead processes have left: sockets older than MIN_AGE_S that nobody listens on.
+ * Remove what dead processes have left: sockets with names of ours, older than MIN_AGE_S, that
+ * nobody listens on. Other programs may keep sockets in the same private directory.
  * Returns how many.
  */
 unsigned int nm_segment_dir_reap(const struct nm_segment_dir *dir, unsigned int min_age_s);

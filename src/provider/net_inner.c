@@ -277,8 +277,6 @@ bool nm_net_inner_fits(const struct nm_net_inner *inner, const struct nm_address
 	}
 	memcpy(&family, inner->name, sizeof(family));
 	memcpy(&their_family, peer->inner, sizeof(their_family));
-	memcpy(&protocol, inner->name + inner->name_len - sizeof(protocol), sizeof(protocol));
-	memcpy(&theirs, peer->inner + peer->inner_len - sizeof(theirs), sizeof(theirs));
 	if (peer->inner_len != inner->name_len || family != their_family) {
 		nm_reason_set(ret_reason,
 			      "the peer's network address is of another kind than %s; set "
@@ -286,6 +284,8 @@ bool nm_net_inner_fits(const struct nm_net_inner *inner, const struct nm_address
 			      inner->text);
 		return false;
 	}
+	memcpy(&protocol, inner->name + inner->name_len - sizeof(protocol), sizeof(protocol));
+	memcpy(&theirs, peer->inner + peer->inner_len - sizeof(theirs), sizeof(theirs));
 	if (inner->name_len < sizeof(inner->name) && protocol != theirs) {
 		nm_reason_set(ret_reason,
 			      "the peer's network speaks protocol %u, %s speaks %u; set "

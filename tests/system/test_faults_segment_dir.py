@@ -2,6 +2,7 @@
 """The directory where neighbours meet is missing, foreign, unsafe or full."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -129,11 +130,15 @@ def test_sockets_of_a_dead_job_are_removed_and_do_no_harm(arena: Arena) -> None:
     a.kill()
     b.kill()
     assert len(arena.sockets()) == 2
+    not_ours = "another-program"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+        dead.bind(str(arena.segment / not_ours))
     for name in arena.sockets():
         old = (arena.segment / name).lstat().st_mtime - 3600
         os.utime(arena.segment / name, (old, old), follow_symlinks=False)
     c, d = arena.peer("c"), arena.peer("d")
-    assert arena.sockets() == sorted([c.identity, d.identity])
+    assert arena.sockets() == sorted([c.identity, d.identity, not_ours])
+    (arena.segment / not_ours).unlink()
     c.knows(d)
     d.knows(c)
     exchange(c, d)
