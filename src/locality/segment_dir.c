@@ -195,7 +195,7 @@ bool nm_segment_dir_bury(const struct nm_segment_dir *dir, const char *name)
 	return true;
 }
 
-/* Twelve hexadecimal digits, alone or hidden as listen_hidden() does: nobody else's sockets. */
+/* Twelve hexadecimal digits, alone or hidden as bind_hidden() does: nobody else's sockets. */
 static bool is_ours(const char *name)
 {
 	static const char digits[] = "0123456789abcdef";
