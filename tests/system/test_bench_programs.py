@@ -31,15 +31,31 @@ TRAFFIC = ("mpi_traffic", "-n", "2000", "-b", "20M", "-w", "3")
 def spoiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("spoiler") / "mpi_corrupt.so"
     source = ROOT / "tests" / "system" / "programs" / "mpi_corrupt.c"
-    subprocess.run([str(MPICC), "-shared", "-fPIC", "-O1", str(source), "-o", str(made)], check=True)
+    subprocess.run(
+        [str(MPICC), "-shared", "-fPIC", "-O1", str(source), "-o", str(made)], check=True
+    )
     return made
 
 
 def run(
-    *program: str, preload: Path | None = None, how: str = "", at: int = 0, ranks: int = 2
+    *program: str,
+    preload: Path | None = None,
+    how: str = "",
+    at: int = 0,
+    ranks: int = 2,
+    options: tuple[str, ...] = (),
 ) -> subprocess.CompletedProcess[str]:
     env = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    words = [str(MPIRUN), "--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "-np", str(ranks)]
+    words = [
+        str(MPIRUN),
+        "--oversubscribe",
+        "--mca",
+        "mpi_yield_when_idle",
+        "1",
+        "-np",
+        str(ranks),
+        *options,
+    ]
     if preload is not None:
         for name, value in (("LD_PRELOAD", preload), ("SPOIL", how), ("SPOIL_AT", at)):
             words += ["-x", f"{name}={value}"]
@@ -105,7 +121,8 @@ def test_wrong_arguments_are_refused(words: tuple[str, ...]) -> None:
 
 
 def test_window_operations_are_right_with_three_ranks() -> None:
-    done = run("mpi_window", "-c", "-M", "64K", ranks=3)
+    # osc/rdma over btl/vader crashes in Open MPI 4.1.4's own emulation of remote memory access.
+    done = run("mpi_window", "-c", "-M", "64K", ranks=3, options=("--mca", "osc", "pt2pt"))
     assert done.returncode == 0, done.stderr
     assert "# verified window" in done.stdout
 
