@@ -14,10 +14,10 @@
 
 /* Polling without result: when to yield the processor and when to ask whether peers live. */
 struct nm_idle {
-	unsigned int calls;	/* idle progress calls in a row */
-	uint64_t since_ns;	/* when idling was first seen; 0: not idle */
-	bool yielding;		/* idle for longer than spin_us */
-	uint64_t checked_ns;	/* last look at the peers that are waited for */
+	unsigned int calls;  /* idle progress calls in a row */
+	uint64_t since_ns;   /* when idling was first seen; 0: not idle */
+	bool yielding;	     /* idle for longer than spin_us */
+	uint64_t checked_ns; /* last look at the peers that are waited for */
 };
 
 struct nm_engine {
@@ -40,7 +40,7 @@ struct nm_engine {
 	struct nm_sink sink;
 	struct nm_transport *transports[NM_NR_CHANNELS];
 	struct nm_peer_table peers;
-	size_t nr_unresolved; /* sources without index in the address vector, at most */
+	size_t nr_unresolved;	/* sources without index in the address vector, at most */
 	struct nm_list claimed; /* messages set aside by PEEK|CLAIM, through all_node */
 	uint64_t nr_resets;	/* completions with ECONNRESET ever written */
 	const struct nm_peer *crash_untold; /* it crashed, and no completion has said so yet */

@@ -55,7 +55,7 @@ static struct nm_request *multi_child(struct nm_engine *engine, struct nm_reques
 	child->parent = r;
 	child->capacity = len;
 	child->nr_iov = 1;
-	child->iov[0] = (struct iovec){ start, len };
+	child->iov[0] = (struct iovec){start, len};
 	r->nr_children++;
 	return child;
 }

@@ -113,7 +113,7 @@ static NM_COLD void connected(struct nm_peer *peer, struct nm_link *link,
 {
 	struct nm_transport *t = link->transport;
 	struct nm_peer_story *story = nm_peer_story(peer);
-	struct nm_link_facts facts = { 0 };
+	struct nm_link_facts facts = {0};
 
 	peer->link = link;
 	peer->send = t->ops->send;
@@ -150,7 +150,7 @@ static int connect_on(struct nm_engine *engine, struct nm_peer *peer, enum nm_ch
 		      struct nm_reason *why)
 {
 	struct nm_transport *t = engine->transports[channel];
-	struct nm_reason reason = { "" };
+	struct nm_reason reason = {""};
 	struct nm_link *link = NULL;
 	int err;
 
@@ -179,7 +179,7 @@ int nm_peer_connect(struct nm_engine *engine, struct nm_peer *peer)
 		.has_inner_address = peer->address.inner_len > 0 || peer->is_source,
 	};
 	enum nm_channel order[NM_NR_CHANNELS];
-	struct nm_reason why = { "" };
+	struct nm_reason why = {""};
 	unsigned int nr;
 
 	if (peer->state == NM_PEER_CONNECTED)
@@ -221,7 +221,7 @@ void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct n
 	if (peer->state >= NM_PEER_LINK_LOST)
 		return;
 	if (peer->state == NM_PEER_CONNECTED && nm_list_empty(&peer->control)) {
-		struct iovec iov = { (void *)payload, packet->len };
+		struct iovec iov = {(void *)payload, packet->len};
 		unsigned int nr_iov = packet->len > 0;
 		int err = peer->send(peer->link, packet, &iov, nr_iov);
 
@@ -260,7 +260,7 @@ static int push_control(struct nm_engine *engine, struct nm_peer *peer, unsigned
 {
 	while (!nm_list_empty(&peer->control)) {
 		struct nm_control *c = nm_list_first(&peer->control, struct nm_control, node);
-		struct iovec iov = { c->payload, c->packet.len };
+		struct iovec iov = {c->payload, c->packet.len};
 		int err = peer->send(peer->link, &c->packet, &iov, c->packet.len > 0);
 
 		if (err < 0)

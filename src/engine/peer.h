@@ -40,7 +40,7 @@ struct nm_peer {
 	uint64_t sent_messages, sent_bytes;
 	/* receiving */
 	uint64_t received_messages, received_bytes;
-	uint64_t index; /* in the address vector; UINT64_MAX: not in it */
+	uint64_t index;	    /* in the address vector; UINT64_MAX: not in it */
 	size_t nr_directed; /* receives posted for it alone */
 	struct nm_list unexpected[2];
 	/* private queue: control packets in order, then transfers in turn */
@@ -48,17 +48,17 @@ struct nm_peer {
 	struct nm_list streams;	    /* requests */
 	struct nm_list active_node; /* in engine->active while one of the two is not empty */
 	struct nm_list requests;    /* that wait for this peer or serve it */
-	unsigned int nr_started; /* memory accesses of ours that it has not answered */
-	unsigned int nr_served;	 /* transfers of its memory accesses under way here */
-	unsigned int nr_control; /* in control */
+	unsigned int nr_started;    /* memory accesses of ours that it has not answered */
+	unsigned int nr_served;	    /* transfers of its memory accesses under way here */
+	unsigned int nr_control;    /* in control */
 	/* cold */
 	const struct nm_engine *engine;
 	struct nm_identity who;
 	struct nm_address address;
-	bool is_source;		   /* it has sent to us */
-	uint32_t source_channels;  /* bit per channel on which it may still send to us */
-	bool is_watched;	   /* by the channel it sends on, which will notice its death */
-	bool crash_told;	   /* its end was not orderly, and receives know */
+	bool is_source;		  /* it has sent to us */
+	uint32_t source_channels; /* bit per channel on which it may still send to us */
+	bool is_watched;	  /* by the channel it sends on, which will notice its death */
+	bool crash_told;	  /* its end was not orderly, and receives know */
 	struct nm_peer_story *story;
 };
 

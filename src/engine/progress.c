@@ -37,8 +37,7 @@ static unsigned int push_active(struct nm_engine *engine)
 /* Is a receive posted that anyone could end? Buffers for many messages wait for nobody. */
 static bool wildcard_posted(const struct nm_match *match)
 {
-	nm_list_for_each(node, &match->posted_all)
-	{
+	nm_list_for_each(node, &match->posted_all) {
 		const struct nm_posted *p = nm_container_of(node, struct nm_posted, all_node);
 		const struct nm_request *r = nm_container_of(p, struct nm_request, posted);
 

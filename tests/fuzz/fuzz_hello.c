@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	struct nm_greeting greeting;
 	struct nm_farewell bye;
-	struct nm_reason why = { "" };
+	struct nm_reason why = {""};
 	int kind, wanted;
 
 	kind = nm_message_parse(bytes, len, &why);

@@ -18,7 +18,7 @@ static void expect(int condition)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
-	struct nm_window_header header = { 0 };
+	struct nm_window_header header = {0};
 	struct nm_geometry g;
 	struct nm_reason why;
 	uint64_t size;

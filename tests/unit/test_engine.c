@@ -8,12 +8,12 @@
 
 #include "traffic.h"
 
-static const size_t sizes[] = { 0, 1, 40, 1000, 1024, 1025, 4095, 4096, 4097, 100000, 1 << 20 };
+static const size_t sizes[] = {0, 1, 40, 1000, 1024, 1025, 4095, 4096, 4097, 100000, 1 << 20};
 
 /* One message of every size, posted first or unexpected. */
 static void every_size(bool expected, unsigned int refuse_percent)
 {
-	struct mesh_options options = { .refuse_percent = refuse_percent, .seed = 5 };
+	struct mesh_options options = {.refuse_percent = refuse_percent, .seed = 5};
 	struct mesh *mesh = mesh_create(&options);
 	char *out = malloc(1 << 20), *in = malloc(1 << 20);
 
@@ -76,9 +76,7 @@ NM_TEST(every_size_with_refusals)
 static void in_order(unsigned int refuse_percent, bool wildcard)
 {
 	enum { COUNT = 60, LEN = 20000 };
-	struct mesh_options options = { .refuse_percent = refuse_percent,
-					.seed = 9,
-					.capacity = 8 };
+	struct mesh_options options = {.refuse_percent = refuse_percent, .seed = 9, .capacity = 8};
 	struct mesh *mesh = mesh_create(&options);
 	char *in = calloc(COUNT, LEN), *out = malloc((size_t)COUNT * LEN);
 	unsigned int received = 0;
@@ -136,14 +134,11 @@ NM_TEST(scattered_buffers_on_both_sides)
 	enum { TOTAL = 50000 };
 	char *out = malloc(TOTAL), *in = calloc(1, TOTAL);
 	struct iovec from[4] = {
-		{ out, 3 }, { out + 3, 0 }, { out + 3, 20000 }, { out + 20003, TOTAL - 20003 }
-	};
-	struct iovec to[4] = { { in, 10000 },
-			       { in + 10000, 1 },
-			       { in + 10001, 1999 },
-			       { in + 12000, TOTAL - 12000 } };
-	struct nm_message send = { .iov = from, .nr_iov = 4, .flags = TAGGED };
-	struct nm_message recv = { .iov = to, .nr_iov = 4, .flags = TAGGED };
+		{out, 3}, {out + 3, 0}, {out + 3, 20000}, {out + 20003, TOTAL - 20003}};
+	struct iovec to[4] = {
+		{in, 10000}, {in + 10000, 1}, {in + 10001, 1999}, {in + 12000, TOTAL - 12000}};
+	struct nm_message send = {.iov = from, .nr_iov = 4, .flags = TAGGED};
+	struct nm_message recv = {.iov = to, .nr_iov = 4, .flags = TAGGED};
 
 	fill(out, TOTAL, 1);
 	send.peer = mesh_peer(mesh, 0, 1);
@@ -154,11 +149,11 @@ NM_TEST(scattered_buffers_on_both_sides)
 	check_filled(in, TOTAL, 1);
 	/* The same in one packet. */
 	from[2].iov_len = 100;
-	from[3] = (struct iovec){ out + 103, 400 };
+	from[3] = (struct iovec){out + 103, 400};
 	to[0].iov_len = 50;
-	to[1] = (struct iovec){ in + 50, 0 };
-	to[2] = (struct iovec){ in + 50, 450 };
-	to[3] = (struct iovec){ in + 500, 3 };
+	to[1] = (struct iovec){in + 50, 0};
+	to[2] = (struct iovec){in + 50, 450};
+	to[3] = (struct iovec){in + 500, 3};
 	memset(in, 0, TOTAL);
 	NM_CHECK_EQ(nm_engine_recv(mesh_node(mesh, 1)->engine, &recv), 0);
 	NM_CHECK_EQ(nm_engine_send(mesh_node(mesh, 0)->engine, &send), 0);
@@ -172,8 +167,8 @@ NM_TEST(scattered_buffers_on_both_sides)
 NM_TEST(no_buffer_at_all)
 {
 	struct mesh *mesh = mesh_create(NULL);
-	struct nm_message send = { .flags = TAGGED, .peer = mesh_peer(mesh, 0, 1) };
-	struct nm_message recv = { .flags = TAGGED };
+	struct nm_message send = {.flags = TAGGED, .peer = mesh_peer(mesh, 0, 1)};
+	struct nm_message recv = {.flags = TAGGED};
 	struct nm_completion c;
 
 	NM_CHECK_EQ(nm_engine_send(mesh_node(mesh, 0)->engine, &send), 0);
@@ -270,9 +265,9 @@ NM_TEST(transmit_complete_does_not_wait)
 
 NM_TEST(full_link_refuses_and_recovers)
 {
-	struct mesh_options options = { .capacity = 4 };
+	struct mesh_options options = {.capacity = 4};
 	struct mesh *mesh = mesh_create(&options);
-	struct iovec iov = { "0123", 4 };
+	struct iovec iov = {"0123", 4};
 	struct nm_message m = {
 		.iov = &iov,
 		.nr_iov = 1,
@@ -299,7 +294,7 @@ NM_TEST(full_link_refuses_and_recovers)
 /* Both ends send large messages at once through links that hold two packets. */
 NM_TEST(narrow_links_do_not_deadlock)
 {
-	struct mesh_options options = { .capacity = 2, .refuse_percent = 30, .seed = 3 };
+	struct mesh_options options = {.capacity = 2, .refuse_percent = 30, .seed = 3};
 	struct mesh *mesh = mesh_create(&options);
 	enum { COUNT = 20, LEN = 60000 };
 	char *buf = calloc(2, LEN);
@@ -373,7 +368,7 @@ static void see(void *arg, const struct nm_peer_facts *facts)
 NM_TEST(peers_can_be_looked_at)
 {
 	struct mesh *mesh = mesh_create(NULL);
-	struct seen seen = { 0 };
+	struct seen seen = {0};
 	char in[10];
 
 	send_to(mesh, 0, 1, "0123456789", 10, 0, NM_MSG, NULL);
@@ -398,7 +393,7 @@ NM_TEST(peers_can_be_looked_at)
 NM_TEST(unreachable_peer_is_refused_in_words)
 {
 	struct mesh *mesh = mesh_create(NULL);
-	struct seen seen = { 0 };
+	struct seen seen = {0};
 
 	mesh_hide(mesh, 1);
 	NM_CHECK_EQ(send_to(mesh, 0, 1, "x", 1, 0, NM_MSG, NULL), -EHOSTUNREACH);
@@ -411,8 +406,8 @@ NM_TEST(wrong_arguments_are_refused)
 {
 	struct mesh *mesh = mesh_create(NULL);
 	struct nm_engine *engine = mesh_node(mesh, 0)->engine;
-	struct iovec iov[5] = { { 0 } };
-	struct nm_message m = { .iov = iov, .nr_iov = 5, .peer = mesh_peer(mesh, 0, 1) };
+	struct iovec iov[5] = {{0}};
+	struct nm_message m = {.iov = iov, .nr_iov = 5, .peer = mesh_peer(mesh, 0, 1)};
 
 	NM_CHECK_EQ(nm_engine_send(engine, &m), -EINVAL);
 	NM_CHECK_EQ(nm_engine_recv(engine, &m), -EINVAL);
@@ -446,11 +441,11 @@ static char *map_repeated(size_t len)
 NM_TEST_WITHIN(gigabytes, 100)
 {
 	const size_t len = (UINT64_C(2) << 30) + (64 << 20);
-	struct mesh_options options = { .max_payload = 1 << 20 };
+	struct mesh_options options = {.max_payload = 1 << 20};
 	struct mesh *mesh = mesh_create(&options);
 	char *out = map_repeated(len), *in = map_repeated(len);
-	struct iovec iov[4] = { { out, len }, { out, len }, { out, len }, { out, len } };
-	struct nm_message four = { .iov = iov, .nr_iov = 4, .tag = 1, .flags = TAGGED };
+	struct iovec iov[4] = {{out, len}, {out, len}, {out, len}, {out, len}};
+	struct nm_message four = {.iov = iov, .nr_iov = 4, .tag = 1, .flags = TAGGED};
 	struct nm_completion c;
 
 	fill(out, 4 << 20, 1);

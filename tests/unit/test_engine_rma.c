@@ -11,8 +11,8 @@
 
 static struct nm_memory_region *expose(struct mesh *mesh, void *base, size_t len, uint64_t access)
 {
-	struct iovec iov = { base, len };
-	struct nm_memory_attr attr = { .iov = &iov, .nr_iov = 1, .access = access, .key = KEY };
+	struct iovec iov = {base, len};
+	struct nm_memory_attr attr = {.iov = &iov, .nr_iov = 1, .access = access, .key = KEY};
 	struct nm_memory_region *region;
 
 	NM_CHECK_EQ(nm_memory_register(mesh_node(mesh, 1)->memory, &attr, &region), 0);
@@ -24,7 +24,7 @@ static struct nm_rma rma_of(struct mesh *mesh, struct iovec *iov, uint64_t addre
 	return (struct nm_rma){
 		.iov = iov,
 		.nr_iov = 1,
-		.remote = { { .address = address, .len = iov->iov_len, .key = KEY } },
+		.remote = {{.address = address, .len = iov->iov_len, .key = KEY}},
 		.nr_remote = 1,
 		.peer = mesh_peer(mesh, 0, 1),
 		.context = iov,
@@ -52,15 +52,15 @@ static int get(struct mesh *mesh, const struct nm_rma *rma)
 
 static void every_size(unsigned int refuse_percent)
 {
-	static const size_t sizes[] = { 0, 1, 1000, 1024, 1025, 4096, 4097, 300000 };
-	struct mesh_options options = { .refuse_percent = refuse_percent, .seed = 2 };
+	static const size_t sizes[] = {0, 1, 1000, 1024, 1025, 4096, 4097, 300000};
+	struct mesh_options options = {.refuse_percent = refuse_percent, .seed = 2};
 	struct mesh *mesh = mesh_create(&options);
 	char *window = calloc(1, 400000), *local = malloc(400000);
 	unsigned int nr = sizeof(sizes) / sizeof(sizes[0]);
 
 	expose(mesh, window, 400000, BOTH);
 	for (unsigned int i = 0; i < nr; i++) {
-		struct iovec iov = { local, sizes[i] };
+		struct iovec iov = {local, sizes[i]};
 		struct nm_rma rma = rma_of(mesh, &iov, 17);
 		struct nm_completion c;
 
@@ -110,8 +110,7 @@ static void scattered(size_t len)
 	struct mesh *mesh = mesh_create(NULL);
 	char *window = calloc(1, len), *local = malloc(len);
 	struct iovec iov[4] = {
-		{ local, 7 }, { local + 7, 0 }, { local + 7, 100 }, { local + 107, len - 107 }
-	};
+		{local, 7}, {local + 7, 0}, {local + 7, 100}, {local + 107, len - 107}};
 	struct nm_rma rma = rma_of(mesh, iov, 0);
 	size_t third = len / 3;
 
@@ -119,9 +118,9 @@ static void scattered(size_t len)
 	rma.nr_iov = 4;
 	/* Thirds, swapped. */
 	rma.remote[0] =
-		(struct nm_remote){ .address = 2 * third, .len = len - 2 * third, .key = KEY };
-	rma.remote[1] = (struct nm_remote){ .address = third, .len = third, .key = KEY };
-	rma.remote[2] = (struct nm_remote){ .address = 0, .len = third, .key = KEY };
+		(struct nm_remote){.address = 2 * third, .len = len - 2 * third, .key = KEY};
+	rma.remote[1] = (struct nm_remote){.address = third, .len = third, .key = KEY};
+	rma.remote[2] = (struct nm_remote){.address = 0, .len = third, .key = KEY};
 	rma.nr_remote = 3;
 	fill(local, len, 1);
 	NM_CHECK_EQ(put(mesh, &rma), 0);
@@ -148,12 +147,12 @@ NM_TEST(forbidden_accesses_end_with_an_error)
 	struct mesh *mesh = mesh_create(NULL);
 	char *window = calloc(1, 100000), *local = calloc(1, 100000);
 	struct nm_memory_region *region = expose(mesh, window, 50000, NM_REMOTE_READ);
-	struct iovec iov = { local, 10 };
+	struct iovec iov = {local, 10};
 	struct nm_rma rma = rma_of(mesh, &iov, 0);
 
 	memset(local, 1, 100000);
 	for (iov.iov_len = 10; iov.iov_len <= 40000; iov.iov_len *= 4000) {
-		rma.remote[0] = (struct nm_remote){ .len = iov.iov_len, .key = KEY };
+		rma.remote[0] = (struct nm_remote){.len = iov.iov_len, .key = KEY};
 		NM_CHECK_EQ(put(mesh, &rma), 0);
 		NM_CHECK_EQ(mesh_wait(mesh, 0).err, EACCES);
 		rma.remote[0].key = KEY + 1;
@@ -182,7 +181,7 @@ NM_TEST(sizes_that_differ_are_refused)
 	struct mesh *mesh = mesh_create(NULL);
 	struct nm_engine *engine = mesh_node(mesh, 0)->engine;
 	char local[10];
-	struct iovec iov = { local, 10 };
+	struct iovec iov = {local, 10};
 	struct nm_rma rma = rma_of(mesh, &iov, 0);
 
 	rma.remote[0].len = 9;
@@ -202,12 +201,12 @@ NM_TEST(sizes_that_differ_are_refused)
 /* The region goes away between two pieces: an error, and not a byte written after it. */
 static void region_vanishes(bool is_read)
 {
-	struct mesh_options options = { .capacity = 4 };
+	struct mesh_options options = {.capacity = 4};
 	struct mesh *mesh = mesh_create(&options);
 	enum { LEN = 200000 };
 	char *window = calloc(1, LEN), *local = malloc(LEN);
 	struct nm_memory_region *region = expose(mesh, window, LEN, BOTH);
-	struct iovec iov = { local, LEN };
+	struct iovec iov = {local, LEN};
 	struct nm_rma rma = rma_of(mesh, &iov, 0);
 
 	memset(local, 1, LEN);
@@ -240,7 +239,7 @@ NM_TEST(dynamic_windows_cover_all_memory)
 {
 	struct mesh *mesh = mesh_create(NULL);
 	char *window = calloc(1, 50000), *local = malloc(50000);
-	struct iovec iov = { local, 50000 };
+	struct iovec iov = {local, 50000};
 	struct nm_rma rma = rma_of(mesh, &iov, (uintptr_t)window);
 
 	expose(mesh, NULL, SIZE_MAX, BOTH);
@@ -257,13 +256,13 @@ NM_TEST(dynamic_windows_cover_all_memory)
 NM_TEST(many_at_once)
 {
 	enum { COUNT = 10000 };
-	struct mesh_options options = { .capacity = 8, .seed = 4, .refuse_percent = 20 };
+	struct mesh_options options = {.capacity = 8, .seed = 4, .refuse_percent = 20};
 	struct mesh *mesh = mesh_create(&options);
 	uint32_t *window = calloc(COUNT, 4), *local = calloc(COUNT, 4);
 
 	expose(mesh, window, COUNT * 4, BOTH);
 	for (uint32_t i = 0; i < COUNT; i++) {
-		struct iovec iov = { &local[i], 4 };
+		struct iovec iov = {&local[i], 4};
 		struct nm_rma rma = rma_of(mesh, &iov, 4ull * i);
 
 		local[i] = i;
@@ -275,7 +274,7 @@ NM_TEST(many_at_once)
 	NM_CHECK_EQ(memcmp(window, local, COUNT * 4), 0);
 	memset(local, 0, COUNT * 4);
 	for (uint32_t i = 0; i < COUNT; i++) {
-		struct iovec iov = { &local[i], 4 };
+		struct iovec iov = {&local[i], 4};
 		struct nm_rma rma = rma_of(mesh, &iov, 4ull * i);
 
 		rma.flags = 0;
@@ -295,7 +294,7 @@ NM_TEST(answers_do_not_pile_up)
 {
 	struct mesh *mesh = mesh_create(NULL);
 	char byte = 1, window = 0;
-	struct iovec iov = { &byte, 1 };
+	struct iovec iov = {&byte, 1};
 	struct nm_rma rma = rma_of(mesh, &iov, 0);
 	unsigned int started = 0;
 
@@ -316,7 +315,7 @@ NM_TEST(injected_put_is_bounded)
 {
 	struct mesh *mesh = mesh_create(NULL);
 	char *local = calloc(1, 5000), *window = calloc(1, 5000);
-	struct iovec iov = { local, 4000 };
+	struct iovec iov = {local, 4000};
 	struct nm_rma rma = rma_of(mesh, &iov, 0);
 
 	expose(mesh, window, 5000, BOTH);
@@ -338,7 +337,7 @@ NM_TEST(access_to_oneself)
 {
 	struct mesh *mesh = mesh_create(NULL);
 	char *local = malloc(200000), *window = calloc(1, 200000);
-	struct iovec iov = { local, 0 };
+	struct iovec iov = {local, 0};
 	struct nm_rma rma;
 
 	expose(mesh, window, 200000, BOTH);
