@@ -66,6 +66,8 @@ def _openmpi(installation: Installation, request: Request) -> Settings:
     five = installation.mpi is Mpi.OPENMPI5
     # Users are root in their own namespace, and Open MPI refuses root unless told twice.
     env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    # Windows over UCX would pass by both the provider and TCP, and fail between isolated nodes.
+    env["OMPI_MCA_osc"] = "^ucx"
     options: tuple[str, ...] = ()
     if five:
         env |= {"PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
