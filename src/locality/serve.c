@@ -13,6 +13,8 @@
 #include "locality/meet_private.h"
 #include "shm/box.h"
 
+static const char no_descriptor[] = "it has no file descriptor left: raise its limit (ulimit -n)";
+
 #define EVENTS_PER_WAIT 32
 /* Visitors that have not said hello yet, beyond the lanes there are. */
 #define MAX_STRANGERS 64
@@ -162,7 +164,11 @@ static void handle_input(struct nm_meet *meet, struct nm_meeting *meeting)
 			return;
 		}
 		if (len < 0) {
-			nm_reason_set(&why, "cannot receive its message: %s", strerror(-len));
+			if (len == -EMFILE)
+				nm_reason_set(&why, "%s", no_descriptor);
+			else
+				nm_reason_set(&why, "cannot receive its message: %s",
+					      strerror(-len));
 			err = len;
 		} else {
 			err = handle_message(meet, meeting, bytes, (size_t)len, window_fd, &why);
@@ -194,8 +200,7 @@ static NM_COLD bool turn_away_without_descriptor(struct nm_meet *meet)
 	close(meet->spare);
 	fd = accept4(meet->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	if (fd >= 0) {
-		nm_message_send_bye(fd, -EMFILE,
-				    "it has no file descriptor left: raise its limit (ulimit -n)");
+		nm_message_send_bye(fd, -EMFILE, no_descriptor);
 		close(fd);
 	}
 	meet->spare = fcntl(meet->waker, F_DUPFD_CLOEXEC, 0);
