@@ -155,6 +155,12 @@ static void handle_input(struct nm_meet *meet, struct nm_meeting *meeting)
 	struct nm_reason why = {""};
 	int len, err, window_fd;
 
+	/*
+	 * A visit whose last step failed is watched already, and still its visitor's: what we close
+	 * is freed at our next turn, under its hands.
+	 */
+	if (meeting->state == NM_MEETING_VISITING)
+		return;
 	while (meeting->fd >= 0) {
 		len = nm_message_receive(meeting->fd, bytes, &window_fd);
 		if (len == -EAGAIN)

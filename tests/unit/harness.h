@@ -73,7 +73,9 @@ void nm_test_check_has(const char *file, int line, const char *what, const char 
 /* A directory of this case alone, mode 0700, removed with what is in it when the case ends. */
 const char *nm_test_dir(void);
 /*
- * Run FN(ARG) in a child; it exits 0 when FN returns. The child dies with the case. Returns its
+ * Run FN(ARG) in a child; it exits 0 when FN returns. The child dies with the case. A child that
+ * starts threads has to be forked before its parent has any: the address sanitizer keeps locks that
+ * a fork of a threaded process leaves held for ever. Returns its
  * pid; nm_test_join() expects it to end with the wait status EXPECTED (0: good; SIGKILL: killed).
  */
 pid_t nm_test_fork(void (*fn)(void *arg), void *arg);

@@ -169,12 +169,13 @@ static struct nm_encounter *visit_when_there(struct place *from, const struct pl
 
 NM_TEST(death_is_noticed)
 {
-	struct place a = place_create(5000), b = {0};
+	struct place a, b = {0};
 	struct nm_encounter *out;
 	pid_t pid;
 
 	NM_CHECK_EQ(nm_identity_create(&b.who), 0);
 	pid = nm_test_fork(be_a_place, &b);
+	a = place_create(5000);
 	out = visit_when_there(&a, &b);
 	kill(pid, SIGKILL);
 	NM_CHECK(place_expect(&a, NM_MEET_LOST) == out);
@@ -203,12 +204,14 @@ static void be_a_place_with_a_child(void *arg)
 /* A forked child must neither hide the parent's death nor take its socket away. */
 NM_TEST(child_of_a_fork_is_nobody)
 {
-	struct place a = place_create(5000), b = {0}, c = place_create(5000);
+	struct place a, b = {0}, c;
 	struct nm_encounter *out;
 	pid_t pid;
 
 	NM_CHECK_EQ(nm_identity_create(&b.who), 0);
 	pid = nm_test_fork(be_a_place_with_a_child, &b);
+	a = place_create(5000);
+	c = place_create(5000);
 	visit_when_there(&c, &b);
 	nm_test_sleep_ms(100); /* the child has closed its copy by now, most likely */
 	out = place_visit(&a, &b);
@@ -221,13 +224,15 @@ NM_TEST(child_of_a_fork_is_nobody)
 
 NM_TEST(stopped_peer_is_given_up_on)
 {
-	struct place a = place_create(200), b = {0}, c = place_create(5000);
+	struct place a, b = {0}, c;
 	struct nm_encounter *encounter;
 	struct nm_reason why;
 	pid_t pid;
 
 	NM_CHECK_EQ(nm_identity_create(&b.who), 0);
 	pid = nm_test_fork(be_a_place, &b);
+	a = place_create(200);
+	c = place_create(5000);
 	visit_when_there(&c, &b);
 	kill(pid, SIGSTOP);
 	NM_CHECK_EQ(waitpid(pid, NULL, WUNTRACED), pid);
@@ -307,13 +312,14 @@ static void be_a_place_without_descriptors(void *arg)
 
 NM_TEST(owner_without_descriptors_says_so)
 {
-	struct place a = place_create(5000), b = {0};
+	struct place a, b = {0};
 	struct nm_encounter *encounter;
 	struct nm_reason why;
 	pid_t pid;
 
 	NM_CHECK_EQ(nm_identity_create(&b.who), 0);
 	pid = nm_test_fork(be_a_place_without_descriptors, &b);
+	a = place_create(5000);
 	while (nm_meet_visit(a.meet, &b.who, &encounter, &why) == 0 ||
 	       strstr(why.text, "does not listen")) {
 		nm_test_sleep_ms(2);

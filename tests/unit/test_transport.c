@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "transport_fixture.h"
 
@@ -300,18 +301,20 @@ PAIR_CONFORMS(closing_delivers_everything_first)
 /* A peer in a process of its own that sends until it is killed. */
 struct victim {
 	const struct fixture *fixture;
-	struct nm_address address; /* of the one it sends to */
+	int address_pipe[2]; /* brings the address of the one it sends to */
 };
 
 static void stream_for_ever(void *arg)
 {
 	struct victim *victim = arg;
 	struct node *node = node_create(victim->fixture);
+	struct nm_address address;
 	struct nm_reason why;
 	uint64_t sent = 0;
 
-	NM_CHECK_EQ(node->transport->ops->connect(node->transport, &victim->address,
-						  (struct nm_peer *)node, &node->link, &why),
+	NM_CHECK_EQ(read(victim->address_pipe[0], &address, sizeof(address)), sizeof(address));
+	NM_CHECK_EQ(node->transport->ops->connect(node->transport, &address, (struct nm_peer *)node,
+						  &node->link, &why),
 		    0);
 	for (;;) {
 		if (node_send(node, sent, length_of(sent, node->transport->max_payload)) == 0)
@@ -322,13 +325,15 @@ static void stream_for_ever(void *arg)
 
 PAIR_CONFORMS(killed_peer_goes_down_with_a_reason)
 {
-	struct victim victim = {fixture, {0}};
+	struct victim victim = {.fixture = fixture};
 	struct node *node;
 	pid_t pid;
 
-	node = node_create(fixture);
-	victim.address = node->address;
+	NM_CHECK_EQ(pipe(victim.address_pipe), 0);
 	pid = nm_test_fork(stream_for_ever, &victim);
+	node = node_create(fixture);
+	NM_CHECK_EQ(write(victim.address_pipe[1], &node->address, sizeof(node->address)),
+		    sizeof(node->address));
 	node->check = check_next;
 	NODE_UNTIL(node, node->nr_packets > 5000);
 	kill(pid, SIGKILL);
@@ -338,5 +343,7 @@ PAIR_CONFORMS(killed_peer_goes_down_with_a_reason)
 	NM_CHECK_HAS(node->down_why.text, "died");
 	NM_CHECK_HAS(node->down_why.text, node->label.text);
 	nm_test_join(pid, SIGKILL);
+	close(victim.address_pipe[0]);
+	close(victim.address_pipe[1]);
 	node_destroy(node);
 }
