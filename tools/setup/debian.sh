@@ -27,7 +27,8 @@ choose_versions() {
 	local entry name candidate
 	for entry in "$@"; do
 		name=${entry%%=*}
-		if apt-cache show -- "$entry" >/dev/null 2>&1; then
+		# `apt-cache show` says yes to any version of a name that it knows.
+		if apt-cache madison -- "$name" | awk '{ print $3 }' | grep -Fxq -- "${entry#*=}"; then
 			echo "$entry"
 			continue
 		fi
