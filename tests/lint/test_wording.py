@@ -20,7 +20,12 @@ CASES: list[tuple[Check, str, str, str]] = [
     (wording.missing_licence, "a.py", "print(1)\n", f"# {wording.SPDX}\nprint(1)\n"),
     (wording.missing_licence, "run", "#!/bin/sh\n", f"#!/bin/sh\n# {wording.SPDX}\n"),
     (wording.registry_names, "a.txt", f"x\n{REGISTRY}\n", "pypi and nothing more\n"),
-    (wording.machine_paths, "a.md", f"{MACHINE_PATH}\n", "cd $HOME/root/x build/work/main\n"),
+    (
+        wording.machine_paths,
+        "a.md",
+        f"{MACHINE_PATH}\n",
+        f"cd $HOME/root/x build{MACHINE_PATH[3:]}\n",
+    ),
     (wording.leftovers, "a.c", f"{LEFTOVER}\n", 'mkdtemp("/tmp/XXXXXX");\n'),
     (wording.patching, "test_a.py", f"with {PATCH}:\n", "mock = patch\n"),
     (wording.yaml_tabs, "a.yaml", "nodes:\n\t- a\n", "nodes:\n  - a\n"),
