@@ -74,11 +74,6 @@ struct nm_completion *nm_cqueue_add(struct nm_cqueue *queue)
 	return &queue->entries[queue->tail++ & queue->mask];
 }
 
-void nm_cqueue_push(struct nm_cqueue *queue, const struct nm_completion *completion)
-{
-	*nm_cqueue_add(queue) = *completion;
-}
-
 bool nm_cqueue_empty(const struct nm_cqueue *queue)
 {
 	return queue->head == queue->tail;

@@ -61,9 +61,7 @@ struct nm_cqueue;
 
 int nm_cqueue_create(size_t size_hint, struct nm_cqueue **ret_queue);
 void nm_cqueue_destroy(struct nm_cqueue *queue);
-/* Append. Grows when full (amortized; -ENOMEM is fatal for the queue and reported as overrun). */
-void nm_cqueue_push(struct nm_cqueue *queue, const struct nm_completion *completion);
-/* As push, but the caller fills the returned entry at once (all fields). Never NULL. */
+/* Append: the caller fills the returned entry at once (all fields). Grows when full. Never NULL. */
 struct nm_completion *nm_cqueue_add(struct nm_cqueue *queue);
 bool nm_cqueue_empty(const struct nm_cqueue *queue);
 /* The oldest completion, or NULL; valid until the next push or pop. */
