@@ -18,6 +18,27 @@ class Unit(Enum):
     MESSAGES_PER_SECOND = "1/s"
     MEGAMESSAGES_PER_SECOND = "10^6/s"
     MEBIBITS_PER_SECOND = "Mibit/s"
+    MEBIBYTES_PER_SECOND = "MiB/s"
+    GIGABYTES_PER_SECOND = "GB/s"
+    GIGABITS_PER_SECOND = "Gbit/s"
+    SECONDS = "s"
+    GIGAFLOPS = "GFLOP/s"
+    TERAFLOPS = "TFLOP/s"
+    MEGAOPS = "10^6 op/s"
+    GIGAUPDATES = "GUP/s"
+    TRAVERSED_EDGES = "TEPS"
+    NANOSECONDS_PER_DAY = "ns/day"
+    HOURS_PER_NANOSECOND = "h/ns"
+    DAYS_PER_NANOSECOND = "day/ns"
+    STEPS_PER_SECOND = "step/s"
+    PERCENT = "%"
+
+
+LOWER_IS_BETTER = frozenset(
+    {Unit.MICROSECONDS, Unit.SECONDS, Unit.HOURS_PER_NANOSECOND, Unit.DAYS_PER_NANOSECOND}
+)
+NEUTRAL = frozenset({Unit.BYTES, Unit.COUNT, Unit.PERCENT})
+"""Units of figures that are neither better nor worse when they grow."""
 
 
 @dataclass(frozen=True)
