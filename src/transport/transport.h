@@ -22,6 +22,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include <sys/uio.h>
 
 #include "base/packet.h"
@@ -66,14 +67,33 @@ struct nm_transport;
 struct nm_link {
 	struct nm_transport *transport;
 	struct nm_peer *peer; /* the engine's, given to connect() */
+	/*
+	 * read_remote() and write_remote() work on this link: the transport has proven that the
+	 * process they would reach is the peer. May turn true or false within progress(), connect()
+	 * and those two; they refuse (-EOPNOTSUPP) while it is false.
+	 */
+	bool remote_copy;
 };
+
+/* Bytes in a peer's memory, as the peer told: hostile. */
+struct nm_span {
+	uint64_t address;
+	uint64_t len;
+};
+
+/* Spans of one remote copy, at most; and bytes that a caller asks for at once, so that a call stays
+ * short (tens of microseconds) and others get their turn. */
+#define NM_SPANS_MAX 4
+#define NM_REMOTE_COPY_STEP (256 * 1024)
 
 struct nm_link_facts {
 	enum nm_relation relation;
 	enum nm_channel channel;
 	enum nm_integrity integrity;
-	struct nm_reason reason;    /* why this channel */
-	struct nm_peer_label label; /* who the peer says it is */
+	struct nm_reason reason;      /* why this channel */
+	struct nm_peer_label label;   /* who the peer says it is */
+	bool remote_copy;	      /* as in nm_link */
+	struct nm_reason copy_reason; /* why it is, or why not, in words; "" where it never is */
 };
 
 struct nm_transport_ops {
@@ -111,6 +131,21 @@ struct nm_transport_ops {
 	 * for peers it waits for. NULL where death is noticed without asking.
 	 */
 	void (*check_alive)(struct nm_link *link);
+	/*
+	 * Copy from (to) the peer's memory without its help. Both NULL where a channel cannot. LOCAL
+	 * and REMOTE (at most NM_SPANS_MAX each) hold the same number of bytes, at least one.
+	 * Returns how many bytes were copied, from the front, at least one; less than asked where
+	 * the peer's memory ends. -EFAULT: the peer has no such memory, the link is as good as
+	 * before. -EPERM, -ESRCH, -ENOSYS: not any more (link->remote_copy is false from now on).
+	 * -EOPNOTSUPP: remote_copy is false. Never another process's memory: the one that was
+	 * proven, or an error. One or a few system calls; never blocks, delivers or logs.
+	 */
+	ssize_t (*read_remote)(struct nm_link *link, const struct iovec *local,
+			       unsigned int nr_local, const struct nm_span *remote,
+			       unsigned int nr_remote);
+	ssize_t (*write_remote)(struct nm_link *link, const struct iovec *local,
+				unsigned int nr_local, const struct nm_span *remote,
+				unsigned int nr_remote);
 
 	/* Take in what has come, at most a bounded number of packets. Returns how much work was
 	 * done (packets delivered plus sends finished), 0 when idle. */
