@@ -118,18 +118,16 @@ def _end_session(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-@contextlib.contextmanager
-def _started(
+def _start(
     command: Command,
     *,
     stdin: IO[bytes] | int,
     stdout: IO[bytes] | int | None,
     stderr: IO[bytes] | int | None,
     own_session: bool = True,
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process; on any exception, KeyboardInterrupt included, end its session."""
+) -> subprocess.Popen[bytes]:
     try:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command.argv,
             env=None if command.env is None else dict(command.env),
             cwd=command.cwd,
@@ -142,6 +140,19 @@ def _started(
         msg = f"cannot start {command.argv[0]}: {error.strerror}"
         hint = "install it, or check PATH" if isinstance(error, FileNotFoundError) else ""
         raise CommandError(msg, hint) from error
+
+
+@contextlib.contextmanager
+def _started(
+    command: Command,
+    *,
+    stdin: IO[bytes] | int,
+    stdout: IO[bytes] | int | None,
+    stderr: IO[bytes] | int | None,
+    own_session: bool = True,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process; on any exception, KeyboardInterrupt included, end its session."""
+    process = _start(command, stdin=stdin, stdout=stdout, stderr=stderr, own_session=own_session)
     try:
         yield process
     except BaseException:
@@ -274,19 +285,7 @@ class LocalRunner:
     def converse(self, command: Command, *, stderr: IO[bytes] | None = None) -> Dialogue:
         """Start a program with pipes for its input and output."""
         pipe = subprocess.PIPE
-        try:
-            process = subprocess.Popen(
-                command.argv,
-                env=None if command.env is None else dict(command.env),
-                cwd=command.cwd,
-                stdin=pipe,
-                stdout=pipe,
-                stderr=stderr,
-                start_new_session=True,
-            )
-        except OSError as error:
-            msg = f"cannot start {command.argv[0]}: {error.strerror}"
-            raise CommandError(msg) from error
+        process = _start(command, stdin=pipe, stdout=pipe, stderr=stderr)
         return _LocalDialogue(command, process)
 
 
