@@ -149,12 +149,12 @@ def test_python_layers() -> None:
         (
             "plan/__init__",
             "import socket",
-            "Specs, plans, evidence and reports never reach processes",
+            "Specs, plans, evidence, studies and reports never reach processes",
         ),
         (
             "spec/__init__",
             "import nearmetal.run",
-            "Specs, plans, evidence and reports never reach processes",
+            "Specs, plans, evidence, studies and reports never reach processes",
         ),
     ],
 )
