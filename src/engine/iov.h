@@ -8,6 +8,7 @@
 #include <sys/uio.h>
 
 #include "base/compiler.h"
+#include "base/copy.h"
 
 static inline uint64_t nm_iov_total(const struct iovec *iov, size_t nr_iov)
 {
@@ -66,7 +67,7 @@ static inline void nm_cursor_fill(struct nm_cursor *cursor, const struct iovec *
 		if (n > len)
 			n = len;
 		if (n > 0)
-			memcpy((char *)v->iov_base + cursor->offset, from, n);
+			nm_copy((char *)v->iov_base + cursor->offset, from, n);
 		from += n;
 		cursor->offset += n;
 		len -= n;
@@ -99,7 +100,7 @@ static inline void nm_iov_scatter(const struct iovec *iov, size_t nr_iov, const 
 
 	if (nm_likely(nr_iov == 1)) {
 		if (len > 0)
-			memcpy(iov[0].iov_base, bytes, len);
+			nm_copy(iov[0].iov_base, bytes, len);
 		return;
 	}
 	nm_cursor_fill(&cursor, iov, nr_iov, bytes, len);

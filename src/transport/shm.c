@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/arith.h"
+#include "base/copy.h"
 #include "base/log.h"
 #include "base/params.h"
 #include "locality/meet.h"
@@ -247,6 +248,8 @@ static int take_chunk(struct shm_transport *shm, struct shm_link *link, uint32_t
 static int send_chunk(struct shm_transport *shm, struct shm_link *link, const struct nm_packet *pkt,
 		      const struct iovec *iov, unsigned int nr_iov)
 {
+	void (*copy)(void *, const void *, size_t) =
+		link->base.past_cache ? nm_copy_past_cache : nm_copy_bulk;
 	uint32_t index, offset;
 	unsigned int i;
 	uint8_t *to;
@@ -261,7 +264,7 @@ static int send_chunk(struct shm_transport *shm, struct shm_link *link, const st
 	to = nm_pool_bytes(&shm->pool, index, offset);
 	for (i = 0; i < nr_iov; i++) {
 		if (iov[i].iov_len)
-			memcpy(to, iov[i].iov_base, iov[i].iov_len);
+			copy(to, iov[i].iov_base, iov[i].iov_len);
 		to += iov[i].iov_len;
 	}
 	nm_box_write_chunk(&link->writer, pkt, index, offset);

@@ -73,6 +73,11 @@ struct nm_link {
 	 * and those two; they refuse (-EOPNOTSUPP) while it is false.
 	 */
 	bool remote_copy;
+	/*
+	 * The engine's advice for large payloads: the peer shares no cache with us, so copy past
+	 * ours. It changes whenever the achieved rate says otherwise.
+	 */
+	bool past_cache;
 };
 
 /* Bytes in a peer's memory, as the peer told: hostile. */
