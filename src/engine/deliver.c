@@ -131,6 +131,9 @@ void nm_sink_deliver(void *engine_, struct nm_peer *source, const struct nm_pack
 	case NM_OP_RESULT:
 		nm_atomic_on_result(engine, source, pkt, payload);
 		return;
+	case NM_OP_SWITCH:
+		nm_move_on_switch(engine, source, pkt);
+		return;
 	case NM_NR_OPS:
 		break;
 	}

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "engine/internal.h"
 
-static void drop_queue(struct nm_engine *engine, struct nm_peer *peer)
+void nm_peer_drop_queue(struct nm_engine *engine, struct nm_peer *peer)
 {
 	nm_list_for_each_safe(node, &peer->control) {
 		struct nm_control *c = nm_container_of(node, struct nm_control, node);
@@ -27,14 +27,24 @@ static void drop_queue(struct nm_engine *engine, struct nm_peer *peer)
 
 void nm_peer_link_lost(struct nm_engine *engine, struct nm_peer *peer)
 {
-	if (peer->state != NM_PEER_CONNECTED)
+	if (peer->state != NM_PEER_CONNECTED && (peer->state != NM_PEER_MOVING || peer->move))
 		return;
 	/* What it sent before may still arrive; source_down() comes after that and ends the rest. */
 	peer->state = NM_PEER_LINK_LOST;
-	drop_queue(engine, peer);
+	nm_peer_drop_queue(engine, peer);
 }
 
-static void fail_requests(struct nm_engine *engine, struct nm_peer *peer)
+void nm_peer_link_broken(struct nm_engine *engine, struct nm_peer *peer)
+{
+	(void)engine;
+	if (peer->state != NM_PEER_CONNECTED)
+		return;
+	/* What waits is kept: it may go another way. */
+	peer->state = NM_PEER_MOVING;
+	nm_list_remove(&peer->active_node);
+}
+
+void nm_peer_fail_requests(struct nm_engine *engine, struct nm_peer *peer)
 {
 	while (!nm_list_empty(&peer->requests)) {
 		struct nm_request *r = nm_list_first(&peer->requests, struct nm_request, peer_node);
@@ -73,6 +83,21 @@ static void tell(const struct nm_peer *peer, int err)
 	       story && story->down.text[0] ? story->down.text : "no reason given");
 }
 
+void nm_peer_fail_receives(struct nm_engine *engine, struct nm_peer *peer)
+{
+	uint64_t resets = engine->nr_resets;
+
+	fail_posted(engine, &engine->matches[0], peer);
+	fail_posted(engine, &engine->matches[1], peer);
+	fail_posted(engine, &engine->matches[0], NULL);
+	fail_posted(engine, &engine->matches[1], NULL);
+	/* Else the next receive that would wait says it. */
+	if (engine->nr_resets == resets) {
+		engine->crash_untold = peer;
+		peer->loss_untold = true;
+	}
+}
+
 void nm_peer_down(struct nm_engine *engine, struct nm_peer *peer, int err, const char *why)
 {
 	uint64_t resets = engine->nr_resets;
@@ -81,9 +106,10 @@ void nm_peer_down(struct nm_engine *engine, struct nm_peer *peer, int err, const
 		peer->state = NM_PEER_DOWN;
 		nm_reason_set(&nm_peer_story(peer)->down, "%s", why);
 		tell(peer, err);
-		drop_queue(engine, peer);
+		nm_move_end(peer);
+		nm_peer_drop_queue(engine, peer);
 		nm_recv_forget(engine, peer);
-		fail_requests(engine, peer);
+		nm_peer_fail_requests(engine, peer);
 		fail_posted(engine, &engine->matches[0], peer);
 		fail_posted(engine, &engine->matches[1], peer);
 	}
@@ -104,5 +130,7 @@ void nm_peer_violation(struct nm_engine *engine, struct nm_peer *peer, const cha
 	va_start(args, fmt);
 	vsnprintf(why, sizeof(why), fmt, args);
 	va_end(args);
-	nm_peer_down(engine, peer, -EBADMSG, why);
+	/* On a channel whose bytes it can spoil it is the channel that is not to be trusted. */
+	if (!nm_move_cast_out(engine, peer, why))
+		nm_peer_down(engine, peer, -EBADMSG, why);
 }

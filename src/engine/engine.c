@@ -27,6 +27,7 @@ int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **r
 		.source_up = nm_sink_source_up,
 		.deliver = nm_sink_deliver,
 		.source_down = nm_sink_source_down,
+		.quarantined = nm_sink_quarantined,
 	};
 	nm_list_init(&e->active);
 	nm_list_init(&e->claimed);
@@ -145,10 +146,12 @@ void nm_engine_visit_peers(struct nm_engine *engine,
 		facts.received_bytes = peer->received_bytes;
 		facts.connected = peer->link != NULL;
 		facts.down = peer->state == NM_PEER_DOWN;
+		facts.nr_quarantines = peer->nr_quarantines;
 		if (peer->story) {
 			facts.link.label = peer->story->label;
 			facts.link.reason = peer->story->channel;
 			facts.down_reason = peer->story->down;
+			facts.quarantine_reason = peer->story->quarantine;
 		}
 		if (facts.connected) {
 			struct nm_peer_label label = facts.link.label;
@@ -171,7 +174,7 @@ static void drop_streams(struct nm_engine *engine)
 
 		while (peer && !nm_list_empty(&peer->streams))
 			nm_list_remove(peer->streams.next);
-		if (peer && nm_list_empty(&peer->control))
+		if (peer && !nm_peer_has_work(peer))
 			nm_list_remove(&peer->active_node);
 	}
 }

@@ -168,6 +168,8 @@ struct nm_peer_facts {
 	uint64_t sent_messages, sent_bytes, received_messages, received_bytes;
 	bool down;
 	struct nm_reason down_reason;
+	uint32_t nr_quarantines; /* channels given up because what came on them could not be */
+	struct nm_reason quarantine_reason; /* of the last one */
 };
 void nm_engine_visit_peers(struct nm_engine *engine,
 			   void (*visit)(void *arg, const struct nm_peer_facts *facts), void *arg);

@@ -40,10 +40,10 @@ struct nm_engine {
 	struct nm_sink sink;
 	struct nm_transport *transports[NM_NR_CHANNELS];
 	struct nm_peer_table peers;
-	size_t nr_unresolved;	/* sources without index in the address vector, at most */
-	struct nm_list claimed; /* messages set aside by PEEK|CLAIM, through all_node */
-	uint64_t nr_resets;	/* completions with ECONNRESET ever written */
-	const struct nm_peer *crash_untold; /* it crashed, and no completion has said so yet */
+	size_t nr_unresolved;	      /* sources without index in the address vector, at most */
+	struct nm_list claimed;	      /* messages set aside by PEEK|CLAIM, through all_node */
+	uint64_t nr_resets;	      /* completions with ECONNRESET ever written */
+	struct nm_peer *crash_untold; /* it crashed, and no completion has said so yet */
 };
 
 static inline struct nm_match *nm_match_of(struct nm_engine *engine, bool tagged)
@@ -97,6 +97,8 @@ void nm_recv_finish(struct nm_engine *engine, struct nm_request *request, int er
 void nm_recv_fail_posted(struct nm_engine *engine, struct nm_request *request, int err);
 /* Forget messages of PEER whose payload will never come. */
 void nm_recv_forget(struct nm_engine *engine, struct nm_peer *peer);
+/* Nobody waits any more for the answers to messages of PEER that are here. */
+void nm_recv_forget_answers(struct nm_engine *engine, struct nm_peer *peer);
 
 /* transfer.c: payload in pieces, after an envelope was answered. */
 void nm_transfer_cts(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt,
@@ -116,6 +118,17 @@ void nm_atomic_on_request(struct nm_engine *engine, struct nm_peer *peer,
 			  const struct nm_packet *pkt, const void *payload);
 void nm_atomic_on_result(struct nm_engine *engine, struct nm_peer *peer,
 			 const struct nm_packet *pkt, const void *payload);
+
+/* move.c: from a channel that was given up to the network. */
+void nm_sink_quarantined(void *engine, struct nm_peer *source, const struct nm_stream_ends *ends,
+			 const struct nm_reason *why);
+void nm_move_on_switch(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt);
+/* PEER broke the rules in what is being delivered. False: its channel cannot be left. */
+bool nm_move_cast_out(struct nm_engine *engine, struct nm_peer *peer, const char *what);
+/* The move's turn to send or to give up. Returns the number of packets sent. */
+unsigned int nm_move_push(struct nm_engine *engine, struct nm_peer *peer);
+/* No move is under way any more. */
+void nm_move_end(struct nm_peer *peer);
 
 /* deliver.c: the sink's functions. */
 struct nm_peer *nm_sink_source_up(void *engine, const struct nm_identity *who,

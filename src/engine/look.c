@@ -44,6 +44,20 @@ void nm_recv_forget(struct nm_engine *engine, struct nm_peer *peer)
 	}
 }
 
+void nm_recv_forget_answers(struct nm_engine *engine, struct nm_peer *peer)
+{
+	for (unsigned int i = 0; i < 2; i++)
+		nm_list_for_each(node, &peer->unexpected[i])
+			nm_container_of(node, struct nm_unexpected, source_node)->flags &=
+				(uint8_t)~NM_PKT_ACK;
+	nm_list_for_each(node, &engine->claimed) {
+		struct nm_unexpected *m = nm_container_of(node, struct nm_unexpected, all_node);
+
+		if (m->source == peer)
+			m->flags &= (uint8_t)~NM_PKT_ACK;
+	}
+}
+
 static void look_done(struct nm_engine *engine, const struct nm_message *m,
 		      const struct nm_unexpected *found, int err)
 {

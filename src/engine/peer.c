@@ -31,8 +31,10 @@ void nm_peer_table_fini(struct nm_peer_table *table)
 	if (!table->slots)
 		return;
 	for (size_t i = 0; i <= table->mask; i++) {
-		if (table->slots[i])
+		if (table->slots[i]) {
+			nm_move_end(table->slots[i]);
 			free(table->slots[i]->story);
+		}
 		free(table->slots[i]);
 	}
 	free(table->slots);
@@ -184,6 +186,8 @@ int nm_peer_connect(struct nm_engine *engine, struct nm_peer *peer)
 
 	if (peer->state == NM_PEER_CONNECTED)
 		return 0;
+	if (peer->state == NM_PEER_MOVING)
+		return -EAGAIN;
 	if (peer->state != NM_PEER_KNOWN)
 		return -ECONNRESET;
 	for (unsigned int c = 0; c < NM_NR_CHANNELS; c++)
@@ -227,10 +231,8 @@ void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct n
 
 		if (nm_likely(err == 0))
 			return;
-		if (err != -EAGAIN) {
-			nm_peer_link_lost(engine, peer);
-			return;
-		}
+		if (err != -EAGAIN)
+			nm_peer_link_broken(engine, peer);
 	}
 	if (peer->nr_control >= CONTROL_MAX) {
 		nm_peer_violation(engine, peer, "it takes no answers: %u wait", peer->nr_control);
@@ -246,14 +248,16 @@ void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct n
 		memcpy(c->payload, payload, packet->len);
 	nm_list_append(&peer->control, &c->node);
 	peer->nr_control++;
-	activate(engine, peer);
+	if (peer->state != NM_PEER_MOVING)
+		activate(engine, peer);
 }
 
 void nm_peer_stream(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request)
 {
 	request->state = NM_REQUEST_STREAMING;
 	nm_list_append(&peer->streams, &request->stream_node);
-	activate(engine, peer);
+	if (peer->state != NM_PEER_MOVING)
+		activate(engine, peer);
 }
 
 static int push_control(struct nm_engine *engine, struct nm_peer *peer, unsigned int *nr)
@@ -298,6 +302,8 @@ unsigned int nm_peer_push(struct nm_engine *engine, struct nm_peer *peer)
 	unsigned int nr = 0;
 	int err = 0;
 
+	if (peer->move)
+		return nm_move_push(engine, peer);
 	if (peer->state == NM_PEER_KNOWN) {
 		err = nm_peer_connect(engine, peer);
 		if (err == -EHOSTUNREACH)
@@ -314,6 +320,6 @@ unsigned int nm_peer_push(struct nm_engine *engine, struct nm_peer *peer)
 	if (err == 0 && !peer->paused)
 		err = push_streams(engine, peer, &nr);
 	if (err < 0 && err != -EAGAIN)
-		nm_peer_link_lost(engine, peer);
+		nm_peer_link_broken(engine, peer);
 	return nr;
 }

@@ -15,8 +15,9 @@
 
 enum nm_peer_state {
 	NM_PEER_KNOWN,	   /* no link from us to it */
+	NM_PEER_MOVING,	   /* its channel broke: the end of the peer, or another channel, follows */
 	NM_PEER_CONNECTED, /* link is valid */
-	NM_PEER_LINK_LOST, /* the link broke; why is about to be told */
+	NM_PEER_LINK_LOST, /* it closed this way to it, and only this one */
 	NM_PEER_DOWN,	   /* gone for good: identities are never used twice */
 };
 
@@ -25,6 +26,7 @@ struct nm_peer_story {
 	struct nm_peer_label label;
 	struct nm_reason channel; /* why the link is what it is, or why there is none */
 	struct nm_reason down;
+	struct nm_reason quarantine; /* why a channel to it was given up, the last time */
 };
 
 struct nm_peer {
@@ -59,6 +61,9 @@ struct nm_peer {
 	uint32_t source_channels; /* bit per channel on which it may still send to us */
 	bool is_watched;	  /* by the channel it sends on, which will notice its death */
 	bool crash_told;	  /* its end was not orderly, and receives know */
+	bool loss_untold;	  /* a message from it was spoiled, and no receive has said so */
+	uint32_t nr_quarantines;  /* channels to it that were given up */
+	struct nm_move *move;	  /* the change to another channel under way; NULL: none is */
 	struct nm_peer_story *story;
 };
 
@@ -107,7 +112,7 @@ unsigned int nm_peer_push(struct nm_engine *engine, struct nm_peer *peer);
 
 static inline bool nm_peer_has_work(const struct nm_peer *peer)
 {
-	return !nm_list_empty(&peer->control) || !nm_list_empty(&peer->streams);
+	return !nm_list_empty(&peer->control) || !nm_list_empty(&peer->streams) || peer->move;
 }
 
 /*
@@ -118,7 +123,15 @@ void nm_peer_down(struct nm_engine *engine, struct nm_peer *peer, int err, const
 /* It sent what no sound peer sends. */
 void nm_peer_violation(struct nm_engine *engine, struct nm_peer *peer, const char *fmt, ...)
 	NM_PRINTF(3, 4) NM_COLD;
-/* A send said -EPIPE: what waits to be sent will never go. */
+/* It closed the way of our link, but not another one it speaks on: what waits will never go. */
 void nm_peer_link_lost(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
+/* A send said -EPIPE: the transport is about to tell why. */
+void nm_peer_link_broken(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
+/* Everything under way with the peer ends with an error; messages that are here stay. */
+void nm_peer_fail_requests(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
+/* Receives that may wait for something that will never come end: those from it, those from anyone. */
+void nm_peer_fail_receives(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
+/* What waits in the private queue is dropped. */
+void nm_peer_drop_queue(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
 
 #endif

@@ -49,7 +49,7 @@ static bool wildcard_posted(const struct nm_match *match)
 
 static bool is_waited_for(const struct nm_peer *peer, bool for_anyone)
 {
-	if (peer->nr_directed > 0 || !nm_list_empty(&peer->requests))
+	if (peer->nr_directed > 0 || !nm_list_empty(&peer->requests) || peer->move)
 		return true;
 	/* Whoever has not met us either way is not somebody that anyone could mean. */
 	return for_anyone && (peer->is_source || peer->state == NM_PEER_CONNECTED);
@@ -64,7 +64,8 @@ static NM_COLD void check_alive(struct nm_engine *engine, struct nm_peer *peer)
 	if (peer->state == NM_PEER_KNOWN && !peer->is_watched &&
 	    nm_peer_connect(engine, peer) == -EHOSTUNREACH)
 		nm_peer_down(engine, peer, -EHOSTUNREACH, nm_peer_story(peer)->channel.text);
-	if (peer->state == NM_PEER_CONNECTED && peer->link->transport->ops->check_alive)
+	if ((peer->state == NM_PEER_CONNECTED || peer->move) && peer->link &&
+	    peer->link->transport->ops->check_alive)
 		peer->link->transport->ops->check_alive(peer->link);
 }
 

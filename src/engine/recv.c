@@ -189,10 +189,12 @@ struct nm_request *nm_recv_make(struct nm_engine *engine, const struct nm_messag
  * unseen: it ends now. True when it did. */
 static NM_COLD bool hopeless(struct nm_engine *engine, struct nm_request *r)
 {
-	const struct nm_peer *source = r->posted.source;
+	struct nm_peer *source = r->posted.source ? r->posted.source : engine->crash_untold;
 
-	if (source ? source->state != NM_PEER_DOWN : r->kind == NM_REQUEST_MULTI_RECV)
+	if (r->posted.source ? source->state != NM_PEER_DOWN && !source->loss_untold :
+			       r->kind == NM_REQUEST_MULTI_RECV)
 		return false;
+	source->loss_untold = false;
 	engine->crash_untold = NULL;
 	nm_recv_fail_posted(engine, r, ECONNRESET);
 	return true;
@@ -203,7 +205,8 @@ void nm_recv_post(struct nm_engine *engine, struct nm_match *match, struct nm_re
 	nm_match_post(match, &r->posted);
 	if (r->posted.source)
 		r->posted.source->nr_directed++;
-	if (nm_unlikely((r->posted.source && r->posted.source->state == NM_PEER_DOWN) ||
+	if (nm_unlikely((r->posted.source && (r->posted.source->state == NM_PEER_DOWN ||
+					      r->posted.source->loss_untold)) ||
 			engine->crash_untold))
 		hopeless(engine, r);
 }

@@ -10,7 +10,7 @@ int nm_send_ready(struct nm_engine *engine, struct nm_peer *peer)
 	if (peer->state != NM_PEER_CONNECTED) {
 		int err;
 
-		if (engine->polling)
+		if (engine->polling || peer->state == NM_PEER_MOVING)
 			return -EAGAIN;
 		err = nm_peer_connect(engine, peer);
 		if (err < 0)
@@ -20,7 +20,7 @@ int nm_send_ready(struct nm_engine *engine, struct nm_peer *peer)
 	if (!nm_list_empty(&peer->control)) {
 		nm_peer_push(engine, peer);
 		if (peer->state != NM_PEER_CONNECTED)
-			return -ECONNRESET;
+			return peer->state == NM_PEER_MOVING ? -EAGAIN : -ECONNRESET;
 		if (!nm_list_empty(&peer->control))
 			return -EAGAIN;
 	}
@@ -36,8 +36,8 @@ static NM_COLD int refused(struct nm_engine *engine, struct nm_peer *peer, int e
 {
 	if (err != -EPIPE)
 		return err;
-	nm_peer_link_lost(engine, peer);
-	return -ECONNRESET;
+	nm_peer_link_broken(engine, peer);
+	return -EAGAIN;
 }
 
 int nm_send_envelope(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *packet,

@@ -152,7 +152,8 @@ void nm_meeting_lost(struct nm_meet *meet, struct nm_meeting *meeting)
 	meeting->state = NM_MEETING_LOST;
 	hang_up(meet, meeting);
 	if (meeting->bye.header.kind && meeting->bye.err) {
-		encounter->err = -ECONNRESET;
+		/* That I broke the rules is an end of this channel alone. */
+		encounter->err = meeting->bye.err == -EBADMSG ? -EBADMSG : -ECONNRESET;
 		nm_reason_set(&encounter->why, "%s ended the connection: %s", label,
 			      meeting->bye.words);
 	} else if (meeting->bye.header.kind ||

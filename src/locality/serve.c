@@ -185,8 +185,9 @@ static void handle_input(struct nm_meet *meet, struct nm_meeting *meeting)
 			continue;
 		if (meeting->state == NM_MEETING_UP) {
 			/* Nothing but a farewell is due on a standing connection. */
+			nm_message_send_bye(meeting->fd, -EBADMSG, why.text);
 			nm_message_init(&meeting->bye.header, NM_MESSAGE_BYE);
-			meeting->bye.err = err;
+			meeting->bye.err = -EBADMSG;
 			memcpy(meeting->bye.words, why.text, sizeof(meeting->bye.words) - 1);
 			nm_meeting_lost(meet, meeting);
 		} else {

@@ -79,6 +79,8 @@ static void write_peer(void *arg, const struct nm_peer_facts *facts)
 		(unsigned long long)facts->received_messages,
 		(unsigned long long)facts->received_bytes, facts->down ? "true" : "false");
 	write_text(file, "down_reason", facts->down ? facts->down_reason.text : "");
+	fprintf(file, ", \"quarantines\": %u", facts->nr_quarantines);
+	write_text(file, "quarantine_reason", facts->quarantine_reason.text);
 	fputc('}', file);
 }
 

@@ -246,7 +246,7 @@ static void serve(struct prober *prober)
 int nm_info_meet(void)
 {
 	struct prober prober = {.address = {.version = NM_ADDRESS_VERSION}};
-	struct nm_sink sink = {&prober, accept_anybody, ignore_packet, ignore_end};
+	struct nm_sink sink = {&prober, accept_anybody, ignore_packet, ignore_end, NULL};
 	struct acquaintance *next;
 	int err;
 

@@ -12,62 +12,10 @@
 #include "base/copy.h"
 #include "base/log.h"
 #include "base/params.h"
-#include "locality/meet.h"
-#include "shm/box.h"
-#include "shm/pool.h"
-#include "transport/transport.h"
+#include "transport/shm_private.h"
 
 /* Packets per source and progress() call, so that every source and transport gets its turn. */
 #define SHM_BATCH 32
-
-enum peer_state {
-	PEER_UP,
-	PEER_CLOSING,  /* hung up: what it had sent is still being delivered */
-	PEER_CAST_OUT, /* did what no sound peer does: nothing more is taken from it */
-	PEER_DOWN,
-};
-
-struct shm_link;
-
-/* Another endpoint, in either or both directions. */
-struct shm_peer {
-	struct shm_peer *next;
-	struct nm_identity who;
-	struct nm_peer_label label;
-	struct nm_peer *cookie;
-	struct shm_link *link;	     /* me -> peer */
-	struct nm_encounter *source; /* peer -> me */
-	uint32_t source_index;
-	enum peer_state state;
-	int err; /* from CLOSING on */
-	struct nm_reason why;
-};
-
-struct shm_link {
-	struct nm_link base;
-	struct nm_box_writer writer;
-	struct nm_pool_user chunks;
-	bool down;
-	struct shm_peer *peer;
-	struct nm_encounter *encounter;
-	struct nm_link_facts facts;
-	struct shm_link *next;
-};
-
-struct shm_transport {
-	struct nm_transport base;
-	const nm_meet_word *events;
-	struct nm_box_reader *readers; /* of active sources; nr_lanes of them fit */
-	struct shm_peer **sources;     /* whose reader it is */
-	uint32_t nr_sources;
-	uint32_t nr_ending; /* peers between UP and DOWN */
-	uint8_t *bounce;
-	struct nm_pool pool;
-	struct shm_link *links;
-	struct shm_peer *peers;
-	struct nm_meet *meet;
-	struct nm_window window;
-};
 
 static struct shm_transport *shm_of(struct nm_transport *transport)
 {
@@ -77,55 +25,6 @@ static struct shm_transport *shm_of(struct nm_transport *transport)
 static struct shm_link *link_of(struct nm_link *link)
 {
 	return nm_container_of(link, struct shm_link, base);
-}
-
-static struct shm_peer *find_peer(struct shm_transport *shm, const struct nm_identity *who)
-{
-	struct shm_peer *peer;
-
-	for (peer = shm->peers; peer; peer = peer->next)
-		if (nm_identity_equal(&peer->who, who))
-			break;
-	return peer;
-}
-
-static struct shm_peer *find_or_add_peer(struct shm_transport *shm, const struct nm_identity *who)
-{
-	struct shm_peer *peer = find_peer(shm, who);
-
-	if (peer)
-		return peer;
-	peer = calloc(1, sizeof(*peer));
-	if (!peer)
-		return NULL;
-	peer->who = *who;
-	peer->next = shm->peers;
-	shm->peers = peer;
-	return peer;
-}
-
-static void begin_end(struct shm_transport *shm, struct shm_peer *peer, enum peer_state state,
-		      int err, const struct nm_reason *why)
-{
-	if (peer->state != PEER_UP)
-		return;
-	peer->state = state;
-	peer->err = err;
-	peer->why = *why;
-	if (peer->link)
-		peer->link->down = true;
-	shm->nr_ending++;
-}
-
-/* The peer broke the rules of the shared bytes. */
-static NM_COLD void cast_out(struct shm_transport *shm, struct shm_peer *peer, const char *what)
-{
-	struct nm_reason why;
-
-	nm_reason_set(&why, "%s wrote what no sound peer writes: %s", peer->label.text, what);
-	if (peer->state == PEER_UP)
-		nm_error("%s; its connection is closed", why.text);
-	begin_end(shm, peer, PEER_CAST_OUT, -EBADMSG, &why);
 }
 
 static void init_link(struct shm_transport *shm, struct shm_link *link,
@@ -170,7 +69,7 @@ static int shm_connect(struct nm_transport *transport, const struct nm_address *
 	struct shm_peer *peer;
 	int err;
 
-	err = check_peer(find_peer(shm, &address->who), ret_reason);
+	err = check_peer(nm_shm_find_peer(shm, &address->who), ret_reason);
 	if (err)
 		return err;
 	link = calloc(1, sizeof(*link));
@@ -182,7 +81,7 @@ static int shm_connect(struct nm_transport *transport, const struct nm_address *
 	if (err)
 		goto err_free;
 	/* Only now: peers that are not near leave nothing behind. */
-	peer = find_or_add_peer(shm, &address->who);
+	peer = nm_shm_get_peer(shm, &address->who);
 	if (!peer) {
 		nm_reason_set(ret_reason, "out of memory");
 		nm_meet_leave(shm->meet, link->encounter, -ENOMEM, ret_reason);
@@ -228,7 +127,7 @@ static __attribute__((noinline)) int take_chunk_slowly(struct shm_transport *shm
 
 	for (other = shm->links; other; other = other->next)
 		if (other->chunks.nr_held && !other->down && reclaim(shm, other))
-			cast_out(shm, other->peer, "its count of chunks");
+			nm_shm_cast_out(shm, other->peer, "its count of chunks");
 	if (link->down)
 		return -EPIPE;
 	return nm_pool_take(&shm->pool, &link->chunks, len, ret_index, ret_offset);
@@ -285,7 +184,7 @@ static int shm_send(struct nm_link *base, const struct nm_packet *pkt, const str
 	else
 		err = send_chunk(shm, link, pkt, iov, nr_iov);
 	if (nm_unlikely(err == -EBADMSG)) {
-		cast_out(shm, link->peer, "its count of what it has read");
+		nm_shm_cast_out(shm, link->peer, "its count of what it has read");
 		err = -EPIPE;
 	}
 	return err;
@@ -303,90 +202,6 @@ static void shm_describe(const struct nm_link *link, struct nm_link_facts *ret_f
 	*ret_facts = nm_container_of(link, const struct shm_link, base)->facts;
 }
 
-static NM_COLD void add_source(struct shm_transport *shm, struct nm_encounter *encounter)
-{
-	const struct nm_foreign_window *window = encounter->window;
-	struct shm_peer *peer = find_or_add_peer(shm, &encounter->who);
-	struct nm_reason why = {"it does not take messages from me"};
-	struct nm_peer *cookie;
-
-	if (!peer || peer->state != PEER_UP || peer->source) {
-		nm_meet_leave(shm->meet, encounter, -ECONNREFUSED, &why);
-		return;
-	}
-	cookie =
-		shm->base.sink.source_up(shm->base.sink.engine, &encounter->who, &encounter->label);
-	if (!cookie) {
-		nm_meet_leave(shm->meet, encounter, -ECONNREFUSED, &why);
-		return;
-	}
-	peer->cookie = cookie;
-	peer->label = encounter->label;
-	peer->source = encounter;
-	peer->source_index = shm->nr_sources;
-	encounter->cookie = peer;
-	shm->sources[shm->nr_sources] = peer;
-	nm_box_reader_init(&shm->readers[shm->nr_sources++],
-			   nm_foreign_box(window, encounter->peer_lane), window->geometry.box_slots,
-			   window->pool, window->geometry.chunk_size, window->geometry.nr_chunks,
-			   &shm->window.lanes[encounter->own_lane], encounter->start);
-}
-
-static NM_COLD void take_events(struct shm_transport *shm)
-{
-	struct nm_encounter *encounter;
-	enum nm_meet_event_kind kind;
-
-	while ((encounter = nm_meet_next_event(shm->meet, &kind)))
-		if (kind == NM_MEET_SOURCE)
-			add_source(shm, encounter);
-		else
-			begin_end(shm, encounter->cookie, PEER_CLOSING, encounter->err,
-				  &encounter->why);
-}
-
-static void remove_source(struct shm_transport *shm, struct shm_peer *peer)
-{
-	uint32_t last = --shm->nr_sources;
-
-	shm->readers[peer->source_index] = shm->readers[last];
-	shm->sources[peer->source_index] = shm->sources[last];
-	shm->sources[peer->source_index]->source_index = peer->source_index;
-}
-
-/* Nothing more is to be delivered: give everything back, then tell the engine. */
-static NM_COLD void end_peer(struct shm_transport *shm, struct shm_peer *peer)
-{
-	const struct nm_reason *words = peer->state == PEER_CAST_OUT ? &peer->why : NULL;
-	struct shm_link *link = peer->link;
-
-	if (peer->source) {
-		remove_source(shm, peer);
-		nm_meet_leave(shm->meet, peer->source, peer->err, words);
-		peer->source = NULL;
-	}
-	if (link) {
-		nm_pool_reclaim_all(&shm->pool, &link->chunks);
-		nm_meet_stream_ended(shm->meet, link->encounter->own_lane, link->writer.position);
-		nm_meet_leave(shm->meet, link->encounter, peer->err, words);
-		link->encounter = NULL;
-	}
-	peer->state = PEER_DOWN;
-	shm->nr_ending--;
-	shm->base.sink.source_down(shm->base.sink.engine, peer->cookie, peer->err, &peer->why);
-}
-
-static NM_COLD void end_peers(struct shm_transport *shm)
-{
-	struct shm_peer *peer;
-
-	for (peer = shm->peers; peer; peer = peer->next)
-		if (peer->state == PEER_CAST_OUT ||
-		    (peer->state == PEER_CLOSING &&
-		     (!peer->source || !nm_box_ready(&shm->readers[peer->source_index]))))
-			end_peer(shm, peer);
-}
-
 /* Deliver what source I has sent, at most a batch. */
 static unsigned int drain(struct shm_transport *shm, uint32_t i)
 {
@@ -401,10 +216,12 @@ static unsigned int drain(struct shm_transport *shm, uint32_t i)
 		got = nm_box_peek(reader, shm->bounce, &pkt, &payload);
 		if (got <= 0) {
 			if (nm_unlikely(got < 0))
-				cast_out(shm, shm->sources[i], "a slot of its box");
+				nm_shm_cast_out(shm, shm->sources[i], "a slot of its box");
 			break;
 		}
 		shm->base.sink.deliver(shm->base.sink.engine, cookie, &pkt, payload);
+		if (nm_unlikely(shm->sources[i]->state == PEER_CAST_OUT))
+			break;
 		nm_box_release(reader);
 		done++;
 	}
@@ -419,7 +236,7 @@ static unsigned int shm_progress(struct nm_transport *transport)
 
 	/* Partner: nm_meet_push_event(); taking the events acquires what they speak of. */
 	if (nm_unlikely(atomic_load_explicit(shm->events, memory_order_relaxed) != NULL))
-		take_events(shm);
+		nm_shm_take_events(shm);
 	for (i = 0; i < shm->nr_sources; i++) {
 		if (nm_box_ready(&shm->readers[i]) && shm->sources[i]->state <= PEER_CLOSING)
 			done += drain(shm, i);
@@ -427,8 +244,41 @@ static unsigned int shm_progress(struct nm_transport *transport)
 			nm_box_return_credits(&shm->readers[i]);
 	}
 	if (nm_unlikely(shm->nr_ending))
-		end_peers(shm);
+		nm_shm_end_peers(shm);
 	return done;
+}
+
+static NM_COLD void shm_cast_out(struct nm_transport *transport, const struct nm_identity *who,
+				 const char *what)
+{
+	struct shm_peer *peer = nm_shm_find_peer(shm_of(transport), who);
+
+	if (peer)
+		nm_shm_cast_out(shm_of(transport), peer, what);
+}
+
+static NM_COLD void shm_finish(struct nm_transport *transport, const struct nm_identity *who)
+{
+	const struct nm_reason why = {"it left this channel"};
+	struct shm_transport *shm = shm_of(transport);
+	struct shm_peer *peer;
+
+	/* It may have come, sent and gone since the last look. */
+	nm_shm_take_events(shm);
+	peer = nm_shm_get_peer(shm, who);
+	if (!peer || peer->state == PEER_DOWN)
+		return;
+	if (!peer->cookie) {
+		/* Never met: nor will it be, should it still be on its way. */
+		peer->state = PEER_DOWN;
+		peer->why = why;
+		return;
+	}
+	nm_shm_begin_end(shm, peer, PEER_CLOSING, -EBADMSG, &why);
+	peer->err = -EBADMSG;
+	while (nm_shm_is_unread(shm, peer))
+		drain(shm, peer->source_index);
+	nm_shm_end_peer(shm, peer);
 }
 
 static void free_lists(struct shm_transport *shm)
@@ -544,6 +394,8 @@ static const struct nm_transport_ops shm_ops = {
 	.send = shm_send,
 	.drained = shm_drained,
 	.describe = shm_describe,
+	.cast_out = shm_cast_out,
+	.finish = shm_finish,
 	.progress = shm_progress,
 	.destroy = shm_destroy,
 };

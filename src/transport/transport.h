@@ -36,6 +36,16 @@ struct nm_peer;
  * What a transport tells the engine. Called only from within progress() (or send()/connect() of the
  * same transport where noted), never re-entrantly from within deliver().
  */
+/*
+ * Where the two streams of a channel between me and a peer ended, in units of the channel, counted
+ * from the start of each. What the writer says it sent and the reader took need not agree: then
+ * something in between was spoiled.
+ */
+struct nm_stream_ends {
+	uint64_t sent;	/* me -> peer, everything I published */
+	uint64_t taken; /* peer -> me, everything I have delivered */
+};
+
 struct nm_sink {
 	void *engine;
 	/*
@@ -58,6 +68,13 @@ struct nm_sink {
 	 * packet comes from it and links to it fail with -EPIPE. Called once.
 	 */
 	void (*source_down)(void *engine, struct nm_peer *source, int err,
+			    const struct nm_reason *why);
+	/*
+	 * This channel to and from the peer is given up because somebody broke the rules of its
+	 * bytes: me or the peer, who says so in WHY. The peer itself may be reached in another way.
+	 * Takes the place of source_down(); NULL: source_down() with -EBADMSG is called instead.
+	 */
+	void (*quarantined)(void *engine, struct nm_peer *source, const struct nm_stream_ends *ends,
 			    const struct nm_reason *why);
 };
 
@@ -151,6 +168,21 @@ struct nm_transport_ops {
 	ssize_t (*write_remote)(struct nm_link *link, const struct iovec *local,
 				unsigned int nr_local, const struct nm_span *remote,
 				unsigned int nr_remote);
+
+	/*
+	 * WHO sent something on this channel that no sound peer sends (WHAT, in words): what is
+	 * being delivered does not count as taken, nothing more is, and quarantined() follows at
+	 * the end of this or the next progress(). May be called from within deliver(). NULL where a
+	 * violation is the end of the peer.
+	 */
+	void (*cast_out)(struct nm_transport *transport, const struct nm_identity *who,
+			 const char *what);
+	/*
+	 * WHO has said in another way that it left this channel: deliver what it had published
+	 * before, a bounded amount, then call quarantined(), all before returning. Never from
+	 * within this transport's own progress(). NULL with cast_out.
+	 */
+	void (*finish)(struct nm_transport *transport, const struct nm_identity *who);
 
 	/* Take in what has come, at most a bounded number of packets. Returns how much work was
 	 * done (packets delivered plus sends finished), 0 when idle. */

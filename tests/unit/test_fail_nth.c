@@ -148,7 +148,7 @@ static void expect_words(int err, const struct nm_reason *why)
 
 static int open_end(struct end *end)
 {
-	struct nm_sink sink = {end, source_up, deliver, source_down};
+	struct nm_sink sink = {end, source_up, deliver, source_down, NULL};
 	struct nm_reason why = {""};
 	int err;
 

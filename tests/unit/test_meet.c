@@ -124,7 +124,7 @@ NM_TEST(farewell_with_words_reaches_the_other_side)
 
 	nm_meet_leave(b.meet, in, -EBADMSG, &why);
 	NM_CHECK(place_expect(&a, NM_MEET_LOST) == out);
-	NM_CHECK_EQ(out->err, -ECONNRESET);
+	NM_CHECK_EQ(out->err, -EBADMSG);
 	NM_CHECK_HAS(out->why.text, "it lied");
 	place_destroy(&a);
 	place_destroy(&b);

@@ -205,7 +205,7 @@ NM_TEST(messages_out_of_turn_are_refused)
 	in = place_expect(&owner, NM_MEET_SOURCE);
 	NM_CHECK_EQ(nm_message_send_kind(fd, NM_MESSAGE_GO), 0);
 	NM_CHECK(place_expect(&owner, NM_MEET_LOST) == in);
-	NM_CHECK_EQ(in->err, -ECONNRESET);
+	NM_CHECK_EQ(in->err, -EBADMSG);
 	nm_meet_leave(owner.meet, in, 0, NULL);
 	close(fd);
 	finish();

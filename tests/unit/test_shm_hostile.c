@@ -82,7 +82,7 @@ static void expect_forged_head_found(uint64_t kind, uint64_t len, uint32_t index
 	while (!nm_meet_next_event(liar.meet, &event))
 		nm_test_sleep_ms(1);
 	NM_CHECK_EQ(event, NM_MEET_LOST);
-	NM_CHECK_EQ(encounter->err, -ECONNRESET);
+	NM_CHECK_EQ(encounter->err, -EBADMSG);
 	NM_CHECK_HAS(encounter->why.text, "no sound peer");
 	finish();
 }

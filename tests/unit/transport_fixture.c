@@ -80,7 +80,7 @@ struct node *node_create(const struct fixture *fixture)
 {
 	struct node *node = calloc(1, sizeof(*node));
 	struct nm_reason why = {""};
-	struct nm_sink sink = {node, source_up, deliver, source_down};
+	struct nm_sink sink = {node, source_up, deliver, source_down, NULL};
 	int err;
 
 	NM_CHECK(node != NULL);

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How peers of the channel through windows come, break the rules, and end. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "transport/shm_private.h"
+
+struct shm_peer *nm_shm_find_peer(struct shm_transport *shm, const struct nm_identity *who)
+{
+	struct shm_peer *peer;
+
+	for (peer = shm->peers; peer; peer = peer->next)
+		if (nm_identity_equal(&peer->who, who))
+			break;
+	return peer;
+}
+
+struct shm_peer *nm_shm_get_peer(struct shm_transport *shm, const struct nm_identity *who)
+{
+	struct shm_peer *peer = nm_shm_find_peer(shm, who);
+
+	if (peer)
+		return peer;
+	peer = calloc(1, sizeof(*peer));
+	if (!peer)
+		return NULL;
+	peer->who = *who;
+	peer->next = shm->peers;
+	shm->peers = peer;
+	return peer;
+}
+
+void nm_shm_begin_end(struct shm_transport *shm, struct shm_peer *peer, enum shm_peer_state state,
+		      int err, const struct nm_reason *why)
+{
+	if (peer->state != PEER_UP)
+		return;
+	peer->state = state;
+	peer->err = err;
+	peer->why = *why;
+	if (peer->link)
+		peer->link->down = true;
+	/* One that hung up and goes on writing is not listened to for ever. */
+	if (peer->source)
+		peer->last = shm->readers[peer->source_index].position +
+			     peer->source->window->geometry.box_slots;
+	shm->nr_ending++;
+}
+
+NM_COLD void nm_shm_cast_out(struct shm_transport *shm, struct shm_peer *peer, const char *what)
+{
+	struct nm_reason why;
+
+	nm_reason_set(&why, "%s wrote what no sound peer writes: %s", peer->label.text, what);
+	if (peer->state == PEER_UP)
+		nm_error("%s; its memory channel is closed", why.text);
+	else if (peer->state == PEER_CLOSING)
+		peer->state = PEER_CAST_OUT;
+	nm_shm_begin_end(shm, peer, PEER_CAST_OUT, -EBADMSG, &why);
+}
+
+static NM_COLD void add_source(struct shm_transport *shm, struct nm_encounter *encounter)
+{
+	const struct nm_foreign_window *window = encounter->window;
+	struct shm_peer *peer = nm_shm_get_peer(shm, &encounter->who);
+	struct nm_reason why = {"it does not take messages from me"};
+	struct nm_peer *cookie;
+
+	if (!peer || peer->state != PEER_UP || peer->source) {
+		nm_meet_leave(shm->meet, encounter, -ECONNREFUSED, &why);
+		return;
+	}
+	cookie =
+		shm->base.sink.source_up(shm->base.sink.engine, &encounter->who, &encounter->label);
+	if (!cookie) {
+		nm_meet_leave(shm->meet, encounter, -ECONNREFUSED, &why);
+		return;
+	}
+	peer->cookie = cookie;
+	peer->label = encounter->label;
+	peer->source = encounter;
+	peer->source_index = shm->nr_sources;
+	encounter->cookie = peer;
+	shm->sources[shm->nr_sources] = peer;
+	nm_box_reader_init(&shm->readers[shm->nr_sources++],
+			   nm_foreign_box(window, encounter->peer_lane), window->geometry.box_slots,
+			   window->pool, window->geometry.chunk_size, window->geometry.nr_chunks,
+			   &shm->window.lanes[encounter->own_lane], encounter->start);
+}
+
+NM_COLD void nm_shm_take_events(struct shm_transport *shm)
+{
+	struct nm_encounter *encounter;
+	enum nm_meet_event_kind kind;
+
+	while ((encounter = nm_meet_next_event(shm->meet, &kind)))
+		if (kind == NM_MEET_SOURCE)
+			add_source(shm, encounter);
+		else
+			nm_shm_begin_end(shm, encounter->cookie, PEER_CLOSING, encounter->err,
+					 &encounter->why);
+}
+
+static void remove_source(struct shm_transport *shm, struct shm_peer *peer)
+{
+	uint32_t last = --shm->nr_sources;
+
+	shm->readers[peer->source_index] = shm->readers[last];
+	shm->sources[peer->source_index] = shm->sources[last];
+	shm->sources[peer->source_index]->source_index = peer->source_index;
+}
+
+NM_COLD void nm_shm_end_peer(struct shm_transport *shm, struct shm_peer *peer)
+{
+	const struct nm_reason *words = peer->state == PEER_CAST_OUT ? &peer->why : NULL;
+	const struct nm_sink *sink = &shm->base.sink;
+	struct shm_link *link = peer->link;
+	struct nm_stream_ends ends = {0};
+
+	if (peer->source) {
+		ends.taken = shm->readers[peer->source_index].position - peer->source->start;
+		remove_source(shm, peer);
+		nm_meet_leave(shm->meet, peer->source, peer->err, words);
+		peer->source = NULL;
+	}
+	if (link) {
+		ends.sent = link->writer.position - link->encounter->start;
+		nm_pool_reclaim_all(&shm->pool, &link->chunks);
+		nm_meet_stream_ended(shm->meet, link->encounter->own_lane, link->writer.position);
+		nm_meet_leave(shm->meet, link->encounter, peer->err, words);
+		link->encounter = NULL;
+	}
+	peer->state = PEER_DOWN;
+	shm->nr_ending--;
+	if (peer->err == -EBADMSG && sink->quarantined)
+		sink->quarantined(sink->engine, peer->cookie, &ends, &peer->why);
+	else
+		sink->source_down(sink->engine, peer->cookie, peer->err, &peer->why);
+}
+
+bool nm_shm_is_unread(const struct shm_transport *shm, const struct shm_peer *peer)
+{
+	const struct nm_box_reader *reader = &shm->readers[peer->source_index];
+
+	return peer->state == PEER_CLOSING && peer->source && reader->position < peer->last &&
+	       nm_box_ready(reader);
+}
+
+NM_COLD void nm_shm_end_peers(struct shm_transport *shm)
+{
+	struct shm_peer *peer;
+
+	for (peer = shm->peers; peer; peer = peer->next)
+		if (peer->state == PEER_CAST_OUT ||
+		    (peer->state == PEER_CLOSING && !nm_shm_is_unread(shm, peer)))
+			nm_shm_end_peer(shm, peer);
+}

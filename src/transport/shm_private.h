@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What shm.c (opening, sending, receiving) and shm_peer.c (how peers come and end) share. */
+#ifndef NM_TRANSPORT_SHM_PRIVATE_H
+#define NM_TRANSPORT_SHM_PRIVATE_H
+
+#include "locality/meet.h"
+#include "shm/box.h"
+#include "shm/pool.h"
+#include "transport/transport.h"
+
+enum shm_peer_state {
+	PEER_UP,
+	PEER_CLOSING,  /* hung up: what it had sent is still being delivered */
+	PEER_CAST_OUT, /* did what no sound peer does: nothing more is taken from it */
+	PEER_DOWN,
+};
+
+struct shm_link;
+
+/* Another endpoint, in either or both directions. */
+struct shm_peer {
+	struct shm_peer *next;
+	struct nm_identity who;
+	struct nm_peer_label label;
+	struct nm_peer *cookie;
+	struct shm_link *link;	     /* me -> peer */
+	struct nm_encounter *source; /* peer -> me */
+	uint32_t source_index;
+	enum shm_peer_state state;
+	int err; /* from CLOSING on */
+	struct nm_reason why;
+	uint64_t last; /* CLOSING: nothing sound is published from this position of its box on */
+};
+
+struct shm_link {
+	struct nm_link base;
+	struct nm_box_writer writer;
+	struct nm_pool_user chunks;
+	bool down;
+	struct shm_peer *peer;
+	struct nm_encounter *encounter;
+	struct nm_link_facts facts;
+	struct shm_link *next;
+};
+
+struct shm_transport {
+	struct nm_transport base;
+	const nm_meet_word *events;
+	struct nm_box_reader *readers; /* of active sources; nr_lanes of them fit */
+	struct shm_peer **sources;     /* whose reader it is */
+	uint32_t nr_sources;
+	uint32_t nr_ending; /* peers between UP and DOWN */
+	uint8_t *bounce;
+	struct nm_pool pool;
+	struct shm_link *links;
+	struct shm_peer *peers;
+	struct nm_meet *meet;
+	struct nm_window window;
+};
+
+/* NULL: unknown. */
+struct shm_peer *nm_shm_find_peer(struct shm_transport *shm, const struct nm_identity *who);
+/* The peer WHO, made when it is new. NULL: out of memory. */
+struct shm_peer *nm_shm_get_peer(struct shm_transport *shm, const struct nm_identity *who);
+/* PEER begins to end, unless it does already: end_peers() tells the engine ERR and WHY. */
+void nm_shm_begin_end(struct shm_transport *shm, struct shm_peer *peer, enum shm_peer_state state,
+		      int err, const struct nm_reason *why);
+/* The peer broke the rules of the shared bytes. */
+void nm_shm_cast_out(struct shm_transport *shm, struct shm_peer *peer, const char *what);
+/* New sources and ends, from the meeting place. */
+void nm_shm_take_events(struct shm_transport *shm);
+/* Is there something left that PEER published before it hung up? */
+bool nm_shm_is_unread(const struct shm_transport *shm, const struct shm_peer *peer);
+/* Nothing more is to be delivered: give everything back, then tell the engine. */
+void nm_shm_end_peer(struct shm_transport *shm, struct shm_peer *peer);
+/* End all peers whose time has come. */
+void nm_shm_end_peers(struct shm_transport *shm);
+
+#endif

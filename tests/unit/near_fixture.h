@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Engines of one process that meet in real windows and have a network beside them, which is a queue
+ * per direction. A test may write into the window of any of them, as its owner could.
+ */
+#ifndef NM_TEST_NEAR_FIXTURE_H
+#define NM_TEST_NEAR_FIXTURE_H
+
+#include "engine/engine.h"
+#include "shm/window.h"
+
+struct near_net;
+
+struct near_node {
+	struct nm_address address;
+	struct nm_engine *engine;
+	struct nm_cqueue *cq;
+	struct nm_memory_table *memory;
+	struct near_net *net; /* NULL: this node has no network */
+};
+
+/* HAS_NET: with a network to the others that have one. The segment directory is the case's own. */
+struct near_node *near_create(bool has_net);
+void near_destroy(struct near_node *node);
+/* Progress all of A, B (and C, unless NULL) once. */
+unsigned int near_step(struct near_node *a, struct near_node *b, struct near_node *c);
+/* The window of NODE as its owner maps it. */
+struct nm_window_header *near_window(const struct near_node *node);
+/* Call from within: let nothing through between the two nets of A and B until called again. */
+void near_hold_net(struct near_node *node, bool held);
+
+int near_send(struct near_node *from, struct near_node *to, const void *buf, size_t len,
+	      uint64_t tag, uint64_t flags, void *context);
+/* FROM NULL: from anyone. */
+int near_recv(struct near_node *at, struct near_node *from, void *buf, size_t len, uint64_t tag,
+	      void *context);
+struct nm_peer *near_peer(struct near_node *at, struct near_node *other);
+/* What AT knows of OTHER. */
+struct nm_peer_facts near_facts(struct near_node *at, struct near_node *other);
+/* The next completion at NODE while all progress; fails the case if none comes in seconds. */
+struct nm_completion near_wait(struct near_node *node, struct near_node *other,
+			       struct near_node *third);
+
+#endif

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A memory channel that is spoiled is left for the network, and what was lost is known. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness.h"
+#include "near_fixture.h"
+#include "shm/box.h"
+
+static struct near_node *a, *b;
+
+static void start(bool a_has_net, bool b_has_net)
+{
+	char in[2];
+
+	a = near_create(a_has_net);
+	b = near_create(b_has_net);
+	/* Both links stand, in lane 0 of either, and something has gone over them. */
+	NM_CHECK_EQ(near_send(a, b, "x", 1, 1, 0, NULL), 0);
+	NM_CHECK_EQ(near_send(b, a, "y", 1, 1, 0, NULL), 0);
+	NM_CHECK_EQ(near_recv(b, a, in, 1, 1, "first"), 0);
+	NM_CHECK_EQ(near_recv(a, b, in + 1, 1, 1, "first"), 0);
+	NM_CHECK_EQ(near_wait(b, a, NULL).err, 0);
+	NM_CHECK_EQ(near_wait(a, b, NULL).err, 0);
+	NM_CHECK(in[0] == 'x' && in[1] == 'y');
+	NM_CHECK_EQ(near_facts(a, b).link.channel, NM_CHANNEL_SHM);
+}
+
+static void finish(void)
+{
+	near_destroy(a);
+	near_destroy(b);
+}
+
+static struct nm_slot *box_of(struct near_node *node)
+{
+	struct nm_window_header *header = near_window(node);
+
+	return (struct nm_slot *)((char *)header + header->boxes_off);
+}
+
+static struct nm_lane *lane_of(struct near_node *node)
+{
+	struct nm_window_header *header = near_window(node);
+
+	return (struct nm_lane *)((char *)header + header->lanes_off);
+}
+
+/* The next slot of NODE's box holds what nobody writes. */
+static void spoil_slot(struct near_node *node, unsigned int position)
+{
+	atomic_store_explicit(&box_of(node)[position].control, position + 1, memory_order_release);
+}
+
+/* Each sends the other a message of LEN bytes, and both arrive. */
+static void exchange(size_t len)
+{
+	static char out[2][200000], in[2][200000];
+	int left = 4;
+
+	memset(out[0], 'a', len);
+	memset(out[1], 'b', len);
+	memset(in, 0, sizeof(in));
+	NM_CHECK_EQ(near_recv(a, b, in[0], len, 50, "in"), 0);
+	NM_CHECK_EQ(near_recv(b, NULL, in[1], len, 51, "in"), 0);
+	while (near_send(a, b, out[0], len, 51, NM_COMPLETION, "out") == -EAGAIN)
+		near_step(a, b, NULL);
+	while (near_send(b, a, out[1], len, 50, NM_COMPLETION, "out") == -EAGAIN)
+		near_step(a, b, NULL);
+	for (; left; left -= 2) {
+		NM_CHECK_EQ(near_wait(a, b, NULL).err, 0);
+		NM_CHECK_EQ(near_wait(b, a, NULL).err, 0);
+	}
+	NM_CHECK(!memcmp(in[0], out[1], len) && !memcmp(in[1], out[0], len));
+}
+
+static void expect_on_network(const char *words)
+{
+	NM_CHECK_EQ(near_facts(a, b).link.channel, NM_CHANNEL_NET);
+	NM_CHECK_EQ(near_facts(b, a).link.channel, NM_CHANNEL_NET);
+	NM_CHECK_EQ(near_facts(a, b).nr_quarantines, 1);
+	NM_CHECK_EQ(near_facts(b, a).nr_quarantines, 1);
+	NM_CHECK(!near_facts(a, b).down && !near_facts(b, a).down);
+	NM_CHECK_HAS(near_facts(a, b).quarantine_reason.text, words);
+}
+
+NM_TEST(spoiled_messages_end_in_an_error_and_others_take_the_network)
+{
+	char in[64];
+
+	start(true, true);
+	NM_CHECK_EQ(near_recv(a, b, in, 64, 2, "good"), 0);
+	NM_CHECK_EQ(near_recv(a, b, in, 64, 3, "lost"), 0);
+	NM_CHECK_EQ(near_recv(a, NULL, in, 64, 99, "anyone"), 0);
+	NM_CHECK_EQ(near_send(b, a, "good", 5, 2, 0, NULL), 0);
+	NM_CHECK_EQ(near_send(b, a, "lost", 5, 3, 0, NULL), 0);
+	spoil_slot(b, 2);
+	NM_CHECK_STR(near_wait(a, b, NULL).context, "good");
+	NM_CHECK_STR(in, "good");
+	for (int i = 0; i < 2; i++)
+		NM_CHECK_EQ(near_wait(a, b, NULL).err, ECONNRESET);
+	exchange(8);
+	exchange(150000);
+	expect_on_network("a slot of its box");
+	finish();
+}
+
+NM_TEST(nothing_is_lost_when_nothing_was_on_its_way)
+{
+	char in[64] = "";
+
+	start(true, true);
+	NM_CHECK_EQ(near_recv(a, b, in, 64, 2, "in"), 0);
+	NM_CHECK_EQ(near_recv(a, NULL, in, 64, 99, "anyone"), 0);
+	/* A forged slot: B never sent that, and its count says so. */
+	spoil_slot(b, 1);
+	while (near_facts(b, a).nr_quarantines == 0)
+		if (!near_step(a, b, NULL))
+			nm_test_sleep_ms(1);
+	while (near_send(b, a, "late", 5, 2, 0, NULL) == -EAGAIN)
+		near_step(a, b, NULL);
+	NM_CHECK_STR(near_wait(a, b, NULL).context, "in");
+	NM_CHECK_STR(in, "late");
+	exchange(8);
+	expect_on_network("a slot of its box");
+	/* Whoever waits for anyone still does. */
+	NM_CHECK(nm_cqueue_empty(a->cq));
+	finish();
+}
+
+NM_TEST(order_is_kept_and_nothing_lost_when_counters_lie)
+{
+	uint64_t in[400], out;
+	int err, nr = 0, sent;
+
+	start(true, true);
+	for (int i = 0; i < 400; i++)
+		NM_CHECK_EQ(near_recv(b, a, &in[i], 8, 7, &in[i]), 0);
+	/* B's count of what it has read of A's box goes back: A finds out when its room ends. */
+	atomic_store(&lane_of(b)->consumed, UINT64_MAX / 2);
+	for (sent = 0; sent < 400; sent++) {
+		out = (uint64_t)sent;
+		while ((err = near_send(a, b, &out, 8, 7, 0, NULL)) == -EAGAIN)
+			if (!near_step(a, b, NULL))
+				nm_test_sleep_ms(1);
+		NM_CHECK_EQ(err, 0);
+	}
+	for (; nr < 400; nr++) {
+		struct nm_completion c = near_wait(b, a, NULL);
+
+		NM_CHECK_EQ(c.err, 0);
+		NM_CHECK(c.context == &in[nr]);
+		NM_CHECK_EQ(in[nr], nr);
+	}
+	exchange(8);
+	expect_on_network("its count of what it has read");
+	finish();
+}
+
+/* Where NODE will publish next. */
+static unsigned int next_position(struct near_node *node)
+{
+	unsigned int i = 0;
+
+	while ((uint32_t)atomic_load(&box_of(node)[i].control) == i + 1)
+		i++;
+	return i;
+}
+
+/*
+ * A large message under way, and at each of its steps in turn B's channel is spoiled where it would
+ * publish next. Either all of it arrives by another way, or both sides hear of it.
+ */
+NM_TEST_WITHIN(large_messages_go_on_where_they_stood, 60)
+{
+	static char out[3000000], in[3000000];
+	unsigned int whole = 0, steps;
+	struct nm_completion got;
+
+	memset(out, 'z', sizeof(out));
+	for (steps = 0; steps < 12; steps++) {
+		memset(in, 0, sizeof(in));
+		start(true, true);
+		NM_CHECK_EQ(near_recv(b, a, in, sizeof(in), 7, "in"), 0);
+		NM_CHECK_EQ(near_send(a, b, out, sizeof(out), 7, NM_COMPLETION, "out"), 0);
+		for (unsigned int i = 0; i < steps; i++)
+			near_step(i % 2 ? a : b, NULL, NULL);
+		spoil_slot(b, next_position(b));
+		/* A looks before B writes there. */
+		near_step(a, NULL, NULL);
+		got = near_wait(b, a, NULL);
+		NM_CHECK(got.err == 0 || got.err == ECONNRESET);
+		if (!got.err)
+			NM_CHECK(!memcmp(in, out, sizeof(in)));
+		whole += !got.err;
+		NM_CHECK_EQ(near_wait(a, b, NULL).err, got.err);
+		exchange(30000);
+		expect_on_network("a slot of its box");
+		finish();
+	}
+	NM_CHECK(whole > 5);
+}
+
+/* Packets that no sound engine sends, on a channel whose bytes may be spoiled. */
+NM_TEST(senseless_packets_spoil_the_channel_only)
+{
+	struct nm_slot *box;
+	char in[64];
+
+	start(true, true);
+	NM_CHECK_EQ(near_recv(a, b, in, 64, 3, "lost"), 0);
+	NM_CHECK_EQ(near_send(b, a, "lost", 5, 3, 0, NULL), 0);
+	box = box_of(b);
+	atomic_fetch_or(&box[1].control, UINT64_C(63) << NM_CONTROL_OP_SHIFT);
+	NM_CHECK_EQ(near_wait(a, b, NULL).err, ECONNRESET);
+	exchange(8);
+	expect_on_network("unknown kind 63");
+	finish();
+}
+
+NM_TEST(without_a_network_the_peer_is_lost)
+{
+	struct nm_peer_facts facts;
+	char in[64];
+
+	start(false, true);
+	NM_CHECK_EQ(near_recv(a, b, in, 64, 3, "lost"), 0);
+	spoil_slot(b, 1);
+	NM_CHECK_EQ(near_wait(a, b, NULL).err, ECONNRESET);
+	facts = near_facts(a, b);
+	NM_CHECK(facts.down);
+	NM_CHECK_EQ(facts.nr_quarantines, 1);
+	NM_CHECK_HAS(facts.down_reason.text, "a slot of its box");
+	NM_CHECK_EQ(near_send(a, b, "x", 1, 3, 0, NULL), -ECONNRESET);
+	finish();
+}
+
+/* One that is told to move and says nothing is waited for as long as any handshake. */
+NM_TEST(silence_after_the_quarantine_is_the_end)
+{
+	struct near_node *c;
+	char in[64];
+
+	setenv("NEARMETAL_CONNECT_MS", "300", 1);
+	start(true, true);
+	c = near_create(true);
+	NM_CHECK_EQ(near_recv(a, b, in, 64, 3, "lost"), 0);
+	spoil_slot(b, 1);
+	near_hold_net(b, true);
+	/* B is there, but makes no progress. */
+	NM_CHECK_EQ(near_wait(a, NULL, NULL).err, ECONNRESET);
+	NM_CHECK(near_facts(a, b).down);
+	NM_CHECK_HAS(near_facts(a, b).down_reason.text, "NEARMETAL_CONNECT_MS");
+	/* Others are not concerned. */
+	NM_CHECK_EQ(near_send(a, c, "hi", 3, 9, 0, NULL), 0);
+	NM_CHECK_EQ(near_recv(c, a, in, 64, 9, "in"), 0);
+	NM_CHECK_EQ(near_wait(c, a, NULL).err, 0);
+	near_destroy(c);
+	finish();
+}
+
+/* Memory accesses and answers that are due are part of it. */
+NM_TEST(answers_that_are_due_are_not_mistaken_afterwards)
+{
+	char in[64];
+
+	start(true, true);
+	NM_CHECK_EQ(near_send(b, a, "keep", 5, 4, NM_COMPLETION | NM_DELIVERY_COMPLETE, "ack"), 0);
+	NM_CHECK_EQ(near_send(b, a, "lost", 5, 5, 0, NULL), 0);
+	spoil_slot(b, 2);
+	/* The first is here, unreceived; its sender hears that nothing is sure any more. */
+	NM_CHECK_EQ(near_wait(b, a, NULL).err, ECONNRESET);
+	while (near_facts(a, b).link.channel != NM_CHANNEL_NET)
+		near_step(a, b, NULL);
+	NM_CHECK_EQ(near_recv(a, b, in, 64, 4, "kept"), 0);
+	NM_CHECK_EQ(near_wait(a, b, NULL).err, 0);
+	NM_CHECK_STR(in, "keep");
+	/* That there was more is said once, to the first receive that would wait for it. */
+	NM_CHECK_EQ(near_recv(a, b, in, 64, 5, "lost"), 0);
+	NM_CHECK_EQ(near_wait(a, b, NULL).err, ECONNRESET);
+	exchange(8);
+	expect_on_network("a slot of its box");
+	finish();
+}
