@@ -23,6 +23,10 @@ test-system: setup
 test-full: setup
 	$(PYTEST) tests/system -m full --junitxml=build/log/junit/full.xml
 
+## Every promise of speed beside limits and peers, on two cores: benchmarks/out (minutes)
+benchmarks: setup
+	$(VENV)/nearmetal figures $(FIGURES)
+
 ## Layers, formats, types, licences, wording
 lint: setup
 	$(PYTEST) tests/lint --junitxml=build/log/junit/lint.xml
@@ -50,4 +54,4 @@ test-python: setup
 help:
 	@awk '/^## / { text = substr($$0, 4); next } /^[a-z-]+:/ && text { sub(/:.*/, ""); printf "make %-12s %s\n", $$0, text; text = "" } ! /^## / { text = "" }' $(MAKEFILE_LIST)
 
-.PHONY: demo test test-system test-full lint setup build test-c test-python help
+.PHONY: demo benchmarks test test-system test-full lint setup build test-c test-python help

@@ -2,6 +2,7 @@
 /*
  * Latency, message rate and bandwidth of tagged messages over the public libfabric interface: what
  * is left of a channel's speed above the provider and below any MPI. Output: mpi/sampling.h.
+ * With -T it takes turns (mpi/turns.h): pingpong and uniband of any size.
  */
 #include <getopt.h>
 #include <sched.h>
@@ -11,10 +12,12 @@
 
 #include "fabric_job.h"
 #include "mpi/sampling.h"
+#include "mpi/turns.h"
 
 #define WINDOW 64
 #define TAG 1
 #define TAG_DONE 2
+#define TAG_PLAN 3
 static const int percents[] = {2, 25, 50, 75, 98};
 #define NR_PERCENTS (sizeof(percents) / sizeof(percents[0]))
 
@@ -124,6 +127,12 @@ static int batch_of(size_t size, bool windowed)
 	return size <= 16384 ? 50 : size <= (1 << 20) ? 5 : 2;
 }
 
+/* As benchmarks/mpi/mpi_samples.c has it. */
+static int window_of(size_t size)
+{
+	return size <= 4096 ? WINDOW : size <= 65536 ? 16 : size <= (1 << 20) ? 8 : 4;
+}
+
 static void measure(struct pingpong *p, size_t size, bool windowed)
 {
 	int batch = batch_of(size, windowed), i;
@@ -166,26 +175,97 @@ static void table(struct pingpong *p, const char *name, bool windowed, size_t ma
 		printf("# end %s\n", name);
 }
 
+static double timed(struct pingpong *p, size_t size, bool windowed, int batch)
+{
+	uint64_t start = job_now_ns();
+
+	if (windowed)
+		window(p, size, batch);
+	else
+		round_trips(p, size, batch);
+	return (double)(job_now_ns() - start) / (windowed ? 1.0 : 2.0) / batch * 1e-9;
+}
+
+/* Rank 0 tells how many samples it wants. */
+static int agree(struct pingpong *p, int nr)
+{
+	if (p->job.rank) {
+		post_receive(p, sizeof(nr), TAG_PLAN);
+		spin(&p->job, p->job.main.rx_cq, 1);
+		memcpy(&nr, p->in, sizeof(nr));
+		return nr;
+	}
+	memcpy(p->out, &nr, sizeof(nr));
+	if (post_send(p, sizeof(nr), TAG_PLAN))
+		spin(&p->job, p->job.main.tx_cq, 1);
+	return nr;
+}
+
+static void take_test(struct pingpong *p, struct turns *turns, const struct turn_test *test,
+		      uint64_t max)
+{
+	bool windowed = !strcmp(test->name, "uniband");
+	int i, nr, batch = windowed ? window_of(test->size) : 50;
+	double spent;
+
+	if ((!windowed && strcmp(test->name, "pingpong")) || test->size > max)
+		job_fail(&p->job, "no test %s of %llu bytes", test->name,
+			 (unsigned long long)test->size);
+	timed(p, test->size, windowed, batch);
+	spent = timed(p, test->size, windowed, batch) * batch * (windowed ? 1 : 2);
+	nr = agree(p, turns_samples(turns, spent));
+	for (i = 0; i < nr; i++) {
+		spent = timed(p, test->size, windowed, batch);
+		if (!p->job.rank && turns_add(turns, test, spent))
+			job_fail(&p->job, "no memory for samples");
+	}
+}
+
+static void take_turns(struct pingpong *p, const char *dir, uint64_t max)
+{
+	struct turns turns;
+	int i, ret = turns_open(&turns, dir, p->job.rank);
+
+	alarm(0); /* whoever gives the turns has the patience */
+	while (!ret && (ret = turns_next(&turns)) > 0) {
+		for (i = 0; i < turns.now.nr_tests; i++)
+			take_test(p, &turns, &turns.now.tests[i], max);
+		ret = turns_done(&turns);
+	}
+	if (ret)
+		job_fail(&p->job, "turns in %s: %s", dir, strerror(-ret));
+	if (!p->job.rank)
+		turns_print(&turns);
+	turns_close(&turns);
+}
+
+/* To one of the cores this process may use. */
 static void pin(const struct pingpong *p)
 {
-	cpu_set_t cores;
+	cpu_set_t may, mine;
+	int core = 0, left;
 
-	CPU_ZERO(&cores);
-	CPU_SET(p->job.rank, &cores);
-	if (sched_setaffinity(0, sizeof(cores), &cores))
-		job_fail(&p->job, "cannot be pinned to core %d", p->job.rank);
+	if (sched_getaffinity(0, sizeof(may), &may))
+		job_fail(&p->job, "has no cores");
+	for (left = p->job.rank % CPU_COUNT(&may); !CPU_ISSET(core, &may) || left-- > 0; core++)
+		;
+	CPU_ZERO(&mine);
+	CPU_SET(core, &mine);
+	if (sched_setaffinity(0, sizeof(mine), &mine))
+		job_fail(&p->job, "cannot be pinned to core %d", core);
 }
 
 static void usage(FILE *to)
 {
 	fprintf(to,
 		"usage: fabric_pingpong [-r RANK -d DIR] [-p PROVIDER] [-t SAMPLES] [-b] [-x BYTES] "
-		"[-w SECONDS]\n"
+		"[-w SECONDS] [-T DIR]\n"
 		"  -r RANK -d DIR  be this rank of two that are started one by one\n"
 		"  -p PROVIDER     libfabric provider (default nearmetal)\n"
 		"  -t SAMPLES      per size (default 200)\n"
-		"  -b              pin rank 0 to core 0 and rank 1 to core 1\n"
+		"  -b              pin the two to the first and second core that they may use\n"
 		"  -x BYTES        largest message (default 4M)\n"
+		"  -T DIR          measure by turns, told by pipes in DIR\n"
 		"  -w SECONDS      patience of the watchdog (default 300)\n"
 		"Example: FI_PROVIDER_PATH=build/c/src/provider fabric_pingpong\n");
 }
@@ -202,9 +282,10 @@ int main(int argc, char **argv)
 	static struct pingpong p = {.nr_samples = 200};
 	uint64_t max = 4 << 20;
 	bool pinned = false;
+	const char *turns = NULL;
 	int option;
 
-	while ((option = getopt(argc, argv, "r:d:p:t:bx:w:h")) != -1) {
+	while ((option = getopt(argc, argv, "r:d:p:t:bx:w:T:h")) != -1) {
 		if (option == 'r')
 			options.rank = atoi(optarg);
 		else if (option == 'd')
@@ -215,6 +296,8 @@ int main(int argc, char **argv)
 			p.nr_samples = atoi(optarg);
 		else if (option == 'w')
 			options.patience_s = atoi(optarg);
+		else if (option == 'T')
+			turns = optarg;
 		else if (option == 'b')
 			pinned = true;
 		else if (option != 'x' || size_parse(optarg, &max)) {
@@ -236,8 +319,12 @@ int main(int argc, char **argv)
 	if (!p.job.rank)
 		printf("# nearmetal-bench 1 fabric_pingpong\n# provider %s\n# libfabric %u.%u\n",
 		       options.provider, FI_MAJOR(fi_version()), FI_MINOR(fi_version()));
-	table(&p, "fabric_pingpong", false, max);
-	table(&p, "fabric_stream", true, max);
+	if (turns) {
+		take_turns(&p, turns, max);
+	} else {
+		table(&p, "fabric_pingpong", false, max);
+		table(&p, "fabric_stream", true, max);
+	}
 	job_stop(&p.job);
 	if (!p.job.rank)
 		printf("# done fabric_pingpong\n");

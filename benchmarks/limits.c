@@ -8,75 +8,48 @@
  * memcpy     a copy within one process
  * one_copy   the reader copies out of shared memory that the writer has just filled
  * two_copy   a pipeline: copied into a shared pool of 4 MiB in turn, copied out of it
+ * streamed   the same with stores that pass by the writer's cache
  * cma_read   the reader's kernel copies out of the writer's memory (process_vm_readv)
+ * cma_both   the reader's kernel copies one half, the writer's kernel the other
  *
- * Output: see mpi/sampling.h. Times are per message (cacheline: per half round trip).
+ * Output: see mpi/sampling.h. Times are per message (cacheline: per half round trip). With -T the
+ * program takes turns instead (mpi/turns.h); there pools of any footprint can be asked for:
+ * two_copy@2M, streamed@256K.
  */
 #include <getopt.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "limits.h"
 #include "mpi/sampling.h"
+#include "mpi/turns.h"
 
 #define SAMPLE_SECONDS 300e-6
 #define BATCH_MAX (1 << 20)
-#define COPY_MAX ((size_t)4 << 20)
-#define POOL_BYTES ((size_t)4 << 20)
-#define CHUNK_BYTES ((size_t)32 << 10)
-#define RING_SLOTS 256u
 #define NEAR_NS 150 /* a shared last-level cache answers in 50 to 100 ns, another one in 200 up */
-#define LINE __attribute__((aligned(64)))
 
-enum limit {
-	LIMIT_CACHELINE,
-	LIMIT_SLOTS,
-	LIMIT_MEMCPY,
-	LIMIT_ONE_COPY,
-	LIMIT_TWO_COPY,
-	LIMIT_CMA
+struct options {
+	int cores[2];
+	double seconds;
+	const char *turns; /* directory */
 };
 
-struct slot {
-	_Atomic uint64_t sequence;
-	uint64_t payload[7];
-};
-
-struct shared {
-	LINE _Atomic uint32_t order; /* counts samples; odd and even alternate */
-	enum limit limit;
-	size_t size;
-	int batch;
-	LINE _Atomic uint32_t finished; /* by the second process */
-	LINE _Atomic uint64_t ping;
-	LINE _Atomic uint64_t pong;
-	LINE _Atomic uint64_t consumed;
-	LINE _Atomic uint64_t produced;
-	LINE uint64_t remote; /* address of the first process's buffer */
-	pid_t first_pid;
-	_Atomic int cma_error;
-	LINE struct slot ring[RING_SLOTS];
-	char pool[POOL_BYTES] __attribute__((aligned(4096)));
-};
-
-struct side {
-	struct shared *shared;
-	bool writer;
-	char *buffer, *other;		/* COPY_MAX each */
-	uint64_t slots, chunks, rounds; /* counters that go on from sample to sample */
-};
+static const char *const names[NR_LIMITS] = {"cacheline", "slots",    "memcpy",	  "one_copy",
+					     "two_copy",  "streamed", "cma_read", "cma_both"};
 
 static const char usage[] =
-	"usage: limits [-a CORE] [-b CORE] [-t SECONDS]\n"
+	"usage: limits [-a CORE] [-b CORE] [-t SECONDS] [-T DIR]\n"
 	"  -a, -b CORE  the two cores (default: the first two this process may use)\n"
 	"  -t SECONDS   time per point (default 0.05)\n"
+	"  -T DIR       measure by turns, told by pipes in DIR\n"
 	"Example: limits -a 0 -b 1 -t 0.02\n";
+
+static int wake[2]; /* a pipe to the second process: what it sleeps on */
 
 static double now(void)
 {
@@ -86,206 +59,39 @@ static double now(void)
 	return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-static inline void pause_cpu(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
-
-static inline void wait_for(_Atomic uint64_t *word, uint64_t value)
-{
-	while (atomic_load_explicit(word, memory_order_acquire) < value)
-		pause_cpu();
-}
-
-/* Each side writes its own line and reads the other's, in turn. */
-static void run_cacheline(struct side *side, int batch)
-{
-	struct shared *s = side->shared;
-	int i;
-
-	for (i = 0; i < batch; i++) {
-		uint64_t turn = ++side->rounds;
-
-		if (side->writer) {
-			atomic_store_explicit(&s->ping, turn, memory_order_release);
-			while (atomic_load_explicit(&s->pong, memory_order_acquire) != turn)
-				;
-		} else {
-			while (atomic_load_explicit(&s->ping, memory_order_acquire) != turn)
-				;
-			atomic_store_explicit(&s->pong, turn, memory_order_release);
-		}
-	}
-}
-
-static void run_slots(struct side *side, int batch)
-{
-	struct shared *s = side->shared;
-	volatile uint64_t sink = 0;
-	uint64_t credit = atomic_load_explicit(&s->consumed, memory_order_acquire) + RING_SLOTS;
-	int i;
-
-	for (i = 0; i < batch; i++) {
-		uint64_t turn = ++side->slots;
-		struct slot *slot = &s->ring[turn % RING_SLOTS];
-
-		if (side->writer) {
-			while (turn > credit)
-				credit = atomic_load_explicit(&s->consumed, memory_order_acquire) +
-					 RING_SLOTS;
-			slot->payload[0] = turn;
-			atomic_store_explicit(&slot->sequence, turn, memory_order_release);
-		} else {
-			while (atomic_load_explicit(&slot->sequence, memory_order_acquire) != turn)
-				;
-			sink += slot->payload[0];
-			if (turn % (RING_SLOTS / 4) == 0)
-				atomic_store_explicit(&s->consumed, turn, memory_order_release);
-		}
-	}
-	if (!side->writer)
-		atomic_store_explicit(&s->consumed, side->slots, memory_order_release);
-	else
-		wait_for(&s->consumed, side->slots);
-}
-
-static void run_memcpy(struct side *side, size_t size, int batch)
-{
-	int i;
-
-	for (i = 0; side->writer && i < batch; i++) {
-		memcpy(side->other, side->buffer, size);
-		__asm__ volatile("" : : "r"(side->other) : "memory");
-	}
-}
-
-/* The writer touches a line of the message, so that nothing can be skipped, and hands it over. */
-static void run_handover(struct side *side, enum limit limit, size_t size, int batch)
-{
-	struct shared *s = side->shared;
-	struct iovec local = {side->buffer, size}, remote = {(void *)(uintptr_t)s->remote, size};
-	int i;
-
-	for (i = 0; i < batch; i++) {
-		uint64_t turn = ++side->rounds;
-
-		if (side->writer) {
-			(limit == LIMIT_CMA ? side->buffer : s->pool)[turn % size]++;
-			atomic_store_explicit(&s->ping, turn, memory_order_release);
-			wait_for(&s->pong, turn);
-			continue;
-		}
-		wait_for(&s->ping, turn);
-		if (limit == LIMIT_ONE_COPY)
-			memcpy(side->buffer, s->pool, size);
-		else if (process_vm_readv(s->first_pid, &local, 1, &remote, 1, 0) != (ssize_t)size)
-			s->cma_error = errno ? errno : EIO;
-		atomic_store_explicit(&s->pong, turn, memory_order_release);
-	}
-}
-
-static void run_two_copy(struct side *side, size_t size, int batch)
-{
-	struct shared *s = side->shared;
-	const uint64_t depth = POOL_BYTES / CHUNK_BYTES;
-	int i;
-
-	for (i = 0; i < batch; i++) {
-		size_t at, chunk;
-
-		for (at = 0; at < size; at += chunk) {
-			char *place = s->pool + side->chunks % depth * CHUNK_BYTES;
-
-			chunk = size - at < CHUNK_BYTES ? size - at : CHUNK_BYTES;
-			side->chunks++;
-			if (side->writer) {
-				if (side->chunks > depth)
-					wait_for(&s->consumed, side->chunks - depth);
-				memcpy(place, side->buffer + at, chunk);
-				atomic_store_explicit(&s->produced, side->chunks,
-						      memory_order_release);
-			} else {
-				wait_for(&s->produced, side->chunks);
-				memcpy(side->buffer + at, place, chunk);
-				atomic_store_explicit(&s->consumed, side->chunks,
-						      memory_order_release);
-			}
-		}
-	}
-	if (side->writer)
-		wait_for(&s->consumed, side->chunks);
-}
-
-static void run_limit(struct side *side, enum limit limit, size_t size, int batch)
-{
-	switch (limit) {
-	case LIMIT_CACHELINE:
-		run_cacheline(side, batch);
-		break;
-	case LIMIT_SLOTS:
-		run_slots(side, batch);
-		break;
-	case LIMIT_MEMCPY:
-		run_memcpy(side, size, batch);
-		break;
-	case LIMIT_ONE_COPY:
-	case LIMIT_CMA:
-		run_handover(side, limit, size, batch);
-		break;
-	case LIMIT_TWO_COPY:
-		run_two_copy(side, size, batch);
-		break;
-	}
-}
-
-/* The counters of slots and chunks share the words `consumed` and `produced`: start anew. */
-static void begin_limit(struct side *side)
-{
-	side->slots = side->chunks = side->rounds = 0;
-	if (!side->writer)
-		return;
-	side->shared->ping = side->shared->pong = 0;
-	side->shared->consumed = side->shared->produced = 0;
-	memset(side->shared->ring, 0, sizeof(side->shared->ring));
-}
-
 /* The second process: does its half of what the first one orders, for ever. */
 __attribute__((noreturn)) static void serve(struct side *side)
 {
 	struct shared *s = side->shared;
 	uint32_t seen = 0;
-	enum limit limit = LIMIT_CACHELINE;
+	char byte;
 
 	for (;;) {
 		while (atomic_load_explicit(&s->order, memory_order_acquire) == seen)
 			pause_cpu();
 		seen++;
-		if (s->batch == 0 || s->limit != limit)
-			begin_limit(side);
-		limit = s->limit;
-		run_limit(side, limit, s->size, s->batch);
+		limit_run(side, &s->test, s->batch);
 		atomic_store_explicit(&s->finished, seen, memory_order_release);
+		if (s->test.limit == LIMIT_REST && read(wake[0], &byte, 1) != 1)
+			_exit(0);
 	}
 }
 
-static double order(struct side *side, enum limit limit, size_t size, int batch)
+static double order(struct side *side, const struct limit_test *test, int batch)
 {
 	struct shared *s = side->shared;
-	double start;
 	uint32_t number = s->order + 1;
+	double start;
 
-	if (batch == 0)
-		begin_limit(side);
-	s->limit = limit;
-	s->size = size;
+	s->test = *test;
 	s->batch = batch;
+	/* Words that both write are begun anew before the other one looks at them. */
+	if (batch == 0)
+		limit_run(side, test, 0);
 	start = now();
 	atomic_store_explicit(&s->order, number, memory_order_release);
-	run_limit(side, limit, size, batch);
+	if (batch)
+		limit_run(side, test, batch);
 	start = now() - start;
 	while (atomic_load_explicit(&s->finished, memory_order_acquire) != number)
 		pause_cpu();
@@ -293,31 +99,31 @@ static double order(struct side *side, enum limit limit, size_t size, int batch)
 }
 
 /* The quickest of three, so that one interruption does not make every batch too short. */
-static double quickest_order(struct side *side, enum limit limit, size_t size, int batch)
+static double quickest_order(struct side *side, const struct limit_test *test, int batch)
 {
-	double best = order(side, limit, size, batch), next;
+	double best = order(side, test, batch), next;
 	int i;
 
 	for (i = 0; i < 2; i++) {
-		next = order(side, limit, size, batch);
+		next = order(side, test, batch);
 		best = next < best ? next : best;
 	}
 	return best;
 }
 
-static int sample(struct side *side, enum limit limit, size_t size, double seconds,
+static int sample(struct side *side, const struct limit_test *test, double seconds,
 		  struct samples *ret_samples)
 {
-	int batch = 1, per = limit == LIMIT_CACHELINE ? 2 : 1;
+	int batch = 1, per = test->limit == LIMIT_CACHELINE ? 2 : 1;
 	double start;
 
-	order(side, limit, size, 0);
-	while (quickest_order(side, limit, size, batch) < SAMPLE_SECONDS / 2 && batch < BATCH_MAX)
+	order(side, test, 0);
+	while (quickest_order(side, test, batch) < SAMPLE_SECONDS / 2 && batch < BATCH_MAX)
 		batch *= 2;
 	ret_samples->nr = 0;
 	start = now();
 	while ((now() - start < seconds || ret_samples->nr < 16) && ret_samples->nr < SAMPLES_MAX)
-		samples_add(ret_samples, order(side, limit, size, batch) / batch / per);
+		samples_add(ret_samples, order(side, test, batch) / batch / per);
 	samples_sort(ret_samples);
 	return batch;
 }
@@ -334,20 +140,25 @@ static void print_row(size_t size, int batch, const struct samples *samples)
 	printf(" 1 %.6f %.2f\n", 1e-6 / median, (double)size / median * 1e-6);
 }
 
-static void measure(struct side *side, enum limit limit, const char *name, double seconds)
+static bool is_small(enum limit limit)
+{
+	return limit == LIMIT_CACHELINE || limit == LIMIT_SLOTS;
+}
+
+static void measure(struct side *side, enum limit limit, double seconds)
 {
 	static struct samples samples;
-	bool small = limit == LIMIT_CACHELINE || limit == LIMIT_SLOTS;
-	size_t size;
+	struct limit_test test = {limit, 0, POOL_BYTES};
+	bool small = is_small(limit);
 	int batch;
 
 	printf("# table %s\n"
 	       "size_B samples batch time_p2_us time_p25_us time_p50_us time_p75_us time_p98_us "
 	       "messages rate_p50_Mps bandwidth_p50_MBps\n",
-	       name);
-	for (size = small ? 8 : 4096; size <= (small ? 8 : COPY_MAX); size *= 2) {
-		batch = sample(side, limit, size, seconds, &samples);
-		print_row(size, batch, &samples);
+	       names[limit]);
+	for (test.size = small ? 8 : 4096; test.size <= (small ? 8 : COPY_MAX); test.size *= 2) {
+		batch = sample(side, &test, seconds, &samples);
+		print_row(test.size, batch, &samples);
 		if (limit == LIMIT_CACHELINE) {
 			double ns = samples_percentile(&samples, 25) * 1e9;
 
@@ -355,17 +166,101 @@ static void measure(struct side *side, enum limit limit, const char *name, doubl
 			       ns < NEAR_NS ? "near" : "far", ns, NEAR_NS);
 		}
 	}
-	printf("# end %s\n", name);
+	printf("# end %s\n", names[limit]);
 	fflush(stdout);
 }
 
-static bool cma_works(struct side *side)
+/* Why this limit cannot be measured here, or NULL. */
+static const char *why_absent(struct side *side, enum limit limit)
 {
-	order(side, LIMIT_CMA, 4096, 0);
-	order(side, LIMIT_CMA, 4096, 1);
-	if (side->shared->cma_error)
-		printf("# absent cma_read %s\n", strerror(side->shared->cma_error));
-	return !side->shared->cma_error;
+	struct limit_test test = {limit, 8192, POOL_BYTES};
+	int error;
+
+	if (limit == LIMIT_STREAMED && !limit_can_stream())
+		return "this processor has no such stores";
+	if (limit != LIMIT_CMA && limit != LIMIT_CMA_BOTH)
+		return NULL;
+	side->shared->cma_error = 0;
+	order(side, &test, 0);
+	order(side, &test, 1);
+	error = side->shared->cma_error;
+	return error ? strerror(error) : NULL;
+}
+
+/* NAME or NAME@FOOTPRINT. Returns 0 or -EINVAL. */
+static int test_parse(const struct turn_test *from, struct limit_test *ret_test)
+{
+	struct limit_test test = {NR_LIMITS, from->size, POOL_BYTES};
+	size_t length = strcspn(from->name, "@");
+	uint64_t bytes;
+	int i;
+
+	for (i = 0; i < NR_LIMITS; i++)
+		if (strlen(names[i]) == length && !strncmp(names[i], from->name, length))
+			test.limit = (enum limit)i;
+	if (from->name[length]) {
+		if (size_parse(from->name + length + 1, &bytes) || bytes < 4096 || bytes > POOL_MAX)
+			return -EINVAL;
+		test.footprint = bytes;
+	}
+	if (test.limit == NR_LIMITS || test.size < (is_small(test.limit) ? 1 : 4096) ||
+	    test.size > COPY_MAX || test.size % (is_small(test.limit) ? 1 : 64))
+		return -EINVAL;
+	*ret_test = test;
+	return 0;
+}
+
+/* As many as the MPI program has under way: its figures are held against these. */
+static int turn_batch(const struct limit_test *test)
+{
+	if (test->limit == LIMIT_CACHELINE)
+		return 50;
+	if (test->limit == LIMIT_SLOTS)
+		return 256;
+	return test->size <= 65536 ? 16 : test->size <= (1 << 20) ? 8 : 4;
+}
+
+static int take_test(struct side *side, struct turns *turns, const struct turn_test *asked)
+{
+	struct limit_test test;
+	int i, nr, batch, per, ret = test_parse(asked, &test);
+
+	if (ret)
+		return ret;
+	if (why_absent(side, test.limit))
+		return 0;
+	batch = turn_batch(&test);
+	per = test.limit == LIMIT_CACHELINE ? 2 * batch : batch;
+	order(side, &test, 0);
+	order(side, &test, batch);
+	nr = turns_samples(turns, order(side, &test, batch));
+	for (i = 0; !ret && i < nr; i++)
+		ret = turns_add(turns, asked, order(side, &test, batch) / per);
+	return ret;
+}
+
+/* Both processes sleep between turns: others measure on these cores meanwhile. */
+static int take_turns(struct side *side, const char *dir)
+{
+	static const struct limit_test rest = {LIMIT_REST, 0, 0};
+	struct turns turns;
+	int i, ret = turns_open(&turns, dir, 0);
+
+	order(side, &rest, 0);
+	while (!ret && (ret = turns_next(&turns)) > 0) {
+		ret = write(wake[1], "", 1) == 1 ? 0 : -errno;
+		for (i = 0; !ret && i < turns.now.nr_tests; i++)
+			ret = take_test(side, &turns, &turns.now.tests[i]);
+		order(side, &rest, 0);
+		if (!ret)
+			ret = turns_done(&turns);
+	}
+	if (ret)
+		fprintf(stderr, "limits: turns in %s: %s\n", dir, strerror(-ret));
+	else
+		turns_print(&turns);
+	turns_close(&turns);
+	return ret;
 }
 
 static int pin(int core)
@@ -391,6 +286,9 @@ static int side_init(struct side *side, struct shared *shared, bool writer)
 		return -ENOMEM;
 	memset(side->buffer, 1, COPY_MAX);
 	memset(side->other, 2, COPY_MAX);
+	/* The other side copies out of, or into, this one. */
+	shared->remote[!writer] = (uint64_t)(uintptr_t)side->buffer;
+	shared->pid[!writer] = getpid();
 	return 0;
 }
 
@@ -402,23 +300,29 @@ static void partner_died(int number)
 	_exit(write(STDERR_FILENO, text, sizeof(text) - 1) < 0 ? 2 : 1);
 }
 
-static int run_first(struct shared *shared, const int cores[2], double seconds)
+static int run_first(struct shared *shared, const struct options *options)
 {
-	static const char *const names[] = {"cacheline", "slots",    "memcpy",
-					    "one_copy",	 "two_copy", "cma_read"};
 	struct side side = {0};
-	int limit;
+	const char *why;
+	int limit, ret = 0;
 
-	if (pin(cores[0]) || side_init(&side, shared, true))
+	if (pin(options->cores[0]) || side_init(&side, shared, true))
 		return 1;
-	shared->remote = (uint64_t)(uintptr_t)side.buffer;
-	shared->first_pid = getpid();
-	printf("# nearmetal-bench 1 limits\n# cores %d %d\n", cores[0], cores[1]);
-	for (limit = LIMIT_CACHELINE; limit <= LIMIT_CMA; limit++)
-		if (limit != LIMIT_CMA || cma_works(&side))
-			measure(&side, (enum limit)limit, names[limit], seconds);
-	printf("# done limits\n");
-	return 0;
+	printf("# nearmetal-bench 1 limits\n# cores %d %d\n", options->cores[0], options->cores[1]);
+	/* The second process has set itself up when it answers. */
+	order(&side, &(struct limit_test){LIMIT_CACHELINE, 8, 0}, 0);
+	for (limit = LIMIT_CACHELINE; limit < NR_LIMITS; limit++) {
+		why = why_absent(&side, (enum limit)limit);
+		if (why)
+			printf("# absent %s %s\n", names[limit], why);
+		else if (!options->turns)
+			measure(&side, (enum limit)limit, options->seconds);
+	}
+	if (options->turns)
+		ret = take_turns(&side, options->turns);
+	if (!ret)
+		printf("# done limits\n");
+	return ret != 0;
 }
 
 /* Two cores this process may use, where the caller named none. */
@@ -437,45 +341,46 @@ static int choose_cores(int cores[2])
 	return nr == 2 ? 0 : -ENODEV;
 }
 
-static int options_parse(int argc, char **argv, int cores[2], double *ret_seconds)
+static int options_parse(int argc, char **argv, struct options *options)
 {
 	int option, ret = 0;
 	double number;
 
 	opterr = 0;
-	while (!ret && (option = getopt(argc, argv, "a:b:t:")) != -1) {
+	while (!ret && (option = getopt(argc, argv, "a:b:t:T:")) != -1) {
 		if (option == 't') {
-			ret = number_parse(optarg, 0, 3600, ret_seconds);
+			ret = number_parse(optarg, 0, 3600, &options->seconds);
+		} else if (option == 'T') {
+			options->turns = optarg;
 		} else if (option == 'a' || option == 'b') {
 			ret = number_parse(optarg, 0, CPU_SETSIZE - 1, &number);
-			cores[option == 'b'] = ret ? -1 : (int)number;
+			options->cores[option == 'b'] = ret ? -1 : (int)number;
 		} else {
 			ret = -EINVAL;
 		}
 	}
-	return ret || optind != argc ? -EINVAL : choose_cores(cores);
+	return ret || optind != argc ? -EINVAL : choose_cores(options->cores);
 }
 
 int main(int argc, char **argv)
 {
-	int cores[2] = {-1, -1}, ret;
-	double seconds = 0.05;
+	struct options options = {{-1, -1}, 0.05, NULL};
 	struct shared *shared;
 	struct side second = {0};
 	pid_t child;
+	int ret = options_parse(argc, argv, &options);
 
-	ret = options_parse(argc, argv, cores, &seconds);
 	if (ret == -ENODEV) {
 		fputs("limits: two cores are needed, this process may use one\n", stderr);
 		return 1;
 	}
-	if (ret || cores[0] == cores[1]) {
+	if (ret || options.cores[0] == options.cores[1]) {
 		fputs(usage, stderr);
 		return 2;
 	}
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
 		      MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-	if (shared == MAP_FAILED) {
+	if (shared == MAP_FAILED || pipe(wake)) {
 		perror("limits: no shared memory");
 		return 1;
 	}
@@ -487,11 +392,12 @@ int main(int argc, char **argv)
 	}
 	if (!child) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (pin(cores[1]) || side_init(&second, shared, false))
+		close(wake[1]);
+		if (pin(options.cores[1]) || side_init(&second, shared, false))
 			_exit(1);
 		serve(&second);
 	}
-	ret = run_first(shared, cores, seconds);
+	ret = run_first(shared, &options);
 	signal(SIGCHLD, SIG_DFL);
 	kill(child, SIGKILL);
 	waitpid(child, NULL, 0);

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nearmetal.backend import Backend
+    from nearmetal.bench.fabric import FabricResult
     from nearmetal.bench.suite import Arm
     from nearmetal.launch import JobResult
     from nearmetal.launch import Proof as LaunchProof
     from nearmetal.mpi import Mpi
-    from nearmetal.run import Runner
+    from nearmetal.run import Completed, Runner
     from nearmetal.spec import ClusterSpec
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -96,7 +97,7 @@ class Collector:
         self.pairs = self.pairs or find_pairs(self.backend, self.spec, self.runner)
         self._write("")
         for step in steps:
-            self._tell(_title(step))
+            self._tell(title(step))
             self._launch(step)
             self._write("")
         return self._write(now())
@@ -121,15 +122,12 @@ class Collector:
 
     def _launch(self, step: Step) -> None:
         number = len(self._launches) + 1
-        stem = "-".join(
-            [f"raw/{number:04}", *([step.mpi.value] if step.mpi else []),
-             *([step.arm.name] if step.arm else []), step.program.label]
-        )  # fmt: skip
+        stem = raw_stem(number, step)
         files = [self.directory / f"{stem}.{kind}" for kind in ("out", "err")]
         try:
             path = program_path(step.program, step.mpi)
         except LaunchError as error:
-            self._skipped.append(f"{_title(step)}: {error.message}")
+            self._skipped.append(f"{title(step)}: {error.message}")
             return
         load = os.getloadavg()[0]
         started = now()
@@ -141,16 +139,8 @@ class Collector:
             else:
                 ended = self._in_cluster(step, path, Output(stdout=out, stderr=err))
         self._launches.append(
-            Launch(
-                number=number, block=step.block, program=step.program.label,
-                log_format=step.program.log_format, mpi=step.mpi.value if step.mpi else "",
-                arm=step.arm.name if step.arm else "", started=started,
-                stdout=f"{stem}.out", stdout_sha256=_sha256(files[0]),
-                stderr=f"{stem}.err", stderr_sha256=_sha256(files[1]),
-                log="stdout" if step.program.log == "stdout" else "stderr",
-                last_size=step.program.last_size, load=load, **ended.fields,
-            )
-        )  # fmt: skip
+            record_launch(self.directory, stem, number, step, ended, started=started, load=load)
+        )
         if ended.good:
             self._check_room()
             self._check_readable(self._launches[-1])
@@ -166,52 +156,29 @@ class Collector:
         text = (self.directory / launch.file).read_text(encoding="utf-8", errors="replace")
         parse_log(text, str(self.directory / launch.file), launch.log_format)
 
-    def _first_cores(self) -> list[int]:
-        """Return the first core of each of the first two nodes that have cores of their own."""
-        cores: list[int] = []
-        for node in self.backend.status():
-            core = node.cpus[0]
-            if core not in cores:
-                cores.append(core)
-        return cores[:2]
-
-    def _beside(self, program: Program, path: Path, output: Output) -> _Ended:
+    def _beside(self, program: Program, path: Path, output: Output) -> Ended:
         """Run the limits on the very cores of the first two nodes, outside the cluster."""
-        cores = self._first_cores()
+        cores = first_cores(self.backend)
         places = ["-a", str(cores[0]), "-b", str(cores[1])] if len(cores) > 1 else []
         argv = (str(path), *places, *program.args)
         completed = self.runner.attach(
             Command(argv), stdout=output.stdout, stderr=output.stderr, timeout_s=program.timeout_s
         )
-        code = completed.code if completed.code >= 0 else 128 - completed.code
-        return _Ended(
-            {
-                "ranks": 2, "nodes": "", "seconds": completed.seconds, "exit_code": code,
-                "timed_out": completed.timed_out, "argv": argv, "env": {},
-                "proof": Proof(verdict="not asked", reason="no message is sent"),
-            }
-        )  # fmt: skip
+        return beside_fields(completed)
 
     def _on_a_pair(
         self, program: Program, arm: Arm, path: Path, output: tuple[IO[bytes], IO[bytes]]
-    ) -> _Ended:
+    ) -> Ended:
         before = self._wire()
         result = run_pair(
             self.backend, self.spec, self.runner, (str(path), *program.args),
             channels=arm.channels, output=output, timeout_s=program.timeout_s,
         )  # fmt: skip
         after = self._wire()
-        return _Ended(
-            {
-                "ranks": 2, "nodes": ",".join(f"{name}:1" for name in result.nodes),
-                "seconds": result.seconds, "exit_code": result.exit_code,
-                "timed_out": result.timed_out, "argv": result.argv, "env": result.env,
-                "proof": _proof(result.proof),
-                "wire_bytes": None if before is None or after is None else after - before,
-            }
-        )  # fmt: skip
+        wire = None if before is None or after is None else after - before
+        return Ended({**pair_fields(result).fields, "wire_bytes": wire})
 
-    def _in_cluster(self, step: Step, path: Path, output: Output) -> _Ended:
+    def _in_cluster(self, step: Step, path: Path, output: Output) -> Ended:
         assert step.arm is not None and step.mpi is not None  # noqa: S101, PT018 - see the caller
         ranks = min(self.ranks, step.program.max_ranks or self.ranks)
         before = self._wire()
@@ -227,7 +194,7 @@ class Collector:
         result = run_job(self.backend, self.spec, request, self.runner, output)
         after = self._wire()
         wire = None if before is None or after is None else after - before
-        return _Ended(_fields(result, ranks) | {"wire_bytes": wire})
+        return Ended({**job_fields(result, ranks).fields, "wire_bytes": wire})
 
     def _wire(self) -> int | None:
         """Return what the nodes' interfaces have sent so far; None when they do not tell."""
@@ -244,27 +211,83 @@ class Collector:
 
 
 @dataclass(frozen=True)
-class _Ended:
+class Ended:
     """How a launch ended, as fields of its record."""
 
     fields: Mapping[str, object]
 
     @property
     def good(self) -> bool:
+        """Whether it ended well."""
         return self.fields["exit_code"] == 0 and not self.fields["timed_out"]
 
 
-def _fields(result: JobResult, ranks: int) -> dict[str, object]:
-    return {
-        "ranks": ranks,
-        "nodes": ",".join(f"{name}:{count}" for name, count in result.ranks),
-        "seconds": result.seconds,
-        "exit_code": result.exit_code,
-        "timed_out": result.timed_out,
-        "argv": result.argv,
-        "env": result.env,
-        "proof": _proof(result.proof),
-    }
+def beside_fields(completed: Completed) -> Ended:
+    """Return how a program beside the cluster ended."""
+    code = completed.code if completed.code >= 0 else 128 - completed.code
+    return Ended(
+        {
+            "ranks": 2, "nodes": "", "seconds": completed.seconds, "exit_code": code,
+            "timed_out": completed.timed_out, "argv": completed.command.argv, "env": {},
+            "proof": Proof(verdict="not asked", reason="no message is sent"),
+        }
+    )  # fmt: skip
+
+
+def pair_fields(result: FabricResult) -> Ended:
+    """Return how a fabric-level pair ended."""
+    return Ended(
+        {
+            "ranks": 2, "nodes": ",".join(f"{name}:1" for name in result.nodes),
+            "seconds": result.seconds, "exit_code": result.exit_code,
+            "timed_out": result.timed_out, "argv": result.argv, "env": result.env,
+            "proof": _proof(result.proof),
+        }
+    )  # fmt: skip
+
+
+def job_fields(result: JobResult, ranks: int) -> Ended:
+    """Return how an MPI job ended."""
+    return Ended(
+        {
+            "ranks": ranks, "nodes": ",".join(f"{name}:{n}" for name, n in result.ranks),
+            "seconds": result.seconds, "exit_code": result.exit_code,
+            "timed_out": result.timed_out, "argv": result.argv, "env": result.env,
+            "proof": _proof(result.proof),
+        }
+    )  # fmt: skip
+
+
+def raw_stem(number: int, step: Step) -> str:
+    """Return the name of a launch's raw files, without what tells them apart."""
+    words = [f"raw/{number:04}", *([step.mpi.value] if step.mpi else []),
+             *([step.arm.name] if step.arm else []), step.program.label]  # fmt: skip
+    return "-".join(words)
+
+
+def record_launch(
+    directory: Path, stem: str, number: int, step: Step, ended: Ended, *, started: str, load: float
+) -> Launch:
+    """Return the record of a launch whose raw files are complete."""
+    return Launch(
+        number=number, block=step.block, program=step.program.label,
+        log_format=step.program.log_format, mpi=step.mpi.value if step.mpi else "",
+        arm=step.arm.name if step.arm else "", started=started,
+        stdout=f"{stem}.out", stdout_sha256=_sha256(directory / f"{stem}.out"),
+        stderr=f"{stem}.err", stderr_sha256=_sha256(directory / f"{stem}.err"),
+        log="stdout" if step.program.log == "stdout" else "stderr",
+        last_size=step.program.last_size, load=load, **ended.fields,
+    )  # fmt: skip
+
+
+def first_cores(backend: Backend) -> list[int]:
+    """Return the first core of each of the first two nodes that have cores of their own."""
+    cores: list[int] = []
+    for node in backend.status():
+        core = node.cpus[0]
+        if core not in cores:
+            cores.append(core)
+    return cores[:2]
 
 
 def _proof(proof: LaunchProof) -> Proof:
@@ -289,7 +312,8 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _title(step: Step) -> str:
+def title(step: Step) -> str:
+    """Return what a launch is, for people."""
     words = [step.program.label, *([step.mpi.value] if step.mpi else []),
              *([step.arm.name] if step.arm else [])]  # fmt: skip
     return f"block {step.block + 1}: {' '.join(words)}"

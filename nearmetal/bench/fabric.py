@@ -73,9 +73,17 @@ def run_pair(
     channels: Sequence[str] | None,
     output: tuple[IO[bytes], IO[bytes]],
     timeout_s: float,
+    nodes: tuple[str, str] | None = None,
+    foreign: bool = False,
 ) -> FabricResult:
-    """Run `program -r RANK -d DIRECTORY` on two nodes of one host; the first one's output counts."""
+    """Run `program -r RANK -d DIRECTORY` on two nodes of one host; the first one's output counts.
+
+    `nodes` None: the first two of one host. `foreign`: over another provider than ours.
+    """
     host, first, second = pair_of(spec)
+    if nodes is not None:
+        host = next(h.name for h in spec.hosts for n in h.nodes if n.name == nodes[0])
+        first, second = nodes
     job = new_name("fabric")
     env = {
         "PATH": "/usr/bin:/bin",
@@ -98,6 +106,8 @@ def run_pair(
                 other = partner.finish(_PARTNER_S)
             codes = [c if c >= 0 else 128 - c for c in (ended.code, other)]
             proof = judge(read_stats(counters), 2)
+            if foreign:
+                proof = Proof(Verdict.NOT_ASKED, "another provider was asked for")
         finally:
             backend.end_marked(f"{MARKER}={job}")
     code = codes[0] or codes[1]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from nearmetal.mpi import Mpi, Provider
+from nearmetal.mpi import Mpi, Provider, Stack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to carry messages, compared with the others."""
+    """One way to carry messages, compared with the others.
+
+    `nodes` () means all of the cluster's. `stack`: one of an MPI's own ways.
+    """
 
     name: str
     title: str
     provider: Provider
     channels: tuple[str, ...] | None = None
+    nodes: tuple[str, ...] = ()
+    stack: Stack | None = None
 
 
 ARMS = {

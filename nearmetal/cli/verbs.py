@@ -17,7 +17,19 @@ from nearmetal.errors import UsageError
 if TYPE_CHECKING:
     from nearmetal.cli.view import View
 
-VERBS = ("demo", "plan", "up", "status", "down", "run", "exec", "locality", "bench", "report")
+VERBS = (
+    "demo",
+    "plan",
+    "up",
+    "status",
+    "down",
+    "run",
+    "exec",
+    "locality",
+    "bench",
+    "report",
+    "figures",
+)
 
 EPILOG = """\
 exit codes: 0 done, 1 error, 2 usage, 3 the plan has changes, 4 checks failed;

@@ -15,11 +15,12 @@ from nearmetal.evidence.manifest import (
     read_manifest,
     write_manifest,
 )
-from nearmetal.evidence.model import Fact, Log, Row, Table, Unit
+from nearmetal.evidence.model import WARM_UP, Fact, Log, Row, Table, Unit
 from nearmetal.evidence.parse import parse_log
 from nearmetal.evidence.run import RunFacts, load_run
 
 __all__ = [
+    "WARM_UP",
     "Environment",
     "Fact",
     "Launch",

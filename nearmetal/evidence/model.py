@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+WARM_UP = 0
+"""The number of a turn that is not counted."""
+
 
 class Unit(Enum):
     """Units of raw columns. A million is 10^6 everywhere but in NetPIPE's bits."""

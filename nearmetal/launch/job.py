@@ -20,6 +20,7 @@ from nearmetal.mpi import (
     Provider,
     Request,
     Settings,
+    Stack,
     launcher_argv,
     pick,
     settings_for,
@@ -60,6 +61,10 @@ class JobRequest:
     timeout_s: float | None = None
     options: tuple[str, ...] = ()
     """Further options for the MPI's launcher, before the program."""
+    nodes: tuple[str, ...] = ()
+    """Only these nodes take ranks; empty: all."""
+    stack: Stack | None = None
+    """One of the MPI's own ways, with the stock provider."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +242,10 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
     _check_channels(request.channels)
     program = find_job_program(request.program)
     installation = pick(request.mpi, program)
-    placement = place([(n.name, n.slots) for _, n in spec.nodes], request.ranks, request.map_by)
+    slots = [
+        (n.name, n.slots) for _, n in spec.nodes if n.name in request.nodes or not request.nodes
+    ]
+    placement = place(slots, request.ranks, request.map_by)
     nodes = dict(placement.ranks)
     dead = [n for n in backend.status() if n.name in nodes and not n.healthy]
     if dead:
@@ -251,6 +259,7 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         provider_directory=MEETING / f"{job}.providers",
         channels=request.channels,
         crowded=crowded(spec, backend, placement),
+        stack=request.stack,
     )
     if asked.library is not None:
         _check_visible(backend, runner, first, asked.library, "provider")

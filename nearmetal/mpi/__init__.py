@@ -4,9 +4,11 @@
 from nearmetal.mpi.installed import Family, Installation, Mpi, Places, find_installations, pick
 from nearmetal.mpi.launcher import MapBy, Placement, launcher_argv
 from nearmetal.mpi.settings import CHANNELS, Provider, Request, Settings, settings_for
+from nearmetal.mpi.stacks import STACKS, Stack
 
 __all__ = [
     "CHANNELS",
+    "STACKS",
     "Family",
     "Installation",
     "MapBy",
@@ -16,6 +18,7 @@ __all__ = [
     "Provider",
     "Request",
     "Settings",
+    "Stack",
     "find_installations",
     "launcher_argv",
     "pick",

@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from nearmetal.mpi.installed import Family, Installation, Mpi
+from nearmetal.mpi.stacks import Stack
 
 CHANNELS = ("self", "shm", "net")
 
@@ -25,13 +26,17 @@ class Provider(Enum):
 
 @dataclass(frozen=True)
 class Request:
-    """What a job asks of its MPI. Paths are as the nodes see them."""
+    """What a job asks of its MPI. Paths are as the nodes see them.
+
+    `stack`: one of the MPI's own ways, with the stock provider; None: the one over TCP.
+    """
 
     provider: Provider
     library: Path | None = None
     provider_directory: Path | None = None
     channels: tuple[str, ...] | None = None
     crowded: bool = False
+    stack: Stack | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ def settings_for(installation: Installation, request: Request) -> Settings:
     }
     made = makers[installation.mpi](installation, request)
     env = dict(made.env)
+    if request.stack is not None:
+        env |= request.stack.env
     library = installation.library_directory
     if library is not None:
         env["LD_LIBRARY_PATH"] = str(library)
@@ -74,6 +81,8 @@ def _openmpi(installation: Installation, request: Request) -> Settings:
         env["OPAL_PREFIX"] = str(installation.prefix)
     if request.crowded:
         options += ("--mca", "mpi_yield_when_idle", "1")
+    if request.stack is not None:
+        return Settings(env, (*options, *request.stack.options))
     if request.provider is Provider.STOCK:
         memory = "sm" if five else "vader"
         return Settings(env, (*options, "--mca", "pml", "ob1", "--mca", "btl",

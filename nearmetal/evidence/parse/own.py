@@ -17,6 +17,8 @@ COLUMNS = {
     "size_B": Column("size", Unit.BYTES),
     "samples": Column("samples", Unit.COUNT),
     "batch": Column("batch", Unit.COUNT),
+    "turn": Column("turn", Unit.COUNT),
+    "time_us": Column("time", Unit.MICROSECONDS),
     "time_p2_us": Column("time_p2", Unit.MICROSECONDS),
     "time_p25_us": Column("time_p25", Unit.MICROSECONDS),
     "time_p50_us": Column("time_p50", Unit.MICROSECONDS),

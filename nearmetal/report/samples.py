@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples that were taken by turns, each with the placement of the cores at its time.
+
+Between all turns the limits program measured the raw cache-line ping-pong. A turn was near when
+both its neighbours say so, far when both say that, and is left out when they differ: the cores
+moved meanwhile.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from nearmetal.evidence import WARM_UP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from nearmetal.evidence import Log, RunFacts
+
+NEAR_US = 0.150
+"""A shared last-level cache answers in 50 to 100 ns, another one in 200 up."""
+
+LIMITS = ("", "")
+"""The limits of the cores, as (mpi, arm)."""
+
+
+class Placement(Enum):
+    """Whether the two cores shared a cache."""
+
+    NEAR = "near"
+    FAR = "far"
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return the nearest-rank percentile of values, which need not be sorted."""
+    ordered = sorted(values)
+    return ordered[int((len(ordered) - 1) * percent / 100)]
+
+
+@dataclass(frozen=True)
+class Who:
+    """Whose samples: an MPI and its way, or libfabric alone (mpi ""), or the limits (both "")."""
+
+    mpi: str
+    arm: str
+
+
+@dataclass(frozen=True)
+class What:
+    """Which test at which message size."""
+
+    test: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One: the turn, and microseconds per operation or message."""
+
+    turn: int
+    us: float
+
+
+class Samples:
+    """All samples of a run by who, what and placement."""
+
+    def __init__(self, run: RunFacts) -> None:
+        """Read the logs of all launches that took turns and ended well."""
+        self.turns: dict[Placement, int] = dict.fromkeys(Placement, 0)
+        self.unsettled = 0
+        """Turns during which the cores moved."""
+        self.failed = [(x.mpi, x.arm, x.program) for x in run.manifest.launches if not x.good]
+        self._by: dict[tuple[Who, What, Placement], list[Sample]] = defaultdict(list)
+        logs = [(Who(launch.mpi, launch.arm), launch.ranks, run.logs[launch.file])
+                for launch in run.manifest.launches if launch.good]  # fmt: skip
+        raw: dict[tuple[Who, What], list[Sample]] = {}
+        for who, ranks, log in logs:
+            for what, samples in _read(log):
+                key = (Who(who.mpi, _with_ranks(who.arm, ranks)), what)
+                raw.setdefault(key, []).extend(samples)
+        self._place(raw)
+
+    def _place(self, raw: Mapping[tuple[Who, What], list[Sample]]) -> None:
+        ruler = raw.get((Who(*LIMITS), What("cacheline", 8)), [])
+        probes: dict[int, list[float]] = defaultdict(list)
+        for sample in ruler:
+            probes[sample.turn].append(sample.us)
+        said = {turn: _placement(values) for turn, values in probes.items()}
+        order = sorted(said)
+        seen: dict[int, Placement | None] = {}
+        for (who, what), samples in raw.items():
+            for sample in samples:
+                if sample.turn not in seen:
+                    seen[sample.turn] = _between(sample.turn, order, said)
+                placement = seen[sample.turn]
+                if placement is not None:
+                    self._by[who, what, placement].append(sample)
+        for placement in seen.values():
+            if placement is None:
+                self.unsettled += 1
+            else:
+                self.turns[placement] += 1
+
+    def of(self, who: Who, what: What, placement: Placement) -> list[float]:
+        """Return the times in microseconds; [] when there are none."""
+        return [sample.us for sample in self._by.get((who, what, placement), ())]
+
+    def who(self, what: What) -> list[Who]:
+        """Return everybody of whom there are samples of a test."""
+        return list(dict.fromkeys(who for who, other, _ in self._by if other == what))
+
+    def whats(self, who: Who) -> list[What]:
+        """Return all tests of somebody."""
+        return list(dict.fromkeys(what for other, what, _ in self._by if other == who))
+
+
+def _with_ranks(arm: str, ranks: int) -> str:
+    """Jobs of more than two ranks are other jobs."""
+    return arm if ranks <= 2 else f"{arm}/{ranks}"  # noqa: PLR2004 - a pair
+
+
+def _read(log: Log) -> Iterable[tuple[What, list[Sample]]]:
+    found: dict[What, list[Sample]] = defaultdict(list)
+    for table in log.tables:
+        for row in table.rows:
+            if row.values.get("turn", WARM_UP) != WARM_UP and "time" in row.values:
+                what = What(table.test, int(row.values["size"]))
+                found[what].append(Sample(int(row.values["turn"]), row.values["time"]))
+    return found.items()
+
+
+def _placement(half_round_trips_us: Sequence[float]) -> Placement:
+    """Judge one probe by its lower quarter: interruptions only make samples longer."""
+    quiet = percentile(half_round_trips_us, 25)
+    return Placement.NEAR if quiet < NEAR_US else Placement.FAR
+
+
+def _between(turn: int, order: Sequence[int], said: Mapping[int, Placement]) -> Placement | None:
+    """Return what the probes before and after a turn agree on; a probe's own turn counts."""
+    after = bisect_right(order, turn)
+    before = after - 1
+    if before < 0:
+        return None  # nobody looked: the job was warming up
+    if order[before] == turn:
+        return said[turn]
+    if after == len(order) or said[order[before]] is not said[order[after]]:
+        return None
+    return said[order[before]]
