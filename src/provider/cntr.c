@@ -3,9 +3,11 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "provider/provider.h"
+#include "provider/wait.h"
 
 #define SPIN_NS (200 * NM_NS_PER_US)
 #define SLEEP_NS 50000L
@@ -94,12 +96,21 @@ static int cntr_wait(struct fid_cntr *fid, uint64_t threshold, int timeout)
 	}
 }
 
+static int cntr_control(struct fid *fid, int command, void *arg)
+{
+	const struct nm_cntr *cntr = nm_container_of(fid, struct nm_cntr, cntr.fid);
+
+	return nm_wait_control(cntr->wait_obj, cntr->fd, command, arg);
+}
+
 static int cntr_close(struct fid *fid)
 {
 	struct nm_cntr *cntr = nm_container_of(fid, struct nm_cntr, cntr.fid);
 
 	if (atomic_load(&cntr->refs))
 		return -FI_EBUSY;
+	if (cntr->fd >= 0)
+		close(cntr->fd);
 	nm_ep_list_fini(&cntr->eps);
 	nm_refs_put(&cntr->domain->refs);
 	free(cntr);
@@ -110,7 +121,7 @@ static struct fi_ops cntr_fid_ops = {
 	.size = sizeof(struct fi_ops),
 	.close = cntr_close,
 	.bind = nm_no_bind,
-	.control = nm_no_control,
+	.control = cntr_control,
 	.ops_open = nm_no_ops_open,
 };
 
@@ -128,15 +139,22 @@ static struct fi_ops_cntr cntr_ops = {
 int nm_cntr_open(struct fid_domain *domain, struct fi_cntr_attr *attr, struct fid_cntr **ret_cntr,
 		 void *context)
 {
+	enum fi_wait_obj wait_obj = attr ? attr->wait_obj : FI_WAIT_UNSPEC;
 	struct nm_cntr *cntr;
+	int err;
 
-	if (attr && attr->events != FI_CNTR_EVENTS_COMP)
-		return -FI_ENOSYS;
-	if (attr && attr->wait_obj != FI_WAIT_NONE && attr->wait_obj != FI_WAIT_UNSPEC)
+	if ((attr && attr->events != FI_CNTR_EVENTS_COMP) || !nm_wait_offered(wait_obj))
 		return -FI_ENOSYS;
 	cntr = calloc(1, sizeof(*cntr));
 	if (!cntr)
 		return -FI_ENOMEM;
+	cntr->fd = -1;
+	err = wait_obj == FI_WAIT_FD ? nm_wait_open(1, &cntr->fd) : 0;
+	if (err) {
+		free(cntr);
+		return err;
+	}
+	cntr->wait_obj = wait_obj;
 	cntr->domain = nm_container_of(domain, struct nm_domain, domain);
 	nm_refs_get(&cntr->domain->refs);
 	cntr->cntr.fid.fclass = FI_CLASS_CNTR;

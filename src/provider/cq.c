@@ -5,10 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "provider/provider.h"
+#include "provider/wait.h"
 
 /* A blocking read polls this long before it sleeps between polls: waking up costs 14 to 44 us. */
 #define SPIN_NS (200 * NM_NS_PER_US)
@@ -180,6 +182,13 @@ static const char *cq_strerror(struct fid_cq *fid, int prov_errno, const void *e
 	return text;
 }
 
+static int cq_control(struct fid *fid, int command, void *arg)
+{
+	const struct nm_cq *cq = nm_container_of(fid, struct nm_cq, cq.fid);
+
+	return nm_wait_control(cq->wait_obj, cq->fd, command, arg);
+}
+
 static int cq_close(struct fid *fid)
 {
 	struct nm_cq *cq = nm_container_of(fid, struct nm_cq, cq.fid);
@@ -187,6 +196,8 @@ static int cq_close(struct fid *fid)
 	if (atomic_load(&cq->refs))
 		return -FI_EBUSY;
 	nm_cqueue_destroy(cq->queue);
+	if (cq->fd >= 0)
+		close(cq->fd);
 	nm_ep_list_fini(&cq->eps);
 	nm_refs_put(&cq->domain->refs);
 	free(cq);
@@ -197,7 +208,7 @@ static struct fi_ops cq_fid_ops = {
 	.size = sizeof(struct fi_ops),
 	.close = cq_close,
 	.bind = nm_no_bind,
-	.control = nm_no_control,
+	.control = cq_control,
 	.ops_open = nm_no_ops_open,
 };
 
@@ -221,10 +232,8 @@ static int check_attr(struct fi_cq_attr *attr, size_t *ret_entry_size)
 		[FI_CQ_FORMAT_TAGGED] = sizeof(struct fi_cq_tagged_entry),
 	};
 
-	if (attr->wait_obj != FI_WAIT_NONE && attr->wait_obj != FI_WAIT_UNSPEC) {
-		nm_info("no completion queue: wait object %d asked for, FI_WAIT_NONE and "
-			"FI_WAIT_UNSPEC are offered",
-			(int)attr->wait_obj);
+	if (!nm_wait_offered(attr->wait_obj)) {
+		nm_info("no completion queue: wait object %d is not offered", (int)attr->wait_obj);
 		return -FI_ENOSYS;
 	}
 	if (attr->flags & ~FI_AFFINITY)
@@ -250,11 +259,16 @@ int nm_cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq
 	cq = calloc(1, sizeof(*cq));
 	if (!cq)
 		return -FI_ENOMEM;
+	cq->fd = -1;
 	err = nm_cqueue_create(attr->size ? attr->size : NM_QUEUE_SIZE, &cq->queue);
+	if (!err && attr->wait_obj == FI_WAIT_FD)
+		err = nm_wait_open(1, &cq->fd);
 	if (err) {
+		nm_cqueue_destroy(cq->queue);
 		free(cq);
 		return err;
 	}
+	cq->wait_obj = attr->wait_obj;
 	cq->entry_size = entry_size;
 	cq->domain = nm_container_of(domain, struct nm_domain, domain);
 	nm_refs_get(&cq->domain->refs);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "provider/provider.h"
+#include "provider/wait.h"
 
 static int fabric_close(struct fid *fid)
 {
@@ -34,14 +35,6 @@ static int no_wait_open(struct fid_fabric *fabric, struct fi_wait_attr *attr,
 	return -FI_ENOSYS;
 }
 
-static int no_trywait(struct fid_fabric *fabric, struct fid **fids, int count)
-{
-	(void)fabric;
-	(void)fids;
-	(void)count;
-	return -FI_ENOSYS; /* no queue of ours has a wait object */
-}
-
 static struct fi_ops fabric_fid_ops = {
 	.size = sizeof(struct fi_ops),
 	.close = fabric_close,
@@ -56,7 +49,7 @@ static struct fi_ops_fabric fabric_ops = {
 	.passive_ep = no_passive_ep,
 	.eq_open = nm_eq_open,
 	.wait_open = no_wait_open,
-	.trywait = no_trywait,
+	.trywait = nm_trywait,
 };
 
 int nm_fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **ret_fabric, void *context)

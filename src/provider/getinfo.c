@@ -14,6 +14,16 @@ static bool asked_as_building_block(uint64_t flags, const struct fi_info *hints)
 	       (!hints || !hints->ep_attr || hints->ep_attr->type != FI_EP_RDM);
 }
 
+/*
+ * Does the program want this provider and no other? Then it may name the destination's host: it
+ * gets an address that is nobody's, and brings the peer's own by means of its own. Any other
+ * program would take us for one that can resolve names.
+ */
+static bool asked_by_name(const struct fi_info *hints)
+{
+	return hints && hints->fabric_attr && hints->fabric_attr->prov_name;
+}
+
 int nm_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags,
 	       const struct fi_info *hints, struct fi_info **info)
 {
@@ -23,7 +33,7 @@ int nm_getinfo(uint32_t version, const char *node, const char *service, uint64_t
 		return -FI_ENODATA;
 	if (!nm_params())
 		return -FI_EINVAL; /* the bad knob was named when it was read */
-	if ((node || service) && !(flags & FI_SOURCE)) {
+	if ((node || service) && !(flags & FI_SOURCE) && !asked_by_name(hints)) {
 		nm_info("not offered: '%s' names a destination, but nearmetal's addresses come "
 			"from fi_getname() of the peer",
 			node ? node : service);
@@ -33,6 +43,6 @@ int nm_getinfo(uint32_t version, const char *node, const char *service, uint64_t
 		nm_info("not offered: %s", why.text);
 		return -FI_ENODATA;
 	}
-	*info = nm_info_create(version, hints);
+	*info = nm_info_create(version, hints, (node || service) && !(flags & FI_SOURCE));
 	return *info ? 0 : -FI_ENOMEM;
 }

@@ -167,20 +167,21 @@ int nm_hints_check(const struct fi_info *hints, struct nm_reason *ret_why)
 }
 
 /*
- * Primary capabilities are given as asked, with the directions they imply; the rest costs nothing
- * and is always there. No hints: everything.
+ * Primary capabilities are given as asked, with the directions they imply. So is FI_DIRECTED_RECV:
+ * without it the source of a receive has no meaning, and need not be an address at all. The rest
+ * costs nothing and is always there. No hints: everything.
  */
 uint64_t nm_hints_caps(const struct fi_info *hints)
 {
 	const uint64_t operations = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC;
 	const uint64_t message = FI_SEND | FI_RECV;
 	const uint64_t remote = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-	const uint64_t free_ones = FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | NM_DOMAIN_CAPS;
+	const uint64_t free_ones = FI_MULTI_RECV | FI_SOURCE | NM_DOMAIN_CAPS;
 	uint64_t caps;
 
 	if (!hints || !(hints->caps & operations))
 		return NM_CAPS;
-	caps = hints->caps & (operations | message | remote);
+	caps = hints->caps & (operations | message | remote | FI_DIRECTED_RECV);
 	if ((caps & (FI_MSG | FI_TAGGED)) && !(caps & message))
 		caps |= message;
 	if ((caps & (FI_RMA | FI_ATOMIC)) && !(caps & remote))

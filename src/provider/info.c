@@ -80,10 +80,30 @@ static void fill_domain(uint32_t version, const struct fi_domain_attr *hints,
 		domain->resource_mgmt = hints->resource_mgmt;
 }
 
-static int copy_dest_addr(const struct fi_info *hints, struct fi_info *info)
+/*
+ * An address of ours that is nobody's: it has no identity. As a source it says that the identity
+ * is chosen when the endpoint is enabled; no address vector takes it.
+ */
+static int set_nobody(void **ret_addr, size_t *ret_len)
 {
+	struct nm_address *address = calloc(1, sizeof(*address));
+
+	if (!address)
+		return -FI_ENOMEM;
+	address->version = NM_ADDRESS_VERSION;
+	*ret_addr = address;
+	*ret_len = sizeof(*address);
+	return 0;
+}
+
+static int set_addresses(const struct fi_info *hints, bool names_destination, struct fi_info *info)
+{
+	int err = set_nobody(&info->src_addr, &info->src_addrlen);
+
+	if (err)
+		return err;
 	if (!hints || !hints->dest_addr)
-		return 0;
+		return names_destination ? set_nobody(&info->dest_addr, &info->dest_addrlen) : 0;
 	info->dest_addr = malloc(hints->dest_addrlen);
 	if (!info->dest_addr)
 		return -FI_ENOMEM;
@@ -92,7 +112,8 @@ static int copy_dest_addr(const struct fi_info *hints, struct fi_info *info)
 	return 0;
 }
 
-struct fi_info *nm_info_create(uint32_t version, const struct fi_info *hints)
+struct fi_info *nm_info_create(uint32_t version, const struct fi_info *hints,
+			       bool names_destination)
 {
 	struct fi_info *info = nm_host.dupinfo(NULL);
 	uint64_t caps = nm_hints_caps(hints);
@@ -110,7 +131,8 @@ struct fi_info *nm_info_create(uint32_t version, const struct fi_info *hints)
 	/* prov_name stays NULL: libfabric's core fills it in, and would leak ours. */
 	info->fabric_attr->prov_version = FI_VERSION(0, 1);
 	info->fabric_attr->api_version = version;
-	if (!info->domain_attr->name || !info->fabric_attr->name || copy_dest_addr(hints, info)) {
+	if (!info->domain_attr->name || !info->fabric_attr->name ||
+	    set_addresses(hints, names_destination, info)) {
 		nm_host.freeinfo(info);
 		return NULL;
 	}

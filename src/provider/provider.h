@@ -89,6 +89,8 @@ struct nm_cq {
 	size_t entry_size;
 	struct nm_ep_list eps;
 	_Atomic bool signalled;
+	int fd; /* what the program waits on, -1: nothing */
+	enum fi_wait_obj wait_obj;
 };
 
 struct nm_cntr {
@@ -97,6 +99,8 @@ struct nm_cntr {
 	nm_refs refs;
 	struct nm_counter counter;
 	struct nm_ep_list eps;
+	int fd; /* what the program waits on, -1: nothing */
+	enum fi_wait_obj wait_obj;
 };
 
 struct nm_av_entry {
@@ -223,7 +227,9 @@ void nm_stats_write(const struct nm_identity *who, struct nm_engine *engine);
 /* Attributes and hints (info.c, hints.c, getinfo.c). */
 int nm_hints_check(const struct fi_info *hints, struct nm_reason *ret_why);
 uint64_t nm_hints_caps(const struct fi_info *hints);
-struct fi_info *nm_info_create(uint32_t version, const struct fi_info *hints);
+/* NAMES_DESTINATION: the program named a host, so there has to be a destination address. */
+struct fi_info *nm_info_create(uint32_t version, const struct fi_info *hints,
+			       bool names_destination);
 int nm_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags,
 	       const struct fi_info *hints, struct fi_info **info);
 

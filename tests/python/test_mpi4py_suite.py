@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.system.mpi4py.events import Tally, module_of
 from tests.system.mpi4py.exclusions import Exclusion, applying, judge, load
+from tests.system.mpi4py.run_suite import Job, judge_alone, verify_exclusions
 
 A, B = "test_p2p.TestP2P.testSend", "test_rma.TestRMA.testPut"
 
@@ -103,3 +105,29 @@ def test_an_entry_must_say_all(tmp_path: Path, key: str, value: str | None) -> N
 
 def test_the_list_in_the_repository_is_well_formed() -> None:
     assert all(e.mpi in {"openmpi5", "mpich5"} and e.ranks for e in load())
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "found"),
+    [
+        ((f"@suite 0 0 start {A}", f"@suite 0 1 fail {A}", "@suite 0 2 done 1"), 1, "fails"),
+        ((f"@suite 0 0 start {A}", f"@suite 0 1 fail {A}"), None, "fails"),
+        ((f"@suite 0 0 start {A}",), None, "unproven: it stalled"),
+        ((f"@suite 0 0 start {A}",), 139, "fails: it ended the job (exit code 139)"),
+        ((f"@suite 0 0 start {A}", f"@suite 0 1 ok {A}", "@suite 0 2 done 1"), 0, "passes"),
+        (("no such host",), 1, "unproven: it never began (exit code 1)"),
+    ],
+)
+def test_what_a_listed_test_alone_proves(
+    lines: tuple[str, ...], code: int | None, found: str
+) -> None:
+    assert judge_alone(told(*lines), code, 1) == found
+
+
+def test_a_stall_does_not_prove_an_exclusion(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stalls = f"import time; print('@suite 0 0 start {A}', flush=True); time.sleep(60)"
+    job = Job([sys.executable, "-c", stalls], 1, tmp_path / "log", stall_s=1)
+    assert verify_exclusions(job, [Exclusion("mpich5", A, (1,), "why")]) == [A]
+    assert capsys.readouterr().out == f"{A}: unproven: it stalled\n"

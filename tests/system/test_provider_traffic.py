@@ -187,14 +187,23 @@ def test_pingpong_prints_complete_tables(channels: str, segment_dir: Path, tmp_p
         (("-a", "FI_SOCKADDR_IN"), "address format 2 asked for"),
         (("-d", "eth7"), "domain 'eth7' asked for"),
         (("-f", "192.0.2.0/24"), "fabric '192.0.2.0/24' asked for"),
-        (("-n", "somewhere"), "'somewhere' names a destination"),
     ],
 )
 def test_what_is_not_offered_is_refused_with_a_reason(
     arguments: tuple[str, ...], reason: str, segment_dir: Path, tmp_path: Path
 ) -> None:
+    refused(["-p", "nearmetal", *arguments], reason, segment_dir, tmp_path)
+
+
+def test_a_host_is_no_destination_for_a_program_that_may_take_any_provider(
+    segment_dir: Path, tmp_path: Path
+) -> None:
+    refused(["-n", "somewhere"], "'somewhere' names a destination", segment_dir, tmp_path)
+
+
+def refused(arguments: list[str], reason: str, segment_dir: Path, tmp_path: Path) -> None:
     done = run(
-        ["fi_info", "-p", "nearmetal", *arguments],
+        ["fi_info", *arguments],
         segment_dir,
         provider_path("1.17", tmp_path),
         NEARMETAL_LOG="info",

@@ -7,8 +7,8 @@
 PREFIX starts a program on all ranks, for example `nearmetal run SPEC --mpi mpich5 -n 2 --`. A test
 that neither ends nor lets another one end for --stall seconds is named, its job killed, and the
 suite goes on behind it. With --verify-exclusions only the listed tests run, each in a job of its
-own, and each must fail: PREFIX then has to be the MPI's own stack, the default one or the one
-that --stack names.
+own, and each must fail; a stall is no failure but "unproven". PREFIX then has to be the MPI's own
+stack, the default one or the one that --stack names.
 """
 
 from __future__ import annotations
@@ -163,17 +163,30 @@ def run_suite(job: Job, modules: Sequence[str], skip: Iterable[str]) -> Result:
     return result
 
 
+def judge_alone(tally: Tally, code: int | None, nr_ranks: int) -> str:
+    """Say what a launch of one listed test proved.
+
+    A stall proves nothing: the machine may be slow, and the stall is not the failure that the
+    entry tells of. Neither does a job that never came to the test.
+    """
+    if tally.failed:
+        return "fails"
+    if code is None:
+        return "unproven: it stalled"
+    if not (tally.running or tally.outcomes):
+        return f"unproven: it never began (exit code {code})"
+    return "passes" if tally.complete(nr_ranks) else f"fails: it ended the job (exit code {code})"
+
+
 def verify_exclusions(job: Job, entries: Iterable[listed.Exclusion]) -> list[str]:
-    """Run each listed test alone; return those that do not fail there."""
+    """Run each listed test alone; return those that were not seen to fail there."""
     wrong = []
     for entry in entries:
         tally = Tally()
         code = launch_once(job, tally, [entry.test])
-        # A job that never came to the test proves nothing.
-        began = bool(tally.running or tally.outcomes)
-        failed = began and (bool(tally.failed) or not tally.complete(job.nr_ranks))
-        print(f"{entry.test}: {'fails' if failed else 'passes'} (exit code {code})", flush=True)
-        if not failed:
+        found = judge_alone(tally, code, job.nr_ranks)
+        print(f"{entry.test}: {found}", flush=True)
+        if not found.startswith("fails"):
             wrong.append(entry.test)
     return wrong
 

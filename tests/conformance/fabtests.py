@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: T201 - a command of its own
+"""Runs libfabric's own tests for RDM endpoints, from a tree where they are built, over a provider.
+
+    python -m tests.conformance.fabtests --tree DIR --provider nearmetal --record FILE.jsonl
+
+DIR is a fabtests directory with its `scripts`, `test_configs` and the programs in `bin`. What
+there is to run is read from its runfabtests.sh. Server and client start under --server and
+--client, commands such as `nearmetal exec SPEC n1 --`. A run that was cut short goes on where it
+was; --again fail,timeout repeats what did not pass. The environment is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.conformance.outcomes import Outcome, Record, end
+
+SUITES = ("unit", "functional", "standard", "threaded", "short", "complex")
+NOT_RDM = re.compile(r"^fi_(msg|dgram|cm_data|mcast)\b|^fi_(msg|dgram)_|-e (msg|dgram)\b")
+_NOT_RUN = {errno.ENODATA, errno.ENOSYS}
+_COUNTS = re.compile(r"^\s*(Success|ENODATA|ENOSYS|ERROR|EOTHER|EIO)\s*:\s*(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where the programs are, and where server and client start."""
+
+    tree: Path
+    provider: str
+    address: str
+    oob: bool
+    server: Sequence[str]
+    client: Sequence[str]
+    timeout_s: float
+    log: Path
+
+
+def read_tests(script: str, suite: str) -> list[str]:
+    """Return the command lines of one suite in the text of runfabtests.sh, those for RDM."""
+    match = re.search(rf"^{suite}_tests=\(\s*\n(.*?)^\)", script, re.MULTILINE | re.DOTALL)
+    if match is None:
+        raise ValueError(f"runfabtests.sh has no list {suite}_tests")
+    lines = re.findall(r'^\s*"(.*?)"', match[1], re.MULTILINE)
+    return [line for line in lines if not NOT_RDM.search(line)]
+
+
+def read_blocks(config: str) -> list[str]:
+    """Return the blocks in braces of a file of ubertest."""
+    blocks, depth, begin = [], 0, 0
+    for at, sign in enumerate(config):
+        if sign == "{":
+            begin = at if depth == 0 else begin
+            depth += 1
+        elif sign == "}":
+            depth -= 1
+            if depth == 0:
+                blocks.append(config[begin : at + 1])
+    return blocks
+
+
+def wait(processes: Sequence[subprocess.Popen[bytes]], timeout_s: float) -> bool:
+    """Wait for all; once the last of them, the client, fails the others get two seconds."""
+    deadline = time.monotonic() + timeout_s
+    while any(process.poll() is None for process in processes):
+        if time.monotonic() > deadline:
+            return False
+        if processes[-1].poll() not in {None, 0}:
+            deadline = min(deadline, time.monotonic() + 2)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                processes[0].wait(2)
+            return processes[0].poll() is not None
+        time.sleep(0.02)
+    return True
+
+
+def run(commands: Sequence[Sequence[str]], timeout_s: float, logs: Sequence[Path],
+        delay_s: float = 0.5) -> tuple[list[int | None], bool]:  # fmt: skip
+    """Start the commands one after the other; returns their exit codes and whether all ended."""
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for command, log in zip(commands, logs, strict=True):
+            if processes:
+                time.sleep(delay_s)
+            with log.open("wb") as file:
+                processes.append(
+                    subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file,
+                                     stderr=subprocess.STDOUT, start_new_session=True)
+                )  # fmt: skip
+        ended = wait(processes, timeout_s)
+        return [process.poll() for process in processes], ended
+    finally:
+        for process in processes:
+            end(process)
+
+
+def judge(codes: Sequence[int | None], ended: bool) -> str:
+    """Say what exit codes mean. What the server is not offered, the client cannot try."""
+    if codes[0] in _NOT_RUN:
+        return "notrun"
+    if any(code not in {None, 0} for code in codes):
+        return "fail"
+    return "pass" if ended else "timeout"
+
+
+def judge_uber(client: str, codes: Sequence[int | None]) -> tuple[str, str]:
+    """Judge by what the client counted: ubertest also exits with the code of what is not offered."""
+    found = {word: int(number) for word, number in _COUNTS.findall(client)}
+    words = ", ".join(f"{number} {word}" for word, number in found.items() if number)
+    bad = sum(number for word, number in found.items() if word not in {"Success", "ENODATA"})
+    if bad or not found or set(codes) - _NOT_RUN - {0}:
+        return "fail", words
+    return "pass" if found.get("Success") else "notrun", words
+
+
+def tail(logs: Sequence[Path], codes: Sequence[int | None]) -> str:
+    """Return exit codes and the last line of each side."""
+    words = []
+    for log, code in zip(logs, codes, strict=True):
+        lines = [w for w in log.read_text(errors="replace").splitlines() if w.strip()]
+        words.append(f"[{code}] {lines[-1][:160] if lines else ''}")
+    return " / ".join(words)
+
+
+def one_side(bench: Bench, test: str) -> list[Sequence[str]]:
+    """Return the command of a unit test."""
+    words = test.replace("GOOD_ADDR", bench.address).replace("SERVER_ADDR", bench.address)
+    program, *options = shlex.split(words)
+    return [[*bench.server, str(bench.tree / "bin" / program), *options, "-p", bench.provider]]
+
+
+def two_sides(bench: Bench, test: str) -> list[Sequence[str]]:
+    """Return the commands of server and client."""
+    program, *options = shlex.split(test)
+    argv = [str(bench.tree / "bin" / program), *options, "-p", bench.provider]
+    if bench.oob:
+        return [[*bench.server, *argv, "-E"], [*bench.client, *argv, "-E", bench.address]]
+    server = [*bench.server, *argv, "-s", bench.address]
+    return [server, [*bench.client, *argv, bench.address]]
+
+
+def try_one(bench: Bench, suite: str, test: str, commands: list[Sequence[str]]) -> Outcome:
+    """Run one test."""
+    stem = re.sub(r"[^\w.-]+", "_", f"{suite}.{test}")
+    logs = [bench.log / f"{stem}.{side}" for side in ("server", "client")[: len(commands)]]
+    begin = time.monotonic()
+    codes, ended = run(commands, bench.timeout_s, logs)
+    result = judge(codes, ended)
+    note = "" if result == "pass" else tail(logs, codes)
+    if suite == "complex" and result != "timeout":
+        result, counted = judge_uber(logs[-1].read_text(errors="replace"), codes)
+        note = f"{counted} {note}" if result == "fail" else counted
+    return Outcome(suite, test, result, round(time.monotonic() - begin, 1), note)
+
+
+def uber(bench: Bench, place: Path) -> Iterator[tuple[str, list[Sequence[str]]]]:
+    """Yield each block of the files for RDM over TCP and shared memory as a test of its own."""
+    base = [str(bench.tree / "bin" / "fi_ubertest")]
+    oob = ["-E"] if bench.oob else []
+    for name in ("ofi_rxm/tcp.test", "shm/all.test"):
+        text = (bench.tree / "test_configs" / name).read_text(encoding="utf-8")
+        text = re.sub(r"prov_name:\s*[^,\n]+", f"prov_name: {bench.provider}", text)
+        for number, block in enumerate(read_blocks(text), 1):
+            file = place / f"{name.replace('/', '.')}.{number}"
+            file.write_text(block + "\n", encoding="utf-8")
+            yield (
+                f"fi_ubertest {name} block {number}",
+                [
+                    [*bench.server, *base, "-x", *oob],
+                    [*bench.client, *base, "-u", str(file), bench.address, *oob],
+                ],
+            )
+
+
+def tests(bench: Bench, suite: str, place: Path) -> Iterator[tuple[str, list[Sequence[str]]]]:
+    """Yield the tests of a suite and their commands."""
+    if suite == "complex":
+        yield from uber(bench, place)
+        return
+    script = (bench.tree / "scripts" / "runfabtests.sh").read_text(encoding="utf-8")
+    for test in read_tests(script, suite):
+        if suite == "unit":
+            yield test, one_side(bench, test)
+        else:
+            yield test, two_sides(bench, test)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; 0 when nothing failed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--tree", type=Path, required=True)
+    parser.add_argument("--provider", required=True)
+    parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--suites", default=",".join(SUITES))
+    parser.add_argument("--only", default="", help="regular expression")
+    parser.add_argument("--again", default="", help="results to repeat, comma list")
+    parser.add_argument("--address", default="127.0.0.1", help="of the server")
+    parser.add_argument("--no-oob", action="store_true", help="the provider resolves addresses")
+    parser.add_argument("--server", default="", help="command to start the server under")
+    parser.add_argument("--client", default="", help="command to start the client under")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds per test")
+    options = parser.parse_args(argv)
+    log = options.record.with_suffix(".log")
+    log.mkdir(parents=True, exist_ok=True)
+    bench = Bench(
+        options.tree.resolve(), options.provider, options.address, not options.no_oob,
+        shlex.split(options.server), shlex.split(options.client), options.timeout, log,
+    )  # fmt: skip
+    record = Record(options.record, [r for r in options.again.split(",") if r])
+    with tempfile.TemporaryDirectory() as place:
+        for suite in options.suites.split(","):
+            for test, commands in tests(bench, suite, Path(place)):
+                if (suite, test) in record.outcomes or not re.search(options.only, test):
+                    continue
+                record.add(try_one(bench, suite, test, commands))
+    bad = [o for o in record.outcomes.values() if o.result in {"fail", "timeout"}]
+    print(f"{len(record.outcomes)} tests, {len(bad)} failed")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

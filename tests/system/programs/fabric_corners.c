@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Corners of the libfabric interface that programs other than MPIs turn: what fi_getinfo() says of
+ * addresses, receives without FI_DIRECTED_RECV, event queues, descriptors to wait on.
+ */
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+
+#define VERSION FI_VERSION(1, 14)
+
+static const char *current;
+
+#define EXPECT(good) expect(good, #good, __LINE__)
+
+static void expect(bool good, const char *what, int line)
+{
+	if (good)
+		return;
+	fprintf(stderr, "%s, line %d: not so: %s\n", current, line, what);
+	exit(1);
+}
+
+static struct fi_info *ask(const char *node, uint64_t flags, uint64_t caps)
+{
+	struct fi_info *hints = fi_allocinfo(), *info = NULL;
+
+	hints->caps = caps;
+	hints->ep_attr->type = FI_EP_RDM;
+	hints->fabric_attr->prov_name = strdup("nearmetal");
+	EXPECT(!fi_getinfo(VERSION, node, NULL, flags, hints, &info));
+	fi_freeinfo(hints);
+	return info;
+}
+
+/* One endpoint and what it needs. */
+struct side {
+	struct fi_info *info;
+	struct fid_fabric *fabric;
+	struct fid_domain *domain;
+	struct fid_av *av;
+	struct fid_cq *cq;
+	struct fid_ep *ep;
+};
+
+static void side_open(struct side *s, uint64_t caps, enum fi_wait_obj wait)
+{
+	struct fi_cq_attr cq_attr = {.format = FI_CQ_FORMAT_TAGGED, .wait_obj = wait};
+	struct fi_av_attr av_attr = {.type = FI_AV_TABLE};
+
+	s->info = ask(NULL, 0, caps);
+	EXPECT(!fi_fabric(s->info->fabric_attr, &s->fabric, NULL));
+	EXPECT(!fi_domain(s->fabric, s->info, &s->domain, NULL));
+	EXPECT(!fi_av_open(s->domain, &av_attr, &s->av, NULL));
+	EXPECT(!fi_cq_open(s->domain, &cq_attr, &s->cq, NULL));
+	EXPECT(!fi_endpoint(s->domain, s->info, &s->ep, NULL));
+	EXPECT(!fi_ep_bind(s->ep, &s->av->fid, 0));
+	EXPECT(!fi_ep_bind(s->ep, &s->cq->fid, FI_TRANSMIT | FI_RECV));
+	EXPECT(!fi_enable(s->ep));
+}
+
+static void side_close(struct side *s)
+{
+	EXPECT(!fi_close(&s->ep->fid));
+	EXPECT(!fi_close(&s->cq->fid));
+	EXPECT(!fi_close(&s->av->fid));
+	EXPECT(!fi_close(&s->domain->fid));
+	EXPECT(!fi_close(&s->fabric->fid));
+	fi_freeinfo(s->info);
+}
+
+static fi_addr_t insert_itself(struct side *s)
+{
+	char name[64];
+	size_t len = sizeof(name);
+	fi_addr_t addr;
+
+	EXPECT(!fi_getname(&s->ep->fid, name, &len));
+	EXPECT(fi_av_insert(s->av, name, 1, &addr, 0, NULL) == 1);
+	return addr;
+}
+
+static void check_addresses_of_info(void)
+{
+	struct fi_info *info = ask(NULL, 0, FI_MSG);
+	fi_addr_t addr;
+	struct side s;
+
+	EXPECT(info->src_addr && info->src_addrlen == 64);
+	EXPECT(!info->dest_addr && !info->dest_addrlen);
+	fi_freeinfo(info);
+	info = ask("somewhere", FI_SOURCE, FI_MSG);
+	EXPECT(info->src_addr && !info->dest_addr);
+	fi_freeinfo(info);
+
+	/* Nobody's: there is nothing to send to before the peer's own address is here. */
+	info = ask("somewhere", 0, FI_MSG);
+	EXPECT(info->dest_addr && info->dest_addrlen == 64);
+	side_open(&s, FI_MSG, FI_WAIT_NONE);
+	EXPECT(fi_av_insert(s.av, info->dest_addr, 1, &addr, 0, NULL) == 0);
+	EXPECT(addr == FI_ADDR_NOTAVAIL);
+	side_close(&s);
+	fi_freeinfo(info);
+}
+
+/* Without FI_DIRECTED_RECV the source of a receive says nothing, and need not exist. */
+static void check_directed_receive(void)
+{
+	char out = 7, in = 0;
+	struct fi_cq_tagged_entry entry;
+	struct side s;
+	fi_addr_t me;
+	int nr = 0;
+
+	side_open(&s, FI_MSG, FI_WAIT_NONE);
+	EXPECT(!(s.info->caps & FI_DIRECTED_RECV));
+	EXPECT(!fi_recv(s.ep, &in, sizeof(in), NULL, 1234, NULL));
+	me = insert_itself(&s);
+	EXPECT(!fi_send(s.ep, &out, sizeof(out), NULL, me, NULL));
+	while (nr < 2)
+		nr += fi_cq_read(s.cq, &entry, 1) == 1;
+	EXPECT(in == out);
+	side_close(&s);
+
+	side_open(&s, FI_MSG | FI_DIRECTED_RECV, FI_WAIT_NONE);
+	EXPECT(s.info->caps & FI_DIRECTED_RECV);
+	EXPECT(fi_recv(s.ep, &in, sizeof(in), NULL, 1234, NULL) == -FI_EINVAL);
+	side_close(&s);
+}
+
+static void check_event_queue(void)
+{
+	struct fi_eq_attr attr = {.wait_obj = FI_WAIT_FD};
+	struct fi_eq_entry in = {.data = 5}, out = {0};
+	struct fi_eq_err_entry error = {0};
+	struct pollfd wait = {.events = POLLIN};
+	struct fi_info *info = ask(NULL, 0, FI_MSG);
+	struct fid_fabric *fabric;
+	struct fid_eq *eq;
+	struct fid *fid;
+	uint32_t type = 0;
+
+	EXPECT(!fi_fabric(info->fabric_attr, &fabric, NULL));
+	EXPECT(!fi_eq_open(fabric, &attr, &eq, NULL));
+	EXPECT(!fi_control(&eq->fid, FI_GETWAIT, &wait.fd));
+	fid = &eq->fid;
+	EXPECT(!fi_trywait(fabric, &fid, 1));
+	EXPECT(poll(&wait, 1, 0) == 0);
+	EXPECT(fi_eq_read(eq, &type, &out, sizeof(out), 0) == -FI_EAGAIN);
+	EXPECT(fi_eq_sread(eq, &type, &out, sizeof(out), 1, 0) == -FI_EAGAIN);
+
+	EXPECT(fi_eq_write(eq, FI_NOTIFY, &in, sizeof(in), 0) == sizeof(in));
+	EXPECT(poll(&wait, 1, 0) == 1);
+	EXPECT(fi_eq_readerr(eq, &error, 0) == -FI_EAGAIN);
+	EXPECT(fi_eq_read(eq, &type, &out, 1, 0) == -FI_ETOOSMALL);
+	EXPECT(fi_eq_read(eq, &type, &out, sizeof(out), FI_PEEK) == sizeof(out));
+	EXPECT(type == FI_NOTIFY && out.data == 5);
+	out.data = 0;
+	EXPECT(fi_eq_sread(eq, &type, &out, sizeof(out), -1, 0) == sizeof(out) && out.data == 5);
+	EXPECT(poll(&wait, 1, 0) == 0);
+	/* One that nobody reads is freed with its queue. */
+	EXPECT(fi_eq_write(eq, FI_NOTIFY, NULL, 0, 0) == 0);
+	EXPECT(!fi_close(&eq->fid));
+	EXPECT(!fi_close(&fabric->fid));
+	fi_freeinfo(info);
+}
+
+/* A program that waits as the manual says never sleeps through a message. */
+static void check_wait_descriptors(void)
+{
+	struct fi_cntr_attr cntr_attr = {.wait_obj = FI_WAIT_FD};
+	struct pollfd wait = {.events = POLLIN};
+	enum fi_wait_obj wait_obj = FI_WAIT_NONE;
+	struct fid_cntr *cntr;
+	struct fid *fids[2];
+	struct side s;
+
+	side_open(&s, FI_MSG, FI_WAIT_FD);
+	EXPECT(!fi_cntr_open(s.domain, &cntr_attr, &cntr, NULL));
+	fids[0] = &s.cq->fid;
+	fids[1] = &cntr->fid;
+	EXPECT(fi_trywait(s.fabric, &fids[0], 1) == -FI_EAGAIN);
+	EXPECT(fi_trywait(s.fabric, &fids[1], 1) == -FI_EAGAIN);
+	EXPECT(!fi_control(fids[0], FI_GETWAITOBJ, &wait_obj) && wait_obj == FI_WAIT_FD);
+	EXPECT(!fi_control(fids[0], FI_GETWAIT, &wait.fd));
+	EXPECT(poll(&wait, 1, 0) == 1);
+	EXPECT(!fi_control(fids[1], FI_GETWAIT, &wait.fd));
+	EXPECT(poll(&wait, 1, 0) == 1);
+	EXPECT(!fi_close(&cntr->fid));
+	side_close(&s);
+	side_open(&s, FI_MSG, FI_WAIT_UNSPEC);
+	EXPECT(fi_control(&s.cq->fid, FI_GETWAIT, &wait.fd) == -FI_ENODATA);
+	side_close(&s);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} cases[] = {
+	{"addresses of fi_info", check_addresses_of_info},
+	{"directed receive", check_directed_receive},
+	{"event queue", check_event_queue},
+	{"descriptors to wait on", check_wait_descriptors},
+};
+
+int main(void)
+{
+	size_t i, nr = sizeof(cases) / sizeof(cases[0]);
+
+	for (i = 0; i < nr; i++) {
+		current = cases[i].name;
+		cases[i].run();
+	}
+	printf("corners OK: %zu cases\n", nr);
+	return 0;
+}
