@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from nearmetal.cli.view import View
+    from nearmetal.launch import Meeting
 
 
 def register(subparsers: Subparsers) -> None:
@@ -27,6 +28,12 @@ def register(subparsers: Subparsers) -> None:
     add_spec(parser)
 
 
+def _copies(meeting: Meeting) -> str:
+    if meeting.direct_copies:
+        return "yes"
+    return f"no: {meeting.copy_reason}" if meeting.copy_reason else "-"
+
+
 def show(args: argparse.Namespace, view: View) -> int:
     """Print the matrix of channels, then every pair with its reason."""
     cluster, spec = open_running(args.spec)
@@ -36,7 +43,10 @@ def show(args: argparse.Namespace, view: View) -> int:
     view.table(("", *names), [[a, *(channel[a, b] for b in names)] for a in names])
     view.result({"cluster": cluster.name, "pairs": [asdict(m) for m in meetings]}, [""])
     view.table(
-        ("from", "to", "relation", "channel", "integrity", "reason"),
-        [[m.node, m.peer, m.relation, m.channel, m.integrity, m.reason] for m in meetings],
+        ("from", "to", "relation", "channel", "integrity", "direct copies", "reason"),
+        [
+            [m.node, m.peer, m.relation, m.channel, m.integrity, _copies(m), m.reason]
+            for m in meetings
+        ],
     )
     return ExitCode.DONE

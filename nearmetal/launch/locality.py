@@ -28,7 +28,7 @@ _MAX_ADDRESS = 256
 
 @dataclass(frozen=True)
 class Meeting:
-    """What one node found out about another: relation, channel, integrity, and the reason."""
+    """What one node found out about another: the way to it, and the reasons."""
 
     node: str
     peer: str
@@ -36,6 +36,8 @@ class Meeting:
     channel: str
     integrity: str
     reason: str
+    direct_copies: bool  # the kernel copies from and to its memory (CMA), proven both ways
+    copy_reason: str
 
 
 def info_tool() -> Path:
@@ -114,7 +116,10 @@ def _meet_all(probes: Mapping[str, Dialogue], addresses: Mapping[str, str]) -> l
             data = _parse(probe.receive(_MEET_S), name)
             if data.get("peer") != peer:
                 raise LaunchError(f"nearmetal-info in node {name} answered about another peer")
-            fields = [str(data.get(k, "?"))[:400]
-                      for k in ("relation", "channel", "integrity", "reason")]  # fmt: skip
-            found.append(Meeting(name, peer, *fields))
+            relation, channel, integrity, reason, copies = (
+                str(data.get(k, "?"))[:400]
+                for k in ("relation", "channel", "integrity", "reason", "copy_reason")
+            )
+            direct = data.get("direct_copies") is True
+            found.append(Meeting(name, peer, relation, channel, integrity, reason, direct, copies))
     return found

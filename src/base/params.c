@@ -222,6 +222,12 @@ static int check_params(const struct nm_params *params, char ret_message[256])
 			quoted);
 		return -EINVAL;
 	}
+	if (strcmp(params->cma, "auto") != 0 && strcmp(params->cma, "off") != 0) {
+		quote(params->cma, quoted);
+		snprintf(ret_message, 256, "NEARMETAL_CMA='%s' is not allowed: give auto or off",
+			 quoted);
+		return -EINVAL;
+	}
 	if (!net_valid(params->net)) {
 		quote(params->net, quoted);
 		snprintf(

@@ -18,6 +18,8 @@
 	  "directory where neighbours meet; empty: /dev/shm/nearmetal-<uid>")                       \
 	X(channels, TEXT, "NEARMETAL_CHANNELS", "self,shm,net", 0, 0, "list",                       \
 	  "channels that may be used: self, shm, net")                                              \
+	X(cma, TEXT, "NEARMETAL_CMA", "auto", 0, 0, "word",                                         \
+	  "copies from and to the memory of proven neighbours by the kernel: auto or off")          \
 	X(net, TEXT, "NEARMETAL_NET", "auto", 0, 0, "list",                                         \
 	  "inner libfabric providers of the network channel, best first")                           \
 	X(stats_dir, TEXT, "NEARMETAL_STATS_DIR", "", 0, 0, "path",                                 \

@@ -70,6 +70,7 @@ static void after_fork_child(void)
 		for (meeting = meet->meetings; meeting; meeting = meeting->next)
 			close_fd(&meeting->fd);
 		close_own_fds(meet);
+		meet->cma.pad = NULL; /* is not here, and something else may be */
 		pthread_mutex_unlock(&meet->lock);
 	}
 	all_meets = NULL;
@@ -228,6 +229,7 @@ static void free_meet(struct nm_meet *meet)
 		free(neighbour);
 	}
 	close_own_fds(meet);
+	nm_cma_place_fini(&meet->cma);
 	free(meet->writer_lanes.free);
 	free(meet->reader_lanes.free);
 	free(meet->stream_starts);
@@ -251,6 +253,8 @@ int nm_meet_create(const struct nm_meet_config *config, struct nm_meet **ret_mee
 	meet->creator = getpid();
 	pthread_mutex_init(&meet->lock, NULL);
 	describe_self(meet);
+	/* A slot per lane and role. */
+	nm_cma_place_init(&meet->cma, config->cma, 2 * config->window->geometry.nr_lanes);
 	err = init_tables(meet);
 	if (!err)
 		err = open_descriptors(meet);

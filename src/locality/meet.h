@@ -20,11 +20,13 @@
 #define NM_LOCALITY_MEET_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/reason.h"
 #include "locality/address.h"
 #include "locality/locality.h"
+#include "locality/probe_cma.h"
 #include "shm/window.h"
 
 struct nm_meet;
@@ -35,6 +37,7 @@ struct nm_meet_config {
 	struct nm_window *window; /* mine; outlives the meeting place */
 	uint32_t connect_ms;
 	uint32_t lease_ms;
+	bool cma; /* NEARMETAL_CMA */
 };
 
 enum nm_role {
@@ -52,6 +55,9 @@ struct nm_encounter {
 	uint32_t own_lane;			/* writer: of my box; reader: of my credits */
 	uint32_t peer_lane;			/* writer: of its credits; reader: of its box */
 	uint64_t start;				/* first position of the stream */
+	bool cma;			 /* proven, both ways: cma_target may be used until LOST */
+	struct nm_cma_target cma_target; /* the peer's process */
+	struct nm_reason cma_why;	 /* why it may not, in words */
 	/* How it ended; valid from the event LOST on. 0: in order, all that was sent is there. */
 	int err;
 	struct nm_reason why;

@@ -42,7 +42,11 @@ struct nm_meeting {
 	int fd;
 	bool has_lane;
 	struct nm_neighbour *neighbour;
-	uint64_t challenge; /* mine; the other side shows it */
+	uint64_t challenge;			  /* mine; the other side shows it */
+	uint8_t cma_challenge[NM_CMA_SECRET_LEN]; /* likewise, in its private memory */
+	struct nm_cma_facts cma_facts;
+	struct nm_cma_offer cma_offer; /* the other side's */
+	bool cma_reached;
 	uint64_t deadline_ns;
 	struct nm_farewell bye; /* kind 0: none came */
 	struct nm_meet_event source_event, lost_event;
@@ -71,6 +75,7 @@ struct nm_meet {
 	pthread_t thread;
 	uint64_t pid_ns_device, pid_ns_inode;
 	struct nm_peer_label label;
+	struct nm_cma_place cma;
 
 	pthread_mutex_t lock; /* everything below, and every meeting's state and fd */
 	bool stopping;
@@ -120,10 +125,29 @@ struct nm_lane *nm_meeting_own_lane(struct nm_meet *meet, struct nm_meeting *mee
 /* Is my challenge in the lane of its window that it named? */
 bool nm_meeting_proven(const struct nm_meeting *meeting);
 void nm_meet_push_event(struct nm_meet *meet, struct nm_meet_event *event);
-/* Does the kernel say that the other side is the same user? 0 or -EPERM with a reason. */
-int nm_meeting_check_user(int fd, struct nm_reason *ret_reason);
+/*
+ * Does the kernel say that the other side is the same user? Notes its pid as seen from here.
+ * 0 or -EPERM with a reason.
+ */
+int nm_meeting_check_user(struct nm_meeting *meeting, struct nm_reason *ret_reason);
 /* Watch the meeting's socket for hangups and messages. 0 or -errno. */
 int nm_meeting_watch(struct nm_meet *meet, struct nm_meeting *meeting);
+
+/*
+ * meet_cma.c: the proof of direct copies, in the order of the handshake. Fails in words, in the
+ * encounter; never ends the meeting. May be called without the lock by the meeting's visitor.
+ */
+/* Offer my memory in GREETING; the meeting has its lane. */
+void nm_meeting_offer_cma(const struct nm_meet *meet, struct nm_meeting *meeting,
+			  struct nm_greeting *greeting);
+/* Take the offer of the other side, and show its challenge. */
+void nm_meeting_take_offer(const struct nm_meet *meet, struct nm_meeting *meeting,
+			   const struct nm_greeting *greeting);
+/* Try to reach the other side. */
+void nm_meeting_reach(const struct nm_meet *meet, struct nm_meeting *meeting);
+/* What the other side says of its attempt, checked against what shows in my memory. */
+bool nm_meeting_hear(const struct nm_meet *meet, struct nm_meeting *meeting,
+		     const struct nm_step *step);
 
 /* serve.c */
 void *nm_meet_serve(void *meet);

@@ -186,6 +186,7 @@ void nm_meeting_greet(struct nm_meet *meet, struct nm_meeting *meeting, enum nm_
 		if (getrandom(&meeting->challenge, sizeof(meeting->challenge), 0) < 0)
 			meeting->challenge = nm_clock_ns();
 	greeting.challenge = meeting->challenge;
+	nm_meeting_offer_cma(meet, meeting, &greeting);
 	nm_message_init(&greeting.header, kind);
 	*ret_greeting = greeting;
 }
@@ -273,6 +274,7 @@ int nm_meeting_take_window(struct nm_meet *meet, struct nm_meeting *meeting,
 					      greeting->pid_ns_device == meet->pid_ns_device ?
 				      NM_RELATION_NODE :
 				      NM_RELATION_HOST;
+	nm_meeting_take_offer(meet, meeting, greeting);
 	return 0;
 }
 
@@ -293,12 +295,12 @@ bool nm_meeting_proven(const struct nm_meeting *meeting)
 				    memory_order_acquire) == meeting->challenge;
 }
 
-int nm_meeting_check_user(int fd, struct nm_reason *ret_reason)
+int nm_meeting_check_user(struct nm_meeting *meeting, struct nm_reason *ret_reason)
 {
 	struct ucred credentials;
 	socklen_t len = sizeof(credentials);
 
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &len) < 0) {
+	if (getsockopt(meeting->fd, SOL_SOCKET, SO_PEERCRED, &credentials, &len) < 0) {
 		nm_reason_set(ret_reason, "cannot tell whose process it is: %s", strerror(errno));
 		return -errno;
 	}
@@ -307,6 +309,8 @@ int nm_meeting_check_user(int fd, struct nm_reason *ret_reason)
 			      geteuid());
 		return -EPERM;
 	}
+	meeting->cma_facts.pid = credentials.pid;
+	meeting->cma_facts.gid = credentials.gid;
 	return 0;
 }
 

@@ -28,7 +28,7 @@ void nm_message_init(struct nm_message_header *header, enum nm_message_kind kind
 int nm_message_parse(const void *bytes, size_t len, struct nm_reason *ret_reason)
 {
 	struct nm_message_header header;
-	size_t expected = sizeof(header);
+	size_t expected = sizeof(struct nm_step);
 
 	if (len < sizeof(header))
 		goto bad;
@@ -89,6 +89,12 @@ int nm_greeting_parse(const void *bytes, size_t len, enum nm_message_kind kind,
 	return 0;
 }
 
+void nm_step_copy(const void *bytes, struct nm_step *ret_step)
+{
+	memcpy(ret_step, bytes, sizeof(*ret_step));
+	make_safe(ret_step->words, sizeof(ret_step->words));
+}
+
 void nm_farewell_copy(const void *bytes, struct nm_farewell *ret_farewell)
 {
 	memcpy(ret_farewell, bytes, sizeof(*ret_farewell));
@@ -120,12 +126,13 @@ int nm_message_send(int fd, const void *message, size_t len, int pass_fd)
 	return 0;
 }
 
-int nm_message_send_kind(int fd, enum nm_message_kind kind)
+int nm_message_send_step(int fd, enum nm_message_kind kind, bool reached, const char *words)
 {
-	struct nm_message_header header;
+	struct nm_step step = {.reached = reached};
 
-	nm_message_init(&header, kind);
-	return nm_message_send(fd, &header, sizeof(header), -1);
+	nm_message_init(&step.header, kind);
+	snprintf(step.words, sizeof(step.words), "%s", words);
+	return nm_message_send(fd, &step, sizeof(step), -1);
 }
 
 void nm_message_send_bye(int fd, int err, const char *words)

@@ -7,6 +7,10 @@
  *   visitor -> owner  MET      I see my challenge in your window and have written yours into mine
  *   owner -> visitor  ACK      likewise; I will read what you send
  *   visitor -> owner  GO       and I will send: from here on the link exists
+ *
+ * On the way both find out whether they may copy from and to each other's memory (probe_cma.h):
+ * HELLO and WELCOME offer it, MET, ACK and GO say whether it worked. It is no condition of a link.
+ *
  *   either            BYE      the end, with an error number and words
  *
  * The header and BYE never change from version to version, so that any two releases can refuse each
@@ -15,12 +19,14 @@
 #ifndef NM_LOCALITY_MESSAGE_H
 #define NM_LOCALITY_MESSAGE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/reason.h"
 #include "locality/address.h"
 #include "locality/locality.h"
+#include "locality/probe_cma.h"
 
 #define NM_MEET_MAGIC UINT32_C(0x746d6d6e) /* "nmmt" */
 
@@ -52,7 +58,15 @@ struct nm_greeting {
 	uint64_t challenge;	/* to be written into `proof` of the other's lane */
 	uint64_t pid_ns_device; /* which PID namespace; 0: unknown */
 	uint64_t pid_ns_inode;
+	struct nm_cma_offer cma;
 	struct nm_peer_label label;
+};
+
+/* MET, ACK and GO. */
+struct nm_step {
+	struct nm_message_header header;
+	uint32_t reached; /* 1: I can copy from and to your memory (GO: and you to mine) */
+	char words[180];  /* 0: why not */
 };
 
 struct nm_farewell {
@@ -65,7 +79,8 @@ struct nm_farewell {
 _Static_assert(sizeof(struct nm_greeting) <= NM_MESSAGE_MAX, "fits the receive buffer");
 _Static_assert(sizeof(struct nm_farewell) <= NM_MESSAGE_MAX, "fits the receive buffer");
 _Static_assert(sizeof(struct nm_message_header) == 8, "part of every version");
-_Static_assert(sizeof(struct nm_greeting) == 176, "no padding, which would carry stray bytes");
+_Static_assert(sizeof(struct nm_step) == 192, "no padding");
+_Static_assert(sizeof(struct nm_greeting) == 232, "no padding, which would carry stray bytes");
 _Static_assert(sizeof(struct nm_farewell) == 192, "part of every version");
 
 /*
@@ -76,6 +91,8 @@ int nm_message_parse(const void *bytes, size_t len, struct nm_reason *ret_reason
 /* As above, for a message that must be HELLO or WELCOME; the copy's label is safe to print. */
 int nm_greeting_parse(const void *bytes, size_t len, enum nm_message_kind kind,
 		      struct nm_greeting *ret_greeting, struct nm_reason *ret_reason);
+/* Copy a MET, ACK or GO out; LEN bytes that nm_message_parse() took for one. Likewise safe. */
+void nm_step_copy(const void *bytes, struct nm_step *ret_step);
 /* Copy a BYE out; LEN bytes for which nm_message_parse() said BYE. Words are safe to print. */
 void nm_farewell_copy(const void *bytes, struct nm_farewell *ret_farewell);
 
@@ -83,7 +100,8 @@ void nm_message_init(struct nm_message_header *header, enum nm_message_kind kind
 
 /* Send one message, with descriptor PASS_FD unless it is -1. Never blocks. 0 or -errno. */
 int nm_message_send(int fd, const void *message, size_t len, int pass_fd);
-int nm_message_send_kind(int fd, enum nm_message_kind kind);
+/* Send MET, ACK or GO. */
+int nm_message_send_step(int fd, enum nm_message_kind kind, bool reached, const char *words);
 /* Best effort: whoever does not read it sees the hangup. */
 void nm_message_send_bye(int fd, int err, const char *words);
 /*

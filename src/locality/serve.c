@@ -64,7 +64,7 @@ static int answer_hello(struct nm_meet *meet, struct nm_meeting *meeting,
 	struct nm_greeting welcome;
 	int err;
 
-	err = nm_meeting_check_user(meeting->fd, ret_reason);
+	err = nm_meeting_check_user(meeting, ret_reason);
 	if (!err)
 		err = check_address(meet, hello, ret_reason);
 	if (!err)
@@ -97,7 +97,8 @@ static int handle_hello(struct nm_meet *meet, struct nm_meeting *meeting, const 
 	return err ? err : answer_hello(meet, meeting, &hello, window_fd, ret_reason);
 }
 
-static int handle_met(struct nm_meeting *meeting, struct nm_reason *ret_reason)
+static int handle_met(const struct nm_meet *meet, struct nm_meeting *meeting,
+		      const struct nm_step *step, struct nm_reason *ret_reason)
 {
 	int err;
 
@@ -107,7 +108,10 @@ static int handle_met(struct nm_meeting *meeting, struct nm_reason *ret_reason)
 			"what it wrote does not show in the window it handed over: only one side maps it");
 		return -EBADMSG;
 	}
-	err = nm_message_send_kind(meeting->fd, NM_MESSAGE_ACK);
+	if (nm_meeting_hear(meet, meeting, step))
+		nm_meeting_reach(meet, meeting);
+	err = nm_message_send_step(meeting->fd, NM_MESSAGE_ACK, meeting->cma_reached,
+				   meeting->encounter.cma_why.text);
 	if (err)
 		nm_reason_set(ret_reason, "cannot acknowledge: %s", strerror(-err));
 	meeting->state = NM_MEETING_AWAIT_GO;
@@ -117,6 +121,7 @@ static int handle_met(struct nm_meeting *meeting, struct nm_reason *ret_reason)
 static int handle_message(struct nm_meet *meet, struct nm_meeting *meeting, const uint8_t *bytes,
 			  size_t len, int window_fd, struct nm_reason *ret_reason)
 {
+	struct nm_step step;
 	int kind;
 
 	if (meeting->state == NM_MEETING_AWAIT_HELLO)
@@ -129,9 +134,14 @@ static int handle_message(struct nm_meet *meet, struct nm_meeting *meeting, cons
 		nm_farewell_copy(bytes, &meeting->bye);
 		return 0; /* the hangup follows */
 	}
-	if (meeting->state == NM_MEETING_AWAIT_MET && kind == NM_MESSAGE_MET)
-		return handle_met(meeting, ret_reason);
+	if (meeting->state == NM_MEETING_AWAIT_MET && kind == NM_MESSAGE_MET) {
+		nm_step_copy(bytes, &step);
+		return handle_met(meet, meeting, &step, ret_reason);
+	}
 	if (meeting->state == NM_MEETING_AWAIT_GO && kind == NM_MESSAGE_GO) {
+		nm_step_copy(bytes, &step);
+		meeting->encounter.cma =
+			meeting->cma_reached && nm_meeting_hear(meet, meeting, &step);
 		meeting->state = NM_MEETING_UP;
 		nm_meet_push_event(meet, &meeting->source_event);
 		return 0;

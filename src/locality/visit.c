@@ -51,7 +51,7 @@ static NM_COLD int connect_failed(const struct nm_meet *meet, const char *name, 
 	}
 }
 
-static int knock(struct nm_meet *meet, const struct nm_identity *who, int fd, uint64_t deadline_ns,
+static int knock(struct nm_meet *meet, const struct nm_identity *who, struct nm_meeting *meeting,
 		 struct nm_reason *ret_reason)
 {
 	const struct timespec pause = {0, 1000000};
@@ -61,15 +61,15 @@ static int knock(struct nm_meet *meet, const struct nm_identity *who, int fd, ui
 
 	nm_socket_name(who->id, name);
 	len = nm_segment_dir_address(&meet->dir, name, &address);
-	while (connect(fd, (struct sockaddr *)&address, len) < 0) {
+	while (connect(meeting->fd, (struct sockaddr *)&address, len) < 0) {
 		if (errno != EAGAIN && errno != EINTR)
 			return connect_failed(meet, name, -errno, ret_reason);
 		/* Its queue is full: it serves others first. */
-		if (nm_clock_ns() > deadline_ns)
+		if (nm_clock_ns() > meeting->deadline_ns)
 			return timed_out(meet, ret_reason);
 		nanosleep(&pause, NULL);
 	}
-	return nm_meeting_check_user(fd, ret_reason) ? -EHOSTUNREACH : 0;
+	return nm_meeting_check_user(meeting, ret_reason) ? -EHOSTUNREACH : 0;
 }
 
 /* Wait for one message. Returns its length, or -errno with a reason. */
@@ -158,6 +158,7 @@ static int take_ack(struct nm_meet *meet, struct nm_meeting *meeting, struct nm_
 {
 	uint8_t bytes[NM_MESSAGE_MAX];
 	struct nm_farewell bye;
+	struct nm_step step;
 	int len, kind, extra_fd;
 
 	len = await(meet, meeting, bytes, &extra_fd, ret_reason);
@@ -166,8 +167,12 @@ static int take_ack(struct nm_meet *meet, struct nm_meeting *meeting, struct nm_
 	if (extra_fd >= 0)
 		close(extra_fd);
 	kind = nm_message_parse(bytes, (size_t)len, ret_reason);
-	if (kind == NM_MESSAGE_ACK)
+	if (kind == NM_MESSAGE_ACK) {
+		nm_step_copy(bytes, &step);
+		meeting->encounter.cma =
+			meeting->cma_reached && nm_meeting_hear(meet, meeting, &step);
 		return 0;
+	}
 	if (kind == NM_MESSAGE_BYE) {
 		nm_farewell_copy(bytes, &bye);
 		nm_reason_set(ret_reason, "it refused: %s", bye.words);
@@ -188,7 +193,9 @@ static int shake_hands(struct nm_meet *meet, struct nm_meeting *meeting,
 		err = take_welcome(meet, meeting, who, ret_reason);
 	if (err)
 		return err;
-	err = nm_message_send_kind(meeting->fd, NM_MESSAGE_MET);
+	nm_meeting_reach(meet, meeting);
+	err = nm_message_send_step(meeting->fd, NM_MESSAGE_MET, meeting->cma_reached,
+				   meeting->encounter.cma_why.text);
 	if (err && !hung_up(err))
 		return not_here(ret_reason, "cannot go on with the handshake", err);
 	err = take_ack(meet, meeting, ret_reason);
@@ -197,7 +204,8 @@ static int shake_hands(struct nm_meet *meet, struct nm_meeting *meeting,
 	pthread_mutex_lock(&meet->lock);
 	err = nm_meeting_watch(meet, meeting);
 	if (!err)
-		err = nm_message_send_kind(meeting->fd, NM_MESSAGE_GO);
+		err = nm_message_send_step(meeting->fd, NM_MESSAGE_GO, meeting->encounter.cma,
+					   meeting->encounter.cma_why.text);
 	if (!err)
 		meeting->state = NM_MEETING_UP;
 	pthread_mutex_unlock(&meet->lock);
@@ -221,7 +229,7 @@ int nm_meet_visit(struct nm_meet *meet, const struct nm_identity *who,
 		nm_reason_set(ret_reason, "out of memory");
 		return -ENOMEM;
 	}
-	err = knock(meet, who, fd, meeting->deadline_ns, ret_reason);
+	err = knock(meet, who, meeting, ret_reason);
 	if (!err)
 		err = shake_hands(meet, meeting, who, ret_reason);
 	if (!err) {

@@ -3,16 +3,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/params.h"
 #include "locality/address.h"
+#include "locality/probe_cma.h"
 #include "locality/segment_dir.h"
 #include "shm/window.h"
 #include "tools/info.h"
@@ -157,32 +155,6 @@ static void try_window(struct facts *facts, const struct nm_params *params)
 	nm_window_destroy(&window);
 }
 
-/* Can a process of mine be read directly? A fact for later channels; nothing uses it yet. */
-static void try_cma(struct facts *facts)
-{
-	char secret[16] = "nearmetal", seen[16] = "";
-	struct iovec here = {seen, sizeof(seen)}, there = {secret, sizeof(secret)};
-	pid_t child = fork();
-	ssize_t got;
-	int saved_errno;
-
-	if (child == 0) {
-		pause();
-		_exit(0);
-	}
-	if (child < 0) {
-		nm_reason_set(&facts->cma_words, "cannot fork: %s", strerror(errno));
-		return;
-	}
-	got = process_vm_readv(child, &here, 1, &there, 1, 0);
-	saved_errno = errno;
-	kill(child, SIGKILL);
-	waitpid(child, NULL, 0);
-	facts->cma_good = got == (ssize_t)sizeof(seen) && !memcmp(seen, secret, sizeof(seen));
-	nm_reason_set(&facts->cma_words, facts->cma_good ? "works within this PID namespace" : "%s",
-		      strerror(saved_errno));
-}
-
 static const char *value_origin(const struct nm_param_info *info)
 {
 	const char *text = getenv(info->env);
@@ -288,7 +260,11 @@ int nm_info_facts(bool json)
 	find_cores(&facts);
 	find_segment_dir(&facts, params);
 	try_window(&facts, params);
-	try_cma(&facts);
+	facts.cma_good = nm_cma_works_here(&facts.cma_words);
+	if (facts.cma_good && strcmp(params->cma, "auto") != 0) {
+		facts.cma_good = false;
+		nm_reason_set(&facts.cma_words, "NEARMETAL_CMA=off");
+	}
 	if (json)
 		print_json(&facts, params);
 	else

@@ -88,6 +88,8 @@ static void print_verdict(const char *label, const struct nm_link_facts *facts)
 	nm_json_text(&json, "channel", nm_channel_name(facts->channel));
 	nm_json_text(&json, "integrity", nm_integrity_name(facts->integrity));
 	nm_json_text(&json, "reason", facts->reason.text);
+	nm_json_bool(&json, "direct_copies", facts->remote_copy);
+	nm_json_text(&json, "copy_reason", facts->copy_reason.text);
 	nm_json_close(&json, '}');
 	putchar('\n');
 	fflush(stdout);

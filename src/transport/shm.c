@@ -44,6 +44,7 @@ static void init_link(struct shm_transport *shm, struct shm_link *link,
 		      nm_meet_path(shm->meet),
 		      encounter->relation == NM_RELATION_NODE ? "one PID namespace" :
 								"another PID namespace");
+	nm_shm_init_copies(link, encounter);
 }
 
 /* Is there a reason not to try? */
@@ -200,6 +201,7 @@ static bool shm_drained(struct nm_link *link)
 static void shm_describe(const struct nm_link *link, struct nm_link_facts *ret_facts)
 {
 	*ret_facts = nm_container_of(link, const struct shm_link, base)->facts;
+	ret_facts->remote_copy = link->remote_copy;
 }
 
 /* Deliver what source I has sent, at most a batch. */
@@ -324,6 +326,7 @@ static int create_parts(struct shm_transport *shm, const struct nm_params *param
 		.window = &shm->window,
 		.connect_ms = (uint32_t)params->connect_ms,
 		.lease_ms = (uint32_t)params->lease_ms,
+		.cma = !strcmp(params->cma, "auto"),
 	};
 	struct nm_geometry geometry;
 	int err;
@@ -394,6 +397,8 @@ static const struct nm_transport_ops shm_ops = {
 	.send = shm_send,
 	.drained = shm_drained,
 	.describe = shm_describe,
+	.read_remote = nm_shm_read_remote,
+	.write_remote = nm_shm_write_remote,
 	.cast_out = shm_cast_out,
 	.finish = shm_finish,
 	.progress = shm_progress,

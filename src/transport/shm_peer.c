@@ -39,8 +39,10 @@ void nm_shm_begin_end(struct shm_transport *shm, struct shm_peer *peer, enum shm
 	peer->state = state;
 	peer->err = err;
 	peer->why = *why;
-	if (peer->link)
+	if (peer->link) {
 		peer->link->down = true;
+		peer->link->base.remote_copy = false;
+	}
 	/* One that hung up and goes on writing is not listened to for ever. */
 	if (peer->source)
 		peer->last = shm->readers[peer->source_index].position +

@@ -39,6 +39,7 @@ struct shm_link {
 	bool down;
 	struct shm_peer *peer;
 	struct nm_encounter *encounter;
+	struct nm_cma_target target; /* while base.remote_copy */
 	struct nm_link_facts facts;
 	struct shm_link *next;
 };
@@ -57,6 +58,14 @@ struct shm_transport {
 	struct nm_meet *meet;
 	struct nm_window window;
 };
+
+/* shm_copy.c: base.remote_copy and its reason, from what the meeting has proven. */
+void nm_shm_init_copies(struct shm_link *link, const struct nm_encounter *encounter);
+/* As transport.h says. */
+ssize_t nm_shm_read_remote(struct nm_link *base, const struct iovec *local, unsigned int nr_local,
+			   const struct nm_span *remote, unsigned int nr_remote);
+ssize_t nm_shm_write_remote(struct nm_link *base, const struct iovec *local, unsigned int nr_local,
+			    const struct nm_span *remote, unsigned int nr_remote);
 
 /* NULL: unknown. */
 struct shm_peer *nm_shm_find_peer(struct shm_transport *shm, const struct nm_identity *who);

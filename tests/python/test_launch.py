@@ -334,7 +334,8 @@ class FakeProbe:
         relation = "self" if address[1] == self.node[1] else "host" if near else "network"
         channel = {"self": "self", "host": "shm", "network": "net"}[relation]
         reason = f"{self.node} met {peer}"
-        words = {"relation": relation, "channel": channel, "integrity": "-", "reason": reason}
+        words = {"relation": relation, "channel": channel, "integrity": "-", "reason": reason,
+                 "direct_copies": relation == "host", "copy_reason": "because"}  # fmt: skip
         self.answers.append(json.dumps(words | {"peer": peer}))
 
     def receive(self, timeout_s: float) -> str | None:
@@ -356,7 +357,10 @@ def info(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("info")
 def test_every_node_meets_every_node(backend: FakeBackend, spec: ClusterSpec) -> None:
     runner = FakeRunner(talk=FakeProbe)
-    matrix = {(m.node, m.peer): m.channel for m in measure_locality(backend, spec, runner)}
+    meetings = measure_locality(backend, spec, runner)
+    assert {m.copy_reason for m in meetings} == {"because"}
+    assert all(m.direct_copies == (m.relation == "host") for m in meetings)
+    matrix = {(m.node, m.peer): m.channel for m in meetings}
     assert len(matrix) == 9
     assert {pair for pair, channel in matrix.items() if channel == "shm"} == {
         ("n1", "n2"),

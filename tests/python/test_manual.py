@@ -46,6 +46,8 @@ def allowed(knob: dict[str, Any]) -> str:
     if knob["kind"] == "UINT":
         power = ", a power of two" if knob["power_of_two"] else ""
         return f"{knob['min']} to {knob['max']}{power}"
+    if knob["unit"] == "word":
+        return "auto or off"
     if knob["kind"] == "LEVEL":
         return "error, warn, info, debug"
     return "comma list" if knob["unit"] == "list" else "path"

@@ -132,6 +132,41 @@ def test_another_pid_namespace_is_another_node(tmp_path: Path) -> None:
             assert (verdict["relation"], verdict["channel"]) == ("host", "shm")
 
 
+# How two containers of one host may be kept apart, and what that means for direct copies (CMA).
+_PID = ("unshare", "--pid", "--fork", "--kill-child")
+_ALL_BUT_PID = ("unshare", "--net", "--ipc", "--uts", "--mount")
+_USER = ("unshare", "--user", "--map-root-user")
+_GROUP = ("setpriv", "--regid", "1", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all")
+_COPIES = {
+    "one container": ((), (), ""),
+    "apart but for the PID namespace": (_ALL_BUT_PID, _ALL_BUT_PID, ""),
+    "sibling PID namespaces": (_PID, _PID, "another PID namespace"),
+    "a PID namespace in the other's": ((), _PID, "another PID namespace"),
+    "sibling user namespaces": (_USER, _USER, "another user namespace"),
+    "one group is another": (_GROUP, ("setpriv", *_GROUP[4:]), "group 1"),
+}
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces of one's own need root")
+@pytest.mark.parametrize("case", _COPIES)
+def test_direct_copies_are_proven_or_refused_in_words(tmp_path: Path, case: str) -> None:
+    mine, its, words = _COPIES[case]
+    with meeter(tmp_path / "s", *mine) as here, meeter(tmp_path / "s", *its) as there:
+        for one, other in ((here, there), (there, here)):
+            verdict = one.ask(other.hello["address"])
+            assert verdict["channel"] == "shm"
+            assert verdict["direct_copies"] == (not words), verdict
+            assert (words or "private memory") in verdict["copy_reason"]
+
+
+def test_direct_copies_can_be_forbidden(tmp_path: Path) -> None:
+    with meeter(tmp_path / "s", NEARMETAL_CMA="off") as one, meeter(tmp_path / "s") as other:
+        for verdict in (one.ask(other.hello["address"]), other.ask(one.hello["address"])):
+            assert not verdict["direct_copies"]
+            assert "NEARMETAL_CMA=off" in verdict["copy_reason"]
+
+
 def test_who_cannot_be_met_is_on_the_network(tmp_path: Path) -> None:
     with meeter(tmp_path / "a") as one, meeter(tmp_path / "b") as other:
         verdict = one.ask(other.hello["address"])

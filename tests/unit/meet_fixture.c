@@ -13,7 +13,8 @@
 
 int place_try(struct place *place, const char *dir, uint32_t connect_ms, struct nm_reason *ret_why)
 {
-	struct nm_meet_config config = {.dir = dir, .connect_ms = connect_ms, .lease_ms = 20};
+	struct nm_meet_config config = {
+		.dir = dir, .connect_ms = connect_ms, .lease_ms = 20, .cma = !place->no_cma};
 	struct nm_geometry geometry;
 	int err;
 

@@ -11,6 +11,7 @@ struct place {
 	struct nm_identity who;
 	struct nm_window *window;
 	struct nm_meet *meet;
+	bool no_cma; /* before it is made */
 };
 
 #define PLACE_LANES 4

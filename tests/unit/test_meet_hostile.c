@@ -159,12 +159,12 @@ NM_TEST(window_that_only_one_side_maps_is_refused)
 
 	start(5000);
 	fd = reach_welcome(&welcome);
-	NM_CHECK_EQ(nm_message_send_kind(fd, NM_MESSAGE_MET), 0);
+	NM_CHECK_EQ(nm_message_send_step(fd, NM_MESSAGE_MET, false, "no"), 0);
 	raw_expect_bye(fd, "only one side maps it");
 	/* The right challenge in the wrong lane does not help either. */
 	fd = reach_welcome(&welcome);
 	atomic_store(&visitor.window->lanes[0].writer_proof, welcome.challenge);
-	NM_CHECK_EQ(nm_message_send_kind(fd, NM_MESSAGE_MET), 0);
+	NM_CHECK_EQ(nm_message_send_step(fd, NM_MESSAGE_MET, false, "no"), 0);
 	raw_expect_bye(fd, "only one side maps it");
 	finish();
 }
@@ -178,7 +178,7 @@ static int reach_ack(void)
 	int fd = reach_welcome(&welcome), passed;
 
 	atomic_store(&visitor.window->lanes[1].writer_proof, welcome.challenge);
-	NM_CHECK_EQ(nm_message_send_kind(fd, NM_MESSAGE_MET), 0);
+	NM_CHECK_EQ(nm_message_send_step(fd, NM_MESSAGE_MET, false, "no"), 0);
 	NM_CHECK_EQ(raw_receive(fd, bytes, &passed, words), NM_MESSAGE_ACK);
 	return fd;
 }
@@ -191,19 +191,19 @@ NM_TEST(messages_out_of_turn_are_refused)
 
 	start(5000);
 	fd = raw_connect(&owner);
-	NM_CHECK_EQ(nm_message_send_kind(fd, NM_MESSAGE_GO), 0);
+	NM_CHECK_EQ(nm_message_send_step(fd, NM_MESSAGE_GO, false, "no"), 0);
 	raw_expect_bye(fd, "where 1 was due");
 	fd = reach_welcome(&welcome);
-	NM_CHECK_EQ(nm_message_send_kind(fd, NM_MESSAGE_GO), 0);
+	NM_CHECK_EQ(nm_message_send_step(fd, NM_MESSAGE_GO, false, "no"), 0);
 	raw_expect_bye(fd, "out of turn");
 	fd = reach_ack();
-	NM_CHECK_EQ(nm_message_send_kind(fd, NM_MESSAGE_MET), 0);
+	NM_CHECK_EQ(nm_message_send_step(fd, NM_MESSAGE_MET, false, "no"), 0);
 	raw_expect_bye(fd, "out of turn");
 	/* On a standing connection it ends the connection. */
 	fd = reach_ack();
-	NM_CHECK_EQ(nm_message_send_kind(fd, NM_MESSAGE_GO), 0);
+	NM_CHECK_EQ(nm_message_send_step(fd, NM_MESSAGE_GO, false, "no"), 0);
 	in = place_expect(&owner, NM_MEET_SOURCE);
-	NM_CHECK_EQ(nm_message_send_kind(fd, NM_MESSAGE_GO), 0);
+	NM_CHECK_EQ(nm_message_send_step(fd, NM_MESSAGE_GO, false, "no"), 0);
 	NM_CHECK(place_expect(&owner, NM_MEET_LOST) == in);
 	NM_CHECK_EQ(in->err, -EBADMSG);
 	nm_meet_leave(owner.meet, in, 0, NULL);
