@@ -19,9 +19,9 @@ test: setup lint test-c test-python
 test-system: setup
 	$(PYTEST) tests/system -m "not full" --junitxml=build/log/junit/system.xml
 
-## The long system tests
+## The long tests
 test-full: setup
-	$(PYTEST) tests/system -m full --junitxml=build/log/junit/full.xml
+	$(PYTEST) tests/system tests/python -m full --junitxml=build/log/junit/full.xml
 
 ## Every promise of speed beside limits and peers, on two cores: benchmarks/out (minutes)
 benchmarks: setup
@@ -48,7 +48,7 @@ test-c: setup
 	$(VENV)/meson test -C build/c-fuzz --no-rebuild --print-errorlogs --suite fuzz
 
 test-python: setup
-	$(PYTEST) tests/python --junitxml=build/log/junit/python.xml
+	$(PYTEST) tests/python -m "not full" --junitxml=build/log/junit/python.xml
 
 ## This list
 help:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 WARM_UP = 0
 """The number of a turn that is not counted."""
@@ -44,16 +45,14 @@ NEUTRAL = frozenset({Unit.BYTES, Unit.COUNT, Unit.PERCENT})
 """Units of figures that are neither better nor worse when they grow."""
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """What a column of a raw table means: the metric's name here, and its unit."""
 
     metric: str
     unit: Unit
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One line of numbers, by metric. `line` counts from 1 in the raw file."""
 
     line: int

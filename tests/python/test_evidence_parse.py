@@ -153,7 +153,7 @@ def test_netpipe_without_rows_and_unknown_formats() -> None:
     with pytest.raises(LogError, match="no row"):
         parse_log("Now starting the main loop\n", "n", "netpipe")
     with pytest.raises(LogError, match="unknown log format"):
-        parse_log("", "n", "osu")
+        parse_log("", "n", "gpcnet")
 
 
 @pytest.mark.parametrize(("log_format", "text"), [("nearmetal-bench", GOOD), ("imb", IMB), ("netpipe", NETPIPE)])  # fmt: skip

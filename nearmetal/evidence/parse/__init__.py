@@ -1,11 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One module per format. Columns are found by their header; an unknown one is an error."""
+"""One module per family of formats. Columns are found by their header; an unknown one is an error.
+
+VERSION is recorded with every fact: raise a parser's number when it reads the same bytes otherwise.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from nearmetal.evidence.parse import imb, netpipe, own
+from nearmetal.evidence.parse import (
+    clck,
+    gromacs,
+    hpc,
+    imb,
+    lammps,
+    matrix,
+    namd,
+    netpipe,
+    openfoam,
+    osu,
+    own,
+    perftest,
+    qe,
+    simple,
+    wrf,
+)
 from nearmetal.evidence.parse.text import fail
 
 if TYPE_CHECKING:
@@ -13,11 +32,38 @@ if TYPE_CHECKING:
 
     from nearmetal.evidence.model import Log
 
-PARSERS: dict[str, Callable[[str, str], Log]] = {
-    "nearmetal-bench": own.parse,
-    "imb": imb.parse,
-    "netpipe": netpipe.parse,
+
+class Parser(NamedTuple):
+    """A function from (text, file) to a Log, and its version."""
+
+    parse: Callable[[str, str], Log]
+    version: int = 1
+
+
+PARSERS = {
+    "nearmetal-bench": Parser(own.parse),
+    "imb": Parser(imb.parse),
+    "netpipe": Parser(netpipe.parse),
+    "osu": Parser(osu.parse),
+    "perftest": Parser(perftest.parse),
+    "hpcc": Parser(hpc.parse_hpcc),
+    "hpl": Parser(hpc.parse_hpl),
+    "hpcg": Parser(hpc.parse_hpcg),
+    "stream": Parser(simple.parse_stream),
+    "graph500": Parser(simple.parse_graph500),
+    "npb": Parser(simple.parse_npb),
+    "gromacs": Parser(gromacs.parse),
+    "lammps": Parser(lammps.parse),
+    "namd": Parser(namd.parse),
+    "openfoam": Parser(openfoam.parse),
+    "wrf": Parser(wrf.parse),
+    "qe": Parser(qe.parse),
+    "matrix": Parser(matrix.parse),
+    "clck": Parser(clck.parse),
 }
+
+ENDS_IN_FIGURES = {"osu"}
+"""Formats whose parsers check by themselves whether the last figure is whole."""
 
 
 def parse_log(text: str, file: str, log_format: str) -> Log:
@@ -25,4 +71,9 @@ def parse_log(text: str, file: str, log_format: str) -> Log:
     parser = PARSERS.get(log_format)
     if parser is None:
         raise fail(file, 1, f"unknown log format {log_format!r}", f"known: {', '.join(PARSERS)}")
-    return parser(text, file)
+    log = parser.parse(text, file)
+    if not text.endswith("\n") and log_format not in ENDS_IN_FIGURES:
+        last = text.count("\n") + 1
+        if any(row.line == last for table in log.tables for row in table.rows):
+            raise fail(file, last, "no newline behind the last figure", "it may be cut off")
+    return log

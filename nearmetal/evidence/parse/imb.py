@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from nearmetal.evidence.model import Column, Log, Table, Unit
-from nearmetal.evidence.parse.text import columns, fail, row, shown
+from nearmetal.evidence.parse.text import columns, fail, row, shown, split_lines
 
 if TYPE_CHECKING:
     from nearmetal.evidence.model import Row
@@ -104,7 +104,7 @@ class _Reader:
 def parse(text: str, file: str) -> Log:
     """Read one output; raises LogError when it is damaged, cut off, or something else."""
     reader = _Reader(file)
-    lines = text.removeprefix("\ufeff").splitlines()
+    lines = split_lines(text)
     for number, line in enumerate(lines, 1):
         reader.take(number, line)
     reader.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from nearmetal.evidence.model import Column, Log, Row, Table, Unit
-from nearmetal.evidence.parse.text import fail, number, shown
+from nearmetal.evidence.parse.text import fail, number, shown, split_lines
 
 COLUMNS = (
     Column("size", Unit.BYTES),
@@ -47,7 +47,7 @@ def parse(text: str, file: str) -> Log:
     rows: list[Row] = []
     remarks: list[tuple[int, str]] = []
     started = 0
-    lines = text.removeprefix("\ufeff").splitlines()
+    lines = split_lines(text)
     for nr, line in enumerate(lines, 1):
         if line.strip() == _START:
             started = nr

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nearmetal.evidence.model import Column, Log, Table, Unit
-from nearmetal.evidence.parse.text import columns, fail, row, shown
+from nearmetal.evidence.parse.text import columns, fail, row, shown, split_lines
 
 if TYPE_CHECKING:
     from nearmetal.evidence.model import Row
@@ -114,7 +114,7 @@ class _Reader:
 def parse(text: str, file: str) -> Log:
     """Read one output; raises LogError when it is damaged, cut off, or something else."""
     reader = _Reader(file)
-    lines = text.removeprefix("\ufeff").splitlines()
+    lines = split_lines(text)
     start = next((i for i, line in enumerate(lines) if line.startswith("# nearmetal-bench ")), None)
     if start is None:
         raise fail(file, 1, "not the output of a nearmetal benchmark",

@@ -4,15 +4,26 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 from nearmetal.errors import LogError
-from nearmetal.evidence.model import Column, Row
+from nearmetal.evidence.model import Column, Log, Row, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+Rule = tuple[re.Pattern[str], "Callable[[int, re.Match[str]], None]"]
+"""A pattern at a line's beginning, and what to do with its number and the match."""
 
 _SHOWN = 80
+_COMMA = re.compile(r"\d+,\d+")
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines as editors count them, without a byte order mark and line ends."""
+    lines = [line.rstrip("\r") for line in text.removeprefix("\ufeff").split("\n")]
+    return lines[:-1] if len(lines) > 1 and not lines[-1] else lines
 
 
 def fail(file: str, line: int, what: str, why: str) -> LogError:
@@ -30,8 +41,11 @@ def number(word: str, file: str, line: int) -> float:
     try:
         value = float(word)
     except ValueError:
-        raise fail(file, line, f"{shown(word)} is no number", "the row is damaged") from None
-    if not math.isfinite(value) or value < 0:
+        why = "a decimal comma?" if _COMMA.fullmatch(word) else "the row is damaged"
+        raise fail(file, line, f"{shown(word)} is no number", why) from None
+    if "_" in word:
+        raise fail(file, line, f"{shown(word)} is no number", "the row is damaged")
+    if not 0 <= value < math.inf:
         raise fail(file, line, f"{shown(word)} is no measured value", "it must be finite and >= 0")
     return value
 
@@ -57,3 +71,52 @@ def row(words: Sequence[str], header: Sequence[Column], file: str, line: int) ->
                    "the row is cut off or damaged")  # fmt: skip
     values = {c.metric: number(w, file, line) for c, w in zip(header, words, strict=True)}
     return Row(line, values)
+
+
+def whole(word: str, file: str, line: int) -> int:
+    """Return a whole number >= 0; raises LogError for anything else."""
+    value = number(word, file, line)
+    if not value.is_integer():
+        raise fail(file, line, f"{shown(word)} is no whole number", "the row is damaged")
+    return int(value)
+
+
+def walk(lines: Sequence[str], rules: Sequence[Rule]) -> None:
+    """Hand every line to the first rule that matches its beginning."""
+    for nr, line in enumerate(lines, 1):
+        for pattern, handler in rules:
+            if match := pattern.match(line):
+                handler(nr, match)
+                break
+
+
+class Figures:
+    """Collects single figures that programs print in sentences: one value per line."""
+
+    def __init__(self, file: str) -> None:
+        """Start empty, for one file."""
+        self.file = file
+        self.header: dict[str, str] = {}
+        self.remarks: list[tuple[int, str]] = []
+        self.processes: int | None = None
+        self._tables: list[Table] = []
+
+    def add(
+        self, test: str, column: Column, word: str | float, line: int, variant: str = ""
+    ) -> None:
+        """Add one figure; raises LogError unless it is a measured value."""
+        value = number(word, self.file, line) if isinstance(word, str) else word
+        found = Row(line, {column.metric: value})
+        self._tables.append(Table(test, line, (column,), (found,), variant))
+
+    def has(self, metric: str) -> bool:
+        """Return whether a figure of that name was found."""
+        return any(column.metric == metric for t in self._tables for column in t.columns)
+
+    def log(self, name: str) -> Log:
+        """Return what was found."""
+        tables = tuple(
+            Table(t.test, t.line, t.columns, t.rows, t.variant, self.processes)
+            for t in self._tables
+        )
+        return Log(self.file, name, self.header, tables, tuple(self.remarks))

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nearmetal study import`: folders of logs into a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearmetal.cli.verbs import Subparsers, add_verb
+from nearmetal.errors import ExitCode, NearmetalError, UsageError
+from nearmetal.study.importer import Summary, derive_again, find_files, import_study
+from nearmetal.study.labels import draft
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nearmetal.cli.view import View
+
+MAX_TOLD = 20
+
+
+def register(subparsers: Subparsers) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        subparsers, "import", run, "read folders of logs into a study",
+        "nearmetal study import logs --labels labels.yaml --output my-study",
+    )  # fmt: skip
+    parser.add_argument("folders", metavar="DIR", nargs="*", type=Path, help="folders of raw logs")
+    parser.add_argument("--labels", metavar="FILE", type=Path,
+                        help="what logs cannot tell (default: DIR/study-labels.yaml)")  # fmt: skip
+    parser.add_argument("--output", metavar="STUDY", type=Path,
+                        help="the study's directory (default: DIR.study)")  # fmt: skip
+    parser.add_argument("--draft", metavar="FILE", type=Path,
+                        help="write labels to fill in, and import nothing")  # fmt: skip
+    parser.add_argument("--keep-going", action="store_true",
+                        help="exit 0 although some files were refused")  # fmt: skip
+    parser.add_argument("--again", metavar="STUDY", type=Path,
+                        help="make a study's tables again from its own raw files")  # fmt: skip
+
+
+def run(args: argparse.Namespace, view: View) -> int:
+    """Import, draft, or derive again."""
+    if args.again is not None:
+        return tell(derive_again(args.again), args.again, view, keep_going=args.keep_going)
+    if not args.folders:
+        raise UsageError("study import needs a folder", "nearmetal study import logs")
+    if args.draft is not None:
+        return write_draft(args, view)
+    target = args.output or args.folders[0].with_name(args.folders[0].resolve().name + ".study")
+    with view.steps("import") as steps:
+        summary = import_study(args.folders, args.labels, target, steps)
+    return tell(summary, target, view, keep_going=args.keep_going)
+
+
+def write_draft(args: argparse.Namespace, view: View) -> int:
+    """Write labels to fill in; an existing file is left alone."""
+    paths = [file.path for file in find_files(args.folders) if file.label is None]
+    text = draft(args.folders[0].resolve().name, paths)
+    try:
+        with args.draft.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError as error:
+        raise NearmetalError(f"{args.draft} exists", "remove it, or give another name") from error
+    view.result({"draft": str(args.draft), "files": len(paths)},
+                [f"{len(paths)} files: fill in {args.draft}"])  # fmt: skip
+    return ExitCode.DONE
+
+
+def tell(summary: Summary, target: Path, view: View, *, keep_going: bool) -> int:
+    """Print what was read and what was refused."""
+    for reason in list(summary.refused.values())[:MAX_TOLD]:
+        view.warn(f"refused: {reason}")
+    if len(summary.refused) > MAX_TOLD:
+        view.warn(f"and {len(summary.refused) - MAX_TOLD} more, see {target}/sources.parquet")
+    data = {
+        "study": str(target), "files": summary.files, "read": summary.read,
+        "facts": summary.facts, "ignored": summary.ignored, "duplicates": summary.duplicates,
+        "refused": summary.refused,
+    }  # fmt: skip
+    view.result(data, [
+        f"{summary.read} of {summary.files} files read, {summary.facts} numbers: {target}",
+        f"{len(summary.refused)} refused, {summary.ignored} ignored",
+    ])  # fmt: skip
+    return ExitCode.ERROR if summary.refused and not keep_going else ExitCode.DONE

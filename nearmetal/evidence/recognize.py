@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which program printed a text, from the text alone; never from a file's name."""
+
+from __future__ import annotations
+
+import re
+
+from nearmetal.evidence.parse.text import fail
+
+MAX_LOG_BYTES = 64 << 20
+
+SIGNATURES: dict[str, tuple[tuple[str, ...], str]] = {
+    "nearmetal-bench": (("# nearmetal-bench ",), r"^# nearmetal-bench "),
+    "osu": (("OSU ",), r"^#\s*OSU (?:MPI|UPC|OpenSHMEM|NCCL)\S* .*Test\s+v\d"),
+    "imb": (("MPI Benchmarks",), r"^#\s+Intel\(R\) MPI Benchmarks"),
+    "netpipe": (("Now starting",), r"^Now starting the main loop\s*$"),
+    "perftest": (
+        (" Test\n", " Test\r\n", '"test_info"'),
+        (
+            r"^\s+(?:RDMA_Write|RDMA_Read|Send|Atomic\S*|Write|Read)\b.* Test\s*$"
+            r'|^\s*"test_info"\s*:'
+        ),
+    ),
+    "hpcc": (("HPC Challenge",), r"^This is the DARPA/DOE HPC Challenge Benchmark"),
+    "hpl": (("HPLinpack ",), r"^HPLinpack \d"),
+    "hpcg": (("HPCG-Benchmark",), r"^HPCG-Benchmark\s*$"),
+    "stream": (("STREAM version",), r"^STREAM version \$Revision"),
+    "graph500": (("TEPS:", "SCALE:"), r"^(?:bfs\s+)?harmonic_mean_TEPS:|^SCALE:\s+\d+\s*$"),
+    "npb": (("NAS Parallel",), r"^\s*NAS Parallel Benchmarks "),
+    "gromacs": (
+        ("GROMACS", "mdrun", "(ns/day)"),
+        r"^\s*:-\) GROMACS|^Finished mdrun on|^GROMACS version:|^\s+\(ns/day\)\s",
+    ),
+    "lammps": (("LAMMPS (", "Loop time"), r"^LAMMPS \(|^Loop time of \S+ on \d+ procs"),
+    "namd": (("Info: ",), r"^Info: NAMD \d|^Info: Benchmark time: "),
+    "openfoam": (("ExecutionTime",), r"^ExecutionTime = \S+ s\s+ClockTime"),
+    "wrf": (("Timing for main", "WRF V"), r"^Timing for main: time |^\s*WRF V\S+ MODEL"),
+    "qe": (("PWSCF",), r"^\s*Program PWSCF v|^\s*PWSCF\s*:\s.*(?:WALL|wall time)"),
+    "matrix": (("src,dst", "rank_a,"), r"^(?:src,dst|rank_a,rank_b),"),
+    "clck": (("Cluster Checker",), r"^\s*Intel(?:\(R\)|®)?\s+Cluster Checker \d"),
+}
+"""By format: words of which one must be there, and the pattern. A text may match several: HPCC
+prints HPL and STREAM too. The words are only for speed: most texts are small and of one kind."""
+
+CONTAINS = {"hpcc": {"hpl", "stream"}}
+
+NOT_READ = {
+    "GPCNet": r"^Network Tests v\d+\.\d+\s*$(?s:.*)Isolated Network Tests",
+    "nccl-tests": r"^# nThread \d+ nGpus \d+",
+    "a performance log of ReFrame": r"\|reframe \d",
+    "the MPI library's version only": r"\AOpen MPI v?\d",
+}
+"""What is known by name, and not read."""
+
+CRASHES = (
+    "Segmentation fault", "Process received signal", "BAD TERMINATION OF ONE OF YOUR",
+    "MPI_ABORT was invoked", "MPI_Abort(", "exited on signal", "DUE TO TIME LIMIT",
+    "Out Of Memory", "oom-kill", "(core dumped)", "srun: error:", "Fatal error in MPI_",
+    "Fatal error in PMPI_", "Fatal error in internal_",
+)  # fmt: skip
+_SIGNATURES = {
+    name: (words, re.compile(pattern, re.MULTILINE))
+    for name, (words, pattern) in SIGNATURES.items()
+}
+_NOT_READ = {name: re.compile(pattern, re.MULTILINE) for name, pattern in NOT_READ.items()}
+
+
+def decode(raw: bytes, file: str) -> str:
+    """Return the text of a raw log without its byte order mark; raises LogError for what is no text."""
+    if not raw.strip():
+        raise fail(file, 1, "the file is empty", "the run printed nothing, or was never started")
+    if len(raw) > MAX_LOG_BYTES:
+        raise fail(file, 1, f"larger than {MAX_LOG_BYTES >> 20} MiB", "no benchmark prints so much")
+    if b"\0" in raw:
+        line = raw.count(b"\n", 0, raw.index(b"\0")) + 1
+        why = "UTF-16? save it as UTF-8" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "a binary"
+        raise fail(file, line, "a zero byte", f"this is no text: {why}")
+    return raw.decode("utf-8", "replace").removeprefix("\ufeff")
+
+
+def recognize(text: str, file: str) -> str:
+    """Return the format; raises LogError when none, or more than one, fits."""
+    found = [
+        name
+        for name, (words, pattern) in _SIGNATURES.items()
+        if any(word in text for word in words) and pattern.search(text)
+    ]
+    for name in list(found):
+        found = [other for other in found if other not in CONTAINS.get(name, ())]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise fail(file, 1, f"it holds the output of {' and '.join(found)}",
+                   "several programs in one file cannot be told apart: split it")  # fmt: skip
+    known = next((name for name, pattern in _NOT_READ.items() if pattern.search(text)), None)
+    if known is not None:
+        raise fail(file, 1, f"this is {known}", "which is not read")
+    raise fail(file, 1, "no benchmark known here printed this",
+               f"known: {', '.join(SIGNATURES)}")  # fmt: skip
+
+
+def refuse_crash(text: str, file: str) -> None:
+    """Raise LogError when the text says that the run crashed or was killed."""
+    for words in CRASHES:
+        where = text.find(words)
+        if where >= 0:
+            line = text.count("\n", 0, where) + 1
+            raise fail(file, line, f"{words!r}", "the run crashed or was ended")

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From folders of logs to a study: walk, recognize, parse, label, keep. One file at a time."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from nearmetal.errors import LogError, NearmetalError
+from nearmetal.evidence import parse_log, read_manifest
+from nearmetal.evidence.manifest import FILE as BENCH_MANIFEST
+from nearmetal.evidence.parse import PARSERS
+from nearmetal.evidence.recognize import MAX_LOG_BYTES, decode, recognize, refuse_crash
+from nearmetal.study.labels import FILE as LABELS_FILE
+from nearmetal.study.labels import (
+    Label,
+    Labeller,
+    load_labels,
+    natural,
+    unknown_arms,
+    unused_rules,
+)
+from nearmetal.study.model import Source
+from nearmetal.study.store import Study, Writer, is_store, object_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from nearmetal.evidence import Launch, Log
+
+COINCIDENCE = 3
+"""Up to so many numbers, two launches may well print the same bytes."""
+
+MAX_TOLD = 20
+
+
+class File(NamedTuple):
+    """A file to import; `path` is how labels see it: relative to the folder that was given.
+
+    What is known beforehand, as from an own run, is in `label`, `format` and `failed`.
+    """
+
+    path: str
+    where: Path
+    label: Label | None = None
+    format: str = ""
+    failed: str = ""
+
+
+class Watcher(Protocol):
+    """Who is told how far it is."""
+
+    def begin(self, total: int) -> None:
+        """There will be so many files."""
+
+    def step(self, text: str) -> None:
+        """The next file begins."""
+
+
+@dataclass
+class Summary:
+    """What an import did. `refused` are the reasons, by path."""
+
+    files: int = 0
+    facts: int = 0
+    read: int = 0
+    ignored: int = 0
+    duplicates: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def _bench_files(directory: Path, relative: str) -> list[File] | None:
+    """Return the raw files of a run of `nearmetal bench`, or None when it is none."""
+    try:
+        manifest = read_manifest(directory)
+    except LogError:
+        return None
+    files = []
+    for launch in manifest.launches:
+        other = launch.stderr if launch.log == "stdout" else launch.stdout
+        how = "no end in time" if launch.timed_out else f"exit code {launch.exit_code}"
+        files += [
+            File(relative + launch.file, directory / launch.file, _bench_label(launch),
+                 launch.log_format, "" if launch.good else f"the launch failed, {how}"),
+            File(relative + other, directory / other, Label(ignore="the other stream of a launch")),
+        ]  # fmt: skip
+    return files
+
+
+def _bench_label(launch: Launch) -> Label:
+    return Label(
+        arm=" ".join(filter(None, (launch.mpi, launch.arm))) or "no MPI",
+        nodes=len(launch.nodes.split(",")) if launch.nodes else 1, ranks=launch.ranks,
+        launch=launch.number, block=launch.block, repeated=True,
+    )  # fmt: skip
+
+
+def find_files(folders: Iterable[Path]) -> Iterator[File]:
+    """Return the files below folders, sorted as people number them; hidden ones are left out."""
+    for folder in folders:
+        if not folder.is_dir():
+            raise NearmetalError(f"{folder} is no directory", "give folders of logs")
+        if is_store(folder):
+            raise NearmetalError(f"{folder} is a study already", "give folders of raw logs")
+        yield from _walk(folder, "")
+
+
+def _walk(folder: Path, relative: str) -> Iterator[File]:
+    with os.scandir(folder) as found:
+        entries = sorted((e for e in found if not e.name.startswith(".")), key=_natural_name)
+    if any(entry.name == BENCH_MANIFEST for entry in entries):
+        bench = _bench_files(folder, relative)
+        if bench is not None:
+            yield from bench
+            return
+    for entry in entries:
+        path = relative + entry.name
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path), path + "/")
+        elif path != LABELS_FILE:
+            yield File(path, Path(entry.path))
+
+
+def _natural_name(entry: os.DirEntry[str]) -> tuple[tuple[str, int], ...]:
+    return natural(entry.name)
+
+
+class Importer:
+    """Reads files one by one and hands them to a writer."""
+
+    def __init__(self, writer: Writer, labeller: Labeller | None, run: str) -> None:
+        """`labeller` is None where every file brings its label."""
+        self.writer = writer
+        self.labeller = labeller
+        self.run = run
+        self.summary = Summary()
+        self.missing: dict[str, tuple[str, ...]] = {}
+        self.arms: dict[str, str] = {}
+        self._seen: dict[str, str] = {}
+        self._launches: dict[int, str] = {}
+
+    def take(self, file: File) -> None:
+        """Import one file; what cannot be read is recorded with its reason."""
+        self.summary.files += 1
+        label = file.label or (self.labeller.label(file.path) if self.labeller else None)
+        if label is None or label.missing:
+            self.missing[file.path] = label.missing if label else ("arm", "nodes", "launch")
+        elif label.ignore:
+            self.summary.ignored += 1
+            self.writer.add(Source("", file.path, "ignored", label.ignore), None)
+        else:
+            if file.label is None:
+                self.arms.setdefault(label.arm, file.path)
+            self._read(file, label)
+
+    def _read(self, file: File, label: Label) -> None:
+        source = Source(
+            "", file.path, "facts", format=file.format, run=self.run, arm=label.arm,
+            launch=label.launch, block=label.block, nodes=label.nodes, ranks=label.ranks,
+        )  # fmt: skip
+        log = None
+        try:
+            content = _content(file)
+            source = replace(source, source=self.writer.keep(content))
+            if file.failed:
+                raise _FailedError(f"{file.path}:1: {file.failed}")
+            text = decode(content, file.path)
+            name = file.format or recognize(text, file.path)
+            refuse_crash(text, file.path)
+            log = parse_log(text, file.path, name)
+            source = replace(
+                source, format=name, parser=f"{name}/{PARSERS[name].version}", header=log.header,
+                remarks=log.remarks[:MAX_TOLD],
+            )  # fmt: skip
+            self._check_duplicate(source, label, log)
+            self._check_scale(source, log)
+            self._check_launch(source, log)
+        except LogError as error:
+            self.summary.refused[file.path] = error.message
+            source, log = replace(source, status=_status(error), reason=error.message), None
+        else:
+            self.summary.read += 1
+        self.writer.add(source, log)
+
+    def _check_duplicate(self, source: Source, label: Label, log: Log) -> None:
+        """Raise LogError for the bytes of another file: a copy is not another launch."""
+        first = self._seen.setdefault(source.source, source.path)
+        numbers = sum(len(row.values) for table in log.tables for row in table.rows)
+        if first != source.path and numbers > COINCIDENCE and not label.repeated:
+            self.summary.duplicates += 1
+            raise _DuplicateError(f"{source.path}:1: the same bytes as {first}")
+
+    @staticmethod
+    def _check_scale(source: Source, log: Log) -> None:
+        """Raise LogError where the log contradicts its label."""
+        ranks = {table.processes for table in log.tables if table.processes}
+        nodes = {int(log.header["nodes"])} if "nodes" in log.header else set()
+        for what, label, said in (("ranks", source.ranks, ranks), ("nodes", source.nodes, nodes)):
+            if label and said and said != {label}:
+                told = ", ".join(map(str, sorted(said)))
+                raise LogError(f"{source.path}:1: {told} {what} in the log, {label} in the labels")
+
+    def _check_launch(self, source: Source, log: Log) -> None:
+        """Raise LogError when another file is the same launch of the same test already."""
+        for table in log.tables:
+            what = (source.arm, source.launch, source.nodes, table.processes or source.ranks,
+                    table.test, table.variant, table.columns[-1].metric)  # fmt: skip
+            other = self._launches.setdefault(hash(what), source.path)
+            if other != source.path:
+                raise LogError(
+                    f"{source.path}:{table.line}: {table.test} of launch {source.launch} of "
+                    f"{source.arm} is in {other} already, one of the labels is wrong"
+                )  # fmt: skip
+
+
+class _DuplicateError(LogError):
+    """Bytes that another file has."""
+
+
+class _FailedError(LogError):
+    """The record of the launch says that it failed."""
+
+
+def _status(error: LogError) -> str:
+    if isinstance(error, _DuplicateError):
+        return "duplicate"
+    return "failed" if isinstance(error, _FailedError) else "refused"
+
+
+def _content(file: File) -> bytes:
+    """Return the bytes of a file; raises LogError when it is no plain file of a sane size."""
+    try:
+        handle = os.open(file.where, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise LogError(f"{file.path}:1: {error.strerror}, it cannot be read") from error
+    with os.fdopen(handle, "rb") as stream:
+        try:
+            return stream.read(MAX_LOG_BYTES + 1)
+        except OSError as error:
+            raise LogError(f"{file.path}:1: {error.strerror}, it cannot be read") from error
+
+
+def _ask(missing: Mapping[str, tuple[str, ...]], folder: Path) -> NearmetalError:
+    """Return the question for what neither logs nor labels say."""
+    lines = [f"{path}: {', '.join(names)} not known" for path, names in missing.items()]
+    more = [f"and {len(lines) - MAX_TOLD} more files"] if len(lines) > MAX_TOLD else []
+    return NearmetalError(
+        "\n".join([*lines[:MAX_TOLD], *more]),
+        f"tell it in labels: `nearmetal study import {folder} --draft {LABELS_FILE}` writes a draft "
+        "to fill in, and --labels gives it",
+    )  # fmt: skip
+
+
+def import_study(
+    folders: Sequence[Path], labels: Path | None, target: Path, watcher: Watcher
+) -> Summary:
+    """Import folders of logs; raises NearmetalError when something must be told first.
+
+    Without `labels`, those of the first folder are taken, if it has any.
+    """
+    if labels is None and (folders[0] / LABELS_FILE).is_file():
+        labels = folders[0] / LABELS_FILE
+    known, document = load_labels(labels) if labels else (None, None)
+    labeller = Labeller(known) if known else None
+    files = list(find_files(folders))
+    if not files:
+        raise NearmetalError(f"{folders[0]} holds no file", "give folders of logs")
+    watcher.begin(len(files))
+    with Writer(target) as writer:
+        importer = Importer(writer, labeller, known.run if known else folders[0].name)
+        for file in files:
+            watcher.step(file.path)
+            importer.take(file)
+        if importer.missing:
+            raise _ask(importer.missing, folders[0])
+        if known and labeller and document:
+            unused_rules(document, labeller)
+            unknown_arms(document, known, importer.arms)
+        importer.summary.facts = writer.facts
+        writer.commit(labels.read_text(encoding="utf-8") if labels else "")
+    return importer.summary
+
+
+def derive_again(target: Path) -> Summary:
+    """Make the tables of a study again, from its own objects and labels."""
+    study = Study(target)
+    sources = study.sources()
+    labels = (target / LABELS_FILE).read_text(encoding="utf-8")
+    with Writer(target) as writer:
+        importer = Importer(writer, None, sources[0].run if sources else "")
+        for source in sources:
+            if source.status in ("facts", "refused") and source.source:
+                study.raw(source.source)
+                label = Label(source.arm, source.nodes, source.ranks, source.launch, source.block,
+                              repeated=True)  # fmt: skip
+                importer.run = source.run
+                importer.take(File(source.path, object_path(target, source.source), label))
+            else:
+                writer.add(source, None)
+        importer.summary.facts = writer.facts
+        writer.commit(labels)
+    return importer.summary

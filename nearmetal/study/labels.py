@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels: what logs cannot tell about themselves, from patterns of paths.
+
+    format: 1
+    run: alaska-2020
+    arms:
+      ib: {platform: bare metal, fabric: InfiniBand, placement: one rank per node}
+    sources:
+      - path: "{arm}/osu_latency-{launch}.out"
+        nodes: 2
+      - path: "**/*.png"
+        ignore: pictures
+
+The first pattern that matches a file's path counts. `*` stands for anything within a name, `**/`
+for any folders, `{arm}` and the like for a part that is taken over.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from nearmetal.errors import Problem, SpecError
+from nearmetal.study.model import Arm
+from nearmetal.study.yamlfile import load_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from nearmetal.spec.document import Document
+
+FILE = "study-labels.yaml"
+WHAT = "a file of labels"
+
+_NUMBERS = ("launch", "block", "nodes", "ranks")
+_WORDS = ("arm", "fabric", "placement", "_")
+_TOKEN = re.compile(r"\{(\w+)\}|(\*\*/)|(\*)|(\?)")
+_DIGITS = re.compile(r"\d+")
+
+Text = Annotated[str, Field(min_length=1, max_length=400)]
+Count = Annotated[int, Field(ge=1, le=100_000_000)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ArmLabels(_Model):
+    """What an arm is. `facts` are what the comparability gate looks at."""
+
+    platform: Text
+    fabric: Text
+    placement: Text
+    cores_per_node: Count | None = None
+    facts: dict[str, str | int | float] = {}
+
+
+class SourceRule(_Model):
+    """Which files, and what is true of them."""
+
+    path: Text
+    arm: Text | None = None
+    nodes: Count | None = None
+    ranks: Count | None = None
+    block: Annotated[int, Field(ge=0)] | None = None
+    launch: Annotated[int, Field(ge=0)] | Literal["order"] | None = None
+    ignore: Text | None = None
+    repeated: bool = False
+    """Whether equal bytes in several files are several launches all the same."""
+
+    @field_validator("path")
+    @classmethod
+    def _known(cls, path: str) -> str:
+        pattern(path)
+        return path
+
+
+class Labels(_Model):
+    """The whole file."""
+
+    format: Literal[1]
+    run: Text
+    arms: dict[Text, ArmLabels]
+    sources: list[SourceRule]
+
+
+@dataclass(frozen=True)
+class Label:
+    """What the labels say about one file. `ignore` is a reason, or empty."""
+
+    arm: str = ""
+    nodes: int | None = None
+    ranks: int | None = None
+    launch: int | None = None
+    block: int | None = None
+    ignore: str = ""
+    repeated: bool = False
+    missing: tuple[str, ...] = ()
+
+
+def pattern(path: str) -> re.Pattern[str]:
+    """Return the pattern of a path as a regular expression; raises ValueError."""
+    text, at, names = "", 0, set()
+    for token in _TOKEN.finditer(path):
+        text += re.escape(path[at : token.start()])
+        at = token.end()
+        name = token[1]
+        if name == "_":
+            text += "[^/]*?"
+        elif name is not None:
+            if name not in _NUMBERS and name not in _WORDS:
+                msg = f"{{{name}}} is unknown; known: {', '.join((*_WORDS[:-1], *_NUMBERS, '_'))}"
+                raise ValueError(msg)
+            if name in names:
+                msg = f"{{{name}}} stands twice"
+                raise ValueError(msg)
+            names.add(name)
+            text += f"(?P<{name}>" + (r"\d{1,9})" if name in _NUMBERS else "[^/]+?)")
+        else:
+            text += "(?:.*/)?" if token[2] else "[^/]*" if token[3] else "[^/]"
+    return re.compile(text + re.escape(path[at:]))
+
+
+def natural(path: str) -> tuple[tuple[str, int], ...]:
+    """Return a key that sorts run-2 before run-10."""
+    parts = _DIGITS.split(path)
+    numbers = [int(digits) for digits in _DIGITS.findall(path)]
+    return tuple(zip(parts, [*numbers, -1], strict=True))
+
+
+@dataclass
+class Labeller:
+    """Applies labels to paths, in the order in which they come."""
+
+    labels: Labels
+    _rules: list[tuple[re.Pattern[str], SourceRule]] = field(init=False)
+    _used: set[int] = field(default_factory=set)
+    _orders: dict[tuple[int, str], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._rules = [(pattern(rule.path), rule) for rule in self.labels.sources]
+
+    def label(self, path: str) -> Label | None:
+        """Return what the first matching rule says, or None when none matches."""
+        for number, (expression, rule) in enumerate(self._rules):
+            if match := expression.fullmatch(path):
+                self._used.add(number)
+                if rule.ignore:
+                    return Label(ignore=rule.ignore)
+                return self._say(number, rule, match.groupdict())
+        return None
+
+    def _say(self, number: int, rule: SourceRule, found: Mapping[str, str]) -> Label:
+        arm = (rule.arm or found.get("arm", "")).format_map(_Words(found))
+        launch = rule.launch if rule.launch is not None else _whole(found.get("launch"))
+        if launch == "order":
+            launch = self._orders[number, arm] = self._orders.get((number, arm), 0) + 1
+        nodes = rule.nodes or _whole(found.get("nodes"))
+        told = {"arm": arm, "launch": launch, "nodes": nodes}
+        block = rule.block if rule.block is not None else _whole(found.get("block"))
+        return Label(
+            arm=arm, nodes=nodes, ranks=rule.ranks or _whole(found.get("ranks")), launch=launch,
+            block=block, repeated=rule.repeated,
+            missing=tuple(name for name, value in told.items() if value in (None, "")),
+        )  # fmt: skip
+
+    def unused(self) -> list[SourceRule]:
+        """Return the rules that matched no file so far."""
+        return [rule for i, (_, rule) in enumerate(self._rules) if i not in self._used]
+
+
+class _Words(dict[str, str]):
+    """Words of the path for `arm: "{fabric}-vm"`; an unknown one stays as it stands."""
+
+    def __missing__(self, key: str) -> str:
+        return "{" + key + "}"
+
+
+def _whole(word: str | None) -> int | None:
+    return int(word) if word else None
+
+
+def load_labels(path: Path) -> tuple[Labels, Document]:
+    """Read a file of labels; raises NearmetalError or SpecError with file:line."""
+    return load_yaml(path, Labels, WHAT)
+
+
+def arms_of(labels: Labels) -> dict[str, Arm]:
+    """Return the arms by name."""
+    return {
+        name: Arm(name, arm.platform, arm.fabric, arm.placement, arm.cores_per_node,
+                  {key: str(value) for key, value in arm.facts.items()})
+        for name, arm in labels.arms.items()
+    }  # fmt: skip
+
+
+def unused_rules(document: Document, labeller: Labeller) -> None:
+    """Raise SpecError for rules that match no file: a name was mistyped, or files are missing."""
+    problems = []
+    for rule in labeller.unused():
+        index = labeller.labels.sources.index(rule)
+        line, column = document.where(("sources", index, "path"))
+        problems.append(Problem(document.file, line, column, f"no file matches {rule.path!r}",
+                                "files are missing, or the pattern is mistyped"))  # fmt: skip
+    if problems:
+        raise SpecError(problems)
+
+
+def unknown_arms(document: Document, labels: Labels, arms: Mapping[str, str]) -> None:
+    """Raise SpecError for arms that files belong to but that are not described."""
+    position = document.where(("arms",))
+    problems = [
+        Problem(document.file, *position, f"arm {arm!r} is not described", f"{path} belongs to it",
+                "say its platform, fabric and placement below arms:")
+        for arm, path in arms.items() if arm not in labels.arms
+    ]  # fmt: skip
+    if problems:
+        raise SpecError(problems)
+
+
+def draft(run: str, paths: Iterable[str]) -> str:
+    """Return labels to fill in: files that differ in their last number only share a pattern."""
+    groups: dict[str, list[str]] = {}
+    for path in paths:
+        numbers = list(_DIGITS.finditer(path.rpartition("/")[2]))
+        at = path.rfind("/") + 1
+        if numbers:
+            last = numbers[-1]
+            key = path[: at + last.start()] + "{launch}" + path[at + last.end() :]
+        else:
+            key = path
+        groups.setdefault(key, []).append(path)
+    lines = [
+        "# Fill in what is empty, drop what is no part of the study, then import again.",
+        "format: 1", f"run: {run}", "arms:", "  # one block for each arm that is named below",
+        "  name-of-the-arm:", "    platform:   # bare metal, vSphere 8 VM, container",
+        "    fabric:     # InfiniBand EDR, RoCE 100G, TCP", "    placement:  # which ranks where",
+        "sources:",
+    ]  # fmt: skip
+    for key, members in groups.items():
+        path = key if len(members) > 1 else members[0]
+        lines += [f'  - path: "{path}"', "    arm:", "    nodes:"]
+        if len(members) == 1:
+            lines.append("    launch:")
+    return "\n".join(lines) + "\n"

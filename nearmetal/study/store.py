@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A study on disk: raw objects by their SHA-256, and two tables made from them.
+
+    objects/ab/abcd...   every raw file, read-only, once
+    sources.parquet      one row per file that was looked at
+    facts.parquet        one row per number
+    study-labels.yaml    the labels that were used
+
+Tables are written to the side and renamed, so a killed import leaves the old study or none.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+from contextlib import closing
+from itertools import groupby
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self
+
+import duckdb
+
+from nearmetal.errors import LogError
+from nearmetal.evidence import Unit
+from nearmetal.study.model import Cell, Observation, Point, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nearmetal.evidence import Log
+
+FACTS = "facts.parquet"
+SOURCES = "sources.parquet"
+LABELS = "study-labels.yaml"
+OBJECTS = "objects"
+NEW = ".new"
+MEMORY_LIMIT = "512MB"
+
+_FACT_COLUMNS = (
+    "index UINTEGER, line UINTEGER, test VARCHAR, variant VARCHAR, size UBIGINT, ranks UINTEGER, "
+    "metric VARCHAR, unit VARCHAR, value DOUBLE"
+)
+_SOURCE_COLUMNS = (
+    "index UINTEGER, source VARCHAR, path VARCHAR, status VARCHAR, reason VARCHAR, "
+    "format VARCHAR, parser VARCHAR, run VARCHAR, arm VARCHAR, launch UINTEGER, block UINTEGER, "
+    "nodes UINTEGER, ranks UINTEGER, header VARCHAR, remarks VARCHAR"
+)
+
+_JOINED = """
+    SELECT s.run, s.launch, s.block, s.arm, s.format AS program, f.test,
+        coalesce(f.variant, '') AS variant, f.size, f.ranks, s.nodes, f.metric,
+        coalesce(f.unit, '') AS unit, f.value, s.source, f.line, s.parser
+    FROM f JOIN s ON f.index = s.index
+    ORDER BY f.index, f.line, f.test, f.variant, f.metric
+"""
+
+
+def _read_csv(path: Path, columns: str) -> str:
+    spec = ", ".join("'{}': '{}'".format(*c.split()) for c in columns.split(", "))
+    return (
+        f"read_csv('{_quoted(path)}', columns={{{spec}}}, header=false, nullstr='', "
+        "delim=',', quote='\"', escape='\"', auto_detect=false, max_line_size=16777216)"
+    )
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("'", "''")
+
+
+def _connect(directory: Path) -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(config={
+        "memory_limit": MEMORY_LIMIT, "threads": 2, "temp_directory": str(directory / NEW),
+    })  # fmt: skip
+
+
+class Writer:
+    """Writes a study: `add` per file, then `commit`. Leaving the block without it changes nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        """Make the directories; raises LogError when it holds something else."""
+        self.directory = directory
+        if directory.exists() and any(directory.iterdir()) and not is_store(directory):
+            raise LogError(f"{directory} is not empty and no study", "give a new directory")
+        self._new = directory / NEW
+        if self._new.exists():
+            shutil.rmtree(self._new)
+        self._new.mkdir(parents=True)
+        (directory / OBJECTS).mkdir(exist_ok=True)
+        self._files: list[IO[str]] = []
+        self._facts = self._open("facts.csv")
+        self._sources = self._open("sources.csv")
+        self._count = 0
+        self.facts = 0
+
+    def _open(self, name: str) -> Any:
+        stream = (self._new / name).open("w", encoding="utf-8", newline="")
+        self._files.append(stream)
+        return csv.writer(stream, lineterminator="\n")
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        """Remove what was not committed."""
+        for stream in self._files:
+            stream.close()
+        shutil.rmtree(self._new, ignore_errors=True)
+
+    def keep(self, content: bytes) -> str:
+        """Keep the bytes of a raw file; returns their SHA-256."""
+        digest = hashlib.sha256(content).hexdigest()
+        path = object_path(self.directory, digest)
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            fresh = self._new / "object"
+            handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o444)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+            fresh.rename(path)
+        return digest
+
+    def add(self, source: Source, log: Log | None) -> None:
+        """Add one file, and what was found in it."""
+        index, self._count = self._count, self._count + 1
+        self._sources.writerow((
+            index, source.source, _text(source.path), source.status, _text(source.reason),
+            source.format, source.parser, source.run, source.arm, source.launch, source.block,
+            source.nodes, source.ranks, json.dumps(dict(source.header)),
+            json.dumps(source.remarks),
+        ))  # fmt: skip
+        if log is None:
+            return
+        rows: list[tuple[object, ...]] = []
+        for table in log.tables:
+            ranks = table.processes or source.ranks
+            units = {column.metric: column.unit.value for column in table.columns}
+            for line, values in table.rows:
+                size = values.get("size")
+                whole = None if size is None else int(size)
+                rows.extend(
+                    (index, line, table.test, table.variant, whole, ranks, metric, units[metric],
+                     repr(value))
+                    for metric, value in values.items() if metric != "size"
+                )  # fmt: skip
+        self._facts.writerows(rows)
+        self.facts += len(rows)
+
+    def commit(self, labels: str) -> None:
+        """Make the tables and put them in place."""
+        for stream in self._files:
+            stream.close()
+        facts = _read_csv(self._new / "facts.csv", _FACT_COLUMNS)
+        sources = _read_csv(self._new / "sources.csv", _SOURCE_COLUMNS)
+        with closing(_connect(self.directory)) as connection:
+            connection.execute(f"CREATE TABLE s AS SELECT * FROM {sources}")  # noqa: S608 - ours
+            connection.execute(f"CREATE VIEW f AS SELECT * FROM {facts}")  # noqa: S608 - ours
+            self._copy(connection, "SELECT * EXCLUDE (index) FROM s ORDER BY index", SOURCES)
+            self._copy(connection, _JOINED, FACTS)
+        (self._new / LABELS).write_text(labels, encoding="utf-8")
+        for name in (LABELS, SOURCES, FACTS):
+            (self._new / name).replace(self.directory / name)
+
+    def _copy(self, connection: duckdb.DuckDBPyConnection, query: str, name: str) -> None:
+        target = _quoted(self._new / name)
+        connection.execute(f"COPY ({query}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)")
+
+
+def _text(text: str) -> str:
+    """Return text that every reader of the tables can decode: odd bytes of names as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def object_path(directory: Path, digest: str) -> Path:
+    """Return where a raw file lies in a study."""
+    return directory / OBJECTS / digest[:2] / digest
+
+
+def is_store(directory: Path) -> bool:
+    """Return whether a directory is a study, or the beginning of one."""
+    return (directory / FACTS).is_file() or (directory / OBJECTS).is_dir()
+
+
+class Study:
+    """A study that was imported, for reading."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises LogError when it is none."""
+        if not (directory / FACTS).is_file():
+            raise LogError(f"{directory} is no study: it has no {FACTS}",
+                           "make one with `nearmetal study import`")  # fmt: skip
+        self.directory = directory
+
+    def _rows(self, query: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
+        with closing(duckdb.connect(config={"memory_limit": MEMORY_LIMIT})) as connection:
+            try:
+                cursor = connection.execute(query, values)
+                while rows := cursor.fetchmany(10_000):
+                    yield from rows
+            except duckdb.Error as error:
+                raise LogError(f"{self.directory}: {error}",
+                               "the tables are damaged: import again") from error  # fmt: skip
+
+    def _table(self, name: str) -> str:
+        return f"read_parquet('{_quoted(self.directory / name)}')"
+
+    def sources(self) -> list[Source]:
+        """Return every file that was looked at, in the order of the import."""
+        query = f"SELECT * FROM {self._table(SOURCES)}"  # noqa: S608 - our own name
+        rows = self._rows(query)
+        return [
+            Source(
+                row[0], row[1], row[2], row[3] or "", row[4] or "", row[5] or "", row[6] or "",
+                row[7] or "", row[8], row[9], row[10], row[11], json.loads(row[12]),
+                tuple((line, text) for line, text in json.loads(row[13])),
+            )
+            for row in rows
+        ]  # fmt: skip
+
+    def cells(self, **wanted: object) -> Iterator[Cell]:
+        """Return the cells whose columns have these values, as `cells(test="osu_latency")`."""
+        conditions = " AND ".join(f"{name} IS NOT DISTINCT FROM ?" for name in wanted) or "true"
+        order = "arm, program, test, variant, size, ranks, nodes, metric, unit"
+        rows = self._rows(
+            f"SELECT {order}, run, launch, block, value, source, line "  # noqa: S608 - our own names
+            f"FROM {self._table(FACTS)} WHERE {conditions} "
+            f"ORDER BY {order.replace('size', 'size NULLS FIRST')}, block, launch, run, line",
+            list(wanted.values()),
+        )  # fmt: skip
+        for key, members in groupby(rows, key=lambda row: row[:9]):
+            program, test, variant, size, ranks, nodes, metric, unit = key[1:]
+            point = Point(program, test, variant, size, ranks, nodes, metric, Unit(unit))
+            seen = tuple(
+                Observation(run, launch, block, value, source, line)
+                for run, launch, block, value, source, line in (row[9:] for row in members)
+            )
+            yield Cell(key[0], point, seen)
+
+    def raw(self, source: str) -> bytes:
+        """Return the bytes of a raw file; raises LogError when they were changed."""
+        path = object_path(self.directory, source)
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise LogError(f"{path}: {error.strerror}", "the study is incomplete") from error
+        if hashlib.sha256(content).hexdigest() != source:
+            raise LogError(f"{path}: its content is not what was recorded",
+                           "raw files must not be edited: import again")  # fmt: skip
+        return content
