@@ -15,6 +15,11 @@ demo: setup
 ## Every check that needs no cluster: lint, C tests with sanitizers, fuzzers, Python tests
 test: setup lint test-c test-python
 
+## A minute of every fuzzer; `make test` runs them for seconds
+test-fuzz: setup
+	NEARMETAL_FUZZ_SECONDS=60 tools/setup/c_build.sh fuzz
+	$(VENV)/meson test -C build/c-fuzz --no-rebuild --print-errorlogs --suite fuzz
+
 ## Real MPIs on real isolated nodes on this machine
 test-system: setup
 	$(PYTEST) tests/system -m "not full" --junitxml=build/log/junit/system.xml
@@ -54,4 +59,4 @@ test-python: setup
 help:
 	@awk '/^## / { text = substr($$0, 4); next } /^[a-z-]+:/ && text { sub(/:.*/, ""); printf "make %-12s %s\n", $$0, text; text = "" } ! /^## / { text = "" }' $(MAKEFILE_LIST)
 
-.PHONY: demo benchmarks test test-system test-full lint setup build test-c test-python help
+.PHONY: demo benchmarks test test-fuzz test-system test-full lint setup build test-c test-python help

@@ -2,8 +2,9 @@
 /*
  * A hostile peer against an engine that also works: the input is a script of packets from the peer
  * and of calls of the user. Packets may name the ids that the engine gave out, so that the fuzzer
- * gets past the first check. Nothing may crash, leak or be written out of place, and no operation
- * may be completed twice.
+ * gets past the first check, and come by memory or by network; the peer may change from one to the
+ * other. Nothing may crash, leak or be written out of place, and no operation may be completed
+ * twice.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -35,7 +36,16 @@ struct world {
 	uint8_t completions[CONTEXTS];
 	bool multi[CONTEXTS];
 	unsigned int nr_contexts;
-	struct nm_link link;
+	/* memory and network: what each is about to say when it is polled */
+	struct way {
+		struct nm_transport *transport;
+		struct nm_link link;
+		bool gone;
+		bool ends; /* is to be told as quarantined */
+		bool speaks;
+		struct nm_packet packet;
+		char *payload;
+	} ways[2];
 };
 
 static struct world *world; /* one at a time; the transport finds it here */
@@ -50,14 +60,23 @@ static void remember(uint64_t id)
 	world->ids[world->nr_ids++ % IDS] = id;
 }
 
+static struct way *way_of(const struct nm_transport *transport)
+{
+	return &world->ways[transport == world->ways[1].transport];
+}
+
 static int fake_connect(struct nm_transport *transport, const struct nm_address *address,
 			struct nm_peer *peer, struct nm_link **ret_link,
 			struct nm_reason *ret_reason)
 {
+	struct way *way = way_of(transport);
+
 	(void)address;
-	(void)ret_reason;
-	world->link = (struct nm_link){.transport = transport, .peer = peer};
-	*ret_link = &world->link;
+	nm_reason_set(ret_reason, "it is gone");
+	if (way->gone)
+		return -EHOSTUNREACH;
+	way->link = (struct nm_link){.transport = transport, .peer = peer};
+	*ret_link = &way->link;
 	return 0;
 }
 
@@ -67,8 +86,7 @@ static int fake_send(struct nm_link *link, const struct nm_packet *pkt, const st
 {
 	uint64_t words[2] = {0};
 
-	(void)link;
-	if (world->dead)
+	if (world->dead || way_of(link->transport)->gone)
 		return -EPIPE;
 	if (world->blocked)
 		return -EAGAIN;
@@ -97,10 +115,44 @@ static void fake_describe(const struct nm_link *link, struct nm_link_facts *ret_
 	memset(ret_facts, 0, sizeof(*ret_facts));
 }
 
+static void quarantine(struct way *way)
+{
+	struct nm_stream_ends ends = {.sent = 3, .taken = 5};
+	struct nm_reason why = {"the script says so"};
+
+	if (way->gone || world->dead || !world->source)
+		return;
+	way->gone = true;
+	nm_engine_sink(world->engine)->quarantined(world->engine, world->source, &ends, &why);
+}
+
+static void fake_cast_out(struct nm_transport *transport, const struct nm_identity *who,
+			  const char *what)
+{
+	(void)who;
+	(void)what;
+	way_of(transport)->ends = true;
+}
+
+static void fake_finish(struct nm_transport *transport, const struct nm_identity *who)
+{
+	(void)who;
+	quarantine(way_of(transport));
+}
+
 static unsigned int fake_progress(struct nm_transport *transport)
 {
-	(void)transport;
-	return 0;
+	struct way *way = way_of(transport);
+	unsigned int done = way->speaks;
+
+	if (way->speaks && world->source && !world->dead && !way->gone)
+		nm_engine_sink(world->engine)
+			->deliver(world->engine, world->source, &way->packet, way->payload);
+	way->speaks = false;
+	if (way->ends)
+		quarantine(way);
+	way->ends = false;
+	return done;
 }
 
 static void fake_destroy(struct nm_transport *transport)
@@ -117,15 +169,43 @@ static const struct nm_transport_ops fake_ops = {
 	.describe = fake_describe,
 	.progress = fake_progress,
 	.destroy = fake_destroy,
+	.cast_out = fake_cast_out,
+	.finish = fake_finish,
 };
 
-static const struct nm_address other = {.version = NM_ADDRESS_VERSION, .who = {.id = {2}}};
+static const struct nm_transport_ops fake_net_ops = {
+	.name = "fake net",
+	.channel = NM_CHANNEL_NET,
+	.connect = fake_connect,
+	.send = fake_send,
+	.drained = fake_drained,
+	.describe = fake_describe,
+	.progress = fake_progress,
+	.destroy = fake_destroy,
+};
+
+static void add_way(unsigned int i, const struct nm_transport_ops *ops)
+{
+	struct nm_transport *t = calloc(1, sizeof(*t));
+
+	if (!t)
+		abort();
+	t->ops = ops;
+	t->sink = *nm_engine_sink(world->engine);
+	t->max_payload = NM_MIN_MAX_PAYLOAD;
+	t->eager_max = 64;
+	world->ways[i].transport = t;
+	if (nm_engine_add_transport(world->engine, t) < 0)
+		abort();
+}
+
+static const struct nm_address other = {
+	.version = NM_ADDRESS_VERSION, .inner_len = 1, .who = {.id = {2}}};
 
 static void world_create(void)
 {
 	struct nm_engine_config config = {.who = {.id = {1}}};
 	struct nm_engine_queues queues = {0};
-	struct nm_transport *t = calloc(1, sizeof(*t));
 	struct iovec iov;
 	struct nm_memory_attr attr = {
 		.iov = &iov,
@@ -135,7 +215,7 @@ static void world_create(void)
 
 	world = calloc(1, sizeof(*world));
 	iov = (struct iovec){world->window, WINDOW};
-	if (!world || !t || nm_memory_table_create(&world->memory) < 0 ||
+	if (!world || nm_memory_table_create(&world->memory) < 0 ||
 	    nm_memory_register(world->memory, &attr, &world->region) < 0 ||
 	    nm_cqueue_create(0, &world->cq) < 0)
 		abort();
@@ -144,14 +224,10 @@ static void world_create(void)
 		abort();
 	queues.transmit = queues.receive = world->cq;
 	nm_engine_bind(world->engine, &queues);
-	t->ops = &fake_ops;
-	t->sink = *nm_engine_sink(world->engine);
-	t->max_payload = NM_MIN_MAX_PAYLOAD;
-	t->eager_max = 64;
-	if (nm_engine_add_transport(world->engine, t) < 0)
-		abort();
+	add_way(0, &fake_ops);
+	add_way(1, &fake_net_ops);
 	world->peer = nm_engine_peer(world->engine, &other);
-	world->source = t->sink.source_up(world->engine, &other.who, NULL);
+	world->source = nm_engine_sink(world->engine)->source_up(world->engine, &other.who, NULL);
 }
 
 static void take_completions(void)
@@ -190,8 +266,9 @@ static uint64_t number(struct script *s)
 	return byte - IDS;
 }
 
-static void packet(struct script *s)
+static void packet(struct script *s, unsigned int by)
 {
+	struct way *way = &world->ways[by];
 	struct nm_packet pkt = {.op = next(s), .flags = next(s)};
 	size_t left;
 	char *payload;
@@ -204,8 +281,11 @@ static void packet(struct script *s)
 	payload = calloc(1, pkt.len + !pkt.len);
 	memcpy(payload, s->at, left < pkt.len ? left : pkt.len);
 	s->at += left < pkt.len ? left : pkt.len;
-	if (world->source && !world->dead)
-		nm_engine_sink(world->engine)->deliver(world->engine, world->source, &pkt, payload);
+	way->speaks = true;
+	way->packet = pkt;
+	way->payload = payload;
+	nm_engine_progress(world->engine);
+	way->speaks = false;
 	free(payload);
 }
 
@@ -332,8 +412,15 @@ static void act(struct script *s)
 		nm_memory_deregister(world->memory, world->region);
 		world->region = NULL;
 		break;
+	case 9:
+		packet(s, 1);
+		break;
+	case 10:
+		if (next(s) == 77)
+			world->ways[0].ends = true;
+		break;
 	default:
-		packet(s);
+		packet(s, 0);
 		break;
 	}
 	take_completions();

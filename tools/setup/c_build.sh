@@ -8,7 +8,7 @@
 #   tools/setup/c_build.sh tsan     build/c-tsan  ThreadSanitizer
 #   tools/setup/c_build.sh fuzz     build/c-fuzz  fuzzers, clang
 #
-# CI=true makes every warning an error.
+# CI=true makes every warning an error. NEARMETAL_FUZZ_SECONDS: what `meson test` gives each fuzzer.
 
 set -euo pipefail
 
@@ -32,7 +32,7 @@ tsan)
 	;;
 fuzz)
 	dir=build/c-fuzz
-	options+=(-Dfuzz=true -Dprovider=disabled -Db_sanitize=address,undefined -Db_lundef=false
+	options+=(-Dfuzz=true "-Dfuzz_seconds=${NEARMETAL_FUZZ_SECONDS:-5}" -Dprovider=disabled -Db_sanitize=address,undefined -Db_lundef=false
 		"-Dc_args=$strict -fsanitize=fuzzer-no-link")
 	export CC=clang
 	;;
