@@ -49,6 +49,8 @@ test-c: setup
 	$(VENV)/meson test -C build/c-asan --no-rebuild --print-errorlogs --suite unit
 	tools/setup/c_build.sh tsan
 	$(FIXED_LAYOUT) $(VENV)/meson test -C build/c-tsan --no-rebuild --print-errorlogs --suite ring --suite pool --suite meet
+	tools/setup/c_build.sh faults
+	$(VENV)/meson test -C build/c-faults --no-rebuild --print-errorlogs --suite faults
 	tools/setup/c_build.sh fuzz
 	$(VENV)/meson test -C build/c-fuzz --no-rebuild --print-errorlogs --suite fuzz
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "engine/internal.h"
 
 int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **ret_engine)
@@ -216,12 +217,14 @@ void nm_engine_destroy(struct nm_engine *engine)
 	engine->queues = (struct nm_engine_queues){0};
 	/* What arrives from now on finds no buffer. */
 	engine->closing = true;
+	NM_FAULT("close-begin");
 	drop_streams(engine);
 	deadline = nm_clock_ns() + engine->params->close_ms * NM_NS_PER_MS;
 	while (!nm_list_empty(&engine->active) && nm_clock_ns() < deadline) {
 		if (nm_engine_progress(engine) == 0)
 			sched_yield();
 	}
+	NM_FAULT("close-drained");
 	for (unsigned int c = 0; c < NM_NR_CHANNELS; c++)
 		if (engine->transports[c])
 			engine->transports[c]->ops->destroy(engine->transports[c]);

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "engine/internal.h"
 
 int nm_rma_check(const struct nm_iov_sizes *sizes, const struct nm_remote *remote, size_t nr_remote)
@@ -272,6 +273,7 @@ void nm_rma_on_write(struct nm_engine *engine, struct nm_peer *peer, const struc
 	nr_pieces = nm_rma_span(engine, remote, (size_t)nr, 0, size, NM_REMOTE_WRITE, pieces);
 	if (nr_pieces > 0)
 		nm_iov_scatter(pieces, (size_t)nr_pieces, (const char *)payload + header, size);
+	NM_FAULT("rma-written");
 	written(engine, peer, remote, (size_t)nr, size, pkt->flags & NM_PKT_DATA, pkt->data);
 	nm_transfer_send_ack(engine, peer, pkt->tag, 0);
 }
@@ -353,6 +355,7 @@ void nm_rma_on_read(struct nm_engine *engine, struct nm_peer *peer, const struct
 
 	if (!r)
 		return;
+	NM_FAULT("rma-read");
 	nm_rma_count(engine, r->remote, r->nr_remote, NM_REMOTE_READ);
 	peer->sent_messages++;
 	peer->sent_bytes += r->size;

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "engine/internal.h"
 
 #define ERRNO_MAX 4095
@@ -39,6 +40,7 @@ void nm_transfer_accept(struct nm_engine *engine, struct nm_request *r)
 	};
 	uint64_t id = nm_request_id(r);
 
+	NM_FAULT("transfer-accept");
 	nm_peer_post(engine, r->peer, &packet, &cts);
 	/* Posting may find the peer dead, and that ends the request. */
 	if (r->accepted == 0 && nm_request_id(r) == id && r->state == NM_REQUEST_WAIT_DATA)
@@ -48,6 +50,7 @@ void nm_transfer_accept(struct nm_engine *engine, struct nm_request *r)
 /* The last byte of an outgoing transfer was handed over. */
 static void finish_outgoing(struct nm_engine *engine, struct nm_request *r)
 {
+	NM_FAULT("transfer-sent");
 	nm_list_remove(&r->stream_node);
 	if (r->kind == NM_REQUEST_SERVE_READ)
 		nm_rma_serve_end(engine, r); /* the initiator counts the bytes */
@@ -73,6 +76,7 @@ void nm_transfer_cts(struct nm_engine *engine, struct nm_peer *peer, const struc
 				  (unsigned long long)cts.accepted, (unsigned long long)r->size);
 		return;
 	}
+	NM_FAULT("transfer-cts");
 	r->accepted = cts.accepted;
 	r->remote_id = pkt->data;
 	if (r->accepted == 0) {
@@ -155,6 +159,7 @@ void nm_transfer_data(struct nm_engine *engine, struct nm_peer *peer, const stru
 				  (unsigned long long)r->accepted);
 		return;
 	}
+	NM_FAULT("transfer-piece");
 	store_piece(engine, r, payload, pkt->len);
 	r->done += pkt->len;
 	if (r->done == r->accepted)
@@ -191,5 +196,6 @@ void nm_transfer_ack(struct nm_engine *engine, struct nm_peer *peer, const struc
 		nm_peer_violation(engine, peer, "it confirmed what was not asked");
 		return;
 	}
+	NM_FAULT("transfer-ack");
 	nm_request_complete(engine, r, (int)pkt->data);
 }

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "base/log.h"
 #include "locality/meet_private.h"
 
@@ -269,6 +270,7 @@ int nm_meet_create(const struct nm_meet_config *config, struct nm_meet **ret_mee
 	err = start_listening(meet, ret_reason);
 	if (err)
 		goto err_unlink;
+	NM_FAULT("meet-listening");
 	join_all(meet);
 	err = start_thread(meet, ret_reason);
 	if (err)
@@ -297,8 +299,10 @@ void nm_meet_destroy(struct nm_meet *meet)
 		return;
 	}
 	stop_listening(meet);
+	NM_FAULT("close-unlisted");
 	/* Before any hangup, so that nobody takes the hangup for a death. */
 	nm_window_set_state(meet->config.window, NM_WINDOW_GONE);
+	NM_FAULT("close-gone");
 	pthread_mutex_lock(&meet->lock);
 	meet->stopping = true;
 	pthread_mutex_unlock(&meet->lock);
@@ -307,6 +311,7 @@ void nm_meet_destroy(struct nm_meet *meet)
 	pthread_join(meet->thread, NULL);
 	nm_meet_bury(meet);
 	leave_all(meet);
+	NM_FAULT("close-farewell");
 	for (meeting = meet->meetings; meeting; meeting = meeting->next)
 		if (meeting->fd >= 0)
 			nm_message_send_bye(meeting->fd, 0, "closed in order");
@@ -376,6 +381,7 @@ void nm_meet_leave(struct nm_meet *meet, struct nm_encounter *encounter, int err
 	if (why && meeting->fd >= 0)
 		nm_message_send_bye(meeting->fd, err, why->text);
 	nm_meeting_close(meet, meeting);
+	NM_FAULT("meet-leave");
 	/* Under the lock nothing is pushed meanwhile, so the order stays. */
 	events = take_oldest_first(meet);
 	forget_events(&events, encounter);

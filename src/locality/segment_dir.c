@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "base/log.h"
 
 #define LISTEN_BACKLOG 1024
@@ -124,8 +125,10 @@ static int show(const struct nm_segment_dir *dir, const char *hidden, const char
 {
 	int err = 0;
 
+	NM_FAULT("name-hidden");
 	if (linkat(dir->fd, hidden, dir->fd, name, 0) < 0)
 		err = errno == EEXIST ? -EADDRINUSE : -errno;
+	NM_FAULT("name-shown");
 	unlinkat(dir->fd, hidden, 0);
 	return err;
 }

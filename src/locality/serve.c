@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "locality/meet_private.h"
 #include "shm/box.h"
@@ -81,7 +82,9 @@ static int answer_hello(struct nm_meet *meet, struct nm_meeting *meeting,
 	atomic_store_explicit(&nm_meeting_own_lane(meet, meeting)->reader_proof, hello->challenge,
 			      memory_order_release);
 	nm_meeting_greet(meet, meeting, NM_MESSAGE_WELCOME, &welcome);
+	NM_FAULT("serve-welcome-before");
 	err = nm_message_send(meeting->fd, &welcome, sizeof(welcome), meet->config.window->fd);
+	NM_FAULT("serve-welcome-after");
 	if (err)
 		nm_reason_set(ret_reason, "cannot answer its hello: %s", strerror(-err));
 	meeting->state = NM_MEETING_AWAIT_MET;
@@ -110,8 +113,10 @@ static int handle_met(const struct nm_meet *meet, struct nm_meeting *meeting,
 	}
 	if (nm_meeting_hear(meet, meeting, step))
 		nm_meeting_reach(meet, meeting);
+	NM_FAULT("serve-ack-before");
 	err = nm_message_send_step(meeting->fd, NM_MESSAGE_ACK, meeting->cma_reached,
 				   meeting->encounter.cma_why.text);
+	NM_FAULT("serve-ack-after");
 	if (err)
 		nm_reason_set(ret_reason, "cannot acknowledge: %s", strerror(-err));
 	meeting->state = NM_MEETING_AWAIT_GO;
@@ -143,6 +148,7 @@ static int handle_message(struct nm_meet *meet, struct nm_meeting *meeting, cons
 		meeting->encounter.cma =
 			meeting->cma_reached && nm_meeting_hear(meet, meeting, &step);
 		meeting->state = NM_MEETING_UP;
+		NM_FAULT("serve-go");
 		nm_meet_push_event(meet, &meeting->source_event);
 		return 0;
 	}
@@ -229,6 +235,7 @@ static void admit(struct nm_meet *meet, int fd)
 	uint32_t limit = 2 * meet->config.window->geometry.nr_lanes + MAX_STRANGERS;
 	struct nm_meeting *meeting = NULL;
 
+	NM_FAULT("serve-accept");
 	if (meet->nr_meetings < limit)
 		meeting = nm_meeting_create(meet, fd, NM_MEETING_AWAIT_HELLO);
 	if (!meeting) {

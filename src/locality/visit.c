@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "locality/meet_private.h"
 
@@ -117,7 +118,9 @@ static int say_hello(struct nm_meet *meet, struct nm_meeting *meeting,
 	if (err)
 		return err;
 	memcpy(hello.owner_token, who->token, sizeof(hello.owner_token));
+	NM_FAULT("visit-hello-before");
 	err = nm_message_send(meeting->fd, &hello, sizeof(hello), meet->config.window->fd);
+	NM_FAULT("visit-hello-after");
 	return err && !hung_up(err) ? not_here(ret_reason, "cannot say hello", err) : 0;
 }
 
@@ -194,14 +197,17 @@ static int shake_hands(struct nm_meet *meet, struct nm_meeting *meeting,
 	if (err)
 		return err;
 	nm_meeting_reach(meet, meeting);
+	NM_FAULT("visit-met-before");
 	err = nm_message_send_step(meeting->fd, NM_MESSAGE_MET, meeting->cma_reached,
 				   meeting->encounter.cma_why.text);
+	NM_FAULT("visit-met-after");
 	if (err && !hung_up(err))
 		return not_here(ret_reason, "cannot go on with the handshake", err);
 	err = take_ack(meet, meeting, ret_reason);
 	if (err)
 		return err;
 	pthread_mutex_lock(&meet->lock);
+	NM_FAULT("visit-go-before");
 	err = nm_meeting_watch(meet, meeting);
 	if (!err)
 		err = nm_message_send_step(meeting->fd, NM_MESSAGE_GO, meeting->encounter.cma,
@@ -209,6 +215,7 @@ static int shake_hands(struct nm_meet *meet, struct nm_meeting *meeting,
 	if (!err)
 		meeting->state = NM_MEETING_UP;
 	pthread_mutex_unlock(&meet->lock);
+	NM_FAULT("visit-go-after");
 	return err ? not_here(ret_reason, "cannot end the handshake", err) : 0;
 }
 

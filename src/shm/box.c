@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/arith.h"
+#include "base/fault.h"
 
 static uint32_t slots_for(uint32_t len)
 {
@@ -65,7 +66,9 @@ static inline uint64_t control_word(uint64_t position, enum nm_slot_kind kind,
 /* Partner: nm_box_ready(). Everything written before is visible to whoever sees the word. */
 static inline void publish(struct nm_slot *slot, uint64_t control)
 {
+	NM_FAULT("box-publish-before");
 	atomic_store_explicit(&slot->control, control, memory_order_release);
+	NM_FAULT("box-publish-after");
 }
 
 /* A place in the payload that is being gathered. */
@@ -270,10 +273,12 @@ int nm_box_peek(struct nm_box_reader *reader, uint8_t *bounce, struct nm_packet 
 void nm_box_release(struct nm_box_reader *reader)
 {
 	reader->position += reader->nr_taken;
-	if (reader->in_chunk)
+	if (reader->in_chunk) {
+		NM_FAULT("box-chunk-credit");
 		/* Partner: nm_pool_reclaim() at the writer: the chunk's bytes have been copied. */
 		atomic_store_explicit(&reader->feedback->chunks_freed, ++reader->chunks_freed,
 				      memory_order_release);
+	}
 	if (nm_unlikely(reader->position - reader->published > reader->mask / 4))
 		nm_box_return_credits(reader);
 }

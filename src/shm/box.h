@@ -18,6 +18,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include "base/fault.h"
 #include "base/packet.h"
 #include "shm/layout.h"
 
@@ -99,10 +100,12 @@ void nm_box_release(struct nm_box_reader *reader);
 static inline void nm_box_return_credits(struct nm_box_reader *reader)
 {
 	if (reader->published != reader->position) {
+		NM_FAULT("box-credit-before");
 		reader->published = reader->position;
 		/* Partner: refresh() of the writer: the slots are free once it sees this. */
 		atomic_store_explicit(&reader->feedback->consumed, reader->position,
 				      memory_order_release);
+		NM_FAULT("box-credit-after");
 	}
 }
 

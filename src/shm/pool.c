@@ -6,6 +6,7 @@
 
 #include "base/arith.h"
 #include "base/compiler.h"
+#include "base/fault.h"
 
 int nm_pool_init(struct nm_pool *pool, uint8_t *base, uint32_t chunk_size, uint32_t nr_chunks)
 {
@@ -44,6 +45,7 @@ int nm_pool_take(struct nm_pool *pool, struct nm_pool_user *user, uint32_t len, 
 
 	if (!pool->nr_free || user->nr_held / NM_POOL_SHARE > pool->nr_free - 1)
 		return -EAGAIN;
+	NM_FAULT("pool-take");
 	index = pool->head;
 	pool->head = pool->next[index];
 	pool->nr_free--;
@@ -67,6 +69,7 @@ static void give_back(struct nm_pool *pool, struct nm_pool_user *user, uint32_t 
 	uint32_t index;
 
 	for (; nr; nr--) {
+		NM_FAULT("pool-give-back");
 		index = user->head;
 		user->head = pool->next[index];
 		user->nr_held--;

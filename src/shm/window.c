@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/arith.h"
+#include "base/fault.h"
 #include "base/log.h"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -215,6 +216,7 @@ int nm_window_create(const struct nm_geometry *geometry, const uint8_t id[6],
 	err = size_map_fill(&window, id, token, ret_reason);
 	if (err)
 		goto err_destroy;
+	NM_FAULT("window-seal");
 	if (fcntl(window.fd, F_ADD_SEALS, WINDOW_SEALS) < 0) {
 		err = create_failed(ret_reason, "seal a window (Linux 5.1 or newer is needed)",
 				    -errno);
@@ -336,6 +338,7 @@ int nm_window_attach(int fd, struct nm_foreign_window *ret_window, struct nm_rea
 	window.lanes = (void *)(base + window.geometry.lanes_off);
 	window.boxes = (void *)(base + window.geometry.boxes_off);
 	window.pool = (void *)(base + window.geometry.pool_off);
+	NM_FAULT("window-mapped");
 	/* The pool and no more: what a file may have behind it is not bounded by anything. */
 	warm(base + window.geometry.pool_off,
 	     (size_t)window.geometry.nr_chunks * window.geometry.chunk_size, MADV_POPULATE_READ);

@@ -10,6 +10,7 @@
 
 #include "base/arith.h"
 #include "base/copy.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "base/params.h"
 #include "transport/shm_private.h"
@@ -91,6 +92,7 @@ static int shm_connect(struct nm_transport *transport, const struct nm_address *
 	}
 	if (!shm->links)
 		nm_window_warm(&shm->window);
+	NM_FAULT("connect-met");
 	init_link(shm, link, link->encounter);
 	link->base.transport = transport;
 	link->base.peer = cookie;
@@ -161,12 +163,14 @@ static int send_chunk(struct shm_transport *shm, struct shm_link *link, const st
 	err = take_chunk(shm, link, pkt->len, &index, &offset);
 	if (nm_unlikely(err))
 		return err;
+	NM_FAULT("chunk-taken");
 	to = nm_pool_bytes(&shm->pool, index, offset);
 	for (i = 0; i < nr_iov; i++) {
 		if (iov[i].iov_len)
 			copy(to, iov[i].iov_base, iov[i].iov_len);
 		to += iov[i].iov_len;
 	}
+	NM_FAULT("chunk-filled");
 	nm_box_write_chunk(&link->writer, pkt, index, offset);
 	return 0;
 }
@@ -221,7 +225,9 @@ static unsigned int drain(struct shm_transport *shm, uint32_t i)
 				nm_shm_cast_out(shm, shm->sources[i], "a slot of its box");
 			break;
 		}
+		NM_FAULT("deliver-before");
 		shm->base.sink.deliver(shm->base.sink.engine, cookie, &pkt, payload);
+		NM_FAULT("deliver-after");
 		if (nm_unlikely(shm->sources[i]->state == PEER_CAST_OUT))
 			break;
 		nm_box_release(reader);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/fault.h"
 #include "base/log.h"
 #include "transport/shm_private.h"
 
@@ -79,6 +80,7 @@ static NM_COLD void add_source(struct shm_transport *shm, struct nm_encounter *e
 		nm_meet_leave(shm->meet, encounter, -ECONNREFUSED, &why);
 		return;
 	}
+	NM_FAULT("source-up");
 	peer->cookie = cookie;
 	peer->label = encounter->label;
 	peer->source = encounter;
@@ -133,6 +135,7 @@ NM_COLD void nm_shm_end_peer(struct shm_transport *shm, struct shm_peer *peer)
 		nm_meet_leave(shm->meet, link->encounter, peer->err, words);
 		link->encounter = NULL;
 	}
+	NM_FAULT("end-peer");
 	peer->state = PEER_DOWN;
 	shm->nr_ending--;
 	if (peer->err == -EBADMSG && sink->quarantined)

@@ -23,6 +23,14 @@ def test_provider_exports_its_entry_point_only() -> None:
     assert export_problems(PROVIDER) == []
 
 
+def test_the_product_has_no_marks_for_faults() -> None:
+    if not PROVIDER.exists():
+        pytest.skip("the provider is not built (meson option provider)")
+    names = subprocess.run(["nm", PROVIDER], check=True, capture_output=True, text=True).stdout
+    assert "nm_engine_create" in names
+    assert "nm_fault" not in names
+
+
 def test_additional_symbol_is_found(tmp_path: Path) -> None:
     library = _library(tmp_path, "int fi_prov_ini(void) { return 0; } int nm_leak;")
     assert export_problems(library) == ["exports nm_leak"]

@@ -6,6 +6,7 @@
 #   tools/setup/c_build.sh normal   build/c       what is installed and measured
 #   tools/setup/c_build.sh asan     build/c-asan  AddressSanitizer and UndefinedBehaviorSanitizer
 #   tools/setup/c_build.sh tsan     build/c-tsan  ThreadSanitizer
+#   tools/setup/c_build.sh faults   build/c-faults  with marks at which a process dies, stops or is late
 #   tools/setup/c_build.sh fuzz     build/c-fuzz  fuzzers, clang
 #
 # CI=true makes every warning an error. NEARMETAL_FUZZ_SECONDS: what `meson test` gives each fuzzer.
@@ -30,6 +31,10 @@ tsan)
 	dir=build/c-tsan
 	options+=(-Db_sanitize=thread -Db_lundef=false "-Dc_args=$strict")
 	;;
+faults)
+	dir=build/c-faults
+	options+=(-Dfaults=true -Dprovider=disabled)
+	;;
 fuzz)
 	dir=build/c-fuzz
 	options+=(-Dfuzz=true "-Dfuzz_seconds=${NEARMETAL_FUZZ_SECONDS:-5}" -Dprovider=disabled -Db_sanitize=address,undefined -Db_lundef=false
@@ -37,7 +42,7 @@ fuzz)
 	export CC=clang
 	;;
 *)
-	sed -n '4,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+	sed -n '4,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
 	exit 2
 	;;
 esac

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One endpoint over memory alone, and a conversation that uses everything two endpoints can do. */
+#ifndef NM_TEST_FAULTS_TALK_H
+#define NM_TEST_FAULTS_TALK_H
+
+#include <stdbool.h>
+
+#include "engine/engine.h"
+
+struct talker {
+	struct nm_identity who;
+	unsigned int number; /* small; a counter of its own at everybody's */
+	struct nm_engine *engine;
+	struct nm_cqueue *cq;
+	struct nm_memory_table *memory;
+	char *shared; /* what the other may put into and get from */
+};
+
+/* 0 or -errno. */
+int talker_open(struct talker *me);
+void talker_close(struct talker *me);
+
+enum talk_end {
+	TALK_GOOD,  /* all of it, and every byte was right */
+	TALK_LOST,  /* an operation ended with an error, and so did all others */
+	TALK_MIXED, /* wrong bytes, a completion too many: a defect */
+	TALK_HUNG,  /* something did not end in time: a defect */
+};
+
+/* Messages of all sizes both ways, puts, gets and an atomic. Both sides call it. */
+enum talk_end talk(struct talker *me, const struct nm_identity *other);
+/* Wait until OTHER has closed. False: in vain. */
+bool talk_until_gone(struct talker *me, const struct nm_identity *other);
+
+#endif

@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Walks every mark of base/fault.h: three processes in one segment directory, a victim that dies,
+ * stops or is late at the mark, a survivor that converses with it, and a third with whom the
+ * survivor must be able to converse afterwards; a guest comes to the victim first and closes. The
+ * survivor ends in bounded time, sees no byte that is not the victim's own, and keeps no
+ * descriptor, mapping or socket.
+ *
+ * usage: walk [NAME]   one mark alone; without, all that the linker has put into the table
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "locality/segment_dir.h"
+#include "talk.h"
+
+enum { VICTIM, SURVIVOR, THIRD, GUEST, NR_ROLES };
+/* Marks are walked by so many at a time: most of it is waiting. */
+enum { NR_WALKERS = 4 };
+enum { EXIT_GOOD = 0, EXIT_LOST = 10, EXIT_DEFECT = 20 };
+#define PATIENCE_NS (30 * NM_NS_PER_S)
+#define STOPPED_NS (60 * NM_NS_PER_MS)
+
+static const char *const action_names[] = {
+	[NM_FAULT_KILL] = "killed",
+	[NM_FAULT_STOP] = "stopped",
+	[NM_FAULT_DELAY] = "late",
+};
+
+/* What all processes of a run see. */
+struct shared {
+	_Atomic int open[NR_ROLES]; /* 1: open; 2: never will be */
+	char words[256];
+	_Atomic uint32_t seen[]; /* by mark */
+};
+
+struct run {
+	struct talker talkers[NR_ROLES];
+	const char *mark;
+	enum nm_fault_action action;
+	unsigned int nth;
+	pid_t pids[NR_ROLES];
+	int status[NR_ROLES];
+	bool ended[NR_ROLES];
+};
+
+static struct shared *shared;
+static char dir_path[] = "/tmp/nearmetal-walk-XXXXXX";
+
+static void nap(uint64_t ns)
+{
+	const struct timespec pause = {0, (long)ns};
+
+	nanosleep(&pause, NULL);
+}
+
+static unsigned int count_entries(const char *path)
+{
+	DIR *dir = opendir(path);
+	unsigned int nr = 0;
+
+	while (dir && readdir(dir))
+		nr++;
+	if (dir)
+		closedir(dir);
+	return nr;
+}
+
+static unsigned int count_windows(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "re");
+	unsigned int nr = 0;
+	char line[512];
+
+	while (maps && fgets(line, sizeof(line), maps))
+		nr += strstr(line, "nearmetal-window") != NULL;
+	if (maps)
+		fclose(maps);
+	return nr;
+}
+
+static void wait_for(unsigned int role)
+{
+	while (!atomic_load(&shared->open[role]))
+		nap(NM_NS_PER_MS);
+}
+
+/* A defect ends the process, in words that the driver prints. */
+static enum talk_end converse(struct run *run, unsigned int me, unsigned int other)
+{
+	static const char *const words[] = {
+		[TALK_MIXED] = "saw bytes or completions that are not its own",
+		[TALK_HUNG] = "waited in vain",
+	};
+	enum talk_end end = talk(&run->talkers[me], &run->talkers[other].who);
+
+	if (end == TALK_MIXED || end == TALK_HUNG) {
+		snprintf(shared->words, sizeof(shared->words), "process %u with %u: %s", me, other,
+			 words[end]);
+		_exit(EXIT_DEFECT);
+	}
+	return end;
+}
+
+static void open_talker(struct run *run, unsigned int role)
+{
+	int err = talker_open(&run->talkers[role]);
+
+	if (err) {
+		snprintf(shared->words, sizeof(shared->words), "process %u cannot open: %s", role,
+			 strerror(-err));
+		_exit(EXIT_DEFECT);
+	}
+	atomic_store(&shared->open[role], 1);
+}
+
+static int play_victim(struct run *run)
+{
+	enum talk_end end;
+
+	nm_fault_arm(run->mark, run->action, run->nth);
+	nm_fault_count(shared->seen);
+	open_talker(run, VICTIM);
+	wait_for(GUEST);
+	end = converse(run, VICTIM, GUEST);
+	if (end == TALK_GOOD && !talk_until_gone(&run->talkers[VICTIM], &run->talkers[GUEST].who))
+		end = TALK_HUNG;
+	wait_for(SURVIVOR);
+	if (end == TALK_GOOD)
+		end = converse(run, VICTIM, SURVIVOR);
+	talker_close(&run->talkers[VICTIM]);
+	return end == TALK_GOOD ? EXIT_GOOD : EXIT_LOST;
+}
+
+static int play_survivor(struct run *run)
+{
+	unsigned int fds = count_entries("/proc/self/fd");
+	enum talk_end end;
+
+	open_talker(run, SURVIVOR);
+	wait_for(VICTIM);
+	end = converse(run, SURVIVOR, VICTIM);
+	if (converse(run, SURVIVOR, THIRD) != TALK_GOOD) {
+		snprintf(shared->words, sizeof(shared->words), "cannot go on with a third");
+		return EXIT_DEFECT;
+	}
+	talker_close(&run->talkers[SURVIVOR]);
+	if (count_entries("/proc/self/fd") != fds || count_windows()) {
+		snprintf(shared->words, sizeof(shared->words), "left %u descriptors, %u windows",
+			 count_entries("/proc/self/fd") - fds, count_windows());
+		return EXIT_DEFECT;
+	}
+	return end == TALK_GOOD ? EXIT_GOOD : EXIT_LOST;
+}
+
+static int play_third(struct run *run)
+{
+	open_talker(run, THIRD);
+	wait_for(SURVIVOR);
+	if (converse(run, THIRD, SURVIVOR) != TALK_GOOD)
+		return EXIT_DEFECT;
+	talker_close(&run->talkers[THIRD]);
+	return EXIT_GOOD;
+}
+
+static int play_guest(struct run *run)
+{
+	open_talker(run, GUEST);
+	wait_for(VICTIM);
+	converse(run, GUEST, VICTIM);
+	talker_close(&run->talkers[GUEST]);
+	return EXIT_GOOD;
+}
+
+static void start(struct run *run, unsigned int role, int (*play)(struct run *))
+{
+	run->pids[role] = fork();
+	if (run->pids[role] > 0)
+		return;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	_exit(play(run));
+}
+
+/* Let the stopped go on, and see who has ended. */
+static void look_after(struct run *run, unsigned int role)
+{
+	int status;
+
+	if (run->ended[role] ||
+	    waitpid(run->pids[role], &status, WNOHANG | WUNTRACED) != run->pids[role])
+		return;
+	if (WIFSTOPPED(status)) {
+		nap(STOPPED_NS);
+		kill(run->pids[role], SIGCONT);
+		return;
+	}
+	run->ended[role] = true;
+	run->status[role] = status;
+	if (role == VICTIM && !atomic_load(&shared->open[VICTIM]))
+		atomic_store(&shared->open[VICTIM], 2);
+}
+
+static const char *wait_for_all(struct run *run)
+{
+	uint64_t deadline = nm_clock_ns() + PATIENCE_NS;
+	unsigned int role, nr_ended;
+
+	do {
+		nap(NM_NS_PER_MS);
+		for (nr_ended = role = 0; role < NR_ROLES; role++) {
+			look_after(run, role);
+			nr_ended += run->ended[role];
+		}
+	} while (nr_ended < NR_ROLES && nm_clock_ns() < deadline);
+	for (role = 0; role < NR_ROLES; role++) {
+		if (run->ended[role])
+			continue;
+		kill(run->pids[role], SIGKILL);
+		waitpid(run->pids[role], &run->status[role], 0);
+	}
+	return nr_ended < NR_ROLES ? "somebody hangs" : NULL;
+}
+
+/* Whoever comes next removes what the dead have left: nothing else may be there. */
+static const char *look_for_remains(void)
+{
+	struct nm_segment_dir dir;
+	struct nm_reason why;
+
+	if (nm_segment_dir_open(dir_path, &dir, &why))
+		return "the segment directory is gone";
+	nm_segment_dir_reap(&dir, 0);
+	nm_segment_dir_close(&dir);
+	return count_entries(dir_path) > 2 ? "something is left in the segment directory" : NULL;
+}
+
+static const char *judge(const struct run *run)
+{
+	int victim = run->status[VICTIM], survivor = run->status[SURVIVOR];
+	bool was_killed = WIFSIGNALED(victim) && WTERMSIG(victim) == SIGKILL;
+
+	if (!WIFEXITED(survivor) || !WIFEXITED(run->status[THIRD]) ||
+	    !WIFEXITED(run->status[GUEST]))
+		return "the survivor, the third or the guest crashed";
+	if (WEXITSTATUS(survivor) == EXIT_DEFECT || WEXITSTATUS(run->status[THIRD]) ||
+	    WEXITSTATUS(run->status[GUEST]))
+		return shared->words;
+	if (run->action == NM_FAULT_KILL && was_killed)
+		return NULL;
+	if (run->action == NM_FAULT_KILL && run->nth == 1)
+		return "the victim never came by";
+	/* Who only stopped or was late has lost nothing. */
+	if (!WIFEXITED(victim) || WEXITSTATUS(victim))
+		return "the victim ended badly";
+	return WEXITSTATUS(survivor) ? "the survivor lost something without need" : NULL;
+}
+
+static bool walk(const char *mark, enum nm_fault_action action, unsigned int nth)
+{
+	struct run run = {.mark = mark, .action = action, .nth = nth};
+	const char *defect;
+	unsigned int i;
+
+	for (i = 0; i < NR_ROLES; i++) {
+		atomic_store(&shared->open[i], 0);
+		run.talkers[i].number = i;
+		if (nm_identity_create(&run.talkers[i].who))
+			return false;
+	}
+	start(&run, VICTIM, play_victim);
+	start(&run, SURVIVOR, play_survivor);
+	start(&run, THIRD, play_third);
+	start(&run, GUEST, play_guest);
+	defect = wait_for_all(&run);
+	if (!defect)
+		defect = judge(&run);
+	if (!defect)
+		defect = look_for_remains();
+	if (defect)
+		printf("not ok %s, %s at time %u: %s\n", mark, action_names[action], nth, defect);
+	return !defect;
+}
+
+/* A mark may stand in the table more than once. */
+static uint32_t times_seen(const char *name)
+{
+	const struct nm_fault_point *const *place;
+	uint32_t nr = 0;
+
+	for (place = __start_nm_faults; place < __stop_nm_faults; place++)
+		if (!strcmp((*place)->name, name))
+			nr += atomic_load(&shared->seen[place - __start_nm_faults]);
+	return nr;
+}
+
+static bool is_first(const struct nm_fault_point *const *place)
+{
+	const struct nm_fault_point *const *before;
+
+	for (before = __start_nm_faults; before < place; before++)
+		if (!strcmp((*before)->name, (*place)->name))
+			return false;
+	return true;
+}
+
+static unsigned int walk_mark(const char *name)
+{
+	uint32_t seen = times_seen(name);
+	unsigned int bad = 0;
+
+	if (!seen) {
+		printf("not ok %s: the conversation never comes by it\n", name);
+		return 1;
+	}
+	for (int action = NM_FAULT_KILL; action <= NM_FAULT_DELAY; action++)
+		bad += !walk(name, (enum nm_fault_action)action, 1);
+	/* In the middle of things and near their end too. */
+	if (seen > 2)
+		bad += !walk(name, NM_FAULT_KILL, seen / 2);
+	if (seen > 4)
+		bad += !walk(name, NM_FAULT_KILL, seen - seen / 4);
+	if (!bad)
+		printf("ok %s\n", name);
+	return bad;
+}
+
+static int open_place(size_t nr_places)
+{
+	shared = mmap(NULL, sizeof(*shared) + nr_places * sizeof(shared->seen[0]),
+		      PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (shared == MAP_FAILED || !mkdtemp(dir_path))
+		return -1;
+	setenv("NEARMETAL_SEGMENT_DIR", dir_path, 1);
+	return 0;
+}
+
+/* Walk every NR_WALKERS-th mark from FIRST on, or the mark ONLY. Returns the exit status. */
+static int walk_share(unsigned int first, const char *only)
+{
+	size_t nr_places = (size_t)(__stop_nm_faults - __start_nm_faults);
+	const struct nm_fault_point *const *place;
+	unsigned int bad, i = 0;
+
+	if (open_place(nr_places))
+		return 1;
+	/* Once without anything, which also counts who comes by what. */
+	bad = !walk("", NM_FAULT_NONE, 0);
+	for (place = __start_nm_faults; place < __stop_nm_faults; place++) {
+		if (!is_first(place) || i++ % NR_WALKERS != first ||
+		    (only && strcmp(only, (*place)->name)))
+			continue;
+		bad += walk_mark((*place)->name);
+	}
+	rmdir(dir_path);
+	return bad != 0;
+}
+
+int main(int argc, char **argv)
+{
+	const struct nm_fault_point *const *place;
+	unsigned int nr = 0, bad = 0, i;
+	int status;
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	setenv("NEARMETAL_LEASE_MS", "10", 1);
+	setenv("NEARMETAL_KEEPALIVE_MS", "50", 1);
+	setenv("NEARMETAL_POOL_SIZE", "1M", 1);
+	setenv("NEARMETAL_MAX_LOCAL_PEERS", "4", 1);
+	setenv("NEARMETAL_LOG", "error", 0);
+	for (i = 0; i < NR_WALKERS; i++)
+		if (fork() == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			exit(walk_share(i, argc > 1 ? argv[1] : NULL));
+		}
+	for (i = 0; i < NR_WALKERS; i++)
+		bad += wait(&status) < 0 || status;
+	for (place = __start_nm_faults; place < __stop_nm_faults; place++)
+		nr += is_first(place);
+	printf("%u marks, %s\n", nr, bad ? "not all good" : "all good");
+	return bad || !nr;
+}
