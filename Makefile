@@ -17,7 +17,7 @@ test: setup lint test-c test-python
 
 ## A minute of every fuzzer; `make test` runs them for seconds
 test-fuzz: setup
-	NEARMETAL_FUZZ_SECONDS=60 tools/setup/c_build.sh fuzz
+	FUZZ_SECONDS=60 tools/setup/c_build.sh fuzz
 	$(VENV)/meson test -C build/c-fuzz --no-rebuild --print-errorlogs --suite fuzz
 
 ## Real MPIs on real isolated nodes on this machine

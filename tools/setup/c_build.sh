@@ -9,7 +9,7 @@
 #   tools/setup/c_build.sh faults   build/c-faults  with marks at which a process dies, stops or is late
 #   tools/setup/c_build.sh fuzz     build/c-fuzz  fuzzers, clang
 #
-# CI=true makes every warning an error. NEARMETAL_FUZZ_SECONDS: what `meson test` gives each fuzzer.
+# CI=true makes every warning an error. FUZZ_SECONDS: what `meson test` gives each fuzzer.
 
 set -euo pipefail
 
@@ -37,7 +37,7 @@ faults)
 	;;
 fuzz)
 	dir=build/c-fuzz
-	options+=(-Dfuzz=true "-Dfuzz_seconds=${NEARMETAL_FUZZ_SECONDS:-5}" -Dprovider=disabled -Db_sanitize=address,undefined -Db_lundef=false
+	options+=(-Dfuzz=true "-Dfuzz_seconds=${FUZZ_SECONDS:-5}" -Dprovider=disabled -Db_sanitize=address,undefined -Db_lundef=false
 		"-Dc_args=$strict -fsanitize=fuzzer-no-link")
 	export CC=clang
 	;;
