@@ -1,134 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fid_av: the addresses a program knows, as a table; for FI_AV_MAP the same index serves as the
- * opaque handle. 80 bytes per address and 16 per slot of the hash that finds an identity again;
- * what an endpoint knows of a peer is made when it first talks to it.
+ * fid_av: the addresses a program knows (locality/address_table.h); for FI_AV_MAP the index of the
+ * table serves as the opaque handle. What an endpoint knows of a peer is made when it first talks
+ * to it, and only then the inner provider gets to know the peer's address.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "base/params.h"
 #include "provider/provider.h"
-
-#define NO_INDEX UINT64_MAX
-#define FIRST_ROOM 64
 
 static struct nm_av *av_of(struct fid_av *av)
 {
 	return nm_container_of(av, struct nm_av, av);
 }
 
-/* The slot of WHO, or the empty slot where it belongs. The table is never full. */
-static uint64_t *find_slot(const struct nm_av *av, const struct nm_identity *who)
-{
-	uint64_t i = nm_identity_hash(who) >> 20;
-
-	for (;; i++) {
-		uint64_t *slot = &av->slots[i & (av->nr_slots - 1)];
-
-		if (!*slot || nm_identity_equal(&av->entries[*slot - 1].address.who, who))
-			return slot;
-	}
-}
-
-static int grow_slots(struct nm_av *av)
-{
-	uint64_t nr_slots = av->nr_slots ? av->nr_slots * 2 : FIRST_ROOM * 2, i;
-	uint64_t *slots = calloc(nr_slots, sizeof(*slots));
-
-	if (!slots)
-		return -FI_ENOMEM;
-	free(av->slots);
-	av->slots = slots;
-	av->nr_slots = nr_slots;
-	for (i = 0; i < av->nr_entries; i++)
-		if (av->entries[i].nr_inserts)
-			*find_slot(av, &av->entries[i].address.who) = i + 1;
-	return 0;
-}
-
-/* Open addressing without tombstones: what follows a freed slot is put in again. */
-static void remove_slot(struct nm_av *av, const struct nm_identity *who)
-{
-	uint64_t *slot = find_slot(av, who);
-	uint64_t i = (uint64_t)(slot - av->slots), moved;
-
-	*slot = 0;
-	for (i = (i + 1) & (av->nr_slots - 1); av->slots[i]; i = (i + 1) & (av->nr_slots - 1)) {
-		moved = av->slots[i];
-		av->slots[i] = 0;
-		*find_slot(av, &av->entries[moved - 1].address.who) = moved;
-	}
-}
-
 uint64_t nm_av_resolve(void *arg, const struct nm_identity *who)
 {
 	const struct nm_av *av = arg;
 
-	/* nr_slots is 0 before the first insert; the empty slot gives 0 - 1 = not in it. */
-	return av->nr_slots ? *find_slot(av, who) - 1 : NO_INDEX;
+	return nm_address_table_find(&av->table, who);
 }
 
-const struct nm_address *nm_av_address(const struct nm_av *av, fi_addr_t index)
-{
-	if (index >= av->nr_entries || !av->entries[index].nr_inserts)
-		return NULL;
-	return &av->entries[index].address;
-}
-
-/* An index for a new entry. Holes are filled only when the caller asks for the index back. */
-static int take_entry(struct nm_av *av, bool may_reuse, uint64_t *ret_index)
-{
-	struct nm_av_entry *entries;
-	uint64_t room;
-
-	if (may_reuse && av->first_free != NO_INDEX) {
-		*ret_index = av->first_free;
-		av->first_free = av->entries[av->first_free].next_free;
-		return 0;
-	}
-	if (av->nr_entries == av->nr_room) {
-		room = av->nr_room ? av->nr_room * 2 : FIRST_ROOM;
-		entries = reallocarray(av->entries, room, sizeof(*entries));
-		if (!entries)
-			return -FI_ENOMEM;
-		av->entries = entries;
-		av->nr_room = room;
-	}
-	*ret_index = av->nr_entries++;
-	return 0;
-}
-
-static int insert_one(struct nm_av *av, const void *bytes, bool may_reuse, uint64_t *ret_index)
+static int insert_one(struct nm_av *av, const void *bytes, bool fill_holes, uint64_t *ret_index)
 {
 	struct nm_address address;
-	uint64_t *slot, index;
-	int err;
+	int err = nm_address_parse(bytes, NM_ADDRESS_LEN, &address);
 
-	err = nm_address_parse(bytes, NM_ADDRESS_LEN, &address);
-	if (err)
-		return err;
-	if (av->nr_slots < 2 * (av->nr_used + 1)) {
-		err = grow_slots(av);
-		if (err)
-			return err;
-	}
-	slot = find_slot(av, &address.who);
-	if (*slot) {
-		index = *slot - 1;
-		av->entries[index].nr_inserts++;
-		*ret_index = index;
-		return 0;
-	}
-	err = take_entry(av, may_reuse, &index);
-	if (err)
-		return err;
-	av->entries[index] = (struct nm_av_entry){.address = address, .nr_inserts = 1};
-	*slot = index + 1;
-	av->nr_used++;
-	*ret_index = index;
-	return 0;
+	return err ? err : nm_address_table_insert(&av->table, &address, fill_holes, ret_index);
 }
 
 static int av_insert(struct fid_av *fid, const void *addr, size_t count, fi_addr_t *fi_addr,
@@ -145,10 +46,12 @@ static int av_insert(struct fid_av *fid, const void *addr, size_t count, fi_addr
 		return -FI_EBADFLAGS;
 	nm_lock_take(&av->domain->lock);
 	for (i = 0; i < count; i++) {
+		/* Holes are filled only when the caller asks for the index back. */
 		err = insert_one(av, bytes + i * NM_ADDRESS_LEN, fi_addr, &index);
 		if (err)
-			nm_warn("address %zu of %zu is not one of nearmetal's: not inserted", i,
-				count);
+			nm_warn("address %zu of %zu not inserted: %s", i, count,
+				err == -FI_EINVAL ? "it is not one of nearmetal's" :
+						    nm_host.strerror(-err));
 		if (errors)
 			errors[i] = -err;
 		if (fi_addr)
@@ -162,35 +65,32 @@ static int av_insert(struct fid_av *fid, const void *addr, size_t count, fi_addr
 	return nr;
 }
 
-static void remove_one(struct nm_av *av, uint64_t index)
+static int remove_one(struct nm_av *av, uint64_t index)
 {
-	struct nm_av_entry *entry = &av->entries[index];
+	struct nm_address address;
+	int left;
 	size_t i;
 
-	if (--entry->nr_inserts)
-		return;
-	for (i = 0; i < av->eps.nr; i++)
-		nm_ep_forget_peer(av->eps.eps[i], index, &entry->address.who);
-	remove_slot(av, &entry->address.who);
-	av->nr_used--;
-	entry->next_free = av->first_free;
-	av->first_free = index;
+	if (!nm_address_table_get(&av->table, index, &address))
+		return -FI_EINVAL;
+	left = nm_address_table_remove(&av->table, index);
+	for (i = 0; left == 0 && i < av->eps.nr; i++)
+		nm_ep_forget_peer(av->eps.eps[i], index, &address.who);
+	return 0;
 }
 
 static int av_remove(struct fid_av *fid, fi_addr_t *fi_addr, size_t count, uint64_t flags)
 {
 	struct nm_av *av = av_of(fid);
-	int err = 0;
+	int err = 0, last;
 	size_t i;
 
 	if (flags)
 		return -FI_EBADFLAGS;
 	nm_lock_take(&av->domain->lock);
 	for (i = 0; i < count; i++) {
-		if (nm_av_address(av, fi_addr[i]))
-			remove_one(av, fi_addr[i]);
-		else
-			err = -FI_EINVAL;
+		last = remove_one(av, fi_addr[i]);
+		err = last ? last : err;
 	}
 	nm_lock_give(&av->domain->lock);
 	return err;
@@ -199,16 +99,16 @@ static int av_remove(struct fid_av *fid, fi_addr_t *fi_addr, size_t count, uint6
 static int av_lookup(struct fid_av *fid, fi_addr_t fi_addr, void *addr, size_t *addrlen)
 {
 	struct nm_av *av = av_of(fid);
-	const struct nm_address *address;
+	struct nm_address address;
 	size_t room = *addrlen;
+	bool known;
 
 	nm_lock_take(&av->domain->lock);
-	address = nm_av_address(av, fi_addr);
-	if (address)
-		memcpy(addr, address, room < NM_ADDRESS_LEN ? room : NM_ADDRESS_LEN);
+	known = nm_address_table_get(&av->table, fi_addr, &address);
 	nm_lock_give(&av->domain->lock);
-	if (!address)
+	if (!known)
 		return -FI_EINVAL;
+	memcpy(addr, &address, room < NM_ADDRESS_LEN ? room : NM_ADDRESS_LEN);
 	*addrlen = NM_ADDRESS_LEN;
 	return room < NM_ADDRESS_LEN ? -FI_ETOOSMALL : 0;
 }
@@ -277,11 +177,15 @@ static int av_bind(struct fid *fid, struct fid *bfid, uint64_t flags)
 static int av_close(struct fid *fid)
 {
 	struct nm_av *av = nm_container_of(fid, struct nm_av, av.fid);
+	struct nm_address_usage usage;
 
 	if (atomic_load(&av->refs))
 		return -FI_EBUSY;
-	free(av->entries);
-	free(av->slots);
+	nm_address_table_usage(&av->table, &usage);
+	nm_info("address vector of %llu: %llu bytes private, %llu in blocks, %llu of them shared",
+		(unsigned long long)av->table.nr_used, (unsigned long long)usage.private_bytes,
+		(unsigned long long)usage.block_bytes, (unsigned long long)usage.shared_bytes);
+	nm_address_table_fini(&av->table);
 	nm_ep_list_fini(&av->eps);
 	nm_refs_put(&av->domain->refs);
 	free(av);
@@ -310,8 +214,11 @@ static struct fi_ops_av av_ops = {
 int nm_av_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av **ret_av,
 	       void *context)
 {
+	const struct nm_params *params = nm_params();
 	struct nm_av *av;
 
+	if (!params)
+		return -FI_EINVAL;
 	if (attr && (attr->name || attr->rx_ctx_bits || (attr->flags & ~(uint64_t)FI_SYMMETRIC))) {
 		nm_info("no address vector: names, receive contexts and events are not offered");
 		return -FI_ENOSYS;
@@ -319,7 +226,7 @@ int nm_av_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av
 	av = calloc(1, sizeof(*av));
 	if (!av)
 		return -FI_ENOMEM;
-	av->first_free = NO_INDEX;
+	nm_address_table_init(&av->table, params->segment_dir);
 	av->domain = nm_container_of(domain, struct nm_domain, domain);
 	nm_refs_get(&av->domain->refs);
 	if (attr && attr->type == FI_AV_UNSPEC)

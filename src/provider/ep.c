@@ -6,9 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/arith.h"
 #include "base/log.h"
+#include "base/pages.h"
 #include "base/params.h"
 #include "provider/net.h"
+
+#define PEERS_PER_PAGE 512
 
 /* Every open endpoint, so that one that is never closed still leaves its stats at exit. */
 static pthread_mutex_t all_eps_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -55,27 +59,35 @@ void nm_ep_peer_lost(struct nm_ep *ep)
 	ep->loss_written = true;
 }
 
+/* Room for every index there is; what is never used is never touched, and costs nothing. */
+static int grow_peers(struct nm_ep *ep, uint64_t room)
+{
+	struct nm_peer **peers = nm_pages_grow(ep->peers, ep->nr_peers * sizeof(struct nm_peer *),
+					       room * sizeof(struct nm_peer *));
+
+	if (!peers)
+		return -FI_ENOMEM;
+	ep->peers = peers;
+	ep->nr_peers = room;
+	return 0;
+}
+
 int nm_ep_find_peer(struct nm_ep *ep, fi_addr_t addr, struct nm_peer **ret_peer)
 {
-	const struct nm_address *address;
-	struct nm_peer **peers, *peer;
-	uint64_t room;
+	struct nm_address address;
+	struct nm_peer *peer;
+	int err;
 
 	if (!ep->engine)
 		return -FI_EOPBADSTATE;
-	address = nm_av_address(ep->av, addr);
-	if (!address)
+	if (!nm_address_table_get(&ep->av->table, addr, &address))
 		return -FI_EINVAL;
 	if (addr >= ep->nr_peers) {
-		room = ep->av->nr_entries;
-		peers = reallocarray(ep->peers, room, sizeof(struct nm_peer *));
-		if (!peers)
-			return -FI_ENOMEM;
-		memset(peers + ep->nr_peers, 0, (room - ep->nr_peers) * sizeof(struct nm_peer *));
-		ep->peers = peers;
-		ep->nr_peers = room;
+		err = grow_peers(ep, nm_align_up(ep->av->table.nr, PEERS_PER_PAGE));
+		if (err)
+			return err;
 	}
-	peer = nm_engine_peer(ep->engine, address);
+	peer = nm_engine_peer(ep->engine, &address);
 	if (!peer)
 		return -FI_ENOMEM;
 	nm_peer_set_index(peer, addr);
@@ -296,7 +308,7 @@ int nm_ep_close(struct fid *fid)
 		nm_lock_give(&ep->domain->lock);
 	}
 	put_objects(ep);
-	free(ep->peers);
+	nm_pages_free(ep->peers, ep->nr_peers * sizeof(struct nm_peer *));
 	free(ep);
 	return 0;
 }

@@ -30,7 +30,7 @@
 
 #include "base/compiler.h"
 #include "engine/engine.h"
-#include "locality/address.h"
+#include "locality/address_table.h"
 #include "provider/host.h"
 #include "provider/lock.h"
 
@@ -103,30 +103,16 @@ struct nm_cntr {
 	enum fi_wait_obj wait_obj;
 };
 
-struct nm_av_entry {
-	struct nm_address address;
-	uint32_t nr_inserts; /* an address inserted twice has one entry; 0: free */
-	uint64_t next_free;
-};
-
 struct nm_av {
 	struct fid_av av;
 	struct nm_domain *domain;
 	nm_refs refs;
-	struct nm_av_entry *entries;
-	uint64_t nr_entries, nr_room;
-	uint64_t first_free; /* UINT64_MAX: none */
-	/* Identity -> index: open addressing, power of two; 0 is empty, else index + 1. */
-	uint64_t *slots;
-	uint64_t nr_slots;
-	uint64_t nr_used; /* entries in use */
+	struct nm_address_table table;
 	struct nm_ep_list eps;
 };
 
 /* Index of WHO in AV (a struct nm_av *), UINT64_MAX when it is not in it. */
 uint64_t nm_av_resolve(void *av, const struct nm_identity *who);
-/* Address at INDEX, NULL when there is none. */
-const struct nm_address *nm_av_address(const struct nm_av *av, fi_addr_t index);
 
 enum nm_cntr_use {
 	NM_CNTR_SEND,

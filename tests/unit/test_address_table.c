@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Many addresses: found again, removed, filled in, packed, and shared with neighbours. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "harness.h"
+#include "locality/address_pack.h"
+#include "locality/address_table.h"
+
+/* More than two blocks, whatever the seed. */
+#define MANY 150000u
+
+/* The N-th address of a job, as an inner endpoint over TCP is named. */
+static struct nm_address make_address(uint64_t n, int family)
+{
+	uint64_t state = n * 2 + (family == AF_INET6), words[4];
+	struct nm_address address = {.version = NM_ADDRESS_VERSION};
+	struct sockaddr_in in = {.sin_family = AF_INET};
+	struct sockaddr_in6 in6 = {.sin6_family = AF_INET6};
+	size_t i;
+
+	for (i = 0; i < 4; i++)
+		words[i] = nm_test_random(&state) | 1;
+	memcpy(address.who.id, &words[0], sizeof(address.who.id));
+	memcpy(address.who.token, &words[1], sizeof(address.who.token));
+	in.sin_port = in6.sin6_port = (in_port_t)words[2];
+	in.sin_addr.s_addr = (in_addr_t)(words[2] >> 32);
+	memcpy(&in6.sin6_addr, &words[2], sizeof(in6.sin6_addr));
+	if (family == AF_INET)
+		memcpy(address.inner, &in, sizeof(in));
+	else
+		memcpy(address.inner, &in6, sizeof(in6));
+	address.inner_len = family == AF_INET ? sizeof(in) : sizeof(in6);
+	return address;
+}
+
+static uint64_t insert(struct nm_address_table *table, uint64_t n, int family)
+{
+	struct nm_address address = make_address(n, family);
+	uint64_t index;
+
+	NM_CHECK_EQ(nm_address_table_insert(table, &address, true, &index), 0);
+	return index;
+}
+
+static void expect_at(const struct nm_address_table *table, uint64_t index, uint64_t n, int family)
+{
+	struct nm_address expected = make_address(n, family), address;
+
+	NM_CHECK(nm_address_table_get(table, index, &address));
+	NM_CHECK(!memcmp(&address, &expected, sizeof(address)));
+	NM_CHECK_EQ(nm_address_table_find(table, &expected.who), index);
+}
+
+static struct nm_address_table table;
+
+static void fill(uint64_t first, uint64_t nr, int family)
+{
+	uint64_t i;
+
+	nm_address_table_init(&table, nm_test_dir());
+	for (i = 0; i < nr; i++)
+		NM_CHECK_EQ(insert(&table, first + i, family), i);
+}
+
+NM_TEST(pack_gives_back_what_went_in)
+{
+	struct nm_address addresses[300], address;
+	struct nm_address_pack *pack;
+	uint32_t i;
+
+	for (i = 0; i < 300; i++)
+		addresses[i] = make_address(i, AF_INET6);
+	pack = nm_address_pack_create(addresses, 300);
+	NM_CHECK(pack);
+	NM_CHECK_EQ(pack->stride, 32);
+	for (i = 0; i < 300; i++) {
+		nm_address_pack_get(pack, i, &address);
+		NM_CHECK(!memcmp(&address, &addresses[i], sizeof(address)));
+	}
+	free(pack);
+	/* One address has nothing of its own; bytes that differ everywhere are all kept. */
+	pack = nm_address_pack_create(addresses, 1);
+	NM_CHECK_EQ(pack->stride, 0);
+	nm_address_pack_get(pack, 0, &address);
+	NM_CHECK(!memcmp(&address, &addresses[0], sizeof(address)));
+	free(pack);
+	memset(&addresses[0], 0x00, sizeof(addresses[0]));
+	memset(&addresses[1], 0xff, sizeof(addresses[1]));
+	pack = nm_address_pack_create(addresses, 2);
+	NM_CHECK_EQ(pack->stride, NM_ADDRESS_LEN);
+	nm_address_pack_get(pack, 1, &address);
+	NM_CHECK(!memcmp(&address, &addresses[1], sizeof(address)));
+	free(pack);
+}
+
+NM_TEST(empty_table_knows_nobody)
+{
+	struct nm_address address = make_address(1, AF_INET);
+
+	nm_address_table_init(&table, nm_test_dir());
+	NM_CHECK_EQ(nm_address_table_find(&table, &address.who), NM_ADDRESS_NONE);
+	NM_CHECK(!nm_address_table_get(&table, 0, &address));
+	NM_CHECK(!nm_address_table_get(&table, UINT64_MAX, &address));
+	NM_CHECK_EQ(nm_address_table_remove(&table, 0), -EINVAL);
+	nm_address_table_fini(&table);
+}
+
+NM_TEST(duplicates_have_one_index)
+{
+	uint64_t i;
+
+	fill(0, 100, AF_INET);
+	for (i = 0; i < 100; i++)
+		NM_CHECK_EQ(insert(&table, i, AF_INET), i);
+	NM_CHECK_EQ(table.nr, 100);
+	NM_CHECK_EQ(nm_address_table_remove(&table, 7), 1);
+	expect_at(&table, 7, 7, AF_INET);
+	NM_CHECK_EQ(nm_address_table_remove(&table, 7), 0);
+	NM_CHECK_EQ(nm_address_table_remove(&table, 7), -EINVAL);
+	nm_address_table_fini(&table);
+}
+
+/* Removed: not found. Another one comes into its place, and the first one does not come back. */
+NM_TEST_WITHIN(removed_addresses_make_room_in_blocks_too, 60)
+{
+	struct nm_address address;
+	uint64_t i, index;
+
+	fill(0, MANY, AF_INET);
+	NM_CHECK(table.nr_blocks >= 2);
+	for (i = 3; i < MANY; i += 1000)
+		NM_CHECK_EQ(nm_address_table_remove(&table, i), 0);
+	for (i = 3; i < MANY; i += 1000) {
+		address = make_address(i, AF_INET);
+		NM_CHECK_EQ(nm_address_table_find(&table, &address.who), NM_ADDRESS_NONE);
+		NM_CHECK(!nm_address_table_get(&table, i, &address));
+	}
+	/* The last hole is the first that is filled. */
+	for (i = MANY - MANY % 1000 - 1000 + 3; i < MANY; i -= 1000) {
+		index = insert(&table, MANY + i, AF_INET6);
+		NM_CHECK_EQ(index, i);
+	}
+	NM_CHECK_EQ(insert(&table, 2 * MANY, AF_INET), MANY);
+	for (i = 0; i < MANY; i++)
+		expect_at(&table, i, i % 1000 == 3 ? MANY + i : i,
+			  i % 1000 == 3 ? AF_INET6 : AF_INET);
+	/* Out again and in again: a hole that was filled before. */
+	NM_CHECK_EQ(nm_address_table_remove(&table, 1003), 0);
+	NM_CHECK_EQ(insert(&table, 1003, AF_INET), 1003);
+	expect_at(&table, 1003, 1003, AF_INET);
+	nm_address_table_fini(&table);
+}
+
+NM_TEST(holes_are_left_alone_when_indices_must_run_on)
+{
+	struct nm_address address = make_address(1000, AF_INET);
+	uint64_t index;
+
+	fill(0, 10, AF_INET);
+	NM_CHECK_EQ(nm_address_table_remove(&table, 4), 0);
+	NM_CHECK_EQ(nm_address_table_insert(&table, &address, false, &index), 0);
+	NM_CHECK_EQ(index, 10);
+	NM_CHECK_EQ(insert(&table, 1001, AF_INET), 4);
+	nm_address_table_fini(&table);
+}
+
+NM_TEST_WITHIN(a_table_that_was_emptied_costs_nothing_more, 60)
+{
+	struct nm_address_usage usage;
+	uint64_t i;
+
+	fill(0, MANY, AF_INET6);
+	for (i = 0; i < MANY; i++)
+		NM_CHECK_EQ(nm_address_table_remove(&table, i), 0);
+	for (i = 0; i < 5; i++)
+		NM_CHECK_EQ(insert(&table, i + 77, AF_INET), i);
+	nm_address_table_usage(&table, &usage);
+	NM_CHECK_EQ(usage.block_bytes, 0);
+	NM_CHECK(usage.private_bytes < 65536);
+	nm_address_table_fini(&table);
+}
+
+/* The bound that the manual names; what a process has to itself and what all have together. */
+static void expect_bounds(int family, uint64_t shared_each)
+{
+	struct nm_address_usage usage;
+	uint64_t i;
+
+	fill(0, MANY, family);
+	nm_address_table_usage(&table, &usage);
+	NM_CHECK(usage.private_bytes <=
+		 MANY * 20 + NM_ADDRESS_BLOCK_MAX * sizeof(struct nm_address));
+	NM_CHECK(usage.block_bytes <= MANY * shared_each + table.nr_blocks * 136);
+	NM_CHECK(usage.block_bytes >= (MANY - NM_ADDRESS_BLOCK_MAX) * shared_each);
+	for (i = 0; i < MANY; i += 97)
+		expect_at(&table, i, i, family);
+	nm_address_table_fini(&table);
+}
+
+NM_TEST_WITHIN(an_address_costs_what_the_manual_says, 60)
+{
+	expect_bounds(AF_INET, 20);
+	expect_bounds(AF_INET6, 32);
+}
+
+struct neighbour {
+	uint64_t first, nr;
+	uint64_t least_shared; /* bytes in blocks that somebody else made */
+	int done, leave;       /* pipes */
+};
+
+static void neighbour(void *arg)
+{
+	const struct neighbour *n = arg;
+	struct nm_address_usage usage;
+	char byte = 0;
+
+	fill(n->first, n->nr, AF_INET);
+	nm_address_table_usage(&table, &usage);
+	NM_CHECK_EQ(usage.shared_bytes, usage.block_bytes);
+	NM_CHECK(usage.found_bytes >= n->least_shared);
+	NM_CHECK_EQ(write(n->done, &byte, 1), 1);
+	NM_CHECK_EQ(read(n->leave, &byte, 1), 0); /* the end of the pipe */
+	expect_at(&table, n->nr / 2, n->first + n->nr / 2, AF_INET);
+	nm_address_table_fini(&table);
+}
+
+/* Three processes with one list, the last of them without its first part and with another end. */
+NM_TEST_WITHIN(neighbours_hold_one_copy, 60)
+{
+	struct neighbour n[3] = {
+		{.first = 0, .nr = MANY},
+		{.first = 0, .nr = MANY, .least_shared = (MANY - NM_ADDRESS_BLOCK_MAX) * 20},
+		{.first = 11, .nr = MANY, .least_shared = (MANY - 2 * NM_ADDRESS_BLOCK_MAX) * 20},
+	};
+	int done[2], leave[2], i;
+	pid_t pids[3];
+	char byte;
+
+	NM_CHECK_EQ(pipe(done), 0);
+	NM_CHECK_EQ(pipe(leave), 0);
+	for (i = 0; i < 3; i++) {
+		n[i].done = done[1];
+		n[i].leave = dup(leave[0]);
+		pids[i] = fork();
+		if (pids[i] == 0) {
+			close(leave[1]);
+			neighbour(&n[i]);
+			_exit(0);
+		}
+		close(n[i].leave);
+		NM_CHECK_EQ(read(done[0], &byte, 1), 1);
+	}
+	close(leave[1]);
+	for (i = 0; i < 3; i++) {
+		int status;
+
+		NM_CHECK_EQ(waitpid(pids[i], &status, 0), pids[i]);
+		NM_CHECK_EQ(status, 0);
+	}
+	close(leave[0]);
+	close(done[0]);
+	close(done[1]);
+}
+
+/* No directory to meet in, or one that must not be used: the same answers from memory of our own. */
+NM_TEST_WITHIN(without_neighbours_it_works_alone, 60)
+{
+	struct nm_address_usage usage;
+	uint64_t i;
+
+	nm_address_table_init(&table, "/proc/self/nothing/here");
+	for (i = 0; i < MANY; i++)
+		NM_CHECK_EQ(insert(&table, i, AF_INET), i);
+	nm_address_table_usage(&table, &usage);
+	NM_CHECK_EQ(usage.shared_bytes, 0);
+	NM_CHECK(usage.block_bytes > 0);
+	for (i = 0; i < MANY; i += 97)
+		expect_at(&table, i, i, AF_INET);
+	nm_address_table_fini(&table);
+}
