@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/arith.h"
-#include "base/fault.h"
 
 static uint32_t slots_for(uint32_t len)
 {
@@ -57,18 +56,7 @@ int nm_box_check_room(struct nm_box_writer *writer)
 static inline uint64_t control_word(uint64_t position, enum nm_slot_kind kind,
 				    const struct nm_packet *pkt, uint32_t len)
 {
-	return (uint32_t)(position + 1) | (uint64_t)kind << NM_CONTROL_KIND_SHIFT |
-	       (uint64_t)pkt->op << NM_CONTROL_OP_SHIFT |
-	       (uint64_t)pkt->flags << NM_CONTROL_FLAGS_SHIFT |
-	       (uint64_t)len << NM_CONTROL_LEN_SHIFT;
-}
-
-/* Partner: nm_box_ready(). Everything written before is visible to whoever sees the word. */
-static inline void publish(struct nm_slot *slot, uint64_t control)
-{
-	NM_FAULT("box-publish-before");
-	atomic_store_explicit(&slot->control, control, memory_order_release);
-	NM_FAULT("box-publish-after");
+	return nm_box_control(position, kind, pkt->op, pkt->flags, len);
 }
 
 /* A place in the payload that is being gathered. */
@@ -115,7 +103,7 @@ static void write_bodies(struct nm_box_writer *writer, const struct nm_packet *p
 	}
 }
 
-int nm_box_write_inline(struct nm_box_writer *writer, const struct nm_packet *pkt,
+int nm_box_write_spread(struct nm_box_writer *writer, const struct nm_packet *pkt,
 			const struct iovec *iov, unsigned int nr_iov)
 {
 	uint32_t nr = slots_for(pkt->len);
@@ -129,14 +117,12 @@ int nm_box_write_inline(struct nm_box_writer *writer, const struct nm_packet *pk
 	slot = &writer->slots[writer->position & writer->mask];
 	slot->head.tag = pkt->tag;
 	slot->head.data = pkt->data;
-	if (nm_likely(nr_iov == 1 && nr == 1 && pkt->len)) {
-		memcpy(slot->head.payload, iov->iov_base, pkt->len);
-	} else if (pkt->len) {
+	if (nr_iov && pkt->len) {
 		gather_bytes(&from, slot->head.payload, nm_min_u64(pkt->len, NM_SLOT_INLINE));
 		if (nr > 1)
 			write_bodies(writer, pkt, &from);
 	}
-	publish(slot, control_word(writer->position, NM_SLOT_HEAD_INLINE, pkt, pkt->len));
+	nm_slot_publish(slot, control_word(writer->position, NM_SLOT_HEAD_INLINE, pkt, pkt->len));
 	writer->position += nr;
 	return 0;
 }
@@ -151,7 +137,7 @@ void nm_box_write_chunk(struct nm_box_writer *writer, const struct nm_packet *pk
 	slot->head.chunk.index = index;
 	slot->head.chunk.offset = offset;
 	slot->head.chunk.len = pkt->len;
-	publish(slot, control_word(writer->position, NM_SLOT_HEAD_CHUNK, pkt, 0));
+	nm_slot_publish(slot, control_word(writer->position, NM_SLOT_HEAD_CHUNK, pkt, 0));
 	writer->position++;
 }
 
@@ -179,11 +165,6 @@ void nm_box_reader_init(struct nm_box_reader *reader, const struct nm_slot *slot
 }
 
 /* One read of a word that its writer may be changing. */
-static inline uint64_t read_once_u64(const uint64_t *word)
-{
-	return __atomic_load_n(word, __ATOMIC_RELAXED);
-}
-
 static inline uint32_t read_once_u32(const uint32_t *word)
 {
 	return __atomic_load_n(word, __ATOMIC_RELAXED);
@@ -231,54 +212,24 @@ static int find_in_pool(const struct nm_box_reader *reader, const struct nm_slot
 	return 0;
 }
 
-int nm_box_peek(struct nm_box_reader *reader, uint8_t *bounce, struct nm_packet *ret_pkt,
-		const void **ret_payload)
+int nm_box_peek_spread(struct nm_box_reader *reader, const struct nm_slot *head, unsigned int kind,
+		       uint8_t *bounce, struct nm_packet *pkt, const void **ret_payload)
 {
-	const struct nm_slot *head = &reader->slots[reader->position & reader->mask];
-	/* Partner: publish(). The only read of this word: what is checked is what is used. */
-	uint64_t control = atomic_load_explicit(&head->control, memory_order_acquire);
-	uint32_t kind, nr;
+	uint32_t nr;
 	int err;
 
-	if ((uint32_t)control != (uint32_t)(reader->position + 1))
-		return 0;
-	kind = (control >> NM_CONTROL_KIND_SHIFT) & 3;
-	ret_pkt->op = (control >> NM_CONTROL_OP_SHIFT) & (NM_PACKET_NR_OPS - 1);
-	ret_pkt->flags = (uint8_t)(control >> NM_CONTROL_FLAGS_SHIFT);
-	ret_pkt->len = (uint16_t)(control >> NM_CONTROL_LEN_SHIFT);
-	ret_pkt->tag = read_once_u64(&head->head.tag);
-	ret_pkt->data = read_once_u64(&head->head.data);
-	reader->in_chunk = kind == NM_SLOT_HEAD_CHUNK;
-	reader->nr_taken = 1;
-	if (nm_likely(kind == NM_SLOT_HEAD_INLINE)) {
-		*ret_payload = head->head.payload;
-		if (nm_likely(ret_pkt->len <= NM_SLOT_INLINE))
-			return 1;
-		nr = slots_for(ret_pkt->len);
-		if (nm_unlikely(nr > reader->mask + 1))
-			return -EBADMSG;
-		err = collect(reader, head, ret_pkt->len, bounce);
-		if (nm_unlikely(err))
-			return err;
-		*ret_payload = bounce;
-		reader->nr_taken = (uint16_t)nr;
-		return 1;
+	if (kind == NM_SLOT_HEAD_CHUNK) {
+		reader->in_chunk = true;
+		err = find_in_pool(reader, head, pkt, ret_payload);
+		return nm_unlikely(err) ? err : 1;
 	}
-	if (nm_unlikely(kind != NM_SLOT_HEAD_CHUNK))
+	nr = slots_for(pkt->len);
+	if (nm_unlikely(kind != NM_SLOT_HEAD_INLINE || nr > reader->mask + 1))
 		return -EBADMSG;
-	err = find_in_pool(reader, head, ret_pkt, ret_payload);
-	return nm_unlikely(err) ? err : 1;
-}
-
-void nm_box_release(struct nm_box_reader *reader)
-{
-	reader->position += reader->nr_taken;
-	if (reader->in_chunk) {
-		NM_FAULT("box-chunk-credit");
-		/* Partner: nm_pool_reclaim() at the writer: the chunk's bytes have been copied. */
-		atomic_store_explicit(&reader->feedback->chunks_freed, ++reader->chunks_freed,
-				      memory_order_release);
-	}
-	if (nm_unlikely(reader->position - reader->published > reader->mask / 4))
-		nm_box_return_credits(reader);
+	err = collect(reader, head, pkt->len, bounce);
+	if (nm_unlikely(err))
+		return err;
+	*ret_payload = bounce;
+	reader->nr_taken = (uint16_t)nr;
+	return 1;
 }

@@ -18,6 +18,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include "base/copy_small.h"
 #include "base/fault.h"
 #include "base/packet.h"
 #include "shm/layout.h"
@@ -41,12 +42,47 @@ struct nm_box_writer {
 /* START: position agreed in the handshake. INLINE_MAX is lowered to a quarter of the box. */
 void nm_box_writer_init(struct nm_box_writer *writer, struct nm_slot *slots, uint32_t nr_slots,
 			const struct nm_lane *feedback, uint64_t start, uint32_t inline_max);
+/* The same for payloads that are scattered or larger than a slot, and when the box looks full. */
+int nm_box_write_spread(struct nm_box_writer *writer, const struct nm_packet *pkt,
+			const struct iovec *iov, unsigned int nr_iov);
+
+static inline uint64_t nm_box_control(uint64_t position, enum nm_slot_kind kind, unsigned int op,
+				      unsigned int flags, uint32_t len)
+{
+	return (uint32_t)(position + 1) | (uint64_t)kind << NM_CONTROL_KIND_SHIFT |
+	       (uint64_t)op << NM_CONTROL_OP_SHIFT | (uint64_t)flags << NM_CONTROL_FLAGS_SHIFT |
+	       (uint64_t)len << NM_CONTROL_LEN_SHIFT;
+}
+
+/* Partner: nm_box_ready(). Everything written before is visible to whoever sees the word. */
+static inline void nm_slot_publish(struct nm_slot *slot, uint64_t control)
+{
+	NM_FAULT("box-publish-before");
+	atomic_store_explicit(&slot->control, control, memory_order_release);
+	NM_FAULT("box-publish-after");
+}
+
 /*
  * Publish a packet with its payload in the box. pkt->len <= inline_max, op < NM_PACKET_NR_OPS.
  * Returns 0; -EAGAIN: full, nothing taken; -EBADMSG: the reader's counter makes no sense.
  */
-int nm_box_write_inline(struct nm_box_writer *writer, const struct nm_packet *pkt,
-			const struct iovec *iov, unsigned int nr_iov);
+static inline int nm_box_write_inline(struct nm_box_writer *writer, const struct nm_packet *pkt,
+				      const struct iovec *iov, unsigned int nr_iov)
+{
+	uint64_t position = writer->position;
+	struct nm_slot *slot = &writer->slots[position & writer->mask];
+
+	if (nm_unlikely(nr_iov != 1 || pkt->len > NM_SLOT_INLINE || position == writer->limit))
+		return nm_box_write_spread(writer, pkt, iov, nr_iov);
+	slot->head.tag = pkt->tag;
+	slot->head.data = pkt->data;
+	nm_copy_small(slot->head.payload, iov->iov_base, pkt->len);
+	writer->position = position + 1;
+	nm_slot_publish(
+		slot, nm_box_control(position, NM_SLOT_HEAD_INLINE, pkt->op, pkt->flags, pkt->len));
+	return 0;
+}
+
 /* Room for one slot? 0, -EAGAIN or -EBADMSG as above. */
 int nm_box_check_room(struct nm_box_writer *writer);
 /* Publish a packet whose payload lies in the pool. Only after nm_box_check_room() said 0. */
@@ -85,17 +121,6 @@ static inline bool nm_box_ready(const struct nm_box_reader *reader)
 	return (uint32_t)control == (uint32_t)(reader->position + 1);
 }
 
-/*
- * Look at the next packet. `bounce` has room for NM_BOX_INLINE_LIMIT bytes: payloads that are
- * spread over slots are put together there; others are handed out where they lie and may change
- * while they are read.
- * Returns 1 and the packet; 0: nothing there; -EBADMSG: no sound writer writes this.
- */
-int nm_box_peek(struct nm_box_reader *reader, uint8_t *bounce, struct nm_packet *ret_pkt,
-		const void **ret_payload);
-/* Done with the packet that nm_box_peek() handed out. Returns credits every quarter of the box. */
-void nm_box_release(struct nm_box_reader *reader);
-
 /* Return what credits there are: when the source runs idle. */
 static inline void nm_box_return_credits(struct nm_box_reader *reader)
 {
@@ -107,6 +132,55 @@ static inline void nm_box_return_credits(struct nm_box_reader *reader)
 				      memory_order_release);
 		NM_FAULT("box-credit-after");
 	}
+}
+
+/* What nm_box_peek() hands out is in the pool, or spread over slots. */
+int nm_box_peek_spread(struct nm_box_reader *reader, const struct nm_slot *head, unsigned int kind,
+		       uint8_t *bounce, struct nm_packet *pkt, const void **ret_payload);
+
+/*
+ * Look at the next packet. `bounce` has room for NM_BOX_INLINE_LIMIT bytes: payloads that are
+ * spread over slots are put together there; others are handed out where they lie and may change
+ * while they are read.
+ * Returns 1 and the packet; 0: nothing there; -EBADMSG: no sound writer writes this.
+ */
+static inline int nm_box_peek(struct nm_box_reader *reader, uint8_t *bounce,
+			      struct nm_packet *ret_pkt, const void **ret_payload)
+{
+	const struct nm_slot *head = &reader->slots[reader->position & reader->mask];
+	/* Partner: the release store of the head's control word. The only read of it: what is
+	 * checked is what is used. */
+	uint64_t control = atomic_load_explicit(&head->control, memory_order_acquire);
+	unsigned int kind = (control >> NM_CONTROL_KIND_SHIFT) & 3;
+
+	if ((uint32_t)control != (uint32_t)(reader->position + 1))
+		return 0;
+	ret_pkt->op = (control >> NM_CONTROL_OP_SHIFT) & (NM_PACKET_NR_OPS - 1);
+	ret_pkt->flags = (uint8_t)(control >> NM_CONTROL_FLAGS_SHIFT);
+	ret_pkt->len = (uint16_t)(control >> NM_CONTROL_LEN_SHIFT);
+	/* One read each of words that their writer may be changing. */
+	ret_pkt->tag = __atomic_load_n(&head->head.tag, __ATOMIC_RELAXED);
+	ret_pkt->data = __atomic_load_n(&head->head.data, __ATOMIC_RELAXED);
+	reader->nr_taken = 1;
+	reader->in_chunk = false;
+	*ret_payload = head->head.payload;
+	if (nm_likely(kind == NM_SLOT_HEAD_INLINE && ret_pkt->len <= NM_SLOT_INLINE))
+		return 1;
+	return nm_box_peek_spread(reader, head, kind, bounce, ret_pkt, ret_payload);
+}
+
+/* Done with the packet that nm_box_peek() handed out. Returns credits every quarter of the box. */
+static inline void nm_box_release(struct nm_box_reader *reader)
+{
+	reader->position += reader->nr_taken;
+	if (nm_unlikely(reader->in_chunk)) {
+		NM_FAULT("box-chunk-credit");
+		/* Partner: nm_pool_reclaim() at the writer: the chunk's bytes have been copied. */
+		atomic_store_explicit(&reader->feedback->chunks_freed, ++reader->chunks_freed,
+				      memory_order_release);
+	}
+	if (nm_unlikely(reader->position - reader->published > reader->mask / 4))
+		nm_box_return_credits(reader);
 }
 
 #endif
