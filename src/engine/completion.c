@@ -11,15 +11,6 @@
 #define QUEUE_MIN 64
 #define QUEUE_HINT_MAX (1u << 20)
 
-/* A ring of a power of two entries; head and tail count for ever. */
-struct nm_cqueue {
-	struct nm_completion *entries;
-	size_t mask;
-	size_t head;		    /* oldest */
-	size_t tail;		    /* next free */
-	struct nm_completion scrap; /* where a completion goes that memory could not be had for */
-};
-
 int nm_cqueue_create(size_t size_hint, struct nm_cqueue **ret_queue)
 {
 	struct nm_cqueue *queue = calloc(1, sizeof(*queue));
@@ -47,7 +38,7 @@ void nm_cqueue_destroy(struct nm_cqueue *queue)
 	free(queue);
 }
 
-static NM_COLD int queue_grow(struct nm_cqueue *queue)
+static int queue_grow(struct nm_cqueue *queue)
 {
 	size_t size = queue->mask + 1;
 	struct nm_completion *entries;
@@ -67,27 +58,11 @@ static NM_COLD int queue_grow(struct nm_cqueue *queue)
 	return 0;
 }
 
-struct nm_completion *nm_cqueue_add(struct nm_cqueue *queue)
+struct nm_completion *nm_cqueue_add_slowly(struct nm_cqueue *queue)
 {
-	if (nm_unlikely(queue->tail - queue->head > queue->mask) && queue_grow(queue) < 0)
+	if (queue_grow(queue) < 0)
 		return &queue->scrap;
 	return &queue->entries[queue->tail++ & queue->mask];
-}
-
-bool nm_cqueue_empty(const struct nm_cqueue *queue)
-{
-	return queue->head == queue->tail;
-}
-
-const struct nm_completion *nm_cqueue_front(const struct nm_cqueue *queue)
-{
-	return queue->head == queue->tail ? NULL : &queue->entries[queue->head & queue->mask];
-}
-
-void nm_cqueue_pop(struct nm_cqueue *queue)
-{
-	if (queue->head != queue->tail)
-		queue->head++;
 }
 
 void nm_cqueue_forget(struct nm_cqueue *queue, const struct nm_engine *engine)

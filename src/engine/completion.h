@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/compiler.h"
+
 struct nm_peer;
 
 /*
@@ -54,19 +56,48 @@ struct nm_completion {
 };
 
 /*
- * A queue of completions. It grows when it is full; only when there is no memory for that is a
- * completion lost, and the log says so. Not thread-safe: engine lock.
+ * A queue of completions: a ring of a power of two entries, head and tail count for ever. It grows
+ * when it is full; only when there is no memory for that is a completion lost, and the log says so.
+ * Not thread-safe: engine lock.
  */
-struct nm_cqueue;
+struct nm_cqueue {
+	struct nm_completion *entries;
+	size_t mask;
+	size_t head;		    /* oldest */
+	size_t tail;		    /* next free */
+	struct nm_completion scrap; /* where a completion goes that memory could not be had for */
+};
 
 int nm_cqueue_create(size_t size_hint, struct nm_cqueue **ret_queue);
 void nm_cqueue_destroy(struct nm_cqueue *queue);
+/* The rare half of nm_cqueue_add(): the queue is full. */
+struct nm_completion *nm_cqueue_add_slowly(struct nm_cqueue *queue) NM_COLD;
+
 /* Append: the caller fills the returned entry at once (all fields). Grows when full. Never NULL. */
-struct nm_completion *nm_cqueue_add(struct nm_cqueue *queue);
-bool nm_cqueue_empty(const struct nm_cqueue *queue);
-/* The oldest completion, or NULL; valid until the next push or pop. */
-const struct nm_completion *nm_cqueue_front(const struct nm_cqueue *queue);
-void nm_cqueue_pop(struct nm_cqueue *queue);
+static inline struct nm_completion *nm_cqueue_add(struct nm_cqueue *queue)
+{
+	if (nm_unlikely(queue->tail - queue->head > queue->mask))
+		return nm_cqueue_add_slowly(queue);
+	return &queue->entries[queue->tail++ & queue->mask];
+}
+
+static inline bool nm_cqueue_empty(const struct nm_cqueue *queue)
+{
+	return queue->head == queue->tail;
+}
+
+/* The oldest completion, or NULL; valid until the next add or pop. */
+static inline const struct nm_completion *nm_cqueue_front(const struct nm_cqueue *queue)
+{
+	return nm_cqueue_empty(queue) ? NULL : &queue->entries[queue->head & queue->mask];
+}
+
+static inline void nm_cqueue_pop(struct nm_cqueue *queue)
+{
+	if (!nm_cqueue_empty(queue))
+		queue->head++;
+}
+
 /* Set `source` to NULL in completions that name peers of an engine that is going away. */
 struct nm_engine;
 void nm_cqueue_forget(struct nm_cqueue *queue, const struct nm_engine *engine);

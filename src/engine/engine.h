@@ -99,6 +99,17 @@ struct nm_message {
 
 int nm_engine_send(struct nm_engine *engine, const struct nm_message *message);
 /*
+ * nm_engine_send() and nm_engine_recv() for the calls that MPIs make for every message: one buffer,
+ * everything in registers, nothing put together that the next function takes apart. FLAGS of a
+ * message: NM_TAGGED or NM_MSG, and NM_REMOTE_CQ_DATA; NM_INJECT is meant, and no completion.
+ * FLAGS of a receive: NM_TAGGED or NM_MSG, and NM_COMPLETION; with NM_MSG, TAG is 0 and IGNORE all
+ * ones.
+ */
+int nm_engine_inject(struct nm_peer *peer, const void *buffer, size_t len, uint64_t tag,
+		     uint64_t data, uint64_t flags);
+int nm_engine_recv_buffer(struct nm_engine *engine, struct nm_peer *source, void *buffer,
+			  size_t len, uint64_t tag, uint64_t ignore, uint64_t flags, void *context);
+/*
  * Post a receive, or look for a message:
  *  NM_PEEK           hit: completion with len, tag, data, source, no error; miss: completion with
  *                    err ENOMSG. With NM_CLAIM the message is set aside for `context`, with

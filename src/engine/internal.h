@@ -14,18 +14,18 @@
 
 /* Polling without result: when to yield the processor and when to ask whether peers live. */
 struct nm_idle {
-	unsigned int calls;  /* idle progress calls in a row */
-	uint64_t since_ns;   /* when idling was first seen; 0: not idle */
-	bool yielding;	     /* idle for longer than spin_us */
+	uint32_t calls;	     /* idle progress calls in a row, and NM_IDLE_YIELDING */
+	uint64_t since_ns;   /* when idling was first seen by the clock */
 	uint64_t checked_ns; /* last look at the peers that are waited for */
 };
+#define NM_IDLE_YIELDING 0x80000000u /* idle for longer than spin_us */
 
 struct nm_engine {
 	/* hot */
 	struct nm_transport *polled[NM_NR_CHANNELS];
 	unsigned int nr_polled;
-	const struct nm_transport *polled_now; /* whose progress it is; NULL: nobody's */
-	bool polling; /* within a transport's progress: no connect from here */
+	/* Whose progress it is; NULL: nobody's. Within one no connection is made. */
+	const struct nm_transport *polled_now;
 	bool closing; /* being destroyed: packets are dropped */
 	struct nm_engine_queues queues;
 	struct nm_match matches[2]; /* untagged, tagged */
@@ -90,6 +90,9 @@ struct nm_arrival {
 };
 
 /* recv.c */
+/* A whole message that nobody waits for an answer to: the short way of nearly all. */
+void nm_recv_eager(struct nm_engine *engine, struct nm_peer *source, const struct nm_packet *pkt,
+		   const void *payload);
 void nm_recv_arrive(struct nm_engine *engine, const struct nm_arrival *arrival);
 /* All bytes of a rendezvous have come. */
 void nm_recv_finish(struct nm_engine *engine, struct nm_request *request, int err);

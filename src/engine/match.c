@@ -81,12 +81,15 @@ static struct nm_list *posted_bucket(struct nm_match *match, const struct nm_pos
 				      match->posted_mask];
 }
 
-/* Double the table. Without memory the chains only get longer. */
+/* Make the table as large as its contents. Without memory the chains only get longer. */
 static NM_COLD void posted_grow(struct nm_match *match)
 {
-	size_t nr = (match->posted_mask + 1) * 2;
-	struct nm_list *buckets = buckets_create(nr);
+	size_t nr = match->posted_mask + 1;
+	struct nm_list *buckets;
 
+	while (nr < match->nr_posted)
+		nr *= 2;
+	buckets = buckets_create(nr);
 	if (!buckets)
 		return;
 	free(match->posted_buckets);
@@ -97,32 +100,37 @@ static NM_COLD void posted_grow(struct nm_match *match)
 	nm_list_for_each(node, &match->posted_all) {
 		struct nm_posted *p = nm_container_of(node, struct nm_posted, all_node);
 
+		if (p->sequence >= match->next_hashed)
+			break;
 		nm_list_append(posted_bucket(match, p), &p->bucket_node);
 	}
 }
 
-void nm_match_post(struct nm_match *match, struct nm_posted *posted)
+/* Put every receive that is in no bucket yet into one, in order of age. */
+static void hash_posted(struct nm_match *match)
 {
-	posted->class_index = class_of(match, posted->ignore, !posted->source);
-	posted->sequence = match->next_sequence++;
-	nm_list_append(posted_bucket(match, posted), &posted->bucket_node);
-	nm_list_append(&match->posted_all, &posted->all_node);
-	match->classes[posted->class_index].nr++;
-	if (nm_unlikely(++match->nr_posted > 2 * match->posted_mask))
+	struct nm_list *node = &match->posted_all;
+
+	if (nm_unlikely(match->nr_posted > 2 * match->posted_mask))
 		posted_grow(match);
+	while (node->prev != &match->posted_all &&
+	       nm_container_of(node->prev, struct nm_posted, all_node)->sequence >=
+		       match->next_hashed)
+		node = node->prev;
+	for (; node != &match->posted_all; node = node->next) {
+		struct nm_posted *p = nm_container_of(node, struct nm_posted, all_node);
+
+		p->class_index = class_of(match, p->ignore, !p->source);
+		nm_list_append(posted_bucket(match, p), &p->bucket_node);
+		match->classes[p->class_index].nr++;
+	}
+	match->next_hashed = match->next_sequence;
 }
 
-void nm_match_unpost(struct nm_match *match, struct nm_posted *posted)
+void nm_match_unhash(struct nm_match *match, struct nm_posted *posted)
 {
 	nm_list_remove(&posted->bucket_node);
-	nm_list_remove(&posted->all_node);
 	match->classes[posted->class_index].nr--;
-	match->nr_posted--;
-}
-
-static bool posted_matches(const struct nm_posted *p, const struct nm_peer *source, uint64_t tag)
-{
-	return ((p->tag ^ tag) & ~p->ignore) == 0 && (!p->source || p->source == source);
 }
 
 /* The first match of a bucket; buckets are in order of age, so it is the oldest. */
@@ -132,19 +140,19 @@ static struct nm_posted *bucket_find(struct nm_list *bucket, const struct nm_pee
 	nm_list_for_each(node, bucket) {
 		struct nm_posted *p = nm_container_of(node, struct nm_posted, bucket_node);
 
-		if (posted_matches(p, source, tag))
+		if (nm_posted_matches(p, source, tag))
 			return p;
 	}
 	return NULL;
 }
 
-struct nm_posted *nm_match_find_posted(const struct nm_match *match, const struct nm_peer *source,
+struct nm_posted *nm_match_find_hashed(struct nm_match *match, const struct nm_peer *source,
 				       uint64_t tag)
 {
 	struct nm_posted *best = NULL;
 
-	if (match->nr_posted == 0)
-		return NULL;
+	if (match->next_hashed != match->next_sequence)
+		hash_posted(match);
 	for (unsigned int i = 0; i < match->nr_classes; i++) {
 		const struct nm_match_class *c = &match->classes[i];
 		struct nm_posted *p;
@@ -158,7 +166,7 @@ struct nm_posted *nm_match_find_posted(const struct nm_match *match, const struc
 			best = p;
 	}
 	if (nm_unlikely(match->classes[NM_MATCH_CLASSES].nr > 0)) {
-		struct nm_posted *p = bucket_find((struct nm_list *)&match->overflow, source, tag);
+		struct nm_posted *p = bucket_find(&match->overflow, source, tag);
 
 		if (p && (!best || p->sequence < best->sequence))
 			best = p;

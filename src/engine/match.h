@@ -9,6 +9,8 @@
  * Posted receives are hashed by class (ignore mask, source named or not), source and the tag bits
  * that matter. A program uses a handful of classes, so an arriving message looks into one bucket
  * per class in use and takes the oldest hit. More classes than NR_CLASSES share a linear list.
+ * Hashing is put off: a receive only joins the list of all by age, and the first message that none
+ * of the oldest few wants has all of them hashed, each once. Traffic in order never hashes.
  * Unexpected messages are hashed by source and tag, without the tag bits that receives are seen to
  * ignore, and stand in arrival order in a list of their source and in one of all.
  */
@@ -24,15 +26,18 @@
 struct nm_peer;
 
 #define NM_MATCH_CLASSES 8
+/* Receives that a message is compared with before any hashing. */
+#define NM_MATCH_OLDEST 4
 
 /* A posted receive's place in the queue; embedded in the request. */
 struct nm_posted {
-	struct nm_list bucket_node;
 	struct nm_list all_node; /* by age */
 	struct nm_peer *source;	 /* NULL: any */
 	uint64_t tag;
 	uint64_t ignore;
 	uint64_t sequence; /* age */
+	/* valid from when it is hashed */
+	struct nm_list bucket_node;
 	unsigned int class_index;
 };
 
@@ -57,7 +62,7 @@ struct nm_unexpected {
 struct nm_match_class {
 	uint64_t ignore;
 	bool any_source;
-	size_t nr; /* receives posted in it */
+	size_t nr; /* receives hashed in it */
 };
 
 struct nm_match {
@@ -70,6 +75,7 @@ struct nm_match {
 	size_t nr_posted;
 	struct nm_list posted_all;
 	uint64_t next_sequence;
+	uint64_t next_hashed; /* receives older than this are in a bucket */
 	/* unexpected messages */
 	struct nm_list *unexpected_buckets;
 	size_t unexpected_mask;
@@ -82,18 +88,52 @@ struct nm_match {
 int nm_match_init(struct nm_match *match, unsigned int which);
 void nm_match_fini(struct nm_match *match);
 
-static inline void nm_posted_init(struct nm_posted *posted)
+/* Add a receive (source, tag and ignore are filled in). */
+static inline void nm_match_post(struct nm_match *match, struct nm_posted *posted)
 {
-	nm_list_init(&posted->bucket_node);
-	nm_list_init(&posted->all_node);
+	posted->sequence = match->next_sequence++;
+	nm_list_append(&match->posted_all, &posted->all_node);
+	match->nr_posted++;
 }
 
-/* Add a receive (source, tag and ignore are filled in). */
-void nm_match_post(struct nm_match *match, struct nm_posted *posted);
-void nm_match_unpost(struct nm_match *match, struct nm_posted *posted);
-/* The oldest posted receive for a message, or NULL. It stays in the queue. */
-struct nm_posted *nm_match_find_posted(const struct nm_match *match, const struct nm_peer *source,
+/* The hashed half of nm_match_unpost(). */
+void nm_match_unhash(struct nm_match *match, struct nm_posted *posted);
+
+static inline void nm_match_unpost(struct nm_match *match, struct nm_posted *posted)
+{
+	nm_list_remove(&posted->all_node);
+	match->nr_posted--;
+	if (nm_unlikely(posted->sequence < match->next_hashed))
+		nm_match_unhash(match, posted);
+}
+
+static inline bool nm_posted_matches(const struct nm_posted *posted, const struct nm_peer *source,
+				     uint64_t tag)
+{
+	return ((posted->tag ^ tag) & ~posted->ignore) == 0 &&
+	       (!posted->source || posted->source == source);
+}
+
+/* As nm_match_find_posted(), by hash. Hashes what is not. */
+struct nm_posted *nm_match_find_hashed(struct nm_match *match, const struct nm_peer *source,
 				       uint64_t tag);
+
+/* The oldest posted receive for a message, or NULL. It stays in the queue. */
+static inline struct nm_posted *nm_match_find_posted(struct nm_match *match,
+						     const struct nm_peer *source, uint64_t tag)
+{
+	struct nm_list *node = match->posted_all.next;
+
+	for (unsigned int i = 0; i < NM_MATCH_OLDEST; i++, node = node->next) {
+		struct nm_posted *posted = nm_container_of(node, struct nm_posted, all_node);
+
+		if (node == &match->posted_all)
+			return NULL;
+		if (nm_likely(nm_posted_matches(posted, source, tag)))
+			return posted;
+	}
+	return node == &match->posted_all ? NULL : nm_match_find_hashed(match, source, tag);
+}
 
 /* Add a message (source and tag are filled in) as the youngest. */
 void nm_match_store(struct nm_match *match, struct nm_unexpected *message);

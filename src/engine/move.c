@@ -211,7 +211,7 @@ unsigned int nm_move_push(struct nm_engine *engine, struct nm_peer *peer)
 	struct nm_move *move = peer->move;
 	int err;
 
-	if (engine->polling)
+	if (engine->polled_now)
 		return 0;
 	if (move->is_left && !move->said) {
 		err = say(engine, peer);

@@ -30,20 +30,21 @@ struct nm_peer_story {
 };
 
 struct nm_peer {
-	/* sending */
+	/* sending: what a small message needs is one line */
 	enum nm_peer_state state;
+	unsigned int nr_control; /* packets in control, which go first */
 	uint32_t eager_max;
 	uint32_t max_payload;
-	bool send_refused; /* an envelope found no room: streams pause for one round */
-	bool paused;	   /* they did so in the last one */
 	struct nm_link *link;
 	int (*send)(struct nm_link *link, const struct nm_packet *pkt, const struct iovec *iov,
 		    unsigned int nr_iov);
+	struct nm_engine *engine;
 	uint64_t sent_messages, sent_bytes;
+	bool send_refused; /* an envelope found no room: streams pause for one round */
+	bool paused;	   /* they did so in the last one */
 	/* receiving */
 	uint64_t received_messages, received_bytes;
-	uint64_t index;	    /* in the address vector; UINT64_MAX: not in it */
-	size_t nr_directed; /* receives posted for it alone */
+	uint64_t index; /* in the address vector; UINT64_MAX: not in it */
 	struct nm_list unexpected[2];
 	/* private queue: control packets in order, then transfers in turn */
 	struct nm_list control;	    /* struct nm_control */
@@ -52,12 +53,11 @@ struct nm_peer {
 	struct nm_list requests;    /* that wait for this peer or serve it */
 	unsigned int nr_started;    /* memory accesses of ours that it has not answered */
 	unsigned int nr_served;	    /* transfers of its memory accesses under way here */
-	unsigned int nr_control;    /* in control */
 	/* cold */
-	const struct nm_engine *engine;
 	struct nm_identity who;
 	struct nm_address address;
 	bool is_source;		  /* it has sent to us */
+	bool is_named;		  /* while looking who is waited for: by a posted receive */
 	uint32_t source_channels; /* bit per channel on which it may still send to us */
 	bool is_watched;	  /* by the channel it sends on, which will notice its death */
 	bool crash_told;	  /* its end was not orderly, and receives know */

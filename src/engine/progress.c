@@ -34,22 +34,30 @@ static unsigned int push_active(struct nm_engine *engine)
 	return nr;
 }
 
-/* Is a receive posted that anyone could end? Buffers for many messages wait for nobody. */
-static bool wildcard_posted(const struct nm_match *match)
+/*
+ * Mark the peers that a posted receive names. Returns whether one is posted that anyone could end.
+ * Buffers for many messages wait for nobody. Looking at all of them about once a second is cheaper
+ * than to count at each receive.
+ */
+static bool mark_posted(const struct nm_match *match)
 {
+	bool anyone = false;
+
 	nm_list_for_each(node, &match->posted_all) {
 		const struct nm_posted *p = nm_container_of(node, struct nm_posted, all_node);
 		const struct nm_request *r = nm_container_of(p, struct nm_request, posted);
 
-		if (!p->source && r->kind != NM_REQUEST_MULTI_RECV)
-			return true;
+		if (p->source)
+			p->source->is_named = true;
+		else if (r->kind != NM_REQUEST_MULTI_RECV)
+			anyone = true;
 	}
-	return false;
+	return anyone;
 }
 
 static bool is_waited_for(const struct nm_peer *peer, bool for_anyone)
 {
-	if (peer->nr_directed > 0 || !nm_list_empty(&peer->requests) || peer->move)
+	if (peer->is_named || !nm_list_empty(&peer->requests) || peer->move)
 		return true;
 	/* Whoever has not met us either way is not somebody that anyone could mean. */
 	return for_anyone && (peer->is_source || peer->state == NM_PEER_CONNECTED);
@@ -72,36 +80,47 @@ static NM_COLD void check_alive(struct nm_engine *engine, struct nm_peer *peer)
 static NM_COLD void check_waited_for(struct nm_engine *engine)
 {
 	const struct nm_peer_table *table = &engine->peers;
-	bool for_anyone =
-		wildcard_posted(&engine->matches[0]) || wildcard_posted(&engine->matches[1]);
+	bool for_anyone = mark_posted(&engine->matches[0]);
 
+	for_anyone |= mark_posted(&engine->matches[1]);
 	for (size_t i = 0; i <= table->mask; i++) {
 		struct nm_peer *peer = table->slots[i];
 
 		if (peer && is_waited_for(peer, for_anyone))
 			check_alive(engine, peer);
+		if (peer)
+			peer->is_named = false;
 	}
 }
 
-static void idle(struct nm_engine *engine)
+/* Once in IDLE_CLOCK_CALLS idle calls. */
+static __attribute__((noinline)) void look_at_clock(struct nm_engine *engine)
 {
 	struct nm_idle *idle = &engine->idle;
+	uint64_t now = nm_clock_ns();
 
-	if (++idle->calls % IDLE_CLOCK_CALLS == 0) {
-		uint64_t now = nm_clock_ns();
+	if ((idle->calls & ~NM_IDLE_YIELDING) == IDLE_CLOCK_CALLS)
+		idle->since_ns = now;
+	if (now - idle->since_ns >= engine->params->spin_us * NM_NS_PER_US)
+		idle->calls |= NM_IDLE_YIELDING;
+	if (now - idle->checked_ns >= engine->params->keepalive_ms * NM_NS_PER_MS) {
+		/* Counted from when we began to idle, not from the last time ever. */
+		if (idle->checked_ns >= idle->since_ns)
+			check_waited_for(engine);
+		idle->checked_ns = now;
+	}
+}
 
-		if (idle->since_ns == 0)
-			idle->since_ns = now;
-		idle->yielding = now - idle->since_ns >= engine->params->spin_us * NM_NS_PER_US;
-		if (now - idle->checked_ns >= engine->params->keepalive_ms * NM_NS_PER_MS) {
-			/* Counted from when we began to idle, not from the last time ever. */
-			if (idle->checked_ns >= idle->since_ns)
-				check_waited_for(engine);
-			idle->checked_ns = now;
-		}
+static inline void idle(struct nm_engine *engine)
+{
+	uint32_t calls = ++engine->idle.calls;
+
+	if (nm_unlikely(calls % IDLE_CLOCK_CALLS == 0)) {
+		look_at_clock(engine);
+		calls = engine->idle.calls;
 	}
 	/* Nodes may share cores: whoever we wait for may be waiting for ours. */
-	if (idle->yielding)
+	if (nm_unlikely(calls & NM_IDLE_YIELDING))
 		sched_yield();
 }
 
@@ -109,21 +128,18 @@ unsigned int nm_engine_progress(struct nm_engine *engine)
 {
 	unsigned int nr = 0;
 
-	engine->polling = true;
 	for (unsigned int i = 0; i < engine->nr_polled; i++) {
-		engine->polled_now = engine->polled[i];
-		nr += engine->polled[i]->ops->progress(engine->polled[i]);
+		struct nm_transport *transport = engine->polled[i];
+
+		engine->polled_now = transport;
+		nr += transport->ops->progress(transport);
 	}
 	engine->polled_now = NULL;
-	engine->polling = false;
 	if (nm_unlikely(!nm_list_empty(&engine->active)))
 		nr += push_active(engine);
-	if (nr == 0) {
+	if (nr == 0)
 		idle(engine);
-		return 0;
-	}
-	engine->idle.calls = 0;
-	engine->idle.since_ns = 0;
-	engine->idle.yielding = false;
+	else
+		engine->idle.calls = 0;
 	return nr;
 }

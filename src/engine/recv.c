@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/copy_small.h"
 #include "engine/internal.h"
 #include "engine/recv.h"
 
@@ -14,8 +15,6 @@ static struct nm_request *request_of(struct nm_posted *posted)
 void nm_recv_unpost(struct nm_engine *engine, struct nm_request *r)
 {
 	nm_match_unpost(nm_match_of(engine, r->flags & NM_TAGGED), &r->posted);
-	if (r->posted.source)
-		r->posted.source->nr_directed--;
 }
 
 /* Start the transfer of a rendezvous into request R, whose iov has room for `room` bytes. */
@@ -60,7 +59,7 @@ void nm_recv_take(struct nm_engine *engine, struct nm_request *r, const struct n
 	};
 
 	nm_complete_recv(engine, &done);
-	nm_request_free(&engine->requests, r);
+	nm_request_put(&engine->requests, r);
 	if (nm_unlikely(a->flags & NM_PKT_ACK))
 		nm_transfer_send_ack(engine, a->source, a->sender_id, 0);
 }
@@ -122,6 +121,75 @@ static NM_COLD void store(struct nm_engine *engine, const struct nm_arrival *a)
 	nm_match_store(nm_match_of(engine, a->flags & NM_PKT_TAGGED), m);
 }
 
+static inline void copy_in(void *to, const void *from, size_t len)
+{
+	if (nm_likely(len <= NM_COPY_SMALL_MAX))
+		nm_copy_small(to, from, len);
+	else
+		memcpy(to, from, len);
+}
+
+static inline void complete_eager(struct nm_engine *engine, const struct nm_request *r,
+				  struct nm_peer *source, const struct nm_packet *pkt, uint64_t tag)
+{
+	const struct nm_engine_queues *queues = &engine->queues;
+	struct nm_completion *c;
+
+	if (queues->recv)
+		queues->recv->value++;
+	if (!queues->receive || !(r->flags & NM_COMPLETION))
+		return;
+	c = nm_cqueue_add(queues->receive);
+	c->context = r->context;
+	c->flags = nm_recv_flags(pkt->flags) | NM_RECV | (r->flags & (NM_TAGGED | NM_MSG));
+	c->len = pkt->len;
+	c->buf = r->iov[0].iov_base;
+	c->data = pkt->data;
+	c->tag = tag;
+	c->source = source;
+	c->err = 0;
+	c->olen = 0;
+}
+
+static __attribute__((noinline)) void arrive_slowly(struct nm_engine *engine,
+						    struct nm_peer *source,
+						    const struct nm_packet *pkt, uint64_t tag,
+						    const void *payload)
+{
+	const struct nm_arrival a = {
+		.source = source,
+		.tag = tag,
+		.data = pkt->data,
+		.size = pkt->len,
+		.payload = payload,
+		.flags = pkt->flags,
+	};
+
+	nm_recv_arrive(engine, &a);
+}
+
+/* nm_recv_arrive() and nm_recv_take() for the case that nearly every message is. */
+void nm_recv_eager(struct nm_engine *engine, struct nm_peer *source, const struct nm_packet *pkt,
+		   const void *payload)
+{
+	struct nm_match *match = nm_match_of(engine, pkt->flags & NM_PKT_TAGGED);
+	uint64_t tag = pkt->flags & NM_PKT_TAGGED ? pkt->tag : 0;
+	struct nm_posted *posted = nm_match_find_posted(match, source, tag);
+	struct nm_request *r = nm_container_of(posted, struct nm_request, posted);
+
+	if (nm_unlikely(!posted || r->kind != NM_REQUEST_RECV || r->nr_iov != 1 ||
+			pkt->len > r->capacity)) {
+		arrive_slowly(engine, source, pkt, tag, payload);
+		return;
+	}
+	nm_match_unpost(match, posted);
+	source->received_messages++;
+	source->received_bytes += pkt->len;
+	copy_in(r->iov[0].iov_base, payload, pkt->len);
+	complete_eager(engine, r, source, pkt, tag);
+	nm_request_put(&engine->requests, r);
+}
+
 void nm_recv_arrive(struct nm_engine *engine, const struct nm_arrival *a)
 {
 	struct nm_match *match = nm_match_of(engine, a->flags & NM_PKT_TAGGED);
@@ -161,7 +229,7 @@ void nm_recv_fail_posted(struct nm_engine *engine, struct nm_request *r, int err
 	};
 
 	nm_complete_recv(engine, &done);
-	nm_request_free(&engine->requests, r);
+	nm_request_put(&engine->requests, r);
 }
 
 struct nm_request *nm_recv_make(struct nm_engine *engine, const struct nm_message *m)
@@ -203,12 +271,55 @@ static NM_COLD bool hopeless(struct nm_engine *engine, struct nm_request *r)
 void nm_recv_post(struct nm_engine *engine, struct nm_match *match, struct nm_request *r)
 {
 	nm_match_post(match, &r->posted);
-	if (r->posted.source)
-		r->posted.source->nr_directed++;
 	if (nm_unlikely((r->posted.source && (r->posted.source->state == NM_PEER_DOWN ||
 					      r->posted.source->loss_untold)) ||
 			engine->crash_untold))
 		hopeless(engine, r);
+}
+
+/* There may be a message already, or the end of a peer to report. */
+static __attribute__((noinline)) int recv_slowly(struct nm_engine *engine, struct nm_peer *source,
+						 void *buffer, size_t len, uint64_t tag,
+						 uint64_t ignore, uint64_t flags, void *context)
+{
+	const struct iovec iov = {.iov_base = buffer, .iov_len = len};
+	const struct nm_message message = {
+		.iov = &iov,
+		.nr_iov = 1,
+		.peer = source,
+		.tag = tag,
+		.ignore = ignore,
+		.context = context,
+		.flags = flags,
+	};
+
+	return nm_engine_recv(engine, &message);
+}
+
+int nm_engine_recv_buffer(struct nm_engine *engine, struct nm_peer *source, void *buffer,
+			  size_t len, uint64_t tag, uint64_t ignore, uint64_t flags, void *context)
+{
+	struct nm_match *match = nm_match_of(engine, flags & NM_TAGGED);
+	struct nm_request *r;
+
+	if (nm_unlikely(match->nr_unexpected > 0 || engine->crash_untold ||
+			(source && (source->state == NM_PEER_DOWN || source->loss_untold))))
+		return recv_slowly(engine, source, buffer, len, tag, ignore, flags, context);
+	r = nm_request_alloc(&engine->requests, NM_REQUEST_RECV);
+	if (nm_unlikely(!r))
+		return -EAGAIN;
+	r->state = NM_REQUEST_POSTED;
+	r->flags = flags;
+	r->context = context;
+	r->nr_iov = 1;
+	r->iov[0].iov_base = buffer;
+	r->iov[0].iov_len = len;
+	r->capacity = len;
+	r->posted.source = source;
+	r->posted.tag = tag;
+	r->posted.ignore = ignore;
+	nm_match_post(match, &r->posted);
+	return 0;
 }
 
 int nm_engine_recv(struct nm_engine *engine, const struct nm_message *m)

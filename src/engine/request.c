@@ -2,11 +2,11 @@
 #include "engine/request.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 void nm_request_pool_init(struct nm_request_pool *pool)
 {
 	*pool = (struct nm_request_pool){0};
-	nm_list_init(&pool->free);
 }
 
 void nm_request_pool_fini(struct nm_request_pool *pool)
@@ -17,7 +17,7 @@ void nm_request_pool_fini(struct nm_request_pool *pool)
 	nm_request_pool_init(pool);
 }
 
-static NM_COLD bool pool_grow(struct nm_request_pool *pool)
+bool nm_request_pool_grow(struct nm_request_pool *pool)
 {
 	struct nm_request *slab;
 
@@ -35,47 +35,26 @@ static NM_COLD bool pool_grow(struct nm_request_pool *pool)
 	slab = calloc(NM_REQUEST_SLAB, sizeof(*slab));
 	if (!slab)
 		return false;
-	for (uint32_t i = 0; i < NM_REQUEST_SLAB; i++) {
+	for (uint32_t i = NM_REQUEST_SLAB; i-- > 0;) {
 		slab[i].index = (uint32_t)pool->nr_slabs * NM_REQUEST_SLAB + i;
 		slab[i].generation = 1;
-		nm_list_append(&pool->free, &slab[i].peer_node);
+		nm_list_init(&slab[i].peer_node);
+		nm_list_init(&slab[i].stream_node);
+		slab[i].next_free = pool->free;
+		pool->free = &slab[i];
 	}
 	pool->slabs[pool->nr_slabs++] = slab;
 	return true;
 }
 
-struct nm_request *nm_request_alloc(struct nm_request_pool *pool, enum nm_request_kind kind)
-{
-	struct nm_request *r;
-
-	if (nm_unlikely(nm_list_empty(&pool->free)) && !pool_grow(pool))
-		return NULL;
-	r = nm_list_first(&pool->free, struct nm_request, peer_node);
-	nm_list_remove(&r->peer_node);
-	nm_posted_init(&r->posted);
-	nm_list_init(&r->stream_node);
-	r->kind = kind;
-	r->peer = NULL;
-	r->accepted = r->done = r->used = 0;
-	r->cursor = (struct nm_cursor){0, 0};
-	r->nr_iov = r->nr_remote = 0;
-	r->packet_flags = 0;
-	r->error = 0;
-	r->parent = NULL;
-	r->nr_children = 0;
-	pool->nr_used++;
-	return r;
-}
-
 void nm_request_free(struct nm_request_pool *pool, struct nm_request *request)
 {
+	const size_t cold = offsetof(struct nm_request, peer);
+
 	nm_list_remove(&request->peer_node);
 	nm_list_remove(&request->stream_node);
-	request->state = NM_REQUEST_FREE;
-	request->generation++;
-	pool->nr_used--;
-	/* The next one is taken from here too: it is still in the cache. */
-	nm_list_prepend(&pool->free, &request->peer_node);
+	memset((char *)request + cold, 0, offsetof(struct nm_request, remote) - cold);
+	nm_request_put(pool, request);
 }
 
 struct nm_request *nm_request_find(const struct nm_request_pool *pool, uint64_t id,

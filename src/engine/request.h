@@ -38,26 +38,33 @@ enum nm_request_kind {
 	NM_REQUEST_SERVE_READ,	/* at the target */
 };
 
-/* What a posted receive and its eager message need comes first: three cache lines. */
+/*
+ * The hot part, two and a half cache lines, is all that a receive of an eager message touches. The
+ * cold part of a free request is zero, and its lists are empty: whoever writes to it gives the
+ * request back with nm_request_free(), which leaves it like that again.
+ */
 struct nm_request {
 	struct nm_posted posted; /* receives: place in the match queue */
-	enum nm_request_state state;
-	enum nm_request_kind kind;
-	uint32_t index, generation;
-	uint64_t flags; /* the caller's NM_ flags */
+	uint64_t flags;		 /* the caller's NM_ flags */
 	void *context;
 	uint64_t capacity; /* receives: room in iov */
 	size_t nr_iov;
-	struct iovec iov[NM_IOV_MAX];
+	struct iovec iov[NM_IOV_MAX]; /* as many as nr_iov are valid */
+	/* not cleared: they outlive each use */
+	struct nm_request *next_free;
+	uint32_t index, generation;
+	enum nm_request_state state;
+	enum nm_request_kind kind;
 	struct nm_list peer_node;   /* in peer->requests while the peer is waited for or served */
 	struct nm_list stream_node; /* in peer->streams while STREAMING */
-	struct nm_peer *peer;	    /* the other side, once known */
-	uint64_t size;		    /* of the whole message or access */
-	uint64_t accepted;	    /* how much of it is transferred */
-	uint64_t done;		    /* how much has been */
-	uint64_t remote_id;	    /* the other side's id of this transfer */
-	uint64_t data;		    /* completion data of an incoming message or put */
-	uint64_t tag;		    /* of an incoming message */
+	/* cold */
+	struct nm_peer *peer; /* the other side, once known */
+	uint64_t size;	      /* of the whole message or access */
+	uint64_t accepted;    /* how much of it is transferred */
+	uint64_t done;	      /* how much has been */
+	uint64_t remote_id;   /* the other side's id of this transfer */
+	uint64_t data;	      /* completion data of an incoming message or put */
+	uint64_t tag;	      /* of an incoming message */
 	struct nm_cursor cursor;
 	int error;	      /* positive errno found on the way, reported at the end */
 	uint8_t packet_flags; /* NM_PKT_ of the envelope */
@@ -67,7 +74,7 @@ struct nm_request {
 	uint64_t used;
 	/* memory access at the target */
 	size_t nr_remote;
-	struct nm_remote remote[NM_IOV_MAX];
+	struct nm_remote remote[NM_IOV_MAX]; /* as many as nr_remote are valid */
 };
 static_assert(offsetof(struct nm_request, iov[1]) <= 3 * NM_CACHE_LINE, "hot part");
 
@@ -77,15 +84,43 @@ struct nm_request_pool {
 	struct nm_request **slabs;
 	size_t nr_slabs;
 	size_t max_slabs;
-	struct nm_list free; /* through peer_node */
+	struct nm_request *free;
 	size_t nr_used;
 };
 
 void nm_request_pool_init(struct nm_request_pool *pool);
 void nm_request_pool_fini(struct nm_request_pool *pool);
-/* A request with lists initialised, counts zero and error 0; NULL: out of memory. */
-struct nm_request *nm_request_alloc(struct nm_request_pool *pool, enum nm_request_kind kind);
-/* Leaves every list first. Its id is never valid again. */
+/* Make another slab of free requests. False: out of memory. */
+bool nm_request_pool_grow(struct nm_request_pool *pool) NM_COLD;
+
+/* A request with empty lists, nr_iov 0 and a zero cold part; NULL: out of memory. */
+static inline struct nm_request *nm_request_alloc(struct nm_request_pool *pool,
+						  enum nm_request_kind kind)
+{
+	struct nm_request *r;
+
+	if (nm_unlikely(!pool->free) && !nm_request_pool_grow(pool))
+		return NULL;
+	r = pool->free;
+	pool->free = r->next_free;
+	r->kind = kind;
+	r->nr_iov = 0;
+	pool->nr_used++;
+	return r;
+}
+
+/* Give back a request of which only the hot part was used. Its id is never valid again. */
+static inline void nm_request_put(struct nm_request_pool *pool, struct nm_request *request)
+{
+	request->state = NM_REQUEST_FREE;
+	request->generation++;
+	pool->nr_used--;
+	/* The next one is taken from here: it is still in the cache. */
+	request->next_free = pool->free;
+	pool->free = request;
+}
+
+/* Leaves every list of a peer, clears the cold part, gives the request back. */
 void nm_request_free(struct nm_request_pool *pool, struct nm_request *request);
 
 static inline uint64_t nm_request_id(const struct nm_request *request)

@@ -5,12 +5,15 @@
 #include "engine/internal.h"
 #include "transport/select.h"
 
+/* Flags of a message that needs an answer. */
+#define ANSWERED (NM_DELIVERY_COMPLETE | NM_MATCH_COMPLETE)
+
 int nm_send_ready(struct nm_engine *engine, struct nm_peer *peer)
 {
 	if (peer->state != NM_PEER_CONNECTED) {
 		int err;
 
-		if (engine->polling || peer->state == NM_PEER_MOVING)
+		if (engine->polled_now || peer->state == NM_PEER_MOVING)
 			return -EAGAIN;
 		err = nm_peer_connect(engine, peer);
 		if (err < 0)
@@ -29,7 +32,7 @@ int nm_send_ready(struct nm_engine *engine, struct nm_peer *peer)
 
 static inline bool ready(const struct nm_peer *peer)
 {
-	return peer->state == NM_PEER_CONNECTED && nm_list_empty(&peer->control);
+	return peer->state == NM_PEER_CONNECTED && peer->nr_control == 0;
 }
 
 static NM_COLD int refused(struct nm_engine *engine, struct nm_peer *peer, int err)
@@ -125,7 +128,7 @@ static int try_send(struct nm_engine *engine, const struct nm_message *m, uint64
 		if (err < 0)
 			return err;
 	}
-	if (m->flags & (NM_DELIVERY_COMPLETE | NM_MATCH_COMPLETE))
+	if (m->flags & ANSWERED)
 		packet.flags |= NM_PKT_ACK;
 	eager = goes_eager(peer, size, m->flags);
 	if (eager && size + sizeof(struct nm_wire_id) > peer->max_payload) {
@@ -147,6 +150,49 @@ static int try_send(struct nm_engine *engine, const struct nm_message *m, uint64
 		return err;
 	peer->sent_messages++;
 	peer->sent_bytes += size;
+	return 0;
+}
+
+/* The link is full, or not there, or the message is not small: the general way knows what to do. */
+static __attribute__((noinline)) int inject_slowly(struct nm_peer *peer, const void *buffer,
+						   size_t len, uint64_t tag, uint64_t data,
+						   uint64_t flags)
+{
+	const struct iovec iov = {.iov_base = (void *)(uintptr_t)buffer, .iov_len = len};
+	const struct nm_message message = {
+		.iov = &iov,
+		.nr_iov = 1,
+		.peer = peer,
+		.tag = tag,
+		.data = data,
+		.flags = flags | NM_INJECT,
+	};
+
+	return nm_engine_send(peer->engine, &message);
+}
+
+int nm_engine_inject(struct nm_peer *peer, const void *buffer, size_t len, uint64_t tag,
+		     uint64_t data, uint64_t flags)
+{
+	const struct iovec iov = {.iov_base = (void *)(uintptr_t)buffer, .iov_len = len};
+	const struct nm_packet packet = {
+		.op = NM_OP_EAGER,
+		.flags = (uint8_t)((flags & NM_TAGGED ? NM_PKT_TAGGED : 0) |
+				   (flags & NM_REMOTE_CQ_DATA ? NM_PKT_DATA : 0)),
+		.len = (uint32_t)len,
+		.tag = tag,
+		.data = data,
+	};
+	struct nm_counter *counter;
+
+	if (nm_unlikely(!ready(peer) || len > peer->eager_max ||
+			peer->send(peer->link, &packet, &iov, 1) != 0))
+		return inject_slowly(peer, buffer, len, tag, data, flags);
+	peer->sent_messages++;
+	peer->sent_bytes += len;
+	counter = peer->engine->queues.send;
+	if (counter)
+		counter->value++;
 	return 0;
 }
 

@@ -66,10 +66,8 @@ static void posted_agrees_with_model(uint64_t seed)
 
 	peers_init(peers);
 	NM_CHECK_EQ(nm_match_init(&match, 1), 0);
-	for (int i = 0; i < LIVE; i++) {
+	for (int i = 0; i < LIVE; i++)
 		unused[i] = i;
-		nm_posted_init(&posted[i]);
-	}
 	for (int round = 0; round < 20000; round++) {
 		if (nr_unused > 0 && nm_test_random(&random) % 100 < 55) {
 			struct nm_posted *p = &posted[unused[--nr_unused]];
@@ -167,7 +165,6 @@ NM_TEST(tables_grow)
 	peers_init(peers);
 	NM_CHECK_EQ(nm_match_init(&match, 1), 0);
 	for (uint64_t i = 0; i < COUNT; i++) {
-		nm_posted_init(&posted[i]);
 		posted[i].source = &peers[i % SOURCES];
 		posted[i].tag = i;
 		nm_match_post(&match, &posted[i]);
