@@ -331,6 +331,8 @@ int nm_ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **
 	ep->min_multi_recv = NM_MIN_MULTI_RECV;
 	ep->domain = nm_container_of(domain, struct nm_domain, domain);
 	nm_refs_get(&ep->domain->refs);
+	ep->locked = ep->domain->lock.needed;
+	ep->is_directed = ep->caps & FI_DIRECTED_RECV;
 	ep->ep.fid.fclass = FI_CLASS_EP;
 	ep->ep.fid.context = context;
 	nm_ep_set_ops(ep);

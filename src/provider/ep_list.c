@@ -38,13 +38,3 @@ void nm_ep_list_fini(struct nm_ep_list *list)
 	list->eps = NULL;
 	list->nr = 0;
 }
-
-unsigned int nm_ep_list_progress(const struct nm_ep_list *list)
-{
-	unsigned int work = 0;
-	size_t i;
-
-	for (i = 0; i < list->nr; i++)
-		work += nm_engine_progress(list->eps[i]->engine);
-	return work;
-}

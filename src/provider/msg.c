@@ -22,9 +22,13 @@ static ssize_t msg_recvv(struct fid_ep *fid, const struct iovec *iov, void **des
 static ssize_t msg_recv(struct fid_ep *fid, void *buf, size_t len, void *desc, fi_addr_t src_addr,
 			void *context)
 {
+	struct nm_ep *ep = nm_ep_of(fid);
 	struct iovec iov = {.iov_base = buf, .iov_len = len};
 
-	return msg_recvv(fid, &iov, &desc, 1, src_addr, context);
+	if (nm_unlikely(ep->rx_op_flags & NM_MULTI_RECV))
+		return msg_recvv(fid, &iov, &desc, 1, src_addr, context);
+	return nm_ep_recv_buffer(ep, src_addr, buf, len, 0, UINT64_MAX, NM_MSG | ep->rx_op_flags,
+				 context);
 }
 
 static ssize_t msg_recvmsg(struct fid_ep *fid, const struct fi_msg *msg, uint64_t flags)
@@ -96,25 +100,16 @@ static ssize_t msg_senddata(struct fid_ep *fid, const void *buf, size_t len, voi
 			  ep->tx_op_flags | NM_REMOTE_CQ_DATA);
 }
 
-static ssize_t inject(struct fid_ep *fid, const void *buf, size_t len, uint64_t data,
-		      fi_addr_t dest_addr, uint64_t flags)
-{
-	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = len};
-
-	if (nm_unlikely(len > NM_INJECT_SIZE))
-		return -FI_EMSGSIZE;
-	return send_flags(nm_ep_of(fid), &iov, 1, data, dest_addr, NULL, NM_INJECT | flags);
-}
-
 static ssize_t msg_inject(struct fid_ep *fid, const void *buf, size_t len, fi_addr_t dest_addr)
 {
-	return inject(fid, buf, len, 0, dest_addr, 0);
+	return nm_ep_inject(nm_ep_of(fid), dest_addr, buf, len, 0, 0, NM_MSG);
 }
 
 static ssize_t msg_injectdata(struct fid_ep *fid, const void *buf, size_t len, uint64_t data,
 			      fi_addr_t dest_addr)
 {
-	return inject(fid, buf, len, data, dest_addr, NM_REMOTE_CQ_DATA);
+	return nm_ep_inject(nm_ep_of(fid), dest_addr, buf, len, 0, data,
+			    NM_MSG | NM_REMOTE_CQ_DATA);
 }
 
 struct fi_ops_msg nm_msg_ops = {

@@ -78,8 +78,6 @@ struct nm_ep_list {
 int nm_ep_list_add(struct nm_ep_list *list, struct nm_ep *ep);
 void nm_ep_list_remove(struct nm_ep_list *list, struct nm_ep *ep);
 void nm_ep_list_fini(struct nm_ep_list *list);
-/* One progress() of each. Returns the work done. */
-unsigned int nm_ep_list_progress(const struct nm_ep_list *list);
 
 struct nm_cq {
 	struct fid_cq cq;
@@ -131,6 +129,8 @@ struct nm_ep {
 	/* peers[fi_addr], filled on first use */
 	struct nm_peer **peers;
 	uint64_t nr_peers;
+	bool locked;	  /* the domain's lock is to be taken */
+	bool is_directed; /* FI_DIRECTED_RECV */
 	/* Flags of calls without a flags argument, and those added to calls that have one. */
 	uint64_t tx_op_flags, rx_op_flags;
 	uint64_t tx_msg_flags, rx_msg_flags;
@@ -148,6 +148,16 @@ struct nm_ep {
 static inline struct nm_ep *nm_ep_of(struct fid_ep *ep)
 {
 	return nm_container_of(ep, struct nm_ep, ep);
+}
+
+/* One progress() of each. Returns the work done. */
+static inline unsigned int nm_ep_list_progress(const struct nm_ep_list *list)
+{
+	unsigned int work = 0;
+
+	for (size_t i = 0; i < list->nr; i++)
+		work += nm_engine_progress(list->eps[i]->engine);
+	return work;
 }
 
 /* The slow half of nm_ep_peer(): first use, or a bad address. Returns 0 or -errno. */
@@ -198,6 +208,41 @@ static inline ssize_t nm_ep_post_recv(struct nm_ep *ep, fi_addr_t from, struct n
 		err = nm_engine_recv(ep->engine, message);
 	nm_lock_give(&ep->domain->lock);
 	return err;
+}
+
+/* The same with a lock, or for a peer that is not known yet (ep_buffer.c). */
+ssize_t nm_ep_inject_slowly(struct nm_ep *ep, fi_addr_t to, const void *buf, size_t len,
+			    uint64_t tag, uint64_t data, uint64_t flags);
+ssize_t nm_ep_recv_buffer_slowly(struct nm_ep *ep, fi_addr_t from, void *buf, size_t len,
+				 uint64_t tag, uint64_t ignore, uint64_t flags, void *context);
+
+/*
+ * One buffer, nothing to take and a known peer: the path of nearly every message, which is a tail
+ * call into the engine.
+ */
+static inline ssize_t nm_ep_inject(struct nm_ep *ep, fi_addr_t to, const void *buf, size_t len,
+				   uint64_t tag, uint64_t data, uint64_t flags)
+{
+	if (nm_unlikely(len > NM_INJECT_SIZE))
+		return -FI_EMSGSIZE;
+	if (nm_likely(!ep->locked && to < ep->nr_peers && ep->peers[to]))
+		return nm_engine_inject(ep->peers[to], buf, len, tag, data, flags);
+	return nm_ep_inject_slowly(ep, to, buf, len, tag, data, flags);
+}
+
+static inline ssize_t nm_ep_recv_buffer(struct nm_ep *ep, fi_addr_t from, void *buf, size_t len,
+					uint64_t tag, uint64_t ignore, uint64_t flags,
+					void *context)
+{
+	if (nm_likely(!ep->locked && ep->engine)) {
+		if (from == FI_ADDR_UNSPEC)
+			return nm_engine_recv_buffer(ep->engine, NULL, buf, len, tag, ignore, flags,
+						     context);
+		if (nm_likely(ep->is_directed && from < ep->nr_peers && ep->peers[from]))
+			return nm_engine_recv_buffer(ep->engine, ep->peers[from], buf, len, tag,
+						     ignore, flags, context);
+	}
+	return nm_ep_recv_buffer_slowly(ep, from, buf, len, tag, ignore, flags, context);
 }
 
 /* The address vector forgot WHO at INDEX: another peer may get the index. */

@@ -25,9 +25,11 @@ static ssize_t tagged_recvv(struct fid_ep *fid, const struct iovec *iov, void **
 static ssize_t tagged_recv(struct fid_ep *fid, void *buf, size_t len, void *desc,
 			   fi_addr_t src_addr, uint64_t tag, uint64_t ignore, void *context)
 {
-	struct iovec iov = {.iov_base = buf, .iov_len = len};
+	struct nm_ep *ep = nm_ep_of(fid);
 
-	return tagged_recvv(fid, &iov, &desc, 1, src_addr, tag, ignore, context);
+	(void)desc;
+	return nm_ep_recv_buffer(ep, src_addr, buf, len, tag, ignore,
+				 NM_TAGGED | (ep->rx_op_flags & ~NM_MULTI_RECV), context);
 }
 
 static ssize_t tagged_recvmsg(struct fid_ep *fid, const struct fi_msg_tagged *msg, uint64_t flags)
@@ -102,26 +104,17 @@ static ssize_t tagged_senddata(struct fid_ep *fid, const void *buf, size_t len, 
 			  ep->tx_op_flags | NM_REMOTE_CQ_DATA);
 }
 
-static ssize_t inject(struct fid_ep *fid, const void *buf, size_t len, uint64_t data,
-		      fi_addr_t dest_addr, uint64_t tag, uint64_t flags)
-{
-	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = len};
-
-	if (nm_unlikely(len > NM_INJECT_SIZE))
-		return -FI_EMSGSIZE;
-	return send_flags(nm_ep_of(fid), &iov, 1, data, dest_addr, tag, NULL, NM_INJECT | flags);
-}
-
 static ssize_t tagged_inject(struct fid_ep *fid, const void *buf, size_t len, fi_addr_t dest_addr,
 			     uint64_t tag)
 {
-	return inject(fid, buf, len, 0, dest_addr, tag, 0);
+	return nm_ep_inject(nm_ep_of(fid), dest_addr, buf, len, tag, 0, NM_TAGGED);
 }
 
 static ssize_t tagged_injectdata(struct fid_ep *fid, const void *buf, size_t len, uint64_t data,
 				 fi_addr_t dest_addr, uint64_t tag)
 {
-	return inject(fid, buf, len, data, dest_addr, tag, NM_REMOTE_CQ_DATA);
+	return nm_ep_inject(nm_ep_of(fid), dest_addr, buf, len, tag, data,
+			    NM_TAGGED | NM_REMOTE_CQ_DATA);
 }
 
 struct fi_ops_tagged nm_tagged_ops = {
