@@ -9,7 +9,7 @@ from typing import cast
 
 from nearmetal.cli.verbs import Parser, Subparsers
 
-VERBS = ("import",)
+VERBS = ("import", "judge")
 
 SUMMARY = "import logs into a study, judge it, check claims against it"
 

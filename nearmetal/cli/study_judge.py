@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nearmetal study judge`: one arm of a study against another, as verdicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nearmetal.cli.verbs import Subparsers, add_verb
+from nearmetal.errors import ExitCode, NearmetalError
+from nearmetal.study.judge import Comparison, Verdict, compare
+from nearmetal.study.labels import arms_of, load_labels
+from nearmetal.study.model import Arm, Cell
+from nearmetal.study.physics import Violation, violations
+from nearmetal.study.store import LABELS, Study
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nearmetal.cli.view import View
+
+
+def register(subparsers: Subparsers) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        subparsers, "judge", run, "judge one arm of a study against another",
+        "nearmetal study judge my-study bare-metal vm",
+    )  # fmt: skip
+    parser.add_argument("study", metavar="STUDY", type=Path, help="a directory of study import")
+    parser.add_argument("base", metavar="BASE", help="the arm to compare with")
+    parser.add_argument("arm", metavar="ARM", help="the arm that is judged")
+    parser.add_argument("--margin", metavar="PERCENT", type=float,
+                        help="how much worse is acceptable (default: the loss of cores)")  # fmt: skip
+    parser.add_argument("--only", metavar="TEST", help="this test only, as osu_latency")
+
+
+def arms_in(study: Study) -> dict[str, Arm]:
+    """Return the arms of a study: described by its labels, or known by name only."""
+    file = study.directory / LABELS
+    known = arms_of(load_labels(file)[0]) if file.stat().st_size else {}
+    names = dict.fromkeys(s.arm for s in study.sources() if s.status == "facts")
+    return {name: known.get(name, Arm(name)) for name in names}
+
+
+def run(args: argparse.Namespace, view: View) -> int:
+    """Print the verdicts; exit code 4 when one is REJECT."""
+    study = Study(args.study)
+    arms = arms_in(study)
+    for name in (args.base, args.arm):
+        if name not in arms:
+            raise NearmetalError(f"no arm {name!r} in {args.study}", f"arms: {', '.join(arms)}")
+    versions = {s.source: s.header.get("version", "") for s in study.sources()}
+    wanted = {"test": args.only} if args.only else {}
+    cells = {name: list(study.cells(arm=name, **wanted)) for name in (args.base, args.arm)}
+    found = compare(
+        (arms[args.base], cells[args.base]), (arms[args.arm], cells[args.arm]), percent=args.margin,
+        versions=lambda cell: _versions(cell, versions),
+    )  # fmt: skip
+    if not found:
+        raise NearmetalError(f"{args.base} and {args.arm} have no point in common",
+                             "the same test, size, ranks or nodes, and unit are needed")  # fmt: skip
+    impossible = [v for name in cells for v in violations(cells[name], _line_rate(arms[name]))]
+    _show(found, impossible, view)
+    return ExitCode.CHECKS_FAILED if any(c.verdict is Verdict.REJECT for c in found) else 0
+
+
+def _versions(cell: Cell, known: dict[str, str]) -> set[str]:
+    return {known[seen.source] for seen in cell.observations} - {""}
+
+
+def _line_rate(arm: Arm) -> float | None:
+    text = arm.facts.get("line_rate_gbit", "")
+    try:
+        return float(text) if text else None
+    except ValueError as error:
+        raise NearmetalError(f"arm {arm.name}: line_rate_gbit {text!r}", "give a number") from error
+
+
+def as_data(one: Comparison) -> dict[str, Any]:
+    """Return a comparison for --json."""
+    return {
+        "program": one.point.program, "test": one.point.test, "variant": one.point.variant,
+        "size": one.point.size, "ranks": one.point.ranks, "nodes": one.point.nodes,
+        "metric": one.point.metric, "unit": one.point.unit.value,
+        "base": {"n": one.base.n, "median": one.base.median, "interval": one.base.interval},
+        "arm": {"n": one.test.n, "median": one.test.median, "interval": one.test.interval},
+        "ratio": one.ratio, "tax_percent": one.tax_percent,
+        "margin": one.margin and {"limit": one.margin.limit, "origin": one.margin.origin},
+        "verdict": one.verdict.value, "reason": one.reason, "launches_needed": one.needed,
+        "flags": [[f"{f.kind.value}: {f.reason}" for f in side] for side in one.flags],
+        "watermarks": one.gate.watermarks,
+    }  # fmt: skip
+
+
+def _row(one: Comparison) -> list[str]:
+    size = "" if one.point.size is None else str(one.point.size)
+    interval = ""
+    if one.ratio and one.ratio.low is not None and one.ratio.high is not None:
+        interval = f"{one.ratio.low:.3f}-{one.ratio.high:.3f}"
+    marks = "".join("!" for side in one.flags if side) + "*" * bool(one.gate.watermarks)
+    needed = f" (+{one.needed} launches)" if one.needed else ""
+    return [
+        one.point.test, size, one.point.metric, f"{one.base.median:g}", f"{one.test.median:g}",
+        one.point.unit.value, f"{one.ratio.value:.3f}" if one.ratio else "", interval,
+        f"{one.base.n}/{one.test.n}", marks, one.verdict.value + needed,
+    ]  # fmt: skip
+
+
+def _show(found: list[Comparison], impossible: list[Violation], view: View) -> None:
+    arms = found[0].arms
+    columns = ["test", "size", "metric", *arms, "unit", "ratio", "95 %", "n", "", "verdict"]
+    view.table(columns, [_row(one) for one in found])
+    counts = {v.value: sum(one.verdict is v for one in found) for v in Verdict}
+    told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    view.result(
+        {"comparisons": [as_data(one) for one in found],
+         "violations": [{"severity": v.severity.value, "arm": v.arm, "test": v.point.test,
+                         "size": v.point.size, "what": v.what} for v in impossible]},
+        [told, "! flags of either arm; * what else differs; --json tells both"],
+    )  # fmt: skip
+    for violation in impossible:
+        view.warn(f"{violation.severity.value}: {violation.arm} {violation.point.test} "
+                  f"{violation.point.size or ''}: {violation.what}")  # fmt: skip

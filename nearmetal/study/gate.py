@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""May these be compared? What differs beside what is studied blocks a comparison, or marks it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from nearmetal.evidence import Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nearmetal.study.model import Arm, Cell, Point
+
+FACTS = {
+    "line_rate_gbit": "the line rate",
+    "transport": "the transport that was used",
+    "mtu": "the MTU",
+    "mpi": "the MPI and its version",
+    "compiler": "the compiler",
+    "ranks_per_node": "the ranks per node",
+    "binding": "the binding of ranks to cores",
+    "firmware": "the adapter's firmware",
+    "power_policy": "the power policy",
+    "numa": "the NUMA placement",
+    "latency_sensitivity": "the latency sensitivity",
+    "processor": "the processor",
+}
+"""What an arm may tell about itself, beside platform, fabric and placement."""
+
+BANDWIDTHS = {
+    Unit.MEGABYTES_PER_SECOND: 8e-3,
+    Unit.MEBIBYTES_PER_SECOND: 8 * (1 << 20) / 1e9,
+    Unit.GIGABYTES_PER_SECOND: 8.0,
+    Unit.GIGABITS_PER_SECOND: 1.0,
+    Unit.MEBIBITS_PER_SECOND: (1 << 20) / 1e9,
+}
+"""Gbit/s by unit."""
+
+MEASURED = "measured_line_rate_gbit"
+USUAL_RATES = (1, 10, 25, 40, 56, 100, 200, 400, 800)
+ONE_WAY = ("osu_bw", "osu_mbw_mr", "send_bw", "rdma_write_bw", "rdma_read_bw", "PingPong")
+
+SMALL = 64
+"""Bytes up to which a message's time on the wire does not matter beside its latency."""
+
+TIMING_CHANGED = {"osu_mbw_mr": (7, 4), "osu_multi_lat": (7, 4)}
+"""Tests that measure something else from this version on."""
+
+
+class Weight(IntEnum):
+    """How much a difference matters."""
+
+    NOTE = 0
+    WATERMARK = 1
+    BLOCK = 2
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that differs, or is not known."""
+
+    weight: Weight
+    what: str
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The answer for one comparison."""
+
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def blocked(self) -> bool:
+        """Whether nothing may be concluded."""
+        return any(d.weight is Weight.BLOCK for d in self.differences)
+
+    @property
+    def watermarks(self) -> tuple[str, ...]:
+        """What must stand beside the figure."""
+        return tuple(d.what for d in self.differences if d.weight is Weight.WATERMARK)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is blocked."""
+        return tuple(d.what for d in self.differences if d.weight is Weight.BLOCK)
+
+
+def with_line_rate(arm: Arm, cells: Iterable[Cell]) -> Arm:
+    """Return the arm with the slowest usual line rate that can carry what was measured."""
+    most = max(
+        (max(cell.values) * BANDWIDTHS[cell.point.unit] for cell in cells
+         if cell.point.unit in BANDWIDTHS and cell.point.test in ONE_WAY),
+        default=0.0,
+    )  # fmt: skip
+    rate = next((rate for rate in USUAL_RATES if most <= rate), None)
+    if not most or rate is None:
+        return arm
+    return replace(arm, facts={**arm.facts, MEASURED: f"{rate:g}"})
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdigit())
+
+
+def _line_rate(base: Arm, test: Arm, point: Point) -> Difference | None:
+    told = [arm.facts.get("line_rate_gbit") for arm in (base, test)]
+    measured = [arm.facts.get(MEASURED) for arm in (base, test)]
+    if None in told:
+        if None in measured or measured[0] == measured[1]:
+            return None
+        return Difference(Weight.WATERMARK, f"the line rates may differ: what was measured fits "
+                          f"{measured[0]} against {measured[1]} Gbit/s")  # fmt: skip
+    if told[0] == told[1]:
+        return None
+    words = f"the line rates differ: {told[0]} against {told[1]} Gbit/s"
+    small = point.size is not None and point.size <= SMALL and point.unit not in BANDWIDTHS
+    application = point.size is None
+    return Difference(Weight.WATERMARK if small or application else Weight.BLOCK, words)
+
+
+def _versions(base: Iterable[str], test: Iterable[str], point: Point) -> Difference | None:
+    ours, theirs = sorted(set(base)), sorted(set(test))
+    if len({*ours, *theirs}) < 2:  # noqa: PLR2004 - one version, or none known
+        return None
+    words = f"versions of {point.program}: {', '.join(ours)} against {', '.join(theirs)}"
+    boundary = TIMING_CHANGED.get(point.test)
+    if boundary and len({_version(v) >= boundary for v in (*ours, *theirs)}) > 1:
+        return Difference(Weight.BLOCK, f"{words}: {point.test} changed its timing in "
+                          f"{'.'.join(map(str, boundary))}")  # fmt: skip
+    return Difference(Weight.WATERMARK, words)
+
+
+def _facts(base: Arm, test: Arm) -> list[Difference]:
+    found = []
+    for name, words in FACTS.items():
+        told = [arm.facts.get(name) for arm in (base, test)]
+        if name == "line_rate_gbit" or told[0] == told[1] is not None:
+            continue
+        if None in told:
+            found.append(Difference(Weight.NOTE, f"{words} is not known of both"))
+        else:
+            weight = Weight.BLOCK if name == "transport" else Weight.WATERMARK
+            found.append(Difference(weight, f"{words}: {told[0]} against {told[1]}"))
+    return found
+
+
+def check(
+    base: Arm, test: Arm, cells: tuple[Cell, Cell], versions: tuple[Iterable[str], Iterable[str]],
+    *, same_sizes: bool = True,
+) -> Gate:  # fmt: skip
+    """Return what stands against comparing two cells of two arms.
+
+    `versions` are those of the benchmark that each cell's logs name. What an arm is about (platform,
+    fabric) may differ; where its ranks sit may not.
+    """
+    point = cells[0].point
+    found: list[Difference | None] = [_line_rate(base, test, point)]
+    found.append(_versions(*versions, point))
+    if base.placement != test.placement:
+        words = f"the placement: {base.placement} against {test.placement}"
+        found.append(Difference(Weight.BLOCK, words))
+    ranks = [cell.point.ranks for cell in cells]
+    if ranks[0] != ranks[1]:
+        cores = [arm.cores_per_node for arm in (base, test)]
+        explained = None not in cores and cores[0] != cores[1]
+        words = f"the ranks: {ranks[0]} against {ranks[1]}"
+        found.append(Difference(Weight.NOTE if explained else Weight.WATERMARK, words))
+    if not same_sizes:
+        found.append(Difference(Weight.NOTE, "the sets of message sizes differ"))
+    return Gate((*(d for d in found if d), *_facts(base, test)))

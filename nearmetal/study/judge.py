@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verdicts: one arm against another at every point, against a margin. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from math import ceil, log
+from typing import TYPE_CHECKING
+
+from nearmetal.study.flags import Flag, flags
+from nearmetal.study.gate import Gate, check, with_line_rate
+from nearmetal.study.margin import Margin, from_cores, from_percent
+from nearmetal.study.stats import (
+    LEVEL,
+    MIN_LAUNCHES,
+    Ratio,
+    Summary,
+    adjust,
+    exclusion_p,
+    ratio,
+    summarize,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nearmetal.study.model import Arm, Cell, Point
+
+ROUNDING = 1e-12
+MANY = 1000
+"""Launches beyond which an estimate only says that the effect sits at the margin."""
+
+
+class Verdict(Enum):
+    """What can be said against the margin."""
+
+    ACCEPT = "ACCEPT"
+    REJECT = "REJECT"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    REFUSED = "REFUSED"
+    NO_MARGIN = "NO MARGIN"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One point of one arm against the base. `ratio` is test by base, whatever is better.
+
+    `error` is the smallest error at which the margin is outside the interval, `adjusted` the same
+    among all points of the family. `needed` is about how many more launches would settle it.
+    """
+
+    point: Point
+    base: Summary
+    test: Summary
+    arms: tuple[str, str]
+    ratio: Ratio | None
+    margin: Margin | None
+    gate: Gate
+    flags: tuple[tuple[Flag, ...], tuple[Flag, ...]]
+    verdict: Verdict
+    reason: str
+    error: float = 1.0
+    adjusted: float = 1.0
+    needed: int | None = None
+
+    @property
+    def tax_percent(self) -> float | None:
+        """How much worse the test arm is, in percent of the base; negative when it is better."""
+        if self.ratio is None:
+            return None
+        change = (self.ratio.value - 1) * 100
+        return change if self.point.lower_is_better else -change
+
+
+def margin_of(
+    base: Arm, test: Arm, percent: float | None, *, lower_is_better: bool
+) -> Margin | None:
+    """Return the declared margin, or that of the core counts, or None when neither is known."""
+    if percent is not None:
+        return from_percent(percent, lower_is_better=lower_is_better)
+    if base.cores_per_node and test.cores_per_node:
+        return from_cores(base.cores_per_node, test.cores_per_node,
+                          lower_is_better=lower_is_better)  # fmt: skip
+    return None
+
+
+def _decide(found: Ratio, margin: Margin, error: float) -> tuple[Verdict, str]:
+    if found.low is None or found.high is None:
+        return Verdict.INCONCLUSIVE, "too few launches for an interval"
+    if error > 1 - LEVEL + ROUNDING:
+        return Verdict.INCONCLUSIVE, "the margin lies within the interval, or may by chance"
+    worse = found.low > margin.limit if margin.lower_is_better else found.high < margin.limit
+    better = found.high <= margin.limit if margin.lower_is_better else found.low >= margin.limit
+    if worse:
+        return Verdict.REJECT, f"the interval lies beyond {margin.origin}"
+    if better:
+        return Verdict.ACCEPT, f"the interval lies within {margin.origin}"
+    return Verdict.INCONCLUSIVE, "the margin lies within the interval"
+
+
+def launches_needed(found: Ratio, margin: Margin, n: int) -> int | None:
+    """Return about how many more launches settle it: an interval narrows as the root of their number.
+
+    None when the ratio sits so near the margin that no sane number would.
+    """
+    if n < MIN_LAUNCHES:
+        return MIN_LAUNCHES - n
+    if found.low is None or found.high is None:
+        return None
+    distance = log(found.value / margin.limit)
+    half = log(found.value / found.low) if distance > 0 else log(found.high / found.value)
+    if distance == 0 or half / abs(distance) > (MANY / n) ** 0.5:
+        return None
+    return max(1, ceil(n * (half / distance) ** 2) - n)
+
+
+def _pairs(base: Iterable[Cell], test: Iterable[Cell]) -> list[tuple[Cell, Cell]]:
+    """Pair cells of the same point; ranks may differ where nodes and all else agree."""
+    exact = {cell.point: cell for cell in base}
+    loose: dict[Point, list[Cell]] = {}
+    for cell in exact.values():
+        loose.setdefault(cell.point._replace(ranks=None), []).append(cell)
+    pairs = []
+    for cell in test:
+        other = exact.get(cell.point)
+        near = loose.get(cell.point._replace(ranks=None), [])
+        if other is None and len(near) == 1:
+            other = near[0]
+        if other is not None:
+            pairs.append((other, cell))
+    return pairs
+
+
+def _sizes(cells: Iterable[Cell]) -> dict[tuple[str, ...], frozenset[int]]:
+    """Return the message sizes of every test and metric."""
+    found: dict[tuple[str, ...], set[int]] = {}
+    for cell in cells:
+        if cell.point.size is not None:
+            found.setdefault(_curve(cell.point), set()).add(cell.point.size)
+    return {curve: frozenset(sizes) for curve, sizes in found.items()}
+
+
+def _curve(point: Point) -> tuple[str, ...]:
+    return (point.program, point.test, point.variant, point.metric)
+
+
+def compare(
+    base: tuple[Arm, Iterable[Cell]],
+    test: tuple[Arm, Iterable[Cell]],
+    *,
+    percent: float | None = None,
+    versions: Callable[[Cell], Iterable[str]] = lambda _cell: (),
+) -> list[Comparison]:
+    """Compare two arms at every point that both have, neutral figures left out.
+
+    `percent` declares the margin; otherwise it comes from the core counts. `versions` tells what
+    the logs of a cell say about the benchmark's version.
+    """
+    cells = (list(base[1]), list(test[1]))
+    arms = (with_line_rate(base[0], cells[0]), with_line_rate(test[0], cells[1]))
+    sizes = (_sizes(cells[0]), _sizes(cells[1]))
+    found = []
+    for ours, theirs in _pairs(*cells):
+        if ours.point.neutral:
+            continue
+        curve = _curve(ours.point)
+        gate = check(*arms, (ours, theirs), (versions(ours), versions(theirs)),
+                     same_sizes=sizes[0].get(curve) == sizes[1].get(curve))  # fmt: skip
+        found.append(_compare_one(arms, ours, theirs, gate, percent))
+    return _settle(found)
+
+
+def _compare_one(
+    arms: tuple[Arm, Arm], base: Cell, test: Cell, gate: Gate, percent: float | None
+) -> Comparison:
+    lower = base.point.lower_is_better
+    margin = margin_of(*arms, percent, lower_is_better=lower)
+    values = ratio(test.values, base.values)
+    comparison = Comparison(
+        base.point, summarize(base.values), summarize(test.values), (arms[0].name, arms[1].name),
+        values, margin, gate, (flags(base.values), flags(test.values)), Verdict.INCONCLUSIVE, "",
+    )  # fmt: skip
+    if gate.blocked:
+        return replace(comparison, verdict=Verdict.REFUSED, reason="; ".join(gate.reasons))
+    if values is None:
+        return replace(comparison, reason="a value is zero: there is no ratio")
+    if margin is None:
+        why = "no core counts, and no margin was declared"
+        return replace(comparison, verdict=Verdict.NO_MARGIN, reason=why)
+    error = exclusion_p(test.values, base.values, margin.limit)
+    return replace(comparison, error=error)
+
+
+def _settle(found: list[Comparison]) -> list[Comparison]:
+    """Decide each comparison among those of its family: one test and metric, over sizes and scales."""
+    families: dict[tuple[str, str, str], list[int]] = {}
+    for index, one in enumerate(found):
+        if one.verdict is Verdict.INCONCLUSIVE and one.ratio and one.margin:
+            key = (one.point.program, one.point.test, one.point.metric)
+            families.setdefault(key, []).append(index)
+    for members in families.values():
+        adjusted = adjust([found[i].error for i in members])
+        for index, error in zip(members, adjusted, strict=True):
+            one = found[index]
+            assert one.ratio is not None and one.margin is not None  # noqa: S101, PT018 - above
+            verdict, reason = _decide(one.ratio, one.margin, error)
+            needed = None
+            if verdict is Verdict.INCONCLUSIVE:
+                needed = launches_needed(one.ratio, one.margin, min(one.base.n, one.test.n))
+            found[index] = replace(one, verdict=verdict, reason=reason, adjusted=error,
+                                   needed=needed)  # fmt: skip
+    return found

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signed tables: by how many percent one fabric is faster than another, and which cells stand out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nearmetal.study.flags import OUTLIER_Z
+from nearmetal.study.stats import mad
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+from statistics import median
+
+RULE = (
+    f"flagged: 0.6745 |x - median| / MAD above {OUTLIER_Z:g} over all cells of the table "
+    "(Iglewicz and Hoaglin)"
+)
+
+
+@dataclass(frozen=True)
+class SignedTable:
+    """Percentages by row and column; plus: `first` is faster, minus: `second` is."""
+
+    first: str
+    second: str
+    cells: Mapping[tuple[str, str], float]
+    rule: str = RULE
+
+    @property
+    def flagged(self) -> dict[tuple[str, str], float]:
+        """The cells that stand out, by the rule."""
+        values = list(self.cells.values())
+        if not values:
+            return {}
+        middle, spread = median(values), mad(values)
+        bound = OUTLIER_Z * spread / 0.6745
+        return {key: value for key, value in self.cells.items() if abs(value - middle) > bound}
+
+    def shown(self, key: tuple[str, str], digits: int = 1) -> str:
+        """Return a cell with its sign."""
+        value = self.cells[key]
+        return f"{value:+.{digits}f} %" if round(value, digits) else f"{0:.{digits}f} %"
+
+
+def faster_percent(first: float, second: float, *, lower_is_better: bool) -> float:
+    """Return by how many percent the first performs better than the second."""
+    return ((second / first) if lower_is_better else (first / second)) * 100 - 100
+
+
+def z_score(value: float, others: list[float]) -> float:
+    """Return 0.6745 (x - median) / MAD against the other cells of a table."""
+    spread = mad(others)
+    return 0.6745 * (value - median(others)) / spread if spread else float("inf")

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics of launches: order statistics, so that no distribution is assumed. Pure.
+
+Every interval says the coverage it really has: order statistics come in steps. Nothing is drawn at
+random, so the same launches give the same digits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, comb, exp, log, sqrt
+from statistics import fmean, median, stdev
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LEVEL = 0.95
+MIN_LAUNCHES = 6
+"""Fewer cannot give a 95 % interval of a median: 1 - 2 / 2^5 is 93.75 %."""
+
+
+class Interval(NamedTuple):
+    """An interval with its achieved coverage."""
+
+    low: float
+    high: float
+    coverage: float
+
+
+@lru_cache(maxsize=4096)
+def coverage(n: int, rank: int) -> float:
+    """Return how often the `rank`-th smallest and largest of n values hold the median between them."""
+    below = sum(comb(n, i) for i in range(rank))
+    return 1.0 - float(2 * below / 2**n)
+
+
+@lru_cache(maxsize=4096)
+def _rank(n: int, level: float) -> int:
+    """Return the largest rank whose coverage reaches the level; 0 when none does."""
+    rank = 0
+    while 2 * (rank + 1) <= n and coverage(n, rank + 1) >= level:
+        rank += 1
+    return rank
+
+
+def median_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None:
+    """Return the interval of the median, or None when there are too few values for the level."""
+    rank = _rank(len(values), level)
+    if rank == 0:
+        return None
+    ordered = sorted(values)
+    return Interval(ordered[rank - 1], ordered[-rank], coverage(len(values), rank))
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return the smallest value that `percent` of all values do not exceed (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[max(0, ceil(percent / 100 * len(ordered)) - 1)]
+
+
+def mad(values: Sequence[float]) -> float:
+    """Return the median of the distances from the median."""
+    middle = median(values)
+    return median(abs(value - middle) for value in values)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is said of one cell. Values stay in the order of the launches.
+
+    `p95` needs 20 launches and `p99` 100: one of them must lie above. `stdev` needs 2.
+    """
+
+    values: tuple[float, ...]
+    median: float
+    interval: Interval | None
+    minimum: float
+    maximum: float
+    mad: float
+    mean: float
+    stdev: float | None
+    p95: float | None
+    p99: float | None
+
+    @property
+    def n(self) -> int:
+        """The number of launches."""
+        return len(self.values)
+
+    @property
+    def cv(self) -> float | None:
+        """The standard deviation in units of the mean."""
+        return self.stdev / self.mean if self.stdev is not None and self.mean else None
+
+    @property
+    def three_sigma(self) -> tuple[float, float] | None:
+        """Mean plus and minus three standard deviations, as papers show; no interval of anything."""
+        if self.stdev is None:
+            return None
+        return (self.mean - 3 * self.stdev, self.mean + 3 * self.stdev)
+
+
+def summarize(values: Sequence[float], level: float = LEVEL) -> Summary:
+    """Return the summary of at least one value."""
+    n = len(values)
+    return Summary(
+        tuple(values), median(values), median_interval(values, level), min(values), max(values),
+        mad(values), fmean(values), stdev(values) if n > 1 else None,
+        percentile(values, 95) if n >= 20 else None,  # noqa: PLR2004 - 1 / (1 - 0.95)
+        percentile(values, 99) if n >= 100 else None,  # noqa: PLR2004 - 1 / (1 - 0.99)
+    )  # fmt: skip
+
+
+class Ratio(NamedTuple):
+    """The ratio of two medians, and its interval where there are launches enough."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+def ratio(test: Sequence[float], base: Sequence[float], level: float = LEVEL) -> Ratio | None:
+    """Return median(test) / median(base); None when a value is not above zero.
+
+    The interval joins those of both medians on the logarithm: the distances from each point
+    estimate to its limit are squared and added, as variances are (MOVER).
+    """
+    if min(*test, *base) <= 0:
+        return None
+    value = median(test) / median(base)
+    ours, theirs = median_interval(test, level), median_interval(base, level)
+    if ours is None or theirs is None:
+        return Ratio(value, None, None)
+    a, b = log(median(test)), log(median(base))
+    down = sqrt((a - log(ours.low)) ** 2 + (log(theirs.high) - b) ** 2)
+    up = sqrt((log(ours.high) - a) ** 2 + (b - log(theirs.low)) ** 2)
+    return Ratio(value, value * exp(-down), value * exp(up))
+
+
+def exclusion_p(test: Sequence[float], base: Sequence[float], limit: float) -> float:
+    """Return the smallest error at which the ratio's interval leaves a limit outside; 1 if never."""
+    steps = {coverage(len(side), rank) for side in (test, base)
+             for rank in range(1, len(side) // 2 + 1)}  # fmt: skip
+    for level in sorted(steps, reverse=True):
+        found = ratio(test, base, level)
+        if found is None or found.low is None or found.high is None:
+            continue
+        if limit < found.low or limit > found.high:
+            return 1 - level
+    return 1.0
+
+
+def adjust(errors: Sequence[float]) -> list[float]:
+    """Return errors adjusted for their number, after Benjamini and Hochberg.
+
+    Deciding by them, at most the stated share of all decisions is expected to be wrong. Holm's
+    stricter way would never decide over a curve of 24 sizes with six launches.
+    """
+    order = sorted(range(len(errors)), key=lambda i: errors[i], reverse=True)
+    adjusted, lowest = [1.0] * len(errors), 1.0
+    for position, index in enumerate(order):
+        lowest = min(lowest, errors[index] * len(errors) / (len(errors) - position))
+        adjusted[index] = lowest
+    return adjusted

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tax of virtualization, split: what the missing cores cost, and what is left. Pure.
+
+Bare metal with all cores, bare metal with as many as the VM has, the VM:
+1 - total = (1 - core loss) (1 - virtualization).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nearmetal.errors import NearmetalError
+
+
+class Share(NamedTuple):
+    """A loss of throughput, as a share; limits from rounding or from an interval, if there are any."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Tax:
+    """The three parts. `verdict` says why there is none, when there is none."""
+
+    total: Share
+    core_loss: Share
+    virtualization: Share
+    verdict: str = "no verdict: no variance was published"
+
+
+def rounded(percent: float, digits: int = 1) -> Share:
+    """Return a published percentage with the limits that its digits leave open."""
+    half = 0.5 * 10**-digits
+    return Share(percent / 100, (percent - half) / 100, (percent + half) / 100)
+
+
+def decompose(total: Share, core_loss: Share) -> Tax:
+    """Split a total loss against full bare metal by the loss of reduced bare metal."""
+    if core_loss.high >= 1:
+        raise NearmetalError("a core loss of 100 %", "nothing is left to compare with")
+    return Tax(
+        total, core_loss,
+        Share(
+            1 - (1 - total.value) / (1 - core_loss.value),
+            1 - (1 - total.low) / (1 - core_loss.high),
+            1 - (1 - total.high) / (1 - core_loss.low),
+        ),
+    )  # fmt: skip
+
+
+def from_medians(full: float, reduced: float, vm: float, *, lower_is_better: bool) -> Tax:
+    """Split the tax of three medians; the limits are the values, intervals come from `ratio`."""
+    if min(full, reduced, vm) <= 0:
+        raise NearmetalError("a median that is not above zero", "there is no ratio of it")
+    shares = [full / x if lower_is_better else x / full for x in (vm, reduced)]
+    total, core = (Share(1 - s, 1 - s, 1 - s) for s in shares)
+    return decompose(total, core)

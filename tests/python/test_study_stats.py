@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics against closed forms, published examples, and simulation."""
+
+import random
+from collections.abc import Callable
+from math import exp, log, sqrt
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearmetal.study.flags import Kind, anderson_darling, flags, modes, outliers, trend
+from nearmetal.study.stats import (
+    adjust,
+    coverage,
+    exclusion_p,
+    mad,
+    median_interval,
+    percentile,
+    ratio,
+    summarize,
+)
+
+Draw = Callable[[random.Random], float]
+SHAPES: dict[str, tuple[Draw, float]] = {
+    "normal": (lambda r: r.gauss(10, 1), 10.0),
+    "exponential": (lambda r: r.expovariate(1), log(2)),
+    "lognormal": (lambda r: r.lognormvariate(0, 1), 1.0),
+    "two modes": (lambda r: r.gauss(10, 0.1) + 3 * (r.random() < 0.3), 10.0562),
+}
+"""Distributions with their medians; that of the last was found numerically."""
+
+
+@pytest.mark.parametrize(
+    ("n", "rank", "expected"),
+    # P(at least one on either side), and the table of every textbook on order statistics
+    [(5, 1, 0.9375), (6, 1, 0.96875), (10, 2, 0.978516), (20, 6, 0.958611), (30, 10, 0.957226)],
+)
+def test_coverage_of_order_statistics(n: int, rank: int, expected: float) -> None:
+    assert coverage(n, rank) == pytest.approx(expected, abs=5e-6)
+
+
+def test_five_launches_give_no_interval_and_six_do() -> None:
+    assert median_interval([1, 2, 3, 4, 5]) is None
+    assert median_interval([1, 2, 3, 4, 5, 9]) == (1, 9, 0.96875)
+    many = median_interval(range(1, 21))
+    assert many is not None
+    assert many[:2] == (6, 15)
+
+
+def test_a_summary_keeps_every_value_and_says_only_what_n_allows() -> None:
+    few = summarize([3.0, 1.0, 2.0])
+    assert (few.values, few.median, few.minimum, few.maximum) == ((3.0, 1.0, 2.0), 2.0, 1.0, 3.0)
+    assert (few.interval, few.p95, few.p99, few.mad, few.stdev) == (None, None, None, 1.0, 1.0)
+    assert few.three_sigma == (-1.0, 5.0)
+    assert few.cv == 0.5
+    assert summarize([7.0]).stdev is None
+    assert summarize([7.0]).cv is None
+    assert summarize([7.0]).three_sigma is None
+    many = summarize([float(i) for i in range(1, 101)])
+    assert (many.p95, many.p99) == (95.0, 99.0)
+    assert summarize([float(i) for i in range(1, 21)]).p95 == 19.0
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40), st.floats(0, 100))
+def test_percentiles_and_medians_are_ordered(values: list[float], percent: float) -> None:
+    assert percentile(values, percent) in values
+    assert min(values) <= percentile(values, percent) <= max(values)
+    interval = median_interval(values)
+    assert (interval is None) == (len(values) < 6)
+    if interval:
+        assert interval.low <= median(values) <= interval.high
+        assert interval.coverage >= 0.95
+
+
+@pytest.mark.parametrize("n", [6, 10, 20])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_interval_of_a_median_covers_as_often_as_it_says(shape: str, n: int) -> None:
+    draw, truth = SHAPES[shape]
+    source = random.Random(f"{shape} {n}")
+    trials, hits, said = 2000, 0, 0.0
+    for _ in range(trials):
+        interval = median_interval([draw(source) for _ in range(n)])
+        assert interval is not None
+        hits += interval.low <= truth <= interval.high
+        said = interval.coverage
+    # four standard deviations of a share of 2000 trials
+    assert abs(hits / trials - said) < 4 * sqrt(said * (1 - said) / trials)
+
+
+@pytest.mark.parametrize("n", [6, 10, 20])
+@pytest.mark.parametrize("shape", ["normal", "exponential", "lognormal"])
+def test_the_interval_of_a_ratio_covers_at_least_95_percent(shape: str, n: int) -> None:
+    draw, _ = SHAPES[shape]
+    source = random.Random(f"ratio {shape} {n}")
+    trials, hits = 1500, 0
+    for _ in range(trials):
+        found = ratio([1.3 * draw(source) for _ in range(n)], [draw(source) for _ in range(n)])
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= 1.3 <= found.high
+    assert hits / trials > 0.95 - 4 * sqrt(0.95 * 0.05 / trials)
+
+
+def test_the_ratio_in_closed_form() -> None:
+    base, test = [1.0, 1, 1, 1, 1, 1], [2.0, 2, 2, 2, 2, 4]
+    found = ratio(test, base)
+    assert found is not None
+    assert list(found) == pytest.approx([2.0, 2.0, 4.0])
+    both = ratio([1 * exp(0.3), 1, 1, 1, 1, exp(-0.3)], [exp(0.4), 1, 1, 1, 1, exp(-0.4)])
+    assert both is not None
+    assert both.high == pytest.approx(exp(0.5))  # the triangle 3, 4, 5
+    assert both.low == pytest.approx(exp(-0.5))
+    assert ratio([1.0], [2.0]) == (0.5, None, None)
+    assert ratio([0.0], [2.0]) is None
+
+
+def test_the_error_of_leaving_a_limit_outside() -> None:
+    low, high = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05], [2.0, 2.01, 2.02, 2.03, 2.04, 2.05]
+    assert exclusion_p(high, low, 1.09) == pytest.approx(1 - 0.96875)
+    assert exclusion_p(high, low, 2.0 / 1.0) > 0.05
+    assert exclusion_p(low[:1], high[:1], 1.0) == 1.0
+
+
+def test_adjusted_errors_are_those_of_benjamini_and_hochberg() -> None:
+    # their example of 1995: of these fifteen the first four are significant at 5 %
+    errors = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240,
+              0.4262, 0.5719, 0.6528, 0.7590, 1.0]  # fmt: skip
+    adjusted = adjust(errors)
+    assert [error <= 0.05 for error in adjusted] == [True] * 4 + [False] * 11
+    assert adjusted[0] == pytest.approx(0.0015)
+    shuffled = list(reversed(errors))
+    assert adjust(shuffled) == list(reversed(adjusted))
+    assert adjust([]) == []
+
+
+def test_outliers_of_a_published_example() -> None:
+    # Iglewicz and Hoaglin's two high values beside eight near 2.4
+    values = [2.1, 2.6, 2.4, 2.5, 2.3, 2.1, 2.3, 2.6, 8.2, 8.3]
+    assert outliers(values) == (8, 9)
+    assert outliers([1.0, 5.0]) == ()
+    assert outliers([1.0, 1.0, 1.0, 1.005]) == ()
+    assert outliers([1.0, 1.0, 1.0, 1.2]) == (3,)
+    assert mad([1.0, 2.0, 3.0, 4.0, 100.0]) == 1.0
+
+
+def test_trend_in_closed_form() -> None:
+    rising = [float(i) for i in range(10)]
+    assert trend(rising) == pytest.approx(44 / sqrt(125))
+    assert trend(rising[::-1]) == pytest.approx(-44 / sqrt(125))
+    assert trend([1.0] * 10) == 0.0
+
+
+def test_the_normality_test_errs_in_one_case_of_twenty() -> None:
+    source = random.Random(7)
+    rejected = sum(
+        anderson_darling([source.gauss(0, 1) for _ in range(20)]) > 0.752 for _ in range(2000)
+    )
+    assert abs(rejected / 2000 - 0.05) < 4 * sqrt(0.05 * 0.95 / 2000)
+    skewed = sum(
+        anderson_darling([source.expovariate(1) for _ in range(50)]) > 0.752 for _ in range(200)
+    )
+    assert skewed > 180
+    assert anderson_darling([2.0] * 9) == 0.0
+
+
+def test_two_modes() -> None:
+    assert modes([1.0, 1.1, 1.05, 1.0, 2.0, 2.1, 2.05, 2.0]) == (4, 1.55)
+    assert modes([float(i) for i in range(20)]) is None
+    assert modes([1.0, 1.1, 5.0]) is None
+    source = random.Random(3)
+    wrong = sum(modes([source.gauss(10, 1) for _ in range(10)]) is not None for _ in range(1000))
+    assert wrong < 60
+
+
+def test_flags_name_the_launches_and_remove_none() -> None:
+    steady = [10.0, 10.02, 9.99, 10.01, 10.03, 9.98, 10.0, 10.01, 9.97, 10.02]
+    assert flags(steady) == ()
+    kinds = {flag.kind: flag for flag in flags([40.0, *steady])}
+    assert kinds[Kind.OUTLIER].launches == (0,)
+    assert Kind.FIRST_LAUNCH in kinds
+    assert "40 far from the median" in kinds[Kind.OUTLIER].reason
+    assert Kind.FIRST_LAUNCH not in {f.kind for f in flags([*steady, 40.0])}
+    assert Kind.DRIFT in {f.kind for f in flags([1.0 + i / 50 for i in range(12)])}
