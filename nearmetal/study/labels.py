@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from nearmetal.errors import Problem, SpecError
 from nearmetal.study.model import Arm
-from nearmetal.study.yamlfile import load_yaml
+from nearmetal.spec.yamlfile import load_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

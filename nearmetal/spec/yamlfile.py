@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""YAML files of studies: read, checked against a model, every problem with file and line."""
+"""YAML files of any model: read, checked against a model, every problem with file and line."""
 
 from __future__ import annotations
 
