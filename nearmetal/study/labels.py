@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from nearmetal.errors import Problem, SpecError
-from nearmetal.study.model import Arm
 from nearmetal.spec.yamlfile import load_yaml
+from nearmetal.study.model import Arm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
