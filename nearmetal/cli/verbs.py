@@ -30,6 +30,7 @@ VERBS = (
     "report",
     "figures",
     "study",
+    "advise",
 )
 
 EPILOG = """\

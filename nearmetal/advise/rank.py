@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Needs in, adapters out: hard conditions first, then an order, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nearmetal.advise.adapters import ADAPTERS, Ability, Adapter, Gate, Sharing
+from nearmetal.advise.needs import Fabric, Messages, Needs, Platform
+from nearmetal.advise.tax import PUBLISHED, Tax
+from nearmetal.advise.version import parse_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+SAME_BAND = 0.02
+"""Measured taxes this close are not held to differ."""
+
+_NAMES = {
+    "vsphere": "vSphere", "kernel": "host kernel", "qemu": "QEMU", "libvirt": "libvirt",
+    "guest_kernel": "guest kernel", "hardware_version": "virtual hardware version",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why an adapter cannot be had, who says so, and what would change it."""
+
+    why: str
+    source: str
+    unless: str
+
+
+@dataclass(frozen=True)
+class Option:
+    """An adapter that fits, best first in Advice.options."""
+
+    adapter: Adapter
+    why: str
+    """Why it stands where it stands."""
+    taxes: tuple[Tax, ...]
+    checks: tuple[str, ...]
+    """Conditions nobody said anything about: to be checked before it is bought."""
+    cautions: tuple[str, ...]
+    overturn: str
+    """The measurement that would change its place."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The whole answer."""
+
+    options: tuple[Option, ...]
+    refused: tuple[tuple[Adapter, tuple[Refusal, ...]], ...]
+
+
+def advise(needs: Needs, measured: Sequence[Tax] = ()) -> Advice:
+    """Judge every adapter; `measured` taxes go before published ones."""
+    fits: list[Adapter] = []
+    refused = []
+    for adapter in ADAPTERS:
+        reasons = tuple(_refusals(needs, adapter))
+        if reasons:
+            refused.append((adapter, reasons))
+        else:
+            fits.append(adapter)
+    taxes = {adapter.name: _taxes(needs, adapter, measured) for adapter in fits}
+    by_measurement = len(fits) > 1 and all(
+        taxes[adapter.name] and taxes[adapter.name][0].origin == "measured" for adapter in fits
+    )
+    best = min((_worst(taxes[adapter.name]) for adapter in fits), default=0.0)
+
+    def key(adapter: Adapter) -> tuple[object, ...]:
+        worst = _worst(taxes[adapter.name])
+        place = int((worst - best) / SAME_BAND) if by_measurement else _class(adapter)
+        return bool(adapter.rare), place, -len(_kept(needs, adapter)), adapter.name
+
+    options = [
+        Option(
+            adapter=adapter,
+            why=_why(needs, adapter, taxes[adapter.name], by_measurement=by_measurement),
+            taxes=taxes[adapter.name],
+            checks=tuple(_checks(needs, adapter)),
+            cautions=tuple(_cautions(needs, adapter)),
+            overturn=_overturn(adapter, taxes[adapter.name]),
+        )
+        for adapter in sorted(fits, key=key)
+    ]
+    return Advice(tuple(options), tuple(refused))
+
+
+def _worst(taxes: Sequence[Tax]) -> float:
+    return max((tax.high for tax in taxes), default=1.0)
+
+
+def _taxes(needs: Needs, adapter: Adapter, measured: Sequence[Tax]) -> tuple[Tax, ...]:
+    own = tuple(tax for tax in measured if tax.adapter == adapter.name)
+    if own:
+        return own
+    fabric = str(needs.fabric) if needs.fabric in (Fabric.IB, Fabric.ROCE) else ""
+    return tuple(
+        tax
+        for tax in PUBLISHED
+        if tax.adapter == adapter.name and (not fabric or tax.fabric in ("", fabric))
+    )
+
+
+def _class(adapter: Adapter) -> int:
+    """Performance as VMW-ADAPTER:94 orders it: passthrough, paravirtual RDMA, TCP."""
+    if not adapter.rdma:
+        return 2
+    return 1 if adapter.most_ranks is not None else 0
+
+
+def _said(needs: Needs, gate: Gate) -> str | None:
+    value = getattr(needs, gate.product)
+    return None if value is None else str(value)
+
+
+def _fails(needs: Needs, gate: Gate) -> bool:
+    said = _said(needs, gate)
+    return said is not None and parse_version(said) < parse_version(gate.least)
+
+
+def _asked(needs: Needs, adapter: Adapter) -> Iterator[tuple[str, Ability]]:
+    pairs = (
+        (needs.live_migration, "live migration", adapter.migration),
+        (needs.snapshots, "snapshots", adapter.snapshots),
+        (needs.ha, "restart on another host", adapter.ha),
+        (needs.drs, "placement by the cluster", adapter.drs),
+    )
+    return ((name, ability) for asked, name, ability in pairs if asked)
+
+
+def _gate_refusal(needs: Needs, gate: Gate, what: str) -> Refusal:
+    product = _NAMES[gate.product]
+    return Refusal(
+        f"{what} needs {product} {gate.least}, not {_said(needs, gate)}",
+        str(gate.source),
+        f"{product} {gate.least} or later",
+    )
+
+
+def _refusals(needs: Needs, adapter: Adapter) -> Iterator[Refusal]:
+    if needs.platform not in (Platform.ANY, adapter.platform):
+        yield Refusal(
+            f"it is for {adapter.platform}", str(adapter.rdma_source), f"a {adapter.platform} host"
+        )
+        return
+    for gate in adapter.requires:
+        if _fails(needs, gate):
+            yield _gate_refusal(needs, gate, "it")
+    yield from _fabric_refusals(needs, adapter)
+    if needs.vms_per_adapter > 1 and adapter.sharing is Sharing.ONE:
+        yield Refusal(
+            "one running machine owns the whole adapter",
+            str(adapter.sharing_source),
+            "one machine per adapter, or SR-IOV",
+        )
+    yield from _ability_refusals(needs, adapter)
+    if _too_many_ranks(needs, adapter) and needs.messages is Messages.SMALL:
+        yield Refusal(
+            f"its message rate is weak: fine to about {adapter.most_ranks} ranks a node, "
+            f"not {needs.ranks_per_node} with small messages",
+            str(adapter.most_ranks_source),
+            f"{adapter.most_ranks} ranks a node, or a measured message rate that is enough",
+        )
+
+
+def _ability_refusals(needs: Needs, adapter: Adapter) -> Iterator[Refusal]:
+    for name, ability in _asked(needs, adapter):
+        if not ability.can:
+            yield Refusal(f"no {name}", str(ability.source), ability.instead)
+        for gate in ability.gates:
+            if _fails(needs, gate):
+                yield _gate_refusal(needs, gate, name)
+        if name == "live migration" and _has_infiniband(needs, ability):
+            yield Refusal(f"{name} only with {ability.only}", str(ability.source), ability.instead)
+
+
+def _fabric_refusals(needs: Needs, adapter: Adapter) -> Iterator[Refusal]:
+    wanted = {
+        Fabric.IB: {"ib"},
+        Fabric.ROCE: {"roce"},
+        Fabric.RDMA: {"ib", "roce"},
+    }.get(needs.fabric)
+    if wanted and not adapter.rdma & wanted:
+        can = " or ".join(sorted(adapter.rdma)) or "TCP only"
+        yield Refusal(
+            f"it carries {can}, not {needs.fabric}",
+            str(adapter.rdma_source),
+            f"a fabric of {can}" if adapter.rdma else "a program that is content with TCP",
+        )
+
+
+def _has_infiniband(needs: Needs, ability: Ability) -> bool:
+    return needs.fabric is Fabric.IB and "Ethernet mode" in ability.only
+
+
+def _too_many_ranks(needs: Needs, adapter: Adapter) -> bool:
+    return (
+        adapter.most_ranks is not None
+        and needs.ranks_per_node is not None
+        and needs.ranks_per_node > adapter.most_ranks
+    )
+
+
+def _kept(needs: Needs, adapter: Adapter) -> list[str]:
+    """What of virtualization is kept with this adapter, as far as versions are known."""
+    abilities = {
+        "live migration": adapter.migration,
+        "snapshots": adapter.snapshots,
+        "restart elsewhere": adapter.ha,
+        "placement": adapter.drs,
+    }
+    kept = [
+        name
+        for name, ability in abilities.items()
+        if ability.can
+        and not any(_fails(needs, gate) for gate in ability.gates)
+        and not (name == "live migration" and _has_infiniband(needs, ability))
+    ]
+    return [*kept, "sharing"] if adapter.sharing is Sharing.MANY else kept
+
+
+def _why(needs: Needs, adapter: Adapter, taxes: Sequence[Tax], *, by_measurement: bool) -> str:
+    kept = ", ".join(_kept(needs, adapter)) or "nothing of virtualization"
+    if by_measurement:
+        return f"at most {_worst(taxes):.1%} measured here; keeps {kept}"
+    speed = ("passes the device through", "RDMA by a paravirtual device", "TCP only")
+    return f"{speed[_class(adapter)]}; keeps {kept}"
+
+
+def _checks(needs: Needs, adapter: Adapter) -> Iterator[str]:
+    if adapter.rare:
+        yield adapter.rare
+    yield from adapter.setup
+    gates = list(adapter.requires)
+    for name, ability in _asked(needs, adapter):
+        gates += ability.gates
+        if ability.only:
+            yield f"{name}: {ability.only} ({ability.source})"
+    for gate in gates:
+        if _said(needs, gate) is None:
+            yield f"{_NAMES[gate.product]} {gate.least} or later ({gate.source})"
+
+
+def _cautions(needs: Needs, adapter: Adapter) -> Iterator[str]:
+    if _too_many_ranks(needs, adapter):
+        yield (
+            f"called good for up to about {adapter.most_ranks} ranks a node "
+            f"({adapter.most_ranks_source}); you have {needs.ranks_per_node}"
+        )
+    if not adapter.rdma and needs.messages is Messages.SMALL:
+        yield "small messages pay most: VMXNET3 had 5.6 times the latency of SR-IOV (VMW-ADAPTER:134)"
+    if needs.fabric is Fabric.ANY and "ib" in adapter.rdma and needs.live_migration:
+        yield "with live migration the fabric has to be Ethernet (RoCE)"
+
+
+def _overturn(adapter: Adapter, taxes: Sequence[Tax]) -> str:
+    if not taxes:
+        return (
+            f"nothing is published of it: a study of two arms, bare metal and {adapter.title}, "
+            "with your program"
+        )
+    if taxes[0].origin == "measured":
+        return f"a tax above {_worst(taxes):.1%} in a later study"
+    return (
+        f"a study of two arms, bare metal and {adapter.title}, with your program: another "
+        f"answer if it costs clearly more than {_worst(taxes):.1%}"
+    )

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nearmetal advise`: which adapter suits, and why the others do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from nearmetal.advise import Fabric, Messages, Needs, Platform, advise, load_trace
+from nearmetal.advise.tax import load_measured
+from nearmetal.cli.verbs import Subparsers, add_verb
+from nearmetal.errors import ExitCode, UsageError
+from nearmetal.spec.yamlfile import load_yaml
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nearmetal.advise import Advice, Option, Tax
+    from nearmetal.cli.view import View
+
+_VERSIONS = ("vsphere", "kernel", "qemu", "libvirt", "guest_kernel")
+_NUMBERS = ("hardware_version", "vms_per_adapter", "ranks_per_node", "cores", "reserved_cores")
+_SWITCHES = ("live_migration", "snapshots", "ha", "drs")
+_FIELDS = ("platform", "fabric", "messages", "adapter", *_VERSIONS, *_NUMBERS, *_SWITCHES)
+
+
+def register(subparsers: Subparsers) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        subparsers, "advise", show, "rank the adapters that suit given needs, with reasons",
+        "nearmetal advise --platform vsphere --vsphere 8.0U2 --fabric roce --vms-per-adapter 4",
+    )  # fmt: skip
+    add = parser.add_argument
+    add("needs", nargs="?", type=Path, metavar="NEEDS", help="a YAML file of needs")
+    add("--platform", choices=[str(name) for name in Platform])
+    add("--fabric", choices=[str(name) for name in Fabric], help="what the guest has to speak")
+    add("--messages", choices=[str(name) for name in Messages], help="what most messages are like")
+    add("--trace", type=Path, metavar="FILE", help="messages by size (CSV), instead of --messages")
+    add("--adapter", metavar="MODEL", help="model of the card, for example ConnectX-6")
+    for name in _VERSIONS:
+        add(_flag(name), metavar="VERSION")
+    for name in _NUMBERS:
+        add(_flag(name), type=int, metavar="N")
+    for name in _SWITCHES:
+        add(_flag(name), action="store_true", default=None)
+    add("--measured", type=Path, metavar="FILE", help="taxes measured here (CSV)")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _needs(args: argparse.Namespace) -> Needs:
+    """Return the needs of the file, overridden by the command line."""
+    told = {name: getattr(args, name) for name in _FIELDS if getattr(args, name) is not None}
+    if args.trace is not None:
+        if "messages" in told:
+            raise UsageError("--trace and --messages contradict each other", "give one of them")
+        told["messages"] = load_trace(args.trace)
+    base: dict[str, Any] = {}
+    if args.needs is not None:
+        base = load_yaml(args.needs, Needs, "a file of needs")[0].model_dump(exclude_unset=True)
+    try:
+        return Needs.model_validate(base | told)
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        why = str(detail.get("ctx", {}).get("error", detail["msg"]))
+        why, _, hint = why.partition("|")
+        where = "".join(_flag(str(name)) + ": " for name in detail["loc"])
+        raise UsageError(where + why, hint) from error
+
+
+def _percent(low: float, high: float) -> str:
+    return f"{low:.1%}" if round(high - low, 4) == 0 else f"{low:.1%} to {high:.1%}"
+
+
+def _tax_line(tax: Tax, core_loss: float | None) -> str:
+    over = {"ib": " over InfiniBand", "roce": " over RoCE"}.get(tax.fabric, "")
+    text = f"{tax.workload}{over}: {_percent(tax.low, tax.high)}"
+    if core_loss is not None and core_loss != tax.core_loss:
+        text += f", {_percent(*tax.with_core_loss(core_loss))} with your reserved cores"
+    return f"{text} ({tax.origin}, {tax.source}{'; ' + tax.note if tax.note else ''})"
+
+
+def _lines(option: Option, place: int, core_loss: float | None) -> list[str]:
+    lines = [f"{place}. {option.adapter.title}: {option.why}"]
+    lines += [f"     tax    {_tax_line(tax, core_loss)}" for tax in option.taxes]
+    if not option.taxes:
+        lines.append("     tax    unknown: none measured here, none published in the sources")
+    lines += [f"     check  {check}" for check in option.checks]
+    lines += [f"     note   {caution}" for caution in option.cautions]
+    lines.append(f"     would change this: {option.overturn}")
+    return lines
+
+
+def _as_data(advice: Advice, core_loss: float | None) -> dict[str, Any]:
+    return {
+        "core_loss": core_loss,
+        "options": [
+            {
+                "adapter": option.adapter.name,
+                "platform": option.adapter.platform,
+                "why": option.why,
+                "taxes": [
+                    vars(tax)
+                    | {"total": None if core_loss is None else tax.with_core_loss(core_loss)}
+                    for tax in option.taxes
+                ],
+                "checks": option.checks,
+                "cautions": option.cautions,
+                "overturn": option.overturn,
+            }
+            for option in advice.options
+        ],
+        "refused": [
+            {"adapter": adapter.name, "reasons": [vars(reason) for reason in reasons]}
+            for adapter, reasons in advice.refused
+        ],
+    }
+
+
+def show(args: argparse.Namespace, view: View) -> int:
+    """Print the ranking and the refusals; exit code 4 when nothing fits."""
+    needs = _needs(args)
+    measured = () if args.measured is None else load_measured(args.measured)
+    advice = advise(needs, measured)
+    lines = [
+        line
+        for place, option in enumerate(advice.options, 1)
+        for line in _lines(option, place, needs.core_loss)
+    ]
+    if not lines:
+        lines = ["nothing fits all of these needs"]
+    lines += ["", "not these:"] if advice.refused else []
+    for adapter, reasons in advice.refused:
+        lines += [
+            f"  {adapter.title}: {reason.why} ({reason.source}); unless: {reason.unless}"
+            for reason in reasons
+        ]
+    view.result(_as_data(advice, needs.core_loss), lines)
+    return ExitCode.DONE if advice.options else ExitCode.CHECKS_FAILED
