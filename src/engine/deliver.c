@@ -69,14 +69,21 @@ static void on_eager_answered(struct nm_engine *engine, struct nm_peer *peer,
 static void on_rts(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt,
 		   const void *payload)
 {
+	unsigned int nr = pkt->flags & NM_PKT_MEMORY ? NM_PKT_NR(pkt->flags) : 0;
+	struct nm_span spans[NM_SPANS_MAX];
 	struct nm_wire_rts rts;
 	struct nm_arrival a;
 
-	if (pkt->len != sizeof(rts)) {
+	if (pkt->len != sizeof(rts) + nr * sizeof(struct nm_wire_span)) {
 		nm_peer_violation(engine, peer, "it sent an envelope of %u bytes", pkt->len);
 		return;
 	}
 	memcpy(&rts, payload, sizeof(rts));
+	if (nr > 0 &&
+	    nm_direct_spans((const char *)payload + sizeof(rts), nr, rts.size, spans) < 0) {
+		nm_peer_violation(engine, peer, "its message lies at no sound place");
+		return;
+	}
 	a = (struct nm_arrival){
 		.source = peer,
 		.tag = pkt->flags & NM_PKT_TAGGED ? pkt->tag : 0,
@@ -84,6 +91,8 @@ static void on_rts(struct nm_engine *engine, struct nm_peer *peer, const struct 
 		.size = rts.size,
 		.sender_id = rts.sender_id,
 		.flags = pkt->flags,
+		.payload = spans,
+		.nr_spans = nr,
 		.rendezvous = true,
 	};
 	nm_recv_arrive(engine, &a);
@@ -94,8 +103,13 @@ void nm_sink_deliver(void *engine_, struct nm_peer *source, const struct nm_pack
 {
 	struct nm_engine *engine = engine_;
 
-	if (nm_unlikely(source->state == NM_PEER_DOWN || engine->closing))
+	if (nm_unlikely(source->state == NM_PEER_DOWN))
 		return;
+	if (nm_unlikely(engine->closing)) {
+		if (pkt->op == NM_OP_PLACED)
+			nm_direct_placed(engine, source, pkt);
+		return;
+	}
 	/* Before the switch: its table would cost every small message a jump more. */
 	if (nm_likely(pkt->op == NM_OP_EAGER && !(pkt->flags & NM_PKT_ACK))) {
 		nm_recv_eager(engine, source, pkt, payload);
@@ -134,6 +148,9 @@ void nm_sink_deliver(void *engine_, struct nm_peer *source, const struct nm_pack
 		return;
 	case NM_OP_SWITCH:
 		nm_move_on_switch(engine, source, pkt);
+		return;
+	case NM_OP_PLACED:
+		nm_direct_placed(engine, source, pkt);
 		return;
 	case NM_NR_OPS:
 		break;

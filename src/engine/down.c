@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "base/log.h"
+#include "engine/bulk.h"
 #include "engine/internal.h"
 
 void nm_peer_drop_queue(struct nm_engine *engine, struct nm_peer *peer)
@@ -54,6 +55,8 @@ void nm_peer_fail_requests(struct nm_engine *engine, struct nm_peer *peer)
 		else
 			nm_request_complete(engine, r, ECONNRESET);
 	}
+	if (peer->bulk)
+		peer->bulk->nr_incoming = 0; /* it may go on, on another channel */
 }
 
 /* End the posted receives that name PEER, or all that take any source. */

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "engine/bulk.h"
 #include "engine/internal.h"
 
 int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **ret_engine)
@@ -23,6 +24,8 @@ int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **r
 		return -ENOMEM;
 	e->config = *config;
 	e->params = params;
+	if (!e->config.select)
+		e->config.select = nm_select_params();
 	e->sink = (struct nm_sink){
 		.engine = e,
 		.source_up = nm_sink_source_up,
@@ -154,6 +157,8 @@ void nm_engine_visit_peers(struct nm_engine *engine,
 			facts.down_reason = peer->story->down;
 			facts.quarantine_reason = peer->story->quarantine;
 		}
+		if (peer->bulk)
+			facts.bulk = peer->bulk->facts;
 		if (facts.connected) {
 			struct nm_peer_label label = facts.link.label;
 
@@ -220,7 +225,8 @@ void nm_engine_destroy(struct nm_engine *engine)
 	NM_FAULT("close-begin");
 	drop_streams(engine);
 	deadline = nm_clock_ns() + engine->params->close_ms * NM_NS_PER_MS;
-	while (!nm_list_empty(&engine->active) && nm_clock_ns() < deadline) {
+	while ((!nm_list_empty(&engine->active) || engine->nr_exposed) &&
+	       nm_clock_ns() < deadline) {
 		if (nm_engine_progress(engine) == 0)
 			sched_yield();
 	}

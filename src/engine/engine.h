@@ -25,6 +25,7 @@
 #include "engine/memory.h"
 #include "locality/address.h"
 #include "locality/locality.h"
+#include "transport/select.h"
 #include "transport/transport.h"
 
 struct nm_engine;
@@ -41,6 +42,7 @@ struct nm_engine_config {
 	 */
 	uint64_t (*resolve)(void *resolve_arg, const struct nm_identity *who);
 	void *resolve_arg;
+	const struct nm_select_params *select; /* NULL: what is in force */
 };
 
 int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **ret_engine);
@@ -172,6 +174,14 @@ unsigned int nm_engine_progress(struct nm_engine *engine);
  * Diagnosis: one call per known peer with what is known of the way to it; used for the stats file,
  * logs and nearmetal-info. Counts are messages and payload bytes.
  */
+/* How large messages of a peer came here. */
+struct nm_bulk_facts {
+	uint64_t bytes[NM_NR_PROTOCOLS];
+	uint64_t fallbacks;	   /* transfers without packets that had to go on in packets */
+	struct nm_reason fallback; /* why, the last time */
+	struct nm_reason choice;   /* what was last changed to, and why */
+};
+
 struct nm_peer_facts {
 	struct nm_identity who;
 	bool connected; /* link facts are valid */
@@ -181,6 +191,7 @@ struct nm_peer_facts {
 	struct nm_reason down_reason;
 	uint32_t nr_quarantines; /* channels given up because what came on them could not be */
 	struct nm_reason quarantine_reason; /* of the last one */
+	struct nm_bulk_facts bulk;
 };
 void nm_engine_visit_peers(struct nm_engine *engine,
 			   void (*visit)(void *arg, const struct nm_peer_facts *facts), void *arg);

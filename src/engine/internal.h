@@ -34,6 +34,7 @@ struct nm_engine {
 	struct nm_list active; /* peers with something in their private queue */
 	struct nm_idle idle;
 	uint64_t min_multi_recv;
+	unsigned int nr_exposed; /* receives whose senders may write into our memory */
 	/* cold */
 	struct nm_engine_config config;
 	const struct nm_params *params;
@@ -87,6 +88,7 @@ struct nm_arrival {
 	const void *payload; /* `size` bytes, maybe in the peer's memory; NULL: rendezvous */
 	uint8_t flags;	     /* NM_PKT_ */
 	bool rendezvous;
+	unsigned int nr_spans; /* rendezvous: struct nm_span in `payload`, private and checked */
 };
 
 /* recv.c */
@@ -109,12 +111,39 @@ void nm_transfer_cts(struct nm_engine *engine, struct nm_peer *peer, const struc
 void nm_transfer_data(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt,
 		      const void *payload);
 void nm_transfer_ack(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt);
-/* Send the next piece. 1: sent; 0: was the last; -EAGAIN, -EPIPE. */
+/* Send the next piece. > 0: units of work; 0: it was the last; -EAGAIN, -EPIPE. */
 int nm_transfer_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request);
 /* Answer the sender: transfer REQUEST->accepted bytes to this request. */
 void nm_transfer_accept(struct nm_engine *engine, struct nm_request *request);
 /* Tell the initiator how its operation ended (positive errno or 0). */
 void nm_transfer_send_ack(struct nm_engine *engine, struct nm_peer *peer, uint64_t id, int err);
+
+/* Send me LEN bytes from OFFSET on in packets; nothing more is wanted then. */
+void nm_transfer_ask(struct nm_engine *engine, struct nm_request *request);
+/* Every byte that was accepted is here. */
+void nm_transfer_finish_incoming(struct nm_engine *engine, struct nm_request *request);
+
+/*
+ * direct.c: large messages without packets, between processes that can copy from and to each
+ * other's memory. The receiver reads all of it, or one half while the sender writes the other; what
+ * fails on the way goes on in packets from there.
+ */
+/* Units of work that one remote copy counts for, beside one for a packet. */
+#define NM_DIRECT_UNITS 8
+/* Where the message of REQUEST lies, for its RTS. 0: its receiver cannot reach us. */
+unsigned int nm_direct_offer(const struct nm_peer *peer, struct nm_request *request,
+			     struct nm_wire_span ret_spans[NM_SPANS_MAX]);
+/* Check and copy NR spans that hold LEN bytes in all. 0 or -EBADMSG. */
+int nm_direct_spans(const void *wire, unsigned int nr, uint64_t len,
+		    struct nm_span ret_spans[NM_SPANS_MAX]);
+/* The receiver's part, once nm_bulk_begin() has said PULL or BOTH. */
+void nm_direct_pull(struct nm_engine *engine, struct nm_request *request);
+/* The next piece of PULLING or PLACING. Returns units of work; 0: it was the last. */
+int nm_direct_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request);
+/* The sender's part: a CTS asked it to write. False: that makes no sense. */
+bool nm_direct_place(struct nm_engine *engine, struct nm_request *request,
+		     const struct nm_packet *pkt, const void *payload);
+void nm_direct_placed(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt);
 
 /* atomic.c: the target's side and the answer. */
 void nm_atomic_on_request(struct nm_engine *engine, struct nm_peer *peer,

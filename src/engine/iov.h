@@ -54,6 +54,17 @@ static inline unsigned int nm_cursor_take(struct nm_cursor *cursor, const struct
 	return nr;
 }
 
+/* Where byte OFFSET of the buffers is. */
+static inline struct nm_cursor nm_cursor_at(const struct iovec *iov, size_t nr_iov, uint64_t offset)
+{
+	struct nm_cursor cursor = {0, 0};
+
+	while (cursor.index < nr_iov && offset >= iov[cursor.index].iov_len)
+		offset -= iov[cursor.index++].iov_len;
+	cursor.offset = (size_t)offset;
+	return cursor;
+}
+
 /* Copy LEN bytes into the buffers at the cursor and step over them. There must be room. */
 static inline void nm_cursor_fill(struct nm_cursor *cursor, const struct iovec *iov, size_t nr_iov,
 				  const void *bytes, uint64_t len)

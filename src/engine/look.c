@@ -9,9 +9,10 @@
 static void message_discard(struct nm_engine *engine, struct nm_unexpected *m)
 {
 	if (m->rendezvous && !m->lost) {
-		struct nm_wire_cts cts = {.accepted = 0};
+		struct nm_wire_cts cts = {0};
 		struct nm_packet packet = {
 			.op = NM_OP_CTS,
+			.flags = NM_PKT_LAST,
 			.len = sizeof(cts),
 			.tag = m->sender_id,
 		};

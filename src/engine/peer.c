@@ -34,6 +34,7 @@ void nm_peer_table_fini(struct nm_peer_table *table)
 		if (table->slots[i]) {
 			nm_move_end(table->slots[i]);
 			free(table->slots[i]->story);
+			free(table->slots[i]->bulk);
 		}
 		free(table->slots[i]);
 	}
@@ -279,13 +280,14 @@ static int push_control(struct nm_engine *engine, struct nm_peer *peer, unsigned
 
 static int push_streams(struct nm_engine *engine, struct nm_peer *peer, unsigned int *nr)
 {
-	for (unsigned int i = 0; i < STREAM_BUDGET && !nm_list_empty(&peer->streams); i++) {
+	for (int units = 0; units < STREAM_BUDGET && !nm_list_empty(&peer->streams);) {
 		struct nm_request *r =
 			nm_list_first(&peer->streams, struct nm_request, stream_node);
 		int ret = nm_transfer_step(engine, peer, r);
 
 		if (ret < 0)
 			return ret;
+		units += ret ? ret : 1;
 		++*nr;
 	}
 	if (!nm_list_empty(&peer->streams)) {

@@ -65,6 +65,7 @@ struct nm_peer {
 	uint32_t nr_quarantines;  /* channels to it that were given up */
 	struct nm_move *move;	  /* the change to another channel under way; NULL: none is */
 	struct nm_peer_story *story;
+	struct nm_bulk *bulk; /* once it sent something large */
 };
 
 /* A packet that found no room. */

@@ -25,16 +25,25 @@ enum nm_op {
 	 * is matched and copied.
 	 */
 	NM_OP_EAGER = 1,
-	/* The envelope of a large message: tag and data as in EAGER; payload struct nm_wire_rts. */
+	/*
+	 * The envelope of a large message: tag and data as in EAGER; payload struct nm_wire_rts.
+	 * With NM_PKT_MEMORY as many struct nm_wire_span follow as NM_PKT_NR says: where the message
+	 * lies at the sender, for a receiver that can read there.
+	 */
 	NM_OP_RTS = 2,
 	/*
-	 * Answer to RTS and WRITE_RTS: send me the first `accepted` bytes.
+	 * Answer to RTS and WRITE_RTS: send me these bytes. A transfer can begin anywhere, so what
+	 * failed on one way goes on on another where it stopped.
 	 * tag: the sender's id; data: the receiver's id; payload struct nm_wire_cts.
+	 * With NM_PKT_MEMORY spans follow as in RTS: write the bytes there yourself, then say PLACED;
+	 * once per message. Else they come as DATA; then NM_PKT_LAST is set, for nothing more will be
+	 * asked, and NM_PKT_PAST may be: the receiver shares no cache with the sender.
 	 */
 	NM_OP_CTS = 3,
 	/* Bytes of a transfer, in order. tag: the receiver's id; data: offset of the first byte. */
 	NM_OP_DATA = 4,
-	/* An operation ended at the target. tag: the initiator's id; data: 0 or a positive errno. */
+	/* An operation ended at the target. tag: the initiator's id; data: 0 or a positive errno. Also
+	 * to the sender of an RTS with NM_PKT_MEMORY: every byte is there. */
 	NM_OP_ACK = 5,
 	/* Put: tag: the initiator's id; data: completion data, with NM_PKT_DATA. Payload: as many
 	 * struct nm_wire_remote as NM_PKT_NR says, then the bytes. Answered by ACK. */
@@ -54,12 +63,18 @@ enum nm_op {
 	 * much the sender had published there; data: how much it had taken of what came.
 	 */
 	NM_OP_SWITCH = 11,
+	/* What a CTS with NM_PKT_MEMORY asked for has ended. tag: the receiver's id; data: how many of
+	 * the bytes were written, from the first one on. */
+	NM_OP_PLACED = 12,
 	NM_NR_OPS
 };
 
 #define NM_PKT_TAGGED 0x01u /* for the tagged queue, else for the untagged one */
 #define NM_PKT_DATA 0x02u   /* data goes into the completion at the receiver */
 #define NM_PKT_ACK 0x04u    /* tell the sender when it is delivered */
+#define NM_PKT_MEMORY 0x08u /* RTS, CTS: with spans of the peer's memory */
+#define NM_PKT_LAST 0x10u   /* CTS: nothing more will be asked */
+#define NM_PKT_PAST 0x20u   /* CTS: copy past the cache */
 #define NM_PKT_NR_SHIFT 6   /* bits 6 and 7: number of struct nm_wire_remote, less one */
 #define NM_PKT_NR(flags) (((unsigned int)(flags) >> NM_PKT_NR_SHIFT) + 1)
 
@@ -75,9 +90,16 @@ struct nm_wire_rts {
 static_assert(sizeof(struct nm_wire_rts) == 16, "on the wire");
 
 struct nm_wire_cts {
-	uint64_t accepted; /* <= size; what does not fit at the receiver is not transferred */
+	uint64_t offset; /* of the first byte */
+	uint64_t len;	 /* what does not fit at the receiver is not transferred */
 };
-static_assert(sizeof(struct nm_wire_cts) == 8, "on the wire");
+static_assert(sizeof(struct nm_wire_cts) == 16, "on the wire");
+
+struct nm_wire_span {
+	uint64_t address;
+	uint64_t len;
+};
+static_assert(sizeof(struct nm_wire_span) == 16, "on the wire");
 
 struct nm_wire_remote {
 	uint64_t address;

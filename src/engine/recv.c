@@ -29,6 +29,8 @@ void nm_recv_take_rendezvous(struct nm_engine *engine, struct nm_request *r,
 	r->data = a->data;
 	r->packet_flags = a->flags;
 	r->state = NM_REQUEST_WAIT_DATA;
+	r->nr_spans = a->nr_spans;
+	memcpy(r->spans, a->payload, a->nr_spans * sizeof(r->spans[0]));
 	nm_list_append(&a->source->requests, &r->peer_node);
 	nm_transfer_accept(engine, r);
 }
@@ -70,6 +72,9 @@ void nm_recv_finish(struct nm_engine *engine, struct nm_request *r, int err)
 	bool last = parent && --parent->nr_children == 0 && parent->state == NM_REQUEST_DRAINING;
 	uint64_t olen = err ? r->size - r->done : r->size - r->accepted;
 
+	if (nm_unlikely(r->tail_due))
+		engine->nr_exposed--; /* the peer is gone */
+
 	/* The release goes with the last message, unless it is an error of its own. */
 	const struct nm_recv_done done = {
 		.context = r->context,
@@ -99,7 +104,7 @@ void nm_recv_finish(struct nm_engine *engine, struct nm_request *r, int err)
 
 static NM_COLD void store(struct nm_engine *engine, const struct nm_arrival *a)
 {
-	size_t stored = a->rendezvous ? 0 : (size_t)a->size;
+	size_t stored = a->rendezvous ? a->nr_spans * sizeof(struct nm_span) : (size_t)a->size;
 	struct nm_unexpected *m = nm_buffer_alloc(&engine->buffers, sizeof(*m) + stored);
 
 	if (!m) {

@@ -32,6 +32,7 @@ static inline struct nm_arrival nm_recv_arrival_of(const struct nm_unexpected *m
 		.payload = m->payload,
 		.flags = m->flags,
 		.rendezvous = m->rendezvous,
+		.nr_spans = m->rendezvous ? m->stored / (unsigned int)sizeof(struct nm_span) : 0,
 	};
 }
 

@@ -16,6 +16,8 @@
 #include "engine/iov.h"
 #include "engine/list.h"
 #include "engine/match.h"
+#include "transport/select.h"
+#include "transport/transport.h"
 
 enum nm_request_state {
 	NM_REQUEST_FREE,
@@ -25,6 +27,9 @@ enum nm_request_state {
 	NM_REQUEST_WAIT_CTS,  /* large send or put: envelope is out */
 	NM_REQUEST_STREAMING, /* large send or put, or get at the target: bytes are going */
 	NM_REQUEST_WAIT_ACK,  /* everything is out, the target has not answered */
+	NM_REQUEST_PULLING,   /* large receive: we read the sender's memory */
+	NM_REQUEST_PLACING,   /* large send: we write the receiver's memory */
+	NM_REQUEST_WAIT_PLACED, /* large receive: the sender still writes its part */
 };
 
 enum nm_request_kind {
@@ -68,6 +73,16 @@ struct nm_request {
 	struct nm_cursor cursor;
 	int error;	      /* positive errno found on the way, reported at the end */
 	uint8_t packet_flags; /* NM_PKT_ of the envelope */
+	/* large message */
+	struct nm_select_verdict verdict; /* receive: how it comes */
+	uint64_t started_ns;		  /* receive: for its rate; 0: not counted */
+	bool past_cache;		  /* send: the receiver shares no cache with us */
+	bool offered;			  /* send: the receiver knows where it lies, once */
+	bool tail_due;			  /* receive: the sender may write into our memory */
+	uint64_t split;			  /* PULLING up to, PLACING from here */
+	uint64_t placed;		  /* receive: bytes from `split` on that the sender wrote */
+	int copy_error;			  /* receive: -errno that ended PULLING early */
+	unsigned int nr_spans;
 	/* multi-receive */
 	struct nm_request *parent; /* of a rendezvous into a multi-receive buffer */
 	unsigned int nr_children;
@@ -75,6 +90,7 @@ struct nm_request {
 	/* memory access at the target */
 	size_t nr_remote;
 	struct nm_remote remote[NM_IOV_MAX]; /* as many as nr_remote are valid */
+	struct nm_span spans[NM_SPANS_MAX];  /* the other side's memory, as it told; nr_spans */
 };
 static_assert(offsetof(struct nm_request, iov[1]) <= 3 * NM_CACHE_LINE, "hot part");
 

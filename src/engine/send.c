@@ -66,6 +66,7 @@ static int send_answered(struct nm_engine *engine, const struct nm_message *m,
 	struct iovec iov[NM_IOV_MAX + 1];
 	struct nm_wire_id id;
 	struct nm_wire_rts rts;
+	struct nm_wire_span spans[NM_SPANS_MAX];
 	int err;
 
 	if (!r)
@@ -86,12 +87,17 @@ static int send_answered(struct nm_engine *engine, const struct nm_message *m,
 		r->state = NM_REQUEST_WAIT_ACK;
 		err = nm_send_envelope(engine, peer, packet, iov, (unsigned int)m->nr_iov + 1);
 	} else {
+		unsigned int nr = nm_direct_offer(peer, r, spans);
+
 		rts = (struct nm_wire_rts){.size = size, .sender_id = nm_request_id(r)};
 		iov[0] = (struct iovec){&rts, sizeof(rts)};
+		iov[1] = (struct iovec){spans, nr * sizeof(*spans)};
 		packet->op = NM_OP_RTS;
-		packet->len = sizeof(rts);
+		packet->len = (uint32_t)(sizeof(rts) + iov[1].iov_len);
+		if (nr > 0)
+			packet->flags |= (uint8_t)(NM_PKT_MEMORY | (nr - 1) << NM_PKT_NR_SHIFT);
 		r->state = NM_REQUEST_WAIT_CTS;
-		err = nm_send_envelope(engine, peer, packet, iov, 1);
+		err = nm_send_envelope(engine, peer, packet, iov, nr > 0 ? 2 : 1);
 	}
 	if (err < 0)
 		nm_request_free(&engine->requests, r);
@@ -102,12 +108,10 @@ static int send_answered(struct nm_engine *engine, const struct nm_message *m,
 
 static bool goes_eager(const struct nm_peer *peer, uint64_t size, uint64_t flags)
 {
-	struct nm_select_message facts = {.size = size, .eager_max = peer->eager_max};
-
 	/* An injected buffer is the caller's again on return: it has to go with the envelope. */
 	if (flags & NM_INJECT)
 		return true;
-	return nm_select_protocol(&facts) == NM_PROTOCOL_EAGER;
+	return nm_select_eager(size, peer->eager_max);
 }
 
 static int try_send(struct nm_engine *engine, const struct nm_message *m, uint64_t size)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "engine/bulk.h"
 #include "engine/internal.h"
 
 #define ERRNO_MAX 4095
@@ -18,9 +19,9 @@ void nm_transfer_send_ack(struct nm_engine *engine, struct nm_peer *peer, uint64
 	nm_peer_post(engine, peer, &packet, NULL);
 }
 
-/* Every byte that was accepted is here. */
-static void finish_incoming(struct nm_engine *engine, struct nm_request *r)
+void nm_transfer_finish_incoming(struct nm_engine *engine, struct nm_request *r)
 {
+	nm_bulk_end(engine, r);
 	if (r->kind == NM_REQUEST_RECV)
 		nm_recv_finish(engine, r, 0);
 	else if (r->kind == NM_REQUEST_SERVE_WRITE)
@@ -29,22 +30,37 @@ static void finish_incoming(struct nm_engine *engine, struct nm_request *r)
 		nm_request_complete(engine, r, 0);
 }
 
-void nm_transfer_accept(struct nm_engine *engine, struct nm_request *r)
+void nm_transfer_ask(struct nm_engine *engine, struct nm_request *r)
 {
-	struct nm_wire_cts cts = {.accepted = r->accepted};
+	struct nm_wire_cts cts = {.offset = r->done, .len = r->accepted - r->done};
 	struct nm_packet packet = {
 		.op = NM_OP_CTS,
+		.flags = NM_PKT_LAST |
+			 (r->verdict.protocol == NM_PROTOCOL_POOL_PAST ? NM_PKT_PAST : 0),
 		.len = sizeof(cts),
 		.tag = r->remote_id,
 		.data = nm_request_id(r),
 	};
+
+	r->state = NM_REQUEST_WAIT_DATA;
+	nm_peer_post(engine, r->peer, &packet, &cts);
+}
+
+void nm_transfer_accept(struct nm_engine *engine, struct nm_request *r)
+{
 	uint64_t id = nm_request_id(r);
 
 	NM_FAULT("transfer-accept");
-	nm_peer_post(engine, r->peer, &packet, &cts);
+	if (r->accepted > 0)
+		nm_bulk_begin(engine, r);
+	if (r->accepted > 0 && r->verdict.protocol >= NM_PROTOCOL_PULL) {
+		nm_direct_pull(engine, r);
+		return;
+	}
+	nm_transfer_ask(engine, r);
 	/* Posting may find the peer dead, and that ends the request. */
-	if (r->accepted == 0 && nm_request_id(r) == id && r->state == NM_REQUEST_WAIT_DATA)
-		finish_incoming(engine, r);
+	if (nm_request_id(r) == id && r->state == NM_REQUEST_WAIT_DATA && r->accepted == 0)
+		nm_transfer_finish_incoming(engine, r);
 }
 
 /* The last byte of an outgoing transfer was handed over. */
@@ -66,20 +82,31 @@ void nm_transfer_cts(struct nm_engine *engine, struct nm_peer *peer, const struc
 	struct nm_request *r = nm_request_find(&engine->requests, pkt->tag, peer);
 	struct nm_wire_cts cts;
 
-	if (pkt->len != sizeof(cts) || !r || r->state != NM_REQUEST_WAIT_CTS) {
+	if (pkt->len < sizeof(cts) || !r || r->state != NM_REQUEST_WAIT_CTS) {
 		nm_peer_violation(engine, peer, "it asked for a message that was not offered");
 		return;
 	}
+	if (pkt->flags & NM_PKT_MEMORY) {
+		if (!nm_direct_place(engine, r, pkt, payload))
+			nm_peer_violation(engine, peer, "it asked for bytes at no sound place");
+		return;
+	}
 	memcpy(&cts, payload, sizeof(cts));
-	if (cts.accepted > r->size || (r->kind == NM_REQUEST_WRITE && cts.accepted != r->size)) {
-		nm_peer_violation(engine, peer, "it asked for %llu of %llu bytes",
-				  (unsigned long long)cts.accepted, (unsigned long long)r->size);
+	if (pkt->len != sizeof(cts) || !(pkt->flags & NM_PKT_LAST) || cts.offset > r->size ||
+	    cts.len > r->size - cts.offset ||
+	    (r->kind == NM_REQUEST_WRITE && cts.offset + cts.len != r->size)) {
+		nm_peer_violation(engine, peer, "it asked for %llu bytes at %llu of %llu",
+				  (unsigned long long)cts.len, (unsigned long long)cts.offset,
+				  (unsigned long long)r->size);
 		return;
 	}
 	NM_FAULT("transfer-cts");
-	r->accepted = cts.accepted;
+	r->done = cts.offset;
+	r->accepted = cts.offset + cts.len;
+	r->cursor = nm_cursor_at(r->iov, r->nr_iov, r->done);
 	r->remote_id = pkt->data;
-	if (r->accepted == 0) {
+	r->past_cache = pkt->flags & NM_PKT_PAST;
+	if (cts.len == 0) {
 		finish_outgoing(engine, r);
 		return;
 	}
@@ -99,6 +126,8 @@ int nm_transfer_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_r
 	};
 	int nr, err;
 
+	if (r->state != NM_REQUEST_STREAMING)
+		return nm_direct_step(engine, peer, r);
 	if (r->kind == NM_REQUEST_SERVE_READ) {
 		/* Looked up again each time: the region may be gone by now. */
 		nr = nm_rma_span(engine, r->remote, r->nr_remote, r->done, packet.len,
@@ -110,6 +139,7 @@ int nm_transfer_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_r
 		}
 	} else {
 		nr = (int)nm_cursor_take(&cursor, r->iov, r->nr_iov, packet.len, pieces);
+		peer->link->past_cache = r->past_cache;
 	}
 	err = peer->send(peer->link, &packet, pieces, (unsigned int)nr);
 	if (err < 0)
@@ -163,7 +193,7 @@ void nm_transfer_data(struct nm_engine *engine, struct nm_peer *peer, const stru
 	store_piece(engine, r, payload, pkt->len);
 	r->done += pkt->len;
 	if (r->done == r->accepted)
-		finish_incoming(engine, r);
+		nm_transfer_finish_incoming(engine, r);
 }
 
 /* May an ACK with this outcome end request R as it stands? */
@@ -171,7 +201,8 @@ static bool ack_fits(const struct nm_request *r, uint64_t outcome)
 {
 	switch (r->kind) {
 	case NM_REQUEST_SEND:
-		return r->state == NM_REQUEST_WAIT_ACK && outcome == 0;
+		return outcome == 0 && (r->state == NM_REQUEST_WAIT_ACK ||
+					(r->state == NM_REQUEST_WAIT_CTS && r->offered));
 	case NM_REQUEST_WRITE:
 		return r->state == NM_REQUEST_WAIT_ACK ||
 		       (r->state == NM_REQUEST_WAIT_CTS && outcome != 0);

@@ -34,7 +34,228 @@ unsigned int nm_select_channels(const struct nm_select_peer *peer,
 	return nr;
 }
 
-enum nm_protocol nm_select_protocol(const struct nm_select_message *message)
+const char *nm_protocol_name(enum nm_protocol protocol)
 {
-	return message->size <= message->eager_max ? NM_PROTOCOL_EAGER : NM_PROTOCOL_RENDEZVOUS;
+	static const char *const names[NM_NR_PROTOCOLS] = {
+		[NM_PROTOCOL_EAGER] = "eager",
+		[NM_PROTOCOL_POOL] = "pool",
+		[NM_PROTOCOL_POOL_PAST] = "pool past cache",
+		[NM_PROTOCOL_PULL] = "pull",
+		[NM_PROTOCOL_BOTH] = "both halves",
+	};
+
+	return protocol < NM_NR_PROTOCOLS ? names[protocol] : "?";
+}
+
+#define KIB(n) ((uint64_t)(n) << 10)
+
+unsigned int nm_select_class(uint64_t size)
+{
+	if (size <= KIB(64))
+		return 0;
+	if (size <= KIB(256))
+		return 1;
+	return size <= KIB(1024) ? 2 : 3;
+}
+
+/*
+ * Near placement, where the start matters most: far from it the first messages tell. Eager is no
+ * choice for what is here, and both copies at once need both sides: not for what is small.
+ */
+const struct nm_select_params nm_select_defaults = {
+	.prior =
+		{
+			/*	 eager pool past pull both */
+			{{0, 13000, 11000, 10000, 12000}, {0, 28000, 15000, 9500, 12500}},
+			{{0, 15000, 13000, 12500, 18000}, {0, 30000, 15000, 10500, 17000}},
+			{{0, 28000, 15000, 12500, 20000}, {0, 29000, 15000, 11000, 18000}},
+			{{0, 28000, 15000, 12000, 20000}, {0, 27000, 15000, 10000, 19000}},
+		},
+	.probe_ms = 10,
+	.probe_messages = 32,
+	.margin_percent = 15,
+	.loopback_min = KIB(256),
+};
+
+const struct nm_select_params *nm_select_params(void)
+{
+	return &nm_select_defaults;
+}
+
+static bool possible(const struct nm_select_facts *facts, enum nm_protocol protocol)
+{
+	return protocol == NM_PROTOCOL_POOL || protocol == NM_PROTOCOL_POOL_PAST ||
+	       (facts->remote_copy &&
+		(protocol == NM_PROTOCOL_PULL || protocol == NM_PROTOCOL_BOTH));
+}
+
+/* Achieved, or else as calibrated. */
+static uint32_t rate_of(const struct nm_select_params *params, const struct nm_select_cell *cell,
+			const struct nm_select_verdict *at, enum nm_protocol protocol)
+{
+	if (cell && cell->arms[protocol].mbps)
+		return cell->arms[protocol].mbps;
+	return params->prior[at->class][at->load][protocol];
+}
+
+/* The best one; the CURRENT one unless another is better by the margin. */
+static enum nm_protocol best(const struct nm_select_params *params,
+			     const struct nm_select_cell *cell, const struct nm_select_facts *facts,
+			     const struct nm_select_verdict *at)
+{
+	enum nm_protocol pick = NM_PROTOCOL_POOL;
+	uint64_t top = 0;
+
+	for (enum nm_protocol p = NM_PROTOCOL_POOL; p < NM_NR_PROTOCOLS; p++) {
+		uint64_t rate = (uint64_t)rate_of(params, cell, at, p) * 100;
+
+		if (cell && cell->current == p)
+			rate += rate / 100 * params->margin_percent;
+		if (possible(facts, p) && rate > top) {
+			top = rate;
+			pick = p;
+		}
+	}
+	return pick;
+}
+
+/* Messages of one try: enough bytes to say something, few enough to cost little. */
+static uint32_t probe_length(uint64_t size)
+{
+	uint64_t nr = size ? KIB(1024) / size : 8;
+
+	return nr < 2 ? 2 : nr > 8 ? 8 : (uint32_t)nr;
+}
+
+/* Start a try of what was tried longest ago, when it is time for one. */
+static void maybe_probe(const struct nm_select_params *params, struct nm_select_cell *cell,
+			const struct nm_select_facts *facts)
+{
+	enum nm_protocol pick = NM_PROTOCOL_EAGER;
+
+	if (cell->since_probe < params->probe_messages || facts->now_ns < cell->next_probe_ns)
+		return;
+	for (enum nm_protocol p = NM_PROTOCOL_POOL; p < NM_NR_PROTOCOLS; p++)
+		if (possible(facts, p) && p != cell->current &&
+		    (pick == NM_PROTOCOL_EAGER ||
+		     cell->arms[p].tried_ns < cell->arms[pick].tried_ns))
+			pick = p;
+	if (pick == NM_PROTOCOL_EAGER)
+		return;
+	cell->probe = pick;
+	cell->probe_left = probe_length(facts->size);
+	cell->since_probe = 0;
+	cell->probe_ns = 0;
+	cell->arms[pick].tried_ns = facts->now_ns;
+	cell->next_probe_ns = facts->now_ns + (uint64_t)params->probe_ms * 1000000;
+}
+
+static bool loopback_wins(const struct nm_select_params *params,
+			  const struct nm_select_facts *facts)
+{
+	/* 10 is the distance of a NUMA node to itself, in every table that hosts publish. */
+	return facts->numa_distance > 10 && facts->size >= params->loopback_min &&
+	       facts->shm_mbps &&
+	       (uint64_t)facts->loopback_mbps * 100 >
+		       (uint64_t)facts->shm_mbps * (100 + params->margin_percent);
+}
+
+struct nm_select_verdict nm_select_transfer(const struct nm_select_params *params,
+					    struct nm_select_state *state,
+					    const struct nm_select_facts *facts)
+{
+	struct nm_select_verdict v = {
+		.channel = NM_CHANNEL_SHM,
+		.why = NM_SELECT_BECAUSE_RATE,
+		.class = (uint8_t)nm_select_class(facts->size),
+		.load = facts->outstanding ? NM_SELECT_STREAM : NM_SELECT_LONE,
+	};
+	struct nm_select_cell *cell = state ? &state->cells[v.class][v.load] : NULL;
+
+	if (loopback_wins(params, facts)) {
+		v.channel = NM_CHANNEL_NET;
+		v.protocol = NM_PROTOCOL_POOL;
+		v.why = NM_SELECT_BECAUSE_LOOPBACK;
+		return v;
+	}
+	if (facts->crowded && facts->remote_copy) {
+		v.protocol = NM_PROTOCOL_PULL;
+		v.why = NM_SELECT_BECAUSE_CROWDED;
+		return v;
+	}
+	v.protocol = best(params, cell, facts, &v);
+	if (!cell)
+		return v;
+	cell->current = v.protocol;
+	cell->since_probe++;
+	if (cell->probe_left == 0)
+		maybe_probe(params, cell, facts);
+	if (cell->probe_left > 0 && possible(facts, cell->probe)) {
+		cell->probe_left--;
+		v.protocol = cell->probe;
+		v.why = NM_SELECT_BECAUSE_PROBE;
+	}
+	return v;
+}
+
+void nm_select_learn(const struct nm_select_params *params, struct nm_select_state *state,
+		     const struct nm_select_verdict *verdict, uint64_t bytes, uint64_t ns)
+{
+	struct nm_select_cell *cell = &state->cells[verdict->class][verdict->load];
+	uint64_t old = rate_of(params, cell, verdict, verdict->protocol);
+	uint64_t rate = bytes >= UINT64_MAX / 1000 ? UINT32_MAX : bytes * 1000 / (ns ? ns : 1);
+
+	if (verdict->why == NM_SELECT_BECAUSE_PROBE) {
+		uint64_t next;
+
+		/* Not tried again before its share of the time is over. */
+		cell->probe_ns += ns;
+		next = cell->arms[verdict->protocol].tried_ns +
+		       cell->probe_ns * NM_SELECT_PROBE_SHARE;
+		if (next > cell->next_probe_ns)
+			cell->next_probe_ns = next;
+	}
+	if (old) {
+		/* One stolen time slice is not a change of placement; four in a row are. */
+		rate = rate > old * 4 ? old * 4 : rate < old / 4 ? old / 4 : rate;
+		/* A try has few messages to say what it found. */
+		rate = verdict->why == NM_SELECT_BECAUSE_PROBE ? (old + rate) / 2 :
+								 (old * 3 + rate) / 4;
+	}
+	cell->arms[verdict->protocol].mbps = rate < 1	       ? 1 :
+					     rate > UINT32_MAX ? UINT32_MAX :
+								 (uint32_t)rate;
+}
+
+void nm_select_explain(const struct nm_select_params *params, const struct nm_select_state *state,
+		       const struct nm_select_facts *facts, const struct nm_select_verdict *v,
+		       struct nm_reason *ret_reason)
+{
+	const struct nm_select_cell *cell = state ? &state->cells[v->class][v->load] : NULL;
+	const char *name = nm_protocol_name(v->protocol);
+	uint32_t rates[NM_NR_PROTOCOLS];
+
+	for (enum nm_protocol p = NM_PROTOCOL_EAGER; p < NM_NR_PROTOCOLS; p++)
+		rates[p] = possible(facts, p) ? rate_of(params, cell, v, p) : 0;
+	switch (v->why) {
+	case NM_SELECT_BECAUSE_LOOPBACK:
+		nm_reason_set(ret_reason,
+			      "adapter's loopback: %u MB/s, memory of a NUMA node %u away %u MB/s",
+			      facts->loopback_mbps, facts->numa_distance, facts->shm_mbps);
+		return;
+	case NM_SELECT_BECAUSE_CROWDED:
+		nm_reason_set(ret_reason,
+			      "%s: cores are shared, and it needs only one side on its core", name);
+		return;
+	case NM_SELECT_BECAUSE_PROBE:
+	case NM_SELECT_BECAUSE_RATE:
+		nm_reason_set(ret_reason,
+			      "%s, %s%s; MB/s: pool %u, past cache %u, pull %u, both halves %u%s",
+			      name, v->load == NM_SELECT_LONE ? "alone" : "in a stream",
+			      v->why == NM_SELECT_BECAUSE_PROBE ? ", tried again" : "",
+			      rates[NM_PROTOCOL_POOL], rates[NM_PROTOCOL_POOL_PAST],
+			      rates[NM_PROTOCOL_PULL], rates[NM_PROTOCOL_BOTH],
+			      facts->remote_copy ? "" : " (0: the peer's memory is out of reach)");
+		return;
+	}
 }

@@ -26,6 +26,8 @@ struct mesh_link {
 	struct nm_peer *source; /* the receiver's cookie */
 	struct mesh_packet *head, **tail;
 	unsigned int nr, alive_checks;
+	uint64_t copied, copies_left;
+	int copies_err;
 };
 
 struct mesh_transport {
@@ -67,6 +69,7 @@ static int mesh_connect(struct nm_transport *transport, const struct nm_address 
 		link->connected = true;
 		link->base.transport = transport;
 		link->base.peer = peer;
+		link->base.remote_copy = mesh->options.remote_copy;
 		*ret_link = &link->base;
 		return 0;
 	}
@@ -120,6 +123,63 @@ static void mesh_describe(const struct nm_link *link, struct nm_link_facts *ret_
 static void mesh_check_alive(struct nm_link *link)
 {
 	link_of(link)->alive_checks++;
+}
+
+/* All nodes live in one process: their addresses are ours. */
+static ssize_t copy_remote(struct mesh_link *link, const struct iovec *local, unsigned int nr_local,
+			   const struct nm_span *remote, unsigned int nr_remote, bool read)
+{
+	uint64_t total = 0, at = 0, len, far = 0;
+
+	NM_CHECK(nr_local >= 1 && nr_local <= NM_SPANS_MAX);
+	NM_CHECK(nr_remote >= 1 && nr_remote <= NM_SPANS_MAX);
+	if (!link->base.remote_copy)
+		return -EOPNOTSUPP;
+	if (link->mesh->dead[link->to])
+		return -ESRCH;
+	for (unsigned int i = 0; i < nr_local; i++)
+		total += local[i].iov_len;
+	for (unsigned int i = 0; i < nr_remote; i++)
+		far += remote[i].len;
+	NM_CHECK_EQ(total, far);
+	NM_CHECK(total > 0 && total <= NM_REMOTE_COPY_STEP);
+	if (link->copies_left == 0) {
+		link->base.remote_copy = link->copies_err == -EFAULT;
+		return link->copies_err;
+	}
+	len = nm_test_random(&link->mesh->random) % 4 ? total : (total + 1) / 2;
+	if (len > link->copies_left)
+		len = link->copies_left;
+	for (; at < len; at++) {
+		uint64_t l = at, r = at;
+		unsigned int i = 0, j = 0;
+		char *mine, *theirs;
+
+		for (; l >= local[i].iov_len; i++)
+			l -= local[i].iov_len;
+		for (; r >= remote[j].len; j++)
+			r -= remote[j].len;
+		mine = (char *)local[i].iov_base + l;
+		theirs = (char *)(uintptr_t)remote[j].address + r;
+		*(read ? mine : theirs) = *(read ? theirs : mine);
+	}
+	link->copied += len;
+	link->copies_left -= len;
+	return (ssize_t)len;
+}
+
+static ssize_t mesh_read_remote(struct nm_link *base, const struct iovec *local,
+				unsigned int nr_local, const struct nm_span *remote,
+				unsigned int nr_remote)
+{
+	return copy_remote(link_of(base), local, nr_local, remote, nr_remote, true);
+}
+
+static ssize_t mesh_write_remote(struct nm_link *base, const struct iovec *local,
+				 unsigned int nr_local, const struct nm_span *remote,
+				 unsigned int nr_remote)
+{
+	return copy_remote(link_of(base), local, nr_local, remote, nr_remote, false);
 }
 
 static void announce(struct mesh *mesh, struct mesh_link *link)
@@ -196,6 +256,8 @@ static const struct nm_transport_ops mesh_ops = {
 	.drained = mesh_drained,
 	.describe = mesh_describe,
 	.check_alive = mesh_check_alive,
+	.read_remote = mesh_read_remote,
+	.write_remote = mesh_write_remote,
 	.progress = mesh_progress,
 	.destroy = mesh_transport_destroy,
 };
@@ -228,6 +290,7 @@ static void node_create(struct mesh *mesh, unsigned int i)
 	NM_CHECK_EQ(nm_cqueue_create(0, &n->cq), 0);
 	config.who = n->address.who;
 	config.memory = n->memory;
+	config.select = mesh->options.select;
 	NM_CHECK_EQ(nm_engine_create(&config, &n->engine), 0);
 	queues.transmit = queues.receive = n->cq;
 	nm_engine_bind(n->engine, &queues);
@@ -263,6 +326,7 @@ struct mesh *mesh_create(const struct mesh_options *options)
 			link->from = i;
 			link->to = j;
 			link->tail = &link->head;
+			link->copies_left = UINT64_MAX;
 		}
 	}
 	for (unsigned int i = 0; i < o->nr_nodes; i++)
@@ -380,6 +444,18 @@ void mesh_forge(struct mesh *mesh, unsigned int from, unsigned int to,
 	*link->tail = p;
 	link->tail = &p->next;
 	link->nr++;
+}
+
+void mesh_spoil_copies(struct mesh *mesh, unsigned int from, unsigned int to, uint64_t bytes,
+		       int err)
+{
+	mesh->links[from][to].copies_left = bytes;
+	mesh->links[from][to].copies_err = err;
+}
+
+uint64_t mesh_copied(struct mesh *mesh, unsigned int from, unsigned int to)
+{
+	return mesh->links[from][to].copied;
 }
 
 unsigned int mesh_alive_checks(struct mesh *mesh, unsigned int from, unsigned int to)

@@ -19,7 +19,9 @@ struct mesh_options {
 	uint32_t eager_max;	     /* default 1024 */
 	unsigned int capacity;	     /* packets a link holds; default 64 */
 	unsigned int refuse_percent; /* of sends answered -EAGAIN at random */
+	bool remote_copy; /* links copy from and to the peer's memory, in pieces of random size */
 	uint64_t seed;
+	const struct nm_select_params *select;
 };
 
 struct mesh_node {
@@ -52,6 +54,11 @@ void mesh_block(struct mesh *mesh, unsigned int from, unsigned int to, bool bloc
 /* Deliver a packet to node TO as if node FROM had sent it. */
 void mesh_forge(struct mesh *mesh, unsigned int from, unsigned int to,
 		const struct nm_packet *packet, const void *payload);
+/* From now on remote copies that FROM makes from and to TO's memory move BYTES more and then fail. */
+void mesh_spoil_copies(struct mesh *mesh, unsigned int from, unsigned int to, uint64_t bytes,
+		       int err);
+/* Bytes that FROM has copied from and to TO's memory. */
+uint64_t mesh_copied(struct mesh *mesh, unsigned int from, unsigned int to);
 /* How often the engine of FROM asked whether TO lives. */
 unsigned int mesh_alive_checks(struct mesh *mesh, unsigned int from, unsigned int to);
 /* From now on connects to node I are refused. */

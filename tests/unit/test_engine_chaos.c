@@ -189,6 +189,7 @@ static void chaos(uint64_t seed, int err)
 		.nr_nodes = NODES,
 		.capacity = 4,
 		.refuse_percent = seed % 3 * 25,
+		.remote_copy = seed % 2,
 		.seed = seed,
 	};
 	struct world *w = calloc(1, sizeof(*w));

@@ -257,16 +257,23 @@ static void bad_answer(struct nm_packet packet, const void *payload, size_t len,
 
 NM_TEST(answers_that_do_not_fit)
 {
-	struct nm_wire_cts cts = {.accepted = ROOM + 1};
-	struct nm_packet ask = {.op = NM_OP_CTS, .len = sizeof(cts)};
+	struct nm_wire_cts cts = {.len = ROOM + 1};
+	struct nm_packet ask = {.op = NM_OP_CTS, .flags = NM_PKT_LAST, .len = sizeof(cts)};
 
 	bad_answer(ask, &cts, ROOM, 0);
-	cts.accepted = UINT64_MAX;
+	cts.len = UINT64_MAX;
 	bad_answer(ask, &cts, ROOM, 0);
-	ask.len = 7;
+	cts.offset = 2; /* the sum wraps to one */
 	bad_answer(ask, &cts, ROOM, 0);
-	ask.len = 8;
-	cts.accepted = 10;
+	cts = (struct nm_wire_cts){.offset = ROOM, .len = 1};
+	bad_answer(ask, &cts, ROOM, 0);
+	cts = (struct nm_wire_cts){.len = 10};
+	ask.flags = 0; /* some now, some later: nobody sound does that */
+	bad_answer(ask, &cts, ROOM, 0);
+	ask.flags = NM_PKT_LAST;
+	ask.len--;
+	bad_answer(ask, &cts, ROOM, 0);
+	ask.len++;
 	bad_answer(ask, &cts, 10, NM_DELIVERY_COMPLETE); /* it went with its envelope */
 	bad_answer((struct nm_packet){.op = NM_OP_ACK}, NULL, ROOM, 0);
 	bad_answer((struct nm_packet){.op = NM_OP_ACK, .data = 5}, NULL, 10, NM_DELIVERY_COMPLETE);

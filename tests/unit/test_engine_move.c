@@ -176,7 +176,7 @@ NM_TEST_WITHIN(large_messages_go_on_where_they_stood, 60)
 {
 	static char out[3000000], in[3000000];
 	unsigned int whole = 0, steps;
-	struct nm_completion got;
+	struct nm_completion got, sent;
 
 	memset(out, 'z', sizeof(out));
 	for (steps = 0; steps < 12; steps++) {
@@ -194,7 +194,9 @@ NM_TEST_WITHIN(large_messages_go_on_where_they_stood, 60)
 		if (!got.err)
 			NM_CHECK(!memcmp(in, out, sizeof(in)));
 		whole += !got.err;
-		NM_CHECK_EQ(near_wait(a, b, NULL).err, got.err);
+		sent = near_wait(a, b, NULL);
+		/* Where the receiver reads by itself, only its word that it has is lost. */
+		NM_CHECK(sent.err == got.err || sent.err == ECONNRESET);
 		exchange(30000);
 		expect_on_network("a slot of its box");
 		finish();

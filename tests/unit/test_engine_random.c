@@ -172,13 +172,14 @@ static void step(struct world *w)
 	take_all(w);
 }
 
-static void random_traffic(uint64_t seed, unsigned int refuse_percent)
+static void random_traffic(uint64_t seed, unsigned int refuse_percent, bool remote_copy)
 {
 	struct mesh_options options = {
 		.nr_nodes = NODES,
 		.capacity = 6,
 		.refuse_percent = refuse_percent,
 		.seed = seed,
+		.remote_copy = remote_copy,
 	};
 	struct world *w = calloc(1, sizeof(*w));
 
@@ -216,7 +217,7 @@ static void random_traffic(uint64_t seed, unsigned int refuse_percent)
 NM_TEST_WITHIN(random_traffic_arrives_whole, 100)
 {
 	for (uint64_t seed = 1; seed <= 12; seed++)
-		random_traffic(seed, seed % 3 * 30);
+		random_traffic(seed, seed % 3 * 30, seed % 2);
 }
 
 /* ---- the model ---- */
