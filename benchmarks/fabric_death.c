@@ -110,24 +110,10 @@ int main(int argc, char **argv)
 	struct death d = {.when = "waiting"};
 	int option;
 
-	while ((option = getopt(argc, argv, "r:d:p:m:w:h")) != -1) {
-		switch (option) {
-		case 'r':
-			options.rank = atoi(optarg);
-			break;
-		case 'd':
-			options.dir = optarg;
-			break;
-		case 'p':
-			options.provider = optarg;
-			break;
-		case 'm':
+	while ((option = getopt(argc, argv, JOB_OPTIONS "m:h")) != -1) {
+		if (option == 'm') {
 			d.when = optarg;
-			break;
-		case 'w':
-			options.patience_s = atoi(optarg);
-			break;
-		default:
+		} else if (!job_option(&options, option, optarg)) {
 			fprintf(option == 'h' ? stdout : stderr,
 				"usage: fabric_death [-m waiting|wildcard|sending|receiving] [-r RANK "
 				"-d DIR] [-p PROVIDER] [-w SECONDS]\n"

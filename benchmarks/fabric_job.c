@@ -41,6 +41,26 @@ void job_check(const struct job *job, long rc, const char *what)
 		job_fail(job, "%s: %s (%ld)", what, fi_strerror((int)-rc), rc);
 }
 
+bool job_option(struct job_options *options, int option, const char *value)
+{
+	switch (option) {
+	case 'r':
+		options->rank = atoi(value);
+		return true;
+	case 'd':
+		options->dir = value;
+		return true;
+	case 'p':
+		options->provider = value;
+		return true;
+	case 'w':
+		options->patience_s = atoi(value);
+		return true;
+	default:
+		return false;
+	}
+}
+
 /* Signal handlers have no argument. */
 static const struct job *watched;
 

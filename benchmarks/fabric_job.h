@@ -60,6 +60,11 @@ void job_fail(const struct job *job, const char *fmt, ...)
 /* Fails when RC is negative; WHAT is the call. */
 void job_check(const struct job *job, long rc, const char *what);
 
+/* The options that all programs have, for getopt(). */
+#define JOB_OPTIONS "r:d:p:w:"
+/* Takes one of them; false: it is another one. */
+bool job_option(struct job_options *options, int option, const char *value);
+
 /*
  * Parses nothing; forks when asked to. Returns in every process of the job with the endpoint open
  * and all addresses inserted. In the parent of forked ranks it does not return but exits with the

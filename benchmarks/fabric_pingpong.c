@@ -285,17 +285,11 @@ int main(int argc, char **argv)
 	const char *turns = NULL;
 	int option;
 
-	while ((option = getopt(argc, argv, "r:d:p:t:bx:w:T:h")) != -1) {
-		if (option == 'r')
-			options.rank = atoi(optarg);
-		else if (option == 'd')
-			options.dir = optarg;
-		else if (option == 'p')
-			options.provider = optarg;
-		else if (option == 't')
+	while ((option = getopt(argc, argv, JOB_OPTIONS "t:bx:T:h")) != -1) {
+		if (job_option(&options, option, optarg))
+			continue;
+		if (option == 't')
 			p.nr_samples = atoi(optarg);
-		else if (option == 'w')
-			options.patience_s = atoi(optarg);
 		else if (option == 'T')
 			turns = optarg;
 		else if (option == 'b')

@@ -90,19 +90,10 @@ int main(int argc, char **argv)
 	const char *wanted[WANTED_MAX];
 	int nr_wanted = 0, option, nr;
 
-	while ((option = getopt(argc, argv, "n:r:d:p:c:m:s:w:Llh")) != -1) {
+	while ((option = getopt(argc, argv, JOB_OPTIONS "n:c:m:s:Llh")) != -1) {
 		switch (option) {
 		case 'n':
 			options.nr_ranks = atoi(optarg);
-			break;
-		case 'r':
-			options.rank = atoi(optarg);
-			break;
-		case 'd':
-			options.dir = optarg;
-			break;
-		case 'p':
-			options.provider = optarg;
 			break;
 		case 'c':
 			if (nr_wanted < WANTED_MAX)
@@ -114,9 +105,6 @@ int main(int argc, char **argv)
 		case 's':
 			traffic.seed = strtoull(optarg, NULL, 0);
 			break;
-		case 'w':
-			options.patience_s = atoi(optarg);
-			break;
 		case 'L':
 			traffic.huge = true;
 			break;
@@ -124,6 +112,8 @@ int main(int argc, char **argv)
 			list_cases();
 			return 0;
 		default:
+			if (job_option(&options, option, optarg))
+				break;
 			usage(option == 'h' ? stdout : stderr);
 			return option == 'h' ? 0 : 2;
 		}

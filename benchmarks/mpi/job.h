@@ -33,6 +33,20 @@ __attribute__((noreturn, format(printf, 2, 3))) static inline void job_fail(cons
 	_exit(1);
 }
 
+/* Asked for help: rank 0 prints USAGE and the job ends well. Collective. */
+static inline void job_help(int argc, char **argv, const char *usage)
+{
+	int rank;
+
+	if (argc != 2 || (strcmp(argv[1], "-h") && strcmp(argv[1], "--help")))
+		return;
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	if (!rank)
+		fputs(usage, stdout);
+	MPI_Finalize();
+	exit(0);
+}
+
 /* "host cpus 0,2": where this process runs. */
 static inline void job_place(char ret_place[JOB_PLACE_MAX])
 {

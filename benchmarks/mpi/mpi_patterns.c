@@ -353,6 +353,7 @@ int main(int argc, char **argv)
 	size_t i;
 
 	MPI_Init(&argc, &argv);
+	job_help(argc, argv, usage);
 	if (options_parse(argc, argv, &options)) {
 		fputs(usage, stderr);
 		MPI_Abort(MPI_COMM_WORLD, 2);

@@ -421,6 +421,7 @@ int main(int argc, char **argv)
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &job.rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &job.nr_ranks);
+	job_help(argc, argv, usage);
 	if (options_parse(argc, argv, &options)) {
 		fputs(usage, stderr);
 		MPI_Abort(MPI_COMM_WORLD, 2);

@@ -44,6 +44,8 @@ class Bench:
     server: Sequence[str]
     client: Sequence[str]
     timeout_s: float
+    iterations: int
+    """of tests that measure; 0: as many as they want"""
     log: Path
 
 
@@ -140,9 +142,11 @@ def one_side(bench: Bench, test: str) -> list[Sequence[str]]:
     return [[*bench.server, str(bench.tree / "bin" / program), *options, "-p", bench.provider]]
 
 
-def two_sides(bench: Bench, test: str) -> list[Sequence[str]]:
+def two_sides(bench: Bench, suite: str, test: str) -> list[Sequence[str]]:
     """Return the commands of server and client."""
     program, *options = shlex.split(test)
+    if bench.iterations and suite in {"standard", "threaded"}:
+        options += ["-I", str(bench.iterations)]  # the last one counts
     argv = [str(bench.tree / "bin" / program), *options, "-p", bench.provider]
     if bench.oob:
         return [[*bench.server, *argv, "-E"], [*bench.client, *argv, "-E", bench.address]]
@@ -193,7 +197,7 @@ def tests(bench: Bench, suite: str, place: Path) -> Iterator[tuple[str, list[Seq
         if suite == "unit":
             yield test, one_side(bench, test)
         else:
-            yield test, two_sides(bench, test)
+            yield test, two_sides(bench, suite, test)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -210,12 +214,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--server", default="", help="command to start the server under")
     parser.add_argument("--client", default="", help="command to start the client under")
     parser.add_argument("--timeout", type=float, default=60, help="seconds per test")
+    parser.add_argument("--iterations", type=int, default=0, help="of standard and threaded tests")
     options = parser.parse_args(argv)
     log = options.record.with_suffix(".log")
     log.mkdir(parents=True, exist_ok=True)
     bench = Bench(
         options.tree.resolve(), options.provider, options.address, not options.no_oob,
-        shlex.split(options.server), shlex.split(options.client), options.timeout, log,
+        shlex.split(options.server), shlex.split(options.client), options.timeout,
+        options.iterations, log,
     )  # fmt: skip
     record = Record(options.record, [r for r in options.again.split(",") if r])
     with tempfile.TemporaryDirectory() as place:

@@ -120,6 +120,13 @@ def test_wrong_arguments_are_refused(words: tuple[str, ...]) -> None:
     assert "usage: " in done.stderr or "do not fit" in done.stderr
 
 
+@pytest.mark.parametrize("name", ["mpi_patterns", "mpi_traffic", "mpi_window"])
+def test_help_ends_well_and_is_said_once(name: str) -> None:
+    done = run(name, "--help", ranks=2)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"usage: {name} ") == 1
+
+
 def test_window_operations_are_right_with_three_ranks() -> None:
     # osc/rdma over btl/vader crashes in Open MPI 4.1.4's own emulation of remote memory access.
     done = run("mpi_window", "-c", "-M", "64K", ranks=3, options=("--mca", "osc", "pt2pt"))
