@@ -128,7 +128,7 @@ void nm_stats_write(const struct nm_identity *who, struct nm_engine *engine)
 	snprintf(path, sizeof(path), "%s/%s.%d.%s.json", params->stats_dir, host, (int)getpid(),
 		 id);
 	snprintf(temporary, sizeof(temporary), "%s.XXXXXX", path);
-	fd = mkstemp(temporary);
+	fd = mkostemp(temporary, O_CLOEXEC);
 	file = fd < 0 ? NULL : fdopen(fd, "w");
 	if (!file) {
 		nm_warn("no stats file %s: %s", path, strerror(errno));
