@@ -212,6 +212,16 @@ static int find_in_pool(const struct nm_box_reader *reader, const struct nm_slot
 	return 0;
 }
 
+bool nm_box_is_sound(const struct nm_box_reader *reader)
+{
+	uint64_t control = atomic_load_explicit(
+		&reader->slots[reader->position & reader->mask].control, memory_order_relaxed);
+	uint32_t behind = (uint32_t)(reader->position + 1) - (uint32_t)control;
+
+	return !control || (!(behind & reader->mask) && behind <= INT32_MAX &&
+			    (control >> NM_CONTROL_KIND_SHIFT & 3));
+}
+
 int nm_box_peek_spread(struct nm_box_reader *reader, const struct nm_slot *head, unsigned int kind,
 		       uint8_t *bounce, struct nm_packet *pkt, const void **ret_payload)
 {

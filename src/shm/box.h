@@ -121,6 +121,13 @@ static inline bool nm_box_ready(const struct nm_box_reader *reader)
 	return (uint32_t)control == (uint32_t)(reader->position + 1);
 }
 
+/*
+ * May a sound writer have left what stands where its next head will be? Either nothing was ever
+ * written there, or something of an earlier lap or stream was. A slot that was published and then
+ * spoiled is never ready; this finds it, unless it shows a number that is sound by chance.
+ */
+bool nm_box_is_sound(const struct nm_box_reader *reader);
+
 /* Return what credits there are: when the source runs idle. */
 static inline void nm_box_return_credits(struct nm_box_reader *reader)
 {

@@ -17,6 +17,8 @@
 
 /* Packets per source and progress() call, so that every source and transport gets its turn. */
 #define SHM_BATCH 32
+/* A spoiled slot looks like one that is not there yet; every so many polls a source is looked at. */
+#define POLLS_PER_LOOK 4096
 
 static struct shm_transport *shm_of(struct nm_transport *transport)
 {
@@ -251,6 +253,8 @@ static unsigned int shm_progress(struct nm_transport *transport)
 		else
 			nm_box_return_credits(&shm->readers[i]);
 	}
+	if (nm_unlikely(!(++shm->nr_polls % POLLS_PER_LOOK)))
+		nm_shm_inspect(shm);
 	if (nm_unlikely(shm->nr_ending))
 		nm_shm_end_peers(shm);
 	return done;

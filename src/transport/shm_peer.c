@@ -93,6 +93,15 @@ static NM_COLD void add_source(struct shm_transport *shm, struct nm_encounter *e
 			   &shm->window.lanes[encounter->own_lane], encounter->start);
 }
 
+NM_COLD void nm_shm_inspect(struct shm_transport *shm)
+{
+	uint32_t i;
+
+	for (i = 0; i < shm->nr_sources; i++)
+		if (shm->sources[i]->state == PEER_UP && !nm_box_is_sound(&shm->readers[i]))
+			nm_shm_cast_out(shm, shm->sources[i], "a slot that it never published");
+}
+
 NM_COLD void nm_shm_take_events(struct shm_transport *shm)
 {
 	struct nm_encounter *encounter;

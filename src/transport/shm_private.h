@@ -51,6 +51,7 @@ struct shm_transport {
 	struct shm_peer **sources;     /* whose reader it is */
 	uint32_t nr_sources;
 	uint32_t nr_ending; /* peers between UP and DOWN */
+	uint32_t nr_polls;
 	uint8_t *bounce;
 	struct nm_pool pool;
 	struct shm_link *links;
@@ -76,6 +77,8 @@ void nm_shm_begin_end(struct shm_transport *shm, struct shm_peer *peer, enum shm
 		      int err, const struct nm_reason *why);
 /* The peer broke the rules of the shared bytes. */
 void nm_shm_cast_out(struct shm_transport *shm, struct shm_peer *peer, const char *what);
+/* Cast out sources that show bytes which no poll stumbles over. */
+void nm_shm_inspect(struct shm_transport *shm);
 /* New sources and ends, from the meeting place. */
 void nm_shm_take_events(struct shm_transport *shm);
 /* Is there something left that PEER published before it hung up? */

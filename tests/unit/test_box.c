@@ -187,6 +187,42 @@ NM_TEST(chunks_are_found_in_the_pool)
 	free(pair);
 }
 
+/* What a sound writer leaves is sound wherever the reader stands; random bytes mostly are not. */
+NM_TEST(spoiled_slots_are_told_from_old_ones)
+{
+	struct pair *pair = pair_create(UINT32_MAX - 20);
+	uint64_t random = 7, next;
+	unsigned int found = 0, i;
+
+	for (i = 0; i < 200; i++) {
+		const char *text =
+			i % 4 ? "short" : "one that is long enough for two slots of the box";
+
+		NM_CHECK(nm_box_is_sound(&pair->reader));
+		NM_CHECK_EQ(write_text(pair, i, text), 0);
+		NM_CHECK(nm_box_is_sound(&pair->reader));
+		expect_text(pair, i, text);
+	}
+	/* Another stream in the same box, as when a lane is used again. */
+	next = (uint32_t)(pair->writer.position + NR_SLOTS);
+	nm_box_reset_feedback(&pair->lane, next);
+	nm_box_writer_init(&pair->writer, pair->slots, NR_SLOTS, &pair->lane, next, 64);
+	nm_box_reader_init(&pair->reader, pair->slots, NR_SLOTS, pair->pool, POOL_CHUNK,
+			   POOL_CHUNKS, &pair->lane, next);
+	for (i = 0; i < 40; i++) {
+		NM_CHECK(nm_box_is_sound(&pair->reader));
+		NM_CHECK_EQ(write_text(pair, i, "again"), 0);
+		expect_text(pair, i, "again");
+	}
+	for (i = 0; i < 1000; i++) {
+		atomic_store(&pair->slots[pair->reader.position % NR_SLOTS].control,
+			     nm_test_random(&random));
+		found += !nm_box_is_sound(&pair->reader);
+	}
+	NM_CHECK(found > 900);
+	free(pair);
+}
+
 NM_TEST(lying_reader_is_found_out)
 {
 	static const int64_t lies[] = {-1, 6, 7, 100, INT64_MAX, INT64_MIN};

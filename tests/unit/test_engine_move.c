@@ -204,6 +204,21 @@ NM_TEST_WITHIN(large_messages_go_on_where_they_stood, 60)
 	NM_CHECK(whole > 5);
 }
 
+/* A slot that was published and spoiled is never ready: nobody may wait for it for ever. */
+NM_TEST(messages_that_vanish_are_missed)
+{
+	char in[64];
+
+	start(true, true);
+	NM_CHECK_EQ(near_recv(a, b, in, 64, 3, "lost"), 0);
+	NM_CHECK_EQ(near_send(b, a, "lost", 5, 3, 0, NULL), 0);
+	atomic_store(&box_of(b)[1].control, UINT64_C(0x123456789abcdef1));
+	NM_CHECK_EQ(near_wait(a, b, NULL).err, ECONNRESET);
+	exchange(8);
+	expect_on_network("a slot that it never published");
+	finish();
+}
+
 /* Packets that no sound engine sends, on a channel whose bytes may be spoiled. */
 NM_TEST(senseless_packets_spoil_the_channel_only)
 {
