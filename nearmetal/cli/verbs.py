@@ -31,6 +31,7 @@ VERBS = (
     "figures",
     "study",
     "advise",
+    "top",
 )
 
 EPILOG = """\

@@ -8,13 +8,14 @@ of limited size and number, opened without following links.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import stat
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
+
+from nearmetal.launch.counters import read_counters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,23 +47,8 @@ class Proof:
 
 
 def read_stats(directory: Path) -> list[dict[str, Any]]:
-    """Return every sound JSON object in a directory; [] when there is no directory."""
-    found: list[dict[str, Any]] = []
-    try:
-        top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return found
-    try:
-        for name in sorted(os.listdir(top))[:MAX_FILES]:  # noqa: PTH208 - by descriptor
-            if name.endswith(".json"):
-                content = _read(top, name)
-                with contextlib.suppress(ValueError, RecursionError):
-                    data = json.loads(content)
-                    if isinstance(data, dict):
-                        found.append(data)
-    finally:
-        os.close(top)
-    return found
+    """Return what every endpoint left in a directory; [] when there is no directory."""
+    return [seen.counters.data() for seen in read_counters(directory)]
 
 
 def read_exit_codes(directory: Path) -> list[tuple[int, int]]:
@@ -120,13 +106,12 @@ def judge(stats: Sequence[dict[str, Any]], nr_ranks: int) -> Proof:
     for endpoint in stats:
         peers = endpoint.get("peers")
         for peer in peers if isinstance(peers, list) else []:
-            if not isinstance(peer, dict) or not isinstance(peer.get("channel"), str):
-                continue
-            channel = peer["channel"][:16]
-            sent = _count(peer.get("sent_messages"))
-            if sent:
-                messages[channel] = messages.get(channel, 0) + sent
-                sizes[channel] = sizes.get(channel, 0) + _count(peer.get("sent_bytes"))
+            channels = peer.get("channels") if isinstance(peer, dict) else None
+            for channel, traffic in channels.items() if isinstance(channels, dict) else ():
+                sent = _count(traffic.get("sent_messages"))
+                if sent:
+                    messages[channel] = messages.get(channel, 0) + sent
+                    sizes[channel] = sizes.get(channel, 0) + _count(traffic.get("sent_bytes"))
     if not stats:
         reason = "no process of the job opened the nearmetal provider: another one carried it"
         return Proof(Verdict.ABSENT, reason)

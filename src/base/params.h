@@ -23,7 +23,9 @@
 	X(net, TEXT, "NEARMETAL_NET", "auto", 0, 0, "list",                                         \
 	  "inner libfabric providers of the network channel, best first")                           \
 	X(stats_dir, TEXT, "NEARMETAL_STATS_DIR", "", 0, 0, "path",                                 \
-	  "directory for one JSON file per endpoint with what each channel carried; empty: none")   \
+	  "directory where each endpoint leaves its statistics; empty: only while it lives")        \
+	X(stats_ms, UINT, "NEARMETAL_STATS_MS", 250, 0, 600000, "ms",                               \
+	  "time between two writings of the statistics while progress is made; 0: only at the end") \
 	X(log, LEVEL, "NEARMETAL_LOG", "warn", 0, 0, "level", "what is written to stderr")          \
 	X(max_local_peers, UINT, "NEARMETAL_MAX_LOCAL_PEERS", 512, 1, 4096, "peers",                \
 	  "lanes in a window: neighbours an endpoint can exchange messages with through memory")    \
@@ -48,9 +50,7 @@
 	X(lease_ms, UINT, "NEARMETAL_LEASE_MS", 100, 10, 60000, "ms",                               \
 	  "interval of the heartbeat in the window")                                                \
 	X(keepalive_ms, UINT, "NEARMETAL_KEEPALIVE_MS", 1000, 50, 600000, "ms",                     \
-	  "interval at which peers that are waited for are asked whether they live")                \
-	X(net_timeout_ms, UINT, "NEARMETAL_NET_TIMEOUT_MS", 30000, 1000, 3600000, "ms",             \
-	  "time after which a host that does not answer over TCP is taken for gone")
+	  "interval at which peers that are waited for are asked whether they live")
 
 #define NM_PARAM_TEXT_MAX 256
 

@@ -106,6 +106,7 @@ int nm_engine_atomic(struct nm_engine *engine, const struct nm_atomic *atomic)
 	err = start(engine, atomic, kind, size);
 	if (err == -EAGAIN) {
 		atomic->peer->send_refused = true;
+		atomic->peer->nr_stalls++;
 		nm_engine_progress(engine);
 		err = start(engine, atomic, kind, size);
 	}

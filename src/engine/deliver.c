@@ -34,6 +34,8 @@ struct nm_peer *nm_sink_source_up(void *engine_, const struct nm_identity *who,
 	}
 	peer->engine = engine;
 	peer->is_source = true;
+	if (engine->polled_now && !peer->source_channels)
+		nm_peer_receives_on(peer, engine->polled_now->ops->channel);
 	peer->source_channels |= polled_bit(engine);
 	peer->is_watched = engine->polled_now && !engine->polled_now->ops->check_alive;
 	if (peer->index == UINT64_MAX && engine->config.resolve)

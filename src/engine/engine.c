@@ -132,46 +132,6 @@ void nm_peer_set_index(struct nm_peer *peer, uint64_t index)
 	peer->index = index;
 }
 
-void nm_engine_visit_peers(struct nm_engine *engine,
-			   void (*visit)(void *arg, const struct nm_peer_facts *facts), void *arg)
-{
-	const struct nm_peer_table *table = &engine->peers;
-
-	for (size_t i = 0; i <= table->mask; i++) {
-		const struct nm_peer *peer = table->slots[i];
-		struct nm_peer_facts facts = {0};
-
-		if (!peer)
-			continue;
-		facts.who = peer->who;
-		facts.sent_messages = peer->sent_messages;
-		facts.sent_bytes = peer->sent_bytes;
-		facts.received_messages = peer->received_messages;
-		facts.received_bytes = peer->received_bytes;
-		facts.connected = peer->link != NULL;
-		facts.down = peer->state == NM_PEER_DOWN;
-		facts.nr_quarantines = peer->nr_quarantines;
-		if (peer->story) {
-			facts.link.label = peer->story->label;
-			facts.link.reason = peer->story->channel;
-			facts.down_reason = peer->story->down;
-			facts.quarantine_reason = peer->story->quarantine;
-		}
-		if (peer->bulk)
-			facts.bulk = peer->bulk->facts;
-		if (facts.connected) {
-			struct nm_peer_label label = facts.link.label;
-
-			peer->link->transport->ops->describe(peer->link, &facts.link);
-			if (peer->story)
-				facts.link.reason = peer->story->channel;
-			if (!facts.link.label.text[0])
-				facts.link.label = label;
-		}
-		visit(arg, &facts);
-	}
-}
-
 /* Stop reading from buffers that are the user's again; answers that wait are still sent. */
 static void drop_streams(struct nm_engine *engine)
 {
@@ -210,8 +170,12 @@ static void drop_control(struct nm_engine *engine)
 	}
 }
 
-void nm_engine_retire(struct nm_engine *engine)
+void nm_engine_destroy(struct nm_engine *engine)
 {
+	uint64_t deadline;
+
+	if (!engine)
+		return;
 	/* Completions may be read after this, but the peers they name are about to go. */
 	if (engine->queues.receive)
 		nm_cqueue_forget(engine->queues.receive, engine);
@@ -219,18 +183,7 @@ void nm_engine_retire(struct nm_engine *engine)
 	/* What arrives from now on finds no buffer. */
 	engine->closing = true;
 	NM_FAULT("close-begin");
-	engine->config.resolve = NULL;
 	drop_streams(engine);
-}
-
-void nm_engine_destroy(struct nm_engine *engine)
-{
-	uint64_t deadline;
-
-	if (!engine)
-		return;
-	if (!engine->closing)
-		nm_engine_retire(engine);
 	deadline = nm_clock_ns() + engine->params->close_ms * NM_NS_PER_MS;
 	while ((!nm_list_empty(&engine->active) || engine->nr_exposed) &&
 	       nm_clock_ns() < deadline) {
@@ -239,10 +192,8 @@ void nm_engine_destroy(struct nm_engine *engine)
 	}
 	NM_FAULT("close-drained");
 	for (unsigned int c = 0; c < NM_NR_CHANNELS; c++)
-		if (engine->transports[c]) {
-			engine->transports[c]->close_by_ns = deadline;
+		if (engine->transports[c])
 			engine->transports[c]->ops->destroy(engine->transports[c]);
-		}
 	drop_control(engine);
 	drop_messages(engine, &engine->matches[0].unexpected_all);
 	drop_messages(engine, &engine->matches[1].unexpected_all);

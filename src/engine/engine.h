@@ -43,19 +43,20 @@ struct nm_engine_config {
 	uint64_t (*resolve)(void *resolve_arg, const struct nm_identity *who);
 	void *resolve_arg;
 	const struct nm_select_params *select; /* NULL: what is in force */
+	/*
+	 * Called from within progress every params stats_ms or so: what is known of the peers may
+	 * have changed, and others want to look at it. NULL: nobody does.
+	 */
+	void (*publish)(void *publish_arg);
+	void *publish_arg;
 };
 
 int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **ret_engine);
 /*
- * Drops all pending operations without completions: their buffers, queues, counters, registered
- * memory and the address vector are not touched any more. Completions that still lie in the receive
- * queue lose their source. Nothing but nm_engine_destroy() may follow.
- */
-void nm_engine_retire(struct nm_engine *engine);
-/*
- * Retires the engine, if that was not done before, sends the answers that peers wait for and
- * destroys the transports, which close peers in order: params close_ms for all of that. The caller
- * needs no lock for a retired engine. NULL-safe.
+ * Drops all pending operations without completions (their buffers are not touched any more), sends
+ * the answers that peers wait for (params close_ms at most), destroys the transports, which close
+ * peers in order. Completions that still lie in the receive queue lose their source. Queues and
+ * counters are not touched after this. NULL-safe.
  */
 void nm_engine_destroy(struct nm_engine *engine);
 
@@ -175,10 +176,6 @@ int nm_engine_atomic(struct nm_engine *engine, const struct nm_atomic *atomic);
  */
 unsigned int nm_engine_progress(struct nm_engine *engine);
 
-/*
- * Diagnosis: one call per known peer with what is known of the way to it; used for the stats file,
- * logs and nearmetal-info. Counts are messages and payload bytes.
- */
 /* How large messages of a peer came here. */
 struct nm_bulk_facts {
 	uint64_t bytes[NM_NR_PROTOCOLS];
@@ -187,11 +184,21 @@ struct nm_bulk_facts {
 	struct nm_reason choice;   /* what was last changed to, and why */
 };
 
+struct nm_traffic {
+	uint64_t messages, bytes;
+};
+
+/*
+ * Diagnosis: one call per known peer with what is known of the way to it; used for the stats file,
+ * logs and nearmetal-info. Counts are messages and payload bytes.
+ */
 struct nm_peer_facts {
 	struct nm_identity who;
 	bool connected; /* link facts are valid */
 	struct nm_link_facts link;
 	uint64_t sent_messages, sent_bytes, received_messages, received_bytes;
+	struct nm_traffic sent[NM_NR_CHANNELS], received[NM_NR_CHANNELS]; /* the same, split */
+	uint64_t stalls; /* sends that found no room and were told to come again */
 	bool down;
 	struct nm_reason down_reason;
 	uint32_t nr_quarantines; /* channels given up because what came on them could not be */

@@ -15,6 +15,7 @@
 /* Polling without result: when to yield the processor and when to ask whether peers live. */
 struct nm_idle {
 	uint32_t calls;	     /* idle progress calls in a row, and NM_IDLE_YIELDING */
+	uint32_t busy_calls; /* of progress that moved something, ever */
 	uint64_t since_ns;   /* when idling was first seen by the clock */
 	uint64_t checked_ns; /* last look at the peers that are waited for */
 };
@@ -43,6 +44,7 @@ struct nm_engine {
 	struct nm_peer_table peers;
 	size_t nr_unresolved;	      /* sources without index in the address vector, at most */
 	struct nm_list claimed;	      /* messages set aside by PEEK|CLAIM, through all_node */
+	uint64_t published_ns;	      /* when config.publish was called last */
 	uint64_t nr_resets;	      /* completions with ECONNRESET ever written */
 	struct nm_peer *crash_untold; /* it crashed, and no completion has said so yet */
 };

@@ -129,6 +129,7 @@ void nm_sink_quarantined(void *engine_, struct nm_peer *peer, const struct nm_st
 	if (peer->state == NM_PEER_DOWN || engine->closing)
 		return;
 	peer->nr_quarantines++;
+	nm_peer_receives_on(peer, NM_CHANNEL_NET);
 	nm_reason_set(&story->quarantine, "%s", why->text);
 	if (!can_move(engine, peer)) {
 		nm_peer_down(engine, peer, -EBADMSG, why->text);

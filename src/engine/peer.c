@@ -13,12 +13,8 @@
 #define TABLE_MIN 64
 /* DATA packets sent to a peer in one round, before others have their turn. */
 #define STREAM_BUDGET 16
-/*
- * Bytes of answers that may wait for a peer that takes none. A sound one has asked for each of them
- * and gets them while it waits: 32 MiB are three hundred thousand answers to messages, or
- * sixteen thousand of the largest results of atomics. Beyond that a peer would be eating our memory.
- */
-#define CONTROL_BYTES_MAX (UINT64_C(32) << 20)
+/* Answers that may wait for a peer that takes none: far more than a sound one leaves lying. */
+#define CONTROL_MAX (1u << 20)
 
 int nm_peer_table_init(struct nm_peer_table *table)
 {
@@ -127,6 +123,7 @@ static NM_COLD void connected(struct nm_peer *peer, struct nm_link *link,
 	peer->max_payload = t->max_payload;
 	peer->eager_max = t->eager_max;
 	peer->state = NM_PEER_CONNECTED;
+	nm_peer_sends_on(peer, t->ops->channel);
 	t->ops->describe(link, &facts);
 	facts.label.text[sizeof(facts.label.text) - 1] = '\0';
 	if (facts.label.text[0])
@@ -239,9 +236,8 @@ void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct n
 		if (err != -EAGAIN)
 			nm_peer_link_broken(engine, peer);
 	}
-	if (peer->control_bytes >= CONTROL_BYTES_MAX) {
-		nm_peer_violation(engine, peer, "it takes no answers: %llu bytes wait",
-				  (unsigned long long)peer->control_bytes);
+	if (peer->nr_control >= CONTROL_MAX) {
+		nm_peer_violation(engine, peer, "it takes no answers: %u wait", peer->nr_control);
 		return;
 	}
 	c = nm_buffer_alloc(&engine->buffers, sizeof(*c) + packet->len);
@@ -254,7 +250,6 @@ void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct n
 		memcpy(c->payload, payload, packet->len);
 	nm_list_append(&peer->control, &c->node);
 	peer->nr_control++;
-	peer->control_bytes += sizeof(*c) + packet->len;
 	if (peer->state != NM_PEER_MOVING)
 		activate(engine, peer);
 }
@@ -279,7 +274,6 @@ static int push_control(struct nm_engine *engine, struct nm_peer *peer, unsigned
 		++*nr;
 		nm_list_remove(&c->node);
 		peer->nr_control--;
-		peer->control_bytes -= sizeof(*c) + c->packet.len;
 		nm_buffer_free(&engine->buffers, c, sizeof(*c) + c->packet.len);
 	}
 	return 0;

@@ -27,6 +27,9 @@ struct nm_peer_story {
 	struct nm_reason channel; /* why the link is what it is, or why there is none */
 	struct nm_reason down;
 	struct nm_reason quarantine; /* why a channel to it was given up, the last time */
+	/* What went over each channel until the last change of it; the rest went over the last. */
+	struct nm_traffic sent[NM_NR_CHANNELS], received[NM_NR_CHANNELS];
+	enum nm_channel sends_on, receives_on;
 };
 
 struct nm_peer {
@@ -53,7 +56,6 @@ struct nm_peer {
 	struct nm_list requests;    /* that wait for this peer or serve it */
 	unsigned int nr_started;    /* memory accesses of ours that it has not answered */
 	unsigned int nr_served;	    /* transfers of its memory accesses under way here */
-	uint64_t control_bytes;	    /* of what is in control */
 	/* cold */
 	struct nm_identity who;
 	struct nm_address address;
@@ -64,6 +66,7 @@ struct nm_peer {
 	bool crash_told;	  /* its end was not orderly, and receives know */
 	bool loss_untold;	  /* a message from it was spoiled, and no receive has said so */
 	uint32_t nr_quarantines;  /* channels to it that were given up */
+	uint64_t nr_stalls;	  /* sends that found no room */
 	struct nm_move *move;	  /* the change to another channel under way; NULL: none is */
 	struct nm_peer_story *story;
 	struct nm_bulk *bulk; /* once it sent something large */
@@ -93,6 +96,9 @@ struct nm_peer *nm_peer_table_get(struct nm_peer_table *table, const struct nm_i
 
 /* The peer's story, made on first use; a static spare when memory is out. Never NULL. */
 struct nm_peer_story *nm_peer_story(struct nm_peer *peer);
+/* From now on messages to it, or from it, go over CHANNEL (facts.c). */
+void nm_peer_sends_on(struct nm_peer *peer, enum nm_channel channel) NM_COLD;
+void nm_peer_receives_on(struct nm_peer *peer, enum nm_channel channel) NM_COLD;
 
 /*
  * Make a link to the peer, on the best channel that has a way.

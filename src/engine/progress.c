@@ -8,6 +8,7 @@
 
 /* The clock is read once in so many idle calls: it costs as much as an idle call itself. */
 #define IDLE_CLOCK_CALLS 64
+#define BUSY_CLOCK_CALLS 1024
 
 /* Give every peer with something to send its turn, once. */
 static unsigned int push_active(struct nm_engine *engine)
@@ -93,6 +94,16 @@ static NM_COLD void check_waited_for(struct nm_engine *engine)
 	}
 }
 
+/* Whoever looks from outside sees what was counted, within moments of it. */
+static NM_COLD void publish_when_due(struct nm_engine *engine, uint64_t now)
+{
+	if (now - engine->published_ns < engine->params->stats_ms * NM_NS_PER_MS)
+		return;
+	engine->published_ns = now;
+	if (engine->config.publish && engine->params->stats_ms)
+		engine->config.publish(engine->config.publish_arg);
+}
+
 /* Once in IDLE_CLOCK_CALLS idle calls. */
 static __attribute__((noinline)) void look_at_clock(struct nm_engine *engine)
 {
@@ -109,6 +120,7 @@ static __attribute__((noinline)) void look_at_clock(struct nm_engine *engine)
 			check_waited_for(engine);
 		idle->checked_ns = now;
 	}
+	publish_when_due(engine, now);
 }
 
 static inline void idle(struct nm_engine *engine)
@@ -122,6 +134,13 @@ static inline void idle(struct nm_engine *engine)
 	/* Nodes may share cores: whoever we wait for may be waiting for ours. */
 	if (nm_unlikely(calls & NM_IDLE_YIELDING))
 		sched_yield();
+}
+
+static inline void busy(struct nm_engine *engine)
+{
+	engine->idle.calls = 0;
+	if (nm_unlikely(++engine->idle.busy_calls % BUSY_CLOCK_CALLS == 0))
+		publish_when_due(engine, nm_clock_ns());
 }
 
 unsigned int nm_engine_progress(struct nm_engine *engine)
@@ -140,6 +159,6 @@ unsigned int nm_engine_progress(struct nm_engine *engine)
 	if (nr == 0)
 		idle(engine);
 	else
-		engine->idle.calls = 0;
+		busy(engine);
 	return nr;
 }

@@ -128,6 +128,7 @@ static int start_or_retry(struct nm_engine *engine, const struct nm_rma *rma, bo
 	err = start(engine, rma, sizes.total, is_read);
 	if (err == -EAGAIN) {
 		rma->peer->send_refused = true;
+		rma->peer->nr_stalls++;
 		nm_engine_progress(engine);
 		err = start(engine, rma, sizes.total, is_read);
 	}

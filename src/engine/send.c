@@ -212,6 +212,7 @@ int nm_engine_send(struct nm_engine *engine, const struct nm_message *message)
 	if (nm_unlikely(err == -EAGAIN)) {
 		/* The peer may be waiting for us to take something in, too. */
 		message->peer->send_refused = true;
+		message->peer->nr_stalls++;
 		nm_engine_progress(engine);
 		err = try_send(engine, message, size);
 	}

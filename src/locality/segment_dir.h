@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The segment directory: where the endpoints of one user's job on one host meet. It holds one
- * pathname socket per endpoint and nothing else; who can see the directory can be a neighbour.
+ * pathname socket per endpoint, and its statistics (provider/stats.h), which nobody here looks at;
+ * who can see the directory can be a neighbour.
  */
 #ifndef NM_LOCALITY_SEGMENT_DIR_H
 #define NM_LOCALITY_SEGMENT_DIR_H

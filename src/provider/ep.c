@@ -11,6 +11,7 @@
 #include "base/pages.h"
 #include "base/params.h"
 #include "provider/net.h"
+#include "provider/stats.h"
 
 #define PEERS_PER_PAGE 512
 
@@ -47,15 +48,17 @@ void nm_ep_write_all_stats(void)
 	pthread_mutex_lock(&all_eps_mutex);
 	for (ep = all_eps; ep; ep = ep->next)
 		/* A forked child that exits has nothing to say about its parent's endpoints. */
-		if (ep->engine && ep->owner == getpid())
-			nm_stats_write(&ep->address.who, ep->engine);
+		if (ep->engine && ep->owner == getpid()) {
+			nm_stats_close(ep->stats, ep->engine);
+			ep->stats = NULL;
+		}
 	pthread_mutex_unlock(&all_eps_mutex);
 }
 
 void nm_ep_peer_lost(struct nm_ep *ep)
 {
-	if (!ep->loss_written)
-		nm_stats_write(&ep->address.who, ep->engine);
+	if (!ep->loss_written && ep->stats)
+		nm_stats_publish(ep->stats, ep->engine);
 	ep->loss_written = true;
 }
 
@@ -218,12 +221,22 @@ static void bind_queues(struct nm_ep *ep, struct nm_engine *engine)
 	nm_engine_bind(engine, &queues);
 }
 
+static void publish(void *arg)
+{
+	struct nm_ep *ep = arg;
+
+	if (ep->stats)
+		nm_stats_publish(ep->stats, ep->engine);
+}
+
 static int create_engine(struct nm_ep *ep, struct nm_engine **ret_engine)
 {
 	struct nm_engine_config config = {
 		.memory = ep->domain->memory,
 		.resolve = nm_av_resolve,
 		.resolve_arg = ep->av,
+		.publish = publish,
+		.publish_arg = ep,
 	};
 	struct nm_engine *engine;
 	int err;
@@ -267,8 +280,11 @@ int nm_ep_enable(struct nm_ep *ep)
 		return err;
 	nm_lock_take(&ep->domain->lock);
 	err = list(ep);
-	if (!err)
+	if (!err) {
 		ep->engine = engine;
+		ep->stats = nm_stats_open(&ep->address.who);
+		publish(ep);
+	}
 	nm_lock_give(&ep->domain->lock);
 	if (err)
 		nm_engine_destroy(engine);
@@ -294,7 +310,6 @@ static void put_objects(struct nm_ep *ep)
 int nm_ep_close(struct fid *fid)
 {
 	struct nm_ep *ep = nm_container_of(fid, struct nm_ep, ep.fid);
-	bool is_owner;
 
 	forget(ep);
 	if (ep->engine) {
@@ -302,15 +317,11 @@ int nm_ep_close(struct fid *fid)
 		nm_lock_take(&ep->domain->lock);
 		unlist(ep);
 		/* A forked child must not say goodbye on its parent's connections: it only forgets. */
-		is_owner = ep->owner == getpid();
-		if (is_owner) {
-			nm_stats_write(&ep->address.who, ep->engine);
-			nm_engine_retire(ep->engine);
+		if (ep->owner == getpid()) {
+			nm_stats_close(ep->stats, ep->engine);
+			nm_engine_destroy(ep->engine);
 		}
 		nm_lock_give(&ep->domain->lock);
-		/* Saying goodbye may take a while: the others go on meanwhile. */
-		if (is_owner)
-			nm_engine_destroy(ep->engine);
 	}
 	put_objects(ep);
 	nm_pages_free(ep->peers, ep->nr_peers * sizeof(struct nm_peer *));

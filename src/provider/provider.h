@@ -141,8 +141,9 @@ struct nm_ep {
 	size_t min_multi_recv;
 	struct nm_address address;
 	pid_t owner;
-	struct nm_ep *next; /* all open endpoints of the process, for stats at exit */
-	bool loss_written;  /* stats of a lost peer are on disk */
+	struct nm_ep *next;	/* all open endpoints of the process, for stats at exit */
+	struct nm_stats *stats; /* NULL: none */
+	bool loss_written;	/* stats of a lost peer are on disk */
 };
 
 static inline struct nm_ep *nm_ep_of(struct fid_ep *ep)
@@ -251,9 +252,6 @@ void nm_ep_forget_peer(struct nm_ep *ep, uint64_t index, const struct nm_identit
 void nm_ep_peer_lost(struct nm_ep *ep) NM_COLD;
 /* At unload: endpoints that were never closed. */
 void nm_ep_write_all_stats(void);
-
-/* Stats file of one endpoint, when NEARMETAL_STATS_DIR is set (stats.c). */
-void nm_stats_write(const struct nm_identity *who, struct nm_engine *engine);
 
 /* Attributes and hints (info.c, hints.c, getinfo.c). */
 int nm_hints_check(const struct fi_info *hints, struct nm_reason *ret_why);

@@ -1,144 +1,326 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * One JSON file per endpoint: who it talked to, over which channel, why, and how much. It is how
- * a launcher proves which way the traffic of a job went. Written whole under a temporary name and
- * renamed, so a reader never sees half of it.
- */
+#include "provider/stats.h"
+
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/params.h"
-#include "provider/provider.h"
+#include "locality/segment_dir.h"
+#include "provider/stats_layout.h"
 
-#define HEX_ID_LEN (2 * sizeof(((struct nm_identity *)NULL)->id) + 1)
+#define SUFFIX ".stats"
+#define MAX_REAPED_ENTRIES 8192
+#define PATH_ROOM (NM_PARAM_TEXT_MAX + 128)
 
-struct writer {
-	FILE *file;
-	bool first;
+struct nm_stats {
+	int fd;
+	bool stays; /* the file is left behind at close */
+	bool full;  /* writing failed: never again */
+	char path[PATH_ROOM];
+	struct nm_stats_head head;
+	char *bytes; /* the file as it is written */
+	size_t room;
 };
 
-static void hex_id(const struct nm_identity *who, char ret_text[HEX_ID_LEN])
-{
-	size_t i;
+/* What one writing collects. */
+struct collection {
+	struct nm_stats *stats;
+	uint32_t nr_peers, nr_unlisted;
+};
 
-	for (i = 0; i < sizeof(who->id); i++)
-		snprintf(ret_text + 2 * i, 3, "%02x", who->id[i]);
+static uint64_t wall_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * NM_NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
-/* Labels and reasons hold words of peers: everything that is not plain ASCII is escaped. */
-static void write_string(FILE *file, const char *text)
+/* Words that launchers say to their ranks: a name for people, nothing depends on it. */
+static int32_t launcher_rank(void)
 {
-	fputc('"', file);
-	for (; *text; text++) {
-		unsigned char c = (unsigned char)*text;
+	static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK",
+					    "SLURM_PROCID"};
+	const char *text;
+	char *end;
+	long rank;
 
-		if (c == '"' || c == '\\')
-			fprintf(file, "\\%c", c);
-		else if (c < 0x20 || c > 0x7e)
-			fprintf(file, "\\u%04x", c);
-		else
-			fputc(c, file);
+	for (size_t i = 0; i < NM_ARRAY_SIZE(names); i++) {
+		text = getenv(names[i]);
+		rank = text ? strtol(text, &end, 10) : -1;
+		if (text && *text && !*end && rank >= 0 && rank < INT32_MAX)
+			return (int32_t)rank;
 	}
-	fputc('"', file);
-}
-
-static void write_text(FILE *file, const char *name, const char *text)
-{
-	fprintf(file, ", \"%s\": ", name);
-	write_string(file, text);
-}
-
-static void write_peer(void *arg, const struct nm_peer_facts *facts)
-{
-	struct writer *writer = arg;
-	const struct nm_link_facts *link = &facts->link;
-	FILE *file = writer->file;
-	char id[HEX_ID_LEN];
-
-	hex_id(&facts->who, id);
-	fprintf(file, "%s\n  {\"id\": \"%s\"", writer->first ? "" : ",", id);
-	writer->first = false;
-	write_text(file, "label", link->label.text);
-	write_text(file, "relation",
-		   facts->connected ? nm_relation_name(link->relation) :
-				      nm_relation_name(NM_RELATION_UNKNOWN));
-	write_text(file, "channel",
-		   nm_channel_name(facts->connected ? link->channel : NM_CHANNEL_NONE));
-	write_text(file, "integrity",
-		   nm_integrity_name(facts->connected ? link->integrity : NM_INTEGRITY_NONE));
-	write_text(file, "reason", link->reason.text);
-	fprintf(file,
-		", \"sent_messages\": %llu, \"sent_bytes\": %llu, \"received_messages\": %llu, "
-		"\"received_bytes\": %llu, \"down\": %s",
-		(unsigned long long)facts->sent_messages, (unsigned long long)facts->sent_bytes,
-		(unsigned long long)facts->received_messages,
-		(unsigned long long)facts->received_bytes, facts->down ? "true" : "false");
-	write_text(file, "down_reason", facts->down ? facts->down_reason.text : "");
-	fprintf(file, ", \"quarantines\": %u", facts->nr_quarantines);
-	write_text(file, "quarantine_reason", facts->quarantine_reason.text);
-	fputc('}', file);
-}
-
-static bool write_all(FILE *file, const char *host, const char *id, struct nm_engine *engine)
-{
-	struct writer writer = {.file = file, .first = true};
-
-	fprintf(file, "{\"version\": 1");
-	write_text(file, "host", host);
-	fprintf(file, ", \"pid\": %d", (int)getpid());
-	write_text(file, "identity", id);
-	fprintf(file, ", \"peers\": [");
-	nm_engine_visit_peers(engine, write_peer, &writer);
-	fprintf(file, "\n]}\n");
-	return !ferror(file);
+	return -1;
 }
 
 /* A host name is somebody else's text: in a file name it keeps only what cannot surprise. */
-static void plain_host_name(char *ret_host, size_t room)
+static void plain_name(char *name)
 {
-	char *c;
+	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+				    "0123456789-_.";
 
-	if (gethostname(ret_host, room))
-		snprintf(ret_host, room, "unknown");
-	ret_host[room - 1] = '\0';
-	for (c = ret_host; *c; c++)
-		if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.",
-			    *c))
-			*c = '_';
+	for (; *name; name++)
+		if (!strchr(plain, *name))
+			*name = '_';
 }
 
-void nm_stats_write(const struct nm_identity *who, struct nm_engine *engine)
+static void fill_head(struct nm_stats_head *head, const struct nm_identity *who)
+{
+	const char *job = getenv("NEARMETAL_JOB");
+
+	*head = (struct nm_stats_head){
+		.magic = NM_STATS_MAGIC,
+		.version = NM_STATS_VERSION,
+		.head_size = sizeof(struct nm_stats_head),
+		.peer_size = sizeof(struct nm_stats_peer),
+		.state = NM_STATS_RUNNING,
+		.started_ns = wall_ns(),
+		.pid = (uint32_t)getpid(),
+		.rank = launcher_rank(),
+	};
+	memcpy(head->id, who->id, sizeof(head->id));
+	if (gethostname(head->host, sizeof(head->host) - 1))
+		snprintf(head->host, sizeof(head->host), "unknown");
+	plain_name(head->host);
+	snprintf(head->job, sizeof(head->job), "%s", job ? job : "");
+	plain_name(head->job);
+}
+
+static struct nm_stats_peer *peer_place(struct nm_stats *stats, uint32_t i)
+{
+	return (struct nm_stats_peer *)(void *)(stats->bytes + sizeof(struct nm_stats_head)) + i;
+}
+
+/* Room for NR peers. False: there is no memory for it. */
+static bool make_room(struct nm_stats *stats, uint32_t nr)
+{
+	size_t room = sizeof(struct nm_stats_head) + sizeof(struct nm_stats_tail) +
+		      nr * sizeof(struct nm_stats_peer);
+	char *bytes;
+
+	if (room <= stats->room)
+		return true;
+	room += room / 2;
+	bytes = realloc(stats->bytes, room);
+	if (!bytes)
+		return false;
+	stats->bytes = bytes;
+	stats->room = room;
+	return true;
+}
+
+static void copy_text(char *to, size_t room, const char *from)
+{
+	snprintf(to, room, "%s", from);
+}
+
+_Static_assert(NM_NR_PROTOCOLS <= 8, "the file has room for all");
+
+static void collect_peer(void *arg, const struct nm_peer_facts *facts)
+{
+	struct collection *all = arg;
+	const struct nm_link_facts *link = &facts->link;
+	struct nm_stats_peer *peer;
+
+	if (all->nr_peers == NM_STATS_MAX_PEERS || !make_room(all->stats, all->nr_peers + 1)) {
+		all->nr_unlisted++;
+		return;
+	}
+	peer = peer_place(all->stats, all->nr_peers++);
+	memset(peer, 0, sizeof(*peer));
+	memcpy(peer->id, facts->who.id, sizeof(peer->id));
+	if (facts->connected) {
+		peer->relation = (uint8_t)link->relation;
+		peer->channel = (uint8_t)link->channel;
+		peer->integrity = (uint8_t)link->integrity;
+	}
+	peer->down = facts->down;
+	peer->quarantines = facts->nr_quarantines;
+	peer->stalls = facts->stalls;
+	for (size_t i = 0; i < NM_NR_CHANNELS; i++)
+		peer->by_channel[i] = (struct nm_stats_traffic){
+			.sent_messages = facts->sent[i].messages,
+			.sent_bytes = facts->sent[i].bytes,
+			.received_messages = facts->received[i].messages,
+			.received_bytes = facts->received[i].bytes,
+		};
+	copy_text(peer->label, sizeof(peer->label), link->label.text);
+	copy_text(peer->reason, sizeof(peer->reason), link->reason.text);
+	if (facts->down)
+		copy_text(peer->down_reason, sizeof(peer->down_reason), facts->down_reason.text);
+	peer->fallbacks = facts->bulk.fallbacks;
+	memcpy(peer->protocols, facts->bulk.bytes, sizeof(facts->bulk.bytes));
+	copy_text(peer->fallback_reason, sizeof(peer->fallback_reason), facts->bulk.fallback.text);
+	copy_text(peer->choice, sizeof(peer->choice), facts->bulk.choice.text);
+	copy_text(peer->quarantine_reason, sizeof(peer->quarantine_reason),
+		  facts->quarantine_reason.text);
+}
+
+void nm_stats_publish(struct nm_stats *stats, struct nm_engine *engine)
+{
+	struct collection all = {.stats = stats};
+	struct nm_stats_tail tail;
+	size_t len;
+
+	if (stats->full || !make_room(stats, 0))
+		return;
+	nm_engine_visit_peers(engine, collect_peer, &all);
+	stats->head.nr_peers = all.nr_peers;
+	stats->head.nr_unlisted = all.nr_unlisted;
+	stats->head.generation++;
+	stats->head.written_ns = wall_ns();
+	memcpy(stats->bytes, &stats->head, sizeof(stats->head));
+	len = (size_t)((char *)peer_place(stats, all.nr_peers) - stats->bytes);
+	tail.generation = stats->head.generation;
+	memcpy(stats->bytes + len, &tail.generation, sizeof(tail.generation));
+	tail.sum = nm_stats_sum(stats->bytes, len + sizeof(tail.generation));
+	memcpy(stats->bytes + len, &tail, sizeof(tail));
+	len += sizeof(tail);
+	if (pwrite(stats->fd, stats->bytes, len, 0) != (ssize_t)len) {
+		stats->full = true;
+		nm_warn("statistics file %s could not be written: %s", stats->path,
+			strerror(errno));
+	}
+}
+
+/* The lock says to every process of this kernel that the file's owner lives. */
+static int lock_file(int fd)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+
+	return fcntl(fd, F_SETLK, &lock);
+}
+
+static bool owner_lives(int fd)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+
+	return fcntl(fd, F_GETLK, &lock) < 0 || lock.l_type != F_UNLCK;
+}
+
+/*
+ * Remove what processes of this user left that died. A file has its lock before it has its name, so
+ * one without a lock has no owner. Our own is not there yet: closing another descriptor of a file
+ * would end our lock on it.
+ */
+static void reap(const struct nm_segment_dir *dir)
+{
+	int top = openat(dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd;
+	DIR *stream = top < 0 ? NULL : fdopendir(top);
+	unsigned int nr = 0;
+	struct dirent *entry;
+	struct stat st;
+
+	if (!stream) {
+		if (top >= 0)
+			close(top);
+		return;
+	}
+	while ((entry = readdir(stream)) && nr++ < MAX_REAPED_ENTRIES) {
+		if (strspn(entry->d_name, "0123456789abcdef") != 12 ||
+		    strcmp(entry->d_name + 12, SUFFIX))
+			continue;
+		fd = openat(dir->fd, entry->d_name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+		if (fd < 0)
+			continue;
+		if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+		    !owner_lives(fd))
+			unlinkat(dir->fd, entry->d_name, 0);
+		close(fd);
+	}
+	closedir(stream);
+}
+
+/* Where the file will lie. Returns 0 or -errno with a reason. */
+static int choose_path(struct nm_stats *stats, struct nm_reason *ret_why)
 {
 	const struct nm_params *params = nm_params();
-	char host[65], id[HEX_ID_LEN];
-	char path[NM_PARAM_TEXT_MAX + 128], temporary[sizeof(path) + 8];
-	FILE *file;
-	bool good;
-	int fd;
+	const uint8_t *id = stats->head.id;
+	struct nm_segment_dir dir;
+	char name[13];
+	int err;
 
-	if (!params || !params->stats_dir[0])
-		return;
-	plain_host_name(host, sizeof(host));
-	hex_id(who, id);
-	snprintf(path, sizeof(path), "%s/%s.%d.%s.json", params->stats_dir, host, (int)getpid(),
-		 id);
-	snprintf(temporary, sizeof(temporary), "%s.XXXXXX", path);
-	fd = mkostemp(temporary, O_CLOEXEC);
-	file = fd < 0 ? NULL : fdopen(fd, "w");
-	if (!file) {
-		nm_warn("no stats file %s: %s", path, strerror(errno));
-		if (fd >= 0)
-			close(fd);
-		return;
+	snprintf(name, sizeof(name), "%02x%02x%02x%02x%02x%02x", id[0], id[1], id[2], id[3], id[4],
+		 id[5]);
+	if (params->stats_dir[0]) {
+		stats->stays = true;
+		snprintf(stats->path, sizeof(stats->path), "%s/%s.%u.%s" SUFFIX, params->stats_dir,
+			 stats->head.host, stats->head.pid, name);
+		return 0;
 	}
-	good = write_all(file, host, id, engine);
-	if (fclose(file) || !good || rename(temporary, path)) {
-		nm_warn("stats file %s could not be written: %s", path, strerror(errno));
-		unlink(temporary);
+	err = nm_segment_dir_open(params->segment_dir, &dir, ret_why);
+	if (err)
+		return err;
+	snprintf(stats->path, sizeof(stats->path), "%s/%s" SUFFIX, dir.path, name);
+	reap(&dir);
+	nm_segment_dir_close(&dir);
+	return 0;
+}
+
+/* Made under a hidden name, locked, then shown. Returns 0 or -errno. */
+static int make_file(struct nm_stats *stats)
+{
+	char hidden[PATH_ROOM + 8];
+	int err;
+
+	snprintf(hidden, sizeof(hidden), "%s.XXXXXX", stats->path);
+	stats->fd = mkostemp(hidden, O_CLOEXEC); /* mode 0600 */
+	if (stats->fd < 0)
+		return -errno;
+	if (lock_file(stats->fd) == 0 && rename(hidden, stats->path) == 0)
+		return 0;
+	err = -errno;
+	close(stats->fd);
+	unlink(hidden);
+	return err;
+}
+
+struct nm_stats *nm_stats_open(const struct nm_identity *who)
+{
+	const struct nm_params *params = nm_params();
+	struct nm_reason why = {""};
+	struct nm_stats *stats;
+	int err;
+
+	if (!params)
+		return NULL;
+	stats = calloc(1, sizeof(*stats));
+	if (!stats)
+		return NULL;
+	fill_head(&stats->head, who);
+	err = choose_path(stats, &why);
+	if (!err) {
+		err = make_file(stats);
+		nm_reason_set(&why, "%.150s: %s", stats->path, strerror(-err));
 	}
+	if (!err)
+		return stats;
+	/* Asked for, it is missed; else nobody may ever look for it. */
+	nm_log(params->stats_dir[0] ? NM_LOG_WARN : NM_LOG_INFO, "no statistics file: %s",
+	       why.text);
+	free(stats);
+	return NULL;
+}
+
+void nm_stats_close(struct nm_stats *stats, struct nm_engine *engine)
+{
+	if (!stats)
+		return;
+	stats->head.state = NM_STATS_CLOSED;
+	nm_stats_publish(stats, engine);
+	if (!stats->stays)
+		unlink(stats->path);
+	close(stats->fd);
+	free(stats->bytes);
+	free(stats);
 }

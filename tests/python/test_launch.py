@@ -19,6 +19,7 @@ from nearmetal.mpi import Mpi, Provider
 from nearmetal.plan import desired
 from nearmetal.run import Command, Completed
 from nearmetal.spec import ClusterSpec, Facts, Kind, parse_spec
+from tests.python.counter_files import file_bytes, peer_bytes
 from tests.python.fake_backend import FakeBackend
 from tests.python.test_mpi import install
 
@@ -105,8 +106,8 @@ def near_stats(command: Command, messages: int) -> None:
     assert command.env is not None
     meet = Path(os.environ["TEST_MEETING"])
     name = Path(command.env["NEARMETAL_STATS_DIR"]).name
-    peers = [{"channel": "shm", "sent_messages": messages, "sent_bytes": 8 * messages}]
-    (meet / "h" / name / "0.json").write_text(json.dumps({"peers": peers}))
+    peer = peer_bytes(traffic={"shm": (messages, 8 * messages, 0, 0)})
+    (meet / "h" / name / "0.stats").write_bytes(file_bytes(peer))
 
 
 def test_a_job_is_started_collected_and_cleared(
@@ -260,21 +261,21 @@ def test_programs_by_name_and_path() -> None:
 
 
 def test_files_of_a_job_are_read_with_care(tmp_path: Path) -> None:
-    secret = tmp_path / "secret.json"
-    secret.write_text('{"a": 1}')
+    secret = tmp_path / "secret.stats"
+    secret.write_bytes(file_bytes())
     stats = tmp_path / "stats"
     stats.mkdir()
-    (stats / "0.json").write_text('{"peers": []}')
-    (stats / "1.json").write_text("[1]")
-    (stats / "2.json").write_text("[" * 100000)
-    (stats / "3.json").symlink_to(secret)
+    (stats / "0.stats").write_bytes(file_bytes())
+    (stats / "1.stats").write_text("[1]")
+    (stats / "2.stats").write_text("[" * 100000)
+    (stats / "3.stats").symlink_to(secret)
     (stats / "exit.1").write_text("3\n")
     (stats / "exit.2").write_text("-3")
     (stats / "exit.3").write_text("999")
     (stats / "exit.4").symlink_to(secret)
-    os.mkfifo(stats / "4.json")
+    os.mkfifo(stats / "4.stats")
     os.mkfifo(stats / "exit.5")
-    assert read_stats(stats) == [{"peers": []}]
+    assert [endpoint["peers"] for endpoint in read_stats(stats)] == [[]]
     assert [code for _, code in read_exit_codes(stats)] == [3]
     (tmp_path / "link").symlink_to(stats)
     assert read_stats(tmp_path / "link") == []
@@ -287,9 +288,9 @@ def test_files_of_a_job_are_read_with_care(tmp_path: Path) -> None:
         ([], 2, Verdict.ABSENT),
         ([{"peers": []}], 2, Verdict.NO_TRAFFIC),
         ([{"peers": []}], 1, Verdict.PROVEN),
-        ([{"peers": [{"channel": "shm", "sent_messages": 1}]}], 2, Verdict.PROVEN),
-        ([{"peers": [{"channel": "shm", "sent_messages": -1}]}], 2, Verdict.NO_TRAFFIC),
-        ([{"peers": [{"channel": 7, "sent_messages": 1}, "x", None]}], 2, Verdict.NO_TRAFFIC),
+        ([{"peers": [{"channels": {"shm": {"sent_messages": 1}}}]}], 2, Verdict.PROVEN),
+        ([{"peers": [{"channels": {"shm": {"sent_messages": 0}}}]}], 2, Verdict.NO_TRAFFIC),
+        ([{"peers": [{"channels": 7}, "x", None]}], 2, Verdict.NO_TRAFFIC),
         ([{"peers": "lies"}], 2, Verdict.NO_TRAFFIC),
         ([{}], 2, Verdict.NO_TRAFFIC),
     ],

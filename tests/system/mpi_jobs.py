@@ -49,9 +49,9 @@ class Job:
         counts: dict[str, int] = {}
         for endpoint in self.answer["stats"]:
             for peer in endpoint["peers"]:
-                if peer["sent_messages"]:
-                    name = str(peer["channel"])
-                    counts[name] = counts.get(name, 0) + int(peer["sent_messages"])
+                for name, traffic in peer["channels"].items():
+                    if traffic["sent_messages"]:
+                        counts[name] = counts.get(name, 0) + int(traffic["sent_messages"])
         return counts
 
     def end_of_output(self, nr_lines: int = 25) -> str:

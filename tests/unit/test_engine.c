@@ -380,12 +380,16 @@ NM_TEST(peers_can_be_looked_at)
 	NM_CHECK_EQ(seen.facts[0].link.channel, NM_CHANNEL_SHM);
 	NM_CHECK_EQ(seen.facts[0].sent_messages, 1);
 	NM_CHECK_EQ(seen.facts[0].sent_bytes, 10);
+	NM_CHECK_EQ(seen.facts[0].sent[NM_CHANNEL_SHM].messages, 1);
+	NM_CHECK_EQ(seen.facts[0].sent[NM_CHANNEL_SHM].bytes, 10);
 	seen.nr = 0;
 	nm_engine_visit_peers(mesh_node(mesh, 1)->engine, see, &seen);
 	NM_CHECK_EQ(seen.nr, 1);
 	NM_CHECK(!seen.facts[0].connected);
 	NM_CHECK_EQ(seen.facts[0].received_messages, 1);
 	NM_CHECK_EQ(seen.facts[0].received_bytes, 10);
+	/* It has no way back to the sender, and knows how the message came nevertheless. */
+	NM_CHECK_EQ(seen.facts[0].received[NM_CHANNEL_SHM].messages, 1);
 	NM_CHECK_STR(seen.facts[0].link.label.text, "node");
 	mesh_destroy(mesh);
 }

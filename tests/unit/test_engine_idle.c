@@ -41,3 +41,45 @@ NM_TEST(idle_polling_yields_and_work_stops_it)
 	NM_CHECK_EQ(yields_in(engine, 10), 10);
 	mesh_destroy(mesh);
 }
+
+static unsigned int nr_published;
+
+static void published(void *arg)
+{
+	NM_CHECK(arg == &nr_published);
+	nr_published++;
+}
+
+static struct nm_engine *publishing_engine(const char *stats_ms)
+{
+	struct nm_engine_config config = {.publish = published, .publish_arg = &nr_published};
+	struct nm_engine *engine;
+
+	setenv("NEARMETAL_STATS_MS", stats_ms, 1);
+	NM_CHECK_EQ(nm_engine_create(&config, &engine), 0);
+	return engine;
+}
+
+NM_TEST(what_is_known_is_published_now_and_then)
+{
+	struct nm_engine *engine = publishing_engine("40");
+
+	yields_in(engine, 64);
+	NM_CHECK_EQ(nr_published, 1);
+	yields_in(engine, 64);
+	NM_CHECK(nr_published <= 2);
+	nm_test_sleep_ms(50);
+	nr_published = 0;
+	yields_in(engine, 64);
+	NM_CHECK_EQ(nr_published, 1);
+	nm_engine_destroy(engine);
+}
+
+NM_TEST(nothing_is_published_without_an_interval)
+{
+	struct nm_engine *engine = publishing_engine("0");
+
+	yields_in(engine, 1000);
+	NM_CHECK_EQ(nr_published, 0);
+	nm_engine_destroy(engine);
+}

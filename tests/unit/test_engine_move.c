@@ -103,6 +103,10 @@ NM_TEST(spoiled_messages_end_in_an_error_and_others_take_the_network)
 	exchange(8);
 	exchange(150000);
 	expect_on_network("a slot of its box");
+	NM_CHECK_EQ(near_facts(a, b).received[NM_CHANNEL_SHM].messages, 2); /* one of the start */
+	NM_CHECK_EQ(near_facts(a, b).received[NM_CHANNEL_NET].messages, 2);
+	NM_CHECK_EQ(near_facts(b, a).sent[NM_CHANNEL_SHM].messages, 3);
+	NM_CHECK_EQ(near_facts(b, a).sent[NM_CHANNEL_NET].bytes, 150008);
 	finish();
 }
 

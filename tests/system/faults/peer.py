@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Endpoints in processes of their own, driven by a test line by line."""
 
-import json
 import os
 import select
 import signal
@@ -11,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from nearmetal.launch.stats import read_stats
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 BUILD = REPOSITORY / "build" / "c"
@@ -207,8 +208,8 @@ class Peer:
 
     def way_to(self, other: "Peer") -> dict[str, Any]:
         """Return what its statistics say of a peer; the endpoint must have been closed."""
-        for path in self._stats.glob(f"*.{self.identity}.json"):
-            for peer in json.loads(path.read_text())["peers"]:
-                if peer["id"] == other.identity:
+        for endpoint in read_stats(self._stats):
+            for peer in endpoint["peers"]:
+                if (endpoint["identity"], peer["id"]) == (self.identity, other.identity):
                     return dict(peer)
         raise AssertionError(f"{self.name} has left no statistics of {other.name}")

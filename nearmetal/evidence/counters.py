@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics files of endpoints, as src/provider/stats_layout.h has them. Every byte is foreign.
+
+An endpoint writes its file anew while it runs, so a reader may see half of two versions: then the
+generations at both ends or the sum disagree, and the bytes are no statistics.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+MAGIC = 0x317374617473
+VERSION = 1
+MAX_PEERS = 4096
+SUFFIX = ".stats"
+
+RELATIONS = ("unknown", "self", "node", "host", "network")
+CHANNELS = ("none", "self", "shm", "net")
+INTEGRITIES = ("-", "enforced", "by convention")
+PROTOCOLS = ("eager", "pool", "pool past cache", "pull", "both halves")
+"""How large messages came, as `nm_protocol_name` calls it."""
+
+STATES = {1: "running", 2: "closed"}
+
+_HEAD = struct.Struct("<Q6I3QIi6s2x64s64s56x")
+_PEER = struct.Struct("<6s4B2xIQQ8Q16Q96s192s192s192s192s192s")
+_TAIL = struct.Struct("<QQ")
+_MASK = (1 << 64) - 1
+
+MAX_BYTES = _HEAD.size + MAX_PEERS * _PEER.size + _TAIL.size
+
+
+class TornError(ValueError):
+    """The bytes are not one whole version; read again."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What went over one channel."""
+
+    sent_messages: int = 0
+    sent_bytes: int = 0
+    received_messages: int = 0
+    received_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class PeerCounters:
+    """What an endpoint knows of one peer. Texts are the peer's or the provider's words."""
+
+    id: str
+    label: str
+    relation: str
+    channel: str
+    integrity: str
+    reason: str
+    down: bool
+    down_reason: str
+    stalls: int
+    fallbacks: int
+    fallback_reason: str
+    quarantines: int
+    quarantine_reason: str
+    choice: str
+    """The protocol of large messages that was last changed to, and why."""
+    protocols: dict[str, int] = field(default_factory=dict)
+    """Bytes of large messages received, by protocol."""
+    channels: dict[str, Traffic] = field(default_factory=dict)
+    """Channels that carried anything."""
+
+    @property
+    def total(self) -> Traffic:
+        """What went over all channels."""
+        parts = [(t.sent_messages, t.sent_bytes, t.received_messages, t.received_bytes)
+                 for t in self.channels.values()]  # fmt: skip
+        return Traffic(*(sum(column) for column in zip(*parts, strict=True)))
+
+
+@dataclass(frozen=True)
+class EndpointCounters:
+    """One file."""
+
+    id: str
+    host: str
+    pid: int
+    rank: int | None
+    job: str
+    state: str
+    generation: int
+    started_s: float
+    written_s: float
+    unlisted: int
+    peers: tuple[PeerCounters, ...]
+
+    def data(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "identity": self.id, "host": self.host, "pid": self.pid, "rank": self.rank,
+            "job": self.job, "state": self.state, "started": self.started_s,
+            "written": self.written_s, "unlisted_peers": self.unlisted,
+            "peers": [_peer_data(peer) for peer in self.peers],
+        }  # fmt: skip
+
+
+def _peer_data(peer: PeerCounters) -> dict[str, Any]:
+    total = vars(peer.total)
+    channels = {name: dict(vars(traffic)) for name, traffic in peer.channels.items()}
+    return {**vars(peer), **total, "protocols": dict(peer.protocols), "channels": channels}
+
+
+def sum_of(content: bytes) -> int:
+    """Return the sum that the writer puts last; the length is a multiple of 8."""
+    value = 0xCBF29CE484222325
+    for (word,) in struct.iter_unpack("<Q", content):
+        value = ((value ^ word) * 0x100000001B3) & _MASK
+    return value
+
+
+def _text(raw: bytes) -> str:
+    """Return a fixed field's text: printable ASCII, everything else replaced."""
+    words = raw.split(b"\0", 1)[0]
+    return "".join(chr(c) if 0x20 <= c < 0x7F else "?" for c in words)  # noqa: PLR2004 - ASCII
+
+
+def _word(words: tuple[str, ...], index: int) -> str:
+    return words[index] if index < len(words) else words[0]
+
+
+def _traffic(words: tuple[int, ...]) -> dict[str, Traffic]:
+    found = {}
+    for i, name in enumerate(CHANNELS):
+        counts = words[4 * i : 4 * i + 4]
+        if any(counts):
+            found[name] = Traffic(*counts)
+    return found
+
+
+def _protocols(counts: tuple[int, ...]) -> dict[str, int]:
+    names = (*PROTOCOLS, *(f"protocol {i}" for i in range(len(PROTOCOLS), len(counts))))
+    return {name: count for name, count in zip(names, counts, strict=True) if count}
+
+
+def _peer(content: bytes) -> PeerCounters:
+    values = _PEER.unpack(content)
+    who, relation, channel, integrity, down, quarantines, stalls, fallbacks = values[:8]
+    texts = map(_text, values[32:])
+    label, reason, down_reason, quarantine_reason, fallback_reason, choice = texts
+    return PeerCounters(
+        id=who.hex(), label=label, relation=_word(RELATIONS, relation),
+        channel=_word(CHANNELS, channel), integrity=_word(INTEGRITIES, integrity), reason=reason,
+        down=bool(down), down_reason=down_reason, stalls=stalls, fallbacks=fallbacks,
+        fallback_reason=fallback_reason, quarantines=quarantines,
+        quarantine_reason=quarantine_reason, choice=choice, protocols=_protocols(values[8:16]),
+        channels=_traffic(values[16:32]),
+    )  # fmt: skip
+
+
+def parse_counters(content: bytes) -> EndpointCounters:
+    """Read one file; raises TornError when it is caught while it is written, else ValueError."""
+    if len(content) < _HEAD.size + _TAIL.size:
+        raise TornError("shorter than its head")
+    head = _HEAD.unpack_from(content)
+    magic, version, head_size, peer_size, nr_peers, unlisted, state = head[:7]
+    if magic != MAGIC:
+        raise ValueError("no statistics of an endpoint")
+    if (version, head_size, peer_size) != (VERSION, _HEAD.size, _PEER.size):
+        raise ValueError(f"statistics of version {version}, this reads version {VERSION}")
+    end = _HEAD.size + nr_peers * _PEER.size
+    if nr_peers > MAX_PEERS or end + _TAIL.size > len(content):
+        raise TornError("shorter than its peers")
+    generation, total = _TAIL.unpack_from(content, end)
+    if generation != head[7] or total != sum_of(content[: end + 8]):
+        raise TornError("half of one version and half of another")
+    if state not in STATES:
+        raise ValueError(f"unknown state {state}")
+    _, started_ns, written_ns, pid, rank, who, host, job = head[7:]
+    peers = tuple(_peer(content[at : at + _PEER.size]) for at in range(_HEAD.size, end, _PEER.size))
+    return EndpointCounters(
+        id=who.hex(), host=_text(host), pid=pid, rank=None if rank < 0 else rank, job=_text(job),
+        state=STATES[state], generation=generation, started_s=started_ns / 1e9,
+        written_s=written_ns / 1e9, unlisted=unlisted, peers=peers,
+    )  # fmt: skip

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traffic of running endpoints by peer and channel: totals, rates, text for Prometheus. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from nearmetal.evidence.counters import EndpointCounters, PeerCounters, Traffic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+
+@dataclass(frozen=True)
+class Line:
+    """One endpoint, one of its peers, one channel. Rates are per second; None: seen once only."""
+
+    endpoint: EndpointCounters
+    peer: PeerCounters
+    channel: str
+    traffic: Traffic
+    rate: tuple[float, float, float, float] | None = None
+    """Sent messages and bytes, received messages and bytes."""
+
+    @property
+    def who(self) -> str:
+        """The endpoint, for people."""
+        if self.endpoint.rank is not None:
+            return f"rank {self.endpoint.rank}"
+        return f"pid {self.endpoint.pid}"
+
+
+class Sort(Enum):
+    """What comes first."""
+
+    RATE = "rate"
+    BYTES = "bytes"
+    MESSAGES = "messages"
+    TROUBLE = "trouble"
+    RANK = "rank"
+
+
+def lines(now: Iterable[EndpointCounters], before: Iterable[EndpointCounters] = ()) -> list[Line]:
+    """Return one line per endpoint, peer and channel, with rates where it was seen before."""
+    old = {endpoint.id: endpoint for endpoint in before}
+    found = []
+    for endpoint in now:
+        earlier = old.get(endpoint.id)
+        peers = {peer.id: peer for peer in earlier.peers} if earlier else {}
+        span = endpoint.written_s - earlier.written_s if earlier else 0.0
+        for peer in endpoint.peers:
+            # A peer without traffic has one line too: that it is reachable, or why it is not.
+            channels = peer.channels or {peer.channel: Traffic()}
+            for channel, traffic in channels.items():
+                past = peers[peer.id].channels.get(channel, Traffic()) if peer.id in peers else None
+                rate = _rate(traffic, past, span) if earlier else None
+                found.append(Line(endpoint, peer, channel, traffic, rate))
+    return found
+
+
+def _rate(now: Traffic, before: Traffic | None, span_s: float) -> tuple[float, float, float, float]:
+    """Return growth per second; nothing was written meanwhile, or counters fell back: 0."""
+    if span_s <= 0:
+        return (0.0, 0.0, 0.0, 0.0)
+    past = before or Traffic()
+    pairs = zip(_four(now), _four(past), strict=True)
+    first, second, third, fourth = (max(0, a - b) / span_s for a, b in pairs)
+    return (first, second, third, fourth)
+
+
+def _four(traffic: Traffic) -> tuple[int, int, int, int]:
+    return (traffic.sent_messages, traffic.sent_bytes, traffic.received_messages,
+            traffic.received_bytes)  # fmt: skip
+
+
+def ordered(found: Sequence[Line], sort: Sort) -> list[Line]:
+    """Return the lines, most interesting first; equal ones by rank and peer."""
+
+    def key(line: Line) -> tuple[float, str, int, str, str]:
+        traffic, peer = line.traffic, line.peer
+        weight = {
+            Sort.RATE: sum(line.rate[1::2]) if line.rate else 0.0,
+            Sort.BYTES: traffic.sent_bytes + traffic.received_bytes,
+            Sort.MESSAGES: traffic.sent_messages + traffic.received_messages,
+            Sort.TROUBLE: peer.down * 1e12 + peer.quarantines * 1e9 + peer.fallbacks + peer.stalls,
+            Sort.RANK: 0.0,
+        }[sort]
+        rank = line.endpoint.rank if line.endpoint.rank is not None else line.endpoint.pid
+        return (-weight, line.endpoint.job, rank, line.peer.label, line.channel)
+
+    return sorted(found, key=key)
+
+
+def trouble(peer: PeerCounters) -> str:
+    """Return what went wrong with a peer, in words; "" when nothing did."""
+    words = []
+    if peer.down:
+        words.append(f"down: {peer.down_reason or 'closed'}")
+    if peer.quarantines:
+        words.append(f"quarantined: {peer.quarantine_reason}")
+    if peer.fallbacks:
+        words.append(f"{peer.fallbacks} fallbacks: {peer.fallback_reason}")
+    return "; ".join(words)
+
+
+_METRICS: tuple[tuple[str, str, str, Callable[[Line], int]], ...] = (
+    ("sent_messages_total", "counter", "Messages sent.", lambda x: x.traffic.sent_messages),
+    ("sent_bytes_total", "counter", "Payload bytes sent.", lambda x: x.traffic.sent_bytes),
+    ("received_messages_total", "counter", "Messages received.",
+     lambda x: x.traffic.received_messages),
+    ("received_bytes_total", "counter", "Payload bytes received.",
+     lambda x: x.traffic.received_bytes),
+)  # fmt: skip
+_PEER_METRICS: tuple[tuple[str, str, str, Callable[[PeerCounters], int]], ...] = (
+    ("stalls_total", "counter", "Sends that found no room.", lambda p: p.stalls),
+    ("fallbacks_total", "counter", "Transfers that had to go another way.", lambda p: p.fallbacks),
+    ("quarantines_total", "counter", "Channels given up.", lambda p: p.quarantines),
+    ("peer_down", "gauge", "1 when the peer is lost or closed.", lambda p: int(p.down)),
+)
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _sample(name: str, labels: dict[str, str], value: float) -> str:
+    words = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
+    return f"nearmetal_{name}{{{words}}} {value}"
+
+
+def _labels(line: Line) -> dict[str, str]:
+    end = line.endpoint
+    return {"job": end.job, "host": end.host, "rank": "" if end.rank is None else str(end.rank),
+            "endpoint": end.id, "peer": line.peer.id, "peer_label": line.peer.label}  # fmt: skip
+
+
+def prometheus(found: Sequence[Line]) -> str:
+    """Return the text format that Prometheus scrapes and its textfile collector reads."""
+    text: list[str] = []
+    for name, kind, help_text, of in _METRICS:
+        text += [f"# HELP nearmetal_{name} {help_text}", f"# TYPE nearmetal_{name} {kind}"]
+        text += [_sample(name, _labels(x) | {"channel": x.channel}, of(x)) for x in found]
+    peers = list({(x.endpoint.id, x.peer.id): x for x in found}.values())
+    for name, kind, help_text, of_peer in _PEER_METRICS:
+        text += [f"# HELP nearmetal_{name} {help_text}", f"# TYPE nearmetal_{name} {kind}"]
+        text += [_sample(name, _labels(x), of_peer(x.peer)) for x in peers]
+    text += ["# HELP nearmetal_large_bytes_total Bytes of large messages received, by protocol.",
+             "# TYPE nearmetal_large_bytes_total counter"]  # fmt: skip
+    text += [_sample("large_bytes_total", _labels(x) | {"protocol": name}, count)
+             for x in peers for name, count in x.peer.protocols.items()]  # fmt: skip
+    text += ["# HELP nearmetal_peer_info How a peer is reached, and why.",
+             "# TYPE nearmetal_peer_info gauge"]  # fmt: skip
+    for x in peers:
+        why = {"relation": x.peer.relation, "channel": x.peer.channel, "reason": x.peer.reason,
+               "trouble": trouble(x.peer)}  # fmt: skip
+        text.append(_sample("peer_info", _labels(x) | why, 1))
+    return "\n".join(text) + "\n"
