@@ -3,6 +3,8 @@
  * What an address vector costs: private memory of a process, memory that the processes of a node
  * have together, time. Every process inserts the same addresses, all of them at once, and looks a
  * part of them up again. Works over any provider whose addresses are nearmetal's or sockaddrs.
+ * Output: mpi/sampling.h. size_B: of the inner address; private_kB: RssAnon of a process, all of it;
+ * vector_kB: by how much the insertions made it grow; of kB 1000 bytes.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -288,25 +290,14 @@ static void add_run(const struct settings *s, const struct result *results, stru
 		figures->cpu_ns = run.cpu_ns;
 }
 
-static void report(const struct settings *s, const struct figures *f, bool json)
+static void report(const struct settings *s, const struct figures *f)
 {
-	const char *family = s->family == AF_INET ? "ipv4" : "ipv6";
+	size_t inner =
+		s->family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 
-	if (json)
-		printf("{\"program\": \"fabric_addresses\", \"provider\": \"%s\", \"family\": \"%s\", "
-		       "\"addresses\": %llu, \"processes\": %u, \"rss_anon_bytes\": %llu, "
-		       "\"private_bytes\": %llu, \"shared_bytes\": %llu, \"seconds\": %.3f, "
-		       "\"cpu_seconds\": %.3f}\n",
-		       s->provider, family, (unsigned long long)s->nr, s->nr_processes,
-		       (unsigned long long)f->rss_anon, (unsigned long long)f->grown,
-		       (unsigned long long)f->shared, (double)f->wall_ns / 1e9,
-		       (double)f->cpu_ns / 1e9);
-	else
-		printf("%-10s %s  %llu addresses, %u processes: RssAnon %.1f MB (the vector: %.1f "
-		       "bytes each), shared per node %.1f MB, %.2f s (%.2f s of a processor)\n",
-		       s->provider, family, (unsigned long long)s->nr, s->nr_processes,
-		       (double)f->rss_anon / 1e6, (double)f->grown / (double)s->nr,
-		       (double)f->shared / 1e6, (double)f->wall_ns / 1e9, (double)f->cpu_ns / 1e9);
+	printf("%zu %.3f %.3f %.1f %.1f %.1f %llu\n", inner, (double)f->wall_ns / 1e9,
+	       (double)f->cpu_ns / 1e9, (double)f->rss_anon / 1e3, (double)f->grown / 1e3,
+	       (double)f->shared / 1e3, (unsigned long long)s->nr);
 	fflush(stdout);
 }
 
@@ -349,14 +340,14 @@ static void run_once(struct settings *s, struct figures *figures)
 	munmap(results, s->nr_processes * sizeof(*results));
 }
 
-static void run_family(struct settings *s, int family, unsigned int nr_runs, bool json)
+static void run_family(struct settings *s, int family, unsigned int nr_runs)
 {
 	struct figures figures = {0};
 
 	s->family = family;
 	while (nr_runs--)
 		run_once(s, &figures);
-	report(s, &figures, json);
+	report(s, &figures);
 }
 
 static char own_dir[] = "/dev/shm/nearmetal-addresses-XXXXXX";
@@ -370,10 +361,9 @@ int main(int argc, char **argv)
 {
 	struct settings s = {.provider = "nearmetal", .nr = 1000000, .nr_processes = 2};
 	unsigned int nr_runs = 3;
-	bool json = false;
 	int option;
 
-	while ((option = getopt(argc, argv, "n:k:p:r:j")) != -1) {
+	while ((option = getopt(argc, argv, "n:k:p:r:")) != -1) {
 		if (option == 'n')
 			s.nr = strtoull(optarg, NULL, 10);
 		else if (option == 'k')
@@ -382,19 +372,16 @@ int main(int argc, char **argv)
 			s.provider = optarg;
 		else if (option == 'r')
 			nr_runs = (unsigned int)strtoul(optarg, NULL, 10);
-		else if (option == 'j')
-			json = true;
 		else
 			s.nr = 0;
 	}
 	if (!s.nr || !nr_runs || !s.nr_processes || s.nr_processes > PROCESSES_MAX) {
 		fprintf(stderr,
-			"usage: fabric_addresses [-n ADDRESSES] [-k PROCESSES] [-p PROVIDER] [-r RUNS] [-j]\n"
+			"usage: fabric_addresses [-n ADDRESSES] [-k PROCESSES] [-p PROVIDER] [-r RUNS]\n"
 			"  -n  addresses that every process inserts (1000000)\n"
 			"  -k  processes of one node at once, 1 to %d (2)\n"
 			"  -p  nearmetal, or a provider with socket addresses to compare with\n"
-			"  -r  runs, of which the quickest counts (3)\n"
-			"  -j  one JSON object per line\n",
+			"  -r  runs, of which the quickest counts (3)\n",
 			PROCESSES_MAX);
 		return 2;
 	}
@@ -403,7 +390,12 @@ int main(int argc, char **argv)
 			fail(own_dir, errno);
 		atexit(remove_own_dir);
 	}
-	run_family(&s, AF_INET, nr_runs, json);
-	run_family(&s, AF_INET6, nr_runs, json);
+	printf("# nearmetal-bench 1 fabric_addresses\n# provider %s\n# processes %u\n# runs %u\n"
+	       "# table addresses\nsize_B insert_s insert_cpu_s private_kB vector_kB shared_kB addresses\n",
+	       s.provider, s.nr_processes, nr_runs);
+	fflush(stdout);
+	run_family(&s, AF_INET, nr_runs);
+	run_family(&s, AF_INET6, nr_runs);
+	printf("# end addresses\n# done fabric_addresses\n");
 	return 0;
 }

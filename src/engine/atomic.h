@@ -12,6 +12,10 @@
 
 #include "engine/protocol.h" /* NM_ATOMIC_MAX_BYTES: limit of one operation */
 
+/* ISO C has no name for them. */
+__extension__ typedef __int128 nm_int128;
+__extension__ typedef unsigned __int128 nm_uint128;
+
 enum nm_datatype {
 	NM_INT8,
 	NM_UINT8,
@@ -27,6 +31,8 @@ enum nm_datatype {
 	NM_DOUBLE_COMPLEX,
 	NM_LONG_DOUBLE,
 	NM_LONG_DOUBLE_COMPLEX,
+	NM_INT128,
+	NM_UINT128,
 	NM_NR_DATATYPES
 };
 

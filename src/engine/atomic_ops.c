@@ -24,9 +24,9 @@ typedef void (*apply_fn)(uint32_t op, void *target, const void *operand, const v
 /* Integers are added and multiplied without sign: they wrap, and overflow is defined. */
 #define CASES_INTEGER                                                                              \
 	case NM_SUM:                                                                               \
-		LOOP((uint64_t)a + (uint64_t)b);                                                   \
+		LOOP((W)a + (W)b);                                                                 \
 	case NM_PROD:                                                                              \
-		LOOP((uint64_t)a *(uint64_t)b);                                                    \
+		LOOP((W)a *(W)b);                                                                  \
 	case NM_BOR:                                                                               \
 		LOOP(a | b);                                                                       \
 	case NM_BAND:                                                                              \
@@ -67,11 +67,13 @@ typedef void (*apply_fn)(uint32_t op, void *target, const void *operand, const v
 	case NM_CSWAP_NE:                                                                          \
 		LOOP_COMPARE(c != a ? b : a);
 
-#define DEFINE_APPLY(name, type, cases)                                                            \
+/* W: the type that sums and products of integers are made in. */
+#define DEFINE_APPLY(name, type, wide, cases)                                                      \
 	static void apply_##name(uint32_t op, void *target, const void *operand,                   \
 				 const void *compare, size_t count)                                \
 	{                                                                                          \
 		typedef type T;                                                                    \
+		typedef wide W __attribute__((unused));                                            \
 		T *t = target;                                                                     \
 		const T *o = operand, *k = compare;                                                \
                                                                                                    \
@@ -80,20 +82,22 @@ typedef void (*apply_fn)(uint32_t op, void *target, const void *operand, const v
 		}                                                                                  \
 	}
 
-DEFINE_APPLY(int8, int8_t, CASES_INTEGER CASES_ORDERED)
-DEFINE_APPLY(uint8, uint8_t, CASES_INTEGER CASES_ORDERED)
-DEFINE_APPLY(int16, int16_t, CASES_INTEGER CASES_ORDERED)
-DEFINE_APPLY(uint16, uint16_t, CASES_INTEGER CASES_ORDERED)
-DEFINE_APPLY(int32, int32_t, CASES_INTEGER CASES_ORDERED)
-DEFINE_APPLY(uint32, uint32_t, CASES_INTEGER CASES_ORDERED)
-DEFINE_APPLY(int64, int64_t, CASES_INTEGER CASES_ORDERED)
-DEFINE_APPLY(uint64, uint64_t, CASES_INTEGER CASES_ORDERED)
-DEFINE_APPLY(float, float, CASES_REAL CASES_ORDERED)
-DEFINE_APPLY(double, double, CASES_REAL CASES_ORDERED)
-DEFINE_APPLY(float_complex, float complex, CASES_REAL)
-DEFINE_APPLY(double_complex, double complex, CASES_REAL)
-DEFINE_APPLY(long_double, long double, CASES_REAL CASES_ORDERED)
-DEFINE_APPLY(long_double_complex, long double complex, CASES_REAL)
+DEFINE_APPLY(int8, int8_t, uint64_t, CASES_INTEGER CASES_ORDERED)
+DEFINE_APPLY(uint8, uint8_t, uint64_t, CASES_INTEGER CASES_ORDERED)
+DEFINE_APPLY(int16, int16_t, uint64_t, CASES_INTEGER CASES_ORDERED)
+DEFINE_APPLY(uint16, uint16_t, uint64_t, CASES_INTEGER CASES_ORDERED)
+DEFINE_APPLY(int32, int32_t, uint64_t, CASES_INTEGER CASES_ORDERED)
+DEFINE_APPLY(uint32, uint32_t, uint64_t, CASES_INTEGER CASES_ORDERED)
+DEFINE_APPLY(int64, int64_t, uint64_t, CASES_INTEGER CASES_ORDERED)
+DEFINE_APPLY(uint64, uint64_t, uint64_t, CASES_INTEGER CASES_ORDERED)
+DEFINE_APPLY(int128, nm_int128, nm_uint128, CASES_INTEGER CASES_ORDERED)
+DEFINE_APPLY(uint128, nm_uint128, nm_uint128, CASES_INTEGER CASES_ORDERED)
+DEFINE_APPLY(float, float, uint64_t, CASES_REAL CASES_ORDERED)
+DEFINE_APPLY(double, double, uint64_t, CASES_REAL CASES_ORDERED)
+DEFINE_APPLY(float_complex, float complex, uint64_t, CASES_REAL)
+DEFINE_APPLY(double_complex, double complex, uint64_t, CASES_REAL)
+DEFINE_APPLY(long_double, long double, uint64_t, CASES_REAL CASES_ORDERED)
+DEFINE_APPLY(long_double_complex, long double complex, uint64_t, CASES_REAL)
 
 /* What a family of datatypes can do. */
 #define OPS_ALL                                                                                    \
@@ -124,6 +128,8 @@ static const struct {
 	[NM_LONG_DOUBLE] = {sizeof(long double), apply_long_double, OPS_ORDERED},
 	[NM_LONG_DOUBLE_COMPLEX] = {sizeof(long double complex), apply_long_double_complex,
 				    OPS_ALL},
+	[NM_INT128] = {sizeof(nm_int128), apply_int128, OPS_INTEGER},
+	[NM_UINT128] = {sizeof(nm_uint128), apply_uint128, OPS_INTEGER},
 };
 
 #define OPS_COMPARE                                                                                \

@@ -345,10 +345,16 @@ static int fill_hole(struct nm_address_table *table, const struct nm_address *ad
 	return 0;
 }
 
+void nm_address_table_expect(const struct nm_address_table *table, const struct nm_identity *who)
+{
+	if (table->slot_bits)
+		__builtin_prefetch(&table->slots[first_slot(table, nm_identity_hash(who))], 1);
+}
+
 int nm_address_table_insert(struct nm_address_table *table, const struct nm_address *address,
 			    bool fill_holes, uint64_t *ret_index)
 {
-	uint32_t index, slot;
+	uint32_t index, place, slot;
 	int err;
 
 	if (fill_holes && table->nr && !table->nr_used)
@@ -358,7 +364,8 @@ int nm_address_table_insert(struct nm_address_table *table, const struct nm_addr
 		if (err)
 			return err;
 	}
-	slot = table->slots[find_slot(table, &address->who)];
+	place = find_slot(table, &address->who);
+	slot = table->slots[place];
 	if (slot) {
 		index = slot_index(table, slot);
 		/* A count that would run over sticks: the address is never removed then. */
@@ -376,7 +383,7 @@ int nm_address_table_insert(struct nm_address_table *table, const struct nm_addr
 	}
 	if (err)
 		return err;
-	put_slot(table, &address->who, index);
+	table->slots[place] = slot_tag(table, nm_identity_hash(&address->who)) | (index + 1);
 	table->nr_used++;
 	if (index >= table->nr_packed && ends_block(address, table->nr - table->nr_packed))
 		(void)pack_waiting(table);

@@ -59,6 +59,8 @@ void nm_address_table_fini(struct nm_address_table *table);
  */
 int nm_address_table_insert(struct nm_address_table *table, const struct nm_address *address,
 			    bool fill_holes, uint64_t *ret_index);
+/* WHO, whatever it is, will be inserted soon: have its place in the hash fetched from memory. */
+void nm_address_table_expect(const struct nm_address_table *table, const struct nm_identity *who);
 /* Take one insertion back. Returns how many of this address are left, or -EINVAL: no such index. */
 int nm_address_table_remove(struct nm_address_table *table, uint64_t index);
 /* Copy out the address at INDEX. False: there is none. */

@@ -12,6 +12,9 @@
 #include "base/params.h"
 #include "provider/provider.h"
 
+/* Insertions until the memory that an address needs has come from far away. */
+#define AHEAD 8
+
 static struct nm_av *av_of(struct fid_av *av)
 {
 	return nm_container_of(av, struct nm_av, av);
@@ -22,6 +25,15 @@ uint64_t nm_av_resolve(void *arg, const struct nm_identity *who)
 	const struct nm_av *av = arg;
 
 	return nm_address_table_find(&av->table, who);
+}
+
+/* Not checked yet: a guess at an address costs nothing. */
+static void expect_one(const struct nm_av *av, const uint8_t *bytes)
+{
+	struct nm_address address;
+
+	memcpy(&address, bytes, sizeof(address));
+	nm_address_table_expect(&av->table, &address.who);
 }
 
 static int insert_one(struct nm_av *av, const void *bytes, bool fill_holes, uint64_t *ret_index)
@@ -46,6 +58,8 @@ static int av_insert(struct fid_av *fid, const void *addr, size_t count, fi_addr
 		return -FI_EBADFLAGS;
 	nm_lock_take(&av->domain->lock);
 	for (i = 0; i < count; i++) {
+		if (i + AHEAD < count)
+			expect_one(av, bytes + (i + AHEAD) * NM_ADDRESS_LEN);
 		/* Holes are filled only when the caller asks for the index back. */
 		err = insert_one(av, bytes + i * NM_ADDRESS_LEN, fi_addr, &index);
 		if (err)

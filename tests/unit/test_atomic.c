@@ -72,10 +72,15 @@ NM_TEST(integers)
 	CHECK_INTEGER(uint32_t, NM_UINT32);
 	CHECK_INTEGER(int64_t, NM_INT64);
 	CHECK_INTEGER(uint64_t, NM_UINT64);
+	CHECK_INTEGER(nm_int128, NM_INT128);
+	CHECK_INTEGER(nm_uint128, NM_UINT128);
 	CHECK_OP(int8_t, NM_INT8, NM_MIN, 3, -4, 0, -4);
 	CHECK_OP(uint8_t, NM_UINT8, NM_MIN, 3, 252, 0, 3);
 	/* Overflow wraps and is no undefined behaviour. */
 	CHECK_OP(int64_t, NM_INT64, NM_SUM, INT64_MAX, 1, 0, INT64_MIN);
+	CHECK_OP(nm_int128, NM_INT128, NM_PROD, (nm_int128)INT64_MAX + 1, 4, 0, (nm_int128)1 << 65);
+	CHECK_OP(nm_int128, NM_INT128, NM_MIN, (nm_int128)1 << 100, -1, 0, -1);
+	CHECK_OP(nm_uint128, NM_UINT128, NM_SUM, ~(nm_uint128)0, 2, 0, 1);
 	CHECK_OP(int32_t, NM_INT32, NM_PROD, INT32_MAX, 2, 0, -2);
 	CHECK_OP(uint16_t, NM_UINT16, NM_PROD, 65535, 65535, 0, 1);
 }
