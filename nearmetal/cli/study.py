@@ -9,9 +9,9 @@ from typing import cast
 
 from nearmetal.cli.verbs import Parser, Subparsers
 
-VERBS = ("import", "judge")
+VERBS = ("import", "judge", "report")
 
-SUMMARY = "import logs into a study, judge it, check claims against it"
+SUMMARY = "import logs into a study, judge it, report it"
 
 
 def register(subparsers: Subparsers) -> None:

@@ -16,6 +16,7 @@ from nearmetal.study.store import LABELS, Study
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable
 
     from nearmetal.cli.view import View
 
@@ -42,25 +43,47 @@ def arms_in(study: Study) -> dict[str, Arm]:
     return {name: known.get(name, Arm(name)) for name in names}
 
 
+def judge(
+    study: Study, base: Arm, arm: Arm, *, percent: float | None = None, only: str | None = None
+) -> tuple[list[Comparison], list[Cell]]:
+    """Return the comparisons of two arms, and the cells of both."""
+    versions = {s.source: s.header.get("version", "") for s in study.sources()}
+    wanted = {"test": only} if only else {}
+    cells = [list(study.cells(arm=side.name, **wanted)) for side in (base, arm)]
+    found = compare((base, cells[0]), (arm, cells[1]), percent=percent,
+                    versions=lambda cell: _versions(cell, versions))  # fmt: skip
+    if not found:
+        raise NearmetalError(f"{base.name} and {arm.name} have no point in common",
+                             "the same test, size, ranks or nodes, and unit are needed")  # fmt: skip
+    return found, [*cells[0], *cells[1]]
+
+
+def impossible(arms: Iterable[Arm], cells: Iterable[Cell]) -> list[Violation]:
+    """Return what cannot be, or hardly can, in the cells of some arms."""
+    known = list(cells)
+    return [
+        v
+        for arm in arms
+        for v in violations([cell for cell in known if cell.arm == arm.name], _line_rate(arm))
+    ]
+
+
+def pick(study: Study, names: Iterable[str]) -> list[Arm]:
+    """Return arms by name; raises NearmetalError when one is not in the study."""
+    arms = arms_in(study)
+    for name in names:
+        if name not in arms:
+            raise NearmetalError(f"no arm {name!r} in {study.directory}",
+                                 f"arms: {', '.join(arms)}")  # fmt: skip
+    return [arms[name] for name in names]
+
+
 def run(args: argparse.Namespace, view: View) -> int:
     """Print the verdicts; exit code 4 when one is REJECT."""
     study = Study(args.study)
-    arms = arms_in(study)
-    for name in (args.base, args.arm):
-        if name not in arms:
-            raise NearmetalError(f"no arm {name!r} in {args.study}", f"arms: {', '.join(arms)}")
-    versions = {s.source: s.header.get("version", "") for s in study.sources()}
-    wanted = {"test": args.only} if args.only else {}
-    cells = {name: list(study.cells(arm=name, **wanted)) for name in (args.base, args.arm)}
-    found = compare(
-        (arms[args.base], cells[args.base]), (arms[args.arm], cells[args.arm]), percent=args.margin,
-        versions=lambda cell: _versions(cell, versions),
-    )  # fmt: skip
-    if not found:
-        raise NearmetalError(f"{args.base} and {args.arm} have no point in common",
-                             "the same test, size, ranks or nodes, and unit are needed")  # fmt: skip
-    impossible = [v for name in cells for v in violations(cells[name], _line_rate(arms[name]))]
-    _show(found, impossible, view)
+    base, arm = pick(study, (args.base, args.arm))
+    found, cells = judge(study, base, arm, percent=args.margin, only=args.only)
+    _show(found, impossible((base, arm), cells), view)
     return ExitCode.CHECKS_FAILED if any(c.verdict is Verdict.REJECT for c in found) else 0
 
 
@@ -106,7 +129,7 @@ def _row(one: Comparison) -> list[str]:
     ]  # fmt: skip
 
 
-def _show(found: list[Comparison], impossible: list[Violation], view: View) -> None:
+def _show(found: list[Comparison], against_physics: list[Violation], view: View) -> None:
     arms = found[0].arms
     columns = ["test", "size", "metric", *arms, "unit", "ratio", "95 %", "n", "", "verdict"]
     view.table(columns, [_row(one) for one in found])
@@ -115,9 +138,9 @@ def _show(found: list[Comparison], impossible: list[Violation], view: View) -> N
     view.result(
         {"comparisons": [as_data(one) for one in found],
          "violations": [{"severity": v.severity.value, "arm": v.arm, "test": v.point.test,
-                         "size": v.point.size, "what": v.what} for v in impossible]},
+                         "size": v.point.size, "what": v.what} for v in against_physics]},
         [told, "! flags of either arm; * what else differs; --json tells both"],
     )  # fmt: skip
-    for violation in impossible:
+    for violation in against_physics:
         view.warn(f"{violation.severity.value}: {violation.arm} {violation.point.test} "
                   f"{violation.point.size or ''}: {violation.what}")  # fmt: skip

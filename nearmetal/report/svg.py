@@ -95,7 +95,17 @@ def _y_ticks(bounds: tuple[float, float]) -> list[float]:
     return [t for t in chosen if low * 0.999 <= t <= high * 1.001]
 
 
-def _grid(frame: Frame, sizes: Sequence[int], y_text: Callable[[float], str], title: str) -> str:
+@dataclass(frozen=True)
+class Axis:
+    """The horizontal axis: its name, and how a place on it is written."""
+
+    name: str = "message size in bytes"
+    text: Callable[[int], str] = numbers.short_size
+
+
+def _grid(
+    frame: Frame, sizes: Sequence[int], y_text: Callable[[float], str], title: str, axis: Axis
+) -> str:
     parts = []
     for tick in _y_ticks(frame.y_range):
         y = frame.y(tick)
@@ -110,9 +120,9 @@ def _grid(frame: Frame, sizes: Sequence[int], y_text: Callable[[float], str], ti
         x = frame.x(size)
         parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}"/>')
         parts.append(f'<text class="tick" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">'
-                     f"{numbers.short_size(size)}</text>")  # fmt: skip
+                     f"{escape(axis.text(size))}</text>")  # fmt: skip
     parts.append(f'<text class="axis" x="{(LEFT + WIDTH - RIGHT) / 2:.1f}" y="{frame.height - 4}" '
-                 f'text-anchor="middle">message size in bytes</text>')  # fmt: skip
+                 f'text-anchor="middle">{escape(axis.name)}</text>')  # fmt: skip
     parts.append(f'<text class="axis" x="{LEFT}" y="{TOP - 3}">{escape(title)}</text>')
     return "".join(parts)
 
@@ -181,16 +191,16 @@ def _svg(height: float, title: str, description: str, body: str) -> str:
 
 def line_chart(
     title: str, axis: str, series: Sequence[Series], y_text: Callable[[float], str],
-    height: float = 320,
+    *, height: float = 320, x_axis: Axis = Axis(),
 ) -> str:  # fmt: skip
-    """Return lines over message sizes, both axes logarithmic. Series without marks are left out."""
+    """Return lines, both axes logarithmic. Series without marks are left out."""
     drawn = [s for s in series if s.marks]
     if not drawn:
         return ""
     sizes = sorted({m.size for s in drawn for m in s.marks})
     values = [v for s in drawn for m in s.marks for v in (m.low, m.value, m.high)]
     frame = Frame(height, (_x_of(sizes[0]), _x_of(sizes[-1])), _decades(values))
-    body = _grid(frame, sizes, y_text, axis)
+    body = _grid(frame, sizes, y_text, axis, x_axis)
     body += "".join(_line(frame, s) for s in drawn) + _labels(frame, drawn)
     return _svg(height, title, ", ".join(s.label for s in drawn), body)
 
@@ -204,7 +214,7 @@ def ratio_chart(title: str, axis: str, series: Sequence[Series], height: float =
     values = [v for s in drawn for m in s.marks for v in (m.low, m.value, m.high)]
     frame = Frame(height, (_x_of(sizes[0]), _x_of(sizes[-1])), _decades([*values, 1.0]))
     one = frame.y(1)
-    body = _grid(frame, sizes, numbers.times, axis)
+    body = _grid(frame, sizes, numbers.times, axis, Axis())
     body += f'<line class="one" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{one:.1f}" y2="{one:.1f}"/>'
     body += "".join(_line(frame, s) for s in drawn) + _labels(frame, drawn)
     return _svg(height, title, ", ".join(s.label for s in drawn), body)

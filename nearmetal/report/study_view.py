@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the page of a study is made from: verdicts, the cells behind them, and their raw lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nearmetal.evidence import Unit
+from nearmetal.report import numbers
+from nearmetal.study.judge import Comparison, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from nearmetal.study.model import Arm, Cell, Observation, Point, Source
+    from nearmetal.study.physics import Violation
+
+MAX_RAW = 20_000
+"""Raw lines that are shown in the page; more are counted, and stay in the study's objects."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One arm against the base."""
+
+    arm: Arm
+    comparisons: tuple[Comparison, ...]
+
+    def count(self, verdict: Verdict) -> int:
+        """Return how many points have this verdict."""
+        return sum(one.verdict is verdict for one in self.comparisons)
+
+
+@dataclass(frozen=True)
+class StudyView:
+    """Everything that is shown. `lines` holds the raw line of a source and its number."""
+
+    name: str
+    base: Arm
+    judged: tuple[Judged, ...]
+    cells: tuple[Cell, ...]
+    violations: tuple[Violation, ...]
+    sources: Mapping[str, Source]
+    lines: Mapping[tuple[str, int], str]
+    max_raw: int = MAX_RAW
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """The base first."""
+        return (self.base, *(judged.arm for judged in self.judged))
+
+    def cell(self, arm: str, point: Point) -> Cell | None:
+        """Return an arm's cell at a point; ranks may differ where that leaves only one."""
+        near = [
+            cell
+            for cell in self.cells
+            if cell.arm == arm and cell.point._replace(ranks=None) == point._replace(ranks=None)
+        ]
+        exact = [cell for cell in near if cell.point.ranks == point.ranks]
+        return exact[0] if exact else near[0] if len(near) == 1 else None
+
+
+@dataclass(frozen=True)
+class Raw:
+    """The raw lines behind one cell, under an anchor."""
+
+    anchor: str
+    title: str
+    rows: tuple[tuple[Observation, str, str], ...]
+    """Observation, `path:line`, the line itself."""
+
+
+def _title(cell: Cell) -> str:
+    return f"{cell.arm}: {point_title(cell.point)}"
+
+
+def point_title(point: Point) -> str:
+    """Return a point in words."""
+    parts = [point.test, point.variant, point.metric]
+    if point.size is not None:
+        parts.append(numbers.size(point.size))
+    if point.nodes:
+        parts.append(f"{point.nodes} node" + "s" * (point.nodes > 1))
+    if point.ranks:
+        parts.append(f"{point.ranks} rank" + "s" * (point.ranks > 1))
+    return ", ".join(part for part in parts if part)
+
+
+def raw_lines(view: StudyView) -> tuple[list[Raw], int]:
+    """Return the raw lines of all cells that are shown, and how many did not fit the page."""
+    found, room, left_out = [], view.max_raw, 0
+    for number, cell in enumerate(view.cells):
+        rows = tuple(
+            (seen, f"{view.sources[seen.source].path}:{seen.line}",
+             view.lines.get((seen.source, seen.line), ""))
+            for seen in cell.observations
+        )  # fmt: skip
+        if len(rows) > room:
+            left_out += len(rows)
+            continue
+        room -= len(rows)
+        found.append(Raw(f"c{number}", _title(cell), rows))
+    return found, left_out
+
+
+class Anchors:
+    """Where in the page the raw lines of a cell stand."""
+
+    def __init__(self, view: StudyView, shown: Sequence[Raw]) -> None:
+        """Number the cells as raw_lines() does."""
+        known = {raw.anchor for raw in shown}
+        self._view = view
+        self._of = {
+            (cell.arm, cell.point): f"#c{number}"
+            for number, cell in enumerate(view.cells)
+            if f"c{number}" in known
+        }
+
+    def of(self, arm: str, point: Point) -> str:
+        """Return the link, or an empty text when the lines did not fit."""
+        cell = self._view.cell(arm, point)
+        return "" if cell is None else self._of.get((cell.arm, cell.point), "")
+
+
+_TEXTS: dict[Unit, Callable[[float], str]] = {
+    Unit.MICROSECONDS: numbers.microseconds,
+    Unit.MEGABYTES_PER_SECOND: numbers.megabytes_per_second,
+}
+
+
+def value_text(value: float, unit: Unit) -> str:
+    """Return a number with its unit."""
+    if unit in _TEXTS:
+        return _TEXTS[unit](value)
+    return f"{numbers.digits(value)} {unit.value}".rstrip()
+
+
+def signed_percent(value: float) -> str:
+    """Return a percentage with its sign: a tax is positive, a gain negative."""
+    return f"{value:+.1f} %".replace("-", "\N{MINUS SIGN}")
+
+
+_SHORT = {"bare metal": "BM", "bare-metal": "BM", "vm": "VM", "virtual machine": "VM"}
+
+
+def legend(arm: Arm) -> str:
+    """Return an arm in the style of VMW-IB, as VM.44.144.LatSens.IB.SRIOV; what is unknown is left out.
+
+    Platform, cores, memory in GB, latency sensitivity, fabric, adapter.
+    """
+    facts = arm.facts
+    fabric = {"infiniband": "IB", "ib": "IB", "roce": "RoCE"}.get(arm.fabric.lower(), arm.fabric)
+    parts = [
+        _SHORT.get(arm.platform.lower(), arm.platform),
+        str(arm.cores_per_node or ""),
+        facts.get("memory_gb", ""),
+        "LatSens" if facts.get("latency_sensitivity", "").lower() == "high" else "",
+        fabric,
+        facts.get("adapter", ""),
+    ]
+    return ".".join(part.replace(" ", "-") for part in parts if part) or arm.name
