@@ -9,9 +9,9 @@ from typing import cast
 
 from nearmetal.cli.verbs import Parser, Subparsers
 
-VERBS = ("import", "judge", "report")
+VERBS = ("import", "judge", "lint", "report")
 
-SUMMARY = "import logs into a study, judge it, report it"
+SUMMARY = "import logs into a study, judge and report it, check claims"
 
 
 def register(subparsers: Subparsers) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nearmetal.cli.main import main
 from nearmetal.errors import LogError, NearmetalError, SpecError
 from nearmetal.study.importer import Summary, derive_again, find_files, import_study
-from nearmetal.study.labels import draft, natural, pattern
+from nearmetal.study.labels import Labeller, arms_of, draft, load_labels, natural, pattern
 from nearmetal.study.store import FACTS, SOURCES, Study
 from tests.python.evidence_runs import make_run
 
@@ -290,6 +290,18 @@ def test_a_path_without_marks_is_its_own_pattern(parts: list[str]) -> None:
     assert pattern(path).fullmatch(path)
     assert not pattern(path).fullmatch(path + "x")
     assert path in draft("r", [path])
+
+
+def test_the_example_of_labels_is_one() -> None:
+    labels, _ = load_labels(Path(__file__).parents[2] / "examples/study/study-labels.yaml")
+    labeller = Labeller(labels)
+    label = labeller.label("vm/gromacs-16n-3.log")
+    assert label is not None
+    assert (label.arm, label.nodes, label.launch, label.missing) == ("vm", 16, 3, ())
+    label = labeller.label("bare-metal/block2/lammps-x.log")
+    assert label is not None
+    assert (label.arm, label.block, label.launch) == ("bare-metal", 2, 1)
+    assert set(arms_of(labels)) == {"bare-metal", "vm"}
 
 
 def many(folder: Path, count: int) -> None:

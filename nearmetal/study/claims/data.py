@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims against measurements: a sentence that names two arms, a test and a percentage."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from nearmetal.study.claims.finding import Finding
+from nearmetal.study.judge import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nearmetal.study.claims.text import Document
+    from nearmetal.study.judge import Comparison
+
+_CHANGE = re.compile(
+    r"(less than|under|below|at most|up to|about|around)?\s*(\d+(?:\.\d+)?)\s?%\s+"
+    r"(?:\w+ ){0,2}?(higher|lower|more|less|slower|faster|loss|overhead|worse|better)",
+    re.IGNORECASE,
+)
+_BOUNDS = ("less than", "under", "below", "at most", "up to")
+_WORSE_TIME = ("higher", "more", "slower", "loss", "overhead", "worse")
+_WORSE_RATE = ("lower", "less", "slower", "loss", "overhead", "worse")
+
+
+def _names(comparison: Comparison) -> tuple[str, ...]:
+    test = comparison.point.test
+    return (test, test.removeprefix("osu_"))
+
+
+def _tax(comparison: Comparison) -> tuple[float, float] | None:
+    """Return the limits of the tax in percent: those of the interval, where there is one."""
+    found = comparison.ratio
+    if found is None:
+        return None
+    limits = [found.value] if found.low is None or found.high is None else [found.low, found.high]
+    taxes = [(r - 1) * 100 if comparison.point.lower_is_better else (1 - r) * 100 for r in limits]
+    return min(taxes), max(taxes)
+
+
+def against(document: Document, measured: Sequence[Comparison]) -> Iterator[Finding]:
+    """Return the claims that no measured point bears out."""
+    usable = [c for c in measured if c.verdict is not Verdict.REFUSED]
+    for sentence in document.sentences:
+        text = sentence.text.lower()
+        here = [
+            c for c in usable
+            if all(re.search(rf"\b{re.escape(arm.lower())}\b", text) for arm in c.arms)
+            and any(re.search(rf"\b{re.escape(name.lower())}\b", text) for name in _names(c))
+        ]  # fmt: skip
+        for match in _CHANGE.finditer(sentence.text):
+            taxes = [tax for c in here if (tax := _tax(c)) is not None]
+            if not taxes:
+                continue
+            lower = here[0].point.lower_is_better
+            worse = match[3].lower() in (_WORSE_TIME if lower else _WORSE_RATE)
+            said = float(match[2]) if worse else -float(match[2])
+            bound = (match[1] or "").lower() in _BOUNDS
+            most, least = max(high for _, high in taxes), min(low for low, _ in taxes)
+            wrong = (
+                min(low for low, _ in taxes) > said if bound else not least - 1 <= said <= most + 1
+            )
+            if wrong or (bound and max(low for low, _ in taxes) > said):
+                worst = max(low for low, _ in taxes)
+                yield Finding(sentence.line, "data", f"{match[0].strip()}: measured are {least:.1f} % to "
+                              f"{most:.1f} %" + (f", at least {worst:.1f} % somewhere" if bound else ""))  # fmt: skip

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A text as paragraphs, sentences and tables of percentages, each with its line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+_SENTENCE_END = re.compile(
+    r"(?<=[.!?])(?<!\bvs\.)(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bFig\.)\s+(?=[\"(\[]?[A-Z])"
+)
+_PERCENT_CELL = re.compile(r"\s*([-+\N{MINUS SIGN}]?\d+(?:\.\d+)?)\s*%\s*$")
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One sentence, and where it begins."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Lines without an empty one between them, as sentences."""
+
+    line: int
+    sentences: tuple[Sentence, ...]
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return " ".join(sentence.text for sentence in self.sentences)
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """A percentage in a table."""
+
+    line: int
+    row: str
+    column: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of percentages with its header."""
+
+    line: int
+    cells: tuple[TableCell, ...]
+
+
+@dataclass
+class Document:
+    """A whole text."""
+
+    lines: list[str]
+    paragraphs: list[Paragraph] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+
+    @property
+    def sentences(self) -> list[Sentence]:
+        """Every sentence, in order."""
+        return [sentence for paragraph in self.paragraphs for sentence in paragraph.sentences]
+
+
+def _cells(line: str) -> list[str]:
+    if "\t" in line:
+        return line.split("\t")
+    return (
+        [cell.strip() for cell in line.strip().strip("|").split("|")] if line.count("|") > 1 else []
+    )
+
+
+def _paragraph(block: list[tuple[int, str]]) -> Paragraph:
+    text, starts = "", []
+    for number, line in block:
+        starts.append((len(text), number))
+        text += line.strip() + " "
+    sentences, at = [], 0
+    for part in _SENTENCE_END.split(text.strip()):
+        where = text.index(part, at)
+        begins = max(number for start, number in starts if start <= where)
+        sentences.append(Sentence(begins, part))
+        at = where + len(part)
+    return Paragraph(block[0][0], tuple(sentences))
+
+
+def _table(block: list[tuple[int, str]]) -> Table | None:
+    header: list[str] = []
+    found: list[TableCell] = []
+    for number, line in block:
+        cells = _cells(line)
+        values = [_PERCENT_CELL.match(cell) for cell in cells[1:]]
+        if cells and values and all(values):
+            for name, match in zip(header[1:] or [""] * len(values), values, strict=False):
+                if match:
+                    value = float(match[1].replace("\N{MINUS SIGN}", "-"))
+                    found.append(TableCell(number, cells[0].strip(), name.strip(), value))
+        elif cells and not found:
+            header = cells
+    return Table(block[0][0], tuple(found)) if found else None
+
+
+def read(text: str) -> Document:
+    """Take a text apart. Lines of tables are no sentences."""
+    document = Document(text.removeprefix("\ufeff").split("\n"))
+    block: list[tuple[int, str]] = []
+    table: list[tuple[int, str]] = []
+    for number, line in enumerate([*document.lines, ""], 1):
+        if _cells(line):
+            table.append((number, line))
+            continue
+        if table:
+            found = _table(table)
+            document.tables += [found] if found else []
+            table = []
+        if line.strip():
+            block.append((number, line))
+        elif block:
+            document.paragraphs.append(_paragraph(block))
+            block = []
+    return document

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of wording: bounds that other sentences break, repeated sentences, names that differ."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+from statistics import median
+from typing import TYPE_CHECKING
+
+from nearmetal.study.claims.finding import Finding
+from nearmetal.study.signed import z_score
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nearmetal.study.claims.text import Document, Paragraph, Sentence
+
+ROUNDING = 0.06
+APART = 1.25
+"""Estimates of one thing that differ by more than this factor contradict each other."""
+
+STANDS_OUT = 6.0
+MIN_CELLS = 12
+
+_WITHIN = re.compile(
+    r"(?:within|below|under|inside)\b[^%]{0,60}?(\d+(?:\.\d+)?)\s?%", re.IGNORECASE
+)
+_ALL = re.compile(
+    r"\b(?:all (?:the )?(?:other|others|remaining)|all of|every|each of)\b", re.IGNORECASE
+)
+_ON = re.compile(r"(\d+(?:\.\d+)?)\s?% (?:on|for|in) ([A-Z][\w-]+)")
+_BETTER = re.compile(r"(?:improvement|gain|faster|speed-?up)[^%]{0,15}$", re.IGNORECASE)
+_EXCEPT = re.compile(r"[Ee]xcept(?: for)? ([^,]+)")
+_ADDITIONAL = re.compile(r"(?:additional|extra|further) (\d+(?:\.\d+)?)\s?%")
+_GAUGE = re.compile(
+    r"(?:delta|difference|overhead|loss)[^.%]{0,40}within (?:this )?(\d+(?:\.\d+)?)\s?%[^.]*accept",
+    re.IGNORECASE,
+)
+_DELTA = re.compile(
+    r"(?:delta|difference|overhead|loss)(?:[^.%]|\.(?=\d)){0,60}?(\d+(?:\.\d+)?)\s?%", re.IGNORECASE
+)
+_ACCEPTABLE = re.compile(r"consider this[^.]*acceptable|is acceptable", re.IGNORECASE)
+_BOUND = re.compile(
+    r"(?:less than|under|below|at most|no more than|<)\s*(\d+(?:\.\d+)?)\s?%", re.IGNORECASE
+)
+_QUALIFIED = re.compile(
+    r"\b(?:larger than|smaller than|greater than|all but|except|for messages|above|beyond)\b",
+    re.IGNORECASE,
+)
+_EXTRA = re.compile(
+    r"(?:extra|additional|overhead|increase|higher)[^.%]{0,60}?\b(latency|bandwidth)\b[^.%]{0,60}?"
+    r"(?:order of|about|around|by|of|is)\s+(\d+(?:\.\d+)?)\s?%",
+    re.IGNORECASE,
+)
+_BETWEEN = re.compile(r"(\d+(?:\.\d+)?)\s?%\s*\(([^)]*)\)\s*to\s*(\d+(?:\.\d+)?)\s?%\s*\(([^)]*)\)")
+_CHANGE = re.compile(
+    r"(?:increases?|loss|slowdown|overhead)[^.%]{0,45}?(\d+(?:\.\d+)?)\s?%"
+    r"|(\d+(?:\.\d+)?)\s?%\s+(?:increase|loss|slowdown|more)",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"[A-Z][A-Za-z]*[A-Z][A-Za-z]*(?: [A-Z]{3,})?|[A-Z][a-z]+ [A-Z]{3,}")
+_YEAR = re.compile(r"\b[a-z]+(?:_[a-z]+)+_?((?:19|20)\d\d)\b")
+_IDENTIFIER = re.compile(r"(?<![\w$.{-])([a-z]+(?:_[a-z]+)+)(?=:|`)")
+_TYPICAL = re.compile(
+    r"(?:gap|difference|disparity)\b[^.%]{0,80}?(?:negligible|typically|around|about)[^.%]{0,40}?(\d+(?:\.\d+)?)\s?%",
+    re.IGNORECASE,
+)
+_FABRICS = {"IB": re.compile(r"\bInfiniBand\b|\bIB\b"), "RoCE": re.compile(r"\bRoCE\b")}
+
+
+def _listed(sentences: tuple[Sentence, ...]) -> list[tuple[str, float, int]]:
+    """Return (name, percent, line) of lists such as `8.4% on GROMACS`; gains are left out."""
+    return [
+        (match[2], float(match[1]), sentence.line)
+        for sentence in sentences
+        for match in _ON.finditer(sentence.text)
+        if not _BETTER.search(sentence.text[: match.start()][-40:])
+    ]
+
+
+def beyond_the_bound(document: Document) -> Iterator[Finding]:
+    """All the others are within p %: those that were listed before are not."""
+    for paragraph in document.paragraphs:
+        for position, sentence in enumerate(paragraph.sentences):
+            limit = _WITHIN.search(sentence.text)
+            if limit is None or not _ALL.search(sentence.text):
+                continue
+            bound = float(limit[1])
+            excepted = _EXCEPT.search(sentence.text)
+            listed = _listed(paragraph.sentences[:position])
+            for name, value, _ in listed:
+                if value > bound and not (excepted and name in excepted[1]):
+                    yield Finding(sentence.line, "bound", f"{name} has {value:g} %, which is not "
+                                  f"within {bound:g} %")  # fmt: skip
+            yield from _additional(sentence, bound, excepted[1] if excepted else "", listed)
+
+
+def _additional(
+    sentence: Sentence, bound: float, excepted: str, listed: list[tuple[str, float, int]]
+) -> Iterator[Finding]:
+    extra = _ADDITIONAL.search(sentence.text)
+    values = [value for name, value, _ in listed if name in excepted]
+    if extra is None or not values:
+        return
+    said = float(extra[1])
+    if all(abs(value - bound - said) > ROUNDING for value in values):
+        most = max(values)
+        yield Finding(sentence.line, "bound", f"{most:g} % is {most - bound:.1f} % above {bound:g} %, "
+                      f"not {said:g} %")  # fmt: skip
+
+
+def above_the_gauge(document: Document) -> Iterator[Finding]:
+    """A gauge says what is acceptable; a delta above it is called acceptable all the same."""
+    gauge: tuple[float, int] | None = None
+    for paragraph in document.paragraphs:
+        if match := _GAUGE.search(paragraph.text):
+            gauge = (float(match[1]), paragraph.line)
+            continue
+        if gauge is None or not _ACCEPTABLE.search(paragraph.text):
+            continue
+        values = [float(m[1]) for m in _DELTA.finditer(paragraph.text)]
+        if values and max(values) > gauge[0]:
+            yield Finding(paragraph.line, "gauge", f"{max(values):g} % is called acceptable, line "
+                          f"{gauge[1]} accepts up to {gauge[0]:g} %")  # fmt: skip
+
+
+def other_fabric(document: Document) -> Iterator[Finding]:
+    """A paragraph about one fabric judges an arm of the other: a sentence was copied."""
+    for paragraph in document.paragraphs:
+        opening = paragraph.sentences[0].text[:40]
+        about = [name for name, words in _FABRICS.items() if words.search(opening)]
+        if len(about) != 1:
+            continue
+        (other,) = (name for name in _FABRICS if name not in about)
+        for sentence in paragraph.sentences[1:]:
+            arm = re.search(rf"\b\w+-{other}\b", sentence.text)
+            if arm and not _FABRICS[about[0]].search(sentence.text):
+                yield Finding(sentence.line, "copied", f"{arm[0]} in a paragraph about {about[0]}")
+
+
+def broken_bound(document: Document) -> Iterator[Finding]:
+    """Less than p % more latency, says one sentence without a condition; another has more."""
+    bounds = []
+    for sentence in document.sentences:
+        for match in _BOUND.finditer(sentence.text):
+            behind = sentence.text[match.end() : match.end() + 40]
+            quantity = re.search(r"\b(latency|bandwidth)\b", behind)
+            if quantity and "increase" in behind and not _QUALIFIED.search(sentence.text):
+                bounds.append((float(match[1]), quantity[1], sentence.line))
+    for sentence in document.sentences:
+        for match in _EXTRA.finditer(sentence.text):
+            for bound, bounded, line in bounds:
+                value = float(match[2])
+                if bounded == match[1].lower() and value > bound and sentence.line != line:
+                    yield Finding(line, "bound", f"less than {bound:g} % more {bounded}, but line "
+                                  f"{sentence.line} has {value:g} %")  # fmt: skip
+
+
+def _changes(paragraphs: list[Paragraph], name: str, without: int) -> list[tuple[float, int]]:
+    return [
+        (float(match[1] or match[2]), paragraph.line)
+        for paragraph in paragraphs
+        if name in paragraph.text and paragraph.line != without
+        for match in _CHANGE.finditer(paragraph.text)
+    ]
+
+
+def concluded(document: Document) -> Iterator[Finding]:
+    """A conclusion gives a range with names, and what was measured of those names is elsewhere."""
+    for sentence in document.sentences:
+        match = _BETWEEN.search(sentence.text)
+        if match is None:
+            continue
+        for said, words in ((float(match[1]), match[2]), (float(match[3]), match[4])):
+            for name in _NAME.findall(words):
+                seen = _changes(document.paragraphs, name, sentence.line)
+                near = [v for v, _ in seen if 1 / APART <= v / said <= APART] if said else []
+                if seen and not near:
+                    values = ", ".join(f"{v:g} % (line {n})" for v, n in seen[:3])
+                    yield Finding(sentence.line, "conclusion", f"{said:g} % for {name}, measured "
+                                  f"were {values}")  # fmt: skip
+
+
+def years(document: Document) -> Iterator[Finding]:
+    """One name with two years."""
+    seen: dict[str, tuple[str, int]] = {}
+    for number, line in enumerate(document.lines, 1):
+        for match in _YEAR.finditer(line):
+            stem = match[0].replace(match[1], "")
+            before = seen.setdefault(stem, (match[1], number))
+            if before[0] != match[1]:
+                yield Finding(number, "version", f"{match[0]}, but {before[0]} in line {before[1]}")
+
+
+def near_names(document: Document) -> Iterator[Finding]:
+    """Two names of parameters that differ by one letter."""
+    seen: dict[str, int] = {}
+    for number, line in enumerate(document.lines, 1):
+        for match in _IDENTIFIER.finditer(line):
+            seen.setdefault(match[1], number)
+    for first, second in combinations(seen, 2):
+        if abs(len(first) - len(second)) == 1 and _one_letter(*sorted((first, second), key=len)):
+            yield Finding(seen[second], "name", f"{second!r}, but {first!r} in line {seen[first]}")
+
+
+def _one_letter(short: str, long: str) -> bool:
+    return any(long[:i] + long[i + 1 :] == short for i in range(len(long)))
+
+
+def typical(document: Document) -> Iterator[Finding]:
+    """A difference is called typical, and a cell of the text's own table stands far out."""
+    claims = [(float(m[1]), s.line) for s in document.sentences for m in _TYPICAL.finditer(s.text)]
+    for table in document.tables:
+        if not claims or len(table.cells) < MIN_CELLS:
+            continue
+        farthest = max(
+            table.cells, key=lambda c: abs(c.value - median(x.value for x in table.cells))
+        )
+        others = [cell.value for cell in table.cells if cell is not farthest]
+        z = z_score(farthest.value, others)
+        said, line = claims[0]
+        if abs(z) > STANDS_OUT and abs(farthest.value) > 3 * said:
+            yield Finding(farthest.line, "outlier", f"{farthest.value:g} % ({farthest.column}, "
+                          f"{farthest.row}) has z = {z:.0f} in its own table; line {line} says "
+                          f"about {said:g} %")  # fmt: skip
+
+
+RULES = (
+    beyond_the_bound, above_the_gauge, other_fabric, broken_bound, concluded, years, near_names,
+    typical,
+)  # fmt: skip
