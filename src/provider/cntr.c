@@ -23,7 +23,7 @@ static uint64_t cntr_read(struct fid_cntr *fid)
 	uint64_t value;
 
 	nm_lock_take(&cntr->domain->lock);
-	nm_ep_list_progress(&cntr->eps);
+	nm_ep_list_progress(cntr->driven);
 	value = cntr->counter.value;
 	nm_lock_give(&cntr->domain->lock);
 	return value;
@@ -35,7 +35,7 @@ static uint64_t cntr_readerr(struct fid_cntr *fid)
 	uint64_t errors;
 
 	nm_lock_take(&cntr->domain->lock);
-	nm_ep_list_progress(&cntr->eps);
+	nm_ep_list_progress(cntr->driven);
 	errors = cntr->counter.errors;
 	nm_lock_give(&cntr->domain->lock);
 	return errors;
@@ -155,6 +155,7 @@ int nm_cntr_open(struct fid_domain *domain, struct fi_cntr_attr *attr, struct fi
 		return err;
 	}
 	cntr->wait_obj = wait_obj;
+	cntr->driven = &cntr->eps;
 	cntr->domain = nm_container_of(domain, struct nm_domain, domain);
 	nm_refs_get(&cntr->domain->refs);
 	cntr->cntr.fid.fclass = FI_CLASS_CNTR;

@@ -12,6 +12,7 @@ static int domain_close(struct fid *fid)
 	if (atomic_load(&domain->refs))
 		return -FI_EBUSY;
 	nm_memory_table_destroy(domain->memory);
+	nm_ep_list_fini(&domain->eps);
 	nm_lock_fini(&domain->lock);
 	nm_refs_put(&domain->fabric->refs);
 	free(domain);

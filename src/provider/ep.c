@@ -111,6 +111,7 @@ static void unlist(struct nm_ep *ep)
 {
 	int i;
 
+	nm_ep_list_remove(&ep->domain->eps, ep);
 	nm_ep_list_remove(&ep->av->eps, ep);
 	if (ep->tx_cq)
 		nm_ep_list_remove(&ep->tx_cq->eps, ep);
@@ -125,7 +126,9 @@ static int list(struct nm_ep *ep)
 {
 	int err, i;
 
-	err = nm_ep_list_add(&ep->av->eps, ep);
+	err = nm_ep_list_add(&ep->domain->eps, ep);
+	if (!err)
+		err = nm_ep_list_add(&ep->av->eps, ep);
 	if (!err && ep->tx_cq)
 		err = nm_ep_list_add(&ep->tx_cq->eps, ep);
 	if (!err && ep->rx_cq)

@@ -168,8 +168,9 @@ int nm_hints_check(const struct fi_info *hints, struct nm_reason *ret_why)
 
 /*
  * Primary capabilities are given as asked, with the directions they imply. So is FI_DIRECTED_RECV:
- * without it the source of a receive has no meaning, and need not be an address at all. The rest
- * costs nothing and is always there. No hints: everything.
+ * without it the source of a receive has no meaning, and need not be an address at all. And so is
+ * FI_RMA_EVENT, whose counters want every remote access told to the target. The rest costs nothing
+ * and is always there. No hints: everything.
  */
 uint64_t nm_hints_caps(const struct fi_info *hints)
 {
@@ -181,7 +182,7 @@ uint64_t nm_hints_caps(const struct fi_info *hints)
 
 	if (!hints || !(hints->caps & operations))
 		return NM_CAPS;
-	caps = hints->caps & (operations | message | remote | FI_DIRECTED_RECV);
+	caps = hints->caps & (operations | message | remote | FI_DIRECTED_RECV | FI_RMA_EVENT);
 	if ((caps & (FI_MSG | FI_TAGGED)) && !(caps & message))
 		caps |= message;
 	if ((caps & (FI_RMA | FI_ATOMIC)) && !(caps & remote))

@@ -49,6 +49,7 @@ static int mr_bind(struct fid *fid, struct fid *bfid, uint64_t flags)
 		return -FI_EDOMAIN;
 	nm_lock_take(&mr->domain->lock);
 	nm_memory_bind_counter(mr->region, &cntr->counter);
+	cntr->driven = &mr->domain->eps; /* whoever writes here may do it through any of them */
 	nm_lock_give(&mr->domain->lock);
 	nm_refs_get(&cntr->refs);
 	mr->cntr = cntr;

@@ -61,14 +61,6 @@ struct nm_fabric {
 	nm_refs refs;
 };
 
-struct nm_domain {
-	struct fid_domain domain;
-	struct nm_fabric *fabric;
-	nm_refs refs;
-	struct nm_lock lock;
-	struct nm_memory_table *memory;
-};
-
 /* The endpoints whose progress a queue or counter drives. */
 struct nm_ep_list {
 	struct nm_ep **eps;
@@ -78,6 +70,15 @@ struct nm_ep_list {
 int nm_ep_list_add(struct nm_ep_list *list, struct nm_ep *ep);
 void nm_ep_list_remove(struct nm_ep_list *list, struct nm_ep *ep);
 void nm_ep_list_fini(struct nm_ep_list *list);
+
+struct nm_domain {
+	struct fid_domain domain;
+	struct nm_fabric *fabric;
+	nm_refs refs;
+	struct nm_lock lock;
+	struct nm_memory_table *memory;
+	struct nm_ep_list eps; /* all that are enabled */
+};
 
 struct nm_cq {
 	struct fid_cq cq;
@@ -97,6 +98,8 @@ struct nm_cntr {
 	nm_refs refs;
 	struct nm_counter counter;
 	struct nm_ep_list eps;
+	/* Whose progress reading drives: eps, or all of the domain once a region counts here. */
+	const struct nm_ep_list *driven;
 	int fd; /* what the program waits on, -1: nothing */
 	enum fi_wait_obj wait_obj;
 };
@@ -265,7 +268,7 @@ int nm_getinfo(uint32_t version, const char *node, const char *service, uint64_t
 #define NM_TX_CAPS (FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE)
 #define NM_RX_CAPS                                                                                 \
 	(FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE |    \
-	 FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE)
+	 FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_RMA_EVENT)
 #define NM_DOMAIN_CAPS (FI_LOCAL_COMM | FI_REMOTE_COMM)
 #define NM_CAPS (NM_TX_CAPS | NM_RX_CAPS | NM_DOMAIN_CAPS)
 #define NM_TX_OP_FLAGS                                                                             \

@@ -137,6 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--suites", default=",".join(SUITES))
     parser.add_argument("--only", default="", help="regular expression")
     parser.add_argument("--again", default="", help="results to repeat, comma list")
+    parser.add_argument("--first", action="store_true", help="each program once, as listed first")
     parser.add_argument("--max-ranks", type=int, default=4)
     parser.add_argument("--timeout", type=float, default=90, help="seconds per test")
     options = parser.parse_args(argv)
@@ -144,9 +145,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.record.parent.mkdir(parents=True, exist_ok=True)
     record = Record(options.record, [r for r in options.again.split(",") if r])
     for suite in options.suites.split(","):
+        seen: set[str] = set()
         for line in (tree / suite / "testlist").read_text(encoding="utf-8").splitlines():
             entry = read_line(line)
-            if entry is None or entry.xfail or (suite, entry.name) in record.outcomes:
+            if entry is None or entry.xfail or (options.first and entry.program in seen):
+                continue
+            seen.add(entry.program)
+            if (suite, entry.name) in record.outcomes:
                 continue
             program = tree / suite / entry.program
             if not re.search(options.only, entry.name):

@@ -15,6 +15,7 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
 
 #define VERSION FI_VERSION(1, 14)
 
@@ -202,6 +203,35 @@ static void check_wait_descriptors(void)
 	side_close(&s);
 }
 
+/* A region's counter counts what others wrote there. Here: the endpoint itself, as its own peer. */
+static void check_remote_events(void)
+{
+	struct fi_cntr_attr attr = {.wait_obj = FI_WAIT_UNSPEC};
+	char source[8] = "written", target[8] = "";
+	struct fid_cntr *cntr;
+	struct fid_mr *mr;
+	struct side s;
+
+	side_open(&s, FI_MSG | FI_RMA | FI_RMA_EVENT, FI_WAIT_NONE);
+	EXPECT(s.info->caps & FI_RMA_EVENT);
+	EXPECT(!fi_cntr_open(s.domain, &attr, &cntr, NULL));
+	EXPECT(!fi_mr_reg(s.domain, target, sizeof(target), FI_REMOTE_WRITE, 0, 7, FI_RMA_EVENT,
+			  &mr, NULL));
+	EXPECT(!fi_mr_bind(mr, &cntr->fid, FI_REMOTE_WRITE));
+	EXPECT(!fi_mr_enable(mr));
+	EXPECT(!fi_write(s.ep, source, sizeof(source), NULL, insert_itself(&s), 0, 7, NULL));
+	/* Nothing else is read: the counter drives the endpoint. */
+	EXPECT(!fi_cntr_wait(cntr, 1, 10000));
+	EXPECT(fi_cntr_read(cntr) == 1);
+	EXPECT(!memcmp(source, target, sizeof(source)));
+	EXPECT(!fi_close(&mr->fid));
+	EXPECT(!fi_close(&cntr->fid));
+	side_close(&s);
+	side_open(&s, FI_MSG | FI_RMA, FI_WAIT_NONE);
+	EXPECT(!(s.info->caps & FI_RMA_EVENT));
+	side_close(&s);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -210,6 +240,7 @@ static const struct {
 	{"directed receive", check_directed_receive},
 	{"event queue", check_event_queue},
 	{"descriptors to wait on", check_wait_descriptors},
+	{"remote events", check_remote_events},
 };
 
 int main(void)
