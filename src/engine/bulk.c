@@ -7,9 +7,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-/* Less than this, in bytes and in time, says too little: transfers end in bursts. */
-#define BOOK_BYTES (256 * 1024)
-#define BOOK_NS 50000
+/* A spell that does not end is learnt from, and chosen anew, after so many bytes or transfers. */
+#define SPELL_BYTES (64 << 20)
+#define SPELL_NR 1024
 
 static struct nm_bulk *bulk_of(struct nm_peer *peer)
 {
@@ -31,63 +31,102 @@ static NM_COLD void tell(const struct nm_engine *engine, struct nm_bulk *bulk,
 			 bulk->facts.choice.text);
 }
 
-void nm_bulk_begin(const struct nm_engine *engine, struct nm_request *r)
+static bool reachable(const struct nm_request *r)
 {
-	struct nm_peer *peer = r->peer;
-	struct nm_bulk *bulk = bulk_of(peer);
+	return r->nr_spans > 0 && r->peer->state == NM_PEER_CONNECTED && r->peer->link->remote_copy;
+}
+
+static struct nm_select_verdict choose(const struct nm_engine *engine, struct nm_bulk *bulk,
+				       const struct nm_request *r, uint64_t now_ns, bool stream)
+{
 	struct nm_select_facts facts = {
 		.size = r->accepted,
-		.outstanding = bulk ? bulk->nr_incoming : 0,
-		.remote_copy = r->nr_spans > 0 && peer->state == NM_PEER_CONNECTED &&
-			       peer->link->remote_copy,
-		.now_ns = nm_clock_ns(),
+		.outstanding = stream,
+		.remote_copy = reachable(r),
+		.now_ns = now_ns,
 	};
+	struct nm_select_verdict v =
+		nm_select_transfer(engine->config.select, bulk ? &bulk->state : NULL, &facts);
 
-	r->started_ns = facts.now_ns;
-	r->verdict = nm_select_transfer(engine->config.select, bulk ? &bulk->state : NULL, &facts);
-	if (!bulk)
+	if (bulk && nm_unlikely(v.protocol != bulk->last[v.class][v.load]) &&
+	    v.why != NM_SELECT_BECAUSE_PROBE)
+		tell(engine, bulk, &facts, &v);
+	return v;
+}
+
+/* Book what the spell achieved where it belongs, now that its size and load are known. */
+static void learn(const struct nm_engine *engine, struct nm_bulk *bulk, uint64_t now_ns)
+{
+	struct nm_spell *spell = &bulk->spell;
+
+	bulk->streams = spell->nr_peak > 1;
+	if (spell->mixed || spell->bytes == 0)
 		return;
-	bulk->nr_incoming++;
-	if (nm_unlikely(r->verdict.protocol != bulk->last[r->verdict.class][r->verdict.load]) &&
-	    r->verdict.why != NM_SELECT_BECAUSE_PROBE)
-		tell(engine, bulk, &facts, &r->verdict);
+	spell->verdict.class = (uint8_t)nm_select_class(spell->bytes / spell->nr);
+	spell->verdict.load = bulk->streams ? NM_SELECT_STREAM : NM_SELECT_LONE;
+	nm_select_learn(engine->config.select, &bulk->state, &spell->verdict, spell->bytes,
+			now_ns - spell->started_ns);
 }
 
-static bool same(const struct nm_select_verdict *a, const struct nm_select_verdict *b)
+static void spell_begin(const struct nm_engine *engine, struct nm_bulk *bulk,
+			const struct nm_request *r, bool stream)
 {
-	return a->protocol == b->protocol && a->why == b->why && a->class == b->class &&
-	       a->load == b->load;
+	uint64_t now_ns = nm_clock_ns();
+	enum nm_protocol before = bulk->spell.verdict.protocol;
+
+	if (bulk->nr_incoming > 0)
+		learn(engine, bulk, now_ns);
+	bulk->spell = (struct nm_spell){
+		.started_ns = now_ns,
+		.verdict = choose(engine, bulk, r, now_ns, stream),
+	};
+	bulk->spell.mixed = bulk->nr_incoming > 0 && bulk->spell.verdict.protocol != before;
 }
 
-static void learn(const struct nm_engine *engine, struct nm_bulk *bulk)
+void nm_bulk_begin(const struct nm_engine *engine, struct nm_request *r)
 {
-	if (bulk->bytes > 0)
-		nm_select_learn(engine->config.select, &bulk->state, &bulk->booked, bulk->bytes,
-				bulk->ns);
-	bulk->bytes = bulk->ns = 0;
+	struct nm_bulk *bulk = bulk_of(r->peer);
+	struct nm_spell *spell;
+
+	if (nm_unlikely(!bulk)) {
+		r->verdict = choose(engine, NULL, r, 0, false);
+		return;
+	}
+	spell = &bulk->spell;
+	if (bulk->nr_incoming == 0)
+		spell_begin(engine, bulk, r, bulk->streams);
+	else if (spell->bytes >= SPELL_BYTES || spell->nr >= SPELL_NR)
+		spell_begin(engine, bulk, r, true);
+	r->verdict = spell->verdict;
+	if (nm_unlikely(r->verdict.protocol >= NM_PROTOCOL_PULL && !reachable(r))) {
+		r->verdict.protocol = NM_PROTOCOL_POOL;
+		spell->mixed = true;
+	}
+	r->is_counted = true;
+	spell->nr++;
+	if (++bulk->nr_incoming > spell->nr_peak)
+		spell->nr_peak = bulk->nr_incoming;
 }
 
 void nm_bulk_end(const struct nm_engine *engine, struct nm_request *r)
 {
 	struct nm_bulk *bulk = r->peer->bulk;
-	uint64_t now, since;
 
-	if (!bulk || r->started_ns == 0)
+	if (!r->is_counted)
 		return;
-	now = nm_clock_ns();
-	/* Of transfers under way together only one moves at a time. */
-	since = r->started_ns > bulk->ended_ns ? r->started_ns : bulk->ended_ns;
-	r->started_ns = 0;
-	bulk->ended_ns = now;
-	bulk->nr_incoming--;
+	r->is_counted = false;
 	bulk->facts.bytes[r->verdict.protocol] += r->accepted;
-	if (!same(&bulk->booked, &r->verdict))
-		learn(engine, bulk);
-	bulk->booked = r->verdict;
-	bulk->bytes += r->accepted;
-	bulk->ns += now - since;
-	if (bulk->bytes >= BOOK_BYTES || bulk->ns >= BOOK_NS)
-		learn(engine, bulk);
+	bulk->spell.bytes += r->accepted;
+	if (--bulk->nr_incoming == 0)
+		learn(engine, bulk, nm_clock_ns());
+}
+
+void nm_bulk_reset(struct nm_peer *peer)
+{
+	if (!peer->bulk)
+		return;
+	peer->bulk->nr_incoming = 0;
+	peer->bulk->spell.mixed = true;
 }
 
 void nm_bulk_fell_back(struct nm_request *r, int err)

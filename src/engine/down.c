@@ -55,8 +55,7 @@ void nm_peer_fail_requests(struct nm_engine *engine, struct nm_peer *peer)
 		else
 			nm_request_complete(engine, r, ECONNRESET);
 	}
-	if (peer->bulk)
-		peer->bulk->nr_incoming = 0; /* it may go on, on another channel */
+	nm_bulk_reset(peer); /* it may go on, on another channel */
 }
 
 /* End the posted receives that name PEER, or all that take any source. */

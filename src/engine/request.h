@@ -75,7 +75,7 @@ struct nm_request {
 	uint8_t packet_flags; /* NM_PKT_ of the envelope */
 	/* large message */
 	struct nm_select_verdict verdict; /* receive: how it comes */
-	uint64_t started_ns;		  /* receive: for its rate; 0: not counted */
+	bool is_counted;		  /* receive: in its peer's spell (bulk.h) */
 	bool past_cache;		  /* send: the receiver shares no cache with us */
 	bool offered;			  /* send: the receiver knows where it lies, once */
 	bool tail_due;			  /* receive: the sender may write into our memory */

@@ -72,7 +72,7 @@ const struct nm_select_params nm_select_defaults = {
 			{{0, 28000, 15000, 12000, 20000}, {0, 27000, 15000, 10000, 19000}},
 		},
 	.probe_ms = 10,
-	.probe_messages = 32,
+	.probe_choices = 16,
 	.margin_percent = 15,
 	.loopback_min = KIB(256),
 };
@@ -119,12 +119,10 @@ static enum nm_protocol best(const struct nm_select_params *params,
 	return pick;
 }
 
-/* Messages of one try: enough bytes to say something, few enough to cost little. */
+/* Choices of one try: enough bytes to say something, few enough to cost little. */
 static uint32_t probe_length(uint64_t size)
 {
-	uint64_t nr = size ? KIB(1024) / size : 8;
-
-	return nr < 2 ? 2 : nr > 8 ? 8 : (uint32_t)nr;
+	return size < KIB(256) ? 4 : 2;
 }
 
 /* Start a try of what was tried longest ago, when it is time for one. */
@@ -133,7 +131,7 @@ static void maybe_probe(const struct nm_select_params *params, struct nm_select_
 {
 	enum nm_protocol pick = NM_PROTOCOL_EAGER;
 
-	if (cell->since_probe < params->probe_messages || facts->now_ns < cell->next_probe_ns)
+	if (cell->since_probe < params->probe_choices || facts->now_ns < cell->next_probe_ns)
 		return;
 	for (enum nm_protocol p = NM_PROTOCOL_POOL; p < NM_NR_PROTOCOLS; p++)
 		if (possible(facts, p) && p != cell->current &&

@@ -71,7 +71,7 @@ struct nm_select_params {
 	/* MB/s; 0: not before it was tried */
 	uint32_t prior[NM_SELECT_NR_CLASSES][NM_SELECT_NR_LOADS][NM_NR_PROTOCOLS];
 	uint32_t probe_ms;	 /* between two tries of another protocol, at least */
-	uint32_t probe_messages; /* likewise, in messages */
+	uint32_t probe_choices;	 /* likewise, in choices */
 	uint32_t margin_percent; /* another protocol has to be better by so much */
 	/* Bulk between near nodes on different NUMA nodes may go by the network adapter's loopback */
 	uint64_t loopback_min; /* messages of at least this size */
@@ -92,8 +92,8 @@ struct nm_select_cell {
 	struct nm_select_arm arms[NM_NR_PROTOCOLS];
 	enum nm_protocol current; /* EAGER: none yet */
 	enum nm_protocol probe;	  /* what is being tried, while probe_left > 0 */
-	uint32_t probe_left;	  /* messages */
-	uint32_t since_probe;	  /* messages */
+	uint32_t probe_left;	  /* choices */
+	uint32_t since_probe;	  /* choices */
 	uint64_t probe_ns;	  /* spent on it */
 	uint64_t next_probe_ns;
 };

@@ -153,7 +153,7 @@ static int send_chunk(struct shm_transport *shm, struct shm_link *link, const st
 		      const struct iovec *iov, unsigned int nr_iov)
 {
 	void (*copy)(void *, const void *, size_t) =
-		link->base.past_cache ? nm_copy_past_cache : nm_copy_bulk;
+		link->base.past_cache ? nm_copy_past_cache : nm_copy_fresh;
 	uint32_t index, offset;
 	unsigned int i;
 	uint8_t *to;

@@ -17,7 +17,7 @@ static void copy(void *to, const void *from, size_t len)
 	nm_copy(to, from, len);
 }
 
-static const copy_fn kernels[] = {copy, nm_copy_bulk, nm_copy_past_cache};
+static const copy_fn kernels[] = {copy, nm_copy_bulk, nm_copy_fresh, nm_copy_past_cache};
 
 /* Blocks of exactly the size, so that a sanitizer sees every byte touched outside. */
 static void check(copy_fn kernel, size_t to_at, size_t from_at, size_t len)

@@ -16,7 +16,7 @@ enum { LEN = 600 * 1000 };
 /* Nothing but PROTOCOL is worth its while. */
 static struct nm_select_params only(enum nm_protocol protocol)
 {
-	struct nm_select_params params = {.probe_messages = UINT32_MAX};
+	struct nm_select_params params = {.probe_choices = UINT32_MAX};
 
 	for (unsigned int class = 0; class < NM_SELECT_NR_CLASSES; class ++)
 		for (unsigned int load = 0; load < NM_SELECT_NR_LOADS; load++)
