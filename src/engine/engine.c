@@ -74,12 +74,17 @@ int nm_engine_add_transport(struct nm_engine *engine, struct nm_transport *trans
 		return -EEXIST;
 	engine->transports[channel] = transport;
 	engine->polled[engine->nr_polled++] = transport;
+	if (transport->ops->publish && !engine->publisher) {
+		engine->publisher = transport;
+		nm_access_publish(engine);
+	}
 	return 0;
 }
 
 void nm_engine_bind(struct nm_engine *engine, const struct nm_engine_queues *queues)
 {
 	engine->queues = *queues;
+	nm_access_publish(engine);
 }
 
 struct nm_peer *nm_engine_peer(struct nm_engine *engine, const struct nm_address *address)
@@ -176,6 +181,7 @@ void nm_engine_destroy(struct nm_engine *engine)
 
 	if (!engine)
 		return;
+	nm_access_withdraw(engine);
 	/* Completions may be read after this, but the peers they name are about to go. */
 	if (engine->queues.receive)
 		nm_cqueue_forget(engine->queues.receive, engine);

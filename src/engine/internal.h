@@ -42,9 +42,12 @@ struct nm_engine {
 	struct nm_sink sink;
 	struct nm_transport *transports[NM_NR_CHANNELS];
 	struct nm_peer_table peers;
-	size_t nr_unresolved;	      /* sources without index in the address vector, at most */
-	struct nm_list claimed;	      /* messages set aside by PEEK|CLAIM, through all_node */
-	uint64_t published_ns;	      /* when config.publish was called last */
+	size_t nr_unresolved;		/* sources without index in the address vector, at most */
+	struct nm_list claimed;		/* messages set aside by PEEK|CLAIM, through all_node */
+	uint64_t published_ns;		/* when config.publish was called last */
+	struct nm_memory_watch regions; /* shows the domain's regions on `publisher` */
+	struct nm_transport *publisher; /* that can show them; NULL: none */
+	bool publishing;
 	uint64_t nr_resets;	      /* completions with ECONNRESET ever written */
 	struct nm_peer *crash_untold; /* it crashed, and no completion has said so yet */
 };
@@ -146,6 +149,17 @@ int nm_direct_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_req
 bool nm_direct_place(struct nm_engine *engine, struct nm_request *request,
 		     const struct nm_packet *pkt, const void *payload);
 void nm_direct_placed(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt);
+
+/* access.c: puts and gets without the target's help. */
+/* Show my regions to peers, or no more: after the queues or the transports have changed. */
+void nm_access_publish(struct nm_engine *engine);
+void nm_access_withdraw(struct nm_engine *engine);
+/*
+ * Do the whole access at once, completion included. False: nothing is complete, and the target has
+ * to be asked; it may find part of a put done, which does no harm.
+ */
+bool nm_access_direct(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size,
+		      bool is_read);
 
 /* atomic.c: the target's side and the answer. */
 void nm_atomic_on_request(struct nm_engine *engine, struct nm_peer *peer,

@@ -19,9 +19,11 @@ struct nm_memory_region {
 	uint64_t offset;
 	uint64_t size;
 	struct nm_counter *counter;
+	struct nm_memory_table *table;
 };
 
 struct nm_memory_table {
+	struct nm_memory_watch *watches;
 	struct nm_memory_region **buckets; /* by key */
 	size_t mask;
 	size_t nr;
@@ -96,6 +98,57 @@ static void table_grow(struct nm_memory_table *table)
 	table->mask = nr - 1;
 }
 
+static bool can_be_shown(const struct nm_memory_region *r)
+{
+	return r->nr_iov == 1 && !r->counter;
+}
+
+static void show(const struct nm_memory_region *r, struct nm_memory_watch *watch)
+{
+	struct nm_region region = {
+		.key = r->key,
+		.base = (uintptr_t)r->iov[0].iov_base,
+		.len = r->size,
+		.offset = r->offset,
+		.access = r->access,
+	};
+
+	if (can_be_shown(r))
+		watch->show(watch, &region);
+}
+
+static void hide_from_all(const struct nm_memory_region *r)
+{
+	struct nm_memory_watch *watch;
+
+	for (watch = r->table->watches; watch && can_be_shown(r); watch = watch->next)
+		watch->hide(watch, r->key);
+}
+
+void nm_memory_watch(struct nm_memory_table *table, struct nm_memory_watch *watch)
+{
+	watch->next = table->watches;
+	table->watches = watch;
+	for (size_t i = 0; i <= table->mask; i++)
+		for (struct nm_memory_region *r = table->buckets[i]; r; r = r->next)
+			show(r, watch);
+}
+
+void nm_memory_unwatch(struct nm_memory_table *table, struct nm_memory_watch *watch)
+{
+	struct nm_memory_watch **at = &table->watches;
+
+	while (*at && *at != watch)
+		at = &(*at)->next;
+	if (!*at)
+		return;
+	*at = watch->next;
+	for (size_t i = 0; i <= table->mask; i++)
+		for (struct nm_memory_region *r = table->buckets[i]; r; r = r->next)
+			if (can_be_shown(r))
+				watch->hide(watch, r->key);
+}
+
 /* Sum of the pieces and where it ends remotely; both must fit 64 bits. */
 static int attr_size(const struct nm_memory_attr *attr, uint64_t *ret_size)
 {
@@ -140,11 +193,14 @@ int nm_memory_register(struct nm_memory_table *table, const struct nm_memory_att
 	r->offset = attr->offset;
 	r->size = size;
 	r->counter = attr->counter;
+	r->table = table;
 	if (table->nr++ > table->mask)
 		table_grow(table);
 	bucket = &table->buckets[key_hash(r->key) & table->mask];
 	r->next = *bucket;
 	*bucket = r;
+	for (struct nm_memory_watch *watch = table->watches; watch; watch = watch->next)
+		show(r, watch);
 	*ret_region = r;
 	return 0;
 }
@@ -160,6 +216,7 @@ void nm_memory_deregister(struct nm_memory_table *table, struct nm_memory_region
 		at = &(*at)->next;
 	if (!*at)
 		return;
+	hide_from_all(region);
 	*at = region->next;
 	table->nr--;
 	free(region);
@@ -167,6 +224,9 @@ void nm_memory_deregister(struct nm_memory_table *table, struct nm_memory_region
 
 void nm_memory_bind_counter(struct nm_memory_region *region, struct nm_counter *counter)
 {
+	/* What peers do by themselves nobody counts here. */
+	if (counter)
+		hide_from_all(region);
 	region->counter = counter;
 }
 

@@ -12,6 +12,8 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include "shm/regions.h"
+
 struct nm_memory_table;
 struct nm_memory_region;
 struct nm_counter;
@@ -26,6 +28,16 @@ struct nm_memory_attr {
 	struct nm_counter *counter; /* counts remote accesses; may be NULL */
 };
 
+/*
+ * Told of regions that peers may access without the owner's help: one piece, no counter that has to
+ * count it. `hide` is called before the region is gone, and the region stays until it returns.
+ */
+struct nm_memory_watch {
+	struct nm_memory_watch *next;
+	void (*show)(struct nm_memory_watch *watch, const struct nm_region *region);
+	void (*hide)(struct nm_memory_watch *watch, uint64_t key);
+};
+
 int nm_memory_table_create(struct nm_memory_table **ret_table);
 void nm_memory_table_destroy(struct nm_memory_table *table);
 /* -ENOKEY: key in use. -EINVAL: overflow in iov. */
@@ -34,6 +46,10 @@ int nm_memory_register(struct nm_memory_table *table, const struct nm_memory_att
 void nm_memory_deregister(struct nm_memory_table *table, struct nm_memory_region *region);
 /* Change or clear the counter bound to a region. */
 void nm_memory_bind_counter(struct nm_memory_region *region, struct nm_counter *counter);
+/* Tell WATCH of all regions from now on; first of those there are. It is the caller's. */
+void nm_memory_watch(struct nm_memory_table *table, struct nm_memory_watch *watch);
+/* No more; hides what was shown. Unknown ones are fine. */
+void nm_memory_unwatch(struct nm_memory_table *table, struct nm_memory_watch *watch);
 /* The counter bound to a region; NULL: none. */
 struct nm_counter *nm_memory_counter(const struct nm_memory_region *region);
 /*

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Remote memory access by messages. The target checks key, rights and bounds of every access in its
+ * Remote memory access by messages, where it cannot be had directly (access.c). The target checks key, rights and bounds of every access in its
  * own progress; nothing that the initiator says is believed. Every operation is answered, so its
  * completion means that it was done at the target, whatever level was asked for.
  */
@@ -74,6 +74,8 @@ static int start(struct nm_engine *engine, const struct nm_rma *rma, uint64_t si
 
 	if (err < 0)
 		return err;
+	if (nm_access_direct(engine, rma, size, is_read))
+		return 0;
 	if (rma->flags & NM_INJECT && size > peer->max_payload - iov[0].iov_len)
 		return -EMSGSIZE;
 	r = nm_rma_start(engine, peer, is_read ? NM_REQUEST_READ : NM_REQUEST_WRITE, rma->flags,

@@ -103,6 +103,13 @@ void nm_meet_leave(struct nm_meet *meet, struct nm_encounter *encounter, int err
 /* Remember where a writer's stream ended, before nm_meet_leave(). */
 void nm_meet_stream_ended(struct nm_meet *meet, uint32_t own_lane, uint64_t position);
 
+/*
+ * Wait until every visitor's copies from and to my memory that are under way have ended. Whoever
+ * has not within TIMEOUT_MS, because it is stopped, will find my memory closed when it goes on; so
+ * will all others from then on (a warning says so).
+ */
+void nm_meet_await_copies(struct nm_meet *meet, uint32_t timeout_ms);
+
 /* The word to poll for events: non-NULL when there are any. Lives as long as MEET. */
 typedef _Atomic(struct nm_meet_event *) nm_meet_word;
 const nm_meet_word *nm_meet_event_word(const struct nm_meet *meet);

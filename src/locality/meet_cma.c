@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where the proof of direct copies (probe_cma.h) has its place in a meeting. */
+#include <sched.h>
+
+#include "base/clock.h"
+#include "base/log.h"
 #include "locality/meet_private.h"
 
 /* A lane is in use once in each role. */
@@ -54,4 +58,57 @@ bool nm_meeting_hear(const struct nm_meet *meet, struct nm_meeting *meeting,
 	else
 		return true;
 	return false;
+}
+
+/* Is the other side of MEETING, a visitor, in the midst of a copy? Its count then, else 0. */
+static uint64_t copying(const struct nm_meeting *meeting)
+{
+	const struct nm_encounter *encounter = &meeting->encounter;
+	uint64_t reaching;
+
+	if (encounter->role != NM_ROLE_READER || !meeting->neighbour ||
+	    meeting->state == NM_MEETING_LOST)
+		return 0;
+	/* Partner: nm_shm_leave() of the visitor. */
+	reaching = atomic_load_explicit(&encounter->window->lanes[encounter->peer_lane].reaching,
+					memory_order_acquire);
+	return reaching % 2 ? reaching : 0;
+}
+
+/* Are any that were at it still at it? FIRST: note who is. */
+static bool any_copying(struct nm_meet *meet, bool first)
+{
+	struct nm_meeting *meeting;
+	bool any = false;
+
+	pthread_mutex_lock(&meet->lock);
+	for (meeting = meet->meetings; meeting; meeting = meeting->next) {
+		if (first)
+			meeting->awaited = copying(meeting);
+		any |= meeting->awaited && copying(meeting) == meeting->awaited;
+	}
+	pthread_mutex_unlock(&meet->lock);
+	return any;
+}
+
+void nm_meet_await_copies(struct nm_meet *meet, uint32_t timeout_ms)
+{
+	uint64_t deadline;
+
+	/* Nobody gets anywhere without it. */
+	if (!meet->cma.pad || !any_copying(meet, true))
+		return;
+	deadline = nm_clock_ns() + timeout_ms * NM_NS_PER_MS;
+	while (any_copying(meet, false)) {
+		sched_yield();
+		if (nm_clock_ns() < deadline)
+			continue;
+		nm_warn("a neighbour does not end a copy from or to my memory (is it stopped?): "
+			"no more copies by neighbours");
+		pthread_mutex_lock(&meet->lock);
+		nm_cma_place_fini(&meet->cma);
+		nm_reason_set(&meet->cma.why, "a neighbour did not end a copy");
+		pthread_mutex_unlock(&meet->lock);
+		return;
+	}
 }

@@ -47,6 +47,7 @@ struct nm_meeting {
 	struct nm_cma_facts cma_facts;
 	struct nm_cma_offer cma_offer; /* the other side's */
 	bool cma_reached;
+	uint64_t awaited; /* the visitor's `reaching` while somebody waits for it to move on */
 	uint64_t deadline_ns;
 	struct nm_farewell bye; /* kind 0: none came */
 	struct nm_meet_event source_event, lost_event;

@@ -14,6 +14,8 @@
  *   | nm_window_header   | who, layout version, geometry, epoch, state, lease
  *   +--------------------+ lanes_off
  *   | nm_lane[nr_lanes]  | one per link in use: out: identity of the reader; in: credits returned
+ *   +--------------------+ regions_off
+ *   | nm_region_slot[]   | registered memory that neighbours may copy from and to by themselves
  *   +--------------------+ boxes_off
  *   | nm_box[nr_lanes]   | ring of box_slots 64-byte slots; box i belongs to lane i
  *   +--------------------+ pool_off
@@ -45,6 +47,11 @@
 #define NM_MIN_CHUNK_SIZE 4096
 #define NM_MAX_CHUNK_SIZE 65536
 #define NM_MAX_POOL_SIZE (UINT64_C(1) << 30)
+#define NM_MAX_REGIONS 65536
+/* What a window of ours has; further regions are served by their owner. */
+#define NM_NR_REGIONS 512
+/* Slots that a key may be in. */
+#define NM_REGION_BUCKET 4
 
 enum nm_window_state {
 	NM_WINDOW_INIT = 0,
@@ -67,7 +74,8 @@ struct nm_window_header {
 	uint32_t lanes_off;
 	uint32_t boxes_off;
 	uint64_t pool_off;
-	uint64_t reserved0;
+	uint32_t regions_off;
+	uint32_t nr_regions; /* a multiple of NM_REGION_BUCKET; 0: none */
 	/* line 1: identity, written once */
 	uint8_t id[6];
 	uint8_t token_proof[8]; /* equal to the token in the owner's fabric address */
@@ -107,9 +115,21 @@ struct nm_lane {
 	_Atomic uint64_t writer_proof; /* owner is the sender of this lane's box */
 	_Atomic uint64_t reader_proof; /* owner is the receiver whose credits are in line 0 */
 	_Atomic uint32_t out_epoch;
-	uint8_t reserved1[44];
+	uint32_t reserved1;
+	/* +1 when the owner, as the sender, begins to use a region of the peer it is paired with
+	 * (shm/regions.h), +1 when it has ended: odd while it does. Partner: who closes a region. */
+	_Atomic uint64_t reaching;
+	uint8_t reserved2[32];
 };
 _Static_assert(sizeof(struct nm_lane) == 2 * NM_CACHE_LINE, "two lines, no false sharing");
+
+/* A region of registered memory; access 0: empty. See shm/regions.h. */
+struct nm_region_slot {
+	_Atomic uint64_t sequence; /* odd while the rest is being changed */
+	_Atomic uint64_t key, base, len, offset, access;
+	uint8_t reserved[16];
+};
+_Static_assert(sizeof(struct nm_region_slot) == NM_CACHE_LINE, "a region is a line");
 
 /*
  * A box is a single-producer single-consumer ring. Slot word 0 always is the control word, in

@@ -43,6 +43,9 @@ int nm_geometry_init(uint32_t nr_lanes, uint32_t box_slots, uint32_t chunk_size,
 	g.lanes_off = sizeof(struct nm_window_header);
 	/* The limits above keep every sum here far below 2^32 (lanes) and 2^33 (all). */
 	end = g.lanes_off + (uint64_t)nr_lanes * sizeof(struct nm_lane);
+	g.regions_off = (uint32_t)end;
+	g.nr_regions = NM_NR_REGIONS;
+	end += g.nr_regions * sizeof(struct nm_region_slot);
 	g.boxes_off = (uint32_t)nm_align_up(end, PAGE);
 	end = g.boxes_off + (uint64_t)nr_lanes * box_slots * sizeof(struct nm_slot);
 	g.pool_off = nm_align_up(end, NM_MAX_CHUNK_SIZE);
@@ -60,7 +63,7 @@ static int refuse_header(struct nm_reason *ret_reason, const char *what)
 int nm_window_header_check(const struct nm_window_header *header, uint64_t file_size,
 			   struct nm_geometry *ret_geometry, struct nm_reason *ret_reason)
 {
-	uint64_t lanes_end, boxes_end, pool_end;
+	uint64_t lanes_end, regions_end, boxes_end, pool_end;
 	struct nm_geometry g;
 
 	if (header->magic != NM_LAYOUT_MAGIC)
@@ -86,6 +89,8 @@ int nm_window_header_check(const struct nm_window_header *header, uint64_t file_
 	    !nm_is_power_of_two(header->chunk_size) || header->nr_chunks < 1 ||
 	    (uint64_t)header->nr_chunks * header->chunk_size > NM_MAX_POOL_SIZE)
 		return refuse_header(ret_reason, "size of the pool");
+	if (header->nr_regions > NM_MAX_REGIONS || header->nr_regions % NM_REGION_BUCKET)
+		return refuse_header(ret_reason, "number of regions");
 	if (header->size != file_size)
 		return refuse_header(ret_reason, "it is not as long as its header says");
 
@@ -93,11 +98,14 @@ int nm_window_header_check(const struct nm_window_header *header, uint64_t file_
 	g.lanes_off = header->lanes_off;
 	g.boxes_off = header->boxes_off;
 	g.pool_off = header->pool_off;
+	g.regions_off = header->regions_off;
+	regions_end = g.regions_off + (uint64_t)header->nr_regions * sizeof(struct nm_region_slot);
 	lanes_end = g.lanes_off + (uint64_t)header->nr_lanes * sizeof(struct nm_lane);
 	boxes_end = g.boxes_off +
 		    (uint64_t)header->nr_lanes * header->box_slots * sizeof(struct nm_slot);
 	if (g.lanes_off < sizeof(struct nm_window_header) || g.lanes_off % NM_CACHE_LINE ||
-	    g.boxes_off < lanes_end || g.boxes_off % NM_CACHE_LINE || g.pool_off < boxes_end ||
+	    g.regions_off < lanes_end || g.regions_off % NM_CACHE_LINE ||
+	    g.boxes_off < regions_end || g.boxes_off % NM_CACHE_LINE || g.pool_off < boxes_end ||
 	    g.pool_off % NM_CACHE_LINE ||
 	    !nm_add_u64(g.pool_off, (uint64_t)header->nr_chunks * header->chunk_size, &pool_end) ||
 	    pool_end > file_size)
@@ -107,6 +115,7 @@ int nm_window_header_check(const struct nm_window_header *header, uint64_t file_
 	g.box_slots = header->box_slots;
 	g.chunk_size = header->chunk_size;
 	g.nr_chunks = header->nr_chunks;
+	g.nr_regions = header->nr_regions;
 	*ret_geometry = g;
 	return 0;
 }
@@ -162,6 +171,8 @@ static void write_header(struct nm_window_header *header, const struct nm_geomet
 	header->lanes_off = g->lanes_off;
 	header->boxes_off = g->boxes_off;
 	header->pool_off = g->pool_off;
+	header->regions_off = g->regions_off;
+	header->nr_regions = g->nr_regions;
 	memcpy(header->id, id, sizeof(header->id));
 	memcpy(header->token_proof, token, sizeof(header->token_proof));
 	header->generation = 1;
@@ -197,6 +208,7 @@ static int size_map_fill(struct nm_window *window, const uint8_t id[6], const ui
 		return create_failed(ret_reason, "map a window", -errno);
 	window->header = base;
 	window->lanes = (void *)((char *)base + g->lanes_off);
+	window->regions = (void *)((char *)base + g->regions_off);
 	window->boxes = (void *)((char *)base + g->boxes_off);
 	window->pool = (uint8_t *)base + g->pool_off;
 	write_header(base, g, id, token);
@@ -336,6 +348,7 @@ int nm_window_attach(int fd, struct nm_foreign_window *ret_window, struct nm_rea
 	}
 	window.header = (void *)base;
 	window.lanes = (void *)(base + window.geometry.lanes_off);
+	window.regions = (void *)(base + window.geometry.regions_off);
 	window.boxes = (void *)(base + window.geometry.boxes_off);
 	window.pool = (void *)(base + window.geometry.pool_off);
 	NM_FAULT("window-mapped");

@@ -27,6 +27,8 @@ struct nm_geometry {
 	uint32_t lanes_off;
 	uint32_t boxes_off;
 	uint64_t pool_off;
+	uint32_t regions_off;
+	uint32_t nr_regions;
 };
 
 /*
@@ -49,6 +51,7 @@ struct nm_window {
 	struct nm_geometry geometry;
 	struct nm_window_header *header;
 	struct nm_lane *lanes;
+	struct nm_region_slot *regions;
 	struct nm_slot *boxes;
 	uint8_t *pool;
 };
@@ -80,6 +83,7 @@ struct nm_foreign_window {
 	struct nm_geometry geometry;
 	const struct nm_window_header *header;
 	const struct nm_lane *lanes;
+	const struct nm_region_slot *regions;
 	const struct nm_slot *boxes;
 	const uint8_t *pool;
 	dev_t device; /* which file it is: equal for equal windows */

@@ -5,6 +5,9 @@
 #include "transport/cma.h"
 #include "transport/shm_private.h"
 
+/* A copy takes tens of microseconds; a peer that has no processor, or is stopped, much longer. */
+#define REVOKE_MS 1000
+
 void nm_shm_init_copies(struct shm_link *link, const struct nm_encounter *encounter)
 {
 	link->base.remote_copy = encounter->cma;
@@ -44,4 +47,62 @@ ssize_t nm_shm_write_remote(struct nm_link *base, const struct iovec *local, uns
 	if (nm_unlikely(!base->remote_copy))
 		return -EOPNOTSUPP;
 	return copied(link, nm_cma_write(&link->target, local, nr_local, remote, nr_remote));
+}
+
+int nm_shm_publish(struct nm_transport *transport, const struct nm_region *region)
+{
+	struct shm_transport *shm = nm_container_of(transport, struct shm_transport, base);
+
+	return nm_regions_publish(shm->window.regions, shm->window.geometry.nr_regions, region);
+}
+
+void nm_shm_revoke(struct nm_transport *transport, uint64_t key)
+{
+	struct shm_transport *shm = nm_container_of(transport, struct shm_transport, base);
+
+	nm_regions_revoke(shm->window.regions, shm->window.geometry.nr_regions, key);
+	nm_meet_await_copies(shm->meet, REVOKE_MS);
+}
+
+/* The word that tells my peer that I am using its regions. */
+static _Atomic uint64_t *reaching_of(struct shm_link *link)
+{
+	struct shm_transport *shm =
+		nm_container_of(link->base.transport, struct shm_transport, base);
+
+	return &shm->window.lanes[link->encounter->own_lane].reaching;
+}
+
+int nm_shm_reach(struct nm_link *base, const uint64_t *keys, unsigned int nr_keys,
+		 struct nm_region *ret_regions)
+{
+	struct shm_link *link = nm_container_of(base, struct shm_link, base);
+	const struct nm_foreign_window *window;
+	_Atomic uint64_t *reaching;
+	int err = 0;
+
+	if (!base->remote_copy)
+		return -EOPNOTSUPP;
+	window = link->encounter->window;
+	reaching = reaching_of(link);
+	atomic_store_explicit(reaching, atomic_load_explicit(reaching, memory_order_relaxed) + 1,
+			      memory_order_relaxed);
+	/* Partner: the fence in nm_regions_revoke(). */
+	atomic_thread_fence(memory_order_seq_cst);
+	for (unsigned int i = 0; i < nr_keys && !err; i++)
+		err = nm_regions_find(window->regions, window->geometry.nr_regions, keys[i],
+				      &ret_regions[i]);
+	if (err)
+		nm_shm_leave(base);
+	return err;
+}
+
+void nm_shm_leave(struct nm_link *base)
+{
+	struct shm_link *link = nm_container_of(base, struct shm_link, base);
+	_Atomic uint64_t *reaching = reaching_of(link);
+
+	/* Partner: nm_meet_await_copies() of the peer. */
+	atomic_store_explicit(reaching, atomic_load_explicit(reaching, memory_order_relaxed) + 1,
+			      memory_order_release);
 }

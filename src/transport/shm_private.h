@@ -68,6 +68,12 @@ ssize_t nm_shm_read_remote(struct nm_link *base, const struct iovec *local, unsi
 ssize_t nm_shm_write_remote(struct nm_link *base, const struct iovec *local, unsigned int nr_local,
 			    const struct nm_span *remote, unsigned int nr_remote);
 
+int nm_shm_publish(struct nm_transport *transport, const struct nm_region *region);
+void nm_shm_revoke(struct nm_transport *transport, uint64_t key);
+int nm_shm_reach(struct nm_link *base, const uint64_t *keys, unsigned int nr_keys,
+		 struct nm_region *ret_regions);
+void nm_shm_leave(struct nm_link *base);
+
 /* NULL: unknown. */
 struct shm_peer *nm_shm_find_peer(struct shm_transport *shm, const struct nm_identity *who);
 /* The peer WHO, made when it is new. NULL: out of memory. */

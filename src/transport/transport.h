@@ -28,6 +28,7 @@
 #include "base/packet.h"
 #include "locality/address.h"
 #include "locality/locality.h"
+#include "shm/regions.h"
 
 /* Opaque to transports: the engine's peer, handed back with every packet from it. */
 struct nm_peer;
@@ -183,6 +184,23 @@ struct nm_transport_ops {
 	 * within this transport's own progress(). NULL with cast_out.
 	 */
 	void (*finish)(struct nm_transport *transport, const struct nm_identity *who);
+
+	/*
+	 * Regions of mine that peers may access by themselves, and peers' regions; all four NULL where
+	 * a channel cannot (then the target serves every access).
+	 *  publish: show a region until revoke(). 0, or -ENOSPC: peers will have to ask.
+	 *  revoke:  after it no peer's copy through the region is under way or begins. Unknown keys
+	 *           are fine. Waits for copies that are under way, about a second at most; who is
+	 *           slower than that loses its way to copy.
+	 *  reach:   what the peer shows for each of KEYS (at most NM_SPANS_MAX), hostile. From
+	 *           success until leave() its revoke() waits for us, so no detours in between.
+	 *           -ENOKEY: not all of them are shown; -EOPNOTSUPP: remote_copy is false.
+	 */
+	int (*publish)(struct nm_transport *transport, const struct nm_region *region);
+	void (*revoke)(struct nm_transport *transport, uint64_t key);
+	int (*reach)(struct nm_link *link, const uint64_t *keys, unsigned int nr_keys,
+		     struct nm_region *ret_regions);
+	void (*leave)(struct nm_link *link);
 
 	/* Take in what has come, at most a bounded number of packets. Returns how much work was
 	 * done (packets delivered plus sends finished), 0 when idle. */

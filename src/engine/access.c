@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Puts and gets without the target's help: where its process was proven (link->remote_copy) and it
+ * shows the region in its window, the initiator copies by itself, in the call, and the access is
+ * complete when the call returns. Everything else is asked of the target, which then also says
+ * what was wrong with a key, rights or bounds: an access is done directly or judged by its target,
+ * never judged here.
+ *
+ * Order: an access is direct only while none of ours, atomics included, waits for an answer of that peer,
+ * so it never overtakes one. Atomics are always executed by the target.
+ */
+#include <string.h>
+
+#include "engine/internal.h"
+
+static void show(struct nm_memory_watch *watch, const struct nm_region *region)
+{
+	struct nm_engine *engine = nm_container_of(watch, struct nm_engine, regions);
+	struct nm_region shown = *region;
+
+	shown.access &= NM_REMOTE_READ | NM_REMOTE_WRITE;
+	/* Without room peers ask, as they do elsewhere. */
+	if (shown.access)
+		(void)engine->publisher->ops->publish(engine->publisher, &shown);
+}
+
+static void hide(struct nm_memory_watch *watch, uint64_t key)
+{
+	struct nm_engine *engine = nm_container_of(watch, struct nm_engine, regions);
+
+	engine->publisher->ops->revoke(engine->publisher, key);
+}
+
+void nm_access_withdraw(struct nm_engine *engine)
+{
+	if (engine->publishing)
+		nm_memory_unwatch(engine->config.memory, &engine->regions);
+	engine->publishing = false;
+}
+
+void nm_access_publish(struct nm_engine *engine)
+{
+	/* Accesses that have to be counted here must be seen here. */
+	if (!engine->publisher || !engine->config.memory || engine->queues.remote_read ||
+	    engine->queues.remote_write) {
+		nm_access_withdraw(engine);
+		return;
+	}
+	if (engine->publishing)
+		return;
+	engine->regions = (struct nm_memory_watch){.show = show, .hide = hide};
+	engine->publishing = true;
+	nm_memory_watch(engine->config.memory, &engine->regions);
+}
+
+/* Where a piece of the access lies in the target's memory; false: for the target to judge. */
+static bool locate(const struct nm_region *region, const struct nm_remote *remote, uint64_t access,
+		   struct nm_span *ret_span)
+{
+	uint64_t start = remote->address - region->offset;
+
+	if (!(region->access & access) || remote->address < region->offset || start > region->len ||
+	    remote->len > region->len - start)
+		return false;
+	*ret_span = (struct nm_span){region->base + start, remote->len};
+	return true;
+}
+
+/* One contiguous piece, in steps. */
+static bool copy_span(struct nm_link *link, const struct nm_rma *rma, struct nm_cursor *cursor,
+		      struct nm_span span, bool is_read)
+{
+	const struct nm_transport_ops *ops = link->transport->ops;
+	struct iovec pieces[NM_IOV_MAX];
+
+	while (span.len > 0) {
+		uint64_t len = span.len < NM_REMOTE_COPY_STEP ? span.len : NM_REMOTE_COPY_STEP;
+		struct nm_span step = {span.address, len};
+		unsigned int nr = nm_cursor_take(cursor, rma->iov, rma->nr_iov, len, pieces);
+		ssize_t got = is_read ? ops->read_remote(link, pieces, nr, &step, 1) :
+					ops->write_remote(link, pieces, nr, &step, 1);
+
+		if (got < 0 || (uint64_t)got != len)
+			return false;
+		span.address += len;
+		span.len -= len;
+	}
+	return true;
+}
+
+static bool copy_all(struct nm_link *link, const struct nm_rma *rma,
+		     const struct nm_region *regions, bool is_read)
+{
+	uint64_t access = is_read ? NM_REMOTE_READ : NM_REMOTE_WRITE;
+	struct nm_span spans[NM_IOV_MAX];
+	struct nm_cursor cursor = {0, 0};
+
+	for (size_t i = 0; i < rma->nr_remote; i++)
+		if (!locate(&regions[i], &rma->remote[i], access, &spans[i]))
+			return false;
+	for (size_t i = 0; i < rma->nr_remote; i++)
+		if (!copy_span(link, rma, &cursor, spans[i], is_read))
+			return false;
+	return true;
+}
+
+bool nm_access_direct(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size,
+		      bool is_read)
+{
+	struct nm_peer *peer = rma->peer;
+	struct nm_link *link = peer->link;
+	struct nm_region regions[NM_IOV_MAX];
+	uint64_t keys[NM_IOV_MAX];
+	bool good;
+
+	if (!link->remote_copy || !link->transport->ops->reach || peer->nr_started > 0 ||
+	    size == 0 || (!is_read && rma->flags & NM_REMOTE_CQ_DATA))
+		return false;
+	for (size_t i = 0; i < rma->nr_remote; i++)
+		keys[i] = rma->remote[i].key;
+	if (link->transport->ops->reach(link, keys, (unsigned int)rma->nr_remote, regions) < 0)
+		return false;
+	good = copy_all(link, rma, regions, is_read);
+	link->transport->ops->leave(link);
+	if (!good)
+		return false;
+	if (is_read) {
+		peer->received_bytes += size;
+	} else {
+		peer->sent_messages++;
+		peer->sent_bytes += size;
+	}
+	nm_complete_transmit(engine, NM_RMA | (is_read ? NM_READ : NM_WRITE), rma->flags,
+			     rma->context, 0);
+	return true;
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "shm/regions.h"
+
+#include <errno.h>
+#include <stdbool.h>
+
+/* A sequence that stays odd belongs to an owner that died, or lies. */
+#define MAX_TRIES 16
+
+static uint32_t bucket_of(uint64_t key, uint32_t nr_slots)
+{
+	key *= UINT64_C(0x9e3779b97f4a7c15);
+	return (uint32_t)(key >> 32) % (nr_slots / NM_REGION_BUCKET) * NM_REGION_BUCKET;
+}
+
+static void fill(struct nm_region_slot *slot, const struct nm_region *region)
+{
+	uint64_t sequence = atomic_load_explicit(&slot->sequence, memory_order_relaxed);
+
+	/* Partner of both stores, and of the fence between: read_slot(). */
+	atomic_store_explicit(&slot->sequence, sequence + 1, memory_order_relaxed);
+	atomic_thread_fence(memory_order_release);
+	atomic_store_explicit(&slot->key, region->key, memory_order_relaxed);
+	atomic_store_explicit(&slot->base, region->base, memory_order_relaxed);
+	atomic_store_explicit(&slot->len, region->len, memory_order_relaxed);
+	atomic_store_explicit(&slot->offset, region->offset, memory_order_relaxed);
+	atomic_store_explicit(&slot->access, region->access, memory_order_relaxed);
+	atomic_store_explicit(&slot->sequence, sequence + 2, memory_order_release);
+}
+
+/* False: empty, or being changed. */
+static bool read_slot(const struct nm_region_slot *slot, struct nm_region *ret_region)
+{
+	struct nm_region region;
+	uint64_t before;
+
+	for (int i = 0; i < MAX_TRIES; i++) {
+		/* Partner: fill(). */
+		before = atomic_load_explicit(&slot->sequence, memory_order_acquire);
+		region.key = atomic_load_explicit(&slot->key, memory_order_relaxed);
+		region.base = atomic_load_explicit(&slot->base, memory_order_relaxed);
+		region.len = atomic_load_explicit(&slot->len, memory_order_relaxed);
+		region.offset = atomic_load_explicit(&slot->offset, memory_order_relaxed);
+		region.access = atomic_load_explicit(&slot->access, memory_order_relaxed);
+		atomic_thread_fence(memory_order_acquire);
+		if (before % 2 == 0 &&
+		    atomic_load_explicit(&slot->sequence, memory_order_relaxed) == before) {
+			*ret_region = region;
+			return region.access != 0;
+		}
+	}
+	return false;
+}
+
+int nm_regions_publish(struct nm_region_slot *slots, uint32_t nr_slots,
+		       const struct nm_region *region)
+{
+	struct nm_region_slot *slot = slots + (nr_slots ? bucket_of(region->key, nr_slots) : 0);
+
+	if (!nr_slots || !region->access)
+		return -ENOSPC;
+	for (int i = 0; i < NM_REGION_BUCKET; i++, slot++)
+		if (!atomic_load_explicit(&slot->access, memory_order_relaxed)) {
+			fill(slot, region);
+			return 0;
+		}
+	return -ENOSPC;
+}
+
+void nm_regions_revoke(struct nm_region_slot *slots, uint32_t nr_slots, uint64_t key)
+{
+	struct nm_region_slot *slot = slots + (nr_slots ? bucket_of(key, nr_slots) : 0);
+
+	for (int i = 0; nr_slots && i < NM_REGION_BUCKET; i++, slot++)
+		if (atomic_load_explicit(&slot->access, memory_order_relaxed) &&
+		    atomic_load_explicit(&slot->key, memory_order_relaxed) == key)
+			fill(slot, &(struct nm_region){0});
+	/* Partner: the fence in nm_shm_reach(): either it sees this, or we see that it is inside. */
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
+int nm_regions_find(const struct nm_region_slot *slots, uint32_t nr_slots, uint64_t key,
+		    struct nm_region *ret_region)
+{
+	const struct nm_region_slot *slot = slots + (nr_slots ? bucket_of(key, nr_slots) : 0);
+	struct nm_region region;
+
+	for (int i = 0; nr_slots && i < NM_REGION_BUCKET; i++, slot++)
+		if (read_slot(slot, &region) && region.key == key) {
+			*ret_region = region;
+			return 0;
+		}
+	return -ENOKEY;
+}
