@@ -83,6 +83,7 @@ def _openmpi(
 ) -> list[str]:
     hosts = ",".join(f"{name}:{count}" for name, count in placement.ranks)
     # Binding is the agent's work: by itself Open MPI binds rank 0 of every node to core 0.
+    # Children that the ranks spawn later find every slot taken.
     # The launcher starts every daemon itself: a node has no way to start one on its sibling.
     if installation.mpi is Mpi.OPENMPI5:
         rsh = ["--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent", agent,
@@ -92,7 +93,7 @@ def _openmpi(
                "--mca", "plm_rsh_no_tree_spawn", "1"]  # fmt: skip
     return [
         str(installation.launcher), *rsh, "--bind-to", "none", "--host", hosts,
-        "--map-by", placement.map_by.value, *options, "-n", str(placement.total), *program,
+        "--map-by", f"{placement.map_by.value}:OVERSUBSCRIBE", *options, "-n", str(placement.total), *program,
     ]  # fmt: skip
 
 
