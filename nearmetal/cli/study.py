@@ -9,7 +9,7 @@ from typing import cast
 
 from nearmetal.cli.verbs import Parser, Subparsers
 
-VERBS = ("import", "judge", "lint", "report")
+VERBS = ("import", "judge", "lint", "published", "report", "tax")
 
 SUMMARY = "import logs into a study, judge and report it, check claims"
 

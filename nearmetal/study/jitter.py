@@ -11,7 +11,9 @@ from nearmetal.errors import NearmetalError
 from nearmetal.study.stats import Ratio, percentile, ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from nearmetal.study.model import Cell
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,17 @@ def jitter(by_pair: Mapping[str, Sequence[float]], *, lower_is_better: bool = Tr
         len(middles), len(values), fmean(values), 3 * stdev(values), median(values),
         percentile(values, tails[0]), percentile(values, tails[1]), (worst, middles[worst]),
     )  # fmt: skip
+
+
+def over_pairs(cells: Iterable[Cell], metric: str) -> Jitter:
+    """Return the jitter of one arm's all-pairs matrices: each pair is a variant of the test."""
+    by_pair: dict[str, list[float]] = {}
+    lower = True
+    for cell in cells:
+        if cell.point.test == "all_pairs" and cell.point.metric == metric:
+            by_pair.setdefault(cell.point.variant, []).extend(cell.values)
+            lower = cell.point.lower_is_better
+    return jitter(by_pair, lower_is_better=lower)
 
 
 @dataclass(frozen=True)

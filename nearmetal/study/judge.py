@@ -9,8 +9,9 @@ from math import ceil, log
 from typing import TYPE_CHECKING
 
 from nearmetal.study.flags import Flag, flags
-from nearmetal.study.gate import Gate, check, with_line_rate
+from nearmetal.study.gate import BANDWIDTHS, Gate, check, with_line_rate
 from nearmetal.study.margin import Margin, from_cores, from_percent
+from nearmetal.study.model import Cell
 from nearmetal.study.stats import (
     LEVEL,
     MIN_LAUNCHES,
@@ -23,11 +24,13 @@ from nearmetal.study.stats import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
-    from nearmetal.study.model import Arm, Cell, Point
+    from nearmetal.study.model import Arm, Point
 
 ROUNDING = 1e-12
+"""What binary fractions may add to an error."""
+
 MANY = 1000
 """Launches beyond which an estimate only says that the effect sits at the margin."""
 
@@ -123,13 +126,26 @@ def _pairs(base: Iterable[Cell], test: Iterable[Cell]) -> list[tuple[Cell, Cell]
         loose.setdefault(cell.point._replace(ranks=None), []).append(cell)
     pairs = []
     for cell in test:
-        other = exact.get(cell.point)
-        near = loose.get(cell.point._replace(ranks=None), [])
-        if other is None and len(near) == 1:
-            other = near[0]
-        if other is not None:
-            pairs.append((other, cell))
+        for alike in (cell, *_in_other_units(cell)):
+            other = exact.get(alike.point)
+            near = loose.get(alike.point._replace(ranks=None), [])
+            if other is None and len(near) == 1:
+                other = near[0]
+            if other is not None:
+                pairs.append((other, alike))
+                break
     return pairs
+
+
+def _in_other_units(cell: Cell) -> Iterator[Cell]:
+    """Return the same bandwidths in other units: versions of one program print different ones."""
+    scale = BANDWIDTHS.get(cell.point.unit)
+    if scale is None:
+        return
+    for unit, other in BANDWIDTHS.items():
+        if unit is not cell.point.unit:
+            seen = (o._replace(value=o.value * scale / other) for o in cell.observations)
+            yield Cell(cell.arm, cell.point._replace(unit=unit), tuple(seen))
 
 
 def _sizes(cells: Iterable[Cell]) -> dict[tuple[str, ...], frozenset[int]]:

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING
 
 from nearmetal.study.flags import OUTLIER_Z
 from nearmetal.study.stats import mad
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-from statistics import median
+    from nearmetal.study.judge import Comparison
 
 RULE = (
     f"flagged: 0.6745 |x - median| / MAD above {OUTLIER_Z:g} over all cells of the table "
@@ -48,6 +49,25 @@ class SignedTable:
 def faster_percent(first: float, second: float, *, lower_is_better: bool) -> float:
     """Return by how many percent the first performs better than the second."""
     return ((second / first) if lower_is_better else (first / second)) * 100 - 100
+
+
+def from_comparisons(found: Iterable[Comparison], metric: str) -> SignedTable:
+    """Return the table of comparisons of one metric: rows by size or nodes, columns by test.
+
+    Refused comparisons are left out: a sign would be a conclusion.
+    """
+    cells: dict[tuple[str, str], float] = {}
+    arms = ("", "")
+    for one in found:
+        if one.ratio is None or one.point.metric != metric or one.gate.blocked:
+            continue
+        arms = (one.arms[1], one.arms[0])
+        size = "" if one.point.size is None else f", {one.point.size} B"
+        row = f"{one.point.nodes} nodes{size}"
+        percent = faster_percent(one.test.median, one.base.median,
+                                 lower_is_better=one.point.lower_is_better)  # fmt: skip
+        cells[row, " ".join(filter(None, (one.point.test, one.point.variant)))] = percent
+    return SignedTable(*arms, cells)
 
 
 def z_score(value: float, others: list[float]) -> float:

@@ -8,9 +8,13 @@ Bare metal with all cores, bare metal with as many as the VM has, the VM:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nearmetal.errors import NearmetalError
+from nearmetal.study.stats import MIN_LAUNCHES, ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Share(NamedTuple):
@@ -52,9 +56,26 @@ def decompose(total: Share, core_loss: Share) -> Tax:
 
 
 def from_medians(full: float, reduced: float, vm: float, *, lower_is_better: bool) -> Tax:
-    """Split the tax of three medians; the limits are the values, intervals come from `ratio`."""
-    if min(full, reduced, vm) <= 0:
-        raise NearmetalError("a median that is not above zero", "there is no ratio of it")
-    shares = [full / x if lower_is_better else x / full for x in (vm, reduced)]
-    total, core = (Share(1 - s, 1 - s, 1 - s) for s in shares)
-    return decompose(total, core)
+    """Split the tax of three medians without their spread."""
+    return from_values([full], [reduced], [vm], lower_is_better=lower_is_better)
+
+
+def from_values(
+    full: Sequence[float], reduced: Sequence[float], vm: Sequence[float], *, lower_is_better: bool
+) -> Tax:
+    """Split the tax of three cells; the limits are those of the ratios, where launches allow them."""
+    total = _loss(vm, full, lower_is_better=lower_is_better)
+    core = _loss(reduced, full, lower_is_better=lower_is_better)
+    rest = _loss(vm, reduced, lower_is_better=lower_is_better)
+    measured = all(share.low < share.high for share in (total, core, rest))
+    verdict = "" if measured else f"no verdict: fewer than {MIN_LAUNCHES} launches of an arm"
+    return Tax(total, core, rest, verdict)
+
+
+def _loss(test: Sequence[float], base: Sequence[float], *, lower_is_better: bool) -> Share:
+    found = ratio(base, test) if lower_is_better else ratio(test, base)
+    if found is None:
+        raise NearmetalError("a value that is not above zero", "there is no ratio of it")
+    low = found.value if found.low is None else found.low
+    high = found.value if found.high is None else found.high
+    return Share(1 - found.value, 1 - high, 1 - low)

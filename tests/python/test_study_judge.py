@@ -13,16 +13,17 @@ from nearmetal.errors import NearmetalError
 from nearmetal.evidence import Unit
 from nearmetal.study.flags import Kind
 from nearmetal.study.importer import import_study
-from nearmetal.study.jitter import jitter, noisy_neighbour
+from nearmetal.study.jitter import jitter, noisy_neighbour, over_pairs
 from nearmetal.study.judge import Comparison, Verdict, compare, launches_needed
 from nearmetal.study.labels import arms_of, load_labels
 from nearmetal.study.margin import from_cores, from_percent
 from nearmetal.study.model import Arm, Cell, Observation, Point
 from nearmetal.study.physics import Severity, violations, wire_disagrees
 from nearmetal.study.scaling import efficiency
+from nearmetal.study.signed import from_comparisons
 from nearmetal.study.stats import Ratio
 from nearmetal.study.store import LABELS, Study
-from nearmetal.study.tax import decompose, from_medians, rounded
+from nearmetal.study.tax import decompose, from_medians, from_values, rounded
 from tests.python.study_shared import SAMPLES, needs_samples
 
 METAL = Arm("metal", "bare metal", "IB", "near", 48)
@@ -236,6 +237,40 @@ def test_the_tax_of_published_percentages() -> None:
         decompose(rounded(50), rounded(100))
 
 
+def test_the_tax_of_launches_has_intervals() -> None:
+    full, reduced, vm = STEADY, [1.1 * v for v in STEADY], [1.21 * v for v in STEADY]
+    tax = from_values(full, reduced, vm, lower_is_better=True)
+    assert tax.virtualization.value == pytest.approx(1 - 1 / 1.1)
+    assert tax.virtualization.low < tax.virtualization.value < tax.virtualization.high
+    assert tax.verdict == ""
+    few = from_values(full[:5], reduced, vm, lower_is_better=True)
+    assert few.verdict == "no verdict: fewer than 6 launches of an arm"
+
+
+def test_bandwidths_in_other_units_are_converted() -> None:
+    gigabits = BANDWIDTH._replace(unit=Unit.GIGABITS_PER_SECOND)
+    mebibytes = BANDWIDTH._replace(unit=Unit.MEBIBYTES_PER_SECOND)
+    base = cell(METAL, gigabits, [90 * v for v in STEADY])
+    test = cell(VM, mebibytes, [90 * v * 1e9 / 8 / (1 << 20) for v in STEADY])
+    (one,) = compare((METAL, [base]), (VM, [test]))
+    assert one.ratio is not None
+    assert one.ratio.value == pytest.approx(1)
+    assert one.point.unit is Unit.GIGABITS_PER_SECOND
+
+
+def test_a_signed_table_of_arms() -> None:
+    point = LATENCY._replace(size=None)
+    arms = (Arm("roce"), Arm("ib"))
+    cells = [[cell(arm, point._replace(test=name, nodes=nodes), [base * factor])
+              for name, base in (("a", 1.0), ("b", 2.0)) for nodes in (1, 2)]
+             for arm, factor in ((arms[0], 1.1), (arms[1], 1.0))]  # fmt: skip
+    table = from_comparisons(compare((arms[0], cells[0]), (arms[1], cells[1])), "latency")
+    assert (table.first, table.second) == ("ib", "roce")
+    assert {key: table.shown(key) for key in table.cells} == {
+        (f"{n} nodes", name): "+10.0 %" for n in (1, 2) for name in "ab"
+    }
+
+
 def test_strong_scaling() -> None:
     point = LATENCY._replace(metric="wall_time", unit=Unit.SECONDS, size=None)
     cells = [
@@ -366,6 +401,63 @@ def test_five_runs_never_reject_because_of_one_outlier(real: Study) -> None:
     # nor do six of which one is an outlier, where the rest is within the margin
     near = [*sorted(cells["bare-metal"].values)[:5], 41.4852]
     assert judge(list(cells["bare-metal"].values), near).verdict is not Verdict.REJECT
+
+
+@needs_samples
+def test_jitter_of_a_real_matrix(tmp_path: Path) -> None:
+    (tmp_path / "labels.yaml").write_text(
+        "format: 1\nrun: m\narms:\n  ib: {platform: p, fabric: f, placement: l}\n"
+        'sources:\n  - path: "*.csv"\n    arm: ib\n    nodes: 16\n    launch: 1\n'
+    )
+
+    class Unwatched:
+        def begin(self, total: int) -> None: ...
+
+        def step(self, text: str) -> None: ...
+
+    import_study([SAMPLES / "matrix"], tmp_path / "labels.yaml", tmp_path / "study", Unwatched())
+    cells = list(Study(tmp_path / "study").cells())
+    latency = over_pairs(cells, "latency")
+    assert (latency.pairs, latency.median, latency.p99) == (240, 0.95, 1.02)
+    bandwidth = over_pairs(cells, "bandwidth")
+    assert bandwidth.p99 < bandwidth.median < 12100
+    assert {int(rank) for rank in bandwidth.worst[0].split(" to ")} & {5, 9}
+
+
+def test_the_tax_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = tmp_path / "logs"
+    for arm, factor in (("full", 1.0), ("less", 1.1), ("vm", 1.21)):
+        (logs / arm).mkdir(parents=True)
+        for launch in range(1, 8):
+            (logs / arm / f"{launch}.log").write_text(
+                f"LAMMPS (1 Jan 2026)\nLoop time of {factor * (10 + launch / 100):.4f} on 44 procs "
+                "for 100 steps with 32000 atoms\nTotal wall time: 0:00:10\n"
+            )
+    arms = "".join(
+        f"  {a}: {{platform: p, fabric: f, placement: l}}\n" for a in ("full", "less", "vm")
+    )
+    (logs / "study-labels.yaml").write_text(
+        f'format: 1\nrun: t\narms:\n{arms}sources:\n  - path: "{{arm}}/{{launch}}.log"\n    nodes: 16\n'
+    )
+    assert main(["study", "import", str(logs), "--output", str(tmp_path / "s")]) == 0
+    capsys.readouterr()
+    assert main(["study", "tax", str(tmp_path / "s"), "full", "less", "vm", "--json"]) == 0
+    (tax,) = json.loads(capsys.readouterr().out)["taxes"]
+    assert tax["virtualization"][0] == pytest.approx(1 - 1 / 1.1, abs=1e-4)
+    assert main(["study", "tax", str(tmp_path / "s"), "full", "less", "x"]) == 1
+
+
+def test_published_numbers_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "published", "vmw-ib"]) == 0
+    out = capsys.readouterr().out
+    assert "GROMACS, 16 nodes: 8.40 % [8.35, 8.45] in total" in out
+    assert "virtualization 1.08 % [0.97, 1.19]; no verdict: no variance was published" in out
+    assert "virtualization -0.78 % [-0.89, -0.67]" in out
+    assert "unavailable: Figure 24" in out
+    assert main(["study", "published", "vmw-adapter"]) == 0
+    out = capsys.readouterr().out
+    assert "+2.6 % (192 cores, GROMACS), -5.5 % (576 cores, OpenFOAM)" in out
+    assert main(["study", "published", "nobody"]) == 2
 
 
 def test_the_command_line_says_what_it_cannot(
