@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from nearmetal.spec import ClusterSpec
 
 SEALED = Arm("sealed", "nearmetal, sealed nodes", Provider.NEARMETAL, nodes=("a", "b"))
+SHARED = Arm("shared-pids", "nearmetal, nodes that share a PID namespace", Provider.NEARMETAL,
+             nodes=("c", "d"))  # fmt: skip
+OURS = (SEALED, SHARED)
 _FABRIC_SHM = Arm("shm", "libfabric shm", Provider.STOCK, nodes=("one", "one"))
 
 _LIMITS = Program("limits", "limits", Where.BENCHMARKS, (), mpis=())

@@ -199,7 +199,7 @@ class _Run:
         turns = Turns(self._cluster.backend, self._spec, LocalRunner(), self._directory,
                       plan.limits_seat(rows), self._steps.step,
                       first_number=self._next, turn=self._turn)  # fmt: skip
-        seats = plan.seats(rows, find_installations(), [plan.SEALED])
+        seats = plan.seats(rows, find_installations(), plan.OURS)
         try:
             self._blocks += turns.run(seats, blocks=_MANY_BLOCKS, seconds=self._seconds,
                                       seed=int(time.time()))  # fmt: skip

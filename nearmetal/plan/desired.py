@@ -64,6 +64,7 @@ def desired(spec: ClusterSpec, facts: Facts) -> Desired:
         attributes = {
             "host": host.name,
             "hostname": node.hostname or node.name,
+            "pids": node.pids,
             "address": node_addresses[node.name],
             "slots": node.slots,
             "cpus": ",".join(map(str, cpus)),

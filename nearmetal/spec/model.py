@@ -102,6 +102,9 @@ class Node(_Model):
     hostname: Name | None = Field(
         default=None, description="what the node calls itself; its name by default; may repeat"
     )
+    pids: Literal["own", "cluster"] = Field(
+        default="own", description="whose PID namespace its processes are in"
+    )
 
 
 class Host(_Model):

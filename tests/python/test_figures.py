@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 NEAR_US, FAR_US = 0.06, 0.25
 LATENCY = [row for row in ROWS if row.name == "openmpi-latency"]
 
+OUR_NODES = {"sealed": {"a", "b"}, "shared-pids": {"c", "d"}}
+
 Rows = list[tuple[int, int, float]]
 """Lines of a table of samples: size, turn, microseconds."""
 
@@ -193,7 +195,7 @@ def test_every_row_is_measured_and_judged() -> None:
     assert {row.name for row in plan.ROWS} == {row.name for row in ROWS}
     for row in ROWS:
         wanted = next(r for r in plan.ROWS if r.name == row.name)
-        tests = {test for seat in plan.seats([wanted], Mpi, [plan.SEALED]) for test in seat.tests}
+        tests = {test for seat in plan.seats([wanted], Mpi, plan.OURS) for test in seat.tests}
         limits = set(plan.limits_seat([wanted]).tests)
         for claim in row.claims:
             assert f"{claim.what.test}:{claim.what.size}" in {expanded(t) for t in tests}
@@ -213,7 +215,7 @@ def test_every_peer_of_the_table_takes_turns() -> None:
         arm_names = {
             Who(s.step.mpi.value if s.step.mpi else "",
                 (s.step.arm.name if s.step.arm else "") + (f"/{s.ranks}" if s.ranks > 2 else ""))
-            for s in plan.seats([wanted], Mpi, [plan.SEALED])
+            for s in plan.seats([wanted], Mpi, plan.OURS)
         }  # fmt: skip
         for claim in row.claims:
             for bound in claim.bounds:
@@ -221,29 +223,27 @@ def test_every_peer_of_the_table_takes_turns() -> None:
 
 
 def test_peers_run_in_one_node_and_we_between_two() -> None:
-    for seat in plan.seats(plan.ROWS, Mpi, [plan.SEALED]):
+    for seat in plan.seats(plan.ROWS, Mpi, plan.OURS):
         assert seat.step.arm is not None
         ours = seat.step.arm.provider is Provider.NEARMETAL
-        assert set(seat.step.arm.nodes) == ({"a", "b"} if ours else {"one"})
+        assert set(seat.step.arm.nodes) == (OUR_NODES[seat.step.arm.name] if ours else {"one"})
 
 
 def test_a_job_is_started_once_for_all_rows_that_want_it() -> None:
     pairs = [row for row in plan.ROWS if row.ranks == 2]
-    keys = [
-        (s.step.mpi, s.step.arm.name) for s in plan.seats(pairs, Mpi, [plan.SEALED]) if s.step.arm
-    ]
+    keys = [(s.step.mpi, s.step.arm.name) for s in plan.seats(pairs, Mpi, plan.OURS) if s.step.arm]
     assert len(keys) == len(set(keys))
-    assert len(keys) == len(STACKS) + len({Mpi.OPENMPI5, Mpi.MPICH5, Mpi.IMPI}) + 2
+    assert len(keys) == len(STACKS) + len(plan.OURS) * 4 + 1
 
 
 def test_mpis_that_are_not_installed_take_no_turns() -> None:
-    found = {s.step.mpi for s in plan.seats(plan.ROWS, [Mpi.MPICH5], [plan.SEALED])}
+    found = {s.step.mpi for s in plan.seats(plan.ROWS, [Mpi.MPICH5], plan.OURS)}
     assert found == {None, Mpi.MPICH5}
 
 
 def test_the_cluster_takes_cores_that_there_are() -> None:
     spec = plan.pinned_spec(load_spec(plan_spec()), [3, 7])
-    assert [node.cpus for _, node in spec.nodes] == [[3], [7], [3, 7]]
+    assert [node.cpus for _, node in spec.nodes] == [[3], [7], [3], [7], [3, 7]]
 
 
 def plan_spec() -> Path:

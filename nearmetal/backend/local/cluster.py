@@ -234,6 +234,7 @@ class LocalBackend:
             "name": name,
             "host": item.get("host"),
             "hostname": item.get("hostname"),
+            "pids": item.get("pids"),
             "shm_bytes": parse_size(item.get("shm")),
             "show": self._shown(shown),
             "hosts": "127.0.0.1 localhost\n",

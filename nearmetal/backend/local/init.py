@@ -207,7 +207,7 @@ def contained(body: Callable[[Config], None], config: Config) -> int:
     """
     ready, tell = os.pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT})
-    unshare(CONTAINED)
+    unshare(CONTAINED & ~CLONE_NEWPID if config.get("pids") == "cluster" else CONTAINED)
     pid = os.fork()
     if pid == 0:
         os.close(ready)
@@ -324,6 +324,23 @@ def start_node(config: Config) -> int:
     return contained(node_body, config)
 
 
+def end_members(pid: int) -> None:
+    """End who is in a node that has no PID namespace of its own, and would outlive its process 1."""
+    node = os.readlink(f"/proc/{pid}/ns/mnt")
+    for _ in range(100):
+        found = False
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit() or int(entry) == pid:
+                continue
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{entry}/ns/mnt") == node:
+                    os.kill(int(entry), signal.SIGKILL)
+                    found = True
+        if not found:
+            return
+        time.sleep(0.005)
+
+
 def remove(config: Config) -> int:
     """End a node, whatever its state, and remove what is recorded of it; returns its pid or 0."""
     node, pid = f"{CLUSTER}/nodes/{config['name']}", 0
@@ -331,6 +348,7 @@ def remove(config: Config) -> int:
         with open(node + "/pid", encoding="ascii") as stream:
             pid, begin = map(int, stream.read().split())
         if start_time(pid) == begin:
+            end_members(pid)
             os.kill(pid, signal.SIGKILL)
             deadline = time.monotonic() + 10
             while start_time(pid) == begin and time.monotonic() < deadline:
