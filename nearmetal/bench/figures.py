@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearmetal.bench.suite import Arm, Program, Step, Where
@@ -25,6 +27,14 @@ _FABRIC_SHM = Arm("shm", "libfabric shm", Provider.STOCK, nodes=("one", "one"))
 _LIMITS = Program("limits", "limits", Where.BENCHMARKS, (), mpis=())
 _FABRIC = Program("fabric", "fabric_pingpong", Where.BENCHMARKS, ("-b",), mpis=())
 _SAMPLES = Program("samples", "mpi_samples", Where.PROGRAMS, ())
+
+_ROOT = Path(__file__).resolve().parents[2]
+_IMB_SIZES = _ROOT / "benchmarks" / "mpi" / "imb-sizes.txt"
+IMB = Program("imb", "IMB-MPI1", Where.IMPI,
+              ("-npmin", "4", "-msglen", str(_IMB_SIZES), "-iter", "400", "-time", "0.3",
+               "Allreduce", "Alltoall"), "imb", (Mpi.MPICH5, Mpi.IMPI), timeout_s=120)  # fmt: skip
+IMB_RANKS = 4
+ADDRESSES = Program("addresses", "fabric_addresses", Where.BENCHMARKS, (), mpis=(), timeout_s=300)
 
 _FOOTPRINTS = ("256K", "1M", "2M", "4M")
 _STREAMED = ("128K", "256K", "1M", "4M")
@@ -53,6 +63,10 @@ class Row:
     """Names of the MPIs' own ways to compare with; empty: all."""
     limits: tuple[str, ...] = ()
     ranks: int = 2
+    imb: bool = False
+    """Also by the Intel MPI Benchmarks, a launch each, for the MPIs that can run them."""
+    addresses: bool = False
+    """No messages: the program that fills address vectors, once."""
 
 
 _ALL = (Mpi.OPENMPI5, Mpi.MPICH5, Mpi.IMPI)
@@ -65,8 +79,9 @@ ROWS = (
     Row("bandwidth-large", _sizes("uniband", "1M", "4M"), _ALL, limits=_pools("1M", "4M")),
     Row("bandwidth-64k", _sizes("uniband", "64K"), _ALL, limits=_pools("64K")),
     Row("collectives-4", ("allreduce:8", "alltoall:64K"), _ALL, ranks=4,
-        stacks=("sm", "sm-copy", "posix", "ucx", "ofi-shm", "shm")),
+        stacks=("sm", "sm-copy", "posix", "ucx", "ofi-shm", "shm"), imb=True),
     Row("barrier-32", ("barrier:0",), (Mpi.OPENMPI5, Mpi.MPICH5), ranks=32, stacks=("posix", "sm")),
+    Row("addresses", (), addresses=True),
 )  # fmt: skip
 
 
@@ -110,6 +125,23 @@ def seats(rows: Sequence[Row], installed: Iterable[Mpi], ours: Sequence[Arm]) ->
                 if stack.mpi is mpi and (not row.stacks or stack.name in row.stacks):
                     add(_SAMPLES, mpi, stack_arm(stack), row)
     return list(wanted.values())
+
+
+def imb_steps(installed: Iterable[Mpi], ours: Sequence[Arm], block: int) -> list[Step]:
+    """Return the launches of one round of the Intel MPI Benchmarks, in an order of their own."""
+    here = set(installed)
+    steps = []
+    for mpi in IMB.mpis:
+        if mpi in here:
+            stacks = [stack_arm(s) for s in STACKS if s.mpi is mpi and s.name != "tcp"]
+            steps += [Step(block, IMB, mpi, arm) for arm in (*ours, *stacks)]
+    dice = random.Random(block)  # noqa: S311 - an order, no secret
+    return dice.sample(steps, len(steps))
+
+
+def addresses_step() -> Step:
+    """Return the launch of the program that fills address vectors."""
+    return Step(0, ADDRESSES, None, SEALED)
 
 
 def pinned_spec(spec: ClusterSpec, cores: Sequence[int]) -> ClusterSpec:

@@ -32,7 +32,8 @@ from nearmetal.bench.collect import (
     title,
 )
 from nearmetal.bench.fabric import run_pair
-from nearmetal.bench.suite import Program, Step, Where
+from nearmetal.bench.single import PINNED
+from nearmetal.bench.suite import Step
 from nearmetal.errors import LaunchError, NearmetalError
 from nearmetal.evidence import WARM_UP
 from nearmetal.launch import JobRequest, Output, run_job
@@ -56,7 +57,6 @@ _TURN_S = 60.0
 
 _JOB_S = 7200.0
 _PROBE = "cacheline:8"
-_PINNED = Program("pinned", "pinned", Where.BENCHMARKS, ())
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class Turns:
                          output=streams, timeout_s=_JOB_S, nodes=nodes, foreign=not ours)
             )  # fmt: skip
         request = JobRequest(
-            program=str(program_path(_PINNED, None)), args=(str(path), inside),
+            program=str(program_path(PINNED, None)), args=(str(path), inside),
             mpi=step.mpi.value, ranks=seat.ranks, map_by=MapBy.NODE, channels=arm.channels,
             provider=arm.provider, timeout_s=_JOB_S, nodes=arm.nodes, stack=arm.stack,
         )  # fmt: skip

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from nearmetal.apply import Cluster, down, locked, up
 from nearmetal.backend import Store, open_backend, state_directory
 from nearmetal.bench import figures as plan
-from nearmetal.bench.collect import find_pairs, now
+from nearmetal.bench.collect import find_pairs, now, title
 from nearmetal.bench.environment import environment
+from nearmetal.bench.single import Single
 from nearmetal.bench.turns import Turns
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.errors import ExitCode, LaunchError, UsageError
@@ -40,6 +41,7 @@ SPEC = _ROOT / "benchmarks" / "figures.yaml"
 OUT = _ROOT / "benchmarks" / "out"
 _QUICK_S, _FULL_S = 90.0, 600.0
 _MANY_BLOCKS = 100_000
+_ROUNDS = 2
 _BUSY = 1.0
 _RARE = 0.05
 
@@ -91,7 +93,7 @@ def show(args: argparse.Namespace, view: View) -> int:
         directory = _measure(chosen, seconds, args.output, view)
     run = load_run(directory)
     samples = Samples(run)
-    figures = judge(samples, [row for row in ROWS if row.name in chosen])
+    figures = judge(samples, run, [row for row in ROWS if row.name in chosen])
     args.output.mkdir(parents=True, exist_ok=True)
     paths = {
         args.output / "figures.json": page.render_json(figures, samples, run.manifest),
@@ -183,8 +185,10 @@ class _Run:
     def all(self) -> None:
         pairs = find_pairs(self._cluster.backend, self._spec, LocalRunner())
         rows = [row for row in plan.ROWS if row.name in self._chosen]
-        for ranks in sorted({row.ranks for row in rows}):
-            self._part([row for row in rows if row.ranks == ranks])
+        turning = [row for row in rows if row.tests]
+        for ranks in sorted({row.ranks for row in turning}):
+            self._part([row for row in turning if row.ranks == ranks])
+        self._single(imb=any(row.imb for row in rows), addresses=any(r.addresses for r in rows))
         environment_ = environment(self._cluster.backend.status())
         write_manifest(
             self._directory,
@@ -194,6 +198,26 @@ class _Run:
                 launches=tuple(self._launches), skipped=tuple(self._skipped),
             ),
         )  # fmt: skip
+
+    def _single(self, *, imb: bool, addresses: bool) -> None:
+        """Make the launches that take no turns: rounds until the time is up, at least two."""
+        single = Single(self._cluster.backend, self._spec, LocalRunner(), self._directory,
+                        self._next)  # fmt: skip
+        until = time.monotonic() + self._seconds
+        try:
+            if addresses:
+                self._steps.step("addresses")
+                single.run(plan.addresses_step(), 1)
+            rounds = 0
+            while imb and (rounds < _ROUNDS or time.monotonic() < until):
+                for step in plan.imb_steps(find_installations(), plan.OURS, rounds):
+                    self._steps.step(f"round {rounds + 1}: {title(step)}")
+                    single.run(step, plan.IMB_RANKS)
+                rounds += 1
+        finally:
+            self._next = single.next_number
+            self._launches += single.launches
+            self._skipped += single.skipped
 
     def _part(self, rows: list[plan.Row]) -> None:
         turns = Turns(self._cluster.backend, self._spec, LocalRunner(), self._directory,

@@ -18,6 +18,7 @@ class Unit(Enum):
     BYTES = "B"
     COUNT = ""
     MICROSECONDS = "µs"
+    KILOBYTES = "kB"
     MEGABYTES_PER_SECOND = "MB/s"
     MESSAGES_PER_SECOND = "1/s"
     MEGAMESSAGES_PER_SECOND = "10^6/s"

@@ -15,6 +15,7 @@ from nearmetal.report.samples import Placement, What, Who, percentile
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from nearmetal.evidence import RunFacts
     from nearmetal.report.samples import Samples
 
 MIN_SAMPLES = 48
@@ -97,13 +98,42 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Measure:
+    """A figure of a program that takes no turns: the least of its launches, whatever the cores.
+
+    Its bound is `limit`, or `factor` times the least of the peers' figures.
+    """
+
+    title: str
+    program: str
+    test: str
+    size: int
+    metric: str
+    ours: Who
+    unit: str
+    scale: float = 1.0
+    """From the raw column's unit to the one shown."""
+    limit: float | None = None
+    peers: tuple[Who, ...] = ()
+    factor: float = 1.0
+
+    @property
+    def must(self) -> str:
+        """The bound as text."""
+        if self.limit is not None:
+            return f"<= {self.limit:g} {self.unit}"
+        return f"<= {self.factor:g} x the best peer"
+
+
+@dataclass(frozen=True)
 class Row:
-    """A row of the table: all its claims must hold."""
+    """A row of the table: all its claims and measures must hold."""
 
     name: str
     title: str
     claims: tuple[Claim, ...]
     reference: str = ""
+    measures: tuple[Measure, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -222,7 +252,37 @@ def _why_missing(samples: Samples, who: Who, placement: Placement, nr: int) -> s
     return f"{nr} samples of {name}: it was not started, failed, or had too few turns"
 
 
-def judge(samples: Samples, rows: Iterable[Row]) -> list[Figure]:
+def _least(run: RunFacts, measure: Measure, who: Who) -> tuple[float, float, int] | None:
+    """Return the least and the median value, in the unit shown, and how many launches."""
+    facts = run.select(program=measure.program, mpi=who.mpi, arm=who.arm, test=measure.test,
+                       size=measure.size, metric=measure.metric)  # fmt: skip
+    values = [fact.value * measure.scale for fact in facts]
+    if not values:
+        return None
+    return min(values), percentile(values, 50), len(values)
+
+
+def _hold(run: RunFacts, measure: Measure) -> Part:
+    """Hold one measure against its bound."""
+    ours = _least(run, measure, measure.ours)
+    found = [(who, _least(run, measure, who)) for who in measure.peers]
+    peers = [(value[0], value[1], who) for who, value in found if value is not None]
+    best = min(peers, key=lambda p: p[0]) if peers else None
+    bound = measure.limit if measure.limit is not None else (best[0] if best else None)
+    factor = 1.0 if measure.limit is not None else measure.factor
+    ratio = ours[0] / bound if ours and bound else None
+    holds = None if ratio is None else ratio <= factor
+    why = "" if ratio is not None else "it was not run, or failed"
+    if ratio is not None and not holds:
+        why = f"missed by {(ratio / factor - 1) * 100:.0f} %"
+    return Part(
+        measure.title, "any", ours[0] if ours else None, ours[1] if ours else None, measure.unit,
+        TITLES[best[2]] if best else "", best[0] if best else None, best[1] if best else None,
+        ratio, ours[2] if ours else 0, 0, measure.must, holds, why,
+    )  # fmt: skip
+
+
+def judge(samples: Samples, run: RunFacts, rows: Iterable[Row]) -> list[Figure]:
     """Return every row with what was measured for it.
 
     A row holds when all its bounds hold in every placement that was seen, and at least one was.
@@ -234,7 +294,7 @@ def judge(samples: Samples, rows: Iterable[Row]) -> list[Figure]:
             for claim in row.claims
             for bound in claim.bounds
             for placement in bound.placements
-        )
+        ) + tuple(_hold(run, measure) for measure in row.measures)
         settled = [p for p in parts if p.holds is not None]
         missed = [p for p in settled if not p.holds]
         holds = None if not settled else not missed
@@ -250,4 +310,6 @@ def _distance(part: Part) -> float:
     sense, factor = part.must.split()[:2]
     if not part.ratio:
         return 0.0
+    if part.peer == "":
+        return part.ratio  # of a limit
     return part.ratio / float(factor) if sense == "<=" else float(factor) / part.ratio

@@ -13,6 +13,7 @@ from nearmetal.report.figures import (
     SHARED,
     Against,
     Claim,
+    Measure,
     Row,
 )
 from nearmetal.report.samples import Placement, What, Who
@@ -63,6 +64,28 @@ def _collective(title: str, test: str, size: int) -> tuple[Claim, ...]:
     return (Claim(title, Who("openmpi5", f"{SEALED}/4"), What(test, size), MICROSECONDS, (bound,)),)
 
 
+def _imb(test: str, title: str, size: int) -> tuple[Measure, ...]:
+    def measure(mpi: str, name: str) -> Measure:
+        peers = (Who("mpich5", "posix"), Who("mpich5", "ucx"), Who("mpich5", "ofi-shm"),
+                 Who("impi", "shm"))  # fmt: skip
+        return Measure(f"IMB {title}, {name}", "imb", test, size, "time_mean",
+                       Who(mpi, SEALED), "µs", peers=peers, factor=1.25)  # fmt: skip
+
+    return measure("mpich5", "MPICH 5"), measure("impi", "Intel MPI")
+
+
+def _addresses(title: str, size: int) -> tuple[Measure, ...]:
+    def measure(name: str, metric: str, unit: str, scale: float, limit: float) -> Measure:
+        return Measure(f"{title}, {name}", "addresses", "addresses", size, metric, Who("", SEALED),
+                       unit, scale, limit)  # fmt: skip
+
+    return (
+        measure("private memory of a process", "private", "MB", 1e-3, 32),
+        measure("shared memory of a node", "shared", "MB", 1e-3, 64),
+        measure("time to insert", "insert", "s", 1, 2),
+    )
+
+
 ROWS = (
     Row("fabric-latency", "8 B half round trip, fabric level", (
         Claim("libfabric", _of(""), What("pingpong", 8), MICROSECONDS,
@@ -93,9 +116,12 @@ ROWS = (
     Row("collectives-4", "4 ranks on 2 cores, Allreduce 8 B and Alltoall 64 KiB", (
         *_collective("Allreduce 8 B", "allreduce", 8),
         *_collective("Alltoall 64 KiB", "alltoall", 64 * _KIB),
-    ), "measure"),
+    ), "measure", (*_imb("Allreduce", "Allreduce 8 B", 8),
+                   *_imb("Alltoall", "Alltoall 64 KiB", 64 * _KIB))),
     Row("barrier-32", "32 ranks on 2 cores, Barrier", (
         Claim("Barrier", Who("mpich5", f"{SEALED}/32"), What("barrier", 0), MICROSECONDS,
               (Against("<=", 2.0, (Who("mpich5", "posix/32"),), "MPICH posix"),)),
     ), "measure"),
+    Row("addresses", "10^6 addresses inserted", (), "libfabric's own AV: 136 B each",
+        (*_addresses("IPv4", 16), *_addresses("IPv6", 28))),
 )  # fmt: skip

@@ -83,7 +83,7 @@ def latency_figure(directory: Path, ours_us: float, sm_us: float, tcp_us: float)
         TCP: {"pingpong": pingpong(6, tcp_us)},
     }
     samples = make_run(directory, dict.fromkeys((1, 3, 5, 7), NEAR_US), jobs)
-    return judge(samples, LATENCY)[0]
+    return judge(samples, load_run(directory), LATENCY)[0]
 
 
 def test_percentiles_are_nearest_ranks() -> None:
@@ -150,7 +150,7 @@ def test_too_few_samples_decide_nothing(tmp_path: Path) -> None:
         SM: {"pingpong": pingpong(4, 0.1, MIN_SAMPLES - 1)},
     }
     samples = make_run(tmp_path, dict.fromkeys((1, 3, 5), NEAR_US), jobs)
-    figure = judge(samples, LATENCY)[0]
+    figure = judge(samples, load_run(tmp_path), LATENCY)[0]
     assert figure.holds is None
     assert "Open MPI 5 sm" in next(p.why for p in figure.parts if p.placement == "near")
 
@@ -164,7 +164,7 @@ def test_rates_are_compared_by_their_quick_end(tmp_path: Path) -> None:
         TCP: {"uniband": pingpong(6, 6.0)},
     }
     samples = make_run(tmp_path, dict.fromkeys((1, 3, 5, 7), NEAR_US), jobs)
-    figure = judge(samples, row)[0]
+    figure = judge(samples, load_run(tmp_path), row)[0]
     part = figure.parts[0]
     assert part.value == pytest.approx(10.0)
     assert part.median == pytest.approx(10.0, rel=0.99)
@@ -184,11 +184,46 @@ def test_the_best_pool_is_the_limit(tmp_path: Path) -> None:
     }
     jobs = {"uniband": [(size, 2, 40.0) for _ in many]}
     samples = write_run(tmp_path, [(Who("", ""), limits), (OURS, jobs)])
-    figure = judge(samples, row)[0]
+    figure = judge(samples, load_run(tmp_path), row)[0]
     part = next(p for p in figure.parts if "two-copy" in p.must)
     assert part.peer.endswith("two_copy@2M")
     assert part.ratio == pytest.approx(0.8)
     assert part.holds is False
+
+
+ADDRESSES = [row for row in ROWS if row.name == "addresses"]
+
+
+def write_addresses(directory: Path, *seconds: float) -> Figure:
+    (directory / "raw").mkdir(parents=True)
+    launches = []
+    for number, insert_s in enumerate(seconds, 1):
+        text = ("# nearmetal-bench 1 fabric_addresses\n# table addresses\nsize_B insert_s "
+                "insert_cpu_s private_kB vector_kB shared_kB addresses\n"
+                f"16 {insert_s} 0.5 16000 15000 40000 1000000\n"
+                f"28 {insert_s} 0.5 33000 15000 40000 1000000\n"
+                "# end addresses\n# done fabric_addresses\n")  # fmt: skip
+        launches.append(make_launch(directory, number, text, program="addresses", mpi="",
+                                    arm="sealed"))  # fmt: skip
+    here = Environment(machine=(), software=(), nodes=())
+    manifest = Manifest(
+        name="figures", suite="figures", blocks=0, started="s", finished="f", spec="{}",
+        environment=here, locality=(), launches=tuple(launches),
+    )  # fmt: skip
+    write_manifest(directory, manifest)
+    run = load_run(directory)
+    return judge(Samples(run), run, ADDRESSES)[0]
+
+
+def test_limits_in_words_are_held_by_the_least_of_all_launches(tmp_path: Path) -> None:
+    figure = write_addresses(tmp_path, 3.0, 1.5)
+    held = {part.name: part.holds for part in figure.parts}
+    assert held["IPv4, time to insert"] is True
+    assert held["IPv6, private memory of a process"] is False
+    assert figure.deciding is not None
+    assert figure.deciding.value == pytest.approx(33.0)
+    assert figure.deciding.why == "missed by 3 %"
+    assert figure.deciding.must == "<= 32 MB"
 
 
 def test_every_row_is_measured_and_judged() -> None:
@@ -197,6 +232,8 @@ def test_every_row_is_measured_and_judged() -> None:
         wanted = next(r for r in plan.ROWS if r.name == row.name)
         tests = {test for seat in plan.seats([wanted], Mpi, plan.OURS) for test in seat.tests}
         limits = set(plan.limits_seat([wanted]).tests)
+        assert wanted.imb == any(m.program == "imb" for m in row.measures)
+        assert wanted.addresses == any(m.program == "addresses" for m in row.measures)
         for claim in row.claims:
             assert f"{claim.what.test}:{claim.what.size}" in {expanded(t) for t in tests}
             for bound in claim.bounds:
@@ -253,7 +290,7 @@ def plan_spec() -> Path:
 def test_figures_json_has_one_entry_per_row(tmp_path: Path) -> None:
     samples = make_run(tmp_path, {1: NEAR_US, 3: NEAR_US}, {SM: {"pingpong": pingpong(2, 0.2)}})
     run = load_run(tmp_path)
-    data = json.loads(page.render_json(judge(samples, ROWS), samples, run.manifest))
+    data = json.loads(page.render_json(judge(samples, run, ROWS), samples, run.manifest))
     assert [f["name"] for f in data["figures"]] == [row.name for row in ROWS]
     keys = {"name", "value", "unit", "peer", "ratio", "samples", "percentile", "must", "holds"}
     assert all(keys <= f.keys() for f in data["figures"])
