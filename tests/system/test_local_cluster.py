@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -228,4 +229,39 @@ def test_the_machine_that_forgot_the_cluster(place: Site, spec: str) -> None:
     place.ok("up", spec)
     assert place.run("plan", spec).returncode == 0
     place.ok("down", spec)
+    place.assert_no_trace()
+
+
+SHARED_PIDS = """\
+version: 1
+name: test
+backend: local
+hosts:
+  - name: h1
+    nodes: [{name: n1, pids: cluster}, {name: n2, pids: cluster}, {name: n3}]
+"""
+
+
+def test_nodes_may_share_a_pid_namespace_and_nothing_else(place: Site) -> None:
+    spec = place.write("spec.yaml", SHARED_PIDS)
+    place.ok("up", spec)
+    names = ("pid", "mnt", "net", "ipc", "uts")
+    seen = {
+        name: node(place, spec, name, "readlink", *(f"/proc/self/ns/{n}" for n in names)).split()
+        for name in ("n1", "n2", "n3")
+    }
+    assert seen["n1"][0] == seen["n2"][0] != seen["n3"][0]
+    assert all(len({ns[i] for ns in seen.values()}) == 3 for i in range(1, len(names)))
+    # What runs in such a node ends with it, although its process 1 is no process 1.
+    with place.start("exec", spec, "n1", "--", "sleep", "1000") as sleeper:
+        deadline = time.monotonic() + 20
+        while not node(place, spec, "n2", "pgrep", "-x", "sleep").strip():
+            assert time.monotonic() < deadline
+        smaller = place.write(
+            "smaller.yaml", SHARED_PIDS.replace("{name: n1, pids: cluster}, ", "")
+        )
+        place.ok("up", "--replace", smaller)
+        sleeper.communicate(timeout=20)
+    assert sleeper.returncode != 0
+    place.ok("down", "test")
     place.assert_no_trace()
