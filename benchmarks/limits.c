@@ -36,6 +36,7 @@
 struct options {
 	int cores[2];
 	double seconds;
+	bool waits;	   /* each message until it has arrived, one at a time */
 	const char *turns; /* directory */
 };
 
@@ -43,12 +44,14 @@ static const char *const names[NR_LIMITS] = {"cacheline", "slots",    "memcpy",	
 					     "two_copy",  "streamed", "cma_read", "cma_both"};
 
 static const char usage[] =
-	"usage: limits [-a CORE] [-b CORE] [-t SECONDS] [-T DIR]\n"
+	"usage: limits [-a CORE] [-b CORE] [-t SECONDS] [-w] [-T DIR]\n"
 	"  -a, -b CORE  the two cores (default: the first two this process may use)\n"
 	"  -t SECONDS   time per point (default 0.05)\n"
+	"  -w           one message at a time, until it has arrived (default: a stream of them)\n"
 	"  -T DIR       measure by turns, told by pipes in DIR\n"
 	"Example: limits -a 0 -b 1 -t 0.02\n";
 
+static bool waits_for_arrival;
 static int wake[2]; /* a pipe to the second process: what it sleeps on */
 
 static double now(void)
@@ -81,7 +84,7 @@ static double order(struct side *side, const struct limit_test *test, int batch)
 {
 	struct shared *s = side->shared;
 	uint32_t number = s->order + 1;
-	double start;
+	double start, took;
 
 	s->test = *test;
 	s->batch = batch;
@@ -92,10 +95,10 @@ static double order(struct side *side, const struct limit_test *test, int batch)
 	atomic_store_explicit(&s->order, number, memory_order_release);
 	if (batch)
 		limit_run(side, test, batch);
-	start = now() - start;
+	took = now() - start;
 	while (atomic_load_explicit(&s->finished, memory_order_acquire) != number)
 		pause_cpu();
-	return start;
+	return waits_for_arrival ? now() - start : took;
 }
 
 /* The quickest of three, so that one interruption does not make every batch too short. */
@@ -111,6 +114,11 @@ static double quickest_order(struct side *side, const struct limit_test *test, i
 	return best;
 }
 
+static bool is_small(enum limit limit)
+{
+	return limit == LIMIT_CACHELINE || limit == LIMIT_SLOTS;
+}
+
 static int sample(struct side *side, const struct limit_test *test, double seconds,
 		  struct samples *ret_samples)
 {
@@ -118,7 +126,8 @@ static int sample(struct side *side, const struct limit_test *test, double secon
 	double start;
 
 	order(side, test, 0);
-	while (quickest_order(side, test, batch) < SAMPLE_SECONDS / 2 && batch < BATCH_MAX)
+	while ((!waits_for_arrival || is_small(test->limit)) &&
+	       quickest_order(side, test, batch) < SAMPLE_SECONDS / 2 && batch < BATCH_MAX)
 		batch *= 2;
 	ret_samples->nr = 0;
 	start = now();
@@ -138,11 +147,6 @@ static void print_row(size_t size, int batch, const struct samples *samples)
 	for (i = 0; i < sizeof(percents) / sizeof(percents[0]); i++)
 		printf(" %.4f", samples_percentile(samples, percents[i]) * 1e6);
 	printf(" 1 %.6f %.2f\n", 1e-6 / median, (double)size / median * 1e-6);
-}
-
-static bool is_small(enum limit limit)
-{
-	return limit == LIMIT_CACHELINE || limit == LIMIT_SLOTS;
 }
 
 static void measure(struct side *side, enum limit limit, double seconds)
@@ -347,11 +351,13 @@ static int options_parse(int argc, char **argv, struct options *options)
 	double number;
 
 	opterr = 0;
-	while (!ret && (option = getopt(argc, argv, "a:b:t:T:")) != -1) {
+	while (!ret && (option = getopt(argc, argv, "a:b:t:wT:")) != -1) {
 		if (option == 't') {
 			ret = number_parse(optarg, 0, 3600, &options->seconds);
 		} else if (option == 'T') {
 			options->turns = optarg;
+		} else if (option == 'w') {
+			options->waits = true;
 		} else if (option == 'a' || option == 'b') {
 			ret = number_parse(optarg, 0, CPU_SETSIZE - 1, &number);
 			options->cores[option == 'b'] = ret ? -1 : (int)number;
@@ -364,7 +370,7 @@ static int options_parse(int argc, char **argv, struct options *options)
 
 int main(int argc, char **argv)
 {
-	struct options options = {{-1, -1}, 0.05, NULL};
+	struct options options = {{-1, -1}, 0.05, false, NULL};
 	struct shared *shared;
 	struct side second = {0};
 	pid_t child;
@@ -378,6 +384,7 @@ int main(int argc, char **argv)
 		fputs(usage, stderr);
 		return 2;
 	}
+	waits_for_arrival = options.waits;
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
 		      MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	if (shared == MAP_FAILED || pipe(wake)) {

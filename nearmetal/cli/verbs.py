@@ -29,6 +29,7 @@ VERBS = (
     "bench",
     "report",
     "figures",
+    "tune",
     "study",
     "advise",
     "top",

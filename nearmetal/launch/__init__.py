@@ -2,7 +2,7 @@
 """Starts MPI jobs in a cluster with the MPI's own launcher, and proves what carried them."""
 
 from nearmetal.launch.job import JobRequest, JobResult, Output, run_job
-from nearmetal.launch.locality import Meeting, measure_locality
+from nearmetal.launch.locality import Meeting, info_tool, measure_locality
 from nearmetal.launch.stats import Proof, Verdict
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Output",
     "Proof",
     "Verdict",
+    "info_tool",
     "measure_locality",
     "run_job",
 ]

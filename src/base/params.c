@@ -236,6 +236,14 @@ static int check_params(const struct nm_params *params, char ret_message[256])
 			quoted);
 		return -EINVAL;
 	}
+	if (params->tune_file[0] && params->tune_file[0] != '/' &&
+	    strcmp(params->tune_file, "none") != 0) {
+		quote(params->tune_file, quoted);
+		snprintf(ret_message, 256,
+			 "NEARMETAL_TUNE_FILE='%s' is not allowed: give an absolute path, or none",
+			 quoted);
+		return -EINVAL;
+	}
 	if (params->segment_dir[0] && params->segment_dir[0] != '/') {
 		quote(params->segment_dir, quoted);
 		snprintf(ret_message, 256,

@@ -26,6 +26,8 @@
 	  "directory where each endpoint leaves its statistics; empty: only while it lives")        \
 	X(stats_ms, UINT, "NEARMETAL_STATS_MS", 250, 0, 600000, "ms",                               \
 	  "time between two writings of the statistics while progress is made; 0: only at the end") \
+	X(tune_file, TEXT, "NEARMETAL_TUNE_FILE", "", 0, 0, "path",                                 \
+	  "rates measured by `nearmetal tune`; empty: where it puts them; none: no file")           \
 	X(log, LEVEL, "NEARMETAL_LOG", "warn", 0, 0, "level", "what is written to stderr")          \
 	X(max_local_peers, UINT, "NEARMETAL_MAX_LOCAL_PEERS", 512, 1, 4096, "peers",                \
 	  "lanes in a window: neighbours an endpoint can exchange messages with through memory")    \

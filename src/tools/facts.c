@@ -202,6 +202,7 @@ static void print_json(const struct facts *facts, const struct nm_params *params
 	nm_json_bool(&json, "possible", facts->cma_good);
 	nm_json_text(&json, "reason", facts->cma_words.text);
 	nm_json_close(&json, '}');
+	nm_info_tuning_json(&json);
 	nm_json_open(&json, "knobs", '[');
 	infos = nm_param_infos(&nr);
 	for (i = 0; i < nr; i++) {
@@ -239,6 +240,7 @@ static void print_words(const struct facts *facts, const struct nm_params *param
 	       facts->window_words.text);
 	printf("  CMA                %-3s %s\n", facts->cma_good ? "yes" : "no",
 	       facts->cma_words.text);
+	nm_info_tuning_words();
 	printf("\nknobs\n");
 	infos = nm_param_infos(&nr);
 	for (i = 0; i < nr; i++) {

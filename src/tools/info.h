@@ -5,8 +5,13 @@
 
 #include <stdbool.h>
 
+#include "tools/json.h"
+
 /* What this machine offers and what is set, for a person or as JSON. */
 int nm_info_facts(bool json);
+/* Parts of nm_info_facts(): this machine as a tuning file names it, and the file in force. */
+void nm_info_tuning_json(struct nm_json *json);
+void nm_info_tuning_words(void);
 /* What the C code and other programs agree on: layout, knobs, addresses. Always JSON. */
 int nm_info_abi(void);
 /* Meet the endpoints whose addresses come in on stdin, one JSON line each. */

@@ -77,11 +77,6 @@ const struct nm_select_params nm_select_defaults = {
 	.loopback_min = KIB(256),
 };
 
-const struct nm_select_params *nm_select_params(void)
-{
-	return &nm_select_defaults;
-}
-
 static bool possible(const struct nm_select_facts *facts, enum nm_protocol protocol)
 {
 	return protocol == NM_PROTOCOL_POOL || protocol == NM_PROTOCOL_POOL_PAST ||

@@ -79,7 +79,7 @@ struct nm_select_params {
 
 /* Sound on a current x86 server, both placements; measured: docs/design/bulk.md. */
 extern const struct nm_select_params nm_select_defaults;
-/* What is in force: the calibration of this machine, or the defaults. */
+/* What is in force: the calibration of this machine (tuning.h), or the defaults. Reads files once. */
 const struct nm_select_params *nm_select_params(void);
 
 /* What was achieved with one protocol. */
