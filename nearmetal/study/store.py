@@ -88,7 +88,8 @@ class Writer:
         if self._new.exists():
             shutil.rmtree(self._new)
         self._new.mkdir(parents=True)
-        (directory / OBJECTS).mkdir(exist_ok=True)
+        self._objects = directory / OBJECTS
+        self._objects.mkdir(exist_ok=True)
         self._files: list[IO[str]] = []
         self._facts = self._open("facts.csv")
         self._sources = self._open("sources.csv")
@@ -113,14 +114,18 @@ class Writer:
     def keep(self, content: bytes) -> str:
         """Keep the bytes of a raw file; returns their SHA-256."""
         digest = hashlib.sha256(content).hexdigest()
-        path = object_path(self.directory, digest)
-        if not path.exists():
-            path.parent.mkdir(exist_ok=True)
-            fresh = self._new / "object"
-            handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o444)
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(content)
-            fresh.rename(path)
+        path = f"{self._objects}/{digest[:2]}/{digest}"
+        try:
+            _write_once(path, content)
+        except FileNotFoundError:
+            Path(path).parent.mkdir(exist_ok=True)
+            _write_once(path, content)
+        except FileExistsError:
+            # A killed import may have left the beginning of it.
+            if Path(path).stat().st_size != len(content):
+                fresh = f"{self._new}/object"
+                _write_once(fresh, content)
+                Path(fresh).replace(path)
         return digest
 
     def add(self, source: Source, log: Log | None) -> None:
@@ -167,6 +172,12 @@ class Writer:
     def _copy(self, connection: duckdb.DuckDBPyConnection, query: str, name: str) -> None:
         target = _quoted(self._new / name)
         connection.execute(f"COPY ({query}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)")
+
+
+def _write_once(path: str, content: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(content)
 
 
 def _text(text: str) -> str:

@@ -101,6 +101,15 @@ def test_raw_files_are_kept_once_and_read_only(logs: Path) -> None:
         derive_again(study.directory)
 
 
+def test_a_half_written_object_is_mended(logs: Path) -> None:
+    _, study = imported(logs)
+    path = next(p for p in (study.directory / "objects").rglob("*") if p.is_file())
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:7])
+    imported(logs)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+
+
 def test_what_is_missing_is_asked_for(logs: Path) -> None:
     (logs / "other").mkdir()
     (logs / "other" / "x.out").write_text(osu(1))
