@@ -17,6 +17,7 @@ for any folders, `{arm}` and the like for a part that is taken over.
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -25,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from nearmetal.errors import Problem, SpecError
 from nearmetal.spec.yamlfile import load_yaml
+from nearmetal.study.gate import FACTS
 from nearmetal.study.model import Arm
 
 if TYPE_CHECKING:
@@ -57,6 +59,20 @@ class ArmLabels(_Model):
     placement: Text
     cores_per_node: Count | None = None
     facts: dict[str, str | int | float] = {}
+
+    @field_validator("facts")
+    @classmethod
+    def _spelled(cls, facts: dict[str, str | int | float]) -> dict[str, str | int | float]:
+        """Refuse what is nearly a fact that the gate looks at; other facts are free."""
+        for name, value in facts.items():
+            near = difflib.get_close_matches(name, FACTS, 1, cutoff=0.75)
+            if name not in FACTS and near:
+                msg = f"fact {name!r} means nothing, did you mean {near[0]!r}?"
+                raise ValueError(msg)
+            if name == "line_rate_gbit" and not (isinstance(value, int | float) and value > 0):
+                msg = f"line_rate_gbit is {value!r}, give a number"
+                raise ValueError(msg)
+        return facts
 
 
 class SourceRule(_Model):

@@ -157,6 +157,8 @@ def test_a_draft_of_labels_can_be_filled_in(logs: Path, tmp_path: Path) -> None:
         ("fabric: InfiniBand, ", "", "arms.vm.fabric is missing"),
         ("{arm}/latency", "{arm}/bandwidth", "not known"),
         ("  vm: {", "  xm: {", "arm 'vm' is not described"),
+        ("cores_per_node: 44", "facts: {line_rate_gbits: 100}", "did you mean 'line_rate_gbit'"),
+        ("cores_per_node: 44", "facts: {line_rate_gbit: fast}", "line_rate_gbit is 'fast'"),
         ("format: 1", "format: 2", "format, input should be 1"),
     ],
 )
@@ -187,6 +189,12 @@ def test_labels_that_name_missing_files(logs: Path) -> None:
         (osu(2).replace("4.00", "4,00").encode(), "a decimal comma"),
         (osu(2).replace("4.00", "-4.00").encode(), "no measured value"),
         (osu(2).replace("4.00", "NaN").encode(), "no measured value"),
+        (
+            "\n".join(
+                a + "\n" + b for a, b in zip(osu(2).split("\n"), osu(3).split("\n"), strict=True)
+            ).encode(),
+            "a second header within a test",
+        ),
         (osu(2.01).encode(), "the same bytes as vm/latency-1.out"),
     ],
 )
