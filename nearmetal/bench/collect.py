@@ -273,8 +273,8 @@ def record_launch(
         number=number, block=step.block, program=step.program.label,
         log_format=step.program.log_format, mpi=step.mpi.value if step.mpi else "",
         arm=step.arm.name if step.arm else "", started=started,
-        stdout=f"{stem}.out", stdout_sha256=_sha256(directory / f"{stem}.out"),
-        stderr=f"{stem}.err", stderr_sha256=_sha256(directory / f"{stem}.err"),
+        stdout=f"{stem}.out", stdout_sha256=sha256_of(directory / f"{stem}.out"),
+        stderr=f"{stem}.err", stderr_sha256=sha256_of(directory / f"{stem}.err"),
         log="stdout" if step.program.log == "stdout" else "stderr",
         last_size=step.program.last_size, load=load, **ended.fields,
     )  # fmt: skip
@@ -308,7 +308,8 @@ def sent_bytes(net_dev: str) -> int | None:
     return total if seen else None
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, as it stands in a manifest."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

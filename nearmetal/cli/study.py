@@ -9,9 +9,9 @@ from typing import cast
 
 from nearmetal.cli.verbs import Parser, Subparsers
 
-VERBS = ("import", "judge", "lint", "published", "report", "tax")
+VERBS = ("run", "import", "judge", "lint", "published", "report", "tax")
 
-SUMMARY = "import logs into a study, judge and report it, check claims"
+SUMMARY = "run or import a study, judge and report it, check claims"
 
 
 def register(subparsers: Subparsers) -> None:

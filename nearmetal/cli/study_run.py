@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nearmetal study run`: make the launches of a study file, in random blocks, until they settle it."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearmetal.bench.launches import Launches, Way, Workload, way_of
+from nearmetal.bench.suite import Program, Where
+from nearmetal.bench.workloads import WORKLOADS
+from nearmetal.cli.bench import choose_mpis
+from nearmetal.cli.target import open_running
+from nearmetal.cli.verbs import Subparsers, add_verb
+from nearmetal.errors import ExitCode, LaunchError, LockedError, UsageError
+from nearmetal.evidence.model import NEUTRAL
+from nearmetal.evidence.parse import PARSERS
+from nearmetal.run import LocalRunner
+from nearmetal.study.design import Design, Turn, block, load_design, unsettled
+from nearmetal.study.labels import FILE as LABELS_FILE
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from nearmetal.backend import Backend
+    from nearmetal.cli.view import Steps, View
+    from nearmetal.evidence import Launch
+    from nearmetal.mpi import Mpi
+    from nearmetal.spec import ClusterSpec
+    from nearmetal.study.design import WorkloadDesign
+
+_GIVE_UP = 3
+"""So many failures of one workload in one arm end a study: the next would fail too."""
+
+
+def register(subparsers: Subparsers) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        subparsers, "run", run, "make the launches of a study, or go on with them",
+        "nearmetal study run examples/near-or-tcp.yaml --output results/near-or-tcp",
+    )  # fmt: skip
+    parser.add_argument("file", metavar="STUDY.yaml", type=Path, help="a study file")
+    parser.add_argument("--output", metavar="DIR", type=Path,
+                        help="run directory to make or to go on with (default: results/NAME)")  # fmt: skip
+
+
+def _workload(name: str, design: WorkloadDesign, installed: list[Mpi]) -> Workload:
+    if design.use is not None:
+        program, path = WORKLOADS[design.use], None
+    else:
+        path = Path(design.program or "").absolute()
+        if not path.is_file():
+            raise UsageError(f"workload {name}: no program {path}", "give the path of a program")
+        if design.log_format not in PARSERS:
+            raise UsageError(f"workload {name}: no format {design.log_format!r}",
+                             f"known: {', '.join(PARSERS)}")  # fmt: skip
+        program = Program(name, path.name, Where.SYSTEM, tuple(design.args), design.log_format,
+                          tuple(installed), design.log, timeout_s=design.timeout_s)  # fmt: skip
+    fit = [mpi for mpi in installed if mpi in program.mpis]
+    if design.mpi is not None:
+        fit = [mpi for mpi in fit if mpi.value == design.mpi]
+    if not fit:
+        names = ", ".join(mpi.value for mpi in program.mpis)
+        raise UsageError(f"workload {name} cannot run under {design.mpi or 'what is installed'}",
+                         f"it runs under: {names}")  # fmt: skip
+    return Workload(name, program, fit[0], design.ranks, path)
+
+
+def _write_labels(design: Design, directory: Path) -> None:
+    """Say what the arms are, for `study import`."""
+    import yaml  # noqa: PLC0415 - slow to load, and only here
+
+    arms = {name: arm.model_dump(exclude={"cluster", "way", "nodes"}, exclude_none=True)
+            for name, arm in design.arms.items()}  # fmt: skip
+    labels = {"format": 1, "run": design.name, "arms": arms, "sources": []}
+    (directory / LABELS_FILE).write_text(yaml.safe_dump(labels, sort_keys=False), encoding="utf-8")
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise LockedError(f"{directory}: a study runs there already",
+                              "wait for it, or give another --output") from error  # fmt: skip
+        yield
+
+
+class _Study:
+    """One study under way."""
+
+    def __init__(self, design: Design, text: str, directory: Path, view: View) -> None:
+        self.design, self.view = design, view
+        installed = choose_mpis(None)
+        self.workloads = {name: _workload(name, w, installed)
+                          for name, w in design.workloads.items()}  # fmt: skip
+        clusters = {arm.cluster: open_running(arm.cluster) for arm in design.arms.values()}
+        opened = {name: (cluster.backend, spec) for name, (cluster, spec) in clusters.items()}
+        self.ways = {
+            (arm, name): self._way(arm, workload, opened)
+            for arm in design.arms
+            for name, workload in self.workloads.items()
+        }
+        self.launches = Launches(directory, design.name, text, opened, LocalRunner())
+        _write_labels(design, directory)
+        self.values: dict[tuple[object, ...], list[float]] = {}
+        self.failures: Counter[tuple[str, str]] = Counter()
+        for launch in self.launches.launches:
+            self._take(launch)
+
+    def _way(
+        self, arm: str, workload: Workload, opened: dict[str, tuple[Backend, ClusterSpec]]
+    ) -> Way:
+        told = self.design.arms[arm]
+        backend, spec = opened[told.cluster]
+        known = [node.name for _, node in spec.nodes]
+        for name in told.nodes or ():
+            if name not in known:
+                raise UsageError(f"arm {arm}: no node {name!r} in {spec.name}",
+                                 f"nodes: {', '.join(known)}")  # fmt: skip
+        return way_of(told.way, workload.mpi, backend, spec, tuple(told.nodes or ()))
+
+    def _take(self, launch: Launch) -> None:
+        """Take the figures of a launch, or count its failure."""
+        if not launch.good:
+            self.failures[launch.arm, launch.program] += 1
+            return
+        for table in self.launches.log(launch).tables:
+            units = {column.metric: column.unit for column in table.columns}
+            for row in table.rows:
+                for metric, value in row.values.items():
+                    if metric != "size" and units[metric] not in NEUTRAL:
+                        key = (launch.arm, launch.program, table.test, table.variant,
+                               row.values.get("size"), metric)  # fmt: skip
+                        self.values.setdefault(key, []).append(value)
+
+    def _make(self, turn: Turn) -> None:
+        launch = self.launches.make(turn.block, self.workloads[turn.workload], turn.arm,
+                                    self.ways[turn.arm, turn.workload])  # fmt: skip
+        self._take(launch)
+        if launch.good:
+            return
+        how = f"exit code {launch.exit_code}"
+        if launch.timed_out:
+            size = self.launches.last_size(launch)
+            how = "hung" + (f" beyond {size} bytes" if size is not None else "")
+        self.view.warn(f"{turn.arm}, {turn.workload}: {how}",
+                       f"read {self.launches.directory / launch.stderr}")  # fmt: skip
+        if self.failures[turn.arm, turn.workload] >= _GIVE_UP:
+            raise LaunchError(f"{turn.workload} failed {_GIVE_UP} times in arm {turn.arm}",
+                              "mend it, then start the study with a new --output")  # fmt: skip
+
+    def go_on(self, steps: Steps) -> str:
+        """Make launches until they settle it; returns why it ended."""
+        wanted = self.design.launches
+        per_block = len(self.design.arms) * len(self.workloads)
+        steps.begin(wanted.most * per_block)
+        end = time.monotonic() + wanted.budget_minutes * 60
+        number = 0
+        while number < wanted.most:
+            if number >= wanted.least and not unsettled(self.values, wanted):
+                return f"every interval is within {wanted.interval_percent:g} %"
+            for turn in block(self.design, number):
+                left = max(0.0, end - time.monotonic()) / 60
+                steps.step(f"block {number + 1}: {turn.workload}, {turn.arm}; "
+                           f"at most {left:.0f} min left")  # fmt: skip
+                if self.launches.done(*turn):
+                    continue
+                if left == 0:
+                    return f"the budget of {wanted.budget_minutes:g} minutes is spent"
+                self._make(turn)
+            number += 1
+        return f"{wanted.most} launches were made of everything"
+
+
+def run(args: argparse.Namespace, view: View) -> int:
+    """Run or go on; exit code 1 when launches failed."""
+    design = load_design(args.file, WORKLOADS)
+    directory: Path = args.output or Path("results") / design.name
+    with _alone(directory):
+        study = _Study(design, args.file.read_text(encoding="utf-8"), directory, view)
+        with view.steps(f"study {design.name}") as steps:
+            why = study.go_on(steps)
+        study.launches.finish()
+    made = study.launches.launches
+    failed = sum(not launch.good for launch in made)
+    wide = len(unsettled(study.values, design.launches))
+    data = {"directory": str(directory), "launches": len(made), "failed": failed, "ended": why,
+            "unsettled": wide}  # fmt: skip
+    view.result(data, [f"{len(made)} launches, {failed} failed: {why}",
+                       f"{wide} of {len(study.values)} intervals are wider than wanted",
+                       f"now `nearmetal study import {directory}`"])  # fmt: skip
+    return ExitCode.ERROR if failed else ExitCode.DONE
