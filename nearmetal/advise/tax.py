@@ -12,11 +12,14 @@ import csv
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nearmetal.advise.adapters import ADAPTERS, Source
+from nearmetal.advise.adapters import ADAPTERS
 from nearmetal.errors import NearmetalError
+from nearmetal.evidence.published import find
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from nearmetal.evidence.published import Number
 
 
 @dataclass(frozen=True)
@@ -51,54 +54,51 @@ def slowdown_share(slowdown: float) -> float:
 
 
 _CORE_LOSS = 4 / 48
-_SCALE = "44 of 48 cores, 16 nodes"
-_APPS = ("GROMACS", "NAMD", "LAMMPS", "WRF", "OpenFOAM")
-_TOTALS = {
-    # 16 nodes, 768 cores; a negative loss is a gain.
-    ("sriov", "ib", 162): (8.4, 9.4, 7.9, 4.0, -0.4),
-    ("directpath", "ib", 162): (8.1, 6.6, 8.3, 4.0, 0.7),
-    ("sriov", "roce", 170): (8.5, 9.7, 7.6, 4.0, -1.1),
-    ("directpath", "roce", 170): (8.1, 6.3, 7.9, 3.5, 1.1),
+_SCALE = "16 nodes"
+_ARMS = {
+    "SR-IOV IB": (("sriov",), "ib"),
+    "SR-IOV RoCE": (("sriov",), "roce"),
+    "DirectPath IO IB": (("directpath", "dynamic-directpath"), "ib"),
+    "DirectPath IO RoCE": (("directpath", "dynamic-directpath"), "roce"),
 }
-_BEHIND_SRIOV = {"GROMACS": 27.0, "WRF": 14.0}
-"""VMXNET3 against SR-IOV on 16 nodes, VMW-ADAPTER:142: so much less performance, "up to"."""
+"""Arms of VMW-ADAPTER, by their names in its numbers."""
 
 
 def _vmware() -> list[Tax]:
     taxes = []
-    for (adapter, fabric, line), totals in _TOTALS.items():
-        source = str(Source("VMW-ADAPTER", line))
-        names = ("directpath", "dynamic-directpath") if adapter == "directpath" else (adapter,)
-        for app, total in zip(_APPS, totals, strict=True):
-            share = total / 100
-            taxes += [
-                Tax(name, fabric, app, share, share, _CORE_LOSS, "published", source, _SCALE)
-                for name in names
-            ]
-    for app, behind in _BEHIND_SRIOV.items():
-        sriov = _TOTALS["sriov", "roce", 170][_APPS.index(app)] / 100
-        high = 1 - (1 - behind / 100) * (1 - sriov)
-        source = "VMW-ADAPTER:142,170"
-        note = f"up to {behind:g} % behind SR-IOV over 25 GbE, joined to SR-IOV's own over 100 GbE"
-        taxes.append(Tax("vmxnet3", "", app, sriov, high, _CORE_LOSS, "published", source, note))
+    note = f"44 of 48 cores, {_SCALE}"
+    for arm, (names, fabric) in _ARMS.items():
+        taxes += [
+            Tax(name, fabric, number.test, *_range(number), _CORE_LOSS, "published",
+                f"VMW-ADAPTER:{number.line}", note)
+            for number in find("vmw-adapter", arm=arm, base="bare metal", scale=_SCALE)
+            if number.metric in ("loss", "gain")
+            for name in names
+        ]  # fmt: skip
+    for behind in find("vmw-adapter", arm="VMXNET3", base="SR-IOV", metric="loss", scale=_SCALE):
+        known = find("vmw-adapter", test=behind.test, arm="SR-IOV RoCE", metric="loss")
+        for sriov in known:
+            low = sriov.value / 100
+            high = 1 - (1 - behind.value / 100) * (1 - low)
+            source = f"VMW-ADAPTER:{behind.line},{sriov.line}"
+            joined = f"{behind.printed} behind SR-IOV over 25 GbE, joined to SR-IOV's own loss"
+            taxes.append(Tax("vmxnet3", "", behind.test, low, high, _CORE_LOSS, "published",
+                             source, joined))  # fmt: skip
     return taxes
 
 
+def _range(number: Number) -> tuple[float, float]:
+    share = number.value / 100 if number.metric == "loss" else -number.value / 100
+    return share, share
+
+
 def _kvm() -> list[Tax]:
-    def vf(app: str, low: float, high: float, source: str, note: str) -> Tax:
-        return Tax("vfio-vf", "ib", app, low, high, 0.0, "published", source, note)
-
-    def longer(app: str, slowdown: float, line: int) -> Tax:
-        share = slowdown_share(slowdown)
-        return vf(app, share, share, f"SDSC:{line}", f"{slowdown:.0%} longer, QDR InfiniBand")
-
-    segment = "with shared memory between the machines of a host"
-    return [
-        longer("WRF", 0.15, 177),
-        longer("Quantum ESPRESSO", 0.28, 188),
-        vf("Graph500", 0.02, 0.05, "OSU:446", segment),
-        vf("SPEC MPI2007", 0.01, 0.095, "OSU:447", segment),
-    ]
+    taxes = {}
+    for number in find("sdsc", arm="SR-IOV IB", base="native IB", metric="more time"):
+        share = slowdown_share(number.value / 100)
+        taxes[number.test] = Tax("vfio-vf", "ib", number.test, share, share, 0.0, "published",
+                                 f"SDSC:{number.line}", f"{number.value:g} % longer")  # fmt: skip
+    return list(taxes.values())
 
 
 PUBLISHED = (*_vmware(), *_kvm())
