@@ -24,7 +24,7 @@ from nearmetal.bench.environment import environment
 from nearmetal.bench.suite import ARMS
 from nearmetal.errors import LaunchError, StateError, UsageError
 from nearmetal.evidence import Launch, Manifest, parse_log, read_manifest, write_manifest
-from nearmetal.evidence.manifest import FILE
+from nearmetal.evidence.manifest import FILE, STUDY_SUITE
 from nearmetal.launch import JobRequest, Output, run_job
 from nearmetal.mpi import STACKS, Mpi, Provider, Stack
 
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from nearmetal.evidence import Log
     from nearmetal.run import Runner
     from nearmetal.spec import ClusterSpec
+
+OWN = "own"
+"""The way an MPI takes within a node if nobody says anything: the first of its own."""
 
 _LEADING_SIZE = re.compile(r"^\s*(?:\d+:\s+)?(\d+)\s", re.MULTILINE)
 
@@ -70,9 +73,9 @@ def way_of(name: str, mpi: Mpi, backend: Backend, spec: ClusterSpec, nodes: tupl
     if name in ARMS:
         arm = ARMS[name]
         return Way(backend, spec, arm.provider, arm.channels, None, nodes)
-    own = [stack for stack in STACKS if stack.mpi is mpi and stack.name == name]
+    own = [stack for stack in STACKS if stack.mpi is mpi and name in (stack.name, OWN)]
     if not own:
-        known = [*ARMS, *(stack.name for stack in STACKS if stack.mpi is mpi)]
+        known = [*ARMS, OWN, *(stack.name for stack in STACKS if stack.mpi is mpi)]
         raise UsageError(f"{mpi.value} has no way {name!r}", f"known: {', '.join(known)}")
     return Way(backend, spec, Provider.STOCK, None, own[0], nodes)
 
@@ -114,7 +117,7 @@ class Launches:
             for pair in find_pairs(backend, spec, self.runner)
         ]
         return Manifest(
-            name=self.name, suite="study", blocks=0, started=now(), finished="", spec=self.design,
+            name=self.name, suite=STUDY_SUITE, blocks=0, started=now(), finished="", spec=self.design,
             environment=environment(nodes), locality=tuple(pairs), launches=(),
         )  # fmt: skip
 

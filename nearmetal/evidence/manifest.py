@@ -12,6 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from nearmetal.errors import LogError
 
 FILE = "manifest.json"
+STUDY_SUITE = "study"
+"""The suite of a run whose arms and workloads stand in a study file."""
+
 MAX_BYTES = 64 << 20
 
 Text = Annotated[str, Field(max_length=4096)]

@@ -51,7 +51,7 @@ class ArmDesign(ArmLabels):
     cluster: Text
     """A cluster spec, or the name of a cluster that is up."""
     way: Name = "auto"
-    """An arm of nearmetal-bench(1), or one of the MPI's own ways as `sm` or `posix`."""
+    """An arm of nearmetal-bench(1); `own`, what the MPI does within a node; or one of its ways by name."""
     nodes: Annotated[list[Text], Field(min_length=1)] | None = None
     """Only these nodes take ranks."""
 

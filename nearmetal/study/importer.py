@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from nearmetal.errors import LogError, NearmetalError
 from nearmetal.evidence import parse_log, read_manifest
 from nearmetal.evidence.manifest import FILE as BENCH_MANIFEST
+from nearmetal.evidence.manifest import STUDY_SUITE
 from nearmetal.evidence.parse import PARSERS
 from nearmetal.evidence.recognize import MAX_LOG_BYTES, decode, recognize, refuse_crash
 from nearmetal.study.labels import FILE as LABELS_FILE
@@ -82,17 +83,20 @@ def _bench_files(directory: Path, relative: str) -> list[File] | None:
         other = launch.stderr if launch.log == "stdout" else launch.stdout
         how = "no end in time" if launch.timed_out else f"exit code {launch.exit_code}"
         files += [
-            File(relative + launch.file, directory / launch.file, _bench_label(launch),
+            File(relative + launch.file, directory / launch.file,
+                 _bench_label(launch, designed=manifest.suite == STUDY_SUITE),
                  launch.log_format, "" if launch.good else f"the launch failed, {how}"),
             File(relative + other, directory / other, Label(ignore="the other stream of a launch")),
         ]  # fmt: skip
     return files
 
 
-def _bench_label(launch: Launch) -> Label:
+def _bench_label(launch: Launch, *, designed: bool) -> Label:
+    """Return what a manifest says. In a designed study nodes are what an arm is about, no scale."""
+    nodes = len(launch.nodes.split(",")) if launch.nodes else 1
     return Label(
         arm=" ".join(filter(None, (launch.mpi, launch.arm))) or "no MPI",
-        nodes=len(launch.nodes.split(",")) if launch.nodes else 1, ranks=launch.ranks,
+        nodes=None if designed else nodes, ranks=launch.ranks,
         launch=launch.number, block=launch.block, repeated=True,
     )  # fmt: skip
 

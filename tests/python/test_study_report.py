@@ -182,6 +182,11 @@ def test_hostile_text_stays_text(view: StudyView) -> None:
     assert text.count("&lt;script&gt;") > len(SIZES)
 
 
+def test_logs_that_tell_no_version_are_shown(view: StudyView) -> None:
+    sources = {name: replace(source, header={}) for name, source in view.sources.items()}
+    assert "osu_latency-1.out" in render_study_html(replace(view, sources=sources))
+
+
 def test_the_checklist_is_filled_from_the_study(view: StudyView) -> None:
     found = {rule.number: rule for rule in rules(view)}
     assert sorted(found) == list(range(1, 13))
