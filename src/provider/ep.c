@@ -150,26 +150,37 @@ static int add_self(struct nm_ep *ep, struct nm_engine *engine)
 	return err ? err : nm_engine_add_transport(engine, transport);
 }
 
-static int add_shm(struct nm_ep *ep, struct nm_engine *engine)
+/* RET_WORDS: what was found, or why nothing was. */
+static int add_shm(struct nm_ep *ep, struct nm_engine *engine, struct nm_reason *ret_words)
 {
+	const struct nm_params *params = nm_params();
 	struct nm_transport *transport;
-	struct nm_reason why;
+	struct nm_reason why = {""};
 	int err;
 
 	err = nm_shm_create(nm_engine_sink(engine), &ep->address.who, &transport, &why);
 	/* It has said why in the log. */
-	if (err)
+	if (err) {
+		nm_reason_set(ret_words, "no shm: %s", why.text);
 		return err;
+	}
+	if (params->segment_dir[0])
+		nm_reason_set(ret_words, "shm by way of %.80s, CMA %.10s", params->segment_dir,
+			      params->cma);
+	else
+		nm_reason_set(ret_words, "shm by way of /dev/shm/nearmetal-%u, CMA %.10s",
+			      geteuid(), params->cma);
 	return nm_engine_add_transport(engine, transport);
 }
 
-static int add_net(struct nm_ep *ep, struct nm_engine *engine)
+static int add_net(struct nm_ep *ep, struct nm_engine *engine, struct nm_reason *ret_words)
 {
 	struct nm_transport *transport;
-	struct nm_reason why;
+	struct nm_reason why = {""};
 	int err;
 
 	err = nm_net_create(nm_engine_sink(engine), &ep->address, &transport, &why);
+	nm_reason_set(ret_words, "%s%s", err ? "no net: " : "", why.text);
 	if (err) {
 		nm_log_once(NM_LOG_WARN,
 			    "network channel unavailable, only neighbours can be reached: %s "
@@ -180,22 +191,34 @@ static int add_net(struct nm_ep *ep, struct nm_engine *engine)
 	return nm_engine_add_transport(engine, transport);
 }
 
+/* The line that says what was found and chosen. */
+static void tell_start(const struct nm_ep *ep, const struct nm_reason *shm,
+		       const struct nm_reason *net)
+{
+	const uint8_t *id = ep->address.who.id;
+
+	nm_info("endpoint %02x%02x%02x%02x%02x%02x: %s; %s; channels allowed: %s", id[0], id[1],
+		id[2], id[3], id[4], id[5], shm->text, net->text, nm_params()->channels);
+}
+
 /* An endpoint works with any one of its allowed channels; none at all is an error. */
 static int add_transports(struct nm_ep *ep, struct nm_engine *engine)
 {
 	const struct nm_params *params = nm_params();
+	struct nm_reason shm = {"no shm: not allowed"}, net = {"no net: not allowed"};
 	int err = -FI_ENODEV, last;
 
 	if (nm_params_channel_allowed(params, "self"))
 		err = add_self(ep, engine);
 	if (nm_params_channel_allowed(params, "shm")) {
-		last = add_shm(ep, engine);
+		last = add_shm(ep, engine, &shm);
 		err = err ? last : 0;
 	}
 	if (nm_params_channel_allowed(params, "net")) {
-		last = add_net(ep, engine);
+		last = add_net(ep, engine, &net);
 		err = err ? last : 0;
 	}
+	tell_start(ep, &shm, &net);
 	if (err)
 		nm_error("endpoint not enabled: none of the channels '%s' can be used",
 			 params->channels);

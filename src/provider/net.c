@@ -418,7 +418,7 @@ int nm_net_create(const struct nm_sink *sink, struct nm_address *address,
 	net->address = *address;
 	make_label(&net->label);
 	nm_net_poll(net); /* posts the receive buffers */
-	nm_info("network channel: %s", net->inner.text);
+	nm_reason_set(ret_reason, "%s", net->inner.text);
 	*ret_transport = &net->base;
 	return 0;
 

@@ -14,7 +14,8 @@
 /*
  * nm_net_create - open an inner endpoint for the endpoint address->who.
  * Fills address->inner and inner_len: how peers reach it. Inner providers are tried in the order
- * of NEARMETAL_NET. Returns 0, or -errno with the reason why none of them works.
+ * of NEARMETAL_NET. Returns 0 with words about what was opened, or -errno with the reason why none
+ * of them works.
  */
 int nm_net_create(const struct nm_sink *sink, struct nm_address *address,
 		  struct nm_transport **ret_transport, struct nm_reason *ret_reason);

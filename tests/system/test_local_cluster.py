@@ -253,15 +253,17 @@ def test_nodes_may_share_a_pid_namespace_and_nothing_else(place: Site) -> None:
     assert seen["n1"][0] == seen["n2"][0] != seen["n3"][0]
     assert all(len({ns[i] for ns in seen.values()}) == 3 for i in range(1, len(names)))
     # What runs in such a node ends with it, although its process 1 is no process 1.
-    with place.start("exec", spec, "n1", "--", "sleep", "1000") as sleeper:
-        deadline = time.monotonic() + 20
-        while not node(place, spec, "n2", "pgrep", "-x", "sleep").strip():
+    smaller = place.write("smaller.yaml", SHARED_PIDS.replace("{name: n1, pids: cluster}, ", ""))
+    sleeper = place.start("exec", spec, "n1", "--", "sleep", "1000")
+    try:
+        deadline = time.monotonic() + 40
+        while place.run("exec", spec, "n2", "--", "pgrep", "-x", "sleep").returncode != 0:
             assert time.monotonic() < deadline
-        smaller = place.write(
-            "smaller.yaml", SHARED_PIDS.replace("{name: n1, pids: cluster}, ", "")
-        )
         place.ok("up", "--replace", smaller)
-        sleeper.communicate(timeout=20)
-    assert sleeper.returncode != 0
+        sleeper.communicate(timeout=40)
+        assert sleeper.returncode != 0
+    finally:
+        sleeper.kill()
+        sleeper.communicate()
     place.ok("down", "test")
     place.assert_no_trace()
