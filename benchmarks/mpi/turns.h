@@ -6,8 +6,10 @@
  *
  * DIR holds two kinds of pipes, made by whoever gives the turns:
  *
- *   order.RANK  one line per turn: "TURN SECONDS TEST:SIZE,TEST:SIZE,...", the same for all ranks,
- *               with the time that a test may take; "end" or end of file: no more turns
+ *   order.RANK  one line per turn: "TURN SECONDS HOW TEST:SIZE,TEST:SIZE,...", the same for all
+ *               ranks, with the time that a test may take; "end" or end of file: no more turns.
+ *               HOW is "alone": others on these cores shall wait meanwhile (real-time scheduling,
+ *               where the kernel allows it), or "shared"
  *   answer      "TURN" from rank 0 when it has everything
  *
  * Samples are kept and printed at the end, a row each, in the format of sampling.h: one table per
@@ -16,7 +18,12 @@
 #ifndef NM_BENCH_TURNS_H
 #define NM_BENCH_TURNS_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -89,18 +96,34 @@ static inline int turn_parse_tests(struct turn *turn, char *text)
 	return turn->nr_tests ? 0 : -EINVAL;
 }
 
+/*
+ * Whether others on our cores wait while we run. A rank keeps it between turns, when it sleeps, so
+ * that it wakes up at once. What the kernel does not allow is done without.
+ */
+static inline void turns_alone(bool alone)
+{
+	struct sched_param param = {.sched_priority = alone ? 1 : 0};
+
+	if (sched_setscheduler(0, alone ? SCHED_RR | SCHED_RESET_ON_FORK : SCHED_OTHER, &param))
+		errno = 0;
+}
+
 /* Sleeps until it is our turn. Returns 1 with turns->now; 0: no more turns; -EINVAL: no order. */
 static inline int turns_next(struct turns *turns)
 {
 	struct turn *turn = &turns->now;
-	char line[2048];
+	char line[2048], how[8];
 	int used = 0;
 
 	memset(turn, 0, sizeof(*turn));
-	if (!fgets(line, sizeof(line), turns->orders) || !strcmp(line, "end\n"))
+	if (!fgets(line, sizeof(line), turns->orders) || !strcmp(line, "end\n")) {
+		turns_alone(false);
 		return 0;
-	if (sscanf(line, "%ld %lf %n", &turn->number, &turn->seconds, &used) != 2 || !used)
+	}
+	if (sscanf(line, "%ld %lf %7s %n", &turn->number, &turn->seconds, how, &used) != 3 || !used)
 		return -EINVAL;
+	if (!strcmp(how, "alone"))
+		turns_alone(true);
 	return turn_parse_tests(turn, line + used) ? -EINVAL : 1;
 }
 

@@ -42,6 +42,8 @@ OUT = _ROOT / "benchmarks" / "out"
 _QUICK_S, _FULL_S = 90.0, 600.0
 _MANY_BLOCKS = 100_000
 _ROUNDS = 2
+_PAIR = 2
+"""Ranks of a job that has every core to itself."""
 _BUSY = 1.0
 _RARE = 0.05
 
@@ -58,6 +60,8 @@ def register(subparsers: Subparsers) -> None:
                         help="minutes instead of seconds for each part")  # fmt: skip
     parser.add_argument("--seconds", type=float, metavar="S",
                         help="time for the blocks of each part, without the start of the jobs")  # fmt: skip
+    parser.add_argument("--shared", action="store_true",
+                        help="let others have the cores during a turn as usual")  # fmt: skip
     parser.add_argument("--output", metavar="DIR", type=Path, default=OUT,
                         help="where table and raw output go (default: benchmarks/out)")  # fmt: skip
     parser.add_argument("--from", metavar="RUN", type=Path, dest="source",
@@ -77,7 +81,7 @@ def _chosen(text: str | None) -> list[str]:
 
 def _cores() -> list[int]:
     cores = sorted(os.sched_getaffinity(0))[:2]
-    if len(cores) < 2:  # noqa: PLR2004 - a pair
+    if len(cores) < _PAIR:
         msg = "two cores are needed, this process may use one"
         raise LaunchError(msg, "give it more with taskset, or run on a larger machine")
     return cores
@@ -90,7 +94,7 @@ def show(args: argparse.Namespace, view: View) -> int:
         directory = args.source
     else:
         seconds = args.seconds or (_FULL_S if args.full else _QUICK_S)
-        directory = _measure(chosen, seconds, args.output, view)
+        directory = _measure(chosen, seconds, args.output, view, alone=not args.shared)
     run = load_run(directory)
     samples = Samples(run)
     figures = judge(samples, run, [row for row in ROWS if row.name in chosen])
@@ -130,7 +134,7 @@ def _tell(figures: list[Figure], samples: Samples, manifest: Manifest, view: Vie
         view.warn(f"not run: {text}")
 
 
-def _measure(chosen: list[str], seconds: float, output: Path, view: View) -> Path:
+def _measure(chosen: list[str], seconds: float, output: Path, view: View, *, alone: bool) -> Path:
     """Make the cluster, take turns, remove the cluster; returns the run directory."""
     spec = plan.pinned_spec(load_spec(SPEC), _cores())
     store = Store(state_directory())
@@ -154,6 +158,7 @@ def _measure(chosen: list[str], seconds: float, output: Path, view: View) -> Pat
                         seconds=seconds,
                         directory=directory,
                         steps=steps,
+                        alone=alone,
                     ).all()
             finally:
                 down(cluster)
@@ -167,7 +172,7 @@ class _Run:
 
     def __init__(
         self, *, cluster: Cluster, spec: ClusterSpec, chosen: list[str], seconds: float,
-        directory: Path, steps: Steps,
+        directory: Path, steps: Steps, alone: bool,
     ) -> None:  # fmt: skip
         self._cluster = cluster
         self._spec = spec
@@ -175,6 +180,7 @@ class _Run:
         self._seconds = seconds
         self._directory = directory
         self._steps = steps
+        self._alone = alone
         self._started = now()
         self._launches: list[Launch] = []
         self._skipped: list[str] = []
@@ -222,7 +228,8 @@ class _Run:
     def _part(self, rows: list[plan.Row]) -> None:
         turns = Turns(self._cluster.backend, self._spec, LocalRunner(), self._directory,
                       plan.limits_seat(rows), self._steps.step,
-                      first_number=self._next, turn=self._turn)  # fmt: skip
+                      first_number=self._next, turn=self._turn,
+                      alone=self._alone and max(row.ranks for row in rows) == _PAIR)  # fmt: skip
         seats = plan.seats(rows, find_installations(), plan.OURS)
         try:
             self._blocks += turns.run(seats, blocks=_MANY_BLOCKS, seconds=self._seconds,
