@@ -228,6 +228,12 @@ static int check_params(const struct nm_params *params, char ret_message[256])
 			 quoted);
 		return -EINVAL;
 	}
+	if (strcmp(params->checksum, "on") != 0 && strcmp(params->checksum, "off") != 0) {
+		quote(params->checksum, quoted);
+		snprintf(ret_message, 256, "NEARMETAL_CHECKSUM='%s' is not allowed: give on or off",
+			 quoted);
+		return -EINVAL;
+	}
 	if (!net_valid(params->net)) {
 		quote(params->net, quoted);
 		snprintf(

@@ -20,6 +20,8 @@
 	  "channels that may be used: self, shm, net")                                              \
 	X(cma, TEXT, "NEARMETAL_CMA", "auto", 0, 0, "word",                                         \
 	  "copies from and to the memory of proven neighbours by the kernel: auto or off")          \
+	X(checksum, TEXT, "NEARMETAL_CHECKSUM", "off", 0, 0, "word",                                \
+	  "checksums behind everything that goes through windows: on or off, alike everywhere")     \
 	X(net, TEXT, "NEARMETAL_NET", "auto", 0, 0, "list",                                         \
 	  "inner libfabric providers of the network channel, best first")                           \
 	X(stats_dir, TEXT, "NEARMETAL_STATS_DIR", "", 0, 0, "path",                                 \

@@ -35,6 +35,7 @@ struct nm_meet_config {
 	const char *dir; /* NEARMETAL_SEGMENT_DIR */
 	struct nm_identity who;
 	struct nm_window *window; /* mine; outlives the meeting place */
+	uint32_t features;	  /* NM_FEATURE_ */
 	uint32_t connect_ms;
 	uint32_t lease_ms;
 	bool cma; /* NEARMETAL_CMA */

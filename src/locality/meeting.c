@@ -175,6 +175,7 @@ void nm_meeting_greet(struct nm_meet *meet, struct nm_meeting *meeting, enum nm_
 	struct nm_greeting greeting = {
 		.who = meet->config.who,
 		.lane = meeting->encounter.own_lane,
+		.features = meet->config.features,
 		.start = meeting->encounter.start,
 		.pid_ns_device = meet->pid_ns_device,
 		.pid_ns_inode = meet->pid_ns_inode,
@@ -254,6 +255,13 @@ int nm_meeting_take_window(struct nm_meet *meet, struct nm_meeting *meeting,
 	if (window_fd < 0) {
 		nm_reason_set(ret_reason, "no window came with its greeting");
 		return -EBADMSG;
+	}
+	if (greeting->features != meet->config.features) {
+		nm_reason_set(ret_reason,
+			      "NEARMETAL_CHECKSUM is %s there and %s here: set it alike",
+			      greeting->features & NM_FEATURE_CHECKSUM ? "on" : "off",
+			      meet->config.features & NM_FEATURE_CHECKSUM ? "on" : "off");
+		return -EPROTONOSUPPORT;
 	}
 	err = find_or_map(meet, &greeting->who, window_fd, &neighbour, ret_reason);
 	if (err)

@@ -77,9 +77,9 @@ int nm_greeting_parse(const void *bytes, size_t len, enum nm_message_kind kind,
 	}
 	memcpy(ret_greeting, bytes, sizeof(*ret_greeting));
 	make_safe(ret_greeting->label.text, sizeof(ret_greeting->label.text));
-	if (ret_greeting->features) {
+	if (ret_greeting->features & ~NM_FEATURES_KNOWN) {
 		nm_reason_set(ret_reason, "it needs features 0x%x that I do not know",
-			      ret_greeting->features);
+			      ret_greeting->features & ~NM_FEATURES_KNOWN);
 		return -EPROTONOSUPPORT;
 	}
 	if (ret_greeting->start > UINT32_MAX) {

@@ -30,6 +30,10 @@
 
 #define NM_MEET_MAGIC UINT32_C(0x746d6d6e) /* "nmmt" */
 
+/* How packets look in the windows, beyond what the layout's version says. */
+#define NM_FEATURE_CHECKSUM 1u
+#define NM_FEATURES_KNOWN NM_FEATURE_CHECKSUM
+
 enum nm_message_kind {
 	NM_MESSAGE_HELLO = 1,
 	NM_MESSAGE_WELCOME = 2,
@@ -52,7 +56,7 @@ struct nm_greeting {
 	uint8_t owner_token[8]; /* HELLO: shows that the visitor was given the address */
 	uint8_t reserved[2];
 	uint32_t lane;	   /* HELLO: of the box; WELCOME: of the credits */
-	uint32_t features; /* bits the other side must know; 0 in version 1 */
+	uint32_t features; /* NM_FEATURE_: both sides must have the same */
 	uint32_t reserved1[2];
 	uint64_t start;		/* HELLO: position at which the stream starts */
 	uint64_t challenge;	/* to be written into `proof` of the other's lane */

@@ -177,8 +177,8 @@ static int send_chunk(struct shm_transport *shm, struct shm_link *link, const st
 	return 0;
 }
 
-static int shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
-		    unsigned int nr_iov)
+int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
+		unsigned int nr_iov)
 {
 	struct shm_transport *shm = shm_of(base->transport);
 	struct shm_link *link = link_of(base);
@@ -225,6 +225,12 @@ static unsigned int drain(struct shm_transport *shm, uint32_t i)
 		if (got <= 0) {
 			if (nm_unlikely(got < 0))
 				nm_shm_cast_out(shm, shm->sources[i], "a slot of its box");
+			break;
+		}
+		if (nm_unlikely(shm->checked != NULL) &&
+		    !nm_shm_check(shm, reader->position, &pkt, &payload)) {
+			nm_shm_cast_out(shm, shm->sources[i],
+					"bytes that differ from their checksum");
 			break;
 		}
 		NM_FAULT("deliver-before");
@@ -320,12 +326,13 @@ static void shm_destroy(struct nm_transport *transport)
 	nm_pool_fini(&shm->pool);
 	nm_window_destroy(&shm->window);
 	free(shm->bounce);
+	free(shm->checked);
 	free(shm->sources);
 	free(shm->readers);
 	free(shm);
 }
 
-static const struct nm_transport_ops shm_ops;
+static const struct nm_transport_ops shm_ops, checked_ops;
 
 static int create_parts(struct shm_transport *shm, const struct nm_params *params,
 			const struct nm_identity *who, struct nm_reason *ret_reason)
@@ -337,6 +344,7 @@ static int create_parts(struct shm_transport *shm, const struct nm_params *param
 		.connect_ms = (uint32_t)params->connect_ms,
 		.lease_ms = (uint32_t)params->lease_ms,
 		.cma = !strcmp(params->cma, "auto"),
+		.features = shm->base.ops == &checked_ops ? NM_FEATURE_CHECKSUM : 0,
 	};
 	struct nm_geometry geometry;
 	int err;
@@ -385,11 +393,13 @@ int nm_shm_create(const struct nm_sink *sink, const struct nm_identity *who,
 		return -ENOMEM;
 	}
 	shm->window.fd = -1;
-	shm->base.ops = &shm_ops;
+	shm->base.ops = strcmp(params->checksum, "on") ? &shm_ops : &checked_ops;
 	shm->base.sink = *sink;
 	shm->base.max_payload = (uint32_t)params->chunk_size;
 	shm->base.eager_max = (uint32_t)nm_min_u64(params->shm_eager_max, params->chunk_size);
-	err = create_parts(shm, params, who, ret_reason);
+	err = shm->base.ops == &checked_ops ? nm_shm_init_checks(shm, ret_reason) : 0;
+	if (!err)
+		err = create_parts(shm, params, who, ret_reason);
 	if (err) {
 		nm_log_once(NM_LOG_WARN, "no shared memory, slower channels are used: %s",
 			    ret_reason->text);
@@ -404,7 +414,22 @@ static const struct nm_transport_ops shm_ops = {
 	.name = "shm",
 	.channel = NM_CHANNEL_SHM,
 	.connect = shm_connect,
-	.send = shm_send,
+	.send = nm_shm_send,
+	.drained = shm_drained,
+	.describe = shm_describe,
+	.read_remote = nm_shm_read_remote,
+	.write_remote = nm_shm_write_remote,
+	.cast_out = shm_cast_out,
+	.finish = shm_finish,
+	.progress = shm_progress,
+	.destroy = shm_destroy,
+};
+
+static const struct nm_transport_ops checked_ops = {
+	.name = "shm",
+	.channel = NM_CHANNEL_SHM,
+	.connect = shm_connect,
+	.send = nm_shm_send_checked,
 	.drained = shm_drained,
 	.describe = shm_describe,
 	.read_remote = nm_shm_read_remote,

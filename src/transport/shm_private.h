@@ -4,6 +4,7 @@
 #define NM_TRANSPORT_SHM_PRIVATE_H
 
 #include "locality/meet.h"
+#include "locality/message.h"
 #include "shm/box.h"
 #include "shm/pool.h"
 #include "transport/transport.h"
@@ -53,12 +54,27 @@ struct shm_transport {
 	uint32_t nr_ending; /* peers between UP and DOWN */
 	uint32_t nr_polls;
 	uint8_t *bounce;
+	uint8_t *checked; /* private copy of a payload; NULL: no checksums */
 	struct nm_pool pool;
 	struct shm_link *links;
 	struct shm_peer *peers;
 	struct nm_meet *meet;
 	struct nm_window window;
 };
+
+/* shm.c: the send of the contract. */
+int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
+		unsigned int nr_iov);
+/* shm_check.c: the same with a checksum. */
+#define NM_SHM_CHECK_ROOM 64 /* a checksum's, so that pieces of large messages stay whole lines */
+#define NM_SHM_CHECKED_IOV 64
+int nm_shm_send_checked(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
+			unsigned int nr_iov);
+/* Is the packet at POSITION as it was sent? Then PKT and PAYLOAD become what was, in a copy. */
+bool nm_shm_check(struct shm_transport *shm, uint64_t position, struct nm_packet *pkt,
+		  const void **payload);
+/* Once, before the transport is used: 0, or -errno with a reason. */
+int nm_shm_init_checks(struct shm_transport *shm, struct nm_reason *ret_reason);
 
 /* shm_copy.c: base.remote_copy and its reason, from what the meeting has proven. */
 void nm_shm_init_copies(struct shm_link *link, const struct nm_encounter *encounter);

@@ -220,7 +220,7 @@ def say_nothing(_hello: Greeting, _line: Line, _window: Window) -> None:
 
 IMPOSTORS: dict[str, tuple[Impostor, str]] = {
     "version": (answer(lambda g: replace(g, version=9)), "layout version 9, I 1"),
-    "features": (answer(lambda g: replace(g, features=1)), "features 0x1"),
+    "features": (answer(lambda g: replace(g, features=2)), "features 0x2"),
     "lane": (answer(lambda g: replace(g, lane=5)), "named lane 5 of 1"),
     "proof": (answer_without_proof, "does not show"),
     "window": (answer_without_window, "no window came"),

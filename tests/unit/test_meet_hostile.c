@@ -62,8 +62,10 @@ NM_TEST(spoilt_hellos_are_refused_in_words)
 	hello.header.kind = 77;
 	expect_refused(&hello, sizeof(hello), visitor.window->fd, "no message of ours");
 	hello = sound;
-	hello.features = 1;
-	expect_refused(&hello, sizeof(hello), visitor.window->fd, "features 0x1");
+	hello.features = 2;
+	expect_refused(&hello, sizeof(hello), visitor.window->fd, "features 0x2");
+	hello.features = NM_FEATURE_CHECKSUM;
+	expect_refused(&hello, sizeof(hello), visitor.window->fd, "NEARMETAL_CHECKSUM");
 	hello = sound;
 	hello.owner_token[0] ^= 1;
 	expect_refused(&hello, sizeof(hello), visitor.window->fd, "token is not mine");

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Packets with a checksum behind their payload (NEARMETAL_CHECKSUM=on). It covers the header, the
+ * payload and the place in the stream. The reader copies first and checks its copy, so what it
+ * delivers is what it has checked, whatever happens to the window meanwhile. A copy by the kernel
+ * from the sender's own buffer (CMA) passes no window and needs none.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/crc.h"
+#include "transport/shm_private.h"
+
+struct check {
+	uint32_t crc;
+};
+
+/* Where a checksum starts: everything about a packet but its payload. */
+static uint32_t start(const struct nm_packet *pkt, uint32_t len, uint64_t position)
+{
+	const struct {
+		uint64_t position, tag, data;
+		uint32_t len;
+		uint8_t op, flags, zero[2];
+	} header = {position, pkt->tag, pkt->data, len, pkt->op, pkt->flags, {0, 0}};
+
+	return nm_crc32c(0, &header, sizeof(header));
+}
+
+int nm_shm_send_checked(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
+			unsigned int nr_iov)
+{
+	struct shm_link *link = nm_container_of(base, struct shm_link, base);
+	struct iovec more[NM_SHM_CHECKED_IOV + 1];
+	struct nm_packet packet = *pkt;
+	struct check check = {start(pkt, pkt->len, link->writer.position)};
+	unsigned int i;
+
+	if (nr_iov > NM_SHM_CHECKED_IOV)
+		return -EINVAL;
+	for (i = 0; i < nr_iov; i++) {
+		more[i] = iov[i];
+		check.crc = nm_crc32c(check.crc, iov[i].iov_base, iov[i].iov_len);
+	}
+	more[nr_iov] = (struct iovec){&check, sizeof(check)};
+	packet.len += (uint32_t)sizeof(check);
+	return nm_shm_send(base, &packet, more, nr_iov + 1);
+}
+
+bool nm_shm_check(struct shm_transport *shm, uint64_t position, struct nm_packet *pkt,
+		  const void **payload)
+{
+	struct check check;
+	uint32_t len;
+
+	if (pkt->len < sizeof(check) || pkt->len > NM_MAX_CHUNK_SIZE)
+		return false;
+	memcpy(shm->checked, *payload, pkt->len);
+	len = pkt->len - (uint32_t)sizeof(check);
+	memcpy(&check, shm->checked + len, sizeof(check));
+	if (nm_crc32c(start(pkt, len, position), shm->checked, len) != check.crc)
+		return false;
+	pkt->len = len;
+	*payload = shm->checked;
+	return true;
+}
+
+int nm_shm_init_checks(struct shm_transport *shm, struct nm_reason *ret_reason)
+{
+	if (shm->base.max_payload < NM_MIN_MAX_PAYLOAD + NM_SHM_CHECK_ROOM) {
+		nm_reason_set(ret_reason,
+			      "NEARMETAL_CHECKSUM=on needs NEARMETAL_CHUNK_SIZE=8192 or more");
+		return -EINVAL;
+	}
+	shm->checked = malloc(NM_MAX_CHUNK_SIZE);
+	if (!shm->checked) {
+		nm_reason_set(ret_reason, "out of memory");
+		return -ENOMEM;
+	}
+	shm->base.max_payload -= NM_SHM_CHECK_ROOM;
+	if (shm->base.eager_max > shm->base.max_payload)
+		shm->base.eager_max = shm->base.max_payload;
+	return 0;
+}
