@@ -52,7 +52,7 @@
 	X(close_ms, UINT, "NEARMETAL_CLOSE_MS", 5000, 0, 600000, "ms",                              \
 	  "time an endpoint waits at close for data its peers have not taken yet")                  \
 	X(lease_ms, UINT, "NEARMETAL_LEASE_MS", 100, 10, 60000, "ms",                               \
-	  "interval of the heartbeat in the window")                                                \
+	  "interval at which the service thread looks for the dead and the overdue")                \
 	X(keepalive_ms, UINT, "NEARMETAL_KEEPALIVE_MS", 1000, 50, 600000, "ms",                     \
 	  "interval at which peers that are waited for are asked whether they live")
 

@@ -11,7 +11,7 @@
  * A meeting is one direction: the visitor will write, the owner will read. The way back is a
  * meeting of its own. Windows are mapped once per neighbour.
  *
- * Threads: a service thread (all signals blocked) answers visitors, beats the lease and notices
+ * Threads: a service thread (all signals blocked) answers visitors, tidies up and notices
  * hangups; it hands encounters over through a
  * list that the endpoint polls with one load. All functions here are for the one
  * thread that owns the endpoint. After fork() the child holds nothing of the parent's meetings.

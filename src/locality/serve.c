@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The service thread of a meeting place: answers visitors, beats the lease, notices hangups. */
+/* The service thread of a meeting place: answers visitors, tidies up, notices hangups. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -264,7 +264,7 @@ static void accept_visitors(struct nm_meet *meet)
 			break;
 	}
 	if (errno != EAGAIN && errno != EWOULDBLOCK) {
-		/* Waiting again would return at once and burn a core: pause for one lease. */
+		/* Waiting again would return at once and burn a core: pause for a beat. */
 		epoll_ctl(meet->epoll, EPOLL_CTL_DEL, meet->listener, NULL);
 		meet->listener_paused = true;
 	}
@@ -331,7 +331,6 @@ void *nm_meet_serve(void *arg)
 		if (meet->stopping)
 			break;
 		if (now >= next_beat) {
-			nm_window_beat(meet->config.window);
 			resume_listening(meet);
 			drop_overdue(meet);
 			nm_meet_bury(meet);

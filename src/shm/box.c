@@ -144,7 +144,6 @@ void nm_box_write_chunk(struct nm_box_writer *writer, const struct nm_packet *pk
 void nm_box_reset_feedback(struct nm_lane *feedback, uint64_t start)
 {
 	atomic_store_explicit(&feedback->chunks_freed, 0, memory_order_relaxed);
-	atomic_store_explicit(&feedback->last_sequence, 0, memory_order_relaxed);
 	atomic_store_explicit(&feedback->consumed, start, memory_order_release);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes that neighbours share. Version 1.
+ * The bytes that neighbours share. Version 2.
  *
  * A *window* is one contiguous region that exactly one party writes (its owner) and every
  * neighbour maps read-only. Nothing in it is a pointer, a lock or an allocator: only offsets,
@@ -11,7 +11,7 @@
  *
  *   window of endpoint A (a sealed memfd per endpoint in one kernel; later a slot of a VM's window)
  *   +--------------------+ 0
- *   | nm_window_header   | who, layout version, geometry, epoch, state, lease
+ *   | nm_window_header   | who, layout version, geometry, state
  *   +--------------------+ lanes_off
  *   | nm_lane[nr_lanes]  | one per link in use: out: identity of the reader; in: credits returned
  *   +--------------------+ regions_off
@@ -25,8 +25,8 @@
  * Foreign windows are hostile: read each word once into a private variable, check, use. The
  * geometry is validated at attach (window.h) and then used only from the private copy.
  *
- * Version 1 has room for what migration and windows without sockets will need: `knock`, `in_epoch`,
- * `out_epoch` and `last_sequence` stay 0 and `generation` stays 1; no reader looks at them yet.
+ * Version 2 has no word that nobody reads: what a lane's last use left behind is told from its next
+ * one by the start of the stream, which takes the place of a generation.
  */
 #ifndef NM_SHM_LAYOUT_H
 #define NM_SHM_LAYOUT_H
@@ -38,7 +38,7 @@
 #include "base/compiler.h"
 
 #define NM_LAYOUT_MAGIC UINT64_C(0x31776c6174656d6e) /* "nmetalw1" little endian */
-#define NM_LAYOUT_VERSION 1
+#define NM_LAYOUT_VERSION 2
 
 /* What a neighbour's window may look like; anything else is refused at attach. */
 #define NM_MAX_LANES 4096
@@ -56,16 +56,14 @@
 enum nm_window_state {
 	NM_WINDOW_INIT = 0,
 	NM_WINDOW_RUN = 1,
-	NM_WINDOW_QUIESCE = 2, /* owner stops sending on it (migration) */
-	NM_WINDOW_FROZEN = 3,  /* nothing is in flight; it may be unmapped */
-	NM_WINDOW_GONE = 4,    /* closed in order; everything sent had been published before */
+	NM_WINDOW_GONE = 2, /* closed in order; everything sent had been published before */
 };
 
 struct nm_window_header {
 	/* line 0: written once before the window is shown to anyone */
 	uint64_t magic;
 	uint32_t version;
-	uint32_t features; /* bits a neighbour must know to use this window; 0 in version 1 */
+	uint32_t features; /* bits a neighbour must know to use this window; there are none yet */
 	uint64_t size;
 	uint32_t nr_lanes;
 	uint32_t box_slots; /* power of two */
@@ -79,23 +77,14 @@ struct nm_window_header {
 	/* line 1: identity, written once */
 	uint8_t id[6];
 	uint8_t token_proof[8]; /* equal to the token in the owner's fabric address */
-	uint8_t reserved1[2];
-	uint32_t generation; /* of this slot: +1 whenever another endpoint takes it over */
-	uint32_t reserved2;
-	uint8_t reserved3[40];
-	/* line 2: changing words of the owner; rarely read */
-	_Atomic uint32_t epoch; /* +1 on every change of state */
+	uint8_t reserved1[50];
+	/* line 2: changes; rarely read */
 	_Atomic uint32_t state; /* enum nm_window_state */
-	_Atomic uint64_t lease; /* heartbeat, +1 each lease interval while the owner lives */
-	uint8_t reserved4[48];
-	/* line 3: one word that first-contact polls may watch (windows without sockets) */
-	_Atomic uint64_t knock;
-	uint8_t reserved5[56];
+	uint8_t reserved2[60];
 };
-_Static_assert(sizeof(struct nm_window_header) == 4 * NM_CACHE_LINE, "four lines");
+_Static_assert(sizeof(struct nm_window_header) == 3 * NM_CACHE_LINE, "three lines");
 _Static_assert(offsetof(struct nm_window_header, id) == 64, "line 1");
-_Static_assert(offsetof(struct nm_window_header, epoch) == 128, "line 2");
-_Static_assert(offsetof(struct nm_window_header, knock) == 192, "line 3");
+_Static_assert(offsetof(struct nm_window_header, state) == 128, "line 2");
 
 /*
  * Lane i of a window, owner's words only. A lane is used by one link at a time in each direction;
@@ -107,19 +96,15 @@ struct nm_lane {
 	_Atomic uint64_t consumed; /* position of the reader in the paired box */
 	_Atomic uint64_t
 		chunks_freed; /* pool chunks of the paired window given back, ever, in order */
-	_Atomic uint32_t last_sequence; /* last packet sequence taken: where a replay starts */
-	_Atomic uint32_t in_epoch;	/* generation of this receive use of the lane */
-	uint8_t reserved0[40];
+	uint8_t reserved0[48];
 	/* line 1: echoes of the peers' challenges, read at the handshake only: they show that what
 	 * I write is what the peer sees. A lane may be in use both ways, with different peers. */
 	_Atomic uint64_t writer_proof; /* owner is the sender of this lane's box */
 	_Atomic uint64_t reader_proof; /* owner is the receiver whose credits are in line 0 */
-	_Atomic uint32_t out_epoch;
-	uint32_t reserved1;
 	/* +1 when the owner, as the sender, begins to use a region of the peer it is paired with
 	 * (shm/regions.h), +1 when it has ended: odd while it does. Partner: who closes a region. */
 	_Atomic uint64_t reaching;
-	uint8_t reserved2[32];
+	uint8_t reserved1[40];
 };
 _Static_assert(sizeof(struct nm_lane) == 2 * NM_CACHE_LINE, "two lines, no false sharing");
 

@@ -175,7 +175,6 @@ static void write_header(struct nm_window_header *header, const struct nm_geomet
 	header->nr_regions = g->nr_regions;
 	memcpy(header->id, id, sizeof(header->id));
 	memcpy(header->token_proof, token, sizeof(header->token_proof));
-	header->generation = 1;
 	header->magic = NM_LAYOUT_MAGIC;
 }
 
@@ -258,15 +257,6 @@ void nm_window_set_state(struct nm_window *window, enum nm_window_state state)
 {
 	/* Partner: nm_foreign_state(). What was sent before is visible to whoever sees the state. */
 	atomic_store_explicit(&window->header->state, state, memory_order_release);
-	atomic_fetch_add_explicit(&window->header->epoch, 1, memory_order_release);
-}
-
-void nm_window_beat(struct nm_window *window)
-{
-	/* One writer, so no read-modify-write is needed; nothing is ordered by it. */
-	uint64_t beats = atomic_load_explicit(&window->header->lease, memory_order_relaxed);
-
-	atomic_store_explicit(&window->header->lease, beats + 1, memory_order_relaxed);
 }
 
 struct nm_slot *nm_window_box(struct nm_window *window, uint32_t lane)

@@ -69,10 +69,8 @@ void nm_window_warm(const struct nm_window *window);
 /* Unmap and close. Neighbours keep what they have mapped. Half-built and NULL are fine. */
 void nm_window_destroy(struct nm_window *window);
 
-/* Publish a new state and count it in the epoch. */
+/* Publish a new state. */
 void nm_window_set_state(struct nm_window *window, enum nm_window_state state);
-/* Beat the heart: the owner lives. */
-void nm_window_beat(struct nm_window *window);
 /* First slot of the box of LANE. */
 struct nm_slot *nm_window_box(struct nm_window *window, uint32_t lane);
 /* Reserve the memory of a box, so that writing to it cannot fail. 0 or -errno with a reason. */

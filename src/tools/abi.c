@@ -24,15 +24,14 @@ static const struct field header_fields[] = {
 	FIELD(nm_window_header, chunk_size),  FIELD(nm_window_header, nr_chunks),
 	FIELD(nm_window_header, lanes_off),   FIELD(nm_window_header, boxes_off),
 	FIELD(nm_window_header, pool_off),    FIELD(nm_window_header, id),
-	FIELD(nm_window_header, token_proof), FIELD(nm_window_header, generation),
-	FIELD(nm_window_header, epoch),	      FIELD(nm_window_header, state),
-	FIELD(nm_window_header, lease),	      FIELD(nm_window_header, knock),
+	FIELD(nm_window_header, token_proof), FIELD(nm_window_header, state),
 };
 
 static const struct field lane_fields[] = {
-	FIELD(nm_lane, consumed),  FIELD(nm_lane, chunks_freed), FIELD(nm_lane, last_sequence),
-	FIELD(nm_lane, in_epoch),  FIELD(nm_lane, writer_proof), FIELD(nm_lane, reader_proof),
-	FIELD(nm_lane, out_epoch),
+	FIELD(nm_lane, consumed),
+	FIELD(nm_lane, chunks_freed),
+	FIELD(nm_lane, writer_proof),
+	FIELD(nm_lane, reader_proof),
 };
 
 static const struct field slot_fields[] = {

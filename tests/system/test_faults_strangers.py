@@ -62,7 +62,7 @@ class Wrong:
 
 
 GREETINGS = {
-    "version": Wrong("layout version 2, I 1", lambda g: replace(g, version=2)),
+    "version": Wrong("layout version 3, I 2", lambda g: replace(g, version=3)),
     "magic": Wrong("no message of ours", lambda g: replace(g, magic=1)),
     "features": Wrong("features 0x4", lambda g: replace(g, features=4)),
     "start": Wrong("impossible position", lambda g: replace(g, start=1 << 40)),
@@ -219,7 +219,7 @@ def say_nothing(_hello: Greeting, _line: Line, _window: Window) -> None:
 
 
 IMPOSTORS: dict[str, tuple[Impostor, str]] = {
-    "version": (answer(lambda g: replace(g, version=9)), "layout version 9, I 1"),
+    "version": (answer(lambda g: replace(g, version=9)), "layout version 9, I 2"),
     "features": (answer(lambda g: replace(g, features=2)), "features 0x2"),
     "lane": (answer(lambda g: replace(g, lane=5)), "named lane 5 of 1"),
     "proof": (answer_without_proof, "does not show"),

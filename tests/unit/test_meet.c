@@ -55,16 +55,6 @@ NM_TEST(both_ways_share_one_mapping)
 	place_destroy(&b);
 }
 
-NM_TEST(lease_beats)
-{
-	struct place a = place_create(5000);
-	uint64_t before = atomic_load(&a.window->header->lease);
-
-	while (atomic_load(&a.window->header->lease) < before + 3)
-		nm_test_sleep_ms(5);
-	place_destroy(&a);
-}
-
 NM_TEST(second_visit_and_full_lanes_are_refused_in_words)
 {
 	struct place owner = place_create(5000), visitors[PLACE_LANES + 1];
