@@ -86,8 +86,8 @@ NM_TEST(neighbour_cannot_write)
 	NM_CHECK(madvise((void *)(uintptr_t)foreign.header, 4096, MADV_REMOVE) < 0);
 	NM_CHECK_EQ(foreign.header->magic, NM_LAYOUT_MAGIC);
 	/* While the owner goes on. */
-	window.header->reserved2 = 7;
-	NM_CHECK_EQ(foreign.header->reserved2, 7);
+	window.header->reserved2[0] = 7;
+	NM_CHECK_EQ(foreign.header->reserved2[0], 7);
 	nm_window_detach(&foreign);
 	nm_window_destroy(&window);
 }
