@@ -37,8 +37,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 			expect_printable(why.text, sizeof(why.text));
 			continue;
 		}
-		if (kind != wanted || len != sizeof(greeting) || greeting.features & ~NM_FEATURES_KNOWN ||
-		    greeting.start > UINT32_MAX)
+		if (kind != wanted || len != sizeof(greeting) ||
+		    greeting.features & ~NM_FEATURES_KNOWN || greeting.start > UINT32_MAX)
 			abort();
 		expect_printable(greeting.label.text, sizeof(greeting.label.text));
 	}
