@@ -241,10 +241,13 @@ NM_TEST(one_process_may_own_two_endpoints)
 /* Endpoint after endpoint: what one use leaves behind does not confuse the next. */
 NM_TEST_WITHIN(lanes_are_used_again_and_again, 60)
 {
-	struct node *b = node_create(&shm_fixture), *a;
+	struct node *a, *b;
 	int i, n;
 
-	for (i = 0; i < 600; i++) {
+	setenv("NEARMETAL_MAX_LOCAL_PEERS", "16", 1);
+	setenv("NEARMETAL_POOL_SIZE", "1M", 1);
+	b = node_create(&shm_fixture);
+	for (i = 0; i < 150; i++) {
 		a = node_create(&shm_fixture);
 		nodes_connect(&shm_fixture, a, b);
 		for (n = 0; n < i % 40; n++)
