@@ -37,7 +37,7 @@ SOURCES = "sources.parquet"
 LABELS = "study-labels.yaml"
 OBJECTS = "objects"
 NEW = ".new"
-MEMORY_LIMIT = "512MB"
+MEMORY_LIMIT = "384MB"
 
 _FACT_COLUMNS = (
     "index UINTEGER, line UINTEGER, test VARCHAR, variant VARCHAR, size UBIGINT, ranks UINTEGER, "
