@@ -32,7 +32,7 @@ from nearmetal.bench.collect import (
     title,
 )
 from nearmetal.bench.fabric import run_pair
-from nearmetal.bench.single import PINNED
+from nearmetal.bench.single import PINNED, calm, hurry
 from nearmetal.bench.suite import Step
 from nearmetal.errors import LaunchError, NearmetalError
 from nearmetal.evidence import WARM_UP
@@ -57,21 +57,6 @@ _TURN_S = 60.0
 
 _JOB_S = 7200.0
 _PROBE = "cacheline:8"
-
-
-def _hurry() -> tuple[int, os.sched_param] | None:
-    """Let whoever gives the turns come before everybody; None when that is not allowed."""
-    before = os.sched_getscheduler(0), os.sched_getparam(0)
-    try:
-        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(2))
-    except OSError:
-        return None
-    return before
-
-
-def _calm(before: tuple[int, os.sched_param] | None) -> None:
-    if before is not None:
-        os.sched_setscheduler(0, *before)
 
 
 @dataclass(frozen=True)
@@ -183,7 +168,7 @@ class Turns:
             if ruler.out:
                 raise LaunchError("the limits of the cores cannot be measured", ruler.error)
             until = time.monotonic() + seconds
-            before = _hurry() if self.alone else None
+            before = hurry(2) if self.alone else None
             while done < blocks and time.monotonic() < until:
                 self.tell(f"block {done + 1}")
                 self._give(ruler, self.limits.tests)
@@ -193,7 +178,7 @@ class Turns:
                         self._give(ruler, (_PROBE,))
                 done += 1
         finally:
-            _calm(before)
+            calm(before)
             self._finish()
         return done
 

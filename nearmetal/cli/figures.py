@@ -41,7 +41,6 @@ SPEC = _ROOT / "benchmarks" / "figures.yaml"
 OUT = _ROOT / "benchmarks" / "out"
 _QUICK_S, _FULL_S = 90.0, 600.0
 _MANY_BLOCKS = 100_000
-_ROUNDS = 2
 _PAIR = 2
 """Ranks of a job that has every core to itself."""
 _BUSY = 1.0
@@ -206,16 +205,16 @@ class _Run:
         )  # fmt: skip
 
     def _single(self, *, imb: bool, addresses: bool) -> None:
-        """Make the launches that take no turns: rounds until the time is up, at least two."""
+        """Make the launches that take no turns: rounds until the time is up, at least one."""
         single = Single(self._cluster.backend, self._spec, LocalRunner(), self._directory,
-                        self._next)  # fmt: skip
+                        self._next, alone=self._alone)  # fmt: skip
         until = time.monotonic() + self._seconds
         try:
             if addresses:
                 self._steps.step("addresses")
                 single.run(plan.addresses_step(), 1)
             rounds = 0
-            while imb and (rounds < _ROUNDS or time.monotonic() < until):
+            while imb and (rounds == 0 or time.monotonic() < until):
                 for step in plan.imb_steps(find_installations(), plan.OURS, rounds):
                     self._steps.step(f"round {rounds + 1}: {title(step)}")
                     single.run(step, plan.IMB_RANKS)

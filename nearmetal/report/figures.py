@@ -95,6 +95,8 @@ class Claim:
     what: What
     unit: Unit
     bounds: tuple[Against, ...]
+    enough: int = MIN_SAMPLES
+    """Fewer samples decide nothing; crowds of ranks give few, of many operations each."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ def _best(
     for who in bound.peers:
         for test in bound.tests or (claim.what.test,):
             times = samples.of(who, What(test, size), placement)
-            figure = _measure(times, claim.unit, size) if len(times) >= MIN_SAMPLES else None
+            figure = _measure(times, claim.unit, size) if len(times) >= claim.enough else None
             if figure is not None:
                 name = TITLES.get(who, f"{who.mpi} {who.arm}".strip())
                 found.append((f"{name} {test}" if bound.tests else name, figure))
@@ -225,7 +227,7 @@ def _judge(samples: Samples, claim: Claim, bound: Against, placement: Placement)
     peer = _best(samples, claim, bound, placement)
     less = claim.unit.less_is_better
     holds, ratio, why = None, None, ""
-    if ours is None or ours.samples < MIN_SAMPLES:
+    if ours is None or ours.samples < claim.enough:
         why = _why_missing(samples, claim.ours, placement, ours.samples if ours else 0)
     elif peer is None:
         why = _why_missing(samples, bound.peers[0] if bound.peers else claim.ours, placement, 0)
