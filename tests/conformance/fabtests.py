@@ -46,6 +46,8 @@ class Bench:
     timeout_s: float
     iterations: int
     """of tests that measure; 0: as many as they want"""
+    delay_s: float
+    """head start of the server"""
     log: Path
 
 
@@ -159,7 +161,7 @@ def try_one(bench: Bench, suite: str, test: str, commands: list[Sequence[str]]) 
     stem = re.sub(r"[^\w.-]+", "_", f"{suite}.{test}")
     logs = [bench.log / f"{stem}.{side}" for side in ("server", "client")[: len(commands)]]
     begin = time.monotonic()
-    codes, ended = run(commands, bench.timeout_s, logs)
+    codes, ended = run(commands, bench.timeout_s, logs, bench.delay_s)
     result = judge(codes, ended)
     note = "" if result == "pass" else tail(logs, codes)
     if suite == "complex" and result != "timeout":
@@ -214,6 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--server", default="", help="command to start the server under")
     parser.add_argument("--client", default="", help="command to start the client under")
     parser.add_argument("--timeout", type=float, default=60, help="seconds per test")
+    parser.add_argument("--delay", type=float, default=0.5, help="seconds the server is ahead")
     parser.add_argument("--iterations", type=int, default=0, help="of standard and threaded tests")
     options = parser.parse_args(argv)
     log = options.record.with_suffix(".log")
@@ -221,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     bench = Bench(
         options.tree.resolve(), options.provider, options.address, not options.no_oob,
         shlex.split(options.server), shlex.split(options.client), options.timeout,
-        options.iterations, log,
+        options.iterations, options.delay, log,
     )  # fmt: skip
     record = Record(options.record, [r for r in options.again.split(",") if r])
     with tempfile.TemporaryDirectory() as place:

@@ -6,7 +6,7 @@
 
 DIR is a built test/mpi. What there is to run, and how it is judged, stands in the testlist files
 of its directories. {n} is the number of ranks, at most --max-ranks. Variables of a test are put
-into the environment, or given to a launcher that has an option for them (--env-option). A run
+into the environment, or given to a launcher that has an option for them (--env-option=--env). A run
 that was cut short goes on where it was; --again fail,timeout repeats what did not pass.
 """
 
