@@ -54,7 +54,9 @@
 	X(lease_ms, UINT, "NEARMETAL_LEASE_MS", 100, 10, 60000, "ms",                               \
 	  "interval at which the service thread looks for the dead and the overdue")                \
 	X(keepalive_ms, UINT, "NEARMETAL_KEEPALIVE_MS", 1000, 50, 600000, "ms",                     \
-	  "interval at which peers that are waited for are asked whether they live")
+	  "interval at which peers that are waited for are asked whether they live")                \
+	X(net_timeout_ms, UINT, "NEARMETAL_NET_TIMEOUT_MS", 30000, 1000, 3600000, "ms",             \
+	  "time after which a host that does not answer over TCP is taken for gone")
 
 #define NM_PARAM_TEXT_MAX 256
 

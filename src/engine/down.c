@@ -20,6 +20,7 @@ void nm_peer_drop_queue(struct nm_engine *engine, struct nm_peer *peer)
 		nm_buffer_free(&engine->buffers, c, sizeof(*c) + c->packet.len);
 	}
 	peer->nr_control = 0;
+	peer->control_bytes = 0;
 	/* The requests themselves are in peer->requests too and end with these. */
 	while (!nm_list_empty(&peer->streams))
 		nm_list_remove(peer->streams.next);

@@ -175,12 +175,8 @@ static void drop_control(struct nm_engine *engine)
 	}
 }
 
-void nm_engine_destroy(struct nm_engine *engine)
+void nm_engine_retire(struct nm_engine *engine)
 {
-	uint64_t deadline;
-
-	if (!engine)
-		return;
 	nm_access_withdraw(engine);
 	/* Completions may be read after this, but the peers they name are about to go. */
 	if (engine->queues.receive)
@@ -189,7 +185,19 @@ void nm_engine_destroy(struct nm_engine *engine)
 	/* What arrives from now on finds no buffer. */
 	engine->closing = true;
 	NM_FAULT("close-begin");
+	engine->config.resolve = NULL;
+	engine->config.publish = NULL;
 	drop_streams(engine);
+}
+
+void nm_engine_destroy(struct nm_engine *engine)
+{
+	uint64_t deadline;
+
+	if (!engine)
+		return;
+	if (!engine->closing)
+		nm_engine_retire(engine);
 	deadline = nm_clock_ns() + engine->params->close_ms * NM_NS_PER_MS;
 	while ((!nm_list_empty(&engine->active) || engine->nr_exposed) &&
 	       nm_clock_ns() < deadline) {
@@ -198,8 +206,10 @@ void nm_engine_destroy(struct nm_engine *engine)
 	}
 	NM_FAULT("close-drained");
 	for (unsigned int c = 0; c < NM_NR_CHANNELS; c++)
-		if (engine->transports[c])
+		if (engine->transports[c]) {
+			engine->transports[c]->close_by_ns = deadline;
 			engine->transports[c]->ops->destroy(engine->transports[c]);
+		}
 	drop_control(engine);
 	drop_messages(engine, &engine->matches[0].unexpected_all);
 	drop_messages(engine, &engine->matches[1].unexpected_all);

@@ -53,10 +53,15 @@ struct nm_engine_config {
 
 int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **ret_engine);
 /*
- * Drops all pending operations without completions (their buffers are not touched any more), sends
- * the answers that peers wait for (params close_ms at most), destroys the transports, which close
- * peers in order. Completions that still lie in the receive queue lose their source. Queues and
- * counters are not touched after this. NULL-safe.
+ * Drops all pending operations without completions: their buffers, queues, counters, registered
+ * memory and the address vector are not touched any more. Completions that still lie in the receive
+ * queue lose their source. Nothing but nm_engine_destroy() may follow.
+ */
+void nm_engine_retire(struct nm_engine *engine);
+/*
+ * Retires the engine, if that was not done before, sends the answers that peers wait for and
+ * destroys the transports, which close peers in order: params close_ms for all of that. The caller
+ * needs no lock for a retired engine. NULL-safe.
  */
 void nm_engine_destroy(struct nm_engine *engine);
 

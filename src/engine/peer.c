@@ -13,8 +13,12 @@
 #define TABLE_MIN 64
 /* DATA packets sent to a peer in one round, before others have their turn. */
 #define STREAM_BUDGET 16
-/* Answers that may wait for a peer that takes none: far more than a sound one leaves lying. */
-#define CONTROL_MAX (1u << 20)
+/*
+ * Bytes of answers that may wait for a peer that takes none. A sound one has asked for each of them
+ * and gets them while it waits: 32 MiB are three hundred thousand answers to messages, or
+ * sixteen thousand of the largest results of atomics. Beyond that a peer would be eating our memory.
+ */
+#define CONTROL_BYTES_MAX (UINT64_C(32) << 20)
 
 int nm_peer_table_init(struct nm_peer_table *table)
 {
@@ -236,8 +240,9 @@ void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct n
 		if (err != -EAGAIN)
 			nm_peer_link_broken(engine, peer);
 	}
-	if (peer->nr_control >= CONTROL_MAX) {
-		nm_peer_violation(engine, peer, "it takes no answers: %u wait", peer->nr_control);
+	if (peer->control_bytes >= CONTROL_BYTES_MAX) {
+		nm_peer_violation(engine, peer, "it takes no answers: %llu bytes wait",
+				  (unsigned long long)peer->control_bytes);
 		return;
 	}
 	c = nm_buffer_alloc(&engine->buffers, sizeof(*c) + packet->len);
@@ -250,6 +255,7 @@ void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct n
 		memcpy(c->payload, payload, packet->len);
 	nm_list_append(&peer->control, &c->node);
 	peer->nr_control++;
+	peer->control_bytes += sizeof(*c) + packet->len;
 	if (peer->state != NM_PEER_MOVING)
 		activate(engine, peer);
 }
@@ -274,6 +280,7 @@ static int push_control(struct nm_engine *engine, struct nm_peer *peer, unsigned
 		++*nr;
 		nm_list_remove(&c->node);
 		peer->nr_control--;
+		peer->control_bytes -= sizeof(*c) + c->packet.len;
 		nm_buffer_free(&engine->buffers, c, sizeof(*c) + c->packet.len);
 	}
 	return 0;

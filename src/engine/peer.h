@@ -56,6 +56,7 @@ struct nm_peer {
 	struct nm_list requests;    /* that wait for this peer or serve it */
 	unsigned int nr_started;    /* memory accesses of ours that it has not answered */
 	unsigned int nr_served;	    /* transfers of its memory accesses under way here */
+	uint64_t control_bytes;	    /* of what is in control */
 	/* cold */
 	struct nm_identity who;
 	struct nm_address address;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Many addresses in few bytes. In a block of addresses most bytes are alike in all of them (version,
- * family, padding, protocol): they are kept once, and each address keeps what is its own: 20 bytes
- * over IPv4, 32 over IPv6. Found out from the bytes, so any inner address format gains by it.
+ * family, padding, protocol): they are kept once, and each address keeps what is its own: 22 bytes
+ * over IPv4, 34 over IPv6. Found out from the bytes, so any inner address format gains by it.
  * A pack holds no pointers: the same addresses in the same order give the same bytes everywhere.
  */
 #ifndef NM_LOCALITY_ADDRESS_PACK_H

@@ -19,6 +19,8 @@ static const char no_descriptor[] = "it has no file descriptor left: raise its l
 #define EVENTS_PER_WAIT 32
 /* Visitors that have not said hello yet, beyond the lanes there are. */
 #define MAX_STRANGERS 64
+/* Visitors admitted in one turn: others wait for the lock. */
+#define MAX_ADMISSIONS 64
 
 /* Turn a visitor away, in words that it gets to read. */
 static NM_COLD void refuse(struct nm_meet *meet, struct nm_meeting *meeting, int err,
@@ -249,24 +251,25 @@ static void admit(struct nm_meet *meet, int fd)
 
 static void accept_visitors(struct nm_meet *meet)
 {
-	int fd;
+	int fd, nr;
 
-	for (;;) {
+	for (nr = 0; nr < MAX_ADMISSIONS; nr++) {
 		fd = accept4(meet->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		if (fd >= 0) {
 			admit(meet, fd);
 			continue;
 		}
+		if (errno == EAGAIN || errno == EWOULDBLOCK)
+			return;
 		if ((errno == EMFILE || errno == ENFILE) && meet->spare >= 0 &&
 		    turn_away_without_descriptor(meet))
 			continue;
-		if (errno != EINTR && errno != ECONNABORTED)
-			break;
-	}
-	if (errno != EAGAIN && errno != EWOULDBLOCK) {
+		if (errno == EINTR || errno == ECONNABORTED)
+			continue;
 		/* Waiting again would return at once and burn a core: pause for a beat. */
 		epoll_ctl(meet->epoll, EPOLL_CTL_DEL, meet->listener, NULL);
 		meet->listener_paused = true;
+		return;
 	}
 }
 

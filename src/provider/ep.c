@@ -336,6 +336,7 @@ static void put_objects(struct nm_ep *ep)
 int nm_ep_close(struct fid *fid)
 {
 	struct nm_ep *ep = nm_container_of(fid, struct nm_ep, ep.fid);
+	bool is_owner;
 
 	forget(ep);
 	if (ep->engine) {
@@ -343,11 +344,15 @@ int nm_ep_close(struct fid *fid)
 		nm_lock_take(&ep->domain->lock);
 		unlist(ep);
 		/* A forked child must not say goodbye on its parent's connections: it only forgets. */
-		if (ep->owner == getpid()) {
+		is_owner = ep->owner == getpid();
+		if (is_owner) {
 			nm_stats_close(ep->stats, ep->engine);
-			nm_engine_destroy(ep->engine);
+			nm_engine_retire(ep->engine);
 		}
 		nm_lock_give(&ep->domain->lock);
+		/* Saying goodbye may take a while: the others go on meanwhile. */
+		if (is_owner)
+			nm_engine_destroy(ep->engine);
 	}
 	put_objects(ep);
 	nm_pages_free(ep->peers, ep->nr_peers * sizeof(struct nm_peer *));

@@ -127,11 +127,16 @@ static int send_one(struct net *net, struct nm_net_peer *peer, enum nm_net_kind 
 	unsigned int i;
 	ssize_t err;
 
-	if (peer->in_flight >= (is_small ? NR_SMALL_PER_PEER : NR_LARGE_PER_PEER))
+	if (peer->in_flight >= (is_small ? NR_SMALL_PER_PEER : NR_LARGE_PER_PEER)) {
+		nm_net_stuck(net, peer);
 		return -EAGAIN;
+	}
 	buffer = nm_net_buffer_take(is_small ? &net->small : &net->large);
-	if (!buffer)
+	if (!buffer) {
+		nm_net_exhausted(net);
 		return -EAGAIN;
+	}
+	net->exhausted_ns = 0;
 	fill_header(net, peer, kind, pkt, (struct nm_net_header *)(void *)buffer->bytes);
 	for (i = 0; i < nr_iov; i++) {
 		if (iov[i].iov_len)
@@ -145,8 +150,7 @@ static int send_one(struct net *net, struct nm_net_peer *peer, enum nm_net_kind 
 		nm_net_buffer_give(buffer);
 		if (err != -FI_EAGAIN)
 			return send_failed(net, peer, err);
-		if (!peer->in_flight)
-			nm_net_stuck(net, peer);
+		nm_net_stuck(net, peer);
 		return peer->state == NM_NET_DEAD ? -EPIPE : -EAGAIN;
 	}
 	peer->stuck_ns = 0;
@@ -250,8 +254,8 @@ static void net_describe(const struct nm_link *link, struct nm_link_facts *ret_f
 }
 
 /*
- * A connection that broke while nothing was sent on it is not reported by inner providers; a send
- * finds out. While something is in flight its completion will tell.
+ * Whether there is a peer, its lifeline says. Whether the inner endpoint's own connection still
+ * stands while nothing is sent on it, a send finds out.
  */
 static void net_check_alive(struct nm_link *link)
 {
@@ -259,6 +263,7 @@ static void net_check_alive(struct nm_link *link)
 	struct nm_net_peer *peer = peer_of(link);
 	uint64_t now = nm_clock_ns();
 
+	nm_net_watch(net, peer);
 	if (peer->state != NM_NET_UP || peer->in_flight || now - peer->pinged_ns < net->ping_ns)
 		return;
 	peer->pinged_ns = now;
@@ -329,6 +334,7 @@ static unsigned int net_progress(struct nm_transport *transport)
 	net->skipped = 0;
 	if (net->quiet_polls >= QUIET_POLLS)
 		net->polled_ns = nm_clock_ns();
+	nm_net_lifeline_serve(net);
 	work = nm_net_poll(net);
 	net->quiet_polls = work ? 0 : net->quiet_polls + 1;
 	return work;
@@ -375,6 +381,7 @@ void nm_net_free(struct net *net)
 	if (net->inner.ep)
 		fi_close(&net->inner.ep->fid);
 	net->inner.ep = NULL;
+	nm_net_lifeline_close(net);
 	nm_net_pool_fini(&net->small);
 	nm_net_pool_fini(&net->large);
 	nm_net_pool_fini(&net->receive);
@@ -400,6 +407,7 @@ int nm_net_create(const struct nm_sink *sink, struct nm_address *address,
 				ret_reason);
 	if (err)
 		goto err_free;
+	nm_net_inner_set_lifeline(&net->inner, nm_net_lifeline_open(net));
 	err = init_buffers(net);
 	if (err) {
 		nm_reason_set(ret_reason, "no memory for network buffers: %s", strerror(-err));
@@ -409,9 +417,9 @@ int nm_net_create(const struct nm_sink *sink, struct nm_address *address,
 	net->base.sink = *sink;
 	net->base.max_payload = NM_NET_MAX_PAYLOAD;
 	net->base.eager_max = (uint32_t)params->net_eager_max;
-	net->ping_ns = params->keepalive_ms * NM_NS_PER_MS / 2;
+	net->ping_ns = net->watch_ns = params->keepalive_ms * NM_NS_PER_MS / 2;
+	net->timeout_ns = params->net_timeout_ms * NM_NS_PER_MS;
 	net->stuck_ns = params->keepalive_ms * NM_NS_PER_MS;
-	net->close_ns = params->close_ms * NM_NS_PER_MS;
 	memcpy(address->inner, net->inner.name, sizeof(address->inner));
 	address->inner_len = net->inner.name_len;
 	net->who = address->who;

@@ -1,23 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Is there still a peer? Inner providers of reliable datagrams hide a broken connection: a send
- * says "try again" while they connect once more, for ever if the peer is dead. But it also says so
- * while a living peer computes and does not look at its queues, or while others use up what the
- * inner endpoint can have on its way. So over TCP the peer's kernel is asked, past the inner
- * provider, whether it still has the socket that an endpoint listens on all its life.
+ * Is there still a peer? Nothing that it does or leaves undone says so: a living peer may compute
+ * for hours and not look at its queues. Inner providers hide a broken connection behind "try
+ * again", and TCP hides a host that has vanished for a quarter of an hour.
+ *
+ * So an endpoint over TCP listens on a port of its own, on which nothing is ever said: its
+ * lifeline. Whoever waits for the peer connects to it and lets the two kernels ask each other.
+ * When the process ends, its kernel resets the connection and refuses the next one; when the host
+ * does not answer for NEARMETAL_NET_TIMEOUT_MS, our kernel says so. The peer itself does nothing:
+ * connections stay in the kernel's queue, and are only taken out of it when that fills up.
+ * The sockets are ours, unlike those of the inner provider: a forked child closes its copies, so
+ * it does not pass for its parent.
  */
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "provider/net_transport.h"
 
+/* The kernel cuts it to net.core.somaxconn. */
+#define BACKLOG 65535
+/* How often the queue is looked at, in polls of the inner endpoint. */
+#define SWEEP_POLLS 4096
+
+/* All lifelines of this process, for fork(). */
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct nm_net_lifeline *all_lifelines;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
 /* Ports of other providers (verbs) have the same kind of address and are no ports of TCP. */
-static bool can_probe(const struct net *net)
+static bool is_tcp(const struct net *net)
 {
 	static const char *const providers[] = {"tcp", "net", "tcp;ofi_rxm", "sockets"};
 	size_t i;
@@ -28,68 +50,321 @@ static bool can_probe(const struct net *net)
 	return false;
 }
 
-static socklen_t socket_address_len(const struct nm_address *address)
+/* The socket address at the start of an inner name, with another PORT. 0: it has none. */
+static socklen_t socket_address(const uint8_t *inner, uint16_t port,
+				struct sockaddr_storage *ret_address)
 {
+	struct sockaddr_in6 *in6 = (void *)ret_address;
+	struct sockaddr_in *in = (void *)ret_address;
 	uint16_t family;
 
-	memcpy(&family, address->inner, sizeof(family));
-	if (family == AF_INET && address->inner_len >= sizeof(struct sockaddr_in))
-		return sizeof(struct sockaddr_in);
-	if (family == AF_INET6 && address->inner_len >= sizeof(struct sockaddr_in6))
-		return sizeof(struct sockaddr_in6);
+	memset(ret_address, 0, sizeof(*ret_address));
+	memcpy(&family, inner, sizeof(family));
+	if (family == AF_INET) {
+		memcpy(in, inner, sizeof(*in));
+		in->sin_port = port;
+		return sizeof(*in);
+	}
+	if (family == AF_INET6) {
+		memcpy(in6, inner, sizeof(*in6));
+		in6->sin6_port = port;
+		return sizeof(*in6);
+	}
 	return 0;
 }
 
-static void end_probe(struct nm_net_peer *peer)
+static void before_fork(void)
 {
-	if (peer->probe >= 0)
-		close(peer->probe);
-	peer->probe = -1;
+	pthread_mutex_lock(&all_lock);
 }
 
-/* Returns the errno of the probe under way: 0 connected, EINPROGRESS not known yet. */
-static int probe_result(const struct nm_net_peer *peer)
+static void after_fork_parent(void)
 {
-	struct pollfd poller = {.fd = peer->probe, .events = POLLOUT};
-	socklen_t len = sizeof(int);
+	pthread_mutex_unlock(&all_lock);
+}
+
+static void close_fd(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
+
+static void close_lifeline(struct nm_net_lifeline *lifeline)
+{
+	close_fd(&lifeline->listener);
+	while (lifeline->nr_held)
+		close(lifeline->held[--lifeline->nr_held]);
+}
+
+static void after_fork_child(void)
+{
+	struct nm_net_lifeline *lifeline;
+	struct nm_net_peer *peer;
+
+	for (lifeline = all_lifelines; lifeline; lifeline = lifeline->next) {
+		close_lifeline(lifeline);
+		for (peer = lifeline->peers->all; peer; peer = peer->next)
+			close_fd(&peer->line);
+	}
+	all_lifelines = NULL;
+	pthread_mutex_unlock(&all_lock);
+}
+
+static void register_fork_handlers(void)
+{
+	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+static int listen_beside(const struct net *net, uint16_t *ret_port)
+{
+	struct sockaddr_storage address;
+	socklen_t len = socket_address(net->inner.name, 0, &address);
+	int fd;
+
+	if (!len)
+		return -1;
+	fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -1;
+	if (bind(fd, (struct sockaddr *)&address, len) < 0 || listen(fd, BACKLOG) < 0 ||
+	    getsockname(fd, (struct sockaddr *)&address, &len) < 0) {
+		close(fd);
+		return -1;
+	}
+	/* At the same place in both families. */
+	*ret_port = ((struct sockaddr_in *)(void *)&address)->sin_port;
+	return fd;
+}
+
+uint16_t nm_net_lifeline_open(struct net *net)
+{
+	struct nm_net_lifeline *lifeline = &net->lifeline;
+	uint16_t port = 0;
+
+	lifeline->peers = &net->peers;
+	lifeline->is_tcp = is_tcp(net);
+	lifeline->listener = lifeline->is_tcp ? listen_beside(net, &port) : -1;
+	if (lifeline->is_tcp && lifeline->listener < 0)
+		nm_info("no lifeline, so peers cannot tell whether I live: %s", strerror(errno));
+	pthread_once(&fork_once, register_fork_handlers);
+	pthread_mutex_lock(&all_lock);
+	lifeline->next = all_lifelines;
+	all_lifelines = lifeline;
+	pthread_mutex_unlock(&all_lock);
+	return port;
+}
+
+void nm_net_lifeline_close(struct net *net)
+{
+	struct nm_net_lifeline **place;
+
+	pthread_mutex_lock(&all_lock);
+	for (place = &all_lifelines; *place; place = &(*place)->next)
+		if (*place == &net->lifeline) {
+			*place = net->lifeline.next;
+			close_lifeline(&net->lifeline);
+			break;
+		}
+	pthread_mutex_unlock(&all_lock);
+	free(net->lifeline.held);
+	net->lifeline.held = NULL;
+}
+
+/* Has the other side hung up? */
+static bool has_left(int fd)
+{
+	struct pollfd poller = {.fd = fd, .events = POLLRDHUP};
+
+	return poll(&poller, 1, 0) > 0;
+}
+
+static bool hold(struct nm_net_lifeline *lifeline, int fd)
+{
+	struct rlimit limit;
+	int *held;
+
+	/* The program needs descriptors too; what is not taken stays in the queue. */
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || lifeline->nr_held >= limit.rlim_cur / 4)
+		return false;
+	held = reallocarray(lifeline->held, lifeline->nr_held + 1, sizeof(*held));
+	if (!held)
+		return false;
+	lifeline->held = held;
+	held[lifeline->nr_held++] = fd;
+	return true;
+}
+
+static void drop_held_that_left(struct nm_net_lifeline *lifeline)
+{
+	unsigned int i = 0;
+
+	while (i < lifeline->nr_held)
+		if (has_left(lifeline->held[i])) {
+			close(lifeline->held[i]);
+			lifeline->held[i] = lifeline->held[--lifeline->nr_held];
+		} else {
+			i++;
+		}
+}
+
+/* Of a listening socket these fields say how many wait in the queue, and how many may. */
+static bool queue_is_half_full(int listener)
+{
+	struct tcp_info info;
+	socklen_t len = sizeof(info);
+
+	return getsockopt(listener, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
+	       info.tcpi_unacked * 2 >= info.tcpi_sacked;
+}
+
+static NM_COLD void sweep(struct nm_net_lifeline *lifeline)
+{
+	int fd;
+
+	pthread_mutex_lock(&all_lock);
+	drop_held_that_left(lifeline);
+	while (queue_is_half_full(lifeline->listener)) {
+		fd = accept4(lifeline->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd < 0)
+			break;
+		if (!has_left(fd) && hold(lifeline, fd))
+			continue;
+		close(fd);
+		break;
+	}
+	pthread_mutex_unlock(&all_lock);
+}
+
+void nm_net_lifeline_serve(struct net *net)
+{
+	struct nm_net_lifeline *lifeline = &net->lifeline;
+
+	if (nm_likely(++lifeline->nr_polls % SWEEP_POLLS) || lifeline->listener < 0)
+		return;
+	if (queue_is_half_full(lifeline->listener))
+		sweep(lifeline);
+}
+
+/* Let the kernel ask the other one, and give up after the time that the knob allows. */
+static void set_patience(int fd, uint64_t timeout_ns)
+{
+	int ms = (int)(timeout_ns / NM_NS_PER_MS), on = 1, nr = 3;
+	int third = ms / 3000 > 0 ? ms / 3000 : 1;
+
+	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &third, sizeof(third));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &third, sizeof(third));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &nr, sizeof(nr));
+	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
+}
+
+/* Returns 0 (connected), EINPROGRESS, or another errno. */
+static int start_line(struct net *net, struct nm_net_peer *peer)
+{
+	uint16_t port = nm_net_inner_lifeline(&net->inner, &peer->address);
+	struct sockaddr_storage address;
+	socklen_t len = socket_address(peer->address.inner, port, &address);
 	int err = 0;
 
-	/* SO_ERROR is 0 while the connection is being made, too. */
-	if (poll(&poller, 1, 0) == 0)
-		return EINPROGRESS;
-	if (getsockopt(peer->probe, SOL_SOCKET, SO_ERROR, &err, &len) < 0)
+	peer->line = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (peer->line < 0)
 		return errno;
+	set_patience(peer->line, net->timeout_ns);
+	if (connect(peer->line, (struct sockaddr *)&address, len) < 0)
+		err = errno;
+	peer->line_is_up = !err;
 	return err;
 }
 
-static int start_probe(struct nm_net_peer *peer)
+static int look_at_line(struct nm_net_peer *peer)
 {
-	struct sockaddr_storage address = {0};
-	socklen_t len = socket_address_len(&peer->address);
+	struct pollfd poller = {
+		.fd = peer->line,
+		.events = peer->line_is_up ? POLLRDHUP : POLLOUT,
+	};
+	socklen_t len = sizeof(int);
+	int err = 0, nr = poll(&poller, 1, 0);
 
-	if (!len)
-		return 0; /* nobody to ask */
-	memcpy(&address, peer->address.inner, len);
-	peer->probe = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (peer->probe < 0)
-		return 0;
-	return connect(peer->probe, (struct sockaddr *)&address, len) < 0 ? errno : 0;
+	if (nr < 0)
+		return errno;
+	if (nr == 0)
+		return peer->line_is_up ? 0 : EINPROGRESS;
+	if (getsockopt(peer->line, SOL_SOCKET, SO_ERROR, &err, &len) < 0)
+		return errno;
+	if (peer->line_is_up)
+		return err ? err : ECONNRESET;
+	peer->line_is_up = !err;
+	return err;
 }
 
-/* Ask the kernel at the peer's address; the answer may come at a later call. */
-static void probe(struct net *net, struct nm_net_peer *peer)
+/* The way is blocked, as far as this kernel knows. */
+static bool is_silence(int err)
 {
-	int err = peer->probe < 0 ? start_probe(peer) : probe_result(peer);
+	return err == EINPROGRESS || err == ETIMEDOUT || err == EHOSTUNREACH ||
+	       err == ENETUNREACH || err == EHOSTDOWN || err == ENETDOWN;
+}
 
-	if (err == EINPROGRESS)
-		return;
-	end_probe(peer);
-	if (err == ECONNREFUSED)
+static void lose_silent(struct net *net, struct nm_net_peer *peer)
+{
+	char words[128];
+
+	snprintf(words, sizeof(words),
+		 "its host has not answered for %llu ms (NEARMETAL_NET_TIMEOUT_MS)",
+		 (unsigned long long)(net->timeout_ns / NM_NS_PER_MS));
+	nm_net_lose(net, peer, -ECONNRESET, words);
+}
+
+/* No process is there. What it had sent may still lie in our kernel: it is given one more turn. */
+static void refused(struct net *net, struct nm_net_peer *peer)
+{
+	if (peer->refused_at == peer->rx_sequence + UINT64_C(1))
 		nm_net_lose(
 			net, peer, -ECONNRESET,
 			"nobody listens at its network address any more: the process has ended");
-	else if (err == ETIMEDOUT || err == EHOSTUNREACH || err == ENETUNREACH)
-		nm_net_lose(net, peer, -ECONNRESET, "its network address does not answer any more");
+	peer->refused_at = peer->rx_sequence + UINT64_C(1);
+}
+
+static NM_COLD void watch(struct net *net, struct nm_net_peer *peer, uint64_t waited)
+{
+	bool was_up = peer->line_is_up && peer->line >= 0;
+	int err = peer->line < 0 ? start_line(net, peer) : look_at_line(peer);
+
+	/* The end of the process, most likely; a new connection is refused then. */
+	if (err == ECONNRESET || err == EPIPE) {
+		close_fd(&peer->line);
+		was_up = false;
+		err = start_line(net, peer);
+	}
+	if (!err) {
+		peer->silent_ns = peer->refused_at = 0;
+		return;
+	}
+	if (err != EINPROGRESS)
+		close_fd(&peer->line);
+	if (err == ECONNREFUSED) {
+		refused(net, peer);
+	} else if (is_silence(err)) {
+		peer->silent_ns += waited;
+		/* A connection that stood was asked by the kernel for all of that time. */
+		if (was_up || peer->silent_ns >= net->timeout_ns)
+			lose_silent(net, peer);
+	}
+}
+
+void nm_net_watch(struct net *net, struct nm_net_peer *peer)
+{
+	uint64_t now = nm_clock_ns(), waited = now - peer->watched_ns;
+
+	if (peer->state != NM_NET_UP || waited < net->watch_ns)
+		return;
+	/* Whoever was stopped for a while has not waited meanwhile. */
+	if (waited > 4 * net->watch_ns)
+		waited = 4 * net->watch_ns;
+	waited = peer->watched_ns ? waited : 0;
+	peer->watched_ns = now;
+	if (net->lifeline.is_tcp && nm_net_inner_lifeline(&net->inner, &peer->address))
+		watch(net, peer, waited);
 }
 
 void nm_net_stuck(struct net *net, struct nm_net_peer *peer)
@@ -97,10 +372,22 @@ void nm_net_stuck(struct net *net, struct nm_net_peer *peer)
 	uint64_t now = nm_clock_ns();
 
 	if (!peer->stuck_ns)
-		peer->stuck_ns = peer->asked_ns = now;
-	if (now - peer->stuck_ns < net->stuck_ns || now - peer->asked_ns < net->stuck_ns / 2)
+		peer->stuck_ns = now;
+	if (now - peer->stuck_ns >= net->stuck_ns)
+		nm_net_watch(net, peer);
+}
+
+void nm_net_exhausted(struct net *net)
+{
+	struct nm_net_peer *peer;
+	uint64_t now = nm_clock_ns();
+
+	if (!net->exhausted_ns)
+		net->exhausted_ns = now;
+	if (now - net->exhausted_ns < net->stuck_ns)
 		return;
-	peer->asked_ns = now;
-	if (can_probe(net))
-		probe(net, peer);
+	net->exhausted_ns = now - net->stuck_ns / 2;
+	for (peer = net->peers.all; peer; peer = peer->next)
+		if (peer->in_flight)
+			nm_net_watch(net, peer);
 }

@@ -61,13 +61,13 @@ static void ask_who_lives(struct net *net)
 void nm_net_destroy(struct nm_transport *transport)
 {
 	struct net *net = nm_container_of(transport, struct net, base);
-	uint64_t start, asked, now;
+	uint64_t asked, now;
 	unsigned int nr = 0;
 
 	if (!transport)
 		return;
 	net->closing = true;
-	start = asked = nm_clock_ns();
+	asked = nm_clock_ns();
 	do {
 		say_goodbyes(net);
 		nr = count_open(net);
@@ -80,7 +80,7 @@ void nm_net_destroy(struct nm_transport *transport)
 			asked = now;
 			ask_who_lives(net);
 		}
-	} while (now - start < net->close_ns);
+	} while (now < transport->close_by_ns);
 	if (nr)
 		nm_info("network channel closed with %u peers that did not answer in time", nr);
 	if (net->nr_dropped)

@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,10 +132,18 @@ static void describe(struct nm_net_inner *inner)
 		 *address ? ")" : "");
 }
 
-/*
- * The inner name, and behind it, where there is room, the number of its wire protocol: endpoints
- * of "net" and of "tcp;ofi_rxm" have the same kind of name and do not understand each other.
- */
+/* Behind the inner name, where there is room. */
+struct tail {
+	/* Endpoints of "net" and of "tcp;ofi_rxm" have the same kind of name, and no common language. */
+	uint8_t protocol[4];
+	uint8_t lifeline[2];
+};
+
+static bool has_tail(const struct nm_net_inner *inner)
+{
+	return inner->name_len > inner->address_len;
+}
+
 static int take_name(struct nm_net_inner *inner)
 {
 	uint32_t protocol = inner->info->ep_attr->protocol;
@@ -144,11 +153,11 @@ static int take_name(struct nm_net_inner *inner)
 	err = fi_getname(&inner->ep->fid, inner->name, &len);
 	if (err)
 		return err;
-	if (len + sizeof(protocol) <= sizeof(inner->name)) {
-		memcpy(inner->name + len, &protocol, sizeof(protocol));
-		len += sizeof(protocol);
-	}
-	inner->name_len = (uint8_t)len;
+	inner->address_len = inner->name_len = (uint8_t)len;
+	if (len + sizeof(struct tail) > sizeof(inner->name))
+		return 0;
+	memcpy(inner->name + len, &protocol, sizeof(protocol));
+	inner->name_len = (uint8_t)(len + sizeof(struct tail));
 	return 0;
 }
 
@@ -284,9 +293,11 @@ bool nm_net_inner_fits(const struct nm_net_inner *inner, const struct nm_address
 			      inner->text);
 		return false;
 	}
-	memcpy(&protocol, inner->name + inner->name_len - sizeof(protocol), sizeof(protocol));
-	memcpy(&theirs, peer->inner + peer->inner_len - sizeof(theirs), sizeof(theirs));
-	if (inner->name_len < sizeof(inner->name) && protocol != theirs) {
+	if (!has_tail(inner))
+		return true;
+	memcpy(&protocol, inner->name + inner->address_len, sizeof(protocol));
+	memcpy(&theirs, peer->inner + inner->address_len, sizeof(theirs));
+	if (protocol != theirs) {
 		nm_reason_set(ret_reason,
 			      "the peer's network speaks protocol %u, %s speaks %u; set "
 			      "FI_PROVIDER and NEARMETAL_NET alike everywhere",
@@ -294,4 +305,21 @@ bool nm_net_inner_fits(const struct nm_net_inner *inner, const struct nm_address
 		return false;
 	}
 	return true;
+}
+
+void nm_net_inner_set_lifeline(struct nm_net_inner *inner, uint16_t port)
+{
+	if (has_tail(inner))
+		memcpy(inner->name + inner->address_len + offsetof(struct tail, lifeline), &port,
+		       sizeof(port));
+}
+
+uint16_t nm_net_inner_lifeline(const struct nm_net_inner *inner, const struct nm_address *peer)
+{
+	uint16_t port = 0;
+
+	if (has_tail(inner) && peer->inner_len == inner->name_len)
+		memcpy(&port, peer->inner + inner->address_len + offsetof(struct tail, lifeline),
+		       sizeof(port));
+	return port;
 }

@@ -12,9 +12,11 @@ struct nm_net_inner {
 	struct fid_av *av;
 	struct fid_cq *cq; /* FI_CQ_FORMAT_MSG */
 	struct fid_ep *ep;
-	uint8_t name[NM_INNER_MAX]; /* its own address, followed by its wire protocol */
+	/* Its own address; where there is room, its wire protocol and the port of our lifeline. */
+	uint8_t name[NM_INNER_MAX];
 	uint8_t name_len;
-	char text[96]; /* "tcp on eth0 (192.0.2.1)", for reasons and logs */
+	uint8_t address_len; /* of its own address alone */
+	char text[96];	     /* "tcp on eth0 (192.0.2.1)", for reasons and logs */
 };
 
 /*
@@ -28,5 +30,9 @@ void nm_net_inner_close(struct nm_net_inner *inner);
 /* Whether a peer's inner address is one that this endpoint can send to; *ret_reason when not. */
 bool nm_net_inner_fits(const struct nm_net_inner *inner, const struct nm_address *peer,
 		       struct nm_reason *ret_reason);
+/* Name the port of our lifeline, in network byte order; 0: there is none. */
+void nm_net_inner_set_lifeline(struct nm_net_inner *inner, uint16_t port);
+/* The port of the lifeline of a peer whose address fits; 0: it has none. */
+uint16_t nm_net_inner_lifeline(const struct nm_net_inner *inner, const struct nm_address *peer);
 
 #endif

@@ -22,8 +22,8 @@ void nm_net_peers_fini(struct nm_net_peers *peers)
 
 	for (peer = peers->all; peer; peer = next) {
 		next = peer->next;
-		if (peer->probe >= 0)
-			close(peer->probe);
+		if (peer->line >= 0)
+			close(peer->line);
 		free(peer);
 	}
 	free(peers->slots);
@@ -78,7 +78,7 @@ struct nm_net_peer *nm_net_peers_get(struct nm_net_peers *peers, const struct nm
 		return NULL;
 	peer->who = *who;
 	peer->inner = FI_ADDR_UNSPEC;
-	peer->probe = -1;
+	peer->line = -1;
 	peer->next = peers->all;
 	peers->all = peer;
 	peers->nr++;

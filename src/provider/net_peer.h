@@ -28,8 +28,12 @@ struct nm_net_peer {
 	bool loss_untold; /* dead, and the engine has not been told */
 	uint64_t pinged_ns;
 	uint64_t stuck_ns; /* since when the inner endpoint takes nothing for it; 0: it does */
-	uint64_t asked_ns; /* last probe */
-	int probe;	   /* socket of a probe under way; -1: none */
+	/* its lifeline (net_alive.c) */
+	int line; /* our connection to it; -1: none */
+	bool line_is_up;
+	uint64_t watched_ns; /* when we last looked */
+	uint64_t silent_ns;  /* for how long its host has been silent, as far as we looked */
+	uint64_t refused_at; /* rx_sequence + 1 when nobody listened any more; 0: somebody does */
 	int loss_err;
 	struct nm_reason loss;
 	struct nm_address address;

@@ -94,7 +94,8 @@ static void take_known(struct net *net, struct nm_net_peer *peer,
 	}
 	peer->rx_sequence++;
 	if (nm_likely(header->kind == NM_NET_PACKET)) {
-		if (!net->closing)
+		/* One that has closed, here or on another channel, has nothing more to say. */
+		if (!net->closing && peer->state == NM_NET_UP)
 			net->base.sink.deliver(net->base.sink.engine, peer->source, &pkt, bytes);
 	} else if (header->kind == NM_NET_BYE) {
 		take_bye(net, peer);
@@ -121,7 +122,7 @@ static void take_message(struct net *net, const struct nm_net_buffer *buffer, si
 	}
 	peer = nm_net_peers_find(&net->peers, &header.source);
 	if (nm_unlikely(!peer || !(peer->is_source || net->closing) ||
-			(peer->state != NM_NET_UP && header.kind == NM_NET_PACKET))) {
+			peer->state == NM_NET_DEAD)) {
 		drop(net, "from a source that has not greeted, or is gone");
 		return;
 	}

@@ -11,6 +11,17 @@
 
 #define NM_NET_MAX_PAYLOAD 65536
 
+/* Where peers see whether this process lives (net_alive.c). */
+struct nm_net_lifeline {
+	struct nm_net_lifeline *next; /* of all in this process, for fork() */
+	struct nm_net_peers *peers;
+	bool is_tcp;
+	int listener; /* -1: none */
+	int *held;    /* connections taken out of the listener's queue */
+	unsigned int nr_held;
+	uint32_t nr_polls;
+};
+
 struct net {
 	struct nm_transport base;
 	struct nm_net_inner inner;
@@ -26,7 +37,9 @@ struct net {
 	uint32_t nr_answers_owed; /* BYEs to answer */
 	bool closing;		  /* nothing is told to the engine any more */
 	uint64_t nr_dropped;	  /* messages that could not be believed */
-	uint64_t ping_ns, close_ns, stuck_ns;
+	uint64_t ping_ns, stuck_ns, watch_ns, timeout_ns;
+	uint64_t exhausted_ns; /* since when there is no buffer to send from; 0: there is */
+	struct nm_net_lifeline lifeline;
 	struct nm_identity who;
 	struct nm_address address;
 	struct nm_peer_label label;
@@ -42,11 +55,18 @@ unsigned int nm_net_poll(struct net *net);
 int nm_net_say(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind);
 /* The peer is lost; the engine is told at the next poll. No effect on one that is gone. */
 void nm_net_lose(struct net *net, struct nm_net_peer *peer, int err, const char *words);
-/*
- * The inner endpoint takes nothing for PEER although nothing is on its way to it: work out whether
- * there still is a peer. May lose it.
- */
+/* Open the lifeline. Returns its port in network byte order; 0: this endpoint has none. */
+uint16_t nm_net_lifeline_open(struct net *net);
+/* Half-open and closed ones too. */
+void nm_net_lifeline_close(struct net *net);
+/* Now and then: keep the queue of the lifeline from filling up. */
+void nm_net_lifeline_serve(struct net *net);
+/* PEER is waited for: look whether it still lives, unless that was just done. May lose it. */
+void nm_net_watch(struct net *net, struct nm_net_peer *peer);
+/* Nothing can be sent to PEER now: watch it when that lasts. */
 void nm_net_stuck(struct net *net, struct nm_net_peer *peer);
+/* Nothing can be sent to anybody now: watch whoever holds a buffer when that lasts. */
+void nm_net_exhausted(struct net *net);
 /* The destroy of the contract. */
 void nm_net_destroy(struct nm_transport *transport);
 /* Free everything at once; also what is half open. */

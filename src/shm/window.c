@@ -23,6 +23,8 @@
 
 #define WINDOW_SEALS (F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define PAGE UINT64_C(4096)
+/* Pages that a neighbour left out would be made, and charged to us, by filling the tables. */
+#define WARM_FOREIGN_MAX (UINT64_C(64) << 20)
 
 int nm_geometry_init(uint32_t nr_lanes, uint32_t box_slots, uint32_t chunk_size, uint64_t pool_size,
 		     struct nm_geometry *ret_geometry)
@@ -344,7 +346,9 @@ int nm_window_attach(int fd, struct nm_foreign_window *ret_window, struct nm_rea
 	NM_FAULT("window-mapped");
 	/* The pool and no more: what a file may have behind it is not bounded by anything. */
 	warm(base + window.geometry.pool_off,
-	     (size_t)window.geometry.nr_chunks * window.geometry.chunk_size, MADV_POPULATE_READ);
+	     nm_min_u64((uint64_t)window.geometry.nr_chunks * window.geometry.chunk_size,
+			WARM_FOREIGN_MAX),
+	     MADV_POPULATE_READ);
 	memcpy(window.id, header.id, sizeof(window.id));
 	memcpy(window.token, header.token_proof, sizeof(window.token));
 	*ret_window = window;

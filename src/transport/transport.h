@@ -207,7 +207,7 @@ struct nm_transport_ops {
 	unsigned int (*progress)(struct nm_transport *transport);
 	/*
 	 * Close every link in order (peers see source_down with err 0) and free the transport.
-	 * Waits a bounded time for undelivered packets (params: close_ms). NULL-safe.
+	 * Waits for undelivered packets until close_by_ns. NULL-safe.
 	 */
 	void (*destroy)(struct nm_transport *transport);
 };
@@ -218,6 +218,7 @@ struct nm_transport {
 	struct nm_sink sink;
 	uint32_t max_payload; /* largest pkt->len that send() takes; >= NM_MIN_MAX_PAYLOAD */
 	uint32_t eager_max;   /* messages up to this size are best sent at once, payload inline */
+	uint64_t close_by_ns; /* when destroy() has to be done, by nm_clock_ns(); 0: at once */
 };
 
 #define NM_MIN_MAX_PAYLOAD 4096

@@ -306,6 +306,24 @@ NM_TEST(more_accesses_than_allowed)
 	mesh_destroy(mesh);
 }
 
+/* Answers that it does not take: as many as a sound peer can ask for wait, not as many as it likes. */
+NM_TEST_WITHIN(more_answers_than_allowed, 60)
+{
+	struct mesh *mesh = mesh_create(NULL);
+	struct nm_wire_remote remote = {.key = 12345};
+	struct nm_packet put = {.op = NM_OP_WRITE, .len = sizeof(remote)};
+	int sent = 0;
+
+	mesh_block(mesh, 1, 0, true);
+	while (!look(mesh).down) {
+		for (int i = 0; i < 5000; i++, sent++)
+			mesh_forge(mesh, 0, 1, &put, &remote);
+		NM_CHECK(sent < 1000000);
+	}
+	NM_CHECK(sent > 250000);
+	mesh_destroy(mesh);
+}
+
 /* Random packets: every one is refused or does what it says. */
 NM_TEST_WITHIN(noise, 60)
 {
