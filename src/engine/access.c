@@ -11,7 +11,11 @@
  */
 #include <string.h>
 
+#include "base/clock.h"
 #include "engine/internal.h"
+
+/* Up to here a polling target answers sooner than the kernel copies (docs/design/cma.md). */
+#define ASK_MAX 8192
 
 static void show(struct nm_memory_watch *watch, const struct nm_region *region)
 {
@@ -104,6 +108,20 @@ static bool copy_all(struct nm_link *link, const struct nm_rma *rma,
 	return true;
 }
 
+void nm_access_polled(struct nm_engine *engine, uint64_t now_ns)
+{
+	if (engine->publishing)
+		engine->publisher->ops->polled(engine->publisher, now_ns);
+}
+
+/* Is it quicker to ask? Only a peer that polls answers before a system call ends. */
+static bool better_asked(struct nm_link *link, uint64_t size)
+{
+	const struct nm_transport_ops *ops = link->transport->ops;
+
+	return size <= ASK_MAX && ops->polls && ops->polls(link, nm_clock_ns());
+}
+
 bool nm_access_direct(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size,
 		      bool is_read)
 {
@@ -114,7 +132,7 @@ bool nm_access_direct(struct nm_engine *engine, const struct nm_rma *rma, uint64
 	bool good;
 
 	if (!link->remote_copy || !link->transport->ops->reach || peer->nr_started > 0 ||
-	    size == 0 || (!is_read && rma->flags & NM_REMOTE_CQ_DATA))
+	    size == 0 || (!is_read && rma->flags & NM_REMOTE_CQ_DATA) || better_asked(link, size))
 		return false;
 	for (size_t i = 0; i < rma->nr_remote; i++)
 		keys[i] = rma->remote[i].key;

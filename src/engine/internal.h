@@ -154,6 +154,8 @@ void nm_direct_placed(struct nm_engine *engine, struct nm_peer *peer, const stru
 /* Show my regions to peers, or no more: after the queues or the transports have changed. */
 void nm_access_publish(struct nm_engine *engine);
 void nm_access_withdraw(struct nm_engine *engine);
+/* Peers may ask me: I am polling. */
+void nm_access_polled(struct nm_engine *engine, uint64_t now_ns);
 /*
  * Do the whole access at once, completion included. False: nothing is complete, and the target has
  * to be asked; it may find part of a put done, which does no harm.

@@ -120,6 +120,7 @@ static __attribute__((noinline)) void look_at_clock(struct nm_engine *engine)
 			check_waited_for(engine);
 		idle->checked_ns = now;
 	}
+	nm_access_polled(engine, now);
 	publish_when_due(engine, now);
 }
 
@@ -136,11 +137,20 @@ static inline void idle(struct nm_engine *engine)
 		sched_yield();
 }
 
+/* Once in BUSY_CLOCK_CALLS busy calls. */
+static __attribute__((noinline)) void look_at_busy_clock(struct nm_engine *engine)
+{
+	uint64_t now = nm_clock_ns();
+
+	nm_access_polled(engine, now);
+	publish_when_due(engine, now);
+}
+
 static inline void busy(struct nm_engine *engine)
 {
 	engine->idle.calls = 0;
 	if (nm_unlikely(++engine->idle.busy_calls % BUSY_CLOCK_CALLS == 0))
-		publish_when_due(engine, nm_clock_ns());
+		look_at_busy_clock(engine);
 }
 
 unsigned int nm_engine_progress(struct nm_engine *engine)

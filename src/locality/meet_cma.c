@@ -69,9 +69,9 @@ static uint64_t copying(const struct nm_meeting *meeting)
 	if (encounter->role != NM_ROLE_READER || !meeting->neighbour ||
 	    meeting->state == NM_MEETING_LOST)
 		return 0;
-	/* Partner: nm_shm_leave() of the visitor. */
+	/* Partners: nm_shm_reach() and nm_shm_leave() of the visitor. */
 	reaching = atomic_load_explicit(&encounter->window->lanes[encounter->peer_lane].reaching,
-					memory_order_acquire);
+					memory_order_seq_cst);
 	return reaching % 2 ? reaching : 0;
 }
 

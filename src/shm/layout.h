@@ -80,7 +80,10 @@ struct nm_window_header {
 	uint8_t reserved1[50];
 	/* line 2: changes; rarely read */
 	_Atomic uint32_t state; /* enum nm_window_state */
-	uint8_t reserved2[60];
+	uint8_t reserved2[4];
+	/* CLOCK_MONOTONIC when the owner was last seen to poll, about; 0: not yet. For guesses. */
+	_Atomic uint64_t polled_ns;
+	uint8_t reserved3[48];
 };
 _Static_assert(sizeof(struct nm_window_header) == 3 * NM_CACHE_LINE, "three lines");
 _Static_assert(offsetof(struct nm_window_header, id) == 64, "line 1");

@@ -17,15 +17,18 @@ static void fill(struct nm_region_slot *slot, const struct nm_region *region)
 {
 	uint64_t sequence = atomic_load_explicit(&slot->sequence, memory_order_relaxed);
 
-	/* Partner of both stores, and of the fence between: read_slot(). */
+	/*
+	 * Partner of all: read_slot(). Whoever sees one of the words sees at least the odd count,
+	 * too. The last store is ordered against a look at `reaching` (nm_meet_await_copies()):
+	 * either a reader sees it, or we see the reader.
+	 */
 	atomic_store_explicit(&slot->sequence, sequence + 1, memory_order_relaxed);
-	atomic_thread_fence(memory_order_release);
-	atomic_store_explicit(&slot->key, region->key, memory_order_relaxed);
-	atomic_store_explicit(&slot->base, region->base, memory_order_relaxed);
-	atomic_store_explicit(&slot->len, region->len, memory_order_relaxed);
-	atomic_store_explicit(&slot->offset, region->offset, memory_order_relaxed);
-	atomic_store_explicit(&slot->access, region->access, memory_order_relaxed);
-	atomic_store_explicit(&slot->sequence, sequence + 2, memory_order_release);
+	atomic_store_explicit(&slot->key, region->key, memory_order_release);
+	atomic_store_explicit(&slot->base, region->base, memory_order_release);
+	atomic_store_explicit(&slot->len, region->len, memory_order_release);
+	atomic_store_explicit(&slot->offset, region->offset, memory_order_release);
+	atomic_store_explicit(&slot->access, region->access, memory_order_release);
+	atomic_store_explicit(&slot->sequence, sequence + 2, memory_order_seq_cst);
 }
 
 /* False: empty, or being changed. */
@@ -36,13 +39,12 @@ static bool read_slot(const struct nm_region_slot *slot, struct nm_region *ret_r
 
 	for (int i = 0; i < MAX_TRIES; i++) {
 		/* Partner: fill(). */
-		before = atomic_load_explicit(&slot->sequence, memory_order_acquire);
-		region.key = atomic_load_explicit(&slot->key, memory_order_relaxed);
-		region.base = atomic_load_explicit(&slot->base, memory_order_relaxed);
-		region.len = atomic_load_explicit(&slot->len, memory_order_relaxed);
-		region.offset = atomic_load_explicit(&slot->offset, memory_order_relaxed);
-		region.access = atomic_load_explicit(&slot->access, memory_order_relaxed);
-		atomic_thread_fence(memory_order_acquire);
+		before = atomic_load_explicit(&slot->sequence, memory_order_seq_cst);
+		region.key = atomic_load_explicit(&slot->key, memory_order_acquire);
+		region.base = atomic_load_explicit(&slot->base, memory_order_acquire);
+		region.len = atomic_load_explicit(&slot->len, memory_order_acquire);
+		region.offset = atomic_load_explicit(&slot->offset, memory_order_acquire);
+		region.access = atomic_load_explicit(&slot->access, memory_order_acquire);
 		if (before % 2 == 0 &&
 		    atomic_load_explicit(&slot->sequence, memory_order_relaxed) == before) {
 			*ret_region = region;
@@ -75,8 +77,6 @@ void nm_regions_revoke(struct nm_region_slot *slots, uint32_t nr_slots, uint64_t
 		if (atomic_load_explicit(&slot->access, memory_order_relaxed) &&
 		    atomic_load_explicit(&slot->key, memory_order_relaxed) == key)
 			fill(slot, &(struct nm_region){0});
-	/* Partner: the fence in nm_shm_reach(): either it sees this, or we see that it is inside. */
-	atomic_thread_fence(memory_order_seq_cst);
 }
 
 int nm_regions_find(const struct nm_region_slot *slots, uint32_t nr_slots, uint64_t key,

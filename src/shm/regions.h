@@ -24,7 +24,7 @@ struct nm_region {
 /* Owner: show REGION; its key is not shown yet. 0, or -ENOSPC: its place is full. */
 int nm_regions_publish(struct nm_region_slot *slots, uint32_t nr_slots,
 		       const struct nm_region *region);
-/* Owner: show KEY no more. Unknown keys are fine. A full fence comes after it. */
+/* Owner: show KEY no more. Unknown keys are fine. */
 void nm_regions_revoke(struct nm_region_slot *slots, uint32_t nr_slots, uint64_t key);
 /* Neighbour: a consistent copy. 0, or -ENOKEY: not shown, or just being changed. */
 int nm_regions_find(const struct nm_region_slot *slots, uint32_t nr_slots, uint64_t key,

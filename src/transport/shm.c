@@ -417,8 +417,9 @@ int nm_shm_create(const struct nm_sink *sink, const struct nm_identity *who,
 		.drained = shm_drained, .describe = shm_describe,                                  \
 		.read_remote = nm_shm_read_remote, .write_remote = nm_shm_write_remote,            \
 		.publish = nm_shm_publish, .revoke = nm_shm_revoke, .reach = nm_shm_reach,         \
-		.leave = nm_shm_leave, .cast_out = shm_cast_out, .finish = shm_finish,             \
-		.progress = shm_progress, .destroy = shm_destroy,                                  \
+		.leave = nm_shm_leave, .polled = nm_shm_polled, .polls = nm_shm_polls,             \
+		.cast_out = shm_cast_out, .finish = shm_finish, .progress = shm_progress,          \
+		.destroy = shm_destroy,                                                            \
 	}
 static const struct nm_transport_ops shm_ops = SHM_OPS(nm_shm_send);
 static const struct nm_transport_ops checked_ops = SHM_OPS(nm_shm_send_checked);

@@ -7,6 +7,8 @@
 
 /* A copy takes tens of microseconds; a peer that has no processor, or is stopped, much longer. */
 #define REVOKE_MS 1000
+/* Longer than a polling peer takes to say so again (engine/progress.c). */
+#define POLLED_NS 2000000
 
 void nm_shm_init_copies(struct shm_link *link, const struct nm_encounter *encounter)
 {
@@ -85,10 +87,9 @@ int nm_shm_reach(struct nm_link *base, const uint64_t *keys, unsigned int nr_key
 		return -EOPNOTSUPP;
 	window = link->encounter->window;
 	reaching = reaching_of(link);
+	/* Partner: nm_meet_await_copies() of the peer, after it has taken a region away. */
 	atomic_store_explicit(reaching, atomic_load_explicit(reaching, memory_order_relaxed) + 1,
-			      memory_order_relaxed);
-	/* Partner: the fence in nm_regions_revoke(). */
-	atomic_thread_fence(memory_order_seq_cst);
+			      memory_order_seq_cst);
 	for (unsigned int i = 0; i < nr_keys && !err; i++)
 		err = nm_regions_find(window->regions, window->geometry.nr_regions, keys[i],
 				      &ret_regions[i]);
@@ -105,4 +106,24 @@ void nm_shm_leave(struct nm_link *base)
 	/* Partner: nm_meet_await_copies() of the peer. */
 	atomic_store_explicit(reaching, atomic_load_explicit(reaching, memory_order_relaxed) + 1,
 			      memory_order_release);
+}
+
+void nm_shm_polled(struct nm_transport *transport, uint64_t now_ns)
+{
+	struct shm_transport *shm = nm_container_of(transport, struct shm_transport, base);
+
+	/* Partner: nm_shm_polls() of peers. Nothing else is told by it. */
+	atomic_store_explicit(&shm->window.header->polled_ns, now_ns, memory_order_relaxed);
+}
+
+bool nm_shm_polls(struct nm_link *base, uint64_t now_ns)
+{
+	struct shm_link *link = nm_container_of(base, struct shm_link, base);
+	uint64_t polled_ns;
+
+	if (link->down)
+		return false;
+	polled_ns = atomic_load_explicit(&link->encounter->window->header->polled_ns,
+					 memory_order_relaxed);
+	return now_ns - polled_ns < POLLED_NS;
 }

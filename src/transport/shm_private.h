@@ -89,6 +89,8 @@ void nm_shm_revoke(struct nm_transport *transport, uint64_t key);
 int nm_shm_reach(struct nm_link *base, const uint64_t *keys, unsigned int nr_keys,
 		 struct nm_region *ret_regions);
 void nm_shm_leave(struct nm_link *base);
+void nm_shm_polled(struct nm_transport *transport, uint64_t now_ns);
+bool nm_shm_polls(struct nm_link *base, uint64_t now_ns);
 
 /* NULL: unknown. */
 struct shm_peer *nm_shm_find_peer(struct shm_transport *shm, const struct nm_identity *who);

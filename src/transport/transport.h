@@ -186,7 +186,7 @@ struct nm_transport_ops {
 	void (*finish)(struct nm_transport *transport, const struct nm_identity *who);
 
 	/*
-	 * Regions of mine that peers may access by themselves, and peers' regions; all four NULL where
+	 * Regions of mine that peers may access by themselves, and peers' regions; all of these NULL where
 	 * a channel cannot (then the target serves every access).
 	 *  publish: show a region until revoke(). 0, or -ENOSPC: peers will have to ask.
 	 *  revoke:  after it no peer's copy through the region is under way or begins. Unknown keys
@@ -201,6 +201,13 @@ struct nm_transport_ops {
 	int (*reach)(struct nm_link *link, const uint64_t *keys, unsigned int nr_keys,
 		     struct nm_region *ret_regions);
 	void (*leave)(struct nm_link *link);
+	/*
+	 * Who polls answers sooner than a system call of ours would end, who computes does not answer.
+	 *  polled: I am polling, now.
+	 *  polls:  has the peer said so a moment ago? A guess.
+	 */
+	void (*polled)(struct nm_transport *transport, uint64_t now_ns);
+	bool (*polls)(struct nm_link *link, uint64_t now_ns);
 
 	/* Take in what has come, at most a bounded number of packets. Returns how much work was
 	 * done (packets delivered plus sends finished), 0 when idle. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "engine/atomic.h"
 #include "harness.h"
 #include "near_fixture.h"
@@ -77,6 +78,8 @@ static int start(const struct nm_rma *rma, bool is_read)
 	struct nm_completion c;
 	int err;
 
+	/* Whatever B has polled in an earlier part of the case. */
+	nm_test_sleep_ms(4);
 	do {
 		err = is_read ? nm_engine_read(a->engine, rma) : nm_engine_write(a->engine, rma);
 	} while (err == -EAGAIN);
@@ -152,6 +155,35 @@ NM_TEST(pieces_on_both_sides_and_injects)
 	NM_CHECK_EQ(start(&rma, false), 0);
 	NM_CHECK(window[0] == 'i' && window[999] == 'i' && window[1000] == 0);
 	NM_CHECK_EQ(near_facts(a, b).sent_bytes, 2000);
+	teardown();
+}
+
+NM_TEST(who_polls_is_asked_for_what_is_small)
+{
+	struct nm_completion c;
+	struct nm_rma rma;
+
+	setup();
+	expose_all();
+	rma = access_of(8, 0);
+	NM_CHECK_EQ(start(&rma, false), 1);
+	for (int i = 0; i < 300; i++)
+		nm_engine_progress(b->engine);
+	NM_CHECK(near_window(b)->polled_ns > 0);
+	/* As if it had been this very moment, and went on. */
+	near_window(b)->polled_ns = UINT64_MAX;
+	NM_CHECK_EQ(start(&rma, false), 1);
+	near_window(b)->polled_ns = nm_clock_ns() + 100000000;
+	NM_CHECK_EQ(start(&rma, false), 1);
+	near_window(b)->polled_ns = 0;
+	do {
+		near_window(b)->polled_ns = nm_clock_ns();
+	} while (nm_engine_write(a->engine, &rma) == -EAGAIN);
+	c = near_wait(a, b, NULL);
+	NM_CHECK_EQ(c.err, 0);
+	rma = access_of(8193, 0);
+	near_window(b)->polled_ns = nm_clock_ns();
+	NM_CHECK_EQ(start(&rma, false), 1);
 	teardown();
 }
 
