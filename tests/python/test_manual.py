@@ -47,7 +47,8 @@ def allowed(knob: dict[str, Any]) -> str:
         power = ", a power of two" if knob["power_of_two"] else ""
         return f"{knob['min']} to {knob['max']}{power}"
     if knob["unit"] == "word":
-        return "auto or off"
+        # The words stand behind the last colon of the reason, and before a comma.
+        return str(knob["reason"].rpartition(": ")[2].partition(",")[0])
     if knob["kind"] == "LEVEL":
         return "error, warn, info, debug"
     return "comma list" if knob["unit"] == "list" else "path"
