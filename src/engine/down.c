@@ -56,6 +56,7 @@ void nm_peer_fail_requests(struct nm_engine *engine, struct nm_peer *peer)
 		else
 			nm_request_complete(engine, r, ECONNRESET);
 	}
+	peer->nr_leaving = 0;
 	nm_bulk_reset(peer); /* it may go on, on another channel */
 }
 

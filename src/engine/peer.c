@@ -307,6 +307,34 @@ static int push_streams(struct nm_engine *engine, struct nm_peer *peer, unsigned
 	return 0;
 }
 
+static bool is_drained(const struct nm_peer *peer)
+{
+	return peer->link->transport->ops->drained(peer->link);
+}
+
+void nm_peer_leave(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request)
+{
+	if (is_drained(peer)) {
+		nm_request_complete(engine, request, 0);
+		return;
+	}
+	request->state = NM_REQUEST_LEAVING;
+	nm_list_append(&peer->requests, &request->peer_node);
+	peer->nr_leaving++;
+	activate(engine, peer);
+}
+
+static void end_leaving(struct nm_engine *engine, struct nm_peer *peer)
+{
+	nm_list_for_each_safe(node, &peer->requests) {
+		struct nm_request *r = nm_container_of(node, struct nm_request, peer_node);
+
+		if (r->state == NM_REQUEST_LEAVING)
+			nm_request_complete(engine, r, 0);
+	}
+	peer->nr_leaving = 0;
+}
+
 unsigned int nm_peer_push(struct nm_engine *engine, struct nm_peer *peer)
 {
 	unsigned int nr = 0;
@@ -323,6 +351,8 @@ unsigned int nm_peer_push(struct nm_engine *engine, struct nm_peer *peer)
 	}
 	if (peer->state != NM_PEER_CONNECTED)
 		return 0;
+	if (nm_unlikely(peer->nr_leaving && is_drained(peer)))
+		end_leaving(engine, peer);
 	err = push_control(engine, peer, &nr);
 	/* Every other round is left to a new message that found no room, no more. */
 	peer->paused = peer->send_refused && !peer->paused;

@@ -56,6 +56,7 @@ struct nm_peer {
 	struct nm_list requests;    /* that wait for this peer or serve it */
 	unsigned int nr_started;    /* memory accesses of ours that it has not answered */
 	unsigned int nr_served;	    /* transfers of its memory accesses under way here */
+	unsigned int nr_leaving;    /* sends in NM_REQUEST_LEAVING */
 	uint64_t control_bytes;	    /* of what is in control */
 	/* cold */
 	struct nm_identity who;
@@ -116,12 +117,15 @@ void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct n
 		  const void *payload);
 /* Queue a request's bytes for sending, in turn with the peer's other transfers. */
 void nm_peer_stream(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request);
+/* An eager send that completes when the link has been drained: now or later. */
+void nm_peer_leave(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request);
 /* Send what waits. Returns the number of packets sent. */
 unsigned int nm_peer_push(struct nm_engine *engine, struct nm_peer *peer);
 
 static inline bool nm_peer_has_work(const struct nm_peer *peer)
 {
-	return !nm_list_empty(&peer->control) || !nm_list_empty(&peer->streams) || peer->move;
+	return !nm_list_empty(&peer->control) || !nm_list_empty(&peer->streams) || peer->move ||
+	       peer->nr_leaving > 0;
 }
 
 /*

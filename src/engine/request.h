@@ -26,6 +26,7 @@ enum nm_request_state {
 	NM_REQUEST_WAIT_DATA, /* rendezvous receive, get, or put at the target: bytes are coming */
 	NM_REQUEST_WAIT_CTS,  /* large send or put: envelope is out */
 	NM_REQUEST_STREAMING, /* large send or put, or get at the target: bytes are going */
+	NM_REQUEST_LEAVING,   /* eager send: with the transport, not yet gone from this process */
 	NM_REQUEST_WAIT_ACK,  /* everything is out, the target has not answered */
 	NM_REQUEST_PULLING,   /* large receive: we read the sender's memory */
 	NM_REQUEST_PLACING,   /* large send: we write the receiver's memory */

@@ -114,6 +114,27 @@ static bool goes_eager(const struct nm_peer *peer, uint64_t size, uint64_t flags
 	return nm_select_eager(size, peer->eager_max);
 }
 
+/* A message whose completion says that it needs nothing of this process any more. */
+static NM_COLD int send_leaving(struct nm_engine *engine, const struct nm_message *m,
+				const struct nm_packet *packet)
+{
+	struct nm_request *r = nm_request_alloc(&engine->requests, NM_REQUEST_SEND);
+	int err;
+
+	if (!r)
+		return -EAGAIN;
+	r->flags = m->flags;
+	r->context = m->context;
+	r->peer = m->peer;
+	err = m->peer->send(m->peer->link, packet, m->iov, (unsigned int)m->nr_iov);
+	if (err < 0) {
+		nm_request_free(&engine->requests, r);
+		return refused(engine, m->peer, err);
+	}
+	nm_peer_leave(engine, m->peer, r);
+	return 0;
+}
+
 static int try_send(struct nm_engine *engine, const struct nm_message *m, uint64_t size)
 {
 	struct nm_peer *peer = m->peer;
@@ -142,6 +163,9 @@ static int try_send(struct nm_engine *engine, const struct nm_message *m, uint64
 	}
 	if (nm_unlikely(!eager || packet.flags & NM_PKT_ACK)) {
 		err = send_answered(engine, m, &packet, size, eager);
+	} else if (nm_unlikely(m->flags & NM_TRANSMIT_COMPLETE)) {
+		packet.len = (uint32_t)size;
+		err = send_leaving(engine, m, &packet);
 	} else {
 		packet.len = (uint32_t)size;
 		err = peer->send(peer->link, &packet, m->iov, (unsigned int)m->nr_iov);

@@ -18,7 +18,8 @@ by_channel = pytest.mark.parametrize("channels", ["self,shm", "self,net"], ids=[
 @by_channel
 @pytest.mark.parametrize("how", ["exit", "exec"])
 def test_a_child_that_ends_changes_nothing(arena: Arena, channels: str, how: str) -> None:
-    a, b = arena.pair(CHANNELS=channels)
+    # Nobody watches anybody meanwhile: that would take a descriptor, once.
+    a, b = arena.pair(CHANNELS=channels, KEEPALIVE_MS="600000")
     exchange(a, b)
     sockets, fds = arena.sockets(), a.fds()
     b.post("recv", "r", "a", 64 << 20, 1)

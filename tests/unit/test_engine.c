@@ -240,6 +240,32 @@ static void delivery(uint64_t level, size_t len)
 	mesh_destroy(mesh);
 }
 
+/* Gone from the sender, received or not. */
+NM_TEST(transmit_complete_waits_until_the_message_has_left)
+{
+	struct mesh *mesh = mesh_create(NULL);
+	struct nm_cqueue *cq = mesh_node(mesh, 0)->cq;
+	char out[100] = "left", in[100] = "";
+
+	/* Connected by a first one. */
+	NM_CHECK_EQ(send_to(mesh, 0, 1, out, 1, 9, TAGGED | NM_INJECT, NULL), 0);
+	mesh_wait(mesh, 0);
+	mesh_settle(mesh);
+	NM_CHECK_EQ(send_to(mesh, 0, 1, out, 100, 1, TAGGED | NM_TRANSMIT_COMPLETE, out), 0);
+	NM_CHECK(nm_cqueue_empty(cq));
+	NM_CHECK(mesh_wait(mesh, 0).context == out);
+	NM_CHECK(mesh_quiet(mesh, 1));
+	recv_from(mesh, 1, NULL, in, 100, 1, 0, TAGGED, in);
+	NM_CHECK_EQ(mesh_wait(mesh, 1).len, 100);
+	NM_CHECK_STR(in, "left");
+	/* A death before that is an error, not a success. */
+	NM_CHECK_EQ(send_to(mesh, 0, 1, out, 100, 1, TAGGED | NM_TRANSMIT_COMPLETE, out), 0);
+	mesh_kill(mesh, 1, -ECONNRESET);
+	NM_CHECK_EQ(mesh_wait(mesh, 0).err, ECONNRESET);
+	NM_CHECK(mesh_quiet(mesh, 0));
+	mesh_destroy(mesh);
+}
+
 NM_TEST(delivery_complete_waits_for_the_receiver)
 {
 	delivery(NM_DELIVERY_COMPLETE, 1);
