@@ -5,12 +5,11 @@ The two lose nothing and never leave memory. Every exchange with the scribbler e
 with an error or over the network, and nobody crashes or hangs.
 """
 
-import json
 import subprocess
-from pathlib import Path
 
 import pytest
 
+from nearmetal.launch.stats import read_stats
 from tests.system.faults.arena import Arena
 from tests.system.faults.peer import BUILD, Node
 
@@ -36,7 +35,7 @@ class Job:
         self, name: str, others: str, seconds: float, knobs: dict[str, str]
     ) -> subprocess.Popen[str]:
         # The honest ones outlive the scribbler, so that its last end is noticed too.
-        last = seconds if name == "s" else seconds + 2
+        last = seconds if name == "s" else seconds + 4
         role = "scribbler" if name == "s" else "honest"
         command = [PROGRAM, role, last, self.addresses, name, *others]
         with self.logs[name].open("w") as log:
@@ -71,10 +70,8 @@ class Job:
 
     def ways(self, name: str) -> list[dict[str, object]]:
         """Return what the statistics of NAME's endpoints say of their peers."""
-        found = []
-        for path in sorted(self.arena.stats.glob(f"{name}.*.json")):
-            found += json.loads(Path(path).read_text())["peers"]
-        return found
+        endpoints = [one for one in read_stats(self.arena.stats) if one["host"] == name]
+        return [peer for one in endpoints for peer in one["peers"]]
 
     def identity(self, name: str) -> str:
         return (self.addresses / name).read_text()[4:16]
@@ -88,6 +85,8 @@ def scribble(arena: Arena, seconds: float, **knobs: str) -> tuple[Job, list[dict
         assert counted[one][other]["errors"] == 0, counted
         assert counted[one][other]["spoiled"] == 0, counted
         assert counted[one][other]["good"] > 100, counted
+        if knobs.get("CHECKSUM") == "on":
+            assert counted[one]["s"]["spoiled"] == 0, counted
     (way,) = [way for way in job.ways("a") if way["id"] == job.identity("b")]
     assert (way["channel"], way["quarantines"]) == ("shm", 0)
     others = [way for way in job.ways("a") if way["id"] != job.identity("b")]
@@ -101,8 +100,9 @@ def scribble(arena: Arena, seconds: float, **knobs: str) -> tuple[Job, list[dict
     return job, others
 
 
-def test_a_scribbler_harms_its_own_messages_only(arena: Arena) -> None:
-    scribble(arena, 6)
+@pytest.mark.parametrize("checksum", ["off", "on"])
+def test_a_scribbler_harms_its_own_messages_only(arena: Arena, checksum: str) -> None:
+    scribble(arena, 5, CHECKSUM=checksum)
 
 
 @pytest.mark.full

@@ -38,6 +38,7 @@ struct other {
 	uint64_t number;
 	struct operation send, recv;
 	unsigned long good, spoiled, errors;
+	unsigned long good_before; /* this endpoint */
 };
 
 static struct endpoint endpoint;
@@ -248,8 +249,9 @@ static void *scribble(void *arg)
 
 static void scribble_round(unsigned int round)
 {
-	/* From the first message on, or in the middle of things. */
-	double quiet = 0.05 * (round % 5), start;
+	/* In the midst of conversations, or as soon as others could find it. */
+	double start, patience = round % 2 ? 0 : LONGEST_S;
+	unsigned int nr_met;
 	pthread_t thread;
 
 	if (endpoint_open(&endpoint, FI_THREAD_DOMAIN))
@@ -258,10 +260,16 @@ static void scribble_round(unsigned int round)
 		others[i].known[0] = '\0';
 		others[i].running = false;
 		others[i].nr_open = 0;
+		others[i].good_before = others[i].good;
 	}
 	publish();
-	for (start = now(); now() - start < quiet;)
+	start = now();
+	do {
 		turn();
+		for (unsigned int i = nr_met = 0; i < nr_others; i++)
+			nr_met += others[i].good > others[i].good_before;
+	} while (nr_met < nr_others && now() - start < patience);
+	start = now();
 	scribbling = true;
 	if (pthread_create(&thread, NULL, scribble, NULL))
 		fail("has no thread", 2);
