@@ -73,12 +73,22 @@ void nm_cqueue_destroy(struct nm_cqueue *queue);
 /* The rare half of nm_cqueue_add(): the queue is full. */
 struct nm_completion *nm_cqueue_add_slowly(struct nm_cqueue *queue) NM_COLD;
 
-/* Append: the caller fills the returned entry at once (all fields). Grows when full. Never NULL. */
+static inline bool nm_cqueue_full(const struct nm_cqueue *queue)
+{
+	return queue->tail - queue->head > queue->mask;
+}
+
+/* Append to a queue that is not full: the caller fills the entry at once (all fields). */
+static inline struct nm_completion *nm_cqueue_next(struct nm_cqueue *queue)
+{
+	return &queue->entries[queue->tail++ & queue->mask];
+}
+
+/* The same for any queue; grows when full. Never NULL. */
 static inline struct nm_completion *nm_cqueue_add(struct nm_cqueue *queue)
 {
-	if (nm_unlikely(queue->tail - queue->head > queue->mask))
-		return nm_cqueue_add_slowly(queue);
-	return &queue->entries[queue->tail++ & queue->mask];
+	return nm_unlikely(nm_cqueue_full(queue)) ? nm_cqueue_add_slowly(queue) :
+						    nm_cqueue_next(queue);
 }
 
 static inline bool nm_cqueue_empty(const struct nm_cqueue *queue)

@@ -146,11 +146,13 @@ static struct nm_posted *bucket_find(struct nm_list *bucket, const struct nm_pee
 	return NULL;
 }
 
-struct nm_posted *nm_match_find_hashed(struct nm_match *match, const struct nm_peer *source,
+struct nm_posted *nm_match_find_posted(struct nm_match *match, const struct nm_peer *source,
 				       uint64_t tag)
 {
-	struct nm_posted *best = NULL;
+	struct nm_posted *best = nm_match_find_oldest(match, source, tag);
 
+	if (best || match->nr_posted <= NM_MATCH_OLDEST)
+		return best;
 	if (match->next_hashed != match->next_sequence)
 		hash_posted(match);
 	for (unsigned int i = 0; i < match->nr_classes; i++) {

@@ -107,6 +107,19 @@ static inline void nm_match_unpost(struct nm_match *match, struct nm_posted *pos
 		nm_match_unhash(match, posted);
 }
 
+/* Was POSTED never hashed? Then nm_match_take() takes it out of the queue. */
+static inline bool nm_match_is_plain(const struct nm_match *match, const struct nm_posted *posted)
+{
+	return posted->sequence >= match->next_hashed;
+}
+
+static inline void nm_match_take(struct nm_match *match, struct nm_posted *posted)
+{
+	posted->all_node.prev->next = posted->all_node.next;
+	posted->all_node.next->prev = posted->all_node.prev;
+	match->nr_posted--;
+}
+
 static inline bool nm_posted_matches(const struct nm_posted *posted, const struct nm_peer *source,
 				     uint64_t tag)
 {
@@ -114,26 +127,25 @@ static inline bool nm_posted_matches(const struct nm_posted *posted, const struc
 	       (!posted->source || posted->source == source);
 }
 
-/* As nm_match_find_posted(), by hash. Hashes what is not. */
-struct nm_posted *nm_match_find_hashed(struct nm_match *match, const struct nm_peer *source,
-				       uint64_t tag);
-
-/* The oldest posted receive for a message, or NULL. It stays in the queue. */
-static inline struct nm_posted *nm_match_find_posted(struct nm_match *match,
+/* The receive for a message when it is one of the oldest few: what traffic in order finds. */
+static inline struct nm_posted *nm_match_find_oldest(const struct nm_match *match,
 						     const struct nm_peer *source, uint64_t tag)
 {
-	struct nm_list *node = match->posted_all.next;
+	const struct nm_list *node = match->posted_all.next;
 
-	for (unsigned int i = 0; i < NM_MATCH_OLDEST; i++, node = node->next) {
+	for (unsigned int i = 0; i < NM_MATCH_OLDEST && node != &match->posted_all; i++) {
 		struct nm_posted *posted = nm_container_of(node, struct nm_posted, all_node);
 
-		if (node == &match->posted_all)
-			return NULL;
 		if (nm_likely(nm_posted_matches(posted, source, tag)))
 			return posted;
+		node = node->next;
 	}
-	return node == &match->posted_all ? NULL : nm_match_find_hashed(match, source, tag);
+	return NULL;
 }
+
+/* The oldest posted receive for a message, or NULL. It stays in the queue. */
+struct nm_posted *nm_match_find_posted(struct nm_match *match, const struct nm_peer *source,
+				       uint64_t tag);
 
 /* Add a message (source and tag are filled in) as the youngest. */
 void nm_match_store(struct nm_match *match, struct nm_unexpected *message);

@@ -160,6 +160,10 @@ unsigned int nm_engine_progress(struct nm_engine *engine)
 	for (unsigned int i = 0; i < engine->nr_polled; i++) {
 		struct nm_transport *transport = engine->polled[i];
 
+		if (transport->pause) {
+			transport->pause--;
+			continue;
+		}
 		engine->polled_now = transport;
 		nr += transport->ops->progress(transport);
 	}

@@ -126,44 +126,12 @@ static NM_COLD void store(struct nm_engine *engine, const struct nm_arrival *a)
 	nm_match_store(nm_match_of(engine, a->flags & NM_PKT_TAGGED), m);
 }
 
-static inline void copy_in(void *to, const void *from, size_t len)
-{
-	if (nm_likely(len <= NM_COPY_SMALL_MAX))
-		nm_copy_small(to, from, len);
-	else
-		memcpy(to, from, len);
-}
-
-static inline void complete_eager(struct nm_engine *engine, const struct nm_request *r,
-				  struct nm_peer *source, const struct nm_packet *pkt, uint64_t tag)
-{
-	const struct nm_engine_queues *queues = &engine->queues;
-	struct nm_completion *c;
-
-	if (queues->recv)
-		queues->recv->value++;
-	if (!queues->receive || !(r->flags & NM_COMPLETION))
-		return;
-	c = nm_cqueue_add(queues->receive);
-	c->context = r->context;
-	c->flags = nm_recv_flags(pkt->flags) | NM_RECV | (r->flags & (NM_TAGGED | NM_MSG));
-	c->len = pkt->len;
-	c->buf = r->iov[0].iov_base;
-	c->data = pkt->data;
-	c->tag = tag;
-	c->source = source;
-	c->err = 0;
-	c->olen = 0;
-}
-
-static __attribute__((noinline)) void arrive_slowly(struct nm_engine *engine,
-						    struct nm_peer *source,
-						    const struct nm_packet *pkt, uint64_t tag,
-						    const void *payload)
+static NM_SLOW_HALF void arrive(struct nm_engine *engine, struct nm_peer *source,
+				const struct nm_packet *pkt, const void *payload)
 {
 	const struct nm_arrival a = {
 		.source = source,
-		.tag = tag,
+		.tag = pkt->flags & NM_PKT_TAGGED ? pkt->tag : 0,
 		.data = pkt->data,
 		.size = pkt->len,
 		.payload = payload,
@@ -173,26 +141,46 @@ static __attribute__((noinline)) void arrive_slowly(struct nm_engine *engine,
 	nm_recv_arrive(engine, &a);
 }
 
-/* nm_recv_arrive() and nm_recv_take() for the case that nearly every message is. */
+/*
+ * nm_recv_arrive() and nm_recv_take() for the case that nearly every message is: a few bytes, one
+ * of the oldest receives wants them, and it has one buffer. It calls nothing, so it saves nothing.
+ */
 void nm_recv_eager(struct nm_engine *engine, struct nm_peer *source, const struct nm_packet *pkt,
 		   const void *payload)
 {
 	struct nm_match *match = nm_match_of(engine, pkt->flags & NM_PKT_TAGGED);
 	uint64_t tag = pkt->flags & NM_PKT_TAGGED ? pkt->tag : 0;
-	struct nm_posted *posted = nm_match_find_posted(match, source, tag);
+	struct nm_posted *posted = nm_match_find_oldest(match, source, tag);
 	struct nm_request *r = nm_container_of(posted, struct nm_request, posted);
+	struct nm_cqueue *queue = engine->queues.receive;
+	uint32_t len = pkt->len;
+	struct nm_completion *c;
 
-	if (nm_unlikely(!posted || r->kind != NM_REQUEST_RECV || r->nr_iov != 1 ||
-			pkt->len > r->capacity)) {
-		arrive_slowly(engine, source, pkt, tag, payload);
+	if (nm_unlikely(!posted || !nm_match_is_plain(match, posted) ||
+			r->kind != NM_REQUEST_RECV || r->nr_iov != 1 || len > r->capacity ||
+			len > NM_COPY_SMALL_MAX || !queue || nm_cqueue_full(queue))) {
+		arrive(engine, source, pkt, payload);
 		return;
 	}
-	nm_match_unpost(match, posted);
-	source->received_messages++;
-	source->received_bytes += pkt->len;
-	copy_in(r->iov[0].iov_base, payload, pkt->len);
-	complete_eager(engine, r, source, pkt, tag);
+	nm_match_take(match, posted);
+	nm_copy_small(r->iov[0].iov_base, payload, len);
+	if (r->flags & NM_COMPLETION) {
+		c = nm_cqueue_next(queue);
+		c->context = r->context;
+		c->flags = nm_recv_flags(pkt->flags) | NM_RECV | (r->flags & (NM_TAGGED | NM_MSG));
+		c->len = len;
+		c->buf = r->iov[0].iov_base;
+		c->data = pkt->data;
+		c->tag = tag;
+		c->source = source;
+		c->err = 0;
+		c->olen = 0;
+	}
 	nm_request_put(&engine->requests, r);
+	source->received_messages++;
+	source->received_bytes += len;
+	if (engine->queues.recv)
+		engine->queues.recv->value++;
 }
 
 void nm_recv_arrive(struct nm_engine *engine, const struct nm_arrival *a)
@@ -282,10 +270,10 @@ void nm_recv_post(struct nm_engine *engine, struct nm_match *match, struct nm_re
 		hopeless(engine, r);
 }
 
-/* There may be a message already, or the end of a peer to report. */
-static __attribute__((noinline)) int recv_slowly(struct nm_engine *engine, struct nm_peer *source,
-						 void *buffer, size_t len, uint64_t tag,
-						 uint64_t ignore, uint64_t flags, void *context)
+/* There may be a message already, or the end of a peer to report, or no request left. */
+static NM_SLOW_HALF int recv_slowly(struct nm_engine *engine, struct nm_peer *source, void *buffer,
+				    size_t len, uint64_t tag, uint64_t ignore, uint64_t flags,
+				    void *context)
 {
 	const struct iovec iov = {.iov_base = buffer, .iov_len = len};
 	const struct nm_message message = {
@@ -308,11 +296,10 @@ int nm_engine_recv_buffer(struct nm_engine *engine, struct nm_peer *source, void
 	struct nm_request *r;
 
 	if (nm_unlikely(match->nr_unexpected > 0 || engine->crash_untold ||
+			!engine->requests.free ||
 			(source && (source->state == NM_PEER_DOWN || source->loss_untold))))
 		return recv_slowly(engine, source, buffer, len, tag, ignore, flags, context);
 	r = nm_request_alloc(&engine->requests, NM_REQUEST_RECV);
-	if (nm_unlikely(!r))
-		return -EAGAIN;
 	r->state = NM_REQUEST_POSTED;
 	r->flags = flags;
 	r->context = context;

@@ -181,19 +181,21 @@ static int try_send(struct nm_engine *engine, const struct nm_message *m, uint64
 	return 0;
 }
 
-/* The link is full, or not there, or the message is not small: the general way knows what to do. */
-static __attribute__((noinline)) int inject_slowly(struct nm_peer *peer, const void *buffer,
-						   size_t len, uint64_t tag, uint64_t data,
-						   uint64_t flags)
+/*
+ * The link is full, or not there, or the message is not small: the general way knows what to do.
+ * All it needs is in the packet, so that nm_engine_inject() keeps nothing else over its call.
+ */
+static NM_SLOW_HALF int inject_slowly(struct nm_peer *peer, const struct nm_packet *packet,
+				      const struct iovec *iov)
 {
-	const struct iovec iov = {.iov_base = (void *)(uintptr_t)buffer, .iov_len = len};
 	const struct nm_message message = {
-		.iov = &iov,
+		.iov = iov,
 		.nr_iov = 1,
 		.peer = peer,
-		.tag = tag,
-		.data = data,
-		.flags = flags | NM_INJECT,
+		.tag = packet->tag,
+		.data = packet->data,
+		.flags = NM_INJECT | (packet->flags & NM_PKT_TAGGED ? NM_TAGGED : NM_MSG) |
+			 (packet->flags & NM_PKT_DATA ? NM_REMOTE_CQ_DATA : 0),
 	};
 
 	return nm_engine_send(peer->engine, &message);
@@ -215,9 +217,9 @@ int nm_engine_inject(struct nm_peer *peer, const void *buffer, size_t len, uint6
 
 	if (nm_unlikely(!ready(peer) || len > peer->eager_max ||
 			peer->send(peer->link, &packet, &iov, 1) != 0))
-		return inject_slowly(peer, buffer, len, tag, data, flags);
+		return inject_slowly(peer, &packet, &iov);
 	peer->sent_messages++;
-	peer->sent_bytes += len;
+	peer->sent_bytes += packet.len;
 	counter = peer->engine->queues.send;
 	if (counter)
 		counter->value++;

@@ -43,11 +43,12 @@ static inline void write_entry(size_t entry_size, const struct nm_completion *fr
 {
 	const uint64_t *words = (const uint64_t *)from;
 
+#pragma GCC unroll 6
 	for (size_t i = 0; i < entry_size / sizeof(*to); i++)
 		to[i] = __atomic_load_n(&words[i], __ATOMIC_RELAXED);
 }
 
-/* Of a queue that is not empty. */
+/* The oldest completions of a queue that is not empty, up to an error. */
 static ssize_t take_entries(struct nm_cq *cq, void *buf, size_t count, fi_addr_t *src_addr)
 {
 	const struct nm_completion *completion;
@@ -60,10 +61,7 @@ static ssize_t take_entries(struct nm_cq *cq, void *buf, size_t count, fi_addr_t
 			break;
 		if (nm_unlikely(completion->err))
 			return nr ? (ssize_t)nr : -FI_EAVAIL;
-		if (nm_likely(cq->entry_size == sizeof(struct fi_cq_tagged_entry)))
-			write_entry(sizeof(struct fi_cq_tagged_entry), completion, (void *)to);
-		else
-			write_entry(cq->entry_size, completion, (void *)to);
+		write_entry(cq->entry_size, completion, (void *)to);
 		to += cq->entry_size;
 		/* FI_ADDR_NOTAVAIL is what an unknown index is: all ones. */
 		if (src_addr)
@@ -74,8 +72,26 @@ static ssize_t take_entries(struct nm_cq *cq, void *buf, size_t count, fi_addr_t
 	return (ssize_t)nr;
 }
 
-static inline ssize_t read_entries(struct nm_cq *cq, void *buf, size_t count, fi_addr_t *src_addr)
+/* take_entries() for the format that MPIs ask for, without sources. */
+static inline ssize_t take_tagged(struct nm_cqueue *queue, struct fi_cq_tagged_entry *to,
+				  size_t count)
 {
+	size_t nr = 0;
+
+	do {
+		const struct nm_completion *completion = &queue->entries[queue->head & queue->mask];
+
+		if (nm_unlikely(completion->err))
+			return nr ? (ssize_t)nr : -FI_EAVAIL;
+		write_entry(sizeof(*to), completion, (void *)&to[nr]);
+		queue->head++;
+	} while (++nr < count && !nm_cqueue_empty(queue));
+	return (ssize_t)nr;
+}
+
+static ssize_t cq_readfrom(struct fid_cq *fid, void *buf, size_t count, fi_addr_t *src_addr)
+{
+	struct nm_cq *cq = cq_of(fid);
 	ssize_t nr = -FI_EAGAIN;
 
 	nm_lock_take(&cq->domain->lock);
@@ -88,14 +104,18 @@ static inline ssize_t read_entries(struct nm_cq *cq, void *buf, size_t count, fi
 	return nr;
 }
 
-static ssize_t cq_readfrom(struct fid_cq *fid, void *buf, size_t count, fi_addr_t *src_addr)
-{
-	return read_entries(cq_of(fid), buf, count, src_addr);
-}
-
 static ssize_t cq_read(struct fid_cq *fid, void *buf, size_t count)
 {
-	return read_entries(cq_of(fid), buf, count, NULL);
+	struct nm_cq *cq = cq_of(fid);
+
+	if (nm_unlikely(cq->locked || !count ||
+			cq->entry_size != sizeof(struct fi_cq_tagged_entry)))
+		return cq_readfrom(fid, buf, count, NULL);
+	if (nm_cqueue_empty(cq->queue))
+		nm_ep_list_progress(&cq->eps);
+	if (nm_cqueue_empty(cq->queue))
+		return -FI_EAGAIN;
+	return take_tagged(cq->queue, buf, count);
 }
 
 /* The engine speaks errno; libfabric has words of its own for a few. */
@@ -291,6 +311,7 @@ int nm_cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq
 	cq->wait_obj = attr->wait_obj;
 	cq->entry_size = entry_size;
 	cq->domain = nm_container_of(domain, struct nm_domain, domain);
+	cq->locked = cq->domain->lock.needed;
 	nm_refs_get(&cq->domain->refs);
 	cq->cq.fid.fclass = FI_CLASS_CQ;
 	cq->cq.fid.context = context;

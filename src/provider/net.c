@@ -157,6 +157,7 @@ static int send_one(struct net *net, struct nm_net_peer *peer, enum nm_net_kind 
 	peer->in_flight++;
 	peer->tx_sequence++;
 	net->quiet_polls = 0;
+	net->base.pause = 0;
 	return 0;
 }
 
@@ -314,12 +315,11 @@ static bool may_skip(struct net *net)
 
 	if (net->quiet_polls < QUIET_POLLS || net->nr_untold)
 		return false;
-	net->skipped++;
+	/* The clock costs 20 ns, and so does this call; asked for now and then it is not seen. */
+	net->base.pause = lonely ? 63 : 7;
+	net->skipped += net->base.pause + 1;
 	if (!lonely && net->skipped >= SLOW_CALLS)
 		return false;
-	/* The clock costs 20 ns; asked for now and then it is not seen. */
-	if (net->skipped & (lonely ? 63 : 7))
-		return true;
 	now = nm_clock_ns();
 	return now - net->polled_ns < (lonely ? LONELY_NS : SLOW_NS);
 }

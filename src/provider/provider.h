@@ -86,6 +86,7 @@ struct nm_cq {
 	nm_refs refs;
 	struct nm_cqueue *queue;
 	size_t entry_size;
+	bool locked; /* the domain's lock is to be taken */
 	struct nm_ep_list eps;
 	_Atomic bool signalled;
 	int fd; /* what the program waits on, -1: nothing */

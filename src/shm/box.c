@@ -103,7 +103,7 @@ static void write_bodies(struct nm_box_writer *writer, const struct nm_packet *p
 	}
 }
 
-int nm_box_write_spread(struct nm_box_writer *writer, const struct nm_packet *pkt,
+int nm_box_write_inline(struct nm_box_writer *writer, const struct nm_packet *pkt,
 			const struct iovec *iov, unsigned int nr_iov)
 {
 	uint32_t nr = slots_for(pkt->len);

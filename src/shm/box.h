@@ -29,6 +29,8 @@
 #define NM_CONTROL_LEN_SHIFT 48
 
 #define NM_BOX_INLINE_LIMIT 65535 /* sixteen bits of length */
+/* How many slots a stream runs ahead of itself: 4, 8 and 16 differ little, 2 is too late. */
+#define NM_BOX_AHEAD 4
 
 struct nm_box_writer {
 	struct nm_slot *slots;		/* in my window */
@@ -42,10 +44,6 @@ struct nm_box_writer {
 /* START: position agreed in the handshake. INLINE_MAX is lowered to a quarter of the box. */
 void nm_box_writer_init(struct nm_box_writer *writer, struct nm_slot *slots, uint32_t nr_slots,
 			const struct nm_lane *feedback, uint64_t start, uint32_t inline_max);
-/* The same for payloads that are scattered or larger than a slot, and when the box looks full. */
-int nm_box_write_spread(struct nm_box_writer *writer, const struct nm_packet *pkt,
-			const struct iovec *iov, unsigned int nr_iov);
-
 static inline uint64_t nm_box_control(uint64_t position, enum nm_slot_kind kind, unsigned int op,
 				      unsigned int flags, uint32_t len)
 {
@@ -63,26 +61,41 @@ static inline void nm_slot_publish(struct nm_slot *slot, uint64_t control)
 }
 
 /*
- * Publish a packet with its payload in the box. pkt->len <= inline_max, op < NM_PACKET_NR_OPS.
- * Returns 0; -EAGAIN: full, nothing taken; -EBADMSG: the reader's counter makes no sense.
+ * Publish a packet that fits one slot, when there is room without a look at the reader's counter.
+ * False: nothing was done, and nm_box_write_inline() is to be asked.
  */
-static inline int nm_box_write_inline(struct nm_box_writer *writer, const struct nm_packet *pkt,
-				      const struct iovec *iov, unsigned int nr_iov)
+static inline bool nm_box_write_slot(struct nm_box_writer *writer, const struct nm_packet *pkt,
+				     const void *payload)
 {
 	uint64_t position = writer->position;
 	struct nm_slot *slot = &writer->slots[position & writer->mask];
 
-	if (nm_unlikely(nr_iov != 1 || pkt->len > NM_SLOT_INLINE || position == writer->limit))
-		return nm_box_write_spread(writer, pkt, iov, nr_iov);
+	if (nm_unlikely(pkt->len > NM_SLOT_INLINE || position == writer->limit))
+		return false;
 	slot->head.tag = pkt->tag;
 	slot->head.data = pkt->data;
-	nm_copy_small(slot->head.payload, iov->iov_base, pkt->len);
+	nm_copy_small(slot->head.payload, payload, pkt->len);
 	writer->position = position + 1;
 	nm_slot_publish(
 		slot, nm_box_control(position, NM_SLOT_HEAD_INLINE, pkt->op, pkt->flags, pkt->len));
-	return 0;
+	return true;
 }
 
+/*
+ * In a stream: get hold of a slot that comes soon. The reader had it a lap ago, and the stores into
+ * it would wait until its core gives it up; those of the program wait behind them.
+ */
+static inline void nm_box_write_ahead(const struct nm_box_writer *writer)
+{
+	nm_prefetch_write(&writer->slots[(writer->position + NM_BOX_AHEAD) & writer->mask]);
+}
+
+/*
+ * Publish a packet with its payload in the box. pkt->len <= inline_max, op < NM_PACKET_NR_OPS.
+ * Returns 0; -EAGAIN: full, nothing taken; -EBADMSG: the reader's counter makes no sense.
+ */
+int nm_box_write_inline(struct nm_box_writer *writer, const struct nm_packet *pkt,
+			const struct iovec *iov, unsigned int nr_iov);
 /* Room for one slot? 0, -EAGAIN or -EBADMSG as above. */
 int nm_box_check_room(struct nm_box_writer *writer);
 /* Publish a packet whose payload lies in the pool. Only after nm_box_check_room() said 0. */
@@ -144,6 +157,12 @@ static inline void nm_box_return_credits(struct nm_box_reader *reader)
 /* What nm_box_peek() hands out is in the pool, or spread over slots. */
 int nm_box_peek_spread(struct nm_box_reader *reader, const struct nm_slot *head, unsigned int kind,
 		       uint8_t *bounce, struct nm_packet *pkt, const void **ret_payload);
+
+/* In a stream: fetch a slot that comes soon. */
+static inline void nm_box_read_ahead(const struct nm_box_reader *reader)
+{
+	__builtin_prefetch(&reader->slots[(reader->position + NM_BOX_AHEAD) & reader->mask]);
+}
 
 /*
  * Look at the next packet. `bounce` has room for NM_BOX_INLINE_LIMIT bytes: payloads that are

@@ -123,6 +123,7 @@ static int self_send(struct nm_link *link, const struct nm_packet *pkt, const st
 	packet->next = NULL;
 	*self->tail = packet;
 	self->tail = &packet->next;
+	self->base.pause = 0;
 	return 0;
 }
 
@@ -148,8 +149,11 @@ static unsigned int self_progress(struct nm_transport *transport)
 	struct self_packet *packet;
 	unsigned int done = 0;
 
-	if (nm_likely(!self->head))
+	/* Nothing comes but what is sent: not to be asked until then. */
+	if (nm_likely(!self->head)) {
+		self->base.pause = UINT32_MAX;
 		return 0;
+	}
 	if (nm_unlikely(!self->source && !self->refused)) {
 		self->source =
 			self->base.sink.source_up(self->base.sink.engine, &self->who, &label);

@@ -177,8 +177,8 @@ static int send_chunk(struct shm_transport *shm, struct shm_link *link, const st
 	return 0;
 }
 
-int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
-		unsigned int nr_iov)
+static NM_SLOW_HALF int send_any(struct nm_link *base, const struct nm_packet *pkt,
+				 const struct iovec *iov, unsigned int nr_iov)
 {
 	struct shm_transport *shm = shm_of(base->transport);
 	struct shm_link *link = link_of(base);
@@ -197,6 +197,21 @@ int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct 
 	return err;
 }
 
+int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
+		unsigned int nr_iov)
+{
+	struct shm_link *link = link_of(base);
+
+	if (nm_likely(nr_iov == 1 && !link->down &&
+		      nm_box_write_slot(&link->writer, pkt, iov->iov_base))) {
+		/* The only message between two looks for others is no stream: it would be late. */
+		if (shm_of(base->transport)->nr_sent++)
+			nm_box_write_ahead(&link->writer);
+		return 0;
+	}
+	return send_any(base, pkt, iov, nr_iov);
+}
+
 static bool shm_drained(struct nm_link *link)
 {
 	/* What was sent is published, and a window outlives its owner while it is mapped. */
@@ -211,7 +226,8 @@ static void shm_describe(const struct nm_link *link, struct nm_link_facts *ret_f
 }
 
 /* Deliver what source I has sent, at most a batch. */
-static unsigned int drain(struct shm_transport *shm, uint32_t i)
+static inline __attribute__((always_inline)) unsigned int drain(struct shm_transport *shm,
+								uint32_t i)
 {
 	struct nm_box_reader *reader = &shm->readers[i];
 	struct nm_peer *cookie = shm->sources[i]->cookie;
@@ -233,6 +249,8 @@ static unsigned int drain(struct shm_transport *shm, uint32_t i)
 					"bytes that differ from their checksum");
 			break;
 		}
+		if (done)
+			nm_box_read_ahead(reader);
 		NM_FAULT("deliver-before");
 		shm->base.sink.deliver(shm->base.sink.engine, cookie, &pkt, payload);
 		NM_FAULT("deliver-after");
@@ -250,6 +268,7 @@ static unsigned int shm_progress(struct nm_transport *transport)
 	unsigned int done = 0;
 	uint32_t i;
 
+	shm->nr_sent = 0;
 	/* Partner: nm_meet_push_event(); taking the events acquires what they speak of. */
 	if (nm_unlikely(atomic_load_explicit(shm->events, memory_order_relaxed) != NULL))
 		nm_shm_take_events(shm);

@@ -51,6 +51,7 @@ struct shm_transport {
 	struct nm_box_reader *readers; /* of active sources; nr_lanes of them fit */
 	struct shm_peer **sources;     /* whose reader it is */
 	uint32_t nr_sources;
+	uint32_t nr_sent;   /* packets of one slot since the last progress() */
 	uint32_t nr_ending; /* peers between UP and DOWN */
 	uint32_t nr_polls;
 	uint8_t *bounce;

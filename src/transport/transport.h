@@ -226,6 +226,11 @@ struct nm_transport {
 	uint32_t max_payload; /* largest pkt->len that send() takes; >= NM_MIN_MAX_PAYLOAD */
 	uint32_t eager_max;   /* messages up to this size are best sent at once, payload inline */
 	uint64_t close_by_ns; /* when destroy() has to be done, by nm_clock_ns(); 0: at once */
+	/*
+	 * Calls of progress() that the engine may leave out from now on: it counts them down. What
+	 * the transport waits for can wait that long; a call to it that cannot sets this to 0.
+	 */
+	uint32_t pause;
 };
 
 #define NM_MIN_MAX_PAYLOAD 4096

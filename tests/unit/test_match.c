@@ -172,13 +172,15 @@ NM_TEST(tables_grow)
 		messages[i].tag = i;
 		nm_match_store(&match, &messages[i]);
 	}
-	for (uint64_t i = 0; i < COUNT; i++) {
+	/* From the youngest on: the oldest would be found without a table. */
+	for (uint64_t i = COUNT; i-- > 0;) {
 		NM_CHECK(nm_match_find_posted(&match, &peers[i % SOURCES], i) == &posted[i]);
 		NM_CHECK(nm_match_find_unexpected(&match, &peers[i % SOURCES], i, 0) ==
 			 &messages[i]);
 		nm_match_unpost(&match, &posted[i]);
 		nm_match_unstore(&match, &messages[i]);
 	}
+	NM_CHECK(match.posted_mask + 1 >= COUNT);
 	NM_CHECK_EQ(match.nr_posted + match.nr_unexpected, 0);
 	nm_match_fini(&match);
 	free(posted);
