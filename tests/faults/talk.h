@@ -13,7 +13,8 @@ struct talker {
 	struct nm_engine *engine;
 	struct nm_cqueue *cq;
 	struct nm_memory_table *memory;
-	char *shared; /* what the other may put into and get from */
+	struct nm_counter read, written; /* by others */
+	char *shared;			 /* what the other may put into and get from */
 };
 
 /* 0 or -errno. */
