@@ -19,13 +19,15 @@ VERSION = 2
 HELLO, WELCOME, MET, ACK, GO, BYE = range(1, 7)
 
 HEADER = struct.Struct("<IHH")
-GREETING = struct.Struct("<IHH 6s8s 8s2x III4x QQQQ 96s")
+GREETING = struct.Struct("<IHH 6s8s 8s2x III4x QQQQ 56s 96s")
+STEP = struct.Struct("<IHH I180s")
 FAREWELL = struct.Struct("<IHH i180s")
 
-WINDOW = struct.Struct("<Q II Q IIII II QQ 6s8s2x II 40x II Q 48x 64x")
+WINDOW = struct.Struct("<Q II Q IIII II Q II 6s8s50x I60x")
 WINDOW_MAGIC = 0x31776C6174656D6E
 SEALS = 0x1 | 0x2 | 0x4 | 0x10  # seal, shrink, grow, future write
-LANES_OFF, BOXES_OFF, POOL_OFF, WINDOW_SIZE = 256, 4096, 65536, 65536 + 4096
+LANES_OFF, REGIONS_OFF, BOXES_OFF = 256, 2048, 4096
+POOL_OFF, WINDOW_SIZE = 65536, 65536 + 4096
 LANE_WRITER_PROOF, LANE_READER_PROOF = 64, 72  # in the lane
 
 
@@ -82,6 +84,7 @@ class Greeting:
             *(self.who.ident, self.who.token, self.owner_token),
             *(self.lane, self.features, 0),
             *(self.start, self.challenge, 0, 0),
+            bytes(56),
             self.label,
         )
 
@@ -113,9 +116,8 @@ class Window:
     def __post_init__(self) -> None:
         header = WINDOW.pack(
             *(self.magic, self.version, self.features, self.claimed_size),
-            *(self.nr_lanes, 16, 4096, 1, LANES_OFF, BOXES_OFF, POOL_OFF, 0),
-            *(self.who.ident, self.who.token, 1, 0),
-            *(1, 1, 1),
+            *(self.nr_lanes, 16, 4096, 1, LANES_OFF, BOXES_OFF, POOL_OFF, REGIONS_OFF, 0),
+            *(self.who.ident, self.who.token, 1),
         )
         self.fd = os.memfd_create("stranger", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
         os.ftruncate(self.fd, self.real_size)
@@ -150,7 +152,7 @@ class Line:
 
     def send_kind(self, kind: int) -> None:
         """Send a message that is a header alone."""
-        self.send(HEADER.pack(MAGIC, VERSION, kind))
+        self.send(STEP.pack(MAGIC, VERSION, kind, 0, b"a stranger copies nothing"))
 
     def receive(self) -> tuple[bytes, int]:
         """Return one message and the descriptor that came with it, or -1; b"": it hung up."""
