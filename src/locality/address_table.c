@@ -66,11 +66,11 @@ void nm_address_table_fini(struct nm_address_table *table)
 /* All were removed: what they lay in can go. */
 static void start_again(struct nm_address_table *table)
 {
-	struct nm_share *share = table->share;
+	struct nm_address_table old = *table;
 
-	drop_addresses(table);
-	nm_address_table_init(table, table->dir);
-	table->share = share;
+	nm_address_table_init(table, old.dir);
+	table->share = old.share;
+	drop_addresses(&old);
 }
 
 static struct nm_address_patch *find_patch(struct nm_address_patch *patches, uint32_t nr_room,

@@ -260,7 +260,7 @@ static bool take_found(struct nm_share *share, int fd, const void *bytes, size_t
 {
 	struct nm_reason why = {"another block than its digest says"};
 	struct nm_block block = {0};
-	bool good = nm_block_map(fd, len, &block, &why) == 0;
+	bool good = nm_block_map(fd, len, &block, &why) == 0 && block.bytes;
 
 	close(fd);
 	if (good && memcmp(block.bytes, bytes, len)) {

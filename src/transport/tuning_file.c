@@ -189,7 +189,7 @@ static void load_in_force(void)
 {
 	const struct nm_params *params = nm_params();
 	struct nm_tuning_machine here;
-	struct nm_tuning tuning;
+	struct nm_tuning tuning = {0};
 	struct nm_reason why;
 	char path[NM_TUNING_PATH_MAX];
 	int err;

@@ -86,11 +86,14 @@ def test_an_exception_ends_the_whole_session(tmp_path: Path) -> None:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
+    # Whoever starts the tests in the background may have told them to ignore it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
         RUNNER.attach(sh("sleep 60 & echo $! > $1; wait", str(note)))
     thread.join()
+    signal.signal(signal.SIGINT, before)
     assert_ends(int(note.read_text()))
 
 

@@ -53,11 +53,30 @@ static void spoil_slot(struct near_node *node, unsigned int position)
 	atomic_store_explicit(&box_of(node)[position].control, position + 1, memory_order_release);
 }
 
+/*
+ * NODE's two operations of an exchange end well. What was lost BEFORE it and not told yet, because
+ * no receive was posted, ends the first receive that would wait: that one is posted again.
+ */
+static void end_exchange(struct near_node *node, struct near_node *other, char *in, size_t len,
+			 uint64_t tag, bool lost_before)
+{
+	for (int left = 2; left;) {
+		struct nm_completion c = near_wait(node, other, NULL);
+
+		if (lost_before && c.err == ECONNRESET && !strcmp(c.context, "in")) {
+			lost_before = false;
+			NM_CHECK_EQ(near_recv(node, NULL, in, len, tag, "in"), 0);
+			continue;
+		}
+		NM_CHECK_EQ(c.err, 0);
+		left--;
+	}
+}
+
 /* Each sends the other a message of LEN bytes, and both arrive. */
-static void exchange(size_t len)
+static void exchange_after(size_t len, bool lost_before)
 {
 	static char out[2][200000], in[2][200000];
-	int left = 4;
 
 	memset(out[0], 'a', len);
 	memset(out[1], 'b', len);
@@ -68,11 +87,14 @@ static void exchange(size_t len)
 		near_step(a, b, NULL);
 	while (near_send(b, a, out[1], len, 50, NM_COMPLETION, "out") == -EAGAIN)
 		near_step(a, b, NULL);
-	for (; left; left -= 2) {
-		NM_CHECK_EQ(near_wait(a, b, NULL).err, 0);
-		NM_CHECK_EQ(near_wait(b, a, NULL).err, 0);
-	}
+	end_exchange(a, b, in[0], len, 50, lost_before);
+	end_exchange(b, a, in[1], len, 51, lost_before);
 	NM_CHECK(!memcmp(in[0], out[1], len) && !memcmp(in[1], out[0], len));
+}
+
+static void exchange(size_t len)
+{
+	exchange_after(len, false);
 }
 
 static void expect_on_network(const char *words)
@@ -201,7 +223,7 @@ NM_TEST_WITHIN(large_messages_go_on_where_they_stood, 60)
 		sent = near_wait(a, b, NULL);
 		/* Where the receiver reads by itself, only its word that it has is lost. */
 		NM_CHECK(sent.err == got.err || sent.err == ECONNRESET);
-		exchange(30000);
+		exchange_after(30000, got.err || sent.err);
 		expect_on_network("a slot of its box");
 		finish();
 	}
