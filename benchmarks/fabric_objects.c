@@ -96,7 +96,7 @@ static void case_blocking_read(struct traffic *t)
 	struct job *job = &t->job;
 	struct fi_cq_attr attr = {.format = FI_CQ_FORMAT_CONTEXT, .wait_obj = FI_WAIT_UNSPEC};
 	struct fi_cq_entry entry;
-	struct fid_cq *cq, *with_fd;
+	struct fid_cq *cq, *in_set;
 	uint64_t start;
 
 	job_check(job, fi_cq_open(job->domain, &attr, &cq, NULL), "fi_cq_open");
@@ -105,8 +105,8 @@ static void case_blocking_read(struct traffic *t)
 	EXPECT(t, job_now_ns() - start >= UINT64_C(50000000));
 	job_check(job, fi_cq_signal(cq), "fi_cq_signal");
 	EXPECT(t, fi_cq_sread(cq, &entry, 1, NULL, -1) == -FI_EAGAIN);
-	attr.wait_obj = FI_WAIT_FD;
-	EXPECT(t, fi_cq_open(job->domain, &attr, &with_fd, NULL) == -FI_ENOSYS);
+	attr.wait_obj = FI_WAIT_SET;
+	EXPECT(t, fi_cq_open(job->domain, &attr, &in_set, NULL) == -FI_ENOSYS);
 	job_check(job, fi_close(&cq->fid), "fi_close");
 }
 

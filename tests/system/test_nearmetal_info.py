@@ -95,7 +95,7 @@ def test_layout_is_what_the_design_says() -> None:
     abi = json.loads(info("--abi").stdout)
     assert abi["address_len"] == 64
     sizes = {name: entry["size"] for name, entry in abi["structs"].items()}
-    assert sizes == {"nm_window_header": 256, "nm_lane": 128, "nm_slot": 64, "nm_address": 64}
+    assert sizes == {"nm_window_header": 192, "nm_lane": 128, "nm_slot": 64, "nm_address": 64}
     assert abi["structs"]["nm_slot"]["fields"]["control"]["offset"] == 0
 
 

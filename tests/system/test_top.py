@@ -27,7 +27,7 @@ LIBRARY = provider_places()[0]
 if not PROGRAM.exists() or not LIBRARY.exists():
     pytest.skip("the programs over libfabric are not built", allow_module_level=True)
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 class Job:
@@ -38,7 +38,7 @@ class Job:
         env = {k: v for k, v in os.environ.items() if not k.startswith("NEARMETAL_")}
         env |= {"FI_PROVIDER_PATH": str(LIBRARY.parent), "NEARMETAL_SEGMENT_DIR": str(segment)}
         self.process = subprocess.Popen(
-            [str(PROGRAM), "-t", "4000", "-x", "8"], env={**env, **knobs}, text=True,
+            [str(PROGRAM), "-t", "4000", "-x", "262144"], env={**env, **knobs}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
 
