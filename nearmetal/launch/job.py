@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from nearmetal.errors import BackendError, LaunchError, UsageError
-from nearmetal.launch.stale import MARKER, end_stale, new_name
+from nearmetal.launch.stale import MARKER, end_stale, new_name, surely
 from nearmetal.launch.stats import Proof, Verdict, cause, judge, read_exit_codes, read_stats
 from nearmetal.mpi import (
     CHANNELS,
@@ -312,7 +312,7 @@ def run_job(
         )
         stats, failure = directories.stats(), directories.first_failure()
     finally:
-        _clear(backend, directories)
+        surely(lambda: _clear(backend, directories))
     code = completed.code if completed.code >= 0 else 128 - completed.code
     if code != 0 and failure is not None and not completed.timed_out:
         code = failure

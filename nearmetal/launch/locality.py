@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearmetal.errors import CommandError, LaunchError
 from nearmetal.launch.job import MEETING
-from nearmetal.launch.stale import MARKER, end_stale, new_name
+from nearmetal.launch.stale import MARKER, end_stale, new_name, surely
 from nearmetal.run import Dialogue, find_program
 
 if TYPE_CHECKING:
@@ -98,11 +98,15 @@ def measure_locality(
         }
         return _meet_all(probes, addresses)
     finally:
-        for probe in probes.values():
-            probe.finish(2.0)
-        backend.end_marked(f"{MARKER}={job}")
-        for path in places:
-            shutil.rmtree(path, ignore_errors=True)
+
+        def clear() -> None:
+            for probe in probes.values():
+                probe.finish(2.0)
+            backend.end_marked(f"{MARKER}={job}")
+            for path in places:
+                shutil.rmtree(path, ignore_errors=True)
+
+        surely(clear)
 
 
 def _meet_all(probes: Mapping[str, Dialogue], addresses: Mapping[str, str]) -> list[Meeting]:

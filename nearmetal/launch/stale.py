@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nearmetal.backend import Backend
     from nearmetal.spec import ClusterSpec
 
@@ -26,6 +28,15 @@ def _started(pid: int) -> int | None:
         return int(text.rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return None
+
+
+def surely(clear: Callable[[], None]) -> None:
+    """Clean up, from the start again when a signal comes in between: only the first one raises."""
+    try:
+        clear()
+    except BaseException:
+        clear()
+        raise
 
 
 def new_name(kind: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 from nearmetal.errors import CommandError, LaunchError, UsageError
 from nearmetal.launch import JobRequest, Verdict, measure_locality, run_job
 from nearmetal.launch.job import find_job_program, provider_library, provider_places
-from nearmetal.launch.stale import is_stale, new_name
+from nearmetal.launch.stale import is_stale, new_name, surely
 from nearmetal.launch.stats import cause, judge, read_exit_codes, read_stats
 from nearmetal.mpi import Mpi, Provider
 from nearmetal.plan import desired
@@ -390,3 +390,18 @@ def test_a_probe_that_ends_early(backend: FakeBackend, spec: ClusterSpec) -> Non
 
     with pytest.raises(LaunchError, match="node n1: gone"):
         measure_locality(backend, spec, FakeRunner(talk=Gone))
+
+
+def test_a_clean_up_that_is_interrupted_is_done_again() -> None:
+    begun: list[int] = []
+
+    def clear() -> None:
+        begun.append(len(begun))
+        if len(begun) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        surely(clear)
+    assert begun == [0, 1]
+    surely(clear)
+    assert begun == [0, 1, 2]
