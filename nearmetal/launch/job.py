@@ -253,12 +253,14 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
     first = placement.ranks[0][0]
     _check_visible(backend, runner, first, program, "program")
     job = new_name("job")
+    used = sorted({host.name for host, node in spec.nodes if node.name in nodes})
     asked = Request(
         provider=request.provider,
         library=provider_library() if request.provider is Provider.NEARMETAL else None,
         provider_directory=MEETING / f"{job}.providers",
         channels=request.channels,
         crowded=crowded(spec, backend, placement),
+        one_host=len(used) == 1 and (request.channels is None or "shm" in request.channels),
         stack=request.stack,
     )
     if asked.library is not None:
@@ -272,7 +274,6 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
     options = (*settings.options, *request.options)
     command = (str(program), *request.args)
     argv = launcher_argv(installation, placement, backend.remote_shell(), options, command)
-    used = sorted({host.name for host, node in spec.nodes if node.name in nodes})
     return _Prepared(
         job,
         installation,

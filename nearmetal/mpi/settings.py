@@ -29,6 +29,7 @@ class Request:
     """What a job asks of its MPI. Paths are as the nodes see them.
 
     `stack`: one of the MPI's own ways, with the stock provider; None: the one over TCP.
+    `one_host`: all its nodes share a host, so that they meet in memory.
     """
 
     provider: Provider
@@ -36,6 +37,7 @@ class Request:
     provider_directory: Path | None = None
     channels: tuple[str, ...] | None = None
     crowded: bool = False
+    one_host: bool = False
     stack: Stack | None = None
 
 
@@ -90,6 +92,10 @@ def _openmpi(installation: Installation, request: Request) -> Settings:
     include = "opal_common_ofi_provider_include" if five else "mtl_ofi_provider_include"
     options += ("--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", include, "nearmetal")
     env |= _provider_path(installation, request) | {"FI_PROVIDER": "nearmetal,tcp"}
+    if five and request.one_host:
+        # Its collectives for many hosts gather within each node first, to spare the network. Here
+        # all nodes are equally near, and that only adds a hop (docs/design/small-messages.md).
+        env["OMPI_MCA_coll"] = "^han"
     return Settings(env, options, _providers(installation, request))
 
 

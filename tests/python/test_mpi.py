@@ -65,6 +65,16 @@ def test_a_provider_directory_holds_ours_and_intel_s_own(tmp_path: Path) -> None
     assert settings_for(Installation(Mpi.MPICH5, tmp_path), request).providers == ()
 
 
+def test_open_mpi_5_is_told_when_its_nodes_are_one_host() -> None:
+    for mpi, expected in ((Mpi.OPENMPI5, "^han"), (Mpi.OPENMPI4, None)):
+        for one_host in (True, False):
+            request = Request(Provider.NEARMETAL, LIBRARY, JOB_PROVIDERS, one_host=one_host)
+            env = settings_for(Installation(mpi, PREFIX), request).env
+            assert env.get("OMPI_MCA_coll") == (expected if one_host else None)
+    stock = Request(Provider.STOCK, one_host=True)
+    assert "OMPI_MCA_coll" not in settings_for(Installation(Mpi.OPENMPI5, PREFIX), stock).env
+
+
 def test_mpich_hands_all_traffic_to_the_netmod() -> None:
     told = near(Mpi.MPICH5)
     assert (told["MPIR_CVAR_CH4_NETMOD"], told["MPIR_CVAR_NOLOCAL"]) == ("ofi", "1")
