@@ -18,8 +18,6 @@
 #include "base/log.h"
 #include "locality/meet_private.h"
 
-/* Age from which a socket that refuses connections is taken for a dead process's. */
-#define REAP_AGE_S 2
 #define THREAD_STACK (256 * 1024)
 
 /* All meeting places of this process: a forked child must not hold their sockets, or nobody would
@@ -55,11 +53,8 @@ static void close_fd(int *fd)
 
 static void close_own_fds(struct nm_meet *meet)
 {
-	close_fd(&meet->listener);
 	close_fd(&meet->epoll);
 	close_fd(&meet->waker);
-	close_fd(&meet->spare);
-	nm_segment_dir_close(&meet->dir);
 }
 
 static void after_fork_child(void)
@@ -71,6 +66,7 @@ static void after_fork_child(void)
 		for (meeting = meet->meetings; meeting; meeting = meeting->next)
 			close_fd(&meeting->fd);
 		close_own_fds(meet);
+		meet->wire->ops->forget(meet);
 		meet->cma.pad = NULL; /* is not here, and something else may be */
 		pthread_mutex_unlock(&meet->lock);
 	}
@@ -145,51 +141,26 @@ static int init_tables(struct nm_meet *meet)
 		       0;
 }
 
+static void woken(struct nm_meet *meet, struct nm_watch *watch)
+{
+	uint64_t count;
+
+	(void)watch;
+	while (read(meet->waker, &count, sizeof(count)) < 0 && errno == EINTR)
+		;
+}
+
 static int open_descriptors(struct nm_meet *meet)
 {
-	struct epoll_event event = {.events = EPOLLIN};
+	int err;
 
 	meet->epoll = epoll_create1(EPOLL_CLOEXEC);
 	meet->waker = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	meet->spare = fcntl(meet->waker, F_DUPFD_CLOEXEC, 0);
-	if (meet->epoll < 0 || meet->waker < 0 || meet->spare < 0)
+	if (meet->epoll < 0 || meet->waker < 0)
 		return -errno;
-	event.data.ptr = &meet->waker;
-	if (epoll_ctl(meet->epoll, EPOLL_CTL_ADD, meet->waker, &event) < 0)
-		return -errno;
-	return 0;
-}
-
-static int start_listening(struct nm_meet *meet, struct nm_reason *ret_reason)
-{
-	struct epoll_event event = {.events = EPOLLIN, .data.ptr = &meet->listener};
-	struct stat st;
-
-	nm_segment_dir_reap(&meet->dir, REAP_AGE_S);
-	nm_socket_name(meet->config.who.id, meet->name);
-	meet->listener = nm_segment_dir_listen(&meet->dir, meet->name, ret_reason);
-	if (meet->listener < 0)
-		return meet->listener;
-	if (fstatat(meet->dir.fd, meet->name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
-		meet->socket_device = st.st_dev;
-		meet->socket_inode = st.st_ino;
-	}
-	if (epoll_ctl(meet->epoll, EPOLL_CTL_ADD, meet->listener, &event) < 0) {
-		nm_reason_set(ret_reason, "cannot watch my meeting socket: %s", strerror(errno));
-		return -errno;
-	}
-	return 0;
-}
-
-/* Another endpoint may have replaced the name since: then it is not mine to remove. */
-static void stop_listening(struct nm_meet *meet)
-{
-	struct stat st;
-
-	if (meet->listener >= 0 && meet->dir.fd >= 0 &&
-	    fstatat(meet->dir.fd, meet->name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-	    st.st_dev == meet->socket_device && st.st_ino == meet->socket_inode)
-		unlinkat(meet->dir.fd, meet->name, 0);
+	meet->waking.ready = woken;
+	err = nm_meet_watch(meet, meet->waker, &meet->waking);
+	return err;
 }
 
 static int start_thread(struct nm_meet *meet, struct nm_reason *ret_reason)
@@ -229,6 +200,8 @@ static void free_meet(struct nm_meet *meet)
 		nm_window_detach(&neighbour->window);
 		free(neighbour);
 	}
+	if (meet->wire)
+		meet->wire->ops->destroy(meet);
 	close_own_fds(meet);
 	nm_cma_place_fini(&meet->cma);
 	free(meet->writer_lanes.free);
@@ -250,7 +223,7 @@ int nm_meet_create(const struct nm_meet_config *config, struct nm_meet **ret_mee
 	}
 	meet->config = *config;
 	meet->config.dir = NULL; /* only borrowed */
-	meet->dir.fd = meet->listener = meet->epoll = meet->waker = meet->spare = -1;
+	meet->epoll = meet->waker = -1;
 	meet->creator = getpid();
 	pthread_mutex_init(&meet->lock, NULL);
 	describe_self(meet);
@@ -263,13 +236,13 @@ int nm_meet_create(const struct nm_meet_config *config, struct nm_meet **ret_mee
 		nm_reason_set(ret_reason, "cannot set up a meeting place: %s", strerror(-err));
 		goto err_free;
 	}
-	err = nm_segment_dir_open(config->dir, &meet->dir, ret_reason);
+	err = nm_wire_dir_create(config, &meet->wire, ret_reason);
 	if (err)
 		goto err_free;
 	nm_window_set_state(config->window, NM_WINDOW_RUN);
-	err = start_listening(meet, ret_reason);
+	err = meet->wire->ops->open(meet, ret_reason);
 	if (err)
-		goto err_unlink;
+		goto err_hide;
 	NM_FAULT("meet-listening");
 	join_all(meet);
 	err = start_thread(meet, ret_reason);
@@ -280,8 +253,8 @@ int nm_meet_create(const struct nm_meet_config *config, struct nm_meet **ret_mee
 
 err_leave:
 	leave_all(meet);
-err_unlink:
-	stop_listening(meet);
+err_hide:
+	meet->wire->ops->hide(meet);
 err_free:
 	free_meet(meet);
 	return err;
@@ -290,7 +263,6 @@ err_free:
 void nm_meet_destroy(struct nm_meet *meet)
 {
 	struct nm_meeting *meeting;
-	uint64_t one = 1;
 
 	if (!meet)
 		return;
@@ -298,7 +270,7 @@ void nm_meet_destroy(struct nm_meet *meet)
 		free_meet(meet);
 		return;
 	}
-	stop_listening(meet);
+	meet->wire->ops->hide(meet);
 	NM_FAULT("close-unlisted");
 	/* Before any hangup, so that nobody takes the hangup for a death. */
 	nm_window_set_state(meet->config.window, NM_WINDOW_GONE);
@@ -306,10 +278,8 @@ void nm_meet_destroy(struct nm_meet *meet)
 	pthread_mutex_lock(&meet->lock);
 	meet->stopping = true;
 	pthread_mutex_unlock(&meet->lock);
-	while (write(meet->waker, &one, sizeof(one)) < 0 && errno == EINTR)
-		;
+	nm_meet_wake(meet);
 	pthread_join(meet->thread, NULL);
-	nm_meet_bury(meet);
 	leave_all(meet);
 	NM_FAULT("close-farewell");
 	for (meeting = meet->meetings; meeting; meeting = meeting->next)
@@ -401,9 +371,4 @@ void nm_meet_stream_ended(struct nm_meet *meet, uint32_t own_lane, uint64_t posi
 	pthread_mutex_lock(&meet->lock);
 	meet->stream_starts[own_lane] = (uint32_t)(position + slots);
 	pthread_mutex_unlock(&meet->lock);
-}
-
-const char *nm_meet_path(const struct nm_meet *meet)
-{
-	return meet->dir.path;
 }

@@ -52,6 +52,8 @@ struct nm_encounter {
 	struct nm_identity who;
 	struct nm_peer_label label;
 	enum nm_relation relation;
+	enum nm_integrity integrity;
+	struct nm_reason how;			/* they met, in words */
 	const struct nm_foreign_window *window; /* mapped until nm_meet_leave() */
 	uint32_t own_lane;			/* writer: of my box; reader: of my credits */
 	uint32_t peer_lane;			/* writer: of its credits; reader: of its box */
@@ -116,8 +118,5 @@ typedef _Atomic(struct nm_meet_event *) nm_meet_word;
 const nm_meet_word *nm_meet_event_word(const struct nm_meet *meet);
 /* Take the oldest event. Returns its encounter, or NULL when there is none. */
 struct nm_encounter *nm_meet_next_event(struct nm_meet *meet, enum nm_meet_event_kind *ret_kind);
-
-/* Where it listens, for people. */
-const char *nm_meet_path(const struct nm_meet *meet);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What meet.c (tables), serve.c (service thread) and visit.c (the visitor's side) share. */
+/* What meet.c (tables), serve.c (service thread), visit.c (the visitor's side) and wires share. */
 #ifndef NM_LOCALITY_MEET_PRIVATE_H
 #define NM_LOCALITY_MEET_PRIVATE_H
 
@@ -9,7 +9,7 @@
 
 #include "locality/meet.h"
 #include "locality/message.h"
-#include "locality/segment_dir.h"
+#include "locality/wire.h"
 
 /* A window mapped once, however many meetings use it. */
 struct nm_neighbour {
@@ -36,6 +36,7 @@ enum nm_meeting_state {
 
 /* A connection and what became of it. */
 struct nm_meeting {
+	struct nm_watch watch;
 	struct nm_encounter encounter;
 	struct nm_meeting *next;
 	enum nm_meeting_state state;
@@ -59,20 +60,13 @@ struct nm_lane_list {
 	uint32_t head, nr_free;
 };
 
-/* Deaths between two beats whose sockets are removed at once; others wait for the next endpoint. */
-#define NM_MAX_GRAVES 32
-/* A copy of the listening socket may outlive its process in a child that does not know of it. */
-#define NM_MAX_GRAVE_BEATS 100
-
 struct nm_meet {
 	struct nm_meet *next; /* of all in this process, for fork() */
 	struct nm_meet_config config;
-	struct nm_segment_dir dir;
-	char name[NM_SOCKET_NAME_LEN];
-	dev_t socket_device; /* which file I listen on: unlinked only while it still is mine */
-	ino_t socket_inode;
+	struct nm_wire *wire;
 	pid_t creator;
-	int listener, epoll, waker, spare;
+	int epoll, waker;
+	struct nm_watch waking;
 	pthread_t thread;
 	uint64_t pid_ns_device, pid_ns_inode;
 	struct nm_peer_label label;
@@ -80,19 +74,11 @@ struct nm_meet {
 
 	pthread_mutex_t lock; /* everything below, and every meeting's state and fd */
 	bool stopping;
-	bool listener_paused;
 	struct nm_meeting *meetings;
 	unsigned int nr_meetings;
 	struct nm_neighbour *neighbours;
 	struct nm_lane_list writer_lanes, reader_lanes;
 	uint64_t *stream_starts; /* per lane, for the next writer */
-
-	/* Sockets of the dead, to be removed as soon as the kernel has closed them. */
-	struct nm_grave {
-		uint8_t id[6];
-		uint16_t nr_beats; /* for which it has been there */
-	} graves[NM_MAX_GRAVES];
-	unsigned int nr_graves;
 
 	nm_meet_word events;	     /* newest first; pushed under the lock, taken without */
 	struct nm_meet_event *taken; /* oldest first; the endpoint thread's own */
@@ -100,14 +86,13 @@ struct nm_meet {
 
 /* All of these: under meet->lock. */
 
-/* A meeting in STATE on socket FD (owned by it from now on), in the list; NULL: out of memory. */
+/* A meeting in STATE on socket FD (owned by it from now on; -1: not yet), in the list; NULL: out of
+ * memory. */
 struct nm_meeting *nm_meeting_create(struct nm_meet *meet, int fd, enum nm_meeting_state state);
 /* Close, give back lane and mapping; the service thread frees the memory. */
 void nm_meeting_close(struct nm_meet *meet, struct nm_meeting *meeting);
 /* UP -> LOST: work out why from farewell and window state, and tell the endpoint. */
 void nm_meeting_lost(struct nm_meet *meet, struct nm_meeting *meeting);
-/* Remove the sockets of peers that have died. */
-void nm_meet_bury(struct nm_meet *meet);
 /* Fill in a greeting of ours. */
 void nm_meeting_greet(struct nm_meet *meet, struct nm_meeting *meeting, enum nm_message_kind kind,
 		      struct nm_greeting *ret_greeting);
@@ -126,11 +111,6 @@ struct nm_lane *nm_meeting_own_lane(struct nm_meet *meet, struct nm_meeting *mee
 /* Is my challenge in the lane of its window that it named? */
 bool nm_meeting_proven(const struct nm_meeting *meeting);
 void nm_meet_push_event(struct nm_meet *meet, struct nm_meet_event *event);
-/*
- * Does the kernel say that the other side is the same user? Notes its pid as seen from here.
- * 0 or -EPERM with a reason.
- */
-int nm_meeting_check_user(struct nm_meeting *meeting, struct nm_reason *ret_reason);
 /* Watch the meeting's socket for hangups and messages. 0 or -errno. */
 int nm_meeting_watch(struct nm_meet *meet, struct nm_meeting *meeting);
 
@@ -152,5 +132,15 @@ bool nm_meeting_hear(const struct nm_meet *meet, struct nm_meeting *meeting,
 
 /* serve.c */
 void *nm_meet_serve(void *meet);
+/* Let the service thread take its turn now. */
+void nm_meet_wake(const struct nm_meet *meet);
+void nm_meeting_ready(struct nm_meet *meet, struct nm_watch *watch);
+
+/* What a side without descriptors says. */
+extern const char nm_no_descriptor[];
+
+/* visit.c: what went wrong on the way is a matter of this place alone. -errno, or -EHOSTUNREACH. */
+int nm_visit_failed(struct nm_reason *ret_reason, const char *what, int err);
+int nm_visit_timed_out(const struct nm_meet *meet, struct nm_reason *ret_reason);
 
 #endif

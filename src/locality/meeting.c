@@ -5,8 +5,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -20,6 +18,7 @@ struct nm_meeting *nm_meeting_create(struct nm_meet *meet, int fd, enum nm_meeti
 
 	if (!meeting)
 		return NULL;
+	meeting->watch.ready = nm_meeting_ready;
 	meeting->fd = fd;
 	meeting->state = state;
 	meeting->encounter.role = state == NM_MEETING_VISITING ? NM_ROLE_WRITER : NM_ROLE_READER;
@@ -95,8 +94,7 @@ static void hang_up(struct nm_meet *meet, struct nm_meeting *meeting)
 {
 	if (meeting->fd < 0)
 		return;
-	/* Closing alone would not end the watch while a child that is about to exec holds a copy. */
-	epoll_ctl(meet->epoll, EPOLL_CTL_DEL, meeting->fd, NULL);
+	nm_meet_unwatch(meet, meeting->fd);
 	close(meeting->fd);
 	meeting->fd = -1;
 }
@@ -113,41 +111,11 @@ void nm_meeting_close(struct nm_meet *meet, struct nm_meeting *meeting)
 	meeting->encounter.window = NULL;
 }
 
-/*
- * The dead cannot tidy up; whoever notices does, later: the kernel closes a dead process's
- * listening socket after its connections.
- */
-static void remember_grave(struct nm_meet *meet, const struct nm_identity *who)
-{
-	struct nm_grave grave = {.nr_beats = 0};
-
-	if (meet->nr_graves == NM_MAX_GRAVES)
-		return;
-	memcpy(grave.id, who->id, sizeof(grave.id));
-	meet->graves[meet->nr_graves++] = grave;
-}
-
-void nm_meet_bury(struct nm_meet *meet)
-{
-	unsigned int i = 0;
-
-	while (i < meet->nr_graves) {
-		struct nm_grave *grave = &meet->graves[i];
-		char name[NM_SOCKET_NAME_LEN];
-
-		nm_socket_name(grave->id, name);
-		if (nm_segment_dir_bury(&meet->dir, name) ||
-		    ++grave->nr_beats == NM_MAX_GRAVE_BEATS)
-			*grave = meet->graves[--meet->nr_graves];
-		else
-			i++;
-	}
-}
-
 void nm_meeting_lost(struct nm_meet *meet, struct nm_meeting *meeting)
 {
 	struct nm_encounter *encounter = &meeting->encounter;
 	const char *label = encounter->label.text;
+	struct nm_reason how = {""};
 
 	meeting->state = NM_MEETING_LOST;
 	hang_up(meet, meeting);
@@ -156,15 +124,12 @@ void nm_meeting_lost(struct nm_meet *meet, struct nm_meeting *meeting)
 		encounter->err = meeting->bye.err == -EBADMSG ? -EBADMSG : -ECONNRESET;
 		nm_reason_set(&encounter->why, "%s ended the connection: %s", label,
 			      meeting->bye.words);
-	} else if (meeting->bye.header.kind ||
-		   nm_foreign_state(encounter->window) == NM_WINDOW_GONE) {
+	} else if (meeting->bye.header.kind || meet->wire->ops->ended(meet, meeting, &how)) {
 		encounter->err = 0;
 		nm_reason_set(&encounter->why, "%s closed its endpoint", label);
 	} else {
 		encounter->err = -ECONNRESET;
-		nm_reason_set(&encounter->why, "%s died: its socket hung up without a farewell",
-			      label);
-		remember_grave(meet, &encounter->who);
+		nm_reason_set(&encounter->why, "%s died: %s", label, how.text);
 	}
 	nm_meet_push_event(meet, &meeting->lost_event);
 }
@@ -192,28 +157,17 @@ void nm_meeting_greet(struct nm_meet *meet, struct nm_meeting *meeting, enum nm_
 	*ret_greeting = greeting;
 }
 
-/* A window under an identity that we know must be the window that we know. */
-static int check_same(const struct nm_neighbour *known, int window_fd, struct nm_reason *ret_reason)
-{
-	struct stat st;
-
-	if (fstat(window_fd, &st) < 0 || st.st_dev != known->window.device ||
-	    st.st_ino != known->window.inode) {
-		nm_reason_set(ret_reason, "it came with another window than before");
-		return -EBADMSG;
-	}
-	return 0;
-}
-
-static int find_or_map(struct nm_meet *meet, const struct nm_identity *who, int window_fd,
+static int find_or_map(struct nm_meet *meet, struct nm_meeting *meeting,
+		       const struct nm_greeting *greeting, int window_fd,
 		       struct nm_neighbour **ret_neighbour, struct nm_reason *ret_reason)
 {
 	struct nm_neighbour *neighbour;
 	int err;
 
 	for (neighbour = meet->neighbours; neighbour; neighbour = neighbour->next)
-		if (nm_identity_equal(&neighbour->who, who)) {
-			err = check_same(neighbour, window_fd, ret_reason);
+		if (nm_identity_equal(&neighbour->who, &greeting->who)) {
+			err = meet->wire->ops->map(meet, meeting, greeting, window_fd,
+						   &neighbour->window, NULL, ret_reason);
 			if (err)
 				return err;
 			neighbour->nr_users++;
@@ -225,18 +179,13 @@ static int find_or_map(struct nm_meet *meet, const struct nm_identity *who, int 
 		nm_reason_set(ret_reason, "out of memory");
 		return -ENOMEM;
 	}
-	err = nm_window_attach(window_fd, &neighbour->window, ret_reason);
-	if (!err && (memcmp(neighbour->window.id, who->id, sizeof(who->id)) ||
-		     memcmp(neighbour->window.token, who->token, sizeof(who->token)))) {
-		nm_reason_set(ret_reason, "the window it handed over is somebody else's");
-		nm_window_detach(&neighbour->window);
-		err = -EBADMSG;
-	}
+	err = meet->wire->ops->map(meet, meeting, greeting, window_fd, NULL, &neighbour->window,
+				   ret_reason);
 	if (err) {
 		free(neighbour);
 		return err;
 	}
-	neighbour->who = *who;
+	neighbour->who = greeting->who;
 	neighbour->nr_users = 1;
 	neighbour->next = meet->neighbours;
 	meet->neighbours = neighbour;
@@ -252,10 +201,6 @@ int nm_meeting_take_window(struct nm_meet *meet, struct nm_meeting *meeting,
 	struct nm_neighbour *neighbour;
 	int err;
 
-	if (window_fd < 0) {
-		nm_reason_set(ret_reason, "no window came with its greeting");
-		return -EBADMSG;
-	}
 	if (greeting->features != meet->config.features) {
 		nm_reason_set(ret_reason,
 			      "NEARMETAL_CHECKSUM is %s there and %s here: set it alike",
@@ -263,7 +208,7 @@ int nm_meeting_take_window(struct nm_meet *meet, struct nm_meeting *meeting,
 			      meet->config.features & NM_FEATURE_CHECKSUM ? "on" : "off");
 		return -EPROTONOSUPPORT;
 	}
-	err = find_or_map(meet, &greeting->who, window_fd, &neighbour, ret_reason);
+	err = find_or_map(meet, meeting, greeting, window_fd, &neighbour, ret_reason);
 	if (err)
 		return err;
 	if (greeting->lane >= neighbour->window.geometry.nr_lanes) {
@@ -277,11 +222,6 @@ int nm_meeting_take_window(struct nm_meet *meet, struct nm_meeting *meeting,
 	encounter->who = greeting->who;
 	encounter->label = greeting->label;
 	encounter->peer_lane = greeting->lane;
-	/* What it says of its PID namespace decides nothing; it only finds the right word. */
-	encounter->relation = meet->pid_ns_inode && greeting->pid_ns_inode == meet->pid_ns_inode &&
-					      greeting->pid_ns_device == meet->pid_ns_device ?
-				      NM_RELATION_NODE :
-				      NM_RELATION_HOST;
 	nm_meeting_take_offer(meet, meeting, greeting);
 	return 0;
 }
@@ -303,28 +243,19 @@ bool nm_meeting_proven(const struct nm_meeting *meeting)
 				    memory_order_acquire) == meeting->challenge;
 }
 
-int nm_meeting_check_user(struct nm_meeting *meeting, struct nm_reason *ret_reason)
-{
-	struct ucred credentials;
-	socklen_t len = sizeof(credentials);
-
-	if (getsockopt(meeting->fd, SOL_SOCKET, SO_PEERCRED, &credentials, &len) < 0) {
-		nm_reason_set(ret_reason, "cannot tell whose process it is: %s", strerror(errno));
-		return -errno;
-	}
-	if (credentials.uid != geteuid()) {
-		nm_reason_set(ret_reason, "it runs as user %u, I as user %u", credentials.uid,
-			      geteuid());
-		return -EPERM;
-	}
-	meeting->cma_facts.pid = credentials.pid;
-	meeting->cma_facts.gid = credentials.gid;
-	return 0;
-}
-
 int nm_meeting_watch(struct nm_meet *meet, struct nm_meeting *meeting)
 {
-	struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = meeting};
+	return nm_meet_watch(meet, meeting->fd, &meeting->watch);
+}
 
-	return epoll_ctl(meet->epoll, EPOLL_CTL_ADD, meeting->fd, &event) < 0 ? -errno : 0;
+int nm_meet_watch(struct nm_meet *meet, int fd, struct nm_watch *watch)
+{
+	struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = watch};
+
+	return epoll_ctl(meet->epoll, EPOLL_CTL_ADD, fd, &event) < 0 ? -errno : 0;
+}
+
+void nm_meet_unwatch(struct nm_meet *meet, int fd)
+{
+	epoll_ctl(meet->epoll, EPOLL_CTL_DEL, fd, NULL);
 }

@@ -8,19 +8,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/arith.h"
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "locality/meet_private.h"
 #include "shm/box.h"
 
-static const char no_descriptor[] = "it has no file descriptor left: raise its limit (ulimit -n)";
-
 #define EVENTS_PER_WAIT 32
 /* Visitors that have not said hello yet, beyond the lanes there are. */
 #define MAX_STRANGERS 64
-/* Visitors admitted in one turn: others wait for the lock. */
-#define MAX_ADMISSIONS 64
 
 /* Turn a visitor away, in words that it gets to read. */
 static NM_COLD void refuse(struct nm_meet *meet, struct nm_meeting *meeting, int err,
@@ -67,7 +64,7 @@ static int answer_hello(struct nm_meet *meet, struct nm_meeting *meeting,
 	struct nm_greeting welcome;
 	int err;
 
-	err = nm_meeting_check_user(meeting, ret_reason);
+	err = meet->wire->ops->check_visitor(meeting, ret_reason);
 	if (!err)
 		err = check_address(meet, hello, ret_reason);
 	if (!err)
@@ -85,7 +82,7 @@ static int answer_hello(struct nm_meet *meet, struct nm_meeting *meeting,
 			      memory_order_release);
 	nm_meeting_greet(meet, meeting, NM_MESSAGE_WELCOME, &welcome);
 	NM_FAULT("serve-welcome-before");
-	err = nm_message_send(meeting->fd, &welcome, sizeof(welcome), meet->config.window->fd);
+	err = nm_message_send(meeting->fd, &welcome, sizeof(welcome), meet->wire->window_fd);
 	NM_FAULT("serve-welcome-after");
 	if (err)
 		nm_reason_set(ret_reason, "cannot answer its hello: %s", strerror(-err));
@@ -167,8 +164,9 @@ static void handle_hangup(struct nm_meet *meet, struct nm_meeting *meeting)
 		nm_meeting_close(meet, meeting);
 }
 
-static void handle_input(struct nm_meet *meet, struct nm_meeting *meeting)
+void nm_meeting_ready(struct nm_meet *meet, struct nm_watch *watch)
 {
+	struct nm_meeting *meeting = nm_container_of(watch, struct nm_meeting, watch);
 	uint8_t bytes[NM_MESSAGE_MAX];
 	struct nm_reason why = {""};
 	int len, err, window_fd;
@@ -189,7 +187,7 @@ static void handle_input(struct nm_meet *meet, struct nm_meeting *meeting)
 		}
 		if (len < 0) {
 			if (len == -EMFILE)
-				nm_reason_set(&why, "%s", no_descriptor);
+				nm_reason_set(&why, "%s", nm_no_descriptor);
 			else
 				nm_reason_set(&why, "cannot receive its message: %s",
 					      strerror(-len));
@@ -214,25 +212,7 @@ static void handle_input(struct nm_meet *meet, struct nm_meeting *meeting)
 	}
 }
 
-/*
- * No descriptor is left for a visitor. The spare one is given up for a moment, so that the visitor
- * reads why instead of waiting in vain.
- */
-static NM_COLD bool turn_away_without_descriptor(struct nm_meet *meet)
-{
-	int fd;
-
-	close(meet->spare);
-	fd = accept4(meet->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-	if (fd >= 0) {
-		nm_message_send_bye(fd, -EMFILE, no_descriptor);
-		close(fd);
-	}
-	meet->spare = fcntl(meet->waker, F_DUPFD_CLOEXEC, 0);
-	return fd >= 0;
-}
-
-static void admit(struct nm_meet *meet, int fd)
+bool nm_meet_admit(struct nm_meet *meet, int fd)
 {
 	uint32_t limit = 2 * meet->config.window->geometry.nr_lanes + MAX_STRANGERS;
 	struct nm_meeting *meeting = NULL;
@@ -243,45 +223,13 @@ static void admit(struct nm_meet *meet, int fd)
 	if (!meeting) {
 		nm_message_send_bye(fd, -ENOSPC, "it has too many visitors");
 		close(fd);
-		return;
+		return false;
 	}
-	if (nm_meeting_watch(meet, meeting))
+	if (nm_meeting_watch(meet, meeting)) {
 		nm_meeting_close(meet, meeting);
-}
-
-static void accept_visitors(struct nm_meet *meet)
-{
-	int fd, nr;
-
-	for (nr = 0; nr < MAX_ADMISSIONS; nr++) {
-		fd = accept4(meet->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-		if (fd >= 0) {
-			admit(meet, fd);
-			continue;
-		}
-		if (errno == EAGAIN || errno == EWOULDBLOCK)
-			return;
-		if ((errno == EMFILE || errno == ENFILE) && meet->spare >= 0 &&
-		    turn_away_without_descriptor(meet))
-			continue;
-		if (errno == EINTR || errno == ECONNABORTED)
-			continue;
-		/* Waiting again would return at once and burn a core: pause for a beat. */
-		epoll_ctl(meet->epoll, EPOLL_CTL_DEL, meet->listener, NULL);
-		meet->listener_paused = true;
-		return;
+		return false;
 	}
-}
-
-static void resume_listening(struct nm_meet *meet)
-{
-	struct epoll_event event = {.events = EPOLLIN, .data.ptr = &meet->listener};
-
-	if (meet->spare < 0)
-		meet->spare = fcntl(meet->waker, F_DUPFD_CLOEXEC, 0);
-	if (meet->listener_paused &&
-	    epoll_ctl(meet->epoll, EPOLL_CTL_ADD, meet->listener, &event) == 0)
-		meet->listener_paused = false;
+	return true;
 }
 
 static void drop_overdue(struct nm_meet *meet)
@@ -310,21 +258,19 @@ static void free_left(struct nm_meet *meet)
 		}
 }
 
-static void handle_event(struct nm_meet *meet, const struct epoll_event *event)
+void nm_meet_wake(const struct nm_meet *meet)
 {
-	if (event->data.ptr == &meet->waker)
-		return;
-	if (event->data.ptr == &meet->listener)
-		accept_visitors(meet);
-	else
-		handle_input(meet, event->data.ptr);
+	const uint64_t one = 1;
+
+	while (write(meet->waker, &one, sizeof(one)) < 0 && errno == EINTR)
+		;
 }
 
 void *nm_meet_serve(void *arg)
 {
 	struct epoll_event events[EVENTS_PER_WAIT];
 	struct nm_meet *meet = arg;
-	uint64_t next_beat = 0, now;
+	uint64_t next_beat = 0, now, wait;
 	int i, nr;
 
 	for (;;) {
@@ -334,17 +280,22 @@ void *nm_meet_serve(void *arg)
 		if (meet->stopping)
 			break;
 		if (now >= next_beat) {
-			resume_listening(meet);
 			drop_overdue(meet);
-			nm_meet_bury(meet);
+			meet->wire->ops->beat(meet);
 			next_beat = now + meet->config.lease_ms * NM_NS_PER_MS;
 		}
+		wait = next_beat - now;
+		if (meet->wire->ops->turn)
+			wait = nm_min_u64(wait, meet->wire->ops->turn(meet, now));
 		pthread_mutex_unlock(&meet->lock);
 		nr = epoll_wait(meet->epoll, events, EVENTS_PER_WAIT,
-				(int)((next_beat - now) / NM_NS_PER_MS) + 1);
+				(int)(wait / NM_NS_PER_MS) + 1);
 		pthread_mutex_lock(&meet->lock);
-		for (i = 0; i < nr; i++)
-			handle_event(meet, &events[i]);
+		for (i = 0; i < nr; i++) {
+			struct nm_watch *watch = events[i].data.ptr;
+
+			watch->ready(meet, watch);
+		}
 		pthread_mutex_unlock(&meet->lock);
 	}
 	pthread_mutex_unlock(&meet->lock);

@@ -4,8 +4,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -13,8 +11,8 @@
 #include "base/log.h"
 #include "locality/meet_private.h"
 
-/* What went wrong on the way is a matter of this place alone: the peer may still be reachable. */
-static NM_COLD int not_here(struct nm_reason *ret_reason, const char *what, int err)
+/* The peer may still be reachable in another place. */
+NM_COLD int nm_visit_failed(struct nm_reason *ret_reason, const char *what, int err)
 {
 	nm_reason_set(ret_reason, "%s: %s", what, strerror(-err));
 	return err == -EMFILE || err == -ENFILE || err == -ENOMEM || err == -ENOBUFS ?
@@ -22,55 +20,13 @@ static NM_COLD int not_here(struct nm_reason *ret_reason, const char *what, int 
 		       -EHOSTUNREACH;
 }
 
-static NM_COLD int timed_out(const struct nm_meet *meet, struct nm_reason *ret_reason)
+NM_COLD int nm_visit_timed_out(const struct nm_meet *meet, struct nm_reason *ret_reason)
 {
 	nm_reason_set(
 		ret_reason,
 		"it listens here but gave no answer within %u ms (is it stopped?): see NEARMETAL_CONNECT_MS",
 		meet->config.connect_ms);
 	return -EHOSTUNREACH;
-}
-
-static NM_COLD int connect_failed(const struct nm_meet *meet, const char *name, int err,
-				  struct nm_reason *ret_reason)
-{
-	switch (err) {
-	case -ENOENT:
-		nm_reason_set(
-			ret_reason,
-			"it does not listen in %.80s: it is on another host, or its segment directory is another one",
-			meet->dir.path);
-		return -ENOENT;
-	case -ECONNREFUSED:
-		nm_reason_set(ret_reason,
-			      "its socket in %.80s is left over from a process that has died",
-			      meet->dir.path);
-		unlinkat(meet->dir.fd, name, 0);
-		return -EHOSTUNREACH;
-	default:
-		return not_here(ret_reason, "cannot connect to its socket", err);
-	}
-}
-
-static int knock(struct nm_meet *meet, const struct nm_identity *who, struct nm_meeting *meeting,
-		 struct nm_reason *ret_reason)
-{
-	const struct timespec pause = {0, 1000000};
-	char name[NM_SOCKET_NAME_LEN];
-	struct sockaddr_un address;
-	socklen_t len;
-
-	nm_socket_name(who->id, name);
-	len = nm_segment_dir_address(&meet->dir, name, &address);
-	while (connect(meeting->fd, (struct sockaddr *)&address, len) < 0) {
-		if (errno != EAGAIN && errno != EINTR)
-			return connect_failed(meet, name, -errno, ret_reason);
-		/* Its queue is full: it serves others first. */
-		if (nm_clock_ns() > meeting->deadline_ns)
-			return timed_out(meet, ret_reason);
-		nanosleep(&pause, NULL);
-	}
-	return nm_meeting_check_user(meeting, ret_reason) ? -EHOSTUNREACH : 0;
 }
 
 /* Wait for one message. Returns its length, or -errno with a reason. */
@@ -90,10 +46,10 @@ static int await(const struct nm_meet *meet, struct nm_meeting *meeting,
 			return -EHOSTUNREACH;
 		}
 		if (len != -EAGAIN)
-			return not_here(ret_reason, "cannot receive its answer", len);
+			return nm_visit_failed(ret_reason, "cannot receive its answer", len);
 		now = nm_clock_ns();
 		if (now >= meeting->deadline_ns)
-			return timed_out(meet, ret_reason);
+			return nm_visit_timed_out(meet, ret_reason);
 		poll(&poller, 1, (int)((meeting->deadline_ns - now) / NM_NS_PER_MS) + 1);
 	}
 }
@@ -119,9 +75,9 @@ static int say_hello(struct nm_meet *meet, struct nm_meeting *meeting,
 		return err;
 	memcpy(hello.owner_token, who->token, sizeof(hello.owner_token));
 	NM_FAULT("visit-hello-before");
-	err = nm_message_send(meeting->fd, &hello, sizeof(hello), meet->config.window->fd);
+	err = nm_message_send(meeting->fd, &hello, sizeof(hello), meet->wire->window_fd);
 	NM_FAULT("visit-hello-after");
-	return err && !hung_up(err) ? not_here(ret_reason, "cannot say hello", err) : 0;
+	return err && !hung_up(err) ? nm_visit_failed(ret_reason, "cannot say hello", err) : 0;
 }
 
 static int take_welcome(struct nm_meet *meet, struct nm_meeting *meeting,
@@ -202,7 +158,7 @@ static int shake_hands(struct nm_meet *meet, struct nm_meeting *meeting,
 				   meeting->encounter.cma_why.text);
 	NM_FAULT("visit-met-after");
 	if (err && !hung_up(err))
-		return not_here(ret_reason, "cannot go on with the handshake", err);
+		return nm_visit_failed(ret_reason, "cannot go on with the handshake", err);
 	err = take_ack(meet, meeting, ret_reason);
 	if (err)
 		return err;
@@ -216,27 +172,23 @@ static int shake_hands(struct nm_meet *meet, struct nm_meeting *meeting,
 		meeting->state = NM_MEETING_UP;
 	pthread_mutex_unlock(&meet->lock);
 	NM_FAULT("visit-go-after");
-	return err ? not_here(ret_reason, "cannot end the handshake", err) : 0;
+	return err ? nm_visit_failed(ret_reason, "cannot end the handshake", err) : 0;
 }
 
 int nm_meet_visit(struct nm_meet *meet, const struct nm_identity *who,
 		  struct nm_encounter **ret_encounter, struct nm_reason *ret_reason)
 {
 	struct nm_meeting *meeting;
-	int fd, err;
+	int err;
 
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return not_here(ret_reason, "cannot make a socket", -errno);
 	pthread_mutex_lock(&meet->lock);
-	meeting = nm_meeting_create(meet, fd, NM_MEETING_VISITING);
+	meeting = nm_meeting_create(meet, -1, NM_MEETING_VISITING);
 	pthread_mutex_unlock(&meet->lock);
 	if (!meeting) {
-		close(fd);
 		nm_reason_set(ret_reason, "out of memory");
 		return -ENOMEM;
 	}
-	err = knock(meet, who, meeting, ret_reason);
+	err = meet->wire->ops->connect(meet, meeting, who, ret_reason);
 	if (!err)
 		err = shake_hands(meet, meeting, who, ret_reason);
 	if (!err) {
@@ -247,7 +199,7 @@ int nm_meet_visit(struct nm_meet *meet, const struct nm_identity *who,
 	if (err != -ENOENT)
 		nm_warn("neighbour %02x%02x%02x%02x%02x%02x cannot be met in %.80s, a slower channel is used: %s",
 			who->id[0], who->id[1], who->id[2], who->id[3], who->id[4], who->id[5],
-			meet->dir.path, ret_reason->text);
+			meet->wire->place, ret_reason->text);
 	/* Whatever the peer did wrong, it is not reachable here. */
 	if (err == -ENOENT || err == -EBADMSG || err == -EPERM || err == -EPROTONOSUPPORT ||
 	    err == -ECONNREFUSED)

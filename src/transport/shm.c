@@ -41,12 +41,9 @@ static void init_link(struct shm_transport *shm, struct shm_link *link,
 			   (uint32_t)nm_params()->inline_max);
 	facts->relation = encounter->relation;
 	facts->channel = NM_CHANNEL_SHM;
-	facts->integrity = NM_INTEGRITY_ENFORCED;
+	facts->integrity = encounter->integrity;
 	facts->label = encounter->label;
-	nm_reason_set(&facts->reason, "met in each other's sealed window by way of %.100s (%s)",
-		      nm_meet_path(shm->meet),
-		      encounter->relation == NM_RELATION_NODE ? "one PID namespace" :
-								"another PID namespace");
+	facts->reason = encounter->how;
 	nm_shm_init_copies(link, encounter);
 }
 
