@@ -20,12 +20,12 @@ test-fuzz: setup
 	FUZZ_SECONDS=60 tools/setup/c_build.sh fuzz
 	$(VENV)/meson test -C build/c-fuzz --no-rebuild --print-errorlogs --suite fuzz
 
-## Real MPIs on real isolated nodes on this machine
-test-system: setup
+## Real MPIs on real isolated nodes and in real virtual machines on this machine
+test-system: setup-vm
 	$(PYTEST) tests/system -m "not full" --junitxml=build/log/junit/system.xml
 
 ## The long tests
-test-full: setup
+test-full: setup-vm
 	$(PYTEST) tests/system tests/python -m full --junitxml=build/log/junit/full.xml
 
 ## Every promise of speed beside limits and peers, on two cores: benchmarks/out (minutes)
@@ -39,6 +39,10 @@ lint: setup
 ## Install what is missing and build the C code; seconds when nothing is
 setup:
 	@tools/setup/setup.sh
+
+## What virtual machines need, besides
+setup-vm:
+	@tools/setup/setup.sh --vm
 
 ## The same as setup
 build: setup
@@ -61,4 +65,4 @@ test-python: setup
 help:
 	@awk '/^## / { text = substr($$0, 4); next } /^[a-z-]+:/ && text { sub(/:.*/, ""); printf "make %-12s %s\n", $$0, text; text = "" } ! /^## / { text = "" }' $(MAKEFILE_LIST)
 
-.PHONY: demo benchmarks test test-fuzz test-system test-full lint setup build test-c test-python help
+.PHONY: demo benchmarks test test-fuzz test-system test-full lint setup setup-vm build test-c test-python help

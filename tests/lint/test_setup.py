@@ -53,8 +53,21 @@ def test_nothing_missing_goes_on_without_root(tmp_path: Path) -> None:
     )
 
 
-def test_every_listed_package_has_a_version() -> None:
-    lines = (SETUP / "apt-packages.txt").read_text().splitlines()
+def test_a_version_of_backports_is_replaced_by_one_of_backports(tmp_path: Path) -> None:
+    versions = r"""apt-cache() {
+        case $1 in
+        madison) printf ' %s | %s | somewhere\n' q 2~bpo12+2 q 1-1 ;;
+        policy) echo '  Candidate: 1-1' ;;
+        esac
+    }
+    """
+    status, output = bash(tmp_path, versions + "choose_versions q=2~bpo12+1 q=1-0 3>/dev/null")
+    assert (status, output) == (0, "q=2~bpo12+2\nq=1-1\n")
+
+
+@pytest.mark.parametrize("name", ["apt-packages.txt", "vm-packages.txt"])
+def test_every_listed_package_has_a_version(name: str) -> None:
+    lines = (SETUP / name).read_text().splitlines()
     names = [line for line in lines if line and not line.startswith("#")]
     assert [name for name in names if name.count("=") != 1] == []
 

@@ -3,23 +3,40 @@
 #
 # Debian packages. As root: installs what is missing. Otherwise: names it, with the command.
 
-# missing_packages: name=version of every listed package that is not completely installed.
+# missing_packages LIST: name=version of every listed package that is not completely installed.
 missing_packages() {
-	local installed entry
+	local list=$1 installed entry
 	installed=$(dpkg-query -W -f '${Package} ${Status}\n' 2>/dev/null |
 		sed -n 's/ install ok installed$//p' | sort -u)
-	entries "$here/apt-packages.txt" | while read -r entry; do
+	entries "$list" | while read -r entry; do
 		grep -qxF -- "${entry%%=*}" <<<"$installed" || echo "$entry"
 	done
 }
 
-# report_other_versions: what is installed in another version than the tests last passed with.
+# report_other_versions LIST: what is installed in another version than the tests last passed with.
 report_other_versions() {
-	local entry have
-	entries "$here/apt-packages.txt" | while read -r entry; do
+	local list=$1 entry have
+	entries "$list" | while read -r entry; do
 		have=$(dpkg-query -W -f '${Version}' "${entry%%=*}")
 		[[ $have == "${entry#*=}" ]] || echo "${entry%%=*} is $have, listed is ${entry#*=}"
 	done
+}
+
+# machine_apt TOOL ARG...: apt for this machine, with its own sources unless a step has set others.
+machine_apt() {
+	local tool=$1
+	shift
+	"$tool" ${apt_sources[@]+"${apt_sources[@]}"} "$@"
+}
+
+# newest_like NAME VERSION: what the sources have instead of a version; for one from backports,
+# the newest of backports, which apt by itself would never choose.
+newest_like() {
+	if [[ $2 == *~bpo* ]]; then
+		machine_apt apt-cache madison -- "$1" | awk '$3 ~ /~bpo/ { print $3; exit }'
+	else
+		machine_apt apt-cache policy -- "$1" | sed -n 's/^  Candidate: //p'
+	fi
 }
 
 # choose_versions NAME=VERSION...: the listed version where the mirror has it, else the candidate.
@@ -28,11 +45,11 @@ choose_versions() {
 	for entry in "$@"; do
 		name=${entry%%=*}
 		# `apt-cache show` says yes to any version of a name that it knows.
-		if apt-cache madison -- "$name" | awk '{ print $3 }' | grep -Fxq -- "${entry#*=}"; then
+		if machine_apt apt-cache madison -- "$name" | awk '{ print $3 }' | grep -Fxq -- "${entry#*=}"; then
 			echo "$entry"
 			continue
 		fi
-		candidate=$(apt-cache policy -- "$name" | sed -n 's/^  Candidate: //p')
+		candidate=$(newest_like "$name" "${entry#*=}")
 		if [[ -z $candidate || $candidate == "(none)" ]]; then
 			echo "no package '$name' in the sources of this machine" >&2
 			return 1
@@ -42,32 +59,33 @@ choose_versions() {
 	done
 }
 
+# install_packages LIST NAME=VERSION...
 install_packages() {
-	local chosen
+	local list=$1 chosen
+	shift
 	# A service that a package starts must not keep our lock; dpkg has one of its own.
 	exec 9>&-
 	export DEBIAN_FRONTEND=noninteractive
 	# An earlier set-up may have been killed while dpkg was unpacking.
 	[[ -z $(dpkg --audit) ]] || dpkg --configure -a
-	apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 update
+	machine_apt apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 update
 	chosen=$(choose_versions "$@")
 	mapfile -t chosen <<<"$chosen"
-	apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 install -y \
+	machine_apt apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 install -y \
 		--no-install-recommends --no-upgrade -- "${chosen[@]}"
-	[[ -z $(missing_packages) ]]
-	report_other_versions
+	[[ -z $(missing_packages "$list") ]]
+	report_other_versions "$list"
 }
 
 is_root() { ((EUID == 0)); }
 
-debian_step() {
-	local missing
-	command -v dpkg-query >/dev/null || die "this is not a Debian machine (no dpkg-query)." \
-		"Debian 12 (bookworm) on x86-64 is what set-up knows."
+# packages_step NAME TITLE LIST INSTALLER: a step that installs what is missing of a list.
+packages_step() {
+	local name=$1 title=$2 list=$3 installer=$4 missing
 	step_nr=$((step_nr + 1))
-	mapfile -t missing < <(missing_packages)
+	mapfile -t missing < <(missing_packages "$list")
 	if ((${#missing[@]} == 0)); then
-		printf '[%d/%d] Debian packages ... ready\n' "$step_nr" "$step_total"
+		printf '[%d/%d] %s ... ready\n' "$step_nr" "$step_total" "$title"
 		return 0
 	fi
 	if ! is_root; then
@@ -76,6 +94,11 @@ debian_step() {
 			"apt-get update && apt-get install --no-install-recommends ${missing[*]%%=*}" \
 			"and then the same command again."
 	fi
-	run_logged debian "Debian packages (${#missing[@]} to install)" \
-		install_packages "${missing[@]}"
+	run_logged "$name" "$title (${#missing[@]} to install)" "$installer" "$list" "${missing[@]}"
+}
+
+debian_step() {
+	command -v dpkg-query >/dev/null || die "this is not a Debian machine (no dpkg-query)." \
+		"Debian 12 (bookworm) on x86-64 is what set-up knows."
+	packages_step debian "Debian packages" "$here/apt-packages.txt" install_packages
 }

@@ -6,6 +6,7 @@
 #
 #   tools/setup/setup.sh            everything
 #   tools/setup/setup.sh --no-build everything but the C build and the MPI programs
+#   tools/setup/setup.sh --vm       everything, and what virtual machines need
 
 set -euo pipefail
 export LC_ALL=C.UTF-8
@@ -21,13 +22,16 @@ cd -- "$root"
 . "$here/libfabric.sh"
 . "$here/mpi.sh"
 . "$here/programs.sh"
+. "$here/vm.sh"
 
-usage() { sed -n '3,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '3,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 with_build=yes
+with_vm=no
 case ${1-} in
 '') ;;
 --no-build) with_build=no ;;
+--vm) with_vm=yes ;;
 -h | --help) usage && exit 0 ;;
 *) note "setup.sh: unknown option '$1'" && usage >&2 && exit 2 ;;
 esac
@@ -55,6 +59,7 @@ find "$scratch" -mindepth 1 -maxdepth 1 -exec rm -rf -- {} +
 set -m # each step is a process group of its own, see stop_child
 step_total=9
 [[ $with_build == yes ]] || step_total=7
+[[ $with_vm == no ]] || step_total=$((step_total + 1))
 
 debian_step
 python_step
@@ -64,4 +69,5 @@ if [[ $with_build == yes ]]; then
 	always c-build "C build" "$here/c_build.sh" normal
 	always mpi-programs "MPI programs" build_programs
 fi
+[[ $with_vm == no ]] || vm_step
 rm -rf -- "$scratch"
