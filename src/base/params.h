@@ -16,6 +16,14 @@
 #define NM_PARAMS(X)                                                                                \
 	X(segment_dir, TEXT, "NEARMETAL_SEGMENT_DIR", "", 0, 0, "path",                             \
 	  "directory where neighbours meet; empty: /dev/shm/nearmetal-<uid>")                       \
+	X(segment, TEXT, "NEARMETAL_SEGMENT", "/run/nearmetal/segment.conf", 0, 0, "path",          \
+	  "what the guest unit says about the memory shared with other virtual machines")           \
+	X(segment_lanes, UINT, "NEARMETAL_SEGMENT_LANES", 64, 1, 4096, "peers",                     \
+	  "lanes in a window in that memory; fewer are made where they do not fit")                 \
+	X(segment_endpoints, UINT, "NEARMETAL_SEGMENT_ENDPOINTS", 8, 1, 256, "endpoints",           \
+	  "endpoints that must fit into this machine's part: windows are made small enough")        \
+	X(segment_lease_ms, UINT, "NEARMETAL_SEGMENT_LEASE_MS", 5000, 500, 600000, "ms",            \
+	  "time after which a neighbour in that memory whose heartbeat stands still has died")      \
 	X(channels, TEXT, "NEARMETAL_CHANNELS", "self,shm,net", 0, 0, "list",                       \
 	  "channels that may be used: self, shm, net")                                              \
 	X(cma, TEXT, "NEARMETAL_CMA", "auto", 0, 0, "word",                                         \

@@ -49,8 +49,9 @@ static void on_sigbus(int number, siginfo_t *info, void *context)
 	struct nm_sigbus_guard *guard = info->si_code > 0 ? find(at) : NULL;
 	int saved = errno;
 
-	if (guard && mmap((void *)(at & ~(page - 1)), page, PROT_READ,
-			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED)
+	if (guard &&
+	    mmap((void *)(at & ~(page - 1)), page, PROT_READ | (guard->writable ? PROT_WRITE : 0),
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED)
 		atomic_store_explicit(&guard->lost, true, memory_order_release);
 	else
 		pass_on(number, info, context);

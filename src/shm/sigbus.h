@@ -27,11 +27,12 @@
 struct nm_sigbus_guard {
 	uintptr_t start;   /* page-aligned */
 	size_t len;	   /* whole pages */
+	bool writable;	   /* the zeros may be written to, and are nobody else's then */
 	_Atomic bool lost; /* something was read that is not there any more */
 };
 
 /*
- * Guard a mapping until nm_sigbus_unguard(); START and LEN are set, GUARD outlives it. 0; -ENOSPC:
+ * Guard a mapping until nm_sigbus_unguard(); START, LEN and WRITABLE are set, GUARD outlives it. 0; -ENOSPC:
  * too many; -errno of sigaction(). Thread-safe, not async-signal-safe.
  */
 int nm_sigbus_guard(struct nm_sigbus_guard *guard);

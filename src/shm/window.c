@@ -13,6 +13,7 @@
 #include "base/arith.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "shm/foreign.h"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
@@ -54,6 +55,37 @@ int nm_geometry_init(uint32_t nr_lanes, uint32_t box_slots, uint32_t chunk_size,
 	g.size = g.pool_off + (uint64_t)g.nr_chunks * chunk_size;
 	*ret_geometry = g;
 	return 0;
+}
+
+/* Below this a pool is read from the writer's own cache; lanes are given up first. */
+#define GOOD_POOL_SIZE (UINT64_C(1) << 20)
+#define MIN_CHUNKS 4
+
+int nm_geometry_fit(uint64_t room, uint32_t nr_lanes, uint32_t box_slots, uint32_t chunk_size,
+		    uint64_t pool_size, struct nm_geometry *ret_geometry,
+		    struct nm_reason *ret_reason)
+{
+	const uint64_t least[] = {nm_min_u64(pool_size, GOOD_POOL_SIZE),
+				  nm_min_u64(pool_size, (uint64_t)MIN_CHUNKS * chunk_size)};
+	struct nm_geometry g;
+
+	for (size_t i = 0; i < NM_ARRAY_SIZE(least); i++)
+		for (uint32_t lanes = nr_lanes; lanes; lanes /= 2) {
+			uint64_t before;
+
+			if (nm_geometry_init(lanes, box_slots, chunk_size, chunk_size, &g)) {
+				nm_reason_set(ret_reason,
+					      "the knobs of the window do not fit together");
+				return -EINVAL;
+			}
+			before = g.size - chunk_size;
+			if (before > room || room - before < least[i])
+				continue;
+			return nm_geometry_init(lanes, box_slots, chunk_size,
+						nm_min_u64(pool_size, room - before), ret_geometry);
+		}
+	nm_reason_set(ret_reason, "no window fits into %llu bytes", (unsigned long long)room);
+	return -ENOSPC;
 }
 
 static int refuse_header(struct nm_reason *ret_reason, const char *what)
@@ -190,6 +222,17 @@ static NM_COLD int create_failed(struct nm_reason *ret_reason, const char *what,
 	return err;
 }
 
+static void set_places(struct nm_window *window, void *base)
+{
+	const struct nm_geometry *g = &window->geometry;
+
+	window->header = base;
+	window->lanes = (void *)((char *)base + g->lanes_off);
+	window->regions = (void *)((char *)base + g->regions_off);
+	window->boxes = (void *)((char *)base + g->boxes_off);
+	window->pool = (uint8_t *)base + g->pool_off;
+}
+
 static int size_map_fill(struct nm_window *window, const uint8_t id[6], const uint8_t token[8],
 			 struct nm_reason *ret_reason)
 {
@@ -207,12 +250,25 @@ static int size_map_fill(struct nm_window *window, const uint8_t id[6], const ui
 	base = mmap(NULL, g->size, PROT_READ | PROT_WRITE, MAP_SHARED, window->fd, 0);
 	if (base == MAP_FAILED)
 		return create_failed(ret_reason, "map a window", -errno);
-	window->header = base;
-	window->lanes = (void *)((char *)base + g->lanes_off);
-	window->regions = (void *)((char *)base + g->regions_off);
-	window->boxes = (void *)((char *)base + g->boxes_off);
-	window->pool = (uint8_t *)base + g->pool_off;
+	set_places(window, base);
 	write_header(base, g, id, token);
+	return 0;
+}
+
+int nm_window_place(const struct nm_geometry *geometry, const uint8_t id[6], const uint8_t token[8],
+		    void *memory, uint64_t room, struct nm_window *ret_window,
+		    struct nm_reason *ret_reason)
+{
+	struct nm_window window = {.fd = -1, .geometry = *geometry};
+
+	if (geometry->size > room || (uintptr_t)memory % NM_CACHE_LINE) {
+		nm_reason_set(ret_reason, "a window of %llu bytes does not fit into %llu",
+			      (unsigned long long)geometry->size, (unsigned long long)room);
+		return -EINVAL;
+	}
+	set_places(&window, memory);
+	write_header(memory, geometry, id, token);
+	*ret_window = window;
 	return 0;
 }
 
@@ -247,7 +303,7 @@ void nm_window_destroy(struct nm_window *window)
 {
 	if (!window)
 		return;
-	if (window->header)
+	if (window->header && window->fd >= 0)
 		munmap(window->header, window->geometry.size);
 	if (window->fd >= 0)
 		close(window->fd);
@@ -269,8 +325,11 @@ struct nm_slot *nm_window_box(struct nm_window *window, uint32_t lane)
 int nm_window_reserve_box(struct nm_window *window, uint32_t lane, struct nm_reason *ret_reason)
 {
 	uint64_t bytes = (uint64_t)window->geometry.box_slots * sizeof(struct nm_slot);
-	int err = reserve(window->fd, window->geometry.boxes_off + lane * bytes, bytes);
+	int err = 0;
 
+	/* Placed memory was reserved when it was made. */
+	if (window->fd >= 0)
+		err = reserve(window->fd, window->geometry.boxes_off + lane * bytes, bytes);
 	return err ? create_failed(ret_reason, "reserve the memory of a box", err) : 0;
 }
 
@@ -310,6 +369,20 @@ static int check_file(int fd, uint64_t *ret_size, struct nm_foreign_window *ret_
 	return 0;
 }
 
+static void see_places(struct nm_foreign_window *window, const char *base,
+		       const struct nm_window_header *header)
+{
+	const struct nm_geometry *g = &window->geometry;
+
+	window->header = (const void *)base;
+	window->lanes = (const void *)(base + g->lanes_off);
+	window->regions = (const void *)(base + g->regions_off);
+	window->boxes = (const void *)(base + g->boxes_off);
+	window->pool = (const uint8_t *)base + g->pool_off;
+	memcpy(window->id, header->id, sizeof(window->id));
+	memcpy(window->token, header->token_proof, sizeof(window->token));
+}
+
 int nm_window_attach(int fd, struct nm_foreign_window *ret_window, struct nm_reason *ret_reason)
 {
 	struct nm_foreign_window window = {0};
@@ -338,19 +411,31 @@ int nm_window_attach(int fd, struct nm_foreign_window *ret_window, struct nm_rea
 		nm_reason_set(ret_reason, "cannot map its window: %s", strerror(errno));
 		return err;
 	}
-	window.header = (void *)base;
-	window.lanes = (void *)(base + window.geometry.lanes_off);
-	window.regions = (void *)(base + window.geometry.regions_off);
-	window.boxes = (void *)(base + window.geometry.boxes_off);
-	window.pool = (void *)(base + window.geometry.pool_off);
+	see_places(&window, base, &header);
 	NM_FAULT("window-mapped");
 	/* The pool and no more: what a file may have behind it is not bounded by anything. */
 	warm(base + window.geometry.pool_off,
 	     nm_min_u64((uint64_t)window.geometry.nr_chunks * window.geometry.chunk_size,
 			WARM_FOREIGN_MAX),
 	     MADV_POPULATE_READ);
-	memcpy(window.id, header.id, sizeof(window.id));
-	memcpy(window.token, header.token_proof, sizeof(window.token));
+	*ret_window = window;
+	return 0;
+}
+
+int nm_window_view(const void *memory, uint64_t size, struct nm_foreign_window *ret_window,
+		   struct nm_reason *ret_reason)
+{
+	struct nm_foreign_window window = {.is_view = true};
+	struct nm_window_header header;
+	int err;
+
+	if (size < sizeof(header) || (uintptr_t)memory % NM_CACHE_LINE)
+		return refuse_header(ret_reason, "no room for a header");
+	nm_copy_words(&header, memory, sizeof(header));
+	err = nm_window_header_check(&header, size, &window.geometry, ret_reason);
+	if (err)
+		return err;
+	see_places(&window, memory, &header);
 	*ret_window = window;
 	return 0;
 }
@@ -359,7 +444,8 @@ void nm_window_detach(struct nm_foreign_window *window)
 {
 	if (!window || !window->header)
 		return;
-	munmap((void *)(uintptr_t)window->header, window->geometry.size);
+	if (!window->is_view)
+		munmap((void *)(uintptr_t)window->header, window->geometry.size);
 	window->header = NULL;
 }
 

@@ -33,7 +33,7 @@ static char *map_file(size_t len, int *ret_fd)
 NM_TEST(truncated_file_reads_as_zeros)
 {
 	struct sigaction before, now;
-	struct nm_sigbus_guard guard;
+	struct nm_sigbus_guard guard = {0};
 	volatile char *bytes;
 	int fd;
 
@@ -71,7 +71,7 @@ static void own_handler(int number)
 NM_TEST(faults_elsewhere_go_to_the_programs_own_handler)
 {
 	struct sigaction own = {.sa_handler = own_handler}, now;
-	struct nm_sigbus_guard guard;
+	struct nm_sigbus_guard guard = {0};
 	volatile char *bytes;
 	int fd;
 
