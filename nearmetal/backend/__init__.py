@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING
 from nearmetal.backend.base import Backend, NodeStatus
 from nearmetal.backend.store import Store, state_directory
 from nearmetal.errors import StateError
+from nearmetal.spec import LocalSpec
 
 if TYPE_CHECKING:
     from nearmetal.run import Runner
+    from nearmetal.spec import ClusterSpec
 
 __all__ = ["Backend", "NodeStatus", "Store", "open_backend", "state_directory"]
 
 
-def open_backend(kind: str, cluster: str, store: Store, runner: Runner) -> Backend:
-    """Return the backend of one cluster; nothing is touched yet."""
-    if kind == "local":
+def open_backend(spec: ClusterSpec, store: Store, runner: Runner) -> Backend:
+    """Return the backend of a spec's cluster; nothing is touched yet."""
+    if isinstance(spec, LocalSpec):
         from nearmetal.backend.local import LocalBackend  # noqa: PLC0415 - only when named
 
-        return LocalBackend(cluster, store, runner)
-    msg = f"no backend {kind!r}"
+        return LocalBackend(spec.name, store, runner)
+    msg = f"no backend {spec.backend!r}"
     raise StateError(msg, "this release has: local")

@@ -46,9 +46,6 @@ class Backend(Protocol):
     def delete(self, key: Key) -> None:
         """Remove one resource in whatever state; no error when it is not there."""
 
-    def recorded_spec(self) -> str | None:
-        """Return the canonical spec the cluster was made from, None when there is none."""
-
     def status(self) -> list[NodeStatus]:
         """Return the state of every node that is, or should be, there."""
 

@@ -10,9 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearmetal.errors import StateError
+from nearmetal.spec import from_canonical
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from nearmetal.spec import ClusterSpec
+
+SPEC = "spec.json"
+"""The canonical spec a cluster was made from, in its directory."""
 
 
 def state_directory(environ: Mapping[str, str] | None = None, uid: int | None = None) -> Path:
@@ -47,6 +53,21 @@ class Store:
             return sorted(entry.name for entry in (self.root / "clusters").iterdir())
         except FileNotFoundError:
             return []
+
+    def recorded(self, name: str) -> ClusterSpec | None:
+        """Return the spec a cluster was made from; None when there is no such cluster.
+
+        Raises StateError when the record cannot be read.
+        """
+        try:
+            text = (self.cluster(name) / SPEC).read_text(encoding="utf-8")
+        except OSError:
+            return None
+        try:
+            return from_canonical(text)
+        except ValueError as error:  # pydantic's ValidationError is one
+            msg = f"cluster {name} has no readable record of its spec"
+            raise StateError(msg, "give the spec file instead of the name") from error
 
     def prepare(self) -> None:
         """Make the directories, 0700; raises StateError if others own or may write them."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nearmetal.mpi import Stack
-    from nearmetal.spec import ClusterSpec
+    from nearmetal.spec import LocalSpec
 
 SEALED = Arm("sealed", "nearmetal, sealed nodes", Provider.NEARMETAL, nodes=("a", "b"))
 SHARED = Arm("shared-pids", "nearmetal, nodes that share a PID namespace", Provider.NEARMETAL,
@@ -144,7 +144,7 @@ def addresses_step() -> Step:
     return Step(0, ADDRESSES, None, SEALED)
 
 
-def pinned_spec(spec: ClusterSpec, cores: Sequence[int]) -> ClusterSpec:
+def pinned_spec(spec: LocalSpec, cores: Sequence[int]) -> LocalSpec:
     """Return the spec with its cores 0 and 1 replaced by two that this process may use."""
     hosts = []
     for host in spec.hosts:

@@ -91,7 +91,7 @@ def show(args: argparse.Namespace, view: View) -> int:
     directory = new_directory(args.output, NAME)
     spec = load_spec(SPEC).model_copy(update={"name": NAME})
     store = Store(state_directory())
-    cluster = Cluster(NAME, open_backend(spec.backend, NAME, store, LocalRunner()), store)
+    cluster = Cluster(NAME, open_backend(spec, store, LocalRunner()), store)
     plan = _Plan(cluster, spec, mpi, args.blocks, directory)
     try:
         store.prepare()

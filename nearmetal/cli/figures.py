@@ -25,7 +25,7 @@ from nearmetal.report.figures import judge
 from nearmetal.report.promises import ROWS
 from nearmetal.report.samples import Samples
 from nearmetal.run import LocalRunner
-from nearmetal.spec import load_spec
+from nearmetal.spec import load_local
 
 if TYPE_CHECKING:
     import argparse
@@ -135,9 +135,9 @@ def _tell(figures: list[Figure], samples: Samples, manifest: Manifest, view: Vie
 
 def _measure(chosen: list[str], seconds: float, output: Path, view: View, *, alone: bool) -> Path:
     """Make the cluster, take turns, remove the cluster; returns the run directory."""
-    spec = plan.pinned_spec(load_spec(SPEC), _cores())
+    spec = plan.pinned_spec(load_local(SPEC), _cores())
     store = Store(state_directory())
-    cluster = Cluster(NAME, open_backend(spec.backend, NAME, store, LocalRunner()), store)
+    cluster = Cluster(NAME, open_backend(spec, store, LocalRunner()), store)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     directory = output / f"run-{stamp}"
     (directory / "raw").mkdir(parents=True)

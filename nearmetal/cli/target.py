@@ -6,18 +6,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from nearmetal.apply import Cluster, describe, plan_up
 from nearmetal.backend import Store, open_backend, state_directory
 from nearmetal.errors import NearmetalError, StateError
 from nearmetal.run import LocalRunner
-from nearmetal.spec import ClusterSpec, load_spec
+from nearmetal.spec import load_spec
 
 if TYPE_CHECKING:
     import argparse
 
     from nearmetal.plan import Plan
+    from nearmetal.spec import ClusterSpec
 
 
 def add_spec(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -29,17 +28,14 @@ def add_spec(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
 def open_target(text: str) -> tuple[Cluster, ClusterSpec]:
     """Return the cluster and its spec: the file's, or the recorded one for a name."""
     store = Store(state_directory())
+    recorded = None
     if not Path(text).exists() and text in store.names():
-        backend = open_backend("local", text, store, LocalRunner())
-        recorded = backend.recorded_spec()
-        try:
-            spec = ClusterSpec.from_canonical(recorded or "")
-        except (ValidationError, ValueError) as error:
+        recorded = store.recorded(text)
+        if recorded is None:
             msg = f"cluster {text} has no readable record of its spec"
-            raise StateError(msg, "give the spec file instead of the name") from error
-        return Cluster(text, backend, store), spec
-    spec = load_spec(Path(text))
-    backend = open_backend(spec.backend, spec.name, store, LocalRunner())
+            raise StateError(msg, "give the spec file instead of the name")
+    spec = recorded or load_spec(Path(text))
+    backend = open_backend(spec, store, LocalRunner())
     return Cluster(spec.name, backend, store), spec
 
 

@@ -78,10 +78,9 @@ def _of_all_clusters() -> list[Path]:
     store = Store(state_directory())
     found = []
     for name in store.names():
-        backend = open_backend("local", name, store, LocalRunner())
-        text = backend.recorded_spec()
-        if text is not None:
-            found += _of_cluster(backend, ClusterSpec.from_canonical(text))
+        spec = store.recorded(name)
+        if spec is not None:
+            found += _of_cluster(open_backend(spec, store, LocalRunner()), spec)
     return found
 
 

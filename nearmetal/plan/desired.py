@@ -1,93 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a spec and the machine's facts to the resources the cluster should have. Pure."""
+"""From a spec and the facts to the resources the cluster should have. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nearmetal.errors import StateError
-from nearmetal.spec import (
-    ClusterSpec,
-    Facts,
-    Kind,
-    Node,
-    Resource,
-    addresses,
-    format_size,
-    resource,
-)
+from nearmetal.plan.libvirt import machines
+from nearmetal.plan.local import containers
+from nearmetal.spec import LibvirtSpec, LocalSpec
 
-
-@dataclass(frozen=True)
-class Desired:
-    """The resources, and what a person should know before agreeing to them."""
-
-    resources: tuple[Resource, ...]
-    notes: tuple[str, ...] = ()
-
-
-def _assign(node: Node, facts: Facts, begin: int) -> tuple[int, ...]:
-    """Return the cores of one node; `begin` counts the slots of the automatic nodes before."""
-    if node.cpus == "auto":
-        total = len(facts.cpus)
-        return tuple(sorted({facts.cpus[(begin + i) % total] for i in range(node.slots)}))
-    foreign = [cpu for cpu in node.cpus if cpu not in facts.cpus]
-    if foreign:
-        listed = ", ".join(map(str, facts.cpus))
-        msg = f"node {node.name}: this machine has no core {foreign[0]} to give"
-        raise StateError(msg, f"use cores out of {listed}, or cpus: auto")
-    return tuple(sorted(node.cpus))
+if TYPE_CHECKING:
+    from nearmetal.plan.wanted import Desired
+    from nearmetal.spec import ClusterSpec, Facts
 
 
 def desired(spec: ClusterSpec, facts: Facts) -> Desired:
-    """Return what `spec` asks for on a machine with these facts; StateError if it cannot be."""
-    launcher, node_addresses = addresses(spec)
-    made = [
-        resource(Kind.CLUSTER, spec.name, {"backend": spec.backend, "show": " ".join(spec.show)}),
-        resource(
-            Kind.NETWORK,
-            "bridge",
-            {"subnet": spec.network.subnet, "mtu": spec.network.mtu, "launcher": launcher},
-        ),
-    ]
-    made += [
-        resource(Kind.HOST, host.name, {"segments": format_size(host.segments)})
-        for host in spec.hosts
-    ]
-    users: dict[int, list[str]] = {}
-    begin = 0
-    for host, node in spec.nodes:
-        cpus = _assign(node, facts, begin)
-        begin += node.slots if node.cpus == "auto" else 0
-        for cpu in cpus:
-            users.setdefault(cpu, []).append(node.name)
-        attributes = {
-            "host": host.name,
-            "hostname": node.hostname or node.name,
-            "pids": node.pids,
-            "address": node_addresses[node.name],
-            "slots": node.slots,
-            "cpus": ",".join(map(str, cpus)),
-            "shm": format_size(node.shm),
-        }
-        made.append(resource(Kind.NODE, node.name, attributes))
-    return Desired(tuple(made), _notes(spec, facts, users))
-
-
-def _notes(spec: ClusterSpec, facts: Facts, users: dict[int, list[str]]) -> tuple[str, ...]:
-    notes = []
-    shared = {cpu: names for cpu, names in users.items() if len(names) > 1}
-    if spec.slots > len(facts.cpus) or shared:
-        cores = "; ".join(f"core {cpu}: {', '.join(names)}" for cpu, names in shared.items())
-        notes.append(
-            f"{spec.slots} slots on {len(facts.cpus)} cores: ranks take turns "
-            f"({cores or 'within a node'}). Right for correctness, worthless for figures."
-        )
-    names = [node.hostname or node.name for _, node in spec.nodes]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        notes.append(
-            f"host name {', '.join(repeated)} is used by several nodes: Open MPI 5 hangs on that "
-            "in its collectives (pass --env OMPI_MCA_coll=basic,libnbc,self,inter,sync)."
-        )
-    return tuple(notes)
+    """Return what `spec` asks for where these facts hold; StateError if it cannot be."""
+    if isinstance(spec, LocalSpec):
+        return containers(spec, facts)
+    if isinstance(spec, LibvirtSpec):
+        return machines(spec, facts)
+    raise StateError(f"nothing plans for backend {spec.backend}")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearmetal.plan.action import Action
-from nearmetal.plan.desired import Desired
+from nearmetal.plan.wanted import Desired
 from nearmetal.spec import Attributes, Key, Kind, Observed, Resource, in_order
 
 
@@ -68,11 +68,15 @@ def make_plan(cluster: str, desired: Desired, observed: Observed) -> Plan:
     ]
     moved = ""
     moved_hosts: set[str] = set()
+    moved_disks: set[str] = set()
     for item in in_order(desired.resources):
         key, old = item.key, there.get(item.key)
         ground = moved
-        if key.kind is Kind.NODE and not moved and item.get("host") in moved_hosts:
-            ground = f"host {item.get('host')}"
+        if key.kind.rank > Kind.HOST.rank and not moved:
+            if item.get("host") in moved_hosts:
+                ground = f"host {item.get('host')}"
+            elif key.name in moved_disks:
+                ground = f"disk {key.name}"
         change = _compare(item, old, broken=key in observed.broken, ground=ground)
         changes.append(change)
         if change.action in (Action.CHANGE, Action.CREATE):
@@ -80,6 +84,8 @@ def make_plan(cluster: str, desired: Desired, observed: Observed) -> Plan:
                 moved = str(key)
             elif key.kind is Kind.HOST:
                 moved_hosts.add(key.name)
+            elif key.kind is Kind.DISK:
+                moved_disks.add(key.name)
     return Plan(cluster, tuple(changes), desired.notes)
 
 

@@ -1,11 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cluster spec: models and loader. All errors at once, with file:line:column."""
 
-from nearmetal.spec.loader import addresses, load_spec, parse_spec
-from nearmetal.spec.model import ClusterSpec, Host, Network, Node, json_schema
+from nearmetal.spec.backends import from_canonical, json_schema
+from nearmetal.spec.libvirt import (
+    LibvirtHost,
+    LibvirtNetwork,
+    LibvirtNode,
+    LibvirtSpec,
+    SegmentSpec,
+    VfRequest,
+)
+from nearmetal.spec.loader import addresses, load_local, load_spec, parse_spec
+from nearmetal.spec.local import LocalHost, LocalNode, LocalSpec
+from nearmetal.spec.model import ClusterSpec, Host, Network, Node
 from nearmetal.spec.resource import (
     Attributes,
     Facts,
+    HostFacts,
     Key,
     Kind,
     Observed,
@@ -20,16 +31,28 @@ __all__ = [
     "ClusterSpec",
     "Facts",
     "Host",
+    "HostFacts",
     "Key",
     "Kind",
+    "LibvirtHost",
+    "LibvirtNetwork",
+    "LibvirtNode",
+    "LibvirtSpec",
+    "LocalHost",
+    "LocalNode",
+    "LocalSpec",
     "Network",
     "Node",
     "Observed",
     "Resource",
+    "SegmentSpec",
+    "VfRequest",
     "addresses",
     "format_size",
+    "from_canonical",
     "in_order",
     "json_schema",
+    "load_local",
     "load_spec",
     "parse_size",
     "parse_spec",

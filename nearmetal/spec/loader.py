@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from nearmetal.errors import SpecError
+from nearmetal.errors import NearmetalError, SpecError
+from nearmetal.spec.backends import SPECS
 from nearmetal.spec.document import Document, Key, Position, Value, parse, read_text
+from nearmetal.spec.libvirt import LibvirtSpec
+from nearmetal.spec.local import LocalSpec
 from nearmetal.spec.model import ClusterSpec
 
 if TYPE_CHECKING:
@@ -27,6 +30,15 @@ def load_spec(path: Path) -> ClusterSpec:
     return parse_spec(read_text(path), str(path))
 
 
+def load_local(path: Path) -> LocalSpec:
+    """Read a spec that must be one of containers on this machine; raises as `load_spec`."""
+    spec = load_spec(path)
+    if not isinstance(spec, LocalSpec):
+        msg = f"{path}: this needs `backend: local`, the spec has {spec.backend}"
+        raise NearmetalError(msg, "give the spec of a local cluster")
+    return spec
+
+
 def parse_spec(text: str, file: str = "<spec>") -> ClusterSpec:
     """Check the text of a cluster spec; raises SpecError with all problems."""
     document = parse(text, file)
@@ -35,26 +47,37 @@ def parse_spec(text: str, file: str = "<spec>") -> ClusterSpec:
                           "start from a file in examples/")  # fmt: skip
         raise SpecError(document.problems)
     spec = None
+    model = _model_of(document)
     try:
-        spec = ClusterSpec.model_validate(document.data)
+        spec = model.model_validate(document.data)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
-            _explain(document, detail)
+            _explain(document, detail, model)
     _check_names(document)
     _check_cpus(document)
     if spec is not None:
         _check_addresses(document, spec)
+    if isinstance(spec, LibvirtSpec):
+        _check_virtual(document, spec)
     if spec is None or document.problems:
         raise SpecError(document.problems)
     return spec
 
 
-def _known_keys(path: tuple[Key, ...]) -> list[str]:
-    """Return the keys the model at `path` has."""
-    model: Any = ClusterSpec
+def _model_of(document: Document) -> type[ClusterSpec]:
+    """Return the model of the backend that the document names; any one when it names none."""
+    assert isinstance(document.data, dict)  # noqa: S101 - parse_spec checked it
+    named = document.data.get("backend")
+    return SPECS.get(named if isinstance(named, str) else "", SPECS["local"])
+
+
+def _known_keys(path: tuple[Key, ...], model: Any) -> list[str]:
+    """Return the keys the part at `path` of a model has; [] where there is no such part."""
     for key in path:
         if isinstance(key, int):
             continue
+        if key not in model.model_fields:
+            return []
         annotation = model.model_fields[key].annotation
         while not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
             arguments = [a for a in get_args(annotation) if not isinstance(a, str)]
@@ -88,17 +111,19 @@ def _in_document(document: Document, location: tuple[Key, ...]) -> tuple[Key, ..
     return path
 
 
-def _explain(document: Document, detail: ErrorDetails) -> None:
+def _explain(document: Document, detail: ErrorDetails, model: type[ClusterSpec]) -> None:
     """Turn one of pydantic's errors into a Problem in the file's terms."""
     location: tuple[Key, ...] = tuple(detail["loc"])
     kind = detail["type"]
     if kind == "extra_forbidden":
         key, parent = str(location[-1]), location[:-1]
-        known = _known_keys(parent)
+        known = _known_keys(parent, model)
         close = difflib.get_close_matches(key, known, 1)
         hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
         what = f"unknown key {_dotted(location)!r}"
-        document.complain(document.keys[location], what, "a spec has no such key", hint)
+        others = [word for word, other in SPECS.items() if key in _known_keys(parent, other)]
+        why = f"only `backend: {others[0]}` has it" if others else "a spec has no such key"
+        document.complain(document.keys[location], what, why, hint)
         return
     if kind == "missing":
         what = f"{_dotted(location)} is missing"
@@ -121,6 +146,24 @@ def _shown(value: Value) -> str:
     return repr(text if len(text) <= 40 else text[:37] + "...")  # noqa: PLR2004 - a line's room
 
 
+_MIXED = {
+    "parts": "is no number of parts|write auto, or for example 4",
+    "directory": "is no directory|write auto, or an absolute path",
+    "image": "is no image|write default, or the absolute path of a cloud image",
+}
+"""Keys that take a word or something else, beside those that take a list of cores."""
+
+
+def _wrong_word(location: tuple[Key, ...], expected: str) -> str:
+    key = str(location[-1])
+    if not key.startswith("literal["):
+        if key == "backend":
+            expected = " or ".join(repr(word) for word in SPECS)
+        return f"is not supported|this release knows {key}: {expected}"
+    mixed = (_MIXED[str(part)] for part in location if part in _MIXED)
+    return next(mixed, "is no list of cores|write auto, or for example [0, 1]")
+
+
 def _reason(detail: ErrorDetails, value: Value) -> str:
     """Return "why|hint"."""
     kind, context = detail["type"], detail.get("ctx", {})
@@ -131,11 +174,8 @@ def _reason(detail: ErrorDetails, value: Value) -> str:
         word = "at least" if kind == "greater_than_equal" else "at most"
         negative = isinstance(value, int | float) and value < 0
         return f"{'is negative' if negative else 'is out of range'}|use {word} {bound}"
-    if kind == "literal_error" and detail["loc"][-1] != "literal['auto']":
-        key = detail["loc"][-1]
-        return f"is not supported|this release knows {key}: {context['expected']}"
-    if "auto" in str(detail["loc"][-1]) or kind == "literal_error":
-        return "is no list of cores|write auto, or for example [0, 1]"
+    if kind == "literal_error":
+        return _wrong_word(tuple(detail["loc"]), str(context["expected"]))
     if kind == "string_pattern_mismatch":
         return "is no valid name|use a-z, 0-9 and -, starting with a letter, at most 31 characters"
     if kind == "string_type":
@@ -200,6 +240,24 @@ def _check_addresses(document: Document, spec: ClusterSpec) -> None:
         position = document.where(("network", "subnet"))
         why = f"has room for {room} nodes, the spec has {needed}"
         document.complain(position, f"subnet {network}", why, "use a larger one, as 10.77.0.0/16")
+
+
+def _check_virtual(document: Document, spec: LibvirtSpec) -> None:
+    """What only the whole spec of virtual machines shows."""
+    if len(spec.uris) > 1 and spec.network.bridge is None:
+        why = f"the hosts have {len(spec.uris)} hypervisors, and what libvirt makes reaches one"
+        document.complain(
+            document.where(("network",)),
+            "network.bridge is missing",
+            why,
+            "name a bridge that exists on every host",
+        )
+    for i, host in enumerate(spec.hosts):
+        parts = host.segment.parts
+        if parts != "auto" and parts < len(host.nodes):
+            why = f"the host has {len(host.nodes)} nodes"
+            path = ("hosts", i, "segment", "parts")
+            document.complain(document.where(path), f"{parts} parts", why, "each node needs one")
 
 
 def addresses(spec: ClusterSpec) -> tuple[str, dict[str, str]]:

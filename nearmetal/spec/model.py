@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cluster spec may say. Frozen models; reading files is the loader's work."""
+"""What every cluster spec may say. Frozen models; reading files is the loader's work."""
 
 from __future__ import annotations
 
 import ipaddress
 import json
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -60,13 +61,18 @@ def _not_reserved(value: str) -> str:
 
 
 def _absolute(value: str) -> str:
-    if not value.startswith("/") or "/../" in value + "/" or "\0" in value:
+    if not value.startswith("/") or "/../" in value + "/" or "\0" in value or "\n" in value:
         msg = "is not an absolute path without ..|write for example /opt/programs"
         raise ValueError(msg)
-    if value.rstrip("/") in ("", "/tmp", "/run", "/dev/shm"):  # noqa: S108 - mount points
+    return value.rstrip("/") or "/"
+
+
+def not_a_mount_point(value: str) -> str:
+    """Refuse the places of which every node has its own."""
+    if value in ("/", "/tmp", "/run", "/dev/shm"):  # noqa: S108 - mount points
         msg = "would undo the nodes' own one|name a directory below it"
         raise ValueError(msg)
-    return value.rstrip("/")
+    return value
 
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$", max_length=31)]
@@ -80,46 +86,33 @@ Size = Annotated[
 ]
 
 
-class _Model(BaseModel):
+AbsolutePath = Annotated[str, AfterValidator(_absolute)]
+Cpus = Annotated[list[Cpu], Field(min_length=1)]
+
+
+class Model(BaseModel):
+    """Frozen and strict; unknown keys are errors."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Node(_Model):
-    """One isolated node: a container here, a virtual machine on other backends."""
+class Node(Model):
+    """One node: what every backend's nodes have."""
 
     name: NodeName = Field(description="unique in the cluster; MPI launchers use it as host name")
     slots: Annotated[int, Field(ge=1, le=4096)] = Field(
         default=1, description="how many ranks the node takes, and cores it is given"
     )
-    cpus: Literal["auto"] | Annotated[list[Cpu], Field(min_length=1)] = Field(
-        default="auto", description="cores of the machine the node is pinned to"
-    )
-    shm: Size = Field(
-        default=512 << 20,
-        description="size of the node's private /dev/shm and of its /tmp",
-        json_schema_extra={"default": "512 MiB"},
-    )
-    hostname: Name | None = Field(
-        default=None, description="what the node calls itself; its name by default; may repeat"
-    )
-    pids: Literal["own", "cluster"] = Field(
-        default="own", description="whose PID namespace its processes are in"
-    )
 
 
-class Host(_Model):
+class Host(Model):
     """Nodes that share one physical host, so that they can meet in shared memory."""
 
     name: Name = Field(description="unique in the cluster")
-    segments: Size = Field(
-        default=64 << 20,
-        description="size of the directory in which the host's nodes meet",
-        json_schema_extra={"default": "64 MiB"},
-    )
-    nodes: Annotated[list[Node], Field(min_length=1, max_length=MAX_NODES)]
+    nodes: Sequence[Node]
 
 
-class Network(_Model):
+class Network(Model):
     """The private network between the nodes."""
 
     subnet: Annotated[str, AfterValidator(_subnet)] = Field(
@@ -128,21 +121,17 @@ class Network(_Model):
     mtu: Annotated[int, Field(ge=1280, le=65535)] = Field(default=1500, description="bytes")
 
 
-class ClusterSpec(_Model):
-    """A virtual cluster: what `nearmetal up` makes."""
+class ClusterSpec(Model):
+    """A virtual cluster: what `nearmetal up` makes. One child per backend, in its own module."""
 
     version: Literal[1] = Field(description="the version of this format")
     name: Name = Field(description="unique per user and machine")
-    backend: Literal["local"] = Field(description="local: containers on this machine")
-    network: Network = Field(default_factory=Network)
-    show: list[Annotated[str, AfterValidator(_absolute)]] = Field(
-        default_factory=list,
-        description="directories below /tmp, /run or /dev/shm that the nodes see, read-only",
-    )
-    hosts: Annotated[list[Host], Field(min_length=1, max_length=64)]
+    backend: str
+    network: Network
+    hosts: Sequence[Host]
 
     @property
-    def nodes(self) -> list[tuple[Host, Node]]:
+    def nodes(self) -> Sequence[tuple[Host, Node]]:
         """All nodes with their hosts, in the order of the spec."""
         return [(host, node) for host in self.hosts for node in host.nodes]
 
@@ -154,15 +143,3 @@ class ClusterSpec(_Model):
     def canonical(self) -> str:
         """Return the spec as JSON with every default spelt out: equal text, equal cluster."""
         return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
-
-    @classmethod
-    def from_canonical(cls, text: str) -> Self:
-        """Read back `canonical`; raises pydantic's ValidationError."""
-        return cls.model_validate(json.loads(text))
-
-
-def json_schema() -> str:
-    """Return the JSON Schema of a cluster spec, for editors."""
-    schema = ClusterSpec.model_json_schema(mode="validation")
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    return json.dumps(schema, indent=2) + "\n"

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ class Kind(Enum):
     CLUSTER = "cluster"
     NETWORK = "network"
     HOST = "host"
+    DISK = "disk"
     NODE = "node"
 
     @property
@@ -65,10 +66,43 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What planning must know about the infrastructure: the cores that may be used, ascending."""
+class HostFacts:
+    """One hypervisor as found. `devices`: names that its QEMU knows, of those that matter here."""
 
-    cpus: tuple[int, ...]
+    uri: str
+    libvirt: str
+    qemu: str
+    emulator: str
+    devices: frozenset[str]
+    kvm: bool
+    kvm_reason: str
+    numa: tuple[tuple[int, ...], ...]
+    """The host's cores by NUMA node."""
+    cpu_vendor: str = ""
+    directory: str = ""
+    """Where our files lie there; from the spec, or chosen by the backend."""
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """Every core, ascending."""
+        return tuple(sorted(cpu for cell in self.numa for cpu in cell))
+
+    def cell_of(self, cpu: int) -> int:
+        """Return the NUMA node of a core; raises StopIteration when there is none."""
+        return next(i for i, cell in enumerate(self.numa) if cpu in cell)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What planning must know about the infrastructure.
+
+    `cpus`: cores of this machine that may be used, ascending. For virtual machines also the
+    hypervisors by the name of the spec's host, and a digest of the image.
+    """
+
+    cpus: tuple[int, ...] = ()
+    hosts: Mapping[str, HostFacts] = field(default_factory=dict)
+    image: str = ""
 
 
 def resource(kind: Kind, name: str, attributes: Mapping[str, object]) -> Resource:

@@ -52,9 +52,6 @@ class FakeBackend:
             raise BackendError(f"{name} failed")
         self.steps.append(name)
 
-    def recorded_spec(self) -> str | None:
-        return self.spec
-
     def status(self) -> list[NodeStatus]:
         return [
             NodeStatus(

@@ -16,7 +16,17 @@ from nearmetal.cli.run import parse_environment
 from nearmetal.cli.verbs import VERBS, build_parser
 from nearmetal.cli.view import View
 from nearmetal.errors import UsageError
-from nearmetal.spec import ClusterSpec, Host, Network, Node
+from nearmetal.spec import (
+    LibvirtHost,
+    LibvirtNetwork,
+    LibvirtNode,
+    LibvirtSpec,
+    LocalHost,
+    LocalNode,
+    LocalSpec,
+    SegmentSpec,
+    VfRequest,
+)
 
 ROOT = Path(__file__).parents[2]
 MAN = ROOT / "docs" / "man"
@@ -82,9 +92,22 @@ def test_no_man_page_names_a_flag_that_is_not_there(verb: str) -> None:
     assert set(re.findall(r"^(?:\| )?`(--?[a-z][a-z-]*)", page, re.MULTILINE)) <= known
 
 
+MODELS = (
+    LocalSpec,
+    LocalHost,
+    LocalNode,
+    LibvirtSpec,
+    LibvirtNetwork,
+    LibvirtHost,
+    LibvirtNode,
+    SegmentSpec,
+    VfRequest,
+)
+
+
 def test_every_field_of_a_spec_is_in_its_man_page() -> None:
     page = (MAN / "nearmetal-spec.md").read_text()
-    for model in (ClusterSpec, Network, Host, Node):
+    for model in MODELS:
         for name in model.model_fields:
             assert f"\n`{name}`\n: " in page, name
 

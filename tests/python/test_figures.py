@@ -17,7 +17,7 @@ from nearmetal.report import figures_page as page
 from nearmetal.report.figures import MIN_SAMPLES, judge
 from nearmetal.report.promises import ROWS
 from nearmetal.report.samples import Placement, Samples, What, Who, percentile
-from nearmetal.spec import load_spec
+from nearmetal.spec import load_local
 from tests.python.evidence_runs import make_launch
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ def test_mpis_that_are_not_installed_take_no_turns() -> None:
 
 
 def test_the_cluster_takes_cores_that_there_are() -> None:
-    spec = plan.pinned_spec(load_spec(plan_spec()), [3, 7])
+    spec = plan.pinned_spec(load_local(plan_spec()), [3, 7])
     assert [node.cpus for _, node in spec.nodes] == [[3], [7], [3], [7], [3, 7]]
 
 

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearmetal.errors import NearmetalError, SpecError
-from nearmetal.spec import ClusterSpec, addresses, json_schema, load_spec, parse_spec
+from nearmetal.spec import (
+    LocalSpec,
+    addresses,
+    from_canonical,
+    json_schema,
+    load_spec,
+    parse_spec,
+)
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -46,6 +53,7 @@ def test_the_three_examples_are_there() -> None:
 
 def test_defaults() -> None:
     spec = parse_spec(GOOD)
+    assert isinstance(spec, LocalSpec)
     node = spec.hosts[0].nodes[0]
     assert (node.slots, node.cpus, node.shm, node.hostname) == (1, "auto", 512 << 20, None)
     assert (spec.network.subnet, spec.network.mtu) == ("10.77.0.0/24", 1500)
@@ -65,6 +73,7 @@ hosts:
       - {name: a, slots: 2, cpus: [0, 3], shm: 1.5 GiB, hostname: same}
       - {name: b, cpus: auto, hostname: same}
 """)
+    assert isinstance(spec, LocalSpec)
     first = spec.hosts[0].nodes[0]
     assert (first.slots, first.cpus, first.shm, first.hostname) == (2, [0, 3], 3 << 29, "same")
     assert (spec.network.subnet, spec.network.mtu, spec.show) == (
@@ -73,7 +82,7 @@ hosts:
         ["/tmp/programs"],
     )
     assert spec.hosts[0].segments == 8 << 20
-    assert ClusterSpec.from_canonical(spec.canonical()) == spec
+    assert from_canonical(spec.canonical()) == spec
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def measure(place: Site, steps: list[Step]) -> Manifest:
     """Run steps on two nodes of their own."""
     spec = load_spec(ROOT / "examples" / "two-nodes.yaml")
     store = Store(place.state)
-    cluster = Cluster("two-nodes", open_backend("local", spec.name, store, LocalRunner()), store)
+    cluster = Cluster("two-nodes", open_backend(spec, store, LocalRunner()), store)
     out = place.directory / "run"
     try:
         up(cluster, spec)

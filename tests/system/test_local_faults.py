@@ -46,7 +46,7 @@ class Deadly(Journal):
 
 spec = load_spec(Path(sys.argv[1]))
 store = Store(state_directory())
-backend = open_backend("local", spec.name, store, LocalRunner())
+backend = open_backend(spec, store, LocalRunner())
 up(Cluster(spec.name, backend, store), spec, journal=Deadly(store.cluster(spec.name)))
 """
 

@@ -31,9 +31,19 @@ from nearmetal.backend.local.identity import (
     start_time,
     uptime_s,
 )
+from nearmetal.backend.store import SPEC
 from nearmetal.errors import BackendError, CommandError
 from nearmetal.run import Command
-from nearmetal.spec import Facts, Key, Kind, Observed, Resource, parse_size, resource
+from nearmetal.spec import (
+    Facts,
+    Key,
+    Kind,
+    LocalSpec,
+    Observed,
+    Resource,
+    parse_size,
+    resource,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -85,13 +95,6 @@ class LocalBackend:
             broken.add(Key(Kind.CLUSTER, self.name))
         return Observed(tuple(sound), frozenset(broken))
 
-    def recorded_spec(self) -> str | None:
-        """The spec as written when the cluster was made."""
-        try:
-            return (self._directory / "spec.json").read_text(encoding="utf-8")
-        except OSError:
-            return None
-
     def status(self) -> list[NodeStatus]:
         """One entry per node that is recorded inside."""
         init = find_init(self._directory)
@@ -135,7 +138,9 @@ class LocalBackend:
 
     def create(self, item: Resource, spec: ClusterSpec) -> None:
         """Make one resource and record it as the last step."""
-        makers: dict[Kind, Callable[[Resource, ClusterSpec], None]] = {
+        if not isinstance(spec, LocalSpec):
+            raise BackendError(f"cluster {self.name}: no spec of the local backend")
+        makers: dict[Kind, Callable[[Resource, LocalSpec], None]] = {
             Kind.CLUSTER: self._create_cluster,
             Kind.NETWORK: self._create_network,
             Kind.HOST: self._create_host,
@@ -173,10 +178,10 @@ class LocalBackend:
         else:
             self._runner.run(self.on_launcher(["ip", "link", "del", "br0"]), timeout_s=STEP_S)
 
-    def _create_cluster(self, item: Resource, spec: ClusterSpec) -> None:
+    def _create_cluster(self, item: Resource, spec: LocalSpec) -> None:
         self._delete_cluster(keep_directory=True)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(self._directory / "spec.json", spec.canonical())
+        _write(self._directory / SPEC, spec.canonical())
         config = {
             "directory": str(self._directory),
             "boot_id": boot_id(),
@@ -198,7 +203,7 @@ class LocalBackend:
         if not keep_directory:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _create_network(self, item: Resource, _spec: ClusterSpec) -> None:
+    def _create_network(self, item: Resource, _spec: LocalSpec) -> None:
         self._runner.run(self.on_launcher(["ip", "link", "del", "br0"]), timeout_s=STEP_S)
         prefix = ipaddress.IPv4Network(item.get("subnet")).prefixlen
         self._ip(
@@ -209,7 +214,7 @@ class LocalBackend:
             "link set br0 up",
         )
 
-    def _create_host(self, item: Resource, _spec: ClusterSpec) -> None:
+    def _create_host(self, item: Resource, _spec: LocalSpec) -> None:
         self._delete_host(item.key.name)
         nr_bytes = parse_size(item.get("segments"))
         for kind, mode in (("segments", "0700"), ("shared", "0700")):
@@ -226,7 +231,7 @@ class LocalBackend:
             with contextlib.suppress(FileNotFoundError):
                 (self._init().inside / kind / name).rmdir()
 
-    def _create_node(self, item: Resource, spec: ClusterSpec) -> None:
+    def _create_node(self, item: Resource, spec: LocalSpec) -> None:
         name = item.key.name
         self._script("remove", {"name": name})
         shown = resource(Kind.CLUSTER, self.name, {"show": " ".join(spec.show)})

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a planned node to its virtual machine. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import uuid
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from nearmetal.backend.libvirt.machine import (
+    Cell,
+    Disk,
+    Kernel,
+    Link,
+    Machine,
+    MadeNetwork,
+    Owner,
+    Segment,
+)
+from nearmetal.spec import Key, Kind, parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nearmetal.spec import LibvirtSpec, Resource
+
+NONE = "none"
+MADE = "(made)"
+"""The bridge of a network that libvirt makes, in a network's attributes."""
+
+_DATA_LEAD = 2 << 20
+"""Where the bytes of a DAX namespace begin in its file: its own label lies before."""
+
+
+@dataclass(frozen=True)
+class Boot:
+    """What machines start: a kernel with a shared read-only root, or a disk of each one's own."""
+
+    kernel: Kernel | None = None
+    root: str = ""
+    root_serial: str = ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the bytes of a host's segment lie in its file; sizes in bytes."""
+
+    token: str
+    nr_parts: int
+    part_size: int
+    part_off: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a host's machines share: its files, its QEMU, its segment."""
+
+    directory: str
+    emulator: str
+    label: str
+    numa: tuple[tuple[int, ...], ...]
+    layout: Layout | None = None
+
+    def file(self, name: str) -> str:
+        """Return the path of one of the cluster's files on the host."""
+        return str(PurePosixPath(self.directory) / name)
+
+
+def domain_name(cluster: str, node: str) -> str:
+    """Return a name that no two nodes of any clusters share: neither name can hold a dot."""
+    return f"nearmetal.{cluster}.{node}"
+
+
+def bridge_name(cluster: str, identity: str) -> str:
+    """Return the name of a bridge we make: at most 15 characters, another for each cluster."""
+    return "nm" + hashlib.sha256(f"{cluster}/{identity}".encode()).hexdigest()[:10]
+
+
+def padded(nr_bytes: int) -> int:
+    """Return the next power of two: what a PCI device can show."""
+    return 1 << (nr_bytes - 1).bit_length()
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(",") if word)
+
+
+def _cells(item: Resource, site: Site, nr_cpus: int, memory: int) -> tuple[Cell, ...]:
+    """Give each processor to the host's NUMA node that its core belongs to, memory in proportion."""
+    host_cells, pins = _numbers(item.get("numa")), _numbers(item.get("cpus"))
+    if not host_cells:
+        return ()
+    members = {cell: tuple(
+        i for i in range(nr_cpus) if pins[i % len(pins)] in site.numa[cell]
+    ) for cell in host_cells}  # fmt: skip
+    used = [(cell, cpus) for cell, cpus in members.items() if cpus]
+    share = (memory // len(used)) >> 20 << 20
+    rest = memory - share * (len(used) - 1)
+    return tuple(Cell(cell, cpus, rest if i == 0 else share) for i, (cell, cpus) in enumerate(used))
+
+
+def segment_of(item: Resource, site: Site) -> Segment | None:
+    """Return a node's view of the segment; None where the host has none."""
+    device, layout = item.get("device"), site.layout
+    if device == NONE or layout is None:
+        return None
+    path, part = site.file("segment"), int(item.get("part"))
+    if device != "ivshmem":
+        return Segment(device, path, layout.size)
+    offset = layout.part_off + part * layout.part_size
+    return Segment(device, path, layout.size, offset, layout.part_size)
+
+
+def machine(spec: LibvirtSpec, identity: str, item: Resource, site: Site, boot: Boot) -> Machine:
+    """Return the virtual machine of one planned node."""
+    name = item.key.name
+    memory, nr_cpus = parse_size(item.get("memory")), int(item.get("slots"))
+    bridge = spec.network.bridge or ""
+    disks: tuple[Disk, ...]
+    if boot.kernel is not None:
+        root = Disk(boot.root, "raw", "vda", read_only=True, serial=boot.root_serial)
+        disks = (root,) if boot.root else ()
+    else:
+        disks = (
+            Disk(site.file(f"{name}.qcow2"), "qcow2", "vda"),
+            Disk(site.file(f"{name}.iso"), "raw", "sda", read_only=True, device="cdrom"),
+        )
+    pages = item.get("hugepages")
+    return Machine(
+        name=domain_name(spec.name, name),
+        uuid=str(uuid.uuid5(uuid.UUID(identity), name)),
+        owner=Owner(spec.name, identity, name, item.attributes),
+        accel=item.get("accel"),
+        memory=memory,
+        nr_cpus=nr_cpus,
+        console=site.file(f"{name}.console"),
+        disks=disks,
+        links=(
+            Link(
+                item.get("mac"),
+                spec.network.mtu,
+                bridge=bridge,
+                network="" if bridge else domain_name(spec.name, "network"),
+            ),
+        ),
+        kernel=boot.kernel,
+        seed=site.file(f"{name}.seed") if boot.kernel is not None else "",
+        emulator=site.emulator,
+        pins=_numbers(item.get("cpus")),
+        emulator_pins=_numbers(item.get("emulator_cpus")),
+        cells=_cells(item, site, nr_cpus, memory),
+        hugepages=0 if pages == NONE else parse_size(pages),
+        locked=item.get("locked") == "yes",
+        viommu=item.get("viommu") != NONE,
+        segment=segment_of(item, site),
+        label=site.label,
+    )
+
+
+def made_network(spec: LibvirtSpec, identity: str, item: Resource) -> MadeNetwork:
+    """Return the network that libvirt makes for a cluster on one hypervisor."""
+    name = domain_name(spec.name, "network")
+    return MadeNetwork(
+        name=name,
+        owner=Owner(spec.name, identity, item.key.name, item.attributes, ready=True),
+        bridge=bridge_name(spec.name, identity),
+        mtu=spec.network.mtu,
+        address=item.get("address"),
+        prefix=ipaddress.IPv4Network(spec.network.subnet).prefixlen,
+    )
+
+
+def layout_of(token: str, nr_parts: int, part_size: int, part_off: int, device: str) -> Layout:
+    """Return the layout of a segment, its file as large as the device needs."""
+    needed = part_off + nr_parts * part_size
+    if device == "ivshmem":
+        return Layout(token, nr_parts, part_size, part_off, padded(needed))
+    return Layout(token, nr_parts, part_size, part_off, needed)
+
+
+def lead_of(device: str) -> int:
+    """Return how many bytes of the file the device keeps for itself."""
+    return 0 if device in ("ivshmem", NONE) else _DATA_LEAD
+
+
+def key_of(kind: str, name: str) -> Key:
+    """Return a key from its words; raises ValueError."""
+    return Key(Kind(kind), name)
+
+
+def nodes_on(spec: LibvirtSpec, host: str) -> Sequence[str]:
+    """Return the names of a host's nodes, in the order of the spec."""
+    return [node.name for found, node in spec.nodes if found.name == host]

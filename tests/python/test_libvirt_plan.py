@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""{spec, facts -> plan and reasons} for virtual clusters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearmetal.errors import SpecError, StateError
+from nearmetal.plan import Action, Plan, desired, make_plan
+from nearmetal.spec import Kind, Observed, parse_spec
+from tests.python.test_plan import carried_out
+from tests.python.virtual import HYPERVISOR, SMALL, facts_for
+
+HEAD = "version: 1\nname: c\nbackend: libvirt\n"
+TWO = HEAD + "hosts: [{name: h, nodes: [{name: a}, {name: b}]}]\n"
+
+
+def planned(text: str, observed: Observed | None = None, found: Any = SMALL) -> Plan:
+    spec = parse_spec(text, "c.yaml")
+    return make_plan(spec.name, desired(spec, facts_for(spec, found)), observed or Observed())
+
+
+def attributes(plan: Plan, kind: Kind, name: str) -> dict[str, str]:
+    return next(dict(c.after) for c in plan.changes if (c.key.kind, c.key.name) == (kind, name))
+
+
+def said(plan: Plan, words: str) -> bool:
+    return any(words in note for note in plan.notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "found", "device", "reason"),
+    [
+        ({}, SMALL, "ivshmem", "which the hypervisor enforces; TCG ignores caching"),
+        ({}, HYPERVISOR, "ivshmem", "its memory is cached as the host's"),
+        ({"cpu_vendor": "AMD"}, HYPERVISOR, "virtio-pmem", "uncached; DAX is write-back"),
+        ({"devices": frozenset({"virtio-pmem-pci", "nvdimm"})}, SMALL, "virtio-pmem",
+         "has no ivshmem-plain; one mapping that all may write"),
+        ({"devices": frozenset({"nvdimm"})}, SMALL, "nvdimm", "has no ivshmem-plain"),
+        ({"devices": frozenset()}, SMALL, "none", "nodes meet over the network"),
+        ({"devices": frozenset({"ivshmem-plain"}), "cpu_vendor": "AMD"}, HYPERVISOR, "ivshmem",
+         "enforces"),
+    ],
+)  # fmt: skip
+def test_the_device_is_chosen_with_its_reason(
+    change: dict[str, Any], found: Any, device: str, reason: str
+) -> None:
+    plan = planned(TWO, found=replace(found, **change))
+    assert attributes(plan, Kind.NODE, "a")["device"] == device
+    assert said(plan, f"segment {device}: ")
+    assert said(plan, reason)
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    text = TWO.replace("name: h,", "name: h, segment: {device: nvdimm},")
+    with pytest.raises(StateError, match="has no nvdimm") as caught:
+        planned(text, found=replace(SMALL, devices=frozenset({"ivshmem-plain"})))
+    assert "ivshmem" in caught.value.hint
+
+
+def test_kvm_only_where_it_is_proven() -> None:
+    assert attributes(planned(TWO), Kind.NODE, "a")["accel"] == "tcg"
+    assert said(planned(TWO), "TCG: the probe boot under KVM printed nothing")
+    assert attributes(planned(TWO, found=HYPERVISOR), Kind.NODE, "a")["accel"] == "kvm"
+    with pytest.raises(StateError, match="accel kvm is asked for, but the probe boot"):
+        planned(TWO.replace("hosts", "accel: kvm\nhosts"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"libvirt": "8.2.1"}, "libvirt 8.2.1 is too old"),
+        ({"qemu": "7.2.5"}, "QEMU 7.2.5 is too old"),
+    ],
+)
+def test_old_versions_are_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(StateError, match=words) as caught:
+        planned(TWO, found=replace(SMALL, **change))
+    assert "or newer" in caught.value.hint
+
+
+def test_virtual_functions_are_refused_until_they_are_handed_out() -> None:
+    with pytest.raises(StateError, match="hands out no virtual functions"):
+        planned(TWO.replace("{name: a}", "{name: a, vf: {pf: mlx5_0}}"))
+
+
+def test_cores_are_dealt_by_hypervisor() -> None:
+    text = HEAD + (
+        "network: {bridge: br}\nhosts:\n"
+        "  - {name: h1, nodes: [{name: a}, {name: b, emulator_cpus: auto}]}\n"
+        "  - {name: h2, uri: 'qemu+ssh://root@h2/system', nodes: [{name: d}]}\n"
+    )
+    plan = planned(text)
+    assert [attributes(plan, Kind.NODE, n)["cpus"] for n in "abd"] == ["0", "1", "0"]
+    assert attributes(plan, Kind.NODE, "b")["emulator_cpus"] == "0,1"
+    assert not said(plan, "take turns")
+    assert said(planned(TWO.replace("{name: b}", "{name: b, slots: 2}")), "3 slots on 2 cores")
+    wide = planned(TWO.replace("{name: b}", "{name: b, emulator_cpus: auto}"), found=HYPERVISOR)
+    assert attributes(wide, Kind.NODE, "b")["emulator_cpus"] == "2,3,4,5,6,7"
+    with pytest.raises(StateError, match="has no core 9"):
+        planned(TWO.replace("{name: b}", "{name: b, cpus: [9]}"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ("{name: b}", "{name: b, memory: 2 GiB}", {"node b"}),
+        ("name: h,", "name: h, segment: {part: 32 MiB},", {"host h", "node a", "node b"}),
+        ("hosts", "network: {mtu: 9000}\nhosts", {"network h", "host h", "node a", "node b"}),
+        (
+            "{name: b}",
+            "{name: b}, {name: c}, {name: d}",
+            {"host h", "node a", "node b", "node c", "node d"},
+        ),
+    ],
+)
+def test_only_what_differs_changes(old: str, new: str, changed: set[str]) -> None:
+    there = carried_out(planned(TWO), Observed())
+    plan = planned(TWO.replace(old, new), there)
+    assert {str(c.key) for c in plan.effective} == changed
+
+
+def test_a_node_more_leaves_the_others_alone_where_the_segment_has_room() -> None:
+    text = TWO.replace("name: h,", "name: h, segment: {parts: 4},")
+    there = carried_out(planned(text), Observed())
+    plan = planned(text.replace("{name: b}", "{name: b}, {name: d}"), there)
+    assert [(c.action, str(c.key)) for c in plan.effective] == [(Action.CREATE, "node d")]
+
+
+def test_another_reason_changes_nothing() -> None:
+    there = carried_out(planned(TWO), Observed())
+    assert planned(TWO, there, replace(SMALL, kvm_reason="something else")).empty
+
+
+def test_a_cloud_image_gives_each_node_a_disk() -> None:
+    plan = planned(TWO.replace("hosts", "image: /i/debian.qcow2\nhosts"))
+    assert [str(c.key) for c in plan.changes][-4:] == ["disk a", "disk b", "node a", "node b"]
+
+
+@given(st.integers(min_value=1, max_value=5), st.integers(min_value=1, max_value=5))
+def test_after_a_plan_the_plan_is_empty(before: int, after: int) -> None:
+    def text(count: int) -> str:
+        nodes = ", ".join(f"{{name: n{i}}}" for i in range(count))
+        return HEAD + f"hosts: [{{name: h, nodes: [{nodes}]}}]"
+
+    there = carried_out(planned(text(before)), Observed())
+    there = carried_out(planned(text(after), there), there)
+    assert planned(text(after), there).empty
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (("hosts", "show: [/tmp/x]\nhosts"), "unknown key 'show', only `backend: local` has it"),
+        (("{name: a}", "{name: a, shm: 1 GiB}"), "shm', only `backend: local` has it"),
+        (("{name: a}", "{name: a, memori: 1 GiB}"), "did you mean 'memory'?"),
+        (("{name: a}", "{name: a, memory: 100 MiB}"), "of at least 256 MiB"),
+        (("{name: a}", "{name: a, cpus: all}"), "write auto, or for example [0, 1]"),
+        (("name: h,", "name: h, uri: 'xen:///',"), "is not a URI of libvirt's QEMU driver"),
+        (("name: h,", "name: h, uri: 'qemu+ssh://u:p@h/system',"), "holds a password"),
+        (("name: h,", "name: h, uri: 'qemu+ssh:///system',"), "ssh without a host"),
+        (("name: h,", "name: h, segment: {part: 3 MiB},"), "is no power of two"),
+        (("name: h,", "name: h, segment: {parts: 1},"), "the host has 2 nodes"),
+        (("name: h,", "name: h, segment: {device: shm},"), "is not supported"),
+        (("name: h,", "name: h, directory: here,"), "is no directory, write auto, or an absolute path"),
+        (("hosts", "image: x.qcow2\nhosts"), "is no image, write default, or the absolute path"),
+        (("hosts", "network: {bridge: 0123456789abcdefg}\nhosts"), "bridge"),
+        (("nodes: [{name: a}, {name: b}]}",
+          "nodes: [{name: a}]}, {name: i, uri: 'qemu+ssh://root@i/system', nodes: [{name: b}]}"),
+         "network.bridge is missing, the hosts have 2 hypervisors"),
+    ],
+)  # fmt: skip
+def test_bad_specs_are_named(change: tuple[str, str], expected: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_spec(TWO.replace(*change, 1), "c.yaml")
+    assert any(expected in str(problem) for problem in caught.value.problems), caught.value.message
+
+
+def test_a_local_spec_has_no_hypervisor() -> None:
+    with pytest.raises(SpecError, match="only `backend: libvirt` has it"):
+        parse_spec(TWO.replace("libvirt", "local").replace("{name: a}", "{name: a, memory: 1 GiB}"))
