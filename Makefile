@@ -21,11 +21,12 @@ test-fuzz: setup
 	$(VENV)/meson test -C build/c-fuzz --no-rebuild --print-errorlogs --suite fuzz
 
 ## Real MPIs on real isolated nodes and in real virtual machines on this machine
-test-system: setup-vm
+test-system: setup-system
 	$(PYTEST) tests/system -m "not full" --junitxml=build/log/junit/system.xml
 
 ## The long tests
-test-full: setup-vm
+test-full:
+	@tools/setup/setup.sh --vm --study --apps
 	$(PYTEST) tests/system tests/python -m full --junitxml=build/log/junit/full.xml
 
 ## Every promise of speed beside limits and peers, on two cores: benchmarks/out (minutes)
@@ -43,6 +44,10 @@ setup:
 ## What virtual machines need, besides
 setup-vm:
 	@tools/setup/setup.sh --vm
+
+## What the system tests need, besides: virtual machines, a browser, benchmarks
+setup-system:
+	@tools/setup/setup.sh --vm --study
 
 ## The same as setup
 build: setup
@@ -65,4 +70,4 @@ test-python: setup
 help:
 	@awk '/^## / { text = substr($$0, 4); next } /^[a-z-]+:/ && text { sub(/:.*/, ""); printf "make %-12s %s\n", $$0, text; text = "" } ! /^## / { text = "" }' $(MAKEFILE_LIST)
 
-.PHONY: demo benchmarks test test-fuzz test-system test-full lint setup setup-vm build test-c test-python help
+.PHONY: demo benchmarks test test-fuzz test-system test-full lint setup setup-vm setup-system build test-c test-python help

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace, view: View) -> int:
     }
     anchors = Anchors(shown, [])
     charts = [c for f in (*curves(shown, anchors), *bars(shown, anchors)) for c in f.charts]
-    content |= {page.with_name(f"{page.stem}-{n}.svg"): c for n, c in enumerate(charts, 1)}
+    content |= {page.with_name(f"{page.stem}-{n}.svg"): c.wide for n, c in enumerate(charts, 1)}
     for path, text in content.items():
         path.write_text(text, encoding="utf-8")
     verdicts = {judged.arm.name: overall(judged).value for judged in shown.judged}

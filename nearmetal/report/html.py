@@ -4,21 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from nearmetal.report import sections
 from nearmetal.report.analysis import MPI_TITLES, Evidence, primary_mpi, verdicts
 from nearmetal.report.checks import run_checks
+from nearmetal.report.page import Grid, render
 from nearmetal.report.picture import channel_class
 
 if TYPE_CHECKING:
     from nearmetal.evidence import Launch, Pair, RunFacts
-
-_TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
@@ -84,7 +79,7 @@ def _software(run: RunFacts) -> list[tuple[str, str]]:
     return [(n, said.get(n, v)) for n, v in run.manifest.environment.software]
 
 
-def _tables(run: RunFacts, evidence: Evidence, links: sections.Links) -> list[sections.Grid]:
+def _tables(run: RunFacts, evidence: Evidence, links: sections.Links) -> list[Grid]:
     grids = [sections.by_mpi(evidence, links)]
     grids += [sections.patterns(evidence, links, m) for m in evidence.mpis("patterns")]
     grids += [sections.windows(evidence, links, m) for m in evidence.mpis("window")]
@@ -101,12 +96,8 @@ def render_html(run: RunFacts) -> str:
     found = verdicts(evidence)
     mpi = primary_mpi(evidence)
     names, rows = _matrix(run)
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string((_TEMPLATES / "report.html").read_text(encoding="utf-8"))
-    return template.render(
-        style=Markup((_TEMPLATES / "style.css").read_text(encoding="utf-8")),  # noqa: S704 - ours
+    return render(
+        "report.html",
         manifest=run.manifest,
         mpi=MPI_TITLES.get(mpi, mpi) if mpi else "no MPI",
         sentence=sections.sentence(found),
@@ -115,9 +106,8 @@ def render_html(run: RunFacts) -> str:
         names=names,
         matrix=rows,
         reasons=_reasons(run),
-        figures=[(f, [Markup(c) for c in f.charts])  # noqa: S704 - made by svg.py, which escapes
-                 for f in sections.figures(evidence, links)],
+        figures=sections.figures(evidence, links),
         tables=_tables(run, evidence, links),
         software=_software(run),
         raw=_raw(run, links),
-    )  # fmt: skip
+    )

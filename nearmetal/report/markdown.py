@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nearmetal.evidence import RunFacts
-    from nearmetal.report.sections import Cell
+    from nearmetal.report.page import Cell
 
 
 def _escaped(text: str) -> str:

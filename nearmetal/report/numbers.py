@@ -68,6 +68,11 @@ def times(value: float) -> str:
     return f"{digits(value)}\N{MULTIPLICATION SIGN}"
 
 
+def plain_times(value: float) -> str:
+    """Return a ratio for an axis: no digits that say nothing."""
+    return f"{value:g}\N{MULTIPLICATION SIGN}"
+
+
 def tick(text: str) -> str:
     """Return a number's text without digits that say nothing: 10.0 becomes 10."""
     return re.sub(r"(\d)\.0+(?=\D|$)", r"\1", text)

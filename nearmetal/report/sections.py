@@ -23,6 +23,7 @@ from nearmetal.report.analysis import (
     rows_of,
     verdicts,
 )
+from nearmetal.report.page import Cell, Chart, Figure, Grid, both
 from nearmetal.report.svg import Bar, Mark, Series, bar_chart, line_chart, ratio_chart
 
 if TYPE_CHECKING:
@@ -33,33 +34,6 @@ if TYPE_CHECKING:
 ARM_LABELS = {OURS: "nearmetal", NETWORK: "network only", BASELINE: "MPI's own TCP"}
 STYLES = {OURS: "auto", NETWORK: "net", BASELINE: "stock", "": "limit"}
 _SHOWN_SIZES = (8, 1 << 10, 1 << 16, 1 << 20, 1 << 22)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A number with its link, or a text."""
-
-    text: str
-    href: str = ""
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table: its columns and rows."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """Charts under one heading, with words below."""
-
-    title: str
-    charts: tuple[str, ...]
-    caption: str
 
 
 @dataclass(frozen=True)
@@ -168,7 +142,7 @@ def _ratio_series(evidence: Evidence, quantity: Quantity, which: Which, against:
 
 def _charts(
     evidence: Evidence, links: Links, quantity: Quantity, which: Which, floor: str
-) -> tuple[str, ...]:
+) -> tuple[Chart, ...]:
     """Return a chart of all arms by size, and one of the ratios beneath."""
     series = [
         Series(ARM_LABELS[arm], STYLES[arm],
@@ -181,9 +155,11 @@ def _charts(
     ratios = [_ratio_series(evidence, quantity, which, arm) for arm in (BASELINE, NETWORK)]
     axis = "half round trip" if quantity is Quantity.TIME else quantity.value
     title = f"{MPI_TITLES.get(which.mpi, which.mpi) or 'libfabric'}: {axis} by message size"
-    charts = (line_chart(title, axis, series, quantity.show),
-              ratio_chart(f"{title}, ratio", "how many times better", ratios))  # fmt: skip
-    return tuple(c for c in charts if c)
+    return both(
+        lambda layout: line_chart(title, axis, series, quantity.show, layout=layout),
+        lambda layout: ratio_chart(f"{title}, ratio", "how many times better", ratios,
+                                   layout=layout),
+    )  # fmt: skip
 
 
 def figures(evidence: Evidence, links: Links) -> list[Figure]:
@@ -242,7 +218,7 @@ def _rates(evidence: Evidence, links: Links) -> Figure | None:
     beside = "" if slots is None else (
         f" The two cores alone pass {numbers.megamessages_per_second(slots.value)} slots of 64 "
         "bytes.")  # fmt: skip
-    return Figure("Message rate at 8 bytes", (bar_chart("message rate at 8 bytes", groups),),
+    return Figure("Message rate at 8 bytes", both(lambda layout: bar_chart("message rate at 8 bytes", groups, layout)),
                   "Messages per second of one rank to another, in windows of 64; more is better. "
                   "Whiskers: the middle half of the samples." + beside)  # fmt: skip
 

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from nearmetal.report import numbers
-from nearmetal.report.study_view import Anchors, StudyView, signed_percent, value_text
+from nearmetal.report.page import Chart, Figure, both
+from nearmetal.report.study_view import Anchors, StudyView, scale_title, signed_percent, value_text
 from nearmetal.report.svg import Axis, Bar, Mark, Series, bar_chart, line_chart, ratio_chart
 from nearmetal.study.judge import Comparison
 from nearmetal.study.scaling import efficiency
@@ -35,15 +35,6 @@ class Curve(NamedTuple):
     nodes: int | None
     metric: str
     unit: Unit
-
-
-@dataclass(frozen=True)
-class Figure:
-    """Charts with their title and what they say in words."""
-
-    title: str
-    caption: str
-    charts: tuple[str, ...]
 
 
 def style_of(view: StudyView, arm: Arm) -> str:
@@ -110,11 +101,6 @@ def _ratios(view: StudyView, anchors: Anchors, points: list[Point]) -> list[Seri
     return series
 
 
-def _scale(curve: Curve) -> str:
-    parts = [f"{curve.nodes} nodes"] if curve.nodes else []
-    return ", ".join(parts + ([f"{curve.ranks} ranks"] if curve.ranks else []))
-
-
 def curves(view: StudyView, anchors: Anchors) -> Iterable[Figure]:
     """Return one figure per test, scale and metric that has sizes enough for a curve."""
     for curve, points in _points(view, sized=True).items():
@@ -125,17 +111,27 @@ def curves(view: StudyView, anchors: Anchors) -> Iterable[Figure]:
             marks = [mark for point in points if (mark := _mark(view, anchors, arm, point))]
             series.append(Series(arm.name, style_of(view, arm), tuple(marks)))
         name = " ".join(filter(None, (curve.test, curve.variant)))
-        title = ", ".join(filter(None, (f"{name}: {curve.metric}", _scale(curve))))
+        title = ", ".join(filter(None, (f"{name}: {curve.metric}", scale_title(curve))))
         axis = f"{curve.metric} in {curve.unit.value or '1'}"
-        top = line_chart(title, axis, series, partial(value_text, unit=curve.unit))
-        below = ratio_chart(f"{title}, ratio", f"ratio to {view.base.name}",
-                            _ratios(view, anchors, points))  # fmt: skip
-        if not top:
+        charts = _pair(title, axis, series, curve.unit,
+                       (f"ratio to {view.base.name}", _ratios(view, anchors, points)))  # fmt: skip
+        if not charts:
             continue
         better = "less" if points[0].lower_is_better else "more"
         caption = (f"Medians of launches; bands are the intervals of the medians, or all launches "
                    f"where there are fewer than six. Here {better} is better.")  # fmt: skip
-        yield Figure(title, caption, tuple(filter(None, (top, below))))
+        yield Figure(title, charts, caption)
+
+
+def _pair(
+    title: str, axis: str, series: list[Series], unit: Unit, ratios: tuple[str, list[Series]]
+) -> tuple[Chart, ...]:
+    """Return a curve and the ratios beneath it."""
+    text = partial(value_text, unit=unit)
+    return both(
+        lambda layout: line_chart(title, axis, series, text, layout=layout),
+        lambda layout: ratio_chart(f"{title}, ratio", *ratios, layout=layout),
+    )
 
 
 def _bars(view: StudyView, anchors: Anchors, point: Point) -> list[Bar]:
@@ -155,8 +151,8 @@ def _bars(view: StudyView, anchors: Anchors, point: Point) -> list[Bar]:
     return bars
 
 
-def _scaling(view: StudyView, anchors: Anchors, points: list[Point]) -> str:
-    """Return speed-ups over nodes with the ideal, when there are at least two numbers of nodes."""
+def _speedups(view: StudyView, anchors: Anchors, points: list[Point]) -> list[Series]:
+    """Return speed-ups over nodes with the ideal; nothing for a single number of nodes."""
     series, ideal = [], {}
     for arm in view.arms:
         cells = [cell for point in points if (cell := view.cell(arm.name, point))]
@@ -171,24 +167,27 @@ def _scaling(view: StudyView, anchors: Anchors, points: list[Point]) -> str:
                               anchors.of(arm.name, point)))  # fmt: skip
         series.append(Series(arm.name, style_of(view, arm), tuple(marks)))
     if len(ideal) < 2:  # noqa: PLR2004 - one number of nodes has no slope
-        return ""
+        return []
     line = [Mark(nodes, value, value, value, "ideal") for nodes, value in sorted(ideal.items())]
-    series.append(Series("ideal", "limit", tuple(line)))
-    return line_chart("Strong scaling", "speed-up", series, numbers.times,
-                      x_axis=Axis("nodes", str))  # fmt: skip
+    return [*series, Series("ideal", "limit", tuple(line))]
 
 
 def bars(view: StudyView, anchors: Anchors) -> Iterable[Figure]:
     """Return one figure per test without sizes: bars per number of nodes, and the scaling."""
     for curve, points in _points(view, sized=False).items():
-        groups = []
-        for point in points:
-            name = ", ".join(filter(None, (
-                f"{point.nodes} nodes" if point.nodes else "",
-                f"{point.ranks} ranks" if point.ranks else "")))  # fmt: skip
-            groups.append((name, _bars(view, anchors, point)))
+        groups = [(scale_title(point), _bars(view, anchors, point)) for point in points]
         title = " ".join(filter(None, (curve.test, curve.variant))) + f": {curve.metric}"
         caption = (f"Medians of launches with all launches as whiskers; in brackets the loss "
                    f"against {view.base.name}, negative where the arm is better.")  # fmt: skip
-        charts = (bar_chart(title, groups), _scaling(view, anchors, points))
-        yield Figure(title, caption, tuple(filter(None, charts)))
+        yield Figure(title, _over(title, groups, _speedups(view, anchors, points)), caption)
+
+
+def _over(
+    title: str, groups: list[tuple[str, list[Bar]]], speedups: list[Series]
+) -> tuple[Chart, ...]:
+    """Return bars over nodes, and the strong scaling beneath where there is any."""
+    return both(
+        lambda layout: bar_chart(title, groups, layout),
+        lambda layout: line_chart("Strong scaling", "speed-up", speedups, numbers.plain_times,
+                                  x_axis=Axis("nodes", str), layout=layout),
+    )  # fmt: skip

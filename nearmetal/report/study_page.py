@@ -5,15 +5,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
-
-from nearmetal.report import numbers
+from nearmetal.report.page import Grid, render
 from nearmetal.report.study_charts import bars, curves
 from nearmetal.report.study_rules import rules
+from nearmetal.report.study_tables import (
+    ORDER,
+    groups_of,
+    special_grids,
+    tables,
+    tally,
+    testbed,
+)
 from nearmetal.report.study_view import (
     Anchors,
     Judged,
@@ -22,48 +27,27 @@ from nearmetal.report.study_view import (
     point_title,
     raw_lines,
     signed_percent,
-    value_text,
 )
-from nearmetal.study.gate import FACTS
 from nearmetal.study.judge import Comparison, Verdict
 
 if TYPE_CHECKING:
-    from nearmetal.study.model import Arm, Point
-    from nearmetal.study.stats import Summary
+    from collections.abc import Sequence
 
-_TEMPLATES = Path(__file__).parent / "templates"
+    from nearmetal.study.model import Arm
 
-ORDER = (Verdict.REJECT, Verdict.INCONCLUSIVE, Verdict.REFUSED, Verdict.NO_MARGIN, Verdict.ACCEPT)
-"""The worst first: it is the verdict on an arm."""
-
-WORDS = {
-    Verdict.ACCEPT: "within the margin",
-    Verdict.REJECT: "beyond the margin",
-    Verdict.INCONCLUSIVE: "not settled",
-    Verdict.REFUSED: "not comparable",
-    Verdict.NO_MARGIN: "without a margin",
-}
 _STYLES = {Verdict.ACCEPT: "good", Verdict.REJECT: "bad"}
+MAX_TESTS = 6
+"""Tests that the verdict on an arm names one by one."""
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One place of a table."""
+class TestLine:
+    """One test in the verdict on an arm: the range of its losses, and its worst verdict."""
 
-    text: str
-    href: str = ""
-    note: str = ""
-    style: str = ""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """One table."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    caption: str = ""
+    name: str
+    losses: str
+    verdict: str
+    style: str
 
 
 @dataclass(frozen=True)
@@ -74,16 +58,22 @@ class Card:
     word: str
     style: str
     legend: str
-    counts: tuple[tuple[str, int], ...]
+    shares: tuple[tuple[str, int, str], ...]
+    tests: tuple[TestLine, ...]
+    more: int
     why: str
 
 
+def worst(found: Sequence[Comparison]) -> Verdict:
+    """Return the worst verdict; REFUSED and NO MARGIN only where nothing else was said."""
+    said = {one.verdict for one in found}
+    order = (Verdict.REJECT, Verdict.INCONCLUSIVE, Verdict.ACCEPT, *ORDER)
+    return next((verdict for verdict in order if verdict in said), Verdict.REFUSED)
+
+
 def overall(judged: Judged) -> Verdict:
-    """Return the worst verdict on an arm; REFUSED and NO MARGIN only where nothing else was said."""
-    for verdict in (Verdict.REJECT, Verdict.INCONCLUSIVE, Verdict.ACCEPT, *ORDER):
-        if judged.count(verdict):
-            return verdict
-    return Verdict.REFUSED
+    """Return the verdict on an arm."""
+    return worst(judged.comparisons)
 
 
 def _why(judged: Judged, verdict: Verdict) -> str:
@@ -92,10 +82,26 @@ def _why(judged: Judged, verdict: Verdict) -> str:
         needed = [one.needed for one in chosen if one.needed]
         more = f"; about {max(needed)} more launches would settle all that can be" if needed else ""
         return chosen[0].reason + more
-    worst = max(chosen, key=lambda one: one.tax_percent or 0.0)
-    if worst.tax_percent is None:
-        return worst.reason
-    return f"largest loss {signed_percent(worst.tax_percent)} at {point_title(worst.point)}; {worst.reason}"
+    most = max(chosen, key=lambda one: one.tax_percent or 0.0)
+    if most.tax_percent is None:
+        return most.reason
+    return (f"Largest loss {signed_percent(most.tax_percent)} at {point_title(most.point)}: "
+            f"{most.reason}.")  # fmt: skip
+
+
+def _test_lines(judged: Judged) -> list[TestLine]:
+    """Return the tests of an arm, the worst first, then the largest losses."""
+    lines: list[tuple[int, float, int, TestLine]] = []
+    for (test, _variant, metric), found in groups_of(judged).items():
+        taxes = sorted(one.tax_percent for one in found if one.tax_percent is not None)
+        losses = "no ratio"
+        if taxes:
+            ends = dict.fromkeys(signed_percent(tax) for tax in (taxes[0], taxes[-1]))
+            losses = " to ".join(ends)
+        verdict = worst(found)
+        line = TestLine(f"{test}, {metric}", losses, verdict.value, verdict.value.split()[0])
+        lines.append((ORDER.index(verdict), -taxes[-1] if taxes else 0.0, len(lines), line))
+    return [line for *_, line in sorted(lines, key=lambda entry: entry[:3])]
 
 
 def cards(view: StudyView) -> list[Card]:
@@ -103,94 +109,37 @@ def cards(view: StudyView) -> list[Card]:
     found = []
     for judged in view.judged:
         verdict = overall(judged)
-        counts = tuple((WORDS[v], judged.count(v)) for v in ORDER if judged.count(v))
-        title = f"{judged.arm.name} against {view.base.name}"
+        shares = tuple((style, int(words.split()[0]), words)
+                       for style, words in tally(judged.comparisons))  # fmt: skip
+        lines = _test_lines(judged)
         short = f"{legend(judged.arm)} against {legend(view.base)}"
-        found.append(Card(title, verdict.value, _STYLES.get(verdict, "doubt"), short, counts,
-                          _why(judged, verdict)))  # fmt: skip
+        found.append(Card(
+            f"{judged.arm.name} against {view.base.name}", verdict.value,
+            _STYLES.get(verdict, "doubt"), short, shares, tuple(lines[:MAX_TESTS]),
+            max(0, len(lines) - MAX_TESTS), _why(judged, verdict),
+        ))  # fmt: skip
     return found
+
+
+_CLAIMS = {
+    Verdict.REJECT: "is beyond the margin",
+    Verdict.INCONCLUSIVE: "is not settled",
+    Verdict.ACCEPT: "is within the margin",
+    Verdict.REFUSED: "cannot be compared",
+    Verdict.NO_MARGIN: "has no margin to be judged by",
+}
 
 
 def sentence(view: StudyView) -> str:
     """Return the headline."""
     parts = []
     for judged in view.judged:
-        total = len(judged.comparisons)
-        told = [f"{judged.count(v)} {WORDS[v]}" for v in reversed(ORDER) if judged.count(v)]
+        verdict, total = overall(judged), len(judged.comparisons)
+        count = judged.count(verdict)
         points = "point" if total == 1 else "points"
-        parts.append(f"{judged.arm.name}: of {total} {points}, {', '.join(told)}")
+        where = f"all {total} {points}" if count == total > 1 else f"{count} of {total} {points}"
+        parts.append(f"{judged.arm.name} {_CLAIMS[verdict]} at {where}")
     return f"Against {view.base.name}, " + "; ".join(parts)
-
-
-def testbed(view: StudyView) -> list[tuple[str, list[str]]]:
-    """Return what is known of the arms, one row per fact."""
-
-    def row(name: str, values: list[str]) -> tuple[str, list[str]]:
-        return name, [value or "not told" for value in values]
-
-    arms = view.arms
-    rows = [
-        row("legend", [legend(arm) for arm in arms]),
-        row("platform", [arm.platform for arm in arms]),
-        row("fabric", [arm.fabric for arm in arms]),
-        row("placement", [arm.placement for arm in arms]),
-        row("cores per node", [str(arm.cores_per_node or "") for arm in arms]),
-    ]
-    names = dict.fromkeys((*FACTS, *(name for arm in arms for name in sorted(arm.facts))))
-    for name in names:
-        values = [str(arm.facts.get(name, "")) for arm in arms]
-        if any(values):
-            rows.append(row(FACTS.get(name, name.replace("_", " ")), values))
-    return rows
-
-
-def _summary(summary: Summary, point: Point, href: str) -> Cell:
-    note = f"n {summary.n}"
-    if summary.interval is not None:
-        low, high = summary.interval.low, summary.interval.high
-        note += f", {numbers.digits(low)} to {numbers.digits(high)}"
-    return Cell(value_text(summary.median, point.unit), href, note)
-
-
-def _row(one: Comparison, anchors: Anchors) -> tuple[Cell, ...]:
-    ratio, interval = "-", ""
-    if one.ratio is not None:
-        ratio = f"{one.ratio.value:.3f}"
-        if one.ratio.low is not None and one.ratio.high is not None:
-            interval = f"{one.ratio.low:.3f} to {one.ratio.high:.3f}"
-    tax = "-" if one.tax_percent is None else signed_percent(one.tax_percent)
-    needed = f"about {one.needed} more launches" if one.needed else ""
-    point = point_title(one.point._replace(test="", variant="", metric="")) or one.point.metric
-    return (
-        Cell(point),
-        _summary(one.base, one.point, anchors.of(one.arms[0], one.point)),
-        _summary(one.test, one.point, anchors.of(one.arms[1], one.point)),
-        Cell(ratio, note=interval),
-        Cell(tax),
-        Cell(one.margin.origin if one.margin else "-"),
-        Cell(one.verdict.value, note=needed, style=one.verdict.value.split()[0]),
-        Cell("; ".join(one.gate.watermarks), style="words"),
-    )
-
-
-def tables(view: StudyView, anchors: Anchors) -> list[Grid]:
-    """Return one table per arm, test and metric."""
-    grids = []
-    for judged in view.judged:
-        groups: dict[tuple[str, str, str], list[Comparison]] = {}
-        for one in judged.comparisons:
-            key = (one.point.test, one.point.variant, one.point.metric)
-            groups.setdefault(key, []).append(one)
-        for (test, variant, metric), members in groups.items():
-            name = " ".join(filter(None, (test, variant)))
-            better = "less" if members[0].point.lower_is_better else "more"
-            grids.append(Grid(
-                f"{name}, {metric}: {judged.arm.name} against {view.base.name}",
-                ("", view.base.name, judged.arm.name, "ratio", "loss", "margin", "verdict", "marks"),
-                tuple(_row(one, anchors) for one in members),
-                f"Medians of launches with their 95 % intervals; {better} is better; a loss is positive.",
-            ))  # fmt: skip
-    return grids
 
 
 def _flags(view: StudyView, anchors: Anchors) -> list[tuple[str, str, str, str]]:
@@ -224,27 +173,23 @@ def render_study_html(view: StudyView) -> str:
     """Return the whole page. Text of logs and labels is escaped; charts are our own markup."""
     raw, left_out = raw_lines(view)
     anchors = Anchors(view, raw)
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string((_TEMPLATES / "study.html").read_text(encoding="utf-8"))
     used = _in_use(view)
-    figures = [*curves(view, anchors), *bars(view, anchors)]
-    return template.render(
-        style=Markup((_TEMPLATES / "style.css").read_text(encoding="utf-8")),  # noqa: S704 - ours
+    return render(
+        "study.html",
         view=view,
         sentence=sentence(view),
         cards=cards(view),
         testbed=testbed(view),
-        figures=[(f, [Markup(c) for c in f.charts]) for f in figures],  # noqa: S704 - svg.py escapes
+        figures=[*curves(view, anchors), *bars(view, anchors)],
         tables=tables(view, anchors),
+        special=special_grids(view),
         flags=_flags(view, anchors),
         violations=[(v, point_title(v.point)) for v in view.violations],
         refused=_refused(view),
         rules=rules(view),
         sources=[s for s in view.sources.values() if s.source in used],
         left_out=[s for s in view.sources.values() if s.status != "facts"],
-        raw=raw,
+        raw=[(group, list(cells)) for group, cells in groupby(raw, key=lambda cell: cell.group)],
         raw_left_out=left_out,
     )
 
@@ -262,12 +207,11 @@ def render_study_markdown(view: StudyView) -> str:
 
     text = [f"# Study {view.name}", "", sentence(view) + ".", ""]
     text += [f"- **{card.word}** {card.title}: {card.why}" for card in cards(view)]
-    text += ["", "## Testbed", "", line(["", *map(_arm, view.arms)])]
-    text += [line(["---"] * (len(view.arms) + 1))]
-    text += [line([name, *values]) for name, values in testbed(view)]
-    for grid in tables(view, anchors):
-        text += ["", f"## {grid.title}", "", grid.caption, "", line(list(grid.columns))]
-        text += [line(["---"] * len(grid.columns))]
+    bed = testbed(view)
+    grids = [Grid(bed.title, ("", *map(_arm, view.arms)), bed.rows, bed.caption)]
+    for grid in (*grids, *special_grids(view), *tables(view, anchors)):
+        text += ["", f"## {grid.title}", "", *([grid.caption, ""] if grid.caption else [])]
+        text += [line(list(grid.columns)), line(["---"] * len(grid.columns))]
         text += [line([f"{c.text} ({c.note})" if c.note else c.text for c in row])
                  for row in grid.rows]  # fmt: skip
     for title, found in (

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
 from nearmetal.evidence import Unit
 from nearmetal.report import numbers
@@ -50,13 +51,21 @@ class StudyView:
         """The base first."""
         return (self.base, *(judged.arm for judged in self.judged))
 
+    def versions_of(self, cell: Cell) -> set[str]:
+        """Return the versions of the benchmark that the logs of a cell name."""
+        told = {self.sources[seen.source].header.get("version", "") for seen in cell.observations}
+        return told - {""}
+
+    @cached_property
+    def _by_place(self) -> dict[tuple[str, Point], list[Cell]]:
+        found: dict[tuple[str, Point], list[Cell]] = {}
+        for cell in self.cells:
+            found.setdefault((cell.arm, cell.point._replace(ranks=None)), []).append(cell)
+        return found
+
     def cell(self, arm: str, point: Point) -> Cell | None:
         """Return an arm's cell at a point; ranks may differ where that leaves only one."""
-        near = [
-            cell
-            for cell in self.cells
-            if cell.arm == arm and cell.point._replace(ranks=None) == point._replace(ranks=None)
-        ]
+        near = self._by_place.get((arm, point._replace(ranks=None)), [])
         exact = [cell for cell in near if cell.point.ranks == point.ranks]
         return exact[0] if exact else near[0] if len(near) == 1 else None
 
@@ -66,13 +75,10 @@ class Raw:
     """The raw lines behind one cell, under an anchor."""
 
     anchor: str
+    group: str
     title: str
     rows: tuple[tuple[Observation, str, str], ...]
     """Observation, `path:line`, the line itself."""
-
-
-def _title(cell: Cell) -> str:
-    return f"{cell.arm}: {point_title(cell.point)}"
 
 
 def point_title(point: Point) -> str:
@@ -80,11 +86,25 @@ def point_title(point: Point) -> str:
     parts = [point.test, point.variant, point.metric]
     if point.size is not None:
         parts.append(numbers.size(point.size))
-    if point.nodes:
-        parts.append(f"{point.nodes} node" + "s" * (point.nodes > 1))
-    if point.ranks:
-        parts.append(f"{point.ranks} rank" + "s" * (point.ranks > 1))
-    return ", ".join(part for part in parts if part)
+    return ", ".join(part for part in (*parts, scale_title(point)) if part)
+
+
+class Scaled(Protocol):
+    """What has a scale: a point, or a curve."""
+
+    @property
+    def nodes(self) -> int | None:
+        """How many nodes."""
+
+    @property
+    def ranks(self) -> int | None:
+        """How many ranks."""
+
+
+def scale_title(point: Scaled) -> str:
+    """Return nodes and ranks in words."""
+    told = ((point.nodes, "node"), (point.ranks, "rank"))
+    return ", ".join(f"{n} {word}" + "s" * (n > 1) for n, word in told if n)
 
 
 def raw_lines(view: StudyView) -> tuple[list[Raw], int]:
@@ -100,7 +120,9 @@ def raw_lines(view: StudyView) -> tuple[list[Raw], int]:
             left_out += len(rows)
             continue
         room -= len(rows)
-        found.append(Raw(f"c{number}", _title(cell), rows))
+        found.append(
+            Raw(f"c{number}", f"{cell.arm}: {cell.point.test}", point_title(cell.point), rows)
+        )
     return found, left_out
 
 

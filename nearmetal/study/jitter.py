@@ -49,15 +49,19 @@ def jitter(by_pair: Mapping[str, Sequence[float]], *, lower_is_better: bool = Tr
     )  # fmt: skip
 
 
-def over_pairs(cells: Iterable[Cell], metric: str) -> Jitter:
-    """Return the jitter of one arm's all-pairs matrices: each pair is a variant of the test."""
-    by_pair: dict[str, list[float]] = {}
-    lower = True
+def by_pair(cells: Iterable[Cell]) -> dict[str, list[float]]:
+    """Return the values of one figure by pair: each pair is a variant of an all-pairs matrix."""
+    found: dict[str, list[float]] = {}
     for cell in cells:
-        if cell.point.test == "all_pairs" and cell.point.metric == metric:
-            by_pair.setdefault(cell.point.variant, []).extend(cell.values)
-            lower = cell.point.lower_is_better
-    return jitter(by_pair, lower_is_better=lower)
+        found.setdefault(cell.point.variant, []).extend(cell.values)
+    return found
+
+
+def over_pairs(cells: Iterable[Cell], metric: str) -> Jitter:
+    """Return the jitter of one arm's all-pairs matrices."""
+    chosen = [c for c in cells if c.point.test == "all_pairs" and c.point.metric == metric]
+    lower = all(cell.point.lower_is_better for cell in chosen)
+    return jitter(by_pair(chosen), lower_is_better=lower)
 
 
 @dataclass(frozen=True)

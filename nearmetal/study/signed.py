@@ -51,23 +51,41 @@ def faster_percent(first: float, second: float, *, lower_is_better: bool) -> flo
     return ((second / first) if lower_is_better else (first / second)) * 100 - 100
 
 
-def from_comparisons(found: Iterable[Comparison], metric: str) -> SignedTable:
-    """Return the table of comparisons of one metric: rows by size or nodes, columns by test.
+def from_comparisons(found: Iterable[Comparison], metric: str | None = None) -> SignedTable:
+    """Return the table of comparisons, of one metric or of all: rows by scale and size, columns by test.
 
     Refused comparisons are left out: a sign would be a conclusion.
     """
     cells: dict[tuple[str, str], float] = {}
     arms = ("", "")
     for one in found:
-        if one.ratio is None or one.point.metric != metric or one.gate.blocked:
+        if one.ratio is None or metric not in (None, one.point.metric) or one.gate.blocked:
             continue
         arms = (one.arms[1], one.arms[0])
-        size = "" if one.point.size is None else f", {one.point.size} B"
-        row = f"{one.point.nodes} nodes{size}"
+        point = one.point
+        scale = "" if point.nodes is None else f"{point.nodes} node" + "s" * (point.nodes > 1)
+        size = "" if point.size is None else f"{point.size} B"
+        row = ", ".join(filter(None, (scale, size))) or "all"
         percent = faster_percent(one.test.median, one.base.median,
-                                 lower_is_better=one.point.lower_is_better)  # fmt: skip
-        cells[row, " ".join(filter(None, (one.point.test, one.point.variant)))] = percent
+                                 lower_is_better=point.lower_is_better)  # fmt: skip
+        name = (point.test, point.variant, "" if metric else point.metric)
+        cells[row, " ".join(filter(None, name))] = percent
     return SignedTable(*arms, cells)
+
+
+def tables_of(found: Iterable[Comparison]) -> dict[str, SignedTable]:
+    """Return signed tables by title: applications together, and one for each metric over sizes."""
+    groups: dict[str, list[Comparison]] = {}
+    for one in found:
+        title = "Applications" if one.point.size is None else one.point.metric.capitalize()
+        groups.setdefault(title, []).append(one)
+    made = {
+        title: from_comparisons(
+            members, None if title == "Applications" else members[0].point.metric
+        )
+        for title, members in groups.items()
+    }
+    return {title: table for title, table in made.items() if table.cells}
 
 
 def z_score(value: float, others: list[float]) -> float:

@@ -267,7 +267,7 @@ def test_a_signed_table_of_arms() -> None:
     table = from_comparisons(compare((arms[0], cells[0]), (arms[1], cells[1])), "latency")
     assert (table.first, table.second) == ("ib", "roce")
     assert {key: table.shown(key) for key in table.cells} == {
-        (f"{n} nodes", name): "+10.0 %" for n in (1, 2) for name in "ab"
+        (nodes, name): "+10.0 %" for nodes in ("1 node", "2 nodes") for name in "ab"
     }
 
 

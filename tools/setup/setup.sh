@@ -7,6 +7,9 @@
 #   tools/setup/setup.sh            everything
 #   tools/setup/setup.sh --no-build everything but the C build and the MPI programs
 #   tools/setup/setup.sh --vm       everything, and what virtual machines need
+#   tools/setup/setup.sh --study    everything, and a browser and benchmarks for tests of studies
+#   tools/setup/setup.sh --apps     everything, and large applications for the long tests (1.1 GB)
+# Options may stand together.
 
 set -euo pipefail
 export LC_ALL=C.UTF-8
@@ -24,17 +27,20 @@ cd -- "$root"
 . "$here/programs.sh"
 . "$here/vm.sh"
 
-usage() { sed -n '3,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '3,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 with_build=yes
 with_vm=no
-case ${1-} in
-'') ;;
---no-build) with_build=no ;;
---vm) with_vm=yes ;;
--h | --help) usage && exit 0 ;;
-*) note "setup.sh: unknown option '$1'" && usage >&2 && exit 2 ;;
-esac
+more_packages=()
+for option in "$@"; do
+	case $option in
+	--no-build) with_build=no ;;
+	--vm) with_vm=yes ;;
+	--study | --apps) more_packages+=("${option#--}") ;;
+	-h | --help) usage && exit 0 ;;
+	*) note "setup.sh: unknown option '$option'" && usage >&2 && exit 2 ;;
+	esac
+done
 
 # Kills the step in progress with everything it started, so Ctrl-C leaves no download behind.
 child=
@@ -60,6 +66,7 @@ set -m # each step is a process group of its own, see stop_child
 step_total=9
 [[ $with_build == yes ]] || step_total=7
 [[ $with_vm == no ]] || step_total=$((step_total + 1))
+step_total=$((step_total + ${#more_packages[@]}))
 
 debian_step
 python_step
@@ -70,4 +77,7 @@ if [[ $with_build == yes ]]; then
 	always mpi-programs "MPI programs" build_programs
 fi
 [[ $with_vm == no ]] || vm_step
+for list in "${more_packages[@]}"; do
+	packages_step "$list" "Packages for --$list" "$here/$list-packages.txt" install_packages
+done
 rm -rf -- "$scratch"
