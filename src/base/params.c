@@ -68,8 +68,7 @@ const struct nm_param_info *nm_param_infos(size_t *ret_nr)
 	return param_infos;
 }
 
-/* A decimal number with an optional K, M or G (powers of 1024). */
-static bool parse_size(const char *text, uint64_t *ret_value)
+bool nm_params_parse_size(const char *text, uint64_t *ret_value)
 {
 	uint64_t value = 0, unit = 1;
 	const char *p = text;
@@ -109,7 +108,7 @@ static int load_uint(const struct nm_param_info *info, const char *text, uint64_
 	char quoted[48];
 	uint64_t value;
 
-	if (parse_size(text, &value) && value >= info->min && value <= info->max &&
+	if (nm_params_parse_size(text, &value) && value >= info->min && value <= info->max &&
 	    (!info->power_of_two || nm_is_power_of_two(value))) {
 		*ret_value = value;
 		return 0;

@@ -88,6 +88,9 @@ int nm_params_load(struct nm_params *ret_params, char ret_message[256]);
 /* The process-wide parameters, loaded once; NULL when the environment is bad (logged once). */
 const struct nm_params *nm_params(void);
 
+/* A decimal number that may end in K, M or G (powers of 1024), as in a knob. False: it is none. */
+bool nm_params_parse_size(const char *text, uint64_t *ret_value);
+
 /* Is CHANNEL ("self", "shm", "net") in the list NEARMETAL_CHANNELS? */
 bool nm_params_channel_allowed(const struct nm_params *params, const char *channel);
 

@@ -5,8 +5,11 @@
 #include <string.h>
 
 #include "base/arith.h"
+#include "shm/foreign.h"
 
 #define PAGE UINT64_C(4096)
+/* A slot that changes under so many looks in a row is not taken for one. */
+#define MAX_LOOKS 4
 
 static int refuse(struct nm_reason *ret_reason, const char *what)
 {
@@ -178,6 +181,36 @@ int nm_segment_slot_check(const struct nm_segment_slot *slot, uint64_t control,
 	ret_peer->window_off = slot->window_off;
 	ret_peer->window_size = slot->window_size;
 	return 0;
+}
+
+int nm_segment_read_part(const uint8_t *part, uint32_t index, uint64_t part_size,
+			 struct nm_segment_part *ret_header, struct nm_segment_shape *ret_shape,
+			 struct nm_reason *ret_reason)
+{
+	nm_copy_words(ret_header, part, sizeof(*ret_header));
+	return nm_segment_part_check(ret_header, index, part_size, ret_shape, ret_reason);
+}
+
+int nm_segment_read_slot(const uint8_t *part, const struct nm_segment_shape *shape, uint32_t index,
+			 struct nm_segment_peer *ret_peer)
+{
+	const struct nm_segment_slot *slot =
+		(const struct nm_segment_slot *)(part + shape->slots_off) + index;
+	struct nm_segment_slot copy;
+	uint64_t before, after;
+
+	for (int i = 0; i < MAX_LOOKS; i++) {
+		/* Partner: set_control(). */
+		before = atomic_load_explicit(&slot->control, memory_order_acquire);
+		if (nm_segment_state_of(before) <= NM_SEGMENT_INIT)
+			return -ENOENT;
+		nm_copy_words(&copy, slot, sizeof(copy));
+		atomic_thread_fence(memory_order_acquire);
+		after = atomic_load_explicit(&slot->control, memory_order_relaxed);
+		if (before == after)
+			return nm_segment_slot_check(&copy, before, shape, ret_peer);
+	}
+	return -ENOENT;
 }
 
 const char *nm_segment_state_name(uint32_t state)

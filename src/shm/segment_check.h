@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether private copies of what lies in a segment make sense. Pure functions. */
+/* Whether what lies in a segment makes sense. Pure functions, but for the last two. */
 #ifndef NM_SHM_SEGMENT_CHECK_H
 #define NM_SHM_SEGMENT_CHECK_H
 
@@ -56,6 +56,19 @@ static inline uint32_t nm_segment_state_of(uint64_t control)
 {
 	return (uint32_t)(control & ((1u << NM_SEGMENT_STATE_BITS) - 1));
 }
+
+/*
+ * Read the header of part INDEX at PART, mapped bytes of somebody else. As nm_segment_part_check().
+ */
+int nm_segment_read_part(const uint8_t *part, uint32_t index, uint64_t part_size,
+			 struct nm_segment_part *ret_header, struct nm_segment_shape *ret_shape,
+			 struct nm_reason *ret_reason);
+/*
+ * A consistent copy of slot INDEX (below shape->nr_slots) of the part at PART. 0; -ENOENT: free, or
+ * being written; -EBADMSG. Fills all but part and part_generation of the address.
+ */
+int nm_segment_read_slot(const uint8_t *part, const struct nm_segment_shape *shape, uint32_t index,
+			 struct nm_segment_peer *ret_peer);
 
 /* "free", "init", "run", "quiesce", "frozen", "gone", "?" */
 const char *nm_segment_state_name(uint32_t state);

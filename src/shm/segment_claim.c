@@ -14,7 +14,6 @@
 
 #include "base/arith.h"
 #include "base/clock.h"
-#include "base/fault.h"
 #include "base/log.h"
 #include "shm/foreign.h"
 #include "shm/segment_private.h"
@@ -174,7 +173,6 @@ static int enter_part(struct nm_segment *segment, struct nm_segment_shape *ret_s
 		return err;
 	*ret_generation = record.part_generation = random_generation();
 	prepare_part(segment, ret_shape, record.part_generation);
-	NM_FAULT("segment-part-prepared");
 	return nm_segment_record_write(&segment->lock, &record, ret_reason);
 }
 
@@ -326,7 +324,6 @@ static int allocate(struct nm_segment_claim *claim, struct nm_reason *ret_reason
 	}
 	write_slot(claim, &shape, index,
 		   nm_segment_generation_of(control_of(own_slot(segment, &shape, index))) + 1);
-	NM_FAULT("segment-slot-taken");
 	return 0;
 }
 
@@ -412,7 +409,6 @@ int nm_segment_open(struct nm_segment_claim *claim, const struct nm_geometry *ge
 	if (err)
 		return err;
 	nm_window_set_state(ret_window, NM_WINDOW_RUN);
-	NM_FAULT("segment-window-placed");
 	nm_segment_set_state(claim, NM_SEGMENT_RUN);
 	return 0;
 }

@@ -159,7 +159,7 @@ static bool take_value(enum key key, struct text value, struct nm_segment_config
 static int take_line(struct text line, unsigned int number, bool seen[NR_KEYS],
 		     struct nm_segment_config *config, struct nm_reason *ret_reason)
 {
-	struct text name = line, value;
+	struct text name, value;
 	const char *equals;
 
 	line = strip(line);

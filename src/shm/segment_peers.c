@@ -4,11 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "shm/foreign.h"
 #include "shm/segment_private.h"
-
-/* A slot that changes under so many looks in a row is not taken for one. */
-#define MAX_LOOKS 4
 
 bool nm_segment_know_part(struct nm_segment *segment, uint32_t part,
 			  struct nm_segment_part_copy *ret_copy)
@@ -22,41 +18,20 @@ bool nm_segment_know_part(struct nm_segment *segment, uint32_t part,
 	/* Partner: prepare_part(). */
 	generation = atomic_load_explicit(&seen->generation, memory_order_acquire);
 	if (generation != known->generation && generation != known->refused) {
-		nm_copy_words(&header, seen, sizeof(header));
+		struct nm_segment_part_copy now = {.generation = generation};
+
 		/* What is checked and what is remembered have to be one and the same. */
-		atomic_store_explicit(&header.generation, generation, memory_order_relaxed);
-		*known = (struct nm_segment_part_copy){.generation = generation,
-						       .numa = header.numa,
-						       .vcpu_numa = header.vcpu_numa};
-		if (nm_segment_part_check(&header, part, segment->host.part_size, &known->shape,
-					  NULL))
-			*known = (struct nm_segment_part_copy){.refused = generation};
+		if (nm_segment_read_part(nm_segment_seen_part(segment, part), part,
+					 segment->host.part_size, &header, &now.shape, NULL) ||
+		    atomic_load_explicit(&header.generation, memory_order_relaxed) != generation)
+			now = (struct nm_segment_part_copy){.refused = generation};
+		now.numa = header.numa;
+		now.vcpu_numa = header.vcpu_numa;
+		*known = now;
 	}
 	*ret_copy = *known;
 	pthread_mutex_unlock(&segment->mutex);
 	return generation && ret_copy->generation == generation;
-}
-
-int nm_segment_read_slot(const uint8_t *part, const struct nm_segment_shape *shape, uint32_t index,
-			 struct nm_segment_peer *ret_peer)
-{
-	const struct nm_segment_slot *slot =
-		(const struct nm_segment_slot *)(part + shape->slots_off) + index;
-	struct nm_segment_slot copy;
-	uint64_t before, after;
-
-	for (int i = 0; i < MAX_LOOKS; i++) {
-		/* Partner: set_control(). */
-		before = atomic_load_explicit(&slot->control, memory_order_acquire);
-		if (nm_segment_state_of(before) <= NM_SEGMENT_INIT)
-			return -ENOENT;
-		nm_copy_words(&copy, slot, sizeof(copy));
-		atomic_thread_fence(memory_order_acquire);
-		after = atomic_load_explicit(&slot->control, memory_order_relaxed);
-		if (before == after)
-			return nm_segment_slot_check(&copy, before, shape, ret_peer);
-	}
-	return -ENOENT;
 }
 
 static void complete(struct nm_segment_peer *peer, uint32_t part, uint32_t slot,

@@ -66,11 +66,4 @@ bool nm_segment_is_inherited(const struct nm_segment *segment);
 bool nm_segment_know_part(struct nm_segment *segment, uint32_t part,
 			  struct nm_segment_part_copy *ret_copy);
 
-/*
- * A consistent copy of slot INDEX of a part of SHAPE. 0; -ENOENT: free, or being written; -EBADMSG.
- * Fills all but part and part_generation of the address.
- */
-int nm_segment_read_slot(const uint8_t *part, const struct nm_segment_shape *shape, uint32_t index,
-			 struct nm_segment_peer *ret_peer);
-
 #endif

@@ -4,6 +4,8 @@
 #include "locality/address.h"
 #include "locality/message.h"
 #include "shm/layout.h"
+#include "shm/segment_check.h"
+#include "shm/segment_layout.h"
 #include "tools/info.h"
 #include "tools/json.h"
 
@@ -44,6 +46,39 @@ static const struct field slot_fields[] = {
 static const struct field address_fields[] = {
 	FIELD(nm_address, version),   FIELD(nm_address, inner_len), FIELD(nm_address, who.id),
 	FIELD(nm_address, who.token), FIELD(nm_address, inner),
+};
+
+static const struct field segment_host_fields[] = {
+	FIELD(nm_segment_host, magic),	   FIELD(nm_segment_host, version),
+	FIELD(nm_segment_host, features),  FIELD(nm_segment_host, token),
+	FIELD(nm_segment_host, size),	   FIELD(nm_segment_host, part_off),
+	FIELD(nm_segment_host, part_size), FIELD(nm_segment_host, nr_parts),
+	FIELD(nm_segment_host, state),	   FIELD(nm_segment_host, epoch),
+};
+
+static const struct field segment_part_fields[] = {
+	FIELD(nm_segment_part, magic),	   FIELD(nm_segment_part, version),
+	FIELD(nm_segment_part, features),  FIELD(nm_segment_part, generation),
+	FIELD(nm_segment_part, index),	   FIELD(nm_segment_part, nr_slots),
+	FIELD(nm_segment_part, nr_cells),  FIELD(nm_segment_part, slots_off),
+	FIELD(nm_segment_part, cells_off), FIELD(nm_segment_part, space_off),
+	FIELD(nm_segment_part, numa),	   FIELD(nm_segment_part, vcpu_numa),
+	FIELD(nm_segment_part, state),	   FIELD(nm_segment_part, epoch),
+	FIELD(nm_segment_part, knock),	   FIELD(nm_segment_part, echo),
+};
+
+static const struct field segment_slot_fields[] = {
+	FIELD(nm_segment_slot, control),     FIELD(nm_segment_slot, window_off),
+	FIELD(nm_segment_slot, window_size), FIELD(nm_segment_slot, id),
+	FIELD(nm_segment_slot, token_proof), FIELD(nm_segment_slot, heartbeat),
+	FIELD(nm_segment_slot, posted),	     FIELD(nm_segment_slot, gone_ns),
+};
+
+static const struct field segment_cell_fields[] = {
+	FIELD(nm_segment_cell, sequence),      FIELD(nm_segment_cell, to_part_generation),
+	FIELD(nm_segment_cell, to_generation), FIELD(nm_segment_cell, to_part),
+	FIELD(nm_segment_cell, to_slot),       FIELD(nm_segment_cell, len),
+	FIELD(nm_segment_cell, bytes),
 };
 
 static void print_struct(struct nm_json *json, const char *name, size_t size,
@@ -91,6 +126,29 @@ static void print_knobs(struct nm_json *json)
 	nm_json_close(json, ']');
 }
 
+static void print_segment(struct nm_json *json)
+{
+	char magic[32];
+
+	nm_json_open(json, "segment", '{');
+	nm_json_number(json, "version", NM_SEGMENT_VERSION);
+	snprintf(magic, sizeof(magic), "0x%016llx", (unsigned long long)NM_SEGMENT_HOST_MAGIC);
+	nm_json_text(json, "host_magic", magic);
+	snprintf(magic, sizeof(magic), "0x%016llx", (unsigned long long)NM_SEGMENT_PART_MAGIC);
+	nm_json_text(json, "part_magic", magic);
+	nm_json_number(json, "align", NM_SEGMENT_ALIGN);
+	nm_json_number(json, "min_part_size", NM_SEGMENT_MIN_PART_SIZE);
+	nm_json_number(json, "max_part_size", NM_SEGMENT_MAX_PART_SIZE);
+	nm_json_number(json, "max_parts", NM_SEGMENT_MAX_PARTS);
+	nm_json_number(json, "max_size", NM_SEGMENT_MAX_SIZE);
+	nm_json_number(json, "granule", NM_SEGMENT_GRANULE);
+	nm_json_open(json, "states", '[');
+	for (uint32_t state = NM_SEGMENT_FREE; state <= NM_SEGMENT_GONE; state++)
+		nm_json_text(json, NULL, nm_segment_state_name(state));
+	nm_json_close(json, ']');
+	nm_json_close(json, '}');
+}
+
 int nm_info_abi(void)
 {
 	struct nm_json json = {stdout, false};
@@ -103,11 +161,16 @@ int nm_info_abi(void)
 	nm_json_text(&json, "layout_magic", magic);
 	nm_json_number(&json, "address_version", NM_ADDRESS_VERSION);
 	nm_json_number(&json, "address_len", NM_ADDRESS_LEN);
+	print_segment(&json);
 	nm_json_open(&json, "structs", '{');
 	PRINT_STRUCT(&json, nm_window_header, header_fields);
 	PRINT_STRUCT(&json, nm_lane, lane_fields);
 	PRINT_STRUCT(&json, nm_slot, slot_fields);
 	PRINT_STRUCT(&json, nm_address, address_fields);
+	PRINT_STRUCT(&json, nm_segment_host, segment_host_fields);
+	PRINT_STRUCT(&json, nm_segment_part, segment_part_fields);
+	PRINT_STRUCT(&json, nm_segment_slot, segment_slot_fields);
+	PRINT_STRUCT(&json, nm_segment_cell, segment_cell_fields);
 	nm_json_close(&json, '}');
 	print_knobs(&json);
 	nm_json_close(&json, '}');

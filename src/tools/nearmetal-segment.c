@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nearmetal-segment: the file that the virtual machines of one host share. */
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/params.h"
+#include "tools/segment_tool.h"
+
+#define EXIT_USAGE 2
+
+static const char help_text[] =
+	"usage: nearmetal-segment create FILE --parts N --part-size SIZE [--token HEX] [--lead SIZE]\n"
+	"       nearmetal-segment show FILE [--json]\n"
+	"\n"
+	"create makes the file that the virtual machines of one host share, before they start: a\n"
+	"page of the host's and one part for each machine. It refuses a file that exists.\n"
+	"show prints what is in a segment: a file of the host, or the device in a guest.\n"
+	"\n"
+	"  --parts N         machines that share it, 1 to 256\n"
+	"  --part-size SIZE  memory of each: a power of two from 2M to 64G\n"
+	"  --token HEX       32 hexadecimal digits by which machines recognize it; `-`: read from\n"
+	"                    standard input; without: random\n"
+	"  --lead SIZE       bytes before the host page, 0 or 2M: 2M for virtio-pmem and nvdimm\n"
+	"                    whose DAX namespace describes itself in the file\n"
+	"  --json            print JSON\n"
+	"  --version, --help\n"
+	"\n"
+	"example: nearmetal-segment create /dev/shm/job-7 --parts 2 --part-size 64M\n";
+
+static const struct option options[] = {
+	{"parts", required_argument, NULL, 'p'}, {"part-size", required_argument, NULL, 's'},
+	{"token", required_argument, NULL, 't'}, {"lead", required_argument, NULL, 'l'},
+	{"json", no_argument, NULL, 'j'},	 {"version", no_argument, NULL, 'v'},
+	{"help", no_argument, NULL, 'h'},	 {NULL, 0, NULL, 0},
+};
+
+int segment_failed(const char *hint, const char *fmt, ...)
+{
+	va_list args;
+
+	fputs("nearmetal-segment: ", stderr);
+	va_start(args, fmt);
+	vfprintf(stderr, fmt, args);
+	va_end(args);
+	fputc('\n', stderr);
+	if (hint)
+		fprintf(stderr, "%s\n", hint);
+	return 1;
+}
+
+void segment_format_token(const uint8_t token[NM_SEGMENT_TOKEN_LEN],
+			  char ret_text[2 * NM_SEGMENT_TOKEN_LEN + 1])
+{
+	for (int i = 0; i < NM_SEGMENT_TOKEN_LEN; i++)
+		sprintf(ret_text + (size_t)2 * i, "%02x", token[i]);
+}
+
+static int usage_error(const char *what)
+{
+	fprintf(stderr, "nearmetal-segment: %s\ntry: nearmetal-segment --help\n", what);
+	return EXIT_USAGE;
+}
+
+/* The options of a command line. -1: go on; else the exit status. */
+static int take_options(int argc, char **argv, struct segment_order *order, bool *ret_json)
+{
+	int option;
+
+	while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+		switch (option) {
+		case 'p':
+			if (!nm_params_parse_size(optarg, &order->nr_parts) || !order->nr_parts)
+				return usage_error("--parts: give a number");
+			break;
+		case 's':
+			if (!nm_params_parse_size(optarg, &order->part_size) || !order->part_size)
+				return usage_error("--part-size: give a size, such as 64M");
+			break;
+		case 't':
+			order->token_text = optarg;
+			break;
+		case 'l':
+			if (!nm_params_parse_size(optarg, &order->lead) ||
+			    (order->lead && order->lead != NM_SEGMENT_ALIGN))
+				return usage_error("--lead: give 0 or 2M");
+			break;
+		case 'j':
+			*ret_json = true;
+			break;
+		case 'v':
+			puts("nearmetal-segment " NM_VERSION);
+			return 0;
+		case 'h':
+			fputs(help_text, stdout);
+			return 0;
+		default:
+			return usage_error("unknown option");
+		}
+	}
+	return -1;
+}
+
+int main(int argc, char **argv)
+{
+	struct segment_order order = {0};
+	bool json = false, create;
+	const char *verb;
+	int status;
+
+	status = take_options(argc, argv, &order, &json);
+	if (status >= 0)
+		return status;
+	if (argc - optind != 2)
+		return usage_error("give `create FILE` or `show FILE`");
+	verb = argv[optind];
+	order.path = argv[optind + 1];
+	create = !strcmp(verb, "create");
+	if (!create && strcmp(verb, "show") != 0)
+		return usage_error("give `create FILE` or `show FILE`");
+	if (!create && (order.nr_parts || order.part_size || order.token_text || order.lead))
+		return usage_error("show takes no option but --json");
+	if (create && json)
+		return usage_error("create takes no --json");
+	if (create && (!order.nr_parts || !order.part_size))
+		return usage_error("create needs --parts and --part-size");
+	return create ? segment_create(&order) : segment_show(order.path, json);
+}

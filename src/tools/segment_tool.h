@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of nearmetal-segment. Each prints and returns the exit status. */
+#ifndef NM_TOOLS_SEGMENT_TOOL_H
+#define NM_TOOLS_SEGMENT_TOOL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shm/segment_layout.h"
+
+struct segment_order {
+	const char *path;
+	uint64_t nr_parts, part_size;
+	uint64_t lead;		/* bytes before the host page */
+	const char *token_text; /* NULL: a random one; "-": a line of standard input */
+};
+
+int segment_create(const struct segment_order *order);
+int segment_show(const char *path, bool json);
+
+/* "nearmetal-segment: WHAT" and, where there is one, a line with what to do. Returns 1. */
+int segment_failed(const char *hint, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3), cold));
+/* 32 hexadecimal digits. */
+void segment_format_token(const uint8_t token[NM_SEGMENT_TOKEN_LEN],
+			  char ret_text[2 * NM_SEGMENT_TOKEN_LEN + 1]);
+
+#endif

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nearmetal-segment: files are made once, complete, and shown as they are."""
+
+from __future__ import annotations
+
+import json
+import stat
+import struct
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nearmetal.launch.locality import info_tool
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOOL = info_tool().with_name("nearmetal-segment")
+MIB = 1 << 20
+TOKEN = "00112233445566778899aabbccddeeff"
+
+
+def run(*args: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [TOOL, *args], capture_output=True, text=True, input=stdin, check=False, timeout=60
+    )
+
+
+def create(path: Path, *args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return run("create", path, "--parts", "3", "--part-size", "2M", *args, stdin=stdin)
+
+
+def shown(path: Path) -> dict[str, Any]:
+    done = run("show", path, "--json")
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+@pytest.fixture(scope="module")
+def abi() -> dict[str, Any]:
+    told = subprocess.run([info_tool(), "--abi"], capture_output=True, check=True, timeout=60)
+    agreed: dict[str, Any] = json.loads(told.stdout)
+    return agreed
+
+
+def test_what_was_made_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    done = create(path, "--token", TOKEN)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert TOKEN in done.stdout
+    status = path.stat()
+    assert stat.S_IMODE(status.st_mode) == 0o600
+    assert status.st_size == 8 * MIB
+    assert list(tmp_path.iterdir()) == [path]
+    told = shown(path)
+    assert told["token"] == TOKEN
+    assert told["file_size"] == status.st_size
+    assert told["part_off"] == 2 * MIB
+    assert told["size"] == 2 * MIB + 3 * 2 * MIB
+    assert (told["lead"], told["state"]) == (0, "run")
+    assert [part["in_use"] for part in told["parts"]] == [False, False, False]
+    assert "nobody has used part 2 yet" in run("show", path).stdout
+
+
+def test_memory_is_reserved(tmp_path: Path) -> None:
+    create(tmp_path / "segment")
+    assert (tmp_path / "segment").stat().st_blocks * 512 >= 8 * MIB
+
+
+def test_tokens_are_random_or_come_from_standard_input(tmp_path: Path) -> None:
+    names = ["a", "b", "c"]
+    for name in names[:2]:
+        assert create(tmp_path / name).returncode == 0
+    assert create(tmp_path / "c", "--token", "-", stdin=TOKEN + "\n").returncode == 0
+    tokens = [shown(tmp_path / name)["token"] for name in names]
+    assert len(set(tokens)) == len(names)
+    assert tokens[2] == TOKEN
+
+
+def test_a_namespace_may_describe_itself_in_front(tmp_path: Path, abi: dict[str, Any]) -> None:
+    path = tmp_path / "segment"
+    assert create(path, "--lead", "2M").returncode == 0
+    assert path.stat().st_size == 16 * MIB
+    assert shown(path)["lead"] == 2 * MIB
+    magic = struct.pack("<Q", int(abi["segment"]["host_magic"], 16))
+    assert path.read_bytes()[2 * MIB :][:8] == magic
+
+
+def test_the_bytes_are_where_the_abi_says(tmp_path: Path, abi: dict[str, Any]) -> None:
+    path = tmp_path / "segment"
+    create(path, "--token", TOKEN)
+    page = path.read_bytes()[: abi["structs"]["nm_segment_host"]["size"]]
+
+    def field(name: str) -> bytes:
+        place = abi["structs"]["nm_segment_host"]["fields"][name]
+        return page[place["offset"] :][: place["size"]]
+
+    assert int.from_bytes(field("magic"), "little") == int(abi["segment"]["host_magic"], 16)
+    assert int.from_bytes(field("version"), "little") == abi["segment"]["version"]
+    assert field("token").hex() == TOKEN
+    assert int.from_bytes(field("nr_parts"), "little") == 3
+    assert int.from_bytes(field("part_size"), "little") == 2 * MIB
+
+
+def test_an_existing_file_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    path.write_text("mine")
+    done = create(path)
+    assert done.returncode == 1
+    assert "File exists" in done.stderr
+    assert "give another name" in done.stderr
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--parts", "2", "--part-size", "3M"], "give a power of two from 2M to 64G"),
+        (["--parts", "2", "--part-size", "1M"], "give a power of two from 2M to 64G"),
+        (["--parts", "257", "--part-size", "2M"], "a segment has 1 to 256"),
+        (["--parts", "256", "--part-size", "64G"], "a segment has at most 1T"),
+        (["--parts", "2", "--part-size", "2M", "--token", "12"], "32 hexadecimal digits"),
+        (["--parts", "2", "--part-size", "2M", "--token", "-"], "standard input holds no token"),
+    ],
+)
+def test_bad_orders_are_refused_in_words(tmp_path: Path, args: list[str], words: str) -> None:
+    done = run("create", tmp_path / "segment", *args)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_usage(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    for args in (
+        [],
+        ["create"],
+        ["create", path],
+        ["create", path, "--parts", "2"],
+        ["create", path, "--parts", "x", "--part-size", "2M"],
+        ["create", path, "--parts", "2", "--part-size", "2M", "--lead", "1M"],
+        ["create", path, "--parts", "2", "--part-size", "2M", "--json"],
+        ["show", path, "--parts", "2"],
+        ["remove", path],
+    ):
+        done = run(*args)
+        assert done.returncode == 2, args
+        assert "try: nearmetal-segment --help" in done.stderr
+    assert run("--version").returncode == 0
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -f 1024; trap "" XFSZ; exec "$@"', "-", TOOL, "create",
+         tmp_path / "segment", "--parts", "2", "--part-size", "2M"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "File too large" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_segment_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    for size, words in (
+        (0, "has only 0 bytes"),
+        (100, "hold no segment"),
+        (MIB, "no magic number"),
+    ):
+        path.write_bytes(bytes(size))
+        done = run("show", path)
+        assert done.returncode == 1
+        assert words in done.stderr
+    path.unlink()
+    assert "No such file" in run("show", path).stderr
+    create(path)
+    with path.open("r+b") as file:
+        file.truncate(4 * MIB)
+    assert "the file was truncated" in run("show", path).stderr
