@@ -9,6 +9,7 @@ NearmetalError              message, hint, exit code; caught only in cli.main
 ├── BackendError            a step on the backend failed (1)
 ├── CommandError            a started program failed, timed out or was not found (1)
 ├── LaunchError             an MPI job could not be started (1)
+├── ImageError              a guest image cannot be built, or is damaged (1)
 ├── LogError                a raw log is not what it claims to be: file:line, what, why (1)
 └── Interrupted             Ctrl-C or SIGTERM (128 + signal)
 """
@@ -96,6 +97,10 @@ class CommandError(NearmetalError):
 
 class LaunchError(NearmetalError):
     """An MPI job could not be started."""
+
+
+class ImageError(NearmetalError):
+    """A guest image could not be built, is not there, or is not what its manifest says."""
 
 
 class LogError(NearmetalError):

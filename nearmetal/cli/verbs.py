@@ -32,6 +32,7 @@ VERBS = (
     "tune",
     "study",
     "advise",
+    "image",
     "top",
 )
 

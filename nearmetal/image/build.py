@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds or builds the image these parts ask for, and its system where that is missing too."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Protocol
+
+from nearmetal.errors import ImageError
+from nearmetal.image import system
+from nearmetal.image.cpio import Item, archive, link, regular
+from nearmetal.image.manifest import Image, ImageManifest, SystemManifest, record
+from nearmetal.image.system import system_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from nearmetal.image.cache import Cache
+    from nearmetal.image.mirror import Mirror
+    from nearmetal.image.parts import Parts
+    from nearmetal.run import Runner
+
+INITRD = "initrd"
+
+APPEND = "console=ttyS0 quiet loglevel=3 panic=-1 net.ifnames=0 random.trust_cpu=on"
+"""Arguments for the kernel: words go to the serial port, a panic ends the machine at once (it has
+nothing to lose), interfaces have the kernel's names, entropy is there at the first key exchange."""
+
+
+class Progress(Protocol):
+    """Told about steps; the CLI draws a bar from it."""
+
+    def begin(self, total: int) -> None:
+        """There will be `total` steps."""
+
+    def step(self, text: str) -> None:
+        """One step begins."""
+
+
+def expected_key(parts: Parts) -> str:
+    """Return the key of the image that these parts make. Same parts, same key."""
+    asked = f"{system_key(parts)} {parts.digest()} {APPEND}"
+    return hashlib.sha256(asked.encode()).hexdigest()[:16]
+
+
+def find_image(cache: Cache, parts: Parts) -> Image | None:
+    """Return the image if it is in the cache; raises ImageError when it is damaged."""
+    folder = cache.images / expected_key(parts)
+    if not folder.is_dir():
+        return None
+    manifest = ImageManifest.load(folder)
+    manifest.verify(folder)
+    below = cache.systems / manifest.system
+    SystemManifest.load(below).verify(below)
+    return Image(
+        manifest.key, below / system.KERNEL, folder / INITRD, below / system.ROOT, manifest.append
+    )
+
+
+def build_image(
+    cache: Cache, parts: Parts, runner: Runner, *, progress: Progress, mirror: Callable[[], Mirror]
+) -> Image:
+    """Return the image, built as far as it is not in the cache or damaged there.
+
+    May be killed anywhere and run again: what is in the cache is complete. Raises ImageError.
+    """
+    progress.begin(len(system.STEPS) + 2)
+    with cache.locked(lambda: progress.step("another build")):
+        progress.step("cache")
+        key, below = expected_key(parts), system_key(parts)
+        try:
+            if not _sound_system(cache, below):
+                system.require_tools()
+                with cache.fresh(cache.systems, below) as folder:
+                    _build_system(folder, parts, mirror(), runner, progress)
+            _drop_damaged_image(cache, key)
+            if not (cache.images / key).is_dir():
+                progress.step("initial RAM disk")
+                _build_initrd(cache, key, below, parts)
+        except OSError as error:
+            raise ImageError(f"cannot build the image in {cache.root}: {error.strerror}",
+                             "give it room, or set NEARMETAL_CACHE_DIR") from error  # fmt: skip
+        image = find_image(cache, parts)
+    if image is None:
+        raise ImageError(f"image {key} has gone while it was built", "run it again")
+    return image
+
+
+def _sound_system(cache: Cache, key: str) -> bool:
+    folder = cache.systems / key
+    if not folder.is_dir():
+        return False
+    try:
+        SystemManifest.load(folder).verify(folder)
+    except ImageError:
+        return False
+    return True
+
+
+def _drop_damaged_image(cache: Cache, key: str) -> None:
+    folder = cache.images / key
+    if not folder.is_dir():
+        return
+    try:
+        ImageManifest.load(folder).verify(folder)
+    except ImageError:
+        cache.drop(folder)
+
+
+def _build_system(
+    folder: Path, parts: Parts, mirror: Mirror, runner: Runner, progress: Progress
+) -> None:
+    packages, root, kernel = system.STEPS
+    progress.step(packages)
+    system.debootstrap(parts, mirror, folder, runner)
+    progress.step(root)
+    system.squash(folder, runner)
+    progress.step(kernel)
+    system.take_kernel(folder, system_key(parts), runner).save(folder)
+
+
+def _build_initrd(cache: Cache, key: str, below: str, parts: Parts) -> None:
+    with cache.fresh(cache.images, key) as folder:
+        (folder / INITRD).write_bytes(archive(initrd_items(cache.systems / below, parts)))
+        manifest = ImageManifest(
+            key=key, files=[record(folder / INITRD)], system=below, append=APPEND
+        )
+        manifest.save(folder)
+
+
+def initrd_items(system_folder: Path, parts: Parts) -> list[Item]:
+    """Return the initial RAM disk: the first program, what it needs, and what it installs."""
+    modules = sorted(system_folder.glob("*.ko"))
+    order = "".join(f"{path.name}\n" for path in modules)
+    return [
+        regular("init", parts.first_program, 0o755),
+        regular("bin/busybox", (system_folder / system.BUSYBOX).read_bytes(), 0o755),
+        link("bin/sh", "busybox"),
+        *(regular(f"modules/{path.name}", path.read_bytes()) for path in modules),
+        regular("modules/order", order.encode()),
+        *(Item(f"nearmetal/{item.path}", item.mode, item.content) for item in parts.items),
+    ]

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The system of the built image: a Debian 13 tree as a compressed, read-only root file system."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from email.parser import HeaderParser
+from typing import IO, TYPE_CHECKING
+
+from nearmetal.errors import ImageError
+from nearmetal.image.kernel import uncompressed_kernel, unpack_xz
+from nearmetal.image.manifest import Package, SystemManifest, record
+from nearmetal.run import Command, find_program
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nearmetal.image.mirror import Mirror
+    from nearmetal.image.parts import Parts
+    from nearmetal.run import Runner
+
+SUITE = "trixie"
+ROOT = "root.squashfs"
+KERNEL = "vmlinux"
+BUSYBOX = "busybox"
+STEPS = ("Debian packages", "root file system", "kernel")
+
+_FORMAT = 1
+"""Raised when this module makes something else of the same parts."""
+
+_EPOCH = "1754006400"
+"""The time of every file made by the build: an image must not depend on when it was made."""
+
+_TOOLS = {
+    "mmdebstrap": "mmdebstrap",
+    "tar2sqfs": "squashfs-tools-ng",
+    "zstd": "zstd",
+    "apt-get": "apt",
+}
+_DEBIAN_TIMEOUT_S = 3600.0
+_SQUASH_TIMEOUT_S = 1200.0
+_MAX_MODULE = 16 << 20
+_MAX_TAKEN = 64 << 20
+_MODULE = re.compile(r"[0-9]{2}-[A-Za-z0-9_-]{1,64}\.ko(\.xz)?")
+_RELEASE = re.compile(r"[0-9]+\.[0-9]+[A-Za-z0-9.+~_-]{0,64}")
+_LOG = "build.log"
+
+
+def system_key(parts: Parts) -> str:
+    """Return the key of the system these parts ask for: same inputs, same key."""
+    asked = {
+        "format": _FORMAT,
+        "suite": SUITE,
+        "epoch": _EPOCH,
+        "packages": sorted(parts.packages),
+        "excludes": sorted(parts.excludes),
+        "setup": parts.system_setup.read_text(),
+    }
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def require_tools() -> None:
+    """Raise ImageError naming every program that is missing and the package that brings it."""
+    missing = [name for name in _TOOLS if find_program(name) is None]
+    if missing:
+        packages = " ".join(_TOOLS[name] for name in missing)
+        raise ImageError(f"building an image needs {', '.join(missing)}",
+                         f"as root: apt-get install --no-install-recommends {packages}")  # fmt: skip
+
+
+def debootstrap(parts: Parts, mirror: Mirror, folder: Path, runner: Runner) -> None:
+    """Make `folder`/root.tar and `folder`/nearmetal-build; raises ImageError with the reason."""
+    packages = ",".join(sorted(parts.packages))
+    argv = [
+        "mmdebstrap", "--mode=auto", "--variant=minbase", "--format=tar", "--skip=output/dev",
+        "--architectures=amd64", f"--include={packages}",
+        "--aptopt=APT::Install-Recommends false", "--aptopt=Acquire::Retries 3",
+        "--aptopt=Acquire::Languages none",
+        *(f"--dpkgopt=path-exclude={pattern}" for pattern in parts.excludes),
+        f"--customize-hook=upload {parts.system_setup} /nearmetal-setup",
+        '--customize-hook=chroot "$1" sh /nearmetal-setup',
+        f"--customize-hook=copy-out /nearmetal-build {folder}",
+        '--customize-hook=rm -rf "$1/nearmetal-setup" "$1/nearmetal-build"',
+        SUITE, str(folder / "root.tar"), *mirror.sources(SUITE),
+    ]  # fmt: skip
+    env = {**os.environ, "SOURCE_DATE_EPOCH": _EPOCH, "LC_ALL": "C.UTF-8", "TMPDIR": str(folder)}
+    _logged(Command(tuple(argv), env=env), folder, runner, _DEBIAN_TIMEOUT_S)
+
+
+def squash(folder: Path, runner: Runner) -> None:
+    """Turn root.tar into root.squashfs. lz4: a machine without KVM decompresses slowly."""
+    tar = folder / "root.tar"
+    argv = ("tar2sqfs", "--quiet", "--compressor", "lz4", "--no-xattr",
+            "--defaults", f"mtime={_EPOCH}", str(folder / ROOT))  # fmt: skip
+    with tar.open("rb") as stream:
+        _logged(Command(argv), folder, runner, _SQUASH_TIMEOUT_S, stream)
+    tar.unlink()
+
+
+def _logged(
+    command: Command, folder: Path, runner: Runner, timeout_s: float, stdin: IO[bytes] | None = None
+) -> None:
+    log = folder / _LOG
+    with log.open("ab") as output:
+        done = runner.attach(command, stdin=stdin, stdout=output, stderr=output,
+                             timeout_s=timeout_s)  # fmt: skip
+    if done.timed_out:
+        raise ImageError(f"{command.argv[0]} did not end within {timeout_s:g} s", _tail(log))
+    if done.code != 0:
+        raise ImageError(f"{command.argv[0]} failed: {_reason(log)}", _tail(log))
+
+
+def _words(log: Path) -> list[str]:
+    text = log.read_bytes()[-65536:].decode("utf-8", "replace")
+    return [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+
+
+def _reason(log: Path) -> str:
+    """Return the line that says most: the first error that names a cause."""
+    lines = _words(log)
+    causes = ("No space left", "Could not resolve", "Failed to fetch", "Unable to locate package",
+              "Permission denied", "newuidmap")  # fmt: skip
+    for cause in causes:
+        for line in lines:
+            if cause in line:
+                return line
+    errors = [line for line in lines if line.startswith(("E:", "tar2sqfs:"))]
+    return (errors or lines or ["it said nothing"])[0]
+
+
+def _tail(log: Path) -> str:
+    return "its last words:\n" + "\n".join(_words(log)[-8:])
+
+
+def take_kernel(folder: Path, key: str, runner: Runner) -> SystemManifest:
+    """Unpack what the tree's build left in nearmetal-build; returns the system's manifest."""
+    taken = folder / "nearmetal-build"
+    (folder / KERNEL).write_bytes(uncompressed_kernel(_read(taken / "vmlinux"), runner))
+    (folder / BUSYBOX).write_bytes(_read(taken / "busybox"))
+    names = [KERNEL, ROOT, BUSYBOX]
+    for path in sorted((taken / "modules").iterdir()):
+        if not _MODULE.fullmatch(path.name):
+            raise ImageError(f"unexpected file name for a kernel module: {path.name!r}")
+        content = _read(path)
+        if path.suffix == ".xz":
+            content = unpack_xz(content, _MAX_MODULE)
+        name = path.name.removesuffix(".xz").lower()
+        (folder / name).write_bytes(content)
+        names.append(name)
+    packages = parse_packages(_read(taken / "packages").decode("utf-8", "replace"))
+    release = kernel_release(packages)
+    for path in (*(taken / "modules").iterdir(), *taken.iterdir()):
+        if path.is_file():
+            path.unlink()
+    (taken / "modules").rmdir()
+    taken.rmdir()
+    (folder / _LOG).unlink()
+    return SystemManifest(
+        key=key, files=[record(folder / name) for name in names], suite=SUITE,
+        kernel_release=release, packages=packages,
+    )  # fmt: skip
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(_MAX_TAKEN + 1)
+    except OSError as error:
+        raise ImageError(f"the build left no {path.name}: {error.strerror}") from error
+    if not content or len(content) > _MAX_TAKEN:
+        raise ImageError(f"the build left a {path.name} of {len(content)} bytes")
+    return content
+
+
+def parse_packages(text: str) -> list[Package]:
+    """Read stanzas of an apt index, sorted by name; raises ImageError when one is incomplete."""
+    found = {}
+    for stanza in text.split("\n\n"):
+        if not stanza.strip():
+            continue
+        fields = HeaderParser().parsestr(stanza)
+        try:
+            package = Package(
+                name=str(fields["Package"]), version=str(fields["Version"]),
+                architecture=str(fields["Architecture"]), sha256=str(fields["SHA256"]),
+            )  # fmt: skip
+        except ValueError as error:
+            raise ImageError(f"no sound record of package {fields['Package']!r}") from error
+        found[package.name, package.architecture] = package
+    if not found:
+        raise ImageError("the build left no record of its packages")
+    return [found[key] for key in sorted(found)]
+
+
+def kernel_release(packages: list[Package]) -> str:
+    """Return the kernel's release out of the packages' names; raises ImageError."""
+    prefix = "linux-image-"
+    releases = [
+        package.name.removeprefix(prefix)
+        for package in packages
+        if package.name.startswith(prefix) and _RELEASE.fullmatch(package.name.removeprefix(prefix))
+    ]
+    if len(releases) != 1:
+        raise ImageError(f"one kernel was to be installed, there are: {', '.join(releases)}")
+    return releases[0]
