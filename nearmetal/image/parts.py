@@ -25,7 +25,7 @@ EXTRAS = ("compilers", "containers")
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _MAX_PART = 64 << 20
-_TOOLS = ("nearmetal-info",)
+_TOOLS = ("nearmetal-info", "nearmetal-segment")
 
 
 @dataclass(frozen=True)
