@@ -37,7 +37,7 @@ def register(subparsers: Subparsers) -> None:
     parser.add_argument("--env", metavar="K=V", action="append", default=[],
                         help="set a variable for launcher and ranks; may be repeated")  # fmt: skip
     parser.add_argument("--channels", metavar="LIST", help="channels the provider may use, out of "
-                        "self,shm,net")  # fmt: skip
+                        "self,shm,segment,net")  # fmt: skip
     parser.add_argument("--provider", choices=[p.value for p in Provider], default="nearmetal",
                         help="nearmetal, or the MPI's own stack over TCP")  # fmt: skip
     parser.add_argument("--timeout", metavar="SECONDS", type=float, help="end the job after that "

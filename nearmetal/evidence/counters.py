@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MAGIC = 0x317374617473
-VERSION = 1
+VERSION = 2
 MAX_PEERS = 4096
 SUFFIX = ".stats"
 
 RELATIONS = ("unknown", "self", "node", "host", "network")
-CHANNELS = ("none", "self", "shm", "net")
+CHANNELS = ("none", "self", "shm", "segment", "net")
 INTEGRITIES = ("-", "enforced", "by convention")
 PROTOCOLS = ("eager", "pool", "pool past cache", "pull", "both halves")
 """How large messages came, as `nm_protocol_name` calls it."""
@@ -25,7 +25,7 @@ PROTOCOLS = ("eager", "pool", "pool past cache", "pull", "both halves")
 STATES = {1: "running", 2: "closed"}
 
 _HEAD = struct.Struct("<Q6I3QIi6s2x64s64s56x")
-_PEER = struct.Struct("<6s4B2xIQQ8Q16Q96s192s192s192s192s192s")
+_PEER = struct.Struct("<6s4B2xIQQ8Q32Q96s192s192s192s192s192s")
 _TAIL = struct.Struct("<QQ")
 _MASK = (1 << 64) - 1
 
@@ -145,7 +145,7 @@ def _protocols(counts: tuple[int, ...]) -> dict[str, int]:
 def _peer(content: bytes) -> PeerCounters:
     values = _PEER.unpack(content)
     who, relation, channel, integrity, down, quarantines, stalls, fallbacks = values[:8]
-    texts = map(_text, values[32:])
+    texts = map(_text, values[48:])
     label, reason, down_reason, quarantine_reason, fallback_reason, choice = texts
     return PeerCounters(
         id=who.hex(), label=label, relation=_word(RELATIONS, relation),
@@ -153,7 +153,7 @@ def _peer(content: bytes) -> PeerCounters:
         down=bool(down), down_reason=down_reason, stalls=stalls, fallbacks=fallbacks,
         fallback_reason=fallback_reason, quarantines=quarantines,
         quarantine_reason=quarantine_reason, choice=choice, protocols=_protocols(values[8:16]),
-        channels=_traffic(values[16:32]),
+        channels=_traffic(values[16:48]),
     )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MEETING = Path("/run/nearmetal")
 """Where a node sees its host's meeting directory."""
 
-_PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TERM")
+_PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TERM", "MV2_VIRT_USE_IVSHMEM")
 _PASSED_PREFIXES = ("NEARMETAL_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "MPIR_CVAR_", "I_MPI_",
                     "FI_", "UCX_")  # fmt: skip
 _NOT_PASSED = ("NEARMETAL_STATE_DIR", "NEARMETAL_MPI_PATH", "NEARMETAL_PROVIDER_LIB")

@@ -14,7 +14,7 @@ from pathlib import Path
 from nearmetal.mpi.installed import Family, Installation, Mpi
 from nearmetal.mpi.stacks import Stack
 
-CHANNELS = ("self", "shm", "net")
+CHANNELS = ("self", "shm", "segment", "net")
 
 
 class Provider(Enum):

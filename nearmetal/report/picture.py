@@ -14,12 +14,14 @@ CELL_W, CELL_H, HEAD = 92, 46, 92
 STYLE = """
 text{font:13px system-ui,sans-serif;fill:#1c2430}
 .small{font-size:11px;fill:#5a6675}
-.self{fill:#dfe5ec}.shm{fill:#b9e3c6}.net{fill:#fbd9b0}.none{fill:#f3c1c1}
+.self{fill:#dfe5ec}.shm{fill:#b9e3c6}.segment{fill:#b7dcea}.net{fill:#fbd9b0}
+.none{fill:#f3c1c1}
 @media (prefers-color-scheme:dark){text{fill:#e8edf3}.small{fill:#9fb0c3}
-.self{fill:#2c3848}.shm{fill:#1f5a37}.net{fill:#6d4415}.none{fill:#6d2020}}
+.self{fill:#2c3848}.shm{fill:#1f5a37}.segment{fill:#1d4f66}.net{fill:#6d4415}
+.none{fill:#6d2020}}
 """
 
-KNOWN = ("self", "shm", "net")
+KNOWN = ("self", "shm", "segment", "net")
 
 
 def channel_class(channel: str) -> str:

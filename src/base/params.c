@@ -54,7 +54,9 @@ static const char *const foreign_names[] = {
 };
 
 static const char *const level_words[] = {"error", "warn", "info", "debug"};
-static const char *const channel_words[] = {"self", "shm", "net"};
+static const char *const channel_words[] = {"self", "shm", "segment", "net"};
+#define IVSHMEM_SWITCH "MV2_VIRT_USE_IVSHMEM"
+#define IVSHMEM_CHANNEL "segment"
 
 const struct nm_param_info *nm_param_infos(size_t *ret_nr)
 {
@@ -177,6 +179,49 @@ static bool channels_valid(const char *list)
 	return true;
 }
 
+/* Leave CHANNEL out of LIST. */
+static void drop_channel(char list[NM_PARAM_TEXT_MAX], const char *channel)
+{
+	char kept[NM_PARAM_TEXT_MAX] = "";
+	const char *at = list;
+	size_t used = 0, len;
+
+	do {
+		len = strcspn(at, ",");
+		if (strlen(channel) != len || strncmp(at, channel, len) != 0)
+			used += (size_t)snprintf(kept + used, sizeof(kept) - used, "%s%.*s",
+						 used ? "," : "", (int)len, at);
+		at += len;
+	} while (*at++);
+	memcpy(list, kept, sizeof(kept));
+}
+
+/* The switch that users of MVAPICH2-Virt know. */
+static int apply_ivshmem_switch(struct nm_params *params, char ret_message[256])
+{
+	const char *word = getenv(IVSHMEM_SWITCH);
+	char quoted[48];
+
+	if (!word || !*word)
+		return 0;
+	if (strcmp(word, "0") != 0 && strcmp(word, "1") != 0) {
+		quote(word, quoted);
+		snprintf(ret_message, 256, IVSHMEM_SWITCH "='%s' is not allowed: give 0 or 1",
+			 quoted);
+		return -EINVAL;
+	}
+	drop_channel(params->channels, IVSHMEM_CHANNEL);
+	if (*word == '1')
+		snprintf(params->channels + strlen(params->channels),
+			 sizeof(params->channels) - strlen(params->channels), "%s" IVSHMEM_CHANNEL,
+			 *params->channels ? "," : "");
+	if (*params->channels && channels_valid(params->channels))
+		return 0;
+	snprintf(ret_message, 256,
+		 IVSHMEM_SWITCH "=%s and NEARMETAL_CHANNELS leave no list of channels", word);
+	return -EINVAL;
+}
+
 bool nm_params_channel_allowed(const struct nm_params *params, const char *channel)
 {
 	const char *list = params->channels;
@@ -217,7 +262,7 @@ static int check_params(const struct nm_params *params, char ret_message[256])
 		quote(params->channels, quoted);
 		snprintf(
 			ret_message, 256,
-			"NEARMETAL_CHANNELS='%s' is not allowed: give a comma list of self, shm, net",
+			"NEARMETAL_CHANNELS='%s' is not allowed: give a comma list of self, shm, segment, net",
 			quoted);
 		return -EINVAL;
 	}
@@ -347,6 +392,8 @@ int nm_params_load(struct nm_params *ret_params, char ret_message[256])
 			return err;
 	}
 	err = check_params(&params, ret_message);
+	if (!err)
+		err = apply_ivshmem_switch(&params, ret_message);
 	if (err)
 		return err;
 	for (entry = environ; entry && *entry; entry++)

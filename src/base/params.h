@@ -24,8 +24,8 @@
 	  "endpoints that must fit into this machine's part: windows are made small enough")        \
 	X(segment_lease_ms, UINT, "NEARMETAL_SEGMENT_LEASE_MS", 5000, 500, 600000, "ms",            \
 	  "time after which a neighbour in that memory whose heartbeat stands still has died")      \
-	X(channels, TEXT, "NEARMETAL_CHANNELS", "self,shm,net", 0, 0, "list",                       \
-	  "channels that may be used: self, shm, net")                                              \
+	X(channels, TEXT, "NEARMETAL_CHANNELS", "self,shm,segment,net", 0, 0, "list",               \
+	  "channels that may be used: self, shm, segment, net")                                     \
 	X(cma, TEXT, "NEARMETAL_CMA", "auto", 0, 0, "word",                                         \
 	  "copies from and to the memory of proven neighbours by the kernel: auto or off")          \
 	X(checksum, TEXT, "NEARMETAL_CHECKSUM", "off", 0, 0, "word",                                \
@@ -81,6 +81,8 @@ struct nm_params {
  * nm_params_load - read all knobs from the environment. Also refuses unknown NEARMETAL_ names that
  * look like knobs of ours with a typing error (warning, with the nearest name; other programs'
  * NEARMETAL_ variables of the control plane are listed in params.c).
+ * MV2_VIRT_USE_IVSHMEM=0 or 1, as MVAPICH2-Virt spells it, takes `segment` out of the channels or
+ * into them.
  * Returns 0, or -EINVAL with *ret_message (static length, always terminated) saying what is wrong.
  */
 int nm_params_load(struct nm_params *ret_params, char ret_message[256]);
@@ -91,7 +93,7 @@ const struct nm_params *nm_params(void);
 /* A decimal number that may end in K, M or G (powers of 1024), as in a knob. False: it is none. */
 bool nm_params_parse_size(const char *text, uint64_t *ret_value);
 
-/* Is CHANNEL ("self", "shm", "net") in the list NEARMETAL_CHANNELS? */
+/* Is CHANNEL ("self", "shm", "segment", "net") in the list NEARMETAL_CHANNELS? */
 bool nm_params_channel_allowed(const struct nm_params *params, const char *channel);
 
 /* What a knob is, for manuals and nearmetal-info. */

@@ -197,9 +197,11 @@ int nm_peer_connect(struct nm_engine *engine, struct nm_peer *peer)
 	if (peer->state != NM_PEER_KNOWN)
 		return -ECONNRESET;
 	for (unsigned int c = 0; c < NM_NR_CHANNELS; c++)
+		/* That a machine has no segment is the usual thing, and worth no words. */
 		facts.allowed[c] = engine->transports[c] ||
-				   nm_params_channel_allowed(engine->params,
-							     nm_channel_name((enum nm_channel)c));
+				   (c != NM_CHANNEL_SEGMENT &&
+				    nm_params_channel_allowed(engine->params,
+							      nm_channel_name((enum nm_channel)c)));
 	nr = nm_select_channels(&facts, order, &why);
 	if (nr > 0)
 		why.text[0] = '\0';

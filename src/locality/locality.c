@@ -25,6 +25,8 @@ const char *nm_channel_name(enum nm_channel channel)
 		return "self";
 	case NM_CHANNEL_SHM:
 		return "shm";
+	case NM_CHANNEL_SEGMENT:
+		return "segment";
 	case NM_CHANNEL_NET:
 		return "net";
 	case NM_CHANNEL_NONE:

@@ -12,8 +12,8 @@
 enum nm_relation {
 	NM_RELATION_UNKNOWN,
 	NM_RELATION_SELF,    /* the endpoint itself */
-	NM_RELATION_NODE,    /* met in a segment, and in the same PID namespace */
-	NM_RELATION_HOST,    /* met in a segment, in another node (container or VM) */
+	NM_RELATION_NODE,    /* met in shared bytes, and in the same PID namespace */
+	NM_RELATION_HOST,    /* met in shared bytes, in another node (container or VM) */
 	NM_RELATION_NETWORK, /* not met */
 };
 
@@ -21,6 +21,7 @@ enum nm_channel {
 	NM_CHANNEL_NONE,
 	NM_CHANNEL_SELF,
 	NM_CHANNEL_SHM,
+	NM_CHANNEL_SEGMENT, /* between virtual machines of one host */
 	NM_CHANNEL_NET,
 	NM_NR_CHANNELS,
 };
@@ -37,8 +38,8 @@ struct nm_peer_label {
 	char text[96]; /* "host name, pid 1234"; printable ASCII, NUL-terminated */
 };
 
-const char *nm_relation_name(enum nm_relation relation);    /* "self", "node", "host", "network" */
-const char *nm_channel_name(enum nm_channel channel);	    /* "none", "self", "shm", "net" */
+const char *nm_relation_name(enum nm_relation relation); /* "self", "node", "host", "network" */
+const char *nm_channel_name(enum nm_channel channel); /* "none", "self", "shm", "segment", "net" */
 const char *nm_integrity_name(enum nm_integrity integrity); /* "-", "enforced", "by convention" */
 
 #endif

@@ -228,7 +228,13 @@ int nm_meet_create(const struct nm_meet_config *config, struct nm_meet **ret_mee
 	pthread_mutex_init(&meet->lock, NULL);
 	describe_self(meet);
 	/* A slot per lane and role. */
-	nm_cma_place_init(&meet->cma, config->cma, 2 * config->window->geometry.nr_lanes);
+	nm_cma_place_init(&meet->cma, config->cma && !config->segment,
+			  2 * config->window->geometry.nr_lanes);
+	if (config->segment) {
+		nm_reason_set(&meet->cma.why, "no kernel copies between machines; not tried");
+		/* Another kernel's numbers mean nothing, and the first ones are alike in all. */
+		meet->pid_ns_inode = meet->pid_ns_device = 0;
+	}
 	err = init_tables(meet);
 	if (!err)
 		err = open_descriptors(meet);
@@ -236,7 +242,8 @@ int nm_meet_create(const struct nm_meet_config *config, struct nm_meet **ret_mee
 		nm_reason_set(ret_reason, "cannot set up a meeting place: %s", strerror(-err));
 		goto err_free;
 	}
-	err = nm_wire_dir_create(config, &meet->wire, ret_reason);
+	err = config->segment ? nm_wire_segment_create(config, &meet->wire, ret_reason) :
+				nm_wire_dir_create(config, &meet->wire, ret_reason);
 	if (err)
 		goto err_free;
 	nm_window_set_state(config->window, NM_WINDOW_RUN);

@@ -27,12 +27,18 @@
 #include "locality/address.h"
 #include "locality/locality.h"
 #include "locality/probe_cma.h"
+#include "shm/segment.h"
 #include "shm/window.h"
 
 struct nm_meet;
 
 struct nm_meet_config {
-	const char *dir; /* NEARMETAL_SEGMENT_DIR */
+	const char *dir; /* NEARMETAL_SEGMENT_DIR; in a segment the device, for words */
+	/* where my window lies, when that is a segment between machines; NULL: meet in `dir`. Both
+	 * outlive the meeting place. */
+	struct nm_segment *segment;
+	struct nm_segment_claim *claim; /* open */
+	uint32_t peer_lease_ms;		/* NEARMETAL_SEGMENT_LEASE_MS */
 	struct nm_identity who;
 	struct nm_window *window; /* mine; outlives the meeting place */
 	uint32_t features;	  /* NM_FEATURE_ */
@@ -53,7 +59,10 @@ struct nm_encounter {
 	struct nm_peer_label label;
 	enum nm_relation relation;
 	enum nm_integrity integrity;
-	struct nm_reason how;			/* they met, in words */
+	struct nm_reason how;	/* they met, in words */
+	uint32_t numa_distance; /* as select.h has it; 0: unknown */
+	/* in a segment: shows whether the window still is the one that was met */
+	struct nm_segment_tie tie;
 	const struct nm_foreign_window *window; /* mapped until nm_meet_leave() */
 	uint32_t own_lane;			/* writer: of my box; reader: of my credits */
 	uint32_t peer_lane;			/* writer: of its credits; reader: of its box */

@@ -51,6 +51,10 @@ struct nm_meeting {
 	uint64_t awaited; /* the visitor's `reaching` while somebody waits for it to move on */
 	uint64_t deadline_ns;
 	struct nm_farewell bye; /* kind 0: none came */
+	/* in a segment: what carries it, while it does, and how that ended */
+	struct nm_talk *talk;
+	struct nm_reason ended_why;
+	bool ended_in_order;
 	struct nm_meet_event source_event, lost_event;
 };
 

@@ -95,6 +95,8 @@ static void hang_up(struct nm_meet *meet, struct nm_meeting *meeting)
 	if (meeting->fd < 0)
 		return;
 	nm_meet_unwatch(meet, meeting->fd);
+	if (meet->wire->ops->hung_up)
+		meet->wire->ops->hung_up(meet, meeting);
 	close(meeting->fd);
 	meeting->fd = -1;
 }

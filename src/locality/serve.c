@@ -212,7 +212,7 @@ void nm_meeting_ready(struct nm_meet *meet, struct nm_watch *watch)
 	}
 }
 
-bool nm_meet_admit(struct nm_meet *meet, int fd)
+struct nm_meeting *nm_meet_admit(struct nm_meet *meet, int fd)
 {
 	uint32_t limit = 2 * meet->config.window->geometry.nr_lanes + MAX_STRANGERS;
 	struct nm_meeting *meeting = NULL;
@@ -223,13 +223,12 @@ bool nm_meet_admit(struct nm_meet *meet, int fd)
 	if (!meeting) {
 		nm_message_send_bye(fd, -ENOSPC, "it has too many visitors");
 		close(fd);
-		return false;
+		return NULL;
 	}
-	if (nm_meeting_watch(meet, meeting)) {
-		nm_meeting_close(meet, meeting);
-		return false;
-	}
-	return true;
+	if (!nm_meeting_watch(meet, meeting))
+		return meeting;
+	nm_meeting_close(meet, meeting);
+	return NULL;
 }
 
 static void drop_overdue(struct nm_meet *meet)

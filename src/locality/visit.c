@@ -30,8 +30,8 @@ NM_COLD int nm_visit_timed_out(const struct nm_meet *meet, struct nm_reason *ret
 }
 
 /* Wait for one message. Returns its length, or -errno with a reason. */
-static int await(const struct nm_meet *meet, struct nm_meeting *meeting,
-		 uint8_t bytes[NM_MESSAGE_MAX], int *ret_fd, struct nm_reason *ret_reason)
+static int await(struct nm_meet *meet, struct nm_meeting *meeting, uint8_t bytes[NM_MESSAGE_MAX],
+		 int *ret_fd, struct nm_reason *ret_reason)
 {
 	struct pollfd poller = {.fd = meeting->fd, .events = POLLIN};
 	uint64_t now;
@@ -42,7 +42,11 @@ static int await(const struct nm_meet *meet, struct nm_meeting *meeting,
 		if (len > 0)
 			return len;
 		if (len == 0) {
-			nm_reason_set(ret_reason, "it hung up during the handshake");
+			pthread_mutex_lock(&meet->lock);
+			nm_reason_set(ret_reason, "it hung up during the handshake%s%s",
+				      meeting->ended_why.text[0] ? ": " : "",
+				      meeting->ended_why.text);
+			pthread_mutex_unlock(&meet->lock);
 			return -EHOSTUNREACH;
 		}
 		if (len != -EAGAIN)

@@ -66,6 +66,8 @@ struct nm_wire_ops {
 		   struct nm_reason *ret_reason);
 	/* MEETING hung up without a word. Did it close in order (true), or how did it die? */
 	bool (*ended)(struct nm_meet *meet, struct nm_meeting *meeting, struct nm_reason *ret_why);
+	/* I hung up, or noticed that the other side did: MEETING's fd goes. NULL: nothing to do. */
+	void (*hung_up)(struct nm_meet *meet, struct nm_meeting *meeting);
 	/* Every lease_ms or so. */
 	void (*beat)(struct nm_meet *meet);
 	/* Before each wait. Returns for how long to wait at most. NULL: until something happens. */
@@ -76,8 +78,11 @@ struct nm_wire_ops {
 int nm_wire_dir_create(const struct nm_meet_config *config, struct nm_wire **ret_wire,
 		       struct nm_reason *ret_reason);
 
-/* Somebody has connected on FD, which is the meeting's from now on. False: turned away. */
-bool nm_meet_admit(struct nm_meet *meet, int fd);
+int nm_wire_segment_create(const struct nm_meet_config *config, struct nm_wire **ret_wire,
+			   struct nm_reason *ret_reason);
+
+/* Somebody has connected on FD, which is the meeting's from now on. NULL: turned away. */
+struct nm_meeting *nm_meet_admit(struct nm_meet *meet, int fd);
 /* Watch FD for input and hangups. 0 or -errno. */
 int nm_meet_watch(struct nm_meet *meet, int fd, struct nm_watch *watch);
 /* Closing alone would not end a watch while a child that is about to exec holds a copy. */

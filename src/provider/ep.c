@@ -173,6 +173,22 @@ static int add_shm(struct nm_ep *ep, struct nm_engine *engine, struct nm_reason 
 	return nm_engine_add_transport(engine, transport);
 }
 
+/* RET_WORDS: likewise. That there is none is the usual thing. */
+static int add_segment(struct nm_ep *ep, struct nm_engine *engine, struct nm_reason *ret_words)
+{
+	struct nm_transport *transport;
+	struct nm_reason why = {""};
+	int err;
+
+	err = nm_segment_channel_create(nm_engine_sink(engine), &ep->address.who, &transport, &why);
+	if (err) {
+		nm_reason_set(ret_words, "no segment: %s", why.text);
+		return err;
+	}
+	nm_reason_set(ret_words, "segment as %.80s says", nm_params()->segment);
+	return nm_engine_add_transport(engine, transport);
+}
+
 static int add_net(struct nm_ep *ep, struct nm_engine *engine, struct nm_reason *ret_words)
 {
 	struct nm_transport *transport;
@@ -193,12 +209,13 @@ static int add_net(struct nm_ep *ep, struct nm_engine *engine, struct nm_reason 
 
 /* The line that says what was found and chosen. */
 static void tell_start(const struct nm_ep *ep, const struct nm_reason *shm,
-		       const struct nm_reason *net)
+		       const struct nm_reason *segment, const struct nm_reason *net)
 {
 	const uint8_t *id = ep->address.who.id;
 
-	nm_info("endpoint %02x%02x%02x%02x%02x%02x: %s; %s; channels allowed: %s", id[0], id[1],
-		id[2], id[3], id[4], id[5], shm->text, net->text, nm_params()->channels);
+	nm_info("endpoint %02x%02x%02x%02x%02x%02x: %s; %s; %s; channels allowed: %s", id[0], id[1],
+		id[2], id[3], id[4], id[5], shm->text, segment->text, net->text,
+		nm_params()->channels);
 }
 
 /* An endpoint works with any one of its allowed channels; none at all is an error. */
@@ -206,6 +223,7 @@ static int add_transports(struct nm_ep *ep, struct nm_engine *engine)
 {
 	const struct nm_params *params = nm_params();
 	struct nm_reason shm = {"no shm: not allowed"}, net = {"no net: not allowed"};
+	struct nm_reason segment = {"no segment: not allowed"};
 	int err = -FI_ENODEV, last;
 
 	if (nm_params_channel_allowed(params, "self"))
@@ -214,11 +232,15 @@ static int add_transports(struct nm_ep *ep, struct nm_engine *engine)
 		last = add_shm(ep, engine, &shm);
 		err = err ? last : 0;
 	}
+	if (nm_params_channel_allowed(params, "segment")) {
+		last = add_segment(ep, engine, &segment);
+		err = err ? last : 0;
+	}
 	if (nm_params_channel_allowed(params, "net")) {
 		last = add_net(ep, engine, &net);
 		err = err ? last : 0;
 	}
-	tell_start(ep, &shm, &net);
+	tell_start(ep, &shm, &segment, &net);
 	if (err)
 		nm_error("endpoint not enabled: none of the channels '%s' can be used",
 			 params->channels);

@@ -124,7 +124,7 @@ static void copy_text(char *to, size_t room, const char *from)
 	snprintf(to, room, "%s", from);
 }
 
-_Static_assert(NM_NR_PROTOCOLS <= 8, "the file has room for all");
+_Static_assert(NM_NR_PROTOCOLS <= 8 && NM_NR_CHANNELS <= 8, "the file has room for all");
 
 static void collect_peer(void *arg, const struct nm_peer_facts *facts)
 {

@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #define NM_STATS_MAGIC UINT64_C(0x317374617473) /* "stats1", little endian */
-#define NM_STATS_VERSION 1
+#define NM_STATS_VERSION 2
 #define NM_STATS_MAX_PEERS 4096 /* more are counted in nr_unlisted */
 
 enum nm_stats_state {
@@ -60,7 +60,7 @@ struct nm_stats_peer {
 	uint64_t fallbacks; /* transfers that had to go another way than planned */
 	/* bytes of large messages from the peer, by protocol as transport/select.h numbers them */
 	uint64_t protocols[8];
-	struct nm_stats_traffic by_channel[4]; /* by enum nm_channel */
+	struct nm_stats_traffic by_channel[8]; /* by enum nm_channel */
 	char label[96];
 	char reason[192], down_reason[192], quarantine_reason[192], fallback_reason[192];
 	char choice[192]; /* the protocol that was last changed to, and why */
@@ -72,7 +72,7 @@ struct nm_stats_tail {
 };
 
 _Static_assert(sizeof(struct nm_stats_head) == 256, "readers know it");
-_Static_assert(sizeof(struct nm_stats_peer) == 1280, "readers know it");
+_Static_assert(sizeof(struct nm_stats_peer) == 1408, "readers know it");
 _Static_assert(sizeof(struct nm_stats_tail) == 16, "readers know it");
 _Static_assert(sizeof(struct nm_stats_peer) % 8 == 0, "summed by words");
 

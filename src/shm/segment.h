@@ -191,6 +191,26 @@ int nm_segment_find(struct nm_segment *segment, const uint8_t id[6],
  */
 int nm_segment_look(struct nm_segment *segment, const struct nm_segment_address *address,
 		    enum nm_segment_state *ret_state, uint64_t *ret_heartbeat);
+/*
+ * Shows to who reads the window of an endpoint, with two loads, whether it still is that endpoint's:
+ * after the grace others may have its bytes. All zero: of no segment, never broken.
+ */
+struct nm_segment_tie {
+	const _Atomic uint64_t *part_generation, *control;
+	uint64_t expected_part, expected_slot;
+};
+/* 0; -ESTALE and -EINVAL as nm_segment_look(). */
+int nm_segment_tie(struct nm_segment *segment, const struct nm_segment_address *address,
+		   struct nm_segment_tie *ret_tie);
+static inline bool nm_segment_is_tied(const struct nm_segment_tie *tie)
+{
+	/* Partners: prepare_part() and set_control(). */
+	return !tie->control ||
+	       (atomic_load_explicit(tie->part_generation, memory_order_acquire) ==
+			tie->expected_part &&
+		atomic_load_explicit(tie->control, memory_order_acquire) >> NM_SEGMENT_STATE_BITS ==
+			tie->expected_slot);
+}
 /* A view of PEER's window; nm_window_detach() before the segment is detached. As nm_window_attach(). */
 int nm_segment_view(struct nm_segment *segment, const struct nm_segment_peer *peer,
 		    struct nm_foreign_window *ret_window, struct nm_reason *ret_reason);

@@ -88,12 +88,10 @@ int nm_segment_find(struct nm_segment *segment, const uint8_t id[6],
 	return -ENOENT;
 }
 
-int nm_segment_look(struct nm_segment *segment, const struct nm_segment_address *address,
-		    enum nm_segment_state *ret_state, uint64_t *ret_heartbeat)
+static int find_slot(struct nm_segment *segment, const struct nm_segment_address *address,
+		     const struct nm_segment_slot **ret_slot)
 {
-	const struct nm_segment_slot *slot;
 	struct nm_segment_part_copy copy;
-	uint64_t control;
 
 	if (address->part >= segment->host.nr_parts)
 		return -EINVAL;
@@ -102,9 +100,39 @@ int nm_segment_look(struct nm_segment *segment, const struct nm_segment_address 
 		return -ESTALE;
 	if (address->slot >= copy.shape.nr_slots)
 		return -EINVAL;
-	slot = (const struct nm_segment_slot *)(nm_segment_seen_part(segment, address->part) +
-						copy.shape.slots_off) +
-	       address->slot;
+	*ret_slot = (const struct nm_segment_slot *)(nm_segment_seen_part(segment, address->part) +
+						     copy.shape.slots_off) +
+		    address->slot;
+	return 0;
+}
+
+int nm_segment_tie(struct nm_segment *segment, const struct nm_segment_address *address,
+		   struct nm_segment_tie *ret_tie)
+{
+	const struct nm_segment_slot *slot;
+	int err = find_slot(segment, address, &slot);
+
+	if (err)
+		return err;
+	ret_tie->part_generation =
+		&((const struct nm_segment_part *)(const void *)nm_segment_seen_part(segment,
+										     address->part))
+			 ->generation;
+	ret_tie->control = &slot->control;
+	ret_tie->expected_part = address->part_generation;
+	ret_tie->expected_slot = address->generation;
+	return nm_segment_is_tied(ret_tie) ? 0 : -ESTALE;
+}
+
+int nm_segment_look(struct nm_segment *segment, const struct nm_segment_address *address,
+		    enum nm_segment_state *ret_state, uint64_t *ret_heartbeat)
+{
+	const struct nm_segment_slot *slot;
+	uint64_t control;
+	int err = find_slot(segment, address, &slot);
+
+	if (err)
+		return err;
 	control = atomic_load_explicit(&slot->control, memory_order_acquire);
 	if (nm_segment_generation_of(control) != address->generation ||
 	    nm_segment_state_of(control) > NM_SEGMENT_GONE)

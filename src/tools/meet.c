@@ -24,10 +24,19 @@ struct acquaintance {
 	struct nm_link *link;
 };
 
+/* Channels on which one meets, best first. */
+static const struct {
+	const char *name;
+	int (*create)(const struct nm_sink *sink, const struct nm_identity *who,
+		      struct nm_transport **ret_transport, struct nm_reason *ret_reason);
+} place_kinds[] = {{"shm", nm_shm_create}, {"segment", nm_segment_channel_create}};
+#define NR_PLACES NM_ARRAY_SIZE(place_kinds)
+
 struct prober {
 	struct nm_address address;
-	struct nm_transport *shm; /* NULL: none, and why not */
-	struct nm_reason no_shm;
+	/* Places of this machine, then of its host; NULL: none, and why not. */
+	struct nm_transport *places[NR_PLACES];
+	struct nm_reason nowhere;
 	const struct nm_params *params;
 	struct acquaintance *known;
 	char line[LINE_MAX_LEN];
@@ -128,6 +137,35 @@ static void set_network(const struct prober *prober, struct nm_link_facts *facts
 	nm_reason_set(&facts->reason, "%s", why);
 }
 
+/* Add why something failed to what is told when everything does. */
+static void add_reason(struct nm_reason *all, const char *place, const char *why)
+{
+	size_t used = strlen(all->text);
+
+	snprintf(all->text + used, sizeof(all->text) - used, "%s%s: %s", used ? "; " : "", place,
+		 why);
+}
+
+static int connect_somewhere(struct prober *prober, const struct nm_address *address,
+			     struct nm_link **ret_link, struct nm_reason *ret_reason)
+{
+	struct nm_reason all = prober->nowhere;
+	int err = -EHOSTUNREACH;
+
+	for (size_t i = 0; i < NR_PLACES && err; i++) {
+		struct nm_transport *place = prober->places[i];
+		struct nm_reason why = {""};
+
+		if (!place)
+			continue;
+		err = place->ops->connect(place, address, (struct nm_peer *)prober, ret_link, &why);
+		if (err)
+			add_reason(&all, place_kinds[i].name, why.text);
+	}
+	*ret_reason = all;
+	return err;
+}
+
 static int connect_and_remember(struct prober *prober, const struct nm_address *address,
 				struct nm_link **ret_link, struct nm_reason *ret_reason)
 {
@@ -144,8 +182,7 @@ static int connect_and_remember(struct prober *prober, const struct nm_address *
 		nm_reason_set(ret_reason, "out of memory");
 		return -ENOMEM;
 	}
-	err = prober->shm->ops->connect(prober->shm, address, (struct nm_peer *)prober,
-					&known->link, ret_reason);
+	err = connect_somewhere(prober, address, &known->link, ret_reason);
 	if (err) {
 		free(known);
 		return err;
@@ -168,12 +205,10 @@ static void probe(struct prober *prober, const struct nm_address *address,
 		ret_facts->relation = NM_RELATION_SELF;
 		ret_facts->channel = NM_CHANNEL_SELF;
 		nm_reason_set(&ret_facts->reason, "the endpoint itself");
-	} else if (!prober->shm) {
-		set_network(prober, ret_facts, prober->no_shm.text);
 	} else if (connect_and_remember(prober, address, &link, &why)) {
 		set_network(prober, ret_facts, why.text);
 	} else {
-		prober->shm->ops->describe(link, ret_facts);
+		link->transport->ops->describe(link, ret_facts);
 	}
 }
 
@@ -240,8 +275,26 @@ static void serve(struct prober *prober)
 		/* Whoever visits is answered by the service thread; this only notices who went. */
 		if (poll(&input, 1, PROGRESS_MS) > 0)
 			open = read_lines(prober);
-		if (prober->shm)
-			prober->shm->ops->progress(prober->shm);
+		for (size_t i = 0; i < NR_PLACES; i++)
+			if (prober->places[i])
+				prober->places[i]->ops->progress(prober->places[i]);
+	}
+}
+
+static void open_places(struct prober *prober, const struct nm_sink *sink)
+{
+	for (size_t i = 0; i < NR_PLACES; i++) {
+		struct nm_reason why = {"not in NEARMETAL_CHANNELS"};
+		int err = -EPERM;
+
+		if (nm_params_channel_allowed(prober->params, place_kinds[i].name))
+			err = place_kinds[i].create(sink, &prober->address.who, &prober->places[i],
+						    &why);
+		/* Most machines have no segment: that explains nothing. */
+		if (err && !(err == -ENOENT && place_kinds[i].create == nm_segment_channel_create))
+			add_reason(&prober->nowhere, place_kinds[i].name, why.text);
+		if (err)
+			prober->places[i] = NULL;
 	}
 }
 
@@ -260,14 +313,12 @@ int nm_info_meet(void)
 		fprintf(stderr, "nearmetal-info: no random numbers: %s\n", strerror(-err));
 		return 1;
 	}
-	if (!nm_params_channel_allowed(prober.params, "shm"))
-		nm_reason_set(&prober.no_shm, "shm is not in NEARMETAL_CHANNELS");
-	else if (nm_shm_create(&sink, &prober.address.who, &prober.shm, &prober.no_shm))
-		prober.shm = NULL;
+	open_places(&prober, &sink);
 	print_address(&prober.address);
 	serve(&prober);
-	if (prober.shm)
-		prober.shm->ops->destroy(prober.shm);
+	for (size_t i = 0; i < NR_PLACES; i++)
+		if (prober.places[i])
+			prober.places[i]->ops->destroy(prober.places[i]);
 	for (; prober.known; prober.known = next) {
 		next = prober.known->next;
 		free(prober.known);

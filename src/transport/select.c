@@ -9,28 +9,31 @@ unsigned int nm_select_channels(const struct nm_select_peer *peer,
 
 	if (peer->is_self && peer->allowed[NM_CHANNEL_SELF])
 		ret_order[nr++] = NM_CHANNEL_SELF;
-	/* An endpoint has one window and does not visit itself. */
+	/* An endpoint does not visit itself. Who is in the same kernel is met there. */
 	if (!peer->is_self && peer->allowed[NM_CHANNEL_SHM])
 		ret_order[nr++] = NM_CHANNEL_SHM;
+	if (!peer->is_self && peer->allowed[NM_CHANNEL_SEGMENT])
+		ret_order[nr++] = NM_CHANNEL_SEGMENT;
 	if (peer->allowed[NM_CHANNEL_NET] && peer->has_inner_address)
 		ret_order[nr++] = NM_CHANNEL_NET;
 
 	if (nr && ret_order[0] == NM_CHANNEL_SELF)
 		nm_reason_set(ret_reason, "the endpoint itself");
-	else if (nr && ret_order[0] == NM_CHANNEL_SHM)
+	else if (nr && ret_order[0] != NM_CHANNEL_NET)
 		nm_reason_set(ret_reason, "shared memory is tried first%s",
-			      nr > 1 ? ", then the network" : "; the network cannot be used");
+			      ret_order[nr - 1] == NM_CHANNEL_NET ? ", then the network" :
+								    "; the network cannot be used");
 	else if (nr)
-		nm_reason_set(ret_reason, "%s is not in NEARMETAL_CHANNELS: network only",
-			      peer->is_self ? "self" : "shm");
+		nm_reason_set(ret_reason, "NEARMETAL_CHANNELS has no %s: network only",
+			      peer->is_self ? "self" : "shm or segment");
 	else if (!peer->allowed[NM_CHANNEL_NET])
-		nm_reason_set(ret_reason, "NEARMETAL_CHANNELS allows neither %s nor net",
-			      peer->is_self ? "self" : "shm");
+		nm_reason_set(ret_reason, "NEARMETAL_CHANNELS has no %s and no net",
+			      peer->is_self ? "self" : "shm, no segment");
 	else
 		nm_reason_set(
 			ret_reason,
-			"NEARMETAL_CHANNELS does not allow %s, and the peer's address has no network part",
-			peer->is_self ? "self" : "shm");
+			"NEARMETAL_CHANNELS has no %s, and the peer's address has no network part",
+			peer->is_self ? "self" : "shm or segment");
 	return nr;
 }
 

@@ -40,10 +40,11 @@ static void init_link(struct shm_transport *shm, struct shm_link *link,
 			   &encounter->window->lanes[encounter->peer_lane], encounter->start,
 			   (uint32_t)nm_params()->inline_max);
 	facts->relation = encounter->relation;
-	facts->channel = NM_CHANNEL_SHM;
+	facts->channel = shm->base.ops->channel;
 	facts->integrity = encounter->integrity;
 	facts->label = encounter->label;
 	facts->reason = encounter->how;
+	link->base.numa_distance = encounter->numa_distance;
 	nm_shm_init_copies(link, encounter);
 }
 
@@ -61,9 +62,8 @@ static int check_peer(const struct shm_peer *peer, struct nm_reason *ret_reason)
 	return 0;
 }
 
-static int shm_connect(struct nm_transport *transport, const struct nm_address *address,
-		       struct nm_peer *cookie, struct nm_link **ret_link,
-		       struct nm_reason *ret_reason)
+int nm_shm_connect(struct nm_transport *transport, const struct nm_address *address,
+		   struct nm_peer *cookie, struct nm_link **ret_link, struct nm_reason *ret_reason)
 {
 	struct shm_transport *shm = shm_of(transport);
 	struct shm_link *link;
@@ -209,14 +209,14 @@ int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct 
 	return send_any(base, pkt, iov, nr_iov);
 }
 
-static bool shm_drained(struct nm_link *link)
+bool nm_shm_drained(struct nm_link *link)
 {
 	/* What was sent is published, and a window outlives its owner while it is mapped. */
 	(void)link;
 	return true;
 }
 
-static void shm_describe(const struct nm_link *link, struct nm_link_facts *ret_facts)
+void nm_shm_describe(const struct nm_link *link, struct nm_link_facts *ret_facts)
 {
 	*ret_facts = nm_container_of(link, const struct shm_link, base)->facts;
 	ret_facts->remote_copy = link->remote_copy;
@@ -240,12 +240,8 @@ static inline __attribute__((always_inline)) unsigned int drain(struct shm_trans
 				nm_shm_cast_out(shm, shm->sources[i], "a slot of its box");
 			break;
 		}
-		if (nm_unlikely(shm->checked != NULL) &&
-		    !nm_shm_check(shm, reader->position, &pkt, &payload)) {
-			nm_shm_cast_out(shm, shm->sources[i],
-					"bytes that differ from their checksum");
+		if (nm_unlikely(shm->is_wary) && !nm_shm_vouch(shm, i, &pkt, &payload))
 			break;
-		}
 		if (done)
 			nm_box_read_ahead(reader);
 		NM_FAULT("deliver-before");
@@ -259,7 +255,7 @@ static inline __attribute__((always_inline)) unsigned int drain(struct shm_trans
 	return done;
 }
 
-static unsigned int shm_progress(struct nm_transport *transport)
+unsigned int nm_shm_progress(struct nm_transport *transport)
 {
 	struct shm_transport *shm = shm_of(transport);
 	unsigned int done = 0;
@@ -282,7 +278,7 @@ static unsigned int shm_progress(struct nm_transport *transport)
 	return done;
 }
 
-static NM_COLD void shm_cast_out(struct nm_transport *transport, const struct nm_identity *who,
+NM_COLD void nm_shm_say_cast_out(struct nm_transport *transport, const struct nm_identity *who,
 				 const char *what)
 {
 	struct shm_peer *peer = nm_shm_find_peer(shm_of(transport), who);
@@ -291,7 +287,7 @@ static NM_COLD void shm_cast_out(struct nm_transport *transport, const struct nm
 		nm_shm_cast_out(shm_of(transport), peer, what);
 }
 
-static NM_COLD void shm_finish(struct nm_transport *transport, const struct nm_identity *who)
+NM_COLD void nm_shm_finish(struct nm_transport *transport, const struct nm_identity *who)
 {
 	const struct nm_reason why = {"it left this channel"};
 	struct shm_transport *shm = shm_of(transport);
@@ -314,128 +310,3 @@ static NM_COLD void shm_finish(struct nm_transport *transport, const struct nm_i
 		drain(shm, peer->source_index);
 	nm_shm_end_peer(shm, peer);
 }
-
-static void free_lists(struct shm_transport *shm)
-{
-	struct shm_link *link, *next_link;
-	struct shm_peer *peer, *next_peer;
-
-	for (link = shm->links; link; link = next_link) {
-		next_link = link->next;
-		free(link);
-	}
-	for (peer = shm->peers; peer; peer = next_peer) {
-		next_peer = peer->next;
-		free(peer);
-	}
-}
-
-static void shm_destroy(struct nm_transport *transport)
-{
-	struct shm_transport *shm;
-
-	if (!transport)
-		return;
-	shm = shm_of(transport);
-	nm_meet_destroy(shm->meet);
-	free_lists(shm);
-	nm_pool_fini(&shm->pool);
-	nm_window_destroy(&shm->window);
-	free(shm->bounce);
-	free(shm->checked);
-	free(shm->sources);
-	free(shm->readers);
-	free(shm);
-}
-
-static const struct nm_transport_ops shm_ops, checked_ops;
-
-static int create_parts(struct shm_transport *shm, const struct nm_params *params,
-			const struct nm_identity *who, struct nm_reason *ret_reason)
-{
-	struct nm_meet_config config = {
-		.dir = params->segment_dir,
-		.who = *who,
-		.window = &shm->window,
-		.connect_ms = (uint32_t)params->connect_ms,
-		.lease_ms = (uint32_t)params->lease_ms,
-		.cma = !strcmp(params->cma, "auto"),
-		.features = shm->base.ops == &checked_ops ? NM_FEATURE_CHECKSUM : 0,
-	};
-	struct nm_geometry geometry;
-	int err;
-
-	err = nm_geometry_init((uint32_t)params->max_local_peers, (uint32_t)params->box_slots,
-			       (uint32_t)params->chunk_size, params->pool_size, &geometry);
-	if (err) {
-		nm_reason_set(ret_reason, "the knobs of the window do not fit together");
-		return err;
-	}
-	shm->bounce = malloc(NM_BOX_INLINE_LIMIT);
-	shm->sources = calloc(geometry.nr_lanes, sizeof(*shm->sources));
-	shm->readers = aligned_alloc(NM_CACHE_LINE, geometry.nr_lanes * sizeof(*shm->readers));
-	if (!shm->bounce || !shm->sources || !shm->readers) {
-		nm_reason_set(ret_reason, "out of memory");
-		return -ENOMEM;
-	}
-	err = nm_window_create(&geometry, who->id, who->token, &shm->window, ret_reason);
-	if (err)
-		return err;
-	err = nm_pool_init(&shm->pool, shm->window.pool, geometry.chunk_size, geometry.nr_chunks);
-	if (err) {
-		nm_reason_set(ret_reason, "out of memory");
-		return err;
-	}
-	err = nm_meet_create(&config, &shm->meet, ret_reason);
-	if (!err)
-		shm->events = nm_meet_event_word(shm->meet);
-	return err;
-}
-
-int nm_shm_create(const struct nm_sink *sink, const struct nm_identity *who,
-		  struct nm_transport **ret_transport, struct nm_reason *ret_reason)
-{
-	const struct nm_params *params = nm_params();
-	struct shm_transport *shm;
-	int err;
-
-	if (!params) {
-		nm_reason_set(ret_reason, "the environment is not valid");
-		return -EINVAL;
-	}
-	shm = calloc(1, sizeof(*shm));
-	if (!shm) {
-		nm_reason_set(ret_reason, "out of memory");
-		return -ENOMEM;
-	}
-	shm->window.fd = -1;
-	shm->base.ops = strcmp(params->checksum, "on") ? &shm_ops : &checked_ops;
-	shm->base.sink = *sink;
-	shm->base.max_payload = (uint32_t)params->chunk_size;
-	shm->base.eager_max = (uint32_t)nm_min_u64(params->shm_eager_max, params->chunk_size);
-	err = shm->base.ops == &checked_ops ? nm_shm_init_checks(shm, ret_reason) : 0;
-	if (!err)
-		err = create_parts(shm, params, who, ret_reason);
-	if (err) {
-		nm_log_once(NM_LOG_WARN, "no shared memory, slower channels are used: %s",
-			    ret_reason->text);
-		shm_destroy(&shm->base);
-		return err;
-	}
-	*ret_transport = &shm->base;
-	return 0;
-}
-
-/* They differ in what is behind a payload. */
-#define SHM_OPS(send_)                                                                             \
-	{                                                                                          \
-		.name = "shm", .channel = NM_CHANNEL_SHM, .connect = shm_connect, .send = send_,   \
-		.drained = shm_drained, .describe = shm_describe,                                  \
-		.read_remote = nm_shm_read_remote, .write_remote = nm_shm_write_remote,            \
-		.publish = nm_shm_publish, .revoke = nm_shm_revoke, .reach = nm_shm_reach,         \
-		.leave = nm_shm_leave, .polled = nm_shm_polled, .polls = nm_shm_polls,             \
-		.cast_out = shm_cast_out, .finish = shm_finish, .progress = shm_progress,          \
-		.destroy = shm_destroy,                                                            \
-	}
-static const struct nm_transport_ops shm_ops = SHM_OPS(nm_shm_send);
-static const struct nm_transport_ops checked_ops = SHM_OPS(nm_shm_send_checked);

@@ -12,7 +12,7 @@
 #include "base/crc.h"
 #include "transport/shm_private.h"
 
-struct check {
+struct checksum {
 	uint32_t crc;
 };
 
@@ -34,36 +34,52 @@ int nm_shm_send_checked(struct nm_link *base, const struct nm_packet *pkt, const
 	struct shm_link *link = nm_container_of(base, struct shm_link, base);
 	struct iovec more[NM_SHM_CHECKED_IOV + 1];
 	struct nm_packet packet = *pkt;
-	struct check check = {start(pkt, pkt->len, link->writer.position)};
+	struct checksum sum = {start(pkt, pkt->len, link->writer.position)};
 	unsigned int i;
 
 	if (nr_iov > NM_SHM_CHECKED_IOV)
 		return -EINVAL;
 	for (i = 0; i < nr_iov; i++) {
 		more[i] = iov[i];
-		check.crc = nm_crc32c(check.crc, iov[i].iov_base, iov[i].iov_len);
+		sum.crc = nm_crc32c(sum.crc, iov[i].iov_base, iov[i].iov_len);
 	}
-	more[nr_iov] = (struct iovec){&check, sizeof(check)};
-	packet.len += (uint32_t)sizeof(check);
+	more[nr_iov] = (struct iovec){&sum, sizeof(sum)};
+	packet.len += (uint32_t)sizeof(sum);
 	return nm_shm_send(base, &packet, more, nr_iov + 1);
 }
 
-bool nm_shm_check(struct shm_transport *shm, uint64_t position, struct nm_packet *pkt,
+/* Is the packet at POSITION as it was sent? Then PKT and PAYLOAD become what was, in a copy. */
+static bool check(struct shm_transport *shm, uint64_t position, struct nm_packet *pkt,
 		  const void **payload)
 {
-	struct check check;
+	struct checksum sum;
 	uint32_t len;
 
-	if (pkt->len < sizeof(check) || pkt->len > NM_MAX_CHUNK_SIZE)
+	if (pkt->len < sizeof(sum) || pkt->len > NM_MAX_CHUNK_SIZE)
 		return false;
 	memcpy(shm->checked, *payload, pkt->len);
-	len = pkt->len - (uint32_t)sizeof(check);
-	memcpy(&check, shm->checked + len, sizeof(check));
-	if (nm_crc32c(start(pkt, len, position), shm->checked, len) != check.crc)
+	len = pkt->len - (uint32_t)sizeof(sum);
+	memcpy(&sum, shm->checked + len, sizeof(sum));
+	if (nm_crc32c(start(pkt, len, position), shm->checked, len) != sum.crc)
 		return false;
 	pkt->len = len;
 	*payload = shm->checked;
 	return true;
+}
+
+bool nm_shm_vouch(struct shm_transport *shm, uint32_t i, struct nm_packet *pkt,
+		  const void **payload)
+{
+	struct shm_peer *peer = shm->sources[i];
+
+	if (shm->checked && !check(shm, shm->readers[i].position, pkt, payload)) {
+		nm_shm_cast_out(shm, peer, "bytes that differ from their checksum");
+		return false;
+	}
+	if (nm_likely(nm_segment_is_tied(&peer->source->tie)))
+		return true;
+	nm_shm_lose(shm, peer);
+	return false;
 }
 
 int nm_shm_init_checks(struct shm_transport *shm, struct nm_reason *ret_reason)
@@ -78,6 +94,7 @@ int nm_shm_init_checks(struct shm_transport *shm, struct nm_reason *ret_reason)
 		nm_reason_set(ret_reason, "out of memory");
 		return -ENOMEM;
 	}
+	shm->is_wary = true;
 	shm->base.max_payload -= NM_SHM_CHECK_ROOM;
 	if (shm->base.eager_max > shm->base.max_payload)
 		shm->base.eager_max = shm->base.max_payload;

@@ -51,10 +51,35 @@ void nm_shm_begin_end(struct shm_transport *shm, struct shm_peer *peer, enum shm
 	shm->nr_ending++;
 }
 
+static bool is_tied(const struct shm_peer *peer)
+{
+	return (!peer->source || nm_segment_is_tied(&peer->source->tie)) &&
+	       (!peer->link || !peer->link->encounter ||
+		nm_segment_is_tied(&peer->link->encounter->tie));
+}
+
+NM_COLD void nm_shm_lose(struct shm_transport *shm, struct shm_peer *peer)
+{
+	struct nm_reason why;
+
+	nm_reason_set(&why, "%s died, and its window is another's already", peer->label.text);
+	if (peer->state == PEER_CLOSING) {
+		/* It may have closed in order, but what it had sent was not taken in time. */
+		peer->state = PEER_CAST_OUT;
+		peer->err = -ECONNRESET;
+		peer->why = why;
+	}
+	nm_shm_begin_end(shm, peer, PEER_CAST_OUT, -ECONNRESET, &why);
+}
+
 NM_COLD void nm_shm_cast_out(struct shm_transport *shm, struct shm_peer *peer, const char *what)
 {
 	struct nm_reason why;
 
+	if (!is_tied(peer)) {
+		nm_shm_lose(shm, peer);
+		return;
+	}
 	nm_reason_set(&why, "%s wrote what no sound peer writes: %s", peer->label.text, what);
 	if (peer->state == PEER_UP)
 		nm_error("%s; its memory channel is closed", why.text);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What shm.c (opening, sending, receiving) and shm_peer.c (how peers come and end) share. */
+/*
+ * What the channels through windows share: shm.c (sending, receiving), shm_open.c (in one kernel),
+ * segment.c (between machines), shm_peer.c (how peers come and end) and others.
+ */
 #ifndef NM_TRANSPORT_SHM_PRIVATE_H
 #define NM_TRANSPORT_SHM_PRIVATE_H
 
@@ -55,15 +58,27 @@ struct shm_transport {
 	uint32_t nr_ending; /* peers between UP and DOWN */
 	uint32_t nr_polls;
 	uint8_t *bounce;
+	bool is_wary;	  /* packets need nm_shm_vouch() */
 	uint8_t *checked; /* private copy of a payload; NULL: no checksums */
 	struct nm_pool pool;
 	struct shm_link *links;
 	struct shm_peer *peers;
 	struct nm_meet *meet;
 	struct nm_window window;
+	/* where it lies, if that is a segment between machines; else NULL */
+	struct nm_segment *segment;
+	struct nm_segment_claim *claim;
 };
 
-/* shm.c: the send of the contract. */
+/* shm.c: slots of the contract, which are the same for all of them. */
+int nm_shm_connect(struct nm_transport *transport, const struct nm_address *address,
+		   struct nm_peer *cookie, struct nm_link **ret_link, struct nm_reason *ret_reason);
+bool nm_shm_drained(struct nm_link *link);
+void nm_shm_describe(const struct nm_link *link, struct nm_link_facts *ret_facts);
+unsigned int nm_shm_progress(struct nm_transport *transport);
+void nm_shm_say_cast_out(struct nm_transport *transport, const struct nm_identity *who,
+			 const char *what);
+void nm_shm_finish(struct nm_transport *transport, const struct nm_identity *who);
 int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
 		unsigned int nr_iov);
 /* shm_check.c: the same with a checksum. */
@@ -71,8 +86,11 @@ int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct 
 #define NM_SHM_CHECKED_IOV 64
 int nm_shm_send_checked(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
 			unsigned int nr_iov);
-/* Is the packet at POSITION as it was sent? Then PKT and PAYLOAD become what was, in a copy. */
-bool nm_shm_check(struct shm_transport *shm, uint64_t position, struct nm_packet *pkt,
+/*
+ * May the packet that source I shows be believed, where there is more to it than its slot? Then PKT
+ * and PAYLOAD are what was sent, in a copy if it was checked. False: the source has been dealt with.
+ */
+bool nm_shm_vouch(struct shm_transport *shm, uint32_t i, struct nm_packet *pkt,
 		  const void **payload);
 /* Once, before the transport is used: 0, or -errno with a reason. */
 int nm_shm_init_checks(struct shm_transport *shm, struct nm_reason *ret_reason);
@@ -93,6 +111,19 @@ void nm_shm_leave(struct nm_link *base);
 void nm_shm_polled(struct nm_transport *transport, uint64_t now_ns);
 bool nm_shm_polls(struct nm_link *base, uint64_t now_ns);
 
+/*
+ * shm_open.c: a transport of OPS for SINK, with knobs and checks, without window and place. NULL: out
+ * of memory, or the environment is not valid; with a reason.
+ */
+struct shm_transport *nm_shm_alloc(const struct nm_transport_ops *ops, const struct nm_sink *sink,
+				   struct nm_reason *ret_reason);
+bool nm_shm_is_checked(void);
+/* Everything that goes with the window, which is there; and the meeting place. 0 or -errno. */
+int nm_shm_furnish(struct shm_transport *shm, struct nm_meet_config *config,
+		   struct nm_reason *ret_reason);
+/* Destroys half-open ones, too. */
+void nm_shm_destroy(struct nm_transport *transport);
+
 /* NULL: unknown. */
 struct shm_peer *nm_shm_find_peer(struct shm_transport *shm, const struct nm_identity *who);
 /* The peer WHO, made when it is new. NULL: out of memory. */
@@ -102,6 +133,8 @@ void nm_shm_begin_end(struct shm_transport *shm, struct shm_peer *peer, enum shm
 		      int err, const struct nm_reason *why);
 /* The peer broke the rules of the shared bytes. */
 void nm_shm_cast_out(struct shm_transport *shm, struct shm_peer *peer, const char *what);
+/* Its window has become another's before it was taken out of use. */
+void nm_shm_lose(struct shm_transport *shm, struct shm_peer *peer);
 /* Cast out sources that show bytes which no poll stumbles over. */
 void nm_shm_inspect(struct shm_transport *shm);
 /* New sources and ends, from the meeting place. */

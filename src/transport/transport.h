@@ -96,6 +96,8 @@ struct nm_link {
 	 * ours. It changes whenever the achieved rate says otherwise.
 	 */
 	bool past_cache;
+	/* From my processors to the peer's window, as select.h has it; 0: unknown. */
+	uint32_t numa_distance;
 };
 
 /* Bytes in a peer's memory, as the peer told: hostile. */
@@ -120,7 +122,7 @@ struct nm_link_facts {
 };
 
 struct nm_transport_ops {
-	const char *name; /* "self", "shm", "net" */
+	const char *name; /* "self", "shm", "segment", "net" */
 	enum nm_channel channel;
 
 	/*
@@ -241,10 +243,15 @@ struct nm_transport {
  *  self: loops packets back; nothing to configure.
  *  shm:  owns the endpoint's window and meeting place; `who` is the endpoint's identity. Where the
  *        segment directory or the window cannot be had it says so in the log, once per process.
+ *  segment: likewise in a segment that virtual machines of one host share (shm/segment.h), as
+ *        NEARMETAL_SEGMENT describes it. -ENOENT: there is none here, which is the usual thing and
+ *        not logged.
  */
 int nm_self_create(const struct nm_sink *sink, const struct nm_identity *who,
 		   struct nm_transport **ret_transport);
 int nm_shm_create(const struct nm_sink *sink, const struct nm_identity *who,
 		  struct nm_transport **ret_transport, struct nm_reason *ret_reason);
+int nm_segment_channel_create(const struct nm_sink *sink, const struct nm_identity *who,
+			      struct nm_transport **ret_transport, struct nm_reason *ret_reason);
 
 #endif

@@ -18,11 +18,12 @@ def peer_bytes(**fields: Any) -> bytes:
         "fallback_reason": "", "choice": "", "protocols": (0,) * 8,
     } | fields  # fmt: skip
     counts = [n for name in CHANNELS for n in wanted["traffic"].get(name, (0, 0, 0, 0))]
+    counts += [0] * (32 - len(counts))
     texts = [wanted[k].encode("latin-1", "replace") for k in
              ("label", "reason", "down_reason", "quarantine_reason", "fallback_reason",
               "choice")]  # fmt: skip
     return struct.pack(
-        "<6s4B2xIQQ8Q16Q96s192s192s192s192s192s", wanted["id"], RELATIONS.index(wanted["relation"]),
+        "<6s4B2xIQQ8Q32Q96s192s192s192s192s192s", wanted["id"], RELATIONS.index(wanted["relation"]),
         CHANNELS.index(wanted["channel"]), 1, wanted["down"], wanted["quarantines"],
         wanted["stalls"], wanted["fallbacks"], *wanted["protocols"], *counts, *texts,
     )  # fmt: skip
@@ -31,7 +32,7 @@ def peer_bytes(**fields: Any) -> bytes:
 def file_bytes(*peers: bytes, **fields: Any) -> bytes:
     """Return one file."""
     wanted: dict[str, Any] = {
-        "magic": MAGIC, "version": VERSION, "head_size": 256, "peer_size": 1280,
+        "magic": MAGIC, "version": VERSION, "head_size": 256, "peer_size": 1408,
         "nr_peers": len(peers), "unlisted": 0, "state": 2, "generation": 9, "written_ns": 5 * 10**9,
         "pid": 4711, "rank": -1, "id": b"abcdef", "host": b"n1", "job": b"job-1",
     } | fields  # fmt: skip

@@ -53,7 +53,7 @@ def test_a_file_says_what_its_endpoint_counted() -> None:
         (file_bytes(nr_peers=MAX_PEERS + 1), TornError),
         (file_bytes(nr_peers=0xFFFFFFFF), TornError),
         (file_bytes(magic=1), ValueError),
-        (file_bytes(version=2), ValueError),
+        (file_bytes(version=3), ValueError),
         (file_bytes(peer_size=64), ValueError),
         (file_bytes(state=7), ValueError),
         (b'{"version": 1, "peers": []}' + b" " * 400, ValueError),

@@ -3,7 +3,10 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "harness.h"
@@ -94,4 +97,60 @@ void segment_poke(uint64_t offset, const void *bytes, size_t len)
 uint64_t segment_part_offset(uint32_t part, uint64_t part_size)
 {
 	return NM_SEGMENT_ALIGN + part * part_size;
+}
+
+#define MACHINES 3
+#define MACHINE_SIZE (32 * SEGMENT_MIB)
+
+static void write_config(uint32_t part)
+{
+	char file[NM_SEGMENT_PATH_MAX], fresh[NM_SEGMENT_PATH_MAX + 8];
+	struct nm_segment_config config = segment_config(part);
+	FILE *out;
+
+	snprintf(file, sizeof(file), "%s/segment.conf", nm_test_dir());
+	snprintf(fresh, sizeof(fresh), "%s.new", file);
+	out = fopen(fresh, "w");
+	NM_CHECK(out != NULL);
+	fprintf(out,
+		"version = 1\ndevice = dax\nall = %s\nlock = %s\npart = %u\ntoken = ", config.all,
+		config.lock, part);
+	for (size_t i = 0; i < sizeof(config.token); i++)
+		fprintf(out, "%02x", config.token[i]);
+	fprintf(out, "\nnuma = %u\nvcpu_numa = %u\n", part, part);
+	NM_CHECK_EQ(fclose(out), 0);
+	NM_CHECK_EQ(chmod(fresh, 0600), 0);
+	NM_CHECK_EQ(rename(fresh, file), 0);
+	setenv("NEARMETAL_SEGMENT", file, 1);
+}
+
+int segment_enter_machine(uint32_t part)
+{
+	char ledger[NM_SEGMENT_PATH_MAX];
+	int fd;
+
+	snprintf(ledger, sizeof(ledger), "%s/machines", nm_test_dir());
+	/* Children of the case do the same at the same time. */
+	fd = open(ledger, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	NM_CHECK(fd >= 0);
+	NM_CHECK_EQ(flock(fd, LOCK_EX), 0);
+	if (access(path(), F_OK))
+		segment_file(MACHINES, MACHINE_SIZE);
+	write_config(part);
+	return fd;
+}
+
+int segment_enter_next_machine(void)
+{
+	char ledger[NM_SEGMENT_PATH_MAX];
+	off_t nr;
+	int fd;
+
+	snprintf(ledger, sizeof(ledger), "%s/next", nm_test_dir());
+	fd = open(ledger, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	NM_CHECK(fd >= 0);
+	NM_CHECK_EQ(write(fd, "", 1), 1);
+	nr = lseek(fd, 0, SEEK_CUR);
+	close(fd);
+	return segment_enter_machine((uint32_t)(nr - 1) % MACHINES);
 }

@@ -48,7 +48,7 @@ NM_TEST(params_have_the_documented_defaults)
 
 	NM_CHECK_EQ(nm_params_load(&params, message), 0);
 	NM_CHECK_STR(message, "");
-	NM_CHECK_STR(params.channels, "self,shm,net");
+	NM_CHECK_STR(params.channels, "self,shm,segment,net");
 	NM_CHECK_EQ(params.pool_size, 4 << 20);
 	NM_CHECK_EQ(params.log, NM_LOG_WARN);
 	infos = nm_param_infos(&nr);
@@ -127,7 +127,7 @@ NM_TEST(params_refuse_values_that_do_not_fit)
 {
 	expect_refused("NEARMETAL_BOX_SLOTS", "100", "power of two");
 	expect_refused("NEARMETAL_CHUNK_SIZE", "12288", "power of two");
-	expect_refused("NEARMETAL_CHANNELS", "self,,shm", "comma list of self, shm, net");
+	expect_refused("NEARMETAL_CHANNELS", "self,,shm", "comma list of self, shm, segment, net");
 	expect_refused("NEARMETAL_CHANNELS", "self,shm,", "comma list");
 	expect_refused("NEARMETAL_CHANNELS", "SHM", "comma list");
 	expect_refused("NEARMETAL_SEGMENT_DIR", "relative/path", "absolute path");
@@ -163,6 +163,29 @@ NM_TEST(params_channel_list_is_matched_by_whole_words)
 	NM_CHECK(nm_params_channel_allowed(&params, "net"));
 	NM_CHECK(!nm_params_channel_allowed(&params, "self"));
 	NM_CHECK(!nm_params_channel_allowed(&params, "sh"));
+}
+
+static const char *channels_with(const char *list, const char *ivshmem)
+{
+	static struct nm_params params;
+	char message[256];
+
+	setenv("NEARMETAL_CHANNELS", list, 1);
+	setenv("MV2_VIRT_USE_IVSHMEM", ivshmem, 1);
+	NM_CHECK_EQ(nm_params_load(&params, message), 0);
+	return params.channels;
+}
+
+NM_TEST(params_know_the_switch_of_mvapich2_virt)
+{
+	NM_CHECK_STR(channels_with("", "0"), "self,shm,net");
+	NM_CHECK_STR(channels_with("", "1"), "self,shm,net,segment");
+	NM_CHECK_STR(channels_with("", ""), "self,shm,segment,net");
+	NM_CHECK_STR(channels_with("self,net", "1"), "self,net,segment");
+	NM_CHECK_STR(channels_with("segment,self", "0"), "self");
+	setenv("NEARMETAL_CHANNELS", "segment", 1);
+	expect_refused("MV2_VIRT_USE_IVSHMEM", "0", "leave no list of channels");
+	expect_refused("MV2_VIRT_USE_IVSHMEM", "yes", "give 0 or 1");
 }
 
 NM_TEST(log_lines_stay_one_line_and_keep_errno)

@@ -7,7 +7,8 @@
 
 #define ALL                                                                                        \
 	{                                                                                          \
-		[NM_CHANNEL_SELF] = true, [NM_CHANNEL_SHM] = true, [NM_CHANNEL_NET] = true         \
+		[NM_CHANNEL_SELF] = true, [NM_CHANNEL_SHM] = true, [NM_CHANNEL_SEGMENT] = true,    \
+		[NM_CHANNEL_NET] = true                                                            \
 	}
 
 struct channel_case {
@@ -31,25 +32,35 @@ static const struct channel_case channel_cases[] = {
 	 "the endpoint itself"},
 	{"memory before the network",
 	 {.allowed = ALL, .has_inner_address = true},
-	 {NM_CHANNEL_SHM, NM_CHANNEL_NET},
+	 {NM_CHANNEL_SHM, NM_CHANNEL_SEGMENT, NM_CHANNEL_NET},
+	 3,
+	 "then the network"},
+	{"memory only",
+	 {.allowed = ALL},
+	 {NM_CHANNEL_SHM, NM_CHANNEL_SEGMENT},
+	 2,
+	 "network cannot be used"},
+	{"memory between machines only",
+	 {.allowed = {[NM_CHANNEL_SEGMENT] = true, [NM_CHANNEL_NET] = true},
+	  .has_inner_address = true},
+	 {NM_CHANNEL_SEGMENT, NM_CHANNEL_NET},
 	 2,
 	 "then the network"},
-	{"memory only", {.allowed = ALL}, {NM_CHANNEL_SHM}, 1, "network cannot be used"},
 	{"network-only baseline",
 	 {.allowed = {[NM_CHANNEL_NET] = true}, .has_inner_address = true},
 	 {NM_CHANNEL_NET},
 	 1,
-	 "shm is not in NEARMETAL_CHANNELS"},
+	 "has no shm or segment: network only"},
 	{"network-only baseline, to itself",
 	 {.is_self = true, .allowed = {[NM_CHANNEL_NET] = true}, .has_inner_address = true},
 	 {NM_CHANNEL_NET},
 	 1,
-	 "self is not in NEARMETAL_CHANNELS"},
+	 "has no self: network only"},
 	{"nothing is allowed that would reach it",
 	 {.allowed = {[NM_CHANNEL_SELF] = true}, .has_inner_address = true},
 	 {0},
 	 0,
-	 "allows neither shm nor net"},
+	 "has no shm, no segment and no net"},
 	{"network allowed but the peer has none",
 	 {.allowed = {[NM_CHANNEL_NET] = true}},
 	 {0},
@@ -59,7 +70,7 @@ static const struct channel_case channel_cases[] = {
 	 {.is_self = true, .allowed = {[NM_CHANNEL_SHM] = true}},
 	 {0},
 	 0,
-	 "allows neither self nor net"},
+	 "has no self and no net"},
 };
 
 NM_TEST(channels_are_tried_in_order_of_preference)

@@ -13,9 +13,12 @@
 
 #define ALL(X, test)                                                                               \
 	X(self, test)                                                                              \
-	X(shm, test)
+	X(shm, test)                                                                               \
+	X(segment, test)
 /* Those with another side that can close or die. */
-#define PAIRS(X, test) X(shm, test)
+#define PAIRS(X, test)                                                                             \
+	X(shm, test)                                                                               \
+	X(segment, test)
 
 #define CASE(transport, test)                                                                      \
 	NM_TEST_WITHIN(transport##_##test, 60)                                                     \
@@ -242,7 +245,7 @@ CONFORMS(describes_what_it_is)
 	node_a->transport->ops->describe(node_a->link, &facts);
 	NM_CHECK_EQ(facts.channel, node_a->transport->ops->channel);
 	NM_CHECK_STR(nm_channel_name(facts.channel), fixture->name);
-	NM_CHECK_STR(nm_relation_name(facts.relation), fixture->loops_back ? "self" : "node");
+	NM_CHECK_STR(nm_relation_name(facts.relation), fixture->relation);
 	NM_CHECK(facts.reason.text[0] && facts.label.text[0]);
 	NM_CHECK(node_a->transport->ops->drained(node_a->link));
 	finish(fixture);

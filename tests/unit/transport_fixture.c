@@ -3,6 +3,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "segment_fixture.h"
 
 static int create_self(const struct nm_sink *sink, const struct nm_identity *who,
 		       struct nm_transport **ret_transport, struct nm_reason *ret_reason)
@@ -11,8 +14,20 @@ static int create_self(const struct nm_sink *sink, const struct nm_identity *who
 	return nm_self_create(sink, who, ret_transport);
 }
 
-const struct fixture self_fixture = {"self", true, create_self};
-const struct fixture shm_fixture = {"shm", false, nm_shm_create};
+const struct fixture self_fixture = {"self", "self", true, create_self};
+/* The next node is on the next machine of a segment that the case has for itself. */
+static int create_segment(const struct nm_sink *sink, const struct nm_identity *who,
+			  struct nm_transport **ret_transport, struct nm_reason *ret_reason)
+{
+	int door = segment_enter_next_machine();
+	int err = nm_segment_channel_create(sink, who, ret_transport, ret_reason);
+
+	close(door);
+	return err;
+}
+
+const struct fixture shm_fixture = {"shm", "node", false, nm_shm_create};
+const struct fixture segment_fixture = {"segment", "host", false, create_segment};
 
 void fill_bytes(uint8_t *bytes, uint32_t len, uint64_t seed)
 {

@@ -33,12 +33,13 @@ struct node {
 
 struct fixture {
 	const char *name;
+	const char *relation;
 	bool loops_back; /* both nodes are one: no death, no closing of the other side */
 	int (*create)(const struct nm_sink *sink, const struct nm_identity *who,
 		      struct nm_transport **ret_transport, struct nm_reason *ret_reason);
 };
 
-extern const struct fixture self_fixture, shm_fixture;
+extern const struct fixture self_fixture, shm_fixture, segment_fixture;
 
 /* One endpoint; the segment directory is the case's own. */
 struct node *node_create(const struct fixture *fixture);

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The channel between virtual machines of one host: boxes, pool, credits and checks are those of
+ * shm.c, over windows that lie in a segment (shm/segment.h). What differs: neighbours are other
+ * kernels, so nothing is copied without packets and death is an expired lease; and a window does not
+ * outlive its owner for long, so closing waits until everything was taken.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/params.h"
+#include "locality/letter.h"
+#include "transport/shm_private.h"
+
+/* Calls of progress that may be left out while nobody sends to me here. */
+#define PAUSE_WITHOUT_SOURCES 64
+
+static struct shm_transport *shm_of(struct nm_transport *transport)
+{
+	return nm_container_of(transport, struct shm_transport, base);
+}
+
+static unsigned int segment_progress(struct nm_transport *transport)
+{
+	unsigned int done = nm_shm_progress(transport);
+
+	if (!shm_of(transport)->nr_sources)
+		transport->pause = PAUSE_WITHOUT_SOURCES;
+	return done;
+}
+
+/* Others may have my window's bytes soon after I am gone: only what was taken is safe. */
+static bool segment_drained(struct nm_link *base)
+{
+	const struct shm_link *link = nm_container_of(base, struct shm_link, base);
+
+	/* Partner: nm_box_return_credits() of the reader. */
+	return link->down || atomic_load_explicit(&link->writer.feedback->consumed,
+						  memory_order_acquire) == link->writer.position;
+}
+
+static unsigned int count_untaken(const struct shm_transport *shm)
+{
+	unsigned int nr = 0;
+
+	for (struct shm_link *link = shm->links; link; link = link->next)
+		nr += !segment_drained(&link->base);
+	return nr;
+}
+
+static void segment_destroy(struct nm_transport *transport)
+{
+	struct shm_transport *shm;
+	unsigned int nr = 0;
+
+	if (!transport)
+		return;
+	shm = shm_of(transport);
+	/* Others may be closing, too, and wait for me to take what they sent. */
+	while (shm->meet && (nr = count_untaken(shm)) && nm_clock_ns() < transport->close_by_ns)
+		if (!nm_shm_progress(transport))
+			sched_yield();
+	if (nr)
+		nm_info("segment channel closed with %u peers that had not taken everything", nr);
+	nm_shm_destroy(transport);
+}
+
+#define SEGMENT_OPS(send_)                                                                         \
+	{                                                                                          \
+		.name = "segment", .channel = NM_CHANNEL_SEGMENT, .connect = nm_shm_connect,       \
+		.send = send_, .drained = segment_drained, .describe = nm_shm_describe,            \
+		.cast_out = nm_shm_say_cast_out, .finish = nm_shm_finish,                          \
+		.progress = segment_progress, .destroy = segment_destroy,                          \
+	}
+static const struct nm_transport_ops segment_ops = SEGMENT_OPS(nm_shm_send);
+static const struct nm_transport_ops checked_ops = SEGMENT_OPS(nm_shm_send_checked);
+
+/* My slot and my window in it, which neighbours may find from then on. */
+static int open_window(struct shm_transport *shm, const struct nm_identity *who,
+		       struct nm_reason *ret_reason)
+{
+	const struct nm_segment_facts *facts = nm_segment_facts(shm->segment);
+	const struct nm_params *params = nm_params();
+	struct nm_geometry geometry;
+	uint8_t proof[8];
+	int err;
+
+	err = nm_segment_geometry(shm->segment, (uint32_t)params->segment_endpoints,
+				  (uint32_t)params->segment_lanes, (uint32_t)params->box_slots,
+				  (uint32_t)params->chunk_size, params->pool_size, &geometry,
+				  ret_reason);
+	if (err)
+		return err;
+	/* All neighbours read it, so it is not the secret itself. */
+	nm_letter_proof(who->token, facts->token, facts->part, proof);
+	err = nm_segment_claim(shm->segment, who->id, proof, geometry.size, &shm->claim,
+			       ret_reason);
+	return err ? err : nm_segment_open(shm->claim, &geometry, &shm->window, ret_reason);
+}
+
+static int open_segment(struct shm_transport *shm, const struct nm_segment_config *segment,
+			const struct nm_identity *who, struct nm_reason *ret_reason)
+{
+	struct nm_meet_config config = {
+		.dir = segment->all,
+		.who = *who,
+		.peer_lease_ms = (uint32_t)nm_params()->segment_lease_ms,
+	};
+	int err;
+
+	err = nm_segment_attach(segment, &shm->segment, ret_reason);
+	if (!err)
+		err = open_window(shm, who, ret_reason);
+	if (err)
+		return err;
+	/* Words of a neighbour's past may lie anywhere in it, and its end is found by a lease. */
+	shm->is_wary = true;
+	config.segment = shm->segment;
+	config.claim = shm->claim;
+	return nm_shm_furnish(shm, &config, ret_reason);
+}
+
+int nm_segment_channel_create(const struct nm_sink *sink, const struct nm_identity *who,
+			      struct nm_transport **ret_transport, struct nm_reason *ret_reason)
+{
+	const struct nm_params *params = nm_params();
+	bool checked = nm_shm_is_checked();
+	struct nm_segment_config config;
+	struct shm_transport *shm;
+	int err;
+
+	if (!params) {
+		nm_reason_set(ret_reason, "the environment is not valid");
+		return -EINVAL;
+	}
+	err = nm_segment_config_load(params->segment, &config, ret_reason);
+	if (err == -ENOENT)
+		return err;
+	shm = nm_shm_alloc(checked ? &checked_ops : &segment_ops, sink, ret_reason);
+	if (!shm)
+		return -ENOMEM;
+	if (!err && checked)
+		err = nm_shm_init_checks(shm, ret_reason);
+	if (!err)
+		err = open_segment(shm, &config, who, ret_reason);
+	if (err) {
+		nm_log_once(NM_LOG_WARN,
+			    "no memory shared with other machines, slower channels are used: %s",
+			    ret_reason->text);
+		nm_shm_destroy(&shm->base);
+		return err;
+	}
+	*ret_transport = &shm->base;
+	return 0;
+}

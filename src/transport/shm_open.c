@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening and closing a channel through windows; and the one whose windows are sealed memfds. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arith.h"
+#include "base/log.h"
+#include "base/params.h"
+#include "transport/shm_private.h"
+
+bool nm_shm_is_checked(void)
+{
+	const struct nm_params *params = nm_params();
+
+	return params && !strcmp(params->checksum, "on");
+}
+
+struct shm_transport *nm_shm_alloc(const struct nm_transport_ops *ops, const struct nm_sink *sink,
+				   struct nm_reason *ret_reason)
+{
+	const struct nm_params *params = nm_params();
+	struct shm_transport *shm;
+
+	if (!params) {
+		nm_reason_set(ret_reason, "the environment is not valid");
+		return NULL;
+	}
+	shm = calloc(1, sizeof(*shm));
+	if (!shm) {
+		nm_reason_set(ret_reason, "out of memory");
+		return NULL;
+	}
+	shm->window.fd = -1;
+	shm->base.ops = ops;
+	shm->base.sink = *sink;
+	shm->base.max_payload = (uint32_t)params->chunk_size;
+	shm->base.eager_max = (uint32_t)nm_min_u64(params->shm_eager_max, params->chunk_size);
+	return shm;
+}
+
+int nm_shm_furnish(struct shm_transport *shm, struct nm_meet_config *config,
+		   struct nm_reason *ret_reason)
+{
+	const struct nm_geometry *geometry = &shm->window.geometry;
+	const struct nm_params *params = nm_params();
+	int err;
+
+	shm->bounce = malloc(NM_BOX_INLINE_LIMIT);
+	shm->sources = calloc(geometry->nr_lanes, sizeof(*shm->sources));
+	shm->readers = aligned_alloc(NM_CACHE_LINE, geometry->nr_lanes * sizeof(*shm->readers));
+	if (!shm->bounce || !shm->sources || !shm->readers) {
+		nm_reason_set(ret_reason, "out of memory");
+		return -ENOMEM;
+	}
+	err = nm_pool_init(&shm->pool, shm->window.pool, geometry->chunk_size, geometry->nr_chunks);
+	if (err) {
+		nm_reason_set(ret_reason, "out of memory");
+		return err;
+	}
+	config->window = &shm->window;
+	config->connect_ms = (uint32_t)params->connect_ms;
+	config->lease_ms = (uint32_t)params->lease_ms;
+	config->features = shm->checked ? NM_FEATURE_CHECKSUM : 0;
+	err = nm_meet_create(config, &shm->meet, ret_reason);
+	if (!err)
+		shm->events = nm_meet_event_word(shm->meet);
+	return err;
+}
+
+static void free_lists(struct shm_transport *shm)
+{
+	struct shm_link *link, *next_link;
+	struct shm_peer *peer, *next_peer;
+
+	for (link = shm->links; link; link = next_link) {
+		next_link = link->next;
+		free(link);
+	}
+	for (peer = shm->peers; peer; peer = next_peer) {
+		next_peer = peer->next;
+		free(peer);
+	}
+}
+
+void nm_shm_destroy(struct nm_transport *transport)
+{
+	struct shm_transport *shm;
+
+	if (!transport)
+		return;
+	shm = nm_container_of(transport, struct shm_transport, base);
+	nm_meet_destroy(shm->meet);
+	free_lists(shm);
+	nm_pool_fini(&shm->pool);
+	nm_window_destroy(&shm->window);
+	nm_segment_release(shm->claim);
+	nm_segment_detach(shm->segment);
+	free(shm->bounce);
+	free(shm->checked);
+	free(shm->sources);
+	free(shm->readers);
+	free(shm);
+}
+
+static int open_sealed(struct shm_transport *shm, const struct nm_identity *who,
+		       struct nm_reason *ret_reason)
+{
+	const struct nm_params *params = nm_params();
+	struct nm_meet_config config = {
+		.dir = params->segment_dir, .who = *who, .cma = !strcmp(params->cma, "auto")};
+	struct nm_geometry geometry;
+	int err;
+
+	err = nm_geometry_init((uint32_t)params->max_local_peers, (uint32_t)params->box_slots,
+			       (uint32_t)params->chunk_size, params->pool_size, &geometry);
+	if (err) {
+		nm_reason_set(ret_reason, "the knobs of the window do not fit together");
+		return err;
+	}
+	err = nm_window_create(&geometry, who->id, who->token, &shm->window, ret_reason);
+	return err ? err : nm_shm_furnish(shm, &config, ret_reason);
+}
+
+/* They differ in what is behind a payload. */
+#define SHM_OPS(send_)                                                                             \
+	{                                                                                          \
+		.name = "shm", .channel = NM_CHANNEL_SHM, .connect = nm_shm_connect,               \
+		.send = send_, .drained = nm_shm_drained, .describe = nm_shm_describe,             \
+		.read_remote = nm_shm_read_remote, .write_remote = nm_shm_write_remote,            \
+		.publish = nm_shm_publish, .revoke = nm_shm_revoke, .reach = nm_shm_reach,         \
+		.leave = nm_shm_leave, .polled = nm_shm_polled, .polls = nm_shm_polls,             \
+		.cast_out = nm_shm_say_cast_out, .finish = nm_shm_finish,                          \
+		.progress = nm_shm_progress, .destroy = nm_shm_destroy,                            \
+	}
+static const struct nm_transport_ops shm_ops = SHM_OPS(nm_shm_send);
+static const struct nm_transport_ops checked_ops = SHM_OPS(nm_shm_send_checked);
+
+int nm_shm_create(const struct nm_sink *sink, const struct nm_identity *who,
+		  struct nm_transport **ret_transport, struct nm_reason *ret_reason)
+{
+	bool checked = nm_shm_is_checked();
+	struct shm_transport *shm =
+		nm_shm_alloc(checked ? &checked_ops : &shm_ops, sink, ret_reason);
+	int err;
+
+	if (!shm)
+		return nm_params() ? -ENOMEM : -EINVAL;
+	err = checked ? nm_shm_init_checks(shm, ret_reason) : 0;
+	if (!err)
+		err = open_sealed(shm, who, ret_reason);
+	if (err) {
+		nm_log_once(NM_LOG_WARN, "no shared memory, slower channels are used: %s",
+			    ret_reason->text);
+		nm_shm_destroy(&shm->base);
+		return err;
+	}
+	*ret_transport = &shm->base;
+	return 0;
+}
