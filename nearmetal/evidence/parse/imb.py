@@ -29,6 +29,7 @@ COLUMNS = {
 _HEADER = re.compile(r"#\s+([A-Za-z_ ]+?)\s*:\s*(.*)$")
 _BENCHMARK = re.compile(r"#\s*Benchmarking\s+(\S+)")
 _PROCESSES = re.compile(r"#\s*#processes\s*=\s*(\d+)")
+_GROUPS = re.compile(r"#\s*\(\s*(\d+) groups of \d+ process(?:es)? each running simultan")
 _MODE = re.compile(r"#\s*MODE:\s*(\S+)")
 _TITLE = re.compile(r"#\s+Intel\(R\) MPI Benchmarks\s+(.*)$")
 _TIME_OUT = re.compile(r"\s*\d+ time-out\.;")
@@ -82,6 +83,8 @@ class _Reader:
             self._test, self._variant, self._processes = match[1], "", None
         elif match := _PROCESSES.match(line):
             self._processes = int(match[1])
+        elif match := _GROUPS.match(line):
+            self._variant = f"{match[1]} groups"
         elif match := _MODE.match(line):
             self._variant = match[1].lower()
         elif match := _TITLE.match(line):

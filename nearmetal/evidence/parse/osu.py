@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from nearmetal.evidence.model import Column, Log, Table, Unit
-from nearmetal.evidence.parse.text import fail, number, row, shown, split_lines
+from nearmetal.evidence.parse.text import fail, number, row, shown, spaced_columns, split_lines
 
 if TYPE_CHECKING:
     from nearmetal.evidence.model import Row
@@ -46,7 +46,6 @@ COLUMNS = {
     "P99 Tail BW(MB/s)": Column("bandwidth_p99", Unit.MEGABYTES_PER_SECOND),
     "Validation": VALIDATION,
 }
-_BY_LENGTH = sorted(COLUMNS, key=len, reverse=True)
 
 TESTS = {
     "latency": "latency",
@@ -99,17 +98,8 @@ def _program(kind: str, title: str) -> str:
 
 def header_columns(text: str, file: str, line: int) -> tuple[Column, ...]:
     """Return the columns that a header names; names may hold spaces, so the longest fits first."""
-    rest = re.sub(r"\s*\(", "(", " ".join(text.lstrip("# \t").split()))
-    found: list[Column] = []
-    while rest:
-        name = next((n for n in _BY_LENGTH if rest == n or rest.startswith(n + " ")), None)
-        if name is None:
-            raise fail(file, line, f"unknown column {shown(rest)}", f"known: {', '.join(COLUMNS)}")
-        if COLUMNS[name] in found:
-            raise fail(file, line, f"column {shown(name)} stands twice", "the header is damaged")
-        found.append(COLUMNS[name])
-        rest = rest[len(name) :].lstrip()
-    return tuple(found)
+    words = re.sub(r"\s*\(", "(", " ".join(text.lstrip("# \t").split()))
+    return spaced_columns(words, COLUMNS, file, line)
 
 
 class _Reader:

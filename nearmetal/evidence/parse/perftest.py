@@ -12,7 +12,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.evidence.model import Column, Log, Row, Table, Unit
-from nearmetal.evidence.parse.text import fail, number, row, shown, split_lines, walk
+from nearmetal.evidence.parse.text import (
+    fail,
+    number,
+    row,
+    shown,
+    spaced_columns,
+    split_lines,
+    walk,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +46,6 @@ COLUMNS = {
     "99.9%[usec]": Column("latency_p999", Unit.MICROSECONDS),
     "CPU_Util[%]": Column("cpu", Unit.PERCENT),
 }
-_BY_LENGTH = sorted(COLUMNS, key=len, reverse=True)
 
 JSON_LATENCY = {
     "t_min": "latency_min",
@@ -57,18 +64,6 @@ _SETTING = re.compile(r"\s*([A-Za-z][\w *.]*?)\s*:\s+(\S+(?: \S+)*)")
 _TWO_SETTINGS = re.compile(r"\s{2,}(?=[A-Z])")
 _ROW = re.compile(r"\s*\d+\s+\d")
 _KEEP = ("Device", "Number of qps", "Transport type", "Connection type", "Mtu", "Link type")
-
-
-def _columns(text: str, file: str, line: int) -> tuple[Column, ...]:
-    rest = " ".join(text.split())
-    found: list[Column] = []
-    while rest:
-        name = next((n for n in _BY_LENGTH if rest == n or rest.startswith(n + " ")), None)
-        if name is None:
-            raise fail(file, line, f"unknown column {shown(rest)}", f"known: {', '.join(COLUMNS)}")
-        found.append(COLUMNS[name])
-        rest = rest[len(name) :].lstrip()
-    return tuple(found)
 
 
 def _settings(line: str, header: dict[str, str]) -> None:
@@ -103,7 +98,7 @@ class _Reader:
         self.title = match[1]
 
     def head(self, nr: int, line: re.Match[str]) -> None:
-        found = _columns(line.string, self.file, nr)
+        found = spaced_columns(line.string, COLUMNS, self.file, nr)
         if self.columns not in (None, found):
             raise fail(self.file, nr, "another header", "two outputs are mixed")
         self.columns, self.header_line = found, self.header_line or nr

@@ -64,6 +64,25 @@ def columns(
     return tuple(found)
 
 
+def spaced_columns(
+    text: str, known: Mapping[str, Column], file: str, line: int
+) -> tuple[Column, ...]:
+    """Return what a header means whose names may hold spaces: the longest name that fits comes first.
+
+    Raises LogError for an unknown or repeated one.
+    """
+    rest = " ".join(text.split())
+    names = sorted(known, key=len, reverse=True)
+    found: list[str] = []
+    while rest:
+        name = next((n for n in names if rest == n or rest.startswith(n + " ")), None)
+        if name is None:
+            raise fail(file, line, f"unknown column {shown(rest)}", f"known: {', '.join(known)}")
+        found.append(name)
+        rest = rest[len(name) :].lstrip()
+    return columns(found, known, file, line)
+
+
 def row(words: Sequence[str], header: Sequence[Column], file: str, line: int) -> Row:
     """Return one row; raises LogError unless it has exactly the header's columns."""
     if len(words) != len(header):
