@@ -28,6 +28,7 @@ GRACE_S = 2.0
 """How long a cancelled process group may take between SIGTERM and SIGKILL."""
 
 _TAIL_LINES = 12
+_LOOK_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,13 @@ class Runner(Protocol):
         stdout: IO[bytes] | None = None,
         stderr: IO[bytes] | None = None,
         timeout_s: float | None = None,
+        idle_s: float | None = None,
         foreground: bool = False,
     ) -> Completed:
-        """Run with the caller's streams (None: inherited output, empty input)."""
+        """Run with the caller's streams (None: inherited output, empty input).
+
+        `idle_s`: end it, as too late, when the files it writes to have not grown for so long.
+        """
 
     def converse(self, command: Command, *, stderr: IO[bytes] | None = None) -> Dialogue:
         """Start a program to exchange lines with."""
@@ -221,6 +226,31 @@ class _LocalDialogue:
         return process.returncode
 
 
+def _await(
+    process: subprocess.Popen[bytes],
+    timeout_s: float | None,
+    idle_s: float | None,
+    files: Sequence[IO[bytes]],
+) -> None:
+    """Wait for the end; raises TimeoutExpired when it takes too long, or writes nothing for too long."""
+    if idle_s is None:
+        process.wait(timeout_s)
+        return
+    begin = grown = time.monotonic()
+    size = -1
+    while True:
+        try:
+            process.wait(_LOOK_S)
+        except subprocess.TimeoutExpired:
+            now, written = time.monotonic(), sum(os.fstat(f.fileno()).st_size for f in files)
+            if written != size:
+                size, grown = written, now
+            if now - grown > idle_s or (timeout_s is not None and now - begin > timeout_s):
+                raise
+        else:
+            return
+
+
 class LocalRunner:
     """Starts processes on this machine."""
 
@@ -262,6 +292,7 @@ class LocalRunner:
         stdout: IO[bytes] | None = None,
         stderr: IO[bytes] | None = None,
         timeout_s: float | None = None,
+        idle_s: float | None = None,
         foreground: bool = False,
     ) -> Completed:
         """Run with the caller's streams. `foreground`: stay in the terminal's process group."""
@@ -275,7 +306,7 @@ class LocalRunner:
             own_session=not foreground,
         ) as process:
             try:
-                process.wait(timeout_s)
+                _await(process, timeout_s, idle_s, [s for s in (stdout, stderr) if s is not None])
             except subprocess.TimeoutExpired:
                 timed_out = True
                 _end_session(process)

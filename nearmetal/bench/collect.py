@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -51,7 +52,13 @@ def now() -> str:
 
 
 def program_path(program: Program, mpi: Mpi | None) -> Path:
-    """Return where a program of a suite lies; raises LaunchError when it is not there."""
+    """Return where a program lies; raises LaunchError when it is not there."""
+    if program.where is Where.SITE:
+        found = shutil.which(program.file)
+        if found is None:
+            raise LaunchError(f"no program {program.file} in PATH",
+                              "install it, or put its directory into PATH")  # fmt: skip
+        return Path(found)
     directories = {
         Where.PROGRAMS: _ROOT / "build/programs" / (mpi.value if mpi else ""),
         Where.IMPI: _ROOT / "build/mpi/impi/bin",

@@ -9,75 +9,31 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
-from nearmetal.bench.collect import (
-    Ended,
-    find_pairs,
-    job_fields,
-    now,
-    program_path,
-    sha256_of,
-)
+from nearmetal.bench.collect import Ended, find_pairs, now, sha256_of
 from nearmetal.bench.environment import environment
-from nearmetal.bench.suite import ARMS
-from nearmetal.errors import LaunchError, StateError, UsageError
+from nearmetal.bench.starts import Starts, Task
+from nearmetal.bench.ways import Starter, Way, Workload
+from nearmetal.bench.workloads import figures_in, lay_out
+from nearmetal.errors import LaunchError, StateError
 from nearmetal.evidence import Launch, Manifest, parse_log, read_manifest, write_manifest
 from nearmetal.evidence.manifest import FILE, STUDY_SUITE
-from nearmetal.launch import JobRequest, Output, run_job
-from nearmetal.mpi import STACKS, Mpi, Provider, Stack
+from nearmetal.run import Command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from nearmetal.backend import Backend
-    from nearmetal.bench.suite import Program
     from nearmetal.evidence import Log
     from nearmetal.run import Runner
     from nearmetal.spec import ClusterSpec
 
-OWN = "own"
-"""The way an MPI takes within a node if nobody says anything: the first of its own."""
-
 _LEADING_SIZE = re.compile(r"^\s*(?:\d+:\s+)?(\d+)\s", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Way:
-    """Where an arm's jobs run, and by which way their messages go."""
-
-    backend: Backend
-    spec: ClusterSpec
-    provider: Provider
-    channels: tuple[str, ...] | None = None
-    stack: Stack | None = None
-    nodes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What is launched, by which MPI, on how many ranks."""
-
-    name: str
-    program: Program
-    mpi: Mpi
-    ranks: int
-    path: Path | None = None
-    """Where the program lies, when it is none of ours."""
-
-
-def way_of(name: str, mpi: Mpi, backend: Backend, spec: ClusterSpec, nodes: tuple[str, ...]) -> Way:
-    """Return a way by its name: an arm of nearmetal-bench(1), or one of the MPI's own ways."""
-    if name in ARMS:
-        arm = ARMS[name]
-        return Way(backend, spec, arm.provider, arm.channels, None, nodes)
-    own = [stack for stack in STACKS if stack.mpi is mpi and name in (stack.name, OWN)]
-    if not own:
-        known = [*ARMS, OWN, *(stack.name for stack in STACKS if stack.mpi is mpi)]
-        raise UsageError(f"{mpi.value} has no way {name!r}", f"known: {', '.join(known)}")
-    return Way(backend, spec, Provider.STOCK, None, own[0], nodes)
+_PREPARE_S = 600.0
 
 
 @dataclass
@@ -95,9 +51,11 @@ class Launches:
     runner: Runner
     launches: list[Launch] = field(default_factory=list)
     _manifest: Manifest | None = None
+    _starts: Starts = field(init=False)
 
     def __post_init__(self) -> None:
         """Read what is there already, or begin."""
+        self._starts = Starts(self.runner)
         (self.directory / "raw").mkdir(parents=True, exist_ok=True)
         if (self.directory / FILE).exists():
             self._manifest = read_manifest(self.directory)
@@ -128,44 +86,83 @@ class Launches:
             for launch in self.launches
         )
 
-    def make(self, block: int, workload: Workload, arm: str, way: Way) -> Launch:
+    def make(self, block: int, workload: Workload, arm: str, way: Way | Starter) -> Launch:
         """Launch; the result is recorded before this returns, also when it ended badly."""
         number = len(self.launches) + 1
         stem = f"raw/{number:04}-{arm}-{workload.name}"
-        path = workload.path or program_path(workload.program, workload.mpi)
         ranks = min(workload.ranks, workload.program.max_ranks or workload.ranks)
-        request = JobRequest(
-            program=str(path),
-            args=tuple(a.replace("{ranks}", str(ranks)) for a in workload.program.args),
-            mpi=workload.mpi.value, ranks=ranks, channels=way.channels, provider=way.provider,
-            timeout_s=workload.program.timeout_s, nodes=way.nodes, stack=way.stack,
-        )  # fmt: skip
+        place = self._place(workload, stem, ranks)
         load, started = os.getloadavg()[0], now()
         files = [self.directory / f"{stem}.{kind}" for kind in ("out", "err")]
         with files[0].open("wb") as out, files[1].open("wb") as err:
-            output = Output(stdout=out, stderr=err)
-            ended = job_fields(run_job(way.backend, way.spec, request, self.runner, output), ranks)
+            self._prepare(workload, place, err)
+            ended = self._starts.start(Task(workload, place, ranks, out, err), way)
         if os.statvfs(self.directory).f_bavail == 0:
             raise LaunchError(f"{self.directory}: No space left on device: output may be cut off",
                               "make room, then start the study again: it goes on")  # fmt: skip
-        launch = self._record(number, stem, block, workload, arm, ended, started, load)
+        extra = self._keep_figures(workload, place, stem) | {"started": started, "load": load}
+        extra |= {"number": number, "block": block, "arm": arm}
+        launch = self._record(stem, workload, ended, extra)
+        if launch.timed_out:
+            launch = launch.model_copy(update={"hung_at": self._hung_at(workload, launch)})
+        if launch.good and place is not None:
+            shutil.rmtree(place, ignore_errors=True)
         self.launches.append(launch)
         self._write("")
         return launch
 
-    def _record(  # noqa: PLR0917 - a record has as many fields
-        self, number: int, stem: str, block: int, workload: Workload, arm: str, ended: Ended,
-        started: str, load: float,
-    ) -> Launch:  # fmt: skip
+    def _place(self, workload: Workload, stem: str, ranks: int) -> Path | None:
+        """Make the directory of a launch; None where the program neither reads nor writes files."""
+        module = workload.module
+        if not (module.inputs or module.figures or workload.given):
+            return None
+        place = self.directory.absolute() / "work" / stem.removeprefix("raw/")
+        # A launch that was killed left its directory half used.
+        shutil.rmtree(place, ignore_errors=True)
+        lay_out(module, workload.given, place, ranks)
+        return place
+
+    def _prepare(self, workload: Workload, place: Path | None, err: IO[bytes]) -> None:
+        """Make what the program reads from its inputs; this is not timed."""
+        if workload.given is not None:
+            return
+        for words in workload.module.before:
+            env = {**os.environ, **workload.module.environment()}
+            command = Command(words, env=env, cwd=place)
+            done = self.runner.attach(command, stdout=err, stderr=err, timeout_s=_PREPARE_S)
+            if done.code != 0:
+                raise LaunchError(f"{workload.name}: {' '.join(words)} failed",
+                                  f"read {err.name}")  # fmt: skip
+
+    def _keep_figures(self, workload: Workload, place: Path | None, stem: str) -> dict[str, object]:
+        """Keep the file that holds the figures, when the program wrote one."""
+        module = workload.module
+        if not module.figures or place is None:
+            return {"log": module.program.log}
+        found = figures_in(module, place)
+        if found is None:
+            return {"log": "stdout"}
+        kept = self.directory / f"{stem}.figures"
+        shutil.copyfile(found, kept)
+        return {"log": "figures", "figures": f"{stem}.figures", "figures_sha256": sha256_of(kept)}
+
+    def _record(
+        self, stem: str, workload: Workload, ended: Ended, extra: Mapping[str, object]
+    ) -> Launch:
         program = workload.program
-        return Launch(
-            number=number, block=block, program=workload.name, log_format=program.log_format,
-            mpi="", arm=arm, started=started,
-            stdout=f"{stem}.out", stdout_sha256=sha256_of(self.directory / f"{stem}.out"),
-            stderr=f"{stem}.err", stderr_sha256=sha256_of(self.directory / f"{stem}.err"),
-            log="stdout" if program.log == "stdout" else "stderr", last_size=program.last_size,
-            load=load, **ended.fields,
-        )  # fmt: skip
+        return Launch.model_validate({
+            "program": workload.name, "log_format": program.log_format, "mpi": "",
+            "stdout": f"{stem}.out", "stdout_sha256": sha256_of(self.directory / f"{stem}.out"),
+            "stderr": f"{stem}.err", "stderr_sha256": sha256_of(self.directory / f"{stem}.err"),
+            "last_size": program.last_size, **extra, **ended.fields,
+        })  # fmt: skip
+
+    def _hung_at(self, workload: Workload, launch: Launch) -> int | None:
+        """Return the size at which a launch hung: the one after the last that it printed."""
+        if launch.hung_at is not None or not workload.module.doubling:
+            return launch.hung_at
+        last = self.last_size(launch)
+        return None if last is None else max(1, 2 * last)
 
     def _write(self, finished: str) -> None:
         assert self._manifest is not None  # noqa: S101 - made when this was

@@ -46,6 +46,7 @@ class Where(Enum):
     IMPI = "build/mpi/impi/bin"
     SYSTEM = "/usr/bin"
     BENCHMARKS = "build/c/benchmarks"
+    SITE = "PATH"
 
 
 @dataclass(frozen=True)

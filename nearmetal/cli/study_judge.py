@@ -11,6 +11,7 @@ from nearmetal.errors import ExitCode, NearmetalError
 from nearmetal.study.judge import Comparison, Verdict, compare
 from nearmetal.study.labels import arms_of, load_labels
 from nearmetal.study.model import Arm, Cell
+from nearmetal.study.observed import Observed
 from nearmetal.study.physics import Violation, violations
 from nearmetal.study.store import LABELS, Study
 
@@ -47,11 +48,13 @@ def judge(
     study: Study, base: Arm, arm: Arm, *, percent: float | None = None, only: str | None = None
 ) -> tuple[list[Comparison], list[Cell]]:
     """Return the comparisons of two arms, and the cells of both."""
-    versions = {s.source: s.header.get("version", "") for s in study.sources()}
+    sources = {s.source: s for s in study.sources()}
+    versions = {name: s.header.get("version", "") for name, s in sources.items()}
     wanted = {"test": only} if only else {}
     cells = [list(study.cells(arm=side.name, **wanted)) for side in (base, arm)]
     found = compare((base, cells[0]), (arm, cells[1]), percent=percent,
-                    versions=lambda cell: _versions(cell, versions))  # fmt: skip
+                    versions=lambda cell: _versions(cell, versions),
+                    observed=Observed(sources))  # fmt: skip
     if not found:
         raise NearmetalError(f"{base.name} and {arm.name} have no point in common",
                              "the same test, size, ranks or nodes, and unit are needed")  # fmt: skip

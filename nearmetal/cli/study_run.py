@@ -7,18 +7,23 @@ import fcntl
 import time
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.bench.launches import Launches, Way, Workload, way_of
+from nearmetal.bench import program_path
+from nearmetal.bench.launches import Launches
 from nearmetal.bench.suite import Program, Where
-from nearmetal.bench.workloads import WORKLOADS
+from nearmetal.bench.ways import Starter, Way, Workload, way_of
+from nearmetal.bench.workloads import WORKLOADS, Module
 from nearmetal.cli.bench import choose_mpis
 from nearmetal.cli.target import open_running
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.errors import ExitCode, LaunchError, LockedError, UsageError
 from nearmetal.evidence.model import NEUTRAL
 from nearmetal.evidence.parse import PARSERS
+from nearmetal.mpi import Mpi, Provider
+from nearmetal.mpi.installed import linked_family
 from nearmetal.run import LocalRunner
 from nearmetal.study.design import Design, Turn, block, load_design, unsettled
 from nearmetal.study.labels import FILE as LABELS_FILE
@@ -30,7 +35,6 @@ if TYPE_CHECKING:
     from nearmetal.backend import Backend
     from nearmetal.cli.view import Steps, View
     from nearmetal.evidence import Launch
-    from nearmetal.mpi import Mpi
     from nearmetal.spec import ClusterSpec
     from nearmetal.study.design import WorkloadDesign
 
@@ -49,33 +53,69 @@ def register(subparsers: Subparsers) -> None:
                         help="run directory to make or to go on with (default: results/NAME)")  # fmt: skip
 
 
-def _workload(name: str, design: WorkloadDesign, installed: list[Mpi]) -> Workload:
+def _module(name: str, design: WorkloadDesign) -> tuple[Module, Path | None]:
+    """Return what a workload is, and where its program lies if the study says it."""
     if design.use is not None:
-        program, path = WORKLOADS[design.use], None
-    else:
-        path = Path(design.program or "").absolute()
-        if not path.is_file():
-            raise UsageError(f"workload {name}: no program {path}", "give the path of a program")
-        if design.log_format not in PARSERS:
-            raise UsageError(f"workload {name}: no format {design.log_format!r}",
-                             f"known: {', '.join(PARSERS)}")  # fmt: skip
-        program = Program(name, path.name, Where.SYSTEM, tuple(design.args), design.log_format,
-                          tuple(installed), design.log, timeout_s=design.timeout_s)  # fmt: skip
-    fit = [mpi for mpi in installed if mpi in program.mpis]
+        module = WORKLOADS[design.use]
+        if module.needs_input and design.input is None:
+            raise UsageError(f"workload {name}: {design.use} needs input: DIR", module.summary)
+        if design.args:
+            module = replace(module, program=replace(module.program, args=tuple(design.args)))
+        return module, None
+    path = Path(design.program or "").absolute()
+    if not path.is_file():
+        raise UsageError(f"workload {name}: no program {path}", "give the path of a program")
+    if design.log_format not in PARSERS:
+        raise UsageError(f"workload {name}: no format {design.log_format!r}",
+                         f"known: {', '.join(PARSERS)}")  # fmt: skip
+    program = Program(name, path.name, Where.SYSTEM, tuple(design.args), design.log_format,
+                      log=design.log)  # fmt: skip
+    return Module("named in the study", program), path
+
+
+def _mpi(name: str, design: WorkloadDesign, module: Module, path: Path | None) -> Mpi | None:
+    """Return the MPI of a workload: what the study says, else the first that fits its program."""
+    if module.sizes:
+        return None
+    installed = choose_mpis(None)
+    fit = [mpi for mpi in installed if mpi in module.program.mpis]
     if design.mpi is not None:
         fit = [mpi for mpi in fit if mpi.value == design.mpi]
+    elif module.program.where is Where.SITE:
+        fit = _linked(path or program_path(module.program, None), fit)
     if not fit:
-        names = ", ".join(mpi.value for mpi in program.mpis)
+        names = ", ".join(mpi.value for mpi in module.program.mpis)
         raise UsageError(f"workload {name} cannot run under {design.mpi or 'what is installed'}",
                          f"it runs under: {names}")  # fmt: skip
-    return Workload(name, program, fit[0], design.ranks, path)
+    return fit[0]
+
+
+def _linked(program: Path, fit: list[Mpi]) -> list[Mpi]:
+    """Return the MPIs that a program of the site can run under, the distribution's own first."""
+    family = linked_family(program)
+    fit = [mpi for mpi in fit if family in (None, mpi.family)]
+    ours = Mpi.OPENMPI4 if program.is_relative_to("/usr/bin") else None
+    return sorted(fit, key=lambda mpi: mpi is not ours)
+
+
+def _workload(name: str, design: WorkloadDesign, *, by_mpi: bool) -> Workload:
+    """Return a workload; `by_mpi`: an arm starts it by an MPI that we know."""
+    module, path = _module(name, design)
+    given = None if design.input is None else Path(design.input).absolute()
+    if given is not None and not given.is_dir():
+        raise UsageError(f"workload {name}: no input directory {given}", "name a directory")
+    mpi = _mpi(name, design, module, path) if by_mpi else None
+    if path is None and (mpi is not None or module.program.where is not Where.PROGRAMS):
+        program_path(module.program, mpi)
+    return Workload(name, module, mpi, design.ranks, path, given,
+                    design.timeout_s or module.program.timeout_s)  # fmt: skip
 
 
 def _write_labels(design: Design, directory: Path) -> None:
     """Say what the arms are, for `study import`."""
     import yaml  # noqa: PLC0415 - slow to load, and only here
 
-    arms = {name: arm.model_dump(exclude={"cluster", "way", "nodes"}, exclude_none=True)
+    arms = {name: arm.model_dump(exclude={"cluster", "start", "way", "nodes"}, exclude_none=True)
             for name, arm in design.arms.items()}  # fmt: skip
     labels = {"format": 1, "run": design.name, "arms": arms, "sources": []}
     (directory / LABELS_FILE).write_text(yaml.safe_dump(labels, sort_keys=False), encoding="utf-8")
@@ -98,10 +138,11 @@ class _Study:
 
     def __init__(self, design: Design, text: str, directory: Path, view: View) -> None:
         self.design, self.view = design, view
-        installed = choose_mpis(None)
-        self.workloads = {name: _workload(name, w, installed)
+        by_mpi = any(arm.cluster is not None for arm in design.arms.values())
+        self.workloads = {name: _workload(name, w, by_mpi=by_mpi)
                           for name, w in design.workloads.items()}  # fmt: skip
-        clusters = {arm.cluster: open_running(arm.cluster) for arm in design.arms.values()}
+        names = dict.fromkeys(arm.cluster for arm in design.arms.values() if arm.cluster)
+        clusters = {name: open_running(name) for name in names}
         opened = {name: (cluster.backend, spec) for name, (cluster, spec) in clusters.items()}
         self.ways = {
             (arm, name): self._way(arm, workload, opened)
@@ -117,15 +158,23 @@ class _Study:
 
     def _way(
         self, arm: str, workload: Workload, opened: dict[str, tuple[Backend, ClusterSpec]]
-    ) -> Way:
+    ) -> Way | Starter:
         told = self.design.arms[arm]
+        if told.cluster is None:
+            if workload.module.sizes:
+                raise UsageError(f"arm {arm}: {workload.name} runs on two nodes of a cluster",
+                                 "give the arm a cluster instead of start")  # fmt: skip
+            return Starter(tuple(told.start or ()))
         backend, spec = opened[told.cluster]
         known = [node.name for _, node in spec.nodes]
         for name in told.nodes or ():
             if name not in known:
                 raise UsageError(f"arm {arm}: no node {name!r} in {spec.name}",
                                  f"nodes: {', '.join(known)}")  # fmt: skip
-        return way_of(told.way, workload.mpi, backend, spec, tuple(told.nodes or ()))
+        nodes = tuple(told.nodes or ())
+        if workload.mpi is None:
+            return Way(backend, spec, Provider.STOCK, None, None, nodes)
+        return way_of(told.way, workload.mpi, backend, spec, nodes)
 
     def _take(self, launch: Launch) -> None:
         """Take the figures of a launch, or count its failure."""
@@ -148,7 +197,9 @@ class _Study:
         if launch.good:
             return
         how = f"exit code {launch.exit_code}"
-        if launch.timed_out:
+        if launch.hung_at is not None:
+            how = f"hung at {launch.hung_at} bytes"
+        elif launch.timed_out:
             size = self.launches.last_size(launch)
             how = "hung" + (f" beyond {size} bytes" if size is not None else "")
         self.view.warn(f"{turn.arm}, {turn.workload}: {how}",

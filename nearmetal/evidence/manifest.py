@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from nearmetal.errors import LogError
 
@@ -54,8 +54,11 @@ class Launch(_Model):
     stdout_sha256: Sha256
     stderr: RawFile
     stderr_sha256: Sha256
-    log: Literal["stdout", "stderr"] = "stdout"
-    """Which of the two the program's figures are in."""
+    figures: RawFile | None = None
+    """What the program wrote its figures to, when that is neither of the two."""
+    figures_sha256: Sha256 | None = None
+    log: Literal["stdout", "stderr", "figures"] = "stdout"
+    """Which of the three the program's figures are in."""
     last_size: int | None = None
     """The size that the last row must reach, for formats without an end mark."""
     argv: tuple[Text, ...]
@@ -65,6 +68,17 @@ class Launch(_Model):
     """What the nodes' network interfaces sent meanwhile."""
     load: float
     """The machine's load average when it started."""
+    hung_at: int | None = None
+    """The message size at which it hung."""
+    facts: dict[Text, Text] = {}
+    """What was true of this launch: MPI, binding, what carried its messages, adapters, counters."""
+
+    @model_validator(mode="after")
+    def _figures_are_there(self) -> Launch:
+        if self.log == "figures" and (self.figures is None or self.figures_sha256 is None):
+            msg = "log is figures, but there is no such file"
+            raise ValueError(msg)
+        return self
 
     @property
     def good(self) -> bool:
@@ -74,7 +88,15 @@ class Launch(_Model):
     @property
     def file(self) -> str:
         """The raw file with the figures."""
-        return self.stdout if self.log == "stdout" else self.stderr
+        return self.files[("stdout", "stderr", "figures").index(self.log)][0]
+
+    @property
+    def files(self) -> tuple[tuple[str, str], ...]:
+        """Every raw file with its SHA-256, those with output first."""
+        found = ((self.stdout, self.stdout_sha256), (self.stderr, self.stderr_sha256))
+        if self.figures is None or self.figures_sha256 is None:
+            return found
+        return (*found, (self.figures, self.figures_sha256))
 
 
 class Pair(_Model):

@@ -86,8 +86,8 @@ def load_run(directory: Path) -> RunFacts:
     logs: dict[str, Log] = {}
     facts: list[Fact] = []
     for launch in manifest.launches:
-        texts[launch.stdout] = read_raw(directory, launch.stdout, launch.stdout_sha256)
-        texts[launch.stderr] = read_raw(directory, launch.stderr, launch.stderr_sha256)
+        for name, sha256 in launch.files:
+            texts[name] = read_raw(directory, name, sha256)
         if launch.good:
             log = _parse(launch, texts[launch.file])
             logs[launch.file] = log

@@ -59,6 +59,8 @@ class JobRequest:
     channels: tuple[str, ...] | None = None
     provider: Provider = Provider.NEARMETAL
     timeout_s: float | None = None
+    idle_s: float | None = None
+    """End it when it has written nothing for so long."""
     options: tuple[str, ...] = ()
     """Further options for the MPI's launcher, before the program."""
     nodes: tuple[str, ...] = ()
@@ -310,6 +312,7 @@ def run_job(
             stdout=streams.stdout,
             stderr=streams.stderr,
             timeout_s=request.timeout_s,
+            idle_s=request.idle_s,
         )
         stats, failure = directories.stats(), directories.first_failure()
     finally:

@@ -39,8 +39,7 @@ class MatrixRow:
 def _raw(run: RunFacts, links: sections.Links) -> list[RawFile]:
     files = []
     for launch in run.manifest.launches:
-        for name, sha256 in ((launch.stdout, launch.stdout_sha256),
-                             (launch.stderr, launch.stderr_sha256)):  # fmt: skip
+        for name, sha256 in launch.files:
             lines = tuple(run.texts[name].splitlines())
             if lines:
                 files.append(RawFile(links.numbers[name], name, launch, sha256, lines))

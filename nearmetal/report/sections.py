@@ -59,7 +59,7 @@ class Links:
 
     def __init__(self, run: RunFacts) -> None:
         """Number the raw files in the order of the launches."""
-        files = [f for launch in run.manifest.launches for f in (launch.stdout, launch.stderr)]
+        files = [name for launch in run.manifest.launches for name, _ in launch.files]
         self.numbers = {file: i for i, file in enumerate(files, 1)}
 
     def href(self, source: Source) -> str:

@@ -14,6 +14,7 @@ from nearmetal.report.study_rules import rules
 from nearmetal.report.study_tables import (
     ORDER,
     groups_of,
+    launches_grid,
     special_grids,
     tables,
     tally,
@@ -180,6 +181,7 @@ def render_study_html(view: StudyView) -> str:
         sentence=sentence(view),
         cards=cards(view),
         testbed=testbed(view),
+        launches=launches_grid(view),
         figures=[*curves(view, anchors), *bars(view, anchors)],
         tables=tables(view, anchors),
         special=special_grids(view),
@@ -208,7 +210,9 @@ def render_study_markdown(view: StudyView) -> str:
     text = [f"# Study {view.name}", "", sentence(view) + ".", ""]
     text += [f"- **{card.word}** {card.title}: {card.why}" for card in cards(view)]
     bed = testbed(view)
-    grids = [Grid(bed.title, ("", *map(_arm, view.arms)), bed.rows, bed.caption)]
+    recorded = launches_grid(view)
+    grids = [Grid(bed.title, ("", *map(_arm, view.arms)), bed.rows, bed.caption),
+             *([recorded] if recorded else [])]  # fmt: skip
     for grid in (*grids, *special_grids(view), *tables(view, anchors)):
         text += ["", f"## {grid.title}", "", *([grid.caption, ""] if grid.caption else [])]
         text += [line(list(grid.columns)), line(["---"] * len(grid.columns))]

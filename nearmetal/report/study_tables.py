@@ -23,6 +23,7 @@ from nearmetal.report.study_view import (
 from nearmetal.study.gate import FACTS
 from nearmetal.study.jitter import Jitter, by_pair, jitter, noisy_neighbour
 from nearmetal.study.judge import Comparison, Verdict, compare
+from nearmetal.study.observed import VARIES, fold
 from nearmetal.study.signed import RULE, SignedTable, tables_of
 
 if TYPE_CHECKING:
@@ -70,6 +71,24 @@ def testbed(view: StudyView) -> Grid:
         (Cell(name), *(Cell(value or "not told", style="words") for value in values))
         for name, values in rows
     ))  # fmt: skip
+
+
+def launches_grid(view: StudyView) -> Grid | None:
+    """Return what launchers recorded of the launches, one row per fact: an arm's values, each once."""
+    headers = {arm.name: [s.header for s in view.sources.values() if s.arm == arm.name
+                          and s.status == "facts"] for arm in view.arms}  # fmt: skip
+    recorded = {name: fold(found) for name, found in headers.items()}
+    names = dict.fromkeys(name for found in recorded.values() for name in found)
+    rows = [
+        (Cell(_fact_name(name)),
+         *(Cell(recorded[arm.name].get(name, "not recorded").removeprefix(VARIES), style="words")
+           for arm in view.arms))
+        for name in names
+    ]  # fmt: skip
+    caption = ("Recorded by what started the launches, before and after each. Several values are of "
+               "different workloads or launches; the gate looks at each comparison apart.")  # fmt: skip
+    columns = ("fact", *(arm.name for arm in view.arms))
+    return Grid("Launches", columns, tuple(rows), caption) if rows else None
 
 
 def _summary(summary: Summary, point: Point, href: str) -> Cell:
@@ -123,11 +142,19 @@ def tally(found: Iterable[Comparison]) -> tuple[tuple[str, str], ...]:
 
 
 def groups_of(judged: Judged) -> dict[tuple[str, str, str], list[Comparison]]:
-    """Return the comparisons of an arm by test, variant and metric; pairs of nodes together."""
+    """Return the comparisons of an arm by test, variant and metric; pairs of nodes together.
+
+    Where two programs have tests of one name, as PingPong, the program's name stands before it.
+    """
+    programs: dict[str, set[str]] = {}
+    for one in judged.comparisons:
+        programs.setdefault(one.point.test, set()).add(one.point.program)
     groups: dict[tuple[str, str, str], list[Comparison]] = {}
     for one in judged.comparisons:
         variant = "" if one.point.test == ALL_PAIRS else one.point.variant
-        groups.setdefault((one.point.test, variant, one.point.metric), []).append(one)
+        same_name = len(programs[one.point.test]) > 1
+        test = f"{one.point.program} {one.point.test}" if same_name else one.point.test
+        groups.setdefault((test, variant, one.point.metric), []).append(one)
     return groups
 
 
@@ -165,7 +192,8 @@ def signed_tables(view: StudyView) -> list[tuple[str, SignedTable]]:
     found = []
     for first, second in _pairs_of_fabrics(view):
         cells = [[c for c in view.cells if c.arm == arm.name] for arm in (first, second)]
-        comparisons = compare((second, cells[1]), (first, cells[0]), versions=view.versions_of)
+        comparisons = compare((second, cells[1]), (first, cells[0]), versions=view.versions_of,
+                              observed=view.observed)  # fmt: skip
         for title, table in tables_of(comparisons).items():
             found.append((title, table))
     return found

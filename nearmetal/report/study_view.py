@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from nearmetal.evidence import Unit
 from nearmetal.report import numbers
 from nearmetal.study.judge import Comparison, Verdict
+from nearmetal.study.observed import Observed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +51,11 @@ class StudyView:
     def arms(self) -> tuple[Arm, ...]:
         """The base first."""
         return (self.base, *(judged.arm for judged in self.judged))
+
+    @cached_property
+    def observed(self) -> Observed:
+        """What launchers recorded, by cell."""
+        return Observed(self.sources)
 
     def versions_of(self, cell: Cell) -> set[str]:
         """Return the versions of the benchmark that the logs of a cell name."""
@@ -160,7 +166,8 @@ def value_text(value: float, unit: Unit) -> str:
 
 def signed_percent(value: float) -> str:
     """Return a percentage with its sign: a tax is positive, a gain negative."""
-    return f"{value:+.1f} %".replace("-", "\N{MINUS SIGN}")
+    digits = 1 if abs(value) < 100 else 0  # noqa: PLR2004 - beyond, a tenth says nothing
+    return f"{value:+,.{digits}f} %".replace("-", "\N{MINUS SIGN}")
 
 
 _SHORT = {"bare metal": "BM", "bare-metal": "BM", "vm": "VM", "virtual machine": "VM"}

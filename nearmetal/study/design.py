@@ -48,12 +48,24 @@ class _Model(BaseModel):
 class ArmDesign(ArmLabels):
     """One arm: where its jobs run, which way their messages go, and what it is."""
 
-    cluster: Text
+    cluster: Text | None = None
     """A cluster spec, or the name of a cluster that is up."""
+    start: Annotated[list[Text], Field(min_length=1)] | None = None
+    """Or the site's own launcher, as [srun, -n, "@ranks@"]: the program comes behind it."""
     way: Name = "auto"
     """An arm of nearmetal-bench(1); `own`, what the MPI does within a node; or one of its ways by name."""
     nodes: Annotated[list[Text], Field(min_length=1)] | None = None
     """Only these nodes take ranks."""
+
+    @model_validator(mode="after")
+    def _cluster_or_launcher(self) -> ArmDesign:
+        if (self.cluster is None) == (self.start is None):
+            msg = "names neither or both of cluster and start|say where its jobs run"
+            raise ValueError(msg)
+        if self.start is not None and (self.nodes is not None or self.way != "auto"):
+            msg = "has nodes or way beside start|the launcher decides about them"
+            raise ValueError(msg)
+        return self
 
 
 class WorkloadDesign(_Model):
@@ -66,7 +78,9 @@ class WorkloadDesign(_Model):
     log: Literal["stdout", "stderr"] = "stdout"
     mpi: Name | None = None
     ranks: Count = 2
-    timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
+    input: Text | None = None
+    """A directory with the workload's input, instead of the small one that it has."""
+    timeout_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
 
     @model_validator(mode="after")
     def _one_of_two(self) -> WorkloadDesign:
@@ -76,8 +90,11 @@ class WorkloadDesign(_Model):
         if self.program is not None and self.log_format is None:
             msg = "has a program but no log_format|say how its output is to be read"
             raise ValueError(msg)
-        if self.use is not None and (self.args or self.log_format is not None):
-            msg = "has args or log_format beside use|a known workload has its own"
+        if self.use is not None and self.log_format is not None:
+            msg = "has log_format beside use|a known workload has its own"
+            raise ValueError(msg)
+        if self.use is not None and self.args and self.input is None:
+            msg = "has args beside use|a known workload has its own, unless input is given"
             raise ValueError(msg)
         return self
 

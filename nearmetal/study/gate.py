@@ -8,9 +8,10 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from nearmetal.evidence import Unit
+from nearmetal.study.observed import VARIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from nearmetal.study.model import Arm, Cell, Point
 
@@ -27,8 +28,12 @@ FACTS = {
     "numa": "the NUMA placement",
     "latency_sensitivity": "the latency sensitivity",
     "processor": "the processor",
+    "carried_by": "what carried the messages",
 }
-"""What an arm may tell about itself, beside platform, fabric and placement."""
+"""What an arm may tell about itself, or its launches recorded, beside platform, fabric and placement."""
+
+_ONLY_RECORDED = ("carried_by",)
+"""Facts that nobody is asked for."""
 
 BANDWIDTHS = {
     Unit.MEGABYTES_PER_SECOND: 8e-3,
@@ -133,27 +138,41 @@ def _versions(base: Iterable[str], test: Iterable[str], point: Point) -> Differe
     return Difference(Weight.WATERMARK, words)
 
 
-def _facts(base: Arm, test: Arm) -> list[Difference]:
+def _facts(base: Arm, test: Arm, seen: tuple[Mapping[str, str], ...]) -> list[Difference]:
+    """Compare what the labels tell, else what the launches of these cells recorded."""
     found = []
     for name, words in FACTS.items():
-        told = [arm.facts.get(name) for arm in (base, test)]
-        if name == "line_rate_gbit" or told[0] == told[1] is not None:
+        told = [arm.facts.get(name, recorded.get(name))
+                for arm, recorded in zip((base, test), seen, strict=True)]  # fmt: skip
+        if name == "line_rate_gbit":
             continue
-        if None in told:
-            found.append(Difference(Weight.NOTE, f"{words} is not known of both"))
-        else:
-            weight = Weight.BLOCK if name == "transport" else Weight.WATERMARK
+        varying = [value for value in told if value and value.startswith(VARIES)]
+        if varying:
+            found.append(Difference(Weight.WATERMARK, f"{words} {varying[0]}"))
+        elif None in told:
+            if name not in _ONLY_RECORDED:
+                found.append(Difference(Weight.NOTE, f"{words} is not known of both"))
+        elif told[0] != told[1]:
+            weight = _weight(name, same_fabric=base.fabric == test.fabric)
             found.append(Difference(weight, f"{words}: {told[0]} against {told[1]}"))
     return found
 
 
+def _weight(name: str, *, same_fabric: bool) -> Weight:
+    """What carried the messages follows from the fabric: it may differ where that does."""
+    if name == "carried_by":
+        return Weight.BLOCK if same_fabric else Weight.NOTE
+    return Weight.BLOCK if name == "transport" else Weight.WATERMARK
+
+
 def check(
     base: Arm, test: Arm, cells: tuple[Cell, Cell], versions: tuple[Iterable[str], Iterable[str]],
-    *, same_sizes: bool = True,
+    *, same_sizes: bool = True, seen: tuple[Mapping[str, str], ...] = ({}, {}),
 ) -> Gate:  # fmt: skip
     """Return what stands against comparing two cells of two arms.
 
-    `versions` are those of the benchmark that each cell's logs name. What an arm is about (platform,
+    `versions` are those of the benchmark that each cell's logs name, `seen` what was recorded of
+    their launches. What an arm is about (platform,
     fabric) may differ; where its ranks sit may not.
     """
     point = cells[0].point
@@ -170,4 +189,4 @@ def check(
         found.append(Difference(Weight.NOTE if explained else Weight.WATERMARK, words))
     if not same_sizes:
         found.append(Difference(Weight.NOTE, "the sets of message sizes differ"))
-    return Gate((*(d for d in found if d), *_facts(base, test)))
+    return Gate((*(d for d in found if d), *_facts(base, test, seen)))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -23,11 +24,12 @@ from nearmetal.study.labels import (
     unknown_arms,
     unused_rules,
 )
-from nearmetal.study.model import Source
+from nearmetal.study.model import LAUNCH, Source
+from nearmetal.study.physics import wire_disagrees
 from nearmetal.study.store import Study, Writer, is_store, object_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from nearmetal.evidence import Launch, Log
 
@@ -48,6 +50,8 @@ class File(NamedTuple):
     label: Label | None = None
     format: str = ""
     failed: str = ""
+    facts: Mapping[str, str] = {}
+    """What its launcher recorded about the launch."""
 
 
 class Watcher(Protocol):
@@ -80,15 +84,36 @@ def _bench_files(directory: Path, relative: str) -> list[File] | None:
         return None
     files = []
     for launch in manifest.launches:
-        other = launch.stderr if launch.log == "stdout" else launch.stdout
-        how = "no end in time" if launch.timed_out else f"exit code {launch.exit_code}"
+        others = [name for name, _ in launch.files if name != launch.file]
+        how = _how_it_failed(launch)
         files += [
             File(relative + launch.file, directory / launch.file,
                  _bench_label(launch, designed=manifest.suite == STUDY_SUITE),
-                 launch.log_format, "" if launch.good else f"the launch failed, {how}"),
-            File(relative + other, directory / other, Label(ignore="the other stream of a launch")),
+                 launch.log_format, f"the launch failed, {how}" if how else "",
+                 _facts(launch)),
+            *(File(relative + other, directory / other, Label(ignore="another stream of a launch"))
+              for other in others),
         ]  # fmt: skip
     return files
+
+
+def _facts(launch: Launch) -> Mapping[str, str]:
+    wire = {} if launch.wire_bytes is None else {"wire_bytes": str(launch.wire_bytes)}
+    return launch.facts | wire if launch.facts else {}
+
+
+def _how_it_failed(launch: Launch) -> str:
+    """Return why a launch gives no numbers; empty when it does."""
+    if launch.good:
+        sent = launch.proof.bytes.get("net", 0)
+        # RDMA is counted where a guest may not look, and ranks of one node meet in its loopback.
+        counted = launch.facts.get("ranks_per_node") == "1" and "firmware" not in launch.facts
+        if not counted or launch.wire_bytes is None:
+            return ""
+        return wire_disagrees(sent, launch.wire_bytes) or ""
+    if launch.hung_at is not None:
+        return f"hung at {launch.hung_at} bytes"
+    return "no end in time" if launch.timed_out else f"exit code {launch.exit_code}"
 
 
 def _bench_label(launch: Launch, *, designed: bool) -> Label:
@@ -175,7 +200,8 @@ class Importer:
             refuse_crash(text, file.path)
             log = parse_log(text, file.path, name)
             source = replace(
-                source, format=name, parser=f"{name}/{PARSERS[name].version}", header=log.header,
+                source, format=name, parser=f"{name}/{PARSERS[name].version}",
+                header={**log.header, **{LAUNCH + key: value for key, value in file.facts.items()}},
                 remarks=log.remarks[:MAX_TOLD],
             )  # fmt: skip
             self._check_duplicate(source, label, log)
@@ -300,7 +326,10 @@ def derive_again(target: Path) -> Summary:
                 label = Label(source.arm, source.nodes, source.ranks, source.launch, source.block,
                               repeated=True)  # fmt: skip
                 importer.run = source.run
-                importer.take(File(source.path, object_path(target, source.source), label))
+                facts = {key.removeprefix(LAUNCH): value for key, value in source.header.items()
+                         if key.startswith(LAUNCH)}  # fmt: skip
+                where = object_path(target, source.source)
+                importer.take(File(source.path, where, label, facts=facts))
             else:
                 writer.add(source, None)
         importer.summary.facts = writer.facts

@@ -24,7 +24,7 @@ from nearmetal.study.stats import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nearmetal.study.model import Arm, Point
 
@@ -167,11 +167,12 @@ def compare(
     *,
     percent: float | None = None,
     versions: Callable[[Cell], Iterable[str]] = lambda _cell: (),
+    observed: Callable[[Cell], Mapping[str, str]] = lambda _cell: {},
 ) -> list[Comparison]:
     """Compare two arms at every point that both have, neutral figures left out.
 
     `percent` declares the margin; otherwise it comes from the core counts. `versions` tells what
-    the logs of a cell say about the benchmark's version.
+    the logs of a cell say about the benchmark's version, `observed` what its launches recorded.
     """
     cells = (list(base[1]), list(test[1]))
     arms = (with_line_rate(base[0], cells[0]), with_line_rate(test[0], cells[1]))
@@ -182,7 +183,8 @@ def compare(
             continue
         curve = _curve(ours.point)
         gate = check(*arms, (ours, theirs), (versions(ours), versions(theirs)),
-                     same_sizes=sizes[0].get(curve) == sizes[1].get(curve))  # fmt: skip
+                     same_sizes=sizes[0].get(curve) == sizes[1].get(curve),
+                     seen=(observed(ours), observed(theirs)))  # fmt: skip
         found.append(_compare_one(arms, ours, theirs, gate, percent))
     return _settle(found)
 

@@ -15,6 +15,9 @@ from typing import NamedTuple
 from nearmetal.evidence import Unit
 from nearmetal.evidence.model import LOWER_IS_BETTER, NEUTRAL
 
+LAUNCH = "launch: "
+"""Begins the names in a source's header that its launcher recorded, not the log."""
+
 
 class Point(NamedTuple):
     """A point of the grid: what must agree before two arms can be compared there.

@@ -151,12 +151,14 @@ class Beside:
         stdout: IO[bytes] | None = None,
         stderr: IO[bytes] | None = None,
         timeout_s: float | None = None,
+        idle_s: float | None = None,
         foreground: bool = False,
     ) -> Completed:
         assert stdin is None
         assert stderr is not None
         assert timeout_s
         assert not foreground
+        assert idle_s is None
         self.commands.append(command)
         if stdout is not None:
             stdout.write(self.text.encode())

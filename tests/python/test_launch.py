@@ -60,9 +60,11 @@ class FakeRunner:
         stdout: IO[bytes] | None = None,
         stderr: IO[bytes] | None = None,
         timeout_s: float | None = None,
+        idle_s: float | None = None,
         foreground: bool = False,
     ) -> Completed:
         assert not foreground
+        assert idle_s is None
         assert (stdin, stdout, stderr) == (None, None, None)
         self.commands.append(command)
         return Completed(command, self.job(command), b"", b"", 0.5, timeout_s == 0.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.bench.launches import way_of
+from nearmetal.bench.ways import way_of
 from nearmetal.bench.workloads import WORKLOADS
 from nearmetal.cli.main import main
 from nearmetal.errors import NearmetalError, SpecError, UsageError
@@ -46,10 +46,11 @@ def design(tmp_path: Path, text: str = SMALL) -> Design:
 def test_every_example_is_sound_and_its_clusters_exist(path: Path) -> None:
     found = load_design(path, WORKLOADS)
     for arm in found.arms.values():
+        assert arm.cluster is not None
         assert (ROOT / arm.cluster).is_file()
     for workload in found.workloads.values():
         assert workload.mpi is not None
-        assert Mpi(workload.mpi) in WORKLOADS[workload.use or ""].mpis
+        assert Mpi(workload.mpi) in WORKLOADS[workload.use or ""].program.mpis
 
 
 def test_a_block_launches_everything_once_in_an_order_of_its_own(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_enough_launches_are_those_with_narrow_intervals() -> None:
         ("{use: netpipe}", "{use: netpipe, args: [x]}", ":9:", "beside use"),
         ("{use: netpipe}", "{program: ./x}", ":9:", "no log_format"),
         ("way: own", "way: OWN", ":6:", "way"),
-        ("  a: {cluster: c.yaml, ", "  a: {", ":4:", "cluster is missing"),
+        ("  a: {cluster: c.yaml, ", "  a: {", ":4:", "neither or both of cluster and start"),
         ("workloads:\n", "workloads: {}\nmore:\n", ":7:", "workloads"),
         (SMALL, "", ":1: the file is empty", "a study was expected"),
         (SMALL, "- 1\n", ":1:1: not a mapping", ""),

@@ -310,7 +310,7 @@ def test_a_path_without_marks_is_its_own_pattern(parts: list[str]) -> None:
 
 
 def test_the_example_of_labels_is_one() -> None:
-    labels, _ = load_labels(Path(__file__).parents[2] / "examples/study/study-labels.yaml")
+    labels, _ = load_labels(Path(__file__).parents[2] / "examples/logs/study-labels.yaml")
     labeller = Labeller(labels)
     label = labeller.label("vm/gromacs-16n-3.log")
     assert label is not None

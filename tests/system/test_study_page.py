@@ -10,7 +10,7 @@ import pytest
 
 from nearmetal.cli.main import main
 from tests.system.browser import Browser, browser, find_browser
-from tests.system.local import ROOT
+from tests.system.page import WINDOWS, assert_good_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,8 +20,6 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 if find_browser() is None:
     pytest.skip("Chromium is not installed", allow_module_level=True)
 
-WINDOWS = {"phone": (390, 844), "desktop": (1280, 800)}
-PICTURES = ROOT / "build/log/screenshots"
 LABELS = """\
 format: 1
 run: made
@@ -73,28 +71,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def window() -> Iterator[Browser]:
     with browser() as made:
         yield made
-
-
-def assert_good_page(window: Browser, page: Path, name: str) -> None:
-    """No complaint, nothing loaded but the page, nothing cut off, the verdict above the fold."""
-    width, height = WINDOWS[name]
-    window.complaints.clear()
-    window.requests.clear()
-    window.open(page, width, height)
-    assert window.complaints == []
-    assert window.requests == [page.resolve().as_uri()]
-    assert window.value("document.documentElement.scrollWidth") <= width
-    box = window.box("#verdict .ratio")
-    assert 0 <= box["top"] < box["bottom"] <= height
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    shown = window.picture(PICTURES / f"study-{name}.png").read_bytes()
-    # A picture changes when what it shows is hidden, and only then.
-    for selector, visible in (("#verdict .ratio", True), ("#raw", False)):
-        hide = f"document.querySelector('{selector}').style.visibility"
-        window.value(f"{hide} = 'hidden'")
-        without = window.picture(page.with_name("without.png")).read_bytes()
-        window.value(f"{hide} = ''")
-        assert (without != shown) is visible, selector
 
 
 @pytest.mark.parametrize("name", WINDOWS)
