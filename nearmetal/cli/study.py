@@ -9,7 +9,7 @@ from typing import cast
 
 from nearmetal.cli.verbs import Parser, Subparsers
 
-VERBS = ("run", "import", "judge", "lint", "published", "report", "tax")
+VERBS = ("run", "import", "judge", "lint", "published", "report", "reproduce", "tax")
 
 SUMMARY = "run or import a study, judge and report it, check claims"
 

@@ -96,7 +96,10 @@ def run(args: argparse.Namespace, view: View) -> int:
     charts = [c for f in (*curves(shown, anchors), *bars(shown, anchors)) for c in f.charts]
     content |= {page.with_name(f"{page.stem}-{n}.svg"): c.wide for n, c in enumerate(charts, 1)}
     for path, text in content.items():
-        path.write_text(text, encoding="utf-8")
+        # Whoever is ended here leaves the old page or the new one.
+        fresh = path.with_name(path.name + ".new")
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
     verdicts = {judged.arm.name: overall(judged).value for judged in shown.judged}
     view.result(
         {"report": str(page), "files": [str(path) for path in content], "verdicts": verdicts},
