@@ -11,6 +11,8 @@ environment_values() {
 		OMPI_MCA_opal_common_ofi_provider_include=nearmetal
 		PRTE_MCA_prte_default_hostfile=$etc/hostfile
 	VALUES
+	# Other interfaces may carry addresses that mean nothing to the other nodes.
+	read -r interface <"$run/interface" && printf 'FI_TCP_IFACE=%s\n' "$interface"
 }
 
 environment_for_sshd() {

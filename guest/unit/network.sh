@@ -87,9 +87,20 @@ address replace $wanted_address dev $device"
 route replace default via $gateway dev $device"
 	words=$(printf '%s\n' "$script" | ip -batch - 2>&1) ||
 		fail "interface $device ($mac): $(printf '%s' "$words" | tr '\n' ' ')"
+	[ "${wanted_address%/*}" != "$own_address" ] || printf '%s\n' "$device" >"$run/interface"
 }
 
-network_set() { network_each network_set_one; }
+# network_set: $run/interface tells on which interface the other nodes know this one.
+network_set() {
+	own_address=
+	while read -r name node_address _; do
+		[ "$name" != "$node" ] || own_address=$node_address
+	done <"$run/nodes"
+	rm -f "$run/interface"
+	network_each network_set_one
+	[ -e "$run/interface" ] ||
+		fail "none of the seed's interfaces has this node's address $own_address"
+}
 
 network_soft_roce_one() {
 	[ "$soft_roce" = true ] || return 0

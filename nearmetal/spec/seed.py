@@ -165,6 +165,10 @@ class Seed(_Model):
         if len(set(names)) != len(names):
             msg = "two nodes have the same name"
             raise ValueError(msg)
+        own = next(node.address for node in self.nodes if node.name == self.name)
+        if own not in [str(i.address).partition("/")[0] for i in self.interfaces]:
+            msg = f"none of the interfaces has the node's address {own}"
+            raise ValueError(msg)
         macs = [interface.mac for interface in self.interfaces]
         if len(set(macs)) != len(macs):
             msg = "two interfaces have the same MAC address"

@@ -54,6 +54,8 @@ def test_records_hold_no_private_key() -> None:
         ("interfaces.0.address", "10.9.0.11/24;reboot"),
         ("interfaces.0.mtu", 100),
         ("interfaces", []),
+        ("interfaces.0.address", "10.9.0.13/24"),
+        ("interfaces.0.address", None),
         ("ssh.authorized_keys", ['command="reboot" ssh-ed25519 ' + "A" * 68]),
         ("ssh.host_key", "none"),
         ("segment.token", "0" * 31),

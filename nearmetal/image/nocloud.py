@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The disc that turns a cloud image of one's own into a node: NoCloud, read by cloud-init.
+
+    user-data       starts the guest unit; JSON, which is YAML as well
+    meta-data       who the machine is
+    network-config  its addresses, so that nobody waits for DHCP
+    seed.json       the seed
+    nearmetal.tar   guest unit, provider and tools, with their places
+
+It holds private keys: mode 0600, and a new file each time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import stat
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+from pycdlib import PyCdlib
+from pycdlib.pycdlibexception import PyCdlibException
+
+from nearmetal.errors import ImageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nearmetal.image.parts import Parts
+    from nearmetal.spec.seed import Seed
+
+LABEL = "cidata"
+
+_MOUNT = "/run/nearmetal-disc"
+_BUILT_IMAGE_ONLY = ("etc/inittab", "usr/lib/nearmetal/init", "usr/lib/nearmetal/start",
+                     "usr/lib/nearmetal/serve")  # fmt: skip
+_START = (
+    f"mkdir -p {_MOUNT} && mount -o ro LABEL={LABEL} {_MOUNT} && "
+    f"tar --directory / --extract --no-same-owner --file {_MOUNT}/nearmetal.tar && "
+    f"sh /usr/lib/nearmetal/from-disc {_MOUNT}"
+)
+
+
+def write_disc(path: Path, seed: Seed, parts: Parts) -> None:
+    """Write the disc image of one machine, whole or not at all; raises ImageError."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            fresh.unlink()
+        descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "w+b") as stream:
+                _write(stream, disc_files(seed, parts))
+                stream.flush()
+                os.fsync(stream.fileno())
+            fresh.replace(path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                fresh.unlink()
+    except OSError as error:
+        raise ImageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def disc_files(seed: Seed, parts: Parts) -> dict[str, bytes]:
+    """Return the files of the disc. Pure."""
+    secret = seed.secret_json()
+    # cloud-init runs its first-boot steps again when this changes: for a new seed it must.
+    instance = hashlib.sha256(secret.encode()).hexdigest()[:16]
+    return {
+        "meta-data": _json({"instance-id": f"nearmetal-{instance}", "local-hostname": seed.name}),
+        "user-data": b"#cloud-config\n" + _json(_user_data(seed)),
+        "network-config": _json(_network(seed)),
+        "seed.json": secret.encode(),
+        "nearmetal.tar": _tar(parts),
+    }
+
+
+def _json(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, indent=1).encode() + b"\n"
+
+
+def _user_data(seed: Seed) -> dict[str, Any]:
+    return {
+        "disable_root": False,
+        "ssh_pwauth": False,
+        "ssh_authorized_keys": seed.ssh.authorized_keys,
+        "runcmd": [["sh", "-c", _START]],
+    }
+
+
+def _network(seed: Seed) -> dict[str, Any]:
+    ethernets = {}
+    for number, interface in enumerate(seed.interfaces):
+        settings: dict[str, Any] = {"match": {"macaddress": interface.mac}, "optional": True}
+        if interface.address is None:
+            settings["dhcp4"] = False
+        else:
+            settings["addresses"] = [interface.address]
+        if interface.mtu is not None:
+            settings["mtu"] = interface.mtu
+        if interface.gateway is not None:
+            settings["routes"] = [{"to": "0.0.0.0/0", "via": interface.gateway}]
+        ethernets[f"nm{number}"] = settings
+    return {"version": 2, "ethernets": ethernets}
+
+
+def _tar(parts: Parts) -> bytes:
+    """Return the parts a foreign image needs, as a tar archive; equal parts give equal bytes."""
+    output = io.BytesIO()
+    with tarfile.open(fileobj=output, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for item in parts.items:
+            if item.path in _BUILT_IMAGE_ONLY:
+                continue
+            member = tarfile.TarInfo(item.path)
+            member.mode = stat.S_IMODE(item.mode)
+            if stat.S_ISLNK(item.mode):
+                member.type, member.linkname = tarfile.SYMTYPE, item.content.decode()
+                archive.addfile(member)
+            else:
+                member.size = len(item.content)
+                archive.addfile(member, io.BytesIO(item.content))
+    return output.getvalue()
+
+
+def _write(stream: io.BufferedRandom, files: dict[str, bytes]) -> None:
+    disc = PyCdlib()
+    try:
+        disc.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=LABEL)
+        for number, (name, content) in enumerate(files.items()):
+            disc.add_fp(io.BytesIO(content), len(content), f"/FILE{number}.;1", rr_name=name,
+                        joliet_path=f"/{name}")  # fmt: skip
+        disc.write_fp(stream)
+    except PyCdlibException as error:
+        raise ImageError(f"cannot make the disc of cloud-init: {error}") from error
+    finally:
+        with contextlib.suppress(PyCdlibException):
+            disc.close()

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Machines that boot the built image: they become what their seed says, or say why not."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nearmetal.spec.seed import FAILED_MARK
+from tests.system.machines import ROOT, Machine, Shared, Yard, built_image
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(2400)]
+
+NAMES = ("vm1", "vm2")
+MIB = 1 << 20
+POKE = ROOT / "build/c/tests/system/segment_poke"
+HELLO = ROOT / "build/programs/openmpi5/mpi_hello"
+
+
+@pytest.fixture(scope="module")
+def image() -> dict[str, str]:
+    return built_image()
+
+
+@pytest.fixture
+def yard(tmp_path: Path, image: dict[str, str]) -> Iterator[Yard]:
+    place = Yard(tmp_path, image)
+    try:
+        yield place
+    finally:
+        place.end()
+
+
+class Pair:
+    """Two machines of one host, with a segment of three parts between them."""
+
+    def __init__(self, folder: Path, image: dict[str, str]) -> None:
+        self.yard = Yard(folder, image)
+        self.shared = Shared.create(folder / "segment", 3, 2 * MIB)
+        self.machines: list[Machine] = []
+
+    def start(self) -> None:
+        for part, name in enumerate(NAMES):
+            seed = self.yard.seed(name, NAMES, segment=self.shared.seed(part))
+            seed["interfaces"][0]["soft_roce"] = True
+            self.machines.append(self.yard.start(name, seed, self.shared.devices(part)))
+        for machine in self.machines:
+            machine.ready()
+            machine.put(POKE, "/tmp/poke")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, image: dict[str, str]) -> Iterator[Pair]:
+    made = Pair(tmp_path_factory.mktemp("pair"), image)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.yard.end()
+
+
+def config(machine: Machine) -> dict[str, str]:
+    lines = machine.tell("cat /run/nearmetal/segment.conf").splitlines()
+    pairs = (line.split("=", 1) for line in lines if line.strip())
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def test_each_machine_is_what_its_seed_says(pair: Pair) -> None:
+    for number, machine in enumerate(pair.machines, 1):
+        assert machine.tell("hostname") == f"vm{number}"
+        assert machine.tell("getent hosts vm1 vm2").split() == [
+            "10.9.0.11", "vm1", "10.9.0.12", "vm2",
+        ]  # fmt: skip
+        assert machine.tell("cat /etc/nearmetal/hostfile") == "vm1 slots=1\nvm2 slots=1"
+        shown = json.loads(machine.tell("ip -j address show eth0"))[0]
+        assert (shown["mtu"], shown["addr_info"][0]["local"]) == (4200, f"10.9.0.1{number}")
+
+
+def test_private_keys_are_private(pair: Pair) -> None:
+    machine = pair.machines[0]
+    modes = machine.tell("cd /etc/nearmetal && stat -c '%a %U %n' seed.json ssh_host_key node_key")
+    assert modes.splitlines() == ["600 root seed.json", "600 root ssh_host_key", "600 mpi node_key"]
+    open_files = machine.tell("find /etc /run /var /tmp -xdev -type f -perm /044 -print0 "
+                              "| xargs -0 grep -l 'OPENSSH PRIVATE KEY' || true", "root")  # fmt: skip
+    assert open_files == ""
+    public = json.loads(machine.tell("cat /etc/nearmetal/node.json"))
+    assert set(public["ssh"]) == {"authorized_keys", "node_key_public"}
+    assert [n["name"] for n in json.loads(machine.tell("cat /etc/nearmetal/cluster.json"))["nodes"]] == [*NAMES]  # fmt: skip
+
+
+def test_nodes_reach_each_other_by_the_key_of_the_cluster(pair: Pair) -> None:
+    first, second = pair.machines
+    assert first.tell("ssh vm2 hostname") == "vm2"
+    assert second.tell("ssh 10.9.0.11 id -un") == "mpi"
+    assert first.run("ssh root@vm2 true").returncode != 0
+
+
+def test_the_segment_is_where_the_provider_looks(pair: Pair) -> None:
+    for part, machine in enumerate(pair.machines):
+        told = config(machine)
+        assert told == {
+            "version": "1", "device": "ivshmem", "own": "/dev/nearmetal/own",
+            "all": "/dev/nearmetal/all", "part": str(part), "token": pair.shared.token,
+            "lock": "/run/nearmetal/segment.lock", "integrity": "enforced", "numa": "-1",
+            "vcpu_numa": "-1",
+        }  # fmt: skip
+        modes = machine.tell("stat -L -c '%a %G' /dev/nearmetal/own /dev/nearmetal/all")
+        assert modes.splitlines() == ["660 nearmetal", "440 nearmetal"]
+        seen = json.loads(machine.tell("nearmetal-segment show --json /dev/nearmetal/all"))
+        assert (seen["token"], seen["nr_parts"]) == (pair.shared.token, 3)
+
+
+def test_a_word_in_ones_own_part_is_seen_by_the_neighbour(pair: Pair) -> None:
+    first, second = pair.machines
+    # Far from what the provider keeps at the begin of a part.
+    inside = 2 * MIB - 64
+    first.tell(f"/tmp/poke write /dev/nearmetal/own {inside} 4711")
+    at = pair.shared.offset(0) + inside
+    assert second.tell(f"/tmp/poke read /dev/nearmetal/all {at}") == "4711"
+    assert pair.shared.word(at) == 4711
+
+
+def test_a_write_into_a_neighbours_part_is_dropped(pair: Pair) -> None:
+    first, second = pair.machines
+    inside = 2 * MIB - 128
+    at = pair.shared.offset(1) + inside
+    second.tell(f"/tmp/poke write /dev/nearmetal/own {inside} 42")
+    # Neither the user nor root may try; a root that gives itself the right finds that the hypervisor
+    # drops every byte: of the neighbour's part, of the host's page.
+    for who in ("mpi", "root"):
+        assert b"Permission denied" in first.run(f"/tmp/poke write /dev/nearmetal/all {at} 66", who).stderr  # fmt: skip
+    first.tell("chmod 0660 $(readlink -f /dev/nearmetal/all)", "root")
+    page = pair.shared.word(0)
+    assert first.tell(f"/tmp/poke write /dev/nearmetal/all {at} 666", "root") == "42"
+    assert first.tell("/tmp/poke write /dev/nearmetal/all 0 666", "root") == str(page)
+    first.tell("chmod 0440 $(readlink -f /dev/nearmetal/all)", "root")
+    assert second.tell(f"/tmp/poke read /dev/nearmetal/own {inside}") == "42"
+    assert (pair.shared.word(at), pair.shared.word(0)) == (42, page)
+
+
+def test_the_tool_tells_where_it_runs(pair: Pair) -> None:
+    facts = json.loads(pair.machines[0].tell("nearmetal-info --json"))
+    assert facts["version"]
+    assert "vm1" in json.dumps(facts)
+
+
+def test_plain_mpirun_uses_the_provider(pair: Pair) -> None:
+    first, second = pair.machines
+    for machine in (first, second):
+        machine.put(HELLO, "/tmp/hello")
+    told = first.tell("mpirun -n 2 --map-by node /tmp/hello")
+    assert "hello from 2 ranks: every token came back" in told
+    # The provider is what carried it: without it nothing is left to carry it.
+    done = first.run(
+        "FI_PROVIDER_PATH=/none mpirun -n 2 --map-by node -x FI_PROVIDER_PATH /tmp/hello"
+    )
+    assert done.returncode != 0
+
+
+def test_soft_roce_is_there_when_asked(pair: Pair) -> None:
+    first, second = pair.machines
+    for machine in (first, second):
+        assert "state ACTIVE" in machine.tell("rdma link show rxe_eth0/1")
+        assert "rxe_eth0" in machine.tell("ibv_devices")
+
+
+def test_a_changed_cluster_reaches_a_running_node(pair: Pair) -> None:
+    second = pair.machines[1]
+    names = (*NAMES, "vm3")
+    seed = pair.yard.seed("vm2", names, segment=pair.shared.seed(1))
+    boot = second.tell("cat /proc/sys/kernel/random/boot_id")
+    second.tell("nearmetal-guest update", "root", stdin=json.dumps(seed).encode())
+    assert second.tell("getent hosts vm3").split() == ["10.9.0.13", "vm3"]
+    assert second.tell("tail -n 1 /etc/nearmetal/hostfile") == "vm3 slots=1"
+    assert second.tell("cat /proc/sys/kernel/random/boot_id") == boot
+    refused = second.run("nearmetal-guest update", "root", stdin=b"{no json")
+    assert refused.returncode != 0
+    assert b"nothing was changed" in refused.stderr
+    assert second.tell("getent hosts vm3").split() == ["10.9.0.13", "vm3"]
+
+
+def test_seeds_are_read_alike_by_jq_and_by_python(pair: Pair, tmp_path: Path) -> None:
+    """A cloud image may have only one of the two; the built image has jq, this machine Python."""
+    path, script = tmp_path / "seed.json", ROOT / "guest/unit/seed_split.py"
+    path.write_text(json.dumps(pair.yard.seed("vm1", NAMES, segment=None)))
+    by_jq = pair.machines[0].tell(
+        "cat >/tmp/seed.json && . /usr/lib/nearmetal/seed.sh && seed_split /tmp/seed.json /tmp/lines"
+        " && cat /tmp/lines", stdin=path.read_bytes()
+    )  # fmt: skip
+    by_python = subprocess.run([sys.executable, "-I", script, path], check=True, timeout=60,
+                               stdout=subprocess.PIPE, text=True)  # fmt: skip
+    assert sorted(by_jq.splitlines()) == sorted(by_python.stdout.strip().splitlines())
+
+
+def test_a_machine_without_a_seed_says_so(yard: Yard) -> None:
+    machine = yard.start("vm1", None)
+    assert "no seed: the host gave none by firmware" in machine.wait_for(FAILED_MARK)
+
+
+def test_another_hosts_segment_is_refused(yard: Yard) -> None:
+    shared = Shared.create(yard.folder / "segment", 2, 2 * MIB)
+    wrong = shared.seed(0) | {"token": "00112233445566778899aabbccddeeff"}
+    machine = yard.start("vm1", yard.seed("vm1", ["vm1"], segment=wrong), shared.devices(0))
+    line = machine.wait_for(FAILED_MARK)
+    assert "vm1: segment: the device shows another segment than the seed's" in line
+    # sshd runs even then, so that a person can look.
+    machine.reachable()
+    assert machine.tell("test -e /run/nearmetal/segment.conf || echo none") == "none"
+
+
+def test_a_probe_needs_no_disk_and_ends(yard: Yard) -> None:
+    machine = yard.start("probe", None, append="nearmetal.probe", serial="something-else")
+    machine.wait_for("nearmetal: probe ok")
+    assert machine.process.wait(120) == 0
+
+
+def test_a_missing_root_disk_is_named(yard: Yard) -> None:
+    machine = yard.start("vm1", None, serial="something-else")
+    assert "no disk with the serial number nearmetal-root" in machine.wait_for(FAILED_MARK)
