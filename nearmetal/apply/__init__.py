@@ -11,8 +11,8 @@ from nearmetal.apply.engine import (
     plan_up,
     up,
 )
-from nearmetal.apply.journal import Event, Journal, Record
 from nearmetal.apply.lock import locked
+from nearmetal.journal import Event, Journal, Record
 
 __all__ = [
     "Cluster",

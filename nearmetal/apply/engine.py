@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from nearmetal.apply.journal import Event, Journal
 from nearmetal.apply.lock import locked
 from nearmetal.errors import NearmetalError, StateError
+from nearmetal.journal import Event, Journal
 from nearmetal.plan import Action, Change, Plan, desired, make_plan, removal
 from nearmetal.spec import Key, Kind, Resource
 

@@ -34,6 +34,7 @@ VERBS = (
     "advise",
     "image",
     "top",
+    "host",
 )
 
 EPILOG = """\

@@ -8,7 +8,6 @@ from nearmetal.spec.libvirt import (
     LibvirtNode,
     LibvirtSpec,
     SegmentSpec,
-    VfRequest,
 )
 from nearmetal.spec.loader import addresses, load_local, load_spec, parse_spec
 from nearmetal.spec.local import LocalHost, LocalNode, LocalSpec
@@ -25,11 +24,13 @@ from nearmetal.spec.resource import (
     resource,
 )
 from nearmetal.spec.size import format_size, parse_size
+from nearmetal.spec.vf import Guids, VfRequest
 
 __all__ = [
     "Attributes",
     "ClusterSpec",
     "Facts",
+    "Guids",
     "Host",
     "HostFacts",
     "Key",

@@ -18,6 +18,7 @@ from nearmetal.spec.model import (
     Node,
     Size,
 )
+from nearmetal.spec.vf import VfRequest
 
 MIN_PART = 2 << 20
 MIN_MEMORY = 256 << 20
@@ -55,17 +56,6 @@ def _uri(value: str) -> str:
         msg = "holds a password|use an ssh key, and its agent"
         raise ValueError(msg)
     return value
-
-
-class VfRequest(Model):
-    """A virtual function (VF) of an adapter, for one node."""
-
-    pf: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,64}$")] = Field(
-        description="the physical function: its network or RDMA device, or its PCI address"
-    )
-    vlan: Annotated[int, Field(ge=1, le=4094)] | None = Field(default=None, description="VLAN id")
-    trust: bool = Field(default=False, description="whether the guest may change its MAC address")
-    spoof_check: bool = Field(default=True, description="whether foreign MAC addresses are dropped")
 
 
 class LibvirtNode(Node):

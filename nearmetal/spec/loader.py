@@ -150,6 +150,8 @@ _MIXED = {
     "parts": "is no number of parts|write auto, or for example 4",
     "directory": "is no directory|write auto, or an absolute path",
     "image": "is no image|write default, or the absolute path of a cloud image",
+    "create": "is no number of VFs|write auto, or for example 7",
+    "guid": "are no GUIDs|write derived, or a node and a port",
 }
 """Keys that take a word or something else, beside those that take a list of cores."""
 
