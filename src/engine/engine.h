@@ -180,6 +180,13 @@ int nm_engine_atomic(struct nm_engine *engine, const struct nm_atomic *atomic);
  * params spin_us, because every node believes it owns all cores.
  */
 unsigned int nm_engine_progress(struct nm_engine *engine);
+/*
+ * The same by somebody who waits for another engine: finding nothing to do here is no idling, so
+ * it neither yields nor looks at the clock.
+ */
+unsigned int nm_engine_help(struct nm_engine *engine);
+/* Has it been idle for so long that it yields? */
+bool nm_engine_yields(const struct nm_engine *engine);
 
 /* How large messages of a peer came here. */
 struct nm_bulk_facts {

@@ -30,7 +30,9 @@ void nm_peer_sends_on(struct nm_peer *peer, enum nm_channel channel)
 {
 	struct nm_peer_story *story = nm_peer_story(peer);
 
-	split(story->sent, story->sends_on, peer->sent_messages, peer->sent_bytes);
+	/* An answer to a peer that had no link yet waited for its first one, and goes over it. */
+	if (story->sends_on != NM_CHANNEL_NONE)
+		split(story->sent, story->sends_on, peer->sent_messages, peer->sent_bytes);
 	story->sends_on = channel;
 }
 

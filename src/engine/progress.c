@@ -153,7 +153,8 @@ static inline void busy(struct nm_engine *engine)
 		look_at_busy_clock(engine);
 }
 
-unsigned int nm_engine_progress(struct nm_engine *engine)
+/* One round over everything; the amount of work done. */
+static inline unsigned int move_all(struct nm_engine *engine)
 {
 	unsigned int nr = 0;
 
@@ -170,9 +171,30 @@ unsigned int nm_engine_progress(struct nm_engine *engine)
 	engine->polled_now = NULL;
 	if (nm_unlikely(!nm_list_empty(&engine->active)))
 		nr += push_active(engine);
+	return nr;
+}
+
+unsigned int nm_engine_progress(struct nm_engine *engine)
+{
+	unsigned int nr = move_all(engine);
+
 	if (nr == 0)
 		idle(engine);
 	else
 		busy(engine);
 	return nr;
+}
+
+unsigned int nm_engine_help(struct nm_engine *engine)
+{
+	unsigned int nr = move_all(engine);
+
+	if (nr > 0)
+		busy(engine);
+	return nr;
+}
+
+bool nm_engine_yields(const struct nm_engine *engine)
+{
+	return engine->idle.calls & NM_IDLE_YIELDING;
 }

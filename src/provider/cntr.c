@@ -23,7 +23,7 @@ static uint64_t cntr_read(struct fid_cntr *fid)
 	uint64_t value;
 
 	nm_lock_take(&cntr->domain->lock);
-	nm_ep_list_progress(cntr->driven);
+	nm_domain_progress(cntr->domain, cntr->driven);
 	value = cntr->counter.value;
 	nm_lock_give(&cntr->domain->lock);
 	return value;
@@ -35,7 +35,7 @@ static uint64_t cntr_readerr(struct fid_cntr *fid)
 	uint64_t errors;
 
 	nm_lock_take(&cntr->domain->lock);
-	nm_ep_list_progress(cntr->driven);
+	nm_domain_progress(cntr->domain, cntr->driven);
 	errors = cntr->counter.errors;
 	nm_lock_give(&cntr->domain->lock);
 	return errors;

@@ -97,7 +97,7 @@ static ssize_t cq_readfrom(struct fid_cq *fid, void *buf, size_t count, fi_addr_
 	nm_lock_take(&cq->domain->lock);
 	/* Reading no entries is how a program drives progress and takes nothing. */
 	if (nm_cqueue_empty(cq->queue) || !count)
-		nm_ep_list_progress(&cq->eps);
+		nm_domain_progress(cq->domain, &cq->eps);
 	if (!nm_cqueue_empty(cq->queue))
 		nr = take_entries(cq, buf, count, src_addr);
 	nm_lock_give(&cq->domain->lock);
@@ -112,7 +112,7 @@ static ssize_t cq_read(struct fid_cq *fid, void *buf, size_t count)
 			cq->entry_size != sizeof(struct fi_cq_tagged_entry)))
 		return cq_readfrom(fid, buf, count, NULL);
 	if (nm_cqueue_empty(cq->queue))
-		nm_ep_list_progress(&cq->eps);
+		nm_domain_progress(cq->domain, &cq->eps);
 	if (nm_cqueue_empty(cq->queue))
 		return -FI_EAGAIN;
 	return take_tagged(cq->queue, buf, count);

@@ -11,6 +11,7 @@ static int domain_close(struct fid *fid)
 
 	if (atomic_load(&domain->refs))
 		return -FI_EBUSY;
+	nm_opened_remove(&domain->opened);
 	nm_memory_table_destroy(domain->memory);
 	nm_ep_list_fini(&domain->eps);
 	nm_lock_fini(&domain->lock);
@@ -120,6 +121,7 @@ int nm_domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_d
 	domain->domain.mr = &nm_mr_ops;
 	domain->fabric = nm_container_of(fabric, struct nm_fabric, fabric);
 	nm_refs_get(&domain->fabric->refs);
+	nm_opened_add(&domain->opened, &domain->domain.fid);
 	*ret_domain = &domain->domain;
 	return 0;
 

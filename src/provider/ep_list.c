@@ -4,6 +4,9 @@
 
 #include "provider/provider.h"
 
+/* Reading a queue costs its owner that much less than the progress of everybody else would. */
+#define CALLS_PER_HELP 8
+
 int nm_ep_list_add(struct nm_ep_list *list, struct nm_ep *ep)
 {
 	struct nm_ep **eps;
@@ -30,6 +33,25 @@ void nm_ep_list_remove(struct nm_ep_list *list, struct nm_ep *ep)
 			return;
 		}
 	}
+}
+
+static bool has(const struct nm_ep_list *list, const struct nm_ep *ep)
+{
+	for (size_t i = 0; i < list->nr; i++)
+		if (list->eps[i] == ep)
+			return true;
+	return false;
+}
+
+void nm_domain_help(struct nm_domain *domain, const struct nm_ep_list *list)
+{
+	/* Who yields has time, and comes by rarely. */
+	if (++domain->nr_helps % CALLS_PER_HELP &&
+	    !(list->nr && nm_engine_yields(list->eps[0]->engine)))
+		return;
+	for (size_t i = 0; i < domain->eps.nr; i++)
+		if (!has(list, domain->eps.eps[i]))
+			nm_engine_help(domain->eps.eps[i]->engine);
 }
 
 void nm_ep_list_fini(struct nm_ep_list *list)

@@ -12,6 +12,7 @@ static int fabric_close(struct fid *fid)
 
 	if (atomic_load(&fabric->refs))
 		return -FI_EBUSY;
+	nm_opened_remove(&fabric->opened);
 	free(fabric);
 	return 0;
 }
@@ -66,6 +67,7 @@ int nm_fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **ret_fabric, 
 	fabric->fabric.fid.ops = &fabric_fid_ops;
 	fabric->fabric.ops = &fabric_ops;
 	fabric->fabric.api_version = attr->api_version;
+	nm_opened_add(&fabric->opened, &fabric->fabric.fid);
 	*ret_fabric = &fabric->fabric;
 	return 0;
 }

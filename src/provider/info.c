@@ -81,6 +81,26 @@ static void fill_domain(uint32_t version, const struct fi_domain_attr *hints,
 }
 
 /*
+ * A program that names a fabric or domain it has open goes on with that one, when it is ours and
+ * holds what is asked for now. That puts its endpoints under one lock and one promise, so that each
+ * can be helped along by who waits at another (nm_domain_help()).
+ */
+static void set_opened(const struct fi_info *hints, struct fi_info *info)
+{
+	struct fid_fabric *fabric = hints->fabric_attr ? hints->fabric_attr->fabric : NULL;
+	struct fid_domain *fid = hints->domain_attr ? hints->domain_attr->domain : NULL;
+	const struct nm_domain *domain;
+
+	if (fabric && nm_opened_has(&fabric->fid))
+		info->fabric_attr->fabric = fabric;
+	if (!fid || !nm_opened_has(&fid->fid))
+		return;
+	domain = nm_container_of(fid, const struct nm_domain, domain);
+	if (domain->lock.needed || info->domain_attr->threading == FI_THREAD_DOMAIN)
+		info->domain_attr->domain = fid;
+}
+
+/*
  * An address of ours that is nobody's: it has no identity. As a source it says that the identity
  * is chosen when the endpoint is enabled; no address vector takes it.
  */
@@ -131,6 +151,8 @@ struct fi_info *nm_info_create(uint32_t version, const struct fi_info *hints,
 	/* prov_name stays NULL: libfabric's core fills it in, and would leak ours. */
 	info->fabric_attr->prov_version = FI_VERSION(0, 1);
 	info->fabric_attr->api_version = version;
+	if (hints)
+		set_opened(hints, info);
 	if (!info->domain_attr->name || !info->fabric_attr->name ||
 	    set_addresses(hints, names_destination, info)) {
 		nm_host.freeinfo(info);

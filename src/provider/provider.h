@@ -56,8 +56,20 @@ static inline void nm_refs_put(nm_refs *refs)
 	atomic_fetch_sub(refs, 1);
 }
 
+/* An open object among all of its process (opened.c). */
+struct nm_opened {
+	struct nm_opened *next;
+	const struct fid *fid;
+};
+
+void nm_opened_add(struct nm_opened *opened, const struct fid *fid);
+void nm_opened_remove(struct nm_opened *opened);
+/* Is FID one of those that are open? It may be any address, and is not looked at. */
+bool nm_opened_has(const struct fid *fid);
+
 struct nm_fabric {
 	struct fid_fabric fabric;
+	struct nm_opened opened;
 	nm_refs refs;
 };
 
@@ -73,11 +85,13 @@ void nm_ep_list_fini(struct nm_ep_list *list);
 
 struct nm_domain {
 	struct fid_domain domain;
+	struct nm_opened opened;
 	struct nm_fabric *fabric;
 	nm_refs refs;
 	struct nm_lock lock;
 	struct nm_memory_table *memory;
 	struct nm_ep_list eps; /* all that are enabled */
+	uint32_t nr_helps;     /* calls of nm_domain_help() */
 };
 
 struct nm_cq {
@@ -163,6 +177,21 @@ static inline unsigned int nm_ep_list_progress(const struct nm_ep_list *list)
 	for (size_t i = 0; i < list->nr; i++)
 		work += nm_engine_progress(list->eps[i]->engine);
 	return work;
+}
+
+/*
+ * Progress of the domain's endpoints that are not in LIST, in some of the calls. A program may wait
+ * at one queue while a peer waits for what only another endpoint here can answer: without it both
+ * would wait for ever.
+ */
+void nm_domain_help(struct nm_domain *domain, const struct nm_ep_list *list);
+
+/* What reading a queue or counter does: progress of the endpoints in LIST, and help for others. */
+static inline void nm_domain_progress(struct nm_domain *domain, const struct nm_ep_list *list)
+{
+	nm_ep_list_progress(list);
+	if (nm_unlikely(domain->eps.nr != list->nr))
+		nm_domain_help(domain, list);
 }
 
 /* The slow half of nm_ep_peer(): first use, or a bad address. Returns 0 or -errno. */

@@ -8,8 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <rdma/fabric.h>
+#include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
@@ -232,6 +234,98 @@ static void check_remote_events(void)
 	side_close(&s);
 }
 
+static struct fi_info *ask_for_opened(const struct side *first, enum fi_threading threading)
+{
+	struct fi_info *hints = fi_allocinfo(), *info = NULL;
+
+	hints->caps = FI_MSG | FI_RMA | FI_ATOMIC;
+	hints->ep_attr->type = FI_EP_RDM;
+	hints->fabric_attr->prov_name = strdup("nearmetal");
+	hints->fabric_attr->fabric = first->fabric;
+	hints->domain_attr->domain = first->domain;
+	hints->domain_attr->threading = threading;
+	EXPECT(!fi_getinfo(VERSION, NULL, NULL, 0, hints, &info));
+	fi_freeinfo(hints);
+	return info;
+}
+
+/* A program that names what it has open goes on with that, if it is ours and promises as much. */
+static void check_opened_domain(void)
+{
+	struct fi_info *info;
+	struct side s, other;
+
+	side_open(&s, FI_MSG, FI_WAIT_NONE);
+	info = ask_for_opened(&s, FI_THREAD_SAFE);
+	EXPECT(info->fabric_attr->fabric == s.fabric && info->domain_attr->domain == s.domain);
+	fi_freeinfo(info);
+	other = s;
+	other.fabric = (struct fid_fabric *)&info;
+	other.domain = (struct fid_domain *)&info;
+	info = ask_for_opened(&other, FI_THREAD_SAFE);
+	EXPECT(!info->fabric_attr->fabric && !info->domain_attr->domain);
+	fi_freeinfo(info);
+	side_close(&s);
+
+	s.info = ask(NULL, 0, FI_MSG);
+	s.info->domain_attr->threading = FI_THREAD_DOMAIN;
+	EXPECT(!fi_fabric(s.info->fabric_attr, &s.fabric, NULL));
+	EXPECT(!fi_domain(s.fabric, s.info, &s.domain, NULL));
+	info = ask_for_opened(&s, FI_THREAD_SAFE);
+	EXPECT(info->fabric_attr->fabric == s.fabric && !info->domain_attr->domain);
+	fi_freeinfo(info);
+	info = ask_for_opened(&s, FI_THREAD_DOMAIN);
+	EXPECT(info->domain_attr->domain == s.domain);
+	fi_freeinfo(info);
+	EXPECT(!fi_close(&s.domain->fid));
+	EXPECT(!fi_close(&s.fabric->fid));
+	fi_freeinfo(s.info);
+}
+
+/* Who waits at one queue of a domain still does its other endpoints' part for their peers. */
+static void check_help(void)
+{
+	struct fi_cq_attr cq_attr = {.format = FI_CQ_FORMAT_TAGGED};
+	struct fi_av_attr av_attr = {.type = FI_AV_TABLE};
+	uint64_t one = 1, sum = 41;
+	struct side waiting, target, initiator;
+	struct fi_cq_tagged_entry entry;
+	time_t end = time(NULL) + 30;
+	size_t len = 64;
+	struct fid_mr *mr;
+	char name[64];
+	fi_addr_t to;
+	ssize_t got;
+
+	side_open(&waiting, FI_MSG, FI_WAIT_NONE);
+	target = waiting;
+	target.info = ask_for_opened(&waiting, FI_THREAD_SAFE);
+	EXPECT(!fi_av_open(target.domain, &av_attr, &target.av, NULL));
+	EXPECT(!fi_cq_open(target.domain, &cq_attr, &target.cq, NULL));
+	EXPECT(!fi_endpoint(target.domain, target.info, &target.ep, NULL));
+	EXPECT(!fi_ep_bind(target.ep, &target.av->fid, 0));
+	EXPECT(!fi_ep_bind(target.ep, &target.cq->fid, FI_TRANSMIT | FI_RECV));
+	EXPECT(!fi_enable(target.ep));
+	EXPECT(!fi_mr_reg(target.domain, &sum, sizeof(sum), FI_REMOTE_WRITE, 0, 7, 0, &mr, NULL));
+	EXPECT(!fi_getname(&target.ep->fid, name, &len));
+
+	side_open(&initiator, FI_MSG | FI_RMA | FI_ATOMIC, FI_WAIT_NONE);
+	EXPECT(fi_av_insert(initiator.av, name, 1, &to, 0, NULL) == 1);
+	EXPECT(!fi_atomic(initiator.ep, &one, 1, NULL, to, 0, 7, FI_UINT64, FI_SUM, NULL));
+	do {
+		EXPECT(fi_cq_read(waiting.cq, &entry, 1) == -FI_EAGAIN);
+		got = fi_cq_read(initiator.cq, &entry, 1);
+	} while (got == -FI_EAGAIN && time(NULL) < end);
+	EXPECT(got == 1 && sum == 42);
+	side_close(&initiator);
+	EXPECT(!fi_close(&mr->fid));
+	EXPECT(!fi_close(&target.ep->fid));
+	EXPECT(!fi_close(&target.cq->fid));
+	EXPECT(!fi_close(&target.av->fid));
+	fi_freeinfo(target.info);
+	side_close(&waiting);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -241,6 +335,8 @@ static const struct {
 	{"event queue", check_event_queue},
 	{"descriptors to wait on", check_wait_descriptors},
 	{"remote events", check_remote_events},
+	{"domain that is open", check_opened_domain},
+	{"help for other endpoints", check_help},
 };
 
 int main(void)
