@@ -21,6 +21,18 @@ typedef void (*apply_fn)(uint32_t op, void *target, const void *operand, const v
 	}                                                                                          \
 	break
 
+/*
+ * A swap that does not happen stores nothing: the owner of the memory, or another process that
+ * shares it, may be changing an element that a compare failed on.
+ */
+#define LOOP_SWAP(condition)                                                                       \
+	for (size_t i = 0; i < count; i++) {                                                       \
+		const T a = t[i], c = k[i];                                                        \
+		if (condition)                                                                     \
+			t[i] = o[i];                                                               \
+	}                                                                                          \
+	break
+
 /* Integers are added and multiplied without sign: they wrap, and overflow is defined. */
 #define CASES_INTEGER                                                                              \
 	case NM_SUM:                                                                               \
@@ -46,13 +58,13 @@ typedef void (*apply_fn)(uint32_t op, void *target, const void *operand, const v
 	case NM_MAX:                                                                               \
 		LOOP(b > a ? b : a);                                                               \
 	case NM_CSWAP_LE:                                                                          \
-		LOOP_COMPARE(c <= a ? b : a);                                                      \
+		LOOP_SWAP(c <= a);                                                                 \
 	case NM_CSWAP_LT:                                                                          \
-		LOOP_COMPARE(c < a ? b : a);                                                       \
+		LOOP_SWAP(c < a);                                                                  \
 	case NM_CSWAP_GE:                                                                          \
-		LOOP_COMPARE(c >= a ? b : a);                                                      \
+		LOOP_SWAP(c >= a);                                                                 \
 	case NM_CSWAP_GT:                                                                          \
-		LOOP_COMPARE(c > a ? b : a);
+		LOOP_SWAP(c > a);
 #define CASES_ALL                                                                                  \
 	case NM_LOR:                                                                               \
 		LOOP(a || b);                                                                      \
@@ -63,9 +75,9 @@ typedef void (*apply_fn)(uint32_t op, void *target, const void *operand, const v
 	case NM_ATOMIC_WRITE:                                                                      \
 		LOOP(((void)a, b));                                                                \
 	case NM_CSWAP:                                                                             \
-		LOOP_COMPARE(c == a ? b : a);                                                      \
+		LOOP_SWAP(c == a);                                                                 \
 	case NM_CSWAP_NE:                                                                          \
-		LOOP_COMPARE(c != a ? b : a);
+		LOOP_SWAP(c != a);
 
 /* W: the type that sums and products of integers are made in. */
 #define DEFINE_APPLY(name, type, wide, cases)                                                      \

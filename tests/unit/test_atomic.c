@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdalign.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "traffic.h"
 
@@ -95,6 +96,26 @@ NM_TEST(floats)
 	CHECK_COMMON(double complex, NM_DOUBLE_COMPLEX);
 	CHECK_COMMON(long double complex, NM_LONG_DOUBLE_COMPLEX);
 	CHECK_OP(double complex, NM_DOUBLE_COMPLEX, NM_PROD, 1 + 2 * I, 3 * I, 0, -6 + 3 * I);
+}
+
+/* The owner may be changing what a compare failed on: here, a store would be a fault. */
+NM_TEST(a_swap_that_fails_stores_nothing)
+{
+	void *zeros = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	alignas(16) char ones[64], before[64];
+
+	NM_CHECK(zeros != MAP_FAILED);
+	memset(ones, 1, sizeof(ones));
+	for (uint32_t type = 0; type < NM_NR_DATATYPES; type++) {
+		nm_atomic_apply(type, NM_CSWAP, zeros, ones, ones, 1, before);
+		nm_atomic_apply(type, NM_CSWAP_NE, zeros, ones, zeros, 1, before);
+		if (!nm_atomic_valid(NM_ATOMIC_COMPARE, type, NM_CSWAP_LE))
+			continue;
+		nm_atomic_apply(type, NM_CSWAP_LE, zeros, ones, ones, 1, before);
+		nm_atomic_apply(type, NM_CSWAP_LT, zeros, ones, ones, 1, before);
+		nm_atomic_apply(type, NM_CSWAP_GT, zeros, ones, zeros, 1, before);
+	}
+	munmap(zeros, 4096);
 }
 
 NM_TEST(what_is_valid)
