@@ -97,6 +97,7 @@ def up(
     cluster.store.prepare()
     journal = journal or cluster.journal
     with locked(cluster.store.lock(cluster.name), cluster.name):
+        cluster.backend.prepare()
         plan = plan_up(cluster, spec)
         if not replace:
             _refuse_other_spec(cluster, plan)
@@ -144,6 +145,10 @@ def _execute(
             for c in coming
         ),
     ]
+    if steps:
+        # What was recorded when the cluster was made may be another spec's by now.
+        steps.append(("record the spec", partial(cluster.store.record, spec)))
+        steps.append(("wait for the nodes", backend.finish))
     progress.begin(len(steps))
     for text, work in steps:
         progress.step(text)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nearmetal.backend.base import Backend, NodeStatus
 from nearmetal.backend.store import Store, state_directory
 from nearmetal.errors import StateError
-from nearmetal.spec import LocalSpec
+from nearmetal.spec import LibvirtSpec, LocalSpec
 
 if TYPE_CHECKING:
     from nearmetal.run import Runner
@@ -23,5 +23,8 @@ def open_backend(spec: ClusterSpec, store: Store, runner: Runner) -> Backend:
         from nearmetal.backend.local import LocalBackend  # noqa: PLC0415 - only when named
 
         return LocalBackend(spec.name, store, runner)
-    msg = f"no backend {spec.backend!r}"
-    raise StateError(msg, "this release has: local")
+    if isinstance(spec, LibvirtSpec):
+        from nearmetal.backend.libvirt import open_libvirt  # noqa: PLC0415 - only when named
+
+        return open_libvirt(spec, store, runner)
+    raise StateError(f"no backend {spec.backend!r}")

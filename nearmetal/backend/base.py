@@ -34,6 +34,16 @@ class NodeStatus:
 class Backend(Protocol):
     """One cluster on one kind of infrastructure. Errors are BackendError with the reason."""
 
+    @property
+    def shares_files(self) -> bool:
+        """Whether nodes see this machine's files; else programs must be carried to them."""
+
+    def prepare(self) -> None:
+        """Make what planning an `up` must know about and what outlives clusters: images."""
+
+    def finish(self) -> None:
+        """Wait until all that was made is usable. The last step of an `up` that did something."""
+
     def facts(self) -> Facts:
         """Return what planning must know about the infrastructure."""
 
@@ -41,7 +51,7 @@ class Backend(Protocol):
         """Return what there is; reads only."""
 
     def create(self, item: Resource, spec: ClusterSpec) -> None:
-        """Make one resource; what it stands on is there. Done when it returns."""
+        """Make one resource; what it stands on is there. `finish` may have to wait for it."""
 
     def delete(self, key: Key) -> None:
         """Remove one resource in whatever state; no error when it is not there."""
@@ -70,6 +80,9 @@ class Backend(Protocol):
 
     def remote_shell(self) -> str:
         """Return the path of the remote-shell agent, as launcher and nodes see it."""
+
+    def job_root(self) -> Path:
+        """Return where jobs' directories lie, as the nodes see it."""
 
     def meeting_directory(self, host: str) -> Path:
         """Return where the nodes of a host meet (/run/nearmetal in them), as we reach it."""

@@ -69,6 +69,13 @@ class Store:
             msg = f"cluster {name} has no readable record of its spec"
             raise StateError(msg, "give the spec file instead of the name") from error
 
+    def record(self, spec: ClusterSpec) -> None:
+        """Record the spec a cluster is made from; its directory is there."""
+        path = self.cluster(spec.name) / SPEC
+        fresh = path.with_name(SPEC + ".new")
+        fresh.write_text(spec.canonical(), encoding="utf-8")
+        fresh.rename(path)
+
     def prepare(self) -> None:
         """Make the directories, 0700; raises StateError if others own or may write them."""
         try:

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+from nearmetal.backend.local import MEETING
 from nearmetal.errors import LaunchError
-from nearmetal.launch.job import MEETING, provider_library
+from nearmetal.launch.job import provider_library
 from nearmetal.launch.stale import MARKER, new_name
 from nearmetal.launch.stats import Proof, Verdict, judge, read_stats
 

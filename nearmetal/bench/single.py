@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from nearmetal.backend.local import MEETING
 from nearmetal.bench.collect import (
     Ended,
     beside_fields,
@@ -20,7 +21,7 @@ from nearmetal.bench.collect import (
 from nearmetal.bench.suite import Program, Where
 from nearmetal.errors import LaunchError
 from nearmetal.launch import JobRequest, Output, run_job
-from nearmetal.launch.job import MEETING, provider_library
+from nearmetal.launch.job import provider_library
 from nearmetal.mpi import MapBy
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from nearmetal.backend.local import MEETING
 from nearmetal.bench.collect import (
     Ended,
     beside_fields,
@@ -37,7 +38,6 @@ from nearmetal.bench.suite import Step
 from nearmetal.errors import LaunchError, NearmetalError
 from nearmetal.evidence import WARM_UP
 from nearmetal.launch import JobRequest, Output, run_job
-from nearmetal.launch.job import MEETING
 from nearmetal.launch.stale import new_name
 from nearmetal.mpi import MapBy, Provider
 from nearmetal.run import Command

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from nearmetal.errors import BackendError, LaunchError, UsageError
-from nearmetal.launch.stale import MARKER, end_stale, new_name, surely
-from nearmetal.launch.stats import Proof, Verdict, cause, judge, read_exit_codes, read_stats
+from nearmetal.image import GUEST_PROVIDER
+from nearmetal.launch.carried import carried, guest_mpi, is_local
+from nearmetal.launch.places import Files, NodePlaces, Places, end_stale, places_for
+from nearmetal.launch.stale import MARKER, new_name, surely
+from nearmetal.launch.stats import Proof, Verdict, judge
 from nearmetal.mpi import (
     CHANNELS,
     Installation,
@@ -25,7 +28,7 @@ from nearmetal.mpi import (
     pick,
     settings_for,
 )
-from nearmetal.mpi.installed import Mpi
+from nearmetal.mpi.installed import Family, Mpi
 from nearmetal.mpi.launcher import place
 from nearmetal.mpi.settings import unset_for
 
@@ -35,9 +38,6 @@ if TYPE_CHECKING:
     from nearmetal.backend import Backend
     from nearmetal.run import Runner
     from nearmetal.spec import ClusterSpec
-
-MEETING = Path("/run/nearmetal")
-"""Where a node sees its host's meeting directory."""
 
 _PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TERM", "MV2_VIRT_USE_IVSHMEM")
 _PASSED_PREFIXES = ("NEARMETAL_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "MPIR_CVAR_", "I_MPI_",
@@ -142,14 +142,18 @@ def find_job_program(program: str) -> Path:
 
 
 def _job_environment(
-    installation: Installation, extra: Mapping[str, str], given: Mapping[str, str]
+    installation: Installation,
+    extra: Mapping[str, str],
+    given: Mapping[str, str],
+    *,
+    passed: tuple[str, ...] = _PASSED,
 ) -> dict[str, str]:
     """Return the whole environment of a job: little of ours, the settings, the caller's wish."""
     unset = (*unset_for(installation), *_NOT_PASSED)
     env = {
         name: value
         for name, value in os.environ.items()
-        if (name in _PASSED or name.startswith(_PASSED_PREFIXES)) and name not in unset
+        if (name in passed or name.startswith(_PASSED_PREFIXES)) and name not in unset
     }
     env.setdefault("PATH", "/usr/bin:/bin")
     env |= extra
@@ -170,46 +174,6 @@ def _check_visible(backend: Backend, runner: Runner, node: str, path: Path, what
             f"{what} {path} cannot be seen in node {node}: /tmp, /run and /dev/shm are its own",
             "put it elsewhere, or list its directory under `show:` in the spec",
         )
-
-
-class _Directories:
-    """The job's directories on every host, made before and removed after it."""
-
-    def __init__(self, backend: Backend, hosts: Sequence[str], job: str) -> None:
-        self._hosts = {host: backend.meeting_directory(host) for host in hosts}
-        self.job = job
-
-    @property
-    def all(self) -> list[Path]:
-        return [
-            base / (self.job + suffix)
-            for base in self._hosts.values()
-            for suffix in ("", ".stats", ".providers")
-        ]
-
-    def make(self, providers: Sequence[Path]) -> None:
-        for path in self.all:
-            path.mkdir(mode=0o700)
-            if path.suffix == ".providers":
-                for library in providers:
-                    (path / library.name).symlink_to(library)
-
-    def stats(self) -> list[dict[str, Any]]:
-        return [
-            entry
-            for base in self._hosts.values()
-            for entry in read_stats(base / f"{self.job}.stats")
-        ]
-
-    def first_failure(self) -> int | None:
-        """Return the exit code of the rank that failed first, where one was recorded."""
-        places = (base / f"{self.job}.stats" for base in self._hosts.values())
-        failures = [failure for place in places for failure in read_exit_codes(place)]
-        return cause(failures)
-
-    def remove(self) -> None:
-        for path in self.all:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def crowded(spec: ClusterSpec, backend: Backend, placement: Placement) -> bool:
@@ -233,17 +197,23 @@ class _Prepared:
     installation: Installation
     placement: Placement
     settings: Settings
-    directories: _Directories
+    directories: Places
     env: dict[str, str]
     argv: tuple[str, ...]
     shown_env: dict[str, str]
+    files: Files
 
 
 def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: Runner) -> _Prepared:
     """Check all that can be wrong before the start; raises UsageError or LaunchError."""
     _check_channels(request.channels)
-    program = find_job_program(request.program)
-    installation = pick(request.mpi, program)
+    shared = backend.shares_files
+    local = shared or is_local(request.program)
+    program = find_job_program(request.program) if local else Path(request.program)
+    if shared:
+        installation = pick(request.mpi, program)
+    else:
+        installation = guest_mpi(request.mpi, program if local else None)
     slots = [
         (n.name, n.slots) for _, n in spec.nodes if n.name in request.nodes or not request.nodes
     ]
@@ -253,27 +223,43 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
     if dead:
         raise LaunchError(f"node {dead[0].name}: {dead[0].health}")
     first = placement.ranks[0][0]
-    _check_visible(backend, runner, first, program, "program")
     job = new_name("job")
-    used = sorted({host.name for host, node in spec.nodes if node.name in nodes})
+    directories = places_for(backend, spec, tuple(nodes), job, runner)
+    files: Files = ()
+    if isinstance(directories, NodePlaces):
+        found = program if local else None
+        taken = carried(backend.job_root(), job, found, request.program, installation)
+        program, installation, files = taken.program, taken.installation, taken.files
+        if not local:
+            _check_visible(backend, runner, first, program, "program")
+    else:
+        _check_visible(backend, runner, first, program, "program")
+    library = None
+    if request.provider is Provider.NEARMETAL:
+        library = provider_library() if shared else Path(GUEST_PROVIDER)
+        _check_visible(backend, runner, first, library, "provider")
+    root = backend.job_root()
     asked = Request(
         provider=request.provider,
-        library=provider_library() if request.provider is Provider.NEARMETAL else None,
-        provider_directory=MEETING / f"{job}.providers",
+        library=library,
+        provider_directory=root / f"{job}.providers",
         channels=request.channels,
         crowded=crowded(spec, backend, placement),
-        one_host=len(used) == 1 and (request.channels is None or "shm" in request.channels),
         stack=request.stack,
+        interface="br0" if shared else "eth0",
     )
-    if asked.library is not None:
-        _check_visible(backend, runner, first, asked.library, "provider")
     settings = settings_for(installation, asked)
     own = {
         MARKER: job,
-        "NEARMETAL_SEGMENT_DIR": str(MEETING / job),
-        "NEARMETAL_STATS_DIR": str(MEETING / f"{job}.stats"),
+        "NEARMETAL_SEGMENT_DIR": str(root / job),
+        "NEARMETAL_STATS_DIR": str(root / f"{job}.stats"),
     }
+    passed = _PASSED if shared else ("LANG", "LC_ALL", "TERM", "MV2_VIRT_USE_IVSHMEM")
+    env = _job_environment(installation, settings.env | own, request.env, passed=passed)
     options = (*settings.options, *request.options)
+    if not shared and installation.mpi.family is Family.OPENMPI:
+        # Its daemons start over ssh, which takes nothing of the launcher's environment along.
+        options += tuple(word for name in env if name != "PATH" for word in ("-x", name))
     command = (str(program), *request.args)
     argv = launcher_argv(installation, placement, backend.remote_shell(), options, command)
     return _Prepared(
@@ -281,10 +267,11 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         installation,
         placement,
         settings,
-        _Directories(backend, used, job),
-        _job_environment(installation, settings.env | own, request.env),
+        directories,
+        env,
         tuple(argv),
         settings.env | own | dict(request.env),
+        files,
     )
 
 
@@ -299,13 +286,13 @@ def run_job(
 
     Raises UsageError or LaunchError when it cannot be started. A job that fails is a result.
     """
+    end_stale(backend, spec, runner)
     prepared = _prepare(backend, spec, request, runner)
-    end_stale(backend, spec)
     command = backend.on_launcher(prepared.argv, env=prepared.env, workdir=Path.cwd())
     streams = output or Output()
     directories = prepared.directories
     try:
-        directories.make(prepared.settings.providers)
+        directories.make(prepared.settings.providers, prepared.files)
         completed = runner.attach(
             command,
             stdin=streams.stdin,
@@ -335,7 +322,7 @@ def run_job(
     )
 
 
-def _clear(backend: Backend, directories: _Directories) -> None:
+def _clear(backend: Backend, directories: Places) -> None:
     """End what is left of a job and remove its directories; the cluster may be gone by now."""
     try:
         backend.end_marked(f"{MARKER}={directories.job}")

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.errors import CommandError, LaunchError
-from nearmetal.launch.job import MEETING
-from nearmetal.launch.stale import MARKER, end_stale, new_name, surely
+from nearmetal.image import GUEST_INFO
+from nearmetal.launch.places import end_stale, places_for
+from nearmetal.launch.stale import MARKER, new_name, surely
 from nearmetal.run import Dialogue, find_program
 
 if TYPE_CHECKING:
@@ -77,19 +77,18 @@ def measure_locality(
     backend: Backend, spec: ClusterSpec, runner: Runner, channels: Sequence[str] | None = None
 ) -> list[Meeting]:
     """Let every node meet every node; returns one Meeting per ordered pair, in spec order."""
-    tool = info_tool()
+    tool = str(info_tool()) if backend.shares_files else GUEST_INFO
     names = [node.name for _, node in spec.nodes]
-    end_stale(backend, spec)
+    end_stale(backend, spec, runner)
     job = new_name("probe")
-    places = [backend.meeting_directory(host.name) / job for host in spec.hosts]
+    places = places_for(backend, spec, names, job, runner)
     env = {"PATH": "/usr/bin:/bin", MARKER: job}
     if channels is not None:
         env["NEARMETAL_CHANNELS"] = ",".join(channels)
-    argv = [str(tool), "meet", "--segment-dir", str(MEETING / job)]
+    argv = [tool, "meet", "--segment-dir", str(backend.job_root() / job)]
     probes: dict[str, Dialogue] = {}
     try:
-        for path in places:
-            path.mkdir(mode=0o700)
+        places.make()
         for name in names:
             probes[name] = runner.converse(backend.on_node(name, argv, env=env))
         addresses = {
@@ -103,8 +102,7 @@ def measure_locality(
             for probe in probes.values():
                 probe.finish(2.0)
             backend.end_marked(f"{MARKER}={job}")
-            for path in places:
-                shutil.rmtree(path, ignore_errors=True)
+            places.remove()
 
         surely(clear)
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from nearmetal.backend import Backend
-    from nearmetal.spec import ClusterSpec
 
 MARKER = "NEARMETAL_JOB"
 """The variable that every process of a job carries."""
@@ -50,19 +46,3 @@ def is_stale(name: str) -> bool:
     if len(parts) != _PARTS or not (parts[1].isdigit() and parts[2].isdigit()):
         return False
     return _started(int(parts[1])) != int(parts[2])
-
-
-def end_stale(backend: Backend, spec: ClusterSpec) -> tuple[str, ...]:
-    """End and remove every stale job of the cluster; returns their names."""
-    paths = [
-        path
-        for host in spec.hosts
-        for path in backend.meeting_directory(host.name).iterdir()
-        if is_stale(path.name)
-    ]
-    names = tuple(sorted({path.name.partition(".")[0] for path in paths}))
-    for name in names:
-        backend.end_marked(f"{MARKER}={name}")
-    for path in paths:
-        shutil.rmtree(path, ignore_errors=True)
-    return names

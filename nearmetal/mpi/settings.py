@@ -39,6 +39,8 @@ class Request:
     crowded: bool = False
     one_host: bool = False
     stack: Stack | None = None
+    interface: str = "br0"
+    """The network interface of the launcher on the cluster's network."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ def _openmpi(installation: Installation, request: Request) -> Settings:
     options: tuple[str, ...] = ()
     if five:
         env |= {"PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        env["OPAL_PREFIX"] = str(installation.prefix)
+        if installation.library_directory is not None:
+            env["OPAL_PREFIX"] = str(installation.prefix)
     if request.crowded:
         options += ("--mca", "mpi_yield_when_idle", "1")
     if request.stack is not None:
@@ -109,7 +112,11 @@ def _mpich(installation: Installation, request: Request) -> Settings:
 
 
 def _impi(installation: Installation, request: Request) -> Settings:
-    env = {"I_MPI_ROOT": str(installation.prefix), "I_MPI_PIN": "0", "I_MPI_HYDRA_IFACE": "br0"}
+    env = {
+        "I_MPI_ROOT": str(installation.prefix),
+        "I_MPI_PIN": "0",
+        "I_MPI_HYDRA_IFACE": request.interface,
+    }
     if request.crowded:
         env["I_MPI_THREAD_YIELD"] = "3"
     if request.provider is Provider.STOCK:

@@ -26,6 +26,17 @@ class FakeBackend:
     meeting: Path = Path("/nowhere")
     spec: str | None = None
 
+    shares_files = True
+
+    def prepare(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+    def job_root(self) -> Path:
+        return Path("/run/nearmetal")
+
     def facts(self) -> Facts:
         return Facts(self.cpus)
 

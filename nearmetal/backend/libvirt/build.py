@@ -6,11 +6,13 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from nearmetal.backend.libvirt.machine import (
+    ALL_PCI,
+    OWN_PCI,
     Cell,
     Disk,
     Kernel,
@@ -20,10 +22,11 @@ from nearmetal.backend.libvirt.machine import (
     Owner,
     Segment,
 )
-from nearmetal.spec import Key, Kind, parse_size
+from nearmetal.spec import addresses, parse_size
+from nearmetal.spec.seed import Seed, SeedInterface, SeedNode, SeedSegment, SeedSsh
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from nearmetal.spec import LibvirtSpec, Resource
 
@@ -46,9 +49,9 @@ class Boot:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the bytes of a host's segment lie in its file; sizes in bytes."""
+    """Where the bytes of a host's segment lie in its file; sizes in bytes. The token is secret."""
 
-    token: str
+    token: str = field(repr=False)
     nr_parts: int
     part_size: int
     part_off: int
@@ -63,6 +66,8 @@ class Site:
     emulator: str
     label: str
     numa: tuple[tuple[int, ...], ...]
+    segment: str = ""
+    """The path of the segment's file; "" where there is none."""
     layout: Layout | None = None
 
     def file(self, name: str) -> str:
@@ -78,11 +83,6 @@ def domain_name(cluster: str, node: str) -> str:
 def bridge_name(cluster: str, identity: str) -> str:
     """Return the name of a bridge we make: at most 15 characters, another for each cluster."""
     return "nm" + hashlib.sha256(f"{cluster}/{identity}".encode()).hexdigest()[:10]
-
-
-def padded(nr_bytes: int) -> int:
-    """Return the next power of two: what a PCI device can show."""
-    return 1 << (nr_bytes - 1).bit_length()
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -108,7 +108,7 @@ def segment_of(item: Resource, site: Site) -> Segment | None:
     device, layout = item.get("device"), site.layout
     if device == NONE or layout is None:
         return None
-    path, part = site.file("segment"), int(item.get("part"))
+    path, part = site.segment, int(item.get("part"))
     if device != "ivshmem":
         return Segment(device, path, layout.size)
     offset = layout.part_off + part * layout.part_size
@@ -133,7 +133,7 @@ def machine(spec: LibvirtSpec, identity: str, item: Resource, site: Site, boot: 
     return Machine(
         name=domain_name(spec.name, name),
         uuid=str(uuid.uuid5(uuid.UUID(identity), name)),
-        owner=Owner(spec.name, identity, name, item.attributes),
+        owner=owner_of(spec, identity, item, ready=False),
         accel=item.get("accel"),
         memory=memory,
         nr_cpus=nr_cpus,
@@ -174,12 +174,9 @@ def made_network(spec: LibvirtSpec, identity: str, item: Resource) -> MadeNetwor
     )
 
 
-def layout_of(token: str, nr_parts: int, part_size: int, part_off: int, device: str) -> Layout:
-    """Return the layout of a segment, its file as large as the device needs."""
-    needed = part_off + nr_parts * part_size
-    if device == "ivshmem":
-        return Layout(token, nr_parts, part_size, part_off, padded(needed))
-    return Layout(token, nr_parts, part_size, part_off, needed)
+def owner_of(spec: LibvirtSpec, identity: str, item: Resource, *, ready: bool) -> Owner:
+    """Return what the domain of a planned node says of itself."""
+    return Owner(spec.name, identity, item.key.name, item.attributes, ready=ready)
 
 
 def lead_of(device: str) -> int:
@@ -187,11 +184,66 @@ def lead_of(device: str) -> int:
     return 0 if device in ("ivshmem", NONE) else _DATA_LEAD
 
 
-def key_of(kind: str, name: str) -> Key:
-    """Return a key from its words; raises ValueError."""
-    return Key(Kind(kind), name)
+def seed_of(spec: LibvirtSpec, item: Resource, keys: NodeKeys, site: Site) -> Seed:
+    """Return what one planned node is told."""
+    _, places = addresses(spec)
+    prefix = ipaddress.IPv4Network(spec.network.subnet).prefixlen
+    return Seed(
+        cluster=spec.name,
+        name=item.key.name,
+        nodes=[
+            SeedNode(
+                name=node.name,
+                address=places[node.name],
+                slots=node.slots,
+                host=host.name,
+                ssh_host_key=keys.public[node.name],
+            )
+            for host, node in spec.nodes
+        ],
+        interfaces=[
+            SeedInterface(
+                mac=item.get("mac"),
+                address=f"{item.get('address')}/{prefix}",
+                mtu=spec.network.mtu,
+                soft_roce=item.get("soft_roce") == "yes",
+            )
+        ],
+        ssh=SeedSsh(
+            authorized_keys=[keys.client],
+            host_key=keys.host_key,
+            node_key=keys.node_key,
+            node_key_public=keys.node_key_public,
+        ),
+        segment=_seed_segment(item, site),
+    )
 
 
-def nodes_on(spec: LibvirtSpec, host: str) -> Sequence[str]:
-    """Return the names of a host's nodes, in the order of the spec."""
-    return [node.name for found, node in spec.nodes if found.name == host]
+@dataclass(frozen=True)
+class NodeKeys:
+    """Keys as text: public ones of all nodes' sshd, and what one node gets in private."""
+
+    public: Mapping[str, str]
+    client: str
+    node_key_public: str
+    host_key: str = field(repr=False)
+    node_key: str = field(repr=False)
+
+
+def _seed_segment(item: Resource, site: Site) -> SeedSegment | None:
+    layout, cells = site.layout, _numbers(item.get("numa"))
+    if item.get("device") == NONE or layout is None:
+        return None
+    ivshmem = item.get("device") == "ivshmem"
+    cell = cells[0] if len(cells) == 1 else -1
+    return SeedSegment(
+        device="ivshmem" if ivshmem else "dax",
+        token=layout.token,
+        nr_parts=layout.nr_parts,
+        part=int(item.get("part")),
+        part_size=layout.part_size,
+        size=layout.size,
+        own_pci=OWN_PCI if ivshmem else None,
+        all_pci=ALL_PCI if ivshmem else None,
+        vcpu_numa=cell,
+    )

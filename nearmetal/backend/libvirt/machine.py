@@ -36,20 +36,20 @@ class Owner:
     attributes: tuple[tuple[str, str], ...] = ()
     ready: bool = False
 
-    def element(self) -> ET.Element:
+    def element(self, namespace: str = f"{{{NAMESPACE}}}") -> ET.Element:
         """Return what goes below <metadata>."""
-        tag = ET.Element(f"{{{NAMESPACE}}}resource")
+        tag = ET.Element(f"{namespace}resource")
         tag.set("cluster", self.cluster)
         tag.set("identity", self.identity)
         tag.set("name", self.name)
         tag.set("ready", "yes" if self.ready else "no")
         for name, value in self.attributes:
-            ET.SubElement(tag, f"{{{NAMESPACE}}}attribute", {"name": name, "value": value})
+            ET.SubElement(tag, f"{namespace}attribute", {"name": name, "value": value})
         return tag
 
     def text(self) -> str:
-        """Return the element as text, for libvirt's metadata calls."""
-        return ET.tostring(self.element(), encoding="unicode")
+        """Return the element as libvirt's metadata calls take it: they add the namespace."""
+        return ET.tostring(self.element(namespace=""), encoding="unicode")
 
     @classmethod
     def read(cls, document: str) -> Owner | None:
@@ -153,7 +153,8 @@ class Machine:
         """Return the domain XML."""
         top = ET.Element("domain", type="kvm" if self.accel == "kvm" else "qemu")
         _text(top, "name", self.name)
-        _text(top, "uuid", self.uuid)
+        if self.uuid:
+            _text(top, "uuid", self.uuid)
         ET.SubElement(top, "metadata").append(self.owner.element())
         self._memory(top)
         self._processors(top)

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 STEP_S = 30.0
 """A step takes milliseconds; past this the machine is broken, not slow."""
 
+MEETING = Path("/run/nearmetal")
+"""Where a node sees its host's meeting directory."""
+
 AGENT = f"/{CLUSTER}/agent"
 _HERE = Path(__file__).parent
 _LAUNCHER_TMP = 256 << 20
@@ -70,6 +73,14 @@ class LocalBackend:
         self._runner = runner
 
     # What there is
+
+    shares_files = True
+
+    def prepare(self) -> None:
+        """Nothing outlives a cluster."""
+
+    def finish(self) -> None:
+        """Every step waits for what it makes."""
 
     def facts(self) -> Facts:
         """The cores this process may use."""
@@ -333,6 +344,10 @@ class LocalBackend:
     def remote_shell(self) -> str:
         """The agent lies at the same path everywhere."""
         return AGENT
+
+    def job_root(self) -> Path:
+        """Where each node sees the meeting directory of its host."""
+        return MEETING
 
     def meeting_directory(self, host: str) -> Path:
         """The host's tmpfs, through the root directory of the cluster's process 1."""

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting for virtual machines to become nodes: their consoles say when, or why not."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nearmetal.errors import BackendError
+from nearmetal.spec.seed import failed_line, ready_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nearmetal.backend.libvirt.hypervisor import Hypervisor
+    from nearmetal.backend.libvirt.shell import HostShell
+
+_PAUSE_S = 0.2
+_TAIL_LINES = 15
+_TAIL_WIDTH = 160
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A node that has been started."""
+
+    node: str
+    domain: str
+    console: str
+    link: Hypervisor
+    shell: HostShell
+
+    def text(self) -> str:
+        """Return what its console shows; bytes of a guest, so only what can be printed."""
+        raw = self.shell.read(self.console) or b""
+        return printable(raw.decode("utf-8", "replace"))
+
+    def tail(self) -> str:
+        """Return the console's last lines."""
+        lines = [line[:_TAIL_WIDTH] for line in self.text().splitlines() if line.strip()]
+        shown = "\n".join(f"  | {line}" for line in lines[-_TAIL_LINES:])
+        return shown or "  | (its console is empty)"
+
+
+def printable(text: str) -> str:
+    """Drop what could move a terminal's cursor or change its colours. Pure."""
+    return "".join(c for c in text if c == "\n" or c.isprintable())
+
+
+def digest(seed: str) -> str:
+    """Return what tells one seed from another; says nothing about its secrets."""
+    return hashlib.sha256(seed.encode()).hexdigest()
+
+
+def outcome(text: str, node: str) -> tuple[bool, str]:
+    """Return (ready, reason why it failed) from a console's text. Pure."""
+    ready, failed = ready_line(node), failed_line(node)
+    for line in text.splitlines():
+        _, found, behind = line.partition(ready)
+        if found and not behind[:1].strip():
+            return True, ""
+        if failed in line:
+            return False, line.partition(failed)[2].strip() or "no reason given"
+        if "nearmetal: failed ?:" in line:
+            return False, line.partition("?:")[2].strip()
+        if "Kernel panic" in line:
+            return False, line[line.index("Kernel panic") :]
+    return False, ""
+
+
+def wait(nodes: Sequence[Waiting], timeout_s: float) -> Iterator[Waiting]:
+    """Yield each node as it becomes ready.
+
+    Raises BackendError with the reason and the console's last lines when one fails, ends, or is
+    not ready in time.
+    """
+    pending = list(nodes)
+    deadline = time.monotonic() + timeout_s
+    while pending:
+        for node in list(pending):
+            alive = node.link.running(node.domain)
+            ready, reason = outcome(node.text(), node.node)
+            if ready:
+                pending.remove(node)
+                yield node
+            elif reason:
+                raise _failure(node, reason)
+            elif not alive:
+                raise _failure(node, "it ended while it booted")
+        if pending and time.monotonic() > deadline:
+            raise _failure(pending[0], f"not ready after {timeout_s:.0f} s")
+        if pending:
+            time.sleep(_PAUSE_S)
+
+
+def _failure(node: Waiting, reason: str) -> BackendError:
+    msg = f"node {node.node} does not come up: {reason}\n{node.tail()}"
+    node.link.end(node.domain)
+    return BackendError(msg, f"its whole console: {node.console}; then run `nearmetal up` again")

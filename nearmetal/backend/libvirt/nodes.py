@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands and files in virtual machines, by ssh with the cluster's own keys and known hosts."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearmetal.backend.libvirt.shell import ssh_target
+from nearmetal.errors import BackendError, CommandError
+from nearmetal.run import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nearmetal.run import Runner
+
+GUEST_USER = "mpi"
+PLACE = "/run/nearmetal-cluster"
+"""What we put into every node: the agent, jobs' directories, staged programs."""
+
+AGENT = f"{PLACE}/agent"
+JOBS = f"{PLACE}/jobs"
+_HERE = Path(__file__).parent
+_SOCKET_MAX = 90
+"""A Unix socket's path has 108 bytes, and ssh adds some of its own while it makes one."""
+
+_SWEEP = """
+killed=0
+for round in 1 2 3 4 5 6 7 8 9 10; do
+  found=0
+  for entry in /proc/[0-9]*; do
+    [ "$entry" = "/proc/$$" ] && continue
+    tr '\\0' '\\n' <"$entry/environ" 2>/dev/null | grep -Fxq -- "$1" || continue
+    kill -KILL "${entry#/proc/}" 2>/dev/null && found=1 && killed=$((killed + 1))
+  done
+  [ $found = 0 ] && break
+  sleep 0.1
+done
+echo $killed
+"""
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes of one cluster: name to (address, libvirt URI of its host)."""
+
+    directory: Path
+    where: Mapping[str, tuple[str, str]]
+    runner: Runner
+
+    @property
+    def known_hosts(self) -> Path:
+        """The public keys of the nodes' sshd; nothing else is trusted."""
+        return self.directory / "known_hosts"
+
+    def _ssh(self, node: str, user: str) -> list[str]:
+        if node not in self.where:
+            raise BackendError(f"no node {node}")
+        address, uri = self.where[node]
+        options = {
+            "BatchMode": "yes",
+            "ConnectTimeout": "15",
+            "ServerAliveInterval": "10",
+            "ServerAliveCountMax": "3",
+            "IdentitiesOnly": "yes",
+            "IdentityFile": str(self.directory / "keys" / "client"),
+            "UserKnownHostsFile": str(self.known_hosts),
+            "GlobalKnownHostsFile": "/dev/null",
+            "HostKeyAlias": node,
+            "StrictHostKeyChecking": "yes",
+            "LogLevel": "ERROR",
+        }
+        control = self.directory / "m" / f"{node}.{user}"
+        if len(str(control)) <= _SOCKET_MAX:
+            options |= {"ControlMaster": "auto", "ControlPath": str(control)}
+            options["ControlPersist"] = "60"
+        jump = ssh_target(uri)
+        if jump:
+            # Through the hypervisor's machine, which alone must reach the network.
+            options["ProxyCommand"] = shlex.join(["ssh", *jump, "-W", "[%h]:%p"])
+        words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        return ["ssh", "-F", "/dev/null", *words, f"{user}@{address}"]
+
+    def command(
+        self,
+        node: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        workdir: Path | None = None,
+        user: str = GUEST_USER,
+        stdin: bytes = b"",
+    ) -> Command:
+        """Return the command that runs `argv` in a node, in a directory where that is there."""
+        text = ""
+        if workdir is not None:
+            text = f"cd {shlex.quote(str(workdir))} 2>/dev/null; "
+        given = [f"{name}={value}" for name, value in (env or {}).items()]
+        text += "exec " + shlex.join(["env", *given, *argv] if given else argv)
+        return Command((*self._ssh(node, user), "--", text), stdin=stdin)
+
+    def check(self, node: str, what: str, argv: Sequence[str], stdin: bytes = b"") -> str:
+        """Run as root to the end; raises BackendError that says what failed."""
+        command = self.command(node, argv, user="root", stdin=stdin)
+        try:
+            return self.runner.check(command, timeout_s=120).text
+        except CommandError as error:
+            reason = error.hint or error.message
+            raise BackendError(f"node {node}: {what}: {reason}", _hint(reason)) from error
+
+    def outfit(self, node: str) -> None:
+        """Put the agent and the place for jobs into a node that has just started."""
+        agent = (_HERE / "agent.sh").read_bytes()
+        script = (
+            f"mkdir -p -m 0755 {PLACE} && mkdir -p -m 0700 {JOBS} && chown {GUEST_USER}: {JOBS} "
+            f"&& cat >{AGENT} && chmod 0755 {AGENT}"
+        )
+        self.check(node, "cannot be entered by ssh", ["sh", "-c", script], agent)
+
+    def sweep(self, marker: str) -> int:
+        """Kill every process in any node that carries the marker; returns how many."""
+        killed = 0
+        for node in self.where:
+            text = self.check(node, "cannot end a job", ["sh", "-c", _SWEEP, "sh", marker])
+            killed += int(text.strip() or 0)
+        return killed
+
+    def close(self) -> None:
+        """End the connections that were kept; no error when there are none."""
+        masters = self.directory / "m"
+        for path in masters.glob("*") if masters.is_dir() else ():
+            argv = ("ssh", "-F", "/dev/null", "-o", f"ControlPath={path}", "-O", "exit", "node")
+            self.runner.run(Command(argv), timeout_s=10)
+            path.unlink(missing_ok=True)
+
+
+def _hint(reason: str) -> str:
+    low = reason.lower()
+    if "timed out" in low or "no route" in low or "unreachable" in low:
+        return "this machine must reach the cluster's subnet: has the bridge an address in it?"
+    if "host key" in low or "identification has changed" in low:
+        return "another machine answers at its address: choose another subnet in `network:`"
+    return ""

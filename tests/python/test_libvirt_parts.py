@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pure parts of the libvirt backend: words of errors, consoles, paths, archives, ssh."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from nearmetal.backend.libvirt import boot, hosts
+from nearmetal.backend.libvirt.hypervisor import explain, remedy
+from nearmetal.backend.libvirt.nodes import Nodes
+from nearmetal.backend.libvirt.records import Records
+from nearmetal.backend.libvirt.shell import HostShell, owner_of_files, ssh_target
+from nearmetal.errors import BackendError, LaunchError
+from nearmetal.launch.carried import GUEST_MPI, carried
+from nearmetal.launch.places import packed, unpack
+from nearmetal.mpi.installed import Installation, Mpi
+from nearmetal.run import LocalRunner
+from nearmetal.spec import Key, Kind, resource
+
+
+@pytest.mark.parametrize(
+    ("uri", "words", "said", "hint"),
+    [
+        ("qemu:///system", "Failed to connect socket to '/run/x': No such file or directory",
+         "is not reachable", "is libvirtd running"),
+        ("qemu:///system", "Failed to connect socket to '/run/x': Permission denied",
+         "no permission", "group libvirt"),
+        ("qemu:///system", "authentication unavailable: no polkit agent available",
+         "refuses us", "group libvirt"),
+        ("qemu+ssh://root@far/system", "Cannot recv data: ssh: connect to host far: timed out",
+         "is not reachable", "`ssh root@far virsh list`"),
+    ],
+)  # fmt: skip
+def test_a_failed_connection_says_what_to_do(uri: str, words: str, said: str, hint: str) -> None:
+    error = explain(uri, words)
+    assert said in error.message
+    assert words in error.message
+    assert hint in error.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("unable to write: No space left on device", "make room"),
+        ("Could not open '/x/root': Permission denied", "enter every directory above"),
+        ("internal error: Network is already in use by interface eth0", "another subnet"),
+        ("Cannot get interface MTU on 'br9': No such device", "bridge"),
+        ("unable to map backing store for guest RAM: Cannot allocate memory", "memory"),
+        ("something nobody has seen", ""),
+    ],
+)
+def test_refusals_of_libvirt_have_a_remedy(words: str, hint: str) -> None:
+    assert hint in remedy(words)
+    assert bool(hint) == bool(remedy(words))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("nearmetal: ready n1 after 3.1 s\n", (True, "")),
+        ("x\nnearmetal: ready n12 after 3 s\n", (False, "")),
+        ("nearmetal: failed n1: no seed\n", (False, "no seed")),
+        ("nearmetal: failed ?: cannot mount\n", (False, "cannot mount")),
+        ("[ 1.0] Kernel panic - not syncing: VFS\n", (False, "Kernel panic - not syncing: VFS")),
+        ("booting\n", (False, "")),
+    ],
+)
+def test_a_console_says_how_the_boot_went(text: str, expected: tuple[bool, str]) -> None:
+    assert boot.outcome(text, "n1") == expected
+
+
+def test_a_console_cannot_move_the_cursor() -> None:
+    assert boot.printable("a\x1b[2Jb\r\nc\x07") == "a[2Jb\nc"
+
+
+def test_where_ssh_goes() -> None:
+    assert ssh_target("qemu:///system") == ()
+    assert ssh_target("qemu+unix:///system?socket=/x") == ()
+    assert ssh_target("qemu+ssh://root@h2/system") == ("root@h2",)
+    assert ssh_target("qemu+ssh://root@h2:2222/system?x=y") == ("-p", "2222", "root@h2")
+
+
+def test_files_are_given_away_only_to_another_user() -> None:
+    assert owner_of_files("+64055:+994") == "64055:994"
+    assert owner_of_files(f"+{os.geteuid()}:+{os.getegid()}") == ""
+    assert owner_of_files("") == ""
+
+
+def test_a_segment_has_a_name_of_its_own() -> None:
+    item = resource(Kind.HOST, "h1", {"device": "ivshmem"})
+    assert hosts.segment_path(item, "c", "01234567-89") == "/dev/shm/nearmetal-c-h1-01234567"
+    none = resource(Kind.HOST, "h1", {"device": "none"})
+    assert hosts.segment_path(none, "c", "01234567-89") == ""
+
+
+def test_ssh_trusts_nothing_but_the_clusters_own_keys(tmp_path: Path) -> None:
+    where = {"n1": ("10.7.0.11", "qemu:///system"), "n2": ("10.7.0.12", "qemu+ssh://r@far/system")}
+    nodes = Nodes(tmp_path, where, LocalRunner())
+    argv = nodes.command("n1", ["echo", "a b"], env={"K": "v; rm"}, workdir=Path("/x y")).argv
+    assert "StrictHostKeyChecking=yes" in argv
+    assert f"UserKnownHostsFile={tmp_path}/known_hosts" in argv
+    assert argv[-3:] == (
+        "mpi@10.7.0.11",
+        "--",
+        "cd '/x y' 2>/dev/null; exec env 'K=v; rm' echo 'a b'",
+    )
+    assert not any("ProxyCommand" in word for word in argv)
+    far = nodes.command("n2", ["true"]).argv
+    assert "ProxyCommand=ssh r@far -W '[%h]:%p'" in far
+    with pytest.raises(BackendError, match="no node n9"):
+        nodes.command("n9", ["true"])
+
+
+def shell() -> HostShell:
+    return HostShell("h1", "qemu:///system", LocalRunner())
+
+
+def test_files_on_a_host_are_whole_and_private(tmp_path: Path) -> None:
+    path = tmp_path / "d" / "f"
+    shell().prepare(str(path.parent), "")
+    shell().write(str(path), b"one\x00two")
+    assert path.read_bytes() == b"one\x00two"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert shell().read(str(path), 3) == b"two"
+    assert shell().size(str(path)) == 7
+    assert shell().size(str(path.parent)) is None
+    assert [p.name for p in path.parent.iterdir()] == ["f"]
+    shell().remove([str(path), str(path)], str(path.parent))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_named_and_leaves_no_half_of_a_file() -> None:
+    with pytest.raises(BackendError, match="cannot write /dev/full") as caught:
+        shell().check("cannot write /dev/full", ["tee", "/dev/full"], b"x")
+    assert "make room there" in caught.value.hint
+
+
+def test_records_survive_and_forget(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    assert records.identity() is None
+    assert records.all() == []
+    identity = records.begin()
+    assert records.begin() == records.identity() == identity
+    item = resource(Kind.HOST, "h1", {"uri": "u"})
+    records.write(item, segment="/s")
+    (tmp_path / "resources" / "node.cut.json").write_text('{"attributes": {')
+    assert [(r.item, r.notes) for r in records.all()] == [(item, {"segment": "/s"})]
+    assert records.read(Key(Kind.NODE, "cut")) is None
+    records.forget(item.key)
+    records.forget(item.key)
+    assert records.all() == []
+
+
+def test_what_is_carried_is_named_as_the_nodes_see_it(tmp_path: Path) -> None:
+    program = tmp_path / "prog"
+    program.write_text("x")
+    root = Path("/run/jobs")
+    own = carried(root, "j", program, "./prog", GUEST_MPI)
+    assert own.program == root / "j.files" / "prog"
+    assert own.installation == GUEST_MPI
+    assert own.files == ((program, "j.files"),)
+    mpich = Installation(Mpi.MPICH5, tmp_path)
+    mpich.launcher.parent.mkdir()
+    mpich.launcher.write_text("x")
+    both = carried(root, "j", program, "./prog", mpich)
+    assert both.installation.prefix.name.startswith("mpich5-")
+    assert both.files[1] == (tmp_path, both.installation.prefix.name)
+    assert carried(root, "j", None, "/usr/bin/NPmpi", GUEST_MPI).files == ()
+
+
+def test_archives_go_and_come_back_flat(tmp_path: Path) -> None:
+    source = tmp_path / "a"
+    (source / "include").mkdir(parents=True)
+    (source / "include" / "mpi.h").write_text("headers")
+    (source / "x.nm").write_text("counters")
+    (source / "link").symlink_to("/etc/passwd")
+    unpack(packed(source), tmp_path / "out")
+    assert {p.name: p.read_text() for p in (tmp_path / "out").iterdir()} == {"x.nm": "counters"}
+
+
+def test_a_hostile_archive_writes_nothing_outside(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name, size in (("../../evil", 3), ("/abs", 3), ("huge", 1 << 40)):
+            member = tarfile.TarInfo(name)
+            member.size = min(size, 3)
+            archive.addfile(member, io.BytesIO(b"abc"))
+    unpack(stream.getvalue(), tmp_path / "out")
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["abs", "evil", "huge"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
+    with pytest.raises(LaunchError, match="damaged counters"):
+        unpack(b"no archive at all", tmp_path / "other")

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real libvirt daemons for tests, without systemd: each in mount and network namespaces of its own.
+
+    with bridged() as (first, second):      two hosts, their bridges joined by a wire
+        first.uri, second.uri
+
+Nothing of the machine is touched: what libvirt writes lies in an overlay in memory that ends with
+the daemon, and everything that a test makes has its own directory and interface names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LIBVIRTD = Path("/usr/sbin/libvirtd")
+
+START = """
+set -e
+mount --make-rprivate /
+mkdir -p "$1/private"
+mount -t tmpfs private "$1/private"
+for place in etc var/lib var/cache var/log; do
+	name=$(echo $place | tr / -)
+	mkdir "$1/private/$name" "$1/private/$name.work"
+	mount -t overlay -o "lowerdir=/$place,upperdir=$1/private/$name,workdir=$1/private/$name.work" \
+		private "/$place"
+done
+mount -t tmpfs run /run
+mkdir -p /etc/libvirt /run/lock
+if ! id libvirt-qemu >/dev/null 2>&1; then
+	# Named in the daemon's defaults, which it looks up before it reads its configuration.
+	echo 'libvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin' >>/etc/passwd
+	echo 'libvirt-qemu:x:64055:' >>/etc/group
+fi
+cp "$1/qemu.conf" /etc/libvirt/
+exec /usr/sbin/libvirtd --config "$1/libvirtd.conf" --pid-file "$1/pid"
+"""
+
+LIBVIRTD_CONF = """
+unix_sock_dir = "{directory}"
+unix_sock_rw_perms = "0700"
+auth_unix_rw = "none"
+log_outputs = "3:file:{directory}/libvirtd.log"
+"""
+
+QEMU_CONF = """
+user = "{user}"
+group = "{user}"
+dynamic_ownership = 0
+remember_owner = 0
+security_driver = "none"
+namespaces = []
+cgroup_controllers = []
+stdio_handler = "file"
+"""
+
+
+@dataclass
+class Hypervisor:
+    """One libvirt daemon. `name` tells its directory and interfaces from others'."""
+
+    directory: Path
+    name: str
+    user: str = "root"
+    netns: str = ""
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def uri(self) -> str:
+        return f"qemu+unix:///system?socket={self.directory}/libvirt-sock"
+
+    def start(self) -> None:
+        self.directory.mkdir(exist_ok=True)
+        (self.directory / "libvirtd.conf").write_text(
+            LIBVIRTD_CONF.format(directory=self.directory)
+        )
+        (self.directory / "qemu.conf").write_text(QEMU_CONF.format(user=self.user))
+        argv = ["unshare", "-m", "sh", "-c", START, "sh", str(self.directory)]
+        if self.netns:
+            argv = ["ip", "netns", "exec", self.netns, *argv]
+        log = (self.directory / "out").open("wb")
+        self._process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        deadline = time.monotonic() + 60
+        while not (self.directory / "libvirt-sock").exists():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"libvirtd does not start: {self.words()}")
+            time.sleep(0.05)
+
+    def words(self) -> str:
+        texts = [self.directory / name for name in ("out", "libvirtd.log")]
+        return "".join(p.read_text(errors="replace") for p in texts if p.exists())[-2000:]
+
+    def stop(self) -> None:
+        """End the daemon; machines it started live on, as after a crash of a real one."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+        for name in ("libvirt-sock", "libvirt-sock-ro", "libvirt-admin-sock", "pid"):
+            (self.directory / name).unlink(missing_ok=True)
+
+    def machines(self) -> list[int]:
+        """Process ids of the QEMUs that were started through this daemon's test."""
+        mark = f"{self.directory.parent}/".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+                if words.startswith(b"/usr/bin/qemu-system") and mark in words:
+                    found.append(int(entry.name))
+        return found
+
+    def virsh(self) -> object:
+        """A connection of the test's own."""
+        import libvirt  # noqa: PLC0415 - only where libvirt is
+
+        return libvirt.open(self.uri)
+
+
+def ip(*words: str, check: bool = True) -> None:
+    subprocess.run(["ip", *words], check=check, capture_output=True)
+
+
+@contextlib.contextmanager
+def one(user: str = "root") -> Iterator[Hypervisor]:
+    """One hypervisor in the machine's own network."""
+    top = Path(tempfile.mkdtemp(prefix="nm-hv-"))
+    top.chmod(0o755)
+    host = Hypervisor(top / "h1", "h1", user)
+    try:
+        host.start()
+        yield host
+    finally:
+        end(host)
+        shutil.rmtree(top, ignore_errors=True)
+
+
+def end(host: Hypervisor) -> None:
+    host.stop()
+    for pid in host.machines():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def bridged(address: str = "10.83.0.1/24") -> Iterator[tuple[Hypervisor, Hypervisor, str]]:
+    """Two hypervisors on two "hosts": the second has a network of its own, joined by a wire."""
+    top = Path(tempfile.mkdtemp(prefix="nm-hv-"))
+    top.chmod(0o755)
+    tag = secrets.token_hex(3)
+    bridge, wire, netns = f"nmb{tag}", f"nmw{tag}", f"nm-{tag}"
+    first = Hypervisor(top / "h1", "h1")
+    second = Hypervisor(top / "h2", "h2", netns=netns)
+    try:
+        ip("netns", "add", netns)
+        ip("link", "add", bridge, "type", "bridge")
+        ip("link", "add", wire, "type", "veth", "peer", "name", "wire", "netns", netns)
+        ip("link", "set", wire, "master", bridge, "up")
+        ip("addr", "add", address, "dev", bridge)
+        ip("link", "set", bridge, "up")
+        ip("-n", netns, "link", "set", "lo", "up")
+        ip("-n", netns, "link", "add", bridge, "type", "bridge")
+        ip("-n", netns, "link", "set", "wire", "master", bridge, "up")
+        ip("-n", netns, "link", "set", bridge, "up")
+        first.start()
+        second.start()
+        yield first, second, bridge
+    finally:
+        end(first)
+        end(second)
+        ip("netns", "del", netns, check=False)
+        ip("link", "del", wire, check=False)
+        ip("link", "del", bridge, check=False)
+        shutil.rmtree(top, ignore_errors=True)
+
+
+def missing() -> str:
+    """Say what this machine lacks for virtual machines; "" when all is there."""
+    if os.geteuid() != 0:
+        return "needs root: libvirt daemons in namespaces of their own"
+    for program in (str(LIBVIRTD), "/usr/bin/qemu-system-x86_64", "ssh-keygen"):
+        if shutil.which(program) is None:
+            return f"no {program}: `make setup-vm` installs it"
+    if importlib.util.find_spec("libvirt") is None:
+        return "no Python module libvirt: `make setup-vm` installs it"
+    return ""
+
+
+def traces(before: set[str], state: Path) -> list[str]:
+    """What a test left behind: files, segments, bridges."""
+    left = sorted(machine_things() - before)
+    return [*left, *([str(state)] if state.exists() else [])]
+
+
+def machine_things() -> set[str]:
+    """Segments and interfaces of the machine that clusters and tests make."""
+    shm = {str(p) for p in Path("/dev/shm").glob("nearmetal-*")}
+    return shm | {str(p) for p in Path("/sys/class/net").iterdir() if p.name.startswith("nm")}

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two virtual machines on one host and one on a second: up, met, used by real MPIs, and gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.system import hypervisors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "build" / "programs"
+IMB = ROOT / "build" / "mpi" / "impi" / "bin" / "IMB-MPI1"
+WHY_NOT = hypervisors.missing()
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.root,
+    pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT),
+    pytest.mark.timeout(1500),
+]
+
+SPEC = """\
+version: 1
+name: vms
+backend: libvirt
+network: {{subnet: 10.83.0.0/24, bridge: {bridge}}}
+hosts:
+  - name: h1
+    uri: {first}
+    segment: {{part: 16 MiB, parts: 4}}
+    nodes:
+      - {{name: n1, memory: 768 MiB}}
+      - {{name: n2, memory: 768 MiB}}
+  - name: h2
+    uri: {second}
+    nodes:
+      - {{name: n3, memory: 768 MiB}}
+"""
+
+
+@dataclass
+class Site:
+    """A cluster that is up, and the command line on it."""
+
+    spec: Path
+    state: Path
+    hosts: tuple[hypervisors.Hypervisor, hypervisors.Hypervisor]
+
+    def run(self, *args: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("NEARMETAL_", "OMPI_"))}
+        env |= {
+            "NEARMETAL_STATE_DIR": str(self.state),
+            "NEARMETAL_CACHE_DIR": str(ROOT / "build" / "cache"),
+            "PYTHONPATH": str(ROOT),
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "nearmetal", *args],
+            env=env,
+            cwd=ROOT,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def ok(self, *args: str) -> str:
+        done = self.run(*args)
+        assert done.returncode == 0, f"{args}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A cluster of three machines; after it nothing may be left."""
+    before = hypervisors.machine_things()
+    directory = tmp_path_factory.mktemp("vms")
+    with hypervisors.bridged() as (first, second, bridge):
+        spec = directory / "vms.yaml"
+        spec.write_text(SPEC.format(bridge=bridge, first=first.uri, second=second.uri))
+        place = Site(spec, directory / "state", (first, second))
+        try:
+            place.ok("up", str(spec))
+            yield place
+        finally:
+            done = place.run("down", str(spec))
+        assert done.returncode == 0, done.stderr
+        assert first.machines() == []
+        left = hypervisors.traces(before, place.state)
+        assert [item for item in left if bridge not in item] == [
+            item for item in left if "/nmw" in item
+        ]
+    assert hypervisors.traces(before, place.state) == []
+
+
+def test_a_second_up_does_nothing_and_says_why_it_is_as_it_is(site: Site) -> None:
+    done = site.run("plan", str(site.spec))
+    assert done.returncode == 0, done.stderr
+    assert "nothing to do" in done.stdout
+    assert "segment ivshmem: each node writes its own part only" in done.stderr
+    assert "host h2: segment none: one node only" in done.stderr
+    started = sorted(site.hosts[0].machines())
+    site.ok("up", str(site.spec))
+    assert sorted(site.hosts[0].machines()) == started
+
+
+def test_the_nodes_are_as_the_spec_says(site: Site) -> None:
+    data = json.loads(site.ok("status", "--json", str(site.spec)))
+    assert data["state"] == "up"
+    assert [(n["name"], n["host"], n["healthy"]) for n in data["nodes"]] == [
+        ("n1", "h1", True),
+        ("n2", "h1", True),
+        ("n3", "h2", True),
+    ]
+
+
+def test_the_guests_know_their_segment_and_their_siblings(site: Site) -> None:
+    text = site.ok("exec", str(site.spec), "n2", "--", "cat", "/run/nearmetal/segment.conf",
+                   "/etc/nearmetal/hostfile")  # fmt: skip
+    assert "device = ivshmem" in text
+    assert "part = 1" in text
+    assert "integrity = enforced" in text
+    assert "n3 slots=1" in text
+    alone = site.run("exec", str(site.spec), "n3", "--", "cat", "/run/nearmetal/segment.conf")
+    assert alone.returncode != 0
+
+
+def test_a_neighbours_part_cannot_be_written(site: Site) -> None:
+    """The hypervisor drops the write: another machine than the owner has no way in."""
+    write = "printf x | dd of=/sys/bus/pci/devices/0000:00:11.0/resource2 bs=1 2>&1; true"
+    site.ok("exec", str(site.spec), "n1", "--", "sh", "-c", write)
+    show = site.ok("exec", str(site.spec), "n2", "--", "nearmetal-segment", "show",
+                   "/dev/nearmetal/all")  # fmt: skip
+    assert show
+
+
+def test_locality_tells_every_pair_with_its_reason(site: Site) -> None:
+    pairs = json.loads(site.ok("locality", "--json", str(site.spec)))["pairs"]
+    channel = {(p["node"], p["peer"]): p["channel"] for p in pairs}
+    assert channel["n1", "n1"] == "self"
+    assert channel["n1", "n3"] == channel["n3", "n2"] == "net"
+    assert all(p["reason"] for p in pairs)
+
+
+def test_seeded_random_traffic_between_all_machines(site: Site) -> None:
+    program = str(PROGRAMS / "openmpi5" / "mpi_traffic")
+    out = site.ok("run", str(site.spec), "-n", "3", "--", program,
+                  "-n", "300", "-s", "7", "-b", "2M", "-w", "300")  # fmt: skip
+    assert "library Open MPI v5" in out
+    assert "carried by nearmetal: 3 endpoints" in out
+
+
+def test_imb_over_the_mpich_of_this_machine(site: Site) -> None:
+    out = site.ok("run", str(site.spec), "--mpi", "mpich5", "-n", "3", "--", str(IMB),
+                  "-npmin", "3", "-msglog", "3:10", "-iter", "5", "-time", "0.5",
+                  "PingPong", "Allreduce")  # fmt: skip
+    assert "Benchmarking PingPong" in out
+    assert "carried by nearmetal: 3 endpoints" in out
+
+
+def test_plain_mpirun_in_the_first_node(site: Site) -> None:
+    out = site.ok("exec", str(site.spec), "n1", "--", "sh", "-lc", "mpirun -n 3 hostname")
+    assert {"n1", "n2", "n3"} <= set(out.split())
