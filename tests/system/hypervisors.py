@@ -92,10 +92,10 @@ class Hypervisor:
         argv = ["unshare", "-m", "sh", "-c", START, "sh", str(self.directory)]
         if self.netns:
             argv = ["ip", "netns", "exec", self.netns, *argv]
-        log = (self.directory / "out").open("wb")
-        self._process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
+        with (self.directory / "out").open("wb") as log:
+            self._process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
         deadline = time.monotonic() + 60
         while not (self.directory / "libvirt-sock").exists():
             if self._process.poll() is not None or time.monotonic() > deadline:

@@ -26,6 +26,7 @@ cd -- "$root"
 . "$here/mpi.sh"
 . "$here/programs.sh"
 . "$here/vm.sh"
+. "$here/libvirt.sh"
 
 usage() { sed -n '3,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
@@ -65,7 +66,7 @@ find "$scratch" -mindepth 1 -maxdepth 1 -exec rm -rf -- {} +
 set -m # each step is a process group of its own, see stop_child
 step_total=9
 [[ $with_build == yes ]] || step_total=7
-[[ $with_vm == no ]] || step_total=$((step_total + 1))
+[[ $with_vm == no ]] || step_total=$((step_total + 2))
 step_total=$((step_total + ${#more_packages[@]}))
 
 debian_step
@@ -76,7 +77,10 @@ if [[ $with_build == yes ]]; then
 	always c-build "C build" "$here/c_build.sh" normal
 	always mpi-programs "MPI programs" build_programs
 fi
-[[ $with_vm == no ]] || vm_step
+if [[ $with_vm == yes ]]; then
+	vm_step
+	libvirt_step
+fi
 for list in "${more_packages[@]}"; do
 	packages_step "$list" "Packages for --$list" "$here/$list-packages.txt" install_packages
 done
