@@ -160,6 +160,19 @@ def end(host: Hypervisor) -> None:
 
 
 @contextlib.contextmanager
+def bridge(address: str) -> Iterator[str]:
+    """Yield the name of a bridge of the machine with this address."""
+    name = f"nmb{secrets.token_hex(3)}"
+    try:
+        ip("link", "add", name, "type", "bridge")
+        ip("addr", "add", address, "dev", name)
+        ip("link", "set", name, "up")
+        yield name
+    finally:
+        ip("link", "del", name, check=False)
+
+
+@contextlib.contextmanager
 def bridged(address: str = "10.83.0.1/24") -> Iterator[tuple[Hypervisor, Hypervisor, str]]:
     """Two hypervisors on two "hosts": the second has a network of its own, joined by a wire."""
     top = Path(tempfile.mkdtemp(prefix="nm-hv-"))

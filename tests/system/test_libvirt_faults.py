@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can go wrong with virtual clusters, on real libvirt daemons: said in words, taken up, undone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nearmetal.apply import Cluster, Journal, down, plan_up, up
+from nearmetal.backend import Store
+from nearmetal.backend.libvirt import LibvirtBackend
+from nearmetal.backend.libvirt.build import Boot
+from nearmetal.backend.libvirt.hypervisor import Hypervisor as Link
+from nearmetal.backend.libvirt.images import BuiltImages
+from nearmetal.errors import BackendError, NearmetalError
+from nearmetal.image import Cache
+from nearmetal.run import LocalRunner
+from nearmetal.spec import LibvirtSpec, parse_spec
+from tests.system import hypervisors
+from tests.system.local import UID, user_can_read_checkout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nearmetal.backend.libvirt.shell import HostShell
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "build" / "programs" / "openmpi5"
+WHY_NOT = hypervisors.missing()
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.root,
+    pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT),
+    pytest.mark.timeout(1500),
+]
+
+NODES = "nodes: [{name: n1, memory: 512 MiB}]"
+TWO = "segment: {part: 2 MiB}, nodes: [{name: n1, memory: 512 MiB}, {name: n2, memory: 512 MiB}]"
+
+
+@dataclass
+class Images(BuiltImages):
+    """The built image, or something that does not boot."""
+
+    changed: Boot | None = None
+
+    def boot(self, shell: HostShell) -> Boot:
+        return self.changed or super().boot(shell)
+
+
+@dataclass
+class Place:
+    """A state directory, and hypervisors to make clusters on."""
+
+    state: Path
+    host: hypervisors.Hypervisor
+    before: set[str] = field(default_factory=hypervisors.machine_things)
+
+    def spec(self, nodes: str = NODES, name: str = "f", more: str = "") -> LibvirtSpec:
+        made = parse_spec(
+            f"version: 1\nname: {name}\nbackend: libvirt\naccel: tcg\n{more}"
+            "network: {subnet: 10.84.0.0/24}\n"
+            f"hosts: [{{name: h1, uri: '{self.host.uri}', {nodes}}}]\n"
+        )
+        assert isinstance(made, LibvirtSpec)
+        return made
+
+    def images(self) -> Images:
+        return Images(LocalRunner(), cache=Cache(ROOT / "build" / "cache"))
+
+    def cluster(
+        self, spec: LibvirtSpec, changed: Boot | None = None, boot_s: float = 600
+    ) -> Cluster:
+        store = Store(self.state)
+        images = self.images()
+        images.changed = changed
+        backend = LibvirtBackend(spec, store, LocalRunner(), images, boot_s=boot_s)
+        return Cluster(spec.name, backend, store)
+
+    def boot(self) -> Boot:
+        """What the built image boots, as a host of this machine sees it."""
+        from nearmetal.backend.libvirt.shell import HostShell  # noqa: PLC0415
+
+        return self.images().boot(HostShell("h1", self.host.uri, LocalRunner()))
+
+    def environment(self) -> dict[str, str]:
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("NEARMETAL_", "OMPI_"))}
+        return env | {
+            "NEARMETAL_STATE_DIR": str(self.state),
+            "NEARMETAL_CACHE_DIR": str(ROOT / "build" / "cache"),
+            "PYTHONPATH": str(ROOT),
+        }
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "nearmetal", *args],
+            env=self.environment(),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *args: str, timeout: float = 900) -> tuple[int, str]:
+        with self.start(*args) as process:
+            out, err = process.communicate(timeout=timeout)
+        return process.returncode, out + err
+
+    def write(self, spec: LibvirtSpec) -> str:
+        path = self.state.parent / f"{spec.name}.yaml"
+        path.write_text(spec.canonical())
+        return str(path)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """A hypervisor of the test's own; whatever the test did, nothing of it may be left."""
+    with hypervisors.one() as host:
+        site = Place(tmp_path / "s", host)
+        yield site
+        for name in Store(site.state).names():
+            spec = Store(site.state).recorded(name)
+            assert isinstance(spec, LibvirtSpec), f"no record of cluster {name}"
+            down(site.cluster(spec))
+        assert host.machines() == []
+        assert hypervisors.traces(site.before, site.state) == []
+
+
+def test_a_libvirt_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="is not reachable") as caught:
+        Link(f"qemu+unix:///system?socket={tmp_path}/none")
+    assert "is libvirtd running" in caught.value.hint
+
+
+@pytest.mark.skipif(
+    not user_can_read_checkout(), reason="an ordinary user cannot read this checkout"
+)
+def test_a_libvirt_that_may_not_be_used_says_so(place: Place) -> None:
+    probe = (
+        "from nearmetal.backend.libvirt.hypervisor import Hypervisor\n"
+        "from nearmetal.errors import BackendError\n"
+        f"try: Hypervisor('{place.host.uri}')\n"
+        "except BackendError as error: print(error.message, error.hint)\n"
+    )
+    user = [f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
+    done = subprocess.run(
+        ["setpriv", *user, sys.executable, "-c", probe],
+        env=place.environment(), cwd=ROOT, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "no permission" in done.stdout, done.stderr
+    assert "join the group libvirt" in done.stdout
+
+
+def test_an_image_that_is_gone_is_named(place: Place) -> None:
+    boot = replace(place.boot(), root="/nowhere/root.squashfs")
+    with pytest.raises(BackendError, match=r"/nowhere/root\.squashfs"):
+        up(place.cluster(place.spec(), boot), place.spec())
+
+
+def test_an_image_that_is_corrupt_is_shown_by_its_console(place: Place, tmp_path: Path) -> None:
+    broken = tmp_path / "root.squashfs"
+    broken.write_bytes(b"\0" * (1 << 20))
+    boot = replace(place.boot(), root=str(broken))
+    with pytest.raises(BackendError, match="cannot mount the root file system") as caught:
+        up(place.cluster(place.spec(), boot), place.spec())
+    assert "its whole console" in caught.value.hint
+
+
+def test_a_machine_that_panics_is_shown_by_its_console(place: Place) -> None:
+    boot = place.boot()
+    assert boot.kernel is not None
+    panics = replace(boot.kernel, arguments=boot.kernel.arguments + " rdinit=/nowhere root=/dev/no")
+    with pytest.raises(BackendError, match=r"does not come up: Kernel panic[^|]*\|"):
+        up(place.cluster(place.spec(), replace(boot, kernel=panics)), place.spec())
+
+
+def test_a_machine_that_never_boots_ends_with_a_time_out(place: Place) -> None:
+    boot = place.boot()
+    assert boot.kernel is not None
+    halts = replace(boot, kernel=replace(boot.kernel, arguments="console=ttyS0 maxcpus=0 nosmp "
+                                         "rdinit=/bin/busybox -- sleep 1000"))  # fmt: skip
+    with pytest.raises(BackendError, match="not ready after 1 s"):
+        up(place.cluster(place.spec(), halts, boot_s=1), place.spec())
+    assert place.host.machines() == []
+
+
+def test_a_domain_of_our_name_that_is_not_ours_is_left_alone(place: Place) -> None:
+    other = place.spec()
+    cluster = place.cluster(other)
+    foreign = Store(place.state.parent / "foreign")
+    owner = Cluster("f", LibvirtBackend(other, foreign, LocalRunner(), place.images()), foreign)
+    up(owner, other)
+    running = place.host.machines()
+    with pytest.raises(BackendError, match="that is not of this cluster") as caught:
+        up(cluster, other)
+    assert "virsh -c" in caught.value.hint
+    down(cluster)
+    assert place.host.machines() == running
+    down(owner)
+
+
+def test_a_full_disk_is_named_at_every_step_and_taken_up(place: Place) -> None:
+    """The disk grows page by page: each `up` goes on where the last one found no room."""
+    place.state.mkdir(mode=0o700)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4k,mode=0700", "tmpfs", str(place.state)]
+    subprocess.run(mount, check=True)
+    spec = place.spec(TWO)
+    words: list[str] = []
+    try:
+        for pages in range(2, 200, 2):
+            grow = f"remount,size={pages * 4}k"
+            subprocess.run(["mount", "-o", grow, str(place.state)], check=True)
+            words.append(attempt(place, spec))
+            if "not ready after" in words[-1]:
+                break
+        full = [text for text in words if "space" in text.lower()]
+        assert len(set(full)) >= 3, words
+        assert full == words[:-1]
+        down(place.cluster(spec))
+        assert place.host.machines() == []
+        assert list(place.state.iterdir()) == []
+    finally:
+        subprocess.run(["umount", "-l", str(place.state)], check=True)
+        place.state.rmdir()
+
+
+def attempt(place: Place, spec: LibvirtSpec) -> str:
+    """Return with which words an `up` fails whose machines have no time to boot."""
+    try:
+        up(place.cluster(spec, boot_s=0.1), spec)
+    except (NearmetalError, OSError) as error:
+        return str(error)
+    return "it came up"
+
+
+def test_no_room_for_the_segment_is_named(place: Place) -> None:
+    spec = place.spec(TWO.replace("2 MiB", "32 GiB"))
+    with pytest.raises(BackendError, match="cannot make the segment"):
+        up(place.cluster(spec), spec)
+    assert not list(Path("/dev/shm").glob("nearmetal-f-*"))
+
+
+def test_up_killed_at_every_step_is_taken_up(place: Place) -> None:
+    spec = place.spec(TWO)
+    path = place.write(spec)
+    journal = Journal(Store(place.state).cluster(spec.name))
+    seen: set[str] = set()
+    for _ in range(20):
+        process = place.start("up", path)
+        known = len(journal.read())
+        while process.poll() is None:
+            fresh = [r.step for r in journal.read()[known:] if r.event == "begin"]
+            if any(step not in seen for step in fresh):
+                seen |= set(fresh)
+                os.killpg(process.pid, signal.SIGKILL)
+                break
+            time.sleep(0.002)
+        process.communicate()
+        if process.returncode == 0:
+            break
+    else:
+        pytest.fail(f"never done; killed at {seen}")
+    assert {"make cluster f", "make host h1", "make node n1", "make node n2"} <= seen
+    assert "wait for the nodes" in seen
+    cluster = place.cluster(spec)
+    assert plan_up(cluster, spec).empty
+    assert len(place.host.machines()) == 2
+
+
+class _Stops:
+    """A watcher that ends a libvirt when the step comes."""
+
+    def __init__(self, host: hypervisors.Hypervisor, when: str) -> None:
+        self.host, self.when = host, when
+
+    def begin(self, total: int) -> None:
+        del total
+
+    def step(self, text: str) -> None:
+        if text == self.when:
+            self.host.stop()
+
+
+def test_one_of_two_hosts_down_in_the_middle(place: Place) -> None:
+    far = hypervisors.Hypervisor(place.host.directory.parent / "h2", "h2")
+    far.start()
+    base = place.spec()
+    with hypervisors.bridge("10.84.0.1/24") as bridge:
+        try:
+            other = base.hosts[0].nodes[0].model_copy(update={"name": "n2"})
+            second = {"name": "h2", "uri": far.uri, "nodes": [other]}
+            hosts = [*base.hosts, base.hosts[0].model_copy(update=second)]
+            network = base.network.model_copy(update={"bridge": bridge})
+            spec = base.model_copy(update={"hosts": hosts, "network": network})
+            with pytest.raises(BackendError) as caught:
+                up(place.cluster(spec), spec, progress=_Stops(far, "make node n2"))
+            assert far.uri in caught.value.message
+            with pytest.raises(BackendError, match="is not reachable"):
+                up(place.cluster(spec), spec)
+            far.start()
+            up(place.cluster(spec), spec)
+            assert plan_up(place.cluster(spec), spec).empty
+            down(place.cluster(spec))
+        finally:
+            hypervisors.end(far)
+
+
+def test_a_running_cluster_survives_nothing_silently(place: Place) -> None:
+    """One cluster, three injuries: its segment, its machines, a machine under a job."""
+    spec = place.spec(TWO)
+    path = place.write(spec)
+    code, words = place.run("up", path)
+    assert code == 0, words
+    segment = next(Path("/dev/shm").glob("nearmetal-f-h1-*"))
+
+    size = segment.stat().st_size
+    os.truncate(segment, size * 2)
+    code, words = place.run("plan", path)
+    assert code == 3, words
+    assert "host h1" in words
+    os.truncate(segment, size)
+    assert place.run("plan", path)[0] == 0
+
+    program = str(PROGRAMS / "mpi_traffic")
+    with place.start("run", path, "-n", "2", "--", program, "-n", "1000000", "-b", "1G") as job:
+        backend = place.cluster(spec).backend
+        deadline = time.monotonic() + 300
+        look = backend.on_node("n2", ["pgrep", "mpi_traffic"])
+        while LocalRunner().run(look, timeout_s=60).code != 0:
+            assert job.poll() is None, job.communicate()
+            assert time.monotonic() < deadline, "the job never started"
+            time.sleep(1)
+        Link(place.host.uri).end("nearmetal.f.n2")
+        out, err = job.communicate(timeout=600)
+        assert job.returncode != 0, out + err
+
+    code, words = place.run("status", path)
+    assert code == 4, words
+    assert "its domain is gone" in words
+
+    segment.unlink()
+    code, words = place.run("up", path)
+    assert code == 0, words
+    assert plan_up(place.cluster(spec), spec).empty
