@@ -40,7 +40,7 @@ for place in etc var/lib var/cache var/log; do
 		private "/$place"
 done
 mount -t tmpfs run /run
-mkdir -p /etc/libvirt /run/lock
+mkdir -p /etc/libvirt /run/lock /var/lib/libvirt/dnsmasq
 if ! id libvirt-qemu >/dev/null 2>&1; then
 	# Named in the daemon's defaults, which it looks up before it reads its configuration.
 	echo 'libvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin' >>/etc/passwd
