@@ -64,7 +64,7 @@ class Site:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("NEARMETAL_", "OMPI_"))}
         env |= {
             "NEARMETAL_STATE_DIR": str(self.state),
-            "NEARMETAL_CACHE_DIR": str(ROOT / "build" / "cache"),
+            "NEARMETAL_CACHE_DIR": str(ROOT / "build" / "image-cache"),
             "PYTHONPATH": str(ROOT),
         }
         return subprocess.run(
@@ -177,8 +177,16 @@ def test_locality_tells_every_pair_with_its_reason(site: Site) -> None:
 def test_seeded_random_traffic_between_all_machines(site: Site) -> None:
     program = str(PROGRAMS / "openmpi5" / "mpi_traffic")
     out = site.ok("run", str(site.spec), "-n", "3", "--", program,
-                  "-n", "300", "-s", "7", "-b", "2M", "-w", "300")  # fmt: skip
+                  "-n", "200", "-s", "7", "-b", "8M", "-w", "300")  # fmt: skip
     assert "library Open MPI v5" in out
+    assert "carried by nearmetal: 3 endpoints" in out
+
+
+def test_the_own_benchmark_verifies_what_it_receives(site: Site) -> None:
+    program = str(PROGRAMS / "openmpi5" / "mpi_patterns")
+    out = site.ok("run", str(site.spec), "-n", "3", "--", program, "-p", "pingpong,allreduce",
+                  "-m", "8", "-M", "1K", "-t", "0.02", "-n", "1")  # fmt: skip
+    assert "# done" in out
     assert "carried by nearmetal: 3 endpoints" in out
 
 

@@ -75,7 +75,7 @@ class Place:
         return made
 
     def images(self) -> Images:
-        return Images(LocalRunner(), cache=Cache(ROOT / "build" / "cache"))
+        return Images(LocalRunner(), cache=Cache(ROOT / "build" / "image-cache"))
 
     def cluster(
         self, spec: LibvirtSpec, changed: Boot | None = None, boot_s: float = 600
@@ -96,7 +96,7 @@ class Place:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("NEARMETAL_", "OMPI_"))}
         return env | {
             "NEARMETAL_STATE_DIR": str(self.state),
-            "NEARMETAL_CACHE_DIR": str(ROOT / "build" / "cache"),
+            "NEARMETAL_CACHE_DIR": str(ROOT / "build" / "image-cache"),
             "PYTHONPATH": str(ROOT),
         }
 
