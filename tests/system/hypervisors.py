@@ -30,7 +30,6 @@ LIBVIRTD = Path("/usr/sbin/libvirtd")
 
 START = """
 set -e
-mount --make-rprivate /
 mkdir -p "$1/private"
 mount -t tmpfs private "$1/private"
 for place in etc var/lib var/cache var/log; do
@@ -89,7 +88,17 @@ class Hypervisor:
             LIBVIRTD_CONF.format(directory=self.directory)
         )
         (self.directory / "qemu.conf").write_text(QEMU_CONF.format(user=self.user))
-        argv = ["unshare", "-m", "sh", "-c", START, "sh", str(self.directory)]
+        argv = [
+            "unshare",
+            "-m",
+            "--propagation",
+            "slave",
+            "sh",
+            "-c",
+            START,
+            "sh",
+            str(self.directory),
+        ]
         if self.netns:
             argv = ["ip", "netns", "exec", self.netns, *argv]
         with (self.directory / "out").open("wb") as log:

@@ -148,7 +148,7 @@ def test_a_neighbours_part_cannot_be_written(site: Site, tmp_path: Path) -> None
     assert isinstance(spec, LibvirtSpec)
     where = {"n1": (addresses(spec)[1]["n1"], spec.hosts[0].uri)}
     nodes = Nodes(site.state / "clusters" / "vms", where, LocalRunner())
-    install = "cat >/root/poke && chmod 700 /root/poke"
+    install = "cat >/run/poke && chmod 700 /run/poke"
     nodes.check("n1", "copy", ["sh", "-c", install], poke.read_bytes())
     segment = next(Path("/dev/shm").glob("nearmetal-vms-h1-*"))
     # Part 0 is n1's, part 1 its neighbour's: the last bytes of each, where no window begins.
@@ -159,7 +159,7 @@ def test_a_neighbours_part_cannot_be_written(site: Site, tmp_path: Path) -> None
         (neighbour, device.format(11), neighbour),
         (own, device.format(10), part - 64),
     ):
-        nodes.check("n1", "poke", ["/root/poke", path, str(at), "intruder"])
+        nodes.check("n1", "poke", ["/run/poke", path, str(at), "intruder"])
         with segment.open("rb") as stream:
             stream.seek(offset)
             there = stream.read(8)
@@ -170,6 +170,7 @@ def test_locality_tells_every_pair_with_its_reason(site: Site) -> None:
     pairs = json.loads(site.ok("locality", "--json", str(site.spec)))["pairs"]
     channel = {(p["node"], p["peer"]): p["channel"] for p in pairs}
     assert channel["n1", "n1"] == "self"
+    assert channel["n1", "n2"] == channel["n2", "n1"] == "segment"
     assert channel["n1", "n3"] == channel["n3", "n2"] == "net"
     assert all(p["reason"] for p in pairs)
 
