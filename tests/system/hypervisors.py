@@ -77,6 +77,7 @@ class Hypervisor:
     user: str = "root"
     netns: str = ""
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    _mounts: set[str] = field(default_factory=set, repr=False)
 
     @property
     def uri(self) -> str:
@@ -110,6 +111,8 @@ class Hypervisor:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"libvirtd does not start: {self.words()}")
             time.sleep(0.05)
+        # Its machines are started in the same namespace, and stay there when it has gone.
+        self._mounts.add(str(Path(f"/proc/{self._process.pid}/ns/mnt").readlink()))
 
     def words(self) -> str:
         texts = [self.directory / name for name in ("out", "libvirtd.log")]
@@ -126,21 +129,17 @@ class Hypervisor:
             (self.directory / name).unlink(missing_ok=True)
 
     def machines(self) -> list[int]:
-        """Process ids of the QEMUs that were started through this daemon's test."""
-        mark = f"{self.directory.parent}/".encode()
+        """Process ids of the QEMUs that this daemon started."""
         found = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
-                words = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
-                if words.startswith(b"/usr/bin/qemu-system") and mark in words:
+                if (
+                    entry.name.isdigit()
+                    and str((entry / "ns/mnt").readlink()) in self._mounts
+                    and (entry / "cmdline").read_bytes().startswith(b"/usr/bin/qemu-system")
+                ):
                     found.append(int(entry.name))
         return found
-
-    def virsh(self) -> object:
-        """A connection of the test's own."""
-        import libvirt  # noqa: PLC0415 - only where libvirt is
-
-        return libvirt.open(self.uri)
 
 
 def ip(*words: str, check: bool = True) -> None:
@@ -225,13 +224,13 @@ def missing() -> str:
     return ""
 
 
-def traces(before: set[str], state: Path) -> list[str]:
-    """What a test left behind: files, segments, bridges."""
-    left = sorted(machine_things() - before)
+def traces(cluster: str, before: set[str], state: Path) -> list[str]:
+    """What a cluster left behind: segments, bridges, its state."""
+    left = sorted(machine_things(cluster) - before)
     return [*left, *([str(state)] if state.exists() else [])]
 
 
-def machine_things() -> set[str]:
-    """Segments and interfaces of the machine that clusters and tests make."""
-    shm = {str(p) for p in Path("/dev/shm").glob("nearmetal-*")}
+def machine_things(cluster: str) -> set[str]:
+    """Segments of a cluster's name, and interfaces that clusters and tests make."""
+    shm = {str(p) for p in Path("/dev/shm").glob(f"nearmetal-{cluster}-*")}
     return shm | {str(p) for p in Path("/sys/class/net").iterdir() if p.name.startswith("nm")}

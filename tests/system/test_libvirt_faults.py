@@ -63,7 +63,7 @@ class Place:
 
     state: Path
     host: hypervisors.Hypervisor
-    before: set[str] = field(default_factory=hypervisors.machine_things)
+    before: set[str] = field(default_factory=lambda: hypervisors.machine_things("f"))
 
     def spec(self, nodes: str = NODES, name: str = "f", more: str = "") -> LibvirtSpec:
         made = parse_spec(
@@ -134,7 +134,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
             assert isinstance(spec, LibvirtSpec), f"no record of cluster {name}"
             down(site.cluster(spec))
         assert host.machines() == []
-        assert hypervisors.traces(site.before, site.state) == []
+        assert hypervisors.traces("f", site.before, site.state) == []
 
 
 def test_a_libvirt_that_is_not_there_says_so(tmp_path: Path) -> None:
@@ -210,29 +210,41 @@ def test_a_domain_of_our_name_that_is_not_ours_is_left_alone(place: Place) -> No
     down(owner)
 
 
-def test_a_full_disk_is_named_at_every_step_and_taken_up(place: Place) -> None:
-    """The disk grows page by page: each `up` goes on where the last one found no room."""
-    place.state.mkdir(mode=0o700)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4k,mode=0700", "tmpfs", str(place.state)]
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[Place]:
+    """As `place`, its state on a disk of one page that the hypervisor sees as well."""
+    state = tmp_path / "s"
+    state.mkdir(mode=0o700)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4k,mode=0700", "tmpfs", str(state)]
     subprocess.run(mount, check=True)
-    spec = place.spec(TWO)
-    words: list[str] = []
     try:
-        for pages in range(2, 200, 2):
-            grow = f"remount,size={pages * 4}k"
-            subprocess.run(["mount", "-o", grow, str(place.state)], check=True)
-            words.append(attempt(place, spec))
-            if "not ready after" in words[-1]:
-                break
-        full = [text for text in words if "space" in text.lower()]
-        assert len(set(full)) >= 3, words
-        assert full == words[:-1]
-        down(place.cluster(spec))
-        assert place.host.machines() == []
-        assert list(place.state.iterdir()) == []
+        with hypervisors.one() as host:
+            site = Place(state, host)
+            try:
+                yield site
+            finally:
+                subprocess.run(["mount", "-o", "remount,size=4m", str(state)], check=True)
+                down(site.cluster(site.spec(TWO)))
+            assert host.machines() == []
+            assert list(state.iterdir()) == []
+            assert sorted(hypervisors.machine_things("f") - site.before) == []
     finally:
-        subprocess.run(["umount", "-l", str(place.state)], check=True)
-        place.state.rmdir()
+        subprocess.run(["umount", "-l", str(state)], check=True)
+
+
+def test_a_full_disk_is_named_at_every_step_and_taken_up(tiny: Place) -> None:
+    """The disk grows page by page: each `up` goes on where the last one found no room."""
+    spec = tiny.spec(TWO)
+    words: list[str] = []
+    for pages in range(2, 100, 2):
+        grow = f"remount,size={pages * 4}k"
+        subprocess.run(["mount", "-o", grow, str(tiny.state)], check=True)
+        words.append(attempt(tiny, spec))
+        if "not ready after" in words[-1]:
+            break
+    full = [text for text in words if "space" in text.lower()]
+    assert len(set(full)) >= 3, words
+    assert full == words[:-1]
 
 
 def attempt(place: Place, spec: LibvirtSpec) -> str:

@@ -30,17 +30,15 @@ _SOCKET_MAX = 90
 _SWEEP = """
 killed=0
 for round in 1 2 3 4 5 6 7 8 9 10; do
-  found=0
-  for entry in /proc/[0-9]*; do
-    [ "$entry" = "/proc/$$" ] && continue
-    tr '\\0' '\\n' <"$entry/environ" 2>/dev/null | grep -Fxq -- "$1" || continue
-    kill -KILL "${entry#/proc/}" 2>/dev/null && found=1 && killed=$((killed + 1))
-  done
-  [ $found = 0 ] && break
+  found=$(grep -lzFxs -e "$1" /proc/[0-9]*/environ | cut -d/ -f3)
+  [ -n "$found" ] || break
+  kill -KILL $found 2>/dev/null
+  killed=$((killed + $(echo "$found" | wc -l)))
   sleep 0.1
 done
 echo $killed
 """
+"""One grep for all processes: a program for each takes a minute under TCG."""
 
 
 @dataclass(frozen=True)
