@@ -100,13 +100,18 @@ static int map_own(struct nm_segment *segment, struct nm_reason *ret_reason)
 			   ret_reason);
 }
 
-static uint64_t random_word(void)
+int nm_segment_random(uint64_t *ret_word, struct nm_reason *ret_reason)
 {
 	uint64_t word = 0;
+	int err;
 
-	while (getrandom(&word, sizeof(word), 0) != (ssize_t)sizeof(word) || !word)
-		;
-	return word;
+	if (getrandom(&word, sizeof(word), 0) == (ssize_t)sizeof(word)) {
+		*ret_word = word ? word : 1;
+		return 0;
+	}
+	err = -errno;
+	nm_reason_set(ret_reason, "no random numbers: %s", strerror(errno));
+	return err;
 }
 
 /* Is what I write as my own what everybody sees as my part? Under the lock file. */
@@ -117,8 +122,11 @@ static int check_echo(struct nm_segment *segment, struct nm_reason *ret_reason)
 	struct nm_segment_part *part = nm_segment_own_part(segment);
 
 	for (int i = 0; i < 2; i++) {
-		uint64_t word = random_word();
+		uint64_t word;
+		int err = nm_segment_random(&word, ret_reason);
 
+		if (err)
+			return err;
 		/* The fence: two mappings are two addresses, and a load may pass a store. */
 		atomic_store_explicit(&part->echo, word, memory_order_relaxed);
 		atomic_thread_fence(memory_order_seq_cst);
@@ -143,7 +151,7 @@ static enum nm_segment_promise try_integrity(struct nm_segment *segment,
 {
 	uint64_t offset = segment->host.part_off + segment->config.part * segment->host.part_size;
 	struct nm_segment_part *part = nm_segment_own_part(segment), *through;
-	uint64_t before = random_word();
+	const uint64_t before = UINT64_C(0x5a5a5a5a5a5a5a5a);
 	struct nm_segment_map map = {0};
 	bool landed;
 

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -50,15 +49,6 @@ static void set_gone(struct nm_segment_slot *slot)
 {
 	atomic_store_explicit(&slot->gone_ns, nm_clock_ns(), memory_order_relaxed);
 	set_control(slot, nm_segment_generation_of(control_of(slot)), NM_SEGMENT_GONE);
-}
-
-static uint64_t random_generation(void)
-{
-	uint64_t word = 0;
-
-	while (getrandom(&word, sizeof(word), 0) != (ssize_t)sizeof(word) || !word)
-		;
-	return word;
 }
 
 static bool any_held(struct nm_segment *segment)
@@ -108,7 +98,7 @@ static int check_strangers(struct nm_segment *segment, const struct nm_segment_s
 }
 
 static void prepare_part(struct nm_segment *segment, struct nm_segment_shape *ret_shape,
-			 uint64_t generation)
+			 uint64_t generation, uint64_t first)
 {
 	struct nm_segment_part *part = nm_segment_own_part(segment);
 	struct nm_segment_shape shape;
@@ -121,8 +111,7 @@ static void prepare_part(struct nm_segment *segment, struct nm_segment_shape *re
 		struct nm_segment_slot *slot = own_slot(segment, &shape, i);
 
 		memset((void *)slot, 0, sizeof(*slot));
-		/* Random: numbers of the boot before do not come again. */
-		set_control(slot, random_generation() >> 16, NM_SEGMENT_FREE);
+		set_control(slot, first, NM_SEGMENT_FREE);
 	}
 	part->magic = NM_SEGMENT_PART_MAGIC;
 	part->version = NM_SEGMENT_VERSION;
@@ -147,6 +136,7 @@ static int enter_part(struct nm_segment *segment, struct nm_segment_shape *ret_s
 {
 	struct nm_segment_record record;
 	struct nm_segment_part copy;
+	uint64_t first;
 	bool sound;
 	int err;
 
@@ -171,8 +161,14 @@ static int enter_part(struct nm_segment *segment, struct nm_segment_shape *ret_s
 						 0;
 	if (err)
 		return err;
-	*ret_generation = record.part_generation = random_generation();
-	prepare_part(segment, ret_shape, record.part_generation);
+	/* Random, both: numbers of the boot before do not come again. */
+	err = nm_segment_random(&record.part_generation, ret_reason);
+	if (!err)
+		err = nm_segment_random(&first, ret_reason);
+	if (err)
+		return err;
+	*ret_generation = record.part_generation;
+	prepare_part(segment, ret_shape, record.part_generation, first >> 16);
 	return nm_segment_record_write(&segment->lock, &record, ret_reason);
 }
 
@@ -205,8 +201,9 @@ static int survey_slot(struct nm_segment *segment, const struct nm_segment_shape
 	uint64_t end;
 
 	*ret_extent = (struct extent){0};
-	if (!held && state == NM_SEGMENT_FREE) {
-		ret_extent->free = true;
+	if (state == NM_SEGMENT_FREE) {
+		/* Held all the same: by one who lives in an earlier segment still. */
+		ret_extent->free = !held;
 		return 0;
 	}
 	if (off < shape->space_off || off % NM_SEGMENT_GRANULE || !nm_add_u64(off, size, &end) ||

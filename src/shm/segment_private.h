@@ -59,6 +59,8 @@ static inline const uint8_t *nm_segment_seen_part(const struct nm_segment *segme
 	       part * segment->host.part_size;
 }
 
+/* A word that is not 0. 0 or -errno with a reason. */
+int nm_segment_random(uint64_t *ret_word, struct nm_reason *ret_reason);
 /* In a child of fork(), which has nothing to say in its parent's name. */
 bool nm_segment_is_inherited(const struct nm_segment *segment);
 

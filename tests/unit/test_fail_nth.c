@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 #include "harness.h"
+#include "segment_fixture.h"
 #include "transport/transport.h"
 
 /* Counts down to the call that fails; 0: none does. Both threads of an endpoint count. */
@@ -56,6 +58,10 @@ WRAP(void *, mmap64, (void *at, size_t len, int prot, int flags, int fd, off_t o
      (at, len, prot, flags, fd, off), (errno = ENOMEM, MAP_FAILED))
 WRAP(int, fstat64, (int fd, struct stat *st), (fd, st), FAIL_WITH(EIO))
 WRAP(ssize_t, pread64, (int fd, void *to, size_t len, off_t at), (fd, to, len, at), FAIL_WITH(EIO))
+WRAP(ssize_t, pwrite64, (int fd, const void *from, size_t len, off_t at), (fd, from, len, at),
+     FAIL_WITH(ENOSPC))
+WRAP(int, sigaction, (int number, const struct sigaction *new, struct sigaction *old),
+     (number, new, old), FAIL_WITH(EINVAL))
 WRAP(int, epoll_create1, (int flags), (flags), FAIL_WITH(EMFILE))
 WRAP(int, eventfd, (unsigned int value, int flags), (value, flags), FAIL_WITH(EMFILE))
 WRAP(int, epoll_ctl, (int epoll, int op, int fd, struct epoll_event *event), (epoll, op, fd, event),
@@ -242,4 +248,86 @@ NM_TEST_WITHIN(every_call_may_fail_once, 110)
 	NM_CHECK_EQ(err, 0);
 	printf("%d calls failed, one after the other\n", n - 1);
 	NM_CHECK(n > 60);
+}
+
+/* Read what the guest unit says, attach, open an endpoint, write to itself, end. */
+static int use_segment(const char *path)
+{
+	const uint8_t id[6] = {1}, token[8] = {2};
+	struct nm_segment_inbox *inbox = NULL;
+	struct nm_segment_claim *claim = NULL;
+	struct nm_segment *segment = NULL;
+	struct nm_segment_config config;
+	struct nm_geometry geometry;
+	struct nm_reason why = {""};
+	struct nm_window window;
+	uint32_t cell;
+	int err;
+
+	err = nm_segment_config_load(path, &config, &why);
+	if (!err)
+		err = nm_segment_attach(&config, &segment, &why);
+	if (!err)
+		err = nm_segment_geometry(segment, 8, 4, 16, 4096, SEGMENT_MIB, &geometry, &why);
+	if (!err)
+		err = nm_segment_claim(segment, id, token, geometry.size, &claim, &why);
+	if (!err)
+		err = nm_segment_open(claim, &geometry, &window, &why);
+	expect_words(err, &why);
+	if (!err) {
+		inbox = nm_segment_inbox_create(claim);
+		err = inbox ? 0 : -ENOMEM;
+	}
+	if (!err) {
+		struct nm_segment_letter letter;
+
+		err = nm_segment_post(claim, nm_segment_own_address(claim), "x", 1, &cell);
+		while (nm_segment_take(inbox, &letter))
+			;
+		nm_segment_bury(segment);
+	}
+	nm_segment_inbox_destroy(inbox);
+	nm_segment_release(claim);
+	nm_segment_detach(segment);
+	return err;
+}
+
+NM_TEST_WITHIN(every_call_on_a_segment_may_fail_once, 110)
+{
+	struct nm_segment_config config;
+	unsigned int fds, mappings;
+	char path[512];
+	bool reached;
+	FILE *file;
+	int n, err;
+
+	segment_file(2, 16 * SEGMENT_MIB);
+	config = segment_config(0);
+	snprintf(path, sizeof(path), "%s/conf", nm_test_dir());
+	file = fopen(path, "we");
+	NM_CHECK(file != NULL);
+	fprintf(file,
+		"version = 1\ndevice = dax\nall = %s\npart = 0\nlock = %s\n"
+		"token = 01020304050607080908070605040302\n",
+		config.all, config.lock);
+	NM_CHECK_EQ(fclose(file), 0);
+	NM_CHECK_EQ(chmod(path, 0600), 0);
+	fds = nm_test_count_fds();
+	mappings = nm_test_count_mappings();
+	for (n = 1;; n++) {
+		unlink(config.lock);
+		atomic_store(&failed_call, NULL);
+		atomic_store(&calls_left, n);
+		err = use_segment(path);
+		reached = atomic_exchange(&calls_left, 0) == 0;
+		if (nm_test_count_fds() != fds || nm_test_count_mappings() != mappings)
+			nm_test_fail(__FILE__, __LINE__,
+				     "call %d (%s) failed: left descriptors or mappings", n,
+				     failed_call);
+		if (!reached)
+			break;
+	}
+	NM_CHECK_EQ(err, 0);
+	printf("%d calls failed, one after the other\n", n - 1);
+	NM_CHECK(n > 25);
 }

@@ -279,3 +279,57 @@ NM_TEST(a_machine_that_boots_anew_is_another_one)
 	nm_segment_detach(a);
 	nm_segment_detach(b);
 }
+
+/* Comes and goes until it is killed, wherever that happens. */
+static void come_and_go(void *arg)
+{
+	struct nm_segment *segment = segment_attach(0);
+	struct nm_geometry geometry = segment_geometry(segment);
+	struct nm_segment_claim *claim;
+	struct nm_window window;
+	struct nm_reason why;
+
+	(void)arg;
+	for (;;) {
+		if (nm_segment_claim(segment, id_of('g'), id_of('t'), geometry.size, &claim, &why))
+			continue;
+		if (nm_segment_open(claim, &geometry, &window, &why))
+			_exit(1);
+		nm_segment_beat(claim);
+		nm_segment_release(claim);
+	}
+}
+
+NM_TEST_WITHIN(whoever_dies_anywhere_leaves_nothing_locked, 100)
+{
+	struct nm_segment *a;
+	uint64_t seed = 5;
+
+	segment_file(1, 16 * SEGMENT_MIB);
+	for (int round = 0; round < 12; round++) {
+		pid_t children[3];
+		struct nm_segment_claim *claim;
+		struct nm_geometry geometry;
+		struct nm_segment_peer peer;
+		struct nm_reason why = {""};
+		uint64_t cursor = 0;
+		int err;
+
+		for (int i = 0; i < 3; i++)
+			children[i] = nm_test_fork(come_and_go, NULL);
+		nm_test_sleep_ms((unsigned int)(nm_test_random(&seed) % 60));
+		for (int i = 0; i < 3; i++) {
+			kill(children[i], SIGKILL);
+			nm_test_join(children[i], SIGKILL);
+		}
+		a = segment_attach(0);
+		geometry = segment_geometry(a);
+		err = nm_segment_claim(a, id_of('a'), id_of('t'), geometry.size, &claim, &why);
+		if (err)
+			nm_test_fail(__FILE__, __LINE__, "round %d: %s", round, why.text);
+		while (nm_segment_next(a, &cursor, &peer))
+			NM_CHECK_EQ(peer.state, NM_SEGMENT_GONE);
+		nm_segment_release(claim);
+		nm_segment_detach(a);
+	}
+}

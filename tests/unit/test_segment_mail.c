@@ -197,3 +197,65 @@ NM_TEST(garbage_in_a_neighbours_part_ends_soon)
 	halt(&b);
 	halt(&c);
 }
+
+struct flood {
+	uint32_t sequence;
+	uint32_t fill[60];
+};
+
+static void flood(void *arg)
+{
+	struct machine me = boot(1, 'f');
+	struct nm_segment_peer peer;
+	struct flood message;
+	struct nm_reason why;
+	uint32_t cells[4], n;
+
+	(void)arg;
+	while (nm_segment_find(me.segment, (const uint8_t *)"tid\0\0", &peer, &why))
+		nm_test_sleep_ms(1);
+	/* each is taken back soon, whether it has been read or not; the last one stays */
+	for (n = 1; n <= 20000; n++) {
+		if (n > NM_ARRAY_SIZE(cells))
+			nm_segment_retract(me.claim, cells[n % NM_ARRAY_SIZE(cells)]);
+		message.sequence = n;
+		for (size_t i = 0; i < NM_ARRAY_SIZE(message.fill); i++)
+			message.fill[i] = n * 7;
+		NM_CHECK_EQ(nm_segment_post(me.claim, &peer.address, &message, sizeof(message),
+					    &cells[n % NM_ARRAY_SIZE(cells)]),
+			    0);
+		if (n % 64 == 0)
+			nm_test_sleep_ms(0);
+	}
+	halt(&me);
+}
+
+NM_TEST_WITHIN(messages_that_are_taken_back_are_whole_or_lost, 60)
+{
+	uint32_t last = 0, nr = 0;
+	struct machine me;
+	pid_t child;
+
+	segment_file(2, PART);
+	child = nm_test_fork(flood, NULL);
+	me = boot(0, 't');
+	while (last < 20000) {
+		struct nm_segment_letter letter;
+		struct flood message;
+
+		if (!nm_segment_take(me.inbox, &letter)) {
+			nm_test_sleep_ms(0);
+			continue;
+		}
+		NM_CHECK_EQ(letter.len, sizeof(message));
+		memcpy(&message, letter.bytes, sizeof(message));
+		NM_CHECK(message.sequence > last);
+		for (size_t i = 0; i < NM_ARRAY_SIZE(message.fill); i++)
+			NM_CHECK_EQ(message.fill[i], message.sequence * 7);
+		last = message.sequence;
+		nr++;
+	}
+	NM_CHECK(nr > 0);
+	nm_test_join(child, 0);
+	halt(&me);
+}
