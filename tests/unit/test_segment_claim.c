@@ -253,31 +253,108 @@ NM_TEST(a_forked_child_does_not_keep_its_parents_slot)
 
 NM_TEST(a_machine_that_boots_anew_is_another_one)
 {
+	struct nm_segment_peer before, peer;
 	struct nm_segment_claim *claim;
-	struct nm_segment_address before;
 	enum nm_segment_state state;
-	struct nm_segment_peer peer;
 	struct nm_segment *a, *b;
 	struct nm_reason why;
 	uint64_t beats;
+	pid_t child;
 
 	segment_file(2, PART);
+	child = nm_test_fork(live_until_killed, NULL);
 	b = segment_attach(1);
-	a = segment_attach(0);
-	claim = segment_open(a, 'a', NULL);
-	before = *nm_segment_own_address(claim);
-	NM_CHECK_EQ(nm_segment_look(b, &before, &state, &beats), 0);
+	await(b, 'k');
+	NM_CHECK_EQ(nm_segment_find(b, id_of('k'), &before, &why), 0);
 	/* power off: nothing is said to anybody, and /run is empty afterwards */
+	kill(child, SIGKILL);
+	nm_test_join(child, SIGKILL);
 	NM_CHECK_EQ(unlink(segment_config(0).lock), 0);
-	nm_segment_detach(a);
+	NM_CHECK_EQ(nm_segment_look(b, &before.address, &state, &beats), 0);
+	NM_CHECK_EQ(state, NM_SEGMENT_RUN);
 	a = segment_attach(0);
-	claim = segment_open(a, 'a', NULL);
-	NM_CHECK_EQ(nm_segment_look(b, &before, &state, &beats), -ESTALE);
-	NM_CHECK_EQ(nm_segment_find(b, id_of('a'), &peer, &why), 0);
-	NM_CHECK(peer.address.part_generation != before.part_generation);
+	claim = segment_open(a, 'k', NULL);
+	NM_CHECK_EQ(nm_segment_look(b, &before.address, &state, &beats), -ESTALE);
+	NM_CHECK_EQ(nm_segment_find(b, id_of('k'), &peer, &why), 0);
+	NM_CHECK(peer.address.part_generation != before.address.part_generation);
 	nm_segment_release(claim);
 	nm_segment_detach(a);
 	nm_segment_detach(b);
+}
+
+static void beat_until_killed(void *arg)
+{
+	struct nm_segment *segment = segment_attach(0);
+	struct nm_segment_claim *claim = segment_open(segment, 'k', NULL);
+
+	(void)arg;
+	for (;;) {
+		nm_segment_beat(claim);
+		nm_test_sleep_ms(5);
+	}
+}
+
+NM_TEST(containers_with_lock_files_of_their_own_are_told)
+{
+	struct nm_segment_config config;
+	struct nm_segment_claim *claim;
+	struct nm_segment_peer peer;
+	struct nm_segment *a;
+	struct nm_reason why;
+	pid_t child;
+
+	segment_file(1, PART);
+	child = nm_test_fork(beat_until_killed, NULL);
+	config = segment_config(0);
+	/* what another container sees that does not share /run/nearmetal */
+	strcat(config.lock, "-other");
+	NM_CHECK_EQ(nm_segment_attach(&config, &a, &why), 0);
+	await(a, 'k');
+	NM_CHECK_EQ(
+		nm_segment_claim(a, id_of('a'), id_of('t'), segment_geometry(a).size, &claim, &why),
+		-EBUSY);
+	NM_CHECK_HAS(why.text, "into every container of this machine");
+	NM_CHECK_EQ(nm_segment_find(a, id_of('k'), &peer, &why), 0);
+	kill(child, SIGKILL);
+	nm_test_join(child, SIGKILL);
+	/* nobody lives there any more: it may be taken */
+	NM_CHECK_EQ(
+		nm_segment_claim(a, id_of('a'), id_of('t'), segment_geometry(a).size, &claim, &why),
+		0);
+	nm_segment_release(claim);
+	nm_segment_detach(a);
+}
+
+NM_TEST(a_table_that_was_overwritten_while_in_use_is_told)
+{
+	const uint64_t at = segment_part_offset(0, PART);
+	struct nm_segment_claim *first, *second;
+	struct nm_segment *a;
+	struct nm_segment_shape shape;
+	struct nm_reason why;
+	uint64_t word = ~UINT64_C(0);
+
+	segment_file(1, PART);
+	nm_segment_shape_init(PART, &shape);
+	a = segment_attach(0);
+	first = segment_open(a, 'a', NULL);
+	segment_poke(at + shape.slots_off + 8, &word, sizeof(word)); /* its window_off */
+	NM_CHECK_EQ(nm_segment_claim(a, id_of('b'), id_of('t'), segment_geometry(a).size, &second,
+				     &why),
+		    -EBADMSG);
+	NM_CHECK_HAS(why.text, "slot 0 of my part was overwritten");
+	segment_poke(at, &word, sizeof(word)); /* the magic number */
+	NM_CHECK_EQ(nm_segment_claim(a, id_of('b'), id_of('t'), segment_geometry(a).size, &second,
+				     &why),
+		    -EBADMSG);
+	NM_CHECK_HAS(why.text, "overwritten while processes use it");
+	/* when all have ended the next one finds everything in order */
+	nm_segment_release(first);
+	NM_CHECK_EQ(nm_segment_claim(a, id_of('b'), id_of('t'), segment_geometry(a).size, &second,
+				     &why),
+		    0);
+	nm_segment_release(second);
+	nm_segment_detach(a);
 }
 
 /* Comes and goes until it is killed, wherever that happens. */
