@@ -179,3 +179,31 @@ def test_what_is_no_segment_is_not_shown(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.truncate(4 * MIB)
     assert "the file was truncated" in run("show", path).stderr
+
+
+def test_info_says_what_a_segment_offers(tmp_path: Path) -> None:
+    path, conf = tmp_path / "segment", tmp_path / "segment.conf"
+    create(path, "--token", TOKEN)
+    conf.write_text(
+        f"version = 1\ndevice = dax\nall = {path}\npart = 2\ntoken = {TOKEN}\n"
+        f"lock = {tmp_path / 'lock'}\n"
+    )
+    conf.chmod(0o600)
+
+    def told() -> dict[str, Any]:
+        done = subprocess.run(
+            [info_tool(), "--json"], capture_output=True, check=True, timeout=60,
+            env={"NEARMETAL_SEGMENT": str(conf)},
+        )  # fmt: skip
+        segment: dict[str, Any] = json.loads(done.stdout)["segment"]
+        return segment
+
+    segment = told()
+    assert segment["usable"]
+    assert (segment["part"], segment["nr_parts"], segment["part_size"]) == (2, 3, 2 * MIB)
+    assert segment["integrity"] == "by convention"
+    assert segment["mapping"].startswith("write-back: a load ")
+    path.unlink()
+    segment = told()
+    assert not segment["usable"]
+    assert "No such file" in segment["reason"]

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory shared with other virtual machines, as this machine finds it. */
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/params.h"
+#include "shm/segment.h"
+#include "tools/info.h"
+
+static struct nm_segment_facts found;
+static struct nm_reason words;
+static int result;
+
+void nm_info_find_segment(void)
+{
+	struct nm_segment *segment = NULL;
+	struct nm_segment_config config;
+
+	result = nm_segment_config_load(nm_params()->segment, &config, &words);
+	if (!result)
+		result = nm_segment_attach(&config, &segment, &words);
+	if (result)
+		return;
+	found = *nm_segment_facts(segment);
+	nm_reason_set(&words, "part %u of %u, %llu bytes; %s", found.part, found.nr_parts,
+		      (unsigned long long)found.part_size, found.mapping.text);
+	nm_segment_detach(segment);
+}
+
+void nm_info_segment_json(struct nm_json *json)
+{
+	nm_json_open(json, "segment", '{');
+	nm_json_bool(json, "usable", !result);
+	nm_json_text(json, "reason", words.text);
+	if (!result) {
+		nm_json_number(json, "part", found.part);
+		nm_json_number(json, "nr_parts", found.nr_parts);
+		nm_json_number(json, "part_size", found.part_size);
+		nm_json_text(json, "integrity", found.enforced ? "enforced" : "by convention");
+		nm_json_text(json, "integrity_reason", found.integrity_why.text);
+		nm_json_text(json, "mapping", found.mapping.text);
+	}
+	nm_json_close(json, '}');
+}
+
+void nm_info_segment_words(void)
+{
+	printf("  segment            %-3s %s\n", result ? "no" : "yes", words.text);
+	if (!result)
+		printf("  its integrity      %-3s %s: %s\n", "",
+		       found.enforced ? "enforced" : "by convention", found.integrity_why.text);
+}
