@@ -117,6 +117,20 @@ static void settle(struct nm_engine *engine, struct nm_peer *peer)
 	peer->state = NM_PEER_CONNECTED;
 }
 
+/*
+ * One memory channel has ended, and the peer is still on another: it could not get here on one way,
+ * or I there. The counts of one cannot tell what was lost on both.
+ */
+static bool is_on_another(const struct nm_engine *engine, const struct nm_peer *peer)
+{
+	const struct nm_transport *ended = engine->polled_now;
+
+	return ended &&
+	       (peer->source_channels & ~(1U << NM_CHANNEL_NET) ||
+		(peer->link && peer->link->transport != engine->transports[ended->ops->channel] &&
+		 peer->link->transport != network(engine)));
+}
+
 void nm_sink_quarantined(void *engine_, struct nm_peer *peer, const struct nm_stream_ends *ends,
 			 const struct nm_reason *why)
 {
@@ -131,7 +145,7 @@ void nm_sink_quarantined(void *engine_, struct nm_peer *peer, const struct nm_st
 	peer->nr_quarantines++;
 	nm_peer_receives_on(peer, NM_CHANNEL_NET);
 	nm_reason_set(&story->quarantine, "%s", why->text);
-	if (!can_move(engine, peer)) {
+	if (!can_move(engine, peer) || is_on_another(engine, peer)) {
 		nm_peer_down(engine, peer, -EBADMSG, why->text);
 		return;
 	}

@@ -326,3 +326,51 @@ NM_TEST(answers_that_are_due_are_not_mistaken_afterwards)
 	expect_on_network("a slot of its box");
 	finish();
 }
+
+/* A second memory channel: B comes to A on it, and breaks its rules. */
+struct second {
+	struct nm_transport base;
+	bool done;
+};
+
+static unsigned int come_and_be_cast_out(struct nm_transport *transport)
+{
+	struct second *second = nm_container_of(transport, struct second, base);
+	const struct nm_peer_label label = {"second way"};
+	const struct nm_reason why = {"it wrote what no sound peer writes"};
+	const struct nm_stream_ends ends = {0};
+	struct nm_sink *sink = &second->base.sink;
+	struct nm_peer *peer;
+
+	if (second->done)
+		return 0;
+	second->done = true;
+	peer = sink->source_up(sink->engine, &b->address.who, &label);
+	sink->quarantined(sink->engine, peer, &ends, &why);
+	return 1;
+}
+
+static void nothing_to_destroy(struct nm_transport *transport)
+{
+	(void)transport;
+}
+
+NM_TEST(who_is_on_two_memory_channels_is_not_moved)
+{
+	static const struct nm_transport_ops ops = {
+		.name = "second",
+		.channel = NM_CHANNEL_SEGMENT,
+		.progress = come_and_be_cast_out,
+		.destroy = nothing_to_destroy,
+	};
+	struct second second = {.base = {.ops = &ops, .max_payload = NM_MIN_MAX_PAYLOAD}};
+	char in[4];
+
+	start(true, true);
+	second.base.sink = *nm_engine_sink(a->engine);
+	NM_CHECK_EQ(near_recv(a, b, in, sizeof(in), 9, "never"), 0);
+	NM_CHECK_EQ(nm_engine_add_transport(a->engine, &second.base), 0);
+	NM_CHECK_EQ(near_wait(a, b, NULL).err, ECONNRESET);
+	NM_CHECK(near_facts(a, b).down);
+	finish();
+}
