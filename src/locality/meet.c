@@ -172,6 +172,9 @@ static int start_thread(struct nm_meet *meet, struct nm_reason *ret_reason)
 	pthread_attr_init(&attr);
 	pthread_attr_setstacksize(&attr, THREAD_STACK);
 	sigfillset(&all);
+	/* A blocked one ends the program; this one is handled where a segment is cut off. */
+	if (meet->config.segment)
+		sigdelset(&all, SIGBUS);
 	/* The thread inherits the mask: the program's signals are not for it. */
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	err = pthread_create(&meet->thread, &attr, nm_meet_serve, meet);
