@@ -50,6 +50,7 @@ class Pair:
         for machine in self.machines:
             machine.ready()
             machine.put(POKE, "/tmp/poke")
+            machine.put(HELLO, "/tmp/hello")
 
 
 @pytest.fixture(scope="module")
@@ -148,9 +149,7 @@ def test_the_tool_tells_where_it_runs(pair: Pair) -> None:
 
 
 def test_plain_mpirun_uses_the_provider(pair: Pair) -> None:
-    first, second = pair.machines
-    for machine in (first, second):
-        machine.put(HELLO, "/tmp/hello")
+    first = pair.machines[0]
     told = first.tell("mpirun -n 2 --map-by node /tmp/hello")
     assert "hello from 2 ranks: every token came back" in told
     # The provider is what carried it: without it nothing is left to carry it.
@@ -158,6 +157,15 @@ def test_plain_mpirun_uses_the_provider(pair: Pair) -> None:
         "FI_PROVIDER_PATH=/none mpirun -n 2 --map-by node -x FI_PROVIDER_PATH /tmp/hello"
     )
     assert done.returncode != 0
+
+
+def test_an_mpi_job_goes_through_the_segment(pair: Pair) -> None:
+    only = "-x NEARMETAL_CHANNELS=self,segment"
+    told = pair.machines[0].tell(f"mpirun -n 2 --map-by node {only} /tmp/hello")
+    assert "hello from 2 ranks: every token came back" in told
+    # With the unit's configuration out of the way there is no segment, and so no way.
+    without = f"{only} -x NEARMETAL_SEGMENT=/none"
+    assert pair.machines[0].run(f"mpirun -n 2 --map-by node {without} /tmp/hello").returncode != 0
 
 
 def test_soft_roce_is_there_when_asked(pair: Pair) -> None:
@@ -209,6 +217,28 @@ def test_another_hosts_segment_is_refused(yard: Yard) -> None:
     # sshd runs even then, so that a person can look.
     machine.reachable()
     assert machine.tell("test -e /run/nearmetal/segment.conf || echo none") == "none"
+
+
+def test_machines_share_memory_over_virtio_pmem_as_well(yard: Yard) -> None:
+    shared = Shared.create(yard.folder / "segment", 2, 16 * MIB, lead=2 * MIB)
+    for part, name in enumerate(NAMES):
+        seed = yard.seed(name, NAMES, segment=shared.dax_seed(part))
+        yard.start(name, seed, shared.dax_devices())
+    first, second = (machine.ready() for machine in yard.machines)
+    told = config(first)
+    assert (told["device"], told["integrity"], told["part"]) == ("dax", "convention", "0")
+    assert "own" not in told
+    for machine in (first, second):
+        assert machine.tell("stat -L -c '%F %a %G' /dev/nearmetal/all") == (
+            "character special file 660 nearmetal"
+        )
+        machine.put(POKE, "/tmp/poke")
+        machine.put(HELLO, "/tmp/hello")
+    inside = shared.offset(0) + 16 * MIB - 64
+    first.tell(f"/tmp/poke write /dev/nearmetal/all {inside} 4711")
+    assert second.tell(f"/tmp/poke read /dev/nearmetal/all {inside}") == "4711"
+    told_job = first.tell("mpirun -n 2 --map-by node -x NEARMETAL_CHANNELS=self,segment /tmp/hello")
+    assert "hello from 2 ranks: every token came back" in told_job
 
 
 def test_a_probe_needs_no_disk_and_ends(yard: Yard) -> None:

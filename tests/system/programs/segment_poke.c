@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define PAGE 4096
+#define PAGE (2UL << 20) /* DAX devices are mapped in pages of this size only */
 
 int main(int argc, char **argv)
 {
