@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+from dataclasses import replace
 from email.parser import HeaderParser
 from typing import IO, TYPE_CHECKING
 
@@ -47,6 +48,8 @@ _MAX_TAKEN = 64 << 20
 _MODULE = re.compile(r"[0-9]{2}-[A-Za-z0-9_-]{1,64}\.ko(\.xz)?")
 _RELEASE = re.compile(r"[0-9]+\.[0-9]+[A-Za-z0-9.+~_-]{0,64}")
 _LOG = "build.log"
+_WITH_US = ("setpriv", "--pdeathsig", "TERM", "--")
+"""A program so started ends when this process is killed, and with it what it would still write."""
 
 
 def system_key(parts: Parts) -> str:
@@ -86,7 +89,11 @@ def debootstrap(parts: Parts, mirror: Mirror, folder: Path, runner: Runner) -> N
         '--customize-hook=rm -rf "$1/nearmetal-setup" "$1/nearmetal-build"',
         SUITE, str(folder / "root.tar"), *mirror.sources(SUITE),
     ]  # fmt: skip
-    env = {**os.environ, "SOURCE_DATE_EPOCH": _EPOCH, "LC_ALL": "C.UTF-8", "TMPDIR": str(folder)}
+    env = {**os.environ, "SOURCE_DATE_EPOCH": _EPOCH, "LC_ALL": "C.UTF-8"}
+    if os.geteuid() == 0:
+        # Beside the result: one place needs room, and the next build finds what a kill leaves. Not
+        # without root: the users of the name space are others, and a home is closed to them.
+        env["TMPDIR"] = str(folder)
     _logged(Command(tuple(argv), env=env), folder, runner, _DEBIAN_TIMEOUT_S)
 
 
@@ -104,8 +111,9 @@ def _logged(
     command: Command, folder: Path, runner: Runner, timeout_s: float, stdin: IO[bytes] | None = None
 ) -> None:
     log = folder / _LOG
+    started = replace(command, argv=(*_WITH_US, *command.argv))
     with log.open("ab") as output:
-        done = runner.attach(command, stdin=stdin, stdout=output, stderr=output,
+        done = runner.attach(started, stdin=stdin, stdout=output, stderr=output,
                              timeout_s=timeout_s)  # fmt: skip
     if done.timed_out:
         raise ImageError(f"{command.argv[0]} did not end within {timeout_s:g} s", _tail(log))

@@ -62,10 +62,11 @@ class FakeDebian:
         timeout_s: float | None = None, foreground: bool = False,
     ) -> Completed:  # fmt: skip
         del stderr, timeout_s, foreground
-        self.calls.append(command.argv)
-        self.before(command.argv[0])
-        if command.argv[0] == "mmdebstrap":
-            (tar,) = (Path(word) for word in command.argv if word.endswith("/root.tar"))
+        argv = command.argv[command.argv.index("--") + 1 :]
+        self.calls.append(argv)
+        self.before(argv[0])
+        if argv[0] == "mmdebstrap":
+            (tar,) = (Path(word) for word in argv if word.endswith("/root.tar"))
             taken = tar.parent / "nearmetal-build"
             (taken / "modules").mkdir(parents=True)
             tar.write_bytes(b"a tree")

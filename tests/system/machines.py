@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / "build" / "image-cache"
-BOOT_TIMEOUT_S = 900.0
+BOOT_TIMEOUT_S = 1800.0
 """Ends a test that hangs; asserts nothing about speed."""
 
 
