@@ -14,7 +14,7 @@ keys_write() {
 		ssh.node_key) node_key=$value ;;
 		ssh.node_key_public) node_key_public=$value ;;
 		esac
-	done <"$run/seed"
+	done <"$etc/seed.lines"
 	[ -n "$host_key" ] && [ -n "$node_key" ] || fail "the seed has no ssh keys"
 	mkdir -p "$etc/authorized_keys"
 	printf '%s' "$authorized" | put "$etc/authorized_keys/root" 0644

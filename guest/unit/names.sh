@@ -17,7 +17,7 @@ names_each() {
 			printf '%s %s %s %s %s\n' "$each_name" "$each_address" "$each_slots" "$each_host" "$value"
 			;;
 		esac
-	done <"$run/seed"
+	done <"$etc/seed.lines"
 }
 
 names_write() {

@@ -64,7 +64,7 @@ network_each() {
 		gateway) gateway=$value ;;
 		soft_roce) soft_roce=$value ;;
 		esac
-	done <"$run/seed"
+	done <"$etc/seed.lines"
 	[ -z "$mac" ] || "$each"
 }
 

@@ -6,6 +6,7 @@ firmware=/sys/firmware/qemu_fw_cfg/by_name/opt/nearmetal/seed/raw
 
 # seed_fetch: the seed of the firmware, else the one that a disc brought to $etc/seed.json.
 seed_fetch() {
+	rm -f "$etc/seed.lines"
 	[ -d /sys/firmware/qemu_fw_cfg ] || modprobe qemu_fw_cfg 2>/dev/null
 	if [ -e "$firmware" ]; then
 		put "$etc/seed.json" 0600 <"$firmware"
@@ -17,10 +18,10 @@ seed_fetch() {
 # seed_take: a new seed from standard input. The old one stays when the new one makes no sense.
 seed_take() {
 	put "$etc/seed.json.given" 0600
-	seed_split "$etc/seed.json.given" "$run/seed.given" ||
+	seed_split "$etc/seed.json.given" "$etc/seed.lines.given" ||
 		fail "the new seed is no JSON document; nothing was changed"
 	mv -f "$etc/seed.json.given" "$etc/seed.json"
-	rm -f "$run/seed" "$run/seed.given"
+	rm -f "$etc/seed.lines" "$etc/seed.lines.given"
 }
 
 # seed_split FILE LINES: JSON to lines `path.to.value=text`, a newline in a text as \n.
@@ -36,9 +37,9 @@ seed_split() {
 	fi
 }
 
-# seed_read: makes $run/seed, and sets what the others use.
+# seed_read: makes $etc/seed.lines, and sets what the others use.
 seed_read() {
-	[ -s "$run/seed" ] || seed_split "$etc/seed.json" "$run/seed" ||
+	[ -s "$etc/seed.lines" ] || seed_split "$etc/seed.json" "$etc/seed.lines" ||
 		fail "the seed is no JSON document: $(head -c 60 "$etc/seed.json" | tr -d '\n')"
 	seed_version= node= cluster=
 	while IFS='=' read -r key value; do
@@ -47,7 +48,7 @@ seed_read() {
 		name) node=$value ;;
 		cluster) cluster=$value ;;
 		esac
-	done <"$run/seed"
+	done <"$etc/seed.lines"
 	case $node in
 	'' | *[!a-z0-9-]*)
 		node='?'

@@ -19,7 +19,7 @@ segment_seed() {
 		segment.numa) seg_numa=$value ;;
 		segment.vcpu_numa) seg_vcpu_numa=$value ;;
 		esac
-	done <"$run/seed"
+	done <"$etc/seed.lines"
 }
 
 segment_set() {

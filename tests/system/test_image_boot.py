@@ -87,6 +87,8 @@ def test_private_keys_are_private(pair: Pair) -> None:
     open_files = machine.tell("find /etc /run /var /tmp -xdev -type f -perm /044 -print0 "
                               "| xargs -0 grep -l 'OPENSSH PRIVATE KEY' || true", "root")  # fmt: skip
     assert open_files == ""
+    # Containers get all of /run/nearmetal: not even root's files there may hold a key.
+    machine.tell("! grep -rq 'OPENSSH PRIVATE KEY' /run/nearmetal", "root")
     public = json.loads(machine.tell("cat /etc/nearmetal/node.json"))
     assert set(public["ssh"]) == {"authorized_keys", "node_key_public"}
     assert [n["name"] for n in json.loads(machine.tell("cat /etc/nearmetal/cluster.json"))["nodes"]] == [*NAMES]  # fmt: skip
