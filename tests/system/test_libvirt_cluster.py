@@ -177,7 +177,7 @@ def test_locality_tells_every_pair_with_its_reason(site: Site) -> None:
 def test_seeded_random_traffic_between_all_machines(site: Site) -> None:
     program = str(PROGRAMS / "openmpi5" / "mpi_traffic")
     out = site.ok("run", str(site.spec), "-n", "3", "--", program,
-                  "-n", "200", "-s", "7", "-b", "8M", "-w", "300")  # fmt: skip
+                  "-n", "300", "-s", "7", "-b", "20M", "-w", "300")  # fmt: skip
     assert "library Open MPI v5" in out
     assert "carried by nearmetal: 3 endpoints" in out
 
