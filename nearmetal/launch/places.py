@@ -29,6 +29,9 @@ Files = Sequence[tuple[Path, str]]
 FILES = ".files"
 SUFFIXES = ("", ".stats", ".providers")
 _STEP_S = 120.0
+_CARRY_S = 1800.0
+"""An MPI is some ten megabytes, and a guest under TCG decrypts less than one in a second."""
+
 _MAX_STATS = 64 << 20
 _PATH = {"PATH": "/usr/bin:/bin"}
 
@@ -105,7 +108,7 @@ class NodePlaces:
         argv = ["sh", "-c", script, "sh", *words]
         command = self._backend.on_node(node, argv, env=_PATH)
         given = Command(command.argv, command.env, command.cwd, stdin)
-        done = self._runner.run(given, timeout_s=_STEP_S)
+        done = self._runner.run(given, timeout_s=_CARRY_S if stdin else _STEP_S)
         if done.code != 0 or done.timed_out:
             raise LaunchError(f"node {node}: {what}: {done.error_tail or 'no answer'}")
         return done.stdout
