@@ -5,7 +5,7 @@
 it back as it was found; `survey` says beforehand which one it would be, or why none.
 """
 
-from nearmetal.host.allocation import GrantedVf, VfHost, process_start, this_machine
+from nearmetal.host.allocation import GrantedVf, VfHost, Wish, process_start, this_machine
 from nearmetal.host.ledger import Book, Claim, Ledger, Owner
 from nearmetal.host.model import Machine, PfFacts, VfFacts
 
@@ -19,6 +19,7 @@ __all__ = [
     "PfFacts",
     "VfFacts",
     "VfHost",
+    "Wish",
     "process_start",
     "this_machine",
 ]

@@ -33,6 +33,8 @@ from nearmetal.host.steps import (
 from nearmetal.journal import Journal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nearmetal.spec.vf import VfRequest
 
 _UP, _DOWN = "vf allocate", "vf release"
@@ -56,6 +58,15 @@ class GrantedVf:
     settings: VfSettings
     reasons: tuple[str, ...]
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A VF that an owner will ask for. `numa`: where its processors run, empty for anywhere."""
+
+    owner: Owner
+    request: VfRequest
+    numa: frozenset[int] = frozenset()
 
 
 def alive(owner: Owner, kernel: Kernel) -> bool:
@@ -86,20 +97,34 @@ class VfHost:
         """Read the machine."""
         return read_machine(self.kernel.sysfs, self.kernel)
 
-    def survey(
-        self, request: VfRequest, owner: Owner, numa: frozenset[int] = frozenset()
-    ) -> Choice:
-        """Say what `allocate` would choose; raises HostError with reason and fix. Changes nothing.
+    def survey(self, wishes: Sequence[Wish]) -> tuple[Choice, ...]:
+        """Say what `allocate` would choose for each in turn; raises HostError with reason and fix.
 
-        VFs whose owners are gone count as free: allocating gives them back first.
+        Changes nothing. VFs whose owners are gone count as free: allocating gives them back first.
         """
         machine, book = self.machine(), self.ledger.read()
+        owners = {wish.owner for wish in wishes}
         claims = {
             address: words
             for address, words in book.owners().items()
-            if not self._gone(book.claims[address], machine) and book.claims[address].owner != owner
+            if not self._gone(book.claims[address], machine)
+            and book.claims[address].owner not in owners
         }
-        return choose(request, _as_returned(machine, book, claims), claims, numa)
+        machine = _as_returned(machine, book, claims)
+        choices = []
+        for wish in wishes:
+            try:
+                choice = choose(wish.request, machine, claims, wish.numa)
+            except HostError as error:
+                raise HostError(f"{wish.owner}: {error.message}", error.hint) from error
+            if choice.vf is None:
+                machine = _as_created(machine, choice)
+            vf = choice.vf or next(
+                vf for pf in machine.pfs if pf.address == choice.pf.address for vf in pf.vfs
+            )
+            claims[vf.address] = str(wish.owner)
+            choices.append(choice)
+        return tuple(choices)
 
     def allocate(
         self, request: VfRequest, owner: Owner, numa: frozenset[int] = frozenset()
@@ -341,6 +366,19 @@ def _as_returned(machine: Machine, book: Book, claims: dict[str, str]) -> Machin
             for vf in pf.vfs
         )  # fmt: skip
         pfs.append(replace(pf, vfs=vfs))
+    return replace(machine, pfs=tuple(pfs))
+
+
+def _as_created(machine: Machine, choice: Choice) -> Machine:
+    """Return the machine as it will be with the VFs that a choice creates."""
+    address = choice.pf.address
+    vfs = tuple(
+        VfFacts(
+            f"{address} VF {number}", number, "", "", None, (), choice.pf.numa, (), VfSettings()
+        )
+        for number in range(choice.create)
+    )
+    pfs = [replace(pf, vfs=vfs) if pf.address == address else pf for pf in machine.pfs]
     return replace(machine, pfs=tuple(pfs))
 
 

@@ -7,6 +7,7 @@ of its own so that tests feed it recorded answers.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -109,9 +110,15 @@ class Netlink:
     def links(self) -> list[Link]:
         """Return all network devices of this network namespace."""
         from pyroute2 import IPRoute  # noqa: PLC0415 - takes long to load
+        from pyroute2.netlink.exceptions import NetlinkError  # noqa: PLC0415
 
+        found = []
         with IPRoute() as route:
-            return [link_of(message) for message in route.get_links(ext_mask=_EXT_VF)]
+            # One by one: a dump's ext_mask is a filter to pyroute2 before 0.9.
+            for index in [message["index"] for message in route.get_links()]:
+                with contextlib.suppress(NetlinkError):  # it may have gone since
+                    found += [link_of(m) for m in route.link("get", index=index, ext_mask=_EXT_VF)]
+        return found
 
     def set_up(self, index: int, *, up: bool) -> None:
         """Set a device up or down; raises HostError with the kernel's reason."""

@@ -20,7 +20,7 @@ GUEST_LIBRARY = "usr/lib/nearmetal"
 GUEST_PROVIDER = "/usr/lib/nearmetal/libnearmetal-fi.so"
 GUEST_INFO = "/usr/bin/nearmetal-info"
 
-EXTRAS = ("compilers", "containers")
+EXTRAS = ("compilers", "containers", "hypervisor")
 """What an image may hold besides, each a list guest/packages-NAME.txt."""
 
 _REPOSITORY = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ import pytest
 from nearmetal.cli.host_vf import show
 from nearmetal.cli.view import View
 from nearmetal.errors import HostError
-from nearmetal.host import Ledger, Owner, VfHost
+from nearmetal.host import Ledger, Owner, VfHost, Wish
 from nearmetal.host.identity import derive_guids, derive_mac
 from nearmetal.host.kernel import Kernel
 from nearmetal.host.model import INFINIBAND
@@ -186,7 +186,7 @@ def test_leftovers_of_owners_that_are_gone_are_reclaimed_by_the_next(tree: Tree)
     assert it.leaks(it.machine(), it.ledger.read()) == {
         "0000:01:10.0": "node n1 of cluster demo has no state any more"
     }
-    assert it.survey(request, owner("n1", "other")).vf is not None
+    assert it.survey([Wish(owner("n1", "other"), request)])[0].vf is not None
     assert it.allocate(request, owner("n1", "other")).address == "0000:01:10.0"
 
 
@@ -235,6 +235,21 @@ def test_a_failure_without_a_vf_leaves_the_adapter_as_it_was(tree: Tree) -> None
     state["iommu"] = True
     tree.save(tree.load() | {"iommu": True})
     assert tree.dump() == before
+
+
+def test_a_survey_counts_what_all_nodes_together_take(tree: Tree) -> None:
+    tree.pf("0000:02:00.0", "ens2", total=1, numa=1)
+    before = tree.dump()
+    near = [Wish(owner(f"n{i}"), VfRequest(create=2), frozenset({0})) for i in range(2)]
+    far = Wish(owner("n3"), VfRequest(), frozenset({1}))
+    choices = host(tree).survey([*near, far])
+    assert [(c.pf.name, c.create) for c in choices] == [("ens1", 2), ("ens1", 0), ("ens2", 1)]
+    one = [Wish(owner(f"n{i}"), VfRequest(pf="ens2")) for i in range(2)]
+    with pytest.raises(HostError, match=r"node n1 of cluster demo: adapter ens2 .* in use"):
+        host(tree).survey(one)
+    assert tree.dump() == before
+    host(tree).allocate(VfRequest(pf="ens2"), owner("n0"))
+    assert host(tree).survey(one[:1])[0].vf is not None
 
 
 def test_without_root_nothing_is_tried(tree: Tree) -> None:

@@ -27,13 +27,15 @@ BOOT_TIMEOUT_S = 1800.0
 """Ends a test that hangs; asserts nothing about speed."""
 
 
-def built_image() -> dict[str, str]:
+def built_image(*extras: str) -> dict[str, str]:
     """Return the image of this checkout, built if need be, as `nearmetal image build` tells it."""
+    wanted = [word for extra in extras for word in ("--with", extra)]
     for program in ("qemu-system-x86_64", "mmdebstrap", "tar2sqfs"):
         if shutil.which(program) is None:
             pytest.skip(f"no {program}: run `make setup-vm`")
     done = subprocess.run(
-        [sys.executable, "-m", "nearmetal", "image", "build", "--json", "--cache", str(CACHE)],
+        [sys.executable, "-m", "nearmetal", "image", "build", "--json", "--cache", str(CACHE),
+         *wanted],
         stdout=subprocess.PIPE, timeout=1800, check=True, cwd=ROOT, text=True,
     )  # fmt: skip
     image: dict[str, str] = json.loads(done.stdout)["image"]
@@ -176,7 +178,8 @@ class Yard:
 
     def start(
         self, name: str, seed: dict[str, Any] | None, devices: Sequence[str] = (),
-        append: str = "", serial: str = "nearmetal-root", *, cloud: bool = False,
+        *, append: str = "", serial: str = "nearmetal-root", memory_mib: int = 1024,
+        cloud: bool = False,
     ) -> Machine:  # fmt: skip
         """Start a machine. `seed` None: without one; `devices`: further arguments for QEMU.
 
@@ -188,7 +191,7 @@ class Yard:
         port, console = free_port(), self.folder / f"console-{number}"
         argv = [
             "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-M", "q35", "-cpu", "max",
-            "-m", "1024", "-smp", "1", "-nodefaults", "-no-user-config", "-display", "none",
+            "-m", str(memory_mib), "-smp", "1", "-nodefaults", "-no-user-config", "-display", "none",
             "-no-reboot", "-serial", f"file:{console}",
             "-kernel", self.image["kernel"], "-initrd", self.image["initrd"],
             "-append", f"{self.image['append']} {append}",
