@@ -143,16 +143,19 @@ def _networks(spec: LibvirtSpec, launcher: str) -> list[Resource]:
     ]
 
 
-def _refuse_unknown(spec: LibvirtSpec) -> None:
-    for _, node in spec.nodes:
-        if node.vf is not None:
-            msg = f"node {node.name}: this release hands out no virtual functions"
-            raise StateError(msg, "leave vf out: the node then uses virtio-net")
+def _vf_notes(spec: LibvirtSpec, facts: Facts) -> list[str]:
+    """Say aloud which nodes have a virtual function, and that the others have none."""
+    notes = [note for host in spec.hosts for note in facts.hosts[host.name].vfs]
+    without = [node.name for _, node in spec.nodes if node.vf is None]
+    if len(without) == len(spec.nodes):
+        notes.append("no virtual function is asked for: all nodes use virtio-net")
+    elif without:
+        notes.append(f"no virtual function for {', '.join(without)}: virtio-net alone")
+    return notes
 
 
 def machines(spec: LibvirtSpec, facts: Facts) -> Desired:
     """Return the virtual machines of a spec and what they stand on."""
-    _refuse_unknown(spec)
     launcher, node_addresses = addresses(spec)
     made = [resource(Kind.CLUSTER, spec.name, {"backend": spec.backend})]
     made += _networks(spec, launcher)
@@ -194,8 +197,10 @@ def machines(spec: LibvirtSpec, facts: Facts) -> Desired:
             "part": host.nodes.index(node) if device != "none" else "",
             "image": facts.image,
         }
+        if node.vf is not None:
+            attributes["vf"] = node.vf.model_dump_json(exclude_defaults=True)
         made.append(resource(Kind.NODE, node.name, attributes))
-    notes.append("no virtual function is asked for: all nodes use virtio-net")
+    notes += _vf_notes(spec, facts)
     for deal in cores.values():
         note = cores_note(deal.nr_slots, len(deal.facts.cpus), deal.users)
         notes += [f"{deal.facts.uri}: {note}"] if note else []

@@ -81,6 +81,8 @@ class HostFacts:
     cpu_vendor: str = ""
     directory: str = ""
     """Where our files lie there; from the spec, or chosen by the backend."""
+    vfs: tuple[str, ...] = ()
+    """Where the virtual functions that its nodes ask for will come from, and why."""
 
     @property
     def cpus(self) -> tuple[int, ...]:

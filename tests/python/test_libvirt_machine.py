@@ -149,3 +149,16 @@ def test_hostile_words_stay_words() -> None:
     cmdline = top.find("os/cmdline")
     assert cmdline is not None
     assert cmdline.text == "a<b>&c"
+
+
+def test_a_virtual_function_is_passed_on_and_never_bound_by_libvirt() -> None:
+    (first, _) = machines_of(spec_of(TWO.replace("DEVICE", "none")), SMALL)
+    top = ET.fromstring(replace(first, vf="0000:01:10.2").xml())  # noqa: S314 - our own
+    (device,) = top.iter("hostdev")
+    assert (device.get("type"), device.get("managed")) == ("pci", "no")
+    address = device.find("source/address")
+    assert address is not None
+    assert address.attrib == {
+        "domain": "0x0000", "bus": "0x01", "slot": "0x10", "function": "0x2",
+    }  # fmt: skip
+    assert "hostdev" not in first.xml()

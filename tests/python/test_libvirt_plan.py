@@ -84,9 +84,13 @@ def test_old_versions_are_refused(change: dict[str, Any], words: str) -> None:
     assert "or newer" in caught.value.hint
 
 
-def test_virtual_functions_are_refused_until_they_are_handed_out() -> None:
-    with pytest.raises(StateError, match="hands out no virtual functions"):
-        planned(TWO.replace("{name: a}", "{name: a, vf: {pf: mlx5_0}}"))
+def test_nodes_with_a_virtual_function_say_so_and_those_without_too() -> None:
+    text = TWO.replace("{name: a}", "{name: a, vf: {pf: mlx5_0, vlan: 7}}")
+    plan = planned(text, found=replace(SMALL, vfs=("node a: a VF: near",)))
+    assert attributes(plan, Kind.NODE, "a")["vf"] == '{"pf":"mlx5_0","vlan":7}'
+    assert "vf" not in attributes(plan, Kind.NODE, "b")
+    assert "node a: a VF: near" in plan.notes
+    assert "no virtual function for b: virtio-net alone" in plan.notes
 
 
 def test_cores_are_dealt_by_hypervisor() -> None:

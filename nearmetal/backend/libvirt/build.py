@@ -115,8 +115,10 @@ def segment_of(item: Resource, site: Site) -> Segment | None:
     return Segment(device, path, layout.size, offset, layout.part_size)
 
 
-def machine(spec: LibvirtSpec, identity: str, item: Resource, site: Site, boot: Boot) -> Machine:
-    """Return the virtual machine of one planned node."""
+def machine(
+    spec: LibvirtSpec, identity: str, item: Resource, site: Site, boot: Boot, *, vf: str = ""
+) -> Machine:
+    """Return the virtual machine of one planned node. `vf`: the PCI address of its VF, if any."""
     name = item.key.name
     memory, nr_cpus = parse_size(item.get("memory")), int(item.get("slots"))
     bridge = spec.network.bridge or ""
@@ -157,6 +159,7 @@ def machine(spec: LibvirtSpec, identity: str, item: Resource, site: Site, boot: 
         locked=item.get("locked") == "yes",
         viommu=item.get("viommu") != NONE,
         segment=segment_of(item, site),
+        vf=vf,
         label=site.label,
     )
 
@@ -184,8 +187,14 @@ def lead_of(device: str) -> int:
     return 0 if device in ("ivshmem", NONE) else _DATA_LEAD
 
 
-def seed_of(spec: LibvirtSpec, item: Resource, keys: NodeKeys, site: Site) -> Seed:
-    """Return what one planned node is told."""
+def seed_of(
+    spec: LibvirtSpec,
+    item: Resource,
+    keys: NodeKeys,
+    site: Site,
+    vf: SeedInterface | None = None,
+) -> Seed:
+    """Return what one planned node is told; `vf`: of its VF, if it has one with a MAC address."""
     _, places = addresses(spec)
     prefix = ipaddress.IPv4Network(spec.network.subnet).prefixlen
     return Seed(
@@ -207,7 +216,8 @@ def seed_of(spec: LibvirtSpec, item: Resource, keys: NodeKeys, site: Site) -> Se
                 address=f"{item.get('address')}/{prefix}",
                 mtu=spec.network.mtu,
                 soft_roce=item.get("soft_roce") == "yes",
-            )
+            ),
+            *([] if vf is None else [vf]),
         ],
         ssh=SeedSsh(
             authorized_keys=[keys.client],

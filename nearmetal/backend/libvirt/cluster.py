@@ -29,6 +29,7 @@ from nearmetal.backend.libvirt.keys import KeyRing
 from nearmetal.backend.libvirt.nodes import AGENT, JOBS, Nodes
 from nearmetal.backend.libvirt.records import Record, Records
 from nearmetal.backend.libvirt.shell import HostShell, owner_of_files
+from nearmetal.backend.libvirt.vfs import NodeVfs, seed_interface
 from nearmetal.errors import BackendError, NearmetalError
 from nearmetal.image import cache_directory
 from nearmetal.spec import (
@@ -42,12 +43,14 @@ from nearmetal.spec import (
     addresses,
     resource,
 )
+from nearmetal.spec.seed import SeedInterface
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from nearmetal.backend.libvirt.images import Images
     from nearmetal.backend.store import Store
+    from nearmetal.host import GrantedVf, VfHost
     from nearmetal.run import Command, Runner
 
 BOOT_S = 300.0
@@ -67,6 +70,7 @@ class LibvirtBackend:
         images: Images,
         *,
         boot_s: float = BOOT_S,
+        vfs: VfHost | None = None,
     ) -> None:
         """Remember what it is about; nothing is touched yet."""
         self.spec = spec
@@ -78,6 +82,7 @@ class LibvirtBackend:
         self._boot_s = boot_s
         self._records = Records(self._directory)
         self._keys = KeyRing(self._directory / "keys", runner)
+        self._vfs = NodeVfs(spec.name, self._directory, vfs)
         self._links: dict[str, Hypervisor] = {}
         self._about: dict[str, About] = {}
 
@@ -137,6 +142,7 @@ class LibvirtBackend:
                 numa=about.numa,
                 cpu_vendor=about.cpu_vendor,
                 directory=place,
+                vfs=self._vfs.survey(host, len(about.numa), remote=bool(shell.remote)),
             )
         return Facts((), found, self._images.digest())
 
@@ -317,7 +323,8 @@ class LibvirtBackend:
             layout = hosts.layout(self._shell(host, uri), record)
         return Site(self._place(host), about.emulator, about.label, about.numa, segment, layout)
 
-    def _seed(self, item: Resource, site: Site) -> str:
+    def _seed(self, item: Resource, site: Site, vf: str) -> str:
+        """Return a node's seed. `vf`: what it is told of its VF, as it was recorded."""
         names = [node.name for _, node in self.spec.nodes]
         node_key = self._keys.pair("node")
         keys = build.NodeKeys(
@@ -327,7 +334,20 @@ class LibvirtBackend:
             host_key=self._keys.pair(f"host.{item.key.name}").private,
             node_key=node_key.private,
         )
-        return build.seed_of(self.spec, item, keys, site).secret_json()
+        told = SeedInterface.model_validate_json(vf) if vf else None
+        return build.seed_of(self.spec, item, keys, site, told).secret_json()
+
+    def _take_vf(self, item: Resource, shell: HostShell, owner: str) -> GrantedVf | None:
+        """Return the VF that a node asks for, open to QEMU's user."""
+        node = next(node for _, node in self.spec.nodes if node.name == item.key.name)
+        if node.vf is None:
+            return None
+        cells = frozenset(int(cell) for cell in item.get("numa").split(",") if cell)
+        granted = self._vfs.take(node.name, node.vf, cells)
+        if owner:
+            path = f"/dev/vfio/{granted.group}"
+            shell.check(f"cannot give away {path}", ["chown", "--", owner, path])
+        return granted
 
     def _create_node(self, item: Resource) -> None:
         name, host, uri = item.key.name, item.get("host"), item.get("uri")
@@ -336,16 +356,21 @@ class LibvirtBackend:
         self._claim(link, link.domains(), domain, "domain")
         link.end(domain)
         site = self._site(host, uri)
-        seed = self._seed(item, site)
-        self._records.write(item, started=f"{time.time():.0f}", seed=boot.digest(seed))
         owner = owner_of_files(site.label)
+        self._records.write(item)
+        granted = self._take_vf(item, shell, owner)
+        told = None if granted is None else seed_interface(granted)
+        vf = "" if told is None else told.model_dump_json()
+        seed = self._seed(item, site, vf)
+        self._records.write(item, started=f"{time.time():.0f}", seed=boot.digest(seed), vf=vf)
         shell.prepare(site.directory, owner)
         shell.write(site.file(f"{name}.seed"), seed.encode(), owner)
         shell.write(site.file(f"{name}.console"), b"", owner)
         if self.spec.image != "default":
             self._images.disc(shell, site.file(f"{name}.iso"), seed, owner)
         start = self._images.boot(shell)
-        machine = build.machine(self.spec, self._identity(), item, site, start)
+        address = "" if granted is None else granted.address
+        machine = build.machine(self.spec, self._identity(), item, site, start, vf=address)
         link.start(domain, machine.xml())
 
     def finish(self) -> None:
@@ -378,7 +403,7 @@ class LibvirtBackend:
 
     def _tell(self, record: Record, site: Site, nodes: Nodes) -> None:
         """Give a running node the new list of nodes, where it has changed."""
-        seed = self._seed(record.item, site)
+        seed = self._seed(record.item, site, record.notes.get("vf", ""))
         if record.notes.get("seed") != boot.digest(seed):
             nodes.check(record.item.key.name, "cannot be told of the cluster's other nodes",
                         ["nearmetal-guest", "update"], seed.encode())  # fmt: skip
@@ -427,6 +452,8 @@ class LibvirtBackend:
         link = self._link(uri)
         if name in {f.name for f in self._ours(link.domains(), self._identity())}:
             link.end(name)
+        if "vf" in dict(item.attributes):
+            self._vfs.give_back(item.key.name)
         host = self._records.read(Key(Kind.HOST, item.get("host")))
         if host is not None:
             place = host.item.get("directory")

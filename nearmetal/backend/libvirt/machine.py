@@ -144,6 +144,8 @@ class Machine:
     locked: bool = False
     viommu: bool = False
     segment: Segment | None = None
+    vf: str = ""
+    """The PCI address of the VF that is passed to it, bound to vfio-pci already."""
     label: str = ""
     """User and group that QEMU runs as, as libvirt writes them; "" leaves it to libvirt."""
     extra: tuple[str, ...] = field(default=())
@@ -256,18 +258,7 @@ class Machine:
     def _devices(self, devices: ET.Element) -> None:
         if self.emulator:
             _text(devices, "emulator", self.emulator)
-        for disk in self.disks:
-            tag = ET.SubElement(devices, "disk", type="file", device=disk.device)
-            ET.SubElement(tag, "driver", name="qemu", type=disk.form)
-            ET.SubElement(tag, "source", file=disk.path)
-            bus = "virtio" if disk.device == "disk" else "sata"
-            ET.SubElement(tag, "target", dev=disk.target, bus=bus)
-            if disk.read_only:
-                ET.SubElement(tag, "readonly")
-                if disk.device == "disk":
-                    ET.SubElement(tag, "shareable")
-            if disk.serial:
-                _text(tag, "serial", disk.serial)
+        self._disks(devices)
         ET.SubElement(devices, "controller", type="usb", model="none")
         for link in self.links:
             kind = "bridge" if link.bridge else "network"
@@ -276,6 +267,8 @@ class Machine:
             ET.SubElement(tag, "source", {kind: link.bridge or link.network})
             ET.SubElement(tag, "model", type="virtio")
             ET.SubElement(tag, "mtu", size=str(link.mtu))
+        if self.vf:
+            _host_device(devices, self.vf)
         for name in ("serial", "console"):
             tag = ET.SubElement(devices, name, type="file")
             ET.SubElement(tag, "source", path=self.console, append="on")
@@ -288,6 +281,20 @@ class Machine:
             ET.SubElement(iommu, "driver", intremap="on")
         if self._has_slots:
             self._memory_device(devices)
+
+    def _disks(self, devices: ET.Element) -> None:
+        for disk in self.disks:
+            tag = ET.SubElement(devices, "disk", type="file", device=disk.device)
+            ET.SubElement(tag, "driver", name="qemu", type=disk.form)
+            ET.SubElement(tag, "source", file=disk.path)
+            bus = "virtio" if disk.device == "disk" else "sata"
+            ET.SubElement(tag, "target", dev=disk.target, bus=bus)
+            if disk.read_only:
+                ET.SubElement(tag, "readonly")
+                if disk.device == "disk":
+                    ET.SubElement(tag, "shareable")
+            if disk.serial:
+                _text(tag, "serial", disk.serial)
 
     @property
     def _has_slots(self) -> bool:
@@ -321,6 +328,17 @@ _PORTS: dict[str, dict[str, str]] = {
     "serial": {"type": "isa-serial"},
     "console": {"type": "serial"},
 }
+
+
+def _host_device(devices: ET.Element, address: str) -> None:
+    """Add a PCI device of the host. libvirt must not bind it: whoever set it aside does."""
+    domain, bus, place = address.split(":")
+    slot, function = place.split(".")
+    tag = ET.SubElement(devices, "hostdev", mode="subsystem", type="pci", managed="no")
+    ET.SubElement(tag, "driver", name="vfio")
+    numbers = {"domain": domain, "bus": bus, "slot": slot, "function": function}
+    source = ET.SubElement(tag, "source")
+    ET.SubElement(source, "address", {name: f"0x{text}" for name, text in numbers.items()})
 
 
 def _text(parent: ET.Element, name: str, text: str, **attributes: str) -> None:

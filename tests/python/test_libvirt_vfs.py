@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""VFs of a cluster's nodes: surveyed for the plan, taken, told to the guest, given back."""
+
+from pathlib import Path
+
+import pytest
+
+from nearmetal.backend.libvirt.vfs import NodeVfs, seed_interface
+from nearmetal.errors import BackendError, HostError
+from nearmetal.host import Ledger, VfHost
+from nearmetal.spec import LibvirtHost, LibvirtSpec, VfRequest, parse_spec
+from tests.python.sriov_tree import FakeKernel, Tree
+
+TEXT = """
+version: 1
+name: c
+backend: libvirt
+hosts: [{name: h, nodes: [{name: a, vf: {vlan: 7}}, {name: b, vf: {pf: PF}}, {name: d}]}]
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    made = Tree(tmp_path / "root").make()
+    made.pf(total=2)
+    (made.root / "state/c").mkdir(parents=True)
+    return made
+
+
+def vfs(tree: Tree) -> NodeVfs:
+    host = VfHost(FakeKernel(tree), Ledger(tree.root.parent / "ledger"), privileged=True)
+    return NodeVfs("c", Path("/state/c"), host)
+
+
+def spec_host(adapter: str) -> LibvirtHost:
+    spec = parse_spec(TEXT.replace("PF", adapter))
+    assert isinstance(spec, LibvirtSpec)
+    return spec.hosts[0]
+
+
+def test_the_plan_says_where_vfs_come_from(tree: Tree) -> None:
+    near = "adapter ens1 (0000:01:00.0): its distance makes no difference here"
+    assert vfs(tree).survey(spec_host("ens1"), 1, remote=False) == (
+        f"node a: a VF: {near}; it has no VFs yet: 2 of 2 are created",
+        f"node b: a VF: {near}",
+    )
+    assert vfs(tree).survey(spec_host("ens1"), 2, remote=False)[0] == (
+        "node a: a VF of the adapter that is nearest to its cores"
+    )
+
+
+def test_what_cannot_be_is_said_before_anything_is_made(tree: Tree) -> None:
+    with pytest.raises(HostError, match="node b of cluster c: this machine has no adapter 'ens9'"):
+        vfs(tree).survey(spec_host("ens9"), 1, remote=False)
+    with pytest.raises(BackendError, match="on the machine that nearmetal runs on only"):
+        vfs(tree).survey(spec_host("ens1"), 1, remote=True)
+
+
+def test_a_node_takes_its_vf_and_gives_it_back(tree: Tree) -> None:
+    before = tree.dump()
+    granted = vfs(tree).take("a", VfRequest(vlan=7), frozenset())
+    told = seed_interface(granted)
+    assert told is not None
+    assert told.vf is not None
+    assert (told.mac, told.vf.pf, told.vf.index, told.vf.vlan) == (
+        granted.settings.mac, "ens1", 0, 7,
+    )  # fmt: skip
+    vfs(tree).take("b", VfRequest(), frozenset())
+    with pytest.raises(BackendError, match=r"node d: adapter ens1 .* are in use"):
+        vfs(tree).take("d", VfRequest(), frozenset())
+    for node in "abd":
+        vfs(tree).give_back(node)
+    assert tree.dump() == before
