@@ -123,7 +123,8 @@ class VfHost:
                 vf for pf in machine.pfs if pf.address == choice.pf.address for vf in pf.vfs
             )
             claims[vf.address] = str(wish.owner)
-            choices.append(choice)
+            wanted = wanted_settings(wish.request, choice.pf, wish.owner.name, wish.owner.node)
+            choices.append(replace(choice, notes=_fabric_notes(wish.request, choice.pf, wanted)))
         return tuple(choices)
 
     def allocate(
@@ -290,8 +291,9 @@ class VfHost:
         steps = prepare_pf(machine, pf, 0, record.before)
         known = assuming(vf, claim.wanted) if claim.stage == "held" else vf
         steps += configure_vf(pf, known, wanted)
-        self._run(steps, _UP)
-        pf, vf = self._found(self.machine(), claim)
+        if steps:
+            self._run(steps, _UP)
+            pf, vf = self._found(self.machine(), claim)
         left = configure_vf(pf, assuming(vf, wanted), wanted)
         if left or vf.driver != VFIO or vf.group is None:
             what = left[0].text if left else f"it is bound to {vf.driver or 'nothing'}"
@@ -382,14 +384,21 @@ def _as_created(machine: Machine, choice: Choice) -> Machine:
     return replace(machine, pfs=tuple(pfs))
 
 
-def _notes(request: VfRequest, pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> tuple[str, ...]:
-    notes = []
-    if pf.link_type == INFINIBAND and request.pkey and not pf.vf_pkeys:
-        port = (wanted.port_guid or "").replace(":", "")
-        notes.append(
+def _fabric_notes(request: VfRequest, pf: PfFacts, wanted: VfSettings) -> tuple[str, ...]:
+    """Return what remains to be done outside of this machine."""
+    if pf.link_type != INFINIBAND or not request.pkey or pf.vf_pkeys:
+        return ()
+    port = (wanted.port_guid or "").replace(":", "")
+    return (
+        (
             f"subnet manager: add port GUID 0x{port} to partition {request.pkey}; "
             f"driver {pf.driver} leaves partition keys of VFs to it"
-        )
+        ),
+    )
+
+
+def _notes(request: VfRequest, pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> tuple[str, ...]:
+    notes = list(_fabric_notes(request, pf, wanted))
     if request.spoof_check and pf.link_type != INFINIBAND and vf.settings.spoof_check is None:
         notes.append(f"driver {pf.driver} has no spoof check: the guest may send from any address")
     return tuple(notes)

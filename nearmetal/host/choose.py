@@ -34,6 +34,7 @@ class Choice:
     vf: VfFacts | None
     create: int
     reasons: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def used_by(vf: VfFacts, claims: Mapping[str, str]) -> str:

@@ -8,6 +8,8 @@ import pytest
 from nearmetal.backend.libvirt.vfs import NodeVfs, seed_interface
 from nearmetal.errors import BackendError, HostError
 from nearmetal.host import Ledger, VfHost
+from nearmetal.host.identity import derive_guids
+from nearmetal.host.model import INFINIBAND
 from nearmetal.spec import LibvirtHost, LibvirtSpec, VfRequest, parse_spec
 from tests.python.sriov_tree import FakeKernel, Tree
 
@@ -54,6 +56,16 @@ def test_what_cannot_be_is_said_before_anything_is_made(tree: Tree) -> None:
         vfs(tree).survey(spec_host("ens9"), 1, remote=False)
     with pytest.raises(BackendError, match="on the machine that nearmetal runs on only"):
         vfs(tree).survey(spec_host("ens1"), 1, remote=True)
+
+
+def test_what_the_subnet_manager_must_know_is_in_the_plan(tmp_path: Path) -> None:
+    tree = Tree(tmp_path / "root").make()
+    tree.pf(name="ib0", kind=INFINIBAND, driver="mlx5_core", rdma="mlx5_0")
+    spec = parse_spec(TEXT.replace("{vlan: 7}", "{pkey: '0x8012'}").replace(", vf: {pf: PF}", ""))
+    assert isinstance(spec, LibvirtSpec)
+    port = derive_guids("c", "a")[1].replace(":", "")
+    notes = vfs(tree).survey(spec.hosts[0], 1, remote=False)
+    assert notes[1].startswith(f"node a: subnet manager: add port GUID 0x{port} to partition 0x80")
 
 
 def test_a_node_takes_its_vf_and_gives_it_back(tree: Tree) -> None:

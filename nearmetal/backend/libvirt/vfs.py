@@ -48,6 +48,7 @@ class NodeVfs:
                 notes.append(f"node {name}: a VF of the adapter that is nearest to its cores")
             else:
                 notes.append(f"node {name}: a VF: {'; '.join(choice.reasons)}")
+            notes += [f"node {name}: {note}" for note in choice.notes]
         return tuple(notes)
 
     def take(self, node: str, request: VfRequest, cells: frozenset[int]) -> GrantedVf:
