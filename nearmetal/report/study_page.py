@@ -184,7 +184,7 @@ def render_study_html(view: StudyView) -> str:
         launches=launches_grid(view),
         figures=[*curves(view, anchors), *bars(view, anchors)],
         tables=tables(view, anchors),
-        special=special_grids(view),
+        special=special_grids(view, anchors),
         flags=_flags(view, anchors),
         violations=[(v, point_title(v.point)) for v in view.violations],
         refused=_refused(view),
@@ -213,7 +213,7 @@ def render_study_markdown(view: StudyView) -> str:
     recorded = launches_grid(view)
     grids = [Grid(bed.title, ("", *map(_arm, view.arms)), bed.rows, bed.caption),
              *([recorded] if recorded else [])]  # fmt: skip
-    for grid in (*grids, *special_grids(view), *tables(view, anchors)):
+    for grid in (*grids, *special_grids(view, anchors), *tables(view, anchors)):
         text += ["", f"## {grid.title}", "", *([grid.caption, ""] if grid.caption else [])]
         text += [line(list(grid.columns)), line(["---"] * len(grid.columns))]
         text += [line([f"{c.text} ({c.note})" if c.note else c.text for c in row])

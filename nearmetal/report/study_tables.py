@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import combinations
+from statistics import median
 from typing import TYPE_CHECKING
 
 from nearmetal.errors import NearmetalError
@@ -20,10 +21,12 @@ from nearmetal.report.study_view import (
     signed_percent,
     value_text,
 )
-from nearmetal.study.gate import FACTS
+from nearmetal.study.gate import BANDWIDTHS, FACTS, ONE_WAY
 from nearmetal.study.jitter import Jitter, by_pair, jitter, noisy_neighbour
 from nearmetal.study.judge import Comparison, Verdict, compare
+from nearmetal.study.linerate import line_rate
 from nearmetal.study.observed import VARIES, fold
+from nearmetal.study.physics import LARGE
 from nearmetal.study.signed import RULE, SignedTable, tables_of
 
 if TYPE_CHECKING:
@@ -290,7 +293,42 @@ def _inflation(one: Comparison, quiet: Measured, busy: Measured) -> tuple[Cell, 
     )  # fmt: skip
 
 
-def special_grids(view: StudyView) -> list[Grid]:
-    """Return jitter, noisy neighbours and signed tables, where the study holds them."""
-    made: Sequence[Grid | None] = (jitter_grid(view), neighbour_grid(view), *signed_grids(view))
+def _fullest(view: StudyView, arm: Arm) -> tuple[Measured, float] | None:
+    """Return the cell with the largest one-way bandwidth of large messages, in Gbit/s of its median."""
+    found = [
+        (cell, median(cell.values) * BANDWIDTHS[cell.point.unit])
+        for cell in view.cells
+        if cell.arm == arm.name and cell.point.unit in BANDWIDTHS and cell.point.test in ONE_WAY
+        and (cell.point.size or 0) >= LARGE
+    ]  # fmt: skip
+    return max(found, key=lambda one: one[1]) if found else None
+
+
+def line_grid(view: StudyView, anchors: Anchors) -> Grid | None:
+    """Return how much of their lines the arms fill, where line rates were told."""
+    rows = []
+    for arm in view.arms:
+        told, fullest = arm.facts.get("line_rate_gbit"), _fullest(view, arm)
+        if told is None or fullest is None:
+            continue
+        cell, measured = fullest
+        mtu = arm.facts.get("mtu", "")
+        found = line_rate(arm.fabric, float(told), measured, int(mtu) if mtu.isdigit() else None)
+        rows.append((
+            Cell(arm.name, note=point_title(cell.point)), Cell(f"{found.told:g}"),
+            Cell(f"{found.data:.4g}"), Cell(f"{found.payload:.4g}"),
+            Cell(f"{measured:.4g}", anchors.of(arm.name, cell.point)), Cell(f"{found.share:.1%}"),
+            Cell(found.verdict, style="words"),
+        ))  # fmt: skip
+    columns = ("", "told", "behind the encoding", "less headers", "measured", "share", "verdict")
+    caption = ("Gbit/s. The largest median of one-way bandwidth from 64 KiB on, against what the line "
+               "leaves for payload in packets of the MTU (fact mtu; else the usual one).")  # fmt: skip
+    return Grid("Line rate", columns, tuple(rows), caption) if rows else None
+
+
+def special_grids(view: StudyView, anchors: Anchors) -> list[Grid]:
+    """Return line rates, jitter, noisy neighbours and signed tables, where the study holds them."""
+    made: Sequence[Grid | None] = (
+        line_grid(view, anchors), jitter_grid(view), neighbour_grid(view), *signed_grids(view)
+    )  # fmt: skip
     return [grid for grid in made if grid is not None]

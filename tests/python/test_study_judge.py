@@ -11,11 +11,13 @@ import pytest
 from nearmetal.cli.main import main
 from nearmetal.errors import NearmetalError
 from nearmetal.evidence import Unit
+from nearmetal.evidence.published import find
 from nearmetal.study.flags import Kind
 from nearmetal.study.importer import import_study
 from nearmetal.study.jitter import jitter, noisy_neighbour, over_pairs
 from nearmetal.study.judge import Comparison, Verdict, compare, launches_needed
 from nearmetal.study.labels import arms_of, load_labels
+from nearmetal.study.linerate import line_rate
 from nearmetal.study.margin import from_cores, from_percent
 from nearmetal.study.model import Arm, Cell, Observation, Point
 from nearmetal.study.physics import Severity, violations, wire_disagrees
@@ -465,3 +467,33 @@ def test_the_command_line_says_what_it_cannot(
 ) -> None:
     assert main(["study", "judge", str(tmp_path), "a", "b"]) == 1
     assert "is no study" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fabric", "told", "mtu", "data", "payload"),
+    [
+        # 32 Gbit/s behind 8b/10b; 4096 of 4122 bytes are payload
+        ("InfiniBand QDR", 40, None, 32.0, 32 * 4096 / 4122),
+        ("IB", 56, None, 54.5454, 54.5454 * 4096 / 4122),
+        ("InfiniBand EDR", 100, 2048, 100.0, 100 * 2048 / 2074),
+        ("RoCE", 25, 4096, 25.0, 25 * 4096 / 4178),
+        # 1448 of 1538 bytes: the 941 Mbit/s that everybody sees on Gigabit Ethernet
+        ("Ethernet", 1, None, 1.0, 0.9415),
+        ("Ethernet", 10, 9000, 10.0, 10 * 8948 / 9038),
+    ],
+)
+def test_what_a_line_leaves_for_payload(
+    fabric: str, told: float, mtu: int | None, data: float, payload: float
+) -> None:
+    found = line_rate(fabric, float(told), payload * 0.95, mtu)
+    assert found.data == pytest.approx(data, rel=1e-4)
+    assert found.payload == pytest.approx(payload, rel=1e-4)
+    assert found.share == pytest.approx(0.95, rel=1e-4)
+    assert found.verdict == "fills the line"
+    assert "does not" in line_rate(fabric, float(told), payload * 0.5, mtu).verdict
+    assert "impossible" in line_rate(fabric, float(told), payload * 1.1, mtu).verdict
+
+
+def test_the_published_line_rate_is_one_that_fills_the_line() -> None:
+    (number,) = find("vmw-ib", line=568, printed="95 Gbps")
+    assert line_rate("InfiniBand", 100.0, number.value).verdict == "fills the line"
