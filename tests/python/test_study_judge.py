@@ -4,6 +4,7 @@
 import itertools
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from nearmetal.study.labels import arms_of, load_labels
 from nearmetal.study.linerate import line_rate
 from nearmetal.study.margin import from_cores, from_percent
 from nearmetal.study.model import Arm, Cell, Observation, Point
+from nearmetal.study.observed import fold
 from nearmetal.study.physics import Severity, violations, wire_disagrees
 from nearmetal.study.scaling import efficiency
 from nearmetal.study.signed import from_comparisons
@@ -187,6 +189,33 @@ def test_placement_and_changed_timing_block() -> None:
             versions=lambda c, o=old, n=new: {o if c.arm == "metal" else n},  # type: ignore[misc]
         )  # fmt: skip
         assert one.verdict is verdict
+
+
+def test_what_launches_recorded_is_compared_too() -> None:
+    roce = replace(VM, fabric="RoCE")
+
+    def one(test: Arm, base: dict[str, str], other: dict[str, str]) -> Comparison:
+        (found,) = compare(
+            (METAL, [cell(METAL, LATENCY, STEADY)]), (test, [cell(test, LATENCY, STEADY)]),
+            observed=lambda c: base if c.arm == "metal" else other,
+        )  # fmt: skip
+        return found
+
+    # One fabric that was carried by two ways: a hook is missing, and 3 us become 38.
+    lost = one(VM, {"carried_by": "net (counted)"}, {"carried_by": "shm (counted)"})
+    assert lost.verdict is Verdict.REFUSED
+    assert lost.reason == "what carried the messages: net (counted) against shm (counted)"
+    # Between fabrics it is what is studied.
+    studied = one(roce, {"carried_by": "net (counted)"}, {"carried_by": "shm (counted)"})
+    assert (studied.verdict, studied.gate.watermarks) == (Verdict.ACCEPT, ())
+    marked = one(VM, {"mpi": "MPICH 5.0.2"}, {"mpi": "MPICH 5.0.1"})
+    assert marked.gate.watermarks == ("the MPI and its version: MPICH 5.0.2 against MPICH 5.0.1",)
+    varied = fold([{"launch: binding": "0"}, {"launch: binding": "1"}])
+    marked = one(VM, varied, {"binding": "0"})
+    assert marked.gate.watermarks == ("the binding of ranks to cores varies: 0 | 1",)
+    # What the labels tell comes first.
+    told = one(replace(VM, facts={"mpi": "X"}), {"mpi": "X"}, {"mpi": "MPICH 5.0.1"})
+    assert told.gate.watermarks == ()
 
 
 def test_measured_rates_warn_where_none_was_told() -> None:

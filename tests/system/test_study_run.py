@@ -98,6 +98,10 @@ def test_a_study_is_killed_resumed_imported_and_reported(place: Site) -> None:
     assert page.read_text().index("<h1>Against one-node, near ") < page.read_text().index(
         'id="testbed"'
     )
+    text = page.read_text()
+    assert "What was recorded of every launch" in text
+    for said in ("shm (counted)", "n1: cores", "MPICH 5.", "Open MPI 5."):
+        assert said in text
     if find_browser() is None:
         pytest.skip("all but the page in Chromium, which is not installed")
     with browser() as window:
