@@ -103,14 +103,16 @@ static int map_own(struct nm_segment *segment, struct nm_reason *ret_reason)
 int nm_segment_random(uint64_t *ret_word, struct nm_reason *ret_reason)
 {
 	uint64_t word = 0;
+	ssize_t len = getrandom(&word, sizeof(word), 0);
 	int err;
 
-	if (getrandom(&word, sizeof(word), 0) == (ssize_t)sizeof(word)) {
+	if (len == (ssize_t)sizeof(word)) {
 		*ret_word = word ? word : 1;
 		return 0;
 	}
-	err = -errno;
-	nm_reason_set(ret_reason, "no random numbers: %s", strerror(errno));
+	/* Eight bytes come whole or not at all, says the manual; a filter may say otherwise. */
+	err = len < 0 && errno ? -errno : -EIO;
+	nm_reason_set(ret_reason, "no random numbers: %s", strerror(-err));
 	return err;
 }
 
@@ -122,7 +124,7 @@ static int check_echo(struct nm_segment *segment, struct nm_reason *ret_reason)
 	struct nm_segment_part *part = nm_segment_own_part(segment);
 
 	for (int i = 0; i < 2; i++) {
-		uint64_t word;
+		uint64_t word = 0;
 		int err = nm_segment_random(&word, ret_reason);
 
 		if (err)
