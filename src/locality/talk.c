@@ -9,7 +9,6 @@
 
 #include "base/arith.h"
 #include "base/clock.h"
-#include "base/fault.h"
 
 /* Who has not said that it took a letter gets it again: it was busy, or the answer was lost. */
 #define RESEND_NS (200 * NM_NS_PER_MS)
@@ -74,7 +73,6 @@ static bool post(struct nm_segment_wire *wire, struct nm_talk *talk,
 		make_room(wire, now_ns);
 		return false;
 	}
-	NM_FAULT("talk-posted");
 	retract(wire, talk);
 	talk->cell = cell;
 	talk->has_cell = true;
