@@ -131,6 +131,13 @@ def down(cluster: Cluster, *, progress: Progress | None = None) -> Plan:
     return plan
 
 
+def _is_recorded(cluster: Cluster, spec: ClusterSpec) -> bool:
+    try:
+        return cluster.store.recorded(cluster.name) == spec
+    except StateError:
+        return False
+
+
 def _execute(
     cluster: Cluster, plan: Plan, spec: ClusterSpec, journal: Journal, progress: Progress
 ) -> None:
@@ -145,8 +152,8 @@ def _execute(
             for c in coming
         ),
     ]
-    if steps:
-        # What was recorded when the cluster was made may be another spec's by now.
+    # What was recorded may be another spec, from before a change or from an `up` that was cut short.
+    if steps or not _is_recorded(cluster, spec):
         steps.append(("record the spec", partial(cluster.store.record, spec)))
         steps.append(("wait for the nodes", backend.finish))
     progress.begin(len(steps))
