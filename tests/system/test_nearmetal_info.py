@@ -95,7 +95,9 @@ def test_layout_is_what_the_design_says() -> None:
     abi = json.loads(info("--abi").stdout)
     assert abi["address_len"] == 64
     sizes = {name: entry["size"] for name, entry in abi["structs"].items()}
-    assert sizes == {"nm_window_header": 192, "nm_lane": 128, "nm_slot": 64, "nm_address": 64}
+    window = {"nm_window_header": 192, "nm_lane": 128, "nm_slot": 64, "nm_address": 64}
+    segment = {"nm_segment_host": 128, "nm_segment_part": 256, "nm_segment_slot": 128}
+    assert sizes == window | segment | {"nm_segment_cell": 320}
     assert abi["structs"]["nm_slot"]["fields"]["control"]["offset"] == 0
 
 
