@@ -29,7 +29,9 @@ asan)
 	;;
 tsan)
 	dir=build/c-tsan
-	options+=(-Db_sanitize=thread -Db_lundef=false "-Dc_args=$strict")
+	# The sanitizer does not follow fences and gcc says so. Ours order memory between machines,
+	# which no sanitizer sees.
+	options+=(-Db_sanitize=thread -Db_lundef=false "-Dc_args=$strict -Wno-tsan")
 	;;
 faults)
 	dir=build/c-faults
