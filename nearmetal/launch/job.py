@@ -189,6 +189,15 @@ def crowded(spec: ClusterSpec, backend: Backend, placement: Placement) -> bool:
     return any(users > 1 for users in load.values()) or placement.total > spec.slots
 
 
+def _meets_in_memory(
+    spec: ClusterSpec, placement: Placement, channels: Sequence[str] | None
+) -> bool:
+    """Whether every two ranks share a host, and may use its memory: as containers or machines."""
+    nodes = dict(placement.ranks)
+    used = {host.name for host, node in spec.nodes if node.name in nodes}
+    return len(used) == 1 and (channels is None or not {"shm", "segment"}.isdisjoint(channels))
+
+
 @dataclass(frozen=True)
 class _Prepared:
     """A job that can be started: everything has been checked, nothing has been made."""
@@ -245,6 +254,7 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         provider_directory=root / f"{job}.providers",
         channels=request.channels,
         crowded=crowded(spec, backend, placement),
+        one_host=_meets_in_memory(spec, placement, request.channels),
         stack=request.stack,
         interface="br0" if shared else "eth0",
     )

@@ -144,6 +144,27 @@ def test_a_job_is_started_collected_and_cleared(
     assert list((backend.meeting / "far").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("asked", "flat"),
+    [
+        ({"nodes": ("n1", "n2")}, True),
+        ({"nodes": ("n1", "n2"), "channels": ("shm", "net")}, True),
+        ({"nodes": ("n1", "n2"), "channels": ("self", "segment", "net")}, True),
+        ({"nodes": ("n1", "n2"), "channels": ("self", "net")}, False),
+        ({"nodes": ("n1", "n3")}, False),
+    ],
+)
+def test_open_mpi_5_gets_flat_collectives_where_all_meet_in_memory(
+    backend: FakeBackend, spec: ClusterSpec, tmp_path: Path, asked: dict[str, Any], flat: bool
+) -> None:
+    install(tmp_path, Mpi.OPENMPI5)
+    runner = FakeRunner()
+    run_job(backend, spec, JobRequest("true", mpi="openmpi5", **asked), runner)
+    env = runner.commands[0].env
+    assert env is not None
+    assert env.get("OMPI_MCA_coll") == ("^han" if flat else None)
+
+
 def test_a_job_that_another_stack_carried_is_told(backend: FakeBackend, spec: ClusterSpec) -> None:
     assert run_job(backend, spec, mpich_job(), FakeRunner()).proof.verdict is Verdict.ABSENT
     stock = mpich_job(provider=Provider.STOCK)
