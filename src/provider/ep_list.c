@@ -4,7 +4,11 @@
 
 #include "provider/provider.h"
 
-/* Reading a queue costs its owner that much less than the progress of everybody else would. */
+/*
+ * A program that is busy at one queue reads it all the time, and a peer that waits at another
+ * endpoint can wait for a few of these calls. Helping in every one would make each reading cost the
+ * progress of all endpoints of the domain; one in eight makes that an eighth.
+ */
 #define CALLS_PER_HELP 8
 
 int nm_ep_list_add(struct nm_ep_list *list, struct nm_ep *ep)
@@ -45,7 +49,7 @@ static bool has(const struct nm_ep_list *list, const struct nm_ep *ep)
 
 void nm_domain_help(struct nm_domain *domain, const struct nm_ep_list *list)
 {
-	/* Who yields has time, and comes by rarely. */
+	/* Who yields has nothing to do, so help costs it nothing, and its calls are few. */
 	if (++domain->nr_helps % CALLS_PER_HELP &&
 	    !(list->nr && nm_engine_yields(list->eps[0]->engine)))
 		return;
