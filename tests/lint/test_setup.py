@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The set-up scripts: what they say about missing packages, how their steps survive a kill."""
 
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -78,6 +80,21 @@ def test_every_requirement_has_a_hash() -> None:
         pinned = [line for line in text.splitlines() if "==" in line]
         assert pinned, path
         assert all("--hash=sha256:" in line for line in pinned), path
+
+
+@pytest.mark.parametrize("variant", ["normal", "asan", "tsan", "faults", "fuzz"])
+def test_a_warning_is_an_error_everywhere(tmp_path: Path, variant: str) -> None:
+    """What passes on a developer's machine must not fail in CI alone."""
+    copy, tools = tmp_path / "tools/setup/c_build.sh", tmp_path / "build/venv/bin"
+    copy.parent.mkdir(parents=True)
+    tools.mkdir(parents=True)
+    shutil.copy(SETUP / "c_build.sh", copy)
+    for name in ("meson", "ninja"):
+        (tools / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{tmp_path}/calls\n')
+        (tools / name).chmod(0o755)
+    # No CI in the environment.
+    subprocess.run(["bash", copy, variant], check=False, env={"PATH": os.environ["PATH"]})
+    assert "meson setup -Dwerror=true" in (tmp_path / "calls").read_text()
 
 
 STEP = """

@@ -9,7 +9,7 @@ export PATH=$PATH:/usr/bin:/bin
 # mpi_compile MPI SOURCE OUTPUT [OPTION...]
 mpi_compile() {
 	local mpi=$1 source=$2 output=$3 impi=$build/mpi/impi
-	local flags=(-std=gnu17 -O2 -g -Wall -Wextra)
+	local flags=(-std=gnu17 -O2 -g -Wall -Wextra -Werror)
 	shift 3
 	case $mpi in
 	openmpi4) /usr/bin/mpicc.openmpi "${flags[@]}" "$source" -o "$output" "$@" ;;
