@@ -6,7 +6,15 @@ import pytest
 
 from tests.system.mpi4py.events import Tally, module_of
 from tests.system.mpi4py.exclusions import Exclusion, applying, judge, load
-from tests.system.mpi4py.run_suite import Job, judge_alone, verify_exclusions
+from tests.system.mpi4py.run_suite import (
+    End,
+    Job,
+    Result,
+    judge_alone,
+    report,
+    run_suite,
+    verify_exclusions,
+)
 
 A, B = "test_p2p.TestP2P.testSend", "test_rma.TestRMA.testPut"
 
@@ -121,7 +129,86 @@ def test_the_list_in_the_repository_is_well_formed() -> None:
 def test_what_a_listed_test_alone_proves(
     lines: tuple[str, ...], code: int | None, found: str
 ) -> None:
-    assert judge_alone(told(*lines), code, 1) == found
+    assert judge_alone(told(*lines), End(code), 1) == found
+
+
+def test_a_lost_daemon_proves_nothing_of_a_listed_test() -> None:
+    tally = told(f"@suite 0 0 start {A}", f"@suite 0 1 fail {A}")
+    assert judge_alone(tally, End(1, True), 1) == "unproven: the launcher lost its daemon"
+
+
+def test_a_failure_stays_when_the_test_is_run_again() -> None:
+    tally = told(f"@suite 0 0 start {A}", f"@suite 0 1 fail {A}")
+    tally.next_launch()
+    tally.feed(f"@suite 0 0 start {A}", 2.0)
+    tally.feed(f"@suite 0 1 ok {A}", 3.0)
+    assert tally.failed == {A}
+
+
+LAUNCHER = """
+import pathlib, signal, sys, time
+lost = "PRTE has lost communication with a remote daemon."
+# What the two ranks say, the last words of the launcher, and its exit code; None: it hangs.
+kinds = {
+    "ends": ("sA oA sB oB sC oC done", "sA oA sB oB sC oC done", "", 0),
+    "crashes": ("sA oA sB oB sC", "sA oA sB oB sC", "", 139),
+    "hangs": ("sA oA sB oB sC", "sA oA sB oB sC", lost, None),
+    # One rank fails for the loss, the other goes no further.
+    "loses": ("sA oA sB fB sC", "sA oA sB", lost, 1),
+}
+launches = pathlib.Path(sys.argv[1])
+launches.touch()
+nr = len(launches.read_text())
+launches.write_text("x" * (nr + 1))
+*ranks, words, code = kinds[sys.argv[2].split(",")[nr]]
+tests = dict(A="test_p2p.T.testA", B="test_p2p.T.testB", C="test_rma.T.testC")
+for rank, said in enumerate(ranks):
+    for number, word in enumerate(said.split()):
+        what = {"s": "start", "o": "ok", "f": "fail", "d": "done"}[word[0]]
+        print("@suite", rank, number, what, tests.get(word[1:], 3), flush=True)
+def end(*_):
+    print(words, file=sys.stderr)
+    sys.exit(code)
+signal.signal(signal.SIGINT, end)
+if code is None:
+    time.sleep(60)
+end()
+"""
+
+
+def launched(folder: Path, kinds: str) -> tuple[Result, bool, str]:
+    """Run the suite with a launcher whose launches end so, one after the other."""
+    argv = [sys.executable, "-c", LAUNCHER, str(folder / "count"), kinds]
+    result = run_suite(Job(argv, 2, folder / "log", stall_s=3), ["test_p2p", "test_rma"], [])
+    verdict = judge(result.tally, result.stopped, [])
+    return result, verdict.ok, report(result, verdict)
+
+
+def test_a_test_in_which_the_launcher_lost_its_daemon_is_run_again(tmp_path: Path) -> None:
+    result, ok, words = launched(tmp_path, "loses,loses,ends")
+    assert ok
+    assert result.losses == ["test_p2p.T.testB"] * 2
+    assert "RUN AGAIN test_p2p.T.testB: the launcher lost its daemon" in words
+    assert result.tally.passed == {"test_p2p.T.testA", "test_p2p.T.testB", "test_rma.T.testC"}
+
+
+def test_a_third_loss_is_a_failure(tmp_path: Path) -> None:
+    result, ok, words = launched(tmp_path, "loses,loses,loses,ends")
+    assert not ok
+    assert result.stopped == {"test_p2p.T.testB": "the launcher lost its daemon"}
+    assert "NOT LISTED test_p2p.T.testB: the launcher lost its daemon" in words
+
+
+def test_hangs_and_crashes_are_told_apart(tmp_path: Path) -> None:
+    result, ok, words = launched(tmp_path, "crashes,ends")
+    assert not ok
+    assert result.stopped == {"test_rma.T.testC": "crashed (exit code 139)"}
+    assert "NOT LISTED test_rma.T.testC: crashed (exit code 139)" in words
+    (tmp_path / "count").unlink()
+    result, ok, words = launched(tmp_path, "hangs,ends")
+    assert not ok
+    assert result.stopped == {"test_rma.T.testC": "hung"}
+    assert "NOT LISTED test_rma.T.testC: hung" in words
 
 
 def test_a_stall_does_not_prove_an_exclusion(

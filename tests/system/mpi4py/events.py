@@ -26,7 +26,7 @@ class RankState:
 
 @dataclass
 class Tally:
-    """The outcomes of one or several launches of the suite."""
+    """The outcomes of one or several launches of the suite; a failure stays, whatever follows."""
 
     outcomes: dict[str, dict[int, str]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -50,7 +50,9 @@ class Tally:
             self._started.setdefault(name, now_s)
         else:
             state.running = None
-            self.outcomes.setdefault(name, {})[rank] = what
+            by_rank = self.outcomes.setdefault(name, {})
+            if by_rank.get(rank) not in _BAD:
+                by_rank[rank] = what
             self.seconds[name] = now_s - self._started.get(name, now_s)
         return True
 
@@ -58,6 +60,18 @@ class Tally:
         """Forget how far the ranks came; keep the outcomes."""
         self.ranks = {}
         self._started = {}
+
+    def forget_from(self, test: str) -> None:
+        """Forget the outcomes of a test of this launch and of those that began after it."""
+        begun = list(self._started)
+        for name in begun[begun.index(test) :]:
+            self.outcomes.pop(name, None)
+            self.seconds.pop(name, None)
+
+    @property
+    def last_begun(self) -> str | None:
+        """The test of this launch that began last."""
+        return next(reversed(self._started), None)
 
     @property
     def running(self) -> list[str]:

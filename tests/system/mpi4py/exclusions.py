@@ -6,8 +6,12 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.system.mpi4py.events import Tally, module_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 FILE = Path(__file__).with_name("exclusions.toml")
 _OPTIONAL = {"skip", "stack"}
@@ -65,12 +69,11 @@ class Verdict:
     """How a run compares with the list."""
 
     unexpected: tuple[str, ...]
-    """failed or hung, not listed: the run fails"""
+    """failed, hung or crashed, not listed: the run fails"""
     listed: tuple[str, ...]
     """failed as listed"""
     obsolete: tuple[str, ...]
     """listed, ran and passed: the entry may go"""
-    hung: tuple[str, ...]
     damaged: bool
     """events were lost, so the outcome is not known"""
 
@@ -80,14 +83,13 @@ class Verdict:
         return not self.unexpected and not self.damaged
 
 
-def judge(tally: Tally, hung: set[str], exclusions: list[Exclusion]) -> Verdict:
-    """Compare what failed with what may fail."""
-    failed = tally.failed | hung
+def judge(tally: Tally, stopped: Collection[str], exclusions: list[Exclusion]) -> Verdict:
+    """Compare what failed, or stopped a launch, with what may fail."""
+    failed = tally.failed.union(stopped)
     named = {test for test in failed | tally.passed if any(e.covers(test) for e in exclusions)}
     return Verdict(
         unexpected=tuple(sorted(failed - named)),
         listed=tuple(sorted(failed & named)),
         obsolete=tuple(sorted((tally.passed - failed) & named)),
-        hung=tuple(sorted(hung)),
         damaged=tally.lost_events > 0,
     )

@@ -6,7 +6,8 @@
 
 PREFIX starts a program on all ranks, for example `nearmetal run SPEC --mpi mpich5 -n 2 --`. A test
 that neither ends nor lets another one end for --stall seconds is named, its job killed, and the
-suite goes on behind it. With --verify-exclusions only the listed tests run, each in a job of its
+suite goes on behind it. Where the launcher lost a daemon of its own, which says nothing of the test
+that ran, the suite goes on with that test; the third loss of a run is a failure. With --verify-exclusions only the listed tests run, each in a job of its
 own, and each must fail; a stall is no failure but "unproven". PREFIX then has to be the MPI's own
 stack, the default one or the one that --stack names.
 """
@@ -40,6 +41,8 @@ LIBMPI = {
 }
 POINT_TO_POINT_AND_COLLECTIVES = r"test_(p2p|cco|msgspec|msgzero|pack|request|status|util_pkl5)"
 MAX_LAUNCHES = 8
+MAX_LOSSES = 2
+_LOST_DAEMON = b"PRTE has lost communication with a remote daemon"
 _END_S = 5.0
 
 
@@ -54,13 +57,37 @@ class Job:
     env: dict[str, str] = field(default_factory=dict)
     suite_options: Sequence[str] = ()
 
+    @property
+    def logs(self) -> tuple[Path, Path]:
+        """Where standard output and error go."""
+        return self.log.with_suffix(".out"), self.log.with_suffix(".err")
+
+
+@dataclass(frozen=True)
+class End:
+    """How a launch ended. `code`: None when it stalled and was killed."""
+
+    code: int | None
+    lost_daemon: bool = False
+    """The launcher said so before it was killed."""
+
+    @property
+    def words(self) -> str:
+        """Say it."""
+        if self.lost_daemon:
+            return "the launcher lost its daemon"
+        return "hung" if self.code is None else f"crashed (exit code {self.code})"
+
 
 @dataclass
 class Result:
     """The outcomes of all launches of one run."""
 
     tally: Tally = field(default_factory=Tally)
-    hung: set[str] = field(default_factory=set)
+    stopped: dict[str, str] = field(default_factory=dict)
+    """What a launch did not get past, and how that ended it."""
+    losses: list[str] = field(default_factory=list)
+    """Where the launcher lost its daemon, and the suite was run again."""
     launches: int = 0
     seconds: float = 0.0
 
@@ -106,13 +133,23 @@ def _lines_until_stall(
     return False
 
 
-def launch_once(job: Job, tally: Tally, arguments: Iterable[str]) -> int | None:
-    """Start the suite once; returns the exit code, None when it stalled and was killed."""
+def _ended(process: subprocess.Popen[bytes], job: Job, tally: Tally) -> int | None:
+    """Wait for the end of a launch; returns its exit code, None when it stalls."""
+    try:
+        ended = _lines_until_stall(process, job.stall_s, tally, job.logs[0])
+        return process.wait(job.stall_s) if ended else None
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def launch_once(job: Job, tally: Tally, arguments: Iterable[str]) -> End:
+    """Start the suite once and see how it ends; what stalls is killed."""
     argv = [*job.launch, str(PYTHON), str(RANK_PROGRAM), str(SUITE), *job.suite_options, *arguments]
     tally.next_launch()
-    with job.log.with_suffix(".err").open("ab") as errors:
+    with job.logs[1].open("ab") as errors:
         errors.write(f"$ {shlex.join(argv)}\n".encode())
         errors.flush()
+        before = {path: path.stat().st_size for path in job.logs if path.exists()}
         process = subprocess.Popen(
             argv,
             env={**os.environ, **job.env},
@@ -122,10 +159,10 @@ def launch_once(job: Job, tally: Tally, arguments: Iterable[str]) -> int | None:
             start_new_session=True,
         )
         try:
-            ended = _lines_until_stall(process, job.stall_s, tally, job.log.with_suffix(".out"))
-            return process.wait(job.stall_s) if ended else None
-        except subprocess.TimeoutExpired:
-            return None
+            code = _ended(process, job, tally)
+            # Read before what stalled is killed: that loses daemons, too.
+            said = [path.read_bytes()[before.get(path, 0) :] for path in job.logs]
+            return End(code, code != 0 and any(_LOST_DAEMON in words for words in said))
         finally:
             if process.poll() is None:
                 _end(process)
@@ -133,49 +170,61 @@ def launch_once(job: Job, tally: Tally, arguments: Iterable[str]) -> int | None:
                 process.stdout.close()
 
 
-def _culprit(tally: Tally, code: int | None) -> str:
+def _culprit(tally: Tally, end: End) -> str:
     """Name the test that a launch did not get past, or say how it ended without one."""
     if tally.running:
         return tally.running[0]
-    return "<the job hung outside any test>" if code is None else f"<exit code {code}>"
+    if end.lost_daemon:
+        return tally.last_begun or "<no test>"
+    return "<the job hung outside any test>" if end.code is None else f"<exit code {end.code}>"
 
 
 def run_suite(job: Job, modules: Sequence[str], skip: Iterable[str]) -> Result:
     """Run the modules; what hangs or crashes is noted, left out, and the rest goes on."""
     result, left_out, todo = Result(), set(skip), list(modules)
+    tally = result.tally
     begin = time.monotonic()
     while todo and result.launches < MAX_LAUNCHES:
         include = r"^(" + "|".join(todo) + r")\.py$"
         exclude = [word for test in sorted(left_out) for word in ("-x", test)]
-        code = launch_once(job, result.tally, ["-i", include, *exclude])
+        end = launch_once(job, tally, ["-i", include, *exclude])
         result.launches += 1
-        complete = code is not None and result.tally.complete(job.nr_ranks)
-        if complete and (code == 0 or result.tally.failed):
+        complete = end.code is not None and tally.complete(job.nr_ranks)
+        if complete and (end.code == 0 or (tally.failed and not end.lost_daemon)):
             break
-        culprit = _culprit(result.tally, code)
-        result.hung.add(culprit)
+        culprit = _culprit(tally, end)
         module = module_of(culprit)
-        if complete or module not in todo:
-            break
-        left_out.add(culprit)
-        todo = todo[todo.index(module) :]
+        if end.lost_daemon and len(result.losses) < MAX_LOSSES:
+            result.losses.append(culprit)
+            if tally.last_begun:
+                tally.forget_from(culprit)
+        else:
+            result.stopped[culprit] = end.words
+            left_out.add(culprit)
+            if complete or module not in todo:
+                break
+        todo = todo[todo.index(module) :] if module in todo else todo
     result.seconds = time.monotonic() - begin
     return result
 
 
-def judge_alone(tally: Tally, code: int | None, nr_ranks: int) -> str:
+def judge_alone(tally: Tally, end: End, nr_ranks: int) -> str:
     """Say what a launch of one listed test proved.
 
     A stall proves nothing: the machine may be slow, and the stall is not the failure that the
-    entry tells of. Neither does a job that never came to the test.
+    entry tells of. Neither does a launcher's own failure, or a job that never came to the test.
     """
+    if end.lost_daemon:
+        return f"unproven: {end.words}"
     if tally.failed:
         return "fails"
-    if code is None:
+    if end.code is None:
         return "unproven: it stalled"
     if not (tally.running or tally.outcomes):
-        return f"unproven: it never began (exit code {code})"
-    return "passes" if tally.complete(nr_ranks) else f"fails: it ended the job (exit code {code})"
+        return f"unproven: it never began (exit code {end.code})"
+    if tally.complete(nr_ranks):
+        return "passes"
+    return f"fails: it ended the job (exit code {end.code})"
 
 
 def verify_exclusions(job: Job, entries: Iterable[listed.Exclusion]) -> list[str]:
@@ -183,8 +232,7 @@ def verify_exclusions(job: Job, entries: Iterable[listed.Exclusion]) -> list[str
     wrong = []
     for entry in entries:
         tally = Tally()
-        code = launch_once(job, tally, [entry.test])
-        found = judge_alone(tally, code, job.nr_ranks)
+        found = judge_alone(tally, launch_once(job, tally, [entry.test]), job.nr_ranks)
         print(f"{entry.test}: {found}", flush=True)
         if not found.startswith("fails"):
             wrong.append(entry.test)
@@ -194,10 +242,12 @@ def verify_exclusions(job: Job, entries: Iterable[listed.Exclusion]) -> list[str
 def report(result: Result, verdict: listed.Verdict) -> str:
     """Say what a run showed."""
     tally = result.tally
-    head = f"{len(tally.outcomes)} tests, {len(tally.failed)} failed, {len(verdict.hung)} hung"
-    lines = [f"{head} or crashed, {result.launches} launches, {result.seconds:.0f} s"]
-    lines += [f"NOT LISTED {test}" for test in verdict.unexpected]
-    lines += [f"as listed {test}" for test in verdict.listed]
+    counts = f"{len(tally.outcomes)} tests, {len(tally.failed)} failed, {len(result.stopped)}"
+    lines = [f"{counts} hung or crashed, {result.launches} launches, {result.seconds:.0f} s"]
+    lines += [f"RUN AGAIN {test}: the launcher lost its daemon, which says nothing of the test"
+              for test in result.losses]  # fmt: skip
+    for head, tests in (("NOT LISTED", verdict.unexpected), ("as listed", verdict.listed)):
+        lines += [f"{head} {test}: {result.stopped.get(test, 'failed')}" for test in tests]
     lines += [f"listed, but passes: {test}" for test in verdict.obsolete]
     if verdict.damaged:
         lines.append(f"{tally.lost_events} events were lost: the outcome is not known")
@@ -233,7 +283,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     skip = {e.test for e in entries if e.skip}
     modules = [name for name in suite_modules(options.modules) if name not in skip]
     result = run_suite(job, modules, skip.difference(suite_modules()))
-    verdict = listed.judge(result.tally, result.hung, entries)
+    verdict = listed.judge(result.tally, result.stopped, entries)
     print(report(result, verdict))
     return 0 if verdict.ok else 1
 
