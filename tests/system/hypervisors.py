@@ -23,6 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
+from tests.system.need import lacking
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -212,16 +216,16 @@ def bridged(address: str = "10.83.0.1/24") -> Iterator[tuple[Hypervisor, Hypervi
         shutil.rmtree(top, ignore_errors=True)
 
 
-def missing() -> str:
-    """Say what this machine lacks for virtual machines; "" when all is there."""
+def need() -> None:
+    """Leave the test or module unless this machine has what virtual machines need."""
     if os.geteuid() != 0:
-        return "needs root: libvirt daemons in namespaces of their own"
+        reason = "needs root: libvirt daemons in namespaces of their own"
+        pytest.skip(reason, allow_module_level=True)
     for program in (str(LIBVIRTD), "/usr/bin/qemu-system-x86_64", "ssh-keygen"):
         if shutil.which(program) is None:
-            return f"no {program}: `make setup-vm` installs it"
+            lacking(f"no {program}: `make setup-vm` installs it")
     if importlib.util.find_spec("libvirt") is None:
-        return "no Python module libvirt: `make setup-vm` installs it"
-    return ""
+        lacking("no Python module libvirt: `make setup-vm` installs it")
 
 
 def traces(cluster: str, before: set[str], state: Path) -> list[str]:

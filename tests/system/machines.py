@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from nearmetal.spec.seed import FAILED_MARK, READY_MARK, Seed
+from tests.system.need import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +31,7 @@ def built_image(*extras: str) -> dict[str, str]:
     wanted = [word for extra in extras for word in ("--with", extra)]
     for program in ("qemu-system-x86_64", "mmdebstrap", "tar2sqfs"):
         if shutil.which(program) is None:
-            pytest.skip(f"no {program}: run `make setup-vm`")
+            lacking(f"no {program}: run `make setup-vm`")
     done = subprocess.run(
         [sys.executable, "-m", "nearmetal", "image", "build", "--json", "--cache", str(CACHE),
          *wanted],

@@ -17,16 +17,14 @@ from nearmetal.apply import Cluster, down, up
 from nearmetal.backend import Store, open_backend
 from nearmetal.bench import ARMS, Collector
 from nearmetal.bench.suite import Program, Step, Where
-from nearmetal.errors import LaunchError
 from nearmetal.evidence import load_run
-from nearmetal.launch.job import provider_library
-from nearmetal.launch.locality import info_tool
 from nearmetal.mpi import Mpi, find_installations
 from nearmetal.report import Evidence, render_html
 from nearmetal.report.checks import State, run_checks
 from nearmetal.run import LocalRunner
 from nearmetal.spec import load_spec
 from tests.system.local import ROOT, Site, site
+from tests.system.need import need_build, need_mpi
 
 if TYPE_CHECKING:
     import subprocess
@@ -38,11 +36,7 @@ pytestmark = [pytest.mark.system, pytest.mark.mpi]
 
 if os.geteuid() != 0:
     pytest.skip("the tests do not run as root", allow_module_level=True)
-try:
-    provider_library()
-    info_tool()
-except LaunchError as missing:
-    pytest.skip(f"not built: {missing}", allow_module_level=True)
+need_build()
 INSTALLED = find_installations()
 
 
@@ -52,8 +46,8 @@ def place() -> Iterator[Site]:
         yield made
 
 
-@pytest.mark.skipif(Mpi.OPENMPI5 not in INSTALLED, reason="Open MPI 5 is not installed")
 def test_demo_measures_reports_and_leaves_nothing_but_the_run(place: Site) -> None:
+    need_mpi(Mpi.OPENMPI5)
     out = place.directory / "demo"
     done = place.run("demo", "--json", "--blocks", "1", "--output", str(out), timeout=240)
     assert done.returncode == 0, done.stderr
@@ -181,8 +175,7 @@ THIRD_PARTY = [
 def test_third_party_benchmarks_are_run_read_and_shown(
     place: Site, mpi: Mpi, program: Program
 ) -> None:
-    if mpi not in INSTALLED:
-        pytest.skip(f"{mpi.title} is not installed")
+    need_mpi(mpi)
     manifest = measure(place, [Step(0, program, mpi, ARMS[arm]) for arm in ("auto", "stock")])
     assert manifest.launches[0].proof.verdict == "proven"
     run = load_run(place.directory / "run")

@@ -12,6 +12,7 @@ import pytest
 
 from nearmetal.evidence import parse_log
 from tests.system.local import ROOT
+from tests.system.need import lacking
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +23,7 @@ PROGRAMS = ROOT / "build" / "programs" / "openmpi4"
 LIMITS = ROOT / "build" / "c" / "benchmarks" / "limits"
 MPICC, MPIRUN = shutil.which("mpicc.openmpi"), shutil.which("mpirun.openmpi")
 if MPICC is None or MPIRUN is None or not (PROGRAMS / "mpi_traffic").exists():
-    pytest.skip("Open MPI 4 or its programs are not here: run make setup", allow_module_level=True)
+    lacking("Open MPI 4 or its programs are not here: run make setup")
 
 TRAFFIC = ("mpi_traffic", "-n", "2000", "-b", "20M", "-w", "3")
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.errors import LaunchError
 from nearmetal.evidence import load_run
-from nearmetal.launch.job import provider_library
-from nearmetal.mpi import Mpi, find_installations
+from nearmetal.mpi import Mpi
 from nearmetal.report.samples import LIMITS, Samples, What, Who
 from tests.system.local import Site, site
+from tests.system.need import need_build, need_mpi
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,12 +26,8 @@ if os.geteuid() != 0:
     pytest.skip("the tests do not run as root", allow_module_level=True)
 if len(os.sched_getaffinity(0)) < 2:
     pytest.skip("two cores are needed", allow_module_level=True)
-try:
-    provider_library()
-except LaunchError as missing:
-    pytest.skip(f"not built: {missing}", allow_module_level=True)
-if Mpi.OPENMPI5 not in find_installations():
-    pytest.skip("Open MPI 5 is not installed", allow_module_level=True)
+need_build()
+need_mpi(Mpi.OPENMPI5)
 
 
 @pytest.fixture

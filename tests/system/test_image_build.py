@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.machines import ROOT
+from tests.system.need import lacking
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 
@@ -24,7 +25,7 @@ NOWHERE = "http://127.0.0.1:9/debian"
 def tools() -> None:
     for program in ("mmdebstrap", "tar2sqfs"):
         if shutil.which(program) is None:
-            pytest.skip(f"no {program}: run `make setup-vm`")
+            lacking(f"no {program}: run `make setup-vm`")
 
 
 @pytest.fixture

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "build" / "programs"
 IMB = ROOT / "build" / "mpi" / "impi" / "bin" / "IMB-MPI1"
-WHY_NOT = hypervisors.missing()
 
 pytestmark = [
     pytest.mark.system,
     pytest.mark.root,
-    pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT),
     pytest.mark.timeout(1500),
 ]
+
+hypervisors.need()
 
 SPEC = """\
 version: 1

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "build" / "programs" / "openmpi5"
-WHY_NOT = hypervisors.missing()
 
 pytestmark = [
     pytest.mark.system,
     pytest.mark.root,
-    pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT),
     pytest.mark.timeout(1500),
 ]
+
+hypervisors.need()
 
 NODES = "nodes: [{name: n1, memory: 512 MiB}]"
 TWO = "segment: {part: 2 MiB}, nodes: [{name: n1, memory: 512 MiB}, {name: n2, memory: 512 MiB}]"

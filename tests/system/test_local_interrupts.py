@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.errors import LaunchError
 from nearmetal.evidence import load_run
-from nearmetal.launch.job import provider_library
-from nearmetal.launch.locality import info_tool
-from nearmetal.mpi import Mpi, find_installations
+from nearmetal.mpi import Mpi
 from nearmetal.report import Evidence
 from nearmetal.report.checks import State, run_checks
 from tests.system.local import Site, site
+from tests.system.need import need_build, need_mpi
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,11 +30,7 @@ pytestmark = pytest.mark.system
 
 if os.geteuid() != 0:
     pytest.skip("the tests do not run as root", allow_module_level=True)
-try:
-    provider_library()
-    info_tool()
-except LaunchError as missing:
-    pytest.skip(f"not built: {missing}", allow_module_level=True)
+need_build()
 
 SPEC = """\
 version: 1
@@ -116,9 +110,9 @@ def bench_until(place: Site, spec: str, output: Path, moment: str) -> tuple[int,
 
 
 @pytest.mark.mpi
-@pytest.mark.skipif(Mpi.OPENMPI5 not in find_installations(), reason="Open MPI 5 is not installed")
 @pytest.mark.parametrize("moment", ["raw", "raw/0002*.out"])
 def test_bench_interrupted_leaves_the_cluster_usable(up: tuple[Site, str], moment: str) -> None:
+    need_mpi(Mpi.OPENMPI5)
     place, spec = up
     output = place.directory / "bench"
     code, words = bench_until(place, spec, output, moment)
@@ -136,8 +130,8 @@ def test_bench_interrupted_leaves_the_cluster_usable(up: tuple[Site, str], momen
 
 
 @pytest.mark.mpi
-@pytest.mark.skipif(Mpi.OPENMPI5 not in find_installations(), reason="Open MPI 5 is not installed")
 def test_bench_on_a_full_disk_says_so(up: tuple[Site, str]) -> None:
+    need_mpi(Mpi.OPENMPI5)
     place, spec = up
     disk = place.directory / "disk"
     disk.mkdir()

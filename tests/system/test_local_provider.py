@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.errors import LaunchError
-from nearmetal.launch.job import provider_library
-from nearmetal.launch.locality import info_tool
 from nearmetal.mpi import Mpi
 from nearmetal.spec import load_spec
 from tests.system.local import ROOT, UID, Site, site, user_can_read_checkout
+from tests.system.need import lacking, need_build, need_mpi
 from tests.system.test_local_run import INSTALLED, SOURCE, compiler
 
 if TYPE_CHECKING:
@@ -23,11 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.system
 
-try:
-    provider_library()
-    info_tool()
-except LaunchError as missing:
-    pytest.skip(f"not built: {missing}", allow_module_level=True)
+need_build()
 
 SPEC = """\
 version: 1
@@ -96,8 +90,7 @@ def test_the_matrix_is_shown_to_a_person(up: tuple[Site, str]) -> None:
 def test_a_job_is_carried_by_the_channels_that_are_there(
     up: tuple[Site, str], mpi: Mpi, channels: str
 ) -> None:
-    if mpi not in INSTALLED:
-        pytest.skip(f"{mpi.title} is not installed")
+    need_mpi(mpi)
     # Two nodes have one name, on which Open MPI 5's own collectives hang.
     settings = ("--env", "OMPI_MCA_coll=basic,libnbc,self,inter,sync")
     place, spec = up
@@ -113,7 +106,7 @@ def test_a_job_is_carried_by_the_channels_that_are_there(
 
 def test_a_program_without_mpi_is_told_loudly(up: tuple[Site, str]) -> None:
     if not INSTALLED:
-        pytest.skip("no MPI is installed")
+        lacking("no MPI is installed")
     place, spec = up
     done = place.run("run", spec, "--mpi", next(iter(INSTALLED)).value, "--", "true")
     assert done.returncode == 0

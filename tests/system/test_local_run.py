@@ -14,6 +14,7 @@ import pytest
 
 from nearmetal.mpi import Family, Installation, Mpi, find_installations
 from tests.system.local import ROOT, Site, site
+from tests.system.need import lacking, need_mpi
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,9 +53,8 @@ hosts: [{{name: h, nodes: [{{name: n1, slots: 2}}, {{name: n2, slots: 2}}]}}]
 
 @pytest.fixture(params=list(Mpi), ids=lambda mpi: mpi.value)
 def mpi(request: pytest.FixtureRequest) -> Mpi:
-    if request.param not in INSTALLED:
-        pytest.skip(f"{request.param.title} is not installed")
     assert isinstance(request.param, Mpi)
+    need_mpi(request.param)
     return request.param
 
 
@@ -186,7 +186,7 @@ def test_what_cannot_run_says_why(up: tuple[Site, str], tmp_path: Path) -> None:
 def test_a_program_of_another_mpi_is_refused(up: tuple[Site, str], mpi: Mpi) -> None:
     other = next((m for m in INSTALLED if m.family is not mpi.family), None)
     if other is None:
-        pytest.skip("only one family of MPIs is installed")
+        lacking("only one family of MPIs is installed")
     place, spec = up
     program = str(place.directory / mpi.value)
     done = place.run("run", spec, "--mpi", other.value, "--provider", "stock", "--", program)
@@ -198,7 +198,7 @@ def test_a_program_of_another_mpi_is_refused(up: tuple[Site, str], mpi: Mpi) -> 
 def test_two_jobs_at_once(up: tuple[Site, str]) -> None:
     mpi = next(iter(INSTALLED), None)
     if mpi is None:
-        pytest.skip("no MPI is installed")
+        lacking("no MPI is installed")
     place, spec = up
     argv = ("run", spec, "--mpi", mpi.value, "--provider", "stock", "-n", "2", "--map-by", "node",
             "--", str(place.directory / mpi.value), "sleep", "1")  # fmt: skip

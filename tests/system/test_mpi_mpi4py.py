@@ -11,6 +11,7 @@ import pytest
 from tests.system.local import site
 from tests.system.mpi4py import exclusions, run_suite
 from tests.system.mpi_jobs import NEAR, Cluster
+from tests.system.need import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(1500)]
 
 if not run_suite.SUITE.is_dir():
-    pytest.skip("mpi4py's sources are not here: run make setup", allow_module_level=True)
+    lacking("mpi4py's sources are not here: run make setup")
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 
 from tests.system.local import site
 from tests.system.mpi_jobs import MPIS, NEAR, NEAR_FAR, PREFIXES, Cluster, program
+from tests.system.need import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(420)]
 
 MISSING = [str(p) for m in MPIS for p in [program(m, "mpi_traffic")] if not p.exists()]
 if MISSING:
-    pytest.skip(f"run make setup: no {', '.join(MISSING)}", allow_module_level=True)
+    lacking(f"run make setup: no {', '.join(MISSING)}")
 
 NETPIPE = shutil.which("NPopenmpi")
 IMB = PREFIXES / "impi" / "bin"
@@ -127,9 +128,10 @@ def test_imb_rma_to_4_mib(near: Cluster, mpi: str) -> None:
     assert job.sent["shm"] > 0
 
 
-@pytest.mark.skipif(NETPIPE is None, reason="NetPIPE (netpipe-openmpi) is not installed")
 @pytest.mark.parametrize("mpi", ["openmpi4", "openmpi5"])
 def test_netpipe(near: Cluster, mpi: str) -> None:
+    if NETPIPE is None:
+        lacking("NetPIPE (netpipe-openmpi) is not installed")
     job = near.ok(
         mpi, 2, str(NETPIPE), "-u", "4194304", "-n", "20", "-o", "/dev/null", timeout=180, by="node"
     )

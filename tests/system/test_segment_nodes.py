@@ -15,6 +15,7 @@ import pytest
 
 from tests.system.local import ROOT, site
 from tests.system.mpi_jobs import NEAR_FAR, Cluster, Job, program
+from tests.system.need import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,7 @@ WHERE = ("--env", f"NEARMETAL_SEGMENT={CONFIG}", "--env", "NEARMETAL_SEGMENT_END
 CHANNELS = ("--channels", "self,segment,net", *WHERE)
 
 if not program(MPI, "mpi_traffic").exists() or not TOOL.exists():
-    pytest.skip("run make setup", allow_module_level=True)
+    lacking("the programs of MPICH or nearmetal-segment are not built")
 
 
 def share(cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from nearmetal.cli.main import main
 from tests.system.browser import Browser, browser, find_browser
+from tests.system.need import lacking
 from tests.system.page import WINDOWS, assert_good_page
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 if find_browser() is None:
-    pytest.skip("Chromium is not installed", allow_module_level=True)
+    lacking("Chromium is not installed")
 
 LABELS = """\
 format: 1

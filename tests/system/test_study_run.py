@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.errors import LaunchError
 from nearmetal.evidence import read_manifest
-from nearmetal.launch.job import provider_library
-from nearmetal.mpi import Mpi, find_installations
+from nearmetal.mpi import Mpi
 from tests.system.browser import browser, find_browser
 from tests.system.local import ROOT, Site, site
+from tests.system.need import lacking, need_build, need_mpi
 from tests.system.page import WINDOWS, assert_good_page
 
 if TYPE_CHECKING:
@@ -28,12 +27,8 @@ pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(1800)]
 
 if os.geteuid() != 0:
     pytest.skip("the tests do not run as root", allow_module_level=True)
-try:
-    provider_library()
-except LaunchError as missing:
-    pytest.skip(f"not built: {missing}", allow_module_level=True)
-if Mpi.MPICH5 not in find_installations():
-    pytest.skip("MPICH 5 is not installed", allow_module_level=True)
+need_build()
+need_mpi(Mpi.MPICH5)
 
 STUDY = ROOT / "examples" / "studies" / "near-or-tcp.yaml"
 ARMS, WORKLOADS, BLOCKS = ("one-node", "near", "tcp"), ("pingpong", "allreduce", "netpipe"), 6
@@ -103,7 +98,7 @@ def test_a_study_is_killed_resumed_imported_and_reported(place: Site) -> None:
     for said in ("shm (counted)", "n1: cores", "MPICH 5.", "Open MPI 5."):
         assert said in text
     if find_browser() is None:
-        pytest.skip("all but the page in Chromium, which is not installed")
+        lacking("all but the page in Chromium, which is not installed")
     with browser() as window:
         for name in WINDOWS:
             assert_good_page(window, page, name)

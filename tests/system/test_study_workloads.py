@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nearmetal.bench.workloads import WORKLOADS
-from nearmetal.errors import LaunchError
 from nearmetal.evidence import read_manifest
-from nearmetal.launch.job import provider_library
 from nearmetal.mpi import Mpi, find_installations
 from nearmetal.study.store import Study
 from tests.system.local import ROOT, Site, site
+from tests.system.need import lacking, need_build, need_mpi
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,10 +28,7 @@ pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(1800)]
 
 if os.geteuid() != 0:
     pytest.skip("the tests do not run as root", allow_module_level=True)
-try:
-    provider_library()
-except LaunchError as missing:
-    pytest.skip(f"not built: {missing}", allow_module_level=True)
+need_build()
 
 STUDY = """\
 format: 1
@@ -83,9 +79,9 @@ def figures(place: Site, output: Path) -> dict[tuple[str, str], int]:
 def need(name: str) -> None:
     program = WORKLOADS[name].program
     if program.where.value in {"PATH", "/usr/bin"} and shutil.which(program.file) is None:
-        pytest.skip(f"{program.file} is not installed")
+        lacking(f"{program.file} is not installed")
     if program.mpis and not set(program.mpis) & set(find_installations()):
-        pytest.skip("no MPI for it is installed")
+        lacking("no MPI for it is installed")
 
 
 @pytest.mark.parametrize(
@@ -130,8 +126,7 @@ def test_perftest_says_that_there_is_no_adapter(place: Site, output: Path) -> No
 
 def test_a_launcher_of_the_site_starts_it_too(place: Site, output: Path) -> None:
     need("netpipe-quick")
-    if Mpi.OPENMPI4 not in find_installations():
-        pytest.skip("the distribution's Open MPI is not installed")
+    need_mpi(Mpi.OPENMPI4)
     start = ("[/usr/bin/env, OMPI_ALLOW_RUN_AS_ROOT=1, OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, "
              "mpirun.openmpi, --oversubscribe, -n, '@ranks@']")  # fmt: skip
     text = STUDY.format(name="netpipe-quick").replace("cluster: examples/two-nodes.yaml",

@@ -15,6 +15,7 @@ import pytest
 from nearmetal.launch.counters import read_counters
 from nearmetal.launch.job import provider_places
 from tests.system.local import ROOT
+from tests.system.need import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.system]
 PROGRAM = ROOT / "build" / "c" / "benchmarks" / "fabric_pingpong"
 LIBRARY = provider_places()[0]
 if not PROGRAM.exists() or not LIBRARY.exists():
-    pytest.skip("the programs over libfabric are not built", allow_module_level=True)
+    lacking("the programs over libfabric are not built")
 
 PATIENCE_S = 120.0
 

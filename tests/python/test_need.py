@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from nearmetal.mpi import Mpi
+from tests.system import need
+
+
+@pytest.mark.parametrize("ci", [None, "", "false"])
+def test_what_set_up_would_bring_is_skipped_at_a_desk(
+    monkeypatch: pytest.MonkeyPatch, ci: str | None
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    if ci is not None:
+        monkeypatch.setenv("CI", ci)
+    with pytest.raises(pytest.skip.Exception, match="no tool") as skipped:
+        need.lacking("no tool")
+    assert skipped.value.allow_module_level
+
+
+def test_it_is_a_failure_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setattr(need, "find_installations", lambda: {Mpi.MPICH5: "there"})
+    with pytest.raises(pytest.fail.Exception, match="no tool, although set-up"):
+        need.lacking("no tool")
+    need.need_mpi(Mpi.MPICH5)
+    with pytest.raises(pytest.fail.Exception, match="Open MPI 5 is not installed, although"):
+        need.need_mpi(Mpi.OPENMPI5, Mpi.MPICH5)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests need of that which set-up installs and builds."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from nearmetal.errors import LaunchError
+from nearmetal.launch.job import provider_library
+from nearmetal.launch.locality import info_tool
+from nearmetal.mpi.installed import find_installations
+
+if TYPE_CHECKING:
+    from nearmetal.mpi import Mpi
+
+
+def lacking(reason: str) -> NoReturn:
+    """Leave the test or module for lack of something that set-up brings.
+
+    At a desk it is skipped. With CI=true, where set-up has run before, it fails: a test that never
+    runs there would not be missed.
+    """
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{reason}, although set-up should have brought it", pytrace=False)
+    pytest.skip(reason, allow_module_level=True)
+
+
+def need_mpi(*names: Mpi) -> None:
+    """Leave the test or module unless these MPIs are there."""
+    absent = [mpi.title for mpi in names if mpi not in find_installations()]
+    if absent:
+        lacking(f"{', '.join(absent)} is not installed")
+
+
+def need_build() -> None:
+    """Leave the test or module unless provider and nearmetal-info are built."""
+    try:
+        provider_library()
+        info_tool()
+    except LaunchError as missing:
+        lacking(f"not built: {missing}")
