@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -37,6 +37,7 @@ COINCIDENCE = 3
 """Up to so many numbers, two launches may well print the same bytes."""
 
 MAX_TOLD = 20
+_PIECE = 64 << 10
 
 
 class File(NamedTuple):
@@ -192,15 +193,15 @@ class Importer:
         log = None
         try:
             content = _content(file)
-            source = replace(source, source=self.writer.keep(content))
+            source = source._replace(source=self.writer.keep(content))
             if file.failed:
                 raise _FailedError(f"{file.path}:1: {file.failed}")
             text = decode(content, file.path)
             name = file.format or recognize(text, file.path)
             refuse_crash(text, file.path)
             log = parse_log(text, file.path, name)
-            source = replace(
-                source, format=name, parser=f"{name}/{PARSERS[name].version}",
+            source = source._replace(
+                format=name, parser=f"{name}/{PARSERS[name].version}",
                 header={**log.header, **{LAUNCH + key: value for key, value in file.facts.items()}},
                 remarks=log.remarks[:MAX_TOLD],
             )  # fmt: skip
@@ -209,7 +210,7 @@ class Importer:
             self._check_launch(source, log)
         except LogError as error:
             self.summary.refused[file.path] = error.message
-            source, log = replace(source, status=_status(error), reason=error.message), None
+            source, log = source._replace(status=_status(error), reason=error.message), None
         else:
             self.summary.read += 1
         self.writer.add(source, log)
@@ -265,11 +266,17 @@ def _content(file: File) -> bytes:
         handle = os.open(file.where, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise LogError(f"{file.path}:1: {error.strerror}, it cannot be read") from error
-    with os.fdopen(handle, "rb") as stream:
-        try:
-            return stream.read(MAX_LOG_BYTES + 1)
-        except OSError as error:
-            raise LogError(f"{file.path}:1: {error.strerror}, it cannot be read") from error
+    parts, left = [], MAX_LOG_BYTES + 1
+    try:
+        # In pieces: a buffer for the largest log costs more than most logs.
+        while left and (part := os.read(handle, min(left, _PIECE))):
+            parts.append(part)
+            left -= len(part)
+    except OSError as error:
+        raise LogError(f"{file.path}:1: {error.strerror}, it cannot be read") from error
+    finally:
+        os.close(handle)
+    return b"".join(parts)
 
 
 def _ask(missing: Mapping[str, tuple[str, ...]], folder: Path) -> NearmetalError:

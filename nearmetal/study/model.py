@@ -86,8 +86,7 @@ class Arm:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """One raw file: where it lay, what it is, and to what it belongs.
 
     `status` is `facts`, `refused`, `duplicate` or `ignored`; `reason` says why in words.
@@ -105,5 +104,5 @@ class Source:
     block: int | None = None
     nodes: int | None = None
     ranks: int | None = None
-    header: Mapping[str, str] = field(default_factory=dict)
+    header: Mapping[str, str] = {}
     remarks: tuple[tuple[int, str], ...] = ()

@@ -146,11 +146,10 @@ class Writer:
             for line, values in table.rows:
                 size = values.get("size")
                 whole = None if size is None else int(size)
-                rows.extend(
-                    (index, line, table.test, table.variant, whole, ranks, metric, units[metric],
-                     repr(value))
-                    for metric, value in values.items() if metric != "size"
-                )  # fmt: skip
+                for metric, value in values.items():
+                    if metric != "size":
+                        rows.append((index, line, table.test, table.variant, whole, ranks, metric,
+                                     units[metric], value))  # fmt: skip
         self._facts.writerows(rows)
         self.facts += len(rows)
 
@@ -176,8 +175,11 @@ class Writer:
 
 def _write_once(path: str, content: bytes) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(content)
+    try:
+        while content:
+            content = content[os.write(handle, content) :]
+    finally:
+        os.close(handle)
 
 
 def _text(text: str) -> str:

@@ -184,7 +184,7 @@ def test_hostile_text_stays_text(view: StudyView) -> None:
 
 
 def test_logs_that_tell_no_version_are_shown(view: StudyView) -> None:
-    sources = {name: replace(source, header={}) for name, source in view.sources.items()}
+    sources = {name: source._replace(header={}) for name, source in view.sources.items()}
     assert "osu_latency-1.out" in render_study_html(replace(view, sources=sources))
 
 
