@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/compiler.h"
+#include "base/file.h"
 #include "shm/segment.h"
 
 /* A line of the file, which is not NUL-terminated anywhere. */
@@ -246,24 +247,6 @@ static int check_owner(int fd, struct nm_reason *ret_reason)
 	return 0;
 }
 
-static ssize_t read_all(int fd, char *bytes, size_t room)
-{
-	size_t len = 0;
-	ssize_t got;
-
-	while (len < room) {
-		got = read(fd, bytes + len, room - len);
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0)
-			return -errno;
-		if (got == 0)
-			return (ssize_t)len;
-		len += (size_t)got;
-	}
-	return -EFBIG;
-}
-
 int nm_segment_config_load(const char *path, struct nm_segment_config *ret_config,
 			   struct nm_reason *ret_reason)
 {
@@ -282,7 +265,7 @@ int nm_segment_config_load(const char *path, struct nm_segment_config *ret_confi
 	if (err)
 		goto out;
 	text = malloc(NM_SEGMENT_CONFIG_MAX_BYTES + 1);
-	len = text ? read_all(fd, text, NM_SEGMENT_CONFIG_MAX_BYTES + 1) : -ENOMEM;
+	len = text ? nm_file_read(fd, text, NM_SEGMENT_CONFIG_MAX_BYTES + 1) : -ENOMEM;
 	if (len < 0) {
 		err = (int)len;
 		nm_reason_set(ret_reason, "%s", strerror(-err));

@@ -10,6 +10,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/params.h"
 #include "transport/tuning.h"
@@ -77,25 +78,6 @@ void nm_tuning_find_machine(struct nm_tuning_machine *ret_machine)
 	*ret_machine = machine;
 }
 
-/* At most ROOM bytes; -EFBIG when there are more. */
-static ssize_t read_all(int fd, char *bytes, size_t room)
-{
-	size_t len = 0;
-	ssize_t got;
-
-	while (len < room) {
-		got = read(fd, bytes + len, room - len);
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0)
-			return -errno;
-		if (got == 0)
-			return (ssize_t)len;
-		len += (size_t)got;
-	}
-	return -EFBIG;
-}
-
 int nm_tuning_load(const char *path, const struct nm_tuning_machine *here,
 		   struct nm_tuning *ret_tuning, struct nm_reason *ret_reason)
 {
@@ -114,7 +96,7 @@ int nm_tuning_load(const char *path, const struct nm_tuning_machine *here,
 	len = !text		   ? -ENOMEM :
 	      fstat(fd, &st) < 0   ? -errno :
 	      !S_ISREG(st.st_mode) ? -EINVAL :
-				     read_all(fd, text, NM_TUNING_MAX_BYTES + 1);
+				     nm_file_read(fd, text, NM_TUNING_MAX_BYTES + 1);
 	close(fd);
 	if (len < 0) {
 		nm_reason_set(ret_reason, "%s",

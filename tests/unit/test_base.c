@@ -4,10 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/arith.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/params.h"
 #include "harness.h"
@@ -268,4 +270,22 @@ NM_TEST(words_for_people)
 	nm_reason_set(&reason, "%s", text);
 	NM_CHECK_EQ(strlen(reason.text), sizeof(reason.text) - 1);
 	nm_reason_set(NULL, "nobody asks");
+}
+
+NM_TEST(small_files_are_read_whole_or_not_at_all)
+{
+	int fd = memfd_create("file", 0);
+	char bytes[8];
+
+	NM_CHECK(fd >= 0);
+	NM_CHECK_EQ(nm_file_read(fd, bytes, sizeof(bytes)), 0);
+	NM_CHECK_EQ(write(fd, "1234567", 7), 7);
+	NM_CHECK_EQ(lseek(fd, 0, SEEK_SET), 0);
+	NM_CHECK_EQ(nm_file_read(fd, bytes, sizeof(bytes)), 7);
+	NM_CHECK(!memcmp(bytes, "1234567", 7));
+	NM_CHECK_EQ(write(fd, "8", 1), 1);
+	NM_CHECK_EQ(lseek(fd, 0, SEEK_SET), 0);
+	NM_CHECK_EQ(nm_file_read(fd, bytes, sizeof(bytes)), -EFBIG);
+	close(fd);
+	NM_CHECK_EQ(nm_file_read(fd, bytes, sizeof(bytes)), -EBADF);
 }
