@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
-from typing import cast
+from typing import TYPE_CHECKING
 
-from nearmetal.cli.verbs import Parser, Subparsers
+from nearmetal.cli.verbs import add_group
+
+if TYPE_CHECKING:
+    from nearmetal.cli.verbs import Subparsers
 
 VERBS = ("vf",)
 
@@ -16,11 +18,6 @@ SUMMARY = "show what this machine offers to virtual machines, and who has it"
 
 def register(subparsers: Subparsers) -> None:
     """Add the group and its verbs."""
-    parser = subparsers.add_parser(
-        "host", help=SUMMARY, description=SUMMARY[0].upper() + SUMMARY[1:] + ".",
-        epilog="example: nearmetal host vf",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True, parser_class=Parser)
+    group = add_group(subparsers, "host", SUMMARY, "nearmetal host vf")
     for verb in VERBS:
-        importlib.import_module(f"nearmetal.cli.host_{verb}").register(cast("Subparsers", verbs))
+        importlib.import_module(f"nearmetal.cli.host_{verb}").register(group)

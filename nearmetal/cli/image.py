@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from nearmetal.cli.verbs import Parser, Subparsers, add_verb
+from nearmetal.cli.verbs import add_group, add_verb
 from nearmetal.errors import ExitCode, UsageError
 from nearmetal.image import (
     EXTRAS,
@@ -23,6 +22,9 @@ from nearmetal.image import (
 from nearmetal.run import LocalRunner
 
 if TYPE_CHECKING:
+    import argparse
+
+    from nearmetal.cli.verbs import Subparsers
     from nearmetal.cli.view import View
     from nearmetal.image import Mirror
 
@@ -32,15 +34,7 @@ _SUMMARY = "build, list and remove images for virtual machines"
 
 def register(subparsers: Subparsers) -> None:
     """Add the group and its verbs."""
-    group = subparsers.add_parser(
-        "image", help=_SUMMARY, description=_SUMMARY[0].upper() + _SUMMARY[1:] + ".",
-        epilog="example: nearmetal image build",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    verbs = cast(
-        "Subparsers",
-        group.add_subparsers(dest="action", metavar="VERB", required=True, parser_class=Parser),
-    )
+    verbs = add_group(subparsers, "image", _SUMMARY, "nearmetal image build")
     parser = add_verb(verbs, "build", build, "build the image, unless it is in the cache",
                       "nearmetal image build --with compilers")  # fmt: skip
     _add_cache(parser)

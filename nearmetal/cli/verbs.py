@@ -101,3 +101,16 @@ def add_verb(
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
     parser.set_defaults(handler=handler)
     return parser
+
+
+def add_group(subparsers: Subparsers, name: str, summary: str, example: str) -> Subparsers:
+    """Add a verb that has verbs of its own; returns where they are added."""
+    group = subparsers.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=f"example: {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = group.add_subparsers(dest="action", metavar="VERB", required=True, parser_class=Parser)
+    return cast("Subparsers", verbs)

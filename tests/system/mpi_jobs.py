@@ -3,15 +3,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.system.local import ROOT, Site
+from nearmetal.mpi import Mpi, find_installations
+from tests.system.local import ROOT, Site, site
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 PROGRAMS = ROOT / "build" / "programs"
 PREFIXES = ROOT / "build" / "mpi"
+INSTALLED = find_installations()
 MPIS = ("openmpi4", "openmpi5", "mpich5", "impi")
 
 NEAR = """\
@@ -82,6 +89,38 @@ class Cluster:
         assert job.code == 0, f"{mpi} {program}: exit code {job.code}\n{job.end_of_output()}"
         assert job.sent, f"{mpi} {program}: nearmetal carried nothing\n{job.end_of_output()}"
         return job
+
+
+def compiler(mpi: Mpi) -> Path:
+    """The compiler wrapper; Intel's runtime wheel has none, MPICH's has the same ABI."""
+    found = INSTALLED[Mpi.MPICH5 if mpi is Mpi.IMPI else mpi]
+    return found.prefix / "bin" / ("mpicc.openmpi" if mpi is Mpi.OPENMPI4 else "mpicc")
+
+
+def compile_for(mpis: Iterable[Mpi], source: Path, directory: Path) -> None:
+    """Compile a program for MPIs, each into a file of the MPI's name."""
+    for mpi in mpis:
+        argv: list[str | Path] = [compiler(mpi), "-O1", "-o", directory / mpi.value, source]
+        subprocess.run(argv, check=True, timeout=60)
+
+
+@contextlib.contextmanager
+def two_nodes(mpis: Iterable[Mpi], source: Path, slots: int) -> Iterator[Cluster]:
+    """Two nodes of one host that see the program, compiled for each MPI; no trace of them after."""
+    with site() as place:
+        compile_for(mpis, source, place.directory)
+        path = place.write("spec.yaml", f"""\
+version: 1
+name: two
+backend: local
+show: ['{place.directory}']
+hosts: [{{name: h, nodes: [{{name: n1, slots: {slots}}}, {{name: n2, slots: {slots}}}]}}]
+""")  # fmt: skip
+        place.ok("up", path)
+        yield Cluster(place, path)
+        place.look(path)
+        place.ok("down", path)
+        place.assert_no_trace()
 
 
 def program(mpi: str, name: str) -> Path:

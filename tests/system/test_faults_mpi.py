@@ -6,14 +6,13 @@ launcher that sees the death first ends the other ranks before they can say anyt
 """
 
 import re
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from nearmetal.mpi import Mpi
 from tests.system.local import ROOT, Site, site
-from tests.system.test_local_run import INSTALLED, compiler
+from tests.system.mpi_jobs import INSTALLED, compile_for
 
 pytestmark = [pytest.mark.system, pytest.mark.mpi]
 
@@ -25,9 +24,7 @@ LOST = re.compile(r"\(n2, pid \d+\) is lost: ")
 @pytest.fixture(scope="module")
 def up() -> Iterator[tuple[Site, str]]:
     with site() as place:
-        for mpi in INSTALLED:
-            program = place.directory / mpi.value
-            subprocess.run([compiler(mpi), "-O1", "-o", program, SOURCE], check=True, timeout=60)
+        compile_for(INSTALLED, SOURCE, place.directory)
         spec = place.write("spec.yaml", f"""\
 version: 1
 name: faults

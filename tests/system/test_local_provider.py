@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +12,9 @@ import pytest
 from nearmetal.mpi import Mpi
 from nearmetal.spec import load_spec
 from tests.system.local import ROOT, UID, Site, site, user_can_read_checkout
+from tests.system.mpi_jobs import INSTALLED, compile_for
 from tests.system.need import lacking, need_build, need_mpi
-from tests.system.test_local_run import INSTALLED, SOURCE, compiler
+from tests.system.test_local_run import SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,9 +44,7 @@ def up(request: pytest.FixtureRequest) -> Iterator[tuple[Site, str]]:
     if uid and not user_can_read_checkout():
         pytest.skip("an ordinary user cannot read this checkout")
     with site(uid) as place:
-        for mpi in INSTALLED:
-            program = place.directory / mpi.value
-            subprocess.run([compiler(mpi), "-O1", "-o", program, SOURCE], check=True, timeout=60)
+        compile_for(INSTALLED, SOURCE, place.directory)
         spec = place.write("spec.yaml", SPEC.format(directory=place.directory))
         place.ok("up", spec)
         yield place, spec

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.mpi import Family, Installation, Mpi, find_installations
+from nearmetal.mpi import Family, Mpi
 from tests.system.local import ROOT, Site, site
+from tests.system.mpi_jobs import INSTALLED, compile_for
 from tests.system.need import lacking, need_mpi
 
 if TYPE_CHECKING:
@@ -21,22 +22,13 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.system, pytest.mark.mpi]
 
-INSTALLED = find_installations()
 SOURCE = ROOT / "tests" / "system" / "programs" / "endings.c"
-
-
-def compiler(mpi: Mpi) -> Path:
-    """The compiler wrapper; Intel's runtime wheel has none, MPICH's has the same ABI."""
-    found: Installation = INSTALLED[Mpi.MPICH5 if mpi is Mpi.IMPI else mpi]
-    return found.prefix / "bin" / ("mpicc.openmpi" if mpi is Mpi.OPENMPI4 else "mpicc")
 
 
 @pytest.fixture(scope="module")
 def up() -> Iterator[tuple[Site, str]]:
     with site() as place:
-        for mpi in INSTALLED:
-            program = place.directory / mpi.value
-            subprocess.run([compiler(mpi), "-O1", "-o", program, SOURCE], check=True, timeout=60)
+        compile_for(INSTALLED, SOURCE, place.directory)
         spec = place.write("spec.yaml", f"""\
 version: 1
 name: run

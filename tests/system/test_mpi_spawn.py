@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from nearmetal.mpi import Mpi
-from tests.system.local import ROOT, site
-from tests.system.mpi_jobs import Cluster
-from tests.system.test_local_run import INSTALLED, compiler
+from tests.system.local import ROOT
+from tests.system.mpi_jobs import INSTALLED, Cluster, two_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,22 +24,8 @@ SOURCE = ROOT / "tests" / "system" / "programs" / "mpi_spawn.c"
 
 @pytest.fixture(scope="module")
 def near() -> Iterator[Cluster]:
-    with site() as place:
-        for mpi in SPAWNING:
-            out = place.directory / mpi.value
-            subprocess.run([compiler(mpi), "-O1", "-o", out, SOURCE], check=True, timeout=60)
-        path = place.write("spec.yaml", f"""\
-version: 1
-name: spawn
-backend: local
-show: ['{place.directory}']
-hosts: [{{name: h, nodes: [{{name: n1, slots: 4}}, {{name: n2, slots: 4}}]}}]
-""")  # fmt: skip
-        place.ok("up", path)
-        yield Cluster(place, path)
-        place.look(path)
-        place.ok("down", path)
-        place.assert_no_trace()
+    with two_nodes(SPAWNING, SOURCE, slots=4) as cluster:
+        yield cluster
 
 
 @pytest.mark.parametrize("mpi", SPAWNING, ids=lambda mpi: mpi.value)
