@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
 import pytest
 
 from nearmetal.mpi import Mpi
+from nearmetal.mpi.installed import Places
+from tests.python.test_mpi import install
 from tests.system import need
 
 
@@ -17,11 +21,12 @@ def test_what_set_up_would_bring_is_skipped_at_a_desk(
     assert skipped.value.allow_module_level
 
 
-def test_it_is_a_failure_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_a_failure_in_ci(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CI", "true")
-    monkeypatch.setattr(need, "find_installations", lambda: {Mpi.MPICH5: "there"})
+    places = Places((tmp_path,), tmp_path / "usr")
+    install(tmp_path, Mpi.MPICH5)
     with pytest.raises(pytest.fail.Exception, match="no tool, although set-up"):
         need.lacking("no tool")
-    need.need_mpi(Mpi.MPICH5)
+    need.need_mpi(Mpi.MPICH5, places=places)
     with pytest.raises(pytest.fail.Exception, match="Open MPI 5 is not installed, although"):
-        need.need_mpi(Mpi.OPENMPI5, Mpi.MPICH5)
+        need.need_mpi(Mpi.OPENMPI5, Mpi.MPICH5, places=places)

@@ -15,6 +15,7 @@ from nearmetal.mpi.installed import find_installations
 
 if TYPE_CHECKING:
     from nearmetal.mpi import Mpi
+    from nearmetal.mpi.installed import Places
 
 
 def lacking(reason: str) -> NoReturn:
@@ -28,9 +29,10 @@ def lacking(reason: str) -> NoReturn:
     pytest.skip(reason, allow_module_level=True)
 
 
-def need_mpi(*names: Mpi) -> None:
-    """Leave the test or module unless these MPIs are there."""
-    absent = [mpi.title for mpi in names if mpi not in find_installations()]
+def need_mpi(*names: Mpi, places: Places | None = None) -> None:
+    """Leave the test or module unless these MPIs are there; `places` as find_installations()."""
+    found = find_installations(places)
+    absent = [mpi.title for mpi in names if mpi not in found]
     if absent:
         lacking(f"{', '.join(absent)} is not installed")
 
