@@ -27,7 +27,7 @@ from nearmetal.spec import Key, Kind, resource
     ("uri", "words", "said", "hint"),
     [
         ("qemu:///system", "Failed to connect socket to '/run/x': No such file or directory",
-         "is not reachable", "is libvirtd running"),
+         "is not reachable", "`apt install libvirt-daemon-system`"),
         ("qemu:///system", "Failed to connect socket to '/run/x': Permission denied",
          "no permission", "group libvirt"),
         ("qemu:///system", "authentication unavailable: no polkit agent available",
@@ -51,6 +51,18 @@ def test_a_failed_connection_says_what_to_do(uri: str, words: str, said: str, hi
         ("internal error: Network is already in use by interface eth0", "another subnet"),
         ("Cannot get interface MTU on 'br9': No such device", "bridge"),
         ("unable to map backing store for guest RAM: Cannot allocate memory", "memory"),
+        (
+            "can't open backing store /dev/shm/nearmetal-c-h for guest RAM: Permission denied",
+            "AppArmor",
+        ),
+        (
+            "Failed to create file '/var/lib/libvirt/dnsmasq/nm1.macs.new': No such file or directory",
+            "mkdir -p",
+        ),
+        (
+            "Failed to connect socket to '/run/libvirt/virtlogd-sock': No such file or directory",
+            "start virtlogd",
+        ),
         ("something nobody has seen", ""),
     ],
 )

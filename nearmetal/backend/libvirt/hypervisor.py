@@ -74,7 +74,10 @@ def explain(uri: str, message: str) -> BackendError:
         host = uri.partition("://")[2].partition("/")[0]
         hint = f"does `ssh {host} virsh list` work from here without a password?"
         return BackendError(f"libvirt at {uri} is not reachable: {message}", hint)
-    hint = "is libvirtd running (systemctl start libvirtd), and is the socket the right one?"
+    hint = (
+        "is libvirtd running, and is the socket the right one? On Debian "
+        "`apt install libvirt-daemon-system` starts it; without systemd, `virtlogd -d; libvirtd -d` then"
+    )
     return BackendError(f"libvirt at {uri} is not reachable: {message}", hint)
 
 
@@ -230,6 +233,9 @@ def remedy(words: str) -> str:
         ("no such device", "is the bridge there? `ip link`"),
         ("is already in use by interface", "choose another subnet in `network:`"),
         ("network is already in use", "choose another subnet in `network:`"),
+        ("can't open backing store", "is QEMU confined by AppArmor there? README names its rule"),
+        ("virtlogd-sock", "start virtlogd there, which keeps consoles: `virtlogd -d`"),
+        ("/var/lib/libvirt/dnsmasq/", "on that host: mkdir -p /var/lib/libvirt/dnsmasq"),
         ("could not open", "may QEMU's user read that file and enter every directory above it?"),
         ("permission denied", "may QEMU's user read that file and enter every directory above it?"),
     )
