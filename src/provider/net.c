@@ -172,9 +172,11 @@ static int greet(struct net *net, struct nm_net_peer *peer)
 	if (err)
 		return send_failed(net, peer, -FI_EHOSTUNREACH);
 	err = send_one(net, peer, NM_NET_HELLO, &pkt, &iov, 1);
-	if (!err)
-		peer->greeted = true;
-	return err;
+	if (err)
+		return err;
+	peer->greeted = true;
+	nm_net_meet_line(net, peer);
+	return 0;
 }
 
 int nm_net_say(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind)

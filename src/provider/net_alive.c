@@ -4,11 +4,14 @@
  * for hours and not look at its queues. Inner providers hide a broken connection behind "try
  * again", and TCP hides a host that has vanished for a quarter of an hour.
  *
- * So an endpoint over TCP listens on a port of its own, on which nothing is ever said: its
- * lifeline. Whoever waits for the peer connects to it and lets the two kernels ask each other.
+ * So an endpoint with an internet address listens on a TCP port of its own, on which nothing is
+ * ever said: its lifeline. Whoever waits for the peer connects to it and lets the two kernels ask each other.
  * When the process ends, its kernel resets the connection and refuses the next one; when the host
  * does not answer for NEARMETAL_NET_TIMEOUT_MS, our kernel says so. The peer itself does nothing:
  * connections stay in the kernel's queue, and are only taken out of it when that fills up.
+ *
+ * Verbs reaches peers to which TCP may be forbidden. There a lifeline that cannot be reached says
+ * nothing until one stood: to that peer, or to any of another host. So it is tried when peers meet.
  * The sockets are ours, unlike those of the inner provider: a forked child closes its copies, so
  * it does not pass for its parent.
  */
@@ -38,7 +41,7 @@ static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct nm_net_lifeline *all_lifelines;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-/* Ports of other providers (verbs) have the same kind of address and are no ports of TCP. */
+/* Whether what the lifeline says of a network that is closed to it is true of the inner endpoint. */
 static bool is_tcp(const struct net *net)
 {
 	static const char *const providers[] = {"tcp", "net", "tcp;ofi_rxm", "sockets"};
@@ -122,8 +125,10 @@ static int listen_beside(const struct net *net, uint16_t *ret_port)
 	socklen_t len = socket_address(net->inner.name, 0, &address);
 	int fd;
 
-	if (!len)
+	if (!len) {
+		errno = EAFNOSUPPORT;
 		return -1;
+	}
 	fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -1;
@@ -143,9 +148,9 @@ uint16_t nm_net_lifeline_open(struct net *net)
 	uint16_t port = 0;
 
 	lifeline->peers = &net->peers;
-	lifeline->is_tcp = is_tcp(net);
-	lifeline->listener = lifeline->is_tcp ? listen_beside(net, &port) : -1;
-	if (lifeline->is_tcp && lifeline->listener < 0)
+	lifeline->is_believed = is_tcp(net);
+	lifeline->listener = listen_beside(net, &port);
+	if (lifeline->listener < 0)
 		nm_info("no lifeline, so peers cannot tell whether I live: %s", strerror(errno));
 	pthread_once(&fork_once, register_fork_handlers);
 	pthread_mutex_lock(&all_lock);
@@ -259,6 +264,19 @@ static void set_patience(int fd, uint64_t timeout_ns)
 	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
 }
 
+/* A connection stood, so nothing on the way to that host forbids it. */
+static void line_stands(struct net *net, struct nm_net_peer *peer)
+{
+	struct sockaddr_storage ours, theirs;
+
+	socket_address(net->inner.name, 0, &ours);
+	socket_address(peer->address.inner, 0, &theirs);
+	peer->line_stood = true;
+	/* The way within this host says nothing about the network. */
+	if (memcmp(&ours, &theirs, sizeof(ours)))
+		net->lifeline.is_believed = true;
+}
+
 /* Returns 0 (connected), EINPROGRESS, or another errno. */
 static int start_line(struct net *net, struct nm_net_peer *peer)
 {
@@ -273,11 +291,13 @@ static int start_line(struct net *net, struct nm_net_peer *peer)
 	set_patience(peer->line, net->timeout_ns);
 	if (connect(peer->line, (struct sockaddr *)&address, len) < 0)
 		err = errno;
+	if (!err)
+		line_stands(net, peer);
 	peer->line_is_up = !err;
 	return err;
 }
 
-static int look_at_line(struct nm_net_peer *peer)
+static int look_at_line(struct net *net, struct nm_net_peer *peer)
 {
 	struct pollfd poller = {
 		.fd = peer->line,
@@ -294,6 +314,8 @@ static int look_at_line(struct nm_net_peer *peer)
 		return errno;
 	if (peer->line_is_up)
 		return err ? err : ECONNRESET;
+	if (!err || err == ECONNRESET)
+		line_stands(net, peer);
 	peer->line_is_up = !err;
 	return err;
 }
@@ -328,7 +350,7 @@ static void refused(struct net *net, struct nm_net_peer *peer)
 static NM_COLD void watch(struct net *net, struct nm_net_peer *peer, uint64_t waited)
 {
 	bool was_up = peer->line_is_up && peer->line >= 0;
-	int err = peer->line < 0 ? start_line(net, peer) : look_at_line(peer);
+	int err = peer->line < 0 ? start_line(net, peer) : look_at_line(net, peer);
 
 	/* The end of the process, most likely; a new connection is refused then. */
 	if (err == ECONNRESET || err == EPIPE) {
@@ -342,6 +364,14 @@ static NM_COLD void watch(struct net *net, struct nm_net_peer *peer, uint64_t wa
 	}
 	if (err != EINPROGRESS)
 		close_fd(&peer->line);
+	if (!peer->line_stood && !net->lifeline.is_believed) {
+		if (err != EINPROGRESS)
+			nm_log_once(NM_LOG_INFO,
+				    "no lifeline of another host can be reached, so deaths may "
+				    "go unnoticed: %s",
+				    strerror(err));
+		return;
+	}
 	if (err == ECONNREFUSED) {
 		refused(net, peer);
 	} else if (is_silence(err)) {
@@ -363,8 +393,20 @@ void nm_net_watch(struct net *net, struct nm_net_peer *peer)
 		waited = 4 * net->watch_ns;
 	waited = peer->watched_ns ? waited : 0;
 	peer->watched_ns = now;
-	if (net->lifeline.is_tcp && nm_net_inner_lifeline(&net->inner, &peer->address))
+	if (nm_net_inner_lifeline(&net->inner, &peer->address))
 		watch(net, peer, waited);
+}
+
+void nm_net_meet_line(struct net *net, struct nm_net_peer *peer)
+{
+	int err;
+
+	if (net->lifeline.is_believed || peer->line >= 0 ||
+	    !nm_net_inner_lifeline(&net->inner, &peer->address))
+		return;
+	err = start_line(net, peer);
+	if (err && err != EINPROGRESS)
+		close_fd(&peer->line);
 }
 
 void nm_net_stuck(struct net *net, struct nm_net_peer *peer)

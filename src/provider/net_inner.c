@@ -31,6 +31,11 @@ static const struct {
 
 #define AUTO_LIST "verbs,tcp"
 
+static bool is_verbs(const char *name)
+{
+	return !strncmp(name, "verbs", strlen("verbs"));
+}
+
 /* How good an interface is for reaching other nodes. 0: never. */
 static int rate_address(const struct fi_info *info)
 {
@@ -132,6 +137,9 @@ static void describe(struct nm_net_inner *inner)
 		 *address ? ")" : "");
 }
 
+/* Which network a layered provider is over is no part of its protocol's number. */
+#define OVER_VERBS (UINT32_C(1) << 30)
+
 /* Behind the inner name, where there is room. */
 struct tail {
 	/* Endpoints of "net" and of "tcp;ofi_rxm" have the same kind of name, and no common language. */
@@ -153,6 +161,8 @@ static int take_name(struct nm_net_inner *inner)
 	err = fi_getname(&inner->ep->fid, inner->name, &len);
 	if (err)
 		return err;
+	if (is_verbs(inner->info->fabric_attr->prov_name))
+		protocol |= OVER_VERBS;
 	inner->address_len = inner->name_len = (uint8_t)len;
 	if (len + sizeof(struct tail) > sizeof(inner->name))
 		return 0;
@@ -161,6 +171,7 @@ static int take_name(struct nm_net_inner *inner)
 	return 0;
 }
 
+/* Everything inside the fabric, up to an endpoint that works. */
 static int open_objects(struct nm_net_inner *inner, size_t cq_size)
 {
 	struct fi_cq_attr cq_attr = {
@@ -171,9 +182,7 @@ static int open_objects(struct nm_net_inner *inner, size_t cq_size)
 	struct fi_av_attr av_attr = {.type = FI_AV_UNSPEC, .count = 64};
 	int err;
 
-	err = nm_host.fabric(inner->info->fabric_attr, &inner->fabric, NULL);
-	if (!err)
-		err = fi_domain(inner->fabric, inner->info, &inner->domain, NULL);
+	err = fi_domain(inner->fabric, inner->info, &inner->domain, NULL);
 	if (!err)
 		err = fi_cq_open(inner->domain, &cq_attr, &inner->cq, NULL);
 	if (!err)
@@ -206,9 +215,22 @@ void nm_net_inner_close(struct nm_net_inner *inner)
 	memset(inner, 0, sizeof(*inner));
 }
 
+/* What a person can do about ERR of the provider NAME, which came before or after its fabric opened. */
+static const char *remedy(const char *name, int err, bool has_fabric)
+{
+	if (!is_verbs(name) || !has_fabric)
+		return "";
+	if (err == -FI_ENOMEM)
+		return "; raise the limit of locked memory (ulimit -l)";
+	/* The layer makes one completion queue for 256 messages with each of FI_UNIVERSE_SIZE peers. */
+	return "; if the device's queues are small (max_cqe of ibv_devinfo -v), set "
+	       "FI_UNIVERSE_SIZE to the number of processes, 1024 by default";
+}
+
 static int open_one(const char *name, size_t cq_size, struct nm_net_inner *inner,
 		    struct nm_reason *ret_reason)
 {
+	bool has_fabric;
 	int err;
 
 	memset(inner, 0, sizeof(*inner));
@@ -218,18 +240,22 @@ static int open_one(const char *name, size_t cq_size, struct nm_net_inner *inner
 			      err == -FI_ENODATA ? "no usable device" : nm_host.strerror(-err));
 		return err;
 	}
-	err = open_objects(inner, cq_size);
+	err = nm_host.fabric(inner->info->fabric_attr, &inner->fabric, NULL);
+	has_fabric = !err;
+	if (!err)
+		err = open_objects(inner, cq_size);
 	if (!err) {
 		describe(inner);
 		return 0;
 	}
 	nm_net_inner_close(inner);
 	/* A layer looks for its core provider once more, and that one is hidden. */
-	if (err == -FI_EINVAL && strchr(name, ';'))
+	if (err == -FI_EINVAL && !has_fabric && strchr(name, ';'))
 		nm_reason_set(ret_reason, "%s: hidden by FI_PROVIDER; set FI_PROVIDER=%s,%.*s",
 			      name, NM_PROVIDER_NAME, (int)strcspn(name, ";"), name);
 	else
-		nm_reason_set(ret_reason, "%s: %s", name, nm_host.strerror(-err));
+		nm_reason_set(ret_reason, "%s: %s%s", name, nm_host.strerror(-err),
+			      remedy(name, err, has_fabric));
 	return err;
 }
 

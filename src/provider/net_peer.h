@@ -31,6 +31,7 @@ struct nm_net_peer {
 	/* its lifeline (net_alive.c) */
 	int line; /* our connection to it; -1: none */
 	bool line_is_up;
+	bool line_stood;     /* it was up once */
 	uint64_t watched_ns; /* when we last looked */
 	uint64_t silent_ns;  /* for how long its host has been silent, as far as we looked */
 	uint64_t refused_at; /* rx_sequence + 1 when nobody listened any more; 0: somebody does */

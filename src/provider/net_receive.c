@@ -55,6 +55,7 @@ static void take_hello(struct net *net, const struct nm_net_header *header, cons
 	if (net->closing)
 		return;
 	peer->is_source = true;
+	nm_net_meet_line(net, peer);
 	peer->source = net->base.sink.source_up(net->base.sink.engine, &peer->who, &peer->label);
 	/* Known as gone, by another channel's goodbye: all that is left to do is to answer this one's. */
 	if (!peer->source)

@@ -15,9 +15,9 @@
 struct nm_net_lifeline {
 	struct nm_net_lifeline *next; /* of all in this process, for fork() */
 	struct nm_net_peers *peers;
-	bool is_tcp;
-	int listener; /* -1: none */
-	int *held;    /* connections taken out of the listener's queue */
+	bool is_believed; /* a refusal or silence there means that the peer is gone */
+	int listener;	  /* -1: none */
+	int *held;	  /* connections taken out of the listener's queue */
 	unsigned int nr_held;
 	uint32_t nr_polls;
 };
@@ -61,6 +61,8 @@ uint16_t nm_net_lifeline_open(struct net *net);
 void nm_net_lifeline_close(struct net *net);
 /* Now and then: keep the queue of the lifeline from filling up. */
 void nm_net_lifeline_serve(struct net *net);
+/* PEER has been met: try its lifeline, where it is not certain that TCP reaches it. */
+void nm_net_meet_line(struct net *net, struct nm_net_peer *peer);
 /* PEER is waited for: look whether it still lives, unless that was just done. May lose it. */
 void nm_net_watch(struct net *net, struct nm_net_peer *peer);
 /* Nothing can be sent to PEER now: watch it when that lasts. */
