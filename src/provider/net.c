@@ -412,7 +412,11 @@ int nm_net_create(const struct nm_sink *sink, struct nm_address *address,
 	nm_net_inner_set_lifeline(&net->inner, nm_net_lifeline_open(net));
 	err = init_buffers(net);
 	if (err) {
-		nm_reason_set(ret_reason, "no memory for network buffers: %s", strerror(-err));
+		nm_reason_set(ret_reason, "no memory for the buffers of %s: %s%s", net->inner.text,
+			      strerror(-err),
+			      net->inner.info->domain_attr->mr_mode & FI_MR_LOCAL ?
+				      NM_RAISE_MEMLOCK :
+				      "");
 		goto err_free;
 	}
 	net->base.ops = &net_ops;

@@ -221,7 +221,7 @@ static const char *remedy(const char *name, int err, bool has_fabric)
 	if (!is_verbs(name) || !has_fabric)
 		return "";
 	if (err == -FI_ENOMEM)
-		return "; raise the limit of locked memory (ulimit -l)";
+		return NM_RAISE_MEMLOCK;
 	/* The layer makes one completion queue for 256 messages with each of FI_UNIVERSE_SIZE peers. */
 	return "; if the device's queues are small (max_cqe of ibv_devinfo -v), set "
 	       "FI_UNIVERSE_SIZE to the number of processes, 1024 by default";

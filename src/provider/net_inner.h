@@ -19,6 +19,9 @@ struct nm_net_inner {
 	char text[96];	     /* "tcp on eth0 (192.0.2.1)", for reasons and logs */
 };
 
+/* For reasons: what to do when memory that an adapter reads and writes cannot be locked. */
+#define NM_RAISE_MEMLOCK "; raise the limit of locked memory (ulimit -l)"
+
 /*
  * Open the first inner endpoint of the providers in LIST ("auto" or names, best first) that works.
  * CQ_SIZE: operations that will be outstanding at most. Returns 0 or -errno with a reason.
