@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from nearmetal.spec import ClusterSpec
 
 _SERVER_S = 10.0
-_LISTEN_S = 1.0
+_LINE_S = 1.0
+_LISTEN_S = 30.0
+
+# Port 18515 of perftest, in the state LISTEN; with another port this only takes its time.
+_LISTENS = (
+    "until grep -q ':4853 [0-9A-F]*:0000 0A' /proc/net/tcp /proc/net/tcp6 2>/dev/null; "
+    "do sleep 0.1; done"
+)
 
 
 @dataclass(frozen=True)
@@ -65,8 +72,11 @@ def run_sizes(
             server = runner.converse(backend.on_node(nodes[0], served, env=env), stderr=stderr)
             patience = 0.0
             try:
-                # What it prints before it listens is not known: a line, or a moment, is enough.
-                server.receive(_LISTEN_S)
+                # Into a pipe it says that it waits for its client when all is over. A client that
+                # comes too soon gives up at once.
+                if server.receive(_LINE_S) is None:
+                    asked = backend.on_node(nodes[0], ["/bin/sh", "-c", _LISTENS], env=env)
+                    runner.run(asked, timeout_s=_LISTEN_S)
                 ended = runner.attach(backend.on_node(nodes[1], argv, env=env), stdout=stdout,
                                       stderr=stderr, timeout_s=size_s)  # fmt: skip
                 patience = 0.0 if ended.timed_out or ended.code else _SERVER_S

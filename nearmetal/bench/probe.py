@@ -38,6 +38,8 @@ for d in /sys/class/infiniband/*; do
 	n=${d##*/}
 	first "firmware $n" "$d/fw_ver"
 	first "numa $n" "$d/device/numa_node"
+	# A device made of an interface (soft-RoCE) is no function, and its rate a constant.
+	[ -e "$d/parent" ] && say "function $n" software && continue
 	[ -e "$d/device/physfn" ] && say "function $n" VF || say "function $n" PF
 	for p in "$d"/ports/*; do
 		first "rate $n/${p##*/}" "$p/rate"

@@ -93,9 +93,6 @@ class WorkloadDesign(_Model):
         if self.use is not None and self.log_format is not None:
             msg = "has log_format beside use|a known workload has its own"
             raise ValueError(msg)
-        if self.use is not None and self.args and self.input is None:
-            msg = "has args beside use|a known workload has its own, unless input is given"
-            raise ValueError(msg)
         return self
 
 
@@ -135,16 +132,28 @@ class Turn(NamedTuple):
     arm: str
 
 
-def load_design(path: Path, workloads: Iterable[str]) -> Design:
-    """Read a study; `workloads` are those known by name. Raises NearmetalError or SpecError."""
+def load_design(path: Path, workloads: Iterable[str], open_ended: Iterable[str] = ()) -> Design:
+    """Read a study; `workloads` are known by name, and it may give the arguments of `open_ended`.
+
+    Raises NearmetalError or SpecError.
+    """
     design, document = load_yaml(path, Design, WHAT)
-    known = list(workloads)
+    known, free = list(workloads), set(open_ended)
     problems = []
+
+    def refuse(name: str, key: str, *words: str) -> None:
+        line, column = document.where(("workloads", name, key))
+        problems.append(Problem(document.file, line, column, *words))
+
     for name, workload in design.workloads.items():
-        if workload.use is not None and workload.use not in known:
-            line, column = document.where(("workloads", name, "use"))
-            problems.append(Problem(document.file, line, column, f"no workload {workload.use!r}",
-                                    "only some are known by name", f"known: {', '.join(known)}"))  # fmt: skip
+        if workload.use is None:
+            continue
+        if workload.use not in known:
+            refuse(name, "use", f"no workload {workload.use!r}", "only some are known by name",
+                   f"known: {', '.join(known)}")  # fmt: skip
+        elif workload.args and workload.input is None and workload.use not in free:
+            refuse(name, "args", f"workload {name} has args beside use",
+                   "a known workload has its own", "give input, or leave args out")  # fmt: skip
     if problems:
         raise SpecError(problems)
     return design

@@ -108,6 +108,15 @@ def test_a_wrong_study_is_named_with_its_line(
     assert what in said
 
 
+def test_only_some_known_workloads_take_arguments(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(SMALL.replace("{use: netpipe}", "{use: perftest-send-lat, args: [-d, mlx5_1]}"))
+    with pytest.raises(SpecError, match="beside use"):
+        load_design(path, WORKLOADS)
+    found = load_design(path, WORKLOADS, ["perftest-send-lat"])
+    assert [w.args for w in found.workloads.values() if w.args] == [["-d", "mlx5_1"]]
+
+
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     text = SMALL.replace("format: 1", "format: 2").replace("name: small", "name: SMALL")
     with pytest.raises(SpecError) as caught:

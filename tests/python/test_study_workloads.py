@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,6 +122,32 @@ def test_a_hang_is_told_with_its_size(tmp_path: Path) -> None:
     assert (done.hung_at, done.exit_code) == (16384, 0)
     log = parse_log((tmp_path / "out").read_text(), "out", "perftest")
     assert [row.values["size"] for row in log.tables[0].rows] == [4096, 8192]
+
+
+@dataclass
+class Asked(Here):
+    """Records what runs, and says at once that a server listens."""
+
+    programs: list[str] = field(default_factory=list)
+
+    def on_node(
+        self, node: str, argv: Sequence[str], *, env: Mapping[str, str] | None = None
+    ) -> Command:
+        self.programs.append(f"{node} {Path(argv[0]).name}")
+        return super().on_node(node, ("/bin/true",) if argv[0] == "/bin/sh" else argv, env=env)
+
+
+def test_a_client_waits_for_a_server_that_says_nothing(tmp_path: Path) -> None:
+    program = Path(perftest(tmp_path))
+    program.write_text(program.read_text().replace("echo waiting; ", ""))
+    backend = Asked()
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        done = run_sizes(
+            backend, LocalRunner(), ("n1", "n2"), [str(program)],  # type: ignore[arg-type]
+            (64,), output=(out, err), size_s=5,
+        )  # fmt: skip
+    assert done.exit_code == 0
+    assert backend.programs == ["n1 ib_write_bw", "n1 sh", "n2 ib_write_bw"]
 
 
 def test_a_pair_that_fails_stops(tmp_path: Path) -> None:
