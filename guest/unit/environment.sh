@@ -13,6 +13,12 @@ environment_values() {
 	VALUES
 	# Other interfaces may carry addresses that mean nothing to the other nodes.
 	read -r interface <"$run/interface" && printf 'FI_TCP_IFACE=%s\n' "$interface"
+	# Completion queues of 256 entries for each of so many processes are what soft-RoCE can hold
+	# (32767 entries); libfabric's default of 1024 processes is for adapters.
+	for device in /sys/class/infiniband/rxe_*; do
+		[ ! -e "$device" ] || printf 'FI_UNIVERSE_SIZE=127\n'
+		break
+	done
 }
 
 environment_for_sshd() {

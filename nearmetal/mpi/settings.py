@@ -94,7 +94,7 @@ def _openmpi(installation: Installation, request: Request) -> Settings:
                               f"self,{memory},tcp"))  # fmt: skip
     include = "opal_common_ofi_provider_include" if five else "mtl_ofi_provider_include"
     options += ("--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", include, "nearmetal")
-    env |= _provider_path(installation, request) | {"FI_PROVIDER": "nearmetal,tcp"}
+    env |= _provider_path(installation, request) | {"FI_PROVIDER": "nearmetal,verbs,tcp"}
     if five and request.one_host:
         # Its collectives for many hosts gather within each node first, to spare the network. Here
         # all nodes are equally near, and that only adds a hop (docs/design/small-messages.md).
