@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from nearmetal.backend.libvirt.boot import printable
 from nearmetal.backend.libvirt.machine import Kernel, Machine, Owner
 from nearmetal.backend.libvirt.shell import owner_of_files
 from nearmetal.errors import BackendError
@@ -24,13 +25,30 @@ if TYPE_CHECKING:
     from nearmetal.backend.libvirt.shell import HostShell
 
 PROBE_OK = b"nearmetal: probe ok"
-PROBE_S = 20.0
-"""Under KVM the kernel is there in a second; a broken KVM prints nothing or little at all."""
+SILENT_S = 180.0
+"""Ends a probe whose kernel says nothing new for so long: a slow one keeps talking."""
+
+LIMIT_S = 900.0
+"""Ends a probe whose kernel only ever complains, of stalls for example."""
 
 _PAUSE_S = 0.1
 _KEPT = 200
+_WIDTH = 120
 _WANTED = ("ivshmem-plain", "virtio-pmem-pci", "nvdimm")
 _DEVICE = re.compile(r'^name "([^"]+)"', re.MULTILINE)
+
+
+def talkative(arguments: str) -> str:
+    """Return the kernel's arguments for a probe, which must be heard to live. Pure."""
+    kept = [w for w in arguments.split() if w != "quiet" and not w.startswith("loglevel=")]
+    return " ".join([*kept, "nearmetal.probe"])
+
+
+def _last(console: bytes) -> str:
+    """Return the last line of a console in words, as far as there is one."""
+    lines = printable(console.decode("utf-8", "replace")).split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"; its last words: {last[:_WIDTH]}" if last else ""
 
 
 @dataclass(frozen=True)
@@ -67,8 +85,9 @@ class Probe:
             return bool(known[0]), str(known[1])
         if not images.ready():
             return False, "KVM is not proven yet: the image whose kernel probes it is not built"
-        answer = self._boot(images)
-        self._remember(key, list(answer))
+        answer, settled = self._boot(images)
+        if settled:
+            self._remember(key, list(answer))
         return answer
 
     @cached_property
@@ -80,13 +99,12 @@ class Probe:
         named = f"{self.hypervisor.uri} {self._boot_id} {about.qemu} {about.emulator} {what}"
         return hashlib.sha256(named.encode()).hexdigest()[:32]
 
-    def _boot(self, images: Images) -> tuple[bool, str]:
+    def _boot(self, images: Images) -> tuple[tuple[bool, str], bool]:
+        """Return the answer, and whether it holds for as long as the host runs."""
         kernel = images.boot(self.shell).kernel
         if kernel is None:
-            return (
-                False,
-                "KVM is not proven: only the built image's kernel can be booted as a probe",
-            )
+            reason = "KVM is not proven: only the built image's kernel can be booted as a probe"
+            return (False, reason), False
         directory = self.shell.check("cannot make a directory", ["mktemp", "-d"]).strip()
         name = f"nearmetal.probe-{directory.rpartition('.')[2]}"
         console = f"{directory}/console"
@@ -101,7 +119,7 @@ class Probe:
             console=console,
             disks=(),
             links=(),
-            kernel=Kernel(kernel.kernel, kernel.initrd, f"{kernel.arguments} nearmetal.probe"),
+            kernel=Kernel(kernel.kernel, kernel.initrd, talkative(kernel.arguments)),
             emulator=self.about.emulator,
             label=self.about.label,
         )
@@ -109,25 +127,37 @@ class Probe:
             self.shell.prepare(directory, owner)
             self.shell.write(console, b"", owner)
             self.hypervisor.start(name, machine.xml())
-            return self._watch(name, console)
+            return self._watch(name, console), True
         except BackendError as error:
             reason = error.message.splitlines()[0]
-            return False, f"a probe boot under KVM does not start: {reason}"
+            # Memory or a permission may be there the next time.
+            return (False, f"a probe boot under KVM does not start: {reason}"), False
         finally:
             self.hypervisor.end(name)
             self.shell.remove([console], directory)
 
     def _watch(self, name: str, console: str) -> tuple[bool, str]:
-        deadline = time.monotonic() + PROBE_S
-        while time.monotonic() < deadline:
+        """Wait for a word of user space: what the kernel says decides, time only ends a hang."""
+        began = since = time.monotonic()
+        heard = b""
+        while True:
             ended = not self.hypervisor.running(name)
             seen = self.shell.read(console) or b""
             if PROBE_OK in seen:
                 return True, "a probe boot under KVM reached user space"
             if ended:
-                return False, "a probe boot under KVM ended before user space"
+                return False, f"a probe boot under KVM ended before user space{_last(seen)}"
+            now = time.monotonic()
+            if seen != heard:
+                heard, since = seen, now
+            for limit, begin, what in (
+                (SILENT_S, since, "said nothing more"),
+                (LIMIT_S, began, "reached no user space"),
+            ):
+                if now - begin > limit:
+                    why = f"it {what} for {limit:.0f} s{_last(seen)}"
+                    return False, f"a probe boot under KVM hangs: {why}"
             time.sleep(_PAUSE_S)
-        return False, f"a probe boot under KVM did not reach user space within {PROBE_S:.0f} s"
 
     def _read(self) -> dict[str, object]:
         try:

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The probe of KVM: what a kernel says decides, and a clock only ends what hangs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from nearmetal.backend.libvirt import probe
+from nearmetal.backend.libvirt.build import Boot
+from nearmetal.backend.libvirt.hypervisor import About
+from nearmetal.backend.libvirt.machine import Kernel
+from nearmetal.backend.libvirt.shell import HostShell
+from nearmetal.errors import BackendError
+from nearmetal.run import LocalRunner
+
+if TYPE_CHECKING:
+    from nearmetal.backend.libvirt.hypervisor import Hypervisor
+    from nearmetal.backend.libvirt.images import Images
+
+QUIET = "console=ttyS0 quiet loglevel=3 panic=-1"
+OK = "nearmetal: probe ok\n"
+
+
+class Image:
+    """An image that is there."""
+
+    def digest(self) -> str:
+        return "image"
+
+    def ready(self) -> bool:
+        return True
+
+    def boot(self, _shell: HostShell) -> Boot:
+        return Boot(Kernel("/vmlinux", "/initrd", QUIET), "/root.img", "serial")
+
+
+class Guest:
+    """A hypervisor whose one machine says words at given seconds, on a clock of its own."""
+
+    uri = "qemu:///system"
+
+    def __init__(self, said: dict[float, str], ends: float = 1e9, refusal: str = "") -> None:
+        self.said, self.ends, self.refusal = said, ends, refusal
+        self.now = 0.0
+        self.boots = 0
+        self.arguments = ""
+
+    def start(self, name: str, document: str) -> None:
+        self.boots += 1
+        if self.refusal:
+            raise BackendError(self.refusal)
+        tree = ET.fromstring(document)  # noqa: S314 - our own
+        assert tree.get("type") == "kvm"
+        assert tree.findtext("name") == name
+        self.arguments = tree.findtext("os/cmdline") or ""
+        source = tree.find("devices/serial/source")
+        assert source is not None
+        self.console = Path(source.get("path", ""))
+        self.began = self.now
+
+    def running(self, _name: str) -> bool:
+        passed = self.now - self.began
+        spoken = "".join(text for when, text in self.said.items() if when <= passed)
+        self.console.write_text(spoken)
+        return passed < self.ends
+
+    def end(self, _name: str) -> None:
+        self.ends = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        # Steps of a second make hours of silence short.
+        self.now += max(seconds, 1.0)
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Path:
+    return tmp_path / "probes.json"
+
+
+def asked(guest: Guest, memory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, str]:
+    monkeypatch.setattr(probe, "time", guest)
+    about = About("11.3.0", "10.0.2", "/usr/bin/qemu", "AMD", ((0,),), "", offers_kvm=True)
+    shell = HostShell("h1", guest.uri, LocalRunner())
+    what: Any = probe.Probe(cast("Hypervisor", guest), shell, about, memory)
+    answer: tuple[bool, str] = what.kvm(cast("Images", Image()))
+    return answer
+
+
+def test_a_slow_kernel_that_keeps_talking_is_waited_for(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = {1.0: "early\n", 150.0: "memory\n", 300.0: "disks\n", 450.0: OK}
+    guest = Guest(slow)
+    assert asked(guest, memory, monkeypatch) == (True, "a probe boot under KVM reached user space")
+    assert guest.now >= 450
+    assert "quiet" not in guest.arguments
+    assert "loglevel" not in guest.arguments
+    assert guest.arguments.split()[-1] == "nearmetal.probe"
+    assert asked(guest, memory, monkeypatch)[0]
+    assert guest.boots == 1
+
+
+def test_user_space_counts_when_the_machine_is_gone_already(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asked(Guest({0.0: OK}, ends=0.0), memory, monkeypatch)[0]
+
+
+@pytest.mark.parametrize(
+    ("guest", "why", "least"),
+    [
+        (Guest({}), "hangs: it said nothing more for 180 s", 180),
+        (Guest({5.0: "\x1b[2Jhello\r\n\n"}), "for 180 s; its last words: [2Jhello", 185),
+        (Guest({float(at): "rcu: stall\n" for at in range(0, 2000, 60)}),
+         "hangs: it reached no user space for 900 s; its last words: rcu: stall", 900),
+        (Guest({2.0: "Panic\n"}, ends=3.0), "ended before user space; its last words: Panic", 3),
+        (Guest({}, ends=0.0), "ended before user space", 0),
+    ],
+)  # fmt: skip
+def test_a_probe_that_fails_says_how_and_is_not_repeated(
+    guest: Guest, why: str, least: int, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works, reason = asked(guest, memory, monkeypatch)
+    assert not works
+    assert reason.endswith(why)
+    assert least <= guest.now < least + 10
+    assert asked(guest, memory, monkeypatch) == (works, reason)
+    assert guest.boots == 1
+    assert not guest.console.parent.exists()
+
+
+def test_a_probe_that_does_not_start_is_tried_again(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guest = Guest({0.0: OK}, refusal="cannot start: no memory\nmore words")
+    works, reason = asked(guest, memory, monkeypatch)
+    assert (works, reason) == (
+        False, "a probe boot under KVM does not start: cannot start: no memory",
+    )  # fmt: skip
+    guest.refusal = ""
+    assert asked(guest, memory, monkeypatch)[0]
