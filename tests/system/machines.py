@@ -85,8 +85,9 @@ class Machine:
         """Wait until the console shows a line with one of the marks; returns that line."""
         deadline = time.monotonic() + BOOT_TIMEOUT_S
         while time.monotonic() < deadline:
-            for line in self.said().splitlines():
-                if any(mark in line for mark in marks):
+            for line in self.said().splitlines(keepends=True):
+                # What has no end yet is still being written.
+                if line.endswith("\n") and any(mark in line for mark in marks):
                     return line.strip()
             if self.process.poll() is not None:
                 break
@@ -178,7 +179,7 @@ class Yard:
     def start(
         self, name: str, seed: dict[str, Any] | None, devices: Sequence[str] = (),
         *, append: str = "", serial: str = "nearmetal-root", memory_mib: int = 1024,
-        cloud: bool = False,
+        cloud: bool = False, cpus: int = 1,
     ) -> Machine:  # fmt: skip
         """Start a machine. `seed` None: without one; `devices`: further arguments for QEMU.
 
@@ -190,8 +191,8 @@ class Yard:
         port, console = free_port(), self.folder / f"console-{number}"
         argv = [
             "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-M", "q35", "-cpu", "max",
-            "-m", str(memory_mib), "-smp", "1", "-nodefaults", "-no-user-config", "-display", "none",
-            "-no-reboot", "-serial", f"file:{console}",
+            "-m", str(memory_mib), "-smp", str(cpus), "-nodefaults", "-no-user-config",
+            "-display", "none", "-no-reboot", "-serial", f"file:{console}",
             "-kernel", self.image["kernel"], "-initrd", self.image["initrd"],
             "-append", f"{self.image['append']} {append}",
             "-drive", f"file={self.image['root']},if=none,id=root,{how}",

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from nearmetal.host import GrantedVf, VfHost
     from nearmetal.run import Command, Runner
 
-BOOT_S = 300.0
-"""A node needs seconds, under TCG on a busy machine a minute or two; later it never comes."""
+BOOT_S = 1800.0
+"""Ends a boot that hangs in silence. One that fails says so or ends; a slow one is waited for."""
 
 
 class LibvirtBackend:

@@ -60,7 +60,7 @@ class Nodes:
         address, uri = self.where[node]
         options = {
             "BatchMode": "yes",
-            "ConnectTimeout": "15",
+            "ConnectTimeout": "60",
             "ServerAliveInterval": "10",
             "ServerAliveCountMax": "3",
             "IdentitiesOnly": "yes",
