@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from nearmetal.backend.libvirt.shell import HostShell
 
 PROBE_OK = b"nearmetal: probe ok"
-SILENT_S = 180.0
-"""Ends a probe whose kernel says nothing new for so long: a slow one keeps talking."""
+SILENT_S = 600.0
+"""Ends a probe whose kernel says nothing new for so long. Under two levels of emulation on a busy
+machine the firmware alone, which says nothing, took six minutes."""
 
-LIMIT_S = 900.0
+LIMIT_S = 1800.0
 """Ends a probe whose kernel only ever complains, of stalls for example."""
 
 _PAUSE_S = 0.1
