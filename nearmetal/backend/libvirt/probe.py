@@ -158,7 +158,8 @@ class Probe:
                 if now - begin > limit:
                     why = f"it {what} for {limit:.0f} s{_last(seen)}"
                     return False, f"a probe boot under KVM hangs: {why}"
-            time.sleep(_PAUSE_S)
+            # Looking takes time from a machine that is slow.
+            time.sleep(min(1.0, _PAUSE_S + (now - began) / 20))
 
     def _read(self) -> dict[str, object]:
         try:
