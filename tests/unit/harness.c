@@ -17,7 +17,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "far_node.h"
+
 #define EXIT_SKIPPED 77
+#define FAR_PATIENCE 20 /* emulated machines, and a round trip for each call */
 
 static struct nm_test_case *first_case, **last_case = &first_case;
 static char test_dir[PATH_MAX];
@@ -109,6 +112,21 @@ void nm_test_join(pid_t pid, int expected_status)
 	if (status != expected_status)
 		nm_test_fail(__FILE__, __LINE__, "child %d ended with status 0x%x, expected 0x%x",
 			     (int)pid, (unsigned int)status, (unsigned int)expected_status);
+}
+
+uint32_t nm_test_next(void)
+{
+	char ledger[PATH_MAX + 8];
+	off_t nr;
+	int fd;
+
+	snprintf(ledger, sizeof(ledger), "%s/next", test_dir);
+	fd = open(ledger, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	NM_CHECK(fd >= 0);
+	NM_CHECK_EQ(write(fd, "", 1), 1);
+	nr = lseek(fd, 0, SEEK_CUR);
+	close(fd);
+	return (uint32_t)nr - 1;
 }
 
 void nm_test_sleep_ms(unsigned int ms)
@@ -298,7 +316,7 @@ static bool run_forked(const struct nm_test_case *test)
 		return false;
 	}
 	setpgid(pid, pid);
-	status = wait_for_case(pid, test->timeout_s);
+	status = wait_for_case(pid, test->timeout_s * (far_is_given() ? FAR_PATIENCE : 1));
 	remove_test_dir(test_dir);
 	return report(test->name, status);
 }
@@ -339,7 +357,8 @@ int main(int argc, char **argv)
 	const struct nm_test_case *test;
 	unsigned int ran = 0, failed = 0;
 
-	clear_knobs();
+	if (!far_is_given())
+		clear_knobs();
 	for (test = first_case; test; test = test->next) {
 		if (argc == 2 && !strcmp(argv[1], "--list")) {
 			printf("%s\n", test->name);

@@ -80,6 +80,8 @@ const char *nm_test_dir(void);
  */
 pid_t nm_test_fork(void (*fn)(void *arg), void *arg);
 void nm_test_join(pid_t pid, int expected_status);
+/* How often this was called before in this case, by all its processes together. */
+uint32_t nm_test_next(void);
 /* Sleep; only to make a rare order of events likely, never to make one certain. */
 void nm_test_sleep_ms(unsigned int ms);
 /* A small random number generator; the same sequence for the same seed. */

@@ -142,15 +142,5 @@ int segment_enter_machine(uint32_t part)
 
 int segment_enter_next_machine(void)
 {
-	char ledger[NM_SEGMENT_PATH_MAX];
-	off_t nr;
-	int fd;
-
-	snprintf(ledger, sizeof(ledger), "%s/next", nm_test_dir());
-	fd = open(ledger, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-	NM_CHECK(fd >= 0);
-	NM_CHECK_EQ(write(fd, "", 1), 1);
-	nr = lseek(fd, 0, SEEK_CUR);
-	close(fd);
-	return segment_enter_machine((uint32_t)(nr - 1) % MACHINES);
+	return segment_enter_machine(nm_test_next() % MACHINES);
 }

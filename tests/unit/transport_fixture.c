@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "far_node.h"
 #include "segment_fixture.h"
 
 static int create_self(const struct nm_sink *sink, const struct nm_identity *who,
@@ -19,14 +20,26 @@ const struct fixture self_fixture = {"self", "self", true, create_self};
 static int create_segment(const struct nm_sink *sink, const struct nm_identity *who,
 			  struct nm_transport **ret_transport, struct nm_reason *ret_reason)
 {
-	int door = segment_enter_next_machine();
-	int err = nm_segment_channel_create(sink, who, ret_transport, ret_reason);
+	int door, err;
 
+	if (far_is_next())
+		return far_create("segment", sink, who, ret_transport, ret_reason);
+	if (far_is_given())
+		return nm_segment_channel_create(sink, who, ret_transport, ret_reason);
+	door = segment_enter_next_machine();
+	err = nm_segment_channel_create(sink, who, ret_transport, ret_reason);
 	close(door);
 	return err;
 }
 
-const struct fixture shm_fixture = {"shm", "node", false, nm_shm_create};
+static int create_shm(const struct nm_sink *sink, const struct nm_identity *who,
+		      struct nm_transport **ret_transport, struct nm_reason *ret_reason)
+{
+	return far_is_next() ? far_create("shm", sink, who, ret_transport, ret_reason) :
+			       nm_shm_create(sink, who, ret_transport, ret_reason);
+}
+
+const struct fixture shm_fixture = {"shm", "node", false, create_shm};
 const struct fixture segment_fixture = {"segment", "host", false, create_segment};
 
 void fill_bytes(uint8_t *bytes, uint32_t len, uint64_t seed)
