@@ -13,6 +13,7 @@
 
 #include "far_wire.h"
 #include "harness.h"
+#include "transport_fixture.h"
 
 /* The test's side. */
 struct far_transport {
@@ -21,6 +22,7 @@ struct far_transport {
 	int fd;
 	struct nm_link link; /* one is all that a case makes */
 	struct nm_peer *source;
+	bool answers_packets;
 	uint8_t bytes[FAR_BYTES_MAX];
 };
 
@@ -51,6 +53,8 @@ static void tell_sink(struct far_transport *t, const struct far_frame *event)
 	} else if (event->kind == FAR_DELIVER) {
 		NM_CHECK_EQ(event->len, event->head.packet.len);
 		sink->deliver(sink->engine, t->source, &event->head.packet, t->bytes);
+		if (!t->answers_packets)
+			return;
 	} else {
 		NM_CHECK_EQ(event->kind, FAR_SOURCE_DOWN);
 		sink->source_down(sink->engine, t->source, event->value, &event->head.why);
@@ -112,9 +116,12 @@ static void far_describe(const struct nm_link *link, struct nm_link_facts *ret_f
 
 static unsigned int far_progress(struct nm_transport *transport)
 {
-	struct far_frame frame = {.kind = FAR_PROGRESS};
+	struct far_transport *t = far_of(transport);
+	const struct node *node = transport->sink.engine;
+	struct far_frame frame = {.kind = FAR_PROGRESS, .value = node->echo};
 
-	return (unsigned int)call(far_of(transport), &frame, NULL);
+	t->answers_packets = node->echo;
+	return (unsigned int)call(t, &frame, NULL);
 }
 
 static void far_destroy(struct nm_transport *transport)

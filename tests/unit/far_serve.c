@@ -20,6 +20,7 @@
 static struct nm_transport *transport;
 static struct nm_link *nm_link;
 static int to_test;
+static bool packets_are_answered;
 
 static void serve(const struct far_frame *frame, const void *bytes);
 
@@ -53,7 +54,10 @@ static void deliver(void *engine, struct nm_peer *source, const struct nm_packet
 
 	(void)engine;
 	(void)source;
-	event(&frame, payload);
+	if (packets_are_answered)
+		event(&frame, payload);
+	else
+		far_put(to_test, &frame, payload);
 }
 
 static void source_down(void *engine, struct nm_peer *source, int err, const struct nm_reason *why)
@@ -101,6 +105,7 @@ static int operate(const struct far_frame *frame, const void *bytes, struct far_
 		transport->ops->describe(nm_link, &answer->head.facts);
 		return 0;
 	case FAR_PROGRESS:
+		packets_are_answered = frame->value;
 		return (int)transport->ops->progress(transport);
 	case FAR_DESTROY:
 		transport->ops->destroy(transport);

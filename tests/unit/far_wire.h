@@ -26,7 +26,7 @@ enum far_kind {
 
 struct far_frame {
 	uint32_t kind;
-	int32_t value; /* of an answer: what the call returned */
+	int32_t value; /* an answer: what the call returned; FAR_PROGRESS: packets are answered */
 	uint32_t len;  /* bytes that follow `head` */
 	/* What the call was given or returned, but for a payload. */
 	union {
