@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from nearmetal.spec.seed import FAILED_MARK
+from tests.system import segment_checks as segment
 from tests.system.machines import ROOT, Machine, Shared, Yard, built_image
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(2400)]
 
 NAMES = ("vm1", "vm2")
 MIB = 1 << 20
+PART = 16 * MIB
 POKE = ROOT / "build/c/tests/system/segment_poke"
 HELLO = ROOT / "build/programs/openmpi5/mpi_hello"
 
@@ -39,7 +41,7 @@ class Pair:
 
     def __init__(self, folder: Path, image: dict[str, str]) -> None:
         self.yard = Yard(folder, image)
-        self.shared = Shared.create(folder / "segment", 3, 2 * MIB)
+        self.shared = Shared.create(folder / "segment", 3, PART)
         self.machines: list[Machine] = []
 
     def start(self) -> None:
@@ -119,16 +121,40 @@ def test_the_segment_is_where_the_provider_looks(pair: Pair) -> None:
 def test_a_word_in_ones_own_part_is_seen_by_the_neighbour(pair: Pair) -> None:
     first, second = pair.machines
     # Far from what the provider keeps at the begin of a part.
-    inside = 2 * MIB - 64
+    inside = PART - 64
     first.tell(f"/tmp/poke write /dev/nearmetal/own {inside} 4711")
     at = pair.shared.offset(0) + inside
     assert second.tell(f"/tmp/poke read /dev/nearmetal/all {at}") == "4711"
     assert pair.shared.word(at) == 4711
 
 
+def test_containers_get_the_devices_and_one_lock(pair: Pair) -> None:
+    machine = pair.machines[0]
+    options = machine.tell("nearmetal-guest container /dev/shm/job", "root").splitlines()
+    for name, rights in (("own", ""), ("all", ",readonly=true")):
+        device = machine.tell(f"readlink -f /dev/nearmetal/{name}")
+        assert device.endswith("/resource2")
+        place = f"source={device},destination=/dev/nearmetal/{name}{rights}"
+        assert f"--mount=type=bind,{place}" in options
+    assert {"--volume=/run/nearmetal:/run/nearmetal", "--user=1000:1000", "--group-add=960",
+            "--env=NEARMETAL_SEGMENT_DIR=/dev/shm/job"} < set(options)  # fmt: skip
+    assert machine.tell("stat -c '%a %U' /dev/shm/job", "root") == "700 mpi"
+    refused = machine.run("nearmetal-guest container /tmp/job", "root")
+    assert (refused.returncode, refused.stdout) == (1, b""), refused
+    assert b"/tmp/job is not in /dev/shm" in refused.stderr
+
+
+def test_the_mapping_is_measured_and_taken(pair: Pair) -> None:
+    segment.is_measured_and_taken(pair.machines, pair.shared)
+
+
+def test_two_machines_meet_in_the_segment(pair: Pair) -> None:
+    segment.is_where_they_meet(pair.machines, pair.shared)
+
+
 def test_a_write_into_a_neighbours_part_is_dropped(pair: Pair) -> None:
     first, second = pair.machines
-    inside = 2 * MIB - 128
+    inside = PART - 128
     at = pair.shared.offset(1) + inside
     second.tell(f"/tmp/poke write /dev/nearmetal/own {inside} 42")
     # Neither the user nor root may try; a root that gives itself the right finds that the hypervisor
@@ -142,12 +168,7 @@ def test_a_write_into_a_neighbours_part_is_dropped(pair: Pair) -> None:
     first.tell("chmod 0440 $(readlink -f /dev/nearmetal/all)", "root")
     assert second.tell(f"/tmp/poke read /dev/nearmetal/own {inside}") == "42"
     assert (pair.shared.word(at), pair.shared.word(0)) == (42, page)
-
-
-def test_the_tool_tells_where_it_runs(pair: Pair) -> None:
-    facts = json.loads(pair.machines[0].tell("nearmetal-info --json"))
-    assert facts["version"]
-    assert "vm1" in json.dumps(facts)
+    segment.tries_what_the_hypervisor_does(first, pair.shared)
 
 
 def test_plain_mpirun_uses_the_provider(pair: Pair) -> None:
@@ -162,11 +183,9 @@ def test_plain_mpirun_uses_the_provider(pair: Pair) -> None:
 
 
 def test_an_mpi_job_goes_through_the_segment(pair: Pair) -> None:
-    only = "-x NEARMETAL_CHANNELS=self,segment"
-    told = pair.machines[0].tell(f"mpirun -n 2 --map-by node {only} /tmp/hello")
-    assert "hello from 2 ranks: every token came back" in told
+    segment.carries_random_traffic(pair.machines)
     # With the unit's configuration out of the way there is no segment, and so no way.
-    without = f"{only} -x NEARMETAL_SEGMENT=/none"
+    without = "-x NEARMETAL_CHANNELS=self,segment -x NEARMETAL_SEGMENT=/none"
     assert pair.machines[0].run(f"mpirun -n 2 --map-by node {without} /tmp/hello").returncode != 0
 
 
@@ -219,28 +238,6 @@ def test_another_hosts_segment_is_refused(yard: Yard) -> None:
     # sshd runs even then, so that a person can look.
     machine.reachable()
     assert machine.tell("test -e /run/nearmetal/segment.conf || echo none") == "none"
-
-
-def test_machines_share_memory_over_virtio_pmem_as_well(yard: Yard) -> None:
-    shared = Shared.create(yard.folder / "segment", 2, 16 * MIB, lead=2 * MIB)
-    for part, name in enumerate(NAMES):
-        seed = yard.seed(name, NAMES, segment=shared.dax_seed(part))
-        yard.start(name, seed, shared.dax_devices())
-    first, second = (machine.ready() for machine in yard.machines)
-    told = config(first)
-    assert (told["device"], told["integrity"], told["part"]) == ("dax", "convention", "0")
-    assert "own" not in told
-    for machine in (first, second):
-        assert machine.tell("stat -L -c '%F %a %G' /dev/nearmetal/all") == (
-            "character special file 660 nearmetal"
-        )
-        machine.put(POKE, "/tmp/poke")
-        machine.put(HELLO, "/tmp/hello")
-    inside = shared.offset(0) + 16 * MIB - 64
-    first.tell(f"/tmp/poke write /dev/nearmetal/all {inside} 4711")
-    assert second.tell(f"/tmp/poke read /dev/nearmetal/all {inside}") == "4711"
-    told_job = first.tell("mpirun -n 2 --map-by node -x NEARMETAL_CHANNELS=self,segment /tmp/hello")
-    assert "hello from 2 ranks: every token came back" in told_job
 
 
 def test_a_probe_needs_no_disk_and_ends(yard: Yard) -> None:
