@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from nearmetal.backend.base import Backend, NodeStatus
 from nearmetal.backend.store import Store, state_directory
-from nearmetal.errors import StateError
-from nearmetal.spec import LibvirtSpec, LocalSpec
+from nearmetal.errors import BackendError, StateError
+from nearmetal.spec import LibvirtSpec, LocalSpec, VsphereSpec
 
 if TYPE_CHECKING:
     from nearmetal.run import Runner
@@ -27,4 +27,9 @@ def open_backend(spec: ClusterSpec, store: Store, runner: Runner) -> Backend:
         from nearmetal.backend.libvirt import open_libvirt  # noqa: PLC0415 - only when named
 
         return open_libvirt(spec, store, runner)
+    if isinstance(spec, VsphereSpec):
+        raise BackendError(
+            "backend vsphere: this release reads and checks its specs, and does not reach vCenter",
+            "write backend: local or libvirt",
+        )
     raise StateError(f"no backend {spec.backend!r}")

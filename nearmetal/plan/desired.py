@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from nearmetal.errors import StateError
 from nearmetal.plan.libvirt import machines
 from nearmetal.plan.local import containers
-from nearmetal.spec import LibvirtSpec, LocalSpec
+from nearmetal.plan.vsphere import vsphere_machines
+from nearmetal.spec import LibvirtSpec, LocalSpec, VsphereSpec
 
 if TYPE_CHECKING:
     from nearmetal.plan.wanted import Desired
@@ -21,4 +22,6 @@ def desired(spec: ClusterSpec, facts: Facts) -> Desired:
         return containers(spec, facts)
     if isinstance(spec, LibvirtSpec):
         return machines(spec, facts)
+    if isinstance(spec, VsphereSpec):
+        return vsphere_machines(spec)
     raise StateError(f"nothing plans for backend {spec.backend}")

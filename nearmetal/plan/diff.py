@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nearmetal.plan.action import Action
 from nearmetal.plan.wanted import Desired
@@ -19,6 +19,8 @@ class Change:
     before: Attributes = ()
     after: Attributes = ()
     reason: str = ""
+    in_place: bool = False
+    """Whether what is there is changed, instead of removed and made anew."""
 
     @property
     def differences(self) -> tuple[tuple[str, str, str], ...]:
@@ -53,9 +55,10 @@ class Plan:
 
     @property
     def rewrites(self) -> tuple[Change, ...]:
-        """Changes to, and deletions of, sound resources: what another spec would cause."""
+        """Sound resources that would be lost, at least for a while: what another spec causes."""
         takes = (Action.CHANGE, Action.DELETE)
-        return tuple(c for c in self.changes if c.action in takes and c.before and c.reason == "")
+        lost = (c for c in self.changes if c.action in takes and c.before and not c.in_place)
+        return tuple(c for c in lost if c.reason == "")
 
 
 def make_plan(cluster: str, desired: Desired, observed: Observed) -> Plan:
@@ -78,8 +81,9 @@ def make_plan(cluster: str, desired: Desired, observed: Observed) -> Plan:
             elif key.name in moved_disks:
                 ground = f"disk {key.name}"
         change = _compare(item, old, broken=key in observed.broken, ground=ground)
+        change = replace(change, in_place=not ground and _fits(change, desired.in_place))
         changes.append(change)
-        if change.action in (Action.CHANGE, Action.CREATE):
+        if _moves(change, desired):
             if key.kind in (Kind.CLUSTER, Kind.NETWORK) and not moved:
                 moved = str(key)
             elif key.kind is Kind.HOST:
@@ -87,6 +91,21 @@ def make_plan(cluster: str, desired: Desired, observed: Observed) -> Plan:
             elif key.kind is Kind.DISK:
                 moved_disks.add(key.name)
     return Plan(cluster, tuple(changes), desired.notes)
+
+
+def _fits(change: Change, in_place: frozenset[str]) -> bool:
+    """Whether a change of something sound is one of attributes that can be set."""
+    if change.action is not Action.CHANGE or not change.before or change.reason:
+        return False
+    return {name for name, _, _ in change.differences} <= in_place
+
+
+def _moves(change: Change, desired: Desired) -> bool:
+    """Whether what stands on the resource is made anew with it."""
+    if change.action is Action.CREATE:
+        # Where things change in place, they are hung on it again instead.
+        return not desired.in_place
+    return change.action is Action.CHANGE and not change.in_place
 
 
 def _compare(item: Resource, old: Resource | None, *, broken: bool, ground: str) -> Change:

@@ -14,10 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Desired:
-    """The resources, and what a person should know before agreeing to them."""
+    """The resources, and what a person should know before agreeing to them.
+
+    `in_place`: attributes that change without making anew what has them, or what stands on it.
+    """
 
     resources: tuple[Resource, ...]
     notes: tuple[str, ...] = ()
+    in_place: frozenset[str] = frozenset()
 
 
 def cores_note(nr_slots: int, nr_cores: int, users: Mapping[int, Sequence[str]]) -> str:

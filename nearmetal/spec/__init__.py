@@ -25,6 +25,7 @@ from nearmetal.spec.resource import (
 )
 from nearmetal.spec.size import format_size, parse_size
 from nearmetal.spec.vf import Guids, VfRequest
+from nearmetal.spec.vsphere import VsphereSpec
 
 __all__ = [
     "Attributes",
@@ -48,6 +49,7 @@ __all__ = [
     "Resource",
     "SegmentSpec",
     "VfRequest",
+    "VsphereSpec",
     "addresses",
     "format_size",
     "from_canonical",

@@ -11,11 +11,18 @@ from pydantic import Field, RootModel
 from nearmetal.spec.libvirt import LibvirtSpec
 from nearmetal.spec.local import LocalSpec
 from nearmetal.spec.model import ClusterSpec
+from nearmetal.spec.vsphere import VsphereSpec
 
-SPECS: dict[str, type[ClusterSpec]] = {"local": LocalSpec, "libvirt": LibvirtSpec}
+SPECS: dict[str, type[ClusterSpec]] = {
+    "local": LocalSpec,
+    "libvirt": LibvirtSpec,
+    "vsphere": VsphereSpec,
+}
+
+_Spec = Annotated[LocalSpec | LibvirtSpec | VsphereSpec, Field(discriminator="backend")]
 
 
-class _AnySpec(RootModel[Annotated[LocalSpec | LibvirtSpec, Field(discriminator="backend")]]):
+class _AnySpec(RootModel[_Spec]):
     """A virtual cluster: what `nearmetal up` makes."""
 
     model_config = {"title": "ClusterSpec"}

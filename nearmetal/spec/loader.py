@@ -15,6 +15,7 @@ from nearmetal.spec.document import Document, Key, Position, Value, parse, read_
 from nearmetal.spec.libvirt import LibvirtSpec
 from nearmetal.spec.local import LocalSpec
 from nearmetal.spec.model import ClusterSpec
+from nearmetal.spec.vsphere import VsphereSpec, findings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,10 +56,14 @@ def parse_spec(text: str, file: str = "<spec>") -> ClusterSpec:
             _explain(document, detail, model)
     _check_names(document)
     _check_cpus(document)
-    if spec is not None:
+    if isinstance(spec, LocalSpec | LibvirtSpec):
         _check_addresses(document, spec)
     if isinstance(spec, LibvirtSpec):
         _check_virtual(document, spec)
+    if isinstance(spec, VsphereSpec):
+        for finding in findings(spec):
+            position = document.where(finding.path)
+            document.complain(position, finding.text, finding.why, finding.hint)
     if spec is None or document.problems:
         raise SpecError(document.problems)
     return spec
@@ -134,7 +139,7 @@ def _explain(document: Document, detail: ErrorDetails, model: type[ClusterSpec])
            for p in document.problems):  # fmt: skip
         return  # the other branch of the same union
     value = _value(document, path)
-    what = f"{_dotted(path)} {_shown(value)}"
+    what = f"{_dotted(path)} {'' if 'password' in path else _shown(value)}"
     why, _, hint = _reason(detail, value).partition("|")
     document.complain(document.where(path), what.strip(), why, hint)
 
@@ -152,6 +157,8 @@ _MIXED = {
     "image": "is no image|write default, or the absolute path of a cloud image",
     "create": "is no number of VFs|write auto, or for example 7",
     "guid": "are no GUIDs|write derived, or a node and a port",
+    "cpu_shares": "are no shares|write low, normal, high, or for example 4000",
+    "memory_shares": "are no shares|write low, normal, high, or for example 4000",
 }
 """Keys that take a word or something else, beside those that take a list of cores."""
 
@@ -235,7 +242,7 @@ def _check_cpus(document: Document) -> None:
                 seen.add(cpu)
 
 
-def _check_addresses(document: Document, spec: ClusterSpec) -> None:
+def _check_addresses(document: Document, spec: LocalSpec | LibvirtSpec) -> None:
     network = ipaddress.IPv4Network(spec.network.subnet)
     room, needed = network.num_addresses - 3, len(spec.nodes)
     if needed > room:
@@ -262,7 +269,7 @@ def _check_virtual(document: Document, spec: LibvirtSpec) -> None:
             document.complain(document.where(path), f"{parts} parts", why, "each node needs one")
 
 
-def addresses(spec: ClusterSpec) -> tuple[str, dict[str, str]]:
+def addresses(spec: LocalSpec | LibvirtSpec) -> tuple[str, dict[str, str]]:
     """Return the launcher's address and each node's, by position in the spec."""
     network = ipaddress.IPv4Network(spec.network.subnet)
     first = FIRST_NODE if network.num_addresses - FIRST_NODE > len(spec.nodes) else 2

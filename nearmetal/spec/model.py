@@ -127,7 +127,6 @@ class ClusterSpec(Model):
     version: Literal[1] = Field(description="the version of this format")
     name: Name = Field(description="unique per user and machine")
     backend: str
-    network: Network
     hosts: Sequence[Host]
 
     @property

@@ -27,6 +27,19 @@ from nearmetal.spec import (
     SegmentSpec,
     VfRequest,
 )
+from nearmetal.spec.vsphere import (
+    Adapter,
+    DrsRule,
+    GuestSettings,
+    Machine,
+    PasswordSource,
+    PortGroup,
+    Switch,
+    Vcenter,
+    VsphereHost,
+    VsphereNode,
+    VsphereSpec,
+)
 
 ROOT = Path(__file__).parents[2]
 MAN = ROOT / "docs" / "man"
@@ -102,6 +115,17 @@ MODELS = (
     LibvirtNode,
     SegmentSpec,
     VfRequest,
+    Adapter,
+    DrsRule,
+    GuestSettings,
+    Machine,
+    PasswordSource,
+    PortGroup,
+    Switch,
+    Vcenter,
+    VsphereHost,
+    VsphereNode,
+    VsphereSpec,
 )
 
 
