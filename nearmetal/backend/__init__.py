@@ -30,6 +30,6 @@ def open_backend(spec: ClusterSpec, store: Store, runner: Runner) -> Backend:
     if isinstance(spec, VsphereSpec):
         raise BackendError(
             "backend vsphere: this release reads and checks its specs, and does not reach vCenter",
-            "write backend: local or libvirt",
+            "`nearmetal import vhpc` writes such specs; clusters need backend local or libvirt",
         )
     raise StateError(f"no backend {spec.backend!r}")

@@ -35,7 +35,11 @@ VERBS = (
     "image",
     "top",
     "host",
+    "import",
 )
+
+_MODULES = {"import": "import_from"}
+"""Modules that cannot be called as their verb."""
 
 EPILOG = """\
 exit codes: 0 done, 1 error, 2 usage, 3 the plan has changes, 4 checks failed;
@@ -82,7 +86,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
         parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser),
     )
     for verb in (only,) if only in VERBS else VERBS:
-        name = f"nearmetal.cli.{verb}"
+        name = f"nearmetal.cli.{_MODULES.get(verb, verb)}"
         importlib.import_module(name).register(subparsers)
     return parser
 

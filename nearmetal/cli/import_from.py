@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nearmetal import`: specs out of the files of other tools."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from nearmetal.cli.verbs import Parser, Subparsers, add_verb
+from nearmetal.errors import ExitCode, NearmetalError, SpecError
+from nearmetal.spec import parse_spec
+from nearmetal.spec.document import read_text
+from nearmetal.spec.vhpc import Target, import_vhpc
+
+if TYPE_CHECKING:
+    from nearmetal.cli.view import View
+
+SUMMARY = "write a spec out of the file of another tool"
+
+
+def register(subparsers: Subparsers) -> None:
+    """Add the group and its verbs."""
+    parser = subparsers.add_parser(
+        "import", help=SUMMARY, description=SUMMARY[0].upper() + SUMMARY[1:] + ".",
+        epilog="example: nearmetal import vhpc cluster.conf --vcenter vcenter.example.org",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True, parser_class=Parser)
+    vhpc = add_verb(
+        cast("Subparsers", verbs), "vhpc", run, "read a cluster file of vhpc-toolkit",
+        "nearmetal import vhpc cluster.conf --vcenter vcenter.example.org",
+    )  # fmt: skip
+    vhpc.add_argument("file", metavar="FILE", type=Path, help="the cluster file")
+    vhpc.add_argument("--vcenter", metavar="SERVER", required=True,
+                      help="the vCenter, which a cluster file does not name")  # fmt: skip
+    vhpc.add_argument("--user", metavar="USER", default="administrator@vsphere.local",
+                      help="who logs in there (default: %(default)s)")  # fmt: skip
+    vhpc.add_argument("--name", metavar="NAME", help="the cluster's name (default: that of FILE)")
+    vhpc.add_argument("--output", metavar="SPEC", type=Path,
+                      help="where to write the spec (default: standard output)")  # fmt: skip
+
+
+def run(args: argparse.Namespace, view: View) -> int:
+    """Write the spec; exits 4 when it is written and vSphere's rules forbid something in it."""
+    name = args.name or args.file.stem.lower().replace("_", "-")
+    target = Target(name, args.vcenter, args.user)
+    imported = import_vhpc(read_text(args.file), str(args.file), target)
+    problems = _problems(imported.text, str(args.output or "<spec>"))
+    if args.output is not None:
+        _write(args.output, imported.text)
+    data = {
+        "spec": None if args.output is None else str(args.output),
+        "text": imported.text,
+        "machines": imported.machines,
+        "notes": list(imported.notes),
+        "problems": problems,
+    }
+    told = [f"{imported.machines} machines: {args.output}"]
+    view.result(data, imported.text.splitlines() if args.output is None else told)
+    for note in imported.notes:
+        view.note(note)
+    for problem in problems:
+        view.warn(problem)
+    return ExitCode.CHECKS_FAILED if problems else ExitCode.DONE
+
+
+def _problems(text: str, file: str) -> list[str]:
+    """Return what is wrong with the spec that was made: the file asked for it."""
+    try:
+        parse_spec(text, file)
+    except SpecError as error:
+        return [str(problem) for problem in error.problems]
+    return []
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError as error:
+        raise NearmetalError(f"{path} exists", "remove it, or give another name") from error
