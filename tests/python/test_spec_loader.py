@@ -16,6 +16,7 @@ from nearmetal.spec import (
     addresses,
     from_canonical,
     json_schema,
+    load_local,
     load_spec,
     parse_spec,
 )
@@ -189,7 +190,7 @@ def test_a_subnet_must_hold_the_nodes() -> None:
 
 
 def test_addresses_are_distinct_and_inside() -> None:
-    spec = load_spec(ROOT / "examples" / "near-far.yaml")
+    spec = load_local(ROOT / "examples" / "near-far.yaml")
     launcher, nodes = addresses(spec)
     assert launcher == "10.77.0.1"
     assert list(nodes.values()) == [f"10.77.0.{i}" for i in (11, 12, 13, 14)]

@@ -102,7 +102,7 @@ class Adapter(Model):
 
     def __str__(self) -> str:
         """Return everything it says, as `sriov port_group=pg pf=0000:3b:00.0`."""
-        words = [self.kind]
+        words: list[str] = [self.kind]
         for name in type(self).model_fields:
             value = getattr(self, name)
             if name == "kind" or value is None:

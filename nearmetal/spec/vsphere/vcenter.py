@@ -70,7 +70,7 @@ class Vcenter(Model):
         description="who logs in, for example administrator@vsphere.local"
     )
     password: PasswordSource = Field(
-        default_factory=lambda: PasswordSource(env="NEARMETAL_VCENTER_PASSWORD"),
+        default_factory=lambda: PasswordSource(env="VCENTER_PASSWORD"),
         description="where the password is found",
     )
     ca_file: AbsolutePath | None = Field(
