@@ -26,7 +26,7 @@ test-system: setup-system
 
 ## The long tests
 test-full:
-	@tools/setup/setup.sh --vm --study --apps
+	@tools/setup/setup.sh --vm --vsphere --study --apps
 	$(PYTEST) tests/system tests/python -m full --continue-on-collection-errors --junitxml=build/log/junit/full.xml
 
 ## Every promise of speed beside limits and peers, on two cores: benchmarks/out (minutes)
@@ -45,9 +45,13 @@ setup:
 setup-vm:
 	@tools/setup/setup.sh --vm
 
-## What the system tests need, besides: virtual machines, a browser, benchmarks
+## The simulated vCenter that tests of vSphere run against
+setup-vsphere:
+	@tools/setup/setup.sh --vsphere
+
+## What the system tests need, besides: virtual machines, a vCenter, a browser, benchmarks
 setup-system:
-	@tools/setup/setup.sh --vm --study
+	@tools/setup/setup.sh --vm --vsphere --study
 
 ## The same as setup
 build: setup
@@ -70,4 +74,4 @@ test-python: setup
 help:
 	@awk '/^## / { text = substr($$0, 4); next } /^[a-z-]+:/ && text { sub(/:.*/, ""); printf "make %-12s %s\n", $$0, text; text = "" } ! /^## / { text = "" }' $(MAKEFILE_LIST)
 
-.PHONY: demo benchmarks test test-fuzz test-system test-full lint setup setup-vm setup-system build test-c test-python help
+.PHONY: demo benchmarks test test-fuzz test-system test-full lint setup setup-vm setup-vsphere setup-system build test-c test-python help

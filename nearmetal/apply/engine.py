@@ -70,7 +70,8 @@ def describe(change: Change) -> str:
     text = f"{change.action.value} {change.key}"
     if change.action is Action.CHANGE and change.differences:
         text += ": " + ", ".join(f"{n} {a or '(none)'} -> {b}" for n, a, b in change.differences)
-    return f"{text} ({change.reason})" if change.reason else text
+    reason = change.reason or ("in place" if change.in_place else "")
+    return f"{text} ({reason})" if reason else text
 
 
 def _refuse_other_spec(cluster: Cluster, plan: Plan) -> None:
@@ -142,13 +143,15 @@ def _execute(
     cluster: Cluster, plan: Plan, spec: ClusterSpec, journal: Journal, progress: Progress
 ) -> None:
     backend = cluster.backend
-    going = [c for c in plan.effective if c.action is not Action.CREATE]
+    going = [c for c in plan.effective if c.action is not Action.CREATE and not c.in_place]
     going.sort(key=lambda change: -change.key.kind.rank)
     coming = [c for c in plan.effective if c.action is not Action.DELETE]
     steps: list[tuple[str, Callable[[], None]]] = [
         *((f"remove {c.key}", partial(backend.delete, c.key)) for c in going),
         *(
-            (f"make {c.key}", partial(backend.create, Resource(c.key, c.after), spec))
+            (f"change {c.key}", partial(backend.change, Resource(c.key, c.after), spec))
+            if c.in_place
+            else (f"make {c.key}", partial(backend.create, Resource(c.key, c.after), spec))
             for c in coming
         ),
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nearmetal.backend.base import Backend, NodeStatus
 from nearmetal.backend.store import Store, state_directory
-from nearmetal.errors import BackendError, StateError
+from nearmetal.errors import StateError
 from nearmetal.spec import LibvirtSpec, LocalSpec, VsphereSpec
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ def open_backend(spec: ClusterSpec, store: Store, runner: Runner) -> Backend:
 
         return open_libvirt(spec, store, runner)
     if isinstance(spec, VsphereSpec):
-        raise BackendError(
-            "backend vsphere: this release reads and checks its specs, and does not reach vCenter",
-            "`nearmetal import vhpc` writes such specs; clusters need backend local or libvirt",
-        )
+        from nearmetal.backend.vsphere import open_vsphere  # noqa: PLC0415 - only when named
+
+        return open_vsphere(spec, store)
     raise StateError(f"no backend {spec.backend!r}")

@@ -53,6 +53,9 @@ class Backend(Protocol):
     def create(self, item: Resource, spec: ClusterSpec) -> None:
         """Make one resource; what it stands on is there. `finish` may have to wait for it."""
 
+    def change(self, item: Resource, spec: ClusterSpec) -> None:
+        """Change in place a resource that is there, where the plan says it can be; as `create`."""
+
     def delete(self, key: Key) -> None:
         """Remove one resource in whatever state; no error when it is not there."""
 

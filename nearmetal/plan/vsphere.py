@@ -112,7 +112,7 @@ def _notes(spec: VsphereSpec) -> list[str]:
         notes.append(f"not moved by vMotion, because of a device of the host: {', '.join(stuck)}")
     instant = [n.name for _, n in spec.nodes if spec.machine_of(n).clone == "instant"]
     if instant:
-        notes.append(f"instant clones have never been run by our tests: {', '.join(instant)}")
+        notes.append(f"instant clones are not made by this release: {', '.join(instant)}")
     return notes
 
 

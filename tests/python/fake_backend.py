@@ -49,6 +49,11 @@ class FakeBackend:
         self.broken.discard(item.key)
         self.spec = spec.canonical()
 
+    def change(self, item: Resource, spec: ClusterSpec) -> None:
+        self._step(f"~{item.key.name}", item.key)
+        self.there[item.key] = item
+        self.spec = spec.canonical()
+
     def delete(self, key: Key) -> None:
         self._step(f"-{key.name}", key)
         self.there.pop(key, None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.apply import Cluster, Event, Journal, down, locked, plan_up, up
+from nearmetal.apply import Cluster, Event, Journal, describe, down, locked, plan_up, up
 from nearmetal.backend import Store, state_directory
 from nearmetal.errors import BackendError, LockedError, StateError
 from nearmetal.spec import ClusterSpec, Key, Kind, parse_spec
@@ -162,3 +162,25 @@ def test_an_unwritable_state_directory_is_an_error_in_words() -> None:
     with pytest.raises(StateError, match="cannot make the state directory") as caught:
         Store(Path("/proc/nearmetal")).prepare()
     assert "NEARMETAL_STATE_DIR" in caught.value.hint
+
+
+VSPHERE = """\
+version: 1
+name: c
+backend: vsphere
+vcenter: {server: vc, user: u}
+machine: {template: t}
+hosts: [{name: h, nodes: [{name: n1, vcpus: 2}, {name: n2}]}]
+"""
+
+
+def test_what_changes_in_place_is_not_removed_and_needs_no_replace(tmp_path: Path) -> None:
+    backend = FakeBackend()
+    cluster = cluster_in(tmp_path, backend)
+    up(cluster, parse_spec(VSPHERE))
+    other = parse_spec(VSPHERE.replace("vcpus: 2", "vcpus: 4"))
+    plan = up(cluster, other)
+    assert backend.steps == ["+c", "+n1", "+n2", "~n1"]
+    assert [describe(c) for c in plan.effective] == ["~ node n1: vcpus 2 -> 4 (in place)"]
+    assert plan_up(cluster, other).empty
+    assert cluster.store.recorded("c") == other

@@ -7,6 +7,7 @@
 #   tools/setup/setup.sh            everything
 #   tools/setup/setup.sh --no-build everything but the C build and the MPI programs
 #   tools/setup/setup.sh --vm       everything, and what virtual machines need
+#   tools/setup/setup.sh --vsphere  everything, and the simulated vCenter of the tests
 #   tools/setup/setup.sh --study    everything, and a browser and benchmarks for tests of studies
 #   tools/setup/setup.sh --apps     everything, and large applications for the long tests (1.1 GB)
 # Options may stand together.
@@ -27,16 +28,19 @@ cd -- "$root"
 . "$here/programs.sh"
 . "$here/vm.sh"
 . "$here/libvirt.sh"
+. "$here/vsphere.sh"
 
-usage() { sed -n '3,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '3,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 with_build=yes
 with_vm=no
+with_vsphere=no
 more_packages=()
 for option in "$@"; do
 	case $option in
 	--no-build) with_build=no ;;
 	--vm) with_vm=yes ;;
+	--vsphere) with_vsphere=yes ;;
 	--study | --apps) more_packages+=("${option#--}") ;;
 	-h | --help) usage && exit 0 ;;
 	*) note "setup.sh: unknown option '$option'" && usage >&2 && exit 2 ;;
@@ -67,6 +71,7 @@ set -m # each step is a process group of its own, see stop_child
 step_total=9
 [[ $with_build == yes ]] || step_total=7
 [[ $with_vm == no ]] || step_total=$((step_total + 2))
+[[ $with_vsphere == no ]] || step_total=$((step_total + 2))
 step_total=$((step_total + ${#more_packages[@]}))
 
 debian_step
@@ -80,6 +85,9 @@ fi
 if [[ $with_vm == yes ]]; then
 	vm_step
 	libvirt_step
+fi
+if [[ $with_vsphere == yes ]]; then
+	vsphere_steps
 fi
 for list in "${more_packages[@]}"; do
 	packages_step "$list" "Packages for --$list" "$here/$list-packages.txt" install_packages

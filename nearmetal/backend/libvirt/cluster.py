@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from nearmetal.backend.store import Store
     from nearmetal.host import GrantedVf, VfHost
     from nearmetal.run import Command, Runner
+    from nearmetal.spec import ClusterSpec
 
 BOOT_S = 1800.0
 """Ends a boot that hangs in silence. One that fails says so or ends; a slow one is waited for."""
@@ -419,6 +420,11 @@ class LibvirtBackend:
         path.chmod(0o600)
 
     # Removing
+
+    def change(self, item: Resource, spec: ClusterSpec) -> None:
+        """Make it anew: nothing here changes in place."""
+        self.delete(item.key)
+        self.create(item, spec)
 
     def delete(self, key: Key) -> None:
         """Remove one resource and its record."""

@@ -171,6 +171,11 @@ class LocalBackend:
             msg = f"{item.key} of cluster {self.name}: {error}"
             raise BackendError(msg) from error
 
+    def change(self, item: Resource, spec: ClusterSpec) -> None:
+        """Make it anew: nothing here changes in place."""
+        self.delete(item.key)
+        self.create(item, spec)
+
     def delete(self, key: Key) -> None:
         """Remove one resource and its record."""
         if key.kind is Kind.CLUSTER:

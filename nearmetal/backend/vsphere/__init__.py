@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vSphere backend: virtual machines under a vCenter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nearmetal.errors import BackendError
+
+if TYPE_CHECKING:
+    from nearmetal.backend.store import Store
+    from nearmetal.backend.vsphere.cluster import VsphereBackend
+    from nearmetal.spec import VsphereSpec
+
+
+def open_vsphere(spec: VsphereSpec, store: Store) -> VsphereBackend:
+    """Return the backend of a spec's cluster; nothing is touched yet."""
+    try:
+        from nearmetal.backend.vsphere.cluster import VsphereBackend  # noqa: PLC0415 - needs the SDK
+    except ImportError as error:
+        raise BackendError(
+            f"backend vsphere needs pyVmomi: {error}", "install nearmetal[vsphere]"
+        ) from error
+    if spec.switches:
+        raise BackendError(
+            "switches: this release makes none on vSphere",
+            "make the switches and their port groups in vCenter, then remove `switches`",
+        )
+    return VsphereBackend(spec, store)

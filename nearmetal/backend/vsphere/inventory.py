@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding things by name in vCenter's inventory; what is not there is told with what is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyVmomi import vim, vmodl
+
+from nearmetal.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from nearmetal.spec import VsphereSpec
+
+Properties = dict[str, Any]
+
+MAX_TOLD = 8
+
+
+def fetch(content: Any, root: Any, kind: Any, names: Sequence[str]) -> dict[Any, Properties]:
+    """Return properties of everything of a kind below a folder or container, in a few calls."""
+    view = content.viewManager.CreateContainerView(container=root, type=[kind], recursive=True)
+    try:
+        collector = vmodl.query.PropertyCollector
+        walk = collector.TraversalSpec(
+            name="view", path="view", skip=False, type=vim.view.ContainerView
+        )
+        spec = collector.FilterSpec(
+            objectSet=[collector.ObjectSpec(obj=view, skip=True, selectSet=[walk])],
+            propSet=[collector.PropertySpec(type=kind, pathSet=list(names), all=False)],
+        )
+        service = content.propertyCollector
+        found: dict[Any, Properties] = {}
+        page = service.RetrievePropertiesEx([spec], collector.RetrieveOptions(maxObjects=100))
+        while page is not None:
+            for item in page.objects:
+                found[item.obj] = {prop.name: prop.val for prop in item.propSet}
+            page = service.ContinueRetrievePropertiesEx(page.token) if page.token else None
+        return found
+    finally:
+        view.Destroy()
+
+
+def _told(names: Iterable[str]) -> str:
+    known = sorted(names)
+    rest = f" and {len(known) - MAX_TOLD} more" if len(known) > MAX_TOLD else ""
+    return ", ".join(known[:MAX_TOLD]) + rest or "nothing"
+
+
+def _switch_of(group: Any) -> Any:
+    return group.config.distributedVirtualSwitch
+
+
+class Inventory:
+    """The places that a spec names. Made for one plan or one `up`; what it found it remembers."""
+
+    def __init__(self, content: Any, spec: VsphereSpec) -> None:
+        """Find the datacenter and the cluster of hosts; raises BackendError without them."""
+        self.content = content
+        self.spec = spec
+        self.datacenter = self._one(
+            "datacenter", vim.Datacenter, content.rootFolder, spec.datacenter
+        )
+        self.compute = self._one(
+            "compute", vim.ClusterComputeResource, self.datacenter.hostFolder, spec.compute
+        )
+        self.parent = self._folder(spec.folder)
+        self._hosts: dict[str, Any] = {}
+        self._networks: dict[Any, str] = {}
+
+    def _by_name(self, kind: Any, root: Any) -> dict[str, Any]:
+        found = fetch(self.content, root, kind, ["name"])
+        return {values["name"]: ref for ref, values in found.items()}
+
+    def _one(self, key: str, kind: Any, root: Any, name: str) -> Any:
+        known = self._by_name(kind, root)
+        if name == "auto":
+            if len(known) == 1:
+                return next(iter(known.values()))
+            why = f"there is not exactly one here: {_told(known)}"
+            raise BackendError(f"{key}: auto: {why}", f"write {key}: NAME")
+        return self._known(key, known, name)
+
+    def _known(self, key: str, known: dict[str, Any], name: str) -> Any:
+        if name not in known:
+            raise BackendError(f"{key} {name!r} is not there", f"known here: {_told(known)}")
+        return known[name]
+
+    def _folder(self, path: str | None) -> Any:
+        folder = self.datacenter.vmFolder
+        for part in path.split("/") if path else []:
+            known = {f.name: f for f in folder.childEntity if isinstance(f, vim.Folder)}
+            folder = self._known("folder", known, part)
+        return folder
+
+    def folder(self) -> Any:
+        """Return the cluster's own folder; None where there is none."""
+        named = (f for f in self.parent.childEntity if isinstance(f, vim.Folder))
+        return next((f for f in named if f.name == self.spec.name), None)
+
+    def host(self, name: str) -> Any:
+        """Return an ESXi host of the cluster of hosts."""
+        if not self._hosts:
+            self._hosts = {host.name: host for host in self.compute.host}
+        return self._known("esxi", self._hosts, name)
+
+    def host_names(self) -> dict[Any, str]:
+        """Return the names of the hosts."""
+        return {host: host.name for host in self.compute.host}
+
+    def datastore(self, name: str) -> Any:
+        """Return a datastore of the datacenter."""
+        return self._known("datastore", {d.name: d for d in self.datacenter.datastore}, name)
+
+    def pool(self, path: str) -> Any:
+        """Return a resource pool by its path below the root pool; the root for ""."""
+        pool = self.compute.resourcePool
+        for part in path.split("/") if path else []:
+            pool = self._known("resource_pool", {p.name: p for p in pool.resourcePool}, part)
+        return pool
+
+    def template(self, name: str) -> Any:
+        """Return the template, or a machine of that name."""
+        known = self._by_name(vim.VirtualMachine, self.datacenter.vmFolder)
+        return self._known("template", known, name)
+
+    def network(self, group: str, switch: str | None) -> Any:
+        """Return a port group, by its switch where several have the name."""
+        networks = self._all_networks()
+        named = [n for n, name in networks.items() if name == group]
+        if switch is not None:
+            named = [
+                n
+                for n in named
+                if isinstance(n, vim.dvs.DistributedVirtualPortgroup)
+                and _switch_of(n).name == switch
+            ]
+        if len(named) == 1:
+            return named[0]
+        if named:
+            hint = "write switch: NAME at the adapter"
+            raise BackendError(f"port group {group!r} is there {len(named)} times", hint)
+        known = _told(networks.values())
+        raise BackendError(f"port group {group!r} is not there", f"known here: {known}")
+
+    def group_names(self) -> dict[str, str]:
+        """Return the names of distributed port groups by their keys."""
+        return {
+            n.key: name
+            for n, name in self._all_networks().items()
+            if isinstance(n, vim.dvs.DistributedVirtualPortgroup)
+        }
+
+    def _all_networks(self) -> dict[Any, str]:
+        if not self._networks:
+            self._networks = {network: network.name for network in self.datacenter.network}
+        return self._networks

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a machine is, in the attributes of a plan. What the plan leaves open is left open here."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from nearmetal.backend.vsphere.devices import describe, is_adapter, matched
+from nearmetal.spec import format_size
+from nearmetal.spec.size import parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nearmetal.backend.vsphere.inventory import Properties
+    from nearmetal.spec.vsphere import Adapter
+
+MARK = "nearmetal.mark"
+"""Key of a machine's extra configuration: whose it is, and what it was made from."""
+
+MARKED = ("host", "slots", "template", "clone", "guest")
+"""Attributes that vCenter does not tell; they stand in the mark."""
+
+PROPERTIES = (
+    "name",
+    "config",
+    "runtime.powerState",
+    "runtime.host",
+    "resourcePool",
+    "guest.ipAddress",
+)
+
+MMIO_ON, MMIO_SIZE = "pciPassthru.use64bitMMIO", "pciPassthru.64bitMMIOSizeGB"
+P2P, NUMA = "pciPassthru.allowP2P", "numa.nodeAffinity"
+
+
+def extra(config: Any) -> dict[str, str]:
+    """Return the extra configuration of a machine."""
+    return {option.key: str(option.value) for option in config.extraConfig or []}
+
+
+def mark_of(config: Any) -> dict[str, str]:
+    """Return a machine's mark; {} where there is none, or none that can be read."""
+    try:
+        found = json.loads(extra(config).get(MARK, "{}"))
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {str(key): str(value) for key, value in found.items()}
+
+
+def _shares(allocation: Any) -> str:
+    shares = allocation.shares
+    return str(shares.shares) if shares.level == "custom" else str(shares.level)
+
+
+def _reservation(allocation: Any, full: int) -> str:
+    reserved = allocation.reservation or 0
+    if reserved == 0:
+        return "none"
+    return "full" if reserved >= full else str(reserved)
+
+
+def _memory_reservation(config: Any) -> str:
+    if config.memoryReservationLockedToMax:
+        return "full"
+    reserved = config.memoryAllocation.reservation or 0
+    return "none" if reserved == 0 else f"{reserved} MiB"
+
+
+def _mmio(options: Mapping[str, str]) -> str:
+    if options.get(MMIO_ON, "").upper() != "TRUE" or MMIO_SIZE not in options:
+        return ""
+    return format_size(parse_size(f"{options[MMIO_SIZE]} GiB"))
+
+
+def _adapters(config: Any, wanted: tuple[str, list[Adapter]], groups: Mapping[str, str]) -> str:
+    """Return the plan's own text where the devices are as it says; else what there is."""
+    text, adapters = wanted
+    surplus, missing = matched(config.hardware.device, adapters, groups)
+    if not surplus and not missing:
+        return text
+    return "; ".join(describe(d, groups) for d in config.hardware.device if is_adapter(d))
+
+
+def attributes(
+    found: Properties,
+    wanted: Mapping[str, str],
+    adapters: list[Adapter],
+    *,
+    mhz: int,
+    esxi: str,
+    pool: str,
+    rules: str,
+    groups: Mapping[str, str],
+) -> dict[str, str]:
+    """Return a machine's attributes, those that `wanted` leaves empty empty."""
+    config = found["config"]
+    hardware, options, mark = config.hardware, extra(config), mark_of(config)
+    affinity = config.cpuAffinity.affinitySet if config.cpuAffinity else []
+    sensitivity = config.latencySensitivity
+    now = {name: mark.get(name, "") for name in MARKED}
+    now |= {
+        "esxi": esxi,
+        "vm": found["name"],
+        "vcpus": str(hardware.numCPU),
+        "cores_per_socket": str(hardware.numCoresPerSocket),
+        "memory": format_size(hardware.memoryMB << 20),
+        "cpu_reservation": _reservation(config.cpuAllocation, hardware.numCPU * mhz),
+        "memory_reservation": _memory_reservation(config),
+        "cpu_shares": _shares(config.cpuAllocation),
+        "memory_shares": _shares(config.memoryAllocation),
+        "latency": sensitivity.level if sensitivity else "normal",
+        "affinity": ",".join(map(str, sorted(affinity))),
+        "numa": options.get(NUMA, ""),
+        "hardware": str(config.version).removeprefix("vmx-").lstrip("0"),
+        "mmio": _mmio(options),
+        "p2p": "yes" if options.get(P2P, "").upper() == "TRUE" else "no",
+        "datastore": str(config.files.vmPathName).partition("]")[0].lstrip("["),
+        "resource_pool": pool,
+        "adapters": _adapters(config, (wanted.get("adapters", ""), adapters), groups)
+        if wanted.get("adapters")
+        else "",
+        "power": "on" if found["runtime.powerState"] == "poweredOn" else "off",
+        "rules": rules,
+    }
+    open_to_choice = {"esxi", "vcpus", "cores_per_socket", "memory", "hardware", "datastore",
+                      "resource_pool", "adapters"}  # fmt: skip
+    return {
+        name: "" if name in open_to_choice and not wanted.get(name) else value
+        for name, value in now.items()
+    }

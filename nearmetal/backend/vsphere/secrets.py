@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passwords from where the spec says they are. They are returned, and stand nowhere else."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearmetal.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nearmetal.spec.vsphere import PasswordSource
+
+MAX_BYTES = 4096
+
+
+def find_password(source: PasswordSource, user: str, environ: Mapping[str, str]) -> str:
+    """Return the password; raises BackendError that says where it was looked for."""
+    if source.env is not None:
+        value = environ.get(source.env, "")
+        if not value:
+            raise BackendError(f"no password: {source.env} is not set", "export it, without echo")
+        return value
+    if source.file is not None:
+        return _from_file(Path(source.file))
+    return _from_keyring(source.keyring or "", user)
+
+
+def _from_file(path: Path) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        raise BackendError(f"no password: cannot read {path}: {error.strerror}") from error
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(stream.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise BackendError(
+                f"no password: {path} is no file of yours", f"chown it, chmod 600 {path}"
+            )
+        if stat.S_IMODE(status.st_mode) & 0o077:
+            raise BackendError(f"no password: others may read {path}", f"chmod 600 {path}")
+        raw = stream.read(MAX_BYTES + 1)
+    text = raw.decode("utf-8", errors="replace").removesuffix("\n")
+    if not text or len(raw) > MAX_BYTES or "\n" in text:
+        raise BackendError(f"no password: {path} does not hold one line", "write it alone there")
+    return text
+
+
+def _from_keyring(service: str, user: str) -> str:
+    try:
+        keyring = importlib.import_module("keyring")
+    except ImportError as error:
+        hint = "install the Python package keyring, or name a file or a variable"
+        raise BackendError("no password: there is no keyring here", hint) from error
+    value = keyring.get_password(service, user)
+    if not value:
+        hint = f"keyring set {service} {user}"
+        raise BackendError(f"no password: the keyring has none for {service} and {user}", hint)
+    return str(value)

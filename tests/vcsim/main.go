@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// A vCenter for tests: govmomi's simulator over TLS, with a template that has a snapshot, free of the
+// values that Python clients refuse, and with refusals that a real vCenter has and the simulator lacks.
+package main
+
+import (
+	"crypto/tls"
+	"flag"
+	"fmt"
+	"log"
+	"net/url"
+	"os"
+
+	"github.com/vmware/govmomi/simulator"
+	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/mo"
+	"github.com/vmware/govmomi/vim25/soap"
+	"github.com/vmware/govmomi/vim25/types"
+)
+
+const apiVersion = "8.0.2.0"
+
+// machine is a virtual machine that refuses what vSphere refuses when it is switched on, and whose
+// clones have the extra configuration that was asked for: the simulator drops it.
+type machine struct {
+	*simulator.VirtualMachine
+}
+
+func (m *machine) PowerOnVMTask(ctx *simulator.Context, req *types.PowerOnVM_Task) soap.HasFault {
+	reserved := m.Config.MemoryReservationLockedToMax != nil && *m.Config.MemoryReservationLockedToMax
+	for _, device := range m.Config.Hardware.Device {
+		switch device.(type) {
+		case *types.VirtualPCIPassthrough, *types.VirtualSriovEthernetCard:
+			if !reserved {
+				task := simulator.CreateTask(m, "powerOn",
+					func(*simulator.Task) (types.AnyType, types.BaseMethodFault) {
+						return nil, &types.GenericVmConfigFault{Reason: "memory is not reserved"}
+					})
+				return &methods.PowerOnVM_TaskBody{
+					Res: &types.PowerOnVM_TaskResponse{Returnval: task.Run(ctx)},
+				}
+			}
+		}
+	}
+	return m.VirtualMachine.PowerOnVMTask(ctx, req)
+}
+
+func taskOf(ctx *simulator.Context, ref types.ManagedObjectReference) *simulator.Task {
+	task := ctx.Map.Get(ref).(*simulator.Task)
+	task.Wait()
+	return task
+}
+
+func (m *machine) CloneVMTask(ctx *simulator.Context, req *types.CloneVM_Task) soap.HasFault {
+	inner := m.VirtualMachine.CloneVMTask(ctx, req).(*methods.CloneVM_TaskBody)
+	if inner.Res == nil || req.Spec.Config == nil {
+		return inner
+	}
+	outer := simulator.CreateTask(m, "cloneVm",
+		func(*simulator.Task) (types.AnyType, types.BaseMethodFault) {
+			cloned := taskOf(ctx, inner.Res.Returnval)
+			if cloned.Info.Error != nil {
+				return nil, cloned.Info.Error.Fault
+			}
+			ref := cloned.Info.Result.(types.ManagedObjectReference)
+			clone := ctx.Map.Get(ref).(*simulator.VirtualMachine)
+			reconfigured := clone.ReconfigVMTask(ctx, &types.ReconfigVM_Task{
+				This: ref,
+				Spec: types.VirtualMachineConfigSpec{ExtraConfig: req.Spec.Config.ExtraConfig},
+			}).(*methods.ReconfigVM_TaskBody)
+			taskOf(ctx, reconfigured.Res.Returnval)
+			return ref, nil
+		})
+	return &methods.CloneVM_TaskBody{
+		Res: &types.CloneVM_TaskResponse{Returnval: outer.Run(ctx)},
+	}
+}
+
+// states fills enumerations that the simulator leaves empty: pyVmomi refuses an empty one.
+type states struct{}
+
+func (states) Reference() types.ManagedObjectReference {
+	return types.ManagedObjectReference{Type: "States", Value: "states"}
+}
+
+func (states) PutObject(_ *simulator.Context, object mo.Reference) {
+	if vm, ok := object.(*simulator.VirtualMachine); ok {
+		vm.Runtime.RecordReplayState = types.VirtualMachineRecordReplayStateInactive
+		vm.Runtime.FaultToleranceState = types.VirtualMachineFaultToleranceStateNotConfigured
+	}
+}
+
+func (states) UpdateObject(*simulator.Context, mo.Reference, []types.PropertyChange) {}
+
+func (states) RemoveObject(*simulator.Context, types.ManagedObjectReference) {}
+
+// prepareTemplate makes the machine of that name a template with a snapshot, for linked clones.
+func prepareTemplate(ctx *simulator.Context, name string) error {
+	for _, object := range ctx.Map.All("VirtualMachine") {
+		vm := object.(*simulator.VirtualMachine)
+		if vm.Name != name {
+			continue
+		}
+		vm.CreateSnapshotTask(ctx, &types.CreateSnapshot_Task{This: vm.Self, Name: "base"})
+		vm.Config.Template = true
+		vm.Summary.Config.Template = true
+		return nil
+	}
+	return fmt.Errorf("no machine %s", name)
+}
+
+func main() {
+	listen := flag.String("listen", "127.0.0.1:0", "where to listen")
+	certificate := flag.String("certificate", "", "where to write the certificate")
+	flag.Parse()
+
+	model := simulator.VPX()
+	model.Host = 0
+	model.ClusterHost = 4
+	model.Machine = 1
+	model.Autostart = false
+	model.ServiceContent.About.ApiVersion = apiVersion
+	if err := model.Create(); err != nil {
+		log.Fatal(err)
+	}
+	ctx := model.Service.Context
+	ctx.Map.AddHandler(states{})
+	for _, object := range ctx.Map.All("VirtualMachine") {
+		states{}.PutObject(ctx, object)
+	}
+	if err := prepareTemplate(ctx, "DC0_C0_RP0_VM0"); err != nil {
+		log.Fatal(err)
+	}
+	ctx.Map.Handler = func(ctx *simulator.Context, method *simulator.Method) (mo.Reference, types.BaseMethodFault) {
+		vm, ok := ctx.Map.Get(method.This).(*simulator.VirtualMachine)
+		if !ok || (method.Name != "PowerOnVM_Task" && method.Name != "CloneVM_Task") {
+			return nil, nil
+		}
+		wrapped := &machine{vm}
+		if ctx.Session != nil {
+			// A call looks among the session's own objects first.
+			ctx.Session.Put(wrapped)
+		}
+		return wrapped, nil
+	}
+	model.Service.Listen = &url.URL{Host: *listen, User: url.UserPassword("user", "pass")}
+	model.Service.TLS = new(tls.Config)
+	server := model.Service.NewServer()
+	if *certificate != "" {
+		file, err := server.CertificateFile()
+		if err != nil {
+			log.Fatal(err)
+		}
+		bytes, err := os.ReadFile(file)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := os.WriteFile(*certificate, bytes, 0o644); err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println(server.URL.Host)
+	// Ends with whoever started it: its standard input closes then.
+	_, _ = os.Stdin.Read(make([]byte, 1))
+}
