@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan for hosts as lines for a person, and as data for --json. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nearmetal.provision.planner import HostPlan, HostsPlan
+    from nearmetal.provision.steps import Step
+
+
+def plan_lines(plan: HostsPlan) -> list[str]:
+    """Return a plan for a person."""
+    lines: list[str] = []
+    for host in plan.hosts:
+        lines += host_lines(host)
+    lines += [f"note: {remark}" for remark in plan.remarks]
+    if len(plan.hosts) > 1 and plan.waves:
+        lines.append("order: " + ", then ".join(" with ".join(wave) for wave in plan.waves))
+    refused = sum(1 for host in plan.hosts if host.refusals)
+    steps = sum(len(host.steps) for host in plan.hosts if not host.refusals)
+    reboots = sum(host.reboots for host in plan.hosts if not host.refusals)
+    closing = f"plan: {_count(steps, 'step')}, {_count(reboots, 'reboot')}"
+    lines.append(closing + (f", {_count(refused, 'host')} refused" if refused else ""))
+    return lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def host_lines(host: HostPlan) -> list[str]:
+    """Return one host's part."""
+    place = ", ".join(filter(None, (host.platform, host.domain)))
+    if host.refusals:
+        state = "refused, nothing will be written"
+    elif not host.steps:
+        state = "as the file says"
+    else:
+        state = f"{_count(len(host.steps), 'step')}, {_count(host.reboots, 'reboot')}"
+    lines = [f"host {host.name} ({place}): {state}"]
+    lines += [f"  could not read: {text}" for text in host.unread]
+    for refusal in host.refusals:
+        lines.append(f"  {refusal.stage.value:<9} refused: {refusal.what}")
+        lines.append(f"            hint: {refusal.hint}")
+    if not host.refusals:
+        number = 0
+        for phase in host.phases:
+            for step in phase.steps:
+                mark = f"  [reboot {number + 1}]" if step.reboot else ""
+                lines.append(f"  {step.stage.value:<9} {step.text}{mark}")
+            if phase.forcing:
+                number += 1
+                lines.append(f"  reboot {number}: {_reasons(phase.forcing)}")
+    lines += [f"  note: {remark.stage.value}: {remark.text}" for remark in host.remarks]
+    return lines
+
+
+def _reasons(steps: tuple[Step, ...]) -> str:
+    return "; ".join(dict.fromkeys(step.reboot for step in steps))
+
+
+def plan_data(plan: HostsPlan) -> dict[str, Any]:
+    """Return a plan for --json."""
+    return {
+        "name": plan.name,
+        "hosts": [_host_data(host) for host in plan.hosts],
+        "waves": [list(wave) for wave in plan.waves],
+        "remarks": list(plan.remarks),
+    }
+
+
+def _host_data(host: HostPlan) -> dict[str, Any]:
+    return {
+        "host": host.name,
+        "platform": host.platform,
+        "domain": host.domain,
+        "reboots": host.reboots,
+        "phases": [
+            {
+                "steps": [_step_data(step) for step in phase.steps],
+                "reboot": bool(phase.forcing),
+            }
+            for phase in host.phases
+        ],
+        "refusals": [
+            {"stage": r.stage.value, "what": r.what, "hint": r.hint} for r in host.refusals
+        ],
+        "remarks": [{"stage": r.stage.value, "text": r.text} for r in host.remarks],
+        "unread": list(host.unread),
+    }
+
+
+def _step_data(step: Step) -> dict[str, Any]:
+    return {
+        "stage": step.stage.value,
+        "step": step.key,
+        "text": step.text,
+        "action": type(step.action).__name__,
+        "values": asdict(step.action),
+        "reboot": step.reboot,
+    }
