@@ -17,7 +17,7 @@ from nearmetal.provision.stage_bios import plan_bios
 from nearmetal.provision.stage_driver import plan_driver
 from nearmetal.provision.stage_firmware import plan_firmware, plan_packages, version_key
 from nearmetal.provision.stage_outside import plan_outside
-from nearmetal.provision.steps import Outcome, Refusal, Remark, Step
+from nearmetal.provision.steps import Outcome, Refusal, Remark, Stage, Step
 
 if TYPE_CHECKING:
     from nearmetal.provision.model import HostFacts
@@ -79,9 +79,20 @@ class HostsPlan:
         return any(host.refusals for host in self.hosts)
 
 
-def plan_hosts(file: HostsFile, facts: Mapping[str, HostFacts]) -> HostsPlan:
-    """Return what every host of the file needs; each must be among `facts`."""
-    hosts = tuple(plan_host(name, group, facts[name]) for name, group in file.each())
+def plan_hosts(
+    file: HostsFile,
+    facts: Mapping[str, HostFacts],
+    unreached: Mapping[str, tuple[str, str]] | None = None,
+) -> HostsPlan:
+    """Return what every host of the file needs.
+
+    Each must be among `facts`, or among those that could not be reached, with reason and hint.
+    """
+    gone = unreached or {}
+    hosts = tuple(
+        _unreached(name, group, gone[name]) if name in gone else plan_host(name, group, facts[name])
+        for name, group in file.each()
+    )
     busy = [host for host in hosts if host.steps and not host.refusals]
     return HostsPlan(
         file.name,
@@ -109,6 +120,11 @@ def plan_host(name: str, group: HostGroup, facts: HostFacts) -> HostPlan:
         tuple(sorted(outcome.remarks, key=lambda remark: remark.stage.rank)),
         facts.unread,
     )
+
+
+def _unreached(name: str, group: HostGroup, why: tuple[str, str]) -> HostPlan:
+    refusal = Refusal(Stage.REACH, *why)
+    return HostPlan(name, group.platform, group.domain or "", refusals=(refusal,))
 
 
 def gather(steps: Sequence[Step]) -> tuple[Phase, ...]:

@@ -7,6 +7,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nearmetal.provision.model import HostFacts
     from nearmetal.provision.planner import HostPlan, HostsPlan
     from nearmetal.provision.steps import Step
 
@@ -25,6 +28,51 @@ def plan_lines(plan: HostsPlan) -> list[str]:
     closing = f"plan: {_count(steps, 'step')}, {_count(reboots, 'reboot')}"
     lines.append(closing + (f", {_count(refused, 'host')} refused" if refused else ""))
     return lines
+
+
+def status_lines(plan: HostsPlan, facts: Mapping[str, HostFacts]) -> list[str]:
+    """Return what hosts are, and how they differ from the file, for a person."""
+    lines: list[str] = []
+    for host in plan.hosts:
+        drift = len(host.steps) + len(host.refusals)
+        state = f"{_count(drift, 'difference')} from the file" if drift else "as the file says"
+        place = ", ".join(filter(None, (host.platform, host.domain)))
+        lines.append(f"host {host.name} ({place}): {state}")
+        if host.name in facts:
+            lines += _facts_lines(facts[host.name])
+        lines += [f"  could not read: {text}" for text in host.unread]
+        lines += [f"  differs: {r.stage.value}: {r.what}" for r in host.refusals]
+        lines += [f"  differs: {step.stage.value}: {step.text}" for step in host.steps]
+        lines += [f"  note: {remark.stage.value}: {remark.text}" for remark in host.remarks]
+    return [*lines, *(f"note: {remark}" for remark in plan.remarks)]
+
+
+def _facts_lines(facts: HostFacts) -> list[str]:
+    lines = []
+    if facts.bios is not None:
+        lines.append(f"  bios      {facts.bios.vendor or 'of an unnamed vendor'}, "
+                     f"{len(facts.bios.attributes)} attributes")  # fmt: skip
+    if facts.platform == "linux":
+        on = f"{facts.iommu_groups} groups" if facts.iommu_groups else "off"
+        lines.append(f"  iommu     {on}")
+    for card in facts.cards:
+        about = ", ".join(filter(None, (card.psid, card.firmware and f"firmware {card.firmware}")))
+        lines.append(f"  card      {card.text}" + (f" ({about})" if about else ""))
+        for port in card.ports:
+            words = [port.netdev or "-", port.driver or "no driver", port.link, port.state]
+            vfs = f"{port.vfs} of {port.total_vfs} VFs" if facts.platform == "linux" else ""
+            lines.append(f"    {port.address}  " + "  ".join(filter(None, (*words, vfs))))
+    lines += [f"  options   {module}: {text}" for module, text in facts.options.items()]
+    return lines
+
+
+def status_data(plan: HostsPlan, facts: Mapping[str, HostFacts]) -> dict[str, Any]:
+    """As `status_lines`, for --json."""
+    data = plan_data(plan)
+    for entry in data["hosts"]:
+        found = facts.get(entry["host"])
+        entry["facts"] = None if found is None else asdict(found)
+    return data
 
 
 def _count(number: int, noun: str) -> str:

@@ -12,6 +12,7 @@ from nearmetal.provision.model import BiosValue
 class Stage(Enum):
     """The stages, in order."""
 
+    REACH = "reach"
     BIOS = "bios"
     FIRMWARE = "firmware"
     DRIVER = "driver"

@@ -130,6 +130,9 @@ class Bmc(Model):
     )
     user: str = Field(default="root", min_length=1, max_length=64, description="who logs in")
     password: Secret | None = Field(default=None, description="where the password is")
+    vendor: Literal["auto", "dell", "hpe", "lenovo", "supermicro"] = Field(
+        default="auto", description="whose names the BIOS settings have; auto: as it says itself"
+    )
     ca: AbsolutePath | None = Field(
         default=None, description="certificates to check its own against; none: the system's"
     )

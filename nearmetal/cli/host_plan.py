@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nearmetal host plan`: what hosts still need; exit code 3 when that is something."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearmetal.cli.verbs import Subparsers, add_verb
+from nearmetal.errors import ExitCode, UsageError
+from nearmetal.provision.planner import plan_hosts
+from nearmetal.provision.read import Network, read_hosts
+from nearmetal.provision.show import plan_data, plan_lines
+from nearmetal.spec.hosts import hosts_schema, load_hosts
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nearmetal.cli.view import View
+    from nearmetal.provision.read import Reach
+
+
+def register(subparsers: Subparsers) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        subparsers, "plan", run, "show what hosts still need, from BIOS to VFs, and which reboots",
+        "nearmetal host plan examples/hosts/rack1.yaml",
+    )  # fmt: skip
+    parser.add_argument("file", metavar="FILE", nargs="?", help="a hosts file")
+    parser.add_argument(
+        "--schema", action="store_true", help="print the JSON Schema of hosts files"
+    )
+
+
+def run(args: argparse.Namespace, view: View) -> int:
+    """Print the plan or the schema; exit code 3 for steps, 1 where a host is refused."""
+    if args.schema:
+        schema = hosts_schema()
+        view.result(json.loads(schema), schema.splitlines())
+        return ExitCode.DONE
+    if args.file is None:
+        raise UsageError("host plan needs a FILE", "nearmetal host plan examples/hosts/rack1.yaml")
+    return show(Path(args.file), Network(), view)
+
+
+def show(path: Path, reach: Reach, view: View) -> int:
+    """As `run`, for hosts that are reached in any way."""
+    file = load_hosts(path)
+    found = read_hosts(file, reach)
+    plan = plan_hosts(file, found.facts, found.unreached)
+    view.result(plan_data(plan), plan_lines(plan))
+    if plan.refused:
+        return ExitCode.ERROR
+    return ExitCode.DONE if plan.empty else ExitCode.CHANGES

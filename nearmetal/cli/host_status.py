@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nearmetal host status`: what hosts are now; exit code 4 when they differ from the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearmetal.cli.verbs import Subparsers, add_verb
+from nearmetal.errors import ExitCode
+from nearmetal.provision.planner import plan_hosts
+from nearmetal.provision.read import Network, read_hosts
+from nearmetal.provision.show import status_data, status_lines
+from nearmetal.spec.hosts import load_hosts
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nearmetal.cli.view import View
+    from nearmetal.provision.read import Reach
+
+
+def register(subparsers: Subparsers) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        subparsers, "status", run, "show what hosts are now, and how they differ from their file",
+        "nearmetal host status examples/hosts/rack1.yaml",
+    )  # fmt: skip
+    parser.add_argument("file", metavar="FILE", help="a hosts file")
+
+
+def run(args: argparse.Namespace, view: View) -> int:
+    """Print what is there and what differs."""
+    return show(Path(args.file), Network(), view)
+
+
+def show(path: Path, reach: Reach, view: View) -> int:
+    """As `run`, for hosts that are reached in any way."""
+    file = load_hosts(path)
+    found = read_hosts(file, reach)
+    plan = plan_hosts(file, found.facts, found.unreached)
+    view.result(status_data(plan, found.facts), status_lines(plan, found.facts))
+    return ExitCode.DONE if plan.empty else ExitCode.CHECKS_FAILED
