@@ -62,7 +62,7 @@ class SshShell:
                             "look at its console through the BMC")  # fmt: skip
         if done.code == _NO_CONNECTION:
             why = done.error_tail.splitlines()[-1:] or ["no reason given"]
-            raise HostError(f"{self._host}: ssh: {why[0][:200]}",
+            raise HostError(f"{self._host}: ssh: {why[0].removeprefix('ssh: ')[:200]}",
                             "try `ssh` to it by hand; nothing is asked here, so keys and host keys "
                             "must be in place")  # fmt: skip
         return Answer(done.code, done.stdout[:MAX_ANSWER].decode("utf-8", "replace"))

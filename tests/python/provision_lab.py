@@ -55,7 +55,9 @@ class HostTree:
             json.dumps({f"{place}.0": {n: [v, v, v] for n, v in FACTORY.items()}})
         )
         program = Path(__file__).with_name("fake_mlxconfig.py")
-        self.tool("mlxconfig", f'MLXCONFIG_STATE={self.state} exec {sys.executable} {program} "$@"')
+        self.tool(
+            "mlxconfig", f'MLXCONFIG_STATE={self.state} exec {sys.executable} -I -S {program} "$@"'
+        )
         entry = {"driver": "mlx5_core", "versions": {"fixed": {"fw.psid": "MT_0000000008"},
                                                      "running": {"fw.version": "16.32.1010"}}}  # fmt: skip
         document = json.dumps({"info": {f"pci/{place}.{n}": entry for n in range(2)}})

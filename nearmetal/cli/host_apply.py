@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nearmetal host apply`: make Linux hosts as their file says, with the reboots that takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearmetal.backend import state_directory
+from nearmetal.cli.verbs import Subparsers, add_verb
+from nearmetal.errors import ExitCode
+from nearmetal.provision.apply import Applier, Patience
+from nearmetal.provision.read import Network
+from nearmetal.provision.show import plan_data
+from nearmetal.spec.hosts import load_hosts
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nearmetal.cli.view import View
+
+DEFAULT_REBOOT_S = 900
+
+
+def register(subparsers: Subparsers) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        subparsers, "apply", run, "make Linux hosts as their file says, with the reboots it takes",
+        "nearmetal host apply examples/hosts/rack1.yaml",
+    )  # fmt: skip
+    parser.add_argument("file", metavar="FILE", help="a hosts file")
+    parser.add_argument(
+        "--reboot-timeout", type=int, default=DEFAULT_REBOOT_S, metavar="S",
+        help=f"seconds after which a host that reboots counts as lost ({DEFAULT_REBOOT_S})",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace, view: View) -> int:
+    """Apply the file; an error names the hosts that failed and those that were not begun."""
+    file = load_hosts(Path(args.file))
+    directory = state_directory() / "hosts" / file.name
+    patience = Patience(reboot_s=args.reboot_timeout)
+    plan = Applier(file, Network(), directory, patience).apply()
+    steps = sum(len(host.steps) for host in plan.hosts)
+    reboots = sum(host.reboots for host in plan.hosts)
+    done = f"hosts {plan.name}: {steps} steps, {reboots} reboots"
+    view.result(plan_data(plan), [done if steps else f"hosts {plan.name}: nothing to do"])
+    return ExitCode.DONE

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries plans out on Linux hosts: phase by phase, journalled, the canary first.
+
+Before every phase a host is read and planned anew. So a run that was cut short anywhere, across
+reboots too, is taken up by running it again: what is done is no step any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Event as ThreadEvent
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from nearmetal.apply.lock import locked
+from nearmetal.errors import CommandError, HostError, NearmetalError
+from nearmetal.journal import Event, Journal
+from nearmetal.provision.planner import HostPlan, HostsPlan, Phase, plan_host, plan_hosts
+from nearmetal.provision.read import read_host, read_hosts
+from nearmetal.provision.shell import quoted
+from nearmetal.provision.steps import (
+    Burn,
+    Install,
+    SetArguments,
+    SetBios,
+    SetConfig,
+    SetOptions,
+    SetVfs,
+    Step,
+    Wait,
+    WriteFile,
+)
+
+if TYPE_CHECKING:
+    from nearmetal.provision.model import HostFacts
+    from nearmetal.provision.read import Reach
+    from nearmetal.provision.shell import Shell
+    from nearmetal.spec.hosts import HostGroup, HostsFile
+
+VERB = "host apply"
+STEP_S = 600.0
+MAX_ROUNDS = 6
+
+_PATH = "export LC_ALL=C PATH=/usr/sbin:/sbin:/usr/bin:/bin:/opt/mellanox/bin:$PATH\n"
+_MACHINES = """\
+for f in /proc/[0-9]*/comm; do
+  read -r name <"$f" 2>/dev/null || continue
+  case $name in qemu*|kvm) echo "$name"; esac
+done
+"""
+_REBOOT = "nohup sh -c 'sleep 1; systemctl reboot || reboot' >/dev/null 2>&1 </dev/null &\n"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a reboot may take, and how often to look whether the host is back."""
+
+    reboot_s: float = 900.0
+    look_s: float = 2.0
+
+
+class Earlier:
+    """The first action on each place of a host, which holds what was there before."""
+
+    def __init__(self, directory: Path) -> None:
+        """Remember the place."""
+        self.path = directory / "before.json"
+        self._lock = Lock()
+
+    def read(self) -> dict[str, dict[str, Any]]:
+        """Return everything; raises HostError where the file is damaged."""
+        try:
+            found = json.loads(self.path.read_text())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise HostError(f"{self.path} is damaged",
+                            "move it away: what was there before is lost") from error  # fmt: skip
+        return found if isinstance(found, dict) else {}
+
+    def keep(self, host: str, place: str, value: Any) -> None:
+        """Keep a value unless one is kept for that place; on disk before this returns."""
+        with self._lock:
+            found = self.read()
+            if place in found.setdefault(host, {}):
+                return
+            found[host][place] = value
+            new = self.path.with_suffix(".new")
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                os.write(descriptor, json.dumps(found, indent=1).encode())
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            new.replace(self.path)
+
+
+class Applier:
+    """One `host apply` of one hosts file."""
+
+    def __init__(
+        self, file: HostsFile, reach: Reach, directory: Path, patience: Patience | None = None
+    ) -> None:
+        """Nothing is read or written yet. `directory`: where this file's state is kept."""
+        self._file = file
+        self._reach = reach
+        self._directory = directory
+        self._patience = patience or Patience()
+        self._journal = Journal(directory)
+        self._earlier = Earlier(directory)
+        self._writing = Lock()
+        self._stop = ThreadEvent()
+
+    def apply(self) -> HostsPlan:
+        """Make every host as the file says; returns the plan it began with.
+
+        Raises HostError when anything is refused (nothing is written then), or when a host fails:
+        the others of its wave are finished, and no further wave begins.
+        """
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked(self._directory / "lock", self._file.name):
+            found = read_hosts(self._file, self._reach)
+            plan = plan_hosts(self._file, found.facts, found.unreached)
+            _refuse(plan)
+            groups = dict(self._file.each())
+            for wave in plan.waves:
+                failures = self._wave(wave, groups)
+                if failures:
+                    left = [n for w in plan.waves[plan.waves.index(wave) + 1 :] for n in w]
+                    rest = f"; not begun: {', '.join(left)}" if left else ""
+                    text = "\n".join(failure.message for failure in failures)
+                    raise HostError(f"{text}{rest}", failures[0].hint)
+        return plan
+
+    def _wave(self, wave: tuple[str, ...], groups: dict[str, HostGroup]) -> list[NearmetalError]:
+        with ThreadPoolExecutor(len(wave)) as pool:
+            try:
+                answers = list(pool.map(lambda name: self._guarded(name, groups[name]), wave))
+            except BaseException:
+                # Ctrl-C, or worse: the hosts' threads end with the step they are at.
+                self._stop.set()
+                raise
+        return [answer for answer in answers if answer is not None]
+
+    def _guarded(self, name: str, group: HostGroup) -> NearmetalError | None:
+        try:
+            self._host(name, group)
+        except (HostError, CommandError) as error:
+            return HostError(_named(name, error.message), error.hint)
+        return None
+
+    def _host(self, name: str, group: HostGroup) -> None:
+        shell = self._reach.shell(name, group)
+        for _ in range(MAX_ROUNDS):
+            facts = read_host(name, group, self._reach)
+            plan = plan_host(name, group, facts)
+            if plan.refusals:
+                raise HostError(plan.refusals[0].what, plan.refusals[0].hint)
+            if not plan.phases:
+                return
+            self._phase(name, group, shell, facts, plan.phases[0])
+        raise HostError(f"still not as the file says after {MAX_ROUNDS} rounds: "
+                        f"{_first(plan)}", "nearmetal host status shows what differs")  # fmt: skip
+
+    def _phase(
+        self, name: str, group: HostGroup, shell: Shell, facts: HostFacts, phase: Phase
+    ) -> None:
+        if phase.forcing:
+            _refuse_running(shell)
+        staged = {s.action.attribute: s.action.value for s in phase.steps
+                  if isinstance(s.action, SetBios)}  # fmt: skip
+        for step in phase.steps:
+            if not isinstance(step.action, Wait):
+                kind = type(step.action).__name__
+                self._earlier.keep(name, step.key, {"action": kind, **asdict(step.action)})
+        if staged:
+            # In one request: controllers make a job of each, and refuse a second one.
+            redfish = self._reach.redfish(name, group)
+            if redfish is None:
+                raise HostError("it has no BMC", "name it under bmc")
+            self._noted(name, f"stage {', '.join(staged)}", lambda: redfish.stage(staged))
+        for step in phase.steps:
+            if not isinstance(step.action, SetBios | Wait):
+                self._noted(name, step.text, lambda step=step: _take(shell, step))
+        if phase.forcing:
+            self._noted(name, "reboot", lambda: self._reboot(name, group, shell, facts.boot))
+
+    def _noted(self, name: str, text: str, work: Any) -> None:
+        step = f"{name}: {text}"
+        self._check_stop()
+        self._note(step, Event.BEGIN)
+        try:
+            work()
+        except NearmetalError as error:
+            self._note(step, Event.FAILED, error.message)
+            raise
+        self._note(step, Event.DONE)
+
+    def _check_stop(self) -> None:
+        if self._stop.is_set():
+            raise HostError("interrupted", "run the same command again to go on")
+
+    def _note(self, step: str, event: Event, detail: str = "") -> None:
+        with self._writing:
+            self._journal.write(VERB, step, event, detail)
+
+    def _reboot(self, name: str, group: HostGroup, shell: Shell, boot: str) -> None:
+        shell.script(_PATH + _REBOOT, timeout_s=STEP_S)
+        deadline = time.monotonic() + self._patience.reboot_s
+        while time.monotonic() < deadline:
+            self._stop.wait(self._patience.look_s)
+            self._check_stop()
+            try:
+                now = shell.script("cat /proc/sys/kernel/random/boot_id\n", timeout_s=30)
+            except HostError:
+                continue
+            if now.code == 0 and now.text.strip() not in ("", boot):
+                # ssh answers before udev has made every VF.
+                shell.script(_PATH + "udevadm settle --timeout=120\n", timeout_s=STEP_S)
+                return
+        where = f", see {group.bmc.address.replace('{host}', name)}" if group.bmc else ""
+        raise HostError(
+            f"did not come back within {self._patience.reboot_s:g} s of its reboot",
+            f"look at its console{where}; when it is back, run the same command again",
+        )
+
+
+def _named(name: str, message: str) -> str:
+    return message if message.startswith(f"{name}: ") else f"{name}: {message}"
+
+
+def _first(plan: HostPlan) -> str:
+    return plan.steps[0].text
+
+
+def _refuse(plan: HostsPlan) -> None:
+    lines = [f"{host.name}: {r.what}" for host in plan.hosts for r in host.refusals]
+    hints = [r.hint for host in plan.hosts for r in host.refusals]
+    esxi = [host.name for host in plan.hosts if host.platform == "esxi" and host.steps]
+    if lines:
+        raise HostError("nothing was written:\n  " + "\n  ".join(lines), hints[0])
+    if esxi:
+        raise HostError(
+            f"nothing was written: {', '.join(esxi)} run ESXi, which apply does not change",
+            "nearmetal host plan says what to set there",
+        )
+
+
+def _refuse_running(shell: Shell) -> None:
+    running = shell.script(_MACHINES, timeout_s=60).text.split()
+    if running:
+        raise HostError(f"{len(running)} virtual machines run on it ({running[0]})",
+                        "move or end them: this host must reboot")  # fmt: skip
+
+
+def _take(shell: Shell, step: Step) -> None:
+    """Carry out one step on a Linux host; raises HostError with the host's own words."""
+    text = "set -e\n" + _PATH + _script(step)
+    answer = shell.script(f"{{ {text}}} 2>&1\n", timeout_s=STEP_S)
+    if answer.code:
+        why = " ".join(answer.text.split())[-300:] or f"exit code {answer.code}"
+        raise HostError(f"{step.text}: {why}", "nothing after this step was begun on this host")
+
+
+def _script(step: Step) -> str:
+    match step.action:
+        case SetConfig(device=device, setting=setting, value=value):
+            return _either(("mlxconfig", "mstconfig"), ["-d", device, "-y", "set",
+                                                        f"{setting}={value}"])  # fmt: skip
+        case Burn(device=device, file=file, sha256=checksum):
+            return (f"echo {quoted([f'{checksum}  {file}'])} | sha256sum -c -\n"
+                    + _either(("flint", "mstflint"), ["-d", device, "-i", file, "-y", "burn"]))  # fmt: skip
+        case WriteFile(path=path, content=content, refresh=refresh):
+            return _write(path, content) + quoted(refresh) + "\n"
+        case SetArguments(arguments=arguments):
+            words = ["grubby", "--update-kernel=ALL", f"--args={' '.join(arguments)}"]
+            return quoted(words) + "\n"
+        case SetVfs(address=address, count=count, before=before):
+            file = f"/sys/bus/pci/devices/{address}/sriov_numvfs"
+            clear = f"echo 0 >{file}\n" if before and count else ""
+            return f'{clear}echo {count} >{file}\n[ "$(cat {file})" = {count} ]\n'
+        case SetBios() | Install() | SetOptions() | Wait():
+            raise HostError(f"{step.text}: this is no step of a shell on Linux")
+
+
+def _either(tools: tuple[str, str], arguments: list[str]) -> str:
+    first, second = tools
+    tail = quoted(arguments)
+    return f"if command -v {first} >/dev/null; then {first} {tail}; else {second} {tail}; fi\n"
+
+
+def _write(path: str, content: str | None) -> str:
+    """Replace a file in one go, so that no reader and no crash sees half of it."""
+    name = quoted([path])
+    if content is None:
+        return f"rm -f {name}\n"
+    return (
+        f"new=$(mktemp {quoted([path + '.XXXXXX'])})\n"
+        f'printf %s {quoted([content])} >"$new"\nchmod 644 "$new"\nsync "$new"\nmv "$new" {name}\n'
+    )
