@@ -10,9 +10,9 @@ from typing import IO, TYPE_CHECKING
 
 from nearmetal.backend.local import MEETING
 from nearmetal.errors import LaunchError
-from nearmetal.launch.job import provider_library
 from nearmetal.launch.stale import MARKER, new_name
 from nearmetal.launch.stats import Proof, Verdict, judge, read_stats
+from nearmetal.mpi.provider import provider_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

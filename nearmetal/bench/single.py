@@ -21,8 +21,8 @@ from nearmetal.bench.collect import (
 from nearmetal.bench.suite import Program, Where
 from nearmetal.errors import LaunchError
 from nearmetal.launch import JobRequest, Output, run_job
-from nearmetal.launch.job import provider_library
 from nearmetal.mpi import MapBy
+from nearmetal.mpi.provider import provider_library
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -30,6 +30,7 @@ from nearmetal.mpi import (
 )
 from nearmetal.mpi.installed import Family, Mpi
 from nearmetal.mpi.launcher import place
+from nearmetal.mpi.provider import provider_library
 from nearmetal.mpi.settings import unset_for
 
 if TYPE_CHECKING:
@@ -93,35 +94,6 @@ class JobResult:
     env: dict[str, str]
     stats: tuple[dict[str, Any], ...]
     proof: Proof
-
-
-def provider_places(
-    libraries: Sequence[Path] = (Path("/usr/local/lib"), Path("/usr/lib")),
-) -> list[Path]:
-    """Return where the provider may lie, best first: the build, then where it is installed to."""
-    name = "nearmetal/libnearmetal-fi.so"
-    places = [Path(__file__).resolve().parents[2] / "build/c/src/provider/libnearmetal-fi.so"]
-    for directory in libraries:
-        places += [directory / name, *sorted(directory.glob(f"*/{name}"))]
-    return places
-
-
-def provider_library() -> Path:
-    """Return the provider: $NEARMETAL_PROVIDER_LIB, the build's, or an installed one."""
-    given = os.environ.get("NEARMETAL_PROVIDER_LIB")
-    if given:
-        if not Path(given).is_file():
-            raise LaunchError(f"NEARMETAL_PROVIDER_LIB={given}: no such file",
-                              "give the path of libnearmetal-fi.so")  # fmt: skip
-        return Path(given).resolve()
-    places = provider_places()
-    for path in places:
-        if path.is_file():
-            return path.resolve()
-    raise LaunchError(
-        f"the provider is not built: looked for {places[0]} and below /usr/lib and /usr/local/lib",
-        "run `make setup`, set NEARMETAL_PROVIDER_LIB, or run with --provider stock",
-    )
 
 
 def find_job_program(program: str) -> Path:

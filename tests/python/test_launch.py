@@ -12,10 +12,11 @@ import pytest
 
 from nearmetal.errors import CommandError, LaunchError, UsageError
 from nearmetal.launch import JobRequest, Verdict, measure_locality, run_job
-from nearmetal.launch.job import find_job_program, provider_library, provider_places
+from nearmetal.launch.job import find_job_program
 from nearmetal.launch.stale import is_stale, new_name, surely
 from nearmetal.launch.stats import cause, judge, read_exit_codes, read_stats
 from nearmetal.mpi import Mpi, Provider
+from nearmetal.mpi.provider import provider_library, provider_places
 from nearmetal.plan import desired
 from nearmetal.run import Command, Completed
 from nearmetal.spec import ClusterSpec, Facts, Kind, parse_spec

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 import socket
@@ -26,13 +25,6 @@ CACHE = ROOT / "build" / "image-cache"
 IVSHMEM, VIRTIO_PMEM = "ivshmem", "virtio-pmem"
 BOOT_TIMEOUT_S = 1800.0
 """Ends a test that hangs; asserts nothing about speed."""
-
-
-def lacking(what: str) -> None:
-    """Skip a test for which something is missing. CI has everything: there it is a failure."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"CI must have what virtual machines need, but: {what}")
-    pytest.skip(what)
 
 
 def built_image(*extras: str) -> dict[str, str]:

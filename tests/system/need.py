@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from nearmetal.errors import LaunchError
-from nearmetal.launch.job import provider_library
 from nearmetal.launch.locality import info_tool
 from nearmetal.mpi.installed import find_installations
+from nearmetal.mpi.provider import provider_library
 
 if TYPE_CHECKING:
     from nearmetal.mpi import Mpi

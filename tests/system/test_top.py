@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nearmetal.launch.counters import read_counters
-from nearmetal.launch.job import provider_places
+from nearmetal.mpi.provider import provider_places
 from tests.system.local import ROOT
 from tests.system.need import lacking
 
