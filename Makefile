@@ -26,7 +26,7 @@ test-system: setup-system
 
 ## The long tests
 test-full:
-	@tools/setup/setup.sh --vm --vsphere --study --apps
+	@tools/setup/setup.sh --vm --vsphere --study --slurm --apps
 	$(PYTEST) tests/system tests/python -m full --continue-on-collection-errors --junitxml=build/log/junit/full.xml
 
 ## Every promise of speed beside limits and peers, on two cores: benchmarks/out (minutes)
@@ -49,9 +49,13 @@ setup-vm:
 setup-vsphere:
 	@tools/setup/setup.sh --vsphere
 
-## What the system tests need, besides: virtual machines, a vCenter, a browser, benchmarks
+## What jobs under a real Slurm need, besides
+setup-slurm:
+	@tools/setup/setup.sh --slurm
+
+## What the system tests need, besides: virtual machines, a vCenter, Slurm, a browser, benchmarks
 setup-system:
-	@tools/setup/setup.sh --vm --vsphere --study
+	@tools/setup/setup.sh --vm --vsphere --study --slurm
 
 ## The same as setup
 build: setup
@@ -74,4 +78,4 @@ test-python: setup
 help:
 	@awk '/^## / { text = substr($$0, 4); next } /^[a-z-]+:/ && text { sub(/:.*/, ""); printf "make %-12s %s\n", $$0, text; text = "" } ! /^## / { text = "" }' $(MAKEFILE_LIST)
 
-.PHONY: demo benchmarks test test-fuzz test-system test-full lint setup setup-vm setup-vsphere setup-system build test-c test-python help
+.PHONY: demo benchmarks test test-fuzz test-system test-full lint setup setup-vm setup-vsphere setup-slurm setup-system build test-c test-python help

@@ -10,6 +10,7 @@ NearmetalError              message, hint, exit code; caught only in cli.main
 ├── HostError               this machine cannot give what is asked of its adapters (1)
 ├── CommandError            a started program failed, timed out or was not found (1)
 ├── LaunchError             an MPI job could not be started (1)
+├── SlurmError              a container of a Slurm job cannot be made, ended or judged (1)
 ├── ImageError              a guest image cannot be built, or is damaged (1)
 ├── LogError                a raw log is not what it claims to be: file:line, what, why (1)
 └── Interrupted             Ctrl-C or SIGTERM (128 + signal)
@@ -102,6 +103,10 @@ class CommandError(NearmetalError):
 
 class LaunchError(NearmetalError):
     """An MPI job could not be started."""
+
+
+class SlurmError(NearmetalError):
+    """A container of a Slurm job cannot be made or ended on this node, or Slurm does not answer."""
 
 
 class ImageError(NearmetalError):

@@ -36,6 +36,7 @@ VERBS = (
     "top",
     "host",
     "import",
+    "slurm",
 )
 
 _MODULES = {"import": "import_from"}

@@ -19,9 +19,14 @@ def _symbols(library: Path, which: str) -> set[str]:
     return {line.split()[0].partition("@")[0] for line in listing.splitlines() if line}
 
 
+def defined_symbols(library: Path) -> set[str]:
+    """Return the names that a library shows to who loads it."""
+    return _symbols(library, "--defined-only")
+
+
 def export_problems(library: Path) -> list[str]:
     """Find symbols that should be hidden, that are missing, or that tie it to one libfabric."""
-    defined = _symbols(library, "--defined-only")
+    defined = defined_symbols(library)
     wanted = _symbols(library, "--undefined-only")
     return [
         *(f"exports {name}" for name in sorted(defined - EXPORTED)),

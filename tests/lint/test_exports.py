@@ -2,7 +2,7 @@
 import subprocess
 from pathlib import Path
 
-from tests.lint.exports import export_problems
+from tests.lint.exports import defined_symbols, export_problems
 from tests.lint.tree import ROOT
 
 PROVIDER = ROOT / "build/c/src/provider/libnearmetal-fi.so"
@@ -18,6 +18,18 @@ def _library(folder: Path, code: str) -> Path:
 def test_provider_exports_its_entry_point_only() -> None:
     assert PROVIDER.exists(), "the provider is not built: run make setup"
     assert export_problems(PROVIDER) == []
+
+
+def test_slurm_plugin_exports_what_slurm_looks_up_and_nothing_else() -> None:
+    plugin = ROOT / "build/c/src/spank/spank_nearmetal.so"
+    assert plugin.exists(), "the plugin is not built: run make setup"
+    names = defined_symbols(plugin)
+    known = {"plugin_name", "plugin_type", "plugin_version", "spank_plugin_version"}
+    assert known < names
+    hooks = {name.removeprefix("slurm_spank_") for name in names - known}
+    assert hooks == {
+        "init", "init_post_opt", "job_epilog", "job_prolog", "task_init", "task_init_privileged"
+    }  # fmt: skip
 
 
 def test_the_product_has_no_marks_for_faults() -> None:

@@ -34,11 +34,11 @@ tsan)
 	;;
 faults)
 	dir=build/c-faults
-	options+=(-Dfaults=true -Dprovider=disabled)
+	options+=(-Dfaults=true -Dprovider=disabled -Dspank=disabled)
 	;;
 fuzz)
 	dir=build/c-fuzz
-	options+=(-Dfuzz=true "-Dfuzz_seconds=${FUZZ_SECONDS:-5}" -Dprovider=disabled -Db_sanitize=address,undefined -Db_lundef=false
+	options+=(-Dfuzz=true "-Dfuzz_seconds=${FUZZ_SECONDS:-5}" -Dprovider=disabled -Dspank=disabled -Db_sanitize=address,undefined -Db_lundef=false
 		"-Dc_args=$strict -fsanitize=fuzzer-no-link")
 	export CC=clang
 	;;

@@ -9,6 +9,7 @@
 #   tools/setup/setup.sh --vm       everything, and what virtual machines need
 #   tools/setup/setup.sh --vsphere  everything, and the simulated vCenter of the tests
 #   tools/setup/setup.sh --study    everything, and a browser and benchmarks for tests of studies
+#   tools/setup/setup.sh --slurm    everything, and the daemons of Slurm
 #   tools/setup/setup.sh --apps     everything, and large applications for the long tests (1.1 GB)
 # Options may stand together.
 
@@ -41,7 +42,7 @@ for option in "$@"; do
 	--no-build) with_build=no ;;
 	--vm) with_vm=yes ;;
 	--vsphere) with_vsphere=yes ;;
-	--study | --apps) more_packages+=("${option#--}") ;;
+	--study | --slurm | --apps) more_packages+=("${option#--}") ;;
 	-h | --help) usage && exit 0 ;;
 	*) note "setup.sh: unknown option '$option'" && usage >&2 && exit 2 ;;
 	esac

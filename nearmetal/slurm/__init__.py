@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Containers that Slurm jobs run in: the launcher, the reclaimer, and what is here.
+
+The plugin (src/spank) calls `launch` from the prolog of a node and `reclaim` from its epilog, and
+puts tasks into what `launch` made. It alone reads the site's settings, so these functions are told
+everything. All state is below one directory of /run; docs/design/slurm.md says why that suffices.
+"""
+
+from __future__ import annotations
+
+from nearmetal.slurm.container import Wish, launch
+from nearmetal.slurm.queue import known_jobs
+from nearmetal.slurm.reclaim import reclaim
+from nearmetal.slurm.records import STATE, Container, containers, of_job
+
+__all__ = [
+    "STATE",
+    "Container",
+    "Wish",
+    "containers",
+    "known_jobs",
+    "launch",
+    "of_job",
+    "reclaim",
+]

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which jobs Slurm still knows: what tells a container in use from a leak."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nearmetal.errors import SlurmError
+from nearmetal.run import Command
+
+if TYPE_CHECKING:
+    from nearmetal.run import Runner
+
+SQUEUE = ("squeue", "--noheader", "--all", "--states=all", "--format=%A %t")
+_ENDED = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "TO", "PD", "RQ", "RH", "SE"})
+"""States in which nothing of a job is on a node, its epilog included; CG is not among them."""
+
+_QUERY_S = 60.0
+
+
+def known_jobs(runner: Runner) -> frozenset[int]:
+    """Return the jobs that may have something on a node.
+
+    Raises SlurmError when Slurm does not answer: nothing is a leak without its word.
+    """
+    done = runner.run(Command(SQUEUE), timeout_s=_QUERY_S)
+    if done.code != 0 or done.timed_out:
+        raise SlurmError(
+            f"squeue does not tell which jobs there are: {done.error_tail or 'no answer in time'}",
+            "is slurmctld running?",
+        )
+    return parse(done.text)
+
+
+def parse(text: str) -> frozenset[int]:
+    """Return the jobs in use of what squeue wrote; raises SlurmError for anything else."""
+    jobs = set()
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) != 2 or not words[0].isdecimal():  # noqa: PLR2004 - job and state
+            raise SlurmError(f"squeue wrote {line[:80]!r}, not a job and its state")
+        if words[1] not in _ENDED:
+            jobs.add(int(words[0]))
+    return frozenset(jobs)

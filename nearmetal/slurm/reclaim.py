@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reclaimer: ends whatever is left of a job on this node. May run at any time, any number of times.
+
+Process 1 of a container is the handle of all of it: when it is killed the kernel kills every
+process in its PID namespace, and with the last of them the mounts, the segment directory and
+the memory go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+from nearmetal.errors import SlurmError
+from nearmetal.slurm.records import STATE, Container, directory_of, locked, of_job
+
+END_S = 20.0
+"""How long processes may take to die: one that waits for a dead file server takes for ever."""
+
+_LOOK_S = 0.005
+
+
+def reclaim(job: int, state: Path = STATE) -> bool:
+    """End a job's container and forget it; returns whether there was one.
+
+    Raises SlurmError when something does not end: then its records stay, and the node needs help.
+    """
+    with locked(state):
+        return remove(job, state)
+
+
+def remove(job: int, state: Path) -> bool:
+    """As `reclaim`, for a caller who holds the lock."""
+    found = of_job(job, state)
+    if found is None:
+        return False
+    if found.lives():
+        _end(found)
+    try:
+        shutil.rmtree(directory_of(state, job))
+    except OSError as error:
+        raise SlurmError(f"job {job}: {found.directory}: {error.strerror}") from error
+    return True
+
+
+def _end(found: Container) -> None:
+    """Kill process 1 and who is in its mounts without being in its PID namespace."""
+    # Held open, the namespace cannot end and give its number to another one.
+    try:
+        mounts = os.open(f"/proc/{found.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if not found.lives():
+            return
+        number = os.fstat(mounts).st_ino
+        deadline = time.monotonic() + END_S
+        while found.lives() or _kill_members(number):
+            with contextlib.suppress(ProcessLookupError):
+                if found.lives():
+                    os.kill(found.pid, signal.SIGKILL)
+            if time.monotonic() > deadline:
+                raise SlurmError(
+                    f"job {found.job}: process {found.pid} and its container do not end",
+                    "does one of its processes wait for a device or a file server (state D)?",
+                )
+            time.sleep(_LOOK_S)
+    finally:
+        os.close(mounts)
+
+
+def _kill_members(number: int) -> bool:
+    """SIGKILL every process in a mount namespace; returns whether there was one."""
+    found = False
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            if (entry / "ns/mnt").stat().st_ino == number:
+                os.kill(int(entry.name), signal.SIGKILL)
+                found = True
+    return found

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "spank/config.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/compiler.h"
+#include "base/params.h"
+
+#define DEFAULT_SEGMENT_BYTES (UINT64_C(64) << 20)
+#define DEFAULT_SCRATCH_BYTES (UINT64_C(1) << 30)
+#define DEFAULT_MAX_SEGMENT_BYTES (UINT64_C(1) << 30)
+/* Sockets and statistics of a handful of ranks; less is a spelling error. */
+#define MIN_SIZE_BYTES (UINT64_C(1) << 20)
+#define MAX_SIZE_BYTES (UINT64_C(1) << 50)
+#define MAX_LINE 256
+
+enum table { TABLE_NONE, TABLE_DEFAULTS, TABLE_LIMITS, TABLE_PROFILE };
+
+struct parser {
+	struct nm_spank_config config;
+	enum table table;
+	unsigned int seen_tables;
+	bool seen_limit;
+	struct nm_spank_settings *settings; /* of the table we are in */
+	unsigned int line;
+	struct nm_reason *reason;
+};
+
+static const char *const node_names[] = {
+	[NM_SPANK_NONE] = "none",
+	[NM_SPANK_CONTAINER] = "container",
+};
+
+static const char *const mpi_names[] = {"openmpi4", "openmpi5", "mpich5", "impi"};
+
+bool nm_spank_node_parse(const char *word, enum nm_spank_node *ret_node)
+{
+	for (size_t i = 0; i < NM_ARRAY_SIZE(node_names); i++)
+		if (!strcmp(word, node_names[i])) {
+			*ret_node = (enum nm_spank_node)i;
+			return true;
+		}
+	return false;
+}
+
+const char *nm_spank_node_name(enum nm_spank_node node)
+{
+	return node_names[node];
+}
+
+bool nm_spank_size_parse(const char *text, uint64_t *ret_bytes)
+{
+	uint64_t bytes;
+
+	if (!nm_params_parse_size(text, &bytes) || bytes < MIN_SIZE_BYTES || bytes > MAX_SIZE_BYTES)
+		return false;
+	*ret_bytes = bytes;
+	return true;
+}
+
+void nm_spank_config_init(struct nm_spank_config *ret_config)
+{
+	memset(ret_config, 0, sizeof(*ret_config));
+	ret_config->defaults.segment_bytes = DEFAULT_SEGMENT_BYTES;
+	ret_config->defaults.scratch_bytes = DEFAULT_SCRATCH_BYTES;
+	ret_config->max_segment_bytes = DEFAULT_MAX_SEGMENT_BYTES;
+}
+
+static int wrong(struct parser *parser, const char *what, const char *why)
+{
+	nm_reason_set(parser->reason, "line %u: %s%s", parser->line, what, why);
+	return -EINVAL;
+}
+
+static bool is_name(const char *word)
+{
+	const char *p = word;
+
+	while (isalnum((unsigned char)*p) || *p == '_' || *p == '-')
+		p++;
+	return p != word && !*p && (size_t)(p - word) < NM_SPANK_WORD_MAX;
+}
+
+/* WORD is known to fit. */
+static void copy_word(char ret_word[NM_SPANK_WORD_MAX], const char *word)
+{
+	memcpy(ret_word, word, strlen(word) + 1);
+}
+
+static int open_profile(struct parser *parser, const char *name)
+{
+	struct nm_spank_config *config = &parser->config;
+
+	if (!is_name(name))
+		return wrong(parser, "the name of a profile is letters, digits, - and _",
+			     ", 31 at most");
+	for (unsigned int i = 0; i < config->nr_profiles; i++)
+		if (!strcmp(config->profiles[i].name, name))
+			return wrong(parser, "a second profile ", name);
+	if (config->nr_profiles == NM_SPANK_MAX_PROFILES)
+		return wrong(parser, "more than 16 profiles", "");
+	copy_word(config->profiles[config->nr_profiles].name, name);
+	parser->settings = &config->profiles[config->nr_profiles++].settings;
+	parser->table = TABLE_PROFILE;
+	return 0;
+}
+
+static int open_table(struct parser *parser, const char *name)
+{
+	static const char profiles[] = "profiles.";
+	enum table table = !strcmp(name, "defaults") ? TABLE_DEFAULTS :
+			   !strcmp(name, "limits")   ? TABLE_LIMITS :
+						       TABLE_NONE;
+
+	if (!strncmp(name, profiles, sizeof(profiles) - 1))
+		return open_profile(parser, name + sizeof(profiles) - 1);
+	if (table == TABLE_NONE)
+		return wrong(parser, "a table is [defaults], [limits] or [profiles.NAME]", "");
+	if (parser->seen_tables & 1U << table)
+		return wrong(parser, "a second table ", name);
+	parser->seen_tables |= 1U << table;
+	parser->table = table;
+	parser->settings = table == TABLE_DEFAULTS ? &parser->config.defaults : NULL;
+	return 0;
+}
+
+static bool is_mpi(const char *word)
+{
+	for (size_t i = 0; i < NM_ARRAY_SIZE(mpi_names); i++)
+		if (!strcmp(word, mpi_names[i]))
+			return true;
+	return false;
+}
+
+static bool are_channels(const char *list)
+{
+	static const char *const known[] = {"self", "shm", "segment", "net"};
+	size_t len, i;
+
+	if (strlen(list) >= NM_SPANK_WORD_MAX)
+		return false;
+	do {
+		len = strcspn(list, ",");
+		for (i = 0; i < NM_ARRAY_SIZE(known); i++)
+			if (strlen(known[i]) == len && !strncmp(known[i], list, len))
+				break;
+		if (i == NM_ARRAY_SIZE(known))
+			return false;
+		list += len;
+	} while (*list++);
+	return true;
+}
+
+static int take_setting(struct parser *parser, const char *key, const char *value)
+{
+	static const char *const keys[] = {"node", "segment", "scratch", "mpi", "channels"};
+	struct nm_spank_settings *settings = parser->settings;
+	size_t index = 0;
+	unsigned int bit;
+
+	while (index < NM_ARRAY_SIZE(keys) && strcmp(key, keys[index]) != 0)
+		index++;
+	if (index == NM_ARRAY_SIZE(keys))
+		return wrong(parser, "a key here is node, segment, scratch, mpi or channels", "");
+	bit = 1U << index;
+	if (settings->said & bit)
+		return wrong(parser, "a second ", key);
+	settings->said |= bit;
+	switch ((enum nm_spank_said)bit) {
+	case NM_SPANK_SAID_NODE:
+		return nm_spank_node_parse(value, &settings->node) ?
+			       0 :
+			       wrong(parser, "node is \"none\" or \"container\"", "");
+	case NM_SPANK_SAID_SEGMENT:
+		return nm_spank_size_parse(value, &settings->segment_bytes) ?
+			       0 :
+			       wrong(parser, "segment is a size from \"1M\", as \"64M\"", "");
+	case NM_SPANK_SAID_SCRATCH:
+		return nm_spank_size_parse(value, &settings->scratch_bytes) ?
+			       0 :
+			       wrong(parser, "scratch is a size from \"1M\", as \"1G\"", "");
+	case NM_SPANK_SAID_MPI:
+		if (!is_mpi(value))
+			return wrong(parser, "mpi is \"openmpi4\", \"openmpi5\", \"mpich5\" or",
+				     " \"impi\"");
+		copy_word(settings->mpi, value);
+		return 0;
+	case NM_SPANK_SAID_CHANNELS:
+		if (!are_channels(value))
+			return wrong(parser, "channels is a list of self, shm, segment, net", "");
+		copy_word(settings->channels, value);
+		return 0;
+	}
+	return 0;
+}
+
+static int take_limit(struct parser *parser, const char *key, const char *value)
+{
+	if (strcmp(key, "segment") != 0)
+		return wrong(parser, "the key of a limit is segment", "");
+	if (parser->seen_limit)
+		return wrong(parser, "a second ", key);
+	parser->seen_limit = true;
+	if (!nm_spank_size_parse(value, &parser->config.max_segment_bytes))
+		return wrong(parser, "segment is a size from \"1M\", as \"64M\"", "");
+	return 0;
+}
+
+static char *strip(char *text)
+{
+	size_t len;
+
+	while (*text == ' ' || *text == '\t')
+		text++;
+	len = strlen(text);
+	while (len && (text[len - 1] == ' ' || text[len - 1] == '\t' || text[len - 1] == '\r'))
+		text[--len] = '\0';
+	return text;
+}
+
+/* Is REST nothing but blanks and a comment? */
+static bool is_end(const char *rest)
+{
+	rest += strspn(rest, " \t\r");
+	return !*rest || *rest == '#';
+}
+
+static int take_pair(struct parser *parser, char *line)
+{
+	char *equals = strchr(line, '='), *key, *value, *end;
+
+	if (!equals)
+		return wrong(parser, "neither a [table] nor key = \"value\"", "");
+	*equals = '\0';
+	key = strip(line);
+	value = equals + 1 + strspn(equals + 1, " \t");
+	end = *value == '"' ? strchr(value + 1, '"') : NULL;
+	if (!end || !is_end(end + 1))
+		return wrong(parser, "write a value in double quotes, as \"64M\"", "");
+	*end = '\0';
+	value++;
+	if (strchr(value, '\\'))
+		return wrong(parser, "no backslash in a value", "");
+	switch (parser->table) {
+	case TABLE_DEFAULTS:
+	case TABLE_PROFILE:
+		return take_setting(parser, key, value);
+	case TABLE_LIMITS:
+		return take_limit(parser, key, value);
+	case TABLE_NONE:
+		break;
+	}
+	return wrong(parser, "a key stands below [defaults], [limits] or [profiles.NAME]", "");
+}
+
+static int take_line(struct parser *parser, char *line)
+{
+	char *end;
+
+	for (const char *p = line; *p; p++)
+		if (((unsigned char)*p < 0x20 && *p != '\t' && *p != '\r') || *p == 0x7f)
+			return wrong(parser, "a control character", "");
+	line = strip(line);
+	if (!*line || *line == '#')
+		return 0;
+	if (*line != '[')
+		return take_pair(parser, line);
+	end = strchr(line, ']');
+	if (!end || !is_end(end + 1))
+		return wrong(parser, "a table is [defaults], [limits] or [profiles.NAME]", "");
+	*end = '\0';
+	return open_table(parser, line + 1);
+}
+
+static int check_limits(struct parser *parser)
+{
+	const struct nm_spank_config *config = &parser->config;
+
+	if (config->defaults.segment_bytes > config->max_segment_bytes)
+		return wrong(parser, "segment in [defaults] is above the one in [limits]", "");
+	for (unsigned int i = 0; i < config->nr_profiles; i++)
+		if (config->profiles[i].settings.segment_bytes > config->max_segment_bytes)
+			return wrong(parser, "above the segment in [limits]: that of profile ",
+				     config->profiles[i].name);
+	return 0;
+}
+
+int nm_spank_config_parse(const char *text, size_t len, struct nm_spank_config *ret_config,
+			  struct nm_reason *ret_reason)
+{
+	struct parser parser = {.reason = ret_reason};
+	const char *at = text, *end = text + len, *next;
+	char line[MAX_LINE];
+	int err;
+
+	nm_spank_config_init(&parser.config);
+	while (at < end) {
+		parser.line++;
+		next = memchr(at, '\n', (size_t)(end - at));
+		next = next ? next : end;
+		if ((size_t)(next - at) >= sizeof(line))
+			return wrong(&parser, "longer than 255 bytes", "");
+		if (memchr(at, 0, (size_t)(next - at)))
+			return wrong(&parser, "a control character", "");
+		memcpy(line, at, (size_t)(next - at));
+		line[next - at] = '\0';
+		err = take_line(&parser, line);
+		if (err)
+			return err;
+		at = next + 1;
+	}
+	err = check_limits(&parser);
+	if (!err)
+		*ret_config = parser.config;
+	return err;
+}
+
+int nm_spank_config_load(const char *path, struct nm_spank_config *ret_config,
+			 struct nm_reason *ret_reason)
+{
+	static char text[NM_SPANK_CONFIG_MAX_BYTES + 1];
+	struct nm_reason why;
+	ssize_t len;
+	int fd, err;
+
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	if (fd < 0 && errno == ENOENT) {
+		nm_spank_config_init(ret_config);
+		return 0;
+	}
+	if (fd < 0) {
+		err = -errno;
+		nm_reason_set(ret_reason, "%.100s: %s", path, strerror(-err));
+		return err;
+	}
+	len = read(fd, text, sizeof(text));
+	err = len < 0 ? -errno : 0;
+	close(fd);
+	if (err) {
+		nm_reason_set(ret_reason, "%.100s: %s", path, strerror(-err));
+		return err;
+	}
+	if (len > NM_SPANK_CONFIG_MAX_BYTES) {
+		nm_reason_set(ret_reason, "%.100s: larger than 64 KiB", path);
+		return -EINVAL;
+	}
+	err = nm_spank_config_parse(text, (size_t)len, ret_config, &why);
+	if (err)
+		nm_reason_set(ret_reason, "%.70s: %.110s", path, why.text);
+	return err;
+}

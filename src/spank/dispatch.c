@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What Slurm calls. Three places, by context: the user's terminal, where options are checked; the
+ * prolog and epilog of a node, where containers are made and removed; a task, which enters one.
+ *
+ * A wrong wish of a user must fail the job and leave the node in service, so a prolog that meets one
+ * says nothing against the node: the task says it to the user. A prolog that cannot make a
+ * container fails, and Slurm drains the node.
+ */
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <slurm/slurm.h>
+#include <slurm/spank.h>
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/compiler.h"
+#include "base/reason.h"
+#include "spank/config.h"
+#include "spank/container.h"
+#include "spank/launcher.h"
+#include "spank/options.h"
+
+SPANK_PLUGIN(nearmetal, 1)
+
+#define CONFIG "/etc/nearmetal/slurm.toml"
+#define LAUNCHER "/usr/bin/nearmetal"
+
+static struct nm_spank_options options;
+static struct nm_spank_config config;
+static struct nm_reason config_reason;
+static bool config_is_good;
+static const char *config_path = CONFIG;
+static const char *launcher = LAUNCHER;
+
+/* Of this task. */
+static struct nm_reason refusal;
+static bool refused, contained;
+static char directory[PATH_MAX];
+static struct nm_spank_environment environment;
+
+static int take(int val, const char *argument, int remote)
+{
+	struct nm_reason reason;
+
+	(void)remote;
+	if (!nm_spank_options_take(&options, (enum nm_spank_option)val, argument, &reason))
+		return 0;
+	/* On a node the task says it, where the user sees it. */
+	if (spank_context() == S_CTX_REMOTE) {
+		refusal = reason;
+		refused = true;
+		return 0;
+	}
+	slurm_error("nearmetal: %s", reason.text);
+	return -1;
+}
+
+static struct spank_option slurm_option(enum nm_spank_option option)
+{
+	const struct nm_spank_option_info *info = &nm_spank_option_infos[option];
+
+	return (struct spank_option){
+		.name = info->name,
+		.arginfo = info->arginfo,
+		.usage = info->usage,
+		.has_arg = 1,
+		.val = (int)option,
+		.cb = take,
+	};
+}
+
+static int read_arguments(int ac, char *argv[])
+{
+	for (int i = 0; i < ac; i++) {
+		if (!strncmp(argv[i], "config=", 7) && argv[i][7] == '/') {
+			config_path = argv[i] + 7;
+		} else if (!strncmp(argv[i], "launcher=", 9) && argv[i][9] == '/') {
+			launcher = argv[i] + 9;
+		} else {
+			slurm_error("nearmetal: plugstack.conf: '%s' is neither config=/PATH nor "
+				    "launcher=/PATH",
+				    argv[i]);
+			return -1;
+		}
+	}
+	return 0;
+}
+
+static int prepare(int ac, char *argv[])
+{
+	if (read_arguments(ac, argv))
+		return -1;
+	config_is_good = nm_spank_config_load(config_path, &config, &config_reason) == 0;
+	if (!config_is_good)
+		slurm_error("nearmetal: %s", config_reason.text);
+	return 0;
+}
+
+int slurm_spank_init(spank_t sp, int ac, char *argv[])
+{
+	spank_context_t context = spank_context();
+
+	if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR && context != S_CTX_REMOTE)
+		return 0;
+	if (prepare(ac, argv))
+		return -1;
+	for (int i = 0; i < NM_SPANK_NR_OPTIONS; i++) {
+		struct spank_option option = slurm_option((enum nm_spank_option)i);
+
+		if (spank_option_register(sp, &option) != ESPANK_SUCCESS) {
+			slurm_error("nearmetal: cannot register --%s", option.name);
+			return -1;
+		}
+	}
+	return 0;
+}
+
+static bool any_given(void)
+{
+	for (int i = 0; i < NM_SPANK_NR_OPTIONS; i++)
+		if (options.given[i])
+			return true;
+	return false;
+}
+
+/* What this job gets, or the reason why it gets nothing. */
+static int resolve(struct nm_spank_request *ret_request, struct nm_reason *ret_reason)
+{
+	if (config_is_good)
+		return nm_spank_resolve(&options, &config, ret_request, ret_reason);
+	if (any_given()) {
+		*ret_reason = config_reason;
+		return -EINVAL;
+	}
+	*ret_request = (struct nm_spank_request){.node = NM_SPANK_NONE};
+	return 0;
+}
+
+int slurm_spank_init_post_opt(spank_t sp, int ac, char *argv[])
+{
+	struct nm_spank_request request;
+	struct nm_reason reason;
+
+	(void)sp;
+	(void)ac;
+	(void)argv;
+	if (spank_context() != S_CTX_LOCAL && spank_context() != S_CTX_ALLOCATOR)
+		return 0;
+	if (!resolve(&request, &reason))
+		return 0;
+	slurm_error("nearmetal: %s", reason.text);
+	return -1;
+}
+
+static void say(const char *line)
+{
+	slurm_info("nearmetal: %s", line);
+}
+
+static const char *node_name(void)
+{
+	const char *name = getenv("SLURMD_NODENAME");
+
+	return name ? name : "";
+}
+
+static void job_directory(uint32_t job)
+{
+	snprintf(directory, sizeof(directory), NM_SPANK_STATE "/job-%u", job);
+}
+
+int slurm_spank_job_prolog(spank_t sp, int ac, char *argv[])
+{
+	struct nm_spank_request request;
+	struct nm_reason reason;
+	uint32_t job;
+	uid_t uid;
+	int code;
+
+	/* Slurm does not call slurm_spank_init() before a prolog or an epilog. */
+	if (prepare(ac, argv))
+		return -1;
+	if (spank_get_item(sp, S_JOB_ID, &job) || spank_get_item(sp, S_JOB_UID, &uid)) {
+		slurm_error("nearmetal: Slurm does not tell job and user");
+		return -1;
+	}
+	for (int i = 0; i < NM_SPANK_NR_OPTIONS; i++) {
+		struct spank_option option = slurm_option((enum nm_spank_option)i);
+		char *argument = NULL;
+
+		if (spank_option_getopt(sp, &option, &argument) == ESPANK_SUCCESS &&
+		    nm_spank_options_take(&options, (enum nm_spank_option)i, argument, &reason)) {
+			slurm_info("nearmetal: job %u: %s", job, reason.text);
+			return 0;
+		}
+	}
+	if (!config_is_good && any_given())
+		return -1;
+	if (resolve(&request, &reason)) {
+		slurm_info("nearmetal: job %u: %s", job, reason.text);
+		return 0;
+	}
+	if (request.node == NM_SPANK_NONE)
+		return 0;
+	code = nm_spank_launch(launcher, job, uid, node_name(), &request, say);
+	if (code)
+		slurm_error("nearmetal: job %u: no container: %s slurm launch ended with %d", job,
+			    launcher, code);
+	return code ? -1 : 0;
+}
+
+int slurm_spank_job_epilog(spank_t sp, int ac, char *argv[])
+{
+	struct stat st;
+	uint32_t job;
+	int code;
+
+	if (read_arguments(ac, argv) || spank_get_item(sp, S_JOB_ID, &job))
+		return -1;
+	job_directory(job);
+	if (lstat(directory, &st) < 0 && errno == ENOENT)
+		return 0;
+	code = nm_spank_reclaim(launcher, job, node_name(), say);
+	if (code)
+		slurm_error("nearmetal: job %u: not reclaimed: %s slurm reclaim ended with %d", job,
+			    launcher, code);
+	return code ? -1 : 0;
+}
+
+static void refuse_unless_reason(int err)
+{
+	refused = refused || err;
+}
+
+int slurm_spank_task_init_privileged(spank_t sp, int ac, char *argv[])
+{
+	struct nm_spank_request request;
+	char cwd[PATH_MAX];
+	uint32_t job;
+
+	(void)ac;
+	(void)argv;
+	if (refused || resolve(&request, &refusal)) {
+		refused = true;
+		return 0;
+	}
+	if (request.node == NM_SPANK_NONE)
+		return 0;
+	if (spank_get_item(sp, S_JOB_ID, &job))
+		return -1;
+	job_directory(job);
+	if (!getcwd(cwd, sizeof(cwd)))
+		memcpy(cwd, "/tmp", sizeof("/tmp"));
+	refuse_unless_reason(nm_spank_container_enter(directory, &request, &environment, &refusal));
+	contained = !refused;
+	/* The task goes there, as its user, who may see what root may not. */
+	memcpy(directory, cwd, sizeof(directory));
+	return 0;
+}
+
+static void change_directory(void)
+{
+	if (!chdir(directory))
+		return;
+	slurm_error("nearmetal: no %s in the container of the job (%s): going to /tmp", directory,
+		    strerror(errno));
+	if (chdir("/tmp"))
+		slurm_error("nearmetal: /tmp: %s", strerror(errno));
+}
+
+int slurm_spank_task_init(spank_t sp, int ac, char *argv[])
+{
+	uint32_t step = 0;
+
+	(void)ac;
+	(void)argv;
+	if (refused) {
+		slurm_error("nearmetal: %s", refusal.text);
+		return -1;
+	}
+	if (!contained)
+		return 0;
+	/* 'scancel --batch' signals the one process that Slurm knows; others signal all. */
+	spank_get_item(sp, S_JOB_STEPID, &step);
+	if (nm_spank_container_continue(step == SLURM_BATCH_SCRIPT, &refusal)) {
+		slurm_error("nearmetal: %s", refusal.text);
+		return -1;
+	}
+	change_directory();
+	for (unsigned int i = 0; i < environment.nr; i++) {
+		/* Where its neighbours are is not the user's choice; the rest is. */
+		int overwrite = !strcmp(environment.names[i], "NEARMETAL_SEGMENT_DIR");
+
+		spank_setenv(sp, environment.names[i], environment.values[i], overwrite);
+	}
+	return 0;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The site's settings and a user's options: the input is a file, and behind a NUL three arguments.
+ * What is granted is within the limits, and every refusal has a reason.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "spank/config.h"
+#include "spank/options.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
+
+static void expect(bool condition)
+{
+	if (!condition)
+		abort();
+}
+
+static void resolve(const struct nm_spank_options *options, const struct nm_spank_config *config)
+{
+	struct nm_spank_request request;
+	char text[NM_SPANK_REQUEST_LEN];
+	struct nm_reason why = {""};
+
+	if (nm_spank_resolve(options, config, &request, &why)) {
+		expect(why.text[0] != '\0');
+		return;
+	}
+	expect(request.segment_bytes <= config->max_segment_bytes);
+	expect(memchr(request.mpi, 0, sizeof(request.mpi)) != NULL);
+	expect(memchr(request.channels, 0, sizeof(request.channels)) != NULL);
+	nm_spank_request_format(&request, text);
+	for (const char *p = text; *p; p++)
+		expect((unsigned char)*p >= 0x20);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+	const char *text = (const char *)bytes, *end = text + len;
+	const char *nul = len ? memchr(text, 0, len) : NULL;
+	struct nm_spank_options options = {0};
+	struct nm_spank_config config;
+	struct nm_reason why = {""};
+
+	if (nm_spank_config_parse(text, nul ? (size_t)(nul - text) : len, &config, &why)) {
+		expect(!strncmp(why.text, "line ", 5));
+		return 0;
+	}
+	for (int i = 0; nul && i < NM_SPANK_NR_OPTIONS; i++) {
+		const char *argument = nul + 1;
+
+		nul = argument < end ? memchr(argument, 0, (size_t)(end - argument)) : NULL;
+		if (nul && nm_spank_options_take(&options, (enum nm_spank_option)i, argument, &why))
+			expect(!strncmp(why.text, "--nm-", 5));
+	}
+	resolve(&options, &config);
+	return 0;
+}

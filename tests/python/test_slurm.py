@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launcher, reclaimer and status of containers under Slurm, without a Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from nearmetal.cli.slurm_status import show
+from nearmetal.cli.view import View
+from nearmetal.errors import NearmetalError, SlurmError
+from nearmetal.run import Command, Completed, LocalRunner
+from nearmetal.slurm import STATE, Wish, containers, known_jobs, of_job, reclaim
+from nearmetal.slurm.container import as_variables, environment, launch
+from nearmetal.slurm.holder import start_ticks
+from nearmetal.slurm.queue import parse
+
+ROOT = Path(__file__).parents[2]
+WISH = Wish(job=7, uid=1000, segment_bytes=1 << 20, scratch_bytes=1 << 20, request="r")
+
+
+class Squeue(LocalRunner):
+    """Answers as squeue would."""
+
+    def __init__(self, text: str, code: int = 0) -> None:
+        self.text, self.code, self.asked = text, code, 0
+
+    def run(self, command: Command, *, timeout_s: float) -> Completed:
+        assert timeout_s > 0
+        self.asked += 1
+        return Completed(command, self.code, self.text.encode(), b"no controller", 0.0)
+
+
+def record(state: Path, job: int, *, holder: str | None = None, about: str | None = None) -> Path:
+    directory = state / f"job-{job}"
+    directory.mkdir(parents=True)
+    if holder is not None:
+        (directory / "holder").write_text(holder)
+    text = json.dumps({"uid": 1000, "node": "n1", "since": 5, "request": "r"})
+    (directory / "about").write_text(text if about is None else about)
+    return directory
+
+
+def test_the_state_is_where_the_plugin_looks() -> None:
+    header = (ROOT / "src/spank/container.h").read_text()
+    assert f'#define NM_SPANK_STATE "{STATE}"' in header
+
+
+def test_the_plugin_types_what_the_command_line_takes() -> None:
+    words = set(re.findall(r'"(--[a-z]+)"', (ROOT / "src/spank/launcher.c").read_text()))
+    told = "".join(
+        subprocess.run(
+            [sys.executable, "-m", "nearmetal", "slurm", verb, "--help"],
+            capture_output=True, text=True, check=True, timeout=60,
+        ).stdout
+        for verb in ("launch", "reclaim")
+    )  # fmt: skip
+    assert words == {
+        "--job", "--uid", "--segment", "--scratch", "--request", "--mpi", "--channels"
+    }  # fmt: skip
+    assert all(word in told for word in words)
+
+
+def test_jobs_that_may_have_something_on_a_node() -> None:
+    text = "1 R\n2 CG\n3 CD\n4 PD\n5 S\n6 NF\n7 CF\n7 R\n"
+    assert parse(text) == {1, 2, 5, 7}
+    assert parse("") == frozenset()
+
+
+@pytest.mark.parametrize("text", ["1\n", "x R\n", "1 R extra\n", "slurm_load_jobs error\n"])
+def test_anything_else_of_squeue_is_refused(text: str) -> None:
+    with pytest.raises(SlurmError, match="squeue wrote"):
+        parse(text)
+
+
+def test_no_answer_makes_no_leak(tmp_path: Path) -> None:
+    with pytest.raises(SlurmError, match="no controller") as caught:
+        known_jobs(Squeue("", 1))
+    assert "slurmctld" in caught.value.hint
+    record(tmp_path, 5)
+    with pytest.raises(SlurmError):
+        show(Squeue("", 1), tmp_path, View(as_json=True), ending=True)
+    assert (tmp_path / "job-5").is_dir()
+
+
+def test_records_are_read_whatever_is_in_them(tmp_path: Path) -> None:
+    own = f"{os.getpid()} {start_ticks(os.getpid())}\n"
+    record(tmp_path, 12, holder=own)
+    record(tmp_path, 3, holder="x y", about="[1]")
+    record(tmp_path, 4, about="{")
+    record(tmp_path, 5, holder=f"{os.getpid()} 1\n")
+    (tmp_path / "lock").touch()
+    (tmp_path / "job-x").mkdir()
+    found = {c.job: c for c in containers(tmp_path)}
+    assert list(found) == [3, 4, 5, 12]
+    assert [c.lives() for c in found.values()] == [False, False, False, True]
+    assert (found[12].uid, found[12].node, found[12].since, found[12].request) == (
+        1000, "n1", 5.0, "r"
+    )  # fmt: skip
+    assert (found[3].uid, found[4].pid) == (-1, 0)
+    assert of_job(99, tmp_path) is None
+    assert containers(tmp_path / "nowhere") == ()
+
+
+def test_a_record_whose_process_is_somebody_elses_kills_nobody(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        record(tmp_path, 5, holder=f"{other.pid} 1\n")
+        assert reclaim(5, tmp_path)
+        assert other.poll() is None
+        other.kill()
+    assert not (tmp_path / "job-5").exists()
+    assert not reclaim(5, tmp_path)
+
+
+def test_status_tells_leaks_and_gives_them_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(tmp_path, 1)
+    record(tmp_path, 2)
+    squeue = Squeue("1 R\n3 R\n")
+    assert show(squeue, tmp_path, View(as_json=False), ending=False) == 4
+    told = capsys.readouterr()
+    assert "job 2 has ended and its container is here" in told.err
+    assert "its process 1 has died" in told.out
+    assert show(squeue, tmp_path, View(as_json=True), ending=True) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["reclaimed"], [c["job"] for c in data["containers"]]) == ([2], [1])
+
+
+def test_status_without_containers_does_not_ask_slurm(tmp_path: Path) -> None:
+    squeue = Squeue("", 1)
+    assert show(squeue, tmp_path, View(as_json=True), ending=False) == 0
+    assert squeue.asked == 0
+
+
+def test_options_of_open_mpi_become_variables() -> None:
+    options = ("--mca", "pml", "cm", "--bind-to", "none", "--mca", "mtl", "ofi", "--mca")
+    assert as_variables(options) == {"OMPI_MCA_pml": "cm", "OMPI_MCA_mtl": "ofi"}
+
+
+def test_the_environment_of_tasks() -> None:
+    env, providers = environment(Wish(7, 1000, 1 << 20, 1 << 20, "r", channels="self,shm"))
+    assert env == {
+        "NEARMETAL_SEGMENT_DIR": "/run/nearmetal/job",
+        "NEARMETAL_CHANNELS": "self,shm",
+    }
+    assert providers == ()
+    env, providers = environment(Wish(7, 1000, 1 << 20, 1 << 20, "r", mpi="openmpi4"))
+    assert env["FI_PROVIDER_PATH"] == "/run/nearmetal/providers"
+    assert env["OMPI_MCA_mtl_ofi_provider_include"] == "nearmetal"
+    assert [path.name for path in providers] == ["libnearmetal-fi.so"]
+    assert not any("ROOT" in name for name in env)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"uid": -1}, "no user has the number -1"),
+        ({"segment_bytes": 5}, "segment of 5 bytes"),
+        ({"scratch_bytes": 0}, "scratch of 0 bytes"),
+        ({"request": "a\nb"}, "control characters"),
+        ({"mpi": "lam"}, "unknown MPI 'lam'"),
+    ],
+)
+def test_a_wrong_wish_makes_nothing(
+    tmp_path: Path, change: dict[str, str | int], words: str
+) -> None:
+    wish = Wish(**(vars(WISH) | change))
+    with pytest.raises(NearmetalError, match=re.escape(words)):
+        launch(wish, tmp_path / "state")
+    assert not (tmp_path / "state").exists()
+
+
+def test_who_may_not_make_namespaces_is_told_so_and_leaves_nothing() -> None:
+    script = (
+        "import sys; from pathlib import Path; from nearmetal.slurm import Wish, launch\n"
+        "from nearmetal.errors import SlurmError\n"
+        "try: launch(Wish(7, 1000, 1 << 20, 1 << 20, 'r'), Path(sys.argv[1]) / 's')\n"
+        "except SlurmError as error: print(error.message, '|', error.hint)\n"
+    )
+    user = ["setpriv", "--reuid=64321", "--regid=64321", "--clear-groups"]
+    start = user if os.geteuid() == 0 else []
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o777)
+        done = subprocess.run([*start, sys.executable, "-c", script, directory], cwd=ROOT,
+                              timeout=60, capture_output=True, text=True, check=False)  # fmt: skip
+        assert "make namespaces: Operation not permitted | run this as root" in done.stdout
+        assert not (Path(directory) / "s" / "job-7").exists()

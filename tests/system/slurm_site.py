@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Slurm on this machine: munge, a controller and three nodes, in namespaces of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.system.local import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NODES = ("n1", "n2", "n3")
+USERS = {"ann": 64321, "bob": 64322}
+PLUGIN = ROOT / "build/c/src/spank/spank_nearmetal.so"
+LAUNCHER = Path(sys.executable).parent / "nearmetal"
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "ip", "unshare", "nsenter", "setpriv")
+
+SLURM_CONF = """\
+ClusterName=test
+SlurmctldHost=ctl(10.78.0.254)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CryptoType=crypto/munge
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SwitchType=switch/none
+ReturnToService=2
+PrologFlags=Alloc
+SlurmdParameters=config_overrides
+KillWait=2
+PrologEpilogTimeout=60
+SlurmctldPidFile={dir}/spool/slurmctld.pid
+SlurmdPidFile={dir}/spool/slurmd.%n.pid
+StateSaveLocation={dir}/spool/slurmctld
+SlurmdSpoolDir={dir}/spool/%n
+SlurmctldLogFile={dir}/log/slurmctld.log
+SlurmdLogFile={dir}/log/slurmd.%n.log
+PlugStackConfig={dir}/etc/slurm/plugstack.conf
+{nodes}
+PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+EXAMPLE = ROOT / "examples/slurm/slurm.toml"
+CHANGES = {
+    'scratch = "4G"': 'scratch = "64M"',
+    '[limits]\nsegment = "1G"': '[limits]\nsegment = "128M"',
+}
+NEAR = """
+[profiles.near]
+node = "container"
+segment = "32M"
+channels = "self,shm"
+"""
+
+
+def _settings() -> str:
+    """The example of the manual, smaller, and with a profile more."""
+    text = EXAMPLE.read_text()
+    for old, new in CHANGES.items():
+        assert old in text
+        text = text.replace(old, new)
+    return text + NEAR
+
+
+@dataclass
+class SlurmSite:
+    """A Slurm that is up. `pid`: process 1 of its namespaces, as this machine sees it."""
+
+    directory: Path
+    pid: int
+    pids: dict[str, int] = field(default_factory=dict)
+    """The slurmd of each node, as this machine sees it."""
+
+    def find_daemons(self) -> None:
+        """Find the slurmds, which are up, by their pids inside."""
+        spool = self.directory / "spool"
+        own = {int((spool / f"slurmd.{n}.pid").read_text()): n for n in NODES}
+        space = Path(f"/proc/{self.pid}/ns/pid").readlink()
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, IndexError):
+                if entry.name.isdigit() and (entry / "ns/pid").readlink() == space:
+                    inner = (entry / "status").read_text().split("NSpid:", 1)[1].split("\n", 1)[0]
+                    name = own.get(int(inner.split()[-1]))
+                    self.pids |= {name: int(entry.name)} if name else {}
+
+    def home(self, user: str) -> Path:
+        return self.directory / "home" / user
+
+    def command(self, user: str, *argv: str) -> list[str]:
+        """The command as somebody would type it on the machine where jobs are submitted."""
+        enter = ["nsenter", "-t", str(self.pid), "-m", "-n", "-u", "-i", "-p",
+                 f"--wd={self.home(user) if user in USERS else self.directory}"]  # fmt: skip
+        if user in USERS:
+            uid = USERS[user]
+            enter += ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+        return [*enter, *argv]
+
+    def environment(self, user: str, more: dict[str, str] | None = None) -> dict[str, str]:
+        return {
+            "PATH": "/usr/bin:/bin:/usr/sbin:/sbin",
+            "HOME": str(self.home(user)),
+            "USER": user,
+            "LC_ALL": "C.UTF-8",
+        } | (more or {})
+
+    def start(
+        self, user: str, *argv: str, env: dict[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(user, *argv), env=self.environment(user, env), stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def run(
+        self, user: str, *argv: str, env: dict[str, str] | None = None, timeout: float = 90
+    ) -> subprocess.CompletedProcess[str]:
+        with self.start(user, *argv, env=env) as process:
+            try:
+                out, err = process.communicate(timeout=timeout)
+            except BaseException:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+    def ok(
+        self, user: str, *argv: str, env: dict[str, str] | None = None, timeout: float = 90
+    ) -> str:
+        done = self.run(user, *argv, env=env, timeout=timeout)
+        said = f"{argv}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == 0, said + self.logs()
+        return done.stdout
+
+    def logs(self) -> str:
+        """The last lines of every daemon."""
+        return _logs(self.directory)
+
+    def on_node(self, node: str, *argv: str) -> subprocess.CompletedProcess[str]:
+        """Run a command as root in the namespaces of a node's slurmd."""
+        enter = ["nsenter", "-t", str(self.pids[node]), "-m", "-n", "-u", "-i", "-p", "--wd=/"]
+        return subprocess.run([*enter, *argv], check=False, capture_output=True, text=True,
+                              env=self.environment("root"), timeout=120)  # fmt: skip
+
+    def state(self, node: str) -> Path:
+        """The records of a node, as this machine sees them."""
+        return Path(f"/proc/{self.pids[node]}/root/run/nearmetal/slurm")
+
+    def left(self) -> list[str]:
+        """What is left of containers on any node, and what keeps nodes from being idle."""
+        found = []
+        for node in NODES:
+            with contextlib.suppress(FileNotFoundError):
+                found += [str(p) for p in self.state(node).iterdir() if p.name != "lock"]
+            mounts = Path(f"/proc/{self.pids[node]}/mountinfo").read_text()
+            found += [line for line in mounts.splitlines() if "/run/nearmetal/" in line]
+        listing = self.run("root", "ps", "-eo", "pid,comm,args").stdout.splitlines()
+        traces = ("nm-outside", "slurm launch", "slurmstepd")
+        running = [line for line in listing if "<defunct>" not in line]
+        found += [line for line in running if any(trace in line for trace in traces)]
+        states = self.run("root", "sinfo", "-h", "-N", "-o", "%N %t %E").stdout
+        found += [line for line in states.splitlines() if line.split()[1] != "idle"]
+        return found
+
+    def assert_clean(self, within_s: float = 30) -> None:
+        """Nothing of any job is left; epilogs get time."""
+        deadline = time.monotonic() + within_s
+        left = self.left()
+        while left and time.monotonic() < deadline:
+            time.sleep(0.2)
+            left = self.left()
+        assert left == [], "\n".join([*left, self.logs()])
+
+
+def missing() -> str:
+    """What this machine lacks for a Slurm; empty: nothing."""
+    if os.geteuid() != 0:
+        return "needs root"
+    absent = [name for name in PROGRAMS if shutil.which(name, path="/usr/sbin:/usr/bin") is None]
+    if absent:
+        return f"not installed: {' '.join(absent)} (make setup-slurm)"
+    return "" if PLUGIN.exists() else f"not built: {PLUGIN}"
+
+
+def _logs(directory: Path) -> str:
+    tails = [f"{p.name}:\n" + "\n".join(p.read_text(errors="replace").splitlines()[-15:])
+             for p in sorted((directory / "log").iterdir())]  # fmt: skip
+    return "\n".join(tails)
+
+
+def _prepare(directory: Path) -> None:
+    for name in ("etc/slurm", "log", "spool", "munge", "home", "programs"):
+        (directory / name).mkdir(parents=True)
+    (directory / "munge").chmod(0o700)
+    key = directory / "munge" / "key"
+    key.write_bytes(os.urandom(1024))
+    key.chmod(0o400)
+    lines = [f"NodeName={n} NodeAddr=10.78.0.{i} CPUs=4 State=UNKNOWN"
+             for i, n in enumerate(NODES, start=1)]  # fmt: skip
+    etc = directory / "etc"
+    (etc / "slurm/slurm.conf").write_text(SLURM_CONF.format(dir=directory, nodes="\n".join(lines)))
+    (etc / "slurm/plugstack.conf").write_text(
+        f"required {PLUGIN} config={etc}/slurm/nearmetal.toml launcher={LAUNCHER}\n"
+    )
+    (etc / "slurm/nearmetal.toml").write_text(_settings())
+    hosts = [f"10.78.0.{i} {n}" for i, n in enumerate(NODES, start=1)]
+    (etc / "hosts").write_text("\n".join(["127.0.0.1 localhost", "10.78.0.254 ctl", *hosts, ""]))
+    accounts = [f"{u}:x:{i}:{i}::{directory}/home/{u}:/bin/bash" for u, i in USERS.items()]
+    groups = [f"{u}:x:{i}:" for u, i in USERS.items()]
+    for name, more in (("passwd", accounts), ("group", groups)):
+        (etc / name).write_text(Path("/etc", name).read_text() + "\n".join([*more, ""]))
+    for user, uid in USERS.items():
+        home = directory / "home" / user
+        home.mkdir(mode=0o700)
+        os.chown(home, uid, uid)
+
+
+def _child_of(pid: int) -> int:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return int(text.split()[0])
+
+
+@contextlib.contextmanager
+def slurm_site() -> Iterator[SlurmSite]:
+    """A SlurmSite with idle nodes; whatever happens, it is ended and nothing of it is left."""
+    # Not in /tmp: nodes and containers have one of their own.
+    directory = Path(tempfile.mkdtemp(prefix="nearmetal-slurm-", dir="/var/tmp"))
+    directory.chmod(0o755)
+    _prepare(directory)
+    script = Path(__file__).parent / "slurm" / "site.sh"
+    argv = ["unshare", "-m", "-n", "-u", "-i", "-p", "--fork", "--kill-child", "--mount-proc",
+            "--propagation", "private", "--", "bash", str(script), str(directory), *NODES]  # fmt: skip
+    with (directory / "log" / "site").open("wb") as log:
+        outer = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})  # fmt: skip
+    try:
+        deadline = time.monotonic() + 60
+        while not (directory / "ready").exists():
+            assert outer.poll() is None, f"no Slurm: {_logs(directory)}"
+            assert time.monotonic() < deadline, f"no Slurm in time: {_logs(directory)}"
+            time.sleep(0.05)
+        place = SlurmSite(directory, _child_of(outer.pid))
+        while place.run("root", "sinfo", "-h", "-o", "%D %t").stdout.split() != ["3", "idle"]:
+            assert time.monotonic() < deadline, place.logs()
+            time.sleep(0.1)
+        place.find_daemons()
+        yield place
+    finally:
+        with contextlib.suppress(OSError):
+            os.kill(outer.pid, signal.SIGKILL)
+        outer.wait()
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The site's settings for jobs under Slurm. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "harness.h"
+#include "spank/config.h"
+
+static int parse(const char *text, struct nm_spank_config *ret_config, struct nm_reason *why)
+{
+	return nm_spank_config_parse(text, strlen(text), ret_config, why);
+}
+
+NM_TEST(a_sound_file_is_read)
+{
+	struct nm_spank_config config;
+	struct nm_reason why;
+
+	NM_CHECK_EQ(parse("# the site\n\n[defaults]\r\n node = \"container\" # all\n"
+			  "segment=\"32M\"\nscratch = \"2G\"\nmpi = \"openmpi5\"\n[limits]\n"
+			  "segment = \"64M\"\n[profiles.near_1]\nchannels = \"self,shm\"",
+			  &config, &why),
+		    0);
+	NM_CHECK_EQ(config.defaults.node, NM_SPANK_CONTAINER);
+	NM_CHECK_EQ(config.defaults.segment_bytes, 32 << 20);
+	NM_CHECK_EQ(config.defaults.scratch_bytes, INT64_C(2) << 30);
+	NM_CHECK_STR(config.defaults.mpi, "openmpi5");
+	NM_CHECK_STR(config.defaults.channels, "");
+	NM_CHECK_EQ(config.max_segment_bytes, 64 << 20);
+	NM_CHECK_EQ(config.nr_profiles, 1);
+	NM_CHECK_STR(config.profiles[0].name, "near_1");
+	NM_CHECK_STR(config.profiles[0].settings.channels, "self,shm");
+	NM_CHECK_EQ(config.profiles[0].settings.said, NM_SPANK_SAID_CHANNELS);
+}
+
+NM_TEST(nothing_said_is_the_built_in)
+{
+	struct nm_spank_config config, built_in;
+	struct nm_reason why;
+
+	nm_spank_config_init(&built_in);
+	NM_CHECK_EQ(parse("", &config, &why), 0);
+	NM_CHECK(!memcmp(&config, &built_in, sizeof(config)));
+	NM_CHECK_EQ(config.defaults.node, NM_SPANK_NONE);
+	NM_CHECK_EQ(nm_spank_config_load("/nowhere/slurm.toml", &config, &why), 0);
+	NM_CHECK(!memcmp(&config, &built_in, sizeof(config)));
+}
+
+NM_TEST(every_wrong_line_is_named)
+{
+	static const struct {
+		const char *text, *words;
+	} cases[] = {
+		{"node = \"none\"\n", "line 1: a key stands below"},
+		{"[default]\n", "line 1: a table is [defaults], [limits]"},
+		{"[defaults] node\n", "line 1: a table is"},
+		{"[defaults\n", "line 1: a table is"},
+		{"[defaults]\n[limits]\n[defaults]\n", "line 3: a second table defaults"},
+		{"[profiles.]\n", "line 1: the name of a profile"},
+		{"[profiles.a b]\n", "line 1: the name of a profile"},
+		{"[profiles.a]\n[profiles.a]\n", "line 2: a second profile a"},
+		{"[defaults]\nnode\n", "line 2: neither a [table] nor"},
+		{"[defaults]\nnode = container\n", "line 2: write a value in double quotes"},
+		{"[defaults]\nnode = \"container\n", "line 2: write a value in double quotes"},
+		{"[defaults]\nnode = \"none\" x\n", "line 2: write a value in double quotes"},
+		{"[defaults]\nnode = \"no\\u006e\"\n", "line 2: no backslash"},
+		{"[defaults]\nnode = \"vm\"\n", "line 2: node is \"none\" or"},
+		{"[defaults]\nnode = \"none\"\nnode = \"none\"\n", "line 3: a second node"},
+		{"[defaults]\nsegment = \"64\"\n", "line 2: segment is a size from"},
+		{"[defaults]\nscratch = \"64X\"\n", "line 2: scratch is a size from"},
+		{"[defaults]\nmpi = \"lam\"\n", "line 2: mpi is"},
+		{"[defaults]\nchannels = \"shm,tcp\"\n", "line 2: channels is a list"},
+		{"[defaults]\nchannels = \"shm,\"\n", "line 2: channels is a list"},
+		{"[defaults]\ncolour = \"red\"\n", "line 2: a key here is"},
+		{"[limits]\nnode = \"none\"\n", "line 2: the key of a limit"},
+		{"[limits]\nsegment = \"2M\"\nsegment = \"2M\"\n", "line 3: a second segment"},
+		{"[limits]\nsegment = \"2M\"\n", "segment in [defaults] is above"},
+		{"[profiles.big]\nsegment = \"2G\"\n", "that of profile big"},
+		{"[defaults]\nmpi = \"\x01\"\n", "line 2: a control character"},
+	};
+	struct nm_spank_config config = {.nr_profiles = 77};
+	struct nm_reason why;
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		NM_CHECK_EQ(parse(cases[i].text, &config, &why), -EINVAL);
+		NM_CHECK_HAS(why.text, cases[i].words);
+		NM_CHECK_EQ(config.nr_profiles, 77);
+	}
+	NM_CHECK_EQ(nm_spank_config_parse("[limits]\n\0", 10, &config, &why), -EINVAL);
+	NM_CHECK_HAS(why.text, "line 2: a control character");
+}
+
+NM_TEST(a_long_line_and_too_many_profiles_are_refused)
+{
+	struct nm_spank_config config;
+	struct nm_reason why;
+	char text[1024];
+	size_t used = 0;
+
+	memset(text, '#', 300);
+	text[300] = '\0';
+	NM_CHECK_EQ(parse(text, &config, &why), -EINVAL);
+	NM_CHECK_HAS(why.text, "line 1: longer than");
+	for (int i = 0; i <= NM_SPANK_MAX_PROFILES; i++)
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "[profiles.p%d]\n", i);
+	NM_CHECK_EQ(parse(text, &config, &why), -EINVAL);
+	NM_CHECK_HAS(why.text, "line 17: more than 16 profiles");
+}
+
+NM_TEST(a_file_is_named_with_its_line)
+{
+	struct nm_spank_config config;
+	struct nm_reason why;
+	char path[256];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/slurm.toml", nm_test_dir());
+	fd = open(path, O_WRONLY | O_CREAT, 0600);
+	NM_CHECK_EQ(write(fd, "[limit]\n", 8), 8);
+	close(fd);
+	NM_CHECK_EQ(nm_spank_config_load(path, &config, &why), -EINVAL);
+	NM_CHECK_HAS(why.text, "slurm.toml: line 1: a table is");
+	NM_CHECK(nm_spank_config_load(nm_test_dir(), &config, &why) < 0);
+	NM_CHECK_HAS(why.text, "Is a directory");
+}
