@@ -137,7 +137,7 @@ VENDORS = (
             "virtualization": _switch("IntelVirtualizationTechnology", "SVMMode"),
             "iommu": _switch("IntelVTforDirectedI/O(VT-d)", "IntelVTforDirectedI_O_VT_d", "IOMMU"),
             "sriov": _switch("SR-IOVSupport", "SR_IOVSupport"),
-            "smt": _switch("Hyper-Threading[ALL]", "Hyper_Threading_ALL_", "SMTControl"),
+            "smt": _switch("Hyper-Threading[ALL]", "SMTControl"),
         },
         (
             "Supermicro Redfish Reference Guide, BIOS Configuration",

@@ -27,8 +27,6 @@ _NVIDIA = "0x15b3"
 def read_esxi(name: str, shell: Shell) -> HostFacts:
     """Return a host's facts, without its BIOS; raises HostError where it cannot be reached."""
     answers = ask(shell, {
-        "boot": "esxcli system stats uptime get >/dev/null && vsish -e get /system/bootUUID"
-                " || esxcli system uuid get",
         "vibs": "esxcli software vib list",
         "pci": "esxcli hardware pci list",
         "options": f"esxcli system module parameters list -m {ESXI_DRIVER}",
@@ -49,7 +47,6 @@ def read_esxi(name: str, shell: Shell) -> HostFacts:
     return HostFacts(
         name=name,
         platform="esxi",
-        boot=answers["boot"].text.strip()[:64],
         cards=_cards(answers, functions, config),
         options={ESXI_DRIVER: options} if options else {},
         packages=parse_vibs(answers["vibs"].text),

@@ -82,7 +82,7 @@ def test_a_card_without_its_tool_is_said_to_be_unread(host: HostTree) -> None:
 
 def test_an_esxi_host_is_read() -> None:
     answers = {"vibs": VIBS, "mst": MST, "mlxfwmanager": MLXFWMANAGER, "options": PARAMETERS,
-               "boot": "6256-uuid", "mt4119_pciconf1": MLXCONFIG, "mt4117_pciconf0": "-E- no"}  # fmt: skip
+               "mt4119_pciconf1": MLXCONFIG, "mt4117_pciconf0": "-E- no"}  # fmt: skip
     answers["pci"] = "".join(
         f"{a}\n   VMkernel Name: {n}\n   Vendor ID: 0x15b3\n   Device ID: {d}\n   Module Name: {m}\n"
         for a, n, d, m in (
