@@ -69,6 +69,8 @@ class Inventory:
         self.parent = self._folder(spec.folder)
         self._hosts: dict[str, Any] = {}
         self._networks: dict[Any, str] = {}
+        self._datastores: dict[str, Any] = {}
+        self._templates: dict[str, Any] = {}
 
     def _by_name(self, kind: Any, root: Any) -> dict[str, Any]:
         found = fetch(self.content, root, kind, ["name"])
@@ -97,8 +99,8 @@ class Inventory:
 
     def folder(self) -> Any:
         """Return the cluster's own folder; None where there is none."""
-        named = (f for f in self.parent.childEntity if isinstance(f, vim.Folder))
-        return next((f for f in named if f.name == self.spec.name), None)
+        found = self.content.searchIndex.FindChild(self.parent, self.spec.name)
+        return found if isinstance(found, vim.Folder) else None
 
     def host(self, name: str) -> Any:
         """Return an ESXi host of the cluster of hosts."""
@@ -112,7 +114,9 @@ class Inventory:
 
     def datastore(self, name: str) -> Any:
         """Return a datastore of the datacenter."""
-        return self._known("datastore", {d.name: d for d in self.datacenter.datastore}, name)
+        if not self._datastores:
+            self._datastores = {d.name: d for d in self.datacenter.datastore}
+        return self._known("datastore", self._datastores, name)
 
     def pool(self, path: str) -> Any:
         """Return a resource pool by its path below the root pool; the root for ""."""
@@ -123,8 +127,10 @@ class Inventory:
 
     def template(self, name: str) -> Any:
         """Return the template, or a machine of that name."""
-        known = self._by_name(vim.VirtualMachine, self.datacenter.vmFolder)
-        return self._known("template", known, name)
+        if name not in self._templates:
+            known = self._by_name(vim.VirtualMachine, self.datacenter.vmFolder)
+            self._templates[name] = self._known("template", known, name)
+        return self._templates[name]
 
     def network(self, group: str, switch: str | None) -> Any:
         """Return a port group, by its switch where several have the name."""
