@@ -74,7 +74,7 @@ class Guest:
     def monotonic(self) -> float:
         return self.now
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float, /) -> None:
         # Steps of a second make hours of silence short.
         self.now += max(seconds, 1.0)
 
@@ -84,33 +84,28 @@ def memory(tmp_path: Path) -> Path:
     return tmp_path / "probes.json"
 
 
-def asked(guest: Guest, memory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, str]:
-    monkeypatch.setattr(probe, "time", guest)
+def asked(guest: Guest, memory: Path) -> tuple[bool, str]:
     about = About("11.3.0", "10.0.2", "/usr/bin/qemu", "AMD", ((0,),), "", offers_kvm=True)
     shell = HostShell("h1", guest.uri, LocalRunner())
-    what: Any = probe.Probe(cast("Hypervisor", guest), shell, about, memory)
+    what: Any = probe.Probe(cast("Hypervisor", guest), shell, about, memory, guest)
     answer: tuple[bool, str] = what.kvm(cast("Images", Image()))
     return answer
 
 
-def test_a_slow_kernel_that_keeps_talking_is_waited_for(
-    memory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_kernel_that_keeps_talking_is_waited_for(memory: Path) -> None:
     slow = {1.0: "early\n", 500.0: "memory\n", 1000.0: "disks\n", 1500.0: OK}
     guest = Guest(slow)
-    assert asked(guest, memory, monkeypatch) == (True, "a probe boot under KVM reached user space")
+    assert asked(guest, memory) == (True, "a probe boot under KVM reached user space")
     assert guest.now >= 1500
     assert "quiet" not in guest.arguments
     assert "loglevel" not in guest.arguments
     assert guest.arguments.split()[-1] == "nearmetal.probe"
-    assert asked(guest, memory, monkeypatch)[0]
+    assert asked(guest, memory)[0]
     assert guest.boots == 1
 
 
-def test_user_space_counts_when_the_machine_is_gone_already(
-    memory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert asked(Guest({0.0: OK}, ends=0.0), memory, monkeypatch)[0]
+def test_user_space_counts_when_the_machine_is_gone_already(memory: Path) -> None:
+    assert asked(Guest({0.0: OK}, ends=0.0), memory)[0]
 
 
 @pytest.mark.parametrize(
@@ -125,24 +120,22 @@ def test_user_space_counts_when_the_machine_is_gone_already(
     ],
 )  # fmt: skip
 def test_a_probe_that_fails_says_how_and_is_not_repeated(
-    guest: Guest, why: str, least: int, memory: Path, monkeypatch: pytest.MonkeyPatch
+    guest: Guest, why: str, least: int, memory: Path
 ) -> None:
-    works, reason = asked(guest, memory, monkeypatch)
+    works, reason = asked(guest, memory)
     assert not works
     assert reason.endswith(why)
     assert least <= guest.now < least + 10
-    assert asked(guest, memory, monkeypatch) == (works, reason)
+    assert asked(guest, memory) == (works, reason)
     assert guest.boots == 1
     assert not guest.console.parent.exists()
 
 
-def test_a_probe_that_does_not_start_is_tried_again(
-    memory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_probe_that_does_not_start_is_tried_again(memory: Path) -> None:
     guest = Guest({0.0: OK}, refusal="cannot start: no memory\nmore words")
-    works, reason = asked(guest, memory, monkeypatch)
+    works, reason = asked(guest, memory)
     assert (works, reason) == (
         False, "a probe boot under KVM does not start: cannot start: no memory",
     )  # fmt: skip
     guest.refusal = ""
-    assert asked(guest, memory, monkeypatch)[0]
+    assert asked(guest, memory)[0]

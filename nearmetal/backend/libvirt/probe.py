@@ -10,7 +10,7 @@ import re
 import time
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nearmetal.backend.libvirt.boot import printable
 from nearmetal.backend.libvirt.machine import Kernel, Machine, Owner
@@ -52,6 +52,16 @@ def _last(console: bytes) -> str:
     return f"; its last words: {last[:_WIDTH]}" if last else ""
 
 
+class Clock(Protocol):
+    """What the wait for a probe needs of time; the module `time` is one."""
+
+    def monotonic(self) -> float:
+        """Return seconds that only ever grow."""
+
+    def sleep(self, seconds: float, /) -> None:
+        """Wait."""
+
+
 @dataclass(frozen=True)
 class Probe:
     """Asks a hypervisor's QEMU, and remembers the answers for this boot of its host."""
@@ -60,6 +70,7 @@ class Probe:
     shell: HostShell
     about: About
     memory: Path
+    clock: Clock = time
 
     def devices(self) -> frozenset[str]:
         """Return which of the devices that matter its QEMU has."""
@@ -139,7 +150,7 @@ class Probe:
 
     def _watch(self, name: str, console: str) -> tuple[bool, str]:
         """Wait for a word of user space: what the kernel says decides, time only ends a hang."""
-        began = since = time.monotonic()
+        began = since = self.clock.monotonic()
         heard = b""
         while True:
             ended = not self.hypervisor.running(name)
@@ -148,7 +159,7 @@ class Probe:
                 return True, "a probe boot under KVM reached user space"
             if ended:
                 return False, f"a probe boot under KVM ended before user space{_last(seen)}"
-            now = time.monotonic()
+            now = self.clock.monotonic()
             if seen != heard:
                 heard, since = seen, now
             for limit, begin, what in (
@@ -159,7 +170,7 @@ class Probe:
                     why = f"it {what} for {limit:.0f} s{_last(seen)}"
                     return False, f"a probe boot under KVM hangs: {why}"
             # Looking takes time from a machine that is slow.
-            time.sleep(min(1.0, _PAUSE_S + (now - began) / 20))
+            self.clock.sleep(min(1.0, _PAUSE_S + (now - began) / 20))
 
     def _read(self) -> dict[str, object]:
         try:
