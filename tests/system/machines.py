@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / "build" / "image-cache"
+GUEST_UID = 1000
+"""Of the user mpi in the built image."""
 IVSHMEM, VIRTIO_PMEM = "ivshmem", "virtio-pmem"
 BOOT_TIMEOUT_S = 1800.0
 """Ends a test that hangs; asserts nothing about speed."""
@@ -170,6 +172,15 @@ class Yard:
         if not path.exists():
             path.mkdir()
             path.chmod(0o777)
+        return path
+
+    def share_folder(self, name: str) -> Path:
+        """Make a folder there that belongs to the users of the machines."""
+        path = self.share / name
+        path.mkdir()
+        path.chmod(0o777)
+        if os.geteuid() == 0:
+            os.chown(path, GUEST_UID, GUEST_UID)
         return path
 
     def share_device(self) -> list[str]:
