@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "build" / "programs"
 CACHE = ROOT / "build" / "image-cache"
-WHY_NOT = hypervisors.missing()
 HANG_S = 300.0
 """Ends a wait that hangs: the machines are emulated, and may be slow."""
 
@@ -37,9 +36,10 @@ pytestmark = [
     pytest.mark.system,
     pytest.mark.root,
     pytest.mark.full,
-    pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT),
     pytest.mark.timeout(3000),
 ]
+
+hypervisors.need()
 
 SPEC = """\
 version: 1
