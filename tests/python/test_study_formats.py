@@ -289,6 +289,16 @@ def test_client_and_server_in_one_stream() -> None:
     assert "stands twice with different values" in error(PERFTEST + last.replace("0.16", "0.18"))
 
 
+@pytest.mark.parametrize("word", ["nan", "-nan"])
+def test_a_deviation_that_perftest_could_not_compute_is_no_number(word: str) -> None:
+    (table,) = read(PERFTEST_LAT.replace("0.16", word)).tables
+    assert "latency_stdev" not in table.rows[0].values
+    assert table.rows[0].values["latency_p99"] == pytest.approx(1.41)
+    assert "is no measured value" in error(PERFTEST_LAT.replace("1.19", word))
+    cut = PERFTEST_LAT.replace("0.16", word).replace("                    6.55\n", "\n")
+    assert "7 values for 8 columns" in error(cut)
+
+
 DAMAGE = [
     (OSU, "Bandwidth (MB/s)", "Bandwidth (GB/s)", "f:3: unknown column 'Bandwidth(GB/s)'"),
     (OSU, "4.50", "4,50", "f:5: '4,50' is no number, a decimal comma?"),

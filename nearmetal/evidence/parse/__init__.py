@@ -45,7 +45,7 @@ PARSERS = {
     "imb": Parser(imb.parse),
     "netpipe": Parser(netpipe.parse),
     "osu": Parser(osu.parse),
-    "perftest": Parser(perftest.parse),
+    "perftest": Parser(perftest.parse, 2),
     "hpcc": Parser(hpc.parse_hpcc),
     "hpl": Parser(hpc.parse_hpl),
     "hpcg": Parser(hpc.parse_hpcg),

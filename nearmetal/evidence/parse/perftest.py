@@ -63,6 +63,7 @@ _TITLE = re.compile(r"\s+((?:RDMA_Write|RDMA_Read|Send|Atomic\S*|Write|Read)\b.*
 _SETTING = re.compile(r"\s*([A-Za-z][\w *.]*?)\s*:\s+(\S+(?: \S+)*)")
 _TWO_SETTINGS = re.compile(r"\s{2,}(?=[A-Z])")
 _ROW = re.compile(r"\s*\d+\s+\d")
+_NAN = re.compile(r"-?nan")
 _KEEP = ("Device", "Number of qps", "Transport type", "Connection type", "Mtu", "Link type")
 
 
@@ -105,12 +106,19 @@ class _Reader:
 
     def other(self, nr: int, line: re.Match[str]) -> None:
         if self.columns and _ROW.match(line.string):
-            found = row(line.string.split(), self.columns, self.file, nr)
-            _add(self.rows, found, self.file)
+            _add(self.rows, self._row(line.string.split(), self.columns, nr), self.file)
         elif self.title and not self.columns:
             _settings(line.string, self.header)
         elif line.string.strip("-* \t"):
             self.remarks.append((nr, line.string.strip()))
+
+    def _row(self, words: list[str], columns: tuple[Column, ...], nr: int) -> Row:
+        """Read a row. perftest's own arithmetic may find no deviation; that is no number, then."""
+        for at, column in enumerate(columns[: len(words)]):
+            if column.metric == "latency_stdev" and _NAN.fullmatch(words[at]):
+                words, columns = words[:at] + words[at + 1 :], columns[:at] + columns[at + 1 :]
+                break
+        return row(words, columns, self.file, nr)
 
 
 def parse_text(text: str, file: str) -> Log:
