@@ -66,8 +66,7 @@ arms:
     fabric: soft-RoCE
     placement: one rank per node
 workloads:
-  latency: {{use: perftest-send-lat, args: [-F, -n, "5"]}}
-  sends: {{use: perftest-send-bw, args: [-F, -n, "5"]}}
+  latency: {{use: perftest-write-lat, args: [-F, -n, "5"]}}
   writes: {{use: perftest-write-bw, args: [-F, -n, "5"]}}
 launches: {{least: 1, most: 1}}
 """
@@ -263,11 +262,12 @@ def test_who_waits_for_a_peer_that_dies_is_told(peers: Site, arena: Arena) -> No
 
 
 def test_perftest_is_measured_and_read(site: Site, tmp_path: Path) -> None:
+    """Writes only: over soft-RoCE five sends of 8 MiB took over a minute, those of 4 MiB seconds."""
     study, run, target = tmp_path / "study.yaml", tmp_path / "run", tmp_path / "study"
     study.write_text(STUDY.format(spec=site.spec))
     site.ok("study", "run", str(study), "--output", str(run))
     launches = read_manifest(run).launches
-    assert [launch.good for launch in launches] == [True] * 3
+    assert [launch.good for launch in launches] == [True] * 2
     for launch in launches:
         assert launch.facts["carried_by"] == "verbs (as set; not counted)"
         assert "-n 5" in " ".join(launch.argv)
@@ -277,11 +277,7 @@ def test_perftest_is_measured_and_read(site: Site, tmp_path: Path) -> None:
     site.ok("study", "import", str(run), "--output", str(target))
     cells = Study(target).cells()
     found = {(cell.point.test, cell.point.metric, cell.point.size) for cell in cells}
-    for test, metric in (
-        ("send_latency", "latency"),
-        ("send_bw", "bandwidth"),
-        ("rdma_write_bw", "bandwidth"),
-    ):
+    for test, metric in (("rdma_write_latency", "latency"), ("rdma_write_bw", "bandwidth")):
         assert {size for t, m, size in found if (t, m) == (test, metric)} >= {2, 1 << 23}
     site.ok("study", "report", str(target), "roce", "roce")
     page = (target / "report.md").read_text()
