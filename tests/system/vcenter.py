@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import ssl
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from nearmetal.spec.vsphere import PasswordSource, Vcenter
+from tests.system.need import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,13 +64,15 @@ class Simulator:
 def simulator(directory: Path) -> Iterator[Simulator]:
     """Run a simulator while it is used."""
     if not PROGRAM.exists():
-        pytest.fail(f"{PROGRAM} is missing: run `make setup-vsphere`")
+        lacking(f"{PROGRAM} is missing: run `make setup-vsphere`")
     certificate = directory / "vcenter.pem"
     with subprocess.Popen(
         [str(PROGRAM), "-certificate", str(certificate)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        # It leaves its directories behind.
+        env={**os.environ, "TMPDIR": str(directory)},
     ) as process:
         assert process.stdout is not None
         assert process.stdin is not None
