@@ -175,11 +175,8 @@ class Writer:
 
 def _write_once(path: str, content: bytes) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
-    try:
-        while content:
-            content = content[os.write(handle, content) :]
-    finally:
-        os.close(handle)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(content)
 
 
 def _text(text: str) -> str:
