@@ -19,7 +19,9 @@ FIXED_KINDS = ("sriov", "passthrough", "dynamic", "vgpu")
 """Those by which a device reaches into the guest's memory, so that all of it must be reserved."""
 
 MIN_HARDWARE = {"sriov": 10, "vgpu": 11, "pvrdma": 13, "dynamic": 17}
-"""The first virtual hardware version that has the kind."""
+"""The first virtual hardware version that has the kind: of ESXi 5.5 for SR-IOV adapters (vSphere
+Networking, "Upgrading from vSphere 5.1"), of 6.0 and 7.0 where the API first has the backings of
+vGPUs and of dynamic devices, and for PVRDMA as VMW-ADAPTER says."""
 
 _NEEDED = {
     "vmxnet3": ("port_group",),
