@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.system.local import ROOT
+from tests.system.need import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,14 +189,15 @@ class SlurmSite:
         assert left == [], "\n".join([*left, self.logs()])
 
 
-def missing() -> str:
-    """What this machine lacks for a Slurm; empty: nothing."""
+def need() -> None:
+    """Leave the module unless this machine has what a Slurm needs."""
     if os.geteuid() != 0:
-        return "needs root"
+        pytest.skip("needs root: daemons in namespaces of their own", allow_module_level=True)
     absent = [name for name in PROGRAMS if shutil.which(name, path="/usr/sbin:/usr/bin") is None]
     if absent:
-        return f"not installed: {' '.join(absent)} (make setup-slurm)"
-    return "" if PLUGIN.exists() else f"not built: {PLUGIN}"
+        lacking(f"not installed: {' '.join(absent)} (make setup-slurm)")
+    if not PLUGIN.exists():
+        lacking(f"not built: {PLUGIN}")
 
 
 def _logs(directory: Path) -> str:

@@ -16,14 +16,16 @@ import pytest
 from nearmetal.launch.stats import read_stats
 from tests.system.local import user_can_read_checkout
 from tests.system.mpi_jobs import program
-from tests.system.slurm_site import LAUNCHER, USERS, SlurmSite, missing, slurm_site
+from tests.system.slurm_site import LAUNCHER, USERS, SlurmSite, need, slurm_site
 
-ABSENT = missing() or ("" if user_can_read_checkout() else "users cannot read the checkout")
 pytestmark = [
     pytest.mark.system,
     pytest.mark.root,
-    pytest.mark.skipif(bool(ABSENT), reason=ABSENT),
 ]
+
+need()
+if not user_can_read_checkout():
+    pytest.skip("users cannot read the checkout", allow_module_level=True)
 
 IN = "--nm-node=container"
 STATE = "/run/nearmetal/slurm"

@@ -11,16 +11,16 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.system.slurm_site import NODES, SlurmSite, missing, slurm_site
+from tests.system.slurm_site import NODES, SlurmSite, need, slurm_site
 
-ABSENT = missing()
 pytestmark = [
     pytest.mark.system,
     pytest.mark.root,
     pytest.mark.full,
     pytest.mark.timeout(1800),
-    pytest.mark.skipif(bool(ABSENT), reason=ABSENT),
 ]
+
+need()
 
 JOBS = 190
 SCRIPT = """\
