@@ -65,7 +65,7 @@ def test_complete_means_every_rank_said_so() -> None:
 def test_a_lost_event_makes_the_outcome_unknown() -> None:
     tally = told(f"@suite 0 0 start {A}", "@suite 0 2 done 1")
     assert tally.lost_events == 1
-    assert not judge(tally, set(), []).ok
+    assert not judge(tally, {}, []).ok
 
 
 def test_only_listed_failures_are_forgiven() -> None:
@@ -74,15 +74,34 @@ def test_only_listed_failures_are_forgiven() -> None:
         f"@suite 0 2 start {B}", f"@suite 0 3 ok {B}",
     )  # fmt: skip
     entries = [Exclusion("mpich5", A, (2,), "why"), Exclusion("mpich5", B, (2,), "why")]
-    verdict = judge(tally, set(), entries)
+    verdict = judge(tally, {}, entries)
     assert verdict.ok
     assert verdict.listed == (A,)
     assert verdict.obsolete == (B,)
-    assert not judge(tally, set(), entries[1:]).ok
+    assert not judge(tally, {}, entries[1:]).ok
 
 
 def test_a_hang_is_a_failure() -> None:
-    assert judge(Tally(), {B}, []).unexpected == (B,)
+    assert judge(Tally(), {B: "hung"}, []).unexpected == (B,)
+
+
+@pytest.mark.parametrize(
+    ("words", "lines", "ok"),
+    [
+        ("hung", (), True),
+        ("crashed (exit code 139)", (), False),
+        ("the launcher lost its daemon", (), False),
+        ("hung", (f"@suite 0 0 start {B}", f"@suite 0 1 fail {B}"), False),
+    ],
+)
+def test_of_a_test_that_races_only_a_hang_is_forgiven(
+    words: str, lines: tuple[str, ...], ok: bool
+) -> None:
+    races = [Exclusion("mpich5", "test_rma", (2,), "why", race=True)]
+    verdict = judge(told(*lines), {B: words}, races)
+    assert verdict.ok is ok
+    assert (B in verdict.listed) is ok
+    assert judge(told(f"@suite 0 0 start {B}", f"@suite 0 1 ok {B}"), {}, races).obsolete == ()
 
 
 def test_entries_apply_to_their_mpi_and_number_of_ranks() -> None:
@@ -153,6 +172,7 @@ kinds = {
     "ends": ("sA oA sB oB sC oC done", "sA oA sB oB sC oC done", "", 0),
     "crashes": ("sA oA sB oB sC", "sA oA sB oB sC", "", 139),
     "hangs": ("sA oA sB oB sC", "sA oA sB oB sC", lost, None),
+    "stalls": ("sA oA sB oB sC", "sA oA sB oB sC", "", None),
     # One rank fails for the loss, the other goes no further.
     "loses": ("sA oA sB fB sC", "sA oA sB", lost, 1),
 }
@@ -218,3 +238,23 @@ def test_a_stall_does_not_prove_an_exclusion(
     job = Job([sys.executable, "-c", stalls], 1, tmp_path / "log", stall_s=1)
     assert verify_exclusions(job, [Exclusion("mpich5", A, (1,), "why")]) == [A]
     assert capsys.readouterr().out == f"{A}: unproven: it stalled\n"
+
+
+def test_a_race_is_proven_by_the_launch_that_stalls(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [sys.executable, "-c", LAUNCHER, str(tmp_path / "count"), "ends,ends,stalls"]
+    job = Job(argv, 2, tmp_path / "log", stall_s=3)
+    race = Exclusion("mpich5", "test_rma", (2,), "why", race=True)
+    assert verify_exclusions(job, [race]) == []
+    assert capsys.readouterr().out == "test_rma: fails: test_rma.T.testC hung in launch 3\n"
+
+
+def test_a_race_that_is_never_lost_is_no_exclusion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.system.mpi4py.run_suite.RACE_LAUNCHES", 2)
+    argv = [sys.executable, "-c", LAUNCHER, str(tmp_path / "count"), "ends,crashes"]
+    race = Exclusion("mpich5", "test_rma", (2,), "why", race=True)
+    job = Job(argv, 2, tmp_path / "log", stall_s=3)
+    assert verify_exclusions(job, [race]) == ["test_rma"]

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from tests.system.mpi4py.events import Tally, module_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Iterable, Mapping
 
 FILE = Path(__file__).with_name("exclusions.toml")
-_OPTIONAL = {"skip", "stack"}
+HUNG = "hung"
+_OPTIONAL = {"skip", "stack", "race"}
 _KEYS = {"mpi", "test", "ranks", "reason", "also_fails_on_stock"} | _OPTIONAL
 
 
@@ -29,6 +30,8 @@ class Exclusion:
     skip: bool = False
     stack: str = "default"
     """the MPI's own stack on which it fails, too: the default one, or the one named"""
+    race: bool = False
+    """it hangs now and then: it runs, and nothing but a hang is forgiven"""
 
     def covers(self, test: str) -> bool:
         """Is this about the test?"""
@@ -54,6 +57,7 @@ def load(path: Path = FILE) -> list[Exclusion]:
                 entry["reason"],
                 bool(entry.get("skip", False)),
                 str(entry.get("stack", "default")),
+                bool(entry.get("race", False)),
             )
         )
     return exclusions
@@ -83,13 +87,19 @@ class Verdict:
         return not self.unexpected and not self.damaged
 
 
-def judge(tally: Tally, stopped: Collection[str], exclusions: list[Exclusion]) -> Verdict:
-    """Compare what failed, or stopped a launch, with what may fail."""
+def _named(tests: Iterable[str], exclusions: list[Exclusion]) -> set[str]:
+    return {test for test in tests if any(e.covers(test) for e in exclusions)}
+
+
+def judge(tally: Tally, stopped: Mapping[str, str], exclusions: list[Exclusion]) -> Verdict:
+    """Compare what failed, or stopped a launch and how, with what may do so."""
     failed = tally.failed.union(stopped)
-    named = {test for test in failed | tally.passed if any(e.covers(test) for e in exclusions)}
+    certain = [e for e in exclusions if not e.race]
+    hung = {test for test, words in stopped.items() if words == HUNG} - tally.failed
+    listed = _named(failed, certain) | _named(hung, [e for e in exclusions if e.race])
     return Verdict(
-        unexpected=tuple(sorted(failed - named)),
-        listed=tuple(sorted(failed & named)),
-        obsolete=tuple(sorted((tally.passed - failed) & named)),
+        unexpected=tuple(sorted(failed - listed)),
+        listed=tuple(sorted(listed)),
+        obsolete=tuple(sorted(_named(tally.passed - failed, certain))),
         damaged=tally.lost_events > 0,
     )

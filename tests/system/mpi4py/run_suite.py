@@ -8,7 +8,8 @@ PREFIX starts a program on all ranks, for example `nearmetal run SPEC --mpi mpic
 that neither ends nor lets another one end for --stall seconds is named, its job killed, and the
 suite goes on behind it. Where the launcher lost a daemon of its own, which says nothing of the test
 that ran, the suite goes on with that test; the third loss of a run is a failure. With --verify-exclusions only the listed tests run, each in a job of its
-own, and each must fail; a stall is no failure but "unproven". PREFIX then has to be the MPI's own
+own, and each must fail; a stall is no failure but "unproven", save where the entry says that the test
+races: that one is launched until it stalls. PREFIX then has to be the MPI's own
 stack, the default one or the one that --stack names.
 """
 
@@ -42,6 +43,7 @@ LIBMPI = {
 POINT_TO_POINT_AND_COLLECTIVES = r"test_(p2p|cco|msgspec|msgzero|pack|request|status|util_pkl5)"
 MAX_LAUNCHES = 8
 MAX_LOSSES = 2
+RACE_LAUNCHES = 200
 _LOST_DAEMON = b"PRTE has lost communication with a remote daemon"
 _END_S = 5.0
 
@@ -76,7 +78,7 @@ class End:
         """Say it."""
         if self.lost_daemon:
             return "the launcher lost its daemon"
-        return "hung" if self.code is None else f"crashed (exit code {self.code})"
+        return listed.HUNG if self.code is None else f"crashed (exit code {self.code})"
 
 
 @dataclass
@@ -227,12 +229,27 @@ def judge_alone(tally: Tally, end: End, nr_ranks: int) -> str:
     return f"fails: it ended the job (exit code {end.code})"
 
 
+def run_alone(job: Job, test: str) -> str:
+    """Say what one launch of one listed test, or module, proved."""
+    tally = Tally()
+    return judge_alone(tally, launch_once(job, tally, [test]), job.nr_ranks)
+
+
+def run_race(job: Job, test: str) -> str:
+    """Launch what hangs now and then until it does; here it is the stall that is the proof."""
+    for nr in range(1, RACE_LAUNCHES + 1):
+        tally = Tally()
+        end = launch_once(job, tally, [test])
+        if end.code is None and tally.running and not tally.failed and not end.lost_daemon:
+            return f"fails: {tally.running[0]} {end.words} in launch {nr}"
+    return f"passes {RACE_LAUNCHES} times"
+
+
 def verify_exclusions(job: Job, entries: Iterable[listed.Exclusion]) -> list[str]:
     """Run each listed test alone; return those that were not seen to fail there."""
     wrong = []
     for entry in entries:
-        tally = Tally()
-        found = judge_alone(tally, launch_once(job, tally, [entry.test]), job.nr_ranks)
+        found = run_race(job, entry.test) if entry.race else run_alone(job, entry.test)
         print(f"{entry.test}: {found}", flush=True)
         if not found.startswith("fails"):
             wrong.append(entry.test)
