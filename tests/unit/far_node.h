@@ -5,7 +5,8 @@
  *
  * Every operation is a request over TCP to a process there, which owns the real transport, and so
  * is everything that this transport tells its sink: an event, which waits for its answer. Events
- * and requests nest as the calls do; packets wait only where the node sends from within deliver(). Nothing of what is tested goes this way but back to the test.
+ * and requests nest as the calls do; packets wait only where the node sends from within deliver().
+ * What is tested goes this way only back to the test.
  *
  *   NM_TEST_OTHER=ADDRESS:PORT   where far_node listens; the cases make every second node there
  *
