@@ -44,7 +44,6 @@ static struct nm_select_verdict choose(const struct nm_engine *engine, struct nm
 		.outstanding = stream,
 		.remote_copy = reachable(r),
 		.now_ns = now_ns,
-		.numa_distance = r->peer->link ? r->peer->link->numa_distance : 0,
 	};
 	struct nm_select_verdict v =
 		nm_select_transfer(engine->config.select, bulk ? &bulk->state : NULL, &facts);

@@ -59,8 +59,7 @@ struct nm_encounter {
 	struct nm_peer_label label;
 	enum nm_relation relation;
 	enum nm_integrity integrity;
-	struct nm_reason how;	/* they met, in words */
-	uint32_t numa_distance; /* as select.h has it; 0: unknown */
+	struct nm_reason how; /* they met, in words */
 	/* in a segment: shows whether the window still is the one that was met */
 	struct nm_segment_tie tie;
 	const struct nm_foreign_window *window; /* mapped until nm_meet_leave() */

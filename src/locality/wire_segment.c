@@ -218,7 +218,6 @@ static int segment_map(struct nm_meet *meet, struct nm_meeting *meeting,
 	meeting->encounter.integrity = facts->enforced && talk->peer.address.part != facts->part ?
 					       NM_INTEGRITY_ENFORCED :
 					       NM_INTEGRITY_CONVENTION;
-	meeting->encounter.numa_distance = nm_segment_distance(facts->vcpu_numa, talk->peer.numa);
 	nm_reason_set(&meeting->encounter.how, "met in part %u of %.90s, mine is %u; %s",
 		      talk->peer.address.part, wire->place, facts->part,
 		      talk->peer.address.part == facts->part ? "both in one machine's part" :

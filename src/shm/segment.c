@@ -251,8 +251,6 @@ static void set_facts(struct nm_segment *segment)
 	facts->part_size = segment->host.part_size;
 	facts->space = shape.part_size - shape.space_off;
 	facts->nr_slots = shape.nr_slots;
-	facts->numa = segment->config.numa;
-	facts->vcpu_numa = segment->config.vcpu_numa;
 }
 
 int nm_segment_attach(const struct nm_segment_config *config, struct nm_segment **ret_segment,

@@ -83,7 +83,6 @@ struct nm_segment_facts {
 	bool enforced; /* the hypervisor drops what a neighbour writes into my part */
 	struct nm_reason integrity_why;
 	struct nm_reason mapping; /* what was measured, in words */
-	int32_t numa, vcpu_numa;
 };
 
 /*
@@ -172,7 +171,6 @@ struct nm_segment_peer {
 	uint8_t token[8];
 	uint64_t window_off; /* from the start of the part */
 	uint64_t window_size;
-	int32_t numa, vcpu_numa; /* of its part, as it says; -1: unknown */
 };
 
 /*
@@ -223,12 +221,6 @@ struct nm_segment_lease {
 /* HEARTBEAT was read at NOW_NS. False: it has stood still for LEASE_NS. Pure. */
 bool nm_segment_lease_holds(struct nm_segment_lease *lease, uint64_t heartbeat, uint64_t now_ns,
 			    uint64_t lease_ns);
-
-/*
- * Distance of NUMA nodes of the host for select.h: 10 on the same, 20 on different ones, 0 unknown.
- * Mine is where my processors are pinned, the peer's where its part lies. Pure.
- */
-uint32_t nm_segment_distance(int32_t own_vcpu_numa, int32_t peer_numa);
 
 /* ---- mailboxes ---- */
 

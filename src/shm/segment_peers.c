@@ -25,8 +25,6 @@ bool nm_segment_know_part(struct nm_segment *segment, uint32_t part,
 					 segment->host.part_size, &header, &now.shape, NULL) ||
 		    atomic_load_explicit(&header.generation, memory_order_relaxed) != generation)
 			now = (struct nm_segment_part_copy){.refused = generation};
-		now.numa = header.numa;
-		now.vcpu_numa = header.vcpu_numa;
 		*known = now;
 	}
 	*ret_copy = *known;
@@ -40,8 +38,6 @@ static void complete(struct nm_segment_peer *peer, uint32_t part, uint32_t slot,
 	peer->address.part = part;
 	peer->address.slot = slot;
 	peer->address.part_generation = copy->generation;
-	peer->numa = copy->numa;
-	peer->vcpu_numa = copy->vcpu_numa;
 }
 
 bool nm_segment_next(struct nm_segment *segment, uint64_t *cursor, struct nm_segment_peer *ret_peer)
@@ -159,11 +155,4 @@ bool nm_segment_lease_holds(struct nm_segment_lease *lease, uint64_t heartbeat, 
 		return true;
 	}
 	return now_ns - lease->since_ns < lease_ns;
-}
-
-uint32_t nm_segment_distance(int32_t own_vcpu_numa, int32_t peer_numa)
-{
-	if (own_vcpu_numa < 0 || peer_numa < 0)
-		return 0;
-	return own_vcpu_numa == peer_numa ? 10 : 20;
 }

@@ -17,7 +17,6 @@ struct nm_segment_part_copy {
 	uint64_t generation; /* 0: none that is sound */
 	uint64_t refused;    /* generation whose header was not sound */
 	struct nm_segment_shape shape;
-	int32_t numa, vcpu_numa;
 };
 
 struct nm_segment {

@@ -77,7 +77,6 @@ const struct nm_select_params nm_select_defaults = {
 	.probe_ms = 10,
 	.probe_choices = 16,
 	.margin_percent = 15,
-	.loopback_min = KIB(256),
 };
 
 static bool possible(const struct nm_select_facts *facts, enum nm_protocol protocol)
@@ -146,39 +145,17 @@ static void maybe_probe(const struct nm_select_params *params, struct nm_select_
 	cell->next_probe_ns = facts->now_ns + (uint64_t)params->probe_ms * 1000000;
 }
 
-static bool loopback_wins(const struct nm_select_params *params,
-			  const struct nm_select_facts *facts)
-{
-	/* 10 is the distance of a NUMA node to itself, in every table that hosts publish. */
-	return facts->numa_distance > 10 && facts->size >= params->loopback_min &&
-	       facts->shm_mbps &&
-	       (uint64_t)facts->loopback_mbps * 100 >
-		       (uint64_t)facts->shm_mbps * (100 + params->margin_percent);
-}
-
 struct nm_select_verdict nm_select_transfer(const struct nm_select_params *params,
 					    struct nm_select_state *state,
 					    const struct nm_select_facts *facts)
 {
 	struct nm_select_verdict v = {
-		.channel = NM_CHANNEL_SHM,
 		.why = NM_SELECT_BECAUSE_RATE,
 		.class = (uint8_t)nm_select_class(facts->size),
 		.load = facts->outstanding ? NM_SELECT_STREAM : NM_SELECT_LONE,
 	};
 	struct nm_select_cell *cell = state ? &state->cells[v.class][v.load] : NULL;
 
-	if (loopback_wins(params, facts)) {
-		v.channel = NM_CHANNEL_NET;
-		v.protocol = NM_PROTOCOL_POOL;
-		v.why = NM_SELECT_BECAUSE_LOOPBACK;
-		return v;
-	}
-	if (facts->crowded && facts->remote_copy) {
-		v.protocol = NM_PROTOCOL_PULL;
-		v.why = NM_SELECT_BECAUSE_CROWDED;
-		return v;
-	}
 	v.protocol = best(params, cell, facts, &v);
 	if (!cell)
 		return v;
@@ -228,30 +205,14 @@ void nm_select_explain(const struct nm_select_params *params, const struct nm_se
 		       struct nm_reason *ret_reason)
 {
 	const struct nm_select_cell *cell = state ? &state->cells[v->class][v->load] : NULL;
-	const char *name = nm_protocol_name(v->protocol);
 	uint32_t rates[NM_NR_PROTOCOLS];
 
 	for (enum nm_protocol p = NM_PROTOCOL_EAGER; p < NM_NR_PROTOCOLS; p++)
 		rates[p] = possible(facts, p) ? rate_of(params, cell, v, p) : 0;
-	switch (v->why) {
-	case NM_SELECT_BECAUSE_LOOPBACK:
-		nm_reason_set(ret_reason,
-			      "adapter's loopback: %u MB/s, memory of a NUMA node %u away %u MB/s",
-			      facts->loopback_mbps, facts->numa_distance, facts->shm_mbps);
-		return;
-	case NM_SELECT_BECAUSE_CROWDED:
-		nm_reason_set(ret_reason,
-			      "%s: cores are shared, and it needs only one side on its core", name);
-		return;
-	case NM_SELECT_BECAUSE_PROBE:
-	case NM_SELECT_BECAUSE_RATE:
-		nm_reason_set(ret_reason,
-			      "%s, %s%s; MB/s: pool %u, past cache %u, pull %u, both halves %u%s",
-			      name, v->load == NM_SELECT_LONE ? "alone" : "in a stream",
-			      v->why == NM_SELECT_BECAUSE_PROBE ? ", tried again" : "",
-			      rates[NM_PROTOCOL_POOL], rates[NM_PROTOCOL_POOL_PAST],
-			      rates[NM_PROTOCOL_PULL], rates[NM_PROTOCOL_BOTH],
-			      facts->remote_copy ? "" : " (0: the peer's memory is out of reach)");
-		return;
-	}
+	nm_reason_set(
+		ret_reason, "%s, %s%s; MB/s: pool %u, past cache %u, pull %u, both halves %u%s",
+		nm_protocol_name(v->protocol), v->load == NM_SELECT_LONE ? "alone" : "in a stream",
+		v->why == NM_SELECT_BECAUSE_PROBE ? ", tried again" : "", rates[NM_PROTOCOL_POOL],
+		rates[NM_PROTOCOL_POOL_PAST], rates[NM_PROTOCOL_PULL], rates[NM_PROTOCOL_BOTH],
+		facts->remote_copy ? "" : " (0: the peer's memory is out of reach)");
 }

@@ -2,7 +2,7 @@
 /*
  * Which channel and protocol carry a message: functions of facts and of what was achieved before,
  * no clock, no I/O, no hidden state, so every decision can be explained and tested with invented
- * distances.
+ * rates.
  *
  * Two levels. The *prior* is what a calibration measured (or the defaults): good enough to start.
  * What then counts is the rate achieved while the job runs, because a virtual processor moves
@@ -73,8 +73,6 @@ struct nm_select_params {
 	uint32_t probe_ms;	 /* between two tries of another protocol, at least */
 	uint32_t probe_choices;	 /* likewise, in choices */
 	uint32_t margin_percent; /* another protocol has to be better by so much */
-	/* Bulk between near nodes on different NUMA nodes may go by the network adapter's loopback */
-	uint64_t loopback_min; /* messages of at least this size */
 };
 
 /* Sound on a current x86 server, both placements; measured: docs/design/bulk.md. */
@@ -108,23 +106,15 @@ struct nm_select_facts {
 	uint64_t size;
 	uint32_t outstanding; /* transfers from this peer under way, without this one */
 	bool remote_copy;     /* either side may copy from and to the other's memory */
-	bool crowded;	      /* the peer shares a core with others and may not be running */
 	uint64_t now_ns;
-	/* what is known of distances; 0: not known */
-	uint32_t numa_distance; /* as the hosts publish it; 10: same NUMA node */
-	uint32_t shm_mbps;	/* bulk through memory to this peer */
-	uint32_t loopback_mbps; /* bulk by way of the network adapter's loopback */
 };
 
 enum nm_select_why {
-	NM_SELECT_BECAUSE_RATE,	    /* the best rate, achieved or calibrated */
-	NM_SELECT_BECAUSE_PROBE,    /* tried again: its rate may have changed */
-	NM_SELECT_BECAUSE_CROWDED,  /* needs only one side on its core */
-	NM_SELECT_BECAUSE_LOOPBACK, /* farther through memory than through the adapter */
+	NM_SELECT_BECAUSE_RATE,	 /* the best rate, achieved or calibrated */
+	NM_SELECT_BECAUSE_PROBE, /* tried again: its rate may have changed */
 };
 
 struct nm_select_verdict {
-	enum nm_channel channel; /* SHM, or NET for the adapter's loopback */
 	enum nm_protocol protocol;
 	enum nm_select_why why;
 	uint8_t class, load; /* where to book what is achieved */

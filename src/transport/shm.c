@@ -44,7 +44,6 @@ static void init_link(struct shm_transport *shm, struct shm_link *link,
 	facts->integrity = encounter->integrity;
 	facts->label = encounter->label;
 	facts->reason = encounter->how;
-	link->base.numa_distance = encounter->numa_distance;
 	nm_shm_init_copies(link, encounter);
 }
 

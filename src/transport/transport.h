@@ -96,8 +96,6 @@ struct nm_link {
 	 * ours. It changes whenever the achieved rate says otherwise.
 	 */
 	bool past_cache;
-	/* From my processors to the peer's window, as select.h has it; 0: unknown. */
-	uint32_t numa_distance;
 };
 
 /* Bytes in a peer's memory, as the peer told: hostile. */
