@@ -22,7 +22,7 @@ from nearmetal.errors import CommandError, HostError, NearmetalError
 from nearmetal.journal import Event, Journal
 from nearmetal.provision.planner import HostPlan, HostsPlan, Phase, plan_host, plan_hosts
 from nearmetal.provision.read import read_host, read_hosts
-from nearmetal.provision.shell import quoted
+from nearmetal.provision.shell import ENVIRONMENT, quoted
 from nearmetal.provision.steps import (
     Burn,
     Install,
@@ -46,7 +46,6 @@ VERB = "host apply"
 STEP_S = 600.0
 MAX_ROUNDS = 6
 
-_PATH = "export LC_ALL=C PATH=/usr/sbin:/sbin:/usr/bin:/bin:/opt/mellanox/bin:$PATH\n"
 _MACHINES = """\
 for f in /proc/[0-9]*/comm; do
   read -r name <"$f" 2>/dev/null || continue
@@ -210,7 +209,7 @@ class Applier:
             self._journal.write(VERB, step, event, detail)
 
     def _reboot(self, name: str, group: HostGroup, shell: Shell, boot: str) -> None:
-        shell.script(_PATH + _REBOOT, timeout_s=STEP_S)
+        shell.script(ENVIRONMENT + _REBOOT, timeout_s=STEP_S)
         deadline = time.monotonic() + self._patience.reboot_s
         while time.monotonic() < deadline:
             self._stop.wait(self._patience.look_s)
@@ -221,7 +220,7 @@ class Applier:
                 continue
             if now.code == 0 and now.text.strip() not in ("", boot):
                 # ssh answers before udev has made every VF.
-                shell.script(_PATH + "udevadm settle --timeout=120\n", timeout_s=STEP_S)
+                shell.script(ENVIRONMENT + "udevadm settle --timeout=120\n", timeout_s=STEP_S)
                 return
         where = f", see {group.bmc.address.replace('{host}', name)}" if group.bmc else ""
         raise HostError(
@@ -260,7 +259,7 @@ def _refuse_running(shell: Shell) -> None:
 
 def _take(shell: Shell, step: Step) -> None:
     """Carry out one step on a Linux host; raises HostError with the host's own words."""
-    text = "set -e\n" + _PATH + _script(step)
+    text = "set -e\n" + ENVIRONMENT + _script(step)
     answer = shell.script(f"{{ {text}}} 2>&1\n", timeout_s=STEP_S)
     if answer.code:
         why = " ".join(answer.text.split())[-300:] or f"exit code {answer.code}"

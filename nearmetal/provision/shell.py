@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 CONNECT_S = 10
 READ_S = 60.0
 MAX_ANSWER = 16 << 20
+
+ENVIRONMENT = "export LC_ALL=C PATH=/usr/sbin:/sbin:/usr/bin:/bin:/opt/mellanox/bin:$PATH\n"
+"""What scripts begin with: answers in English, and the tools of the adapters in reach."""
+
 _NO_CONNECTION = 255
 
 
@@ -76,11 +80,11 @@ def ask(
     A line with a word that no host can guess stands between the answers.
     """
     word = f"nearmetal-{secrets.token_hex(16)}"
-    lines = ["export LC_ALL=C PATH=/usr/sbin:/sbin:/usr/bin:/bin:/opt/mellanox/bin:$PATH"]
+    lines = []
     for name, command in questions.items():
         lines.append(f"echo {word} {shlex.quote(name)}")
         lines.append(f"( {command} ) </dev/null 2>/dev/null; code=$?; echo; echo {word} $code")
-    answer = shell.script("\n".join(lines) + "\n", timeout_s=timeout_s)
+    answer = shell.script(ENVIRONMENT + "\n".join(lines) + "\n", timeout_s=timeout_s)
     found: dict[str, Answer] = {}
     parts = answer.text.split(f"{word} ")[1:]
     for head, tail in zip(parts[::2], parts[1::2], strict=False):
