@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from nearmetal.cli.verbs import Parser, Subparsers, add_verb
+from nearmetal.cli.verbs import add_group, add_verb
 from nearmetal.errors import ExitCode, NearmetalError, SpecError
 from nearmetal.spec import parse_spec
 from nearmetal.spec.document import read_text
 from nearmetal.spec.vhpc import Target, import_vhpc
 
 if TYPE_CHECKING:
+    import argparse
+
+    from nearmetal.cli.verbs import Subparsers
     from nearmetal.cli.view import View
 
 SUMMARY = "write a spec out of the file of another tool"
@@ -21,16 +23,9 @@ SUMMARY = "write a spec out of the file of another tool"
 
 def register(subparsers: Subparsers) -> None:
     """Add the group and its verbs."""
-    parser = subparsers.add_parser(
-        "import", help=SUMMARY, description=SUMMARY[0].upper() + SUMMARY[1:] + ".",
-        epilog="example: nearmetal import vhpc cluster.conf --vcenter vcenter.example.org",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True, parser_class=Parser)
-    vhpc = add_verb(
-        cast("Subparsers", verbs), "vhpc", run, "read a cluster file of vhpc-toolkit",
-        "nearmetal import vhpc cluster.conf --vcenter vcenter.example.org",
-    )  # fmt: skip
+    example = "nearmetal import vhpc cluster.conf --vcenter vcenter.example.org"
+    group = add_group(subparsers, "import", SUMMARY, example)
+    vhpc = add_verb(group, "vhpc", run, "read a cluster file of vhpc-toolkit", example)
     vhpc.add_argument("file", metavar="FILE", type=Path, help="the cluster file")
     vhpc.add_argument("--vcenter", metavar="SERVER", required=True,
                       help="the vCenter, which a cluster file does not name")  # fmt: skip

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
-from typing import cast
+from typing import TYPE_CHECKING
 
-from nearmetal.cli.verbs import Parser, Subparsers
+from nearmetal.cli.verbs import add_group
+
+if TYPE_CHECKING:
+    from nearmetal.cli.verbs import Subparsers
 
 VERBS = ("status", "launch", "reclaim")
 
@@ -16,11 +18,6 @@ SUMMARY = "show, make and remove the containers of Slurm jobs on this node"
 
 def register(subparsers: Subparsers) -> None:
     """Add the group and its verbs."""
-    parser = subparsers.add_parser(
-        "slurm", help=SUMMARY, description=SUMMARY[0].upper() + SUMMARY[1:] + ".",
-        epilog="example: nearmetal slurm status",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True, parser_class=Parser)
+    group = add_group(subparsers, "slurm", SUMMARY, "nearmetal slurm status")
     for verb in VERBS:
-        importlib.import_module(f"nearmetal.cli.slurm_{verb}").register(cast("Subparsers", verbs))
+        importlib.import_module(f"nearmetal.cli.slurm_{verb}").register(group)
