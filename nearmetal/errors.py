@@ -7,6 +7,7 @@ NearmetalError              message, hint, exit code; caught only in cli.main
 ├── StateError              the recorded state and the request contradict each other (1)
 │   └── LockedError         another nearmetal works on the same cluster (1)
 ├── BackendError            a step on the backend failed (1)
+├── PasswordError           a password is not where a file says it is (1)
 ├── HostError               this machine cannot give what is asked of its adapters (1)
 ├── CommandError            a started program failed, timed out or was not found (1)
 ├── LaunchError             an MPI job could not be started (1)
@@ -91,6 +92,10 @@ class LockedError(StateError):
 
 class BackendError(NearmetalError):
     """A step on the backend failed; the message says which and why."""
+
+
+class PasswordError(NearmetalError):
+    """No password where a file says one is, or others may read it; never holds any of it."""
 
 
 class HostError(NearmetalError):

@@ -18,7 +18,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.apply.lock import locked
-from nearmetal.errors import CommandError, HostError, NearmetalError
+from nearmetal.errors import CommandError, HostError, NearmetalError, PasswordError
 from nearmetal.journal import Event, Journal
 from nearmetal.provision.planner import HostPlan, HostsPlan, Phase, plan_host, plan_hosts
 from nearmetal.provision.read import read_host, read_hosts
@@ -149,7 +149,7 @@ class Applier:
     def _guarded(self, name: str, group: HostGroup) -> NearmetalError | None:
         try:
             self._host(name, group)
-        except (HostError, CommandError) as error:
+        except (HostError, CommandError, PasswordError) as error:
             return HostError(_named(name, error.message), error.hint)
         return None
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from nearmetal.errors import CommandError, HostError
+from nearmetal.errors import CommandError, HostError, PasswordError
 from nearmetal.provision.read_esxi import read_esxi
 from nearmetal.provision.read_linux import read_linux
 from nearmetal.provision.redfish import Redfish
@@ -60,7 +60,7 @@ def read_host(name: str, group: HostGroup, reach: Reach) -> HostFacts:
         return facts
     try:
         return replace(facts, bios=redfish.read())
-    except HostError as error:
+    except (HostError, PasswordError) as error:
         hint = f" ({error.hint})" if error.hint else ""
         return replace(facts, unread=(*facts.unread, f"BIOS: {error.message}{hint}"))
 

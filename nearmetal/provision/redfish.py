@@ -4,43 +4,19 @@
 from __future__ import annotations
 
 import os
-import stat
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.errors import HostError
+from nearmetal.password import find_password
 from nearmetal.provision.model import BiosFacts, BiosValue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nearmetal.spec.hosts import Bmc, Secret
+    from nearmetal.spec.hosts import Bmc
 
 TIMEOUT_S = 30
 MAX_ATTRIBUTES = 8192
-
-
-def password_of(secret: Secret | None) -> str:
-    """Return a password from where the file says it is; raises HostError that does not tell it."""
-    if secret is None:
-        return ""
-    if secret.env is not None:
-        value = os.environ.get(secret.env)
-        if value is None:
-            raise HostError(
-                f"the variable {secret.env} is not set", "export the BMC's password in it"
-            )
-        return value
-    path = Path(secret.file or "")
-    try:
-        with path.open("rb") as stream:
-            mode = os.fstat(stream.fileno()).st_mode
-            if mode & (stat.S_IRWXG | stat.S_IRWXO):
-                raise HostError(f"{path} may be read by others than its owner", f"chmod 600 {path}")
-            return stream.read(4096).decode("utf-8", "replace").rstrip("\r\n")
-    except OSError as error:
-        raise HostError(f"cannot read {path}: {error.strerror}",
-                        "it shall hold the BMC's password") from error  # fmt: skip
 
 
 class Redfish:
@@ -53,12 +29,12 @@ class Redfish:
         self._host = host
 
     def read(self) -> BiosFacts:
-        """Return the BIOS settings; raises HostError with the reason."""
+        """Return the BIOS settings; raises HostError or PasswordError with the reason."""
         found: BiosFacts = self._guarded(self._read)
         return found
 
     def stage(self, attributes: Mapping[str, BiosValue]) -> None:
-        """Stage settings for the next boot; raises HostError with the reason."""
+        """Stage settings for the next boot; raises as `read` does."""
         self._guarded(lambda: self._system().bios.set_attributes(dict(attributes)))
 
     def _guarded(self, work: Any) -> Any:
@@ -82,12 +58,13 @@ class Redfish:
         import sushy  # noqa: PLC0415 - takes long, and only here
 
         bmc = self._bmc
+        password = find_password(bmc.password, bmc.user, os.environ) if bmc.password else ""
         base, _, prefix = self._address.partition("/redfish")
         root = sushy.Sushy(
             base,
             root_prefix=f"/redfish{prefix}" if prefix.strip("/") else "/redfish/v1/",
             verify=bmc.ca or True,
-            auth=sushy.auth.BasicAuth(username=bmc.user, password=password_of(bmc.password)),
+            auth=sushy.auth.BasicAuth(username=bmc.user, password=password),
             server_side_retries=1,
             server_side_retries_delay=1,
             read_timeout=TIMEOUT_S,

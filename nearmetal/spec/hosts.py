@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field
 
 from nearmetal.errors import SpecError
 from nearmetal.spec.model import AbsolutePath, Model, Name
+from nearmetal.spec.password import PasswordSource
 from nearmetal.spec.yamlfile import load_yaml, parse_yaml
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ _PSID = re.compile(r"[A-Z0-9_]{4,16}")
 _ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}(=[A-Za-z0-9_.,:@/+-]{1,256})?")
 _CPULIST = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?){0,255}")
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _./-]{0,63}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
 def _size_of(text: str) -> int:
@@ -111,17 +111,6 @@ Argument = Annotated[
 AttributeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][ -~]{0,127}$")]
 
 
-class Secret(Model):
-    """Where a password is. It never stands in the hosts file itself."""
-
-    env: Annotated[str, _matching(_VARIABLE, "no name of a variable")] | None = Field(
-        default=None, description="a variable of the environment that holds it"
-    )
-    file: AbsolutePath | None = Field(
-        default=None, description="a file that holds it and that only its owner may read"
-    )
-
-
 class Bmc(Model):
     """The management controller of a host, which speaks Redfish."""
 
@@ -129,7 +118,7 @@ class Bmc(Model):
         description="its URL; `{host}` stands for the name of the host"
     )
     user: str = Field(default="root", min_length=1, max_length=64, description="who logs in")
-    password: Secret | None = Field(default=None, description="where the password is")
+    password: PasswordSource | None = Field(default=None, description="where the password is")
     vendor: Literal["auto", "dell", "hpe", "lenovo", "supermicro"] = Field(
         default="auto", description="whose names the BIOS settings have; auto: as it says itself"
     )
@@ -351,11 +340,6 @@ def _check_group(document: Document, i: int, group: HostGroup) -> None:
     if group.bmc is None and group.bios != Bios():
         document.complain(where((*path, "bios")), f"hosts[{i}].bios",
                           "needs a BMC to set it through", "add bmc: {address: ...}")  # fmt: skip
-    if group.bmc is not None and group.bmc.password is not None:
-        named = [group.bmc.password.env, group.bmc.password.file]
-        if named.count(None) != 1:
-            document.complain(where((*path, "bmc", "password")), f"hosts[{i}].bmc.password",
-                              "needs either env or file", "give one of them")  # fmt: skip
     for k, adapter in enumerate(group.adapters):
         place = (*path, "adapters", k)
         if adapter.model is None and adapter.psid is None and adapter.address is None:

@@ -90,5 +90,6 @@ def _explain(document: Document, model: type[BaseModel], detail: ErrorDetails) -
         return
     path = tuple(key for key in location if (*location[: location.index(key)], key)
                  in document.positions)  # fmt: skip
-    why = str(detail.get("ctx", {}).get("error", detail["msg"])).lower()
-    document.complain(document.where(path), _dotted(path), why)
+    reason = detail.get("ctx", {}).get("error")  # our own: "why|hint"
+    why, _, hint = str(reason).partition("|") if reason else (detail["msg"], "", "")
+    document.complain(document.where(path), _dotted(path), why.lower(), hint)

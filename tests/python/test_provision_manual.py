@@ -10,6 +10,7 @@ from pydantic_core import PydanticUndefined
 
 from nearmetal.provision.bios_names import VENDORS
 from nearmetal.spec import hosts
+from nearmetal.spec.password import PasswordSource
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "man" / "nearmetal-hosts.md").read_text()
@@ -20,7 +21,7 @@ TABLES: dict[str, type[BaseModel]] = {
     "hosts": hosts.HostGroup,
     "ssh": hosts.Ssh,
     "bmc": hosts.Bmc,
-    "password": hosts.Secret,
+    "password": PasswordSource,
     "bios": hosts.Bios,
     "adapters": hosts.Adapter,
     "ports": hosts.Port,

@@ -1,75 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of the vSphere backend that need no vCenter: passwords, trust, words for faults."""
+"""Parts of the vSphere backend that need no vCenter: trust, words for faults."""
 
 from __future__ import annotations
 
 import ssl
-import stat
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 from pyVmomi import vim
 
 from nearmetal.backend.vsphere.devices import describe, is_like, matched
-from nearmetal.backend.vsphere.secrets import find_password
 from nearmetal.backend.vsphere.session import explain, tls_context
 from nearmetal.errors import BackendError
-from nearmetal.spec.vsphere import Adapter, PasswordSource, Vcenter
+from nearmetal.spec.vsphere import Adapter, Vcenter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 DEVICE = vim.vm.device
-
-
-def test_a_password_comes_from_a_variable() -> None:
-    source = PasswordSource(env="P")
-    assert find_password(source, "u", {"P": "secret"}) == "secret"
-    with pytest.raises(BackendError, match="P is not set"):
-        find_password(source, "u", {})
-
-
-def test_a_password_comes_from_a_file_that_nobody_else_may_read(tmp_path: Path) -> None:
-    path = tmp_path / "password"
-    path.write_text("secret\n")
-    path.chmod(0o600)
-    source = PasswordSource(file=str(path))
-    assert find_password(source, "u", {}) == "secret"
-    for mode in (0o640, 0o604, 0o660):
-        path.chmod(mode)
-        with pytest.raises(BackendError, match="others may read") as caught:
-            find_password(source, "u", {})
-        assert "chmod 600" in caught.value.hint
-    assert stat.S_IMODE(path.stat().st_mode) == 0o660
-
-
-@pytest.mark.parametrize("text", ["", "\n", "a\nb\n", "x" * 5000])
-def test_a_password_file_holds_one_line(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "password"
-    path.write_text(text)
-    path.chmod(0o600)
-    with pytest.raises(BackendError, match="does not hold one line"):
-        find_password(PasswordSource(file=str(path)), "u", {})
-
-
-def test_a_link_to_a_password_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(BackendError, match="cannot read"):
-        find_password(PasswordSource(file=str(tmp_path / "link")), "u", {})
-
-
-def test_a_password_comes_from_the_keyring(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = ModuleType("keyring")
-    fake.get_password = lambda service, user: {("s", "u"): "secret"}.get((service, user))  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "keyring", fake)
-    assert find_password(PasswordSource(keyring="s"), "u", {}) == "secret"
-    with pytest.raises(BackendError, match="has none for s and v"):
-        find_password(PasswordSource(keyring="s"), "v", {})
-    monkeypatch.setitem(sys.modules, "keyring", None)
-    with pytest.raises(BackendError, match="no keyring here"):
-        find_password(PasswordSource(keyring="s"), "u", {})
 
 
 def test_tls_is_verified_unless_one_certificate_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import bcrypt
 import pytest
 import requests
 
-from nearmetal.errors import HostError
+from nearmetal.errors import HostError, PasswordError
 from nearmetal.provision.model import HostFacts
 from nearmetal.provision.planner import HostPlan, plan_host
 from nearmetal.provision.redfish import Redfish
@@ -149,7 +149,7 @@ def test_a_password_that_others_may_read_is_not_used(lab: Lab, directory: Path) 
     (directory / "open").chmod(0o644)
     [(_, group)] = parse_hosts(lab.text.replace("/secret", "/open")).each()
     assert group.bmc is not None
-    with pytest.raises(HostError, match="may be read by others"):
+    with pytest.raises(PasswordError, match="others may read"):
         Redfish("kvm1", group.bmc).read()
 
 

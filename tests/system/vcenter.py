@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.spec.vsphere import PasswordSource, Vcenter
+from nearmetal.spec.password import PasswordSource
+from nearmetal.spec.vsphere import Vcenter
 from tests.system.need import lacking
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyVmomi import SoapStubAdapter, vim, vmodl
 
-from nearmetal.backend.vsphere.secrets import find_password
 from nearmetal.errors import BackendError
+from nearmetal.password import find_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable

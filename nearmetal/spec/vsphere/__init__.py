@@ -13,7 +13,7 @@ from nearmetal.spec.vsphere.cluster import (
 from nearmetal.spec.vsphere.guest import DHCP, GuestSettings
 from nearmetal.spec.vsphere.machine import Machine
 from nearmetal.spec.vsphere.rules import Finding, findings
-from nearmetal.spec.vsphere.vcenter import PasswordSource, Vcenter
+from nearmetal.spec.vsphere.vcenter import Vcenter
 
 __all__ = [
     "DHCP",
@@ -22,7 +22,6 @@ __all__ = [
     "Finding",
     "GuestSettings",
     "Machine",
-    "PasswordSource",
     "PortGroup",
     "Switch",
     "Vcenter",

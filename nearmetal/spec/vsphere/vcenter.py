@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from nearmetal.spec.model import AbsolutePath, Model
-from nearmetal.spec.vsphere.names import shaped
+from nearmetal.spec.password import PasswordSource
 
-_VARIABLE = shaped(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "is no variable|write its name, without $")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
@@ -30,35 +29,6 @@ def _thumbprint(value: str) -> str:
         )
         raise ValueError(msg)
     return value.upper()
-
-
-class PasswordSource(Model):
-    """Where the password is found. Exactly one of the three."""
-
-    env: Annotated[str, _VARIABLE] | None = Field(
-        default=None, description="an environment variable"
-    )
-    file: AbsolutePath | None = Field(
-        default=None, description="a file of yours that nobody else may read (mode 0600)"
-    )
-    keyring: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
-        default=None, description="a service of the keyring, looked up with the user's name"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_secret(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            msg = "would hold a secret|write where it is: {env: NAME}, {file: /path}, {keyring: S}"
-            raise ValueError(msg)
-        return value
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if sum(place is not None for place in (self.env, self.file, self.keyring)) != 1:
-            msg = "names no place, or several|write one of env, file and keyring"
-            raise ValueError(msg)
-        return self
 
 
 class Vcenter(Model):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passwords from where the spec says they are. They are returned, and stand nowhere else."""
+"""Passwords from where a file says they are. They are returned, and stand nowhere else."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import BackendError
+from nearmetal.errors import PasswordError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nearmetal.spec.vsphere import PasswordSource
+    from nearmetal.spec.password import PasswordSource
 
 MAX_BYTES = 4096
 
 
 def find_password(source: PasswordSource, user: str, environ: Mapping[str, str]) -> str:
-    """Return the password; raises BackendError that says where it was looked for."""
+    """Return the password; raises PasswordError that says where it was looked for."""
     if source.env is not None:
         value = environ.get(source.env, "")
         if not value:
-            raise BackendError(f"no password: {source.env} is not set", "export it, without echo")
+            raise PasswordError(f"no password: {source.env} is not set", "export it, without echo")
         return value
     if source.file is not None:
         return _from_file(Path(source.file))
@@ -35,19 +35,19 @@ def _from_file(path: Path) -> str:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
-        raise BackendError(f"no password: cannot read {path}: {error.strerror}") from error
+        raise PasswordError(f"no password: cannot read {path}: {error.strerror}") from error
     with os.fdopen(descriptor, "rb") as stream:
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise BackendError(
+            raise PasswordError(
                 f"no password: {path} is no file of yours", f"chown it, chmod 600 {path}"
             )
         if stat.S_IMODE(status.st_mode) & 0o077:
-            raise BackendError(f"no password: others may read {path}", f"chmod 600 {path}")
+            raise PasswordError(f"no password: others may read {path}", f"chmod 600 {path}")
         raw = stream.read(MAX_BYTES + 1)
     text = raw.decode("utf-8", errors="replace").removesuffix("\n")
     if not text or len(raw) > MAX_BYTES or "\n" in text:
-        raise BackendError(f"no password: {path} does not hold one line", "write it alone there")
+        raise PasswordError(f"no password: {path} does not hold one line", "write it alone there")
     return text
 
 
@@ -56,9 +56,9 @@ def _from_keyring(service: str, user: str) -> str:
         keyring = importlib.import_module("keyring")
     except ImportError as error:
         hint = "install the Python package keyring, or name a file or a variable"
-        raise BackendError("no password: there is no keyring here", hint) from error
+        raise PasswordError("no password: there is no keyring here", hint) from error
     value = keyring.get_password(service, user)
     if not value:
         hint = f"keyring set {service} {user}"
-        raise BackendError(f"no password: the keyring has none for {service} and {user}", hint)
+        raise PasswordError(f"no password: the keyring has none for {service} and {user}", hint)
     return str(value)
