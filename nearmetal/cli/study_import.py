@@ -55,6 +55,8 @@ def run(args: argparse.Namespace, view: View) -> int:
 def write_draft(args: argparse.Namespace, view: View) -> int:
     """Write labels to fill in; an existing file is left alone."""
     paths = [file.path for file in find_files(args.folders) if file.label is None]
+    if not paths:
+        raise NearmetalError("all these files bring their labels", "import them without --labels")
     text = draft(args.folders[0].resolve().name, paths)
     try:
         with args.draft.open("x", encoding="utf-8") as stream:

@@ -29,7 +29,7 @@ from nearmetal.study.physics import wire_disagrees
 from nearmetal.study.store import Study, Writer, is_store, object_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from nearmetal.evidence import Launch, Log
 
@@ -127,14 +127,21 @@ def _bench_label(launch: Launch, *, designed: bool) -> Label:
     )  # fmt: skip
 
 
-def find_files(folders: Iterable[Path]) -> Iterator[File]:
-    """Return the files below folders, sorted as people number them; hidden ones are left out."""
+def find_files(folders: Sequence[Path]) -> list[File]:
+    """Return the files below folders, sorted as people number them; hidden ones are left out.
+
+    Raises NearmetalError where there is none.
+    """
+    found: list[File] = []
     for folder in folders:
         if not folder.is_dir():
             raise NearmetalError(f"{folder} is no directory", "give folders of logs")
         if is_store(folder):
             raise NearmetalError(f"{folder} is a study already", "give folders of raw logs")
-        yield from _walk(folder, "")
+        found += _walk(folder, "")
+    if not found:
+        raise NearmetalError(f"{folders[0]} holds no file", "give folders of logs")
+    return found
 
 
 def _walk(folder: Path, relative: str) -> Iterator[File]:
@@ -301,9 +308,7 @@ def import_study(
         labels = folders[0] / LABELS_FILE
     known, document = load_labels(labels) if labels else (None, None)
     labeller = Labeller(known) if known else None
-    files = list(find_files(folders))
-    if not files:
-        raise NearmetalError(f"{folders[0]} holds no file", "give folders of logs")
+    files = find_files(folders)
     watcher.begin(len(files))
     with Writer(target) as writer:
         importer = Importer(writer, labeller, known.run if known else folders[0].name)

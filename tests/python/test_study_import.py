@@ -261,14 +261,26 @@ def test_own_runs_need_no_labels(tmp_path: Path) -> None:
     assert [c.values for c in study.cells()] == [c.values for c in cells]
 
 
+def test_a_draft_is_refused_where_nothing_is_to_be_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty, own, file = tmp_path / "empty", tmp_path / "own", tmp_path / "draft.yaml"
+    empty.mkdir()
+    make_run(own / "first")
+    for folder, why in ((empty, "holds no file"), (own, "bring their labels")):
+        assert main(["study", "import", str(folder), "--draft", str(file)]) == 1
+        assert why in capsys.readouterr().err
+        assert not file.exists()
+
+
 def test_a_study_is_no_input_and_a_folder_no_study(logs: Path, tmp_path: Path) -> None:
     imported(logs)
     with pytest.raises(NearmetalError, match="is a study already"):
-        list(find_files([tmp_path / "study"]))
+        find_files([tmp_path / "study"])
     with pytest.raises(NearmetalError, match="not empty and no study"):
         import_study([logs], None, logs, Unwatched())
     with pytest.raises(NearmetalError, match="is no directory"):
-        list(find_files([tmp_path / "nothing"]))
+        find_files([tmp_path / "nothing"])
     with pytest.raises(LogError, match="is no study"):
         Study(tmp_path)
 
