@@ -11,7 +11,7 @@ from nearmetal.cli.verbs import add_group
 if TYPE_CHECKING:
     from nearmetal.cli.verbs import Subparsers
 
-VERBS = ("plan", "apply", "status", "vf")
+VERBS = ("plan", "apply", "status", "rollback", "vf")
 
 SUMMARY = "say what machines still need to host virtual machines, and who has their VFs"
 

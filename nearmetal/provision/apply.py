@@ -37,14 +37,17 @@ from nearmetal.provision.steps import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nearmetal.provision.model import HostFacts
     from nearmetal.provision.read import Reach
     from nearmetal.provision.shell import Shell
     from nearmetal.spec.hosts import HostGroup, HostsFile
 
-VERB = "host apply"
 STEP_S = 600.0
 MAX_ROUNDS = 6
+
+_RESTORED = "restored"
 
 _MACHINES = """\
 for f in /proc/[0-9]*/comm; do
@@ -74,33 +77,54 @@ class Earlier:
     def read(self) -> dict[str, dict[str, Any]]:
         """Return everything; raises HostError where the file is damaged."""
         try:
-            found = json.loads(self.path.read_text())
+            found: Any = json.loads(self.path.read_text())
         except FileNotFoundError:
             return {}
-        except ValueError as error:
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
             raise HostError(f"{self.path} is damaged",
-                            "move it away: what was there before is lost") from error  # fmt: skip
-        return found if isinstance(found, dict) else {}
+                            "move it away: what was there before is lost")  # fmt: skip
+        return found
 
     def keep(self, host: str, place: str, value: Any) -> None:
         """Keep a value unless one is kept for that place; on disk before this returns."""
         with self._lock:
             found = self.read()
-            if place in found.setdefault(host, {}):
-                return
-            found[host][place] = value
-            new = self.path.with_suffix(".new")
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            try:
-                os.write(descriptor, json.dumps(found, indent=1).encode())
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            new.replace(self.path)
+            entry = found.setdefault(host, {}).setdefault(place, value)
+            if entry is value or entry.pop(_RESTORED, None) is not None:
+                self._write(found)
+
+    def mark(self, host: str, place: str, boot: str) -> None:
+        """Note during which boot a place was put back; the next `keep` of it drops that."""
+        with self._lock:
+            found = self.read()
+            found[host][place][_RESTORED] = boot
+            self._write(found)
+
+    def forget(self, host: str, but: Sequence[str]) -> None:
+        """Drop what is kept of a host, except for some places."""
+        with self._lock:
+            found = self.read()
+            left = {place: v for place, v in found.pop(host, {}).items() if place in but}
+            self._write(found | ({host: left} if left else {}))
+
+    def _write(self, found: dict[str, dict[str, Any]]) -> None:
+        new = self.path.with_suffix(".new")
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.write(descriptor, json.dumps(found, indent=1).encode())
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        new.replace(self.path)
 
 
 class Applier:
     """One `host apply` of one hosts file."""
+
+    verb = "host apply"
+    goal = "as the file says"
 
     def __init__(
         self, file: HostsFile, reach: Reach, directory: Path, patience: Patience | None = None
@@ -116,15 +140,14 @@ class Applier:
         self._stop = ThreadEvent()
 
     def apply(self) -> HostsPlan:
-        """Make every host as the file says; returns the plan it began with.
+        """Make every host as planned; returns the plan it began with.
 
         Raises HostError when anything is refused (nothing is written then), or when a host fails:
         the others of its wave are finished, and no further wave begins.
         """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(self._directory / "lock", self._file.name):
-            found = read_hosts(self._file, self._reach)
-            plan = plan_hosts(self._file, found.facts, found.unreached)
+            plan = self.plan()
             _refuse(plan)
             groups = dict(self._file.each())
             for wave in plan.waves:
@@ -134,7 +157,29 @@ class Applier:
                     rest = f"; not begun: {', '.join(left)}" if left else ""
                     text = "\n".join(failure.message for failure in failures)
                     raise HostError(f"{text}{rest}", failures[0].hint)
+            self._finish()
         return plan
+
+    def plan(self) -> HostsPlan:
+        """Read every host; returns what they need."""
+        found = read_hosts(self._file, self._reach)
+        return plan_hosts(self._file, found.facts, found.unreached, self._plan)
+
+    def _plan(self, name: str, group: HostGroup, facts: HostFacts) -> HostPlan:
+        """Return what one host needs."""
+        return plan_host(name, group, facts)
+
+    def _keep(self, name: str, facts: HostFacts, step: Step) -> None:
+        """Keep what is there, before a step changes it."""
+        del facts
+        kind = type(step.action).__name__
+        self._earlier.keep(name, step.key, {"action": kind, **asdict(step.action)})
+
+    def _taken(self, name: str, facts: HostFacts, step: Step) -> None:
+        """Note what the host itself does not show of a step that was taken."""
+
+    def _finish(self) -> None:
+        """Do what is left once every host is as planned."""
 
     def _wave(self, wave: tuple[str, ...], groups: dict[str, HostGroup]) -> list[NearmetalError]:
         with ThreadPoolExecutor(len(wave)) as pool:
@@ -157,13 +202,13 @@ class Applier:
         shell = self._reach.shell(name, group)
         for _ in range(MAX_ROUNDS):
             facts = read_host(name, group, self._reach)
-            plan = plan_host(name, group, facts)
+            plan = self._plan(name, group, facts)
             if plan.refusals:
                 raise HostError(plan.refusals[0].what, plan.refusals[0].hint)
             if not plan.phases:
                 return
             self._phase(name, group, shell, facts, plan.phases[0])
-        raise HostError(f"still not as the file says after {MAX_ROUNDS} rounds: "
+        raise HostError(f"still not {self.goal} after {MAX_ROUNDS} rounds: "
                         f"{_first(plan)}", "nearmetal host status shows what differs")  # fmt: skip
 
     def _phase(
@@ -175,8 +220,7 @@ class Applier:
                   if isinstance(s.action, SetBios)}  # fmt: skip
         for step in phase.steps:
             if not isinstance(step.action, Wait):
-                kind = type(step.action).__name__
-                self._earlier.keep(name, step.key, {"action": kind, **asdict(step.action)})
+                self._keep(name, facts, step)
         if staged:
             # In one request: controllers make a job of each, and refuse a second one.
             redfish = self._reach.redfish(name, group)
@@ -186,6 +230,7 @@ class Applier:
         for step in phase.steps:
             if not isinstance(step.action, SetBios | Wait):
                 self._noted(name, step.text, lambda step=step: _take(shell, step))
+                self._taken(name, facts, step)
         if phase.forcing:
             self._noted(name, "reboot", lambda: self._reboot(name, group, shell, facts.boot))
 
@@ -206,7 +251,7 @@ class Applier:
 
     def _note(self, step: str, event: Event, detail: str = "") -> None:
         with self._writing:
-            self._journal.write(VERB, step, event, detail)
+            self._journal.write(self.verb, step, event, detail)
 
     def _reboot(self, name: str, group: HostGroup, shell: Shell, boot: str) -> None:
         shell.script(ENVIRONMENT + _REBOOT, timeout_s=STEP_S)
@@ -276,9 +321,13 @@ def _script(step: Step) -> str:
                     + _either(("flint", "mstflint"), ["-d", device, "-i", file, "-y", "burn"]))  # fmt: skip
         case WriteFile(path=path, content=content, refresh=refresh):
             return _write(path, content) + quoted(refresh) + "\n"
-        case SetArguments(arguments=arguments):
-            words = ["grubby", "--update-kernel=ALL", f"--args={' '.join(arguments)}"]
-            return quoted(words) + "\n"
+        case SetArguments(arguments=arguments, removed=removed):
+            changes = (("--remove-args", removed), ("--args", arguments))
+            return "".join(
+                quoted(["grubby", "--update-kernel=ALL", f"{option}={' '.join(words)}"]) + "\n"
+                for option, words in changes
+                if words
+            )
         case SetVfs(address=address, count=count, before=before):
             file = f"/sys/bus/pci/devices/{address}/sriov_numvfs"
             clear = f"echo 0 >{file}\n" if before and count else ""

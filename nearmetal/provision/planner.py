@@ -8,7 +8,7 @@ for one another across a reboot, and no more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,14 +83,16 @@ def plan_hosts(
     file: HostsFile,
     facts: Mapping[str, HostFacts],
     unreached: Mapping[str, tuple[str, str]] | None = None,
+    plan: Callable[[str, HostGroup, HostFacts], HostPlan] | None = None,
 ) -> HostsPlan:
-    """Return what every host of the file needs.
+    """Return what every host of the file needs, by `plan_host` or another planner of one host.
 
     Each must be among `facts`, or among those that could not be reached, with reason and hint.
     """
     gone = unreached or {}
+    one = plan or plan_host
     hosts = tuple(
-        _unreached(name, group, gone[name]) if name in gone else plan_host(name, group, facts[name])
+        _unreached(name, group, gone[name]) if name in gone else one(name, group, facts[name])
         for name, group in file.each()
     )
     busy = [host for host in hosts if host.steps and not host.refusals]

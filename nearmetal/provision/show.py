@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from nearmetal.provision.steps import Step
 
 
-def plan_lines(plan: HostsPlan) -> list[str]:
-    """Return a plan for a person."""
+def plan_lines(plan: HostsPlan, goal: str = "as the file says") -> list[str]:
+    """Return a plan for a person; `goal`: what hosts are that need nothing."""
     lines: list[str] = []
     for host in plan.hosts:
-        lines += host_lines(host)
+        lines += host_lines(host, goal)
     lines += [f"note: {remark}" for remark in plan.remarks]
     if len(plan.hosts) > 1 and plan.waves:
         lines.append("order: " + ", then ".join(" with ".join(wave) for wave in plan.waves))
@@ -79,13 +79,13 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def host_lines(host: HostPlan) -> list[str]:
+def host_lines(host: HostPlan, goal: str) -> list[str]:
     """Return one host's part."""
     place = ", ".join(filter(None, (host.platform, host.domain)))
     if host.refusals:
         state = "refused, nothing will be written"
     elif not host.steps:
-        state = "as the file says"
+        state = goal
     else:
         state = f"{_count(len(host.steps), 'step')}, {_count(host.reboots, 'reboot')}"
     lines = [f"host {host.name} ({place}): {state}"]

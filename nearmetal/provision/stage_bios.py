@@ -47,7 +47,7 @@ def plan_bios(wanted: Bios, facts: HostFacts, outcome: Outcome) -> None:
         else:
             targets[name] = raw
     for name, target in targets.items():
-        _step(bios, name, target, outcome)
+        plan_attribute(bios, name, target, outcome)
 
 
 def _translate(
@@ -123,7 +123,8 @@ def _word(value: BiosValue) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _step(bios: BiosFacts, name: str, target: BiosValue, outcome: Outcome) -> None:
+def plan_attribute(bios: BiosFacts, name: str, target: BiosValue, outcome: Outcome) -> None:
+    """Add what makes an attribute that this BIOS has so."""
     now = bios.attributes[name]
     staged = bios.pending.get(name, now)
     if now == target and staged == target:

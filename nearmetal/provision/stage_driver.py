@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from nearmetal.provision.cards import ESXI_DRIVER, MLX5, max_vfs
@@ -24,12 +25,19 @@ if TYPE_CHECKING:
     from nearmetal.spec.hosts import HostGroup, Kernel
 
 _STAGE = Stage.DRIVER
-_BOOT = "the kernel reads its command line at boot"
+BOOT = "the kernel reads its command line at boot"
 
 RULES = "/etc/udev/rules.d/90-nearmetal-sriov.rules"
 GRUB = "/etc/default/grub.d/90-nearmetal.cfg"
+REFRESH = {RULES: ("udevadm", "control", "--reload"), GRUB: ("update-grub",)}
+"""The files that nearmetal keeps on hosts, and what makes a new one count."""
+
 _HEAD = "# Written by nearmetal host apply; it writes this file anew.\n"
 
+_RULE = re.compile(
+    r'^ACTION==.*KERNEL=="(?P<address>[0-9a-f:.]+)".*ATTR\{sriov_numvfs\}="(?P<vfs>[0-9]{1,5})"$',
+    re.MULTILINE,
+)
 _PAGES = {"2 MiB": "2M", "1 GiB": "1G"}
 
 
@@ -70,16 +78,16 @@ def _command_line(kernel: Kernel, facts: HostFacts, outcome: Outcome) -> None:
         content = f'{_HEAD}GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {line}"\n'
         before = facts.files.get(GRUB)
         if before != content and (missing or before is not None):
-            action = WriteFile(GRUB, content, before, ("update-grub",))
+            action = WriteFile(GRUB, content, before, REFRESH[GRUB])
             text = f"kernel arguments: {line}"
-            outcome.steps.append(Step(_STAGE, "kernel", text, action, _BOOT if missing else ""))
+            outcome.steps.append(Step(_STAGE, "kernel", text, action, BOOT if missing else ""))
             return
     elif facts.loader == "grubby":
         if missing:
             now = tuple(w for w in facts.cmdline if w.partition("=")[0] in _names(missing))
             text = f"kernel arguments: {' '.join(missing)}"
             action_ = SetArguments(tuple(missing), now)
-            outcome.steps.append(Step(_STAGE, "kernel", text, action_, _BOOT))
+            outcome.steps.append(Step(_STAGE, "kernel", text, action_, BOOT))
             return
     elif missing:
         outcome.refuse(_STAGE, f"kernel arguments are missing ({' '.join(missing)}), and the host "
@@ -87,7 +95,7 @@ def _command_line(kernel: Kernel, facts: HostFacts, outcome: Outcome) -> None:
         return
     if missing:
         text = f"kernel arguments are set, and not in force: {' '.join(missing)}"
-        outcome.steps.append(Step(_STAGE, "kernel", text, Wait(), _BOOT))
+        outcome.steps.append(Step(_STAGE, "kernel", text, Wait(), BOOT))
 
 
 def _names(words: list[str]) -> set[str]:
@@ -110,6 +118,11 @@ def rule_line(address: str, vfs: int) -> str:
     )
 
 
+def parse_rules(text: str) -> dict[str, int]:
+    """Return VFs by physical function from rules that `rule_line` made."""
+    return {found["address"]: int(found["vfs"]) for found in _RULE.finditer(text)}
+
+
 def _persistent_vfs(facts: HostFacts, pairs: list[Pair], outcome: Outcome) -> None:
     ports = [(port, want.vfs, p.card) for p in pairs for _, want, port in p.ports()]
     if not ports:
@@ -122,7 +135,7 @@ def _persistent_vfs(facts: HostFacts, pairs: list[Pair], outcome: Outcome) -> No
         text = "VFs at every boot: " + (
             ", ".join(f"{port.address} {vfs}" for port, vfs, _ in ports if vfs) or "none"
         )
-        action = WriteFile(RULES, content, before, ("udevadm", "control", "--reload"))
+        action = WriteFile(RULES, content, before, REFRESH[RULES])
         outcome.steps.append(Step(_STAGE, "rules", text, action))
     for port, vfs, card in ports:
         configurable = card.config is not None and "NUM_OF_VFS" in card.config

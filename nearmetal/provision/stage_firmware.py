@@ -48,7 +48,7 @@ def plan_firmware(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome
             continue
         settings = _settings(pairing, group.platform, outcome)
         if settings:
-            _configure(pairing.card, settings, burnt, outcome)
+            configure(pairing.card, settings, burnt, outcome)
     known: dict[str, set[str]] = {}
     for card in facts.cards:
         if card.psid and card.firmware:
@@ -121,9 +121,10 @@ def _shown(name: str, value: str) -> str:
     return _SHOWN.get(name[:9], {}).get(value, value)
 
 
-def _configure(
+def configure(
     card: CardFacts, settings: dict[str, str], burnt: tuple[str, ...], outcome: Outcome
 ) -> None:
+    """Add what makes settings of a card so; `burnt`: keys of burns that they wait for."""
     tools = tuple(
         s.key for s in outcome.steps if isinstance(s.action, Install) and s.action.name in TOOLS
     )

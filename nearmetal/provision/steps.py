@@ -85,10 +85,11 @@ class WriteFile:
 
 @dataclass(frozen=True)
 class SetArguments:
-    """Set arguments of the kernel through grubby."""
+    """Set arguments of the kernel through grubby, once those of `removed` are gone."""
 
     arguments: tuple[str, ...]
     before: tuple[str, ...]
+    removed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ class HostTree:
         self.tool("udevadm", "exit 0")
         if loader:
             (self.root / "etc/default/grub.d").mkdir(parents=True)
-            self.tool("update-grub", f"cat {self.root}/etc/default/grub.d/* > {self.root}/grub.cfg")
+            self.tool("update-grub", f"find {self.root}/etc/default/grub.d -type f -exec cat {{}} + "
+                      f"> {self.root}/grub.cfg")  # fmt: skip
         return self
 
     def tool(self, name: str, text: str) -> None:
