@@ -7,6 +7,7 @@ An attribute that is empty is the template's or vCenter's choice: it is neither 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from nearmetal.plan.wanted import Desired
@@ -14,6 +15,8 @@ from nearmetal.spec import Kind, Resource, format_size, resource
 from nearmetal.spec.vsphere import DHCP
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nearmetal.spec import VsphereSpec
     from nearmetal.spec.vsphere import Machine, Switch, VsphereHost, VsphereNode
 
@@ -60,17 +63,18 @@ def _guest(machine: Machine, node: VsphereNode, address: str) -> str:
     return json.dumps({name: value for name, value in told.items() if value}, sort_keys=True)
 
 
-def _rules(spec: VsphereSpec, node: VsphereNode) -> str:
-    words = (
-        f"{rule.name}:{rule.kind}{':enforced' if rule.enforced else ''}"
-        for rule in spec.rules
-        if node.name in rule.nodes
-    )
-    return ",".join(sorted(words))
+def _rules(spec: VsphereSpec) -> dict[str, str]:
+    """Return the rules that hold for each node."""
+    held: dict[str, list[str]] = defaultdict(list)
+    for rule in spec.rules:
+        for name in dict.fromkeys(rule.nodes):
+            held[name].append(f"{rule.name}:{rule.kind}{':enforced' if rule.enforced else ''}")
+    return {name: ",".join(sorted(words)) for name, words in held.items()}
 
 
-def _machine(spec: VsphereSpec, host: VsphereHost, node: VsphereNode, address: str) -> Resource:
-    machine = spec.machine_of(node)
+def _machine(
+    machine: Machine, host: VsphereHost, node: VsphereNode, address: str, rules: str
+) -> Resource:
     attributes = {
         "host": host.name,
         "esxi": "" if host.esxi == "auto" else host.esxi,
@@ -96,21 +100,17 @@ def _machine(spec: VsphereSpec, host: VsphereHost, node: VsphereNode, address: s
         "adapters": "; ".join(map(str, machine.adapters or [])),
         "guest": _guest(machine, node, address),
         "power": machine.power,
-        "rules": _rules(spec, node),
+        "rules": rules,
     }
     return resource(Kind.NODE, node.name, attributes)
 
 
-def _notes(spec: VsphereSpec) -> list[str]:
-    notes = [f"{len(spec.nodes)} machines, at most {spec.parallel} at a time"]
-    stuck = [
-        node.name
-        for _, node in spec.nodes
-        if any(a.kind in STUCK for a in spec.machine_of(node).adapters or [])
-    ]
+def _notes(spec: VsphereSpec, machines: Mapping[str, Machine]) -> list[str]:
+    notes = [f"{len(machines)} machines, at most {spec.parallel} at a time"]
+    stuck = [n for n, m in machines.items() if any(a.kind in STUCK for a in m.adapters or [])]
     if stuck:
         notes.append(f"not moved by vMotion, because of a device of the host: {', '.join(stuck)}")
-    instant = [n.name for _, n in spec.nodes if spec.machine_of(n).clone == "instant"]
+    instant = [name for name, machine in machines.items() if machine.clone == "instant"]
     if instant:
         notes.append(f"instant clones are not made by this release: {', '.join(instant)}")
     return notes
@@ -132,6 +132,10 @@ def vsphere_machines(spec: VsphereSpec) -> Desired:
         )
     ]
     made += [_switch(spec, switch) for switch in spec.switches]
-    places = spec.guest_addresses()
-    made += [_machine(spec, h, n, places.get(n.name, DHCP)) for h, n in spec.nodes]
-    return Desired(tuple(made), tuple(_notes(spec)), IN_PLACE)
+    machines = {node.name: spec.machine_of(node) for _, node in spec.nodes}
+    places, rules = spec.guest_addresses(), _rules(spec)
+    made += [
+        _machine(machines[n.name], h, n, places.get(n.name, DHCP), rules.get(n.name, ""))
+        for h, n in spec.nodes
+    ]
+    return Desired(tuple(made), tuple(_notes(spec, machines)), IN_PLACE)

@@ -10,20 +10,19 @@ import pytest
 from pyVmomi import vim
 
 from nearmetal.apply import Cluster, down, plan_up, up
-from nearmetal.backend import Store, open_backend
+from nearmetal.backend import Store
 from nearmetal.backend.vsphere.cluster import VsphereBackend
 from nearmetal.cli.main import main
 from nearmetal.errors import BackendError, StateError
 from nearmetal.plan import Action, Plan
-from nearmetal.run import LocalRunner
-from nearmetal.spec import VsphereSpec, parse_spec
-from tests.system.vcenter import PASSWORD, TEMPLATE, Simulator, simulator
+from tests.system.vcenter import PASSWORD, TEMPLATE, Simulator, opened, simulator, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from nearmetal.backend.vsphere.session import Session
+    from nearmetal.spec import VsphereSpec
 
 pytestmark = pytest.mark.system
 
@@ -73,17 +72,6 @@ def own(vcenter: Simulator, password: None) -> Iterator[Session]:
 @pytest.fixture(autouse=True)
 def password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD, "pass")
-
-
-def spec_of(text: str) -> VsphereSpec:
-    spec = parse_spec(text)
-    assert isinstance(spec, VsphereSpec)
-    return spec
-
-
-def opened(spec: VsphereSpec, directory: Path) -> Cluster:
-    store = Store(directory / "state")
-    return Cluster(spec.name, open_backend(spec, store, LocalRunner()), store)
 
 
 def raised(text: str, directory: Path, *, replace: bool = False) -> Plan:

@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nearmetal.apply import Cluster
+from nearmetal.backend import Store, open_backend
+from nearmetal.run import LocalRunner
+from nearmetal.spec import VsphereSpec, parse_spec
 from nearmetal.spec.password import PasswordSource
 from nearmetal.spec.vsphere import Vcenter
 from tests.system.need import lacking
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from nearmetal.backend.vsphere.session import Session
 
@@ -62,7 +66,19 @@ class Simulator:
         )
 
 
-def simulator(directory: Path) -> Iterator[Simulator]:
+def spec_of(text: str) -> VsphereSpec:
+    spec = parse_spec(text)
+    assert isinstance(spec, VsphereSpec)
+    return spec
+
+
+def opened(spec: VsphereSpec, directory: Path) -> Cluster:
+    """Return the cluster of a spec, with its records in a directory."""
+    store = Store(directory / "state")
+    return Cluster(spec.name, open_backend(spec, store, LocalRunner()), store)
+
+
+def simulator(directory: Path) -> Generator[Simulator, None, None]:
     """Run a simulator while it is used."""
     if not PROGRAM.exists():
         lacking(f"{PROGRAM} is missing: run `make setup-vsphere`")

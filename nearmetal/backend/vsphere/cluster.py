@@ -22,8 +22,15 @@ from pyVmomi import vim
 from nearmetal.backend.base import NodeStatus
 from nearmetal.backend.vsphere import configure
 from nearmetal.backend.vsphere.inventory import Inventory, Properties, fetch
-from nearmetal.backend.vsphere.observe import PROPERTIES, attributes, mark_of
-from nearmetal.backend.vsphere.rules import named_rules, rule_changes, rules_of
+from nearmetal.backend.vsphere.observe import (
+    DEVICES,
+    MARKS,
+    PROPERTIES,
+    STATE,
+    attributes,
+    mark_of,
+)
+from nearmetal.backend.vsphere.rules import named_rules, rule_changes, rules_by_machine
 from nearmetal.backend.vsphere.session import Session
 from nearmetal.errors import BackendError
 from nearmetal.plan.vsphere import vsphere_machines
@@ -66,6 +73,9 @@ class VsphereBackend:
         self._inventory: Inventory | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._work: list[tuple[str, Future[None]]] = []
+        self._removing = False
+        self._nodes = {node.name: node for _, node in spec.nodes}
+        self._seen: dict[str, list[tuple[Any, dict[str, str]]]] = {}
 
     # What there is
 
@@ -108,54 +118,56 @@ class VsphereBackend:
         """Return nothing: a plan for vSphere needs no more than the spec."""
         return Facts()
 
-    def _wanted(self) -> dict[str, dict[str, str]]:
-        made = vsphere_machines(self.spec).resources
-        return {r.key.name: dict(r.attributes) for r in made if r.key.kind is Kind.NODE}
-
-    def _machines(self) -> dict[Any, Properties]:
-        """Return what is known of every machine in the cluster's folder that has its mark."""
+    def _machines(self, names: Sequence[str]) -> dict[Any, Properties]:
+        """Return properties of every machine in the cluster's folder that has its mark."""
         places = self._places()
         folder = self._session.call("looking for the folder", places.folder)
         if folder is None:
             return {}
         content = self._session.content
         found = self._session.call(
-            "reading the machines",
-            partial(fetch, content, folder, vim.VirtualMachine, PROPERTIES),
+            "reading the machines", partial(fetch, content, folder, vim.VirtualMachine, names)
         )
         return {
             ref: values
             for ref, values in found.items()
-            if values.get("config") is not None
-            and mark_of(values["config"]).get("cluster") == self.name
+            if mark_of(values).get("cluster") == self.name
         }
 
     def observe(self) -> Observed:
         """Ask vCenter for the folder and every machine in it."""
         places = self._places()
+        self._seen = {}
         if self._session.call("looking for the folder", places.folder) is None:
             return Observed()
-        cluster = vsphere_machines(self.spec).resources[0]
-        found, broken = [cluster], set()
-        machines = self._machines()
-        read = self._session.call("reading the cluster", partial(self._attributes, machines))
-        for values, now in zip(machines.values(), read, strict=True):
-            mark = mark_of(values["config"])
-            found.append(resource(Kind.NODE, mark.get("node", str(values["name"])), now))
+        desired = vsphere_machines(self.spec).resources
+        found, broken = [desired[0]], set()
+        wanted = {r.key.name: dict(r.attributes) for r in desired if r.key.kind is Kind.NODE}
+        compares = any(wish["adapters"] for wish in wanted.values())
+        machines = self._machines((*PROPERTIES, DEVICES) if compares else PROPERTIES)
+        read = self._session.call(
+            "reading the cluster", partial(self._attributes, machines, wanted)
+        )
+        for (ref, values), now in zip(machines.items(), read, strict=True):
+            mark = mark_of(values)
+            item = resource(Kind.NODE, mark.get("node", str(values["name"])), now)
+            self._seen.setdefault(item.key.name, []).append((ref, now))
+            found.append(item)
             if mark.get("state") != MADE:
-                broken.add(found[-1].key)
+                broken.add(item.key)
         return Observed(tuple(found), frozenset(broken))
 
-    def _attributes(self, machines: Mapping[Any, Properties]) -> list[dict[str, str]]:
-        places, wanted = self._places(), self._wanted()
-        hosts = {host: (host.name, self._mhz(host)) for host in places.compute.host}
+    def _attributes(
+        self, machines: Mapping[Any, Properties], wanted: Mapping[str, Mapping[str, str]]
+    ) -> list[dict[str, str]]:
+        places = self._places()
+        hosts = {host: (host.name, places.mhz(host)) for host in places.compute.host}
         pools: dict[Any, str] = {}
         groups = places.group_names()
-        rules = named_rules(places.compute, self.name)
-        nodes = {node.name: node for _, node in self.spec.nodes}
+        rules = rules_by_machine(named_rules(places.compute, self.name))
         read = []
         for ref, values in machines.items():
-            name = mark_of(values["config"]).get("node", "")
+            name = mark_of(values).get("node", "")
             pool = values.get("resourcePool")
             if pool not in pools:
                 pools[pool] = pool.name if pool is not None else ""
@@ -167,22 +179,18 @@ class VsphereBackend:
                 attributes(
                     values,
                     wish,
-                    self._adapters(nodes[name]) or [] if name in nodes else [],
+                    self._adapters(name) or [] if name in self._nodes else [],
                     mhz=mhz,
                     esxi=esxi,
                     pool=near,
-                    rules=rules_of(rules, ref),
+                    rules=rules.get(ref, ""),
                     groups=groups,
                 )
             )
         return read
 
-    @staticmethod
-    def _mhz(host: Any) -> int:
-        return int(host.summary.hardware.cpuMhz or 1)
-
-    def _adapters(self, node: VsphereNode) -> list[Adapter] | None:
-        return self.spec.machine_of(node).adapters
+    def _adapters(self, name: str) -> list[Adapter] | None:
+        return self.spec.machine_of(self._nodes[name]).adapters
 
     # What is made
 
@@ -194,7 +202,7 @@ class VsphereBackend:
     def _drain(self) -> None:
         """Wait for everything that was begun; raises BackendError with all that failed."""
         pool, work = self._pool, self._work
-        self._pool, self._work = None, []
+        self._pool, self._work, self._removing = None, [], False
         if pool is None:
             return
         try:
@@ -215,6 +223,7 @@ class VsphereBackend:
     def create(self, item: Resource, spec: ClusterSpec) -> None:
         """Make the folder, or begin to make a machine."""
         del spec
+        self._removed()
         if item.key.kind is Kind.CLUSTER:
             places = self._places()
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -226,11 +235,14 @@ class VsphereBackend:
     def change(self, item: Resource, spec: ClusterSpec) -> None:
         """Begin to change a machine that is there."""
         del spec
+        self._removed()
         name, wanted = item.key.name, dict(item.attributes)
         self._begin(f"node {name}", partial(self._alter, name, wanted))
 
-    def _node(self, name: str) -> VsphereNode:
-        return next(node for _, node in self.spec.nodes if node.name == name)
+    def _removed(self) -> None:
+        """Wait for what is being removed: its names are needed."""
+        if self._removing:
+            self._drain()
 
     def _make(self, name: str, wanted: dict[str, str]) -> None:
         places, session = self._places(), self._session
@@ -254,22 +266,27 @@ class VsphereBackend:
         `told`: the guest has been told its name and addresses before, and nothing changed there.
         """
         places, session = self._places(), self._session
-        adapters = self._adapters(self._node(name))
+        adapters = self._adapters(name)
+        telling = bool(wanted["guest"]) and not told
+        config, host = session.call("reading it", lambda: (machine.config, machine.runtime.host))
 
         def reconfigure() -> Any:
-            mhz = self._mhz(machine.runtime.host)
-            spec = configure.config_spec(places, machine, wanted, adapters, mhz)
+            spec = configure.config_spec(places, config, host, wanted, adapters)
+            if not telling:
+                made = configure.mark_option(self.name, name, wanted, MADE)
+                spec.extraConfig = [*spec.extraConfig, made]
             return machine.ReconfigVM_Task(spec)
 
         def customize() -> Any:
             cards = vim.vm.device.VirtualEthernetCard
-            nr_cards = sum(isinstance(d, cards) for d in machine.config.hardware.device)
+            devices = machine.config.hardware.device
+            nr_cards = sum(isinstance(device, cards) for device in devices)
             return machine.CustomizeVM_Task(configure.customization(wanted["guest"], nr_cards))
 
         session.wait("configuring", reconfigure)
-        if wanted["guest"] and not told:
+        if telling:
             session.wait("customizing the guest", customize)
-        self._mark(machine, name, wanted, MADE)
+            self._mark(machine, name, wanted, MADE)
         if wanted["power"] == "on":
             session.wait("switching on", machine.PowerOnVM_Task)
 
@@ -279,13 +296,9 @@ class VsphereBackend:
         self._session.wait("marking", lambda: machine.ReconfigVM_Task(spec))
 
     def _alter(self, name: str, wanted: dict[str, str]) -> None:
-        machines = self._machines()
-        ref = next(
-            (r for r, v in machines.items() if mark_of(v["config"]).get("node") == name), None
-        )
-        if ref is None:
+        if name not in self._seen:
             raise BackendError("it is gone", "run `nearmetal up` again")
-        now = self._session.call("reading it", lambda: self._attributes({ref: machines[ref]})[0])
+        ref, now = self._seen[name][0]
         differ = {key for key in wanted if now.get(key, "") != wanted[key]}
         if differ <= RUNNING:
             self._alter_running(ref, name, wanted, differ)
@@ -317,7 +330,7 @@ class VsphereBackend:
         """Wait for the machines, then set the rules of DRS."""
         self._drain()
         places = self._places()
-        members = {mark_of(v["config"]).get("node", ""): ref for ref, v in self._machines().items()}
+        members = {mark_of(v).get("node", ""): ref for ref, v in self._machines(MARKS).items()}
 
         def reconfigure() -> list[Any]:
             return rule_changes(places.compute, self.name, self.spec.rules, members)
@@ -333,12 +346,11 @@ class VsphereBackend:
     # What is removed
 
     def delete(self, key: Key) -> None:
-        """Remove a machine, or the cluster with all its machines, rules, folder and records."""
+        """Begin to remove a machine; or remove the cluster with all that is its own."""
         if key.kind is Kind.NODE:
-            machines = self._machines()
-            for ref, values in machines.items():
-                if mark_of(values["config"]).get("node", values["name"]) == key.name:
-                    self._destroy(ref)
+            for ref, _ in self._seen.get(key.name, []):
+                self._begin(f"node {key.name}", partial(self._destroy, ref))
+                self._removing = True
             return
         if key.kind is Kind.CLUSTER:
             self._delete_all()
@@ -360,7 +372,7 @@ class VsphereBackend:
                     "removing rules of DRS",
                     lambda: places.compute.ReconfigureComputeResource_Task(spec, modify=True),
                 )
-            for ref, values in self._machines().items():
+            for ref, values in self._machines(MARKS).items():
                 self._begin(f"machine {values['name']}", partial(self._destroy, ref))
             self._drain()
             left = self._session.call(
@@ -376,7 +388,7 @@ class VsphereBackend:
 
     def status(self) -> list[NodeStatus]:
         """Return every machine that is, or should be, there."""
-        machines = {mark_of(v["config"]).get("node", ""): v for v in self._machines().values()}
+        machines = {mark_of(v).get("node", ""): v for v in self._machines(STATE).values()}
         told = self.spec.guest_addresses()
         return [
             self._status(host.name, node, machines.get(node.name), told.get(node.name, ""))
@@ -389,7 +401,7 @@ class VsphereBackend:
         wanted = self.spec.machine_of(node).power
         if found is None:
             health = "not there"
-        elif mark_of(found["config"]).get("state") != MADE:
+        elif mark_of(found).get("state") != MADE:
             health = "unfinished"
         else:
             on = found["runtime.powerState"] == "poweredOn"

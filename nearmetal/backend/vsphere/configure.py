@@ -55,13 +55,12 @@ def _options(wanted: Mapping[str, str]) -> list[Any]:
 
 def config_spec(
     inventory: Inventory,
-    machine: Any,
+    config: Any,
+    host: Any,
     wanted: Mapping[str, str],
     adapters: list[Adapter] | None,
-    mhz: int,
 ) -> Any:
-    """Return the whole configuration of a machine that is there."""
-    config = machine.config
+    """Return the whole configuration of a machine of that configuration on that host."""
     hardware = config.hardware
     spec = vim.vm.ConfigSpec(extraConfig=_options(wanted))
     vcpus = int(wanted["vcpus"] or hardware.numCPU)
@@ -75,7 +74,7 @@ def config_spec(
         reservation=memory if full else 0, shares=_shares(wanted["memory_shares"])
     )
     spec.cpuAllocation = vim.ResourceAllocationInfo(
-        reservation=vcpus * mhz if wanted["cpu_reservation"] == "full" else 0,
+        reservation=vcpus * inventory.mhz(host) if wanted["cpu_reservation"] == "full" else 0,
         shares=_shares(wanted["cpu_shares"]),
     )
     spec.latencySensitivity = vim.LatencySensitivity(level=wanted["latency"])
@@ -83,7 +82,7 @@ def config_spec(
     if numbers or (config.cpuAffinity and config.cpuAffinity.affinitySet):
         spec.cpuAffinity = vim.vm.AffinityInfo(affinitySet=numbers)
     if adapters is not None:
-        spec.deviceChange = changes(inventory, hardware.device, adapters, machine.runtime.host)
+        spec.deviceChange = changes(inventory, hardware.device, adapters, host)
     return spec
 
 

@@ -69,6 +69,8 @@ class Inventory:
         self.parent = self._folder(spec.folder)
         self._hosts: dict[str, Any] = {}
         self._networks: dict[Any, str] = {}
+        self._groups: dict[str, str] | None = None
+        self._mhz: dict[Any, int] = {}
         self._datastores: dict[str, Any] = {}
         self._templates: dict[str, Any] = {}
 
@@ -108,9 +110,11 @@ class Inventory:
             self._hosts = {host.name: host for host in self.compute.host}
         return self._known("esxi", self._hosts, name)
 
-    def host_names(self) -> dict[Any, str]:
-        """Return the names of the hosts."""
-        return {host: host.name for host in self.compute.host}
+    def mhz(self, host: Any) -> int:
+        """Return the speed of a host's processors."""
+        if host not in self._mhz:
+            self._mhz[host] = int(host.summary.hardware.cpuMhz or 1)
+        return self._mhz[host]
 
     def datastore(self, name: str) -> Any:
         """Return a datastore of the datacenter."""
@@ -153,11 +157,13 @@ class Inventory:
 
     def group_names(self) -> dict[str, str]:
         """Return the names of distributed port groups by their keys."""
-        return {
-            n.key: name
-            for n, name in self._all_networks().items()
-            if isinstance(n, vim.dvs.DistributedVirtualPortgroup)
-        }
+        if self._groups is None:
+            self._groups = {
+                network.key: name
+                for network, name in self._all_networks().items()
+                if isinstance(network, vim.dvs.DistributedVirtualPortgroup)
+            }
+        return self._groups
 
     def _all_networks(self) -> dict[Any, str]:
         if not self._networks:

@@ -22,33 +22,50 @@ MARK = "nearmetal.mark"
 MARKED = ("host", "slots", "template", "clone", "guest")
 """Attributes that vCenter does not tell; they stand in the mark."""
 
+MARKS = ("name", "config.extraConfig")
+"""Properties that say whose a machine is."""
+
+STATE = (*MARKS, "runtime.powerState", "guest.ipAddress")
+
+DEVICES = "config.hardware.device"
+"""By far the largest property: asked for where adapters are compared."""
+
 PROPERTIES = (
-    "name",
-    "config",
-    "runtime.powerState",
+    *STATE,
+    "config.version",
+    "config.hardware.numCPU",
+    "config.hardware.numCoresPerSocket",
+    "config.hardware.memoryMB",
+    "config.cpuAllocation",
+    "config.memoryAllocation",
+    "config.memoryReservationLockedToMax",
+    "config.latencySensitivity",
+    "config.cpuAffinity",
+    "config.files.vmPathName",
     "runtime.host",
     "resourcePool",
-    "guest.ipAddress",
 )
 
 MMIO_ON, MMIO_SIZE = "pciPassthru.use64bitMMIO", "pciPassthru.64bitMMIOSizeGB"
 P2P, NUMA = "pciPassthru.allowP2P", "numa.nodeAffinity"
 
 
-def extra(config: Any) -> dict[str, str]:
+def extra(found: Properties) -> dict[str, str]:
     """Return the extra configuration of a machine."""
-    return {option.key: str(option.value) for option in config.extraConfig or []}
+    return {option.key: str(option.value) for option in found.get("config.extraConfig") or []}
 
 
-def mark_of(config: Any) -> dict[str, str]:
+def mark_of(found: Properties) -> dict[str, str]:
     """Return a machine's mark; {} where there is none, or none that can be read."""
+    options = found.get("config.extraConfig") or []
+    text = next((str(option.value) for option in options if option.key == MARK), "{}")
     try:
-        found = json.loads(extra(config).get(MARK, "{}"))
+        mark = json.loads(text)
     except ValueError:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(mark, dict):
         return {}
-    return {str(key): str(value) for key, value in found.items()}
+    return {str(key): str(value) for key, value in mark.items()}
 
 
 def _shares(allocation: Any) -> str:
@@ -63,10 +80,10 @@ def _reservation(allocation: Any, full: int) -> str:
     return "full" if reserved >= full else str(reserved)
 
 
-def _memory_reservation(config: Any) -> str:
-    if config.memoryReservationLockedToMax:
+def _memory_reservation(found: Properties) -> str:
+    if found.get("config.memoryReservationLockedToMax"):
         return "full"
-    reserved = config.memoryAllocation.reservation or 0
+    reserved = found["config.memoryAllocation"].reservation or 0
     return "none" if reserved == 0 else f"{reserved} MiB"
 
 
@@ -76,13 +93,15 @@ def _mmio(options: Mapping[str, str]) -> str:
     return format_size(parse_size(f"{options[MMIO_SIZE]} GiB"))
 
 
-def _adapters(config: Any, wanted: tuple[str, list[Adapter]], groups: Mapping[str, str]) -> str:
+def _adapters(
+    devices: list[Any], wanted: tuple[str, list[Adapter]], groups: Mapping[str, str]
+) -> str:
     """Return the plan's own text where the devices are as it says; else what there is."""
     text, adapters = wanted
-    surplus, missing = matched(config.hardware.device, adapters, groups)
+    surplus, missing = matched(devices, adapters, groups)
     if not surplus and not missing:
         return text
-    return "; ".join(describe(d, groups) for d in config.hardware.device if is_adapter(d))
+    return "; ".join(describe(d, groups) for d in devices if is_adapter(d))
 
 
 def attributes(
@@ -97,30 +116,29 @@ def attributes(
     groups: Mapping[str, str],
 ) -> dict[str, str]:
     """Return a machine's attributes, those that `wanted` leaves empty empty."""
-    config = found["config"]
-    hardware, options, mark = config.hardware, extra(config), mark_of(config)
-    affinity = config.cpuAffinity.affinitySet if config.cpuAffinity else []
-    sensitivity = config.latencySensitivity
+    options, mark = extra(found), mark_of(found)
+    vcpus = found["config.hardware.numCPU"]
+    affinity, sensitivity = found.get("config.cpuAffinity"), found.get("config.latencySensitivity")
     now = {name: mark.get(name, "") for name in MARKED}
     now |= {
         "esxi": esxi,
         "vm": found["name"],
-        "vcpus": str(hardware.numCPU),
-        "cores_per_socket": str(hardware.numCoresPerSocket),
-        "memory": format_size(hardware.memoryMB << 20),
-        "cpu_reservation": _reservation(config.cpuAllocation, hardware.numCPU * mhz),
-        "memory_reservation": _memory_reservation(config),
-        "cpu_shares": _shares(config.cpuAllocation),
-        "memory_shares": _shares(config.memoryAllocation),
+        "vcpus": str(vcpus),
+        "cores_per_socket": str(found.get("config.hardware.numCoresPerSocket")),
+        "memory": format_size(found["config.hardware.memoryMB"] << 20),
+        "cpu_reservation": _reservation(found["config.cpuAllocation"], vcpus * mhz),
+        "memory_reservation": _memory_reservation(found),
+        "cpu_shares": _shares(found["config.cpuAllocation"]),
+        "memory_shares": _shares(found["config.memoryAllocation"]),
         "latency": sensitivity.level if sensitivity else "normal",
-        "affinity": ",".join(map(str, sorted(affinity))),
+        "affinity": ",".join(map(str, sorted(affinity.affinitySet))) if affinity else "",
         "numa": options.get(NUMA, ""),
-        "hardware": str(config.version).removeprefix("vmx-").lstrip("0"),
+        "hardware": str(found["config.version"]).removeprefix("vmx-").lstrip("0"),
         "mmio": _mmio(options),
         "p2p": "yes" if options.get(P2P, "").upper() == "TRUE" else "no",
-        "datastore": str(config.files.vmPathName).partition("]")[0].lstrip("["),
+        "datastore": str(found["config.files.vmPathName"]).partition("]")[0].lstrip("["),
         "resource_pool": pool,
-        "adapters": _adapters(config, (wanted.get("adapters", ""), adapters), groups)
+        "adapters": _adapters(found[DEVICES], (wanted["adapters"], adapters), groups)
         if wanted.get("adapters")
         else "",
         "power": "on" if found["runtime.powerState"] == "poweredOn" else "off",

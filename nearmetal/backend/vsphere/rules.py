@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from pyVmomi import vim
@@ -29,10 +30,13 @@ def _word(name: str, rule: Any) -> str:
     return f"{name}:{_kind(rule)}{':enforced' if rule.mandatory else ''}"
 
 
-def rules_of(rules: Mapping[str, Any], machine: Any) -> str:
-    """Return the rules that hold for a machine, as plans say it."""
-    held = (_word(n, r) for n, r in rules.items() if r.enabled and machine in (r.vm or []))
-    return ",".join(sorted(held))
+def rules_by_machine(rules: Mapping[str, Any]) -> dict[Any, str]:
+    """Return the rules that hold for each machine, as plans say them."""
+    held: dict[Any, list[str]] = defaultdict(list)
+    for name, rule in rules.items():
+        for machine in (rule.vm or []) if rule.enabled else []:
+            held[machine].append(_word(name, rule))
+    return {machine: ",".join(sorted(words)) for machine, words in held.items()}
 
 
 def _wanted(cluster: str, rule: DrsRule, members: Mapping[str, Any]) -> Any:
