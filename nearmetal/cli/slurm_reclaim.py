@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nearmetal slurm reclaim`: end what is left of a job on this node; the plugin's epilog calls it."""
+"""`nearmetal slurm reclaim`: end what is left of jobs on this node.
+
+The plugin's epilog calls it for its job, the watchdog's timer for all that have ended.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode
-from nearmetal.slurm import reclaim
+from nearmetal.errors import ExitCode, UsageError
+from nearmetal.run import LocalRunner
+from nearmetal.slurm import reclaim, reclaim_ended
 
 if TYPE_CHECKING:
     import argparse
@@ -18,15 +22,29 @@ if TYPE_CHECKING:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "reclaim", run, "end what is left of a job on this node, at any time",
-        "nearmetal slurm reclaim --job 7",
+        subparsers, "reclaim", run, "end what is left of jobs on this node, at any time",
+        "nearmetal slurm reclaim --ended",
     )  # fmt: skip
-    parser.add_argument("--job", type=int, required=True, help="the job")
+    whose = parser.add_mutually_exclusive_group(required=True)
+    whose.add_argument("--job", type=int, help="what is left of this job, ended or not")
+    whose.add_argument(
+        "--ended", action="store_true", help="what is left of all jobs that have ended"
+    )
+    parser.add_argument(
+        "--drain", action="store_true", help="with --ended: drain the node where something stays"
+    )
 
 
 def run(args: argparse.Namespace, view: View) -> int:
     """Reclaim it; nothing to do is no error."""
+    if args.ended:
+        jobs = reclaim_ended(LocalRunner(), drains=args.drain)
+        lines = [f"job {job}: reclaimed" for job in jobs] or ["no job has left anything here"]
+        view.result({"reclaimed": list(jobs)}, lines)
+        return ExitCode.DONE
+    if args.drain:
+        raise UsageError("--drain goes with --ended", "an epilog that fails drains its node anyway")
     found = reclaim(args.job)
     line = f"job {args.job}: {'reclaimed' if found else 'nothing is here'}"
-    view.result({"job": args.job, "reclaimed": found}, [line])
+    view.result({"reclaimed": [args.job] if found else []}, [line])
     return ExitCode.DONE

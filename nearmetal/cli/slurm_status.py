@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.errors import ExitCode
 from nearmetal.run import LocalRunner
-from nearmetal.slurm import STATE, containers, known_jobs, reclaim
+from nearmetal.slurm import STATE, containers, leaks
 
 if TYPE_CHECKING:
     import argparse
@@ -23,28 +23,22 @@ _COLUMNS = ("job", "user", "node", "since", "process", "state", "request")
 
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
-    parser = add_verb(
+    add_verb(
         subparsers, "status", run, "show containers of jobs on this node, and leaks",
         "nearmetal slurm status",
     )  # fmt: skip
-    parser.add_argument(
-        "--reclaim", action="store_true", help="end the containers of jobs that have ended"
-    )
 
 
 def run(args: argparse.Namespace, view: View) -> int:
     """Print containers; exit code 4 when there are leaks."""
-    return show(LocalRunner(), STATE, view, ending=args.reclaim)
+    del args
+    return show(LocalRunner(), STATE, view)
 
 
-def show(runner: Runner, state: Path, view: View, *, ending: bool) -> int:
+def show(runner: Runner, state: Path, view: View) -> int:
     """As `run`, for any node."""
-    # First what is here, then what Slurm knows: a container made in between is no leak.
     found = containers(state)
-    known = known_jobs(runner) if found else frozenset()
-    leaks = [c.job for c in found if c.job not in known]
-    ended = [job for job in leaks if ending and reclaim(job, state)]
-    left = [job for job in leaks if job not in ended]
+    left = [c.job for c in leaks(runner, found)]
     rows = [
         {
             "job": c.job,
@@ -57,17 +51,14 @@ def show(runner: Runner, state: Path, view: View, *, ending: bool) -> int:
             "request": c.request,
         }
         for c in found
-        if c.job not in ended
     ]
     if rows:
         view.table(_COLUMNS, [_row(row) for row in rows])
     for job in left:
         view.warn(f"job {job} has ended and its container is here",
-                  "nearmetal slurm status --reclaim")  # fmt: skip
-    lines = [f"reclaimed: job {job}" for job in ended]
-    if not found:
-        lines = ["no container of a job on this node"]
-    view.result({"containers": rows, "reclaimed": ended}, lines)
+                  "nearmetal slurm reclaim --ended")  # fmt: skip
+    lines = [] if rows else ["no container of a job on this node"]
+    view.result({"containers": rows}, lines)
     return ExitCode.CHECKS_FAILED if left else ExitCode.DONE
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers that Slurm jobs run in: the launcher, the reclaimer, and what is here.
+"""Containers that Slurm jobs run in: the launcher, the reclaimer, the watchdog, and what is here.
 
 The plugin (src/spank) calls `launch` from the prolog of a node and `reclaim` from its epilog, and
 puts tasks into what `launch` made. It alone reads the site's settings, so these functions are told
@@ -9,17 +9,18 @@ everything. All state is below one directory of /run; docs/design/slurm.md says 
 from __future__ import annotations
 
 from nearmetal.slurm.container import Wish, launch
-from nearmetal.slurm.queue import known_jobs
 from nearmetal.slurm.reclaim import reclaim
 from nearmetal.slurm.records import STATE, Container, containers, of_job
+from nearmetal.slurm.watchdog import leaks, reclaim_ended
 
 __all__ = [
     "STATE",
     "Container",
     "Wish",
     "containers",
-    "known_jobs",
     "launch",
+    "leaks",
     "of_job",
     "reclaim",
+    "reclaim_ended",
 ]

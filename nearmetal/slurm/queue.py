@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which jobs Slurm still knows: what tells a container in use from a leak."""
+"""What Slurm knows: the jobs of a node, which tells a container in use from a leak; and draining."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ _ENDED = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "TO", "PD", "RQ", 
 _QUERY_S = 60.0
 
 
-def known_jobs(runner: Runner) -> frozenset[int]:
-    """Return the jobs that may have something on a node.
+def known_jobs(runner: Runner, node: str) -> frozenset[int]:
+    """Return the jobs that may have something on a node; "": on any node.
 
+    A job that was put back into the queue may run elsewhere: there it is known, here it is not.
     Raises SlurmError when Slurm does not answer: nothing is a leak without its word.
     """
-    done = runner.run(Command(SQUEUE), timeout_s=_QUERY_S)
+    where = (f"--nodelist={node}",) if node else ()
+    done = runner.run(Command((*SQUEUE, *where)), timeout_s=_QUERY_S)
     if done.code != 0 or done.timed_out:
         raise SlurmError(
             f"squeue does not tell which jobs there are: {done.error_tail or 'no answer in time'}",
@@ -42,3 +44,23 @@ def parse(text: str) -> frozenset[int]:
         if words[1] not in _ENDED:
             jobs.add(int(words[0]))
     return frozenset(jobs)
+
+
+def drain(runner: Runner, node: str, reason: str) -> None:
+    """Take a node out of service, unless it is: the first reason stays. Raises SlurmError."""
+    state = runner.run(Command(("sinfo", "-h", "-n", node, "-o", "%T")), timeout_s=_QUERY_S)
+    if state.code == 0 and state.text.startswith("drain"):
+        return
+    update = (
+        "scontrol",
+        "update",
+        f"NodeName={node}",
+        "State=DRAIN",
+        f"Reason=nearmetal: {reason}",
+    )
+    done = runner.run(Command(update), timeout_s=_QUERY_S)
+    if done.code != 0 or done.timed_out:
+        raise SlurmError(
+            f"node {node} cannot be drained: {done.error_tail or 'no answer in time'}",
+            "is slurmctld running, and are you root?",
+        )

@@ -24,12 +24,15 @@ END_S = 20.0
 _LOOK_S = 0.005
 
 
-def reclaim(job: int, state: Path = STATE) -> bool:
+def reclaim(job: int, state: Path = STATE, *, only: Container | None = None) -> bool:
     """End a job's container and forget it; returns whether there was one.
 
-    Raises SlurmError when something does not end: then its records stay, and the node needs help.
+    `only`: what was on record when it was judged; a container made since then stays. Raises
+    SlurmError when something does not end: then its records stay, and the node needs help.
     """
     with locked(state):
+        if only is not None and of_job(job, state) != only:
+            return False
         return remove(job, state)
 
 
@@ -43,7 +46,7 @@ def remove(job: int, state: Path) -> bool:
     try:
         shutil.rmtree(directory_of(state, job))
     except OSError as error:
-        raise SlurmError(f"job {job}: {found.directory}: {error.strerror}") from error
+        raise SlurmError(f"job {job}: {found.directory}: {error.strerror or error}") from error
     return True
 
 

@@ -14,28 +14,36 @@ from pathlib import Path
 import pytest
 
 from nearmetal.cli.slurm_status import show
+from nearmetal.cli.verbs import build_parser
 from nearmetal.cli.view import View
-from nearmetal.errors import NearmetalError, SlurmError
+from nearmetal.errors import NearmetalError, SlurmError, UsageError
 from nearmetal.run import Command, Completed, LocalRunner
-from nearmetal.slurm import STATE, Wish, containers, known_jobs, of_job, reclaim
+from nearmetal.slurm import STATE, Wish, containers, of_job, reclaim, reclaim_ended
 from nearmetal.slurm.container import as_variables, environment, launch
 from nearmetal.slurm.holder import start_ticks
-from nearmetal.slurm.queue import parse
+from nearmetal.slurm.queue import known_jobs, parse
 
 ROOT = Path(__file__).parents[2]
 WISH = Wish(job=7, uid=1000, segment_bytes=1 << 20, scratch_bytes=1 << 20, request="r")
 
 
-class Squeue(LocalRunner):
-    """Answers as squeue would."""
+class Slurm(LocalRunner):
+    """Answers as squeue, sinfo and scontrol would: `jobs` by node, and the state of the node."""
 
-    def __init__(self, text: str, code: int = 0) -> None:
-        self.text, self.code, self.asked = text, code, 0
+    def __init__(self, jobs: dict[str, str], code: int = 0, state: str = "idle") -> None:
+        self.jobs, self.code, self.state = jobs, code, state
+        self.asked: list[tuple[str, ...]] = []
 
     def run(self, command: Command, *, timeout_s: float) -> Completed:
         assert timeout_s > 0
-        self.asked += 1
-        return Completed(command, self.code, self.text.encode(), b"no controller", 0.0)
+        program, *arguments = command.argv
+        self.asked.append(command.argv)
+        told = {"squeue": self._queue(arguments), "sinfo": self.state, "scontrol": ""}[program]
+        return Completed(command, self.code, told.encode(), b"no controller", 0.0)
+
+    def _queue(self, arguments: list[str]) -> str:
+        names = [a.partition("=")[2] for a in arguments if a.startswith("--nodelist=")]
+        return "".join(text for node, text in self.jobs.items() if not names or node in names)
 
 
 def record(state: Path, job: int, *, holder: str | None = None, about: str | None = None) -> Path:
@@ -82,11 +90,15 @@ def test_anything_else_of_squeue_is_refused(text: str) -> None:
 
 def test_no_answer_makes_no_leak(tmp_path: Path) -> None:
     with pytest.raises(SlurmError, match="no controller") as caught:
-        known_jobs(Squeue("", 1))
+        known_jobs(Slurm({}, 1), "n1")
     assert "slurmctld" in caught.value.hint
     record(tmp_path, 5)
-    with pytest.raises(SlurmError):
-        show(Squeue("", 1), tmp_path, View(as_json=True), ending=True)
+    for judge in (
+        lambda: show(Slurm({}, 1), tmp_path, View(as_json=True)),
+        lambda: reclaim_ended(Slurm({}, 1), tmp_path, drains=True),
+    ):
+        with pytest.raises(SlurmError):
+            judge()
     assert (tmp_path / "job-5").is_dir()
 
 
@@ -119,25 +131,87 @@ def test_a_record_whose_process_is_somebody_elses_kills_nobody(tmp_path: Path) -
     assert not reclaim(5, tmp_path)
 
 
-def test_status_tells_leaks_and_gives_them_back(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_tells_leaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record(tmp_path, 1)
     record(tmp_path, 2)
-    squeue = Squeue("1 R\n3 R\n")
-    assert show(squeue, tmp_path, View(as_json=False), ending=False) == 4
+    slurm = Slurm({"n1": "1 R\n3 R\n"})
+    assert show(slurm, tmp_path, View(as_json=False)) == 4
     told = capsys.readouterr()
     assert "job 2 has ended and its container is here" in told.err
     assert "its process 1 has died" in told.out
-    assert show(squeue, tmp_path, View(as_json=True), ending=True) == 0
+    assert show(slurm, tmp_path, View(as_json=True)) == 4
     data = json.loads(capsys.readouterr().out)
-    assert (data["reclaimed"], [c["job"] for c in data["containers"]]) == ([2], [1])
+    assert [(c["job"], c["leak"]) for c in data["containers"]] == [(1, False), (2, True)]
 
 
 def test_status_without_containers_does_not_ask_slurm(tmp_path: Path) -> None:
-    squeue = Squeue("", 1)
-    assert show(squeue, tmp_path, View(as_json=True), ending=False) == 0
-    assert squeue.asked == 0
+    slurm = Slurm({}, 1)
+    assert show(slurm, tmp_path, View(as_json=True)) == 0
+    assert reclaim_ended(slurm, tmp_path, drains=True) == ()
+    assert slurm.asked == []
+
+
+def test_the_watchdog_ends_what_no_job_of_this_node_has(tmp_path: Path) -> None:
+    record(tmp_path, 1)
+    record(tmp_path, 2)
+    # Put back into the queue when this node was lost, and running on another one.
+    record(tmp_path, 3)
+    # Cut short before it wrote whose it is: in use as long as the job is anywhere.
+    record(tmp_path, 4, about="")
+    record(tmp_path, 5, about="")
+    slurm = Slurm({"n1": "1 R\n", "n2": "3 R\n4 R\n"})
+    assert reclaim_ended(slurm, tmp_path, drains=True) == (2, 3, 5)
+    assert [c.job for c in containers(tmp_path)] == [1, 4]
+    assert {words[0] for words in slurm.asked} == {"squeue"}
+
+
+def test_a_container_made_after_the_verdict_stays(tmp_path: Path) -> None:
+    record(tmp_path, 5, holder="99999998 1\n")
+    (judged,) = containers(tmp_path)
+    (tmp_path / "job-5" / "holder").write_text("99999999 2\n")
+    assert not reclaim(5, tmp_path, only=judged)
+    assert (tmp_path / "job-5").is_dir()
+    (now,) = containers(tmp_path)
+    assert reclaim(5, tmp_path, only=now)
+
+
+@pytest.mark.parametrize(
+    ("state", "drains", "updates"),
+    [("idle", True, 1), ("draining", True, 0), ("drained*", True, 0), ("idle", False, 0)],
+)
+def test_what_stays_drains_the_node_and_stops_nothing_else(
+    tmp_path: Path, state: str, *, drains: bool, updates: int
+) -> None:
+    record(tmp_path / "elsewhere", 1)
+    (tmp_path / "job-1").symlink_to(tmp_path / "elsewhere" / "job-1")
+    record(tmp_path, 2)
+    slurm = Slurm({}, state=state)
+    with pytest.raises(SlurmError, match=r"job 1: .*symbolic link"):
+        reclaim_ended(slurm, tmp_path, drains=drains)
+    assert [c.job for c in containers(tmp_path)] == [1]
+    told = [words for words in slurm.asked if words[0] == "scontrol"]
+    assert len(told) == updates
+    for words in told:
+        assert words[1:4] == ("update", "NodeName=n1", "State=DRAIN")
+        assert words[4].startswith("Reason=nearmetal: job 1: ")
+
+
+def test_the_unit_of_the_watchdog_says_what_the_command_line_takes() -> None:
+    unit = ROOT / "src/spank/systemd/nearmetal-slurm-watchdog.service"
+    (line,) = re.findall(r"^ExecStart=(.*)$", unit.read_text(), re.MULTILINE)
+    path, *words = line.split()
+    assert path == "/usr/bin/nearmetal"
+    args = build_parser("slurm").parse_args(words)
+    assert (args.ended, args.drain, args.job) == (True, True, None)
+    assert f"ConditionPathExistsGlob={STATE}/job-*\n" in unit.read_text()
+    timer = unit.with_suffix(".timer").read_text()
+    assert "WantedBy=timers.target" in timer
+
+
+def test_draining_goes_with_the_watchdog_alone() -> None:
+    args = build_parser("slurm").parse_args(["slurm", "reclaim", "--job", "7", "--drain"])
+    with pytest.raises(UsageError, match="--drain goes with --ended"):
+        args.handler(args, View(as_json=True))
 
 
 def test_options_of_open_mpi_become_variables() -> None:

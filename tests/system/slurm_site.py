@@ -88,12 +88,12 @@ class SlurmSite:
     directory: Path
     pid: int
     pids: dict[str, int] = field(default_factory=dict)
-    """The slurmd of each node, as this machine sees it."""
+    """A process that keeps the namespaces of each node, as this machine sees it."""
 
-    def find_daemons(self) -> None:
-        """Find the slurmds, which are up, by their pids inside."""
+    def find_nodes(self) -> None:
+        """Find those processes, which are there, by their pids inside."""
         spool = self.directory / "spool"
-        own = {int((spool / f"slurmd.{n}.pid").read_text()): n for n in NODES}
+        own = {int((spool / f"{n}.pid").read_text()): n for n in NODES}
         space = Path(f"/proc/{self.pid}/ns/pid").readlink()
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, IndexError):
@@ -154,7 +154,7 @@ class SlurmSite:
         return _logs(self.directory)
 
     def on_node(self, node: str, *argv: str) -> subprocess.CompletedProcess[str]:
-        """Run a command as root in the namespaces of a node's slurmd."""
+        """Run a command as root in the namespaces of a node."""
         enter = ["nsenter", "-t", str(self.pids[node]), "-m", "-n", "-u", "-i", "-p", "--wd=/"]
         return subprocess.run([*enter, *argv], check=False, capture_output=True, text=True,
                               env=self.environment("root"), timeout=120)  # fmt: skip
@@ -179,7 +179,7 @@ class SlurmSite:
         found += [line for line in states.splitlines() if line.split()[1] != "idle"]
         return found
 
-    def assert_clean(self, within_s: float = 30) -> None:
+    def assert_clean(self, within_s: float = 120) -> None:
         """Nothing of any job is left; epilogs get time."""
         deadline = time.monotonic() + within_s
         left = self.left()
@@ -258,10 +258,13 @@ def slurm_site() -> Iterator[SlurmSite]:
             assert time.monotonic() < deadline, f"no Slurm in time: {_logs(directory)}"
             time.sleep(0.05)
         place = SlurmSite(directory, _child_of(outer.pid))
-        while place.run("root", "sinfo", "-h", "-o", "%D %t").stdout.split() != ["3", "idle"]:
+        while place.run("root", "sinfo", "-h", "-p", "debug", "-o", "%D %t").stdout.split() != [
+            "3",
+            "idle",
+        ]:
             assert time.monotonic() < deadline, place.logs()
             time.sleep(0.1)
-        place.find_daemons()
+        place.find_nodes()
         yield place
     finally:
         with contextlib.suppress(OSError):

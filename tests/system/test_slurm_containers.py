@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nearmetal.launch.stats import read_stats
-from tests.system.local import user_can_read_checkout
+from tests.system.local import ROOT, user_can_read_checkout
 from tests.system.mpi_jobs import program
 from tests.system.slurm_site import LAUNCHER, USERS, SlurmSite, need, slurm_site
 
@@ -29,6 +29,7 @@ if not user_can_read_checkout():
 
 IN = "--nm-node=container"
 STATE = "/run/nearmetal/slurm"
+WATCHDOG = ROOT / "src/spank/systemd/nearmetal-slurm-watchdog.service"
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def slurm(up: SlurmSite) -> Iterator[SlurmSite]:
             up.run("root", "scancel", "-u", user)
 
 
-def eventually(look: Callable[[], object], within_s: float = 40) -> None:
+def eventually(look: Callable[[], object], within_s: float = 120) -> None:
     deadline = time.monotonic() + within_s
     while not look():
         assert time.monotonic() < deadline, "it has not happened in time"
@@ -74,6 +75,22 @@ def output(slurm: SlurmSite, user: str) -> str:
 def inside(slurm: SlurmSite, job: int, node: str) -> int:
     """Process 1 of a job's container on a node."""
     return int((slurm.state(node) / f"job-{job}" / "holder").read_text().split()[0])
+
+
+def watchdog(slurm: SlurmSite, node: str) -> tuple[int, str, str]:
+    """Run on a node what the unit of the watchdog starts; returns how it ended and what it said."""
+    (words,) = re.findall(r"^ExecStart=\S+ (.*)$", WATCHDOG.read_text(), re.MULTILINE)
+    done = slurm.on_node(node, str(LAUNCHER), *words.split())
+    return done.returncode, done.stdout, done.stderr
+
+
+def leave(slurm: SlurmSite, node: str, job: int) -> None:
+    """Leave a container on a node of which its slurmd knows nothing."""
+    done = slurm.on_node(
+        node, "env", f"SLURMD_NODENAME={node}", str(LAUNCHER), "slurm", "launch",
+        "--job", str(job), "--uid", str(USERS["bob"]), "--segment", "1048576",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_step_has_namespaces_and_a_segment_directory_of_its_own(slurm: SlurmSite) -> None:
@@ -295,16 +312,60 @@ def test_status_shows_who_is_here_and_finds_leaks(slurm: SlurmSite) -> None:
     assert (entry["job"], entry["uid"], entry["leak"]) == (job, USERS["ann"], False)
     assert one.returncode == 0
     # What a node is left with whose epilog never ran.
-    lost = slurm.on_node("n3", str(LAUNCHER), "slurm", "launch", "--job", "999999", "--uid",
-                         str(USERS["bob"]), "--segment", "1048576")  # fmt: skip
-    assert lost.returncode == 0, lost.stderr
+    leave(slurm, "n3", 999999)
     two = slurm.on_node("n3", str(LAUNCHER), "slurm", "status")
     assert two.returncode == 4
     assert "job 999999 has ended and its container is here" in two.stderr
-    three = slurm.on_node("n3", str(LAUNCHER), "slurm", "status", "--reclaim")
-    assert (three.returncode, three.stdout.splitlines()[-1]) == (0, "reclaimed: job 999999")
+    assert watchdog(slurm, "n3") == (0, "job 999999: reclaimed\n", "")
+    three = slurm.on_node("n3", str(LAUNCHER), "slurm", "status")
+    assert three.returncode == 0
     assert re.search(rf"^{job} .* in use ", three.stdout, re.MULTILINE)
     slurm.ok("ann", "scancel", str(job))
+
+
+def test_the_watchdog_ends_what_a_killed_slurmd_leaves(slurm: SlurmSite) -> None:
+    job = submit(slurm, "ann", "srun sleep 765432", "-w", "n2", "--no-requeue", IN)
+
+    def sleepers() -> list[str]:
+        return slurm.run("root", "pgrep", "-x", "-f", ".*/sleep 765432").stdout.split()
+
+    eventually(lambda: len(sleepers()) == 1)
+    daemon = (slurm.directory / "spool/slurmd.n2.pid").read_text().strip()
+    assert slurm.on_node("n2", "kill", "-9", daemon).returncode == 0
+    slurm.ok("root", "pkill", "-KILL", "slurmstepd")
+    assert watchdog(slurm, "n2") == (0, "no job has left anything here\n", ""), "the job runs"
+    slurm.ok("root", "scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=lost")
+    eventually(lambda: slurm.ok("ann", "squeue", "-h") == "")
+    assert len(sleepers()) == 1, "nobody else ends it"
+    assert watchdog(slurm, "n2") == (0, f"job {job}: reclaimed\n", "")
+    assert sleepers() == []
+    assert slurm.on_node("n2", "slurmd", "-N", "n2").returncode == 0, "and the node comes back"
+
+
+def test_a_job_that_runs_elsewhere_has_nothing_here(slurm: SlurmSite) -> None:
+    job = submit(slurm, "ann", "echo ready; sleep 300", "-w", "n1", IN)
+    eventually(lambda: "ready" in output(slurm, "ann"))
+    leave(slurm, "n3", job)
+    assert watchdog(slurm, "n3") == (0, f"job {job}: reclaimed\n", "")
+    assert watchdog(slurm, "n1") == (0, "no job has left anything here\n", "")
+    assert "JobState=RUNNING" in slurm.ok("root", "scontrol", "show", "job", str(job))
+    assert slurm.on_node("n1", "test", "-d", f"/proc/{inside(slurm, job, 'n1')}").returncode == 0
+    slurm.ok("ann", "scancel", str(job))
+
+
+def test_what_cannot_be_ended_drains_its_node(slurm: SlurmSite) -> None:
+    leave(slurm, "n3", 999998)
+    busy = f"{STATE}/job-999998/busy"
+    slurm.on_node("n3", "mkdir", busy)
+    assert slurm.on_node("n3", "mount", "-t", "tmpfs", "tmpfs", busy).returncode == 0
+    code, _, said = watchdog(slurm, "n3")
+    assert code == 1
+    assert "job 999998: " in said
+    state = slurm.ok("root", "sinfo", "-h", "-n", "n3", "-o", "%T %E")
+    assert re.match(r"drained nearmetal: job 999998: .*busy", state)
+    slurm.on_node("n3", "umount", busy)
+    assert watchdog(slurm, "n3") == (0, "job 999998: reclaimed\n", "")
+    slurm.ok("root", "scontrol", "update", "NodeName=n3", "State=RESUME")
 
 
 def test_a_prolog_run_again_makes_the_container_anew(slurm: SlurmSite) -> None:

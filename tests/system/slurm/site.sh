@@ -39,13 +39,21 @@ for node in "$@"; do
 	ip -n "$node" link set eth0 up
 	ip -n "$node" link set lo up
 	mkdir "$dir/spool/$node"
-	nsenter --net="/run/netns/$node" unshare -m -u -i bash -c '
+	# What keeps the namespaces of a node outlives its slurmd, which tests kill.
+	nsenter --net="/run/netns/$node" unshare -m -u -i bash -ec '
 		hostname "$1"
 		mount -t tmpfs -o mode=1777 tmpfs /tmp
 		mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 		mkdir -p /run/nearmetal
 		mount -t tmpfs -o mode=755 tmpfs /run/nearmetal
-		exec slurmd -N "$1"' - "$node"
+		slurmd -N "$1"
+		echo $$ > "$2"
+		exec sleep infinity' - "$node" "$dir/spool/$node.pid" &
+done
+for node in "$@"; do
+	until [[ -s $dir/spool/$node.pid ]]; do
+		sleep 0.05
+	done
 done
 touch "$dir/ready"
 # Process 1: bash collects orphans while it waits.

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The watchdog: finds and ends leaks without slurmd, of whom no epilog can come that has died."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from nearmetal.errors import SlurmError
+from nearmetal.slurm.queue import drain, known_jobs
+from nearmetal.slurm.reclaim import reclaim
+from nearmetal.slurm.records import STATE, Container, containers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from nearmetal.run import Runner
+
+
+def leaks(runner: Runner, found: Sequence[Container]) -> tuple[Container, ...]:
+    """Return those of `found` whose job is over on this node.
+
+    They must have been read before: a container that is made in between is no leak. Raises
+    SlurmError when Slurm does not answer.
+    """
+    known = {node: known_jobs(runner, node) for node in {c.node for c in found}}
+    return tuple(c for c in found if c.job not in known[c.node])
+
+
+def reclaim_ended(runner: Runner, state: Path = STATE, *, drains: bool) -> tuple[int, ...]:
+    """End every leak; returns their jobs. `drains`: take the node out of service for one that stays.
+
+    Raises SlurmError when one stays, after the others have been ended.
+    """
+    ended, faults = [], []
+    for leak in leaks(runner, containers(state)):
+        try:
+            if reclaim(leak.job, state, only=leak):
+                ended.append(leak.job)
+        except SlurmError as fault:
+            faults.append(fault)
+            if drains:
+                drain(runner, leak.node or _own_name(), fault.message)
+    if faults:
+        raise faults[0]
+    return tuple(ended)
+
+
+def _own_name() -> str:
+    """What Slurm calls a node unless told otherwise: a launch that was cut short left no name."""
+    return os.uname().nodename.partition(".")[0]
