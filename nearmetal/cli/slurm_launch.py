@@ -31,6 +31,7 @@ def register(subparsers: Subparsers) -> None:
                         help="size of its /tmp and of its /dev/shm in bytes")  # fmt: skip
     parser.add_argument("--mpi", default="", help="the MPI whose settings its tasks get")
     parser.add_argument("--channels", default="", help="channels its tasks may use")
+    parser.add_argument("--partition", default="", help="the partition of the job")
     parser.add_argument("--request", default="", help="what tasks must have asked for to enter")
 
 
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace, view: View) -> int:
         scratch_bytes=args.scratch,
         request=args.request,
         node=os.environ.get("SLURMD_NODENAME", ""),
+        partition=args.partition,
         mpi=args.mpi,
         channels=args.channels,
     )

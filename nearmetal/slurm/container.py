@@ -47,6 +47,7 @@ class Wish:
     scratch_bytes: int
     request: str
     node: str = ""
+    partition: str = ""
     mpi: str = ""
     channels: str = ""
 
@@ -92,6 +93,7 @@ def launch(wish: Wish, state: Path = STATE) -> int:
                      "since": time.time()}  # fmt: skip
             write(directory / "about", json.dumps(about) + "\n")
             write(directory / "request", wish.request + "\n")
+            write(directory / "partition", wish.partition + "\n")
             write(directory / "environment", _lines(env))
             place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -116,8 +118,8 @@ def _check(wish: Wish) -> None:
     for name, size in (("segment", wish.segment_bytes), ("scratch", wish.scratch_bytes)):
         if size < MIN_BYTES:
             raise SlurmError(f"job {wish.job}: {name} of {size} bytes", "give at least 1 MiB")
-    if not wish.request.isprintable():
-        raise SlurmError(f"job {wish.job}: a request with control characters")
+    if not (wish.request + wish.partition).isprintable():
+        raise SlurmError(f"job {wish.job}: a request or partition with control characters")
 
 
 def _lines(env: Mapping[str, str]) -> str:

@@ -18,14 +18,16 @@
 #define MAX_SIZE_BYTES (UINT64_C(1) << 50)
 #define MAX_LINE 256
 
-enum table { TABLE_NONE, TABLE_DEFAULTS, TABLE_LIMITS, TABLE_PROFILE };
+enum table { TABLE_NONE, TABLE_DEFAULTS, TABLE_LIMITS, TABLE_PROFILE, TABLE_PARTITION };
 
 struct parser {
 	struct nm_spank_config config;
 	enum table table;
 	unsigned int seen_tables;
 	bool seen_limit;
-	struct nm_spank_settings *settings; /* of the table we are in */
+	/* Of the table we are in. */
+	struct nm_spank_settings *settings;
+	struct nm_spank_partition *partition;
 	unsigned int line;
 	struct nm_reason *reason;
 };
@@ -34,6 +36,16 @@ static const char *const node_names[] = {
 	[NM_SPANK_NONE] = "none",
 	[NM_SPANK_CONTAINER] = "container",
 };
+
+/* As users type them, without their prefix. */
+static const char *const option_names[NM_SPANK_NR_OPTIONS] = {
+	[NM_SPANK_OPTION_NODE] = "node",
+	[NM_SPANK_OPTION_SEGMENT] = "segment",
+	[NM_SPANK_OPTION_PROFILE] = "profile",
+};
+
+static const char not_a_table[] =
+	"a table is [defaults], [limits], [profiles.NAME] or [partitions.NAME]";
 
 static const char *const mpi_names[] = {"openmpi4", "openmpi5", "mpich5", "impi"};
 
@@ -109,17 +121,37 @@ static int open_profile(struct parser *parser, const char *name)
 	return 0;
 }
 
+static int open_partition(struct parser *parser, const char *name)
+{
+	struct nm_spank_config *config = &parser->config;
+
+	if (!is_name(name))
+		return wrong(parser, "the name of a partition is letters, digits, - and _",
+			     ", 31 at most");
+	for (unsigned int i = 0; i < config->nr_partitions; i++)
+		if (!strcmp(config->partitions[i].name, name))
+			return wrong(parser, "a second partition ", name);
+	if (config->nr_partitions == NM_SPANK_MAX_PARTITIONS)
+		return wrong(parser, "more than 16 partitions", "");
+	parser->partition = &config->partitions[config->nr_partitions++];
+	copy_word(parser->partition->name, name);
+	parser->table = TABLE_PARTITION;
+	return 0;
+}
+
 static int open_table(struct parser *parser, const char *name)
 {
-	static const char profiles[] = "profiles.";
+	static const char profiles[] = "profiles.", partitions[] = "partitions.";
 	enum table table = !strcmp(name, "defaults") ? TABLE_DEFAULTS :
 			   !strcmp(name, "limits")   ? TABLE_LIMITS :
 						       TABLE_NONE;
 
 	if (!strncmp(name, profiles, sizeof(profiles) - 1))
 		return open_profile(parser, name + sizeof(profiles) - 1);
+	if (!strncmp(name, partitions, sizeof(partitions) - 1))
+		return open_partition(parser, name + sizeof(partitions) - 1);
 	if (table == TABLE_NONE)
-		return wrong(parser, "a table is [defaults], [limits] or [profiles.NAME]", "");
+		return wrong(parser, not_a_table, "");
 	if (parser->seen_tables & 1U << table)
 		return wrong(parser, "a second table ", name);
 	parser->seen_tables |= 1U << table;
@@ -136,23 +168,30 @@ static bool is_mpi(const char *word)
 	return false;
 }
 
+/* A bit for each of the KNOWN words in a LIST with commas between; 0: there is another in it. */
+static unsigned int parse_list(const char *list, const char *const known[], size_t nr_known)
+{
+	unsigned int found = 0;
+	size_t len, i;
+
+	do {
+		len = strcspn(list, ",");
+		for (i = 0; i < nr_known; i++)
+			if (strlen(known[i]) == len && !strncmp(known[i], list, len))
+				break;
+		if (i == nr_known)
+			return 0;
+		found |= 1U << i;
+		list += len;
+	} while (*list++);
+	return found;
+}
+
 static bool are_channels(const char *list)
 {
 	static const char *const known[] = {"self", "shm", "segment", "net"};
-	size_t len, i;
 
-	if (strlen(list) >= NM_SPANK_WORD_MAX)
-		return false;
-	do {
-		len = strcspn(list, ",");
-		for (i = 0; i < NM_ARRAY_SIZE(known); i++)
-			if (strlen(known[i]) == len && !strncmp(known[i], list, len))
-				break;
-		if (i == NM_ARRAY_SIZE(known))
-			return false;
-		list += len;
-	} while (*list++);
-	return true;
+	return strlen(list) < NM_SPANK_WORD_MAX && parse_list(list, known, NM_ARRAY_SIZE(known));
 }
 
 static int take_setting(struct parser *parser, const char *key, const char *value)
@@ -210,6 +249,27 @@ static int take_limit(struct parser *parser, const char *key, const char *value)
 	return 0;
 }
 
+static int take_rule(struct parser *parser, const char *key, const char *value)
+{
+	struct nm_spank_partition *partition = parser->partition;
+
+	if (!strcmp(key, "forbid")) {
+		if (partition->forbidden)
+			return wrong(parser, "a second ", key);
+		partition->forbidden = parse_list(value, option_names, NM_SPANK_NR_OPTIONS);
+		return partition->forbidden ?
+			       0 :
+			       wrong(parser, "forbid is a list of node, segment, profile", "");
+	}
+	if (strcmp(key, "segment") != 0)
+		return wrong(parser, "a key of a partition is forbid or segment", "");
+	if (partition->max_segment_bytes)
+		return wrong(parser, "a second ", key);
+	return nm_spank_size_parse(value, &partition->max_segment_bytes) ?
+		       0 :
+		       wrong(parser, "segment is a size from \"1M\", as \"64M\"", "");
+}
+
 static char *strip(char *text)
 {
 	size_t len;
@@ -251,10 +311,12 @@ static int take_pair(struct parser *parser, char *line)
 		return take_setting(parser, key, value);
 	case TABLE_LIMITS:
 		return take_limit(parser, key, value);
+	case TABLE_PARTITION:
+		return take_rule(parser, key, value);
 	case TABLE_NONE:
 		break;
 	}
-	return wrong(parser, "a key stands below [defaults], [limits] or [profiles.NAME]", "");
+	return wrong(parser, "a key stands below a [table]", "");
 }
 
 static int take_line(struct parser *parser, char *line)
@@ -271,7 +333,7 @@ static int take_line(struct parser *parser, char *line)
 		return take_pair(parser, line);
 	end = strchr(line, ']');
 	if (!end || !is_end(end + 1))
-		return wrong(parser, "a table is [defaults], [limits] or [profiles.NAME]", "");
+		return wrong(parser, not_a_table, "");
 	*end = '\0';
 	return open_table(parser, line + 1);
 }
@@ -286,6 +348,10 @@ static int check_limits(struct parser *parser)
 		if (config->profiles[i].settings.segment_bytes > config->max_segment_bytes)
 			return wrong(parser, "above the segment in [limits]: that of profile ",
 				     config->profiles[i].name);
+	for (unsigned int i = 0; i < config->nr_partitions; i++)
+		if (config->partitions[i].max_segment_bytes > config->max_segment_bytes)
+			return wrong(parser, "above the segment in [limits]: that of partition ",
+				     config->partitions[i].name);
 	return 0;
 }
 

@@ -3,8 +3,8 @@
  * /etc/nearmetal/slurm.toml: what the site gives to jobs that do not ask, and what it allows at most.
  * The plugin is its only reader: on the machine where jobs are submitted, and again on every node.
  *
- * A small part of TOML: tables [defaults], [limits] and [profiles.NAME]; keys with a string in
- * double quotes and without backslashes; comments. Sizes are strings such as "64M".
+ * A small part of TOML: tables [defaults], [limits], [profiles.NAME] and [partitions.NAME]; keys
+ * with a string in double quotes and without backslashes; comments. Sizes are strings such as "64M".
  */
 #ifndef NM_SPANK_CONFIG_H
 #define NM_SPANK_CONFIG_H
@@ -16,10 +16,19 @@
 #include "base/reason.h"
 
 #define NM_SPANK_MAX_PROFILES 16
+#define NM_SPANK_MAX_PARTITIONS 16
 #define NM_SPANK_WORD_MAX 32
 #define NM_SPANK_CONFIG_MAX_BYTES 65536
 
 enum nm_spank_node { NM_SPANK_NONE, NM_SPANK_CONTAINER };
+
+/* What users may give, and a partition forbid. */
+enum nm_spank_option {
+	NM_SPANK_OPTION_NODE,
+	NM_SPANK_OPTION_SEGMENT,
+	NM_SPANK_OPTION_PROFILE,
+	NM_SPANK_NR_OPTIONS,
+};
 
 /* One bit per member of nm_spank_settings that has been said. */
 enum nm_spank_said {
@@ -39,6 +48,13 @@ struct nm_spank_settings {
 	char channels[NM_SPANK_WORD_MAX];
 };
 
+/* What is narrower in one partition of Slurm than elsewhere. */
+struct nm_spank_partition {
+	char name[NM_SPANK_WORD_MAX];
+	unsigned int forbidden;	    /* a bit per option */
+	uint64_t max_segment_bytes; /* 0: as elsewhere */
+};
+
 struct nm_spank_config {
 	struct nm_spank_settings defaults;
 	uint64_t max_segment_bytes;
@@ -47,6 +63,8 @@ struct nm_spank_config {
 		char name[NM_SPANK_WORD_MAX];
 		struct nm_spank_settings settings;
 	} profiles[NM_SPANK_MAX_PROFILES];
+	unsigned int nr_partitions;
+	struct nm_spank_partition partitions[NM_SPANK_MAX_PARTITIONS];
 };
 
 /* What holds where there is no file. */

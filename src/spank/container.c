@@ -78,6 +78,17 @@ static int no_container(const char *what, int err, struct nm_reason *ret_reason)
 	return -ENOENT;
 }
 
+bool nm_spank_container_partition(const char *directory, char ret_name[NM_SPANK_PARTITION_LEN])
+{
+	char name[NM_SPANK_PARTITION_LEN];
+
+	if (read_file(directory, "partition", name, sizeof(name)) < 0)
+		return false;
+	name[strcspn(name, "\n")] = '\0';
+	memcpy(ret_name, name, sizeof(name));
+	return name[0] != '\0';
+}
+
 static int check_request(const char *directory, const struct nm_spank_request *request,
 			 struct nm_reason *ret_reason)
 {

@@ -5,6 +5,7 @@
  *
  *	holder		"PID TICKS": its process 1, and when that started, in ticks since boot
  *	request		what it was made for, in one line
+ *	partition	the partition of the job; empty: not known
  *	environment	NAME=VALUE lines for the tasks
  *
  * Entering has two halves, because of the order in which slurmstepd works: as root, before the task
@@ -31,6 +32,11 @@ struct nm_spank_environment {
 	char *values[NM_SPANK_MAX_VARIABLES];
 	char bytes[NM_SPANK_ENVIRONMENT_MAX + 1];
 };
+
+#define NM_SPANK_PARTITION_LEN 256
+
+/* Read the partition of the job. False: there is no container, or it does not say. */
+bool nm_spank_container_partition(const char *directory, char ret_name[NM_SPANK_PARTITION_LEN]);
 
 /*
  * Join the namespaces (mount, IPC, UTS; PID for children) of the container in DIRECTORY, which must

@@ -13,6 +13,7 @@
 #include <slurm/slurm.h>
 #include <slurm/spank.h>
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -131,17 +132,37 @@ static bool any_given(void)
 	return false;
 }
 
-/* What this job gets, or the reason why it gets nothing. */
-static int resolve(struct nm_spank_request *ret_request, struct nm_reason *ret_reason)
+/* What this job gets, or the reason why it gets nothing. PARTITIONS: as for nm_spank_resolve(). */
+static int resolve(const char *partitions, struct nm_spank_request *ret_request,
+		   struct nm_reason *ret_reason)
 {
 	if (config_is_good)
-		return nm_spank_resolve(&options, &config, ret_request, ret_reason);
+		return nm_spank_resolve(&options, &config, partitions, ret_request, ret_reason);
 	if (any_given()) {
 		*ret_reason = config_reason;
 		return -EINVAL;
 	}
 	*ret_request = (struct nm_spank_request){.node = NM_SPANK_NONE};
 	return 0;
+}
+
+/*
+ * Where a job that is being submitted may run; NULL: not known, and only the nodes will check.
+ * Slurm does not tell it to plugins of our kind. But srun, sbatch and salloc have read arguments,
+ * variables and script by now, and offer what they found to plugins of another kind, cli_filter, by
+ * a function; it is looked up, for a release may come without it.
+ */
+static const char *partitions_asked_for(void)
+{
+	typedef char *(*get_fn)(void *opt, const char *name);
+	get_fn get = (get_fn)dlsym(RTLD_DEFAULT, "slurm_option_get");
+	void *opt = dlsym(RTLD_DEFAULT, "opt");
+	const char *found = get && opt ? get(opt, "partition") : NULL;
+
+	/* A step has the partition of its allocation. */
+	if (!found && spank_context() == S_CTX_LOCAL && getenv("SLURM_JOB_ID"))
+		found = getenv("SLURM_JOB_PARTITION");
+	return found;
 }
 
 int slurm_spank_init_post_opt(spank_t sp, int ac, char *argv[])
@@ -154,7 +175,7 @@ int slurm_spank_init_post_opt(spank_t sp, int ac, char *argv[])
 	(void)argv;
 	if (spank_context() != S_CTX_LOCAL && spank_context() != S_CTX_ALLOCATOR)
 		return 0;
-	if (!resolve(&request, &reason))
+	if (!resolve(partitions_asked_for(), &request, &reason))
 		return 0;
 	slurm_error("nearmetal: %s", reason.text);
 	return -1;
@@ -179,6 +200,7 @@ static void job_directory(uint32_t job)
 
 int slurm_spank_job_prolog(spank_t sp, int ac, char *argv[])
 {
+	const char *partition = getenv("SLURM_JOB_PARTITION");
 	struct nm_spank_request request;
 	struct nm_reason reason;
 	uint32_t job;
@@ -204,13 +226,13 @@ int slurm_spank_job_prolog(spank_t sp, int ac, char *argv[])
 	}
 	if (!config_is_good && any_given())
 		return -1;
-	if (resolve(&request, &reason)) {
+	if (resolve(partition, &request, &reason)) {
 		slurm_info("nearmetal: job %u: %s", job, reason.text);
 		return 0;
 	}
 	if (request.node == NM_SPANK_NONE)
 		return 0;
-	code = nm_spank_launch(launcher, job, uid, node_name(), &request, say);
+	code = nm_spank_launch(launcher, job, uid, node_name(), partition, &request, say);
 	if (code)
 		slurm_error("nearmetal: job %u: no container: %s slurm launch ended with %d", job,
 			    launcher, code);
@@ -240,23 +262,32 @@ static void refuse_unless_reason(int err)
 	refused = refused || err;
 }
 
+/* What the launcher was told; where nothing was launched, what the job believes. */
+static bool find_partition(spank_t sp, char ret_name[NM_SPANK_PARTITION_LEN])
+{
+	return nm_spank_container_partition(directory, ret_name) ||
+	       spank_getenv(sp, "SLURM_JOB_PARTITION", ret_name, NM_SPANK_PARTITION_LEN) ==
+		       ESPANK_SUCCESS;
+}
+
 int slurm_spank_task_init_privileged(spank_t sp, int ac, char *argv[])
 {
+	char cwd[PATH_MAX], partition[NM_SPANK_PARTITION_LEN];
 	struct nm_spank_request request;
-	char cwd[PATH_MAX];
 	uint32_t job;
 
 	(void)ac;
 	(void)argv;
-	if (refused || resolve(&request, &refusal)) {
+	if (spank_get_item(sp, S_JOB_ID, &job))
+		return -1;
+	job_directory(job);
+	if (refused ||
+	    resolve(find_partition(sp, partition) ? partition : NULL, &request, &refusal)) {
 		refused = true;
 		return 0;
 	}
 	if (request.node == NM_SPANK_NONE)
 		return 0;
-	if (spank_get_item(sp, S_JOB_ID, &job))
-		return -1;
-	job_directory(job);
 	if (!getcwd(cwd, sizeof(cwd)))
 		memcpy(cwd, "/tmp", sizeof("/tmp"));
 	refuse_unless_reason(nm_spank_container_enter(directory, &request, &environment, &refusal));

@@ -85,7 +85,8 @@ int nm_spank_run(const char *program, char *const argv[], const char *node, nm_s
 }
 
 int nm_spank_launch(const char *program, uint32_t job, uid_t uid, const char *node,
-		    const struct nm_spank_request *request, nm_spank_say_fn say)
+		    const char *partition, const struct nm_spank_request *request,
+		    nm_spank_say_fn say)
 {
 	char id[16], user[16], segment[24], scratch[24], text[NM_SPANK_REQUEST_LEN];
 	char *argv[24] = {"nearmetal", "slurm", "launch",    "--job", id,	   "--uid", user,
@@ -97,6 +98,10 @@ int nm_spank_launch(const char *program, uint32_t job, uid_t uid, const char *no
 	snprintf(segment, sizeof(segment), "%" PRIu64, request->segment_bytes);
 	snprintf(scratch, sizeof(scratch), "%" PRIu64, request->scratch_bytes);
 	nm_spank_request_format(request, text);
+	if (partition) {
+		argv[nr++] = "--partition";
+		argv[nr++] = (char *)partition;
+	}
 	if (request->mpi[0]) {
 		argv[nr++] = "--mpi";
 		argv[nr++] = (char *)request->mpi;

@@ -21,9 +21,10 @@ typedef void (*nm_spank_say_fn)(const char *line);
  */
 int nm_spank_run(const char *program, char *const argv[], const char *node, nm_spank_say_fn say);
 
-/* The two calls. NODE: the name Slurm knows this node by. */
+/* The two calls. NODE: the name Slurm knows this node by. PARTITION: NULL where it is not known. */
 int nm_spank_launch(const char *program, uint32_t job, uid_t uid, const char *node,
-		    const struct nm_spank_request *request, nm_spank_say_fn say);
+		    const char *partition, const struct nm_spank_request *request,
+		    nm_spank_say_fn say);
 int nm_spank_reclaim(const char *program, uint32_t job, const char *node, nm_spank_say_fn say);
 
 #endif

@@ -131,8 +131,44 @@ static void apply(const struct nm_spank_settings *settings, struct nm_spank_requ
 		memcpy(request->channels, settings->channels, sizeof(request->channels));
 }
 
+/* Is NAME in a LIST with commas between? */
+static bool is_listed(const char *name, const char *list)
+{
+	size_t len = strlen(name);
+
+	for (;; list++) {
+		if (!strncmp(list, name, len) && (!list[len] || list[len] == ','))
+			return true;
+		list = strchr(list, ',');
+		if (!list)
+			return false;
+	}
+}
+
+/* CHOSEN: the user wants a segment of this size. What nobody asked for is made smaller instead. */
+static int obey(const struct nm_spank_partition *partition, const struct nm_spank_options *options,
+		bool chosen, struct nm_spank_request *request, struct nm_reason *ret_reason)
+{
+	for (int i = 0; i < NM_SPANK_NR_OPTIONS; i++)
+		if (options->given[i] && partition->forbidden & 1U << i) {
+			nm_reason_set(ret_reason, "--%s: partition %s forbids it: leave it out",
+				      nm_spank_option_infos[i].name, partition->name);
+			return -EINVAL;
+		}
+	if (!partition->max_segment_bytes || request->segment_bytes <= partition->max_segment_bytes)
+		return 0;
+	if (chosen) {
+		nm_reason_set(ret_reason, "--nm-segment: partition %s allows %" PRIu64 "M at most",
+			      partition->name, partition->max_segment_bytes >> 20);
+		return -EINVAL;
+	}
+	request->segment_bytes = partition->max_segment_bytes;
+	return 0;
+}
+
 int nm_spank_resolve(const struct nm_spank_options *options, const struct nm_spank_config *config,
-		     struct nm_spank_request *ret_request, struct nm_reason *ret_reason)
+		     const char *partitions, struct nm_spank_request *ret_request,
+		     struct nm_reason *ret_reason)
 {
 	const struct nm_spank_settings *profile = NULL;
 	struct nm_spank_request request = {
@@ -164,6 +200,16 @@ int nm_spank_resolve(const struct nm_spank_options *options, const struct nm_spa
 		nm_reason_set(ret_reason, "--nm-segment: this site allows %" PRIu64 "M at most",
 			      config->max_segment_bytes >> 20);
 		return -EINVAL;
+	}
+	for (unsigned int i = 0; partitions && i < config->nr_partitions; i++) {
+		bool chosen = options->given[NM_SPANK_OPTION_SEGMENT] ||
+			      (profile && profile->said & NM_SPANK_SAID_SEGMENT);
+
+		if (!is_listed(config->partitions[i].name, partitions))
+			continue;
+		err = obey(&config->partitions[i], options, chosen, &request, ret_reason);
+		if (err)
+			return err;
 	}
 	*ret_request = request;
 	return 0;

@@ -13,13 +13,6 @@
 #include "base/reason.h"
 #include "spank/config.h"
 
-enum nm_spank_option {
-	NM_SPANK_OPTION_NODE,
-	NM_SPANK_OPTION_SEGMENT,
-	NM_SPANK_OPTION_PROFILE,
-	NM_SPANK_NR_OPTIONS,
-};
-
 /* As Slurm wants them: not const, and a usage of at most 75 bytes with the name. */
 struct nm_spank_option_info {
 	char *name;
@@ -42,7 +35,7 @@ struct nm_spank_options {
 int nm_spank_options_take(struct nm_spank_options *options, enum nm_spank_option option,
 			  const char *argument, struct nm_reason *ret_reason);
 
-/* What the job gets: options before profile before defaults, within the limits. */
+/* What the job gets: options before profile before defaults, within the limits of its partition. */
 struct nm_spank_request {
 	enum nm_spank_node node;
 	uint64_t segment_bytes;
@@ -51,9 +44,13 @@ struct nm_spank_request {
 	char channels[NM_SPANK_WORD_MAX];
 };
 
-/* Returns 0, or -EINVAL with a reason for the user. */
+/*
+ * PARTITIONS: where the job runs or may run, names with commas between; NULL: not known, then
+ * their rules are not applied. Returns 0, or -EINVAL with a reason for the user.
+ */
 int nm_spank_resolve(const struct nm_spank_options *options, const struct nm_spank_config *config,
-		     struct nm_spank_request *ret_request, struct nm_reason *ret_reason);
+		     const char *partitions, struct nm_spank_request *ret_request,
+		     struct nm_reason *ret_reason);
 
 #define NM_SPANK_REQUEST_LEN 192
 

@@ -71,7 +71,8 @@ def test_the_plugin_types_what_the_command_line_takes() -> None:
         for verb in ("launch", "reclaim")
     )  # fmt: skip
     assert words == {
-        "--job", "--uid", "--segment", "--scratch", "--request", "--mpi", "--channels"
+        "--job", "--uid", "--segment", "--scratch", "--request", "--mpi", "--channels",
+        "--partition",
     }  # fmt: skip
     assert all(word in told for word in words)
 
@@ -240,6 +241,7 @@ def test_the_environment_of_tasks() -> None:
         ({"segment_bytes": 5}, "segment of 5 bytes"),
         ({"scratch_bytes": 0}, "scratch of 0 bytes"),
         ({"request": "a\nb"}, "control characters"),
+        ({"partition": "a\nb"}, "control characters"),
         ({"mpi": "lam"}, "unknown MPI 'lam'"),
     ],
 )

@@ -57,6 +57,7 @@ SlurmdLogFile={dir}/log/slurmd.%n.log
 PlugStackConfig={dir}/etc/slurm/plugstack.conf
 {nodes}
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=small Nodes=ALL MaxTime=INFINITE State=UP
 """
 
 EXAMPLE = ROOT / "examples/slurm/slurm.toml"
@@ -69,6 +70,10 @@ NEAR = """
 node = "container"
 segment = "32M"
 channels = "self,shm"
+
+[partitions.small]
+forbid = "profile"
+segment = "16M"
 """
 
 

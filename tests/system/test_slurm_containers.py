@@ -180,6 +180,8 @@ def test_an_allocation_is_asked_for_containers_not_its_steps(slurm: SlurmSite) -
         ((IN, "--nm-segment=99999999999999999999G"), "give a size of at least 1M"),
         (("--nm-segment=2M",), "--nm-segment needs --nm-node=container"),
         (("--nm-profile=far",), "no such profile; there are: mpich near"),
+        (("-psmall", IN, "--nm-segment=17M"), "partition small allows 16M at most"),
+        (("--part=debug,small", "--nm-profile=near"), "--nm-profile: partition small forbids it"),
     ],
 )
 @pytest.mark.parametrize("verb", ["srun", "sbatch", "salloc"])
@@ -211,6 +213,39 @@ def test_a_limit_passed_by_with_settings_of_ones_own_fails_the_job_not_the_node(
                      env={"SLURM_CONF": str(home / "slurm.conf")})  # fmt: skip
     assert done.returncode == 1
     assert "this site allows 128M at most" in done.stderr
+
+
+def test_a_partition_in_a_script_or_a_variable_is_known_at_submission(up: SlurmSite) -> None:
+    path = up.home("ann") / "small.sh"
+    path.write_text("#!/bin/bash\n#SBATCH -p small --nm-profile=near\n")
+    script = up.run("ann", "sbatch", "small.sh")
+    variable = up.run("ann", "salloc", "--nm-profile=near", "true",
+                      env={"SALLOC_PARTITION": "small"})  # fmt: skip
+    for done in (script, variable):
+        assert done.returncode == 1
+        assert "--nm-profile: partition small forbids it: leave it out" in done.stderr
+    assert up.ok("ann", "squeue", "-h") == ""
+
+
+def test_a_partition_lowers_what_nobody_asked_for(slurm: SlurmSite) -> None:
+    size = ("df", "--output=size", "/run/nearmetal/job")
+    told = slurm.ok("ann", "srun", "-p", "small", IN, *size)
+    assert told.split() == ["1K-blocks", "16384"]
+    # Steps go by what the prolog knew, whatever they are told.
+    other = slurm.ok("ann", "salloc", "-p", "small", IN, "env", "-u", "SLURM_JOB_PARTITION",
+                     "srun", *size)  # fmt: skip
+    assert other.split() == ["1K-blocks", "16384"]
+    refused = slurm.run("ann", "salloc", "-p", "small", IN, "srun", "--nm-profile=near", "true")
+    assert refused.returncode == 1
+    assert "--nm-profile: partition small forbids it" in refused.stderr
+
+
+def test_a_partition_that_only_nodes_know_fails_the_job_not_the_node(slurm: SlurmSite) -> None:
+    job = submit(slurm, "ann", "true", "--hold", "--nm-profile=near")
+    slurm.ok("ann", "scontrol", "update", f"JobId={job}", "Partition=small")
+    slurm.ok("ann", "scontrol", "release", str(job))
+    eventually(lambda: slurm.ok("ann", "squeue", "-h") == "")
+    assert "--nm-profile: partition small forbids it" in output(slurm, "ann")
 
 
 def test_a_profile_sets_what_it_says(slurm: SlurmSite) -> None:

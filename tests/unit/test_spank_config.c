@@ -21,7 +21,9 @@ NM_TEST(a_sound_file_is_read)
 
 	NM_CHECK_EQ(parse("# the site\n\n[defaults]\r\n node = \"container\" # all\n"
 			  "segment=\"32M\"\nscratch = \"2G\"\nmpi = \"openmpi5\"\n[limits]\n"
-			  "segment = \"64M\"\n[profiles.near_1]\nchannels = \"self,shm\"",
+			  "segment = \"64M\"\n[partitions.p-1]\nforbid = \"profile,node\"\n"
+			  "segment = \"8M\"\n[partitions.p2]\n"
+			  "[profiles.near_1]\nchannels = \"self,shm\"",
 			  &config, &why),
 		    0);
 	NM_CHECK_EQ(config.defaults.node, NM_SPANK_CONTAINER);
@@ -34,6 +36,13 @@ NM_TEST(a_sound_file_is_read)
 	NM_CHECK_STR(config.profiles[0].name, "near_1");
 	NM_CHECK_STR(config.profiles[0].settings.channels, "self,shm");
 	NM_CHECK_EQ(config.profiles[0].settings.said, NM_SPANK_SAID_CHANNELS);
+	NM_CHECK_EQ(config.nr_partitions, 2);
+	NM_CHECK_STR(config.partitions[0].name, "p-1");
+	NM_CHECK_EQ(config.partitions[0].forbidden,
+		    1 << NM_SPANK_OPTION_NODE | 1 << NM_SPANK_OPTION_PROFILE);
+	NM_CHECK_EQ(config.partitions[0].max_segment_bytes, 8 << 20);
+	NM_CHECK_EQ(config.partitions[1].forbidden, 0);
+	NM_CHECK_EQ(config.partitions[1].max_segment_bytes, 0);
 }
 
 NM_TEST(nothing_said_is_the_built_in)
@@ -62,6 +71,18 @@ NM_TEST(every_wrong_line_is_named)
 		{"[profiles.]\n", "line 1: the name of a profile"},
 		{"[profiles.a b]\n", "line 1: the name of a profile"},
 		{"[profiles.a]\n[profiles.a]\n", "line 2: a second profile a"},
+		{"[partitions.a.b]\n", "line 1: the name of a partition"},
+		{"[partitions.a]\n[partitions.a]\n", "line 2: a second partition a"},
+		{"[partitions.a]\nnode = \"none\"\n", "line 2: a key of a partition is forbid"},
+		{"[partitions.a]\nforbid = \"\"\n", "line 2: forbid is a list of node"},
+		{"[partitions.a]\nforbid = \"node,\"\n", "line 2: forbid is a list of node"},
+		{"[partitions.a]\nforbid = \"nodes\"\n", "line 2: forbid is a list of node"},
+		{"[partitions.a]\nforbid = \"node\"\nforbid = \"node\"\n",
+		 "line 3: a second forbid"},
+		{"[partitions.a]\nsegment = \"64\"\n", "line 2: segment is a size from"},
+		{"[partitions.a]\nsegment = \"2M\"\nsegment = \"2M\"\n",
+		 "line 3: a second segment"},
+		{"[partitions.a]\nsegment = \"2G\"\n", "that of partition a"},
 		{"[defaults]\nnode\n", "line 2: neither a [table] nor"},
 		{"[defaults]\nnode = container\n", "line 2: write a value in double quotes"},
 		{"[defaults]\nnode = \"container\n", "line 2: write a value in double quotes"},
@@ -93,7 +114,7 @@ NM_TEST(every_wrong_line_is_named)
 	NM_CHECK_HAS(why.text, "line 2: a control character");
 }
 
-NM_TEST(a_long_line_and_too_many_profiles_are_refused)
+NM_TEST(a_long_line_and_too_many_tables_are_refused)
 {
 	struct nm_spank_config config;
 	struct nm_reason why;
@@ -108,6 +129,11 @@ NM_TEST(a_long_line_and_too_many_profiles_are_refused)
 		used += (size_t)snprintf(text + used, sizeof(text) - used, "[profiles.p%d]\n", i);
 	NM_CHECK_EQ(parse(text, &config, &why), -EINVAL);
 	NM_CHECK_HAS(why.text, "line 17: more than 16 profiles");
+	used = 0;
+	for (int i = 0; i <= NM_SPANK_MAX_PARTITIONS; i++)
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "[partitions.p%d]\n", i);
+	NM_CHECK_EQ(parse(text, &config, &why), -EINVAL);
+	NM_CHECK_HAS(why.text, "line 17: more than 16 partitions");
 }
 
 NM_TEST(a_file_is_named_with_its_line)
