@@ -6,15 +6,24 @@
  * addresses in files of the directory that have their names. An honest one keeps one endpoint. The
  * scribbler opens one after the other and, while it is in use, writes random bytes over the whole
  * of its window, as a process can that has gone wrong or means harm: slots, counters, header, pool.
+ * Between virtual machines it writes over all that it may write to: the machine's own part of an
+ * ivshmem segment, everybody's of a DAX device. SCRIBBLER_LOCK then names the machine's lock file,
+ * which it empties before each endpoint as a boot does, so that its part is made anew.
+ * SCRIBBLER_ALL names memory that is everybody's and that nobody may write to: the scribbler tries
+ * that, too, and looks what became of it.
  *
- * Prints one line per other: NAME good N spoiled N errors N. Whoever waits for one exchange longer
+ * Prints one line per other: NAME good N spoiled N errors N; and after SCRIBBLER_ALL how many words
+ * it tried and how many stayed: all tried N kept N. Whoever waits for one exchange longer
  * than anything may take ends with status 3; nothing may crash.
  */
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -47,6 +56,13 @@ static unsigned int nr_others;
 static const char *directory, *own_name;
 static double end; /* what comes later is not counted: others close */
 static _Atomic bool scribbling;
+
+/* SCRIBBLER_ALL */
+static struct {
+	uint64_t *words;
+	size_t nr_words;
+	unsigned long tried, kept;
+} all;
 
 static double now(void)
 {
@@ -210,23 +226,61 @@ static void turn(void)
 	}
 }
 
-/* The window of this process, as the kernel lists it. */
+static bool is_window(const char *line)
+{
+	static const char *const names[] = {"nearmetal-window", "/resource2", "/dev/dax"};
+	size_t i;
+
+	for (i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (strstr(line, names[i]))
+			return true;
+	return false;
+}
+
+/* The largest memory that others see and this process may write, as the kernel lists it. */
 static uint64_t *find_window(size_t *ret_words)
 {
 	FILE *maps = fopen("/proc/self/maps", "r");
+	unsigned long from, to, found = 0;
 	char line[512], rights[8];
-	unsigned long from, to;
 
+	*ret_words = 0;
 	while (maps && fgets(line, sizeof(line), maps)) {
-		if (!strstr(line, "nearmetal-window") ||
-		    sscanf(line, "%lx-%lx %7s", &from, &to, rights) != 3 || rights[1] != 'w')
+		if (!is_window(line) || sscanf(line, "%lx-%lx %7s", &from, &to, rights) != 3 ||
+		    rights[1] != 'w' || (uint64_t *)from == all.words ||
+		    (to - from) / sizeof(uint64_t) <= *ret_words)
 			continue;
-		fclose(maps);
+		found = from;
 		*ret_words = (to - from) / sizeof(uint64_t);
-		return (uint64_t *)from;
 	}
-	fail("has no window", 2);
-	return NULL;
+	if (maps)
+		fclose(maps);
+	if (!found)
+		fail("has no window", 2);
+	return (uint64_t *)found;
+}
+
+static void map_all(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	struct stat status;
+	void *words;
+
+	if (fd < 0 || fstat(fd, &status))
+		fail("cannot open everybody's memory", 2);
+	words = mmap(NULL, (size_t)status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (words == MAP_FAILED)
+		fail("cannot map everybody's memory", 2);
+	close(fd);
+	all.words = words;
+	all.nr_words = (size_t)status.st_size / sizeof(uint64_t);
+}
+
+static void try_all(size_t at, uint64_t value)
+{
+	__atomic_store_n(&all.words[at], value, __ATOMIC_RELAXED);
+	all.tried++;
+	all.kept += __atomic_load_n(&all.words[at], __ATOMIC_RELAXED) == value;
 }
 
 static void *scribble(void *arg)
@@ -243,6 +297,9 @@ static void *scribble(void *arg)
 		random ^= random << 17;
 		__atomic_store_n(&words[i++ % nr_words], random, __ATOMIC_RELAXED);
 		__atomic_store_n(&words[random % 40000 % nr_words], random, __ATOMIC_RELAXED);
+		/* Another value: its own part, which it may write to, is a part of all. */
+		if (all.words)
+			try_all(random % all.nr_words, ~random);
 	}
 	return NULL;
 }
@@ -251,9 +308,12 @@ static void scribble_round(unsigned int round)
 {
 	/* In the midst of conversations, or as soon as others could find it. */
 	double start, patience = round % 2 ? 0 : LONGEST_S;
+	const char *lock = getenv("SCRIBBLER_LOCK");
 	unsigned int nr_met;
 	pthread_t thread;
 
+	if (lock && truncate(lock, 0))
+		fail("cannot empty the lock file", 2);
 	if (endpoint_open(&endpoint, FI_THREAD_DOMAIN))
 		fail("cannot open", 2);
 	for (unsigned int i = 0; i < nr_others; i++) {
@@ -297,6 +357,8 @@ int main(int argc, char **argv)
 		others[i].recv.buffer = malloc(SIZE_MAX_BYTES);
 	}
 	if (!strcmp(argv[1], "scribbler")) {
+		if (getenv("SCRIBBLER_ALL"))
+			map_all(getenv("SCRIBBLER_ALL"));
 		while (now() < end)
 			scribble_round(round++);
 	} else {
@@ -312,5 +374,7 @@ int main(int argc, char **argv)
 	for (i = 0; i < nr_others; i++)
 		printf("%s good %lu spoiled %lu errors %lu\n", others[i].name, others[i].good,
 		       others[i].spoiled, others[i].errors);
+	if (all.words)
+		printf("all tried %lu kept %lu\n", all.tried, all.kept);
 	return 0;
 }
