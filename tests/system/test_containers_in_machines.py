@@ -2,20 +2,23 @@
 """Containers inside virtual machines, placed in the four ways: each pair by its best channel.
 
 vm1 and vm2 share a segment, vm3 is a machine of another host. The containers are real ones of Podman
-in the machines, with namespaces of their own; their root is the machine's, read-only.
+in the machines, with namespaces of their own; their root is the machine's, read-only. An MPI job
+runs in each placement, and where it shares memory the fabric suite, too.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.system.machines import IVSHMEM, VIRTIO_PMEM, Shared, Yard, built_image
+from nearmetal.launch.stats import read_stats
+from tests.system.machines import IVSHMEM, ROOT, VIRTIO_PMEM, Shared, Yard, built_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +30,10 @@ pytestmark = [pytest.mark.system, pytest.mark.full, pytest.mark.timeout(5400)]
 
 NAMES = ("vm1", "vm2", "vm3")
 PART = 64 << 20
+PROGRAMS = (
+    ROOT / "build/programs/openmpi5/mpi_traffic",
+    ROOT / "build/c/benchmarks/fabric_traffic",
+)
 PATIENCE_S = 3000
 MEETING = "/dev/shm/job"
 
@@ -43,6 +50,13 @@ exec 3>&-
 wait $pid
 """
 
+AGENT = """\
+#!/bin/sh
+# usage: agent HOST COMMAND...: mpirun's remote shell, whose daemons wait in their containers.
+host=$1; shift
+echo "$*" >"${0%/*}/$host.new" && mv "${0%/*}/$host.new" "${0%/*}/$host"
+"""
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -53,6 +67,12 @@ class Placement:
     channel: str
     reason: str
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """Return the host names of the two containers."""
+        first, second = (NAMES[number] + letter for number, letter in self.containers)
+        return first, second
+
 
 PLACEMENTS = {
     "intra-VM intra-container": Placement(((0, "a"), (0, "a")), "node", "shm", "window"),
@@ -60,6 +80,7 @@ PLACEMENTS = {
     "inter-VM inter-container": Placement(((0, "a"), (1, "b")), "host", "segment", "met in part"),
     "inter-node": Placement(((0, "a"), (2, "b")), "network", "net", ""),
 }
+NEAR = [name for name, placement in PLACEMENTS.items() if placement.channel != "net"]
 
 
 class Trio:
@@ -72,6 +93,8 @@ class Trio:
             seed = yard.seed(name, NAMES, segment=hosts[host].seed(part))
             devices = [*hosts[host].devices(part), *yard.share_device()]
             yard.start(name, seed, devices, memory_mib=1536)
+        for program in PROGRAMS:
+            shutil.copy(program, yard.share)
         (yard.share / "meet.sh").write_text(MEET)
         self.machines = [machine.ready().mount_share() for machine in yard.machines]
         for machine in self.machines:
@@ -130,3 +153,69 @@ def test_each_placement_is_known_with_its_reason(trio: Trio, name: str) -> None:
         assert (met["relation"], met["channel"]) == (placement.relation, placement.channel), met
         assert placement.reason in met["reason"], met
         assert met["reason"], met
+
+
+def went_by(placement: Placement, stats: Path, least: int) -> None:
+    """Check what the endpoints of the two ranks counted: where they were, and what carried it."""
+    endpoints = read_stats(stats)
+    assert {endpoint["host"] for endpoint in endpoints} == set(placement.names)
+    process = {one["identity"]: (one["host"], one["pid"]) for one in endpoints}
+    peers: list[dict[str, Any]] = [
+        peer
+        for endpoint in endpoints
+        for peer in endpoint["peers"]
+        # A rank has endpoints that talk to each other.
+        if process.get(peer["id"]) != (endpoint["host"], endpoint["pid"])
+    ]
+    for peer in peers:
+        # Who was never sent anything was not looked for.
+        if peer["sent_messages"]:
+            way = (peer["relation"], peer["channel"])
+            assert way == (placement.relation, placement.channel), peer
+        for channel, count in peer["channels"].items():
+            # Bytes may come before the way back is chosen, which is none then.
+            assert channel == placement.channel or (
+                channel == "none" and not count["sent_bytes"]
+            ), peer
+        assert (peer["quarantines"], peer["fallbacks"]) == (0, 0), peer
+    assert sum(peer["sent_messages"] for peer in peers) > least
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_an_mpi_job_goes_by_that_channel(trio: Trio, name: str) -> None:
+    placement = PLACEMENTS[name]
+    folder, stats = trio.folder(f"job {name}"), trio.folder(f"job stats {name}")
+    here, done = f"/share/{folder.name}", f"/share/{folder.name}/done"
+    agent = folder / "agent"
+    agent.write_text(AGENT)
+    agent.chmod(0o755)
+    first, second = placement.names
+    hosts = f"{first}:2" if first == second else f"{first},{second}"
+    # The names have no addresses: else two containers of a machine were one node for the launcher.
+    start = (
+        f"mpirun --prtemca plm ssh --prtemca plm_ssh_agent {here}/agent"
+        f" --prtemca plm_ssh_no_tree_spawn 1 --bind-to none --host {hosts} -n 2 --map-by node"
+        f" /share/mpi_traffic -n 400 -s 11 -b 8M -w 200; code=$?; touch {done}; exit $code"
+    )
+    wait = (
+        f"until [ -e {here}/{second} ] || [ -e {done} ]; do sleep 0.2; done; sh {here}/{second};"
+        f" until [ -e {done} ]; do sleep 0.2; done"
+    )
+    env = {"NEARMETAL_STATS_DIR": f"/share/{stats.name}", "PRTE_MCA_prte_default_hostfile": "none"}
+    said = trio.run_ranks(placement, (start, "true" if first == second else wait), **env)
+    assert "traffic OK: " in said, said
+    went_by(placement, stats, 400)
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_the_fabric_suite_goes_by_that_channel(trio: Trio, name: str) -> None:
+    placement, folder = PLACEMENTS[name], trio.folder(f"traffic {name}")
+    stats = trio.folder(f"stats {name}")
+    said = trio.run_ranks(
+        placement,
+        (f"/share/fabric_traffic -n 2 -r 0 -d /share/{folder.name} -m 1000 -w {PATIENCE_S}",
+         f"/share/fabric_traffic -n 2 -r 1 -d /share/{folder.name} -m 1000 -w {PATIENCE_S}"),
+        FI_PROVIDER="nearmetal,tcp", NEARMETAL_STATS_DIR=f"/share/{stats.name}",
+    )  # fmt: skip
+    assert "traffic OK: 25 cases, 2 ranks, provider nearmetal" in said
+    went_by(placement, stats, 2000)
