@@ -11,7 +11,6 @@ import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 import pytest
 
@@ -51,12 +50,13 @@ def _body(nr_machines: int) -> str:
 
 def work_through(head: str, nr_machines: int, directory: str) -> dict[str, Any]:
     """Plan, up, plan, change, down, in a process of its own; returns what was measured."""
-    from nearmetal.backend.vsphere import cluster, inventory  # noqa: PLC0415 - needs the SDK
+    from nearmetal.backend.vsphere import cluster  # noqa: PLC0415 - needs the SDK
     from nearmetal.backend.vsphere.session import Session  # noqa: PLC0415
 
     os.environ[PASSWORD] = "pass"
-    measured: dict[str, Any] = {"most": 0, "tasks": 0}
-    lock, waiting, wait = threading.Lock(), [0], Session.wait
+    measured: dict[str, Any] = {"most": 0, "tasks": 0, "reads": 0}
+    module: Any = cluster
+    lock, waiting, wait, fetch = threading.Lock(), [0], Session.wait, module.fetch
 
     def counted(self: Session, what: str, start: Callable[[], Any]) -> Any:
         with lock:
@@ -69,7 +69,11 @@ def work_through(head: str, nr_machines: int, directory: str) -> dict[str, Any]:
             with lock:
                 waiting[0] -= 1
 
-    reads = mock.patch.object(cluster, "fetch", wraps=inventory.fetch).start()
+    def fetched(*args: Any, **options: Any) -> Any:
+        measured["reads"] += 1
+        return fetch(*args, **options)
+
+    module.fetch = fetched
     Session.wait = counted  # type: ignore[method-assign]
 
     def timed(what: str, work: Callable[[], Any]) -> Any:
@@ -91,7 +95,6 @@ def work_through(head: str, nr_machines: int, directory: str) -> dict[str, Any]:
     assert sum(c.in_place for c in plan.effective) == nr_machines
     timed("down", lambda: down(opened(changed, place)))
     assert len(plan_up(opened(spec, place), spec).effective) == nr_machines + 1
-    measured["reads"] = reads.call_count
     measured["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     return measured
 
@@ -111,5 +114,5 @@ def test_many_machines_in_bounded_memory_at_most_so_many_at_a_time(
         running.close()
     record_property("measured", measured)
     assert 1 < measured["most"] <= PARALLEL
-    assert measured["reads"] <= MAX_READS
+    assert 0 < measured["reads"] <= MAX_READS
     assert measured["peak_mib"] < MEMORY_MIB
