@@ -165,7 +165,13 @@ def test_python_layers_fail(tmp_path: Path, module: str, code: str, expected: st
     # A small package with everything that the contracts name without parentheses, and more.
     named = [name.split(".")[1:] for name in _contract("pure")["source_modules"]]
     folders = {"bench", "report", "cli", *(parts[0] for parts in named), *map("/".join, named)}
-    modules = ["__init__", "errors", "run", *(f"{folder}/__init__" for folder in folders)]
+    modules = [
+        "__init__",
+        "errors",
+        "run",
+        "password",
+        *(f"{folder}/__init__" for folder in folders),
+    ]
     for name in (*modules, module):
         path = tmp_path / f"nearmetal/{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
