@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from nearmetal.backend import state_directory
 from nearmetal.cli.verbs import Subparsers, add_verb
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nearmetal.cli.view import View
 
 DEFAULT_REBOOT_S = 900
+Kind = TypeVar("Kind", bound=Applier)
 
 
 def register(subparsers: Subparsers) -> None:
@@ -28,6 +29,11 @@ def register(subparsers: Subparsers) -> None:
         subparsers, "apply", run, "make Linux hosts as their file says, with the reboots it takes",
         "nearmetal host apply examples/hosts/rack1.yaml",
     )  # fmt: skip
+    add_arguments(parser)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what every verb that writes to hosts takes."""
     parser.add_argument("file", metavar="FILE", help="a hosts file")
     parser.add_argument(
         "--reboot-timeout", type=int, default=DEFAULT_REBOOT_S, metavar="S",
@@ -35,12 +41,16 @@ def register(subparsers: Subparsers) -> None:
     )  # fmt: skip
 
 
-def run(args: argparse.Namespace, view: View) -> int:
-    """Apply the file; an error names the hosts that failed and those that were not begun."""
+def applier(args: argparse.Namespace, kind: type[Kind]) -> Kind:
+    """Return what such a verb carries out, for its arguments."""
     file = load_hosts(Path(args.file))
     directory = state_directory() / "hosts" / file.name
-    patience = Patience(reboot_s=args.reboot_timeout)
-    plan = Applier(file, Network(), directory, patience).apply()
+    return kind(file, Network(), directory, Patience(reboot_s=args.reboot_timeout))
+
+
+def run(args: argparse.Namespace, view: View) -> int:
+    """Apply the file; an error names the hosts that failed and those that were not begun."""
+    plan = applier(args, Applier).apply()
     steps = sum(len(host.steps) for host in plan.hosts)
     reboots = sum(host.reboots for host in plan.hosts)
     done = f"hosts {plan.name}: {steps} steps, {reboots} reboots"

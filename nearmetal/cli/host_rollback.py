@@ -3,18 +3,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.backend import state_directory
-from nearmetal.cli.host_apply import DEFAULT_REBOOT_S
+from nearmetal.cli.host_apply import add_arguments, applier
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.errors import ExitCode
-from nearmetal.provision.apply import Patience
-from nearmetal.provision.read import Network
 from nearmetal.provision.rollback import Rollback
 from nearmetal.provision.show import plan_data, plan_lines
-from nearmetal.spec.hosts import load_hosts
 
 if TYPE_CHECKING:
     import argparse
@@ -28,20 +23,13 @@ def register(subparsers: Subparsers) -> None:
         subparsers, "rollback", run, "make Linux hosts as they were before the first apply",
         "nearmetal host rollback examples/hosts/rack1.yaml --dry-run",
     )  # fmt: skip
-    parser.add_argument("file", metavar="FILE", help="a hosts file")
+    add_arguments(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the plan, and write nothing")
-    parser.add_argument(
-        "--reboot-timeout", type=int, default=DEFAULT_REBOOT_S, metavar="S",
-        help=f"seconds after which a host that reboots counts as lost ({DEFAULT_REBOOT_S})",
-    )  # fmt: skip
 
 
 def run(args: argparse.Namespace, view: View) -> int:
     """Roll back, or print the plan; what cannot be put back is exit code 4."""
-    file = load_hosts(Path(args.file))
-    directory = state_directory() / "hosts" / file.name
-    patience = Patience(reboot_s=args.reboot_timeout)
-    return carry_out(Rollback(file, Network(), directory, patience), view, dry_run=args.dry_run)
+    return carry_out(applier(args, Rollback), view, dry_run=args.dry_run)
 
 
 def carry_out(rollback: Rollback, view: View, *, dry_run: bool) -> int:
