@@ -33,7 +33,8 @@ def find_password(source: PasswordSource, user: str, environ: Mapping[str, str])
 
 def _from_file(path: Path) -> str:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(path, flags)
     except OSError as error:
         raise PasswordError(f"no password: cannot read {path}: {error.strerror}") from error
     with os.fdopen(descriptor, "rb") as stream:
@@ -45,7 +46,7 @@ def _from_file(path: Path) -> str:
         if stat.S_IMODE(status.st_mode) & 0o077:
             raise PasswordError(f"no password: others may read {path}", f"chmod 600 {path}")
         raw = stream.read(MAX_BYTES + 1)
-    text = raw.decode("utf-8", errors="replace").removesuffix("\n")
+    text = raw.decode("utf-8", errors="replace").removesuffix("\n").removesuffix("\r")
     if not text or len(raw) > MAX_BYTES or "\n" in text:
         raise PasswordError(f"no password: {path} does not hold one line", "write it alone there")
     return text
@@ -57,7 +58,11 @@ def _from_keyring(service: str, user: str) -> str:
     except ImportError as error:
         hint = "install the Python package keyring, or name a file or a variable"
         raise PasswordError("no password: there is no keyring here", hint) from error
-    value = keyring.get_password(service, user)
+    try:
+        value = keyring.get_password(service, user)
+    except keyring.errors.KeyringError as error:
+        hint = "unlock it, or name a file or a variable"
+        raise PasswordError(f"no password: the keyring does not answer: {error}", hint) from error
     if not value:
         hint = f"keyring set {service} {user}"
         raise PasswordError(f"no password: the keyring has none for {service} and {user}", hint)

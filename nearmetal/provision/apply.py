@@ -11,7 +11,7 @@ import json
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import Event as ThreadEvent
 from threading import Lock
@@ -23,7 +23,9 @@ from nearmetal.journal import Event, Journal
 from nearmetal.provision.planner import HostPlan, HostsPlan, Phase, plan_host, plan_hosts
 from nearmetal.provision.read import read_host, read_hosts
 from nearmetal.provision.shell import ENVIRONMENT, quoted
+from nearmetal.provision.stage_driver import RULES, parse_rules
 from nearmetal.provision.steps import (
+    Action,
     Burn,
     Install,
     SetArguments,
@@ -88,11 +90,17 @@ class Earlier:
         return found
 
     def keep(self, host: str, place: str, value: Any) -> None:
-        """Keep a value unless one is kept for that place; on disk before this returns."""
+        """Keep a value unless one is kept for that place; on disk before this returns.
+
+        Of kernel arguments those that come later are kept, too: each adds to the place.
+        """
         with self._lock:
             found = self.read()
             entry = found.setdefault(host, {}).setdefault(place, value)
-            if entry is value or entry.pop(_RESTORED, None) is not None:
+            changed = entry is value or entry.pop(_RESTORED, None) is not None
+            if entry is not value and value.get("action") == SetArguments.__name__:
+                changed = _widened(entry, value) or changed
+            if changed:
                 self._write(found)
 
     def mark(self, host: str, place: str, boot: str) -> None:
@@ -112,12 +120,25 @@ class Earlier:
     def _write(self, found: dict[str, dict[str, Any]]) -> None:
         new = self.path.with_suffix(".new")
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            os.write(descriptor, json.dumps(found, indent=1).encode())
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(json.dumps(found, indent=1).encode())
+            file.flush()
+            os.fsync(file.fileno())
         new.replace(self.path)
+        directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _widened(entry: dict[str, Any], later: dict[str, Any]) -> bool:
+    """Take up arguments that came later; of each name the first value from before counts."""
+    known = {word.partition("=")[0] for word in entry["arguments"]}
+    more = [word for word in later["arguments"] if word not in entry["arguments"]]
+    entry["arguments"] += more
+    entry["before"] += [word for word in later["before"] if word.partition("=")[0] not in known]
+    return bool(more)
 
 
 class Applier:
@@ -167,13 +188,28 @@ class Applier:
 
     def _plan(self, name: str, group: HostGroup, facts: HostFacts) -> HostPlan:
         """Return what one host needs."""
+        kept = self._earlier.read().get(name, {}).get("kernel")
+        if isinstance(kept, dict) and kept.get(_RESTORED) == facts.boot:
+            # A rollback was cut short: what it took away is in force until the next boot only.
+            gone = kept.get("arguments", facts.cmdline)
+            facts = replace(facts, cmdline=tuple(w for w in facts.cmdline if w not in gone))
         return plan_host(name, group, facts)
 
     def _keep(self, name: str, facts: HostFacts, step: Step) -> None:
         """Keep what is there, before a step changes it."""
-        del facts
-        kind = type(step.action).__name__
-        self._earlier.keep(name, step.key, {"action": kind, **asdict(step.action)})
+        self._keep_action(name, step.key, step.action)
+        if not isinstance(step.action, WriteFile) or step.action.path != RULES:
+            return
+        # Where a boot makes the VFs, no step of their own says how many there were.
+        wanted = parse_rules(step.action.content or "")
+        for port in (port for card in facts.cards for port in card.ports):
+            if port.address in wanted:
+                vfs = SetVfs(port.address, wanted[port.address], port.vfs)
+                self._keep_action(name, f"vfs {port.address}", vfs)
+
+    def _keep_action(self, name: str, place: str, action: Action) -> None:
+        kind = type(action).__name__
+        self._earlier.keep(name, place, {"action": kind, **asdict(action)})
 
     def _taken(self, name: str, facts: HostFacts, step: Step) -> None:
         """Note what the host itself does not show of a step that was taken."""

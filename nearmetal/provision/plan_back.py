@@ -100,9 +100,10 @@ def _config(
         outcome.refuse(Stage.FIRMWARE, f"{name} of {device} cannot be read any more",
                        "was the card taken out, or mlxconfig removed?")  # fmt: skip
     elif before is None:
-        left.append(f"config {card.address} {name}")
-        outcome.remark(Stage.FIRMWARE, f"{card.text}: {name} stays: what it was was not known, as "
-                       "the firmware before had no such setting")  # fmt: skip
+        if name in card.config:
+            left.append(f"config {card.address} {name}")
+            outcome.remark(Stage.FIRMWARE, f"{card.text}: {name} stays: what it was was not known, "
+                           "as the firmware before had no such setting")  # fmt: skip
     else:
         configure(card, {name: before}, (), outcome)
 

@@ -123,6 +123,80 @@ def test_a_rollback_cut_short_may_be_followed_by_an_apply(
     assert is_factory(lab["kvm1"])
 
 
+KERNEL = """\
+version: 1
+name: lab
+hosts: [{nodes: kvm1, platform: linux, kernel: {iommu: passthrough}}]
+"""
+
+
+def test_arguments_that_a_rollback_took_away_are_seen_before_the_host_has_booted(
+    tmp_path: Path,
+) -> None:
+    host, state = Rebooting(tmp_path / "kvm1").make(), tmp_path / "state"
+    applier(KERNEL, {"kvm1": host}, state).apply()
+    host.kill_after = host.writes + 1
+    with pytest.raises(Killed):
+        rollback(KERNEL, {"kvm1": host}, state).apply()
+    host.kill_after = 0
+    assert not (host.root / GRUB[1:]).exists()
+    assert applier(KERNEL, {"kvm1": host}, state).apply().hosts[0].reboots == 1
+    assert (host.root / GRUB[1:]).exists()
+    assert "iommu=pt" in (host.root / "proc/cmdline").read_text()
+    assert applier(KERNEL, {"kvm1": host}, state).apply().empty
+    rollback(KERNEL, {"kvm1": host}, state).apply()
+    assert is_factory(host)
+
+
+# Takes arguments off, or puts them in the place of those of the same name, for the next boot.
+GRUBBY = """
+touch "$next"
+for option; do
+  case $option in
+  --args=*) for word in ${option#*=}; do
+      sed -i "/^${word%%=*}\\(=.*\\)\\{0,1\\}$/d" "$next"; echo "$word" >>"$next"; done ;;
+  --remove-args=*) for word in ${option#*=}; do sed -i "/^$word$/d" "$next"; done ;;
+  esac
+done
+echo "\\$GRUB_CMDLINE_LINUX $(tr '\\n' ' ' <"$next")" >"$cfg"
+"""
+
+
+def test_what_several_applies_gave_to_grubby_goes_back_whole(tmp_path: Path) -> None:
+    host, state = Rebooting(tmp_path / "kvm1").make(loader=False), tmp_path / "state"
+    host.tool("grubby", f"next={host.root}/next cfg={host.root}/grub.cfg\n{GRUBBY}")
+    applier(KERNEL, {"kvm1": host}, state).apply()
+    for isolated in ("1-3", "1-7"):
+        more = KERNEL.replace(
+            "passthrough", f"passthrough, isolate: {isolated}, arguments: [nosmt]"
+        )
+        applier(more, {"kvm1": host}, state).apply()
+        words = (host.root / "proc/cmdline").read_text().split()
+        assert {"iommu=pt", f"isolcpus={isolated}", "nosmt"} <= set(words)
+    rollback(KERNEL, {"kvm1": host}, state).apply()
+    assert is_factory(host)
+    assert Earlier(state).read() == {}
+
+
+@pytest.mark.parametrize("later", [4, 6])
+def test_vfs_that_were_there_before_stay(tmp_path: Path, later: int) -> None:
+    host, state = Rebooting(tmp_path / "kvm1").make(), tmp_path / "state"
+    text = KERNEL.replace("kernel: {iommu: passthrough}", "adapters: [{model: ConnectX-5, "
+                          f"ports: [{{vfs: {later}}}]}}]")  # fmt: skip
+    config = json.loads(host.state.read_text())
+    for name, value in (("SRIOV_EN", "1"), ("NUM_OF_VFS", "8")):
+        config["0000:3b:00.0"][name] = [value] * 3
+    host.state.write_text(json.dumps(config))
+    device = host.root / "sys/bus/pci/devices/0000:3b:00.0"
+    (device / "sriov_totalvfs").write_text("8\n")
+    (device / "sriov_numvfs").write_text("4\n")
+    applier(text, {"kvm1": host}, state).apply()
+    assert host.vfs()[0] == str(later)
+    rollback(text, {"kvm1": host}, state).apply()
+    assert host.vfs()[0] == "4"
+    assert Earlier(state).read() == {}
+
+
 def test_vfs_in_use_and_running_machines_stand_in_the_way(
     lab: dict[str, Rebooting], tmp_path: Path
 ) -> None:
@@ -195,6 +269,8 @@ def test_what_was_not_known_before_stays() -> None:
     found = back({"config 0000:3b:00 SRIOV_EN": config(None)})
     assert (found.plan.steps, found.left) == ((), ("config 0000:3b:00 SRIOV_EN",))
     assert "what it was was not known" in found.plan.remarks[0].text
+    gone = {"config 0000:3b:00 NEW": config(None) | {"setting": "NEW"}}
+    assert (back(gone).left, back(gone).plan.remarks) == ((), ())
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from nearmetal.backend.vsphere.observe import (
 )
 from nearmetal.backend.vsphere.rules import named_rules, rule_changes, rules_by_machine
 from nearmetal.backend.vsphere.session import Session
-from nearmetal.errors import BackendError
+from nearmetal.errors import BackendError, NearmetalError
 from nearmetal.plan.vsphere import vsphere_machines
 from nearmetal.spec import Facts, Key, Kind, Observed, Resource, resource
 
@@ -212,11 +212,11 @@ class VsphereBackend:
             pool.shutdown(wait=True, cancel_futures=True)
         errors = [(what, error) for what, error in failed if error is not None]
         for _, error in errors:
-            if not isinstance(error, BackendError):
+            if not isinstance(error, NearmetalError):
                 raise error
         if errors:
             told = "\n".join(f"  {what}: {error}" for what, error in errors)
-            hints = {e.hint for _, e in errors if isinstance(e, BackendError) and e.hint}
+            hints = {e.hint for _, e in errors if isinstance(e, NearmetalError) and e.hint}
             msg = f"{len(errors)} of {len(work)} machines failed:\n{told}"
             raise BackendError(msg, "; ".join(sorted(hints)) or "run `nearmetal up` again")
 
