@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from nearmetal.errors import SlurmError
 from nearmetal.run import Command
 
 if TYPE_CHECKING:
-    from nearmetal.run import Runner
+    from nearmetal.run import Completed, Runner
 
 SQUEUE = ("squeue", "--noheader", "--all", "--states=all", "--format=%A %t")
 _ENDED = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "TO", "PD", "RQ", "RH", "SE"})
 """States in which nothing of a job is on a node, its epilog included; CG is not among them."""
 
 _QUERY_S = 60.0
+_NARROWING = ("SQUEUE_", "SINFO_", "SCONTROL_")
+"""Variables that are options of these programs: with one, squeue leaves out jobs that run."""
 
 
 def known_jobs(runner: Runner, node: str) -> frozenset[int]:
@@ -25,13 +28,20 @@ def known_jobs(runner: Runner, node: str) -> frozenset[int]:
     Raises SlurmError when Slurm does not answer: nothing is a leak without its word.
     """
     where = (f"--nodelist={node}",) if node else ()
-    done = runner.run(Command((*SQUEUE, *where)), timeout_s=_QUERY_S)
+    done = _ask(runner, (*SQUEUE, *where))
     if done.code != 0 or done.timed_out:
         raise SlurmError(
             f"squeue does not tell which jobs there are: {done.error_tail or 'no answer in time'}",
             "is slurmctld running?",
         )
     return parse(done.text)
+
+
+def _ask(runner: Runner, argv: tuple[str, ...]) -> Completed:
+    """Run a program of Slurm: of this cluster, whatever the caller's variables ask it for."""
+    env = {name: value for name, value in os.environ.items()
+           if name != "SLURM_CLUSTERS" and not name.startswith(_NARROWING)}  # fmt: skip
+    return runner.run(Command(argv, env=env), timeout_s=_QUERY_S)
 
 
 def parse(text: str) -> frozenset[int]:
@@ -48,7 +58,7 @@ def parse(text: str) -> frozenset[int]:
 
 def drain(runner: Runner, node: str, reason: str) -> None:
     """Take a node out of service, unless it is: the first reason stays. Raises SlurmError."""
-    state = runner.run(Command(("sinfo", "-h", "-n", node, "-o", "%T")), timeout_s=_QUERY_S)
+    state = _ask(runner, ("sinfo", "-h", "-n", node, "-o", "%T"))
     if state.code == 0 and state.text.startswith("drain"):
         return
     update = (
@@ -58,7 +68,7 @@ def drain(runner: Runner, node: str, reason: str) -> None:
         "State=DRAIN",
         f"Reason=nearmetal: {reason}",
     )
-    done = runner.run(Command(update), timeout_s=_QUERY_S)
+    done = _ask(runner, update)
     if done.code != 0 or done.timed_out:
         raise SlurmError(
             f"node {node} cannot be drained: {done.error_tail or 'no answer in time'}",

@@ -6,10 +6,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import SlurmError
+from nearmetal.errors import NearmetalError, SlurmError
 from nearmetal.slurm.queue import drain, known_jobs
 from nearmetal.slurm.reclaim import reclaim
-from nearmetal.slurm.records import STATE, Container, containers
+from nearmetal.slurm.records import STATE, Container, containers, locked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,17 +33,24 @@ def reclaim_ended(runner: Runner, state: Path = STATE, *, drains: bool) -> tuple
 
     Raises SlurmError when one stays, after the others have been ended.
     """
-    ended, faults = [], []
-    for leak in leaks(runner, containers(state)):
+    # Who may not reclaim is told so here, and drains no node for it.
+    with locked(state):
+        found = containers(state)
+    ended, stay = [], []
+    for leak in leaks(runner, found):
         try:
             if reclaim(leak.job, state, only=leak):
                 ended.append(leak.job)
         except SlurmError as fault:
-            faults.append(fault)
-            if drains:
-                drain(runner, leak.node or _own_name(), fault.message)
-    if faults:
-        raise faults[0]
+            stay.append((leak.node or _own_name(), fault))
+    for node, why in stay if drains else ():
+        try:
+            drain(runner, node, why.message)
+        except NearmetalError as undrained:
+            words = f"{why.message}; {undrained.message}"
+            raise SlurmError(words, undrained.hint) from why
+    if stay:
+        raise stay[0][1]
     return tuple(ended)
 
 

@@ -85,8 +85,10 @@ bool nm_spank_container_partition(const char *directory, char ret_name[NM_SPANK_
 	if (read_file(directory, "partition", name, sizeof(name)) < 0)
 		return false;
 	name[strcspn(name, "\n")] = '\0';
+	if (!name[0])
+		return false;
 	memcpy(ret_name, name, sizeof(name));
-	return name[0] != '\0';
+	return true;
 }
 
 static int check_request(const char *directory, const struct nm_spank_request *request,

@@ -232,6 +232,11 @@ int slurm_spank_job_prolog(spank_t sp, int ac, char *argv[])
 	}
 	if (request.node == NM_SPANK_NONE)
 		return 0;
+	/* Its steps would be believed, and no rule was looked at. */
+	if (config.nr_partitions && !(partition && *partition)) {
+		slurm_error("nearmetal: job %u: slurmd does not name its partition", job);
+		return -1;
+	}
 	code = nm_spank_launch(launcher, job, uid, node_name(), partition, &request, say);
 	if (code)
 		slurm_error("nearmetal: job %u: no container: %s slurm launch ended with %d", job,

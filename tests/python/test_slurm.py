@@ -33,13 +33,18 @@ class Slurm(LocalRunner):
     def __init__(self, jobs: dict[str, str], code: int = 0, state: str = "idle") -> None:
         self.jobs, self.code, self.state = jobs, code, state
         self.asked: list[tuple[str, ...]] = []
+        self.broken: set[str] = set()
 
     def run(self, command: Command, *, timeout_s: float) -> Completed:
         assert timeout_s > 0
+        assert command.env is not None
+        assert not {"SQUEUE_USERS", "SINFO_PARTITION", "SLURM_CLUSTERS"} & command.env.keys()
+        assert "PATH" in command.env
         program, *arguments = command.argv
         self.asked.append(command.argv)
         told = {"squeue": self._queue(arguments), "sinfo": self.state, "scontrol": ""}[program]
-        return Completed(command, self.code, told.encode(), b"no controller", 0.0)
+        code = self.code or int(program in self.broken)
+        return Completed(command, code, told.encode(), b"no controller", 0.0)
 
     def _queue(self, arguments: list[str]) -> str:
         names = [a.partition("=")[2] for a in arguments if a.startswith("--nodelist=")]
@@ -195,6 +200,42 @@ def test_what_stays_drains_the_node_and_stops_nothing_else(
     for words in told:
         assert words[1:4] == ("update", "NodeName=n1", "State=DRAIN")
         assert words[4].startswith("Reason=nearmetal: job 1: ")
+
+
+def test_a_node_that_cannot_be_drained_hides_neither_the_fault_nor_other_leaks(
+    tmp_path: Path,
+) -> None:
+    record(tmp_path / "elsewhere", 1)
+    (tmp_path / "job-1").symlink_to(tmp_path / "elsewhere" / "job-1")
+    record(tmp_path, 2)
+    slurm = Slurm({})
+    slurm.broken = {"scontrol"}
+    with pytest.raises(SlurmError, match=r"job 1: .*; node n1 cannot be drained: no controller"):
+        reclaim_ended(slurm, tmp_path, drains=True)
+    assert [c.job for c in containers(tmp_path)] == [1]
+
+
+def test_who_may_not_reclaim_drains_nothing(tmp_path: Path) -> None:
+    record(tmp_path, 1)
+    (tmp_path / "lock").mkdir()
+    slurm = Slurm({})
+    with pytest.raises(SlurmError) as caught:
+        reclaim_ended(slurm, tmp_path, drains=True)
+    assert caught.value.hint == "run this as root"
+    assert slurm.asked == []
+
+
+def test_what_the_caller_asks_of_slurm_narrows_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SQUEUE_USERS", "SINFO_PARTITION", "SLURM_CLUSTERS"):
+        monkeypatch.setenv(name, "other")
+    record(tmp_path / "elsewhere", 1)
+    (tmp_path / "job-1").symlink_to(tmp_path / "elsewhere" / "job-1")
+    slurm = Slurm({})
+    with pytest.raises(SlurmError, match="job 1"):
+        reclaim_ended(slurm, tmp_path, drains=True)
+    assert [words[0] for words in slurm.asked] == ["squeue", "sinfo", "scontrol"]
 
 
 def test_the_unit_of_the_watchdog_says_what_the_command_line_takes() -> None:

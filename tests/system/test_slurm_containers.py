@@ -231,13 +231,21 @@ def test_a_partition_lowers_what_nobody_asked_for(slurm: SlurmSite) -> None:
     size = ("df", "--output=size", "/run/nearmetal/job")
     told = slurm.ok("ann", "srun", "-p", "small", IN, *size)
     assert told.split() == ["1K-blocks", "16384"]
-    # Steps go by what the prolog knew, whatever they are told.
-    other = slurm.ok("ann", "salloc", "-p", "small", IN, "env", "-u", "SLURM_JOB_PARTITION",
-                     "srun", *size)  # fmt: skip
-    assert other.split() == ["1K-blocks", "16384"]
     refused = slurm.run("ann", "salloc", "-p", "small", IN, "srun", "--nm-profile=near", "true")
     assert refused.returncode == 1
     assert "--nm-profile: partition small forbids it" in refused.stderr
+
+
+def test_steps_go_by_the_partition_on_record(slurm: SlurmSite) -> None:
+    # srun tells a step the true partition, so here the record is what lies.
+    go = slurm.home("ann") / "go"
+    go.unlink(missing_ok=True)
+    script = "echo ready; until [ -e go ]; do sleep 0.1; done; srun true"
+    job = submit(slurm, "ann", script, "-p", "small", "-w", "n1", IN)
+    eventually(lambda: "ready" in output(slurm, "ann"))
+    (slurm.state("n1") / f"job-{job}/partition").write_text("debug\n")
+    go.touch()
+    eventually(lambda: "are not those of the allocation" in output(slurm, "ann"))
 
 
 def test_a_partition_that_only_nodes_know_fails_the_job_not_the_node(slurm: SlurmSite) -> None:

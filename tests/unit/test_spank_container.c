@@ -78,6 +78,26 @@ static int split(const char *text)
 	return nm_spank_environment_split(&environment);
 }
 
+NM_TEST(the_partition_is_the_one_on_record)
+{
+	char name[NM_SPANK_PARTITION_LEN] = "untouched", long_name[2 * NM_SPANK_PARTITION_LEN];
+
+	NM_CHECK(!nm_spank_container_partition(nm_test_dir(), name));
+	put("partition", "");
+	NM_CHECK(!nm_spank_container_partition(nm_test_dir(), name));
+	put("partition", "\n");
+	NM_CHECK(!nm_spank_container_partition(nm_test_dir(), name));
+	NM_CHECK_STR(name, "untouched");
+	put("partition", "small\n");
+	NM_CHECK(nm_spank_container_partition(nm_test_dir(), name));
+	NM_CHECK_STR(name, "small");
+	memset(long_name, 'x', sizeof(long_name) - 1);
+	long_name[sizeof(long_name) - 1] = '\0';
+	put("partition", long_name);
+	NM_CHECK(!nm_spank_container_partition(nm_test_dir(), name));
+	NM_CHECK_STR(name, "small");
+}
+
 NM_TEST(an_environment_is_lines_of_names_and_values)
 {
 	char text[NM_SPANK_MAX_VARIABLES * 4 + 8] = "";
