@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from nearmetal.errors import LockedError, StateError
+from nearmetal.host.durable import replace_file
 from nearmetal.host.model import VfSettings
 from nearmetal.host.steps import PfBefore, VfBefore
 
@@ -158,19 +159,7 @@ class Ledger:
         records = [*book.pfs.values(), *book.claims.values()]
         header = json.dumps({"ledger": "nearmetal", "version": VERSION, "records": len(records)})
         text = "\n".join([header, *(record.model_dump_json() for record in records)]) + "\n"
-        beside = self.path.with_suffix(".new")
-        beside.unlink(missing_ok=True)
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        beside.rename(self.path)
-        directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        replace_file(self.path, text.encode())
 
     def _remove(self) -> None:
         for path in (self.path, self.directory / "journal.jsonl", self.path.with_suffix(".new")):

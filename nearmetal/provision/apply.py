@@ -8,7 +8,6 @@ reboots too, is taken up by running it again: what is done is no step any more.
 from __future__ import annotations
 
 import json
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearmetal.apply.lock import locked
 from nearmetal.errors import CommandError, HostError, NearmetalError, PasswordError
+from nearmetal.host.durable import replace_file
 from nearmetal.journal import Event, Journal
 from nearmetal.provision.planner import HostPlan, HostsPlan, Phase, plan_host, plan_hosts
 from nearmetal.provision.read import read_host, read_hosts
@@ -118,18 +118,7 @@ class Earlier:
             self._write(found | ({host: left} if left else {}))
 
     def _write(self, found: dict[str, dict[str, Any]]) -> None:
-        new = self.path.with_suffix(".new")
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(json.dumps(found, indent=1).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self.path)
-        directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        replace_file(self.path, json.dumps(found, indent=1).encode())
 
 
 def _widened(entry: dict[str, Any], later: dict[str, Any]) -> bool:
