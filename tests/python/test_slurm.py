@@ -22,6 +22,7 @@ from nearmetal.slurm import STATE, Wish, containers, of_job, reclaim, reclaim_en
 from nearmetal.slurm.container import as_variables, environment, launch
 from nearmetal.slurm.holder import start_ticks
 from nearmetal.slurm.queue import known_jobs, parse
+from tests.system.local import user_can_read_checkout
 
 ROOT = Path(__file__).parents[2]
 WISH = Wish(job=7, uid=1000, segment_bytes=1 << 20, scratch_bytes=1 << 20, request="r")
@@ -295,6 +296,9 @@ def test_a_wrong_wish_makes_nothing(
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.skipif(
+    not user_can_read_checkout(), reason="an ordinary user cannot read this checkout"
+)
 def test_who_may_not_make_namespaces_is_told_so_and_leaves_nothing() -> None:
     script = (
         "import sys; from pathlib import Path; from nearmetal.slurm import Wish, launch\n"
