@@ -23,7 +23,7 @@ from nearmetal.mpi import find_installations
 from nearmetal.report import figures_page as page
 from nearmetal.report.figures import judge
 from nearmetal.report.promises import ROWS
-from nearmetal.report.samples import Samples
+from nearmetal.report.samples import Placement, Samples
 from nearmetal.run import LocalRunner
 from nearmetal.spec import load_local
 
@@ -120,7 +120,8 @@ def _tell(figures: list[Figure], samples: Samples, manifest: Manifest, view: Vie
     columns = tuple(text for i, text in enumerate(page.COLUMNS) if i not in {3, 6})
     view.table(columns, rows)
     total = sum(samples.turns.values()) + samples.unsettled
-    for placement, turns in samples.turns.items():
+    for placement in (Placement.NEAR, Placement.FAR):
+        turns = samples.turns[placement]
         if turns < total * _RARE:
             view.note(f"the cores were {placement.value} in {turns} of {total} turns: little or "
                       "nothing was measured there; run again when the machine is as you want it")  # fmt: skip

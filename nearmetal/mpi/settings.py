@@ -119,6 +119,10 @@ def _impi(installation: Installation, request: Request) -> Settings:
     }
     if request.crowded:
         env["I_MPI_THREAD_YIELD"] = "3"
+        if request.provider is Provider.NEARMETAL:
+            # Its collectives within a node spin in its own memory, where nobody yields: ranks that
+            # share a core wait out each other's time slices (docs/design/figures.md).
+            env["I_MPI_COLL_INTRANODE"] = "pt2pt"
     if request.provider is Provider.STOCK:
         env |= {"I_MPI_OFI_PROVIDER": "tcp", "FI_PROVIDER_PATH": str(installation.prefix / "lib")}
         return Settings(env)

@@ -2,7 +2,8 @@
 """The table of figures: each promise, what was measured for it, and whether it holds. Pure.
 
 Times are compared by their 2nd percentile, rates and bandwidths by their 98th: the machine
-undisturbed, on both sides alike. Everything is judged within one placement of the cores.
+undisturbed, on both sides alike. Everything is judged within one placement of the cores. Bounds are
+set for two cores: where the two processors were threads of one, figures are told and not judged.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ MIN_SAMPLES = 48
 """Fewer say nothing about a 2nd percentile."""
 
 QUIET = 2
+
+NO_BOUND = "threads of one core: no bound"
+"""Why a figure that was measured is not judged."""
 _KIB, _MIB = 1 << 10, 1 << 20
 
 LIMIT = Who("", "")
@@ -78,7 +82,7 @@ class Against:
     words: str
     tests: tuple[str, ...] = ()
     size: int | None = None
-    placements: tuple[Placement, ...] = tuple(Placement)
+    placements: tuple[Placement, ...] = (Placement.NEAR, Placement.FAR)
 
     @property
     def must(self) -> str:
@@ -140,7 +144,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Part:
-    """One bound, measured in one placement. `holds` None: it was not; `why` says why."""
+    """One bound, measured in one placement.
+
+    `holds` None: it was not measured, or no bound is set there; `why` says which.
+    """
 
     name: str
     placement: str
@@ -233,8 +240,11 @@ def _judge(samples: Samples, claim: Claim, bound: Against, placement: Placement)
         why = _why_missing(samples, bound.peers[0] if bound.peers else claim.ours, placement, 0)
     else:
         ratio = ours.quiet / peer[1].quiet
-        holds = ratio <= bound.factor if bound.sense == "<=" else ratio >= bound.factor
-        if not holds:
+        if placement not in bound.placements:
+            why = NO_BOUND
+        else:
+            holds = ratio <= bound.factor if bound.sense == "<=" else ratio >= bound.factor
+        if holds is False:
             missed = ratio / bound.factor if bound.sense == "<=" else bound.factor / ratio
             why = f"missed by {(missed - 1) * 100:.0f} %"
     return Part(
@@ -284,6 +294,12 @@ def _hold(run: RunFacts, measure: Measure) -> Part:
     )  # fmt: skip
 
 
+def _told(samples: Samples, bound: Against) -> tuple[Placement, ...]:
+    """Return where a bound's figures are told without being judged."""
+    seen = samples.turns[Placement.SIBLINGS] and Placement.NEAR in bound.placements
+    return (Placement.SIBLINGS,) if seen else ()
+
+
 def judge(samples: Samples, run: RunFacts, rows: Iterable[Row]) -> list[Figure]:
     """Return every row with what was measured for it.
 
@@ -295,7 +311,7 @@ def judge(samples: Samples, run: RunFacts, rows: Iterable[Row]) -> list[Figure]:
             _judge(samples, claim, bound, placement)
             for claim in row.claims
             for bound in claim.bounds
-            for placement in bound.placements
+            for placement in (*_told(samples, bound), *bound.placements)
         ) + tuple(_hold(run, measure) for measure in row.measures)
         settled = [p for p in parts if p.holds is not None]
         missed = [p for p in settled if not p.holds]

@@ -8,6 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.report import numbers
+from nearmetal.report.samples import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +28,8 @@ def _value(value: float | None, unit: str) -> str:
 
 def part_cells(figure: Figure, part: Part) -> tuple[str, ...]:
     """Return one line of the table."""
-    holds = _WORDS[part.holds] + (f": {part.why}" if part.why else "")
+    told = part.holds is None and part.ratio is not None
+    holds = part.why if told else _WORDS[part.holds] + (f": {part.why}" if part.why else "")
     return (
         f"{figure.title}: {part.name}", part.placement, _value(part.value, part.unit),
         _value(part.median, part.unit), part.peer, _value(part.peer_value, part.unit),
@@ -37,11 +39,12 @@ def part_cells(figure: Figure, part: Part) -> tuple[str, ...]:
 
 
 def _facts(samples: Samples, manifest: Manifest) -> list[str]:
-    near, far = samples.turns.values()
+    siblings, near, far = (samples.turns[placement] for placement in Placement)
     lines = [
         (
             f"Run of {manifest.started}: {manifest.blocks} blocks; {near} turns with the cores near "
-            f"(a cache in common), {far} far, {samples.unsettled} while they moved (left out)."
+            f"(a cache in common), {far} far, {siblings} on the threads of one core, "
+            f"{samples.unsettled} while they moved (left out)."
         ),
         "Figures are 2nd percentiles of times and 98th percentiles of rates; medians stand beside.",
         *(f"{name}: {value}" for name, value in manifest.environment.machine),

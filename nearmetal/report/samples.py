@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples that were taken by turns, each with the placement of the cores at its time.
 
-Between all turns the limits program measured the raw cache-line ping-pong. A turn was near when
-both its neighbours say so, far when both say that, and is left out when they differ: the cores
-moved meanwhile.
+Between all turns the limits program measured the raw cache-line ping-pong. A turn is placed where
+both its neighbours are, and left out when they differ: the cores moved meanwhile.
 """
 
 from __future__ import annotations
@@ -21,16 +20,19 @@ if TYPE_CHECKING:
 
     from nearmetal.evidence import Log, RunFacts
 
-NEAR_US = 0.150
-"""A shared last-level cache answers in 50 to 100 ns, another one in 200 up."""
+SIBLINGS_US, NEAR_US = 0.045, 0.150
+"""Half round trips below: the L1 that two threads of one core share answers in 25 to 35 ns, a
+shared last-level cache in 50 to 100, another one in 200 up."""
 
 LIMITS = ("", "")
 """The limits of the cores, as (mpi, arm)."""
 
 
 class Placement(Enum):
-    """Whether the two cores shared a cache."""
+    """Which cache the two processors shared, if any."""
 
+    SIBLINGS = "siblings"
+    """Threads of one core: one core's units do the work of both."""
     NEAR = "near"
     FAR = "far"
 
@@ -136,6 +138,8 @@ def _read(log: Log) -> Iterable[tuple[What, list[Sample]]]:
 def _placement(half_round_trips_us: Sequence[float]) -> Placement:
     """Judge one probe by its lower quarter: interruptions only make samples longer."""
     quiet = percentile(half_round_trips_us, 25)
+    if quiet < SIBLINGS_US:
+        return Placement.SIBLINGS
     return Placement.NEAR if quiet < NEAR_US else Placement.FAR
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nearmetal.report.figures import Figure
 
-NEAR_US, FAR_US = 0.06, 0.25
+SIBLINGS_US, NEAR_US, FAR_US = 0.028, 0.06, 0.25
 LATENCY = [row for row in ROWS if row.name == "openmpi-latency"]
 
 OUR_NODES = {"sealed": {"a", "b"}, "shared-pids": {"c", "d"}}
@@ -153,6 +153,26 @@ def test_too_few_samples_decide_nothing(tmp_path: Path) -> None:
     figure = judge(samples, load_run(tmp_path), LATENCY)[0]
     assert figure.holds is None
     assert "Open MPI 5 sm" in next(p.why for p in figure.parts if p.placement == "near")
+
+
+def test_threads_of_one_core_are_told_and_not_judged(tmp_path: Path) -> None:
+    """Else their quick cache would be the limit of two cores, which none can reach."""
+    row = [r for r in ROWS if r.name == "fabric-latency"]
+    ours = Who("", "sealed")
+    probes = {1: SIBLINGS_US, 3: SIBLINGS_US, 5: NEAR_US, 7: NEAR_US}
+    ruler = {"cacheline": [(8, t, us) for t, us in probes.items() for _ in range(MIN_SAMPLES)]}
+    jobs = {"pingpong": [*pingpong(2, 0.1), *pingpong(6, 0.11)]}
+    samples = write_run(tmp_path, [(Who("", ""), ruler), (ours, jobs)])
+    assert samples.turns == {Placement.SIBLINGS: 3, Placement.NEAR: 3, Placement.FAR: 0}
+    run = load_run(tmp_path)
+    figure = judge(samples, run, row)[0]
+    told, near, _far = figure.parts
+    assert (told.placement, near.placement) == ("siblings", "near")
+    assert told.ratio == pytest.approx(0.1 / SIBLINGS_US, rel=0.01)
+    assert (told.holds, near.holds, figure.holds) == (None, True, True)
+    text = page.render_markdown([figure], samples, run.manifest)
+    assert "threads of one core: no bound" in text
+    assert "3 on the threads of one core" in text
 
 
 def test_rates_are_compared_by_their_quick_end(tmp_path: Path) -> None:

@@ -96,8 +96,15 @@ def test_channels_and_libraries_are_set() -> None:
 
 def test_ranks_that_share_cores_yield() -> None:
     assert near(Mpi.OPENMPI5, crowded=True)["mpi_yield_when_idle"] == "1"
-    assert near(Mpi.IMPI, crowded=True)["I_MPI_THREAD_YIELD"] == "3"
+    crowd = near(Mpi.IMPI, crowded=True)
+    assert (crowd["I_MPI_THREAD_YIELD"], crowd["I_MPI_COLL_INTRANODE"]) == ("3", "pt2pt")
     assert "mpi_yield_when_idle" not in near(Mpi.OPENMPI5)
+    assert "I_MPI_COLL_INTRANODE" not in near(Mpi.IMPI)
+
+
+def test_intel_mpi_over_its_own_paths_keeps_its_own_collectives() -> None:
+    request = Request(Provider.STOCK, channels=(), crowded=True)
+    assert "I_MPI_COLL_INTRANODE" not in settings_for(Installation(Mpi.IMPI, PREFIX), request).env
 
 
 @pytest.mark.parametrize("mpi", Mpi)
