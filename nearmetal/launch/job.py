@@ -116,13 +116,14 @@ def find_job_program(program: str) -> Path:
 def _job_environment(
     installation: Installation,
     extra: Mapping[str, str],
+    defaults: Mapping[str, str],
     given: Mapping[str, str],
     *,
     passed: tuple[str, ...] = _PASSED,
 ) -> dict[str, str]:
     """Return the whole environment of a job: little of ours, the settings, the caller's wish."""
     unset = (*unset_for(installation), *_NOT_PASSED)
-    env = {
+    env = dict(defaults) | {
         name: value
         for name, value in os.environ.items()
         if (name in passed or name.startswith(_PASSED_PREFIXES)) and name not in unset
@@ -237,7 +238,9 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         "NEARMETAL_STATS_DIR": str(root / f"{job}.stats"),
     }
     passed = _PASSED if shared else ("LANG", "LC_ALL", "TERM", "MV2_VIRT_USE_IVSHMEM")
-    env = _job_environment(installation, settings.env | own, request.env, passed=passed)
+    env = _job_environment(
+        installation, settings.env | own, settings.defaults, request.env, passed=passed
+    )
     options = (*settings.options, *request.options)
     if not shared and installation.mpi.family is Family.OPENMPI:
         # Its daemons start over ssh, which takes nothing of the launcher's environment along.
@@ -252,7 +255,7 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         directories,
         env,
         tuple(argv),
-        settings.env | own | dict(request.env),
+        {name: env[name] for name in (*settings.defaults, *settings.env, *own, *request.env)},
         files,
     )
 

@@ -51,6 +51,8 @@ class Settings:
     options: tuple[str, ...] = ()
     providers: tuple[Path, ...] = ()
     """Files that must be linked into `provider_directory` on every host; may be empty."""
+    defaults: dict[str, str] = field(default_factory=dict)
+    """Environment too, for the sake of speed only: the caller's own, if he has the variable."""
 
 
 def settings_for(installation: Installation, request: Request) -> Settings:
@@ -70,7 +72,15 @@ def settings_for(installation: Installation, request: Request) -> Settings:
         env["LD_LIBRARY_PATH"] = str(library)
     if request.provider is Provider.NEARMETAL and request.channels is not None:
         env["NEARMETAL_CHANNELS"] = ",".join(request.channels)
-    return Settings(env, made.options, made.providers)
+    return Settings(env, made.options, made.providers, made.defaults)
+
+
+def _crowd(request: Request) -> dict[str, str]:
+    """Return what the provider itself is told of ranks that share cores.
+
+    An envelope and its answer each wait for a processor, so larger messages go along with theirs.
+    """
+    return {"NEARMETAL_SHM_EAGER_MAX": "65536"} if request.crowded else {}
 
 
 def _openmpi(installation: Installation, request: Request) -> Settings:
@@ -95,11 +105,12 @@ def _openmpi(installation: Installation, request: Request) -> Settings:
     include = "opal_common_ofi_provider_include" if five else "mtl_ofi_provider_include"
     options += ("--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", include, "nearmetal")
     env |= _provider_path(installation, request) | {"FI_PROVIDER": "nearmetal,verbs,tcp"}
+    defaults = _crowd(request)
     if five and request.one_host:
         # Its collectives for many hosts gather within each node first, to spare the network. Here
         # all nodes are equally near, and that only adds a hop (docs/design/small-messages.md).
-        env["OMPI_MCA_coll"] = "^han"
-    return Settings(env, options, _providers(installation, request))
+        defaults["OMPI_MCA_coll"] = "^han"
+    return Settings(env, options, _providers(installation, request), defaults)
 
 
 def _mpich(installation: Installation, request: Request) -> Settings:
@@ -108,7 +119,7 @@ def _mpich(installation: Installation, request: Request) -> Settings:
         return Settings(env | {"FI_PROVIDER": "tcp"})
     # NOLOCAL hands the traffic within a node to the provider as well.
     env |= {"MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": "nearmetal,tcp"}
-    return Settings(env | _provider_path(installation, request))
+    return Settings(env | _provider_path(installation, request), defaults=_crowd(request))
 
 
 def _impi(installation: Installation, request: Request) -> Settings:
@@ -117,19 +128,18 @@ def _impi(installation: Installation, request: Request) -> Settings:
         "I_MPI_PIN": "0",
         "I_MPI_HYDRA_IFACE": request.interface,
     }
-    if request.crowded:
-        env["I_MPI_THREAD_YIELD"] = "3"
-        if request.provider is Provider.NEARMETAL:
-            # Its collectives within a node spin in its own memory, where nobody yields: ranks that
-            # share a core wait out each other's time slices (docs/design/figures.md).
-            env["I_MPI_COLL_INTRANODE"] = "pt2pt"
+    defaults = {"I_MPI_THREAD_YIELD": "3"} if request.crowded else {}
     if request.provider is Provider.STOCK:
         env |= {"I_MPI_OFI_PROVIDER": "tcp", "FI_PROVIDER_PATH": str(installation.prefix / "lib")}
-        return Settings(env)
+        return Settings(env, defaults=defaults)
     # FI_PROVIDER must be unset: Intel MPI wants it equal to I_MPI_OFI_PROVIDER.
     env |= {"I_MPI_OFI_PROVIDER": "nearmetal", "I_MPI_FABRICS": "ofi"}
     env |= _provider_path(installation, request)
-    return Settings(env, (), _providers(installation, request))
+    if request.crowded:
+        # Its collectives within a node spin in its own memory, where nobody yields: ranks that
+        # share a core wait out each other's time slices (docs/design/figures.md).
+        defaults |= {"I_MPI_COLL_INTRANODE": "pt2pt"} | _crowd(request)
+    return Settings(env, (), _providers(installation, request), defaults)
 
 
 def _uses_directory(installation: Installation) -> bool:

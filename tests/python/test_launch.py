@@ -166,6 +166,19 @@ def test_open_mpi_5_gets_flat_collectives_where_all_meet_in_memory(
     assert env.get("OMPI_MCA_coll") == ("^han" if flat else None)
 
 
+def test_what_is_set_for_speed_only_yields_to_the_caller_s_own(
+    backend: FakeBackend, spec: ClusterSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, Mpi.OPENMPI5)
+    monkeypatch.setenv("OMPI_MCA_coll", "^tuned")
+    runner = FakeRunner()
+    result = run_job(backend, spec, JobRequest("true", mpi="openmpi5", nodes=("n1", "n2")), runner)
+    env = runner.commands[0].env
+    assert env is not None
+    assert env["OMPI_MCA_coll"] == "^tuned"
+    assert result.env["OMPI_MCA_coll"] == "^tuned"
+
+
 def test_a_job_that_another_stack_carried_is_told(backend: FakeBackend, spec: ClusterSpec) -> None:
     assert run_job(backend, spec, mpich_job(), FakeRunner()).proof.verdict is Verdict.ABSENT
     stock = mpich_job(provider=Provider.STOCK)

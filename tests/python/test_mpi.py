@@ -34,7 +34,8 @@ def near(mpi: Mpi, prefix: Path = PREFIX, *, crowded: bool = False) -> dict[str,
     request = Request(Provider.NEARMETAL, LIBRARY, JOB_PROVIDERS, ("net",), crowded)
     made = settings_for(Installation(mpi, prefix), request)
     pairs = zip(made.options, made.options[1:], made.options[2:], strict=False)
-    return made.env | {key: value for mca, key, value in pairs if mca == "--mca"}
+    options = {key: value for mca, key, value in pairs if mca == "--mca"}
+    return made.defaults | made.env | options
 
 
 def test_open_mpi_is_told_cm_over_ofi_over_nearmetal() -> None:
@@ -69,10 +70,10 @@ def test_open_mpi_5_is_told_when_its_nodes_are_one_host() -> None:
     for mpi, expected in ((Mpi.OPENMPI5, "^han"), (Mpi.OPENMPI4, None)):
         for one_host in (True, False):
             request = Request(Provider.NEARMETAL, LIBRARY, JOB_PROVIDERS, one_host=one_host)
-            env = settings_for(Installation(mpi, PREFIX), request).env
+            env = settings_for(Installation(mpi, PREFIX), request).defaults
             assert env.get("OMPI_MCA_coll") == (expected if one_host else None)
     stock = Request(Provider.STOCK, one_host=True)
-    assert "OMPI_MCA_coll" not in settings_for(Installation(Mpi.OPENMPI5, PREFIX), stock).env
+    assert not settings_for(Installation(Mpi.OPENMPI5, PREFIX), stock).defaults
 
 
 def test_mpich_hands_all_traffic_to_the_netmod() -> None:
@@ -98,13 +99,16 @@ def test_ranks_that_share_cores_yield() -> None:
     assert near(Mpi.OPENMPI5, crowded=True)["mpi_yield_when_idle"] == "1"
     crowd = near(Mpi.IMPI, crowded=True)
     assert (crowd["I_MPI_THREAD_YIELD"], crowd["I_MPI_COLL_INTRANODE"]) == ("3", "pt2pt")
+    assert {near(mpi, crowded=True)["NEARMETAL_SHM_EAGER_MAX"] for mpi in Mpi} == {"65536"}
+    assert "NEARMETAL_SHM_EAGER_MAX" not in near(Mpi.OPENMPI5)
     assert "mpi_yield_when_idle" not in near(Mpi.OPENMPI5)
     assert "I_MPI_COLL_INTRANODE" not in near(Mpi.IMPI)
 
 
 def test_intel_mpi_over_its_own_paths_keeps_its_own_collectives() -> None:
     request = Request(Provider.STOCK, channels=(), crowded=True)
-    assert "I_MPI_COLL_INTRANODE" not in settings_for(Installation(Mpi.IMPI, PREFIX), request).env
+    made = settings_for(Installation(Mpi.IMPI, PREFIX), request)
+    assert made.defaults == {"I_MPI_THREAD_YIELD": "3"}
 
 
 @pytest.mark.parametrize("mpi", Mpi)
