@@ -79,8 +79,11 @@ def _crowd(request: Request) -> dict[str, str]:
     """Return what the provider itself is told of ranks that share cores.
 
     An envelope and its answer each wait for a processor, so larger messages go along with theirs.
+    The pools of all ranks of a core pass through its caches together: each is as small as may be.
     """
-    return {"NEARMETAL_SHM_EAGER_MAX": "65536"} if request.crowded else {}
+    if not request.crowded:
+        return {}
+    return {"NEARMETAL_SHM_EAGER_MAX": "65536", "NEARMETAL_POOL_SIZE": "1048576"}
 
 
 def _openmpi(installation: Installation, request: Request) -> Settings:

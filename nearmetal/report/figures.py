@@ -255,9 +255,15 @@ def _judge(samples: Samples, claim: Claim, bound: Against, placement: Placement)
     )  # fmt: skip
 
 
-def _why_missing(samples: Samples, who: Who, placement: Placement, nr: int) -> str:
+def _is_rare(samples: Samples, placement: Placement) -> bool:
+    """Whether too few turns were seen there to say anything."""
     total = sum(samples.turns.values()) + samples.unsettled
-    if samples.turns[placement] < total / 20:
+    return samples.turns[placement] < total / 20
+
+
+def _why_missing(samples: Samples, who: Who, placement: Placement, nr: int) -> str:
+    if _is_rare(samples, placement):
+        total = sum(samples.turns.values()) + samples.unsettled
         return (f"the cores were {placement.value} in {samples.turns[placement]} of {total} "
                 f"turns only")  # fmt: skip
     name = TITLES.get(who, f"{who.mpi} {who.arm}".strip())
@@ -296,8 +302,8 @@ def _hold(run: RunFacts, measure: Measure) -> Part:
 
 def _told(samples: Samples, bound: Against) -> tuple[Placement, ...]:
     """Return where a bound's figures are told without being judged."""
-    seen = samples.turns[Placement.SIBLINGS] and Placement.NEAR in bound.placements
-    return (Placement.SIBLINGS,) if seen else ()
+    seen = not _is_rare(samples, Placement.SIBLINGS)
+    return (Placement.SIBLINGS,) if seen and Placement.NEAR in bound.placements else ()
 
 
 def judge(samples: Samples, run: RunFacts, rows: Iterable[Row]) -> list[Figure]:
