@@ -280,7 +280,6 @@ void nm_talk_hear(struct nm_meet *meet, struct nm_talk *talk, const struct nm_le
 	talk->heard++;
 	talk->answer_ns = now_ns + ANSWER_NS;
 	if (head->flags & NM_LETTER_HANGUP) {
-		NM_FAULT("talk-hung-up");
 		nm_talk_end(meet, talk, false, "it hung up without a farewell");
 		/* Nobody listens there: all there is to say is that I heard it. */
 		talk->is_over = false;

@@ -12,7 +12,7 @@
 #include "transport/transport.h"
 
 /* Nobody who waits for the dead waits longer, and whoever was stopped goes on before. */
-#define PATIENCE_NS (8 * NM_NS_PER_S)
+#define PATIENCE_NS (20 * NM_NS_PER_S)
 
 /* Inline in a slot, over slots, in a chunk, in many chunks; each several times. */
 static const size_t sizes[] = {8, 100, 1000, 12000, 300000};
