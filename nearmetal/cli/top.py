@@ -14,7 +14,7 @@ from nearmetal.backend import Store, open_backend, state_directory
 from nearmetal.cli.target import open_running
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.errors import BackendError, ExitCode, LogError
-from nearmetal.evidence.traffic import Line, Sort, lines, ordered, prometheus, trouble
+from nearmetal.evidence.traffic import Line, Sort, accesses, lines, ordered, prometheus, trouble
 from nearmetal.launch.counters import read_counters
 from nearmetal.report import numbers
 from nearmetal.run import LocalRunner
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _CLEAR = "\033[H\033[2J"
 _COLUMNS = ("job", "endpoint", "host", "peer", "channel", "sent/s", "", "received/s", "",
-            "messages", "bytes", "stalls", "remarks")  # fmt: skip
+            "messages", "bytes", "accesses", "stalls", "remarks")  # fmt: skip
 
 
 def _seconds(text: str) -> float:
@@ -157,7 +157,9 @@ def _row(line: Line) -> list[str]:
         messages(rate[0]) if rate else "new", volume(rate[1]) if rate else "",
         messages(rate[2]) if rate else "new", volume(rate[3]) if rate else "",
         f"{traffic.sent_messages + traffic.received_messages:,}",
-        numbers.data(traffic.sent_bytes + traffic.received_bytes), f"{peer.stalls:,}",
+        numbers.data(traffic.sent_bytes + traffic.received_bytes),
+        accesses(peer) or "-" if line.channel == peer.channel else "",
+        f"{peer.stalls:,}",
         trouble(peer) or (peer.reason if line.channel in {"net", "none"} else ""),
     ]  # fmt: skip
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MAGIC = 0x317374617473
-VERSION = 2
+VERSION = 3
 MAX_PEERS = 4096
 SUFFIX = ".stats"
 
@@ -22,10 +22,15 @@ INTEGRITIES = ("-", "enforced", "by convention")
 PROTOCOLS = ("eager", "pool", "pool past cache", "pull", "both halves")
 """How large messages came, as `nm_protocol_name` calls it."""
 
+WAYS = ("direct", "cma", "served")
+"""Who moves the bytes of a put, get or atomic: its initiator, the kernel for it, the target."""
+
+KINDS = ("put", "get", "atomic")
+
 STATES = {1: "running", 2: "closed"}
 
 _HEAD = struct.Struct("<Q6I3QIi6s2x64s64s56x")
-_PEER = struct.Struct("<6s4B2xIQQ8Q32Q96s192s192s192s192s192s")
+_PEER = struct.Struct("<6s4B2xIQQ8Q32Q32Q96s192s192s192s192s192s")
 _TAIL = struct.Struct("<QQ")
 _MASK = (1 << 64) - 1
 
@@ -44,6 +49,14 @@ class Traffic:
     sent_bytes: int = 0
     received_messages: int = 0
     received_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Accesses:
+    """Operations of one kind on a peer's memory, all done in one way."""
+
+    operations: int = 0
+    bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,8 @@ class PeerCounters:
     """Bytes of large messages received, by protocol."""
     channels: dict[str, Traffic] = field(default_factory=dict)
     """Channels that carried anything."""
+    accesses: dict[str, dict[str, Accesses]] = field(default_factory=dict)
+    """What this endpoint did to the peer's memory, by way, then kind; those that occurred."""
 
     @property
     def total(self) -> Traffic:
@@ -107,7 +122,12 @@ class EndpointCounters:
 def _peer_data(peer: PeerCounters) -> dict[str, Any]:
     total = vars(peer.total)
     channels = {name: dict(vars(traffic)) for name, traffic in peer.channels.items()}
-    return {**vars(peer), **total, "protocols": dict(peer.protocols), "channels": channels}
+    accesses = {
+        way: {kind: dict(vars(done)) for kind, done in kinds.items()}
+        for way, kinds in peer.accesses.items()
+    }
+    return {**vars(peer), **total, "protocols": dict(peer.protocols), "channels": channels,
+            "accesses": accesses}  # fmt: skip
 
 
 def sum_of(content: bytes) -> int:
@@ -137,6 +157,16 @@ def _traffic(words: tuple[int, ...]) -> dict[str, Traffic]:
     return found
 
 
+def _accesses(counts: tuple[int, ...]) -> dict[str, dict[str, Accesses]]:
+    found: dict[str, dict[str, Accesses]] = {}
+    for i, way in enumerate(WAYS):
+        for j, kind in enumerate(KINDS):
+            operations, volume = counts[8 * i + 2 * j : 8 * i + 2 * j + 2]
+            if operations:
+                found.setdefault(way, {})[kind] = Accesses(operations, volume)
+    return found
+
+
 def _protocols(counts: tuple[int, ...]) -> dict[str, int]:
     names = (*PROTOCOLS, *(f"protocol {i}" for i in range(len(PROTOCOLS), len(counts))))
     return {name: count for name, count in zip(names, counts, strict=True) if count}
@@ -145,7 +175,7 @@ def _protocols(counts: tuple[int, ...]) -> dict[str, int]:
 def _peer(content: bytes) -> PeerCounters:
     values = _PEER.unpack(content)
     who, relation, channel, integrity, down, quarantines, stalls, fallbacks = values[:8]
-    texts = map(_text, values[48:])
+    texts = map(_text, values[80:])
     label, reason, down_reason, quarantine_reason, fallback_reason, choice = texts
     return PeerCounters(
         id=who.hex(), label=label, relation=_word(RELATIONS, relation),
@@ -153,7 +183,7 @@ def _peer(content: bytes) -> PeerCounters:
         down=bool(down), down_reason=down_reason, stalls=stalls, fallbacks=fallbacks,
         fallback_reason=fallback_reason, quarantines=quarantines,
         quarantine_reason=quarantine_reason, choice=choice, protocols=_protocols(values[8:16]),
-        channels=_traffic(values[16:48]),
+        channels=_traffic(values[16:48]), accesses=_accesses(values[48:80]),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from nearmetal.evidence.counters import EndpointCounters, PeerCounters, Traffic
+from nearmetal.evidence.counters import Accesses, EndpointCounters, PeerCounters, Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -93,6 +93,14 @@ def ordered(found: Sequence[Line], sort: Sort) -> list[Line]:
     return sorted(found, key=key)
 
 
+def accesses(peer: PeerCounters) -> str:
+    """Return how many operations on a peer's memory were done in which way; "" for none."""
+    return ", ".join(
+        f"{sum(done.operations for done in kinds.values()):,} {way}"
+        for way, kinds in peer.accesses.items()
+    )
+
+
 def trouble(peer: PeerCounters) -> str:
     """Return what went wrong with a peer, in words; "" when nothing did."""
     words = []
@@ -119,6 +127,12 @@ _PEER_METRICS: tuple[tuple[str, str, str, Callable[[PeerCounters], int]], ...] =
     ("quarantines_total", "counter", "Channels given up.", lambda p: p.quarantines),
     ("peer_down", "gauge", "1 when the peer is lost or closed.", lambda p: int(p.down)),
 )
+
+_ACCESS_METRICS: tuple[tuple[str, str, Callable[[Accesses], int]], ...] = (
+    ("accesses_total", "Puts, gets and atomics on the peer's memory, by way.",
+     lambda a: a.operations),
+    ("access_bytes_total", "Bytes of puts, gets and atomics, by way.", lambda a: a.bytes),
+)  # fmt: skip
 
 
 def _label(text: str) -> str:
@@ -150,6 +164,11 @@ def prometheus(found: Sequence[Line]) -> str:
              "# TYPE nearmetal_large_bytes_total counter"]  # fmt: skip
     text += [_sample("large_bytes_total", _labels(x) | {"protocol": name}, count)
              for x in peers for name, count in x.peer.protocols.items()]  # fmt: skip
+    for name, help_text, of_access in _ACCESS_METRICS:
+        text += [f"# HELP nearmetal_{name} {help_text}", f"# TYPE nearmetal_{name} counter"]
+        text += [_sample(name, _labels(x) | {"way": way, "kind": kind}, of_access(done))
+                 for x in peers for way, kinds in x.peer.accesses.items()
+                 for kind, done in kinds.items()]  # fmt: skip
     text += ["# HELP nearmetal_peer_info How a peer is reached, and why.",
              "# TYPE nearmetal_peer_info gauge"]  # fmt: skip
     for x in peers:

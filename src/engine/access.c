@@ -2,16 +2,19 @@
 /*
  * Puts and gets without the target's help: where its process was proven (link->remote_copy) and it
  * shows the region in its window, the initiator copies by itself, in the call, and the access is
- * complete when the call returns. Everything else is asked of the target, which then also says
- * what was wrong with a key, rights or bounds: an access is done directly or judged by its target,
- * never judged here.
+ * complete when the call returns. So does who accesses its own memory. Everything else is asked of
+ * the target, which then also says what was wrong with a key, rights or bounds: an access is done
+ * directly or judged by its target, never judged here.
  *
  * Order: an access is direct only while none of ours, atomics included, waits for an answer of that peer,
  * so it never overtakes one. Atomics are always executed by the target.
  */
+#include <errno.h>
 #include <string.h>
 
+#include "base/arith.h"
 #include "base/clock.h"
+#include "engine/bulk.h"
 #include "engine/internal.h"
 
 /* Up to here a polling target answers sooner than the kernel copies (docs/design/cma.md). */
@@ -70,9 +73,9 @@ static bool locate(const struct nm_region *region, const struct nm_remote *remot
 	return true;
 }
 
-/* One contiguous piece, in steps. */
-static bool copy_span(struct nm_link *link, const struct nm_rma *rma, struct nm_cursor *cursor,
-		      struct nm_span span, bool is_read)
+/* One contiguous piece, in steps. 0 or -errno. */
+static int copy_span(struct nm_link *link, const struct nm_rma *rma, struct nm_cursor *cursor,
+		     struct nm_span span, bool is_read)
 {
 	const struct nm_transport_ops *ops = link->transport->ops;
 	struct iovec pieces[NM_IOV_MAX];
@@ -85,16 +88,18 @@ static bool copy_span(struct nm_link *link, const struct nm_rma *rma, struct nm_
 					ops->write_remote(link, pieces, nr, &step, 1);
 
 		if (got < 0 || (uint64_t)got != len)
-			return false;
+			return got < 0 ? (int)got : -EFAULT;
 		span.address += len;
 		span.len -= len;
 	}
-	return true;
+	return 0;
 }
 
 static bool copy_all(struct nm_link *link, const struct nm_rma *rma,
 		     const struct nm_region *regions, bool is_read)
 {
+	int err;
+
 	uint64_t access = is_read ? NM_REMOTE_READ : NM_REMOTE_WRITE;
 	struct nm_span spans[NM_IOV_MAX];
 	struct nm_cursor cursor = {0, 0};
@@ -102,9 +107,13 @@ static bool copy_all(struct nm_link *link, const struct nm_rma *rma,
 	for (size_t i = 0; i < rma->nr_remote; i++)
 		if (!locate(&regions[i], &rma->remote[i], access, &spans[i]))
 			return false;
-	for (size_t i = 0; i < rma->nr_remote; i++)
-		if (!copy_span(link, rma, &cursor, spans[i], is_read))
+	for (size_t i = 0; i < rma->nr_remote; i++) {
+		err = copy_span(link, rma, &cursor, spans[i], is_read);
+		if (err) {
+			nm_bulk_access_fell_back(rma->peer, is_read, err);
 			return false;
+		}
+	}
 	return true;
 }
 
@@ -122,17 +131,70 @@ static bool better_asked(struct nm_link *link, uint64_t size)
 	return size <= ASK_MAX && ops->polls && ops->polls(link, nm_clock_ns());
 }
 
-bool nm_access_direct(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size,
-		      bool is_read)
+/* Copy LEN bytes from one list of pieces to another; both have as many. They may overlap. */
+static void move_pieces(const struct iovec *to, size_t nr_to, const struct iovec *from,
+			size_t nr_from, uint64_t len)
 {
+	struct nm_cursor at = {0, 0}, source = {0, 0};
+	struct iovec piece, target;
+
+	while (len > 0) {
+		uint64_t n = len;
+
+		while (source.offset == from[source.index].iov_len)
+			source = (struct nm_cursor){source.index + 1, 0};
+		while (at.offset == to[at.index].iov_len)
+			at = (struct nm_cursor){at.index + 1, 0};
+		n = nm_min_u64(n, from[source.index].iov_len - source.offset);
+		n = nm_min_u64(n, to[at.index].iov_len - at.offset);
+		nm_cursor_take(&source, from, nr_from, n, &piece);
+		nm_cursor_take(&at, to, nr_to, n, &target);
+		memmove(target.iov_base, piece.iov_base, n);
+		len -= n;
+	}
+}
+
+/* The target is who asks: all that a target does, at once. */
+static bool copy_own(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size,
+		     bool is_read)
+{
+	uint64_t access = is_read ? NM_REMOTE_READ : NM_REMOTE_WRITE;
 	struct nm_peer *peer = rma->peer;
-	struct nm_link *link = peer->link;
+	struct iovec pieces[NM_RMA_SPAN_MAX];
+	int nr;
+
+	if (nm_rma_allowed(engine, rma->remote, rma->nr_remote, access) < 0)
+		return false;
+	nr = nm_rma_span(engine, rma->remote, rma->nr_remote, 0, size, access, pieces);
+	if (nr <= 0 || !nm_user_is_host(pieces, (size_t)nr))
+		return false;
+	if (is_read)
+		move_pieces(rma->iov, rma->nr_iov, pieces, (size_t)nr, size);
+	else
+		move_pieces(pieces, (size_t)nr, rma->iov, rma->nr_iov, size);
+	nm_rma_count(engine, rma->remote, rma->nr_remote, access);
+	/* What it has served itself, in the words of both sides. */
+	if (is_read) {
+		peer->sent_messages++;
+		peer->sent_bytes += size;
+	} else {
+		peer->received_messages++;
+		peer->received_bytes += size;
+	}
+	return true;
+}
+
+/* Through its kernel, in memory that the target shows. */
+static bool copy_remote(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size,
+			bool is_read)
+{
+	struct nm_link *link = rma->peer->link;
 	struct nm_region regions[NM_IOV_MAX];
 	uint64_t keys[NM_IOV_MAX];
 	bool good;
 
-	if (!link->remote_copy || !link->transport->ops->reach || peer->nr_started > 0 ||
-	    size == 0 || (!is_read && rma->flags & NM_REMOTE_CQ_DATA) || better_asked(link, size))
+	(void)engine;
+	if (!link->remote_copy || !link->transport->ops->reach || better_asked(link, size))
 		return false;
 	for (size_t i = 0; i < rma->nr_remote; i++)
 		keys[i] = rma->remote[i].key;
@@ -140,7 +202,19 @@ bool nm_access_direct(struct nm_engine *engine, const struct nm_rma *rma, uint64
 		return false;
 	good = copy_all(link, rma, regions, is_read);
 	link->transport->ops->leave(link);
-	if (!good)
+	return good;
+}
+
+bool nm_access_direct(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size,
+		      bool is_read)
+{
+	struct nm_peer *peer = rma->peer;
+	bool is_own = peer->link->transport->ops->channel == NM_CHANNEL_SELF;
+
+	if (peer->nr_started > 0 || size == 0 || (!is_read && rma->flags & NM_REMOTE_CQ_DATA) ||
+	    !nm_user_is_host(rma->iov, rma->nr_iov))
+		return false;
+	if (!(is_own ? copy_own : copy_remote)(engine, rma, size, is_read))
 		return false;
 	if (is_read) {
 		peer->received_bytes += size;
@@ -148,6 +222,8 @@ bool nm_access_direct(struct nm_engine *engine, const struct nm_rma *rma, uint64
 		peer->sent_messages++;
 		peer->sent_bytes += size;
 	}
+	nm_peer_count_access(peer, is_own ? NM_ACCESS_DIRECT : NM_ACCESS_CMA,
+			     is_read ? NM_ACCESS_GET : NM_ACCESS_PUT, size);
 	nm_complete_transmit(engine, NM_RMA | (is_read ? NM_READ : NM_WRITE), rma->flags,
 			     rma->context, 0);
 	return true;

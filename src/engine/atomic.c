@@ -92,6 +92,7 @@ static int start(struct nm_engine *engine, const struct nm_atomic *a, enum nm_at
 	}
 	peer->sent_messages++;
 	peer->sent_bytes += size;
+	nm_peer_count_access(peer, NM_ACCESS_SERVED, NM_ACCESS_ATOMIC, size);
 	return 0;
 }
 
@@ -188,7 +189,8 @@ static int execute(struct nm_engine *engine, const struct atomic_request *reques
 	if (nr < 0)
 		return nr;
 	/* In place, so that the target's own threads see whole elements change. */
-	if (nr == 1 && (uintptr_t)pieces[0].iov_base % nm_atomic_size(head->datatype) == 0) {
+	if (nr == 1 && nm_user_is_host(pieces, 1) &&
+	    (uintptr_t)pieces[0].iov_base % nm_atomic_size(head->datatype) == 0) {
 		nm_atomic_apply(head->datatype, head->op, pieces[0].iov_base, request->operand,
 				request->compare, count, ret_before);
 		return 0;

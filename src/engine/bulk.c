@@ -33,7 +33,8 @@ static NM_COLD void tell(const struct nm_engine *engine, struct nm_bulk *bulk,
 
 static bool reachable(const struct nm_request *r)
 {
-	return r->nr_spans > 0 && r->peer->state == NM_PEER_CONNECTED && r->peer->link->remote_copy;
+	return r->nr_spans > 0 && r->peer->state == NM_PEER_CONNECTED &&
+	       r->peer->link->remote_copy && nm_user_is_host(r->iov, r->nr_iov);
 }
 
 static struct nm_select_verdict choose(const struct nm_engine *engine, struct nm_bulk *bulk,
@@ -142,4 +143,16 @@ void nm_bulk_fell_back(struct nm_request *r, int err)
 		      err ? strerror(-err) : "the peer could not write");
 	nm_log_once(NM_LOG_WARN, "the rest of a large message is sent in packets: %s",
 		    bulk->facts.fallback.text);
+}
+
+void nm_bulk_access_fell_back(struct nm_peer *peer, bool is_read, int err)
+{
+	struct nm_bulk *bulk = bulk_of(peer);
+
+	if (!bulk)
+		return;
+	bulk->facts.fallbacks++;
+	nm_reason_set(&bulk->facts.fallback, "a direct %s ended, the target is asked: %s",
+		      is_read ? "get" : "put", strerror(-err));
+	nm_log_once(NM_LOG_WARN, "%s", bulk->facts.fallback.text);
 }

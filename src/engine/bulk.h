@@ -37,6 +37,8 @@ void nm_bulk_begin(const struct nm_engine *engine, struct nm_request *r);
 void nm_bulk_end(const struct nm_engine *engine, struct nm_request *r);
 /* What was tried without packets failed: the rest comes in packets. ERR: -errno. */
 void nm_bulk_fell_back(struct nm_request *r, int err) NM_COLD;
+/* A put or get that was begun directly at PEER failed: it is asked for the whole. ERR: -errno. */
+void nm_bulk_access_fell_back(struct nm_peer *peer, bool is_read, int err) NM_COLD;
 /* None of the peer's transfers is under way any more, however they ended. */
 void nm_bulk_reset(struct nm_peer *peer);
 

@@ -28,7 +28,7 @@ unsigned int nm_direct_offer(const struct nm_peer *peer, struct nm_request *r,
 	unsigned int nr = 0;
 
 	/* Addresses are told only to whom could read them anyway. */
-	if (!peer->link->remote_copy)
+	if (!peer->link->remote_copy || !nm_user_is_host(r->iov, r->nr_iov))
 		return 0;
 	for (size_t i = 0; i < r->nr_iov; i++)
 		if (r->iov[i].iov_len > 0)

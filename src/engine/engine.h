@@ -200,6 +200,21 @@ struct nm_traffic {
 	uint64_t messages, bytes;
 };
 
+/* Who moves the bytes of a put, a get or an atomic that this endpoint starts. */
+enum nm_access_way {
+	NM_ACCESS_DIRECT, /* its own instructions, in memory that it has mapped: its own */
+	NM_ACCESS_CMA,	  /* its kernel, from and to the target's memory */
+	NM_ACCESS_SERVED, /* the target, which is asked in packets */
+	NM_NR_ACCESS_WAYS,
+};
+
+enum nm_access_kind {
+	NM_ACCESS_PUT,
+	NM_ACCESS_GET,
+	NM_ACCESS_ATOMIC,
+	NM_NR_ACCESS_KINDS,
+};
+
 /*
  * Diagnosis: one call per known peer with what is known of the way to it; used for the stats file,
  * logs and nearmetal-info. Counts are messages and payload bytes.
@@ -210,6 +225,8 @@ struct nm_peer_facts {
 	struct nm_link_facts link;
 	uint64_t sent_messages, sent_bytes, received_messages, received_bytes;
 	struct nm_traffic sent[NM_NR_CHANNELS], received[NM_NR_CHANNELS]; /* the same, split */
+	/* Operations on the peer's memory that were started here, and how they were done. */
+	struct nm_traffic accesses[NM_NR_ACCESS_WAYS][NM_NR_ACCESS_KINDS];
 	uint64_t stalls; /* sends that found no room and were told to come again */
 	bool down;
 	struct nm_reason down_reason;

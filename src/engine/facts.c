@@ -36,11 +36,17 @@ void nm_peer_sends_on(struct nm_peer *peer, enum nm_channel channel)
 	story->sends_on = channel;
 }
 
+/* Who has sent us nothing can have been read from all the same, over our own link. */
+static enum nm_channel received_over(const struct nm_peer_story *story)
+{
+	return story->receives_on != NM_CHANNEL_NONE ? story->receives_on : story->sends_on;
+}
+
 void nm_peer_receives_on(struct nm_peer *peer, enum nm_channel channel)
 {
 	struct nm_peer_story *story = nm_peer_story(peer);
 
-	split(story->received, story->receives_on, peer->received_messages, peer->received_bytes);
+	split(story->received, received_over(story), peer->received_messages, peer->received_bytes);
 	story->receives_on = channel;
 }
 
@@ -56,7 +62,8 @@ static void tell_traffic(const struct nm_peer *peer, struct nm_peer_facts *facts
 	memcpy(facts->sent, story->sent, sizeof(facts->sent));
 	memcpy(facts->received, story->received, sizeof(facts->received));
 	split(facts->sent, story->sends_on, peer->sent_messages, peer->sent_bytes);
-	split(facts->received, story->receives_on, peer->received_messages, peer->received_bytes);
+	split(facts->received, received_over(story), peer->received_messages, peer->received_bytes);
+	memcpy(facts->accesses, peer->accesses, sizeof(facts->accesses));
 	facts->stalls = peer->nr_stalls;
 }
 

@@ -8,7 +8,7 @@
 #include <sys/uio.h>
 
 #include "base/compiler.h"
-#include "base/copy.h"
+#include "base/user_copy.h"
 
 static inline uint64_t nm_iov_total(const struct iovec *iov, size_t nr_iov)
 {
@@ -78,7 +78,7 @@ static inline void nm_cursor_fill(struct nm_cursor *cursor, const struct iovec *
 		if (n > len)
 			n = len;
 		if (n > 0)
-			nm_copy((char *)v->iov_base + cursor->offset, from, n);
+			nm_user_put((char *)v->iov_base + cursor->offset, from, n);
 		from += n;
 		cursor->offset += n;
 		len -= n;
@@ -98,7 +98,7 @@ static inline void nm_iov_gather(void *bytes, const struct iovec *iov, size_t nr
 		size_t n = iov[i].iov_len < len ? iov[i].iov_len : len;
 
 		if (n > 0)
-			memcpy(to, iov[i].iov_base, n);
+			nm_user_get(to, iov[i].iov_base, n);
 		to += n;
 		len -= n;
 	}
@@ -111,7 +111,7 @@ static inline void nm_iov_scatter(const struct iovec *iov, size_t nr_iov, const 
 
 	if (nm_likely(nr_iov == 1)) {
 		if (len > 0)
-			nm_copy(iov[0].iov_base, bytes, len);
+			nm_user_put(iov[0].iov_base, bytes, len);
 		return;
 	}
 	nm_cursor_fill(&cursor, iov, nr_iov, bytes, len);

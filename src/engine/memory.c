@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/compiler.h"
+#include "base/user_copy.h"
 #include "engine/engine.h"
 
 #define BUCKETS_MIN 64
@@ -100,7 +101,7 @@ static void table_grow(struct nm_memory_table *table)
 
 static bool can_be_shown(const struct nm_memory_region *r)
 {
-	return r->nr_iov == 1 && !r->counter;
+	return r->nr_iov == 1 && !r->counter && nm_user_is_host(r->iov, 1);
 }
 
 static void show(const struct nm_memory_region *r, struct nm_memory_watch *watch)
@@ -162,6 +163,10 @@ static int attr_size(const struct nm_memory_attr *attr, uint64_t *ret_size)
 		if (__builtin_add_overflow((uintptr_t)attr->iov[i].iov_base, attr->iov[i].iov_len,
 					   &end) ||
 		    __builtin_add_overflow(size, attr->iov[i].iov_len, &size))
+			return -EINVAL;
+		/* Of a device, it must not run into the next one's. */
+		if (nm_is_device(attr->iov[i].iov_base) &&
+		    !nm_device_is_one_range(attr->iov[i].iov_base, attr->iov[i].iov_len))
 			return -EINVAL;
 	}
 	if (attr->offset > UINT64_MAX - size)
@@ -261,6 +266,10 @@ int nm_memory_resolve(const struct nm_memory_table *table, uint64_t key, uint64_
 		n -= start < n ? start : n;
 		if (n > len)
 			n = len;
+		/* All of memory is all of the host's: a peer cannot name a device by an offset. */
+		if (!nm_is_device(r->iov[i].iov_base) &&
+		    (uintptr_t)r->iov[i].iov_base + start + n > NM_DEVICE_MARK)
+			return -ERANGE;
 		/* Integers, because a region may start at NULL. */
 		ret_iov[nr].iov_base = (void *)((uintptr_t)r->iov[i].iov_base + (uintptr_t)start);
 		ret_iov[nr++].iov_len = (size_t)n;

@@ -85,7 +85,7 @@ void nm_multi_take(struct nm_engine *engine, struct nm_request *r, const struct 
 		return;
 	}
 	if (len > 0)
-		memcpy(start, a->payload, len);
+		nm_user_put(start, a->payload, len);
 	full = full && r->nr_children == 0;
 	nm_complete_recv(
 		engine, &(struct nm_recv_done){

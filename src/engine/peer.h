@@ -69,7 +69,9 @@ struct nm_peer {
 	bool loss_untold;	  /* a message from it was spoiled, and no receive has said so */
 	uint32_t nr_quarantines;  /* channels to it that were given up */
 	uint64_t nr_stalls;	  /* sends that found no room */
-	struct nm_move *move;	  /* the change to another channel under way; NULL: none is */
+	/* of ours on its memory, by who moved the bytes; `messages` are operations */
+	struct nm_traffic accesses[NM_NR_ACCESS_WAYS][NM_NR_ACCESS_KINDS];
+	struct nm_move *move; /* the change to another channel under way; NULL: none is */
 	struct nm_peer_story *story;
 	struct nm_bulk *bulk; /* once it sent something large */
 };
@@ -121,6 +123,13 @@ void nm_peer_stream(struct nm_engine *engine, struct nm_peer *peer, struct nm_re
 void nm_peer_leave(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request);
 /* Send what waits. Returns the number of packets sent. */
 unsigned int nm_peer_push(struct nm_engine *engine, struct nm_peer *peer);
+
+static inline void nm_peer_count_access(struct nm_peer *peer, enum nm_access_way way,
+					enum nm_access_kind kind, uint64_t bytes)
+{
+	peer->accesses[way][kind].messages++;
+	peer->accesses[way][kind].bytes += bytes;
+}
 
 static inline bool nm_peer_has_work(const struct nm_peer *peer)
 {

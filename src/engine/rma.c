@@ -113,6 +113,7 @@ static int start(struct nm_engine *engine, const struct nm_rma *rma, uint64_t si
 		peer->sent_messages++;
 		peer->sent_bytes += size;
 	}
+	nm_peer_count_access(peer, NM_ACCESS_SERVED, is_read ? NM_ACCESS_GET : NM_ACCESS_PUT, size);
 	return 0;
 }
 

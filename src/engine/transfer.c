@@ -141,6 +141,8 @@ int nm_transfer_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_r
 		nr = (int)nm_cursor_take(&cursor, r->iov, r->nr_iov, packet.len, pieces);
 		peer->link->past_cache = r->past_cache;
 	}
+	if (nm_unlikely(nr == 1 && nm_is_device(pieces[0].iov_base)))
+		pieces[nr++] = (struct iovec){NULL, 0}; /* see base/user_copy.h */
 	err = peer->send(peer->link, &packet, pieces, (unsigned int)nr);
 	if (err < 0)
 		return err;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fork.h"
 #include "base/log.h"
 #include "locality/message.h"
 
@@ -35,7 +36,7 @@ struct kept {
 };
 
 struct nm_keeper {
-	struct nm_keeper *next; /* of all in this process, for fork() */
+	struct nm_fork_watch fork_watch;
 	struct nm_segment_dir dir;
 	int listener, waker;
 	pid_t creator;
@@ -47,10 +48,6 @@ struct nm_keeper {
 	int clients[CLIENTS_MAX]; /* oldest first */
 	unsigned int nr_clients;
 };
-
-static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct nm_keeper *all_keepers;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 void nm_keeper_message_init(struct nm_keeper_message *message, enum nm_keeper_kind kind,
 			    const struct nm_digest *digest, size_t len)
@@ -228,22 +225,19 @@ static void *serve(void *arg)
 	}
 }
 
-static void before_fork(void)
+static struct nm_keeper *keeper_of(struct nm_fork_watch *watch)
 {
-	struct nm_keeper *keeper;
-
-	pthread_mutex_lock(&all_lock);
-	for (keeper = all_keepers; keeper; keeper = keeper->next)
-		pthread_mutex_lock(&keeper->lock);
+	return nm_container_of(watch, struct nm_keeper, fork_watch);
 }
 
-static void after_fork_parent(void)
+static void before_fork(struct nm_fork_watch *watch)
 {
-	struct nm_keeper *keeper;
+	pthread_mutex_lock(&keeper_of(watch)->lock);
+}
 
-	for (keeper = all_keepers; keeper; keeper = keeper->next)
-		pthread_mutex_unlock(&keeper->lock);
-	pthread_mutex_unlock(&all_lock);
+static void after_fork_parent(struct nm_fork_watch *watch)
+{
+	pthread_mutex_unlock(&keeper_of(watch)->lock);
 }
 
 static void close_all(struct nm_keeper *keeper)
@@ -260,43 +254,10 @@ static void close_all(struct nm_keeper *keeper)
 }
 
 /* Nobody serves in the child; with its copy of the listener others would wait for an answer. */
-static void after_fork_child(void)
+static void after_fork_child(struct nm_fork_watch *watch)
 {
-	struct nm_keeper *keeper;
-
-	for (keeper = all_keepers; keeper; keeper = keeper->next) {
-		close_all(keeper);
-		pthread_mutex_unlock(&keeper->lock);
-	}
-	all_keepers = NULL;
-	pthread_mutex_unlock(&all_lock);
-}
-
-static void register_fork_handlers(void)
-{
-	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
-}
-
-static void join_all(struct nm_keeper *keeper)
-{
-	pthread_once(&fork_once, register_fork_handlers);
-	pthread_mutex_lock(&all_lock);
-	keeper->next = all_keepers;
-	all_keepers = keeper;
-	pthread_mutex_unlock(&all_lock);
-}
-
-static void leave_all(struct nm_keeper *keeper)
-{
-	struct nm_keeper **place;
-
-	pthread_mutex_lock(&all_lock);
-	for (place = &all_keepers; *place; place = &(*place)->next)
-		if (*place == keeper) {
-			*place = keeper->next;
-			break;
-		}
-	pthread_mutex_unlock(&all_lock);
+	close_all(keeper_of(watch));
+	pthread_mutex_unlock(&keeper_of(watch)->lock);
 }
 
 /* A quarter of the descriptors at most: the rest is the program's. */
@@ -359,7 +320,12 @@ int nm_keeper_start(const struct nm_segment_dir *dir, struct nm_keeper **ret_kee
 	err = keeper->listener = nm_segment_dir_listen(&keeper->dir, NM_KEEPER_NAME, ret_reason);
 	if (err < 0)
 		goto err_free;
-	join_all(keeper);
+	keeper->fork_watch = (struct nm_fork_watch){
+		.before = before_fork,
+		.in_parent = after_fork_parent,
+		.in_child = after_fork_child,
+	};
+	nm_fork_watch(&keeper->fork_watch);
 	err = start_thread(keeper);
 	if (err) {
 		nm_reason_set(ret_reason, "cannot start the keeper's thread: %s", strerror(-err));
@@ -369,7 +335,7 @@ int nm_keeper_start(const struct nm_segment_dir *dir, struct nm_keeper **ret_kee
 	return 0;
 
 err_leave:
-	leave_all(keeper);
+	nm_fork_unwatch(&keeper->fork_watch);
 	unlinkat(dir->fd, NM_KEEPER_NAME, 0);
 err_free:
 	free_keeper(keeper);
@@ -388,7 +354,7 @@ void nm_keeper_stop(struct nm_keeper *keeper)
 		while (write(keeper->waker, &one, sizeof(one)) < 0 && errno == EINTR)
 			;
 		pthread_join(keeper->thread, NULL);
-		leave_all(keeper);
+		nm_fork_unwatch(&keeper->fork_watch);
 	}
 	free_keeper(keeper);
 }

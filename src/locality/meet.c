@@ -20,28 +20,19 @@
 
 #define THREAD_STACK (256 * 1024)
 
-/* All meeting places of this process: a forked child must not hold their sockets, or nobody would
- * notice the death of the parent. */
-static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct nm_meet *all_meets;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-
-static void before_fork(void)
+static struct nm_meet *meet_of(struct nm_fork_watch *watch)
 {
-	struct nm_meet *meet;
-
-	pthread_mutex_lock(&all_lock);
-	for (meet = all_meets; meet; meet = meet->next)
-		pthread_mutex_lock(&meet->lock);
+	return nm_container_of(watch, struct nm_meet, fork_watch);
 }
 
-static void after_fork_parent(void)
+static void before_fork(struct nm_fork_watch *watch)
 {
-	struct nm_meet *meet;
+	pthread_mutex_lock(&meet_of(watch)->lock);
+}
 
-	for (meet = all_meets; meet; meet = meet->next)
-		pthread_mutex_unlock(&meet->lock);
-	pthread_mutex_unlock(&all_lock);
+static void after_fork_parent(struct nm_fork_watch *watch)
+{
+	pthread_mutex_unlock(&meet_of(watch)->lock);
 }
 
 static void close_fd(int *fd)
@@ -57,48 +48,18 @@ static void close_own_fds(struct nm_meet *meet)
 	close_fd(&meet->waker);
 }
 
-static void after_fork_child(void)
+/* A forked child must not hold our sockets, or nobody would notice the death of the parent. */
+static void after_fork_child(struct nm_fork_watch *watch)
 {
+	struct nm_meet *meet = meet_of(watch);
 	struct nm_meeting *meeting;
-	struct nm_meet *meet;
 
-	for (meet = all_meets; meet; meet = meet->next) {
-		for (meeting = meet->meetings; meeting; meeting = meeting->next)
-			close_fd(&meeting->fd);
-		close_own_fds(meet);
-		meet->wire->ops->forget(meet);
-		meet->cma.pad = NULL; /* is not here, and something else may be */
-		pthread_mutex_unlock(&meet->lock);
-	}
-	all_meets = NULL;
-	pthread_mutex_unlock(&all_lock);
-}
-
-static void register_fork_handlers(void)
-{
-	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
-}
-
-static void join_all(struct nm_meet *meet)
-{
-	pthread_once(&fork_once, register_fork_handlers);
-	pthread_mutex_lock(&all_lock);
-	meet->next = all_meets;
-	all_meets = meet;
-	pthread_mutex_unlock(&all_lock);
-}
-
-static void leave_all(struct nm_meet *meet)
-{
-	struct nm_meet **place;
-
-	pthread_mutex_lock(&all_lock);
-	for (place = &all_meets; *place; place = &(*place)->next)
-		if (*place == meet) {
-			*place = meet->next;
-			break;
-		}
-	pthread_mutex_unlock(&all_lock);
+	for (meeting = meet->meetings; meeting; meeting = meeting->next)
+		close_fd(&meeting->fd);
+	close_own_fds(meet);
+	meet->wire->ops->forget(meet);
+	meet->cma.pad = NULL; /* is not here, and something else may be */
+	pthread_mutex_unlock(&meet->lock);
 }
 
 /* Words about me, for the other side's logs. */
@@ -254,7 +215,12 @@ int nm_meet_create(const struct nm_meet_config *config, struct nm_meet **ret_mee
 	if (err)
 		goto err_hide;
 	NM_FAULT("meet-listening");
-	join_all(meet);
+	meet->fork_watch = (struct nm_fork_watch){
+		.before = before_fork,
+		.in_parent = after_fork_parent,
+		.in_child = after_fork_child,
+	};
+	nm_fork_watch(&meet->fork_watch);
 	err = start_thread(meet, ret_reason);
 	if (err)
 		goto err_leave;
@@ -262,7 +228,7 @@ int nm_meet_create(const struct nm_meet_config *config, struct nm_meet **ret_mee
 	return 0;
 
 err_leave:
-	leave_all(meet);
+	nm_fork_unwatch(&meet->fork_watch);
 err_hide:
 	meet->wire->ops->hide(meet);
 err_free:
@@ -290,7 +256,7 @@ void nm_meet_destroy(struct nm_meet *meet)
 	pthread_mutex_unlock(&meet->lock);
 	nm_meet_wake(meet);
 	pthread_join(meet->thread, NULL);
-	leave_all(meet);
+	nm_fork_unwatch(&meet->fork_watch);
 	NM_FAULT("close-farewell");
 	for (meeting = meet->meetings; meeting; meeting = meeting->next)
 		if (meeting->fd >= 0)

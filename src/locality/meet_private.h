@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include "base/fork.h"
 #include "locality/meet.h"
 #include "locality/message.h"
 #include "locality/wire.h"
@@ -65,7 +66,7 @@ struct nm_lane_list {
 };
 
 struct nm_meet {
-	struct nm_meet *next; /* of all in this process, for fork() */
+	struct nm_fork_watch fork_watch;
 	struct nm_meet_config config;
 	struct nm_wire *wire;
 	pid_t creator;

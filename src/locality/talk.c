@@ -9,6 +9,7 @@
 
 #include "base/arith.h"
 #include "base/clock.h"
+#include "base/fault.h"
 
 /* Who has not said that it took a letter gets it again: it was busy, or the answer was lost. */
 #define RESEND_NS (200 * NM_NS_PER_MS)
@@ -228,6 +229,7 @@ static void was_taken(struct nm_segment_wire *wire, struct nm_talk *talk, uint64
 {
 	bool was_last = talk->queue[0].flags & NM_LETTER_HANGUP;
 
+	NM_FAULT("talk-was-taken");
 	retract(wire, talk);
 	talk->said++;
 	talk->nr_queued--;
@@ -245,6 +247,7 @@ static bool deliver(struct nm_meet *meet, struct nm_talk *talk, uint8_t *message
 	if (!len || talk->fd < 0)
 		return true;
 	cover(meet, talk, !talk->is_visitor, message, len);
+	NM_FAULT("talk-deliver");
 	err = nm_message_send(talk->fd, message, len, -1);
 	/* Who has hung up is noticed by the watch. */
 	return err != -EAGAIN && err != -ENOBUFS && err != -ENOMEM;

@@ -14,6 +14,7 @@
 
 #include "base/arith.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "locality/talk.h"
 
@@ -155,6 +156,7 @@ static int segment_connect(struct nm_meet *meet, struct nm_meeting *meeting,
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
 		return nm_visit_failed(ret_reason, "cannot make a socket", -errno);
 	pthread_mutex_lock(&meet->lock);
+	NM_FAULT("talk-begin");
 	meeting->fd = ends[0];
 	meeting->talk = nm_talk_create(meet, &peer, ends[1], new_number(), true, who->token);
 	if (meeting->talk)
@@ -204,6 +206,7 @@ static int segment_map(struct nm_meet *meet, struct nm_meeting *meeting,
 	if (known &&
 	    (known->header != window.header || known->geometry.size != window.geometry.size))
 		err = -EBADMSG;
+	NM_FAULT("talk-window-seen");
 	if (!err)
 		err = nm_segment_tie(wire->segment, &talk->peer.address, &meeting->encounter.tie);
 	if (err || known)
@@ -293,6 +296,7 @@ static struct nm_talk *welcome(struct nm_meet *meet, const struct nm_segment_add
 		close(ends[1]);
 		return NULL;
 	}
+	NM_FAULT("talk-welcome");
 	/* Turned away, it reads why. */
 	talk->meeting = nm_meet_admit(meet, ends[0]);
 	if (talk->meeting)

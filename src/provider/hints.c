@@ -143,6 +143,11 @@ int nm_hints_check(const struct fi_info *hints, struct nm_reason *ret_why)
 
 	if (!hints)
 		return 0;
+	if (hints->caps & FI_HMEM) {
+		nm_reason_set(ret_why, "FI_HMEM asked for; no interface to device memory is built "
+				       "in, only buffers in the host's memory are taken");
+		return -FI_ENODATA;
+	}
 	if (HAS_BEYOND(hints->caps, NM_CAPS))
 		return refuse_bits(ret_why, "capabilities", hints->caps, NM_CAPS);
 	if (hints->addr_format != FI_FORMAT_UNSPEC) {

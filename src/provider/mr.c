@@ -5,6 +5,8 @@
  */
 #include <stdlib.h>
 
+#include "base/device.h"
+#include "base/log.h"
 #include "provider/provider.h"
 
 struct nm_mr {
@@ -71,6 +73,28 @@ static struct fi_ops mr_fid_ops = {
 	.ops_open = nm_no_ops_open,
 };
 
+/*
+ * Where the memory is. The manual lets us ignore the interface without FI_HMEM, which nobody is
+ * given; but a copy from an address of a GPU would end the program, so it is refused instead.
+ */
+static int check_interface(const struct nm_domain *domain, const struct fi_mr_attr *attr)
+{
+	/* The fields came with 1.10: an older program's structure ends before them. */
+	if (FI_VERSION_LT(domain->fabric->fabric.api_version, FI_VERSION(1, 10)) ||
+	    attr->iface == FI_HMEM_SYSTEM)
+		return 0;
+	if ((unsigned int)attr->iface > NM_DEVICE_MAX) {
+		nm_warn("region with key %llu not registered: there is no memory interface %u; "
+			"fi_mr_attr.iface is to be 0 (FI_HMEM_SYSTEM)",
+			(unsigned long long)attr->requested_key, (unsigned int)attr->iface);
+		return -FI_EINVAL;
+	}
+	nm_warn("region with key %llu not registered: it is memory of a device (interface %u), and "
+		"no such interface is built in; copy it to the host's memory",
+		(unsigned long long)attr->requested_key, (unsigned int)attr->iface);
+	return -FI_ENOSYS;
+}
+
 static int mr_regattr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t flags,
 		      struct fid_mr **ret_mr)
 {
@@ -89,6 +113,9 @@ static int mr_regattr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t f
 		return -FI_EINVAL;
 	if (flags & ~(uint64_t)FI_RMA_EVENT)
 		return -FI_EBADFLAGS;
+	err = check_interface(domain, attr);
+	if (err)
+		return err;
 	mr = calloc(1, sizeof(*mr));
 	if (!mr)
 		return -FI_ENOMEM;

@@ -19,7 +19,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,11 +34,6 @@
 #define BACKLOG 65535
 /* How often the queue is looked at, in polls of the inner endpoint. */
 #define SWEEP_POLLS 4096
-
-/* All lifelines of this process, for fork(). */
-static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct nm_net_lifeline *all_lifelines;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 /* Whether what the lifeline says of a network that is closed to it is true of the inner endpoint. */
 static bool is_tcp(const struct net *net)
@@ -76,14 +70,19 @@ static socklen_t socket_address(const uint8_t *inner, uint16_t port,
 	return 0;
 }
 
-static void before_fork(void)
+static struct nm_net_lifeline *lifeline_of(struct nm_fork_watch *watch)
 {
-	pthread_mutex_lock(&all_lock);
+	return nm_container_of(watch, struct nm_net_lifeline, fork_watch);
 }
 
-static void after_fork_parent(void)
+static void before_fork(struct nm_fork_watch *watch)
 {
-	pthread_mutex_unlock(&all_lock);
+	pthread_mutex_lock(&lifeline_of(watch)->lock);
+}
+
+static void after_fork_parent(struct nm_fork_watch *watch)
+{
+	pthread_mutex_unlock(&lifeline_of(watch)->lock);
 }
 
 static void close_fd(int *fd)
@@ -100,23 +99,15 @@ static void close_lifeline(struct nm_net_lifeline *lifeline)
 		close(lifeline->held[--lifeline->nr_held]);
 }
 
-static void after_fork_child(void)
+static void after_fork_child(struct nm_fork_watch *watch)
 {
-	struct nm_net_lifeline *lifeline;
+	struct nm_net_lifeline *lifeline = lifeline_of(watch);
 	struct nm_net_peer *peer;
 
-	for (lifeline = all_lifelines; lifeline; lifeline = lifeline->next) {
-		close_lifeline(lifeline);
-		for (peer = lifeline->peers->all; peer; peer = peer->next)
-			close_fd(&peer->line);
-	}
-	all_lifelines = NULL;
-	pthread_mutex_unlock(&all_lock);
-}
-
-static void register_fork_handlers(void)
-{
-	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+	close_lifeline(lifeline);
+	for (peer = lifeline->peers->all; peer; peer = peer->next)
+		close_fd(&peer->line);
+	pthread_mutex_unlock(&lifeline->lock);
 }
 
 static int listen_beside(const struct net *net, uint16_t *ret_port)
@@ -152,28 +143,27 @@ uint16_t nm_net_lifeline_open(struct net *net)
 	lifeline->listener = listen_beside(net, &port);
 	if (lifeline->listener < 0)
 		nm_info("no lifeline, so peers cannot tell whether I live: %s", strerror(errno));
-	pthread_once(&fork_once, register_fork_handlers);
-	pthread_mutex_lock(&all_lock);
-	lifeline->next = all_lifelines;
-	all_lifelines = lifeline;
-	pthread_mutex_unlock(&all_lock);
+	pthread_mutex_init(&lifeline->lock, NULL);
+	lifeline->fork_watch = (struct nm_fork_watch){
+		.before = before_fork,
+		.in_parent = after_fork_parent,
+		.in_child = after_fork_child,
+	};
+	nm_fork_watch(&lifeline->fork_watch);
 	return port;
 }
 
 void nm_net_lifeline_close(struct net *net)
 {
-	struct nm_net_lifeline **place;
+	struct nm_net_lifeline *lifeline = &net->lifeline;
 
-	pthread_mutex_lock(&all_lock);
-	for (place = &all_lifelines; *place; place = &(*place)->next)
-		if (*place == &net->lifeline) {
-			*place = net->lifeline.next;
-			close_lifeline(&net->lifeline);
-			break;
-		}
-	pthread_mutex_unlock(&all_lock);
-	free(net->lifeline.held);
-	net->lifeline.held = NULL;
+	if (!lifeline->peers)
+		return;
+	nm_fork_unwatch(&lifeline->fork_watch);
+	close_lifeline(lifeline);
+	pthread_mutex_destroy(&lifeline->lock);
+	free(lifeline->held);
+	*lifeline = (struct nm_net_lifeline){.listener = -1};
 }
 
 /* Has the other side hung up? */
@@ -227,7 +217,7 @@ static NM_COLD void sweep(struct nm_net_lifeline *lifeline)
 {
 	int fd;
 
-	pthread_mutex_lock(&all_lock);
+	pthread_mutex_lock(&lifeline->lock);
 	drop_held_that_left(lifeline);
 	while (queue_is_half_full(lifeline->listener)) {
 		fd = accept4(lifeline->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -238,7 +228,7 @@ static NM_COLD void sweep(struct nm_net_lifeline *lifeline)
 		close(fd);
 		break;
 	}
-	pthread_mutex_unlock(&all_lock);
+	pthread_mutex_unlock(&lifeline->lock);
 }
 
 void nm_net_lifeline_serve(struct net *net)

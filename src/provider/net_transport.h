@@ -3,6 +3,9 @@
 #ifndef NM_PROVIDER_NET_TRANSPORT_H
 #define NM_PROVIDER_NET_TRANSPORT_H
 
+#include <pthread.h>
+
+#include "base/fork.h"
 #include "provider/net.h"
 #include "provider/net_buffer.h"
 #include "provider/net_inner.h"
@@ -13,11 +16,12 @@
 
 /* Where peers see whether this process lives (net_alive.c). */
 struct nm_net_lifeline {
-	struct nm_net_lifeline *next; /* of all in this process, for fork() */
-	struct nm_net_peers *peers;
-	bool is_believed; /* a refusal or silence there means that the peer is gone */
-	int listener;	  /* -1: none */
-	int *held;	  /* connections taken out of the listener's queue */
+	struct nm_fork_watch fork_watch;
+	pthread_mutex_t lock;	    /* of the descriptors, against fork() */
+	struct nm_net_peers *peers; /* NULL: never opened */
+	bool is_believed;	    /* a refusal or silence there means that the peer is gone */
+	int listener;		    /* -1: none */
+	int *held;		    /* connections taken out of the listener's queue */
 	unsigned int nr_held;
 	uint32_t nr_polls;
 };

@@ -124,7 +124,19 @@ static void copy_text(char *to, size_t room, const char *from)
 	snprintf(to, room, "%s", from);
 }
 
-_Static_assert(NM_NR_PROTOCOLS <= 8 && NM_NR_CHANNELS <= 8, "the file has room for all");
+_Static_assert(NM_NR_PROTOCOLS <= 8 && NM_NR_CHANNELS <= 8 && NM_NR_ACCESS_WAYS <= 4 &&
+		       NM_NR_ACCESS_KINDS <= 4,
+	       "the file has room for all");
+
+static void collect_accesses(struct nm_stats_peer *peer, const struct nm_peer_facts *facts)
+{
+	for (size_t way = 0; way < NM_NR_ACCESS_WAYS; way++)
+		for (size_t kind = 0; kind < NM_NR_ACCESS_KINDS; kind++)
+			peer->accesses[way][kind] = (struct nm_stats_accesses){
+				.operations = facts->accesses[way][kind].messages,
+				.bytes = facts->accesses[way][kind].bytes,
+			};
+}
 
 static void collect_peer(void *arg, const struct nm_peer_facts *facts)
 {
@@ -154,6 +166,7 @@ static void collect_peer(void *arg, const struct nm_peer_facts *facts)
 			.received_messages = facts->received[i].messages,
 			.received_bytes = facts->received[i].bytes,
 		};
+	collect_accesses(peer, facts);
 	copy_text(peer->label, sizeof(peer->label), link->label.text);
 	copy_text(peer->reason, sizeof(peer->reason), link->reason.text);
 	if (facts->down)

@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #define NM_STATS_MAGIC UINT64_C(0x317374617473) /* "stats1", little endian */
-#define NM_STATS_VERSION 2
+#define NM_STATS_VERSION 3
 #define NM_STATS_MAX_PEERS 4096 /* more are counted in nr_unlisted */
 
 enum nm_stats_state {
@@ -50,6 +50,11 @@ struct nm_stats_traffic {
 	uint64_t received_messages, received_bytes;
 };
 
+/* Puts, gets or atomics on a peer's memory that the endpoint has started. */
+struct nm_stats_accesses {
+	uint64_t operations, bytes;
+};
+
 struct nm_stats_peer {
 	uint8_t id[6];
 	uint8_t relation, channel, integrity; /* enums of locality/locality.h */
@@ -61,6 +66,8 @@ struct nm_stats_peer {
 	/* bytes of large messages from the peer, by protocol as transport/select.h numbers them */
 	uint64_t protocols[8];
 	struct nm_stats_traffic by_channel[8]; /* by enum nm_channel */
+	/* by enum nm_access_way and enum nm_access_kind of engine/engine.h */
+	struct nm_stats_accesses accesses[4][4];
 	char label[96];
 	char reason[192], down_reason[192], quarantine_reason[192], fallback_reason[192];
 	char choice[192]; /* the protocol that was last changed to, and why */
@@ -72,7 +79,7 @@ struct nm_stats_tail {
 };
 
 _Static_assert(sizeof(struct nm_stats_head) == 256, "readers know it");
-_Static_assert(sizeof(struct nm_stats_peer) == 1408, "readers know it");
+_Static_assert(sizeof(struct nm_stats_peer) == 1664, "readers know it");
 _Static_assert(sizeof(struct nm_stats_tail) == 16, "readers know it");
 _Static_assert(sizeof(struct nm_stats_peer) % 8 == 0, "summed by words");
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/arith.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "shm/segment_measure.h"
 #include "shm/segment_private.h"
@@ -227,9 +228,11 @@ static int try_out(struct nm_segment *segment, struct nm_reason *ret_reason)
 		err = measure(segment, &record, ret_reason);
 		if (!err) {
 			record.integrity = try_integrity(segment, &record.integrity_why);
+			NM_FAULT("segment-measured");
 			err = nm_segment_record_write(&segment->lock, &record, ret_reason);
 		}
 	}
+	NM_FAULT("segment-tried");
 	nm_segment_lock_give(&segment->lock);
 	if (err)
 		return err;

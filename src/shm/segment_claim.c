@@ -13,6 +13,7 @@
 
 #include "base/arith.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "shm/foreign.h"
 #include "shm/segment_private.h"
@@ -107,6 +108,7 @@ static void prepare_part(struct nm_segment *segment, struct nm_segment_shape *re
 	/* Neighbours that look meanwhile see no part. */
 	atomic_store_explicit(&part->generation, 0, memory_order_release);
 	atomic_store_explicit(&part->state, NM_SEGMENT_INIT, memory_order_release);
+	NM_FAULT("part-hidden");
 	for (uint32_t i = 0; i < shape.nr_slots; i++) {
 		struct nm_segment_slot *slot = own_slot(segment, &shape, i);
 
@@ -125,8 +127,10 @@ static void prepare_part(struct nm_segment *segment, struct nm_segment_shape *re
 	part->numa = segment->config.numa;
 	part->vcpu_numa = segment->config.vcpu_numa;
 	atomic_store_explicit(&part->state, NM_SEGMENT_RUN, memory_order_relaxed);
+	NM_FAULT("part-made");
 	/* Partner: nm_segment_know_part(). */
 	atomic_store_explicit(&part->generation, generation, memory_order_release);
+	NM_FAULT("part-shown");
 	*ret_shape = shape;
 }
 
@@ -263,6 +267,7 @@ static void write_slot(struct nm_segment_claim *claim, const struct nm_segment_s
 
 	set_control(slot, generation, NM_SEGMENT_INIT);
 	atomic_thread_fence(memory_order_seq_cst);
+	NM_FAULT("slot-taken");
 	slot->window_off = claim->window_off;
 	slot->window_size = claim->window_size;
 	memcpy(slot->id, claim->id, sizeof(slot->id));
@@ -319,6 +324,7 @@ static int allocate(struct nm_segment_claim *claim, struct nm_reason *ret_reason
 			      strerror(-err));
 		return err;
 	}
+	NM_FAULT("slot-held");
 	write_slot(claim, &shape, index,
 		   nm_segment_generation_of(control_of(own_slot(segment, &shape, index))) + 1);
 	return 0;
@@ -386,6 +392,7 @@ int nm_segment_claim(struct nm_segment *segment, const uint8_t id[6], const uint
 		return err;
 	}
 	pthread_mutex_init(&claim->mutex, NULL);
+	NM_FAULT("slot-filled");
 	clear_memory(claim);
 	*ret_claim = claim;
 	return 0;
@@ -406,7 +413,9 @@ int nm_segment_open(struct nm_segment_claim *claim, const struct nm_geometry *ge
 	if (err)
 		return err;
 	nm_window_set_state(ret_window, NM_WINDOW_RUN);
+	NM_FAULT("slot-window-made");
 	nm_segment_set_state(claim, NM_SEGMENT_RUN);
+	NM_FAULT("slot-shown");
 	return 0;
 }
 
@@ -417,6 +426,7 @@ const struct nm_segment_address *nm_segment_own_address(const struct nm_segment_
 
 void nm_segment_beat(struct nm_segment_claim *claim)
 {
+	NM_FAULT("slot-beat");
 	atomic_fetch_add_explicit(&claim->slot->heartbeat, 1, memory_order_relaxed);
 }
 
@@ -441,7 +451,9 @@ void nm_segment_release(struct nm_segment_claim *claim)
 		if (nm_segment_generation_of(control_of(claim->slot)) == own) {
 			atomic_store_explicit(&claim->slot->gone_ns, nm_clock_ns(),
 					      memory_order_relaxed);
+			NM_FAULT("slot-gone-before");
 			set_control(claim->slot, own, NM_SEGMENT_GONE);
+			NM_FAULT("slot-gone-after");
 			knock(claim->segment);
 		}
 		pthread_mutex_lock(&claim->segment->lock.mutex);

@@ -9,40 +9,19 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/compiler.h"
 
 #define TABLE_BYTE 0
 #define SLOT_BYTE(slot) (1 + (off_t)(slot))
 #define RETRY_NS 500000
 
-/* Every open lock of this process, for fork(). */
-static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct nm_segment_lock *all;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-
-static void before_fork(void)
-{
-	pthread_mutex_lock(&all_lock);
-}
-
-static void after_fork_parent(void)
-{
-	pthread_mutex_unlock(&all_lock);
-}
-
 /* The description stays open in the parent, so nothing is unlocked by this. */
-static void after_fork_child(void)
+static void after_fork_child(struct nm_fork_watch *watch)
 {
-	for (struct nm_segment_lock *lock = all; lock; lock = lock->next) {
-		close(lock->fd);
-		lock->fd = -1;
-	}
-	all = NULL;
-	pthread_mutex_unlock(&all_lock);
-}
+	struct nm_segment_lock *lock = nm_container_of(watch, struct nm_segment_lock, fork_watch);
 
-static void watch_forks(void)
-{
-	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+	close(lock->fd);
+	lock->fd = -1;
 }
 
 int nm_segment_lock_open(const char *path, struct nm_segment_lock *ret_lock,
@@ -68,11 +47,8 @@ int nm_segment_lock_open(const char *path, struct nm_segment_lock *ret_lock,
 	memset(ret_lock, 0, sizeof(*ret_lock));
 	ret_lock->fd = fd;
 	pthread_mutex_init(&ret_lock->mutex, NULL);
-	pthread_once(&fork_once, watch_forks);
-	pthread_mutex_lock(&all_lock);
-	ret_lock->next = all;
-	all = ret_lock;
-	pthread_mutex_unlock(&all_lock);
+	ret_lock->fork_watch = (struct nm_fork_watch){.in_child = after_fork_child};
+	nm_fork_watch(&ret_lock->fork_watch);
 	return 0;
 
 err_close:
@@ -83,13 +59,7 @@ err_close:
 
 void nm_segment_lock_close(struct nm_segment_lock *lock)
 {
-	pthread_mutex_lock(&all_lock);
-	for (struct nm_segment_lock **link = &all; *link; link = &(*link)->next)
-		if (*link == lock) {
-			*link = lock->next;
-			break;
-		}
-	pthread_mutex_unlock(&all_lock);
+	nm_fork_unwatch(&lock->fork_watch);
 	if (lock->fd >= 0)
 		close(lock->fd);
 	lock->fd = -1;

@@ -13,6 +13,7 @@
 
 #include <pthread.h>
 
+#include "base/fork.h"
 #include "shm/segment.h"
 
 #define NM_SEGMENT_RECORD_MAGIC UINT64_C(0x316b636f6c6d6d6e) /* "nmmlock1" */
@@ -31,7 +32,7 @@ struct nm_segment_lock {
 	int fd; /* -1 in a forked child */
 	pthread_mutex_t mutex;
 	bool held[NM_SEGMENT_MAX_SLOTS]; /* by this description, which never sees its own locks */
-	struct nm_segment_lock *next;
+	struct nm_fork_watch fork_watch;
 };
 
 /* 0 or -errno with a reason. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "shm/foreign.h"
 #include "shm/segment_private.h"
 
@@ -36,6 +37,7 @@ int nm_segment_post(struct nm_segment_claim *claim, const struct nm_segment_addr
 		cell = &claim->cells[index];
 		claim->cell_used[index] = true;
 		empty_cell(cell);
+		NM_FAULT("mail-emptied");
 		cell->to_part = to->part;
 		cell->to_slot = to->slot;
 		cell->to_part_generation = to->part_generation;
@@ -43,11 +45,15 @@ int nm_segment_post(struct nm_segment_claim *claim, const struct nm_segment_addr
 		cell->len = (uint32_t)len;
 		memset(cell->bytes, 0, sizeof(cell->bytes));
 		memcpy(cell->bytes, bytes, len);
+		NM_FAULT("mail-written");
 		/* Partners: take_from_slot() and nm_segment_knocked(), in the opposite order. */
 		atomic_store_explicit(&cell->sequence, ++claim->sequence, memory_order_release);
+		NM_FAULT("mail-sealed");
 		atomic_store_explicit(&claim->slot->posted, claim->sequence, memory_order_release);
+		NM_FAULT("mail-posted");
 		atomic_fetch_add_explicit(&nm_segment_own_part(claim->segment)->knock, 1,
 					  memory_order_release);
+		NM_FAULT("mail-knocked");
 	}
 	pthread_mutex_unlock(&claim->mutex);
 	if (index < 0)
@@ -60,6 +66,7 @@ void nm_segment_retract(struct nm_segment_claim *claim, uint32_t cell)
 {
 	pthread_mutex_lock(&claim->mutex);
 	if (cell < claim->shape.nr_cells && claim->cell_used[cell]) {
+		NM_FAULT("mail-retract");
 		empty_cell(&claim->cells[cell]);
 		claim->cell_used[cell] = false;
 	}
@@ -199,6 +206,7 @@ static bool take_from_slot(struct nm_segment_inbox *inbox, const struct nm_segme
 			sender->taken = inbox->upto;
 		return false;
 	}
+	NM_FAULT("mail-taken");
 	sender->taken = sequence;
 	inbox->nr_taken++;
 	ret_letter->from = (struct nm_segment_address){.part = inbox->part,

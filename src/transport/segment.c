@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "base/params.h"
 #include "locality/letter.h"
@@ -64,6 +65,7 @@ static void segment_destroy(struct nm_transport *transport)
 	while (shm->meet && (nr = count_untaken(shm)) && nm_clock_ns() < transport->close_by_ns)
 		if (!nm_shm_progress(transport))
 			sched_yield();
+	NM_FAULT("segment-all-taken");
 	if (nr)
 		nm_info("segment channel closed with %u peers that had not taken everything", nr);
 	nm_shm_destroy(transport);

@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arith.h"
 #include "base/crc.h"
+#include "base/user_copy.h"
 #include "transport/shm_private.h"
 
 struct checksum {
@@ -28,6 +30,22 @@ static uint32_t start(const struct nm_packet *pkt, uint32_t len, uint64_t positi
 	return nm_crc32c(0, &header, sizeof(header));
 }
 
+/* A user's bytes, wherever they are. */
+static uint32_t add_bytes(uint32_t crc, const struct iovec *iov)
+{
+	uint8_t part[1024];
+	size_t n;
+
+	if (nm_likely(!nm_is_device(iov->iov_base)))
+		return nm_crc32c(crc, iov->iov_base, iov->iov_len);
+	for (size_t at = 0; at < iov->iov_len; at += n) {
+		n = nm_min_u64(iov->iov_len - at, sizeof(part));
+		nm_user_get(part, (const char *)iov->iov_base + at, n);
+		crc = nm_crc32c(crc, part, n);
+	}
+	return crc;
+}
+
 int nm_shm_send_checked(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
 			unsigned int nr_iov)
 {
@@ -41,7 +59,7 @@ int nm_shm_send_checked(struct nm_link *base, const struct nm_packet *pkt, const
 		return -EINVAL;
 	for (i = 0; i < nr_iov; i++) {
 		more[i] = iov[i];
-		sum.crc = nm_crc32c(sum.crc, iov[i].iov_base, iov[i].iov_len);
+		sum.crc = add_bytes(sum.crc, &iov[i]);
 	}
 	more[nr_iov] = (struct iovec){&sum, sizeof(sum)};
 	packet.len += (uint32_t)sizeof(sum);

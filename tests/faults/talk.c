@@ -12,7 +12,7 @@
 #include "transport/transport.h"
 
 /* Nobody who waits for the dead waits longer, and whoever was stopped goes on before. */
-#define PATIENCE_NS (8 * NM_NS_PER_S)
+#define PATIENCE_NS (20 * NM_NS_PER_S)
 
 /* Inline in a slot, over slots, in a chunk, in many chunks; each several times. */
 static const size_t sizes[] = {8, 100, 1000, 12000, 300000};
@@ -65,7 +65,7 @@ int talker_open(struct talker *me)
 	struct nm_engine_config config = {.who = me->who, .resolve = resolve};
 	struct nm_engine_queues queues = {0};
 	struct nm_memory_region *region;
-	struct nm_transport *shm;
+	struct nm_transport *channel;
 	struct nm_reason why;
 	struct iovec iov;
 	const struct nm_memory_attr attr = {
@@ -92,8 +92,9 @@ int talker_open(struct talker *me)
 		queues.remote_write = &me->written;
 	}
 	nm_engine_bind(me->engine, &queues);
-	err = nm_shm_create(nm_engine_sink(me->engine), &me->who, &shm, &why);
-	return err ? err : nm_engine_add_transport(me->engine, shm);
+	err = (me->by_segment ? nm_segment_channel_create : nm_shm_create)(
+		nm_engine_sink(me->engine), &me->who, &channel, &why);
+	return err ? err : nm_engine_add_transport(me->engine, channel);
 }
 
 void talker_close(struct talker *me)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One endpoint over memory alone, and a conversation that uses everything two endpoints can do. */
+/* One endpoint over one channel of memory, and a conversation that uses everything two endpoints can do. */
 #ifndef NM_TEST_FAULTS_TALK_H
 #define NM_TEST_FAULTS_TALK_H
 
@@ -9,6 +9,7 @@
 
 struct talker {
 	struct nm_identity who;
+	bool by_segment;     /* the channel between machines, not the one within a kernel */
 	unsigned int number; /* small; a counter of its own at everybody's */
 	struct nm_engine *engine;
 	struct nm_cqueue *cq;

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Walks every mark of base/fault.h: three processes in one segment directory, a victim that dies,
- * stops or is late at the mark, a survivor that converses with it, and a third with whom the
- * survivor must be able to converse afterwards; a guest comes to the victim first and closes. The
- * survivor ends in bounded time, sees no byte that is not the victim's own, and keeps no
- * descriptor, mapping or socket.
+ * Walks every mark of base/fault.h: a victim that dies, stops or is late at the mark, a survivor that
+ * converses with it, and a third with whom the survivor must be able to converse afterwards; a guest
+ * comes to the victim first and closes. The survivor ends in bounded time, sees no byte that is not
+ * the victim's own, and keeps no descriptor, mapping or socket.
  *
- * usage: walk [NAME]   one mark alone; without, all that the linker has put into the table
+ * They meet in one of two worlds: in one segment directory, or in a segment between three virtual
+ * machines, of which the guest shares the victim's; there the next who comes must get a slot. Marks
+ * that the first world knows are only killed in the second.
+ *
+ * usage: walk [NAME...]   these marks alone; without, all that the linker has put into the table
  */
 #include <dirent.h>
 #include <errno.h>
@@ -24,16 +27,21 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "locality/segment_dir.h"
+#include "machines.h"
 #include "talk.h"
 
 enum { VICTIM, SURVIVOR, THIRD, GUEST, NR_ROLES };
+enum { IN_DIRECTORY, IN_SEGMENT, NR_WORLDS };
+static const uint32_t machine_of[NR_ROLES] = {[SURVIVOR] = 1, [THIRD] = 2};
+static const char *const world_names[] = {"in a directory", "in a segment"};
 /* Marks are walked by so many at a time: most of it is waiting. */
 enum { NR_WALKERS = 4 };
 enum { EXIT_GOOD = 0, EXIT_LOST = 10, EXIT_DEFECT = 20 };
-#define PATIENCE_NS (30 * NM_NS_PER_S)
+#define PATIENCE_NS (60 * NM_NS_PER_S)
 #define STOPPED_NS (60 * NM_NS_PER_MS)
 
 static const char *const action_names[] = {
+	[NM_FAULT_NONE] = "left alone",
 	[NM_FAULT_KILL] = "killed",
 	[NM_FAULT_STOP] = "stopped",
 	[NM_FAULT_DELAY] = "late",
@@ -43,12 +51,13 @@ static const char *const action_names[] = {
 struct shared {
 	_Atomic int open[NR_ROLES]; /* 1: open; 2: never will be */
 	char words[256];
-	_Atomic uint32_t seen[]; /* by mark */
+	_Atomic uint32_t seen[]; /* by world, then by mark */
 };
 
 struct run {
 	struct talker talkers[NR_ROLES];
 	const char *mark;
+	unsigned int world;
 	enum nm_fault_action action;
 	unsigned int nth;
 	pid_t pids[NR_ROLES];
@@ -58,6 +67,11 @@ struct run {
 
 static struct shared *shared;
 static char dir_path[] = "/tmp/nearmetal-walk-XXXXXX";
+
+static size_t nr_places(void)
+{
+	return (size_t)(__stop_nm_faults - __start_nm_faults);
+}
 
 static void nap(uint64_t ns)
 {
@@ -85,7 +99,7 @@ static unsigned int count_windows(void)
 	char line[512];
 
 	while (maps && fgets(line, sizeof(line), maps))
-		nr += strstr(line, "nearmetal-window") != NULL;
+		nr += strstr(line, "nearmetal-window") || strstr(line, dir_path);
 	if (maps)
 		fclose(maps);
 	return nr;
@@ -131,7 +145,9 @@ static int play_victim(struct run *run)
 	enum talk_end end;
 
 	nm_fault_arm(run->mark, run->action, run->nth);
-	nm_fault_count(shared->seen);
+	/* How often it comes by when nothing happens. */
+	if (run->action == NM_FAULT_NONE)
+		nm_fault_count(shared->seen + run->world * nr_places());
 	open_talker(run, VICTIM);
 	wait_for(GUEST);
 	end = converse(run, VICTIM, GUEST);
@@ -177,6 +193,9 @@ static int play_third(struct run *run)
 
 static int play_guest(struct run *run)
 {
+	/* The victim makes its machine's part. */
+	if (run->world == IN_SEGMENT)
+		wait_for(VICTIM);
 	open_talker(run, GUEST);
 	wait_for(VICTIM);
 	converse(run, GUEST, VICTIM);
@@ -190,6 +209,7 @@ static void start(struct run *run, unsigned int role, int (*play)(struct run *))
 	if (run->pids[role] > 0)
 		return;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	machines_enter(dir_path, machine_of[role]);
 	_exit(play(run));
 }
 
@@ -234,11 +254,13 @@ static const char *wait_for_all(struct run *run)
 }
 
 /* Whoever comes next removes what the dead have left: nothing else may be there. */
-static const char *look_for_remains(void)
+static const char *look_for_remains(const struct run *run)
 {
 	struct nm_segment_dir dir;
 	struct nm_reason why;
 
+	if (run->world == IN_SEGMENT)
+		return machines_remains(dir_path);
 	if (nm_segment_dir_open(dir_path, &dir, &why))
 		return "the segment directory is gone";
 	nm_segment_dir_reap(&dir, 0);
@@ -267,15 +289,21 @@ static const char *judge(const struct run *run)
 	return WEXITSTATUS(survivor) ? "the survivor lost something without need" : NULL;
 }
 
-static bool walk(const char *mark, enum nm_fault_action action, unsigned int nth)
+static bool walk(const char *mark, unsigned int world, enum nm_fault_action action,
+		 unsigned int nth)
 {
-	struct run run = {.mark = mark, .action = action, .nth = nth};
+	struct run run = {.mark = mark, .world = world, .action = action, .nth = nth};
 	const char *defect;
 	unsigned int i;
 
+	if (world == IN_SEGMENT && !machines_make(dir_path)) {
+		printf("not ok: no segment can be made in %s\n", dir_path);
+		return false;
+	}
 	for (i = 0; i < NR_ROLES; i++) {
 		atomic_store(&shared->open[i], 0);
 		run.talkers[i].number = i;
+		run.talkers[i].by_segment = world == IN_SEGMENT;
 		if (nm_identity_create(&run.talkers[i].who))
 			return false;
 	}
@@ -287,21 +315,24 @@ static bool walk(const char *mark, enum nm_fault_action action, unsigned int nth
 	if (!defect)
 		defect = judge(&run);
 	if (!defect)
-		defect = look_for_remains();
+		defect = look_for_remains(&run);
+	machines_remove(dir_path);
 	if (defect)
-		printf("not ok %s, %s at time %u: %s\n", mark, action_names[action], nth, defect);
+		printf("not ok %s, %s, %s at time %u: %s\n", mark, world_names[world],
+		       action_names[action], nth, defect);
 	return !defect;
 }
 
 /* A mark may stand in the table more than once. */
-static uint32_t times_seen(const char *name)
+static uint32_t times_seen(const char *name, unsigned int world)
 {
 	const struct nm_fault_point *const *place;
 	uint32_t nr = 0;
 
 	for (place = __start_nm_faults; place < __stop_nm_faults; place++)
 		if (!strcmp((*place)->name, name))
-			nr += atomic_load(&shared->seen[place - __start_nm_faults]);
+			nr += atomic_load(&shared->seen[world * nr_places() +
+							(size_t)(place - __start_nm_faults)]);
 	return nr;
 }
 
@@ -315,30 +346,43 @@ static bool is_first(const struct nm_fault_point *const *place)
 	return true;
 }
 
-static unsigned int walk_mark(const char *name)
+/* The mark NAME in a world where it was SEEN so often. ALL: in every way, not only deaths. */
+static unsigned int walk_mark_in(const char *name, unsigned int world, uint32_t seen, bool all)
 {
-	uint32_t seen = times_seen(name);
-	unsigned int bad = 0;
+	unsigned int bad = !walk(name, world, NM_FAULT_KILL, 1);
 
-	if (!seen) {
-		printf("not ok %s: the conversation never comes by it\n", name);
-		return 1;
-	}
-	for (int action = NM_FAULT_KILL; action <= NM_FAULT_DELAY; action++)
-		bad += !walk(name, (enum nm_fault_action)action, 1);
+	for (int action = NM_FAULT_STOP; all && action <= NM_FAULT_DELAY; action++)
+		bad += !walk(name, world, (enum nm_fault_action)action, 1);
 	/* In the middle of things and near their end too. */
 	if (seen > 2)
-		bad += !walk(name, NM_FAULT_KILL, seen / 2);
-	if (seen > 4)
-		bad += !walk(name, NM_FAULT_KILL, seen - seen / 4);
-	if (!bad)
-		printf("ok %s\n", name);
+		bad += !walk(name, world, NM_FAULT_KILL, seen / 2);
+	if (all && seen > 4)
+		bad += !walk(name, world, NM_FAULT_KILL, seen - seen / 4);
 	return bad;
 }
 
-static int open_place(size_t nr_places)
+static unsigned int walk_mark(const char *name)
 {
-	shared = mmap(NULL, sizeof(*shared) + nr_places * sizeof(shared->seen[0]),
+	uint32_t here = times_seen(name, IN_DIRECTORY), there = times_seen(name, IN_SEGMENT);
+	unsigned int bad = 0;
+
+	if (!here && !there) {
+		printf("not ok %s: no conversation comes by it\n", name);
+		return 1;
+	}
+	if (here)
+		bad += walk_mark_in(name, IN_DIRECTORY, here, true);
+	if (there)
+		bad += walk_mark_in(name, IN_SEGMENT, there, !here);
+	if (!bad)
+		printf("ok %s%s%s\n", name, here ? ", in a directory" : "",
+		       there ? ", in a segment" : "");
+	return bad;
+}
+
+static int open_place(void)
+{
+	shared = mmap(NULL, sizeof(*shared) + NR_WORLDS * nr_places() * sizeof(shared->seen[0]),
 		      PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (shared == MAP_FAILED || !mkdtemp(dir_path))
 		return -1;
@@ -346,20 +390,31 @@ static int open_place(size_t nr_places)
 	return 0;
 }
 
-/* Walk every NR_WALKERS-th mark from FIRST on, or the mark ONLY. Returns the exit status. */
-static int walk_share(unsigned int first, const char *only)
+/* Is NAME asked for? ONLY ends with NULL; none: all are. */
+static bool is_wanted(const char *name, char *const *only)
 {
-	size_t nr_places = (size_t)(__stop_nm_faults - __start_nm_faults);
-	const struct nm_fault_point *const *place;
-	unsigned int bad, i = 0;
+	bool all = !*only;
 
-	if (open_place(nr_places))
+	for (; *only; only++)
+		if (!strcmp(*only, name))
+			return true;
+	return all;
+}
+
+/* Walk every NR_WALKERS-th mark from FIRST on, of those in ONLY. Returns the exit status. */
+static int walk_share(unsigned int first, char *const *only)
+{
+	const struct nm_fault_point *const *place;
+	unsigned int bad = 0, world, i = 0;
+
+	if (open_place())
 		return 1;
 	/* Once without anything, which also counts who comes by what. */
-	bad = !walk("", NM_FAULT_NONE, 0);
+	for (world = 0; world < NR_WORLDS; world++)
+		bad += !walk("", world, NM_FAULT_NONE, 0);
 	for (place = __start_nm_faults; place < __stop_nm_faults; place++) {
-		if (!is_first(place) || i++ % NR_WALKERS != first ||
-		    (only && strcmp(only, (*place)->name)))
+		if (!is_first(place) || !is_wanted((*place)->name, only) ||
+		    i++ % NR_WALKERS != first)
 			continue;
 		bad += walk_mark((*place)->name);
 	}
@@ -373,8 +428,14 @@ int main(int argc, char **argv)
 	unsigned int nr = 0, bad = 0, i;
 	int status;
 
+	(void)argc;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	setenv("NEARMETAL_LEASE_MS", "10", 1);
+	/* A living one that gets no processor for so long would be given up. */
+	setenv("NEARMETAL_SEGMENT_LEASE_MS", "4000", 1);
+	setenv("NEARMETAL_SEGMENT_ENDPOINTS", "4", 1);
+	setenv("NEARMETAL_SEGMENT_LANES", "4", 1);
+	setenv("NEARMETAL_CONNECT_MS", "3000", 1);
 	setenv("NEARMETAL_KEEPALIVE_MS", "50", 1);
 	setenv("NEARMETAL_POOL_SIZE", "1M", 1);
 	setenv("NEARMETAL_MAX_LOCAL_PEERS", "4", 1);
@@ -382,7 +443,7 @@ int main(int argc, char **argv)
 	for (i = 0; i < NR_WALKERS; i++)
 		if (fork() == 0) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			exit(walk_share(i, argc > 1 ? argv[1] : NULL));
+			exit(walk_share(i, argv + 1));
 		}
 	for (i = 0; i < NR_WALKERS; i++)
 		bad += wait(&status) < 0 || status;

@@ -15,6 +15,7 @@ import pytest
 from nearmetal.cli.main import main
 from nearmetal.evidence.counters import (
     MAX_PEERS,
+    Accesses,
     EndpointCounters,
     TornError,
     Traffic,
@@ -24,6 +25,7 @@ from nearmetal.evidence.traffic import Sort, lines, ordered, prometheus, trouble
 from nearmetal.launch.counters import read_counters
 from tests.python.counter_files import file_bytes, peer_bytes
 
+ACCESSES = {("cma", "put"): (12, 4800), ("cma", "get"): (3, 30), ("served", "atomic"): (1, 8)}
 SENT = {"shm": (10, 1000, 4, 400), "net": (1, 8, 0, 0)}
 
 
@@ -42,6 +44,25 @@ def test_a_file_says_what_its_endpoint_counted() -> None:
     assert json.loads(json.dumps(found.data()))["peers"][0]["sent_messages"] == 11
 
 
+def test_accesses_are_told_by_way(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    content = file_bytes(peer_bytes(traffic=SENT, accesses=ACCESSES))
+    endpoint = parse_counters(content)
+    assert endpoint.peers[0].accesses == {
+        "cma": {"put": Accesses(12, 4800), "get": Accesses(3, 30)},
+        "served": {"atomic": Accesses(1, 8)},
+    }
+    told = json.loads(json.dumps(endpoint.data()))["peers"][0]["accesses"]
+    assert told["cma"]["get"] == {"operations": 3, "bytes": 30}
+    text = prometheus(lines([endpoint])).splitlines()
+    assert [x.rpartition(" ")[2] for x in text if x.startswith("nearmetal_accesses_total")] == [
+        "12", "3", "1"]  # fmt: skip
+    (of_puts,) = (x for x in text if x.startswith("nearmetal_access_bytes_total") and '"put"' in x)
+    assert of_puts.endswith('way="cma",kind="put"} 4800')
+    (tmp_path / "a.stats").write_bytes(content)
+    assert main(["top", "--once", "--all", "--interval", "0.1", "--dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.count("15 cma, 1 served") == 1, "beside the channel in use"
+
+
 @pytest.mark.parametrize(
     ("content", "error"),
     [
@@ -53,7 +74,7 @@ def test_a_file_says_what_its_endpoint_counted() -> None:
         (file_bytes(nr_peers=MAX_PEERS + 1), TornError),
         (file_bytes(nr_peers=0xFFFFFFFF), TornError),
         (file_bytes(magic=1), ValueError),
-        (file_bytes(version=3), ValueError),
+        (file_bytes(version=2), ValueError),
         (file_bytes(peer_size=64), ValueError),
         (file_bytes(state=7), ValueError),
         (b'{"version": 1, "peers": []}' + b" " * 400, ValueError),
@@ -173,7 +194,8 @@ def test_trouble_is_told_with_its_reasons() -> None:
 
 def test_metrics_are_escaped_and_complete(tmp_path: Path) -> None:
     content = file_bytes(
-        peer_bytes(label='a"b\\c', traffic=SENT, stalls=2, protocols=(1,) * 8), rank=0
+        peer_bytes(label='a"b\\c', traffic=SENT, stalls=2, protocols=(1,) * 8, accesses=ACCESSES),
+        rank=0,
     )
     text = prometheus(lines([parse_counters(content)]))
     label = 'peer_label="a\\"b\\\\c"'

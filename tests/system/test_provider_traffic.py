@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nearmetal.launch.counters import read_counters
 from tests.system.faults.peer import BUILD, REPOSITORY
 from tests.system.test_faults_loading import LIBFABRICS, library_of
 
@@ -89,6 +90,33 @@ def test_four_ranks(channels: str, segment_dir: Path, tmp_path: Path) -> None:
         NEARMETAL_CHANNELS=channels,
     )
     expect_ok(done, segment_dir)
+
+
+@pytest.mark.parametrize("channels", CHANNELS[:2])
+def test_accesses_are_counted_by_way(channels: str, segment_dir: Path, tmp_path: Path) -> None:
+    stats = tmp_path / "stats"
+    stats.mkdir()
+    done = run(
+        traffic(BUILD),
+        segment_dir,
+        provider_path("1.17", tmp_path),
+        NEARMETAL_CHANNELS=channels,
+        NEARMETAL_STATS_DIR=str(stats),
+    )
+    expect_ok(done, segment_dir)
+    kinds: dict[str, set[str]] = {}
+    for seen in read_counters(stats):
+        for peer in seen.counters.peers:
+            assert set(peer.channels) <= set(channels.split(","))
+            for way, done_so in peer.accesses.items():
+                kinds.setdefault(way, set()).update(done_so)
+                assert all(a.operations and a.bytes >= 0 for a in done_so.values())
+    assert "atomic" in kinds["served"]
+    if "shm" in channels:
+        assert kinds["cma"] == {"put", "get"}
+    else:
+        assert set(kinds) <= {"served", "direct"}
+        assert kinds["served"] == {"put", "get", "atomic"}
 
 
 # What makes every path short of room: queues of a few slots, messages that are never eager.

@@ -99,6 +99,31 @@ NM_TEST(pack_gives_back_what_went_in)
 	free(pack);
 }
 
+/* The longest inner address there is, as InfiniBand has it: 48 bytes, and 64 in all. */
+NM_TEST(addresses_over_infiniband_fit)
+{
+	struct nm_address in[3000], out;
+	uint64_t state = 48, word, index;
+
+	nm_address_table_init(&table, nm_test_dir());
+	for (uint32_t i = 0; i < 3000; i++) {
+		in[i] = make_address(i, AF_INET);
+		in[i].inner_len = NM_INNER_MAX;
+		for (size_t at = 0; at < NM_INNER_MAX; at += sizeof(word)) {
+			word = nm_test_random(&state);
+			memcpy(in[i].inner + at, &word, sizeof(word));
+		}
+		NM_CHECK_EQ(nm_address_parse(&in[i], 64, &out), 0);
+		NM_CHECK_EQ(nm_address_table_insert(&table, &in[i], true, &index), 0);
+		NM_CHECK_EQ(index, i);
+	}
+	for (uint32_t i = 0; i < 3000; i++) {
+		NM_CHECK(nm_address_table_get(&table, i, &out));
+		NM_CHECK(!memcmp(&out, &in[i], sizeof(out)));
+	}
+	nm_address_table_fini(&table);
+}
+
 NM_TEST(empty_table_knows_nobody)
 {
 	struct nm_address address = make_address(1, AF_INET);

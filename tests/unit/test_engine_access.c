@@ -305,6 +305,57 @@ NM_TEST(nothing_overtakes_an_atomic)
 	teardown();
 }
 
+static void expect_accesses(enum nm_access_way way, enum nm_access_kind kind, uint64_t operations,
+			    uint64_t bytes)
+{
+	struct nm_peer_facts facts = near_facts(a, b);
+
+	NM_CHECK_EQ(facts.accesses[way][kind].messages, operations);
+	NM_CHECK_EQ(facts.accesses[way][kind].bytes, bytes);
+}
+
+NM_TEST(accesses_are_counted_by_who_moved_the_bytes)
+{
+	uint64_t one = 1;
+	struct iovec operand = {&one, 8};
+	struct nm_atomic atomic;
+	struct nm_rma rma;
+
+	setup();
+	expose_all();
+	rma = access_of(70000, 0);
+	NM_CHECK_EQ(start(&rma, true), 1);
+	expect_accesses(NM_ACCESS_CMA, NM_ACCESS_GET, 1, 70000);
+	/* The peer has not said a word, and yet its bytes came over a channel. */
+	NM_CHECK_EQ(near_facts(a, b).received[NM_CHANNEL_SHM].bytes, 70000);
+	NM_CHECK_EQ(near_facts(a, b).received[NM_CHANNEL_NONE].bytes, 0);
+	rma = access_of(100, 0);
+	NM_CHECK_EQ(start(&rma, false), 1);
+	NM_CHECK_EQ(start(&rma, false), 1);
+	expect_accesses(NM_ACCESS_CMA, NM_ACCESS_PUT, 2, 200);
+	rma.flags |= NM_REMOTE_CQ_DATA;
+	expect_asked(&rma, false, 0);
+	expect_accesses(NM_ACCESS_SERVED, NM_ACCESS_PUT, 1, 100);
+	atomic = (struct nm_atomic){
+		.operand = &operand,
+		.nr_operand = 1,
+		.remote = {{.address = 0, .len = 8, .key = KEY}},
+		.nr_remote = 1,
+		.datatype = NM_UINT64,
+		.op = NM_SUM,
+		.peer = near_peer(a, b),
+		.flags = NM_COMPLETION,
+	};
+	NM_CHECK_EQ(nm_engine_atomic(a->engine, &atomic), 0);
+	NM_CHECK_EQ(near_wait(a, b, NULL).err, 0);
+	expect_accesses(NM_ACCESS_SERVED, NM_ACCESS_ATOMIC, 1, 8);
+	expect_accesses(NM_ACCESS_CMA, NM_ACCESS_PUT, 2, 200);
+	expect_accesses(NM_ACCESS_DIRECT, NM_ACCESS_PUT, 0, 0);
+	/* Who serves has started nothing. */
+	NM_CHECK_EQ(near_facts(b, a).accesses[NM_ACCESS_SERVED][NM_ACCESS_PUT].messages, 0);
+	teardown();
+}
+
 static struct nm_region_slot *regions_of(const struct near_node *node)
 {
 	struct nm_window_header *header = near_window(node);
@@ -328,6 +379,11 @@ NM_TEST(entry_that_points_nowhere_costs_nothing_but_time)
 	rma = access_of(8, 0);
 	expect_asked(&rma, false, 0);
 	NM_CHECK_EQ(window[7], 'z');
+	/* Counted as what it became, and as what it was to be. */
+	expect_accesses(NM_ACCESS_CMA, NM_ACCESS_PUT, 0, 0);
+	expect_accesses(NM_ACCESS_SERVED, NM_ACCESS_PUT, 1, 8);
+	NM_CHECK_EQ(near_facts(a, b).bulk.fallbacks, 1);
+	NM_CHECK_HAS(near_facts(a, b).bulk.fallback.text, "a direct put ended");
 	for (int i = 0; i < NM_NR_REGIONS; i++)
 		slots[i].len = slots[i].base = UINT64_MAX;
 	expect_asked(&rma, false, 0);

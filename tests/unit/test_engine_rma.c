@@ -333,27 +333,85 @@ NM_TEST(injected_put_is_bounded)
 }
 
 /* To one's own memory, through the channel that loops packets back. */
+static void see_own(void *arg, const struct nm_peer_facts *facts)
+{
+	if (facts->link.channel == NM_CHANNEL_SELF)
+		*(struct nm_peer_facts *)arg = *facts;
+}
+
+/* Complete on return, with everything that a target does and counts. */
 NM_TEST(access_to_oneself)
 {
 	struct mesh *mesh = mesh_create(NULL);
 	char *local = malloc(200000), *window = calloc(1, 200000);
+	struct mesh_node *node = mesh_node(mesh, 1);
+	struct nm_peer_facts facts = {0};
 	struct iovec iov = {local, 0};
 	struct nm_rma rma;
+	unsigned int nr = 0;
 
 	expose(mesh, window, 200000, BOTH);
-	for (iov.iov_len = 10; iov.iov_len <= 200000; iov.iov_len *= 10) {
+	for (iov.iov_len = 10; iov.iov_len <= 200000; iov.iov_len *= 10, nr++) {
 		rma = rma_of(mesh, &iov, 0);
 		rma.peer = mesh_peer(mesh, 1, 1);
 		fill(local, iov.iov_len, iov.iov_len);
-		NM_CHECK_EQ(nm_engine_write(mesh_node(mesh, 1)->engine, &rma), 0);
-		NM_CHECK_EQ(mesh_wait(mesh, 1).err, 0);
+		NM_CHECK_EQ(nm_engine_write(node->engine, &rma), 0);
 		check_filled(window, iov.iov_len, iov.iov_len);
-		memset(local, 0, iov.iov_len);
-		NM_CHECK_EQ(nm_engine_read(mesh_node(mesh, 1)->engine, &rma), 0);
 		NM_CHECK_EQ(mesh_wait(mesh, 1).err, 0);
+		memset(local, 0, iov.iov_len);
+		NM_CHECK_EQ(nm_engine_read(node->engine, &rma), 0);
 		check_filled(local, iov.iov_len, iov.iov_len);
+		NM_CHECK_EQ(mesh_wait(mesh, 1).err, 0);
 	}
+	NM_CHECK_EQ(node->remote_write.value, nr);
+	NM_CHECK_EQ(node->remote_read.value, nr);
+	nm_engine_visit_peers(node->engine, see_own, &facts);
+	NM_CHECK_EQ(facts.accesses[NM_ACCESS_DIRECT][NM_ACCESS_PUT].messages, nr);
+	NM_CHECK_EQ(facts.accesses[NM_ACCESS_DIRECT][NM_ACCESS_GET].bytes, 111110);
+	NM_CHECK_EQ(facts.sent_bytes, facts.received_bytes);
+	NM_CHECK_EQ(facts.sent_bytes, 2 * 111110);
 	free(local);
 	free(window);
+	mesh_destroy(mesh);
+}
+
+/* Pieces of other sizes on both sides, and a place that overlaps with where the bytes come from. */
+NM_TEST(access_to_oneself_in_pieces)
+{
+	struct mesh *mesh = mesh_create(NULL);
+	char *window = calloc(1, 4000), *copy = malloc(4000);
+	struct iovec iov[3] = {{window + 100, 700}, {NULL, 0}, {window + 2000, 300}};
+	struct nm_rma rma;
+
+	expose(mesh, window, 4000, BOTH);
+	fill(window, 4000, 5);
+	memcpy(copy, window, 4000);
+	rma = rma_of(mesh, iov, 0);
+	rma.nr_iov = 3;
+	rma.peer = mesh_peer(mesh, 1, 1);
+	rma.nr_remote = 2;
+	rma.remote[1] = rma.remote[0];
+	rma.remote[0].address = 3000;
+	rma.remote[0].len = 400;
+	rma.remote[1].address = 1000;
+	rma.remote[1].len = 600;
+	NM_CHECK_EQ(nm_engine_write(mesh_node(mesh, 1)->engine, &rma), 0);
+	NM_CHECK_EQ(mesh_wait(mesh, 1).err, 0);
+	NM_CHECK(!memcmp(window + 3000, copy + 100, 400));
+	NM_CHECK(!memcmp(window + 1000, copy + 500, 300));
+	NM_CHECK(!memcmp(window + 1300, copy + 2000, 300));
+	/* One byte further: what lies there is what was there. */
+	rma.nr_iov = rma.nr_remote = 1;
+	memcpy(copy, window, 4000);
+	rma.remote[0].address = 101;
+	rma.remote[0].len = 700;
+	NM_CHECK_EQ(nm_engine_write(mesh_node(mesh, 1)->engine, &rma), 0);
+	NM_CHECK_EQ(mesh_wait(mesh, 1).err, 0);
+	NM_CHECK(!memcmp(window + 101, copy + 100, 700));
+	rma.remote[0].address = 3999;
+	NM_CHECK_EQ(nm_engine_write(mesh_node(mesh, 1)->engine, &rma), 0);
+	NM_CHECK_EQ(mesh_wait(mesh, 1).err, EACCES);
+	free(window);
+	free(copy);
 	mesh_destroy(mesh);
 }

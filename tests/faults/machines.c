@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "machines.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shm/segment_check.h"
+
+#define PART_SIZE (UINT64_C(16) << 20)
+#define PATH_ROOM 128
+/* Of the slots of a part some are looked at in each call of nm_segment_bury(). */
+#define BURY_CALLS 64
+
+static const uint8_t token[NM_SEGMENT_TOKEN_LEN] = {7, 7, 7};
+
+static void path_of(char path[PATH_ROOM], const char *dir, const char *name, uint32_t part)
+{
+	snprintf(path, PATH_ROOM, "%s/%s%u", dir, name, part);
+}
+
+void machines_remove(const char *dir)
+{
+	static const char *const names[] = {"segment", "lock", "conf"};
+	char path[PATH_ROOM];
+
+	for (uint32_t i = 0; i < NR_MACHINES; i++)
+		for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
+			path_of(path, dir, names[n], i);
+			unlink(path);
+		}
+}
+
+static bool write_config(const char *dir, uint32_t part)
+{
+	char path[PATH_ROOM];
+	FILE *file;
+	int fd;
+
+	path_of(path, dir, "conf", part);
+	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	file = fd < 0 ? NULL : fdopen(fd, "w");
+	if (!file)
+		return false;
+	fprintf(file, "version = 1\ndevice = dax\nall = %s/segment0\nlock = %s/lock%u\npart = %u\n",
+		dir, dir, part, part);
+	fprintf(file, "token = ");
+	for (size_t i = 0; i < sizeof(token); i++)
+		fprintf(file, "%02x", token[i]);
+	fprintf(file, "\n");
+	return fclose(file) == 0;
+}
+
+bool machines_make(const char *dir)
+{
+	struct nm_segment_host host;
+	char path[PATH_ROOM];
+	struct nm_reason why;
+	bool good;
+	int fd;
+
+	machines_remove(dir);
+	path_of(path, dir, "segment", 0);
+	fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	good = fd >= 0 && nm_segment_host_init(NR_MACHINES, PART_SIZE, token, &host, &why) == 0 &&
+	       ftruncate(fd, (off_t)host.size) == 0 &&
+	       pwrite(fd, &host, sizeof(host), 0) == (ssize_t)sizeof(host);
+	if (fd >= 0)
+		close(fd);
+	for (uint32_t i = 0; i < NR_MACHINES; i++)
+		good = good && write_config(dir, i);
+	return good;
+}
+
+void machines_enter(const char *dir, uint32_t part)
+{
+	char path[PATH_ROOM];
+
+	path_of(path, dir, "conf", part);
+	setenv("NEARMETAL_SEGMENT", path, 1);
+}
+
+static const char *look_at(struct nm_segment *segment)
+{
+	const uint8_t id[6] = {'n', 'e', 'x', 't'}, secret[8] = {1};
+	struct nm_segment_claim *claim;
+	struct nm_segment_peer peer;
+	uint64_t cursor = 0;
+	struct nm_reason why;
+
+	for (int i = 0; i < BURY_CALLS; i++)
+		nm_segment_bury(segment);
+	while (nm_segment_next(segment, &cursor, &peer))
+		if (peer.address.part == nm_segment_facts(segment)->part &&
+		    peer.state != NM_SEGMENT_GONE)
+			return "a slot of the dead passes for a living one";
+	if (nm_segment_claim(segment, id, secret, UINT64_C(1) << 20, &claim, &why))
+		return "who comes next gets no slot";
+	nm_segment_release(claim);
+	return NULL;
+}
+
+const char *machines_remains(const char *dir)
+{
+	struct nm_segment_config config;
+	struct nm_segment *segment;
+	const char *defect = NULL;
+	char path[PATH_ROOM];
+	struct nm_reason why;
+
+	for (uint32_t i = 0; i < NR_MACHINES && !defect; i++) {
+		path_of(path, dir, "conf", i);
+		if (nm_segment_config_load(path, &config, &why) ||
+		    nm_segment_attach(&config, &segment, &why))
+			return "nobody can attach any more";
+		defect = look_at(segment);
+		nm_segment_detach(segment);
+	}
+	return defect;
+}

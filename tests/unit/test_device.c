@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory that only its interface reaches. The one of this test keeps its bytes in a file, where no
+ * load finds them: whoever copies past base/user_copy.h crashes, or gets nothing.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/user_copy.h"
+#include "engine/atomic.h"
+#include "harness.h"
+#include "near_fixture.h"
+#include "shm/regions.h"
+#include "traffic.h"
+
+enum { NUMBER = 5, LEN = 300000, KEY = 9 };
+#define BOTH (NM_REMOTE_READ | NM_REMOTE_WRITE)
+
+static int file = -1;
+static unsigned int nr_gets, nr_puts;
+
+static void file_get(void *to, uint64_t from, size_t len)
+{
+	NM_CHECK_EQ(pread(file, to, len, (off_t)from), len);
+	nr_gets++;
+}
+
+static void file_put(uint64_t to, const void *from, size_t len)
+{
+	NM_CHECK_EQ(pwrite(file, from, len, (off_t)to), len);
+	nr_puts++;
+}
+
+static const struct nm_device_ops file_ops = {.name = "file", .get = file_get, .put = file_put};
+
+static void plug(void)
+{
+	char path[512];
+
+	snprintf(path, sizeof(path), "%s/device", nm_test_dir());
+	file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	NM_CHECK(file >= 0);
+	NM_CHECK_EQ(ftruncate(file, 8 * LEN), 0);
+	nr_gets = nr_puts = 0;
+	NM_CHECK_EQ(nm_device_plug(NUMBER, &file_ops), 0);
+}
+
+static void unplug(void)
+{
+	NM_CHECK_EQ(nm_device_plug(NUMBER, NULL), 0);
+	close(file);
+}
+
+static void *at(uint64_t offset)
+{
+	return nm_device_mark(NUMBER, offset);
+}
+
+static void write_pattern(uint64_t offset, size_t len, uint64_t seed)
+{
+	char *bytes = malloc(len + 1);
+
+	fill(bytes, len, seed);
+	NM_CHECK_EQ(pwrite(file, bytes, len, (off_t)offset), len);
+	free(bytes);
+}
+
+static void check_pattern(uint64_t offset, size_t len, uint64_t seed)
+{
+	char *bytes = malloc(len + 1);
+
+	NM_CHECK_EQ(pread(file, bytes, len, (off_t)offset), len);
+	check_filled(bytes, len, seed);
+	free(bytes);
+}
+
+NM_TEST(marks_hold_number_and_address)
+{
+	char here;
+
+	NM_CHECK(!nm_is_device(&here) && !nm_is_device(NULL));
+	NM_CHECK(nm_is_device(at(0)) && nm_is_device((char *)at(0) + 12345));
+	NM_CHECK(nm_device_is_one_range(at(7), 1 << 20));
+	NM_CHECK(!nm_device_is_one_range(at((UINT64_C(1) << NM_DEVICE_SHIFT) - 4), 5));
+	NM_CHECK(nm_device_is_one_range(at((UINT64_C(1) << NM_DEVICE_SHIFT) - 4), 4));
+	NM_CHECK(!nm_device_is_one_range(&here, SIZE_MAX));
+	NM_CHECK(!nm_device_is_one_range((void *)(uintptr_t)(NM_DEVICE_MARK - 1), 2));
+	NM_CHECK_EQ(nm_device_plug(0, &file_ops), -EINVAL);
+	NM_CHECK_EQ(nm_device_plug(NM_DEVICE_MAX + 1, &file_ops), -EINVAL);
+	NM_CHECK(!nm_device_plugged(NUMBER) && !nm_device_plugged(99));
+	/* Nobody is there: nothing is copied, and nothing crashes. */
+	nm_user_put(at(0), "x", 1);
+}
+
+/* One message in pieces of which each may lie on either side, and the empty one comes last or first. */
+static void exchange(struct mesh *mesh, unsigned int from, unsigned int to, size_t len,
+		     bool device_out, bool device_in, uint64_t flags)
+{
+	char *out = malloc(len + 1), *in = malloc(len + 1);
+	struct iovec source[2] = {{device_out ? at(0) : out, len}, {NULL, 0}};
+	struct iovec target[2] = {{NULL, 0}, {device_in ? at(4 * LEN) : in, len}};
+	struct nm_message m = {
+		.iov = target,
+		.nr_iov = 2,
+		.tag = len,
+		.context = in,
+		.flags = TAGGED,
+	};
+	struct nm_completion c;
+	unsigned int nr = from == to ? 2 : 1;
+
+	fill(out, len, len);
+	write_pattern(0, len, len);
+	if (len % 2)
+		NM_CHECK_EQ(nm_engine_recv(mesh_node(mesh, to)->engine, &m), 0);
+	m = (struct nm_message){
+		.iov = source,
+		.nr_iov = 2,
+		.peer = mesh_peer(mesh, from, to),
+		.tag = len,
+		.context = out,
+		.flags = TAGGED | flags,
+	};
+	while (nm_engine_send(mesh_node(mesh, from)->engine, &m) == -EAGAIN)
+		mesh_step(mesh);
+	if (len % 2 == 0) {
+		mesh_settle(mesh);
+		m = (struct nm_message){.iov = target, .nr_iov = 2, .tag = len, .flags = TAGGED};
+		NM_CHECK_EQ(nm_engine_recv(mesh_node(mesh, to)->engine, &m), 0);
+	}
+	do {
+		c = mesh_wait(mesh, to);
+		NM_CHECK_EQ(c.err, 0);
+	} while (--nr);
+	if (from != to)
+		NM_CHECK_EQ(mesh_wait(mesh, from).err, 0);
+	if (device_in)
+		check_pattern(4 * LEN, len, len);
+	else
+		check_filled(in, len, len);
+	free(out);
+	free(in);
+}
+
+static const size_t lens[] = {1, 8, 40, 41, 200, 1000, 1025, 20000, LEN};
+
+/* Over links that could copy from memory to memory, which would be wrong here, and to oneself. */
+NM_TEST(messages_of_every_size)
+{
+	struct mesh_options options = {.remote_copy = true};
+	struct mesh *mesh;
+
+	plug();
+	mesh = mesh_create(&options);
+	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++)
+		for (unsigned int sides = 1; sides < 4; sides++) {
+			exchange(mesh, 1, 1, lens[i], sides & 1, sides & 2, 0);
+			exchange(mesh, 1, 1, lens[i], sides & 1, sides & 2, NM_DELIVERY_COMPLETE);
+		}
+	NM_CHECK(nr_gets > 0 && nr_puts > 0);
+	mesh_destroy(mesh);
+	unplug();
+}
+
+static struct near_node *a, *b;
+
+static void post(struct near_node *node, struct near_node *peer, bool is_send, void *buffer,
+		 size_t len)
+{
+	struct iovec iov[2] = {{buffer, len}, {NULL, 0}};
+	const struct nm_message m = {
+		.iov = iov,
+		.nr_iov = 2,
+		.peer = near_peer(node, peer),
+		.tag = 3,
+		.flags = NM_TAGGED | NM_COMPLETION,
+	};
+
+	NM_CHECK_EQ(is_send ? nm_engine_send(node->engine, &m) : nm_engine_recv(node->engine, &m),
+		    0);
+}
+
+static void open_both(void)
+{
+	plug();
+	a = near_create(false);
+	b = near_create(false);
+}
+
+static void close_both(void)
+{
+	near_destroy(a);
+	near_destroy(b);
+	unplug();
+}
+
+/* Through boxes and the pool. Both are of one process, so the kernel could copy, and must not. */
+static void through_windows(void)
+{
+	open_both();
+	for (unsigned int round = 0; round < 3; round++)
+		for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+			write_pattern(0, lens[i], i + round);
+			post(b, a, false, at(4 * LEN), lens[i]);
+			post(a, b, true, at(0), lens[i]);
+			NM_CHECK_EQ(near_wait(b, a, NULL).err, 0);
+			NM_CHECK_EQ(near_wait(a, b, NULL).err, 0);
+			check_pattern(4 * LEN, lens[i], i + round);
+			/* And the way back, so that both links stand. */
+			post(a, b, false, at(2 * LEN), lens[i]);
+			post(b, a, true, at(4 * LEN), lens[i]);
+			NM_CHECK_EQ(near_wait(a, b, NULL).err, 0);
+			NM_CHECK_EQ(near_wait(b, a, NULL).err, 0);
+			check_pattern(2 * LEN, lens[i], i + round);
+		}
+	NM_CHECK_EQ(near_facts(b, a).bulk.bytes[NM_PROTOCOL_PULL], 0);
+	NM_CHECK_EQ(near_facts(b, a).bulk.bytes[NM_PROTOCOL_BOTH], 0);
+	NM_CHECK_EQ(near_facts(b, a).bulk.fallbacks, 0);
+	close_both();
+}
+
+NM_TEST_WITHIN(messages_through_windows, 60)
+{
+	through_windows();
+}
+
+NM_TEST_WITHIN(messages_through_windows_with_checksums, 60)
+{
+	setenv("NEARMETAL_CHECKSUM", "on", 1);
+	through_windows();
+}
+
+static void access_memory(size_t len, bool is_read, void *local)
+{
+	struct iovec iov = {local, len};
+	const struct nm_rma rma = {
+		.iov = &iov,
+		.nr_iov = 1,
+		.remote = {{.address = 16, .len = len, .key = KEY}},
+		.nr_remote = 1,
+		.peer = near_peer(a, b),
+		.flags = NM_COMPLETION,
+	};
+	int err;
+
+	do {
+		err = is_read ? nm_engine_read(a->engine, &rma) : nm_engine_write(a->engine, &rma);
+		near_step(a, b, NULL);
+	} while (err == -EAGAIN);
+	NM_CHECK_EQ(err, 0);
+	NM_CHECK_EQ(near_wait(a, b, NULL).err, 0);
+}
+
+static struct nm_memory_region *expose(void *base, size_t len)
+{
+	struct iovec iov = {base, len};
+	const struct nm_memory_attr attr = {.iov = &iov, .nr_iov = 1, .access = BOTH, .key = KEY};
+	struct nm_memory_region *region;
+
+	NM_CHECK_EQ(nm_memory_register(b->memory, &attr, &region), 0);
+	return region;
+}
+
+/* The target has to serve: its kernel reaches nothing there. */
+NM_TEST_WITHIN(puts_and_gets_of_a_device, 60)
+{
+	char *host = malloc(LEN), *window = calloc(1, LEN + 16);
+	struct nm_peer_facts facts;
+	struct nm_memory_region *region;
+
+	open_both();
+	region = expose(at(4 * LEN), LEN + 16);
+	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+		write_pattern(0, lens[i], i);
+		access_memory(lens[i], false, at(0));
+		check_pattern(4 * LEN + 16, lens[i], i);
+		access_memory(lens[i], true, host);
+		check_filled(host, lens[i], i);
+		access_memory(lens[i], true, at(2 * LEN));
+		check_pattern(2 * LEN, lens[i], i);
+	}
+	nm_memory_deregister(b->memory, region);
+	/* From a device into memory of the host that is shown to all. */
+	expose(window, LEN + 16);
+	write_pattern(0, 50000, 77);
+	access_memory(50000, false, at(0));
+	check_filled(window + 16, 50000, 77);
+	facts = near_facts(a, b);
+	for (int kind = 0; kind < NM_NR_ACCESS_KINDS; kind++)
+		NM_CHECK_EQ(facts.accesses[NM_ACCESS_CMA][kind].messages, 0);
+	close_both();
+	free(host);
+	free(window);
+}
+
+NM_TEST(atomics_on_a_device)
+{
+	uint64_t one = 1, seven = 7, before = 0;
+	struct iovec operand = {&one, 8}, result = {&before, 8};
+	struct nm_atomic atomic;
+
+	open_both();
+	expose(at(4 * LEN), 4096);
+	NM_CHECK_EQ(pwrite(file, &seven, 8, 4 * LEN + 64), 8);
+	atomic = (struct nm_atomic){
+		.operand = &operand,
+		.nr_operand = 1,
+		.result = &result,
+		.nr_result = 1,
+		.remote = {{.address = 64, .len = 8, .key = KEY}},
+		.nr_remote = 1,
+		.datatype = NM_UINT64,
+		.op = NM_SUM,
+		.peer = near_peer(a, b),
+		.flags = NM_COMPLETION,
+	};
+	NM_CHECK_EQ(nm_engine_atomic(a->engine, &atomic), 0);
+	NM_CHECK_EQ(near_wait(a, b, NULL).err, 0);
+	NM_CHECK_EQ(before, 7);
+	NM_CHECK_EQ(pread(file, &before, 8, 4 * LEN + 64), 8);
+	NM_CHECK_EQ(before, 8);
+	close_both();
+}
+
+NM_TEST(multi_receive_buffers_of_a_device)
+{
+	struct iovec iov;
+	struct nm_message m;
+	struct nm_completion c;
+
+	open_both();
+	iov = (struct iovec){at(4 * LEN), LEN};
+	m = (struct nm_message){
+		.iov = &iov,
+		.nr_iov = 1,
+		.flags = NM_MSG | NM_COMPLETION | NM_MULTI_RECV,
+	};
+	NM_CHECK_EQ(nm_engine_recv(b->engine, &m), 0);
+	for (unsigned int i = 0; i < 2; i++) {
+		char bytes[100];
+
+		fill(bytes, sizeof(bytes), i);
+		iov = (struct iovec){bytes, sizeof(bytes)};
+		m = (struct nm_message){
+			.iov = &iov, .nr_iov = 1, .peer = near_peer(a, b), .flags = NM_MSG};
+		NM_CHECK_EQ(nm_engine_send(a->engine, &m), 0);
+		c = near_wait(b, a, NULL);
+		NM_CHECK(c.buf == at(4 * LEN + i * 100));
+		check_pattern(4 * LEN + i * 100, 100, i);
+	}
+	close_both();
+}
+
+/* A region of all memory is one of the host's; and a device's must not reach into another's. */
+NM_TEST(no_peer_can_name_a_device)
+{
+	struct nm_memory_table *table;
+	struct nm_memory_region *region, *found;
+	struct iovec all = {NULL, SIZE_MAX}, piece[NM_IOV_MAX];
+	struct iovec beyond = {at((UINT64_C(1) << NM_DEVICE_SHIFT) - 8), 16};
+	struct nm_memory_attr attr = {.iov = &all, .nr_iov = 1, .access = BOTH, .key = 1};
+
+	NM_CHECK_EQ(nm_memory_table_create(&table), 0);
+	NM_CHECK_EQ(nm_memory_register(table, &attr, &region), 0);
+	NM_CHECK_EQ(nm_memory_resolve(table, 1, (uintptr_t)&all, 16, BOTH, piece, &found), 1);
+	NM_CHECK_EQ(nm_memory_resolve(table, 1, (uintptr_t)at(0), 16, BOTH, piece, &found),
+		    -ERANGE);
+	NM_CHECK_EQ(nm_memory_resolve(table, 1, NM_DEVICE_MARK - 8, 16, BOTH, piece, &found),
+		    -ERANGE);
+	attr = (struct nm_memory_attr){.iov = &beyond, .nr_iov = 1, .access = BOTH, .key = 2};
+	NM_CHECK_EQ(nm_memory_register(table, &attr, &region), -EINVAL);
+	nm_memory_table_destroy(table);
+}
