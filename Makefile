@@ -12,17 +12,38 @@ FIXED_LAYOUT := setarch $(shell uname -m) --addr-no-randomize
 demo: setup
 	$(VENV)/nearmetal demo
 
+# What keeps one core busy at most: daemons that wait for each other, and programs of one thread.
+LIGHT := $(wildcard $(addprefix tests/system/test_,slurm_*.py vsphere_*.py provision_*.py study_page.py \
+	image_build.py local_cluster.py local_faults.py))
+# How many fuzzers run at once; each wants a core for its minute, which is one by the clock.
+FUZZERS := $(shell nproc)
+
 ## Every check that needs no cluster: lint, C tests with sanitizers, fuzzers, Python tests
-test: setup lint test-c test-python
+test: setup lint test-c test-fuzz-briefly test-python
 
 ## A minute of every fuzzer; `make test` runs them for seconds
 test-fuzz: setup
 	FUZZ_SECONDS=60 tools/setup/c_build.sh fuzz
+	$(VENV)/meson test -C build/c-fuzz --no-rebuild --print-errorlogs --num-processes $(FUZZERS) --suite fuzz
+
+test-fuzz-briefly: setup
+	tools/setup/c_build.sh fuzz
 	$(VENV)/meson test -C build/c-fuzz --no-rebuild --print-errorlogs --suite fuzz
 
 ## Real MPIs on real isolated nodes and in real virtual machines on this machine
 test-system: setup-system
 	$(PYTEST) tests/system -m "not full" --continue-on-collection-errors --junitxml=build/log/junit/system.xml
+
+# The image that virtual machines boot; they build it where it is missing, and wait for it.
+image: setup-vm
+	$(VENV)/nearmetal image build --cache build/image-cache
+
+# The two halves of test-system, for continuous integration, which has work to run beside the first.
+test-system-light: setup-system
+	$(PYTEST) $(LIGHT) -m "not full" --continue-on-collection-errors --junitxml=build/log/junit/system-light.xml
+
+test-system-heavy: setup-system
+	$(PYTEST) tests/system $(LIGHT:%=--ignore=%) -m "not full" --continue-on-collection-errors --junitxml=build/log/junit/system-heavy.xml
 
 ## The long tests
 test-full:
@@ -68,8 +89,6 @@ test-c: setup
 	$(FIXED_LAYOUT) $(VENV)/meson test -C build/c-tsan --no-rebuild --print-errorlogs --suite ring --suite pool --suite meet --suite threads
 	tools/setup/c_build.sh faults
 	$(VENV)/meson test -C build/c-faults --no-rebuild --print-errorlogs --suite faults
-	tools/setup/c_build.sh fuzz
-	$(VENV)/meson test -C build/c-fuzz --no-rebuild --print-errorlogs --suite fuzz
 
 test-python: setup
 	$(PYTEST) tests/python -m "not full" --junitxml=build/log/junit/python.xml
@@ -78,4 +97,4 @@ test-python: setup
 help:
 	@awk '/^## / { text = substr($$0, 4); next } /^[a-z-]+:/ && text { sub(/:.*/, ""); printf "make %-12s %s\n", $$0, text; text = "" } ! /^## / { text = "" }' $(MAKEFILE_LIST)
 
-.PHONY: demo benchmarks test test-fuzz test-system test-full lint setup setup-vm setup-vsphere setup-slurm setup-system build test-c test-python help
+.PHONY: demo benchmarks test test-fuzz test-fuzz-briefly test-system image test-system-light test-system-heavy test-full lint setup setup-vm setup-vsphere setup-slurm setup-system build test-c test-python help

@@ -104,14 +104,20 @@ class NodePlaces:
         self._copies: Path | None = None
         self.job = job
 
-    def _run(self, node: str, what: str, script: str, *words: str, stdin: bytes = b"") -> bytes:
-        argv = ["sh", "-c", script, "sh", *words]
-        command = self._backend.on_node(node, argv, env=_PATH)
-        given = Command(command.argv, command.env, command.cwd, stdin)
-        done = self._runner.run(given, timeout_s=_CARRY_S if stdin else _STEP_S)
-        if done.code != 0 or done.timed_out:
-            raise LaunchError(f"node {node}: {what}: {done.error_tail or 'no answer'}")
-        return done.stdout
+    def _commands(self, nodes: Sequence[str], argv: Sequence[str], stdin: bytes) -> list[Command]:
+        commands = (self._backend.on_node(node, argv, env=_PATH) for node in nodes)
+        return [Command(made.argv, made.env, made.cwd, stdin) for made in commands]
+
+    def _run(
+        self, nodes: Sequence[str], what: str, script: str, *words: str, stdin: bytes = b""
+    ) -> list[bytes]:
+        """Run a script in these nodes side by side, for each takes a while; returns what they said."""
+        commands = self._commands(nodes, ["sh", "-c", script, "sh", *words], stdin)
+        ends = self._runner.run_all(commands, timeout_s=_CARRY_S if stdin else _STEP_S)
+        for node, done in zip(nodes, ends, strict=True):
+            if done.code != 0 or done.timed_out:
+                raise LaunchError(f"node {node}: {what}: {done.error_tail or 'no answer'}")
+        return [done.stdout for done in ends]
 
     def make(self, providers: Sequence[Path] = (), files: Files = ()) -> None:
         """Make them in every node."""
@@ -121,8 +127,7 @@ class NodePlaces:
             'umask 077; mkdir -- "$1" "$2" "$3" && cd "$3" && shift 3 && '
             'for file; do ln -s -- "$file" . || exit; done'
         )
-        for node in self._nodes:
-            self._run(node, "cannot make the job's directories", script, *paths, *links)
+        self._run(self._nodes, "cannot make the job's directories", script, *paths, *links)
         self._carry(files)
 
     def _carry(self, files: Files) -> None:
@@ -133,14 +138,12 @@ class NodePlaces:
         )
         for path, name in files:
             where = self._root / name
-            archive = b""
-            for node in self._nodes:
-                there = self._backend.on_node(node, ["test", "-e", str(where)], env=_PATH)
-                if self._runner.run(there, timeout_s=_STEP_S).code == 0:
-                    continue
-                archive = archive or packed(path)
+            looks = self._commands(self._nodes, ["test", "-e", str(where)], b"")
+            ends = self._runner.run_all(looks, timeout_s=_STEP_S)
+            lacking = [n for n, done in zip(self._nodes, ends, strict=True) if done.code != 0]
+            if lacking:
                 what = f"cannot copy {path.name} there"
-                self._run(node, what, script, str(where), stdin=archive)
+                self._run(lacking, what, script, str(where), stdin=packed(path))
 
     def _copied(self) -> Path:
         """Return a directory here with what the nodes' statistics directories hold."""
@@ -148,9 +151,10 @@ class NodePlaces:
             self._copies = Path(tempfile.mkdtemp(prefix="nearmetal-"))
             name = f"{self.job}.stats"
             script = 'cd "$1" 2>/dev/null && tar -cf - -- "$2"'
-            for node in self._nodes:
-                taken = self._run(node, "cannot read its counters", script, str(self._root), name)
-                unpack(taken, self._copies / node)
+            what, root = "cannot read its counters", str(self._root)
+            taken = self._run(self._nodes, what, script, root, name)
+            for node, archive in zip(self._nodes, taken, strict=True):
+                unpack(archive, self._copies / node)
         return self._copies
 
     def stats(self) -> list[dict[str, Any]]:
@@ -169,9 +173,8 @@ class NodePlaces:
             shutil.rmtree(self._copies, ignore_errors=True)
             self._copies = None
         paths = [str(self._root / (self.job + suffix)) for suffix in (*SUFFIXES, FILES)]
-        for node in self._nodes:
-            command = self._backend.on_node(node, ["rm", "-rf", "--", *paths], env=_PATH)
-            self._runner.run(command, timeout_s=_STEP_S)
+        commands = self._commands(self._nodes, ["rm", "-rf", "--", *paths], b"")
+        self._runner.run_all(commands, timeout_s=_STEP_S)
 
 
 def packed(path: Path) -> bytes:
@@ -230,9 +233,11 @@ def end_stale(backend: Backend, spec: ClusterSpec, runner: Runner) -> tuple[str,
         for host in spec.hosts:
             names |= {path.name for path in backend.meeting_directory(host.name).iterdir()}
     else:
-        for node in nodes:
-            command = backend.on_node(node, ["ls", str(backend.job_root())], env=_PATH)
-            names |= set(runner.run(command, timeout_s=_STEP_S).text.split())
+        root = str(backend.job_root())
+        looks = [backend.on_node(node, ["ls", root], env=_PATH) for node in nodes]
+        names |= {
+            name for done in runner.run_all(looks, timeout_s=_STEP_S) for name in done.text.split()
+        }
     jobs = sorted({name.partition(".")[0] for name in names if is_stale(name)})
     for job in jobs:
         backend.end_marked(f"{MARKER}={job}")

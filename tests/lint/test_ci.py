@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The summary line of continuous integration counts what runners reported, and nothing else."""
+"""Continuous integration runs all parts; its last line counts what runners reported, and nothing else."""
 
+import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -58,3 +61,73 @@ def test_target_that_broke_before_its_tests_counts_as_failed(green: Path) -> Non
 
 def test_nothing_passed_is_a_failure(tmp_path: Path) -> None:
     assert summary(tmp_path) == (1, "0 passed, 0 failed, 0 skipped")
+
+
+def prerequisites(target: str) -> set[str]:
+    found = re.search(rf"^{target}: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert found is not None
+    return set(found[1].split())
+
+
+def run_with(folder: Path, broken: str) -> tuple[int, list[str], list[str]]:
+    """Run .ci/run where one target of `make` fails; returns status, calls of make, last lines."""
+    (folder / ".ci").mkdir()
+    for name in ("run", "summary.py"):
+        shutil.copy(ROOT / ".ci" / name, folder / ".ci")
+    make = folder / "bin/make"
+    make.parent.mkdir()
+    make.write_text(
+        f'#!/bin/sh\necho "$@" >>{folder}/calls\ncase " $* " in *" {broken} "*) exit 2; esac\n'
+    )
+    make.chmod(0o755)
+    results = folder / "build/log/junit/old.xml"
+    results.parent.mkdir(parents=True)
+    results.write_text(PYTEST)
+    env = {"PATH": f"{make.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run([folder / ".ci/run"], env=env, check=False, capture_output=True,
+                          text=True, timeout=60)  # fmt: skip
+    assert not results.exists(), "results of an earlier run are counted"
+    calls = (folder / "calls").read_text().splitlines()
+    return done.returncode, calls, done.stdout.splitlines()
+
+
+def test_every_part_of_make_test_is_run(tmp_path: Path) -> None:
+    _, calls, _ = run_with(tmp_path, "none")
+    targets = [line.split()[1] for line in calls]
+    # A minute of every fuzzer stands for its seconds.
+    wanted = prerequisites("test") - {"setup", "test-fuzz-briefly"} | {"test-fuzz"}
+    assert wanted <= set(targets)
+    assert {"test-system-light", "test-system-heavy"} <= set(targets)
+    assert len(targets) == len(set(targets))
+
+
+@pytest.mark.parametrize("broken", ["setup-system", "lint", "test-fuzz", "test-system-heavy"])
+def test_every_part_is_run_when_one_fails(tmp_path: Path, broken: str) -> None:
+    status, calls, lines = run_with(tmp_path, broken)
+    assert {"test-c", "test-fuzz", "test-system-heavy"} <= {line.split()[1] for line in calls}
+    assert status == 1
+    assert f"make {broken} failed" in lines
+
+
+def recipe(target: str) -> list[str]:
+    done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True,
+                          text=True, timeout=60)  # fmt: skip
+    return done.stdout.splitlines()[-1].split()
+
+
+def test_the_two_halves_of_the_system_tests_are_the_whole() -> None:
+    light = {word for word in recipe("test-system-light") if word.startswith("tests/")}
+    heavy = recipe("test-system-heavy")
+    left_out = {word.removeprefix("--ignore=") for word in heavy if word.startswith("--ignore=")}
+    assert light == left_out
+    assert all((ROOT / name).is_file() for name in light)
+    assert "tests/system" in heavy
+    assert recipe("test-system")[4:5] == ["-m"], "the whole leaves nothing out"
+
+
+def test_what_runs_beside_the_fuzzers_starts_no_virtual_machine() -> None:
+    for name in recipe("test-system-light"):
+        if name.startswith("tests/"):
+            text = (ROOT / name).read_text()
+            for word in ("import hypervisors", "system.hypervisors", "Yard", "built_image"):
+                assert word not in text, f"{name} uses {word}"

@@ -24,6 +24,8 @@ from tests.python.evidence_runs import limits_log, pair
 from tests.python.fake_backend import FakeBackend
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nearmetal.run import Dialogue
 
 SPEC = parse_spec("""\
@@ -139,6 +141,9 @@ class Beside:
     def run(self, command: Command, *, timeout_s: float) -> Completed:
         assert timeout_s > 0
         return Completed(command, 0, NET_DEV.encode(), b"", 0.0)
+
+    def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
+        return [self.run(command, timeout_s=timeout_s) for command in commands]
 
     def check(self, command: Command, *, timeout_s: float) -> Completed:
         return self.run(command, timeout_s=timeout_s)

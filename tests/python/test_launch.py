@@ -25,7 +25,7 @@ from tests.python.fake_backend import FakeBackend
 from tests.python.test_mpi import install
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nearmetal.run import Dialogue
 
@@ -49,6 +49,9 @@ class FakeRunner:
     def run(self, command: Command, *, timeout_s: float) -> Completed:
         assert timeout_s > 0
         return Completed(command, self.probe_code, b"", b"", 0.0)
+
+    def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
+        return [self.run(command, timeout_s=timeout_s) for command in commands]
 
     def check(self, command: Command, *, timeout_s: float) -> Completed:
         return self.run(command, timeout_s=timeout_s)

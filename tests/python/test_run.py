@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nearmetal.errors import CommandError
-from nearmetal.run import Command, LocalRunner, find_program
+from nearmetal.run import AT_ONCE, Command, LocalRunner, find_program
 
 RUNNER = LocalRunner()
 
@@ -95,6 +95,50 @@ def test_an_exception_ends_the_whole_session(tmp_path: Path) -> None:
     thread.join()
     signal.signal(signal.SIGINT, before)
     assert_ends(int(note.read_text()))
+
+
+def test_commands_that_wait_for_each_other_run_side_by_side(tmp_path: Path) -> None:
+    for name in "ab":
+        os.mkfifo(tmp_path / name)
+    meet = 'cd "$1"; if [ $2 = a ]; then echo hi >a; cat b; else cat a; echo ho >b; fi; exit $3'
+    commands = [sh(meet, str(tmp_path), "a", "3"), sh(meet, str(tmp_path), "b", "4")]
+    one, two = RUNNER.run_all(commands, timeout_s=60)
+    assert (one.text, one.code, one.timed_out) == ("ho\n", 3, False)
+    assert (two.text, two.code, two.timed_out) == ("hi\n", 4, False)
+    assert (one.command, two.command) == tuple(commands)
+
+
+def test_each_of_many_gets_its_input_and_keeps_its_words() -> None:
+    count = AT_ONCE + 2
+    script = "cat; echo $1 >&2"
+    commands = [Command(("/bin/sh", "-c", script, "sh", str(i)), stdin=b"%d" % i)
+                for i in range(count)]  # fmt: skip
+    ends = RUNNER.run_all(commands, timeout_s=60)
+    assert [end.text for end in ends] == [str(i) for i in range(count)]
+    assert [end.error_tail for end in ends] == [str(i) for i in range(count)]
+    assert RUNNER.run_all([], timeout_s=60) == []
+
+
+def test_a_late_one_of_many_is_ended(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    late, other = RUNNER.run_all(
+        [sh("sleep 600 & echo $! > $1; wait", str(note)), sh("echo on")], timeout_s=1
+    )
+    assert late.timed_out
+    # A busy machine may let the other come late, too, but not with words that are not its own.
+    assert (other.text, other.code) == ("on\n", 0) or other.timed_out
+    if note.exists() and note.read_text().strip():
+        assert_ends(int(note.read_text()))
+
+
+def test_one_of_many_that_is_not_there_ends_those_that_were_started(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    there = sh("echo $$ >$1; exec sleep 60", str(note))
+    with pytest.raises(CommandError, match="cannot start no-such-program"):
+        RUNNER.run_all([there, Command(("no-such-program",))], timeout_s=60)
+    # It may have been ended before its first word.
+    if note.exists() and note.read_text().strip():
+        assert_ends(int(note.read_text()))
 
 
 def test_attached_streams(tmp_path: Path) -> None:

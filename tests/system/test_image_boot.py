@@ -27,13 +27,29 @@ def image() -> dict[str, str]:
     return built_image()
 
 
-@pytest.fixture
-def yard(tmp_path: Path, image: dict[str, str]) -> Iterator[Yard]:
-    place = Yard(tmp_path, image)
+@pytest.fixture(scope="module")
+def alone(
+    tmp_path_factory: pytest.TempPathFactory, image: dict[str, str]
+) -> Iterator[dict[str, Machine]]:
+    """Machines that are to say something, each of its own yard, booted side by side."""
+    names = ("no seed", "wrong segment", "probe", "no disk")
+    yards = {name: Yard(tmp_path_factory.mktemp("alone"), image) for name in names}
+    folder = yards["wrong segment"].folder
+    shared = Shared.create(folder / "segment", 2, 2 * MIB)
+    wrong = shared.seed(0) | {"token": "00112233445566778899aabbccddeeff"}
+    seed = yards["wrong segment"].seed("vm1", ["vm1"], segment=wrong)
     try:
-        yield place
+        yield {
+            "no seed": yards["no seed"].start("vm1", None),
+            "wrong segment": yards["wrong segment"].start("vm1", seed, shared.devices(0)),
+            "probe": yards["probe"].start(
+                "probe", None, append="nearmetal.probe", serial="something-else"
+            ),
+            "no disk": yards["no disk"].start("vm1", None, serial="something-else"),
+        }
     finally:
-        place.end()
+        for place in yards.values():
+            place.end()
 
 
 class Pair:
@@ -224,15 +240,13 @@ def test_seeds_are_read_alike_by_jq_and_by_python(pair: Pair, tmp_path: Path) ->
     assert sorted(by_jq.splitlines()) == sorted(by_python.stdout.strip().splitlines())
 
 
-def test_a_machine_without_a_seed_says_so(yard: Yard) -> None:
-    machine = yard.start("vm1", None)
-    assert "no seed: the host gave none by firmware" in machine.wait_for(FAILED_MARK)
+def test_a_machine_without_a_seed_says_so(alone: dict[str, Machine]) -> None:
+    words = alone["no seed"].wait_for(FAILED_MARK)
+    assert "no seed: the host gave none by firmware" in words
 
 
-def test_another_hosts_segment_is_refused(yard: Yard) -> None:
-    shared = Shared.create(yard.folder / "segment", 2, 2 * MIB)
-    wrong = shared.seed(0) | {"token": "00112233445566778899aabbccddeeff"}
-    machine = yard.start("vm1", yard.seed("vm1", ["vm1"], segment=wrong), shared.devices(0))
+def test_another_hosts_segment_is_refused(alone: dict[str, Machine]) -> None:
+    machine = alone["wrong segment"]
     line = machine.wait_for(FAILED_MARK)
     assert "vm1: segment: the device shows another segment than the seed's" in line
     # sshd runs even then, so that a person can look.
@@ -240,12 +254,12 @@ def test_another_hosts_segment_is_refused(yard: Yard) -> None:
     assert machine.tell("test -e /run/nearmetal/segment.conf || echo none") == "none"
 
 
-def test_a_probe_needs_no_disk_and_ends(yard: Yard) -> None:
-    machine = yard.start("probe", None, append="nearmetal.probe", serial="something-else")
+def test_a_probe_needs_no_disk_and_ends(alone: dict[str, Machine]) -> None:
+    machine = alone["probe"]
     machine.wait_for("nearmetal: probe ok")
     assert machine.process.wait(120) == 0
 
 
-def test_a_missing_root_disk_is_named(yard: Yard) -> None:
-    machine = yard.start("vm1", None, serial="something-else")
-    assert "no disk with the serial number nearmetal-root" in machine.wait_for(FAILED_MARK)
+def test_a_missing_root_disk_is_named(alone: dict[str, Machine]) -> None:
+    words = alone["no disk"].wait_for(FAILED_MARK)
+    assert "no disk with the serial number nearmetal-root" in words

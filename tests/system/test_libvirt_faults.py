@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,11 +124,11 @@ class Place:
         return str(path)
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    """A hypervisor of the test's own; whatever the test did, nothing of it may be left."""
+@contextmanager
+def places(folder: Path) -> Iterator[Place]:
+    """A hypervisor of one's own; whatever was done, nothing of it may be left."""
     with hypervisors.one() as host:
-        site = Place(tmp_path / "s", host)
+        site = Place(folder / "s", host)
         yield site
         for name in Store(site.state).names():
             spec = Store(site.state).recorded(name)
@@ -135,6 +136,12 @@ def place(tmp_path: Path) -> Iterator[Place]:
             down(site.cluster(spec))
         assert host.machines() == []
         assert hypervisors.traces("f", site.before, site.state) == []
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with places(tmp_path) as site:
+        yield site
 
 
 def test_a_libvirt_that_is_not_there_says_so(tmp_path: Path) -> None:
@@ -195,13 +202,30 @@ def test_a_machine_that_never_boots_ends_with_a_time_out(place: Place) -> None:
     assert place.host.machines() == []
 
 
+class _GivesUp:
+    """A watcher that ends an `up` when the step comes, as a kill would: what runs stays."""
+
+    def __init__(self, when: str) -> None:
+        self.when = when
+
+    def begin(self, total: int) -> None:
+        del total
+
+    def step(self, text: str) -> None:
+        if text == self.when:
+            raise InterruptedError(text)
+
+
 def test_a_domain_of_our_name_that_is_not_ours_is_left_alone(place: Place) -> None:
     other = place.spec()
     cluster = place.cluster(other)
     foreign = Store(place.state.parent / "foreign")
     owner = Cluster("f", LibvirtBackend(other, foreign, LocalRunner(), place.images()), foreign)
-    up(owner, other)
+    # It need not have booted to be somebody else's.
+    with pytest.raises(InterruptedError):
+        up(owner, other, progress=_GivesUp("wait for the nodes"))
     running = place.host.machines()
+    assert len(running) == 1
     with pytest.raises(BackendError, match="that is not of this cluster") as caught:
         up(cluster, other)
     assert "virsh -c" in caught.value.hint
@@ -263,33 +287,6 @@ def test_no_room_for_the_segment_is_named(place: Place) -> None:
     assert not list(Path("/dev/shm").glob("nearmetal-f-*"))
 
 
-def test_up_killed_at_every_step_is_taken_up(place: Place) -> None:
-    spec = place.spec(TWO)
-    path = place.write(spec)
-    journal = Journal(Store(place.state).cluster(spec.name))
-    seen: set[str] = set()
-    for _ in range(20):
-        process = place.start("up", path)
-        known = len(journal.read())
-        while process.poll() is None:
-            fresh = [r.step for r in journal.read()[known:] if r.event == "begin"]
-            if any(step not in seen for step in fresh):
-                seen |= set(fresh)
-                os.killpg(process.pid, signal.SIGKILL)
-                break
-            time.sleep(0.002)
-        process.communicate()
-        if process.returncode == 0:
-            break
-    else:
-        pytest.fail(f"never done; killed at {seen}")
-    assert {"make cluster f", "make host h1", "make node n1", "make node n2"} <= seen
-    assert "wait for the nodes" in seen
-    cluster = place.cluster(spec)
-    assert plan_up(cluster, spec).empty
-    assert len(place.host.machines()) == 2
-
-
 class _Stops:
     """A watcher that ends a libvirt when the step comes."""
 
@@ -328,12 +325,56 @@ def test_one_of_two_hosts_down_in_the_middle(place: Place) -> None:
             hypervisors.end(far)
 
 
-def test_a_running_cluster_survives_nothing_silently(place: Place) -> None:
+@dataclass
+class Resumed:
+    """A cluster of two machines that is up, whose `up` was killed at the steps `seen`."""
+
+    place: Place
+    spec: LibvirtSpec
+    path: str
+    seen: set[str]
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Resumed]:
+    """For the last tests of this module: no other cluster may be up beside it."""
+    with places(tmp_path_factory.mktemp("resumed")) as place:
+        spec = place.spec(TWO)
+        path = place.write(spec)
+        yield Resumed(place, spec, path, killed_at_every_step(place, spec, path))
+
+
+def killed_at_every_step(place: Place, spec: LibvirtSpec, path: str) -> set[str]:
+    """Run `up`, killed at each step once, until it is done; returns the steps."""
+    journal = Journal(Store(place.state).cluster(spec.name))
+    seen: set[str] = set()
+    for _ in range(20):
+        process = place.start("up", path)
+        known = len(journal.read())
+        while process.poll() is None:
+            fresh = [r.step for r in journal.read()[known:] if r.event == "begin"]
+            if any(step not in seen for step in fresh):
+                seen |= set(fresh)
+                os.killpg(process.pid, signal.SIGKILL)
+                break
+            time.sleep(0.002)
+        process.communicate()
+        if process.returncode == 0:
+            return seen
+    pytest.fail(f"never done; killed at {seen}")
+
+
+def test_up_killed_at_every_step_is_taken_up(resumed: Resumed) -> None:
+    place, spec = resumed.place, resumed.spec
+    assert {"make cluster f", "make host h1", "make node n1", "make node n2"} <= resumed.seen
+    assert "wait for the nodes" in resumed.seen
+    assert plan_up(place.cluster(spec), spec).empty
+    assert len(place.host.machines()) == 2
+
+
+def test_a_running_cluster_survives_nothing_silently(resumed: Resumed) -> None:
     """One cluster, three injuries: its segment, its machines, a machine under a job."""
-    spec = place.spec(TWO)
-    path = place.write(spec)
-    code, words = place.run("up", path)
-    assert code == 0, words
+    place, spec, path = resumed.place, resumed.spec, resumed.path
     segment = next(Path("/dev/shm").glob("nearmetal-f-h1-*"))
 
     size = segment.stat().st_size

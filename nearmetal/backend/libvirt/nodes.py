@@ -24,6 +24,7 @@ PLACE = "/run/nearmetal-cluster"
 AGENT = f"{PLACE}/agent"
 JOBS = f"{PLACE}/jobs"
 _HERE = Path(__file__).parent
+_STEP_S = 120.0
 _SOCKET_MAX = 90
 """A Unix socket's path has 108 bytes, and ssh adds some of its own while it makes one."""
 
@@ -104,10 +105,9 @@ class Nodes:
         """Run as root to the end; raises BackendError that says what failed."""
         command = self.command(node, argv, user="root", stdin=stdin)
         try:
-            return self.runner.check(command, timeout_s=120).text
+            return self.runner.check(command, timeout_s=_STEP_S).text
         except CommandError as error:
-            reason = error.hint or error.message
-            raise BackendError(f"node {node}: {what}: {reason}", _hint(reason)) from error
+            raise _failure(node, what, error.hint or error.message) from error
 
     def outfit(self, node: str) -> None:
         """Put the agent and the place for jobs into a node that has just started."""
@@ -119,11 +119,20 @@ class Nodes:
         self.check(node, "cannot be entered by ssh", ["sh", "-c", script], agent)
 
     def sweep(self, marker: str) -> int:
-        """Kill every process in any node that carries the marker; returns how many."""
+        """Kill every process that carries the marker in all nodes; returns how many.
+
+        Raises BackendError when a node cannot be asked; the others have been swept then.
+        """
+        script = ["sh", "-c", _SWEEP, "sh", marker]
+        commands = [self.command(node, script, user="root") for node in self.where]
         killed = 0
-        for node in self.where:
-            text = self.check(node, "cannot end a job", ["sh", "-c", _SWEEP, "sh", marker])
-            killed += int(text.strip() or 0)
+        ends = self.runner.run_all(commands, timeout_s=_STEP_S)
+        for node, done in zip(self.where, ends, strict=True):
+            if done.timed_out or done.code != 0:
+                late = f"no end after {_STEP_S:g} s"
+                reason = done.error_tail or (late if done.timed_out else f"exit code {done.code}")
+                raise _failure(node, "cannot end a job", reason)
+            killed += int(done.text.strip() or 0)
         return killed
 
     def close(self) -> None:
@@ -133,6 +142,10 @@ class Nodes:
             argv = ("ssh", "-F", "/dev/null", "-o", f"ControlPath={path}", "-O", "exit", "node")
             self.runner.run(Command(argv), timeout_s=10)
             path.unlink(missing_ok=True)
+
+
+def _failure(node: str, what: str, reason: str) -> BackendError:
+    return BackendError(f"node {node}: {what}: {reason}", _hint(reason))
 
 
 def _hint(reason: str) -> str:
