@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "engine/hold.h"
 #include "engine/internal.h"
 #include "transport/select.h"
 
@@ -125,7 +126,7 @@ static NM_COLD void connected(struct nm_peer *peer, struct nm_link *link,
 	peer->link = link;
 	peer->send = t->ops->send;
 	peer->max_payload = t->max_payload;
-	peer->eager_max = t->eager_max;
+	nm_hold_on_link(peer, t->eager_max);
 	peer->state = NM_PEER_CONNECTED;
 	nm_peer_sends_on(peer, t->ops->channel);
 	t->ops->describe(link, &facts);
@@ -356,6 +357,10 @@ unsigned int nm_peer_push(struct nm_engine *engine, struct nm_peer *peer)
 	if (nm_unlikely(peer->nr_leaving && is_drained(peer)))
 		end_leaving(engine, peer);
 	err = push_control(engine, peer, &nr);
+	if (nm_unlikely(err == 0 && peer->stopped)) {
+		nm_hold_give_up(engine, peer);
+		return nr;
+	}
 	/* Every other round is left to a new message that found no room, no more. */
 	peer->paused = peer->send_refused && !peer->paused;
 	peer->send_refused = false;

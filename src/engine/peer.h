@@ -69,7 +69,13 @@ struct nm_peer {
 	bool loss_untold;	  /* a message from it was spoiled, and no receive has said so */
 	uint32_t nr_quarantines;  /* channels to it that were given up */
 	uint64_t nr_stalls;	  /* sends that found no room */
-	struct nm_move *move;	  /* the change to another channel under way; NULL: none is */
+	/* messages without a receive (hold.h) */
+	uint64_t held_bytes;	 /* of its messages, here */
+	uint32_t link_eager_max; /* what eager_max is when nobody keeps anything */
+	bool asked_keep;	 /* we have asked it to keep the bytes of its messages */
+	bool keeps;		 /* it has asked us */
+	bool stopped;		 /* the last word to it is said or waits to be */
+	struct nm_move *move;	 /* the change to another channel under way; NULL: none is */
 	struct nm_peer_story *story;
 	struct nm_bulk *bulk; /* once it sent something large */
 };

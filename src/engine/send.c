@@ -7,6 +7,8 @@
 
 /* Flags of a message that needs an answer. */
 #define ANSWERED (NM_DELIVERY_COMPLETE | NM_MATCH_COMPLETE)
+/* After so many bytes to a peer it is heard whether it can hold more (hold.h). */
+#define LISTEN_BYTES (UINT64_C(1) << 20)
 
 int nm_send_ready(struct nm_engine *engine, struct nm_peer *peer)
 {
@@ -178,6 +180,9 @@ static int try_send(struct nm_engine *engine, const struct nm_message *m, uint64
 		return err;
 	peer->sent_messages++;
 	peer->sent_bytes += size;
+	/* A program may send for long and never look for what comes back. */
+	if (nm_unlikely(peer->sent_bytes % LISTEN_BYTES < size))
+		nm_engine_help(engine);
 	return 0;
 }
 
