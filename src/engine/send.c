@@ -2,13 +2,15 @@
 /* Sending messages: eager at once, large ones by an envelope that the receiver answers. */
 #include <errno.h>
 
+#include "engine/hold.h"
 #include "engine/internal.h"
 #include "transport/select.h"
 
 /* Flags of a message that needs an answer. */
 #define ANSWERED (NM_DELIVERY_COMPLETE | NM_MATCH_COMPLETE)
-/* After so many bytes to a peer it is heard whether it can hold more (hold.h). */
-#define LISTEN_BYTES (UINT64_C(1) << 20)
+/* After so much to a peer it is heard whether it can hold more; a message counts as its bytes and
+ * the block that it takes there at least. */
+#define LISTEN_BYTES (1U << 20)
 
 int nm_send_ready(struct nm_engine *engine, struct nm_peer *peer)
 {
@@ -181,8 +183,11 @@ static int try_send(struct nm_engine *engine, const struct nm_message *m, uint64
 	peer->sent_messages++;
 	peer->sent_bytes += size;
 	/* A program may send for long and never look for what comes back. */
-	if (nm_unlikely(peer->sent_bytes % LISTEN_BYTES < size))
+	peer->unheard += (uint32_t)size + NM_HOLD_BLOCK;
+	if (nm_unlikely(peer->unheard >= LISTEN_BYTES)) {
+		peer->unheard = 0;
 		nm_engine_help(engine);
+	}
 	return 0;
 }
 

@@ -12,11 +12,9 @@
 
 #define BYTES_MAX 1024 /* as libfabric programs may inject */
 
-/* Nobody is to be let run meanwhile: both sides are in this thread. */
 static struct mesh *mesh_with(const char *unexpected_max, unsigned int nr_nodes)
 {
 	setenv("NEARMETAL_UNEXPECTED_MAX", unexpected_max, 1);
-	setenv("NEARMETAL_SPIN_US", "1000000", 1);
 	return mesh_create(&(struct mesh_options){.nr_nodes = nr_nodes});
 }
 
@@ -198,6 +196,130 @@ NM_TEST(a_sender_listens)
 		send_to(mesh, 0, 1, bytes, BYTES_MAX, 0, NM_TAGGED, NULL);
 		nm_engine_progress(mesh_node(mesh, 1)->engine);
 	}
+	mesh_destroy(mesh);
+}
+
+/* Nor is it put off for ever by messages without a byte, or among those that it injects. */
+NM_TEST(a_sender_of_nothing_listens)
+{
+	struct mesh *mesh = mesh_with("64M", 2);
+	char bytes[BYTES_MAX] = {0};
+
+	send_to(mesh, 1, 0, bytes, 8, 7, NM_TAGGED, NULL);
+	nm_engine_progress(mesh_node(mesh, 1)->engine);
+	for (int i = 0; mesh_peer(mesh, 0, 1)->source_channels == 0; i++) {
+		NM_CHECK(i < 10000);
+		send_to(mesh, 0, 1, NULL, 0, 0, NM_TAGGED, NULL);
+		nm_engine_progress(mesh_node(mesh, 1)->engine);
+	}
+	while (!mesh_peer(mesh, 1, 0)->asked_keep) {
+		send_now(mesh, bytes, BYTES_MAX, 0);
+		nm_engine_progress(mesh_node(mesh, 1)->engine);
+	}
+	for (int i = 0; !mesh_peer(mesh, 0, 1)->keeps; i++) {
+		NM_CHECK(i < 4096);
+		send_to(mesh, 0, 1, bytes, BYTES_MAX, 0, NM_TAGGED, NULL);
+		send_now(mesh, bytes, BYTES_MAX, 0);
+		nm_engine_progress(mesh_node(mesh, 1)->engine);
+	}
+	mesh_destroy(mesh);
+}
+
+/* Puts, gets, atomics and answers are no messages: they come through, and as fast as ever. */
+NM_TEST(what_is_no_message_comes_through)
+{
+	struct mesh *mesh = mesh_with("256K", 2);
+	char bytes[BYTES_MAX], window[BYTES_MAX] = {0}, in[BYTES_MAX];
+	struct iovec place = {window, sizeof(window)}, iov = {bytes, sizeof(bytes)};
+	const struct nm_memory_attr attr = {
+		.iov = &place, .nr_iov = 1, .access = NM_REMOTE_READ | NM_REMOTE_WRITE};
+	struct nm_memory_region *region;
+	struct nm_rma rma = {
+		.iov = &iov,
+		.nr_iov = 1,
+		.remote = {{.len = sizeof(bytes)}},
+		.nr_remote = 1,
+		.peer = mesh_peer(mesh, 0, 1),
+		.flags = NM_COMPLETION,
+	};
+	uint64_t nr = press(mesh);
+
+	NM_CHECK_EQ(nm_memory_register(mesh_node(mesh, 1)->memory, &attr, &region), 0);
+	fill(bytes, sizeof(bytes), 3);
+	NM_CHECK_EQ(nm_engine_write(mesh_node(mesh, 0)->engine, &rma), 0);
+	/* It goes with its envelope: the target has it without having asked for it. */
+	while (nm_engine_progress(mesh_node(mesh, 1)->engine) > 0)
+		;
+	check_filled(window, sizeof(window), 3);
+	NM_CHECK_EQ(mesh_wait(mesh, 0).err, 0);
+	iov.iov_base = in;
+	NM_CHECK_EQ(nm_engine_read(mesh_node(mesh, 0)->engine, &rma), 0);
+	NM_CHECK_EQ(mesh_wait(mesh, 0).err, 0);
+	check_filled(in, sizeof(in), 3);
+	/* Messages the other way, and their answers. */
+	send_to(mesh, 1, 0, bytes, 8, 9, TAGGED | NM_DELIVERY_COMPLETE, NULL);
+	recv_from(mesh, 0, NULL, in, sizeof(in), 9, 0, TAGGED, NULL);
+	NM_CHECK_EQ(mesh_wait(mesh, 0).len, 8);
+	NM_CHECK_EQ(mesh_wait(mesh, 1).err, 0);
+	relieve(mesh, nr);
+	mesh_destroy(mesh);
+}
+
+/* An endpoint that is its own peer is both sides at once. */
+NM_TEST(messages_to_oneself)
+{
+	struct mesh *mesh = mesh_with("256K", 1);
+	struct nm_peer *self = mesh_peer(mesh, 0, 0);
+	char bytes[BYTES_MAX], in[BYTES_MAX];
+	uint64_t nr = 0;
+
+	fill(bytes, BYTES_MAX, 5);
+	while (!self->keeps) {
+		send_to(mesh, 0, 0, bytes, BYTES_MAX, nr++, NM_TAGGED, NULL);
+		mesh_settle(mesh);
+		NM_CHECK(nr < 1000);
+	}
+	send_to(mesh, 0, 0, bytes, BYTES_MAX, nr++, NM_TAGGED, NULL);
+	send_to(mesh, 0, 0, bytes, BYTES_MAX, nr++, NM_TAGGED | NM_INJECT, NULL);
+	while (nr-- > 0) {
+		memset(in, 0, sizeof(in));
+		recv_from(mesh, 0, self, in, sizeof(in), nr, 0, TAGGED, NULL);
+		NM_CHECK_EQ(mesh_wait(mesh, 0).len, BYTES_MAX);
+		check_filled(in, BYTES_MAX, 5);
+	}
+	mesh_settle(mesh);
+	NM_CHECK(!self->keeps && !self->asked_keep);
+	NM_CHECK_EQ(self->held_bytes, 0);
+	mesh_destroy(mesh);
+}
+
+/* Looked at, set aside and taken, or dropped: what waits counts until it is gone. */
+NM_TEST(what_is_claimed_is_held)
+{
+	struct mesh *mesh = mesh_with("256K", 2);
+	struct nm_peer *peer = mesh_peer(mesh, 1, 0);
+	char bytes[BYTES_MAX], in[BYTES_MAX], context;
+	uint64_t nr = press(mesh), held;
+
+	fill(bytes, BYTES_MAX, 1);
+	send_to(mesh, 0, 1, bytes, BYTES_MAX, nr, TAGGED, &context);
+	mesh_settle(mesh);
+	held = peer->held_bytes;
+	recv_from(mesh, 1, NULL, NULL, 0, nr, 0, TAGGED | NM_PEEK, NULL);
+	NM_CHECK_EQ(mesh_wait(mesh, 1).len, BYTES_MAX);
+	recv_from(mesh, 1, NULL, NULL, 0, nr, 0, TAGGED | NM_PEEK | NM_CLAIM, in);
+	NM_CHECK_EQ(mesh_wait(mesh, 1).len, BYTES_MAX);
+	NM_CHECK_EQ(peer->held_bytes, held);
+	NM_CHECK_EQ(recv_from(mesh, 1, NULL, in, sizeof(in), nr, 0, TAGGED | NM_CLAIM, in), 0);
+	NM_CHECK_EQ(mesh_wait(mesh, 1).len, BYTES_MAX);
+	check_filled(in, BYTES_MAX, 1);
+	NM_CHECK(peer->held_bytes < held);
+	NM_CHECK(mesh_wait(mesh, 0).context == &context);
+	for (uint64_t tag = 0; tag < nr; tag++) {
+		recv_from(mesh, 1, NULL, NULL, 0, tag, 0, TAGGED | NM_PEEK | NM_DISCARD, NULL);
+		NM_CHECK_EQ(mesh_wait(mesh, 1).len, BYTES_MAX);
+	}
+	relieve(mesh, 0);
 	mesh_destroy(mesh);
 }
 
