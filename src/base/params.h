@@ -51,6 +51,9 @@
 	  "unit of the bulk pool; a power of two")                                                  \
 	X(shm_eager_max, UINT, "NEARMETAL_SHM_EAGER_MAX", 16384, 256, 65536, "bytes",               \
 	  "largest message sent through memory with its envelope")                                  \
+	X(unexpected_max, UINT, "NEARMETAL_UNEXPECTED_MAX", 1073741824, 65536, 1099511627776,       \
+	  "bytes",                                                                                  \
+	  "messages of one peer that may wait here for a receive; beyond it the peer is given up")  \
 	X(net_eager_max, UINT, "NEARMETAL_NET_EAGER_MAX", 16384, 256, 65536, "bytes",               \
 	  "largest message sent over the network with its envelope")                                \
 	X(spin_us, UINT, "NEARMETAL_SPIN_US", 20, 0, 1000000, "us",                                 \

@@ -15,6 +15,13 @@ static unsigned int buffer_class(size_t size)
 	return shift > NM_BUFFER_MAX_SHIFT ? NM_BUFFER_CLASSES : shift - NM_BUFFER_MIN_SHIFT;
 }
 
+size_t nm_buffer_block(size_t size)
+{
+	unsigned int class = buffer_class(size);
+
+	return class == NM_BUFFER_CLASSES ? size : (size_t)1 << (class + NM_BUFFER_MIN_SHIFT);
+}
+
 void nm_buffer_pool_init(struct nm_buffer_pool *pool)
 {
 	memset(pool, 0, sizeof(*pool));

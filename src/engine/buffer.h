@@ -23,6 +23,8 @@ struct nm_buffer_pool {
 
 void nm_buffer_pool_init(struct nm_buffer_pool *pool);
 void nm_buffer_pool_fini(struct nm_buffer_pool *pool);
+/* What a buffer of SIZE bytes takes. */
+size_t nm_buffer_block(size_t size);
 /* At least SIZE bytes, uninitialised, or NULL. Give them back with the same SIZE. */
 void *nm_buffer_alloc(struct nm_buffer_pool *pool, size_t size);
 void nm_buffer_free(struct nm_buffer_pool *pool, void *buffer, size_t size);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "engine/hold.h"
 #include "engine/internal.h"
 
 /* The channel that is speaking, as a bit. */
@@ -153,6 +154,9 @@ void nm_sink_deliver(void *engine_, struct nm_peer *source, const struct nm_pack
 		return;
 	case NM_OP_PLACED:
 		nm_direct_placed(engine, source, pkt);
+		return;
+	case NM_OP_PACE:
+		nm_hold_on_pace(engine, source, pkt);
 		return;
 	case NM_NR_OPS:
 		break;

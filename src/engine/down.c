@@ -5,7 +5,6 @@
  */
 #include <errno.h>
 #include <stdarg.h>
-#include <stdio.h>
 
 #include "base/log.h"
 #include "engine/bulk.h"
@@ -128,13 +127,13 @@ void nm_peer_down(struct nm_engine *engine, struct nm_peer *peer, int err, const
 
 void nm_peer_violation(struct nm_engine *engine, struct nm_peer *peer, const char *fmt, ...)
 {
-	char why[sizeof(((struct nm_reason *)0)->text)];
+	struct nm_reason why;
 	va_list args;
 
 	va_start(args, fmt);
-	vsnprintf(why, sizeof(why), fmt, args);
+	nm_reason_vset(&why, fmt, args);
 	va_end(args);
 	/* On a channel whose bytes it can spoil it is the channel that is not to be trusted. */
-	if (!nm_move_cast_out(engine, peer, why))
-		nm_peer_down(engine, peer, -EBADMSG, why);
+	if (!nm_move_cast_out(engine, peer, why.text))
+		nm_peer_down(engine, peer, -EBADMSG, why.text);
 }

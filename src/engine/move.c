@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/hold.h"
 #include "engine/internal.h"
 
 struct nm_move {
@@ -88,6 +89,7 @@ static NM_COLD void spoiled(struct nm_engine *engine, struct nm_peer *peer, bool
 		peer->who.id[0], peer->who.id[1], peer->who.id[2], peer->who.id[3], peer->who.id[4],
 		peer->who.id[5], incoming ? "from" : "to");
 	nm_peer_drop_queue(engine, peer);
+	nm_hold_reset(peer);
 	nm_recv_forget(engine, peer);
 	nm_recv_forget_answers(engine, peer);
 	nm_peer_fail_requests(engine, peer);

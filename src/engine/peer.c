@@ -2,20 +2,22 @@
 #include "engine/peer.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "engine/hold.h"
 #include "engine/internal.h"
 #include "transport/select.h"
 
 #define TABLE_MIN 64
+/* Of why a channel was taken, where why not the others is to be said, too. */
+#define WHY_THIS_MAX 90
 /* DATA packets sent to a peer in one round, before others have their turn. */
 #define STREAM_BUDGET 16
 /*
  * Bytes of answers that may wait for a peer that takes none. A sound one has asked for each of them
- * and gets them while it waits: 32 MiB are three hundred thousand answers to messages, or
+ * and gets them while it waits: 32 MiB are a quarter of a million answers to messages, or
  * sixteen thousand of the largest results of atomics. Beyond that a peer would be eating our memory.
  */
 #define CONTROL_BYTES_MAX (UINT64_C(32) << 20)
@@ -106,6 +108,12 @@ struct nm_peer *nm_peer_table_get(struct nm_peer_table *table, const struct nm_i
 	return peer;
 }
 
+/* What a packet takes while it waits. */
+static size_t control_block(const struct nm_packet *packet)
+{
+	return nm_buffer_block(sizeof(struct nm_control) + packet->len);
+}
+
 struct nm_peer_story *nm_peer_story(struct nm_peer *peer)
 {
 	static struct nm_peer_story spare;
@@ -125,7 +133,7 @@ static NM_COLD void connected(struct nm_peer *peer, struct nm_link *link,
 	peer->link = link;
 	peer->send = t->ops->send;
 	peer->max_payload = t->max_payload;
-	peer->eager_max = t->eager_max;
+	nm_hold_on_link(peer, t->eager_max);
 	peer->state = NM_PEER_CONNECTED;
 	nm_peer_sends_on(peer, t->ops->channel);
 	t->ops->describe(link, &facts);
@@ -134,10 +142,10 @@ static NM_COLD void connected(struct nm_peer *peer, struct nm_link *link,
 		story->label = facts.label;
 	facts.reason.text[sizeof(facts.reason.text) - 1] = '\0';
 	/* Why this channel, and why none of those that were tried before it. */
+	story->channel = facts.reason;
 	if (*others->text)
-		nm_reason_set(&story->channel, "%.90s; %s", facts.reason.text, others->text);
-	else
-		story->channel = facts.reason;
+		nm_reason_set(&story->channel, "%.*s%s; %s", WHY_THIS_MAX, facts.reason.text,
+			      strlen(facts.reason.text) > WHY_THIS_MAX ? "..." : "", others->text);
 	nm_info("peer %02x%02x%02x%02x%02x%02x (%s): channel %s, relation %s: %s", peer->who.id[0],
 		peer->who.id[1], peer->who.id[2], peer->who.id[3], peer->who.id[4], peer->who.id[5],
 		story->label.text, nm_channel_name(facts.channel), nm_relation_name(facts.relation),
@@ -147,10 +155,7 @@ static NM_COLD void connected(struct nm_peer *peer, struct nm_link *link,
 /* Add "channel: reason" to what is told about a peer without a link. */
 static void reason_add(struct nm_reason *all, const char *channel, const char *text)
 {
-	size_t used = strlen(all->text);
-
-	snprintf(all->text + used, sizeof(all->text) - used, "%s%s: %s", used ? "; " : "", channel,
-		 text);
+	nm_reason_add(all, "%s%s: %s", *all->text ? "; " : "", channel, text);
 }
 
 /* Try one channel. A channel that fails although the peer was there is worth a warning. */
@@ -257,7 +262,7 @@ void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct n
 		memcpy(c->payload, payload, packet->len);
 	nm_list_append(&peer->control, &c->node);
 	peer->nr_control++;
-	peer->control_bytes += sizeof(*c) + packet->len;
+	peer->control_bytes += control_block(packet);
 	if (peer->state != NM_PEER_MOVING)
 		activate(engine, peer);
 }
@@ -282,7 +287,7 @@ static int push_control(struct nm_engine *engine, struct nm_peer *peer, unsigned
 		++*nr;
 		nm_list_remove(&c->node);
 		peer->nr_control--;
-		peer->control_bytes -= sizeof(*c) + c->packet.len;
+		peer->control_bytes -= control_block(&c->packet);
 		nm_buffer_free(&engine->buffers, c, sizeof(*c) + c->packet.len);
 	}
 	return 0;
@@ -356,6 +361,10 @@ unsigned int nm_peer_push(struct nm_engine *engine, struct nm_peer *peer)
 	if (nm_unlikely(peer->nr_leaving && is_drained(peer)))
 		end_leaving(engine, peer);
 	err = push_control(engine, peer, &nr);
+	if (nm_unlikely(err == 0 && peer->stopped)) {
+		nm_hold_give_up(engine, peer);
+		return nr;
+	}
 	/* Every other round is left to a new message that found no room, no more. */
 	peer->paused = peer->send_refused && !peer->paused;
 	peer->send_refused = false;

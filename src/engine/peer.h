@@ -45,6 +45,7 @@ struct nm_peer {
 	uint64_t sent_messages, sent_bytes;
 	bool send_refused; /* an envelope found no room: streams pause for one round */
 	bool paused;	   /* they did so in the last one */
+	uint32_t unheard;  /* what was sent since we listened, as it counts there (send.c) */
 	/* receiving */
 	uint64_t received_messages, received_bytes;
 	uint64_t index; /* in the address vector; UINT64_MAX: not in it */
@@ -57,7 +58,8 @@ struct nm_peer {
 	unsigned int nr_started;    /* memory accesses of ours that it has not answered */
 	unsigned int nr_served;	    /* transfers of its memory accesses under way here */
 	unsigned int nr_leaving;    /* sends in NM_REQUEST_LEAVING */
-	uint64_t control_bytes;	    /* of what is in control */
+	uint32_t link_eager_max;    /* what eager_max is when nobody keeps anything (hold.h) */
+	uint64_t control_bytes;	    /* that what is in control takes */
 	/* cold */
 	struct nm_identity who;
 	struct nm_address address;
@@ -71,6 +73,11 @@ struct nm_peer {
 	uint64_t nr_stalls;	  /* sends that found no room */
 	/* of ours on its memory, by who moved the bytes; `messages` are operations */
 	struct nm_traffic accesses[NM_NR_ACCESS_WAYS][NM_NR_ACCESS_KINDS];
+	/* messages without a receive (hold.h) */
+	uint64_t held_bytes;  /* that its messages take here */
+	bool asked_keep;      /* we have asked it to keep the bytes of its messages */
+	bool keeps;	      /* it has asked us */
+	bool stopped;	      /* the last word to it is said or waits to be */
 	struct nm_move *move; /* the change to another channel under way; NULL: none is */
 	struct nm_peer_story *story;
 	struct nm_bulk *bulk; /* once it sent something large */

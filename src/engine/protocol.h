@@ -66,7 +66,15 @@ enum nm_op {
 	/* What a CTS with NM_PKT_MEMORY asked for has ended. tag: the receiver's id; data: how many of
 	 * the bytes were written, from the first one on. */
 	NM_OP_PLACED = 12,
+	/* The receiver of messages has something to say on where they wait. data: enum nm_pace. */
+	NM_OP_PACE = 13,
 	NM_NR_OPS
+};
+
+enum nm_pace {
+	NM_PACE_FREE, /* small messages may come with their envelope, as at the start */
+	NM_PACE_KEEP, /* many of yours wait here: send envelopes, keep the bytes until I ask for them */
+	NM_PACE_STOP, /* too many of yours wait here: I take nothing more of you */
 };
 
 #define NM_PKT_TAGGED 0x01u /* for the tagged queue, else for the untagged one */

@@ -105,8 +105,11 @@ void nm_recv_finish(struct nm_engine *engine, struct nm_request *r, int err)
 static NM_COLD void store(struct nm_engine *engine, const struct nm_arrival *a)
 {
 	size_t stored = a->rendezvous ? a->nr_spans * sizeof(struct nm_span) : (size_t)a->size;
-	struct nm_unexpected *m = nm_buffer_alloc(&engine->buffers, sizeof(*m) + stored);
+	struct nm_unexpected *m;
 
+	if (!nm_hold_has_room(engine, a->source, sizeof(*m) + stored))
+		return;
+	m = nm_buffer_alloc(&engine->buffers, sizeof(*m) + stored);
 	if (!m) {
 		nm_peer_down(engine, a->source, -ENOMEM, "no memory for a message from it");
 		return;
@@ -124,6 +127,7 @@ static NM_COLD void store(struct nm_engine *engine, const struct nm_arrival *a)
 	if (stored > 0)
 		memcpy(m->payload, a->payload, stored);
 	nm_match_store(nm_match_of(engine, a->flags & NM_PKT_TAGGED), m);
+	nm_hold_add(engine, a->source, sizeof(*m) + stored);
 }
 
 static NM_SLOW_HALF void arrive(struct nm_engine *engine, struct nm_peer *source,

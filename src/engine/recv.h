@@ -3,6 +3,7 @@
 #ifndef NM_ENGINE_RECV_H
 #define NM_ENGINE_RECV_H
 
+#include "engine/hold.h"
 #include "engine/internal.h"
 
 static inline uint64_t nm_recv_min(uint64_t a, uint64_t b)
@@ -38,7 +39,11 @@ static inline struct nm_arrival nm_recv_arrival_of(const struct nm_unexpected *m
 
 static inline void nm_recv_message_free(struct nm_engine *engine, struct nm_unexpected *m)
 {
-	nm_buffer_free(&engine->buffers, m, sizeof(*m) + m->stored);
+	struct nm_peer *source = m->source;
+	size_t bytes = sizeof(*m) + m->stored;
+
+	nm_buffer_free(&engine->buffers, m, bytes);
+	nm_hold_remove(engine, source, bytes);
 }
 
 /* recv.c */

@@ -94,7 +94,7 @@ static int start(struct nm_engine *engine, const struct nm_rma *rma, uint64_t si
 		r->accepted = size;
 		r->state = NM_REQUEST_WAIT_DATA;
 	} else if (rma->flags & NM_INJECT ||
-		   (size <= peer->eager_max && size + iov[0].iov_len <= peer->max_payload)) {
+		   (size <= peer->link_eager_max && size + iov[0].iov_len <= peer->max_payload)) {
 		packet.op = NM_OP_WRITE;
 		nr_iov += (unsigned int)rma->nr_iov;
 		r->state = NM_REQUEST_WAIT_ACK;

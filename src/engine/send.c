@@ -2,11 +2,15 @@
 /* Sending messages: eager at once, large ones by an envelope that the receiver answers. */
 #include <errno.h>
 
+#include "engine/hold.h"
 #include "engine/internal.h"
 #include "transport/select.h"
 
 /* Flags of a message that needs an answer. */
 #define ANSWERED (NM_DELIVERY_COMPLETE | NM_MATCH_COMPLETE)
+/* After so much to a peer it is heard whether it can hold more; a message counts as its bytes and
+ * the block that it takes there at least. */
+#define LISTEN_BYTES (1U << 20)
 
 int nm_send_ready(struct nm_engine *engine, struct nm_peer *peer)
 {
@@ -178,6 +182,12 @@ static int try_send(struct nm_engine *engine, const struct nm_message *m, uint64
 		return err;
 	peer->sent_messages++;
 	peer->sent_bytes += size;
+	/* A program may send for long and never look for what comes back. */
+	peer->unheard += (uint32_t)size + NM_HOLD_BLOCK;
+	if (nm_unlikely(peer->unheard >= LISTEN_BYTES)) {
+		peer->unheard = 0;
+		nm_engine_help(engine);
+	}
 	return 0;
 }
 

@@ -262,6 +262,8 @@ static void world_create(void)
 
 	/* Nobody is there who could end what is under way. */
 	setenv("NEARMETAL_CLOSE_MS", "0", 1);
+	/* A handful of messages is many, and a script can hold too many. */
+	setenv("NEARMETAL_UNEXPECTED_MAX", "64K", 1);
 	world = calloc(1, sizeof(*world));
 	iov = (struct iovec){world->window, WINDOW};
 	if (!world || nm_memory_table_create(&world->memory) < 0 ||

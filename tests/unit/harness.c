@@ -256,14 +256,30 @@ static void run_case(const struct nm_test_case *test)
 		nm_test_fail(test->name, 0, "left a child process");
 }
 
+/* Seconds of processor that a process has used; its last value once it has ended. */
+static time_t used_by(clockid_t clock, time_t last)
+{
+	struct timespec used;
+
+	return clock_gettime(clock, &used) ? last : used.tv_sec;
+}
+
 /* The child leads a process group, so that a time-out ends its children too. */
 static int wait_for_case(pid_t pid, unsigned int timeout_s)
 {
-	time_t end = time(NULL) + timeout_s;
+	time_t stuck_s = timeout_s > NM_TEST_STUCK_S ? timeout_s : NM_TEST_STUCK_S;
+	time_t used = 0, before = 0, moved = time(NULL);
+	clockid_t clock;
 	int status;
 
+	if (clock_getcpuclockid(pid, &clock))
+		clock = CLOCK_MONOTONIC;
 	while (waitpid(pid, &status, WNOHANG) == 0) {
-		if (time(NULL) > end) {
+		used = used_by(clock, used);
+		if (used != before)
+			moved = time(NULL);
+		before = used;
+		if (used > (time_t)timeout_s || time(NULL) - moved > stuck_s) {
 			kill(-pid, SIGKILL);
 			waitpid(pid, &status, 0);
 			return -ETIMEDOUT;
@@ -323,14 +339,23 @@ static bool run_forked(const struct nm_test_case *test)
 
 static bool selected(const struct nm_test_case *test, int argc, char **argv)
 {
-	int i;
+	bool any = true;
 
-	if (argc < 2)
-		return true;
-	for (i = 1; i < argc; i++)
+	for (int i = 1; i < argc; i++) {
+		if (strchr(argv[i], '='))
+			continue;
+		any = false;
 		if (!strcmp(argv[i], test->name))
 			return true;
-	return false;
+	}
+	return any;
+}
+
+static void set_knobs(int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++)
+		if (strchr(argv[i], '='))
+			putenv(argv[i]);
 }
 
 /* Knobs of the caller's shell are not those of the tests. */
@@ -359,6 +384,7 @@ int main(int argc, char **argv)
 
 	if (!far_is_given())
 		clear_knobs();
+	set_knobs(argc, argv);
 	for (test = first_case; test; test = test->next) {
 		if (argc == 2 && !strcmp(argv[1], "--list")) {
 			printf("%s\n", test->name);

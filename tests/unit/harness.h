@@ -10,7 +10,11 @@
  *
  * Every case runs in a child process of its own with a time-out, and fails as well when it leaves
  * a file descriptor, a shared mapping, a thread or a child process behind. Arguments of the
- * program are names of cases to run; none: all. `--list` prints them.
+ * program are names of cases to run; none: all. `--list` prints them. An argument NAME=VALUE is a
+ * knob for all of them; those of the caller's environment are cleared.
+ *
+ * Limits are of processor time, so that a busy machine fails nobody. A case that uses none at all,
+ * because it waits for what never comes, ends after a long while, too.
  */
 #ifndef NM_TEST_HARNESS_H
 #define NM_TEST_HARNESS_H
@@ -20,7 +24,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define NM_TEST_TIMEOUT_S 20
+#define NM_TEST_TIMEOUT_S 40
+/* As long as this a case may use no processor. */
+#define NM_TEST_STUCK_S 240
 
 struct nm_test_case {
 	const char *name;

@@ -2,6 +2,7 @@
 #include "mesh.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,6 +46,15 @@ struct mesh {
 	int dead_err[MESH_NODES_MAX];
 	uint64_t random;
 };
+
+/*
+ * Takes the place of the C library's. All nodes are of one thread, so a node that yields waits for
+ * nobody but itself, and on a busy machine for very long.
+ */
+int __attribute__((weak)) sched_yield(void)
+{
+	return 0;
+}
 
 static struct mesh_link *link_of(const struct nm_link *link)
 {

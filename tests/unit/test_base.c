@@ -270,6 +270,30 @@ NM_TEST(words_for_people)
 	nm_reason_set(&reason, "%s", text);
 	NM_CHECK_EQ(strlen(reason.text), sizeof(reason.text) - 1);
 	nm_reason_set(NULL, "nobody asks");
+	nm_reason_add(NULL, "nobody asks");
+}
+
+/* A reason that was cut says so; one that fits is whole. */
+NM_TEST(long_reasons_are_cut_where_it_is_seen)
+{
+	struct nm_reason reason;
+	char text[400];
+
+	memset(text, 'x', sizeof(text));
+	text[sizeof(reason.text) - 1] = '\0';
+	nm_reason_set(&reason, "%s", text);
+	NM_CHECK_STR(reason.text, text);
+	nm_reason_add(&reason, "y");
+	NM_CHECK_STR(reason.text + sizeof(reason.text) - 5, "x...");
+	nm_reason_set(&reason, "%sy", text);
+	NM_CHECK_STR(reason.text + sizeof(reason.text) - 5, "x...");
+	nm_reason_set(&reason, "one");
+	nm_reason_add(&reason, "; %s", "two");
+	NM_CHECK_STR(reason.text, "one; two");
+	/* A letter of three bytes lies across the cut: it goes whole. */
+	memcpy(text + sizeof(reason.text) - 6, "\xe2\x80\xa6", 3);
+	nm_reason_set(&reason, "%syyy", text);
+	NM_CHECK_STR(reason.text + sizeof(reason.text) - 8, "xx...");
 }
 
 NM_TEST(small_files_are_read_whole_or_not_at_all)

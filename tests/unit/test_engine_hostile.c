@@ -321,6 +321,8 @@ NM_TEST_WITHIN(more_answers_than_allowed, 60)
 		NM_CHECK(sent < 1000000);
 	}
 	NM_CHECK(sent > 250000);
+	/* A block of 128 bytes each, no more than 32 MiB. */
+	NM_CHECK(sent < (32 << 20) / 128 + 5000 + 1000);
 	mesh_destroy(mesh);
 }
 

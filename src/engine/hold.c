@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ *   messages of a peer take a 64th of unexpected_max here    -> PACE keep
+ *   half of that is gone again                               -> PACE free
+ *   they take unexpected_max                                 -> PACE stop, and the peer is given up
+ */
+#include "engine/hold.h"
+
+#include <errno.h>
+
+#include "base/log.h"
+
+#define KEEP_PART 64
+/* A peer that takes nothing in can not be told why it goes, and goes this part later. */
+#define UNTOLD_PART 8
+
+static void say(struct nm_engine *engine, struct nm_peer *peer, enum nm_pace pace)
+{
+	const struct nm_packet packet = {.op = NM_OP_PACE, .data = pace};
+
+	nm_peer_post(engine, peer, &packet, NULL);
+}
+
+void nm_hold_give_up(struct nm_engine *engine, struct nm_peer *peer)
+{
+	struct nm_reason why;
+
+	nm_reason_set(&why,
+		      "its messages that no receive was posted for take %llu KiB here; if they are "
+		      "meant, set NEARMETAL_UNEXPECTED_MAX to more",
+		      (unsigned long long)(peer->held_bytes >> 10));
+	nm_peer_down(engine, peer, -ENOBUFS, why.text);
+}
+
+/* Tell it before it goes, so that it does not wait for us. What is due before that goes first. */
+static NM_COLD bool has_room_still(struct nm_engine *engine, struct nm_peer *peer, uint64_t excess)
+{
+	if (!peer->stopped) {
+		peer->stopped = true;
+		say(engine, peer, NM_PACE_STOP);
+	}
+	if (peer->state == NM_PEER_DOWN)
+		return false;
+	if (peer->nr_control > 0 && excess <= engine->params->unexpected_max / UNTOLD_PART)
+		return true; /* nm_peer_push() ends it */
+	nm_hold_give_up(engine, peer);
+	return false;
+}
+
+bool nm_hold_has_room(struct nm_engine *engine, struct nm_peer *peer, size_t bytes)
+{
+	uint64_t held = peer->held_bytes + nm_buffer_block(bytes);
+
+	if (nm_likely(held <= engine->params->unexpected_max))
+		return true;
+	return has_room_still(engine, peer, held - engine->params->unexpected_max);
+}
+
+void nm_hold_add(struct nm_engine *engine, struct nm_peer *peer, size_t bytes)
+{
+	peer->held_bytes += nm_buffer_block(bytes);
+	if (nm_likely(peer->asked_keep ||
+		      peer->held_bytes <= engine->params->unexpected_max / KEEP_PART))
+		return;
+	nm_log_once(NM_LOG_INFO,
+		    "a peer sends faster than its messages are received: it keeps their bytes now");
+	peer->asked_keep = true;
+	say(engine, peer, NM_PACE_KEEP);
+}
+
+void nm_hold_remove(struct nm_engine *engine, struct nm_peer *peer, size_t bytes)
+{
+	peer->held_bytes -= nm_buffer_block(bytes);
+	if (nm_likely(!peer->asked_keep ||
+		      peer->held_bytes > engine->params->unexpected_max / KEEP_PART / 2))
+		return;
+	peer->asked_keep = false;
+	say(engine, peer, NM_PACE_FREE);
+}
+
+static void set_keeps(struct nm_peer *peer, bool keeps)
+{
+	peer->keeps = keeps;
+	peer->eager_max = keeps && peer->link_eager_max > NM_HOLD_EAGER ? NM_HOLD_EAGER :
+									  peer->link_eager_max;
+}
+
+void nm_hold_on_pace(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt)
+{
+	if (pkt->len != 0 || pkt->data > NM_PACE_STOP)
+		nm_peer_violation(engine, peer, "it set a pace that does not exist");
+	else if (pkt->data == NM_PACE_STOP)
+		nm_peer_down(engine, peer, -ENOBUFS,
+			     "too many of our messages wait there for a receive: it takes no more "
+			     "(its NEARMETAL_UNEXPECTED_MAX)");
+	else
+		set_keeps(peer, pkt->data == NM_PACE_KEEP);
+}
+
+void nm_hold_on_link(struct nm_peer *peer, uint32_t eager_max)
+{
+	peer->link_eager_max = eager_max;
+	set_keeps(peer, peer->keeps);
+}
+
+void nm_hold_reset(struct nm_peer *peer)
+{
+	peer->asked_keep = false;
+	peer->stopped = false;
+	set_keeps(peer, false);
+}
