@@ -58,6 +58,8 @@
 	  "largest message sent over the network with its envelope")                                \
 	X(spin_us, UINT, "NEARMETAL_SPIN_US", 20, 0, 1000000, "us",                                 \
 	  "idle polling before the processor is yielded; nodes may share cores")                    \
+	X(sleep_ms, UINT, "NEARMETAL_SLEEP_MS", 4, 0, 60000, "ms",                                  \
+	  "longest sleep at a time of a call that blocks: what a lost wake-up costs; 0: 50 us")     \
 	X(connect_ms, UINT, "NEARMETAL_CONNECT_MS", 5000, 10, 600000, "ms",                         \
 	  "time a neighbour has to answer a handshake before the network is used")                  \
 	X(close_ms, UINT, "NEARMETAL_CLOSE_MS", 5000, 0, 600000, "ms",                              \

@@ -185,6 +185,14 @@ unsigned int nm_engine_progress(struct nm_engine *engine);
  * it neither yields nor looks at the clock.
  */
 unsigned int nm_engine_help(struct nm_engine *engine);
+/*
+ * A thread found nothing to do and is about to sleep until one of BELLS rings, to which are added
+ * those of the engine's channels. Returns whether all that may come rings; false: sleep for a moment
+ * only. nm_engine_wake() when the last of them is awake. Both under the engine's lock, and neither
+ * makes a system call. See transport.h.
+ */
+bool nm_engine_sleep(struct nm_engine *engine, struct nm_bells *bells);
+void nm_engine_wake(struct nm_engine *engine);
 /* Has it been idle for so long that it yields? */
 bool nm_engine_yields(const struct nm_engine *engine);
 

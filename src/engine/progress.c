@@ -194,6 +194,29 @@ unsigned int nm_engine_help(struct nm_engine *engine)
 	return nr;
 }
 
+bool nm_engine_sleep(struct nm_engine *engine, struct nm_bells *bells)
+{
+	/* What waits for room is sent by nobody else, and room rings no bell. */
+	bool is_heard = nm_list_empty(&engine->active);
+
+	/* Pauses and looks at the clock are counted in calls, which will be few. */
+	engine->idle.calls |= IDLE_CLOCK_CALLS - 1;
+	for (unsigned int i = 0; i < engine->nr_polled; i++) {
+		struct nm_transport *transport = engine->polled[i];
+
+		is_heard &= transport->ops->sleep && transport->ops->sleep(transport, bells);
+		transport->pause = 0;
+	}
+	return is_heard;
+}
+
+void nm_engine_wake(struct nm_engine *engine)
+{
+	for (unsigned int i = 0; i < engine->nr_polled; i++)
+		if (engine->polled[i]->ops->wake)
+			engine->polled[i]->ops->wake(engine->polled[i]);
+}
+
 bool nm_engine_yields(const struct nm_engine *engine)
 {
 	return engine->idle.calls & NM_IDLE_YIELDING;

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/bell.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "locality/meet_private.h"
@@ -264,7 +265,7 @@ void nm_meet_destroy(struct nm_meet *meet)
 	free_meet(meet);
 }
 
-void nm_meet_push_event(struct nm_meet *meet, struct nm_meet_event *event)
+static void push(struct nm_meet *meet, struct nm_meet_event *event)
 {
 	struct nm_meet_event *first = atomic_load_explicit(&meet->events, memory_order_relaxed);
 
@@ -275,9 +276,20 @@ void nm_meet_push_event(struct nm_meet *meet, struct nm_meet_event *event)
 		&meet->events, &first, event, memory_order_release, memory_order_relaxed));
 }
 
+void nm_meet_push_event(struct nm_meet *meet, struct nm_meet_event *event)
+{
+	push(meet, event);
+	nm_bell_ring(&meet->event_bell);
+}
+
 const nm_meet_word *nm_meet_event_word(const struct nm_meet *meet)
 {
 	return &meet->events;
+}
+
+const _Atomic uint32_t *nm_meet_event_bell(const struct nm_meet *meet)
+{
+	return &meet->event_bell;
 }
 
 static struct nm_meet_event *take_oldest_first(struct nm_meet *meet)
@@ -334,7 +346,7 @@ void nm_meet_leave(struct nm_meet *meet, struct nm_encounter *encounter, int err
 	forget_events(&meet->taken, encounter);
 	for (; events; events = next) {
 		next = events->next;
-		nm_meet_push_event(meet, events);
+		push(meet, events);
 	}
 	pthread_mutex_unlock(&meet->lock);
 }

@@ -124,6 +124,8 @@ void nm_meet_await_copies(struct nm_meet *meet, uint32_t timeout_ms);
 /* The word to poll for events: non-NULL when there are any. Lives as long as MEET. */
 typedef _Atomic(struct nm_meet_event *) nm_meet_word;
 const nm_meet_word *nm_meet_event_word(const struct nm_meet *meet);
+/* Rung for each event (base/bell.h). Lives as long as MEET. */
+const _Atomic uint32_t *nm_meet_event_bell(const struct nm_meet *meet);
 /* Take the oldest event. Returns its encounter, or NULL when there is none. */
 struct nm_encounter *nm_meet_next_event(struct nm_meet *meet, enum nm_meet_event_kind *ret_kind);
 

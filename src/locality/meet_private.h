@@ -86,6 +86,7 @@ struct nm_meet {
 	uint64_t *stream_starts; /* per lane, for the next writer */
 
 	nm_meet_word events;	     /* newest first; pushed under the lock, taken without */
+	_Atomic uint32_t event_bell; /* rung after an event was pushed */
 	struct nm_meet_event *taken; /* oldest first; the endpoint thread's own */
 };
 

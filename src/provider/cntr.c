@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fid_cntr: numbers of finished and failed operations. Reading and waiting drive progress. */
-#include <sched.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "provider/provider.h"
 #include "provider/wait.h"
-
-#define SPIN_NS (200 * NM_NS_PER_US)
-#define SLEEP_NS 50000L
 
 static struct nm_cntr *cntr_of(struct fid_cntr *cntr)
 {
@@ -74,25 +69,28 @@ static int cntr_seterr(struct fid_cntr *fid, uint64_t value)
 /* Until the value is at least THRESHOLD, an operation fails, or the time is over. */
 static int cntr_wait(struct fid_cntr *fid, uint64_t threshold, int timeout)
 {
-	const struct timespec nap = {.tv_nsec = SLEEP_NS};
+	uint64_t limit_ns = timeout < 0 ? UINT64_MAX : (uint64_t)timeout * NM_NS_PER_MS;
+	uint64_t start = nm_clock_ns(), waited;
 	struct nm_cntr *cntr = cntr_of(fid);
-	uint64_t start = nm_clock_ns(), waited, errors;
+	struct nm_nap nap = {
+		.domain = cntr->domain,
+		.counter = &cntr->counter,
+		.value = threshold,
+	};
 
+	nm_nap_begin(&nap);
 	nm_lock_take(&cntr->domain->lock);
-	errors = cntr->counter.errors;
+	nap.errors = cntr->counter.errors;
 	nm_lock_give(&cntr->domain->lock);
 	for (;;) {
 		if (cntr_read(fid) >= threshold)
 			return 0;
-		if (cntr_readerr(fid) != errors)
+		if (cntr_readerr(fid) != nap.errors)
 			return -FI_EAVAIL;
 		waited = nm_clock_ns() - start;
-		if (timeout >= 0 && waited >= (uint64_t)timeout * NM_NS_PER_MS)
+		if (waited >= limit_ns)
 			return -FI_ETIMEDOUT;
-		if (waited < SPIN_NS)
-			sched_yield();
-		else
-			nanosleep(&nap, NULL);
+		nm_nap_take(&nap, limit_ns - waited);
 	}
 }
 

@@ -1,22 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fid_cq: the engine's completions in the format the program chose. Reading drives progress. */
 #include <assert.h>
-#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "provider/provider.h"
 #include "provider/wait.h"
-
-/* A blocking read polls this long before it sleeps between polls: waking up costs 14 to 44 us. */
-#define SPIN_NS (200 * NM_NS_PER_US)
-#define SLEEP_NS 50000L
 
 static struct nm_cq *cq_of(struct fid_cq *cq)
 {
@@ -177,25 +171,28 @@ static ssize_t cq_readerr(struct fid_cq *fid, struct fi_cq_err_entry *buf, uint6
 static ssize_t cq_sreadfrom(struct fid_cq *fid, void *buf, size_t count, fi_addr_t *src_addr,
 			    const void *cond, int timeout)
 {
-	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	struct nm_cq *cq = cq_of(fid);
+	uint64_t limit_ns = timeout < 0 ? UINT64_MAX : (uint64_t)timeout * NM_NS_PER_MS;
 	uint64_t start = nm_clock_ns(), waited;
+	struct nm_nap nap = {
+		.domain = cq->domain,
+		.queue = cq->queue,
+		.signal = &cq->signalled,
+	};
 	ssize_t nr;
 
 	(void)cond; /* a hint: waking up early is allowed */
+	nm_nap_begin(&nap);
 	for (;;) {
 		nr = cq_readfrom(fid, buf, count, src_addr);
 		if (nr != -FI_EAGAIN)
 			return nr;
-		if (atomic_exchange(&cq->signalled, false))
+		if (atomic_exchange(&cq->signalled, 0))
 			return -FI_EAGAIN;
 		waited = nm_clock_ns() - start;
-		if (timeout >= 0 && waited >= (uint64_t)timeout * NM_NS_PER_MS)
+		if (waited >= limit_ns)
 			return -FI_EAGAIN;
-		if (waited < SPIN_NS)
-			sched_yield();
-		else
-			nanosleep(&nap, NULL);
+		nm_nap_take(&nap, limit_ns - waited);
 	}
 }
 
@@ -206,7 +203,8 @@ static ssize_t cq_sread(struct fid_cq *fid, void *buf, size_t count, const void 
 
 static int cq_signal(struct fid_cq *fid)
 {
-	atomic_store(&cq_of(fid)->signalled, true);
+	atomic_store(&cq_of(fid)->signalled, 1);
+	nm_bell_wake(&cq_of(fid)->signalled);
 	return 0;
 }
 

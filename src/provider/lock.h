@@ -10,14 +10,23 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+#include "base/compiler.h"
+
+struct nm_nap;
+
 struct nm_lock {
 	pthread_mutex_t mutex;
-	bool needed; /* never changes after the domain is open */
+	bool needed;		/* never changes after the domain is open */
+	struct nm_nap *nappers; /* calls that sleep meanwhile (wait.h) */
 };
+
+/* Under the lock: wake those for which another thread has brought what they wait for (wait.c). */
+void nm_naps_look(struct nm_lock *lock);
 
 static inline int nm_lock_init(struct nm_lock *lock, bool needed)
 {
 	lock->needed = needed;
+	lock->nappers = NULL;
 	return -pthread_mutex_init(&lock->mutex, NULL);
 }
 
@@ -34,8 +43,11 @@ static inline void nm_lock_take(struct nm_lock *lock)
 
 static inline void nm_lock_give(struct nm_lock *lock)
 {
-	if (lock->needed)
-		pthread_mutex_unlock(&lock->mutex);
+	if (!lock->needed)
+		return;
+	if (nm_unlikely(lock->nappers != NULL))
+		nm_naps_look(lock);
+	pthread_mutex_unlock(&lock->mutex);
 }
 
 #endif

@@ -343,6 +343,13 @@ static unsigned int net_progress(struct nm_transport *transport)
 	return work;
 }
 
+/* Messages of others come only to who asks for them; who was never met can wait for a moment. */
+static bool net_sleep(struct nm_transport *transport, struct nm_bells *bells)
+{
+	(void)bells;
+	return net_of(transport)->peers.nr == 0;
+}
+
 static const struct nm_transport_ops net_ops = {
 	.name = "net",
 	.channel = NM_CHANNEL_NET,
@@ -351,6 +358,7 @@ static const struct nm_transport_ops net_ops = {
 	.drained = net_drained,
 	.describe = net_describe,
 	.check_alive = net_check_alive,
+	.sleep = net_sleep,
 	.progress = net_progress,
 	.destroy = nm_net_destroy,
 };

@@ -102,8 +102,8 @@ struct nm_cq {
 	size_t entry_size;
 	bool locked; /* the domain's lock is to be taken */
 	struct nm_ep_list eps;
-	_Atomic bool signalled;
-	int fd; /* what the program waits on, -1: nothing */
+	_Atomic uint32_t signalled; /* fi_cq_signal() was called; who blocks sleeps on it, too */
+	int fd;			    /* what the program waits on, -1: nothing */
 	enum fi_wait_obj wait_obj;
 };
 

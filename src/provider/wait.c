@@ -2,9 +2,20 @@
 #include "provider/wait.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 
 #include <rdma/fi_errno.h>
+
+#include "base/arith.h"
+#include "base/clock.h"
+#include "base/params.h"
+#include "provider/provider.h"
+
+/* Waking up costs 14 to 44 us: not before so much was spent on polling. */
+#define SPIN_NS (200 * NM_NS_PER_US)
+/* Each sleep where nobody rings. */
+#define MOMENT_NS (50 * NM_NS_PER_US)
 
 bool nm_wait_offered(enum fi_wait_obj wait_obj)
 {
@@ -51,6 +62,87 @@ int nm_wait_control(enum fi_wait_obj wait_obj, int fd, int command, void *arg)
 	default:
 		return -FI_ENOSYS;
 	}
+}
+
+void nm_nap_begin(struct nm_nap *nap)
+{
+	nap->busy_ns = nm_clock_ns();
+}
+
+static bool has_come(const struct nm_nap *nap)
+{
+	if (nap->queue)
+		return !nm_cqueue_empty(nap->queue);
+	return nap->counter->value >= nap->value || nap->counter->errors != nap->errors;
+}
+
+NM_COLD void nm_naps_look(struct nm_lock *lock)
+{
+	for (struct nm_nap *nap = lock->nappers; nap; nap = nap->next) {
+		if (nap->is_rung || !has_come(nap))
+			continue;
+		nap->is_rung = true;
+		nm_bell_ring(&nap->bell);
+	}
+}
+
+/*
+ * Have BELLS ring for everything of the domain that might bring something: a queue's completions come
+ * by any of it. Returns how long to sleep at most.
+ */
+static uint64_t fall_asleep(struct nm_nap *nap, struct nm_bells *bells)
+{
+	struct nm_domain *domain = nap->domain;
+	bool is_heard = true;
+
+	nm_lock_take(&domain->lock);
+	nap->is_rung = false;
+	nm_bells_add(bells, &nap->bell);
+	nap->next = domain->lock.nappers;
+	domain->lock.nappers = nap;
+	for (size_t i = 0; i < domain->eps.nr; i++)
+		is_heard &= nm_engine_sleep(domain->eps.eps[i]->engine, bells);
+	nm_lock_give(&domain->lock);
+	return is_heard ? nm_params()->sleep_ms * NM_NS_PER_MS : MOMENT_NS;
+}
+
+static void wake_up(struct nm_nap *nap)
+{
+	struct nm_domain *domain = nap->domain;
+	struct nm_nap **place = &domain->lock.nappers;
+
+	nm_lock_take(&domain->lock);
+	while (*place != nap)
+		place = &(*place)->next;
+	*place = nap->next;
+	for (size_t i = 0; i < domain->eps.nr && !domain->lock.nappers; i++)
+		nm_engine_wake(domain->eps.eps[i]->engine);
+	nm_lock_give(&domain->lock);
+}
+
+void nm_nap_take(struct nm_nap *nap, uint64_t left_ns)
+{
+	bool may_ring = nm_params()->sleep_ms && !nm_bells_are_refused(), is_woken;
+	uint64_t sleep_ns = MOMENT_NS;
+	struct nm_bells bells;
+
+	if (nm_clock_ns() - nap->busy_ns < SPIN_NS) {
+		sched_yield();
+		return;
+	}
+	bells.nr = 0;
+	bells.rung = false;
+	if (nap->signal) {
+		nm_bells_add(&bells, nap->signal);
+		bells.rung = bells.bells[0].seen != 0;
+	}
+	if (may_ring)
+		sleep_ns = fall_asleep(nap, &bells);
+	is_woken = nm_bells_wait(&bells, nm_min_u64(sleep_ns, left_ns));
+	if (may_ring)
+		wake_up(nap);
+	if (is_woken)
+		nm_nap_begin(nap);
 }
 
 int nm_trywait(struct fid_fabric *fabric, struct fid **fids, int count)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Descriptors that programs wait on (FI_WAIT_FD). Progress is manual: a message that lies in shared
- * memory rings no bell, so the descriptor of a completion queue or counter is always readable, and
- * fi_trywait() never promises that it is safe to sleep. A program that waits on one polls in fact,
- * and is right. fi_cq_sread() and fi_cntr_wait() sleep between polls and are the better choice.
+ * Waiting. Descriptors that programs wait on (FI_WAIT_FD): progress is manual, and a message in
+ * shared memory makes no descriptor readable, so that of a completion queue or counter always is,
+ * and fi_trywait() never promises that it is safe to sleep. A program that waits on one polls in
+ * fact, and is right. fi_cq_sread() and fi_cntr_wait() sleep between polls (struct nm_nap) and are
+ * the better choice.
  *
- * Not for the data path. Any thread; no locks. 0 or -errno.
+ * Not for the data path. Any thread; no locks unless said. 0 or -errno.
  */
 #ifndef NM_PROVIDER_WAIT_H
 #define NM_PROVIDER_WAIT_H
@@ -13,6 +14,10 @@
 #include <stdbool.h>
 
 #include <rdma/fi_eq.h>
+
+struct nm_counter;
+struct nm_cqueue;
+struct nm_domain;
 
 /* FI_WAIT_NONE, _UNSPEC, _FD and _YIELD. */
 bool nm_wait_offered(enum fi_wait_obj wait_obj);
@@ -23,6 +28,33 @@ void nm_wait_raise(int fd);
 void nm_wait_lower(int fd);
 /* fi_control() of an object with WAIT_OBJ and FD: FI_GETWAIT and FI_GETWAITOBJ. */
 int nm_wait_control(enum fi_wait_obj wait_obj, int fd, int command, void *arg);
+/*
+ * The pauses of one call that blocks. At first it polls and yields; then it sleeps until a peer
+ * rings, another thread brings what it waits for, it is signalled, or NEARMETAL_SLEEP_MS are over,
+ * which is what a lost ring costs. Where something may come that does not ring (a network, another
+ * machine, an earlier release) it sleeps for a moment each time.
+ */
+struct nm_nap {
+	/* What the call waits for; the caller's. */
+	struct nm_domain *domain;
+	const struct nm_cqueue *queue;	  /* not empty; NULL: */
+	const struct nm_counter *counter; /* `value` reached, or more `errors` than these */
+	uint64_t value, errors;
+	const _Atomic uint32_t *signal; /* turns to anything but 0 by nm_bell_wake(); or NULL */
+	/* nm_nap_begin() and nm_nap_take() */
+	uint64_t busy_ns;      /* when there last was a reason to poll */
+	struct nm_nap *next;   /* of those asleep; under the domain's lock, as is all below */
+	_Atomic uint32_t bell; /* another thread rings it */
+	bool is_rung;
+};
+
+void nm_nap_begin(struct nm_nap *nap);
+/*
+ * One pause, after a poll found nothing; no longer than LEFT_NS. Takes the domain's lock, but not to
+ * sleep.
+ */
+void nm_nap_take(struct nm_nap *nap, uint64_t left_ns);
+
 /* fi_trywait(): -FI_EAGAIN as soon as one of FIDS is a queue of completions or a counter. */
 int nm_trywait(struct fid_fabric *fabric, struct fid **fids, int count);
 

@@ -26,7 +26,8 @@
  * geometry is validated at attach (window.h) and then used only from the private copy.
  *
  * Version 2 has no word that nobody reads: what a lane's last use left behind is told from its next
- * one by the start of the stream, which takes the place of a generation.
+ * one by the start of the stream, which takes the place of a generation. Bells came later, in bytes
+ * that were reserved and 0, with a habit that tells who rings them; so the version stayed.
  */
 #ifndef NM_SHM_LAYOUT_H
 #define NM_SHM_LAYOUT_H
@@ -53,6 +54,9 @@
 /* Slots that a key may be in. */
 #define NM_REGION_BUCKET 4
 
+/* As a sender it rings its lane's bell for a reader that is `asleep`. */
+#define NM_HABIT_RINGS 1u
+
 enum nm_window_state {
 	NM_WINDOW_INIT = 0,
 	NM_WINDOW_RUN = 1,
@@ -74,10 +78,17 @@ struct nm_window_header {
 	uint64_t pool_off;
 	uint32_t regions_off;
 	uint32_t nr_regions; /* a multiple of NM_REGION_BUCKET; 0: none */
-	/* line 1: identity, written once */
+	/* line 1: identity, written once, and what seldom changes */
 	uint8_t id[6];
 	uint8_t token_proof[8]; /* equal to the token in the owner's fabric address */
-	uint8_t reserved1[50];
+	/* NM_HABIT_ bits, written once: what the owner does that an earlier release did not. Unlike
+	 * `features` a neighbour need not know them. */
+	uint16_t habits;
+	/* Not 0 while the owner sleeps, and another number each time: then who has sent it something
+	 * rings, once. Each sender reads it for each message, so it shares its line with nothing that
+	 * changes as long as work goes on. Partner: nm_shm_send(). */
+	_Atomic uint32_t asleep;
+	uint8_t reserved4[44];
 	/* line 2: changes; rarely read */
 	_Atomic uint32_t state; /* enum nm_window_state */
 	uint8_t reserved2[4];
@@ -107,7 +118,9 @@ struct nm_lane {
 	/* +1 when the owner, as the sender, begins to use a region of the peer it is paired with
 	 * (shm/regions.h), +1 when it has ended: odd while it does. Partner: who closes a region. */
 	_Atomic uint64_t reaching;
-	uint8_t reserved1[40];
+	/* The owner, as the sender, rings it for a reader that sleeps (base/bell.h). */
+	_Atomic uint32_t bell;
+	uint8_t reserved1[36];
 };
 _Static_assert(sizeof(struct nm_lane) == 2 * NM_CACHE_LINE, "two lines, no false sharing");
 

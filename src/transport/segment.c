@@ -34,6 +34,14 @@ static unsigned int segment_progress(struct nm_transport *transport)
 	return done;
 }
 
+/* No kernel wakes another's sleepers. Whoever comes is met by a thread of this one. */
+static bool segment_sleep(struct nm_transport *transport, struct nm_bells *bells)
+{
+	struct shm_transport *shm = shm_of(transport);
+
+	return nm_shm_prepare_sleep(shm, bells) && !shm->nr_sources && !shm->nr_ending;
+}
+
 /* Others may have my window's bytes soon after I am gone: only what was taken is safe. */
 static bool segment_drained(struct nm_link *base)
 {
@@ -75,7 +83,7 @@ static void segment_destroy(struct nm_transport *transport)
 	{                                                                                          \
 		.name = "segment", .channel = NM_CHANNEL_SEGMENT, .connect = nm_shm_connect,       \
 		.send = send_, .drained = segment_drained, .describe = nm_shm_describe,            \
-		.cast_out = nm_shm_say_cast_out, .finish = nm_shm_finish,                          \
+		.cast_out = nm_shm_say_cast_out, .finish = nm_shm_finish, .sleep = segment_sleep,  \
 		.progress = segment_progress, .destroy = segment_destroy,                          \
 	}
 static const struct nm_transport_ops segment_ops = SEGMENT_OPS(nm_shm_send);

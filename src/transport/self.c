@@ -224,6 +224,12 @@ int nm_self_create(const struct nm_sink *sink, const struct nm_identity *who,
 	return 0;
 }
 
+static bool self_sleep(struct nm_transport *transport, struct nm_bells *bells)
+{
+	bells->rung |= self_of(transport)->head != NULL;
+	return true;
+}
+
 static const struct nm_transport_ops self_ops = {
 	.name = "self",
 	.channel = NM_CHANNEL_SELF,
@@ -231,6 +237,7 @@ static const struct nm_transport_ops self_ops = {
 	.send = self_send,
 	.drained = self_drained,
 	.describe = self_describe,
+	.sleep = self_sleep,
 	.progress = self_progress,
 	.destroy = self_destroy,
 };

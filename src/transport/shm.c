@@ -20,6 +20,8 @@
 /* A spoiled slot looks like one that is not there yet; every so many polls a source is looked at. */
 #define POLLS_PER_LOOK 4096
 
+static const _Atomic uint32_t nobody_asleep;
+
 static struct shm_transport *shm_of(struct nm_transport *transport)
 {
 	return nm_container_of(transport, struct shm_transport, base);
@@ -39,6 +41,9 @@ static void init_link(struct shm_transport *shm, struct shm_link *link,
 			   shm->window.geometry.box_slots,
 			   &encounter->window->lanes[encounter->peer_lane], encounter->start,
 			   (uint32_t)nm_params()->inline_max);
+	/* Sleepers of another kernel cannot be woken, and do not ask for it. */
+	link->asleep = shm->segment ? &nobody_asleep : &encounter->window->header->asleep;
+	link->bell = &shm->window.lanes[encounter->own_lane].bell;
 	facts->relation = encounter->relation;
 	facts->channel = shm->base.ops->channel;
 	facts->integrity = encounter->integrity;
@@ -172,6 +177,29 @@ static int send_chunk(struct shm_transport *shm, struct shm_link *link, const st
 	return 0;
 }
 
+/* Once for each sleep: whatever a hostile reader says, a message costs one ring at most. */
+static NM_COLD void ring(struct shm_link *link, uint32_t asleep)
+{
+	if (asleep == link->rung)
+		return;
+	NM_FAULT("ring-before");
+	link->rung = asleep;
+	nm_bell_ring(link->bell);
+}
+
+/*
+ * After a packet was published. No fence between that and this look: the peer may go to sleep in
+ * the nanoseconds between, and then sleeps for one of its periods.
+ */
+static inline void ring_sleeper(struct shm_link *link)
+{
+	/* Partner: nm_shm_sleep(). */
+	uint32_t asleep = atomic_load_explicit(link->asleep, memory_order_relaxed);
+
+	if (nm_unlikely(asleep))
+		ring(link, asleep);
+}
+
 static NM_SLOW_HALF int send_any(struct nm_link *base, const struct nm_packet *pkt,
 				 const struct iovec *iov, unsigned int nr_iov)
 {
@@ -189,6 +217,8 @@ static NM_SLOW_HALF int send_any(struct nm_link *base, const struct nm_packet *p
 		nm_shm_cast_out(shm, link->peer, "its count of what it has read");
 		err = -EPIPE;
 	}
+	if (!err)
+		ring_sleeper(link);
 	return err;
 }
 
@@ -202,6 +232,7 @@ int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct 
 		/* The only message between two looks for others is no stream: it would be late. */
 		if (shm_of(base->transport)->nr_sent++)
 			nm_box_write_ahead(&link->writer);
+		ring_sleeper(link);
 		return 0;
 	}
 	return send_any(base, pkt, iov, nr_iov);
@@ -251,6 +282,47 @@ static inline __attribute__((always_inline)) unsigned int drain(struct shm_trans
 		done++;
 	}
 	return done;
+}
+
+NM_COLD bool nm_shm_prepare_sleep(struct shm_transport *shm, struct nm_bells *bells)
+{
+	bool is_heard = nm_bells_add(bells, shm->event_bell);
+
+	/* Partner: nm_meet_push_event(). */
+	if (atomic_load_explicit(shm->events, memory_order_relaxed))
+		bells->rung = true;
+	/* Polls will be few: each looks for what no poll stumbles over. */
+	shm->nr_polls |= POLLS_PER_LOOK - 1;
+	return is_heard;
+}
+
+NM_COLD bool nm_shm_sleep(struct nm_transport *transport, struct nm_bells *bells)
+{
+	struct shm_transport *shm = shm_of(transport);
+	bool is_heard = nm_shm_prepare_sleep(shm, bells) && !shm->nr_ending;
+
+	if (!++shm->nr_sleeps)
+		shm->nr_sleeps++;
+	NM_FAULT("sleep-before");
+	/* Partner: ring_sleeper() of peers. Said before the last look at what they published. */
+	atomic_store_explicit(&shm->window.header->asleep, shm->nr_sleeps, memory_order_relaxed);
+	atomic_thread_fence(memory_order_seq_cst);
+	NM_FAULT("sleep-said");
+	for (uint32_t i = 0; i < shm->nr_sources; i++) {
+		const struct nm_encounter *source = shm->sources[i]->source;
+
+		is_heard &= source->window->rings &&
+			    nm_bells_add(bells, &source->window->lanes[source->peer_lane].bell);
+		if (nm_box_ready(&shm->readers[i]) && shm->sources[i]->state <= PEER_CLOSING)
+			bells->rung = true;
+	}
+	return is_heard;
+}
+
+NM_COLD void nm_shm_wake(struct nm_transport *transport)
+{
+	/* Who sees the old number rings once in vain. */
+	atomic_store_explicit(&shm_of(transport)->window.header->asleep, 0, memory_order_relaxed);
 }
 
 unsigned int nm_shm_progress(struct nm_transport *transport)

@@ -63,8 +63,10 @@ int nm_shm_furnish(struct shm_transport *shm, struct nm_meet_config *config,
 	config->lease_ms = (uint32_t)params->lease_ms;
 	config->features = shm->checked ? NM_FEATURE_CHECKSUM : 0;
 	err = nm_meet_create(config, &shm->meet, ret_reason);
-	if (!err)
+	if (!err) {
 		shm->events = nm_meet_event_word(shm->meet);
+		shm->event_bell = nm_meet_event_bell(shm->meet);
+	}
 	return err;
 }
 
@@ -130,8 +132,8 @@ static int open_sealed(struct shm_transport *shm, const struct nm_identity *who,
 		.read_remote = nm_shm_read_remote, .write_remote = nm_shm_write_remote,            \
 		.publish = nm_shm_publish, .revoke = nm_shm_revoke, .reach = nm_shm_reach,         \
 		.leave = nm_shm_leave, .polled = nm_shm_polled, .polls = nm_shm_polls,             \
-		.cast_out = nm_shm_say_cast_out, .finish = nm_shm_finish,                          \
-		.progress = nm_shm_progress, .destroy = nm_shm_destroy,                            \
+		.cast_out = nm_shm_say_cast_out, .finish = nm_shm_finish, .sleep = nm_shm_sleep,   \
+		.wake = nm_shm_wake, .progress = nm_shm_progress, .destroy = nm_shm_destroy,       \
 	}
 static const struct nm_transport_ops shm_ops = SHM_OPS(nm_shm_send);
 static const struct nm_transport_ops checked_ops = SHM_OPS(nm_shm_send_checked);

@@ -41,6 +41,9 @@ struct shm_link {
 	struct nm_box_writer writer;
 	struct nm_pool_user chunks;
 	bool down;
+	const _Atomic uint32_t *asleep; /* in the peer's window: hostile; or of nobody */
+	_Atomic uint32_t *bell;		/* in mine */
+	uint32_t rung;			/* value of *asleep for which it was rung last */
 	struct shm_peer *peer;
 	struct nm_encounter *encounter;
 	struct nm_cma_target target; /* while base.remote_copy */
@@ -51,12 +54,14 @@ struct shm_link {
 struct shm_transport {
 	struct nm_transport base;
 	const nm_meet_word *events;
+	const _Atomic uint32_t *event_bell;
 	struct nm_box_reader *readers; /* of active sources; nr_lanes of them fit */
 	struct shm_peer **sources;     /* whose reader it is */
 	uint32_t nr_sources;
 	uint32_t nr_sent;   /* packets of one slot since the last progress() */
 	uint32_t nr_ending; /* peers between UP and DOWN */
 	uint32_t nr_polls;
+	uint32_t nr_sleeps; /* what my window says while asleep */
 	uint8_t *bounce;
 	bool is_wary;	  /* packets need nm_shm_vouch() */
 	uint8_t *checked; /* private copy of a payload; NULL: no checksums */
@@ -76,6 +81,13 @@ int nm_shm_connect(struct nm_transport *transport, const struct nm_address *addr
 bool nm_shm_drained(struct nm_link *link);
 void nm_shm_describe(const struct nm_link *link, struct nm_link_facts *ret_facts);
 unsigned int nm_shm_progress(struct nm_transport *transport);
+bool nm_shm_sleep(struct nm_transport *transport, struct nm_bells *bells);
+void nm_shm_wake(struct nm_transport *transport);
+/*
+ * What every channel through windows does before its endpoint sleeps. Adds the bell of the meeting
+ * place; false: there was no room for it.
+ */
+bool nm_shm_prepare_sleep(struct shm_transport *shm, struct nm_bells *bells);
 void nm_shm_say_cast_out(struct nm_transport *transport, const struct nm_identity *who,
 			 const char *what);
 void nm_shm_finish(struct nm_transport *transport, const struct nm_identity *who);

@@ -25,6 +25,7 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include "base/bell.h"
 #include "base/packet.h"
 #include "locality/address.h"
 #include "locality/locality.h"
@@ -209,6 +210,19 @@ struct nm_transport_ops {
 	void (*polled)(struct nm_transport *transport, uint64_t now_ns);
 	bool (*polls)(struct nm_link *link, uint64_t now_ns);
 
+	/*
+	 * A thread is about to sleep in the kernel. Until wake() peers ring for what they send: their
+	 * bells are added to BELLS, or `rung` set when something is there already. Several threads
+	 * may sleep at once; each calls this, and the last one awake calls wake(). progress() may be
+	 * called meanwhile.
+	 * Returns whether everything that may come here is heard; false: sleep for a moment only.
+	 * True is no promise: a peer may look whether we sleep just before we do, and publish just
+	 * after our last look, because no fence in its send() orders the two; and a peer may be
+	 * hostile. So no sleep is without an end. NULL: is not heard. No system call.
+	 */
+	bool (*sleep)(struct nm_transport *transport, struct nm_bells *bells);
+	/* Nobody sleeps any more. NULL: nothing to be done. No system call. */
+	void (*wake)(struct nm_transport *transport);
 	/* Take in what has come, at most a bounded number of packets. Returns how much work was
 	 * done (packets delivered plus sends finished), 0 when idle. */
 	unsigned int (*progress)(struct nm_transport *transport);

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "engine/atomic.h"
@@ -13,6 +12,10 @@
 
 /* Nobody who waits for the dead waits longer, and whoever was stopped goes on before. */
 #define PATIENCE_NS (20 * NM_NS_PER_S)
+
+/* A ring that is lost costs the first, what does not ring the second. */
+#define LONGEST_SLEEP_NS (4 * NM_NS_PER_MS)
+#define MOMENT_NS (200 * NM_NS_PER_US)
 
 /* Inline in a slot, over slots, in a chunk, in many chunks; each several times. */
 static const size_t sizes[] = {8, 100, 1000, 12000, 300000};
@@ -122,12 +125,20 @@ static void take_completions(struct conversation *c)
 	}
 }
 
+/* Sleep until somebody rings: what dies, stops or is late then keeps nobody asleep. */
+static void sleep_a_little(struct nm_engine *engine)
+{
+	struct nm_bells bells = {.nr = 0};
+	bool is_heard = nm_engine_sleep(engine, &bells);
+
+	nm_bells_wait(&bells, is_heard ? LONGEST_SLEEP_NS : MOMENT_NS);
+	nm_engine_wake(engine);
+}
+
 static void wait_a_little(struct conversation *c)
 {
-	const struct timespec pause = {0, 200000};
-
 	if (!nm_engine_progress(c->me->engine))
-		nanosleep(&pause, NULL);
+		sleep_a_little(c->me->engine);
 	take_completions(c);
 	if (nm_clock_ns() > c->deadline)
 		c->end = TALK_HUNG;

@@ -15,7 +15,7 @@ PROGRAM = BUILD / "tests/system/fabric_quiet"
 SLIPS = ("syscall", "allocation", "lock")
 
 
-def counts(tmp_path: Path, channels: str, *args: str) -> dict[str, int]:
+def counts(tmp_path: Path, channels: str, *args: str, **knobs: str) -> dict[str, int]:
     """Run the counting program and return what it counted."""
     if not PROGRAM.exists():
         pytest.skip("built on x86-64 only")
@@ -27,6 +27,7 @@ def counts(tmp_path: Path, channels: str, *args: str) -> dict[str, int]:
         "NEARMETAL_SEGMENT_DIR": str(meet),
         "NEARMETAL_CHANNELS": channels,
         "NEARMETAL_STATS_MS": "0",
+        **{f"NEARMETAL_{name}": value for name, value in knobs.items()},
     }
     done = subprocess.run(
         [PROGRAM, "5000", *args],
@@ -51,6 +52,12 @@ def test_a_small_message_costs_nothing_but_itself(tmp_path: Path) -> None:
 def test_the_counters_see_a_single_one(slip: str, tmp_path: Path) -> None:
     seen = counts(tmp_path, "self,shm", slip)
     assert {name: seen[f"{name}s"] for name in SLIPS} == {name: int(name == slip) for name in SLIPS}
+
+
+def test_only_a_message_to_somebody_asleep_costs_a_system_call(tmp_path: Path) -> None:
+    """One of the 20001 goes to a thread that sleeps, whose bell is rung; the others ring nobody."""
+    seen = counts(tmp_path, "self,shm", "ring", SLEEP_MS="60000")
+    assert {slip: seen[f"{slip}s"] for slip in SLIPS} == {"syscall": 1, "allocation": 0, "lock": 0}
 
 
 def test_the_counters_see_the_locks_of_a_thread_safe_domain(tmp_path: Path) -> None:

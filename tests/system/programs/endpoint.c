@@ -20,7 +20,11 @@ static struct fi_info *make_hints(enum fi_threading threading)
 
 static int open_objects(struct endpoint *e)
 {
-	struct fi_cq_attr cq_attr = {.format = FI_CQ_FORMAT_TAGGED, .size = 1024};
+	struct fi_cq_attr cq_attr = {
+		.format = FI_CQ_FORMAT_TAGGED,
+		.size = 1024,
+		.wait_obj = FI_WAIT_UNSPEC,
+	};
 	struct fi_av_attr av_attr = {.type = FI_AV_TABLE};
 	int err;
 

@@ -174,13 +174,51 @@ static void messages(struct endpoint *from, struct endpoint *to, fi_addr_t there
 		fail("a message of another size", -FI_EIO);
 }
 
+/* A third endpoint, at which a thread sleeps until a message comes. */
+static struct endpoint sleeper;
+static fi_addr_t to_sleeper;
+
+static void *sleep_until_rung(void *unused)
+{
+	struct fi_cq_tagged_entry entry;
+	ssize_t rc;
+
+	(void)unused;
+	rc = fi_trecv(sleeper.ep, NULL, 0, NULL, FI_ADDR_UNSPEC, TAG, 0, NULL);
+	if (!rc)
+		rc = fi_cq_sread(sleeper.cq, &entry, 1, NULL, -1);
+	if (rc != 1)
+		fail("fi_cq_sread", rc);
+	return NULL;
+}
+
+/* A second is time enough to fall asleep, on a crowded machine too. */
+static pthread_t let_sleep(struct endpoint *from)
+{
+	static const struct timespec second = {1, 0};
+	struct fi_cq_tagged_entry entry;
+	pthread_t thread;
+
+	if (fi_av_insert(from->av, sleeper.address, 1, &to_sleeper, 0, NULL) != 1 ||
+	    fi_trecv(sleeper.ep, NULL, 0, NULL, FI_ADDR_UNSPEC, TAG, 0, NULL) ||
+	    fi_tinject(from->ep, NULL, 0, to_sleeper, TAG))
+		fail("cannot meet the sleeper", -FI_EIO);
+	take(&sleeper, &entry);
+	if (pthread_create(&thread, NULL, sleep_until_rung, NULL))
+		fail("pthread_create", -FI_EAGAIN);
+	nanosleep(&second, NULL);
+	return thread;
+}
+
 /* Does once what must not happen, to show that it is seen. */
-static void slip(const char *which)
+static void slip(const char *which, struct endpoint *from)
 {
 	static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 	static void *volatile kept; /* or the compiler would leave it out */
 
 	(void)kept;
+	if (!strcmp(which, "ring") && fi_tinject(from->ep, NULL, 0, to_sleeper, TAG))
+		fail("fi_tinject", -FI_EIO);
 	if (!strcmp(which, "syscall"))
 		getppid();
 	if (!strcmp(which, "allocation"))
@@ -209,7 +247,7 @@ static void rounds(struct endpoint *a, struct endpoint *b, unsigned long nr, con
 		messages(a, b, to_b, to_a, size);
 		messages(b, a, to_a, to_b, size);
 		if (counting && i == WARM_UP + nr / 2)
-			slip(which);
+			slip(which, a);
 	}
 	counting = false;
 	selector = ALLOW;
@@ -221,6 +259,7 @@ int main(int argc, char **argv)
 	const char *which = argc > 2 ? argv[2] : "";
 	enum fi_threading threading = strcmp(which, "safe") ? FI_THREAD_DOMAIN : FI_THREAD_SAFE;
 	struct endpoint a, b;
+	pthread_t thread = 0;
 	int err;
 
 	err = endpoint_open(&a, threading);
@@ -228,6 +267,12 @@ int main(int argc, char **argv)
 		err = endpoint_open(&b, threading);
 	if (err)
 		fail("cannot open an endpoint", err);
+	if (!strcmp(which, "ring")) {
+		err = endpoint_open(&sleeper, FI_THREAD_DOMAIN);
+		if (err)
+			fail("cannot open an endpoint", err);
+		thread = let_sleep(&a);
+	}
 	err = watch_syscalls();
 	if (err) {
 		fprintf(stderr, "fabric_quiet: no syscall user dispatch: %s\n", strerror(-err));
@@ -236,6 +281,9 @@ int main(int argc, char **argv)
 	rounds(&a, &b, nr, which);
 	printf("messages %lu reads %lu syscalls %lu allocations %lu locks %lu clocks %lu\n", 4 * nr,
 	       nr_calls, counts.syscalls, counts.allocations, counts.locks, counts.clocks);
+	if (thread)
+		pthread_join(thread, NULL);
+	endpoint_close(&sleeper);
 	err = endpoint_close(&b);
 	return err || endpoint_close(&a) ? 1 : 0;
 }
