@@ -134,8 +134,10 @@ class DistributedSwitches:
             }
         return seen
 
-    def problems(self, switch: Switch, found: Mapping[str, Found]) -> Iterable[tuple[str, str]]:
-        """Yield what is in the way of a switch, with the fix."""
+    def problems(
+        self, switch: Switch, found: Mapping[str, Found], leaving: Iterable[str] = ()
+    ) -> Iterable[tuple[str, str]]:
+        """Yield what is in the way of a switch, with the fix. `leaving`: port groups that go before."""
         rename = "rename it in the spec, or leave it out and use what is there"
         there = found.get(switch.name)
         if there is not None and not there.ours:
@@ -145,7 +147,7 @@ class DistributedSwitches:
         owner = {g: n for n, one in found.items() if one.ours for g in one.own_groups(self.mark)}
         taken = self._session.call("reading the networks", self._places.network_names)
         for group in switch.port_groups:
-            if group.name in own or group.name not in taken:
+            if group.name in own or group.name in leaving or group.name not in taken:
                 continue
             hint = rename
             if group.name in owner:

@@ -59,6 +59,11 @@ class StandardSwitches:
         """Return the hosts of each switch that is recorded."""
         return {switch: sorted(hosts) for switch, hosts in self._record.read().items()}
 
+    def groups(self, switch: str) -> set[str]:
+        """Return the port groups of a switch that are recorded, on any host."""
+        hosts = self._record.read().get(switch, {})
+        return {group for groups in hosts.values() for group in groups}
+
     def observe(self, hosts: Hosts) -> dict[str, dict[str, str]]:
         """Return the attributes of each switch that is recorded and there."""
         found = {}

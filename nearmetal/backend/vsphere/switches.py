@@ -86,7 +86,8 @@ class Switches:
         problems: list[tuple[str, str]] = []
         for switch in self._spec.switches:
             if switch.kind == "distributed":
-                problems += self._distributed.problems(switch, distributed)
+                leaving = self._standard.groups(switch.name)
+                problems += self._distributed.problems(switch, distributed, leaving)
             for name in self._spec.esxi_of(switch):
                 if hosts[name].network is None:
                     what = f"switch {switch.name}: {name} does not answer vCenter"
