@@ -259,6 +259,38 @@ def test_switches_must_fit_their_machines() -> None:
     )
 
 
+def test_an_uplink_serves_one_switch_and_is_named_once() -> None:
+    two = "{name: %s, kind: standard, nics: [%s], port_groups: [{name: %s}]%s}"
+    far = two % ("b", "vmnic4", "pb", ", esxi: [esx2]")
+    near = two % ("a", "vmnic4, vmnic5", "pa", "")
+    spec_of("name: n1", more=f"switches: [{near}, {far}]\n")
+    shared = only_problem("name: n1", more=f"switches: [{near}, {far.replace('esx2', 'esx1')}]\n")
+    assert "switch b: vmnic4 of esx1, switch a has it" in shared
+    double = near.replace("vmnic5", "vmnic4")
+    assert "vmnic4 twice" in only_problem("name: n1", more=f"switches: [{double}]\n")
+
+
+def test_a_standard_switch_is_not_named_by_adapters() -> None:
+    card = "name: n1, adapters: [{kind: vmxnet3, port_group: pg, switch: s}]"
+    assert "leave switch out" in only_problem(card, more=SWITCH % "")
+    spec_of(card, more=(SWITCH % "").replace("standard", "distributed"))
+    spec_of(card.replace("switch: s", "switch: t"), more=SWITCH % "")
+
+
+@pytest.mark.parametrize("more", [", mtu: 1279", ", mtu: 9191", ", nics: [eth0]"])
+def test_a_switch_has_an_mtu_and_uplinks_that_vsphere_has(more: str) -> None:
+    assert "switches" in only_problem("name: n1", more=SWITCH % more)
+
+
+@pytest.mark.parametrize(("vlan", "sound"), [(-1, False), (0, True), (4095, True), (4096, False)])
+def test_a_vlan_is_one_of_4096(vlan: int, sound: bool) -> None:
+    more = (SWITCH % "").replace("name: pg", f"name: pg, vlan: {vlan}")
+    if sound:
+        spec_of("name: n1", more=more)
+    else:
+        assert "vlan" in only_problem("name: n1", more=more)
+
+
 def test_rules_of_drs_name_nodes_and_do_not_contradict_the_placement() -> None:
     rule = "rules: [{{name: r, kind: {}, nodes: [n1, {}]}}]\n"
     nodes = ("name: n1", "name: n2")

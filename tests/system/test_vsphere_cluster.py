@@ -324,12 +324,6 @@ def test_what_the_spec_names_must_be_there(
     assert not (tmp_path / "state" / "clusters" / "names").exists()
 
 
-def test_switches_are_refused_in_words(vcenter: Simulator, tmp_path: Path) -> None:
-    switch = "switches: [{name: s, kind: standard, port_groups: [{name: pg}]}]\n"
-    with pytest.raises(BackendError, match="switches: this release makes none"):
-        opened(spec_of(vcenter.head("sw") + MACHINE + switch + NODES), tmp_path)
-
-
 VHPC = f"""\
 [BASE]
 template: {TEMPLATE}

@@ -3,21 +3,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-import time
-import traceback
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
-from pyVmomi import vim, vmodl
 
-from nearmetal.apply import Journal, down, plan_up, up
+from nearmetal.apply import down, plan_up, up
+from tests.system.fuse import Fuse, settle, survives
 from tests.system.vcenter import PASSWORD, TEMPLATE, Simulator, opened, simulator, spec_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from nearmetal.backend.vsphere.session import Session
@@ -52,75 +48,9 @@ def own(vcenter: Simulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
     session.close()
 
 
-class Fuse:
-    """Kills its process when it was touched so often."""
-
-    def __init__(self, moment: int) -> None:
-        self.left = moment
-
-    def touch(self) -> None:
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.left -= 1
-
-    def at_records(self) -> None:
-        """Burn at each record that is on the disk."""
-        write = Journal.write
-
-        def written(*args: Any, **options: Any) -> None:
-            write(*args, **options)
-            self.touch()
-
-        Journal.write = written  # type: ignore[method-assign]
-
-    def at_tasks(self) -> None:
-        """Burn when a task was started, and when it has ended."""
-        from nearmetal.backend.vsphere.session import Session  # noqa: PLC0415 - needs the SDK
-
-        wait, touch = Session.wait, self.touch
-
-        def waited(self: Session, what: str, start: Callable[[], Any]) -> Any:
-            def started() -> Any:
-                task = start()
-                touch()
-                return task
-
-            result = wait(self, what, started)
-            touch()
-            return result
-
-        Session.wait = waited  # type: ignore[method-assign]
-
-
-def survives(text: str, directory: Path, burn: Callable[[], None]) -> bool:
-    """Run `up` in a process of its own with a fuse lit; whether it came to its end."""
-    child = os.fork()
-    if child == 0:
-        try:
-            burn()
-            spec = spec_of(text)
-            up(opened(spec, directory), spec)
-            os._exit(0)
-        except BaseException:  # noqa: BLE001 - this process must not go on as the tests
-            traceback.print_exc(file=sys.__stderr__)
-            os._exit(1)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, -signal.SIGKILL)
-    return status == 0
-
-
-def settle(content: Any) -> None:
-    """Wait for what vCenter goes on with when who asked for it is dead."""
-    collector = vmodl.query.PropertyCollector
-    state = collector.PropertySpec(type=vim.Task, pathSet=["info.state"])
-    for _ in range(600):
-        tasks = [collector.ObjectSpec(obj=task) for task in content.taskManager.recentTask]
-        spec = collector.FilterSpec(objectSet=tasks, propSet=[state])
-        found = content.propertyCollector.RetrieveContents([spec])
-        if all(item.propSet[0].val in ("success", "error") for item in found):
-            return
-        time.sleep(0.1)
-    pytest.fail("a task never ended")
+def raised(text: str, directory: Path) -> None:
+    spec = spec_of(text)
+    up(opened(spec, directory), spec)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +65,7 @@ def test_up_killed_anywhere_is_taken_up(
     datacenter = own.content.rootFolder.childEntity[0]
     compute = datacenter.hostFolder.childEntity[0]
     killed = 0
-    while not survives(text, tmp_path, getattr(Fuse(killed), light)):
+    while not survives(partial(raised, text, tmp_path), getattr(Fuse(killed), light)):
         killed += 1
         settle(own.content)
         up(opened(spec, tmp_path), spec)

@@ -9,7 +9,7 @@ import ssl
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nearmetal.apply import Cluster
 from nearmetal.backend import Store, open_backend
@@ -78,13 +78,56 @@ def opened(spec: VsphereSpec, directory: Path) -> Cluster:
     return Cluster(spec.name, open_backend(spec, store, LocalRunner()), store)
 
 
-def simulator(directory: Path) -> Generator[Simulator, None, None]:
-    """Run a simulator while it is used."""
+def networks_of(content: Any) -> dict[str, object]:
+    """Return everything that a vCenter has of networks, to compare."""
+    from pyVmomi import vim  # noqa: PLC0415 - needs the SDK
+
+    from nearmetal.backend.vsphere.inventory import fetch  # noqa: PLC0415 - needs the SDK
+
+    center = content.rootFolder.childEntity[0]
+    names: list[str] = []
+    for kind in (vim.Network, vim.dvs.DistributedVirtualPortgroup):
+        networks = fetch(content, center.networkFolder, kind, ["name"])
+        names += [str(values["name"]) for values in networks.values()]
+    found: dict[str, object] = {"names": sorted(names)}
+    hosts = fetch(content, center.hostFolder, vim.HostSystem, ["name", "config.network"])
+    for values in hosts.values():
+        network = values["config.network"]
+        found[values["name"]] = {
+            s.name: (
+                s.mtu,
+                sorted(getattr(s.spec.bridge, "nicDevice", None) or []),
+                sorted(
+                    (g.spec.name, g.spec.vlanId)
+                    for g in network.portgroup
+                    if g.spec.vswitchName == s.name
+                ),
+            )
+            for s in network.vswitch
+        }
+    for switch in center.networkFolder.childEntity:
+        if not hasattr(switch, "uuid"):
+            continue
+        members = {
+            member.config.host.name: sorted(p.pnicDevice for p in member.config.backing.pnicSpec)
+            for member in switch.config.host or []
+        }
+        groups = sorted(group.name for group in switch.portgroup)
+        found[f"distributed {switch.name}"] = (switch.config.maxMtu, members, groups)
+    return found
+
+
+def simulator(directory: Path, *hosts: str) -> Generator[Simulator, None, None]:
+    """Run a simulator while it is used, with hosts of these names, four where none are given."""
     if not PROGRAM.exists():
         lacking(f"{PROGRAM} is missing: run `make setup-vsphere`")
     certificate = directory / "vcenter.pem"
     with subprocess.Popen(
-        [str(PROGRAM), "-certificate", str(certificate)],
+        [
+            str(PROGRAM),
+            *("-certificate", str(certificate)),
+            *(("-hosts", ",".join(hosts)) if hosts else ()),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

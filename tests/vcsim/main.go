@@ -2,6 +2,7 @@
 
 // A vCenter for tests: govmomi's simulator over TLS, with a template that has a snapshot, free of the
 // values that Python clients refuse, and with refusals that a real vCenter has and the simulator lacks.
+// Networks are in network.go.
 package main
 
 import (
@@ -11,6 +12,7 @@ import (
 	"log"
 	"net/url"
 	"os"
+	"strings"
 
 	"github.com/vmware/govmomi/simulator"
 	"github.com/vmware/govmomi/vim25/methods"
@@ -110,14 +112,47 @@ func prepareTemplate(ctx *simulator.Context, name string) error {
 	return fmt.Errorf("no machine %s", name)
 }
 
+// nameHosts gives the hosts of the cluster their names.
+func nameHosts(ctx *simulator.Context, names []string) {
+	for i, ref := range computeOf(ctx).Host {
+		host := ctx.Map.Get(ref).(*simulator.HostSystem)
+		host.Name, host.Summary.Config.Name = names[i], names[i]
+	}
+}
+
+// extended returns the object that answers a call in the simulator's stead; nil where it answers itself.
+func extended(ctx *simulator.Context, method *simulator.Method) mo.Reference {
+	object := ctx.Map.Get(method.This)
+	switch method.Name {
+	case "PowerOnVM_Task", "CloneVM_Task":
+		if vm, ok := object.(*simulator.VirtualMachine); ok {
+			return &machine{vm}
+		}
+	case "CreateDVS_Task":
+		if place, ok := object.(*simulator.Folder); ok {
+			return &folder{place}
+		}
+	case "ReconfigureDvs_Task", "Destroy_Task":
+		switch object := object.(type) {
+		case *simulator.DistributedVirtualSwitch:
+			return &distributed{object}
+		case *simulator.DistributedVirtualPortgroup:
+			return &portGroup{object}
+		}
+	}
+	return nil
+}
+
 func main() {
 	listen := flag.String("listen", "127.0.0.1:0", "where to listen")
 	certificate := flag.String("certificate", "", "where to write the certificate")
+	hosts := flag.String("hosts", "DC0_C0_H0,DC0_C0_H1,DC0_C0_H2,DC0_C0_H3", "names of the hosts")
 	flag.Parse()
+	names := strings.Split(*hosts, ",")
 
 	model := simulator.VPX()
 	model.Host = 0
-	model.ClusterHost = 4
+	model.ClusterHost = len(names)
 	model.Machine = 1
 	model.Autostart = false
 	model.ServiceContent.About.ApiVersion = apiVersion
@@ -132,13 +167,11 @@ func main() {
 	if err := prepareTemplate(ctx, "DC0_C0_RP0_VM0"); err != nil {
 		log.Fatal(err)
 	}
+	nameHosts(ctx, names)
+	prepareNetworks(ctx)
 	ctx.Map.Handler = func(ctx *simulator.Context, method *simulator.Method) (mo.Reference, types.BaseMethodFault) {
-		vm, ok := ctx.Map.Get(method.This).(*simulator.VirtualMachine)
-		if !ok || (method.Name != "PowerOnVM_Task" && method.Name != "CloneVM_Task") {
-			return nil, nil
-		}
-		wrapped := &machine{vm}
-		if ctx.Session != nil {
+		wrapped := extended(ctx, method)
+		if wrapped != nil && ctx.Session != nil {
 			// A call looks among the session's own objects first.
 			ctx.Session.Put(wrapped)
 		}

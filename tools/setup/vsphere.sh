@@ -43,5 +43,5 @@ vsphere_steps() {
 		packages_step vsphere "Go" "$here/vsphere-packages.txt" install_vm_packages
 	fi
 	step vcsim "Simulated vCenter" "$build/vcsim/vcsim" \
-		"$(hash_of "$root"/tests/vcsim/{go.mod,go.sum,main.go} "$here/vsphere.sh")" build_vcsim
+		"$(hash_of "$root"/tests/vcsim/{go.mod,go.sum,*.go} "$here/vsphere.sh")" build_vcsim
 }

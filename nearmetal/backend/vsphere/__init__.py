@@ -21,9 +21,4 @@ def open_vsphere(spec: VsphereSpec, store: Store) -> VsphereBackend:
         raise BackendError(
             f"backend vsphere needs pyVmomi: {error}", "install nearmetal[vsphere]"
         ) from error
-    if spec.switches:
-        raise BackendError(
-            "switches: this release makes none on vSphere",
-            "make the switches and their port groups in vCenter, then remove `switches`",
-        )
     return VsphereBackend(spec, store)

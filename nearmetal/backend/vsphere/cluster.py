@@ -4,6 +4,7 @@
     datacenter / folder of the spec / CLUSTER      the cluster's own folder: whoever is in it is its
     └── machine, marked                            the mark says of which node, and made from what
     cluster of hosts                               rules of DRS, called nearmetal.CLUSTER.RULE
+    switches and port groups                       marked, or recorded beside the spec
 
 What exists is asked of vCenter. A machine is begun with its clone and made when its mark says so: one
 that was begun and never made is removed and made anew. Machines are worked on side by side, at most
@@ -32,6 +33,7 @@ from nearmetal.backend.vsphere.observe import (
 )
 from nearmetal.backend.vsphere.rules import named_rules, rule_changes, rules_by_machine
 from nearmetal.backend.vsphere.session import Session
+from nearmetal.backend.vsphere.switches import Switches
 from nearmetal.errors import BackendError, NearmetalError
 from nearmetal.plan.vsphere import vsphere_machines
 from nearmetal.spec import Facts, Key, Kind, Observed, Resource, resource
@@ -77,6 +79,9 @@ class VsphereBackend:
         self._nodes = {node.name: node for _, node in spec.nodes}
         self._seen: dict[str, list[tuple[Any, dict[str, str]]]] = {}
 
+    def _switches(self) -> Switches:
+        return Switches(self._session, self._places(), self.spec, self._directory)
+
     # What there is
 
     def _places(self) -> Inventory:
@@ -91,6 +96,7 @@ class VsphereBackend:
         """Look at what the spec names, so that a mistake is told before anything is made."""
         places = self._places()
         self._session.call("reading the inventory", partial(self._look, places))
+        self._switches().check()
 
     def _look(self, places: Inventory) -> None:
         templates: set[str] = set()
@@ -102,7 +108,8 @@ class VsphereBackend:
             names.update(("datastore", n) for n in [machine.datastore] if n)
             names.update(("pool", n) for n in [machine.resource_pool] if n)
             for adapter in machine.adapters or []:
-                if adapter.port_group is not None:
+                made = self.spec.maker_of(adapter) is not None
+                if adapter.port_group is not None and not made:
                     names.add((f"network\0{adapter.switch or ''}", adapter.port_group))
         for kind, name in sorted(names):
             if kind.startswith("network"):
@@ -138,10 +145,11 @@ class VsphereBackend:
         """Ask vCenter for the folder and every machine in it."""
         places = self._places()
         self._seen = {}
+        switches = self._switches().observe()
         if self._session.call("looking for the folder", places.folder) is None:
-            return Observed()
+            return Observed(tuple(switches))
         desired = vsphere_machines(self.spec).resources
-        found, broken = [desired[0]], set()
+        found, broken = [desired[0], *switches], set()
         wanted = {r.key.name: dict(r.attributes) for r in desired if r.key.kind is Kind.NODE}
         compares = any(wish["adapters"] for wish in wanted.values())
         machines = self._machines((*PROPERTIES, DEVICES) if compares else PROPERTIES)
@@ -221,9 +229,12 @@ class VsphereBackend:
             raise BackendError(msg, "; ".join(sorted(hints)) or "run `nearmetal up` again")
 
     def create(self, item: Resource, spec: ClusterSpec) -> None:
-        """Make the folder, or begin to make a machine."""
+        """Make the folder or a switch, or begin to make a machine."""
         del spec
         self._removed()
+        if item.key.kind is Kind.NETWORK:
+            self._switches().settle(item.key.name)
+            return
         if item.key.kind is Kind.CLUSTER:
             places = self._places()
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -233,9 +244,12 @@ class VsphereBackend:
         self._begin(f"node {name}", partial(self._make, name, wanted))
 
     def change(self, item: Resource, spec: ClusterSpec) -> None:
-        """Begin to change a machine that is there."""
+        """Change a switch, or begin to change a machine that is there."""
         del spec
         self._removed()
+        if item.key.kind is Kind.NETWORK:
+            self._switches().settle(item.key.name)
+            return
         name, wanted = item.key.name, dict(item.attributes)
         self._begin(f"node {name}", partial(self._alter, name, wanted))
 
@@ -327,7 +341,7 @@ class VsphereBackend:
             self._session.wait("switching off", machine.PowerOffVM_Task)
 
     def finish(self) -> None:
-        """Wait for the machines, then set the rules of DRS."""
+        """Wait for the machines, set the rules of DRS, and remove what is left over of switches."""
         self._drain()
         places = self._places()
         members = {mark_of(v).get("node", ""): ref for ref, v in self._machines(MARKS).items()}
@@ -342,11 +356,15 @@ class VsphereBackend:
                 "setting rules of DRS",
                 lambda: places.compute.ReconfigureComputeResource_Task(spec, modify=True),
             )
+        self._switches().trim(keep=True)
 
     # What is removed
 
     def delete(self, key: Key) -> None:
-        """Begin to remove a machine; or remove the cluster with all that is its own."""
+        """Begin to remove a machine; or remove the cluster with all that is its own.
+
+        A switch goes in `finish`: machines may hang on it until they are changed.
+        """
         if key.kind is Kind.NODE:
             for ref, _ in self._seen.get(key.name, []):
                 self._begin(f"node {key.name}", partial(self._destroy, ref))
@@ -363,18 +381,9 @@ class VsphereBackend:
         places = self._places()
         folder = self._session.call("looking for the folder", places.folder)
         if folder is not None:
-            changes = self._session.call(
-                "reading the rules", lambda: rule_changes(places.compute, self.name, [], {})
-            )
-            if changes:
-                spec = vim.cluster.ConfigSpecEx(rulesSpec=changes)
-                self._session.wait(
-                    "removing rules of DRS",
-                    lambda: places.compute.ReconfigureComputeResource_Task(spec, modify=True),
-                )
-            for ref, values in self._machines(MARKS).items():
-                self._begin(f"machine {values['name']}", partial(self._destroy, ref))
-            self._drain()
+            self._delete_machines()
+        self._switches().trim(keep=False)
+        if folder is not None:
             left = self._session.call(
                 "looking into the folder", lambda: [child.name for child in folder.childEntity]
             )
@@ -383,6 +392,21 @@ class VsphereBackend:
                 raise BackendError(msg, "move it elsewhere, then run `nearmetal down` again")
             self._session.wait("removing the folder", folder.Destroy_Task)
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _delete_machines(self) -> None:
+        places = self._places()
+        changes = self._session.call(
+            "reading the rules", lambda: rule_changes(places.compute, self.name, [], {})
+        )
+        if changes:
+            spec = vim.cluster.ConfigSpecEx(rulesSpec=changes)
+            self._session.wait(
+                "removing rules of DRS",
+                lambda: places.compute.ReconfigureComputeResource_Task(spec, modify=True),
+            )
+        for ref, values in self._machines(MARKS).items():
+            self._begin(f"machine {values['name']}", partial(self._destroy, ref))
+        self._drain()
 
     # What runs
 

@@ -69,7 +69,7 @@ class Inventory:
         self.parent = self._folder(spec.folder)
         self._hosts: dict[str, Any] = {}
         self._networks: dict[Any, str] = {}
-        self._groups: dict[str, str] | None = None
+        self._groups: dict[str, str] = {}
         self._mhz: dict[Any, int] = {}
         self._datastores: dict[str, Any] = {}
         self._templates: dict[str, Any] = {}
@@ -157,15 +157,22 @@ class Inventory:
 
     def group_names(self) -> dict[str, str]:
         """Return the names of distributed port groups by their keys."""
-        if self._groups is None:
-            self._groups = {
-                network.key: name
-                for network, name in self._all_networks().items()
-                if isinstance(network, vim.dvs.DistributedVirtualPortgroup)
-            }
+        self._all_networks()
         return self._groups
+
+    def network_names(self) -> set[str]:
+        """Return the names of all networks of the datacenter."""
+        return set(self._all_networks().values())
+
+    def forget_networks(self) -> None:
+        """Read the networks again when they are needed next: some came or went."""
+        self._networks = {}
 
     def _all_networks(self) -> dict[Any, str]:
         if not self._networks:
-            self._networks = {network: network.name for network in self.datacenter.network}
+            root, kind = self.datacenter.networkFolder, vim.dvs.DistributedVirtualPortgroup
+            groups = fetch(self.content, root, kind, ["name", "key"])
+            found = {**fetch(self.content, root, vim.Network, ["name"]), **groups}
+            self._groups = {str(v["key"]): str(v["name"]) for v in groups.values()}
+            self._networks = {ref: str(values["name"]) for ref, values in found.items()}
         return self._networks

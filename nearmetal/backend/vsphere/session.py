@@ -31,12 +31,16 @@ TASK_S = 3600.0
 ANSWER_S = 300
 """How long a call may take: the simulated one, on a crowded machine, told a thousand machines in over 60 s."""
 
+TEXTS = ("text", "msg", "faultMessage")
+"""Where faults say more than their kind."""
+
 HINTS = {
     "NoPermission": "give the user the right, or log in as another",
     "DuplicateName": "rename the node (vm: NAME), or remove what has the name",
     "InsufficientResourcesFault": "the host or the pool has not so much to reserve",
     "CustomizationPending": "switch the machine on once, so that the last settings reach the guest",
     "NoDiskSpace": "free space on the datastore, or name another",
+    "HostConfigFault": "an uplink may not carry the switch's mtu: lower it, or name other nics",
     "FileNotFound": "look at the template's files on its datastore",
 }
 
@@ -74,9 +78,14 @@ def tls_context(vcenter: Vcenter) -> ssl.SSLContext:
 
 
 def explain(what: str, fault: Exception) -> BackendError:
-    """Return a fault of vCenter in words."""
+    """Return a fault of vCenter in words. Of one that holds those of several hosts, the first."""
+    if isinstance(fault, vim.fault.DvsOperationBulkFault) and fault.hostFault:
+        first = fault.hostFault[0]
+        with contextlib.suppress(vmodl.MethodFault, OSError):
+            what = f"{what}: {first.host.name}"
+        fault = first.fault
     kind = type(fault).__name__.rpartition(".")[2]
-    text = str(getattr(fault, "msg", "") or "") or str(getattr(fault, "faultMessage", "") or "")
+    text = next((str(t) for n in TEXTS if (t := getattr(fault, n, None))), "")
     hint = next((h for name, h in HINTS.items() if _is_a(fault, name)), "")
     return BackendError(f"{what}: {kind}{f': {text}' if text else ''}", hint)
 

@@ -3,6 +3,7 @@
 
 from nearmetal.spec.vsphere.adapters import Adapter
 from nearmetal.spec.vsphere.cluster import (
+    ALL_VLANS,
     DrsRule,
     PortGroup,
     Switch,
@@ -16,6 +17,7 @@ from nearmetal.spec.vsphere.rules import Finding, findings
 from nearmetal.spec.vsphere.vcenter import Vcenter
 
 __all__ = [
+    "ALL_VLANS",
     "DHCP",
     "Adapter",
     "DrsRule",

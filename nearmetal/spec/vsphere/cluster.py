@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from nearmetal.spec.model import ClusterSpec, Host, Model, Name, Node
+from nearmetal.spec.vsphere.adapters import Adapter
 from nearmetal.spec.vsphere.guest import DHCP, address_range
 from nearmetal.spec.vsphere.machine import Machine, merged
 from nearmetal.spec.vsphere.names import Inventory, InventoryPath, shaped
@@ -15,6 +16,9 @@ from nearmetal.spec.vsphere.vcenter import Vcenter
 
 MAX_VMS = 1000
 """Nodes of one cluster: far below what one vCenter carries."""
+
+ALL_VLANS = 4095
+"""The VLAN of a port group that passes all of them on with their tags."""
 
 Nic = Annotated[str, shaped(r"vmnic[0-9]{1,4}", "is no uplink|write for example vmnic4")]
 
@@ -40,7 +44,9 @@ class PortGroup(Model):
     """A port group of a switch."""
 
     name: Inventory = Field(description="unique in the datacenter")
-    vlan: Annotated[int, Field(ge=0, le=4094)] = Field(default=0, description="VLAN; 0: none")
+    vlan: Annotated[int, Field(ge=0, le=ALL_VLANS)] = Field(
+        default=0, description="VLAN; 0: none, 4095: all, tagged by the guest"
+    )
 
 
 class Switch(Model):
@@ -54,7 +60,9 @@ class Switch(Model):
     nics: Annotated[list[Nic], Field(max_length=32)] = Field(
         default_factory=list, description="uplinks on each of those hosts, as vmnic4"
     )
-    mtu: Annotated[int, Field(ge=1280, le=9190)] = Field(default=1500, description="bytes")
+    mtu: Annotated[int, Field(ge=1280, le=9190)] = Field(
+        default=1500, description="bytes, 1280 to 9190; at most what its uplinks carry"
+    )
     port_groups: Annotated[list[PortGroup], Field(min_length=1, max_length=256)] = Field(
         description="its port groups"
     )
@@ -135,3 +143,12 @@ class VsphereSpec(ClusterSpec):
         if switch.esxi:
             return list(switch.esxi)
         return list(dict.fromkeys(h.esxi for h in self.hosts if h.esxi != "auto"))
+
+    def maker_of(self, adapter: Adapter) -> Switch | None:
+        """Return the switch of this spec that has an adapter's port group; None: it is there."""
+        for switch in self.switches:
+            if adapter.switch in (None, switch.name) and any(
+                group.name == adapter.port_group for group in switch.port_groups
+            ):
+                return switch
+        return None

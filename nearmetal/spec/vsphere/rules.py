@@ -234,14 +234,38 @@ def _switches(spec: VsphereSpec) -> Iterator[Finding]:
             groups.setdefault(group.name, switch.name)
     if len({switch.name for switch in spec.switches}) != len(spec.switches):
         yield Finding(("switches",), "switches of one name", "names are unique", "rename one")
+    yield from _uplinks(spec)
+
+
+def _uplinks(spec: VsphereSpec) -> Iterator[Finding]:
+    """An uplink serves one switch of its host, once."""
+    users: dict[tuple[str, str], str] = {}
+    for i, switch in enumerate(spec.switches):
+        for key, values in (("esxi", switch.esxi), ("nics", switch.nics)):
+            double = next((v for v in values if values.count(v) > 1), None)
+            if double is not None:
+                yield Finding(("switches", i, key), f"switch {switch.name}: {double} twice",
+                              "each is named once", "remove one")  # fmt: skip
+        for esxi in dict.fromkeys(spec.esxi_of(switch)):
+            for nic in dict.fromkeys(switch.nics):
+                other = users.setdefault((esxi, nic), switch.name)
+                if other != switch.name:
+                    yield Finding(("switches", i, "nics"), f"switch {switch.name}: {nic} of {esxi}",
+                                  f"switch {other} has it, and an uplink serves one",
+                                  "give each switch uplinks of its own")  # fmt: skip
 
 
 def _reach(spec: VsphereSpec, placed: list[_Placed]) -> Iterator[Finding]:
     """Whether the switches of the spec carry the adapters that hang on them."""
-    made = {group.name: switch for switch in spec.switches for group in switch.port_groups}
+    standard = {switch.name for switch in spec.switches if switch.kind == "standard"}
     for one in placed:
         for adapter in one.machine.adapters or []:
-            switch = made.get(adapter.port_group or "")
+            if adapter.switch in standard:
+                yield one.finding("adapters", f"switch {adapter.switch} of port group "
+                                  f"{adapter.port_group}", "it is a standard one, whose port "
+                                  "groups are found by their names", "leave switch out")  # fmt: skip
+                continue
+            switch = spec.maker_of(adapter)
             if switch is None:
                 continue
             if adapter.kind == "pvrdma" and switch.kind == "standard":
