@@ -234,7 +234,8 @@ def test_the_transport_suite_between_containers(trio: Trio, name: str) -> None:
     suite = (
         f"until [ -s /share/{folder.name}/far ]; do sleep 0.1; done;"
         f" cases=$(/share/test_transport --list | grep ^{channel}_);"
-        f" NM_TEST_OTHER={other} /share/test_transport $cases; code=$?; echo $code >{done}; exit $code"
+        f" NM_TEST_OTHER={other} NM_TEST_RELATION={placement.relation} /share/test_transport $cases;"
+        f" code=$?; echo $code >{done}; exit $code"
     )
     far = (
         f"/share/far_node {PORT} >/share/{folder.name}/far & far=$!;"
