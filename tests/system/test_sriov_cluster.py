@@ -44,7 +44,7 @@ ONE_IMAGE = "cd /opt/nm/guest && cat packages-hypervisor.txt >>packages.txt"
 
 MEMORY_MIB = 2800
 """All of it below 4 GiB, or the firmware lays the adapter's window above, where QEMU 10.0 cuts the
-addresses of VFs to 32 bits: they answer nothing there. (`info pci` of its monitor shows it.)"""
+addresses of VFs to 32 bits, as `info pci` of its monitor shows: they answer nothing there."""
 
 SHARE = [
     "-fsdev", f"local,id=cache,path={CACHE},security_model=none,readonly=on",
