@@ -54,12 +54,12 @@ SHARE = [
 PREPARE = """
 set -e
 modprobe -a kvm_amd tun
-mkdir -p /var/log/libvirt /var/lib/libvirt/dnsmasq /mnt/cache /var/cache/nearmetal/images /var/cache/nearmetal/systems
+mkdir -p /var/log/libvirt /var/lib/libvirt/dnsmasq /run/cache /var/cache/nearmetal/images /var/cache/nearmetal/systems
 modprobe -a 9pnet_virtio 9p
-mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose,msize=1048576 cache /mnt/cache
+mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose,msize=1048576 cache /run/cache
 # The cache is locked and swept as if it were this machine's own; what it holds stays where it is.
-ln -s /mnt/cache/images/* /var/cache/nearmetal/images/
-ln -s /mnt/cache/systems/* /var/cache/nearmetal/systems/
+ln -s /run/cache/images/* /var/cache/nearmetal/images/
+ln -s /run/cache/systems/* /var/cache/nearmetal/systems/
 cat >/etc/libvirt/qemu.conf
 echo 'auth_unix_rw = "none"' >/etc/libvirt/libvirtd.conf
 libvirtd --daemon
@@ -106,13 +106,13 @@ class Site:
 
     def job(self, words: str) -> dict[str, Any]:
         """Run a job that may use the segment alone; returns what `run --json` tells."""
-        told = self.ok(f"run --json --channels self,segment /root/vfs.yaml -n 2 -- {words}")
+        told = self.ok(f"run --json --channels self,segment vfs.yaml -n 2 -- {words}")
         answer: dict[str, Any] = json.loads(told[told.index("{") : told.rindex("}") + 1])
         return answer
 
     def node(self, name: str, script: str) -> str:
         """Run a shell script in an inner machine."""
-        return self.ok(f"exec /root/vfs.yaml {name} -- sh -c '{script}'").strip()
+        return self.ok(f"exec vfs.yaml {name} -- sh -c '{script}'").strip()
 
 
 @pytest.fixture(scope="module")
@@ -124,11 +124,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         host.carry(CARRIED)
         host.tell(ONE_IMAGE)
         host.machine.tell(PREPARE, "root", QEMU_CONF.format(user="root").encode())
-        host.machine.tell("cat >/root/vfs.yaml", "root", SPEC.encode())
+        host.machine.tell("cat >/opt/nm/vfs.yaml", "root", SPEC.encode())
         place = Site(host, host.as_found(), host.tell(THINGS))
-        place.ok("up /root/vfs.yaml")
+        place.ok("up vfs.yaml")
         yield place
-        place.ok("down /root/vfs.yaml")
+        place.ok("down vfs.yaml")
         assert host.as_found() == place.found
         assert host.tell(THINGS) == place.things
         host.tell("test ! -e /var/lib/nearmetal/host")
@@ -178,9 +178,9 @@ def test_the_ledger_and_status_name_the_nodes(site: Site) -> None:
     owners = [vf["owner"]["node"] for vf in shown["adapters"][0]["vfs"] if vf["owner"]]
     assert owners == ["n1", "n2"]
     assert shown["leaks"] == []
-    nodes = json.loads(site.ok("status --json /root/vfs.yaml"))["nodes"]
+    nodes = json.loads(site.ok("status --json vfs.yaml"))["nodes"]
     assert [(n["name"], n["healthy"]) for n in nodes] == [("n1", True), ("n2", True)]
-    assert "nothing to do" in site.ok("plan /root/vfs.yaml")
+    assert "nothing to do" in site.ok("plan vfs.yaml")
 
 
 def test_jobs_run_over_the_segment(site: Site) -> None:
