@@ -119,6 +119,7 @@ def test_the_two_halves_of_the_system_tests_are_the_whole() -> None:
     light = {word for word in recipe("test-system-light") if word.startswith("tests/")}
     heavy = recipe("test-system-heavy")
     left_out = {word.removeprefix("--ignore=") for word in heavy if word.startswith("--ignore=")}
+    assert light
     assert light == left_out
     assert all((ROOT / name).is_file() for name in light)
     assert "tests/system" in heavy
