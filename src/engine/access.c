@@ -137,7 +137,7 @@ static void move_pieces(const struct iovec *to, size_t nr_to, const struct iovec
 			size_t nr_from, uint64_t len)
 {
 	struct nm_cursor at = {0, 0}, source = {0, 0};
-	struct iovec piece, target;
+	struct iovec piece = {NULL, 0}, target = {NULL, 0};
 
 	while (len > 0) {
 		uint64_t n = len;
