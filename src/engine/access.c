@@ -133,24 +133,24 @@ static bool better_asked(struct nm_link *link, uint64_t size)
 
 /* Copy LEN bytes from one list of pieces to another; both have as many. A piece may overlap the one
  * it is copied to, and no other. */
-static void move_pieces(const struct iovec *to, size_t nr_to, const struct iovec *from,
-			size_t nr_from, uint64_t len)
+static void move_pieces(const struct iovec *to, const struct iovec *from, uint64_t len)
 {
 	struct nm_cursor at = {0, 0}, source = {0, 0};
-	struct iovec piece = {NULL, 0}, target = {NULL, 0};
+	uint64_t n;
 
 	while (len > 0) {
-		uint64_t n = len;
 
 		while (source.offset == from[source.index].iov_len)
 			source = (struct nm_cursor){source.index + 1, 0};
 		while (at.offset == to[at.index].iov_len)
 			at = (struct nm_cursor){at.index + 1, 0};
-		n = nm_min_u64(n, from[source.index].iov_len - source.offset);
-		n = nm_min_u64(n, to[at.index].iov_len - at.offset);
-		nm_cursor_take(&source, from, nr_from, n, &piece);
-		nm_cursor_take(&at, to, nr_to, n, &target);
-		memmove(target.iov_base, piece.iov_base, n);
+		n = nm_min_u64(from[source.index].iov_len - source.offset,
+			       to[at.index].iov_len - at.offset);
+		n = nm_min_u64(n, len);
+		memmove((char *)to[at.index].iov_base + at.offset,
+			(const char *)from[source.index].iov_base + source.offset, n);
+		at.offset += n;
+		source.offset += n;
 		len -= n;
 	}
 }
@@ -170,9 +170,9 @@ static bool copy_own(struct nm_engine *engine, const struct nm_rma *rma, uint64_
 	if (nr <= 0 || !nm_user_is_host(pieces, (size_t)nr))
 		return false;
 	if (is_read)
-		move_pieces(rma->iov, rma->nr_iov, pieces, (size_t)nr, size);
+		move_pieces(rma->iov, pieces, size);
 	else
-		move_pieces(pieces, (size_t)nr, rma->iov, rma->nr_iov, size);
+		move_pieces(pieces, rma->iov, size);
 	nm_rma_count(engine, rma->remote, rma->nr_remote, access);
 	/* What it has served itself, in the words of both sides. */
 	if (is_read) {

@@ -54,7 +54,6 @@
 /* Slots that a key may be in. */
 #define NM_REGION_BUCKET 4
 
-
 enum nm_window_state {
 	NM_WINDOW_INIT = 0,
 	NM_WINDOW_RUN = 1,

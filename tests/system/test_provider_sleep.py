@@ -43,7 +43,7 @@ def sleep(tmp_path: Path, case: str, channels: str, **knobs: str) -> None:
         "counted-by-another",
         "left-by-another",
         "time-out",
-    ],  # fmt: skip
+    ],
 )
 def test_a_sleeper_is_woken_by_whatever_happens(case: str, tmp_path: Path) -> None:
     sleep(tmp_path, case, "self,shm", SLEEP_MS=LONGER_THAN_THE_TEST_MS)
