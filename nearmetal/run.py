@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 GRACE_S = 2.0
 """How long a cancelled process group may take between SIGTERM and SIGKILL."""
 
-AT_ONCE = 32
-"""How many commands run side by side: each holds three files open, of which a process may have few."""
+AT_ONCE = 8
+"""How many commands run side by side: many are logins through one machine, and of more than ten that
+have not said who they are its sshd drops some (MaxStartups)."""
 
 _TAIL_LINES = 12
 _LOOK_S = 0.5

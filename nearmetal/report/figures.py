@@ -258,7 +258,7 @@ def _judge(samples: Samples, claim: Claim, bound: Against, placement: Placement)
 def _is_rare(samples: Samples, placement: Placement) -> bool:
     """Whether too few turns were seen there to say anything."""
     total = sum(samples.turns.values()) + samples.unsettled
-    return samples.turns[placement] < total / 20
+    return not total or samples.turns[placement] < total / 20
 
 
 def _why_missing(samples: Samples, who: Who, placement: Placement, nr: int) -> str:

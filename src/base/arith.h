@@ -43,6 +43,11 @@ static inline uint64_t nm_div_round_up(uint64_t n, uint64_t divisor)
 	return n / divisor + (n % divisor != 0);
 }
 
+static inline uint64_t nm_max_u64(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
 static inline uint64_t nm_min_u64(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/arith.h"
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
@@ -65,7 +66,7 @@ bool nm_bells_wait(const struct nm_bells *bells, uint64_t timeout_ns)
 		return false;
 	}
 	if (nm_bells_are_refused()) {
-		nap(timeout_ns < BLIND_NAP_NS ? timeout_ns : BLIND_NAP_NS);
+		nap(nm_min_u64(timeout_ns, BLIND_NAP_NS));
 		return false;
 	}
 	for (unsigned int i = 0; i < bells->nr; i++)
@@ -82,6 +83,10 @@ bool nm_bells_wait(const struct nm_bells *bells, uint64_t timeout_ns)
 	/* EFAULT: the window of a peer that is gone was unmapped by another thread. */
 	if (errno == ETIMEDOUT || errno == EINTR || errno == EFAULT)
 		return false;
+	if (errno == ENOMEM) {
+		nap(nm_min_u64(timeout_ns, BLIND_NAP_NS));
+		return false;
+	}
 	if (!atomic_exchange_explicit(&is_refused, true, memory_order_relaxed))
 		nm_info("blocking calls look every 50 us instead of sleeping until a message comes: "
 			"futex_waitv: %s",

@@ -2,6 +2,7 @@
 #include "base/device.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "base/log.h"
 
@@ -53,6 +54,8 @@ void nm_device_get(void *to, const void *from, size_t len)
 
 	if (ops)
 		ops->get(to, (uintptr_t)from & ADDRESS_MASK, len);
+	else
+		memset(to, 0, len); /* not what lay there before, which may be another peer's */
 }
 
 void nm_device_put(void *to, const void *from, size_t len)

@@ -18,6 +18,7 @@
 #include "base/compiler.h"
 
 #define NM_DEVICE_MARK (UINT64_C(1) << 63)
+_Static_assert(sizeof(void *) == 8, "bit 63 marks devices");
 #define NM_DEVICE_SHIFT 57
 #define NM_DEVICE_MAX 63 /* numbers are 1 to 63: those of libfabric's enum fi_hmem_iface */
 
@@ -52,7 +53,7 @@ static inline bool nm_is_device(const void *address)
 /* Are LEN bytes from ADDRESS on of one device, or all of the host? */
 bool nm_device_is_one_range(const void *address, size_t len);
 
-/* As memcpy(), one side marked. Of an interface that is not plugged in nothing is copied. */
+/* As memcpy(), one side marked. An interface that is not plugged in gives zeros and takes nothing. */
 void nm_device_get(void *to, const void *from, size_t len) NM_COLD;
 void nm_device_put(void *to, const void *from, size_t len) NM_COLD;
 

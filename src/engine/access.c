@@ -131,12 +131,13 @@ static bool better_asked(struct nm_link *link, uint64_t size)
 	return size <= ASK_MAX && ops->polls && ops->polls(link, nm_clock_ns());
 }
 
-/* Copy LEN bytes from one list of pieces to another; both have as many. They may overlap. */
+/* Copy LEN bytes from one list of pieces to another; both have as many. A piece may overlap the one
+ * it is copied to, and no other. */
 static void move_pieces(const struct iovec *to, size_t nr_to, const struct iovec *from,
 			size_t nr_from, uint64_t len)
 {
 	struct nm_cursor at = {0, 0}, source = {0, 0};
-	struct iovec piece, target;
+	struct iovec piece = {NULL, 0}, target = {NULL, 0};
 
 	while (len > 0) {
 		uint64_t n = len;

@@ -193,6 +193,8 @@ unsigned int nm_engine_help(struct nm_engine *engine);
  */
 bool nm_engine_sleep(struct nm_engine *engine, struct nm_bells *bells);
 void nm_engine_wake(struct nm_engine *engine);
+/* While it sleeps: did another thread leave something that only polling gets done? Same lock. */
+bool nm_engine_has_work(const struct nm_engine *engine);
 /* Has it been idle for so long that it yields? */
 bool nm_engine_yields(const struct nm_engine *engine);
 

@@ -8,11 +8,14 @@
 
 #include <errno.h>
 
+#include "base/arith.h"
 #include "base/log.h"
 
 #define KEEP_PART 64
 /* A peer that takes nothing in can not be told why it goes, and goes this part later. */
 #define UNTOLD_PART 8
+/* More than one round of progress brings, after which it can be told. */
+#define UNTOLD_MIN (UINT64_C(4) << 20)
 
 static void say(struct nm_engine *engine, struct nm_peer *peer, enum nm_pace pace)
 {
@@ -41,7 +44,8 @@ static NM_COLD bool has_room_still(struct nm_engine *engine, struct nm_peer *pee
 	}
 	if (peer->state == NM_PEER_DOWN)
 		return false;
-	if (peer->nr_control > 0 && excess <= engine->params->unexpected_max / UNTOLD_PART)
+	if (peer->nr_control > 0 &&
+	    excess <= nm_max_u64(engine->params->unexpected_max / UNTOLD_PART, UNTOLD_MIN))
 		return true; /* nm_peer_push() ends it */
 	nm_hold_give_up(engine, peer);
 	return false;

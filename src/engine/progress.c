@@ -210,6 +210,23 @@ bool nm_engine_sleep(struct nm_engine *engine, struct nm_bells *bells)
 	return is_heard;
 }
 
+bool nm_engine_has_work(const struct nm_engine *engine)
+{
+	/* Of these channels nobody rings, and to ask them changes nothing. */
+	static const enum nm_channel silent[] = {NM_CHANNEL_SELF, NM_CHANNEL_NET};
+	struct nm_bells none;
+
+	none.nr = 0;
+	none.rung = !nm_list_empty(&engine->active);
+	for (size_t i = 0; i < 2 && !none.rung; i++) {
+		struct nm_transport *transport = engine->transports[silent[i]];
+
+		if (transport && transport->ops->sleep && !transport->ops->sleep(transport, &none))
+			return true;
+	}
+	return none.rung;
+}
+
 void nm_engine_wake(struct nm_engine *engine)
 {
 	for (unsigned int i = 0; i < engine->nr_polled; i++)

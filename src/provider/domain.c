@@ -5,6 +5,11 @@
 #include "base/log.h"
 #include "provider/provider.h"
 
+static void after_fork_child(struct nm_fork_watch *watch)
+{
+	nm_container_of(watch, struct nm_domain, fork_watch)->lock.nappers = NULL;
+}
+
 static int domain_close(struct fid *fid)
 {
 	struct nm_domain *domain = nm_container_of(fid, struct nm_domain, domain.fid);
@@ -12,6 +17,7 @@ static int domain_close(struct fid *fid)
 	if (atomic_load(&domain->refs))
 		return -FI_EBUSY;
 	nm_opened_remove(&domain->opened);
+	nm_fork_unwatch(&domain->fork_watch);
 	nm_memory_table_destroy(domain->memory);
 	nm_ep_list_fini(&domain->eps);
 	nm_lock_fini(&domain->lock);
@@ -122,6 +128,8 @@ int nm_domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_d
 	domain->fabric = nm_container_of(fabric, struct nm_fabric, fabric);
 	nm_refs_get(&domain->fabric->refs);
 	nm_opened_add(&domain->opened, &domain->domain.fid);
+	domain->fork_watch = (struct nm_fork_watch){.in_child = after_fork_child};
+	nm_fork_watch(&domain->fork_watch);
 	*ret_domain = &domain->domain;
 	return 0;
 

@@ -159,8 +159,11 @@ void nm_net_lifeline_close(struct net *net)
 
 	if (!lifeline->peers)
 		return;
-	nm_fork_unwatch(&lifeline->fork_watch);
+	/* In this order: a child that is forked between the two has nothing of it. */
+	pthread_mutex_lock(&lifeline->lock);
 	close_lifeline(lifeline);
+	pthread_mutex_unlock(&lifeline->lock);
+	nm_fork_unwatch(&lifeline->fork_watch);
 	pthread_mutex_destroy(&lifeline->lock);
 	free(lifeline->held);
 	*lifeline = (struct nm_net_lifeline){.listener = -1};

@@ -12,7 +12,7 @@
 #include "locality/locality.h"
 
 #define NM_NET_MAGIC UINT32_C(0x6e746d6e) /* "nmtn" */
-#define NM_NET_VERSION 1
+#define NM_NET_VERSION 2 /* 2: packets that set a pace */
 
 enum nm_net_kind {
 	NM_NET_HELLO = 1, /* first on every link: struct nm_net_hello follows */

@@ -29,6 +29,7 @@
 #include <rdma/fi_tagged.h>
 
 #include "base/compiler.h"
+#include "base/fork.h"
 #include "engine/engine.h"
 #include "locality/address_table.h"
 #include "provider/host.h"
@@ -89,6 +90,7 @@ struct nm_domain {
 	struct nm_fabric *fabric;
 	nm_refs refs;
 	struct nm_lock lock;
+	struct nm_fork_watch fork_watch; /* who sleeps here is in the parent only */
 	struct nm_memory_table *memory;
 	struct nm_ep_list eps; /* all that are enabled */
 	uint32_t nr_helps;     /* calls of nm_domain_help() */

@@ -76,10 +76,19 @@ static bool has_come(const struct nm_nap *nap)
 	return nap->counter->value >= nap->value || nap->counter->errors != nap->errors;
 }
 
+/* Is there what only somebody who polls gets done? */
+static bool has_work(const struct nm_domain *domain)
+{
+	for (size_t i = 0; i < domain->eps.nr; i++)
+		if (nm_engine_has_work(domain->eps.eps[i]->engine))
+			return true;
+	return false;
+}
+
 NM_COLD void nm_naps_look(struct nm_lock *lock)
 {
 	for (struct nm_nap *nap = lock->nappers; nap; nap = nap->next) {
-		if (nap->is_rung || !has_come(nap))
+		if (nap->is_rung || (!has_come(nap) && !(nap->is_long && has_work(nap->domain))))
 			continue;
 		nap->is_rung = true;
 		nm_bell_ring(&nap->bell);
@@ -102,6 +111,7 @@ static uint64_t fall_asleep(struct nm_nap *nap, struct nm_bells *bells)
 	domain->lock.nappers = nap;
 	for (size_t i = 0; i < domain->eps.nr; i++)
 		is_heard &= nm_engine_sleep(domain->eps.eps[i]->engine, bells);
+	nap->is_long = is_heard;
 	nm_lock_give(&domain->lock);
 	return is_heard ? nm_params()->sleep_ms * NM_NS_PER_MS : MOMENT_NS;
 }

@@ -30,9 +30,9 @@ void nm_wait_lower(int fd);
 int nm_wait_control(enum fi_wait_obj wait_obj, int fd, int command, void *arg);
 /*
  * The pauses of one call that blocks. At first it polls and yields; then it sleeps until a peer
- * rings, another thread brings what it waits for, it is signalled, or NEARMETAL_SLEEP_MS are over,
+ * rings, another thread brings what it waits for or leaves work, it is signalled, or NEARMETAL_SLEEP_MS are over,
  * which is what a lost ring costs. Where something may come that does not ring (a network, another
- * machine, an earlier release) it sleeps for a moment each time.
+ * machine) it sleeps for a moment each time.
  */
 struct nm_nap {
 	/* What the call waits for; the caller's. */
@@ -46,6 +46,7 @@ struct nm_nap {
 	struct nm_nap *next;   /* of those asleep; under the domain's lock, as is all below */
 	_Atomic uint32_t bell; /* another thread rings it */
 	bool is_rung;
+	bool is_long; /* sleeps until it is rung, as nothing had to be polled for when it began */
 };
 
 void nm_nap_begin(struct nm_nap *nap);

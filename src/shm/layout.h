@@ -26,8 +26,8 @@
  * geometry is validated at attach (window.h) and then used only from the private copy.
  *
  * Version 2 has no word that nobody reads: what a lane's last use left behind is told from its next
- * one by the start of the stream, which takes the place of a generation. Bells came later, in bytes
- * that were reserved and 0, with a habit that tells who rings them; so the version stayed.
+ * one by the start of the stream, which takes the place of a generation. Version 3 has bells, and
+ * packets that set a pace.
  */
 #ifndef NM_SHM_LAYOUT_H
 #define NM_SHM_LAYOUT_H
@@ -39,7 +39,7 @@
 #include "base/compiler.h"
 
 #define NM_LAYOUT_MAGIC UINT64_C(0x31776c6174656d6e) /* "nmetalw1" little endian */
-#define NM_LAYOUT_VERSION 2
+#define NM_LAYOUT_VERSION 3
 
 /* What a neighbour's window may look like; anything else is refused at attach. */
 #define NM_MAX_LANES 4096
@@ -54,8 +54,6 @@
 /* Slots that a key may be in. */
 #define NM_REGION_BUCKET 4
 
-/* As a sender it rings its lane's bell for a reader that is `asleep`. */
-#define NM_HABIT_RINGS 1u
 
 enum nm_window_state {
 	NM_WINDOW_INIT = 0,
@@ -81,9 +79,7 @@ struct nm_window_header {
 	/* line 1: identity, written once, and what seldom changes */
 	uint8_t id[6];
 	uint8_t token_proof[8]; /* equal to the token in the owner's fabric address */
-	/* NM_HABIT_ bits, written once: what the owner does that an earlier release did not. Unlike
-	 * `features` a neighbour need not know them. */
-	uint16_t habits;
+	uint8_t reserved1[2];
 	/* Not 0 while the owner sleeps, and another number each time: then who has sent it something
 	 * rings, once. Each sender reads it for each message, so it shares its line with nothing that
 	 * changes as long as work goes on. Partner: nm_shm_send(). */

@@ -207,7 +207,6 @@ static void write_header(struct nm_window_header *header, const struct nm_geomet
 	header->pool_off = g->pool_off;
 	header->regions_off = g->regions_off;
 	header->nr_regions = g->nr_regions;
-	header->habits = NM_HABIT_RINGS;
 	memcpy(header->id, id, sizeof(header->id));
 	memcpy(header->token_proof, token, sizeof(header->token_proof));
 	header->magic = NM_LAYOUT_MAGIC;
@@ -380,7 +379,6 @@ static void see_places(struct nm_foreign_window *window, const char *base,
 	window->regions = (const void *)(base + g->regions_off);
 	window->boxes = (const void *)(base + g->boxes_off);
 	window->pool = (const uint8_t *)base + g->pool_off;
-	window->rings = header->habits & NM_HABIT_RINGS;
 	memcpy(window->id, header->id, sizeof(window->id));
 	memcpy(window->token, header->token_proof, sizeof(window->token));
 }

@@ -104,7 +104,6 @@ struct nm_foreign_window {
 	dev_t device; /* which file it is: equal for equal windows; 0 of a view */
 	ino_t inode;
 	bool is_view;  /* of memory that stays mapped without it */
-	bool rings;    /* its owner has NM_HABIT_RINGS, as it says */
 	uint8_t id[6]; /* as the header said at attach */
 	uint8_t token[8];
 };

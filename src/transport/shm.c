@@ -311,8 +311,7 @@ NM_COLD bool nm_shm_sleep(struct nm_transport *transport, struct nm_bells *bells
 	for (uint32_t i = 0; i < shm->nr_sources; i++) {
 		const struct nm_encounter *source = shm->sources[i]->source;
 
-		is_heard &= source->window->rings &&
-			    nm_bells_add(bells, &source->window->lanes[source->peer_lane].bell);
+		is_heard &= nm_bells_add(bells, &source->window->lanes[source->peer_lane].bell);
 		if (nm_box_ready(&shm->readers[i]) && shm->sources[i]->state <= PEER_CLOSING)
 			bells->rung = true;
 	}

@@ -80,6 +80,9 @@ def test_refusals_of_libvirt_have_a_remedy(words: str, hint: str) -> None:
         ("nearmetal: failed ?: cannot mount\n", (False, "cannot mount")),
         ("[ 1.0] Kernel panic - not syncing: VFS\n", (False, "Kernel panic - not syncing: VFS")),
         ("booting\n", (False, "")),
+        # Still being written.
+        ("nearmetal: failed n1: no network inter", (False, "")),
+        ("nearmetal: ready n1", (False, "")),
     ],
 )
 def test_a_console_says_how_the_boot_went(text: str, expected: tuple[bool, str]) -> None:

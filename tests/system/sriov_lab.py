@@ -4,7 +4,7 @@
 import io
 import json
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.system.machines import ROOT, Machine, Yard
@@ -23,11 +23,15 @@ class Host:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
+        self.carry({"nearmetal": "nearmetal", "tests/system/programs/take_vfs.py": "take_vfs.py"})
+
+    def carry(self, things: Mapping[str, str]) -> None:
+        """Copy files and directories of the checkout to names below /opt/nm."""
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as archive:
-            archive.add(ROOT / "nearmetal", "nearmetal")
-            archive.add(ROOT / "tests/system/programs/take_vfs.py", "take_vfs.py")
-        machine.tell("mkdir -p /opt/nm && tar -x -C /opt/nm", "root", packed.getvalue())
+            for source, name in things.items():
+                archive.add(ROOT / source, name)
+        self.machine.tell("mkdir -p /opt/nm && tar -x -C /opt/nm", "root", packed.getvalue())
 
     def tell(self, command: str) -> str:
         return self.machine.tell(command, "root")
@@ -63,13 +67,16 @@ class Host:
 
 
 def start_host(
-    yard: Yard, iommu: str = "on", *, memory_mib: int = 1536, devices: Sequence[str] = ()
-) -> Host:
+    yard: Yard, iommu: str = "on", *, memory_mib: int = 1536, devices: Sequence[str] = (),
+    cpus: int = 1,
+) -> Host:  # fmt: skip
     """Start it; its adapter has a driver when this returns."""
     seed = yard.seed("vm1", ["vm1"])
     # A machine that is emulated on a busy one may miss the ticks by which a kernel tests its timer.
     append = f"intel_iommu={iommu} no_timer_check"
-    machine = yard.start("vm1", seed, [*ADAPTER, *devices], append=append, memory_mib=memory_mib)
+    machine = yard.start(
+        "vm1", seed, [*ADAPTER, *devices], append=append, memory_mib=memory_mib, cpus=cpus
+    )
     host = Host(machine.ready())
     host.tell(
         f"mkdir /run/demo; for i in 1 2 3 4 5 6 7 8 9; do [ -e {PF}/net ] && break; sleep 1; done"

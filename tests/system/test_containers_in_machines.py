@@ -3,7 +3,7 @@
 
 vm1 and vm2 share a segment, vm3 is a machine of another host. The containers are real ones of Podman
 in the machines, with namespaces of their own; their root is the machine's, read-only. An MPI job
-runs in each placement, and where it shares memory the fabric suite, too.
+runs in each placement, and where it shares memory the fabric suite and the transport suite, too.
 """
 
 from __future__ import annotations
@@ -30,12 +30,16 @@ pytestmark = [pytest.mark.system, pytest.mark.full, pytest.mark.timeout(5400)]
 
 NAMES = ("vm1", "vm2", "vm3")
 PART = 64 << 20
+BUILD = ROOT / "build/c"
 PROGRAMS = (
     ROOT / "build/programs/openmpi5/mpi_traffic",
-    ROOT / "build/c/benchmarks/fabric_traffic",
+    BUILD / "benchmarks/fabric_traffic",
+    BUILD / "tests/unit/test_transport",
+    BUILD / "tests/unit/far_node",
 )
 PATIENCE_S = 3000
 MEETING = "/dev/shm/job"
+PORT = 7412
 
 MEET = """\
 # usage: meet.sh DIR ME OTHER: both are endpoints, and each says how it meets the other.
@@ -219,3 +223,24 @@ def test_the_fabric_suite_goes_by_that_channel(trio: Trio, name: str) -> None:
     )  # fmt: skip
     assert "traffic OK: 25 cases, 2 ranks, provider nearmetal" in said
     went_by(placement, stats, 2000)
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_the_transport_suite_between_containers(trio: Trio, name: str) -> None:
+    placement, folder = PLACEMENTS[name], trio.folder(f"suite {name}")
+    channel = placement.channel
+    other = f"10.9.0.{11 + placement.containers[1][0]}:{PORT}"
+    done = f"/share/{folder.name}/done"
+    suite = (
+        f"until [ -s /share/{folder.name}/far ]; do sleep 0.1; done;"
+        f" cases=$(/share/test_transport --list | grep ^{channel}_);"
+        f" NM_TEST_OTHER={other} NM_TEST_RELATION={placement.relation} /share/test_transport $cases;"
+        f" code=$?; echo $code >{done}; exit $code"
+    )
+    far = (
+        f"/share/far_node {PORT} >/share/{folder.name}/far & far=$!;"
+        f" until [ -s {done} ]; do sleep 0.1; done; kill $far"
+    )
+    said = trio.run_ranks(placement, (suite, far)).splitlines()
+    assert len([line for line in said if line.startswith(f"ok {channel}_")]) >= 12, said
+    assert not [line for line in said if line.startswith(("not ok", "skip"))], said

@@ -62,7 +62,7 @@ class Wrong:
 
 
 GREETINGS = {
-    "version": Wrong("layout version 3, I 2", lambda g: replace(g, version=3)),
+    "version": Wrong("layout version 4, I 3", lambda g: replace(g, version=4)),
     "magic": Wrong("no message of ours", lambda g: replace(g, magic=1)),
     "features": Wrong("features 0x4", lambda g: replace(g, features=4)),
     "start": Wrong("impossible position", lambda g: replace(g, start=1 << 40)),
@@ -219,7 +219,7 @@ def say_nothing(_hello: Greeting, _line: Line, _window: Window) -> None:
 
 
 IMPOSTORS: dict[str, tuple[Impostor, str]] = {
-    "version": (answer(lambda g: replace(g, version=9)), "layout version 9, I 2"),
+    "version": (answer(lambda g: replace(g, version=9)), "layout version 9, I 3"),
     "features": (answer(lambda g: replace(g, features=2)), "features 0x2"),
     "lane": (answer(lambda g: replace(g, lane=5)), "named lane 5 of 1"),
     "proof": (answer_without_proof, "does not show"),
@@ -270,13 +270,13 @@ def test_a_refusal_is_passed_on_in_the_words_of_who_refused(arena: Arena) -> Non
         a.tell("send", "s", "b", 1000, 1)
         line = Line(listener.accept()[0])
         os.close(line.receive()[1])
-        words = b"I speak layout version 3\x1b[31m only"
+        words = b"I speak layout version 4\x1b[31m only"
         line.send(
-            Greeting(Identity.of(b), version=3, kind=BYE).pack()[:8]
+            Greeting(Identity.of(b), version=4, kind=BYE).pack()[:8]
             + bytes(4)
             + words.ljust(180, b"\0")
         )
         line.close()
         b.post("recv", "r", "a", 1000, 1)
         assert b.expect("done", "r", "recv")[2] == "good"
-    expect_explained(a, b, "it refused: I speak layout version 3?[31m only")
+    expect_explained(a, b, "it refused: I speak layout version 4?[31m only")

@@ -35,7 +35,15 @@ def sleep(tmp_path: Path, case: str, channels: str, **knobs: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["visit", "signal", "completed-by-another", "counted-by-another", "time-out"]
+    "case",
+    [
+        "visit",
+        "signal",
+        "completed-by-another",
+        "counted-by-another",
+        "left-by-another",
+        "time-out",
+    ],  # fmt: skip
 )
 def test_a_sleeper_is_woken_by_whatever_happens(case: str, tmp_path: Path) -> None:
     sleep(tmp_path, case, "self,shm", SLEEP_MS=LONGER_THAN_THE_TEST_MS)

@@ -36,6 +36,13 @@ bool far_is_next(void)
 	return far_is_given() && nm_test_next() % 2;
 }
 
+const char *far_relation(const char *usual)
+{
+	const char *given = getenv("NM_TEST_RELATION");
+
+	return far_is_given() && given ? given : usual;
+}
+
 static struct far_transport *far_of(struct nm_transport *transport)
 {
 	return (struct far_transport *)transport;

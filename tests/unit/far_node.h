@@ -9,6 +9,7 @@
  * What is tested goes this way only back to the test.
  *
  *   NM_TEST_OTHER=ADDRESS:PORT   where far_node listens; the cases make every second node there
+ *   NM_TEST_RELATION=WORD        how near that is, where the channel alone does not say it
  *
  * The environment then says what the channels are to use, as in production: no knob is cleared.
  */
@@ -20,6 +21,8 @@
 /* Does the environment name another machine, and is the case's next node there? */
 bool far_is_given(void);
 bool far_is_next(void);
+/* How near the nodes of a case are, in words: USUAL, unless the environment says otherwise. */
+const char *far_relation(const char *usual);
 /* A transport there, by the name of its channel. Fails the case when nobody answers. */
 int far_create(const char *name, const struct nm_sink *sink, const struct nm_identity *who,
 	       struct nm_transport **ret_transport, struct nm_reason *ret_reason);

@@ -2,7 +2,6 @@
 #include "mesh.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,15 +45,6 @@ struct mesh {
 	int dead_err[MESH_NODES_MAX];
 	uint64_t random;
 };
-
-/*
- * Takes the place of the C library's. All nodes are of one thread, so a node that yields waits for
- * nobody but itself, and on a busy machine for very long.
- */
-int __attribute__((weak)) sched_yield(void)
-{
-	return 0;
-}
 
 static struct mesh_link *link_of(const struct nm_link *link)
 {
@@ -321,6 +311,9 @@ struct mesh *mesh_create(const struct mesh_options *options)
 	struct mesh *mesh = calloc(1, sizeof(*mesh));
 	struct mesh_options *o = &mesh->options;
 
+	/* All nodes are of one thread: who yields waits for nobody but itself, and on a busy machine
+	 * for very long. */
+	setenv("NEARMETAL_SPIN_US", "1000000", 0);
 	if (options)
 		*o = *options;
 	o->nr_nodes = o->nr_nodes ? o->nr_nodes : 2;

@@ -265,14 +265,13 @@ NM_TEST(visits_and_deaths_wake)
 /* A neighbour that owns its window and has no sense behind it, as a source and as a reader. */
 static struct place liar;
 
-static struct nm_encounter *start_with_liar(uint16_t habits)
+static struct nm_encounter *start_with_liar(void)
 {
 	struct nm_encounter *encounter;
 	struct nm_reason why = {""};
 
 	sleeper = node_create(&shm_fixture);
 	liar = place_create(5000);
-	liar.window->header->habits = habits;
 	if (nm_meet_visit(liar.meet, &sleeper->address.who, &encounter, &why))
 		nm_test_fail(__FILE__, __LINE__, "visit: %s", why.text);
 	NODE_UNTIL(sleeper, sleeper->nr_up > 0);
@@ -285,24 +284,9 @@ static void finish_with_liar(void)
 	node_destroy(sleeper);
 }
 
-NM_TEST(an_earlier_release_is_not_heard)
-{
-	struct nm_bells bells;
-
-	start_with_liar(0);
-	NM_CHECK(!fall_asleep(&bells));
-	wake_up();
-	finish_with_liar();
-	/* Habits to come change nothing. */
-	start_with_liar(0xffff);
-	NM_CHECK(fall_asleep(&bells));
-	wake_up();
-	finish_with_liar();
-}
-
 NM_TEST(who_rings_for_ever_makes_poll_and_no_more)
 {
-	const struct nm_encounter *encounter = start_with_liar(NM_HABIT_RINGS);
+	const struct nm_encounter *encounter = start_with_liar();
 	_Atomic uint32_t *bell = &liar.window->lanes[encounter->own_lane].bell;
 	struct nm_bells bells;
 
@@ -327,7 +311,7 @@ NM_TEST(who_says_that_it_sleeps_is_rung_once_each_time)
 	struct nm_reason why = {""};
 	struct nm_address address;
 
-	start_with_liar(NM_HABIT_RINGS);
+	start_with_liar();
 	address = (struct nm_address){.version = NM_ADDRESS_VERSION, .who = liar.who};
 	if (sleeper->transport->ops->connect(sleeper->transport, &address,
 					     (struct nm_peer *)sleeper, &sleeper->link, &why))
@@ -351,7 +335,7 @@ NM_TEST(who_says_that_it_sleeps_is_rung_once_each_time)
 /* What no poll stumbles over is looked for in one of thousands; of a sleeper's, in each. */
 NM_TEST(a_sleeper_finds_a_slot_that_is_spoiled)
 {
-	const struct nm_encounter *encounter = start_with_liar(NM_HABIT_RINGS);
+	const struct nm_encounter *encounter = start_with_liar();
 	struct nm_slot *box = nm_window_box(liar.window, encounter->own_lane);
 	struct nm_bells bells;
 

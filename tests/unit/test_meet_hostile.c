@@ -54,7 +54,7 @@ NM_TEST(spoilt_hellos_are_refused_in_words)
 	expect_refused(&hello, sizeof(hello), visitor.window->fd, "no message of ours");
 	hello = sound;
 	hello.header.version++;
-	expect_refused(&hello, sizeof(hello), visitor.window->fd, "layout version 3, I 2");
+	expect_refused(&hello, sizeof(hello), visitor.window->fd, "layout version 4, I 3");
 	hello = sound;
 	hello.header.kind = NM_MESSAGE_WELCOME;
 	expect_refused(&hello, sizeof(hello), visitor.window->fd, "message 2 where 1 was due");
@@ -337,7 +337,7 @@ NM_TEST(impostors_are_found_out)
 	expect_impostor_found("is silent", "no answer within 300 ms");
 	expect_impostor_found("talks nonsense", "no message of ours");
 	expect_impostor_found("refuses", "it refused: not?today?");
-	expect_impostor_found("is newer", "layout version 3");
+	expect_impostor_found("is newer", "layout version 4");
 	expect_impostor_found("is somebody else", "somebody else answers");
 	expect_impostor_found("shows no window", "no window came");
 	expect_impostor_found("shows another's window", "somebody else's");

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "far_node.h"
 #include "transport_fixture.h"
 
 #define ALL(X, test)                                                                               \
@@ -245,7 +246,7 @@ CONFORMS(describes_what_it_is)
 	node_a->transport->ops->describe(node_a->link, &facts);
 	NM_CHECK_EQ(facts.channel, node_a->transport->ops->channel);
 	NM_CHECK_STR(nm_channel_name(facts.channel), fixture->name);
-	NM_CHECK_STR(nm_relation_name(facts.relation), fixture->relation);
+	NM_CHECK_STR(nm_relation_name(facts.relation), far_relation(fixture->relation));
 	NM_CHECK(facts.reason.text[0] && facts.label.text[0]);
 	NM_CHECK(node_a->transport->ops->drained(node_a->link));
 	finish(fixture);

@@ -176,7 +176,7 @@ NM_TEST(other_layout_versions_refuse_each_other_in_words)
 
 	header.version = NM_LAYOUT_VERSION + 1;
 	expect_forged_refused(&header, header.size, ALL_SEALS, -EPROTONOSUPPORT,
-			      "layout version 3");
+			      "layout version 4");
 	header.version = NM_LAYOUT_VERSION;
 	header.features = 4;
 	expect_forged_refused(&header, header.size, ALL_SEALS, -EPROTONOSUPPORT, "features 0x4");

@@ -55,9 +55,12 @@ def digest(seed: str) -> str:
 
 
 def outcome(text: str, node: str) -> tuple[bool, str]:
-    """Return (ready, reason why it failed) from a console's text. Pure."""
+    """Return (ready, reason why it failed) from a console's text. Pure.
+
+    A last line without its end is still being written, and not judged: it is a part of the reason.
+    """
     ready, failed = ready_line(node), failed_line(node)
-    for line in text.splitlines():
+    for line in text[: text.rfind("\n") + 1].splitlines():
         _, found, behind = line.partition(ready)
         if found and not behind[:1].strip():
             return True, ""

@@ -126,7 +126,10 @@ class Nodes:
         script = ["sh", "-c", _SWEEP, "sh", marker]
         commands = [self.command(node, script, user="root") for node in self.where]
         killed = 0
-        ends = self.runner.run_all(commands, timeout_s=_STEP_S)
+        try:
+            ends = self.runner.run_all(commands, timeout_s=_STEP_S)
+        except CommandError as error:
+            raise BackendError(f"cannot end a job: {error.message}", error.hint) from error
         for node, done in zip(self.where, ends, strict=True):
             if done.timed_out or done.code != 0:
                 late = f"no end after {_STEP_S:g} s"

@@ -15,7 +15,7 @@ from typing import Protocol, Self
 from tests.system.faults.peer import PATIENCE_S
 
 MAGIC = 0x746D6D6E
-VERSION = 2
+VERSION = 3
 HELLO, WELCOME, MET, ACK, GO, BYE = range(1, 7)
 
 HEADER = struct.Struct("<IHH")

@@ -298,6 +298,26 @@ static void completed_by_another(void)
 	check(!endpoint_close(&other), "endpoint_close", 0);
 }
 
+/* What it leaves to be done wakes one who does it: nobody else polls. */
+static void left_by_another(void)
+{
+	struct endpoint e;
+	struct call call;
+	fi_addr_t myself;
+	ssize_t rc;
+
+	open_endpoint(&e, FI_THREAD_SAFE);
+	myself = insert(&e, e.address);
+	rc = fi_trecv(e.ep, NULL, 0, NULL, FI_ADDR_UNSPEC, 7, 0, NULL);
+	check(!rc, "fi_trecv", rc);
+	call = (struct call){.cq = e.cq};
+	let_sleep(&call, read_queue);
+	rc = fi_tinject(e.ep, NULL, 0, myself, 7);
+	check(!rc, "fi_tinject", rc);
+	expect(&call, 1);
+	check(!endpoint_close(&e), "endpoint_close", 0);
+}
+
 static void counted_by_another(void)
 {
 	struct fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP, .wait_obj = FI_WAIT_UNSPEC};
@@ -430,6 +450,7 @@ int main(int argc, char **argv)
 		{"signal", signalled},
 		{"completed-by-another", completed_by_another},
 		{"counted-by-another", counted_by_another},
+		{"left-by-another", left_by_another},
 		{"two-sleepers", two_sleepers},
 		{"time-out", timed_out},
 	};
