@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyVmomi import vim
 
+from nearmetal.backend.vsphere.answers import without_chassis
 from nearmetal.backend.vsphere.devices import describe, is_like, matched
 from nearmetal.backend.vsphere.session import explain, tls_context
 from nearmetal.errors import BackendError
@@ -89,3 +90,28 @@ def test_equal_adapters_are_counted() -> None:
 )
 def test_devices_of_the_host_are_told_as_the_spec_says_them(backing: object, text: str) -> None:
     assert describe(DEVICE.VirtualPCIPassthrough(key=1, backing=backing), {}) == text
+
+
+NIC = b'<VirtualDevice xsi:type="VirtualVmxnet3"><key>4000</key></VirtualDevice>'
+GPU = b'<VirtualDevice xsi:type="VirtualPCIPassthrough"></VirtualDevice>'
+UNKNOWN = b'<VirtualDevice xsi:type="VirtualDiskette"><key>1</key></VirtualDevice>'
+DISK = (
+    b'<VirtualDevice xsi:type="VirtualDisk"><key>2000</key>\n<backing '
+    b'xsi:type="VirtualDiskFlatVer2BackingInfo"><fileName>a</fileName></backing></VirtualDevice>'
+)
+KEYBOARD = (
+    b'<VirtualDevice xmlns:v="urn:vim25" xsi:type="v:VirtualKeyboard"><key>6</key></VirtualDevice>'
+)
+BARE = b'<VirtualDevice xsi:type="VirtualCdrom"/>'
+
+
+def test_the_chassis_is_cut_from_lists_of_devices_and_nothing_else() -> None:
+    devices = [DISK, NIC, KEYBOARD, UNKNOWN, BARE, DISK, GPU, KEYBOARD]
+    answer = b"<val>" + b"".join(devices) + b"</val>"
+    kept = b"".join([NIC, UNKNOWN, BARE, GPU])
+    assert without_chassis(answer) == b"<val>" + kept + b"</val>"
+    config = b'<device xsi:type="VirtualDisk"><key>2000</key></device>'
+    said = b"<name>&lt;VirtualDevice xsi:type=&quot;VirtualDisk&quot;&gt;</name>"
+    cut_short = DISK.removesuffix(b"</VirtualDevice>")
+    for text in (config, said, cut_short, b""):
+        assert without_chassis(text) == text

@@ -12,6 +12,7 @@ from pyVmomi import vim
 from nearmetal.apply import Cluster, down, plan_up, up
 from nearmetal.backend import Store
 from nearmetal.backend.vsphere.cluster import VsphereBackend
+from nearmetal.backend.vsphere.inventory import fetch
 from nearmetal.cli.main import main
 from nearmetal.errors import BackendError, StateError
 from nearmetal.plan import Action, Plan
@@ -115,6 +116,11 @@ def test_a_cluster_from_up_to_down(vcenter: Simulator, own: Session, tmp_path: P
         "n2": "poweredOn",
         "n3": "poweredOff",
     }
+    # Lists of devices are read without the chassis; what a machine says of itself has it all.
+    key, names = "config.hardware.device", [type(d).__name__ for d in config.hardware.device]
+    read = fetch(content, content.rootFolder, vim.VirtualMachine, [key])
+    assert [type(d).__name__ for d in read[there["n1"]][key]] == cards
+    assert "vim.vm.device.VirtualDisk" in names
     assert there["n2"].runtime.host.name == "DC0_C0_H1"
     assert there["n2"].guest.ipAddress == "10.0.0.13"
     assert rules_of(content) == {"nearmetal.life.spread": {"n0", "n2"}}
@@ -263,6 +269,20 @@ class Counting(VsphereBackend):
         finally:
             with self._count:
                 self.busy -= 1
+
+
+def test_records_that_outlived_their_cluster_are_no_cluster(
+    vcenter: Simulator, tmp_path: Path
+) -> None:
+    """`down` was killed between the folder and the records."""
+    text = vcenter.head("ghost") + MACHINE + NODES
+    for work in (lambda: raised(text, tmp_path), lambda: None):
+        directory = tmp_path / "state" / "clusters" / "ghost"
+        directory.mkdir(parents=True)
+        (directory / "spec.json").write_text("{}")
+        work()
+        down(opened(spec_of(text), tmp_path))
+        assert not (tmp_path / "state").exists()
 
 
 def test_no_more_machines_at_a_time_than_the_spec_says(

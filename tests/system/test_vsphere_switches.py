@@ -53,8 +53,9 @@ hosts:
 ALL = [f"DC0_C0_H{i}" for i in range(4)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def vcenter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulator]:
+    """Return a vCenter for one test: what a test that fails leaves there troubles no other."""
     yield from simulator(tmp_path_factory.mktemp("vcenter"))
 
 

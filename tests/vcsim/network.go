@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/vmware/govmomi/simulator"
 	"github.com/vmware/govmomi/vim25/methods"
@@ -507,6 +508,19 @@ func (p *portGroup) DestroyTask(ctx *simulator.Context, _ *types.Destroy_Task) s
 	return &methods.Destroy_TaskBody{Res: &types.Destroy_TaskResponse{Returnval: task.Run(ctx)}}
 }
 
+// uplinkGroups waits for the port group of a new switch's uplinks: a task of its own makes it, which the
+// task that makes the switch does not wait for.
+func uplinkGroups(ctx *simulator.Context, made *simulator.DistributedVirtualSwitch) []types.ManagedObjectReference {
+	for {
+		var groups []types.ManagedObjectReference
+		ctx.Map.WithLock(&simulator.Context{}, made, func() { groups = slices.Clone(made.Portgroup) })
+		if len(groups) > 0 {
+			return groups
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // folder is one in which distributed switches are made as vCenter makes them; members join later.
 type folder struct {
 	*simulator.Folder
@@ -526,7 +540,7 @@ func (f *folder) CreateDVSTask(ctx *simulator.Context, req *types.CreateDVS_Task
 		if config.MaxMtu == 0 {
 			config.MaxMtu = 1500
 		}
-		config.UplinkPortgroup = slices.Clone(made.Portgroup)
+		config.UplinkPortgroup = uplinkGroups(ctx, made)
 		return ref, nil
 	})
 	return &methods.CreateDVS_TaskBody{Res: &types.CreateDVS_TaskResponse{Returnval: task.Run(ctx)}}

@@ -147,7 +147,10 @@ class VsphereBackend:
         self._seen = {}
         switches = self._switches().observe()
         if self._session.call("looking for the folder", places.folder) is None:
-            return Observed(tuple(switches))
+            # Records of nothing: a removal was cut short at its end, or the making at its beginning.
+            alone = self._directory.exists() and not switches
+            cluster = Key(Kind.CLUSTER, self.name)
+            return Observed(tuple(switches), frozenset({cluster} if alone else ()))
         desired = vsphere_machines(self.spec).resources
         found, broken = [desired[0], *switches], set()
         wanted = {r.key.name: dict(r.attributes) for r in desired if r.key.kind is Kind.NODE}

@@ -12,8 +12,9 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pyVmomi import SoapStubAdapter, vim, vmodl
+from pyVmomi import vim, vmodl
 
+from nearmetal.backend.vsphere.answers import Stub
 from nearmetal.errors import BackendError
 from nearmetal.password import find_password
 
@@ -165,13 +166,15 @@ class Session:
         return BackendError(f"cannot reach {where}: {error}", "look at server and port of vcenter")
 
     def _connect(self) -> Any:
-        stub = SoapStubAdapter(
+        stub = Stub(
             host=self.vcenter.server,
             port=self.vcenter.port,
             path="/sdk",
             version="vim.version.v7_0",
             sslContext=tls_context(self.vcenter),
             httpConnectionTimeout=ANSWER_S,
+            # What is compressed cannot be made shorter before it is read.
+            acceptCompressedResponses=False,
         )
         try:
             content = vim.ServiceInstance("ServiceInstance", stub).RetrieveContent()
