@@ -139,7 +139,6 @@ static void move_pieces(const struct iovec *to, const struct iovec *from, uint64
 	uint64_t n;
 
 	while (len > 0) {
-
 		while (source.offset == from[source.index].iov_len)
 			source = (struct nm_cursor){source.index + 1, 0};
 		while (at.offset == to[at.index].iov_len)
