@@ -57,8 +57,7 @@ stop_child() {
 trap 'stop_child; note ""; note "nearmetal set-up: interrupted; run it again to continue."; exit 130' INT
 trap 'stop_child; exit 143' TERM
 
-mkdir -p -- "$logs" "$stamps" "$scratch"
-: >"$logs/notes"
+mkdir -p -- "$logs" "$stamps"
 
 # One set-up at a time in one checkout: a second one waits, then finds everything ready.
 exec 9>"$build/.setup.lock"
@@ -66,7 +65,10 @@ if ! flock -n 9; then
 	note "Another set-up is running in this checkout; waiting for it to end."
 	flock 9
 fi
-find "$scratch" -mindepth 1 -maxdepth 1 -exec rm -rf -- {} +
+: >"$logs/notes"
+# Not before: whoever had the lock removes it when it ends.
+rm -rf -- "$scratch"
+mkdir -p -- "$scratch"
 
 set -m # each step is a process group of its own, see stop_child
 step_total=9
