@@ -34,4 +34,6 @@ def remove(args: argparse.Namespace, view: View) -> int:
     closing = "is down" if plan.effective else "was not up"
     lines = [*(describe(change) for change in plan.effective), f"cluster {cluster.name} {closing}"]
     view.result(as_data(plan), lines)
+    for note in plan.notes:
+        view.note(note)
     return ExitCode.DONE

@@ -24,7 +24,20 @@ def replace_file(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     beside.rename(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    _sync(path.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, for good when this returns; no error where there is none. Raises OSError."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)
     finally:

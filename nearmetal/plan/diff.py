@@ -90,7 +90,7 @@ def make_plan(cluster: str, desired: Desired, observed: Observed) -> Plan:
                 moved_hosts.add(key.name)
             elif key.kind is Kind.DISK:
                 moved_disks.add(key.name)
-    return Plan(cluster, tuple(changes), desired.notes)
+    return Plan(cluster, tuple(changes), desired.notes + observed.notes)
 
 
 def _fits(change: Change, in_place: frozenset[str]) -> bool:

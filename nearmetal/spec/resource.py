@@ -55,10 +55,14 @@ class Resource:
 
 @dataclass(frozen=True)
 class Observed:
-    """What there is. `broken`: begun but not finished, or dead; to be made again."""
+    """What there is. `broken`: begun but not finished, or dead; to be made again.
+
+    `notes`: what a person should know of it, and no plan says.
+    """
 
     resources: tuple[Resource, ...] = ()
     broken: frozenset[Key] = frozenset()
+    notes: tuple[str, ...] = ()
 
     def by_key(self) -> dict[Key, Resource]:
         """Index the sound resources."""

@@ -113,3 +113,23 @@ def test_switches_killed_on_their_way_down_go_the_next_time(
             break
     assert networks_of(own.content) == before
     assert killed >= 6
+
+
+@pytest.mark.parametrize("moment", [pytest.param(None, marks=pytest.mark.full), 3, 5])
+def test_switches_killed_on_their_way_up_go_with_a_down_straight_after(
+    vcenter: Simulator, own: Session, tmp_path: Path, moment: int | None
+) -> None:
+    """Killed everywhere, or as soon as the first host has its switch, and then its port group."""
+    text = vcenter.head("fuse") + BODY
+    before, killed = networks_of(own.content), moment or 0
+    while not survives(partial(raised, text, tmp_path), Fuse(killed).at_calls):
+        killed += 1
+        settle(own.content)
+        gone(text, tmp_path)
+        assert networks_of(own.content) == before
+        assert not (tmp_path / "state").exists()
+        if moment is not None:
+            break
+    assert killed == (18 if moment is None else moment + 1)
+    gone(text, tmp_path)
+    assert networks_of(own.content) == before

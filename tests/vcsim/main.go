@@ -14,6 +14,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/google/uuid"
 	"github.com/vmware/govmomi/simulator"
 	"github.com/vmware/govmomi/vim25/methods"
 	"github.com/vmware/govmomi/vim25/mo"
@@ -128,6 +129,10 @@ func extended(ctx *simulator.Context, method *simulator.Method) mo.Reference {
 		if vm, ok := object.(*simulator.VirtualMachine); ok {
 			return &machine{vm}
 		}
+	case "DisconnectHost_Task", "ReconnectHost_Task":
+		if found, ok := object.(*simulator.HostSystem); ok {
+			return &host{found}
+		}
 	case "CreateDVS_Task":
 		if place, ok := object.(*simulator.Folder); ok {
 			return &folder{place}
@@ -156,6 +161,8 @@ func main() {
 	model.Machine = 1
 	model.Autostart = false
 	model.ServiceContent.About.ApiVersion = apiVersion
+	// The simulator's own is that of the machine, and so the same for two of them.
+	model.ServiceContent.About.InstanceUuid = uuid.NewString()
 	if err := model.Create(); err != nil {
 		log.Fatal(err)
 	}

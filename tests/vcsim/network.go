@@ -26,6 +26,8 @@ const (
 	// The last uplink of each host is an old one.
 	oldNic    = "vmnic7"
 	oldNicMtu = 1500
+	// A switch or port group of this name is made, and the answer that says so is lost.
+	unheard = "unheard"
 )
 
 func nicKey(device string) string { return "key-vim.host.PhysicalNic-" + device }
@@ -62,6 +64,21 @@ func prepareNetworks(ctx *simulator.Context) {
 		host.Config.Network, system.NetworkInfo = &info, &info
 		ctx.Map.Put(&networkSystem{system})
 	}
+}
+
+// host is one of which vCenter tells no networks while it is disconnected.
+type host struct {
+	*simulator.HostSystem
+}
+
+func (h *host) DisconnectHostTask(ctx *simulator.Context, req *types.DisconnectHost_Task) soap.HasFault {
+	h.Config.Network = nil
+	return h.HostSystem.DisconnectHostTask(ctx, req)
+}
+
+func (h *host) ReconnectHostTask(ctx *simulator.Context, req *types.ReconnectHost_Task) soap.HasFault {
+	h.Config.Network = ctx.Map.Get(*h.ConfigManager.NetworkSystem).(*networkSystem).NetworkInfo
+	return h.HostSystem.ReconnectHostTask(ctx, req)
 }
 
 func nicsOf(spec types.HostVirtualSwitchSpec) []string {
@@ -144,6 +161,10 @@ func (s *networkSystem) AddVirtualSwitch(_ *simulator.Context, req *types.AddVir
 	if req.Spec != nil {
 		spec = *req.Spec
 	}
+	if s.Host.Config.Network == nil {
+		body.Fault_ = simulator.Fault("", &types.HostNotConnected{})
+		return body
+	}
 	if s.vswitch(req.VswitchName) != nil {
 		body.Fault_ = simulator.Fault("", &types.AlreadyExists{Name: req.VswitchName})
 		return body
@@ -157,6 +178,10 @@ func (s *networkSystem) AddVirtualSwitch(_ *simulator.Context, req *types.AddVir
 	}
 	configure(&made, spec)
 	s.NetworkInfo.Vswitch = append(s.NetworkInfo.Vswitch, made)
+	if req.VswitchName == unheard {
+		body.Fault_ = simulator.Fault("", &types.HostCommunication{})
+		return body
+	}
 	body.Res = &types.AddVirtualSwitchResponse{}
 	return body
 }
@@ -267,6 +292,10 @@ func (s *networkSystem) AddPortGroup(ctx *simulator.Context, req *types.AddPortG
 	vswitch.Portgroup = append(vswitch.Portgroup, spec.Name)
 	s.NetworkInfo.Portgroup = append(s.NetworkInfo.Portgroup,
 		types.HostPortGroup{Key: "key-vim.host.PortGroup-" + spec.Name, Spec: spec})
+	if spec.Name == unheard {
+		body.Fault_ = simulator.Fault("", &types.HostCommunication{})
+		return body
+	}
 	body.Res = &types.AddPortGroupResponse{}
 	return body
 }

@@ -145,12 +145,13 @@ class VsphereBackend:
         """Ask vCenter for the folder and every machine in it."""
         places = self._places()
         self._seen = {}
-        switches = self._switches().observe()
+        switches, notes = self._switches().observe()
         if self._session.call("looking for the folder", places.folder) is None:
             # Records of nothing: a removal was cut short at its end, or the making at its beginning.
             alone = self._directory.exists() and not switches
             cluster = Key(Kind.CLUSTER, self.name)
-            return Observed(tuple(switches), frozenset({cluster} if alone else ()))
+            unfinished = {cluster} if alone else set()
+            return Observed(tuple(switches), frozenset(unfinished), tuple(notes))
         desired = vsphere_machines(self.spec).resources
         found, broken = [desired[0], *switches], set()
         wanted = {r.key.name: dict(r.attributes) for r in desired if r.key.kind is Kind.NODE}
@@ -166,7 +167,7 @@ class VsphereBackend:
             found.append(item)
             if mark.get("state") != MADE:
                 broken.add(item.key)
-        return Observed(tuple(found), frozenset(broken))
+        return Observed(tuple(found), frozenset(broken), tuple(notes))
 
     def _attributes(
         self, machines: Mapping[Any, Properties], wanted: Mapping[str, Mapping[str, str]]

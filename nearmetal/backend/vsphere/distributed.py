@@ -11,12 +11,12 @@ from pyVmomi import vim
 
 from nearmetal.backend.vsphere.hosts import alike, machines_on, words_of
 from nearmetal.backend.vsphere.inventory import fetch
-from nearmetal.backend.vsphere.standard import in_use
+from nearmetal.backend.vsphere.standard import first_off, in_use
 from nearmetal.errors import BackendError
 from nearmetal.spec.vsphere import ALL_VLANS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from nearmetal.backend.vsphere.hosts import HostNetwork
     from nearmetal.backend.vsphere.inventory import Inventory
@@ -134,26 +134,36 @@ class DistributedSwitches:
             }
         return seen
 
+    def owners(self, found: Mapping[str, Found]) -> dict[str, str]:
+        """Return the switch of each port group that is ours, on one that is ours."""
+        return {g: n for n, one in found.items() if one.ours for g in one.own_groups(self.mark)}
+
     def problems(
-        self, switch: Switch, found: Mapping[str, Found], leaving: Iterable[str] = ()
+        self,
+        switch: Switch,
+        found: Mapping[str, Found],
+        standard: Mapping[str, Collection[str]] | None = None,
     ) -> Iterable[tuple[str, str]]:
-        """Yield what is in the way of a switch, with the fix. `leaving`: port groups that go before."""
+        """Yield what is in the way of a switch, with the fix.
+
+        `standard`: our standard switches by port group. One of the same name goes before.
+        """
         rename = "rename it in the spec, or leave it out and use what is there"
         there = found.get(switch.name)
         if there is not None and not there.ours:
             yield f"distributed switch {switch.name} is there already, and is not ours", rename
             return
         own = there.own_groups(self.mark) if there is not None else {}
-        owner = {g: n for n, one in found.items() if one.ours for g in one.own_groups(self.mark)}
+        owners = {g: {*names} for g, names in (standard or {}).items()}
+        for group, name in self.owners(found).items():
+            owners.setdefault(group, set()).add(name)
         taken = self._session.call("reading the networks", self._places.network_names)
-        for group in switch.port_groups:
-            if group.name in own or group.name in leaving or group.name not in taken:
+        for wanted in switch.port_groups:
+            others = owners.get(wanted.name, set())
+            if wanted.name in own or others == {switch.name} or wanted.name not in taken:
                 continue
-            hint = rename
-            if group.name in owner:
-                other = owner[group.name]
-                hint = f"rename it, or take it off switch {other} with an `up` of its own first"
-            what = f"port group {group.name} of distributed switch {switch.name}"
+            hint = first_off(others - {switch.name}) if others else rename
+            what = f"port group {wanted.name} of distributed switch {switch.name}"
             yield f"{what}: the datacenter has a network of that name", hint
 
     # What is made and changed
@@ -243,11 +253,13 @@ class DistributedSwitches:
                 partial(ref.ReconfigureDVPortgroup_Task, spec),
             )
 
-    def give_up(self, one: Found, host: HostNetwork, nic: str) -> None:
-        """Take an uplink from a switch of ours, for another one."""
-        left = [name for name in one.members().get(host.ref, []) if name != nic]
-        name = one.config.name
-        self._member(f"taking {nic} from switch {name} of {host.name}", one.ref, host, "edit", left)
+    def give_up(self, one: Found, host: HostNetwork, nics: Sequence[str]) -> None:
+        """Take uplinks from a switch of ours, for another one: all at once, for `one` is as it was."""
+        left = [name for name in one.members().get(host.ref, []) if name not in nics]
+        name, taken = one.config.name, ", ".join(nics)
+        self._member(
+            f"taking {taken} from switch {name} of {host.name}", one.ref, host, "edit", left
+        )
 
     # What is removed
 

@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from pyVmomi import vim, vmodl
 
-from nearmetal.backend.vsphere.hosts import HostNetwork, alike, machines_on, words_of
+from nearmetal.backend.vsphere.hosts import (
+    HostNetwork,
+    alike,
+    machines_on,
+    read_hosts,
+    words_of,
+)
 from nearmetal.errors import BackendError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nearmetal.backend.vsphere.inventory import Inventory
     from nearmetal.backend.vsphere.record import SwitchRecord
@@ -59,10 +65,23 @@ class StandardSwitches:
         """Return the hosts of each switch that is recorded."""
         return {switch: sorted(hosts) for switch, hosts in self._record.read().items()}
 
-    def groups(self, switch: str) -> set[str]:
-        """Return the port groups of a switch that are recorded, on any host."""
-        hosts = self._record.read().get(switch, {})
-        return {group for groups in hosts.values() for group in groups}
+    def owners(self) -> dict[str, set[str]]:
+        """Return the switches of each port group that is recorded, on any host."""
+        found: dict[str, set[str]] = {}
+        for switch, hosts in self._record.read().items():
+            for group in {group for groups in hosts.values() for group in groups}:
+                found.setdefault(group, set()).add(switch)
+        return found
+
+    def lost(self, hosts: Hosts) -> list[str]:
+        """Return a line for each switch that is recorded on a host that is not there any more."""
+        renamed = "(where it has another name now, remove the switch there by hand)"
+        told = f"the datacenter has no such host; it counts as gone with it {renamed}"
+        return [
+            f"switch {switch} of {host}: {told}"
+            for switch, names in self._record.read().items()
+            for host in sorted(names.keys() - hosts.keys())
+        ]
 
     def observe(self, hosts: Hosts) -> dict[str, dict[str, str]]:
         """Return the attributes of each switch that is recorded and there."""
@@ -97,7 +116,7 @@ class StandardSwitches:
             if where is None or (own is not None and group.name in own):
                 continue
             if group.name in (self._record.groups(where, host.name) or []):
-                hint = f"rename it, or take it off switch {where} with an `up` of its own first"
+                hint = first_off([where])
             else:
                 hint = rename
             what = f"port group {group.name} of switch {switch.name}"
@@ -116,18 +135,36 @@ class StandardSwitches:
         host: str,
         group: str | None = None,
     ) -> None:
-        """Make something that is recorded already; what vCenter refuses to make is not ours."""
+        """Make something that is recorded already; what was certainly not made is not ours."""
         try:
             self._session.call(what, work)
         except BackendError as error:
-            if isinstance(error.__cause__, vmodl.MethodFault):
+            if self._is_unmade(error.__cause__, switch, host, group):
                 self._record.release(switch, host, group)
             raise
+
+    def _is_unmade(
+        self, fault: BaseException | None, switch: str, host: str, group: str | None
+    ) -> bool:
+        """Whether something was not made, for sure: some faults come when it was, or in part."""
+        if isinstance(fault, vim.fault.AlreadyExists):
+            return True
+        if not isinstance(fault, vmodl.MethodFault):
+            return False
+        try:
+            now = read_hosts(self._session, self._places).get(host)
+        except BackendError:
+            return False
+        if now is None or now.network is None:
+            return False
+        return now.switch(switch) is None or (group is not None and group not in now.groups(switch))
 
     def settle(self, switch: Switch, host: HostNetwork) -> None:
         """Make a switch on a host, or bring it to what the spec says; removes no port group."""
         for what, hint in self.problems(switch, host):
             raise BackendError(what, hint)
+        if host.network is None:
+            raise unanswered(f"switch {switch.name} of {host.name}")
         where, system = f"switch {switch.name} of {host.name}", self._system(host)
         there = host.switch(switch.name)
         self._record.claim(switch.name, host.name, [])
@@ -171,12 +208,12 @@ class StandardSwitches:
             group.name,
         )
 
-    def give_up(self, switch: str, host: HostNetwork, nic: str) -> None:
-        """Take an uplink from a switch of ours, for another one."""
+    def give_up(self, switch: str, host: HostNetwork, nics: Sequence[str]) -> None:
+        """Take uplinks from a switch of ours, for another one: all at once, for `host` is as it was."""
         spec = host.switch(switch).spec
-        left = [one for one in _nics_of(host.switch(switch)) if one != nic]
+        left = [one for one in _nics_of(host.switch(switch)) if one not in nics]
         self._session.call(
-            f"taking {nic} from switch {switch} of {host.name}",
+            f"taking {', '.join(nics)} from switch {switch} of {host.name}",
             lambda: self._system(host).UpdateVirtualSwitch(switch, _with_nics(spec, left)),
         )
 
@@ -197,8 +234,12 @@ class StandardSwitches:
         for name, own in self._record.read().get(switch, {}).items():
             keep, host = wanted.get(name), hosts.get(name)
             if host is None:
-                # A host that left the datacenter took what it has along.
+                # A host that left the datacenter took what it has along; `lost` has told it.
                 self._record.release(switch, name)
+                continue
+            if host.network is None:
+                if keep is None or set(own) - set(keep):
+                    failed.append(unanswered(f"switch {switch} of {name}"))
                 continue
             try:
                 for group in own:
@@ -236,6 +277,18 @@ class StandardSwitches:
                 lambda: self._system(host).RemoveVirtualSwitch(switch),
             )
         self._record.release(switch, host.name)
+
+
+def unanswered(what: str) -> BackendError:
+    """Return the error for something on a host of which nothing is known for now."""
+    hint = "connect the host again, then do the same again"
+    return BackendError(f"{what} stays: the host does not answer vCenter", hint)
+
+
+def first_off(switches: Iterable[str]) -> str:
+    """Return the hint for a port group that is to move here from others of our switches."""
+    others = ", ".join(sorted(switches))
+    return f"rename it, or take it off switch {others} with an `up` of its own first"
 
 
 def in_use(what: str, users: list[str]) -> BackendError:

@@ -15,8 +15,8 @@ from pyVmomi import vim
 from nearmetal.backend.vsphere.distributed import DistributedSwitches
 from nearmetal.backend.vsphere.hosts import read_hosts
 from nearmetal.backend.vsphere.inventory import fetch
-from nearmetal.backend.vsphere.record import SwitchRecord
-from nearmetal.backend.vsphere.standard import StandardSwitches
+from nearmetal.backend.vsphere.record import Center, SwitchRecord
+from nearmetal.backend.vsphere.standard import StandardSwitches, first_off
 from nearmetal.errors import BackendError
 from nearmetal.spec import Kind, resource
 
@@ -47,7 +47,8 @@ class Switches:
     ) -> None:
         """Remember what it is about; nothing is read yet."""
         self._session, self._places, self._spec = session, places, spec
-        self._standard = StandardSwitches(session, places, SwitchRecord(directory))
+        center = Center(session.vcenter.server, str(session.content.about.instanceUuid or ""))
+        self._standard = StandardSwitches(session, places, SwitchRecord(directory, center))
         self._distributed = DistributedSwitches(session, places, spec.name)
 
     def _names(self) -> dict[Any, str]:
@@ -59,18 +60,21 @@ class Switches:
         )
         return {ref: str(values["name"]) for ref, values in found.items()}
 
-    def observe(self) -> list[Resource]:
-        """Return the switches that are the cluster's own."""
+    def observe(self) -> tuple[list[Resource], list[str]]:
+        """Return the switches that are the cluster's own, and notes on those that are lost."""
         found: dict[str, dict[str, str]] = {}
+        notes: list[str] = []
         if self._standard.owned():
-            found = self._standard.observe(read_hosts(self._session, self._places))
+            hosts = read_hosts(self._session, self._places)
+            found, notes = self._standard.observe(hosts), self._standard.lost(hosts)
         distributed = self._distributed.read()
         if any(one.ours for one in distributed.values()):
             seen = self._distributed.observe(distributed, self._names())
             for name, values in seen.items():
                 both = {"kind": "standard and distributed"} if name in found else {}
                 found[name] = {**values, **both}
-        return [resource(Kind.NETWORK, name, values) for name, values in sorted(found.items())]
+        switches = [resource(Kind.NETWORK, name, values) for name, values in sorted(found.items())]
+        return switches, notes
 
     # What would go wrong
 
@@ -86,8 +90,8 @@ class Switches:
         problems: list[tuple[str, str]] = []
         for switch in self._spec.switches:
             if switch.kind == "distributed":
-                leaving = self._standard.groups(switch.name)
-                problems += self._distributed.problems(switch, distributed, leaving)
+                owners = self._standard.owners()
+                problems += self._distributed.problems(switch, distributed, owners)
             for name in self._spec.esxi_of(switch):
                 if hosts[name].network is None:
                     what = f"switch {switch.name}: {name} does not answer vCenter"
@@ -102,14 +106,21 @@ class Switches:
     def _named_alike(
         self, switch: Switch, distributed: Mapping[str, Found]
     ) -> Iterable[tuple[str, str]]:
-        """A standard port group and a distributed one of one name are told apart by nobody."""
-        ours = {n for one in distributed.values() if one.ours for n in one.groups}
+        """A standard port group and a distributed one of one name are told apart by nobody.
+
+        What a distributed switch of ours has that this one takes the place of, goes before.
+        """
+        owners = self._distributed.owners(distributed)
         taken = self._session.call("reading the networks", self._places.group_names).values()
         for group in switch.port_groups:
-            if group.name in taken and group.name not in ours:
-                what = f"port group {group.name} of switch {switch.name}"
-                yield (f"{what}: the datacenter has a distributed one of that name",
-                       "rename it in the spec, or leave it out and use what is there")  # fmt: skip
+            owner = owners.get(group.name)
+            if group.name not in taken or owner == switch.name:
+                continue
+            hint = "rename it in the spec, or leave it out and use what is there"
+            if owner is not None:
+                hint = first_off([owner])
+            what = f"port group {group.name} of switch {switch.name}"
+            yield f"{what}: the datacenter has a distributed one of that name", hint
 
     def _is_ours(self, kind: str, name: str, host: str, distributed: Mapping[str, Found]) -> bool:
         if kind == "standard":
@@ -164,15 +175,17 @@ class Switches:
         """Take the uplinks of a switch from others of ours that have them."""
         distributed = self._distributed.read()
         for host in hosts:
+            users: dict[tuple[str, str], list[str]] = {}
             for nic in switch.nics:
-                kind, user = host.user_of(nic)
-                if (kind, user) == (switch.kind, switch.name):
+                users.setdefault(host.user_of(nic), []).append(nic)
+            users.pop((switch.kind, switch.name), None)
+            for (kind, user), nics in users.items():
+                if not kind or not self._is_ours(kind, user, host.name, distributed):
                     continue
-                if kind and self._is_ours(kind, user, host.name, distributed):
-                    if kind == "standard":
-                        self._standard.give_up(user, host, nic)
-                    else:
-                        self._distributed.give_up(distributed[user], host, nic)
+                if kind == "standard":
+                    self._standard.give_up(user, host, nics)
+                else:
+                    self._distributed.give_up(distributed[user], host, nics)
 
     def trim(self, *, keep: bool) -> None:
         """Remove what is ours and not in the spec; without `keep` all that is ours.
