@@ -98,11 +98,10 @@ static int copy_span(struct nm_link *link, const struct nm_rma *rma, struct nm_c
 static bool copy_all(struct nm_link *link, const struct nm_rma *rma,
 		     const struct nm_region *regions, bool is_read)
 {
-	int err;
-
 	uint64_t access = is_read ? NM_REMOTE_READ : NM_REMOTE_WRITE;
 	struct nm_span spans[NM_IOV_MAX];
 	struct nm_cursor cursor = {0, 0};
+	int err;
 
 	for (size_t i = 0; i < rma->nr_remote; i++)
 		if (!locate(&regions[i], &rma->remote[i], access, &spans[i]))
@@ -185,15 +184,13 @@ static bool copy_own(struct nm_engine *engine, const struct nm_rma *rma, uint64_
 }
 
 /* Through its kernel, in memory that the target shows. */
-static bool copy_remote(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size,
-			bool is_read)
+static bool copy_remote(const struct nm_rma *rma, uint64_t size, bool is_read)
 {
 	struct nm_link *link = rma->peer->link;
 	struct nm_region regions[NM_IOV_MAX];
 	uint64_t keys[NM_IOV_MAX];
 	bool good;
 
-	(void)engine;
 	if (!link->remote_copy || !link->transport->ops->reach || better_asked(link, size))
 		return false;
 	for (size_t i = 0; i < rma->nr_remote; i++)
@@ -214,7 +211,7 @@ bool nm_access_direct(struct nm_engine *engine, const struct nm_rma *rma, uint64
 	if (peer->nr_started > 0 || size == 0 || (!is_read && rma->flags & NM_REMOTE_CQ_DATA) ||
 	    !nm_user_is_host(rma->iov, rma->nr_iov))
 		return false;
-	if (!(is_own ? copy_own : copy_remote)(engine, rma, size, is_read))
+	if (is_own ? !copy_own(engine, rma, size, is_read) : !copy_remote(rma, size, is_read))
 		return false;
 	if (is_read) {
 		peer->received_bytes += size;

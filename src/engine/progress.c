@@ -218,7 +218,7 @@ bool nm_engine_has_work(const struct nm_engine *engine)
 
 	none.nr = 0;
 	none.rung = !nm_list_empty(&engine->active);
-	for (size_t i = 0; i < 2 && !none.rung; i++) {
+	for (size_t i = 0; i < sizeof(silent) / sizeof(*silent) && !none.rung; i++) {
 		struct nm_transport *transport = engine->transports[silent[i]];
 
 		if (transport && transport->ops->sleep && !transport->ops->sleep(transport, &none))

@@ -30,9 +30,9 @@ void nm_wait_lower(int fd);
 int nm_wait_control(enum fi_wait_obj wait_obj, int fd, int command, void *arg);
 /*
  * The pauses of one call that blocks. At first it polls and yields; then it sleeps until a peer
- * rings, another thread brings what it waits for or leaves work, it is signalled, or NEARMETAL_SLEEP_MS are over,
- * which is what a lost ring costs. Where something may come that does not ring (a network, another
- * machine) it sleeps for a moment each time.
+ * rings, another thread brings what it waits for or leaves work, it is signalled, or
+ * NEARMETAL_SLEEP_MS are over, which is what a lost ring costs. Where something may come that does
+ * not ring (a network, another machine) it sleeps for a moment each time.
  */
 struct nm_nap {
 	/* What the call waits for; the caller's. */
