@@ -21,7 +21,7 @@ from nearmetal.errors import ExitCode, LaunchError, UsageError
 from nearmetal.evidence import Manifest, load_run, write_manifest
 from nearmetal.mpi import find_installations
 from nearmetal.report import figures_page as page
-from nearmetal.report.figures import judge
+from nearmetal.report.figures import is_rare, judge
 from nearmetal.report.promises import ROWS
 from nearmetal.report.samples import Placement, Samples
 from nearmetal.run import LocalRunner
@@ -44,7 +44,6 @@ _MANY_BLOCKS = 100_000
 _PAIR = 2
 """Ranks of a job that has every core to itself."""
 _BUSY = 1.0
-_RARE = 0.05
 
 
 def register(subparsers: Subparsers) -> None:
@@ -122,7 +121,7 @@ def _tell(figures: list[Figure], samples: Samples, manifest: Manifest, view: Vie
     total = sum(samples.turns.values()) + samples.unsettled
     for placement in (Placement.NEAR, Placement.FAR):
         turns = samples.turns[placement]
-        if turns < total * _RARE:
+        if total and is_rare(samples, placement):
             view.note(f"the cores were {placement.value} in {turns} of {total} turns: little or "
                       "nothing was measured there; run again when the machine is as you want it")  # fmt: skip
     load = max((launch.load for launch in manifest.launches), default=0.0)

@@ -9,18 +9,17 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nearmetal.errors import LaunchError
 from nearmetal.launch.stale import MARKER, is_stale
 from nearmetal.launch.stats import cause, read_exit_codes, read_stats
-from nearmetal.run import Command
 
 if TYPE_CHECKING:
     from nearmetal.backend import Backend
-    from nearmetal.run import Runner
+    from nearmetal.run import Command, Runner
     from nearmetal.spec import ClusterSpec
 
 Files = Sequence[tuple[Path, str]]
@@ -104,9 +103,11 @@ class NodePlaces:
         self._copies: Path | None = None
         self.job = job
 
-    def _commands(self, nodes: Sequence[str], argv: Sequence[str], stdin: bytes) -> list[Command]:
-        commands = (self._backend.on_node(node, argv, env=_PATH) for node in nodes)
-        return [Command(made.argv, made.env, made.cwd, stdin) for made in commands]
+    def _commands(
+        self, nodes: Sequence[str], argv: Sequence[str], stdin: bytes = b""
+    ) -> list[Command]:
+        made = (self._backend.on_node(node, argv, env=_PATH) for node in nodes)
+        return [replace(command, stdin=stdin) for command in made]
 
     def _run(
         self, nodes: Sequence[str], what: str, script: str, *words: str, stdin: bytes = b""
@@ -138,7 +139,7 @@ class NodePlaces:
         )
         for path, name in files:
             where = self._root / name
-            looks = self._commands(self._nodes, ["test", "-e", str(where)], b"")
+            looks = self._commands(self._nodes, ["test", "-e", str(where)])
             ends = self._runner.run_all(looks, timeout_s=_STEP_S)
             lacking = [n for n, done in zip(self._nodes, ends, strict=True) if done.code != 0]
             if lacking:
@@ -173,7 +174,7 @@ class NodePlaces:
             shutil.rmtree(self._copies, ignore_errors=True)
             self._copies = None
         paths = [str(self._root / (self.job + suffix)) for suffix in (*SUFFIXES, FILES)]
-        commands = self._commands(self._nodes, ["rm", "-rf", "--", *paths], b"")
+        commands = self._commands(self._nodes, ["rm", "-rf", "--", *paths])
         self._runner.run_all(commands, timeout_s=_STEP_S)
 
 

@@ -255,14 +255,14 @@ def _judge(samples: Samples, claim: Claim, bound: Against, placement: Placement)
     )  # fmt: skip
 
 
-def _is_rare(samples: Samples, placement: Placement) -> bool:
+def is_rare(samples: Samples, placement: Placement) -> bool:
     """Whether too few turns were seen there to say anything."""
     total = sum(samples.turns.values()) + samples.unsettled
     return not total or samples.turns[placement] < total / 20
 
 
 def _why_missing(samples: Samples, who: Who, placement: Placement, nr: int) -> str:
-    if _is_rare(samples, placement):
+    if is_rare(samples, placement):
         total = sum(samples.turns.values()) + samples.unsettled
         return (f"the cores were {placement.value} in {samples.turns[placement]} of {total} "
                 f"turns only")  # fmt: skip
@@ -303,7 +303,7 @@ def _hold(run: RunFacts, measure: Measure) -> Part:
 
 def _told(samples: Samples, bound: Against) -> tuple[Placement, ...]:
     """Return where a bound's figures are told without being judged."""
-    seen = not _is_rare(samples, Placement.SIBLINGS)
+    seen = not is_rare(samples, Placement.SIBLINGS)
     return (Placement.SIBLINGS,) if seen and Placement.NEAR in bound.placements else ()
 
 

@@ -14,11 +14,10 @@ import pytest
 from pyVmomi import vim, vmodl
 
 from nearmetal.apply import Journal
+from nearmetal.backend.vsphere.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from nearmetal.backend.vsphere.session import Session
 
 
 class Fuse:
@@ -44,8 +43,6 @@ class Fuse:
 
     def at_tasks(self) -> None:
         """Burn when a task was started, and when it has ended."""
-        from nearmetal.backend.vsphere.session import Session  # noqa: PLC0415 - needs the SDK
-
         wait, touch = Session.wait, self.touch
 
         def waited(self: Session, what: str, start: Callable[[], Any]) -> Any:
@@ -62,7 +59,6 @@ class Fuse:
 
     def at_calls(self) -> None:
         """Burn before and after each call that changes something of a switch."""
-        from nearmetal.backend.vsphere.session import Session  # noqa: PLC0415 - needs the SDK
 
         def called(self: Session, what: str, work: Callable[[], Any]) -> Any:
             def done() -> Any:

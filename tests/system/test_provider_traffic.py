@@ -110,7 +110,6 @@ def test_accesses_are_counted_by_way(channels: str, segment_dir: Path, tmp_path:
             assert set(peer.channels) <= set(channels.split(","))
             for way, done_so in peer.accesses.items():
                 kinds.setdefault(way, set()).update(done_so)
-                assert all(a.operations and a.bytes >= 0 for a in done_so.values())
     assert "atomic" in kinds["served"]
     if "shm" in channels:
         assert kinds["cma"] == {"put", "get"}

@@ -179,8 +179,8 @@ class DistributedSwitches:
             self._session.wait(f"making {where}", lambda: self._create(switch))
             there = self.read()[switch.name]
         uplinks = getattr(there.config.uplinkPortPolicy, "uplinkPortName", None) or []
-        if there.config.maxMtu != switch.mtu or len(uplinks) < len(switch.nics):
-            more = len(uplinks) < len(switch.nics)
+        more = len(uplinks) < len(switch.nics)
+        if there.config.maxMtu != switch.mtu or more:
             self._reconfigure(
                 f"changing {where}",
                 there.ref,
@@ -218,9 +218,7 @@ class DistributedSwitches:
     def _member(
         self, what: str, ref: Any, host: HostNetwork, operation: str, nics: list[str]
     ) -> None:
-        spec = _MEMBER.ConfigSpec(operation=operation, host=host.ref)
-        if operation != "remove":
-            spec.backing = _backing(nics)
+        spec = _MEMBER.ConfigSpec(operation=operation, host=host.ref, backing=_backing(nics))
         self._reconfigure(what, ref, host=[spec])
 
     def _group(self, group: PortGroup, version: str | None = None) -> Any:

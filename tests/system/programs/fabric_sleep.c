@@ -4,9 +4,9 @@
  *
  *   fabric_sleep CASE   one of the table below
  *
- * A test that sets NEARMETAL_SLEEP_MS to more than PATIENCE_S makes every wake-up count: who is not
- * woken is ended by the alarm. Who is to be asleep is given time to fall asleep; where that is too
- * short, the case says nothing and is good all the same.
+ * A test that sets NEARMETAL_SLEEP_MS to PATIENCE_S, which began before, makes every wake-up count:
+ * who is not woken is ended by the alarm. Who is to be asleep is given time to fall asleep; where
+ * that is too short, the case says nothing and is good all the same.
  */
 #include <pthread.h>
 #include <signal.h>
