@@ -9,6 +9,7 @@ NearmetalError              message, hint, exit code; caught only in cli.main
 ├── BackendError            a step on the backend failed (1)
 ├── PasswordError           a password is not where a file says it is (1)
 ├── HostError               this machine cannot give what is asked of its adapters (1)
+│   └── NoVfError           it has no virtual function (any more) for who asks (1)
 ├── CommandError            a started program failed, timed out or was not found (1)
 ├── LaunchError             an MPI job could not be started (1)
 ├── SlurmError              a container of a Slurm job cannot be made, ended or judged (1)
@@ -100,6 +101,10 @@ class PasswordError(NearmetalError):
 
 class HostError(NearmetalError):
     """This machine cannot give what is asked of its adapters; the hint says what would help."""
+
+
+class NoVfError(HostError):
+    """No virtual function is left, or none fits: who asks is told, and the machine is sound."""
 
 
 class CommandError(NearmetalError):

@@ -17,7 +17,7 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, NoReturn, Protocol
 
 from nearmetal.errors import CommandError
 
@@ -372,3 +372,12 @@ def find_program(name: str, path: Sequence[Path] = ()) -> Path | None:
     places = [str(p) for p in path] + os.environ.get("PATH", "").split(os.pathsep) + system
     found = shutil.which(name, path=os.pathsep.join(places))
     return None if found is None else Path(found)
+
+
+def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """Turn this process into a program, found by the PATH of `env`. Raises CommandError."""
+    try:
+        os.execvpe(argv[0], list(argv), dict(env))  # noqa: S606 - no shell, as everywhere here
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise CommandError(f"cannot start {argv[0]}: {why}", "is its path right?") from error

@@ -10,6 +10,8 @@ environment_values() {
 		OMPI_MCA_osc=^ucx
 		OMPI_MCA_opal_common_ofi_provider_include=nearmetal
 		PRTE_MCA_prte_default_hostfile=$etc/hostfile
+		PRTE_MCA_plm=ssh
+		PRTE_MCA_ras=^slurm
 	VALUES
 	# Other interfaces may carry addresses that mean nothing to the other nodes.
 	read -r interface <"$run/interface" && printf 'FI_TCP_IFACE=%s\n' "$interface"

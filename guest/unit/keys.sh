@@ -21,7 +21,7 @@ keys_write() {
 	printf '%s%s\n' "$authorized" "$node_key_public" | put "$etc/authorized_keys/$user" 0644
 	# The \n of the seed's lines become newlines: these texts hold no other backslash.
 	printf '%b' "$host_key" | put "$etc/ssh_host_key" 0600
-	printf '%b' "$node_key" | put "$etc/node_key" 0600 "$user:$user"
+	printf '%b' "$node_key" | put "$etc/node_key" 0600 "$user:"
 	known= names=
 	while read -r name address _ _ public; do
 		known="$known$name,$address $public

@@ -4,7 +4,7 @@
 
 segment_seed() {
 	seg_device= seg_token= seg_nr_parts= seg_part= seg_part_size= seg_size=
-	seg_own_pci= seg_all_pci= seg_numa=-1 seg_vcpu_numa=-1
+	seg_own_pci= seg_all_pci= seg_numa=-1 seg_vcpu_numa=-1 seg_distances=
 	while IFS='=' read -r key value; do
 		[ "$value" != null ] || continue
 		case $key in
@@ -18,6 +18,7 @@ segment_seed() {
 		segment.all_pci) seg_all_pci=$value ;;
 		segment.numa) seg_numa=$value ;;
 		segment.vcpu_numa) seg_vcpu_numa=$value ;;
+		segment.distances.*) seg_distances="$seg_distances $value" ;;
 		esac
 	done <"$etc/seed.lines"
 }
@@ -118,6 +119,8 @@ segment_write() {
 		fail "segment: cannot make $run/segment.lock"
 	own_line=
 	[ "$seg_device" = dax ] || own_line='own = /dev/nearmetal/own'
+	distances_line=
+	[ -z "$seg_distances" ] || distances_line="distances =$seg_distances"
 	put "$run/segment.conf" 0644 <<-CONF
 		version = 1
 		device = $seg_device
@@ -129,5 +132,6 @@ segment_write() {
 		integrity = $integrity
 		numa = $seg_numa
 		vcpu_numa = $seg_vcpu_numa
+		$distances_line
 	CONF
 }

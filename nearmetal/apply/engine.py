@@ -57,7 +57,8 @@ class Cluster:
 def plan_up(cluster: Cluster, spec: ClusterSpec) -> Plan:
     """Return what `up` would do; changes nothing."""
     backend = cluster.backend
-    return make_plan(cluster.name, desired(spec, backend.facts()), backend.observe())
+    facts, observed = backend.facts(), backend.observe()
+    return make_plan(cluster.name, desired(spec, facts, observed), observed)
 
 
 def plan_down(cluster: Cluster) -> Plan:
@@ -70,7 +71,7 @@ def describe(change: Change) -> str:
     text = f"{change.action.value} {change.key}"
     if change.action is Action.CHANGE and change.differences:
         text += ": " + ", ".join(f"{n} {a or '(none)'} -> {b}" for n, a, b in change.differences)
-    reason = change.reason or ("in place" if change.in_place else "")
+    reason = change.reason or change.why or ("in place" if change.in_place else "")
     return f"{text} ({reason})" if reason else text
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nearmetal host apply`: make Linux hosts as their file says, with the reboots that takes."""
+"""`nearmetal host apply`: make hosts as their file says, with the reboots that takes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,14 @@ Kind = TypeVar("Kind", bound=Applier)
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "apply", run, "make Linux hosts as their file says, with the reboots it takes",
+        subparsers, "apply", run, "make hosts as their file says, with the reboots it takes",
         "nearmetal host apply examples/hosts/rack1.yaml",
     )  # fmt: skip
     add_arguments(parser)
+    parser.add_argument(
+        "--by-hand-done", action="store_true",
+        help="what the plan leaves to a person is done; it counts at the next reboot",
+    )  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +49,10 @@ def applier(args: argparse.Namespace, kind: type[Kind]) -> Kind:
     """Return what such a verb carries out, for its arguments."""
     file = load_hosts(Path(args.file))
     directory = state_directory() / "hosts" / file.name
-    return kind(file, Network(), directory, Patience(reboot_s=args.reboot_timeout))
+    patience = Patience(
+        reboot_s=args.reboot_timeout, by_hand_done=getattr(args, "by_hand_done", False)
+    )
+    return kind(file, Network(), directory, patience)
 
 
 def run(args: argparse.Namespace, view: View) -> int:

@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nearmetal.backend import state_directory
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.errors import ExitCode, UsageError
+from nearmetal.provision.esxi_marks import Marks
 from nearmetal.provision.planner import plan_hosts
 from nearmetal.provision.read import Network, read_hosts
 from nearmetal.provision.show import plan_data, plan_lines
@@ -48,7 +50,8 @@ def show(path: Path, reach: Reach, view: View) -> int:
     """As `run`, for hosts that are reached in any way."""
     file = load_hosts(path)
     found = read_hosts(file, reach)
-    plan = plan_hosts(file, found.facts, found.unreached)
+    facts = Marks(state_directory() / "hosts" / file.name).on_all(found.facts)
+    plan = plan_hosts(file, facts, found.unreached)
     view.result(plan_data(plan), plan_lines(plan))
     if plan.refused:
         return ExitCode.ERROR

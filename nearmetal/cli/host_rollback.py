@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nearmetal host rollback`: make Linux hosts as they were before the first `host apply`."""
+"""`nearmetal host rollback`: make hosts as they were before the first `host apply`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "rollback", run, "make Linux hosts as they were before the first apply",
+        subparsers, "rollback", run, "make hosts as they were before the first apply",
         "nearmetal host rollback examples/hosts/rack1.yaml --dry-run",
     )  # fmt: skip
     add_arguments(parser)

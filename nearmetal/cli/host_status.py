@@ -6,8 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nearmetal.backend import state_directory
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.errors import ExitCode
+from nearmetal.provision.esxi_marks import Marks
 from nearmetal.provision.planner import plan_hosts
 from nearmetal.provision.read import Network, read_hosts
 from nearmetal.provision.show import status_data, status_lines
@@ -38,6 +40,7 @@ def show(path: Path, reach: Reach, view: View) -> int:
     """As `run`, for hosts that are reached in any way."""
     file = load_hosts(path)
     found = read_hosts(file, reach)
-    plan = plan_hosts(file, found.facts, found.unreached)
-    view.result(status_data(plan, found.facts), status_lines(plan, found.facts))
+    facts = Marks(state_directory() / "hosts" / file.name).on_all(found.facts)
+    plan = plan_hosts(file, facts, found.unreached)
+    view.result(status_data(plan, facts), status_lines(plan, facts))
     return ExitCode.DONE if plan.empty else ExitCode.CHECKS_FAILED

@@ -40,7 +40,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
                 "name": change.key.name,
                 "before": dict(change.before),
                 "after": dict(change.after),
-                "reason": change.reason,
+                "reason": change.reason or change.why,
             }
             for change in plan.changes
         ],

@@ -11,7 +11,7 @@ from nearmetal.cli.verbs import add_group
 if TYPE_CHECKING:
     from nearmetal.cli.verbs import Subparsers
 
-VERBS = ("status", "launch", "reclaim")
+VERBS = ("status", "task", "launch", "reclaim")
 
 SUMMARY = "show, make and remove the containers of Slurm jobs on this node"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.errors import ExitCode, UsageError
 from nearmetal.run import LocalRunner
-from nearmetal.slurm import reclaim, reclaim_ended
+from nearmetal.slurm import ThisNode, reclaim_ended
 
 if TYPE_CHECKING:
     import argparse
@@ -38,13 +38,13 @@ def register(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace, view: View) -> int:
     """Reclaim it; nothing to do is no error."""
     if args.ended:
-        jobs = reclaim_ended(LocalRunner(), drains=args.drain)
+        jobs = reclaim_ended(LocalRunner(), ThisNode(), drains=args.drain)
         lines = [f"job {job}: reclaimed" for job in jobs] or ["no job has left anything here"]
         view.result({"reclaimed": list(jobs)}, lines)
         return ExitCode.DONE
     if args.drain:
         raise UsageError("--drain goes with --ended", "an epilog that fails drains its node anyway")
-    found = reclaim(args.job)
+    found = ThisNode().reclaim(args.job)
     line = f"job {args.job}: {'reclaimed' if found else 'nothing is here'}"
     view.result({"reclaimed": [args.job] if found else []}, [line])
     return ExitCode.DONE

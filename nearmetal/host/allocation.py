@@ -13,17 +13,18 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import HostError
+from nearmetal.errors import HostError, NoVfError
 from nearmetal.host.choose import VFIO, Choice, candidates, choose
 from nearmetal.host.facts import read_machine
 from nearmetal.host.kernel import Kernel, LinuxKernel, execute
 from nearmetal.host.ledger import Book, Claim, Ledger, Owner, PfRecord
-from nearmetal.host.model import INFINIBAND, Machine, PfFacts, VfFacts, VfSettings
+from nearmetal.host.model import INFINIBAND, Machine, PfFacts, Use, VfFacts, VfSettings
 from nearmetal.host.steps import (
     Step,
     assuming,
     before_pf,
     before_vf,
+    configure_host_vf,
     configure_vf,
     prepare_pf,
     return_pf,
@@ -42,9 +43,10 @@ _UP, _DOWN = "vf allocate", "vf release"
 
 @dataclass(frozen=True)
 class GrantedVf:
-    """A VF that is ready to be passed to a virtual machine, and why it is this one.
+    """A VF that is ready to be used, and why it is this one.
 
-    `address` goes into a host device of the machine's; `group` is its IOMMU group. `notes` is
+    `address` goes into a host device of the machine's; `group` is its IOMMU group, -1 where it
+    has none. `notes` is
     what remains to be done elsewhere, in the subnet manager for example.
     """
 
@@ -58,6 +60,9 @@ class GrantedVf:
     settings: VfSettings
     reasons: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] = ()
+    rdma: tuple[str, ...] = ()
+    """Its network and RDMA devices, where it is for programs of this machine."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class Wish:
 
 def alive(owner: Owner, kernel: Kernel) -> bool:
     """Whether an owner still exists: its directory, or its process with that start time."""
-    if owner.kind == "cluster":
+    if owner.kind != "process":
         return kernel.sysfs.path(owner.state.lstrip("/")).is_dir()
     return owner.start != 0 and process_start(owner.pid, kernel) == owner.start
 
@@ -128,23 +133,28 @@ class VfHost:
         return tuple(choices)
 
     def allocate(
-        self, request: VfRequest, owner: Owner, numa: frozenset[int] = frozenset()
+        self,
+        request: VfRequest,
+        owner: Owner,
+        numa: frozenset[int] = frozenset(),
+        use: Use = "machine",
     ) -> GrantedVf:
-        """Return a VF, configured and bound to vfio-pci; the same one when asked again.
+        """Return a VF, configured and bound to the driver for its use; the same when asked again.
 
-        Raises HostError when there is none, with every adapter's reason.
+        Raises NoVfError when there is none, with every adapter's reason; HostError when this
+        machine does not do what it should.
         """
         self._require_root()
         with self.ledger.changing() as book:
             self._reclaim(book)
             claim = book.of(owner)
             reasons: tuple[str, ...] = ("it has it already",)
-            if claim is not None and not self._fits(request, claim):
+            if claim is not None and not self._fits(request, claim, use):
                 self._give_back(book, claim)
                 claim = None
             try:
                 if claim is None:
-                    claim, reasons = self._claim(book, request, owner, numa)
+                    claim, reasons = self._claim(book, request, owner, numa, use)
                 return self._finish(book, request, claim, reasons)
             finally:
                 # An adapter that the owner moved away from, or that was touched for nothing,
@@ -197,7 +207,7 @@ class VfHost:
             return "the machine was booted since"
         if alive(claim.owner, self.kernel):
             return ""
-        what = "has no state any more" if claim.owner.kind == "cluster" else "has ended"
+        what = "has ended" if claim.owner.kind == "process" else "has no state any more"
         return f"{claim.owner} {what}"
 
     @staticmethod
@@ -232,27 +242,29 @@ class VfHost:
         self._return_pfs(book)
         return tuple(done)
 
-    def _fits(self, request: VfRequest, claim: Claim) -> bool:
+    def _fits(self, request: VfRequest, claim: Claim, use: Use) -> bool:
         """Whether the VF an owner has is one that it may have."""
+        if claim.use != use:
+            return False
         machine = self.machine()
         allowed = candidates(request, machine)
         found = machine.vf(claim.vf)
         return found is not None and found[0] in allowed
 
     def _claim(
-        self, book: Book, request: VfRequest, owner: Owner, numa: frozenset[int]
+        self, book: Book, request: VfRequest, owner: Owner, numa: frozenset[int], use: Use
     ) -> tuple[Claim, tuple[str, ...]]:
         machine = self.machine()
-        choice = choose(request, machine, book.owners(), numa)
+        choice = _chosen(request, machine, book, numa, use)
         pf = choice.pf
         record = book.pfs.get(pf.address)
         if record is None:
             record = PfRecord(pf=pf.address, boot=machine.boot, before=before_pf(pf))
             book.pfs[pf.address] = record
             self.ledger.save(book)
-        self._run(prepare_pf(machine, pf, choice.create, record.before), _UP)
+        self._run(prepare_pf(machine, pf, choice.create, record.before, use), _UP)
         if choice.vf is None:
-            created = self._created(request, pf, book, numa)
+            created = self._created(request, pf, book, numa, use)
             choice = replace(created, reasons=choice.reasons)
         vf = choice.vf
         assert vf is not None  # noqa: S101 - our own invariant: _created checked it
@@ -266,15 +278,18 @@ class VfHost:
             stage="preparing",
             before=before_vf(vf),
             wanted=wanted_settings(request, pf, owner.name, owner.node),
+            use=use,
         )
         book.claims[vf.address] = claim
         self.ledger.save(book)
         return claim, choice.reasons
 
-    def _created(self, request: VfRequest, pf: PfFacts, book: Book, numa: frozenset[int]) -> Choice:
+    def _created(
+        self, request: VfRequest, pf: PfFacts, book: Book, numa: frozenset[int], use: Use
+    ) -> Choice:
         """Choose again, on the adapter that has just got VFs."""
         only = request.model_copy(update={"pf": pf.address})
-        choice = choose(only, self.machine(), book.owners(), numa)
+        choice = _chosen(only, self.machine(), book, numa, use)
         if choice.vf is None:
             msg = f"adapter {pf.name}: the kernel took the number of VFs and made none"
             raise HostError(msg, "its log (dmesg) says why")
@@ -288,15 +303,23 @@ class VfHost:
         pf, vf = self._found(machine, claim)
         wanted = wanted_settings(request, pf, claim.owner.name, claim.owner.node)
         record = book.pfs[pf.address]
-        steps = prepare_pf(machine, pf, 0, record.before)
+        configure = configure_host_vf if claim.use == "host" else configure_vf
+        steps = prepare_pf(machine, pf, 0, record.before, claim.use)
         known = assuming(vf, claim.wanted) if claim.stage == "held" else vf
-        steps += configure_vf(pf, known, wanted)
+        steps += configure(pf, known, wanted)
         if steps:
             self._run(steps, _UP)
             pf, vf = self._found(self.machine(), claim)
-        left = configure_vf(pf, assuming(vf, wanted), wanted)
-        if left or vf.driver != VFIO or vf.group is None:
+        left = configure(pf, assuming(vf, wanted), wanted)
+        if left and claim.use == "host" and vf.driver:
+            # Its network device has come with the driver.
+            self._run(left, _UP)
+            pf, vf = self._found(self.machine(), claim)
+            left = configure(pf, assuming(vf, wanted), wanted)
+        if left or not _serves(vf, claim.use):
             what = left[0].text if left else f"it is bound to {vf.driver or 'nothing'}"
+            if claim.use == "host" and not vf.driver:
+                what = "no driver of this machine takes it"
             msg = f"VF {vf.address} of {pf.name} is not as it was set: {what}"
             raise HostError(msg, "the kernel's log (dmesg) says more")
         done = claim.model_copy(update={"stage": "held", "wanted": wanted})
@@ -310,11 +333,13 @@ class VfHost:
             pf.name,
             pf.address,
             pf.link_type,
-            vf.group,
+            -1 if vf.group is None else vf.group,
             pf.numa,
             wanted,
             reasons,
             notes,
+            tuple(link.name for link in vf.links),
+            vf.rdma,
         )
 
     @staticmethod
@@ -355,6 +380,22 @@ class VfHost:
 
     def _run(self, steps: list[Step], verb: str) -> None:
         execute(steps, self.kernel, self._journal(), verb)
+
+
+def _chosen(
+    request: VfRequest, machine: Machine, book: Book, numa: frozenset[int], use: Use
+) -> Choice:
+    try:
+        return choose(request, machine, book.owners(), numa, use)
+    except HostError as error:
+        raise NoVfError(error.message, error.hint) from error
+
+
+def _serves(vf: VfFacts, use: Use) -> bool:
+    """Whether a VF is bound to what its use needs."""
+    if use == "host":
+        return bool(vf.driver) and vf.driver != VFIO
+    return vf.driver == VFIO and vf.group is not None
 
 
 def _as_returned(machine: Machine, book: Book, claims: dict[str, str]) -> Machine:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nearmetal.errors import HostError
-from nearmetal.host.model import ETHERNET, INFINIBAND, Iommu, Machine, PfFacts, VfFacts
+from nearmetal.host.model import ETHERNET, INFINIBAND, Iommu, Machine, PfFacts, Use, VfFacts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -172,7 +172,7 @@ def _shared_group(pf: PfFacts, vf: VfFacts) -> Refusal:
 
 
 def _examine(
-    request: VfRequest, pf: PfFacts, claims: Mapping[str, str]
+    request: VfRequest, pf: PfFacts, claims: Mapping[str, str], use: Use
 ) -> tuple[VfFacts | None, int] | Refusal:
     """Return a free VF of this adapter, or how many to create, or why neither."""
     wrong = _mismatch(request, pf)
@@ -191,7 +191,8 @@ def _examine(
         return None, asked or pf.total
     uses = {vf.address: used_by(vf, claims) for vf in pf.vfs}
     free = [vf for vf in pf.vfs if not uses[vf.address]]
-    alone = [vf for vf in free if not vf.group_others]
+    # Who shares a group matters only to devices that are given away.
+    alone = [vf for vf in free if use == "host" or not vf.group_others]
     if alone:
         return alone[0], 0
     if free:
@@ -211,18 +212,20 @@ def choose(
     machine: Machine,
     claims: Mapping[str, str],
     numa: frozenset[int] = frozenset(),
+    use: Use = "machine",
 ) -> Choice:
     """Return the VF a node should get; raises HostError with every adapter's reason.
 
     `numa`: the NUMA nodes its processors run on; empty for anywhere. Nearest first, then VFs that
     exist before those that must be created, then the adapter with most left.
     """
-    check_iommu(machine)
+    if use == "machine":
+        check_iommu(machine)
     allowed = candidates(request, machine)
     possible: list[tuple[tuple[int, int, int, int], PfFacts, VfFacts | None, int]] = []
     refused: list[tuple[PfFacts, Refusal]] = []
     for place, pf in enumerate(allowed):
-        found = _examine(request, pf, claims)
+        found = _examine(request, pf, claims, use)
         if isinstance(found, Refusal):
             refused.append((pf, found))
             continue

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from nearmetal.errors import HostError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +28,27 @@ def replace_file(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
     beside.rename(path)
     _sync(path.parent)
+
+
+def read_tables(path: Path, hint: str) -> dict[str, dict[str, Any]]:
+    """Return the JSON object of objects that a file holds; {} where there is no file.
+
+    Raises HostError with the hint when it holds anything else; OSError when it cannot be read.
+    """
+    try:
+        found: Any = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
+        raise HostError(f"{path} is damaged", hint)
+    return found
+
+
+def replace_tables(path: Path, content: dict[str, dict[str, Any]]) -> None:
+    """As `replace_file`, for what `read_tables` reads."""
+    replace_file(path, json.dumps(content, indent=1).encode())
 
 
 def remove_file(path: Path) -> None:

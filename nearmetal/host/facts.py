@@ -22,6 +22,7 @@ MAX_TOTAL = 65535
 
 _TABLES = ("DMAR", "IVRS", "IORT", "VIOT")
 _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd"}
+_ALIAS = re.compile(r"pci:[A-Za-z0-9]{1,128}")
 _SWITCH = re.compile(r"(intel_iommu|amd_iommu|iommu|iommu\.passthrough|vfio[a-z0-9_.]*)=\S{1,64}")
 
 
@@ -160,6 +161,7 @@ def _vf(
     group = sysfs.target(f"{device}/iommu_group")
     others = [n for n in sysfs.names(f"{device}/iommu_group/devices") if n != address]
     override = sysfs.text(f"{device}/driver_override")
+    alias = sysfs.text(f"{device}/modalias")
     return VfFacts(
         address=address,
         number=number,
@@ -170,6 +172,8 @@ def _vf(
         numa=_numa(sysfs, device),
         links=_links(sysfs, by_name, device),
         settings=settings,
+        rdma=tuple(sysfs.names(f"{device}/infiniband")),
+        alias=alias if _ALIAS.fullmatch(alias) else "",
     )
 
 

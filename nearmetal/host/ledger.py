@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from nearmetal.errors import LockedError, StateError
 from nearmetal.host.durable import replace_file
-from nearmetal.host.model import VfSettings
+from nearmetal.host.model import Use, VfSettings
 from nearmetal.host.steps import PfBefore, VfBefore
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ class _Record(BaseModel):
 class Owner(_Record):
     """For whom a VF is set aside.
 
-    A cluster owns it as long as its directory `state` exists; a process (of a job, for example)
-    as long as the process with that pid and start time runs.
+    A cluster owns it as long as its directory `state` exists, and so does a job of a batch system,
+    whose number is `name`; a process as long as the one with that pid and start time runs.
     """
 
-    kind: Literal["cluster", "process"]
+    kind: Literal["cluster", "process", "job"]
     name: Word
     node: Word = ""
     state: Word = ""
@@ -61,6 +61,8 @@ class Owner(_Record):
 
     def __str__(self) -> str:
         """As `node n1 of cluster demo`."""
+        if self.kind == "job":
+            return f"job {self.name}"
         whose = f"cluster {self.name}" if self.kind == "cluster" else f"{self.name} ({self.pid})"
         return f"node {self.node} of {whose}" if self.node else whose
 
@@ -86,6 +88,7 @@ class Claim(_Record):
     stage: Literal["preparing", "held"]
     before: VfBefore
     wanted: VfSettings
+    use: Use = "machine"
 
 
 _LINE: TypeAdapter[PfRecord | Claim] = TypeAdapter(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -13,6 +13,10 @@ from nearmetal.host.pci import Port, full_address
 MAC = r"^([0-9a-f]{2}:){5}[0-9a-f]{2}$"
 GUID = r"^([0-9a-f]{2}:){7}[0-9a-f]{2}$"
 NO_GUID = "00:00:00:00:00:00:00:00"
+
+Use = Literal["machine", "host"]
+"""What a VF is for: a virtual machine, which gets the device by vfio-pci, or programs of this host,
+which use it by its own driver."""
 
 ETHERNET = "Ethernet"
 INFINIBAND = "InfiniBand"
@@ -67,6 +71,9 @@ class VfFacts:
     settings: VfSettings
     holders: tuple[int, ...] = ()
     """Processes that have its IOMMU group open: the virtual machine that it is part of."""
+    rdma: tuple[str, ...] = ()
+    alias: str = ""
+    """By what modprobe finds its own driver."""
 
 
 @dataclass(frozen=True)

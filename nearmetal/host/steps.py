@@ -19,7 +19,7 @@ from nearmetal.spec.vf import Guids
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from nearmetal.host.model import Machine
+    from nearmetal.host.model import Machine, Use
     from nearmetal.spec.vf import VfRequest
 
 FOLLOW = 0
@@ -146,13 +146,15 @@ def _device(address: str) -> str:
     return f"{DEVICES}/{address}"
 
 
-def prepare_pf(machine: Machine, pf: PfFacts, create: int, before: PfBefore) -> list[Step]:
+def prepare_pf(
+    machine: Machine, pf: PfFacts, create: int, before: PfBefore, use: Use = "machine"
+) -> list[Step]:
     """Return what makes an adapter ready to give VFs; `create` 0 leaves those it has alone.
 
     The adapter is up before VFs are made: some drivers (igb) reset them when it comes up. New VFs
     are kept from the host's own drivers, so that none of them flashes up as a network device.
     """
-    steps: list[Step] = [] if machine.vfio else [LoadModule(VFIO)]
+    steps: list[Step] = [] if machine.vfio or use == "host" else [LoadModule(VFIO)]
     link = pf.link
     if link is not None and not link.up:
         steps.append(SetLink(link.index, link.name, up=True))
@@ -233,6 +235,30 @@ def configure_vf(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> list[Step]:
     return steps
 
 
+def configure_host_vf(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> list[Step]:
+    """Return what makes a VF ready for programs of this machine: its own driver, and up.
+
+    Settings go between the drivers here, too. What appears only with the driver is for the next
+    look: the network device, which is then set up.
+    """
+    device = _device(vf.address)
+    settings = list(_setting_steps(pf, vf, wanted))
+    steps: list[Step] = []
+    if vf.driver_override:
+        steps.append(Write(f"{device}/driver_override", "\n", f"{vf.address}: its own driver"))
+    unbound = not vf.driver
+    if vf.driver and (settings or vf.driver_override):
+        steps.append(_unbind(vf))
+        unbound = True
+    steps += settings
+    if unbound:
+        if vf.alias:
+            steps.append(LoadModule(vf.alias))
+        steps.append(Write("sys/bus/pci/drivers_probe", vf.address, f"{vf.address}: bind a driver"))
+        return steps
+    return [*steps, *(SetLink(link.index, link.name, up=True) for link in vf.links if not link.up)]
+
+
 def _unbind(vf: VfFacts) -> Write:
     path = f"{_device(vf.address)}/driver/unbind"
     return Write(path, vf.address, f"{vf.address}: unbind {vf.driver}")
@@ -241,13 +267,15 @@ def _unbind(vf: VfFacts) -> Write:
 def return_vf(pf: PfFacts, vf: VfFacts, before: VfBefore) -> list[Step]:
     """Return what gives a VF back as it was found."""
     steps: list[Step] = []
-    wrong = vf.driver != before.driver
-    if vf.driver and wrong:
-        steps.append(_unbind(vf))
     # A GUID of zero means "none was ever set", and drivers refuse to set it.
     old = before.settings
     kept = {f.name: getattr(old, f.name) for f in fields(old) if getattr(old, f.name) != NO_GUID}
-    steps += _setting_steps(pf, vf, VfSettings(**kept))
+    settings = list(_setting_steps(pf, vf, VfSettings(**kept)))
+    # Its own driver must see the settings anew, and its network device was down.
+    wrong = vf.driver != before.driver or bool(settings) or any(link.up for link in vf.links)
+    if vf.driver and wrong:
+        steps.append(_unbind(vf))
+    steps += settings
     if vf.driver_override != before.driver_override:
         path = f"{_device(vf.address)}/driver_override"
         steps.append(

@@ -6,11 +6,11 @@ the guest unit and the provider in an initial RAM disk, which takes a moment. Bo
 what they are made of. docs/design/guest.md says why it is cut so.
 """
 
-from nearmetal.image.build import Progress, build_image, expected_key, find_image
+from nearmetal.image.build import Progress, build_image, expected_key, find_image, load_image
 from nearmetal.image.cache import Cache, Entry, cache_directory
 from nearmetal.image.manifest import Image, ImageManifest, SystemManifest
 from nearmetal.image.mirror import Mirror, machine_mirror, named_mirror
-from nearmetal.image.parts import EXTRAS, GUEST_INFO, GUEST_PROVIDER, Parts, parts_here
+from nearmetal.image.parts import EXTRAS, GUEST_INFO, GUEST_PROVIDER, Parts, parts_here, tool_here
 
 __all__ = [
     "EXTRAS",
@@ -28,7 +28,9 @@ __all__ = [
     "cache_directory",
     "expected_key",
     "find_image",
+    "load_image",
     "machine_mirror",
     "named_mirror",
     "parts_here",
+    "tool_here",
 ]

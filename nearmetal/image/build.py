@@ -47,7 +47,12 @@ def expected_key(parts: Parts) -> str:
 
 def find_image(cache: Cache, parts: Parts) -> Image | None:
     """Return the image if it is in the cache; raises ImageError when it is damaged."""
-    folder = cache.images / expected_key(parts)
+    return load_image(cache, expected_key(parts))
+
+
+def load_image(cache: Cache, key: str) -> Image | None:
+    """As `find_image`, by an image's key."""
+    folder = cache.images / key
     if not folder.is_dir():
         return None
     manifest = ImageManifest.load(folder)

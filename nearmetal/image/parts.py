@@ -20,7 +20,7 @@ GUEST_LIBRARY = "usr/lib/nearmetal"
 GUEST_PROVIDER = "/usr/lib/nearmetal/libnearmetal-fi.so"
 GUEST_INFO = "/usr/bin/nearmetal-info"
 
-EXTRAS = ("compilers", "containers", "hypervisor")
+EXTRAS = ("compilers", "containers", "hypervisor", "slurm")
 """What an image may hold besides, each a list guest/packages-NAME.txt."""
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -75,6 +75,11 @@ def parts_here(extras: Iterable[str] = (), environ: Mapping[str, str] | None = N
         tuple(items), _read(guest / "boot/init"), tuple(sorted(packages)),
         tuple(listed(guest / "excludes.txt")), guest / "system-setup.sh",
     )  # fmt: skip
+
+
+def tool_here(name: str, environ: Mapping[str, str] | None = None) -> Path:
+    """Return one of nearmetal's own C tools: the build's, or an installed one."""
+    return _tool(name, os.environ if environ is None else environ)
 
 
 def listed(path: Path) -> list[str]:

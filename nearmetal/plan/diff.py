@@ -21,6 +21,8 @@ class Change:
     reason: str = ""
     in_place: bool = False
     """Whether what is there is changed, instead of removed and made anew."""
+    why: str = ""
+    """What the differences mean for what is there; `reason` stands for one outside of the spec."""
 
     @property
     def differences(self) -> tuple[tuple[str, str, str], ...]:
@@ -82,6 +84,8 @@ def make_plan(cluster: str, desired: Desired, observed: Observed) -> Plan:
                 ground = f"disk {key.name}"
         change = _compare(item, old, broken=key in observed.broken, ground=ground)
         change = replace(change, in_place=not ground and _fits(change, desired.in_place))
+        if change.action is Action.CHANGE:
+            change = replace(change, why=desired.whys.get(key, ""))
         changes.append(change)
         if _moves(change, desired):
             if key.kind in (Kind.CLUSTER, Kind.NETWORK) and not moved:

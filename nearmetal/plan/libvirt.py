@@ -7,10 +7,13 @@ Reasons stand in the notes, never in attributes: another reason alone changes no
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nearmetal.errors import StateError
-from nearmetal.plan.segment import choose_device
+from nearmetal.plan.cores import Cores
+from nearmetal.plan.held import Held
+from nearmetal.plan.segment import Room, choose_device, deal_parts, room_for, why_anew
 from nearmetal.plan.wanted import Desired, cores_note
 from nearmetal.spec import (
     Facts,
@@ -19,6 +22,7 @@ from nearmetal.spec import (
     LibvirtHost,
     LibvirtNode,
     LibvirtSpec,
+    Observed,
     Resource,
     addresses,
     format_size,
@@ -26,7 +30,7 @@ from nearmetal.spec import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 MIN_LIBVIRT = (9, 0)
 MIN_QEMU = (8, 1)
@@ -66,63 +70,8 @@ def _accel(spec: LibvirtSpec, host: LibvirtHost, facts: HostFacts) -> tuple[str,
     return ("kvm" if facts.kvm else "tcg"), facts.kvm_reason
 
 
-class _Cores:
-    """Deals the cores of one hypervisor to its nodes."""
-
-    def __init__(self, facts: HostFacts) -> None:
-        self.facts = facts
-        self.begin = 0
-        self.users: dict[int, list[str]] = {}
-        self.nr_slots = 0
-
-    def assign(self, node: LibvirtNode) -> tuple[int, ...]:
-        """Return the cores of one node, () for the kernel's choice."""
-        self.nr_slots += node.slots
-        if node.cpus == "none":
-            return ()
-        have = self.facts.cpus
-        if node.cpus == "auto":
-            chosen = tuple(sorted({have[(self.begin + i) % len(have)] for i in range(node.slots)}))
-            self.begin += node.slots
-        else:
-            chosen = self._given(node, node.cpus)
-        for cpu in chosen:
-            self.users.setdefault(cpu, []).append(node.name)
-        return chosen
-
-    def _given(self, node: LibvirtNode, cpus: Sequence[int]) -> tuple[int, ...]:
-        foreign = [cpu for cpu in cpus if cpu not in self.facts.cpus]
-        if foreign:
-            listed = ", ".join(map(str, self.facts.cpus))
-            msg = f"node {node.name}: {self.facts.uri} has no core {foreign[0]} to give"
-            raise StateError(msg, f"use cores out of {listed}, or cpus: auto")
-        return tuple(sorted(cpus))
-
-    def emulator(self, node: LibvirtNode) -> tuple[int, ...]:
-        """Return the cores of QEMU's own threads; asked when all nodes have theirs."""
-        if node.emulator_cpus == "none":
-            return ()
-        if node.emulator_cpus == "auto":
-            free = [cpu for cpu in self.facts.cpus if cpu not in self.users]
-            return tuple(free or self.facts.cpus)
-        return self._given(node, node.emulator_cpus)
-
-    def cells(self, node: LibvirtNode, cpus: Sequence[int]) -> tuple[int, ...]:
-        """Return the host's NUMA nodes that a node's memory comes from; () for any."""
-        if node.numa == "none" or not cpus or len(self.facts.numa) < 2:  # noqa: PLR2004 - a choice
-            return ()
-        return tuple(sorted({self.facts.cell_of(cpu) for cpu in cpus}))
-
-
 def _listed(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers))
-
-
-def _nr_parts(host: LibvirtHost) -> int:
-    """Return the parts of a host's segment: with room to the next power of two."""
-    if host.segment.parts != "auto":
-        return host.segment.parts
-    return 1 << (len(host.nodes) - 1).bit_length()
 
 
 def _networks(spec: LibvirtSpec, launcher: str) -> list[Resource]:
@@ -154,62 +103,94 @@ def _vf_notes(spec: LibvirtSpec, facts: Facts) -> list[str]:
     return notes
 
 
-def machines(spec: LibvirtSpec, facts: Facts) -> Desired:
-    """Return the virtual machines of a spec and what they stand on."""
-    launcher, node_addresses = addresses(spec)
-    made = [resource(Kind.CLUSTER, spec.name, {"backend": spec.backend})]
-    made += _networks(spec, launcher)
-    notes, chosen = [], {}
-    cores: dict[str, _Cores] = {}
-    for host in spec.hosts:
-        found = facts.hosts[host.name]
-        _check_versions(host, found)
-        accel, why = _accel(spec, host, found)
-        device, reason = choose_device(host, found, accel)
-        chosen[host.name] = accel, device
-        notes.append(f"host {host.name}: {accel.upper()}: {why}")
-        notes.append(f"host {host.name}: segment {device}: {reason}")
-        made.append(_host(host, found, device))
-        cores.setdefault(host.uri, _Cores(found))
-    pinned = {node.name: cores[host.uri].assign(node) for host, node in spec.nodes}
-    for host, node in spec.nodes:
-        deal, cpus = cores[host.uri], pinned[node.name]
-        if spec.image != "default":
-            disk = {"host": host.name, "format": "qcow2", "image": facts.image}
-            made.append(resource(Kind.DISK, node.name, disk))
-        accel, device = chosen[host.name]
-        attributes = {
-            "host": host.name,
-            "uri": host.uri,
-            "address": node_addresses[node.name],
-            "mac": _mac(spec.name, node.name),
-            "slots": node.slots,
-            "cpus": _listed(cpus),
-            "emulator_cpus": _listed(deal.emulator(node)),
-            "numa": _listed(deal.cells(node, cpus)),
-            "memory": format_size(node.memory),
-            "hugepages": node.hugepages,
-            "locked": "yes" if node.locked else "no",
-            "viommu": "intel" if node.viommu else "none",
-            "soft_roce": "yes" if node.soft_roce else "no",
-            "accel": accel,
-            "device": device,
-            "part": host.nodes.index(node) if device != "none" else "",
-            "image": facts.image,
-        }
-        if node.vf is not None:
-            attributes["vf"] = node.vf.model_dump_json(exclude_defaults=True)
-        made.append(resource(Kind.NODE, node.name, attributes))
-    notes += _vf_notes(spec, facts)
-    for deal in cores.values():
-        note = cores_note(deal.nr_slots, len(deal.facts.cpus), deal.users)
-        notes += [f"{deal.facts.uri}: {note}"] if note else []
-    return Desired(tuple(made), tuple(notes))
+@dataclass(frozen=True)
+class _Host:
+    """What was decided for one host."""
+
+    made: Resource
+    accel: str
+    room: Room
+    parts: Mapping[str, int]
+    """The part of each of its nodes; empty where they have no segment."""
+    notes: tuple[str, ...]
+    why: str
+    """Why it is made anew, where it is."""
 
 
-def _host(host: LibvirtHost, facts: HostFacts, device: str) -> Resource:
+def _host(spec: LibvirtSpec, host: LibvirtHost, facts: HostFacts, held: Held) -> _Host:
+    _check_versions(host, facts)
+    accel, why = _accel(spec, host, facts)
+    there = held.host(host.name, uri=host.uri)
+    device, reason = choose_device(host, facts, accel, there.get("device", ""))
+    room = room_for(host, device, there)
     attributes = {"uri": host.uri, "directory": facts.directory, "device": device}
     if device != "none":
-        attributes["parts"] = str(_nr_parts(host))
+        attributes["parts"] = str(room.parts)
         attributes["part_size"] = format_size(host.segment.part)
-    return resource(Kind.HOST, host.name, attributes)
+    made = resource(Kind.HOST, host.name, attributes)
+    notes = (
+        f"host {host.name}: {accel.upper()}: {why}",
+        f"host {host.name}: segment {device}: {reason}",
+    )
+    parts = deal_parts(host, room, held)
+    return _Host(made, accel, room, parts, notes, why_anew(host, there, dict(made.attributes)))
+
+
+def _node(host: LibvirtHost, node: LibvirtNode, on: _Host) -> dict[str, object]:
+    """Return the attributes that need neither cores nor an address."""
+    attributes: dict[str, object] = {
+        "host": host.name,
+        "uri": host.uri,
+        "slots": node.slots,
+        "memory": format_size(node.memory),
+        "hugepages": node.hugepages,
+        "locked": "yes" if node.locked else "no",
+        "viommu": "intel" if node.viommu else "none",
+        "soft_roce": "yes" if node.soft_roce else "no",
+        "accel": on.accel,
+        "device": on.room.device,
+        "part": on.parts.get(node.name, ""),
+    }
+    if node.vf is not None:
+        attributes["vf"] = node.vf.model_dump_json(exclude_defaults=True)
+    return attributes
+
+
+def machines(spec: LibvirtSpec, facts: Facts, observed: Observed) -> Desired:
+    """Return the virtual machines of a spec and what they stand on.
+
+    Of what is `observed` the nodes keep addresses, cores and parts of the segment.
+    """
+    held = Held.of(observed)
+    launcher, places = addresses(spec, held.addresses)
+    made = [resource(Kind.CLUSTER, spec.name, {"backend": spec.backend})]
+    made += _networks(spec, launcher)
+    hosts = {h.name: _host(spec, h, facts.hosts[h.name], held) for h in spec.hosts}
+    made += [on.made for on in hosts.values()]
+    notes = [note for on in hosts.values() for note in on.notes]
+    cores = {host.uri: Cores(facts.hosts[host.name]) for host in reversed(spec.hosts)}
+    for host, node in spec.nodes:
+        cores[host.uri].keep(node, held.node(node.name, uri=host.uri))
+    pinned = {node.name: cores[host.uri].assign(node) for host, node in spec.nodes}
+    for host, node in spec.nodes:
+        deal, cpus, name = cores[host.uri], pinned[node.name], node.name
+        if spec.image != "default":
+            disk = {"host": host.name, "uri": host.uri, "format": "qcow2", "image": facts.image}
+            made.append(resource(Kind.DISK, name, disk))
+        emulator = deal.emulator(node, held.node(name, uri=host.uri))
+        attributes = _node(host, node, hosts[host.name]) | {
+            "address": places[name],
+            "mac": _mac(spec.name, name),
+            "cpus": _listed(cpus),
+            "emulator_cpus": _listed(emulator),
+            "numa": _listed(deal.cells(node, cpus)),
+            "image": facts.image,
+        }
+        made.append(resource(Kind.NODE, name, attributes))
+    notes += _vf_notes(spec, facts)
+    for uri in spec.uris:
+        deal = cores[uri]
+        note = cores_note(deal.nr_slots, len(deal.facts.cpus), deal.users)
+        notes += [f"{deal.facts.uri}: {note}"] if note else []
+    whys = {on.made.key: on.why for on in hosts.values() if on.why}
+    return Desired(tuple(made), tuple(notes), whys=whys)

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nearmetal.spec import Resource
+    from nearmetal.spec import Key, Resource
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,13 @@ class Desired:
     """The resources, and what a person should know before agreeing to them.
 
     `in_place`: attributes that change without making anew what has them, or what stands on it.
+    `whys`: why a resource that is there is made anew, where the difference alone does not say it.
     """
 
     resources: tuple[Resource, ...]
     notes: tuple[str, ...] = ()
     in_place: frozenset[str] = frozenset()
+    whys: Mapping[Key, str] = field(default_factory=dict)
 
 
 def cores_note(nr_slots: int, nr_cores: int, users: Mapping[int, Sequence[str]]) -> str:

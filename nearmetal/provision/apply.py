@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries plans out on Linux hosts: phase by phase, journalled, the canary first.
+"""Carries plans out: phase by phase, journalled, the canary first. What is ESXi's is in apply_esxi.
 
 Before every phase a host is read and planned anew. So a run that was cut short anywhere, across
 reboots too, is taken up by running it again: what is done is no step any more.
@@ -7,7 +7,6 @@ reboots too, is taken up by running it again: what is done is no step any more.
 
 from __future__ import annotations
 
-import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -18,20 +17,23 @@ from typing import TYPE_CHECKING, Any
 
 from nearmetal.apply.lock import locked
 from nearmetal.errors import CommandError, HostError, NearmetalError, PasswordError
-from nearmetal.host.durable import replace_file
+from nearmetal.host.durable import read_tables, replace_tables
 from nearmetal.journal import Event, Journal
+from nearmetal.provision.apply_esxi import EsxiRun, Hooks
+from nearmetal.provision.carry import STEP_S, take, take_on_esxi
+from nearmetal.provision.esxi_marks import Marks
+from nearmetal.provision.places import mtu_in, vfs_in
 from nearmetal.provision.planner import HostPlan, HostsPlan, Phase, plan_host, plan_hosts
 from nearmetal.provision.read import read_host, read_hosts
-from nearmetal.provision.shell import ENVIRONMENT, quoted
-from nearmetal.provision.stage_driver import RULES, parse_rules
+from nearmetal.provision.shell import ENVIRONMENT
+from nearmetal.provision.slurm import Service
 from nearmetal.provision.steps import (
+    STATELESS,
     Action,
-    Burn,
-    Install,
+    ByHand,
     SetArguments,
     SetBios,
-    SetConfig,
-    SetOptions,
+    SetMtu,
     SetVfs,
     Step,
     Wait,
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     from nearmetal.provision.shell import Shell
     from nearmetal.spec.hosts import HostGroup, HostsFile
 
-STEP_S = 600.0
 MAX_ROUNDS = 6
 
 _RESTORED = "restored"
@@ -54,7 +55,7 @@ _RESTORED = "restored"
 _MACHINES = """\
 for f in /proc/[0-9]*/comm; do
   read -r name <"$f" 2>/dev/null || continue
-  case $name in qemu*|kvm) echo "$name"; esac
+  case $name in qemu*|kvm|slurmstepd) echo "$name"; esac
 done
 """
 _REBOOT = "nohup sh -c 'sleep 1; systemctl reboot || reboot' >/dev/null 2>&1 </dev/null &\n"
@@ -62,10 +63,14 @@ _REBOOT = "nohup sh -c 'sleep 1; systemctl reboot || reboot' >/dev/null 2>&1 </d
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a reboot may take, and how often to look whether the host is back."""
+    """How long a reboot may take, and how often to look whether the host is back.
+
+    `by_hand_done`: what a plan leaves to a person is done, and counts at the next reboot.
+    """
 
     reboot_s: float = 900.0
     look_s: float = 2.0
+    by_hand_done: bool = False
 
 
 class Earlier:
@@ -78,16 +83,7 @@ class Earlier:
 
     def read(self) -> dict[str, dict[str, Any]]:
         """Return everything; raises HostError where the file is damaged."""
-        try:
-            found: Any = json.loads(self.path.read_text())
-        except FileNotFoundError:
-            return {}
-        except ValueError:
-            found = None
-        if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
-            raise HostError(f"{self.path} is damaged",
-                            "move it away: what was there before is lost")  # fmt: skip
-        return found
+        return read_tables(self.path, "move it away: what was there before is lost")
 
     def keep(self, host: str, place: str, value: Any) -> None:
         """Keep a value unless one is kept for that place; on disk before this returns.
@@ -118,7 +114,7 @@ class Earlier:
             self._write(found | ({host: left} if left else {}))
 
     def _write(self, found: dict[str, dict[str, Any]]) -> None:
-        replace_file(self.path, json.dumps(found, indent=1).encode())
+        replace_tables(self.path, found)
 
 
 def _widened(entry: dict[str, Any], later: dict[str, Any]) -> bool:
@@ -146,6 +142,7 @@ class Applier:
         self._patience = patience or Patience()
         self._journal = Journal(directory)
         self._earlier = Earlier(directory)
+        self._marks = Marks(directory)
         self._writing = Lock()
         self._stop = ThreadEvent()
 
@@ -158,8 +155,14 @@ class Applier:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(self._directory / "lock", self._file.name):
             plan = self.plan()
-            _refuse(plan)
+            _refuse(plan, self._file, by_hand_done=self._patience.by_hand_done)
             groups = dict(self._file.each())
+            busy = {host.name for host in plan.hosts if host.steps}
+            for name, group in groups.items():
+                if name not in busy:
+                    # An earlier run may have ended between the last check and this, or between the
+                    # drain and the first step: then a rollback has nothing to plan.
+                    self._back_in_service(name, group)
             for wave in plan.waves:
                 failures = self._wave(wave, groups)
                 if failures:
@@ -177,6 +180,7 @@ class Applier:
 
     def _plan(self, name: str, group: HostGroup, facts: HostFacts) -> HostPlan:
         """Return what one host needs."""
+        facts = self._marks.on(name, facts)
         kept = self._earlier.read().get(name, {}).get("kernel")
         if isinstance(kept, dict) and kept.get(_RESTORED) == facts.boot:
             # A rollback was cut short: what it took away is in force until the next boot only.
@@ -187,14 +191,18 @@ class Applier:
     def _keep(self, name: str, facts: HostFacts, step: Step) -> None:
         """Keep what is there, before a step changes it."""
         self._keep_action(name, step.key, step.action)
-        if not isinstance(step.action, WriteFile) or step.action.path != RULES:
+        if not isinstance(step.action, WriteFile):
             return
-        # Where a boot makes the VFs, no step of their own says how many there were.
-        wanted = parse_rules(step.action.content or "")
+        # Where a boot makes them, no step of their own says how many VFs and which MTU there were.
+        wanted = vfs_in(step.action.path, step.action.content)
+        mtus = mtu_in(step.action.path, step.action.content)
         for port in (port for card in facts.cards for port in card.ports):
             if port.address in wanted:
                 vfs = SetVfs(port.address, wanted[port.address], port.vfs)
                 self._keep_action(name, f"vfs {port.address}", vfs)
+            if port.address in mtus and port.mtu:
+                mtu = SetMtu(port.address, mtus[port.address], port.mtu)
+                self._keep_action(name, f"mtu {port.address}", mtu)
 
     def _keep_action(self, name: str, place: str, action: Action) -> None:
         kind = type(action).__name__
@@ -205,6 +213,7 @@ class Applier:
 
     def _finish(self) -> None:
         """Do what is left once every host is as planned."""
+        self._marks.forget(name for name, _ in self._file.each())
 
     def _wave(self, wave: tuple[str, ...], groups: dict[str, HostGroup]) -> list[NearmetalError]:
         with ThreadPoolExecutor(len(wave)) as pool:
@@ -224,6 +233,11 @@ class Applier:
         return None
 
     def _host(self, name: str, group: HostGroup) -> None:
+        if group.platform == "esxi":
+            hooks = Hooks(self._plan, self._keep, self._taken, self._noted, take_on_esxi,
+                          self._check_stop, self._stop.wait, self._marks, self._patience)  # fmt: skip
+            EsxiRun(name, group, self._reach, hooks).carry_out()
+            return
         shell = self._reach.shell(name, group)
         for _ in range(MAX_ROUNDS):
             facts = read_host(name, group, self._reach)
@@ -231,6 +245,7 @@ class Applier:
             if plan.refusals:
                 raise HostError(plan.refusals[0].what, plan.refusals[0].hint)
             if not plan.phases:
+                self._back_in_service(name, group)
                 return
             self._phase(name, group, shell, facts, plan.phases[0])
         raise HostError(f"still not {self.goal} after {MAX_ROUNDS} rounds: "
@@ -240,11 +255,12 @@ class Applier:
         self, name: str, group: HostGroup, shell: Shell, facts: HostFacts, phase: Phase
     ) -> None:
         if phase.forcing:
+            self._out_of_service(name, group)
             _refuse_running(shell)
         staged = {s.action.attribute: s.action.value for s in phase.steps
                   if isinstance(s.action, SetBios)}  # fmt: skip
         for step in phase.steps:
-            if not isinstance(step.action, Wait):
+            if not isinstance(step.action, STATELESS):
                 self._keep(name, facts, step)
         if staged:
             # In one request: controllers make a job of each, and refuse a second one.
@@ -254,10 +270,38 @@ class Applier:
             self._noted(name, f"stage {', '.join(staged)}", lambda: redfish.stage(staged))
         for step in phase.steps:
             if not isinstance(step.action, SetBios | Wait):
-                self._noted(name, step.text, lambda step=step: _take(shell, step))
+                self._noted(name, step.text, lambda step=step: take(shell, step))
                 self._taken(name, facts, step)
         if phase.forcing:
+            # A burn takes minutes, in which a machine may have been started.
+            _refuse_running(shell)
             self._noted(name, "reboot", lambda: self._reboot(name, group, shell, facts.boot))
+
+    def _service(self, name: str, group: HostGroup) -> Service | None:
+        """Return the host as a node of Slurm; None where the file does not call it one."""
+        if group.slurm is None:
+            return None
+        node = group.slurm.node.replace("{host}", name)
+        return Service(self._reach.scheduler(), node, self._file.name)
+
+    def _out_of_service(self, name: str, group: HostGroup) -> None:
+        """Drain the host in Slurm, unless it is drained, and wait for its jobs to end."""
+        service = self._service(name, group)
+        if service is None or group.slurm is None:
+            return
+        if not service.drained():
+            self._noted(name, f"drain {service.node} in Slurm", service.drain)
+        service.wait_idle(group.slurm.drain, self._pause)
+
+    def _back_in_service(self, name: str, group: HostGroup) -> None:
+        """Let a host that is as planned take jobs again, if a run for this file drained it."""
+        service = self._service(name, group)
+        if service is not None and service.drained_by_us():
+            self._noted(name, f"resume {service.node} in Slurm", service.resume)
+
+    def _pause(self) -> None:
+        self._stop.wait(self._patience.look_s)
+        self._check_stop()
 
     def _noted(self, name: str, text: str, work: Any) -> None:
         step = f"{name}: {text}"
@@ -282,8 +326,7 @@ class Applier:
         shell.script(ENVIRONMENT + _REBOOT, timeout_s=STEP_S)
         deadline = time.monotonic() + self._patience.reboot_s
         while time.monotonic() < deadline:
-            self._stop.wait(self._patience.look_s)
-            self._check_stop()
+            self._pause()
             try:
                 now = shell.script("cat /proc/sys/kernel/random/boot_id\n", timeout_s=30)
             except HostError:
@@ -307,72 +350,31 @@ def _first(plan: HostPlan) -> str:
     return plan.steps[0].text
 
 
-def _refuse(plan: HostsPlan) -> None:
+def _refuse(plan: HostsPlan, file: HostsFile, *, by_hand_done: bool = False) -> None:
     lines = [f"{host.name}: {r.what}" for host in plan.hosts for r in host.refusals]
     hints = [r.hint for host in plan.hosts for r in host.refusals]
-    esxi = [host.name for host in plan.hosts if host.platform == "esxi" and host.steps]
+    alone = {name for name, group in file.each()
+             if group.platform == "esxi" and group.vcenter is None}  # fmt: skip
+    esxi = [host.name for host in plan.hosts if host.name in alone and host.steps]
+    by_hand = [f"{host.name}: {step.text}" for host in plan.hosts for step in host.steps
+               if isinstance(step.action, ByHand)]  # fmt: skip
     if lines:
         raise HostError("nothing was written:\n  " + "\n  ".join(lines), hints[0])
     if esxi:
         raise HostError(
-            f"nothing was written: {', '.join(esxi)} run ESXi, which apply does not change",
-            "nearmetal host plan says what to set there",
+            f"nothing was written: {', '.join(esxi)} run ESXi, which apply changes through a vCenter",
+            "name it under vcenter; nearmetal host plan says what to set there",
         )
+    if by_hand and not by_hand_done:
+        raise HostError("nothing was written, a person comes first:\n  " + "\n  ".join(by_hand),
+                        "name ssh in the file, or do that and say --by-hand-done")  # fmt: skip
 
 
 def _refuse_running(shell: Shell) -> None:
     running = shell.script(_MACHINES, timeout_s=60).text.split()
+    if "slurmstepd" in running:
+        raise HostError("jobs of Slurm run on it",
+                        "call it a node of Slurm in the file (slurm:), and it is drained")  # fmt: skip
     if running:
         raise HostError(f"{len(running)} virtual machines run on it ({running[0]})",
                         "move or end them: this host must reboot")  # fmt: skip
-
-
-def _take(shell: Shell, step: Step) -> None:
-    """Carry out one step on a Linux host; raises HostError with the host's own words."""
-    text = "set -e\n" + ENVIRONMENT + _script(step)
-    answer = shell.script(f"{{ {text}}} 2>&1\n", timeout_s=STEP_S)
-    if answer.code:
-        why = " ".join(answer.text.split())[-300:] or f"exit code {answer.code}"
-        raise HostError(f"{step.text}: {why}", "nothing after this step was begun on this host")
-
-
-def _script(step: Step) -> str:
-    match step.action:
-        case SetConfig(device=device, setting=setting, value=value):
-            return _either(("mlxconfig", "mstconfig"), ["-d", device, "-y", "set",
-                                                        f"{setting}={value}"])  # fmt: skip
-        case Burn(device=device, file=file, sha256=checksum):
-            return (f"echo {quoted([f'{checksum}  {file}'])} | sha256sum -c -\n"
-                    + _either(("flint", "mstflint"), ["-d", device, "-i", file, "-y", "burn"]))  # fmt: skip
-        case WriteFile(path=path, content=content, refresh=refresh):
-            return _write(path, content) + quoted(refresh) + "\n"
-        case SetArguments(arguments=arguments, removed=removed):
-            changes = (("--remove-args", removed), ("--args", arguments))
-            return "".join(
-                quoted(["grubby", "--update-kernel=ALL", f"{option}={' '.join(words)}"]) + "\n"
-                for option, words in changes
-                if words
-            )
-        case SetVfs(address=address, count=count, before=before):
-            file = f"/sys/bus/pci/devices/{address}/sriov_numvfs"
-            clear = f"echo 0 >{file}\n" if before and count else ""
-            return f'{clear}echo {count} >{file}\n[ "$(cat {file})" = {count} ]\n'
-        case SetBios() | Install() | SetOptions() | Wait():
-            raise HostError(f"{step.text}: this is no step of a shell on Linux")
-
-
-def _either(tools: tuple[str, str], arguments: list[str]) -> str:
-    first, second = tools
-    tail = quoted(arguments)
-    return f"if command -v {first} >/dev/null; then {first} {tail}; else {second} {tail}; fi\n"
-
-
-def _write(path: str, content: str | None) -> str:
-    """Replace a file in one go, so that no reader and no crash sees half of it."""
-    name = quoted([path])
-    if content is None:
-        return f"rm -f {name}\n"
-    return (
-        f"new=$(mktemp {quoted([path + '.XXXXXX'])})\n"
-        f'printf %s {quoted([content])} >"$new"\nchmod 644 "$new"\nsync "$new"\nmv "$new" {name}\n'
-    )

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from nearmetal.provision.steps import Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nearmetal.provision.model import CardFacts, HostFacts, PortFacts
     from nearmetal.provision.steps import Outcome
     from nearmetal.spec.hosts import Adapter, HostGroup, Port
@@ -107,19 +109,25 @@ def num_of_vfs(pairing: Pair, platform: str, outcome: Outcome) -> int | None:
     return needed
 
 
-def max_vfs(pairs: list[Pair], facts: HostFacts, options: dict[str, str]) -> str:
-    """Return max_vfs of the ESXi driver: a number per port of each of its cards, in bus order.
-
-    Ports that the file does not speak of keep what they have now.
-    """
-    wanted = {port.address: want.vfs for pairing in pairs for _, want, port in pairing.ports()}
-    ports = [
+def driver_ports(pairs: list[Pair], facts: HostFacts) -> list[PortFacts]:
+    """Return the ports that max_vfs of the ESXi driver counts, in the order of the bus."""
+    wanted = {port.address for pairing in pairs for _, _, port in pairing.ports()}
+    return [
         port
         for card in sorted(facts.cards, key=lambda card: card.address)
         for port in card.ports
         # An InfiniBand port has no driver until FORCE_ETH_PCI_SUBCLASS is in force.
         if port.driver == ESXI_DRIVER or (port.address in wanted and not port.driver)
     ]
+
+
+def max_vfs(pairs: list[Pair], facts: HostFacts, options: Mapping[str, str]) -> str:
+    """Return max_vfs of the ESXi driver: a number per port of each of its cards, in bus order.
+
+    Ports that the file does not speak of keep what they have now.
+    """
+    wanted = {port.address: want.vfs for pairing in pairs for _, want, port in pairing.ports()}
+    ports = driver_ports(pairs, facts)
     now = options.get("max_vfs", "").strip('"').split(",")
     kept = now if len(now) == len(ports) and all(n.isdigit() for n in now) else ["0"] * len(ports)
     numbers = [

@@ -34,8 +34,24 @@ class ConfigValue:
 
 
 @dataclass(frozen=True)
+class VfGuids:
+    """What mlx5's sriov directory says of one VF: its GUIDs, and how its link follows the port's."""
+
+    number: int
+    node: str
+    port: str
+    policy: str
+
+
+@dataclass(frozen=True)
 class PortFacts:
-    """One physical function. `used_vfs`: VFs that vfio-pci has, which must not be removed."""
+    """One physical function.
+
+    `used_vfs`: VFs that vfio-pci has, which must not be removed. `shared_vfs`: VFs whose IOMMU group
+    holds other devices as well. `mtu`: of its network device, `vf_mtu`: the least of its VFs' that
+    the host has; 0 where there is none. `link_file`: what gave its network device its name.
+    `guids`: what the kernel says of each InfiniBand VF.
+    """
 
     address: str
     driver: str = ""
@@ -45,6 +61,11 @@ class PortFacts:
     vfs: int = 0
     used_vfs: int = 0
     state: str = ""
+    shared_vfs: int = 0
+    mtu: int = 0
+    vf_mtu: int = 0
+    link_file: str = ""
+    guids: tuple[VfGuids, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,12 +87,36 @@ class CardFacts:
 
 
 @dataclass(frozen=True)
+class EsxiFacts:
+    """What a vCenter tells of an ESXi host beside its cards.
+
+    `machines`: those that are on; `bound`: of them, those with devices of the host, which cannot
+    move. `ours`: maintenance mode was entered by an `apply` that is not done. `power`, `policies`:
+    by short names. `requested`: VFs by physical function, for the next boot. `has_shell`: it
+    can be reached over ssh, too.
+    """
+
+    maintenance: bool = False
+    ours: bool = False
+    machines: tuple[str, ...] = ()
+    bound: tuple[str, ...] = ()
+    power: str = ""
+    policies: tuple[str, ...] = ()
+    vsan: bool = False
+    requested: Mapping[str, int] = field(default_factory=dict)
+    has_shell: bool = False
+
+
+@dataclass(frozen=True)
 class HostFacts:
     """A host as it is now.
 
     `cmdline`: what its kernel was booted with. `files`: what nearmetal keeps there, None where it
-    is missing. `options`: of ESXi modules, as set. `packages`: VIBs by name. `unread`: what could
-    not be read, and why.
+    is missing, "" where a change of it was cut short. `options`: of ESXi modules, as set.
+    `packages`: VIBs by name. `esxi`: what its vCenter tells, None without one. `unread`: what could
+    not be read, and why. `governors`: those that its cores have, none where it has no cpufreq.
+    `tuned`: the profile of tuned, "" where that does not run. `networkd`: the version of systemd
+    where its networkd has the network, else 0.
     """
 
     name: str
@@ -86,4 +131,8 @@ class HostFacts:
     files: Mapping[str, str | None] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
+    esxi: EsxiFacts | None = None
     unread: tuple[str, ...] = ()
+    governors: tuple[str, ...] = ()
+    tuned: str = ""
+    networkd: int = 0

@@ -6,11 +6,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nearmetal.provision.places import GRUB, refresh, vfs_in
 from nearmetal.provision.planner import HostPlan, gather
 from nearmetal.provision.stage_bios import plan_attribute
-from nearmetal.provision.stage_driver import BOOT, GRUB, REFRESH, RULES, parse_rules
+from nearmetal.provision.stage_driver import BOOT
+from nearmetal.provision.stage_esxi import (
+    back_options,
+    back_passthru,
+    plan_maintenance,
+    plan_power,
+)
 from nearmetal.provision.stage_firmware import configure
-from nearmetal.provision.steps import Outcome, SetArguments, SetVfs, Stage, Step, Wait, WriteFile
+from nearmetal.provision.steps import (
+    Outcome,
+    SetArguments,
+    SetGovernor,
+    SetMtu,
+    SetProfile,
+    SetVfs,
+    Stage,
+    Step,
+    Wait,
+    WriteFile,
+)
 
 if TYPE_CHECKING:
     from nearmetal.provision.model import CardFacts, HostFacts
@@ -37,6 +55,8 @@ def plan_back(name: str, group: HostGroup, facts: HostFacts, kept: Kept) -> Back
             outcome.refuse(Stage.REACH, f"what was kept as {key[:64]!r} is not understood",
                            "was before.json edited, or written by a newer nearmetal?")  # fmt: skip
     _vfs(facts, kept, outcome)
+    if facts.esxi is not None:
+        plan_maintenance(group, facts.esxi, outcome)
     plan = HostPlan(name, group.platform, group.domain or "", gather(outcome.steps),
                     tuple(outcome.refusals), tuple(outcome.remarks), facts.unread)  # fmt: skip
     return Back(plan, tuple(left))
@@ -62,15 +82,50 @@ def _entry(key: str, entry: Any, facts: HostFacts, outcome: Outcome, left: list[
                 outcome.remark(Stage.FIRMWARE, f"{where}, it was {before}: no image of that is "
                                "kept, burn one by hand")  # fmt: skip
         case {"action": "WriteFile", "path": str(path), "before": str() | None as before} if (
-            path in REFRESH
+            refresh(path) is not None
         ):
             _file(key, path, before, (facts, entry.get("restored")), outcome)
         case {"action": "SetArguments", "arguments": list(words), "before": list(before)} if all(
             isinstance(word, str) for word in (*words, *before)
         ):
             _arguments((tuple(words), tuple(before)), facts, entry.get("restored"), outcome)
+        case _:
+            return _running(key, entry, facts, outcome)
+    return True
+
+
+def _running(key: str, entry: Any, facts: HostFacts, outcome: Outcome) -> bool:
+    """As `_entry`, for what was set in the running system."""
+    match entry:
         case {"action": "SetVfs", "address": str(), "before": int()}:
-            pass  # together with those of the rules
+            pass  # together with those of the files
+        case {"action": "SetMtu", "address": str(address), "before": int(before)}:
+            _mtu(address, before, facts, outcome)
+        case {"action": "SetGovernor", "before": str(before)}:
+            others = [governor for governor in facts.governors if governor != before]
+            if others:
+                governor = SetGovernor(before, others[0])
+                text = f"governor: {others[0]} -> {before}"
+                outcome.steps.append(Step(Stage.DRIVER, key, text, governor))
+        case {"action": "SetProfile", "before": str(before)}:
+            if facts.tuned != before:
+                profile = SetProfile(before, facts.tuned)
+                text = f"tuned: {facts.tuned or 'no profile'} -> {before}"
+                outcome.steps.append(Step(Stage.DRIVER, key, text, profile))
+        case _:
+            return _esxi_entry(entry, facts, outcome)
+    return True
+
+
+def _esxi_entry(entry: Any, facts: HostFacts, outcome: Outcome) -> bool:
+    """As `_entry`, of what only ESXi has."""
+    match entry:
+        case {"action": "SetOptions", "before": str(before)}:
+            back_options(facts, before, outcome)
+        case {"action": "SetPassthru", "address": str(address), "before": int(count)}:
+            back_passthru(facts, address, count, outcome)
+        case {"action": "SetPower", "before": str(policy)} if facts.esxi is not None:
+            plan_power(policy, facts.esxi, outcome)
         case _:
             return False
     return True
@@ -116,7 +171,7 @@ def _file(
     reboot = BOOT if path == GRUB else ""
     if content != before:
         verb = "remove" if before is None else "put back"
-        action = WriteFile(path, before, content, REFRESH[path])
+        action = WriteFile(path, before, content, refresh(path) or ())
         outcome.steps.append(Step(Stage.DRIVER, key, f"{verb} {path}", action, reboot))
     elif reboot and restored == facts.boot:
         text = f"{path} is put back, and not in force"
@@ -141,13 +196,26 @@ def _arguments(
         outcome.steps.append(Step(Stage.DRIVER, "kernel", text, action, BOOT))
 
 
+def _mtu(address: str, before: int, facts: HostFacts, outcome: Outcome) -> None:
+    ports = [port for card in facts.cards for port in card.ports if port.address == address]
+    for port in ports:
+        # One without a network device now gets its MTU with the next one.
+        if port.mtu and before and port.mtu != before:
+            text = f"{port.netdev}: MTU {port.mtu} -> {before}"
+            action = SetMtu(address, before, port.mtu)
+            outcome.steps.append(Step(Stage.DRIVER, f"mtu {address}", text, action))
+
+
 def _vfs(facts: HostFacts, kept: Kept, outcome: Outcome) -> None:
-    """Put back numbers of VFs: as they were, else as the rules from before say."""
+    """Put back numbers of VFs: as they were, else as the files from before say."""
     entries = [entry for entry in kept.values() if isinstance(entry, dict)]
-    rules = next((e for e in entries if e.get("path") == RULES), {})
-    earlier = parse_rules(str(rules.get("before") or ""))
-    ours = parse_rules(str(rules.get("content") or "")) | parse_rules(facts.files.get(RULES) or "")
-    wanted = {address: earlier.get(address, 0) for address in (*ours, *earlier)} if rules else {}
+    wanted: dict[str, int] = {}
+    for entry in entries:
+        path = str(entry.get("path"))
+        earlier = vfs_in(path, str(entry.get("before") or ""))
+        ours = vfs_in(path, str(entry.get("content") or "")) | vfs_in(path, facts.files.get(path))
+        wanted |= {address: earlier.get(address, 0) for address in (*ours, *earlier)
+                   if not wanted.get(address)}  # fmt: skip
     wanted |= {e["address"]: e["before"] for e in entries if e.get("action") == "SetVfs"
                and isinstance(e.get("address"), str) and isinstance(e.get("before"), int)}  # fmt: skip
     at_boot = any(step.reboot for step in outcome.steps)

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 from nearmetal.provision.cards import pair
 from nearmetal.provision.stage_bios import plan_bios
 from nearmetal.provision.stage_driver import plan_driver
+from nearmetal.provision.stage_esxi import plan_by_hand, plan_esxi, plan_maintenance
 from nearmetal.provision.stage_firmware import plan_firmware, plan_packages, version_key
 from nearmetal.provision.stage_outside import plan_outside
+from nearmetal.provision.stage_vfs import plan_checks
 from nearmetal.provision.steps import Outcome, Refusal, Remark, Stage, Step
 
 if TYPE_CHECKING:
@@ -110,9 +112,19 @@ def plan_host(name: str, group: HostGroup, facts: HostFacts) -> HostPlan:
     plan_bios(group.bios, facts, outcome)
     plan_packages(group, facts, outcome)
     pairs = pair(group, facts, outcome)
-    plan_firmware(group, facts, pairs, outcome)
-    plan_driver(group, facts, pairs, outcome)
+    esxi = facts.esxi
+    if esxi is None or esxi.has_shell:
+        plan_firmware(group, facts, pairs, outcome)
+    else:
+        plan_by_hand(pairs, outcome)
+    if esxi is None:
+        plan_driver(group, facts, pairs, outcome)
+    else:
+        plan_esxi(group, facts, esxi, pairs, outcome)
     plan_outside(group, facts, pairs, outcome)
+    plan_checks(group, facts, pairs, outcome)
+    if esxi is not None:
+        plan_maintenance(group, esxi, outcome)
     return HostPlan(
         name,
         group.platform,

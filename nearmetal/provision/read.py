@@ -3,19 +3,24 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from nearmetal.errors import CommandError, HostError, PasswordError
+from nearmetal.errors import BackendError, CommandError, HostError, PasswordError
 from nearmetal.provision.read_esxi import read_esxi
 from nearmetal.provision.read_linux import read_linux
+from nearmetal.provision.read_vsphere import with_shell
 from nearmetal.provision.redfish import Redfish
 from nearmetal.provision.shell import SshShell
+from nearmetal.provision.slurm import SlurmTools
 
 if TYPE_CHECKING:
     from nearmetal.provision.model import HostFacts
     from nearmetal.provision.shell import Shell
+    from nearmetal.provision.slurm import Scheduler
+    from nearmetal.provision.vsphere_host import Datacenters, VsphereHost
     from nearmetal.spec.hosts import HostGroup, HostsFile
 
 AT_ONCE = 16
@@ -30,9 +35,23 @@ class Reach(Protocol):
     def redfish(self, name: str, group: HostGroup) -> Redfish | None:
         """Return a host's management controller; None where the file names none."""
 
+    def vsphere(self, name: str, group: HostGroup) -> VsphereHost | None:
+        """Return a host through its vCenter; None where the file names none."""
+
+    def scheduler(self) -> Scheduler:
+        """Return Slurm's controller."""
+
 
 class Network:
-    """Hosts over ssh and Redfish."""
+    """Hosts over ssh, Redfish and the vSphere API, with one session for each vCenter.
+
+    Slurm by the tools of this machine.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is connected yet."""
+        self._lock = threading.Lock()
+        self._vcenters: dict[str, Datacenters] = {}
 
     def shell(self, name: str, group: HostGroup) -> Shell:
         """Return a host's shell."""
@@ -41,6 +60,25 @@ class Network:
     def redfish(self, name: str, group: HostGroup) -> Redfish | None:
         """Return a host's management controller; None where the file names none."""
         return None if group.bmc is None else Redfish(name, group.bmc)
+
+    def vsphere(self, name: str, group: HostGroup) -> VsphereHost | None:
+        """Return a host through its vCenter; None where the file names none."""
+        if group.vcenter is None:
+            return None
+        try:
+            from nearmetal.provision.vsphere_host import Datacenters  # noqa: PLC0415 - needs the SDK
+        except ImportError as error:
+            raise BackendError(
+                f"hosts under a vCenter need pyVmomi: {error}", "install nearmetal[vsphere]"
+            ) from error
+        with self._lock:
+            key = group.vcenter.model_dump_json()
+            vcenter = self._vcenters.setdefault(key, Datacenters(group.vcenter))
+        return vcenter.host(name)
+
+    def scheduler(self) -> Scheduler:
+        """Return Slurm's controller."""
+        return SlurmTools()
 
 
 @dataclass
@@ -53,8 +91,7 @@ class Found:
 
 def read_host(name: str, group: HostGroup, reach: Reach) -> HostFacts:
     """Return a host's facts; raises HostError or CommandError where it cannot be reached."""
-    read = read_esxi if group.platform == "esxi" else read_linux
-    facts = read(name, reach.shell(name, group))
+    facts = _read(name, group, reach)
     redfish = reach.redfish(name, group)
     if redfish is None:
         return facts
@@ -63,6 +100,18 @@ def read_host(name: str, group: HostGroup, reach: Reach) -> HostFacts:
     except (HostError, PasswordError) as error:
         hint = f" ({error.hint})" if error.hint else ""
         return replace(facts, unread=(*facts.unread, f"BIOS: {error.message}{hint}"))
+
+
+def _read(name: str, group: HostGroup, reach: Reach) -> HostFacts:
+    if group.platform == "linux":
+        return read_linux(name, reach.shell(name, group))
+    vsphere = reach.vsphere(name, group)
+    if vsphere is None:
+        return read_esxi(name, reach.shell(name, group))
+    facts = vsphere.read(packages=bool(group.packages) and not group.has_shell)
+    return (
+        with_shell(facts, read_esxi(name, reach.shell(name, group))) if group.has_shell else facts
+    )
 
 
 def read_hosts(file: HostsFile, reach: Reach) -> Found:

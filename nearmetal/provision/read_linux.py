@@ -7,11 +7,12 @@ import re
 from typing import TYPE_CHECKING
 
 from nearmetal.provision.cards import MLX5
-from nearmetal.provision.model import CardFacts, HostFacts, PortFacts
+from nearmetal.provision.carry import BEGUN
+from nearmetal.provision.model import CardFacts, HostFacts, PortFacts, VfGuids
 from nearmetal.provision.parse.devlink import parse_devlink
 from nearmetal.provision.parse.mellanox import parse_mlxconfig, parse_mlxfwmanager
+from nearmetal.provision.places import GRUB, LINKS, POWER, RULES, refresh
 from nearmetal.provision.shell import Answer, Shell, ask, quoted
-from nearmetal.provision.stage_driver import GRUB, RULES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,21 +33,32 @@ for d in *; do
   link=$(cat "$d/infiniband/$rdma/ports/1/link_layer" 2>/dev/null)
   [ -n "$link" ] || link=$(cat "$d/net/$net/type" 2>/dev/null)
   state=$(cat "$d/infiniband/$rdma/ports/1/state" 2>/dev/null)
-  used=0
+  used=0; shared=0; mtu=0; vf_mtu=0; file=
+  [ -n "$net" ] && mtu=$(cat "$d/net/$net/mtu" 2>/dev/null)
+  [ -n "$net" ] && file=$(udevadm info -q property -p "/sys/class/net/$net" 2>/dev/null |
+    sed -n 's/^ID_NET_LINK_FILE=//p')
   for v in "$d"/virtfn*; do
+    [ -e "$v" ] || continue
     [ "$(basename "$(readlink "$v/driver" 2>/dev/null)" 2>/dev/null)" = vfio-pci ] && used=$((used+1))
+    [ "$(ls "$v/iommu_group/devices" 2>/dev/null | wc -l)" -gt 1 ] && shared=$((shared+1))
+    for m in "$v"/net/*/mtu; do
+      m=$(cat "$m" 2>/dev/null) || continue
+      { [ "$vf_mtu" = 0 ] || [ "$m" -lt "$vf_mtu" ]; } && vf_mtu=$m
+    done
   done
   echo "$d ${driver##*/} ${net:--} ${link:--} ${state##* }" \
     "$(cat "$d/sriov_totalvfs" 2>/dev/null || echo 0)" \
     "$(cat "$d/sriov_numvfs" 2>/dev/null || echo 0)" "$used" \
-    "$(cat "$d/vendor")" "$(cat "$d/device")" | sed 's/  */ /g'
+    "$(cat "$d/vendor")" "$(cat "$d/device")" "$shared" "${mtu:-0}" "$vf_mtu" "${file:--}" | sed 's/  */ /g'
 done"""
 
 _FUNCTION = re.compile(
     r"(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]) (?:(?P<driver>[\w-]{1,32}) )?"
     r"(?P<net>[\w.@:-]{1,32}) (?P<link>[\w-]{1,16}) (?:(?P<state>[A-Z_]{1,16}) )?"
     r"(?P<total>[0-9]{1,5}) (?P<vfs>[0-9]{1,5}) (?P<used>[0-9]{1,5}) "
-    r"0x(?P<vendor>[0-9a-f]{4}) 0x(?P<device>[0-9a-f]{4})"
+    r"0x(?P<vendor>[0-9a-f]{4}) 0x(?P<device>[0-9a-f]{4}) "
+    r"(?P<shared>[0-9]{1,5}) (?P<mtu>[0-9]{1,5}) (?P<vf_mtu>[0-9]{1,5}) "
+    r"(?P<file>[A-Za-z0-9@%_+:./-]{1,255})"
 )
 
 _LINKS = {"InfiniBand": "infiniband", "32": "infiniband", "Ethernet": "ethernet", "1": "ethernet"}
@@ -60,7 +72,31 @@ MODELS = {
 }  # fmt: skip
 """Models by vendor and device, as pci.ids has them."""
 
-_KEPT = {"rules": RULES, "grub": GRUB}
+_KEPT = {"rules": RULES, "grub": GRUB, "power": POWER}
+
+# Of each InfiniBand VF of mlx5: the function, its number, its GUIDs, how its link is.
+_GUIDS = r"""
+for d in /sys/bus/pci/devices/*/sriov/*; do
+  [ -e "$d/node" ] || continue
+  p=${d%/sriov/*}
+  echo "${p##*/} ${d##*/} $(cat "$d/node") $(cat "$d/port") $(cat "$d/policy")"
+done"""
+
+_GUID = re.compile(
+    r"(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]) (?P<number>[0-9]{1,4}) "
+    r"(?P<node>(?:[0-9a-f]{2}:){7}[0-9a-f]{2}) (?P<port>(?:[0-9a-f]{2}:){7}[0-9a-f]{2}) "
+    r"(?P<policy>Up|Down|Follow)"
+)
+
+_LINK_PATHS = rf"""
+for f in {LINKS} {LINKS}{BEGUN}; do [ -e "$f" ] && echo "${{f##*/}}"; done; true"""
+
+_HALF = 45
+"""The answer of a file whose change was cut short: not as before, and not as wanted."""
+
+_WORD = re.compile(r"[a-z_]{1,32}")
+_TUNED = re.compile(r"^Current active profile: ([A-Za-z0-9][A-Za-z0-9_.-]{0,63})\s*$", re.MULTILINE)
+_SYSTEMD = re.compile(r"^systemd ([0-9]{1,4})\b", re.MULTILINE)
 
 _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd"}
 
@@ -78,11 +114,19 @@ def read_linux(name: str, shell: Shell) -> HostFacts:
         "devlink": "devlink -j dev info",
         "mlxfwmanager": "mlxfwmanager --query || mstfwmanager --query",
         "tool": "command -v mlxconfig || command -v mstconfig",
-        **{name: f"[ -e {path} ] || exit 44; cat {path}" for name, path in _KEPT.items()},
+        "guids": _GUIDS,
+        "governors": "sort -u /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+        "tuned": "tuned-adm active",
+        "networkd": "systemctl -q is-active systemd-networkd && systemctl --version",
+        "links": _LINK_PATHS,
+        **{name: _text_of(path) for name, path in _KEPT.items()},
     })  # fmt: skip
     unread = [] if answers["functions"].code == 0 else ["its PCI devices: /sys is not there"]
     functions = _functions(answers["functions"].text)
     tool = answers["tool"].text.strip().rpartition("/")[2]
+    names = {name.removesuffix(BEGUN) for name in answers["links"].text.split()}
+    links = sorted(filter(refresh, (f"{LINKS.rpartition('/')[0]}/{n}" for n in names)))[:MAX_CARDS]
+    texts = ask(shell, {str(n): _text_of(p) for n, p in enumerate(links)}) if links else {}
     config = _configs(shell, functions, tool, unread)
     groups = answers["groups"].text.strip()
     return HostFacts(
@@ -95,12 +139,27 @@ def read_linux(name: str, shell: Shell) -> HostFacts:
         cmdline=tuple(answers["cmdline"].text.partition(" -- ")[0].split()),
         iommu_groups=int(groups) if groups.isdigit() else 0,
         loader=(answers["loader"].text.split() or [""])[-1],
-        files={path: _file(answers[name]) for name, path in _KEPT.items()},
+        files={path: _file(answers[name]) for name, path in _KEPT.items()}
+        | {path: _file(texts[str(n)]) for n, path in enumerate(links)},
         unread=tuple(unread),
+        governors=tuple(w for w in answers["governors"].text.split() if _WORD.fullmatch(w)),
+        tuned=_found(_TUNED, answers["tuned"]),
+        networkd=int(_found(_SYSTEMD, answers["networkd"]) or 0),
     )
 
 
+def _found(pattern: re.Pattern[str], answer: Answer) -> str:
+    match = pattern.search(answer.text) if answer.code == 0 else None
+    return match[1] if match else ""
+
+
+def _text_of(path: str) -> str:
+    return f"[ -e {path}{BEGUN} ] && exit {_HALF}; [ -e {path} ] || exit 44; cat {path}"
+
+
 def _file(answer: Answer) -> str | None:
+    if answer.code == _HALF:
+        return ""
     return answer.text if answer.code == 0 else None
 
 
@@ -141,6 +200,11 @@ def _cards(
     for board in parse_mlxfwmanager(answers["mlxfwmanager"].text):
         pci = board.pci if board.pci.count(":") > 1 else f"0000:{board.pci}"
         boards[_place(pci)] = board
+    guids: dict[str, list[VfGuids]] = {}
+    for line in answers["guids"].text.splitlines():
+        if match := _GUID.fullmatch(line):
+            vf = VfGuids(int(match["number"]), match["node"], match["port"], match["policy"])
+            guids.setdefault(match["address"], []).append(vf)
     places: dict[str, list[re.Match[str]]] = {}
     for match in functions:
         places.setdefault(_place(match["address"]), []).append(match)
@@ -153,7 +217,7 @@ def _cards(
             CardFacts(
                 address=place,
                 model=board_.type if board_ and board_.type else MODELS.get(ids, ids),
-                ports=tuple(_port(match) for match in found),
+                ports=tuple(_port(match, guids.get(match["address"], [])) for match in found),
                 psid=board_.psid if board_ else device.psid if device else "",
                 firmware=board_.firmware if board_ else device.firmware if device else "",
                 device=found[0]["address"],
@@ -163,7 +227,7 @@ def _cards(
     return tuple(cards)
 
 
-def _port(match: re.Match[str]) -> PortFacts:
+def _port(match: re.Match[str], guids: list[VfGuids]) -> PortFacts:
     driver = match["driver"] or ""
     return PortFacts(
         address=match["address"],
@@ -174,4 +238,9 @@ def _port(match: re.Match[str]) -> PortFacts:
         vfs=int(match["vfs"]),
         used_vfs=int(match["used"]),
         state=(match["state"] or "") if driver in MLX5 else "",
+        shared_vfs=int(match["shared"]),
+        mtu=int(match["mtu"]),
+        vf_mtu=int(match["vf_mtu"]),
+        link_file="" if match["file"] == "-" else match["file"],
+        guids=tuple(sorted(guids, key=lambda vf: vf.number)),
     )

@@ -27,23 +27,25 @@ class Rollback(Applier):
     left: dict[str, tuple[str, ...]]
 
     def plan(self) -> HostsPlan:
-        """Read the hosts of which something is kept; returns what makes them as they were."""
+        """Read the hosts of which something is kept or marked; returns what makes them as they were."""
         self.left = {}
         kept = self._earlier.read()
         named = {name for name, _ in self._file.each()}
+        touched = kept.keys() | self._marks.names()
         groups = [
             group.model_copy(update={"nodes": fold(names)})
             for group in self._file.hosts
-            if (names := [name for name in expand(group.nodes) if name in kept])
+            if (names := [name for name in expand(group.nodes) if name in touched])
         ]
         file = self._file.model_copy(update={"hosts": groups})
         found = read_hosts(file, self._reach)
         plan = plan_hosts(file, found.facts, found.unreached, self._plan)
         others = [f"{name} is not in the file, and something is kept of it"
-                  for name in sorted(kept.keys() - named)]  # fmt: skip
+                  for name in sorted(touched - named)]  # fmt: skip
         return replace(plan, remarks=tuple(others))
 
     def _plan(self, name: str, group: HostGroup, facts: HostFacts) -> HostPlan:
+        facts = self._marks.on(name, facts)
         back = plan_back(name, group, facts, self._earlier.read().get(name, {}))
         self.left[name] = back.left
         return back.plan
@@ -59,6 +61,7 @@ class Rollback(Applier):
             self._earlier.mark(name, step.key, facts.boot)
 
     def _finish(self) -> None:
+        super()._finish()
         # What is back need not be kept: the next apply finds it, and keeps it anew.
         for name, left in self.left.items():
             self._earlier.forget(name, left)

@@ -18,8 +18,9 @@ from nearmetal.run import Command, LocalRunner, Runner
 if TYPE_CHECKING:
     from nearmetal.spec.hosts import Ssh
 
-CONNECT_S = 10
-READ_S = 60.0
+CONNECT_S = 30
+READ_S = 180.0
+"""Of tools that read the flash of cards, one after the other, and of hosts that are slow."""
 MAX_ANSWER = 16 << 20
 
 ENVIRONMENT = "export LC_ALL=C PATH=/usr/sbin:/sbin:/usr/bin:/bin:/opt/mellanox/bin:$PATH\n"
@@ -53,7 +54,8 @@ class SshShell:
         config = ("-F", ssh.config) if ssh.config else ()
         self._argv = (
             "ssh", *config, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}",
-            "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3",
+            # A host that is busy with a boot or with its flash may say nothing for a while.
+            "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=6",
             "-p", str(ssh.port), "-l", ssh.user, "--", host, "sh -s",
         )  # fmt: skip
 

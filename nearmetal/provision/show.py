@@ -55,14 +55,28 @@ def _facts_lines(facts: HostFacts) -> list[str]:
     if facts.platform == "linux":
         on = f"{facts.iommu_groups} groups" if facts.iommu_groups else "off"
         lines.append(f"  iommu     {on}")
+        clock = f"tuned {facts.tuned}" if facts.tuned else ", ".join(facts.governors)
+        lines.append(f"  power     {clock or 'no cpufreq here'}")
+    esxi = facts.esxi
+    if esxi is not None:
+        state = "in maintenance mode" if esxi.maintenance else "in service"
+        words = [state, f"power policy {esxi.power or 'none'}", *(["vSAN"] if esxi.vsan else []),
+                 f"{_count(len(esxi.machines), 'machine')} on"]  # fmt: skip
+        lines.append(f"  esxi      {', '.join(words)}")
     for card in facts.cards:
         about = ", ".join(filter(None, (card.psid, card.firmware and f"firmware {card.firmware}")))
         lines.append(f"  card      {card.text}" + (f" ({about})" if about else ""))
         for port in card.ports:
             words = [port.netdev or "-", port.driver or "no driver", port.link, port.state]
-            vfs = f"{port.vfs} of {port.total_vfs} VFs" if facts.platform == "linux" else ""
-            lines.append(f"    {port.address}  " + "  ".join(filter(None, (*words, vfs))))
-    lines += [f"  options   {module}: {text}" for module, text in facts.options.items()]
+            counted = facts.platform == "linux" or esxi is not None
+            vfs = f"{port.vfs} of {port.total_vfs} VFs" if counted else ""
+            mtu = f"MTU {port.mtu}" if port.mtu else ""
+            lines.append(f"    {port.address}  " + "  ".join(filter(None, (*words, vfs, mtu))))
+            lines += [f"      vf {vf.number}  node {vf.node}  port {vf.port}  {vf.policy}"
+                      for vf in port.guids]  # fmt: skip
+    for module, text in facts.options.items():
+        shown = "".join(c if c.isprintable() else "?" for c in text)
+        lines.append(f"  options   {module}: {shown}")
     return lines
 
 

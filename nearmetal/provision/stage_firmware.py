@@ -44,9 +44,7 @@ def plan_firmware(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome
     """Add what the firmware of each wanted card still needs."""
     for pairing in pairs:
         burnt = _level(pairing, outcome)
-        if not pairing.wanted.ports:
-            continue
-        settings = _settings(pairing, group.platform, outcome)
+        settings = settings_of(pairing, group.platform, outcome)
         if settings:
             configure(pairing.card, settings, burnt, outcome)
     known: dict[str, set[str]] = {}
@@ -84,8 +82,15 @@ def _level(pairing: Pair, outcome: Outcome) -> tuple[str, ...]:
     return (key,)
 
 
-def _settings(pairing: Pair, platform: str, outcome: Outcome) -> dict[str, str]:
+def settings_of(pairing: Pair, platform: str, outcome: Outcome) -> dict[str, str]:
     """Return the settings that the card's firmware shall have, in the order of setting them."""
+    settings = _port_settings(pairing, platform, outcome)
+    if pairing.wanted.ats is not None:
+        settings["ATS_ENABLED"] = str(int(pairing.wanted.ats))
+    return settings
+
+
+def _port_settings(pairing: Pair, platform: str, outcome: Outcome) -> dict[str, str]:
     card = pairing.card
     settings: dict[str, str] = {}
     ports = pairing.ports()
@@ -161,7 +166,9 @@ def configure(
         elif found.next != value:
             text = f"{card.text}: {name} {_shown(name, found.next)} -> {_shown(name, value)}"
             action = SetConfig(card.device, name, value, found.next)
-            outcome.steps.append(Step(_STAGE, key, text, action, _RESET))
+            # What another has staged and this takes back needs no reset.
+            why = "" if found.current == value else _RESET
+            outcome.steps.append(Step(_STAGE, key, text, action, why))
         elif found.current != value:
             text = f"{card.text}: {name} = {_shown(name, value)} is set, {found.current} runs"
             outcome.steps.append(Step(_STAGE, key, text, Wait(), _RESET))
@@ -172,4 +179,4 @@ def _needs_tool(card: CardFacts, settings: dict[str, str]) -> bool:
     offered = min((port.total_vfs for port in card.ports), default=0)
     settable = any(port.driver in (*MLX5, "") for port in card.ports)
     more = settable and int(settings.get("NUM_OF_VFS", "0")) > offered
-    return more or any(name.startswith(("LINK_", "FORCE_")) for name in settings)
+    return more or any(name.startswith(("LINK_", "FORCE_", "ATS_")) for name in settings)

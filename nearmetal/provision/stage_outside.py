@@ -13,8 +13,16 @@ from nearmetal.provision.steps import Outcome, Stage
 
 if TYPE_CHECKING:
     from nearmetal.provision.cards import Pair
-    from nearmetal.provision.model import HostFacts
-    from nearmetal.spec.hosts import HostGroup
+    from nearmetal.provision.model import HostFacts, PortFacts
+    from nearmetal.spec.hosts import HostGroup, Port
+
+
+NO_GUID = "00:00:00:00:00:00:00:00"
+
+DOWN = "Down"
+"""What vCenter says of an uplink without an Ethernet link, as an InfiniBand port always is."""
+
+_FINE = ("", "ACTIVE", DOWN)
 
 
 def plan_outside(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome: Outcome) -> None:
@@ -27,16 +35,15 @@ def plan_outside(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome:
     if "ethernet" in links:
         outcome.remark(Stage.FABRIC, "for RoCE the switch ports need PFC or ECN for the class of "
                        "the traffic (DSCP 26 by custom), and the MTU of the hosts")  # fmt: skip
-    for want, found in ports:
-        if (want.link or found.link) == "infiniband" and found.state not in ("", "ACTIVE"):
-            outcome.remark(Stage.FABRIC, f"{found.address} is {found.state}: no cable, or no "
-                           "subnet manager answers")  # fmt: skip
+    _ports(ports, outcome)
     if not links:
         return
     if group.platform == "esxi":
         if "infiniband" in links:
-            outcome.remark(Stage.SWITCH, "the vmnic of an InfiniBand port shows Down: that is "
-                           "normal, as ESXi takes it for Ethernet")  # fmt: skip
+            down = [found.netdev for want, found in ports if found.state == DOWN and found.netdev]
+            which = f" ({', '.join(down)})" if down else ""
+            outcome.remark(Stage.SWITCH, f"the vmnic of an InfiniBand port shows Down{which}: that "
+                           "is normal, as ESXi takes it for Ethernet")  # fmt: skip
         outcome.remark(Stage.SWITCH, "a switch with the adapter as uplink, a port group and MTU "
                        "9000 are made in vCenter")  # fmt: skip
     outcome.remark(Stage.GUEST, "guests need the driver of the VF (rdma-core or OFED); "
@@ -44,3 +51,16 @@ def plan_outside(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome:
     if facts.platform == "linux" and facts.iommu_groups == 0:
         outcome.remark(Stage.DRIVER, "the IOMMU is off now: VFs cannot be given away before the "
                        "BIOS and the kernel have switched it on")  # fmt: skip
+
+
+def _ports(ports: list[tuple[Port, PortFacts]], outcome: Outcome) -> None:
+    """State what single ports lack."""
+    for _, found in ports:
+        unnamed = sum(vf.port == NO_GUID for vf in found.guids)
+        if unnamed:
+            outcome.remark(Stage.FABRIC, f"{unnamed} VFs of {found.address} have no port GUID yet: "
+                           "who gives them to machines sets it, as nearmetal up does")  # fmt: skip
+    for want, found in ports:
+        if (want.link or found.link) == "infiniband" and found.state not in _FINE:
+            outcome.remark(Stage.FABRIC, f"{found.address} is {found.state}: no cable, or no "
+                           "subnet manager answers")  # fmt: skip

@@ -102,13 +102,93 @@ class SetVfs:
 
 
 @dataclass(frozen=True)
+class SetMtu:
+    """Set the MTU of a physical function's network device, and of its VFs', now."""
+
+    address: str
+    mtu: int
+    before: int
+
+
+@dataclass(frozen=True)
+class SetGovernor:
+    """Set the governor of every core, now. `before`: one of those that they had."""
+
+    governor: str
+    before: str
+
+
+@dataclass(frozen=True)
+class SetProfile:
+    """Set the profile of tuned, which keeps it itself."""
+
+    profile: str
+    before: str
+
+
+@dataclass(frozen=True)
+class SetPower:
+    """Set the power policy of ESXi, by its short name."""
+
+    policy: str
+    before: str
+
+
+@dataclass(frozen=True)
+class SetPassthru:
+    """Set how many VFs ESXi makes of a physical function at its next boot."""
+
+    address: str
+    count: int
+    before: int
+
+
+@dataclass(frozen=True)
+class EnterMaintenance:
+    """Take an ESXi host out of service. `vsan`: what vSAN sees to before, of its own words."""
+
+    vsan: str
+
+
+@dataclass(frozen=True)
+class LeaveMaintenance:
+    """Put an ESXi host back into service."""
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """Commands that a person runs on a host which has no shell for nearmetal."""
+
+    commands: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Wait:
     """Nothing to do: it is staged, and only the reboot is missing."""
 
 
 Action = (
-    SetBios | SetConfig | Burn | Install | SetOptions | WriteFile | SetArguments | SetVfs | Wait
+    SetBios
+    | SetConfig
+    | Burn
+    | Install
+    | SetOptions
+    | WriteFile
+    | SetArguments
+    | SetVfs
+    | SetMtu
+    | SetGovernor
+    | SetProfile
+    | SetPower
+    | SetPassthru
+    | EnterMaintenance
+    | LeaveMaintenance
+    | ByHand
+    | Wait
 )
+
+STATELESS = (Wait, EnterMaintenance, LeaveMaintenance, ByHand)
+"""Actions that have nothing to put back."""
 
 
 @dataclass(frozen=True)

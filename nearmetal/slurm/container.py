@@ -5,6 +5,9 @@ A container has its own PID, IPC, UTS and mount namespace. Private are /tmp, /de
 /run/nearmetal, which holds the job's segment directory; everything else is the node's, the
 network too, so that srun, PMI and a user's files work inside as outside. All of it is mounted
 inside only: it is gone with the last process.
+
+Virtual machines are processes in such a container, which then has a network of its own: whatever
+ends the container ends them.
 """
 
 from __future__ import annotations
@@ -18,15 +21,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import SlurmError
+from nearmetal.errors import HostError, NearmetalError, NoVfError, SlurmError
 from nearmetal.mpi import Provider, Request, pick, settings_for
 from nearmetal.mpi.provider import provider_library
+from nearmetal.run import LocalRunner
 from nearmetal.slurm import holder
-from nearmetal.slurm.reclaim import remove
+from nearmetal.slurm.reclaim import THIS_MACHINE, remove
 from nearmetal.slurm.records import STATE, directory_of, locked, write
+from nearmetal.slurm.vfs import returned_on_failure, variables
+from nearmetal.slurm.wanted import RefusedError, Wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from nearmetal.slurm.vfs import JobVfs
 
 HOME = "/run/nearmetal"
 SEGMENT = f"{HOME}/job"
@@ -34,7 +42,13 @@ PROVIDERS = f"{HOME}/providers"
 _HOME_SIZE = "1m"
 """Directories and links only."""
 
+OUTSIDE_PMI = {"PMIX_MCA_gds": "hash"}
+"""slurmstepd is PMIx's server and stays outside: what it would show in files (PMIx 5, shmem2), it
+sends instead."""
+
 MIN_BYTES = 1 << 20
+MAX_REFUSAL = 190
+"""What fits into a reason of the plugin."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +64,34 @@ class Wish:
     partition: str = ""
     mpi: str = ""
     channels: str = ""
+    vfs: int = 0
+    machines: Machines | None = None
+
+
+@dataclass(frozen=True)
+class Machines:
+    """The virtual machines of a job. `nodes`: all of the job's, as Slurm writes them."""
+
+    wanted: Wanted
+    nodes: str
+    key: Path
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What has become of it: process 1 of the container, or why the job cannot have what it asks."""
+
+    pid: int
+    refusal: str = ""
 
 
 def environment(wish: Wish) -> tuple[dict[str, str], tuple[Path, ...]]:
     """Return the tasks' environment and the providers to link; pure but for finding the MPI."""
-    env = {"NEARMETAL_SEGMENT_DIR": SEGMENT}
-    if wish.channels:
-        env["NEARMETAL_CHANNELS"] = wish.channels
+    env = {"NEARMETAL_CHANNELS": wish.channels} if wish.channels else {}
+    if wish.machines is not None:
+        # Where tasks meet in a machine is the machine's own, and so is PMI.
+        return env, ()
+    env |= {"NEARMETAL_SEGMENT_DIR": SEGMENT, **OUTSIDE_PMI}
     if not wish.mpi:
         return env, ()
     asked = Request(Provider.NEARMETAL, provider_library(), Path(PROVIDERS))
@@ -76,30 +111,46 @@ def as_variables(options: Sequence[str]) -> dict[str, str]:
     }
 
 
-def launch(wish: Wish, state: Path = STATE) -> int:
-    """Make the container of a job; return its process 1. One left by an earlier job goes first.
+def launch(wish: Wish, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launched:
+    """Make the container of a job. One left by an earlier job goes first.
 
-    Raises SlurmError or LaunchError: then there is none, and this node is to blame.
+    What the job cannot have is a refusal, which is on record for its tasks to tell. Raises
+    SlurmError, HostError or LaunchError: then there is none, and this node is to blame.
     """
     _check(wish)
     env, providers = environment(wish)
     directory = directory_of(state, wish.job)
     with locked(state):
-        remove(wish.job, state)
+        remove(wish.job, state, vfs)
         directory.mkdir(mode=0o755)
         records = os.open(state, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            about = {"uid": wish.uid, "node": wish.node, "request": wish.request,
-                     "since": time.time()}  # fmt: skip
-            write(directory / "about", json.dumps(about) + "\n")
-            write(directory / "request", wish.request + "\n")
-            write(directory / "partition", wish.partition + "\n")
-            write(directory / "environment", _lines(env))
-            place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                return holder.hold(lambda: _make(wish, providers, place))
-            finally:
-                os.close(place)
+            # Where there are none, nobody looks at adapters: from the network of machines, which
+            # is entered by then, they would not be seen as they are.
+            vfs_back = returned_on_failure(vfs, wish.job) if wish.vfs else contextlib.nullcontext()
+            with vfs_back:
+                about = {"uid": wish.uid, "node": wish.node, "request": wish.request,
+                         "since": time.time()}  # fmt: skip
+                write(directory / "about", json.dumps(about) + "\n")
+                write(directory / "request", wish.request + "\n")
+                write(directory / "partition", wish.partition + "\n")
+                node = wish.node or os.uname().nodename.partition(".")[0]
+                taken = vfs.take(wish.job, wish.vfs, "host", node=node, state=state)
+                write(directory / "environment", _lines(env | variables(taken)))
+                fill = _machines(wish, directory)
+                place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    return Launched(holder.hold(lambda: _make(wish, providers, place, fill)))
+                finally:
+                    os.close(place)
+        except (NoVfError, RefusedError) as refused:
+            return refuse(directory, refused.message)
+        except HostError:
+            # Its records stay: by them the ledger knows whose the VFs are that did not go back.
+            raise
+        except NearmetalError:
+            shutil.rmtree(directory.name, dir_fd=records)
+            raise
         except OSError as error:
             # By descriptor: the path may be hidden from us by the container's own directory.
             with contextlib.suppress(OSError):
@@ -111,6 +162,14 @@ def launch(wish: Wish, state: Path = STATE) -> int:
             os.close(records)
 
 
+def refuse(directory: Path, why: str) -> Launched:
+    """Record why a job gets nothing here; the plugin tells it in the user's terminal."""
+    words = " ".join("".join(c if " " <= c <= "~" else " " for c in why).split())
+    cut = words if len(words) < MAX_REFUSAL else words[: MAX_REFUSAL - 4] + "..."
+    write(directory / "refusal", cut + "\n")
+    return Launched(0, cut)
+
+
 def _check(wish: Wish) -> None:
     """Refuse what the plugin would never say: this may be called by hand."""
     if wish.uid < 0:
@@ -118,6 +177,12 @@ def _check(wish: Wish) -> None:
     for name, size in (("segment", wish.segment_bytes), ("scratch", wish.scratch_bytes)):
         if size < MIN_BYTES:
             raise SlurmError(f"job {wish.job}: {name} of {size} bytes", "give at least 1 MiB")
+    if wish.vfs < 0:
+        raise SlurmError(f"job {wish.job}: {wish.vfs} VFs", "give a number from 0")
+    if wish.vfs and wish.machines is not None:
+        raise SlurmError(
+            f"job {wish.job}: VFs for virtual machines", "leave --vfs out, or give --vms=0"
+        )
     if not (wish.request + wish.partition).isprintable():
         raise SlurmError(f"job {wish.job}: a request or partition with control characters")
 
@@ -126,7 +191,23 @@ def _lines(env: Mapping[str, str]) -> str:
     return "".join(f"{name}={value}\n" for name, value in sorted(env.items()))
 
 
-def _make(wish: Wish, providers: Sequence[Path], directory: int) -> None:
+def _machines(wish: Wish, directory: Path) -> Callable[[], None]:
+    """Prepare the job's virtual machines; return what starts them from within."""
+    if wish.machines is None:
+        return lambda: None
+    # Images and seeds take a while to import, which containers need not wait for.
+    from nearmetal.slurm import vm  # noqa: PLC0415
+
+    crew = vm.prepare(
+        vm.Order(wish.job, wish.uid, wish.node, wish.machines.nodes, wish.machines.key,
+                 wish.machines.wanted),
+        LocalRunner(),
+    )  # fmt: skip
+    write(directory / "machines", "".join(f"{member.name}\n" for member in crew.here))
+    return lambda: vm.start(crew, LocalRunner())
+
+
+def _make(wish: Wish, providers: Sequence[Path], directory: int, fill: Callable[[], None]) -> None:
     """Set up the container from within, then record its process 1 as the last step."""
     pid = holder.own_pid()
     begin = holder.start_ticks(pid)
@@ -142,5 +223,6 @@ def _make(wish: Wish, providers: Sequence[Path], directory: int) -> None:
     Path(PROVIDERS).mkdir()
     for path in providers:
         (Path(PROVIDERS) / path.name).symlink_to(path)
+    fill()
     os.fchdir(directory)
     write(Path("holder"), f"{pid} {begin}\n")

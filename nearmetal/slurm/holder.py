@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+CLONE_NEWNET = 0x40000000
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID = 0x20000, 0x4000000, 0x8000000, 0x20000000
 CONTAINED = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_SLAVE = 2, 4, 8, 0x4000, 1 << 19
@@ -35,6 +36,23 @@ def mount(kind: str | None, target: str, flags: int, data: str | None = None) ->
     options = None if data is None else data.encode()
     result = _libc.mount(name, os.fsencode(target), name, ctypes.c_ulong(flags), options)
     _check(result, f"mount {kind} on {target}")
+
+
+def fresh_network() -> int:
+    """Return a descriptor of a new network namespace; we stay in ours."""
+    here = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check(_libc.unshare(CLONE_NEWNET), "make a network")
+        fresh = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        enter_network(here)
+    finally:
+        os.close(here)
+    return fresh
+
+
+def enter_network(descriptor: int) -> None:
+    """Go into a network namespace; who is forked afterwards is in it, too."""
+    _check(_libc.setns(descriptor, CLONE_NEWNET), "enter a network")
 
 
 def own_pid() -> int:

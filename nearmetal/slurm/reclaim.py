@@ -3,7 +3,7 @@
 
 Process 1 of a container is the handle of all of it: when it is killed the kernel kills every
 process in its PID namespace, and with the last of them the mounts, the segment directory and
-the memory go.
+the memory go. Its VFs go back then, and its records last.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from pathlib import Path
 
 from nearmetal.errors import SlurmError
 from nearmetal.slurm.records import STATE, Container, directory_of, locked, of_job
+from nearmetal.slurm.vfs import JobVfs
+
+THIS_MACHINE = JobVfs()
 
 END_S = 20.0
 """How long processes may take to die: one that waits for a dead file server takes for ever."""
@@ -24,7 +27,9 @@ END_S = 20.0
 _LOOK_S = 0.005
 
 
-def reclaim(job: int, state: Path = STATE, *, only: Container | None = None) -> bool:
+def reclaim(
+    job: int, state: Path = STATE, *, only: Container | None = None, vfs: JobVfs = THIS_MACHINE
+) -> bool:
     """End a job's container and forget it; returns whether there was one.
 
     `only`: what was on record when it was judged; a container made since then stays. Raises
@@ -33,16 +38,18 @@ def reclaim(job: int, state: Path = STATE, *, only: Container | None = None) -> 
     with locked(state):
         if only is not None and of_job(job, state) != only:
             return False
-        return remove(job, state)
+        return remove(job, state, vfs)
 
 
-def remove(job: int, state: Path) -> bool:
+def remove(job: int, state: Path, vfs: JobVfs = THIS_MACHINE) -> bool:
     """As `reclaim`, for a caller who holds the lock."""
     found = of_job(job, state)
     if found is None:
         return False
     if found.lives():
         _end(found)
+    # Before the records go, by which the ledger knows that the job still has them.
+    vfs.give_back(job)
     try:
         shutil.rmtree(directory_of(state, job))
     except OSError as error:

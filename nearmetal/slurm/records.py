@@ -38,6 +38,8 @@ class Container:
     request: str
     pid: int
     ticks: int
+    refusal: str = ""
+    """Why the job was given nothing here."""
 
     def lives(self) -> bool:
         """Whether the recorded process 1 is there, and no other of the same number."""
@@ -91,6 +93,7 @@ def of_job(job: int, state: Path = STATE) -> Container | None:
         request=str(about.get("request", "")),
         pid=pid,
         ticks=ticks,
+        refusal=_text(directory / "refusal"),
     )
 
 
@@ -113,6 +116,14 @@ def _holder(directory: Path) -> tuple[int, int]:
     except (OSError, ValueError):
         return 0, 0
     return (pid, ticks) if pid > 1 else (0, 0)
+
+
+def _text(path: Path) -> str:
+    """Return the first line of a record; "" when there is none."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+    except OSError:
+        return ""
 
 
 def _number(value: object, fallback: int) -> int:

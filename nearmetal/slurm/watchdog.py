@@ -7,41 +7,40 @@ import os
 from typing import TYPE_CHECKING
 
 from nearmetal.errors import NearmetalError, SlurmError
+from nearmetal.slurm.backend import AnyInstance, Backend
 from nearmetal.slurm.queue import drain, known_jobs
-from nearmetal.slurm.reclaim import reclaim
-from nearmetal.slurm.records import STATE, Container, containers, locked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from nearmetal.run import Runner
 
 
-def leaks(runner: Runner, found: Sequence[Container]) -> tuple[Container, ...]:
-    """Return those of `found` whose job is over on this node.
+def leaks(runner: Runner, found: Sequence[AnyInstance]) -> tuple[AnyInstance, ...]:
+    """Return those of `found` whose job is over on their node.
 
-    They must have been read before: a container that is made in between is no leak. Raises
-    SlurmError when Slurm does not answer.
+    They must have been read before: what is made in between is no leak. Raises SlurmError when
+    Slurm does not answer.
     """
     known = {node: known_jobs(runner, node) for node in {c.node for c in found}}
     return tuple(c for c in found if c.job not in known[c.node])
 
 
-def reclaim_ended(runner: Runner, state: Path = STATE, *, drains: bool) -> tuple[int, ...]:
+def reclaim_ended(
+    runner: Runner, backend: Backend[AnyInstance], *, drains: bool
+) -> tuple[int, ...]:
     """End every leak; returns their jobs. `drains`: take the node out of service for one that stays.
 
-    Raises SlurmError when one stays, after the others have been ended.
+    Raises NearmetalError when one stays, after the others have been ended.
     """
     # Who may not reclaim is told so here, and drains no node for it.
-    with locked(state):
-        found = containers(state)
+    found = backend.settled()
     ended, stay = [], []
     for leak in leaks(runner, found):
         try:
-            if reclaim(leak.job, state, only=leak):
+            if backend.reclaim(leak.job, only=leak):
                 ended.append(leak.job)
-        except SlurmError as fault:
+        except NearmetalError as fault:
             stay.append((leak.node or _own_name(), fault))
     for node, why in stay if drains else ():
         try:

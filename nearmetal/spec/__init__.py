@@ -9,9 +9,10 @@ from nearmetal.spec.libvirt import (
     LibvirtSpec,
     SegmentSpec,
 )
-from nearmetal.spec.loader import addresses, load_local, load_spec, parse_spec
+from nearmetal.spec.loader import load_local, load_spec, parse_spec
 from nearmetal.spec.local import LocalHost, LocalNode, LocalSpec
 from nearmetal.spec.model import ClusterSpec, Host, Network, Node
+from nearmetal.spec.places import addresses
 from nearmetal.spec.resource import (
     Attributes,
     Facts,

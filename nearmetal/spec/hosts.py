@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field
 from nearmetal.errors import SpecError
 from nearmetal.spec.model import AbsolutePath, Model, Name
 from nearmetal.spec.password import PasswordSource
+from nearmetal.spec.vsphere.vcenter import Vcenter
 from nearmetal.spec.yamlfile import load_yaml, parse_yaml
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ _VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}")
 _PSID = re.compile(r"[A-Z0-9_]{4,16}")
 _ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}(=[A-Za-z0-9_.,:@/+-]{1,256})?")
 _CPULIST = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?){0,255}")
+_PROFILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_NODE = re.compile(r"(?=.)[A-Za-z0-9_.-]{0,64}(\{host\})?[A-Za-z0-9_.-]{0,64}")
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _./-]{0,63}")
 
 
@@ -170,6 +173,9 @@ class Port(Model):
     vfs: Annotated[int, Field(ge=0, le=MAX_PORT_VFS)] = Field(
         default=0, description="how many virtual functions it shall have"
     )
+    mtu: Annotated[int, Field(ge=576, le=65520)] | None = Field(
+        default=None, description="MTU of its network device and of its VFs'; none: as it is"
+    )
 
 
 class Image(Model):
@@ -199,6 +205,9 @@ class Adapter(Model):
     num_of_vfs: Literal["auto"] | Annotated[int, Field(ge=1, le=4096)] = Field(
         default="auto",
         description="NUM_OF_VFS of its firmware; auto: what the ports need, and never less than now",
+    )
+    ats: bool | None = Field(
+        default=None, description="address translation by the card (ATS_ENABLED), for GPUDirect"
     )
     ports: list[Port] = Field(
         default_factory=list, max_length=4, description="its ports, in order; [] leaves them alone"
@@ -232,6 +241,28 @@ class Kernel(Model):
     )
 
 
+class Power(Model):
+    """What a Linux host does about its clock. One of the two."""
+
+    governor: (
+        Literal["performance", "schedutil", "ondemand", "conservative", "powersave"] | None
+    ) = Field(default=None, description="of cpufreq, for every core")
+    profile: Annotated[str, _matching(_PROFILE, "no profile of tuned")] | None = Field(
+        default=None, description="of tuned, for example virtual-host"
+    )
+
+
+class Slurm(Model):
+    """The host as a node of Slurm. scontrol and squeue are run where nearmetal runs."""
+
+    node: Annotated[str, _matching(_NODE, "no node name; `{host}` stands for the host's")] = Field(
+        default="{host}", description="its name there; `{host}` stands for the name of the host"
+    )
+    drain: Annotated[int, Field(ge=0, le=30 * 86400)] = Field(
+        default=3600, description="seconds that its jobs have to end before a reboot"
+    )
+
+
 class Package(Model):
     """A VIB or an offline bundle for ESXi, on a datastore that the host sees."""
 
@@ -242,6 +273,18 @@ class Package(Model):
         description="the oldest one that is enough"
     )
     file: AbsolutePath = Field(description="the .vib or the .zip")
+
+
+class Esxi(Model):
+    """What is set through vCenter."""
+
+    power: Literal["high-performance", "balanced", "low-power"] | None = Field(
+        default=None, description="the power policy; none: as it is"
+    )
+    vsan: Literal["accessible", "evacuate", "none"] = Field(
+        default="accessible",
+        description="before a reboot, vSAN keeps objects accessible, moves all data away, or neither",
+    )
 
 
 class HostGroup(Model):
@@ -259,9 +302,22 @@ class HostGroup(Model):
     bios: Bios = Field(default_factory=Bios, description="settings of the BIOS")
     adapters: list[Adapter] = Field(default_factory=list, max_length=16, description="their cards")
     kernel: Kernel | None = Field(default=None, description="Linux: how they boot")
+    power: Power | None = Field(default=None, description="Linux: what they do about their clock")
+    slurm: Slurm | None = Field(
+        default=None, description="Linux: drained in Slurm before a reboot; none: not in Slurm"
+    )
     packages: list[Package] = Field(
         default_factory=list, max_length=16, description="ESXi: tools and drivers of the adapters"
     )
+    vcenter: Vcenter | None = Field(
+        default=None, description="ESXi: the vCenter that they are under, with the names of `nodes`"
+    )
+    esxi: Esxi = Field(default_factory=Esxi, description="ESXi: what is set through vCenter")
+
+    @property
+    def has_shell(self) -> bool:
+        """Whether ssh may be used: always without a vCenter, else where the file speaks of it."""
+        return self.vcenter is None or "ssh" in self.model_fields_set
 
 
 class Limits(Model):
@@ -328,15 +384,42 @@ def _checked(file: HostsFile, document: Document) -> HostsFile:
     return file
 
 
+def _check_service(document: Document, i: int, group: HostGroup) -> None:
+    path = ("hosts", i)
+    where = document.where
+    for key in ("power", "slurm"):
+        if group.platform == "esxi" and getattr(group, key) is not None:
+            document.complain(where((*path, key)), f"hosts[{i}].{key}",
+                              "is for Linux, and this is ESXi", "remove it")  # fmt: skip
+    if (
+        group.slurm is not None
+        and "{host}" not in group.slurm.node
+        and len(expand(group.nodes)) > 1
+    ):
+        document.complain(where((*path, "slurm")), f"hosts[{i}].slurm.node",
+                          "is one node for several hosts", "write {host} into it")  # fmt: skip
+    if group.power is not None and (group.power.governor is None) == (group.power.profile is None):
+        document.complain(where((*path, "power")), f"hosts[{i}].power",
+                          "needs one of governor and profile", "tuned sets the governor by its "
+                          "profile, so both would be at odds")  # fmt: skip
+
+
 def _check_group(document: Document, i: int, group: HostGroup) -> None:
     path = ("hosts", i)
     where = document.where
     if group.platform == "esxi" and group.kernel is not None:
         document.complain(where((*path, "kernel")), f"hosts[{i}].kernel",
                           "is for Linux, and this is ESXi", "remove it")  # fmt: skip
+    _check_service(document, i, group)
     if group.platform == "linux" and group.packages:
         document.complain(where((*path, "packages")), f"hosts[{i}].packages",
                           "are for ESXi, and this is Linux", "use the distribution's")  # fmt: skip
+    if group.platform == "linux" and group.vcenter is not None:
+        document.complain(where((*path, "vcenter")), f"hosts[{i}].vcenter",
+                          "is for ESXi, and this is Linux", "remove it")  # fmt: skip
+    if group.vcenter is None and group.esxi != Esxi():
+        document.complain(where((*path, "esxi")), f"hosts[{i}].esxi",
+                          "is set through a vCenter", "add vcenter: {server: ..., user: ...}")  # fmt: skip
     if group.bmc is None and group.bios != Bios():
         document.complain(where((*path, "bios")), f"hosts[{i}].bios",
                           "needs a BMC to set it through", "add bmc: {address: ...}")  # fmt: skip
@@ -345,6 +428,10 @@ def _check_group(document: Document, i: int, group: HostGroup) -> None:
         if adapter.model is None and adapter.psid is None and adapter.address is None:
             document.complain(where(place), f"hosts[{i}].adapters[{k}]",
                               "names no card", "give model, psid or address")  # fmt: skip
+        if group.platform == "esxi" and any(port.mtu is not None for port in adapter.ports):
+            document.complain(where((*place, "ports")), f"hosts[{i}].adapters[{k}].ports",
+                              "have an MTU, and on ESXi the switch has it",
+                              "remove mtu")  # fmt: skip
         if adapter.image is not None and adapter.firmware is None:
             document.complain(where((*place, "image")), f"hosts[{i}].adapters[{k}].image",
                               "has no firmware to compare with", "give firmware, the oldest "

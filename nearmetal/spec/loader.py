@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-FIRST_NODE = 11
-"""Host number of the first node where the subnet is large enough: .1 is the launcher."""
-
 
 def load_spec(path: Path) -> ClusterSpec:
     """Read and check a cluster spec; raises NearmetalError or SpecError."""
@@ -267,11 +264,3 @@ def _check_virtual(document: Document, spec: LibvirtSpec) -> None:
             why = f"the host has {len(host.nodes)} nodes"
             path = ("hosts", i, "segment", "parts")
             document.complain(document.where(path), f"{parts} parts", why, "each node needs one")
-
-
-def addresses(spec: LocalSpec | LibvirtSpec) -> tuple[str, dict[str, str]]:
-    """Return the launcher's address and each node's, by position in the spec."""
-    network = ipaddress.IPv4Network(spec.network.subnet)
-    first = FIRST_NODE if network.num_addresses - FIRST_NODE > len(spec.nodes) else 2
-    nodes = {node.name: str(network[first + i]) for i, (_, node) in enumerate(spec.nodes)}
-    return str(network[1]), nodes

@@ -44,6 +44,13 @@ def _power_of_two(value: int) -> int:
     return value
 
 
+def _plain_path(value: str) -> str:
+    if ".." in value.split("/") or "." in value.split("/"):
+        msg = "leads elsewhere"
+        raise ValueError(msg)
+    return value
+
+
 _KEY_BODY = r"[A-Za-z0-9+/]{16,4096}={0,2}"
 Mac = Annotated[str, Field(pattern=r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$")]
 Address = Annotated[str, AfterValidator(_address)]
@@ -63,6 +70,10 @@ PrivateKey = Annotated[
         pattern=r"^-----BEGIN OPENSSH PRIVATE KEY-----\n([A-Za-z0-9+/=]{1,76}\n)+"
         r"-----END OPENSSH PRIVATE KEY-----\n$",
     ),
+]
+Distance = Annotated[int, Field(ge=0, le=255)]
+GuestPath = Annotated[
+    str, Field(pattern=r"^(/[A-Za-z0-9_.-]+)+$", max_length=1023), AfterValidator(_plain_path)
 ]
 PartSize = Annotated[int, Field(ge=_MIN_PART, le=1 << 40), AfterValidator(_power_of_two)]
 
@@ -133,6 +144,10 @@ class SeedSegment(_Model):
     vcpu_numa: Annotated[int, Field(ge=-1, le=4095)] = Field(
         default=-1, description="the host's NUMA node of the virtual processors; -1: unknown"
     )
+    distances: Annotated[list[Distance], Field(max_length=64)] = Field(
+        default_factory=list,
+        description="from that node to each one of the host; empty: unknown",
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -145,6 +160,22 @@ class SeedSegment(_Model):
         return self
 
 
+class SeedUser(_Model):
+    """Who runs jobs in the guest instead of GUEST_USER, with the numbers that files carry."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,31}$")]
+    uid: Annotated[int, Field(ge=0, le=(1 << 32) - 2)]
+    gid: Annotated[int, Field(ge=0, le=(1 << 32) - 2)]
+    home: GuestPath
+
+
+class SeedShare(_Model):
+    """A directory of the host, seen at the same path by 9p."""
+
+    tag: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,31}$")]
+    path: GuestPath
+
+
 class Seed(_Model):
     """Everything one node is told. `secret` JSON for the guest, `public` for records and logs."""
 
@@ -155,6 +186,8 @@ class Seed(_Model):
     interfaces: Annotated[list[SeedInterface], Field(min_length=1, max_length=16)]
     ssh: SeedSsh
     segment: SeedSegment | None = None
+    user: SeedUser | None = None
+    shares: Annotated[list[SeedShare], Field(max_length=16)] = []
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -44,6 +44,7 @@ static struct nm_select_verdict choose(const struct nm_engine *engine, struct nm
 		.size = r->accepted,
 		.outstanding = stream,
 		.remote_copy = reachable(r),
+		.far = r->peer->state == NM_PEER_CONNECTED && r->peer->link->far,
 		.now_ns = now_ns,
 	};
 	struct nm_select_verdict v =

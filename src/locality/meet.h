@@ -59,6 +59,7 @@ struct nm_encounter {
 	struct nm_peer_label label;
 	enum nm_relation relation;
 	enum nm_integrity integrity;
+	bool far;	      /* known to be on another NUMA node, so no cache is shared */
 	struct nm_reason how; /* they met, in words */
 	/* in a segment: shows whether the window still is the one that was met */
 	struct nm_segment_tie tie;

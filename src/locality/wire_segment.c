@@ -188,6 +188,7 @@ static int segment_map(struct nm_meet *meet, struct nm_meeting *meeting,
 	const struct nm_segment_facts *facts = nm_segment_facts(wire->segment);
 	const struct nm_talk *talk = meeting->talk;
 	struct nm_foreign_window window;
+	struct nm_reason numa;
 	uint8_t proof[8];
 	int err;
 
@@ -221,8 +222,10 @@ static int segment_map(struct nm_meet *meet, struct nm_meeting *meeting,
 	meeting->encounter.integrity = facts->enforced && talk->peer.address.part != facts->part ?
 					       NM_INTEGRITY_ENFORCED :
 					       NM_INTEGRITY_CONVENTION;
-	nm_reason_set(&meeting->encounter.how, "met in part %u of %.90s, mine is %u; %s",
-		      talk->peer.address.part, wire->place, facts->part,
+	meeting->encounter.far = nm_segment_is_far(wire->segment, talk->peer.address.part, &numa);
+	nm_reason_set(&meeting->encounter.how, "met in part %u of %.90s, mine is %u%s%s; %s",
+		      talk->peer.address.part, wire->place, facts->part, *numa.text ? "; on " : "",
+		      numa.text,
 		      talk->peer.address.part == facts->part ? "both in one machine's part" :
 							       facts->integrity_why.text);
 	return 0;

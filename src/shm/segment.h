@@ -30,6 +30,8 @@
 
 #define NM_SEGMENT_PATH_MAX 256
 #define NM_SEGMENT_CONFIG_MAX_BYTES 8192
+/* NUMA nodes of a host whose distances are looked at. */
+#define NM_SEGMENT_MAX_NUMA 64
 
 enum nm_segment_device {
 	NM_SEGMENT_IVSHMEM, /* two BARs, or two files */
@@ -52,6 +54,8 @@ struct nm_segment_config {
 	uint32_t part;
 	uint8_t token[NM_SEGMENT_TOKEN_LEN];
 	int32_t numa, vcpu_numa; /* -1: unknown */
+	/* from vcpu_numa to each NUMA node of the host, as its firmware says; 0: unknown */
+	uint8_t distances[NM_SEGMENT_MAX_NUMA];
 };
 
 /*
@@ -212,6 +216,14 @@ static inline bool nm_segment_is_tied(const struct nm_segment_tie *tie)
 /* A view of PEER's window; nm_window_detach() before the segment is detached. As nm_window_attach(). */
 int nm_segment_view(struct nm_segment *segment, const struct nm_segment_peer *peer,
 		    struct nm_foreign_window *ret_window, struct nm_reason *ret_reason);
+
+/*
+ * Are the processors of PART's machine on another NUMA node of the host than mine, farther than my
+ * own? Then no cache is shared. False also where it is not known: the host did not pin both. The
+ * number of its node is the neighbour's word, so it decides about speed alone. RET_WORDS says what
+ * is known, "" for nothing.
+ */
+bool nm_segment_is_far(struct nm_segment *segment, uint32_t part, struct nm_reason *ret_words);
 
 /* Whether a heartbeat goes on. All zero at first. */
 struct nm_segment_lease {

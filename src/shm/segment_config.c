@@ -60,6 +60,22 @@ static bool parse_number(struct text text, long min, long max, int32_t *ret_numb
 	return true;
 }
 
+static bool parse_distances(struct text text, uint8_t ret_distances[NM_SEGMENT_MAX_NUMA])
+{
+	for (int node = 0; text.len; node++) {
+		struct text word = text;
+		int32_t distance;
+
+		for (word.len = 0; word.len < text.len && !is_blank(word.at[word.len]);)
+			word.len++;
+		if (node == NM_SEGMENT_MAX_NUMA || !parse_number(word, 0, 255, &distance))
+			return false;
+		ret_distances[node] = (uint8_t)distance;
+		text = strip((struct text){word.at + word.len, text.len - word.len});
+	}
+	return true;
+}
+
 static bool parse_path(struct text text, char ret_path[NM_SEGMENT_PATH_MAX])
 {
 	if (text.len < 2 || text.len >= NM_SEGMENT_PATH_MAX || text.at[0] != '/')
@@ -101,7 +117,20 @@ bool nm_segment_token_parse(const char *hex, size_t len, uint8_t ret_token[NM_SE
 	return true;
 }
 
-enum key { VERSION, DEVICE, INTEGRITY, OWN, ALL, PART, TOKEN, LOCK, NUMA, VCPU_NUMA, NR_KEYS };
+enum key {
+	VERSION,
+	DEVICE,
+	INTEGRITY,
+	OWN,
+	ALL,
+	PART,
+	TOKEN,
+	LOCK,
+	NUMA,
+	VCPU_NUMA,
+	DISTANCES,
+	NR_KEYS
+};
 
 static const struct {
 	const char *name;
@@ -118,6 +147,7 @@ static const struct {
 	[LOCK] = {"lock", true, "an absolute path"},
 	[NUMA] = {"numa", false, "the number of a NUMA node, or -1"},
 	[VCPU_NUMA] = {"vcpu_numa", false, "the number of a NUMA node, or -1"},
+	[DISTANCES] = {"distances", false, "at most 64 numbers from 0 to 255, by NUMA node"},
 };
 
 static bool take_value(enum key key, struct text value, struct nm_segment_config *config)
@@ -151,6 +181,8 @@ static bool take_value(enum key key, struct text value, struct nm_segment_config
 		return parse_number(value, -1, 1023, &config->numa);
 	case VCPU_NUMA:
 		return parse_number(value, -1, 1023, &config->vcpu_numa);
+	case DISTANCES:
+		return parse_distances(value, config->distances);
 	case NR_KEYS:
 		break;
 	}

@@ -25,6 +25,8 @@ bool nm_segment_know_part(struct nm_segment *segment, uint32_t part,
 					 segment->host.part_size, &header, &now.shape, NULL) ||
 		    atomic_load_explicit(&header.generation, memory_order_relaxed) != generation)
 			now = (struct nm_segment_part_copy){.refused = generation};
+		else
+			now.vcpu_numa = header.vcpu_numa;
 		*known = now;
 	}
 	*ret_copy = *known;
@@ -144,6 +146,26 @@ int nm_segment_view(struct nm_segment *segment, const struct nm_segment_peer *pe
 	/* The numbers were checked when the slot was read. */
 	return nm_window_view(nm_segment_seen_part(segment, peer->address.part) + peer->window_off,
 			      peer->window_size, ret_window, ret_reason);
+}
+
+bool nm_segment_is_far(struct nm_segment *segment, uint32_t part, struct nm_reason *ret_words)
+{
+	const struct nm_segment_config *mine = &segment->config;
+	struct nm_segment_part_copy its;
+	uint8_t near, far;
+
+	nm_reason_set(ret_words, "%s", "");
+	if (mine->vcpu_numa < 0 || mine->vcpu_numa >= NM_SEGMENT_MAX_NUMA ||
+	    part >= segment->host.nr_parts || !nm_segment_know_part(segment, part, &its) ||
+	    its.vcpu_numa < 0 || its.vcpu_numa >= NM_SEGMENT_MAX_NUMA)
+		return false;
+	near = mine->distances[mine->vcpu_numa];
+	far = mine->distances[its.vcpu_numa];
+	if (!near || !far)
+		return false;
+	nm_reason_set(ret_words, "NUMA node %d, mine is %d: distance %u, own %u", its.vcpu_numa,
+		      mine->vcpu_numa, far, near);
+	return far > near;
 }
 
 bool nm_segment_lease_holds(struct nm_segment_lease *lease, uint64_t heartbeat, uint64_t now_ns,

@@ -17,6 +17,7 @@ struct nm_segment_part_copy {
 	uint64_t generation; /* 0: none that is sound */
 	uint64_t refused;    /* generation whose header was not sound */
 	struct nm_segment_shape shape;
+	int32_t vcpu_numa; /* anything: its word */
 };
 
 struct nm_segment {

@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,7 +17,13 @@
 /* Sockets and statistics of a handful of ranks; less is a spelling error. */
 #define MIN_SIZE_BYTES (UINT64_C(1) << 20)
 #define MAX_SIZE_BYTES (UINT64_C(1) << 50)
+/* A kernel, its initial RAM disk and a writable layer; less does not boot. */
+#define MIN_MEMORY_BYTES (UINT64_C(256) << 20)
+#define DEFAULT_MEMORY_BYTES (UINT64_C(1) << 30)
+#define MAX_COUNT 200
 #define MAX_LINE 256
+/* More than any adapter offers is a spelling error. */
+#define MAX_VFS 1024
 
 enum table { TABLE_NONE, TABLE_DEFAULTS, TABLE_LIMITS, TABLE_PROFILE, TABLE_PARTITION };
 
@@ -24,7 +31,7 @@ struct parser {
 	struct nm_spank_config config;
 	enum table table;
 	unsigned int seen_tables;
-	bool seen_limit;
+	unsigned int seen_limits;
 	/* Of the table we are in. */
 	struct nm_spank_settings *settings;
 	struct nm_spank_partition *partition;
@@ -35,17 +42,21 @@ struct parser {
 static const char *const node_names[] = {
 	[NM_SPANK_NONE] = "none",
 	[NM_SPANK_CONTAINER] = "container",
+	[NM_SPANK_VM] = "vm",
 };
 
 /* As users type them, without their prefix. */
 static const char *const option_names[NM_SPANK_NR_OPTIONS] = {
-	[NM_SPANK_OPTION_NODE] = "node",
-	[NM_SPANK_OPTION_SEGMENT] = "segment",
-	[NM_SPANK_OPTION_PROFILE] = "profile",
+	[NM_SPANK_OPTION_NODE] = "node",       [NM_SPANK_OPTION_SEGMENT] = "segment",
+	[NM_SPANK_OPTION_PROFILE] = "profile", [NM_SPANK_OPTION_VF] = "vf",
+	[NM_SPANK_OPTION_IMAGE] = "image",     [NM_SPANK_OPTION_VMS] = "vms-per-node",
+	[NM_SPANK_OPTION_VCPUS] = "vcpus",     [NM_SPANK_OPTION_MEMORY] = "memory",
 };
 
 static const char not_a_table[] =
 	"a table is [defaults], [limits], [profiles.NAME] or [partitions.NAME]";
+
+static const char not_vfs[] = "vf is a number of VFs, as \"1\"";
 
 static const char *const mpi_names[] = {"openmpi4", "openmpi5", "mpich5", "impi"};
 
@@ -64,6 +75,19 @@ const char *nm_spank_node_name(enum nm_spank_node node)
 	return node_names[node];
 }
 
+bool nm_spank_vfs_parse(const char *text, unsigned int *ret_nr)
+{
+	unsigned int nr = 0;
+	const char *p;
+
+	for (p = text; isdigit((unsigned char)*p) && nr <= MAX_VFS; p++)
+		nr = nr * 10 + (unsigned int)(*p - '0');
+	if (p == text || *p || nr > MAX_VFS)
+		return false;
+	*ret_nr = nr;
+	return true;
+}
+
 bool nm_spank_size_parse(const char *text, uint64_t *ret_bytes)
 {
 	uint64_t bytes;
@@ -74,12 +98,49 @@ bool nm_spank_size_parse(const char *text, uint64_t *ret_bytes)
 	return true;
 }
 
+bool nm_spank_count_parse(const char *text, uint64_t *ret_count)
+{
+	unsigned long count;
+	char *end;
+
+	if (!isdigit((unsigned char)*text))
+		return false;
+	errno = 0;
+	count = strtoul(text, &end, 10);
+	if (errno || *end || !count || count > MAX_COUNT)
+		return false;
+	*ret_count = count;
+	return true;
+}
+
+bool nm_spank_memory_parse(const char *text, uint64_t *ret_bytes)
+{
+	uint64_t bytes;
+
+	/* Whole MiB: QEMU and the guest agree on nothing smaller. */
+	if (!nm_spank_size_parse(text, &bytes) || bytes < MIN_MEMORY_BYTES || bytes & 0xfffff)
+		return false;
+	*ret_bytes = bytes;
+	return true;
+}
+
 void nm_spank_config_init(struct nm_spank_config *ret_config)
 {
 	memset(ret_config, 0, sizeof(*ret_config));
 	ret_config->defaults.segment_bytes = DEFAULT_SEGMENT_BYTES;
 	ret_config->defaults.scratch_bytes = DEFAULT_SCRATCH_BYTES;
-	ret_config->max_segment_bytes = DEFAULT_MAX_SEGMENT_BYTES;
+	ret_config->defaults.machines = (struct nm_spank_machines){
+		.image = "default",
+		.nr = 1,
+		.vcpus = 1,
+		.memory_bytes = DEFAULT_MEMORY_BYTES,
+		.accel = "kvm",
+	};
+	ret_config->limits = (struct nm_spank_limits){
+		.segment_bytes = DEFAULT_MAX_SEGMENT_BYTES,
+		.vcpus = MAX_COUNT,
+		.memory_bytes = MAX_SIZE_BYTES,
+	};
 }
 
 static int wrong(struct parser *parser, const char *what, const char *why)
@@ -88,10 +149,13 @@ static int wrong(struct parser *parser, const char *what, const char *why)
 	return -EINVAL;
 }
 
-static bool is_name(const char *word)
+bool nm_spank_is_name(const char *word)
 {
 	const char *p = word;
 
+	/* It goes on a command line, where it must not look like an option. */
+	if (*p == '-')
+		return false;
 	while (isalnum((unsigned char)*p) || *p == '_' || *p == '-')
 		p++;
 	return p != word && !*p && (size_t)(p - word) < NM_SPANK_WORD_MAX;
@@ -107,7 +171,7 @@ static int open_profile(struct parser *parser, const char *name)
 {
 	struct nm_spank_config *config = &parser->config;
 
-	if (!is_name(name))
+	if (!nm_spank_is_name(name))
 		return wrong(parser, "the name of a profile is letters, digits, - and _",
 			     ", 31 at most");
 	for (unsigned int i = 0; i < config->nr_profiles; i++)
@@ -125,7 +189,7 @@ static int open_partition(struct parser *parser, const char *name)
 {
 	struct nm_spank_config *config = &parser->config;
 
-	if (!is_name(name))
+	if (!nm_spank_is_name(name))
 		return wrong(parser, "the name of a partition is letters, digits, - and _",
 			     ", 31 at most");
 	for (unsigned int i = 0; i < config->nr_partitions; i++)
@@ -187,6 +251,24 @@ static unsigned int parse_list(const char *list, const char *const known[], size
 	return found;
 }
 
+/* Absolute paths in plain characters, with ':' between, and none of them the root. */
+static bool are_shares(const char *list)
+{
+	size_t len = strlen(list);
+
+	if (len >= NM_SPANK_SHARES_MAX || strstr(list, "..") || strstr(list, "//"))
+		return false;
+	for (const char *p = list; *p; p++) {
+		bool begins = p == list || p[-1] == ':';
+
+		if (begins ? *p != '/' : !isalnum((unsigned char)*p) && !strchr("/_.:-", *p))
+			return false;
+		if (*p == '/' && (!p[1] || p[1] == ':'))
+			return false;
+	}
+	return !len || list[len - 1] != ':';
+}
+
 static bool are_channels(const char *list)
 {
 	static const char *const known[] = {"self", "shm", "segment", "net"};
@@ -194,9 +276,36 @@ static bool are_channels(const char *list)
 	return strlen(list) < NM_SPANK_WORD_MAX && parse_list(list, known, NM_ARRAY_SIZE(known));
 }
 
+static int take_image(struct parser *parser, struct nm_spank_machines *machines, const char *value)
+{
+	if (!nm_spank_is_name(value))
+		return wrong(parser, "image is \"default\" or the key of an image", "");
+	copy_word(machines->image, value);
+	return 0;
+}
+
+static int take_shares(struct parser *parser, struct nm_spank_machines *machines, const char *value)
+{
+	if (!are_shares(value))
+		return wrong(parser, "shares is a list of directories, as",
+			     " \"/home:/scratch\", 191 bytes at most");
+	memcpy(machines->shares, value, strlen(value) + 1);
+	return 0;
+}
+
+static int take_accel(struct parser *parser, struct nm_spank_machines *machines, const char *value)
+{
+	if (strcmp(value, "kvm") != 0 && strcmp(value, "tcg") != 0)
+		return wrong(parser, "accel is \"kvm\" or \"tcg\"", "");
+	copy_word(machines->accel, value);
+	return 0;
+}
+
 static int take_setting(struct parser *parser, const char *key, const char *value)
 {
-	static const char *const keys[] = {"node", "segment", "scratch", "mpi", "channels"};
+	static const char *const keys[] = {"node",     "segment", "scratch",	  "mpi",
+					   "channels", "image",	  "vms-per-node", "vcpus",
+					   "memory",   "shares",  "accel",	  "vf"};
 	struct nm_spank_settings *settings = parser->settings;
 	size_t index = 0;
 	unsigned int bit;
@@ -204,7 +313,8 @@ static int take_setting(struct parser *parser, const char *key, const char *valu
 	while (index < NM_ARRAY_SIZE(keys) && strcmp(key, keys[index]) != 0)
 		index++;
 	if (index == NM_ARRAY_SIZE(keys))
-		return wrong(parser, "a key here is node, segment, scratch, mpi or channels", "");
+		return wrong(parser, "a key here is node, segment, scratch, mpi, channels, image,",
+			     " vms-per-node, vcpus, memory, shares, accel or vf");
 	bit = 1U << index;
 	if (settings->said & bit)
 		return wrong(parser, "a second ", key);
@@ -213,7 +323,7 @@ static int take_setting(struct parser *parser, const char *key, const char *valu
 	case NM_SPANK_SAID_NODE:
 		return nm_spank_node_parse(value, &settings->node) ?
 			       0 :
-			       wrong(parser, "node is \"none\" or \"container\"", "");
+			       wrong(parser, "node is \"none\", \"container\" or \"vm\"", "");
 	case NM_SPANK_SAID_SEGMENT:
 		return nm_spank_size_parse(value, &settings->segment_bytes) ?
 			       0 :
@@ -233,19 +343,55 @@ static int take_setting(struct parser *parser, const char *key, const char *valu
 			return wrong(parser, "channels is a list of self, shm, segment, net", "");
 		copy_word(settings->channels, value);
 		return 0;
+	case NM_SPANK_SAID_IMAGE:
+		return take_image(parser, &settings->machines, value);
+	case NM_SPANK_SAID_VMS:
+		return nm_spank_count_parse(value, &settings->machines.nr) ?
+			       0 :
+			       wrong(parser, "vms-per-node is a number from 1 to 200", "");
+	case NM_SPANK_SAID_VCPUS:
+		return nm_spank_count_parse(value, &settings->machines.vcpus) ?
+			       0 :
+			       wrong(parser, "vcpus is a number from 1 to 200", "");
+	case NM_SPANK_SAID_MEMORY:
+		return nm_spank_memory_parse(value, &settings->machines.memory_bytes) ?
+			       0 :
+			       wrong(parser, "memory is whole MiB from \"256M\", as \"1G\"", "");
+	case NM_SPANK_SAID_SHARES:
+		return take_shares(parser, &settings->machines, value);
+	case NM_SPANK_SAID_ACCEL:
+		return take_accel(parser, &settings->machines, value);
+	case NM_SPANK_SAID_VF:
+		return nm_spank_vfs_parse(value, &settings->nr_vfs) ? 0 :
+								      wrong(parser, not_vfs, "");
 	}
 	return 0;
 }
 
 static int take_limit(struct parser *parser, const char *key, const char *value)
 {
-	if (strcmp(key, "segment") != 0)
-		return wrong(parser, "the key of a limit is segment", "");
-	if (parser->seen_limit)
+	static const char *const keys[] = {"segment", "vms-per-node", "vcpus", "memory", "vf"};
+	struct nm_spank_limits *limits = &parser->config.limits;
+	size_t index = 0;
+
+	while (index < NM_ARRAY_SIZE(keys) && strcmp(key, keys[index]) != 0)
+		index++;
+	if (index == NM_ARRAY_SIZE(keys))
+		return wrong(parser, "the key of a limit is segment, vms-per-node, vcpus, memory",
+			     " or vf");
+	if (parser->seen_limits & 1U << index)
 		return wrong(parser, "a second ", key);
-	parser->seen_limit = true;
-	if (!nm_spank_size_parse(value, &parser->config.max_segment_bytes))
+	parser->seen_limits |= 1U << index;
+	if (index == 0 && !nm_spank_size_parse(value, &limits->segment_bytes))
 		return wrong(parser, "segment is a size from \"1M\", as \"64M\"", "");
+	if (index == 1 && !nm_spank_count_parse(value, &limits->vms))
+		return wrong(parser, "vms-per-node is a number from 1 to 200", "");
+	if (index == 2 && !nm_spank_count_parse(value, &limits->vcpus))
+		return wrong(parser, "vcpus is a number from 1 to 200", "");
+	if (index == 3 && !nm_spank_memory_parse(value, &limits->memory_bytes))
+		return wrong(parser, "memory is whole MiB from \"256M\", as \"1G\"", "");
+	if (index == 4 && !nm_spank_vfs_parse(value, &limits->vfs))
+		return wrong(parser, not_vfs, "");
 	return 0;
 }
 
@@ -259,10 +405,19 @@ static int take_rule(struct parser *parser, const char *key, const char *value)
 		partition->forbidden = parse_list(value, option_names, NM_SPANK_NR_OPTIONS);
 		return partition->forbidden ?
 			       0 :
-			       wrong(parser, "forbid is a list of node, segment, profile", "");
+			       wrong(parser,
+				     "forbid is a list of node, segment, profile, vf, image,",
+				     " vms-per-node, vcpus, memory");
+	}
+	if (!strcmp(key, "vf")) {
+		if (partition->limits_vfs)
+			return wrong(parser, "a second ", key);
+		partition->limits_vfs = true;
+		return nm_spank_vfs_parse(value, &partition->max_vfs) ? 0 :
+									wrong(parser, not_vfs, "");
 	}
 	if (strcmp(key, "segment") != 0)
-		return wrong(parser, "a key of a partition is forbid or segment", "");
+		return wrong(parser, "a key of a partition is forbid, segment or vf", "");
 	if (partition->max_segment_bytes)
 		return wrong(parser, "a second ", key);
 	return nm_spank_size_parse(value, &partition->max_segment_bytes) ?
@@ -342,14 +497,24 @@ static int check_limits(struct parser *parser)
 {
 	const struct nm_spank_config *config = &parser->config;
 
-	if (config->defaults.segment_bytes > config->max_segment_bytes)
+	if (config->defaults.segment_bytes > config->limits.segment_bytes)
 		return wrong(parser, "segment in [defaults] is above the one in [limits]", "");
+	if (config->defaults.nr_vfs > config->limits.vfs)
+		return wrong(parser, "vf in [defaults] is above the one in [limits]", "");
 	for (unsigned int i = 0; i < config->nr_profiles; i++)
-		if (config->profiles[i].settings.segment_bytes > config->max_segment_bytes)
+		if (config->profiles[i].settings.nr_vfs > config->limits.vfs)
+			return wrong(parser, "above the vf in [limits]: that of profile ",
+				     config->profiles[i].name);
+	for (unsigned int i = 0; i < config->nr_partitions; i++)
+		if (config->partitions[i].max_vfs > config->limits.vfs)
+			return wrong(parser, "above the vf in [limits]: that of partition ",
+				     config->partitions[i].name);
+	for (unsigned int i = 0; i < config->nr_profiles; i++)
+		if (config->profiles[i].settings.segment_bytes > config->limits.segment_bytes)
 			return wrong(parser, "above the segment in [limits]: that of profile ",
 				     config->profiles[i].name);
 	for (unsigned int i = 0; i < config->nr_partitions; i++)
-		if (config->partitions[i].max_segment_bytes > config->max_segment_bytes)
+		if (config->partitions[i].max_segment_bytes > config->limits.segment_bytes)
 			return wrong(parser, "above the segment in [limits]: that of partition ",
 				     config->partitions[i].name);
 	return 0;

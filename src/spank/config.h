@@ -18,15 +18,21 @@
 #define NM_SPANK_MAX_PROFILES 16
 #define NM_SPANK_MAX_PARTITIONS 16
 #define NM_SPANK_WORD_MAX 32
+#define NM_SPANK_SHARES_MAX 192
 #define NM_SPANK_CONFIG_MAX_BYTES 65536
 
-enum nm_spank_node { NM_SPANK_NONE, NM_SPANK_CONTAINER };
+enum nm_spank_node { NM_SPANK_NONE, NM_SPANK_CONTAINER, NM_SPANK_VM };
 
 /* What users may give, and a partition forbid. */
 enum nm_spank_option {
 	NM_SPANK_OPTION_NODE,
 	NM_SPANK_OPTION_SEGMENT,
 	NM_SPANK_OPTION_PROFILE,
+	NM_SPANK_OPTION_VF,
+	NM_SPANK_OPTION_IMAGE,
+	NM_SPANK_OPTION_VMS,
+	NM_SPANK_OPTION_VCPUS,
+	NM_SPANK_OPTION_MEMORY,
 	NM_SPANK_NR_OPTIONS,
 };
 
@@ -37,6 +43,23 @@ enum nm_spank_said {
 	NM_SPANK_SAID_SCRATCH = 4,
 	NM_SPANK_SAID_MPI = 8,
 	NM_SPANK_SAID_CHANNELS = 16,
+	NM_SPANK_SAID_IMAGE = 32,
+	NM_SPANK_SAID_VMS = 64,
+	NM_SPANK_SAID_VCPUS = 128,
+	NM_SPANK_SAID_MEMORY = 256,
+	NM_SPANK_SAID_SHARES = 512,
+	NM_SPANK_SAID_ACCEL = 1024,
+	NM_SPANK_SAID_VF = 2048,
+};
+
+/* The virtual machines of a job on one node, all alike. */
+struct nm_spank_machines {
+	char image[NM_SPANK_WORD_MAX];
+	uint64_t nr;	/* on each node */
+	uint64_t vcpus; /* of each */
+	uint64_t memory_bytes;
+	char shares[NM_SPANK_SHARES_MAX]; /* directories that they see, with ':' between */
+	char accel[NM_SPANK_WORD_MAX];
 };
 
 struct nm_spank_settings {
@@ -46,6 +69,17 @@ struct nm_spank_settings {
 	uint64_t scratch_bytes;
 	char mpi[NM_SPANK_WORD_MAX];
 	char channels[NM_SPANK_WORD_MAX];
+	unsigned int nr_vfs;
+	struct nm_spank_machines machines;
+};
+
+/* The most that users may ask for. */
+struct nm_spank_limits {
+	uint64_t segment_bytes;
+	uint64_t vms; /* 0: the site gives no virtual machines */
+	uint64_t vcpus;
+	uint64_t memory_bytes;
+	unsigned int vfs; /* of a job on each node */
 };
 
 /* What is narrower in one partition of Slurm than elsewhere. */
@@ -53,11 +87,13 @@ struct nm_spank_partition {
 	char name[NM_SPANK_WORD_MAX];
 	unsigned int forbidden;	    /* a bit per option */
 	uint64_t max_segment_bytes; /* 0: as elsewhere */
+	bool limits_vfs;
+	unsigned int max_vfs;
 };
 
 struct nm_spank_config {
 	struct nm_spank_settings defaults;
-	uint64_t max_segment_bytes;
+	struct nm_spank_limits limits;
 	unsigned int nr_profiles;
 	struct {
 		char name[NM_SPANK_WORD_MAX];
@@ -81,11 +117,19 @@ int nm_spank_config_parse(const char *text, size_t len, struct nm_spank_config *
 int nm_spank_config_load(const char *path, struct nm_spank_config *ret_config,
 			 struct nm_reason *ret_reason);
 
-/* "none" or "container" into *ret_node. False: it is neither. */
+/* "none", "container" or "vm" into *ret_node. False: it is none of them. */
 bool nm_spank_node_parse(const char *word, enum nm_spank_node *ret_node);
 const char *nm_spank_node_name(enum nm_spank_node node);
 
+/* A number of VFs. False: it is none. */
+bool nm_spank_vfs_parse(const char *text, unsigned int *ret_nr);
+
 /* A size in whole bytes that a tmpfs may have. False: it is none. */
 bool nm_spank_size_parse(const char *text, uint64_t *ret_bytes);
+
+/* What virtual machines may be given. False: it is nothing of the kind. */
+bool nm_spank_count_parse(const char *text, uint64_t *ret_count);
+bool nm_spank_memory_parse(const char *text, uint64_t *ret_bytes);
+bool nm_spank_is_name(const char *word);
 
 #endif

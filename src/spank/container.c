@@ -20,10 +20,12 @@
 static const struct {
 	const char *name;
 	int type;
-} namespaces[4] = {
+} namespaces[5] = {
 	{"ipc", CLONE_NEWIPC},
 	{"uts", CLONE_NEWUTS},
 	{"pid", CLONE_NEWPID},
+	/* The node's own, unless there are virtual machines. */
+	{"net", CLONE_NEWNET},
 	/* Last: the paths of the others are looked up in the old one. */
 	{"mnt", CLONE_NEWNS},
 };
@@ -73,7 +75,7 @@ static int no_container(const char *what, int err, struct nm_reason *ret_reason)
 {
 	nm_reason_set(
 		ret_reason,
-		"this node has no container of the job (%s: %s); was the allocation made without --nm-node=container?",
+		"this node has no container of the job (%s: %s); was the allocation made without --nm-node?",
 		what, strerror(-err));
 	return -ENOENT;
 }
@@ -89,6 +91,42 @@ bool nm_spank_container_partition(const char *directory, char ret_name[NM_SPANK_
 		return false;
 	memcpy(ret_name, name, sizeof(name));
 	return true;
+}
+
+bool nm_spank_container_refusal(const char *directory, struct nm_reason *ret_reason)
+{
+	char text[sizeof(ret_reason->text)];
+	ssize_t len = read_file(directory, "refusal", text, sizeof(text));
+
+	if (len < 0)
+		return false;
+	text[strcspn(text, "\n")] = '\0';
+	nm_reason_set(ret_reason, "%s", text);
+	return true;
+}
+
+int nm_spank_container_machine(const char *directory, uint32_t number, uint32_t nr,
+			       char ret_name[NM_SPANK_MACHINE_LEN], struct nm_reason *ret_reason)
+{
+	char text[16384] = "", *line = text, *end;
+	uint64_t nr_machines = 0, index;
+	ssize_t len = read_file(directory, "machines", text, sizeof(text));
+
+	if (len < 0)
+		return no_container("machines", (int)len, ret_reason);
+	for (ssize_t i = 0; i < len; i++)
+		nr_machines += text[i] == '\n';
+	if (!nr_machines || number >= nr)
+		return no_container("machines", -EINVAL, ret_reason);
+	index = nr < nr_machines ? number : number * nr_machines / nr;
+	while (index--)
+		line = strchr(line, '\n') + 1;
+	end = strchr(line, '\n');
+	if (end == line || end - line >= NM_SPANK_MACHINE_LEN)
+		return no_container("machines", -EINVAL, ret_reason);
+	*end = '\0';
+	memcpy(ret_name, line, (size_t)(end - line) + 1);
+	return 0;
 }
 
 static int check_request(const char *directory, const struct nm_spank_request *request,
@@ -197,12 +235,14 @@ int nm_spank_container_enter(const char *directory, const struct nm_spank_reques
 			     struct nm_spank_environment *ret_environment,
 			     struct nm_reason *ret_reason)
 {
-	int fds[NM_ARRAY_SIZE(namespaces)] = {-1, -1, -1, -1}, err;
+	int fds[NM_ARRAY_SIZE(namespaces)] = {-1, -1, -1, -1, -1}, err;
 	unsigned long long ticks;
 	char holder[64];
 	ssize_t len;
 	pid_t pid;
 
+	if (nm_spank_container_refusal(directory, ret_reason))
+		return -EPERM;
 	len = read_file(directory, "holder", holder, sizeof(holder));
 	if (len < 0)
 		return no_container("holder", (int)len, ret_reason);

@@ -7,6 +7,8 @@
  *	request		what it was made for, in one line
  *	partition	the partition of the job; empty: not known
  *	environment	NAME=VALUE lines for the tasks
+ *	machines	the virtual machines that tasks run in, by name, one in a line; where there are any
+ *	refusal		in place of holder: why the job gets nothing on this node
  *
  * Entering has two halves, because of the order in which slurmstepd works: as root, before the task
  * is put into the job's cgroups, namespaces are joined; as the user, when it is in them, a child is
@@ -38,10 +40,23 @@ struct nm_spank_environment {
 /* Read the partition of the job. False: there is no container, or it does not say. */
 bool nm_spank_container_partition(const char *directory, char ret_name[NM_SPANK_PARTITION_LEN]);
 
+/* Read why the launcher made nothing. False: it did not refuse. */
+bool nm_spank_container_refusal(const char *directory, struct nm_reason *ret_reason);
+
+#define NM_SPANK_MACHINE_LEN 64
+
 /*
- * Join the namespaces (mount, IPC, UTS; PID for children) of the container in DIRECTORY, which must
+ * The name of the machine that the task NUMBER of NR on this node runs in: blocks of tasks that are
+ * alike in size, in the order of the machines. Returns 0, or -errno with a reason.
+ */
+int nm_spank_container_machine(const char *directory, uint32_t number, uint32_t nr,
+			       char ret_name[NM_SPANK_MACHINE_LEN], struct nm_reason *ret_reason);
+
+/*
+ * Join the namespaces (mount, IPC, UTS, network; PID for children) of the container in DIRECTORY, which must
  * have been made for REQUEST, and read its environment. The working directory is lost.
- * Needs root. Returns 0, or -errno with a reason; -ENOENT: there is no container. After any other
+ * Needs root. Returns 0, or -errno with a reason; -ENOENT: there is no container; -EPERM: the
+ * launcher refused the job, in these words. After any other
  * failure the process may be in some of the namespaces: it must not go on.
  */
 int nm_spank_container_enter(const char *directory, const struct nm_spank_request *request,

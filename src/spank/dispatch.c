@@ -26,6 +26,7 @@
 #include "base/reason.h"
 #include "spank/config.h"
 #include "spank/container.h"
+#include "spank/guest.h"
 #include "spank/launcher.h"
 #include "spank/options.h"
 
@@ -44,6 +45,7 @@ static const char *launcher = LAUNCHER;
 /* Of this task. */
 static struct nm_reason refusal;
 static bool refused, contained;
+static char machine[NM_SPANK_MACHINE_LEN]; /* in which it runs; "": in none */
 static char directory[PATH_MAX];
 static struct nm_spank_environment environment;
 
@@ -193,15 +195,33 @@ static const char *node_name(void)
 	return name ? name : "";
 }
 
+/* All of the job's, in a prolog. "": not told; a guess would make machines that do not know each other. */
+static const char *job_nodes(void)
+{
+	const char *nodes = getenv("SLURM_NODELIST");
+
+	nodes = nodes ? nodes : getenv("SLURM_JOB_NODELIST");
+	return nodes ? nodes : "";
+}
+
 static void job_directory(uint32_t job)
 {
 	snprintf(directory, sizeof(directory), NM_SPANK_STATE "/job-%u", job);
+}
+
+/* Beside the settings, and as they alike on all nodes. */
+static void key_path(char ret_path[PATH_MAX])
+{
+	int len = (int)(strrchr(config_path, '/') - config_path);
+
+	snprintf(ret_path, PATH_MAX, "%.*s/slurm.key", len, config_path);
 }
 
 int slurm_spank_job_prolog(spank_t sp, int ac, char *argv[])
 {
 	const char *partition = getenv("SLURM_JOB_PARTITION");
 	struct nm_spank_request request;
+	char key[PATH_MAX];
 	struct nm_reason reason;
 	uint32_t job;
 	uid_t uid;
@@ -237,7 +257,15 @@ int slurm_spank_job_prolog(spank_t sp, int ac, char *argv[])
 		slurm_error("nearmetal: job %u: slurmd does not name its partition", job);
 		return -1;
 	}
-	code = nm_spank_launch(launcher, job, uid, node_name(), partition, &request, say);
+	key_path(key);
+	code = nm_spank_launch(launcher,
+			       &(struct nm_spank_place){.job = job,
+							.uid = uid,
+							.node = node_name(),
+							.partition = partition,
+							.nodes = job_nodes(),
+							.key = key},
+			       &request, say);
 	if (code)
 		slurm_error("nearmetal: job %u: no container: %s slurm launch ended with %d", job,
 			    launcher, code);
@@ -275,6 +303,27 @@ static bool find_partition(spank_t sp, char ret_name[NM_SPANK_PARTITION_LEN])
 		       ESPANK_SUCCESS;
 }
 
+static bool stays_outside(spank_t sp)
+{
+	uint32_t step;
+
+	return !spank_get_item(sp, S_JOB_STEPID, &step) &&
+	       (step == SLURM_BATCH_SCRIPT || step == SLURM_INTERACTIVE_STEP);
+}
+
+static int find_machine(spank_t sp)
+{
+	uint32_t nr;
+	int number;
+
+	if (spank_get_item(sp, S_TASK_ID, &number) ||
+	    spank_get_item(sp, S_JOB_LOCAL_TASK_COUNT, &nr)) {
+		nm_reason_set(&refusal, "Slurm does not tell the number of the task");
+		return -EINVAL;
+	}
+	return nm_spank_container_machine(directory, (uint32_t)number, nr, machine, &refusal);
+}
+
 int slurm_spank_task_init_privileged(spank_t sp, int ac, char *argv[])
 {
 	char cwd[PATH_MAX], partition[NM_SPANK_PARTITION_LEN];
@@ -293,6 +342,18 @@ int slurm_spank_task_init_privileged(spank_t sp, int ac, char *argv[])
 	}
 	if (request.node == NM_SPANK_NONE)
 		return 0;
+	if (nm_spank_container_refusal(directory, &refusal)) {
+		refused = true;
+		return 0;
+	}
+	if (request.node == NM_SPANK_VM) {
+		/* A script starts steps, which virtual machines cannot: it stays on the node. */
+		if (stays_outside(sp))
+			return 0;
+		refuse_unless_reason(find_machine(sp));
+		if (refused)
+			return 0;
+	}
 	if (!getcwd(cwd, sizeof(cwd)))
 		memcpy(cwd, "/tmp", sizeof("/tmp"));
 	refuse_unless_reason(nm_spank_container_enter(directory, &request, &environment, &refusal));
@@ -300,6 +361,31 @@ int slurm_spank_task_init_privileged(spank_t sp, int ac, char *argv[])
 	/* The task goes there, as its user, who may see what root may not. */
 	memcpy(directory, cwd, sizeof(directory));
 	return 0;
+}
+
+static void say_in_terminal(const char *line)
+{
+	slurm_error("nearmetal: %s", line);
+}
+
+/* Does not return but with an error: the task goes on in the machine. */
+static int go_into_machine(spank_t sp)
+{
+	struct nm_spank_guest_task task = {.machine = machine,
+					   .cwd = directory,
+					   .extra = &environment,
+					   .say = say_in_terminal};
+	int argc;
+
+	if (spank_get_item(sp, S_JOB_STEPID, &task.step) ||
+	    spank_get_item(sp, S_TASK_ID, &task.number) ||
+	    spank_get_item(sp, S_JOB_ARGV, &argc, &task.argv) ||
+	    spank_get_item(sp, S_JOB_ENV, &task.envp) ||
+	    spank_get_item(sp, S_JOB_TOTAL_TASK_COUNT, &task.nr_tasks)) {
+		slurm_error("nearmetal: Slurm does not tell what the task is");
+		return -1;
+	}
+	nm_spank_guest_run(&task);
 }
 
 static void change_directory(void)
@@ -330,6 +416,8 @@ int slurm_spank_task_init(spank_t sp, int ac, char *argv[])
 		slurm_error("nearmetal: %s", refusal.text);
 		return -1;
 	}
+	if (machine[0])
+		return go_into_machine(sp);
 	change_directory();
 	for (unsigned int i = 0; i < environment.nr; i++) {
 		/* Where its neighbours are is not the user's choice; the rest is. */

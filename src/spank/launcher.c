@@ -4,7 +4,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,13 +18,19 @@
 static void __attribute__((noreturn))
 start(const char *program, char *const argv[], const char *node, int output)
 {
-	char name[128];
+	char name[128], conf[PATH_MAX + 16];
+	const char *given = getenv("SLURM_CONF");
 	char *const environment[] = {
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8",
-		"LC_ALL=C.UTF-8", name, NULL};
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"LANG=C.UTF-8",
+		"LC_ALL=C.UTF-8",
+		name,
+		given ? conf : NULL,
+		NULL};
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
 	snprintf(name, sizeof(name), "SLURMD_NODENAME=%s", node);
+	snprintf(conf, sizeof(conf), "SLURM_CONF=%s", given ? given : "");
 	if (null >= 0)
 		dup2(null, STDIN_FILENO);
 	dup2(output, STDOUT_FILENO);
@@ -84,33 +92,65 @@ int nm_spank_run(const char *program, char *const argv[], const char *node, nm_s
 	return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_SIGNAL + WTERMSIG(status);
 }
 
-int nm_spank_launch(const char *program, uint32_t job, uid_t uid, const char *node,
-		    const char *partition, const struct nm_spank_request *request,
-		    nm_spank_say_fn say)
-{
-	char id[16], user[16], segment[24], scratch[24], text[NM_SPANK_REQUEST_LEN];
-	char *argv[24] = {"nearmetal", "slurm", "launch",    "--job", id,	   "--uid", user,
-			  "--segment", segment, "--scratch", scratch, "--request", text};
-	size_t nr = 13;
+/* Room for every word that a launch is told. */
+struct words {
+	char *argv[48];
+	size_t nr;
+	char numbers[8][24];
+	size_t nr_numbers;
+};
 
-	snprintf(id, sizeof(id), "%" PRIu32, job);
-	snprintf(user, sizeof(user), "%u", uid);
-	snprintf(segment, sizeof(segment), "%" PRIu64, request->segment_bytes);
-	snprintf(scratch, sizeof(scratch), "%" PRIu64, request->scratch_bytes);
+static void add(struct words *words, const char *option, const char *value)
+{
+	words->argv[words->nr++] = (char *)option;
+	words->argv[words->nr++] = (char *)value;
+}
+
+static void add_number(struct words *words, const char *option, uint64_t value)
+{
+	char *number = words->numbers[words->nr_numbers++];
+
+	snprintf(number, sizeof(words->numbers[0]), "%" PRIu64, value);
+	add(words, option, number);
+}
+
+static void add_machines(struct words *words, const struct nm_spank_place *place,
+			 const struct nm_spank_machines *machines)
+{
+	add_number(words, "--vms", machines->nr);
+	add_number(words, "--vcpus", machines->vcpus);
+	add_number(words, "--memory", machines->memory_bytes);
+	add(words, "--image", machines->image);
+	add(words, "--shares", machines->shares);
+	add(words, "--accel", machines->accel);
+	add(words, "--nodes", place->nodes);
+	add(words, "--key", place->key);
+}
+
+int nm_spank_launch(const char *program, const struct nm_spank_place *place,
+		    const struct nm_spank_request *request, nm_spank_say_fn say)
+{
+	struct words words = {.argv = {"nearmetal", "slurm", "launch"}, .nr = 3};
+	char text[NM_SPANK_REQUEST_LEN];
+
 	nm_spank_request_format(request, text);
-	if (partition) {
-		argv[nr++] = "--partition";
-		argv[nr++] = (char *)partition;
-	}
-	if (request->mpi[0]) {
-		argv[nr++] = "--mpi";
-		argv[nr++] = (char *)request->mpi;
-	}
-	if (request->channels[0]) {
-		argv[nr++] = "--channels";
-		argv[nr++] = (char *)request->channels;
-	}
-	return nm_spank_run(program, argv, node, say);
+	add_number(&words, "--job", place->job);
+	add_number(&words, "--uid", place->uid);
+	add_number(&words, "--segment", request->segment_bytes);
+	add_number(&words, "--scratch", request->scratch_bytes);
+	add(&words, "--request", text);
+	if (place->partition)
+		add(&words, "--partition", place->partition);
+	/* In a virtual machine the image says whose settings tasks get. */
+	if (request->mpi[0] && request->node != NM_SPANK_VM)
+		add(&words, "--mpi", request->mpi);
+	if (request->channels[0])
+		add(&words, "--channels", request->channels);
+	if (request->nr_vfs)
+		add_number(&words, "--vfs", request->nr_vfs);
+	if (request->node == NM_SPANK_VM)
+		add_machines(&words, place, &request->machines);
+	return nm_spank_run(program, words.argv, place->node, say);
 }
 
 int nm_spank_reclaim(const char *program, uint32_t job, const char *node, nm_spank_say_fn say)

@@ -16,15 +16,23 @@ typedef void (*nm_spank_say_fn)(const char *line);
 
 /*
  * Run PROGRAM with ARGV (ARGV[0] is the program's name; NULL ends it) and nothing of our environment
- * but NODE, wait for its end, and hand on what it writes. Returns its exit code; 127: it cannot be
+ * but NODE and where Slurm's settings are, wait for its end, and hand on what it writes. Returns its exit code; 127: it cannot be
  * started; 128 + N: it died of signal N.
  */
 int nm_spank_run(const char *program, char *const argv[], const char *node, nm_spank_say_fn say);
 
-/* The two calls. NODE: the name Slurm knows this node by. PARTITION: NULL where it is not known. */
-int nm_spank_launch(const char *program, uint32_t job, uid_t uid, const char *node,
-		    const char *partition, const struct nm_spank_request *request,
-		    nm_spank_say_fn say);
+/* What the launcher is told of a job on this node besides what was asked for. */
+struct nm_spank_place {
+	uint32_t job;
+	uid_t uid;
+	const char *node;      /* as Slurm knows it */
+	const char *partition; /* NULL: not known */
+	const char *nodes;     /* all of the job's, as Slurm writes them */
+	const char *key;       /* the file from which the keys of virtual machines are derived */
+};
+
+int nm_spank_launch(const char *program, const struct nm_spank_place *place,
+		    const struct nm_spank_request *request, nm_spank_say_fn say);
 int nm_spank_reclaim(const char *program, uint32_t job, const char *node, nm_spank_say_fn say);
 
 #endif

@@ -8,10 +8,15 @@
 #include <string.h>
 
 struct nm_spank_option_info nm_spank_option_infos[NM_SPANK_NR_OPTIONS] = {
-	[NM_SPANK_OPTION_NODE] = {"nm-node", "container|none", "what steps run in on each node"},
+	[NM_SPANK_OPTION_NODE] = {"nm-node", "container|vm|none", "what steps run in on each node"},
 	[NM_SPANK_OPTION_SEGMENT] = {"nm-segment", "size",
-				     "size of the segment directory of the job on each node"},
+				     "size of the segment of the job on each node"},
 	[NM_SPANK_OPTION_PROFILE] = {"nm-profile", "name", "a set of settings made by the site"},
+	[NM_SPANK_OPTION_VF] = {"nm-vf", "number", "VFs that the job gets on each node"},
+	[NM_SPANK_OPTION_IMAGE] = {"nm-image", "name", "what virtual machines boot"},
+	[NM_SPANK_OPTION_VMS] = {"nm-vms-per-node", "number", "virtual machines on each node"},
+	[NM_SPANK_OPTION_VCPUS] = {"nm-vcpus", "number", "processors of each virtual machine"},
+	[NM_SPANK_OPTION_MEMORY] = {"nm-memory", "size", "memory of each virtual machine"},
 };
 
 /* Copy what somebody wrote, shortened and safe to print. */
@@ -34,11 +39,7 @@ static int take_node(struct nm_spank_options *options, const char *argument,
 	if (nm_spank_node_parse(argument, &options->node))
 		return 0;
 	quote(argument, quoted);
-	if (!strcmp(argument, "vm"))
-		nm_reason_set(ret_reason,
-			      "--nm-node=vm: jobs cannot have virtual machines yet; use container");
-	else
-		nm_reason_set(ret_reason, "--nm-node=%s: it is container or none", quoted);
+	nm_reason_set(ret_reason, "--nm-node=%s: it is container, vm or none", quoted);
 	return -EINVAL;
 }
 
@@ -70,6 +71,58 @@ static int take_profile(struct nm_spank_options *options, const char *argument,
 	return -EINVAL;
 }
 
+static int take_vf(struct nm_spank_options *options, const char *argument,
+		   struct nm_reason *ret_reason)
+{
+	char quoted[32];
+
+	if (nm_spank_vfs_parse(argument, &options->nr_vfs))
+		return 0;
+	quote(argument, quoted);
+	nm_reason_set(ret_reason, "--nm-vf=%s: give a number of VFs for each node, as 1", quoted);
+	return -EINVAL;
+}
+
+static int take_image(struct nm_spank_options *options, const char *argument,
+		      struct nm_reason *ret_reason)
+{
+	char quoted[32];
+
+	if (nm_spank_is_name(argument)) {
+		memcpy(options->image, argument, strlen(argument) + 1);
+		return 0;
+	}
+	quote(argument, quoted);
+	nm_reason_set(ret_reason, "--nm-image=%s: no image has such a name", quoted);
+	return -EINVAL;
+}
+
+static int take_count(enum nm_spank_option option, const char *argument, uint64_t *ret_count,
+		      struct nm_reason *ret_reason)
+{
+	char quoted[32];
+
+	if (nm_spank_count_parse(argument, ret_count))
+		return 0;
+	quote(argument, quoted);
+	nm_reason_set(ret_reason, "--%s=%s: give a number from 1 to 200",
+		      nm_spank_option_infos[option].name, quoted);
+	return -EINVAL;
+}
+
+static int take_memory(struct nm_spank_options *options, const char *argument,
+		       struct nm_reason *ret_reason)
+{
+	char quoted[32];
+
+	if (nm_spank_memory_parse(argument, &options->memory_bytes))
+		return 0;
+	quote(argument, quoted);
+	nm_reason_set(ret_reason, "--nm-memory=%s: give whole MiB from 256M, as 512M or 4G",
+		      quoted);
+	return -EINVAL;
+}
+
 int nm_spank_options_take(struct nm_spank_options *options, enum nm_spank_option option,
 			  const char *argument, struct nm_reason *ret_reason)
 {
@@ -85,6 +138,21 @@ int nm_spank_options_take(struct nm_spank_options *options, enum nm_spank_option
 		break;
 	case NM_SPANK_OPTION_PROFILE:
 		err = take_profile(options, argument, ret_reason);
+		break;
+	case NM_SPANK_OPTION_VF:
+		err = take_vf(options, argument, ret_reason);
+		break;
+	case NM_SPANK_OPTION_IMAGE:
+		err = take_image(options, argument, ret_reason);
+		break;
+	case NM_SPANK_OPTION_VMS:
+		err = take_count(option, argument, &options->vms, ret_reason);
+		break;
+	case NM_SPANK_OPTION_VCPUS:
+		err = take_count(option, argument, &options->vcpus, ret_reason);
+		break;
+	case NM_SPANK_OPTION_MEMORY:
+		err = take_memory(options, argument, ret_reason);
 		break;
 	case NM_SPANK_NR_OPTIONS:
 		break;
@@ -117,6 +185,25 @@ static int find_profile(const char *name, const struct nm_spank_config *config,
 	return -EINVAL;
 }
 
+static void apply_machines(const struct nm_spank_settings *settings,
+			   struct nm_spank_machines *machines)
+{
+	const struct nm_spank_machines *set = &settings->machines;
+
+	if (settings->said & NM_SPANK_SAID_IMAGE)
+		memcpy(machines->image, set->image, sizeof(machines->image));
+	if (settings->said & NM_SPANK_SAID_VMS)
+		machines->nr = set->nr;
+	if (settings->said & NM_SPANK_SAID_VCPUS)
+		machines->vcpus = set->vcpus;
+	if (settings->said & NM_SPANK_SAID_MEMORY)
+		machines->memory_bytes = set->memory_bytes;
+	if (settings->said & NM_SPANK_SAID_SHARES)
+		memcpy(machines->shares, set->shares, sizeof(machines->shares));
+	if (settings->said & NM_SPANK_SAID_ACCEL)
+		memcpy(machines->accel, set->accel, sizeof(machines->accel));
+}
+
 static void apply(const struct nm_spank_settings *settings, struct nm_spank_request *request)
 {
 	if (settings->said & NM_SPANK_SAID_NODE)
@@ -129,6 +216,9 @@ static void apply(const struct nm_spank_settings *settings, struct nm_spank_requ
 		memcpy(request->mpi, settings->mpi, sizeof(request->mpi));
 	if (settings->said & NM_SPANK_SAID_CHANNELS)
 		memcpy(request->channels, settings->channels, sizeof(request->channels));
+	if (settings->said & NM_SPANK_SAID_VF)
+		request->nr_vfs = settings->nr_vfs;
+	apply_machines(settings, &request->machines);
 }
 
 /* Is NAME in a LIST with commas between? */
@@ -143,6 +233,52 @@ static bool is_listed(const char *name, const char *list)
 		if (!list)
 			return false;
 	}
+}
+
+/* Within the limits of the site and of its partitions. CHOSEN: the user wants as many VFs. */
+static int obey_vfs(const struct nm_spank_partition *partition, bool chosen,
+		    struct nm_spank_request *request, struct nm_reason *ret_reason)
+{
+	if (!partition->limits_vfs || request->nr_vfs <= partition->max_vfs)
+		return 0;
+	if (chosen) {
+		nm_reason_set(ret_reason, "--nm-vf: partition %s allows %u on each node at most",
+			      partition->name, partition->max_vfs);
+		return -EINVAL;
+	}
+	request->nr_vfs = partition->max_vfs;
+	return 0;
+}
+
+/* CHOSEN: as above. */
+static int take_vfs(const struct nm_spank_options *options, bool chosen,
+		    const struct nm_spank_config *config, struct nm_spank_request *request,
+		    struct nm_reason *ret_reason)
+{
+	if (options->given[NM_SPANK_OPTION_VF])
+		request->nr_vfs = options->nr_vfs;
+	if (request->nr_vfs > config->limits.vfs) {
+		nm_reason_set(ret_reason, "--nm-vf: this site gives a job %u on each node at most",
+			      config->limits.vfs);
+		return -EINVAL;
+	}
+	/* Who says none within an allocation of containers has the rest from there. */
+	if (options->given[NM_SPANK_OPTION_VF] && request->nr_vfs &&
+	    request->node == NM_SPANK_NONE && !options->given[NM_SPANK_OPTION_NODE]) {
+		nm_reason_set(ret_reason,
+			      "--nm-vf needs --nm-node=container: without it nobody takes VFs");
+		return -EINVAL;
+	}
+	if (request->nr_vfs && request->node == NM_SPANK_VM) {
+		if (chosen) {
+			nm_reason_set(
+				ret_reason,
+				"--nm-vf: virtual machines get no VFs: give --nm-node=container, or --nm-vf=0");
+			return -EINVAL;
+		}
+		request->nr_vfs = 0;
+	}
+	return 0;
 }
 
 /* CHOSEN: the user wants a segment of this size. What nobody asked for is made smaller instead. */
@@ -166,6 +302,49 @@ static int obey(const struct nm_spank_partition *partition, const struct nm_span
 	return 0;
 }
 
+/* The part of the request that is about virtual machines. */
+static int ask_for_machines(const struct nm_spank_options *options,
+			    const struct nm_spank_config *config, struct nm_spank_request *request,
+			    struct nm_reason *ret_reason)
+{
+	const struct nm_spank_limits *limits = &config->limits;
+	struct nm_spank_machines *machines = &request->machines;
+
+	if (options->given[NM_SPANK_OPTION_IMAGE])
+		memcpy(machines->image, options->image, sizeof(machines->image));
+	if (options->given[NM_SPANK_OPTION_VMS])
+		machines->nr = options->vms;
+	if (options->given[NM_SPANK_OPTION_VCPUS])
+		machines->vcpus = options->vcpus;
+	if (options->given[NM_SPANK_OPTION_MEMORY])
+		machines->memory_bytes = options->memory_bytes;
+	if (request->node != NM_SPANK_VM) {
+		for (int i = NM_SPANK_OPTION_IMAGE; i <= NM_SPANK_OPTION_MEMORY; i++)
+			/* Who says none in an allocation of machines has the rest from there. */
+			if (options->given[i] && !(options->given[NM_SPANK_OPTION_NODE] &&
+						   options->node == NM_SPANK_NONE)) {
+				nm_reason_set(ret_reason, "--%s needs --nm-node=vm",
+					      nm_spank_option_infos[i].name);
+				return -EINVAL;
+			}
+		return 0;
+	}
+	if (!limits->vms)
+		nm_reason_set(ret_reason, "--nm-node=vm: this site gives jobs no virtual machines");
+	else if (machines->nr > limits->vms)
+		nm_reason_set(ret_reason, "--nm-vms-per-node: this site allows %" PRIu64 " at most",
+			      limits->vms);
+	else if (machines->vcpus > limits->vcpus)
+		nm_reason_set(ret_reason, "--nm-vcpus: this site allows %" PRIu64 " at most",
+			      limits->vcpus);
+	else if (machines->memory_bytes > limits->memory_bytes)
+		nm_reason_set(ret_reason, "--nm-memory: this site allows %" PRIu64 "M at most",
+			      limits->memory_bytes >> 20);
+	else
+		return 0;
+	return -EINVAL;
+}
+
 int nm_spank_resolve(const struct nm_spank_options *options, const struct nm_spank_config *config,
 		     const char *partitions, struct nm_spank_request *ret_request,
 		     struct nm_reason *ret_reason)
@@ -174,7 +353,9 @@ int nm_spank_resolve(const struct nm_spank_options *options, const struct nm_spa
 	struct nm_spank_request request = {
 		.segment_bytes = config->defaults.segment_bytes,
 		.scratch_bytes = config->defaults.scratch_bytes,
+		.machines = config->defaults.machines,
 	};
+	bool vfs_chosen;
 	int err;
 
 	apply(&config->defaults, &request);
@@ -192,15 +373,22 @@ int nm_spank_resolve(const struct nm_spank_options *options, const struct nm_spa
 		if (request.node == NM_SPANK_NONE && !options->given[NM_SPANK_OPTION_NODE]) {
 			nm_reason_set(
 				ret_reason,
-				"--nm-segment needs --nm-node=container: without it there is no segment directory");
+				"--nm-segment needs --nm-node=container or vm: without it there is no segment");
 			return -EINVAL;
 		}
 	}
-	if (request.segment_bytes > config->max_segment_bytes) {
+	if (request.segment_bytes > config->limits.segment_bytes) {
 		nm_reason_set(ret_reason, "--nm-segment: this site allows %" PRIu64 "M at most",
-			      config->max_segment_bytes >> 20);
+			      config->limits.segment_bytes >> 20);
 		return -EINVAL;
 	}
+	vfs_chosen =
+		options->given[NM_SPANK_OPTION_VF] || (profile && profile->said & NM_SPANK_SAID_VF);
+	err = ask_for_machines(options, config, &request, ret_reason);
+	if (!err)
+		err = take_vfs(options, vfs_chosen, config, &request, ret_reason);
+	if (err)
+		return err;
 	for (unsigned int i = 0; partitions && i < config->nr_partitions; i++) {
 		bool chosen = options->given[NM_SPANK_OPTION_SEGMENT] ||
 			      (profile && profile->said & NM_SPANK_SAID_SEGMENT);
@@ -208,6 +396,8 @@ int nm_spank_resolve(const struct nm_spank_options *options, const struct nm_spa
 		if (!is_listed(config->partitions[i].name, partitions))
 			continue;
 		err = obey(&config->partitions[i], options, chosen, &request, ret_reason);
+		if (!err)
+			err = obey_vfs(&config->partitions[i], vfs_chosen, &request, ret_reason);
 		if (err)
 			return err;
 	}
@@ -218,8 +408,17 @@ int nm_spank_resolve(const struct nm_spank_options *options, const struct nm_spa
 void nm_spank_request_format(const struct nm_spank_request *request,
 			     char ret_text[NM_SPANK_REQUEST_LEN])
 {
-	snprintf(ret_text, NM_SPANK_REQUEST_LEN,
-		 "node=%s segment=%" PRIu64 " scratch=%" PRIu64 " mpi=%s channels=%s",
-		 nm_spank_node_name(request->node), request->segment_bytes, request->scratch_bytes,
-		 request->mpi, request->channels);
+	const struct nm_spank_machines *machines = &request->machines;
+	int used =
+		snprintf(ret_text, NM_SPANK_REQUEST_LEN,
+			 "node=%s segment=%" PRIu64 " scratch=%" PRIu64 " mpi=%s channels=%s vf=%u",
+			 nm_spank_node_name(request->node), request->segment_bytes,
+			 request->scratch_bytes, request->mpi, request->channels, request->nr_vfs);
+
+	if (request->node == NM_SPANK_VM)
+		snprintf(ret_text + used, NM_SPANK_REQUEST_LEN - (size_t)used,
+			 " image=%s vms=%" PRIu64 " vcpus=%" PRIu64 " memory=%" PRIu64
+			 " shares=%s accel=%s",
+			 machines->image, machines->nr, machines->vcpus, machines->memory_bytes,
+			 machines->shares, machines->accel);
 }

@@ -26,6 +26,9 @@ struct nm_spank_options {
 	enum nm_spank_node node;
 	uint64_t segment_bytes;
 	char profile[NM_SPANK_WORD_MAX];
+	unsigned int nr_vfs;
+	char image[NM_SPANK_WORD_MAX];
+	uint64_t vms, vcpus, memory_bytes;
 };
 
 /*
@@ -42,6 +45,8 @@ struct nm_spank_request {
 	uint64_t scratch_bytes;
 	char mpi[NM_SPANK_WORD_MAX];
 	char channels[NM_SPANK_WORD_MAX];
+	unsigned int nr_vfs;		   /* 0 with NM_SPANK_VM */
+	struct nm_spank_machines machines; /* with NM_SPANK_VM only */
 };
 
 /*
@@ -52,7 +57,7 @@ int nm_spank_resolve(const struct nm_spank_options *options, const struct nm_spa
 		     const char *partitions, struct nm_spank_request *ret_request,
 		     struct nm_reason *ret_reason);
 
-#define NM_SPANK_REQUEST_LEN 192
+#define NM_SPANK_REQUEST_LEN 512
 
 /* The request in one line: alike exactly when the requests are. */
 void nm_spank_request_format(const struct nm_spank_request *request,

@@ -74,6 +74,14 @@ const struct nm_select_params nm_select_defaults = {
 			{{0, 28000, 15000, 12500, 20000}, {0, 29000, 15000, 11000, 18000}},
 			{{0, 28000, 15000, 12000, 20000}, {0, 27000, 15000, 10000, 19000}},
 		},
+	/* Two copies as measured there (docs/design/bulk.md); one copy has no cache to share. */
+	.prior_far =
+		{
+			{{0, 5000, 11000, 10000, 12000}, {0, 6000, 16000, 9500, 12500}},
+			{{0, 5000, 13000, 12500, 18000}, {0, 6000, 16000, 10500, 17000}},
+			{{0, 6000, 15000, 12500, 20000}, {0, 7000, 18000, 11000, 18000}},
+			{{0, 6000, 15000, 12000, 20000}, {0, 7000, 17000, 10000, 19000}},
+		},
 	.probe_ms = 10,
 	.probe_choices = 16,
 	.margin_percent = 15,
@@ -92,7 +100,7 @@ static uint32_t rate_of(const struct nm_select_params *params, const struct nm_s
 {
 	if (cell && cell->arms[protocol].mbps)
 		return cell->arms[protocol].mbps;
-	return params->prior[at->class][at->load][protocol];
+	return (at->far ? params->prior_far : params->prior)[at->class][at->load][protocol];
 }
 
 /* The best one; the CURRENT one unless another is better by the margin. */
@@ -153,6 +161,7 @@ struct nm_select_verdict nm_select_transfer(const struct nm_select_params *param
 		.why = NM_SELECT_BECAUSE_RATE,
 		.class = (uint8_t)nm_select_class(facts->size),
 		.load = facts->outstanding ? NM_SELECT_STREAM : NM_SELECT_LONE,
+		.far = facts->far,
 	};
 	struct nm_select_cell *cell = state ? &state->cells[v.class][v.load] : NULL;
 
@@ -210,9 +219,10 @@ void nm_select_explain(const struct nm_select_params *params, const struct nm_se
 	for (enum nm_protocol p = NM_PROTOCOL_EAGER; p < NM_NR_PROTOCOLS; p++)
 		rates[p] = possible(facts, p) ? rate_of(params, cell, v, p) : 0;
 	nm_reason_set(
-		ret_reason, "%s, %s%s; MB/s: pool %u, past cache %u, pull %u, both halves %u%s",
+		ret_reason, "%s, %s%s%s; MB/s: pool %u, past cache %u, pull %u, both halves %u%s",
 		nm_protocol_name(v->protocol), v->load == NM_SELECT_LONE ? "alone" : "in a stream",
-		v->why == NM_SELECT_BECAUSE_PROBE ? ", tried again" : "", rates[NM_PROTOCOL_POOL],
-		rates[NM_PROTOCOL_POOL_PAST], rates[NM_PROTOCOL_PULL], rates[NM_PROTOCOL_BOTH],
+		v->far ? ", far" : "", v->why == NM_SELECT_BECAUSE_PROBE ? ", tried again" : "",
+		rates[NM_PROTOCOL_POOL], rates[NM_PROTOCOL_POOL_PAST], rates[NM_PROTOCOL_PULL],
+		rates[NM_PROTOCOL_BOTH],
 		facts->remote_copy ? "" : " (0: the peer's memory is out of reach)");
 }

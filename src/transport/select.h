@@ -70,6 +70,8 @@ unsigned int nm_select_class(uint64_t size);
 struct nm_select_params {
 	/* MB/s; 0: not before it was tried */
 	uint32_t prior[NM_SELECT_NR_CLASSES][NM_SELECT_NR_LOADS][NM_NR_PROTOCOLS];
+	/* likewise of peers that are known to share no cache with us */
+	uint32_t prior_far[NM_SELECT_NR_CLASSES][NM_SELECT_NR_LOADS][NM_NR_PROTOCOLS];
 	uint32_t probe_ms;	 /* between two tries of another protocol, at least */
 	uint32_t probe_choices;	 /* likewise, in choices */
 	uint32_t margin_percent; /* another protocol has to be better by so much */
@@ -106,6 +108,7 @@ struct nm_select_facts {
 	uint64_t size;
 	uint32_t outstanding; /* transfers from this peer under way, without this one */
 	bool remote_copy;     /* either side may copy from and to the other's memory */
+	bool far;	      /* known to share no cache; false: not known */
 	uint64_t now_ns;
 };
 
@@ -118,6 +121,7 @@ struct nm_select_verdict {
 	enum nm_protocol protocol;
 	enum nm_select_why why;
 	uint8_t class, load; /* where to book what is achieved */
+	bool far;	     /* by which prior it was picked */
 };
 
 /*

@@ -49,6 +49,7 @@ static void init_link(struct shm_transport *shm, struct shm_link *link,
 	facts->integrity = encounter->integrity;
 	facts->label = encounter->label;
 	facts->reason = encounter->how;
+	link->base.far = encounter->far;
 	nm_shm_init_copies(link, encounter);
 }
 

@@ -97,6 +97,8 @@ struct nm_link {
 	 * ours. It changes whenever the achieved rate says otherwise.
 	 */
 	bool past_cache;
+	/* The peer is known to share no cache with us: where the choice for large messages begins. */
+	bool far;
 };
 
 /* Bytes in a peer's memory, as the peer told: hostile. */

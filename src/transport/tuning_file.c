@@ -143,8 +143,12 @@ static void apply(const struct nm_tuning *tuning)
 	for (int c = 0; c < NM_SELECT_NR_CLASSES; c++)
 		for (int l = 0; l < NM_SELECT_NR_LOADS; l++)
 			for (int p = 0; p < NM_NR_PROTOCOLS; p++)
-				if (tuning->rates[c][l][p])
+				if (tuning->rates[c][l][p]) {
 					in_force.prior[c][l][p] = tuning->rates[c][l][p];
+					if (!tuning->is_near)
+						in_force.prior_far[c][l][p] =
+							tuning->rates[c][l][p];
+				}
 }
 
 int nm_tuning_find(const struct nm_params *params, const struct nm_tuning_machine *here,

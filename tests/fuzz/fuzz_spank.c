@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The site's settings and a user's options: the input is a file, and behind a NUL three arguments and
- * the partitions.
+ * The site's settings and a user's options: the input is a file, and behind a NUL the arguments and the
+ * partitions.
  * What is granted is within the limits, and every refusal has a reason.
  */
 #include <stdlib.h>
@@ -29,7 +29,9 @@ static void resolve(const struct nm_spank_options *options, const struct nm_span
 		expect(why.text[0] != '\0');
 		return;
 	}
-	expect(request.segment_bytes <= config->max_segment_bytes);
+	expect(request.segment_bytes <= config->limits.segment_bytes);
+	expect(request.nr_vfs <= config->limits.vfs);
+	expect(!request.nr_vfs || request.node != NM_SPANK_VM);
 	for (unsigned int i = 0; partitions && i < config->nr_partitions; i++) {
 		const struct nm_spank_partition *rule = &config->partitions[i];
 
@@ -37,6 +39,7 @@ static void resolve(const struct nm_spank_options *options, const struct nm_span
 			continue;
 		expect(!rule->max_segment_bytes ||
 		       request.segment_bytes <= rule->max_segment_bytes);
+		expect(!rule->limits_vfs || request.nr_vfs <= rule->max_vfs);
 		for (int option = 0; option < NM_SPANK_NR_OPTIONS; option++)
 			expect(!options->given[option] || !(rule->forbidden & 1U << option));
 	}

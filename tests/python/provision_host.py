@@ -12,8 +12,8 @@ from nearmetal.provision.model import (
     HostFacts,
     PortFacts,
 )
+from nearmetal.provision.places import GRUB, RULES
 from nearmetal.provision.planner import HostPlan, Phase
-from nearmetal.provision.stage_driver import GRUB, RULES
 from nearmetal.provision.steps import (
     Burn,
     Install,

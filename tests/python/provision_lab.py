@@ -9,6 +9,7 @@ from typing import Any
 
 from nearmetal.provision.redfish import Redfish
 from nearmetal.provision.shell import Answer
+from nearmetal.provision.slurm import Scheduler, SlurmTools
 from nearmetal.run import Command, LocalRunner
 from nearmetal.spec.hosts import HostGroup
 from tests.python.sriov_tree import Tree
@@ -32,6 +33,7 @@ class HostTree:
         self.tree.make()
         self.bin.mkdir()
         (self.root / "etc/udev/rules.d").mkdir(parents=True)
+        (self.root / "run").mkdir()
         self.tool("devlink", "exit 1")
         self.tool("udevadm", "exit 0")
         if loader:
@@ -67,7 +69,7 @@ class HostTree:
 
     def script(self, text: str, *, timeout_s: float) -> Answer:
         self.scripts.append(text)
-        there = re.sub(r"(?<![\w/])/(sys|proc|etc)/", rf"{self.root}/\1/", text)
+        there = re.sub(r"(?<![\w/])(?<!\nw )/(sys|proc|etc|run)/", rf"{self.root}/\1/", text)
         there = there.replace("PATH=", f"PATH={self.bin}:", 1)
         done = LocalRunner().run(Command(("sh", "-s"), stdin=there.encode()), timeout_s=timeout_s)
         return Answer(done.code, done.text)
@@ -80,8 +82,9 @@ class HostTree:
 class LabReach:
     """Hosts of a lab by name; those that are not there are unreachable."""
 
-    def __init__(self, hosts: dict[str, HostTree]) -> None:
+    def __init__(self, hosts: dict[str, HostTree], slurm: Scheduler | None = None) -> None:
         self.hosts = hosts
+        self.slurm = slurm or SlurmTools()
 
     def shell(self, name: str, group: HostGroup) -> HostTree:
         assert group.platform == "linux"
@@ -90,3 +93,10 @@ class LabReach:
     def redfish(self, name: str, group: HostGroup) -> Redfish | None:
         assert name in self.hosts
         return None if group.bmc is None else Redfish(name, group.bmc)
+
+    def vsphere(self, name: str, group: HostGroup) -> None:
+        assert name in self.hosts
+        assert group.vcenter is None
+
+    def scheduler(self) -> Scheduler:
+        return self.slurm

@@ -215,7 +215,8 @@ class FakeKernel:
 
     def load(self, module: str) -> None:
         self._change(f"modprobe {module}")
-        (self.tree.root / "sys/bus/pci/drivers" / module).mkdir(exist_ok=True)
+        name = "igbvf" if module.startswith("pci:v00008086d000010CA") else module
+        (self.tree.root / "sys/bus/pci/drivers" / name).mkdir(exist_ok=True)
 
     def pause(self) -> None:
         """Time does not matter here."""
@@ -253,6 +254,7 @@ class FakeKernel:
         (pf / f"virtfn{number}").symlink_to(real)
         (real / "physfn").symlink_to(pf)
         (real / "driver_override").write_text("(null)\n")
+        (real / "modalias").write_text("pci:v00008086d000010CAsv00008086sd0000A03Cbc02sc00i00\n")
         for rdma in (pf / "infiniband").glob("*"):
             iov = self.tree.root / "sys/class/infiniband" / rdma.name / "iov"
             if iov.is_dir():
@@ -285,10 +287,11 @@ class FakeKernel:
 
     def _probe(self, real: Path) -> None:
         override = (real / "driver_override").read_text().strip()
-        if override not in ("(null)", "") and not (real / "driver").exists():
-            if not (self.tree.root / "sys/bus/pci/drivers" / override).is_dir():
-                return
-            self._bind(real, override)
+        own = f"{(real / 'physfn/driver').readlink().name}vf"
+        driver = own if override in ("(null)", "") else override
+        loaded = (self.tree.root / "sys/bus/pci/drivers" / driver).is_dir()
+        if loaded and not (real / "driver").exists():
+            self._bind(real, driver)
 
     def _unbind(self, real: Path) -> None:
         (real / "driver").unlink(missing_ok=True)

@@ -57,7 +57,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_verb_has_json_a_summary_and_an_example(verb: str) -> None:
     text = PARSERS[verb].format_help()
     assert "--json" in text
-    assert f"example: nearmetal {verb}" in text
+    assert re.search(rf"^example: (?:srun [^\n]*)?nearmetal {verb}\b", text, re.MULTILINE)
     assert PARSERS[verb].description
 
 

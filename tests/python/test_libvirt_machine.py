@@ -162,3 +162,12 @@ def test_a_virtual_function_is_passed_on_and_never_bound_by_libvirt() -> None:
         "domain": "0x0000", "bus": "0x01", "slot": "0x10", "function": "0x2",
     }  # fmt: skip
     assert "hostdev" not in first.xml()
+
+
+def test_a_device_of_the_host_behind_an_iommu_of_the_guest_hears_of_its_mappings() -> None:
+    (first, _) = machines_of(spec_of(TWO.replace("DEVICE", "none")), SMALL)
+    for vf, told in (("0000:01:10.2", "on"), ("", None)):
+        top = ET.fromstring(replace(first, viommu=True, vf=vf).xml())  # noqa: S314 - our own
+        driver = top.find("devices/iommu/driver")
+        assert driver is not None
+        assert (driver.get("intremap"), driver.get("caching_mode")) == ("on", told)

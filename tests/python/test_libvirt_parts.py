@@ -6,12 +6,15 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from nearmetal.backend.libvirt import boot, hosts
-from nearmetal.backend.libvirt.hypervisor import explain, remedy
+from nearmetal.backend.libvirt.build import Layout, Site, seed_segment
+from nearmetal.backend.libvirt.hypervisor import explain, read_distances, remedy
 from nearmetal.backend.libvirt.nodes import Nodes
 from nearmetal.backend.libvirt.records import Records
 from nearmetal.backend.libvirt.shell import HostShell, owner_of_files, ssh_target
@@ -87,6 +90,47 @@ def test_refusals_of_libvirt_have_a_remedy(words: str, hint: str) -> None:
 )
 def test_a_console_says_how_the_boot_went(text: str, expected: tuple[bool, str]) -> None:
     assert boot.outcome(text, "n1") == expected
+
+
+CELLS = """<capabilities><host><topology><cells num='{n}'>{cells}</cells></topology></host>
+</capabilities>"""
+
+
+def capabilities(*rows: str) -> ET.Element:
+    """What libvirt tells of a host with these distances, as it writes them."""
+    cells = []
+    for i, row in enumerate(rows):
+        told = "".join(
+            f"<sibling id='{j}' value='{word}'/>"
+            for j, word in enumerate(row.split())
+            if word != "-"
+        )
+        cells.append(f"<cell id='{i}'><distances>{told}</distances></cell>")
+    return ET.fromstring(CELLS.format(n=len(rows), cells="".join(cells)))  # noqa: S314 - our own
+
+
+def test_distances_between_numa_nodes_are_read_as_the_kernel_tells_them() -> None:
+    assert read_distances(capabilities("10 32", "32 10")) == ((10, 32), (32, 10))
+    assert read_distances(capabilities("10")) == ((10,),)
+
+
+@pytest.mark.parametrize("rows", [("10 -", "32 10"), ("10 256", "32 10"), ("10 0", "32 10"), ()])
+def test_distances_that_make_no_sense_are_none(rows: tuple[str, ...]) -> None:
+    assert read_distances(capabilities(*rows)) == ()
+
+
+def test_a_node_is_told_how_far_the_others_are() -> None:
+    layout = Layout("0123456789abcdef" * 2, 2, 2 << 20, 2 << 20, 8 << 20)
+    site = Site("/d", "", "", ((0,), (1,)), "/s", layout, ((10, 21), (20, 10)))
+    known = {"device": "ivshmem", "part": "1"}
+    for numa, node, row in (("1", 1, [20, 10]), ("0", 0, [10, 21]), ("0,1", -1, []), ("", -1, [])):
+        told = seed_segment(resource(Kind.NODE, "n", known | {"numa": numa}), site)
+        assert told is not None
+        assert (told.vcpu_numa, told.distances) == (node, row)
+    nothing = replace(site, distances=())
+    told = seed_segment(resource(Kind.NODE, "n", known | {"numa": "1"}), nothing)
+    assert told is not None
+    assert (told.vcpu_numa, told.distances) == (1, [])
 
 
 def test_a_console_cannot_move_the_cursor() -> None:

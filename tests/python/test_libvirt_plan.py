@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nearmetal.apply import describe
 from nearmetal.errors import SpecError, StateError
 from nearmetal.plan import Action, Plan, desired, make_plan
 from nearmetal.spec import Kind, Observed, parse_spec
@@ -21,8 +22,8 @@ TWO = HEAD + "hosts: [{name: h, nodes: [{name: a}, {name: b}]}]\n"
 
 
 def planned(text: str, observed: Observed | None = None, found: Any = SMALL) -> Plan:
-    spec = parse_spec(text, "c.yaml")
-    return make_plan(spec.name, desired(spec, facts_for(spec, found)), observed or Observed())
+    spec, there = parse_spec(text, "c.yaml"), observed or Observed()
+    return make_plan(spec.name, desired(spec, facts_for(spec, found), there), there)
 
 
 def attributes(plan: Plan, kind: Kind, name: str) -> dict[str, str]:
@@ -134,6 +135,96 @@ def test_a_node_more_leaves_the_others_alone_where_the_segment_has_room() -> Non
     there = carried_out(planned(text), Observed())
     plan = planned(text.replace("{name: b}", "{name: b}, {name: d}"), there)
     assert [(c.action, str(c.key)) for c in plan.effective] == [(Action.CREATE, "node d")]
+
+
+def hosts_of(*hosts: str, parts: str = "auto") -> str:
+    """A spec with hosts of these nodes, as "ab": h0 with a and b."""
+    lines = [HEAD + "network: {bridge: br}\nhosts:"]
+    for i, names in enumerate(hosts):
+        nodes = ", ".join(f"{{name: {name}}}" for name in names)
+        uri = f"qemu+ssh://root@h{i}/system"
+        lines.append(
+            f"  - {{name: h{i}, uri: '{uri}', segment: {{parts: {parts}}}, nodes: [{nodes}]}}"
+        )
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changes"),
+    [
+        # In front of the others, behind them, and on the first of two hosts.
+        (("ab", "cd"), ("xab", "cd"), {"+ node x"}),
+        (("ab", "cd"), ("abx", "cd"), {"+ node x"}),
+        (("ab", "cd"), ("ab", "xcd"), {"+ node x"}),
+        (("abc", "d"), ("ac", "d"), {"- node b"}),
+        (("abc", "d"), ("bc", "d"), {"- node a"}),
+        (("abc", "d"), ("xbc", "d"), {"- node a", "+ node x"}),
+        (("abc", "d"), ("cba", "d"), set()),
+        (("ab", "c"), ("b", "c"), {"- node a"}),
+    ],
+)
+def test_a_node_that_comes_or_goes_moves_no_other(
+    before: tuple[str, ...], after: tuple[str, ...], changes: set[str]
+) -> None:
+    there = carried_out(planned(hosts_of(*before, parts="4"), found=HYPERVISOR), Observed())
+    plan = planned(hosts_of(*after, parts="4"), there, HYPERVISOR)
+    assert {f"{c.action.value} {c.key}" for c in plan.effective} == changes
+
+
+def test_a_segment_keeps_room_that_it_has() -> None:
+    there = carried_out(planned(hosts_of("abc")), Observed())
+    fewer = planned(hosts_of("a"), there)
+    assert {str(c.key) for c in fewer.effective} == {"node b", "node c"}
+    more = planned(hosts_of("axyz"), carried_out(fewer, there))
+    assert {str(c.key) for c in more.effective} == {"node x", "node y", "node z"}
+    assert sorted(attributes(more, Kind.NODE, name)["part"] for name in "axyz") == list("0123")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("ab", "abc", "its segment has 2 parts, and a file that is mapped gets no more"),
+        ("a", "ab", "its nodes have no device for a segment and get one only at their start"),
+    ],
+)  # fmt: skip
+def test_what_must_be_made_anew_says_why(before: str, after: str, why: str) -> None:
+    there = carried_out(planned(hosts_of(before)), Observed())
+    plan = planned(hosts_of(after), there)
+    host = next(c for c in plan.changes if c.key.kind is Kind.HOST)
+    assert host.why.startswith(why)
+    assert host.why in describe(host)
+    assert f"parts: {4 if after == 'ab' else 8}" in host.why
+    assert host in plan.rewrites
+    others = {str(c.key) for c in plan.effective} - {"host h0"}
+    assert others == {f"node {name}" for name in after}
+
+
+def test_parts_of_another_size_say_so() -> None:
+    there = carried_out(planned(TWO), Observed())
+    plan = planned(TWO.replace("name: h,", "name: h, segment: {part: 32 MiB},"), there)
+    assert "keep their size" in describe(next(c for c in plan.changes if c.key.kind is Kind.HOST))
+
+
+NAMES = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6, unique=True).map("".join)
+
+
+@given(st.lists(st.tuples(NAMES, NAMES), min_size=2, max_size=4))
+def test_whatever_comes_and_goes_who_stays_is_left_alone(steps: list[tuple[str, str]]) -> None:
+    there = Observed()
+    for first, second in steps:
+        text = hosts_of(first, second.translate(OTHERS), parts="8")
+        plan = planned(text, there, HYPERVISOR)
+        assert plan.count(Action.CHANGE) == 0
+        there = carried_out(plan, there)
+        assert planned(text, there, HYPERVISOR).empty
+        nodes = [dict(r.attributes) for r in there.resources if r.key.kind is Kind.NODE]
+        assert len({node["address"] for node in nodes}) == len(nodes)
+        assert len({(node["host"], node["part"]) for node in nodes}) == len(nodes)
+        assert all(int(node["part"]) < 8 for node in nodes)
+
+
+OTHERS = str.maketrans("abcdefgh", "stuvwxyz")
+"""The second host's nodes have names of their own."""
 
 
 def test_another_reason_changes_nothing() -> None:

@@ -131,11 +131,23 @@ def test_a_probe_that_fails_says_how_and_is_not_repeated(
     assert not guest.console.parent.exists()
 
 
-def test_a_probe_that_does_not_start_is_tried_again(memory: Path) -> None:
+def test_a_probe_that_does_not_start_is_tried_again_later(memory: Path) -> None:
     guest = Guest({0.0: OK}, refusal="cannot start: no memory\nmore words")
     works, reason = asked(guest, memory)
     assert (works, reason) == (
         False, "a probe boot under KVM does not start: cannot start: no memory",
     )  # fmt: skip
     guest.refusal = ""
+    assert asked(guest, memory) == (works, reason)
+    assert guest.boots == 1
+    guest.now += probe.AGAIN_S
+    assert asked(guest, memory)[0]
+    assert guest.boots == 2
+
+
+def test_a_refusal_of_before_a_restart_of_this_machine_is_not_believed(memory: Path) -> None:
+    guest = Guest({0.0: OK}, refusal="cannot start")
+    guest.now = 1000.0
+    assert not asked(guest, memory)[0]
+    guest.refusal, guest.now = "", 5.0
     assert asked(guest, memory)[0]

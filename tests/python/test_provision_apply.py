@@ -2,7 +2,9 @@
 """Hosts become what their file says, and a run that dies anywhere is taken up."""
 
 import json
+import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,9 @@ from nearmetal.apply.lock import locked
 from nearmetal.errors import HostError, LockedError
 from nearmetal.journal import Journal
 from nearmetal.provision.apply import Applier, Earlier, Patience, _refuse
+from nearmetal.provision.places import GRUB, RULES
 from nearmetal.provision.planner import plan_hosts
 from nearmetal.provision.shell import Answer
-from nearmetal.provision.stage_driver import GRUB, RULES
 from nearmetal.spec.hosts import parse_hosts
 from tests.python.fake_mlxconfig import reset
 from tests.python.provision_host import esxi
@@ -234,9 +236,10 @@ def test_a_host_with_machines_is_not_rebooted(lab: dict[str, Rebooting], tmp_pat
     assert lab["kvm1"].writes == 0
 
 
-def test_esxi_is_planned_and_not_applied() -> None:
-    with pytest.raises(HostError, match="esx1 run ESXi, which apply does not change"):
-        _refuse(plan_hosts(parse_hosts(PAPER), {"esx1": esxi()}))
+def test_esxi_without_a_vcenter_is_planned_and_not_applied() -> None:
+    file = parse_hosts(PAPER)
+    with pytest.raises(HostError, match="esx1 run ESXi, which apply changes through a vCenter"):
+        _refuse(plan_hosts(file, {"esx1": esxi()}), file)
 
 
 def test_two_at_once_are_one_too_many(lab: dict[str, Rebooting], tmp_path: Path) -> None:
@@ -276,3 +279,57 @@ def test_files_are_replaced_whole_and_removed(lab: dict[str, Rebooting], tmp_pat
     applier(text, lab, tmp_path / "state").apply()
     assert lab["kvm1"].vfs() == ["0", "0"]
     assert not (root / RULES[1:]).exists()
+
+
+def test_a_host_that_dies_between_a_file_and_its_effect_does_both_again(
+    lab: dict[str, Rebooting], tmp_path: Path
+) -> None:
+    host = lab["kvm1"]
+    whole = (host.bin / "update-grub").read_text()
+    host.tool("update-grub", "kill -KILL $PPID")
+    with pytest.raises(HostError, match="kernel arguments"):
+        applier(ONE, lab, tmp_path / "state").apply()
+    assert (host.root / GRUB[1:]).exists()
+    assert not (host.root / "grub.cfg").exists()
+    (host.bin / "update-grub").write_text(whole)
+    applier(ONE, lab, tmp_path / "state").apply()
+    assert "intel_iommu=on iommu=pt" in (host.root / "proc/cmdline").read_text()
+    assert host.reboots == 1
+    assert [path.name for path in (host.root / GRUB[1:]).parent.iterdir()] == [Path(GRUB).name]
+    assert Earlier(tmp_path / "state").read()["kvm1"]["kernel"]["before"] is None
+
+
+def test_a_setting_that_another_has_staged_is_taken_back_without_a_reboot(
+    lab: dict[str, Rebooting], tmp_path: Path
+) -> None:
+    applier(ONE, lab, tmp_path / "state").apply()
+    host = lab["kvm1"]
+    found = json.loads(host.state.read_text())
+    found["0000:3b:00.0"]["NUM_OF_VFS"][2] = "1"
+    host.state.write_text(json.dumps(found))
+    applier(ONE, lab, tmp_path / "state").apply()
+    assert host.config()["NUM_OF_VFS"] == "4"
+    assert host.reboots == 1
+
+
+def test_a_step_waits_for_an_earlier_one_that_lost_its_ssh(
+    lab: dict[str, Rebooting], tmp_path: Path
+) -> None:
+    host = lab["kvm1"]
+    lock = host.root / "run/nearmetal-host.lock"
+    done = tmp_path / "earlier-is-done"
+    grub = (host.bin / "update-grub").read_text()
+    host.tool("update-grub", f"[ -e {done} ] || exit 9\n{grub}")
+    with subprocess.Popen(
+        ["flock", lock, "sh", "-c", f"echo; read end; touch {done}"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as earlier:  # fmt: skip
+        assert earlier.stdout is not None
+        earlier.stdout.readline()
+        with ThreadPoolExecutor(1) as pool:
+            applied = pool.submit(applier(ONE, lab, tmp_path / "state").apply)
+            while not steps(tmp_path / "state", "begin"):
+                assert not applied.done()
+            earlier.communicate(b"\n", timeout=60)
+            applied.result(timeout=60)
+    assert host.vfs() == ["4", "2"]

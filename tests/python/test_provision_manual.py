@@ -11,6 +11,7 @@ from pydantic_core import PydanticUndefined
 from nearmetal.provision.bios_names import VENDORS
 from nearmetal.spec import hosts
 from nearmetal.spec.password import PasswordSource
+from nearmetal.spec.vsphere import Vcenter
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "man" / "nearmetal-hosts.md").read_text()
@@ -29,6 +30,10 @@ TABLES: dict[str, type[BaseModel]] = {
     "kernel": hosts.Kernel,
     "hugepages": hosts.Hugepages,
     "packages": hosts.Package,
+    "power": hosts.Power,
+    "slurm": hosts.Slurm,
+    "vcenter": Vcenter,
+    "esxi": hosts.Esxi,
 }
 
 
@@ -64,6 +69,7 @@ def test_the_example_of_the_page_is_a_hosts_file() -> None:
     assert hosts.parse_hosts(example).name == "rack1"
 
 
-def test_the_example_file_is_one() -> None:
-    file = hosts.load_hosts(ROOT / "examples" / "hosts" / "rack1.yaml")
-    assert len(file.each()) == 6
+@pytest.mark.parametrize(("name", "count"), [("rack1", 6), ("esxi", 16), ("kvm-connectx5", 1)])
+def test_the_example_files_are_some(name: str, count: int) -> None:
+    file = hosts.load_hosts(ROOT / "examples" / "hosts" / f"{name}.yaml")
+    assert len(file.each()) == count

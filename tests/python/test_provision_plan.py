@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from nearmetal.provision.model import BiosFacts, BiosValue, CardFacts, ConfigValue, HostFacts
+from nearmetal.provision.places import GRUB, RULES
 from nearmetal.provision.planner import HostPlan, gather, plan_host, plan_hosts, waves
 from nearmetal.provision.show import plan_lines
-from nearmetal.provision.stage_driver import GRUB, RULES
 from nearmetal.provision.steps import SetBios, SetConfig, SetOptions, Stage, Step, Wait
 from nearmetal.spec.hosts import HostsFile, parse_hosts
 from tests.python.provision_host import DELL, FACTORY, FakeHost, esxi, linux, ports, settings

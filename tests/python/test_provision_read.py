@@ -10,10 +10,10 @@ from nearmetal.cli import host_plan, host_status
 from nearmetal.cli.view import View
 from nearmetal.errors import HostError
 from nearmetal.provision.model import ConfigValue, PortFacts
+from nearmetal.provision.places import GRUB, POWER, RULES
 from nearmetal.provision.read_esxi import read_esxi
 from nearmetal.provision.read_linux import read_linux
 from nearmetal.provision.shell import Answer, SshShell, ask
-from nearmetal.provision.stage_driver import GRUB, RULES
 from nearmetal.run import Command, Completed, LocalRunner
 from nearmetal.spec.hosts import Ssh
 from tests.python.provision_lab import FACTORY, HostTree, LabReach
@@ -43,7 +43,7 @@ def test_a_host_with_a_connectx_is_read(host: HostTree) -> None:
     assert facts.cmdline == ("quiet", "intel_iommu=on")
     assert facts.loader == "grub.d"
     assert facts.iommu_groups > 0
-    assert facts.files == {RULES: None, GRUB: None}
+    assert facts.files == {RULES: None, GRUB: None, POWER: None}
     [card] = facts.cards
     assert (card.address, card.model, card.psid) == ("0000:3b:00", "ConnectX-5", "MT_0000000008")
     assert (card.firmware, card.device) == ("16.32.1010", "0000:3b:00.0")
@@ -69,7 +69,7 @@ def test_a_host_with_igb_needs_no_tools(host: HostTree) -> None:
 def test_what_nearmetal_keeps_is_read_to_the_letter(host: HostTree) -> None:
     (host.root / RULES[1:]).write_text("a\n\nb")
     (host.root / GRUB[1:]).write_text("")
-    assert read_linux("kvm1", host).files == {RULES: "a\n\nb", GRUB: ""}
+    assert read_linux("kvm1", host).files == {RULES: "a\n\nb", GRUB: "", POWER: None}
 
 
 def test_a_card_without_its_tool_is_said_to_be_unread(host: HostTree) -> None:
@@ -147,7 +147,7 @@ def test_plan_and_status_speak_of_every_host(
     assert host_plan.show(file, reach, View(as_json=True)) == 1
     data = json.loads(capsys.readouterr().out)
     assert [host["reboots"] for host in data["hosts"]] == [1, 0]
-    assert data["hosts"][1]["refusals"][0]["what"] == "kvm2: no answer after 60 s"
+    assert data["hosts"][1]["refusals"][0]["what"] == "kvm2: no answer after 180 s"
     assert data["waves"] == [["kvm1"]]
     assert host_status.show(file, reach, View(as_json=True)) == 4
     assert json.loads(capsys.readouterr().out)["hosts"][1]["facts"] is None

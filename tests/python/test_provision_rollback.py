@@ -12,11 +12,12 @@ from nearmetal.cli.host_rollback import carry_out
 from nearmetal.cli.view import View
 from nearmetal.errors import HostError
 from nearmetal.journal import Journal
-from nearmetal.provision.apply import Earlier, _script
+from nearmetal.provision.apply import Earlier
+from nearmetal.provision.carry import _script
 from nearmetal.provision.model import BiosFacts
+from nearmetal.provision.places import GRUB, RULES
 from nearmetal.provision.plan_back import Back, plan_back
 from nearmetal.provision.rollback import Rollback
-from nearmetal.provision.stage_driver import GRUB, RULES
 from nearmetal.provision.steps import SetArguments, SetBios, SetConfig, SetVfs, Step, Wait
 from nearmetal.spec.hosts import parse_hosts
 from tests.python.provision_host import linux

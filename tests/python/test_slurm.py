@@ -17,11 +17,22 @@ from nearmetal.cli.slurm_status import show
 from nearmetal.cli.verbs import build_parser
 from nearmetal.cli.view import View
 from nearmetal.errors import NearmetalError, SlurmError, UsageError
+from nearmetal.host import Ledger, VfHost
 from nearmetal.run import Command, Completed, LocalRunner
-from nearmetal.slurm import STATE, Wish, containers, of_job, reclaim, reclaim_ended
+from nearmetal.slurm import (
+    STATE,
+    JobVfs,
+    ThisNode,
+    Wish,
+    containers,
+    of_job,
+    reclaim,
+    reclaim_ended,
+)
 from nearmetal.slurm.container import as_variables, environment, launch
 from nearmetal.slurm.holder import start_ticks
 from nearmetal.slurm.queue import known_jobs, parse
+from tests.python.sriov_tree import FakeKernel, Tree
 from tests.system.local import user_can_read_checkout
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +63,15 @@ class Slurm(LocalRunner):
         return "".join(text for node, text in self.jobs.items() if not names or node in names)
 
 
+def no_vfs(directory: Path) -> JobVfs:
+    """The VFs of a machine that has none."""
+    tree = Tree(directory / "machine")
+    if not tree.root.exists():
+        tree.make()
+    ledger = Ledger(directory / "ledger")
+    return JobVfs(lambda: VfHost(FakeKernel(tree), ledger, privileged=True), ledger.path)
+
+
 def record(state: Path, job: int, *, holder: str | None = None, about: str | None = None) -> Path:
     directory = state / f"job-{job}"
     directory.mkdir(parents=True)
@@ -78,9 +98,23 @@ def test_the_plugin_types_what_the_command_line_takes() -> None:
     )  # fmt: skip
     assert words == {
         "--job", "--uid", "--segment", "--scratch", "--request", "--mpi", "--channels",
-        "--partition",
+        "--partition", "--vfs", "--vms", "--vcpus", "--memory", "--image", "--shares", "--accel",
+        "--nodes", "--key",
     }  # fmt: skip
     assert all(word in told for word in words)
+
+
+def test_a_prolog_waits_for_no_module_that_it_does_not_need() -> None:
+    script = (
+        "import sys; from nearmetal.cli.verbs import build_parser\n"
+        "for words in (['launch', '--job', '1', '--uid', '1', '--segment', '1'],"
+        " ['reclaim', '--job', '1'], ['task', 'app']):\n"
+        " build_parser('slurm').parse_args(['slurm', *words])\n"
+        "print(*sorted({'pydantic', 'nearmetal.spec', 'nearmetal.host'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
+                          check=True, timeout=60, cwd=ROOT)  # fmt: skip
+    assert done.stdout.strip() == ""
 
 
 def test_jobs_that_may_have_something_on_a_node() -> None:
@@ -101,8 +135,8 @@ def test_no_answer_makes_no_leak(tmp_path: Path) -> None:
     assert "slurmctld" in caught.value.hint
     record(tmp_path, 5)
     for judge in (
-        lambda: show(Slurm({}, 1), tmp_path, View(as_json=True)),
-        lambda: reclaim_ended(Slurm({}, 1), tmp_path, drains=True),
+        lambda: show(Slurm({}, 1), ThisNode(tmp_path), View(as_json=True), no_vfs(tmp_path)),
+        lambda: reclaim_ended(Slurm({}, 1), ThisNode(tmp_path), drains=True),
     ):
         with pytest.raises(SlurmError):
             judge()
@@ -142,19 +176,19 @@ def test_status_tells_leaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     record(tmp_path, 1)
     record(tmp_path, 2)
     slurm = Slurm({"n1": "1 R\n3 R\n"})
-    assert show(slurm, tmp_path, View(as_json=False)) == 4
+    assert show(slurm, ThisNode(tmp_path), View(as_json=False), no_vfs(tmp_path)) == 4
     told = capsys.readouterr()
     assert "job 2 has ended and its container is here" in told.err
     assert "its process 1 has died" in told.out
-    assert show(slurm, tmp_path, View(as_json=True)) == 4
+    assert show(slurm, ThisNode(tmp_path), View(as_json=True), no_vfs(tmp_path)) == 4
     data = json.loads(capsys.readouterr().out)
     assert [(c["job"], c["leak"]) for c in data["containers"]] == [(1, False), (2, True)]
 
 
 def test_status_without_containers_does_not_ask_slurm(tmp_path: Path) -> None:
     slurm = Slurm({}, 1)
-    assert show(slurm, tmp_path, View(as_json=True)) == 0
-    assert reclaim_ended(slurm, tmp_path, drains=True) == ()
+    assert show(slurm, ThisNode(tmp_path), View(as_json=True), no_vfs(tmp_path)) == 0
+    assert reclaim_ended(slurm, ThisNode(tmp_path), drains=True) == ()
     assert slurm.asked == []
 
 
@@ -167,7 +201,7 @@ def test_the_watchdog_ends_what_no_job_of_this_node_has(tmp_path: Path) -> None:
     record(tmp_path, 4, about="")
     record(tmp_path, 5, about="")
     slurm = Slurm({"n1": "1 R\n", "n2": "3 R\n4 R\n"})
-    assert reclaim_ended(slurm, tmp_path, drains=True) == (2, 3, 5)
+    assert reclaim_ended(slurm, ThisNode(tmp_path), drains=True) == (2, 3, 5)
     assert [c.job for c in containers(tmp_path)] == [1, 4]
     assert {words[0] for words in slurm.asked} == {"squeue"}
 
@@ -194,7 +228,7 @@ def test_what_stays_drains_the_node_and_stops_nothing_else(
     record(tmp_path, 2)
     slurm = Slurm({}, state=state)
     with pytest.raises(SlurmError, match=r"job 1: .*symbolic link"):
-        reclaim_ended(slurm, tmp_path, drains=drains)
+        reclaim_ended(slurm, ThisNode(tmp_path), drains=drains)
     assert [c.job for c in containers(tmp_path)] == [1]
     told = [words for words in slurm.asked if words[0] == "scontrol"]
     assert len(told) == updates
@@ -212,7 +246,7 @@ def test_a_node_that_cannot_be_drained_hides_neither_the_fault_nor_other_leaks(
     slurm = Slurm({})
     slurm.broken = {"scontrol"}
     with pytest.raises(SlurmError, match=r"job 1: .*; node n1 cannot be drained: no controller"):
-        reclaim_ended(slurm, tmp_path, drains=True)
+        reclaim_ended(slurm, ThisNode(tmp_path), drains=True)
     assert [c.job for c in containers(tmp_path)] == [1]
 
 
@@ -221,7 +255,7 @@ def test_who_may_not_reclaim_drains_nothing(tmp_path: Path) -> None:
     (tmp_path / "lock").mkdir()
     slurm = Slurm({})
     with pytest.raises(SlurmError) as caught:
-        reclaim_ended(slurm, tmp_path, drains=True)
+        reclaim_ended(slurm, ThisNode(tmp_path), drains=True)
     assert caught.value.hint == "run this as root"
     assert slurm.asked == []
 
@@ -235,7 +269,7 @@ def test_what_the_caller_asks_of_slurm_narrows_no_verdict(
     (tmp_path / "job-1").symlink_to(tmp_path / "elsewhere" / "job-1")
     slurm = Slurm({})
     with pytest.raises(SlurmError, match="job 1"):
-        reclaim_ended(slurm, tmp_path, drains=True)
+        reclaim_ended(slurm, ThisNode(tmp_path), drains=True)
     assert [words[0] for words in slurm.asked] == ["squeue", "sinfo", "scontrol"]
 
 
@@ -267,6 +301,7 @@ def test_the_environment_of_tasks() -> None:
     assert env == {
         "NEARMETAL_SEGMENT_DIR": "/run/nearmetal/job",
         "NEARMETAL_CHANNELS": "self,shm",
+        "PMIX_MCA_gds": "hash",
     }
     assert providers == ()
     env, providers = environment(Wish(7, 1000, 1 << 20, 1 << 20, "r", mpi="openmpi4"))

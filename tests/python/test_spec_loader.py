@@ -196,6 +196,29 @@ def test_addresses_are_distinct_and_inside() -> None:
     assert list(nodes.values()) == [f"10.77.0.{i}" for i in (11, 12, 13, 14)]
 
 
+def test_nodes_keep_their_addresses() -> None:
+    spec = load_local(ROOT / "examples" / "near-far.yaml")
+    names = [node.name for _, node in spec.nodes]
+    held = dict(zip(names, ("10.77.0.14", "10.77.0.14", "10.78.0.9", "none"), strict=True))
+    # The second's is the first's, the third's is of another subnet, the fourth's is none.
+    assert list(addresses(spec, held)[1].values()) == [
+        "10.77.0.14", "10.77.0.11", "10.77.0.12", "10.77.0.13",
+    ]  # fmt: skip
+    for reserved in ("10.77.0.1", "10.77.0.0", "10.77.0.255"):
+        assert addresses(spec, {names[0]: reserved})[1][names[0]] == "10.77.0.11"
+
+
+def test_a_small_subnet_that_was_less_full_holds_all_it_has_room_for() -> None:
+    nodes = ", ".join(f"{{name: n{i}}}" for i in range(13))
+    text = GOOD.replace("      - name: n1", f"      [{nodes}]")
+    spec = parse_spec(text.replace("backend", "network: {subnet: 10.0.0.0/28}\nbackend", 1))
+    assert isinstance(spec, LocalSpec)
+    held = {f"n{i}": f"10.0.0.{11 + i}" for i in range(4)}
+    _, found = addresses(spec, held)
+    assert len(set(found.values())) == 13
+    assert {name: found[name] for name in held} == held
+
+
 def test_the_schema_file_is_fresh() -> None:
     assert (ROOT / "docs" / "cluster.schema.json").read_text() == json_schema()
 

@@ -4,6 +4,7 @@
 import json
 import multiprocessing
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import pytest
 
 from nearmetal.cli.host_vf import show
 from nearmetal.cli.view import View
-from nearmetal.errors import HostError
+from nearmetal.errors import HostError, NoVfError
 from nearmetal.host import Ledger, Owner, VfHost, Wish
 from nearmetal.host.identity import derive_guids, derive_mac
 from nearmetal.host.kernel import Kernel
-from nearmetal.host.model import INFINIBAND
+from nearmetal.host.model import INFINIBAND, Use
 from nearmetal.spec.vf import Guids, VfRequest
 from tests.python.sriov_tree import FakeKernel, Killed, Tree
 
@@ -134,11 +135,52 @@ def test_an_adapter_keeps_vfs_that_others_began_to_use(tree: Tree) -> None:
     assert tree.dump() == before
 
 
-def walk(tree: Tree, kill_at: int) -> bool:
+def test_a_vf_for_this_machine_has_its_own_driver_and_is_up(tree: Tree) -> None:
+    before = tree.dump()
+    granted = host(tree).allocate(VfRequest(vlan=7), owner("n1"), use="host")
+    assert granted.interfaces == ("v0110f0",)
+    _, vf = host(tree).machine().vf(granted.address) or pytest.fail("the VF is not there")
+    assert (vf.driver, vf.driver_override, vf.links[0].up) == ("igbvf", "", True)
+    assert (vf.settings.mac, vf.settings.vlan) == (derive_mac("demo", "n1"), 7)
+    kernel = FakeKernel(tree)
+    assert host(tree, kernel).allocate(VfRequest(vlan=7), owner("n1"), use="host") == replace(
+        granted, reasons=("it has it already",)
+    )
+    assert kernel.changes == []
+    # Nobody else gets it, and for another use its owner gets it afresh.
+    other = host(tree).allocate(ANY, owner("n2"), use="host")
+    assert other.address != granted.address
+    assert host(tree).allocate(ANY, owner("n1")).interfaces == ()
+    for node in ("n1", "n2"):
+        host(tree).release(owner(node))
+    assert tree.dump() == before
+
+
+def test_a_vf_for_this_machine_needs_no_iommu(tmp_path: Path) -> None:
+    bare = Tree(tmp_path / "bare").make(iommu=False)
+    bare.pf()
+    cluster(bare, "demo")
+    with pytest.raises(NoVfError, match="the IOMMU is off"):
+        host(bare).allocate(ANY, owner("n1"))
+    granted = host(bare).allocate(ANY, owner("n1"), use="host")
+    assert (granted.group, granted.interfaces) == (-1, ("v0110f0",))
+
+
+def test_a_driver_that_does_not_come_is_said(tree: Tree) -> None:
+    tree.create("0000:01:00.0", 1)
+    FakeKernel(tree)._unbind(FakeKernel(tree)._device("0000:01:10.0"))
+    (tree.root / "sys/bus/pci/devices/0000:01:10.0/modalias").write_text("pci:nobody\n")
+    (tree.root / "sys/bus/pci/drivers/igbvf").rmdir()
+    with pytest.raises(HostError, match="no driver of this machine takes it") as caught:
+        host(tree).allocate(ANY, owner("n1"), use="host")
+    assert not isinstance(caught.value, NoVfError)
+
+
+def walk(tree: Tree, kill_at: int, use: Use) -> bool:
     """Allocate and release, dying before change `kill_at`; whether it died."""
     kernel = FakeKernel(tree, kill_at)
     try:
-        host(tree, kernel).allocate(VfRequest(vlan=3, rate=9), owner("n1"))
+        host(tree, kernel).allocate(VfRequest(vlan=3, rate=9), owner("n1"), use=use)
         host(tree, kernel).release(owner("n1"))
     except Killed:
         return True
@@ -146,8 +188,9 @@ def walk(tree: Tree, kill_at: int) -> bool:
 
 
 @pytest.mark.parametrize(("there", "resume"), [(0, True), (0, False), (2, False)])
+@pytest.mark.parametrize(("use", "driver"), [("machine", "vfio-pci"), ("host", "igbvf")])
 def test_dying_before_any_change_leaves_nothing_that_is_not_taken_up(
-    tmp_path: Path, *, there: int, resume: bool
+    tmp_path: Path, use: Use, driver: str, *, there: int, resume: bool
 ) -> None:
     died = 0
     for kill_at in range(1, 60):
@@ -157,14 +200,14 @@ def test_dying_before_any_change_leaves_nothing_that_is_not_taken_up(
         if there:
             tree.create("0000:01:00.0", there)
         before = tree.dump()
-        if not walk(tree, kill_at):
+        if not walk(tree, kill_at, use):
             break
         died += 1
         if resume:  # the same owner goes on
-            granted = host(tree).allocate(VfRequest(vlan=3, rate=9), owner("n1"))
+            granted = host(tree).allocate(VfRequest(vlan=3, rate=9), owner("n1"), use=use)
             found = host(tree).machine().vf(granted.address)
             assert found is not None
-            assert (found[1].driver, found[1].settings.vlan) == ("vfio-pci", 3)
+            assert (found[1].driver, found[1].settings.vlan) == (driver, 3)
             host(tree).release(owner("n1"))
         else:  # the owner never comes back
             (tree.root / "clusters/demo").rmdir()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ssl
+from http.client import HTTPException
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ from pyVmomi import vim
 
 from nearmetal.backend.vsphere.answers import without_chassis
 from nearmetal.backend.vsphere.devices import describe, is_like, matched
-from nearmetal.backend.vsphere.session import explain, tls_context
+from nearmetal.backend.vsphere.session import Session, explain, tls_context
 from nearmetal.errors import BackendError
 from nearmetal.spec.vsphere import Adapter, Vcenter
 
@@ -32,6 +33,23 @@ def test_a_fault_is_told_by_its_kind_with_what_helps() -> None:
     error = explain("cloning", vim.fault.DuplicateName(msg="it exists"))
     assert error.message == "cloning: DuplicateName: it exists"
     assert "rename the node" in error.hint
+
+
+class Connected(Session):
+    """A session that needs no vCenter to begin with."""
+
+    def _connect(self) -> object:
+        return object()
+
+
+@pytest.mark.parametrize("lost", [HTTPException("503 Service Unavailable"), ConnectionResetError()])
+def test_a_vcenter_that_starts_or_is_gone_is_an_error_in_words(lost: Exception) -> None:
+    def work() -> None:
+        raise lost
+
+    with pytest.raises(BackendError, match="cannot reach vc:443") as caught:
+        Connected(Vcenter(server="vc", user="u")).call("looking at the host", work)
+    assert caught.value.__cause__ is lost
 
 
 def sriov(pf: str, group: str, *, mtu: bool) -> object:

@@ -151,7 +151,7 @@ def browser() -> Iterator[Browser]:
         process = subprocess.Popen(
             ["bash", "-c", start, "bash", program, *FLAGS, f"--user-data-dir={profile}"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, pass_fds=ends,
-            start_new_session=True, env={**os.environ, "HOME": profile},
+            start_new_session=True, env={**os.environ, "HOME": profile, "TMPDIR": profile},
         )  # fmt: skip
     for end in (*ends, theirs_in, theirs_out):
         os.close(end)

@@ -316,7 +316,11 @@ class Shared:
     def seed(self, part: int) -> dict[str, Any]:
         return {"device": "ivshmem" if self.ivshmem else "dax", "token": self.token,
                 "nr_parts": self.nr_parts, "part": part, "part_size": self.part_size,
-                "size": self.size}  # fmt: skip
+                "size": self.size, "vcpu_numa": part, "distances": self.distances(part)}  # fmt: skip
+
+    def distances(self, part: int) -> list[int]:
+        """As if each machine were pinned to a NUMA node of its own."""
+        return [10 if node == part else 21 for node in range(self.nr_parts)]
 
     def offset(self, part: int) -> int:
         return self.part_off + part * self.part_size

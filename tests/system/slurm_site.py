@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Slurm on this machine: munge, a controller and three nodes, in namespaces of its own."""
+"""A real Slurm on this machine: munge, a controller and three nodes, in namespaces of its own.
+
+It is the Slurm of this machine, or that of a built image, whose root file system the namespaces
+then stand on: another release, on the same kernel.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.system.local import ROOT
+from tests.system.machines import built_image
 from tests.system.need import lacking
 
 if TYPE_CHECKING:
@@ -26,7 +31,11 @@ if TYPE_CHECKING:
 NODES = ("n1", "n2", "n3")
 USERS = {"ann": 64321, "bob": 64322}
 PLUGIN = ROOT / "build/c/src/spank/spank_nearmetal.so"
+PACKAGED = "/usr/lib/x86_64-linux-gnu/nearmetal/spank_nearmetal.so"
+INSTALLED = "/usr/bin/nearmetal"
 LAUNCHER = Path(sys.executable).parent / "nearmetal"
+DEBIAN_13 = "debian-13"
+"""The Slurm of Debian 13, out of the image that is built `--with slurm`."""
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "ip", "unshare", "nsenter", "setpriv")
 
 SLURM_CONF = """\
@@ -35,14 +44,12 @@ SlurmctldHost=ctl(10.78.0.254)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-CryptoType=crypto/munge
+CredType=cred/munge
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
+{plugins}
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-SwitchType=switch/none
 ReturnToService=2
 PrologFlags=Alloc
 SlurmdParameters=config_overrides
@@ -60,11 +67,34 @@ PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PartitionName=small Nodes=ALL MaxTime=INFINITE State=UP
 """
 
+PLUGINS = "TaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/none\nSwitchType=switch/none"
+"""As 22.05 wants to be told; later releases know no such plugins, and have none of their own accord."""
+LIMITED = "TaskPlugin=task/cgroup\nJobAcctGatherType=jobacct_gather/none\nSwitchType=switch/none"
+LIMITS = """\
+CgroupPlugin=cgroup/v1
+CgroupMountpoint=/sys/fs/cgroup
+ConstrainCores=yes
+ConstrainRAMSpace=yes
+ConstrainSwapSpace=no
+"""
+CONTROLLERS = ("memory", "cpuset", "freezer")
+HIERARCHIES = Path("/sys/fs/cgroup")
+NO_CGROUPS = "CgroupPlugin=disabled\n"
+
 EXAMPLE = ROOT / "examples/slurm/slurm.toml"
 CHANGES = {
     'scratch = "4G"': 'scratch = "64M"',
-    '[limits]\nsegment = "1G"': '[limits]\nsegment = "128M"',
+    '[limits]\nsegment = "1G"': '[limits]\nsegment = "128M"\nvms-per-node = "2"\nmemory = "1G"',
 }
+MACHINES = """memory = "512M"
+accel = "tcg"
+shares = "{home}:{programs}"
+"""
+"""Of [defaults], at whose end this goes."""
+
+PROGRAMS_HERE = ROOT / "build/programs"
+HIDDEN = Path("/tmp")
+CACHE = ROOT / "build/image-cache"
 NEAR = """
 [profiles.near]
 node = "container"
@@ -77,10 +107,11 @@ segment = "16M"
 """
 
 
-def _settings() -> str:
-    """The example of the manual, smaller, and with a profile more."""
-    text = EXAMPLE.read_text()
-    for old, new in CHANGES.items():
+def _settings(directory: Path, mpi: str) -> str:
+    """The example of the manual, smaller, with emulated machines, and with a profile more."""
+    more = MACHINES.format(home=directory / "home", programs=PROGRAMS_HERE)
+    text = EXAMPLE.read_text().replace("\n[limits]\n", f"{more}\n[limits]\n")
+    for old, new in (CHANGES | {'mpi = "openmpi4"': f'mpi = "{mpi}"'}).items():
         assert old in text
         text = text.replace(old, new)
     return text + NEAR
@@ -92,6 +123,10 @@ class SlurmSite:
 
     directory: Path
     pid: int
+    launcher: str = str(LAUNCHER)
+    """The nearmetal that its plugin starts."""
+    mpi: str = "openmpi4"
+    """The MPI that its tasks get."""
     pids: dict[str, int] = field(default_factory=dict)
     """A process that keeps the namespaces of each node, as this machine sees it."""
 
@@ -113,7 +148,7 @@ class SlurmSite:
     def command(self, user: str, *argv: str) -> list[str]:
         """The command as somebody would type it on the machine where jobs are submitted."""
         enter = ["nsenter", "-t", str(self.pid), "-m", "-n", "-u", "-i", "-p",
-                 f"--wd={self.home(user) if user in USERS else self.directory}"]  # fmt: skip
+                 f"--wdns={self.home(user) if user in USERS else self.directory}"]  # fmt: skip
         if user in USERS:
             uid = USERS[user]
             enter += ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
@@ -160,7 +195,7 @@ class SlurmSite:
 
     def on_node(self, node: str, *argv: str) -> subprocess.CompletedProcess[str]:
         """Run a command as root in the namespaces of a node."""
-        enter = ["nsenter", "-t", str(self.pids[node]), "-m", "-n", "-u", "-i", "-p", "--wd=/"]
+        enter = ["nsenter", "-t", str(self.pids[node]), "-m", "-n", "-u", "-i", "-p", "--wdns=/"]
         return subprocess.run([*enter, *argv], check=False, capture_output=True, text=True,
                               env=self.environment("root"), timeout=120)  # fmt: skip
 
@@ -177,7 +212,7 @@ class SlurmSite:
             mounts = Path(f"/proc/{self.pids[node]}/mountinfo").read_text()
             found += [line for line in mounts.splitlines() if "/run/nearmetal/" in line]
         listing = self.run("root", "ps", "-eo", "pid,comm,args").stdout.splitlines()
-        traces = ("nm-outside", "slurm launch", "slurmstepd")
+        traces = ("nm-outside", "slurm launch", "slurmstepd", "qemu-system")
         running = [line for line in listing if "<defunct>" not in line]
         found += [line for line in running if any(trace in line for trace in traces)]
         states = self.run("root", "sinfo", "-h", "-N", "-o", "%N %t %E").stdout
@@ -198,6 +233,9 @@ def need() -> None:
     """Leave the module unless this machine has what a Slurm needs."""
     if os.geteuid() != 0:
         pytest.skip("needs root: daemons in namespaces of their own", allow_module_level=True)
+    if ROOT.is_relative_to(HIDDEN):
+        pytest.skip(f"nodes have a {HIDDEN} of their own, and this checkout lies below it",
+                    allow_module_level=True)  # fmt: skip
     absent = [name for name in PROGRAMS if shutil.which(name, path="/usr/sbin:/usr/bin") is None]
     if absent:
         lacking(f"not installed: {' '.join(absent)} (make setup-slurm)")
@@ -211,7 +249,12 @@ def _logs(directory: Path) -> str:
     return "\n".join(tails)
 
 
-def _prepare(directory: Path) -> None:
+def _mpi(release: str | None) -> str:
+    """The system's own MPI, whose libmpi runs the same programs: Open MPI 4.1, or 5 on Debian 13."""
+    return "openmpi5" if release else "openmpi4"
+
+
+def _prepare(directory: Path, release: str | None, *, limits: bool) -> None:
     for name in ("etc/slurm", "log", "spool", "munge", "home", "programs"):
         (directory / name).mkdir(parents=True)
     (directory / "munge").chmod(0o700)
@@ -221,17 +264,30 @@ def _prepare(directory: Path) -> None:
     lines = [f"NodeName={n} NodeAddr=10.78.0.{i} CPUs=4 State=UNKNOWN"
              for i, n in enumerate(NODES, start=1)]  # fmt: skip
     etc = directory / "etc"
-    (etc / "slurm/slurm.conf").write_text(SLURM_CONF.format(dir=directory, nodes="\n".join(lines)))
-    (etc / "slurm/plugstack.conf").write_text(
-        f"required {PLUGIN} config={etc}/slurm/nearmetal.toml launcher={LAUNCHER}\n"
-    )
-    (etc / "slurm/nearmetal.toml").write_text(_settings())
+    plugins = "" if release else LIMITED if limits else PLUGINS
+    text = SLURM_CONF.format(dir=directory, nodes="\n".join(lines), plugins=plugins)
+    (etc / "slurm/slurm.conf").write_text(text)
+    if limits:
+        text = text.replace("CR_Core\n", "CR_Core_Memory\nDefMemPerNode=64\n")
+        (etc / "slurm/slurm.conf").write_text(text.replace("CPUs=4", "CPUs=2 RealMemory=1024"))
+        (etc / "slurm/cgroup.conf").write_text(LIMITS)
+    if release:
+        (etc / "slurm/cgroup.conf").write_text(NO_CGROUPS)
+    settings = f"config={etc}/slurm/nearmetal.toml"
+    # The packaged plugin lies where it is said to lie, and starts what it starts by default.
+    line = f"{PACKAGED} {settings}" if release else f"{PLUGIN} {settings} launcher={LAUNCHER}"
+    (etc / "slurm/plugstack.conf").write_text(f"required {line}\n")
+    (etc / "slurm/nearmetal.toml").write_text(_settings(directory, _mpi(release)))
+    site_key = etc / "slurm/slurm.key"
+    site_key.write_bytes(os.urandom(64))
+    site_key.chmod(0o600)
     hosts = [f"10.78.0.{i} {n}" for i, n in enumerate(NODES, start=1)]
     (etc / "hosts").write_text("\n".join(["127.0.0.1 localhost", "10.78.0.254 ctl", *hosts, ""]))
     accounts = [f"{u}:x:{i}:{i}::{directory}/home/{u}:/bin/bash" for u, i in USERS.items()]
     groups = [f"{u}:x:{i}:" for u, i in USERS.items()]
     for name, more in (("passwd", accounts), ("group", groups)):
-        (etc / name).write_text(Path("/etc", name).read_text() + "\n".join([*more, ""]))
+        (etc / f"{name}.more").write_text("\n".join([*more, ""]))
+        (etc / name).touch()
     for user, uid in USERS.items():
         home = directory / "home" / user
         home.mkdir(mode=0o700)
@@ -243,26 +299,73 @@ def _child_of(pid: int) -> int:
     return int(text.split()[0])
 
 
+def _in_tree(root: str, directory: Path) -> list[str]:
+    """Run what follows in the image, after its package of the plugin is built there and installed."""
+    here = Path(__file__).parent / "slurm"
+    build = (
+        f'deb=$({ROOT}/tools/package/slurm.sh {directory}/package) && dpkg --install "$deb" && '
+        'exec "$@"'
+    )
+    return ["bash", str(here / "tree.sh"), root, str(directory), str(ROOT),
+            "bash", "-ec", build, "-"]  # fmt: skip
+
+
 @contextlib.contextmanager
-def slurm_site() -> Iterator[SlurmSite]:
-    """A SlurmSite with idle nodes; whatever happens, it is ended and nothing of it is left."""
+def _control_groups(name: str) -> Iterator[None]:
+    """Control groups of that name, which a site takes for the roots of their hierarchies."""
+    groups = [HIERARCHIES / controller / name for controller in CONTROLLERS]
+    try:
+        for group in groups:
+            group.mkdir()
+        for file in ("cpuset.cpus", "cpuset.mems"):
+            own = HIERARCHIES / "cpuset" / name / file
+            own.write_text((HIERARCHIES / "cpuset" / file).read_text())
+        yield
+    finally:
+        for group in groups:
+            for path in sorted(group.rglob("*"), reverse=True):
+                if path.is_dir():
+                    path.rmdir()
+            group.rmdir()
+
+
+@contextlib.contextmanager
+def slurm_site(release: str | None = None, *, limits: bool = False) -> Iterator[SlurmSite]:
+    """A SlurmSite with idle nodes; whatever happens, it is ended and nothing of it is left.
+
+    `release`: None is the Slurm of this machine, DEBIAN_13 that of Debian 13. `limits`: by control
+    groups, of version 1, which this machine has.
+    """
+    # Outside of the namespaces, where there is a network to build it.
+    root = built_image("slurm")["root"] if release else ""
     # Not in /tmp: nodes and containers have one of their own.
     directory = Path(tempfile.mkdtemp(prefix="nearmetal-slurm-", dir="/var/tmp"))
     directory.chmod(0o755)
-    _prepare(directory)
+    _prepare(directory, release, limits=limits)
     script = Path(__file__).parent / "slurm" / "site.sh"
+    for needed in (CACHE, PROGRAMS_HERE):
+        needed.mkdir(parents=True, exist_ok=True)
     argv = ["unshare", "-m", "-n", "-u", "-i", "-p", "--fork", "--kill-child", "--mount-proc",
-            "--propagation", "private", "--", "bash", str(script), str(directory), *NODES]  # fmt: skip
+            "--propagation", "private", "--", *(_in_tree(root, directory) if release else []),
+            "bash", str(script), str(directory), str(CACHE), *NODES]  # fmt: skip
+    if limits:
+        (directory / "groups").write_text("".join(f"{name}\n" for name in CONTROLLERS))
+    groups = contextlib.ExitStack()
     with (directory / "log" / "site").open("wb") as log:
+        if limits:
+            groups.enter_context(_control_groups(directory.name))
         outer = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                  env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})  # fmt: skip
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + (600 if release else 60)
         while not (directory / "ready").exists():
             assert outer.poll() is None, f"no Slurm: {_logs(directory)}"
             assert time.monotonic() < deadline, f"no Slurm in time: {_logs(directory)}"
             time.sleep(0.05)
+        deadline = time.monotonic() + 60
         place = SlurmSite(directory, _child_of(outer.pid))
+        place.launcher = INSTALLED if release else place.launcher
+        place.mpi = _mpi(release)
         while place.run("root", "sinfo", "-h", "-p", "debug", "-o", "%D %t").stdout.split() != [
             "3",
             "idle",
@@ -276,3 +379,4 @@ def slurm_site() -> Iterator[SlurmSite]:
             os.kill(outer.pid, signal.SIGKILL)
         outer.wait()
         shutil.rmtree(directory, ignore_errors=True)
+        groups.close()

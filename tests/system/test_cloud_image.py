@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cloud image of one's own: systemd and cloud-init, nothing of nearmetal in it but by the disc."""
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from nearmetal.image import machine_mirror, parts_here
+from nearmetal.image import parts_here
 from nearmetal.image.nocloud import write_disc
-from nearmetal.run import LocalRunner
 from nearmetal.spec.seed import Seed
-from tests.system.machines import CACHE, Machine, Shared, Yard, built_image
+from tests.system.cloud_images import cloud_image
+from tests.system.machines import Machine, Shared, Yard, built_image
 
 pytestmark = [
     pytest.mark.system,
@@ -22,46 +20,12 @@ pytestmark = [
 ]
 
 MIB = 1 << 20
-FOLDER = CACHE / "cloud-image"
-PACKAGES = (
-    "cloud-init", "initramfs-tools", "iproute2", "linux-image-amd64", "netplan.io",
-    "openssh-server", "systemd-sysv", "udev",
-)  # fmt: skip
-# What a distribution's image builder does: no host keys, no machine id, DHCP by default.
-SETUP = (
-    'rm -f "$1"/etc/ssh/ssh_host_*; : >"$1/etc/machine-id"; '
-    'chroot "$1" systemctl enable systemd-networkd; '
-    """echo 'datasource_list: [NoCloud, None]' >"$1/etc/cloud/cloud.cfg.d/90_ds.cfg\""""
-)
 
 
 @pytest.fixture(scope="module")
 def cloud() -> Path:
     """Return a folder with kernel, initrd and root.ext4 of a plain Debian 13 cloud image."""
-    if os.geteuid() != 0:
-        pytest.skip("making a cloud image with owners and devices needs root")
-    if not (FOLDER / "root.ext4").exists():
-        make_cloud_image(FOLDER)
-    return FOLDER
-
-
-def make_cloud_image(folder: Path) -> None:
-    tree = folder / "tree"
-    folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["rm", "-rf", tree], check=True, timeout=300)
-    subprocess.run(
-        ["mmdebstrap", "--mode=root", "--format=directory", "--variant=minbase",
-         f"--include={','.join(PACKAGES)}", "--aptopt=APT::Install-Recommends false",
-         f"--customize-hook={SETUP}", "trixie", tree, *machine_mirror(LocalRunner()).sources("trixie")],
-        check=True, timeout=3000,
-    )  # fmt: skip
-    for name in ("vmlinuz", "initrd.img"):
-        (file,) = (tree / "boot").glob(f"{name}-*")
-        file.rename(folder / name)
-    part = folder / "root.ext4.new"
-    subprocess.run(["mke2fs", "-q", "-t", "ext4", "-d", tree, part, "2G"], check=True, timeout=900)
-    subprocess.run(["rm", "-rf", tree], check=True, timeout=300)
-    part.rename(folder / "root.ext4")
+    return cloud_image()
 
 
 @pytest.fixture(scope="module")

@@ -126,7 +126,8 @@ def test_the_segment_is_where_the_provider_looks(pair: Pair) -> None:
             "version": "1", "device": "ivshmem", "own": "/dev/nearmetal/own",
             "all": "/dev/nearmetal/all", "part": str(part), "token": pair.shared.token,
             "lock": "/run/nearmetal/segment.lock", "integrity": "enforced", "numa": "-1",
-            "vcpu_numa": "-1",
+            "vcpu_numa": str(part),
+            "distances": " ".join(map(str, pair.shared.distances(part))),
         }  # fmt: skip
         modes = machine.tell("stat -L -c '%a %G' /dev/nearmetal/own /dev/nearmetal/all")
         assert modes.splitlines() == ["660 nearmetal", "440 nearmetal"]

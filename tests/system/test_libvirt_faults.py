@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,20 +17,17 @@ import pytest
 from nearmetal.apply import Cluster, Journal, down, plan_up, up
 from nearmetal.backend import Store
 from nearmetal.backend.libvirt import LibvirtBackend
-from nearmetal.backend.libvirt.build import Boot
 from nearmetal.backend.libvirt.hypervisor import Hypervisor as Link
-from nearmetal.backend.libvirt.images import BuiltImages
 from nearmetal.errors import BackendError, NearmetalError
-from nearmetal.image import Cache
 from nearmetal.run import LocalRunner
-from nearmetal.spec import LibvirtSpec, parse_spec
 from tests.system import hypervisors
 from tests.system.local import UID, user_can_read_checkout
+from tests.system.virtual_clusters import TWO, Place, places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nearmetal.backend.libvirt.shell import HostShell
+    from nearmetal.spec import LibvirtSpec
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "build" / "programs" / "openmpi5"
@@ -43,99 +39,6 @@ pytestmark = [
 ]
 
 hypervisors.need()
-
-NODES = "nodes: [{name: n1, memory: 512 MiB}]"
-TWO = "segment: {part: 2 MiB}, nodes: [{name: n1, memory: 512 MiB}, {name: n2, memory: 512 MiB}]"
-
-
-@dataclass
-class Images(BuiltImages):
-    """The built image, or something that does not boot."""
-
-    changed: Boot | None = None
-
-    def boot(self, shell: HostShell) -> Boot:
-        return self.changed or super().boot(shell)
-
-
-@dataclass
-class Place:
-    """A state directory, and hypervisors to make clusters on."""
-
-    state: Path
-    host: hypervisors.Hypervisor
-    before: set[str] = field(default_factory=lambda: hypervisors.machine_things("f"))
-
-    def spec(self, nodes: str = NODES, name: str = "f", more: str = "") -> LibvirtSpec:
-        made = parse_spec(
-            f"version: 1\nname: {name}\nbackend: libvirt\naccel: tcg\n{more}"
-            "network: {subnet: 10.84.0.0/24}\n"
-            f"hosts: [{{name: h1, uri: '{self.host.uri}', {nodes}}}]\n"
-        )
-        assert isinstance(made, LibvirtSpec)
-        return made
-
-    def images(self) -> Images:
-        return Images(LocalRunner(), cache=Cache(ROOT / "build" / "image-cache"))
-
-    def cluster(
-        self, spec: LibvirtSpec, changed: Boot | None = None, boot_s: float = 600
-    ) -> Cluster:
-        store = Store(self.state)
-        images = self.images()
-        images.changed = changed
-        backend = LibvirtBackend(spec, store, LocalRunner(), images, boot_s=boot_s)
-        return Cluster(spec.name, backend, store)
-
-    def boot(self) -> Boot:
-        """What the built image boots, as a host of this machine sees it."""
-        from nearmetal.backend.libvirt.shell import HostShell  # noqa: PLC0415
-
-        return self.images().boot(HostShell("h1", self.host.uri, LocalRunner()))
-
-    def environment(self) -> dict[str, str]:
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("NEARMETAL_", "OMPI_"))}
-        return env | {
-            "NEARMETAL_STATE_DIR": str(self.state),
-            "NEARMETAL_CACHE_DIR": str(ROOT / "build" / "image-cache"),
-            "PYTHONPATH": str(ROOT),
-        }
-
-    def start(self, *args: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "nearmetal", *args],
-            env=self.environment(),
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def run(self, *args: str, timeout: float = 900) -> tuple[int, str]:
-        with self.start(*args) as process:
-            out, err = process.communicate(timeout=timeout)
-        return process.returncode, out + err
-
-    def write(self, spec: LibvirtSpec) -> str:
-        path = self.state.parent / f"{spec.name}.yaml"
-        path.write_text(spec.canonical())
-        return str(path)
-
-
-@contextmanager
-def places(folder: Path) -> Iterator[Place]:
-    """A hypervisor of one's own; whatever was done, nothing of it may be left."""
-    with hypervisors.one() as host:
-        site = Place(folder / "s", host)
-        yield site
-        for name in Store(site.state).names():
-            spec = Store(site.state).recorded(name)
-            assert isinstance(spec, LibvirtSpec), f"no record of cluster {name}"
-            down(site.cluster(spec))
-        assert host.machines() == []
-        assert hypervisors.traces("f", site.before, site.state) == []
 
 
 @pytest.fixture
@@ -232,6 +135,56 @@ def test_a_domain_of_our_name_that_is_not_ours_is_left_alone(place: Place) -> No
     down(cluster)
     assert place.host.machines() == running
     down(owner)
+
+
+def test_a_network_of_our_name_that_is_not_ours_is_left_alone(place: Place) -> None:
+    spec = place.spec()
+    cluster = place.cluster(spec)
+    foreign = Store(place.state.parent / "foreign")
+    owner = Cluster("f", LibvirtBackend(spec, foreign, LocalRunner(), place.images()), foreign)
+    with pytest.raises(InterruptedError):
+        up(owner, spec, progress=_GivesUp("make host h1"))
+    (there,) = Link(place.host.uri).networks()
+    with pytest.raises(
+        BackendError, match=r"has a network .* that is not of this cluster"
+    ) as caught:
+        up(cluster, spec)
+    assert "net-destroy nearmetal.f.network" in caught.value.hint
+    down(cluster)
+    assert Link(place.host.uri).networks() == [there]
+    down(owner)
+    assert Link(place.host.uri).networks() == []
+
+
+def test_what_a_host_that_was_switched_off_has_lost_is_made_anew_or_forgotten(place: Place) -> None:
+    spec = place.spec(TWO)
+    with pytest.raises(InterruptedError):
+        up(place.cluster(spec), spec, progress=_GivesUp("wait for the nodes"))
+    assert len(place.host.machines()) == 2
+    switch_off(place)
+    place.host.start()
+    # Its disk is still there: records here, and seeds and consoles there.
+    plan = plan_up(place.cluster(spec), spec)
+    lost = {str(c.key) for c in plan.effective if c.reason}
+    assert {"network h1", "host h1", "node n1", "node n2"} <= lost
+    with pytest.raises(InterruptedError):
+        up(place.cluster(spec), spec, progress=_GivesUp("wait for the nodes"))
+    assert len(place.host.machines()) == 2
+    switch_off(place)
+    place.host.start()
+    down(place.cluster(spec))
+    assert hypervisors.traces("f", place.before, place.state) == []
+
+
+def switch_off(place: Place) -> None:
+    """Take from a host what ends with its power: processes, memory, interfaces."""
+    place.host.stop()
+    hypervisors.end(place.host)
+    for path in (Path(thing) for thing in hypervisors.machine_things("f") - place.before):
+        if path.parent == Path("/dev/shm"):
+            path.unlink()
+        else:
+            hypervisors.ip("link", "del", path.name)
 
 
 @pytest.fixture

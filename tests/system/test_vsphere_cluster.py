@@ -15,8 +15,18 @@ from nearmetal.backend.vsphere.cluster import VsphereBackend
 from nearmetal.backend.vsphere.inventory import fetch
 from nearmetal.cli.main import main
 from nearmetal.errors import BackendError, StateError
-from nearmetal.plan import Action, Plan
-from tests.system.vcenter import PASSWORD, TEMPLATE, Simulator, opened, simulator, spec_of
+from nearmetal.plan import Action
+from tests.system.vcenter import (
+    PASSWORD,
+    TEMPLATE,
+    Simulator,
+    machines_of,
+    opened,
+    plan_of,
+    raised,
+    simulator,
+    spec_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,22 +83,6 @@ def own(vcenter: Simulator, password: None) -> Iterator[Session]:
 @pytest.fixture(autouse=True)
 def password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD, "pass")
-
-
-def raised(text: str, directory: Path, *, replace: bool = False) -> Plan:
-    spec = spec_of(text)
-    return up(opened(spec, directory), spec, replace=replace)
-
-
-def plan_of(text: str, directory: Path) -> Plan:
-    spec = spec_of(text)
-    return plan_up(opened(spec, directory), spec)
-
-
-def machines_of(content: Any, cluster: str) -> dict[str, Any]:
-    folder = content.rootFolder.childEntity[0].vmFolder
-    own = next((f for f in folder.childEntity if f.name == cluster), None)
-    return {} if own is None else {vm.name: vm for vm in own.childEntity}
 
 
 def rules_of(content: Any) -> dict[str, set[str]]:

@@ -10,7 +10,7 @@ import pytest
 
 from nearmetal.apply import down, plan_up, up
 from tests.system.fuse import Fuse, settle, survives
-from tests.system.vcenter import PASSWORD, TEMPLATE, Simulator, opened, simulator, spec_of
+from tests.system.vcenter import PASSWORD, TEMPLATE, Simulator, opened, raised, simulator, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,11 +46,6 @@ def own(vcenter: Simulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
     session = vcenter.session()
     yield session
     session.close()
-
-
-def raised(text: str, directory: Path) -> None:
-    spec = spec_of(text)
-    up(opened(spec, directory), spec)
 
 
 @pytest.mark.parametrize(

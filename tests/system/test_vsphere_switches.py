@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyVmomi import vim
 
-from nearmetal.apply import down, plan_up, up
 from nearmetal.apply.engine import describe
 from nearmetal.errors import BackendError, StateError
 from tests.system.vcenter import (
     PASSWORD,
     TEMPLATE,
     Simulator,
+    gone,
     networks_of,
-    opened,
+    plan_of,
+    raised,
     simulator,
-    spec_of,
 )
 
 if TYPE_CHECKING:
@@ -72,20 +72,6 @@ def own(vcenter: Simulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
 
 def text_of(vcenter: Simulator, name: str, *switches: str, body: str = MACHINE + HOSTS) -> str:
     return f"{vcenter.head(name)}switches: [{', '.join(switches)}]\n{body}"
-
-
-def raised(text: str, directory: Path, *, replace: bool = False) -> Plan:
-    spec = spec_of(text)
-    return up(opened(spec, directory), spec, replace=replace)
-
-
-def plan_of(text: str, directory: Path) -> Plan:
-    spec = spec_of(text)
-    return plan_up(opened(spec, directory), spec)
-
-
-def gone(text: str, directory: Path) -> None:
-    down(opened(spec_of(text), directory))
 
 
 def lines(plan: Plan) -> list[str]:

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nearmetal.apply import down, plan_up, up
+from nearmetal.apply import plan_up
 from tests.system.fuse import Fuse, settle, survives
 from tests.system.vcenter import (
     PASSWORD,
     TEMPLATE,
     Simulator,
+    gone,
     networks_of,
     opened,
+    raised,
     simulator,
     spec_of,
 )
@@ -53,15 +55,6 @@ def own(vcenter: Simulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
     session = vcenter.session()
     yield session
     session.close()
-
-
-def raised(text: str, directory: Path) -> None:
-    spec = spec_of(text)
-    up(opened(spec, directory), spec)
-
-
-def gone(text: str, directory: Path) -> None:
-    down(opened(spec_of(text), directory))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyVmomi import vim
 
-from nearmetal.apply import down, plan_down, plan_up, up
+from nearmetal.apply import down, plan_down
 from nearmetal.backend.vsphere.hosts import read_hosts
 from nearmetal.backend.vsphere.inventory import Inventory
 from nearmetal.backend.vsphere.record import Center, SwitchRecord
@@ -19,8 +19,11 @@ from tests.system.vcenter import (
     PASSWORD,
     TEMPLATE,
     Simulator,
+    gone,
     networks_of,
     opened,
+    plan_of,
+    raised,
     simulator,
     spec_of,
 )
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nearmetal.backend.vsphere.session import Session
-    from nearmetal.plan import Plan
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -69,18 +71,8 @@ def text_of(vcenter: Simulator, *switches: str) -> str:
     return f"{vcenter.head('lost')}switches: [{', '.join(switches)}]\n{BODY}"
 
 
-def raised(text: str, directory: Path, *, replace: bool = False) -> Plan:
-    spec = spec_of(text)
-    return up(opened(spec, directory), spec, replace=replace)
-
-
-def plan_of(text: str, directory: Path) -> Plan:
-    spec = spec_of(text)
-    return plan_up(opened(spec, directory), spec)
-
-
-def gone(text: str, directory: Path) -> None:
-    down(opened(spec_of(text), directory))
+def gone_for_good(text: str, directory: Path) -> None:
+    gone(text, directory)
     assert not (directory / "state").exists()
 
 
@@ -120,7 +112,7 @@ def test_a_switch_of_a_host_that_does_not_answer_stays_recorded(
     what = "switch near of one stays: the host does not answer vCenter"
     for _ in range(2):
         with pytest.raises(BackendError, match=what) as caught:
-            gone(text, tmp_path)
+            gone_for_good(text, tmp_path)
         assert caught.value.hint == "connect the host again, then do the same again"
         assert record_of(own, tmp_path).read() == {"near": {"one": ["lan"]}}
     connect(own, "one")
@@ -128,7 +120,7 @@ def test_a_switch_of_a_host_that_does_not_answer_stays_recorded(
     assert "near" in found["one"]
     assert "near" not in found["two"]
     raised(text, tmp_path)
-    gone(text, tmp_path)
+    gone_for_good(text, tmp_path)
 
 
 def test_a_switch_that_leaves_a_host_that_does_not_answer_stays_recorded(
@@ -142,7 +134,7 @@ def test_a_switch_that_leaves_a_host_that_does_not_answer_stays_recorded(
     connect(own, "one")
     raised(fewer, tmp_path)
     assert "near" not in networks_of(own.content)["one"]  # type: ignore[operator]
-    gone(fewer, tmp_path)
+    gone_for_good(fewer, tmp_path)
 
 
 def test_nothing_is_made_or_forgotten_on_a_host_that_stopped_to_answer(
@@ -156,7 +148,7 @@ def test_nothing_is_made_or_forgotten_on_a_host_that_stopped_to_answer(
         standard(text, own, tmp_path).settle(switch, hosts_of(text, own)["one"])
     assert record_of(own, tmp_path).groups("near", "one") == ["lan"]
     connect(own, "one")
-    gone(text, tmp_path)
+    gone_for_good(text, tmp_path)
 
 
 @pytest.mark.parametrize(("old", "new"), [("name: near", "name: unheard"), ("name: lan", "name: unheard")])  # fmt: skip
@@ -170,7 +162,7 @@ def test_what_was_made_when_the_answer_was_lost_is_ours(
             raised(text, tmp_path)
     raised(text, tmp_path)
     assert plan_of(text, tmp_path).empty
-    gone(text, tmp_path)
+    gone_for_good(text, tmp_path)
 
 
 def test_what_may_have_been_made_stays_recorded_until_its_host_answers(
@@ -222,7 +214,7 @@ def test_two_uplinks_change_hands_at_once(
     for host in ("one", "two"):
         assert ", ".join(found[host]["near"][1]) == ", ".join(sorted(near.split(", ")))
         assert ", ".join(found["distributed far"][1][host]) == far
-    gone(after, tmp_path)
+    gone_for_good(after, tmp_path)
 
 
 WIDE = "{name: wide, kind: distributed, port_groups: [{name: lan}]}"
@@ -243,7 +235,7 @@ def test_a_port_group_moves_to_a_switch_of_another_kind_in_two_steps(
     assert networks_of(own.content) == before
     raised(text_of(vcenter), tmp_path, replace=True)
     raised(text, tmp_path)
-    gone(text, tmp_path)
+    gone_for_good(text, tmp_path)
 
 
 def test_a_record_of_another_vcenter_is_refused(
@@ -261,7 +253,7 @@ def test_a_record_of_another_vcenter_is_refused(
         assert "under vcenter again, and `nearmetal down` first" in caught.value.hint
     other.close()
     assert plan_of(text, tmp_path).empty
-    gone(text, tmp_path)
+    gone_for_good(text, tmp_path)
 
 
 def test_a_switch_that_left_with_its_host_is_told(

@@ -11,7 +11,7 @@ import pytest
 from pyVmomi import vim
 
 from nearmetal.cli.main import main
-from tests.system.vcenter import PASSWORD, TEMPLATE, Simulator, networks_of, simulator
+from tests.system.vcenter import PASSWORD, TEMPLATE, Simulator, machines_of, networks_of, simulator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,12 +73,6 @@ def own(vcenter: Simulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     session.close()
 
 
-def machines_of(content: Any, cluster: str) -> list[Any]:
-    folder = content.rootFolder.childEntity[0].vmFolder
-    found = next((f for f in folder.childEntity if f.name == cluster), None)
-    return [] if found is None else list(found.childEntity)
-
-
 def test_every_file_is_here() -> None:
     assert {path.stem for path in FILES} == set(EXPECTED)
 
@@ -112,7 +106,7 @@ def test_a_file_is_imported_planned_made_and_removed(
     assert ("+ network " in told) == bool(switch)
     assert main(["up", str(target)]) == 0
     assert main(["plan", str(target)]) == 0
-    machines = machines_of(own.content, name)
+    machines = machines_of(own.content, name).values()
     assert len(machines) == count
     power = "poweredOff" if name == "vgpu" else "poweredOn"
     assert {vm.runtime.powerState for vm in machines} == {power}
@@ -127,6 +121,6 @@ def test_a_file_is_imported_planned_made_and_removed(
     else:
         assert now == before
     assert main(["down", str(target)]) == 0
-    assert machines_of(own.content, name) == []
+    assert machines_of(own.content, name) == {}
     assert networks_of(own.content) == before
     assert not (tmp_path / "state").exists()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.apply import Cluster
+from nearmetal.apply import Cluster, down, plan_up, up
 from nearmetal.backend import Store, open_backend
 from nearmetal.run import LocalRunner
 from nearmetal.spec import VsphereSpec, parse_spec
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from nearmetal.backend.vsphere.session import Session
+    from nearmetal.plan import Plan
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "build" / "vcsim" / "vcsim"
@@ -78,6 +79,30 @@ def opened(spec: VsphereSpec, directory: Path) -> Cluster:
     return Cluster(spec.name, open_backend(spec, store, LocalRunner()), store)
 
 
+def raised(text: str, directory: Path, *, replace: bool = False) -> Plan:
+    """Make the cluster of a spec as it says; returns the plan that was carried out."""
+    spec = spec_of(text)
+    return up(opened(spec, directory), spec, replace=replace)
+
+
+def plan_of(text: str, directory: Path) -> Plan:
+    """Return what an `up` would do."""
+    spec = spec_of(text)
+    return plan_up(opened(spec, directory), spec)
+
+
+def gone(text: str, directory: Path) -> None:
+    """Remove the cluster of a spec."""
+    down(opened(spec_of(text), directory))
+
+
+def machines_of(content: Any, cluster: str) -> dict[str, Any]:
+    """Return the machines in a cluster's folder by their names."""
+    folder = content.rootFolder.childEntity[0].vmFolder
+    own = next((f for f in folder.childEntity if f.name == cluster), None)
+    return {} if own is None else {vm.name: vm for vm in own.childEntity}
+
+
 def networks_of(content: Any) -> dict[str, object]:
     """Return everything that a vCenter has of networks, to compare."""
     from pyVmomi import vim  # noqa: PLC0415 - needs the SDK
@@ -117,8 +142,14 @@ def networks_of(content: Any) -> dict[str, object]:
     return found
 
 
-def simulator(directory: Path, *hosts: str) -> Generator[Simulator, None, None]:
-    """Run a simulator while it is used, with hosts of these names, four where none are given."""
+def simulator(
+    directory: Path, *hosts: str, options: str | None = None, num_of_vfs: int | None = None
+) -> Generator[Simulator, None, None]:
+    """Run a simulator while it is used, with hosts of these names, four where none are given.
+
+    `options`: of the driver of their cards, on hosts where no other VFs are; `num_of_vfs`: what the firmware of the card for MPI
+    offers. A file of a host's name in the directory `firmware` says another number for its next boot.
+    """
     if not PROGRAM.exists():
         lacking(f"{PROGRAM} is missing: run `make setup-vsphere`")
     certificate = directory / "vcenter.pem"
@@ -127,6 +158,9 @@ def simulator(directory: Path, *hosts: str) -> Generator[Simulator, None, None]:
             str(PROGRAM),
             *("-certificate", str(certificate)),
             *(("-hosts", ",".join(hosts)) if hosts else ()),
+            *(("-options", options, "-vfs", "0") if options is not None else ()),
+            *(("-num-of-vfs", str(num_of_vfs)) if num_of_vfs is not None else ()),
+            *("-firmware", str(directory / "firmware")),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -117,7 +117,10 @@ static void write_config(uint32_t part)
 		config.lock, part);
 	for (size_t i = 0; i < sizeof(config.token); i++)
 		fprintf(out, "%02x", config.token[i]);
-	fprintf(out, "\nnuma = %u\nvcpu_numa = %u\n", part, part);
+	fprintf(out, "\nnuma = %u\nvcpu_numa = %u\ndistances =", part, part);
+	for (uint32_t i = 0; i < MACHINES; i++)
+		fprintf(out, " %d", i == part ? 10 : 21);
+	fputc('\n', out);
 	NM_CHECK_EQ(fclose(out), 0);
 	NM_CHECK_EQ(chmod(fresh, 0600), 0);
 	NM_CHECK_EQ(rename(fresh, file), 0);

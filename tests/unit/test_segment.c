@@ -45,6 +45,64 @@ NM_TEST(two_machines_attach)
 	nm_segment_detach(NULL);
 }
 
+/* What /sys/devices/system/node/nodeN/distance says on some machines, as seen from `mine`. */
+static const struct distance_case {
+	const char *machine;
+	int32_t mine, its;
+	uint8_t distances[8];
+	bool is_far;
+	const char *words;
+} distance_cases[] = {
+	{"two sockets", 0, 1, {10, 32}, true, "NUMA node 1, mine is 0: distance 32, own 10"},
+	{"two sockets", 1, 0, {32, 10}, true, "NUMA node 0, mine is 1: distance 32, own 10"},
+	{"two sockets", 1, 1, {32, 10}, false, "NUMA node 1, mine is 1: distance 10, own 10"},
+	{"four nodes in a socket", 2, 5, {12, 12, 10, 12, 32, 32, 32, 32}, true, "distance 32"},
+	{"four nodes in a socket", 2, 3, {12, 12, 10, 12, 32, 32, 32, 32}, true, "distance 12"},
+	{"one node", 0, 0, {10}, false, "distance 10, own 10"},
+	{"a virtual machine whose maker wrote nothing", 0, 1, {10, 10}, false, "distance 10"},
+	{"a node that was not there at boot", 0, 3, {10, 21}, false, ""},
+	{"nobody told mine", -1, 0, {10, 21}, false, ""},
+	{"nobody told its", 0, -1, {10, 21}, false, ""},
+	{"nobody told the distances", 0, 1, {0}, false, ""},
+	{"a number that is no node's", 0, NM_SEGMENT_MAX_NUMA, {10, 21}, false, ""},
+	{"a hostile number", 0, INT32_MIN, {10, 21}, false, ""},
+};
+
+NM_TEST(distance_between_machines)
+{
+	const struct distance_case *c;
+
+	for (c = distance_cases; c < distance_cases + NM_ARRAY_SIZE(distance_cases); c++) {
+		struct nm_segment_config config = segment_config(0), other = segment_config(1);
+		struct nm_segment *a = NULL, *b = NULL;
+		struct nm_segment_claim *claim;
+		struct nm_reason why = {""};
+		bool is_far;
+
+		segment_file(2, PART);
+		unlink(config.lock);
+		unlink(other.lock);
+		config.vcpu_numa = c->mine;
+		other.vcpu_numa = c->its;
+		memcpy(config.distances, c->distances, sizeof(c->distances));
+		NM_CHECK_EQ(nm_segment_attach(&config, &a, &why), 0);
+		NM_CHECK_EQ(nm_segment_attach(&other, &b, &why), 0);
+		/* Nobody is there yet. */
+		NM_CHECK(!nm_segment_is_far(a, 1, &why));
+		NM_CHECK_STR(why.text, "");
+		claim = segment_open(b, 'b', NULL);
+		is_far = nm_segment_is_far(a, 1, &why);
+		if (is_far != c->is_far)
+			nm_test_fail(__FILE__, __LINE__, "%s: far %d", c->machine, is_far);
+		NM_CHECK_HAS(why.text, c->words);
+		NM_CHECK_EQ(!why.text[0], !c->words[0]);
+		NM_CHECK(!nm_segment_is_far(a, 2, &why));
+		nm_segment_release(claim);
+		nm_segment_detach(b);
+		nm_segment_detach(a);
+	}
+}
+
 NM_TEST(what_is_no_segment_of_ours_is_refused)
 {
 	struct nm_segment_config config;

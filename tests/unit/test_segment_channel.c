@@ -80,7 +80,9 @@ NM_TEST_WITHIN(facts_name_device_and_part, 60)
 	NM_CHECK_HAS(facts.reason.text, "met in part 1 of segment 01020304 of ");
 	NM_CHECK_HAS(facts.reason.text, nm_test_dir());
 	NM_CHECK_HAS(facts.reason.text,
-		     "mine is 0; one region for all: every machine can write all of it");
+		     "mine is 0; on NUMA node 1, mine is 0: distance 21, own 10; one region for "
+		     "all");
+	NM_CHECK(a->link->far && b->link->far);
 	NM_CHECK(!facts.remote_copy);
 	NM_CHECK_HAS(facts.copy_reason.text, "no kernel copies between machines");
 	NM_CHECK(a->transport->ops->reach == NULL && a->transport->ops->publish == NULL);
@@ -98,6 +100,7 @@ NM_TEST_WITHIN(two_containers_of_one_machine_meet_in_its_part, 60)
 	a->transport->ops->describe(a->link, &facts);
 	NM_CHECK_EQ(facts.integrity, NM_INTEGRITY_CONVENTION);
 	NM_CHECK_HAS(facts.reason.text, "both in one machine's part");
+	NM_CHECK(!a->link->far);
 	node_destroy(a);
 	node_destroy(b);
 }

@@ -42,6 +42,27 @@ NM_TEST(a_sound_file_is_read)
 	NM_CHECK_EQ(config.numa, 3);
 	NM_CHECK_EQ(config.vcpu_numa, -1);
 	NM_CHECK_EQ(config.integrity, NM_SEGMENT_ENFORCED);
+	NM_CHECK_EQ(config.distances[0], 0);
+	NM_CHECK_EQ(parse(SOUND "distances = 10\t21  255 \n", &config, &why), 0);
+	NM_CHECK_EQ(config.distances[0], 10);
+	NM_CHECK_EQ(config.distances[1], 21);
+	NM_CHECK_EQ(config.distances[2], 255);
+	NM_CHECK_EQ(config.distances[3], 0);
+	NM_CHECK_EQ(parse(SOUND "distances =\n", &config, &why), 0);
+}
+
+NM_TEST(distances_of_more_nodes_than_there_can_be_are_refused)
+{
+	char text[1024] = SOUND "distances =";
+	struct nm_segment_config config;
+	struct nm_reason why;
+
+	for (int i = 0; i < NM_SEGMENT_MAX_NUMA; i++)
+		strcat(text, " 10");
+	NM_CHECK_EQ(parse(text, &config, &why), 0);
+	NM_CHECK_EQ(config.distances[NM_SEGMENT_MAX_NUMA - 1], 10);
+	strcat(text, " 10");
+	NM_CHECK(parse(text, &config, &why) < 0);
 }
 
 NM_TEST(every_wrong_line_is_named)
@@ -66,6 +87,9 @@ NM_TEST(every_wrong_line_is_named)
 		{"token = 0102\n", "line 1: token must be 32 hexadecimal digits"},
 		{"token = g0000000000000000000000000000000\n", "line 1: token must be"},
 		{"numa = 1024\n", "line 1: numa must be"},
+		{"distances = 10,21\n", "line 1: distances must be at most 64 numbers"},
+		{"distances = 10 256\n", "line 1: distances must be"},
+		{"distances = 10 -1\n", "line 1: distances must be"},
 		{"colour = red\n", "line 1: unknown key"},
 		{"version\n", "line 1: not `key = value`"},
 		{"version = 1\ndevice = dax\nall = /a/b\npart = 0\n"

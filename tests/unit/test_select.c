@@ -130,6 +130,18 @@ static const struct first_case first_cases[] = {
 	 {.size = 200000},
 	 NM_PROTOCOL_POOL,
 	 "pull 0, both halves 0 (0: the peer's memory is out of reach)"},
+	{"a stream from another NUMA node past the cache",
+	 {.size = 1 << 20, .outstanding = 3, .far = true},
+	 NM_PROTOCOL_POOL_PAST,
+	 "pool past cache, in a stream, far; MB/s: pool 7000"},
+	{"a lone one from there",
+	 {.size = 200000, .far = true},
+	 NM_PROTOCOL_POOL_PAST,
+	 "pool past cache, alone, far"},
+	{"a lone one from there by both sides where that can be",
+	 {.size = 200000, .far = true, .remote_copy = true},
+	 NM_PROTOCOL_BOTH,
+	 "both halves, alone, far"},
 };
 
 NM_TEST(first_choice_and_its_reason)
@@ -157,6 +169,7 @@ NM_TEST(first_choice_and_its_reason)
 struct machine {
 	struct nm_select_state state;
 	uint64_t now_ns;
+	bool far;	      /* and that is known */
 	const uint32_t *mbps; /* by protocol */
 	uint64_t nr[NM_NR_PROTOCOLS], ns[NM_NR_PROTOCOLS];
 	unsigned int nr_changes;
@@ -176,6 +189,7 @@ static void run(struct machine *m, unsigned int nr, uint64_t size, bool remote_c
 			.size = size,
 			.outstanding = 1,
 			.remote_copy = remote_copy,
+			.far = m->far,
 			.now_ns = m->now_ns,
 		};
 		struct nm_select_verdict v =
@@ -227,6 +241,26 @@ NM_TEST(cores_that_move_are_followed)
 			NM_CHECK(m.nr_changes <= 6);
 		}
 	}
+}
+
+/* What is told of the placement is where it begins; what is achieved has the last word. */
+NM_TEST(a_known_distance_saves_the_first_transfers)
+{
+	struct machine m = {.mbps = far_mbps, .far = true, .last = NM_PROTOCOL_POOL_PAST};
+	struct machine untold = {.mbps = far_mbps, .last = NM_PROTOCOL_POOL};
+
+	run(&m, 8, 1 << 20, false);
+	NM_CHECK_EQ(m.nr[NM_PROTOCOL_POOL], 0);
+	NM_CHECK_EQ(m.nr_changes, 0);
+	run(&untold, 8, 1 << 20, false);
+	NM_CHECK(untold.nr[NM_PROTOCOL_POOL] > 0);
+	run(&m, 20000, 1 << 20, false);
+	NM_CHECK_EQ(m.last, NM_PROTOCOL_POOL_PAST);
+	NM_CHECK_EQ(m.nr_changes, 0);
+	/* The host pinned them otherwise meanwhile. */
+	m.mbps = near_mbps;
+	run(&m, 20000, 1 << 20, false);
+	NM_CHECK_EQ(m.last, NM_PROTOCOL_POOL);
 }
 
 /* Nobody tells that cores are shared: the rates do. */

@@ -31,7 +31,7 @@ NM_TEST(a_sound_file_is_read)
 	NM_CHECK_EQ(config.defaults.scratch_bytes, INT64_C(2) << 30);
 	NM_CHECK_STR(config.defaults.mpi, "openmpi5");
 	NM_CHECK_STR(config.defaults.channels, "");
-	NM_CHECK_EQ(config.max_segment_bytes, 64 << 20);
+	NM_CHECK_EQ(config.limits.segment_bytes, 64 << 20);
 	NM_CHECK_EQ(config.nr_profiles, 1);
 	NM_CHECK_STR(config.profiles[0].name, "near_1");
 	NM_CHECK_STR(config.profiles[0].settings.channels, "self,shm");
@@ -88,7 +88,21 @@ NM_TEST(every_wrong_line_is_named)
 		{"[defaults]\nnode = \"container\n", "line 2: write a value in double quotes"},
 		{"[defaults]\nnode = \"none\" x\n", "line 2: write a value in double quotes"},
 		{"[defaults]\nnode = \"no\\u006e\"\n", "line 2: no backslash"},
-		{"[defaults]\nnode = \"vm\"\n", "line 2: node is \"none\" or"},
+		{"[defaults]\nnode = \"pod\"\n", "line 2: node is \"none\", \"container\" or"},
+		{"[defaults]\nimage = \"a/b\"\n", "line 2: image is"},
+		{"[defaults]\nvms-per-node = \"0\"\n", "line 2: vms-per-node is a number"},
+		{"[defaults]\nvcpus = \"x\"\n", "line 2: vcpus is a number"},
+		{"[defaults]\nmemory = \"64M\"\n", "line 2: memory is whole MiB"},
+		{"[defaults]\naccel = \"xen\"\n", "line 2: accel is"},
+		{"[defaults]\nshares = \"home\"\n", "line 2: shares is a list"},
+		{"[defaults]\nshares = \"/\"\n", "line 2: shares is a list"},
+		{"[defaults]\nshares = \"/srv:\"\n", "line 2: shares is a list"},
+		{"[defaults]\nshares = \"/srv,ro\"\n", "line 2: shares is a list"},
+		{"[defaults]\nshares = \"/srv/../etc\"\n", "line 2: shares is a list"},
+		{"[limits]\nvcpus = \"0\"\n", "line 2: vcpus is a number"},
+		{"[limits]\nvms-per-node = \"many\"\n", "line 2: vms-per-node is a number"},
+		{"[limits]\nmemory = \"1M\"\n", "line 2: memory is whole MiB"},
+		{"[limits]\nmemory = \"1G\"\nmemory = \"1G\"\n", "line 3: a second memory"},
 		{"[defaults]\nnode = \"none\"\nnode = \"none\"\n", "line 3: a second node"},
 		{"[defaults]\nsegment = \"64\"\n", "line 2: segment is a size from"},
 		{"[defaults]\nscratch = \"64X\"\n", "line 2: scratch is a size from"},
@@ -99,6 +113,13 @@ NM_TEST(every_wrong_line_is_named)
 		{"[limits]\nnode = \"none\"\n", "line 2: the key of a limit"},
 		{"[limits]\nsegment = \"2M\"\nsegment = \"2M\"\n", "line 3: a second segment"},
 		{"[limits]\nsegment = \"2M\"\n", "segment in [defaults] is above"},
+		{"[limits]\nvf = \"x\"\n", "line 2: vf is a number of VFs"},
+		{"[limits]\nvf = \"1\"\nvf = \"1\"\n", "line 3: a second vf"},
+		{"[defaults]\nvf = \"1\"\n", "vf in [defaults] is above the one in [limits]"},
+		{"[profiles.p]\nvf = \"1\"\n", "above the vf in [limits]: that of profile p"},
+		{"[partitions.p]\nvf = \"1\"\n", "above the vf in [limits]: that of partition p"},
+		{"[partitions.p]\nvf = \"0\"\nvf = \"0\"\n", "line 3: a second vf"},
+		{"[partitions.p]\nvf = \"\"\n", "line 2: vf is a number of VFs"},
 		{"[profiles.big]\nsegment = \"2G\"\n", "that of profile big"},
 		{"[defaults]\nmpi = \"\x01\"\n", "line 2: a control character"},
 	};

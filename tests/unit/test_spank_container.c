@@ -41,7 +41,7 @@ NM_TEST(a_container_that_is_not_there_is_refused_in_words)
 	char made[NM_SPANK_REQUEST_LEN];
 	static const char *const holders[] = {"", "x", "1 5", "-3 5", "77", "99999999999999999 5"};
 
-	refused(-ENOENT, "was the allocation made without --nm-node=container?");
+	refused(-ENOENT, "was the allocation made without --nm-node?");
 	for (size_t i = 0; i < sizeof(holders) / sizeof(holders[0]); i++) {
 		put("holder", holders[i]);
 		refused(-ENOENT, "this node has no container of the job (holder:");
@@ -60,6 +60,14 @@ NM_TEST(a_container_that_is_not_there_is_refused_in_words)
 	refused(-ENOENT, "(its process 1:");
 }
 
+NM_TEST(a_refusal_on_record_is_told_as_it_is)
+{
+	put("refusal", "2 VFs are wanted on this node and none could be had\n");
+	refused(-EPERM, "2 VFs are wanted on this node and none could be had");
+	put("holder", "4194304 5\n");
+	refused(-EPERM, "2 VFs are wanted");
+}
+
 NM_TEST(a_pid_that_is_somebody_elses_by_now_is_refused)
 {
 	char text[NM_SPANK_REQUEST_LEN];
@@ -70,6 +78,43 @@ NM_TEST(a_pid_that_is_somebody_elses_by_now_is_refused)
 	put("request", text);
 	put("environment", "");
 	refused(-ENOENT, "(its process 1:");
+}
+
+NM_TEST(tasks_are_spread_over_machines_in_blocks)
+{
+	static const struct {
+		uint32_t number, nr;
+		const char *machine;
+	} cases[] = {
+		{0, 1, "one"},	 {0, 2, "one"}, {1, 2, "two"}, {0, 3, "one"}, {1, 3, "two"},
+		{2, 3, "three"}, {0, 7, "one"}, {2, 7, "one"}, {3, 7, "two"}, {6, 7, "three"},
+	};
+	char name[NM_SPANK_MACHINE_LEN];
+	struct nm_reason why;
+
+	NM_CHECK_EQ(nm_spank_container_machine(nm_test_dir(), 0, 1, name, &why), -ENOENT);
+	put("machines", "");
+	NM_CHECK_EQ(nm_spank_container_machine(nm_test_dir(), 0, 1, name, &why), -ENOENT);
+	put("machines", "one\ntwo\nthree\n");
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		NM_CHECK_EQ(nm_spank_container_machine(nm_test_dir(), cases[i].number, cases[i].nr,
+						       name, &why),
+			    0);
+		NM_CHECK_STR(name, cases[i].machine);
+	}
+	NM_CHECK_EQ(nm_spank_container_machine(nm_test_dir(), 3, 3, name, &why), -ENOENT);
+	put("machines", "\n\n");
+	NM_CHECK_EQ(nm_spank_container_machine(nm_test_dir(), 0, 1, name, &why), -ENOENT);
+}
+
+NM_TEST(what_the_launcher_refused_is_told)
+{
+	struct nm_reason why;
+
+	NM_CHECK(!nm_spank_container_refusal(nm_test_dir(), &why));
+	put("refusal", "too large\nand more\n");
+	NM_CHECK(nm_spank_container_refusal(nm_test_dir(), &why));
+	NM_CHECK_STR(why.text, "too large");
 }
 
 static int split(const char *text)

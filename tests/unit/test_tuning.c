@@ -165,6 +165,9 @@ NM_TEST(rates_of_the_named_file_are_in_force)
 	NM_CHECK_EQ(nm_select_params()->prior[1][NM_SELECT_LONE][NM_PROTOCOL_PULL],
 		    nm_select_defaults.prior[1][NM_SELECT_LONE][NM_PROTOCOL_PULL]);
 	NM_CHECK_EQ(nm_select_params()->probe_ms, nm_select_defaults.probe_ms);
+	/* Measured near: it says nothing of those who are far. */
+	NM_CHECK(!memcmp(nm_select_params()->prior_far, nm_select_defaults.prior_far,
+			 sizeof(nm_select_defaults.prior_far)));
 }
 
 NM_TEST(stale_file_is_one_warning_and_the_defaults)

@@ -2,7 +2,7 @@
 
 // A vCenter for tests: govmomi's simulator over TLS, with a template that has a snapshot, free of the
 // values that Python clients refuse, and with refusals that a real vCenter has and the simulator lacks.
-// Networks are in network.go.
+// Networks are in network.go, hosts in hosts.go and service.go.
 package main
 
 import (
@@ -30,20 +30,26 @@ type machine struct {
 	*simulator.VirtualMachine
 }
 
-func (m *machine) PowerOnVMTask(ctx *simulator.Context, req *types.PowerOnVM_Task) soap.HasFault {
+// refused says why the machine cannot be switched on, "" where it can.
+func (m *machine) refused(ctx *simulator.Context) string {
 	reserved := m.Config.MemoryReservationLockedToMax != nil && *m.Config.MemoryReservationLockedToMax
-	for _, device := range m.Config.Hardware.Device {
-		switch device.(type) {
-		case *types.VirtualPCIPassthrough, *types.VirtualSriovEthernetCard:
-			if !reserved {
-				task := simulator.CreateTask(m, "powerOn",
-					func(*simulator.Task) (types.AnyType, types.BaseMethodFault) {
-						return nil, &types.GenericVmConfigFault{Reason: "memory is not reserved"}
-					})
-				return &methods.PowerOnVM_TaskBody{
-					Res: &types.PowerOnVM_TaskResponse{Returnval: task.Run(ctx)},
-				}
-			}
+	if hasDevices(m.VirtualMachine) && !reserved {
+		return "memory is not reserved"
+	}
+	if m.Runtime.Host == nil {
+		return ""
+	}
+	if why := m.refusedSwitch(ctx); why != "" {
+		return why
+	}
+	return m.refusedVfs(ctx)
+}
+
+func (m *machine) PowerOnVMTask(ctx *simulator.Context, req *types.PowerOnVM_Task) soap.HasFault {
+	if why := m.refused(ctx); why != "" {
+		fault := &types.GenericVmConfigFault{Reason: why}
+		return &methods.PowerOnVM_TaskBody{
+			Res: &types.PowerOnVM_TaskResponse{Returnval: failed(ctx, m, "powerOn", fault)},
 		}
 	}
 	return m.VirtualMachine.PowerOnVMTask(ctx, req)
@@ -129,9 +135,14 @@ func extended(ctx *simulator.Context, method *simulator.Method) mo.Reference {
 		if vm, ok := object.(*simulator.VirtualMachine); ok {
 			return &machine{vm}
 		}
-	case "DisconnectHost_Task", "ReconnectHost_Task":
+	case "DisconnectHost_Task", "ReconnectHost_Task", "RebootHost_Task",
+		"EnterMaintenanceMode_Task", "ExitMaintenanceMode_Task":
 		if found, ok := object.(*simulator.HostSystem); ok {
 			return &host{found}
+		}
+	case "QueryConfigTarget":
+		if found, ok := object.(*simulator.EnvironmentBrowser); ok {
+			return &browser{found}
 		}
 	case "CreateDVS_Task":
 		if place, ok := object.(*simulator.Folder); ok {
@@ -152,6 +163,10 @@ func main() {
 	listen := flag.String("listen", "127.0.0.1:0", "where to listen")
 	certificate := flag.String("certificate", "", "where to write the certificate")
 	hosts := flag.String("hosts", "DC0_C0_H0,DC0_C0_H1,DC0_C0_H2,DC0_C0_H3", "names of the hosts")
+	options := flag.String("options", "max_vfs=0,0,8,7", "options of nmlx5_core at the last boot of the hosts")
+	numOfVfs := flag.Int("num-of-vfs", 16, "NUM_OF_VFS of the firmware of the card for MPI")
+	vfs := flag.Int("vfs", 4, "virtual functions of each function of the Intel card")
+	firmware := flag.String("firmware", "", "where files with NUM_OF_VFS for the next boot lie, by hosts' names")
 	flag.Parse()
 	names := strings.Split(*hosts, ",")
 
@@ -176,6 +191,7 @@ func main() {
 	}
 	nameHosts(ctx, names)
 	prepareNetworks(ctx)
+	prepareHosts(ctx, *options, int32(*numOfVfs), int32(*vfs), *firmware)
 	ctx.Map.Handler = func(ctx *simulator.Context, method *simulator.Method) (mo.Reference, types.BaseMethodFault) {
 		wrapped := extended(ctx, method)
 		if wrapped != nil && ctx.Session != nil {

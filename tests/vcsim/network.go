@@ -78,6 +78,7 @@ func (h *host) DisconnectHostTask(ctx *simulator.Context, req *types.DisconnectH
 
 func (h *host) ReconnectHostTask(ctx *simulator.Context, req *types.ReconnectHost_Task) soap.HasFault {
 	h.Config.Network = ctx.Map.Get(*h.ConfigManager.NetworkSystem).(*networkSystem).NetworkInfo
+	machineries[h.Self].back()
 	return h.HostSystem.ReconnectHostTask(ctx, req)
 }
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nearmetal.backend.libvirt.cloud import CloudImages
 from nearmetal.backend.libvirt.cluster import LibvirtBackend
 from nearmetal.backend.libvirt.images import BuiltImages
-from nearmetal.errors import BackendError
 
 if TYPE_CHECKING:
     from nearmetal.backend.store import Store
@@ -19,8 +19,6 @@ __all__ = ["LibvirtBackend", "open_libvirt"]
 
 def open_libvirt(spec: LibvirtSpec, store: Store, runner: Runner) -> LibvirtBackend:
     """Return the backend of a spec's cluster; nothing is touched yet."""
-    if spec.image != "default":
-        raise BackendError(
-            f"image {spec.image}: this release boots its own image only", "write image: default"
-        )
-    return LibvirtBackend(spec, store, runner, BuiltImages(runner))
+    built = BuiltImages(runner)
+    images = built if spec.image == "default" else CloudImages(spec.image, runner, built)
+    return LibvirtBackend(spec, store, runner, images)

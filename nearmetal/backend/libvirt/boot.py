@@ -31,6 +31,8 @@ class Waiting:
     console: str
     link: Hypervisor
     shell: HostShell
+    needs: str = ""
+    """What its image must have to become a node; for people whose node does not."""
 
     def text(self) -> str:
         """Return what its console shows; bytes of a guest, so only what can be printed."""
@@ -73,8 +75,8 @@ def outcome(text: str, node: str) -> tuple[bool, str]:
     return False, ""
 
 
-def wait(nodes: Sequence[Waiting], timeout_s: float) -> Iterator[Waiting]:
-    """Yield each node as it becomes ready.
+def wait(nodes: Sequence[Waiting], timeout_s: float) -> Iterator[list[Waiting]]:
+    """Yield nodes as they become ready: those together that were found so at one look.
 
     Raises BackendError with the reason and the console's last lines when one fails, ends, or is
     not ready in time.
@@ -82,18 +84,23 @@ def wait(nodes: Sequence[Waiting], timeout_s: float) -> Iterator[Waiting]:
     pending = list(nodes)
     deadline = time.monotonic() + timeout_s
     while pending:
-        for node in list(pending):
+        came: list[Waiting] = []
+        failed: list[tuple[Waiting, str]] = []
+        for node in pending:
             alive = node.link.running(node.domain)
             ready, reason = outcome(node.text(), node.node)
             if ready:
-                pending.remove(node)
-                yield node
-            elif reason:
-                raise _failure(node, reason)
-            elif not alive:
-                raise _failure(node, "it ended while it booted")
+                came.append(node)
+            elif reason or not alive:
+                failed.append((node, reason or "it ended while it booted"))
+        pending = [node for node in pending if node not in came]
+        if came:
+            yield came
+        if failed:
+            raise _failure(*failed[0])
         if pending and time.monotonic() > deadline:
-            raise _failure(pending[0], f"not ready after {timeout_s:.0f} s")
+            needs = f"; {pending[0].needs}" if pending[0].needs else ""
+            raise _failure(pending[0], f"not ready after {timeout_s:.0f} s{needs}")
         if pending:
             time.sleep(_PAUSE_S)
 

@@ -11,8 +11,6 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from nearmetal.backend.libvirt.machine import (
-    ALL_PCI,
-    OWN_PCI,
     Cell,
     Disk,
     Kernel,
@@ -22,7 +20,8 @@ from nearmetal.backend.libvirt.machine import (
     Owner,
     Segment,
 )
-from nearmetal.spec import addresses, parse_size
+from nearmetal.plan.ivshmem import ALL_PCI, OWN_PCI
+from nearmetal.spec import parse_size
 from nearmetal.spec.seed import Seed, SeedInterface, SeedNode, SeedSegment, SeedSsh
 
 if TYPE_CHECKING:
@@ -69,6 +68,8 @@ class Site:
     segment: str = ""
     """The path of the segment's file; "" where there is none."""
     layout: Layout | None = None
+    distances: tuple[tuple[int, ...], ...] = ()
+    """Between the host's NUMA nodes; () where they are not known."""
 
     def file(self, name: str) -> str:
         """Return the path of one of the cluster's files on the host."""
@@ -192,10 +193,14 @@ def seed_of(
     item: Resource,
     keys: NodeKeys,
     site: Site,
+    *,
+    places: Mapping[str, str],
     vf: SeedInterface | None = None,
 ) -> Seed:
-    """Return what one planned node is told; `vf`: of its VF, if it has one with a MAC address."""
-    _, places = addresses(spec)
+    """Return what one planned node is told.
+
+    `places`: all nodes' addresses. `vf`: of its VF, if it has one with a MAC address.
+    """
     prefix = ipaddress.IPv4Network(spec.network.subnet).prefixlen
     return Seed(
         cluster=spec.name,
@@ -225,7 +230,7 @@ def seed_of(
             node_key=keys.node_key,
             node_key_public=keys.node_key_public,
         ),
-        segment=_seed_segment(item, site),
+        segment=seed_segment(item, site),
     )
 
 
@@ -240,7 +245,8 @@ class NodeKeys:
     node_key: str = field(repr=False)
 
 
-def _seed_segment(item: Resource, site: Site) -> SeedSegment | None:
+def seed_segment(item: Resource, site: Site) -> SeedSegment | None:
+    """Return what one planned node is told of the segment; None where it has none."""
     layout, cells = site.layout, _numbers(item.get("numa"))
     if item.get("device") == NONE or layout is None:
         return None
@@ -256,4 +262,5 @@ def _seed_segment(item: Resource, site: Site) -> SeedSegment | None:
         own_pci=OWN_PCI if ivshmem else None,
         all_pci=ALL_PCI if ivshmem else None,
         vcpu_numa=cell,
+        distances=list(site.distances[cell]) if 0 <= cell < len(site.distances) else [],
     )

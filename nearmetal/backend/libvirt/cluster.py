@@ -32,6 +32,7 @@ from nearmetal.backend.libvirt.shell import HostShell, owner_of_files
 from nearmetal.backend.libvirt.vfs import NodeVfs, seed_interface
 from nearmetal.errors import BackendError, NearmetalError
 from nearmetal.image import cache_directory
+from nearmetal.plan.held import Held
 from nearmetal.spec import (
     Facts,
     HostFacts,
@@ -86,6 +87,7 @@ class LibvirtBackend:
         self._vfs = NodeVfs(spec.name, self._directory, vfs)
         self._links: dict[str, Hypervisor] = {}
         self._about: dict[str, About] = {}
+        self._held: dict[str, str] | None = None
 
     # The hosts
 
@@ -121,6 +123,10 @@ class LibvirtBackend:
     def prepare(self) -> None:
         """Build the image, or find it."""
         self._images.ensure()
+        uris = self.spec.uris if self.spec.accel != "tcg" else ()
+        if any(self._ask(uri).offers_kvm for uri in uris):
+            # Only a boot tells whether KVM works, whatever the nodes boot.
+            self._images.prober.ensure()
 
     def facts(self) -> Facts:
         """Ask every hypervisor of the spec; a probe boot tells whether KVM works there."""
@@ -131,7 +137,7 @@ class LibvirtBackend:
             ask = probe.Probe(self._link(host.uri), shell, about, cache_directory() / "probes.json")
             kvm, reason = False, "the spec asks for TCG"
             if self.spec.accel != "tcg":
-                kvm, reason = ask.kvm(self._images)
+                kvm, reason = ask.kvm(self._images.prober)
             found[host.name] = HostFacts(
                 uri=host.uri,
                 libvirt=about.libvirt,
@@ -171,7 +177,15 @@ class LibvirtBackend:
         if cluster not in there:
             broken.add(cluster)
         dead = {r.item.key for r in self._records.all()} - there
-        return Observed(tuple(sound), frozenset(broken | dead))
+        observed = Observed(tuple(sound), frozenset(broken | dead))
+        self._held = Held.of(observed).addresses
+        return observed
+
+    def _places(self) -> dict[str, str]:
+        """Return every node's address, as planned: from what was last observed, before any step."""
+        if self._held is None:
+            self.observe()
+        return addresses(self.spec, self._held)[1]
 
     def _ours(self, found: Sequence[Found], identity: str) -> list[Found]:
         return [
@@ -306,11 +320,9 @@ class LibvirtBackend:
         self._records.write(item, **hosts.create(shell, item, path, owner))
 
     def _create_disk(self, item: Resource) -> None:
-        host = item.get("host")
-        uri = next(h.uri for h in self.spec.hosts if h.name == host)
-        path = f"{self._place(host)}/{item.key.name}.qcow2"
+        uri, path = item.get("uri"), f"{self._place(item.get('host'))}/{item.key.name}.qcow2"
         self._records.write(item, path=path)
-        shell = self._shell(host, uri)
+        shell = self._shell(item.get("host"), uri)
         self._images.overlay(shell, path, owner_of_files(self._ask(uri).label))
 
     def _site(self, host: str, uri: str) -> Site:
@@ -322,7 +334,10 @@ class LibvirtBackend:
         segment, layout = record.notes.get("segment", ""), None
         if segment:
             layout = hosts.layout(self._shell(host, uri), record)
-        return Site(self._place(host), about.emulator, about.label, about.numa, segment, layout)
+        return Site(
+            self._place(host), about.emulator, about.label, about.numa, segment, layout,
+            about.distances,
+        )  # fmt: skip
 
     def _seed(self, item: Resource, site: Site, vf: str) -> str:
         """Return a node's seed. `vf`: what it is told of its VF, as it was recorded."""
@@ -336,7 +351,9 @@ class LibvirtBackend:
             node_key=node_key.private,
         )
         told = SeedInterface.model_validate_json(vf) if vf else None
-        return build.seed_of(self.spec, item, keys, site, told).secret_json()
+        return build.seed_of(
+            self.spec, item, keys, site, places=self._places(), vf=told
+        ).secret_json()
 
     def _take_vf(self, item: Resource, shell: HostShell, owner: str) -> GrantedVf | None:
         """Return the VF that a node asks for, open to QEMU's user."""
@@ -368,6 +385,8 @@ class LibvirtBackend:
         shell.write(site.file(f"{name}.seed"), seed.encode(), owner)
         shell.write(site.file(f"{name}.console"), b"", owner)
         if self.spec.image != "default":
+            # A boot that was cut short may have left half of a node on its disk.
+            self._images.overlay(shell, site.file(f"{name}.qcow2"), owner)
             self._images.disc(shell, site.file(f"{name}.iso"), seed, owner)
         start = self._images.boot(shell)
         address = "" if granted is None else granted.address
@@ -394,13 +413,15 @@ class LibvirtBackend:
                 shell = self._shell(record.item.get("host"), uri)
                 console = site.file(f"{record.item.key.name}.console")
                 waiting.append(
-                    boot.Waiting(record.item.key.name, domain, console, self._link(uri), shell)
-                )
-        for ready in boot.wait(waiting, self._boot_s):
-            nodes.outfit(ready.node)
-            record = next(r for r in records if r.item.key.name == ready.node)
-            owner = build.owner_of(self.spec, self._identity(), record.item, ready=True)
-            ready.link.mark(ready.domain, owner)
+                    boot.Waiting(record.item.key.name, domain, console, self._link(uri), shell,
+                                 self._images.needs)
+                )  # fmt: skip
+        items = {record.item.key.name: record.item for record in records}
+        for together in boot.wait(waiting, self._boot_s):
+            nodes.outfit([ready.node for ready in together])
+            for ready in together:
+                owner = build.owner_of(self.spec, self._identity(), items[ready.node], ready=True)
+                ready.link.mark(ready.domain, owner)
 
     def _tell(self, record: Record, site: Site, nodes: Nodes) -> None:
         """Give a running node the new list of nodes, where it has changed."""
@@ -442,9 +463,8 @@ class LibvirtBackend:
         elif key.kind is Kind.HOST:
             hosts.delete(self._shell(key.name, item.get("uri")), record)
         elif key.kind is Kind.DISK:
-            host = item.get("host")
-            uri = next((h.uri for h in self.spec.hosts if h.name == host), self.spec.hosts[0].uri)
-            self._shell(host, uri).remove([record.notes.get("path", "")])
+            shell = self._shell(item.get("host"), item.get("uri"))
+            shell.remove([path] if (path := record.notes.get("path")) else [])
         self._records.forget(key)
 
     def _delete_network(self, uri: str) -> None:
@@ -486,7 +506,7 @@ class LibvirtBackend:
     # Reaching in
 
     def _nodes(self) -> Nodes:
-        _, places = addresses(self.spec)
+        places = self._places()
         where = {node.name: (places[node.name], host.uri) for host, node in self.spec.nodes}
         return Nodes(self._directory, where, self._runner)
 

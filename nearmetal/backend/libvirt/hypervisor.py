@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 PREFIX = "nearmetal"
+_FARTHEST = 255
+"""What a kernel writes for a NUMA node that cannot be reached."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,21 @@ class About:
     numa: tuple[tuple[int, ...], ...]
     label: str
     offers_kvm: bool
+    distances: tuple[tuple[int, ...], ...] = ()
+    """Between the NUMA nodes, as the firmware tells the kernel; () where libvirt does not know."""
+
+
+def read_distances(capabilities: ET.Element) -> tuple[tuple[int, ...], ...]:
+    """Return the distances between a host's NUMA nodes; () when one is missing. Pure."""
+    cells = capabilities.findall("host/topology/cells/cell")
+    rows = []
+    for cell in cells:
+        told = {s.get("id"): s.get("value", "") for s in cell.findall("distances/sibling")}
+        row = [told.get(other.get("id"), "") for other in cells]
+        if not all(word.isdecimal() and 0 < int(word) <= _FARTHEST for word in row):
+            return ()
+        rows.append(tuple(map(int, row)))
+    return tuple(rows)
 
 
 def _module() -> ModuleType:
@@ -134,6 +151,7 @@ class Hypervisor:
             cells,
             label,
             "kvm" in kinds,
+            read_distances(capabilities),
         )
 
     def domains(self) -> list[Found]:

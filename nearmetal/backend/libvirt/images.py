@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What machines boot: the built image, or a cloud image of the user's own."""
+"""What machines boot; here the built image, in cloud.py a cloud image of the user's own."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
@@ -30,13 +29,20 @@ if TYPE_CHECKING:
 ROOT_SERIAL = "nearmetal-root"
 """By which the built image's first program finds its root disk."""
 
-FORMATS = ("qcow2", "raw")
 _COPY_S = 3600.0
 REMOTE_IMAGES = "/var/lib/nearmetal/images"
 
 
 class Images(Protocol):
     """The image of one cluster. Errors are NearmetalError."""
+
+    @property
+    def needs(self) -> str:
+        """What it must have to become a node, where that is not for us to know; else ""."""
+
+    @property
+    def prober(self) -> Images:
+        """The image whose kernel tells whether KVM works on a host."""
 
     def digest(self) -> str:
         """Return what tells it from every other image; it need not exist yet."""
@@ -83,7 +89,13 @@ class BuiltImages:
     progress: Told = field(default_factory=_Silent)
     cache: Cache = field(default_factory=lambda: Cache(cache_directory()))
     parts: Parts = field(default_factory=parts_here)
+    needs: str = ""
     _image: Image | None = None
+
+    @property
+    def prober(self) -> Images:
+        """Itself."""
+        return self
 
     def digest(self) -> str:
         """The key of its parts."""
@@ -118,7 +130,7 @@ class BuiltImages:
         if not shell.remote:
             kernel, initrd, root = map(str, files)
         else:
-            kernel, initrd, root = (_carried(shell, path, self.digest()) for path in files)
+            kernel, initrd, root = (carried(shell, path, self.digest()) for path in files)
         return Boot(Kernel(kernel, initrd, image.append), root, ROOT_SERIAL)
 
     def overlay(self, shell: HostShell, path: str, owner: str) -> None:
@@ -130,7 +142,7 @@ class BuiltImages:
         raise BackendError(f"host {shell.name}: no disc {path} of {len(seed)} bytes for {owner}")
 
 
-def _carried(shell: HostShell, path: Path, key: str) -> str:
+def carried(shell: HostShell, path: Path, key: str) -> str:
     """Return a file's path on another machine, copied when it is not there in its size."""
     directory = PurePosixPath(REMOTE_IMAGES) / key
     target = str(directory / path.name)
@@ -146,15 +158,3 @@ def _carried(shell: HostShell, path: Path, key: str) -> str:
         raise BackendError(f"host {shell.name}: cannot copy {path.name} there",
                            "a full disk, or no permission?")  # fmt: skip
     return target
-
-
-def read_info(text: str, path: str) -> str:
-    """Return the format in `qemu-img info`'s JSON; raises BackendError. Pure."""
-    try:
-        form = str(json.loads(text)["format"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise BackendError(f"image {path}: qemu-img says nothing of its format") from error
-    if form not in FORMATS:
-        raise BackendError(f"image {path}: its format is {form}",
-                           f"convert it: qemu-img convert -O qcow2 {path} ...")  # fmt: skip
-    return form

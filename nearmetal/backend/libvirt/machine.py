@@ -9,18 +9,14 @@ a machine with ivshmem can only be migrated so.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from xml.etree import ElementTree as ET
+
+from nearmetal.plan.ivshmem import ivshmem_words
 
 NAMESPACE = "urn:nearmetal:cluster:1"
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 SEED_NAME = "opt/nearmetal/seed"
-
-OWN_SLOT, ALL_SLOT = 0x10, 0x11
-"""Where a guest finds the two ivshmem devices on its root bus; libvirt counts from 1 upwards."""
-
-OWN_PCI, ALL_PCI = (f"0000:00:{slot:02x}.0" for slot in (OWN_SLOT, ALL_SLOT))
 
 ET.register_namespace("nearmetal", NAMESPACE)
 ET.register_namespace("qemu", QEMU_NAMESPACE)
@@ -278,7 +274,10 @@ class Machine:
         ET.SubElement(devices, "memballoon", model="none")
         if self.viommu:
             iommu = ET.SubElement(devices, "iommu", model="intel")
-            ET.SubElement(iommu, "driver", intremap="on")
+            driver = ET.SubElement(iommu, "driver", intremap="on")
+            if self.vf:
+                # The guest must tell of every mapping: the host maps the same for the device.
+                driver.set("caching_mode", "on")
         if self._has_slots:
             self._memory_device(devices)
 
@@ -347,24 +346,10 @@ def _text(parent: ET.Element, name: str, text: str, **attributes: str) -> None:
 
 
 def _ivshmem(segment: Segment | None) -> list[str]:
-    """Return QEMU's words for the two views of a segment: own part, and all of it read-only."""
+    """Return QEMU's words for a segment that is seen by ivshmem; none for any other."""
     if segment is None or segment.device != "ivshmem":
         return []
-    base = {"qom-type": "memory-backend-file", "mem-path": segment.path, "share": True}
-    own = base | {"id": "nm-own", "offset": segment.own_offset, "size": segment.own_size}
-    # rom: a write by the guest is dropped instead of ending the machine.
-    whole = base | {"id": "nm-all", "size": segment.size, "readonly": True, "rom": "on"}
-    words = []
-    for backend, slot in ((own, OWN_SLOT), (whole, ALL_SLOT)):
-        device = {
-            "driver": "ivshmem-plain",
-            "id": f"{backend['id']}-device",
-            "memdev": backend["id"],
-            "bus": "pcie.0",
-            "addr": hex(slot),
-        }
-        words += ["-object", json.dumps(backend), "-device", json.dumps(device)]
-    return words
+    return ivshmem_words(segment.path, segment.size, segment.own_offset, segment.own_size)
 
 
 @dataclass(frozen=True)

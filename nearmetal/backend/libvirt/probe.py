@@ -32,6 +32,10 @@ machine the firmware alone, which says nothing, took six minutes."""
 LIMIT_S = 1800.0
 """Ends a probe whose kernel only ever complains, of stalls for example."""
 
+AGAIN_S = 600.0
+"""A refusal to start the probe is believed for so long: the next time there may be the memory that
+lacked. What else it hangs on is part of the question, see `_key`."""
+
 _PAUSE_S = 0.1
 _KEPT = 200
 _WIDTH = 120
@@ -91,32 +95,47 @@ class Probe:
                 False,
                 "its libvirt offers no KVM (no /dev/kvm, or no virtualization switched on)",
             )
-        key = self._key(images.digest())
-        known = self._recall(key)
-        if isinstance(known, list) and len(known) == 2:  # noqa: PLR2004 - as written below
-            return bool(known[0]), str(known[1])
+        key = self._key(f"{images.digest()} {self._device}")
+        match self._recall(key):
+            case [bool(works), str(reason)]:
+                return works, reason
+            case [bool(works), str(reason), float(when)] if self._is_recent(when):
+                return works, reason
         if not images.ready():
             return False, "KVM is not proven yet: the image whose kernel probes it is not built"
         answer, settled = self._boot(images)
-        if settled:
-            self._remember(key, list(answer))
+        if settled is not None:
+            self._remember(key, [*answer, *settled])
         return answer
+
+    def _is_recent(self, when: float) -> bool:
+        return when <= self.clock.monotonic() < when + AGAIN_S
 
     @cached_property
     def _boot_id(self) -> str:
         return self.shell.check("cannot read", ["cat", "/proc/sys/kernel/random/boot_id"]).strip()
+
+    @cached_property
+    def _device(self) -> str:
+        """Who may open the host's KVM, and whether it is there: one who mends that is asked anew."""
+        script = "stat -c '%a %u %g' /dev/kvm 2>/dev/null || echo none"
+        return self.shell.check("cannot look for KVM", ["sh", "-c", script]).strip()
 
     def _key(self, what: str) -> str:
         about = self.about
         named = f"{self.hypervisor.uri} {self._boot_id} {about.qemu} {about.emulator} {what}"
         return hashlib.sha256(named.encode()).hexdigest()[:32]
 
-    def _boot(self, images: Images) -> tuple[tuple[bool, str], bool]:
-        """Return the answer, and whether it holds for as long as the host runs."""
+    def _boot(self, images: Images) -> tuple[tuple[bool, str], list[float] | None]:
+        """Return the answer, and what to remember beside it.
+
+        None: not even the answer. Empty: it holds for as long as the host runs. A time: it holds
+        for a while from then.
+        """
         kernel = images.boot(self.shell).kernel
         if kernel is None:
             reason = "KVM is not proven: only the built image's kernel can be booted as a probe"
-            return (False, reason), False
+            return (False, reason), None
         directory = self.shell.check("cannot make a directory", ["mktemp", "-d"]).strip()
         name = f"nearmetal.probe-{directory.rpartition('.')[2]}"
         console = f"{directory}/console"
@@ -139,11 +158,11 @@ class Probe:
             self.shell.prepare(directory, owner)
             self.shell.write(console, b"", owner)
             self.hypervisor.start(name, machine.xml())
-            return self._watch(name, console), True
+            return self._watch(name, console), []
         except BackendError as error:
             reason = error.message.splitlines()[0]
-            # Memory or a permission may be there the next time.
-            return (False, f"a probe boot under KVM does not start: {reason}"), False
+            answer = (False, f"a probe boot under KVM does not start: {reason}")
+            return answer, [self.clock.monotonic()]
         finally:
             self.hypervisor.end(name)
             self.shell.remove([console], directory)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyVmomi import vim
 
-from nearmetal.backend.vsphere.hosts import alike, machines_on, words_of
+from nearmetal.backend.vsphere.hosts import RENAME, alike, machines_on, words_of
 from nearmetal.backend.vsphere.inventory import fetch
 from nearmetal.backend.vsphere.standard import first_off, in_use
 from nearmetal.errors import BackendError
@@ -148,10 +148,9 @@ class DistributedSwitches:
 
         `standard`: our standard switches by port group. One of the same name goes before.
         """
-        rename = "rename it in the spec, or leave it out and use what is there"
         there = found.get(switch.name)
         if there is not None and not there.ours:
-            yield f"distributed switch {switch.name} is there already, and is not ours", rename
+            yield f"distributed switch {switch.name} is there already, and is not ours", RENAME
             return
         own = there.own_groups(self.mark) if there is not None else {}
         owners = {g: {*names} for g, names in (standard or {}).items()}
@@ -162,7 +161,7 @@ class DistributedSwitches:
             others = owners.get(wanted.name, set())
             if wanted.name in own or others == {switch.name} or wanted.name not in taken:
                 continue
-            hint = first_off(others - {switch.name}) if others else rename
+            hint = first_off(others - {switch.name}) if others else RENAME
             what = f"port group {wanted.name} of distributed switch {switch.name}"
             yield f"{what}: the datacenter has a network of that name", hint
 

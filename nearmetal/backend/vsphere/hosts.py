@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from nearmetal.backend.vsphere.session import Session
 
 
+RENAME = "rename it in the spec, or leave it out and use what is there"
+"""What helps against a name that somebody else's network has."""
+
+
 @dataclass(frozen=True)
 class HostNetwork:
     """One host's networks as read. `network` is None where the host does not answer vCenter."""

@@ -10,6 +10,7 @@ import ssl
 import threading
 import time
 import weakref
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyVmomi import vim, vmodl
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+LOST = (OSError, HTTPException)
+"""No answer of the service: a vCenter that starts says 503 before it has one."""
+
 POLL_S = 0.1
 TASK_S = 3600.0
 """A task that takes longer never ends."""
@@ -32,7 +36,7 @@ TASK_S = 3600.0
 ANSWER_S = 300
 """How long a call may take: the simulated one, on a crowded machine, told a thousand machines in over 60 s."""
 
-TEXTS = ("text", "msg", "faultMessage")
+TEXTS = ("text", "reason", "msg", "faultMessage")
 """Where faults say more than their kind."""
 
 HINTS = {
@@ -97,7 +101,7 @@ def _is_a(fault: Exception, name: str) -> bool:
 
 def _hang_up(content: Any, stub: Any) -> None:
     # A session that is gone already is no error.
-    with contextlib.suppress(vmodl.MethodFault, OSError):
+    with contextlib.suppress(vmodl.MethodFault, *LOST):
         content.sessionManager.Logout()
     stub.DropConnections()
 
@@ -132,13 +136,13 @@ class Session:
             self._login_again(number)
         except vmodl.MethodFault as fault:
             raise explain(what, fault) from fault
-        except OSError as error:
+        except LOST as error:
             raise self._unreachable(error) from error
         try:
             return work()
         except vmodl.MethodFault as fault:
             raise explain(what, fault) from fault
-        except OSError as error:
+        except LOST as error:
             raise self._unreachable(error) from error
 
     def wait(self, what: str, start: Callable[[], Any]) -> Any:
@@ -158,7 +162,7 @@ class Session:
         """Log out and hang up; also done when the session is forgotten, at the latest at exit."""
         self._closing()
 
-    def _unreachable(self, error: OSError) -> BackendError:
+    def _unreachable(self, error: Exception) -> BackendError:
         where = f"{self.vcenter.server}:{self.vcenter.port}"
         if isinstance(error, ssl.SSLError):
             hint = "verify the certificate, then write its thumbprint or a ca_file under vcenter"
@@ -181,7 +185,7 @@ class Session:
             self._login(content)
         except vmodl.MethodFault as fault:
             raise explain("connecting", fault) from fault
-        except OSError as error:
+        except LOST as error:
             raise self._unreachable(error) from error
         finally:
             if self._login_nr == 0:
@@ -210,4 +214,7 @@ class Session:
         """Log in unless another thread has done it since."""
         with self._lock:
             if number == self._login_nr:
-                self._login(self._content)
+                try:
+                    self._login(self._content)
+                except LOST as error:
+                    raise self._unreachable(error) from error

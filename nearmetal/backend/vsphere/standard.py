@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyVmomi import vim, vmodl
 
 from nearmetal.backend.vsphere.hosts import (
+    RENAME,
     HostNetwork,
     alike,
     machines_on,
@@ -106,9 +107,8 @@ class StandardSwitches:
     def problems(self, switch: Switch, host: HostNetwork) -> Iterable[tuple[str, str]]:
         """Yield what is in the way of a switch on a host, with the fix."""
         own = self._record.groups(switch.name, host.name)
-        rename = "rename it in the spec, or leave it out and use what is there"
         if own is None and host.switch(switch.name) is not None:
-            yield f"switch {switch.name} is on {host.name} already, and is not ours", rename
+            yield f"switch {switch.name} is on {host.name} already, and is not ours", RENAME
             return
         taken = host.places()
         for group in switch.port_groups:
@@ -118,7 +118,7 @@ class StandardSwitches:
             if group.name in (self._record.groups(where, host.name) or []):
                 hint = first_off([where])
             else:
-                hint = rename
+                hint = RENAME
             what = f"port group {group.name} of switch {switch.name}"
             yield f"{what}: {host.name} has one of that name on switch {where}", hint
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyVmomi import vim
 
 from nearmetal.backend.vsphere.distributed import DistributedSwitches
-from nearmetal.backend.vsphere.hosts import read_hosts
+from nearmetal.backend.vsphere.hosts import RENAME, read_hosts
 from nearmetal.backend.vsphere.inventory import fetch
 from nearmetal.backend.vsphere.record import Center, SwitchRecord
 from nearmetal.backend.vsphere.standard import StandardSwitches, first_off
@@ -116,7 +116,7 @@ class Switches:
             owner = owners.get(group.name)
             if group.name not in taken or owner == switch.name:
                 continue
-            hint = "rename it in the spec, or leave it out and use what is there"
+            hint = RENAME
             if owner is not None:
                 hint = first_off([owner])
             what = f"port group {group.name} of switch {switch.name}"

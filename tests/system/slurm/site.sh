@@ -1,20 +1,34 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# site.sh DIR NODE...: a Slurm of one controller and some nodes, in namespaces of its own; tests/
+# site.sh DIR CACHE NODE...: a Slurm of one controller and some nodes, in namespaces of its own; tests/
 # system/slurm_site.py starts it as process 1 of them and has written DIR/etc before. Each node has
 # its own network, mount, UTS and IPC namespace. Ends when it is killed, and everything with it.
 
 set -euo pipefail
-dir=$1
-shift
+dir=$1 cache=$2
+shift 2
 
 hostname ctl
 mount -t tmpfs -o mode=755 tmpfs /run
 mount -t tmpfs -o mode=1777 tmpfs /tmp
+for name in passwd group; do
+	cat "/etc/$name" "$dir/etc/$name.more" >"$dir/etc/$name"
+done
+mkdir -p /etc/slurm
+touch /etc/hosts
 for name in passwd group hosts slurm; do
 	mount --bind "$dir/etc/$name" "/etc/$name"
 done
+# Where nodes look for images.
+mount -t tmpfs -o mode=755 tmpfs /var/cache
+mkdir /var/cache/nearmetal
+mount --bind "$cache" /var/cache/nearmetal
+if [[ -e $dir/groups ]]; then
+	while read -r controller; do
+		mount --bind "/sys/fs/cgroup/$controller/${dir##*/}" "/sys/fs/cgroup/$controller"
+	done <"$dir/groups"
+fi
 ip link set lo up
 ip link add br0 type bridge
 ip addr add 10.78.0.254/24 dev br0

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=sh
+# Directories of the host, by 9p: what a user may there decides the host, as that user.
+
+shares_mount() {
+	tag=
+	while IFS='=' read -r key value; do
+		case $key in
+		shares.*.tag) tag=$value ;;
+		shares.*.path)
+			mkdir -p "$value" || fail "cannot make $value, where a directory of the host goes"
+			words=$(mount -t 9p -o trans=virtio,version=9p2000.L,msize=131072,cache=mmap,nosuid,nodev \
+				"$tag" "$value" 2>&1) || fail "cannot mount $value of the host: $words"
+			;;
+		esac
+	done <"$etc/seed.lines"
+}

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One step in a host's shell: the script that carries it out, and what its answer says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nearmetal.errors import HostError
+from nearmetal.provision.shell import ENVIRONMENT, quoted
+from nearmetal.provision.steps import (
+    Burn,
+    ByHand,
+    EnterMaintenance,
+    Install,
+    LeaveMaintenance,
+    SetArguments,
+    SetBios,
+    SetConfig,
+    SetGovernor,
+    SetMtu,
+    SetOptions,
+    SetPassthru,
+    SetPower,
+    SetProfile,
+    SetVfs,
+    Wait,
+    WriteFile,
+)
+
+if TYPE_CHECKING:
+    from nearmetal.provision.shell import Shell
+    from nearmetal.provision.steps import Step
+
+STEP_S = 600.0
+BEGUN = ".begun"
+"""What stands beside a file of ours while it is changed and does not count yet."""
+
+_LOCK = "/run/nearmetal-host.lock"
+# A step whose ssh was lost goes on: the next one waits for its end. Not in /run/lock, where anybody
+# may make files.
+_ALONE = f"""\
+exec 9>{_LOCK}
+flock -w {STEP_S / 2:.0f} 9 || {{ echo 'an earlier step still runs'; exit 1; }}
+"""
+
+
+def take(shell: Shell, step: Step) -> None:
+    """Carry out one step on a Linux host; raises HostError with the host's own words."""
+    _take(shell, step, _ALONE)
+
+
+def take_on_esxi(shell: Shell, step: Step) -> None:
+    """As `take`, on ESXi, whose shell has no /run to lock a file in. Its tools lock their card."""
+    _take(shell, step, "")
+
+
+def _take(shell: Shell, step: Step, alone: str) -> None:
+    text = "set -e\n" + ENVIRONMENT + alone + _script(step)
+    answer = shell.script(f"{{ {text}}} 2>&1\n", timeout_s=STEP_S)
+    if answer.code:
+        why = " ".join(answer.text.split())[-300:] or f"exit code {answer.code}"
+        raise HostError(f"{step.text}: {why}", "nothing after this step was begun on this host")
+
+
+def _script(step: Step) -> str:
+    match step.action:
+        case SetConfig(device=device, setting=setting, value=value):
+            return _either(("mlxconfig", "mstconfig"), ["-d", device, "-y", "set",
+                                                        f"{setting}={value}"])  # fmt: skip
+        case Burn(device=device, file=file, sha256=checksum):
+            return (f"echo {quoted([f'{checksum}  {file}'])} | sha256sum -c -\n"
+                    + _either(("flint", "mstflint"), ["-d", device, "-i", file, "-y", "burn"]))  # fmt: skip
+        case WriteFile(path=path, content=content, refresh=refresh):
+            return _write(path, content, quoted(refresh))
+        case SetArguments(arguments=arguments, removed=removed):
+            changes = (("--remove-args", removed), ("--args", arguments))
+            return "".join(
+                quoted(["grubby", "--update-kernel=ALL", f"{option}={' '.join(words)}"]) + "\n"
+                for option, words in changes
+                if words
+            )
+        case SetVfs(address=address, count=count, before=before):
+            file = f"/sys/bus/pci/devices/{address}/sriov_numvfs"
+            clear = f"echo 0 >{file}\n" if before and count else ""
+            return f'{clear}echo {count} >{file}\n[ "$(cat {file})" = {count} ]\n'
+        case SetMtu(address=address, mtu=mtu):
+            device = f"/sys/bus/pci/devices/{address}"
+            return (
+                f"for n in {device}/net/* {device}/virtfn*/net/*; do\n"
+                f'[ -e "$n/mtu" ] || continue\necho {mtu} >"$n/mtu"\ndone\n'
+                f'[ "$(cat {device}/net/*/mtu | sort -u)" = {mtu} ]\n'
+            )
+        case SetGovernor(governor=governor):
+            return (
+                "for f in /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor; do\n"
+                f'echo {quoted([governor])} >"$f"\ndone\n'
+            )
+        case SetProfile(profile=profile):
+            return quoted(["tuned-adm", "profile", profile]) + "\n"
+        case (
+            SetBios() | Install() | SetOptions() | SetPower() | SetPassthru()
+            | EnterMaintenance() | LeaveMaintenance() | ByHand() | Wait()
+        ):  # fmt: skip
+            raise HostError(f"{step.text}: this is no step of a shell")
+
+
+def _either(tools: tuple[str, str], arguments: list[str]) -> str:
+    first, second = tools
+    tail = quoted(arguments)
+    return f"if command -v {first} >/dev/null; then {first} {tail}; else {second} {tail}; fi\n"
+
+
+def _write(path: str, content: str | None, refresh: str) -> str:
+    """Replace a file in one go, so that no reader and no crash sees half of it, and make it count.
+
+    A host that dies in between has the file without its effect. The mark beside it tells.
+    """
+    name, mark = quoted([path]), quoted([path + BEGUN])
+    folder = quoted([path.rpartition("/")[0]])
+    change = (
+        f"rm -f {name}\n"
+        if content is None
+        else f"new=$(mktemp {quoted([path + '.XXXXXX'])})\n"
+        f'printf %s {quoted([content])} >"$new"\nchmod 644 "$new"\nsync "$new"\nmv "$new" {name}\n'
+    )
+    return f": >{mark}\nsync {folder}\n{change}{refresh}\nsync -f {folder}\nrm {mark}\n"

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files that nearmetal keeps on Linux hosts: where they are and what they say. Pure."""
+
+from __future__ import annotations
+
+import re
+
+RULES = "/etc/udev/rules.d/90-nearmetal-sriov.rules"
+GRUB = "/etc/default/grub.d/90-nearmetal.cfg"
+POWER = "/etc/tmpfiles.d/90-nearmetal-power.conf"
+_LINK = "/etc/systemd/network/60-nearmetal-{}.link"
+LINKS = _LINK.format("*")
+
+HEAD = "# Written by nearmetal host apply; it writes this file anew.\n"
+
+_UDEV = ("udevadm", "control", "--reload")
+_REFRESH: dict[str, tuple[str, ...]] = {RULES: _UDEV, GRUB: ("update-grub",), POWER: ("true",)}
+_LINK_NAME = re.compile(
+    re.escape(_LINK).replace(r"\{\}", r"([0-9a-f]{4,8})-([0-9a-f]{2})-([01][0-9a-f]\.[0-7])")
+)
+_RULE = re.compile(
+    r'^ACTION==.*KERNEL=="(?P<address>[0-9a-f:.]+)".*ATTR\{sriov_numvfs\}="(?P<vfs>[0-9]{1,5})"$',
+    re.MULTILINE,
+)
+_MTU = re.compile(
+    r'^ACTION=="add", SUBSYSTEM=="net", KERNELS=="(?P<address>[0-9a-f:.]+)", '
+    r'ATTR\{mtu\}="(?P<mtu>[0-9]{1,5})"$',
+    re.MULTILINE,
+)
+_NUMBER = re.compile(r"^SR-IOVVirtualFunctions=(?P<vfs>[0-9]{1,5})$", re.MULTILINE)
+
+
+def refresh(path: str) -> tuple[str, ...] | None:
+    """Return what makes a new file of ours count; None for a path that is none of ours."""
+    return _UDEV if is_link(path) else _REFRESH.get(path)
+
+
+def is_link(path: str) -> bool:
+    """Whether a path is that of a systemd.link(5) of ours."""
+    return _LINK_NAME.fullmatch(path) is not None
+
+
+def link_file(address: str) -> str:
+    """Return where the systemd.link(5) of a physical function is."""
+    return _LINK.format(address.replace(":", "-"))
+
+
+def rule_line(address: str, vfs: int) -> str:
+    """Return the udev rule that creates VFs when the driver has taken the physical function."""
+    return (
+        f'ACTION=="add|bind", SUBSYSTEM=="pci", KERNEL=="{address}", DRIVER=="?*", '
+        f'ATTR{{sriov_numvfs}}=="0", ATTR{{sriov_numvfs}}="{vfs}"\n'
+    )
+
+
+def mtu_lines(address: str, mtu: int) -> str:
+    """Return the udev rules that give a physical function's network device and its VFs' an MTU."""
+    common = 'ACTION=="add", SUBSYSTEM=="net", '
+    return (
+        f'{common}KERNELS=="{address}", ATTR{{mtu}}="{mtu}"\n'
+        f'{common}TEST=="device/physfn", PROGRAM="/bin/readlink -f $sys$devpath/device/physfn", '
+        f'RESULT=="*/{address}", ATTR{{mtu}}="{mtu}"\n'
+    )
+
+
+def link_text(address: str, vfs: int) -> str:
+    """Return the systemd.link(5) that creates VFs; names come about as by systemd's own file."""
+    return (
+        f"{HEAD}[Match]\nPath=pci-{address}\n\n[Link]\n"
+        "NamePolicy=keep kernel database onboard slot path\n"
+        "AlternativeNamesPolicy=database onboard slot path mac\n"
+        f"MACAddressPolicy=none\nSR-IOVVirtualFunctions={vfs}\n"
+    )
+
+
+def vfs_in(path: str, text: str | None) -> dict[str, int]:
+    """Return VFs by physical function, as a file of ours makes them at boot."""
+    if path == RULES:
+        return {found["address"]: int(found["vfs"]) for found in _RULE.finditer(text or "")}
+    name, number = _LINK_NAME.fullmatch(path), _NUMBER.search(text or "")
+    return {":".join(name.groups()): int(number["vfs"])} if name and number else {}
+
+
+def mtu_in(path: str, text: str | None) -> dict[str, int]:
+    """Return MTUs by physical function, as a file of ours sets them at boot."""
+    rules = text or "" if path == RULES else ""
+    return {found["address"]: int(found["mtu"]) for found in _MTU.finditer(rules)}

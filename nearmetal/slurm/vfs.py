@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""VFs of jobs: taken and given back by the machine's one ledger, under the number of the job.
+
+A job owns its VFs as long as its records exist, which the reclaimer removes last. So whatever dies
+in between, somebody still knows whose they are: the reclaimer by the records, and whoever next asks
+for a VF by their absence. Jobs of one node do not race: a launch holds the lock of the records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearmetal.errors import NoVfError
+from nearmetal.slurm.records import STATE, directory_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from nearmetal.host import GrantedVf, Owner, VfHost
+    from nearmetal.host.model import Use
+
+LEDGER = Path("/var/lib/nearmetal/host/ledger.jsonl")
+"""As in nearmetal.host.ledger, which is slow to import and not needed where there is none."""
+
+
+@dataclass(frozen=True)
+class JobVf:
+    """A VF that a job has. `since` is in Unix seconds."""
+
+    job: int
+    address: str
+    use: str
+    since: int
+
+
+@dataclass(frozen=True)
+class Count:
+    """VFs of this machine: what its adapters offer, and what somebody but a job has, in words."""
+
+    offered: int
+    others: tuple[str, ...]
+
+    @property
+    def for_jobs(self) -> int:
+        """How many jobs can have in all."""
+        return self.offered - len(self.others)
+
+
+def _this_machine() -> VfHost:
+    from nearmetal.host import this_machine  # noqa: PLC0415 - slow, and most jobs have no VF
+
+    return this_machine()
+
+
+class JobVfs:
+    """The VFs that jobs have on a machine."""
+
+    def __init__(self, host: Callable[[], VfHost] = _this_machine, ledger: Path = LEDGER) -> None:
+        """`host`: opened when it is needed."""
+        self._host = host
+        self._ledger = ledger
+
+    def take(
+        self, job: int, count: int, use: Use, *, node: str, state: Path = STATE
+    ) -> tuple[GrantedVf, ...]:
+        """Return `count` VFs of a job, the same ones when asked again; all or none.
+
+        The records of the job are there. Raises NoVfError when there are not as many, and
+        HostError when the machine does not do what it should: what was taken stays the job's then.
+        """
+        from nearmetal.spec.vf import VfRequest  # noqa: PLC0415 - as above
+
+        if not count:
+            return ()
+        host = self._host()
+        taken: list[GrantedVf] = []
+        try:
+            for owner in _owners(job, count, node, state):
+                taken.append(host.allocate(VfRequest(), owner, use=use))  # noqa: PERF401 - counted when the next fails
+        except NoVfError as none:
+            self.give_back(job)
+            left = f"{len(taken)} could be had" if taken else "none could be had"
+            raise NoVfError(
+                f"{count} VFs are wanted on this node and {left}: {none.message}", none.hint
+            ) from none
+        return tuple(taken)
+
+    def give_back(self, job: int) -> tuple[str, ...]:
+        """Give back what a job has; returns what others now prevent. Nothing is no error.
+
+        Raises HostError when a VF is still in use.
+        """
+        if not self._ledger.exists():
+            return ()
+        from nearmetal.host import Owner  # noqa: PLC0415 - as above
+
+        host = self._host()
+        owners = [c.owner for c in host.ledger.read().claims.values() if _is_of(c.owner, job)]
+        kept: tuple[str, ...] = ()
+        # Without a VF, too: a launch may have died when it had prepared no more than the adapter.
+        for owner in owners or [Owner(kind="job", name=str(job))]:
+            kept = host.release(owner)
+        return kept
+
+    def found(self) -> tuple[JobVf, ...]:
+        """Return what jobs have, by job and address."""
+        if not self._ledger.exists():
+            return ()
+        claims = self._host().ledger.read().claims.values()
+        vfs = [
+            JobVf(int(c.owner.name), c.vf, c.use, c.since)
+            for c in claims
+            if c.owner.kind == "job" and c.owner.name.isdecimal()
+        ]
+        return tuple(sorted(vfs, key=lambda vf: (vf.job, vf.address)))
+
+    def count(self) -> Count:
+        """Return how many VFs there are, and which of them no job can have."""
+        from nearmetal.host.choose import used_by  # noqa: PLC0415 - as above
+
+        host = self._host()
+        machine, claims = host.machine(), host.ledger.read().claims
+        jobs = {address for address, claim in claims.items() if claim.owner.kind == "job"}
+        owners = {address: str(claim.owner) for address, claim in claims.items()}
+        others = [
+            f"{vf.address}: {whose}"
+            for pf in machine.pfs
+            for vf in pf.vfs
+            if vf.address not in jobs and (whose := used_by(vf, owners))
+        ]
+        return Count(sum(len(pf.vfs) or pf.total for pf in machine.pfs), tuple(others))
+
+
+def variables(vfs: tuple[GrantedVf, ...]) -> dict[str, str]:
+    """Return what tasks are told of the VFs of their job on their node."""
+    if not vfs:
+        return {}
+    return {
+        "NM_JOB_VFS": ",".join(vf.address for vf in vfs),
+        "NM_JOB_VF_INTERFACES": ",".join(name for vf in vfs for name in vf.interfaces),
+        "NM_JOB_VF_RDMA": ",".join(name for vf in vfs for name in vf.rdma),
+    }
+
+
+def _owners(job: int, count: int, node: str, state: Path) -> Iterator[Owner]:
+    from nearmetal.host import Owner  # noqa: PLC0415 - as above
+
+    for number in range(count):
+        # Of the node, too: addresses are derived from it, and a job has one on each of its nodes.
+        yield Owner(
+            kind="job", name=str(job), node=f"{node}.{number}", state=str(directory_of(state, job))
+        )
+
+
+def _is_of(owner: Owner, job: int) -> bool:
+    return owner.kind == "job" and owner.name == str(job)
+
+
+@contextlib.contextmanager
+def returned_on_failure(vfs: JobVfs, job: int) -> Iterator[None]:
+    """Give back what a job has when the body fails; its own failure is what is told."""
+    try:
+        yield
+    except BaseException:
+        # What does not come back now stays on record.
+        with contextlib.suppress(Exception):
+            vfs.give_back(job)
+        raise

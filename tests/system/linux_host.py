@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts for `nearmetal host`: machines with a disk, a boot loader and a BMC of their own.
+
+A host is a QEMU machine on an overlay of the factory's disk, with an igb behind a root port. When it
+restarts, what its BMC holds staged comes into force, and with it the IOMMU that the machine has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import bcrypt
+
+from nearmetal.journal import Journal, Record
+from tests.system.linux_disk import ROOT, factory_disk
+from tests.system.machines import Key, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+PASSWORD = "correct horse"
+FACTORY_BIOS = {"ProcVirtualization": "Disabled", "SriovGlobalEnable": "Disabled",
+                "LogicalProc": "Enabled"}  # fmt: skip
+PF = "0000:01:00.0"
+DEVICE = f"/sys/bus/pci/devices/{PF}"
+HANG_S = 900.0
+"""Ends what hangs; asserts nothing about speed."""
+
+
+class Bmc:
+    """The management controller of one host: sushy-tools' emulator over HTTPS."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start it."""
+        self.folder = folder
+        folder.mkdir()
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+             "-nodes", "-days", "2", "-subj", "/CN=bmc", "-addext", "subjectAltName=IP:127.0.0.1",
+             "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
+            check=True, capture_output=True, timeout=60,
+        )  # fmt: skip
+        hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
+        (folder / "users").write_text(f"admin:{hashed}\n")
+        (folder / "secret").write_text(PASSWORD + "\n")
+        (folder / "secret").chmod(0o600)
+        self._write({"now": FACTORY_BIOS, "staged": {}})
+        program = Path(__file__).with_name("redfish_bmc.py")
+        with (folder / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, program, folder], stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        assert self.process.stdout is not None
+        with self.process.stdout as said:
+            line = said.readline().strip()
+        assert line.isdigit(), (folder / "log").read_text()
+        self.port = int(line)
+
+    @property
+    def spec(self) -> str:
+        return (f'{{address: "https://127.0.0.1:{self.port}", user: admin, vendor: dell, '
+                f"ca: {self.folder}/cert.pem, password: {{file: {self.folder}/secret}}}}")  # fmt: skip
+
+    @property
+    def now(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "bios.json").read_text())["now"]
+        return found
+
+    def restart(self) -> None:
+        """What a restart of the machine does to its BIOS."""
+        found = json.loads((self.folder / "bios.json").read_text())
+        self._write({"now": found["now"] | found["staged"], "staged": {}})
+
+    def _write(self, bios: dict[str, Any]) -> None:
+        new = self.folder / "bios.new"
+        new.write_text(json.dumps(bios))
+        new.rename(self.folder / "bios.json")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class LinuxHost:
+    """One host. Restarts are real: QEMU ends and begins again, as the power does."""
+
+    def __init__(self, name: str, folder: Path, key: Key) -> None:
+        """Switch it on, as the factory left it."""
+        self.name = name
+        self.folder = folder / name
+        self.folder.mkdir()
+        self.key = key
+        self.port = free_port()
+        self.starts = 0
+        self.comes_back = True
+        self.bmc = Bmc(self.folder / "bmc")
+        self._ending = threading.Event()
+        self._power = threading.Thread(target=self._run)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._disk = self.folder / "disk.qcow2"
+        subprocess.run(
+            ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", factory_disk(), self._disk],
+            check=True, timeout=60,
+        )  # fmt: skip
+        self.switch_on()
+
+    @property
+    def console(self) -> Path:
+        return self.folder / "console"
+
+    def _argv(self) -> list[str]:
+        iommu = self.bmc.now["ProcVirtualization"] == "Enabled"
+        return [
+            "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-M", "q35",
+            # Of Intel, as is the IOMMU, and without what makes udev load drivers by the dozen.
+            "-cpu", "Nehalem,+rdrand", "-m", "768", "-smp", "2", "-nodefaults",
+            "-no-user-config", "-display", "none", "-no-reboot",
+            "-chardev", f"file,id=console,path={self.console},append=on", "-serial", "chardev:console",
+            "-qmp", f"unix:{self.folder}/qmp,server=on,wait=off",
+            "-fw_cfg", f"name=opt/lab/key,file={self.key.private.with_suffix('.pub')}",
+            "-drive", f"file={self._disk},if=none,id=root,cache=unsafe",
+            "-device", "virtio-blk-pci,drive=root",
+            "-netdev", f"user,id=admin,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-10.0.2.15:22",
+            "-device", "virtio-net-pci,netdev=admin,id=way-in,romfile=",
+            *(["-device", "intel-iommu,intremap=on,caching-mode=on"] if iommu else []),
+            "-device", "pcie-root-port,id=rp1,chassis=1,slot=1",
+            "-netdev", "user,id=uplink,restrict=on",
+            "-device", "igb,netdev=uplink,bus=rp1,mac=52:54:00:00:01:01,romfile=",
+        ]  # fmt: skip
+
+    def _run(self) -> None:
+        """Be the power supply: start the machine whenever it goes down, until the end."""
+        with (self.folder / "qemu.log").open("ab") as log:
+            while not self._ending.is_set():
+                self.starts += 1
+                self._process = subprocess.Popen(
+                    self._argv(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
+                while self._process.poll() is None:
+                    if self._ending.wait(0.1):
+                        self._process.kill()
+                if self._ending.is_set() or not self.comes_back:
+                    return
+                self.bmc.restart()
+                assert self.starts < 100, (self.folder / "qemu.log").read_text()
+
+    def switch_on(self) -> None:
+        """Start it, once more where it did not come back."""
+        if self.starts:
+            self._power.join()
+            self.bmc.restart()
+            self.comes_back = True
+            self._power = threading.Thread(target=self._run)
+        self._power.start()
+
+    def cut_power(self) -> None:
+        """As a failing power supply does; it starts again at once."""
+        assert self._process is not None
+        self._process.kill()
+
+    def end(self) -> None:
+        self._ending.set()
+        self._power.join()
+        self.bmc.end()
+
+    def cable(self, *, plugged: bool) -> None:
+        """Plug or pull the network that ssh comes by."""
+        with socket.socket(socket.AF_UNIX) as channel:
+            channel.connect(f"{self.folder}/qmp")
+            stream = channel.makefile("rw")
+            stream.readline()
+            for command in (
+                {"execute": "qmp_capabilities"},
+                {"execute": "set_link", "arguments": {"name": "way-in", "up": plugged}},
+            ):
+                stream.write(json.dumps(command) + "\n")
+                stream.flush()
+                while "return" not in (answer := json.loads(stream.readline())):
+                    assert "error" not in answer, answer
+
+    @property
+    def ssh_config(self) -> Path:
+        """How ssh gets in: as a person's own configuration would say."""
+        path = self.folder / "ssh_config"
+        path.write_text(
+            f"Host {self.name}\n  HostName 127.0.0.1\n  IdentityFile {self.key.private}\n"
+            f"  IdentitiesOnly yes\n  UserKnownHostsFile {self.folder}/known_hosts\n"
+            "  StrictHostKeyChecking accept-new\n"
+        )
+        return path
+
+    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+        argv = ["ssh", "-F", str(self.ssh_config), "-o", "BatchMode=yes", "-o", "ConnectTimeout=20",
+                "-p", str(self.port), "-l", "root", self.name, command]  # fmt: skip
+        return subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S, check=False)
+
+    def tell(self, command: str) -> str:
+        done = self.run(command)
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout.strip()
+
+    def reachable(self) -> LinuxHost:
+        """Wait until one can log in."""
+        deadline = time.monotonic() + HANG_S
+        while self.run("true").returncode != 0:
+            assert time.monotonic() < deadline, self.said()[-3000:]
+            time.sleep(1)
+        return self
+
+    def settled(self) -> LinuxHost:
+        """Wait until what a killed run left behind has ended, a reboot too, and one can log in."""
+        deadline = time.monotonic() + HANG_S
+        # The ssh of a killed run lives on, and does what it was told.
+        while subprocess.run(["pgrep", "-f", str(self.ssh_config)], check=False,
+                             stdout=subprocess.DEVNULL).returncode == 0:  # fmt: skip
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        quiet = ("flock /run/nearmetal-host.lock udevadm settle; "
+                 '[ "$(systemctl is-system-running)" != stopping ] && '
+                 "! pgrep -f '[s]ystemctl reboot'")  # fmt: skip
+        while self.run(quiet).returncode != 0:
+            assert time.monotonic() < deadline, self.said()[-3000:]
+            time.sleep(1)
+        return self
+
+    def said(self) -> str:
+        return self.console.read_text(errors="replace") if self.console.exists() else ""
+
+    def vfs(self) -> list[str]:
+        """Return the VFs that the kernel has, by their addresses."""
+        return self.tell(
+            f"for v in {DEVICE}/virtfn*; do [ -e $v ] && basename $(readlink $v); done | sort"
+        ).splitlines()
+
+    def state(self) -> dict[str, Any]:
+        """Return what apply is to change and rollback to put back, as the host has it."""
+        card = json.loads(self.tell("cat /var/lib/lab/mlxconfig.json"))[PF]
+        return {
+            "bios": self.bmc.now,
+            "config": {name: values[1:] for name, values in card.items()},
+            "firmware": self.tell("cat /var/lib/lab/firmware.json"),
+            "cmdline": [w for w in self.tell("cat /proc/cmdline").split() if "root" not in w
+                        and "BOOT_IMAGE" not in w],
+            "vfs": self.vfs(),
+            "mtu": self.tell(f"cat {DEVICE}/net/*/mtu"),
+            "iommu": self.tell("[ -e /sys/class/iommu/dmar0 ] && echo on || echo off"),
+            "files": self.tell("find /etc/udev/rules.d /etc/systemd/network /etc/default/grub.d"
+                               " -type f -exec sha256sum {} + | sort"),
+        }  # fmt: skip
+
+
+@dataclass
+class Site:
+    """Hosts, the file that says what they shall be, and the command line on it."""
+
+    folder: Path
+    body: str
+    """What the file says of each host, after its name and how it is reached."""
+    hosts: list[LinuxHost] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._key = Key.make(self.folder / "key")
+
+    @property
+    def file(self) -> Path:
+        path = self.folder / "hosts.yaml"
+        entries = "".join(
+            f"  - nodes: {host.name}\n    platform: linux\n"
+            f"    ssh: {{port: {host.port}, config: {host.ssh_config}}}\n"
+            f"    bmc: {host.bmc.spec}\n{self.body}"
+            for host in self.hosts
+        )
+        path.write_text(f"version: 1\nname: lab\nhosts:\n{entries}")
+        return path
+
+    @property
+    def directory(self) -> Path:
+        return self.folder / "state" / "hosts" / "lab"
+
+    def add(self, name: str) -> LinuxHost:
+        host = LinuxHost(name, self.folder, self._key)
+        self.hosts.append(host)
+        return host
+
+    def records(self) -> list[Record]:
+        return Journal(self.directory).read()
+
+    def kept(self) -> Any:
+        return json.loads((self.directory / "before.json").read_text())
+
+    def _argv(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        env = {k: v for k, v in os.environ.items() if not k.startswith("NEARMETAL_")}
+        env |= {"NEARMETAL_STATE_DIR": str(self.folder / "state"), "PYTHONPATH": str(ROOT)}
+        verb, *options = words
+        return [sys.executable, "-m", "nearmetal", "host", verb, str(self.file), *options], env
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        argv, env = self._argv(words)
+        return subprocess.run(argv, env=env, cwd=self.folder, capture_output=True, text=True,
+                              timeout=HANG_S * 2, check=False)  # fmt: skip
+
+    def ok(self, *words: str, code: int = 0) -> str:
+        done = self.run(*words)
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def watched(
+        self, *words: str, moment: Callable[[list[Record]], bool], act: Callable[[int], None]
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command, and act once when the journal has come to a moment.
+
+        `moment`: of the records that are new, `act`: takes the process.
+        """
+        before = len(self.records())
+        argv, env = self._argv(words)
+        with subprocess.Popen(argv, env=env, cwd=self.folder, stdout=subprocess.PIPE, text=True,
+                              stderr=subprocess.PIPE) as process:  # fmt: skip
+            done = False
+            deadline = time.monotonic() + HANG_S * 2
+            while process.poll() is None and time.monotonic() < deadline:
+                if not done and moment(self.records()[before:]):
+                    act(process.pid)
+                    done = True
+                time.sleep(0.002)
+            if process.poll() is None:
+                process.kill()
+            out, err = process.communicate()
+        return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+    def end(self) -> None:
+        for host in self.hosts:
+            host.end()
+
+
+def kill(pid: int) -> None:
+    """End a process as a failing machine does: at once, with nothing put in order."""
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs of ordinary users in virtual machines under a real Slurm: two nodes with two machines each."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.system.slurm_site import CACHE, PROGRAMS_HERE, USERS, SlurmSite, need, slurm_site
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.root,
+    pytest.mark.full,
+    pytest.mark.timeout(1800),
+]
+
+need()
+
+HOLD = """\
+#!/bin/bash
+echo $(hostname) $(id -un)
+sleep 3000
+"""
+MEET = """\
+#!/bin/sh
+# Each of 4 tasks asks who meets whom.
+d=$HOME/meet me=$SLURM_PROCID
+mkfifo /tmp/meet.$me
+nearmetal-info meet </tmp/meet.$me >"$d/out.$me" &
+exec 3>/tmp/meet.$me
+for p in 0 1 2 3; do until [ -s "$d/out.$p" ]; do sleep 0.2; done; done
+for p in 0 1 2 3; do
+	echo "$(sed -n '1s/.*"address": "\\([^"]*\\)".*/\\1/p' "$d/out.$p") $p" >&3
+done
+until [ "$(wc -l <"$d/out.$me")" = 5 ]; do sleep 0.2; done
+: >"$d/done.$me"
+for p in 0 1 2 3; do until [ -e "$d/done.$p" ]; do sleep 0.2; done; done
+exec 3>&-
+wait
+sed "1d;s/^/$me /" "$d/out.$me"
+"""
+NAMES = ["n1-vm0", "n1-vm1", "n2-vm0", "n2-vm1"]
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[SlurmSite]:
+    if not any((CACHE / "images").glob("*")):
+        pytest.skip("no image: make image")
+    with slurm_site() as place:
+        yield place
+
+
+def put(site: SlurmSite, user: str, name: str, text: str) -> Path:
+    path = site.home(user) / name
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+@dataclass(frozen=True)
+class Held:
+    """An allocation that stays, so that many tests pay for one boot."""
+
+    site: SlurmSite
+    job: int
+    user: str
+
+    def argv(self, *words: str) -> list[str]:
+        return ["srun", f"--jobid={self.job}", "--overlap", "--mpi=none", "--nm-node=vm",
+                "--nm-vms-per-node=2", *words]  # fmt: skip
+
+    def ok(self, *words: str, timeout: float = 600) -> str:
+        return self.site.ok(self.user, *self.argv(*words), timeout=timeout)
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.site.run(self.user, *self.argv(*words), timeout=600)
+
+
+@pytest.fixture(scope="module")
+def held(site: SlurmSite) -> Iterator[Held]:
+    put(site, "ann", "hold.sh", HOLD)
+    said = site.ok("ann", "sbatch", "-o", "held", "-N2", "--ntasks-per-node=2", "--nm-node=vm",
+                   "--nm-vms-per-node=2", "hold.sh", timeout=600)  # fmt: skip
+    held = Held(site, int(said.split()[-1]), "ann")
+    try:
+        # Steps of a job that is pending are refused.
+        deadline = time.monotonic() + 600
+        while not (site.home("ann") / "held").exists():
+            assert time.monotonic() < deadline, site.logs()
+            time.sleep(0.2)
+        yield held
+        site.ok("ann", "scancel", str(held.job))
+        site.assert_clean()
+    finally:
+        site.run("root", "scancel", "-u", "ann")
+
+
+def test_every_task_is_in_a_machine_of_its_own_node(held: Held) -> None:
+    said = held.ok("-N2", "-n4", "bash", "-c",
+                   "echo $SLURM_PROCID $(hostname) $(id -un) $(id -u) $PWD; touch seen.$SLURM_PROCID")  # fmt: skip
+    lines = sorted(line.split() for line in said.splitlines())
+    home = held.site.home("ann")
+    expected = [[str(i), name, "ann", str(USERS["ann"]), str(home)] for i, name in enumerate(NAMES)]
+    assert lines == expected
+    assert all((home / f"seen.{i}").stat().st_uid == USERS["ann"] for i in range(4))
+
+
+def test_the_script_of_the_job_is_on_its_node(held: Held) -> None:
+    assert (held.site.home("ann") / "held").read_text().split()[:2] == ["n1", "ann"]
+
+
+def test_streams_and_exit_codes_are_the_tasks(held: Held) -> None:
+    argv = held.site.command("ann", *held.argv("-w", "n1", "-N1", "-n1", "sh", "-c",
+                                               "cat; echo words >&2; exit 7"))  # fmt: skip
+    done = subprocess.run(argv, input="a\n b\0c", capture_output=True, text=True, check=False,
+                          timeout=300, env=held.site.environment("ann"))  # fmt: skip
+    assert (done.returncode, done.stdout) == (7, "a\n b\0c")
+    assert done.stderr.startswith("words\n")
+    assert held.run("-N1", "-n1", "sh", "-c", "kill -SEGV $$").returncode == 139
+    missing = held.run("-N1", "-n1", "no-such-program")
+    assert missing.returncode == 127
+    assert "no-such-program: not found" in missing.stderr
+
+
+def test_the_environment_arrives_and_stands_on_no_command_line(held: Held) -> None:
+    words = "it's $(odd)\n=2"
+    argv = held.argv("-w", "n1", "-N1", "-n1", "sh", "-c", "ps -eo args; printf '%s' \"$WORDS\"")
+    said = held.site.ok("ann", *argv, env={"WORDS": words}, timeout=300)
+    assert said.endswith(words)
+    assert said.count("it's") == 1
+
+
+def step_of(held: Held, name: str) -> str:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        told = held.site.ok("ann", "squeue", "-h", "-s", "-j", str(held.job), "-o", "%i %j")
+        for line in told.splitlines():
+            if line.split()[1] == name:
+                return line.split()[0]
+        time.sleep(0.2)
+    raise AssertionError(name)
+
+
+def test_a_cancelled_step_ends_in_its_machine(held: Held) -> None:
+    script = "echo ready; for i in $(seq 6000); do sleep 0.1; done"
+    log = held.site.home("ann") / "counted"
+    argv = held.argv(
+        "-J", "counting", "-w", "n1", "-N1", "-n1", "-o", "counted", "sh", "-c", script
+    )
+    with held.site.start("ann", *argv) as step:
+        try:
+            deadline = time.monotonic() + 300
+            while not (log.exists() and "ready" in log.read_text()):
+                assert step.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+            held.site.ok("ann", "scancel", step_of(held, "counting"))
+            step.wait(120)
+        finally:
+            step.kill()
+    deadline = time.monotonic() + 60
+    while held.run("-w", "n1", "-N1", "-n1", "pgrep", "-f", "[s]eq 6000").returncode == 0:
+        assert time.monotonic() < deadline, "the task outlives its step"
+
+
+def test_who_meets_whom(held: Held) -> None:
+    place = held.site.home("ann") / "meet"
+    place.mkdir()
+    place.chmod(0o777)
+    put(held.site, "ann", "meet.sh", MEET)
+    told = held.ok("-N2", "-n4", "./meet.sh")
+    found = re.findall(r'^(\d) .*"peer": "(\d)".*"channel": "(\w+)", "integrity": "([^"]*)"', told,
+                       re.MULTILINE)  # fmt: skip
+    channels = {
+        (int(me), int(peer)): (channel, integrity) for me, peer, channel, integrity in found
+    }
+    assert len(channels) == 16, told
+    for (me, peer), (channel, integrity) in channels.items():
+        same_node = me // 2 == peer // 2
+        assert channel == ("self" if me == peer else "segment" if same_node else "net")
+        assert integrity == ("enforced" if channel == "segment" else "-")
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (("mpi_traffic", "-n", "300", "-s", "7", "-b", "20M", "-w", "600"), "traffic OK"),
+        (("mpi_patterns", "-p", "pingpong,allreduce", "-m", "8", "-M", "1K", "-t", "0.02", "-n",
+          "1"), "# done"),
+    ],
+)  # fmt: skip
+def test_mpirun_in_the_first_machine_starts_ranks_in_all(
+    held: Held, program: tuple[str, ...], words: str
+) -> None:
+    name, *arguments = program
+    told = held.ok("-N1", "-n1", "mpirun", "-n", "4", "--map-by", "slot", "sh", "-c",
+                   'echo rank on $(hostname); exec "$0" "$@"',
+                   str(PROGRAMS_HERE / "openmpi5" / name), *arguments, timeout=900)  # fmt: skip
+    assert words in told
+    hosts = Counter(re.findall(r"^rank on (\S+)$", told, re.MULTILINE))
+    assert hosts == Counter(NAMES)
+
+
+def test_another_user_reaches_neither_machines_nor_segments(held: Held) -> None:
+    site = held.site
+    holder = (site.state("n1") / f"job-{held.job}" / "holder").read_text().split()[0]
+    knock = (
+        'for i in 1 2 3 4; do timeout 20 bash -c "</dev/tcp/10.208.0.$i/22" && echo open $i; done; '
+    )
+    look = (
+        f"cat /proc/{holder}/root/run/nearmetal/vm/key /run/nearmetal/vm/key; "
+        f"ls /proc/{holder}/root/run/nearmetal/segment; "
+        f"nsenter -t {holder} -n true; {knock} pkill qemu-system; "
+        "find /run /tmp /dev/shm -name file -o -name '*.seed'; true"
+    )
+    done = site.run("bob", "srun", "-w", "n1", "bash", "-c", look)
+    told = done.stdout + done.stderr
+    assert "PRIVATE KEY" not in told
+    assert ".seed" not in told
+    assert told.count("Permission denied") >= 2
+    assert re.findall(r"^open \d", told, re.MULTILINE) == []
+    # From inside a machine of his own, whose network has the same addresses.
+    inside = (
+        f"ip -o -4 address; {knock}"
+        "ls /run/nearmetal/job /dev/nearmetal; "
+        f"ls {site.home('ann')}; true"
+    )
+    done = site.run("bob", "srun", "-w", "n1", "--mpi=none", "--nm-node=vm", "bash", "-c", inside,
+                    timeout=900)  # fmt: skip
+    told = done.stdout + done.stderr
+    assert "10.208.0.1/12" in told
+    assert re.findall(r"^open (\d)", told, re.MULTILINE) == ["1"], "its own, and nobody else's"
+    assert "Permission denied" in told
+    assert "segment" not in told
+    assert held.ok("-N2", "-n4", "hostname").split().count("n1-vm0") == 1, "all are well"
+
+
+def test_a_machine_that_is_killed_fails_its_task_and_not_its_node(held: Held) -> None:
+    site = held.site
+    held.ok("-w", "n2", "-N1", "-n2", "true", timeout=900)
+    argv = held.argv("-K", "-w", "n2", "-N1", "-n2", "sleep", "900")
+    with site.start("ann", *argv) as step:
+        time.sleep(5)
+        holder = (site.state("n2") / f"job-{held.job}" / "holder").read_text().split()[0]
+        killed = site.on_node("n2", "nsenter", "-t", holder, "-m", "-p", "pkill", "-KILL", "-f",
+                              "name job-.*-n2-vm1 ")  # fmt: skip
+        assert killed.returncode == 0, killed.stderr
+        _, said = step.communicate(timeout=300)
+    assert step.returncode != 0
+    assert "virtual machine n2-vm1 has ended under the task" in said
+    later = held.run("-w", "n2", "-N1", "-n2", "true")
+    assert "virtual machine n2-vm1 does not run: it has ended" in later.stderr
+    assert site.ok("root", "sinfo", "-h", "-n", "n2", "-o", "%t").split()[0] in ("mix", "alloc")

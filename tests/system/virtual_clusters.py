@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters of virtual machines on a hypervisor of one's own, of which nothing may be left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearmetal.apply import Cluster, down
+from nearmetal.backend import Store
+from nearmetal.backend.libvirt import LibvirtBackend
+from nearmetal.backend.libvirt.cloud import CloudImages
+from nearmetal.backend.libvirt.images import BuiltImages
+from nearmetal.backend.libvirt.shell import HostShell
+from nearmetal.image import Cache
+from nearmetal.run import LocalRunner
+from nearmetal.spec import LibvirtSpec, parse_spec
+from tests.system import hypervisors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nearmetal.backend.libvirt.build import Boot
+
+ROOT = Path(__file__).parents[2]
+
+NODES = "nodes: [{name: n1, memory: 512 MiB}]"
+TWO = "segment: {part: 2 MiB}, nodes: [{name: n1, memory: 512 MiB}, {name: n2, memory: 512 MiB}]"
+
+
+@dataclass
+class Images(BuiltImages):
+    """The built image, or something that does not boot."""
+
+    changed: Boot | None = None
+
+    def boot(self, shell: HostShell) -> Boot:
+        return self.changed or super().boot(shell)
+
+
+@dataclass
+class Place:
+    """A state directory, and hypervisors to make clusters on."""
+
+    state: Path
+    host: hypervisors.Hypervisor
+    before: set[str] = field(default_factory=lambda: hypervisors.machine_things("f"))
+
+    def spec(self, nodes: str = NODES, name: str = "f", more: str = "") -> LibvirtSpec:
+        made = parse_spec(
+            f"version: 1\nname: {name}\nbackend: libvirt\naccel: tcg\n{more}"
+            "network: {subnet: 10.84.0.0/24}\n"
+            f"hosts: [{{name: h1, uri: '{self.host.uri}', {nodes}}}]\n"
+        )
+        assert isinstance(made, LibvirtSpec)
+        return made
+
+    def images(self) -> Images:
+        return Images(LocalRunner(), cache=Cache(ROOT / "build" / "image-cache"))
+
+    def cluster(
+        self, spec: LibvirtSpec, changed: Boot | None = None, boot_s: float = 600
+    ) -> Cluster:
+        store = Store(self.state)
+        built = self.images()
+        built.changed = changed
+        memory = self.state.parent / "cloud-images.json"
+        cloud = CloudImages(spec.image, LocalRunner(), built, memory)
+        images = built if spec.image == "default" else cloud
+        backend = LibvirtBackend(spec, store, LocalRunner(), images, boot_s=boot_s)
+        return Cluster(spec.name, backend, store)
+
+    def boot(self) -> Boot:
+        """What the built image boots, as a host of this machine sees it."""
+        return self.images().boot(HostShell("h1", self.host.uri, LocalRunner()))
+
+    def environment(self) -> dict[str, str]:
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("NEARMETAL_", "OMPI_"))}
+        return env | {
+            "NEARMETAL_STATE_DIR": str(self.state),
+            "NEARMETAL_CACHE_DIR": str(ROOT / "build" / "image-cache"),
+            "PYTHONPATH": str(ROOT),
+        }
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "nearmetal", *args],
+            env=self.environment(),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *args: str, timeout: float = 900) -> tuple[int, str]:
+        with self.start(*args) as process:
+            out, err = process.communicate(timeout=timeout)
+        return process.returncode, out + err
+
+    def write(self, spec: LibvirtSpec) -> str:
+        path = self.state.parent / f"{spec.name}.yaml"
+        path.write_text(spec.canonical())
+        return str(path)
+
+
+@contextmanager
+def places(folder: Path) -> Iterator[Place]:
+    """A hypervisor of one's own; whatever was done, nothing of it may be left."""
+    with hypervisors.one() as host:
+        site = Place(folder / "s", host)
+        yield site
+        for name in Store(site.state).names():
+            spec = Store(site.state).recorded(name)
+            assert isinstance(spec, LibvirtSpec), f"no record of cluster {name}"
+            down(site.cluster(spec))
+        # An `up` that was refused before anything was made leaves empty directories.
+        Store(site.state).tidy()
+        assert host.machines() == []
+        assert hypervisors.traces("f", site.before, site.state) == []
