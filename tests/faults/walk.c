@@ -168,6 +168,8 @@ static int play_survivor(struct run *run)
 	open_talker(run, SURVIVOR);
 	wait_for(VICTIM);
 	end = converse(run, SURVIVOR, VICTIM);
+	/* The engine does not wait for who has not opened yet. */
+	wait_for(THIRD);
 	if (converse(run, SURVIVOR, THIRD) != TALK_GOOD) {
 		snprintf(shared->words, sizeof(shared->words), "cannot go on with a third");
 		return EXIT_DEFECT;
@@ -228,8 +230,8 @@ static void look_after(struct run *run, unsigned int role)
 	}
 	run->ended[role] = true;
 	run->status[role] = status;
-	if (role == VICTIM && !atomic_load(&shared->open[VICTIM]))
-		atomic_store(&shared->open[VICTIM], 2);
+	if (!atomic_load(&shared->open[role]))
+		atomic_store(&shared->open[role], 2);
 }
 
 static const char *wait_for_all(struct run *run)
