@@ -50,7 +50,7 @@ def take(shell: Shell, step: Step) -> None:
 
 
 def take_on_esxi(shell: Shell, step: Step) -> None:
-    """As `take`, on ESXi, whose shell has no /run to lock a file in. Its tools lock their card."""
+    """As `take`, on ESXi. We take no lock there, and write no file."""
     _take(shell, step, "")
 
 
