@@ -201,7 +201,7 @@ class Applier:
                 vfs = SetVfs(port.address, wanted[port.address], port.vfs)
                 self._keep_action(name, f"vfs {port.address}", vfs)
             if port.address in mtus and port.mtu:
-                mtu = SetMtu(port.address, mtus[port.address], port.mtu)
+                mtu = SetMtu(port.address, mtus[port.address], port.mtu, vfs_before=port.vf_mtus)
                 self._keep_action(name, f"mtu {port.address}", mtu)
 
     def _keep_action(self, name: str, place: str, action: Action) -> None:
@@ -239,6 +239,7 @@ class Applier:
             EsxiRun(name, group, self._reach, hooks).carry_out()
             return
         shell = self._reach.shell(name, group)
+        tried: dict[str, str] = {}
         for _ in range(MAX_ROUNDS):
             facts = read_host(name, group, self._reach)
             plan = self._plan(name, group, facts)
@@ -247,26 +248,32 @@ class Applier:
             if not plan.phases:
                 self._back_in_service(name, group)
                 return
-            self._phase(name, group, shell, facts, plan.phases[0])
+            phase = plan.phases[0]
+            again = phase.again(tried)
+            if again is not None:
+                raise HostError(f"after its reboot: {again.text}",
+                                "it is not rebooted for that once more by this run: some settings "
+                                "and firmware start only with the power; then run it again")  # fmt: skip
+            self._phase(name, group, shell, facts, phase)
+            tried |= {step.key: step.text for step in phase.forcing}
         raise HostError(f"still not {self.goal} after {MAX_ROUNDS} rounds: "
                         f"{_first(plan)}", "nearmetal host status shows what differs")  # fmt: skip
 
     def _phase(
         self, name: str, group: HostGroup, shell: Shell, facts: HostFacts, phase: Phase
     ) -> None:
-        if phase.forcing:
-            self._out_of_service(name, group)
-            _refuse_running(shell)
         staged = {s.action.attribute: s.action.value for s in phase.steps
                   if isinstance(s.action, SetBios)}  # fmt: skip
+        redfish = self._reach.redfish(name, group)
+        if staged and redfish is None:
+            raise HostError("it has no BMC", "name it under bmc")
+        if phase.forcing:
+            self._out_of_service(name, group, shell)
         for step in phase.steps:
             if not isinstance(step.action, STATELESS):
                 self._keep(name, facts, step)
-        if staged:
+        if staged and redfish is not None:
             # In one request: controllers make a job of each, and refuse a second one.
-            redfish = self._reach.redfish(name, group)
-            if redfish is None:
-                raise HostError("it has no BMC", "name it under bmc")
             self._noted(name, f"stage {', '.join(staged)}", lambda: redfish.stage(staged))
         for step in phase.steps:
             if not isinstance(step.action, SetBios | Wait):
@@ -284,14 +291,24 @@ class Applier:
         node = group.slurm.node.replace("{host}", name)
         return Service(self._reach.scheduler(), node, self._file.name)
 
-    def _out_of_service(self, name: str, group: HostGroup) -> None:
-        """Drain the host in Slurm, unless it is drained, and wait for its jobs to end."""
+    def _out_of_service(self, name: str, group: HostGroup, shell: Shell) -> None:
+        """Drain the host in Slurm, unless it is drained, and see that nothing runs on it.
+
+        Where something does it is in service as before. What runs is looked at when its jobs have
+        ended: they may have machines of their own.
+        """
         service = self._service(name, group)
         if service is None or group.slurm is None:
+            _refuse_running(shell)
             return
         if not service.drained():
             self._noted(name, f"drain {service.node} in Slurm", service.drain)
-        service.wait_idle(group.slurm.drain, self._pause)
+        try:
+            service.wait_idle(group.slurm.drain, self._pause)
+            _refuse_running(shell)
+        except HostError:
+            self._back_in_service(name, group)
+            raise
 
     def _back_in_service(self, name: str, group: HostGroup) -> None:
         """Let a host that is as planned take jobs again, if a run for this file drained it."""

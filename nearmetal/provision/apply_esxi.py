@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nearmetal.errors import HostError
 from nearmetal.provision.read import read_host
+from nearmetal.provision.read_vsphere import same_boot
 from nearmetal.provision.stage_esxi import install_command
 from nearmetal.provision.steps import (
     STATELESS,
@@ -118,17 +119,11 @@ class EsxiRun:
 
     def _check_tried(self, facts: HostFacts, phase: Phase) -> None:
         """Refuse to reboot once more for what a reboot did not bring."""
-        tried = self._marks.tried(self._name, facts.boot)
-        # The same key with another text is another wish: the file was changed meanwhile.
-        again = [
-            step
-            for step in phase.forcing
-            if step.key in tried and (isinstance(step.action, Wait) or step.text == tried[step.key])
-        ]
-        if again:
+        again = phase.again(self._marks.tried(self._name, facts.boot))
+        if again is not None:
             # Whoever runs this again has looked at it.
             self._marks.retry(self._name)
-            raise HostError(f"after its reboot: {again[0].text}; it stays in maintenance mode",
+            raise HostError(f"after its reboot: {again.text}; it stays in maintenance mode",
                             "VFs need SR-IOV in the BIOS, and SRIOV_EN and NUM_OF_VFS in the "
                             "card's firmware; then run the same command again")  # fmt: skip
 
@@ -218,7 +213,7 @@ class EsxiRun:
                 state, now = self._host.look()
             except HostError:
                 continue  # vCenter itself may be a machine that moves
-            if state == CONNECTED and now not in ("", boot):
+            if state == CONNECTED and now and not same_boot(now, boot):
                 self._host.refresh()
                 return
         bmc = self._group.bmc

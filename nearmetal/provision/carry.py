@@ -50,7 +50,7 @@ def take(shell: Shell, step: Step) -> None:
 
 
 def take_on_esxi(shell: Shell, step: Step) -> None:
-    """As `take`, on ESXi, whose shell has no /run to lock a file in. Its tools lock their card."""
+    """As `take`, on ESXi. We take no lock there, and write no file."""
     _take(shell, step, "")
 
 
@@ -67,9 +67,8 @@ def _script(step: Step) -> str:
         case SetConfig(device=device, setting=setting, value=value):
             return _either(("mlxconfig", "mstconfig"), ["-d", device, "-y", "set",
                                                         f"{setting}={value}"])  # fmt: skip
-        case Burn(device=device, file=file, sha256=checksum):
-            return (f"echo {quoted([f'{checksum}  {file}'])} | sha256sum -c -\n"
-                    + _either(("flint", "mstflint"), ["-d", device, "-i", file, "-y", "burn"]))  # fmt: skip
+        case Burn() as burn:
+            return _burn(burn)
         case WriteFile(path=path, content=content, refresh=refresh):
             return _write(path, content, quoted(refresh))
         case SetArguments(arguments=arguments, removed=removed):
@@ -83,25 +82,44 @@ def _script(step: Step) -> str:
             file = f"/sys/bus/pci/devices/{address}/sriov_numvfs"
             clear = f"echo 0 >{file}\n" if before and count else ""
             return f'{clear}echo {count} >{file}\n[ "$(cat {file})" = {count} ]\n'
-        case SetMtu(address=address, mtu=mtu):
-            device = f"/sys/bus/pci/devices/{address}"
-            return (
-                f"for n in {device}/net/* {device}/virtfn*/net/*; do\n"
-                f'[ -e "$n/mtu" ] || continue\necho {mtu} >"$n/mtu"\ndone\n'
-                f'[ "$(cat {device}/net/*/mtu | sort -u)" = {mtu} ]\n'
-            )
+        case SetMtu() as change:
+            return _mtu(change)
         case SetGovernor(governor=governor):
             return (
                 "for f in /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor; do\n"
                 f'echo {quoted([governor])} >"$f"\ndone\n'
             )
         case SetProfile(profile=profile):
-            return quoted(["tuned-adm", "profile", profile]) + "\n"
+            words = ["profile", *profile.split()] if profile else ["off"]
+            return quoted(["tuned-adm", *words]) + "\n"
         case (
             SetBios() | Install() | SetOptions() | SetPower() | SetPassthru()
             | EnterMaintenance() | LeaveMaintenance() | ByHand() | Wait()
         ):  # fmt: skip
             raise HostError(f"{step.text}: this is no step of a shell")
+
+
+def _burn(burn: Burn) -> str:
+    """Burn an image, unless the flash holds it: one whose ssh was lost goes on, and is done now."""
+    tools = ("flint", "mstflint")
+    parts = r"\.".join(f"0*{int(part)}" for part in burn.version.split("."))
+    return (
+        f"stored=$({_either(tools, ['-d', burn.device, 'query'])}) || true\n"
+        f"if ! echo \"$stored\" | grep -x 'FW Version: *{parts} *' >/dev/null; then\n"
+        f"echo {quoted([f'{burn.sha256}  {burn.file}'])} | sha256sum -c -\n"
+        f"{_either(tools, ['-d', burn.device, '-i', burn.file, '-y', 'burn'])}fi\n"
+    )
+
+
+def _mtu(change: SetMtu) -> str:
+    devices = "/sys/bus/pci/devices"
+    own = f"{devices}/{change.address}"
+    places = {f"{own}/net/* {own}/virtfn*/net/*": change.mtu}
+    places |= {f"{devices}/{vf}/net/*": mtu for vf, mtu in change.vfs.items()}
+    return "".join(
+        f'for n in {place}; do\n[ -e "$n/mtu" ] || continue\necho {mtu} >"$n/mtu"\ndone\n'
+        for place, mtu in places.items()
+    ) + f'[ "$(cat {own}/net/*/mtu | sort -u)" = {change.mtu} ]\n'  # fmt: skip
 
 
 def _either(tools: tuple[str, str], arguments: list[str]) -> str:

@@ -8,6 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.host.durable import read_tables, replace_tables
+from nearmetal.provision.read_vsphere import same_boot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -61,7 +62,9 @@ class Marks:
         return {
             key: entry[1]
             for key, entry in entries
-            if isinstance(entry, list) and len(entry) == 2 and entry[0] != boot  # noqa: PLR2004 - a pair
+            if isinstance(entry, list)
+            and len(entry) == 2  # noqa: PLR2004 - a pair
+            and not same_boot(str(entry[0]), boot)
         }
 
     def retry(self, name: str) -> None:

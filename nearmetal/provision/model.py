@@ -48,8 +48,8 @@ class PortFacts:
     """One physical function.
 
     `used_vfs`: VFs that vfio-pci has, which must not be removed. `shared_vfs`: VFs whose IOMMU group
-    holds other devices as well. `mtu`: of its network device, `vf_mtu`: the least of its VFs' that
-    the host has; 0 where there is none. `link_file`: what gave its network device its name.
+    holds other devices as well. `mtu`: of its network device, 0 where there is none; `vf_mtus`: of
+    those of its VFs that the host has, by address. `link_file`: what gave its network device its name.
     `guids`: what the kernel says of each InfiniBand VF.
     """
 
@@ -63,22 +63,31 @@ class PortFacts:
     state: str = ""
     shared_vfs: int = 0
     mtu: int = 0
-    vf_mtu: int = 0
+    vf_mtus: Mapping[str, int] = field(default_factory=dict)
     link_file: str = ""
     guids: tuple[VfGuids, ...] = ()
 
 
 @dataclass(frozen=True)
 class CardFacts:
-    """One adapter. `config` is None where no tool could read its firmware's settings."""
+    """One adapter. `config` is None where no tool could read its firmware's settings.
+
+    `firmware`: what runs; `stored`: what it starts with next, "" where that is the same.
+    """
 
     address: str
     model: str
     ports: tuple[PortFacts, ...]
     psid: str = ""
     firmware: str = ""
+    stored: str = ""
     device: str = ""
     config: Mapping[str, ConfigValue] | None = None
+
+    @property
+    def coming(self) -> str:
+        """The firmware that it starts with next."""
+        return self.stored or self.firmware
 
     @property
     def text(self) -> str:
@@ -115,7 +124,8 @@ class HostFacts:
     is missing, "" where a change of it was cut short. `options`: of ESXi modules, as set.
     `packages`: VIBs by name. `esxi`: what its vCenter tells, None without one. `unread`: what could
     not be read, and why. `governors`: those that its cores have, none where it has no cpufreq.
-    `tuned`: the profile of tuned, "" where that does not run. `networkd`: the version of systemd
+    `tuned`: profiles of tuned with spaces between, "" where none is active, None where it does not
+    run. `networkd`: the version of systemd
     where its networkd has the network, else 0.
     """
 
@@ -134,5 +144,5 @@ class HostFacts:
     esxi: EsxiFacts | None = None
     unread: tuple[str, ...] = ()
     governors: tuple[str, ...] = ()
-    tuned: str = ""
+    tuned: str | None = None
     networkd: int = 0

@@ -14,15 +14,15 @@ from nearmetal.provision.stage_esxi import (
     back_options,
     back_passthru,
     plan_maintenance,
-    plan_power,
+    plan_power_policy,
 )
 from nearmetal.provision.stage_firmware import configure
+from nearmetal.provision.stage_power import plan_profile
+from nearmetal.provision.stage_vfs import plan_mtu
 from nearmetal.provision.steps import (
     Outcome,
     SetArguments,
     SetGovernor,
-    SetMtu,
-    SetProfile,
     SetVfs,
     Stage,
     Step,
@@ -76,9 +76,9 @@ def _entry(key: str, entry: Any, facts: HostFacts, outcome: Outcome, left: list[
             _config((device, name), before, facts, outcome, left)
         case {"action": "Burn", "device": str(device), "before": str(before)}:
             card = _card(device, facts)
-            if card is None or card.firmware != before:
+            if card is None or card.coming != before:
                 left.append(key)
-                where = f"{card.text}: firmware stays {card.firmware}" if card else device
+                where = f"{card.text}: firmware stays {card.coming}" if card else device
                 outcome.remark(Stage.FIRMWARE, f"{where}, it was {before}: no image of that is "
                                "kept, burn one by hand")  # fmt: skip
         case {"action": "WriteFile", "path": str(path), "before": str() | None as before} if (
@@ -100,7 +100,13 @@ def _running(key: str, entry: Any, facts: HostFacts, outcome: Outcome) -> bool:
         case {"action": "SetVfs", "address": str(), "before": int()}:
             pass  # together with those of the files
         case {"action": "SetMtu", "address": str(address), "before": int(before)}:
-            _mtu(address, before, facts, outcome)
+            vfs = entry.get("vfs_before", {})
+            if not isinstance(vfs, dict) or not all(isinstance(n, int) for n in vfs.values()):
+                return False
+            # One without a network device now gets its MTU with the next one.
+            for port in (p for card in facts.cards for p in card.ports if p.address == address):
+                if port.mtu and before:
+                    plan_mtu(port, before, vfs, outcome)
         case {"action": "SetGovernor", "before": str(before)}:
             others = [governor for governor in facts.governors if governor != before]
             if others:
@@ -108,10 +114,7 @@ def _running(key: str, entry: Any, facts: HostFacts, outcome: Outcome) -> bool:
                 text = f"governor: {others[0]} -> {before}"
                 outcome.steps.append(Step(Stage.DRIVER, key, text, governor))
         case {"action": "SetProfile", "before": str(before)}:
-            if facts.tuned != before:
-                profile = SetProfile(before, facts.tuned)
-                text = f"tuned: {facts.tuned or 'no profile'} -> {before}"
-                outcome.steps.append(Step(Stage.DRIVER, key, text, profile))
+            plan_profile(before, facts, outcome)
         case _:
             return _esxi_entry(entry, facts, outcome)
     return True
@@ -125,7 +128,7 @@ def _esxi_entry(entry: Any, facts: HostFacts, outcome: Outcome) -> bool:
         case {"action": "SetPassthru", "address": str(address), "before": int(count)}:
             back_passthru(facts, address, count, outcome)
         case {"action": "SetPower", "before": str(policy)} if facts.esxi is not None:
-            plan_power(policy, facts.esxi, outcome)
+            plan_power_policy(policy, facts.esxi, outcome)
         case _:
             return False
     return True
@@ -194,16 +197,6 @@ def _arguments(
         )
         action = SetArguments(before, now, gone)
         outcome.steps.append(Step(Stage.DRIVER, "kernel", text, action, BOOT))
-
-
-def _mtu(address: str, before: int, facts: HostFacts, outcome: Outcome) -> None:
-    ports = [port for card in facts.cards for port in card.ports if port.address == address]
-    for port in ports:
-        # One without a network device now gets its MTU with the next one.
-        if port.mtu and before and port.mtu != before:
-            text = f"{port.netdev}: MTU {port.mtu} -> {before}"
-            action = SetMtu(address, before, port.mtu)
-            outcome.steps.append(Step(Stage.DRIVER, f"mtu {address}", text, action))
 
 
 def _vfs(facts: HostFacts, kept: Kept, outcome: Outcome) -> None:

@@ -19,7 +19,7 @@ from nearmetal.provision.stage_esxi import plan_by_hand, plan_esxi, plan_mainten
 from nearmetal.provision.stage_firmware import plan_firmware, plan_packages, version_key
 from nearmetal.provision.stage_outside import plan_outside
 from nearmetal.provision.stage_vfs import plan_checks
-from nearmetal.provision.steps import Outcome, Refusal, Remark, Stage, Step
+from nearmetal.provision.steps import Outcome, Refusal, Remark, Stage, Step, Wait
 
 if TYPE_CHECKING:
     from nearmetal.provision.model import HostFacts
@@ -36,6 +36,14 @@ class Phase:
     def forcing(self) -> tuple[Step, ...]:
         """The steps that force the reboot."""
         return tuple(step for step in self.steps if step.reboot)
+
+    def again(self, tried: Mapping[str, str]) -> Step | None:
+        """Return a step that forces a reboot after one did not help. `tried`: texts by key.
+
+        The same key with another text is another wish: the file was changed meanwhile.
+        """
+        return next((s for s in self.forcing if s.key in tried
+                     and (isinstance(s.action, Wait) or s.text == tried[s.key])), None)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,7 @@ def _cards(
                 ports=tuple(ports),
                 psid=board.psid if board else "",
                 firmware=board.firmware if board else "",
+                stored=board.stored if board else "",
                 device=mst.name if mst else "",
                 config=parse_mlxconfig(answer.text) if answer else None,
             )

@@ -11,6 +11,7 @@ from nearmetal.provision.carry import BEGUN
 from nearmetal.provision.model import CardFacts, HostFacts, PortFacts, VfGuids
 from nearmetal.provision.parse.devlink import parse_devlink
 from nearmetal.provision.parse.mellanox import parse_mlxconfig, parse_mlxfwmanager
+from nearmetal.provision.parse.tuned import parse_tuned
 from nearmetal.provision.places import GRUB, LINKS, POWER, RULES, refresh
 from nearmetal.provision.shell import Answer, Shell, ask, quoted
 
@@ -33,7 +34,7 @@ for d in *; do
   link=$(cat "$d/infiniband/$rdma/ports/1/link_layer" 2>/dev/null)
   [ -n "$link" ] || link=$(cat "$d/net/$net/type" 2>/dev/null)
   state=$(cat "$d/infiniband/$rdma/ports/1/state" 2>/dev/null)
-  used=0; shared=0; mtu=0; vf_mtu=0; file=
+  used=0; shared=0; mtu=0; vf_mtus=; file=
   [ -n "$net" ] && mtu=$(cat "$d/net/$net/mtu" 2>/dev/null)
   [ -n "$net" ] && file=$(udevadm info -q property -p "/sys/class/net/$net" 2>/dev/null |
     sed -n 's/^ID_NET_LINK_FILE=//p')
@@ -41,15 +42,13 @@ for d in *; do
     [ -e "$v" ] || continue
     [ "$(basename "$(readlink "$v/driver" 2>/dev/null)" 2>/dev/null)" = vfio-pci ] && used=$((used+1))
     [ "$(ls "$v/iommu_group/devices" 2>/dev/null | wc -l)" -gt 1 ] && shared=$((shared+1))
-    for m in "$v"/net/*/mtu; do
-      m=$(cat "$m" 2>/dev/null) || continue
-      { [ "$vf_mtu" = 0 ] || [ "$m" -lt "$vf_mtu" ]; } && vf_mtu=$m
-    done
+    m=$(cat "$v"/net/*/mtu 2>/dev/null | head -n 1); a=$(readlink "$v")
+    [ -n "$m" ] && vf_mtus=${vf_mtus:+$vf_mtus,}${a##*/}=$m
   done
   echo "$d ${driver##*/} ${net:--} ${link:--} ${state##* }" \
     "$(cat "$d/sriov_totalvfs" 2>/dev/null || echo 0)" \
     "$(cat "$d/sriov_numvfs" 2>/dev/null || echo 0)" "$used" \
-    "$(cat "$d/vendor")" "$(cat "$d/device")" "$shared" "${mtu:-0}" "$vf_mtu" "${file:--}" | sed 's/  */ /g'
+    "$(cat "$d/vendor")" "$(cat "$d/device")" "$shared" "${mtu:-0}" "${vf_mtus:--}" "${file:--}" | sed 's/  */ /g'
 done"""
 
 _FUNCTION = re.compile(
@@ -57,9 +56,11 @@ _FUNCTION = re.compile(
     r"(?P<net>[\w.@:-]{1,32}) (?P<link>[\w-]{1,16}) (?:(?P<state>[A-Z_]{1,16}) )?"
     r"(?P<total>[0-9]{1,5}) (?P<vfs>[0-9]{1,5}) (?P<used>[0-9]{1,5}) "
     r"0x(?P<vendor>[0-9a-f]{4}) 0x(?P<device>[0-9a-f]{4}) "
-    r"(?P<shared>[0-9]{1,5}) (?P<mtu>[0-9]{1,5}) (?P<vf_mtu>[0-9]{1,5}) "
+    r"(?P<shared>[0-9]{1,5}) (?P<mtu>[0-9]{1,5}) (?P<vf_mtus>[0-9a-f:.=,-]{1,16384}) "
     r"(?P<file>[A-Za-z0-9@%_+:./-]{1,255})"
 )
+
+_VF_MTU = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7])=([0-9]{1,5})(?:,|$)")
 
 _LINKS = {"InfiniBand": "infiniband", "32": "infiniband", "Ethernet": "ethernet", "1": "ethernet"}
 
@@ -95,7 +96,6 @@ _HALF = 45
 """The answer of a file whose change was cut short: not as before, and not as wanted."""
 
 _WORD = re.compile(r"[a-z_]{1,32}")
-_TUNED = re.compile(r"^Current active profile: ([A-Za-z0-9][A-Za-z0-9_.-]{0,63})\s*$", re.MULTILINE)
 _SYSTEMD = re.compile(r"^systemd ([0-9]{1,4})\b", re.MULTILINE)
 
 _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd"}
@@ -116,7 +116,8 @@ def read_linux(name: str, shell: Shell) -> HostFacts:
         "tool": "command -v mlxconfig || command -v mstconfig",
         "guids": _GUIDS,
         "governors": "sort -u /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
-        "tuned": "tuned-adm active",
+        # What it says of a daemon that is not there goes to its other output.
+        "tuned": "tuned-adm active 2>&1",
         "networkd": "systemctl -q is-active systemd-networkd && systemctl --version",
         "links": _LINK_PATHS,
         **{name: _text_of(path) for name, path in _KEPT.items()},
@@ -143,7 +144,7 @@ def read_linux(name: str, shell: Shell) -> HostFacts:
         | {path: _file(texts[str(n)]) for n, path in enumerate(links)},
         unread=tuple(unread),
         governors=tuple(w for w in answers["governors"].text.split() if _WORD.fullmatch(w)),
-        tuned=_found(_TUNED, answers["tuned"]),
+        tuned=parse_tuned(answers["tuned"].text),
         networkd=int(_found(_SYSTEMD, answers["networkd"]) or 0),
     )
 
@@ -220,6 +221,7 @@ def _cards(
                 ports=tuple(_port(match, guids.get(match["address"], [])) for match in found),
                 psid=board_.psid if board_ else device.psid if device else "",
                 firmware=board_.firmware if board_ else device.firmware if device else "",
+                stored=board_.stored if board_ else device.stored if device else "",
                 device=found[0]["address"],
                 config=parse_mlxconfig(answer.text) if answer else None,
             )
@@ -240,7 +242,7 @@ def _port(match: re.Match[str], guids: list[VfGuids]) -> PortFacts:
         state=(match["state"] or "") if driver in MLX5 else "",
         shared_vfs=int(match["shared"]),
         mtu=int(match["mtu"]),
-        vf_mtu=int(match["vf_mtu"]),
+        vf_mtus={vf: int(mtu) for vf, mtu in _VF_MTU.findall(match["vf_mtus"])},
         link_file="" if match["file"] == "-" else match["file"],
         guids=tuple(sorted(guids, key=lambda vf: vf.number)),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.provision.cards import ESXI_DRIVER
@@ -26,6 +27,22 @@ _ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 _DRIVER = re.compile(r"[A-Za-z0-9_]{1,64}")
 _NVIDIA = "15b3"
 MAX_DEVICES = 4096
+
+SAME_BOOT_S = 30.0
+"""How far apart two answers may be of when a host booted, and mean one boot.
+
+It is a time of the host's clock, which is set and corrected while it runs. No host is up, down and
+up again so soon.
+"""
+
+
+def same_boot(one: str, other: str) -> bool:
+    """Return whether two times at which a host booted, as `HostFacts.boot` has them, are one boot."""
+    try:
+        apart = datetime.fromisoformat(one) - datetime.fromisoformat(other)
+    except (ValueError, TypeError):  # no times, or only one of them with a time zone
+        return one == other
+    return abs(apart.total_seconds()) <= SAME_BOOT_S
 
 
 def host_facts(
@@ -62,7 +79,14 @@ def with_shell(facts: HostFacts, shell: HostFacts) -> HostFacts:
     """Add what only the host's own tools tell: firmware, its settings, and its packages."""
     told = {card.address: card for card in shell.cards}
     cards = [
-        replace(card, psid=own.psid, firmware=own.firmware, device=own.device, config=own.config)
+        replace(
+            card,
+            psid=own.psid,
+            firmware=own.firmware,
+            stored=own.stored,
+            device=own.device,
+            config=own.config,
+        )
         if (own := told.get(card.address))
         else card
         for card in facts.cards

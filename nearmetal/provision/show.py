@@ -64,7 +64,8 @@ def _facts_lines(facts: HostFacts) -> list[str]:
                  f"{_count(len(esxi.machines), 'machine')} on"]  # fmt: skip
         lines.append(f"  esxi      {', '.join(words)}")
     for card in facts.cards:
-        about = ", ".join(filter(None, (card.psid, card.firmware and f"firmware {card.firmware}")))
+        about = ", ".join(filter(None, (card.psid, card.firmware and f"firmware {card.firmware}",
+                                        card.stored and f"{card.stored} stored")))  # fmt: skip
         lines.append(f"  card      {card.text}" + (f" ({about})" if about else ""))
         for port in card.ports:
             words = [port.netdev or "-", port.driver or "no driver", port.link, port.state]

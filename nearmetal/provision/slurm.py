@@ -128,13 +128,11 @@ class Service:
         self.scheduler.resume(self.node)
 
     def wait_idle(self, limit_s: float, pause: Callable[[], None]) -> None:
-        """Wait for its jobs to end, or be in service as before; raises HostError when it is late."""
+        """Wait for its jobs to end; raises HostError when they are late."""
         deadline = time.monotonic() + limit_s
         while jobs := self.scheduler.jobs(self.node):
             if time.monotonic() >= deadline:
-                if self.drained_by_us():
-                    self.resume()
                 raise HostError(f"{jobs} jobs still run on {self.node} after {limit_s:g} s",
                                 "end them, or give them more time with slurm.drain; nothing was "
-                                "written for this reboot, and the node takes jobs as before")  # fmt: skip
+                                "written for this reboot")  # fmt: skip
             pause()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nearmetal.provision.places import GRUB, HEAD
 from nearmetal.provision.stage_esxi import plan_without_vcenter
-from nearmetal.provision.stage_power import plan_power
+from nearmetal.provision.stage_power import plan_clock
 from nearmetal.provision.stage_vfs import plan_vfs
 from nearmetal.provision.steps import (
     Outcome,
@@ -37,7 +37,7 @@ def plan_driver(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome: 
     if group.kernel is not None:
         _command_line(group.kernel, facts, outcome)
     plan_vfs(facts, pairs, outcome)
-    plan_power(group.power, facts, outcome)
+    plan_clock(group.power, facts, outcome)
 
 
 def arguments(kernel: Kernel, cpu: str) -> tuple[str, ...]:

@@ -143,7 +143,7 @@ def plan_esxi(
         if port.driver not in _OURS:
             plan_passthru(port, vfs, esxi, outcome)
     if group.esxi.power is not None:
-        plan_power(POWER[group.esxi.power], esxi, outcome)
+        plan_power_policy(POWER[group.esxi.power], esxi, outcome)
 
 
 def plan_passthru(port: PortFacts, vfs: int, esxi: EsxiFacts, outcome: Outcome) -> None:
@@ -163,7 +163,7 @@ def plan_passthru(port: PortFacts, vfs: int, esxi: EsxiFacts, outcome: Outcome) 
         outcome.steps.append(Step(_STAGE, key, text, Wait(), _VFS_AT_BOOT))
 
 
-def plan_power(policy: str, esxi: EsxiFacts, outcome: Outcome) -> None:
+def plan_power_policy(policy: str, esxi: EsxiFacts, outcome: Outcome) -> None:
     """Add the power policy, by its short name."""
     if policy not in esxi.policies:
         have = ", ".join(esxi.policies) or "none: the BIOS keeps power to itself"

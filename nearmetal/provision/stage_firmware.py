@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _STAGE = Stage.FIRMWARE
 _RESET = "the firmware reads its settings when it starts"
+_START = "new firmware starts with the card"
 _LINKS = {"infiniband": "1", "ethernet": "2"}
 _SHOWN = {"LINK_TYPE": {"1": "1 (IB)", "2": "2 (ETH)"}}
 TOOLS = ("mft", "nmst")
@@ -58,7 +59,7 @@ def plan_firmware(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome
 
 
 def _level(pairing: Pair, outcome: Outcome) -> tuple[str, ...]:
-    """Add a burn where the firmware is too old; returns the keys that wait for it."""
+    """Add what brings the firmware to its level; returns the keys that wait for it."""
     wanted, card = pairing.wanted, pairing.card
     if wanted.firmware is None:
         return ()
@@ -66,20 +67,27 @@ def _level(pairing: Pair, outcome: Outcome) -> tuple[str, ...]:
         outcome.refuse(_STAGE, f"the firmware level of {card.text} is unknown",
                        "install mlxfwmanager or devlink on the host")  # fmt: skip
         return ()
-    if version_key(card.firmware) >= version_key(wanted.firmware):
-        return ()
+    key = f"burn {card.address}"
+    least = version_key(wanted.firmware)
+    # Of an older image that another has stored over it, what runs is none the worse.
+    runs = version_key(card.firmware) >= least
+    if version_key(card.coming) >= least:
+        if runs:
+            return ()
+        text = f"{card.text}: firmware {card.coming} is stored, {card.firmware} runs"
+        outcome.steps.append(Step(_STAGE, key, text, Wait(), _START))
+        return (key,)
     image = wanted.image
     if image is None or version_key(image.version) < version_key(wanted.firmware):
         have = "no image is named" if image is None else f"the image is {image.version}"
-        outcome.refuse(_STAGE, f"{card.text} has firmware {card.firmware}, older than "
+        outcome.refuse(_STAGE, f"{card.text} has firmware {card.coming}, older than "
                        f"{wanted.firmware}, and {have}", "name one under image")  # fmt: skip
         return ()
-    key = f"burn {card.address}"
-    text = f"{card.text}: firmware {card.firmware} -> {image.version}"
+    text = f"{card.text}: firmware {card.coming} -> {image.version}"
     action = Burn(card.device or card.address, image.file, image.sha256, image.version,
                   card.firmware)  # fmt: skip
-    outcome.steps.append(Step(_STAGE, key, text, action, "new firmware starts with the card"))
-    return (key,)
+    outcome.steps.append(Step(_STAGE, key, text, action, "" if runs else _START))
+    return () if runs else (key,)
 
 
 def settings_of(pairing: Pair, platform: str, outcome: Outcome) -> dict[str, str]:

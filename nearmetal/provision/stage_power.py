@@ -15,23 +15,28 @@ if TYPE_CHECKING:
 _STAGE = Stage.DRIVER
 
 
-def plan_power(wanted: Power | None, facts: HostFacts, outcome: Outcome) -> None:
+def plan_clock(wanted: Power | None, facts: HostFacts, outcome: Outcome) -> None:
     """Add what makes the governor or the profile so. Neither needs a reboot."""
     if wanted is None:
         return
     if wanted.profile is not None:
-        _profile(wanted.profile, facts, outcome)
+        plan_profile(wanted.profile, facts, outcome)
     elif wanted.governor is not None:
         _governor(wanted.governor, facts, outcome)
 
 
-def _profile(profile: str, facts: HostFacts, outcome: Outcome) -> None:
-    if not facts.tuned:
-        outcome.refuse(_STAGE, f"tuned does not run here, and its profile {profile} is asked for",
+def plan_profile(profile: str, facts: HostFacts, outcome: Outcome) -> None:
+    """Add what makes these the active profiles of tuned; "" is none."""
+    if facts.tuned is None:
+        outcome.refuse(_STAGE, f"tuned does not run here, and {_told(profile)} is asked for",
                        "install and start tuned, or ask for a governor")  # fmt: skip
     elif facts.tuned != profile:
-        action = SetProfile(profile, facts.tuned)
-        outcome.steps.append(Step(_STAGE, "profile", f"tuned: {facts.tuned} -> {profile}", action))
+        text = f"tuned: {_told(facts.tuned)} -> {_told(profile)}"
+        outcome.steps.append(Step(_STAGE, "profile", text, SetProfile(profile, facts.tuned)))
+
+
+def _told(profile: str) -> str:
+    return f"profile {profile}" if profile else "no profile"
 
 
 def _governor(governor: str, facts: HostFacts, outcome: Outcome) -> None:

@@ -24,6 +24,8 @@ from nearmetal.provision.places import (
 from nearmetal.provision.steps import Outcome, SetMtu, SetVfs, Stage, Step, WriteFile
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nearmetal.provision.cards import Pair
     from nearmetal.provision.model import CardFacts, HostFacts, PortFacts
     from nearmetal.spec.hosts import HostGroup, Port
@@ -116,12 +118,20 @@ def _mtu(want: Port, port: PortFacts, outcome: Outcome, *, at_boot: bool) -> Non
     if not port.mtu:
         outcome.refuse(_STAGE, f"{port.address} has no network device, and MTU {want.mtu} is asked "
                        "of it", "load its driver (ib_ipoib for InfiniBand), or remove mtu")  # fmt: skip
-    elif want.mtu != port.mtu or port.vf_mtu not in (0, want.mtu):
-        now = port.mtu if want.mtu != port.mtu else port.vf_mtu
-        whose = "" if want.mtu != port.mtu else " of its VFs"
-        text = f"{port.netdev}: MTU{whose} {now} -> {want.mtu}"
-        action = SetMtu(port.address, want.mtu, port.mtu)
-        outcome.steps.append(Step(_STAGE, f"mtu {port.address}", text, action))
+    else:
+        plan_mtu(port, want.mtu, dict.fromkeys(port.vf_mtus, want.mtu), outcome)
+
+
+def plan_mtu(port: PortFacts, mtu: int, vfs: Mapping[str, int], outcome: Outcome) -> None:
+    """Add what gives the network devices of a function and of its VFs, by address, these MTUs."""
+    others = sorted(now for vf, now in port.vf_mtus.items() if vfs.get(vf, now) != now)
+    if port.mtu == mtu and not others:
+        return
+    now, whose = (port.mtu, "") if port.mtu != mtu else (others[0], " of its VFs")
+    text = f"{port.netdev}: MTU{whose} {now} -> {mtu}"
+    different = {vf: vfs[vf] for vf in port.vf_mtus if vfs.get(vf, mtu) != mtu}
+    action = SetMtu(port.address, mtu, port.mtu, different, dict(port.vf_mtus))
+    outcome.steps.append(Step(_STAGE, f"mtu {port.address}", text, action))
 
 
 def plan_checks(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome: Outcome) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -103,11 +104,16 @@ class SetVfs:
 
 @dataclass(frozen=True)
 class SetMtu:
-    """Set the MTU of a physical function's network device, and of its VFs', now."""
+    """Set the MTU of a physical function's network device, and of its VFs', now.
+
+    `vfs`: by address, of VFs that get another one.
+    """
 
     address: str
     mtu: int
     before: int
+    vfs: Mapping[str, int] = field(default_factory=dict)
+    vfs_before: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,7 @@ class SetGovernor:
 
 @dataclass(frozen=True)
 class SetProfile:
-    """Set the profile of tuned, which keeps it itself."""
+    """Set the profile of tuned, which keeps it itself. Several have spaces between, "" is none."""
 
     profile: str
     before: str

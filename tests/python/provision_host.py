@@ -110,7 +110,7 @@ class FakeHost:
             case SetConfig(device=device, setting=name, value=value):
                 self._config(device, name, value)
             case Burn(device=device, version=version):
-                cards = [replace(c, firmware=version) if c.device == device else c
+                cards = [replace(c, stored=version) if c.device == device else c
                          for c in facts.cards]  # fmt: skip
                 self.facts = replace(facts, cards=tuple(cards))
             case Install(name=name):
@@ -156,6 +156,7 @@ class FakeHost:
         tools = {"mft", "nmst"} <= set(facts.packages)
         cards = []
         for card in facts.cards:
+            card = replace(card, firmware=card.coming, stored="")  # noqa: PLW2901 - the changed one
             config = card.config
             if config is None and facts.platform == "esxi" and tools:
                 config = settings(FACTORY)

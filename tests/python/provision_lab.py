@@ -25,6 +25,7 @@ class HostTree:
         self.root = root
         self.bin = root / "bin"
         self.state = root / "mlxconfig.json"
+        self.levels: Path | None = None
         self.scripts: list[str] = []
         self.tree = Tree(root)
 
@@ -66,6 +67,16 @@ class HostTree:
         document = json.dumps({"info": {f"pci/{place}.{n}": entry for n in range(2)}})
         (self.root / "devlink.json").write_text(document)
         self.tool("devlink", f"cat {self.root}/devlink.json")
+
+    def flash(self, *, running: str, stored: str) -> None:
+        """Have flint and mlxfwmanager for the cards, which have this firmware."""
+        self.levels = self.root / "firmware.json"
+        cards = json.loads(self.state.read_text())
+        self.levels.write_text(json.dumps({card: [running, stored, 0] for card in cards}))
+        program = Path(__file__).with_name("fake_flint.py")
+        for tool in ("flint", "mlxfwmanager"):
+            self.tool(tool, f"FLINT_STATE={self.levels} exec {sys.executable} -I -S {program} {tool} "
+                      '"$@"')  # fmt: skip
 
     def script(self, text: str, *, timeout_s: float) -> Answer:
         self.scripts.append(text)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nearmetal.errors import SpecError
+from nearmetal.provision.apply import Earlier
 from nearmetal.provision.model import HostFacts, PortFacts, VfGuids
 from nearmetal.provision.places import (
     GRUB,
@@ -84,9 +85,9 @@ def test_an_mtu_is_set_at_every_boot_and_now() -> None:
 
 
 def test_a_vf_with_another_mtu_is_a_difference() -> None:
-    found = facts(port(vfs=4, mtu=9000, vf_mtu=1500))
+    found = facts(port(vfs=4, mtu=9000, vf_mtus={"0000:3b:00.2": 1500}))
     steps = plan(asked("{vfs: 4, mtu: 9000}"), found).steps
-    assert steps[-1].action == SetMtu(ADDRESS, 9000, 9000)
+    assert steps[-1].action == SetMtu(ADDRESS, 9000, 9000, vfs_before={"0000:3b:00.2": 1500})
     assert steps[-1].text == "ens1: MTU of its VFs 1500 -> 9000"
 
 
@@ -180,9 +181,19 @@ def test_a_profile_is_for_tuned_and_a_governor_is_not() -> None:
     ]
     assert actions(plan(asked("{}", profile), facts(port(), tuned="virtual-host"))) == []
     assert "tuned does not run" in plan(asked("{}", profile), facts(port())).refusals[0].what
+    [step] = plan(asked("{}", profile), facts(port(), tuned="")).steps
+    assert (step.action, step.text) == (
+        SetProfile("virtual-host", ""), "tuned: no profile -> profile virtual-host"
+    )  # fmt: skip
+    assert actions(plan(asked("{}", profile), facts(port(), tuned="virtual-host mine"))) == [
+        SetProfile("virtual-host", "virtual-host mine")
+    ]
     found = facts(port(), tuned="balanced", governors=("schedutil",))
     refused = plan(asked("{}", "    power: {governor: performance}\n"), found).refusals[0]
     assert "tuned runs here (profile balanced)" in refused.what
+    # Without a profile it leaves the governor alone.
+    idle = facts(port(), tuned="", governors=("schedutil",))
+    assert actions(plan(asked("{}", "    power: {governor: performance}\n"), idle))
 
 
 @pytest.mark.parametrize(("more", "why"), [
@@ -261,7 +272,8 @@ def test_what_is_read_of_ports_is_what_the_kernel_says(tmp_path: Path) -> None:
     (host.root / LINK[1:]).write_text(link_text(ADDRESS, 4))
     facts = read_linux("kvm1", host)
     first = facts.cards[0].ports[0]
-    assert (first.mtu, first.vf_mtu, first.shared_vfs) == (9000, 1500, 1)
+    assert (first.mtu, first.shared_vfs) == (9000, 1)
+    assert first.vf_mtus == {"0000:3b:00.2": 1500}
     assert first.link_file == OWN
     assert first.guids == (VfGuids(0, none, guid, "Follow"),)
     assert facts.governors == ("performance", "schedutil")
@@ -316,6 +328,45 @@ def test_mtu_and_clock_are_set_on_the_host_and_put_back(tmp_path: Path) -> None:
     assert not (host.root / POWER[1:]).exists()
 
 
+def test_each_vf_gets_back_the_mtu_that_it_had(tmp_path: Path) -> None:
+    host = Rebooting(tmp_path / "kvm1").make()
+    devices = host.root / "sys/bus/pci/devices"
+    (devices / "0000:3b:00.0/sriov_numvfs").write_text("3\n")
+    (devices / "0000:3b:00.0/sriov_totalvfs").write_text("3\n")
+    places = {"0000:3b:00.0": "ens0"}
+    for number in range(3):
+        vf = f"0000:3b:01.{number}"
+        host.tree.device(vf)
+        (devices / "0000:3b:00.0" / f"virtfn{number}").symlink_to(devices / vf)
+        if number != 1:  # that one is a machine's
+            places[vf] = f"ens0v{number}"
+            (devices / vf / "net" / places[vf]).mkdir(parents=True)
+    files = [devices / address / "net" / name / "mtu" for address, name in places.items()]
+    earlier = ["1500\n", "9000\n", "1400\n"]
+    for file, mtu in zip(files, earlier, strict=True):
+        file.write_text(mtu)
+    lab, state = {"kvm1": host}, tmp_path / "state"
+    text = asked("{vfs: 3, mtu: 4200}")
+    applier(text.replace("vfs: 3, ", ""), lab, state).apply()
+    assert [file.read_text() for file in files] == ["4200\n"] * 3
+    kept = json.loads((state / "before.json").read_text())["kvm1"]["mtu 0000:3b:00.0"]
+    assert (kept["before"], kept["vfs_before"]) == (
+        1500, {"0000:3b:01.0": 9000, "0000:3b:01.2": 1400}
+    )  # fmt: skip
+    # The function's own is back by another's hand: those of its VFs are still to be put back.
+    files[0].write_text("1500\n")
+    Rollback(parse_hosts(text), LabReach(dict(lab)), state, QUICK).apply()
+    assert [file.read_text() for file in files] == earlier
+
+
+@pytest.mark.parametrize("odd", [7, ["x"], {"0000:3b:00.2": "9000"}])
+def test_odd_mtus_of_before_are_refused(odd: object) -> None:
+    kept: Kept = {"mtu": {"action": "SetMtu", "address": ADDRESS, "mtu": 9000, "before": 1500,
+                          "vfs_before": odd}}  # fmt: skip
+    back = plan_back("kvm1", parse_hosts(asked("{}")).hosts[0], facts(port(mtu=9000)), kept)
+    assert "is not understood" in back.plan.refusals[0].what
+
+
 def test_the_profile_of_before_is_put_back() -> None:
     kept: Kept = {
         "profile": {"action": "SetProfile", "profile": "virtual-host", "before": "balanced"}
@@ -324,6 +375,35 @@ def test_the_profile_of_before_is_put_back() -> None:
     back = plan_back("kvm1", group, facts(port(), tuned="virtual-host"), kept)
     assert [step.action for step in back.plan.steps] == [SetProfile("balanced", "virtual-host")]
     assert plan_back("kvm1", group, facts(port(), tuned="balanced"), kept).plan.steps == ()
+    gone = plan_back("kvm1", group, facts(port()), kept).plan
+    assert "tuned does not run here, and profile balanced" in gone.refusals[0].what
+
+
+# As TuneD does: `active` prints profiles in one line, `off` leaves none.
+TUNED_ADM = """
+case $1 in
+active) if [ -s "$state" ]; then echo "Current active profile: $(cat "$state")"
+        else echo "No current active profile."; exit 1; fi ;;
+profile) shift; echo "$*" >"$state" ;;
+off) : >"$state" ;;
+*) exit 2 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("before", ["", "balanced", "balanced my-own.2"])
+def test_the_profiles_of_before_are_put_back_several_and_none(tmp_path: Path, before: str) -> None:
+    host = Rebooting(tmp_path / "kvm1").make()
+    state = host.root / "profiles"
+    state.write_text(before)
+    host.tool("tuned-adm", f"state={state}\n{TUNED_ADM}")
+    lab, directory = {"kvm1": host}, tmp_path / "state"
+    text = asked("{}", "    power: {profile: virtual-host}\n")
+    applier(text, lab, directory).apply()
+    assert state.read_text().split() == ["virtual-host"]
+    Rollback(parse_hosts(text), LabReach(dict(lab)), directory, QUICK).apply()
+    assert state.read_text().strip() == before
+    assert Earlier(directory).read() == {}
 
 
 def test_vfs_of_a_link_file_are_put_back() -> None:

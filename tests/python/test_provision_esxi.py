@@ -357,6 +357,27 @@ def test_marks_are_of_one_host_and_outlive_the_process(tmp_path: Path) -> None:
         marks.on("esx1", facts())
 
 
+BOOT = "2026-03-01 08:00:00+00:00"
+
+
+@pytest.mark.parametrize(("now", "rebooted"), [
+    (BOOT, False),
+    ("2026-03-01 08:00:01.250000+00:00", False),
+    ("2026-03-01 07:59:31+00:00", False),
+    ("2026-03-01 09:00:00+01:00", False),
+    ("2026-03-01 08:01:00+00:00", True),
+    ("2026-03-01 07:59:00+00:00", True),
+    ("2026-03-01 08:00:00", True),
+    ("", True),
+])  # fmt: skip
+def test_a_clock_that_is_corrected_is_no_reboot(
+    tmp_path: Path, now: str, *, rebooted: bool
+) -> None:
+    marks = Marks(tmp_path)
+    marks.reboot("esx1", {"options": "max_vfs"}, BOOT)
+    assert bool(marks.tried("esx1", now)) == rebooted
+
+
 class Evacuating:
     """A host of a vCenter that does not get into maintenance mode; by its last task, perhaps later."""
 

@@ -23,6 +23,7 @@ from nearmetal.provision.parse.mellanox import (
     parse_mst_status,
     plain_value,
 )
+from nearmetal.provision.parse.tuned import parse_tuned
 
 MLXCONFIG = """
 Device #1:
@@ -150,6 +151,19 @@ def test_mlxfwmanager_tells_board_and_level() -> None:
     assert parse_mlxfwmanager(MLXFWMANAGER.replace("PSID", "PSJD")) == []
 
 
+def test_mlxfwmanager_names_the_image_in_the_flash_first_and_one_that_runs_where_that_is_another() -> (
+    None
+):
+    waits = MLXFWMANAGER.replace(
+        "     FW             16.32.1010     N/A\n",
+        "     FW             16.32.1010     16.32.1010\n     FW (Running)   16.28.1002     N/A\n",
+    )
+    assert parse_mlxfwmanager(waits) == [
+        Inventory("3b:00.0", "ConnectX5", "MT_0000000008", "16.28.1002", "16.32.1010"),
+        Inventory("1a:00.0", "ConnectX4LX", "MT_2420110034", "14.31.1014"),
+    ]
+
+
 def test_mst_status_tells_names_by_function() -> None:
     assert parse_mst_status(MST) == [
         MstDevice("ConnectX4LX", "mt4117_pciconf0", "1a:00.0"),
@@ -193,6 +207,10 @@ def test_devlink_tells_board_and_level() -> None:
     assert parse_devlink(text) == {
         "0000:3b:00.0": Device("mlx5_core", "MT_0000000008", "16.32.1010")
     }
+    for stored in ("16.32.1010", "16.35.2000"):
+        text = text.replace('"running"', f'"stored": {{"fw.version": "{stored}"}}, "running"')
+        [found] = parse_devlink(text).values()
+        assert found.stored == ("" if stored == found.firmware else stored)
 
 
 @pytest.mark.parametrize("text", [
@@ -206,6 +224,24 @@ def test_odd_values_of_devlink_are_left_out() -> None:
     entry = {"driver": 7, "versions": {"fixed": {"fw.psid": "a; rm"}, "running": {"fw": [1]}}}
     text = json.dumps({"info": {"pci/0000:3b:00.0": entry}})
     assert parse_devlink(text) == {"0000:3b:00.0": Device("", "", "")}
+
+
+@pytest.mark.parametrize(("text", "profiles"), [
+    ("Current active profile: virtual-host\n", "virtual-host"),
+    ("Current active profile: balanced my-own.2\n", "balanced my-own.2"),
+    ("Current active profile: balanced late\nCurrent post-loaded profile: late\n", "balanced"),
+    ("Current active profile: late\nCurrent post-loaded profile: late\n", ""),
+    ("No current active profile.\n", ""),
+    ("Cannot talk to TuneD daemon via DBus. Is TuneD daemon running?\nNo current active profile.\n",
+     None),
+    ("It seems that tuned daemon is not running, preset profile is not activated.\n", None),
+    ("Preset profile: balanced\n", None),
+    ("sh: tuned-adm: not found\n", None),
+    ("Current active profile: $(reboot)\n", None),
+    ("", None),
+])  # fmt: skip
+def test_tuned_tells_its_profiles_several_and_none(text: str, profiles: str | None) -> None:
+    assert parse_tuned(text) == profiles
 
 
 SAMPLES = (MLXCONFIG, MLXFWMANAGER, MST, PARAMETERS, VIBS, PCI)

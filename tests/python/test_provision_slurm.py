@@ -7,9 +7,12 @@ import pytest
 
 from nearmetal.errors import HostError
 from nearmetal.provision.apply import Applier, Patience
+from nearmetal.provision.model import HostFacts
+from nearmetal.provision.planner import Phase
 from nearmetal.provision.rollback import Rollback
 from nearmetal.provision.shell import Answer
 from nearmetal.provision.slurm import NodeState, SlurmTools, parse_node
+from nearmetal.provision.steps import SetBios, Stage, Step
 from nearmetal.run import Command, Completed, LocalRunner
 from nearmetal.spec.hosts import parse_hosts
 from tests.python.provision_lab import LabReach
@@ -93,6 +96,43 @@ def test_jobs_that_do_not_end_keep_the_host_as_it_is(host: Rebooting, tmp_path: 
     assert not cluster.state.drained
 
 
+@pytest.mark.parametrize("ours", [False, True])
+def test_machines_keep_the_host_as_it_is_and_in_service(
+    host: Rebooting, tmp_path: Path, *, ours: bool
+) -> None:
+    cluster = Cluster(host)
+    # By a run that died after it.
+    cluster.state = NodeState(drained=ours, reason=OURS if ours else "")
+    host.tree.put("proc/4711/comm", "qemu-system-x86")
+    with pytest.raises(HostError, match="kvm1: 1 virtual machines run on it"):
+        run(host, cluster, tmp_path / "state")
+    assert (host.writes, host.reboots) == (0, 0)
+    assert not cluster.state.drained
+    assert steps(tmp_path / "state", "done")[-1] == "kvm1: resume n-kvm1 in Slurm"
+
+
+def test_machines_on_a_host_that_somebody_else_drained_change_nothing_of_that(
+    host: Rebooting, tmp_path: Path
+) -> None:
+    cluster = Cluster(host)
+    cluster.state = NodeState(drained=True, reason="broken fan")
+    host.tree.put("proc/4711/comm", "qemu-system-x86")
+    with pytest.raises(HostError, match="kvm1: 1 virtual machines run on it"):
+        run(host, cluster, tmp_path / "state")
+    assert (cluster.drains, cluster.resumes) == (0, 0)
+
+
+def test_a_host_without_a_bmc_is_not_drained_for_its_bios(host: Rebooting, tmp_path: Path) -> None:
+    cluster = Cluster(host)
+    text = FILE.replace("DRAIN", "60")
+    [(name, group)] = parse_hosts(text).each()
+    bios = Step(Stage.BIOS, "bios x", "x", SetBios("x", "1", "0"), "at boot")
+    run_ = Applier(parse_hosts(text), LabReach({"kvm1": host}, cluster), tmp_path / "state")
+    with pytest.raises(HostError, match="it has no BMC"):
+        run_._phase(name, group, host, HostFacts("kvm1", "linux"), Phase((bios,)))
+    assert (cluster.drains, host.writes) == (0, 0)
+
+
 def test_what_somebody_else_drained_stays_drained(host: Rebooting, tmp_path: Path) -> None:
     cluster = Cluster(host)
     cluster.state = NodeState(drained=True, reason="broken fan")
@@ -149,10 +189,13 @@ class Starting(Rebooting):
 def test_a_machine_that_was_started_meanwhile_is_not_rebooted(tmp_path: Path) -> None:
     host = Starting(tmp_path / "kvm1")
     host.make()
+    cluster = Cluster(host)
     with pytest.raises(HostError, match="1 virtual machines run on it"):
-        Applier(parse_hosts(ONE), LabReach({"kvm1": host}), tmp_path / "state").apply()
+        run(host, cluster, tmp_path / "state")
     assert host.writes > 0
     assert "kvm1: reboot" not in steps(tmp_path / "state", "begin")
+    # Something of it is changed: what jobs would find there is not what they ask for.
+    assert cluster.state == NodeState(drained=True, reason=OURS)
 
 
 def test_a_host_that_fails_its_checks_stays_drained(host: Rebooting, tmp_path: Path) -> None:

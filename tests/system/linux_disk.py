@@ -25,7 +25,7 @@ SUITE = "trixie"
 SIZE_MIB = 2048
 SETUP = ROOT / "tests" / "system" / "programs" / "lab_setup.sh"
 CARD = ROOT / "tests" / "system" / "programs" / "lab_card.py"
-MLXCONFIG = ROOT / "tests" / "python" / "fake_mlxconfig.py"
+TOOLS = tuple(ROOT / "tests" / "python" / f"fake_{name}.py" for name in ("flint", "mlxconfig"))
 PACKAGES = (
     "linux-image-amd64", "systemd-sysv", "udev", "kmod", "initramfs-tools", "openssh-server",
     "grub-pc-bin", "grub2-common", "iproute2", "ethtool", "python3", "procps",
@@ -66,7 +66,7 @@ def factory_disk() -> Path:
 
 
 def _key() -> str:
-    parts = [SUITE, SIZE_MIB, PACKAGES, EXCLUDED, *(p.read_text() for p in (SETUP, CARD, MLXCONFIG)),
+    parts = [SUITE, SIZE_MIB, PACKAGES, EXCLUDED, *(p.read_text() for p in (SETUP, CARD, *TOOLS)),
              Path(__file__).read_text()]  # fmt: skip
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
@@ -83,7 +83,7 @@ def _build(folder: Path) -> Path:
         f"--essential-hook={_INITRAMFS}",
         '--customize-hook=mkdir -p "$1/opt/lab"',
         *(f"--customize-hook=upload {path} /opt/lab/{path.name}"
-          for path in (SETUP, CARD, MLXCONFIG)),
+          for path in (SETUP, CARD, *TOOLS)),
         f'--customize-hook=chroot "$1" sh /opt/lab/{SETUP.name}',
         SUITE, str(tree), *machine_mirror(LocalRunner()).sources(SUITE),
     ]  # fmt: skip

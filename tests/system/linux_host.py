@@ -19,76 +19,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import bcrypt
-
 from nearmetal.journal import Journal, Record
+from tests.system.bmc import Bmc
 from tests.system.linux_disk import ROOT, factory_disk
 from tests.system.machines import Key, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-PASSWORD = "correct horse"
 FACTORY_BIOS = {"ProcVirtualization": "Disabled", "SriovGlobalEnable": "Disabled",
                 "LogicalProc": "Enabled"}  # fmt: skip
 PF = "0000:01:00.0"
 DEVICE = f"/sys/bus/pci/devices/{PF}"
 HANG_S = 900.0
 """Ends what hangs; asserts nothing about speed."""
-
-
-class Bmc:
-    """The management controller of one host: sushy-tools' emulator over HTTPS."""
-
-    def __init__(self, folder: Path) -> None:
-        """Start it."""
-        self.folder = folder
-        folder.mkdir()
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-             "-nodes", "-days", "2", "-subj", "/CN=bmc", "-addext", "subjectAltName=IP:127.0.0.1",
-             "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
-            check=True, capture_output=True, timeout=60,
-        )  # fmt: skip
-        hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
-        (folder / "users").write_text(f"admin:{hashed}\n")
-        (folder / "secret").write_text(PASSWORD + "\n")
-        (folder / "secret").chmod(0o600)
-        self._write({"now": FACTORY_BIOS, "staged": {}})
-        program = Path(__file__).with_name("redfish_bmc.py")
-        with (folder / "log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, program, folder], stdout=subprocess.PIPE, stderr=log, text=True
-            )
-        assert self.process.stdout is not None
-        with self.process.stdout as said:
-            line = said.readline().strip()
-        assert line.isdigit(), (folder / "log").read_text()
-        self.port = int(line)
-
-    @property
-    def spec(self) -> str:
-        return (f'{{address: "https://127.0.0.1:{self.port}", user: admin, vendor: dell, '
-                f"ca: {self.folder}/cert.pem, password: {{file: {self.folder}/secret}}}}")  # fmt: skip
-
-    @property
-    def now(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / "bios.json").read_text())["now"]
-        return found
-
-    def restart(self) -> None:
-        """What a restart of the machine does to its BIOS."""
-        found = json.loads((self.folder / "bios.json").read_text())
-        self._write({"now": found["now"] | found["staged"], "staged": {}})
-
-    def _write(self, bios: dict[str, Any]) -> None:
-        new = self.folder / "bios.new"
-        new.write_text(json.dumps(bios))
-        new.rename(self.folder / "bios.json")
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
 
 
 class LinuxHost:
@@ -103,7 +47,7 @@ class LinuxHost:
         self.port = free_port()
         self.starts = 0
         self.comes_back = True
-        self.bmc = Bmc(self.folder / "bmc")
+        self.bmc = Bmc(self.folder / "bmc", FACTORY_BIOS)
         self._ending = threading.Event()
         self._power = threading.Thread(target=self._run)
         self._process: subprocess.Popen[bytes] | None = None

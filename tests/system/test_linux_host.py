@@ -7,6 +7,7 @@ Only the firmware's tools are stand-ins (programs/lab_card.py), and the BMC is a
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from typing import TYPE_CHECKING
 
@@ -130,6 +131,8 @@ def test_killed_at_every_record_and_taken_up(site: Site) -> None:
     begun = {record.step for record in killed if record.event == "begin"}
     assert [any(words in step for step in begun) for words in STEPS] == [True] * len(STEPS)
     assert host.starts == 2
+    levels = json.loads(host.tell("cat /var/lib/lab/firmware.json"))
+    assert levels == {PF: ["16.32.1010", "16.32.1010", 1]}
     assert "plan: 0 steps, 0 reboots" in site.ok("plan")
     kept = site.kept()["kvm1"]
     assert kept["grub"]["before"] is None if "grub" in kept else kept["kernel"]["before"] is None

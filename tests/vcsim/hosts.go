@@ -35,6 +35,9 @@ const (
 	intelVfs = 32
 )
 
+// firstBoot is about when hosts booted first.
+var firstBoot = time.Now().Add(-1000 * time.Hour)
+
 // function is a physical function of a card, and the uplink that it is.
 type function struct {
 	address, driver, name string
@@ -78,6 +81,7 @@ type machinery struct {
 	firmware string
 	// It went away for a reboot, and is not back.
 	rebooting bool
+	boots     int
 }
 
 var machineries = map[types.ManagedObjectReference]*machinery{}
@@ -187,9 +191,20 @@ func (m *machinery) boot() {
 		info.SriovEnabled = info.NumVirtualFunctionRequested > 0
 		info.SriovActive = info.NumVirtualFunction > 0
 	}
-	now := time.Now()
-	m.host.Runtime.BootTime = &now
+	// Away for a moment only; told as of a real host, which takes its time.
+	m.boots++
+	m.booted(firstBoot.Add(time.Duration(m.boots) * time.Hour))
 	m.rebooting = false
+}
+
+// booted sets when the host says that it booted.
+func (m *machinery) booted(when time.Time) {
+	m.host.Runtime.BootTime = &when
+}
+
+// correctClock does what a time service does to a host, and with it to the time at which it booted.
+func (m *machinery) correctClock() {
+	m.booted(m.host.Runtime.BootTime.Add(time.Second))
 }
 
 // passthru is the PCI devices of a host that machines may have.

@@ -81,6 +81,7 @@ func (h *host) EnterMaintenanceModeTask(ctx *simulator.Context, req *types.Enter
 			return nil, &types.Timedout{}
 		}
 		h.Runtime.InMaintenanceMode = true
+		machineries[h.Self].correctClock()
 		return nil, nil
 	})
 	if spec := req.MaintenanceSpec; spec != nil && spec.VsanMode != nil {

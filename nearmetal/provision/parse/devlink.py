@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of `devlink -j dev info`: firmware and board of adapters by PCI address. Pure."""
+"""Output of `devlink -j dev info`: firmware and board of adapters by PCI address. Pure.
+
+`running` and `stored` are as the kernel's documentation of devlink-info has them, for mlx5 too.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,12 @@ _PSID = re.compile(r"[A-Z0-9_]{4,16}")
 
 @dataclass(frozen=True)
 class Device:
-    """What devlink tells of one function."""
+    """What devlink tells of one function. `stored`: what its flash holds, "" where that runs."""
 
     driver: str
     psid: str
     firmware: str
+    stored: str = ""
 
 
 def parse_devlink(text: str) -> dict[str, Device]:
@@ -40,15 +44,20 @@ def parse_devlink(text: str) -> dict[str, Device]:
             continue
         versions = entry.get("versions")
         fixed = _dictionary(versions, "fixed")
-        running = _dictionary(versions, "running")
-        firmware = _text(running.get("fw.version") or running.get("fw") or "", _VERSION)
+        firmware = _firmware(_dictionary(versions, "running"))
+        stored = _firmware(_dictionary(versions, "stored"))
         driver = entry.get("driver")
         found[match[1]] = Device(
             driver[:64] if isinstance(driver, str) else "",
             _text(fixed.get("fw.psid", ""), _PSID),
             firmware,
+            "" if stored == firmware else stored,
         )
     return found
+
+
+def _firmware(versions: dict[str, Any]) -> str:
+    return _text(versions.get("fw.version") or versions.get("fw") or "", _VERSION)
 
 
 def _dictionary(value: Any, key: str) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outputs of NVIDIA's firmware tools (MFT, mstflint): mlxconfig, mlxfwmanager, mst status. Pure.
 
-The grammars follow the NVIDIA Firmware Tools documentation and the listings of VMware's paper on
-InfiniBand SR-IOV. The texts come from hosts and are hostile: lengths and forms are checked.
+The grammars follow the NVIDIA Firmware Tools documentation, the listings of VMware's paper on
+InfiniBand SR-IOV, and of mlxfwmanager what mstflint's source prints (mlxfwupdate/mlnx_dev.cpp): `FW`
+is the image in the flash, and a line `FW (Running)` comes only where another one runs. The texts come
+from hosts and are hostile: lengths and forms are checked.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ _NUMBERED = re.compile(r"[A-Za-z0-9_./ -]{1,64}\((0x[0-9a-fA-F]{1,16}|[0-9]{1,20
 _COLUMN = re.compile(r"\s{2,}")
 _DEVICE = re.compile(r"^Device #[0-9]{1,4}:")
 _PAIR = re.compile(r"^\s*([A-Za-z][A-Za-z0-9 ]{0,31}):\s+(\S.*)$")
-_FIRMWARE = re.compile(r"^\s*FW\s+([0-9]+(?:\.[0-9]+){1,3})\s")
+_FIRMWARE = re.compile(r"^\s*FW( \(Running\))?\s+([0-9]{1,6}(?:\.[0-9]{1,6}){1,3})\s")
 _MST = re.compile(
     r"^(?P<type>[A-Za-z0-9-]{1,32})\(rev:[0-9a-fA-F]{1,4}\)\s+(?P<mst>\S{1,64})\s+"
     r"(?P<pci>(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[01][0-9a-f]\.[0-7])(?:\s|$)"
@@ -65,12 +67,13 @@ def parse_mlxconfig(text: str) -> dict[str, ConfigValue] | None:
 
 @dataclass(frozen=True)
 class Inventory:
-    """One device of mlxfwmanager."""
+    """One device of mlxfwmanager. `stored`: what its flash holds, "" where that runs."""
 
     pci: str
     type: str
     psid: str
     firmware: str
+    stored: str = ""
 
 
 def parse_mlxfwmanager(text: str) -> list[Inventory]:
@@ -86,19 +89,22 @@ def parse_mlxfwmanager(text: str) -> list[Inventory]:
 
 def _inventory(lines: list[str]) -> Inventory | None:
     pairs: dict[str, str] = {}
-    firmware = ""
+    versions: dict[bool, str] = {}
     for line in lines:
         match = _PAIR.match(line)
         if match:
             pairs.setdefault(match[1], match[2].strip()[:128])
         version = _FIRMWARE.match(line + " ")
-        if version and not firmware:
-            firmware = version[1]
+        if version:
+            versions.setdefault(version[1] is not None, version[2])
     pci = pairs.get("PCI Device Name", "")
     psid = pairs.get("PSID", "")
     if not pci or not re.fullmatch(r"[A-Z0-9_]{4,16}", psid):
         return None
-    return Inventory(pci, pairs.get("Device Type", "")[:32], psid, firmware)
+    stored = versions.get(False, "")
+    runs = versions.get(True, stored)
+    return Inventory(pci, pairs.get("Device Type", "")[:32], psid, runs,
+                     "" if stored == runs else stored)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import fake_flint  # type: ignore[import-not-found]  # lies beside it in the guest
 import fake_mlxconfig  # type: ignore[import-not-found]  # lies beside it in the guest
 
 DEVICE = "0000:01:00.0"
@@ -31,14 +32,14 @@ IGB_VFS = 7
 
 def factory() -> int:
     CONFIG.write_text(json.dumps({DEVICE: {name: [v, v, v] for name, v in FACTORY.items()}}))
-    LEVEL.write_text(json.dumps([OLD, OLD]))
-    IMAGE.write_text(f"ConnectX5 {NEW}\n")
+    LEVEL.write_text(json.dumps({DEVICE: [OLD, OLD, 0]}))
+    IMAGE.write_text(f"{fake_flint.KIND} {NEW}\n")
     return 0
 
 
 def start() -> int:
     fake_mlxconfig.reset(CONFIG)
-    LEVEL.write_text(json.dumps([json.loads(LEVEL.read_text())[1]] * 2))
+    fake_flint.reset(LEVEL)
     config = json.loads(CONFIG.read_text())[DEVICE]
     offered = int(config["NUM_OF_VFS"][1]) if config["SRIOV_EN"][1] == "1" else 0
     shown = {"vendor": "0x15b3", "device": "0x1017", "sriov_totalvfs": str(min(offered, IGB_VFS))}
@@ -50,37 +51,14 @@ def start() -> int:
     return 0
 
 
-def mlxfwmanager() -> int:
-    now = json.loads(LEVEL.read_text())[0]
-    sys.stdout.write(
-        "Querying Mellanox devices firmware ...\n\nDevice #1:\n----------\n\n"
-        "  Device Type:      ConnectX5\n  PSID:             MT_0000000008\n"
-        f"  PCI Device Name:  {DEVICE}\n  Versions:         Current        Available\n"
-        f"     FW             {now}     N/A\n\n  Status:           No matching image found\n"
-    )
-    return 0
-
-
-def flint(arguments: list[str]) -> int:
-    if arguments[:2] != ["-d", DEVICE] or arguments[2] != "-i" or arguments[4:] != ["-y", "burn"]:
-        sys.stdout.write(f"-E- {' '.join(arguments)}\n")
-        return 1
-    kind, version = Path(arguments[3]).read_text().split()
-    if kind != "ConnectX5":
-        sys.stdout.write(f"-E- {kind} is no image for this device\n")
-        return 1
-    LEVEL.write_text(json.dumps([json.loads(LEVEL.read_text())[0], version]))
-    sys.stdout.write("-I- To load new FW run mlxfwreset or reboot machine.\n")
-    return 0
-
-
 def main(verb: str, arguments: list[str]) -> int:
     if verb == "mlxconfig":
         os.environ["MLXCONFIG_STATE"] = str(CONFIG)
         return int(fake_mlxconfig.main(arguments))
-    if verb == "flint":
-        return flint(arguments)
-    return {"factory": factory, "start": start, "mlxfwmanager": mlxfwmanager}[verb]()
+    if verb in ("flint", "mlxfwmanager"):
+        os.environ["FLINT_STATE"] = str(LEVEL)
+        return int(fake_flint.main(verb, arguments))
+    return {"factory": factory, "start": start}[verb]()
 
 
 if __name__ == "__main__":
