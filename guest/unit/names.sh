@@ -39,11 +39,10 @@ $address $name"
 
 # names_public: node.json, what this node was told without the private keys; cluster.json, the rest.
 names_public() {
-	if command -v jq >/dev/null; then
-		jq 'del(.ssh.host_key, .ssh.node_key)' "$etc/seed.json" | put "$etc/node.json" 0644
-		jq '{version, cluster, nodes}' "$etc/seed.json" | put "$etc/cluster.json" 0644
-	else
-		python3 -I "$lib/seed_public.py" node <"$etc/seed.json" | put "$etc/node.json" 0644
-		python3 -I "$lib/seed_public.py" cluster <"$etc/seed.json" | put "$etc/cluster.json" 0644
-	fi
+	while IFS='=' read -r key value; do
+		case $key in
+		public.node) printf '%s\n' "$value" | put "$etc/node.json" 0644 ;;
+		public.cluster) printf '%s\n' "$value" | put "$etc/cluster.json" 0644 ;;
+		esac
+	done <"$etc/seed.lines"
 }

@@ -22,7 +22,7 @@ network_load_drivers() {
 		aliases="$aliases $alias"
 	done
 	# shellcheck disable=SC2086 # one word per driver
-	modprobe -qab $aliases
+	real modprobe -qab $aliases
 	aliases=
 	for device in /sys/bus/auxiliary/devices/*; do
 		[ -e "$device" ] || continue
@@ -30,7 +30,7 @@ network_load_drivers() {
 		aliases="$aliases $alias"
 	done
 	# shellcheck disable=SC2086 # one word per driver
-	[ -z "$aliases" ] || modprobe -qab $aliases
+	[ -z "$aliases" ] || real modprobe -qab $aliases
 }
 
 # network_device MAC: sets $device to the interface with that address.
@@ -85,7 +85,7 @@ network_set_one() {
 address replace $wanted_address dev $device"
 	[ -z "$gateway" ] || script="$script
 route replace default via $gateway dev $device"
-	words=$(printf '%s\n' "$script" | ip -batch - 2>&1) ||
+	words=$(printf '%s\n' "$script" | real ip -batch - 2>&1) ||
 		fail "interface $device ($mac): $(printf '%s' "$words" | tr '\n' ' ')"
 	[ "${wanted_address%/*}" != "$own_address" ] || printf '%s\n' "$device" >"$run/interface"
 }
@@ -105,7 +105,7 @@ network_set() {
 network_soft_roce_one() {
 	[ "$soft_roce" = true ] || return 0
 	network_wait
-	modprobe -a rdma_rxe ib_uverbs rdma_ucm || fail "soft-RoCE: this kernel has no module rdma_rxe"
+	real modprobe -a rdma_rxe ib_uverbs rdma_ucm || fail "soft-RoCE: this kernel has no module rdma_rxe"
 	[ ! -e "/sys/class/infiniband/rxe_$device" ] || return 0
 	words=$(rdma link add "rxe_$device" type rxe netdev "$device" 2>&1) ||
 		fail "soft-RoCE on $device: $words"

@@ -7,7 +7,7 @@ firmware=/sys/firmware/qemu_fw_cfg/by_name/opt/nearmetal/seed/raw
 # seed_fetch: the seed of the firmware, else the one that a disc brought to $etc/seed.json.
 seed_fetch() {
 	rm -f "$etc/seed.lines"
-	[ -d /sys/firmware/qemu_fw_cfg ] || modprobe qemu_fw_cfg 2>/dev/null
+	[ -d /sys/firmware/qemu_fw_cfg ] || real modprobe qemu_fw_cfg 2>/dev/null
 	if [ -e "$firmware" ]; then
 		put "$etc/seed.json" 0600 <"$firmware"
 	fi
@@ -24,11 +24,14 @@ seed_take() {
 	rm -f "$etc/seed.lines" "$etc/seed.lines.given"
 }
 
-# seed_split FILE LINES: JSON to lines `path.to.value=text`, a newline in a text as \n.
+# seed_split FILE LINES: JSON to lines `path.to.value=text`, a newline in a text as \n. Before them, as
+# public.node and public.cluster, what nobody need keep secret of it, as JSON.
 seed_split() {
 	if command -v jq >/dev/null; then
-		(umask 077 && jq -r 'paths(type != "object" and type != "array") as $p
-			| "\($p | map(tostring) | join("."))=\(getpath($p) | tostring | gsub("\n"; "\\n"))"' \
+		(umask 077 && jq -r '"public.node=\(del(.ssh.host_key, .ssh.node_key) | tojson)",
+			"public.cluster=\({version, cluster, nodes} | tojson)",
+			(paths(type != "object" and type != "array") as $p
+			| "\($p | map(tostring) | join("."))=\(getpath($p) | tostring | gsub("\n"; "\\n"))")' \
 			"$1" >"$2")
 	elif command -v python3 >/dev/null; then
 		(umask 077 && python3 -I "$lib/seed_split.py" "$1" >"$2")

@@ -17,5 +17,16 @@ def lines(value: Any, path: str) -> list[str]:
     return [f"{path.removeprefix('.')}={escaped}"]
 
 
+def public(seed: dict[str, Any]) -> list[str]:
+    """Return what nobody need keep secret, of the node and of the cluster."""
+    ssh = {k: v for k, v in seed["ssh"].items() if k not in {"host_key", "node_key"}}
+    cluster = {key: seed[key] for key in ("version", "cluster", "nodes")}
+    return [
+        f"public.node={json.dumps(seed | {'ssh': ssh})}",
+        f"public.cluster={json.dumps(cluster)}",
+    ]
+
+
 if __name__ == "__main__":
-    sys.stdout.write("\n".join(lines(json.loads(Path(sys.argv[1]).read_text()), "")) + "\n")
+    whole = json.loads(Path(sys.argv[1]).read_text())
+    sys.stdout.write("\n".join([*public(whole), *lines(whole, "")]) + "\n")

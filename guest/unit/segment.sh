@@ -84,7 +84,7 @@ segment_offer() {
 # segment_dax: one region, read-write. The namespace's label says the token, so a region that a
 # neighbour prepared is recognized; all prepare it alike, so it does not matter who was first.
 segment_dax() {
-	modprobe -a virtio_pmem nd_pmem dax_pmem device_dax || fail "segment: no kernel module for DAX"
+	real modprobe -a virtio_pmem nd_pmem dax_pmem device_dax || fail "segment: no kernel module for DAX"
 	set -- /dev/dax*
 	if [ ! -e "$1" ]; then
 		words=$(ndctl create-namespace --force --reconfig=namespace0.0 --mode=devdax --map=mem \

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nearmetal.backend.base import Backend, NodeStatus
+from nearmetal.backend.base import STAGED, Backend, NodeStatus
 from nearmetal.backend.store import Store, state_directory
 from nearmetal.errors import StateError
 from nearmetal.spec import LibvirtSpec, LocalSpec, VsphereSpec
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nearmetal.run import Runner
     from nearmetal.spec import ClusterSpec
 
-__all__ = ["Backend", "NodeStatus", "Store", "open_backend", "state_directory"]
+__all__ = ["STAGED", "Backend", "NodeStatus", "Store", "open_backend", "state_directory"]
 
 
 def open_backend(spec: ClusterSpec, store: Store, runner: Runner) -> Backend:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from nearmetal.spec import ClusterSpec, Facts, Key, Observed, Resource
 
 
+STAGED = "files"
+"""Below `job_root` of nodes that do not see our files: those that were brought to them."""
+
+
 @dataclass(frozen=True)
 class NodeStatus:
     """One node as it is now. `pid` as the machine sees process 1 of the node; 0: none."""
@@ -69,8 +73,12 @@ class Backend(Protocol):
         *,
         env: Mapping[str, str] | None = None,
         workdir: Path | None = None,
+        root: bool = False,
     ) -> Command:
-        """Return the command that runs `argv` in a node, on its cores."""
+        """Return the command that runs `argv` in a node, on its cores.
+
+        `root`: not as the user of jobs but as the node's root, where nodes are machines.
+        """
 
     def on_launcher(
         self,
@@ -86,6 +94,9 @@ class Backend(Protocol):
 
     def job_root(self) -> Path:
         """Return where jobs' directories lie, as the nodes see it."""
+
+    def staged(self, node: str) -> Path | None:
+        """Return the directory here that a node sees as `job_root` / STAGED; None: its own is there."""
 
     def meeting_directory(self, host: str) -> Path:
         """Return where the nodes of a host meet (/run/nearmetal in them), as we reach it."""

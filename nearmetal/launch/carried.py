@@ -7,7 +7,8 @@ import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nearmetal.launch.places import FILES
+from nearmetal.backend import STAGED
+from nearmetal.launch.node_places import FILES
 from nearmetal.mpi import Installation, pick
 from nearmetal.mpi.installed import Family, Mpi, linked_family
 
@@ -30,7 +31,7 @@ def guest_mpi(name: str | None, program: Path | None) -> Installation:
 
 @dataclass(frozen=True)
 class Carried:
-    """A job's program and MPI as the nodes will see them, and what must be copied for that."""
+    """A job's program and MPI as the nodes will see them, and what must be staged for that."""
 
     program: Path
     installation: Installation
@@ -44,12 +45,12 @@ def carried(
     files, found = [], Path(named)
     if program is not None:
         files.append((program, job + FILES))
-        found = root / (job + FILES) / program.name
+        found = root / STAGED / (job + FILES) / program.name
     if installation.prefix != GUEST_MPI.prefix:
         # By its place and age: another MPI of that name is carried anew.
         age = installation.launcher.stat().st_mtime_ns
         key = hashlib.sha256(f"{installation.prefix} {age}".encode()).hexdigest()[:8]
         name = f"{installation.mpi.value}-{key}"
         files.append((installation.prefix, name))
-        installation = replace(installation, prefix=root / name)
+        installation = replace(installation, prefix=root / STAGED / name)
     return Carried(found, installation, tuple(files))

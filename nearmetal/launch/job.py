@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from nearmetal.errors import BackendError, LaunchError, UsageError
+from nearmetal.errors import LaunchError, UsageError
 from nearmetal.image import GUEST_PROVIDER
 from nearmetal.launch.carried import carried, guest_mpi, is_local
-from nearmetal.launch.places import Files, NodePlaces, Places, end_stale, places_for
+from nearmetal.launch.places import Places, Wanted, end_stale, places_for
 from nearmetal.launch.stale import MARKER, new_name, surely
 from nearmetal.launch.stats import Proof, Verdict, judge
 from nearmetal.mpi import (
@@ -183,7 +183,7 @@ class _Prepared:
     env: dict[str, str]
     argv: tuple[str, ...]
     shown_env: dict[str, str]
-    files: Files
+    wanted: Wanted
 
 
 def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: Runner) -> _Prepared:
@@ -207,19 +207,20 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
     first = placement.ranks[0][0]
     job = new_name("job")
     directories = places_for(backend, spec, tuple(nodes), job, runner)
-    files: Files = ()
-    if isinstance(directories, NodePlaces):
-        found = program if local else None
-        taken = carried(backend.job_root(), job, found, request.program, installation)
-        program, installation, files = taken.program, taken.installation, taken.files
-        if not local:
-            _check_visible(backend, runner, first, program, "program")
-    else:
-        _check_visible(backend, runner, first, program, "program")
+    wanted = Wanted()
     library = None
     if request.provider is Provider.NEARMETAL:
         library = provider_library() if shared else Path(GUEST_PROVIDER)
-        _check_visible(backend, runner, first, library, "provider")
+    if shared:
+        _check_visible(backend, runner, first, program, "program")
+        if library is not None:
+            _check_visible(backend, runner, first, library, "provider")
+    else:
+        found = program if local else None
+        taken = carried(backend.job_root(), job, found, request.program, installation)
+        program, installation = taken.program, taken.installation
+        seen = [path for path in (None if local else program, library) if path is not None]
+        wanted = Wanted(files=taken.files, seen=tuple(seen))
     root = backend.job_root()
     asked = Request(
         provider=request.provider,
@@ -256,7 +257,7 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         env,
         tuple(argv),
         {name: env[name] for name in (*settings.defaults, *settings.env, *own, *request.env)},
-        files,
+        replace(wanted, providers=tuple(settings.providers)),
     )
 
 
@@ -277,7 +278,7 @@ def run_job(
     streams = output or Output()
     directories = prepared.directories
     try:
-        directories.make(prepared.settings.providers, prepared.files)
+        directories.make(prepared.wanted)
         completed = runner.attach(
             command,
             stdin=streams.stdin,
@@ -288,7 +289,7 @@ def run_job(
         )
         stats, failure = directories.stats(), directories.first_failure()
     finally:
-        surely(lambda: _clear(backend, directories))
+        surely(directories.end)
     code = completed.code if completed.code >= 0 else 128 - completed.code
     if code != 0 and failure is not None and not completed.timed_out:
         code = failure
@@ -305,16 +306,6 @@ def run_job(
         stats=tuple(stats),
         proof=_prove(request, prepared.placement, code, stats),
     )
-
-
-def _clear(backend: Backend, directories: Places) -> None:
-    """End what is left of a job and remove its directories; the cluster may be gone by now."""
-    try:
-        backend.end_marked(f"{MARKER}={directories.job}")
-    except BackendError:
-        return
-    finally:
-        directories.remove()
 
 
 def _prove(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearmetal.errors import CommandError, LaunchError
 from nearmetal.image import GUEST_INFO
-from nearmetal.launch.places import end_stale, places_for
+from nearmetal.launch.places import Wanted, end_stale, places_for
 from nearmetal.launch.stale import MARKER, new_name, surely
 from nearmetal.run import Dialogue, find_program
 
@@ -88,7 +88,7 @@ def measure_locality(
     argv = [tool, "meet", "--segment-dir", str(backend.job_root() / job)]
     probes: dict[str, Dialogue] = {}
     try:
-        places.make()
+        places.make(Wanted())
         for name in names:
             probes[name] = runner.converse(backend.on_node(name, argv, env=env))
         addresses = {
@@ -101,8 +101,7 @@ def measure_locality(
         def clear() -> None:
             for probe in probes.values():
                 probe.finish(2.0)
-            backend.end_marked(f"{MARKER}={job}")
-            places.remove()
+            places.end()
 
         surely(clear)
 

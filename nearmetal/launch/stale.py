@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 MARKER = "NEARMETAL_JOB"
 """The variable that every process of a job carries."""
 
-_PARTS = 4
+_NAME = re.compile(r"[a-z]{1,16}-([0-9]{1,20})-([0-9]{1,20})-[0-9a-f]{6}")
+"""Machines tell us such names, and we remove what is called so: hence no other characters."""
 
 
 def _started(pid: int) -> int | None:
@@ -42,7 +44,5 @@ def new_name(kind: str) -> str:
 
 def is_stale(name: str) -> bool:
     """Whether this is the name of a job whose owner is gone; other names are never stale."""
-    parts = name.partition(".")[0].split("-")
-    if len(parts) != _PARTS or not (parts[1].isdigit() and parts[2].isdigit()):
-        return False
-    return _started(int(parts[1])) != int(parts[2])
+    found = _NAME.fullmatch(name.partition(".")[0])
+    return found is not None and _started(int(found[1])) != int(found[2])

@@ -115,13 +115,27 @@ class _Host:
     notes: tuple[str, ...]
     why: str
     """Why it is made anew, where it is."""
+    files: str
+    """How programs and MPIs come to its nodes: 9p or ssh."""
+
+
+def _files(spec: LibvirtSpec, host: LibvirtHost, facts: HostFacts) -> tuple[str, str]:
+    """Return how staged programs and MPIs come to the nodes of a host, and why."""
+    if host.uri.startswith("qemu+ssh"):
+        return "ssh", "it is another machine, so each node gets a copy"
+    if spec.image != "default":
+        return "ssh", "an image of one's own may lack 9p, so each node gets a copy"
+    if "virtio-9p-pci" not in facts.devices:
+        return "ssh", "its QEMU has no virtio-9p-pci, so each node gets a copy"
+    return "9p", "nodes see a directory of this machine, and cannot write it"
 
 
 def _host(spec: LibvirtSpec, host: LibvirtHost, facts: HostFacts, held: Held) -> _Host:
     _check_versions(host, facts)
-    accel, why = _accel(spec, host, facts)
+    accel, because = _accel(spec, host, facts)
     there = held.host(host.name, uri=host.uri)
     device, reason = choose_device(host, facts, accel, there.get("device", ""))
+    files, way = _files(spec, host, facts)
     room = room_for(host, device, there)
     attributes = {"uri": host.uri, "directory": facts.directory, "device": device}
     if device != "none":
@@ -129,11 +143,13 @@ def _host(spec: LibvirtSpec, host: LibvirtHost, facts: HostFacts, held: Held) ->
         attributes["part_size"] = format_size(host.segment.part)
     made = resource(Kind.HOST, host.name, attributes)
     notes = (
-        f"host {host.name}: {accel.upper()}: {why}",
+        f"host {host.name}: {accel.upper()}: {because}",
         f"host {host.name}: segment {device}: {reason}",
+        f"host {host.name}: programs by {files}: {way}",
     )
     parts = deal_parts(host, room, held)
-    return _Host(made, accel, room, parts, notes, why_anew(host, there, dict(made.attributes)))
+    why = why_anew(host, there, dict(made.attributes))
+    return _Host(made, accel, room, parts, notes, why, files)
 
 
 def _node(host: LibvirtHost, node: LibvirtNode, on: _Host) -> dict[str, object]:
@@ -150,6 +166,7 @@ def _node(host: LibvirtHost, node: LibvirtNode, on: _Host) -> dict[str, object]:
         "accel": on.accel,
         "device": on.room.device,
         "part": on.parts.get(node.name, ""),
+        "files": on.files,
     }
     if node.vf is not None:
         attributes["vf"] = node.vf.model_dump_json(exclude_defaults=True)

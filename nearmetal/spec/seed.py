@@ -170,7 +170,7 @@ class SeedUser(_Model):
 
 
 class SeedShare(_Model):
-    """A directory of the host, seen at the same path by 9p."""
+    """A directory of the host, seen at this path by 9p."""
 
     tag: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,31}$")]
     path: GuestPath

@@ -94,7 +94,9 @@ class FakeBackend:
         *,
         env: Mapping[str, str] | None = None,
         workdir: Path | None = None,
+        root: bool = False,
     ) -> Command:
+        del root
         return Command(("enter", node, *argv), env, workdir)
 
     def on_launcher(
@@ -108,6 +110,10 @@ class FakeBackend:
 
     def remote_shell(self) -> str:
         return "/agent"
+
+    def staged(self, node: str) -> Path | None:
+        del node
+        return None
 
     def meeting_directory(self, host: str) -> Path:
         return self.meeting / host

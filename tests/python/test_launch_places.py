@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import getpass
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nearmetal.errors import LaunchError
-from nearmetal.launch.places import NodePlaces, end_stale
+from nearmetal.launch.node_places import NodePlaces
+from nearmetal.launch.places import Wanted
 from nearmetal.launch.stale import new_name
 from nearmetal.run import Command, LocalRunner
-from nearmetal.spec import parse_spec
 from tests.python.counter_files import file_bytes, peer_bytes
 from tests.python.fake_backend import FakeBackend
 
@@ -21,12 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 NODES = ("n1", "n2", "n3")
-SPEC = """\
-version: 1
-name: c
-backend: local
-hosts: [{name: h, nodes: [{name: n1}, {name: n2}, {name: n3}]}]
-"""
 
 
 @dataclass
@@ -34,6 +30,8 @@ class Machines(FakeBackend):
     """Commands for a node run here, in the node's own directory of jobs."""
 
     top: Path = Path("/nowhere")
+    sharing: tuple[str, ...] = ()
+    """Nodes that see a directory of this machine."""
 
     shares_files = False
 
@@ -44,24 +42,36 @@ class Machines(FakeBackend):
         *,
         env: Mapping[str, str] | None = None,
         workdir: Path | None = None,
+        root: bool = False,
     ) -> Command:
+        assert root, "only root may make what lies beside jobs' directories"
         own = [word.replace(str(self.job_root()), str(self.top / node)) for word in argv]
         return Command(tuple(own), env, workdir)
+
+    def staged(self, node: str) -> Path | None:
+        return self.top / "shared" if node in self.sharing else None
 
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Machines:
     for node in NODES:
-        (tmp_path / node).mkdir()
+        (tmp_path / node / "files").mkdir(parents=True)
     return Machines(top=tmp_path)
 
 
-def places(machines: Machines, job: str = "job-x") -> NodePlaces:
-    return NodePlaces(machines, NODES, job, LocalRunner())
+def places(machines: Machines, job: str = "job-x", nodes: tuple[str, ...] = NODES) -> NodePlaces:
+    user = getpass.getuser()
+    return NodePlaces(machines, nodes, job, LocalRunner(), everyone=NODES, user=user)
 
 
 def entries(machines: Machines) -> dict[str, list[str]]:
-    return {node: sorted(p.name for p in (machines.top / node).iterdir()) for node in NODES}
+    return {
+        node: sorted(
+            p.name for p in (*top.iterdir(), *(top / "files").iterdir()) if p.name != "files"
+        )
+        for node in NODES
+        for top in [machines.top / node]
+    }
 
 
 def test_every_node_gets_directories_links_and_what_it_lacks(
@@ -72,46 +82,113 @@ def test_every_node_gets_directories_links_and_what_it_lacks(
     (mpi / "lib").mkdir(parents=True)
     (mpi / "lib/libmpi.so").write_text("new")
     # The second has the MPI from an earlier job.
-    (machines.top / "n2/mpi-1/lib").mkdir(parents=True)
-    (machines.top / "n2/mpi-1/lib/libmpi.so").write_text("old")
+    (machines.top / "n2/files/mpi-1/lib").mkdir(parents=True)
+    (machines.top / "n2/files/mpi-1/lib/libmpi.so").write_text("old")
     made = places(machines)
-    made.make([Path("/usr/lib/prov.so")], [(program, "job-x.files"), (mpi, "mpi-1")])
+    library = Path("/usr/lib/prov.so")
+    made.make(Wanted((library,), [(program, "job-x.files"), (mpi, "mpi-1")], (program,)))
     for node in NODES:
         here = machines.top / node
         assert (here / "job-x").stat().st_mode & 0o777 == 0o700
-        assert (here / "job-x.providers/prov.so").readlink() == Path("/usr/lib/prov.so")
-        assert (here / "job-x.files/program").read_text() == "a program"
-        assert (here / "mpi-1/lib/libmpi.so").read_text() == ("old" if node == "n2" else "new")
-    made.remove()
+        assert (here / "job-x.providers/prov.so").readlink() == library
+        assert (here / "files/job-x.files/program").read_text() == "a program"
+        assert (here / "files/mpi-1/lib/libmpi.so").read_text() == (
+            "old" if node == "n2" else "new"
+        )
+    made.end()
     assert entries(machines) == {node: ["mpi-1"] for node in NODES}
+
+
+def test_what_nodes_see_of_this_machine_is_copied_here_alone(
+    machines: Machines, tmp_path: Path
+) -> None:
+    program, shared = tmp_path / "program", tmp_path / "shared"
+    program.write_text("a program")
+    shared.mkdir()
+    machines.sharing = ("n1", "n2")
+    for node in machines.sharing:
+        (tmp_path / node / "files").rmdir()
+        (tmp_path / node / "files").symlink_to(shared)
+    made = places(machines)
+    made.make(Wanted(files=[(program, "job-x.files"), (program, "mpi-1")]))
+    assert (shared / "job-x.files/program").read_text() == "a program"
+    assert not (tmp_path / "n3/files").is_symlink()
+    assert (tmp_path / "n3/files/job-x.files/program").read_text() == "a program"
+    made.end()
+    assert [p.name for p in shared.iterdir()] == ["mpi-1"]
+    assert entries(machines) == {node: ["mpi-1"] for node in NODES}
+
+
+def test_a_job_on_some_nodes_makes_nothing_on_the_others(machines: Machines) -> None:
+    made = places(machines, nodes=("n2",))
+    made.make(Wanted())
+    assert entries(machines) == {
+        "n1": [], "n2": ["job-x", "job-x.providers", "job-x.stats"], "n3": [],
+    }  # fmt: skip
+    made.end()
+    assert entries(machines) == {node: [] for node in NODES}
 
 
 def test_what_endpoints_of_all_nodes_left_is_read(machines: Machines) -> None:
     made = places(machines)
-    made.make()
+    made.make(Wanted())
     for node in NODES:
         stats = file_bytes(peer_bytes(), host=node.encode())
         (machines.top / node / "job-x.stats/0.stats").write_bytes(stats)
     assert [one["host"] for one in made.stats()] == list(NODES)
+    assert entries(machines) == {node: [] for node in NODES}, "what was read is removed"
+    assert made.first_failure() is None
+    made.end()
+
+
+def test_the_failure_that_came_first_is_told(machines: Machines) -> None:
+    made = places(machines)
+    made.make(Wanted())
     (machines.top / "n3/job-x.stats/exit.1").write_text("7\n")
-    assert made.first_failure() is None, "what was read once is not read again"
-    made.remove()
-    assert entries(machines) == {node: [] for node in NODES}
+    assert made.first_failure() == 7
+    made.end()
+
+
+def test_what_still_runs_of_a_job_is_ended_with_it(machines: Machines) -> None:
+    made = places(machines, new_name("job"))
+    made.make(Wanted())
+    left = subprocess.Popen(["sleep", "600"], env={"NEARMETAL_JOB": made.job})
+    other = subprocess.Popen(["sleep", "600"], env={"NEARMETAL_JOB": made.job + "x"})
+    try:
+        made.end()
+        assert left.wait(10) == -9
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+        left.kill()
 
 
 def test_the_node_that_fails_is_named(machines: Machines) -> None:
     (machines.top / "n2/job-x").mkdir()
     made = places(machines)
     with pytest.raises(LaunchError, match=r"node n2: cannot make the job's directories: .*exists"):
-        made.make()
-    made.remove()
+        made.make(Wanted())
+    made.end()
+    assert entries(machines) == {node: [] for node in NODES}
+
+
+def test_a_node_without_the_program_is_named(machines: Machines) -> None:
+    made = places(machines)
+    with pytest.raises(LaunchError, match="node n1 has no /no/such/program"):
+        made.make(Wanted(seen=(Path("/no/such/program"),)))
+    made.end()
     assert entries(machines) == {node: [] for node in NODES}
 
 
 def test_jobs_whose_owner_has_gone_are_removed_everywhere(machines: Machines) -> None:
     gone, alive = "job-1-1-abcdef", new_name("job")
-    for node, name in (("n1", alive), ("n2", gone), ("n3", f"{gone}.stats")):
+    for node, name in (
+        ("n1", alive), ("n2", gone), ("n3", f"{gone}.stats"), ("n3", f"files/{gone}.files")
+    ):  # fmt: skip
         (machines.top / node / name).mkdir()
-    assert end_stale(machines, parse_spec(SPEC), LocalRunner()) == (gone,)
-    assert machines.steps == ["sweep NEARMETAL_JOB"]
+    made = places(machines)
+    made.make(Wanted())
+    assert entries(machines)["n3"] == ["job-x", "job-x.providers", "job-x.stats"]
+    made.end()
     assert entries(machines) == {"n1": [alive], "n2": [], "n3": []}

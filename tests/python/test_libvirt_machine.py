@@ -42,8 +42,9 @@ def site_of(found: HostFacts, items: list[Resource], host: str) -> Site:
         file_size = 1 << (needed - 1).bit_length() if device == "ivshmem" else needed
         layout = Layout("0" * 32, parts, size, offset, file_size)
     return Site(
-        item.get("directory"), found.emulator, "+64055:+994", found.numa, "/dev/shm/segment", layout
-    )
+        item.get("directory"), found.emulator, "+64055:+994", found.numa, "/dev/shm/segment", layout,
+        share="/var/lib/nearmetal/clusters/c/files/shared",
+    )  # fmt: skip
 
 
 def machines_of(spec: LibvirtSpec, found: HostFacts, boot: Boot = KERNEL) -> list[Machine]:

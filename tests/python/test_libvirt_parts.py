@@ -20,7 +20,7 @@ from nearmetal.backend.libvirt.records import Records
 from nearmetal.backend.libvirt.shell import HostShell, owner_of_files, ssh_target
 from nearmetal.errors import BackendError, LaunchError
 from nearmetal.launch.carried import GUEST_MPI, carried
-from nearmetal.launch.places import packed, unpack
+from nearmetal.launch.copies import packed, stage, unpack
 from nearmetal.mpi.installed import Installation, Mpi
 from nearmetal.run import LocalRunner
 from nearmetal.spec import Key, Kind, resource
@@ -220,7 +220,7 @@ def test_what_is_carried_is_named_as_the_nodes_see_it(tmp_path: Path) -> None:
     program.write_text("x")
     root = Path("/run/jobs")
     own = carried(root, "j", program, "./prog", GUEST_MPI)
-    assert own.program == root / "j.files" / "prog"
+    assert own.program == root / "files" / "j.files" / "prog"
     assert own.installation == GUEST_MPI
     assert own.files == ((program, "j.files"),)
     mpich = Installation(Mpi.MPICH5, tmp_path)
@@ -230,6 +230,35 @@ def test_what_is_carried_is_named_as_the_nodes_see_it(tmp_path: Path) -> None:
     assert both.installation.prefix.name.startswith("mpich5-")
     assert both.files[1] == (tmp_path, both.installation.prefix.name)
     assert carried(root, "j", None, "/usr/bin/NPmpi", GUEST_MPI).files == ()
+
+
+def test_what_is_staged_is_readable_whole_and_made_once(tmp_path: Path) -> None:
+    source, shared = tmp_path / "mpi", tmp_path / "shared"
+    (source / "include").mkdir(parents=True)
+    (source / "lib" / "include").mkdir(parents=True)
+    shared.mkdir()
+    for name, mode in (("include/mpi.h", 0o644), ("lib/libmpi.so", 0o600), ("lib/libmpi.a", 0o644),
+                       ("lib/include/kept", 0o644), ("run", 0o4700)):  # fmt: skip
+        (source / name).write_text(name)
+        (source / name).chmod(mode)
+    (source / "lib/libmpi.so.1").symlink_to("libmpi.so")
+    stage(source, shared, "mpi-1", "job-x")
+    assert [p.name for p in shared.iterdir()] == ["mpi-1"]
+    made = shared / "mpi-1"
+    found = {str(p.relative_to(made)): p.stat().st_mode & 0o7777 for p in made.rglob("*")}
+    assert found == {
+        "run": 0o755, "lib": 0o755, "lib/libmpi.so": 0o644, "lib/libmpi.so.1": 0o644,
+        "lib/include": 0o755, "lib/include/kept": 0o644,
+    }  # fmt: skip
+    assert (made / "lib/libmpi.so.1").readlink() == Path("libmpi.so")
+    (source / "run").write_text("another")
+    stage(source, shared, "mpi-1", "job-y")
+    assert (made / "run").read_text() == "run"
+    stage(source / "run", shared, "job-y.files", "job-y")
+    assert (shared / "job-y.files/run").read_text() == "another"
+    with pytest.raises(LaunchError, match="cannot copy") as caught:
+        stage(source, tmp_path / "nowhere", "mpi-1", "job-x")
+    assert "room" in caught.value.hint
 
 
 def test_archives_go_and_come_back_flat(tmp_path: Path) -> None:

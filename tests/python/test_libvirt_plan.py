@@ -57,6 +57,26 @@ def test_the_device_is_chosen_with_its_reason(
     assert said(plan, reason)
 
 
+@pytest.mark.parametrize(
+    ("text", "devices", "why"),
+    [
+        (TWO.replace("{name: h,", "{name: h, uri: 'qemu+ssh://root@h2/system',"), SMALL.devices,
+         "it is another machine"),
+        (TWO.replace("hosts", "image: /images/debian.qcow2\nhosts"), SMALL.devices,
+         "an image of one's own may lack 9p"),
+        (TWO, frozenset({"ivshmem-plain"}), "its QEMU has no virtio-9p-pci"),
+    ],
+)  # fmt: skip
+def test_programs_are_copied_where_nodes_see_no_directory_of_this_machine(
+    text: str, devices: frozenset[str], why: str
+) -> None:
+    plan = planned(text, found=replace(SMALL, devices=devices))
+    assert attributes(plan, Kind.NODE, "a")["files"] == "ssh"
+    assert said(plan, f"host h: programs by ssh: {why}")
+    assert attributes(planned(TWO), Kind.NODE, "a")["files"] == "9p"
+    assert said(planned(TWO), "host h: programs by 9p: nodes see a directory of this machine")
+
+
 def test_a_device_that_is_not_there_is_refused() -> None:
     text = TWO.replace("name: h,", "name: h, segment: {device: nvdimm},")
     with pytest.raises(StateError, match="has no nvdimm") as caught:

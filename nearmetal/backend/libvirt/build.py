@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from nearmetal.backend.base import STAGED
 from nearmetal.backend.libvirt.machine import (
+    SHARE_TAG,
     Cell,
     Disk,
     Kernel,
@@ -22,7 +24,7 @@ from nearmetal.backend.libvirt.machine import (
 )
 from nearmetal.plan.ivshmem import ALL_PCI, OWN_PCI
 from nearmetal.spec import parse_size
-from nearmetal.spec.seed import Seed, SeedInterface, SeedNode, SeedSegment, SeedSsh
+from nearmetal.spec.seed import Seed, SeedInterface, SeedNode, SeedSegment, SeedShare, SeedSsh
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +34,13 @@ if TYPE_CHECKING:
 NONE = "none"
 MADE = "(made)"
 """The bridge of a network that libvirt makes, in a network's attributes."""
+
+PLACE = "/run/nearmetal-cluster"
+"""What we put into every node: the agent, jobs' directories, staged programs."""
+
+JOBS = f"{PLACE}/jobs"
+FILES = f"{JOBS}/{STAGED}"
+"""Programs and MPIs that are staged: a directory of the host, or one of the node's own."""
 
 _DATA_LEAD = 2 << 20
 """Where the bytes of a DAX namespace begin in its file: its own label lies before."""
@@ -70,6 +79,8 @@ class Site:
     layout: Layout | None = None
     distances: tuple[tuple[int, ...], ...] = ()
     """Between the host's NUMA nodes; () where they are not known."""
+    share: str = ""
+    """The directory of the host that nodes may read, for those that get it."""
 
     def file(self, name: str) -> str:
         """Return the path of one of the cluster's files on the host."""
@@ -161,6 +172,7 @@ def machine(
         viommu=item.get("viommu") != NONE,
         segment=segment_of(item, site),
         vf=vf,
+        share=site.share if item.get("files") == "9p" else "",
         label=site.label,
     )
 
@@ -231,6 +243,7 @@ def seed_of(
             node_key_public=keys.node_key_public,
         ),
         segment=seed_segment(item, site),
+        shares=[SeedShare(tag=SHARE_TAG, path=FILES)] if item.get("files") == "9p" else [],
     )
 
 

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 
 from nearmetal.backend.base import NodeStatus
 from nearmetal.backend.libvirt import boot, build, hosts, probe
-from nearmetal.backend.libvirt.build import MADE, Site, domain_name
+from nearmetal.backend.libvirt.build import JOBS, MADE, Site, domain_name
 from nearmetal.backend.libvirt.hypervisor import About, Found, Hypervisor
 from nearmetal.backend.libvirt.keys import KeyRing
-from nearmetal.backend.libvirt.nodes import AGENT, JOBS, Nodes
+from nearmetal.backend.libvirt.nodes import AGENT, Nodes
 from nearmetal.backend.libvirt.records import Record, Records
 from nearmetal.backend.libvirt.shell import HostShell, owner_of_files
 from nearmetal.backend.libvirt.vfs import NodeVfs, seed_interface
@@ -44,7 +44,7 @@ from nearmetal.spec import (
     addresses,
     resource,
 )
-from nearmetal.spec.seed import SeedInterface
+from nearmetal.spec.seed import GUEST_USER, SeedInterface
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -285,12 +285,27 @@ class LibvirtBackend:
             if self._shell(host.name, host.uri).remote or host.directory != "auto":
                 continue
             if label and label != f"+{os.geteuid()}:+{os.getegid()}":
-                places = (self._store.root, self._store.root / "clusters", self._directory,
-                          self._directory / "hosts")  # fmt: skip
-                for path in places:
-                    path.mkdir(mode=0o711, exist_ok=True)
-                    path.chmod(0o711)
+                (self._directory / "hosts").mkdir(exist_ok=True)
+                self._let_pass(self._directory / "hosts")
                 return
+
+    def _let_pass(self, *more: Path) -> None:
+        for path in (self._store.root, self._store.root / "clusters", self._directory, *more):
+            path.chmod(0o711)
+
+    @property
+    def _share(self) -> Path:
+        return self._directory / "files" / "shared"
+
+    def _make_share(self, owner: str) -> None:
+        """Make what nodes of this machine may read, out of reach of all but QEMU's user and them."""
+        self._share.parent.mkdir(mode=0o700, exist_ok=True)
+        self._share.mkdir(mode=0o755, exist_ok=True)
+        self._share.chmod(0o755)
+        if owner:
+            self._let_pass()
+            os.chown(self._share.parent, -1, int(owner.partition(":")[2]))
+            self._share.parent.chmod(0o750)
 
     def _create_network(self, item: Resource) -> None:
         link, name = self._link(item.get("uri")), domain_name(self.name, "network")
@@ -336,7 +351,7 @@ class LibvirtBackend:
             layout = hosts.layout(self._shell(host, uri), record)
         return Site(
             self._place(host), about.emulator, about.label, about.numa, segment, layout,
-            about.distances,
+            about.distances, str(self._share),
         )  # fmt: skip
 
     def _seed(self, item: Resource, site: Site, vf: str) -> str:
@@ -384,6 +399,8 @@ class LibvirtBackend:
         shell.prepare(site.directory, owner)
         shell.write(site.file(f"{name}.seed"), seed.encode(), owner)
         shell.write(site.file(f"{name}.console"), b"", owner)
+        if item.get("files") == "9p":
+            self._make_share(owner)
         if self.spec.image != "default":
             # A boot that was cut short may have left half of a node on its disk.
             self._images.overlay(shell, site.file(f"{name}.qcow2"), owner)
@@ -521,9 +538,11 @@ class LibvirtBackend:
         *,
         env: Mapping[str, str] | None = None,
         workdir: Path | None = None,
+        root: bool = False,
     ) -> Command:
-        """By ssh, as the user of the cluster."""
-        return self._nodes().command(node, argv, env=env, workdir=workdir)
+        """By ssh, as the user of the cluster unless `root`."""
+        user = "root" if root else GUEST_USER
+        return self._nodes().command(node, argv, env=env, workdir=workdir, user=user)
 
     def on_launcher(
         self,
@@ -540,8 +559,14 @@ class LibvirtBackend:
         return AGENT
 
     def job_root(self) -> Path:
-        """A directory of the cluster's user, in memory."""
+        """In memory; root makes jobs' directories there, for the cluster's user."""
         return Path(JOBS)
+
+    def staged(self, node: str) -> Path | None:
+        """Return what machines of this host read, and nobody else does."""
+        record = self._records.read(Key(Kind.NODE, node))
+        way = "" if record is None else dict(record.item.attributes).get("files")
+        return self._share if way == "9p" else None
 
     def meeting_directory(self, host: str) -> Path:
         """There is none: nodes are machines of their own."""

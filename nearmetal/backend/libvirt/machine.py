@@ -17,6 +17,7 @@ from nearmetal.plan.ivshmem import ivshmem_words
 NAMESPACE = "urn:nearmetal:cluster:1"
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 SEED_NAME = "opt/nearmetal/seed"
+SHARE_TAG = "files"
 
 ET.register_namespace("nearmetal", NAMESPACE)
 ET.register_namespace("qemu", QEMU_NAMESPACE)
@@ -142,6 +143,8 @@ class Machine:
     segment: Segment | None = None
     vf: str = ""
     """The PCI address of the VF that is passed to it, bound to vfio-pci already."""
+    share: str = ""
+    """A directory of the host that the guest may read and mounts by the tag SHARE_TAG; "": none."""
     label: str = ""
     """User and group that QEMU runs as, as libvirt writes them; "" leaves it to libvirt."""
     extra: tuple[str, ...] = field(default=())
@@ -265,6 +268,13 @@ class Machine:
             ET.SubElement(tag, "mtu", size=str(link.mtu))
         if self.vf:
             _host_device(devices, self.vf)
+        if self.share:
+            # Whoever is root in a guest reads there what lies there, and writes nothing.
+            tag = ET.SubElement(devices, "filesystem", type="mount", accessmode="passthrough")
+            tag.set("multidevs", "remap")
+            ET.SubElement(tag, "source", dir=self.share)
+            ET.SubElement(tag, "target", dir=SHARE_TAG)
+            ET.SubElement(tag, "readonly")
         for name in ("serial", "console"):
             tag = ET.SubElement(devices, name, type="file")
             ET.SubElement(tag, "source", path=self.console, append="on")

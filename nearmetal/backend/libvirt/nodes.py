@@ -8,38 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nearmetal.backend.libvirt.build import FILES, JOBS, PLACE
 from nearmetal.backend.libvirt.shell import ssh_target
+from nearmetal.backend.sweep import SWEEP
 from nearmetal.errors import BackendError, CommandError
 from nearmetal.run import Command
+from nearmetal.spec.seed import GUEST_USER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nearmetal.run import Completed, Runner
 
-GUEST_USER = "mpi"
-PLACE = "/run/nearmetal-cluster"
-"""What we put into every node: the agent, jobs' directories, staged programs."""
-
 AGENT = f"{PLACE}/agent"
-JOBS = f"{PLACE}/jobs"
 _HERE = Path(__file__).parent
 _STEP_S = 120.0
 _SOCKET_MAX = 90
 """A Unix socket's path has 108 bytes, and ssh adds some of its own while it makes one."""
-
-_SWEEP = """
-killed=0
-for round in 1 2 3 4 5 6 7 8 9 10; do
-  found=$(grep -lzFxs -e "$1" /proc/[0-9]*/environ | cut -d/ -f3)
-  [ -n "$found" ] || break
-  kill -KILL $found 2>/dev/null
-  killed=$((killed + $(echo "$found" | wc -l)))
-  sleep 0.1
-done
-echo $killed
-"""
-"""One grep for all processes: a program for each takes a minute under TCG."""
 
 
 @dataclass(frozen=True)
@@ -114,15 +99,15 @@ class Nodes:
     def outfit(self, nodes: Sequence[str]) -> None:
         """Put the agent and the place for jobs into nodes that have just started, side by side.
 
-        Cloud images have a /run that no program may be started from.
+        Jobs' directories are made by root alone, so nobody slips another file in between. Cloud
+        images have a /run that no program may be started from.
         """
         agent = (_HERE / "agent.sh").read_bytes()
         script = (
             f"mkdir -p -m 0755 {PLACE} && "
             f"{{ ! findmnt -no OPTIONS -T {PLACE} | tr , '\\n' | grep -qx noexec || "
             f"mount -t tmpfs -o mode=0755,nosuid,nodev tmpfs {PLACE}; }} && "
-            f"mkdir -p -m 0700 {JOBS} && chown {GUEST_USER}: {JOBS} "
-            f"&& cat >{AGENT} && chmod 0755 {AGENT}"
+            f"mkdir -p -m 0755 {JOBS} {FILES} && cat >{AGENT} && chmod 0755 {AGENT}"
         )
         argv = ["sh", "-c", script]
         commands = [self.command(node, argv, user="root", stdin=agent) for node in nodes]
@@ -142,7 +127,7 @@ class Nodes:
 
         Raises BackendError when a node cannot be asked; the others have been swept then.
         """
-        script = ["sh", "-c", _SWEEP, "sh", marker]
+        script = ["sh", "-c", f"marker=$1{SWEEP}echo $killed", "sh", marker]
         commands = [self.command(node, script, user="root") for node in self.where]
         killed = 0
         try:

@@ -39,7 +39,7 @@ lacked. What else it hangs on is part of the question, see `_key`."""
 _PAUSE_S = 0.1
 _KEPT = 200
 _WIDTH = 120
-_WANTED = ("ivshmem-plain", "virtio-pmem-pci", "nvdimm")
+_WANTED = ("ivshmem-plain", "virtio-pmem-pci", "nvdimm", "virtio-9p-pci")
 _DEVICE = re.compile(r'^name "([^"]+)"', re.MULTILINE)
 
 
@@ -78,14 +78,15 @@ class Probe:
 
     def devices(self) -> frozenset[str]:
         """Return which of the devices that matter its QEMU has."""
-        known = self._recall(self._key("devices"))
+        key = self._key(f"devices {' '.join(_WANTED)}")
+        known = self._recall(key)
         if known is None:
             emulator = self.about.emulator
             text = self.shell.check(
                 "cannot ask QEMU for its devices", [emulator, "-device", "help"]
             )
             known = sorted(frozenset(_DEVICE.findall(text)) & frozenset(_WANTED))
-            self._remember(self._key("devices"), known)
+            self._remember(key, known)
         return frozenset(map(str, known)) & frozenset(_WANTED)
 
     def kvm(self, images: Images) -> tuple[bool, str]:

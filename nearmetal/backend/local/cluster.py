@@ -332,8 +332,10 @@ class LocalBackend:
         *,
         env: Mapping[str, str] | None = None,
         workdir: Path | None = None,
+        root: bool = False,
     ) -> Command:
         """Enter by the agent, which pins to the node's cores."""
+        del root
         return self._enter(["--exec", node, *argv], env, workdir)
 
     def on_launcher(
@@ -353,6 +355,11 @@ class LocalBackend:
     def job_root(self) -> Path:
         """Where each node sees the meeting directory of its host."""
         return MEETING
+
+    def staged(self, node: str) -> Path | None:
+        """None: nodes see our files."""
+        del node
+        return None
 
     def meeting_directory(self, host: str) -> Path:
         """The host's tmpfs, through the root directory of the cluster's process 1."""

@@ -456,9 +456,10 @@ class VsphereBackend:
         *,
         env: Mapping[str, str] | None = None,
         workdir: Path | None = None,
+        root: bool = False,
     ) -> Command:
         """Refuse: nothing is run in these machines yet."""
-        del node, argv, env, workdir
+        del node, argv, env, workdir, root
         raise NO_JOBS
 
     def on_launcher(
@@ -478,6 +479,11 @@ class VsphereBackend:
 
     def job_root(self) -> Path:
         """Refuse: nothing is run in these machines yet."""
+        raise NO_JOBS
+
+    def staged(self, node: str) -> Path | None:
+        """Refuse: nothing is run in these machines yet."""
+        del node
         raise NO_JOBS
 
     def meeting_directory(self, host: str) -> Path:
