@@ -38,7 +38,9 @@ def register(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace, view: View) -> int:
     """Reclaim it; nothing to do is no error."""
     if args.ended:
-        jobs = reclaim_ended(LocalRunner(), ThisNode(), drains=args.drain)
+        node = ThisNode()
+        jobs = reclaim_ended(LocalRunner(), node, drains=args.drain)
+        node.guard(LocalRunner())
         lines = [f"job {job}: reclaimed" for job in jobs] or ["no job has left anything here"]
         view.result({"reclaimed": list(jobs)}, lines)
         return ExitCode.DONE

@@ -200,7 +200,7 @@ def _machines(wish: Wish, directory: Path) -> Callable[[], None]:
 
     crew = vm.prepare(
         vm.Order(wish.job, wish.uid, wish.node, wish.machines.nodes, wish.machines.key,
-                 wish.machines.wanted),
+                 wish.machines.wanted, directory),
         LocalRunner(),
     )  # fmt: skip
     write(directory / "machines", "".join(f"{member.name}\n" for member in crew.here))

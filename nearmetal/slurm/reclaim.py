@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 
 from nearmetal.errors import SlurmError
+from nearmetal.run import LocalRunner
+from nearmetal.slurm import guard
 from nearmetal.slurm.records import STATE, Container, directory_of, locked, of_job
 from nearmetal.slurm.vfs import JobVfs
 
@@ -50,10 +52,15 @@ def remove(job: int, state: Path, vfs: JobVfs = THIS_MACHINE) -> bool:
         _end(found)
     # Before the records go, by which the ledger knows that the job still has them.
     vfs.give_back(job)
+    tunnelled = guard.has_tunnel(found.directory)
     try:
         shutil.rmtree(directory_of(state, job))
     except OSError as error:
         raise SlurmError(f"job {job}: {found.directory}: {error.strerror or error}") from error
+    if tunnelled:
+        # Without its tunnel, what the guard still lets through goes nowhere; the next one sweeps it.
+        with contextlib.suppress(SlurmError):
+            guard.renew(state, LocalRunner())
     return True
 
 

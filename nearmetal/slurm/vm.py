@@ -56,7 +56,7 @@ _KEY = re.compile(r"^[0-9a-f]{16}$")
 
 @dataclass(frozen=True)
 class Order:
-    """What the launcher was told. `nodes`: all of the job's, as Slurm writes them."""
+    """What the launcher was told. `nodes`: all of the job's, as Slurm writes them; `records`: its."""
 
     job: int
     uid: int
@@ -64,6 +64,7 @@ class Order:
     nodes: str
     key: Path
     wanted: Wanted
+    records: Path
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def prepare(order: Order, runner: Runner) -> Crew:
     alone = len(nodes) == 1
     addresses = dict.fromkeys(nodes, "") if alone else node_addresses(runner, nodes)
     wires = network.Wires(order.job, order.uid, order.node, addresses, everyone)
-    mtu = network.make(wires, runner)
+    mtu = network.make(wires, order.records, runner)
     job = Job(order.job, everyone, wanted, account, host, node, mtu)
     return Crew(job, tuple(m for m in everyone if m.node == order.node), boot, size)
 

@@ -235,7 +235,7 @@ def test_nodes_as_slurm_writes_them(
 
 
 def test_a_launcher_that_is_told_no_nodes_guesses_none() -> None:
-    order = Order(7, 64321, "n1", "", Path("/nowhere"), WANTED)
+    order = Order(7, 64321, "n1", "", Path("/nowhere"), WANTED, Path("/nowhere"))
     with pytest.raises(SlurmError, match="job 7: slurmd does not name its nodes"):
         prepare(order, Scontrol())
 

@@ -47,6 +47,18 @@ exec 3>&-
 wait
 sed "1d;s/^/$me /" "$d/out.$me"
 """
+ASK = """\
+# Sends into a job's network, as if from a machine there, the question who has the address of n1-vm0: who
+# hears it notes who asked.
+import socket, sys
+port, network, asker = int(sys.argv[1]), int(sys.argv[2]), socket.inet_aton(sys.argv[3])
+mac = bytes.fromhex("525400ff0001")
+ask = bytes.fromhex("0001080006040001") + mac + asker + bytes(6) + socket.inet_aton("10.208.0.1")
+frame = bytes([8, 0, 0, 0]) + network.to_bytes(3, "big") + bytes(1) + bytes([255] * 6) + mac
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sender.bind(("10.78.0.2", port))
+sender.sendto(frame + bytes([8, 6]) + ask + bytes(18), ("10.78.0.1", 252))
+"""
 NAMES = ["n1-vm0", "n1-vm1", "n2-vm0", "n2-vm1"]
 
 
@@ -241,6 +253,19 @@ def test_another_user_reaches_neither_machines_nor_segments(held: Held) -> None:
     assert "Permission denied" in told
     assert "segment" not in told
     assert held.ok("-N2", "-n4", "hostname").split().count("n1-vm0") == 1, "all are well"
+
+
+def test_a_user_of_another_node_sends_nothing_into_the_network_of_a_job(held: Held) -> None:
+    held.ok("-N2", "-n4", "true")
+    ask = ("/usr/bin/python3", "-c", ASK)
+    job = str(held.job)
+    held.site.ok("bob", "srun", "-w", "n2", *ask, "0", job, "10.208.9.9")
+    # From where only root of a node can send: that the question is well put is seen by its answer.
+    asked = held.site.on_node("n2", *ask, "252", job, "10.208.9.10")
+    assert asked.returncode == 0, asked.stderr
+    heard = held.ok("-w", "n1", "-N1", "-n1", "ip", "-4", "neighbour", "show")
+    assert "10.208.9.10 " in heard
+    assert "10.208.9.9 " not in heard
 
 
 def test_a_machine_that_is_killed_fails_its_task_and_not_its_node(held: Held) -> None:
