@@ -25,7 +25,7 @@ from nearmetal.errors import HostError, NearmetalError, NoVfError, SlurmError
 from nearmetal.mpi import Provider, Request, pick, settings_for
 from nearmetal.mpi.provider import provider_library
 from nearmetal.run import LocalRunner
-from nearmetal.slurm import holder
+from nearmetal.slurm import holder, limits
 from nearmetal.slurm.reclaim import THIS_MACHINE, remove
 from nearmetal.slurm.records import STATE, directory_of, locked, write
 from nearmetal.slurm.vfs import returned_on_failure, variables
@@ -137,16 +137,17 @@ def launch(wish: Wish, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launc
                 node = wish.node or os.uname().nodename.partition(".")[0]
                 taken = vfs.take(wish.job, wish.vfs, "host", node=node, state=state)
                 write(directory / "environment", _lines(env | variables(taken)))
-                fill = _machines(wish, directory)
+                fill, groups = _machines(wish, directory)
                 place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
-                    return Launched(holder.hold(lambda: _make(wish, providers, place, fill)))
+                    with limits.removed_on_failure(groups):
+                        return Launched(holder.hold(lambda: _make(wish, providers, place, fill)))
                 finally:
                     os.close(place)
         except (NoVfError, RefusedError) as refused:
             return refuse(directory, refused.message)
         except HostError:
-            # Its records stay: by them the ledger knows whose the VFs are that did not go back.
+            # Its records stay: by them VFs and control groups are known that did not go back.
             raise
         except NearmetalError:
             shutil.rmtree(directory.name, dir_fd=records)
@@ -191,10 +192,10 @@ def _lines(env: Mapping[str, str]) -> str:
     return "".join(f"{name}={value}\n" for name, value in sorted(env.items()))
 
 
-def _machines(wish: Wish, directory: Path) -> Callable[[], None]:
-    """Prepare the job's virtual machines; return what starts them from within."""
+def _machines(wish: Wish, directory: Path) -> tuple[Callable[[], None], limits.Groups]:
+    """Prepare the job's virtual machines; return what starts them from within, and their groups."""
     if wish.machines is None:
-        return lambda: None
+        return lambda: None, limits.NONE
     # Images and seeds take a while to import, which containers need not wait for.
     from nearmetal.slurm import vm  # noqa: PLC0415
 
@@ -204,7 +205,7 @@ def _machines(wish: Wish, directory: Path) -> Callable[[], None]:
         LocalRunner(),
     )  # fmt: skip
     write(directory / "machines", "".join(f"{member.name}\n" for member in crew.here))
-    return lambda: vm.start(crew, LocalRunner())
+    return lambda: vm.start(crew, LocalRunner()), crew.groups
 
 
 def _make(wish: Wish, providers: Sequence[Path], directory: int, fill: Callable[[], None]) -> None:

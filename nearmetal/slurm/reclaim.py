@@ -3,7 +3,7 @@
 
 Process 1 of a container is the handle of all of it: when it is killed the kernel kills every
 process in its PID namespace, and with the last of them the mounts, the segment directory and
-the memory go. Its VFs go back then, and its records last.
+the memory go. Then go its control groups, its VFs go back, and its records go last.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nearmetal.errors import SlurmError
 from nearmetal.run import LocalRunner
-from nearmetal.slurm import guard
+from nearmetal.slurm import guard, limits
 from nearmetal.slurm.records import STATE, Container, directory_of, locked, of_job
 from nearmetal.slurm.vfs import JobVfs
 
@@ -50,6 +50,7 @@ def remove(job: int, state: Path, vfs: JobVfs = THIS_MACHINE) -> bool:
         return False
     if found.lives():
         _end(found)
+    limits.remove(limits.recorded(found.directory))
     # Before the records go, by which the ledger knows that the job still has them.
     vfs.give_back(job)
     tunnelled = guard.has_tunnel(found.directory)

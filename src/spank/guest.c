@@ -250,6 +250,22 @@ static bool is_alive(const char *machine)
 	return pid > 1 && (!kill((pid_t)pid, 0) || errno == EPERM);
 }
 
+/* What to add to the end of a machine: "", unless the kernel has killed one of this node for its memory. */
+static const char *for_its_memory(void)
+{
+	char text[1024], *killed;
+	int fd = open(NM_SPANK_MACHINES "/events", O_RDONLY | O_CLOEXEC);
+	ssize_t got = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
+
+	if (fd >= 0)
+		close(fd);
+	text[got < 0 ? 0 : got] = '\0';
+	killed = strstr(text, "\noom_kill ");
+	if (!killed || strtol(killed + strlen("\noom_kill "), NULL, 10) <= 0)
+		return "";
+	return ": out of memory: those of this node took more than the job has there, see --mem";
+}
+
 static void say_tail(const struct nm_spank_guest_task *task, const char *text, size_t len)
 {
 	const char *at = text + len;
@@ -294,8 +310,10 @@ static void wait_for_machine(const struct nm_spank_guest_task *task, const sigse
 			return;
 		clock_gettime(CLOCK_MONOTONIC, &now);
 		if (!alive)
-			nm_reason_set(&reason, boot == NM_SPANK_READY ? "it has ended" :
-									"it ended while it booted");
+			nm_reason_set(&reason, "%s%s",
+				      boot == NM_SPANK_READY ? "it has ended" :
+							       "it ended while it booted",
+				      for_its_memory());
 		else if (boot == NM_SPANK_BOOTS && now.tv_sec - began.tv_sec > NM_SPANK_BOOT_S)
 			nm_reason_set(&reason, "not ready after %d s", NM_SPANK_BOOT_S);
 		else if (boot != NM_SPANK_FAILED)
@@ -467,6 +485,7 @@ void nm_spank_guest_run(const struct nm_spank_guest_task *task)
 	end_control(&sessions);
 	unlink(path);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == SSH_FAILED && !is_alive(task->machine))
-		say(task, "virtual machine %s has ended under the task", task->machine);
+		say(task, "virtual machine %s has ended under the task%s", task->machine,
+		    for_its_memory());
 	_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
