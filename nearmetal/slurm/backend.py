@@ -103,7 +103,7 @@ class ThisNode:
         return containers(self._state)
 
     def settled(self) -> tuple[Container, ...]:
-        """As `found`, under the lock of the records."""
+        """As `found`, when no launch is under way."""
         with locked(self._state):
             return containers(self._state)
 

@@ -27,13 +27,14 @@ from nearmetal.mpi.provider import provider_library
 from nearmetal.run import LocalRunner
 from nearmetal.slurm import holder, limits
 from nearmetal.slurm.reclaim import THIS_MACHINE, remove
-from nearmetal.slurm.records import STATE, directory_of, locked, write
+from nearmetal.slurm.records import STATE, VFS, directory_of, locked, write
 from nearmetal.slurm.vfs import returned_on_failure, variables
 from nearmetal.slurm.wanted import RefusedError, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from nearmetal.host import GrantedVf
     from nearmetal.slurm.vfs import JobVfs
 
 HOME = "/run/nearmetal"
@@ -120,7 +121,7 @@ def launch(wish: Wish, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launc
     _check(wish)
     env, providers = environment(wish)
     directory = directory_of(state, wish.job)
-    with locked(state):
+    with locked(state, wish.job):
         remove(wish.job, state, vfs)
         directory.mkdir(mode=0o755)
         records = os.open(state, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -135,7 +136,7 @@ def launch(wish: Wish, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launc
                 write(directory / "request", wish.request + "\n")
                 write(directory / "partition", wish.partition + "\n")
                 node = wish.node or os.uname().nodename.partition(".")[0]
-                taken = vfs.take(wish.job, wish.vfs, "host", node=node, state=state)
+                taken = _take(vfs, wish, node, state)
                 write(directory / "environment", _lines(env | variables(taken)))
                 fill, groups = _machines(wish, directory)
                 place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -161,6 +162,14 @@ def launch(wish: Wish, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launc
             ) from error
         finally:
             os.close(records)
+
+
+def _take(vfs: JobVfs, wish: Wish, node: str, state: Path) -> tuple[GrantedVf, ...]:
+    """Take a job's VFs: of two jobs that want the last ones, one gets all that it wants."""
+    if not wish.vfs:
+        return ()
+    with locked(state, VFS):
+        return vfs.take(wish.job, wish.vfs, "host", node=node, state=state)
 
 
 def refuse(directory: Path, why: str) -> Launched:

@@ -37,7 +37,7 @@ def reclaim(
     `only`: what was on record when it was judged; a container made since then stays. Raises
     SlurmError when something does not end: then its records stay, and the node needs help.
     """
-    with locked(state):
+    with locked(state, job):
         if only is not None and of_job(job, state) != only:
             return False
         return remove(job, state, vfs)

@@ -46,7 +46,6 @@ SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
 MpiDefault=none
-ProctrackType=proctrack/linuxproc
 {plugins}
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
@@ -67,9 +66,14 @@ PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PartitionName=small Nodes=ALL MaxTime=INFINITE State=UP
 """
 
+BY_PARENTS = "ProctrackType=proctrack/linuxproc"
 PLUGINS = "TaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/none\nSwitchType=switch/none"
 """As 22.05 wants to be told; later releases know no such plugins, and have none of their own accord."""
-LIMITED = "TaskPlugin=task/cgroup\nJobAcctGatherType=jobacct_gather/none\nSwitchType=switch/none"
+LIMITED = """\
+ProctrackType=proctrack/cgroup
+TaskPlugin=task/cgroup
+JobAcctGatherType=jobacct_gather/none
+SwitchType=switch/none"""
 LIMITS = """\
 CgroupPlugin=cgroup/v1
 CgroupMountpoint=/sys/fs/cgroup
@@ -264,7 +268,7 @@ def _prepare(directory: Path, release: str | None, *, limits: bool) -> None:
     lines = [f"NodeName={n} NodeAddr=10.78.0.{i} CPUs=4 State=UNKNOWN"
              for i, n in enumerate(NODES, start=1)]  # fmt: skip
     etc = directory / "etc"
-    plugins = "" if release else LIMITED if limits else PLUGINS
+    plugins = BY_PARENTS if release else LIMITED if limits else f"{BY_PARENTS}\n{PLUGINS}"
     text = SLURM_CONF.format(dir=directory, nodes="\n".join(lines), plugins=plugins)
     (etc / "slurm/slurm.conf").write_text(text)
     if limits:
