@@ -81,7 +81,7 @@ ConstrainCores=yes
 ConstrainRAMSpace=yes
 ConstrainSwapSpace=no
 """
-CONTROLLERS = ("memory", "cpuset", "freezer")
+CONTROLLERS = ("memory", "cpuset", "freezer", "cpu")
 HIERARCHIES = Path("/sys/fs/cgroup")
 NO_CGROUPS = "CgroupPlugin=disabled\n"
 
@@ -277,11 +277,14 @@ def _prepare(directory: Path, release: str | None, *, limits: bool) -> None:
         (etc / "slurm/cgroup.conf").write_text(LIMITS)
     if release:
         (etc / "slurm/cgroup.conf").write_text(NO_CGROUPS)
-    settings = f"config={etc}/slurm/nearmetal.toml"
+    config = f"config={etc}/slurm/nearmetal.toml"
     # The packaged plugin lies where it is said to lie, and starts what it starts by default.
-    line = f"{PACKAGED} {settings}" if release else f"{PLUGIN} {settings} launcher={LAUNCHER}"
+    line = f"{PACKAGED} {config}" if release else f"{PLUGIN} {config} launcher={LAUNCHER}"
     (etc / "slurm/plugstack.conf").write_text(f"required {line}\n")
-    (etc / "slurm/nearmetal.toml").write_text(_settings(directory, _mpi(release)))
+    settings = _settings(directory, _mpi(release))
+    if limits:
+        settings = settings.replace('[limits]\nsegment = "128M"', '[limits]\nsegment = "512M"')
+    (etc / "slurm/nearmetal.toml").write_text(settings)
     site_key = etc / "slurm/slurm.key"
     site_key.write_bytes(os.urandom(64))
     site_key.chmod(0o600)
