@@ -207,6 +207,10 @@ class SlurmSite:
         """The records of a node, as this machine sees them."""
         return Path(f"/proc/{self.pids[node]}/root/run/nearmetal/slurm")
 
+    def group(self, controller: str) -> Path:
+        """The control group that the nodes of a site with limits take for the root."""
+        return HIERARCHIES / controller / self.directory.name
+
     def left(self) -> list[str]:
         """What is left of containers on any node, and what keeps nodes from being idle."""
         found = []
@@ -215,6 +219,7 @@ class SlurmSite:
                 found += [str(p) for p in self.state(node).iterdir() if p.name != "lock"]
             mounts = Path(f"/proc/{self.pids[node]}/mountinfo").read_text()
             found += [line for line in mounts.splitlines() if "/run/nearmetal/" in line]
+        found += [str(p) for c in CONTROLLERS for p in self.group(c).glob("nearmetal")]
         listing = self.run("root", "ps", "-eo", "pid,comm,args").stdout.splitlines()
         traces = ("nm-outside", "slurm launch", "slurmstepd", "qemu-system")
         running = [line for line in listing if "<defunct>" not in line]

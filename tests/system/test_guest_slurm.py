@@ -158,7 +158,7 @@ def test_machines_have_the_processors_and_the_memory_of_their_job(slurm: Host) -
     eventually(
         lambda: "nr_throttled 0\n" not in slurm.tell(f"cat /sys/fs/cgroup/{own}/cpu.stat") + "\n"
     )
-    slurm.tell("pkill -KILL -f 'while :'")
+    slurm.tell("pkill -KILL -f '[w]hile :'")
     tell(slurm, f"{step} sh -c '{FILL}50 && rm /run/nearmetal/job/fill'")
     full = user(slurm, f"{step} sh -c '{FILL}500'")
     assert full.returncode != 0

@@ -6,7 +6,6 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -27,11 +26,6 @@ FILL = "dd if=/dev/zero of=/run/nearmetal/job/fill bs=1M count="
 """What is there is memory of the QEMU that writes it."""
 
 
-def group_of(site: SlurmSite, controller: str) -> Path:
-    """The control group that the nodes of a site take for the root."""
-    return HIERARCHIES / controller / site.directory.name
-
-
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[SlurmSite]:
     if not any((CACHE / "images").glob("*")):
@@ -39,7 +33,6 @@ def slurm() -> Iterator[SlurmSite]:
     with slurm_site(limits=True) as place:
         yield place
         place.assert_clean()
-        assert [p for c in CONTROLLERS for p in group_of(place, c).rglob("nearmetal")] == []
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +63,7 @@ def test_a_machine_is_in_control_groups_of_its_job(slurm: SlurmSite, job: int) -
 
 def test_it_has_the_time_of_its_jobs_processors(slurm: SlurmSite, job: int) -> None:
     """Two that are always busy have no more than one between them."""
-    group = group_of(slurm, "cpu") / f"nearmetal/job-{job}.n1"
+    group = slurm.group("cpu") / f"nearmetal/job-{job}.n1"
     spin = f"echo 0 >{group}/cgroup.procs; (while :; do :; done) & while :; do :; done"
     with subprocess.Popen(["sh", "-c", spin], start_new_session=True) as loops:
         try:
