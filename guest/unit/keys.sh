@@ -50,6 +50,7 @@ keys_configure() {
 		PasswordAuthentication no
 		KbdInteractiveAuthentication no
 		PermitRootLogin prohibit-password
+		PermitUserRC no
 		UseDNS no
 		MaxStartups 200
 		MaxSessions 100

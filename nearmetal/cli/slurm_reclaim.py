@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import argparse
 
     from nearmetal.cli.view import View
+    from nearmetal.slurm import Backend
+    from nearmetal.slurm.backend import AnyInstance
 
 
 def register(subparsers: Subparsers) -> None:
@@ -37,14 +39,24 @@ def register(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace, view: View) -> int:
     """Reclaim it; nothing to do is no error."""
+    node = ThisNode()
+    try:
+        return reclaim(args, view, node)
+    finally:
+        if args.ended:
+            node.guard(LocalRunner())
+
+
+def reclaim(args: argparse.Namespace, view: View, backend: Backend[AnyInstance]) -> int:
+    """As `run`, on any node."""
     if args.ended:
-        jobs = reclaim_ended(LocalRunner(), ThisNode(), drains=args.drain)
+        jobs = reclaim_ended(LocalRunner(), backend, drains=args.drain)
         lines = [f"job {job}: reclaimed" for job in jobs] or ["no job has left anything here"]
         view.result({"reclaimed": list(jobs)}, lines)
         return ExitCode.DONE
     if args.drain:
         raise UsageError("--drain goes with --ended", "an epilog that fails drains its node anyway")
-    found = ThisNode().reclaim(args.job)
+    found = backend.reclaim(args.job)
     line = f"job {args.job}: {'reclaimed' if found else 'nothing is here'}"
     view.result({"reclaimed": [args.job] if found else []}, [line])
     return ExitCode.DONE

@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from nearmetal.slurm import guard
 from nearmetal.slurm.container import launch
 from nearmetal.slurm.reclaim import THIS_MACHINE, reclaim
 from nearmetal.slurm.records import STATE, Container, containers, locked
@@ -18,6 +19,7 @@ from nearmetal.slurm.records import STATE, Container, containers, locked
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nearmetal.run import Runner
     from nearmetal.slurm.container import Launched, Wish
     from nearmetal.slurm.vfs import JobVfs
 
@@ -101,6 +103,11 @@ class ThisNode:
         return containers(self._state)
 
     def settled(self) -> tuple[Container, ...]:
-        """As `found`, under the lock of the records."""
+        """As `found`, when no launch is under way."""
         with locked(self._state):
             return containers(self._state)
+
+    def guard(self, runner: Runner) -> None:
+        """Guard the tunnels of jobs again: who loads a firewall anew may have removed that."""
+        if any(guard.has_tunnel(c.directory) for c in self.found()):
+            guard.renew(self._state, runner)

@@ -25,15 +25,16 @@ from nearmetal.errors import HostError, NearmetalError, NoVfError, SlurmError
 from nearmetal.mpi import Provider, Request, pick, settings_for
 from nearmetal.mpi.provider import provider_library
 from nearmetal.run import LocalRunner
-from nearmetal.slurm import holder
+from nearmetal.slurm import holder, limits
 from nearmetal.slurm.reclaim import THIS_MACHINE, remove
-from nearmetal.slurm.records import STATE, directory_of, locked, write
+from nearmetal.slurm.records import STATE, VFS, directory_of, locked, write
 from nearmetal.slurm.vfs import returned_on_failure, variables
 from nearmetal.slurm.wanted import RefusedError, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from nearmetal.host import GrantedVf
     from nearmetal.slurm.vfs import JobVfs
 
 HOME = "/run/nearmetal"
@@ -120,7 +121,7 @@ def launch(wish: Wish, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launc
     _check(wish)
     env, providers = environment(wish)
     directory = directory_of(state, wish.job)
-    with locked(state):
+    with locked(state, wish.job):
         remove(wish.job, state, vfs)
         directory.mkdir(mode=0o755)
         records = os.open(state, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -135,18 +136,19 @@ def launch(wish: Wish, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launc
                 write(directory / "request", wish.request + "\n")
                 write(directory / "partition", wish.partition + "\n")
                 node = wish.node or os.uname().nodename.partition(".")[0]
-                taken = vfs.take(wish.job, wish.vfs, "host", node=node, state=state)
+                taken = _take(vfs, wish, node, state)
                 write(directory / "environment", _lines(env | variables(taken)))
-                fill = _machines(wish, directory)
+                fill, groups = _machines(wish, directory)
                 place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
-                    return Launched(holder.hold(lambda: _make(wish, providers, place, fill)))
+                    with limits.removed_on_failure(groups):
+                        return Launched(holder.hold(lambda: _make(wish, providers, place, fill)))
                 finally:
                     os.close(place)
         except (NoVfError, RefusedError) as refused:
             return refuse(directory, refused.message)
         except HostError:
-            # Its records stay: by them the ledger knows whose the VFs are that did not go back.
+            # Its records stay: by them VFs and control groups are known that did not go back.
             raise
         except NearmetalError:
             shutil.rmtree(directory.name, dir_fd=records)
@@ -160,6 +162,14 @@ def launch(wish: Wish, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launc
             ) from error
         finally:
             os.close(records)
+
+
+def _take(vfs: JobVfs, wish: Wish, node: str, state: Path) -> tuple[GrantedVf, ...]:
+    """Take a job's VFs: of two jobs that want the last ones, one gets all that it wants."""
+    if not wish.vfs:
+        return ()
+    with locked(state, VFS):
+        return vfs.take(wish.job, wish.vfs, "host", node=node, state=state)
 
 
 def refuse(directory: Path, why: str) -> Launched:
@@ -191,20 +201,20 @@ def _lines(env: Mapping[str, str]) -> str:
     return "".join(f"{name}={value}\n" for name, value in sorted(env.items()))
 
 
-def _machines(wish: Wish, directory: Path) -> Callable[[], None]:
-    """Prepare the job's virtual machines; return what starts them from within."""
+def _machines(wish: Wish, directory: Path) -> tuple[Callable[[], None], limits.Groups]:
+    """Prepare the job's virtual machines; return what starts them from within, and their groups."""
     if wish.machines is None:
-        return lambda: None
+        return lambda: None, limits.NONE
     # Images and seeds take a while to import, which containers need not wait for.
     from nearmetal.slurm import vm  # noqa: PLC0415
 
     crew = vm.prepare(
         vm.Order(wish.job, wish.uid, wish.node, wish.machines.nodes, wish.machines.key,
-                 wish.machines.wanted),
+                 wish.machines.wanted, directory),
         LocalRunner(),
     )  # fmt: skip
     write(directory / "machines", "".join(f"{member.name}\n" for member in crew.here))
-    return lambda: vm.start(crew, LocalRunner())
+    return lambda: vm.start(crew, LocalRunner()), crew.groups
 
 
 def _make(wish: Wish, providers: Sequence[Path], directory: int, fill: Callable[[], None]) -> None:

@@ -69,6 +69,11 @@ def start_ticks(pid: int) -> int:
     return 0
 
 
+def be_ordinary() -> None:
+    """Let the kernel end us and our children when memory is short, whatever slurmd is spared."""
+    Path("/proc/self/oom_score_adj").write_text("0", encoding="ascii")
+
+
 def _die_with_parent(signum: int) -> None:
     _check(_libc.prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0), "prctl")
 
@@ -107,6 +112,7 @@ def hold(body: Callable[[], None]) -> int:
         os.close(ready)
         try:
             _die_with_parent(signal.SIGKILL)
+            be_ordinary()
             os.umask(0o022)
             body()
             _die_with_parent(0)

@@ -48,6 +48,9 @@ MIN_PART = 2 << 20
 OVERHEAD_BYTES = 96 << 20
 """What a QEMU takes besides its guest's memory, about."""
 
+TCG_MIB = 64
+"""What it keeps of translated code besides, where it emulates: of its own accord, up to 1 GiB."""
+
 
 @dataclass(frozen=True)
 class Member:
@@ -143,9 +146,12 @@ def check_account(account: Account) -> None:
 
 def _needs(wanted: Wanted) -> int:
     """Return the memory that a node's machines take."""
-    return wanted.nr * (wanted.memory_bytes + OVERHEAD_BYTES) + (
-        wanted.segment_bytes if wanted.nr > 1 else 0
-    )
+    each = wanted.memory_bytes + OVERHEAD_BYTES + ((TCG_MIB << 20) if _emulates(wanted) else 0)
+    return wanted.nr * each + (wanted.segment_bytes if wanted.nr > 1 else 0)
+
+
+def _emulates(wanted: Wanted) -> bool:
+    return wanted.accel == "tcg"
 
 
 def check_node(wanted: Wanted, memory_bytes: int, node: str) -> None:
@@ -242,7 +248,8 @@ def qemu_words(
     """Return QEMU and its arguments for one machine. It goes on by itself once it runs."""
     wanted = job.wanted
     memory = wanted.memory_bytes >> 20
-    cpu = "host" if wanted.accel == "kvm" else "max"
+    cpu = "max" if _emulates(wanted) else "host"
+    accel = f"tcg,tb-size={TCG_MIB}" if _emulates(wanted) else wanted.accel
     at = f"{PLACE}/{member.name}"
     words = [
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-daemonize",
@@ -250,7 +257,7 @@ def qemu_words(
         # Main memory is the first memory object: a machine with ivshmem is migrated only so.
         "-object", f"memory-backend-memfd,id=ram,size={memory}M,share=on",
         "-machine", "q35,memory-backend=ram,usb=off",
-        "-accel", wanted.accel, "-cpu", cpu, "-smp", str(wanted.vcpus), "-m", f"{memory}M",
+        "-accel", accel, "-cpu", cpu, "-smp", str(wanted.vcpus), "-m", f"{memory}M",
         "-kernel", boot.kernel, "-initrd", boot.initrd, "-append", boot.arguments,
         "-drive", f"if=none,id=root,format=raw,readonly=on,file={boot.root}",
         "-device", f"virtio-blk-pci,drive=root,serial={ROOT_SERIAL}",

@@ -20,19 +20,17 @@ from typing import TYPE_CHECKING
 
 from nearmetal.errors import CommandError, SlurmError
 from nearmetal.run import Command
-from nearmetal.slurm import holder
+from nearmetal.slurm import guard, holder
+from nearmetal.slurm.guard import PORT
 from nearmetal.slurm.machines import NETWORK, Member, node_address, node_mac, tap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from nearmetal.run import Runner
 
 BRIDGE, TUNNEL = "nm0", "nmx"
-
-PORT = 252
-"""UDP port of the tunnel, at both ends: reserved by IANA, and no ordinary user can take it before us
-or send from it, which a firewall of the site may look at. The kernel itself takes it from anybody."""
 
 _TUNNEL_BYTES = 50
 _ALONE_MTU = 1500
@@ -59,17 +57,23 @@ class Wires:
         """The addresses of the job's other nodes."""
         return tuple(a for node, a in self.addresses.items() if node != self.node)
 
+    @property
+    def identity(self) -> int:
+        """The number that the packets of the job's tunnel bear."""
+        return self.job % _IDENTITIES
 
-def make(wires: Wires, runner: Runner) -> int:
+
+def make(wires: Wires, records: Path, runner: Runner) -> int:
     """Make the network of a job and go into it; return the MTU of its machines.
 
-    Raises SlurmError; then nothing is left of it.
+    `records`: the job's. Raises SlurmError; then nothing is left of it but what they say.
     """
     fresh = holder.fresh_network()
     try:
         mtu = _ALONE_MTU
         if wires.others:
             device, mtu = _way_out(wires, runner)
+            guard.admit(records, wires.identity, wires.others, runner)
             _tunnel(wires, f"/proc/{os.getpid()}/fd/{fresh}", device, runner)
         holder.enter_network(fresh)
     finally:
@@ -131,7 +135,7 @@ def _way_out(wires: Wires, runner: Runner) -> tuple[str, int]:
 def _tunnel(wires: Wires, namespace: str, device: str, runner: Runner) -> None:
     argv = (
         "ip", "link", "add", TUNNEL, "netns", namespace, "type", "vxlan",
-        "id", str(wires.job % _IDENTITIES), "dstport", str(PORT),
+        "id", str(wires.identity), "dstport", str(PORT),
         "srcport", str(PORT), str(PORT + 1),
         "local", wires.addresses[wires.node], "dev", device, "nolearning",
     )  # fmt: skip

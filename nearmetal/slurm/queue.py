@@ -129,6 +129,13 @@ def allocated(runner: Runner, job: int, node: str) -> Allocated:
     )
 
 
+def configuration(runner: Runner) -> dict[str, str]:
+    """Return what slurm.conf and cgroup.conf say, by name."""
+    lines = _told(runner, ("scontrol", "show", "config"), "its configuration").splitlines()
+    pairs = (line.partition("=") for line in lines)
+    return {name.strip(): value.strip() for name, equals, value in pairs if equals}
+
+
 _NUMBERS = r"[0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*"
 _DETAIL = re.compile(rf"\bNodes=(\S+) CPU_IDs=({_NUMBERS}|) Mem=([0-9]{{1,15}})\b")
 

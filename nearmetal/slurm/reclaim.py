@@ -3,7 +3,7 @@
 
 Process 1 of a container is the handle of all of it: when it is killed the kernel kills every
 process in its PID namespace, and with the last of them the mounts, the segment directory and
-the memory go. Its VFs go back then, and its records last.
+the memory go. Then go its control groups, its VFs go back, and its records go last.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 
 from nearmetal.errors import SlurmError
+from nearmetal.run import LocalRunner
+from nearmetal.slurm import guard, limits
 from nearmetal.slurm.records import STATE, Container, directory_of, locked, of_job
 from nearmetal.slurm.vfs import JobVfs
 
@@ -35,7 +37,7 @@ def reclaim(
     `only`: what was on record when it was judged; a container made since then stays. Raises
     SlurmError when something does not end: then its records stay, and the node needs help.
     """
-    with locked(state):
+    with locked(state, job):
         if only is not None and of_job(job, state) != only:
             return False
         return remove(job, state, vfs)
@@ -48,12 +50,18 @@ def remove(job: int, state: Path, vfs: JobVfs = THIS_MACHINE) -> bool:
         return False
     if found.lives():
         _end(found)
+    limits.remove(limits.recorded(found.directory))
     # Before the records go, by which the ledger knows that the job still has them.
     vfs.give_back(job)
+    tunnelled = guard.has_tunnel(found.directory)
     try:
         shutil.rmtree(directory_of(state, job))
     except OSError as error:
         raise SlurmError(f"job {job}: {found.directory}: {error.strerror or error}") from error
+    if tunnelled:
+        # Without its tunnel, what the guard still lets through goes nowhere; the next one sweeps it.
+        with contextlib.suppress(SlurmError):
+            guard.renew(state, LocalRunner())
     return True
 
 

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ STATE = Path("/run/nearmetal/slurm")
 """As NM_SPANK_STATE of src/spank/container.h."""
 
 _PREFIX = "job-"
+VFS = 1 << 40
+"""In the place of a job: all VFs of the node."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,21 @@ def directory_of(state: Path, job: int) -> Path:
 
 
 @contextlib.contextmanager
-def locked(state: Path) -> Iterator[None]:
-    """One launch or reclaim at a time: a prolog that is late may meet its own epilog."""
+def locked(state: Path, job: int | None = None) -> Iterator[None]:
+    """One launch or reclaim of a job at a time: a prolog that is late may meet its own epilog.
+
+    Other jobs go on meanwhile. None: of no job. Who holds a job's lock may take that of VFS as well.
+    """
     try:
         state.mkdir(mode=0o755, parents=True, exist_ok=True)
         descriptor = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise SlurmError(f"{state}: {error.strerror}", "run this as root") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # A byte for each job; of the open file, so that threads are kept out, too.
+        first, length = (0, 0) if job is None else (job, 1)
+        words = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, first, length, 0)
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, words)
         yield
     finally:
         os.close(descriptor)

@@ -3,7 +3,7 @@
 
 A job owns its VFs as long as its records exist, which the reclaimer removes last. So whatever dies
 in between, somebody still knows whose they are: the reclaimer by the records, and whoever next asks
-for a VF by their absence. Jobs of one node do not race: a launch holds the lock of the records.
+for a VF by their absence. Jobs of one node do not race: who takes VFs holds a lock of the records.
 """
 
 from __future__ import annotations
@@ -73,8 +73,6 @@ class JobVfs:
         """
         from nearmetal.spec.vf import VfRequest  # noqa: PLC0415 - as above
 
-        if not count:
-            return ()
         host = self._host()
         taken: list[GrantedVf] = []
         try:

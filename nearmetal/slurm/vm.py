@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from nearmetal.errors import CommandError, ImageError, SlurmError
 from nearmetal.image import Cache, cache_directory, find_image, load_image, parts_here, tool_here
 from nearmetal.run import Command
-from nearmetal.slurm import holder, network
+from nearmetal.slurm import holder, limits, network
 from nearmetal.slurm.keys import derive, pair, read_site_key
 from nearmetal.slurm.machines import (
     JOB,
@@ -39,7 +39,7 @@ from nearmetal.slurm.machines import (
     seed_of,
     ssh_config,
 )
-from nearmetal.slurm.queue import allocated, expand, node_addresses
+from nearmetal.slurm.queue import allocated, configuration, expand, node_addresses
 from nearmetal.slurm.wanted import RefusedError, Wanted
 
 if TYPE_CHECKING:
@@ -51,12 +51,20 @@ _PLACE_SIZE = "64m"
 
 _SEGMENT_LEAD = 16 << 20
 _KVM = Path("/dev/kvm")
+EVENTS = "events"
+"""In PLACE: what counts machines that were killed for their memory; as in src/spank/guest.h."""
+
+_WITHIN = (
+    "sh", "-c", 'while [ "$1" != -- ]; do echo 0 >"$1" || exit; shift; done; shift; exec "$@"', "sh"
+)  # fmt: skip
+"""Goes into control groups, then starts what follows."""
+
 _KEY = re.compile(r"^[0-9a-f]{16}$")
 
 
 @dataclass(frozen=True)
 class Order:
-    """What the launcher was told. `nodes`: all of the job's, as Slurm writes them."""
+    """What the launcher was told. `nodes`: all of the job's, as Slurm writes them; `records`: its."""
 
     job: int
     uid: int
@@ -64,6 +72,7 @@ class Order:
     nodes: str
     key: Path
     wanted: Wanted
+    records: Path
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,7 @@ class Crew:
     here: tuple[Member, ...]
     boot: Boot
     part_size: int
+    groups: limits.Groups
 
 
 def prepare(order: Order, runner: Runner) -> Crew:
@@ -94,7 +104,9 @@ def prepare(order: Order, runner: Runner) -> Crew:
     check_account(account)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     check_node(wanted, memory, order.node)
-    check_allocated(wanted, allocated(runner, order.job, order.node), order.node)
+    has = allocated(runner, order.job, order.node)
+    check_allocated(wanted, has, order.node)
+    config = configuration(runner)
     site_key = read_site_key(order.key)
     boot = boot_of(wanted.image, Cache(cache_directory()))
     for share in wanted.shares:
@@ -107,9 +119,14 @@ def prepare(order: Order, runner: Runner) -> Crew:
     alone = len(nodes) == 1
     addresses = dict.fromkeys(nodes, "") if alone else node_addresses(runner, nodes)
     wires = network.Wires(order.job, order.uid, order.node, addresses, everyone)
-    mtu = network.make(wires, runner)
+    mtu = network.make(wires, order.records, runner)
     job = Job(order.job, everyone, wanted, account, host, node, mtu)
-    return Crew(job, tuple(m for m in everyone if m.node == order.node), boot, size)
+    here = tuple(m for m in everyone if m.node == order.node)
+    mount = Path(config.get("CgroupMountpoint", "/sys/fs/cgroup"))
+    groups = limits.make(
+        order.records, f"job-{order.job}.{order.node}", mount, limits.limits_of(config, has)
+    )
+    return Crew(job, here, boot, size, groups)
 
 
 def account_of(uid: int) -> Account:
@@ -147,6 +164,8 @@ def start(crew: Crew, runner: Runner) -> None:
     Path(PLACE).mkdir()
     holder.mount("tmpfs", PLACE, safe, f"mode=700,uid={uid},size={_PLACE_SIZE}")
     layout = _segment(crew, runner) if crew.part_size else None
+    if crew.groups.events is not None:
+        Path(PLACE, EVENTS).symlink_to(crew.groups.events)
     _give("key", crew.job.node.private, uid)
     _give("known_hosts", known_hosts(crew.job), uid)
     _give("ssh_config", ssh_config(crew.job, crew.here), uid)
@@ -160,7 +179,8 @@ def start(crew: Crew, runner: Runner) -> None:
         _give(f"{member.name}.seed", seed, uid)
         _give(f"{member.name}.console", "", uid)
         words = qemu_words(crew.job, member, number, crew.boot, layout)
-        _run(runner, (*_as_user(crew.job), *words), f"machine {member.name} does not start")
+        inside = (*_WITHIN, *crew.groups.doors, "--", *_as_user(crew.job))
+        _run(runner, (*inside, *words), f"machine {member.name} does not start")
 
 
 def _segment(crew: Crew, runner: Runner) -> Layout:

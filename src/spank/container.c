@@ -295,12 +295,13 @@ static void __attribute__((noreturn)) stay_outside(pid_t child, bool forward, co
 		for (int fd = 0; fd < 1024; fd++)
 			close(fd);
 	for (;;) {
-		int signum = sigwaitinfo(all, NULL);
+		siginfo_t info;
+		int signum = sigwaitinfo(all, &info);
 
 		if (signum < 0)
 			continue;
 		if (signum != SIGCHLD) {
-			if (forward)
+			if (forward && info.si_code <= 0)
 				kill(child, signum);
 			continue;
 		}

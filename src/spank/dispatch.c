@@ -311,6 +311,19 @@ static bool stays_outside(spank_t sp)
 	       (step == SLURM_BATCH_SCRIPT || step == SLURM_INTERACTIVE_STEP);
 }
 
+/*
+ * Whether Slurm signals every process of a step. proctrack/cgroup, which most sites have, kills all of
+ * them but sends other signals to the children of slurmstepd alone. What is set is read where
+ * slurmstepd itself has it.
+ */
+static bool slurm_signals_all(void)
+{
+	const slurm_conf_t *conf = dlsym(RTLD_DEFAULT, "slurm_conf");
+	const char *tracker = conf ? conf->proctrack_type : NULL;
+
+	return tracker && (strstr(tracker, "linuxproc") || strstr(tracker, "pgid"));
+}
+
 static int find_machine(spank_t sp)
 {
 	uint32_t nr;
@@ -410,9 +423,10 @@ int slurm_spank_task_init(spank_t sp, int ac, char *argv[])
 	}
 	if (!contained)
 		return 0;
-	/* 'scancel --batch' signals the one process that Slurm knows; others signal all. */
+	/* 'scancel --batch' signals the one process that Slurm knows, whatever others do. */
 	spank_get_item(sp, S_JOB_STEPID, &step);
-	if (nm_spank_container_continue(step == SLURM_BATCH_SCRIPT, &refusal)) {
+	if (nm_spank_container_continue(step == SLURM_BATCH_SCRIPT || !slurm_signals_all(),
+					&refusal)) {
 		slurm_error("nearmetal: %s", refusal.text);
 		return -1;
 	}

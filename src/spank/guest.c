@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -24,7 +25,7 @@
 /* What ssh exits with where it is the one that failed. */
 #define SSH_FAILED 255
 
-/* What Slurm and users send to tasks; ssh must not die of it, for it stands for the task. */
+/* What Slurm and users send to tasks. ssh must not die of it: Slurm may send it to every process. */
 static const struct {
 	int number;
 	const char *name;
@@ -164,7 +165,7 @@ int nm_spank_guest_script(const struct nm_spank_guest_task *task, FILE *out,
 	      "/tmp\\n' ",
 	      out);
 	quote(task->cwd, out);
-	fputs(" >&2\n\tcd /tmp\n}\nexec env", out);
+	fputs(" >&2\n\tcd /tmp\n}\nexec env --", out);
 	for (char **variable = task->envp; *variable; variable++)
 		if (strchr(*variable, '=') && !is_of_the_node(*variable)) {
 			fputs(" \\\n", out);
@@ -175,8 +176,10 @@ int nm_spank_guest_script(const struct nm_spank_guest_task *task, FILE *out,
 			fprintf(out, " \\\n%s=", task->extra->names[i]);
 			quote(task->extra->values[i], out);
 		}
-	/* A program whose name holds '=' would be taken for a variable. */
-	fputs(" \\\nsh -c 'exec \"$0\" \"$@\"'", out);
+	fputs(" \\\n", out);
+	/* It would be taken for a variable. A shell is no rule: it drops variables with odd names. */
+	if (task->argv[0] && strchr(task->argv[0], '='))
+		fputs("sh -c 'exec \"$0\" \"$@\"'", out);
 	for (char **argument = task->argv; *argument; argument++) {
 		putc(' ', out);
 		quote(*argument, out);
@@ -250,6 +253,22 @@ static bool is_alive(const char *machine)
 	return pid > 1 && (!kill((pid_t)pid, 0) || errno == EPERM);
 }
 
+/* What to add to the end of a machine: "", unless the kernel has killed one of this node for its memory. */
+static const char *for_its_memory(void)
+{
+	char text[1024], *killed;
+	int fd = open(NM_SPANK_MACHINES "/events", O_RDONLY | O_CLOEXEC);
+	ssize_t got = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
+
+	if (fd >= 0)
+		close(fd);
+	text[got < 0 ? 0 : got] = '\0';
+	killed = strstr(text, "\noom_kill ");
+	if (!killed || strtol(killed + strlen("\noom_kill "), NULL, 10) <= 0)
+		return "";
+	return ": out of memory: those of this node took more than the job has there, see --mem";
+}
+
 static void say_tail(const struct nm_spank_guest_task *task, const char *text, size_t len)
 {
 	const char *at = text + len;
@@ -294,8 +313,10 @@ static void wait_for_machine(const struct nm_spank_guest_task *task, const sigse
 			return;
 		clock_gettime(CLOCK_MONOTONIC, &now);
 		if (!alive)
-			nm_reason_set(&reason, boot == NM_SPANK_READY ? "it has ended" :
-									"it ended while it booted");
+			nm_reason_set(&reason, "%s%s",
+				      boot == NM_SPANK_READY ? "it has ended" :
+							       "it ended while it booted",
+				      for_its_memory());
 		else if (boot == NM_SPANK_BOOTS && now.tv_sec - began.tv_sec > NM_SPANK_BOOT_S)
 			nm_reason_set(&reason, "not ready after %d s", NM_SPANK_BOOT_S);
 		else if (boot != NM_SPANK_FAILED)
@@ -314,18 +335,19 @@ again:
 static pid_t start_ssh(char *const argv[], const int streams[2])
 {
 	static char *const environment[] = {"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C", NULL};
-	sigset_t none;
+	sigset_t blocked;
 	pid_t pid = fork();
 
 	if (pid)
 		return pid;
+	/* Not ignored: the ssh that is a second session has handlers of its own. */
+	sigemptyset(&blocked);
 	for (size_t i = 0; i < NM_ARRAY_SIZE(signals); i++)
-		signal(signals[i].number, SIG_IGN);
+		sigaddset(&blocked, signals[i].number);
 	for (int i = 0; i < 2; i++)
 		if (streams[i] >= 0)
 			dup2(streams[i], i);
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
+	sigprocmask(SIG_SETMASK, &blocked, NULL);
 	execve("/usr/bin/ssh", argv, environment);
 	dprintf(STDERR_FILENO, "nearmetal: /usr/bin/ssh: %s\n", strerror(errno));
 	_exit(127);
@@ -444,6 +466,8 @@ void nm_spank_guest_run(const struct nm_spank_guest_task *task)
 
 	snprintf(id, sizeof(id), "%" PRIu32 ".%d", task->step, task->number);
 	snprintf(path, sizeof(path), NM_SPANK_JOB "/task.%s", id);
+	/* proctrack/linuxproc sends no signal to who is called as slurmstepd is. */
+	prctl(PR_SET_NAME, "nm-task");
 	sigfillset(&all);
 	sigprocmask(SIG_BLOCK, &all, NULL);
 	signal(SIGCHLD, SIG_DFL);
@@ -467,6 +491,7 @@ void nm_spank_guest_run(const struct nm_spank_guest_task *task)
 	end_control(&sessions);
 	unlink(path);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == SSH_FAILED && !is_alive(task->machine))
-		say(task, "virtual machine %s has ended under the task", task->machine);
+		say(task, "virtual machine %s has ended under the task%s", task->machine,
+		    for_its_memory());
 	_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import re
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,7 @@ from nearmetal.slurm import (
 from nearmetal.slurm.container import as_variables, environment, launch
 from nearmetal.slurm.holder import start_ticks
 from nearmetal.slurm.queue import known_jobs, parse
+from nearmetal.slurm.records import VFS, locked
 from tests.python.sriov_tree import FakeKernel, Tree
 from tests.system.local import user_can_read_checkout
 
@@ -204,6 +207,30 @@ def test_the_watchdog_ends_what_no_job_of_this_node_has(tmp_path: Path) -> None:
     assert reclaim_ended(slurm, ThisNode(tmp_path), drains=True) == (2, 3, 5)
     assert [c.job for c in containers(tmp_path)] == [1, 4]
     assert {words[0] for words in slurm.asked} == {"squeue"}
+
+
+def test_a_job_waits_for_itself_alone(tmp_path: Path) -> None:
+    took: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+
+    def take(job: int | None) -> None:
+        with locked(tmp_path, job):
+            took.put(job)
+
+    def wants(job: int | None) -> threading.Thread:
+        thread = threading.Thread(target=take, args=(job,))
+        thread.start()
+        return thread
+
+    with locked(tmp_path, 1):
+        for job in (0, 2, (1 << 32) - 1, VFS):
+            wants(job).join(60)
+            assert took.get(timeout=0) == job
+        waiting = [wants(1), wants(None)]
+        with pytest.raises(queue.Empty):
+            took.get(timeout=0.3)
+    for thread in waiting:
+        thread.join(60)
+    assert {took.get(timeout=0), took.get(timeout=0)} == {1, None}
 
 
 def test_a_container_made_after_the_verdict_stays(tmp_path: Path) -> None:

@@ -101,19 +101,19 @@ def test_a_segment_too_small_for_its_machines_is_refused() -> None:
 
 
 def test_more_than_the_job_has_is_refused() -> None:
-    for enough in (Allocated(), Allocated(2, 1280 * MIB), Allocated(64, 0)):
+    for enough in (Allocated(), Allocated(2, 1408 * MIB), Allocated(64, 0)):
         check_allocated(WANTED, enough, "n1")
-    with pytest.raises(RefusedError, match=r"of 512M need 1280M on node n1, .* --mem=1280M"):
-        check_allocated(WANTED, Allocated(2, 1279 * MIB), "n1")
+    with pytest.raises(RefusedError, match=r"of 512M need 1408M on node n1, .* --mem=1408M"):
+        check_allocated(WANTED, Allocated(2, 1407 * MIB), "n1")
     with pytest.raises(RefusedError, match="need 2 processors on node n1, and the job has 1"):
         check_allocated(WANTED, Allocated(1, 0), "n1")
 
 
 def test_more_than_the_node_has_is_refused() -> None:
     """Where Slurm counts no memory, QEMU would not start, and the node be blamed for it."""
-    check_node(WANTED, 1280 * MIB, "n1")
-    with pytest.raises(RefusedError, match="need 1280M, and node n1 has 1279M"):
-        check_node(WANTED, 1279 * MIB, "n1")
+    check_node(WANTED, 1408 * MIB, "n1")
+    with pytest.raises(RefusedError, match="need 1408M, and node n1 has 1407M"):
+        check_node(WANTED, 1407 * MIB, "n1")
 
 
 def test_a_user_whom_no_machine_can_have_is_refused() -> None:
@@ -235,7 +235,7 @@ def test_nodes_as_slurm_writes_them(
 
 
 def test_a_launcher_that_is_told_no_nodes_guesses_none() -> None:
-    order = Order(7, 64321, "n1", "", Path("/nowhere"), WANTED)
+    order = Order(7, 64321, "n1", "", Path("/nowhere"), WANTED, Path("/nowhere"))
     with pytest.raises(SlurmError, match="job 7: slurmd does not name its nodes"):
         prepare(order, Scontrol())
 

@@ -46,7 +46,6 @@ SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
 MpiDefault=none
-ProctrackType=proctrack/linuxproc
 {plugins}
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
@@ -67,9 +66,14 @@ PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PartitionName=small Nodes=ALL MaxTime=INFINITE State=UP
 """
 
+BY_PARENTS = "ProctrackType=proctrack/linuxproc"
 PLUGINS = "TaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/none\nSwitchType=switch/none"
 """As 22.05 wants to be told; later releases know no such plugins, and have none of their own accord."""
-LIMITED = "TaskPlugin=task/cgroup\nJobAcctGatherType=jobacct_gather/none\nSwitchType=switch/none"
+LIMITED = """\
+ProctrackType=proctrack/cgroup
+TaskPlugin=task/cgroup
+JobAcctGatherType=jobacct_gather/none
+SwitchType=switch/none"""
 LIMITS = """\
 CgroupPlugin=cgroup/v1
 CgroupMountpoint=/sys/fs/cgroup
@@ -77,7 +81,7 @@ ConstrainCores=yes
 ConstrainRAMSpace=yes
 ConstrainSwapSpace=no
 """
-CONTROLLERS = ("memory", "cpuset", "freezer")
+CONTROLLERS = ("memory", "cpuset", "freezer", "cpu")
 HIERARCHIES = Path("/sys/fs/cgroup")
 NO_CGROUPS = "CgroupPlugin=disabled\n"
 
@@ -203,6 +207,10 @@ class SlurmSite:
         """The records of a node, as this machine sees them."""
         return Path(f"/proc/{self.pids[node]}/root/run/nearmetal/slurm")
 
+    def group(self, controller: str) -> Path:
+        """The control group that the nodes of a site with limits take for the root."""
+        return HIERARCHIES / controller / self.directory.name
+
     def left(self) -> list[str]:
         """What is left of containers on any node, and what keeps nodes from being idle."""
         found = []
@@ -211,6 +219,7 @@ class SlurmSite:
                 found += [str(p) for p in self.state(node).iterdir() if p.name != "lock"]
             mounts = Path(f"/proc/{self.pids[node]}/mountinfo").read_text()
             found += [line for line in mounts.splitlines() if "/run/nearmetal/" in line]
+        found += [str(p) for c in CONTROLLERS for p in self.group(c).glob("nearmetal")]
         listing = self.run("root", "ps", "-eo", "pid,comm,args").stdout.splitlines()
         traces = ("nm-outside", "slurm launch", "slurmstepd", "qemu-system")
         running = [line for line in listing if "<defunct>" not in line]
@@ -264,7 +273,7 @@ def _prepare(directory: Path, release: str | None, *, limits: bool) -> None:
     lines = [f"NodeName={n} NodeAddr=10.78.0.{i} CPUs=4 State=UNKNOWN"
              for i, n in enumerate(NODES, start=1)]  # fmt: skip
     etc = directory / "etc"
-    plugins = "" if release else LIMITED if limits else PLUGINS
+    plugins = BY_PARENTS if release else LIMITED if limits else f"{BY_PARENTS}\n{PLUGINS}"
     text = SLURM_CONF.format(dir=directory, nodes="\n".join(lines), plugins=plugins)
     (etc / "slurm/slurm.conf").write_text(text)
     if limits:
@@ -273,11 +282,14 @@ def _prepare(directory: Path, release: str | None, *, limits: bool) -> None:
         (etc / "slurm/cgroup.conf").write_text(LIMITS)
     if release:
         (etc / "slurm/cgroup.conf").write_text(NO_CGROUPS)
-    settings = f"config={etc}/slurm/nearmetal.toml"
+    config = f"config={etc}/slurm/nearmetal.toml"
     # The packaged plugin lies where it is said to lie, and starts what it starts by default.
-    line = f"{PACKAGED} {settings}" if release else f"{PLUGIN} {settings} launcher={LAUNCHER}"
+    line = f"{PACKAGED} {config}" if release else f"{PLUGIN} {config} launcher={LAUNCHER}"
     (etc / "slurm/plugstack.conf").write_text(f"required {line}\n")
-    (etc / "slurm/nearmetal.toml").write_text(_settings(directory, _mpi(release)))
+    settings = _settings(directory, _mpi(release))
+    if limits:
+        settings = settings.replace('[limits]\nsegment = "128M"', '[limits]\nsegment = "512M"')
+    (etc / "slurm/nearmetal.toml").write_text(settings)
     site_key = etc / "slurm/slurm.key"
     site_key.write_bytes(os.urandom(64))
     site_key.chmod(0o600)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slurm 24.11 in a virtual machine with cgroup v2 and an SR-IOV adapter: limits hold, VFs come back."""
+"""Slurm 24.11 in a virtual machine with cgroup v2, KVM and an SR-IOV adapter: limits hold, VFs come back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.local import ROOT
-from tests.system.machines import Yard, built_image
+from tests.system.machines import CACHE, Yard, built_image
 from tests.system.slurm_site import PLUGIN
 from tests.system.sriov_lab import PF, Host, start_host
 
@@ -26,6 +26,16 @@ pytestmark = [
 
 IN = "srun --nm-node=container"
 ADDRESS = "10.9.0.11"
+IMAGES = [
+    "-fsdev", f"local,id=images,path={CACHE},security_model=none,readonly=on",
+    "-device", "virtio-9p-pci,fsdev=images,mount_tag=images",
+]  # fmt: skip
+MOUNT = (
+    "modprobe -a 9pnet_virtio 9p && mkdir -p /var/cache/nearmetal && "
+    "mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,ro"
+)
+FILL = "dd if=/dev/zero of=/run/nearmetal/job/fill bs=1M count="
+"""What is there is memory of the QEMU that writes it."""
 
 
 def package(image: dict[str, str], folder: Path) -> Path:
@@ -48,7 +58,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     built = package(image, folder)
     yard = Yard(folder, image)
     try:
-        machine = start_host(yard, "on", memory_mib=1536, cpus=2)
+        machine = start_host(yard, "on", memory_mib=2560, cpus=2, devices=IMAGES)
+        machine.tell(f"{MOUNT} images /var/cache/nearmetal")
         machine.carry({"tests/system/slurm/guest.sh": "guest.sh"})
         name = f"/opt/nm/{built.name}"
         machine.machine.tell(f"cat >{name}", "root", built.read_bytes())
@@ -68,7 +79,10 @@ def eventually(look: Callable[[], object], within_s: float = 240) -> None:
 
 def idle(host: Host) -> None:
     """Nothing of any job is left, and the node is in service."""
-    left = "ls /run/nearmetal/slurm | grep -v lock; grep /run/nearmetal/ /proc/mounts; squeue -h"
+    left = (
+        "ls /run/nearmetal/slurm | grep -v lock; grep /run/nearmetal/ /proc/mounts; squeue -h; "
+        "ls -d /sys/fs/cgroup/nearmetal"
+    )
     eventually(lambda: host.machine.run(left, "root").stdout == b"")
     eventually(lambda: host.tell("sinfo -h -o %t") == "idle")
 
@@ -80,7 +94,7 @@ def slurm(host: Host) -> Iterator[Host]:
 
 
 def user(host: Host, command: str) -> subprocess.CompletedProcess[bytes]:
-    return host.machine.run(command, "mpi", timeout_s=400)
+    return host.machine.run(command, "mpi", timeout_s=900)
 
 
 def tell(host: Host, command: str) -> str:
@@ -127,6 +141,30 @@ def test_a_container_has_the_memory_of_its_job(slurm: Host, eat: str) -> None:
     refused = user(slurm, f"{IN} -n1 --mem=100 {command}")
     assert refused.returncode != 0
     assert re.search(r"oom.kill", refused.stderr.decode(), re.IGNORECASE), refused.stderr
+
+
+def test_machines_have_the_processors_and_the_memory_of_their_job(slurm: Host) -> None:
+    """Machines in this machine."""
+    job = int(tell(slurm, f"sbatch --parsable -n1 -c1 --mem=640 --nm-node=vm --nm-segment=512M "
+                   f"--nm-image={built_image()['key']} --nm-memory=512M --wrap 'sleep 3000'"))  # fmt: skip
+    eventually(lambda: tell(slurm, f"squeue -h -j {job} -o %t") == "R")
+    step = f"srun --jobid={job} --overlap --mpi=none --nm-node=vm -n1"
+    tell(slurm, f"{step} true")
+    own = f"nearmetal/job-{job}.vm1"
+    assert slurm.tell("cat /proc/$(pgrep qemu-system)/cgroup") == f"0::/{own}"
+    # Two that are always busy have no more than one processor between them.
+    slurm.tell(f"sh -c 'echo 0 >/sys/fs/cgroup/{own}/cgroup.procs; "
+               "for i in 1 2; do timeout -s KILL 100 sh -c \"while :; do :; done\" & done' >/dev/null 2>&1")  # fmt: skip
+    eventually(
+        lambda: "nr_throttled 0\n" not in slurm.tell(f"cat /sys/fs/cgroup/{own}/cpu.stat") + "\n"
+    )
+    slurm.tell("pkill -KILL -f '[w]hile :'")
+    tell(slurm, f"{step} sh -c '{FILL}50 && rm /run/nearmetal/job/fill'")
+    full = user(slurm, f"{step} sh -c '{FILL}500'")
+    assert full.returncode != 0
+    assert b"virtual machine vm1-vm0 has ended under the task: out of memory" in full.stderr
+    assert "oom_kill 1" in slurm.tell(f"cat /sys/fs/cgroup/{own}/memory.events").splitlines()
+    tell(slurm, f"scancel {job}")
 
 
 def test_vfs_come_to_a_job_and_go_back_as_found(slurm: Host) -> None:

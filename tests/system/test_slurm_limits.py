@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of control groups hold for tasks in containers: a real Slurm with task/cgroup."""
+"""Tasks in containers under control groups, as most sites have them: limits, signals and ends."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +44,35 @@ def test_a_task_is_in_the_control_groups_of_its_job(slurm: SlurmSite) -> None:
     groups = slurm.ok("ann", *IN, "cat", "/proc/self/cgroup")
     for controller in ("memory", "cpuset"):
         assert re.search(rf"^[0-9]+:{controller}:/.*/job_[0-9]+/step_0", groups, re.MULTILINE)
+
+
+def test_a_signal_arrives_once(slurm: SlurmSite) -> None:
+    """proctrack/cgroup signals no process but the children of slurmstepd."""
+    script = (
+        "trap 'echo got' USR1; trap 'echo last; exit 3' TERM; echo ready; "
+        "while :; do sleep 0.1; done"
+    )
+    out = slurm.home("ann") / "out"
+    argv = [*IN, "-o", "out", "bash", "-c", script]
+    with slurm.start("ann", *argv) as step:
+        try:
+            said(out, "ready")
+            job = slurm.ok("ann", "squeue", "-h", "-o", "%i").strip()
+            slurm.ok("ann", "scancel", "-s", "USR1", job)
+            said(out, "got")
+            slurm.ok("ann", "scancel", job)
+            step.wait(60)
+        finally:
+            step.kill()
+    lines = out.read_text().splitlines()
+    assert (lines.count("got"), lines.count("last")) == (1, 1), lines
+
+
+def said(path: Path, word: str) -> None:
+    deadline = time.monotonic() + 60
+    while not (path.exists() and word in path.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.slurm_site import CACHE, PROGRAMS_HERE, USERS, SlurmSite, need, slurm_site
+from tests.system.machines import built_image
+from tests.system.slurm_site import PROGRAMS_HERE, USERS, SlurmSite, need, slurm_site
 
 pytestmark = [
     pytest.mark.system,
@@ -26,8 +27,24 @@ need()
 
 HOLD = """\
 #!/bin/bash
+#SBATCH -N2 --ntasks-per-node=2 --nm-node=vm --nm-vms-per-node=2
 echo $(hostname) $(id -un)
+srun ./where.sh 4 >inside
+srun -o stopped.%t ./wait.sh
+echo ended with $?
 sleep 3000
+"""
+WHERE = """\
+#!/bin/sh
+# A program of the user's own, and the words it was given.
+echo $SLURM_PROCID of $SLURM_NTASKS/$1 on $(hostname)
+"""
+WAIT = """\
+#!/bin/bash
+trap 'echo got' USR1
+trap 'echo last; exit 3' TERM
+echo ready
+while :; do sleep 0.1; done
 """
 MEET = """\
 #!/bin/sh
@@ -47,13 +64,24 @@ exec 3>&-
 wait
 sed "1d;s/^/$me /" "$d/out.$me"
 """
+ASK = """\
+# Sends into a job's network, as if from a machine there, the question who has the address of n1-vm0: who
+# hears it notes who asked.
+import socket, sys
+port, network, asker = int(sys.argv[1]), int(sys.argv[2]), socket.inet_aton(sys.argv[3])
+mac = bytes.fromhex("525400ff0001")
+ask = bytes.fromhex("0001080006040001") + mac + asker + bytes(6) + socket.inet_aton("10.208.0.1")
+frame = bytes([8, 0, 0, 0]) + network.to_bytes(3, "big") + bytes(1) + bytes([255] * 6) + mac
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sender.bind(("10.78.0.2", port))
+sender.sendto(frame + bytes([8, 6]) + ask + bytes(18), ("10.78.0.1", 252))
+"""
 NAMES = ["n1-vm0", "n1-vm1", "n2-vm0", "n2-vm1"]
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[SlurmSite]:
-    if not any((CACHE / "images").glob("*")):
-        pytest.skip("no image: make image")
+    built_image()
     with slurm_site() as place:
         yield place
 
@@ -86,9 +114,9 @@ class Held:
 
 @pytest.fixture(scope="module")
 def held(site: SlurmSite) -> Iterator[Held]:
-    put(site, "ann", "hold.sh", HOLD)
-    said = site.ok("ann", "sbatch", "-o", "held", "-N2", "--ntasks-per-node=2", "--nm-node=vm",
-                   "--nm-vms-per-node=2", "hold.sh", timeout=600)  # fmt: skip
+    for name, text in (("hold.sh", HOLD), ("where.sh", WHERE), ("wait.sh", WAIT)):
+        put(site, "ann", name, text)
+    said = site.ok("ann", "sbatch", "-o", "held", "hold.sh", timeout=600)
     held = Held(site, int(said.split()[-1]), "ann")
     try:
         # Steps of a job that is pending are refused.
@@ -101,6 +129,35 @@ def held(site: SlurmSite) -> Iterator[Held]:
         site.assert_clean()
     finally:
         site.run("root", "scancel", "-u", "ann")
+
+
+def test_steps_of_a_script_have_its_options_and_its_signals(held: Held) -> None:
+    site, home = held.site, held.site.home("ann")
+    files = [home / f"stopped.{i}" for i in range(4)]
+
+    def until(words: list[str]) -> None:
+        deadline = time.monotonic() + 600
+        # Slurm itself may write there that the step is cancelled.
+        while not all(
+            f.exists() and re.findall("^(?:ready|got|last)$", f.read_text(), re.MULTILINE) == words
+            for f in files
+        ):
+            assert time.monotonic() < deadline, [f.read_text() for f in files if f.exists()]
+            time.sleep(0.2)
+
+    until(["ready"])
+    assert sorted((home / "inside").read_text().splitlines()) == [
+        f"{i} of 4/4 on {name}" for i, name in enumerate(NAMES)
+    ]
+    for nr in (1, 2):
+        site.ok("ann", "scancel", "-s", "USR1", str(held.job))
+        until(["ready", *["got"] * nr])
+    site.ok("ann", "scancel", "-s", "TERM", str(held.job))
+    until(["ready", "got", "got", "last"])
+    deadline = time.monotonic() + 120
+    while "ended with 3" not in (home / "held").read_text():
+        assert time.monotonic() < deadline, (home / "held").read_text()
+        time.sleep(0.2)
 
 
 def test_every_task_is_in_a_machine_of_its_own_node(held: Held) -> None:
@@ -127,7 +184,7 @@ def test_streams_and_exit_codes_are_the_tasks(held: Held) -> None:
     assert held.run("-N1", "-n1", "sh", "-c", "kill -SEGV $$").returncode == 139
     missing = held.run("-N1", "-n1", "no-such-program")
     assert missing.returncode == 127
-    assert "no-such-program: not found" in missing.stderr
+    assert re.search("no-such-program.*: No such file", missing.stderr)
 
 
 def test_the_environment_arrives_and_stands_on_no_command_line(held: Held) -> None:
@@ -233,7 +290,7 @@ def test_another_user_reaches_neither_machines_nor_segments(held: Held) -> None:
         "ls /run/nearmetal/job /dev/nearmetal; "
         f"ls {site.home('ann')}; true"
     )
-    done = site.run("bob", "srun", "-w", "n1", "--mpi=none", "--nm-node=vm", "bash", "-c", inside,
+    done = site.run("bob", "salloc", "-w", "n1", "--nm-node=vm", "srun", "bash", "-c", inside,
                     timeout=900)  # fmt: skip
     told = done.stdout + done.stderr
     assert "10.208.0.1/12" in told
@@ -241,6 +298,19 @@ def test_another_user_reaches_neither_machines_nor_segments(held: Held) -> None:
     assert "Permission denied" in told
     assert "segment" not in told
     assert held.ok("-N2", "-n4", "hostname").split().count("n1-vm0") == 1, "all are well"
+
+
+def test_a_user_of_another_node_sends_nothing_into_the_network_of_a_job(held: Held) -> None:
+    held.ok("-N2", "-n4", "true")
+    ask = ("/usr/bin/python3", "-c", ASK)
+    job = str(held.job)
+    held.site.ok("bob", "srun", "-w", "n2", *ask, "0", job, "10.208.9.9")
+    # From where only root of a node can send: that the question is well put is seen by its answer.
+    asked = held.site.on_node("n2", *ask, "252", job, "10.208.9.10")
+    assert asked.returncode == 0, asked.stderr
+    heard = held.ok("-w", "n1", "-N1", "-n1", "ip", "-4", "neighbour", "show")
+    assert "10.208.9.10 " in heard
+    assert "10.208.9.9 " not in heard
 
 
 def test_a_machine_that_is_killed_fails_its_task_and_not_its_node(held: Held) -> None:

@@ -103,6 +103,7 @@ NM_TEST(a_task_arrives_as_it_was)
 			"NEARMETAL_SEGMENT_DIR=/elsewhere",
 			NULL};
 	char *none[] = {NULL}, *odd[] = {"a=b", NULL};
+	char *env[] = {"env", NULL}, *names[] = {"-i=x", "BASH_FUNC_f%%=() { :; }", NULL};
 	char said[512];
 
 	extra.nr = 0;
@@ -113,6 +114,9 @@ NM_TEST(a_task_arrives_as_it_was)
 	/* A program whose name looks like a variable is still a program. */
 	NM_CHECK_EQ(run(odd, none, "/", said, sizeof(said)), 127);
 	NM_CHECK_HAS(said, "a=b");
+	/* And a variable is one, whatever it is called. */
+	NM_CHECK_EQ(run(env, names, "/", said, sizeof(said)), 0);
+	NM_CHECK_HAS(said, "-i=x\nBASH_FUNC_f%%=() { :; }\n");
 }
 
 NM_TEST(what_the_site_sets_gives_way_to_the_user)

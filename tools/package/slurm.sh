@@ -79,6 +79,7 @@ Section: net
 Priority: optional
 Maintainer: who built it <root@localhost>
 Depends: libc6, $depends
+Recommends: nftables
 Description: nearmetal's plugin for Slurm $release
  Jobs that ask for it run in containers as nodes, with a segment directory per
  job and host. The plugin, the watchdog's systemd units, and examples; nearmetal

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # guest.sh ADDRESS: as root in a virtual machine of the image that is built `--with slurm`, with the package
-# of the plugin in /opt/nm: a Slurm of one node that keeps jobs within their limits by cgroup v2.
+# of the plugin in /opt/nm: a Slurm of one node that keeps jobs within their limits by cgroup v2, with KVM.
 
 set -eu
 address=$1
@@ -37,7 +37,7 @@ SlurmdLogFile=/var/log/slurm/slurmd.log
 StateSaveLocation=/var/spool/slurmctld
 SlurmdSpoolDir=/var/spool/slurmd
 PlugStackConfig=/etc/slurm/plugstack.conf
-NodeName=$name NodeAddr=$address CPUs=$(nproc) RealMemory=800 Gres=vf:7 State=UNKNOWN
+NodeName=$name NodeAddr=$address CPUs=$(nproc) RealMemory=1400 Gres=vf:7 State=UNKNOWN
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP DefMemPerNode=200 OverSubscribe=NO
 CONF
 cat >/etc/slurm/cgroup.conf <<CONF
@@ -55,7 +55,13 @@ cat >/etc/nearmetal/slurm.toml <<CONF
 scratch = "512M"
 [limits]
 vf = "7"
+segment = "1G"
+vms-per-node = "1"
 CONF
+(umask 077 && head -c 64 /dev/urandom >/etc/nearmetal/slurm.key)
+# As udev would.
+modprobe -a tun kvm_amd
+chmod 666 /dev/net/tun /dev/kvm
 
 [ -s /etc/munge/munge.key ] || dd if=/dev/urandom of=/etc/munge/munge.key bs=1024 count=1 2>/dev/null
 mkdir -p /var/log/munge /var/lib/munge
