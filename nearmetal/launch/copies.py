@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import shutil
@@ -12,6 +11,9 @@ import tarfile
 from pathlib import Path
 
 from nearmetal.errors import LaunchError
+
+NEW = ".new"
+"""Ends the name of what is being copied; a job's name begins it."""
 
 _MAX_STATS = 64 << 20
 
@@ -53,16 +55,15 @@ def stage(path: Path, shared: Path, name: str, job: str) -> None:
     target = shared / name
     if target.exists():
         return
-    fresh = shared / f"{job}.new"
+    fresh = shared / f"{job}{NEW}"
     try:
         fresh.mkdir(mode=0o755)
         fresh.chmod(0o755)
         for entry in sorted(path.iterdir()) if path.is_dir() else [path]:
             _copy(entry, fresh, entry.name)
-        # Another job may have been faster.
-        with contextlib.suppress(FileExistsError, IsADirectoryError):
-            fresh.rename(target)
+        fresh.rename(target)
     except OSError as error:
+        # Another job may have been faster.
         if not target.exists():
             msg = f"cannot copy {path} to {target}: {error.strerror or error}"
             raise LaunchError(msg, "is there room in the state directory?") from error

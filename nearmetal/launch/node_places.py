@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nearmetal.backend import STAGED
 from nearmetal.backend.sweep import SWEEP
 from nearmetal.errors import LaunchError
-from nearmetal.launch.copies import packed, stage, unpack
+from nearmetal.launch.copies import NEW, packed, stage, unpack
 from nearmetal.launch.stale import MARKER, is_stale
 from nearmetal.launch.stats import cause, read_exit_codes, read_stats
 from nearmetal.spec.seed import GUEST_USER
@@ -191,7 +191,8 @@ class NodePlaces:
         done = self._run(self._everyone, _END, words)
         self._ended = True
         for place in self._shared():
-            shutil.rmtree(place / f"{self.job}{FILES}", ignore_errors=True)
+            for suffix in (FILES, NEW):
+                shutil.rmtree(place / (self.job + suffix), ignore_errors=True)
         return done
 
     def stats(self) -> list[dict[str, Any]]:

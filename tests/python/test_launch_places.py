@@ -184,11 +184,16 @@ def test_a_node_without_the_program_is_named(machines: Machines) -> None:
 def test_jobs_whose_owner_has_gone_are_removed_everywhere(machines: Machines) -> None:
     gone, alive = "job-1-1-abcdef", new_name("job")
     for node, name in (
-        ("n1", alive), ("n2", gone), ("n3", f"{gone}.stats"), ("n3", f"files/{gone}.files")
+        ("n1", alive), ("n2", gone), ("n3", f"{gone}.stats"), ("n3", f"files/{gone}.files"),
+        ("shared", f"{gone}.new"), ("shared", "mpi-1"),
     ):  # fmt: skip
-        (machines.top / node / name).mkdir()
+        (machines.top / node / name).mkdir(parents=True)
+    machines.sharing = ("n2",)
+    (machines.top / "n2/files").rmdir()
+    (machines.top / "n2/files").symlink_to(machines.top / "shared")
     made = places(machines)
     made.make(Wanted())
+    assert [p.name for p in (machines.top / "shared").iterdir()] == ["mpi-1"]
     assert entries(machines)["n3"] == ["job-x", "job-x.providers", "job-x.stats"]
     made.end()
-    assert entries(machines) == {"n1": [alive], "n2": [], "n3": []}
+    assert entries(machines) == {"n1": [alive], "n2": ["mpi-1"], "n3": []}

@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,6 +166,13 @@ class Yard:
         low, high = secrets.randbelow(256), secrets.randbelow(256)
         self._group = f"239.255.{low}.{high}"
         self._group_port = free_port() if self.hub else 0
+        self._memory: Path | None = None
+
+    def memory(self, name: str) -> Path:
+        """Return a path in memory: on a disk, guests wait for pages that are being written."""
+        if self._memory is None:
+            self._memory = Path(tempfile.mkdtemp(prefix="nearmetal-yard-", dir="/dev/shm"))
+        return self._memory / name
 
     @property
     def share(self) -> Path:
@@ -278,6 +286,8 @@ class Yard:
             machine.process.kill()
         for machine in self.machines:
             machine.process.wait()
+        if self._memory is not None:
+            shutil.rmtree(self._memory)
 
 
 @dataclass(frozen=True)

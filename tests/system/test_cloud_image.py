@@ -35,7 +35,7 @@ def node(tmp_path_factory: pytest.TempPathFactory, cloud: Path) -> Iterator[tupl
         "kernel": str(cloud / "vmlinuz"), "initrd": str(cloud / "initrd.img"),
         "root": str(cloud / "root.ext4"), "append": "console=ttyS0 root=/dev/vda rw net.ifnames=0",
     })  # fmt: skip
-    shared = Shared.create(folder / "segment", 2, 2 * MIB)
+    shared = Shared.create(yard.memory("segment"), 2, 2 * MIB)
     seed = yard.seed("vm1", ["vm1", "vm2"], segment=shared.seed(1))
     disc = folder / "disc.iso"
     write_disc(disc, Seed.model_validate(seed), parts_here())

@@ -92,7 +92,7 @@ class Trio:
 
     def __init__(self, yard: Yard, device: str) -> None:
         self.yard = yard
-        hosts = [Shared.create(yard.folder / f"segment{n}", 2, PART, device) for n in (1, 2)]
+        hosts = [Shared.create(yard.memory(f"segment{n}"), 2, PART, device) for n in (1, 2)]
         for name, host, part in zip(NAMES, (0, 0, 1), (0, 1, 0), strict=True):
             seed = yard.seed(name, NAMES, segment=hosts[host].seed(part))
             devices = [*hosts[host].devices(part), *yard.share_device()]

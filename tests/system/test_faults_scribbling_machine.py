@@ -37,7 +37,7 @@ class Trio:
 
     def __init__(self, yard: Yard, device: str) -> None:
         self.yard = yard
-        shared = Shared.create(yard.folder / "segment", 3, PART, device)
+        shared = Shared.create(yard.memory("segment"), 3, PART, device)
         for part, name in enumerate(NAMES.values()):
             seed = yard.seed(name, tuple(NAMES.values()), segment=shared.seed(part))
             yard.start(name, seed, [*shared.devices(part), *yard.share_device()])

@@ -34,8 +34,7 @@ def alone(
     """Machines that are to say something, each of its own yard, booted side by side."""
     names = ("no seed", "wrong segment", "probe", "no disk")
     yards = {name: Yard(tmp_path_factory.mktemp("alone"), image) for name in names}
-    folder = yards["wrong segment"].folder
-    shared = Shared.create(folder / "segment", 2, 2 * MIB)
+    shared = Shared.create(yards["wrong segment"].memory("segment"), 2, 2 * MIB)
     wrong = shared.seed(0) | {"token": "00112233445566778899aabbccddeeff"}
     seed = yards["wrong segment"].seed("vm1", ["vm1"], segment=wrong)
     try:
@@ -57,7 +56,7 @@ class Pair:
 
     def __init__(self, folder: Path, image: dict[str, str]) -> None:
         self.yard = Yard(folder, image)
-        self.shared = Shared.create(folder / "segment", 3, PART)
+        self.shared = Shared.create(self.yard.memory("segment"), 3, PART)
         self.machines: list[Machine] = []
 
     def start(self) -> None:

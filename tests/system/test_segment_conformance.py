@@ -56,7 +56,7 @@ def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pair]:
     yard = Yard(tmp_path_factory.mktemp(request.param), built_image())
-    shared = Shared.create(yard.folder / "segment", 2, PART, request.param)
+    shared = Shared.create(yard.memory("segment"), 2, PART, request.param)
     try:
         for part, name in enumerate(NAMES):
             seed = yard.seed(name, NAMES, segment=shared.seed(part))

@@ -27,7 +27,7 @@ class Pair:
     """Two machines, and what they share."""
 
     def __init__(self, yard: Yard) -> None:
-        self.shared = Shared.create(yard.folder / "segment", 2, PART, VIRTIO_PMEM)
+        self.shared = Shared.create(yard.memory("segment"), 2, PART, VIRTIO_PMEM)
         for part, name in enumerate(NAMES):
             seed = yard.seed(name, NAMES, segment=self.shared.seed(part))
             yard.start(name, seed, self.shared.devices(part))
