@@ -53,6 +53,16 @@ def free_port() -> int:
         return port
 
 
+def new_hub() -> str:
+    """Return a network of any number of machines, as QEMU's -netdev has it, without the id.
+
+    Another one of this machine has another group, unless luck is very bad.
+    """
+    low, high = secrets.randbelow(256), secrets.randbelow(256)
+    return (f"type=dgram,remote.type=inet,remote.host=239.255.{low}.{high},remote.port={free_port()},"
+            "local.type=inet,local.host=127.0.0.1,local.port=0")  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Key:
     """An ssh key pair in files."""
@@ -162,10 +172,7 @@ class Yard:
     """A network of any number of machines, in place of the cable between two."""
 
     def __post_init__(self) -> None:
-        # Another yard in the same network has another group, unless luck is very bad.
-        low, high = secrets.randbelow(256), secrets.randbelow(256)
-        self._group = f"239.255.{low}.{high}"
-        self._group_port = free_port() if self.hub else 0
+        self._hub = new_hub() if self.hub else ""
         self._memory: Path | None = None
 
     def memory(self, name: str) -> Path:
@@ -268,8 +275,7 @@ class Yard:
     def _network(self, number: int, lan: str, admin: str, port: int) -> list[str]:
         """Return two adapters: a cable or hub to the other machines, and a way in from here."""
         if self.hub:
-            lan_to = (f"dgram,id=lan,remote.type=inet,remote.host={self._group},"
-                      f"remote.port={self._group_port},local.type=inet,local.host=127.0.0.1,local.port=0")  # fmt: skip
+            lan_to = f"id=lan,{self._hub}"
         else:
             role = "on" if number % 2 else "off,reconnect-ms=200"
             lan_to = f"stream,id=lan,server={role},addr.type=unix,addr.path={self.folder}/cable"
