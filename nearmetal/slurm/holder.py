@@ -69,9 +69,10 @@ def start_ticks(pid: int) -> int:
     return 0
 
 
-def be_ordinary() -> None:
-    """Let the kernel end us and our children when memory is short, whatever slurmd is spared."""
-    Path("/proc/self/oom_score_adj").write_text("0", encoding="ascii")
+def be_ordinary(own: Path = Path("/proc/self/oom_score_adj")) -> None:
+    """Let the kernel end us and our children when memory is short, though it may spare slurmd."""
+    if int(own.read_text(encoding="ascii")) < 0:
+        own.write_text("0", encoding="ascii")
 
 
 def _die_with_parent(signum: int) -> None:

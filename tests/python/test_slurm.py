@@ -32,7 +32,7 @@ from nearmetal.slurm import (
     reclaim_ended,
 )
 from nearmetal.slurm.container import as_variables, environment, launch
-from nearmetal.slurm.holder import start_ticks
+from nearmetal.slurm.holder import be_ordinary, start_ticks
 from nearmetal.slurm.queue import known_jobs, parse
 from nearmetal.slurm.records import VFS, locked
 from tests.python.sriov_tree import FakeKernel, Tree
@@ -316,6 +316,16 @@ def test_draining_goes_with_the_watchdog_alone() -> None:
     args = build_parser("slurm").parse_args(["slurm", "reclaim", "--job", "7", "--drain"])
     with pytest.raises(UsageError, match="--drain goes with --ended"):
         args.handler(args, View(as_json=True))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("-1000\n", "0"), ("0\n", "0\n"), ("300\n", "300\n")]
+)
+def test_what_slurmd_is_spared_its_jobs_are_not(tmp_path: Path, before: str, after: str) -> None:
+    own = tmp_path / "oom_score_adj"
+    own.write_text(before)
+    be_ordinary(own)
+    assert own.read_text() == after
 
 
 def test_options_of_open_mpi_become_variables() -> None:

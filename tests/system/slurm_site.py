@@ -88,7 +88,8 @@ NO_CGROUPS = "CgroupPlugin=disabled\n"
 EXAMPLE = ROOT / "examples/slurm/slurm.toml"
 CHANGES = {
     'scratch = "4G"': 'scratch = "64M"',
-    '[limits]\nsegment = "1G"': '[limits]\nsegment = "128M"\nvms-per-node = "2"\nmemory = "1G"',
+    '[limits]\nsegment = "1G"': '[limits]\nsegment = "128M"\nvms-per-node = "2"\nmemory = "1G"\n'
+    'vf = "2"',
 }
 MACHINES = """memory = "512M"
 accel = "tcg"
@@ -127,7 +128,7 @@ class SlurmSite:
 
     directory: Path
     pid: int
-    launcher: str = str(LAUNCHER)
+    launcher: str
     """The nearmetal that its plugin starts."""
     mpi: str = "openmpi4"
     """The MPI that its tasks get."""
@@ -263,7 +264,7 @@ def _mpi(release: str | None) -> str:
     return "openmpi5" if release else "openmpi4"
 
 
-def _prepare(directory: Path, release: str | None, *, limits: bool) -> None:
+def _prepare(directory: Path, release: str | None, launcher: str, *, limits: bool) -> None:
     for name in ("etc/slurm", "log", "spool", "munge", "home", "programs"):
         (directory / name).mkdir(parents=True)
     (directory / "munge").chmod(0o700)
@@ -284,7 +285,7 @@ def _prepare(directory: Path, release: str | None, *, limits: bool) -> None:
         (etc / "slurm/cgroup.conf").write_text(NO_CGROUPS)
     config = f"config={etc}/slurm/nearmetal.toml"
     # The packaged plugin lies where it is said to lie, and starts what it starts by default.
-    line = f"{PACKAGED} {config}" if release else f"{PLUGIN} {config} launcher={LAUNCHER}"
+    line = f"{PACKAGED} {config}" if release else f"{PLUGIN} {config} launcher={launcher}"
     (etc / "slurm/plugstack.conf").write_text(f"required {line}\n")
     settings = _settings(directory, _mpi(release))
     if limits:
@@ -342,18 +343,22 @@ def _control_groups(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def slurm_site(release: str | None = None, *, limits: bool = False) -> Iterator[SlurmSite]:
+def slurm_site(
+    release: str | None = None, *, limits: bool = False, vfs: bool = False
+) -> Iterator[SlurmSite]:
     """A SlurmSite with idle nodes; whatever happens, it is ended and nothing of it is left.
 
     `release`: None is the Slurm of this machine, DEBIAN_13 that of Debian 13. `limits`: by control
-    groups, of version 1, which this machine has.
+    groups, of version 1, which this machine has. `vfs`: its jobs are started by what
+    `slurm_vfs.model_nodes` has made by then in `vfs` of its directory.
     """
     # Outside of the namespaces, where there is a network to build it.
     root = built_image("slurm")["root"] if release else ""
     # Not in /tmp: nodes and containers have one of their own.
     directory = Path(tempfile.mkdtemp(prefix="nearmetal-slurm-", dir="/var/tmp"))
     directory.chmod(0o755)
-    _prepare(directory, release, limits=limits)
+    launcher = INSTALLED if release else str(directory / "vfs/nearmetal") if vfs else str(LAUNCHER)
+    _prepare(directory, release, launcher, limits=limits)
     script = Path(__file__).parent / "slurm" / "site.sh"
     for needed in (CACHE, PROGRAMS_HERE):
         needed.mkdir(parents=True, exist_ok=True)
@@ -375,8 +380,7 @@ def slurm_site(release: str | None = None, *, limits: bool = False) -> Iterator[
             assert time.monotonic() < deadline, f"no Slurm in time: {_logs(directory)}"
             time.sleep(0.05)
         deadline = time.monotonic() + 60
-        place = SlurmSite(directory, _child_of(outer.pid))
-        place.launcher = INSTALLED if release else place.launcher
+        place = SlurmSite(directory, _child_of(outer.pid), launcher)
         place.mpi = _mpi(release)
         while place.run("root", "sinfo", "-h", "-p", "debug", "-o", "%D %t").stdout.split() != [
             "3",

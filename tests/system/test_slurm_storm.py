@@ -1,95 +1,223 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many jobs at once in containers, while jobs, slurmstepds and containers are killed at random."""
+"""200 jobs in containers and machines while jobs, processes of Slurm and of ours are killed at random."""
 
 from __future__ import annotations
 
 import contextlib
 import random
-import re
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
 
 import pytest
 
+from tests.system.machines import built_image
 from tests.system.slurm_site import NODES, SlurmSite, need, slurm_site
+from tests.system.slurm_vfs import ModelNode, model_nodes
 
 pytestmark = [
     pytest.mark.system,
     pytest.mark.root,
     pytest.mark.full,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(2400),
 ]
 
 need()
 
-JOBS = 190
 SCRIPT = """\
 #!/bin/bash
-srun bash -c 'touch /run/nearmetal/job/mine /tmp/mine && sleep 0.$((RANDOM % 9))'
+srun bash -c 'touch /run/nearmetal/job/mine /tmp/mine && sleep 0.$((RANDOM % 9)) && echo through'
 """
-
-
-def steps(slurm: SlurmSite) -> list[str]:
-    """The slurmstepds of jobs, by pid; those that run prologs and epilogs are not among them."""
-    listing = slurm.run("root", "ps", "-eo", "pid=,args=").stdout
-    return re.findall(r"^ *(\d+) slurmstepd: \[", listing, re.MULTILINE)
-
-
-def holders(slurm: SlurmSite) -> list[str]:
-    """Process 1 of every container, as the site's own pids."""
-    found = []
-    for node in NODES:
-        with contextlib.suppress(FileNotFoundError):
-            for directory in slurm.state(node).glob("job-*"):
-                with contextlib.suppress(OSError, IndexError):
-                    found.append((directory / "holder").read_text().split()[0])
-    return found
-
-
-def jobs(slurm: SlurmSite, states: str) -> list[str]:
-    """The jobs of ann in some states."""
-    return slurm.ok("ann", "squeue", "-h", "-r", "-t", states, "-o", "%i").split()
-
-
-def cancel(slurm: SlurmSite, job: str) -> bool:
-    return slurm.run("ann", "scancel", job).returncode == 0
-
-
-def kill(slurm: SlurmSite, pid: str) -> bool:
-    return slurm.run("root", "kill", "-9", pid).returncode == 0
-
-
-def running(slurm: SlurmSite) -> list[str]:
-    return jobs(slurm, "RUNNING,CONFIGURING")
-
-
-def pending(slurm: SlurmSite) -> list[str]:
-    return jobs(slurm, "PENDING")
-
-
-BLOWS: tuple[tuple[Callable[[SlurmSite], list[str]], Callable[[SlurmSite, str], bool]], ...] = (
-    (running, cancel),
-    (pending, cancel),
-    (steps, kill),
-    (holders, kill),
+ARRAYS = (
+    ("--nm-node=container", "--array=0-94"),
+    ("--nm-node=container", "--array=0-94", "--nm-vf=1"),
+    # As many at once as a small machine can emulate.
+    ("--nm-node=vm", "--array=0-6%2", "-J", "machines"),
+    ("--nm-node=vm", "--array=0-2%1", "-N2", "-J", "machines"),
 )
+VFS = 4
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of the site, by the site's own number. `depth`: 1 outside of containers."""
+
+    pid: int
+    name: str
+    words: tuple[str, ...]
+    depth: int
+    inner: int
+
+    def node(self) -> str:
+        """The node it works for, by what it was started with; "": it does not tell."""
+        return next((n for n in NODES if any(f"-{n}-vm" in word for word in self.words)), "")
+
+
+@dataclass
+class Storm:
+    """A site, and what was done to it. `blamed`: for each node what may be said of it."""
+
+    slurm: SlurmSite
+    vfs: dict[str, ModelNode]
+    blamed: set[tuple[str, str]] = field(default_factory=set)
+    drained: Counter[str] = field(default_factory=Counter)
+
+    def processes(self) -> Iterator[Process]:
+        for entry in self._proc().iterdir():
+            with contextlib.suppress(OSError, KeyError, ValueError):
+                text = (entry / "status").read_text()
+                status = dict(line.split(":", 1) for line in text.splitlines())
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                spaces = status["NSpid"].split()
+                yield Process(int(entry.name), status["Name"].strip(), tuple(words),
+                              len(spaces), int(spaces[-1]))  # fmt: skip
+
+    def node_of(self, process: Process) -> str:
+        with contextlib.suppress(OSError):
+            told = (self._proc() / str(process.pid) / "environ").read_bytes().decode().split("\0")
+            for word in told:
+                if word.startswith("SLURMD_NODENAME="):
+                    return word.partition("=")[2]
+        return process.node()
+
+    def kill(self, process: Process) -> bool:
+        return self.slurm.run("root", "kill", "-9", str(process.pid)).returncode == 0
+
+    def is_alive(self, holder: str) -> bool:
+        """Whether that process 1 of a container is there, by its record."""
+        pid, ticks = holder.split()
+        with contextlib.suppress(OSError):
+            fields = (self._proc() / pid / "stat").read_text().rpartition(")")[2].split()
+            return fields[0] not in "ZX" and fields[19] == ticks
+        return False
+
+    def assert_no_vf_is_shared(self) -> None:
+        for node in NODES:
+            found = [c for c in self._vfs_on_record(node) if c[1]]
+            for (one, its), (other, others) in combinations(found, 2):
+                both = its & others
+                assert not (both and self.is_alive(one) and self.is_alive(other)), (node, both)
+
+    def mend(self) -> None:
+        """Do what an operator does with a node that Slurm has drained, if it was for a true reason."""
+        slurm = self.slurm
+        for line in slurm.ok(
+            "root", "sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T %E"
+        ).splitlines():
+            node, state, reason = line.split(None, 2)
+            if not state.startswith("drain"):
+                assert not state.startswith(("down", "fail", "error", "unknown")), line
+                continue
+            assert (node, reason) in self.blamed, f"{line}\n{slurm.logs()}"
+            self.drained[reason] += 1
+            done = slurm.on_node(node, "env", f"SLURMD_NODENAME={node}", slurm.launcher,
+                                 "slurm", "reclaim", "--ended", "--drain")  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            slurm.ok("root", "scontrol", "update", f"NodeName={node}", "State=RESUME")
+        held = slurm.ok("root", "squeue", "-h", "-r", "-t", "PD", "-o", "%i %r").splitlines()
+        for job in [line.split()[0] for line in held if "held" in line.lower()]:
+            slurm.run("root", "scontrol", "release", job)
+
+    def _proc(self) -> Path:
+        return Path(f"/proc/{self.slurm.pid}/root/proc")
+
+    def _vfs_on_record(self, node: str) -> Iterator[tuple[str, set[str]]]:
+        with contextlib.suppress(FileNotFoundError):
+            for directory in self.slurm.state(node).glob("job-*"):
+                with contextlib.suppress(OSError):
+                    told = (directory / "environment").read_text().splitlines()
+                    vfs = [
+                        line.partition("=")[2] for line in told if line.startswith("NM_JOB_VFS=")
+                    ]
+                    yield (directory / "holder").read_text(), set(",".join(vfs).split(",")) - {""}
+
+
+def jobs(storm: Storm, *options: str) -> list[str]:
+    return storm.slurm.ok("ann", "squeue", "-h", "-r", "-o", "%i", *options).split()
+
+
+def cancel_one_of(*options: str) -> Callable[[Storm, random.Random], bool]:
+    def strike(storm: Storm, chance: random.Random) -> bool:
+        found = jobs(storm, *options)
+        return (
+            bool(found) and storm.slurm.run("ann", "scancel", chance.choice(found)).returncode == 0
+        )
+
+    return strike
+
+
+def kill_one_of(
+    chosen: Callable[[Process], bool], *reasons: str
+) -> Callable[[Storm, random.Random], bool]:
+    """`reasons`: for which Slurm may drain the node of one that was killed."""
+
+    def strike(storm: Storm, chance: random.Random) -> bool:
+        found = [process for process in storm.processes() if chosen(process)]
+        if not found:
+            return False
+        process = chance.choice(found)
+        node = storm.node_of(process)
+        storm.blamed |= {(node, reason) for reason in reasons}
+        return storm.kill(process)
+
+    return strike
+
+
+def runs(process: Process, verb: str) -> bool:
+    return process.depth == 1 and f" slurm {verb} " in " ".join(process.words)
+
+
+BLOWS = {
+    "cancel a job that runs": (3, cancel_one_of("-t", "RUNNING,CONFIGURING")),
+    "cancel a job that waits": (3, cancel_one_of("-t", "PENDING", "-n", "job.sh")),
+    "kill slurmstepd": (
+        3,
+        kill_one_of(lambda p: p.name == "slurmstepd" and p.words[0].startswith("slurmstepd: [")),
+    ),
+    "kill who stands for a task": (2, kill_one_of(lambda p: p.name == "nm-outside")),
+    # Which may be younger than the end of its prolog.
+    "kill process 1": (3, kill_one_of(lambda p: (p.depth, p.inner) == (2, 1), "Prolog error")),
+    "kill a launcher": (6, kill_one_of(lambda p: runs(p, "launch"), "Prolog error")),
+    "kill a reclaimer": (3, kill_one_of(lambda p: runs(p, "reclaim"), "Epilog error")),
+    "kill a machine": (1, kill_one_of(lambda p: p.name.startswith("qemu-system"), "Prolog error")),
+}
 
 
 def test_nothing_is_left_after_a_storm() -> None:
+    built_image()
     chance = random.Random(7)
-    hits = [0] * len(BLOWS)
-    with slurm_site() as slurm:
+    hits = Counter[str]()
+    weights = [weight for weight, _ in BLOWS.values()]
+    with (
+        slurm_site(vfs=True) as slurm,
+        model_nodes(slurm.directory / "vfs", NODES, VFS) as vfs,
+    ):
+        storm = Storm(slurm, vfs)
         path = slurm.home("ann") / "job.sh"
         path.write_text(SCRIPT)
-        slurm.ok("ann", "sbatch", "-o", "/dev/null", "--nm-node=container",
-                 f"--array=0-{JOBS - 1}", "job.sh")  # fmt: skip
-        while pending(slurm):
-            number = chance.randrange(len(BLOWS))
-            choose, strike = BLOWS[number]
-            if found := choose(slurm):
-                hits[number] += strike(slurm, chance.choice(found))
-            time.sleep(chance.uniform(0, 0.5))
+        for number, options in enumerate(ARRAYS):
+            slurm.ok("ann", "sbatch", "-o", f"out.{number}.%a", *options, "job.sh", timeout=600)
+        while jobs(storm, "-t", "PENDING"):
+            (name,) = chance.choices(list(BLOWS), weights)
+            hits[name] += BLOWS[name][1](storm, chance)
+            storm.assert_no_vf_is_shared()
+            storm.mend()
+            time.sleep(chance.uniform(0, 0.3))
         # Slurm believes that a step runs whose slurmstepd was killed, until somebody cancels it.
         slurm.ok("ann", "scancel", "-u", "ann")
-        slurm.assert_clean(within_s=300)
-        assert min(hits) > 0, hits
+        deadline = time.monotonic() + 300
+        while slurm.left() and time.monotonic() < deadline:
+            storm.mend()
+            time.sleep(0.5)
+        slurm.assert_clean(within_s=0)
+        assert [node for node in NODES if not vfs[node].is_as_found()] == []
+        assert all(hits[name] for name in BLOWS), hits
+        assert storm.drained["Prolog error"] > 0
+        through = [
+            any("through" in p.read_text() for p in slurm.home("ann").glob(f"out.{number}.*"))
+            for number in range(len(ARRAYS))
+        ]
+        assert all(through), through

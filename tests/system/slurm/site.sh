@@ -20,6 +20,9 @@ touch /etc/hosts
 for name in passwd group hosts slurm; do
 	mount --bind "$dir/etc/$name" "/etc/$name"
 done
+# As udev makes it: virtual machines are processes of users.
+mknod -m 666 "$dir/tun" c 10 200
+mount --bind "$dir/tun" /dev/net/tun
 # Where nodes look for images.
 mount -t tmpfs -o mode=755 tmpfs /var/cache
 mkdir /var/cache/nearmetal
