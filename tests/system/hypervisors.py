@@ -87,6 +87,12 @@ class Hypervisor:
     def uri(self) -> str:
         return f"qemu+unix:///system?socket={self.directory}/libvirt-sock"
 
+    @property
+    def pid(self) -> int:
+        """The daemon, in whose namespaces its host is."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         self.directory.mkdir(exist_ok=True)
         (self.directory / "libvirtd.conf").write_text(
