@@ -31,7 +31,7 @@ MAX_DEVICES = 4096
 SAME_BOOT_S = 30.0
 """How far apart two answers may be of when a host booted, and mean one boot.
 
-It is a time of the host's clock, which is set and corrected while it runs. No host is up, down and
+It is a time of the host's clock, which is corrected while it runs. We take it that no host is down and
 up again so soon.
 """
 

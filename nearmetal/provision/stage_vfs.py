@@ -124,11 +124,12 @@ def _mtu(want: Port, port: PortFacts, outcome: Outcome, *, at_boot: bool) -> Non
 
 def plan_mtu(port: PortFacts, mtu: int, vfs: Mapping[str, int], outcome: Outcome) -> None:
     """Add what gives the network devices of a function and of its VFs, by address, these MTUs."""
-    others = sorted(now for vf, now in port.vf_mtus.items() if vfs.get(vf, now) != now)
+    others = [f"{now} -> {vfs[vf]}" for vf, now in port.vf_mtus.items() if vfs.get(vf, now) != now]
     if port.mtu == mtu and not others:
         return
-    now, whose = (port.mtu, "") if port.mtu != mtu else (others[0], " of its VFs")
-    text = f"{port.netdev}: MTU{whose} {now} -> {mtu}"
+    told = ", ".join(dict.fromkeys(others))
+    change = f" {port.mtu} -> {mtu}" if port.mtu != mtu else f" of its VFs {told}"
+    text = f"{port.netdev}: MTU{change}"
     different = {vf: vfs[vf] for vf in port.vf_mtus if vfs.get(vf, mtu) != mtu}
     action = SetMtu(port.address, mtu, port.mtu, different, dict(port.vf_mtus))
     outcome.steps.append(Step(_STAGE, f"mtu {port.address}", text, action))

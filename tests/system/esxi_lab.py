@@ -113,8 +113,8 @@ class Hosts:
         return runtime.connectionState == "connected" and not runtime.inMaintenanceMode
 
     def boot(self, name: str) -> str:
-        """Return when it booted."""
-        return str(self.refs[name].runtime.bootTime)
+        """Return when it booted, to the hour: what its clock is corrected by since is left out."""
+        return f"{self.refs[name].runtime.bootTime:%Y-%m-%dT%H}"
 
     def machine(self, name: str, host: str, devices: list[Any] | None = None) -> Any:
         """Make a machine at a host, and switch it on."""

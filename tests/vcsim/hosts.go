@@ -35,8 +35,8 @@ const (
 	intelVfs = 32
 )
 
-// firstBoot is about when hosts booted first.
-var firstBoot = time.Now().Add(-1000 * time.Hour)
+// firstBoot is about when hosts booted first: on the hour, as every boot is until its clock is corrected.
+var firstBoot = time.Now().Add(-1000 * time.Hour).Truncate(time.Hour)
 
 // function is a physical function of a card, and the uplink that it is.
 type function struct {
