@@ -104,7 +104,7 @@ def tell(host: Host, command: str) -> str:
 
 
 def test_it_is_another_release_with_cgroup_v2(slurm: Host) -> None:
-    assert re.fullmatch(r"slurm 24\.11\.[0-9]+", slurm.tell("slurmd -V"))
+    assert re.fullmatch(r"slurm-wlm 24\.11\.[0-9]+", slurm.tell("slurmd -V"))
     assert slurm.tell("stat -f -c %T /sys/fs/cgroup") == "cgroup2fs"
     assert "nm-vf" in tell(slurm, "srun --help")
 
