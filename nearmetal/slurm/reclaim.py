@@ -3,7 +3,7 @@
 
 Process 1 of a container is the handle of all of it: when it is killed the kernel kills every
 process in its PID namespace, and with the last of them the mounts, the segment directory and
-the memory go. Then go its control groups, its VFs go back, and its records go last.
+the memory go. So do processes that a slurmstepd which died left of the job outside of it. Then go its control groups, its VFs go back, and its records go last.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nearmetal.errors import SlurmError
 from nearmetal.run import LocalRunner
 from nearmetal.slurm import guard, limits
 from nearmetal.slurm.records import STATE, Container, directory_of, locked, of_job
 from nearmetal.slurm.vfs import JobVfs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 THIS_MACHINE = JobVfs()
 
@@ -50,6 +54,7 @@ def remove(job: int, state: Path, vfs: JobVfs = THIS_MACHINE) -> bool:
         return False
     if found.lives():
         _end(found)
+    _until_none(lambda: _kill_outside(found), found)
     limits.remove(limits.recorded(found.directory))
     # Before the records go, by which the ledger knows that the job still has them.
     vfs.give_back(job)
@@ -76,29 +81,61 @@ def _end(found: Container) -> None:
         if not found.lives():
             return
         number = os.fstat(mounts).st_ino
-        deadline = time.monotonic() + END_S
-        while found.lives() or _kill_members(number):
-            with contextlib.suppress(ProcessLookupError):
-                if found.lives():
-                    os.kill(found.pid, signal.SIGKILL)
-            if time.monotonic() > deadline:
-                raise SlurmError(
-                    f"job {found.job}: process {found.pid} and its container do not end",
-                    "does one of its processes wait for a device or a file server (state D)?",
-                )
-            time.sleep(_LOOK_S)
+        _until_none(lambda: _kill_holder(found) or _kill_members(number), found)
     finally:
         os.close(mounts)
 
 
+def _until_none(kill: Callable[[], bool], found: Container) -> None:
+    """Kill until nobody is left; raises SlurmError when that takes too long."""
+    deadline = time.monotonic() + END_S
+    while kill():
+        if time.monotonic() > deadline:
+            raise SlurmError(
+                f"job {found.job}: process {found.pid} and its container do not end",
+                "does one of its processes wait for a device or a file server (state D)?",
+            )
+        time.sleep(_LOOK_S)
+
+
+def _kill_holder(found: Container) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        if found.lives():
+            os.kill(found.pid, signal.SIGKILL)
+            return True
+    return False
+
+
 def _kill_members(number: int) -> bool:
     """SIGKILL every process in a mount namespace; returns whether there was one."""
+    return _kill_where(lambda process: (process / "ns/mnt").stat().st_ino == number)
+
+
+def _kill_outside(found: Container) -> bool:
+    """SIGKILL what the job's user has here by slurmstepd; returns whether there was anything.
+
+    A batch script beside virtual machines is outside of any container, and outlives a slurmstepd
+    that is killed. Root is the user of Slurm's own programs as well.
+    """
+    if found.uid <= 0 or not found.node:
+        return False
+    named = {f"SLURM_JOB_ID={found.job}".encode(), f"SLURMD_NODENAME={found.node}".encode()}
+
+    def is_of_job(process: Path) -> bool:
+        if process.stat().st_uid != found.uid:
+            return False
+        return named <= set((process / "environ").read_bytes().split(b"\0"))
+
+    return _kill_where(is_of_job)
+
+
+def _kill_where(chosen: Callable[[Path], bool]) -> bool:
     found = False
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with contextlib.suppress(OSError):
-            if (entry / "ns/mnt").stat().st_ino == number:
+            if chosen(entry):
                 os.kill(int(entry.name), signal.SIGKILL)
                 found = True
     return found

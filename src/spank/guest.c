@@ -17,8 +17,7 @@
 
 #include "base/compiler.h"
 
-/* In the place of the shell that sshd starts: a signal for the task would kill that, and lose its end. */
-#define IN_GUEST "exec /usr/lib/nearmetal/task"
+#define IN_GUEST "/usr/lib/nearmetal/task"
 #define LOOK_NS 200000000L
 #define END_S 5
 #define CONSOLE_BYTES 65536
@@ -378,8 +377,9 @@ static int start_sessions(const struct nm_spank_guest_task *task, const char *id
 	char *machine = (char *)task->machine, socket[PATH_MAX];
 	char *control[] = {"ssh",   "-F", (char *)config, "-M",	     "-S",	 socket,
 			   machine, "--", IN_GUEST,	  "control", (char *)id, NULL};
-	char *run[] = {"ssh",	"-F", (char *)config, "-S",  socket,	 "-T",
-		       machine, "--", IN_GUEST,	      "run", (char *)id, NULL};
+	/* In the place of sshd's shell, which a signal for the task would kill, and lose its end. */
+	char *run[] = {"ssh", "-F",   (char *)config, "-S",  socket,	 "-T", machine,
+		       "--",  "exec", IN_GUEST,	      "run", (char *)id, NULL};
 	int words[2], answers[2];
 
 	if (isatty(STDIN_FILENO))

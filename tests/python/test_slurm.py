@@ -165,6 +165,26 @@ def test_records_are_read_whatever_is_in_them(tmp_path: Path) -> None:
     assert containers(tmp_path / "nowhere") == ()
 
 
+def test_what_a_dead_slurmstepd_left_outside_goes_with_the_job(tmp_path: Path) -> None:
+    uid = os.geteuid() or 65534
+    about = json.dumps({"uid": uid, "node": "n1", "since": 5, "request": "r"})
+    record(tmp_path, 77001, about=about)
+
+    def start(job: int, node: str) -> subprocess.Popen[bytes]:
+        env = {"SLURM_JOB_ID": str(job), "SLURMD_NODENAME": node}
+        return subprocess.Popen(["/bin/sleep", "600"], env=env, user=uid)
+
+    its, others = start(77001, "n1"), [start(77001, "n2"), start(7700, "n1"), start(77001, "")]
+    try:
+        assert reclaim(77001, tmp_path, vfs=no_vfs(tmp_path))
+        assert its.wait(60) == -9
+        assert [other.poll() for other in others] == [None] * 3
+    finally:
+        for process in (its, *others):
+            process.kill()
+            process.wait()
+
+
 def test_a_record_whose_process_is_somebody_elses_kills_nobody(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
         record(tmp_path, 5, holder=f"{other.pid} 1\n")

@@ -221,10 +221,11 @@ class SlurmSite:
             mounts = Path(f"/proc/{self.pids[node]}/mountinfo").read_text()
             found += [line for line in mounts.splitlines() if "/run/nearmetal/" in line]
         found += [str(p) for c in CONTROLLERS for p in self.group(c).glob("nearmetal")]
-        listing = self.run("root", "ps", "-eo", "pid,comm,args").stdout.splitlines()
+        listing = self.run("root", "ps", "-eo", "pid,user,comm,args").stdout.splitlines()
         traces = ("nm-outside", "slurm launch", "slurmstepd", "qemu-system")
         running = [line for line in listing if "<defunct>" not in line]
-        found += [line for line in running if any(trace in line for trace in traces)]
+        found += [line for line in running
+                  if any(t in line for t in traces) or line.split()[1] in USERS]  # fmt: skip
         states = self.run("root", "sinfo", "-h", "-N", "-o", "%N %t %E").stdout
         found += [line for line in states.splitlines() if line.split()[1] != "idle"]
         return found
