@@ -53,7 +53,8 @@ def test_a_failed_connection_says_what_to_do(uri: str, words: str, said: str, hi
         ("Could not open '/x/root': Permission denied", "enter every directory above"),
         ("internal error: Network is already in use by interface eth0", "another subnet"),
         ("Cannot get interface MTU on 'br9': No such device", "bridge"),
-        ("unable to map backing store for guest RAM: Cannot allocate memory", "memory"),
+        ("unable to map backing store for guest RAM: Cannot allocate memory", "vm.nr_hugepages"),
+        ("cannot limit locked memory of process 7 to 9: Operation not permitted", "RESOURCE"),
         (
             "can't open backing store /dev/shm/nearmetal-c-h for guest RAM: Permission denied",
             "AppArmor",

@@ -49,6 +49,8 @@ if ! id libvirt-qemu >/dev/null 2>&1; then
 	echo 'libvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin' >>/etc/passwd
 	echo 'libvirt-qemu:x:64055:' >>/etc/group
 fi
+mkdir /run/huge
+mount -t hugetlbfs huge /run/huge
 cp "$1/qemu.conf" /etc/libvirt/
 exec /usr/sbin/libvirtd --config "$1/libvirtd.conf" --pid-file "$1/pid"
 """
@@ -69,6 +71,7 @@ security_driver = "none"
 namespaces = []
 cgroup_controllers = []
 stdio_handler = "file"
+hugetlbfs_mount = "/run/huge"
 """
 
 

@@ -209,7 +209,7 @@ def test_an_mpi_finds_the_segment_there_and_the_network_between(site: Site) -> N
     assert channel["n1", "n3"] == channel["n3", "n2"] == "net"
     program = str(ROOT / "build/programs/openmpi5/mpi_traffic")
     out = site.ok("run", str(site.spec), "-n", "3", "--", program,
-                  "-n", "100", "-s", "7", "-b", "5M", "-w", "300")  # fmt: skip
+                  "-n", "100", "-s", "7", "-b", "20M", "-w", "300")  # fmt: skip
     assert "carried by nearmetal: 3 endpoints" in out
 
 

@@ -243,9 +243,13 @@ def remedy(words: str) -> str:
     low = words.lower()
     known = (
         ("no space left", "make room on that host, and run `nearmetal up` again"),
-        ("cannot allocate memory", "give the nodes less memory, or fewer nodes"),
         ("unable to map backing store", "reserve huge pages there: sysctl vm.nr_hugepages=..."),
+        ("cannot allocate memory", "give the nodes less memory, or fewer nodes"),
         ("memory locking", "the hypervisor may lock no memory: raise its memlock limit"),
+        (
+            "cannot limit locked memory",
+            "libvirtd may not raise limits: CAP_SYS_RESOURCE, or a higher one",
+        ),
         ("could not access kvm", "is /dev/kvm there, and may QEMU's user open it? or accel: tcg"),
         ("cannot get interface mtu", "make that bridge first, or leave `bridge` out"),
         ("no such device", "is the bridge there? `ip link`"),
