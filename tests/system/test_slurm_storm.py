@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.machines import built_image
 from tests.system.slurm_site import NODES, SlurmSite, need, slurm_site
 from tests.system.slurm_vfs import ModelNode, model_nodes
 
@@ -200,12 +199,11 @@ BLOWS = {
 
 
 def test_nothing_is_left_after_a_storm() -> None:
-    built_image()
     chance = random.Random(7)
     hits = Counter[str]()
     weights = [weight for weight, _ in BLOWS.values()]
     with (
-        slurm_site(vfs=True) as slurm,
+        slurm_site(vfs=True, machines=True) as slurm,
         model_nodes(slurm.directory / "vfs", NODES, VFS) as vfs,
     ):
         storm = Storm(slurm, vfs)
