@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -123,6 +124,14 @@ class Storm:
             elif why == "BeginTime":
                 slurm.run("root", "scontrol", "update", f"JobId={job}", "StartTime=now")
 
+    def assert_nothing_failed_by_itself(self) -> None:
+        """Every launch and reclaim that failed was killed, or what it was making was."""
+        for node in NODES:
+            log = (self.slurm.directory / f"log/slurmd.{node}.log").read_text(errors="replace")
+            codes = re.findall(r"slurm (?:launch|reclaim) ended with (\d+)", log)
+            beneath = re.findall(r"process 1 ended early|machine \S+ does not start", log)
+            assert len([code for code in codes if code != "137"]) <= len(beneath), log
+
     def settle(self) -> None:
         """Assert that nothing of any job is left, and nothing of it anywhere; epilogs get time."""
         deadline = time.monotonic() + 300
@@ -221,6 +230,7 @@ def test_nothing_is_left_after_a_storm() -> None:
         # Slurm believes that a step runs whose slurmstepd was killed, until somebody cancels it.
         slurm.ok("ann", "scancel", "-u", "ann")
         storm.settle()
+        storm.assert_nothing_failed_by_itself()
         assert all(hits[name] for name in BLOWS), hits
         assert storm.drained["Prolog error"] > 0
         for number in (0, 1):
