@@ -87,11 +87,11 @@ def summary(found: dict[str, list[float]]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def own_site() -> Iterator[Start]:
+def own_site(*, machines: bool) -> Iterator[Start]:
     """Bring up the Slurm of the tests, whose user types."""
     from tests.system.slurm_site import slurm_site  # noqa: PLC0415 - of a checkout, for root
 
-    with slurm_site() as site:
+    with slurm_site(machines=machines) as site:
         yield lambda *argv: site.start("ann", *argv)
 
 
@@ -114,7 +114,9 @@ def main() -> None:
     if not args.rounds:
         parser.error("--rounds: give a number from 1")
     print(f"# processors {os.cpu_count()}, load before {os.getloadavg()[0]:.1f}", flush=True)
-    with contextlib.nullcontext(here) if args.site else own_site() as start:
+    with (
+        contextlib.nullcontext(here) if args.site else own_site(machines=args.machines > 0) as start
+    ):
         found = measure(start, rounds, args.srun)
     print("\n".join(summary(found)))
     print(f"# load after {os.getloadavg()[0]:.1f}")

@@ -345,15 +345,18 @@ def _control_groups(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def slurm_site(
-    release: str | None = None, *, limits: bool = False, vfs: bool = False
+    release: str | None = None, *, limits: bool = False, vfs: bool = False, machines: bool = False
 ) -> Iterator[SlurmSite]:
     """A SlurmSite with idle nodes; whatever happens, it is ended and nothing of it is left.
 
     `release`: None is the Slurm of this machine, DEBIAN_13 that of Debian 13. `limits`: by control
     groups, of version 1, which this machine has. `vfs`: its jobs are started by what
-    `slurm_vfs.model_nodes` has made by then in `vfs` of its directory.
+    `slurm_vfs.model_nodes` has made by then in `vfs` of its directory. `machines`: what they boot is
+    built before, if need be.
     """
     # Outside of the namespaces, where there is a network to build it.
+    if machines:
+        built_image()
     root = built_image("slurm")["root"] if release else ""
     # Not in /tmp: nodes and containers have one of their own.
     directory = Path(tempfile.mkdtemp(prefix="nearmetal-slurm-", dir="/var/tmp"))

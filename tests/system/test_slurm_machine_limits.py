@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.system.slurm_site import CACHE, CONTROLLERS, HIERARCHIES, SlurmSite, need, slurm_site
+from tests.system.slurm_site import CONTROLLERS, HIERARCHIES, SlurmSite, need, slurm_site
 
 pytestmark = [
     pytest.mark.system,
@@ -28,9 +28,7 @@ FILL = "dd if=/dev/zero of=/run/nearmetal/job/fill bs=1M count="
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[SlurmSite]:
-    if not any((CACHE / "images").glob("*")):
-        pytest.skip("no image: make image")
-    with slurm_site(limits=True) as place:
+    with slurm_site(limits=True, machines=True) as place:
         yield place
         place.assert_clean()
 

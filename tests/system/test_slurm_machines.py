@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.machines import built_image
 from tests.system.slurm_site import PROGRAMS_HERE, USERS, SlurmSite, need, slurm_site
 
 pytestmark = [
@@ -81,8 +80,7 @@ NAMES = ["n1-vm0", "n1-vm1", "n2-vm0", "n2-vm1"]
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[SlurmSite]:
-    built_image()
-    with slurm_site() as place:
+    with slurm_site(machines=True) as place:
         yield place
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.machines import built_image
 from tests.system.slurm_site import NODES, SlurmSite, need, slurm_site
 from tests.system.slurm_vfs import ModelNode, model_nodes
 
@@ -124,6 +124,14 @@ class Storm:
             elif why == "BeginTime":
                 slurm.run("root", "scontrol", "update", f"JobId={job}", "StartTime=now")
 
+    def assert_nothing_failed_by_itself(self) -> None:
+        """Every launch and reclaim that failed was killed, or what it was making was."""
+        for node in NODES:
+            log = (self.slurm.directory / f"log/slurmd.{node}.log").read_text(errors="replace")
+            codes = re.findall(r"slurm (?:launch|reclaim) ended with (\d+)", log)
+            beneath = re.findall(r"process 1 ended early|machine \S+ does not start", log)
+            assert len([code for code in codes if code != "137"]) <= len(beneath), log
+
     def settle(self) -> None:
         """Assert that nothing of any job is left, and nothing of it anywhere; epilogs get time."""
         deadline = time.monotonic() + 300
@@ -200,12 +208,11 @@ BLOWS = {
 
 
 def test_nothing_is_left_after_a_storm() -> None:
-    built_image()
     chance = random.Random(7)
     hits = Counter[str]()
     weights = [weight for weight, _ in BLOWS.values()]
     with (
-        slurm_site(vfs=True) as slurm,
+        slurm_site(vfs=True, machines=True) as slurm,
         model_nodes(slurm.directory / "vfs", NODES, VFS) as vfs,
     ):
         storm = Storm(slurm, vfs)
@@ -223,6 +230,7 @@ def test_nothing_is_left_after_a_storm() -> None:
         # Slurm believes that a step runs whose slurmstepd was killed, until somebody cancels it.
         slurm.ok("ann", "scancel", "-u", "ann")
         storm.settle()
+        storm.assert_nothing_failed_by_itself()
         assert all(hits[name] for name in BLOWS), hits
         assert storm.drained["Prolog error"] > 0
         for number in (0, 1):
