@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 AGENT = f"{PLACE}/agent"
 _HERE = Path(__file__).parent
 _STEP_S = 120.0
+_KEPT_S = "300"
+"""How long a connection waits for the next command, because a login takes an emulated machine about
+a second. One to a machine that has gone ends within half a minute, all of them with `down`."""
+
 _SOCKET_MAX = 90
 """A Unix socket's path has 108 bytes, and ssh adds some of its own while it makes one."""
 
@@ -62,7 +66,7 @@ class Nodes:
         control = self.directory / "m" / f"{node}.{user}"
         if len(str(control)) <= _SOCKET_MAX:
             options |= {"ControlMaster": "auto", "ControlPath": str(control)}
-            options["ControlPersist"] = "60"
+            options["ControlPersist"] = _KEPT_S
         jump = ssh_target(uri)
         if jump:
             # Through the hypervisor's machine, which alone must reach the network.
