@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job's directories within machines that share no file with this one.
 
-A login costs an emulated processor a second, so a job has two scripts per node: one before it, one
-after. Both run as root of the node, who alone makes and removes what lies beside the jobs'.
+A login takes an emulated machine about a second, and a command over one that is there a tenth, so
+a job has two scripts per node: one before it, one after. Both run as root of the node, who alone makes and removes what lies beside the jobs'.
 """
 
 from __future__ import annotations

@@ -24,8 +24,9 @@ AGENT = f"{PLACE}/agent"
 _HERE = Path(__file__).parent
 _STEP_S = 120.0
 _KEPT_S = "300"
-"""How long a connection waits for the next command: a login costs an emulated processor a second. One
-to a machine that has gone ends within half a minute, all of them with `down`."""
+"""How long a connection waits for the next command, because a login takes an emulated machine about
+a second. One to a machine that has gone ends within half a minute, all of them with `down`."""
+
 _SOCKET_MAX = 90
 """A Unix socket's path has 108 bytes, and ssh adds some of its own while it makes one."""
 
