@@ -266,8 +266,6 @@ class Machine:
             ET.SubElement(tag, "source", {kind: link.bridge or link.network})
             ET.SubElement(tag, "model", type="virtio")
             ET.SubElement(tag, "mtu", size=str(link.mtu))
-            # Nobody boots from the network: the firmware need not run a program for that.
-            ET.SubElement(tag, "rom", enabled="no")
         if self.vf:
             _host_device(devices, self.vf)
         if self.share:
