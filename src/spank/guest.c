@@ -253,18 +253,25 @@ static bool is_alive(const char *machine)
 	return pid > 1 && (!kill((pid_t)pid, 0) || errno == EPERM);
 }
 
+bool nm_spank_guest_was_killed(const char *events)
+{
+	static const char killed[] = "\noom_kill ";
+	const char *count = strstr(events, killed);
+
+	return count && strtol(count + strlen(killed), NULL, 10) > 0;
+}
+
 /* What to add to the end of a machine: "", unless the kernel has killed one of this node for its memory. */
 static const char *for_its_memory(void)
 {
-	char text[1024], *killed;
+	char text[1024];
 	int fd = open(NM_SPANK_MACHINES "/events", O_RDONLY | O_CLOEXEC);
 	ssize_t got = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
 
 	if (fd >= 0)
 		close(fd);
 	text[got < 0 ? 0 : got] = '\0';
-	killed = strstr(text, "\noom_kill ");
-	if (!killed || strtol(killed + strlen("\noom_kill "), NULL, 10) <= 0)
+	if (!nm_spank_guest_was_killed(text))
 		return "";
 	return ": out of memory: those of this node took more than the job has there, see --mem";
 }

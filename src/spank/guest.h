@@ -59,6 +59,12 @@ enum nm_spank_boot nm_spank_guest_console(const char *machine, int fd,
 					  struct nm_reason *ret_reason);
 
 /*
+ * Whether EVENTS, a control group's memory.events or, of version 1, its memory.oom_control, tells
+ * that the kernel has killed for memory there.
+ */
+bool nm_spank_guest_was_killed(const char *events);
+
+/*
  * Write the task as a script for sh. Returns 0, or -EINVAL with a reason: it is one rank of several
  * that Slurm's PMI is to join, which does not reach into a machine.
  */

@@ -22,6 +22,7 @@ need()
 if not all((HIERARCHIES / name / "tasks").exists() for name in CONTROLLERS):
     pytest.skip("no control groups of version 1", allow_module_level=True)
 
+MACHINE = ("--nm-node=vm", "--nm-segment=512M")
 FILL = "dd if=/dev/zero of=/run/nearmetal/job/fill bs=1M count="
 """What is there is memory of the QEMU that writes it."""
 
@@ -36,7 +37,7 @@ def slurm() -> Iterator[SlurmSite]:
 @pytest.fixture(scope="module")
 def job(slurm: SlurmSite) -> Iterator[int]:
     said = slurm.ok("ann", "sbatch", "--parsable", "-w", "n1", "-n1", "-c1", "--mem=680",
-                    "--nm-node=vm", "--nm-segment=512M", "--wrap", "sleep 3000")  # fmt: skip
+                    *MACHINE, "--wrap", "sleep 3000")  # fmt: skip
     number = int(said)
     deadline = time.monotonic() + 300
     while slurm.ok("root", "squeue", "-h", "-j", str(number), "-o", "%t").strip() != "R":
@@ -47,8 +48,8 @@ def job(slurm: SlurmSite) -> Iterator[int]:
 
 
 def step(slurm: SlurmSite, job: int, *argv: str) -> subprocess.CompletedProcess[str]:
-    return slurm.run("ann", "srun", f"--jobid={job}", "--overlap", "--mpi=none", "--nm-node=vm",
-                     "-n1", *argv, timeout=900)  # fmt: skip
+    return slurm.run("ann", "srun", f"--jobid={job}", "--overlap", "--mpi=none", *MACHINE, "-n1",
+                     *argv, timeout=900)  # fmt: skip
 
 
 def test_a_machine_is_in_control_groups_of_its_job(slurm: SlurmSite, job: int) -> None:

@@ -68,6 +68,15 @@ NM_TEST(a_machine_that_became_ready_long_ago_is_ready)
 		NM_CHECK_EQ(judge_long(before, ready, 70000), NM_SPANK_READY);
 }
 
+NM_TEST(a_control_group_says_who_was_killed_for_memory)
+{
+	NM_CHECK(!nm_spank_guest_was_killed(""));
+	NM_CHECK(!nm_spank_guest_was_killed("low 0\noom 3\noom_kill 0\noom_group_kill 1\n"));
+	NM_CHECK(nm_spank_guest_was_killed("low 0\noom 3\noom_kill 2\noom_group_kill 0\n"));
+	NM_CHECK(!nm_spank_guest_was_killed("oom_kill_disable 1\nunder_oom 1\noom_kill 0\n"));
+	NM_CHECK(nm_spank_guest_was_killed("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"));
+}
+
 static struct nm_spank_environment extra;
 
 /* What the script of a task prints when sh runs it; returns its exit code. */

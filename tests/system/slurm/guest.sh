@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # guest.sh ADDRESS: as root in a virtual machine of the image that is built `--with slurm`, with the package
-# of the plugin in /opt/nm: a Slurm of one node that keeps jobs within their limits by cgroup v2, with KVM.
+# of the plugin in /opt/nm: a Slurm of one node that keeps jobs within their limits by cgroup v2.
 
 set -eu
 address=$1
@@ -53,6 +53,7 @@ sed 's/ launcher=[^ ]*//' /usr/share/doc/nearmetal-slurm/examples/plugstack.conf
 cat >/etc/nearmetal/slurm.toml <<CONF
 [defaults]
 scratch = "512M"
+accel = "tcg"
 [limits]
 vf = "7"
 segment = "1G"
@@ -60,8 +61,8 @@ vms-per-node = "1"
 CONF
 (umask 077 && head -c 64 /dev/urandom >/etc/nearmetal/slurm.key)
 # As udev would.
-modprobe -a tun kvm_amd
-chmod 666 /dev/net/tun /dev/kvm
+modprobe tun
+chmod 666 /dev/net/tun
 
 [ -s /etc/munge/munge.key ] || dd if=/dev/urandom of=/etc/munge/munge.key bs=1024 count=1 2>/dev/null
 mkdir -p /var/log/munge /var/lib/munge
