@@ -53,15 +53,16 @@ hosts:
       - {{name: n3, memory: 768 MiB, cpus: none}}
 """
 
-# Where libvirt is looked for, and who may come: its own, as all that it writes below /run and /root.
+# Where libvirt is looked for, and who may come: seen in its namespace alone.
 SETTLE = """
 set -e
 mkdir -p /run/libvirt
 ln -s "$1" /run/libvirt/libvirt-sock
-mount -t tmpfs -o mode=0700 root /root
-mkdir -m 0700 /root/.ssh
-cat >/root/.ssh/authorized_keys
-chmod 0600 /root/.ssh/authorized_keys
+home=~root
+mount -t tmpfs -o mode=0700 home "$home"
+mkdir -m 0700 "$home/.ssh"
+cat >"$home/.ssh/authorized_keys"
+chmod 0600 "$home/.ssh/authorized_keys"
 """
 
 CONFIG = """\
