@@ -83,5 +83,5 @@ def test_the_pair_meets_in_the_segment(site: Site) -> None:
 def test_a_job_runs_with_an_mpi_that_is_carried_there(site: Site) -> None:
     program = str(PROGRAMS / "mpi_traffic")
     out = site.ok("run", site.spec, "--mpi", "mpich5", "-n", "2", "--", program,
-                  "-n", "100", "-s", "7", "-b", "4M", "-w", "600")  # fmt: skip
+                  "-n", "100", "-s", "7", "-b", "20M", "-w", "600")  # fmt: skip
     assert "carried by nearmetal: 2 endpoints" in out

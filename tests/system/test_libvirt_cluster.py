@@ -84,6 +84,13 @@ class Site:
         assert done.returncode == 0, f"{args}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
+    def roots(self) -> Nodes:
+        """Commands as root of the first node."""
+        spec = load_spec(self.spec)
+        assert isinstance(spec, LibvirtSpec)
+        where = {"n1": (addresses(spec)[1]["n1"], spec.hosts[0].uri)}
+        return Nodes(self.state / "clusters" / "vms", where, LocalRunner())
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
@@ -142,10 +149,7 @@ def test_a_neighbours_part_cannot_be_written(site: Site, tmp_path: Path) -> None
     poke = tmp_path / "poke"
     source = ROOT / "tests" / "system" / "programs" / "poke.c"
     subprocess.run(["cc", "-O1", "-static", "-o", poke, source], check=True)
-    spec = load_spec(site.spec)
-    assert isinstance(spec, LibvirtSpec)
-    where = {"n1": (addresses(spec)[1]["n1"], spec.hosts[0].uri)}
-    nodes = Nodes(site.state / "clusters" / "vms", where, LocalRunner())
+    nodes = site.roots()
     install = "cat >/run/poke && chmod 700 /run/poke"
     nodes.check("n1", "copy", ["sh", "-c", install], poke.read_bytes())
     segment = next(Path("/dev/shm").glob("nearmetal-vms-h1-*"))
@@ -164,6 +168,19 @@ def test_a_neighbours_part_cannot_be_written(site: Site, tmp_path: Path) -> None
             stream.seek(offset)
             there = stream.read(8)
         assert there == (b"intruder" if offset == own else bytes(8))
+
+
+def test_what_is_staged_is_read_by_nodes_and_written_by_none(site: Site) -> None:
+    shared = site.state / "clusters/vms/files/shared"
+    (shared / "seen").write_text("staged\n")
+    script = (
+        "cd /run/nearmetal-cluster/jobs/files && cat seen; mount -o remount,rw .; "
+        "touch new && echo written; rm seen && echo removed; :"
+    )
+    told = site.roots().check("n1", "try", ["sh", "-c", script])
+    assert told.splitlines() == ["staged"]
+    assert [path.name for path in shared.iterdir()] == ["seen"]
+    (shared / "seen").unlink()
 
 
 def test_locality_tells_every_pair_with_its_reason(site: Site) -> None:
