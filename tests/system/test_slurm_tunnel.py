@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -36,7 +37,8 @@ from nearmetal.slurm import guard, network, reclaim
 from nearmetal.slurm.backend import ThisNode
 from nearmetal.slurm.machines import members
 job, state = int(sys.argv[1]), Path(sys.argv[2])
-wires = network.Wires(job, 0, "n1", {"n1": "10.79.0.1", "n2": "10.79.0.2"}, members(["n1", "n2"], 1))
+node = sys.argv[3]
+wires = network.Wires(job, 0, node, {"n1": "10.79.0.1", "n2": "10.79.0.2"}, members(["n1", "n2"], 1))
 """
 LISTEN = """\
 network.make(wires, state / f"job-{job}", LocalRunner())
@@ -44,6 +46,19 @@ taken = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88B5))
 print("ready", flush=True)
 while True:
     print(taken.recv(2048)[14:].rstrip(bytes(1)).decode(), flush=True)
+"""
+TALK = """\
+network.make(wires, state / f"job-{job}", LocalRunner())
+peer = ("10.216.0.1", 9999)
+server = socket.create_server(peer) if node == "n1" else None
+print("ready", flush=True)
+if server:
+    taken, _ = server.accept()
+    print(sum(len(piece) for piece in iter(lambda: taken.recv(1 << 20), b"")), flush=True)
+else:
+    sys.stdin.readline()
+    with socket.create_connection(peer, timeout=30) as way:
+        way.sendall(bytes(20 << 20))
 """
 TRY = """\
 try:
@@ -76,8 +91,8 @@ class Nodes:
     def python(self, script: str, path: str = "") -> str:
         """Run our own code on the first node."""
         search = ["env", f"PATH={path}"] if path else []
-        argv = (*search, sys.executable, "-c", PREPARED + script, str(JOB), str(self.state))
-        return self.on(self.one, *argv).stdout
+        argv = (sys.executable, "-c", PREPARED + script, str(JOB), str(self.state), "n1")
+        return self.on(self.one, *search, *argv).stdout
 
     def rules(self) -> str:
         return self.on(self.one, "nft", "list", "ruleset").stdout
@@ -120,7 +135,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 def job(nodes: Nodes) -> Iterator[subprocess.Popen[str]]:
     """The network of the job on the first node; it tells each frame that comes in."""
     argv = ["nsenter", "-t", str(nodes.one), "-n", sys.executable, "-uc", PREPARED + LISTEN,
-            str(JOB), str(nodes.state)]  # fmt: skip
+            str(JOB), str(nodes.state), "n1"]  # fmt: skip
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert next_of(process) == "ready"
@@ -143,6 +158,26 @@ def test_only_the_jobs_other_nodes_can_send_into_its_network(
     nodes.send("into another job's network", network=78)
     nodes.send("the other node")
     assert next_of(job) == "the other node"
+
+
+def test_what_the_jobs_own_nodes_send_each_other_comes_through(nodes: Nodes) -> None:
+    """In the kernel's own packets, many of which come as one."""
+    (nodes.state / f"2/job-{JOB}").mkdir(parents=True)
+    with contextlib.ExitStack() as running:
+        ends = []
+        for pid, state, name in (
+            (nodes.one, nodes.state, "n1"),
+            (nodes.two, nodes.state / "2", "n2"),
+        ):
+            argv = ["nsenter", "-t", str(pid), "-n", sys.executable, "-uc", PREPARED + TALK,
+                    str(JOB), str(state), name]  # fmt: skip
+            ends.append(running.enter_context(
+                subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 text=True)))  # fmt: skip
+            running.callback(ends[-1].kill)
+            assert next_of(ends[-1]) == "ready"
+        ends[1].communicate("go\n", timeout=60)
+        assert next_of(ends[0]) == str(20 << 20)
 
 
 def test_a_firewall_that_is_loaded_anew_opens_it_until_the_watchdog_comes(
