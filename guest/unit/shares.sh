@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=sh
 # Directories of the host, by 9p: what a user may there decides the host, as that user.
+# Nothing is cached: what is written is there for others at once. (Under cache=mmap a stat() may lose
+# what was just written, and the rest is seen when a file is closed.)
 
 shares_mount() {
 	tag=
@@ -9,7 +11,7 @@ shares_mount() {
 		shares.*.tag) tag=$value ;;
 		shares.*.path)
 			mkdir -p "$value" || fail "cannot make $value, where a directory of the host goes"
-			words=$(mount -t 9p -o trans=virtio,version=9p2000.L,msize=131072,cache=mmap,nosuid,nodev \
+			words=$(mount -t 9p -o trans=virtio,version=9p2000.L,msize=131072,cache=none,nosuid,nodev \
 				"$tag" "$value" 2>&1) || fail "cannot mount $value of the host: $words"
 			;;
 		esac
