@@ -173,6 +173,9 @@ class SeedShare(_Model):
     """A directory of the host, seen at this path by 9p."""
 
     tag: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,31}$")]
+    readonly: bool = Field(
+        default=False, description="nobody there writes; it stands before `path`"
+    )
     path: GuestPath
 
 

@@ -243,7 +243,9 @@ def seed_of(
             node_key_public=keys.node_key_public,
         ),
         segment=seed_segment(item, site),
-        shares=[SeedShare(tag=SHARE_TAG, path=FILES)] if item.get("files") == "9p" else [],
+        shares=[SeedShare(tag=SHARE_TAG, readonly=True, path=FILES)]
+        if item.get("files") == "9p"
+        else [],
     )
 
 
