@@ -66,14 +66,19 @@ sed "1d;s/^/$me /" "$d/out.$me"
 ASK = """\
 # Sends into a job's network, as if from a machine there, the question who has the address of n1-vm0: who
 # hears it notes who asked.
-import socket, sys
+import socket, struct, sys
 port, network, asker = int(sys.argv[1]), int(sys.argv[2]), socket.inet_aton(sys.argv[3])
 mac = bytes.fromhex("525400ff0001")
 ask = bytes.fromhex("0001080006040001") + mac + asker + bytes(6) + socket.inet_aton("10.208.0.1")
 frame = bytes([8, 0, 0, 0]) + network.to_bytes(3, "big") + bytes(1) + bytes([255] * 6) + mac
-sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-sender.bind(("10.78.0.2", port))
-sender.sendto(frame + bytes([8, 6]) + ask + bytes(18), ("10.78.0.1", 252))
+datagram = frame + bytes([8, 6]) + ask + bytes(18)
+if port:
+    # The kernel's tunnel has this port, so the header is our own; its checksum may be left out.
+    sender = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
+    datagram = struct.pack("!4H", port, 252, 8 + len(datagram), 0) + datagram
+else:
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sender.sendto(datagram, ("10.78.0.1", 252))
 """
 NAMES = ["n1-vm0", "n1-vm1", "n2-vm0", "n2-vm1"]
 
