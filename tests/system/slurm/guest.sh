@@ -53,7 +53,6 @@ sed 's/ launcher=[^ ]*//' /usr/share/doc/nearmetal-slurm/examples/plugstack.conf
 cat >/etc/nearmetal/slurm.toml <<CONF
 [defaults]
 scratch = "512M"
-accel = "tcg"
 [limits]
 vf = "7"
 segment = "1G"
@@ -61,8 +60,8 @@ vms-per-node = "1"
 CONF
 (umask 077 && head -c 64 /dev/urandom >/etc/nearmetal/slurm.key)
 # As udev would.
-modprobe tun
-chmod 666 /dev/net/tun
+modprobe -a tun kvm_amd
+chmod 666 /dev/net/tun /dev/kvm
 
 [ -s /etc/munge/munge.key ] || dd if=/dev/urandom of=/etc/munge/munge.key bs=1024 count=1 2>/dev/null
 mkdir -p /var/log/munge /var/lib/munge
