@@ -21,10 +21,12 @@ def public(seed: dict[str, Any]) -> list[str]:
     """Return what nobody need keep secret, of the node and of the cluster."""
     ssh = {k: v for k, v in seed["ssh"].items() if k not in {"host_key", "node_key"}}
     cluster = {key: seed[key] for key in ("version", "cluster", "nodes")}
-    return [
-        f"public.node={json.dumps(seed | {'ssh': ssh})}",
-        f"public.cluster={json.dumps(cluster)}",
-    ]
+    return [f"public.node={_compact(seed | {'ssh': ssh})}", f"public.cluster={_compact(cluster)}"]
+
+
+def _compact(value: Any) -> str:
+    """Return JSON as jq writes it."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 if __name__ == "__main__":
