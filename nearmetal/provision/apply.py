@@ -7,6 +7,7 @@ reboots too, is taken up by running it again: what is done is no step any more.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -55,9 +56,14 @@ _RESTORED = "restored"
 _MACHINES = """\
 for f in /proc/[0-9]*/comm; do
   read -r name <"$f" 2>/dev/null || continue
-  case $name in qemu*|kvm|slurmstepd) echo "$name"; esac
+  case $name in
+  qemu*|kvm) echo "$name" ;;
+  slurmstepd) tr '\\0' ' ' <"${f%comm}cmdline" 2>/dev/null | grep -q '^[^ ]* infinity ' || echo "$name" ;;
+  esac
 done
 """
+"""slurmd keeps a `slurmstepd infinity` for as long as it runs, under control groups of version 2."""
+
 _REBOOT = "nohup sh -c 'sleep 1; systemctl reboot || reboot' >/dev/null 2>&1 </dev/null &\n"
 
 
@@ -294,35 +300,48 @@ class Applier:
     def _out_of_service(self, name: str, group: HostGroup, shell: Shell) -> None:
         """Drain the host in Slurm, unless it is drained, and see that nothing runs on it.
 
-        Where something does it is in service as before. What runs is looked at when its jobs have
-        ended: they may have machines of their own.
+        Where something does it is in service as before, unless an earlier phase or run has changed
+        it: jobs must not come upon that. What runs is looked at when its jobs have ended: they may
+        have machines of their own.
         """
         service = self._service(name, group)
         if service is None or group.slurm is None:
             _refuse_running(shell)
             return
-        if not service.drained():
+        ours = not service.drained()
+        if ours:
             self._noted(name, f"drain {service.node} in Slurm", service.drain)
         try:
             service.wait_idle(group.slurm.drain, self._pause)
             _refuse_running(shell)
         except HostError:
-            self._back_in_service(name, group)
+            if ours or not self._earlier.read().get(name):
+                # What Slurm says to this matters less than what is told already.
+                with contextlib.suppress(HostError):
+                    self._resume(name, service)
             raise
 
     def _back_in_service(self, name: str, group: HostGroup) -> None:
         """Let a host that is as planned take jobs again, if a run for this file drained it."""
         service = self._service(name, group)
-        if service is not None and service.drained_by_us():
-            self._noted(name, f"resume {service.node} in Slurm", service.resume)
+        if service is not None:
+            self._check_stop()
+            self._resume(name, service)
+
+    def _resume(self, name: str, service: Service) -> None:
+        """Resume what a run for this file has drained, also when this one is interrupted."""
+        if service.drained_by_us():
+            self._do(f"{name}: resume {service.node} in Slurm", service.resume)
 
     def _pause(self) -> None:
         self._stop.wait(self._patience.look_s)
         self._check_stop()
 
     def _noted(self, name: str, text: str, work: Any) -> None:
-        step = f"{name}: {text}"
         self._check_stop()
+        self._do(f"{name}: {text}", work)
+
+    def _do(self, step: str, work: Any) -> None:
         self._note(step, Event.BEGIN)
         try:
             work()

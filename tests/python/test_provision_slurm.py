@@ -111,6 +111,60 @@ def test_machines_keep_the_host_as_it_is_and_in_service(
     assert steps(tmp_path / "state", "done")[-1] == "kvm1: resume n-kvm1 in Slurm"
 
 
+def test_what_an_earlier_run_has_changed_stays_out_of_service(
+    host: Rebooting, tmp_path: Path
+) -> None:
+    cluster = Cluster(host)
+    host.kill_before = 3
+    with pytest.raises(Killed):
+        run(host, cluster, tmp_path / "state")
+    assert host.writes > 0
+    host.kill_before = 0
+    host.tree.put("proc/4711/comm", "qemu-system-x86")
+    with pytest.raises(HostError, match="kvm1: 1 virtual machines run on it"):
+        run(host, cluster, tmp_path / "state")
+    assert cluster.state == NodeState(drained=True, reason=OURS)
+
+
+@pytest.mark.parametrize(
+    ("words", "runs"), [("slurmstepd infinity ", False), ("slurmstepd: [7.0]", True)]
+)
+def test_what_slurmd_itself_keeps_is_no_job(
+    host: Rebooting, tmp_path: Path, words: str, *, runs: bool
+) -> None:
+    cluster = Cluster(host)
+    host.tree.put("proc/4711/comm", "slurmstepd")
+    host.tree.put("proc/4711/cmdline", words.replace(" ", "\0"))
+    if runs:
+        with pytest.raises(HostError, match="jobs of Slurm run on it"):
+            run(host, cluster, tmp_path / "state")
+    else:
+        run(host, cluster, tmp_path / "state")
+    assert host.reboots == (not runs)
+
+
+class Interrupted(Cluster):
+    """A cluster that is asked for its jobs when Ctrl-C comes."""
+
+    applier: Applier
+
+    def jobs(self, node: str) -> int:
+        self.applier._stop.set()
+        return super().jobs(node) or 1
+
+
+def test_who_interrupts_the_wait_leaves_the_host_in_service(
+    host: Rebooting, tmp_path: Path
+) -> None:
+    cluster = Interrupted(host)
+    file = parse_hosts(FILE.replace("DRAIN", "60"))
+    cluster.applier = Applier(file, LabReach({"kvm1": host}, cluster), tmp_path / "state")
+    with pytest.raises(HostError, match="interrupted"):
+        cluster.applier.apply()
+    assert not cluster.state.drained
+    assert host.writes == 0
+
+
 def test_machines_on_a_host_that_somebody_else_drained_change_nothing_of_that(
     host: Rebooting, tmp_path: Path
 ) -> None:
