@@ -29,7 +29,6 @@ TOOLS = tuple(ROOT / "tests" / "python" / f"fake_{name}.py" for name in ("flint"
 PACKAGES = (
     "linux-image-amd64", "systemd-sysv", "udev", "kmod", "initramfs-tools", "openssh-server",
     "grub-pc-bin", "grub2-common", "iproute2", "ethtool", "python3", "procps",
-    "ibverbs-providers", "perftest",
 )  # fmt: skip
 EXCLUDED = (
     "/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*",

@@ -60,11 +60,6 @@ class LinuxHost:
         self.switch_on()
 
     @property
-    def address(self) -> str:
-        """What its adapter may have in the network of its own."""
-        return f"10.77.0.{self.number}"
-
-    @property
     def console(self) -> Path:
         return self.folder / "console"
 

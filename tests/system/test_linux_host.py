@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from concurrent.futures import ThreadPoolExecutor
-from shlex import quote
 from typing import TYPE_CHECKING
 
 import pytest
@@ -181,45 +179,7 @@ def test_lost_connection_and_lost_power_in_the_middle(site: Site) -> None:
     assert "plan: 0 steps, 0 reboots" in site.ok("plan")
 
 
-# An address on a VF, and a soft-RoCE device. igbvf asks the adapter once, and it was down then.
-ROCE = f"""
-set -e
-for net in {DEVICE}/net/*; do ip link set "${{net##*/}}" up; done
-until [ "$(cat $net/carrier)" = 1 ]; do sleep 1; done
-modprobe -r igbvf; modprobe igbvf; udevadm settle
-vf=$(ls {DEVICE}/virtfn0/net)
-ip address add ADDRESS/24 dev $vf
-ip link set $vf up
-until [ "$(cat /sys/class/net/$vf/carrier)" = 1 ]; do sleep 1; done
-modprobe -a rdma_rxe ib_uverbs
-rdma link add roce0 type rxe netdev $vf
-"""
-SEND = "ib_send_bw -d roce0 -x 1 -F -n 20 -s 65536"
-
-
-def send_over_vfs(to: LinuxHost, by: LinuxHost) -> None:
-    """Run ib_send_bw from a VF of one host to a VF of the other; their counters say that it went there."""
-    for host in (to, by):
-        host.tell(f"timeout 300 sh -c {quote(ROCE.replace('ADDRESS', host.address))}")
-        assert host.tell("cat /sys/class/infiniband/roce0/ports/1/state") == "4: ACTIVE"
-    count = f"cat {DEVICE}/virtfn0/net/*/statistics/"
-    before = int(to.tell(f"{count}rx_bytes")), int(by.tell(f"{count}tx_bytes"))
-    listens = "until grep -q ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6; do sleep 0.2; done"
-    with ThreadPoolExecutor(1) as pool:
-        received = pool.submit(to.tell, f"timeout 600 {SEND}")
-        to.tell(f"timeout 300 sh -c {quote(listens)}")
-        sent = by.tell(f"timeout 600 {SEND} {to.address}")
-        for told in (sent, received.result()):
-            assert [line.split()[:2] for line in told.splitlines() if "65536 " in line] == [
-                ["65536", "20"]
-            ]
-    after = int(to.tell(f"{count}rx_bytes")), int(by.tell(f"{count}tx_bytes"))
-    assert all(b - a >= 20 * 65536 for a, b in zip(before, after, strict=True))
-
-
-def test_a_host_that_stays_away_keeps_the_others_untouched_and_in_the_end_all_send_over_vfs(
-    site: Site,
-) -> None:
+def test_a_host_that_does_not_come_back_keeps_the_others_untouched(site: Site) -> None:
     first, second = site.add("kvm1"), site.add("kvm2")
     first.reachable()
     # Another keeps the network of this one, and VFs are then made where that is looked for.
@@ -243,4 +203,3 @@ def test_a_host_that_stays_away_keeps_the_others_untouched_and_in_the_end_all_se
     assert first.run(f"ls {link}").returncode
     assert "SR-IOVVirtualFunctions=4" in second.tell(f"cat {link}").splitlines()
     assert "sriov_numvfs" not in second.tell("cat /etc/udev/rules.d/90-nearmetal-sriov.rules")
-    send_over_vfs(first, second)
