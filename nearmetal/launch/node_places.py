@@ -140,11 +140,11 @@ class NodePlaces:
         gone = sorted(self._stale(done))
         for job in gone:
             NodePlaces(self._backend, (), job, self._runner, everyone=self._everyone).end()
-        failed = [node for node, end in done.items() if end.code != 0 or end.timed_out]
+        failed = [node for node in self._nodes if _failed(done[node])]
         if gone and failed:
             # Perhaps for want of what the others took.
             done |= self._try(failed, asked)
-        _check(done, "cannot make the job's directories")
+        _check(done, self._nodes, "cannot make the job's directories")
         answers = {node: _answer(done[node].text) for node in self._nodes}
         for node, answer in answers.items():
             if answer.unseen:
@@ -178,9 +178,8 @@ class NodePlaces:
             rest = [node for node in lacking if shared[node] is None]
             if rest:
                 words = {node: [str(self._root / STAGED / name)] for node in rest}
-                _check(
-                    self._run(rest, _CARRY, words, packed(path)), f"cannot copy {path.name} there"
-                )
+                done = self._run(rest, _CARRY, words, packed(path))
+                _check(done, rest, f"cannot copy {path.name} there")
 
     def _end(self) -> dict[str, Completed]:
         """End and remove everything, take what the nodes of the job left."""
@@ -210,7 +209,7 @@ class NodePlaces:
         if self._copies is None:
             self._copies = Path(tempfile.mkdtemp(prefix="nearmetal-"))
             done = self._end()
-            _check(done, "cannot read its counters")
+            _check(done, self._nodes, "cannot read its counters")
             for node in self._nodes:
                 unpack(done[node].stdout, self._copies / node)
         return self._copies
@@ -224,7 +223,12 @@ class NodePlaces:
             self._copies = None
 
 
-def _check(done: dict[str, Completed], what: str) -> None:
-    for node, end in done.items():
-        if end.code != 0 or end.timed_out:
-            raise LaunchError(f"node {node}: {what}: {end.error_tail or 'no answer'}")
+def _failed(end: Completed) -> bool:
+    return end.code != 0 or end.timed_out
+
+
+def _check(done: dict[str, Completed], nodes: Sequence[str], what: str) -> None:
+    """Raise LaunchError for the first of these nodes that failed; others may be dead."""
+    for node in nodes:
+        if _failed(done[node]):
+            raise LaunchError(f"node {node}: {what}: {done[node].error_tail or 'no answer'}")

@@ -32,6 +32,7 @@ class Machines(FakeBackend):
     top: Path = Path("/nowhere")
     sharing: tuple[str, ...] = ()
     """Nodes that see a directory of this machine."""
+    dead: tuple[str, ...] = ()
 
     shares_files = False
 
@@ -45,6 +46,8 @@ class Machines(FakeBackend):
         root: bool = False,
     ) -> Command:
         assert root, "only root may make what lies beside jobs' directories"
+        if node in self.dead:
+            return Command(("sh", "-c", "exit 255"))
         own = [word.replace(str(self.job_root()), str(self.top / node)) for word in argv]
         return Command(tuple(own), env, workdir)
 
@@ -197,3 +200,14 @@ def test_jobs_whose_owner_has_gone_are_removed_everywhere(machines: Machines) ->
     assert entries(machines)["n3"] == ["job-x", "job-x.providers", "job-x.stats"]
     made.end()
     assert entries(machines) == {"n1": [alive], "n2": ["mpi-1"], "n3": []}
+
+
+def test_a_dead_node_without_ranks_harms_no_job(machines: Machines) -> None:
+    machines.dead = ("n3",)
+    made = places(machines, nodes=("n1", "n2"))
+    made.make(Wanted())
+    (machines.top / "n2/job-x.stats/exit.1").write_text("7\n")
+    assert made.first_failure() == 7
+    made.end()
+    with pytest.raises(LaunchError, match="node n3: cannot make"):
+        places(machines, nodes=("n1", "n3")).make(Wanted())
