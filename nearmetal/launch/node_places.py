@@ -65,8 +65,8 @@ mkdir -p -- "$1.new" && tar -xzf - --no-same-owner -C "$1.new" && mv -- "$1.new"
 _END = f"""
 cd -- "$1" || exit
 job=$2 marker=$3 code=0
-[ ! -d "$job.stats" ] || tar -cf - -- "$job.stats" || code=$?
 {SWEEP}
+[ ! -d "$job.stats" ] || tar -cf - -- "$job.stats" || code=$?
 shift 3
 rm -rf -- "$job" "$job.stats" "$job.providers" "$@" && exit $code
 """

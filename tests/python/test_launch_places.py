@@ -211,3 +211,22 @@ def test_a_dead_node_without_ranks_harms_no_job(machines: Machines) -> None:
     made.end()
     with pytest.raises(LaunchError, match="node n3: cannot make"):
         places(machines, nodes=("n1", "n3")).make(Wanted())
+
+
+def test_counters_are_read_when_nobody_writes_them_any_more(machines: Machines) -> None:
+    made = places(machines, new_name("job"))
+    made.make(Wanted())
+    grows = machines.top / f"n2/{made.job}.stats/0.log"
+    script = 'while head -c 4194304 /dev/zero >>"$0"; do :; done'
+    writer = subprocess.Popen(
+        ["sh", "-c", script, grows], env={"PATH": "/usr/bin:/bin", "NEARMETAL_JOB": made.job}
+    )
+    try:
+        while not grows.exists():
+            assert writer.poll() is None
+        # tar is not content with a file that grows.
+        assert made.first_failure() is None
+        assert writer.wait(10) == -9
+    finally:
+        writer.kill()
+        made.end()
