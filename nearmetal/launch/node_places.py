@@ -36,7 +36,8 @@ _CARRY_S = 1800.0
 _PATH = {"PATH": "/usr/bin:/bin"}
 
 # Words after the first three: see=FILE that must be there, have=NAME that should be staged,
-# link=LIBRARY for the job's directory of providers; without a job's name it only looks.
+# link=LIBRARY for the job's directory of providers; without a job's name it only looks. A second
+# try finds what the first one made.
 _MAKE = f"""
 cd -- "$1" || exit
 user=$2 job=$3
@@ -50,16 +51,21 @@ for word; do
 done
 [ -n "$job" ] || exit 0
 umask 077
-mkdir -- "$job" "$job.stats" "$job.providers" || exit
+mkdir -p -- "$job" "$job.stats" "$job.providers" || exit
 for word; do
-  case $word in link=*) ln -s -- "${{word#*=}}" "$job.providers/" || exit ;; esac
+  case $word in link=*) ln -sfn -- "${{word#*=}}" "$job.providers/" || exit ;; esac
 done
 chown -hR -- "$user:" "$job" "$job.stats" "$job.providers"
 """
 
+# Another job may be faster with the same files: what is there stays.
 _CARRY = """
 umask 022
-mkdir -p -- "$1.new" && tar -xzf - --no-same-owner -C "$1.new" && mv -- "$1.new" "$1"
+new=$2 code=0
+mkdir -p -- "$new" && tar -xzf - --no-same-owner -C "$new" &&
+  { [ -e "$1" ] || mv -T -- "$new" "$1" || [ -e "$1" ]; } || code=1
+rm -rf -- "$new"
+exit $code
 """
 
 _END = f"""
@@ -177,7 +183,8 @@ class NodePlaces:
                 stage(path, place, name, self.job)
             rest = [node for node in lacking if shared[node] is None]
             if rest:
-                words = {node: [str(self._root / STAGED / name)] for node in rest}
+                there = self._root / STAGED
+                words = {node: [str(there / name), str(there / (self.job + NEW))] for node in rest}
                 done = self._run(rest, _CARRY, words, packed(path))
                 _check(done, rest, f"cannot copy {path.name} there")
 
@@ -185,13 +192,16 @@ class NodePlaces:
         """End and remove everything, take what the nodes of the job left."""
         words = {}
         for node in self._everyone:
-            own = [f"{STAGED}/{self.job}{FILES}"] if self._backend.staged(node) is None else []
+            copied = self._backend.staged(node) is None
+            own = [f"{STAGED}/{self.job}{suffix}" for suffix in (FILES, NEW) if copied]
             words[node] = [str(self._root), self.job, f"{MARKER}={self.job}", *own]
-        done = self._run(self._everyone, _END, words)
+        try:
+            done = self._run(self._everyone, _END, words)
+        finally:
+            for place in self._shared():
+                for suffix in (FILES, NEW):
+                    shutil.rmtree(place / (self.job + suffix), ignore_errors=True)
         self._ended = True
-        for place in self._shared():
-            for suffix in (FILES, NEW):
-                shutil.rmtree(place / (self.job + suffix), ignore_errors=True)
         return done
 
     def stats(self) -> list[dict[str, Any]]:
