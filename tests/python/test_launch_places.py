@@ -288,3 +288,26 @@ def test_a_signal_leaves_no_copies_in_the_share(machines: Machines) -> None:
     assert (machines.top / "n1/job-x").exists()
     made.end()
     assert not (machines.top / "n1/job-x").exists(), "what was cut short is done again"
+
+
+@pytest.mark.parametrize("name", ["app", "bench.a", "x.la", "include"])
+def test_a_program_is_brought_whatever_its_name(
+    machines: Machines, tmp_path: Path, name: str
+) -> None:
+    real, program = tmp_path / "app-1.0", tmp_path / "bin" / name
+    real.write_text("a program")
+    real.chmod(0o700)
+    program.parent.mkdir()
+    program.symlink_to("../app-1.0")
+    machines.sharing = ("n1",)
+    made = places(machines)
+    (machines.top / "shared").mkdir()
+    (machines.top / "n1/files").rmdir()
+    (machines.top / "n1/files").symlink_to(machines.top / "shared")
+    made.make(Wanted(files=[(program, "job-x.files")]))
+    for node in NODES:
+        there = machines.top / node / "files/job-x.files" / name
+        assert there.read_text() == "a program"
+        assert not there.is_symlink()
+        assert there.stat().st_mode & 0o777 == 0o755
+    made.end()
