@@ -24,18 +24,29 @@ def _is_for_compilers(name: str) -> bool:
 
 
 def packed(path: Path) -> bytes:
-    """Return a compressed tar archive of a file, or of a directory's content."""
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=6) as archive:
-        for entry in sorted(path.iterdir()) if path.is_dir() else [path]:
-            archive.add(entry, entry.name, filter=_needed)
+    """Return a compressed tar archive of a file, or of what a directory has for programs.
+
+    A link is followed where it is the file asked for, and kept within a directory.
+    """
+    stream, whole = io.BytesIO(), path.is_dir()
+    with tarfile.open(
+        fileobj=stream, mode="w:gz", compresslevel=6, dereference=not whole
+    ) as archive:
+        if whole:
+            for entry in sorted(path.iterdir()):
+                archive.add(entry, entry.name, filter=_needed)
+        else:
+            archive.add(path, path.name, filter=_plain)
     return stream.getvalue()
 
 
 def _needed(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Leave out what only compilers read, and who owns a file here."""
-    if _is_for_compilers(member.name):
-        return None
+    """Leave out what only compilers read."""
+    return None if _is_for_compilers(member.name) else _plain(member)
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Leave out who owns a file here."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mode = _open_mode(member.mode)
@@ -48,7 +59,7 @@ def _open_mode(mode: int) -> int:
 
 
 def stage(path: Path, shared: Path, name: str, job: str) -> None:
-    """Copy a file, or a directory's content, to `name` of a directory that nodes see as it is.
+    """Copy what `packed` packs to `name` of a directory that nodes see as it is.
 
     What is there already stays; half a copy is never there under its name. Raises LaunchError.
     """
@@ -59,8 +70,11 @@ def stage(path: Path, shared: Path, name: str, job: str) -> None:
     try:
         fresh.mkdir(mode=0o755)
         fresh.chmod(0o755)
-        for entry in sorted(path.iterdir()) if path.is_dir() else [path]:
-            _copy(entry, fresh, entry.name)
+        if path.is_dir():
+            for entry in sorted(path.iterdir()):
+                _copy(entry, fresh, entry.name)
+        else:
+            _copy_file(path, fresh / path.name)
         fresh.rename(target)
     except OSError as error:
         # Another job may have been faster.
@@ -83,8 +97,12 @@ def _copy(source: Path, folder: Path, name: str) -> None:
         for entry in source.iterdir():
             _copy(entry, target, f"{name}/{entry.name}")
     elif source.is_file():
-        shutil.copyfile(source, target)
-        target.chmod(_open_mode(source.stat().st_mode))
+        _copy_file(source, target)
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
+    target.chmod(_open_mode(source.stat().st_mode))
 
 
 def unpack(archive: bytes, directory: Path) -> None:

@@ -36,7 +36,8 @@ _CARRY_S = 1800.0
 _PATH = {"PATH": "/usr/bin:/bin"}
 
 # Words after the first three: see=FILE that must be there, have=NAME that should be staged,
-# link=LIBRARY for the job's directory of providers; without a job's name it only looks.
+# link=LIBRARY for the job's directory of providers; without a job's name it only looks. A second
+# try finds what the first one made.
 _MAKE = f"""
 cd -- "$1" || exit
 user=$2 job=$3
@@ -50,23 +51,28 @@ for word; do
 done
 [ -n "$job" ] || exit 0
 umask 077
-mkdir -- "$job" "$job.stats" "$job.providers" || exit
+mkdir -p -- "$job" "$job.stats" "$job.providers" || exit
 for word; do
-  case $word in link=*) ln -s -- "${{word#*=}}" "$job.providers/" || exit ;; esac
+  case $word in link=*) ln -sfn -- "${{word#*=}}" "$job.providers/" || exit ;; esac
 done
 chown -hR -- "$user:" "$job" "$job.stats" "$job.providers"
 """
 
+# Another job may be faster with the same files: what is there stays.
 _CARRY = """
 umask 022
-mkdir -p -- "$1.new" && tar -xzf - --no-same-owner -C "$1.new" && mv -- "$1.new" "$1"
+new=$2 code=0
+mkdir -p -- "$new" && tar -xzf - --no-same-owner -C "$new" &&
+  { [ -e "$1" ] || mv -T -- "$new" "$1" || [ -e "$1" ]; } || code=1
+rm -rf -- "$new"
+exit $code
 """
 
 _END = f"""
 cd -- "$1" || exit
 job=$2 marker=$3 code=0
-[ ! -d "$job.stats" ] || tar -cf - -- "$job.stats" || code=$?
 {SWEEP}
+[ ! -d "$job.stats" ] || tar -cf - -- "$job.stats" || code=$?
 shift 3
 rm -rf -- "$job" "$job.stats" "$job.providers" "$@" && exit $code
 """
@@ -140,11 +146,11 @@ class NodePlaces:
         gone = sorted(self._stale(done))
         for job in gone:
             NodePlaces(self._backend, (), job, self._runner, everyone=self._everyone).end()
-        failed = [node for node, end in done.items() if end.code != 0 or end.timed_out]
+        failed = [node for node in self._nodes if _failed(done[node])]
         if gone and failed:
             # Perhaps for want of what the others took.
             done |= self._try(failed, asked)
-        _check(done, "cannot make the job's directories")
+        _check(done, self._nodes, "cannot make the job's directories")
         answers = {node: _answer(done[node].text) for node in self._nodes}
         for node, answer in answers.items():
             if answer.unseen:
@@ -177,22 +183,25 @@ class NodePlaces:
                 stage(path, place, name, self.job)
             rest = [node for node in lacking if shared[node] is None]
             if rest:
-                words = {node: [str(self._root / STAGED / name)] for node in rest}
-                _check(
-                    self._run(rest, _CARRY, words, packed(path)), f"cannot copy {path.name} there"
-                )
+                there = self._root / STAGED
+                words = {node: [str(there / name), str(there / (self.job + NEW))] for node in rest}
+                done = self._run(rest, _CARRY, words, packed(path))
+                _check(done, rest, f"cannot copy {path.name} there")
 
     def _end(self) -> dict[str, Completed]:
         """End and remove everything, take what the nodes of the job left."""
         words = {}
         for node in self._everyone:
-            own = [f"{STAGED}/{self.job}{FILES}"] if self._backend.staged(node) is None else []
+            copied = self._backend.staged(node) is None
+            own = [f"{STAGED}/{self.job}{suffix}" for suffix in (FILES, NEW) if copied]
             words[node] = [str(self._root), self.job, f"{MARKER}={self.job}", *own]
-        done = self._run(self._everyone, _END, words)
+        try:
+            done = self._run(self._everyone, _END, words)
+        finally:
+            for place in self._shared():
+                for suffix in (FILES, NEW):
+                    shutil.rmtree(place / (self.job + suffix), ignore_errors=True)
         self._ended = True
-        for place in self._shared():
-            for suffix in (FILES, NEW):
-                shutil.rmtree(place / (self.job + suffix), ignore_errors=True)
         return done
 
     def stats(self) -> list[dict[str, Any]]:
@@ -210,7 +219,7 @@ class NodePlaces:
         if self._copies is None:
             self._copies = Path(tempfile.mkdtemp(prefix="nearmetal-"))
             done = self._end()
-            _check(done, "cannot read its counters")
+            _check(done, self._nodes, "cannot read its counters")
             for node in self._nodes:
                 unpack(done[node].stdout, self._copies / node)
         return self._copies
@@ -224,7 +233,12 @@ class NodePlaces:
             self._copies = None
 
 
-def _check(done: dict[str, Completed], what: str) -> None:
-    for node, end in done.items():
-        if end.code != 0 or end.timed_out:
-            raise LaunchError(f"node {node}: {what}: {end.error_tail or 'no answer'}")
+def _failed(end: Completed) -> bool:
+    return end.code != 0 or end.timed_out
+
+
+def _check(done: dict[str, Completed], nodes: Sequence[str], what: str) -> None:
+    """Raise LaunchError for the first of these nodes that failed; others may be dead."""
+    for node in nodes:
+        if _failed(done[node]):
+            raise LaunchError(f"node {node}: {what}: {done[node].error_tail or 'no answer'}")

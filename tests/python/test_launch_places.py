@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nearmetal.errors import LaunchError
-from nearmetal.launch.node_places import NodePlaces
+from nearmetal.launch.node_places import NodePlaces, _answer
 from nearmetal.launch.places import Wanted
 from nearmetal.launch.stale import new_name
-from nearmetal.run import Command, LocalRunner
+from nearmetal.run import Command, Completed, LocalRunner
 from tests.python.counter_files import file_bytes, peer_bytes
 from tests.python.fake_backend import FakeBackend
 
@@ -32,6 +32,7 @@ class Machines(FakeBackend):
     top: Path = Path("/nowhere")
     sharing: tuple[str, ...] = ()
     """Nodes that see a directory of this machine."""
+    dead: tuple[str, ...] = ()
 
     shares_files = False
 
@@ -45,6 +46,8 @@ class Machines(FakeBackend):
         root: bool = False,
     ) -> Command:
         assert root, "only root may make what lies beside jobs' directories"
+        if node in self.dead:
+            return Command(("sh", "-c", "exit 255"))
         own = [word.replace(str(self.job_root()), str(self.top / node)) for word in argv]
         return Command(tuple(own), env, workdir)
 
@@ -165,7 +168,7 @@ def test_what_still_runs_of_a_job_is_ended_with_it(machines: Machines) -> None:
 
 
 def test_the_node_that_fails_is_named(machines: Machines) -> None:
-    (machines.top / "n2/job-x").mkdir()
+    (machines.top / "n2/job-x").write_text("no directory")
     made = places(machines)
     with pytest.raises(LaunchError, match=r"node n2: cannot make the job's directories: .*exists"):
         made.make(Wanted())
@@ -197,3 +200,114 @@ def test_jobs_whose_owner_has_gone_are_removed_everywhere(machines: Machines) ->
     assert entries(machines)["n3"] == ["job-x", "job-x.providers", "job-x.stats"]
     made.end()
     assert entries(machines) == {"n1": [alive], "n2": ["mpi-1"], "n3": []}
+
+
+def test_a_dead_node_without_ranks_harms_no_job(machines: Machines) -> None:
+    machines.dead = ("n3",)
+    made = places(machines, nodes=("n1", "n2"))
+    made.make(Wanted())
+    (machines.top / "n2/job-x.stats/exit.1").write_text("7\n")
+    assert made.first_failure() == 7
+    made.end()
+    with pytest.raises(LaunchError, match="node n3: cannot make"):
+        places(machines, nodes=("n1", "n3")).make(Wanted())
+
+
+def test_counters_are_read_when_nobody_writes_them_any_more(machines: Machines) -> None:
+    made = places(machines, new_name("job"))
+    made.make(Wanted())
+    grows = machines.top / f"n2/{made.job}.stats/0.log"
+    script = 'while head -c 262144 /dev/zero >>"$0"; do :; done'
+    writer = subprocess.Popen(
+        ["sh", "-c", script, grows], env={"PATH": "/usr/bin:/bin", "NEARMETAL_JOB": made.job}
+    )
+    try:
+        while not grows.exists():
+            assert writer.poll() is None
+        # tar is not content with a file that grows.
+        assert made.first_failure() is None
+        assert writer.wait(10) == -9
+    finally:
+        writer.kill()
+        made.end()
+
+
+def test_copies_that_fail_or_come_second_leave_nothing(machines: Machines, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("a program")
+    faster, files = machines.top / "n1/files/mpi-1", machines.top / "n1/files"
+    one, other = places(machines, "job-x"), places(machines, "job-y")
+    one.make(Wanted())
+    # Between the look and the copy the other job brings the same.
+    answers = {node: _answer("lacks mpi-1") for node in NODES}
+    other._bring(Wanted(files=[(program, "mpi-1")]), answers)
+    faster.joinpath("program").write_text("theirs")
+    one._bring(Wanted(files=[(program, "mpi-1")]), answers)
+    assert faster.joinpath("program").read_text() == "theirs"
+    assert [path.name for path in files.iterdir()] == ["mpi-1"]
+    # One that was cut short goes with its job.
+    for name in ("job-x.new", "job-x.files"):
+        (files / name).mkdir()
+    one.end()
+    assert entries(machines) == {node: ["mpi-1"] for node in NODES}
+
+
+def test_what_a_first_try_made_is_no_obstacle(machines: Machines) -> None:
+    wanted = Wanted((Path("/usr/lib/prov.so"),))
+    places(machines).make(wanted)
+    made = places(machines)
+    made.make(wanted)
+    link = machines.top / "n1/job-x.providers/prov.so"
+    assert link.readlink() == Path("/usr/lib/prov.so")
+    made.end()
+
+
+@dataclass
+class Interrupted(LocalRunner):
+    """A runner during which Ctrl-C comes."""
+
+    left: int = 1
+
+    def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
+        if self.left:
+            self.left -= 1
+            raise KeyboardInterrupt
+        return super().run_all(commands, timeout_s=timeout_s)
+
+
+def test_a_signal_leaves_no_copies_in_the_share(machines: Machines) -> None:
+    machines.sharing = NODES
+    copy = machines.top / "shared/job-x.files"
+    copy.mkdir(parents=True)
+    (machines.top / "n1/job-x").mkdir()
+    user = getpass.getuser()
+    made = NodePlaces(machines, NODES, "job-x", Interrupted(), user=user)
+    with pytest.raises(KeyboardInterrupt):
+        made.end()
+    assert not copy.exists()
+    assert (machines.top / "n1/job-x").exists()
+    made.end()
+    assert not (machines.top / "n1/job-x").exists(), "what was cut short is done again"
+
+
+@pytest.mark.parametrize("name", ["app", "bench.a", "x.la", "include"])
+def test_a_program_is_brought_whatever_its_name(
+    machines: Machines, tmp_path: Path, name: str
+) -> None:
+    real, program = tmp_path / "app-1.0", tmp_path / "bin" / name
+    real.write_text("a program")
+    real.chmod(0o700)
+    program.parent.mkdir()
+    program.symlink_to("../app-1.0")
+    machines.sharing = ("n1",)
+    made = places(machines)
+    (machines.top / "shared").mkdir()
+    (machines.top / "n1/files").rmdir()
+    (machines.top / "n1/files").symlink_to(machines.top / "shared")
+    made.make(Wanted(files=[(program, "job-x.files")]))
+    for node in NODES:
+        there = machines.top / node / "files/job-x.files" / name
+        assert there.read_text() == "a program"
+        assert not there.is_symlink()
+        assert there.stat().st_mode & 0o777 == 0o755
+    made.end()
