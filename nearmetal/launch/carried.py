@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nearmetal.backend import STAGED
+from nearmetal.errors import LaunchError
 from nearmetal.launch.node_places import FILES
 from nearmetal.mpi import Installation, pick
 from nearmetal.mpi.installed import Family, Mpi, linked_family
@@ -17,8 +18,16 @@ GUEST_MPI = Installation(Mpi.OPENMPI5, Path("/usr"))
 
 
 def is_local(program: str) -> bool:
-    """Whether a program named on the command line lies here; else it is one of the nodes' own."""
-    return "/" not in program or Path(program).is_file()
+    """Whether a program named on the command line lies here; else it is one of the nodes' own.
+
+    Raises LaunchError for a relative path to nothing: no directory of theirs is ours.
+    """
+    if "/" not in program or Path(program).is_file():
+        return True
+    if not Path(program).is_absolute():
+        raise LaunchError(f"no program {program}: {Path(program).absolute()} is no file",
+                          "a program of the nodes' own needs its absolute path")  # fmt: skip
+    return False
 
 
 def guest_mpi(name: str | None, program: Path | None) -> Installation:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import shutil
 import stat
@@ -16,6 +17,7 @@ NEW = ".new"
 """Ends the name of what is being copied; a job's name begins it."""
 
 _MAX_STATS = 64 << 20
+_MAX_MEMBERS = 16384
 
 
 def _is_for_compilers(name: str) -> bool:
@@ -106,14 +108,17 @@ def _copy_file(source: Path, target: Path) -> None:
 
 
 def unpack(archive: bytes, directory: Path) -> None:
-    """Write the regular files of a foreign archive flat into a new directory, sizes limited."""
+    """Write the regular files of a foreign archive flat into a new directory, and not too many.
+
+    Raises LaunchError for one that is no archive, or not plain: a small one may grow large.
+    """
     directory.mkdir(mode=0o700)
     left = _MAX_STATS
     try:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as content:
-            for member in content:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as content:
+            for member in itertools.islice(content, _MAX_MEMBERS):
                 name = Path(member.name).name
-                if not member.isreg() or not name or member.size > left:
+                if not member.isreg() or not name or not 0 <= member.size <= left:
                     continue
                 left -= member.size
                 data = content.extractfile(member)
@@ -121,5 +126,7 @@ def unpack(archive: bytes, directory: Path) -> None:
                 if data is not None and not target.exists():
                     target.write_bytes(data.read())
                     os.utime(target, (member.mtime, member.mtime))
-    except (tarfile.TarError, EOFError) as error:
+    except (
+        tarfile.TarError, EOFError, OSError, ArithmeticError, ValueError, RecursionError
+    ) as error:  # fmt: skip
         raise LaunchError(f"a node sent damaged counters: {error}") from error

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 FILES = ".files"
 _STEP_S = 120.0
+_MAX_STALE = 64
+"""How many jobs whose owner is gone one job ends: a node may invent their names."""
+
 _CARRY_S = 1800.0
 """An MPI is some ten megabytes, and a guest under TCG decrypts less than one in a second."""
 
@@ -68,13 +71,14 @@ rm -rf -- "$new"
 exit $code
 """
 
+# A marker per line; the directory to read; all names to remove.
 _END = f"""
 cd -- "$1" || exit
-job=$2 marker=$3 code=0
+marker=$2 stats=$3 code=0
 {SWEEP}
-[ ! -d "$job.stats" ] || tar -cf - -- "$job.stats" || code=$?
 shift 3
-rm -rf -- "$job" "$job.stats" "$job.providers" "$@" && exit $code
+[ ! -d "$stats" ] || tar -cf - -- "$stats" || code=$?
+rm -rf -- "$@" && exit $code
 """
 
 
@@ -143,9 +147,9 @@ class NodePlaces:
         asked += [f"have={name}" for _, name in wanted.files]
         asked += [f"link={path}" for path in wanted.providers]
         done = self._try(self._everyone, asked)
-        gone = sorted(self._stale(done))
-        for job in gone:
-            NodePlaces(self._backend, (), job, self._runner, everyone=self._everyone).end()
+        gone = sorted(self._stale(done))[:_MAX_STALE]
+        if gone:
+            self._clear(gone)
         failed = [node for node in self._nodes if _failed(done[node])]
         if gone and failed:
             # Perhaps for want of what the others took.
@@ -190,19 +194,26 @@ class NodePlaces:
 
     def _end(self) -> dict[str, Completed]:
         """End and remove everything, take what the nodes of the job left."""
+        done = self._clear([self.job], f"{self.job}.stats")
+        self._ended = True
+        return done
+
+    def _clear(self, jobs: Sequence[str], stats: str = "") -> dict[str, Completed]:
+        """End and remove these jobs everywhere, with one command per node."""
+        markers = "\n".join(f"{MARKER}={job}" for job in jobs)
+        made = [job + suffix for job in jobs for suffix in ("", ".stats", ".providers")]
+        copies = [job + suffix for job in jobs for suffix in (FILES, NEW)]
         words = {}
         for node in self._everyone:
             copied = self._backend.staged(node) is None
-            own = [f"{STAGED}/{self.job}{suffix}" for suffix in (FILES, NEW) if copied]
-            words[node] = [str(self._root), self.job, f"{MARKER}={self.job}", *own]
+            own = [f"{STAGED}/{name}" for name in copies if copied]
+            words[node] = [str(self._root), markers, stats, *made, *own]
         try:
-            done = self._run(self._everyone, _END, words)
+            return self._run(self._everyone, _END, words)
         finally:
             for place in self._shared():
-                for suffix in (FILES, NEW):
-                    shutil.rmtree(place / (self.job + suffix), ignore_errors=True)
-        self._ended = True
-        return done
+                for name in copies:
+                    shutil.rmtree(place / name, ignore_errors=True)
 
     def stats(self) -> list[dict[str, Any]]:
         """End the job, and read copies: what comes from a node is hostile until checked."""

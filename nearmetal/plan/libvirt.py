@@ -127,6 +127,12 @@ def _files(spec: LibvirtSpec, host: LibvirtHost, facts: HostFacts) -> tuple[str,
         return "ssh", "an image of one's own may lack 9p, so each node gets a copy"
     if "virtio-9p-pci" not in facts.devices:
         return "ssh", "its QEMU has no virtio-9p-pci, so each node gets a copy"
+    if host.directory != "auto":
+        # What it would share lies below the state directory, which is opened for `auto` alone.
+        return (
+            "ssh",
+            "with a `directory` QEMU may not enter the state directory, so nodes get copies",
+        )
     return "9p", "nodes see a directory of this machine, and cannot write it"
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from nearmetal.errors import CommandError, LaunchError, UsageError
 from nearmetal.launch import JobRequest, Verdict, measure_locality, run_job
+from nearmetal.launch.carried import is_local
 from nearmetal.launch.job import find_job_program
 from nearmetal.launch.stale import is_stale, new_name, surely
 from nearmetal.launch.stats import cause, judge, read_exit_codes, read_stats
@@ -298,6 +299,15 @@ def test_the_provider_is_looked_for_where_it_is_installed_to(tmp_path: Path) -> 
 def test_programs_by_name_and_path() -> None:
     assert find_job_program("true").name == "true"
     assert find_job_program("/bin/sh") == Path("/bin/sh")
+
+
+def test_a_program_of_the_nodes_own_has_an_absolute_path() -> None:
+    assert is_local("true")
+    assert is_local("/bin/sh")
+    assert not is_local("/no/such/program")
+    with pytest.raises(LaunchError, match=r"no program bin/x: /.*/bin/x is no file") as refused:
+        is_local("bin/x")
+    assert "absolute" in refused.value.hint
 
 
 def test_files_of_a_job_are_read_with_care(tmp_path: Path) -> None:

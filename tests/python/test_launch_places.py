@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import getpass
+import gzip
+import io
 import subprocess
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nearmetal.errors import LaunchError
+from nearmetal.launch.copies import unpack
 from nearmetal.launch.node_places import NodePlaces, _answer
 from nearmetal.launch.places import Wanted
 from nearmetal.launch.stale import new_name
@@ -311,3 +315,65 @@ def test_a_program_is_brought_whatever_its_name(
         assert not there.is_symlink()
         assert there.stat().st_mode & 0o777 == 0o755
     made.end()
+
+
+@dataclass
+class Counting(LocalRunner):
+    """A runner that counts rounds of commands."""
+
+    rounds: int = 0
+
+    def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
+        self.rounds += 1
+        return super().run_all(commands, timeout_s=timeout_s)
+
+
+def test_names_that_a_node_invents_cost_one_command_and_have_a_limit(machines: Machines) -> None:
+    for number in range(100):
+        (machines.top / f"n2/job-1-1-{number:06x}.stats").mkdir()
+    left = [
+        subprocess.Popen(["sleep", "600"], env={"NEARMETAL_JOB": f"job-1-1-{number:06x}"})
+        for number in (3, 4)
+    ]
+    runner = Counting()
+    try:
+        made = NodePlaces(machines, NODES, "job-x", runner, user=getpass.getuser())
+        made.make(Wanted())
+        assert runner.rounds == 2
+        assert [one.wait(10) for one in left] == [-9, -9]
+        made.end()
+        assert len(entries(machines)["n2"]) == 36
+    finally:
+        for one in left:
+            one.kill()
+
+
+def archive(*, name: str = "0.stats", mtime: str = "1", size: int = 3, count: int = 1) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:", format=tarfile.PAX_FORMAT) as content:
+        for number in range(count):
+            member = tarfile.TarInfo(f"{number or ''}{name}")
+            member.size, member.pax_headers = size, {"mtime": mtime}
+            content.addfile(member, io.BytesIO(bytes(size)))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"", b"no archive" * 100, archive()[:1030],
+        gzip.compress(archive()),
+        archive(mtime="nan"), archive(mtime="inf"), archive(mtime="1e300"),
+        archive(name="x" * 300),
+    ],
+)  # fmt: skip
+def test_damaged_counters_are_an_error_in_words(tmp_path: Path, sent: bytes) -> None:
+    with pytest.raises(LaunchError, match="a node sent damaged counters"):
+        unpack(sent, tmp_path / "there")
+
+
+def test_counters_of_a_node_have_limits(tmp_path: Path) -> None:
+    unpack(archive(size=33 << 20, count=2), tmp_path / "large")
+    assert [path.name for path in (tmp_path / "large").iterdir()] == ["0.stats"]
+    unpack(archive(size=0, count=16400), tmp_path / "many")
+    assert len(list((tmp_path / "many").iterdir())) == 16384

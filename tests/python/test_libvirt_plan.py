@@ -65,6 +65,8 @@ def test_the_device_is_chosen_with_its_reason(
         (TWO.replace("hosts", "image: /images/debian.qcow2\nhosts"), SMALL.devices,
          "an image of one's own may lack 9p"),
         (TWO, frozenset({"ivshmem-plain"}), "its QEMU has no virtio-9p-pci"),
+        (TWO.replace("{name: h,", "{name: h, directory: /data/vms,"), SMALL.devices,
+         "with a `directory` QEMU may not enter the state directory"),
     ],
 )  # fmt: skip
 def test_programs_are_copied_where_nodes_see_no_directory_of_this_machine(
