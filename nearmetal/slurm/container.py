@@ -25,7 +25,7 @@ from nearmetal.errors import HostError, NearmetalError, NoVfError, SlurmError
 from nearmetal.mpi import Provider, Request, pick, settings_for
 from nearmetal.mpi.provider import provider_library
 from nearmetal.run import LocalRunner
-from nearmetal.slurm import holder, limits
+from nearmetal.slurm import guard, holder, limits
 from nearmetal.slurm.reclaim import THIS_MACHINE, remove
 from nearmetal.slurm.records import STATE, VFS, directory_of, locked, write
 from nearmetal.slurm.vfs import returned_on_failure, variables
@@ -116,7 +116,8 @@ def launch(wish: Wish, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launc
     """Make the container of a job. One left by an earlier job goes first.
 
     What the job cannot have is a refusal, which is on record for its tasks to tell. Raises
-    SlurmError, HostError or LaunchError: then there is none, and this node is to blame.
+    SlurmError, HostError or LaunchError: then there is none, this node is to blame, and what is still
+    on record is for the reclaimer.
     """
     _check(wish)
     env, providers = environment(wish)
@@ -138,9 +139,9 @@ def launch(wish: Wish, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launc
                 node = wish.node or os.uname().nodename.partition(".")[0]
                 taken = _take(vfs, wish, node, state)
                 write(directory / "environment", _lines(env | variables(taken)))
-                fill, groups = _machines(wish, directory)
                 place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
+                    fill, groups = _machines(wish, directory)
                     with limits.removed_on_failure(groups):
                         return Launched(holder.hold(lambda: _make(wish, providers, place, fill)))
                 finally:
@@ -151,17 +152,26 @@ def launch(wish: Wish, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launc
             # Its records stay: by them VFs and control groups are known that did not go back.
             raise
         except NearmetalError:
-            shutil.rmtree(directory.name, dir_fd=records)
+            _forget(directory, records)
             raise
         except OSError as error:
-            # By descriptor: the path may be hidden from us by the container's own directory.
             with contextlib.suppress(OSError):
-                shutil.rmtree(directory.name, dir_fd=records)
+                _forget(directory, records)
             raise SlurmError(
                 f"job {wish.job}: no container: {error.strerror or error}", "run this as root"
             ) from error
         finally:
             os.close(records)
+
+
+def _forget(directory: Path, state: int) -> None:
+    """Remove what is on record of a job that has nothing.
+
+    But that of a tunnel stays: the guard is renewed by who removes it, and we may be in the job's
+    network. By descriptor: the path may be hidden from us by the container's own directory.
+    """
+    if not guard.has_tunnel(Path(directory.name), dir_fd=state):
+        shutil.rmtree(directory.name, dir_fd=state)
 
 
 def _take(vfs: JobVfs, wish: Wish, node: str, state: Path) -> tuple[GrantedVf, ...]:

@@ -54,9 +54,9 @@ def admit(records: Path, identity: int, others: Sequence[str], runner: Runner) -
     renew(records.parent, runner)
 
 
-def has_tunnel(records: Path) -> bool:
-    """Whether a job has been let through."""
-    return (records / RECORD).exists()
+def has_tunnel(records: Path, dir_fd: int | None = None) -> bool:
+    """Whether a job has been let through. `dir_fd`: what a relative path begins at."""
+    return os.access(records / RECORD, os.F_OK, dir_fd=dir_fd)
 
 
 def renew(state: Path, runner: Runner) -> None:

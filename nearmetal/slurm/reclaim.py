@@ -9,9 +9,12 @@ the memory go. So do processes that a slurmstepd which died left of the job outs
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import re
 import shutil
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +34,11 @@ END_S = 20.0
 """How long processes may take to die: one that waits for a dead file server takes for ever."""
 
 _LOOK_S = 0.005
+_OUTSIDE_ROUNDS = 100
+"""How often to look for what is outside: what is started again and again is of another job, or nobody's."""
+
+_JOB_GROUP = re.compile(rb"/job_([0-9]+)(?=/|$)", re.MULTILINE)
+"""A control group that Slurm made for a job."""
 
 
 def reclaim(
@@ -54,7 +62,7 @@ def remove(job: int, state: Path, vfs: JobVfs = THIS_MACHINE) -> bool:
         return False
     if found.lives():
         _end(found)
-    _until_none(lambda: _kill_outside(found), found)
+    _end_outside(found)
     limits.remove(limits.recorded(found.directory))
     # Before the records go, by which the ledger knows that the job still has them.
     vfs.give_back(job)
@@ -99,11 +107,7 @@ def _until_none(kill: Callable[[], bool], found: Container) -> None:
 
 
 def _kill_holder(found: Container) -> bool:
-    with contextlib.suppress(ProcessLookupError):
-        if found.lives():
-            os.kill(found.pid, signal.SIGKILL)
-            return True
-    return False
+    return found.pid > 0 and _kill(found.pid, found.lives)
 
 
 def _kill_members(number: int) -> bool:
@@ -111,31 +115,52 @@ def _kill_members(number: int) -> bool:
     return _kill_where(lambda process: (process / "ns/mnt").stat().st_ino == number)
 
 
-def _kill_outside(found: Container) -> bool:
-    """SIGKILL what the job's user has here by slurmstepd; returns whether there was anything.
+def _end_outside(found: Container) -> None:
+    """SIGKILL what the job's user has here by slurmstepd, outside of any container.
 
-    A batch script beside virtual machines is outside of any container, and outlives a slurmstepd
-    that is killed. Root is the user of Slurm's own programs as well.
+    A batch script beside virtual machines is there, and outlives a slurmstepd that is killed. Root is
+    the user of Slurm's own programs as well.
     """
     if found.uid <= 0 or not found.node:
+        return
+    for _ in range(_OUTSIDE_ROUNDS):
+        if not _kill_where(lambda process: _is_of_job(process, found)):
+            return
+        time.sleep(_LOOK_S)
+    sys.stderr.write(
+        f"nearmetal: job {found.job}: processes of its user that bear its number keep coming\n"
+    )
+
+
+def _is_of_job(process: Path, found: Container) -> bool:
+    """Whether a process is of a job. What it says itself counts only where no control group says it."""
+    if process.stat().st_uid != found.uid:
         return False
-    named = {f"SLURM_JOB_ID={found.job}".encode(), f"SLURMD_NODENAME={found.node}".encode()}
-
-    def is_of_job(process: Path) -> bool:
-        if process.stat().st_uid != found.uid:
-            return False
-        return named <= set((process / "environ").read_bytes().split(b"\0"))
-
-    return _kill_where(is_of_job)
+    named = {f"SLURMD_NODENAME={found.node}".encode()}
+    groups = {int(job) for job in _JOB_GROUP.findall((process / "cgroup").read_bytes())}
+    if not groups:
+        named.add(f"SLURM_JOB_ID={found.job}".encode())
+    elif found.job not in groups:
+        return False
+    return named <= set((process / "environ").read_bytes().split(b"\0"))
 
 
 def _kill_where(chosen: Callable[[Path], bool]) -> bool:
     found = False
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            if chosen(entry):
-                os.kill(int(entry.name), signal.SIGKILL)
-                found = True
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            found |= _kill(int(entry.name), functools.partial(chosen, entry))
     return found
+
+
+def _kill(pid: int, chosen: Callable[[], bool]) -> bool:
+    """SIGKILL a process if it is chosen, and no other that has got its number since."""
+    with contextlib.suppress(OSError):
+        process = os.pidfd_open(pid)
+        try:
+            if chosen():
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+                return True
+        finally:
+            os.close(process)
+    return False

@@ -285,6 +285,20 @@ static void __attribute__((noreturn)) end_as(int status)
 	_exit(128 + signum);
 }
 
+/*
+ * Whether what SENDER sent us did not reach the child as well. Slurm is our parent. Whoever is inside
+ * can name us by our process group alone, in which the child is too; one that has ended may have been inside.
+ */
+static bool is_for_us_alone(pid_t sender)
+{
+	pid_t group;
+
+	if (sender == getppid())
+		return true;
+	group = getpgid(sender);
+	return group > 0 && group != getpgrp();
+}
+
 static void __attribute__((noreturn)) stay_outside(pid_t child, bool forward, const sigset_t *all)
 {
 	int status = 0;
@@ -301,7 +315,7 @@ static void __attribute__((noreturn)) stay_outside(pid_t child, bool forward, co
 		if (signum < 0)
 			continue;
 		if (signum != SIGCHLD) {
-			if (forward && info.si_code <= 0)
+			if (forward && info.si_code <= 0 && is_for_us_alone(info.si_pid))
 				kill(child, signum);
 			continue;
 		}

@@ -70,7 +70,8 @@ int nm_spank_environment_split(struct nm_spank_environment *environment);
  * Continue in a child, the only one that is in the PID namespace. The process itself stays outside
  * until the child ends, and then ends the same way, by exit code or signal; it holds no descriptor
  * open. FORWARD: send on what signals processes send it; otherwise whoever signals it signals the
- * child too, as a terminal always does. Returns 0 in the child; -errno with a reason when there is none.
+ * child too, as a terminal and a process of their group always do. Returns 0 in the child; -errno
+ * with a reason when there is none.
  */
 int nm_spank_container_continue(bool forward, struct nm_reason *ret_reason);
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -183,6 +185,67 @@ def test_what_a_dead_slurmstepd_left_outside_goes_with_the_job(tmp_path: Path) -
         for process in (its, *others):
             process.kill()
             process.wait()
+
+
+def control_group(job: int) -> Path:
+    """A control group with the name that Slurm gives that of a job."""
+    mounts = (Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup"))
+    mount = next((m for m in mounts if (m / "cgroup.procs").exists()), None)
+    if mount is None or not os.access(mount, os.W_OK):
+        pytest.skip("no control groups to make")
+    place = mount / f"job_{job}"
+    place.mkdir()
+    return place
+
+
+@contextlib.contextmanager
+def in_group(group: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of user 65534 in a control group."""
+    enter = f"echo $$ >{group}/cgroup.procs; exec setpriv --reuid=65534 sleep 600"
+    with subprocess.Popen(["/bin/sh", "-c", enter], env=env) as process:
+        try:
+            while Path(f"/proc/{process.pid}/comm").read_text() != "sleep\n":
+                assert process.poll() is None
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+            group.rmdir()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a control group, which needs root")
+def test_what_a_control_group_says_is_another_jobs_stays(tmp_path: Path) -> None:
+    about = json.dumps({"uid": 65534, "node": "n1", "since": 5, "request": "r"})
+    record(tmp_path, 77002, about=about)
+    record(tmp_path, 77003, about=about)
+    env = {"SLURM_JOB_ID": "77002", "SLURMD_NODENAME": "n1"}
+    with in_group(control_group(77003), env) as process:
+        assert reclaim(77002, tmp_path, vfs=no_vfs(tmp_path))
+        assert process.poll() is None
+        assert reclaim(77003, tmp_path, vfs=no_vfs(tmp_path))
+        assert process.wait(60) == -9
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="freezes a control group, which needs root")
+def test_what_goes_on_outside_fails_no_reclaim(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = json.dumps({"uid": 65534, "node": "n1", "since": 5, "request": "r"})
+    record(tmp_path, 77004, about=about)
+    group = control_group(77004)
+    state = group / "freezer.state"
+    if not state.exists():
+        group.rmdir()
+        pytest.skip("the kernel kills what is frozen in a group of version 2")
+    with in_group(group, {"SLURMD_NODENAME": "n1"}) as process:
+        state.write_text("FROZEN")
+        try:
+            assert reclaim(77004, tmp_path, vfs=no_vfs(tmp_path))
+            assert "job 77004: " in capsys.readouterr().err
+        finally:
+            state.write_text("THAWED")
+        assert process.wait(60) == -9
+    assert not (tmp_path / "job-77004").exists()
 
 
 def test_a_record_whose_process_is_somebody_elses_kills_nobody(tmp_path: Path) -> None:

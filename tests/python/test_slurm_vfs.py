@@ -22,6 +22,7 @@ from nearmetal.slurm import (
     ThisNode,
     Wanted,
     Wish,
+    guard,
     launch,
     of_job,
     reclaim,
@@ -222,6 +223,26 @@ def test_a_container_that_fails_gives_its_vfs_back(tree: Tree, tmp_path: Path) -
     assert "make namespaces: Operation not permitted" in done.stderr
     assert vfs(tree).found() == ()
     assert not (place / "job-7").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a container, which needs root")
+def test_a_launch_that_fails_after_its_tunnel_leaves_it_to_the_reclaimer(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from nearmetal.slurm import JobVfs, Wish, launch\n"
+        "class Tunnelled(JobVfs):\n"
+        "    def take(self, *args, state, **names):\n"
+        "        (state / 'job-7' / 'tunnel').write_text('7 10.0.0.2\\n')\n"
+        "        return ()\n"
+        "    def give_back(self, job): pass\n"
+        "launch(Wish(7, 1000, 1 << 20, 1 << 20, 'r', vfs=1), Path(sys.argv[1]), Tunnelled())\n"
+    )
+    bounded = ["setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin", "--"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run([*bounded, sys.executable, "-c", script, str(tmp_path)],
+                          cwd=root, capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+    assert "make namespaces: Operation not permitted" in done.stderr
+    assert guard.has_tunnel(tmp_path / "job-7")
 
 
 @pytest.mark.parametrize(

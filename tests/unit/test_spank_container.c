@@ -190,7 +190,7 @@ NM_TEST(the_one_outside_ends_as_the_one_inside)
 }
 
 struct forwarding {
-	bool forward;
+	bool forward, of_group;
 	int ready, go;
 };
 
@@ -210,30 +210,50 @@ static void count_signals(void *arg)
 	char byte;
 
 	signal(SIGUSR1, count);
+	NM_CHECK_EQ(setpgid(0, 0), 0);
 	NM_CHECK_EQ(nm_spank_container_continue(told->forward, &why), 0);
+	if (told->of_group)
+		kill(0, SIGUSR1);
 	NM_CHECK_EQ(write(told->ready, "", 1), 1);
 	while (read(told->go, &byte, 1) < 0)
 		continue;
 	_exit((int)nr_signals);
 }
 
-static void signal_outside(bool forward, int expected)
+enum sender { PARENT, STRANGER, GROUP };
+
+/* No parent of who it signals. It is there until that has looked. */
+static void be_stranger(void *arg)
+{
+	setpgid(0, 0);
+	kill(*(pid_t *)arg, SIGUSR1);
+	pause();
+}
+
+static void signal_outside(bool forward, enum sender sender, int expected)
 {
 	int ready[2], go[2];
-	struct forwarding told = {.forward = forward};
+	struct forwarding told = {.forward = forward, .of_group = sender == GROUP};
 	char byte;
-	pid_t pid;
+	pid_t pid, stranger = 0;
 
 	NM_CHECK_EQ(pipe2(ready, O_CLOEXEC) | pipe2(go, O_CLOEXEC), 0);
 	told.ready = ready[1];
 	told.go = go[0];
 	pid = nm_test_fork(count_signals, &told);
 	NM_CHECK_EQ(read(ready[0], &byte, 1), 1);
-	NM_CHECK_EQ(kill(pid, SIGUSR1), 0);
+	if (sender == PARENT)
+		NM_CHECK_EQ(kill(pid, SIGUSR1), 0);
+	if (sender == STRANGER)
+		stranger = nm_test_fork(be_stranger, &pid);
 	/* It has sent the signal on, if it does, when it has taken the second one. */
 	nm_test_sleep_ms(200);
 	NM_CHECK_EQ(write(go[1], "", 1), 1);
 	nm_test_join(pid, expected << 8);
+	if (stranger) {
+		kill(stranger, SIGKILL);
+		nm_test_join(stranger, SIGKILL);
+	}
 	close(ready[0]);
 	close(ready[1]);
 	close(go[0]);
@@ -242,8 +262,10 @@ static void signal_outside(bool forward, int expected)
 
 NM_TEST(signals_are_sent_on_only_where_nobody_else_sends_them)
 {
-	signal_outside(true, 1);
-	signal_outside(false, 0);
+	signal_outside(true, PARENT, 1);
+	signal_outside(false, PARENT, 0);
+	signal_outside(true, STRANGER, 1);
+	signal_outside(true, GROUP, 1);
 }
 
 static char said[4096];
