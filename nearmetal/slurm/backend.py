@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from nearmetal.slurm import guard
 from nearmetal.slurm.container import launch
 from nearmetal.slurm.reclaim import THIS_MACHINE, reclaim
-from nearmetal.slurm.records import STATE, Container, containers, locked
+from nearmetal.slurm.records import STATE, Container, containers, settled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,7 @@ class Backend(Protocol[AnyInstance]):
         """Return everything that was made, whoever looks."""
 
     def settled(self) -> Sequence[AnyInstance]:
-        """As `found`, with no launch half done; raises NearmetalError for who may not reclaim."""
+        """As `found`, without launches half done; raises NearmetalError for who may not reclaim."""
 
 
 class ThisNode:
@@ -103,9 +103,8 @@ class ThisNode:
         return containers(self._state)
 
     def settled(self) -> tuple[Container, ...]:
-        """As `found`, when no launch is under way."""
-        with locked(self._state):
-            return containers(self._state)
+        """As `found`, but for jobs that are being launched or reclaimed."""
+        return settled(self._state)
 
     def guard(self, runner: Runner) -> None:
         """Guard the tunnels of jobs again: who loads a firewall anew may have removed that."""

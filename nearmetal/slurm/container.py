@@ -223,7 +223,6 @@ def _machines(wish: Wish, directory: Path) -> tuple[Callable[[], None], limits.G
                  wish.machines.wanted, directory),
         LocalRunner(),
     )  # fmt: skip
-    write(directory / "machines", "".join(f"{member.name}\n" for member in crew.here))
     return lambda: vm.start(crew, LocalRunner()), crew.groups
 
 

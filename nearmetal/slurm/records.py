@@ -55,24 +55,33 @@ def directory_of(state: Path, job: int) -> Path:
 
 
 @contextlib.contextmanager
-def locked(state: Path, job: int | None = None) -> Iterator[None]:
+def locked(state: Path, job: int) -> Iterator[None]:
     """One launch or reclaim of a job at a time: a prolog that is late may meet its own epilog.
 
-    Other jobs go on meanwhile. None: of no job. Who holds a job's lock may take that of VFS as well.
+    Other jobs go on meanwhile. Who holds a job's lock may take that of VFS as well.
     """
+    with _lock_file(state) as descriptor:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, _byte(job))
+        yield
+
+
+@contextlib.contextmanager
+def _lock_file(state: Path) -> Iterator[int]:
+    """Open it; locks are let go at the end. Raises SlurmError for who may not."""
     try:
         state.mkdir(mode=0o755, parents=True, exist_ok=True)
         descriptor = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise SlurmError(f"{state}: {error.strerror}", "run this as root") from error
     try:
-        # A byte for each job; of the open file, so that threads are kept out, too.
-        first, length = (0, 0) if job is None else (job, 1)
-        words = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, first, length, 0)
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, words)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _byte(job: int) -> bytes:
+    """A byte for each job; of the open file, so that threads are kept out, too."""
+    return struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, job, 1, 0)
 
 
 def write(path: Path, text: str, *, mode: int = 0o644) -> None:
@@ -115,6 +124,21 @@ def containers(state: Path = STATE) -> tuple[Container, ...]:
     jobs = sorted(int(n.removeprefix(_PREFIX)) for n in names
                   if n.startswith(_PREFIX) and n.removeprefix(_PREFIX).isdecimal())  # fmt: skip
     return tuple(found for job in jobs if (found := of_job(job, state)) is not None)
+
+
+def settled(state: Path = STATE) -> tuple[Container, ...]:
+    """Return every container that nobody launches or reclaims just now. Waits for nobody.
+
+    Raises SlurmError for who may not lock.
+    """
+    found = []
+    with _lock_file(state) as descriptor:
+        for container in containers(state):
+            # EAGAIN: work is under way there.
+            with contextlib.suppress(BlockingIOError):
+                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _byte(container.job))
+                found.append(of_job(container.job, state))
+    return tuple(container for container in found if container is not None)
 
 
 def _holder(directory: Path) -> tuple[int, int]:

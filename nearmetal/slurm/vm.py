@@ -40,6 +40,7 @@ from nearmetal.slurm.machines import (
     ssh_config,
 )
 from nearmetal.slurm.queue import allocated, configuration, expand, node_addresses
+from nearmetal.slurm.records import write
 from nearmetal.slurm.wanted import RefusedError, Wanted
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ _WITHIN = (
     "sh", "-c", 'while [ "$1" != -- ]; do echo 0 >"$1" || exit; shift; done; shift; exec "$@"', "sh"
 )  # fmt: skip
 """Goes into control groups, then starts what follows."""
+
+NAMES = "machines"
+"""On record: the machines of this node, a line each, for the plugin to deal out tasks."""
 
 _KEY = re.compile(r"^[0-9a-f]{16}$")
 
@@ -122,7 +126,9 @@ def prepare(order: Order, runner: Runner) -> Crew:
     mtu = network.make(wires, order.records, runner)
     job = Job(order.job, everyone, wanted, account, host, node, mtu)
     here = tuple(m for m in everyone if m.node == order.node)
+    write(order.records / NAMES, "".join(f"{member.name}\n" for member in here))
     mount = Path(config.get("CgroupMountpoint", "/sys/fs/cgroup"))
+    # Last: who calls us removes them when anything fails from here on.
     groups = limits.make(
         order.records, f"job-{order.job}.{order.node}", mount, limits.limits_of(config, has)
     )

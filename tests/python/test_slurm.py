@@ -293,13 +293,13 @@ def test_the_watchdog_ends_what_no_job_of_this_node_has(tmp_path: Path) -> None:
 
 
 def test_a_job_waits_for_itself_alone(tmp_path: Path) -> None:
-    took: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    took: queue.SimpleQueue[int] = queue.SimpleQueue()
 
-    def take(job: int | None) -> None:
+    def take(job: int) -> None:
         with locked(tmp_path, job):
             took.put(job)
 
-    def wants(job: int | None) -> threading.Thread:
+    def wants(job: int) -> threading.Thread:
         thread = threading.Thread(target=take, args=(job,))
         thread.start()
         return thread
@@ -308,12 +308,19 @@ def test_a_job_waits_for_itself_alone(tmp_path: Path) -> None:
         for job in (0, 2, (1 << 32) - 1, VFS):
             wants(job).join(60)
             assert took.get(timeout=0) == job
-        waiting = [wants(1), wants(None)]
+        waiting = wants(1)
         with pytest.raises(queue.Empty):
             took.get(timeout=0.3)
-    for thread in waiting:
-        thread.join(60)
-    assert {took.get(timeout=0), took.get(timeout=0)} == {1, None}
+    waiting.join(60)
+    assert took.get(timeout=0) == 1
+
+
+def test_the_watchdog_waits_for_no_job(tmp_path: Path) -> None:
+    record(tmp_path, 1)
+    record(tmp_path, 2)
+    with locked(tmp_path, 1):
+        assert reclaim_ended(Slurm({}), ThisNode(tmp_path), drains=True) == (2,)
+    assert reclaim_ended(Slurm({}), ThisNode(tmp_path), drains=True) == (1,)
 
 
 def test_a_container_made_after_the_verdict_stays(tmp_path: Path) -> None:
