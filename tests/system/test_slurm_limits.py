@@ -49,7 +49,8 @@ def test_a_task_is_in_the_control_groups_of_its_job(slurm: SlurmSite) -> None:
 def test_a_signal_arrives_once(slurm: SlurmSite) -> None:
     """proctrack/cgroup signals no process but the children of slurmstepd."""
     script = (
-        "trap 'echo got' USR1; trap 'echo last; exit 3' TERM; echo ready; "
+        "trap 'echo got' USR1; trap 'echo last; exit 3' TERM; "
+        "trap 'echo group' USR2; kill -USR2 0; echo ready; "
         "while :; do sleep 0.1; done"
     )
     out = slurm.home("ann") / "out"
@@ -65,7 +66,7 @@ def test_a_signal_arrives_once(slurm: SlurmSite) -> None:
         finally:
             step.kill()
     lines = out.read_text().splitlines()
-    assert (lines.count("got"), lines.count("last")) == (1, 1), lines
+    assert [lines.count(word) for word in ("got", "last", "group")] == [1, 1, 1], lines
 
 
 def said(path: Path, word: str) -> None:
