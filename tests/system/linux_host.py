@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from nearmetal.journal import Journal, Record
 from tests.system.bmc import Bmc
 from tests.system.linux_disk import ROOT, factory_disk
-from tests.system.machines import Key, free_port, new_hub
+from tests.system.machines import Key, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,14 +38,13 @@ HANG_S = 900.0
 class LinuxHost:
     """One host. Restarts are real: QEMU ends and begins again, as the power does."""
 
-    def __init__(self, name: str, folder: Path, key: Key, fabric: tuple[str, int]) -> None:
-        """Switch it on, as the factory left it. `fabric`: its adapter's network, and number there."""
+    def __init__(self, name: str, folder: Path, key: Key) -> None:
+        """Switch it on, as the factory left it."""
         self.name = name
         self.folder = folder / name
         self.folder.mkdir()
         self.key = key
         self.port = free_port()
-        self._fabric, self.number = fabric
         self.starts = 0
         self.comes_back = True
         self.bmc = Bmc(self.folder / "bmc", FACTORY_BIOS)
@@ -79,8 +78,8 @@ class LinuxHost:
             "-device", "virtio-net-pci,netdev=admin,id=way-in,romfile=",
             *(["-device", "intel-iommu,intremap=on,caching-mode=on"] if iommu else []),
             "-device", "pcie-root-port,id=rp1,chassis=1,slot=1",
-            "-netdev", f"id=uplink,{self._fabric}",
-            "-device", f"igb,netdev=uplink,bus=rp1,mac=52:54:00:00:01:{self.number:02x},romfile=",
+            "-netdev", "user,id=uplink,restrict=on",
+            "-device", "igb,netdev=uplink,bus=rp1,mac=52:54:00:00:01:01,romfile=",
         ]  # fmt: skip
 
     def _run(self) -> None:
@@ -215,7 +214,6 @@ class Site:
 
     def __post_init__(self) -> None:
         self._key = Key.make(self.folder / "key")
-        self._fabric = new_hub()
 
     @property
     def file(self) -> Path:
@@ -234,7 +232,7 @@ class Site:
         return self.folder / "state" / "hosts" / "lab"
 
     def add(self, name: str) -> LinuxHost:
-        host = LinuxHost(name, self.folder, self._key, (self._fabric, len(self.hosts) + 1))
+        host = LinuxHost(name, self.folder, self._key)
         self.hosts.append(host)
         return host
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from nearmetal.backend.libvirt.nodes import Nodes
 from nearmetal.run import LocalRunner
 from nearmetal.spec import LibvirtSpec, addresses, load_spec
 from tests.system import hypervisors
+from tests.system.virtual_clusters import environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,15 +62,9 @@ class Site:
     hosts: tuple[hypervisors.Hypervisor, hypervisors.Hypervisor]
 
     def run(self, *args: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("NEARMETAL_", "OMPI_"))}
-        env |= {
-            "NEARMETAL_STATE_DIR": str(self.state),
-            "NEARMETAL_CACHE_DIR": str(ROOT / "build" / "image-cache"),
-            "PYTHONPATH": str(ROOT),
-        }
         return subprocess.run(
             [sys.executable, "-m", "nearmetal", *args],
-            env=env,
+            env=environment(self.state),
             cwd=ROOT,
             check=False,
             stdin=subprocess.DEVNULL,

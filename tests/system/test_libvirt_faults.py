@@ -22,7 +22,7 @@ from nearmetal.errors import BackendError, NearmetalError
 from nearmetal.run import LocalRunner
 from tests.system import hypervisors
 from tests.system.local import UID, user_can_read_checkout
-from tests.system.virtual_clusters import TWO, Place, places
+from tests.system.virtual_clusters import TWO, Place, environment, places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ def test_a_libvirt_that_may_not_be_used_says_so(place: Place) -> None:
     user = [f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
     done = subprocess.run(
         ["setpriv", *user, sys.executable, "-c", probe],
-        env=place.environment(), cwd=ROOT, check=False, capture_output=True, text=True,
+        env=environment(place.state), cwd=ROOT, check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert "no permission" in done.stdout, done.stderr
     assert "join the group libvirt" in done.stdout

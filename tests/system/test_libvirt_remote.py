@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.system import hypervisors
-from tests.system.local import ROOT
+from tests.system.virtual_clusters import ROOT, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,16 +138,10 @@ class Site:
     state: Path
 
     def run(self, *args: str, timeout: float = 900) -> subprocess.CompletedProcess[str]:
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("NEARMETAL_", "OMPI_"))}
-        env |= {
-            "NEARMETAL_STATE_DIR": str(self.state),
-            "NEARMETAL_CACHE_DIR": str(ROOT / "build" / "image-cache"),
-            "PYTHONPATH": str(ROOT),
-        }
         return subprocess.run(
             ["unshare", "-m", "--propagation", "slave", "sh", "-c", AS_CLIENT, "sh",
              str(self.far.folder / "config.d"), sys.executable, "-m", "nearmetal", *args],
-            env=env, cwd=ROOT, check=False, stdin=subprocess.DEVNULL, capture_output=True,
+            env=environment(self.state), cwd=ROOT, check=False, stdin=subprocess.DEVNULL, capture_output=True,
             text=True, timeout=timeout,
         )  # fmt: skip
 

@@ -33,6 +33,16 @@ NODES = "nodes: [{name: n1, memory: 512 MiB}]"
 TWO = "segment: {part: 2 MiB}, nodes: [{name: n1, memory: 512 MiB}, {name: n2, memory: 512 MiB}]"
 
 
+def environment(state: Path) -> dict[str, str]:
+    """What a command gets whose clusters are in `state` and boot the image of this checkout."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("NEARMETAL_", "OMPI_"))}
+    return env | {
+        "NEARMETAL_STATE_DIR": str(state),
+        "NEARMETAL_CACHE_DIR": str(ROOT / "build" / "image-cache"),
+        "PYTHONPATH": str(ROOT),
+    }
+
+
 @dataclass
 class Images(BuiltImages):
     """The built image, or something that does not boot."""
@@ -79,18 +89,10 @@ class Place:
         """What the built image boots, as a host of this machine sees it."""
         return self.images().boot(HostShell("h1", self.host.uri, LocalRunner()))
 
-    def environment(self) -> dict[str, str]:
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("NEARMETAL_", "OMPI_"))}
-        return env | {
-            "NEARMETAL_STATE_DIR": str(self.state),
-            "NEARMETAL_CACHE_DIR": str(ROOT / "build" / "image-cache"),
-            "PYTHONPATH": str(ROOT),
-        }
-
     def start(self, *args: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "nearmetal", *args],
-            env=self.environment(),
+            env=environment(self.state),
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
