@@ -15,11 +15,8 @@
 int nm_send_ready(struct nm_engine *engine, struct nm_peer *peer)
 {
 	if (peer->state != NM_PEER_CONNECTED) {
-		int err;
+		int err = nm_peer_connect(engine, peer);
 
-		if (engine->polled_now || peer->state == NM_PEER_MOVING)
-			return -EAGAIN;
-		err = nm_peer_connect(engine, peer);
 		if (err < 0)
 			return err;
 	}
@@ -88,7 +85,7 @@ static int send_answered(struct nm_engine *engine, const struct nm_message *m,
 		iov[0] = (struct iovec){&id, sizeof(id)};
 		packet->op = NM_OP_EAGER;
 		packet->len = (uint32_t)(size + sizeof(id));
-		r->state = NM_REQUEST_WAIT_ACK;
+		nm_request_set_state(r, NM_REQUEST_WAIT_ACK);
 		err = nm_send_envelope(engine, peer, packet, iov, (unsigned int)m->nr_iov + 1);
 	} else {
 		unsigned int nr = nm_direct_offer(peer, r, spans);
@@ -100,7 +97,7 @@ static int send_answered(struct nm_engine *engine, const struct nm_message *m,
 		packet->len = (uint32_t)(sizeof(rts) + iov[1].iov_len);
 		if (nr > 0)
 			packet->flags |= (uint8_t)(NM_PKT_MEMORY | (nr - 1) << NM_PKT_NR_SHIFT);
-		r->state = NM_REQUEST_WAIT_CTS;
+		nm_request_set_state(r, NM_REQUEST_WAIT_CTS);
 		err = nm_send_envelope(engine, peer, packet, iov, nr > 0 ? 2 : 1);
 	}
 	if (err < 0)

@@ -3,11 +3,12 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/arith.h"
 #include "base/log.h"
 #include "base/params.h"
-#include "transport/shm_private.h"
+#include "transport/shm/shm_private.h"
 
 bool nm_shm_is_checked(void)
 {
@@ -16,7 +17,8 @@ bool nm_shm_is_checked(void)
 	return params && !strcmp(params->checksum, "on");
 }
 
-struct shm_transport *nm_shm_alloc(const struct nm_transport_ops *ops, const struct nm_sink *sink,
+struct shm_transport *nm_shm_alloc(const struct nm_transport_kind *kind,
+				   const struct nm_transport_ops *ops, const struct nm_sink *sink,
 				   struct nm_reason *ret_reason)
 {
 	const struct nm_params *params = nm_params();
@@ -32,7 +34,9 @@ struct shm_transport *nm_shm_alloc(const struct nm_transport_ops *ops, const str
 		return NULL;
 	}
 	shm->window.fd = -1;
+	shm->base.kind = kind;
 	shm->base.ops = ops;
+	shm->base.quarantine = &nm_shm_quarantine_ops;
 	shm->base.sink = *sink;
 	shm->base.max_payload = (uint32_t)params->chunk_size;
 	shm->base.eager_max = (uint32_t)nm_min_u64(params->shm_eager_max, params->chunk_size);
@@ -127,36 +131,54 @@ static int open_sealed(struct shm_transport *shm, const struct nm_identity *who,
 /* They differ in what is behind a payload. */
 #define SHM_OPS(send_)                                                                             \
 	{                                                                                          \
-		.name = "shm", .channel = NM_CHANNEL_SHM, .connect = nm_shm_connect,               \
-		.send = send_, .drained = nm_shm_drained, .describe = nm_shm_describe,             \
-		.read_remote = nm_shm_read_remote, .write_remote = nm_shm_write_remote,            \
-		.publish = nm_shm_publish, .revoke = nm_shm_revoke, .reach = nm_shm_reach,         \
-		.leave = nm_shm_leave, .polled = nm_shm_polled, .polls = nm_shm_polls,             \
-		.cast_out = nm_shm_say_cast_out, .finish = nm_shm_finish, .sleep = nm_shm_sleep,   \
-		.wake = nm_shm_wake, .progress = nm_shm_progress, .destroy = nm_shm_destroy,       \
+		.connect = nm_shm_connect, .send = send_, .drained = nm_shm_drained,               \
+		.describe = nm_shm_describe, .check_alive = nm_transport_unchecked,                \
+		.sleep = nm_shm_sleep, .wake = nm_shm_wake, .progress = nm_shm_progress,           \
+		.destroy = nm_shm_destroy,                                                         \
 	}
 static const struct nm_transport_ops shm_ops = SHM_OPS(nm_shm_send);
 static const struct nm_transport_ops checked_ops = SHM_OPS(nm_shm_send_checked);
 
-int nm_shm_create(const struct nm_sink *sink, const struct nm_identity *who,
-		  struct nm_transport **ret_transport, struct nm_reason *ret_reason)
+static void say_opened(struct nm_reason *ret_reason)
+{
+	const struct nm_params *params = nm_params();
+
+	if (params->segment_dir[0])
+		nm_reason_set(ret_reason, "by way of %.80s, CMA %.10s", params->segment_dir,
+			      params->cma);
+	else
+		nm_reason_set(ret_reason, "by way of /dev/shm/nearmetal-%u, CMA %.10s", geteuid(),
+			      params->cma);
+}
+
+static int shm_create(const struct nm_sink *sink, struct nm_address *address,
+		      struct nm_transport **ret_transport, struct nm_reason *ret_reason)
 {
 	bool checked = nm_shm_is_checked();
 	struct shm_transport *shm =
-		nm_shm_alloc(checked ? &checked_ops : &shm_ops, sink, ret_reason);
+		nm_shm_alloc(&nm_shm_kind, checked ? &checked_ops : &shm_ops, sink, ret_reason);
 	int err;
 
 	if (!shm)
 		return nm_params() ? -ENOMEM : -EINVAL;
+	shm->base.copy = &nm_shm_copy_ops;
 	err = checked ? nm_shm_init_checks(shm, ret_reason) : 0;
 	if (!err)
-		err = open_sealed(shm, who, ret_reason);
+		err = open_sealed(shm, &address->who, ret_reason);
 	if (err) {
 		nm_log_once(NM_LOG_WARN, "no shared memory, slower channels are used: %s",
 			    ret_reason->text);
 		nm_shm_destroy(&shm->base);
 		return err;
 	}
+	say_opened(ret_reason);
 	*ret_transport = &shm->base;
 	return 0;
 }
+
+const struct nm_transport_kind nm_shm_kind = {
+	.channel = NM_CHANNEL_SHM,
+	.rank = 20,
+	.flags = NM_TRANSPORT_WATCHES,
+	.create = shm_create,
+};

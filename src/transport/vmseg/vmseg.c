@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/params.h"
 #include "locality/letter.h"
-#include "transport/shm_private.h"
+#include "transport/shm/shm_private.h"
 
 /* Calls of progress that may be left out while nobody sends to me here. */
 #define PAUSE_WITHOUT_SOURCES 64
@@ -81,9 +81,9 @@ static void segment_destroy(struct nm_transport *transport)
 
 #define SEGMENT_OPS(send_)                                                                         \
 	{                                                                                          \
-		.name = "segment", .channel = NM_CHANNEL_SEGMENT, .connect = nm_shm_connect,       \
-		.send = send_, .drained = segment_drained, .describe = nm_shm_describe,            \
-		.cast_out = nm_shm_say_cast_out, .finish = nm_shm_finish, .sleep = segment_sleep,  \
+		.connect = nm_shm_connect, .send = send_, .drained = segment_drained,              \
+		.describe = nm_shm_describe, .check_alive = nm_transport_unchecked,                \
+		.sleep = segment_sleep, .wake = nm_transport_unwoken,                              \
 		.progress = segment_progress, .destroy = segment_destroy,                          \
 	}
 static const struct nm_transport_ops segment_ops = SEGMENT_OPS(nm_shm_send);
@@ -134,8 +134,8 @@ static int open_segment(struct shm_transport *shm, const struct nm_segment_confi
 	return nm_shm_furnish(shm, &config, ret_reason);
 }
 
-int nm_segment_channel_create(const struct nm_sink *sink, const struct nm_identity *who,
-			      struct nm_transport **ret_transport, struct nm_reason *ret_reason)
+static int vmseg_create(const struct nm_sink *sink, struct nm_address *address,
+			struct nm_transport **ret_transport, struct nm_reason *ret_reason)
 {
 	const struct nm_params *params = nm_params();
 	bool checked = nm_shm_is_checked();
@@ -150,13 +150,13 @@ int nm_segment_channel_create(const struct nm_sink *sink, const struct nm_identi
 	err = nm_segment_config_load(params->segment, &config, ret_reason);
 	if (err == -ENOENT)
 		return err;
-	shm = nm_shm_alloc(checked ? &checked_ops : &segment_ops, sink, ret_reason);
+	shm = nm_shm_alloc(&nm_vmseg_kind, checked ? &checked_ops : &segment_ops, sink, ret_reason);
 	if (!shm)
 		return -ENOMEM;
 	if (!err && checked)
 		err = nm_shm_init_checks(shm, ret_reason);
 	if (!err)
-		err = open_segment(shm, &config, who, ret_reason);
+		err = open_segment(shm, &config, &address->who, ret_reason);
 	if (err) {
 		nm_log_once(NM_LOG_WARN,
 			    "no memory shared with other machines, slower channels are used: %s",
@@ -164,6 +164,14 @@ int nm_segment_channel_create(const struct nm_sink *sink, const struct nm_identi
 		nm_shm_destroy(&shm->base);
 		return err;
 	}
+	nm_reason_set(ret_reason, "as %.80s says", params->segment);
 	*ret_transport = &shm->base;
 	return 0;
 }
+
+const struct nm_transport_kind nm_vmseg_kind = {
+	.channel = NM_CHANNEL_SEGMENT,
+	.rank = 30,
+	.flags = NM_TRANSPORT_OPTIONAL | NM_TRANSPORT_WATCHES,
+	.create = vmseg_create,
+};

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/params.h"
 #include "base/user_copy.h"
-#include "transport/shm_private.h"
+#include "transport/shm/shm_private.h"
 
 /* Packets per source and progress() call, so that every source and transport gets its turn. */
 #define SHM_BATCH 32
@@ -45,7 +45,7 @@ static void init_link(struct shm_transport *shm, struct shm_link *link,
 	link->asleep = shm->segment ? &nobody_asleep : &encounter->window->header->asleep;
 	link->bell = &shm->window.lanes[encounter->own_lane].bell;
 	facts->relation = encounter->relation;
-	facts->channel = shm->base.ops->channel;
+	facts->channel = shm->base.kind->channel;
 	facts->integrity = encounter->integrity;
 	facts->label = encounter->label;
 	facts->reason = encounter->how;
@@ -275,7 +275,7 @@ static inline __attribute__((always_inline)) unsigned int drain(struct shm_trans
 		if (done)
 			nm_box_read_ahead(reader);
 		NM_FAULT("deliver-before");
-		shm->base.sink.deliver(shm->base.sink.engine, cookie, &pkt, payload);
+		shm->base.sink.deliver(&shm->base, cookie, &pkt, payload);
 		NM_FAULT("deliver-after");
 		if (nm_unlikely(shm->sources[i]->state == PEER_CAST_OUT))
 			break;
@@ -348,7 +348,7 @@ unsigned int nm_shm_progress(struct nm_transport *transport)
 	return done;
 }
 
-NM_COLD void nm_shm_say_cast_out(struct nm_transport *transport, const struct nm_identity *who,
+static NM_COLD void shm_cast_out(struct nm_transport *transport, const struct nm_identity *who,
 				 const char *what)
 {
 	struct shm_peer *peer = nm_shm_find_peer(shm_of(transport), who);
@@ -357,7 +357,7 @@ NM_COLD void nm_shm_say_cast_out(struct nm_transport *transport, const struct nm
 		nm_shm_cast_out(shm_of(transport), peer, what);
 }
 
-NM_COLD void nm_shm_finish(struct nm_transport *transport, const struct nm_identity *who)
+static NM_COLD void shm_finish(struct nm_transport *transport, const struct nm_identity *who)
 {
 	const struct nm_reason why = {"it left this channel"};
 	struct shm_transport *shm = shm_of(transport);
@@ -380,3 +380,8 @@ NM_COLD void nm_shm_finish(struct nm_transport *transport, const struct nm_ident
 		drain(shm, peer->source_index);
 	nm_shm_end_peer(shm, peer);
 }
+
+const struct nm_quarantine_ops nm_shm_quarantine_ops = {
+	.cast_out = shm_cast_out,
+	.finish = shm_finish,
+};

@@ -12,7 +12,7 @@
 #include "base/arith.h"
 #include "base/crc.h"
 #include "base/user_copy.h"
-#include "transport/shm_private.h"
+#include "transport/shm/shm_private.h"
 
 struct checksum {
 	uint32_t crc;
