@@ -106,9 +106,7 @@ int nm_engine_atomic(struct nm_engine *engine, const struct nm_atomic *atomic)
 		return err;
 	err = start(engine, atomic, kind, size);
 	if (err == -EAGAIN) {
-		atomic->peer->send_refused = true;
-		atomic->peer->nr_stalls++;
-		nm_engine_progress(engine);
+		nm_send_stalled(engine, atomic->peer);
 		err = start(engine, atomic, kind, size);
 	}
 	return err;

@@ -101,50 +101,21 @@ static void on_rts(const struct nm_incoming *in)
 /* Out of line: the short way of most messages needs none of it. */
 static NM_SLOW_HALF void deliver_any(const struct nm_incoming *in)
 {
-	switch ((enum nm_op)in->pkt->op) {
-	case NM_OP_EAGER:
-		on_eager_answered(in);
-		return;
-	case NM_OP_RTS:
-		on_rts(in);
-		return;
-	case NM_OP_CTS:
-		nm_transfer_cts(in);
-		return;
-	case NM_OP_DATA:
-		nm_transfer_data(in);
-		return;
-	case NM_OP_ACK:
-		nm_transfer_ack(in);
-		return;
-	case NM_OP_WRITE:
-		nm_rma_on_write(in);
-		return;
-	case NM_OP_WRITE_RTS:
-		nm_rma_on_write_rts(in);
-		return;
-	case NM_OP_READ:
-		nm_rma_on_read(in);
-		return;
-	case NM_OP_ATOMIC:
-		nm_atomic_on_request(in);
-		return;
-	case NM_OP_RESULT:
-		nm_atomic_on_result(in);
-		return;
-	case NM_OP_SWITCH:
-		nm_move_on_switch(in);
-		return;
-	case NM_OP_PLACED:
-		nm_direct_placed(in);
-		return;
-	case NM_OP_PACE:
-		nm_hold_on_pace(in);
-		return;
-	case NM_NR_OPS:
-		break;
-	}
-	nm_violation(in, "it sent a packet of unknown kind %u", in->pkt->op);
+	static void (*const handlers[NM_NR_OPS])(const struct nm_incoming *in) = {
+		[NM_OP_EAGER] = on_eager_answered,	 [NM_OP_RTS] = on_rts,
+		[NM_OP_CTS] = nm_transfer_cts,		 [NM_OP_DATA] = nm_transfer_data,
+		[NM_OP_ACK] = nm_transfer_ack,		 [NM_OP_WRITE] = nm_rma_on_write,
+		[NM_OP_WRITE_RTS] = nm_rma_on_write_rts, [NM_OP_READ] = nm_rma_on_read,
+		[NM_OP_ATOMIC] = nm_atomic_on_request,	 [NM_OP_RESULT] = nm_atomic_on_result,
+		[NM_OP_SWITCH] = nm_move_on_switch,	 [NM_OP_PLACED] = nm_direct_placed,
+		[NM_OP_PACE] = nm_hold_on_pace,
+	};
+	uint8_t op = in->pkt->op;
+
+	if (op < NM_NR_OPS && handlers[op])
+		handlers[op](in);
+	else
+		nm_violation(in, "it sent a packet of unknown kind %u", op);
 }
 
 void nm_sink_deliver(struct nm_transport *from, struct nm_peer *source, const struct nm_packet *pkt,
@@ -156,7 +127,7 @@ void nm_sink_deliver(struct nm_transport *from, struct nm_peer *source, const st
 		return;
 	if (nm_unlikely(engine->closing && pkt->op != NM_OP_PLACED))
 		return;
-	/* Before the switch: its table would cost every small message a jump more. */
+	/* Before the table: it would cost every small message a jump more. */
 	if (nm_likely(pkt->op == NM_OP_EAGER && !(pkt->flags & NM_PKT_ACK)))
 		nm_recv_eager(engine, source, pkt, payload);
 	else

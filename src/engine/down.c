@@ -80,9 +80,8 @@ static void tell(const struct nm_peer *peer, int err)
 	const struct nm_peer_story *story = peer->story;
 	const char *label = story && story->label.text[0] ? story->label.text : "not met";
 
-	nm_log(err ? NM_LOG_ERROR : NM_LOG_INFO, "peer %02x%02x%02x%02x%02x%02x (%s) %s: %s",
-	       peer->who.id[0], peer->who.id[1], peer->who.id[2], peer->who.id[3], peer->who.id[4],
-	       peer->who.id[5], label, err ? "is lost" : "closed",
+	nm_log(err ? NM_LOG_ERROR : NM_LOG_INFO, "peer " NM_WHO_FORMAT " (%s) %s: %s",
+	       NM_WHO(&peer->who), label, err ? "is lost" : "closed",
 	       story && story->down.text[0] ? story->down.text : "no reason given");
 }
 

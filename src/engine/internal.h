@@ -55,6 +55,21 @@ static inline struct nm_match *nm_match_of(struct nm_engine *engine, bool tagged
 	return &engine->matches[tagged];
 }
 
+/* PEER has something to send: it gets its turns. */
+static inline void nm_peer_activate(struct nm_engine *engine, struct nm_peer *peer)
+{
+	if (nm_list_empty(&peer->active_node))
+		nm_list_append(&engine->active, &peer->active_node);
+}
+
+/* An envelope found no room. The peer may be waiting for this endpoint to take something in, too. */
+static inline void nm_send_stalled(struct nm_engine *engine, struct nm_peer *peer)
+{
+	peer->send_refused = true;
+	peer->nr_stalls++;
+	nm_engine_progress(engine);
+}
+
 /* The end of a receive, or of a look for a message. */
 struct nm_recv_done {
 	void *context;

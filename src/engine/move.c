@@ -36,12 +36,6 @@ void nm_move_end(struct nm_peer *peer)
 	peer->move = NULL;
 }
 
-static void activate(struct nm_engine *engine, struct nm_peer *peer)
-{
-	if (nm_list_empty(&peer->active_node))
-		nm_list_append(&engine->active, &peer->active_node);
-}
-
 /* The best network; NULL: there is none. */
 static struct nm_transport *network(const struct nm_engine *engine)
 {
@@ -71,17 +65,16 @@ static struct nm_move *begin(struct nm_engine *engine, struct nm_peer *peer)
 	peer->move->deadline_ns = nm_clock_ns() + engine->params->connect_ms * NM_NS_PER_MS;
 	if (peer->state != NM_PEER_MOVING)
 		nm_peer_set_state(peer, NM_PEER_MOVING);
-	activate(engine, peer);
+	nm_peer_activate(engine, peer);
 	return peer->move;
 }
 
 /* Something was spoiled on the way, nobody knows what. */
 static NM_COLD void spoiled(struct nm_engine *engine, struct nm_peer *peer, bool incoming)
 {
-	nm_error(
-		"peer %02x%02x%02x%02x%02x%02x: messages %s it were spoiled; what was under way ends with an error",
-		peer->who.id[0], peer->who.id[1], peer->who.id[2], peer->who.id[3], peer->who.id[4],
-		peer->who.id[5], incoming ? "from" : "to");
+	nm_error("peer " NM_WHO_FORMAT
+		 ": messages %s it were spoiled; what was under way ends with an error",
+		 NM_WHO(&peer->who), incoming ? "from" : "to");
 	nm_peer_drop_queue(engine, peer);
 	nm_hold_reset(peer);
 	nm_recv_forget(engine, peer);
@@ -105,7 +98,7 @@ static void settle(struct nm_engine *engine, struct nm_peer *peer)
 		move->settled = true;
 		if (lost_in || lost_out)
 			spoiled(engine, peer, lost_in);
-		activate(engine, peer);
+		nm_peer_activate(engine, peer);
 	}
 	if (!move->said)
 		return;
@@ -143,9 +136,9 @@ static void give_up(struct nm_engine *engine, struct nm_peer *peer, const struct
 		return;
 	}
 	nm_peer_receives_on(peer, net->kind->channel);
-	nm_warn("peer %02x%02x%02x%02x%02x%02x (%.60s): its memory channel is quarantined, the network is used: %s",
-		peer->who.id[0], peer->who.id[1], peer->who.id[2], peer->who.id[3], peer->who.id[4],
-		peer->who.id[5], story->label.text, why->text);
+	nm_warn("peer " NM_WHO_FORMAT
+		" (%.60s): its memory channel is quarantined, the network is used: %s",
+		NM_WHO(&peer->who), story->label.text, why->text);
 	/* A link that is the network's already stays. */
 	if (peer->link && peer->link->transport != net)
 		peer->link = NULL;

@@ -155,8 +155,7 @@ static NM_COLD void set_link(struct nm_peer *peer, struct nm_link *link,
 	if (*others->text)
 		nm_reason_set(&story->channel, "%.*s%s; %s", WHY_THIS_MAX, facts.reason.text,
 			      strlen(facts.reason.text) > WHY_THIS_MAX ? "..." : "", others->text);
-	nm_info("peer %02x%02x%02x%02x%02x%02x (%s): channel %s, relation %s: %s", peer->who.id[0],
-		peer->who.id[1], peer->who.id[2], peer->who.id[3], peer->who.id[4], peer->who.id[5],
+	nm_info("peer " NM_WHO_FORMAT " (%s): channel %s, relation %s: %s", NM_WHO(&peer->who),
 		story->label.text, nm_channel_name(facts.channel), nm_relation_name(facts.relation),
 		story->channel.text);
 }
@@ -231,9 +230,7 @@ int nm_peer_find_link(struct nm_engine *engine, struct nm_peer *peer)
 				      "" :
 				      ", and its address has no network part");
 	nm_peer_story(peer)->channel = why;
-	nm_error("peer %02x%02x%02x%02x%02x%02x cannot be reached: %s", peer->who.id[0],
-		 peer->who.id[1], peer->who.id[2], peer->who.id[3], peer->who.id[4],
-		 peer->who.id[5], why.text);
+	nm_error("peer " NM_WHO_FORMAT " cannot be reached: %s", NM_WHO(&peer->who), why.text);
 	return -EHOSTUNREACH;
 }
 
@@ -251,12 +248,6 @@ int nm_peer_connect(struct nm_engine *engine, struct nm_peer *peer)
 	if (err == 0)
 		nm_peer_set_state(peer, NM_PEER_CONNECTED);
 	return err;
-}
-
-static void activate(struct nm_engine *engine, struct nm_peer *peer)
-{
-	if (nm_list_empty(&peer->active_node))
-		nm_list_append(&engine->active, &peer->active_node);
 }
 
 void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *packet,
@@ -296,14 +287,14 @@ void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct n
 	peer->nr_control++;
 	peer->control_bytes += control_block(packet);
 	if (peer->state != NM_PEER_MOVING)
-		activate(engine, peer);
+		nm_peer_activate(engine, peer);
 }
 
 void nm_peer_stream(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request)
 {
 	nm_list_append(&peer->streams, &request->stream_node);
 	if (peer->state != NM_PEER_MOVING)
-		activate(engine, peer);
+		nm_peer_activate(engine, peer);
 }
 
 static int push_control(struct nm_engine *engine, struct nm_peer *peer, unsigned int *nr)
@@ -359,7 +350,7 @@ void nm_peer_leave(struct nm_engine *engine, struct nm_peer *peer, struct nm_req
 	nm_request_set_state(request, NM_REQUEST_LEAVING);
 	nm_list_append(&peer->requests, &request->peer_node);
 	peer->nr_leaving++;
-	activate(engine, peer);
+	nm_peer_activate(engine, peer);
 }
 
 static void end_leaving(struct nm_engine *engine, struct nm_peer *peer)

@@ -130,9 +130,7 @@ static int start_or_retry(struct nm_engine *engine, const struct nm_rma *rma, bo
 		return err;
 	err = start(engine, rma, sizes.total, is_read);
 	if (err == -EAGAIN) {
-		rma->peer->send_refused = true;
-		rma->peer->nr_stalls++;
-		nm_engine_progress(engine);
+		nm_send_stalled(engine, rma->peer);
 		err = start(engine, rma, sizes.total, is_read);
 	}
 	return err;

@@ -243,10 +243,7 @@ int nm_engine_send(struct nm_engine *engine, const struct nm_message *message)
 	size = nm_iov_total(message->iov, message->nr_iov);
 	err = try_send(engine, message, size);
 	if (nm_unlikely(err == -EAGAIN)) {
-		/* The peer may be waiting for us to take something in, too. */
-		message->peer->send_refused = true;
-		message->peer->nr_stalls++;
-		nm_engine_progress(engine);
+		nm_send_stalled(engine, message->peer);
 		err = try_send(engine, message, size);
 	}
 	return err;

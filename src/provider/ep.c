@@ -160,7 +160,6 @@ static int add_transport(struct nm_ep *ep, struct nm_engine *engine,
 static int add_transports(struct nm_ep *ep, struct nm_engine *engine)
 {
 	const struct nm_transport_kind *kind = NULL;
-	const uint8_t *id = ep->address.who.id;
 	int err = -FI_ENODEV, last;
 
 	while ((kind = nm_transport_next(kind))) {
@@ -168,8 +167,7 @@ static int add_transports(struct nm_ep *ep, struct nm_engine *engine)
 
 		last = add_transport(ep, engine, kind, &words);
 		err = err ? last : 0;
-		nm_info("endpoint %02x%02x%02x%02x%02x%02x: %s", id[0], id[1], id[2], id[3], id[4],
-			id[5], words.text);
+		nm_info("endpoint " NM_WHO_FORMAT ": %s", NM_WHO(&ep->address.who), words.text);
 	}
 	if (err)
 		nm_error("endpoint not enabled: none of the channels '%s' can be used",

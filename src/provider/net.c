@@ -400,8 +400,8 @@ void nm_net_free(struct net *net)
 	free(net);
 }
 
-static int open_net(const struct nm_sink *sink, struct nm_address *address,
-		    struct nm_transport **ret_transport, struct nm_reason *ret_reason)
+static int net_create(const struct nm_sink *sink, struct nm_address *address,
+		      struct nm_transport **ret_transport, struct nm_reason *ret_reason)
 {
 	const struct nm_params *params = nm_params();
 	struct net *net;
@@ -446,20 +446,11 @@ static int open_net(const struct nm_sink *sink, struct nm_address *address,
 	return 0;
 
 err_free:
+	nm_log_once(NM_LOG_WARN,
+		    "network channel unavailable, only neighbours can be reached: %s "
+		    "(NEARMETAL_NET=%s)",
+		    ret_reason->text, params->net);
 	nm_net_free(net);
-	return err;
-}
-
-static int net_create(const struct nm_sink *sink, struct nm_address *address,
-		      struct nm_transport **ret_transport, struct nm_reason *ret_reason)
-{
-	int err = open_net(sink, address, ret_transport, ret_reason);
-
-	if (err)
-		nm_log_once(NM_LOG_WARN,
-			    "network channel unavailable, only neighbours can be reached: %s "
-			    "(NEARMETAL_NET=%s)",
-			    ret_reason->text, nm_params()->net);
 	return err;
 }
 

@@ -35,7 +35,7 @@ static ssize_t shm_read_remote(struct nm_link *base, const struct iovec *local,
 			       unsigned int nr_local, const struct nm_span *remote,
 			       unsigned int nr_remote)
 {
-	struct shm_link *link = nm_container_of(base, struct shm_link, base);
+	struct shm_link *link = nm_shm_link_of(base);
 
 	if (nm_unlikely(!base->remote_copy))
 		return -EOPNOTSUPP;
@@ -46,7 +46,7 @@ static ssize_t shm_write_remote(struct nm_link *base, const struct iovec *local,
 				unsigned int nr_local, const struct nm_span *remote,
 				unsigned int nr_remote)
 {
-	struct shm_link *link = nm_container_of(base, struct shm_link, base);
+	struct shm_link *link = nm_shm_link_of(base);
 
 	if (nm_unlikely(!base->remote_copy))
 		return -EOPNOTSUPP;
@@ -55,14 +55,14 @@ static ssize_t shm_write_remote(struct nm_link *base, const struct iovec *local,
 
 static int shm_publish(struct nm_transport *transport, const struct nm_region *region)
 {
-	struct shm_transport *shm = nm_container_of(transport, struct shm_transport, base);
+	struct shm_transport *shm = nm_shm_of(transport);
 
 	return nm_regions_publish(shm->window.regions, shm->window.geometry.nr_regions, region);
 }
 
 static void shm_revoke(struct nm_transport *transport, uint64_t key)
 {
-	struct shm_transport *shm = nm_container_of(transport, struct shm_transport, base);
+	struct shm_transport *shm = nm_shm_of(transport);
 
 	nm_regions_revoke(shm->window.regions, shm->window.geometry.nr_regions, key);
 	nm_meet_await_copies(shm->meet, REVOKE_MS);
@@ -71,15 +71,14 @@ static void shm_revoke(struct nm_transport *transport, uint64_t key)
 /* The word that tells my peer that I am using its regions. */
 static _Atomic uint64_t *reaching_of(struct shm_link *link)
 {
-	struct shm_transport *shm =
-		nm_container_of(link->base.transport, struct shm_transport, base);
+	struct shm_transport *shm = nm_shm_of(link->base.transport);
 
 	return &shm->window.lanes[link->encounter->own_lane].reaching;
 }
 
 static void shm_leave(struct nm_link *base)
 {
-	struct shm_link *link = nm_container_of(base, struct shm_link, base);
+	struct shm_link *link = nm_shm_link_of(base);
 	_Atomic uint64_t *reaching = reaching_of(link);
 
 	/* Partner: nm_meet_await_copies() of the peer. */
@@ -90,7 +89,7 @@ static void shm_leave(struct nm_link *base)
 static int shm_reach(struct nm_link *base, const uint64_t *keys, unsigned int nr_keys,
 		     struct nm_region *ret_regions)
 {
-	struct shm_link *link = nm_container_of(base, struct shm_link, base);
+	struct shm_link *link = nm_shm_link_of(base);
 	const struct nm_foreign_window *window;
 	_Atomic uint64_t *reaching;
 	int err = 0;
@@ -112,7 +111,7 @@ static int shm_reach(struct nm_link *base, const uint64_t *keys, unsigned int nr
 
 static void shm_polled(struct nm_transport *transport, uint64_t now_ns)
 {
-	struct shm_transport *shm = nm_container_of(transport, struct shm_transport, base);
+	struct shm_transport *shm = nm_shm_of(transport);
 
 	/* Partner: shm_polls() of peers. Nothing else is told by it. */
 	atomic_store_explicit(&shm->window.header->polled_ns, now_ns, memory_order_relaxed);
@@ -120,7 +119,7 @@ static void shm_polled(struct nm_transport *transport, uint64_t now_ns)
 
 static bool shm_polls(struct nm_link *base, uint64_t now_ns)
 {
-	struct shm_link *link = nm_container_of(base, struct shm_link, base);
+	struct shm_link *link = nm_shm_link_of(base);
 	uint64_t polled_ns;
 
 	if (link->down)

@@ -53,6 +53,7 @@ struct shm_link {
 
 struct shm_transport {
 	struct nm_transport base;
+	struct nm_transport_ops ops; /* those of the flavor, or with checksums */
 	const nm_meet_word *events;
 	const _Atomic uint32_t *event_bell;
 	struct nm_box_reader *readers; /* of active sources; nr_lanes of them fit */
@@ -74,6 +75,16 @@ struct shm_transport {
 	struct nm_segment *segment;
 	struct nm_segment_claim *claim;
 };
+
+static inline struct shm_transport *nm_shm_of(struct nm_transport *transport)
+{
+	return nm_container_of(transport, struct shm_transport, base);
+}
+
+static inline struct shm_link *nm_shm_link_of(struct nm_link *link)
+{
+	return nm_container_of(link, struct shm_link, base);
+}
 
 /* shm.c: slots of the contract, which are the same for all of them. */
 int nm_shm_connect(struct nm_transport *transport, const struct nm_address *address,
@@ -109,14 +120,19 @@ int nm_shm_init_checks(struct shm_transport *shm, struct nm_reason *ret_reason);
 void nm_shm_init_copies(struct shm_link *link, const struct nm_encounter *encounter);
 extern const struct nm_copy_ops nm_shm_copy_ops;
 
-/*
- * shm_open.c: a transport of OPS for SINK, with knobs and checks, without window and place. NULL: out
- * of memory, or the environment is not valid; with a reason.
- */
-struct shm_transport *nm_shm_alloc(const struct nm_transport_kind *kind,
-				   const struct nm_transport_ops *ops, const struct nm_sink *sink,
-				   struct nm_reason *ret_reason);
-bool nm_shm_is_checked(void);
+/* A channel through windows: what its create() does beside what all of them do. */
+struct shm_flavor {
+	const struct nm_transport_kind *kind;
+	const struct nm_transport_ops *ops;
+	const struct nm_copy_ops *copy;
+	int (*open)(struct shm_transport *shm, const struct nm_identity *who, const void *arg,
+		    struct nm_reason *ret_reason);
+};
+
+/* shm_open.c: a transport whose window and place open() opens with ARG. As the kind's create(). */
+int nm_shm_create(const struct shm_flavor *flavor, const void *arg, const struct nm_sink *sink,
+		  const struct nm_identity *who, struct nm_transport **ret_transport,
+		  struct nm_reason *ret_reason);
 /* Everything that goes with the window, which is there; and the meeting place. 0 or -errno. */
 int nm_shm_furnish(struct shm_transport *shm, struct nm_meet_config *config,
 		   struct nm_reason *ret_reason);
