@@ -55,18 +55,18 @@ static void die(const char *what, const char *why)
 	exit(1);
 }
 
-static struct nm_peer *source_up(void *engine, const struct nm_identity *who,
+static struct nm_peer *source_up(struct nm_transport *from, const struct nm_identity *who,
 				 const struct nm_peer_label *label)
 {
 	(void)who;
 	(void)label;
-	return engine;
+	return from->sink.engine;
 }
 
-static void deliver(void *engine, struct nm_peer *source, const struct nm_packet *pkt,
+static void deliver(struct nm_transport *from, struct nm_peer *source, const struct nm_packet *pkt,
 		    const void *payload)
 {
-	struct endpoint *endpoint = engine;
+	struct endpoint *endpoint = from->sink.engine;
 
 	(void)source;
 	if (pkt->len <= sizeof(endpoint->first_word))
@@ -77,9 +77,10 @@ static void deliver(void *engine, struct nm_peer *source, const struct nm_packet
 	endpoint->nr_received++;
 }
 
-static void source_down(void *engine, struct nm_peer *source, int err, const struct nm_reason *why)
+static void source_down(struct nm_transport *from, struct nm_peer *source, int err,
+			const struct nm_reason *why)
 {
-	(void)engine;
+	(void)from;
 	(void)source;
 	if (err)
 		die("the other side is gone", why->text);
@@ -273,7 +274,7 @@ static int endpoint_main(int me, int core, int nr)
 	memset(endpoint.buffer, 3, 2 * BULK);
 	mine->version = NM_ADDRESS_VERSION;
 	if (nm_identity_create(&mine->who) ||
-	    nm_shm_create(&sink, &mine->who, &endpoint.transport, &why))
+	    nm_shm_kind.create(&sink, mine, &endpoint.transport, &why))
 		die("create", why.text);
 	barrier(2);
 	if (endpoint.transport->ops->connect(endpoint.transport, &shared->address[!me],

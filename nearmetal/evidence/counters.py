@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MAGIC = 0x317374617473
-VERSION = 3
+VERSION = 4
 MAX_PEERS = 4096
+MAX_CHANNELS = 8
 SUFFIX = ".stats"
 
 RELATIONS = ("unknown", "self", "node", "host", "network")
-CHANNELS = ("none", "self", "shm", "segment", "net")
 INTEGRITIES = ("-", "enforced", "by convention")
 PROTOCOLS = ("eager", "pool", "pool past cache", "pull", "both halves")
 """How large messages came, as `nm_protocol_name` calls it."""
@@ -29,7 +29,7 @@ KINDS = ("put", "get", "atomic")
 
 STATES = {1: "running", 2: "closed"}
 
-_HEAD = struct.Struct("<Q6I3QIi6s2x64s64s56x")
+_HEAD = struct.Struct("<Q6I3QIi6s2x64s64s56s")
 _PEER = struct.Struct("<6s4B2xIQQ8Q32Q32Q96s192s192s192s192s192s")
 _TAIL = struct.Struct("<QQ")
 _MASK = (1 << 64) - 1
@@ -148,9 +148,9 @@ def _word(words: tuple[str, ...], index: int) -> str:
     return words[index] if index < len(words) else words[0]
 
 
-def _traffic(words: tuple[int, ...]) -> dict[str, Traffic]:
+def _traffic(words: tuple[int, ...], channels: tuple[str, ...]) -> dict[str, Traffic]:
     found = {}
-    for i, name in enumerate(CHANNELS):
+    for i, name in enumerate(channels):
         counts = words[4 * i : 4 * i + 4]
         if any(counts):
             found[name] = Traffic(*counts)
@@ -172,18 +172,18 @@ def _protocols(counts: tuple[int, ...]) -> dict[str, int]:
     return {name: count for name, count in zip(names, counts, strict=True) if count}
 
 
-def _peer(content: bytes) -> PeerCounters:
+def _peer(content: bytes, channels: tuple[str, ...]) -> PeerCounters:
     values = _PEER.unpack(content)
     who, relation, channel, integrity, down, quarantines, stalls, fallbacks = values[:8]
     texts = map(_text, values[80:])
     label, reason, down_reason, quarantine_reason, fallback_reason, choice = texts
     return PeerCounters(
         id=who.hex(), label=label, relation=_word(RELATIONS, relation),
-        channel=_word(CHANNELS, channel), integrity=_word(INTEGRITIES, integrity), reason=reason,
+        channel=_word(channels, channel), integrity=_word(INTEGRITIES, integrity), reason=reason,
         down=bool(down), down_reason=down_reason, stalls=stalls, fallbacks=fallbacks,
         fallback_reason=fallback_reason, quarantines=quarantines,
         quarantine_reason=quarantine_reason, choice=choice, protocols=_protocols(values[8:16]),
-        channels=_traffic(values[16:48]), accesses=_accesses(values[48:80]),
+        channels=_traffic(values[16:48], channels), accesses=_accesses(values[48:80]),
     )  # fmt: skip
 
 
@@ -205,8 +205,10 @@ def parse_counters(content: bytes) -> EndpointCounters:
         raise TornError("half of one version and half of another")
     if state not in STATES:
         raise ValueError(f"unknown state {state}")
-    _, started_ns, written_ns, pid, rank, who, host, job = head[7:]
-    peers = tuple(_peer(content[at : at + _PEER.size]) for at in range(_HEAD.size, end, _PEER.size))
+    _, started_ns, written_ns, pid, rank, who, host, job, names = head[7:]
+    channels = tuple(_text(names).split(",")[:MAX_CHANNELS])
+    places = range(_HEAD.size, end, _PEER.size)
+    peers = tuple(_peer(content[at : at + _PEER.size], channels) for at in places)
     return EndpointCounters(
         id=who.hex(), host=_text(host), pid=pid, rank=None if rank < 0 else rank, job=_text(job),
         state=STATES[state], generation=generation, started_s=started_ns / 1e9,

@@ -54,7 +54,6 @@ static const char *const foreign_names[] = {
 };
 
 static const char *const level_words[] = {"error", "warn", "info", "debug"};
-static const char *const channel_words[] = {"self", "shm", "segment", "net"};
 #define IVSHMEM_SWITCH "MV2_VIRT_USE_IVSHMEM"
 #define IVSHMEM_CHANNEL "segment"
 
@@ -164,15 +163,16 @@ static int load_level(const struct nm_param_info *info, const char *text, int *r
 /* Every word of the list must be one of ours, none empty. */
 static bool channels_valid(const char *list)
 {
-	size_t i, len;
+	enum nm_channel c;
+	size_t len;
 
 	do {
 		len = strcspn(list, ",");
-		for (i = 0; i < NM_ARRAY_SIZE(channel_words); i++)
-			if (strlen(channel_words[i]) == len &&
-			    !strncmp(list, channel_words[i], len))
+		for (c = NM_CHANNEL_NONE + 1; c < NM_NR_CHANNELS; c++)
+			if (strlen(nm_channel_name(c)) == len &&
+			    !strncmp(list, nm_channel_name(c), len))
 				break;
-		if (i == NM_ARRAY_SIZE(channel_words))
+		if (c == NM_NR_CHANNELS)
 			return false;
 		list += len;
 	} while (*list++);

@@ -11,6 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/channel.h"
+
 /* X(field, KIND, ENV NAME, default, min, max, unit, reason). KIND: UINT (decimal, may end in K, M,
  * G for sizes), TEXT (printable, up to 255 bytes), LEVEL (error|warn|info|debug). */
 #define NM_PARAMS(X)                                                                                \
@@ -24,8 +26,8 @@
 	  "endpoints that must fit into this machine's part: windows are made small enough")        \
 	X(segment_lease_ms, UINT, "NEARMETAL_SEGMENT_LEASE_MS", 5000, 500, 600000, "ms",            \
 	  "time after which a neighbour in that memory whose heartbeat stands still has died")      \
-	X(channels, TEXT, "NEARMETAL_CHANNELS", "self,shm,segment,net", 0, 0, "list",               \
-	  "channels that may be used: self, shm, segment, net")                                     \
+	X(channels, TEXT, "NEARMETAL_CHANNELS", NM_CHANNEL_LIST, 0, 0, "list",                      \
+	  "channels that may be used; the default lists all of them")                               \
 	X(cma, TEXT, "NEARMETAL_CMA", "auto", 0, 0, "word",                                         \
 	  "copies from and to the memory of proven neighbours by the kernel: auto or off")          \
 	X(checksum, TEXT, "NEARMETAL_CHECKSUM", "off", 0, 0, "word",                                \

@@ -28,14 +28,14 @@ static void show(struct nm_memory_watch *watch, const struct nm_region *region)
 	shown.access &= NM_REMOTE_READ | NM_REMOTE_WRITE;
 	/* Without room peers ask, as they do elsewhere. */
 	if (shown.access)
-		(void)engine->publisher->ops->publish(engine->publisher, &shown);
+		(void)engine->publisher->copy->publish(engine->publisher, &shown);
 }
 
 static void hide(struct nm_memory_watch *watch, uint64_t key)
 {
 	struct nm_engine *engine = nm_container_of(watch, struct nm_engine, regions);
 
-	engine->publisher->ops->revoke(engine->publisher, key);
+	engine->publisher->copy->revoke(engine->publisher, key);
 }
 
 void nm_access_withdraw(struct nm_engine *engine)
@@ -77,7 +77,7 @@ static bool locate(const struct nm_region *region, const struct nm_remote *remot
 static int copy_span(struct nm_link *link, const struct nm_rma *rma, struct nm_cursor *cursor,
 		     struct nm_span span, bool is_read)
 {
-	const struct nm_transport_ops *ops = link->transport->ops;
+	const struct nm_copy_ops *ops = link->transport->copy;
 	struct iovec pieces[NM_IOV_MAX];
 
 	while (span.len > 0) {
@@ -119,15 +119,13 @@ static bool copy_all(struct nm_link *link, const struct nm_rma *rma,
 void nm_access_polled(struct nm_engine *engine, uint64_t now_ns)
 {
 	if (engine->publishing)
-		engine->publisher->ops->polled(engine->publisher, now_ns);
+		engine->publisher->copy->polled(engine->publisher, now_ns);
 }
 
 /* Is it quicker to ask? Only a peer that polls answers before a system call ends. */
 static bool better_asked(struct nm_link *link, uint64_t size)
 {
-	const struct nm_transport_ops *ops = link->transport->ops;
-
-	return size <= ASK_MAX && ops->polls && ops->polls(link, nm_clock_ns());
+	return size <= ASK_MAX && link->transport->copy->polls(link, nm_clock_ns());
 }
 
 /* Copy LEN bytes from one list of pieces to another; both have as many. A piece may overlap the one
@@ -191,14 +189,14 @@ static bool copy_remote(const struct nm_rma *rma, uint64_t size, bool is_read)
 	uint64_t keys[NM_IOV_MAX];
 	bool good;
 
-	if (!link->remote_copy || !link->transport->ops->reach || better_asked(link, size))
+	if (!link->remote_copy || better_asked(link, size))
 		return false;
 	for (size_t i = 0; i < rma->nr_remote; i++)
 		keys[i] = rma->remote[i].key;
-	if (link->transport->ops->reach(link, keys, (unsigned int)rma->nr_remote, regions) < 0)
+	if (link->transport->copy->reach(link, keys, (unsigned int)rma->nr_remote, regions) < 0)
 		return false;
 	good = copy_all(link, rma, regions, is_read);
-	link->transport->ops->leave(link);
+	link->transport->copy->leave(link);
 	return good;
 }
 
@@ -206,7 +204,7 @@ bool nm_access_direct(struct nm_engine *engine, const struct nm_rma *rma, uint64
 		      bool is_read)
 {
 	struct nm_peer *peer = rma->peer;
-	bool is_own = peer->link->transport->ops->channel == NM_CHANNEL_SELF;
+	bool is_own = peer->link->transport->kind->flags & NM_TRANSPORT_LOOPBACK;
 
 	if (peer->nr_started > 0 || size == 0 || (!is_read && rma->flags & NM_REMOTE_CQ_DATA) ||
 	    !nm_user_is_host(rma->iov, rma->nr_iov))

@@ -82,7 +82,7 @@ static int start(struct nm_engine *engine, const struct nm_atomic *a, enum nm_at
 	r->nr_iov = kind == NM_ATOMIC_UPDATE ? 0 : a->nr_result;
 	for (size_t i = 0; i < r->nr_iov; i++)
 		r->iov[i] = a->result[i];
-	r->state = NM_REQUEST_WAIT_ACK;
+	nm_request_set_state(r, NM_REQUEST_WAIT_ACK);
 	packet.tag = nm_request_id(r);
 	packet.len = (uint32_t)nm_iov_total(iov, nr);
 	err = nm_send_envelope(engine, peer, &packet, iov, nr);
@@ -106,9 +106,7 @@ int nm_engine_atomic(struct nm_engine *engine, const struct nm_atomic *atomic)
 		return err;
 	err = start(engine, atomic, kind, size);
 	if (err == -EAGAIN) {
-		atomic->peer->send_refused = true;
-		atomic->peer->nr_stalls++;
-		nm_engine_progress(engine);
+		nm_send_stalled(engine, atomic->peer);
 		err = start(engine, atomic, kind, size);
 	}
 	return err;
@@ -203,49 +201,47 @@ static int execute(struct nm_engine *engine, const struct atomic_request *reques
 	return 0;
 }
 
-void nm_atomic_on_request(struct nm_engine *engine, struct nm_peer *peer,
-			  const struct nm_packet *pkt, const void *payload)
+void nm_atomic_on_request(const struct nm_incoming *in)
 {
 	alignas(ELEMENT_ALIGN) char before[NM_ATOMIC_MAX_BYTES];
-	struct nm_packet answer = {.op = NM_OP_RESULT, .tag = pkt->tag};
+	struct nm_packet answer = {.op = NM_OP_RESULT, .tag = in->pkt->tag};
 	struct atomic_request request;
-	int err = parse(pkt, payload, &request);
+	int err = parse(in->pkt, in->payload, &request);
 
 	if (err == -EBADMSG) {
-		nm_peer_violation(engine, peer, "it sent an atomic whose sizes do not add up");
+		nm_violation(in, "it sent an atomic whose sizes do not add up");
 		return;
 	}
 	if (err == 0)
-		err = execute(engine, &request, before);
+		err = execute(in->engine, &request, before);
 	if (err < 0) {
-		if (engine->queues.remote_write)
-			engine->queues.remote_write->errors++;
-		nm_transfer_send_ack(engine, peer, pkt->tag, -err);
+		if (in->engine->queues.remote_write)
+			in->engine->queues.remote_write->errors++;
+		nm_transfer_send_ack(in->engine, in->peer, in->pkt->tag, -err);
 		return;
 	}
-	peer->received_messages++;
-	peer->received_bytes += request.head.size;
-	nm_rma_count(engine, request.remote, request.nr_remote, access_of(&request));
-	if (pkt->flags & NM_PKT_DATA)
-		nm_complete_remote(engine, peer, NM_ATOMIC | NM_REMOTE_WRITE, request.head.size,
-				   pkt->data);
+	in->peer->received_messages++;
+	in->peer->received_bytes += request.head.size;
+	nm_rma_count(in->engine, request.remote, request.nr_remote, access_of(&request));
+	if (in->pkt->flags & NM_PKT_DATA)
+		nm_complete_remote(in->engine, in->peer, NM_ATOMIC | NM_REMOTE_WRITE,
+				   request.head.size, in->pkt->data);
 	if (request.head.kind == NM_ATOMIC_UPDATE) {
-		nm_transfer_send_ack(engine, peer, pkt->tag, 0);
+		nm_transfer_send_ack(in->engine, in->peer, in->pkt->tag, 0);
 		return;
 	}
 	answer.len = request.head.size;
-	nm_peer_post(engine, peer, &answer, before);
+	nm_peer_post(in->engine, in->peer, &answer, before);
 }
 
-void nm_atomic_on_result(struct nm_engine *engine, struct nm_peer *peer,
-			 const struct nm_packet *pkt, const void *payload)
+void nm_atomic_on_result(const struct nm_incoming *in)
 {
-	struct nm_request *r = nm_request_find(&engine->requests, pkt->tag, peer);
+	struct nm_request *r = nm_request_find(&in->engine->requests, in->pkt->tag, in->peer);
 
-	if (!r || r->kind != NM_REQUEST_ATOMIC || pkt->len != r->size || r->size == 0) {
-		nm_peer_violation(engine, peer, "it sent the result of an atomic nobody asked for");
+	if (!r || r->kind != NM_REQUEST_ATOMIC || in->pkt->len != r->size || r->size == 0) {
+		nm_violation(in, "it sent the result of an atomic nobody asked for");
 		return;
 	}
-	nm_iov_scatter(r->iov, r->nr_iov, payload, r->size);
-	nm_request_complete(engine, r, 0);
+	nm_iov_scatter(r->iov, r->nr_iov, in->payload, r->size);
+	nm_request_complete(in->engine, r, 0);
 }

@@ -130,23 +130,22 @@ void nm_direct_pull(struct nm_engine *engine, struct nm_request *r)
 {
 	uint64_t id = nm_request_id(r);
 
+	nm_request_set_state(r, NM_REQUEST_PULLING);
 	r->split = r->accepted;
 	if (r->verdict.protocol == NM_PROTOCOL_BOTH && r->accepted >= 2 * SPLIT_ALIGN) {
 		r->split = r->accepted / 2 & ~(uint64_t)(SPLIT_ALIGN - 1);
-		r->state = NM_REQUEST_PULLING;
 		ask_to_place(engine, r);
 		/* Posting may find the peer dead, and that ends the request. */
 		if (nm_request_id(r) != id || r->state != NM_REQUEST_PULLING)
 			return;
 	}
 	nm_peer_stream(engine, r->peer, r);
-	r->state = NM_REQUEST_PULLING;
 }
 
 /* One remote copy of at most a step, up to END. Returns how many bytes, or -errno. */
 static ssize_t copy_step(struct nm_peer *peer, struct nm_request *r, uint64_t end)
 {
-	const struct nm_transport_ops *ops = peer->link->transport->ops;
+	const struct nm_copy_ops *ops = peer->link->transport->copy;
 	bool pull = r->state == NM_REQUEST_PULLING;
 	uint64_t len = end - r->done < NM_REMOTE_COPY_STEP ? end - r->done : NM_REMOTE_COPY_STEP;
 	struct nm_cursor cursor = r->cursor;
@@ -177,7 +176,7 @@ static void pull_ended(struct nm_engine *engine, struct nm_request *r)
 {
 	nm_list_remove(&r->stream_node);
 	if (r->tail_due)
-		r->state = NM_REQUEST_WAIT_PLACED;
+		nm_request_set_state(r, NM_REQUEST_WAIT_PLACED);
 	else
 		settle(engine, r);
 }
@@ -191,7 +190,7 @@ static void place_ended(struct nm_engine *engine, struct nm_peer *peer, struct n
 	};
 
 	nm_list_remove(&r->stream_node);
-	r->state = NM_REQUEST_WAIT_CTS; /* or the ACK that ends it */
+	nm_request_set_state(r, NM_REQUEST_WAIT_CTS); /* or the ACK that ends it */
 	nm_peer_post(engine, peer, &packet, NULL);
 }
 
@@ -230,23 +229,23 @@ bool nm_direct_place(struct nm_engine *engine, struct nm_request *r, const struc
 	r->accepted = cts.offset + cts.len;
 	r->cursor = nm_cursor_at(r->iov, r->nr_iov, r->done);
 	r->remote_id = pkt->data;
+	nm_request_set_state(r, NM_REQUEST_PLACING);
 	nm_peer_stream(engine, r->peer, r);
-	r->state = NM_REQUEST_PLACING;
 	return true;
 }
 
-void nm_direct_placed(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt)
+void nm_direct_placed(const struct nm_incoming *in)
 {
-	struct nm_request *r = nm_request_find(&engine->requests, pkt->tag, peer);
+	struct nm_request *r = nm_request_find(&in->engine->requests, in->pkt->tag, in->peer);
 
-	if (pkt->len != 0 || !r || !r->tail_due || pkt->data > r->accepted - r->split) {
-		if (!engine->closing)
-			nm_peer_violation(engine, peer, "it wrote what it was not asked for");
+	if (in->pkt->len != 0 || !r || !r->tail_due || in->pkt->data > r->accepted - r->split) {
+		if (!in->engine->closing)
+			nm_violation(in, "it wrote what it was not asked for");
 		return;
 	}
 	r->tail_due = false;
-	r->placed = pkt->data;
-	engine->nr_exposed--;
-	if (r->state == NM_REQUEST_WAIT_PLACED && !engine->closing)
-		settle(engine, r);
+	r->placed = in->pkt->data;
+	in->engine->nr_exposed--;
+	if (r->state == NM_REQUEST_WAIT_PLACED && !in->engine->closing)
+		settle(in->engine, r);
 }

@@ -31,7 +31,7 @@ void nm_peer_link_lost(struct nm_engine *engine, struct nm_peer *peer)
 	if (peer->state != NM_PEER_CONNECTED && (peer->state != NM_PEER_MOVING || peer->move))
 		return;
 	/* What it sent before may still arrive; source_down() comes after that and ends the rest. */
-	peer->state = NM_PEER_LINK_LOST;
+	nm_peer_set_state(peer, NM_PEER_LINK_LOST);
 	nm_peer_drop_queue(engine, peer);
 }
 
@@ -41,7 +41,7 @@ void nm_peer_link_broken(struct nm_engine *engine, struct nm_peer *peer)
 	if (peer->state != NM_PEER_CONNECTED)
 		return;
 	/* What waits is kept: it may go another way. */
-	peer->state = NM_PEER_MOVING;
+	nm_peer_set_state(peer, NM_PEER_MOVING);
 	nm_list_remove(&peer->active_node);
 }
 
@@ -80,9 +80,8 @@ static void tell(const struct nm_peer *peer, int err)
 	const struct nm_peer_story *story = peer->story;
 	const char *label = story && story->label.text[0] ? story->label.text : "not met";
 
-	nm_log(err ? NM_LOG_ERROR : NM_LOG_INFO, "peer %02x%02x%02x%02x%02x%02x (%s) %s: %s",
-	       peer->who.id[0], peer->who.id[1], peer->who.id[2], peer->who.id[3], peer->who.id[4],
-	       peer->who.id[5], label, err ? "is lost" : "closed",
+	nm_log(err ? NM_LOG_ERROR : NM_LOG_INFO, "peer " NM_WHO_FORMAT " (%s) %s: %s",
+	       NM_WHO(&peer->who), label, err ? "is lost" : "closed",
 	       story && story->down.text[0] ? story->down.text : "no reason given");
 }
 
@@ -97,7 +96,7 @@ void nm_peer_fail_receives(struct nm_engine *engine, struct nm_peer *peer)
 	/* Else the next receive that would wait says it. */
 	if (engine->nr_resets == resets) {
 		engine->crash_untold = peer;
-		peer->loss_untold = true;
+		peer->loss = NM_LOSS_UNREPORTED;
 	}
 }
 
@@ -106,7 +105,7 @@ void nm_peer_down(struct nm_engine *engine, struct nm_peer *peer, int err, const
 	uint64_t resets = engine->nr_resets;
 
 	if (peer->state != NM_PEER_DOWN) {
-		peer->state = NM_PEER_DOWN;
+		nm_peer_set_state(peer, NM_PEER_DOWN);
 		nm_reason_set(&nm_peer_story(peer)->down, "%s", why);
 		tell(peer, err);
 		nm_move_end(peer);
@@ -116,24 +115,27 @@ void nm_peer_down(struct nm_engine *engine, struct nm_peer *peer, int err, const
 		fail_posted(engine, &engine->matches[0], peer);
 		fail_posted(engine, &engine->matches[1], peer);
 	}
-	if (err == 0 || peer->crash_told)
+	if (err == 0 || peer->loss == NM_LOSS_CRASHED)
 		return;
-	peer->crash_told = true;
+	peer->loss = NM_LOSS_CRASHED;
 	fail_posted(engine, &engine->matches[0], NULL);
 	fail_posted(engine, &engine->matches[1], NULL);
 	if (engine->nr_resets == resets)
 		engine->crash_untold = peer; /* the next receive that would wait will say it */
 }
 
-void nm_peer_violation(struct nm_engine *engine, struct nm_peer *peer, const char *fmt, ...)
+void nm_violation(const struct nm_incoming *in, const char *fmt, ...)
 {
+	const struct nm_quarantine_ops *quarantine = in->from->quarantine;
 	struct nm_reason why;
 	va_list args;
 
 	va_start(args, fmt);
 	nm_reason_vset(&why, fmt, args);
 	va_end(args);
-	/* On a channel whose bytes it can spoil it is the channel that is not to be trusted. */
-	if (!nm_move_cast_out(engine, peer, why.text))
-		nm_peer_down(engine, peer, -EBADMSG, why.text);
+	/* If the peer can spoil the bytes of the channel, the channel is not to be trusted. */
+	if (quarantine && !in->peer->move)
+		quarantine->cast_out(in->from, &in->peer->who, why.text);
+	else
+		nm_peer_down(in->engine, in->peer, -EBADMSG, why.text);
 }

@@ -65,7 +65,8 @@ const struct nm_sink *nm_engine_sink(struct nm_engine *engine)
 
 int nm_engine_add_transport(struct nm_engine *engine, struct nm_transport *transport)
 {
-	enum nm_channel channel = transport->ops->channel;
+	enum nm_channel channel = transport->kind->channel;
+	unsigned int i = engine->nr_polled;
 
 	if (channel <= NM_CHANNEL_NONE || channel >= NM_NR_CHANNELS ||
 	    transport->max_payload < NM_MIN_MAX_PAYLOAD)
@@ -73,8 +74,11 @@ int nm_engine_add_transport(struct nm_engine *engine, struct nm_transport *trans
 	if (engine->transports[channel])
 		return -EEXIST;
 	engine->transports[channel] = transport;
-	engine->polled[engine->nr_polled++] = transport;
-	if (transport->ops->publish && !engine->publisher) {
+	engine->nr_polled++;
+	for (; i > 0 && engine->polled[i - 1]->kind->rank > transport->kind->rank; i--)
+		engine->polled[i] = engine->polled[i - 1];
+	engine->polled[i] = transport;
+	if (transport->copy && !engine->publisher) {
 		engine->publisher = transport;
 		nm_access_publish(engine);
 	}
@@ -110,7 +114,7 @@ void nm_engine_resolve(struct nm_engine *engine)
 	for (size_t i = 0; i <= table->mask; i++) {
 		struct nm_peer *peer = table->slots[i];
 
-		if (!peer || !peer->is_source || peer->index != UINT64_MAX)
+		if (!peer || !nm_peer_is_source(peer) || peer->index != UINT64_MAX)
 			continue;
 		peer->index = engine->config.resolve(engine->config.resolve_arg, &peer->who);
 		engine->nr_unresolved += peer->index == UINT64_MAX;
@@ -124,7 +128,7 @@ void nm_engine_forget(struct nm_engine *engine, const struct nm_identity *who)
 	if (!peer || peer->index == UINT64_MAX)
 		return;
 	peer->index = UINT64_MAX;
-	engine->nr_unresolved += peer->is_source;
+	engine->nr_unresolved += nm_peer_is_source(peer);
 }
 
 uint64_t nm_peer_index(const struct nm_peer *peer)
@@ -205,11 +209,10 @@ void nm_engine_destroy(struct nm_engine *engine)
 			sched_yield();
 	}
 	NM_FAULT("close-drained");
-	for (unsigned int c = 0; c < NM_NR_CHANNELS; c++)
-		if (engine->transports[c]) {
-			engine->transports[c]->close_by_ns = deadline;
-			engine->transports[c]->ops->destroy(engine->transports[c]);
-		}
+	for (unsigned int i = 0; i < engine->nr_polled; i++) {
+		engine->polled[i]->close_by_ns = deadline;
+		engine->polled[i]->ops->destroy(engine->polled[i]);
+	}
 	drop_control(engine);
 	drop_messages(engine, &engine->matches[0].unexpected_all);
 	drop_messages(engine, &engine->matches[1].unexpected_all);

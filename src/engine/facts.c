@@ -31,23 +31,23 @@ void nm_peer_sends_on(struct nm_peer *peer, enum nm_channel channel)
 	struct nm_peer_story *story = nm_peer_story(peer);
 
 	/* An answer to a peer that had no link yet waited for its first one, and goes over it. */
-	if (story->sends_on != NM_CHANNEL_NONE)
-		split(story->sent, story->sends_on, peer->sent_messages, peer->sent_bytes);
-	story->sends_on = channel;
+	if (peer->sends_on != NM_CHANNEL_NONE)
+		split(story->sent, peer->sends_on, peer->sent_messages, peer->sent_bytes);
+	peer->sends_on = channel;
 }
 
 /* Who has sent us nothing can have been read from all the same, over our own link. */
-static enum nm_channel received_over(const struct nm_peer_story *story)
+static enum nm_channel received_over(const struct nm_peer *peer)
 {
-	return story->receives_on != NM_CHANNEL_NONE ? story->receives_on : story->sends_on;
+	return nm_peer_is_source(peer) ? peer->receives_on : peer->sends_on;
 }
 
 void nm_peer_receives_on(struct nm_peer *peer, enum nm_channel channel)
 {
 	struct nm_peer_story *story = nm_peer_story(peer);
 
-	split(story->received, received_over(story), peer->received_messages, peer->received_bytes);
-	story->receives_on = channel;
+	split(story->received, received_over(peer), peer->received_messages, peer->received_bytes);
+	peer->receives_on = channel;
 }
 
 static void tell_traffic(const struct nm_peer *peer, struct nm_peer_facts *facts)
@@ -61,8 +61,8 @@ static void tell_traffic(const struct nm_peer *peer, struct nm_peer_facts *facts
 	facts->received_bytes = peer->received_bytes;
 	memcpy(facts->sent, story->sent, sizeof(facts->sent));
 	memcpy(facts->received, story->received, sizeof(facts->received));
-	split(facts->sent, story->sends_on, peer->sent_messages, peer->sent_bytes);
-	split(facts->received, received_over(story), peer->received_messages, peer->received_bytes);
+	split(facts->sent, peer->sends_on, peer->sent_messages, peer->sent_bytes);
+	split(facts->received, received_over(peer), peer->received_messages, peer->received_bytes);
 	memcpy(facts->accesses, peer->accesses, sizeof(facts->accesses));
 	facts->stalls = peer->nr_stalls;
 }

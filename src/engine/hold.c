@@ -38,8 +38,8 @@ void nm_hold_give_up(struct nm_engine *engine, struct nm_peer *peer)
 /* Tell it before it goes, so that it does not wait for us. What is due before that goes first. */
 static NM_COLD bool has_room_still(struct nm_engine *engine, struct nm_peer *peer, uint64_t excess)
 {
-	if (!peer->stopped) {
-		peer->stopped = true;
+	if (peer->asked != NM_PACE_STOP) {
+		peer->asked = NM_PACE_STOP;
 		say(engine, peer, NM_PACE_STOP);
 	}
 	if (peer->state == NM_PEER_DOWN)
@@ -63,22 +63,22 @@ bool nm_hold_has_room(struct nm_engine *engine, struct nm_peer *peer, size_t byt
 void nm_hold_add(struct nm_engine *engine, struct nm_peer *peer, size_t bytes)
 {
 	peer->held_bytes += nm_buffer_block(bytes);
-	if (nm_likely(peer->asked_keep ||
+	if (nm_likely(peer->asked != NM_PACE_FREE ||
 		      peer->held_bytes <= engine->params->unexpected_max / KEEP_PART))
 		return;
 	nm_log_once(NM_LOG_INFO,
 		    "a peer sends faster than its messages are received: it keeps their bytes now");
-	peer->asked_keep = true;
+	peer->asked = NM_PACE_KEEP;
 	say(engine, peer, NM_PACE_KEEP);
 }
 
 void nm_hold_remove(struct nm_engine *engine, struct nm_peer *peer, size_t bytes)
 {
 	peer->held_bytes -= nm_buffer_block(bytes);
-	if (nm_likely(!peer->asked_keep ||
+	if (nm_likely(peer->asked != NM_PACE_KEEP ||
 		      peer->held_bytes > engine->params->unexpected_max / KEEP_PART / 2))
 		return;
-	peer->asked_keep = false;
+	peer->asked = NM_PACE_FREE;
 	say(engine, peer, NM_PACE_FREE);
 }
 
@@ -89,16 +89,16 @@ static void set_keeps(struct nm_peer *peer, bool keeps)
 									  peer->link_eager_max;
 }
 
-void nm_hold_on_pace(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt)
+void nm_hold_on_pace(const struct nm_incoming *in)
 {
-	if (pkt->len != 0 || pkt->data > NM_PACE_STOP)
-		nm_peer_violation(engine, peer, "it set a pace that does not exist");
-	else if (pkt->data == NM_PACE_STOP)
-		nm_peer_down(engine, peer, -ENOBUFS,
+	if (in->pkt->len != 0 || in->pkt->data > NM_PACE_STOP)
+		nm_violation(in, "it set a pace that does not exist");
+	else if (in->pkt->data == NM_PACE_STOP)
+		nm_peer_down(in->engine, in->peer, -ENOBUFS,
 			     "too many of our messages wait there for a receive: it takes no more "
 			     "(its NEARMETAL_UNEXPECTED_MAX)");
 	else
-		set_keeps(peer, pkt->data == NM_PACE_KEEP);
+		set_keeps(in->peer, in->pkt->data == NM_PACE_KEEP);
 }
 
 void nm_hold_on_link(struct nm_peer *peer, uint32_t eager_max)
@@ -109,7 +109,6 @@ void nm_hold_on_link(struct nm_peer *peer, uint32_t eager_max)
 
 void nm_hold_reset(struct nm_peer *peer)
 {
-	peer->asked_keep = false;
-	peer->stopped = false;
+	peer->asked = NM_PACE_FREE;
 	set_keeps(peer, false);
 }

@@ -9,6 +9,8 @@
 
 #include "engine/internal.h"
 
+struct nm_incoming;
+
 /* What a peer that was asked to keep its bytes still sends with the envelope: as much as takes no
  * more room here than an envelope that says where the bytes lie. */
 #define NM_HOLD_BLOCK 256
@@ -23,7 +25,7 @@ void nm_hold_remove(struct nm_engine *engine, struct nm_peer *peer, size_t bytes
 void nm_hold_give_up(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
 
 /* What PEER asks of us. */
-void nm_hold_on_pace(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt);
+void nm_hold_on_pace(const struct nm_incoming *in);
 /* A link to PEER begins that is best used with messages up to EAGER_MAX in their envelope. */
 void nm_hold_on_link(struct nm_peer *peer, uint32_t eager_max);
 /* What either has asked of the other may be lost: neither has asked anything. */

@@ -23,10 +23,8 @@ struct nm_idle {
 
 struct nm_engine {
 	/* hot */
-	struct nm_transport *polled[NM_NR_CHANNELS];
+	struct nm_transport *polled[NM_NR_CHANNELS]; /* best rank first */
 	unsigned int nr_polled;
-	/* Whose progress it is; NULL: nobody's. Within one no connection is made. */
-	const struct nm_transport *polled_now;
 	bool closing; /* being destroyed: packets are dropped */
 	struct nm_engine_queues queues;
 	struct nm_match matches[2]; /* untagged, tagged */
@@ -55,6 +53,21 @@ struct nm_engine {
 static inline struct nm_match *nm_match_of(struct nm_engine *engine, bool tagged)
 {
 	return &engine->matches[tagged];
+}
+
+/* PEER has something to send: it gets its turns. */
+static inline void nm_peer_activate(struct nm_engine *engine, struct nm_peer *peer)
+{
+	if (nm_list_empty(&peer->active_node))
+		nm_list_append(&engine->active, &peer->active_node);
+}
+
+/* An envelope found no room. The peer may be waiting for this endpoint to take something in, too. */
+static inline void nm_send_stalled(struct nm_engine *engine, struct nm_peer *peer)
+{
+	peer->send_refused = true;
+	peer->nr_stalls++;
+	nm_engine_progress(engine);
 }
 
 /* The end of a receive, or of a look for a message. */
@@ -86,6 +99,18 @@ int nm_send_envelope(struct nm_engine *engine, struct nm_peer *peer, const struc
 /* Make sure that the peer is connected and nothing of ours waits in front. Same errors. */
 int nm_send_ready(struct nm_engine *engine, struct nm_peer *peer);
 
+/* A packet that is being delivered: by which transport, and from which peer. */
+struct nm_incoming {
+	struct nm_transport *from;
+	struct nm_engine *engine;
+	struct nm_peer *peer;
+	const struct nm_packet *pkt;
+	const void *payload; /* hostile */
+};
+
+/* down.c: the packet is one that no correct peer sends. */
+void nm_violation(const struct nm_incoming *in, const char *fmt, ...) NM_PRINTF(2, 3) NM_COLD;
+
 /* A message as it came, or as it waited. */
 struct nm_arrival {
 	struct nm_peer *source;
@@ -111,11 +136,9 @@ void nm_recv_forget(struct nm_engine *engine, struct nm_peer *peer);
 void nm_recv_forget_answers(struct nm_engine *engine, struct nm_peer *peer);
 
 /* transfer.c: payload in pieces, after an envelope was answered. */
-void nm_transfer_cts(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt,
-		     const void *payload);
-void nm_transfer_data(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt,
-		      const void *payload);
-void nm_transfer_ack(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt);
+void nm_transfer_cts(const struct nm_incoming *in);
+void nm_transfer_data(const struct nm_incoming *in);
+void nm_transfer_ack(const struct nm_incoming *in);
 /* Send the next piece. > 0: units of work; 0: it was the last; -EAGAIN, -EPIPE. */
 int nm_transfer_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request);
 /* Answer the sender: transfer REQUEST->accepted bytes to this request. */
@@ -148,7 +171,7 @@ int nm_direct_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_req
 /* The sender's part: a CTS asked it to write. False: that makes no sense. */
 bool nm_direct_place(struct nm_engine *engine, struct nm_request *request,
 		     const struct nm_packet *pkt, const void *payload);
-void nm_direct_placed(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt);
+void nm_direct_placed(const struct nm_incoming *in);
 
 /* access.c: puts and gets without the target's help. */
 /* Show my regions to peers, or no more: after the queues or the transports have changed. */
@@ -164,28 +187,24 @@ bool nm_access_direct(struct nm_engine *engine, const struct nm_rma *rma, uint64
 		      bool is_read);
 
 /* atomic.c: the target's side and the answer. */
-void nm_atomic_on_request(struct nm_engine *engine, struct nm_peer *peer,
-			  const struct nm_packet *pkt, const void *payload);
-void nm_atomic_on_result(struct nm_engine *engine, struct nm_peer *peer,
-			 const struct nm_packet *pkt, const void *payload);
+void nm_atomic_on_request(const struct nm_incoming *in);
+void nm_atomic_on_result(const struct nm_incoming *in);
 
 /* move.c: from a channel that was given up to the network. */
-void nm_sink_quarantined(void *engine, struct nm_peer *source, const struct nm_stream_ends *ends,
-			 const struct nm_reason *why);
-void nm_move_on_switch(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt);
-/* PEER broke the rules in what is being delivered. False: its channel cannot be left. */
-bool nm_move_cast_out(struct nm_engine *engine, struct nm_peer *peer, const char *what);
+void nm_sink_quarantined(struct nm_transport *from, struct nm_peer *source,
+			 const struct nm_stream_ends *ends, const struct nm_reason *why);
+void nm_move_on_switch(const struct nm_incoming *in);
 /* The move's turn to send or to give up. Returns the number of packets sent. */
 unsigned int nm_move_push(struct nm_engine *engine, struct nm_peer *peer);
 /* No move is under way any more. */
 void nm_move_end(struct nm_peer *peer);
 
 /* deliver.c: the sink's functions. */
-struct nm_peer *nm_sink_source_up(void *engine, const struct nm_identity *who,
+struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_identity *who,
 				  const struct nm_peer_label *label);
-void nm_sink_deliver(void *engine, struct nm_peer *source, const struct nm_packet *pkt,
+void nm_sink_deliver(struct nm_transport *from, struct nm_peer *source, const struct nm_packet *pkt,
 		     const void *payload);
-void nm_sink_source_down(void *engine, struct nm_peer *source, int err,
+void nm_sink_source_down(struct nm_transport *from, struct nm_peer *source, int err,
 			 const struct nm_reason *why);
 
 #endif

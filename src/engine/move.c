@@ -36,33 +36,21 @@ void nm_move_end(struct nm_peer *peer)
 	peer->move = NULL;
 }
 
-static void activate(struct nm_engine *engine, struct nm_peer *peer)
-{
-	if (nm_list_empty(&peer->active_node))
-		nm_list_append(&engine->active, &peer->active_node);
-}
-
+/* The best network; NULL: there is none. */
 static struct nm_transport *network(const struct nm_engine *engine)
 {
-	return engine->transports[NM_CHANNEL_NET];
+	for (unsigned int i = 0; i < engine->nr_polled; i++)
+		if (engine->polled[i]->kind->flags & NM_TRANSPORT_NETWORK)
+			return engine->polled[i];
+	return NULL;
 }
 
 /* Is there a network with a way to PEER? */
-static bool can_move(const struct nm_engine *engine, const struct nm_peer *peer)
+static bool can_move(const struct nm_transport *net, const struct nm_peer *peer)
 {
-	return network(engine) &&
-	       (peer->address.inner_len > 0 || peer->source_channels & 1U << NM_CHANNEL_NET ||
-		(peer->link && peer->link->transport == network(engine)));
-}
-
-bool nm_move_cast_out(struct nm_engine *engine, struct nm_peer *peer, const char *what)
-{
-	const struct nm_transport *from = engine->polled_now;
-
-	if (!from || !from->ops->cast_out || peer->move)
-		return false;
-	from->ops->cast_out(engine->transports[from->ops->channel], &peer->who, what);
-	return true;
+	return net &&
+	       (peer->address.inner_len > 0 || peer->source_channels >> net->kind->channel & 1 ||
+		(peer->link && peer->link->transport == net));
 }
 
 static struct nm_move *begin(struct nm_engine *engine, struct nm_peer *peer)
@@ -75,19 +63,18 @@ static struct nm_move *begin(struct nm_engine *engine, struct nm_peer *peer)
 		return NULL;
 	}
 	peer->move->deadline_ns = nm_clock_ns() + engine->params->connect_ms * NM_NS_PER_MS;
-	peer->state = NM_PEER_MOVING;
-	peer->is_watched = false;
-	activate(engine, peer);
+	if (peer->state != NM_PEER_MOVING)
+		nm_peer_set_state(peer, NM_PEER_MOVING);
+	nm_peer_activate(engine, peer);
 	return peer->move;
 }
 
 /* Something was spoiled on the way, nobody knows what. */
 static NM_COLD void spoiled(struct nm_engine *engine, struct nm_peer *peer, bool incoming)
 {
-	nm_error(
-		"peer %02x%02x%02x%02x%02x%02x: messages %s it were spoiled; what was under way ends with an error",
-		peer->who.id[0], peer->who.id[1], peer->who.id[2], peer->who.id[3], peer->who.id[4],
-		peer->who.id[5], incoming ? "from" : "to");
+	nm_error("peer " NM_WHO_FORMAT
+		 ": messages %s it were spoiled; what was under way ends with an error",
+		 NM_WHO(&peer->who), incoming ? "from" : "to");
 	nm_peer_drop_queue(engine, peer);
 	nm_hold_reset(peer);
 	nm_recv_forget(engine, peer);
@@ -111,51 +98,49 @@ static void settle(struct nm_engine *engine, struct nm_peer *peer)
 		move->settled = true;
 		if (lost_in || lost_out)
 			spoiled(engine, peer, lost_in);
-		activate(engine, peer);
+		nm_peer_activate(engine, peer);
 	}
 	if (!move->said)
 		return;
 	nm_move_end(peer);
-	peer->state = NM_PEER_CONNECTED;
+	nm_peer_set_state(peer, NM_PEER_CONNECTED);
 }
 
 /*
  * One memory channel has ended, and the peer is still on another: it could not get here on one way,
  * or I there. The counts of one cannot tell what was lost on both.
  */
-static bool is_on_another(const struct nm_engine *engine, const struct nm_peer *peer)
+static bool is_on_another(const struct nm_transport *ended, const struct nm_transport *net,
+			  const struct nm_peer *peer)
 {
-	const struct nm_transport *ended = engine->polled_now;
-
-	return ended &&
-	       (peer->source_channels & ~(1U << NM_CHANNEL_NET) ||
-		(peer->link && peer->link->transport != engine->transports[ended->ops->channel] &&
-		 peer->link->transport != network(engine)));
+	return peer->source_channels & ~(1U << net->kind->channel) ||
+	       (peer->link && peer->link->transport != ended && peer->link->transport != net);
 }
 
-void nm_sink_quarantined(void *engine_, struct nm_peer *peer, const struct nm_stream_ends *ends,
-			 const struct nm_reason *why)
+/* The channel FROM to and from PEER has ended; NULL: the peer left one that it never used to us. */
+static void give_up(struct nm_engine *engine, struct nm_peer *peer, const struct nm_transport *from,
+		    const struct nm_stream_ends *ends, const struct nm_reason *why)
 {
-	struct nm_engine *engine = engine_;
 	struct nm_peer_story *story = nm_peer_story(peer);
+	const struct nm_transport *net = network(engine);
 	struct nm_move *move;
 
-	if (engine->polled_now)
-		peer->source_channels &= ~(1U << engine->polled_now->ops->channel);
+	if (from)
+		peer->source_channels &= ~(1U << from->kind->channel);
 	if (peer->state == NM_PEER_DOWN || engine->closing)
 		return;
 	peer->nr_quarantines++;
-	nm_peer_receives_on(peer, NM_CHANNEL_NET);
 	nm_reason_set(&story->quarantine, "%s", why->text);
-	if (!can_move(engine, peer) || is_on_another(engine, peer)) {
+	if (!can_move(net, peer) || (from && is_on_another(from, net, peer))) {
 		nm_peer_down(engine, peer, -EBADMSG, why->text);
 		return;
 	}
-	nm_warn("peer %02x%02x%02x%02x%02x%02x (%.60s): its memory channel is quarantined, the network is used: %s",
-		peer->who.id[0], peer->who.id[1], peer->who.id[2], peer->who.id[3], peer->who.id[4],
-		peer->who.id[5], story->label.text, why->text);
+	nm_peer_receives_on(peer, net->kind->channel);
+	nm_warn("peer " NM_WHO_FORMAT
+		" (%.60s): its memory channel is quarantined, the network is used: %s",
+		NM_WHO(&peer->who), story->label.text, why->text);
 	/* A link that is the network's already stays. */
-	if (peer->link && peer->link->transport != network(engine))
+	if (peer->link && peer->link->transport != net)
 		peer->link = NULL;
 	move = begin(engine, peer);
 	if (!move)
@@ -165,44 +150,42 @@ void nm_sink_quarantined(void *engine_, struct nm_peer *peer, const struct nm_st
 	settle(engine, peer);
 }
 
+void nm_sink_quarantined(struct nm_transport *from, struct nm_peer *peer,
+			 const struct nm_stream_ends *ends, const struct nm_reason *why)
+{
+	give_up(from->sink.engine, peer, from, ends, why);
+}
+
 /* The channel that PEER said it left ends here too, after what it still holds. */
 static void leave(struct nm_engine *engine, struct nm_peer *peer)
 {
 	static const struct nm_stream_ends nothing;
-	const struct nm_transport *before = engine->polled_now;
 	const struct nm_reason why = {"it left its memory channel"};
 
-	for (unsigned int c = 0; c < NM_NR_CHANNELS; c++) {
-		struct nm_transport *t = engine->transports[c];
-
-		if (!t || !t->ops->finish)
-			continue;
-		engine->polled_now = t;
-		t->ops->finish(t, &peer->who);
-	}
-	engine->polled_now = before;
+	for (unsigned int i = 0; i < engine->nr_polled; i++)
+		if (engine->polled[i]->quarantine)
+			engine->polled[i]->quarantine->finish(engine->polled[i], &peer->who);
 	/* It never came to me that way: then I have taken nothing of what it says it sent. */
-	if (peer->state != NM_PEER_DOWN && !(peer->move && peer->move->is_left)) {
-		engine->polled_now = NULL;
-		nm_sink_quarantined(engine, peer, &nothing, &why);
-		engine->polled_now = before;
-	}
+	if (peer->state != NM_PEER_DOWN && !(peer->move && peer->move->is_left))
+		give_up(engine, peer, NULL, &nothing, &why);
 }
 
-void nm_move_on_switch(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt)
+void nm_move_on_switch(const struct nm_incoming *in)
 {
-	if (engine->polled_now != network(engine) || pkt->len != 0 || peer->nr_quarantines > 1 ||
-	    (peer->move && peer->move->heard) || (!peer->move && peer->nr_quarantines)) {
-		nm_peer_violation(engine, peer, "it left a channel that it was not on");
+	if (in->from != network(in->engine) || in->pkt->len != 0 || in->peer->nr_quarantines > 1 ||
+	    (in->peer->move && in->peer->move->heard) ||
+	    (!in->peer->move && in->peer->nr_quarantines)) {
+		nm_violation(in, "it left a channel that it was not on");
 		return;
 	}
-	if (!peer->move || !peer->move->is_left)
-		leave(engine, peer);
-	if (!peer->move)
+	if (!in->peer->move || !in->peer->move->is_left)
+		leave(in->engine, in->peer);
+	if (!in->peer->move)
 		return;
-	peer->move->theirs = (struct nm_stream_ends){.sent = pkt->tag, .taken = pkt->data};
-	peer->move->heard = true;
-	settle(engine, peer);
+	in->peer->move->theirs =
+		(struct nm_stream_ends){.sent = in->pkt->tag, .taken = in->pkt->data};
+	in->peer->move->heard = true;
+	settle(in->engine, in->peer);
 }
 
 /* Say how far I got, as the first thing on the network. 0 or -errno. */
@@ -215,11 +198,8 @@ static int say(struct nm_engine *engine, struct nm_peer *peer)
 	};
 	int err = 0;
 
-	if (!peer->link) {
-		peer->state = NM_PEER_KNOWN;
-		err = nm_peer_connect(engine, peer);
-		peer->state = NM_PEER_MOVING;
-	}
+	if (!peer->link)
+		err = nm_peer_find_link(engine, peer);
 	return err ? err : peer->send(peer->link, &packet, NULL, 0);
 }
 
@@ -228,8 +208,6 @@ unsigned int nm_move_push(struct nm_engine *engine, struct nm_peer *peer)
 	struct nm_move *move = peer->move;
 	int err;
 
-	if (engine->polled_now)
-		return 0;
 	if (move->is_left && !move->said) {
 		err = say(engine, peer);
 		if (err == 0) {

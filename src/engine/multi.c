@@ -28,7 +28,7 @@ void nm_multi_release(struct nm_engine *engine, struct nm_request *r, int err)
 void nm_multi_retire(struct nm_engine *engine, struct nm_request *r, int err)
 {
 	nm_recv_unpost(engine, r);
-	r->state = NM_REQUEST_DRAINING;
+	nm_request_set_state(r, NM_REQUEST_DRAINING);
 	r->error = err;
 	if (r->nr_children == 0)
 		nm_multi_release(engine, r, err);
@@ -78,7 +78,7 @@ void nm_multi_take(struct nm_engine *engine, struct nm_request *r, const struct 
 	full = r->capacity - r->used < (engine->min_multi_recv ? engine->min_multi_recv : 1);
 	if (full) {
 		nm_recv_unpost(engine, r);
-		r->state = NM_REQUEST_DRAINING;
+		nm_request_set_state(r, NM_REQUEST_DRAINING);
 	}
 	if (child) {
 		nm_recv_take_rendezvous(engine, child, a, len);

@@ -22,6 +22,16 @@
  */
 #define CONTROL_BYTES_MAX (UINT64_C(32) << 20)
 
+const uint32_t nm_peer_transitions[NM_NR_PEER_STATES] = {
+	[NM_PEER_KNOWN] =
+		NM_STATE(NM_PEER_CONNECTED) | NM_STATE(NM_PEER_MOVING) | NM_STATE(NM_PEER_DOWN),
+	[NM_PEER_CONNECTED] =
+		NM_STATE(NM_PEER_MOVING) | NM_STATE(NM_PEER_LINK_LOST) | NM_STATE(NM_PEER_DOWN),
+	[NM_PEER_MOVING] =
+		NM_STATE(NM_PEER_CONNECTED) | NM_STATE(NM_PEER_LINK_LOST) | NM_STATE(NM_PEER_DOWN),
+	[NM_PEER_LINK_LOST] = NM_STATE(NM_PEER_MOVING) | NM_STATE(NM_PEER_DOWN),
+};
+
 int nm_peer_table_init(struct nm_peer_table *table)
 {
 	table->slots = calloc(TABLE_MIN, sizeof(*table->slots));
@@ -123,8 +133,8 @@ struct nm_peer_story *nm_peer_story(struct nm_peer *peer)
 	return peer->story ? peer->story : &spare;
 }
 
-static NM_COLD void connected(struct nm_peer *peer, struct nm_link *link,
-			      const struct nm_reason *others)
+static NM_COLD void set_link(struct nm_peer *peer, struct nm_link *link,
+			     const struct nm_reason *others)
 {
 	struct nm_transport *t = link->transport;
 	struct nm_peer_story *story = nm_peer_story(peer);
@@ -134,8 +144,7 @@ static NM_COLD void connected(struct nm_peer *peer, struct nm_link *link,
 	peer->send = t->ops->send;
 	peer->max_payload = t->max_payload;
 	nm_hold_on_link(peer, t->eager_max);
-	peer->state = NM_PEER_CONNECTED;
-	nm_peer_sends_on(peer, t->ops->channel);
+	nm_peer_sends_on(peer, t->kind->channel);
 	t->ops->describe(link, &facts);
 	facts.label.text[sizeof(facts.label.text) - 1] = '\0';
 	if (facts.label.text[0])
@@ -146,8 +155,7 @@ static NM_COLD void connected(struct nm_peer *peer, struct nm_link *link,
 	if (*others->text)
 		nm_reason_set(&story->channel, "%.*s%s; %s", WHY_THIS_MAX, facts.reason.text,
 			      strlen(facts.reason.text) > WHY_THIS_MAX ? "..." : "", others->text);
-	nm_info("peer %02x%02x%02x%02x%02x%02x (%s): channel %s, relation %s: %s", peer->who.id[0],
-		peer->who.id[1], peer->who.id[2], peer->who.id[3], peer->who.id[4], peer->who.id[5],
+	nm_info("peer " NM_WHO_FORMAT " (%s): channel %s, relation %s: %s", NM_WHO(&peer->who),
 		story->label.text, nm_channel_name(facts.channel), nm_relation_name(facts.relation),
 		story->channel.text);
 }
@@ -159,41 +167,76 @@ static void reason_add(struct nm_reason *all, const char *channel, const char *t
 }
 
 /* Try one channel. A channel that fails although the peer was there is worth a warning. */
-static int connect_on(struct nm_engine *engine, struct nm_peer *peer, enum nm_channel channel,
-		      struct nm_reason *why)
+static int connect_on(struct nm_transport *t, struct nm_peer *peer, struct nm_reason *why)
 {
-	struct nm_transport *t = engine->transports[channel];
+	const char *name = nm_channel_name(t->kind->channel);
 	struct nm_reason reason = {""};
 	struct nm_link *link = NULL;
 	int err;
 
-	if (!t) {
-		reason_add(why, nm_channel_name(channel), "not open");
-		return -EHOSTUNREACH;
-	}
 	err = t->ops->connect(t, &peer->address, peer, &link, &reason);
 	if (err == 0) {
-		connected(peer, link, why);
+		set_link(peer, link, why);
 		return 0;
 	}
 	reason.text[sizeof(reason.text) - 1] = '\0';
-	reason_add(why, nm_channel_name(channel), reason.text);
+	reason_add(why, name, reason.text);
 	if (err != -EHOSTUNREACH && err != -EAGAIN)
-		nm_log_once(NM_LOG_WARN, "channel %s failed, a slower one will be used: %s",
-			    nm_channel_name(channel), reason.text);
+		nm_log_once(NM_LOG_WARN, "channel %s failed, a slower one will be used: %s", name,
+			    reason.text);
 	return err;
+}
+
+/* Report the channels that could reach the peer but did not open here. */
+static void add_absent(const struct nm_engine *engine, const struct nm_select_peer *facts,
+		       struct nm_reason *why)
+{
+	const struct nm_transport_kind *kind = NULL;
+
+	while ((kind = nm_transport_next(kind))) {
+		const char *name = nm_channel_name(kind->channel);
+
+		if (!engine->transports[kind->channel] && !(kind->flags & NM_TRANSPORT_OPTIONAL) &&
+		    nm_params_channel_allowed(engine->params, name) &&
+		    nm_select_reaches(kind, facts))
+			reason_add(why, name, "not open");
+	}
+}
+
+int nm_peer_find_link(struct nm_engine *engine, struct nm_peer *peer)
+{
+	const struct nm_select_peer facts = {
+		.is_self = nm_identity_equal(&peer->who, &engine->config.who),
+		/* The transport knows the way back to a peer that reached us over the network. */
+		.has_network_address = peer->address.inner_len > 0 || nm_peer_is_source(peer),
+	};
+	struct nm_reason why = {""};
+
+	add_absent(engine, &facts, &why);
+	for (unsigned int i = 0; i < engine->nr_polled; i++) {
+		int err;
+
+		if (!nm_select_reaches(engine->polled[i]->kind, &facts))
+			continue;
+		err = connect_on(engine->polled[i], peer, &why);
+		/* Not ready yet is no reason to take a slower way. */
+		if (err == 0 || err == -EAGAIN)
+			return err;
+	}
+	if (!*why.text)
+		nm_reason_set(&why, "no channel of NEARMETAL_CHANNELS=%s reaches it%s",
+			      engine->params->channels,
+			      facts.has_network_address || facts.is_self ?
+				      "" :
+				      ", and its address has no network part");
+	nm_peer_story(peer)->channel = why;
+	nm_error("peer " NM_WHO_FORMAT " cannot be reached: %s", NM_WHO(&peer->who), why.text);
+	return -EHOSTUNREACH;
 }
 
 int nm_peer_connect(struct nm_engine *engine, struct nm_peer *peer)
 {
-	struct nm_select_peer facts = {
-		.is_self = nm_identity_equal(&peer->who, &engine->config.who),
-		/* To a peer that reached us over the network, the transport knows the way back. */
-		.has_inner_address = peer->address.inner_len > 0 || peer->is_source,
-	};
-	enum nm_channel order[NM_NR_CHANNELS];
-	struct nm_reason why = {""};
-	unsigned int nr;
+	int err;
 
 	if (peer->state == NM_PEER_CONNECTED)
 		return 0;
@@ -201,33 +244,10 @@ int nm_peer_connect(struct nm_engine *engine, struct nm_peer *peer)
 		return -EAGAIN;
 	if (peer->state != NM_PEER_KNOWN)
 		return -ECONNRESET;
-	for (unsigned int c = 0; c < NM_NR_CHANNELS; c++)
-		/* That a machine has no segment is the usual thing, and worth no words. */
-		facts.allowed[c] = engine->transports[c] ||
-				   (c != NM_CHANNEL_SEGMENT &&
-				    nm_params_channel_allowed(engine->params,
-							      nm_channel_name((enum nm_channel)c)));
-	nr = nm_select_channels(&facts, order, &why);
-	if (nr > 0)
-		why.text[0] = '\0';
-	for (unsigned int i = 0; i < nr; i++) {
-		int err = connect_on(engine, peer, order[i], &why);
-
-		/* Not ready yet is no reason to take a slower way. */
-		if (err == 0 || err == -EAGAIN)
-			return err;
-	}
-	nm_peer_story(peer)->channel = why;
-	nm_error("peer %02x%02x%02x%02x%02x%02x cannot be reached: %s", peer->who.id[0],
-		 peer->who.id[1], peer->who.id[2], peer->who.id[3], peer->who.id[4],
-		 peer->who.id[5], why.text);
-	return -EHOSTUNREACH;
-}
-
-static void activate(struct nm_engine *engine, struct nm_peer *peer)
-{
-	if (nm_list_empty(&peer->active_node))
-		nm_list_append(&engine->active, &peer->active_node);
+	err = nm_peer_find_link(engine, peer);
+	if (err == 0)
+		nm_peer_set_state(peer, NM_PEER_CONNECTED);
+	return err;
 }
 
 void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *packet,
@@ -248,8 +268,11 @@ void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct n
 			nm_peer_link_broken(engine, peer);
 	}
 	if (peer->control_bytes >= CONTROL_BYTES_MAX) {
-		nm_peer_violation(engine, peer, "it takes no answers: %llu bytes wait",
-				  (unsigned long long)peer->control_bytes);
+		struct nm_reason words;
+
+		nm_reason_set(&words, "it takes no answers: %llu bytes wait",
+			      (unsigned long long)peer->control_bytes);
+		nm_peer_down(engine, peer, -EBADMSG, words.text);
 		return;
 	}
 	c = nm_buffer_alloc(&engine->buffers, sizeof(*c) + packet->len);
@@ -264,15 +287,14 @@ void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct n
 	peer->nr_control++;
 	peer->control_bytes += control_block(packet);
 	if (peer->state != NM_PEER_MOVING)
-		activate(engine, peer);
+		nm_peer_activate(engine, peer);
 }
 
 void nm_peer_stream(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request)
 {
-	request->state = NM_REQUEST_STREAMING;
 	nm_list_append(&peer->streams, &request->stream_node);
 	if (peer->state != NM_PEER_MOVING)
-		activate(engine, peer);
+		nm_peer_activate(engine, peer);
 }
 
 static int push_control(struct nm_engine *engine, struct nm_peer *peer, unsigned int *nr)
@@ -325,10 +347,10 @@ void nm_peer_leave(struct nm_engine *engine, struct nm_peer *peer, struct nm_req
 		nm_request_complete(engine, request, 0);
 		return;
 	}
-	request->state = NM_REQUEST_LEAVING;
+	nm_request_set_state(request, NM_REQUEST_LEAVING);
 	nm_list_append(&peer->requests, &request->peer_node);
 	peer->nr_leaving++;
-	activate(engine, peer);
+	nm_peer_activate(engine, peer);
 }
 
 static void end_leaving(struct nm_engine *engine, struct nm_peer *peer)
@@ -361,7 +383,7 @@ unsigned int nm_peer_push(struct nm_engine *engine, struct nm_peer *peer)
 	if (nm_unlikely(peer->nr_leaving && is_drained(peer)))
 		end_leaving(engine, peer);
 	err = push_control(engine, peer, &nr);
-	if (nm_unlikely(err == 0 && peer->stopped)) {
+	if (nm_unlikely(err == 0 && peer->asked == NM_PACE_STOP)) {
 		nm_hold_give_up(engine, peer);
 		return nr;
 	}

@@ -11,7 +11,9 @@
 
 #include "engine/engine.h"
 #include "engine/list.h"
+#include "engine/protocol.h"
 #include "engine/request.h"
+#include "engine/state.h"
 
 enum nm_peer_state {
 	NM_PEER_KNOWN,	   /* no link from us to it */
@@ -19,6 +21,17 @@ enum nm_peer_state {
 	NM_PEER_CONNECTED, /* link is valid */
 	NM_PEER_LINK_LOST, /* it closed this way to it, and only this one */
 	NM_PEER_DOWN,	   /* gone for good: identities are never used twice */
+	NM_NR_PEER_STATES,
+};
+
+/* Which states may follow a state. */
+extern const uint32_t nm_peer_transitions[NM_NR_PEER_STATES];
+
+/* Have messages from the peer been lost, and do the receives that may wait for them know? */
+enum nm_loss {
+	NM_LOSS_NONE,
+	NM_LOSS_UNREPORTED, /* the next receive that names the peer reports it */
+	NM_LOSS_CRASHED, /* the peer ended out of order, and receives from any source have ended */
 };
 
 /* Words about a peer; only peers that were met have some. */
@@ -29,7 +42,6 @@ struct nm_peer_story {
 	struct nm_reason quarantine; /* why a channel to it was given up, the last time */
 	/* What went over each channel until the last change of it; the rest went over the last. */
 	struct nm_traffic sent[NM_NR_CHANNELS], received[NM_NR_CHANNELS];
-	enum nm_channel sends_on, receives_on;
 };
 
 struct nm_peer {
@@ -63,21 +75,19 @@ struct nm_peer {
 	/* cold */
 	struct nm_identity who;
 	struct nm_address address;
-	bool is_source;		  /* it has sent to us */
+	/* The channels of messages to and from it; NONE: there was none, in this direction. */
+	enum nm_channel sends_on, receives_on;
 	bool is_named;		  /* while looking who is waited for: by a posted receive */
 	uint32_t source_channels; /* bit per channel on which it may still send to us */
-	bool is_watched;	  /* by the channel it sends on, which will notice its death */
-	bool crash_told;	  /* its end was not orderly, and receives know */
-	bool loss_untold;	  /* a message from it was spoiled, and no receive has said so */
-	uint32_t nr_quarantines;  /* channels to it that were given up */
-	uint64_t nr_stalls;	  /* sends that found no room */
+	enum nm_loss loss;
+	uint32_t nr_quarantines; /* channels to it that were given up */
+	uint64_t nr_stalls;	 /* sends that found no room */
 	/* of ours on its memory, by who moved the bytes; `messages` are operations */
 	struct nm_traffic accesses[NM_NR_ACCESS_WAYS][NM_NR_ACCESS_KINDS];
 	/* messages without a receive (hold.h) */
 	uint64_t held_bytes;  /* that its messages take here */
-	bool asked_keep;      /* we have asked it to keep the bytes of its messages */
+	enum nm_pace asked;   /* what we have asked it to do with its messages */
 	bool keeps;	      /* it has asked us */
-	bool stopped;	      /* the last word to it is said or waits to be */
 	struct nm_move *move; /* the change to another channel under way; NULL: none is */
 	struct nm_peer_story *story;
 	struct nm_bulk *bulk; /* once it sent something large */
@@ -105,6 +115,18 @@ struct nm_peer *nm_peer_table_find(const struct nm_peer_table *table,
 struct nm_peer *nm_peer_table_get(struct nm_peer_table *table, const struct nm_identity *who,
 				  bool *ret_new);
 
+static inline void nm_peer_set_state(struct nm_peer *peer, enum nm_peer_state state)
+{
+	nm_state_check(nm_peer_transitions, peer->state, state);
+	peer->state = state;
+}
+
+/* Has it ever sent to this endpoint? */
+static inline bool nm_peer_is_source(const struct nm_peer *peer)
+{
+	return peer->receives_on != NM_CHANNEL_NONE;
+}
+
 /* The peer's story, made on first use; a static spare when memory is out. Never NULL. */
 struct nm_peer_story *nm_peer_story(struct nm_peer *peer);
 /* From now on messages to it, or from it, go over CHANNEL (facts.c). */
@@ -117,6 +139,8 @@ void nm_peer_receives_on(struct nm_peer *peer, enum nm_channel channel) NM_COLD;
  * Must not be called from within a transport's progress.
  */
 int nm_peer_connect(struct nm_engine *engine, struct nm_peer *peer);
+/* The same for a peer in any state, which stays as it is. */
+int nm_peer_find_link(struct nm_engine *engine, struct nm_peer *peer);
 
 /*
  * Send a control packet, or queue it behind those that wait already. LEN bytes of payload are
@@ -149,9 +173,6 @@ static inline bool nm_peer_has_work(const struct nm_peer *peer)
  * waits for it ends with an error completion; after a crash posted wildcard receives do too.
  */
 void nm_peer_down(struct nm_engine *engine, struct nm_peer *peer, int err, const char *why) NM_COLD;
-/* It sent what no sound peer sends. */
-void nm_peer_violation(struct nm_engine *engine, struct nm_peer *peer, const char *fmt, ...)
-	NM_PRINTF(3, 4) NM_COLD;
 /* It closed the way of our link, but not another one it speaks on: what waits will never go. */
 void nm_peer_link_lost(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
 /* A send said -EPIPE: the transport is about to tell why. */

@@ -61,7 +61,20 @@ static bool is_waited_for(const struct nm_peer *peer, bool for_anyone)
 	if (peer->is_named || !nm_list_empty(&peer->requests) || peer->move)
 		return true;
 	/* Whoever has not met us either way is not somebody that anyone could mean. */
-	return for_anyone && (peer->is_source || peer->state == NM_PEER_CONNECTED);
+	return for_anyone && (nm_peer_is_source(peer) || peer->state == NM_PEER_CONNECTED);
+}
+
+/* Will a channel that the peer sends on notice its death? */
+static bool is_watched(const struct nm_engine *engine, const struct nm_peer *peer)
+{
+	for (unsigned int i = 0; i < engine->nr_polled; i++) {
+		const struct nm_transport_kind *kind = engine->polled[i]->kind;
+
+		if (kind->flags & NM_TRANSPORT_WATCHES &&
+		    peer->source_channels >> kind->channel & 1)
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -70,11 +83,10 @@ static bool is_waited_for(const struct nm_peer *peer, bool for_anyone)
  */
 static NM_COLD void check_alive(struct nm_engine *engine, struct nm_peer *peer)
 {
-	if (peer->state == NM_PEER_KNOWN && !peer->is_watched &&
+	if (peer->state == NM_PEER_KNOWN && !is_watched(engine, peer) &&
 	    nm_peer_connect(engine, peer) == -EHOSTUNREACH)
 		nm_peer_down(engine, peer, -EHOSTUNREACH, nm_peer_story(peer)->channel.text);
-	if ((peer->state == NM_PEER_CONNECTED || peer->move) && peer->link &&
-	    peer->link->transport->ops->check_alive)
+	if ((peer->state == NM_PEER_CONNECTED || peer->move) && peer->link)
 		peer->link->transport->ops->check_alive(peer->link);
 }
 
@@ -165,10 +177,8 @@ static inline unsigned int move_all(struct nm_engine *engine)
 			transport->pause--;
 			continue;
 		}
-		engine->polled_now = transport;
 		nr += transport->ops->progress(transport);
 	}
-	engine->polled_now = NULL;
 	if (nm_unlikely(!nm_list_empty(&engine->active)))
 		nr += push_active(engine);
 	return nr;
@@ -204,7 +214,7 @@ bool nm_engine_sleep(struct nm_engine *engine, struct nm_bells *bells)
 	for (unsigned int i = 0; i < engine->nr_polled; i++) {
 		struct nm_transport *transport = engine->polled[i];
 
-		is_heard &= transport->ops->sleep && transport->ops->sleep(transport, bells);
+		is_heard &= transport->ops->sleep(transport, bells);
 		transport->pause = 0;
 	}
 	return is_heard;
@@ -212,16 +222,14 @@ bool nm_engine_sleep(struct nm_engine *engine, struct nm_bells *bells)
 
 bool nm_engine_has_work(const struct nm_engine *engine)
 {
-	/* Of these channels nobody rings, and to ask them changes nothing. */
-	static const enum nm_channel silent[] = {NM_CHANNEL_SELF, NM_CHANNEL_NET};
 	struct nm_bells none;
 
 	none.nr = 0;
 	none.rung = !nm_list_empty(&engine->active);
-	for (size_t i = 0; i < sizeof(silent) / sizeof(*silent) && !none.rung; i++) {
-		struct nm_transport *transport = engine->transports[silent[i]];
+	for (unsigned int i = 0; i < engine->nr_polled && !none.rung; i++) {
+		struct nm_transport *t = engine->polled[i];
 
-		if (transport && transport->ops->sleep && !transport->ops->sleep(transport, &none))
+		if (t->kind->flags & NM_TRANSPORT_SILENT && !t->ops->sleep(t, &none))
 			return true;
 	}
 	return none.rung;
@@ -230,8 +238,7 @@ bool nm_engine_has_work(const struct nm_engine *engine)
 void nm_engine_wake(struct nm_engine *engine)
 {
 	for (unsigned int i = 0; i < engine->nr_polled; i++)
-		if (engine->polled[i]->ops->wake)
-			engine->polled[i]->ops->wake(engine->polled[i]);
+		engine->polled[i]->ops->wake(engine->polled[i]);
 }
 
 bool nm_engine_yields(const struct nm_engine *engine)

@@ -28,7 +28,6 @@ void nm_recv_take_rendezvous(struct nm_engine *engine, struct nm_request *r,
 	r->tag = a->tag;
 	r->data = a->data;
 	r->packet_flags = a->flags;
-	r->state = NM_REQUEST_WAIT_DATA;
 	r->nr_spans = a->nr_spans;
 	memcpy(r->spans, a->payload, a->nr_spans * sizeof(r->spans[0]));
 	nm_list_append(&a->source->requests, &r->peer_node);
@@ -237,7 +236,7 @@ struct nm_request *nm_recv_make(struct nm_engine *engine, const struct nm_messag
 
 	if (!r)
 		return NULL;
-	r->state = NM_REQUEST_POSTED;
+	nm_request_set_state(r, NM_REQUEST_POSTED);
 	r->flags = m->flags;
 	r->context = m->context;
 	r->nr_iov = m->nr_iov;
@@ -256,10 +255,11 @@ static NM_COLD bool hopeless(struct nm_engine *engine, struct nm_request *r)
 {
 	struct nm_peer *source = r->posted.source ? r->posted.source : engine->crash_untold;
 
-	if (r->posted.source ? source->state != NM_PEER_DOWN && !source->loss_untold :
+	if (r->posted.source ? source->state != NM_PEER_DOWN && source->loss != NM_LOSS_UNREPORTED :
 			       r->kind == NM_REQUEST_MULTI_RECV)
 		return false;
-	source->loss_untold = false;
+	if (source->loss == NM_LOSS_UNREPORTED)
+		source->loss = NM_LOSS_NONE;
 	engine->crash_untold = NULL;
 	nm_recv_fail_posted(engine, r, ECONNRESET);
 	return true;
@@ -269,7 +269,7 @@ void nm_recv_post(struct nm_engine *engine, struct nm_match *match, struct nm_re
 {
 	nm_match_post(match, &r->posted);
 	if (nm_unlikely((r->posted.source && (r->posted.source->state == NM_PEER_DOWN ||
-					      r->posted.source->loss_untold)) ||
+					      r->posted.source->loss == NM_LOSS_UNREPORTED)) ||
 			engine->crash_untold))
 		hopeless(engine, r);
 }
@@ -301,10 +301,11 @@ int nm_engine_recv_buffer(struct nm_engine *engine, struct nm_peer *source, void
 
 	if (nm_unlikely(match->nr_unexpected > 0 || engine->crash_untold ||
 			!engine->requests.free ||
-			(source && (source->state == NM_PEER_DOWN || source->loss_untold))))
+			(source &&
+			 (source->state == NM_PEER_DOWN || source->loss == NM_LOSS_UNREPORTED))))
 		return recv_slowly(engine, source, buffer, len, tag, ignore, flags, context);
 	r = nm_request_alloc(&engine->requests, NM_REQUEST_RECV);
-	r->state = NM_REQUEST_POSTED;
+	nm_request_set_state(r, NM_REQUEST_POSTED);
 	r->flags = flags;
 	r->context = context;
 	r->nr_iov = 1;

@@ -16,6 +16,7 @@
 #include "engine/iov.h"
 #include "engine/list.h"
 #include "engine/match.h"
+#include "engine/state.h"
 #include "transport/select.h"
 #include "transport/transport.h"
 
@@ -31,7 +32,11 @@ enum nm_request_state {
 	NM_REQUEST_PULLING,   /* large receive: we read the sender's memory */
 	NM_REQUEST_PLACING,   /* large send: we write the receiver's memory */
 	NM_REQUEST_WAIT_PLACED, /* large receive: the sender still writes its part */
+	NM_NR_REQUEST_STATES,
 };
+
+/* Which states may follow a state. */
+extern const uint32_t nm_request_transitions[NM_NR_REQUEST_STATES];
 
 enum nm_request_kind {
 	NM_REQUEST_RECV,
@@ -126,10 +131,16 @@ static inline struct nm_request *nm_request_alloc(struct nm_request_pool *pool,
 	return r;
 }
 
+static inline void nm_request_set_state(struct nm_request *request, enum nm_request_state state)
+{
+	nm_state_check(nm_request_transitions, request->state, state);
+	request->state = state;
+}
+
 /* Give back a request of which only the hot part was used. Its id is never valid again. */
 static inline void nm_request_put(struct nm_request_pool *pool, struct nm_request *request)
 {
-	request->state = NM_REQUEST_FREE;
+	nm_request_set_state(request, NM_REQUEST_FREE);
 	request->generation++;
 	pool->nr_used--;
 	/* The next one is taken from here: it is still in the cache. */

@@ -92,15 +92,15 @@ static int start(struct nm_engine *engine, const struct nm_rma *rma, uint64_t si
 	if (is_read) {
 		packet.op = NM_OP_READ;
 		r->accepted = size;
-		r->state = NM_REQUEST_WAIT_DATA;
+		nm_request_set_state(r, NM_REQUEST_WAIT_DATA);
 	} else if (rma->flags & NM_INJECT ||
 		   (size <= peer->link_eager_max && size + iov[0].iov_len <= peer->max_payload)) {
 		packet.op = NM_OP_WRITE;
 		nr_iov += (unsigned int)rma->nr_iov;
-		r->state = NM_REQUEST_WAIT_ACK;
+		nm_request_set_state(r, NM_REQUEST_WAIT_ACK);
 	} else {
 		packet.op = NM_OP_WRITE_RTS;
-		r->state = NM_REQUEST_WAIT_CTS;
+		nm_request_set_state(r, NM_REQUEST_WAIT_CTS);
 	}
 	packet.tag = nm_request_id(r);
 	packet.len = (uint32_t)nm_iov_total(iov, nr_iov);
@@ -130,9 +130,7 @@ static int start_or_retry(struct nm_engine *engine, const struct nm_rma *rma, bo
 		return err;
 	err = start(engine, rma, sizes.total, is_read);
 	if (err == -EAGAIN) {
-		rma->peer->send_refused = true;
-		rma->peer->nr_stalls++;
-		nm_engine_progress(engine);
+		nm_send_stalled(engine, rma->peer);
 		err = start(engine, rma, sizes.total, is_read);
 	}
 	return err;
@@ -255,46 +253,48 @@ static void written(struct nm_engine *engine, struct nm_peer *peer, const struct
 		nm_complete_remote(engine, peer, NM_RMA | NM_REMOTE_WRITE, size, data);
 }
 
-void nm_rma_on_write(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt,
-		     const void *payload)
+void nm_rma_on_write(const struct nm_incoming *in)
 {
 	struct nm_remote remote[NM_IOV_MAX];
 	struct iovec pieces[NM_RMA_SPAN_MAX];
 	uint64_t size;
-	int nr = nm_rma_from_wire(pkt, payload, 0, remote, &size);
+	int nr = nm_rma_from_wire(in->pkt, in->payload, 0, remote, &size);
 	size_t header = nr < 0 ? 0 : (size_t)nr * sizeof(struct nm_wire_remote);
 	int nr_pieces;
 
-	if (nr < 0 || size != pkt->len - header) {
-		nm_peer_violation(engine, peer, "it sent a put whose sizes do not add up");
+	if (nr < 0 || size != in->pkt->len - header) {
+		nm_violation(in, "it sent a put whose sizes do not add up");
 		return;
 	}
-	if (nm_rma_allowed(engine, remote, (size_t)nr, NM_REMOTE_WRITE) < 0) {
-		count_refused(engine->queues.remote_write);
-		nm_transfer_send_ack(engine, peer, pkt->tag, EACCES);
+	if (nm_rma_allowed(in->engine, remote, (size_t)nr, NM_REMOTE_WRITE) < 0) {
+		count_refused(in->engine->queues.remote_write);
+		nm_transfer_send_ack(in->engine, in->peer, in->pkt->tag, EACCES);
 		return;
 	}
-	nr_pieces = nm_rma_span(engine, remote, (size_t)nr, 0, size, NM_REMOTE_WRITE, pieces);
+	nr_pieces = nm_rma_span(in->engine, remote, (size_t)nr, 0, size, NM_REMOTE_WRITE, pieces);
 	if (nr_pieces > 0)
-		nm_iov_scatter(pieces, (size_t)nr_pieces, (const char *)payload + header, size);
+		nm_iov_scatter(pieces, (size_t)nr_pieces, (const char *)in->payload + header, size);
 	NM_FAULT("rma-written");
-	written(engine, peer, remote, (size_t)nr, size, pkt->flags & NM_PKT_DATA, pkt->data);
-	nm_transfer_send_ack(engine, peer, pkt->tag, 0);
+	written(in->engine, in->peer, remote, (size_t)nr, size, in->pkt->flags & NM_PKT_DATA,
+		in->pkt->data);
+	nm_transfer_send_ack(in->engine, in->peer, in->pkt->tag, 0);
 }
 
 /* A request for a transfer from or to our memory. NULL: PEER was told, or is down. */
-static struct nm_request *serve(struct nm_engine *engine, struct nm_peer *peer,
-				const struct nm_packet *pkt, const void *payload,
-				enum nm_request_kind kind, uint64_t access)
+static struct nm_request *serve(const struct nm_incoming *in, enum nm_request_kind kind,
+				uint64_t access)
 {
+	const struct nm_packet *pkt = in->pkt;
+	struct nm_engine *engine = in->engine;
+	struct nm_peer *peer = in->peer;
 	struct nm_remote remote[NM_IOV_MAX];
 	struct nm_request *r;
 	uint64_t size;
-	int nr = nm_rma_from_wire(pkt, payload, 0, remote, &size);
+	int nr = nm_rma_from_wire(pkt, in->payload, 0, remote, &size);
 
 	if (nr < 0 || pkt->len != (size_t)nr * sizeof(struct nm_wire_remote) ||
 	    peer->nr_served >= NM_RMA_WINDOW) {
-		nm_peer_violation(engine, peer, "it sent a memory access that makes no sense");
+		nm_violation(in, "it sent a memory access that makes no sense");
 		return NULL;
 	}
 	if (nm_rma_allowed(engine, remote, (size_t)nr, access) < 0) {
@@ -326,16 +326,13 @@ void nm_rma_serve_end(struct nm_engine *engine, struct nm_request *r)
 	nm_request_free(&engine->requests, r);
 }
 
-void nm_rma_on_write_rts(struct nm_engine *engine, struct nm_peer *peer,
-			 const struct nm_packet *pkt, const void *payload)
+void nm_rma_on_write_rts(const struct nm_incoming *in)
 {
-	struct nm_request *r =
-		serve(engine, peer, pkt, payload, NM_REQUEST_SERVE_WRITE, NM_REMOTE_WRITE);
+	struct nm_request *r = serve(in, NM_REQUEST_SERVE_WRITE, NM_REMOTE_WRITE);
 
 	if (!r)
 		return;
-	r->state = NM_REQUEST_WAIT_DATA;
-	nm_transfer_accept(engine, r);
+	nm_transfer_accept(in->engine, r);
 }
 
 void nm_rma_write_finish(struct nm_engine *engine, struct nm_request *r)
@@ -351,22 +348,21 @@ void nm_rma_write_finish(struct nm_engine *engine, struct nm_request *r)
 	nm_rma_serve_end(engine, r);
 }
 
-void nm_rma_on_read(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt,
-		    const void *payload)
+void nm_rma_on_read(const struct nm_incoming *in)
 {
-	struct nm_request *r =
-		serve(engine, peer, pkt, payload, NM_REQUEST_SERVE_READ, NM_REMOTE_READ);
+	struct nm_request *r = serve(in, NM_REQUEST_SERVE_READ, NM_REMOTE_READ);
 
 	if (!r)
 		return;
 	NM_FAULT("rma-read");
-	nm_rma_count(engine, r->remote, r->nr_remote, NM_REMOTE_READ);
-	peer->sent_messages++;
-	peer->sent_bytes += r->size;
+	nm_rma_count(in->engine, r->remote, r->nr_remote, NM_REMOTE_READ);
+	in->peer->sent_messages++;
+	in->peer->sent_bytes += r->size;
 	if (r->size > 0) {
-		nm_peer_stream(engine, peer, r);
+		nm_request_set_state(r, NM_REQUEST_STREAMING);
+		nm_peer_stream(in->engine, in->peer, r);
 		return;
 	}
-	nm_transfer_send_ack(engine, peer, r->remote_id, 0);
-	nm_rma_serve_end(engine, r);
+	nm_transfer_send_ack(in->engine, in->peer, r->remote_id, 0);
+	nm_rma_serve_end(in->engine, r);
 }

@@ -11,6 +11,8 @@
 #include "engine/protocol.h"
 #include "engine/request.h"
 
+struct nm_incoming;
+
 /* Operations that may be under way to one peer: bounds what a target has to keep for answers. */
 #define NM_RMA_WINDOW 4096
 /* Local pieces of one access, at most: pieces of the access times pieces of a region. */
@@ -52,11 +54,8 @@ void nm_rma_serve_end(struct nm_engine *engine, struct nm_request *request);
 void nm_rma_write_finish(struct nm_engine *engine, struct nm_request *request);
 
 /* Packets of an initiator. */
-void nm_rma_on_write(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt,
-		     const void *payload);
-void nm_rma_on_write_rts(struct nm_engine *engine, struct nm_peer *peer,
-			 const struct nm_packet *pkt, const void *payload);
-void nm_rma_on_read(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt,
-		    const void *payload);
+void nm_rma_on_write(const struct nm_incoming *in);
+void nm_rma_on_write_rts(const struct nm_incoming *in);
+void nm_rma_on_read(const struct nm_incoming *in);
 
 #endif

@@ -15,11 +15,8 @@
 int nm_send_ready(struct nm_engine *engine, struct nm_peer *peer)
 {
 	if (peer->state != NM_PEER_CONNECTED) {
-		int err;
+		int err = nm_peer_connect(engine, peer);
 
-		if (engine->polled_now || peer->state == NM_PEER_MOVING)
-			return -EAGAIN;
-		err = nm_peer_connect(engine, peer);
 		if (err < 0)
 			return err;
 	}
@@ -88,7 +85,7 @@ static int send_answered(struct nm_engine *engine, const struct nm_message *m,
 		iov[0] = (struct iovec){&id, sizeof(id)};
 		packet->op = NM_OP_EAGER;
 		packet->len = (uint32_t)(size + sizeof(id));
-		r->state = NM_REQUEST_WAIT_ACK;
+		nm_request_set_state(r, NM_REQUEST_WAIT_ACK);
 		err = nm_send_envelope(engine, peer, packet, iov, (unsigned int)m->nr_iov + 1);
 	} else {
 		unsigned int nr = nm_direct_offer(peer, r, spans);
@@ -100,7 +97,7 @@ static int send_answered(struct nm_engine *engine, const struct nm_message *m,
 		packet->len = (uint32_t)(sizeof(rts) + iov[1].iov_len);
 		if (nr > 0)
 			packet->flags |= (uint8_t)(NM_PKT_MEMORY | (nr - 1) << NM_PKT_NR_SHIFT);
-		r->state = NM_REQUEST_WAIT_CTS;
+		nm_request_set_state(r, NM_REQUEST_WAIT_CTS);
 		err = nm_send_envelope(engine, peer, packet, iov, nr > 0 ? 2 : 1);
 	}
 	if (err < 0)
@@ -246,10 +243,7 @@ int nm_engine_send(struct nm_engine *engine, const struct nm_message *message)
 	size = nm_iov_total(message->iov, message->nr_iov);
 	err = try_send(engine, message, size);
 	if (nm_unlikely(err == -EAGAIN)) {
-		/* The peer may be waiting for us to take something in, too. */
-		message->peer->send_refused = true;
-		message->peer->nr_stalls++;
-		nm_engine_progress(engine);
+		nm_send_stalled(engine, message->peer);
 		err = try_send(engine, message, size);
 	}
 	return err;

@@ -42,7 +42,7 @@ void nm_transfer_ask(struct nm_engine *engine, struct nm_request *r)
 		.data = nm_request_id(r),
 	};
 
-	r->state = NM_REQUEST_WAIT_DATA;
+	nm_request_set_state(r, NM_REQUEST_WAIT_DATA);
 	nm_peer_post(engine, r->peer, &packet, &cts);
 }
 
@@ -71,46 +71,46 @@ static void finish_outgoing(struct nm_engine *engine, struct nm_request *r)
 	if (r->kind == NM_REQUEST_SERVE_READ)
 		nm_rma_serve_end(engine, r); /* the initiator counts the bytes */
 	else if (r->kind == NM_REQUEST_WRITE || r->packet_flags & NM_PKT_ACK)
-		r->state = NM_REQUEST_WAIT_ACK;
+		nm_request_set_state(r, NM_REQUEST_WAIT_ACK);
 	else
 		nm_request_complete(engine, r, 0);
 }
 
-void nm_transfer_cts(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt,
-		     const void *payload)
+void nm_transfer_cts(const struct nm_incoming *in)
 {
-	struct nm_request *r = nm_request_find(&engine->requests, pkt->tag, peer);
+	struct nm_request *r = nm_request_find(&in->engine->requests, in->pkt->tag, in->peer);
 	struct nm_wire_cts cts;
 
-	if (pkt->len < sizeof(cts) || !r || r->state != NM_REQUEST_WAIT_CTS) {
-		nm_peer_violation(engine, peer, "it asked for a message that was not offered");
+	if (in->pkt->len < sizeof(cts) || !r || r->state != NM_REQUEST_WAIT_CTS) {
+		nm_violation(in, "it asked for a message that was not offered");
 		return;
 	}
-	if (pkt->flags & NM_PKT_MEMORY) {
-		if (!nm_direct_place(engine, r, pkt, payload))
-			nm_peer_violation(engine, peer, "it asked for bytes at no sound place");
+	if (in->pkt->flags & NM_PKT_MEMORY) {
+		if (!nm_direct_place(in->engine, r, in->pkt, in->payload))
+			nm_violation(in, "it asked for bytes at no sound place");
 		return;
 	}
-	memcpy(&cts, payload, sizeof(cts));
-	if (pkt->len != sizeof(cts) || !(pkt->flags & NM_PKT_LAST) || cts.offset > r->size ||
-	    cts.len > r->size - cts.offset ||
+	memcpy(&cts, in->payload, sizeof(cts));
+	if (in->pkt->len != sizeof(cts) || !(in->pkt->flags & NM_PKT_LAST) ||
+	    cts.offset > r->size || cts.len > r->size - cts.offset ||
 	    (r->kind == NM_REQUEST_WRITE && cts.offset + cts.len != r->size)) {
-		nm_peer_violation(engine, peer, "it asked for %llu bytes at %llu of %llu",
-				  (unsigned long long)cts.len, (unsigned long long)cts.offset,
-				  (unsigned long long)r->size);
+		nm_violation(in, "it asked for %llu bytes at %llu of %llu",
+			     (unsigned long long)cts.len, (unsigned long long)cts.offset,
+			     (unsigned long long)r->size);
 		return;
 	}
 	NM_FAULT("transfer-cts");
 	r->done = cts.offset;
 	r->accepted = cts.offset + cts.len;
 	r->cursor = nm_cursor_at(r->iov, r->nr_iov, r->done);
-	r->remote_id = pkt->data;
-	r->past_cache = pkt->flags & NM_PKT_PAST;
+	r->remote_id = in->pkt->data;
+	r->past_cache = in->pkt->flags & NM_PKT_PAST;
 	if (cts.len == 0) {
-		finish_outgoing(engine, r);
+		finish_outgoing(in->engine, r);
 		return;
 	}
-	nm_peer_stream(engine, peer, r);
+	nm_request_set_state(r, NM_REQUEST_STREAMING);
+	nm_peer_stream(in->engine, in->peer, r);
 }
 
 int nm_transfer_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *r)
@@ -175,27 +175,25 @@ static void store_piece(struct nm_engine *engine, struct nm_request *r, const vo
 		nm_iov_scatter(pieces, (size_t)nr, payload, len);
 }
 
-void nm_transfer_data(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt,
-		      const void *payload)
+void nm_transfer_data(const struct nm_incoming *in)
 {
-	struct nm_request *r = nm_request_find(&engine->requests, pkt->tag, peer);
+	struct nm_request *r = nm_request_find(&in->engine->requests, in->pkt->tag, in->peer);
 
 	if (!r || r->state != NM_REQUEST_WAIT_DATA) {
-		nm_peer_violation(engine, peer, "it sent bytes of a message nobody asked it for");
+		nm_violation(in, "it sent bytes of a message nobody asked it for");
 		return;
 	}
-	if (pkt->len == 0 || pkt->data != r->done || pkt->len > r->accepted - r->done) {
-		nm_peer_violation(engine, peer,
-				  "it sent %u bytes at %llu, when %llu of %llu were due", pkt->len,
-				  (unsigned long long)pkt->data, (unsigned long long)r->done,
-				  (unsigned long long)r->accepted);
+	if (in->pkt->len == 0 || in->pkt->data != r->done || in->pkt->len > r->accepted - r->done) {
+		nm_violation(in, "it sent %u bytes at %llu, when %llu of %llu were due",
+			     in->pkt->len, (unsigned long long)in->pkt->data,
+			     (unsigned long long)r->done, (unsigned long long)r->accepted);
 		return;
 	}
 	NM_FAULT("transfer-piece");
-	store_piece(engine, r, payload, pkt->len);
-	r->done += pkt->len;
+	store_piece(in->engine, r, in->payload, in->pkt->len);
+	r->done += in->pkt->len;
 	if (r->done == r->accepted)
-		nm_transfer_finish_incoming(engine, r);
+		nm_transfer_finish_incoming(in->engine, r);
 }
 
 /* May an ACK with this outcome end request R as it stands? */
@@ -221,14 +219,14 @@ static bool ack_fits(const struct nm_request *r, uint64_t outcome)
 	return false;
 }
 
-void nm_transfer_ack(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *pkt)
+void nm_transfer_ack(const struct nm_incoming *in)
 {
-	struct nm_request *r = nm_request_find(&engine->requests, pkt->tag, peer);
+	struct nm_request *r = nm_request_find(&in->engine->requests, in->pkt->tag, in->peer);
 
-	if (pkt->len != 0 || pkt->data > ERRNO_MAX || !r || !ack_fits(r, pkt->data)) {
-		nm_peer_violation(engine, peer, "it confirmed what was not asked");
+	if (in->pkt->len != 0 || in->pkt->data > ERRNO_MAX || !r || !ack_fits(r, in->pkt->data)) {
+		nm_violation(in, "it confirmed what was not asked");
 		return;
 	}
 	NM_FAULT("transfer-ack");
-	nm_request_complete(engine, r, (int)pkt->data);
+	nm_request_complete(in->engine, r, (int)in->pkt->data);
 }

@@ -44,4 +44,9 @@ uint64_t nm_identity_hash(const struct nm_identity *who);
 /* Fresh random identity from getrandom(2). Returns 0 or -errno. */
 int nm_identity_create(struct nm_identity *ret_who);
 
+/* An identity in log entries: nm_info("peer " NM_WHO_FORMAT, NM_WHO(&who)). */
+#define NM_WHO_FORMAT "%02x%02x%02x%02x%02x%02x"
+#define NM_WHO(who)                                                                                \
+	(who)->id[0], (who)->id[1], (who)->id[2], (who)->id[3], (who)->id[4], (who)->id[5]
+
 #endif

@@ -18,24 +18,6 @@ const char *nm_relation_name(enum nm_relation relation)
 	return "unknown";
 }
 
-const char *nm_channel_name(enum nm_channel channel)
-{
-	switch (channel) {
-	case NM_CHANNEL_SELF:
-		return "self";
-	case NM_CHANNEL_SHM:
-		return "shm";
-	case NM_CHANNEL_SEGMENT:
-		return "segment";
-	case NM_CHANNEL_NET:
-		return "net";
-	case NM_CHANNEL_NONE:
-	case NM_NR_CHANNELS:
-		break;
-	}
-	return "none";
-}
-
 const char *nm_integrity_name(enum nm_integrity integrity)
 {
 	switch (integrity) {

@@ -6,6 +6,7 @@
 #ifndef NM_LOCALITY_LOCALITY_H
 #define NM_LOCALITY_LOCALITY_H
 
+#include "base/channel.h"
 #include "base/compiler.h"
 #include "base/reason.h"
 
@@ -15,15 +16,6 @@ enum nm_relation {
 	NM_RELATION_NODE,    /* met in shared bytes, and in the same PID namespace */
 	NM_RELATION_HOST,    /* met in shared bytes, in another node (container or VM) */
 	NM_RELATION_NETWORK, /* not met */
-};
-
-enum nm_channel {
-	NM_CHANNEL_NONE,
-	NM_CHANNEL_SELF,
-	NM_CHANNEL_SHM,
-	NM_CHANNEL_SEGMENT, /* between virtual machines of one host */
-	NM_CHANNEL_NET,
-	NM_NR_CHANNELS,
 };
 
 /* Who keeps a neighbour from writing into my window. */
@@ -38,8 +30,7 @@ struct nm_peer_label {
 	char text[96]; /* "host name, pid 1234"; printable ASCII, NUL-terminated */
 };
 
-const char *nm_relation_name(enum nm_relation relation); /* "self", "node", "host", "network" */
-const char *nm_channel_name(enum nm_channel channel); /* "none", "self", "shm", "segment", "net" */
+const char *nm_relation_name(enum nm_relation relation);    /* "self", "node", "host", "network" */
 const char *nm_integrity_name(enum nm_integrity integrity); /* "-", "enforced", "by convention" */
 
 #endif

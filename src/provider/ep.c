@@ -10,8 +10,8 @@
 #include "base/log.h"
 #include "base/pages.h"
 #include "base/params.h"
-#include "provider/net.h"
 #include "provider/stats.h"
+#include "transport/transport.h"
 
 #define PEERS_PER_PAGE 512
 
@@ -141,109 +141,37 @@ static int list(struct nm_ep *ep)
 	return err;
 }
 
-static int add_self(struct nm_ep *ep, struct nm_engine *engine)
+/* RET_WORDS: what was opened, or why nothing was. */
+static int add_transport(struct nm_ep *ep, struct nm_engine *engine,
+			 const struct nm_transport_kind *kind, struct nm_reason *ret_words)
 {
+	const char *name = nm_channel_name(kind->channel);
+	struct nm_reason why = {"not allowed"};
 	struct nm_transport *transport;
-	int err;
+	int err = -FI_ENODEV;
 
-	err = nm_self_create(nm_engine_sink(engine), &ep->address.who, &transport);
+	if (nm_params_channel_allowed(nm_params(), name))
+		err = kind->create(nm_engine_sink(engine), &ep->address, &transport, &why);
+	nm_reason_set(ret_words, "%s%s%s %.120s", err ? "no " : "", name, err ? ":" : "", why.text);
 	return err ? err : nm_engine_add_transport(engine, transport);
-}
-
-/* RET_WORDS: what was found, or why nothing was. */
-static int add_shm(struct nm_ep *ep, struct nm_engine *engine, struct nm_reason *ret_words)
-{
-	const struct nm_params *params = nm_params();
-	struct nm_transport *transport;
-	struct nm_reason why = {""};
-	int err;
-
-	err = nm_shm_create(nm_engine_sink(engine), &ep->address.who, &transport, &why);
-	/* It has said why in the log. */
-	if (err) {
-		nm_reason_set(ret_words, "no shm: %s", why.text);
-		return err;
-	}
-	if (params->segment_dir[0])
-		nm_reason_set(ret_words, "shm by way of %.80s, CMA %.10s", params->segment_dir,
-			      params->cma);
-	else
-		nm_reason_set(ret_words, "shm by way of /dev/shm/nearmetal-%u, CMA %.10s",
-			      geteuid(), params->cma);
-	return nm_engine_add_transport(engine, transport);
-}
-
-/* RET_WORDS: likewise. That there is none is the usual thing. */
-static int add_segment(struct nm_ep *ep, struct nm_engine *engine, struct nm_reason *ret_words)
-{
-	struct nm_transport *transport;
-	struct nm_reason why = {""};
-	int err;
-
-	err = nm_segment_channel_create(nm_engine_sink(engine), &ep->address.who, &transport, &why);
-	if (err) {
-		nm_reason_set(ret_words, "no segment: %s", why.text);
-		return err;
-	}
-	nm_reason_set(ret_words, "segment as %.80s says", nm_params()->segment);
-	return nm_engine_add_transport(engine, transport);
-}
-
-static int add_net(struct nm_ep *ep, struct nm_engine *engine, struct nm_reason *ret_words)
-{
-	struct nm_transport *transport;
-	struct nm_reason why = {""};
-	int err;
-
-	err = nm_net_create(nm_engine_sink(engine), &ep->address, &transport, &why);
-	nm_reason_set(ret_words, "%s%s", err ? "no net: " : "", why.text);
-	if (err) {
-		nm_log_once(NM_LOG_WARN,
-			    "network channel unavailable, only neighbours can be reached: %s "
-			    "(NEARMETAL_NET=%s)",
-			    why.text, nm_params()->net);
-		return err;
-	}
-	return nm_engine_add_transport(engine, transport);
-}
-
-/* The line that says what was found and chosen. */
-static void tell_start(const struct nm_ep *ep, const struct nm_reason *shm,
-		       const struct nm_reason *segment, const struct nm_reason *net)
-{
-	const uint8_t *id = ep->address.who.id;
-
-	nm_info("endpoint %02x%02x%02x%02x%02x%02x: %s; %s; %s; channels allowed: %s", id[0], id[1],
-		id[2], id[3], id[4], id[5], shm->text, segment->text, net->text,
-		nm_params()->channels);
 }
 
 /* An endpoint works with any one of its allowed channels; none at all is an error. */
 static int add_transports(struct nm_ep *ep, struct nm_engine *engine)
 {
-	const struct nm_params *params = nm_params();
-	struct nm_reason shm = {"no shm: not allowed"}, net = {"no net: not allowed"};
-	struct nm_reason segment = {"no segment: not allowed"};
+	const struct nm_transport_kind *kind = NULL;
 	int err = -FI_ENODEV, last;
 
-	if (nm_params_channel_allowed(params, "self"))
-		err = add_self(ep, engine);
-	if (nm_params_channel_allowed(params, "shm")) {
-		last = add_shm(ep, engine, &shm);
+	while ((kind = nm_transport_next(kind))) {
+		struct nm_reason words;
+
+		last = add_transport(ep, engine, kind, &words);
 		err = err ? last : 0;
+		nm_info("endpoint " NM_WHO_FORMAT ": %s", NM_WHO(&ep->address.who), words.text);
 	}
-	if (nm_params_channel_allowed(params, "segment")) {
-		last = add_segment(ep, engine, &segment);
-		err = err ? last : 0;
-	}
-	if (nm_params_channel_allowed(params, "net")) {
-		last = add_net(ep, engine, &net);
-		err = err ? last : 0;
-	}
-	tell_start(ep, &shm, &segment, &net);
 	if (err)
 		nm_error("endpoint not enabled: none of the channels '%s' can be used",
-			 params->channels);
+			 nm_params()->channels);
 	return err;
 }
 

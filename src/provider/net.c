@@ -73,7 +73,7 @@ static void tell_losses(struct net *net)
 			continue;
 		peer->loss_untold = false;
 		if (!net->closing && (peer->is_source || peer->linked))
-			net->base.sink.source_down(net->base.sink.engine,
+			net->base.sink.source_down(&net->base,
 						   peer->is_source ? peer->source : peer->link.peer,
 						   peer->loss_err, &peer->loss);
 	}
@@ -351,14 +351,13 @@ static bool net_sleep(struct nm_transport *transport, struct nm_bells *bells)
 }
 
 static const struct nm_transport_ops net_ops = {
-	.name = "net",
-	.channel = NM_CHANNEL_NET,
 	.connect = net_connect,
 	.send = net_send,
 	.drained = net_drained,
 	.describe = net_describe,
 	.check_alive = net_check_alive,
 	.sleep = net_sleep,
+	.wake = nm_transport_unwoken,
 	.progress = net_progress,
 	.destroy = nm_net_destroy,
 };
@@ -401,8 +400,8 @@ void nm_net_free(struct net *net)
 	free(net);
 }
 
-int nm_net_create(const struct nm_sink *sink, struct nm_address *address,
-		  struct nm_transport **ret_transport, struct nm_reason *ret_reason)
+static int net_create(const struct nm_sink *sink, struct nm_address *address,
+		      struct nm_transport **ret_transport, struct nm_reason *ret_reason)
 {
 	const struct nm_params *params = nm_params();
 	struct net *net;
@@ -428,6 +427,7 @@ int nm_net_create(const struct nm_sink *sink, struct nm_address *address,
 				      "");
 		goto err_free;
 	}
+	net->base.kind = &nm_net_kind;
 	net->base.ops = &net_ops;
 	net->base.sink = *sink;
 	net->base.max_payload = NM_NET_MAX_PAYLOAD;
@@ -446,6 +446,17 @@ int nm_net_create(const struct nm_sink *sink, struct nm_address *address,
 	return 0;
 
 err_free:
+	nm_log_once(NM_LOG_WARN,
+		    "network channel unavailable, only neighbours can be reached: %s "
+		    "(NEARMETAL_NET=%s)",
+		    ret_reason->text, params->net);
 	nm_net_free(net);
 	return err;
 }
+
+const struct nm_transport_kind nm_net_kind = {
+	.channel = NM_CHANNEL_NET,
+	.rank = 90,
+	.flags = NM_TRANSPORT_NETWORK | NM_TRANSPORT_SILENT,
+	.create = net_create,
+};

@@ -56,7 +56,7 @@ static void take_hello(struct net *net, const struct nm_net_header *header, cons
 		return;
 	peer->is_source = true;
 	nm_net_meet_line(net, peer);
-	peer->source = net->base.sink.source_up(net->base.sink.engine, &peer->who, &peer->label);
+	peer->source = net->base.sink.source_up(&net->base, &peer->who, &peer->label);
 	/* Known as gone, by another channel's goodbye: all that is left to do is to answer this one's. */
 	if (!peer->source)
 		peer->state = NM_NET_CLOSED;
@@ -75,7 +75,7 @@ static void take_bye(struct net *net, struct nm_net_peer *peer)
 	if (net->closing || !peer->source)
 		return;
 	nm_reason_set(&why, "%s closed its endpoint", peer->label.text);
-	net->base.sink.source_down(net->base.sink.engine, peer->source, 0, &why);
+	net->base.sink.source_down(&net->base, peer->source, 0, &why);
 }
 
 static void take_known(struct net *net, struct nm_net_peer *peer,
@@ -97,7 +97,7 @@ static void take_known(struct net *net, struct nm_net_peer *peer,
 	if (nm_likely(header->kind == NM_NET_PACKET)) {
 		/* One that has closed, here or on another channel, has nothing more to say. */
 		if (!net->closing && peer->state == NM_NET_UP)
-			net->base.sink.deliver(net->base.sink.engine, peer->source, &pkt, bytes);
+			net->base.sink.deliver(&net->base, peer->source, &pkt, bytes);
 	} else if (header->kind == NM_NET_BYE) {
 		take_bye(net, peer);
 	} else if (header->kind == NM_NET_BYE_SEEN) {

@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of the network channel, shared by its own files only. */
+/*
+ * The network channel: a transport (transport/transport.h) over an endpoint of another libfabric
+ * provider, the inner one. Inner providers are tried in the order of NEARMETAL_NET: tcp if there is
+ * nothing better, verbs on an RDMA adapter by the same code. This header is for its own files only.
+ */
 #ifndef NM_PROVIDER_NET_TRANSPORT_H
 #define NM_PROVIDER_NET_TRANSPORT_H
 
 #include <pthread.h>
 
 #include "base/fork.h"
-#include "provider/net.h"
 #include "provider/net_buffer.h"
 #include "provider/net_inner.h"
 #include "provider/net_peer.h"
 #include "provider/net_wire.h"
+#include "transport/transport.h"
 
 #define NM_NET_MAX_PAYLOAD 65536
 

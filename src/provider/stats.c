@@ -92,6 +92,7 @@ static void fill_head(struct nm_stats_head *head, const struct nm_identity *who)
 	if (gethostname(head->host, sizeof(head->host) - 1))
 		snprintf(head->host, sizeof(head->host), "unknown");
 	plain_name(head->host);
+	snprintf(head->channels, sizeof(head->channels), "none,%s", NM_CHANNEL_LIST);
 	snprintf(head->job, sizeof(head->job), "%s", job ? job : "");
 	plain_name(head->job);
 }
@@ -125,7 +126,9 @@ static void copy_text(char *to, size_t room, const char *from)
 }
 
 _Static_assert(NM_NR_PROTOCOLS <= 8 && NM_NR_CHANNELS <= 8 && NM_NR_ACCESS_WAYS <= 4 &&
-		       NM_NR_ACCESS_KINDS <= 4,
+		       NM_NR_ACCESS_KINDS <= 4 &&
+		       sizeof("none" NM_CHANNELS(NM_CHANNEL_COMMA_NAME)) <=
+			       sizeof(((struct nm_stats_head *)0)->channels),
 	       "the file has room for all");
 
 static void collect_accesses(struct nm_stats_peer *peer, const struct nm_peer_facts *facts)

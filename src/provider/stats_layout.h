@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #define NM_STATS_MAGIC UINT64_C(0x317374617473) /* "stats1", little endian */
-#define NM_STATS_VERSION 3
+#define NM_STATS_VERSION 4
 #define NM_STATS_MAX_PEERS 4096 /* more are counted in nr_unlisted */
 
 enum nm_stats_state {
@@ -41,8 +41,8 @@ struct nm_stats_head {
 	uint8_t id[6];
 	uint8_t unused[2];
 	char host[64];
-	char job[64]; /* the name that nearmetal run gave it, or "" */
-	uint8_t reserved[56];
+	char job[64];	   /* the name that nearmetal run gave it, or "" */
+	char channels[56]; /* names of channels by number: "none,self,shm,segment,net" */
 };
 
 struct nm_stats_traffic {
@@ -57,7 +57,7 @@ struct nm_stats_accesses {
 
 struct nm_stats_peer {
 	uint8_t id[6];
-	uint8_t relation, channel, integrity; /* enums of locality/locality.h */
+	uint8_t relation, channel, integrity; /* enums of locality/locality.h, base/channel.h */
 	uint8_t down;
 	uint8_t unused[2];
 	uint32_t quarantines;

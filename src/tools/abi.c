@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The contract between the C code and everything else, as the compiler sees it. */
+#include "base/channel.h"
 #include "base/params.h"
 #include "locality/address.h"
 #include "locality/message.h"
@@ -161,6 +162,10 @@ int nm_info_abi(void)
 	nm_json_text(&json, "layout_magic", magic);
 	nm_json_number(&json, "address_version", NM_ADDRESS_VERSION);
 	nm_json_number(&json, "address_len", NM_ADDRESS_LEN);
+	nm_json_open(&json, "channels", '[');
+	for (enum nm_channel c = NM_CHANNEL_NONE; c < NM_NR_CHANNELS; c++)
+		nm_json_text(&json, NULL, nm_channel_name(c));
+	nm_json_close(&json, ']');
 	print_segment(&json);
 	nm_json_open(&json, "structs", '{');
 	PRINT_STRUCT(&json, nm_window_header, header_fields);

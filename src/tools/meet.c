@@ -24,18 +24,11 @@ struct acquaintance {
 	struct nm_link *link;
 };
 
-/* Channels on which one meets, best first. */
-static const struct {
-	const char *name;
-	int (*create)(const struct nm_sink *sink, const struct nm_identity *who,
-		      struct nm_transport **ret_transport, struct nm_reason *ret_reason);
-} place_kinds[] = {{"shm", nm_shm_create}, {"segment", nm_segment_channel_create}};
-#define NR_PLACES NM_ARRAY_SIZE(place_kinds)
-
 struct prober {
 	struct nm_address address;
-	/* Places of this machine, then of its host; NULL: none, and why not. */
-	struct nm_transport *places[NR_PLACES];
+	/* The transports that share memory with their peers, best first; and why others are absent. */
+	struct nm_transport *places[NM_NR_CHANNELS];
+	unsigned int nr_places;
 	struct nm_reason nowhere;
 	const struct nm_params *params;
 	struct acquaintance *known;
@@ -44,26 +37,27 @@ struct prober {
 	bool skipping; /* the rest of a line that was too long */
 };
 
-static struct nm_peer *accept_anybody(void *engine, const struct nm_identity *who,
+static struct nm_peer *accept_anybody(struct nm_transport *from, const struct nm_identity *who,
 				      const struct nm_peer_label *label)
 {
 	(void)who;
 	(void)label;
-	return engine;
+	return (struct nm_peer *)from;
 }
 
-static void ignore_packet(void *engine, struct nm_peer *source, const struct nm_packet *pkt,
-			  const void *payload)
+static void ignore_packet(struct nm_transport *from, struct nm_peer *source,
+			  const struct nm_packet *pkt, const void *payload)
 {
-	(void)engine;
+	(void)from;
 	(void)source;
 	(void)pkt;
 	(void)payload;
 }
 
-static void ignore_end(void *engine, struct nm_peer *source, int err, const struct nm_reason *why)
+static void ignore_end(struct nm_transport *from, struct nm_peer *source, int err,
+		       const struct nm_reason *why)
 {
-	(void)engine;
+	(void)from;
 	(void)source;
 	(void)err;
 	(void)why;
@@ -152,15 +146,13 @@ static int connect_somewhere(struct prober *prober, const struct nm_address *add
 	struct nm_reason all = prober->nowhere;
 	int err = -EHOSTUNREACH;
 
-	for (size_t i = 0; i < NR_PLACES && err; i++) {
+	for (unsigned int i = 0; i < prober->nr_places && err; i++) {
 		struct nm_transport *place = prober->places[i];
 		struct nm_reason why = {""};
 
-		if (!place)
-			continue;
 		err = place->ops->connect(place, address, (struct nm_peer *)prober, ret_link, &why);
 		if (err)
-			add_reason(&all, place_kinds[i].name, why.text);
+			add_reason(&all, nm_channel_name(place->kind->channel), why.text);
 	}
 	*ret_reason = all;
 	return err;
@@ -275,26 +267,29 @@ static void serve(struct prober *prober)
 		/* Whoever visits is answered by the service thread; this only notices who went. */
 		if (poll(&input, 1, PROGRESS_MS) > 0)
 			open = read_lines(prober);
-		for (size_t i = 0; i < NR_PLACES; i++)
-			if (prober->places[i])
-				prober->places[i]->ops->progress(prober->places[i]);
+		for (unsigned int i = 0; i < prober->nr_places; i++)
+			prober->places[i]->ops->progress(prober->places[i]);
 	}
 }
 
 static void open_places(struct prober *prober, const struct nm_sink *sink)
 {
-	for (size_t i = 0; i < NR_PLACES; i++) {
+	const struct nm_transport_kind *kind = NULL;
+
+	while ((kind = nm_transport_next(kind))) {
+		const char *name = nm_channel_name(kind->channel);
 		struct nm_reason why = {"not in NEARMETAL_CHANNELS"};
 		int err = -EPERM;
 
-		if (nm_params_channel_allowed(prober->params, place_kinds[i].name))
-			err = place_kinds[i].create(sink, &prober->address.who, &prober->places[i],
-						    &why);
-		/* Most machines have no segment: that explains nothing. */
-		if (err && !(err == -ENOENT && place_kinds[i].create == nm_segment_channel_create))
-			add_reason(&prober->nowhere, place_kinds[i].name, why.text);
-		if (err)
-			prober->places[i] = NULL;
+		if (kind->flags & (NM_TRANSPORT_LOOPBACK | NM_TRANSPORT_NETWORK))
+			continue;
+		if (nm_params_channel_allowed(prober->params, name))
+			err = kind->create(sink, &prober->address,
+					   &prober->places[prober->nr_places], &why);
+		if (!err)
+			prober->nr_places++;
+		else if (err != -ENOENT || !(kind->flags & NM_TRANSPORT_OPTIONAL))
+			add_reason(&prober->nowhere, name, why.text);
 	}
 }
 
@@ -316,9 +311,8 @@ int nm_info_meet(void)
 	open_places(&prober, &sink);
 	print_address(&prober.address);
 	serve(&prober);
-	for (size_t i = 0; i < NR_PLACES; i++)
-		if (prober.places[i])
-			prober.places[i]->ops->destroy(prober.places[i]);
+	for (unsigned int i = 0; i < prober.nr_places; i++)
+		prober.places[i]->ops->destroy(prober.places[i]);
 	for (; prober.known; prober.known = next) {
 		next = prober.known->next;
 		free(prober.known);

@@ -1,40 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/select.h"
 
-unsigned int nm_select_channels(const struct nm_select_peer *peer,
-				enum nm_channel ret_order[NM_NR_CHANNELS],
-				struct nm_reason *ret_reason)
+bool nm_select_reaches(const struct nm_transport_kind *kind, const struct nm_select_peer *peer)
 {
-	unsigned int nr = 0;
-
-	if (peer->is_self && peer->allowed[NM_CHANNEL_SELF])
-		ret_order[nr++] = NM_CHANNEL_SELF;
-	/* An endpoint does not visit itself. Who is in the same kernel is met there. */
-	if (!peer->is_self && peer->allowed[NM_CHANNEL_SHM])
-		ret_order[nr++] = NM_CHANNEL_SHM;
-	if (!peer->is_self && peer->allowed[NM_CHANNEL_SEGMENT])
-		ret_order[nr++] = NM_CHANNEL_SEGMENT;
-	if (peer->allowed[NM_CHANNEL_NET] && peer->has_inner_address)
-		ret_order[nr++] = NM_CHANNEL_NET;
-
-	if (nr && ret_order[0] == NM_CHANNEL_SELF)
-		nm_reason_set(ret_reason, "the endpoint itself");
-	else if (nr && ret_order[0] != NM_CHANNEL_NET)
-		nm_reason_set(ret_reason, "shared memory is tried first%s",
-			      ret_order[nr - 1] == NM_CHANNEL_NET ? ", then the network" :
-								    "; the network cannot be used");
-	else if (nr)
-		nm_reason_set(ret_reason, "NEARMETAL_CHANNELS has no %s: network only",
-			      peer->is_self ? "self" : "shm or segment");
-	else if (!peer->allowed[NM_CHANNEL_NET])
-		nm_reason_set(ret_reason, "NEARMETAL_CHANNELS has no %s and no net",
-			      peer->is_self ? "self" : "shm, no segment");
-	else
-		nm_reason_set(
-			ret_reason,
-			"NEARMETAL_CHANNELS has no %s, and the peer's address has no network part",
-			peer->is_self ? "self" : "shm or segment");
-	return nr;
+	if (kind->flags & NM_TRANSPORT_LOOPBACK)
+		return peer->is_self;
+	if (kind->flags & NM_TRANSPORT_NETWORK)
+		return peer->has_network_address;
+	/* An endpoint does not connect to its own window. */
+	return !peer->is_self;
 }
 
 const char *nm_protocol_name(enum nm_protocol protocol)

@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "locality/locality.h"
+#include "transport/transport.h"
 
 enum nm_protocol {
 	NM_PROTOCOL_EAGER,     /* payload goes with the envelope */
@@ -33,18 +33,14 @@ enum nm_protocol {
 /* "eager", "pool", "pool past cache", "pull", "both halves" */
 const char *nm_protocol_name(enum nm_protocol protocol);
 
-/* What is known of one peer when a channel is picked. Order of trial is the order of preference. */
+/* What is known of a peer before a channel is tried. */
 struct nm_select_peer {
 	bool is_self;
-	bool allowed[NM_NR_CHANNELS]; /* NEARMETAL_CHANNELS */
-	bool has_inner_address;	      /* the peer's address can be reached over the network */
+	bool has_network_address;
 };
 
-/* Fill ret_order with channels to try, best first; returns how many (0: unreachable). The reason
- * says why a channel is missing or first. */
-unsigned int nm_select_channels(const struct nm_select_peer *peer,
-				enum nm_channel ret_order[NM_NR_CHANNELS],
-				struct nm_reason *ret_reason);
+/* Can a channel of KIND reach such a peer? The kinds that can are tried by rank. */
+bool nm_select_reaches(const struct nm_transport_kind *kind, const struct nm_select_peer *peer);
 
 /* The sender's part: does a message of SIZE go with its envelope? */
 static inline bool nm_select_eager(uint64_t size, uint32_t eager_max)

@@ -1,20 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The contract between the protocol engine (above) and the channels that move bytes (below).
+ * The contract between the protocol engine (above) and the transports that move bytes (below).
  *
- * A transport moves *packets*: a small fixed header and up to max_payload bytes, reliably and in
- * order from one endpoint to another. It knows nothing of tags, matching or message protocols;
- * the engine knows nothing of windows, sockets or libfabric. One matching engine sits over all
- * transports, so wildcard receives and message order are right whatever path a message took.
+ *       endpoint A                                                 endpoint B
+ *   application: send                                          application: receive
+ *        | message                                                  ^ completion
+ *   engine: peers, protocols, choice of channel                engine: matching, protocols
+ *        | ops->send(link, packet)                                  ^ sink.deliver(from, ...)
+ *   transport: self | shm | vmseg | net                        transport: the same kind
+ *        | 24-byte header and payload                               ^ ops->progress() finds it
+ *        +----------> memory that both map, or the network ---------+
  *
- *   engine --connect()--> link        one direction: me -> peer. The way back is the peer's link.
- *   engine --send(link)--> packet     0, or -EAGAIN: nothing was taken, call again after progress
- *   transport --sink--> engine        source_up, deliver, source_down, from within progress()
+ * A transport moves packets: a small fixed header and up to max_payload bytes, reliably and in
+ * order from one endpoint to another. It does not know tags, matching or message protocols. The
+ * engine does not know windows, sockets or libfabric. One engine sits over all transports of an
+ * endpoint, so message order and wildcard receives are correct on every path.
  *
- * Threads: every call of one transport instance is made under the engine's lock, or by its only
- * thread. A transport may own a service thread; that thread never calls the sink.
- * Cost: send() of a packet <= 2 KiB and progress() without work make no system call (net excepted),
- * no allocation and no log, and the engine pays one indirect call for each.
+ *   life of a transport    kind->create, then connect, send and progress as needed, then destroy
+ *   life of a link         connect returns it; it is one direction, from this endpoint to a peer;
+ *                          the transport owns it and frees it in destroy
+ *   life of a source       source_up, then deliver for each packet, then one of source_down and
+ *                          quarantined. A source is the other direction, from a peer to this
+ *                          endpoint, and needs no link of ours
+ *
+ * Errors: 0 or -errno. -EAGAIN: nothing was taken, call again after progress(). -EPIPE: the link is
+ * down. A refusal carries a reason in words.
+ * Threads: the engine's lock serialises all calls of one transport. A transport may own a service
+ * thread; that thread never calls the sink.
+ * Blocking: only connect() and destroy() may block, for a bounded time.
+ * Cost: send() of at most 2 KiB and an idle progress() make no system call (except on the network),
+ * no allocation and no log entry. The engine pays one indirect call for each.
+ * Trust: bytes from a peer are hostile. They are copied once, checked, and then used.
+ *
+ * Every transport has all nine slots of nm_transport_ops. Two capabilities exist beside them, each
+ * of them complete or absent: nm_copy_ops and nm_quarantine_ops. base/channel.h lists all kinds.
  */
 #ifndef NM_TRANSPORT_TRANSPORT_H
 #define NM_TRANSPORT_TRANSPORT_H
@@ -26,145 +45,169 @@
 #include <sys/uio.h>
 
 #include "base/bell.h"
+#include "base/channel.h"
 #include "base/packet.h"
 #include "locality/address.h"
 #include "locality/locality.h"
 #include "shm/regions.h"
 
-/* Opaque to transports: the engine's peer, handed back with every packet from it. */
+/* The engine's record of a peer. Opaque to transports. */
 struct nm_peer;
-
-/*
- * What a transport tells the engine. Called only from within progress() (or send()/connect() of the
- * same transport where noted), never re-entrantly from within deliver().
- */
-/*
- * Where the two streams of a channel between me and a peer ended, in units of the channel, counted
- * from the start of each. What the writer says it sent and the reader took need not agree: then
- * something in between was spoiled.
- */
-struct nm_stream_ends {
-	uint64_t sent;	/* me -> peer, everything I published */
-	uint64_t taken; /* peer -> me, everything I have delivered */
-};
-
-struct nm_sink {
-	void *engine;
-	/*
-	 * A peer, proven to be WHO, can now send to us. Returns the cookie for deliver().
-	 * Called once per transport and source before its first packet. NULL: refuse the source.
-	 */
-	struct nm_peer *(*source_up)(void *engine, const struct nm_identity *who,
-				     const struct nm_peer_label *label);
-	/*
-	 * One packet. `payload` is pkt->len bytes that stay mapped and allocated until return but
-	 * may be in a hostile peer's memory and CHANGE while you read: copy once, check, then use.
-	 * `pkt` is a private copy. Bytes that cannot be a packet are dropped by the transport
-	 * (quarantine with a reason); op, flags, tag, data are unchecked.
-	 */
-	void (*deliver)(void *engine, struct nm_peer *source, const struct nm_packet *pkt,
-			const void *payload);
-	/*
-	 * The peer is gone. err 0: it closed in order; everything it had sent was delivered.
-	 * Else -errno (-ECONNRESET: died; -EBADMSG: sent what no sound peer sends): no further
-	 * packet comes from it and links to it fail with -EPIPE. Called once.
-	 */
-	void (*source_down)(void *engine, struct nm_peer *source, int err,
-			    const struct nm_reason *why);
-	/*
-	 * This channel to and from the peer is given up because somebody broke the rules of its
-	 * bytes: me or the peer, who says so in WHY. The peer itself may be reached in another way.
-	 * Takes the place of source_down(); NULL: source_down() with -EBADMSG is called instead.
-	 */
-	void (*quarantined)(void *engine, struct nm_peer *source, const struct nm_stream_ends *ends,
-			    const struct nm_reason *why);
-};
-
 struct nm_transport;
 
-/* One direction of a connection: from this endpoint to one peer. Owned by the transport. */
+/* ---- From the transport to the engine ---- */
+
+/*
+ * Where the two streams of a channel between this endpoint and a peer ended, in units of the
+ * channel, counted from the start of each stream. The two sides compare these counts after a
+ * quarantine: if they differ, packets were lost.
+ */
+struct nm_stream_ends {
+	uint64_t sent;	/* this endpoint -> peer: everything published */
+	uint64_t taken; /* peer -> this endpoint: everything delivered */
+};
+
+/*
+ * The engine's functions. FROM is always the transport that calls. Called only from within
+ * progress(), except quarantined(), which finish() calls too. deliver() is never called from within
+ * deliver().
+ */
+struct nm_sink {
+	void *engine; /* for the functions below; they read it from FROM->sink */
+	/*
+	 * A peer, proven to be WHO, can now send to this endpoint. Returns the handle for deliver().
+	 * Called once per transport and source, before its first packet. NULL: the source is refused.
+	 */
+	struct nm_peer *(*source_up)(struct nm_transport *from, const struct nm_identity *who,
+				     const struct nm_peer_label *label);
+	/*
+	 * One packet. PKT is a private copy, of which op, flags, tag and data are unchecked. PAYLOAD
+	 * is pkt->len bytes that stay mapped until the return. A hostile peer may change them during
+	 * the call. The transport drops bytes that cannot be a packet and ends their source.
+	 */
+	void (*deliver)(struct nm_transport *from, struct nm_peer *source,
+			const struct nm_packet *pkt, const void *payload);
+	/*
+	 * The source has ended, and links to the same peer fail with -EPIPE. Called once.
+	 * ERR 0: it closed in order, and everything it had sent was delivered. -ECONNRESET: it died.
+	 * -EBADMSG: it sent bytes that no correct peer sends.
+	 */
+	void (*source_down)(struct nm_transport *from, struct nm_peer *source, int err,
+			    const struct nm_reason *why);
+	/*
+	 * This channel to and from the peer was given up because bytes on it broke its rules. The
+	 * peer itself may still be reached on another channel. Replaces source_down(). NULL: the
+	 * transport calls source_down() with -EBADMSG instead.
+	 */
+	void (*quarantined)(struct nm_transport *from, struct nm_peer *source,
+			    const struct nm_stream_ends *ends, const struct nm_reason *why);
+};
+
+/* ---- Links ---- */
+
+/* One direction of a connection: from this endpoint to one peer. */
 struct nm_link {
 	struct nm_transport *transport;
-	struct nm_peer *peer; /* the engine's, given to connect() */
+	struct nm_peer *peer; /* the engine's record, as given to connect() */
 	/*
-	 * read_remote() and write_remote() work on this link: the transport has proven that the
-	 * process they would reach is the peer. May turn true or false within progress(), connect()
-	 * and those two; they refuse (-EOPNOTSUPP) while it is false.
+	 * The transport's: copy->read_remote() and copy->write_remote() work on this link, because
+	 * the process that they reach is proven to be the peer. May change within progress(),
+	 * connect() and those two. Always false without nm_copy_ops.
 	 */
 	bool remote_copy;
-	/*
-	 * The engine's advice for large payloads: the peer shares no cache with us, so copy past
-	 * ours. It changes whenever the achieved rate says otherwise.
-	 */
+	/* The engine's: copy large payloads past this processor's cache. */
 	bool past_cache;
-	/* The peer is known to share no cache with us: where the choice for large messages begins. */
+	/* The transport's: the peer is known to share no cache with this endpoint. */
 	bool far;
 };
 
-/* Bytes in a peer's memory, as the peer told: hostile. */
-struct nm_span {
-	uint64_t address;
-	uint64_t len;
-};
-
-/* Spans of one remote copy, at most; and bytes that a caller asks for at once, so that a call stays
- * short (tens of microseconds) and others get their turn. */
-#define NM_SPANS_MAX 4
-#define NM_REMOTE_COPY_STEP (256 * 1024)
-
+/* What logs, statistics and nearmetal-info report about a link. */
 struct nm_link_facts {
 	enum nm_relation relation;
 	enum nm_channel channel;
 	enum nm_integrity integrity;
 	struct nm_reason reason;      /* why this channel */
-	struct nm_peer_label label;   /* who the peer says it is */
+	struct nm_peer_label label;   /* the name that the peer gives itself */
 	bool remote_copy;	      /* as in nm_link */
-	struct nm_reason copy_reason; /* why it is, or why not, in words; "" where it never is */
+	struct nm_reason copy_reason; /* why it is true or false; "" without nm_copy_ops */
 };
 
-struct nm_transport_ops {
-	const char *name; /* "self", "shm", "segment", "net" */
-	enum nm_channel channel;
+/* ---- From the engine to the transport: what every transport has ---- */
 
+struct nm_transport_ops {
 	/*
-	 * Try to reach ADDRESS. May block up to the connect time-out (params: connect_ms), may
-	 * allocate and make system calls; leaves no trace on failure.
-	 * Returns 0 and a link; -EHOSTUNREACH: not by this transport (*ret_reason says why, in
-	 * words); -ENOMEM, -ENOSPC...: no resources (likewise with a reason).
+	 * Try to reach ADDRESS. The only slot beside destroy() that may block (up to the knob
+	 * connect_ms), allocate and make system calls. Leaves no trace on failure. PEER is stored in
+	 * the link. Returns 0 and a link; -EHOSTUNREACH: this transport cannot reach the address;
+	 * -EAGAIN: not now; -ENOMEM, -ENOSPC and others: out of resources. RET_REASON is set in every
+	 * case.
 	 */
 	int (*connect)(struct nm_transport *transport, const struct nm_address *address,
 		       struct nm_peer *peer, struct nm_link **ret_link,
 		       struct nm_reason *ret_reason);
 	/*
-	 * Send one packet; payload gathered from iov, pkt->len bytes in all; the bytes may be
-	 * reused on return. In order per link. Returns 0; -EAGAIN: no room now, nothing taken,
-	 * nothing logged; -EPIPE: the peer is down (source_down says why, now or at the next
-	 * progress()). Never blocks, never delivers.
+	 * Send one packet, its payload gathered from IOV (pkt->len bytes in all). The caller may
+	 * reuse the bytes after the return. Packets of one link arrive in order. Returns 0; -EAGAIN:
+	 * no room, nothing was taken, nothing is logged; -EPIPE: the peer is down, and source_down()
+	 * or quarantined() reports why, now or in the next progress(). Never blocks or delivers.
 	 */
 	int (*send)(struct nm_link *link, const struct nm_packet *pkt, const struct iovec *iov,
 		    unsigned int nr_iov);
 	/*
-	 * True when everything sent on this link has been taken over by the peer or by something
-	 * that will deliver it after we are gone: a network, or a window (what was published in
-	 * a box outlives its owner as long as the reader maps it). Used to close in order. O(1).
+	 * True if everything sent on this link is delivered even if this process ends now: the peer
+	 * took it, or a network has it, or it lies in memory that outlives this process. O(1).
 	 */
 	bool (*drained)(struct nm_link *link);
-	/* For logs, stats and nearmetal-info. */
 	void (*describe)(const struct nm_link *link, struct nm_link_facts *ret_facts);
 	/*
-	 * Ask whether the peer is still there, cheaply and without blocking; a dead peer is
-	 * reported by source_down() or -EPIPE soon after. The engine calls it about once a second
-	 * for peers it waits for. NULL where death is noticed without asking.
+	 * Check without blocking whether the peer lives. A dead peer is then reported by
+	 * source_down() or -EPIPE. The engine calls this about once a second for each peer that it
+	 * waits for. nm_transport_unchecked() if the transport notices death without being asked.
 	 */
 	void (*check_alive)(struct nm_link *link);
 	/*
-	 * Copy from (to) the peer's memory without its help. Both NULL where a channel cannot. LOCAL
-	 * and REMOTE (at most NM_SPANS_MAX each) hold the same number of bytes, at least one.
-	 * Returns how many bytes were copied, from the front, at least one; less than asked where
-	 * the peer's memory ends. -EFAULT: the peer has no such memory, the link is as good as
-	 * before. -EPERM, -ESRCH, -ENOSYS: not any more (link->remote_copy is false from now on).
-	 * -EOPNOTSUPP: remote_copy is false. Never another process's memory: the one that was
-	 * proven, or an error. One or a few system calls; never blocks, delivers or logs.
+	 * A thread is about to sleep in the kernel. Add to BELLS the words that peers change when
+	 * they send, and set bells->rung if something has arrived already. Each sleeping thread calls
+	 * this; the last thread that wakes up calls wake(); progress() may be called in between.
+	 * Returns false if arrivals may go unheard: the thread then sleeps only for a moment. True is
+	 * no guarantee, because no fence orders a peer's look at the sleep flag and its publication;
+	 * so every sleep has an end. No system call.
+	 */
+	bool (*sleep)(struct nm_transport *transport, struct nm_bells *bells);
+	/* No thread sleeps any more. No system call. nm_transport_unwoken() if there is nothing to do. */
+	void (*wake)(struct nm_transport *transport);
+	/*
+	 * Take in what has arrived, at most a bounded number of packets, and call the sink for it.
+	 * Returns the amount of work (packets delivered and sends finished); 0: idle.
+	 */
+	unsigned int (*progress)(struct nm_transport *transport);
+	/*
+	 * Close every link in order (peers see source_down() with err 0) and free the transport. May
+	 * block until transport->close_by_ns while peers take what was sent. Calls no sink. NULL-safe.
+	 */
+	void (*destroy)(struct nm_transport *transport);
+};
+
+/* ---- Capability: direct access to a peer's memory ---- */
+
+/* Bytes in a peer's memory, as the peer reports them: hostile. */
+struct nm_span {
+	uint64_t address;
+	uint64_t len;
+};
+
+/* Limits of one remote copy: spans on each side, and bytes, so that a call stays short. */
+#define NM_SPANS_MAX 4
+#define NM_REMOTE_COPY_STEP (256 * 1024)
+
+struct nm_copy_ops {
+	/*
+	 * Copy from or to the peer's memory without its help. LOCAL and REMOTE (at most NM_SPANS_MAX
+	 * each) hold the same number of bytes, at least one. Only ever reaches the proven process.
+	 * Returns the number of bytes copied from the front, at least one; fewer than asked if the
+	 * peer's memory ends. -EFAULT: the peer has no such memory, the link stays good.
+	 * -EOPNOTSUPP: link->remote_copy is false. -EPERM, -ESRCH, -ENOSYS: no longer possible, and
+	 * link->remote_copy is false from now on. A few system calls; never blocks, delivers or logs.
 	 */
 	ssize_t (*read_remote)(struct nm_link *link, const struct iovec *local,
 			       unsigned int nr_local, const struct nm_span *remote,
@@ -172,100 +215,103 @@ struct nm_transport_ops {
 	ssize_t (*write_remote)(struct nm_link *link, const struct iovec *local,
 				unsigned int nr_local, const struct nm_span *remote,
 				unsigned int nr_remote);
-
-	/*
-	 * WHO sent something on this channel that no sound peer sends (WHAT, in words): what is
-	 * being delivered does not count as taken, nothing more is, and quarantined() follows at
-	 * the end of this or the next progress(). May be called from within deliver(). NULL where a
-	 * violation is the end of the peer.
-	 */
-	void (*cast_out)(struct nm_transport *transport, const struct nm_identity *who,
-			 const char *what);
-	/*
-	 * WHO has said in another way that it left this channel: deliver what it had published
-	 * before, a bounded amount, then call quarantined(), all before returning. Never from
-	 * within this transport's own progress(). NULL with cast_out.
-	 */
-	void (*finish)(struct nm_transport *transport, const struct nm_identity *who);
-
-	/*
-	 * Regions of mine that peers may access by themselves, and peers' regions; all of these NULL where
-	 * a channel cannot (then the target serves every access).
-	 *  publish: show a region until revoke(). 0, or -ENOSPC: peers will have to ask.
-	 *  revoke:  after it no peer's copy through the region is under way or begins. Unknown keys
-	 *           are fine. Waits for copies that are under way, about a second at most; who is
-	 *           slower than that loses its way to copy.
-	 *  reach:   what the peer shows for each of KEYS (at most NM_SPANS_MAX), hostile. From
-	 *           success until leave() its revoke() waits for us, so no detours in between.
-	 *           -ENOKEY: not all of them are shown; -EOPNOTSUPP: remote_copy is false.
-	 */
+	/* Show a region of this endpoint to all peers until revoke(). 0; -ENOSPC: no room. */
 	int (*publish)(struct nm_transport *transport, const struct nm_region *region);
+	/*
+	 * After the return no peer copies through the region. Waits about a second at most for copies
+	 * under way; a peer that is slower loses its access. Unknown keys are allowed.
+	 */
 	void (*revoke)(struct nm_transport *transport, uint64_t key);
+	/*
+	 * Look up the regions that the peer shows for KEYS (at most NM_SPANS_MAX). The result is
+	 * hostile. From success until leave() the peer's revoke() waits for this endpoint, so nothing
+	 * slow may happen in between. -ENOKEY: not all keys are shown; -EOPNOTSUPP: as above.
+	 */
 	int (*reach)(struct nm_link *link, const uint64_t *keys, unsigned int nr_keys,
 		     struct nm_region *ret_regions);
 	void (*leave)(struct nm_link *link);
 	/*
-	 * Who polls answers sooner than a system call of ours would end, who computes does not answer.
-	 *  polled: I am polling, now.
-	 *  polls:  has the peer said so a moment ago? A guess.
+	 * A polling peer answers a packet sooner than a system call of ours ends; a computing peer
+	 * does not answer. polled(): this endpoint polls now. polls(): the peer said so lately.
 	 */
 	void (*polled)(struct nm_transport *transport, uint64_t now_ns);
 	bool (*polls)(struct nm_link *link, uint64_t now_ns);
-
-	/*
-	 * A thread is about to sleep in the kernel. Until wake() peers ring for what they send: their
-	 * bells are added to BELLS, or `rung` set when something is there already. Several threads
-	 * may sleep at once; each calls this, and the last one awake calls wake(). progress() may be
-	 * called meanwhile.
-	 * Returns whether everything that may come here is heard; false: sleep for a moment only.
-	 * True is no promise: a peer may look whether we sleep just before we do, and publish just
-	 * after our last look, because no fence in its send() orders the two; and a peer may be
-	 * hostile. So no sleep is without an end. NULL: is not heard. No system call.
-	 */
-	bool (*sleep)(struct nm_transport *transport, struct nm_bells *bells);
-	/* Nobody sleeps any more. NULL: nothing to be done. No system call. */
-	void (*wake)(struct nm_transport *transport);
-	/* Take in what has come, at most a bounded number of packets. Returns how much work was
-	 * done (packets delivered plus sends finished), 0 when idle. */
-	unsigned int (*progress)(struct nm_transport *transport);
-	/*
-	 * Close every link in order (peers see source_down with err 0) and free the transport.
-	 * Waits for undelivered packets until close_by_ns. NULL-safe.
-	 */
-	void (*destroy)(struct nm_transport *transport);
 };
 
-/* First member of every transport's own struct. Filled by its create function. */
+/* ---- Capability: give up a channel, keep the peer ---- */
+
+struct nm_quarantine_ops {
+	/*
+	 * WHO sent bytes on this channel that no correct peer sends (WHAT, in words). The packet in
+	 * delivery does not count as taken, no further packet is delivered, and quarantined() follows
+	 * at the end of this or the next progress(). May be called from within deliver().
+	 */
+	void (*cast_out)(struct nm_transport *transport, const struct nm_identity *who,
+			 const char *what);
+	/*
+	 * WHO reported on another channel that it left this one. Delivers what it published before,
+	 * a bounded amount, then calls quarantined(), both before the return. Never called from
+	 * within this transport's progress().
+	 */
+	void (*finish)(struct nm_transport *transport, const struct nm_identity *who);
+};
+
+/* ---- Kinds and instances ---- */
+
+/* What is special about a kind of transport. None of these: it reaches endpoints that share memory
+ * with this one, and peers' messages ring a bell. */
+#define NM_TRANSPORT_LOOPBACK 0x01u /* reaches this endpoint itself and no other */
+#define NM_TRANSPORT_NETWORK 0x02u  /* reaches any endpoint whose address has a network part */
+#define NM_TRANSPORT_OPTIONAL 0x04u /* most machines do not have it: its absence is not reported */
+#define NM_TRANSPORT_WATCHES 0x08u  /* notices the death of its sources without being asked */
+#define NM_TRANSPORT_SILENT 0x10u   /* no message rings; sleep() has no effect besides its result */
+
+/* One per line of base/channel.h: const struct nm_transport_kind nm_CODE_kind. */
+struct nm_transport_kind {
+	enum nm_channel channel;
+	unsigned int rank; /* the channel with the lowest rank that reaches a peer is used */
+	unsigned int flags;
+	/*
+	 * Create the transport of one endpoint. ADDRESS->who is its identity; a network kind adds its
+	 * part to ADDRESS. Knobs come from the environment (base/params.h). Returns 0, and words about
+	 * what was opened in RET_REASON; or -errno with the reason, after one log entry per process.
+	 * -ENOENT: this machine has no such channel (optional kinds, not logged).
+	 */
+	int (*create)(const struct nm_sink *sink, struct nm_address *address,
+		      struct nm_transport **ret_transport, struct nm_reason *ret_reason);
+};
+
+/* A kind that needs libfabric is NULL in a program without it. */
+#define NM_KIND_CORE
+#define NM_KIND_FABRIC __attribute__((weak))
+#define NM_KIND_DECLARE(id, name, code, where)                                                     \
+	extern const struct nm_transport_kind nm_##code##_kind NM_KIND_##where;
+NM_CHANNELS(NM_KIND_DECLARE)
+
+/* The kinds that this program contains, best rank first: NULL gives the first; NULL is the end. */
+const struct nm_transport_kind *nm_transport_next(const struct nm_transport_kind *previous);
+
+/* The first member of every transport's own struct. Its create function fills it. */
 struct nm_transport {
+	const struct nm_transport_kind *kind;
 	const struct nm_transport_ops *ops;
+	const struct nm_copy_ops *copy;		    /* NULL: cannot reach a peer's memory */
+	const struct nm_quarantine_ops *quarantine; /* NULL: a violation ends the peer */
 	struct nm_sink sink;
 	uint32_t max_payload; /* largest pkt->len that send() takes; >= NM_MIN_MAX_PAYLOAD */
-	uint32_t eager_max;   /* messages up to this size are best sent at once, payload inline */
-	uint64_t close_by_ns; /* when destroy() has to be done, by nm_clock_ns(); 0: at once */
+	uint32_t eager_max;   /* messages up to this size are best sent in one packet */
+	uint64_t close_by_ns; /* deadline of destroy(), by nm_clock_ns(); 0: at once */
 	/*
-	 * Calls of progress() that the engine may leave out from now on: it counts them down. What
-	 * the transport waits for can wait that long; a call to it that cannot sets this to 0.
+	 * Calls of progress() that the engine may leave out; it counts them down. The transport sets
+	 * it when nothing urgent can arrive, and sets it to 0 when a call makes progress urgent.
 	 */
 	uint32_t pause;
 };
 
 #define NM_MIN_MAX_PAYLOAD 4096
 
-/*
- * Transports without a foreign header are created here; the network transport is created by the
- * provider (provider/net.h). All return 0 or -errno, with a reason for a person.
- *  self: loops packets back; nothing to configure.
- *  shm:  owns the endpoint's window and meeting place; `who` is the endpoint's identity. Where the
- *        segment directory or the window cannot be had it says so in the log, once per process.
- *  segment: likewise in a segment that virtual machines of one host share (shm/segment.h), as
- *        NEARMETAL_SEGMENT describes it. -ENOENT: there is none here, which is the usual thing and
- *        not logged.
- */
-int nm_self_create(const struct nm_sink *sink, const struct nm_identity *who,
-		   struct nm_transport **ret_transport);
-int nm_shm_create(const struct nm_sink *sink, const struct nm_identity *who,
-		  struct nm_transport **ret_transport, struct nm_reason *ret_reason);
-int nm_segment_channel_create(const struct nm_sink *sink, const struct nm_identity *who,
-			      struct nm_transport **ret_transport, struct nm_reason *ret_reason);
+/* Slots for transports that have nothing to do there. */
+void nm_transport_unchecked(struct nm_link *link);	   /* check_alive */
+void nm_transport_unwoken(struct nm_transport *transport); /* wake */
 
 #endif

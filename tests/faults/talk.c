@@ -77,6 +77,7 @@ int talker_open(struct talker *me)
 		.access = NM_REMOTE_READ | NM_REMOTE_WRITE,
 		.key = 1,
 	};
+	struct nm_address address = {.version = NM_ADDRESS_VERSION, .who = me->who};
 	int err;
 
 	me->shared = calloc(1, SHARED);
@@ -95,8 +96,8 @@ int talker_open(struct talker *me)
 		queues.remote_write = &me->written;
 	}
 	nm_engine_bind(me->engine, &queues);
-	err = (me->by_segment ? nm_segment_channel_create : nm_shm_create)(
-		nm_engine_sink(me->engine), &me->who, &channel, &why);
+	err = (me->by_segment ? &nm_vmseg_kind : &nm_shm_kind)
+		      ->create(nm_engine_sink(me->engine), &address, &channel, &why);
 	return err ? err : nm_engine_add_transport(me->engine, channel);
 }
 

@@ -168,7 +168,7 @@ static void quarantine(struct way *way)
 	if (way->gone || world->dead || !world->source)
 		return;
 	way->gone = true;
-	nm_engine_sink(world->engine)->quarantined(world->engine, world->source, &ends, &why);
+	nm_engine_sink(world->engine)->quarantined(way->transport, world->source, &ends, &why);
 }
 
 static void fake_cast_out(struct nm_transport *transport, const struct nm_identity *who,
@@ -192,7 +192,7 @@ static unsigned int fake_progress(struct nm_transport *transport)
 
 	if (way->speaks && world->source && !world->dead && !way->gone)
 		nm_engine_sink(world->engine)
-			->deliver(world->engine, world->source, &way->packet, way->payload);
+			->deliver(transport, world->source, &way->packet, way->payload);
 	way->speaks = false;
 	if (way->ends)
 		quarantine(way);
@@ -206,38 +206,87 @@ static void fake_destroy(struct nm_transport *transport)
 }
 
 static const struct nm_transport_ops fake_ops = {
-	.name = "fake",
-	.channel = NM_CHANNEL_SHM,
 	.connect = fake_connect,
 	.send = fake_send,
 	.drained = fake_drained,
 	.describe = fake_describe,
-	.read_remote = fake_read_remote,
-	.write_remote = fake_write_remote,
+	.check_alive = nm_transport_unchecked,
+	.wake = nm_transport_unwoken,
 	.progress = fake_progress,
 	.destroy = fake_destroy,
+};
+
+static int fake_publish(struct nm_transport *transport, const struct nm_region *region)
+{
+	(void)transport;
+	(void)region;
+	return -ENOSPC;
+}
+
+static void fake_revoke(struct nm_transport *transport, uint64_t key)
+{
+	(void)transport;
+	(void)key;
+}
+
+static int fake_reach(struct nm_link *link, const uint64_t *keys, unsigned int nr_keys,
+		      struct nm_region *ret_regions)
+{
+	(void)link;
+	(void)keys;
+	(void)nr_keys;
+	(void)ret_regions;
+	return -ENOKEY;
+}
+
+static void fake_polled(struct nm_transport *transport, uint64_t now_ns)
+{
+	(void)transport;
+	(void)now_ns;
+}
+
+static bool fake_polls(struct nm_link *link, uint64_t now_ns)
+{
+	(void)link;
+	(void)now_ns;
+	return false;
+}
+
+/* It shows no regions, so there is never one to leave. */
+static const struct nm_copy_ops fake_copy_ops = {
+	.read_remote = fake_read_remote,
+	.write_remote = fake_write_remote,
+	.publish = fake_publish,
+	.revoke = fake_revoke,
+	.reach = fake_reach,
+	.leave = nm_transport_unchecked,
+	.polled = fake_polled,
+	.polls = fake_polls,
+};
+
+static const struct nm_quarantine_ops fake_quarantine_ops = {
 	.cast_out = fake_cast_out,
 	.finish = fake_finish,
 };
 
-static const struct nm_transport_ops fake_net_ops = {
-	.name = "fake net",
-	.channel = NM_CHANNEL_NET,
-	.connect = fake_connect,
-	.send = fake_send,
-	.drained = fake_drained,
-	.describe = fake_describe,
-	.progress = fake_progress,
-	.destroy = fake_destroy,
+/* Memory, then network. */
+static const struct nm_transport_kind fake_kinds[2] = {
+	{.channel = NM_CHANNEL_SHM, .rank = 20, .flags = NM_TRANSPORT_WATCHES},
+	{.channel = NM_CHANNEL_NET,
+	 .rank = 90,
+	 .flags = NM_TRANSPORT_NETWORK | NM_TRANSPORT_WATCHES},
 };
 
-static void add_way(unsigned int i, const struct nm_transport_ops *ops)
+static void add_way(unsigned int i)
 {
 	struct nm_transport *t = calloc(1, sizeof(*t));
 
 	if (!t)
 		abort();
-	t->ops = ops;
+	t->kind = &fake_kinds[i];
+	t->ops = &fake_ops;
+	t->copy = i == 0 ? &fake_copy_ops : NULL;
+	t->quarantine = i == 0 ? &fake_quarantine_ops : NULL;
 	t->sink = *nm_engine_sink(world->engine);
 	t->max_payload = NM_MIN_MAX_PAYLOAD;
 	t->eager_max = 64;
@@ -275,10 +324,11 @@ static void world_create(void)
 		abort();
 	queues.transmit = queues.receive = world->cq;
 	nm_engine_bind(world->engine, &queues);
-	add_way(0, &fake_ops);
-	add_way(1, &fake_net_ops);
+	add_way(0);
+	add_way(1);
 	world->peer = nm_engine_peer(world->engine, &other);
-	world->source = nm_engine_sink(world->engine)->source_up(world->engine, &other.who, NULL);
+	world->source = nm_engine_sink(world->engine)
+				->source_up(world->ways[0].transport, &other.who, NULL);
 }
 
 static void take_completions(void)
@@ -430,7 +480,8 @@ static void peer_ends(struct script *s)
 		return;
 	world->dead = true;
 	nm_engine_sink(world->engine)
-		->source_down(world->engine, world->source, next(s) % 2 ? -ECONNRESET : 0, &why);
+		->source_down(world->ways[0].transport, world->source,
+			      next(s) % 2 ? -ECONNRESET : 0, &why);
 }
 
 static void act(struct script *s)

@@ -6,7 +6,9 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from nearmetal.evidence.counters import CHANNELS, KINDS, MAGIC, RELATIONS, VERSION, WAYS, sum_of
+from nearmetal.evidence.counters import KINDS, MAGIC, RELATIONS, VERSION, WAYS, sum_of
+
+CHANNELS = ("none", "self", "shm", "segment", "net", "fifth")
 
 
 def peer_bytes(**fields: Any) -> bytes:
@@ -42,10 +44,11 @@ def file_bytes(*peers: bytes, **fields: Any) -> bytes:
         "pid": 4711, "rank": -1, "id": b"abcdef", "host": b"n1", "job": b"job-1",
     } | fields  # fmt: skip
     head = struct.pack(
-        "<Q6I3QIi6s2x64s64s56x", wanted["magic"], wanted["version"], wanted["head_size"],
+        "<Q6I3QIi6s2x64s64s56s", wanted["magic"], wanted["version"], wanted["head_size"],
         wanted["peer_size"], wanted["nr_peers"], wanted["unlisted"], wanted["state"],
         wanted["generation"], 10**9, wanted["written_ns"], wanted["pid"], wanted["rank"],
         wanted["id"], wanted["host"], wanted["job"],
+        ",".join(CHANNELS).encode(),
     )  # fmt: skip
     content = head + b"".join(peers) + struct.pack("<Q", wanted.get("tail", wanted["generation"]))
     return content + struct.pack("<Q", sum_of(content))

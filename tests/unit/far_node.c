@@ -54,17 +54,17 @@ static void tell_sink(struct far_transport *t, const struct far_frame *event)
 	struct far_frame answer = {.kind = FAR_ANSWER};
 
 	if (event->kind == FAR_SOURCE_UP) {
-		t->source = sink->source_up(sink->engine, &event->head.source.who,
+		t->source = sink->source_up(&t->transport, &event->head.source.who,
 					    &event->head.source.label);
 		answer.value = t->source != NULL;
 	} else if (event->kind == FAR_DELIVER) {
 		NM_CHECK_EQ(event->len, event->head.packet.len);
-		sink->deliver(sink->engine, t->source, &event->head.packet, t->bytes);
+		sink->deliver(&t->transport, t->source, &event->head.packet, t->bytes);
 		if (!t->answers_packets)
 			return;
 	} else {
 		NM_CHECK_EQ(event->kind, FAR_SOURCE_DOWN);
-		sink->source_down(sink->engine, t->source, event->value, &event->head.why);
+		sink->source_down(&t->transport, t->source, event->value, &event->head.why);
 	}
 	far_put(t->fd, &answer, NULL);
 }
@@ -163,10 +163,10 @@ static int dial(void)
 	return fd;
 }
 
-int far_create(const char *name, const struct nm_sink *sink, const struct nm_identity *who,
+int far_create(const char *name, const struct nm_sink *sink, struct nm_address *address,
 	       struct nm_transport **ret_transport, struct nm_reason *ret_reason)
 {
-	struct far_frame frame = {.kind = FAR_CREATE, .head.create.who = *who};
+	struct far_frame frame = {.kind = FAR_CREATE, .head.create.who = address->who};
 	struct far_transport *t = calloc(1, sizeof(*t));
 	int err;
 
@@ -182,7 +182,6 @@ int far_create(const char *name, const struct nm_sink *sink, const struct nm_ide
 		return err;
 	}
 	t->ops = (struct nm_transport_ops){
-		.name = name,
 		.connect = far_connect,
 		.send = far_send,
 		.drained = far_drained,
@@ -190,6 +189,7 @@ int far_create(const char *name, const struct nm_sink *sink, const struct nm_ide
 		.progress = far_progress,
 		.destroy = far_destroy,
 	};
+	t->transport.kind = !strcmp(name, "shm") ? &nm_shm_kind : &nm_vmseg_kind;
 	t->transport.ops = &t->ops;
 	t->transport.max_payload = frame.head.created.max_payload;
 	t->transport.eager_max = frame.head.created.eager_max;

@@ -24,7 +24,7 @@ bool far_is_next(void);
 /* How near the nodes of a case are, in words: USUAL, unless the environment says otherwise. */
 const char *far_relation(const char *usual);
 /* A transport there, by the name of its channel. Fails the case when nobody answers. */
-int far_create(const char *name, const struct nm_sink *sink, const struct nm_identity *who,
+int far_create(const char *name, const struct nm_sink *sink, struct nm_address *address,
 	       struct nm_transport **ret_transport, struct nm_reason *ret_reason);
 
 #endif

@@ -39,20 +39,21 @@ static int event(const struct far_frame *frame, const void *payload)
 	}
 }
 
-static struct nm_peer *source_up(void *engine, const struct nm_identity *who,
+static struct nm_peer *source_up(struct nm_transport *from, const struct nm_identity *who,
 				 const struct nm_peer_label *label)
 {
 	struct far_frame frame = {.kind = FAR_SOURCE_UP, .head.source = {*who, *label}};
 
-	return event(&frame, NULL) ? engine : NULL;
+	(void)from;
+	return event(&frame, NULL) ? (struct nm_peer *)&transport : NULL;
 }
 
-static void deliver(void *engine, struct nm_peer *source, const struct nm_packet *pkt,
+static void deliver(struct nm_transport *from, struct nm_peer *source, const struct nm_packet *pkt,
 		    const void *payload)
 {
 	struct far_frame frame = {.kind = FAR_DELIVER, .len = pkt->len, .head.packet = *pkt};
 
-	(void)engine;
+	(void)from;
 	(void)source;
 	if (packets_are_answered)
 		event(&frame, payload);
@@ -60,11 +61,12 @@ static void deliver(void *engine, struct nm_peer *source, const struct nm_packet
 		far_put(to_test, &frame, payload);
 }
 
-static void source_down(void *engine, struct nm_peer *source, int err, const struct nm_reason *why)
+static void source_down(struct nm_transport *from, struct nm_peer *source, int err,
+			const struct nm_reason *why)
 {
 	struct far_frame frame = {.kind = FAR_SOURCE_DOWN, .value = err, .head.why = *why};
 
-	(void)engine;
+	(void)from;
 	(void)source;
 	event(&frame, NULL);
 }
@@ -73,11 +75,13 @@ static int create(const struct far_frame *frame, struct far_frame *answer)
 {
 	/* No source is told apart from another: a case has two nodes. */
 	static const struct nm_sink sink = {&transport, source_up, deliver, source_down, NULL};
-	int err = !strcmp(frame->head.create.name, "shm") ?
-			  nm_shm_create(&sink, &frame->head.create.who, &transport,
-					&answer->head.created.why) :
-			  nm_segment_channel_create(&sink, &frame->head.create.who, &transport,
-						    &answer->head.created.why);
+	const struct nm_transport_kind *kind =
+		!strcmp(frame->head.create.name, "shm") ? &nm_shm_kind : &nm_vmseg_kind;
+	struct nm_address address = {
+		.version = NM_ADDRESS_VERSION,
+		.who = frame->head.create.who,
+	};
+	int err = kind->create(&sink, &address, &transport, &answer->head.created.why);
 
 	if (!err) {
 		answer->head.created.max_payload = transport->max_payload;

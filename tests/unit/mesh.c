@@ -190,8 +190,8 @@ static void announce(struct mesh *mesh, struct mesh_link *link)
 	if (link->announced)
 		return;
 	link->announced = true;
-	link->source = t->base.sink.source_up(t->base.sink.engine,
-					      &mesh->nodes[link->from].address.who, &label);
+	link->source =
+		t->base.sink.source_up(&t->base, &mesh->nodes[link->from].address.who, &label);
 }
 
 static void deliver(struct mesh *mesh, struct mesh_link *link)
@@ -205,7 +205,7 @@ static void deliver(struct mesh *mesh, struct mesh_link *link)
 	link->nr--;
 	announce(mesh, link);
 	if (link->source)
-		t->base.sink.deliver(t->base.sink.engine, link->source, &p->packet, p->payload);
+		t->base.sink.deliver(&t->base, link->source, &p->packet, p->payload);
 	free(p->payload);
 	free(p);
 }
@@ -222,7 +222,7 @@ static void tell_down(struct mesh *mesh, unsigned int dead, unsigned int i)
 		return;
 	in->down_told = true;
 	nm_reason_set(&why, "node %u ended", dead);
-	t->base.sink.source_down(t->base.sink.engine, peer, mesh->dead_err[dead], &why);
+	t->base.sink.source_down(&t->base, peer, mesh->dead_err[dead], &why);
 }
 
 static unsigned int mesh_progress(struct nm_transport *transport)
@@ -248,16 +248,76 @@ static void mesh_transport_destroy(struct nm_transport *transport)
 	free(nm_container_of(transport, struct mesh_transport, base));
 }
 
+/* Its peers show no regions, so they have to be asked. */
+static int mesh_publish(struct nm_transport *transport, const struct nm_region *region)
+{
+	(void)transport;
+	(void)region;
+	return -ENOSPC;
+}
+
+static void mesh_revoke(struct nm_transport *transport, uint64_t key)
+{
+	(void)transport;
+	(void)key;
+}
+
+static int mesh_reach(struct nm_link *link, const uint64_t *keys, unsigned int nr_keys,
+		      struct nm_region *ret_regions)
+{
+	(void)link;
+	(void)keys;
+	(void)nr_keys;
+	(void)ret_regions;
+	return -ENOKEY;
+}
+
+static void mesh_leave(struct nm_link *link)
+{
+	(void)link;
+}
+
+static void mesh_polled(struct nm_transport *transport, uint64_t now_ns)
+{
+	(void)transport;
+	(void)now_ns;
+}
+
+static bool mesh_polls(struct nm_link *link, uint64_t now_ns)
+{
+	(void)link;
+	(void)now_ns;
+	return false;
+}
+
+static const struct nm_copy_ops mesh_copy_ops = {
+	.read_remote = mesh_read_remote,
+	.write_remote = mesh_write_remote,
+	.publish = mesh_publish,
+	.revoke = mesh_revoke,
+	.reach = mesh_reach,
+	.leave = mesh_leave,
+	.polled = mesh_polled,
+	.polls = mesh_polls,
+};
+
+static bool mesh_sleep(struct nm_transport *transport, struct nm_bells *bells)
+{
+	(void)transport;
+	(void)bells;
+	return false;
+}
+
+static const struct nm_transport_kind mesh_kind = {.channel = NM_CHANNEL_SHM, .rank = 20};
+
 static const struct nm_transport_ops mesh_ops = {
-	.name = "mesh",
-	.channel = NM_CHANNEL_SHM,
 	.connect = mesh_connect,
 	.send = mesh_send,
 	.drained = mesh_drained,
 	.describe = mesh_describe,
 	.check_alive = mesh_check_alive,
-	.read_remote = mesh_read_remote,
-	.write_remote = mesh_write_remote,
+	.sleep = mesh_sleep,
+	.wake = nm_transport_unwoken,
 	.progress = mesh_progress,
 	.destroy = mesh_transport_destroy,
 };
@@ -282,6 +342,7 @@ static void node_create(struct mesh *mesh, unsigned int i)
 	};
 	struct mesh_transport *t = calloc(1, sizeof(*t));
 	struct nm_transport *self;
+	struct nm_reason why;
 
 	n->address = (struct nm_address){.version = NM_ADDRESS_VERSION};
 	n->address.who.id[5] = (uint8_t)i;
@@ -294,7 +355,9 @@ static void node_create(struct mesh *mesh, unsigned int i)
 	NM_CHECK_EQ(nm_engine_create(&config, &n->engine), 0);
 	queues.transmit = queues.receive = n->cq;
 	nm_engine_bind(n->engine, &queues);
+	t->base.kind = &mesh_kind;
 	t->base.ops = &mesh_ops;
+	t->base.copy = &mesh_copy_ops;
 	t->base.sink = *nm_engine_sink(n->engine);
 	t->base.max_payload = mesh->options.max_payload;
 	t->base.eager_max = mesh->options.eager_max;
@@ -302,7 +365,7 @@ static void node_create(struct mesh *mesh, unsigned int i)
 	t->node = i;
 	mesh->transports[i] = t;
 	NM_CHECK_EQ(nm_engine_add_transport(n->engine, &t->base), 0);
-	NM_CHECK_EQ(nm_self_create(nm_engine_sink(n->engine), &n->address.who, &self), 0);
+	NM_CHECK_EQ(nm_self_kind.create(nm_engine_sink(n->engine), &n->address, &self, &why), 0);
 	NM_CHECK_EQ(nm_engine_add_transport(n->engine, self), 0);
 }
 

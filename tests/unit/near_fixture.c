@@ -113,11 +113,10 @@ static unsigned int net_progress(struct nm_transport *transport)
 		while ((p = net->inbox[i])) {
 			net->inbox[i] = p->next;
 			if (!net->sources[i])
-				net->sources[i] = sink->source_up(sink->engine,
-								  &nodes[i]->address.who, &label);
+				net->sources[i] =
+					sink->source_up(transport, &nodes[i]->address.who, &label);
 			if (net->sources[i])
-				sink->deliver(sink->engine, net->sources[i], &p->packet,
-					      p->payload);
+				sink->deliver(transport, net->sources[i], &p->packet, p->payload);
 			free(p);
 			done++;
 		}
@@ -140,13 +139,27 @@ static void net_destroy(struct nm_transport *transport)
 	free(net);
 }
 
-static const struct nm_transport_ops net_ops = {
-	.name = "net",
+static bool net_sleep(struct nm_transport *transport, struct nm_bells *bells)
+{
+	(void)transport;
+	(void)bells;
+	return false;
+}
+
+static const struct nm_transport_kind net_kind = {
 	.channel = NM_CHANNEL_NET,
+	.rank = 90,
+	.flags = NM_TRANSPORT_NETWORK | NM_TRANSPORT_WATCHES,
+};
+
+static const struct nm_transport_ops net_ops = {
 	.connect = net_connect,
 	.send = net_send,
 	.drained = net_drained,
 	.describe = net_describe,
+	.check_alive = nm_transport_unchecked,
+	.sleep = net_sleep,
+	.wake = nm_transport_unwoken,
 	.progress = net_progress,
 	.destroy = net_destroy,
 };
@@ -156,12 +169,13 @@ static void add_transports(struct near_node *node, bool has_net)
 	struct nm_transport *shm;
 	struct nm_reason why = {""};
 
-	if (nm_shm_create(nm_engine_sink(node->engine), &node->address.who, &shm, &why))
+	if (nm_shm_kind.create(nm_engine_sink(node->engine), &node->address, &shm, &why))
 		nm_test_fail(__FILE__, __LINE__, "shm: %s", why.text);
 	NM_CHECK_EQ(nm_engine_add_transport(node->engine, shm), 0);
 	if (!has_net)
 		return;
 	node->net = calloc(1, sizeof(*node->net));
+	node->net->base.kind = &net_kind;
 	node->net->base.ops = &net_ops;
 	node->net->base.sink = *nm_engine_sink(node->engine);
 	node->net->base.max_payload = 2 * NM_MIN_MAX_PAYLOAD;

@@ -92,13 +92,13 @@ NM_TEST(spoiled_bytes_are_not_delivered)
 NM_TEST(checksums_need_room)
 {
 	struct nm_sink sink = {0};
-	struct nm_identity who = {.id = {1}, .token = {1}};
+	struct nm_address address = {.who = {.id = {1}, .token = {1}}};
 	struct nm_transport *shm;
 	struct nm_reason why = {""};
 
 	setenv("NEARMETAL_SEGMENT_DIR", nm_test_dir(), 1);
 	setenv("NEARMETAL_CHECKSUM", "on", 1);
 	setenv("NEARMETAL_CHUNK_SIZE", "4096", 1);
-	NM_CHECK_EQ(nm_shm_create(&sink, &who, &shm, &why), -EINVAL);
+	NM_CHECK_EQ(nm_shm_kind.create(&sink, &address, &shm, &why), -EINVAL);
 	NM_CHECK_HAS(why.text, "NEARMETAL_CHUNK_SIZE");
 }

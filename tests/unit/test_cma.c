@@ -16,7 +16,7 @@
 
 #include "meet_fixture.h"
 #include "namespaces.h"
-#include "transport/cma.h"
+#include "transport/shm/cma.h"
 
 #define NOBODY 65534
 

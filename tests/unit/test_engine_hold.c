@@ -64,7 +64,7 @@ static void relieve(struct mesh *mesh, uint64_t nr)
 	for (uint64_t tag = 0; tag < nr; tag++)
 		receive(mesh, tag, BYTES_MAX);
 	mesh_settle(mesh);
-	NM_CHECK(!mesh_peer(mesh, 0, 1)->keeps && !mesh_peer(mesh, 1, 0)->asked_keep);
+	NM_CHECK(!mesh_peer(mesh, 0, 1)->keeps && mesh_peer(mesh, 1, 0)->asked == NM_PACE_FREE);
 	NM_CHECK_EQ(mesh_peer(mesh, 1, 0)->held_bytes, 0);
 }
 
@@ -90,7 +90,7 @@ NM_TEST_WITHIN(messages_in_reverse_order, 60)
 			mesh_step(mesh);
 	}
 	mesh_settle(mesh);
-	NM_CHECK(mesh_peer(mesh, 1, 0)->asked_keep && mesh_peer(mesh, 0, 1)->keeps);
+	NM_CHECK(mesh_peer(mesh, 1, 0)->asked == NM_PACE_KEEP && mesh_peer(mesh, 0, 1)->keeps);
 	NM_CHECK(mesh_peer(mesh, 1, 0)->held_bytes <=
 		 nm_params()->unexpected_max / 64 + (NR + 64) * NM_HOLD_BLOCK);
 	for (uint64_t tag = NR; tag-- > 0;)
@@ -212,7 +212,7 @@ NM_TEST(a_sender_of_nothing_listens)
 		send_to(mesh, 0, 1, NULL, 0, 0, NM_TAGGED, NULL);
 		nm_engine_progress(mesh_node(mesh, 1)->engine);
 	}
-	while (!mesh_peer(mesh, 1, 0)->asked_keep) {
+	while (mesh_peer(mesh, 1, 0)->asked != NM_PACE_KEEP) {
 		send_now(mesh, bytes, BYTES_MAX, 0);
 		nm_engine_progress(mesh_node(mesh, 1)->engine);
 	}
@@ -288,7 +288,7 @@ NM_TEST(messages_to_oneself)
 		check_filled(in, BYTES_MAX, 5);
 	}
 	mesh_settle(mesh);
-	NM_CHECK(!self->keeps && !self->asked_keep);
+	NM_CHECK(!self->keeps && self->asked == NM_PACE_FREE);
 	NM_CHECK_EQ(self->held_bytes, 0);
 	mesh_destroy(mesh);
 }

@@ -341,7 +341,7 @@ static uint64_t press(void)
 		near_step(a, b, NULL);
 		NM_CHECK(nr < 100);
 	}
-	NM_CHECK(near_peer(a, b)->asked_keep);
+	NM_CHECK(near_peer(a, b)->asked == NM_PACE_KEEP);
 	return nr;
 }
 
@@ -355,7 +355,7 @@ static void relieve(uint64_t nr)
 	}
 	for (int i = 0; i < 100; i++)
 		near_step(a, b, NULL);
-	NM_CHECK(!near_peer(b, a)->keeps && !near_peer(a, b)->asked_keep);
+	NM_CHECK(!near_peer(b, a)->keeps && near_peer(a, b)->asked == NM_PACE_FREE);
 	NM_CHECK_EQ(near_peer(a, b)->held_bytes, 0);
 }
 
@@ -380,7 +380,7 @@ NM_TEST(pace_goes_on_after_a_move_without_losses)
 	memset(out, 'o', sizeof(out));
 	spoil_slot(b, next_position(b));
 	move_to_network();
-	NM_CHECK(near_peer(b, a)->keeps && near_peer(a, b)->asked_keep);
+	NM_CHECK(near_peer(b, a)->keeps && near_peer(a, b)->asked == NM_PACE_KEEP);
 	/* Its bytes are kept, on a channel that would take them with the envelope. */
 	NM_CHECK_EQ(near_send(b, a, out, sizeof(out), 3, NM_COMPLETION, "out"), 0);
 	for (int i = 0; i < 100; i++)
@@ -405,7 +405,7 @@ NM_TEST(pace_begins_anew_after_a_move_with_losses)
 	NM_CHECK_EQ(near_send(b, a, "lost", 5, 3, 0, NULL), 0);
 	spoil_slot(b, next_position(b) - 1);
 	move_to_network();
-	NM_CHECK(!near_peer(b, a)->keeps && !near_peer(a, b)->asked_keep);
+	NM_CHECK(!near_peer(b, a)->keeps && near_peer(a, b)->asked == NM_PACE_FREE);
 	NM_CHECK_EQ(near_peer(a, b)->held_bytes, held);
 	NM_CHECK_EQ(near_send(b, a, "12345678", 8, 1000 + nr++, NM_INJECT, NULL), 0);
 	while (!near_peer(b, a)->keeps)
@@ -433,8 +433,8 @@ static unsigned int come_and_be_cast_out(struct nm_transport *transport)
 	if (second->done)
 		return 0;
 	second->done = true;
-	peer = sink->source_up(sink->engine, &b->address.who, &label);
-	sink->quarantined(sink->engine, peer, &ends, &why);
+	peer = sink->source_up(transport, &b->address.who, &label);
+	sink->quarantined(transport, peer, &ends, &why);
 	return 1;
 }
 
@@ -445,13 +445,13 @@ static void nothing_to_destroy(struct nm_transport *transport)
 
 NM_TEST(who_is_on_two_memory_channels_is_not_moved)
 {
+	static const struct nm_transport_kind kind = {.channel = NM_CHANNEL_SEGMENT, .rank = 30};
 	static const struct nm_transport_ops ops = {
-		.name = "second",
-		.channel = NM_CHANNEL_SEGMENT,
 		.progress = come_and_be_cast_out,
 		.destroy = nothing_to_destroy,
 	};
-	struct second second = {.base = {.ops = &ops, .max_payload = NM_MIN_MAX_PAYLOAD}};
+	struct second second = {
+		.base = {.kind = &kind, .ops = &ops, .max_payload = NM_MIN_MAX_PAYLOAD}};
 	char in[4];
 
 	start(true, true);

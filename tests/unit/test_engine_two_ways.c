@@ -26,11 +26,11 @@ static unsigned int say(struct nm_transport *transport)
 	unsigned int nr = (unsigned int)way->greet + way->speak + way->leave;
 
 	if (way->greet)
-		way->peer = sink->source_up(sink->engine, way->who, &label);
+		way->peer = sink->source_up(transport, way->who, &label);
 	if (way->speak)
-		sink->deliver(sink->engine, way->peer, &packet, "late");
+		sink->deliver(transport, way->peer, &packet, "late");
 	if (way->leave)
-		sink->source_down(sink->engine, way->peer, way->leave_err, &why);
+		sink->source_down(transport, way->peer, way->leave_err, &why);
 	way->greet = way->speak = way->leave = false;
 	return nr;
 }
@@ -40,9 +40,13 @@ static void nothing_to_destroy(struct nm_transport *transport)
 	(void)transport;
 }
 
-static const struct nm_transport_ops second_ops = {
-	.name = "second",
+static const struct nm_transport_kind second_kind = {
 	.channel = NM_CHANNEL_NET,
+	.rank = 90,
+	.flags = NM_TRANSPORT_NETWORK | NM_TRANSPORT_WATCHES,
+};
+
+static const struct nm_transport_ops second_ops = {
 	.progress = say,
 	.destroy = nothing_to_destroy,
 };
@@ -57,6 +61,7 @@ static struct mesh *meet_on_both(struct second_way *way)
 	recv_from(mesh, 0, NULL, in, 1, 999, 0, TAGGED, NULL);
 	mesh_wait(mesh, 0);
 	*way = (struct second_way){.who = &mesh_node(mesh, 1)->address.who, .greet = true};
+	way->base.kind = &second_kind;
 	way->base.ops = &second_ops;
 	way->base.sink = *nm_engine_sink(mesh_node(mesh, 0)->engine);
 	way->base.max_payload = NM_MIN_MAX_PAYLOAD;

@@ -122,29 +122,30 @@ struct end {
 	unsigned int nr_packets, nr_down;
 };
 
-static struct nm_peer *source_up(void *engine, const struct nm_identity *who,
+static struct nm_peer *source_up(struct nm_transport *from, const struct nm_identity *who,
 				 const struct nm_peer_label *label)
 {
 	(void)who;
 	(void)label;
-	return engine;
+	return from->sink.engine;
 }
 
-static void deliver(void *engine, struct nm_peer *source, const struct nm_packet *pkt,
+static void deliver(struct nm_transport *from, struct nm_peer *source, const struct nm_packet *pkt,
 		    const void *payload)
 {
 	(void)source;
 	(void)pkt;
 	(void)payload;
-	((struct end *)engine)->nr_packets++;
+	((struct end *)from->sink.engine)->nr_packets++;
 }
 
-static void source_down(void *engine, struct nm_peer *source, int err, const struct nm_reason *why)
+static void source_down(struct nm_transport *from, struct nm_peer *source, int err,
+			const struct nm_reason *why)
 {
 	(void)source;
 	(void)err;
 	(void)why;
-	((struct end *)engine)->nr_down++;
+	((struct end *)from->sink.engine)->nr_down++;
 }
 
 static void expect_words(int err, const struct nm_reason *why)
@@ -171,10 +172,10 @@ static int open_end(struct end *end, uint32_t machine)
 		int calls = atomic_exchange(&calls_left, 0), door = segment_enter_machine(machine);
 
 		atomic_store(&calls_left, calls);
-		err = nm_segment_channel_create(&sink, &end->address.who, &end->transport, &why);
+		err = nm_vmseg_kind.create(&sink, &end->address, &end->transport, &why);
 		close(door);
 	} else {
-		err = nm_shm_create(&sink, &end->address.who, &end->transport, &why);
+		err = nm_shm_kind.create(&sink, &end->address, &end->transport, &why);
 	}
 	expect_words(err, &why);
 	return err;

@@ -26,11 +26,11 @@ static struct node *create_on(uint32_t machine);
 
 static uint32_t wanted_machine;
 
-static int create_there(const struct nm_sink *sink, const struct nm_identity *who,
+static int create_there(const struct nm_sink *sink, struct nm_address *address,
 			struct nm_transport **ret_transport, struct nm_reason *ret_reason)
 {
 	int door = segment_enter_machine(wanted_machine);
-	int err = nm_segment_channel_create(sink, who, ret_transport, ret_reason);
+	int err = nm_vmseg_kind.create(sink, address, ret_transport, ret_reason);
 
 	close(door);
 	return err;
@@ -85,7 +85,7 @@ NM_TEST_WITHIN(facts_name_device_and_part, 60)
 	NM_CHECK(a->link->far && b->link->far);
 	NM_CHECK(!facts.remote_copy);
 	NM_CHECK_HAS(facts.copy_reason.text, "no kernel copies between machines");
-	NM_CHECK(a->transport->ops->reach == NULL && a->transport->ops->publish == NULL);
+	NM_CHECK(a->transport->copy == NULL);
 	node_destroy(a);
 	node_destroy(b);
 }
@@ -530,7 +530,7 @@ static int try_config(const char *text, struct nm_reason *ret_why)
 {
 	struct nm_sink sink = {0};
 	struct nm_transport *transport;
-	struct nm_identity who;
+	struct nm_address address = {.version = NM_ADDRESS_VERSION};
 	char path[300];
 	FILE *out;
 
@@ -544,8 +544,8 @@ static int try_config(const char *text, struct nm_reason *ret_why)
 		NM_CHECK_EQ(fclose(out), 0);
 		NM_CHECK_EQ(chmod(path, 0600), 0);
 	}
-	NM_CHECK_EQ(nm_identity_create(&who), 0);
-	return nm_segment_channel_create(&sink, &who, &transport, ret_why);
+	NM_CHECK_EQ(nm_identity_create(&address.who), 0);
+	return nm_vmseg_kind.create(&sink, &address, &transport, ret_why);
 }
 
 NM_TEST_WITHIN(configurations_that_are_not_right_say_why, 60)
@@ -581,11 +581,11 @@ NM_TEST_WITHIN(a_part_without_room_says_so, 60)
 	nm_log_set_sink(count_line);
 	setenv("NEARMETAL_SEGMENT_ENDPOINTS", "3", 1);
 	while (nr < NM_ARRAY_SIZE(transports) && !err) {
-		struct nm_identity who;
+		struct nm_address address = {.version = NM_ADDRESS_VERSION};
 
-		NM_CHECK_EQ(nm_identity_create(&who), 0);
+		NM_CHECK_EQ(nm_identity_create(&address.who), 0);
 		wanted_machine = 0;
-		err = create_there(&sink, &who, &transports[nr], &why);
+		err = create_there(&sink, &address, &transports[nr], &why);
 		nr += !err;
 	}
 	NM_CHECK_EQ(err, -ENOSPC);

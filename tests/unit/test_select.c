@@ -5,89 +5,51 @@
 #include "harness.h"
 #include "transport/select.h"
 
-#define ALL                                                                                        \
-	{                                                                                          \
-		[NM_CHANNEL_SELF] = true, [NM_CHANNEL_SHM] = true, [NM_CHANNEL_SEGMENT] = true,    \
-		[NM_CHANNEL_NET] = true                                                            \
-	}
-
-struct channel_case {
-	const char *name;
-	struct nm_select_peer peer;
-	enum nm_channel order[NM_NR_CHANNELS];
-	unsigned int nr;
-	const char *reason;
+static const struct nm_transport_kind net_kind = {
+	.channel = NM_CHANNEL_NET,
+	.rank = 90,
+	.flags = NM_TRANSPORT_NETWORK,
 };
 
-static const struct channel_case channel_cases[] = {
-	{"self first, network as the way out",
-	 {.is_self = true, .allowed = ALL, .has_inner_address = true},
-	 {NM_CHANNEL_SELF, NM_CHANNEL_NET},
-	 2,
-	 "the endpoint itself"},
-	{"self without a network part",
-	 {.is_self = true, .allowed = ALL},
-	 {NM_CHANNEL_SELF},
-	 1,
-	 "the endpoint itself"},
-	{"memory before the network",
-	 {.allowed = ALL, .has_inner_address = true},
-	 {NM_CHANNEL_SHM, NM_CHANNEL_SEGMENT, NM_CHANNEL_NET},
-	 3,
-	 "then the network"},
-	{"memory only",
-	 {.allowed = ALL},
-	 {NM_CHANNEL_SHM, NM_CHANNEL_SEGMENT},
-	 2,
-	 "network cannot be used"},
-	{"memory between machines only",
-	 {.allowed = {[NM_CHANNEL_SEGMENT] = true, [NM_CHANNEL_NET] = true},
-	  .has_inner_address = true},
-	 {NM_CHANNEL_SEGMENT, NM_CHANNEL_NET},
-	 2,
-	 "then the network"},
-	{"network-only baseline",
-	 {.allowed = {[NM_CHANNEL_NET] = true}, .has_inner_address = true},
-	 {NM_CHANNEL_NET},
-	 1,
-	 "has no shm or segment: network only"},
-	{"network-only baseline, to itself",
-	 {.is_self = true, .allowed = {[NM_CHANNEL_NET] = true}, .has_inner_address = true},
-	 {NM_CHANNEL_NET},
-	 1,
-	 "has no self: network only"},
-	{"nothing is allowed that would reach it",
-	 {.allowed = {[NM_CHANNEL_SELF] = true}, .has_inner_address = true},
-	 {0},
-	 0,
-	 "has no shm, no segment and no net"},
-	{"network allowed but the peer has none",
-	 {.allowed = {[NM_CHANNEL_NET] = true}},
-	 {0},
-	 0,
-	 "no network part"},
-	{"an endpoint does not visit its own window",
-	 {.is_self = true, .allowed = {[NM_CHANNEL_SHM] = true}},
-	 {0},
-	 0,
-	 "has no self and no net"},
-};
-
-NM_TEST(channels_are_tried_in_order_of_preference)
+NM_TEST(kinds_come_in_order_of_preference)
 {
-	enum nm_channel order[NM_NR_CHANNELS];
-	const struct channel_case *c;
-	struct nm_reason reason;
-	unsigned int nr;
+	const struct nm_transport_kind *kind = NULL, *last = nm_transport_next(NULL);
+	unsigned int seen = 0;
 
-	for (c = channel_cases; c < channel_cases + NM_ARRAY_SIZE(channel_cases); c++) {
-		reason.text[0] = '\0';
-		nr = nm_select_channels(&c->peer, order, &reason);
-		if (nr != c->nr || (nr && memcmp(order, c->order, nr * sizeof(order[0]))))
-			nm_test_fail(__FILE__, __LINE__, "case '%s': %u channels, first %s",
-				     c->name, nr, nr ? nm_channel_name(order[0]) : "none");
-		NM_CHECK_HAS(reason.text, c->reason);
+	NM_CHECK_EQ(last->channel, NM_CHANNEL_SELF);
+	while ((kind = nm_transport_next(kind))) {
+		NM_CHECK(last->rank <= kind->rank);
+		/* The network needs libfabric, which is not part of this program. */
+		NM_CHECK(kind->channel != NM_CHANNEL_NET);
+		seen |= 1U << kind->channel;
+		last = kind;
 	}
+	NM_CHECK_EQ(seen | 1U << NM_CHANNEL_NET, (1U << NM_NR_CHANNELS) - 2);
+}
+
+NM_TEST(an_endpoint_reaches_itself_by_its_queue_or_the_network)
+{
+	const struct nm_select_peer self = {.is_self = true};
+	const struct nm_select_peer self_in_network = {true, true};
+
+	NM_CHECK(nm_select_reaches(&nm_self_kind, &self));
+	NM_CHECK(!nm_select_reaches(&nm_shm_kind, &self));
+	NM_CHECK(!nm_select_reaches(&nm_vmseg_kind, &self));
+	NM_CHECK(!nm_select_reaches(&net_kind, &self));
+	NM_CHECK(nm_select_reaches(&net_kind, &self_in_network));
+}
+
+NM_TEST(another_endpoint_is_reached_by_memory_or_the_network)
+{
+	const struct nm_select_peer other = {false, false};
+	const struct nm_select_peer other_in_network = {.has_network_address = true};
+
+	NM_CHECK(!nm_select_reaches(&nm_self_kind, &other));
+	NM_CHECK(nm_select_reaches(&nm_shm_kind, &other));
+	NM_CHECK(nm_select_reaches(&nm_vmseg_kind, &other));
+	NM_CHECK(!nm_select_reaches(&net_kind, &other));
+	NM_CHECK(nm_select_reaches(&net_kind, &other_in_network));
+	NM_CHECK(!nm_select_reaches(&nm_self_kind, &other_in_network));
 }
 
 NM_TEST(small_ones_go_with_their_envelope)

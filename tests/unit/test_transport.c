@@ -244,7 +244,7 @@ CONFORMS(describes_what_it_is)
 
 	start(fixture);
 	node_a->transport->ops->describe(node_a->link, &facts);
-	NM_CHECK_EQ(facts.channel, node_a->transport->ops->channel);
+	NM_CHECK_EQ(facts.channel, node_a->transport->kind->channel);
 	NM_CHECK_STR(nm_channel_name(facts.channel), fixture->name);
 	NM_CHECK_STR(nm_relation_name(facts.relation), far_relation(fixture->relation));
 	NM_CHECK(facts.reason.text[0] && facts.label.text[0]);

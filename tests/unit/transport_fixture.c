@@ -8,35 +8,28 @@
 #include "far_node.h"
 #include "segment_fixture.h"
 
-static int create_self(const struct nm_sink *sink, const struct nm_identity *who,
-		       struct nm_transport **ret_transport, struct nm_reason *ret_reason)
-{
-	(void)ret_reason;
-	return nm_self_create(sink, who, ret_transport);
-}
-
-const struct fixture self_fixture = {"self", "self", true, create_self};
+const struct fixture self_fixture = {"self", "self", true, NULL};
 /* The next node is on the next machine of a segment that the case has for itself. */
-static int create_segment(const struct nm_sink *sink, const struct nm_identity *who,
+static int create_segment(const struct nm_sink *sink, struct nm_address *address,
 			  struct nm_transport **ret_transport, struct nm_reason *ret_reason)
 {
 	int door, err;
 
 	if (far_is_next())
-		return far_create("segment", sink, who, ret_transport, ret_reason);
+		return far_create("segment", sink, address, ret_transport, ret_reason);
 	if (far_is_given())
-		return nm_segment_channel_create(sink, who, ret_transport, ret_reason);
+		return nm_vmseg_kind.create(sink, address, ret_transport, ret_reason);
 	door = segment_enter_next_machine();
-	err = nm_segment_channel_create(sink, who, ret_transport, ret_reason);
+	err = nm_vmseg_kind.create(sink, address, ret_transport, ret_reason);
 	close(door);
 	return err;
 }
 
-static int create_shm(const struct nm_sink *sink, const struct nm_identity *who,
+static int create_shm(const struct nm_sink *sink, struct nm_address *address,
 		      struct nm_transport **ret_transport, struct nm_reason *ret_reason)
 {
-	return far_is_next() ? far_create("shm", sink, who, ret_transport, ret_reason) :
-			       nm_shm_create(sink, who, ret_transport, ret_reason);
+	return far_is_next() ? far_create("shm", sink, address, ret_transport, ret_reason) :
+			       nm_shm_kind.create(sink, address, ret_transport, ret_reason);
 }
 
 const struct fixture shm_fixture = {"shm", "node", false, create_shm};
@@ -61,10 +54,10 @@ bool bytes_match(const uint8_t *bytes, uint32_t len, uint64_t seed)
 	return !memcmp(bytes, expected, len);
 }
 
-static struct nm_peer *source_up(void *engine, const struct nm_identity *who,
+static struct nm_peer *source_up(struct nm_transport *from, const struct nm_identity *who,
 				 const struct nm_peer_label *label)
 {
-	struct node *node = engine;
+	struct node *node = from->sink.engine;
 
 	node->nr_up++;
 	node->source = *who;
@@ -72,10 +65,10 @@ static struct nm_peer *source_up(void *engine, const struct nm_identity *who,
 	return node->refuse_sources ? NULL : (struct nm_peer *)node;
 }
 
-static void deliver(void *engine, struct nm_peer *source, const struct nm_packet *pkt,
+static void deliver(struct nm_transport *from, struct nm_peer *source, const struct nm_packet *pkt,
 		    const void *payload)
 {
-	struct node *node = engine;
+	struct node *node = from->sink.engine;
 	struct iovec iov;
 
 	NM_CHECK(source == (struct nm_peer *)node);
@@ -94,9 +87,10 @@ static void deliver(void *engine, struct nm_peer *source, const struct nm_packet
 	}
 }
 
-static void source_down(void *engine, struct nm_peer *source, int err, const struct nm_reason *why)
+static void source_down(struct nm_transport *from, struct nm_peer *source, int err,
+			const struct nm_reason *why)
 {
-	struct node *node = engine;
+	struct node *node = from->sink.engine;
 
 	NM_CHECK(source == (struct nm_peer *)node);
 	node->nr_down++;
@@ -115,13 +109,14 @@ struct node *node_create(const struct fixture *fixture)
 	setenv("NEARMETAL_SEGMENT_DIR", nm_test_dir(), 0);
 	node->address.version = NM_ADDRESS_VERSION;
 	NM_CHECK_EQ(nm_identity_create(&node->address.who), 0);
-	err = fixture->create(&sink, &node->address.who, &node->transport, &why);
+	err = (fixture->create ? fixture->create : nm_self_kind.create)(&sink, &node->address,
+									&node->transport, &why);
 	if (err)
 		nm_test_fail(__FILE__, __LINE__, "create %s: %d: %s", fixture->name, err, why.text);
 	NM_CHECK(node->transport->max_payload >= NM_MIN_MAX_PAYLOAD);
 	NM_CHECK(node->transport->max_payload <= NODE_KEEP);
 	NM_CHECK(node->transport->eager_max <= node->transport->max_payload);
-	NM_CHECK_STR(node->transport->ops->name, fixture->name);
+	NM_CHECK_STR(nm_channel_name(node->transport->kind->channel), fixture->name);
 	return node;
 }
 

@@ -35,7 +35,8 @@ struct fixture {
 	const char *name;
 	const char *relation;
 	bool loops_back; /* both nodes are one: no death, no closing of the other side */
-	int (*create)(const struct nm_sink *sink, const struct nm_identity *who,
+	/* NULL: the channel itself */
+	int (*create)(const struct nm_sink *sink, struct nm_address *address,
 		      struct nm_transport **ret_transport, struct nm_reason *ret_reason);
 };
 

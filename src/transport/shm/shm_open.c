@@ -3,41 +3,12 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/arith.h"
 #include "base/log.h"
 #include "base/params.h"
-#include "transport/shm_private.h"
-
-bool nm_shm_is_checked(void)
-{
-	const struct nm_params *params = nm_params();
-
-	return params && !strcmp(params->checksum, "on");
-}
-
-struct shm_transport *nm_shm_alloc(const struct nm_transport_ops *ops, const struct nm_sink *sink,
-				   struct nm_reason *ret_reason)
-{
-	const struct nm_params *params = nm_params();
-	struct shm_transport *shm;
-
-	if (!params) {
-		nm_reason_set(ret_reason, "the environment is not valid");
-		return NULL;
-	}
-	shm = calloc(1, sizeof(*shm));
-	if (!shm) {
-		nm_reason_set(ret_reason, "out of memory");
-		return NULL;
-	}
-	shm->window.fd = -1;
-	shm->base.ops = ops;
-	shm->base.sink = *sink;
-	shm->base.max_payload = (uint32_t)params->chunk_size;
-	shm->base.eager_max = (uint32_t)nm_min_u64(params->shm_eager_max, params->chunk_size);
-	return shm;
-}
+#include "transport/shm/shm_private.h"
 
 int nm_shm_furnish(struct shm_transport *shm, struct nm_meet_config *config,
 		   struct nm_reason *ret_reason)
@@ -91,7 +62,7 @@ void nm_shm_destroy(struct nm_transport *transport)
 
 	if (!transport)
 		return;
-	shm = nm_container_of(transport, struct shm_transport, base);
+	shm = nm_shm_of(transport);
 	nm_meet_destroy(shm->meet);
 	free_lists(shm);
 	nm_pool_fini(&shm->pool);
@@ -105,7 +76,7 @@ void nm_shm_destroy(struct nm_transport *transport)
 	free(shm);
 }
 
-static int open_sealed(struct shm_transport *shm, const struct nm_identity *who,
+static int open_sealed(struct shm_transport *shm, const struct nm_identity *who, const void *arg,
 		       struct nm_reason *ret_reason)
 {
 	const struct nm_params *params = nm_params();
@@ -114,6 +85,7 @@ static int open_sealed(struct shm_transport *shm, const struct nm_identity *who,
 	struct nm_geometry geometry;
 	int err;
 
+	(void)arg;
 	err = nm_geometry_init((uint32_t)params->max_local_peers, (uint32_t)params->box_slots,
 			       (uint32_t)params->chunk_size, params->pool_size, &geometry);
 	if (err) {
@@ -124,39 +96,91 @@ static int open_sealed(struct shm_transport *shm, const struct nm_identity *who,
 	return err ? err : nm_shm_furnish(shm, &config, ret_reason);
 }
 
-/* They differ in what is behind a payload. */
-#define SHM_OPS(send_)                                                                             \
-	{                                                                                          \
-		.name = "shm", .channel = NM_CHANNEL_SHM, .connect = nm_shm_connect,               \
-		.send = send_, .drained = nm_shm_drained, .describe = nm_shm_describe,             \
-		.read_remote = nm_shm_read_remote, .write_remote = nm_shm_write_remote,            \
-		.publish = nm_shm_publish, .revoke = nm_shm_revoke, .reach = nm_shm_reach,         \
-		.leave = nm_shm_leave, .polled = nm_shm_polled, .polls = nm_shm_polls,             \
-		.cast_out = nm_shm_say_cast_out, .finish = nm_shm_finish, .sleep = nm_shm_sleep,   \
-		.wake = nm_shm_wake, .progress = nm_shm_progress, .destroy = nm_shm_destroy,       \
-	}
-static const struct nm_transport_ops shm_ops = SHM_OPS(nm_shm_send);
-static const struct nm_transport_ops checked_ops = SHM_OPS(nm_shm_send_checked);
-
-int nm_shm_create(const struct nm_sink *sink, const struct nm_identity *who,
-		  struct nm_transport **ret_transport, struct nm_reason *ret_reason)
+int nm_shm_create(const struct shm_flavor *flavor, const void *arg, const struct nm_sink *sink,
+		  const struct nm_identity *who, struct nm_transport **ret_transport,
+		  struct nm_reason *ret_reason)
 {
-	bool checked = nm_shm_is_checked();
-	struct shm_transport *shm =
-		nm_shm_alloc(checked ? &checked_ops : &shm_ops, sink, ret_reason);
-	int err;
+	const struct nm_params *params = nm_params();
+	struct shm_transport *shm;
+	int err = 0;
 
-	if (!shm)
-		return nm_params() ? -ENOMEM : -EINVAL;
-	err = checked ? nm_shm_init_checks(shm, ret_reason) : 0;
+	if (!params) {
+		nm_reason_set(ret_reason, "the environment is not valid");
+		return -EINVAL;
+	}
+	shm = calloc(1, sizeof(*shm));
+	if (!shm) {
+		nm_reason_set(ret_reason, "out of memory");
+		return -ENOMEM;
+	}
+	shm->window.fd = -1;
+	shm->ops = *flavor->ops;
+	shm->base.kind = flavor->kind;
+	shm->base.ops = &shm->ops;
+	shm->base.copy = flavor->copy;
+	shm->base.quarantine = &nm_shm_quarantine_ops;
+	shm->base.sink = *sink;
+	shm->base.max_payload = (uint32_t)params->chunk_size;
+	shm->base.eager_max = (uint32_t)nm_min_u64(params->shm_eager_max, params->chunk_size);
+	if (!strcmp(params->checksum, "on")) {
+		shm->ops.send = nm_shm_send_checked;
+		err = nm_shm_init_checks(shm, ret_reason);
+	}
 	if (!err)
-		err = open_sealed(shm, who, ret_reason);
+		err = flavor->open(shm, who, arg, ret_reason);
 	if (err) {
-		nm_log_once(NM_LOG_WARN, "no shared memory, slower channels are used: %s",
-			    ret_reason->text);
 		nm_shm_destroy(&shm->base);
 		return err;
 	}
 	*ret_transport = &shm->base;
 	return 0;
 }
+
+static void say_opened(struct nm_reason *ret_reason)
+{
+	const struct nm_params *params = nm_params();
+
+	if (params->segment_dir[0])
+		nm_reason_set(ret_reason, "by way of %.80s, CMA %.10s", params->segment_dir,
+			      params->cma);
+	else
+		nm_reason_set(ret_reason, "by way of /dev/shm/nearmetal-%u, CMA %.10s", geteuid(),
+			      params->cma);
+}
+
+static int shm_create(const struct nm_sink *sink, struct nm_address *address,
+		      struct nm_transport **ret_transport, struct nm_reason *ret_reason)
+{
+	static const struct nm_transport_ops ops = {
+		.connect = nm_shm_connect,
+		.send = nm_shm_send,
+		.drained = nm_shm_drained,
+		.describe = nm_shm_describe,
+		.check_alive = nm_transport_unchecked,
+		.sleep = nm_shm_sleep,
+		.wake = nm_shm_wake,
+		.progress = nm_shm_progress,
+		.destroy = nm_shm_destroy,
+	};
+	static const struct shm_flavor flavor = {
+		.kind = &nm_shm_kind,
+		.ops = &ops,
+		.copy = &nm_shm_copy_ops,
+		.open = open_sealed,
+	};
+	int err = nm_shm_create(&flavor, NULL, sink, &address->who, ret_transport, ret_reason);
+
+	if (err)
+		nm_log_once(NM_LOG_WARN, "no shared memory, slower channels are used: %s",
+			    ret_reason->text);
+	else
+		say_opened(ret_reason);
+	return err;
+}
+
+const struct nm_transport_kind nm_shm_kind = {
+	.channel = NM_CHANNEL_SHM,
+	.rank = 20,
+	.flags = NM_TRANSPORT_WATCHES,
+	.create = shm_create,
+};

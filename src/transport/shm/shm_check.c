@@ -12,7 +12,7 @@
 #include "base/arith.h"
 #include "base/crc.h"
 #include "base/user_copy.h"
-#include "transport/shm_private.h"
+#include "transport/shm/shm_private.h"
 
 struct checksum {
 	uint32_t crc;
@@ -49,7 +49,7 @@ static uint32_t add_bytes(uint32_t crc, const struct iovec *iov)
 int nm_shm_send_checked(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
 			unsigned int nr_iov)
 {
-	struct shm_link *link = nm_container_of(base, struct shm_link, base);
+	struct shm_link *link = nm_shm_link_of(base);
 	struct iovec more[NM_SHM_CHECKED_IOV + 1];
 	struct nm_packet packet = *pkt;
 	struct checksum sum = {start(pkt, pkt->len, link->writer.position)};

@@ -156,8 +156,7 @@ static unsigned int self_progress(struct nm_transport *transport)
 		return 0;
 	}
 	if (nm_unlikely(!self->source && !self->refused)) {
-		self->source =
-			self->base.sink.source_up(self->base.sink.engine, &self->who, &label);
+		self->source = self->base.sink.source_up(transport, &self->who, &label);
 		self->refused = !self->source;
 	}
 	/* deliver() may send to itself: such packets queue up behind the ones here. */
@@ -167,7 +166,7 @@ static unsigned int self_progress(struct nm_transport *transport)
 		if (!self->head)
 			self->tail = &self->head;
 		if (!self->refused)
-			self->base.sink.deliver(self->base.sink.engine, self->source, &packet->pkt,
+			self->base.sink.deliver(transport, self->source, &packet->pkt,
 						packet->payload);
 		give_packet(self, packet);
 		done++;
@@ -203,27 +202,6 @@ static void self_destroy(struct nm_transport *transport)
 	free(self);
 }
 
-static const struct nm_transport_ops self_ops;
-
-int nm_self_create(const struct nm_sink *sink, const struct nm_identity *who,
-		   struct nm_transport **ret_transport)
-{
-	struct self_transport *self = calloc(1, sizeof(*self));
-
-	if (!self)
-		return -ENOMEM;
-	self->base.ops = &self_ops;
-	self->base.sink = *sink;
-	self->base.max_payload = SELF_MAX_PAYLOAD;
-	self->base.eager_max = SELF_MAX_PAYLOAD;
-	self->who = *who;
-	self->small.nr_left = SELF_NR_SMALL;
-	self->large.nr_left = SELF_NR_LARGE;
-	self->tail = &self->head;
-	*ret_transport = &self->base;
-	return 0;
-}
-
 static bool self_sleep(struct nm_transport *transport, struct nm_bells *bells)
 {
 	bells->rung |= self_of(transport)->head != NULL;
@@ -231,13 +209,43 @@ static bool self_sleep(struct nm_transport *transport, struct nm_bells *bells)
 }
 
 static const struct nm_transport_ops self_ops = {
-	.name = "self",
-	.channel = NM_CHANNEL_SELF,
 	.connect = self_connect,
 	.send = self_send,
 	.drained = self_drained,
 	.describe = self_describe,
+	.check_alive = nm_transport_unchecked,
 	.sleep = self_sleep,
+	.wake = nm_transport_unwoken,
 	.progress = self_progress,
 	.destroy = self_destroy,
+};
+
+static int self_create(const struct nm_sink *sink, struct nm_address *address,
+		       struct nm_transport **ret_transport, struct nm_reason *ret_reason)
+{
+	struct self_transport *self = calloc(1, sizeof(*self));
+
+	if (!self) {
+		nm_reason_set(ret_reason, "out of memory");
+		return -ENOMEM;
+	}
+	self->base.kind = &nm_self_kind;
+	self->base.ops = &self_ops;
+	self->base.sink = *sink;
+	self->base.max_payload = SELF_MAX_PAYLOAD;
+	self->base.eager_max = SELF_MAX_PAYLOAD;
+	self->who = address->who;
+	self->small.nr_left = SELF_NR_SMALL;
+	self->large.nr_left = SELF_NR_LARGE;
+	self->tail = &self->head;
+	nm_reason_set(ret_reason, "a queue of its own");
+	*ret_transport = &self->base;
+	return 0;
+}
+
+const struct nm_transport_kind nm_self_kind = {
+	.channel = NM_CHANNEL_SELF,
+	.rank = 10,
+	.flags = NM_TRANSPORT_LOOPBACK | NM_TRANSPORT_WATCHES | NM_TRANSPORT_SILENT,
+	.create = self_create,
 };

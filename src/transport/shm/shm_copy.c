@@ -2,8 +2,8 @@
 /* Copies from and to a neighbour's memory, where the meeting has proven whose it is. */
 #include <errno.h>
 
-#include "transport/cma.h"
-#include "transport/shm_private.h"
+#include "transport/shm/cma.h"
+#include "transport/shm/shm_private.h"
 
 /* A copy takes tens of microseconds; a peer that has no processor, or is stopped, much longer. */
 #define REVOKE_MS 1000
@@ -31,36 +31,38 @@ static ssize_t copied(struct shm_link *link, ssize_t got)
 	return got;
 }
 
-ssize_t nm_shm_read_remote(struct nm_link *base, const struct iovec *local, unsigned int nr_local,
-			   const struct nm_span *remote, unsigned int nr_remote)
+static ssize_t shm_read_remote(struct nm_link *base, const struct iovec *local,
+			       unsigned int nr_local, const struct nm_span *remote,
+			       unsigned int nr_remote)
 {
-	struct shm_link *link = nm_container_of(base, struct shm_link, base);
+	struct shm_link *link = nm_shm_link_of(base);
 
 	if (nm_unlikely(!base->remote_copy))
 		return -EOPNOTSUPP;
 	return copied(link, nm_cma_read(&link->target, local, nr_local, remote, nr_remote));
 }
 
-ssize_t nm_shm_write_remote(struct nm_link *base, const struct iovec *local, unsigned int nr_local,
-			    const struct nm_span *remote, unsigned int nr_remote)
+static ssize_t shm_write_remote(struct nm_link *base, const struct iovec *local,
+				unsigned int nr_local, const struct nm_span *remote,
+				unsigned int nr_remote)
 {
-	struct shm_link *link = nm_container_of(base, struct shm_link, base);
+	struct shm_link *link = nm_shm_link_of(base);
 
 	if (nm_unlikely(!base->remote_copy))
 		return -EOPNOTSUPP;
 	return copied(link, nm_cma_write(&link->target, local, nr_local, remote, nr_remote));
 }
 
-int nm_shm_publish(struct nm_transport *transport, const struct nm_region *region)
+static int shm_publish(struct nm_transport *transport, const struct nm_region *region)
 {
-	struct shm_transport *shm = nm_container_of(transport, struct shm_transport, base);
+	struct shm_transport *shm = nm_shm_of(transport);
 
 	return nm_regions_publish(shm->window.regions, shm->window.geometry.nr_regions, region);
 }
 
-void nm_shm_revoke(struct nm_transport *transport, uint64_t key)
+static void shm_revoke(struct nm_transport *transport, uint64_t key)
 {
-	struct shm_transport *shm = nm_container_of(transport, struct shm_transport, base);
+	struct shm_transport *shm = nm_shm_of(transport);
 
 	nm_regions_revoke(shm->window.regions, shm->window.geometry.nr_regions, key);
 	nm_meet_await_copies(shm->meet, REVOKE_MS);
@@ -69,16 +71,25 @@ void nm_shm_revoke(struct nm_transport *transport, uint64_t key)
 /* The word that tells my peer that I am using its regions. */
 static _Atomic uint64_t *reaching_of(struct shm_link *link)
 {
-	struct shm_transport *shm =
-		nm_container_of(link->base.transport, struct shm_transport, base);
+	struct shm_transport *shm = nm_shm_of(link->base.transport);
 
 	return &shm->window.lanes[link->encounter->own_lane].reaching;
 }
 
-int nm_shm_reach(struct nm_link *base, const uint64_t *keys, unsigned int nr_keys,
-		 struct nm_region *ret_regions)
+static void shm_leave(struct nm_link *base)
 {
-	struct shm_link *link = nm_container_of(base, struct shm_link, base);
+	struct shm_link *link = nm_shm_link_of(base);
+	_Atomic uint64_t *reaching = reaching_of(link);
+
+	/* Partner: nm_meet_await_copies() of the peer. */
+	atomic_store_explicit(reaching, atomic_load_explicit(reaching, memory_order_relaxed) + 1,
+			      memory_order_release);
+}
+
+static int shm_reach(struct nm_link *base, const uint64_t *keys, unsigned int nr_keys,
+		     struct nm_region *ret_regions)
+{
+	struct shm_link *link = nm_shm_link_of(base);
 	const struct nm_foreign_window *window;
 	_Atomic uint64_t *reaching;
 	int err = 0;
@@ -94,31 +105,21 @@ int nm_shm_reach(struct nm_link *base, const uint64_t *keys, unsigned int nr_key
 		err = nm_regions_find(window->regions, window->geometry.nr_regions, keys[i],
 				      &ret_regions[i]);
 	if (err)
-		nm_shm_leave(base);
+		shm_leave(base);
 	return err;
 }
 
-void nm_shm_leave(struct nm_link *base)
+static void shm_polled(struct nm_transport *transport, uint64_t now_ns)
 {
-	struct shm_link *link = nm_container_of(base, struct shm_link, base);
-	_Atomic uint64_t *reaching = reaching_of(link);
+	struct shm_transport *shm = nm_shm_of(transport);
 
-	/* Partner: nm_meet_await_copies() of the peer. */
-	atomic_store_explicit(reaching, atomic_load_explicit(reaching, memory_order_relaxed) + 1,
-			      memory_order_release);
-}
-
-void nm_shm_polled(struct nm_transport *transport, uint64_t now_ns)
-{
-	struct shm_transport *shm = nm_container_of(transport, struct shm_transport, base);
-
-	/* Partner: nm_shm_polls() of peers. Nothing else is told by it. */
+	/* Partner: shm_polls() of peers. Nothing else is told by it. */
 	atomic_store_explicit(&shm->window.header->polled_ns, now_ns, memory_order_relaxed);
 }
 
-bool nm_shm_polls(struct nm_link *base, uint64_t now_ns)
+static bool shm_polls(struct nm_link *base, uint64_t now_ns)
 {
-	struct shm_link *link = nm_container_of(base, struct shm_link, base);
+	struct shm_link *link = nm_shm_link_of(base);
 	uint64_t polled_ns;
 
 	if (link->down)
@@ -127,3 +128,14 @@ bool nm_shm_polls(struct nm_link *base, uint64_t now_ns)
 					 memory_order_relaxed);
 	return now_ns - polled_ns < POLLED_NS;
 }
+
+const struct nm_copy_ops nm_shm_copy_ops = {
+	.read_remote = shm_read_remote,
+	.write_remote = shm_write_remote,
+	.publish = shm_publish,
+	.revoke = shm_revoke,
+	.reach = shm_reach,
+	.leave = shm_leave,
+	.polled = shm_polled,
+	.polls = shm_polls,
+};

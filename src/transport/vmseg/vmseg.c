@@ -15,21 +15,16 @@
 #include "base/log.h"
 #include "base/params.h"
 #include "locality/letter.h"
-#include "transport/shm_private.h"
+#include "transport/shm/shm_private.h"
 
 /* Calls of progress that may be left out while nobody sends to me here. */
 #define PAUSE_WITHOUT_SOURCES 64
-
-static struct shm_transport *shm_of(struct nm_transport *transport)
-{
-	return nm_container_of(transport, struct shm_transport, base);
-}
 
 static unsigned int segment_progress(struct nm_transport *transport)
 {
 	unsigned int done = nm_shm_progress(transport);
 
-	if (!shm_of(transport)->nr_sources)
+	if (!nm_shm_of(transport)->nr_sources)
 		transport->pause = PAUSE_WITHOUT_SOURCES;
 	return done;
 }
@@ -37,7 +32,7 @@ static unsigned int segment_progress(struct nm_transport *transport)
 /* No kernel wakes another's sleepers. Whoever comes is met by a thread of this one. */
 static bool segment_sleep(struct nm_transport *transport, struct nm_bells *bells)
 {
-	struct shm_transport *shm = shm_of(transport);
+	struct shm_transport *shm = nm_shm_of(transport);
 
 	return nm_shm_prepare_sleep(shm, bells) && !shm->nr_sources && !shm->nr_ending;
 }
@@ -45,7 +40,7 @@ static bool segment_sleep(struct nm_transport *transport, struct nm_bells *bells
 /* Others may have my window's bytes soon after I am gone: only what was taken is safe. */
 static bool segment_drained(struct nm_link *base)
 {
-	const struct shm_link *link = nm_container_of(base, struct shm_link, base);
+	const struct shm_link *link = nm_shm_link_of(base);
 
 	/* Partner: nm_box_return_credits() of the reader. */
 	return link->down || atomic_load_explicit(&link->writer.feedback->consumed,
@@ -68,7 +63,7 @@ static void segment_destroy(struct nm_transport *transport)
 
 	if (!transport)
 		return;
-	shm = shm_of(transport);
+	shm = nm_shm_of(transport);
 	/* Others may be closing, too, and wait for me to take what they sent. */
 	while (shm->meet && (nr = count_untaken(shm)) && nm_clock_ns() < transport->close_by_ns)
 		if (!nm_shm_progress(transport))
@@ -78,16 +73,6 @@ static void segment_destroy(struct nm_transport *transport)
 		nm_info("segment channel closed with %u peers that had not taken everything", nr);
 	nm_shm_destroy(transport);
 }
-
-#define SEGMENT_OPS(send_)                                                                         \
-	{                                                                                          \
-		.name = "segment", .channel = NM_CHANNEL_SEGMENT, .connect = nm_shm_connect,       \
-		.send = send_, .drained = segment_drained, .describe = nm_shm_describe,            \
-		.cast_out = nm_shm_say_cast_out, .finish = nm_shm_finish, .sleep = segment_sleep,  \
-		.progress = segment_progress, .destroy = segment_destroy,                          \
-	}
-static const struct nm_transport_ops segment_ops = SEGMENT_OPS(nm_shm_send);
-static const struct nm_transport_ops checked_ops = SEGMENT_OPS(nm_shm_send_checked);
 
 /* My slot and my window in it, which neighbours may find from then on. */
 static int open_window(struct shm_transport *shm, const struct nm_identity *who,
@@ -112,9 +97,10 @@ static int open_window(struct shm_transport *shm, const struct nm_identity *who,
 	return err ? err : nm_segment_open(shm->claim, &geometry, &shm->window, ret_reason);
 }
 
-static int open_segment(struct shm_transport *shm, const struct nm_segment_config *segment,
-			const struct nm_identity *who, struct nm_reason *ret_reason)
+static int open_segment(struct shm_transport *shm, const struct nm_identity *who, const void *arg,
+			struct nm_reason *ret_reason)
 {
+	const struct nm_segment_config *segment = arg;
 	struct nm_meet_config config = {
 		.dir = segment->all,
 		.who = *who,
@@ -134,36 +120,46 @@ static int open_segment(struct shm_transport *shm, const struct nm_segment_confi
 	return nm_shm_furnish(shm, &config, ret_reason);
 }
 
-int nm_segment_channel_create(const struct nm_sink *sink, const struct nm_identity *who,
-			      struct nm_transport **ret_transport, struct nm_reason *ret_reason)
+static int vmseg_create(const struct nm_sink *sink, struct nm_address *address,
+			struct nm_transport **ret_transport, struct nm_reason *ret_reason)
 {
+	static const struct nm_transport_ops ops = {
+		.connect = nm_shm_connect,
+		.send = nm_shm_send,
+		.drained = segment_drained,
+		.describe = nm_shm_describe,
+		.check_alive = nm_transport_unchecked,
+		.sleep = segment_sleep,
+		.wake = nm_transport_unwoken,
+		.progress = segment_progress,
+		.destroy = segment_destroy,
+	};
+	static const struct shm_flavor flavor = {
+		.kind = &nm_vmseg_kind,
+		.ops = &ops,
+		.open = open_segment,
+	};
 	const struct nm_params *params = nm_params();
-	bool checked = nm_shm_is_checked();
 	struct nm_segment_config config;
-	struct shm_transport *shm;
-	int err;
+	int err = params ? nm_segment_config_load(params->segment, &config, ret_reason) : 0;
 
-	if (!params) {
-		nm_reason_set(ret_reason, "the environment is not valid");
-		return -EINVAL;
-	}
-	err = nm_segment_config_load(params->segment, &config, ret_reason);
 	if (err == -ENOENT)
 		return err;
-	shm = nm_shm_alloc(checked ? &checked_ops : &segment_ops, sink, ret_reason);
-	if (!shm)
-		return -ENOMEM;
-	if (!err && checked)
-		err = nm_shm_init_checks(shm, ret_reason);
 	if (!err)
-		err = open_segment(shm, &config, who, ret_reason);
-	if (err) {
+		err = nm_shm_create(&flavor, &config, sink, &address->who, ret_transport,
+				    ret_reason);
+	if (err)
 		nm_log_once(NM_LOG_WARN,
 			    "no memory shared with other machines, slower channels are used: %s",
 			    ret_reason->text);
-		nm_shm_destroy(&shm->base);
-		return err;
-	}
-	*ret_transport = &shm->base;
-	return 0;
+	else
+		nm_reason_set(ret_reason, "as %.80s says", params->segment);
+	return err;
 }
+
+const struct nm_transport_kind nm_vmseg_kind = {
+	.channel = NM_CHANNEL_SEGMENT,
+	.rank = 30,
+	.flags = NM_TRANSPORT_OPTIONAL | NM_TRANSPORT_WATCHES,
+	.create = vmseg_create,
+};

@@ -53,6 +53,7 @@ struct shm_link {
 
 struct shm_transport {
 	struct nm_transport base;
+	struct nm_transport_ops ops; /* those of the flavor, or with checksums */
 	const nm_meet_word *events;
 	const _Atomic uint32_t *event_bell;
 	struct nm_box_reader *readers; /* of active sources; nr_lanes of them fit */
@@ -75,6 +76,16 @@ struct shm_transport {
 	struct nm_segment_claim *claim;
 };
 
+static inline struct shm_transport *nm_shm_of(struct nm_transport *transport)
+{
+	return nm_container_of(transport, struct shm_transport, base);
+}
+
+static inline struct shm_link *nm_shm_link_of(struct nm_link *link)
+{
+	return nm_container_of(link, struct shm_link, base);
+}
+
 /* shm.c: slots of the contract, which are the same for all of them. */
 int nm_shm_connect(struct nm_transport *transport, const struct nm_address *address,
 		   struct nm_peer *cookie, struct nm_link **ret_link, struct nm_reason *ret_reason);
@@ -88,9 +99,7 @@ void nm_shm_wake(struct nm_transport *transport);
  * place; false: there was no room for it.
  */
 bool nm_shm_prepare_sleep(struct shm_transport *shm, struct nm_bells *bells);
-void nm_shm_say_cast_out(struct nm_transport *transport, const struct nm_identity *who,
-			 const char *what);
-void nm_shm_finish(struct nm_transport *transport, const struct nm_identity *who);
+extern const struct nm_quarantine_ops nm_shm_quarantine_ops;
 int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
 		unsigned int nr_iov);
 /* shm_check.c: the same with a checksum. */
@@ -109,27 +118,21 @@ int nm_shm_init_checks(struct shm_transport *shm, struct nm_reason *ret_reason);
 
 /* shm_copy.c: base.remote_copy and its reason, from what the meeting has proven. */
 void nm_shm_init_copies(struct shm_link *link, const struct nm_encounter *encounter);
-/* As transport.h says. */
-ssize_t nm_shm_read_remote(struct nm_link *base, const struct iovec *local, unsigned int nr_local,
-			   const struct nm_span *remote, unsigned int nr_remote);
-ssize_t nm_shm_write_remote(struct nm_link *base, const struct iovec *local, unsigned int nr_local,
-			    const struct nm_span *remote, unsigned int nr_remote);
+extern const struct nm_copy_ops nm_shm_copy_ops;
 
-int nm_shm_publish(struct nm_transport *transport, const struct nm_region *region);
-void nm_shm_revoke(struct nm_transport *transport, uint64_t key);
-int nm_shm_reach(struct nm_link *base, const uint64_t *keys, unsigned int nr_keys,
-		 struct nm_region *ret_regions);
-void nm_shm_leave(struct nm_link *base);
-void nm_shm_polled(struct nm_transport *transport, uint64_t now_ns);
-bool nm_shm_polls(struct nm_link *base, uint64_t now_ns);
+/* A channel through windows: what its create() does beside what all of them do. */
+struct shm_flavor {
+	const struct nm_transport_kind *kind;
+	const struct nm_transport_ops *ops;
+	const struct nm_copy_ops *copy;
+	int (*open)(struct shm_transport *shm, const struct nm_identity *who, const void *arg,
+		    struct nm_reason *ret_reason);
+};
 
-/*
- * shm_open.c: a transport of OPS for SINK, with knobs and checks, without window and place. NULL: out
- * of memory, or the environment is not valid; with a reason.
- */
-struct shm_transport *nm_shm_alloc(const struct nm_transport_ops *ops, const struct nm_sink *sink,
-				   struct nm_reason *ret_reason);
-bool nm_shm_is_checked(void);
+/* shm_open.c: a transport whose window and place open() opens with ARG. As the kind's create(). */
+int nm_shm_create(const struct shm_flavor *flavor, const void *arg, const struct nm_sink *sink,
+		  const struct nm_identity *who, struct nm_transport **ret_transport,
+		  struct nm_reason *ret_reason);
 /* Everything that goes with the window, which is there; and the meeting place. 0 or -errno. */
 int nm_shm_furnish(struct shm_transport *shm, struct nm_meet_config *config,
 		   struct nm_reason *ret_reason);

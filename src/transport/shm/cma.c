@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "transport/cma.h"
+#include "transport/shm/cma.h"
 
 #include <errno.h>
 #include <string.h>

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/params.h"
 #include "base/user_copy.h"
-#include "transport/shm_private.h"
+#include "transport/shm/shm_private.h"
 
 /* Packets per source and progress() call, so that every source and transport gets its turn. */
 #define SHM_BATCH 32
@@ -21,16 +21,6 @@
 #define POLLS_PER_LOOK 4096
 
 static const _Atomic uint32_t nobody_asleep;
-
-static struct shm_transport *shm_of(struct nm_transport *transport)
-{
-	return nm_container_of(transport, struct shm_transport, base);
-}
-
-static struct shm_link *link_of(struct nm_link *link)
-{
-	return nm_container_of(link, struct shm_link, base);
-}
 
 static void init_link(struct shm_transport *shm, struct shm_link *link,
 		      const struct nm_encounter *encounter)
@@ -45,7 +35,7 @@ static void init_link(struct shm_transport *shm, struct shm_link *link,
 	link->asleep = shm->segment ? &nobody_asleep : &encounter->window->header->asleep;
 	link->bell = &shm->window.lanes[encounter->own_lane].bell;
 	facts->relation = encounter->relation;
-	facts->channel = shm->base.ops->channel;
+	facts->channel = shm->base.kind->channel;
 	facts->integrity = encounter->integrity;
 	facts->label = encounter->label;
 	facts->reason = encounter->how;
@@ -70,7 +60,7 @@ static int check_peer(const struct shm_peer *peer, struct nm_reason *ret_reason)
 int nm_shm_connect(struct nm_transport *transport, const struct nm_address *address,
 		   struct nm_peer *cookie, struct nm_link **ret_link, struct nm_reason *ret_reason)
 {
-	struct shm_transport *shm = shm_of(transport);
+	struct shm_transport *shm = nm_shm_of(transport);
 	struct shm_link *link;
 	struct shm_peer *peer;
 	int err;
@@ -204,8 +194,8 @@ static inline void ring_sleeper(struct shm_link *link)
 static NM_SLOW_HALF int send_any(struct nm_link *base, const struct nm_packet *pkt,
 				 const struct iovec *iov, unsigned int nr_iov)
 {
-	struct shm_transport *shm = shm_of(base->transport);
-	struct shm_link *link = link_of(base);
+	struct shm_transport *shm = nm_shm_of(base->transport);
+	struct shm_link *link = nm_shm_link_of(base);
 	int err;
 
 	if (nm_unlikely(link->down))
@@ -226,12 +216,12 @@ static NM_SLOW_HALF int send_any(struct nm_link *base, const struct nm_packet *p
 int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
 		unsigned int nr_iov)
 {
-	struct shm_link *link = link_of(base);
+	struct shm_link *link = nm_shm_link_of(base);
 
 	if (nm_likely(nr_iov == 1 && !link->down &&
 		      nm_box_write_slot(&link->writer, pkt, iov->iov_base))) {
 		/* The only message between two looks for others is no stream: it would be late. */
-		if (shm_of(base->transport)->nr_sent++)
+		if (nm_shm_of(base->transport)->nr_sent++)
 			nm_box_write_ahead(&link->writer);
 		ring_sleeper(link);
 		return 0;
@@ -275,7 +265,7 @@ static inline __attribute__((always_inline)) unsigned int drain(struct shm_trans
 		if (done)
 			nm_box_read_ahead(reader);
 		NM_FAULT("deliver-before");
-		shm->base.sink.deliver(shm->base.sink.engine, cookie, &pkt, payload);
+		shm->base.sink.deliver(&shm->base, cookie, &pkt, payload);
 		NM_FAULT("deliver-after");
 		if (nm_unlikely(shm->sources[i]->state == PEER_CAST_OUT))
 			break;
@@ -299,7 +289,7 @@ NM_COLD bool nm_shm_prepare_sleep(struct shm_transport *shm, struct nm_bells *be
 
 NM_COLD bool nm_shm_sleep(struct nm_transport *transport, struct nm_bells *bells)
 {
-	struct shm_transport *shm = shm_of(transport);
+	struct shm_transport *shm = nm_shm_of(transport);
 	bool is_heard = nm_shm_prepare_sleep(shm, bells) && !shm->nr_ending;
 
 	if (!++shm->nr_sleeps)
@@ -322,12 +312,13 @@ NM_COLD bool nm_shm_sleep(struct nm_transport *transport, struct nm_bells *bells
 NM_COLD void nm_shm_wake(struct nm_transport *transport)
 {
 	/* Who sees the old number rings once in vain. */
-	atomic_store_explicit(&shm_of(transport)->window.header->asleep, 0, memory_order_relaxed);
+	atomic_store_explicit(&nm_shm_of(transport)->window.header->asleep, 0,
+			      memory_order_relaxed);
 }
 
 unsigned int nm_shm_progress(struct nm_transport *transport)
 {
-	struct shm_transport *shm = shm_of(transport);
+	struct shm_transport *shm = nm_shm_of(transport);
 	unsigned int done = 0;
 	uint32_t i;
 
@@ -348,19 +339,19 @@ unsigned int nm_shm_progress(struct nm_transport *transport)
 	return done;
 }
 
-NM_COLD void nm_shm_say_cast_out(struct nm_transport *transport, const struct nm_identity *who,
+static NM_COLD void shm_cast_out(struct nm_transport *transport, const struct nm_identity *who,
 				 const char *what)
 {
-	struct shm_peer *peer = nm_shm_find_peer(shm_of(transport), who);
+	struct shm_peer *peer = nm_shm_find_peer(nm_shm_of(transport), who);
 
 	if (peer)
-		nm_shm_cast_out(shm_of(transport), peer, what);
+		nm_shm_cast_out(nm_shm_of(transport), peer, what);
 }
 
-NM_COLD void nm_shm_finish(struct nm_transport *transport, const struct nm_identity *who)
+static NM_COLD void shm_finish(struct nm_transport *transport, const struct nm_identity *who)
 {
 	const struct nm_reason why = {"it left this channel"};
-	struct shm_transport *shm = shm_of(transport);
+	struct shm_transport *shm = nm_shm_of(transport);
 	struct shm_peer *peer;
 
 	/* It may have come, sent and gone since the last look. */
@@ -380,3 +371,8 @@ NM_COLD void nm_shm_finish(struct nm_transport *transport, const struct nm_ident
 		drain(shm, peer->source_index);
 	nm_shm_end_peer(shm, peer);
 }
+
+const struct nm_quarantine_ops nm_shm_quarantine_ops = {
+	.cast_out = shm_cast_out,
+	.finish = shm_finish,
+};

@@ -5,7 +5,7 @@
 
 #include "base/fault.h"
 #include "base/log.h"
-#include "transport/shm_private.h"
+#include "transport/shm/shm_private.h"
 
 struct shm_peer *nm_shm_find_peer(struct shm_transport *shm, const struct nm_identity *who)
 {
@@ -99,8 +99,7 @@ static NM_COLD void add_source(struct shm_transport *shm, struct nm_encounter *e
 		nm_meet_leave(shm->meet, encounter, -ECONNREFUSED, &why);
 		return;
 	}
-	cookie =
-		shm->base.sink.source_up(shm->base.sink.engine, &encounter->who, &encounter->label);
+	cookie = shm->base.sink.source_up(&shm->base, &encounter->who, &encounter->label);
 	if (!cookie) {
 		nm_meet_leave(shm->meet, encounter, -ECONNREFUSED, &why);
 		return;
@@ -173,9 +172,9 @@ NM_COLD void nm_shm_end_peer(struct shm_transport *shm, struct shm_peer *peer)
 	peer->state = PEER_DOWN;
 	shm->nr_ending--;
 	if (peer->err == -EBADMSG && sink->quarantined)
-		sink->quarantined(sink->engine, peer->cookie, &ends, &peer->why);
+		sink->quarantined(&shm->base, peer->cookie, &ends, &peer->why);
 	else
-		sink->source_down(sink->engine, peer->cookie, peer->err, &peer->why);
+		sink->source_down(&shm->base, peer->cookie, peer->err, &peer->why);
 }
 
 bool nm_shm_is_unread(const struct shm_transport *shm, const struct shm_peer *peer)

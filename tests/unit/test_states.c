@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every pair of states of peers and of requests: what may follow, and what the setters refuse. */
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/internal.h"
+#include "harness.h"
+
+/* Rows: the state before; columns: the state after; in the order of the enums. */
+static const char *const peers[NM_NR_PEER_STATES] = {
+	/*            KMCLD: known, moving, connected, link lost, down */
+	[NM_PEER_KNOWN] = ".xx.x",     [NM_PEER_MOVING] = "..xxx", [NM_PEER_CONNECTED] = ".x.xx",
+	[NM_PEER_LINK_LOST] = ".x..x", [NM_PEER_DOWN] = ".....",
+};
+
+static const char *const requests[NM_NR_REQUEST_STATES] = {
+	/* free, posted, draining, wait data, wait CTS, streaming, leaving, wait ACK, pulling, placing,
+	 * wait placed */
+	[NM_REQUEST_FREE] = "xx.xxxxxx..",	  [NM_REQUEST_POSTED] = "x.xx....x..",
+	[NM_REQUEST_DRAINING] = "x..........",	  [NM_REQUEST_WAIT_DATA] = "x..........",
+	[NM_REQUEST_WAIT_CTS] = "x....x.x.x.",	  [NM_REQUEST_STREAMING] = "x......x...",
+	[NM_REQUEST_LEAVING] = "x..........",	  [NM_REQUEST_WAIT_ACK] = "x..........",
+	[NM_REQUEST_PULLING] = "x..x......x",	  [NM_REQUEST_PLACING] = "x...x......",
+	[NM_REQUEST_WAIT_PLACED] = "x..x.......",
+};
+
+struct step {
+	unsigned int from, to;
+};
+
+static void set_peer(void *arg)
+{
+	const struct step *step = arg;
+	struct nm_peer peer = {.state = step->from};
+
+	nm_peer_set_state(&peer, step->to);
+	_exit(peer.state == (enum nm_peer_state)step->to ? 0 : 1);
+}
+
+static void set_request(void *arg)
+{
+	const struct step *step = arg;
+	struct nm_request request = {.state = step->from};
+
+	nm_request_set_state(&request, step->to);
+	_exit(request.state == (enum nm_request_state)step->to ? 0 : 1);
+}
+
+/* The setter in a process of its own: does it live, and is the new state set? */
+static bool works(void (*set)(void *arg), struct step step)
+{
+	pid_t pid = fork();
+	int status;
+
+	NM_CHECK(pid >= 0);
+	if (!pid)
+		set(&step);
+	NM_CHECK_EQ(waitpid(pid, &status, 0), pid);
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void drive(const uint32_t *table, const char *const *expected, unsigned int nr,
+		  void (*set)(void *arg))
+{
+	for (unsigned int from = 0; from < nr; from++) {
+		NM_CHECK_EQ(strlen(expected[from]), nr);
+		for (unsigned int to = 0; to < nr; to++) {
+			bool may = expected[from][to] == 'x';
+
+			NM_CHECK_EQ(nm_state_may_follow(table, from, to), may);
+#ifdef NM_CHECK_STATES
+			NM_CHECK_EQ(works(set, (struct step){from, to}), may);
+#else
+			NM_CHECK(works(set, (struct step){from, to}));
+#endif
+		}
+	}
+}
+
+NM_TEST(every_transition_of_a_peer)
+{
+	drive(nm_peer_transitions, peers, NM_NR_PEER_STATES, set_peer);
+}
+
+NM_TEST(every_transition_of_a_request)
+{
+	drive(nm_request_transitions, requests, NM_NR_REQUEST_STATES, set_request);
+}
