@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an address vector costs: private memory of a process, memory that the processes of a node
- * have together, time. Every process inserts the same addresses, all of them at once, and looks a
+ * What an address vector costs: private memory of a process, and time. Every process inserts the same addresses, all of them at once, and looks a
  * part of them up again. Works over any provider whose addresses are nearmetal's or sockaddrs.
  * Output: mpi/sampling.h. size_B: of the inner address; private_kB: RssAnon of a process, all of it;
  * vector_kB: by how much the insertions made it grow; of kB 1000 bytes.
@@ -27,20 +26,12 @@
 
 #define BATCH 4096
 #define NR_LOOKED_UP 10000
-#define BLOCKS_MAX 4096
 #define PROCESSES_MAX 64
-
-struct block {
-	unsigned long long inode;
-	uint64_t bytes;
-};
 
 /* What a process found out; in memory that its parent sees. */
 struct result {
 	uint64_t before, after; /* RssAnon in bytes */
 	uint64_t wall_ns, cpu_ns;
-	unsigned int nr_blocks;
-	struct block blocks[BLOCKS_MAX];
 	bool good;
 };
 
@@ -80,24 +71,6 @@ static uint64_t status_bytes(const char *name)
 			value = strtoull(line + strlen(name), NULL, 10);
 	fclose(file);
 	return value * 1024;
-}
-
-/* Memory files of the provider that this process maps: those that hold addresses. */
-static void list_blocks(struct result *result)
-{
-	FILE *file = fopen("/proc/self/maps", "re");
-	unsigned long long start, end, inode;
-	char line[512];
-
-	if (!file)
-		fail("/proc/self/maps", errno);
-	while (fgets(line, sizeof(line), file)) {
-		if (!strstr(line, "memfd:nearmetal-block") || result->nr_blocks == BLOCKS_MAX ||
-		    sscanf(line, "%llx-%llx %*s %*s %*s %llu", &start, &end, &inode) != 3)
-			continue;
-		result->blocks[result->nr_blocks++] = (struct block){inode, end - start};
-	}
-	fclose(file);
 }
 
 static uint64_t mix(uint64_t z)
@@ -228,7 +201,6 @@ static void run_process(const struct settings *s, struct result *result)
 	insert_all(s, &f, result);
 	result->after = status_bytes("RssAnon:");
 	look_up(s, &f);
-	list_blocks(result);
 	result->good = true;
 	if (read(s->leave, &byte, 1) < 0)
 		fail("read", errno);
@@ -239,34 +211,14 @@ static void run_process(const struct settings *s, struct result *result)
 	exit(0);
 }
 
-/* Bytes of blocks, each counted once, whoever maps it. */
-static uint64_t count_shared(const struct result *results, unsigned int nr)
-{
-	static struct block seen[PROCESSES_MAX * BLOCKS_MAX];
-	unsigned int nr_seen = 0, i, j, k;
-	uint64_t bytes = 0;
-
-	for (i = 0; i < nr; i++)
-		for (j = 0; j < results[i].nr_blocks; j++) {
-			for (k = 0; k < nr_seen; k++)
-				if (seen[k].inode == results[i].blocks[j].inode)
-					break;
-			if (k < nr_seen)
-				continue;
-			seen[nr_seen++] = results[i].blocks[j];
-			bytes += results[i].blocks[j].bytes;
-		}
-	return bytes;
-}
-
 /* The figures of one family; of several runs the quickest, on a machine that others use too. */
 struct figures {
-	uint64_t rss_anon, grown, shared, wall_ns, cpu_ns;
+	uint64_t rss_anon, grown, wall_ns, cpu_ns;
 };
 
 static void add_run(const struct settings *s, const struct result *results, struct figures *figures)
 {
-	struct figures run = {.shared = count_shared(results, s->nr_processes)};
+	struct figures run = {0};
 	unsigned int i;
 
 	for (i = 0; i < s->nr_processes; i++) {
@@ -282,8 +234,6 @@ static void add_run(const struct settings *s, const struct result *results, stru
 		figures->rss_anon = run.rss_anon;
 	if (run.grown > figures->grown)
 		figures->grown = run.grown;
-	if (run.shared > figures->shared)
-		figures->shared = run.shared;
 	if (!figures->wall_ns || run.wall_ns < figures->wall_ns)
 		figures->wall_ns = run.wall_ns;
 	if (!figures->cpu_ns || run.cpu_ns < figures->cpu_ns)
@@ -295,9 +245,9 @@ static void report(const struct settings *s, const struct figures *f)
 	size_t inner =
 		s->family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 
-	printf("%zu %.3f %.3f %.1f %.1f %.1f %llu\n", inner, (double)f->wall_ns / 1e9,
+	printf("%zu %.3f %.3f %.1f %.1f %llu\n", inner, (double)f->wall_ns / 1e9,
 	       (double)f->cpu_ns / 1e9, (double)f->rss_anon / 1e3, (double)f->grown / 1e3,
-	       (double)f->shared / 1e3, (unsigned long long)s->nr);
+	       (unsigned long long)s->nr);
 	fflush(stdout);
 }
 
@@ -391,7 +341,7 @@ int main(int argc, char **argv)
 		atexit(remove_own_dir);
 	}
 	printf("# nearmetal-bench 1 fabric_addresses\n# provider %s\n# processes %u\n# runs %u\n"
-	       "# table addresses\nsize_B insert_s insert_cpu_s private_kB vector_kB shared_kB addresses\n",
+	       "# table addresses\nsize_B insert_s insert_cpu_s private_kB vector_kB addresses\n",
 	       s.provider, s.nr_processes, nr_runs);
 	fflush(stdout);
 	run_family(&s, AF_INET, nr_runs);

@@ -84,8 +84,7 @@ def _addresses(title: str, size: int) -> tuple[Measure, ...]:
                        unit, scale, limit)  # fmt: skip
 
     return (
-        measure("private memory of a process", "private", "MB", 1e-3, 32),
-        measure("shared memory of a node", "shared", "MB", 1e-3, 64),
+        measure("memory of the vector", "vector", "MB", 1e-3, 48),
         measure("time to insert", "insert", "s", 1, 2),
     )
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "locality/address_pack.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,4 +57,43 @@ void nm_address_pack_get(const struct nm_address_pack *pack, uint32_t i,
 	for (k = 0; k < pack->stride; k++)
 		bytes[pack->place[k]] = own[k];
 	memcpy(ret_address, bytes, sizeof(bytes));
+}
+
+/* Write the own bytes of address I. False: ADDRESS differs in a common byte. */
+static bool set_in_place(struct nm_address_pack *pack, uint32_t i, const uint8_t *bytes)
+{
+	uint8_t rebuilt[NM_ADDRESS_LEN];
+	uint32_t k;
+
+	memcpy(rebuilt, pack->common, sizeof(rebuilt));
+	for (k = 0; k < pack->stride; k++)
+		rebuilt[pack->place[k]] = bytes[pack->place[k]];
+	if (memcmp(rebuilt, bytes, sizeof(rebuilt)) != 0)
+		return false;
+	for (k = 0; k < pack->stride; k++)
+		pack->own[(size_t)i * pack->stride + k] = bytes[pack->place[k]];
+	return true;
+}
+
+int nm_address_pack_set(struct nm_address_pack **pack, uint32_t i, const struct nm_address *address)
+{
+	struct nm_address_pack *old = *pack, *new;
+	struct nm_address *all;
+	uint32_t n;
+
+	if (set_in_place(old, i, (const uint8_t *)address))
+		return 0;
+	all = calloc(old->nr, sizeof(*all));
+	if (!all)
+		return -ENOMEM;
+	for (n = 0; n < old->nr; n++)
+		nm_address_pack_get(old, n, &all[n]);
+	all[i] = *address;
+	new = nm_address_pack_create(all, old->nr);
+	free(all);
+	if (!new)
+		return -ENOMEM;
+	free(old);
+	*pack = new;
+	return 0;
 }

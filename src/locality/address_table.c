@@ -5,116 +5,66 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
+#include "base/compiler.h"
 #include "base/pages.h"
 #include "locality/address_pack.h"
 
-/* An entry: a hole with the next one, or a count; both with the place of the address. */
+/* An entry: a hole with the index of the next one, or a count. */
 #define HOLE (UINT32_C(1) << 31)
-#define PATCHED (UINT32_C(1) << 30)
-#define VALUE_MASK (PATCHED - 1)
+#define VALUE_MASK ((UINT32_C(1) << 30) - 1)
 #define NO_HOLE VALUE_MASK
 
 #define FIRST_ROOM 1024
 #define FIRST_SLOT_BITS 11
-#define FIRST_PATCH_ROOM 64
-/* One address in 2^14 ends a block. */
-#define BLOCK_BITS 14
+/* The list of blocks grows by a page. */
+#define BLOCKS_STEP 512
 
-struct nm_address_block {
-	uint32_t first; /* index of its first address */
-	const struct nm_address_pack *pack;
-	struct nm_block shared; /* bytes NULL: the pack is private memory */
-};
-
-struct nm_address_patch {
-	uint32_t index_plus_1; /* 0: free */
-	struct nm_address address;
-};
-
-void nm_address_table_init(struct nm_address_table *table, const char *dir)
+void nm_address_table_init(struct nm_address_table *table)
 {
-	*table = (struct nm_address_table){.first_hole = NO_HOLE, .dir = dir};
+	*table = (struct nm_address_table){.first_hole = NO_HOLE};
 }
 
-static void drop_addresses(struct nm_address_table *table)
+/* Of the list of NR blocks. */
+static size_t blocks_bytes(uint32_t nr)
 {
-	uint32_t i;
-
-	for (i = 0; i < table->nr_blocks; i++) {
-		struct nm_address_block *block = &table->blocks[i];
-
-		if (block->shared.bytes)
-			nm_block_fini(&block->shared);
-		else
-			free((void *)(uintptr_t)block->pack);
-	}
-	free(table->blocks);
-	free(table->patches);
-	nm_pages_free(table->waiting, table->nr_waiting_room * sizeof(*table->waiting));
-	nm_pages_free(table->entries, table->nr_room * sizeof(*table->entries));
-	nm_pages_free(table->slots, sizeof(*table->slots) << table->slot_bits);
+	return (nr + BLOCKS_STEP - 1) / BLOCKS_STEP * BLOCKS_STEP *
+	       sizeof(struct nm_address_pack *);
 }
 
 void nm_address_table_fini(struct nm_address_table *table)
 {
-	drop_addresses(table);
-	nm_share_destroy(table->share);
-	nm_address_table_init(table, table->dir);
-}
+	uint32_t i;
 
-/* All were removed: what they lay in can go. */
-static void start_again(struct nm_address_table *table)
-{
-	struct nm_address_table old = *table;
-
-	nm_address_table_init(table, old.dir);
-	table->share = old.share;
-	drop_addresses(&old);
-}
-
-static struct nm_address_patch *find_patch(struct nm_address_patch *patches, uint32_t nr_room,
-					   uint32_t index)
-{
-	uint32_t i = index * UINT32_C(0x9e3779b1) >> 8;
-
-	for (;; i++) {
-		struct nm_address_patch *patch = &patches[i & (nr_room - 1)];
-
-		if (!patch->index_plus_1 || patch->index_plus_1 == index + 1)
-			return patch;
-	}
-}
-
-static const struct nm_address_block *block_of(const struct nm_address_table *table, uint32_t index)
-{
-	uint32_t low = 0, high = table->nr_blocks;
-
-	while (high - low > 1) {
-		uint32_t middle = (low + high) / 2;
-
-		if (table->blocks[middle].first <= index)
-			low = middle;
-		else
-			high = middle;
-	}
-	return &table->blocks[low];
+	for (i = 0; i < table->nr_blocks; i++)
+		free(table->blocks[i]);
+	nm_pages_free(table->blocks, blocks_bytes(table->nr_blocks));
+	nm_pages_free(table->waiting, NM_ADDRESS_BLOCK * sizeof(*table->waiting));
+	nm_pages_free(table->entries, table->nr_room * sizeof(*table->entries));
+	nm_pages_free(table->slots, sizeof(*table->slots) << table->slot_bits);
+	nm_address_table_init(table);
 }
 
 /* The address of an index that was given out, in use or not. */
 static void read_address(const struct nm_address_table *table, uint32_t index,
 			 struct nm_address *ret_address)
 {
-	const struct nm_address_block *block;
+	uint32_t block = index / NM_ADDRESS_BLOCK, place = index % NM_ADDRESS_BLOCK;
 
-	if (index >= table->nr_packed) {
-		*ret_address = table->waiting[index - table->nr_packed];
-	} else if (table->entries[index] & PATCHED) {
-		*ret_address = find_patch(table->patches, table->nr_patch_room, index)->address;
-	} else {
-		block = block_of(table, index);
-		nm_address_pack_get(block->pack, index - block->first, ret_address);
-	}
+	if (block < table->nr_blocks)
+		nm_address_pack_get(table->blocks[block], place, ret_address);
+	else
+		*ret_address = table->waiting[place];
+}
+
+static int write_address(struct nm_address_table *table, uint32_t index,
+			 const struct nm_address *address)
+{
+	uint32_t block = index / NM_ADDRESS_BLOCK, place = index % NM_ADDRESS_BLOCK;
+
+	if (block < table->nr_blocks)
+		return nm_address_pack_set(&table->blocks[block], place, address);
+	table->waiting[place] = *address;
+	return 0;
 }
 
 /*
@@ -205,7 +155,7 @@ static int grow_slots(struct nm_address_table *table)
 
 static int grow_entries(struct nm_address_table *table)
 {
-	uint64_t room = table->nr_room ? table->nr_room * 2 : FIRST_ROOM;
+	uint64_t room = table->nr_room ? table->nr_room + table->nr_room / 4 : FIRST_ROOM;
 	uint32_t *entries = nm_pages_grow(table->entries, table->nr_room * sizeof(*entries),
 					  room * sizeof(*entries));
 
@@ -216,75 +166,44 @@ static int grow_entries(struct nm_address_table *table)
 	return 0;
 }
 
-static int grow_waiting(struct nm_address_table *table)
-{
-	uint32_t room = table->nr_waiting_room ? table->nr_waiting_room * 2 : NM_CACHE_LINE;
-	struct nm_address *waiting = nm_pages_grow(
-		table->waiting, table->nr_waiting_room * sizeof(*waiting), room * sizeof(*waiting));
-
-	if (!waiting)
-		return -ENOMEM;
-	table->waiting = waiting;
-	table->nr_waiting_room = room;
-	return 0;
-}
-
-static bool ends_block(const struct nm_address *last, uint64_t nr)
-{
-	if (nr < NM_ADDRESS_BLOCK_MIN)
-		return false;
-	return nr >= NM_ADDRESS_BLOCK_MAX ||
-	       !(nm_identity_hash(&last->who) & ((UINT64_C(1) << BLOCK_BITS) - 1));
-}
-
-/* Where nobody can share, or the kernel gives no memfd, the pack itself stays. */
-static void place_pack(struct nm_address_table *table, struct nm_address_pack *pack,
-		       struct nm_address_block *block)
-{
-	if (!table->share)
-		table->share = nm_share_create(table->dir);
-	if (table->share &&
-	    nm_share_block(table->share, pack, nm_address_pack_size(pack), &block->shared) == 0) {
-		block->pack = block->shared.bytes;
-		free(pack);
-	}
-}
-
-/* Make a block of all that wait. Without memory for it they wait on. */
+/* Make a block of those that wait: there are enough. */
 static NM_COLD int pack_waiting(struct nm_address_table *table)
 {
-	uint32_t nr = (uint32_t)(table->nr - table->nr_packed);
-	struct nm_address_block *blocks;
-	struct nm_address_pack *pack;
+	struct nm_address_pack **blocks, *pack;
 
-	blocks = reallocarray(table->blocks, table->nr_blocks + 1, sizeof(*blocks));
-	if (!blocks)
-		return -ENOMEM;
-	table->blocks = blocks;
-	pack = nm_address_pack_create(table->waiting, nr);
+	pack = nm_address_pack_create(table->waiting, NM_ADDRESS_BLOCK);
 	if (!pack)
 		return -ENOMEM;
-	blocks += table->nr_blocks++;
-	*blocks = (struct nm_address_block){.first = (uint32_t)table->nr_packed, .pack = pack};
-	place_pack(table, pack, blocks);
-	nm_pages_free(table->waiting, table->nr_waiting_room * sizeof(*table->waiting));
-	table->waiting = NULL;
-	table->nr_waiting_room = 0;
-	table->nr_packed = table->nr;
+	if (table->nr_blocks % BLOCKS_STEP == 0) {
+		blocks = nm_pages_grow(table->blocks, blocks_bytes(table->nr_blocks),
+				       blocks_bytes(table->nr_blocks + 1));
+		if (!blocks) {
+			free(pack);
+			return -ENOMEM;
+		}
+		table->blocks = blocks;
+	}
+	table->blocks[table->nr_blocks++] = pack;
 	return 0;
 }
 
 static int append(struct nm_address_table *table, const struct nm_address *address)
 {
-	uint64_t nr_waiting = table->nr - table->nr_packed;
+	uint64_t nr_waiting = table->nr - (uint64_t)table->nr_blocks * NM_ADDRESS_BLOCK;
 	int err = 0;
 
 	if (table->nr >= NM_ADDRESSES_MAX)
 		return -ENOSPC;
 	if (table->nr == table->nr_room)
 		err = grow_entries(table);
-	if (!err && nr_waiting == table->nr_waiting_room)
-		err = grow_waiting(table);
+	if (!err && !table->waiting) {
+		table->waiting = nm_pages_alloc(NM_ADDRESS_BLOCK * sizeof(*table->waiting));
+		err = table->waiting ? 0 : -ENOMEM;
+	}
+	if (!err && nr_waiting == NM_ADDRESS_BLOCK) {
+		err = pack_waiting(table);
+		nr_waiting = 0;
+	}
 	if (err)
 		return err;
 	table->waiting[nr_waiting] = *address;
@@ -292,56 +211,15 @@ static int append(struct nm_address_table *table, const struct nm_address *addre
 	return 0;
 }
 
-static int grow_patches(struct nm_address_table *table)
-{
-	uint32_t room = table->nr_patch_room ? table->nr_patch_room * 2 : FIRST_PATCH_ROOM, i;
-	struct nm_address_patch *patches = calloc(room, sizeof(*patches));
-
-	if (!patches)
-		return -ENOMEM;
-	for (i = 0; i < table->nr_patch_room; i++)
-		if (table->patches[i].index_plus_1)
-			*find_patch(patches, room, table->patches[i].index_plus_1 - 1) =
-				table->patches[i];
-	free(table->patches);
-	table->patches = patches;
-	table->nr_patch_room = room;
-	return 0;
-}
-
-/* Blocks never change: who comes into a hole of one lies beside it. */
-static int patch(struct nm_address_table *table, uint32_t index, const struct nm_address *address)
-{
-	struct nm_address_patch *place;
-	int err;
-
-	if (table->nr_patch_room < 2 * (table->nr_patches + 1)) {
-		err = grow_patches(table);
-		if (err)
-			return err;
-	}
-	place = find_patch(table->patches, table->nr_patch_room, index);
-	table->nr_patches += !place->index_plus_1;
-	*place = (struct nm_address_patch){index + 1, *address};
-	return 0;
-}
-
 static int fill_hole(struct nm_address_table *table, const struct nm_address *address)
 {
-	uint32_t index = table->first_hole, place = 0;
-	uint32_t next = table->entries[index] & VALUE_MASK;
-	int err;
+	uint32_t index = table->first_hole;
+	int err = write_address(table, index, address);
 
-	if (index >= table->nr_packed) {
-		table->waiting[index - table->nr_packed] = *address;
-	} else {
-		err = patch(table, index, address);
-		if (err)
-			return err;
-		place = PATCHED;
-	}
-	table->entries[index] = place | 1;
-	table->first_hole = next;
+	if (err)
+		return err;
+	table->first_hole = table->entries[index] & VALUE_MASK;
+	table->entries[index] = 1;
 	return 0;
 }
 
@@ -358,8 +236,8 @@ int nm_address_table_insert(struct nm_address_table *table, const struct nm_addr
 	int err;
 
 	if (fill_holes && table->nr && !table->nr_used)
-		start_again(table);
-	if (!table->slot_bits || (table->nr + 1) >> (table->slot_bits - 1)) {
+		nm_address_table_fini(table);
+	if (!table->slot_bits || table->nr + 1 > UINT64_C(3) << table->slot_bits >> 2) {
 		err = grow_slots(table);
 		if (err)
 			return err;
@@ -385,8 +263,6 @@ int nm_address_table_insert(struct nm_address_table *table, const struct nm_addr
 		return err;
 	table->slots[place] = slot_tag(table, nm_identity_hash(&address->who)) | (index + 1);
 	table->nr_used++;
-	if (index >= table->nr_packed && ends_block(address, table->nr - table->nr_packed))
-		(void)pack_waiting(table);
 	*ret_index = index;
 	return 0;
 }
@@ -407,7 +283,7 @@ int nm_address_table_remove(struct nm_address_table *table, uint64_t index)
 	}
 	read_address(table, (uint32_t)index, &address);
 	remove_slot(table, &address.who);
-	table->entries[index] = HOLE | (table->entries[index] & PATCHED) | table->first_hole;
+	table->entries[index] = HOLE | table->first_hole;
 	table->first_hole = (uint32_t)index;
 	table->nr_used--;
 	return 0;
@@ -429,28 +305,16 @@ uint64_t nm_address_table_find(const struct nm_address_table *table, const struc
 	return slot ? slot_index(table, slot) : NM_ADDRESS_NONE;
 }
 
-void nm_address_table_usage(const struct nm_address_table *table,
-			    struct nm_address_usage *ret_usage)
+uint64_t nm_address_table_usage(const struct nm_address_table *table)
 {
-	struct nm_address_usage usage = {0};
+	uint64_t bytes = table->nr_room * sizeof(*table->entries) + blocks_bytes(table->nr_blocks);
 	uint32_t i;
 
-	usage.private_bytes = table->nr_room * sizeof(*table->entries) +
-			      table->nr_waiting_room * sizeof(*table->waiting) +
-			      table->nr_patch_room * sizeof(*table->patches) +
-			      table->nr_blocks * sizeof(*table->blocks);
+	if (table->waiting)
+		bytes += NM_ADDRESS_BLOCK * sizeof(*table->waiting);
 	if (table->slots)
-		usage.private_bytes += sizeof(*table->slots) << table->slot_bits;
-	for (i = 0; i < table->nr_blocks; i++) {
-		const struct nm_address_block *block = &table->blocks[i];
-
-		if (!block->shared.bytes)
-			usage.private_bytes += nm_address_pack_size(block->pack);
-		usage.block_bytes += block->shared.len;
-		if (block->shared.is_kept)
-			usage.shared_bytes += block->shared.len;
-		if (block->shared.is_found)
-			usage.found_bytes += block->shared.len;
-	}
-	*ret_usage = usage;
+		bytes += sizeof(*table->slots) << table->slot_bits;
+	for (i = 0; i < table->nr_blocks; i++)
+		bytes += nm_address_pack_size(table->blocks[i]);
+	return bytes;
 }

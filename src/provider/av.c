@@ -191,14 +191,11 @@ static int av_bind(struct fid *fid, struct fid *bfid, uint64_t flags)
 static int av_close(struct fid *fid)
 {
 	struct nm_av *av = nm_container_of(fid, struct nm_av, av.fid);
-	struct nm_address_usage usage;
 
 	if (atomic_load(&av->refs))
 		return -FI_EBUSY;
-	nm_address_table_usage(&av->table, &usage);
-	nm_info("address vector of %llu: %llu bytes private, %llu in blocks, %llu of them shared",
-		(unsigned long long)av->table.nr_used, (unsigned long long)usage.private_bytes,
-		(unsigned long long)usage.block_bytes, (unsigned long long)usage.shared_bytes);
+	nm_info("address vector of %llu: %llu bytes", (unsigned long long)av->table.nr_used,
+		(unsigned long long)nm_address_table_usage(&av->table));
 	nm_address_table_fini(&av->table);
 	nm_ep_list_fini(&av->eps);
 	nm_refs_put(&av->domain->refs);
@@ -228,10 +225,9 @@ static struct fi_ops_av av_ops = {
 int nm_av_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av **ret_av,
 	       void *context)
 {
-	const struct nm_params *params = nm_params();
 	struct nm_av *av;
 
-	if (!params)
+	if (!nm_params())
 		return -FI_EINVAL;
 	if (attr && (attr->name || attr->rx_ctx_bits || (attr->flags & ~(uint64_t)FI_SYMMETRIC))) {
 		nm_info("no address vector: names, receive contexts and events are not offered");
@@ -240,7 +236,7 @@ int nm_av_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av
 	av = calloc(1, sizeof(*av));
 	if (!av)
 		return -FI_ENOMEM;
-	nm_address_table_init(&av->table, params->segment_dir);
+	nm_address_table_init(&av->table);
 	av->domain = nm_container_of(domain, struct nm_domain, domain);
 	nm_refs_get(&av->domain->refs);
 	if (attr && attr->type == FI_AV_UNSPEC)

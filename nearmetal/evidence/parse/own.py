@@ -21,7 +21,6 @@ COLUMNS = {
     "insert_cpu_s": Column("insert_cpu", Unit.SECONDS),
     "private_kB": Column("private", Unit.KILOBYTES),
     "vector_kB": Column("vector", Unit.KILOBYTES),
-    "shared_kB": Column("shared", Unit.KILOBYTES),
     "addresses": Column("addresses", Unit.COUNT),
     "turn": Column("turn", Unit.COUNT),
     "time_us": Column("time", Unit.MICROSECONDS),
