@@ -43,9 +43,7 @@ def blanked(text: str) -> str:
             in_list = bool(re.match(r"([-*:]|\d+\.) ", line))
         lines.append("" if line.startswith("    ") and not in_list else line)
     joined = "\n".join(lines)
-    for pattern, group in ((_CODE, 2), (_LINK, 0)):
-        joined = pattern.sub(lambda m, g=group: _masked(m, g), joined)
-    return joined
+    return _LINK.sub(lambda m: _masked(m, 0), _CODE.sub(lambda m: _masked(m, 2), joined))
 
 
 def _masked(match: re.Match[str], group: int) -> str:
