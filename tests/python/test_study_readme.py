@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of README's "You already have logs", run as they stand there."""
+"""The commands of README's "Judge my logs", run as they stand there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def commands() -> list[list[str]]:
-    section = (ROOT / "README.md").read_text().partition("## You already have logs")[2]
+    section = (ROOT / "README.md").read_text().partition("## Judge my logs")[2]
     block = section.partition("```sh\n")[2].partition("```")[0]
     return [shlex.split(line, comments=True)[1:] for line in block.splitlines() if line.strip()]
 
