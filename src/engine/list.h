@@ -29,11 +29,6 @@ static inline void nm_list_append(struct nm_list *list, struct nm_list *node)
 	list->prev = node;
 }
 
-static inline void nm_list_prepend(struct nm_list *list, struct nm_list *node)
-{
-	nm_list_append(list->next, node);
-}
-
 /* Take NODE out of its list, if it is in one. */
 static inline void nm_list_remove(struct nm_list *node)
 {
