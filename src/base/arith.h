@@ -38,11 +38,6 @@ static inline uint64_t nm_align_up(uint64_t n, uint64_t align)
 	return (n + align - 1) & ~(align - 1);
 }
 
-static inline uint64_t nm_div_round_up(uint64_t n, uint64_t divisor)
-{
-	return n / divisor + (n % divisor != 0);
-}
-
 static inline uint64_t nm_max_u64(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
