@@ -119,8 +119,10 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
     c, d = 1.0, 1 / max(1 - (a + b) * x / (a + 1), tiny)
     result = d
     for m in range(1, 500):
-        for term in (m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-                     -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))):
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
             d = 1 / (1 + term * d or tiny)
             c = 1 + term / c or tiny
             result *= c * d
@@ -152,7 +154,7 @@ def _apart(first: Sequence[float], second: Sequence[float], error: float) -> flo
     n = len(first) + len(second)
     squares = sum((v - ours) ** 2 for v in first) + sum((v - theirs) ** 2 for v in second)
     spread = (sqrt(squares) + error * sqrt(n)) / sqrt(n - 2)
-    if spread <= 1e-12 * distance:  # noqa: PLR2004 - binary noise
+    if spread <= 1e-12 * distance:
         return inf
     return distance / (spread * sqrt(1 / len(first) + 1 / len(second)))
 

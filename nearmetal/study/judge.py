@@ -8,7 +8,7 @@ from enum import Enum
 from math import ceil, log
 from typing import TYPE_CHECKING
 
-from nearmetal.study.flags import Flag, flags
+from nearmetal.study.flags import MIN_OUTLIER, Flag, flags
 from nearmetal.study.gate import BANDWIDTHS, Gate, check, with_line_rate
 from nearmetal.study.margin import Margin, from_cores, from_percent
 from nearmetal.study.model import Cell
@@ -168,15 +168,19 @@ def compare(
     percent: float | None = None,
     versions: Callable[[Cell], Iterable[str]] = lambda _cell: (),
     observed: Callable[[Cell], Mapping[str, str]] = lambda _cell: {},
+    cell_count: int | None = None,
 ) -> list[Comparison]:
     """Compare two arms at every point that both have, neutral figures left out.
 
     `percent` declares the margin; otherwise it comes from the core counts. `versions` tells what
     the logs of a cell say about the benchmark's version, `observed` what its launches recorded.
+    `cell_count` is the number of cells of the whole study that a flag is possible in, by default
+    those of both arms: in a larger study, a flag needs more evidence.
     """
     cells = (list(base[1]), list(test[1]))
     arms = (with_line_rate(base[0], cells[0]), with_line_rate(test[0], cells[1]))
     sizes = (_sizes(cells[0]), _sizes(cells[1]))
+    count = cell_count or sum(len(cell.values) >= MIN_OUTLIER for side in cells for cell in side)
     found = []
     for ours, theirs in _pairs(*cells):
         if ours.point.neutral:
@@ -185,7 +189,9 @@ def compare(
         gate = check(*arms, (ours, theirs), (versions(ours), versions(theirs)),
                      same_sizes=sizes[0].get(curve) == sizes[1].get(curve),
                      seen=(observed(ours), observed(theirs)))  # fmt: skip
-        found.append(_compare_one(arms, ours, theirs, gate, percent))
+        compared = _compare_one(arms, ours, theirs, gate, percent)
+        marks = (flags(ours.values, count), flags(theirs.values, count))
+        found.append(replace(compared, flags=marks))
     return _settle(found)
 
 
@@ -197,7 +203,7 @@ def _compare_one(
     values = ratio(test.values, base.values)
     comparison = Comparison(
         base.point, summarize(base.values), summarize(test.values), (arms[0].name, arms[1].name),
-        values, margin, gate, (flags(base.values), flags(test.values)), Verdict.INCONCLUSIVE, "",
+        values, margin, gate, ((), ()), Verdict.INCONCLUSIVE, "",
     )  # fmt: skip
     if gate.blocked:
         return replace(comparison, verdict=Verdict.REFUSED, reason="; ".join(gate.reasons))
