@@ -257,7 +257,11 @@ class Evidence:
         return points
 
     def compare(
-        self, quantity: Quantity, which: Which, against: str, goals: Mapping[int, float] | None = None
+        self,
+        quantity: Quantity,
+        which: Which,
+        against: str,
+        goals: Mapping[int, float] | None = None,
     ) -> dict[int, Comparison]:
         """Return a curve against another arm's as a study judges them, by size.
 

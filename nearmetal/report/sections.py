@@ -119,7 +119,9 @@ def sentence(found: Sequence[Headline]) -> str:
     text = f"{ours}, {numbers.microseconds(latency.baseline.value)} over the MPI's own TCP"
     if latency.ratio is None:
         return f"{text}. No ratio is given: {latency.verdict}."
-    text += f": {numbers.times(latency.ratio.value)} lower latency ({interval_text(latency.ratio)})."
+    text += (
+        f": {numbers.times(latency.ratio.value)} lower latency ({interval_text(latency.ratio)})."
+    )
     if rate.ratio is None or bandwidth.ratio is None:
         return text
     return (f"{text} The message rate is {numbers.times(rate.ratio.value)} "
@@ -332,7 +334,9 @@ def _third_party_row(evidence: Evidence, links: Links, which: Which) -> list[tup
             continue
         fact = found[(len(found) - 1) // 2]
         unit = fact.unit.value
-        cells.append(TableCell(numbers.digits(fact.value), links.href(Source(fact.file, fact.line))))
+        cells.append(
+            TableCell(numbers.digits(fact.value), links.href(Source(fact.file, fact.line)))
+        )
     name = f"{which.test}, {which.variant}" if which.variant else which.test
     return [(TableCell(MPI_TITLES.get(which.mpi, which.mpi)), TableCell(name), TableCell(ARM_TITLES[which.arm]),
              TableCell(f"{metric}, {unit}"), *cells)]  # fmt: skip

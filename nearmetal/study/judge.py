@@ -190,7 +190,13 @@ def compare(
         gate = check(*arms, (ours, theirs), (versions(ours), versions(theirs)),
                      same_sizes=sizes[0].get(curve) == sizes[1].get(curve),
                      seen=(observed(ours), observed(theirs)))  # fmt: skip
-        compared = _compare_one(arms, ours, theirs, gate, margin or margin_of(*arms, percent, lower_is_better=ours.point.lower_is_better))
+        compared = _compare_one(
+            arms,
+            ours,
+            theirs,
+            gate,
+            margin or margin_of(*arms, percent, lower_is_better=ours.point.lower_is_better),
+        )
         marks = (flags(ours.values, count), flags(theirs.values, count))
         found.append(replace(compared, flags=marks))
     return _settle(found)
