@@ -22,6 +22,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from nearmetal.study.stats import percentile
+
 KINDS = {
     "outside": ("-n1",),
     "container": ("-n1", "--nm-node=container"),
@@ -71,7 +73,7 @@ def measure(start: Start, rounds: dict[str, int], more: Sequence[str]) -> dict[s
 
 def low(values: Sequence[float]) -> float:
     """Return what the machine takes where nothing disturbs it."""
-    return statistics.quantiles(values, n=100, method="inclusive")[LOW_PERCENT - 1]
+    return percentile(values, LOW_PERCENT)
 
 
 def summary(found: dict[str, list[float]]) -> Iterator[str]:

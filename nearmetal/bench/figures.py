@@ -52,7 +52,7 @@ def _pools(*sizes: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Row:
+class FigureRun:
     """What one row of the table needs. `mpis`: whose jobs take turns; `fabric`: libfabric alone."""
 
     name: str
@@ -72,20 +72,20 @@ class Row:
 _ALL = (Mpi.OPENMPI5, Mpi.MPICH5, Mpi.IMPI)
 
 ROWS = (
-    Row("fabric-latency", ("pingpong:8",), fabric=True),
-    Row("openmpi-latency", ("pingpong:8",), (Mpi.OPENMPI5,)),
-    Row("openmpi-rate", ("uniband:8",), (Mpi.OPENMPI5,), limits=("slots:8",)),
-    Row("mpich-small", ("pingpong:8", "uniband:8"), (Mpi.MPICH5,)),
-    Row("bandwidth-large", _sizes("uniband", "1M", "4M"), _ALL, limits=_pools("1M", "4M")),
-    Row("bandwidth-64k", _sizes("uniband", "64K"), _ALL, limits=_pools("64K")),
-    Row("collectives-4", ("allreduce:8", "alltoall:64K"), _ALL, ranks=4,
+    FigureRun("fabric-latency", ("pingpong:8",), fabric=True),
+    FigureRun("openmpi-latency", ("pingpong:8",), (Mpi.OPENMPI5,)),
+    FigureRun("openmpi-rate", ("uniband:8",), (Mpi.OPENMPI5,), limits=("slots:8",)),
+    FigureRun("mpich-small", ("pingpong:8", "uniband:8"), (Mpi.MPICH5,)),
+    FigureRun("bandwidth-large", _sizes("uniband", "1M", "4M"), _ALL, limits=_pools("1M", "4M")),
+    FigureRun("bandwidth-64k", _sizes("uniband", "64K"), _ALL, limits=_pools("64K")),
+    FigureRun("collectives-4", ("allreduce:8", "alltoall:64K"), _ALL, ranks=4,
         stacks=("sm", "sm-copy", "posix", "ucx", "ofi-shm", "shm"), imb=True),
-    Row("barrier-32", ("barrier:0",), (Mpi.OPENMPI5, Mpi.MPICH5), ranks=32, stacks=("posix", "sm")),
-    Row("addresses", (), addresses=True),
+    FigureRun("barrier-32", ("barrier:0",), (Mpi.OPENMPI5, Mpi.MPICH5), ranks=32, stacks=("posix", "sm")),
+    FigureRun("addresses", (), addresses=True),
 )  # fmt: skip
 
 
-def limits_seat(rows: Iterable[Row]) -> Seat:
+def limits_seat(rows: Iterable[FigureRun]) -> Seat:
     """Return the limits of the cores, and what of them the rows are held against."""
     tests = ["cacheline:8", *(test for row in rows for test in row.limits)]
     return Seat(Step(0, _LIMITS, None, None), 1, tuple(dict.fromkeys(tests)))
@@ -96,7 +96,7 @@ def stack_arm(stack: Stack) -> Arm:
     return Arm(stack.name, stack.title, Provider.STOCK, nodes=("one",), stack=stack)
 
 
-def seats(rows: Sequence[Row], installed: Iterable[Mpi], ours: Sequence[Arm]) -> list[Seat]:
+def seats(rows: Sequence[FigureRun], installed: Iterable[Mpi], ours: Sequence[Arm]) -> list[Seat]:
     """Return who takes turns for these rows, each once with all tests that rows want of it.
 
     `ours`: the ways in which nearmetal carries messages between nodes.
@@ -104,7 +104,7 @@ def seats(rows: Sequence[Row], installed: Iterable[Mpi], ours: Sequence[Arm]) ->
     here = set(installed)
     wanted: dict[tuple[Mpi | None, str], Seat] = {}
 
-    def add(program: Program, mpi: Mpi | None, arm: Arm, row: Row) -> None:
+    def add(program: Program, mpi: Mpi | None, arm: Arm, row: FigureRun) -> None:
         key = (mpi, arm.name)
         seat = wanted.get(key, Seat(Step(0, program, mpi, arm), row.ranks, ()))
         tests = tuple(dict.fromkeys((*seat.tests, *row.tests)))

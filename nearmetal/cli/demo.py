@@ -18,9 +18,11 @@ from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.errors import ExitCode, LaunchError
 from nearmetal.evidence import load_run
 from nearmetal.launch import JobRequest, Output, run_job
-from nearmetal.report import Evidence, numbers, verdicts
+from nearmetal.report import Evidence, headlines, numbers
+from nearmetal.report.sections import interval_text
 from nearmetal.run import LocalRunner
 from nearmetal.spec import load_spec
+from nearmetal.study.stats import MIN_LAUNCHES
 
 if TYPE_CHECKING:
     import argparse
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from nearmetal.cli.view import Steps, View
     from nearmetal.evidence import Manifest, Pair
     from nearmetal.mpi import Mpi
-    from nearmetal.report import Verdict
+    from nearmetal.report import Headline
     from nearmetal.spec import ClusterSpec
 
 NAME = "demo"
@@ -46,8 +48,9 @@ def register(subparsers: Subparsers) -> None:
     )  # fmt: skip
     parser.add_argument("--mpi", metavar="NAME", help="MPI to use (default: openmpi5, else the "
                         "first installed)")  # fmt: skip
-    parser.add_argument("--blocks", type=blocks_number, default=3,
-                        help="interleaved repetitions (default: 3)")  # fmt: skip
+    parser.add_argument("--blocks", type=blocks_number, default=MIN_LAUNCHES,
+                        help=f"interleaved repetitions (default: {MIN_LAUNCHES}, the fewest that "
+                        "give a ratio its 95 %% interval)")  # fmt: skip
     parser.add_argument("--output", metavar="DIR", type=Path,
                         help="run directory to make (default: results/TIME-demo)")  # fmt: skip
 
@@ -102,7 +105,7 @@ def show(args: argparse.Namespace, view: View) -> int:
     run = load_run(directory)
     page = directory / "report.html"
     write_report(run, page)
-    found = verdicts(Evidence(run), mpi.value)
+    found = headlines(Evidence(run), mpi.value)
     _tell(done, found, page, view)
     return ExitCode.DONE if all(launch.good for launch in run.manifest.launches) else ExitCode.ERROR
 
@@ -144,7 +147,7 @@ def _hello(cluster: Cluster, spec: ClusterSpec, mpi: Mpi) -> str:
     return f"hello from {sum(n for _, n in result.ranks)} ranks: {result.proof.reason}"
 
 
-def _tell(done: _Done, found: list[Verdict], page: Path, view: View) -> None:
+def _tell(done: _Done, found: list[Headline], page: Path, view: View) -> None:
     for launch in done.manifest.launches:
         if not launch.good:
             view.warn(f"{launch.mpi} {launch.arm} {launch.program} ended with exit code "
@@ -164,11 +167,12 @@ def _tell(done: _Done, found: list[Verdict], page: Path, view: View) -> None:
     view.result(data, ["", f"report: {page.absolute()}"])
 
 
-def _row(v: Verdict) -> list[str]:
+def _row(v: Headline) -> list[str]:
     show_value = v.quantity.show
     points = [show_value(p.value) if p else "-" for p in (v.ours, v.baseline, v.network, v.limit)]
     word = "lower" if v.quantity.less_is_better else "higher"
-    ratio = "-" if v.ratio is None else f"{numbers.times(v.ratio.value)} {word}"
-    state = {True: "reached", False: "not reached", None: "not measured"}[v.reached]
-    goal = f"{numbers.tick(numbers.times(v.goal))} {state}"
+    ratio = "-"
+    if v.ratio is not None:
+        ratio = f"{numbers.times(v.ratio.value)} {word} ({interval_text(v.ratio)})"
+    goal = f"{numbers.tick(numbers.times(v.goal))} {v.verdict}"
     return [v.title, points[0], points[1], ratio, goal, points[2], points[3]]

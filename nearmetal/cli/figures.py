@@ -224,7 +224,7 @@ class _Run:
             self._launches += single.launches
             self._skipped += single.skipped
 
-    def _part(self, rows: list[plan.Row]) -> None:
+    def _part(self, rows: list[plan.FigureRun]) -> None:
         turns = Turns(self._cluster.backend, self._spec, LocalRunner(), self._directory,
                       plan.limits_seat(rows), self._steps.step,
                       first_number=self._next, turn=self._turn,

@@ -11,11 +11,11 @@ from nearmetal.errors import ExitCode
 from nearmetal.evidence import load_run
 from nearmetal.report import (
     Evidence,
+    headlines,
     locality_picture,
     render_csv,
     render_html,
     render_markdown,
-    verdicts,
 )
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from nearmetal.cli.view import View
     from nearmetal.evidence import RunFacts
-    from nearmetal.report import Verdict
+    from nearmetal.report import Headline
 
 
 def register(subparsers: Subparsers) -> None:
@@ -50,7 +50,7 @@ def write_report(run: RunFacts, page: Path) -> list[Path]:
     return list(content)
 
 
-def verdict_data(found: list[Verdict]) -> list[dict[str, Any]]:
+def verdict_data(found: list[Headline]) -> list[dict[str, Any]]:
     """Return the headlines for --json; times in microseconds, rates in 10^6, bandwidth in MB/s."""
     return [
         {
@@ -62,6 +62,9 @@ def verdict_data(found: list[Verdict]) -> list[dict[str, Any]]:
             "network_only": v.network.value if v.network else None,
             "limit": v.limit.value if v.limit else None,
             "ratio": v.ratio.value if v.ratio else None,
+            "interval": [v.ratio.low, v.ratio.high] if v.ratio else None,
+            "launches": v.launches,
+            "verdict": v.verdict,
             "goal": v.goal,
             "reached": v.reached,
         }
@@ -75,6 +78,6 @@ def make(args: argparse.Namespace, view: View) -> int:
     page = args.output or args.directory / "report.html"
     paths = write_report(run, page)
     data = {"report": str(page), "files": [str(p) for p in paths],
-            "verdicts": verdict_data(verdicts(Evidence(run)))}  # fmt: skip
+            "verdicts": verdict_data(headlines(Evidence(run)))}  # fmt: skip
     view.result(data, [f"report: {page}", *(f"beside it: {p}" for p in paths[1:])])
     return ExitCode.DONE

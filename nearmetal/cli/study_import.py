@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.errors import ExitCode, NearmetalError, UsageError
-from nearmetal.study.importer import Summary, derive_again, find_files, import_study
+from nearmetal.study.importer import ImportSummary, derive_again, find_files, import_study
 from nearmetal.study.labels import draft
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def write_draft(args: argparse.Namespace, view: View) -> int:
     return ExitCode.DONE
 
 
-def tell(summary: Summary, target: Path, view: View, *, keep_going: bool) -> int:
+def tell(summary: ImportSummary, target: Path, view: View, *, keep_going: bool) -> int:
     """Print what was read and what was refused."""
     for reason in list(summary.refused.values())[:MAX_TOLD]:
         view.warn(f"refused: {reason}")

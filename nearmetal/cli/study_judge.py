@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.errors import ExitCode, NearmetalError
+from nearmetal.study.flags import MIN_OUTLIER
 from nearmetal.study.judge import Comparison, Verdict, compare
 from nearmetal.study.labels import arms_of, load_labels
 from nearmetal.study.model import Arm, Cell
@@ -54,7 +55,7 @@ def judge(
     cells = [list(study.cells(arm=side.name, **wanted)) for side in (base, arm)]
     found = compare((base, cells[0]), (arm, cells[1]), percent=percent,
                     versions=lambda cell: _versions(cell, versions),
-                    observed=Observed(sources))  # fmt: skip
+                    observed=Observed(sources), cell_count=study.cell_count(MIN_OUTLIER))  # fmt: skip
     if not found:
         raise NearmetalError(f"{base.name} and {arm.name} have no point in common",
                              "the same test, size, ranks or nodes, and unit are needed")  # fmt: skip

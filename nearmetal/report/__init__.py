@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns a run's evidence into one offline page, Markdown and CSV. Pure: the same run, the same bytes."""
 
-from nearmetal.report.analysis import Evidence, Quantity, Verdict, primary_mpi, verdicts
+from nearmetal.report.analysis import Evidence, Headline, Quantity, headlines, primary_mpi
 from nearmetal.report.csvfile import render_csv
 from nearmetal.report.html import render_html
 from nearmetal.report.markdown import render_markdown
@@ -9,12 +9,12 @@ from nearmetal.report.picture import locality_picture
 
 __all__ = [
     "Evidence",
+    "Headline",
     "Quantity",
-    "Verdict",
+    "headlines",
     "locality_picture",
     "primary_mpi",
     "render_csv",
     "render_html",
     "render_markdown",
-    "verdicts",
 ]

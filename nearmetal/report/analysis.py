@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From facts to curves, ratios and verdicts.
+"""From facts to curves, ratios and headlines.
 
 A launch is the replicate. Its figure at one size is the median of its short samples; the band is
-the middle half of them. Over launches the lower median is taken, which is always a value that was
-measured, so every number shown has a raw line. Arms are compared within a block, where they ran
-one after the other; the ratio shown is the median of the blocks' ratios, with their range.
+the middle half of them. A point of a curve shows the lower median of the launches, which is always
+a value that was measured, so every number has a raw line. Ratios and headlines come from the judge
+of studies: ratio of medians with its interval, comparability gate, verdict.
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from nearmetal.evidence import Unit
 from nearmetal.report import numbers
+from nearmetal.study import judge, model
+from nearmetal.study.judge import Comparison, Verdict
+from nearmetal.study.margin import Margin
+from nearmetal.study.stats import MIN_LAUNCHES, Ratio, percentile, ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from nearmetal.evidence import Fact, RunFacts
 
@@ -59,6 +64,15 @@ class Quantity(Enum):
             Quantity.BANDWIDTH: numbers.megabytes_per_second,
         }[self]
 
+    @property
+    def unit(self) -> Unit:
+        """The unit of its values."""
+        return {
+            Quantity.TIME: Unit.MICROSECONDS,
+            Quantity.RATE: Unit.MEGAMESSAGES_PER_SECOND,
+            Quantity.BANDWIDTH: Unit.MEGABYTES_PER_SECOND,
+        }[self]
+
 
 @dataclass(frozen=True)
 class Source:
@@ -69,7 +83,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Point:
+class CurvePoint:
     """One value with its band, and the best sample in fifty, at one message size."""
 
     size: int
@@ -81,49 +95,59 @@ class Point:
     launches: int
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """How many times better one arm is than another, over blocks."""
-
-    size: int
-    value: float
-    low: float
-    high: float
-    blocks: int
+def times_better(one: Comparison) -> Ratio | None:
+    """Return how many times better the test arm is; None when the gate refuses or no interval exists."""
+    if one.gate.blocked:
+        return None
+    sides = (one.test.values, one.base.values)
+    found = ratio(*(sides[::-1] if one.point.lower_is_better else sides))
+    return None if found is None or found.low is None else found
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """One headline: our figure, what it is compared with, and what the cores allow."""
+class Headline:
+    """One headline: nearmetal's figure, the baseline, the limit of the cores, and the comparison."""
 
     title: str
     quantity: Quantity
     size: int
     goal: float
-    ours: Point | None
-    baseline: Point | None
-    network: Point | None
-    limit: Point | None
+    ours: CurvePoint | None
+    baseline: CurvePoint | None
+    network: CurvePoint | None
+    limit: CurvePoint | None
     limit_name: str
-    ratio: Ratio | None
+    comparison: Comparison | None
 
     @property
-    def quiet_ratio(self) -> float | None:
-        """How many times better ours is in the best sample of fifty: the machine undisturbed."""
-        if self.ours is None or self.baseline is None or not self.ours.best * self.baseline.best:
-            return None
-        ratio = self.baseline.best / self.ours.best
-        return ratio if self.quantity.less_is_better else 1 / ratio
+    def ratio(self) -> Ratio | None:
+        """How many times better nearmetal is, always with an interval; None: nothing may be said."""
+        return None if self.comparison is None else times_better(self.comparison)
+
+    @property
+    def launches(self) -> int:
+        """How many launches the smaller side of the comparison has."""
+        one = self.comparison
+        return 0 if one is None else min(one.base.n, one.test.n)
+
+    @property
+    def verdict(self) -> str:
+        """Whether the goal is reached, in words."""
+        one = self.comparison
+        if one is None:
+            return "not measured"
+        if one.verdict is Verdict.REFUSED:
+            return f"refused: {one.reason}"
+        if self.launches < MIN_LAUNCHES:
+            return f"too few launches: {self.launches} of at least {MIN_LAUNCHES}"
+        words = {Verdict.ACCEPT: "reached", Verdict.REJECT: "not reached"}
+        return words.get(one.verdict, f"not settled: {one.reason}")
 
     @property
     def reached(self) -> bool | None:
-        """Whether the goal is reached; None when something was not measured."""
-        return None if self.ratio is None else self.ratio.value >= self.goal
-
-
-def lower_median(values: Sequence[float]) -> float:
-    """Return the median; of an even number of values the lower of the two in the middle."""
-    return sorted(values)[(len(values) - 1) // 2]
+        """Whether the goal is reached; None when that is not measured or not settled."""
+        verdict = None if self.comparison is None else self.comparison.verdict
+        return {Verdict.ACCEPT: True, Verdict.REJECT: False}.get(verdict) if verdict else None
 
 
 @dataclass(frozen=True)
@@ -214,7 +238,7 @@ class Evidence:
         """Return the facts of one curve."""
         return self._facts.get(which, [])
 
-    def curve(self, quantity: Quantity, which: Which) -> list[Point]:
+    def curve(self, quantity: Quantity, which: Which) -> list[CurvePoint]:
         """Return the points of one of our own programs' tests, by size."""
         by_size: dict[int, list[tuple[_Figures, Fact]]] = defaultdict(list)
         for (_, size), row in rows_of(self.facts(which)).items():
@@ -225,36 +249,61 @@ class Evidence:
         for size, measured in sorted(by_size.items()):
             measured.sort(key=lambda m: (m[0].value, m[1].launch))
             figures, fact = measured[(len(measured) - 1) // 2]
-            low = lower_median([m[0].low for m in measured])
-            high = lower_median([m[0].high for m in measured])
-            points.append(Point(size, figures.value, min(low, figures.value),
-                                max(high, figures.value), lower_median([m[0].best for m in measured]),
+            low = percentile([m[0].low for m in measured], 50)
+            high = percentile([m[0].high for m in measured], 50)
+            points.append(CurvePoint(size, figures.value, min(low, figures.value),
+                                max(high, figures.value), percentile([m[0].best for m in measured], 50),
                                 Source(fact.file, fact.line), len(measured)))  # fmt: skip
         return points
 
-    def ratios(self, quantity: Quantity, which: Which, against: str) -> list[Ratio]:
-        """Return how many times better a curve is than another arm's, by size, over blocks."""
-        first = self._by_block(quantity, which)
-        second = self._by_block(quantity, which.of(against))
-        by_size: dict[int, list[float]] = defaultdict(list)
-        for key in sorted(first.keys() & second.keys()):
-            a, b = first[key], second[key]
-            if a > 0 and b > 0:
-                by_size[key[1]].append(b / a if quantity.less_is_better else a / b)
-        return [
-            Ratio(size, lower_median(values), min(values), max(values), len(values))
-            for size, values in sorted(by_size.items())
-        ]
+    def compare(
+        self,
+        quantity: Quantity,
+        which: Which,
+        against: str,
+        goals: Mapping[int, float] | None = None,
+    ) -> dict[int, Comparison]:
+        """Return a curve against another arm's as a study judges them, by size.
 
-    def _by_block(self, quantity: Quantity, which: Which) -> dict[tuple[int, int], float]:
-        found: dict[tuple[int, int], float] = {}
-        for (_, size), row in rows_of(self.facts(which)).items():
-            figures = _figures(row, quantity)
-            if figures is not None:
-                found[row["time_p50"].block, size] = figures.value
+        `goals` names the sizes to compare, and how many times better the curve must be there.
+        """
+        sides = [self._side(quantity, one) for one in (which.of(against), which)]
+        found = {}
+        for size, goal in (goals or dict.fromkeys(c.point.size or 0 for c in sides[1][1])).items():
+            cells = [(arm, [c for c in cells if c.point.size == size]) for arm, cells in sides]
+            margin = None
+            if goal is not None:
+                limit = 1 / goal if quantity.less_is_better else goal
+                margin = Margin(limit, quantity.less_is_better, f"the goal of {goal:g} times")
+            for one in judge.compare(*cells, margin=margin):
+                found[size] = one
         return found
 
-    def point(self, quantity: Quantity, which: Which, size: int) -> Point | None:
+    def ratios(self, quantity: Quantity, which: Which, against: str) -> dict[int, Ratio]:
+        """Return how many times better a curve is than another arm's, by size, where launches suffice."""
+        compared = self.compare(quantity, which, against)
+        found = {size: times_better(one) for size, one in sorted(compared.items())}
+        return {size: ratio for size, ratio in found.items() if ratio is not None}
+
+    def _side(self, quantity: Quantity, which: Which) -> tuple[model.Arm, list[model.Cell]]:
+        """Return an arm and its cells as a study has them."""
+        seen: dict[model.Point, list[model.Observation]] = defaultdict(list)
+        for (number, size), row in rows_of(self.facts(which)).items():
+            figures = _figures(row, quantity)
+            if figures is not None:
+                fact = row["time_p50"]
+                point = model.Point(which.program, which.test, which.variant, size, fact.ranks,
+                                    None, quantity.value, quantity.unit)  # fmt: skip
+                seen[point].append(model.Observation("", number, fact.block, figures.value,
+                                                     fact.file, fact.line))  # fmt: skip
+        launches = [x for x in self.run.manifest.launches
+                    if x.good and (x.arm, x.mpi, x.program) == (which.arm, which.mpi, which.program)]  # fmt: skip
+        placements = ", ".join(sorted({launch.nodes for launch in launches}))
+        arm = model.Arm(which.arm, "", ARM_TITLES.get(which.arm, which.arm), placements,
+                        facts={"mpi": which.mpi})  # fmt: skip
+        return arm, [model.Cell(which.arm, point, tuple(o)) for point, o in sorted(seen.items())]
+
+    def point(self, quantity: Quantity, which: Which, size: int) -> CurvePoint | None:
         """Return one point of a curve."""
         return next((p for p in self.curve(quantity, which) if p.size == size), None)
 
@@ -265,7 +314,7 @@ def primary_mpi(evidence: Evidence) -> str | None:
 
 
 @dataclass(frozen=True)
-class _Headline:
+class _Goal:
     title: str
     quantity: Quantity
     test: str
@@ -275,32 +324,31 @@ class _Headline:
     limit_name: str
 
 
-_HEADLINES = (
-    _Headline("latency of 8 bytes", Quantity.TIME, "pingpong", 8, 20, "cacheline",
+_GOALS = (
+    _Goal("latency of 8 bytes", Quantity.TIME, "pingpong", 8, 20, "cacheline",
               "half round trip of one cache line"),
-    _Headline("rate of 8-byte messages", Quantity.RATE, "uniband", 8, 30, "slots",
+    _Goal("rate of 8-byte messages", Quantity.RATE, "uniband", 8, 30, "slots",
               "slots of 64 bytes through a ring"),
-    _Headline("bandwidth at 1 MiB", Quantity.BANDWIDTH, "uniband", 1 << 20, 3, "two_copy",
+    _Goal("bandwidth at 1 MiB", Quantity.BANDWIDTH, "uniband", 1 << 20, 3, "two_copy",
               "two copies through a shared pool"),
 )  # fmt: skip
 
 
-def verdicts(evidence: Evidence, mpi: str | None = None) -> list[Verdict]:
+def headlines(evidence: Evidence, mpi: str | None = None) -> list[Headline]:
     """Return the three headlines for one MPI (None: the primary one)."""
     chosen = primary_mpi(evidence) if mpi is None else mpi
     found = []
-    for h in _HEADLINES:
-        arms: dict[str, Point | None] = dict.fromkeys((OURS, BASELINE, NETWORK))
-        ratio = None
+    for h in _GOALS:
+        arms: dict[str, CurvePoint | None] = dict.fromkeys((OURS, BASELINE, NETWORK))
+        one = None
         if chosen is not None:
             which = Which(OURS, chosen, "patterns", h.test)
             for arm in arms:
                 arms[arm] = evidence.point(h.quantity, which.of(arm), h.size)
-            ratios = evidence.ratios(h.quantity, which, BASELINE)
-            ratio = next((r for r in ratios if r.size == h.size), None)
+            one = evidence.compare(h.quantity, which, BASELINE, {h.size: h.goal}).get(h.size)
         floor = evidence.point(h.quantity, limit(h.limit_test), h.size)
         found.append(
-            Verdict(h.title, h.quantity, h.size, h.goal, arms[OURS], arms[BASELINE],
-                    arms[NETWORK], floor, h.limit_name, ratio)
+            Headline(h.title, h.quantity, h.size, h.goal, arms[OURS], arms[BASELINE],
+                     arms[NETWORK], floor, h.limit_name, one)
         )  # fmt: skip
     return found

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.report.samples import Placement, What, Who, percentile
+from nearmetal.report.samples import Placement, What, Who
+from nearmetal.study.stats import percentile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -91,7 +92,7 @@ class Against:
 
 
 @dataclass(frozen=True)
-class Claim:
+class Promise:
     """A figure of ours with its bounds."""
 
     title: str
@@ -132,12 +133,12 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Row:
+class FigureRow:
     """A row of the table: all its claims and measures must hold."""
 
     name: str
     title: str
-    claims: tuple[Claim, ...]
+    claims: tuple[Promise, ...]
     reference: str = ""
     measures: tuple[Measure, ...] = ()
 
@@ -209,7 +210,7 @@ def _measure(times_us: Sequence[float], unit: Unit, size: int) -> _Measured | No
 
 
 def _best(
-    samples: Samples, claim: Claim, bound: Against, placement: Placement
+    samples: Samples, claim: Promise, bound: Against, placement: Placement
 ) -> tuple[str, _Measured] | None:
     """Return the best peer with its figure; None when there is none."""
     size = claim.what.size if bound.size is None else bound.size
@@ -227,7 +228,7 @@ def _best(
     return min(found, key=key)
 
 
-def _judge(samples: Samples, claim: Claim, bound: Against, placement: Placement) -> Part:
+def _judge(samples: Samples, claim: Promise, bound: Against, placement: Placement) -> Part:
     """Hold one figure against one bound in one placement."""
     times = samples.of(claim.ours, claim.what, placement)
     ours = _measure(times, claim.unit, claim.what.size)
@@ -307,7 +308,7 @@ def _told(samples: Samples, bound: Against) -> tuple[Placement, ...]:
     return (Placement.SIBLINGS,) if seen and Placement.NEAR in bound.placements else ()
 
 
-def judge(samples: Samples, run: RunFacts, rows: Iterable[Row]) -> list[Figure]:
+def judge(samples: Samples, run: RunFacts, rows: Iterable[FigureRow]) -> list[Figure]:
     """Return every row with what was measured for it.
 
     A row holds when all its bounds hold in every placement that was seen, and at least one was.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nearmetal.report import sections
-from nearmetal.report.analysis import MPI_TITLES, Evidence, primary_mpi, verdicts
+from nearmetal.report.analysis import MPI_TITLES, Evidence, headlines, primary_mpi
 from nearmetal.report.checks import run_checks
 from nearmetal.report.page import Grid, render
 from nearmetal.report.picture import channel_class
@@ -92,7 +92,7 @@ def render_html(run: RunFacts) -> str:
     """Return the whole page. Text of logs and specs is escaped; charts are our own markup."""
     evidence = Evidence(run)
     links = sections.Links(run)
-    found = verdicts(evidence)
+    found = headlines(evidence)
     mpi = primary_mpi(evidence)
     names, rows = _matrix(run)
     return render(

@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nearmetal.report import sections
-from nearmetal.report.analysis import Evidence, verdicts
+from nearmetal.report.analysis import Evidence, headlines
 from nearmetal.report.checks import run_checks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nearmetal.evidence import RunFacts
-    from nearmetal.report.page import Cell
+    from nearmetal.report.page import TableCell
 
 
 def _escaped(text: str) -> str:
@@ -25,14 +25,14 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return lines + ["| " + " | ".join(map(_escaped, row)) + " |" for row in rows]
 
 
-def _text(cell: Cell) -> str:
+def _text(cell: TableCell) -> str:
     return f"{cell.text} ({cell.note})" if cell.note else cell.text
 
 
 def render_markdown(run: RunFacts) -> str:
     """Return the document; numbers stand in the CSV file with their raw lines."""
     evidence, links = Evidence(run), sections.Links(run)
-    found = verdicts(evidence)
+    found = headlines(evidence)
     lines = [f"# nearmetal report: {_escaped(run.manifest.name)}", "", sections.sentence(found), ""]
     heads = (
         "",
@@ -46,7 +46,7 @@ def render_markdown(run: RunFacts) -> str:
     lines += _table(heads, [
         (c.title, c.ours.text, c.baseline.text, f"{c.ratio} ({c.spread})" if c.spread else c.ratio,
          c.network.text, f"{c.limit.text}, {c.limit_name}",
-         f"{c.goal}: {'reached' if c.reached else 'not reached'}")
+         f"{c.goal}: {c.verdict}")
         for c in sections.cards(found, links)
     ])  # fmt: skip
     lines += ["", "## Can the figures be believed?", ""]

@@ -32,7 +32,7 @@ def both(*draw: Callable[[Layout], str]) -> tuple[Chart, ...]:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Panel:
     """Charts under one heading, with words below."""
 
     title: str
@@ -41,7 +41,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A number with its link, or a text."""
 
     text: str
@@ -56,7 +56,7 @@ class Grid:
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
     caption: str = ""
     tally: tuple[tuple[str, str], ...] = ()
 

@@ -12,9 +12,9 @@ from nearmetal.report.figures import (
     SEALED,
     SHARED,
     Against,
-    Claim,
+    FigureRow,
     Measure,
-    Row,
+    Promise,
 )
 from nearmetal.report.samples import Placement, What, Who
 
@@ -34,19 +34,19 @@ def _of(mpi: str, arm: str = SEALED) -> Who:
     return Who(mpi, arm)
 
 
-def _small(title: str, test: str, peer: str, words: str, sense: str) -> Claim:
+def _small(title: str, test: str, peer: str, words: str, sense: str) -> Promise:
     unit = MICROSECONDS if test == "pingpong" else RATE
-    return Claim(title, _of("mpich5"), What(test, 8), unit,
+    return Promise(title, _of("mpich5"), What(test, 8), unit,
                  (Against(sense, 1.0, (Who("mpich5", peer),), words),))  # fmt: skip
 
 
-def _bandwidth(title: str, size: int, *near: Against) -> tuple[Claim, ...]:
+def _bandwidth(title: str, size: int, *near: Against) -> tuple[Promise, ...]:
     what = What("uniband", size)
     streamed = Against(">=", 0.9, (LIMIT,), "the non-temporal pool", _STREAMED, placements=_FAR)
     best = Against(">=", 0.95, _ANY, "the best peer", placements=_FAR)
     return (
-        Claim(title, _of("openmpi5"), what, BANDWIDTH, (*near, streamed)),
-        Claim(f"{title}, shared PIDs", _of("openmpi5", SHARED), what, BANDWIDTH, (best,)),
+        Promise(title, _of("openmpi5"), what, BANDWIDTH, (*near, streamed)),
+        Promise(f"{title}, shared PIDs", _of("openmpi5", SHARED), what, BANDWIDTH, (best,)),
     )
 
 
@@ -57,7 +57,7 @@ def _one_copy(factor: float) -> Against:
 _POOL = Against(">=", 0.9, (LIMIT,), "the two-copy pool", _POOLS, placements=_NEAR)
 
 
-def _collective(title: str, test: str, size: int) -> tuple[Claim, ...]:
+def _collective(title: str, test: str, size: int) -> tuple[Promise, ...]:
     def crowd(mpi: str, *arms: str) -> tuple[Who, ...]:
         return tuple(Who(mpi, f"{arm}/4") for arm in arms)
 
@@ -65,7 +65,7 @@ def _collective(title: str, test: str, size: int) -> tuple[Claim, ...]:
              *crowd("impi", "shm"))  # fmt: skip
     bound = Against("<=", 1.25, peers, "the best peer")
     ours = Who("openmpi5", f"{SEALED}/4")
-    return (Claim(title, ours, What(test, size), MICROSECONDS, (bound,), _CROWD),)
+    return (Promise(title, ours, What(test, size), MICROSECONDS, (bound,), _CROWD),)
 
 
 def _imb(test: str, title: str, size: int) -> tuple[Measure, ...]:
@@ -90,41 +90,41 @@ def _addresses(title: str, size: int) -> tuple[Measure, ...]:
 
 
 ROWS = (
-    Row("fabric-latency", "8 B half round trip, fabric level", (
-        Claim("libfabric", _of(""), What("pingpong", 8), MICROSECONDS,
+    FigureRow("fabric-latency", "8 B half round trip, fabric level", (
+        Promise("libfabric", _of(""), What("pingpong", 8), MICROSECONDS,
               (Against("<=", 2.0, (LIMIT,), "the raw cache-line ping-pong", ("cacheline",)),)),
     ), "61 ns raw; libfabric shm 190 ns"),
-    Row("openmpi-latency", "8 B half round trip, Open MPI 5", (
-        Claim("Open MPI 5", _of("openmpi5"), What("pingpong", 8), MICROSECONDS,
+    FigureRow("openmpi-latency", "8 B half round trip, Open MPI 5", (
+        Promise("Open MPI 5", _of("openmpi5"), What("pingpong", 8), MICROSECONDS,
               (Against("<=", 1.8, (_SM,), "Open MPI's own sm"),
                Against("<=", 0.04, (_TCP,), "Open MPI's TCP"))),
     ), "0.124 µs; 6.3 µs"),
-    Row("openmpi-rate", "8 B message rate, Open MPI 5", (
-        Claim("Open MPI 5", _of("openmpi5"), What("uniband", 8), RATE,
+    FigureRow("openmpi-rate", "8 B message rate, Open MPI 5", (
+        Promise("Open MPI 5", _of("openmpi5"), What("uniband", 8), RATE,
               (Against(">=", 0.7, (_SM,), "Open MPI's own sm"),
                Against(">=", 50, (_TCP,), "Open MPI's TCP"))),
     ), "17.5 M/s; 0.2 M/s"),
-    Row("mpich-small", "8 B half round trip and rate, MPICH 5", (
+    FigureRow("mpich-small", "8 B half round trip and rate, MPICH 5", (
         _small("latency", "pingpong", "posix", "its posix", "<="),
         _small("latency", "pingpong", "ucx", "its UCX", "<="),
         _small("rate", "uniband", "posix", "its posix", ">="),
         _small("rate", "uniband", "ucx", "its UCX", ">="),
     ), "1.0 µs; 7 M/s"),
-    Row("bandwidth-large", "bandwidth 1 MiB and 4 MiB, windows", (
+    FigureRow("bandwidth-large", "bandwidth 1 MiB and 4 MiB, windows", (
         *_bandwidth("1 MiB", _MIB, _one_copy(2.0), _POOL),
         *_bandwidth("4 MiB", 4 * _MIB, _one_copy(2.0), _POOL),
     ), "13.5 GB/s; 31-34 GB/s"),
-    Row("bandwidth-64k", "bandwidth 64 KiB, windows",
+    FigureRow("bandwidth-64k", "bandwidth 64 KiB, windows",
         _bandwidth("64 KiB", 64 * _KIB, _one_copy(1.8)), "11 GB/s"),
-    Row("collectives-4", "4 ranks on 2 cores, Allreduce 8 B and Alltoall 64 KiB", (
+    FigureRow("collectives-4", "4 ranks on 2 cores, Allreduce 8 B and Alltoall 64 KiB", (
         *_collective("Allreduce 8 B", "allreduce", 8),
         *_collective("Alltoall 64 KiB", "alltoall", 64 * _KIB),
     ), "measure", (*_imb("Allreduce", "Allreduce 8 B", 8),
                    *_imb("Alltoall", "Alltoall 64 KiB", 64 * _KIB))),
-    Row("barrier-32", "32 ranks on 2 cores, Barrier", (
-        Claim("Barrier", Who("mpich5", f"{SEALED}/32"), What("barrier", 0), MICROSECONDS,
+    FigureRow("barrier-32", "32 ranks on 2 cores, Barrier", (
+        Promise("Barrier", Who("mpich5", f"{SEALED}/32"), What("barrier", 0), MICROSECONDS,
               (Against("<=", 2.0, (Who("mpich5", "posix/32"),), "MPICH posix"),), _CROWD),
     ), "measure"),
-    Row("addresses", "10^6 addresses inserted", (), "libfabric's own AV: 136 B each",
+    FigureRow("addresses", "10^6 addresses inserted", (), "libfabric's own AV: 136 B each",
         (*_addresses("IPv4", 16), *_addresses("IPv6", 28))),
 )  # fmt: skip

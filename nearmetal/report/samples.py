@@ -14,6 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from nearmetal.evidence import WARM_UP
+from nearmetal.study.stats import percentile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,12 +36,6 @@ class Placement(Enum):
     """Threads of one core: one core's units do the work of both."""
     NEAR = "near"
     FAR = "far"
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the nearest-rank percentile of values, which need not be sorted."""
-    ordered = sorted(values)
-    return ordered[int((len(ordered) - 1) * percent / 100)]
 
 
 @dataclass(frozen=True)

@@ -13,23 +13,24 @@ from nearmetal.report.analysis import (
     MPI_TITLES,
     NETWORK,
     OURS,
+    CurvePoint,
     Evidence,
-    Point,
+    Headline,
     Quantity,
     Source,
-    Verdict,
     Which,
+    headlines,
     limit,
     rows_of,
-    verdicts,
 )
-from nearmetal.report.page import Cell, Chart, Figure, Grid, both
+from nearmetal.report.page import Chart, Grid, Panel, TableCell, both
 from nearmetal.report.svg import Bar, Mark, Series, bar_chart, line_chart, ratio_chart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nearmetal.evidence import RunFacts
+    from nearmetal.study.stats import Ratio
 
 ARM_LABELS = {OURS: "nearmetal", NETWORK: "network only", BASELINE: "MPI's own TCP"}
 STYLES = {OURS: "auto", NETWORK: "net", BASELINE: "stock", "": "limit"}
@@ -44,14 +45,15 @@ class Card:
     ratio: str
     spread: str
     quiet: str
-    ours: Cell
-    baseline: Cell
-    network: Cell
-    limit: Cell
+    ours: TableCell
+    baseline: TableCell
+    network: TableCell
+    limit: TableCell
     limit_name: str
     share_of_limit: str
     goal: str
     reached: bool | None
+    verdict: str
 
 
 class Links:
@@ -67,13 +69,20 @@ class Links:
         return f"#f{self.numbers[source.file]}-l{source.line}"
 
 
-def _cell(point: Point | None, quantity: Quantity, links: Links) -> Cell:
+def _cell(point: CurvePoint | None, quantity: Quantity, links: Links) -> TableCell:
     if point is None:
-        return Cell("not measured")
-    return Cell(quantity.show(point.value), links.href(point.source))
+        return TableCell("not measured")
+    return TableCell(quantity.show(point.value), links.href(point.source))
 
 
-def cards(found: Sequence[Verdict], links: Links) -> list[Card]:
+def interval_text(ratio: Ratio) -> str:
+    """Return the interval of a ratio in words."""
+    if ratio.low is None or ratio.high is None:
+        return "unknown"
+    return f"{numbers.times(ratio.low)} to {numbers.times(ratio.high)}"
+
+
+def cards(found: Sequence[Headline], links: Links) -> list[Card]:
     """Return the headlines as they are shown."""
     made = []
     for v in found:
@@ -84,41 +93,45 @@ def cards(found: Sequence[Verdict], links: Links) -> list[Card]:
             share = (f"the limit is {numbers.times(factor)} better" if factor > 1
                      else "above the limit of its block: the cores moved or were disturbed")  # fmt: skip
         word = "lower" if v.quantity.less_is_better else "higher"
-        ratio = "not measured" if v.ratio is None else f"{numbers.times(v.ratio.value)} {word}"
+        ratio = "no ratio" if v.ratio is None else f"{numbers.times(v.ratio.value)} {word}"
         spread = ""
         if v.ratio is not None:
-            spread = (f"{numbers.times(v.ratio.low)} to {numbers.times(v.ratio.high)} in "
-                      f"{v.ratio.blocks} interleaved blocks")  # fmt: skip
+            spread = f"95 % interval {interval_text(v.ratio)}, {v.launches} launches"
         quiet = ""
-        if v.quiet_ratio is not None and v.ours is not None and v.baseline is not None:
+        if v.ours is not None and v.baseline is not None:
             quiet = (f"Undisturbed (best of fifty samples): {v.quantity.show(v.ours.best)} against "
-                     f"{v.quantity.show(v.baseline.best)}, {numbers.times(v.quiet_ratio)}")  # fmt: skip
+                     f"{v.quantity.show(v.baseline.best)}")  # fmt: skip
         cells = [_cell(p, v.quantity, links) for p in (v.ours, v.baseline, v.network, v.limit)]
         goal = f"at least {numbers.tick(numbers.times(v.goal))}"
         made.append(Card(v.title, ratio, spread, quiet, cells[0], cells[1], cells[2], cells[3],
-                         v.limit_name, share, goal, v.reached))  # fmt: skip
+                         v.limit_name, share, goal, v.reached, v.verdict))  # fmt: skip
     return made
 
 
-def sentence(found: Sequence[Verdict]) -> str:
+def sentence(found: Sequence[Headline]) -> str:
     """Return the verdict in one sentence."""
     latency, rate, bandwidth = found
     if latency.ours is None:
         return "nearmetal's own arm was not measured in this run."
-    if latency.baseline is None or latency.ratio is None:
-        return (f"An 8-byte message takes {numbers.microseconds(latency.ours.value)}; the MPI's "
-                "own TCP was not measured in this run.")  # fmt: skip
-    more = ""
-    if rate.ratio is not None and bandwidth.ratio is not None:
-        more = (f" The message rate is {numbers.times(rate.ratio.value)}, the bandwidth at 1 MiB "
-                f"{numbers.times(bandwidth.ratio.value)} that of TCP.")  # fmt: skip
-    return (f"An 8-byte message takes {numbers.microseconds(latency.ours.value)} between nodes, "
-            f"{numbers.microseconds(latency.baseline.value)} over the MPI's own TCP: "
-            f"{numbers.times(latency.ratio.value)} lower latency." + more)  # fmt: skip
+    ours = f"An 8-byte message takes {numbers.microseconds(latency.ours.value)} between nodes"
+    if latency.baseline is None:
+        return f"{ours}; the MPI's own TCP was not measured in this run."
+    text = f"{ours}, {numbers.microseconds(latency.baseline.value)} over the MPI's own TCP"
+    if latency.ratio is None:
+        return f"{text}. No ratio is given: {latency.verdict}."
+    text += (
+        f": {numbers.times(latency.ratio.value)} lower latency ({interval_text(latency.ratio)})."
+    )
+    if rate.ratio is None or bandwidth.ratio is None:
+        return text
+    return (f"{text} The message rate is {numbers.times(rate.ratio.value)} "
+            f"({interval_text(rate.ratio)}), the bandwidth at 1 MiB "
+            f"{numbers.times(bandwidth.ratio.value)} ({interval_text(bandwidth.ratio)}) "
+            "that of TCP.")  # fmt: skip
 
 
 def _marks(
-    points: Iterable[Point], quantity: Quantity, name: str, links: Links
+    points: Iterable[CurvePoint], quantity: Quantity, name: str, links: Links
 ) -> tuple[Mark, ...]:
     return tuple(
         Mark(p.size, p.value, p.low, p.high,
@@ -132,10 +145,10 @@ def _marks(
 def _ratio_series(evidence: Evidence, quantity: Quantity, which: Which, against: str) -> Series:
     word = "TCP" if against == BASELINE else "network only"
     marks = tuple(
-        Mark(r.size, r.value, r.low, r.high,
-             f"{numbers.size(r.size)}: {numbers.times(r.value)} ({numbers.times(r.low)} to "
-             f"{numbers.times(r.high)}, {r.blocks} blocks)")
-        for r in evidence.ratios(quantity, which, against)
+        Mark(size, r.value, r.low, r.high,
+             f"{numbers.size(size)}: {numbers.times(r.value)} (95 % interval {interval_text(r)})")
+        for size, r in evidence.ratios(quantity, which, against).items()
+        if r.low is not None and r.high is not None
     )  # fmt: skip
     return Series(f"against {word}", STYLES[against], marks)
 
@@ -162,7 +175,7 @@ def _charts(
     )  # fmt: skip
 
 
-def figures(evidence: Evidence, links: Links) -> list[Figure]:
+def figures(evidence: Evidence, links: Links) -> list[Panel]:
     """Return latency and bandwidth of every MPI, and the message rates of all."""
     made = []
     for mpi in evidence.mpis("patterns"):
@@ -170,21 +183,21 @@ def figures(evidence: Evidence, links: Links) -> list[Figure]:
         which = Which(OURS, mpi, "patterns", "pingpong")
         latency = _charts(evidence, links, Quantity.TIME, which, "one_copy")
         if latency:
-            made.append(Figure(f"Latency, {name}", latency, (
+            made.append(Panel(f"Latency, {name}", latency, (
                 "Half round trip of a ping-pong; less is better. Bands: the middle half of the "
                 "samples; beneath, how many times shorter nearmetal's is (band: range over "
                 "blocks). The limit is one copy out of the other core's cache, from 4 KiB up.")))  # fmt: skip
         which = replace(which, test="uniband")
         bandwidth = _charts(evidence, links, Quantity.BANDWIDTH, which, "two_copy")
         if bandwidth:
-            made.append(Figure(f"Bandwidth, {name}", bandwidth, (
+            made.append(Panel(f"Bandwidth, {name}", bandwidth, (
                 "Windows of up to 64 messages in one direction; more is better. The limit is a "
                 "pipeline of two copies through shared memory, without any software above it.")))  # fmt: skip
     rates = _rates(evidence, links)
     return [*made, *([rates] if rates is not None else []), *_fabric(evidence, links)]
 
 
-def _fabric(evidence: Evidence, links: Links) -> list[Figure]:
+def _fabric(evidence: Evidence, links: Links) -> list[Panel]:
     """Return what libfabric alone does, without an MPI above it."""
     latency = _charts(evidence, links, Quantity.TIME,
                       Which(OURS, "", "fabric", "fabric_pingpong"), "one_copy")  # fmt: skip
@@ -193,15 +206,15 @@ def _fabric(evidence: Evidence, links: Links) -> list[Figure]:
     if not evidence.tests("fabric"):
         return []
     return [
-        Figure("Latency of libfabric alone", latency,
+        Panel("Latency of libfabric alone", latency,
                "Half round trip of tagged messages over the public libfabric interface, between two "
                "nodes, without any MPI: what an MPI can have at best."),
-        Figure("Bandwidth of libfabric alone", stream,
+        Panel("Bandwidth of libfabric alone", stream,
                "Windows of tagged messages in one direction, without any MPI."),
     ]  # fmt: skip
 
 
-def _rates(evidence: Evidence, links: Links) -> Figure | None:
+def _rates(evidence: Evidence, links: Links) -> Panel | None:
     groups = []
     for mpi in evidence.mpis("patterns"):
         bars = []
@@ -218,7 +231,7 @@ def _rates(evidence: Evidence, links: Links) -> Figure | None:
     beside = "" if slots is None else (
         f" The two cores alone pass {numbers.megamessages_per_second(slots.value)} slots of 64 "
         "bytes.")  # fmt: skip
-    return Figure("Message rate at 8 bytes", both(lambda layout: bar_chart("message rate at 8 bytes", groups, layout)),
+    return Panel("Message rate at 8 bytes", both(lambda layout: bar_chart("message rate at 8 bytes", groups, layout)),
                   "Messages per second of one rank to another, in windows of 64; more is better. "
                   "Whiskers: the middle half of the samples." + beside)  # fmt: skip
 
@@ -230,10 +243,10 @@ def by_mpi(evidence: Evidence, links: Links) -> Grid | None:
         return None
     rows = []
     for mpi in mpis:
-        row = [Cell(MPI_TITLES.get(mpi, mpi))]
-        for v in verdicts(evidence, mpi):
+        row = [TableCell(MPI_TITLES.get(mpi, mpi))]
+        for v in headlines(evidence, mpi):
             row += [_cell(v.ours, v.quantity, links), _cell(v.baseline, v.quantity, links),
-                    Cell("" if v.ratio is None else numbers.times(v.ratio.value))]  # fmt: skip
+                    TableCell("" if v.ratio is None else numbers.times(v.ratio.value))]  # fmt: skip
         rows.append(tuple(row))
     heads = ("8 B latency", "8 B rate", "1 MiB bandwidth")
     columns = [c for h in heads for c in (f"{h}, nearmetal", "TCP", "ratio")]
@@ -246,14 +259,14 @@ def patterns(evidence: Evidence, links: Links, mpi: str) -> Grid | None:
     for test, _ in evidence.tests("patterns"):
         which = Which(OURS, mpi, "patterns", test)
         curve = {p.size: p for p in evidence.curve(Quantity.TIME, which)}
-        ratios = {r.size: r for r in evidence.ratios(Quantity.TIME, which, BASELINE)}
+        ratios = evidence.ratios(Quantity.TIME, which, BASELINE)
         sizes = (0,) if test == "barrier" else _SHOWN_SIZES
-        cells = [Cell(test)]
+        cells = [TableCell(test)]
         for size in sizes:
             cell = _cell(curve.get(size), Quantity.TIME, links)
             note = f"{numbers.times(ratios[size].value)} lower" if size in ratios else ""
-            cells.append(Cell(cell.text, cell.href, note))
-        cells += [Cell("")] * (len(_SHOWN_SIZES) + 1 - len(cells))
+            cells.append(TableCell(cell.text, cell.href, note))
+        cells += [TableCell("")] * (len(_SHOWN_SIZES) + 1 - len(cells))
         if curve:
             rows.append(tuple(cells))
     if len(rows) <= 2:  # noqa: PLR2004 - ping-pong and streams have charts of their own
@@ -269,12 +282,12 @@ def windows(evidence: Evidence, links: Links, mpi: str) -> Grid | None:
     for test, _ in evidence.tests("window"):
         which = Which(OURS, mpi, "window", test)
         curve = {p.size: p for p in evidence.curve(Quantity.TIME, which)}
-        ratios = {r.size: r for r in evidence.ratios(Quantity.TIME, which, BASELINE)}
-        cells = [Cell(test.replace("_", " "))]
+        ratios = evidence.ratios(Quantity.TIME, which, BASELINE)
+        cells = [TableCell(test.replace("_", " "))]
         for size in _SHOWN_SIZES:
-            cell = _cell(curve[size], Quantity.TIME, links) if size in curve else Cell("")
+            cell = _cell(curve[size], Quantity.TIME, links) if size in curve else TableCell("")
             note = f"{numbers.times(ratios[size].value)} lower" if size in ratios else ""
-            cells.append(Cell(cell.text, cell.href, note))
+            cells.append(TableCell(cell.text, cell.href, note))
         if curve:
             rows.append(tuple(cells))
     if not rows:
@@ -302,7 +315,7 @@ def third_party(evidence: Evidence, links: Links, program: str) -> Grid | None:
 _FIGURES = ("time", "time_max", "time_pure", "rate", "bandwidth")
 
 
-def _third_party_row(evidence: Evidence, links: Links, which: Which) -> list[tuple[Cell, ...]]:
+def _third_party_row(evidence: Evidence, links: Links, which: Which) -> list[tuple[TableCell, ...]]:
     rows = rows_of(evidence.facts(which))
     metrics = {m for row in rows.values() for m in row}
     metric = next((m for m in _FIGURES if m in metrics), None)
@@ -317,11 +330,13 @@ def _third_party_row(evidence: Evidence, links: Links, which: Which) -> list[tup
         found = sorted((row[metric] for (_, s), row in rows.items() if s == size and metric in row),
                        key=lambda f: (f.value, f.launch))  # fmt: skip
         if not found:
-            cells.append(Cell(""))
+            cells.append(TableCell(""))
             continue
         fact = found[(len(found) - 1) // 2]
         unit = fact.unit.value
-        cells.append(Cell(numbers.digits(fact.value), links.href(Source(fact.file, fact.line))))
+        cells.append(
+            TableCell(numbers.digits(fact.value), links.href(Source(fact.file, fact.line)))
+        )
     name = f"{which.test}, {which.variant}" if which.variant else which.test
-    return [(Cell(MPI_TITLES.get(which.mpi, which.mpi)), Cell(name), Cell(ARM_TITLES[which.arm]),
-             Cell(f"{metric}, {unit}"), *cells)]  # fmt: skip
+    return [(TableCell(MPI_TITLES.get(which.mpi, which.mpi)), TableCell(name), TableCell(ARM_TITLES[which.arm]),
+             TableCell(f"{metric}, {unit}"), *cells)]  # fmt: skip

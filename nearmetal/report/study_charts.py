@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from nearmetal.report import numbers
-from nearmetal.report.page import Chart, Figure, both
+from nearmetal.report.page import Chart, Panel, both
 from nearmetal.report.study_view import Anchors, StudyView, scale_title, signed_percent, value_text
 from nearmetal.report.svg import Axis, Bar, Mark, Series, bar_chart, line_chart, ratio_chart
 from nearmetal.study.judge import Comparison
@@ -101,7 +101,7 @@ def _ratios(view: StudyView, anchors: Anchors, points: list[Point]) -> list[Seri
     return series
 
 
-def curves(view: StudyView, anchors: Anchors) -> Iterable[Figure]:
+def curves(view: StudyView, anchors: Anchors) -> Iterable[Panel]:
     """Return one figure per test, scale and metric that has sizes enough for a curve."""
     for curve, points in _points(view, sized=True).items():
         if len(points) < MIN_CURVE:
@@ -120,7 +120,7 @@ def curves(view: StudyView, anchors: Anchors) -> Iterable[Figure]:
         better = "less" if points[0].lower_is_better else "more"
         caption = (f"Medians of launches; bands are the intervals of the medians, or all launches "
                    f"where there are fewer than six. Here {better} is better.")  # fmt: skip
-        yield Figure(title, charts, caption)
+        yield Panel(title, charts, caption)
 
 
 def _pair(
@@ -172,14 +172,14 @@ def _speedups(view: StudyView, anchors: Anchors, points: list[Point]) -> list[Se
     return [*series, Series("ideal", "limit", tuple(line))]
 
 
-def bars(view: StudyView, anchors: Anchors) -> Iterable[Figure]:
+def bars(view: StudyView, anchors: Anchors) -> Iterable[Panel]:
     """Return one figure per test without sizes: bars per number of nodes, and the scaling."""
     for curve, points in _points(view, sized=False).items():
         groups = [(scale_title(point), _bars(view, anchors, point)) for point in points]
         title = " ".join(filter(None, (curve.test, curve.variant))) + f": {curve.metric}"
         caption = (f"Medians of launches with all launches as whiskers; in brackets the loss "
                    f"against {view.base.name}, negative where the arm is better.")  # fmt: skip
-        yield Figure(title, _over(title, groups, _speedups(view, anchors, points)), caption)
+        yield Panel(title, _over(title, groups, _speedups(view, anchors, points)), caption)
 
 
 def _over(

@@ -66,7 +66,7 @@ def _normality(view: StudyView) -> Rule:
     odd = [one for one in tested if any(f.kind is Kind.NON_NORMAL for s in one.flags for f in s)]
     why = "no statistic here assumes a normal distribution"
     if tested:
-        why += f"; Anderson-Darling flags {len(odd)} of {len(tested)} points"
+        why += f"; Anderson-Darling flags {len(odd)} of {len(tested)} points (5 % for any in the whole study)"
     return Rule(6, "nothing is taken for normal without a test", True, why)
 
 

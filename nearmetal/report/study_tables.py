@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nearmetal.errors import NearmetalError
 from nearmetal.report import numbers
-from nearmetal.report.page import Cell, Grid
+from nearmetal.report.page import Grid, TableCell
 from nearmetal.report.study_view import (
     Anchors,
     Judged,
@@ -32,8 +32,7 @@ from nearmetal.study.signed import RULE, SignedTable, tables_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from nearmetal.study.model import Arm, Point
-    from nearmetal.study.model import Cell as Measured
+    from nearmetal.study.model import Arm, Cell, Point
     from nearmetal.study.stats import Summary
 
 ALL_PAIRS = "all_pairs"
@@ -71,7 +70,7 @@ def testbed(view: StudyView) -> Grid:
             rows.append((_fact_name(name), values))
     columns = ("fact", *(arm.name for arm in arms))
     return Grid("Testbed", columns, tuple(
-        (Cell(name), *(Cell(value or "not told", style="words") for value in values))
+        (TableCell(name), *(TableCell(value or "not told", style="words") for value in values))
         for name, values in rows
     ))  # fmt: skip
 
@@ -83,8 +82,8 @@ def launches_grid(view: StudyView) -> Grid | None:
     recorded = {name: fold(found) for name, found in headers.items()}
     names = dict.fromkeys(name for found in recorded.values() for name in found)
     rows = [
-        (Cell(_fact_name(name)),
-         *(Cell(recorded[arm.name].get(name, "not recorded").removeprefix(VARIES), style="words")
+        (TableCell(_fact_name(name)),
+         *(TableCell(recorded[arm.name].get(name, "not recorded").removeprefix(VARIES), style="words")
            for arm in view.arms))
         for name in names
     ]  # fmt: skip
@@ -94,12 +93,12 @@ def launches_grid(view: StudyView) -> Grid | None:
     return Grid("Launches", columns, tuple(rows), caption) if rows else None
 
 
-def _summary(summary: Summary, point: Point, href: str) -> Cell:
+def _summary(summary: Summary, point: Point, href: str) -> TableCell:
     note = f"n {summary.n}"
     if summary.interval is not None:
         low, high = summary.interval.low, summary.interval.high
         note += f", {numbers.digits(low)} to {numbers.digits(high)}"
-    return Cell(value_text(summary.median, point.unit), href, note)
+    return TableCell(value_text(summary.median, point.unit), href, note)
 
 
 def _common(values: Iterable[str]) -> str | None:
@@ -118,7 +117,7 @@ def _label(point: Point, *, scale: bool) -> str:
 
 def _row(
     one: Comparison, anchors: Anchors, *, scale: bool, margin: bool, marks: bool
-) -> list[Cell]:
+) -> list[TableCell]:
     ratio, interval = "-", ""
     if one.ratio is not None:
         ratio = f"{one.ratio.value:.3f}"
@@ -127,15 +126,15 @@ def _row(
     tax = "-" if one.tax_percent is None else signed_percent(one.tax_percent)
     needed = f"about {one.needed} more launches" if one.needed else ""
     cells = [
-        Cell(_label(one.point, scale=scale)),
+        TableCell(_label(one.point, scale=scale)),
         _summary(one.base, one.point, anchors.of(one.arms[0], one.point)),
         _summary(one.test, one.point, anchors.of(one.arms[1], one.point)),
-        Cell(ratio, note=interval),
-        Cell(tax),
-        Cell(one.verdict.value, note=needed, style=one.verdict.value.split()[0]),
+        TableCell(ratio, note=interval),
+        TableCell(tax),
+        TableCell(one.verdict.value, note=needed, style=one.verdict.value.split()[0]),
     ]
-    cells += [Cell(one.margin.origin if one.margin else "-")] if margin else []
-    return cells + ([Cell("; ".join(one.gate.watermarks), style="words")] if marks else [])
+    cells += [TableCell(one.margin.origin if one.margin else "-")] if margin else []
+    return cells + ([TableCell("; ".join(one.gate.watermarks), style="words")] if marks else [])
 
 
 def tally(found: Iterable[Comparison]) -> tuple[tuple[str, str], ...]:
@@ -210,7 +209,7 @@ def signed_grids(view: StudyView) -> list[Grid]:
         columns = list(dict.fromkeys(column for _, column in table.cells))
         flagged = table.flagged
         lines = [
-            (Cell(row), *(_signed_cell(table, (row, column), flagged) for column in columns))
+            (TableCell(row), *(_signed_cell(table, (row, column), flagged) for column in columns))
             for row in rows
         ]
         grids.append(Grid(
@@ -223,22 +222,22 @@ def signed_grids(view: StudyView) -> list[Grid]:
 
 def _signed_cell(
     table: SignedTable, key: tuple[str, str], flagged: dict[tuple[str, str], float]
-) -> Cell:
+) -> TableCell:
     if key not in table.cells:
-        return Cell("")
+        return TableCell("")
     text = table.shown(key).replace("-", "\N{MINUS SIGN}")
-    return Cell(text, note="stands out" if key in flagged else "",
+    return TableCell(text, note="stands out" if key in flagged else "",
                 style="INCONCLUSIVE" if key in flagged else "")  # fmt: skip
 
 
-def _spread_row(arm: str, name: str, found: Jitter, text: Point) -> tuple[Cell, ...]:
-    def shown(value: float) -> Cell:
-        return Cell(value_text(value, text.unit))
+def _spread_row(arm: str, name: str, found: Jitter, text: Point) -> tuple[TableCell, ...]:
+    def shown(value: float) -> TableCell:
+        return TableCell(value_text(value, text.unit))
 
     return (
-        Cell(arm, note=name), Cell(str(found.pairs)), Cell(str(found.values)), shown(found.mean),
+        TableCell(arm, note=name), TableCell(str(found.pairs)), TableCell(str(found.values)), shown(found.mean),
         shown(found.three_sigma), shown(found.median), shown(found.p95), shown(found.p99),
-        Cell(f"{found.tail:.2f}"), Cell(found.worst[0], note=value_text(found.worst[1], text.unit)),
+        TableCell(f"{found.tail:.2f}"), TableCell(found.worst[0], note=value_text(found.worst[1], text.unit)),
     )  # fmt: skip
 
 
@@ -279,7 +278,7 @@ def neighbour_grid(view: StudyView) -> Grid | None:
     return Grid("Noisy neighbours", columns, tuple(rows), caption) if rows else None
 
 
-def _inflation(one: Comparison, quiet: Measured, busy: Measured) -> tuple[Cell, ...] | None:
+def _inflation(one: Comparison, quiet: Cell, busy: Cell) -> tuple[TableCell, ...] | None:
     try:
         found = noisy_neighbour(quiet.values, busy.values)
     except NearmetalError:
@@ -288,12 +287,12 @@ def _inflation(one: Comparison, quiet: Measured, busy: Measured) -> tuple[Cell, 
     if found.median.low is not None and found.median.high is not None:
         interval = f"{found.median.low:.2f} to {found.median.high:.2f}"
     return (
-        Cell(point_title(one.point)), Cell(one.arms[1]), Cell(f"{found.median.value:.2f}"),
-        Cell(interval), Cell(f"{found.tail:.2f}"), Cell(f"{one.base.n}, {one.test.n}"),
+        TableCell(point_title(one.point)), TableCell(one.arms[1]), TableCell(f"{found.median.value:.2f}"),
+        TableCell(interval), TableCell(f"{found.tail:.2f}"), TableCell(f"{one.base.n}, {one.test.n}"),
     )  # fmt: skip
 
 
-def _fullest(view: StudyView, arm: Arm) -> tuple[Measured, float] | None:
+def _fullest(view: StudyView, arm: Arm) -> tuple[Cell, float] | None:
     """Return the cell with the largest one-way bandwidth of large messages, in Gbit/s of its median."""
     found = [
         (cell, median(cell.values) * BANDWIDTHS[cell.point.unit])
@@ -315,10 +314,10 @@ def line_grid(view: StudyView, anchors: Anchors) -> Grid | None:
         mtu = arm.facts.get("mtu", "")
         found = line_rate(arm.fabric, float(told), measured, int(mtu) if mtu.isdigit() else None)
         rows.append((
-            Cell(arm.name, note=point_title(cell.point)), Cell(f"{found.told:g}"),
-            Cell(f"{found.data:.4g}"), Cell(f"{found.payload:.4g}"),
-            Cell(f"{measured:.4g}", anchors.of(arm.name, cell.point)), Cell(f"{found.share:.1%}"),
-            Cell(found.verdict, style="words"),
+            TableCell(arm.name, note=point_title(cell.point)), TableCell(f"{found.told:g}"),
+            TableCell(f"{found.data:.4g}"), TableCell(f"{found.payload:.4g}"),
+            TableCell(f"{measured:.4g}", anchors.of(arm.name, cell.point)), TableCell(f"{found.share:.1%}"),
+            TableCell(found.verdict, style="words"),
         ))  # fmt: skip
     columns = ("", "told", "behind the encoding", "less headers", "measured", "share", "verdict")
     caption = ("Gbit/s. The largest median of one-way bandwidth from 64 KiB on, against what the line "

@@ -66,7 +66,7 @@ class Watcher(Protocol):
 
 
 @dataclass
-class Summary:
+class ImportSummary:
     """What an import did. `refused` are the reasons, by path."""
 
     files: int = 0
@@ -172,7 +172,7 @@ class Importer:
         self.writer = writer
         self.labeller = labeller
         self.run = run
-        self.summary = Summary()
+        self.summary = ImportSummary()
         self.missing: dict[str, tuple[str, ...]] = {}
         self.arms: dict[str, str] = {}
         self._seen: dict[str, str] = {}
@@ -299,7 +299,7 @@ def _ask(missing: Mapping[str, tuple[str, ...]], folder: Path) -> NearmetalError
 
 def import_study(
     folders: Sequence[Path], labels: Path | None, target: Path, watcher: Watcher
-) -> Summary:
+) -> ImportSummary:
     """Import folders of logs; raises NearmetalError when something must be told first.
 
     Without `labels`, those of the first folder are taken, if it has any.
@@ -325,7 +325,7 @@ def import_study(
     return importer.summary
 
 
-def derive_again(target: Path) -> Summary:
+def derive_again(target: Path) -> ImportSummary:
     """Make the tables of a study again, from its own objects and labels."""
     study = Study(target)
     sources = study.sources()

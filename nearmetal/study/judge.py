@@ -8,7 +8,7 @@ from enum import Enum
 from math import ceil, log
 from typing import TYPE_CHECKING
 
-from nearmetal.study.flags import Flag, flags
+from nearmetal.study.flags import MIN_OUTLIER, Flag, flags
 from nearmetal.study.gate import BANDWIDTHS, Gate, check, with_line_rate
 from nearmetal.study.margin import Margin, from_cores, from_percent
 from nearmetal.study.model import Cell
@@ -166,17 +166,22 @@ def compare(
     test: tuple[Arm, Iterable[Cell]],
     *,
     percent: float | None = None,
+    margin: Margin | None = None,
     versions: Callable[[Cell], Iterable[str]] = lambda _cell: (),
     observed: Callable[[Cell], Mapping[str, str]] = lambda _cell: {},
+    cell_count: int | None = None,
 ) -> list[Comparison]:
     """Compare two arms at every point that both have, neutral figures left out.
 
-    `percent` declares the margin; otherwise it comes from the core counts. `versions` tells what
+    `margin` or `percent` declares the margin; otherwise it comes from the core counts. `versions` tells what
     the logs of a cell say about the benchmark's version, `observed` what its launches recorded.
+    `cell_count` is the number of cells of the whole study that a flag is possible in, by default
+    those of both arms: in a larger study, a flag needs more evidence.
     """
     cells = (list(base[1]), list(test[1]))
     arms = (with_line_rate(base[0], cells[0]), with_line_rate(test[0], cells[1]))
     sizes = (_sizes(cells[0]), _sizes(cells[1]))
+    count = cell_count or sum(len(cell.values) >= MIN_OUTLIER for side in cells for cell in side)
     found = []
     for ours, theirs in _pairs(*cells):
         if ours.point.neutral:
@@ -185,19 +190,25 @@ def compare(
         gate = check(*arms, (ours, theirs), (versions(ours), versions(theirs)),
                      same_sizes=sizes[0].get(curve) == sizes[1].get(curve),
                      seen=(observed(ours), observed(theirs)))  # fmt: skip
-        found.append(_compare_one(arms, ours, theirs, gate, percent))
+        compared = _compare_one(
+            arms,
+            ours,
+            theirs,
+            gate,
+            margin or margin_of(*arms, percent, lower_is_better=ours.point.lower_is_better),
+        )
+        marks = (flags(ours.values, count), flags(theirs.values, count))
+        found.append(replace(compared, flags=marks))
     return _settle(found)
 
 
 def _compare_one(
-    arms: tuple[Arm, Arm], base: Cell, test: Cell, gate: Gate, percent: float | None
+    arms: tuple[Arm, Arm], base: Cell, test: Cell, gate: Gate, margin: Margin | None
 ) -> Comparison:
-    lower = base.point.lower_is_better
-    margin = margin_of(*arms, percent, lower_is_better=lower)
     values = ratio(test.values, base.values)
     comparison = Comparison(
         base.point, summarize(base.values), summarize(test.values), (arms[0].name, arms[1].name),
-        values, margin, gate, (flags(base.values), flags(test.values)), Verdict.INCONCLUSIVE, "",
+        values, margin, gate, ((), ()), Verdict.INCONCLUSIVE, "",
     )  # fmt: skip
     if gate.blocked:
         return replace(comparison, verdict=Verdict.REFUSED, reason="; ".join(gate.reasons))

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from nearmetal.study.flags import OUTLIER_Z
 from nearmetal.study.stats import mad
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nearmetal.study.judge import Comparison
+
+OUTLIER_Z = 3.5
+"""Iglewicz and Hoaglin's bound of 0.6745 times the distance from the median by the MAD."""
 
 RULE = (
     f"flagged: 0.6745 |x - median| / MAD above {OUTLIER_Z:g} over all cells of the table "

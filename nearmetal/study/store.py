@@ -249,6 +249,16 @@ class Study:
             )
             yield Cell(key[0], point, seen)
 
+    def cell_count(self, launches: int) -> int:
+        """Return the number of cells of all arms with at least so many launches."""
+        keys = "arm, program, test, variant, size, ranks, nodes, metric, unit"
+        rows = self._rows(
+            f"SELECT count(*) FROM (SELECT 1 FROM {self._table(FACTS)} GROUP BY {keys} "  # noqa: S608 - our own names
+            "HAVING count(DISTINCT (run, launch)) >= ?)",
+            [launches],
+        )
+        return next(int(row[0]) for row in rows)
+
     def raw(self, source: str) -> bytes:
         """Return the bytes of a raw file; raises LogError when they were changed."""
         path = object_path(self.directory, source)

@@ -16,8 +16,9 @@ from nearmetal.mpi import STACKS, Mpi, Provider
 from nearmetal.report import figures_page as page
 from nearmetal.report.figures import MIN_SAMPLES, judge
 from nearmetal.report.promises import ROWS
-from nearmetal.report.samples import Placement, Samples, What, Who, percentile
+from nearmetal.report.samples import Placement, Samples, What, Who
 from nearmetal.spec import load_local
+from nearmetal.study.stats import percentile
 from tests.python.evidence_runs import make_launch
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nearmetal.cli.main import main
 from nearmetal.errors import LogError, NearmetalError, SpecError
-from nearmetal.study.importer import Summary, derive_again, find_files, import_study
+from nearmetal.study.importer import ImportSummary, derive_again, find_files, import_study
 from nearmetal.study.labels import Labeller, arms_of, draft, load_labels, natural, pattern
 from nearmetal.study.store import FACTS, SOURCES, Study
 from tests.python.evidence_runs import make_run
@@ -53,7 +53,7 @@ def logs(tmp_path: Path) -> Path:
     return folder
 
 
-def imported(folder: Path) -> tuple[Summary, Study]:
+def imported(folder: Path) -> tuple[ImportSummary, Study]:
     target = folder.parent / "study"
     return import_study([folder], None, target, Unwatched()), Study(target)
 

@@ -54,7 +54,9 @@ def test_demo_measures_reports_and_leaves_nothing_but_the_run(place: Site) -> No
     data = json.loads(done.stdout)
     assert [v["title"] for v in data["verdicts"]] == [
         "latency of 8 bytes", "rate of 8-byte messages", "bandwidth at 1 MiB"]  # fmt: skip
-    assert all(v["ratio"] and v["limit"] and v["network_only"] for v in data["verdicts"])
+    assert all(v["nearmetal"] and v["limit"] and v["network_only"] for v in data["verdicts"])
+    assert {v["ratio"] for v in data["verdicts"]} == {None}
+    assert {v["verdict"] for v in data["verdicts"]} == {"too few launches: 1 of at least 6"}
     assert {p["channel"] for p in data["locality"]} == {"self", "shm"}
     assert "shm" in data["hello"]
     assert Path(data["report"]).read_text().startswith("<!DOCTYPE html>")

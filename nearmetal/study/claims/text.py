@@ -44,7 +44,7 @@ class TableCell:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A table of percentages with its header."""
 
     line: int
@@ -57,7 +57,7 @@ class Document:
 
     lines: list[str]
     paragraphs: list[Paragraph] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[TextTable] = field(default_factory=list)
 
     @property
     def sentences(self) -> list[Sentence]:
@@ -87,7 +87,7 @@ def _paragraph(block: list[tuple[int, str]]) -> Paragraph:
     return Paragraph(block[0][0], tuple(sentences))
 
 
-def _table(block: list[tuple[int, str]]) -> Table | None:
+def _table(block: list[tuple[int, str]]) -> TextTable | None:
     header: list[str] = []
     found: list[TableCell] = []
     for number, line in block:
@@ -100,7 +100,7 @@ def _table(block: list[tuple[int, str]]) -> Table | None:
                     found.append(TableCell(number, cells[0].strip(), name.strip(), value))
         elif cells and not found:
             header = cells
-    return Table(block[0][0], tuple(found)) if found else None
+    return TextTable(block[0][0], tuple(found)) if found else None
 
 
 def read(text: str) -> Document:
