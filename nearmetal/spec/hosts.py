@@ -171,7 +171,7 @@ class Port(Model):
         default=None, description="its link type; none: as it is"
     )
     vfs: Annotated[int, Field(ge=0, le=MAX_PORT_VFS)] = Field(
-        default=0, description="how many virtual functions it shall have"
+        default=0, description="number of virtual functions"
     )
     mtu: Annotated[int, Field(ge=576, le=65520)] | None = Field(
         default=None, description="MTU of its network device and of its VFs'; none: as it is"
@@ -270,7 +270,7 @@ class Package(Model):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="as esxcli lists it"
     )
     version: Annotated[str, Field(pattern=r"^[0-9][A-Za-z0-9._-]{0,63}$")] = Field(
-        description="the oldest one that is enough"
+        description="the oldest acceptable version"
     )
     file: AbsolutePath = Field(description="the .vib or the .zip")
 

@@ -25,7 +25,7 @@ class PasswordSource(Model):
         default=None, description="an environment variable"
     )
     file: AbsolutePath | None = Field(
-        default=None, description="a file of yours that nobody else may read (mode 0600)"
+        default=None, description="your file with the password, with mode 0600"
     )
     keyring: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
         default=None, description="a service of the keyring, looked up with the user's name"

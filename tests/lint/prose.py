@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from proselint.checks import archaism, lexical_illusions
+from proselint.checks import archaism
 from proselint.registry.checks import Check, Padding, types
 from proselint.registry.checks.engine import Fancy, RegexOptions
 
@@ -90,8 +90,13 @@ def checks(words: dict[str, str]) -> tuple[Check, ...]:
             path="example",
             message="'{}': write for example",
         ),
+        Check(
+            types.ExistenceSimple(r"\b(?!that\b|had\b)([a-z]+) \1\b"),
+            engine=_engine(case=True),
+            path="doubled",
+            message="'{}': a word stands twice",
+        ),
         archaism.check,
-        *lexical_illusions.__register__,
     )
 
 
@@ -109,7 +114,10 @@ def bad_text(text: str, rules: Iterable[Check]) -> Iterator[tuple[int, str]]:
     """Yield (line, what) of a text, in the order of its lines."""
     shown = f"\n{blanked(text)}\n"
     found = [
-        (shown.count("\n", 0, result.span[0] + 1), f"{result.message} [{result.check_path}]")
+        (
+            shown.count("\n", 0, result.span[0] + 1),
+            f"{' '.join(result.message.split())} [{result.check_path}]",
+        )
         for rule in rules
         for result in rule.check_with_flags(shown)
     ]

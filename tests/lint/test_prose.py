@@ -50,7 +50,7 @@ def test_the_list_is_not_empty() -> None:
         ("It ends. Never wait.", "opener", "It ends. Do not wait."),
         ("A size, as `64M`.", "example", "A size, for example `64M`."),
         ("The peer spake.", "archaism", "The peer answered."),
-        ("The the peer answered.", "lexical_illusions", "The peer answered."),
+        ("Ask the the peer.", "doubled", "Ask the peer."),
         ("A segment\ndirectory is there.", "words", "A rundir is there."),
     ],
 )

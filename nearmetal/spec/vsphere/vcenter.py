@@ -48,7 +48,7 @@ class Vcenter(Model):
         description="authorities to verify its certificate by, instead of the system's",
     )
     thumbprint: Annotated[str, AfterValidator(_thumbprint)] | None = Field(
-        default=None, description="SHA-256 of the one certificate to accept, whoever signed it"
+        default=None, description="SHA-256 of the only accepted certificate, with any signature"
     )
 
     @model_validator(mode="after")
