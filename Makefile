@@ -86,7 +86,7 @@ test-c: setup
 	tools/setup/c_build.sh asan
 	$(VENV)/meson test -C build/c-asan --no-rebuild --print-errorlogs --suite unit
 	tools/setup/c_build.sh tsan
-	$(FIXED_LAYOUT) $(VENV)/meson test -C build/c-tsan --no-rebuild --print-errorlogs --suite ring --suite pool --suite meet --suite threads
+	$(FIXED_LAYOUT) $(VENV)/meson test -C build/c-tsan --no-rebuild --print-errorlogs --suite ring --suite pool --suite session --suite threads
 	tools/setup/c_build.sh faults
 	$(VENV)/meson test -C build/c-faults --no-rebuild --print-errorlogs --suite faults
 

@@ -22,7 +22,7 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_errno.h>
 
-#include "locality/address.h"
+#include "connect/address.h"
 
 #define BATCH 4096
 #define NR_LOOKED_UP 10000

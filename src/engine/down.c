@@ -7,7 +7,7 @@
 #include <stdarg.h>
 
 #include "base/log.h"
-#include "engine/bulk.h"
+#include "engine/rndv_choice.h"
 #include "engine/internal.h"
 
 void nm_peer_drop_queue(struct nm_engine *engine, struct nm_peer *peer)

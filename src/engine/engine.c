@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
-#include "engine/bulk.h"
+#include "engine/rndv_choice.h"
 #include "engine/internal.h"
 
 int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **ret_engine)

@@ -23,8 +23,8 @@
 
 #include "engine/completion.h"
 #include "engine/memory.h"
-#include "locality/address.h"
-#include "locality/locality.h"
+#include "connect/address.h"
+#include "connect/locality.h"
 #include "transport/select.h"
 #include "transport/transport.h"
 

@@ -135,7 +135,7 @@ void nm_recv_forget(struct nm_engine *engine, struct nm_peer *peer);
 /* Nobody waits any more for the answers to messages of PEER that are here. */
 void nm_recv_forget_answers(struct nm_engine *engine, struct nm_peer *peer);
 
-/* transfer.c: payload in pieces, after an envelope was answered. */
+/* rndv.c: payload in pieces, after an envelope was answered. */
 void nm_transfer_cts(const struct nm_incoming *in);
 void nm_transfer_data(const struct nm_incoming *in);
 void nm_transfer_ack(const struct nm_incoming *in);
@@ -152,7 +152,7 @@ void nm_transfer_ask(struct nm_engine *engine, struct nm_request *request);
 void nm_transfer_finish_incoming(struct nm_engine *engine, struct nm_request *request);
 
 /*
- * direct.c: large messages without packets, between processes that can copy from and to each
+ * rndv_cma.c: large messages without packets, between processes that can copy from and to each
  * other's memory. The receiver reads all of it, or one half while the sender writes the other; what
  * fails on the way goes on in packets from there.
  */
@@ -173,7 +173,7 @@ bool nm_direct_place(struct nm_engine *engine, struct nm_request *request,
 		     const struct nm_packet *pkt, const void *payload);
 void nm_direct_placed(const struct nm_incoming *in);
 
-/* access.c: puts and gets without the target's help. */
+/* rma_cma.c: puts and gets without the target's help. */
 /* Show my regions to peers, or no more: after the queues or the transports have changed. */
 void nm_access_publish(struct nm_engine *engine);
 void nm_access_withdraw(struct nm_engine *engine);
@@ -190,7 +190,7 @@ bool nm_access_direct(struct nm_engine *engine, const struct nm_rma *rma, uint64
 void nm_atomic_on_request(const struct nm_incoming *in);
 void nm_atomic_on_result(const struct nm_incoming *in);
 
-/* move.c: from a channel that was given up to the network. */
+/* failover.c: from a channel that was given up to the network. */
 void nm_sink_quarantined(struct nm_transport *from, struct nm_peer *source,
 			 const struct nm_stream_ends *ends, const struct nm_reason *why);
 void nm_move_on_switch(const struct nm_incoming *in);
@@ -199,7 +199,7 @@ unsigned int nm_move_push(struct nm_engine *engine, struct nm_peer *peer);
 /* No move is under way any more. */
 void nm_move_end(struct nm_peer *peer);
 
-/* deliver.c: the sink's functions. */
+/* sink.c: the sink's functions. */
 struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_identity *who,
 				  const struct nm_peer_label *label);
 void nm_sink_deliver(struct nm_transport *from, struct nm_peer *source, const struct nm_packet *pkt,

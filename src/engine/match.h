@@ -21,7 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/list.h"
+#include "base/list.h"
 
 struct nm_peer;
 

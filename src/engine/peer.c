@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "engine/hold.h"
+#include "engine/unexpected.h"
 #include "engine/internal.h"
 #include "transport/select.h"
 

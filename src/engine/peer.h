@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
-#include "engine/list.h"
+#include "base/list.h"
 #include "engine/protocol.h"
 #include "engine/request.h"
 #include "engine/state.h"
@@ -70,7 +70,7 @@ struct nm_peer {
 	unsigned int nr_started;    /* memory accesses of ours that it has not answered */
 	unsigned int nr_served;	    /* transfers of its memory accesses under way here */
 	unsigned int nr_leaving;    /* sends in NM_REQUEST_LEAVING */
-	uint32_t link_eager_max;    /* what eager_max is when nobody keeps anything (hold.h) */
+	uint32_t link_eager_max;    /* what eager_max is when nobody keeps anything (unexpected.h) */
 	uint64_t control_bytes;	    /* that what is in control takes */
 	/* cold */
 	struct nm_identity who;
@@ -84,7 +84,7 @@ struct nm_peer {
 	uint64_t nr_stalls;	 /* sends that found no room */
 	/* of ours on its memory, by who moved the bytes; `messages` are operations */
 	struct nm_traffic accesses[NM_NR_ACCESS_WAYS][NM_NR_ACCESS_KINDS];
-	/* messages without a receive (hold.h) */
+	/* messages without a receive (unexpected.h) */
 	uint64_t held_bytes;  /* that its messages take here */
 	enum nm_pace asked;   /* what we have asked it to do with its messages */
 	bool keeps;	      /* it has asked us */
@@ -129,7 +129,7 @@ static inline bool nm_peer_is_source(const struct nm_peer *peer)
 
 /* The peer's story, made on first use; a static spare when memory is out. Never NULL. */
 struct nm_peer_story *nm_peer_story(struct nm_peer *peer);
-/* From now on messages to it, or from it, go over CHANNEL (facts.c). */
+/* From now on messages to it, or from it, go over CHANNEL (diag.c). */
 void nm_peer_sends_on(struct nm_peer *peer, enum nm_channel channel) NM_COLD;
 void nm_peer_receives_on(struct nm_peer *peer, enum nm_channel channel) NM_COLD;
 

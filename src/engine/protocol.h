@@ -59,7 +59,7 @@ enum nm_op {
 	/* What was at the target before. tag: the initiator's id; payload: the bytes. */
 	NM_OP_RESULT = 10,
 	/*
-	 * First word on the network after a channel between the two was given up (move.c). tag: how
+	 * First word on the network after a channel between the two was given up (failover.c). tag: how
 	 * much the sender had published there; data: how much it had taken of what came.
 	 */
 	NM_OP_SWITCH = 11,

@@ -3,7 +3,7 @@
 #ifndef NM_ENGINE_RECV_H
 #define NM_ENGINE_RECV_H
 
-#include "engine/hold.h"
+#include "engine/unexpected.h"
 #include "engine/internal.h"
 
 static inline uint64_t nm_recv_min(uint64_t a, uint64_t b)
@@ -69,7 +69,7 @@ void nm_multi_retire(struct nm_engine *engine, struct nm_request *request, int e
 /* Give a buffer back by a completion of its own. */
 void nm_multi_release(struct nm_engine *engine, struct nm_request *request, int err);
 
-/* look.c */
+/* peek.c */
 int nm_recv_peek(struct nm_engine *engine, const struct nm_message *message);
 int nm_recv_claim(struct nm_engine *engine, const struct nm_message *message);
 

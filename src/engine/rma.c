@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Remote memory access by messages, where it cannot be had directly (access.c). The target checks
+ * Remote memory access by messages, where it cannot be had directly (rma_cma.c). The target checks
  * key, rights and bounds of every access in its own progress; nothing that the initiator says is believed. Every operation is answered, so its
  * completion means that it was done at the target, whatever level was asked for.
  */

@@ -2,7 +2,7 @@
 /* Sending messages: eager at once, large ones by an envelope that the receiver answers. */
 #include <errno.h>
 
-#include "engine/hold.h"
+#include "engine/unexpected.h"
 #include "engine/internal.h"
 #include "transport/select.h"
 

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/list.h"
+#include "base/list.h"
 #include "provider/provider.h"
 #include "provider/wait.h"
 

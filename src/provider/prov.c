@@ -9,9 +9,6 @@
 #include "base/log.h"
 #include "provider/provider.h"
 
-struct nm_host nm_host;
-_Thread_local bool nm_host_asking;
-
 /* libfabric may register one library twice (two directories name it) and clean up the loser. */
 static _Atomic int nr_loads;
 static void *host_library;

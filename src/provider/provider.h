@@ -31,8 +31,8 @@
 #include "base/compiler.h"
 #include "base/fork.h"
 #include "engine/engine.h"
-#include "locality/address_table.h"
-#include "provider/host.h"
+#include "connect/address_table.h"
+#include "net/host.h"
 #include "provider/lock.h"
 
 /* What an endpoint offers. Written here once: attributes, checks and manual agree on it. */

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/params.h"
-#include "locality/segment_dir.h"
+#include "connect/rundir.h"
 #include "provider/stats_layout.h"
 
 #define SUFFIX ".stats"

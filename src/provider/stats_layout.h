@@ -57,7 +57,7 @@ struct nm_stats_accesses {
 
 struct nm_stats_peer {
 	uint8_t id[6];
-	uint8_t relation, channel, integrity; /* enums of locality/locality.h, base/channel.h */
+	uint8_t relation, channel, integrity; /* enums of connect/locality.h, base/channel.h */
 	uint8_t down;
 	uint8_t unused[2];
 	uint32_t quarantines;

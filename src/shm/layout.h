@@ -113,7 +113,7 @@ struct nm_lane {
 	/* +1 when the owner, as the sender, begins to use a region of the peer it is paired with
 	 * (shm/regions.h), +1 when it has ended: odd while it does. Partner: who closes a region. */
 	_Atomic uint64_t reaching;
-	/* The owner, as the sender, rings it for a reader that sleeps (base/bell.h). */
+	/* The owner, as the sender, rings it for a reader that sleeps (shm/doorbell.h). */
 	_Atomic uint32_t bell;
 	uint8_t reserved1[36];
 };

@@ -76,7 +76,7 @@ int nm_window_create(const struct nm_geometry *geometry, const uint8_t id[6],
 		     struct nm_reason *ret_reason);
 /*
  * The same in ROOM bytes of zeros at MEMORY that exist already and that neighbours see: a part of a
- * segment between virtual machines (segment.h). Nothing can be sealed there. MEMORY stays the caller's.
+ * segment between virtual machines (attach.h). Nothing can be sealed there. MEMORY stays the caller's.
  */
 int nm_window_place(const struct nm_geometry *geometry, const uint8_t id[6], const uint8_t token[8],
 		    void *memory, uint64_t room, struct nm_window *ret_window,

@@ -2,11 +2,11 @@
 /* The contract between the C code and everything else, as the compiler sees it. */
 #include "base/channel.h"
 #include "base/params.h"
-#include "locality/address.h"
-#include "locality/message.h"
+#include "connect/address.h"
+#include "connect/message.h"
 #include "shm/layout.h"
-#include "shm/segment_check.h"
-#include "shm/segment_layout.h"
+#include "vmseg/check.h"
+#include "vmseg/layout.h"
 #include "tools/info.h"
 #include "tools/json.h"
 

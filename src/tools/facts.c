@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include "base/params.h"
-#include "locality/address.h"
-#include "locality/probe_cma.h"
-#include "locality/segment_dir.h"
+#include "connect/address.h"
+#include "connect/cma_proof.h"
+#include "connect/rundir.h"
 #include "shm/window.h"
 #include "tools/info.h"
 #include "tools/json.h"

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/arith.h"
-#include "shm/segment_check.h"
+#include "vmseg/check.h"
 #include "tools/segment_tool.h"
 
 static int take_token(const char *text, uint8_t ret_token[NM_SEGMENT_TOKEN_LEN])

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "base/params.h"
-#include "shm/segment.h"
+#include "vmseg/attach.h"
 #include "tools/info.h"
 
 static struct nm_segment_facts found;

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "shm/segment_check.h"
-#include "shm/segment_map.h"
+#include "vmseg/check.h"
+#include "vmseg/map.h"
 #include "shm/sigbus.h"
 #include "tools/json.h"
 #include "tools/segment_tool.h"

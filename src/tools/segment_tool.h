@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "shm/segment_layout.h"
+#include "vmseg/layout.h"
 
 struct segment_order {
 	const char *path;

@@ -44,11 +44,11 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-#include "base/bell.h"
+#include "shm/doorbell.h"
 #include "base/channel.h"
 #include "base/packet.h"
-#include "locality/address.h"
-#include "locality/locality.h"
+#include "connect/address.h"
+#include "connect/locality.h"
 #include "shm/regions.h"
 
 /* The engine's record of a peer. Opaque to transports. */

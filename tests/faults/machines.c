@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shm/segment_check.h"
+#include "vmseg/check.h"
 
 #define PART_SIZE (UINT64_C(16) << 20)
 #define PATH_ROOM 128

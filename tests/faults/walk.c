@@ -26,7 +26,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
-#include "locality/segment_dir.h"
+#include "connect/rundir.h"
 #include "machines.h"
 #include "talk.h"
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "locality/address.h"
+#include "connect/address.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shm/box.h"
+#include "shm/ring.h"
 #include "shm/pool.h"
 
 enum { NR_SLOTS = 16, CHUNK = 4096, NR_CHUNKS = 8, NR_USERS = 2 };

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shm/box.h"
+#include "shm/ring.h"
 
 enum { NR_SLOTS = 16, MAX_CHUNKS = 8 };
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "locality/message.h"
+#include "connect/message.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "locality/letter.h"
+#include "connect/letter.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/packet.h"
-#include "provider/net_wire.h"
+#include "net/wire.h"
 
 enum { MAX_PAYLOAD = 4096 };
 

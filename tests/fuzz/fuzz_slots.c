@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shm/box.h"
+#include "shm/ring.h"
 
 #define NR_SLOTS 16
 #define CHUNK 4096

@@ -9,14 +9,16 @@ from pathlib import Path
 from tests.lint.tree import C_SUFFIXES, finding, lines
 
 # A directory of src/ and the directories whose headers it may include, besides its own.
-LAYERS = ("base", "shm", "locality", "transport", "engine", "provider")
+LAYERS = ("base", "shm", "vmseg", "connect", "transport", "engine", "provider")
 MAY_USE = {layer: frozenset(LAYERS[:index]) for index, layer in enumerate(LAYERS)} | {
+    "net": frozenset(LAYERS) - {"engine", "provider"},
+    "provider": frozenset(LAYERS) | {"net"},
     "tools": frozenset(LAYERS) - {"provider"},
     "spank": frozenset({"base"}),
 }
 # The first part of a foreign header's name and the folders that may include it.
 FOREIGN = {
-    "rdma": ("src/provider/", "benchmarks/", "tests/"),
+    "rdma": ("src/net/", "src/provider/", "benchmarks/", "tests/"),
     "slurm": ("src/spank/",),
     "infiniband": (),
     "mpi.h": ("benchmarks/mpi/", "tests/", "tools/setup/"),

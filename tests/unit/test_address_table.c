@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "harness.h"
-#include "locality/address_pack.h"
-#include "locality/address_table.h"
+#include "connect/address_pack.h"
+#include "connect/address_table.h"
 
 /* Hundreds of blocks. */
 #define MANY 150000u

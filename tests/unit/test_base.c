@@ -13,8 +13,8 @@
 #include "base/log.h"
 #include "base/params.h"
 #include "harness.h"
-#include "locality/address.h"
-#include "locality/locality.h"
+#include "connect/address.h"
+#include "connect/locality.h"
 
 static char seen_line[600];
 static unsigned int nr_lines;

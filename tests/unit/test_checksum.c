@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/crc.h"
+#include "base/hash.h"
 #include "harness.h"
 #include "near_fixture.h"
 #include "transport/transport.h"

@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "meet_fixture.h"
+#include "session_fixture.h"
 #include "namespaces.h"
 #include "transport/shm/cma.h"
 

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "harness.h"
-#include "segment_fixture.h"
+#include "vmseg_fixture.h"
 #include "transport/transport.h"
 
 /* Counts down to the call that fails; 0: none does. Both threads of an endpoint count. */

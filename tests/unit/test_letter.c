@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "harness.h"
-#include "locality/letter.h"
+#include "connect/letter.h"
 
 NM_TEST(letters_are_checked)
 {

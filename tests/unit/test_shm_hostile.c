@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "meet_fixture.h"
-#include "shm/box.h"
+#include "session_fixture.h"
+#include "shm/ring.h"
 #include "transport_fixture.h"
 
 /* The victim is a real endpoint, the liar a meeting place without any sense behind it. */

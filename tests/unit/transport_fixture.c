@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "far_node.h"
-#include "segment_fixture.h"
+#include "vmseg_fixture.h"
 
 const struct fixture self_fixture = {"self", "self", true, NULL};
 /* The next node is on the next machine of a segment that the case has for itself. */

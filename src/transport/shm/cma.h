@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies from and to the memory of a peer that was proven (locality/probe_cma.h): one system call,
+ * Copies from and to the memory of a peer that was proven (connect/cma_proof.h): one system call,
  * which carries its own proof that it works on the peer and nobody else.
  *
  * Thread-safe. No allocation, no lock, no log, no other system call.
@@ -10,7 +10,7 @@
 
 #include <sys/uio.h>
 
-#include "locality/probe_cma.h"
+#include "connect/cma_proof.h"
 #include "transport/transport.h"
 
 /*

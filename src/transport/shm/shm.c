@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The channel through shared windows: boxes and pool chunks of peers that have been met
- * (locality/meet.h). Sending writes my own window, receiving reads the peer's; no system call,
+ * (connect/session.h). Sending writes my own window, receiving reads the peer's; no system call,
  * allocation, lock or log on either way.
  */
 #include <errno.h>

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/arith.h"
-#include "base/crc.h"
+#include "base/hash.h"
 #include "base/user_copy.h"
 #include "transport/shm/shm_private.h"
 

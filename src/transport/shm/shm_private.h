@@ -6,9 +6,9 @@
 #ifndef NM_TRANSPORT_SHM_PRIVATE_H
 #define NM_TRANSPORT_SHM_PRIVATE_H
 
-#include "locality/meet.h"
-#include "locality/message.h"
-#include "shm/box.h"
+#include "connect/session.h"
+#include "connect/message.h"
+#include "shm/ring.h"
 #include "shm/pool.h"
 #include "transport/transport.h"
 

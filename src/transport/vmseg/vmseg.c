@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The channel between virtual machines of one host: boxes, pool, credits and checks are those of
- * shm.c, over windows that lie in a segment (shm/segment.h). What differs: neighbours are other
+ * shm.c, over windows that lie in a segment (vmseg/attach.h). What differs: neighbours are other
  * kernels, so nothing is copied without packets and death is an expired lease; and a window does not
  * outlive its owner for long, so closing waits until everything was taken.
  */
@@ -14,7 +14,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/params.h"
-#include "locality/letter.h"
+#include "connect/letter.h"
 #include "transport/shm/shm_private.h"
 
 /* Calls of progress that may be left out while nobody sends to me here. */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The meeting protocol spoken by hand, well or badly: what src/locality/message.h says, in Python."""
+"""The meeting protocol spoken by hand, well or badly: what src/connect/message.h says, in Python."""
 
 import array
 import contextlib

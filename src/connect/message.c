@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "connect/message.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "shm/layout.h"
+
+/* A foreign text becomes printable ASCII that ends. */
+static void make_safe(char *text, size_t size)
+{
+	size_t i;
+
+	text[size - 1] = '\0';
+	for (i = 0; text[i]; i++)
+		if (text[i] < 0x20 || text[i] > 0x7e)
+			text[i] = '?';
+}
+
+void nm_message_init(struct nm_message_header *header, enum nm_message_kind kind)
+{
+	*header = (struct nm_message_header){NM_MEET_MAGIC, NM_LAYOUT_VERSION, (uint16_t)kind};
+}
+
+int nm_message_parse(const void *bytes, size_t len, struct nm_reason *ret_reason)
+{
+	struct nm_message_header header;
+	size_t expected = sizeof(struct nm_step);
+
+	if (len < sizeof(header))
+		goto bad;
+	memcpy(&header, bytes, sizeof(header));
+	if (header.magic != NM_MEET_MAGIC)
+		goto bad;
+	if (header.kind == NM_MESSAGE_BYE) {
+		if (len < sizeof(struct nm_farewell))
+			goto bad;
+		return NM_MESSAGE_BYE;
+	}
+	if (header.version != NM_LAYOUT_VERSION) {
+		nm_reason_set(
+			ret_reason,
+			"it speaks layout version %u, I %u: run one release of nearmetal on both",
+			header.version, NM_LAYOUT_VERSION);
+		return -EPROTONOSUPPORT;
+	}
+	if (header.kind == NM_MESSAGE_HELLO || header.kind == NM_MESSAGE_WELCOME)
+		expected = sizeof(struct nm_greeting);
+	else if (header.kind < NM_MESSAGE_HELLO || header.kind > NM_MESSAGE_BYE)
+		goto bad;
+	if (len == expected)
+		return header.kind;
+bad:
+	nm_reason_set(ret_reason, "it sent %zu bytes that are no message of ours", len);
+	return -EBADMSG;
+}
+
+int nm_greeting_parse(const void *bytes, size_t len, enum nm_message_kind kind,
+		      struct nm_greeting *ret_greeting, struct nm_reason *ret_reason)
+{
+	struct nm_farewell bye;
+	int got = nm_message_parse(bytes, len, ret_reason);
+
+	if (got < 0)
+		return got;
+	if (got == NM_MESSAGE_BYE) {
+		nm_farewell_copy(bytes, &bye);
+		nm_reason_set(ret_reason, "it refused: %s", bye.words);
+		return -ECONNREFUSED;
+	}
+	if (got != (int)kind) {
+		nm_reason_set(ret_reason, "it sent message %d where %d was due", got, (int)kind);
+		return -EBADMSG;
+	}
+	memcpy(ret_greeting, bytes, sizeof(*ret_greeting));
+	make_safe(ret_greeting->label.text, sizeof(ret_greeting->label.text));
+	if (ret_greeting->features & ~NM_FEATURES_KNOWN) {
+		nm_reason_set(ret_reason, "it needs features 0x%x that I do not know",
+			      ret_greeting->features & ~NM_FEATURES_KNOWN);
+		return -EPROTONOSUPPORT;
+	}
+	if (ret_greeting->start > UINT32_MAX) {
+		nm_reason_set(ret_reason, "its stream starts at an impossible position");
+		return -EBADMSG;
+	}
+	return 0;
+}
+
+void nm_step_copy(const void *bytes, struct nm_step *ret_step)
+{
+	memcpy(ret_step, bytes, sizeof(*ret_step));
+	make_safe(ret_step->words, sizeof(ret_step->words));
+}
+
+void nm_farewell_copy(const void *bytes, struct nm_farewell *ret_farewell)
+{
+	memcpy(ret_farewell, bytes, sizeof(*ret_farewell));
+	make_safe(ret_farewell->words, sizeof(ret_farewell->words));
+}
+
+int nm_message_send(int fd, const void *message, size_t len, int pass_fd)
+{
+	struct iovec iov = {(void *)(uintptr_t)message, len};
+	union {
+		struct cmsghdr header;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+	struct cmsghdr *cmsg;
+
+	if (pass_fd >= 0) {
+		msg.msg_control = control.bytes;
+		msg.msg_controllen = sizeof(control.bytes);
+		cmsg = CMSG_FIRSTHDR(&msg);
+		cmsg->cmsg_level = SOL_SOCKET;
+		cmsg->cmsg_type = SCM_RIGHTS;
+		cmsg->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(cmsg), &pass_fd, sizeof(int));
+	}
+	while (sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+		if (errno != EINTR)
+			return -errno;
+	return 0;
+}
+
+int nm_message_send_step(int fd, enum nm_message_kind kind, bool reached, const char *words)
+{
+	struct nm_step step = {.reached = reached};
+
+	nm_message_init(&step.header, kind);
+	snprintf(step.words, sizeof(step.words), "%s", words);
+	return nm_message_send(fd, &step, sizeof(step), -1);
+}
+
+void nm_message_send_bye(int fd, int err, const char *words)
+{
+	struct nm_farewell bye = {.err = err};
+
+	nm_message_init(&bye.header, NM_MESSAGE_BYE);
+	snprintf(bye.words, sizeof(bye.words), "%s", words);
+	nm_message_send(fd, &bye, sizeof(bye), -1);
+}
+
+/* Take the descriptors that came; a hostile peer may pass many. Returns how many there were. */
+static unsigned int take_descriptors(struct msghdr *msg, int *ret_fd)
+{
+	struct cmsghdr *cmsg;
+	unsigned int nr = 0;
+	size_t offset;
+	int fd;
+
+	for (cmsg = CMSG_FIRSTHDR(msg); cmsg; cmsg = CMSG_NXTHDR(msg, cmsg)) {
+		if (cmsg->cmsg_level != SOL_SOCKET || cmsg->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (offset = CMSG_LEN(0); offset + sizeof(int) <= cmsg->cmsg_len;
+		     offset += sizeof(int)) {
+			memcpy(&fd, (char *)cmsg + offset, sizeof(int));
+			if (nr++ == 0)
+				*ret_fd = fd;
+			else
+				close(fd);
+		}
+	}
+	return nr;
+}
+
+int nm_message_receive(int fd, uint8_t bytes[NM_MESSAGE_MAX], int *ret_fd)
+{
+	struct iovec iov = {bytes, NM_MESSAGE_MAX};
+	union {
+		struct cmsghdr header;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct msghdr msg = {
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control.bytes,
+		.msg_controllen = sizeof(control.bytes),
+	};
+	unsigned int nr, resets = 0;
+	int passed = -1;
+	ssize_t len;
+
+	*ret_fd = -1;
+	do {
+		len = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		/* A reset is reported once, ahead of what the other side had sent before it. */
+	} while (len < 0 && (errno == EINTR || (errno == ECONNRESET && resets++ == 0)));
+	if (len < 0)
+		return errno == ECONNRESET ? 0 : -errno;
+	nr = take_descriptors(&msg, &passed);
+	if (nr > 1 || (msg.msg_flags & (MSG_CTRUNC | MSG_TRUNC))) {
+		if (passed >= 0)
+			close(passed);
+		/* Control data is cut when a descriptor cannot be installed. */
+		return nr == 0 && (msg.msg_flags & MSG_CTRUNC) ? -EMFILE : -EBADMSG;
+	}
+	/* An empty message passes for a hangup; what came with it is nobody's then. */
+	if (len == 0 && passed >= 0) {
+		close(passed);
+		passed = -1;
+	}
+	*ret_fd = passed;
+	return (int)len;
+}

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "connect/rundir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "base/log.h"
+
+#define LISTEN_BACKLOG 1024
+#define MAX_REAPED_ENTRIES 8192
+
+static int dir_failed(struct nm_reason *ret_reason, const char *path, const char *what, int err)
+{
+	const char *remedy = err == -EMFILE || err == -ENFILE ?
+				     "raise the limit of descriptors (ulimit -n)" :
+				     "set NEARMETAL_SEGMENT_DIR to a directory of your own";
+
+	nm_reason_set(ret_reason, "segment directory %.80s: %s: %s; %s", path, what, strerror(-err),
+		      remedy);
+	return err;
+}
+
+static int check_owner(const struct nm_segment_dir *dir, struct nm_reason *ret_reason)
+{
+	struct stat st;
+
+	if (fstat(dir->fd, &st) < 0)
+		return dir_failed(ret_reason, dir->path, "cannot look at it", -errno);
+	if (st.st_uid != geteuid()) {
+		nm_reason_set(
+			ret_reason,
+			"segment directory %.80s belongs to user %u, not to user %u: set NEARMETAL_SEGMENT_DIR to a directory of your own",
+			dir->path, st.st_uid, geteuid());
+		return -EPERM;
+	}
+	if (st.st_mode & (S_IWGRP | S_IWOTH)) {
+		nm_reason_set(
+			ret_reason,
+			"segment directory %.80s may be written by others (mode %04o): chmod 700 it",
+			dir->path, st.st_mode & 07777);
+		return -EPERM;
+	}
+	return 0;
+}
+
+int nm_segment_dir_open(const char *path, struct nm_segment_dir *ret_dir,
+			struct nm_reason *ret_reason)
+{
+	struct nm_segment_dir dir = {.fd = -1};
+	int err;
+
+	if (*path)
+		snprintf(dir.path, sizeof(dir.path), "%s", path);
+	else
+		snprintf(dir.path, sizeof(dir.path), "/dev/shm/nearmetal-%u", geteuid());
+	if (mkdir(dir.path, 0700) < 0 && errno != EEXIST && errno != EROFS)
+		return dir_failed(ret_reason, dir.path, "cannot make it", -errno);
+	dir.fd = open(dir.path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (dir.fd < 0)
+		return dir_failed(ret_reason, dir.path, "cannot open it", -errno);
+	err = check_owner(&dir, ret_reason);
+	if (err) {
+		nm_segment_dir_close(&dir);
+		return err;
+	}
+	*ret_dir = dir;
+	return 0;
+}
+
+void nm_segment_dir_close(struct nm_segment_dir *dir)
+{
+	if (dir->fd >= 0)
+		close(dir->fd);
+	dir->fd = -1;
+}
+
+void nm_socket_name(const uint8_t id[6], char ret_name[NM_SOCKET_NAME_LEN])
+{
+	snprintf(ret_name, NM_SOCKET_NAME_LEN, "%02x%02x%02x%02x%02x%02x", id[0], id[1], id[2],
+		 id[3], id[4], id[5]);
+}
+
+socklen_t nm_segment_dir_address(const struct nm_segment_dir *dir, const char *name,
+				 struct sockaddr_un *ret_address)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	char path[sizeof(dir->path) + NM_SOCKET_NAME_LEN + 2];
+	int len = snprintf(path, sizeof(path), "%s/%s", dir->path, name);
+
+	/* Socket addresses end at 107 bytes; the kernel finds the directory by descriptor too. */
+	if ((size_t)len >= sizeof(address.sun_path))
+		len = snprintf(path, sizeof(path), "/proc/self/fd/%d/%s", dir->fd, name);
+	memcpy(address.sun_path, path, (size_t)len + 1);
+	*ret_address = address;
+	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)len + 1);
+}
+
+/* Bind under a name that nobody looks for. */
+static int bind_hidden(const struct nm_segment_dir *dir, int fd, const char *name,
+		       char ret_hidden[NM_SOCKET_NAME_LEN])
+{
+	struct sockaddr_un address;
+	socklen_t len;
+	uint32_t salt = 0;
+
+	if (getrandom(&salt, sizeof(salt), 0) < 0)
+		return -errno;
+	snprintf(ret_hidden, NM_SOCKET_NAME_LEN, ".%.12s.%08x", name, salt);
+	len = nm_segment_dir_address(dir, ret_hidden, &address);
+	return bind(fd, (struct sockaddr *)&address, len) < 0 ? -errno : 0;
+}
+
+/* rename() replaces; link() does not: a socket that is there already stays. */
+static int show(const struct nm_segment_dir *dir, const char *hidden, const char *name)
+{
+	int err = 0;
+
+	NM_FAULT("name-hidden");
+	if (linkat(dir->fd, hidden, dir->fd, name, 0) < 0)
+		err = errno == EEXIST ? -EADDRINUSE : -errno;
+	NM_FAULT("name-shown");
+	unlinkat(dir->fd, hidden, 0);
+	return err;
+}
+
+int nm_segment_dir_listen(const struct nm_segment_dir *dir, const char *name,
+			  struct nm_reason *ret_reason)
+{
+	char hidden[NM_SOCKET_NAME_LEN];
+	int fd, err;
+
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return dir_failed(ret_reason, dir->path, "cannot make a socket", -errno);
+	err = bind_hidden(dir, fd, name, hidden);
+	if (err) {
+		dir_failed(ret_reason, dir->path, "cannot bind a socket in it", err);
+		goto err_close;
+	}
+	if (fchmodat(dir->fd, hidden, 0600, 0) < 0 || listen(fd, LISTEN_BACKLOG) < 0) {
+		err = dir_failed(ret_reason, dir->path, "cannot listen in it", -errno);
+		unlinkat(dir->fd, hidden, 0);
+		goto err_close;
+	}
+	err = show(dir, hidden, name);
+	if (err) {
+		dir_failed(ret_reason, dir->path, "cannot listen under my name in it", err);
+		goto err_close;
+	}
+	return fd;
+
+err_close:
+	close(fd);
+	return err;
+}
+
+static bool old_socket(const struct nm_segment_dir *dir, const char *name, unsigned int min_age_s)
+{
+	struct stat st;
+
+	return fstatat(dir->fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(st.st_mode) &&
+	       st.st_mtime + (time_t)min_age_s <= time(NULL);
+}
+
+/* A refused connection is proof: the kernel knows of no socket behind the name. */
+static bool nobody_listens(const struct nm_segment_dir *dir, const char *name)
+{
+	struct sockaddr_un address;
+	socklen_t len = nm_segment_dir_address(dir, name, &address);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	bool refused;
+
+	if (fd < 0)
+		return false;
+	refused = connect(fd, (struct sockaddr *)&address, len) < 0 && errno == ECONNREFUSED;
+	close(fd);
+	return refused;
+}
+
+bool nm_segment_dir_bury(const struct nm_segment_dir *dir, const char *name)
+{
+	/* 0 seconds old is old enough: the caller knows that the process has died. */
+	if (!old_socket(dir, name, 0))
+		return true;
+	if (!nobody_listens(dir, name))
+		return false;
+	unlinkat(dir->fd, name, 0);
+	return true;
+}
+
+/* Twelve hexadecimal digits, alone or hidden as bind_hidden() does: nobody else's sockets. */
+static bool is_ours(const char *name)
+{
+	static const char digits[] = "0123456789abcdef";
+	bool hidden = name[0] == '.';
+
+	name += hidden;
+	if (strspn(name, digits) != 12)
+		return false;
+	name += 12;
+	if (!hidden)
+		return *name == '\0';
+	return *name == '.' && strspn(name + 1, digits) == 8 && name[9] == '\0';
+}
+
+unsigned int nm_segment_dir_reap(const struct nm_segment_dir *dir, unsigned int min_age_s)
+{
+	unsigned int nr_seen = 0, nr_reaped = 0;
+	struct dirent *entry;
+	int fd = openat(dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *stream = fd < 0 ? NULL : fdopendir(fd);
+
+	if (!stream) {
+		if (fd >= 0)
+			close(fd);
+		return 0;
+	}
+	while ((entry = readdir(stream)) && nr_seen++ < MAX_REAPED_ENTRIES) {
+		if (!is_ours(entry->d_name) || !old_socket(dir, entry->d_name, min_age_s) ||
+		    !nobody_listens(dir, entry->d_name))
+			continue;
+		if (unlinkat(dir->fd, entry->d_name, 0) == 0)
+			nr_reaped++;
+	}
+	closedir(stream);
+	if (nr_reaped)
+		nm_info("removed %u sockets of processes that have died from %s", nr_reaped,
+			dir->path);
+	return nr_reaped;
+}

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Meetings in a directory of one kernel: pathname sockets, and windows handed over as descriptors. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/compiler.h"
+#include "base/fault.h"
+#include "connect/session_private.h"
+#include "connect/rundir.h"
+
+/* Age from which a socket that refuses connections is taken for a dead process's. */
+#define REAP_AGE_S 2
+/* Visitors admitted in one turn: others wait for the lock. */
+#define MAX_ADMISSIONS 64
+/* Deaths between two beats whose sockets are removed at once; others wait for the next endpoint. */
+#define MAX_GRAVES 32
+/* A copy of the listening socket may outlive its process in a child that does not know of it. */
+#define MAX_GRAVE_BEATS 100
+
+const char nm_no_descriptor[] = "it has no file descriptor left: raise its limit (ulimit -n)";
+
+struct dir_wire {
+	struct nm_wire base;
+	struct nm_watch watch;
+	struct nm_segment_dir dir;
+	char name[NM_SOCKET_NAME_LEN];
+	dev_t socket_device; /* which file I listen on: unlinked only while it still is mine */
+	ino_t socket_inode;
+	int listener;
+	int spare; /* given up for a moment when there is no other descriptor */
+	bool paused;
+
+	/* Sockets of the dead, to be removed as soon as the kernel has closed them. */
+	struct grave {
+		uint8_t id[6];
+		uint16_t nr_beats; /* for which it has been there */
+	} graves[MAX_GRAVES];
+	unsigned int nr_graves;
+};
+
+static struct dir_wire *wire_of(const struct nm_meet *meet)
+{
+	return nm_container_of(meet->wire, struct dir_wire, base);
+}
+
+/*
+ * No descriptor is left for a visitor. The spare one is given up for a moment, so that the visitor
+ * reads why instead of waiting in vain.
+ */
+static NM_COLD bool turn_away_without_descriptor(const struct nm_meet *meet, struct dir_wire *wire)
+{
+	int fd;
+
+	close(wire->spare);
+	fd = accept4(wire->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	if (fd >= 0) {
+		nm_message_send_bye(fd, -EMFILE, nm_no_descriptor);
+		close(fd);
+	}
+	wire->spare = fcntl(meet->waker, F_DUPFD_CLOEXEC, 0);
+	return fd >= 0;
+}
+
+static void accept_visitors(struct nm_meet *meet, struct nm_watch *watch)
+{
+	struct dir_wire *wire = nm_container_of(watch, struct dir_wire, watch);
+	int fd, nr;
+
+	for (nr = 0; nr < MAX_ADMISSIONS; nr++) {
+		fd = accept4(wire->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		if (fd >= 0) {
+			nm_meet_admit(meet, fd);
+			continue;
+		}
+		if (errno == EAGAIN || errno == EWOULDBLOCK)
+			return;
+		if ((errno == EMFILE || errno == ENFILE) && wire->spare >= 0 &&
+		    turn_away_without_descriptor(meet, wire))
+			continue;
+		if (errno == EINTR || errno == ECONNABORTED)
+			continue;
+		/* Waiting again would return at once and burn a core: pause for a beat. */
+		nm_meet_unwatch(meet, wire->listener);
+		wire->paused = true;
+		return;
+	}
+}
+
+static int dir_open(struct nm_meet *meet, struct nm_reason *ret_reason)
+{
+	struct dir_wire *wire = wire_of(meet);
+	struct stat st;
+	int err;
+
+	wire->spare = fcntl(meet->waker, F_DUPFD_CLOEXEC, 0);
+	if (wire->spare < 0) {
+		nm_reason_set(ret_reason, "cannot set up a meeting place: %s", strerror(errno));
+		return -errno;
+	}
+	nm_segment_dir_reap(&wire->dir, REAP_AGE_S);
+	nm_socket_name(meet->config.who.id, wire->name);
+	wire->listener = nm_segment_dir_listen(&wire->dir, wire->name, ret_reason);
+	if (wire->listener < 0)
+		return wire->listener;
+	if (fstatat(wire->dir.fd, wire->name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
+		wire->socket_device = st.st_dev;
+		wire->socket_inode = st.st_ino;
+	}
+	err = nm_meet_watch(meet, wire->listener, &wire->watch);
+	if (err)
+		nm_reason_set(ret_reason, "cannot watch my meeting socket: %s", strerror(-err));
+	return err;
+}
+
+/* Another endpoint may have replaced the name since: then it is not mine to remove. */
+static void dir_hide(struct nm_meet *meet)
+{
+	struct dir_wire *wire = wire_of(meet);
+	struct stat st;
+
+	if (wire->listener >= 0 && wire->dir.fd >= 0 &&
+	    fstatat(wire->dir.fd, wire->name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	    st.st_dev == wire->socket_device && st.st_ino == wire->socket_inode)
+		unlinkat(wire->dir.fd, wire->name, 0);
+}
+
+static void close_fd(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
+
+static void dir_forget(struct nm_meet *meet)
+{
+	struct dir_wire *wire = wire_of(meet);
+
+	close_fd(&wire->listener);
+	close_fd(&wire->spare);
+	nm_segment_dir_close(&wire->dir);
+}
+
+static void bury(struct dir_wire *wire)
+{
+	unsigned int i = 0;
+
+	while (i < wire->nr_graves) {
+		struct grave *grave = &wire->graves[i];
+		char name[NM_SOCKET_NAME_LEN];
+
+		nm_socket_name(grave->id, name);
+		if (nm_segment_dir_bury(&wire->dir, name) || ++grave->nr_beats == MAX_GRAVE_BEATS)
+			*grave = wire->graves[--wire->nr_graves];
+		else
+			i++;
+	}
+}
+
+static void dir_destroy(struct nm_meet *meet)
+{
+	/* In a forked child the directory is closed already, and nothing in it is ours to remove. */
+	if (wire_of(meet)->dir.fd >= 0)
+		bury(wire_of(meet));
+	dir_forget(meet);
+	free(wire_of(meet));
+}
+
+static void dir_beat(struct nm_meet *meet)
+{
+	struct dir_wire *wire = wire_of(meet);
+
+	if (wire->spare < 0)
+		wire->spare = fcntl(meet->waker, F_DUPFD_CLOEXEC, 0);
+	if (wire->paused && !nm_meet_watch(meet, wire->listener, &wire->watch))
+		wire->paused = false;
+	bury(wire);
+}
+
+/* Does the kernel say that the other side is the same user? Notes its pid as seen from here. */
+static int check_user(struct nm_meeting *meeting, struct nm_reason *ret_reason)
+{
+	struct ucred credentials;
+	socklen_t len = sizeof(credentials);
+
+	if (getsockopt(meeting->fd, SOL_SOCKET, SO_PEERCRED, &credentials, &len) < 0) {
+		nm_reason_set(ret_reason, "cannot tell whose process it is: %s", strerror(errno));
+		return -errno;
+	}
+	if (credentials.uid != geteuid()) {
+		nm_reason_set(ret_reason, "it runs as user %u, I as user %u", credentials.uid,
+			      geteuid());
+		return -EPERM;
+	}
+	meeting->cma_facts.pid = credentials.pid;
+	meeting->cma_facts.gid = credentials.gid;
+	return 0;
+}
+
+static NM_COLD int connect_failed(struct dir_wire *wire, const char *name, int err,
+				  struct nm_reason *ret_reason)
+{
+	switch (err) {
+	case -ENOENT:
+		nm_reason_set(
+			ret_reason,
+			"it does not listen in %.80s: it is on another host, or its segment directory is another one",
+			wire->dir.path);
+		return -ENOENT;
+	case -ECONNREFUSED:
+		nm_reason_set(ret_reason,
+			      "its socket in %.80s is left over from a process that has died",
+			      wire->dir.path);
+		unlinkat(wire->dir.fd, name, 0);
+		return -EHOSTUNREACH;
+	default:
+		return nm_visit_failed(ret_reason, "cannot connect to its socket", err);
+	}
+}
+
+static int dir_connect(struct nm_meet *meet, struct nm_meeting *meeting,
+		       const struct nm_identity *who, struct nm_reason *ret_reason)
+{
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	const struct timespec pause = {0, 1000000};
+	char name[NM_SOCKET_NAME_LEN];
+	struct sockaddr_un address;
+	socklen_t len;
+
+	if (fd < 0)
+		return nm_visit_failed(ret_reason, "cannot make a socket", -errno);
+	pthread_mutex_lock(&meet->lock);
+	meeting->fd = fd;
+	pthread_mutex_unlock(&meet->lock);
+	nm_socket_name(who->id, name);
+	len = nm_segment_dir_address(&wire_of(meet)->dir, name, &address);
+	while (connect(fd, (struct sockaddr *)&address, len) < 0) {
+		if (errno != EAGAIN && errno != EINTR)
+			return connect_failed(wire_of(meet), name, -errno, ret_reason);
+		/* Its queue is full: it serves others first. */
+		if (nm_clock_ns() > meeting->deadline_ns)
+			return nm_visit_timed_out(meet, ret_reason);
+		nanosleep(&pause, NULL);
+	}
+	return check_user(meeting, ret_reason) ? -EHOSTUNREACH : 0;
+}
+
+/* A window under an identity that we know must be the window that we know. */
+static int check_same(const struct nm_foreign_window *known, int window_fd,
+		      struct nm_reason *ret_reason)
+{
+	struct stat st;
+
+	if (fstat(window_fd, &st) < 0 || st.st_dev != known->device || st.st_ino != known->inode) {
+		nm_reason_set(ret_reason, "it came with another window than before");
+		return -EBADMSG;
+	}
+	return 0;
+}
+
+static int map_own(const struct nm_identity *who, int window_fd,
+		   struct nm_foreign_window *ret_window, struct nm_reason *ret_reason)
+{
+	struct nm_foreign_window window;
+	int err = nm_window_attach(window_fd, &window, ret_reason);
+
+	if (err)
+		return err;
+	if (memcmp(window.id, who->id, sizeof(who->id)) ||
+	    memcmp(window.token, who->token, sizeof(who->token))) {
+		nm_reason_set(ret_reason, "the window it handed over is somebody else's");
+		nm_window_detach(&window);
+		return -EBADMSG;
+	}
+	*ret_window = window;
+	return 0;
+}
+
+static int dir_map(struct nm_meet *meet, struct nm_meeting *meeting,
+		   const struct nm_greeting *greeting, int window_fd,
+		   const struct nm_foreign_window *known, struct nm_foreign_window *ret_window,
+		   struct nm_reason *ret_reason)
+{
+	struct nm_encounter *encounter = &meeting->encounter;
+	bool one_pid_ns = meet->pid_ns_inode && greeting->pid_ns_inode == meet->pid_ns_inode &&
+			  greeting->pid_ns_device == meet->pid_ns_device;
+	int err;
+
+	if (window_fd < 0) {
+		nm_reason_set(ret_reason, "no window came with its greeting");
+		return -EBADMSG;
+	}
+	err = known ? check_same(known, window_fd, ret_reason) :
+		      map_own(&greeting->who, window_fd, ret_window, ret_reason);
+	if (err)
+		return err;
+	/* What it says of its PID namespace decides nothing; it only finds the right word. */
+	encounter->relation = one_pid_ns ? NM_RELATION_NODE : NM_RELATION_HOST;
+	encounter->integrity = NM_INTEGRITY_ENFORCED;
+	nm_reason_set(&encounter->how, "met in each other's sealed window by way of %.100s (%s)",
+		      meet->wire->place,
+		      one_pid_ns ? "one PID namespace" : "another PID namespace");
+	return 0;
+}
+
+/*
+ * The dead cannot tidy up; whoever notices does, later: the kernel closes a dead process's
+ * listening socket after its connections.
+ */
+static void remember_grave(struct dir_wire *wire, const struct nm_identity *who)
+{
+	struct grave grave = {.nr_beats = 0};
+
+	if (wire->nr_graves == MAX_GRAVES)
+		return;
+	memcpy(grave.id, who->id, sizeof(grave.id));
+	wire->graves[wire->nr_graves++] = grave;
+}
+
+static bool dir_ended(struct nm_meet *meet, struct nm_meeting *meeting, struct nm_reason *ret_why)
+{
+	if (nm_foreign_state(meeting->encounter.window) == NM_WINDOW_GONE)
+		return true;
+	nm_reason_set(ret_why, "its socket hung up without a farewell");
+	remember_grave(wire_of(meet), &meeting->encounter.who);
+	return false;
+}
+
+static const struct nm_wire_ops dir_ops = {
+	.open = dir_open,
+	.hide = dir_hide,
+	.destroy = dir_destroy,
+	.forget = dir_forget,
+	.connect = dir_connect,
+	.check_visitor = check_user,
+	.map = dir_map,
+	.ended = dir_ended,
+	.beat = dir_beat,
+};
+
+int nm_wire_dir_create(const struct nm_meet_config *config, struct nm_wire **ret_wire,
+		       struct nm_reason *ret_reason)
+{
+	struct dir_wire *wire = calloc(1, sizeof(*wire));
+	int err;
+
+	if (!wire) {
+		nm_reason_set(ret_reason, "out of memory");
+		return -ENOMEM;
+	}
+	wire->base.ops = &dir_ops;
+	wire->base.place = wire->dir.path;
+	wire->base.window_fd = config->window->fd;
+	wire->watch.ready = accept_visitors;
+	wire->listener = wire->spare = -1;
+	err = nm_segment_dir_open(config->dir, &wire->dir, ret_reason);
+	if (err) {
+		free(wire);
+		return err;
+	}
+	*ret_wire = &wire->base;
+	return 0;
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is known of peers, for people: which way their messages went, how many, and why. */
+#include <string.h>
+
+#include "engine/rndv_choice.h"
+#include "engine/internal.h"
+
+static struct nm_traffic sum(const struct nm_traffic traffic[NM_NR_CHANNELS])
+{
+	struct nm_traffic all = {0, 0};
+
+	for (unsigned int c = 0; c < NM_NR_CHANNELS; c++) {
+		all.messages += traffic[c].messages;
+		all.bytes += traffic[c].bytes;
+	}
+	return all;
+}
+
+/* Counted is one total for all channels; what is not split yet went over the last one. */
+static void split(struct nm_traffic traffic[NM_NR_CHANNELS], enum nm_channel last,
+		  uint64_t messages, uint64_t bytes)
+{
+	struct nm_traffic before = sum(traffic);
+
+	traffic[last].messages += messages - before.messages;
+	traffic[last].bytes += bytes - before.bytes;
+}
+
+void nm_peer_sends_on(struct nm_peer *peer, enum nm_channel channel)
+{
+	struct nm_peer_story *story = nm_peer_story(peer);
+
+	/* An answer to a peer that had no link yet waited for its first one, and goes over it. */
+	if (peer->sends_on != NM_CHANNEL_NONE)
+		split(story->sent, peer->sends_on, peer->sent_messages, peer->sent_bytes);
+	peer->sends_on = channel;
+}
+
+/* Who has sent us nothing can have been read from all the same, over our own link. */
+static enum nm_channel received_over(const struct nm_peer *peer)
+{
+	return nm_peer_is_source(peer) ? peer->receives_on : peer->sends_on;
+}
+
+void nm_peer_receives_on(struct nm_peer *peer, enum nm_channel channel)
+{
+	struct nm_peer_story *story = nm_peer_story(peer);
+
+	split(story->received, received_over(peer), peer->received_messages, peer->received_bytes);
+	peer->receives_on = channel;
+}
+
+static void tell_traffic(const struct nm_peer *peer, struct nm_peer_facts *facts)
+{
+	static const struct nm_peer_story nothing;
+	const struct nm_peer_story *story = peer->story ? peer->story : &nothing;
+
+	facts->sent_messages = peer->sent_messages;
+	facts->sent_bytes = peer->sent_bytes;
+	facts->received_messages = peer->received_messages;
+	facts->received_bytes = peer->received_bytes;
+	memcpy(facts->sent, story->sent, sizeof(facts->sent));
+	memcpy(facts->received, story->received, sizeof(facts->received));
+	split(facts->sent, peer->sends_on, peer->sent_messages, peer->sent_bytes);
+	split(facts->received, received_over(peer), peer->received_messages, peer->received_bytes);
+	memcpy(facts->accesses, peer->accesses, sizeof(facts->accesses));
+	facts->stalls = peer->nr_stalls;
+}
+
+static void tell(const struct nm_peer *peer, struct nm_peer_facts *facts)
+{
+	facts->who = peer->who;
+	tell_traffic(peer, facts);
+	facts->connected = peer->link != NULL;
+	facts->down = peer->state == NM_PEER_DOWN;
+	facts->nr_quarantines = peer->nr_quarantines;
+	if (peer->story) {
+		facts->link.label = peer->story->label;
+		facts->link.reason = peer->story->channel;
+		facts->down_reason = peer->story->down;
+		facts->quarantine_reason = peer->story->quarantine;
+	}
+	if (peer->bulk)
+		facts->bulk = peer->bulk->facts;
+	if (facts->connected) {
+		struct nm_peer_label label = facts->link.label;
+
+		peer->link->transport->ops->describe(peer->link, &facts->link);
+		if (peer->story)
+			facts->link.reason = peer->story->channel;
+		if (!facts->link.label.text[0])
+			facts->link.label = label;
+	}
+}
+
+void nm_engine_visit_peers(struct nm_engine *engine,
+			   void (*visit)(void *arg, const struct nm_peer_facts *facts), void *arg)
+{
+	const struct nm_peer_table *table = &engine->peers;
+
+	for (size_t i = 0; i <= table->mask; i++) {
+		struct nm_peer_facts facts = {0};
+
+		if (!table->slots[i])
+			continue;
+		tell(table->slots[i], &facts);
+		visit(arg, &facts);
+	}
+}

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From a channel that was given up to the network, without losing count of what is lost.
+ *
+ *   I find a lie, or the peer says that it found one      the channel ends: quarantined()
+ *   me -> peer  SWITCH  sent: all I published there, taken: all I delivered      } on the network,
+ *   peer -> me  SWITCH  likewise                                                 } before all else
+ *
+ * Until both are here nothing else is said, so both sides know the same four numbers before they go
+ * on. What one had sent is what the other has taken, both ways: nothing was lost, and everything
+ * under way goes on where it stood. Otherwise nobody can tell what was in the gap: everything under
+ * way between the two ends with an error on both sides, and so does, at whoever misses something,
+ * every receive that may wait for it. Order is kept: whoever hears SWITCH first takes what the old
+ * channel still holds.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/unexpected.h"
+#include "engine/internal.h"
+
+struct nm_move {
+	struct nm_stream_ends mine, theirs;
+	bool is_left; /* the old channel has ended here: `mine` is valid */
+	bool said;    /* they know mine */
+	bool heard;   /* `theirs` is valid */
+	bool settled; /* losses, if any, were dealt with */
+	uint64_t deadline_ns;
+};
+
+void nm_move_end(struct nm_peer *peer)
+{
+	free(peer->move);
+	peer->move = NULL;
+}
+
+/* The best network; NULL: there is none. */
+static struct nm_transport *network(const struct nm_engine *engine)
+{
+	for (unsigned int i = 0; i < engine->nr_polled; i++)
+		if (engine->polled[i]->kind->flags & NM_TRANSPORT_NETWORK)
+			return engine->polled[i];
+	return NULL;
+}
+
+/* Is there a network with a way to PEER? */
+static bool can_move(const struct nm_transport *net, const struct nm_peer *peer)
+{
+	return net &&
+	       (peer->address.inner_len > 0 || peer->source_channels >> net->kind->channel & 1 ||
+		(peer->link && peer->link->transport == net));
+}
+
+static struct nm_move *begin(struct nm_engine *engine, struct nm_peer *peer)
+{
+	if (peer->move)
+		return peer->move;
+	peer->move = calloc(1, sizeof(*peer->move));
+	if (!peer->move) {
+		nm_peer_down(engine, peer, -ENOMEM, "no memory to go on over the network");
+		return NULL;
+	}
+	peer->move->deadline_ns = nm_clock_ns() + engine->params->connect_ms * NM_NS_PER_MS;
+	if (peer->state != NM_PEER_MOVING)
+		nm_peer_set_state(peer, NM_PEER_MOVING);
+	nm_peer_activate(engine, peer);
+	return peer->move;
+}
+
+/* Something was spoiled on the way, nobody knows what. */
+static NM_COLD void spoiled(struct nm_engine *engine, struct nm_peer *peer, bool incoming)
+{
+	nm_error("peer " NM_WHO_FORMAT
+		 ": messages %s it were spoiled; what was under way ends with an error",
+		 NM_WHO(&peer->who), incoming ? "from" : "to");
+	nm_peer_drop_queue(engine, peer);
+	nm_hold_reset(peer);
+	nm_recv_forget(engine, peer);
+	nm_recv_forget_answers(engine, peer);
+	nm_peer_fail_requests(engine, peer);
+	if (incoming)
+		nm_peer_fail_receives(engine, peer);
+}
+
+/* Both sides' counts are known: go on, with or without losses. */
+static void settle(struct nm_engine *engine, struct nm_peer *peer)
+{
+	struct nm_move *move = peer->move;
+
+	if (!move->is_left || !move->heard)
+		return;
+	if (!move->settled) {
+		bool lost_in = move->theirs.sent != move->mine.taken;
+		bool lost_out = move->mine.sent != move->theirs.taken;
+
+		move->settled = true;
+		if (lost_in || lost_out)
+			spoiled(engine, peer, lost_in);
+		nm_peer_activate(engine, peer);
+	}
+	if (!move->said)
+		return;
+	nm_move_end(peer);
+	nm_peer_set_state(peer, NM_PEER_CONNECTED);
+}
+
+/*
+ * One memory channel has ended, and the peer is still on another: it could not get here on one way,
+ * or I there. The counts of one cannot tell what was lost on both.
+ */
+static bool is_on_another(const struct nm_transport *ended, const struct nm_transport *net,
+			  const struct nm_peer *peer)
+{
+	return peer->source_channels & ~(1U << net->kind->channel) ||
+	       (peer->link && peer->link->transport != ended && peer->link->transport != net);
+}
+
+/* The channel FROM to and from PEER has ended; NULL: the peer left one that it never used to us. */
+static void give_up(struct nm_engine *engine, struct nm_peer *peer, const struct nm_transport *from,
+		    const struct nm_stream_ends *ends, const struct nm_reason *why)
+{
+	struct nm_peer_story *story = nm_peer_story(peer);
+	const struct nm_transport *net = network(engine);
+	struct nm_move *move;
+
+	if (from)
+		peer->source_channels &= ~(1U << from->kind->channel);
+	if (peer->state == NM_PEER_DOWN || engine->closing)
+		return;
+	peer->nr_quarantines++;
+	nm_reason_set(&story->quarantine, "%s", why->text);
+	if (!can_move(net, peer) || (from && is_on_another(from, net, peer))) {
+		nm_peer_down(engine, peer, -EBADMSG, why->text);
+		return;
+	}
+	nm_peer_receives_on(peer, net->kind->channel);
+	nm_warn("peer " NM_WHO_FORMAT
+		" (%.60s): its memory channel is quarantined, the network is used: %s",
+		NM_WHO(&peer->who), story->label.text, why->text);
+	/* A link that is the network's already stays. */
+	if (peer->link && peer->link->transport != net)
+		peer->link = NULL;
+	move = begin(engine, peer);
+	if (!move)
+		return;
+	move->mine = *ends;
+	move->is_left = true;
+	settle(engine, peer);
+}
+
+void nm_sink_quarantined(struct nm_transport *from, struct nm_peer *peer,
+			 const struct nm_stream_ends *ends, const struct nm_reason *why)
+{
+	give_up(from->sink.engine, peer, from, ends, why);
+}
+
+/* The channel that PEER said it left ends here too, after what it still holds. */
+static void leave(struct nm_engine *engine, struct nm_peer *peer)
+{
+	static const struct nm_stream_ends nothing;
+	const struct nm_reason why = {"it left its memory channel"};
+
+	for (unsigned int i = 0; i < engine->nr_polled; i++)
+		if (engine->polled[i]->quarantine)
+			engine->polled[i]->quarantine->finish(engine->polled[i], &peer->who);
+	/* It never came to me that way: then I have taken nothing of what it says it sent. */
+	if (peer->state != NM_PEER_DOWN && !(peer->move && peer->move->is_left))
+		give_up(engine, peer, NULL, &nothing, &why);
+}
+
+void nm_move_on_switch(const struct nm_incoming *in)
+{
+	if (in->from != network(in->engine) || in->pkt->len != 0 || in->peer->nr_quarantines > 1 ||
+	    (in->peer->move && in->peer->move->heard) ||
+	    (!in->peer->move && in->peer->nr_quarantines)) {
+		nm_violation(in, "it left a channel that it was not on");
+		return;
+	}
+	if (!in->peer->move || !in->peer->move->is_left)
+		leave(in->engine, in->peer);
+	if (!in->peer->move)
+		return;
+	in->peer->move->theirs =
+		(struct nm_stream_ends){.sent = in->pkt->tag, .taken = in->pkt->data};
+	in->peer->move->heard = true;
+	settle(in->engine, in->peer);
+}
+
+/* Say how far I got, as the first thing on the network. 0 or -errno. */
+static int say(struct nm_engine *engine, struct nm_peer *peer)
+{
+	const struct nm_packet packet = {
+		.op = NM_OP_SWITCH,
+		.tag = peer->move->mine.sent,
+		.data = peer->move->mine.taken,
+	};
+	int err = 0;
+
+	if (!peer->link)
+		err = nm_peer_find_link(engine, peer);
+	return err ? err : peer->send(peer->link, &packet, NULL, 0);
+}
+
+unsigned int nm_move_push(struct nm_engine *engine, struct nm_peer *peer)
+{
+	struct nm_move *move = peer->move;
+	int err;
+
+	if (move->is_left && !move->said) {
+		err = say(engine, peer);
+		if (err == 0) {
+			move->said = true;
+			settle(engine, peer);
+			return 1;
+		}
+		if (err == -EHOSTUNREACH)
+			nm_peer_down(engine, peer, -EBADMSG, nm_peer_story(peer)->quarantine.text);
+		/* -EPIPE: the network is about to tell why. */
+	} else if (engine->closing) {
+		/* Nothing is due any more; they know how far we got. */
+		nm_move_end(peer);
+		return 0;
+	}
+	if (peer->move && nm_clock_ns() > move->deadline_ns)
+		nm_peer_down(engine, peer, -EBADMSG,
+			     "its memory channel is quarantined, and it did not say on the network "
+			     "within NEARMETAL_CONNECT_MS how far it got");
+	return 0;
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/rndv_choice.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+/* A spell that does not end is learnt from, and chosen anew, after so many bytes or transfers. */
+#define SPELL_BYTES (64 << 20)
+#define SPELL_NR 1024
+
+static struct nm_bulk *bulk_of(struct nm_peer *peer)
+{
+	/* Without memory for it the calibrated rates decide. */
+	if (nm_unlikely(!peer->bulk))
+		peer->bulk = calloc(1, sizeof(*peer->bulk));
+	return peer->bulk;
+}
+
+/* Every change of mind is worth a line to whoever wants to know why. */
+static NM_COLD void tell(const struct nm_engine *engine, struct nm_bulk *bulk,
+			 const struct nm_select_facts *facts,
+			 const struct nm_select_verdict *verdict)
+{
+	bulk->last[verdict->class][verdict->load] = verdict->protocol;
+	nm_select_explain(engine->config.select, &bulk->state, facts, verdict, &bulk->facts.choice);
+	if (nm_log_get_level() >= NM_LOG_DEBUG)
+		nm_debug("large message of %llu bytes: %s", (unsigned long long)facts->size,
+			 bulk->facts.choice.text);
+}
+
+static bool reachable(const struct nm_request *r)
+{
+	return r->nr_spans > 0 && r->peer->state == NM_PEER_CONNECTED &&
+	       r->peer->link->remote_copy && nm_user_is_host(r->iov, r->nr_iov);
+}
+
+static struct nm_select_verdict choose(const struct nm_engine *engine, struct nm_bulk *bulk,
+				       const struct nm_request *r, uint64_t now_ns, bool stream)
+{
+	struct nm_select_facts facts = {
+		.size = r->accepted,
+		.outstanding = stream,
+		.remote_copy = reachable(r),
+		.far = r->peer->state == NM_PEER_CONNECTED && r->peer->link->far,
+		.now_ns = now_ns,
+	};
+	struct nm_select_verdict v =
+		nm_select_transfer(engine->config.select, bulk ? &bulk->state : NULL, &facts);
+
+	if (bulk && nm_unlikely(v.protocol != bulk->last[v.class][v.load]) &&
+	    v.why != NM_SELECT_BECAUSE_PROBE)
+		tell(engine, bulk, &facts, &v);
+	return v;
+}
+
+/* Book what the spell achieved where it belongs, now that its size and load are known. */
+static void learn(const struct nm_engine *engine, struct nm_bulk *bulk, uint64_t now_ns)
+{
+	struct nm_spell *spell = &bulk->spell;
+
+	bulk->streams = spell->nr_peak > 1;
+	if (spell->mixed || spell->bytes == 0)
+		return;
+	spell->verdict.class = (uint8_t)nm_select_class(spell->bytes / spell->nr);
+	spell->verdict.load = bulk->streams ? NM_SELECT_STREAM : NM_SELECT_LONE;
+	nm_select_learn(engine->config.select, &bulk->state, &spell->verdict, spell->bytes,
+			now_ns - spell->started_ns);
+}
+
+static void spell_begin(const struct nm_engine *engine, struct nm_bulk *bulk,
+			const struct nm_request *r, bool stream)
+{
+	uint64_t now_ns = nm_clock_ns();
+	enum nm_protocol before = bulk->spell.verdict.protocol;
+
+	if (bulk->nr_incoming > 0)
+		learn(engine, bulk, now_ns);
+	bulk->spell = (struct nm_spell){
+		.started_ns = now_ns,
+		.verdict = choose(engine, bulk, r, now_ns, stream),
+	};
+	bulk->spell.mixed = bulk->nr_incoming > 0 && bulk->spell.verdict.protocol != before;
+}
+
+void nm_bulk_begin(const struct nm_engine *engine, struct nm_request *r)
+{
+	struct nm_bulk *bulk = bulk_of(r->peer);
+	struct nm_spell *spell;
+
+	if (nm_unlikely(!bulk)) {
+		r->verdict = choose(engine, NULL, r, 0, false);
+		return;
+	}
+	spell = &bulk->spell;
+	if (bulk->nr_incoming == 0)
+		spell_begin(engine, bulk, r, bulk->streams);
+	else if (spell->bytes >= SPELL_BYTES || spell->nr >= SPELL_NR)
+		spell_begin(engine, bulk, r, true);
+	r->verdict = spell->verdict;
+	if (nm_unlikely(r->verdict.protocol >= NM_PROTOCOL_PULL && !reachable(r))) {
+		r->verdict.protocol = NM_PROTOCOL_POOL;
+		spell->mixed = true;
+	}
+	r->is_counted = true;
+	spell->nr++;
+	if (++bulk->nr_incoming > spell->nr_peak)
+		spell->nr_peak = bulk->nr_incoming;
+}
+
+void nm_bulk_end(const struct nm_engine *engine, struct nm_request *r)
+{
+	struct nm_bulk *bulk = r->peer->bulk;
+
+	if (!r->is_counted)
+		return;
+	r->is_counted = false;
+	bulk->facts.bytes[r->verdict.protocol] += r->accepted;
+	bulk->spell.bytes += r->accepted;
+	if (--bulk->nr_incoming == 0)
+		learn(engine, bulk, nm_clock_ns());
+}
+
+void nm_bulk_reset(struct nm_peer *peer)
+{
+	if (!peer->bulk)
+		return;
+	peer->bulk->nr_incoming = 0;
+	peer->bulk->spell.mixed = true;
+}
+
+void nm_bulk_fell_back(struct nm_request *r, int err)
+{
+	struct nm_bulk *bulk = r->peer->bulk;
+
+	if (!bulk)
+		return;
+	bulk->facts.fallbacks++;
+	nm_reason_set(&bulk->facts.fallback, "%s of %llu bytes stopped at %llu: %s",
+		      nm_protocol_name(r->verdict.protocol), (unsigned long long)r->accepted,
+		      (unsigned long long)r->done,
+		      err ? strerror(-err) : "the peer could not write");
+	nm_log_once(NM_LOG_WARN, "the rest of a large message is sent in packets: %s",
+		    bulk->facts.fallback.text);
+}
+
+void nm_bulk_access_fell_back(struct nm_peer *peer, bool is_read, int err)
+{
+	struct nm_bulk *bulk = bulk_of(peer);
+
+	if (!bulk)
+		return;
+	bulk->facts.fallbacks++;
+	nm_reason_set(&bulk->facts.fallback, "a direct %s ended, the target is asked: %s",
+		      is_read ? "get" : "put", strerror(-err));
+	nm_log_once(NM_LOG_WARN, "%s", bulk->facts.fallback.text);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How incoming transfers of a peer are made, and what that achieved: feeds transport/select.h with
+ * facts and with the rates of what has ended.
+ *
+ * What is chosen and timed is not one transfer but a *spell* of them: from when the first one is
+ * asked for until none is under way. Transfers of one spell overlap, so their single times say
+ * nothing, and a mixture of protocols even less. All of a spell go the same way, and its bytes over
+ * its time are one observation.
+ */
+#ifndef NM_ENGINE_RNDV_CHOICE_H
+#define NM_ENGINE_RNDV_CHOICE_H
+
+#include "engine/internal.h"
+
+struct nm_spell {
+	struct nm_select_verdict verdict;
+	uint64_t started_ns;
+	uint64_t bytes;	      /* that have come */
+	uint32_t nr, nr_peak; /* transfers in all, and at once */
+	bool mixed;	      /* not all went the same way: nothing to learn */
+};
+
+/* Of one peer; made with its first large message. */
+struct nm_bulk {
+	struct nm_select_state state;
+	struct nm_spell spell;
+	uint32_t nr_incoming; /* transfers under way */
+	bool streams;	      /* the last spell was more than one transfer */
+	enum nm_protocol last[NM_SELECT_NR_CLASSES][NM_SELECT_NR_LOADS]; /* that was told */
+	struct nm_bulk_facts facts;
+};
+
+/* A transfer into R begins: pick its protocol (r->verdict). Reads the clock once a spell. */
+void nm_bulk_begin(const struct nm_engine *engine, struct nm_request *r);
+/* All its bytes are here. */
+void nm_bulk_end(const struct nm_engine *engine, struct nm_request *r);
+/* What was tried without packets failed: the rest comes in packets. ERR: -errno. */
+void nm_bulk_fell_back(struct nm_request *r, int err) NM_COLD;
+/* A put or get that was begun directly at PEER failed: it is asked for the whole. ERR: -errno. */
+void nm_bulk_access_fell_back(struct nm_peer *peer, bool is_read, int err) NM_COLD;
+/* None of the peer's transfers is under way any more, however they ended. */
+void nm_bulk_reset(struct nm_peer *peer);
+
+#endif

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What transports tell the engine: sources come and go, packets arrive. All of it is foreign. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "engine/unexpected.h"
+#include "engine/internal.h"
+
+static uint32_t bit_of(const struct nm_transport *transport)
+{
+	return 1U << transport->kind->channel;
+}
+
+struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_identity *who,
+				  const struct nm_peer_label *label)
+{
+	struct nm_engine *engine = from->sink.engine;
+	struct nm_peer *peer;
+	bool is_new;
+
+	peer = nm_peer_table_get(&engine->peers, who, &is_new);
+	if (!peer) {
+		nm_error("no memory for a new peer");
+		return NULL;
+	}
+	if (peer->state == NM_PEER_DOWN)
+		return NULL; /* an identity is used once; whoever brings it back is not sound */
+	if (label) {
+		struct nm_peer_story *story = nm_peer_story(peer);
+
+		story->label = *label;
+		story->label.text[sizeof(story->label.text) - 1] = '\0';
+	}
+	peer->engine = engine;
+	if (!peer->source_channels)
+		nm_peer_receives_on(peer, from->kind->channel);
+	peer->source_channels |= bit_of(from);
+	if (peer->index == UINT64_MAX && engine->config.resolve)
+		peer->index = engine->config.resolve(engine->config.resolve_arg, who);
+	if (peer->index == UINT64_MAX)
+		engine->nr_unresolved++;
+	return peer;
+}
+
+/* A whole message whose sender waits for an answer: its id comes before the bytes. */
+static void on_eager_answered(const struct nm_incoming *in)
+{
+	const struct nm_packet *pkt = in->pkt;
+	struct nm_wire_id id;
+	struct nm_arrival a = {
+		.source = in->peer,
+		.tag = pkt->flags & NM_PKT_TAGGED ? pkt->tag : 0,
+		.data = pkt->data,
+		.flags = pkt->flags,
+	};
+
+	if (pkt->len < sizeof(id)) {
+		nm_violation(in, "it sent a message without its id");
+		return;
+	}
+	memcpy(&id, in->payload, sizeof(id));
+	a.sender_id = id.id;
+	a.size = pkt->len - sizeof(id);
+	a.payload = (const char *)in->payload + sizeof(id);
+	nm_recv_arrive(in->engine, &a);
+}
+
+static void on_rts(const struct nm_incoming *in)
+{
+	const struct nm_packet *pkt = in->pkt;
+	unsigned int nr = pkt->flags & NM_PKT_MEMORY ? NM_PKT_NR(pkt->flags) : 0;
+	struct nm_span spans[NM_SPANS_MAX];
+	struct nm_wire_rts rts;
+	struct nm_arrival a;
+
+	if (pkt->len != sizeof(rts) + nr * sizeof(struct nm_wire_span)) {
+		nm_violation(in, "it sent an envelope of %u bytes", pkt->len);
+		return;
+	}
+	memcpy(&rts, in->payload, sizeof(rts));
+	if (nr > 0 &&
+	    nm_direct_spans((const char *)in->payload + sizeof(rts), nr, rts.size, spans) < 0) {
+		nm_violation(in, "its message lies at no sound place");
+		return;
+	}
+	a = (struct nm_arrival){
+		.source = in->peer,
+		.tag = pkt->flags & NM_PKT_TAGGED ? pkt->tag : 0,
+		.data = pkt->data,
+		.size = rts.size,
+		.sender_id = rts.sender_id,
+		.flags = pkt->flags,
+		.payload = spans,
+		.nr_spans = nr,
+		.rendezvous = true,
+	};
+	nm_recv_arrive(in->engine, &a);
+}
+
+/* Out of line: the short way of most messages needs none of it. */
+static NM_SLOW_HALF void deliver_any(const struct nm_incoming *in)
+{
+	static void (*const handlers[NM_NR_OPS])(const struct nm_incoming *in) = {
+		[NM_OP_EAGER] = on_eager_answered,	 [NM_OP_RTS] = on_rts,
+		[NM_OP_CTS] = nm_transfer_cts,		 [NM_OP_DATA] = nm_transfer_data,
+		[NM_OP_ACK] = nm_transfer_ack,		 [NM_OP_WRITE] = nm_rma_on_write,
+		[NM_OP_WRITE_RTS] = nm_rma_on_write_rts, [NM_OP_READ] = nm_rma_on_read,
+		[NM_OP_ATOMIC] = nm_atomic_on_request,	 [NM_OP_RESULT] = nm_atomic_on_result,
+		[NM_OP_SWITCH] = nm_move_on_switch,	 [NM_OP_PLACED] = nm_direct_placed,
+		[NM_OP_PACE] = nm_hold_on_pace,
+	};
+	uint8_t op = in->pkt->op;
+
+	if (op < NM_NR_OPS && handlers[op])
+		handlers[op](in);
+	else
+		nm_violation(in, "it sent a packet of unknown kind %u", op);
+}
+
+void nm_sink_deliver(struct nm_transport *from, struct nm_peer *source, const struct nm_packet *pkt,
+		     const void *payload)
+{
+	struct nm_engine *engine = from->sink.engine;
+
+	if (nm_unlikely(source->state == NM_PEER_DOWN))
+		return;
+	if (nm_unlikely(engine->closing && pkt->op != NM_OP_PLACED))
+		return;
+	/* Before the table: it would cost every small message a jump more. */
+	if (nm_likely(pkt->op == NM_OP_EAGER && !(pkt->flags & NM_PKT_ACK)))
+		nm_recv_eager(engine, source, pkt, payload);
+	else
+		deliver_any(&(struct nm_incoming){from, engine, source, pkt, payload});
+}
+
+void nm_sink_source_down(struct nm_transport *from, struct nm_peer *source, int err,
+			 const struct nm_reason *why)
+{
+	struct nm_engine *engine = from->sink.engine;
+	char text[sizeof(why->text)];
+
+	source->source_channels &= ~bit_of(from);
+	if (err == 0 && source->source_channels) {
+		/*
+		 * The peer sends on another channel too and has not closed it: packets may still come
+		 * from there. Only the link over this channel is gone.
+		 */
+		if (source->link && source->link->transport == from)
+			nm_peer_link_lost(engine, source);
+		return;
+	}
+	memcpy(text, why ? why->text : "", why ? sizeof(text) : 1);
+	text[sizeof(text) - 1] = '\0';
+	nm_peer_down(engine, source, err, text);
+}

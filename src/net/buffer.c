@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "net/buffer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define PAGE 4096
+
+static int register_slab(struct nm_net_pool *pool, const struct nm_net_inner *inner, uint64_t key)
+{
+	int mode = inner->info->domain_attr->mr_mode, err;
+
+	if (!(mode & FI_MR_LOCAL))
+		return 0;
+	err = fi_mr_reg(inner->domain, pool->slab, pool->nr_buffers * pool->size, FI_SEND | FI_RECV,
+			0, key, 0, &pool->mr, NULL);
+	if (!err && (mode & FI_MR_ENDPOINT)) {
+		err = fi_mr_bind(pool->mr, &inner->ep->fid, 0);
+		if (!err)
+			err = fi_mr_enable(pool->mr);
+	}
+	return err;
+}
+
+int nm_net_pool_init(struct nm_net_pool *pool, const struct nm_net_inner *inner, uint32_t nr,
+		     size_t size, uint64_t key)
+{
+	uint32_t i;
+	int err;
+
+	memset(pool, 0, sizeof(*pool));
+	pool->nr_buffers = nr;
+	pool->size = (size + PAGE - 1) / PAGE * PAGE;
+	pool->buffers = calloc(nr, sizeof(*pool->buffers));
+	if (!pool->buffers)
+		return -ENOMEM;
+	/* Mapped, not allocated: what is never used costs nothing. */
+	pool->slab = mmap(NULL, nr * pool->size, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (pool->slab == MAP_FAILED) {
+		pool->slab = NULL;
+		err = -ENOMEM;
+		goto err_fini;
+	}
+	err = register_slab(pool, inner, key);
+	if (err)
+		goto err_fini;
+	for (i = nr; i-- > 0;) {
+		struct nm_net_buffer *buffer = &pool->buffers[i];
+
+		buffer->pool = pool;
+		buffer->bytes = pool->slab + i * pool->size;
+		buffer->desc = pool->mr ? fi_mr_desc(pool->mr) : NULL;
+		nm_net_buffer_give(buffer);
+	}
+	return 0;
+
+err_fini:
+	nm_net_pool_fini(pool);
+	return err;
+}
+
+void nm_net_pool_fini(struct nm_net_pool *pool)
+{
+	if (pool->mr)
+		fi_close(&pool->mr->fid);
+	if (pool->slab)
+		munmap(pool->slab, pool->nr_buffers * pool->size);
+	free(pool->buffers);
+	memset(pool, 0, sizeof(*pool));
+}

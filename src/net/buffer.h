@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Buffers that the inner endpoint sends from and receives into. Bounded: when a pool is empty the
+ * channel says -EAGAIN, which is what keeps a slow peer from eating the memory of a fast one.
+ */
+#ifndef NM_NET_BUFFER_H
+#define NM_NET_BUFFER_H
+
+#include "net/inner.h"
+
+struct nm_net_peer;
+
+struct nm_net_buffer {
+	struct fi_context2 context; /* first: the inner completion gives its address back */
+	struct nm_net_buffer *next;
+	struct nm_net_pool *pool;
+	struct nm_net_peer *peer; /* to whom it is sent; NULL: a receive buffer */
+	uint8_t *bytes;
+	void *desc;
+};
+
+struct nm_net_pool {
+	struct nm_net_buffer *buffers;
+	struct nm_net_buffer *unused;
+	uint32_t nr_buffers, nr_unused;
+	size_t size; /* of each buffer */
+	uint8_t *slab;
+	struct fid_mr *mr; /* when the inner provider wants local memory registered */
+};
+
+/* NR buffers of SIZE bytes. KEY: different for each pool of one inner domain. 0 or -errno. */
+int nm_net_pool_init(struct nm_net_pool *pool, const struct nm_net_inner *inner, uint32_t nr,
+		     size_t size, uint64_t key);
+void nm_net_pool_fini(struct nm_net_pool *pool);
+
+/* NULL: none left. */
+static inline struct nm_net_buffer *nm_net_buffer_take(struct nm_net_pool *pool)
+{
+	struct nm_net_buffer *buffer = pool->unused;
+
+	if (buffer) {
+		pool->unused = buffer->next;
+		pool->nr_unused--;
+	}
+	return buffer;
+}
+
+static inline void nm_net_buffer_give(struct nm_net_buffer *buffer)
+{
+	struct nm_net_pool *pool = buffer->pool;
+
+	buffer->next = pool->unused;
+	pool->unused = buffer;
+	pool->nr_unused++;
+}
+
+#endif

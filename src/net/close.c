@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Closing in order. A socket that is closed with unread bytes in it is reset, and a reset throws
+ * away what its other end has not been sent yet. So nobody closes before every peer has said that
+ * it took in everything (BYE_SEEN), or that it wants nothing more (BYE), or the time is over.
+ */
+#include <sched.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "net/transport.h"
+
+/* While waiting, peers are asked this often whether they live: a dead one will not answer. */
+#define ASK_NS (200 * NM_NS_PER_MS)
+
+/* Peers that only we know of (nothing was ever said either way) need no goodbye. */
+static bool has_met(const struct nm_net_peer *peer)
+{
+	return peer->greeted || peer->is_source;
+}
+
+static bool is_open(const struct nm_net_peer *peer)
+{
+	if (peer->state == NM_NET_DEAD || !has_met(peer))
+		return false;
+	if (peer->answer_owed || peer->in_flight)
+		return true;
+	/* Who has said BYE and got its answer wants nothing more, and may be gone already. */
+	return peer->state == NM_NET_UP && !(peer->bye_sent && peer->bye_seen);
+}
+
+static unsigned int count_open(struct net *net)
+{
+	struct nm_net_peer *peer;
+	unsigned int nr = 0;
+
+	for (peer = net->peers.all; peer; peer = peer->next)
+		nr += is_open(peer);
+	return nr;
+}
+
+static void say_goodbyes(struct net *net)
+{
+	struct nm_net_peer *peer;
+
+	for (peer = net->peers.all; peer; peer = peer->next)
+		if (has_met(peer) && peer->state == NM_NET_UP && !peer->bye_sent &&
+		    !nm_net_say(net, peer, NM_NET_BYE))
+			peer->bye_sent = true;
+}
+
+static void ask_who_lives(struct net *net)
+{
+	struct nm_net_peer *peer;
+
+	for (peer = net->peers.all; peer; peer = peer->next)
+		if (is_open(peer) && peer->bye_sent && !peer->in_flight)
+			nm_net_say(net, peer, NM_NET_PING);
+}
+
+void nm_net_destroy(struct nm_transport *transport)
+{
+	struct net *net = nm_container_of(transport, struct net, base);
+	uint64_t asked, now;
+	unsigned int nr = 0;
+
+	if (!transport)
+		return;
+	net->closing = true;
+	asked = nm_clock_ns();
+	do {
+		say_goodbyes(net);
+		nr = count_open(net);
+		if (!nr)
+			break;
+		if (!nm_net_poll(net))
+			sched_yield();
+		now = nm_clock_ns();
+		if (now - asked > ASK_NS) {
+			asked = now;
+			ask_who_lives(net);
+		}
+	} while (now < transport->close_by_ns);
+	if (nr)
+		nm_info("network channel closed with %u peers that did not answer in time", nr);
+	if (net->nr_dropped)
+		nm_info("network channel dropped %llu messages that could not be believed",
+			(unsigned long long)net->nr_dropped);
+	nm_net_free(net);
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The receiving half of the network channel: what came is checked, ordered and handed on. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "net/host.h"
+#include "net/transport.h"
+
+#define BATCH 16
+
+void nm_net_post_receive(struct net *net, struct nm_net_buffer *buffer)
+{
+	ssize_t err;
+
+	err = fi_recv(net->inner.ep, buffer->bytes, net->receive.size, buffer->desc, FI_ADDR_UNSPEC,
+		      &buffer->context);
+	/* Stays with the unused ones and is posted by a later progress(). */
+	if (nm_unlikely(err))
+		nm_net_buffer_give(buffer);
+}
+
+static NM_COLD void drop(struct net *net, const char *why)
+{
+	net->nr_dropped++;
+	nm_log_once(NM_LOG_WARN, "network message dropped: %s", why);
+}
+
+/* PEER sent what no sound peer sends: nothing of it is believed any more. */
+static NM_COLD void quarantine(struct net *net, struct nm_net_peer *peer, const char *why)
+{
+	drop(net, why);
+	nm_net_lose(net, peer, -EBADMSG, why);
+}
+
+static void take_hello(struct net *net, const struct nm_net_header *header, const uint8_t *bytes)
+{
+	struct nm_net_hello hello;
+	struct nm_net_peer *peer;
+	struct nm_reason why;
+
+	if (nm_net_hello_parse(bytes, header, &hello, &why) ||
+	    !nm_net_inner_fits(&net->inner, &hello.address, &why)) {
+		drop(net, why.text);
+		return;
+	}
+	peer = nm_net_peers_get(&net->peers, &hello.address.who);
+	if (!peer || peer->is_source || peer->state != NM_NET_UP || header->sequence) {
+		drop(net, peer ? "greeting at a wrong time" : "out of memory");
+		return;
+	}
+	if (peer->inner == FI_ADDR_UNSPEC)
+		peer->address = hello.address;
+	peer->label = hello.label;
+	peer->rx_sequence = 1;
+	if (net->closing)
+		return;
+	peer->is_source = true;
+	nm_net_meet_line(net, peer);
+	peer->source = net->base.sink.source_up(&net->base, &peer->who, &peer->label);
+	/* Known as gone, by another channel's goodbye: all that is left to do is to answer this one's. */
+	if (!peer->source)
+		peer->state = NM_NET_CLOSED;
+}
+
+static void take_bye(struct net *net, struct nm_net_peer *peer)
+{
+	struct nm_reason why;
+
+	/* Once per peer: the count of answers must come back to zero, and the dead do not close. */
+	if (peer->answer_owed || peer->state == NM_NET_DEAD)
+		return;
+	peer->state = NM_NET_CLOSED;
+	peer->answer_owed = true;
+	net->nr_answers_owed++;
+	if (net->closing || !peer->source)
+		return;
+	nm_reason_set(&why, "%s closed its endpoint", peer->label.text);
+	net->base.sink.source_down(&net->base, peer->source, 0, &why);
+}
+
+static void take_known(struct net *net, struct nm_net_peer *peer,
+		       const struct nm_net_header *header, const uint8_t *bytes)
+{
+	const struct nm_packet pkt = {
+		.op = header->op,
+		.flags = header->flags,
+		.len = header->len,
+		.tag = header->tag,
+		.data = header->data,
+	};
+
+	if (nm_unlikely(header->sequence != peer->rx_sequence)) {
+		quarantine(net, peer, "a message of its stream is missing");
+		return;
+	}
+	peer->rx_sequence++;
+	if (nm_likely(header->kind == NM_NET_PACKET)) {
+		/* One that has closed, here or on another channel, has nothing more to say. */
+		if (!net->closing && peer->state == NM_NET_UP)
+			net->base.sink.deliver(&net->base, peer->source, &pkt, bytes);
+	} else if (header->kind == NM_NET_BYE) {
+		take_bye(net, peer);
+	} else if (header->kind == NM_NET_BYE_SEEN) {
+		peer->bye_seen = true;
+	}
+}
+
+static void take_message(struct net *net, const struct nm_net_buffer *buffer, size_t len)
+{
+	const uint8_t *payload = buffer->bytes + sizeof(struct nm_net_header);
+	struct nm_net_header header;
+	struct nm_net_peer *peer;
+	struct nm_reason why;
+
+	if (nm_unlikely(nm_net_header_parse(buffer->bytes, len, &net->who, NM_NET_MAX_PAYLOAD,
+					    &header, &why))) {
+		drop(net, why.text);
+		return;
+	}
+	if (nm_unlikely(header.kind == NM_NET_HELLO)) {
+		take_hello(net, &header, payload);
+		return;
+	}
+	peer = nm_net_peers_find(&net->peers, &header.source);
+	if (nm_unlikely(!peer || !(peer->is_source || net->closing) ||
+			peer->state == NM_NET_DEAD)) {
+		drop(net, "from a source that has not greeted, or is gone");
+		return;
+	}
+	take_known(net, peer, &header, payload);
+}
+
+static void finish_send(struct nm_net_buffer *buffer)
+{
+	buffer->peer->in_flight--;
+	nm_net_buffer_give(buffer);
+}
+
+static NM_COLD unsigned int take_error(struct net *net)
+{
+	struct fi_cq_err_entry entry;
+	struct nm_net_buffer *buffer;
+	struct nm_net_peer *peer;
+	char words[128];
+
+	memset(&entry, 0, sizeof(entry));
+	if (fi_cq_readerr(net->inner.cq, &entry, 0) != 1 || !entry.op_context)
+		return 0;
+	buffer = nm_container_of(entry.op_context, struct nm_net_buffer, context);
+	if (!(buffer->pool == &net->receive)) {
+		peer = buffer->peer;
+		finish_send(buffer);
+		snprintf(words, sizeof(words), "its network connection is gone: %s",
+			 nm_host.strerror(entry.err));
+		nm_net_lose(net, peer, -ECONNRESET, words);
+		return 1;
+	}
+	nm_net_buffer_give(buffer);
+	if (entry.err == FI_ETRUNC)
+		drop(net, "longer than any message of nearmetal");
+	else if (entry.err != FI_ECANCELED)
+		nm_debug("network receive failed: %s", nm_host.strerror(entry.err));
+	return 1;
+}
+
+unsigned int nm_net_take_completions(struct net *net)
+{
+	struct fi_cq_msg_entry entries[BATCH];
+	struct nm_net_buffer *buffer;
+	ssize_t nr, i;
+
+	nr = fi_cq_read(net->inner.cq, entries, BATCH);
+	if (nr == -FI_EAVAIL)
+		return take_error(net);
+	for (i = 0; i < nr; i++) {
+		buffer = nm_container_of(entries[i].op_context, struct nm_net_buffer, context);
+		if (buffer->pool == &net->receive) {
+			take_message(net, buffer, entries[i].len);
+			nm_net_post_receive(net, buffer);
+		} else {
+			finish_send(buffer);
+		}
+	}
+	return nr > 0 ? (unsigned int)nr : 0;
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "shm/doorbell.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/arith.h"
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/log.h"
+
+/* Where no bell can be heard. */
+#define BLIND_NAP_NS (50 * NM_NS_PER_US)
+
+void nm_bell_wake(const _Atomic uint32_t *word)
+{
+	/* Not FUTEX_PRIVATE: sleepers are found by the file behind the word. */
+	(void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	NM_FAULT("bell-woken");
+}
+
+void nm_bell_ring(_Atomic uint32_t *word)
+{
+	NM_FAULT("bell-before");
+	/* Partner: nm_bells_add(). */
+	atomic_fetch_add_explicit(word, 1, memory_order_release);
+	NM_FAULT("bell-counted");
+	nm_bell_wake(word);
+}
+
+static struct timespec to_timespec(uint64_t ns)
+{
+	return (struct timespec){.tv_sec = (time_t)(ns / NM_NS_PER_S),
+				 .tv_nsec = (long)(ns % NM_NS_PER_S)};
+}
+
+static void nap(uint64_t ns)
+{
+	struct timespec time = to_timespec(ns);
+
+	nanosleep(&time, NULL);
+}
+
+/* Kernels before 5.16 have no such call, and filters of containers may refuse it. */
+static _Atomic bool is_refused;
+
+bool nm_bells_are_refused(void)
+{
+	return atomic_load_explicit(&is_refused, memory_order_relaxed);
+}
+
+bool nm_bells_wait(const struct nm_bells *bells, uint64_t timeout_ns)
+{
+	struct futex_waitv words[NM_BELLS_MAX];
+	struct timespec until;
+
+	if (bells->rung)
+		return true;
+	if (bells->nr == 0) {
+		nap(timeout_ns);
+		return false;
+	}
+	if (nm_bells_are_refused()) {
+		nap(nm_min_u64(timeout_ns, BLIND_NAP_NS));
+		return false;
+	}
+	for (unsigned int i = 0; i < bells->nr; i++)
+		words[i] = (struct futex_waitv){
+			.val = bells->bells[i].seen,
+			.uaddr = (uintptr_t)bells->bells[i].word,
+			.flags = FUTEX_32,
+		};
+	NM_FAULT("bell-sleep");
+	until = to_timespec(nm_clock_ns() + timeout_ns);
+	if (syscall(SYS_futex_waitv, words, bells->nr, 0, &until, CLOCK_MONOTONIC) >= 0 ||
+	    errno == EAGAIN)
+		return true;
+	/* EFAULT: the window of a peer that is gone was unmapped by another thread. */
+	if (errno == ETIMEDOUT || errno == EINTR || errno == EFAULT)
+		return false;
+	if (errno == ENOMEM) {
+		nap(nm_min_u64(timeout_ns, BLIND_NAP_NS));
+		return false;
+	}
+	if (!atomic_exchange_explicit(&is_refused, true, memory_order_relaxed))
+		nm_info("blocking calls look every 50 us instead of sleeping until a message comes: "
+			"futex_waitv: %s",
+			strerror(errno));
+	return false;
+}

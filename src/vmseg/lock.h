@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The lock file of a VM's part: how its processes agree on slots and on room for windows. It lies in
+ * the memory of the VM (in /run, so it is empty after a boot), never in the segment: a lock in memory
+ * that another VM can stop or spoil would stop or spoil us.
+ *
+ * The kernel's locks on open file descriptions: byte 0 guards the slot table; byte 1 + n is held by
+ * the owner of slot n for as long as it lives, whatever it dies of. A child of fork() closes its
+ * copies, or it would keep its parent's slots alive.
+ */
+#ifndef NM_VMSEG_LOCK_H
+#define NM_VMSEG_LOCK_H
+
+#include <pthread.h>
+
+#include "base/fork.h"
+#include "vmseg/attach.h"
+
+#define NM_SEGMENT_RECORD_MAGIC UINT64_C(0x316b636f6c6d6d6e) /* "nmmlock1" */
+
+/* What the processes of the VM remember together. */
+struct nm_segment_record {
+	uint64_t magic;
+	uint8_t token[NM_SEGMENT_TOKEN_LEN]; /* of which segment */
+	uint64_t part_generation;	     /* 0: nobody has prepared the part yet */
+	uint32_t is_measured;		     /* 1: the mapping was found good */
+	uint32_t integrity;		     /* enum nm_segment_promise, as it was tried out */
+	struct nm_reason mapping, integrity_why;
+};
+
+struct nm_segment_lock {
+	int fd; /* -1 in a forked child */
+	pthread_mutex_t mutex;
+	bool held[NM_SEGMENT_MAX_SLOTS]; /* by this description, which never sees its own locks */
+	struct nm_fork_watch fork_watch;
+};
+
+/* 0 or -errno with a reason. */
+int nm_segment_lock_open(const char *path, struct nm_segment_lock *ret_lock,
+			 struct nm_reason *ret_reason);
+/* Gives up every slot. */
+void nm_segment_lock_close(struct nm_segment_lock *lock);
+
+/*
+ * Take the slot table for this thread. WAIT_MS 0: only if it is free. 0; -EBUSY: somebody holds it,
+ * with a reason; -EBADF in a forked child; -errno.
+ */
+int nm_segment_lock_take(struct nm_segment_lock *lock, unsigned int wait_ms,
+			 struct nm_reason *ret_reason);
+void nm_segment_lock_give(struct nm_segment_lock *lock);
+
+/* All below: while the slot table is taken. */
+
+/* The record; all zero in an empty file. 0; -EBADMSG: the file is something else; -errno. */
+int nm_segment_record_read(struct nm_segment_lock *lock, struct nm_segment_record *ret_record,
+			   struct nm_reason *ret_reason);
+int nm_segment_record_write(struct nm_segment_lock *lock, struct nm_segment_record *record,
+			    struct nm_reason *ret_reason);
+/* Own slot SLOT for life. 0; -EBUSY: somebody does; -errno. */
+int nm_segment_lock_hold(struct nm_segment_lock *lock, uint32_t slot);
+void nm_segment_lock_drop(struct nm_segment_lock *lock, uint32_t slot);
+/* Does anybody, this process or another, own SLOT? In doubt, yes. */
+bool nm_segment_lock_is_held(struct nm_segment_lock *lock, uint32_t slot);
+
+#endif

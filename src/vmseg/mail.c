@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages between endpoints that have nothing but the segment yet. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "shm/foreign.h"
+#include "vmseg/private.h"
+
+static int find_cell(const struct nm_segment_claim *claim)
+{
+	for (uint32_t i = 0; i < claim->shape.nr_cells; i++)
+		if (!claim->cell_used[i])
+			return (int)i;
+	return -1;
+}
+
+static void empty_cell(struct nm_segment_cell *cell)
+{
+	atomic_store_explicit(&cell->sequence, 0, memory_order_relaxed);
+	/* Who copies what follows finds the 0 afterwards. */
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
+int nm_segment_post(struct nm_segment_claim *claim, const struct nm_segment_address *to,
+		    const void *bytes, size_t len, uint32_t *ret_cell)
+{
+	struct nm_segment_cell *cell;
+	int index;
+
+	if (len > NM_SEGMENT_MESSAGE_MAX)
+		return -EMSGSIZE;
+	pthread_mutex_lock(&claim->mutex);
+	index = find_cell(claim);
+	if (index >= 0) {
+		cell = &claim->cells[index];
+		claim->cell_used[index] = true;
+		empty_cell(cell);
+		NM_FAULT("mail-emptied");
+		cell->to_part = to->part;
+		cell->to_slot = to->slot;
+		cell->to_part_generation = to->part_generation;
+		cell->to_generation = to->generation;
+		cell->len = (uint32_t)len;
+		memset(cell->bytes, 0, sizeof(cell->bytes));
+		memcpy(cell->bytes, bytes, len);
+		NM_FAULT("mail-written");
+		/* Partners: take_from_slot() and nm_segment_knocked(), in the opposite order. */
+		atomic_store_explicit(&cell->sequence, ++claim->sequence, memory_order_release);
+		NM_FAULT("mail-sealed");
+		atomic_store_explicit(&claim->slot->posted, claim->sequence, memory_order_release);
+		NM_FAULT("mail-posted");
+		atomic_fetch_add_explicit(&nm_segment_own_part(claim->segment)->knock, 1,
+					  memory_order_release);
+		NM_FAULT("mail-knocked");
+	}
+	pthread_mutex_unlock(&claim->mutex);
+	if (index < 0)
+		return -EAGAIN;
+	*ret_cell = (uint32_t)index;
+	return 0;
+}
+
+void nm_segment_retract(struct nm_segment_claim *claim, uint32_t cell)
+{
+	pthread_mutex_lock(&claim->mutex);
+	if (cell < claim->shape.nr_cells && claim->cell_used[cell]) {
+		NM_FAULT("mail-retract");
+		empty_cell(&claim->cells[cell]);
+		claim->cell_used[cell] = false;
+	}
+	pthread_mutex_unlock(&claim->mutex);
+}
+
+/* What was taken from one slot. */
+struct sender {
+	uint64_t part_generation, generation;
+	uint64_t taken; /* all messages up to this one were looked at */
+};
+
+struct part_box {
+	uint64_t knock; /* as it was before the part was last looked through */
+	struct sender *senders;
+	uint32_t nr_senders;
+};
+
+struct nm_segment_inbox {
+	struct nm_segment_claim *claim;
+	struct part_box *boxes; /* of each part */
+	/* Where the walk is: the part is looked through as of one knock. */
+	bool walking;
+	uint32_t part, slot;
+	uint32_t nr_taken; /* from this slot, on this walk */
+	uint64_t upto;	   /* `posted` of this slot when the walk came to it; 0: not there yet */
+};
+
+struct nm_segment_inbox *nm_segment_inbox_create(struct nm_segment_claim *claim)
+{
+	struct nm_segment_inbox *inbox = calloc(1, sizeof(*inbox));
+
+	if (inbox)
+		inbox->boxes = calloc(claim->segment->host.nr_parts, sizeof(*inbox->boxes));
+	if (!inbox || !inbox->boxes) {
+		free(inbox);
+		return NULL;
+	}
+	inbox->claim = claim;
+	return inbox;
+}
+
+void nm_segment_inbox_destroy(struct nm_segment_inbox *inbox)
+{
+	if (!inbox)
+		return;
+	for (uint32_t i = 0; i < inbox->claim->segment->host.nr_parts; i++)
+		free(inbox->boxes[i].senders);
+	free(inbox->boxes);
+	free(inbox);
+}
+
+static uint64_t read_knock(const struct nm_segment_inbox *inbox, uint32_t part)
+{
+	const struct nm_segment_part *seen =
+		(const void *)nm_segment_seen_part(inbox->claim->segment, part);
+
+	return atomic_load_explicit(&seen->knock, memory_order_acquire);
+}
+
+bool nm_segment_knocked(const struct nm_segment_inbox *inbox)
+{
+	if (inbox->walking)
+		return true;
+	for (uint32_t i = 0; i < inbox->claim->segment->host.nr_parts; i++)
+		if (read_knock(inbox, i) != inbox->boxes[i].knock)
+			return true;
+	return false;
+}
+
+static bool is_mine(const struct nm_segment_cell *cell, const struct nm_segment_address *me)
+{
+	return cell->to_part == me->part && cell->to_slot == me->slot &&
+	       cell->to_part_generation == me->part_generation &&
+	       cell->to_generation == me->generation;
+}
+
+/* The oldest message to ME in CELLS after TAKEN and up to UPTO. Its sequence; 0: there is none. */
+static uint64_t find_letter(const struct nm_segment_cell *cells, uint32_t nr_cells, uint64_t taken,
+			    uint64_t upto, const struct nm_segment_address *me,
+			    struct nm_segment_letter *ret_letter)
+{
+	uint64_t best = 0;
+
+	for (uint32_t i = 0; i < nr_cells; i++) {
+		/* Partner: nm_segment_post(). */
+		uint64_t sequence = atomic_load_explicit(&cells[i].sequence, memory_order_acquire);
+		struct nm_segment_cell copy;
+
+		if (sequence <= taken || sequence > upto || (best && sequence > best))
+			continue;
+		nm_copy_words(&copy, &cells[i], sizeof(copy));
+		atomic_thread_fence(memory_order_acquire);
+		/* Taken back meanwhile, or another one by now, which has its own turn. */
+		if (atomic_load_explicit(&cells[i].sequence, memory_order_relaxed) != sequence ||
+		    !is_mine(&copy, me) || copy.len > NM_SEGMENT_MESSAGE_MAX)
+			continue;
+		best = sequence;
+		ret_letter->len = copy.len;
+		memcpy(ret_letter->bytes, copy.bytes, sizeof(ret_letter->bytes));
+	}
+	return best;
+}
+
+/* The next message in the slot at which the walk is. */
+static bool take_from_slot(struct nm_segment_inbox *inbox, const struct nm_segment_part_copy *copy,
+			   struct nm_segment_letter *ret_letter)
+{
+	const uint8_t *part = nm_segment_seen_part(inbox->claim->segment, inbox->part);
+	const struct nm_segment_slot *slot =
+		(const struct nm_segment_slot *)(part + copy->shape.slots_off) + inbox->slot;
+	const struct nm_segment_cell *cells =
+		(const struct nm_segment_cell *)(part + copy->shape.cells_off) +
+		(size_t)inbox->slot * copy->shape.nr_cells;
+	struct sender *sender = &inbox->boxes[inbox->part].senders[inbox->slot];
+	uint64_t control = atomic_load_explicit(&slot->control, memory_order_acquire);
+	uint64_t generation = nm_segment_generation_of(control), sequence;
+
+	if (nm_segment_state_of(control) <= NM_SEGMENT_INIT)
+		return false;
+	if (sender->part_generation != copy->generation || sender->generation != generation) {
+		*sender = (struct sender){copy->generation, generation, 0};
+		inbox->upto = 0;
+	}
+	if (!inbox->upto) {
+		/* All up to this one lie in their cells, unless they were taken back. */
+		inbox->upto = atomic_load_explicit(&slot->posted, memory_order_acquire);
+		inbox->nr_taken = 0;
+	}
+	/* A sound sender has no more messages than cells; the others wait for the next walk. */
+	sequence = inbox->nr_taken >= copy->shape.nr_cells ?
+			   0 :
+			   find_letter(cells, copy->shape.nr_cells, sender->taken, inbox->upto,
+				       &inbox->claim->address, ret_letter);
+	if (!sequence) {
+		if (inbox->upto > sender->taken)
+			sender->taken = inbox->upto;
+		return false;
+	}
+	NM_FAULT("mail-taken");
+	sender->taken = sequence;
+	inbox->nr_taken++;
+	ret_letter->from = (struct nm_segment_address){.part = inbox->part,
+						       .slot = inbox->slot,
+						       .part_generation = copy->generation,
+						       .generation = generation};
+	return true;
+}
+
+/* Room to remember what was taken from each slot of a part. False: out of memory, later then. */
+static bool know_senders(struct part_box *box, uint32_t nr_slots)
+{
+	struct sender *senders;
+
+	if (nr_slots <= box->nr_senders)
+		return true;
+	senders = realloc(box->senders, nr_slots * sizeof(*senders));
+	if (!senders)
+		return false;
+	memset(senders + box->nr_senders, 0, (nr_slots - box->nr_senders) * sizeof(*senders));
+	box->senders = senders;
+	box->nr_senders = nr_slots;
+	return true;
+}
+
+static bool is_own_slot(const struct nm_segment_inbox *inbox)
+{
+	return inbox->part == inbox->claim->address.part &&
+	       inbox->slot == inbox->claim->address.slot;
+}
+
+static bool walk(struct nm_segment_inbox *inbox, struct nm_segment_letter *ret_letter)
+{
+	struct nm_segment_part_copy copy;
+
+	if (nm_segment_know_part(inbox->claim->segment, inbox->part, &copy) &&
+	    know_senders(&inbox->boxes[inbox->part], copy.shape.nr_slots))
+		for (; inbox->slot < copy.shape.nr_slots; inbox->slot++, inbox->upto = 0)
+			if (!is_own_slot(inbox) && take_from_slot(inbox, &copy, ret_letter))
+				return true;
+	inbox->walking = false;
+	return false;
+}
+
+bool nm_segment_take(struct nm_segment_inbox *inbox, struct nm_segment_letter *ret_letter)
+{
+	uint32_t nr_parts = inbox->claim->segment->host.nr_parts;
+
+	if (inbox->walking && walk(inbox, ret_letter))
+		return true;
+	for (uint32_t i = 0; i < nr_parts; i++) {
+		uint64_t now;
+
+		inbox->part = (inbox->part + 1) % nr_parts;
+		now = read_knock(inbox, inbox->part);
+		if (now == inbox->boxes[inbox->part].knock)
+			continue;
+		inbox->boxes[inbox->part].knock = now;
+		inbox->walking = true;
+		inbox->slot = 0;
+		inbox->upto = 0;
+		if (walk(inbox, ret_letter))
+			return true;
+	}
+	return false;
+}

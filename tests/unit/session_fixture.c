@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "session_fixture.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "connect/rundir.h"
+
+int place_try(struct place *place, const char *dir, uint32_t connect_ms, struct nm_reason *ret_why)
+{
+	struct nm_meet_config config = {
+		.dir = dir, .connect_ms = connect_ms, .lease_ms = 20, .cma = !place->no_cma};
+	struct nm_geometry geometry;
+	int err;
+
+	NM_CHECK_EQ(nm_geometry_init(PLACE_LANES, 16, 4096, 65536, &geometry), 0);
+	if (nm_identity_equal(&place->who, &(struct nm_identity){0}))
+		NM_CHECK_EQ(nm_identity_create(&place->who), 0);
+	/* On the heap, so that a place may be moved. */
+	place->window = malloc(sizeof(*place->window));
+	NM_CHECK(place->window != NULL);
+	NM_CHECK_EQ(nm_window_create(&geometry, place->who.id, place->who.token, place->window,
+				     ret_why),
+		    0);
+	config.who = place->who;
+	config.window = place->window;
+	err = nm_meet_create(&config, &place->meet, ret_why);
+	if (err) {
+		nm_window_destroy(place->window);
+		free(place->window);
+	}
+	return err;
+}
+
+struct place place_create(uint32_t connect_ms)
+{
+	struct nm_reason why = {""};
+	struct place place = {0};
+	int err = place_try(&place, nm_test_dir(), connect_ms, &why);
+
+	if (err)
+		nm_test_fail(__FILE__, __LINE__, "place: %d: %s", err, why.text);
+	return place;
+}
+
+void place_destroy(struct place *place)
+{
+	nm_meet_destroy(place->meet);
+	nm_window_destroy(place->window);
+	free(place->window);
+}
+
+struct nm_encounter *place_expect(struct place *place, enum nm_meet_event_kind kind)
+{
+	enum nm_meet_event_kind got;
+	struct nm_encounter *encounter;
+
+	while (!(encounter = nm_meet_next_event(place->meet, &got)))
+		nm_test_sleep_ms(1);
+	NM_CHECK_EQ(got, kind);
+	return encounter;
+}
+
+void place_expect_nothing(struct place *place)
+{
+	enum nm_meet_event_kind kind;
+
+	nm_test_sleep_ms(30);
+	NM_CHECK(nm_meet_next_event(place->meet, &kind) == NULL);
+}
+
+struct nm_encounter *place_visit(struct place *place, const struct place *owner)
+{
+	struct nm_encounter *encounter;
+	struct nm_reason why = {""};
+	int err = nm_meet_visit(place->meet, &owner->who, &encounter, &why);
+
+	if (err)
+		nm_test_fail(__FILE__, __LINE__, "visit: %d: %s", err, why.text);
+	return encounter;
+}
+
+void place_expect_sound(struct place *place)
+{
+	struct place visitor = place_create(5000);
+	struct nm_encounter *out = place_visit(&visitor, place), *in;
+
+	in = place_expect(place, NM_MEET_SOURCE);
+	NM_CHECK(nm_identity_equal(&in->who, &visitor.who));
+	nm_meet_leave(visitor.meet, out, 0, NULL);
+	NM_CHECK(place_expect(place, NM_MEET_LOST) == in);
+	nm_meet_leave(place->meet, in, 0, NULL);
+	place_destroy(&visitor);
+}
+
+int raw_connect(const struct place *place)
+{
+	struct nm_segment_dir dir;
+	struct sockaddr_un address;
+	char name[NM_SOCKET_NAME_LEN];
+	socklen_t len;
+	int fd;
+
+	NM_CHECK_EQ(nm_segment_dir_open(nm_test_dir(), &dir, NULL), 0);
+	nm_socket_name(place->who.id, name);
+	len = nm_segment_dir_address(&dir, name, &address);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	NM_CHECK(fd >= 0);
+	NM_CHECK_EQ(connect(fd, (struct sockaddr *)&address, len), 0);
+	nm_segment_dir_close(&dir);
+	return fd;
+}
+
+int raw_listen(const struct nm_identity *who)
+{
+	struct nm_segment_dir dir;
+	char name[NM_SOCKET_NAME_LEN];
+	int fd;
+
+	NM_CHECK_EQ(nm_segment_dir_open(nm_test_dir(), &dir, NULL), 0);
+	nm_socket_name(who->id, name);
+	fd = nm_segment_dir_listen(&dir, name, NULL);
+	NM_CHECK(fd >= 0);
+	nm_segment_dir_close(&dir);
+	return fd;
+}
+
+int raw_accept(int listener)
+{
+	struct pollfd poller = {.fd = listener, .events = POLLIN};
+	int fd;
+
+	NM_CHECK_EQ(poll(&poller, 1, -1), 1);
+	fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	NM_CHECK(fd >= 0);
+	return fd;
+}
+
+struct nm_greeting raw_hello(const struct place *visitor, const struct place *owner, uint32_t lane)
+{
+	struct nm_greeting hello = {.who = visitor->who, .lane = lane, .challenge = 0x1234};
+
+	nm_message_init(&hello.header, NM_MESSAGE_HELLO);
+	memcpy(hello.owner_token, owner->who.token, sizeof(hello.owner_token));
+	snprintf(hello.label.text, sizeof(hello.label.text), "raw visitor");
+	return hello;
+}
+
+int raw_receive(int fd, uint8_t bytes[NM_MESSAGE_MAX], int *ret_fd, char words[180])
+{
+	struct pollfd poller = {.fd = fd, .events = POLLIN};
+	struct nm_farewell bye;
+	int len, kind;
+
+	do {
+		NM_CHECK_EQ(poll(&poller, 1, -1), 1);
+		len = nm_message_receive(fd, bytes, ret_fd);
+	} while (len == -EAGAIN);
+	if (len == 0)
+		return 0;
+	NM_CHECK(len > 0);
+	kind = nm_message_parse(bytes, (size_t)len, NULL);
+	if (kind == NM_MESSAGE_BYE) {
+		nm_farewell_copy(bytes, &bye);
+		memcpy(words, bye.words, sizeof(bye.words));
+	}
+	return kind;
+}
+
+void raw_expect_bye(int fd, const char *part)
+{
+	uint8_t bytes[NM_MESSAGE_MAX];
+	char words[180] = "";
+	int passed;
+
+	NM_CHECK_EQ(raw_receive(fd, bytes, &passed, words), NM_MESSAGE_BYE);
+	NM_CHECK_HAS(words, part);
+	NM_CHECK_EQ(raw_receive(fd, bytes, &passed, words), 0);
+	close(fd);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Meeting places for tests, and raw sockets that misbehave on them. */
+#ifndef NM_TEST_SESSION_FIXTURE_H
+#define NM_TEST_SESSION_FIXTURE_H
+
+#include "harness.h"
+#include "connect/session.h"
+#include "connect/message.h"
+
+struct place {
+	struct nm_identity who;
+	struct nm_window *window;
+	struct nm_meet *meet;
+	bool no_cma; /* before it is made */
+};
+
+#define PLACE_LANES 4
+
+/* A place in the case's own directory; visits take at most CONNECT_MS. */
+struct place place_create(uint32_t connect_ms);
+/* The same without checks: 0 or -errno. */
+int place_try(struct place *place, const char *dir, uint32_t connect_ms, struct nm_reason *ret_why);
+void place_destroy(struct place *place);
+/* Wait for the next event and check its kind. */
+struct nm_encounter *place_expect(struct place *place, enum nm_meet_event_kind kind);
+/* No event is there, and after a while still none. */
+void place_expect_nothing(struct place *place);
+/* Visit OWNER; the visit must succeed. */
+struct nm_encounter *place_visit(struct place *place, const struct place *owner);
+/* A visit between two other sound places works: what happened before did no harm. */
+void place_expect_sound(struct place *place);
+
+/* A raw connection to the socket of PLACE. */
+int raw_connect(const struct place *place);
+/* A raw listener under the name of WHO, in the case's directory. */
+int raw_listen(const struct nm_identity *who);
+int raw_accept(int listener);
+/* A hello as VISITOR would send it to OWNER. */
+struct nm_greeting raw_hello(const struct place *visitor, const struct place *owner, uint32_t lane);
+/* Receive one message, waiting. Returns its kind, 0 for a hangup; words of a BYE. */
+int raw_receive(int fd, uint8_t bytes[NM_MESSAGE_MAX], int *ret_fd, char words[180]);
+/* The owner turns the visitor on FD away with words that contain PART, and hangs up. */
+void raw_expect_bye(int fd, const char *part);
+
+#endif

@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How endpoints meet, and how the end of one shows at the other. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "connect/rundir.h"
+#include "session_fixture.h"
+
+NM_TEST(two_meet_in_both_windows)
+{
+	struct place a = place_create(5000), b = place_create(5000);
+	struct nm_encounter *out = place_visit(&a, &b), *in = place_expect(&b, NM_MEET_SOURCE);
+
+	NM_CHECK_EQ(out->role, NM_ROLE_WRITER);
+	NM_CHECK_EQ(in->role, NM_ROLE_READER);
+	NM_CHECK(nm_identity_equal(&out->who, &b.who) && nm_identity_equal(&in->who, &a.who));
+	NM_CHECK_EQ(out->own_lane, in->peer_lane);
+	NM_CHECK_EQ(out->peer_lane, in->own_lane);
+	NM_CHECK_EQ(out->start, in->start);
+	NM_CHECK_EQ(out->relation, NM_RELATION_NODE);
+	NM_CHECK_HAS(in->label.text, "pid");
+	/* The same bytes. */
+	nm_window_box(a.window, out->own_lane)->head.tag = 99;
+	NM_CHECK_EQ(nm_foreign_box(in->window, in->peer_lane)->head.tag, 99);
+	atomic_store(&b.window->lanes[in->own_lane].consumed, 5);
+	NM_CHECK_EQ(atomic_load(&out->window->lanes[out->peer_lane].consumed), 5);
+	place_expect_nothing(&b);
+	place_destroy(&a);
+	NM_CHECK(place_expect(&b, NM_MEET_LOST) == in);
+	NM_CHECK_EQ(in->err, 0);
+	NM_CHECK_HAS(in->why.text, "closed its endpoint");
+	nm_meet_leave(b.meet, in, 0, NULL);
+	place_destroy(&b);
+}
+
+NM_TEST(both_ways_share_one_mapping)
+{
+	struct place a = place_create(5000), b = place_create(5000);
+	unsigned int mappings = nm_test_count_mappings();
+	struct nm_encounter *ab = place_visit(&a, &b), *ba = place_visit(&b, &a);
+
+	NM_CHECK(ab->window == place_expect(&a, NM_MEET_SOURCE)->window);
+	NM_CHECK(ba->window == place_expect(&b, NM_MEET_SOURCE)->window);
+	NM_CHECK_EQ(nm_test_count_mappings(), mappings + 2);
+	place_destroy(&a);
+	place_destroy(&b);
+}
+
+NM_TEST(second_visit_and_full_lanes_are_refused_in_words)
+{
+	struct place owner = place_create(5000), visitors[PLACE_LANES + 1];
+	struct nm_encounter *encounter, *in;
+	struct nm_reason why;
+	int i;
+
+	for (i = 0; i < PLACE_LANES; i++) {
+		visitors[i] = place_create(5000);
+		place_visit(&visitors[i], &owner);
+		in = place_expect(&owner, NM_MEET_SOURCE);
+	}
+	NM_CHECK_EQ(nm_meet_visit(visitors[0].meet, &owner.who, &encounter, &why), -EHOSTUNREACH);
+	NM_CHECK_HAS(why.text, "met me already");
+	visitors[i] = place_create(5000);
+	NM_CHECK_EQ(nm_meet_visit(visitors[i].meet, &owner.who, &encounter, &why), -EHOSTUNREACH);
+	NM_CHECK_HAS(why.text, "NEARMETAL_MAX_LOCAL_PEERS");
+	/* A lane that is given back serves the next one. */
+	nm_meet_leave(owner.meet, in, 0, NULL);
+	place_visit(&visitors[i], &owner);
+	place_expect(&owner, NM_MEET_SOURCE);
+	for (i = 0; i <= PLACE_LANES; i++)
+		place_destroy(&visitors[i]);
+	place_destroy(&owner);
+}
+
+NM_TEST(visitor_without_lanes_says_so)
+{
+	struct place visitor = place_create(5000), owners[PLACE_LANES + 1];
+	struct nm_encounter *encounter, *first = NULL;
+	struct nm_reason why;
+	int i;
+
+	for (i = 0; i < PLACE_LANES; i++) {
+		owners[i] = place_create(5000);
+		encounter = place_visit(&visitor, &owners[i]);
+		first = first ? first : encounter;
+	}
+	owners[i] = place_create(5000);
+	NM_CHECK_EQ(nm_meet_visit(visitor.meet, &owners[i].who, &encounter, &why), -ENOSPC);
+	NM_CHECK_HAS(why.text, "all 4 lanes");
+	/* The lane's next stream begins past the last one's end. */
+	nm_meet_stream_ended(visitor.meet, first->own_lane, 100);
+	nm_meet_leave(visitor.meet, first, 0, NULL);
+	encounter = place_visit(&visitor, &owners[i]);
+	NM_CHECK_EQ(encounter->start, 116);
+	for (i = 0; i <= PLACE_LANES; i++)
+		place_destroy(&owners[i]);
+	place_destroy(&visitor);
+}
+
+NM_TEST(farewell_with_words_reaches_the_other_side)
+{
+	struct place a = place_create(5000), b = place_create(5000);
+	struct nm_encounter *out = place_visit(&a, &b), *in = place_expect(&b, NM_MEET_SOURCE);
+	struct nm_reason why = {"it lied"};
+
+	nm_meet_leave(b.meet, in, -EBADMSG, &why);
+	NM_CHECK(place_expect(&a, NM_MEET_LOST) == out);
+	NM_CHECK_EQ(out->err, -EBADMSG);
+	NM_CHECK_HAS(out->why.text, "it lied");
+	place_destroy(&a);
+	place_destroy(&b);
+}
+
+NM_TEST(leaving_forgets_events_that_are_due)
+{
+	struct place a = place_create(5000), b = place_create(5000), c = place_create(5000);
+	struct nm_encounter *ab = place_visit(&a, &b), *ac = place_visit(&a, &c);
+
+	place_destroy(&b);
+	place_destroy(&c);
+	nm_test_sleep_ms(50); /* both hangups have been noticed, most likely */
+	nm_meet_leave(a.meet, ab, 0, NULL);
+	NM_CHECK(place_expect(&a, NM_MEET_LOST) == ac);
+	place_expect_nothing(&a);
+	place_destroy(&a);
+}
+
+static void be_a_place(void *arg)
+{
+	struct place *place = arg;
+	struct nm_reason why;
+
+	NM_CHECK_EQ(place_try(place, nm_test_dir(), 5000, &why), 0);
+	for (;;)
+		pause();
+}
+
+/* Visit a place in another process, once it listens. */
+static struct nm_encounter *visit_when_there(struct place *from, const struct place *to)
+{
+	struct nm_encounter *encounter;
+	struct nm_reason why;
+
+	while (nm_meet_visit(from->meet, &to->who, &encounter, &why)) {
+		NM_CHECK_HAS(why.text, "does not listen");
+		nm_test_sleep_ms(2);
+	}
+	return encounter;
+}
+
+NM_TEST(death_is_noticed)
+{
+	struct place a, b = {0};
+	struct nm_encounter *out;
+	pid_t pid;
+
+	NM_CHECK_EQ(nm_identity_create(&b.who), 0);
+	pid = nm_test_fork(be_a_place, &b);
+	a = place_create(5000);
+	out = visit_when_there(&a, &b);
+	kill(pid, SIGKILL);
+	NM_CHECK(place_expect(&a, NM_MEET_LOST) == out);
+	NM_CHECK_EQ(out->err, -ECONNRESET);
+	NM_CHECK_HAS(out->why.text, "died");
+	nm_test_join(pid, SIGKILL);
+	place_destroy(&a);
+}
+
+static void be_a_place_with_a_child(void *arg)
+{
+	struct place *place = arg;
+	struct nm_reason why;
+
+	NM_CHECK_EQ(place_try(place, nm_test_dir(), 5000, &why), 0);
+	if (fork() == 0) {
+		/* Whatever the child does with its copies is its own affair. */
+		place_destroy(place);
+		nm_test_sleep_ms(3000);
+		_exit(0);
+	}
+	for (;;)
+		pause();
+}
+
+/* A forked child must neither hide the parent's death nor take its socket away. */
+NM_TEST(child_of_a_fork_is_nobody)
+{
+	struct place a, b = {0}, c;
+	struct nm_encounter *out;
+	pid_t pid;
+
+	NM_CHECK_EQ(nm_identity_create(&b.who), 0);
+	pid = nm_test_fork(be_a_place_with_a_child, &b);
+	a = place_create(5000);
+	c = place_create(5000);
+	visit_when_there(&c, &b);
+	nm_test_sleep_ms(100); /* the child has closed its copy by now, most likely */
+	out = place_visit(&a, &b);
+	kill(pid, SIGKILL);
+	NM_CHECK(place_expect(&a, NM_MEET_LOST) == out);
+	nm_test_join(pid, SIGKILL);
+	place_destroy(&a);
+	place_destroy(&c);
+}
+
+NM_TEST(stopped_peer_is_given_up_on)
+{
+	struct place a, b = {0}, c;
+	struct nm_encounter *encounter;
+	struct nm_reason why;
+	pid_t pid;
+
+	NM_CHECK_EQ(nm_identity_create(&b.who), 0);
+	pid = nm_test_fork(be_a_place, &b);
+	a = place_create(200);
+	c = place_create(5000);
+	visit_when_there(&c, &b);
+	kill(pid, SIGSTOP);
+	NM_CHECK_EQ(waitpid(pid, NULL, WUNTRACED), pid);
+	NM_CHECK_EQ(nm_meet_visit(a.meet, &b.who, &encounter, &why), -EHOSTUNREACH);
+	NM_CHECK_HAS(why.text, "no answer within 200 ms");
+	/* When it wakes up it finds that the visitor has left, and serves others. */
+	kill(pid, SIGCONT);
+	place_visit(&a, &b);
+	kill(pid, SIGKILL);
+	nm_test_join(pid, SIGKILL);
+	place_destroy(&a);
+	place_destroy(&c);
+}
+
+NM_TEST(wrong_token_is_turned_away)
+{
+	struct place a = place_create(5000), b = place_create(5000);
+	struct nm_identity wrong = b.who;
+	struct nm_encounter *encounter;
+	struct nm_reason why;
+
+	wrong.token[3] ^= 1;
+	NM_CHECK_EQ(nm_meet_visit(a.meet, &wrong, &encounter, &why), -EHOSTUNREACH);
+	NM_CHECK_HAS(why.text, "its token is not mine");
+	place_expect_nothing(&b);
+	place_destroy(&a);
+	place_destroy(&b);
+}
+
+/* Somebody else listens under the name that the address gives. */
+NM_TEST(replaced_socket_is_found_out)
+{
+	struct place a = place_create(5000), b = place_create(5000), c = place_create(5000);
+	char b_path[512], c_path[512], name[NM_SOCKET_NAME_LEN];
+	struct nm_encounter *encounter;
+	struct nm_reason why;
+
+	nm_socket_name(b.who.id, name);
+	snprintf(b_path, sizeof(b_path), "%s/%s", nm_test_dir(), name);
+	nm_socket_name(c.who.id, name);
+	snprintf(c_path, sizeof(c_path), "%s/%s", nm_test_dir(), name);
+	NM_CHECK_EQ(rename(c_path, b_path), 0);
+	NM_CHECK_EQ(nm_meet_visit(a.meet, &b.who, &encounter, &why), -EHOSTUNREACH);
+	NM_CHECK_HAS(why.text, "token is not mine");
+	/* The one whose name was taken does not remove the other's socket. */
+	place_destroy(&b);
+	NM_CHECK_EQ(access(b_path, F_OK), 0);
+	place_destroy(&a);
+	place_destroy(&c);
+	NM_CHECK_EQ(unlink(b_path), 0);
+}
+
+static int fillers[64];
+static int nr_fillers;
+
+/* Leave no file descriptor. */
+static void use_up_descriptors(void)
+{
+	const struct rlimit limit = {64, 64};
+	int fd;
+
+	NM_CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	while ((fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0)) >= 0)
+		fillers[nr_fillers++] = fd;
+}
+
+static void be_a_place_without_descriptors(void *arg)
+{
+	struct place *place = arg;
+	struct nm_reason why;
+
+	NM_CHECK_EQ(place_try(place, nm_test_dir(), 5000, &why), 0);
+	use_up_descriptors();
+	for (;;)
+		pause();
+}
+
+NM_TEST(owner_without_descriptors_says_so)
+{
+	struct place a, b = {0};
+	struct nm_encounter *encounter;
+	struct nm_reason why;
+	pid_t pid;
+
+	NM_CHECK_EQ(nm_identity_create(&b.who), 0);
+	pid = nm_test_fork(be_a_place_without_descriptors, &b);
+	a = place_create(5000);
+	while (nm_meet_visit(a.meet, &b.who, &encounter, &why) == 0 ||
+	       strstr(why.text, "does not listen")) {
+		nm_test_sleep_ms(2);
+		NM_CHECK(!strstr(why.text, "met me already"));
+	}
+	NM_CHECK_HAS(why.text, "no file descriptor left");
+	kill(pid, SIGKILL);
+	nm_test_join(pid, SIGKILL);
+	place_destroy(&a);
+}
+
+NM_TEST(visitor_without_descriptors_says_so)
+{
+	struct place a = place_create(5000), b = place_create(5000);
+	struct nm_encounter *encounter;
+	struct nm_reason why;
+
+	use_up_descriptors();
+	NM_CHECK_EQ(nm_meet_visit(a.meet, &b.who, &encounter, &why), -EMFILE);
+	NM_CHECK_HAS(why.text, "Too many open files");
+	while (nr_fillers)
+		close(fillers[--nr_fillers]);
+	place_destroy(&a);
+	place_destroy(&b);
+}

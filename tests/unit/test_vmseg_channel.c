@@ -1,0 +1,596 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is peculiar to the channel between machines: leases, machines that stand still, slots that are
+ * used again, neighbours that write all over their part, and configurations that are not right. The
+ * machines are processes, or endpoints of one process; what all channels do alike is in
+ * test_transport.c.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "vmseg_fixture.h"
+#include "transport_fixture.h"
+
+#define MACHINE (32 * SEGMENT_MIB) /* as segment_enter_machine() makes them */
+
+static struct node *create_on(uint32_t machine);
+
+static uint32_t wanted_machine;
+
+static int create_there(const struct nm_sink *sink, struct nm_address *address,
+			struct nm_transport **ret_transport, struct nm_reason *ret_reason)
+{
+	int door = segment_enter_machine(wanted_machine);
+	int err = nm_vmseg_kind.create(sink, address, ret_transport, ret_reason);
+
+	close(door);
+	return err;
+}
+
+static const struct fixture on_machine = {"segment", "host", false, create_there};
+
+static struct node *create_on(uint32_t machine)
+{
+	wanted_machine = machine;
+	return node_create(&on_machine);
+}
+
+static void exchange(struct node *a, struct node *b, uint64_t seed)
+{
+	uint64_t before_a = a->nr_packets, before_b = b->nr_packets;
+
+	NM_CHECK_EQ(node_send(a, seed, 3000), 0);
+	NM_CHECK_EQ(node_send(b, seed + 1, 8), 0);
+	NODE_UNTIL(b, b->nr_packets > before_b);
+	NODE_UNTIL(a, a->nr_packets > before_a);
+	NM_CHECK(bytes_match(b->payload, 3000, seed));
+	NM_CHECK(bytes_match(a->payload, 8, seed + 1));
+}
+
+/* Two that have nothing to do with what happened before. */
+static void expect_sound(uint32_t first, uint32_t second)
+{
+	struct node *a = create_on(first), *b = create_on(second);
+
+	nodes_connect(&on_machine, a, b);
+	exchange(a, b, 1000);
+	node_destroy(a);
+	node_destroy(b);
+}
+
+NM_TEST_WITHIN(facts_name_device_and_part, 60)
+{
+	struct node *a = create_on(0), *b = create_on(1);
+	struct nm_link_facts facts;
+
+	nodes_connect(&on_machine, a, b);
+	a->transport->ops->describe(a->link, &facts);
+	NM_CHECK_EQ(facts.relation, NM_RELATION_HOST);
+	NM_CHECK_EQ(facts.channel, NM_CHANNEL_SEGMENT);
+	NM_CHECK_EQ(facts.integrity, NM_INTEGRITY_CONVENTION);
+	NM_CHECK_HAS(facts.reason.text, "met in part 1 of segment 01020304 of ");
+	NM_CHECK_HAS(facts.reason.text, nm_test_dir());
+	NM_CHECK_HAS(facts.reason.text,
+		     "mine is 0; on NUMA node 1, mine is 0: distance 21, own 10; one region for "
+		     "all");
+	NM_CHECK(a->link->far && b->link->far);
+	NM_CHECK(!facts.remote_copy);
+	NM_CHECK_HAS(facts.copy_reason.text, "no kernel copies between machines");
+	NM_CHECK(a->transport->copy == NULL);
+	node_destroy(a);
+	node_destroy(b);
+}
+
+NM_TEST_WITHIN(two_containers_of_one_machine_meet_in_its_part, 60)
+{
+	struct node *a = create_on(2), *b = create_on(2);
+	struct nm_link_facts facts;
+
+	nodes_connect(&on_machine, a, b);
+	exchange(a, b, 5);
+	a->transport->ops->describe(a->link, &facts);
+	NM_CHECK_EQ(facts.integrity, NM_INTEGRITY_CONVENTION);
+	NM_CHECK_HAS(facts.reason.text, "both in one machine's part");
+	NM_CHECK(!a->link->far);
+	node_destroy(a);
+	node_destroy(b);
+}
+
+NM_TEST_WITHIN(a_machine_that_comes_late_meets_who_is_there, 60)
+{
+	struct node *a = create_on(0), *b = create_on(1), *c;
+
+	nodes_connect(&on_machine, a, b);
+	exchange(a, b, 5);
+	c = create_on(2);
+	nodes_connect(&on_machine, c, a);
+	exchange(c, a, 9);
+	node_destroy(b);
+	NODE_UNTIL(a, a->nr_down == 1);
+	NM_CHECK_EQ(a->down_err, 0);
+	node_destroy(c);
+	NODE_UNTIL(a, a->nr_down == 2);
+	node_destroy(a);
+}
+
+NM_TEST_WITHIN(slots_and_bytes_are_used_again, 60)
+{
+	struct node *keeper = create_on(0);
+
+	/* More than fit at once. */
+	for (unsigned int i = 0; i < 12; i++) {
+		struct node *guest = create_on(1);
+
+		nodes_connect(&on_machine, guest, keeper);
+		exchange(guest, keeper, i);
+		node_destroy(guest);
+		NODE_UNTIL(keeper, keeper->nr_down);
+		NM_CHECK_EQ(keeper->down_err, 0);
+		keeper->nr_down = 0;
+	}
+	node_destroy(keeper);
+}
+
+/* ---- death ---- */
+
+struct far_end {
+	int to_child[2], to_parent[2];
+	uint32_t machine;
+};
+
+static void tell(int fd, const void *bytes, size_t len)
+{
+	NM_CHECK_EQ(write(fd, bytes, len), len);
+}
+
+static void hear(int fd, void *bytes, size_t len)
+{
+	NM_CHECK_EQ(read(fd, bytes, len), len);
+}
+
+/* Another machine: meets who it is told to, both ways, and goes on until it is told the end. */
+static void live(void *arg)
+{
+	struct far_end *far = arg;
+	struct node *node = create_on(far->machine);
+	struct nm_reason why = {""};
+	struct nm_address address;
+	uint64_t sent = 0;
+
+	tell(far->to_parent[1], &node->address, sizeof(node->address));
+	hear(far->to_child[0], &address, sizeof(address));
+	NM_CHECK_EQ(node->transport->ops->connect(node->transport, &address, (struct nm_peer *)node,
+						  &node->link, &why),
+		    0);
+	while (!node->nr_down) {
+		sent += !node_send(node, sent, 100);
+		node_progress(node);
+	}
+	tell(far->to_parent[1], &node->down_err, sizeof(node->down_err));
+	tell(far->to_parent[1], &node->down_why, sizeof(node->down_why));
+	node_destroy(node);
+}
+
+static pid_t start_far_end(struct far_end *far, uint32_t machine)
+{
+	far->machine = machine;
+	NM_CHECK_EQ(pipe2(far->to_child, O_CLOEXEC), 0);
+	NM_CHECK_EQ(pipe2(far->to_parent, O_CLOEXEC), 0);
+	return nm_test_fork(live, far);
+}
+
+static struct node *meet_far_end(struct far_end *far, uint32_t machine)
+{
+	struct node *node = create_on(machine);
+	struct nm_address address;
+	struct nm_reason why;
+
+	hear(far->to_parent[0], &address, sizeof(address));
+	tell(far->to_child[1], &node->address, sizeof(node->address));
+	NM_CHECK_EQ(node->transport->ops->connect(node->transport, &address, (struct nm_peer *)node,
+						  &node->link, &why),
+		    0);
+	NODE_UNTIL(node, node->nr_packets > 1000);
+	return node;
+}
+
+static void close_far_end(struct far_end *far)
+{
+	close(far->to_child[0]);
+	close(far->to_child[1]);
+	close(far->to_parent[0]);
+	close(far->to_parent[1]);
+}
+
+NM_TEST_WITHIN(who_dies_alone_on_its_machine_is_missed_by_its_lease, 60)
+{
+	struct far_end far;
+	struct node *node;
+	pid_t pid;
+
+	setenv("NEARMETAL_SEGMENT_LEASE_MS", "1000", 1);
+	pid = start_far_end(&far, 1);
+	node = meet_far_end(&far, 0);
+	kill(pid, SIGKILL);
+	NODE_UNTIL(node, node->nr_down);
+	NM_CHECK_EQ(node->down_err, -ECONNRESET);
+	NM_CHECK_HAS(node->down_why.text, "lease expired");
+	NM_CHECK_EQ(node_send(node, 1, 8), -EPIPE);
+	nm_test_join(pid, SIGKILL);
+	close_far_end(&far);
+	node_destroy(node);
+	expect_sound(1, 0);
+}
+
+NM_TEST_WITHIN(who_dies_among_siblings_is_missed_at_once, 60)
+{
+	struct node *node, *sibling;
+	struct far_end far;
+	pid_t pid;
+
+	/* No lease would expire within the time of the case. */
+	setenv("NEARMETAL_SEGMENT_LEASE_MS", "600000", 1);
+	pid = start_far_end(&far, 1);
+	node = meet_far_end(&far, 0);
+	sibling = create_on(1);
+	kill(pid, SIGKILL);
+	nm_test_join(pid, SIGKILL);
+	NODE_UNTIL(node, node->nr_down);
+	NM_CHECK_EQ(node->down_err, -ECONNRESET);
+	NM_CHECK_HAS(node->down_why.text, "as its machine says");
+	close_far_end(&far);
+	node_destroy(sibling);
+	node_destroy(node);
+}
+
+NM_TEST_WITHIN(who_stood_still_for_longer_than_its_lease_is_a_stranger, 60)
+{
+	struct far_end far;
+	struct nm_reason why;
+	struct node *node;
+	int err;
+	pid_t pid;
+
+	setenv("NEARMETAL_SEGMENT_LEASE_MS", "1000", 1);
+	pid = start_far_end(&far, 1);
+	node = meet_far_end(&far, 0);
+	kill(pid, SIGSTOP);
+	NODE_UNTIL(node, node->nr_down);
+	NM_CHECK_HAS(node->down_why.text, "lease expired");
+	/* It comes back, and is told that it was given up: by what waits for it, or by asking. */
+	kill(pid, SIGCONT);
+	hear(far.to_parent[0], &err, sizeof(err));
+	hear(far.to_parent[0], &why, sizeof(why));
+	NM_CHECK_EQ(err, -ECONNRESET);
+	NM_CHECK_EQ(node->nr_down, 1);
+	nm_test_join(pid, 0);
+	close_far_end(&far);
+	node_destroy(node);
+}
+
+NM_TEST_WITHIN(who_stood_still_for_a_moment_is_not_given_up, 60)
+{
+	struct far_end far;
+	struct node *node;
+	uint64_t before;
+	pid_t pid;
+
+	setenv("NEARMETAL_SEGMENT_LEASE_MS", "20000", 1);
+	pid = start_far_end(&far, 1);
+	node = meet_far_end(&far, 0);
+	kill(pid, SIGSTOP);
+	nm_test_sleep_ms(1500);
+	before = node->nr_packets;
+	kill(pid, SIGCONT);
+	NODE_UNTIL(node, node->nr_packets > before + 10000);
+	NM_CHECK_EQ(node->nr_down, 0);
+	kill(pid, SIGKILL);
+	nm_test_join(pid, SIGKILL);
+	close_far_end(&far);
+	node_destroy(node);
+}
+
+static void only_exit(void *arg)
+{
+	struct node *node = arg;
+
+	/* As a program does that closes everything in the child, too. */
+	node_destroy(node);
+}
+
+NM_TEST_WITHIN(a_forked_child_takes_nothing_along, 60)
+{
+	struct node *a = create_on(0), *b = create_on(1);
+	pid_t pid;
+
+	nodes_connect(&on_machine, a, b);
+	exchange(a, b, 1);
+	pid = nm_test_fork(only_exit, a);
+	nm_test_join(pid, 0);
+	exchange(a, b, 3);
+	NM_CHECK_EQ(a->nr_down + b->nr_down, 0);
+	node_destroy(a);
+	NODE_UNTIL(b, b->nr_down);
+	NM_CHECK_EQ(b->down_err, 0);
+	node_destroy(b);
+}
+
+/* ---- hostile machines ---- */
+
+static uint8_t *map_file(size_t *ret_len)
+{
+	struct nm_segment_config config = segment_config(0);
+	int fd = open(config.all, O_RDWR | O_CLOEXEC);
+	struct stat st;
+	void *base;
+
+	NM_CHECK(fd >= 0);
+	NM_CHECK_EQ(fstat(fd, &st), 0);
+	*ret_len = (size_t)st.st_size;
+	base = mmap(NULL, *ret_len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	NM_CHECK(base != MAP_FAILED);
+	close(fd);
+	return base;
+}
+
+/* Noise, zeros, ones and pieces of other parts, all over part 2 of the segment. */
+static void scribble(void *arg)
+{
+	size_t len, lines = MACHINE / 64;
+	uint64_t random = 99;
+	uint8_t *file, *part;
+
+	(void)arg;
+	file = map_file(&len);
+	part = file + segment_part_offset(2, MACHINE);
+	for (;;) {
+		/* Mostly where headers, slots and mailboxes are. */
+		uint64_t roll = nm_test_random(&random);
+		size_t at = (size_t)(nm_test_random(&random) % (roll % 8 ? 16384 : lines)) * 64;
+		uint64_t word = nm_test_random(&random);
+
+		switch (roll >> 8 & 3) {
+		case 0:
+			memset(part + at, (int)(word & 0xff), 64);
+			break;
+		case 1:
+			memcpy(part + at + (word & 56), &word, sizeof(word));
+			break;
+		case 2:
+			memcpy(part + at, file + segment_part_offset(word & 1, MACHINE) + at, 64);
+			break;
+		default:
+			/* A small number: one that may fit. */
+			word &= 0x3f;
+			memcpy(part + at + (roll >> 16 & 56), &word, sizeof(word));
+		}
+	}
+}
+
+static unsigned int nr_lines;
+
+static void count_line(enum nm_log_level level, const char *line)
+{
+	(void)level;
+	(void)line;
+	__atomic_add_fetch(&nr_lines, 1, __ATOMIC_RELAXED);
+}
+
+NM_TEST_WITHIN(who_writes_all_over_its_part_spoils_only_its_own, 110)
+{
+	const char *seconds = getenv("SCRIBBLE_SECONDS");
+	uint64_t rounds = 0, end;
+	struct node *a, *b, *c;
+	struct far_end far;
+	pid_t victim, scribbler;
+
+	nm_log_set_sink(count_line);
+	setenv("NEARMETAL_SEGMENT_LEASE_MS", "2000", 1);
+	/* One with whom a sound connection stood before. */
+	victim = start_far_end(&far, 2);
+	c = meet_far_end(&far, 0);
+	scribbler = nm_test_fork(scribble, NULL);
+	a = create_on(0);
+	b = create_on(1);
+	nodes_connect(&on_machine, a, b);
+	for (end = (seconds ? strtoul(seconds, NULL, 10) : 4) * 20; rounds < end; rounds++) {
+		for (uint64_t i = 0; i < 50; i++)
+			exchange(a, b, rounds * 100 + 2 * i);
+		node_progress(c);
+		if (rounds % 20 == 10)
+			expect_sound(0, 1);
+		nm_test_sleep_ms(50);
+	}
+	NODE_UNTIL(c, c->nr_down);
+	NM_CHECK(c->down_err != 0);
+	NM_CHECK_EQ(a->nr_down + b->nr_down, 0);
+	/* Whatever it did, it is worth a few lines. */
+	NM_CHECK(__atomic_load_n(&nr_lines, __ATOMIC_RELAXED) < 50);
+	kill(scribbler, SIGKILL);
+	kill(victim, SIGKILL);
+	nm_test_join(scribbler, SIGKILL);
+	waitpid(victim, NULL, 0);
+	close_far_end(&far);
+	node_destroy(a);
+	node_destroy(b);
+	node_destroy(c);
+	nm_log_set_sink(NULL);
+}
+
+/* Find the slot of WHO in part PART, as a neighbour that reads everything does. */
+static struct nm_segment_slot *find_slot(uint8_t *file, uint32_t part, const struct node *who)
+{
+	uint8_t *base = file + segment_part_offset(part, MACHINE);
+	struct nm_segment_part *header = (struct nm_segment_part *)(void *)base;
+	struct nm_segment_slot *slot = (struct nm_segment_slot *)(void *)(base + header->slots_off);
+
+	for (uint32_t i = 0; i < header->nr_slots; i++)
+		if (!memcmp(slot[i].id, who->address.who.id, sizeof(slot[i].id)))
+			return &slot[i];
+	nm_test_fail(__FILE__, __LINE__, "no slot of it in part %u", part);
+}
+
+NM_TEST_WITHIN(no_secret_can_be_read_in_the_segment, 60)
+{
+	struct node *a = create_on(0), *b = create_on(1);
+	size_t len, i;
+	uint8_t *file;
+
+	nodes_connect(&on_machine, a, b);
+	exchange(a, b, 1);
+	file = map_file(&len);
+	for (i = 0; i + 8 <= len; i += 2)
+		if (!memcmp(file + i, a->address.who.token, 8) ||
+		    !memcmp(file + i, b->address.who.token, 8))
+			nm_test_fail(__FILE__, __LINE__, "a token at byte %zu", i);
+	munmap(file, len);
+	node_destroy(a);
+	node_destroy(b);
+}
+
+NM_TEST_WITHIN(nobody_passes_for_an_endpoint_of_another_part, 60)
+{
+	struct node *a = create_on(0), *b = create_on(1), *liar = create_on(2);
+	const struct nm_address address = b->address;
+	struct nm_segment_slot *forged, *real;
+	uint8_t *file, *window;
+	struct nm_reason why;
+	size_t len;
+
+	/* It shows what it has read of b: in its slot, and in its window. */
+	file = map_file(&len);
+	real = find_slot(file, 1, b);
+	forged = find_slot(file, 2, liar);
+	memcpy(forged->id, real->id, sizeof(forged->id));
+	memcpy(forged->token_proof, real->token_proof, sizeof(forged->token_proof));
+	window = file + segment_part_offset(2, MACHINE) + forged->window_off;
+	memcpy(window + offsetof(struct nm_window_header, id), real->id, 6);
+	memcpy(window + offsetof(struct nm_window_header, token_proof), real->token_proof, 8);
+	nodes_connect(&on_machine, a, b);
+	exchange(a, b, 1);
+	NM_CHECK_EQ(liar->nr_up, 0);
+	node_destroy(b);
+	NODE_UNTIL(a, a->nr_down);
+	node_destroy(a);
+	/* Alone it is not believed either. */
+	a = create_on(0);
+	NM_CHECK_EQ(a->transport->ops->connect(a->transport, &address, (struct nm_peer *)a,
+					       &a->link, &why),
+		    -EHOSTUNREACH);
+	NM_CHECK_HAS(why.text, "does not know its secret");
+	munmap(file, len);
+	node_destroy(a);
+	node_destroy(liar);
+}
+
+NM_TEST_WITHIN(an_address_with_another_secret_is_not_met, 60)
+{
+	struct node *a = create_on(0), *b = create_on(1);
+	struct nm_address address = b->address;
+	struct nm_reason why;
+
+	address.who.token[3] ^= 1;
+	NM_CHECK_EQ(a->transport->ops->connect(a->transport, &address, (struct nm_peer *)a,
+					       &a->link, &why),
+		    -EHOSTUNREACH);
+	NM_CHECK_HAS(why.text, "does not know its secret");
+	nodes_connect(&on_machine, a, b);
+	exchange(a, b, 1);
+	node_destroy(a);
+	node_destroy(b);
+}
+
+NM_TEST_WITHIN(a_file_that_is_cut_off_ends_its_channels, 60)
+{
+	struct node *a = create_on(0), *b = create_on(1);
+	struct nm_segment_config config = segment_config(0);
+
+	nodes_connect(&on_machine, a, b);
+	exchange(a, b, 1);
+	NM_CHECK_EQ(truncate(config.all, 4096), 0);
+	NODE_UNTIL(a, a->nr_down);
+	NODE_UNTIL(b, b->nr_down);
+	NM_CHECK(a->down_err != 0 && b->down_err != 0);
+	node_destroy(a);
+	node_destroy(b);
+}
+
+/* ---- configurations ---- */
+
+static int try_config(const char *text, struct nm_reason *ret_why)
+{
+	struct nm_sink sink = {0};
+	struct nm_transport *transport;
+	struct nm_address address = {.version = NM_ADDRESS_VERSION};
+	char path[300];
+	FILE *out;
+
+	snprintf(path, sizeof(path), "%s/segment.conf", nm_test_dir());
+	unlink(path);
+	setenv("NEARMETAL_SEGMENT", path, 1);
+	if (text) {
+		out = fopen(path, "w");
+		NM_CHECK(out != NULL);
+		fputs(text, out);
+		NM_CHECK_EQ(fclose(out), 0);
+		NM_CHECK_EQ(chmod(path, 0600), 0);
+	}
+	NM_CHECK_EQ(nm_identity_create(&address.who), 0);
+	return nm_vmseg_kind.create(&sink, &address, &transport, ret_why);
+}
+
+NM_TEST_WITHIN(configurations_that_are_not_right_say_why, 60)
+{
+	char text[1024];
+	struct nm_segment_config config = segment_config(0);
+	struct nm_reason why = {""};
+
+	nm_log_set_sink(count_line);
+	NM_CHECK_EQ(try_config(NULL, &why), -ENOENT);
+	NM_CHECK_EQ(nr_lines, 0);
+	NM_CHECK(try_config("\x7f\x80 rubbish \n=\n", &why) < 0);
+	NM_CHECK(why.text[0]);
+	segment_file(2, MACHINE);
+	snprintf(text, sizeof(text),
+		 "version = 1\ndevice = dax\nall = %s\nlock = %s\npart = 0\n"
+		 "token = 000102030405060708090a0b0c0d0e0f\n",
+		 config.all, config.lock);
+	NM_CHECK_EQ(try_config(text, &why), -EPERM);
+	NM_CHECK_HAS(why.text, "another segment");
+	NM_CHECK_EQ(nr_lines, 1);
+	nm_log_set_sink(NULL);
+}
+
+NM_TEST_WITHIN(a_part_without_room_says_so, 60)
+{
+	struct nm_transport *transports[16];
+	struct nm_sink sink = {0};
+	struct nm_reason why = {""};
+	unsigned int nr = 0;
+	int err = 0;
+
+	nm_log_set_sink(count_line);
+	setenv("NEARMETAL_SEGMENT_ENDPOINTS", "3", 1);
+	while (nr < NM_ARRAY_SIZE(transports) && !err) {
+		struct nm_address address = {.version = NM_ADDRESS_VERSION};
+
+		NM_CHECK_EQ(nm_identity_create(&address.who), 0);
+		wanted_machine = 0;
+		err = create_there(&sink, &address, &transports[nr], &why);
+		nr += !err;
+	}
+	NM_CHECK_EQ(err, -ENOSPC);
+	NM_CHECK(nr >= 3 && why.text[0]);
+	for (unsigned int i = 0; i < nr; i++)
+		transports[i]->ops->destroy(transports[i]);
+	nm_log_set_sink(NULL);
+}

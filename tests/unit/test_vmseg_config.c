@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The words of the guest unit. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "harness.h"
+#include "vmseg/attach.h"
+
+#define SOUND                                                                                      \
+	"version = 1\ndevice = ivshmem\nown = /dev/nearmetal/own\nall = /dev/nearmetal/all\n"      \
+	"part = 1\ntoken = 000102030405060708090a0B0c0D0e0f\nlock = /run/nearmetal/segment.lock\n"
+
+static int parse(const char *text, struct nm_segment_config *ret_config, struct nm_reason *why)
+{
+	return nm_segment_config_parse(text, strlen(text), ret_config, why);
+}
+
+NM_TEST(a_sound_file_is_read)
+{
+	struct nm_segment_config config;
+	struct nm_reason why;
+
+	NM_CHECK_EQ(parse(SOUND, &config, &why), 0);
+	NM_CHECK_EQ(config.device, NM_SEGMENT_IVSHMEM);
+	NM_CHECK_EQ(config.integrity, NM_SEGMENT_UNTOLD);
+	NM_CHECK_STR(config.own, "/dev/nearmetal/own");
+	NM_CHECK_STR(config.all, "/dev/nearmetal/all");
+	NM_CHECK_STR(config.lock, "/run/nearmetal/segment.lock");
+	NM_CHECK_EQ(config.part, 1);
+	NM_CHECK_EQ(config.token[0], 0);
+	NM_CHECK_EQ(config.token[11], 11);
+	NM_CHECK_EQ(config.token[15], 15);
+	NM_CHECK_EQ(config.numa, -1);
+	NM_CHECK_EQ(config.vcpu_numa, -1);
+	NM_CHECK_EQ(parse("# by the guest unit\r\n\n  " SOUND
+			  "\tnuma=3\nvcpu_numa = -1 \nintegrity = enforced",
+			  &config, &why),
+		    0);
+	NM_CHECK_EQ(config.numa, 3);
+	NM_CHECK_EQ(config.vcpu_numa, -1);
+	NM_CHECK_EQ(config.integrity, NM_SEGMENT_ENFORCED);
+	NM_CHECK_EQ(config.distances[0], 0);
+	NM_CHECK_EQ(parse(SOUND "distances = 10\t21  255 \n", &config, &why), 0);
+	NM_CHECK_EQ(config.distances[0], 10);
+	NM_CHECK_EQ(config.distances[1], 21);
+	NM_CHECK_EQ(config.distances[2], 255);
+	NM_CHECK_EQ(config.distances[3], 0);
+	NM_CHECK_EQ(parse(SOUND "distances =\n", &config, &why), 0);
+}
+
+NM_TEST(distances_of_more_nodes_than_there_can_be_are_refused)
+{
+	char text[1024] = SOUND "distances =";
+	struct nm_segment_config config;
+	struct nm_reason why;
+
+	for (int i = 0; i < NM_SEGMENT_MAX_NUMA; i++)
+		strcat(text, " 10");
+	NM_CHECK_EQ(parse(text, &config, &why), 0);
+	NM_CHECK_EQ(config.distances[NM_SEGMENT_MAX_NUMA - 1], 10);
+	strcat(text, " 10");
+	NM_CHECK(parse(text, &config, &why) < 0);
+}
+
+NM_TEST(every_wrong_line_is_named)
+{
+	static const struct {
+		const char *text, *words;
+	} cases[] = {
+		{"", "line 0: the end, and no `version`"},
+		{"version = 2\n", "line 1: version must be 1"},
+		{"version = 1\nversion = 1\n", "line 2: a second `version`"},
+		{"version = 1\n\ndevice = usb\n", "line 3: device must be ivshmem or dax"},
+		{"integrity = yes\n", "line 1: integrity must be enforced or convention"},
+		{"own = dev/own\n", "line 1: own must be an absolute path"},
+		{"own = /dev/\x01\n", "line 1: own must be an absolute path"},
+		{"all =\n", "line 1: all must be an absolute path"},
+		{"part = 256\n", "line 1: part must be a number from 0 to 255"},
+		{"part = -1\n", "line 1: part must be"},
+		{"part = 1x\n", "line 1: part must be"},
+		{"part = -\n", "line 1: part must be"},
+		{"part = 99999999999999999999\n", "line 1: part must be"},
+		{"token = 00000000000000000000000000000000\n", "line 1: token must be"},
+		{"token = 0102\n", "line 1: token must be 32 hexadecimal digits"},
+		{"token = g0000000000000000000000000000000\n", "line 1: token must be"},
+		{"numa = 1024\n", "line 1: numa must be"},
+		{"distances = 10,21\n", "line 1: distances must be at most 64 numbers"},
+		{"distances = 10 256\n", "line 1: distances must be"},
+		{"distances = 10 -1\n", "line 1: distances must be"},
+		{"colour = red\n", "line 1: unknown key"},
+		{"version\n", "line 1: not `key = value`"},
+		{"version = 1\ndevice = dax\nall = /a/b\npart = 0\n"
+		 "token = 01000000000000000000000000000000\n",
+		 "line 5: the end, and no `lock`"},
+		{"version = 1\ndevice = ivshmem\nall = /a/b\npart = 0\nlock = /a/l\n"
+		 "token = 01000000000000000000000000000000\n",
+		 "and no `own`, which ivshmem needs"},
+	};
+	struct nm_segment_config config;
+
+	for (size_t i = 0; i < NM_ARRAY_SIZE(cases); i++) {
+		struct nm_reason why = {""};
+
+		NM_CHECK_EQ(parse(cases[i].text, &config, &why), -EINVAL);
+		NM_CHECK_HAS(why.text, cases[i].words);
+	}
+}
+
+static void put(const char *path, const char *text, mode_t mode)
+{
+	FILE *file = fopen(path, "we");
+
+	NM_CHECK(file != NULL);
+	NM_CHECK(fputs(text, file) >= 0);
+	NM_CHECK_EQ(fclose(file), 0);
+	NM_CHECK_EQ(chmod(path, mode), 0);
+}
+
+NM_TEST(files_of_strangers_are_refused)
+{
+	struct nm_segment_config config;
+	struct nm_reason why;
+	char path[512];
+
+	snprintf(path, sizeof(path), "%s/conf", nm_test_dir());
+	NM_CHECK_EQ(nm_segment_config_load(path, &config, &why), -ENOENT);
+	NM_CHECK_HAS(why.text, "there is none");
+	put(path, SOUND, 0644);
+	NM_CHECK_EQ(nm_segment_config_load(path, &config, &why), 0);
+	NM_CHECK_EQ(config.part, 1);
+	NM_CHECK_EQ(chmod(path, 0664), 0);
+	NM_CHECK_EQ(nm_segment_config_load(path, &config, &why), -EPERM);
+	NM_CHECK_HAS(why.text, "others could have written it");
+	NM_CHECK_EQ(chmod(path, 0600), 0);
+	put(path, "version = 3\n", 0600);
+	NM_CHECK_EQ(nm_segment_config_load(path, &config, &why), -EINVAL);
+	NM_CHECK_HAS(why.text, "conf: line 1: version must be 1");
+	NM_CHECK_EQ(truncate(path, NM_SEGMENT_CONFIG_MAX_BYTES + 1), 0);
+	NM_CHECK_EQ(nm_segment_config_load(path, &config, &why), -EFBIG);
+	NM_CHECK_EQ(nm_segment_config_load(nm_test_dir(), &config, &why), -EPERM);
+	if (geteuid() == 0) {
+		put(path, SOUND, 0644);
+		NM_CHECK_EQ(chown(path, 12345, (gid_t)-1), 0);
+		NM_CHECK_EQ(nm_segment_config_load(path, &config, &why), -EPERM);
+	}
+}

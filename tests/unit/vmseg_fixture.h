@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Segments in plain files, for several machines that are processes of one. */
+#ifndef NM_TEST_VMSEG_FIXTURE_H
+#define NM_TEST_VMSEG_FIXTURE_H
+
+#include "vmseg/check.h"
+
+#define SEGMENT_MIB (UINT64_C(1) << 20)
+
+/* Make the file of a segment in the case's directory; its path. */
+const char *segment_file(uint32_t nr_parts, uint64_t part_size);
+/* What the guest unit of the machine PART would say, with a lock file of its own. */
+struct nm_segment_config segment_config(uint32_t part);
+/* Attached as machine PART, or the case fails. */
+struct nm_segment *segment_attach(uint32_t part);
+/* A window for this segment. */
+struct nm_geometry segment_geometry(const struct nm_segment *segment);
+/* An endpoint named by one letter, open. RET_WINDOW may be NULL. */
+struct nm_segment_claim *segment_open(struct nm_segment *segment, char name,
+				      struct nm_window *ret_window);
+/* Change one thing in the file behind everybody's back. */
+void segment_poke(uint64_t offset, const void *bytes, size_t len);
+uint64_t segment_part_offset(uint32_t part, uint64_t part_size);
+
+/*
+ * From now on this process is on machine PART of a segment for three, made on first use: NEARMETAL_SEGMENT
+ * says so to whoever opens the channel. The path is always the same one, as knobs are read once, so
+ * other processes wait at the door until the returned descriptor is closed.
+ */
+int segment_enter_machine(uint32_t part);
+/* Likewise on the one after that of whoever called this last, in this process or another. */
+int segment_enter_next_machine(void);
+
+#endif
