@@ -335,8 +335,8 @@ int main(int argc, char **argv)
 			PROCESSES_MAX);
 		return 2;
 	}
-	if (!getenv("NEARMETAL_SEGMENT_DIR")) {
-		if (!mkdtemp(own_dir) || setenv("NEARMETAL_SEGMENT_DIR", own_dir, 1))
+	if (!getenv("NEARMETAL_RUNDIR")) {
+		if (!mkdtemp(own_dir) || setenv("NEARMETAL_RUNDIR", own_dir, 1))
 			fail(own_dir, errno);
 		atexit(remove_own_dir);
 	}

@@ -316,7 +316,7 @@ int main(int argc, char **argv)
 
 	if (nr < 50 || nr > MAX_SAMPLES)
 		die("usage", "transport_pingpong [SAMPLES 50..20000 [CORE CORE]]");
-	if (!mkdtemp(dir) || setenv("NEARMETAL_SEGMENT_DIR", dir, 1))
+	if (!mkdtemp(dir) || setenv("NEARMETAL_RUNDIR", dir, 1))
 		die("mkdtemp", strerror(errno));
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
 		      0);

@@ -12,7 +12,7 @@ container_options() {
 		printf '%s\n' "--volume=/usr/bin/$tool:/usr/bin/$tool:ro"
 	done
 	[ ! -e "$run/segment.conf" ] || container_segment
-	[ -z "${1-}" ] || printf '%s\n' "--volume=$1:$1" "--env=NEARMETAL_SEGMENT_DIR=$1"
+	[ -z "${1-}" ] || printf '%s\n' "--volume=$1:$1" "--env=NEARMETAL_RUNDIR=$1"
 }
 
 # The names in /dev/nearmetal lead into /sys, which containers see read-only: so what they lead to.

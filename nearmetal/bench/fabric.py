@@ -90,7 +90,7 @@ def run_pair(
         "PATH": "/usr/bin:/bin",
         MARKER: job,
         "FI_PROVIDER_PATH": str(MEETING / f"{job}.providers"),
-        "NEARMETAL_SEGMENT_DIR": str(MEETING / job),
+        "NEARMETAL_RUNDIR": str(MEETING / job),
         "NEARMETAL_STATS_DIR": str(MEETING / f"{job}.stats"),
     }
     if channels is not None:

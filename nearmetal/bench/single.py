@@ -105,7 +105,7 @@ class Single:
     def _in_node(self, step: Step, path: Path, output: Output) -> Ended:
         assert step.arm is not None  # noqa: S101 - see the plan
         env = {"PATH": "/usr/bin:/bin", "FI_PROVIDER_PATH": str(provider_library().parent),
-               "NEARMETAL_SEGMENT_DIR": str(MEETING)}  # fmt: skip
+               "NEARMETAL_RUNDIR": str(MEETING)}  # fmt: skip
         first = ["chrt", "--rr", "1"] if self.alone and may_hurry() else []
         argv = [*first, str(path), *step.program.args]
         command = self.backend.on_node(step.arm.nodes[0], argv, env=env)

@@ -91,7 +91,7 @@ def directories(args: argparse.Namespace) -> list[Path]:
     if args.spec:
         cluster, spec = open_running(args.spec)
         return _of_cluster(cluster.backend, spec)
-    own = [os.environ.get(name, "") for name in ("NEARMETAL_STATS_DIR", "NEARMETAL_SEGMENT_DIR")]
+    own = [os.environ.get(name, "") for name in ("NEARMETAL_STATS_DIR", "NEARMETAL_RUNDIR")]
     places = [*(Path(p) for p in own if p), Path(f"/dev/shm/nearmetal-{os.geteuid()}")]  # noqa: S108
     return list(dict.fromkeys([*places, *_of_all_clusters()]))
 

@@ -235,7 +235,7 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
     settings = settings_for(installation, asked)
     own = {
         MARKER: job,
-        "NEARMETAL_SEGMENT_DIR": str(root / job),
+        "NEARMETAL_RUNDIR": str(root / job),
         "NEARMETAL_STATS_DIR": str(root / f"{job}.stats"),
     }
     passed = _PASSED if shared else ("LANG", "LC_ALL", "TERM", "MV2_VIRT_USE_IVSHMEM")

@@ -85,7 +85,7 @@ def measure_locality(
     env = {"PATH": "/usr/bin:/bin", MARKER: job}
     if channels is not None:
         env["NEARMETAL_CHANNELS"] = ",".join(channels)
-    argv = [tool, "meet", "--segment-dir", str(backend.job_root() / job)]
+    argv = [tool, "meet", "--rundir", str(backend.job_root() / job)]
     probes: dict[str, Dialogue] = {}
     try:
         places.make(Wanted())

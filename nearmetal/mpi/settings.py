@@ -168,7 +168,7 @@ def _providers(installation: Installation, request: Request) -> tuple[Path, ...]
 
 def unset_for(installation: Installation) -> tuple[str, ...]:
     """Return the variables that must not reach a job of this MPI from outside."""
-    names = ("FI_PROVIDER", "FI_PROVIDER_PATH", "LD_LIBRARY_PATH", "NEARMETAL_SEGMENT_DIR")
+    names = ("FI_PROVIDER", "FI_PROVIDER_PATH", "LD_LIBRARY_PATH", "NEARMETAL_RUNDIR")
     if installation.mpi.family is Family.MPICH:
         return (*names, "I_MPI_OFI_PROVIDER", "I_MPI_FABRICS")
     return names

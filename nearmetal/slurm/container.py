@@ -92,7 +92,7 @@ def environment(wish: Wish) -> tuple[dict[str, str], tuple[Path, ...]]:
     if wish.machines is not None:
         # Where tasks meet in a machine is the machine's own, and so is PMI.
         return env, ()
-    env |= {"NEARMETAL_SEGMENT_DIR": SEGMENT, **OUTSIDE_PMI}
+    env |= {"NEARMETAL_RUNDIR": SEGMENT, **OUTSIDE_PMI}
     if not wish.mpi:
         return env, ()
     asked = Request(Provider.NEARMETAL, provider_library(), Path(PROVIDERS))

@@ -103,7 +103,7 @@ def variables(share: Share, env: Mapping[str, str]) -> tuple[dict[str, str], tup
         ours |= {k: v for k, v in settings.env.items() if "ALLOW_RUN_AS_ROOT" not in k}
         ours |= as_variables(settings.options)
         providers = settings.providers
-    return ours | dict(env) | {"NEARMETAL_SEGMENT_DIR": SEGMENT}, providers
+    return ours | dict(env) | {"NEARMETAL_RUNDIR": SEGMENT}, providers
 
 
 def enter(

@@ -17,7 +17,7 @@
 #define NM_CHANNELS(X)                                                                             \
 	X(SELF, self, self, CORE)                                                                  \
 	X(SHM, shm, shm, CORE)                                                                     \
-	X(SEGMENT, segment, vmseg, CORE)                                                           \
+	X(VMSEG, segment, vmseg, CORE)                                                             \
 	X(NET, net, net, FABRIC)
 
 enum nm_channel {

@@ -17,7 +17,7 @@ extern char **environ;
 
 #define NM_ENV_PREFIX "NEARMETAL_"
 
-/* UINT defaults are numbers, the others strings: spell each as text. */
+/* UINT defaults are numbers, the others strings: sample each as text. */
 #define FALLBACK_UINT(value) #value
 #define FALLBACK_TEXT(value) value
 #define FALLBACK_LEVEL(value) value
@@ -42,7 +42,7 @@ static const struct {
 #define PARAM_PLACE(field_, kind_, ...) {offsetof(struct nm_params, field_), PARAM_##kind_},
 	NM_PARAMS(PARAM_PLACE)};
 
-static const char *const power_of_two_fields[] = {"box_slots", "chunk_size"};
+static const char *const power_of_two_fields[] = {"ring_slots", "chunk_size"};
 
 /* Read by other programs of the project, or by the launcher; not typing errors of ours. */
 static const char *const foreign_names[] = {
@@ -294,11 +294,10 @@ static int check_params(const struct nm_params *params, char ret_message[256])
 			 quoted);
 		return -EINVAL;
 	}
-	if (params->segment_dir[0] && params->segment_dir[0] != '/') {
-		quote(params->segment_dir, quoted);
+	if (params->rundir[0] && params->rundir[0] != '/') {
+		quote(params->rundir, quoted);
 		snprintf(ret_message, 256,
-			 "NEARMETAL_SEGMENT_DIR='%s' is not allowed: give an absolute path",
-			 quoted);
+			 "NEARMETAL_RUNDIR='%s' is not allowed: give an absolute path", quoted);
 		return -EINVAL;
 	}
 	return 0;

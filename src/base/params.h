@@ -16,7 +16,7 @@
 /* X(field, KIND, ENV NAME, default, min, max, unit, reason). KIND: UINT (decimal, may end in K, M,
  * G for sizes), TEXT (printable, up to 255 bytes), LEVEL (error|warn|info|debug). */
 #define NM_PARAMS(X)                                                                               \
-	X(segment_dir, TEXT, "NEARMETAL_SEGMENT_DIR", "", 0, 0, "path",                            \
+	X(rundir, TEXT, "NEARMETAL_RUNDIR", "", 0, 0, "path",                                      \
 	  "rundir, in which endpoints of one host meet; empty: /dev/shm/nearmetal-<uid>")          \
 	X(segment, TEXT, "NEARMETAL_SEGMENT", "/run/nearmetal/segment.conf", 0, 0, "path",         \
 	  "file in which the guest unit describes the segment of this virtual machine")            \
@@ -44,7 +44,7 @@
 	  "lowest level of messages on stderr")                                                    \
 	X(max_local_peers, UINT, "NEARMETAL_MAX_LOCAL_PEERS", 512, 1, 4096, "peers",               \
 	  "lanes in a window: the neighbours that an endpoint can reach through memory")           \
-	X(box_slots, UINT, "NEARMETAL_BOX_SLOTS", 256, 16, 4096, "slots",                          \
+	X(ring_slots, UINT, "NEARMETAL_RING_SLOTS", 256, 16, 4096, "slots",                        \
 	  "64-byte slots of a ring; a power of two; 256 sustain a window of 64 small messages")    \
 	X(inline_max, UINT, "NEARMETAL_INLINE_MAX", 208, 40, 65535, "bytes",                       \
 	  "largest payload in ring slots; above four cache lines the pool is faster")              \
@@ -89,7 +89,7 @@ struct nm_params {
  * nm_params_load - read all knobs from the environment. Also refuses unknown NEARMETAL_ names that
  * look like knobs of ours with a typing error (warning, with the nearest name; other programs'
  * NEARMETAL_ variables of the control plane are listed in params.c).
- * MV2_VIRT_USE_IVSHMEM=0 or 1, as MVAPICH2-Virt spells it, takes `segment` out of the channels or
+ * MV2_VIRT_USE_IVSHMEM=0 or 1, as MVAPICH2-Virt samples it, takes `segment` out of the channels or
  * into them.
  * Returns 0, or -EINVAL with *ret_message (static length, always terminated) saying what is wrong.
  */

@@ -4,7 +4,7 @@
  * be plugged in without a protocol or a channel knowing of it. Between our own buffers memcpy() is
  * right, and a user's buffer is never handed to it.
  *
- * One way around it: a message of a few bytes in one buffer (nm_box_write_slot(), nm_recv_eager())
+ * One way around it: a message of a few bytes in one buffer (nm_ring_write_slot(), nm_recv_eager())
  * is copied without asking. So memory of a device is always given in a list of at least two pieces,
  * of which one may be empty.
  */

@@ -20,7 +20,7 @@
 
 /* Who an endpoint is. Random per endpoint, so a restarted process is somebody else. */
 struct nm_identity {
-	uint8_t id[6];	  /* names the socket in the segment directory */
+	uint8_t id[6];	  /* names the socket in the rundir */
 	uint8_t token[8]; /* known only to whom the address was given */
 };
 

@@ -4,7 +4,7 @@
  * process that a pid names really the peer?
  *
  * A pid alone proves nothing: in two sibling PID namespaces both sides are pid 1 and each would
- * copy from itself; and a pid may be given to another process. So at every meeting, on both sides:
+ * copy from itself; and a pid may be given to another process. So at every session, on both sides:
  *
  *  1. the PID namespaces are compared (device and inode of /proc/self/ns/pid), and the pid is the
  *     one that the kernel shows for the socket, as seen from here;
@@ -40,7 +40,7 @@ struct nm_cma_pad {
 	uint8_t reserved[32];
 };
 
-/* What one meeting needs in private memory while its proof lasts. */
+/* What one session needs in private memory while its proof lasts. */
 struct nm_cma_slot {
 	uint8_t challenge[NM_CMA_SECRET_LEN]; /* the other side's, for it to find here */
 	uint8_t landing[NM_CMA_SECRET_LEN];   /* where it shows that it can write */
@@ -85,7 +85,7 @@ void nm_cma_place_init(struct nm_cma_place *ret_place, bool wanted, uint32_t nr_
 /* From here on peers' copies fail. In a forked child: only forget. */
 void nm_cma_place_fini(struct nm_cma_place *place);
 
-/* An offer for the meeting that uses SLOT, with a new CHALLENGE of mine. Clears the slot. */
+/* An offer for the session that uses SLOT, with a new CHALLENGE of mine. Clears the slot. */
 void nm_cma_offer_init(const struct nm_cma_place *place, uint32_t slot,
 		       uint8_t ret_challenge[NM_CMA_SECRET_LEN], struct nm_cma_offer *ret_offer);
 /* Put the other side's challenge where it will look. Before anything is sent that says so. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One talk: stop and wait, in one cell of my mailbox. */
+/* One exchange: stop and wait, in one cell of my mailbox. */
 #include "connect/exchange.h"
 
 #include <errno.h>
@@ -19,309 +19,315 @@
 #define LINGER_NS (200 * NM_NS_PER_MS)
 #define SHORT_LINGER_NS (20 * NM_NS_PER_MS)
 
-static void close_socket(struct nm_meet *meet, struct nm_talk *talk)
+static void close_socket(struct nm_sessions *sessions, struct nm_exchange *exchange)
 {
-	if (talk->fd < 0)
+	if (exchange->fd < 0)
 		return;
-	nm_meet_unwatch(meet, talk->fd);
-	close(talk->fd);
-	talk->fd = -1;
+	nm_sessions_unwatch(sessions, exchange->fd);
+	close(exchange->fd);
+	exchange->fd = -1;
 }
 
-static void retract(struct nm_segment_wire *wire, struct nm_talk *talk)
+static void retract(struct nm_vmseg_wire *wire, struct nm_exchange *exchange)
 {
-	if (!talk->has_cell)
+	if (!exchange->has_cell)
 		return;
-	nm_segment_retract(wire->claim, talk->cell);
-	wire->nr_cells[talk->peer.address.part]--;
-	talk->has_cell = talk->is_said = false;
+	nm_vmseg_retract(wire->claim, exchange->cell);
+	wire->nr_cells[exchange->peer.address.part]--;
+	exchange->has_cell = exchange->is_said = false;
 }
 
 /* Only what nobody waits for: a letter that was not taken yet would come again anyway. */
-static void make_room(struct nm_segment_wire *wire, uint64_t now_ns)
+static void make_room(struct nm_vmseg_wire *wire, uint64_t now_ns)
 {
-	for (struct nm_talk *talk = wire->talks; talk; talk = talk->next)
-		if (talk->has_cell && !talk->is_said && now_ns - talk->posted_ns > SHORT_LINGER_NS)
-			retract(wire, talk);
+	for (struct nm_exchange *exchange = wire->exchanges; exchange; exchange = exchange->next)
+		if (exchange->has_cell && !exchange->is_said &&
+		    now_ns - exchange->posted_ns > SHORT_LINGER_NS)
+			retract(wire, exchange);
 }
 
-static bool post(struct nm_segment_wire *wire, struct nm_talk *talk,
-		 const struct nm_talk_message *message, unsigned int flags, uint64_t now_ns)
+static bool post(struct nm_vmseg_wire *wire, struct nm_exchange *exchange,
+		 const struct nm_exchange_message *message, unsigned int flags, uint64_t now_ns)
 {
-	uint8_t bytes[NM_SEGMENT_MESSAGE_MAX];
+	uint8_t bytes[NM_VMSEG_MESSAGE_MAX];
 	struct nm_letter_head head = {
 		.magic = NM_LETTER_MAGIC,
-		.flags = (uint16_t)(flags | (talk->is_visitor ? NM_LETTER_VISITOR : 0)),
-		.number = talk->number,
-		.taken = talk->heard,
+		.flags = (uint16_t)(flags | (exchange->is_visitor ? NM_LETTER_VISITOR : 0)),
+		.number = exchange->number,
+		.taken = exchange->heard,
 	};
 	uint32_t cell;
 
 	if (message) {
 		head.len = message->len;
 		head.flags |= message->flags;
-		head.sequence = talk->said;
+		head.sequence = exchange->said;
 		memcpy(bytes + sizeof(head), message->bytes, message->len);
 	}
 	memcpy(bytes, &head, sizeof(head));
 	/* Neighbours in one part must not be able to use up the whole of my mailbox. */
-	if (!talk->has_cell && wire->nr_cells[talk->peer.address.part] >= wire->cell_quota)
+	if (!exchange->has_cell && wire->nr_cells[exchange->peer.address.part] >= wire->cell_quota)
 		make_room(wire, now_ns);
-	if (!talk->has_cell && wire->nr_cells[talk->peer.address.part] >= wire->cell_quota)
+	if (!exchange->has_cell && wire->nr_cells[exchange->peer.address.part] >= wire->cell_quota)
 		return false;
-	if (nm_segment_post(wire->claim, &talk->peer.address, bytes, sizeof(head) + head.len,
-			    &cell)) {
+	if (nm_vmseg_post(wire->claim, &exchange->peer.address, bytes, sizeof(head) + head.len,
+			  &cell)) {
 		make_room(wire, now_ns);
 		return false;
 	}
-	retract(wire, talk);
-	talk->cell = cell;
-	talk->has_cell = true;
-	talk->is_said = message != NULL;
-	wire->nr_cells[talk->peer.address.part]++;
-	talk->posted_ns = now_ns;
-	talk->answer_ns = 0;
+	retract(wire, exchange);
+	exchange->cell = cell;
+	exchange->has_cell = true;
+	exchange->is_said = message != NULL;
+	wire->nr_cells[exchange->peer.address.part]++;
+	exchange->posted_ns = now_ns;
+	exchange->answer_ns = 0;
 	wire->active_ns = now_ns;
 	return true;
 }
 
-static void cover(const struct nm_meet *meet, const struct nm_talk *talk, bool from_visitor,
-		  void *message, size_t len)
+static void cover(const struct nm_sessions *sessions, const struct nm_exchange *exchange,
+		  bool from_visitor, void *message, size_t len)
 {
-	const struct nm_segment_wire *wire = nm_segment_wire_of(meet);
-	const struct nm_segment_address *me = nm_segment_own_address(wire->claim);
+	const struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
+	const struct nm_vmseg_address *me = nm_vmseg_own_address(wire->claim);
 	struct nm_letter_cover secrets = {
-		.owner_token = talk->owner_token,
-		.segment = nm_segment_facts(wire->segment)->token,
-		.visitor = talk->is_visitor ? me : &talk->peer.address,
-		.owner = talk->is_visitor ? &talk->peer.address : me,
-		.number = talk->number,
+		.owner_token = exchange->owner_token,
+		.segment = nm_vmseg_facts(wire->segment)->token,
+		.visitor = exchange->is_visitor ? me : &exchange->peer.address,
+		.owner = exchange->is_visitor ? &exchange->peer.address : me,
+		.number = exchange->number,
 	};
 
 	nm_letter_cover(&secrets, from_visitor, message, len);
 }
 
-/* Queue a message, or none, that ends with FLAGS. False: more than a meeting ever says. */
-static bool say(struct nm_meet *meet, struct nm_talk *talk, const void *bytes, size_t len,
-		unsigned int flags)
+/* Queue a message, or none, that ends with FLAGS. False: more than a session ever says. */
+static bool say(struct nm_sessions *sessions, struct nm_exchange *exchange, const void *bytes,
+		size_t len, unsigned int flags)
 {
-	struct nm_segment_wire *wire = nm_segment_wire_of(meet);
-	struct nm_talk_message *message = &talk->queue[talk->nr_queued];
+	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
+	struct nm_exchange_message *message = &exchange->queue[exchange->nr_queued];
 
-	if (talk->closing_ns)
+	if (exchange->closing_ns)
 		return true;
 	/* The end goes along with the last words, if they have not left yet. */
-	if (!len && talk->nr_queued > (talk->is_said ? 1 : 0)) {
-		talk->queue[talk->nr_queued - 1].flags |= flags;
+	if (!len && exchange->nr_queued > (exchange->is_said ? 1 : 0)) {
+		exchange->queue[exchange->nr_queued - 1].flags |= flags;
 		return true;
 	}
-	if (talk->nr_queued == NM_TALK_QUEUE || len > sizeof(message->bytes))
+	if (exchange->nr_queued == NM_EXCHANGE_QUEUE || len > sizeof(message->bytes))
 		return false;
 	memset(message, 0, sizeof(*message));
 	if (len)
 		memcpy(message->bytes, bytes, len);
 	message->len = (uint16_t)len;
 	message->flags = (uint16_t)flags;
-	cover(meet, talk, talk->is_visitor, message->bytes, len);
-	if (!talk->nr_queued++)
-		talk->say_by_ns = nm_clock_ns() + wire->connect_ns;
+	cover(sessions, exchange, exchange->is_visitor, message->bytes, len);
+	if (!exchange->nr_queued++)
+		exchange->say_by_ns = nm_clock_ns() + wire->connect_ns;
 	return true;
 }
 
-/* The meeting speaks, or has hung up. */
-static void listen_to_meeting(struct nm_meet *meet, struct nm_watch *watch)
+/* The session speaks, or has hung up. */
+static void listen_to_handshake(struct nm_sessions *sessions, struct nm_watch *watch)
 {
-	struct nm_talk *talk = nm_container_of(watch, struct nm_talk, watch);
+	struct nm_exchange *exchange = nm_container_of(watch, struct nm_exchange, watch);
 	uint8_t bytes[NM_MESSAGE_MAX];
 	int len, passed;
 
-	while (talk->fd >= 0) {
-		len = nm_message_receive(talk->fd, bytes, &passed);
+	while (exchange->fd >= 0) {
+		len = nm_message_receive(exchange->fd, bytes, &passed);
 		if (passed >= 0)
 			close(passed);
 		if (len == -EAGAIN)
 			return;
-		if (len > 0 && say(meet, talk, bytes, (size_t)len, 0))
+		if (len > 0 && say(sessions, exchange, bytes, (size_t)len, 0))
 			continue;
-		close_socket(meet, talk);
-		talk->meeting = NULL;
-		if (!say(meet, talk, NULL, 0, NM_LETTER_HANGUP))
-			talk->is_over = true;
+		close_socket(sessions, exchange);
+		exchange->handshake = NULL;
+		if (!say(sessions, exchange, NULL, 0, NM_LETTER_HANGUP))
+			exchange->is_over = true;
 	}
 }
 
-struct nm_talk *nm_talk_create(struct nm_meet *meet, const struct nm_segment_peer *peer, int fd,
-			       uint64_t number, bool is_visitor, const uint8_t owner_token[8])
+struct nm_exchange *nm_exchange_create(struct nm_sessions *sessions,
+				       const struct nm_vmseg_peer *peer, int fd, uint64_t number,
+				       bool is_visitor, const uint8_t owner_token[8])
 {
-	struct nm_segment_wire *wire = nm_segment_wire_of(meet);
-	struct nm_talk *talk = calloc(1, sizeof(*talk)), **place;
+	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
+	struct nm_exchange *exchange = calloc(1, sizeof(*exchange)), **place;
 
-	if (!talk)
+	if (!exchange)
 		return NULL;
-	talk->watch.ready = listen_to_meeting;
-	talk->peer = *peer;
-	talk->fd = fd;
-	talk->number = number;
-	talk->is_visitor = is_visitor;
-	memcpy(talk->owner_token, owner_token, sizeof(talk->owner_token));
-	talk->said = 1;
-	talk->probe_ns = nm_clock_ns() + wire->lease_ns;
-	if (nm_meet_watch(meet, fd, &talk->watch)) {
-		free(talk);
+	exchange->watch.ready = listen_to_handshake;
+	exchange->peer = *peer;
+	exchange->fd = fd;
+	exchange->number = number;
+	exchange->is_visitor = is_visitor;
+	memcpy(exchange->owner_token, owner_token, sizeof(exchange->owner_token));
+	exchange->said = 1;
+	exchange->probe_ns = nm_clock_ns() + wire->lease_ns;
+	if (nm_sessions_watch(sessions, fd, &exchange->watch)) {
+		free(exchange);
 		return NULL;
 	}
-	for (place = &wire->talks; *place; place = &(*place)->next)
+	for (place = &wire->exchanges; *place; place = &(*place)->next)
 		;
-	*place = talk;
-	wire->nr_talks++;
-	return talk;
+	*place = exchange;
+	wire->nr_exchanges++;
+	return exchange;
 }
 
-void nm_talk_destroy(struct nm_meet *meet, struct nm_talk *talk)
+void nm_exchange_destroy(struct nm_sessions *sessions, struct nm_exchange *exchange)
 {
-	struct nm_segment_wire *wire = nm_segment_wire_of(meet);
-	struct nm_talk **place;
+	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
+	struct nm_exchange **place;
 
-	for (place = &wire->talks; *place != talk; place = &(*place)->next)
+	for (place = &wire->exchanges; *place != exchange; place = &(*place)->next)
 		;
-	*place = talk->next;
-	wire->nr_talks--;
-	if (talk->meeting)
-		talk->meeting->talk = NULL;
-	close_socket(meet, talk);
-	retract(wire, talk);
-	free(talk);
+	*place = exchange->next;
+	wire->nr_exchanges--;
+	if (exchange->handshake)
+		exchange->handshake->exchange = NULL;
+	close_socket(sessions, exchange);
+	retract(wire, exchange);
+	free(exchange);
 }
 
 /* Did the other side close its endpoint in order? Its window says so, while it is its window. */
-static bool closed_in_order(const struct nm_segment_wire *wire, const struct nm_talk *talk)
+static bool closed_in_order(const struct nm_vmseg_wire *wire, const struct nm_exchange *exchange)
 {
-	const struct nm_foreign_window *window = talk->meeting->encounter.window;
-	enum nm_segment_state state;
+	const struct nm_foreign_window *window = exchange->handshake->session.window;
+	enum nm_vmseg_state state;
 	uint64_t heartbeat;
 
 	return window && nm_foreign_state(window) == NM_WINDOW_GONE &&
-	       !nm_segment_is_lost(wire->segment) &&
-	       nm_segment_look(wire->segment, &talk->peer.address, &state, &heartbeat) == 0;
+	       !nm_vmseg_is_lost(wire->segment) &&
+	       nm_vmseg_look(wire->segment, &exchange->peer.address, &state, &heartbeat) == 0;
 }
 
-void nm_talk_end(struct nm_meet *meet, struct nm_talk *talk, bool with_hangup, const char *why)
+void nm_exchange_end(struct nm_sessions *sessions, struct nm_exchange *exchange, bool with_hangup,
+		     const char *why)
 {
-	struct nm_segment_wire *wire = nm_segment_wire_of(meet);
+	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
 
-	if (talk->meeting) {
-		talk->meeting->ended_in_order = closed_in_order(wire, talk);
-		nm_reason_set(&talk->meeting->ended_why, "%s", why);
-		talk->meeting->talk = NULL;
-		talk->meeting = NULL;
+	if (exchange->handshake) {
+		exchange->handshake->ended_in_order = closed_in_order(wire, exchange);
+		nm_reason_set(&exchange->handshake->ended_why, "%s", why);
+		exchange->handshake->exchange = NULL;
+		exchange->handshake = NULL;
 	}
-	close_socket(meet, talk);
+	close_socket(sessions, exchange);
 	if (!with_hangup)
-		retract(wire, talk);
+		retract(wire, exchange);
 	/* What was posted once keeps its number, and so its place. */
-	talk->nr_queued = talk->is_said;
-	if (!with_hangup || !say(meet, talk, NULL, 0, NM_LETTER_HANGUP))
-		talk->is_over = true;
+	exchange->nr_queued = exchange->is_said;
+	if (!with_hangup || !say(sessions, exchange, NULL, 0, NM_LETTER_HANGUP))
+		exchange->is_over = true;
 }
 
 /* The one in front was taken. */
-static void was_taken(struct nm_segment_wire *wire, struct nm_talk *talk, uint64_t now_ns)
+static void was_taken(struct nm_vmseg_wire *wire, struct nm_exchange *exchange, uint64_t now_ns)
 {
-	bool was_last = talk->queue[0].flags & NM_LETTER_HANGUP;
+	bool was_last = exchange->queue[0].flags & NM_LETTER_HANGUP;
 
 	NM_FAULT("talk-was-taken");
-	retract(wire, talk);
-	talk->said++;
-	talk->nr_queued--;
-	memmove(&talk->queue[0], &talk->queue[1], talk->nr_queued * sizeof(talk->queue[0]));
-	talk->say_by_ns = now_ns + wire->connect_ns;
+	retract(wire, exchange);
+	exchange->said++;
+	exchange->nr_queued--;
+	memmove(&exchange->queue[0], &exchange->queue[1],
+		exchange->nr_queued * sizeof(exchange->queue[0]));
+	exchange->say_by_ns = now_ns + wire->connect_ns;
 	if (was_last)
-		talk->is_over = true;
+		exchange->is_over = true;
 }
 
 /* Hand a message on. False: it has to come again. */
-static bool deliver(struct nm_meet *meet, struct nm_talk *talk, uint8_t *message, size_t len)
+static bool deliver(struct nm_sessions *sessions, struct nm_exchange *exchange, uint8_t *message,
+		    size_t len)
 {
 	int err;
 
-	if (!len || talk->fd < 0)
+	if (!len || exchange->fd < 0)
 		return true;
-	cover(meet, talk, !talk->is_visitor, message, len);
+	cover(sessions, exchange, !exchange->is_visitor, message, len);
 	NM_FAULT("talk-deliver");
-	err = nm_message_send(talk->fd, message, len, -1);
+	err = nm_message_send(exchange->fd, message, len, -1);
 	/* Who has hung up is noticed by the watch. */
 	return err != -EAGAIN && err != -ENOBUFS && err != -ENOMEM;
 }
 
-void nm_talk_hear(struct nm_meet *meet, struct nm_talk *talk, const struct nm_letter_head *head,
-		  uint8_t *message, uint64_t now_ns)
+void nm_exchange_hear(struct nm_sessions *sessions, struct nm_exchange *exchange,
+		      const struct nm_letter_head *head, uint8_t *message, uint64_t now_ns)
 {
-	struct nm_segment_wire *wire = nm_segment_wire_of(meet);
+	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
 
-	talk->asked_ns = 0;
-	talk->probe_ns = now_ns + wire->lease_ns;
+	exchange->asked_ns = 0;
+	exchange->probe_ns = now_ns + wire->lease_ns;
 	if (head->flags & NM_LETTER_RESET) {
-		nm_talk_end(meet, talk, false,
-			    "it has given this connection up (did this machine stand still?)");
+		nm_exchange_end(sessions, exchange, false,
+				"it has given this connection up (did this machine stand still?)");
 		return;
 	}
-	if (talk->is_said && head->taken == talk->said)
-		was_taken(wire, talk, now_ns);
+	if (exchange->is_said && head->taken == exchange->said)
+		was_taken(wire, exchange, now_ns);
 	if (head->flags & NM_LETTER_PROBE)
-		talk->answer_ns = now_ns;
-	if (!head->sequence || head->sequence > talk->heard + 1)
+		exchange->answer_ns = now_ns;
+	if (!head->sequence || head->sequence > exchange->heard + 1)
 		return;
-	if (head->sequence <= talk->heard) {
-		talk->answer_ns = now_ns;
+	if (head->sequence <= exchange->heard) {
+		exchange->answer_ns = now_ns;
 		return;
 	}
-	if (!deliver(meet, talk, message, head->len))
+	if (!deliver(sessions, exchange, message, head->len))
 		return;
-	talk->heard++;
-	talk->answer_ns = now_ns + ANSWER_NS;
+	exchange->heard++;
+	exchange->answer_ns = now_ns + ANSWER_NS;
 	if (head->flags & NM_LETTER_HANGUP) {
-		nm_talk_end(meet, talk, false, "it hung up without a farewell");
+		nm_exchange_end(sessions, exchange, false, "it hung up without a farewell");
 		/* Nobody listens there: all there is to say is that I heard it. */
-		talk->is_over = false;
-		talk->closing_ns = talk->answer_ns = now_ns;
+		exchange->is_over = false;
+		exchange->closing_ns = exchange->answer_ns = now_ns;
 	}
 }
 
-bool nm_talk_turn(struct nm_meet *meet, struct nm_talk *talk, uint64_t now_ns)
+bool nm_exchange_turn(struct nm_sessions *sessions, struct nm_exchange *exchange, uint64_t now_ns)
 {
-	struct nm_segment_wire *wire = nm_segment_wire_of(meet);
+	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
 
-	if (talk->is_over)
+	if (exchange->is_over)
 		return true;
-	if (talk->nr_queued && now_ns > talk->say_by_ns) {
-		nm_talk_end(meet, talk, false, "it does not take what I say to it");
-		return true;
-	}
-	if (talk->asked_ns && now_ns - talk->asked_ns > wire->lease_ns) {
-		nm_talk_end(meet, talk, true, "its heartbeat goes on, but it does not answer");
+	if (exchange->nr_queued && now_ns > exchange->say_by_ns) {
+		nm_exchange_end(sessions, exchange, false, "it does not take what I say to it");
 		return true;
 	}
-	if (talk->nr_queued) {
-		if (!talk->is_said || now_ns - talk->posted_ns >= RESEND_NS)
-			post(wire, talk, &talk->queue[0], 0, now_ns);
-	} else if (talk->answer_ns && now_ns >= talk->answer_ns) {
-		post(wire, talk, NULL, 0, now_ns);
-	} else if (talk->fd >= 0 && now_ns >= talk->probe_ns) {
-		talk->probe_ns = now_ns + RESEND_NS;
-		if (!talk->asked_ns)
-			talk->asked_ns = now_ns;
-		post(wire, talk, NULL, NM_LETTER_PROBE, now_ns);
-	} else if (talk->has_cell && now_ns - talk->posted_ns >= LINGER_NS) {
-		retract(wire, talk);
+	if (exchange->asked_ns && now_ns - exchange->asked_ns > wire->lease_ns) {
+		nm_exchange_end(sessions, exchange, true,
+				"its heartbeat goes on, but it does not answer");
+		return true;
 	}
-	if (talk->closing_ns && now_ns - talk->closing_ns >= 2 * LINGER_NS)
-		talk->is_over = true;
-	return talk->nr_queued || talk->answer_ns || talk->asked_ns ||
-	       (talk->meeting && talk->meeting->state < NM_MEETING_UP);
+	if (exchange->nr_queued) {
+		if (!exchange->is_said || now_ns - exchange->posted_ns >= RESEND_NS)
+			post(wire, exchange, &exchange->queue[0], 0, now_ns);
+	} else if (exchange->answer_ns && now_ns >= exchange->answer_ns) {
+		post(wire, exchange, NULL, 0, now_ns);
+	} else if (exchange->fd >= 0 && now_ns >= exchange->probe_ns) {
+		exchange->probe_ns = now_ns + RESEND_NS;
+		if (!exchange->asked_ns)
+			exchange->asked_ns = now_ns;
+		post(wire, exchange, NULL, NM_LETTER_PROBE, now_ns);
+	} else if (exchange->has_cell && now_ns - exchange->posted_ns >= LINGER_NS) {
+		retract(wire, exchange);
+	}
+	if (exchange->closing_ns && now_ns - exchange->closing_ns >= 2 * LINGER_NS)
+		exchange->is_over = true;
+	return exchange->nr_queued || exchange->answer_ns || exchange->asked_ns ||
+	       (exchange->handshake && exchange->handshake->state < NM_HANDSHAKE_UP);
 }
 
-void nm_talk_reset(struct nm_segment_wire *wire, const struct nm_segment_address *from,
-		   const struct nm_letter_head *head, uint64_t now_ns)
+void nm_exchange_reset(struct nm_vmseg_wire *wire, const struct nm_vmseg_address *from,
+		       const struct nm_letter_head *head, uint64_t now_ns)
 {
 	struct nm_letter_head answer = {
 		.magic = NM_LETTER_MAGIC,
@@ -333,8 +339,8 @@ void nm_talk_reset(struct nm_segment_wire *wire, const struct nm_segment_address
 
 	for (unsigned int i = 0; i < NM_MAX_RESETS; i++)
 		if (!wire->resets[i].used) {
-			if (!nm_segment_post(wire->claim, from, &answer, sizeof(answer),
-					     &wire->resets[i].cell)) {
+			if (!nm_vmseg_post(wire->claim, from, &answer, sizeof(answer),
+					   &wire->resets[i].cell)) {
 				wire->resets[i].used = true;
 				wire->resets[i].posted_ns = now_ns;
 			}
@@ -342,11 +348,11 @@ void nm_talk_reset(struct nm_segment_wire *wire, const struct nm_segment_address
 		}
 }
 
-void nm_talk_expire_resets(struct nm_segment_wire *wire, uint64_t now_ns)
+void nm_exchange_expire_resets(struct nm_vmseg_wire *wire, uint64_t now_ns)
 {
 	for (unsigned int i = 0; i < NM_MAX_RESETS; i++)
 		if (wire->resets[i].used && now_ns - wire->resets[i].posted_ns >= LINGER_NS) {
-			nm_segment_retract(wire->claim, wire->resets[i].cell);
+			nm_vmseg_retract(wire->claim, wire->resets[i].cell);
 			wire->resets[i].used = false;
 		}
 }

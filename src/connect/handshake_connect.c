@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The visitor's side of a meeting: blocking, with one deadline for all of it. */
+/* The visitor's side of a session: blocking, with one deadline for all of it. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "connect/session_private.h"
 
 /* The peer may still be reachable in another place. */
-NM_COLD int nm_visit_failed(struct nm_reason *ret_reason, const char *what, int err)
+NM_COLD int nm_connect_failed(struct nm_reason *ret_reason, const char *what, int err)
 {
 	nm_reason_set(ret_reason, "%s: %s", what, strerror(-err));
 	return err == -EMFILE || err == -ENFILE || err == -ENOMEM || err == -ENOBUFS ?
@@ -20,41 +20,41 @@ NM_COLD int nm_visit_failed(struct nm_reason *ret_reason, const char *what, int 
 		       -EHOSTUNREACH;
 }
 
-NM_COLD int nm_visit_timed_out(const struct nm_meet *meet, struct nm_reason *ret_reason)
+NM_COLD int nm_connect_timed_out(const struct nm_sessions *sessions, struct nm_reason *ret_reason)
 {
 	nm_reason_set(
 		ret_reason,
 		"it listens here but gave no answer within %u ms (is it stopped?): see NEARMETAL_CONNECT_MS",
-		meet->config.connect_ms);
+		sessions->config.connect_ms);
 	return -EHOSTUNREACH;
 }
 
 /* Wait for one message. Returns its length, or -errno with a reason. */
-static int await(struct nm_meet *meet, struct nm_meeting *meeting, uint8_t bytes[NM_MESSAGE_MAX],
-		 int *ret_fd, struct nm_reason *ret_reason)
+static int await(struct nm_sessions *sessions, struct nm_handshake *handshake,
+		 uint8_t bytes[NM_MESSAGE_MAX], int *ret_fd, struct nm_reason *ret_reason)
 {
-	struct pollfd poller = {.fd = meeting->fd, .events = POLLIN};
+	struct pollfd poller = {.fd = handshake->fd, .events = POLLIN};
 	uint64_t now;
 	int len;
 
 	for (;;) {
-		len = nm_message_receive(meeting->fd, bytes, ret_fd);
+		len = nm_message_receive(handshake->fd, bytes, ret_fd);
 		if (len > 0)
 			return len;
 		if (len == 0) {
-			pthread_mutex_lock(&meet->lock);
+			pthread_mutex_lock(&sessions->lock);
 			nm_reason_set(ret_reason, "it hung up during the handshake%s%s",
-				      meeting->ended_why.text[0] ? ": " : "",
-				      meeting->ended_why.text);
-			pthread_mutex_unlock(&meet->lock);
+				      handshake->ended_why.text[0] ? ": " : "",
+				      handshake->ended_why.text);
+			pthread_mutex_unlock(&sessions->lock);
 			return -EHOSTUNREACH;
 		}
 		if (len != -EAGAIN)
-			return nm_visit_failed(ret_reason, "cannot receive its answer", len);
+			return nm_connect_failed(ret_reason, "cannot receive its answer", len);
 		now = nm_clock_ns();
-		if (now >= meeting->deadline_ns)
-			return nm_visit_timed_out(meet, ret_reason);
-		poll(&poller, 1, (int)((meeting->deadline_ns - now) / NM_NS_PER_MS) + 1);
+		if (now >= handshake->deadline_ns)
+			return nm_connect_timed_out(sessions, ret_reason);
+		poll(&poller, 1, (int)((handshake->deadline_ns - now) / NM_NS_PER_MS) + 1);
 	}
 }
 
@@ -64,34 +64,34 @@ static bool hung_up(int err)
 	return err == -EPIPE || err == -ECONNRESET;
 }
 
-static int say_hello(struct nm_meet *meet, struct nm_meeting *meeting,
+static int say_hello(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		     const struct nm_identity *who, struct nm_reason *ret_reason)
 {
 	struct nm_greeting hello;
 	int err;
 
-	pthread_mutex_lock(&meet->lock);
-	err = nm_meeting_take_lane(meet, meeting, ret_reason);
+	pthread_mutex_lock(&sessions->lock);
+	err = nm_handshake_take_lane(sessions, handshake, ret_reason);
 	if (!err)
-		nm_meeting_greet(meet, meeting, NM_MESSAGE_HELLO, &hello);
-	pthread_mutex_unlock(&meet->lock);
+		nm_handshake_greet(sessions, handshake, NM_MESSAGE_HELLO, &hello);
+	pthread_mutex_unlock(&sessions->lock);
 	if (err)
 		return err;
 	memcpy(hello.owner_token, who->token, sizeof(hello.owner_token));
 	NM_FAULT("visit-hello-before");
-	err = nm_message_send(meeting->fd, &hello, sizeof(hello), meet->wire->window_fd);
+	err = nm_message_send(handshake->fd, &hello, sizeof(hello), sessions->wire->window_fd);
 	NM_FAULT("visit-hello-after");
-	return err && !hung_up(err) ? nm_visit_failed(ret_reason, "cannot say hello", err) : 0;
+	return err && !hung_up(err) ? nm_connect_failed(ret_reason, "cannot say hello", err) : 0;
 }
 
-static int take_welcome(struct nm_meet *meet, struct nm_meeting *meeting,
+static int take_welcome(struct nm_sessions *sessions, struct nm_handshake *handshake,
 			const struct nm_identity *who, struct nm_reason *ret_reason)
 {
 	uint8_t bytes[NM_MESSAGE_MAX];
 	struct nm_greeting welcome;
 	int len, err, window_fd;
 
-	len = await(meet, meeting, bytes, &window_fd, ret_reason);
+	len = await(sessions, handshake, bytes, &window_fd, ret_reason);
 	if (len < 0)
 		return len;
 	err = nm_greeting_parse(bytes, (size_t)len, NM_MESSAGE_WELCOME, &welcome, ret_reason);
@@ -99,32 +99,34 @@ static int take_welcome(struct nm_meet *meet, struct nm_meeting *meeting,
 		nm_reason_set(ret_reason, "somebody else answers on its socket");
 		err = -EBADMSG;
 	}
-	pthread_mutex_lock(&meet->lock);
+	pthread_mutex_lock(&sessions->lock);
 	if (!err)
-		err = nm_meeting_take_window(meet, meeting, &welcome, window_fd, ret_reason);
-	if (!err && !nm_meeting_proven(meeting)) {
+		err = nm_handshake_take_window(sessions, handshake, &welcome, window_fd,
+					       ret_reason);
+	if (!err && !nm_handshake_proven(handshake)) {
 		nm_reason_set(ret_reason,
 			      "my challenge does not show in the window it handed over");
 		err = -EBADMSG;
 	}
 	if (!err)
-		/* Partner: nm_meeting_proven() of the owner. */
-		atomic_store_explicit(&nm_meeting_own_lane(meet, meeting)->writer_proof,
+		/* Partner: nm_handshake_proven() of the owner. */
+		atomic_store_explicit(&nm_handshake_own_lane(sessions, handshake)->writer_proof,
 				      welcome.challenge, memory_order_release);
-	pthread_mutex_unlock(&meet->lock);
+	pthread_mutex_unlock(&sessions->lock);
 	if (window_fd >= 0)
 		close(window_fd);
 	return err;
 }
 
-static int take_ack(struct nm_meet *meet, struct nm_meeting *meeting, struct nm_reason *ret_reason)
+static int take_ack(struct nm_sessions *sessions, struct nm_handshake *handshake,
+		    struct nm_reason *ret_reason)
 {
 	uint8_t bytes[NM_MESSAGE_MAX];
 	struct nm_farewell bye;
 	struct nm_step step;
 	int len, kind, extra_fd;
 
-	len = await(meet, meeting, bytes, &extra_fd, ret_reason);
+	len = await(sessions, handshake, bytes, &extra_fd, ret_reason);
 	if (len < 0)
 		return len;
 	if (extra_fd >= 0)
@@ -132,8 +134,8 @@ static int take_ack(struct nm_meet *meet, struct nm_meeting *meeting, struct nm_
 	kind = nm_message_parse(bytes, (size_t)len, ret_reason);
 	if (kind == NM_MESSAGE_ACK) {
 		nm_step_copy(bytes, &step);
-		meeting->encounter.cma =
-			meeting->cma_reached && nm_meeting_hear(meet, meeting, &step);
+		handshake->session.cma =
+			handshake->cma_reached && nm_handshake_hear(sessions, handshake, &step);
 		return 0;
 	}
 	if (kind == NM_MESSAGE_BYE) {
@@ -146,68 +148,68 @@ static int take_ack(struct nm_meet *meet, struct nm_meeting *meeting, struct nm_
 }
 
 /* Everything after connecting. From GO on the other side reads. */
-static int shake_hands(struct nm_meet *meet, struct nm_meeting *meeting,
+static int shake_hands(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		       const struct nm_identity *who, struct nm_reason *ret_reason)
 {
 	int err;
 
-	err = say_hello(meet, meeting, who, ret_reason);
+	err = say_hello(sessions, handshake, who, ret_reason);
 	if (!err)
-		err = take_welcome(meet, meeting, who, ret_reason);
+		err = take_welcome(sessions, handshake, who, ret_reason);
 	if (err)
 		return err;
-	nm_meeting_reach(meet, meeting);
+	nm_handshake_reach(sessions, handshake);
 	NM_FAULT("visit-met-before");
-	err = nm_message_send_step(meeting->fd, NM_MESSAGE_MET, meeting->cma_reached,
-				   meeting->encounter.cma_why.text);
+	err = nm_message_send_step(handshake->fd, NM_MESSAGE_MET, handshake->cma_reached,
+				   handshake->session.cma_why.text);
 	NM_FAULT("visit-met-after");
 	if (err && !hung_up(err))
-		return nm_visit_failed(ret_reason, "cannot go on with the handshake", err);
-	err = take_ack(meet, meeting, ret_reason);
+		return nm_connect_failed(ret_reason, "cannot go on with the handshake", err);
+	err = take_ack(sessions, handshake, ret_reason);
 	if (err)
 		return err;
-	pthread_mutex_lock(&meet->lock);
+	pthread_mutex_lock(&sessions->lock);
 	NM_FAULT("visit-go-before");
-	err = nm_meeting_watch(meet, meeting);
+	err = nm_handshake_watch(sessions, handshake);
 	if (!err)
-		err = nm_message_send_step(meeting->fd, NM_MESSAGE_GO, meeting->encounter.cma,
-					   meeting->encounter.cma_why.text);
+		err = nm_message_send_step(handshake->fd, NM_MESSAGE_GO, handshake->session.cma,
+					   handshake->session.cma_why.text);
 	if (!err)
-		meeting->state = NM_MEETING_UP;
-	pthread_mutex_unlock(&meet->lock);
+		handshake->state = NM_HANDSHAKE_UP;
+	pthread_mutex_unlock(&sessions->lock);
 	NM_FAULT("visit-go-after");
-	return err ? nm_visit_failed(ret_reason, "cannot end the handshake", err) : 0;
+	return err ? nm_connect_failed(ret_reason, "cannot end the handshake", err) : 0;
 }
 
-int nm_meet_visit(struct nm_meet *meet, const struct nm_identity *who,
-		  struct nm_encounter **ret_encounter, struct nm_reason *ret_reason)
+int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *who,
+			struct nm_session **ret_session, struct nm_reason *ret_reason)
 {
-	struct nm_meeting *meeting;
+	struct nm_handshake *handshake;
 	int err;
 
-	pthread_mutex_lock(&meet->lock);
-	meeting = nm_meeting_create(meet, -1, NM_MEETING_VISITING);
-	pthread_mutex_unlock(&meet->lock);
-	if (!meeting) {
+	pthread_mutex_lock(&sessions->lock);
+	handshake = nm_handshake_create(sessions, -1, NM_HANDSHAKE_CONNECTING);
+	pthread_mutex_unlock(&sessions->lock);
+	if (!handshake) {
 		nm_reason_set(ret_reason, "out of memory");
 		return -ENOMEM;
 	}
-	err = meet->wire->ops->connect(meet, meeting, who, ret_reason);
+	err = sessions->wire->ops->connect(sessions, handshake, who, ret_reason);
 	if (!err)
-		err = shake_hands(meet, meeting, who, ret_reason);
+		err = shake_hands(sessions, handshake, who, ret_reason);
 	if (!err) {
-		*ret_encounter = &meeting->encounter;
+		*ret_session = &handshake->session;
 		return 0;
 	}
 	/* Not to be found here is the usual thing; found and not met is worth a line. */
 	if (err != -ENOENT)
 		nm_warn("neighbour %02x%02x%02x%02x%02x%02x cannot be met in %.80s, a slower channel is used: %s",
 			who->id[0], who->id[1], who->id[2], who->id[3], who->id[4], who->id[5],
-			meet->wire->place, ret_reason->text);
+			sessions->wire->place, ret_reason->text);
 	/* Whatever the peer did wrong, it is not reachable here. */
 	if (err == -ENOENT || err == -EBADMSG || err == -EPERM || err == -EPROTONOSUPPORT ||
 	    err == -ECONNREFUSED)
 		err = -EHOSTUNREACH;
-	nm_meet_leave(meet, &meeting->encounter, err, ret_reason);
+	nm_sessions_leave(sessions, &handshake->session, err, ret_reason);
 	return err;
 }

@@ -32,8 +32,8 @@ enum purpose { PURPOSE_PROOF = 1, PURPOSE_COVER = 2 };
 
 /* Everything that a value depends on; no padding. */
 struct input {
-	uint8_t segment[NM_SEGMENT_TOKEN_LEN];
-	struct nm_segment_address visitor, owner;
+	uint8_t segment[NM_VMSEG_TOKEN_LEN];
+	struct nm_vmseg_address visitor, owner;
 	uint64_t number;
 	uint32_t purpose, part;
 	uint32_t direction, index;
@@ -48,7 +48,7 @@ static uint64_t keyed(const uint8_t token[8], const struct input *input)
 	return nm_siphash(key, input, sizeof(*input));
 }
 
-void nm_letter_proof(const uint8_t token[8], const uint8_t segment[NM_SEGMENT_TOKEN_LEN],
+void nm_letter_proof(const uint8_t token[8], const uint8_t segment[NM_VMSEG_TOKEN_LEN],
 		     uint32_t part, uint8_t ret_proof[8])
 {
 	struct input input = {.purpose = PURPOSE_PROOF, .part = part};

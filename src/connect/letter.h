@@ -44,7 +44,7 @@ struct nm_letter_head {
 	uint32_t taken;	   /* everything of yours up to this one */
 };
 
-#define NM_LETTER_MESSAGE_MAX (NM_SEGMENT_MESSAGE_MAX - sizeof(struct nm_letter_head))
+#define NM_LETTER_MESSAGE_MAX (NM_VMSEG_MESSAGE_MAX - sizeof(struct nm_letter_head))
 _Static_assert(sizeof(struct nm_letter_head) == 24, "no padding");
 _Static_assert(NM_LETTER_MESSAGE_MAX >= sizeof(struct nm_greeting), "every message fits");
 _Static_assert(NM_LETTER_MESSAGE_MAX >= sizeof(struct nm_farewell), "every message fits");
@@ -59,14 +59,14 @@ int nm_letter_parse(const void *bytes, size_t len, struct nm_letter_head *ret_he
  * What an endpoint that knows TOKEN shows in its slot in PART: equal for all who know it, and
  * nothing in another part, whose owner has read it.
  */
-void nm_letter_proof(const uint8_t token[8], const uint8_t segment[NM_SEGMENT_TOKEN_LEN],
+void nm_letter_proof(const uint8_t token[8], const uint8_t segment[NM_VMSEG_TOKEN_LEN],
 		     uint32_t part, uint8_t ret_proof[8]);
 
 /* One direction of one connection, for hiding secrets. */
 struct nm_letter_cover {
 	const uint8_t *owner_token; /* known to both sides, and nobody else */
 	const uint8_t *segment;	    /* its token */
-	const struct nm_segment_address *visitor, *owner;
+	const struct nm_vmseg_address *visitor, *owner;
 	uint64_t number;
 };
 /*

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The service thread of a meeting place: answers visitors, tidies up, notices hangups. */
+/* The service thread of a table of sessions: answers visitors, tidies up, notices hangups. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -20,135 +20,137 @@
 #define MAX_STRANGERS 64
 
 /* Turn a visitor away, in words that it gets to read. */
-static NM_COLD void refuse(struct nm_meet *meet, struct nm_meeting *meeting, int err,
+static NM_COLD void refuse(struct nm_sessions *sessions, struct nm_handshake *handshake, int err,
 			   const struct nm_reason *why)
 {
 	nm_info("turned a visitor away: %s", why->text);
-	nm_message_send_bye(meeting->fd, err, why->text);
-	nm_meeting_close(meet, meeting);
+	nm_message_send_bye(handshake->fd, err, why->text);
+	nm_handshake_close(sessions, handshake);
 }
 
 /* The visitor must know me by my whole address, not by the name of a socket alone. */
-static int check_address(const struct nm_meet *meet, const struct nm_greeting *hello,
+static int check_address(const struct nm_sessions *sessions, const struct nm_greeting *hello,
 			 struct nm_reason *ret_reason)
 {
-	if (memcmp(hello->owner_token, meet->config.who.token, sizeof(hello->owner_token))) {
+	if (memcmp(hello->owner_token, sessions->config.who.token, sizeof(hello->owner_token))) {
 		nm_reason_set(ret_reason, "it asked for somebody else (its token is not mine)");
 		return -EBADMSG;
 	}
-	if (nm_identity_equal(&hello->who, &meet->config.who)) {
+	if (nm_identity_equal(&hello->who, &sessions->config.who)) {
 		nm_reason_set(ret_reason, "it says that it is me");
 		return -EBADMSG;
 	}
 	return 0;
 }
 
-static int check_first_visit(const struct nm_meet *meet, const struct nm_identity *who,
+static int check_first_visit(const struct nm_sessions *sessions, const struct nm_identity *who,
 			     struct nm_reason *ret_reason)
 {
-	const struct nm_meeting *other;
+	const struct nm_handshake *other;
 
-	for (other = meet->meetings; other; other = other->next)
-		if (other->neighbour && other->encounter.role == NM_ROLE_READER &&
-		    nm_identity_equal(&other->encounter.who, who)) {
+	for (other = sessions->handshakes; other; other = other->next)
+		if (other->neighbour && other->session.role == NM_ROLE_READER &&
+		    nm_identity_equal(&other->session.who, who)) {
 			nm_reason_set(ret_reason, "it has met me already");
 			return -EEXIST;
 		}
 	return 0;
 }
 
-static int answer_hello(struct nm_meet *meet, struct nm_meeting *meeting,
+static int answer_hello(struct nm_sessions *sessions, struct nm_handshake *handshake,
 			const struct nm_greeting *hello, int window_fd,
 			struct nm_reason *ret_reason)
 {
 	struct nm_greeting welcome;
 	int err;
 
-	err = meet->wire->ops->check_visitor(meeting, ret_reason);
+	err = sessions->wire->ops->check_visitor(handshake, ret_reason);
 	if (!err)
-		err = check_address(meet, hello, ret_reason);
+		err = check_address(sessions, hello, ret_reason);
 	if (!err)
-		err = check_first_visit(meet, &hello->who, ret_reason);
+		err = check_first_visit(sessions, &hello->who, ret_reason);
 	if (!err)
-		err = nm_meeting_take_window(meet, meeting, hello, window_fd, ret_reason);
+		err = nm_handshake_take_window(sessions, handshake, hello, window_fd, ret_reason);
 	if (!err)
-		err = nm_meeting_take_lane(meet, meeting, ret_reason);
+		err = nm_handshake_take_lane(sessions, handshake, ret_reason);
 	if (err)
 		return err;
-	meeting->encounter.start = hello->start;
-	nm_box_reset_feedback(nm_meeting_own_lane(meet, meeting), hello->start);
-	/* Partner: nm_meeting_proven() of the visitor. */
-	atomic_store_explicit(&nm_meeting_own_lane(meet, meeting)->reader_proof, hello->challenge,
-			      memory_order_release);
-	nm_meeting_greet(meet, meeting, NM_MESSAGE_WELCOME, &welcome);
+	handshake->session.start = hello->start;
+	nm_ring_reset_feedback(nm_handshake_own_lane(sessions, handshake), hello->start);
+	/* Partner: nm_handshake_proven() of the visitor. */
+	atomic_store_explicit(&nm_handshake_own_lane(sessions, handshake)->reader_proof,
+			      hello->challenge, memory_order_release);
+	nm_handshake_greet(sessions, handshake, NM_MESSAGE_WELCOME, &welcome);
 	NM_FAULT("serve-welcome-before");
-	err = nm_message_send(meeting->fd, &welcome, sizeof(welcome), meet->wire->window_fd);
+	err = nm_message_send(handshake->fd, &welcome, sizeof(welcome), sessions->wire->window_fd);
 	NM_FAULT("serve-welcome-after");
 	if (err)
 		nm_reason_set(ret_reason, "cannot answer its hello: %s", strerror(-err));
-	meeting->state = NM_MEETING_AWAIT_MET;
+	handshake->state = NM_HANDSHAKE_AWAIT_MET;
 	return err;
 }
 
-static int handle_hello(struct nm_meet *meet, struct nm_meeting *meeting, const uint8_t *bytes,
-			size_t len, int window_fd, struct nm_reason *ret_reason)
+static int handle_hello(struct nm_sessions *sessions, struct nm_handshake *handshake,
+			const uint8_t *bytes, size_t len, int window_fd,
+			struct nm_reason *ret_reason)
 {
 	struct nm_greeting hello;
 	int err = nm_greeting_parse(bytes, len, NM_MESSAGE_HELLO, &hello, ret_reason);
 
-	return err ? err : answer_hello(meet, meeting, &hello, window_fd, ret_reason);
+	return err ? err : answer_hello(sessions, handshake, &hello, window_fd, ret_reason);
 }
 
-static int handle_met(const struct nm_meet *meet, struct nm_meeting *meeting,
+static int handle_met(const struct nm_sessions *sessions, struct nm_handshake *handshake,
 		      const struct nm_step *step, struct nm_reason *ret_reason)
 {
 	int err;
 
-	if (!nm_meeting_proven(meeting)) {
+	if (!nm_handshake_proven(handshake)) {
 		nm_reason_set(
 			ret_reason,
 			"what it wrote does not show in the window it handed over: only one side maps it");
 		return -EBADMSG;
 	}
-	if (nm_meeting_hear(meet, meeting, step))
-		nm_meeting_reach(meet, meeting);
+	if (nm_handshake_hear(sessions, handshake, step))
+		nm_handshake_reach(sessions, handshake);
 	NM_FAULT("serve-ack-before");
-	err = nm_message_send_step(meeting->fd, NM_MESSAGE_ACK, meeting->cma_reached,
-				   meeting->encounter.cma_why.text);
+	err = nm_message_send_step(handshake->fd, NM_MESSAGE_ACK, handshake->cma_reached,
+				   handshake->session.cma_why.text);
 	NM_FAULT("serve-ack-after");
 	if (err)
 		nm_reason_set(ret_reason, "cannot acknowledge: %s", strerror(-err));
-	meeting->state = NM_MEETING_AWAIT_GO;
+	handshake->state = NM_HANDSHAKE_AWAIT_GO;
 	return err;
 }
 
-static int handle_message(struct nm_meet *meet, struct nm_meeting *meeting, const uint8_t *bytes,
-			  size_t len, int window_fd, struct nm_reason *ret_reason)
+static int handle_message(struct nm_sessions *sessions, struct nm_handshake *handshake,
+			  const uint8_t *bytes, size_t len, int window_fd,
+			  struct nm_reason *ret_reason)
 {
 	struct nm_step step;
 	int kind;
 
-	if (meeting->state == NM_MEETING_AWAIT_HELLO)
-		return handle_hello(meet, meeting, bytes, len, window_fd, ret_reason);
+	if (handshake->state == NM_HANDSHAKE_AWAIT_HELLO)
+		return handle_hello(sessions, handshake, bytes, len, window_fd, ret_reason);
 	kind = nm_message_parse(bytes, len, ret_reason);
 	if (kind < 0)
 		return kind;
 	/* One: a visitor that went on saying it would keep this thread and its lock busy for ever. */
-	if (kind == NM_MESSAGE_BYE && !meeting->bye.header.kind) {
-		nm_farewell_copy(bytes, &meeting->bye);
+	if (kind == NM_MESSAGE_BYE && !handshake->bye.header.kind) {
+		nm_farewell_copy(bytes, &handshake->bye);
 		return 0; /* the hangup follows */
 	}
-	if (meeting->state == NM_MEETING_AWAIT_MET && kind == NM_MESSAGE_MET) {
+	if (handshake->state == NM_HANDSHAKE_AWAIT_MET && kind == NM_MESSAGE_MET) {
 		nm_step_copy(bytes, &step);
-		return handle_met(meet, meeting, &step, ret_reason);
+		return handle_met(sessions, handshake, &step, ret_reason);
 	}
-	if (meeting->state == NM_MEETING_AWAIT_GO && kind == NM_MESSAGE_GO) {
+	if (handshake->state == NM_HANDSHAKE_AWAIT_GO && kind == NM_MESSAGE_GO) {
 		nm_step_copy(bytes, &step);
-		meeting->encounter.cma =
-			meeting->cma_reached && nm_meeting_hear(meet, meeting, &step);
-		meeting->state = NM_MEETING_UP;
+		handshake->session.cma =
+			handshake->cma_reached && nm_handshake_hear(sessions, handshake, &step);
+		handshake->state = NM_HANDSHAKE_UP;
 		NM_FAULT("serve-go");
-		nm_meet_push_event(meet, &meeting->source_event);
+		nm_sessions_push_event(sessions, &handshake->source_event);
 		return 0;
 	}
 	nm_reason_set(ret_reason, "it sent message %d out of turn", kind);
@@ -156,17 +158,17 @@ static int handle_message(struct nm_meet *meet, struct nm_meeting *meeting, cons
 }
 
 /* The other side is gone: only whoever had met hears of it. */
-static void handle_hangup(struct nm_meet *meet, struct nm_meeting *meeting)
+static void handle_hangup(struct nm_sessions *sessions, struct nm_handshake *handshake)
 {
-	if (meeting->state == NM_MEETING_UP)
-		nm_meeting_lost(meet, meeting);
+	if (handshake->state == NM_HANDSHAKE_UP)
+		nm_handshake_lost(sessions, handshake);
 	else
-		nm_meeting_close(meet, meeting);
+		nm_handshake_close(sessions, handshake);
 }
 
-void nm_meeting_ready(struct nm_meet *meet, struct nm_watch *watch)
+void nm_handshake_ready(struct nm_sessions *sessions, struct nm_watch *watch)
 {
-	struct nm_meeting *meeting = nm_container_of(watch, struct nm_meeting, watch);
+	struct nm_handshake *handshake = nm_container_of(watch, struct nm_handshake, watch);
 	uint8_t bytes[NM_MESSAGE_MAX];
 	struct nm_reason why = {""};
 	int len, err, window_fd;
@@ -175,14 +177,14 @@ void nm_meeting_ready(struct nm_meet *meet, struct nm_watch *watch)
 	 * A visit whose last step failed is watched already, and still its visitor's: what we close
 	 * is freed at our next turn, under its hands.
 	 */
-	if (meeting->state == NM_MEETING_VISITING)
+	if (handshake->state == NM_HANDSHAKE_CONNECTING)
 		return;
-	while (meeting->fd >= 0) {
-		len = nm_message_receive(meeting->fd, bytes, &window_fd);
+	while (handshake->fd >= 0) {
+		len = nm_message_receive(handshake->fd, bytes, &window_fd);
 		if (len == -EAGAIN)
 			return;
 		if (len == 0) {
-			handle_hangup(meet, meeting);
+			handle_hangup(sessions, handshake);
 			return;
 		}
 		if (len < 0) {
@@ -193,110 +195,111 @@ void nm_meeting_ready(struct nm_meet *meet, struct nm_watch *watch)
 					      strerror(-len));
 			err = len;
 		} else {
-			err = handle_message(meet, meeting, bytes, (size_t)len, window_fd, &why);
+			err = handle_message(sessions, handshake, bytes, (size_t)len, window_fd,
+					     &why);
 			if (window_fd >= 0)
 				close(window_fd);
 		}
 		if (!err)
 			continue;
-		if (meeting->state == NM_MEETING_UP) {
+		if (handshake->state == NM_HANDSHAKE_UP) {
 			/* Nothing but a farewell is due on a standing connection. */
-			nm_message_send_bye(meeting->fd, -EBADMSG, why.text);
-			nm_message_init(&meeting->bye.header, NM_MESSAGE_BYE);
-			meeting->bye.err = -EBADMSG;
-			memcpy(meeting->bye.words, why.text, sizeof(meeting->bye.words) - 1);
-			nm_meeting_lost(meet, meeting);
+			nm_message_send_bye(handshake->fd, -EBADMSG, why.text);
+			nm_message_init(&handshake->bye.header, NM_MESSAGE_BYE);
+			handshake->bye.err = -EBADMSG;
+			memcpy(handshake->bye.words, why.text, sizeof(handshake->bye.words) - 1);
+			nm_handshake_lost(sessions, handshake);
 		} else {
-			refuse(meet, meeting, err, &why);
+			refuse(sessions, handshake, err, &why);
 		}
 	}
 }
 
-struct nm_meeting *nm_meet_admit(struct nm_meet *meet, int fd)
+struct nm_handshake *nm_sessions_admit(struct nm_sessions *sessions, int fd)
 {
-	uint32_t limit = 2 * meet->config.window->geometry.nr_lanes + MAX_STRANGERS;
-	struct nm_meeting *meeting = NULL;
+	uint32_t limit = 2 * sessions->config.window->geometry.nr_lanes + MAX_STRANGERS;
+	struct nm_handshake *handshake = NULL;
 
 	NM_FAULT("serve-accept");
-	if (meet->nr_meetings < limit)
-		meeting = nm_meeting_create(meet, fd, NM_MEETING_AWAIT_HELLO);
-	if (!meeting) {
+	if (sessions->nr_handshakes < limit)
+		handshake = nm_handshake_create(sessions, fd, NM_HANDSHAKE_AWAIT_HELLO);
+	if (!handshake) {
 		nm_message_send_bye(fd, -ENOSPC, "it has too many visitors");
 		close(fd);
 		return NULL;
 	}
-	if (!nm_meeting_watch(meet, meeting))
-		return meeting;
-	nm_meeting_close(meet, meeting);
+	if (!nm_handshake_watch(sessions, handshake))
+		return handshake;
+	nm_handshake_close(sessions, handshake);
 	return NULL;
 }
 
-static void drop_overdue(struct nm_meet *meet)
+static void drop_overdue(struct nm_sessions *sessions)
 {
 	struct nm_reason why = {"no word from it within NEARMETAL_CONNECT_MS"};
 	uint64_t now = nm_clock_ns();
-	struct nm_meeting *meeting;
+	struct nm_handshake *handshake;
 
-	for (meeting = meet->meetings; meeting; meeting = meeting->next)
-		if (meeting->state <= NM_MEETING_AWAIT_GO && meeting->deadline_ns < now)
-			refuse(meet, meeting, -ETIMEDOUT, &why);
+	for (handshake = sessions->handshakes; handshake; handshake = handshake->next)
+		if (handshake->state <= NM_HANDSHAKE_AWAIT_GO && handshake->deadline_ns < now)
+			refuse(sessions, handshake, -ETIMEDOUT, &why);
 }
 
 /* No event that was returned before refers to them any more. */
-static void free_left(struct nm_meet *meet)
+static void free_left(struct nm_sessions *sessions)
 {
-	struct nm_meeting **place = &meet->meetings, *meeting;
+	struct nm_handshake **place = &sessions->handshakes, *handshake;
 
-	while ((meeting = *place))
-		if (meeting->state == NM_MEETING_LEFT) {
-			*place = meeting->next;
-			meet->nr_meetings--;
-			free(meeting);
+	while ((handshake = *place))
+		if (handshake->state == NM_HANDSHAKE_LEFT) {
+			*place = handshake->next;
+			sessions->nr_handshakes--;
+			free(handshake);
 		} else {
-			place = &meeting->next;
+			place = &handshake->next;
 		}
 }
 
-void nm_meet_wake(const struct nm_meet *meet)
+void nm_sessions_wake(const struct nm_sessions *sessions)
 {
 	const uint64_t one = 1;
 
-	while (write(meet->waker, &one, sizeof(one)) < 0 && errno == EINTR)
+	while (write(sessions->waker, &one, sizeof(one)) < 0 && errno == EINTR)
 		;
 }
 
-void *nm_meet_serve(void *arg)
+void *nm_sessions_serve(void *arg)
 {
 	struct epoll_event events[EVENTS_PER_WAIT];
-	struct nm_meet *meet = arg;
+	struct nm_sessions *sessions = arg;
 	uint64_t next_beat = 0, now, wait;
 	int i, nr;
 
 	for (;;) {
 		now = nm_clock_ns();
-		pthread_mutex_lock(&meet->lock);
-		free_left(meet);
-		if (meet->stopping)
+		pthread_mutex_lock(&sessions->lock);
+		free_left(sessions);
+		if (sessions->stopping)
 			break;
 		if (now >= next_beat) {
-			drop_overdue(meet);
-			meet->wire->ops->beat(meet);
-			next_beat = now + meet->config.lease_ms * NM_NS_PER_MS;
+			drop_overdue(sessions);
+			sessions->wire->ops->beat(sessions);
+			next_beat = now + sessions->config.lease_ms * NM_NS_PER_MS;
 		}
 		wait = next_beat - now;
-		if (meet->wire->ops->turn)
-			wait = nm_min_u64(wait, meet->wire->ops->turn(meet, now));
-		pthread_mutex_unlock(&meet->lock);
-		nr = epoll_wait(meet->epoll, events, EVENTS_PER_WAIT,
+		if (sessions->wire->ops->turn)
+			wait = nm_min_u64(wait, sessions->wire->ops->turn(sessions, now));
+		pthread_mutex_unlock(&sessions->lock);
+		nr = epoll_wait(sessions->epoll, events, EVENTS_PER_WAIT,
 				(int)(wait / NM_NS_PER_MS) + 1);
-		pthread_mutex_lock(&meet->lock);
+		pthread_mutex_lock(&sessions->lock);
 		for (i = 0; i < nr; i++) {
 			struct nm_watch *watch = events[i].data.ptr;
 
-			watch->ready(meet, watch);
+			watch->ready(sessions, watch);
 		}
-		pthread_mutex_unlock(&meet->lock);
+		pthread_mutex_unlock(&sessions->lock);
 	}
-	pthread_mutex_unlock(&meet->lock);
+	pthread_mutex_unlock(&sessions->lock);
 	return NULL;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Vocabulary of "who is near whom": relations, channels, and the reason that travels with every
- * verdict. A relation is proven by meeting in the same bytes (connect/session.h), never inferred.
+ * verdict. A relation is proven by session in the same bytes (connect/session.h), never inferred.
  */
 #ifndef NM_CONNECT_LOCALITY_H
 #define NM_CONNECT_LOCALITY_H

@@ -22,7 +22,7 @@ static void make_safe(char *text, size_t size)
 
 void nm_message_init(struct nm_message_header *header, enum nm_message_kind kind)
 {
-	*header = (struct nm_message_header){NM_MEET_MAGIC, NM_LAYOUT_VERSION, (uint16_t)kind};
+	*header = (struct nm_message_header){NM_SESSION_MAGIC, NM_LAYOUT_VERSION, (uint16_t)kind};
 }
 
 int nm_message_parse(const void *bytes, size_t len, struct nm_reason *ret_reason)
@@ -33,7 +33,7 @@ int nm_message_parse(const void *bytes, size_t len, struct nm_reason *ret_reason
 	if (len < sizeof(header))
 		goto bad;
 	memcpy(&header, bytes, sizeof(header));
-	if (header.magic != NM_MEET_MAGIC)
+	if (header.magic != NM_SESSION_MAGIC)
 		goto bad;
 	if (header.kind == NM_MESSAGE_BYE) {
 		if (len < sizeof(struct nm_farewell))

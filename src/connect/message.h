@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What two endpoints say to each other on the meeting socket (SOCK_SEQPACKET, one datagram each):
+ * What two endpoints say to each other on the session socket (SOCK_SEQPACKET, one datagram each):
  *
  *   visitor -> owner  HELLO    who I am, whom I want, my window (descriptor), my lane, challenge
  *   owner -> visitor  WELCOME  my window (descriptor), my lane for your credits, challenge
@@ -25,10 +25,10 @@
 
 #include "base/reason.h"
 #include "connect/address.h"
-#include "connect/locality.h"
 #include "connect/cma_proof.h"
+#include "connect/locality.h"
 
-#define NM_MEET_MAGIC UINT32_C(0x746d6d6e) /* "nmmt" */
+#define NM_SESSION_MAGIC UINT32_C(0x746d6d6e) /* "nmmt" */
 
 /* How packets look in the windows, beyond what the layout's version says. */
 #define NM_FEATURE_CHECKSUM 1u
@@ -55,7 +55,7 @@ struct nm_greeting {
 	struct nm_identity who; /* the sender */
 	uint8_t owner_token[8]; /* HELLO: shows that the visitor was given the address */
 	uint8_t reserved[2];
-	uint32_t lane;	   /* HELLO: of the box; WELCOME: of the credits */
+	uint32_t lane;	   /* HELLO: of the ring; WELCOME: of the credits */
 	uint32_t features; /* NM_FEATURE_: both sides must have the same */
 	uint32_t reserved1[2];
 	uint64_t start;		/* HELLO: position at which the stream starts */

@@ -23,14 +23,14 @@ static int dir_failed(struct nm_reason *ret_reason, const char *path, const char
 {
 	const char *remedy = err == -EMFILE || err == -ENFILE ?
 				     "raise the limit of descriptors (ulimit -n)" :
-				     "set NEARMETAL_SEGMENT_DIR to a directory of your own";
+				     "set NEARMETAL_RUNDIR to a directory of your own";
 
 	nm_reason_set(ret_reason, "segment directory %.80s: %s: %s; %s", path, what, strerror(-err),
 		      remedy);
 	return err;
 }
 
-static int check_owner(const struct nm_segment_dir *dir, struct nm_reason *ret_reason)
+static int check_owner(const struct nm_rundir *dir, struct nm_reason *ret_reason)
 {
 	struct stat st;
 
@@ -39,7 +39,7 @@ static int check_owner(const struct nm_segment_dir *dir, struct nm_reason *ret_r
 	if (st.st_uid != geteuid()) {
 		nm_reason_set(
 			ret_reason,
-			"segment directory %.80s belongs to user %u, not to user %u: set NEARMETAL_SEGMENT_DIR to a directory of your own",
+			"segment directory %.80s belongs to user %u, not to user %u: set NEARMETAL_RUNDIR to a directory of your own",
 			dir->path, st.st_uid, geteuid());
 		return -EPERM;
 	}
@@ -53,10 +53,9 @@ static int check_owner(const struct nm_segment_dir *dir, struct nm_reason *ret_r
 	return 0;
 }
 
-int nm_segment_dir_open(const char *path, struct nm_segment_dir *ret_dir,
-			struct nm_reason *ret_reason)
+int nm_rundir_open(const char *path, struct nm_rundir *ret_dir, struct nm_reason *ret_reason)
 {
-	struct nm_segment_dir dir = {.fd = -1};
+	struct nm_rundir dir = {.fd = -1};
 	int err;
 
 	if (*path)
@@ -70,14 +69,14 @@ int nm_segment_dir_open(const char *path, struct nm_segment_dir *ret_dir,
 		return dir_failed(ret_reason, dir.path, "cannot open it", -errno);
 	err = check_owner(&dir, ret_reason);
 	if (err) {
-		nm_segment_dir_close(&dir);
+		nm_rundir_close(&dir);
 		return err;
 	}
 	*ret_dir = dir;
 	return 0;
 }
 
-void nm_segment_dir_close(struct nm_segment_dir *dir)
+void nm_rundir_close(struct nm_rundir *dir)
 {
 	if (dir->fd >= 0)
 		close(dir->fd);
@@ -90,8 +89,8 @@ void nm_socket_name(const uint8_t id[6], char ret_name[NM_SOCKET_NAME_LEN])
 		 id[3], id[4], id[5]);
 }
 
-socklen_t nm_segment_dir_address(const struct nm_segment_dir *dir, const char *name,
-				 struct sockaddr_un *ret_address)
+socklen_t nm_rundir_address(const struct nm_rundir *dir, const char *name,
+			    struct sockaddr_un *ret_address)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	char path[sizeof(dir->path) + NM_SOCKET_NAME_LEN + 2];
@@ -106,7 +105,7 @@ socklen_t nm_segment_dir_address(const struct nm_segment_dir *dir, const char *n
 }
 
 /* Bind under a name that nobody looks for. */
-static int bind_hidden(const struct nm_segment_dir *dir, int fd, const char *name,
+static int bind_hidden(const struct nm_rundir *dir, int fd, const char *name,
 		       char ret_hidden[NM_SOCKET_NAME_LEN])
 {
 	struct sockaddr_un address;
@@ -116,12 +115,12 @@ static int bind_hidden(const struct nm_segment_dir *dir, int fd, const char *nam
 	if (getrandom(&salt, sizeof(salt), 0) < 0)
 		return -errno;
 	snprintf(ret_hidden, NM_SOCKET_NAME_LEN, ".%.12s.%08x", name, salt);
-	len = nm_segment_dir_address(dir, ret_hidden, &address);
+	len = nm_rundir_address(dir, ret_hidden, &address);
 	return bind(fd, (struct sockaddr *)&address, len) < 0 ? -errno : 0;
 }
 
 /* rename() replaces; link() does not: a socket that is there already stays. */
-static int show(const struct nm_segment_dir *dir, const char *hidden, const char *name)
+static int show(const struct nm_rundir *dir, const char *hidden, const char *name)
 {
 	int err = 0;
 
@@ -133,8 +132,7 @@ static int show(const struct nm_segment_dir *dir, const char *hidden, const char
 	return err;
 }
 
-int nm_segment_dir_listen(const struct nm_segment_dir *dir, const char *name,
-			  struct nm_reason *ret_reason)
+int nm_rundir_listen(const struct nm_rundir *dir, const char *name, struct nm_reason *ret_reason)
 {
 	char hidden[NM_SOCKET_NAME_LEN];
 	int fd, err;
@@ -164,7 +162,7 @@ err_close:
 	return err;
 }
 
-static bool old_socket(const struct nm_segment_dir *dir, const char *name, unsigned int min_age_s)
+static bool old_socket(const struct nm_rundir *dir, const char *name, unsigned int min_age_s)
 {
 	struct stat st;
 
@@ -173,10 +171,10 @@ static bool old_socket(const struct nm_segment_dir *dir, const char *name, unsig
 }
 
 /* A refused connection is proof: the kernel knows of no socket behind the name. */
-static bool nobody_listens(const struct nm_segment_dir *dir, const char *name)
+static bool nobody_listens(const struct nm_rundir *dir, const char *name)
 {
 	struct sockaddr_un address;
-	socklen_t len = nm_segment_dir_address(dir, name, &address);
+	socklen_t len = nm_rundir_address(dir, name, &address);
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	bool refused;
 
@@ -187,7 +185,7 @@ static bool nobody_listens(const struct nm_segment_dir *dir, const char *name)
 	return refused;
 }
 
-bool nm_segment_dir_bury(const struct nm_segment_dir *dir, const char *name)
+bool nm_rundir_bury(const struct nm_rundir *dir, const char *name)
 {
 	/* 0 seconds old is old enough: the caller knows that the process has died. */
 	if (!old_socket(dir, name, 0))
@@ -213,7 +211,7 @@ static bool is_ours(const char *name)
 	return *name == '.' && strspn(name + 1, digits) == 8 && name[9] == '\0';
 }
 
-unsigned int nm_segment_dir_reap(const struct nm_segment_dir *dir, unsigned int min_age_s)
+unsigned int nm_rundir_reap(const struct nm_rundir *dir, unsigned int min_age_s)
 {
 	unsigned int nr_seen = 0, nr_reaped = 0;
 	struct dirent *entry;

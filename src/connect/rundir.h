@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The segment directory: where the endpoints of one user's job on one host meet. It holds one
+ * The rundir: where the endpoints of one user's job on one host meet. It holds one
  * pathname socket per endpoint, and its statistics (provider/stats.h), which nobody here looks at;
  * who can see the directory can be a neighbour.
  */
@@ -15,7 +15,7 @@
 
 #include "base/reason.h"
 
-struct nm_segment_dir {
+struct nm_rundir {
 	int fd;
 	char path[256];
 };
@@ -25,9 +25,8 @@ struct nm_segment_dir {
  * Returns 0, or -errno with a reason; -EPERM: it belongs to somebody else or others may write to
  * it, so whoever we met there could be anybody.
  */
-int nm_segment_dir_open(const char *path, struct nm_segment_dir *ret_dir,
-			struct nm_reason *ret_reason);
-void nm_segment_dir_close(struct nm_segment_dir *dir);
+int nm_rundir_open(const char *path, struct nm_rundir *ret_dir, struct nm_reason *ret_reason);
+void nm_rundir_close(struct nm_rundir *dir);
 
 #define NM_SOCKET_NAME_LEN 40
 
@@ -37,22 +36,21 @@ void nm_socket_name(const uint8_t id[6], char ret_name[NM_SOCKET_NAME_LEN]);
  * The address of socket NAME in DIR, however long the path of the directory is.
  * Returns its length.
  */
-socklen_t nm_segment_dir_address(const struct nm_segment_dir *dir, const char *name,
-				 struct sockaddr_un *ret_address);
+socklen_t nm_rundir_address(const struct nm_rundir *dir, const char *name,
+			    struct sockaddr_un *ret_address);
 
 /*
  * Listen under NAME. The socket appears under that name when it is ready, never before.
  * Returns the descriptor, or -errno with a reason; -EADDRINUSE: somebody listens there already.
  */
-int nm_segment_dir_listen(const struct nm_segment_dir *dir, const char *name,
-			  struct nm_reason *ret_reason);
+int nm_rundir_listen(const struct nm_rundir *dir, const char *name, struct nm_reason *ret_reason);
 /*
  * Remove what dead processes have left: sockets with names of ours, older than MIN_AGE_S, that
  * nobody listens on. Other programs may keep sockets in the same private directory.
  * Returns how many.
  */
-unsigned int nm_segment_dir_reap(const struct nm_segment_dir *dir, unsigned int min_age_s);
+unsigned int nm_rundir_reap(const struct nm_rundir *dir, unsigned int min_age_s);
 /* Remove the socket NAME if nobody listens on it any more. Returns false while somebody does. */
-bool nm_segment_dir_bury(const struct nm_segment_dir *dir, const char *name);
+bool nm_rundir_bury(const struct nm_rundir *dir, const char *name);
 
 #endif

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a meeting place rests on: where endpoints find each other, what carries the words of their
- * handshake, and how one gets to see the other's window.
+ * What a table of sessions rests on: where endpoints find each other, what carries the words of
+ * their handshake, and how one gets to see the other's window.
  *
- *   session.c, listener.c, handshake_connect.c     who may meet whom, and in which steps: the same everywhere
- *   wire_socket.c                   sockets in a directory, windows by descriptor: one kernel
- *   wire_vmseg.c               mailboxes in a segment, windows in its parts: one hypervisor
+ *   session.c, listener.c,   who may meet whom, and in which steps:
+ *   handshake_connect.c      the same everywhere
+ *   wire_socket.c            sockets in a directory, windows by descriptor: one kernel
+ *   wire_vmseg.c             mailboxes in a segment, windows in its parts: one hypervisor
  *
  * Above a wire every connection is a SOCK_SEQPACKET socket that hangs up when the other side is
  * gone. Who carries words in another way holds the far end of a socket pair.
  *
- * All functions but create() and connect() are called under meet->lock, by the service thread if
- * nothing else is said.
+ * All functions but create() and connect() are called under sessions->lock, by the service thread
+ * if nothing else is said.
  */
 #ifndef NM_CONNECT_WIRE_H
 #define NM_CONNECT_WIRE_H
@@ -20,14 +21,14 @@
 #include <stdint.h>
 
 #include "base/reason.h"
-#include "connect/session.h"
 #include "connect/message.h"
+#include "connect/session.h"
 
-struct nm_meeting;
+struct nm_handshake;
 
-/* What the service thread wakes up for: first member of whatever is watched in meet->epoll. */
+/* What the service thread wakes up for: first member of whatever is watched in sessions->epoll. */
 struct nm_watch {
-	void (*ready)(struct nm_meet *meet, struct nm_watch *watch);
+	void (*ready)(struct nm_sessions *sessions, struct nm_watch *watch);
 };
 
 struct nm_wire {
@@ -37,55 +38,59 @@ struct nm_wire {
 };
 
 struct nm_wire_ops {
-	/* Begin to be found; newcomers are handed to nm_meet_admit(). 0 or -errno with a reason. By
-	 * the endpoint's thread, before there is a service thread. */
-	int (*open)(struct nm_meet *meet, struct nm_reason *ret_reason);
+	/* Begin to be found; newcomers are handed to nm_sessions_admit(). 0 or -errno with a
+	 * reason. By the endpoint's thread, before there is a service thread. */
+	int (*open)(struct nm_sessions *sessions, struct nm_reason *ret_reason);
 	/* Newcomers find me no more; who is here stays. By the endpoint's thread, without the lock. */
-	void (*hide)(struct nm_meet *meet);
+	void (*hide)(struct nm_sessions *sessions);
 	/* Free everything; the service thread has ended, or never lived. In a forked child: undo
 	 * nothing that others see. */
-	void (*destroy)(struct nm_meet *meet);
+	void (*destroy)(struct nm_sessions *sessions);
 	/* In a forked child: let go of what would hide the parent's death. */
-	void (*forget)(struct nm_meet *meet);
+	void (*forget)(struct nm_sessions *sessions);
 	/*
-	 * Connect MEETING to WHO: its fd, by meeting->deadline_ns. By the visiting thread, without
-	 * the lock. 0; -ENOENT: WHO is not here, which is the usual thing; -errno; with a reason.
+	 * Connect HANDSHAKE to WHO: its fd, by session->deadline_ns. By the visiting thread,
+	 * without the lock. 0; -ENOENT: WHO is not here, which is the usual thing; -errno; with a
+	 * reason.
 	 */
-	int (*connect)(struct nm_meet *meet, struct nm_meeting *meeting,
+	int (*connect)(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		       const struct nm_identity *who, struct nm_reason *ret_reason);
-	/* May the visitor on MEETING be talked to at all? 0 or -errno with a reason. */
-	int (*check_visitor)(struct nm_meeting *meeting, struct nm_reason *ret_reason);
+	/* May the visitor on HANDSHAKE be talked to at all? 0 or -errno with a reason. */
+	int (*check_visitor)(struct nm_handshake *handshake, struct nm_reason *ret_reason);
 	/*
 	 * The window of GREETING's sender, after checking that it is the sender's own. KNOWN: what it
 	 * was mapped as before; then nothing is mapped, and it only has to be the same one. Takes the
-	 * words for the encounter too: relation, integrity, how they met.
+	 * words for the session too: relation, integrity, how they met.
 	 */
-	int (*map)(struct nm_meet *meet, struct nm_meeting *meeting,
+	int (*map)(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		   const struct nm_greeting *greeting, int window_fd,
 		   const struct nm_foreign_window *known, struct nm_foreign_window *ret_window,
 		   struct nm_reason *ret_reason);
-	/* MEETING hung up without a word. Did it close in order (true), or how did it die? */
-	bool (*ended)(struct nm_meet *meet, struct nm_meeting *meeting, struct nm_reason *ret_why);
-	/* I hung up, or noticed that the other side did: MEETING's fd goes. NULL: nothing to do. */
-	void (*hung_up)(struct nm_meet *meet, struct nm_meeting *meeting);
+	/* HANDSHAKE hung up without a word. Did it close in order (true), or how did it die? */
+	bool (*ended)(struct nm_sessions *sessions, struct nm_handshake *handshake,
+		      struct nm_reason *ret_why);
+	/*
+	 * I hung up, or noticed that the other side did: HANDSHAKE's fd goes. NULL: nothing to do.
+	 */
+	void (*hung_up)(struct nm_sessions *sessions, struct nm_handshake *handshake);
 	/* Every lease_ms or so. */
-	void (*beat)(struct nm_meet *meet);
+	void (*beat)(struct nm_sessions *sessions);
 	/* Before each wait. Returns for how long to wait at most. NULL: until something happens. */
-	uint64_t (*turn)(struct nm_meet *meet, uint64_t now_ns);
+	uint64_t (*turn)(struct nm_sessions *sessions, uint64_t now_ns);
 };
 
 /* Both: 0 or -errno with a reason; no trace on failure. */
-int nm_wire_dir_create(const struct nm_meet_config *config, struct nm_wire **ret_wire,
-		       struct nm_reason *ret_reason);
+int nm_wire_socket_create(const struct nm_sessions_config *config, struct nm_wire **ret_wire,
+			  struct nm_reason *ret_reason);
 
-int nm_wire_segment_create(const struct nm_meet_config *config, struct nm_wire **ret_wire,
-			   struct nm_reason *ret_reason);
+int nm_wire_vmseg_create(const struct nm_sessions_config *config, struct nm_wire **ret_wire,
+			 struct nm_reason *ret_reason);
 
-/* Somebody has connected on FD, which is the meeting's from now on. NULL: turned away. */
-struct nm_meeting *nm_meet_admit(struct nm_meet *meet, int fd);
+/* Somebody has connected on FD, which is the session's from now on. NULL: turned away. */
+struct nm_handshake *nm_sessions_admit(struct nm_sessions *sessions, int fd);
 /* Watch FD for input and hangups. 0 or -errno. */
-int nm_meet_watch(struct nm_meet *meet, int fd, struct nm_watch *watch);
+int nm_sessions_watch(struct nm_sessions *sessions, int fd, struct nm_watch *watch);
 /* Closing alone would not end a watch while a child that is about to exec holds a copy. */
-void nm_meet_unwatch(struct nm_meet *meet, int fd);
+void nm_sessions_unwatch(struct nm_sessions *sessions, int fd);
 
 #endif

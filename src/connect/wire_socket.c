@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Meetings in a directory of one kernel: pathname sockets, and windows handed over as descriptors. */
+/*
+ * Sessions in a directory of one kernel: pathname sockets, and windows handed over as descriptors.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -13,8 +15,8 @@
 #include "base/clock.h"
 #include "base/compiler.h"
 #include "base/fault.h"
-#include "connect/session_private.h"
 #include "connect/rundir.h"
+#include "connect/session_private.h"
 
 /* Age from which a socket that refuses connections is taken for a dead process's. */
 #define REAP_AGE_S 2
@@ -30,7 +32,7 @@ const char nm_no_descriptor[] = "it has no file descriptor left: raise its limit
 struct dir_wire {
 	struct nm_wire base;
 	struct nm_watch watch;
-	struct nm_segment_dir dir;
+	struct nm_rundir dir;
 	char name[NM_SOCKET_NAME_LEN];
 	dev_t socket_device; /* which file I listen on: unlinked only while it still is mine */
 	ino_t socket_inode;
@@ -46,16 +48,17 @@ struct dir_wire {
 	unsigned int nr_graves;
 };
 
-static struct dir_wire *wire_of(const struct nm_meet *meet)
+static struct dir_wire *wire_of(const struct nm_sessions *sessions)
 {
-	return nm_container_of(meet->wire, struct dir_wire, base);
+	return nm_container_of(sessions->wire, struct dir_wire, base);
 }
 
 /*
  * No descriptor is left for a visitor. The spare one is given up for a moment, so that the visitor
  * reads why instead of waiting in vain.
  */
-static NM_COLD bool turn_away_without_descriptor(const struct nm_meet *meet, struct dir_wire *wire)
+static NM_COLD bool turn_away_without_descriptor(const struct nm_sessions *sessions,
+						 struct dir_wire *wire)
 {
 	int fd;
 
@@ -65,11 +68,11 @@ static NM_COLD bool turn_away_without_descriptor(const struct nm_meet *meet, str
 		nm_message_send_bye(fd, -EMFILE, nm_no_descriptor);
 		close(fd);
 	}
-	wire->spare = fcntl(meet->waker, F_DUPFD_CLOEXEC, 0);
+	wire->spare = fcntl(sessions->waker, F_DUPFD_CLOEXEC, 0);
 	return fd >= 0;
 }
 
-static void accept_visitors(struct nm_meet *meet, struct nm_watch *watch)
+static void accept_visitors(struct nm_sessions *sessions, struct nm_watch *watch)
 {
 	struct dir_wire *wire = nm_container_of(watch, struct dir_wire, watch);
 	int fd, nr;
@@ -77,53 +80,53 @@ static void accept_visitors(struct nm_meet *meet, struct nm_watch *watch)
 	for (nr = 0; nr < MAX_ADMISSIONS; nr++) {
 		fd = accept4(wire->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		if (fd >= 0) {
-			nm_meet_admit(meet, fd);
+			nm_sessions_admit(sessions, fd);
 			continue;
 		}
 		if (errno == EAGAIN || errno == EWOULDBLOCK)
 			return;
 		if ((errno == EMFILE || errno == ENFILE) && wire->spare >= 0 &&
-		    turn_away_without_descriptor(meet, wire))
+		    turn_away_without_descriptor(sessions, wire))
 			continue;
 		if (errno == EINTR || errno == ECONNABORTED)
 			continue;
 		/* Waiting again would return at once and burn a core: pause for a beat. */
-		nm_meet_unwatch(meet, wire->listener);
+		nm_sessions_unwatch(sessions, wire->listener);
 		wire->paused = true;
 		return;
 	}
 }
 
-static int dir_open(struct nm_meet *meet, struct nm_reason *ret_reason)
+static int dir_open(struct nm_sessions *sessions, struct nm_reason *ret_reason)
 {
-	struct dir_wire *wire = wire_of(meet);
+	struct dir_wire *wire = wire_of(sessions);
 	struct stat st;
 	int err;
 
-	wire->spare = fcntl(meet->waker, F_DUPFD_CLOEXEC, 0);
+	wire->spare = fcntl(sessions->waker, F_DUPFD_CLOEXEC, 0);
 	if (wire->spare < 0) {
 		nm_reason_set(ret_reason, "cannot set up a meeting place: %s", strerror(errno));
 		return -errno;
 	}
-	nm_segment_dir_reap(&wire->dir, REAP_AGE_S);
-	nm_socket_name(meet->config.who.id, wire->name);
-	wire->listener = nm_segment_dir_listen(&wire->dir, wire->name, ret_reason);
+	nm_rundir_reap(&wire->dir, REAP_AGE_S);
+	nm_socket_name(sessions->config.who.id, wire->name);
+	wire->listener = nm_rundir_listen(&wire->dir, wire->name, ret_reason);
 	if (wire->listener < 0)
 		return wire->listener;
 	if (fstatat(wire->dir.fd, wire->name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
 		wire->socket_device = st.st_dev;
 		wire->socket_inode = st.st_ino;
 	}
-	err = nm_meet_watch(meet, wire->listener, &wire->watch);
+	err = nm_sessions_watch(sessions, wire->listener, &wire->watch);
 	if (err)
 		nm_reason_set(ret_reason, "cannot watch my meeting socket: %s", strerror(-err));
 	return err;
 }
 
 /* Another endpoint may have replaced the name since: then it is not mine to remove. */
-static void dir_hide(struct nm_meet *meet)
+static void dir_hide(struct nm_sessions *sessions)
 {
-	struct dir_wire *wire = wire_of(meet);
+	struct dir_wire *wire = wire_of(sessions);
 	struct stat st;
 
 	if (wire->listener >= 0 && wire->dir.fd >= 0 &&
@@ -139,13 +142,13 @@ static void close_fd(int *fd)
 	*fd = -1;
 }
 
-static void dir_forget(struct nm_meet *meet)
+static void dir_forget(struct nm_sessions *sessions)
 {
-	struct dir_wire *wire = wire_of(meet);
+	struct dir_wire *wire = wire_of(sessions);
 
 	close_fd(&wire->listener);
 	close_fd(&wire->spare);
-	nm_segment_dir_close(&wire->dir);
+	nm_rundir_close(&wire->dir);
 }
 
 static void bury(struct dir_wire *wire)
@@ -157,40 +160,40 @@ static void bury(struct dir_wire *wire)
 		char name[NM_SOCKET_NAME_LEN];
 
 		nm_socket_name(grave->id, name);
-		if (nm_segment_dir_bury(&wire->dir, name) || ++grave->nr_beats == MAX_GRAVE_BEATS)
+		if (nm_rundir_bury(&wire->dir, name) || ++grave->nr_beats == MAX_GRAVE_BEATS)
 			*grave = wire->graves[--wire->nr_graves];
 		else
 			i++;
 	}
 }
 
-static void dir_destroy(struct nm_meet *meet)
+static void dir_destroy(struct nm_sessions *sessions)
 {
 	/* In a forked child the directory is closed already, and nothing in it is ours to remove. */
-	if (wire_of(meet)->dir.fd >= 0)
-		bury(wire_of(meet));
-	dir_forget(meet);
-	free(wire_of(meet));
+	if (wire_of(sessions)->dir.fd >= 0)
+		bury(wire_of(sessions));
+	dir_forget(sessions);
+	free(wire_of(sessions));
 }
 
-static void dir_beat(struct nm_meet *meet)
+static void dir_beat(struct nm_sessions *sessions)
 {
-	struct dir_wire *wire = wire_of(meet);
+	struct dir_wire *wire = wire_of(sessions);
 
 	if (wire->spare < 0)
-		wire->spare = fcntl(meet->waker, F_DUPFD_CLOEXEC, 0);
-	if (wire->paused && !nm_meet_watch(meet, wire->listener, &wire->watch))
+		wire->spare = fcntl(sessions->waker, F_DUPFD_CLOEXEC, 0);
+	if (wire->paused && !nm_sessions_watch(sessions, wire->listener, &wire->watch))
 		wire->paused = false;
 	bury(wire);
 }
 
 /* Does the kernel say that the other side is the same user? Notes its pid as seen from here. */
-static int check_user(struct nm_meeting *meeting, struct nm_reason *ret_reason)
+static int check_user(struct nm_handshake *handshake, struct nm_reason *ret_reason)
 {
 	struct ucred credentials;
 	socklen_t len = sizeof(credentials);
 
-	if (getsockopt(meeting->fd, SOL_SOCKET, SO_PEERCRED, &credentials, &len) < 0) {
+	if (getsockopt(handshake->fd, SOL_SOCKET, SO_PEERCRED, &credentials, &len) < 0) {
 		nm_reason_set(ret_reason, "cannot tell whose process it is: %s", strerror(errno));
 		return -errno;
 	}
@@ -199,8 +202,8 @@ static int check_user(struct nm_meeting *meeting, struct nm_reason *ret_reason)
 			      geteuid());
 		return -EPERM;
 	}
-	meeting->cma_facts.pid = credentials.pid;
-	meeting->cma_facts.gid = credentials.gid;
+	handshake->cma_facts.pid = credentials.pid;
+	handshake->cma_facts.gid = credentials.gid;
 	return 0;
 }
 
@@ -221,11 +224,11 @@ static NM_COLD int connect_failed(struct dir_wire *wire, const char *name, int e
 		unlinkat(wire->dir.fd, name, 0);
 		return -EHOSTUNREACH;
 	default:
-		return nm_visit_failed(ret_reason, "cannot connect to its socket", err);
+		return nm_connect_failed(ret_reason, "cannot connect to its socket", err);
 	}
 }
 
-static int dir_connect(struct nm_meet *meet, struct nm_meeting *meeting,
+static int dir_connect(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		       const struct nm_identity *who, struct nm_reason *ret_reason)
 {
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -235,21 +238,21 @@ static int dir_connect(struct nm_meet *meet, struct nm_meeting *meeting,
 	socklen_t len;
 
 	if (fd < 0)
-		return nm_visit_failed(ret_reason, "cannot make a socket", -errno);
-	pthread_mutex_lock(&meet->lock);
-	meeting->fd = fd;
-	pthread_mutex_unlock(&meet->lock);
+		return nm_connect_failed(ret_reason, "cannot make a socket", -errno);
+	pthread_mutex_lock(&sessions->lock);
+	handshake->fd = fd;
+	pthread_mutex_unlock(&sessions->lock);
 	nm_socket_name(who->id, name);
-	len = nm_segment_dir_address(&wire_of(meet)->dir, name, &address);
+	len = nm_rundir_address(&wire_of(sessions)->dir, name, &address);
 	while (connect(fd, (struct sockaddr *)&address, len) < 0) {
 		if (errno != EAGAIN && errno != EINTR)
-			return connect_failed(wire_of(meet), name, -errno, ret_reason);
+			return connect_failed(wire_of(sessions), name, -errno, ret_reason);
 		/* Its queue is full: it serves others first. */
-		if (nm_clock_ns() > meeting->deadline_ns)
-			return nm_visit_timed_out(meet, ret_reason);
+		if (nm_clock_ns() > handshake->deadline_ns)
+			return nm_connect_timed_out(sessions, ret_reason);
 		nanosleep(&pause, NULL);
 	}
-	return check_user(meeting, ret_reason) ? -EHOSTUNREACH : 0;
+	return check_user(handshake, ret_reason) ? -EHOSTUNREACH : 0;
 }
 
 /* A window under an identity that we know must be the window that we know. */
@@ -283,14 +286,15 @@ static int map_own(const struct nm_identity *who, int window_fd,
 	return 0;
 }
 
-static int dir_map(struct nm_meet *meet, struct nm_meeting *meeting,
+static int dir_map(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		   const struct nm_greeting *greeting, int window_fd,
 		   const struct nm_foreign_window *known, struct nm_foreign_window *ret_window,
 		   struct nm_reason *ret_reason)
 {
-	struct nm_encounter *encounter = &meeting->encounter;
-	bool one_pid_ns = meet->pid_ns_inode && greeting->pid_ns_inode == meet->pid_ns_inode &&
-			  greeting->pid_ns_device == meet->pid_ns_device;
+	struct nm_session *session = &handshake->session;
+	bool one_pid_ns = sessions->pid_ns_inode &&
+			  greeting->pid_ns_inode == sessions->pid_ns_inode &&
+			  greeting->pid_ns_device == sessions->pid_ns_device;
 	int err;
 
 	if (window_fd < 0) {
@@ -302,10 +306,10 @@ static int dir_map(struct nm_meet *meet, struct nm_meeting *meeting,
 	if (err)
 		return err;
 	/* What it says of its PID namespace decides nothing; it only finds the right word. */
-	encounter->relation = one_pid_ns ? NM_RELATION_NODE : NM_RELATION_HOST;
-	encounter->integrity = NM_INTEGRITY_ENFORCED;
-	nm_reason_set(&encounter->how, "met in each other's sealed window by way of %.100s (%s)",
-		      meet->wire->place,
+	session->relation = one_pid_ns ? NM_RELATION_NODE : NM_RELATION_HOST;
+	session->integrity = NM_INTEGRITY_ENFORCED;
+	nm_reason_set(&session->how, "met in each other's sealed window by way of %.100s (%s)",
+		      sessions->wire->place,
 		      one_pid_ns ? "one PID namespace" : "another PID namespace");
 	return 0;
 }
@@ -324,12 +328,13 @@ static void remember_grave(struct dir_wire *wire, const struct nm_identity *who)
 	wire->graves[wire->nr_graves++] = grave;
 }
 
-static bool dir_ended(struct nm_meet *meet, struct nm_meeting *meeting, struct nm_reason *ret_why)
+static bool dir_ended(struct nm_sessions *sessions, struct nm_handshake *handshake,
+		      struct nm_reason *ret_why)
 {
-	if (nm_foreign_state(meeting->encounter.window) == NM_WINDOW_GONE)
+	if (nm_foreign_state(handshake->session.window) == NM_WINDOW_GONE)
 		return true;
 	nm_reason_set(ret_why, "its socket hung up without a farewell");
-	remember_grave(wire_of(meet), &meeting->encounter.who);
+	remember_grave(wire_of(sessions), &handshake->session.who);
 	return false;
 }
 
@@ -345,8 +350,8 @@ static const struct nm_wire_ops dir_ops = {
 	.beat = dir_beat,
 };
 
-int nm_wire_dir_create(const struct nm_meet_config *config, struct nm_wire **ret_wire,
-		       struct nm_reason *ret_reason)
+int nm_wire_socket_create(const struct nm_sessions_config *config, struct nm_wire **ret_wire,
+			  struct nm_reason *ret_reason)
 {
 	struct dir_wire *wire = calloc(1, sizeof(*wire));
 	int err;
@@ -360,7 +365,7 @@ int nm_wire_dir_create(const struct nm_meet_config *config, struct nm_wire **ret
 	wire->base.window_fd = config->window->fd;
 	wire->watch.ready = accept_visitors;
 	wire->listener = wire->spare = -1;
-	err = nm_segment_dir_open(config->dir, &wire->dir, ret_reason);
+	err = nm_rundir_open(config->dir, &wire->dir, ret_reason);
 	if (err) {
 		free(wire);
 		return err;

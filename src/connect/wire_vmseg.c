@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Meetings in a segment between virtual machines. A neighbour is another kernel, so there is no
+ * Sessions in a segment between virtual machines. A neighbour is another kernel, so there is no
  * socket that hangs up when it dies: it lives as long as its heartbeat goes on (a lease), and what it
  * says comes through mailboxes (exchange.h). Its window is a part of the segment, mapped since attach.
  */
@@ -20,7 +20,10 @@
 
 /* Letters that are taken in one turn: others wait for the lock. */
 #define LETTERS_PER_TURN 64
-/* Talks with one part that have not come to anything: a machine that begins many gets no further. */
+/*
+ * Exchanges with one part that have not come to anything: a machine that begins many gets no
+ * further.
+ */
 #define MAX_STRANGERS 64
 /* How often the knocks of neighbours are looked at: during handshakes, after them, and otherwise. */
 #define BUSY_WAIT_NS (1 * NM_NS_PER_MS - 1)
@@ -28,91 +31,92 @@
 #define IDLE_WAIT_NS (10 * NM_NS_PER_MS)
 #define ACTIVE_FOR_NS (1000 * NM_NS_PER_MS)
 /* Between two looks at a neighbour's heartbeat. */
-#define LOOK_NS (NM_SEGMENT_BEAT_MS * NM_NS_PER_MS)
+#define LOOK_NS (NM_VMSEG_BEAT_MS * NM_NS_PER_MS)
 /* A longer time between two looks is mine: I stood still, which says nothing of neighbours. */
 #define STALL_NS (5 * LOOK_NS)
 
 /* No part gets more of my mailbox than its share, but a share is no less than one of these. */
 #define QUOTA_SHARES 8
 
-static struct nm_segment_wire *wire_of(const struct nm_meet *meet)
+static struct nm_vmseg_wire *wire_of(const struct nm_sessions *sessions)
 {
-	return nm_segment_wire_of(meet);
+	return nm_vmseg_wire_of(sessions);
 }
 
-static void proof_of(const struct nm_segment_wire *wire, const uint8_t token[8], uint32_t part,
+static void proof_of(const struct nm_vmseg_wire *wire, const uint8_t token[8], uint32_t part,
 		     uint8_t ret_proof[8])
 {
-	nm_letter_proof(token, nm_segment_facts(wire->segment)->token, part, ret_proof);
+	nm_letter_proof(token, nm_vmseg_facts(wire->segment)->token, part, ret_proof);
 }
 
-static int segment_open(struct nm_meet *meet, struct nm_reason *ret_reason)
+static int segment_open(struct nm_sessions *sessions, struct nm_reason *ret_reason)
 {
-	struct nm_segment_wire *wire = wire_of(meet);
+	struct nm_vmseg_wire *wire = wire_of(sessions);
 
-	wire->inbox = nm_segment_inbox_create(wire->claim);
+	wire->inbox = nm_vmseg_inbox_create(wire->claim);
 	if (!wire->inbox) {
 		nm_reason_set(ret_reason, "out of memory");
 		return -ENOMEM;
 	}
 	/* Before anybody could find that it stands still. */
-	nm_segment_beat(wire->claim);
+	nm_vmseg_beat(wire->claim);
 	return 0;
 }
 
 /* Who comes until the slot says GONE is served. */
-static void segment_hide(struct nm_meet *meet)
+static void segment_hide(struct nm_sessions *sessions)
 {
-	(void)meet;
+	(void)sessions;
 }
 
-static void segment_forget(struct nm_meet *meet)
+static void segment_forget(struct nm_sessions *sessions)
 {
-	for (struct nm_talk *talk = wire_of(meet)->talks; talk; talk = talk->next) {
-		if (talk->fd >= 0)
-			close(talk->fd);
-		talk->fd = -1;
+	for (struct nm_exchange *exchange = wire_of(sessions)->exchanges; exchange;
+	     exchange = exchange->next) {
+		if (exchange->fd >= 0)
+			close(exchange->fd);
+		exchange->fd = -1;
 	}
 }
 
-static void segment_destroy(struct nm_meet *meet)
+static void segment_destroy(struct nm_sessions *sessions)
 {
-	struct nm_segment_wire *wire = wire_of(meet);
-	struct nm_talk *next;
+	struct nm_vmseg_wire *wire = wire_of(sessions);
+	struct nm_exchange *next;
 
-	for (struct nm_talk *talk = wire->talks; talk; talk = next) {
-		next = talk->next;
-		if (talk->fd >= 0)
-			close(talk->fd);
-		free(talk);
+	for (struct nm_exchange *exchange = wire->exchanges; exchange; exchange = next) {
+		next = exchange->next;
+		if (exchange->fd >= 0)
+			close(exchange->fd);
+		free(exchange);
 	}
-	nm_segment_inbox_destroy(wire->inbox);
+	nm_vmseg_inbox_destroy(wire->inbox);
 	free(wire->nr_cells);
 	free(wire);
 }
 
 /* The slot at ADDRESS as it is now. */
-static bool find_address(const struct nm_segment_wire *wire,
-			 const struct nm_segment_address *address, struct nm_segment_peer *ret_peer)
+static bool find_address(const struct nm_vmseg_wire *wire, const struct nm_vmseg_address *address,
+			 struct nm_vmseg_peer *ret_peer)
 {
 	uint64_t cursor = 0;
 
-	while (nm_segment_next(wire->segment, &cursor, ret_peer))
-		if (nm_segment_address_equal(&ret_peer->address, address))
-			return ret_peer->state == NM_SEGMENT_RUN;
+	while (nm_vmseg_next(wire->segment, &cursor, ret_peer))
+		if (nm_vmseg_address_equal(&ret_peer->address, address))
+			return ret_peer->state == NM_VMSEG_RUN;
 	return false;
 }
 
 /* WHO's slot: one that shows its name, and knows its secret. */
-static int find_who(const struct nm_segment_wire *wire, const struct nm_identity *who,
-		    struct nm_segment_peer *ret_peer, struct nm_reason *ret_reason)
+static int find_who(const struct nm_vmseg_wire *wire, const struct nm_identity *who,
+		    struct nm_vmseg_peer *ret_peer, struct nm_reason *ret_reason)
 {
 	unsigned int nr_seen = 0, nr_liars = 0;
 	uint64_t cursor = 0;
 	uint8_t proof[8];
 
-	while (nm_segment_next(wire->segment, &cursor, ret_peer)) {
-		if (ret_peer->state != NM_SEGMENT_RUN)
+	while (nm_vmseg_next(wire->segment, &cursor, ret_peer)) {
+		if (ret_peer->state != NM_VMSEG_RUN)
 			continue;
 		nr_seen++;
 		if (memcmp(ret_peer->id, who->id, sizeof(who->id)) != 0)
@@ -143,64 +147,65 @@ static uint64_t new_number(void)
 	return number;
 }
 
-static int segment_connect(struct nm_meet *meet, struct nm_meeting *meeting,
+static int segment_connect(struct nm_sessions *sessions, struct nm_handshake *handshake,
 			   const struct nm_identity *who, struct nm_reason *ret_reason)
 {
-	struct nm_segment_wire *wire = wire_of(meet);
-	struct nm_segment_peer peer;
+	struct nm_vmseg_wire *wire = wire_of(sessions);
+	struct nm_vmseg_peer peer;
 	int err, ends[2];
 
 	err = find_who(wire, who, &peer, ret_reason);
 	if (err)
 		return err;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
-		return nm_visit_failed(ret_reason, "cannot make a socket", -errno);
-	pthread_mutex_lock(&meet->lock);
+		return nm_connect_failed(ret_reason, "cannot make a socket", -errno);
+	pthread_mutex_lock(&sessions->lock);
 	NM_FAULT("talk-begin");
-	meeting->fd = ends[0];
-	meeting->talk = nm_talk_create(meet, &peer, ends[1], new_number(), true, who->token);
-	if (meeting->talk)
-		meeting->talk->meeting = meeting;
-	pthread_mutex_unlock(&meet->lock);
-	if (!meeting->talk) {
+	handshake->fd = ends[0];
+	handshake->exchange =
+		nm_exchange_create(sessions, &peer, ends[1], new_number(), true, who->token);
+	if (handshake->exchange)
+		handshake->exchange->handshake = handshake;
+	pthread_mutex_unlock(&sessions->lock);
+	if (!handshake->exchange) {
 		close(ends[1]);
-		return nm_visit_failed(ret_reason, "cannot begin to talk to it", -ENOMEM);
+		return nm_connect_failed(ret_reason, "cannot begin to talk to it", -ENOMEM);
 	}
-	nm_meet_wake(meet);
+	nm_sessions_wake(sessions);
 	return 0;
 }
 
-static int segment_check_visitor(struct nm_meeting *meeting, struct nm_reason *ret_reason)
+static int segment_check_visitor(struct nm_handshake *handshake, struct nm_reason *ret_reason)
 {
 	/* Another kernel's users mean nothing here; who shares the segment is of one job. */
-	if (meeting->talk)
+	if (handshake->exchange)
 		return 0;
 	nm_reason_set(ret_reason, "it is gone already");
 	return -EHOSTUNREACH;
 }
 
-static int segment_map(struct nm_meet *meet, struct nm_meeting *meeting,
+static int segment_map(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		       const struct nm_greeting *greeting, int window_fd,
 		       const struct nm_foreign_window *known, struct nm_foreign_window *ret_window,
 		       struct nm_reason *ret_reason)
 {
-	const struct nm_segment_wire *wire = wire_of(meet);
-	const struct nm_segment_facts *facts = nm_segment_facts(wire->segment);
-	const struct nm_talk *talk = meeting->talk;
+	const struct nm_vmseg_wire *wire = wire_of(sessions);
+	const struct nm_vmseg_facts *facts = nm_vmseg_facts(wire->segment);
+	const struct nm_exchange *exchange = handshake->exchange;
 	struct nm_foreign_window window;
 	struct nm_reason numa;
 	uint8_t proof[8];
 	int err;
 
 	(void)window_fd;
-	if (!talk) {
-		nm_reason_set(ret_reason, "it is gone already: %.150s", meeting->ended_why.text);
+	if (!exchange) {
+		nm_reason_set(ret_reason, "it is gone already: %.150s", handshake->ended_why.text);
 		return -EHOSTUNREACH;
 	}
-	err = nm_segment_view(wire->segment, &talk->peer, &window, ret_reason);
+	err = nm_vmseg_view(wire->segment, &exchange->peer, &window, ret_reason);
 	if (err)
 		return err;
-	proof_of(wire, greeting->who.token, talk->peer.address.part, proof);
+	proof_of(wire, greeting->who.token, exchange->peer.address.part, proof);
 	if (memcmp(window.id, greeting->who.id, sizeof(window.id)) != 0 ||
 	    memcmp(window.token, proof, sizeof(proof)) != 0)
 		err = -EBADMSG;
@@ -209,7 +214,7 @@ static int segment_map(struct nm_meet *meet, struct nm_meeting *meeting,
 		err = -EBADMSG;
 	NM_FAULT("talk-window-seen");
 	if (!err)
-		err = nm_segment_tie(wire->segment, &talk->peer.address, &meeting->encounter.tie);
+		err = nm_vmseg_tie(wire->segment, &exchange->peer.address, &handshake->session.tie);
 	if (err || known)
 		nm_window_detach(&window);
 	if (err) {
@@ -218,208 +223,215 @@ static int segment_map(struct nm_meet *meet, struct nm_meeting *meeting,
 	}
 	if (!known)
 		*ret_window = window;
-	meeting->encounter.relation = NM_RELATION_HOST;
-	meeting->encounter.integrity = facts->enforced && talk->peer.address.part != facts->part ?
-					       NM_INTEGRITY_ENFORCED :
-					       NM_INTEGRITY_CONVENTION;
-	meeting->encounter.far = nm_segment_is_far(wire->segment, talk->peer.address.part, &numa);
-	nm_reason_set(&meeting->encounter.how, "met in part %u of %.90s, mine is %u%s%s; %s",
-		      talk->peer.address.part, wire->place, facts->part, *numa.text ? "; on " : "",
-		      numa.text,
-		      talk->peer.address.part == facts->part ? "both in one machine's part" :
-							       facts->integrity_why.text);
+	handshake->session.relation = NM_RELATION_HOST;
+	handshake->session.integrity =
+		facts->enforced && exchange->peer.address.part != facts->part ?
+			NM_INTEGRITY_ENFORCED :
+			NM_INTEGRITY_CONVENTION;
+	handshake->session.far = nm_vmseg_is_far(wire->segment, exchange->peer.address.part, &numa);
+	nm_reason_set(&handshake->session.how, "met in part %u of %.90s, mine is %u%s%s; %s",
+		      exchange->peer.address.part, wire->place, facts->part,
+		      *numa.text ? "; on " : "", numa.text,
+		      exchange->peer.address.part == facts->part ? "both in one machine's part" :
+								   facts->integrity_why.text);
 	return 0;
 }
 
-static bool segment_ended(struct nm_meet *meet, struct nm_meeting *meeting,
+static bool segment_ended(struct nm_sessions *sessions, struct nm_handshake *handshake,
 			  struct nm_reason *ret_why)
 {
-	(void)meet;
+	(void)sessions;
 	nm_reason_set(ret_why, "%s",
-		      meeting->ended_why.text[0] ? meeting->ended_why.text :
-						   "the connection to it broke");
-	return meeting->ended_in_order;
+		      handshake->ended_why.text[0] ? handshake->ended_why.text :
+						     "the connection to it broke");
+	return handshake->ended_in_order;
 }
 
-static void segment_hung_up(struct nm_meet *meet, struct nm_meeting *meeting)
+static void segment_hung_up(struct nm_sessions *sessions, struct nm_handshake *handshake)
 {
-	(void)meet;
-	if (meeting->talk)
-		meeting->talk->meeting = NULL;
-	meeting->talk = NULL;
+	(void)sessions;
+	if (handshake->exchange)
+		handshake->exchange->handshake = NULL;
+	handshake->exchange = NULL;
 }
 
-static void segment_beat(struct nm_meet *meet)
+static void segment_beat(struct nm_sessions *sessions)
 {
-	nm_segment_bury(wire_of(meet)->segment);
+	nm_vmseg_bury(wire_of(sessions)->segment);
 }
 
-static unsigned int count_strangers(const struct nm_segment_wire *wire, uint32_t part)
+static unsigned int count_strangers(const struct nm_vmseg_wire *wire, uint32_t part)
 {
 	unsigned int nr = 0;
 
-	for (const struct nm_talk *talk = wire->talks; talk; talk = talk->next)
-		nr += talk->peer.address.part == part &&
-		      (!talk->meeting || talk->meeting->state < NM_MEETING_UP);
+	for (const struct nm_exchange *exchange = wire->exchanges; exchange;
+	     exchange = exchange->next)
+		nr += exchange->peer.address.part == part &&
+		      (!exchange->handshake || exchange->handshake->state < NM_HANDSHAKE_UP);
 	return nr;
 }
 
-static struct nm_talk *find_talk(const struct nm_segment_wire *wire,
-				 const struct nm_segment_address *from,
-				 const struct nm_letter_head *head)
+static struct nm_exchange *find_exchange(const struct nm_vmseg_wire *wire,
+					 const struct nm_vmseg_address *from,
+					 const struct nm_letter_head *head)
 {
-	struct nm_talk *talk;
+	struct nm_exchange *exchange;
 
-	for (talk = wire->talks; talk; talk = talk->next)
-		if (talk->number == head->number && !talk->is_over &&
-		    talk->is_visitor != !!(head->flags & NM_LETTER_VISITOR) &&
-		    nm_segment_address_equal(&talk->peer.address, from))
+	for (exchange = wire->exchanges; exchange; exchange = exchange->next)
+		if (exchange->number == head->number && !exchange->is_over &&
+		    exchange->is_visitor != !!(head->flags & NM_LETTER_VISITOR) &&
+		    nm_vmseg_address_equal(&exchange->peer.address, from))
 			break;
-	return talk;
+	return exchange;
 }
 
 /* Somebody new. NULL: not now, or not at all. */
-static struct nm_talk *welcome(struct nm_meet *meet, const struct nm_segment_address *from,
-			       const struct nm_letter_head *head)
+static struct nm_exchange *welcome(struct nm_sessions *sessions,
+				   const struct nm_vmseg_address *from,
+				   const struct nm_letter_head *head)
 {
-	struct nm_segment_wire *wire = wire_of(meet);
-	uint32_t limit = 4 * meet->config.window->geometry.nr_lanes + MAX_STRANGERS;
-	struct nm_segment_peer peer;
-	struct nm_talk *talk;
+	struct nm_vmseg_wire *wire = wire_of(sessions);
+	uint32_t limit = 4 * sessions->config.window->geometry.nr_lanes + MAX_STRANGERS;
+	struct nm_vmseg_peer peer;
+	struct nm_exchange *exchange;
 	int ends[2];
 
 	/* What it said is said again: by then there may be room. */
-	if (wire->nr_talks >= limit || count_strangers(wire, from->part) >= MAX_STRANGERS ||
+	if (wire->nr_exchanges >= limit || count_strangers(wire, from->part) >= MAX_STRANGERS ||
 	    !find_address(wire, from, &peer) ||
 	    socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
 		return NULL;
-	talk = nm_talk_create(meet, &peer, ends[1], head->number, false, meet->config.who.token);
-	if (!talk) {
+	exchange = nm_exchange_create(sessions, &peer, ends[1], head->number, false,
+				      sessions->config.who.token);
+	if (!exchange) {
 		close(ends[0]);
 		close(ends[1]);
 		return NULL;
 	}
 	NM_FAULT("talk-welcome");
 	/* Turned away, it reads why. */
-	talk->meeting = nm_meet_admit(meet, ends[0]);
-	if (talk->meeting)
-		talk->meeting->talk = talk;
-	return talk;
+	exchange->handshake = nm_sessions_admit(sessions, ends[0]);
+	if (exchange->handshake)
+		exchange->handshake->exchange = exchange;
+	return exchange;
 }
 
-static void take_letter(struct nm_meet *meet, struct nm_segment_letter *letter, uint64_t now_ns)
+static void take_letter(struct nm_sessions *sessions, struct nm_vmseg_letter *letter,
+			uint64_t now_ns)
 {
-	struct nm_segment_wire *wire = wire_of(meet);
+	struct nm_vmseg_wire *wire = wire_of(sessions);
 	struct nm_letter_head head;
-	struct nm_talk *talk;
+	struct nm_exchange *exchange;
 
 	/* What is no letter of ours is nobody's. */
 	if (nm_letter_parse(letter->bytes, letter->len, &head))
 		return;
-	talk = find_talk(wire, &letter->from, &head);
-	if (!talk && head.sequence == 1 && head.len && head.flags & NM_LETTER_VISITOR) {
-		talk = welcome(meet, &letter->from, &head);
-		if (!talk)
+	exchange = find_exchange(wire, &letter->from, &head);
+	if (!exchange && head.sequence == 1 && head.len && head.flags & NM_LETTER_VISITOR) {
+		exchange = welcome(sessions, &letter->from, &head);
+		if (!exchange)
 			return;
 	}
-	if (talk)
-		nm_talk_hear(meet, talk, &head, letter->bytes + sizeof(head), now_ns);
+	if (exchange)
+		nm_exchange_hear(sessions, exchange, &head, letter->bytes + sizeof(head), now_ns);
 	else if (!(head.flags & NM_LETTER_RESET) && (head.sequence || head.flags & NM_LETTER_PROBE))
-		nm_talk_reset(wire, &letter->from, &head, now_ns);
+		nm_exchange_reset(wire, &letter->from, &head, now_ns);
 }
 
 /* Returns whether there may be more. */
-static bool take_letters(struct nm_meet *meet, uint64_t now_ns)
+static bool take_letters(struct nm_sessions *sessions, uint64_t now_ns)
 {
-	struct nm_segment_wire *wire = wire_of(meet);
-	struct nm_segment_letter letter;
+	struct nm_vmseg_wire *wire = wire_of(sessions);
+	struct nm_vmseg_letter letter;
 
 	for (unsigned int i = 0; i < LETTERS_PER_TURN; i++) {
-		if (!nm_segment_take(wire->inbox, &letter))
+		if (!nm_vmseg_take(wire->inbox, &letter))
 			return false;
 		wire->active_ns = now_ns;
-		take_letter(meet, &letter, now_ns);
+		take_letter(sessions, &letter, now_ns);
 	}
 	return true;
 }
 
-/* Is the other side of TALK still there? */
-static void look_at(struct nm_meet *meet, struct nm_talk *talk, uint64_t now_ns)
+/* Is the other side of EXCHANGE still there? */
+static void look_at(struct nm_sessions *sessions, struct nm_exchange *exchange, uint64_t now_ns)
 {
-	struct nm_segment_wire *wire = wire_of(meet);
-	uint64_t heartbeat, before = talk->lease.heartbeat;
-	enum nm_segment_state state;
+	struct nm_vmseg_wire *wire = wire_of(sessions);
+	uint64_t heartbeat, before = exchange->lease.heartbeat;
+	enum nm_vmseg_state state;
 	struct nm_reason why;
 
-	if (nm_segment_is_lost(wire->segment)) {
-		nm_talk_end(meet, talk, false, "the segment's file was cut off");
-	} else if (nm_segment_look(wire->segment, &talk->peer.address, &state, &heartbeat)) {
-		nm_talk_end(meet, talk, false,
-			    "its slot is not its own any more: it ended, or its machine booted");
-	} else if (state == NM_SEGMENT_GONE) {
-		nm_talk_end(meet, talk, false, "its process ended, as its machine says");
-	} else if (talk->fd >= 0 &&
-		   !nm_segment_lease_holds(&talk->lease, heartbeat, now_ns, wire->lease_ns)) {
+	if (nm_vmseg_is_lost(wire->segment)) {
+		nm_exchange_end(sessions, exchange, false, "the segment's file was cut off");
+	} else if (nm_vmseg_look(wire->segment, &exchange->peer.address, &state, &heartbeat)) {
+		nm_exchange_end(
+			sessions, exchange, false,
+			"its slot is not its own any more: it ended, or its machine booted");
+	} else if (state == NM_VMSEG_GONE) {
+		nm_exchange_end(sessions, exchange, false,
+				"its process ended, as its machine says");
+	} else if (exchange->fd >= 0 &&
+		   !nm_vmseg_lease_holds(&exchange->lease, heartbeat, now_ns, wire->lease_ns)) {
 		nm_reason_set(&why,
 			      "its lease expired: no heartbeat for %llu ms (is its machine "
 			      "stopped, gone or far too busy? NEARMETAL_SEGMENT_LEASE_MS)",
 			      (unsigned long long)(wire->lease_ns / NM_NS_PER_MS));
 		/* Should it come back it has to know that it was given up. */
-		nm_talk_end(meet, talk, true, why.text);
+		nm_exchange_end(sessions, exchange, true, why.text);
 	} else if (before && heartbeat - before > wire->lease_ns / LOOK_NS / 2) {
 		/* Its time went on without me: I may have been given up. */
-		talk->probe_ns = now_ns;
+		exchange->probe_ns = now_ns;
 	}
 }
 
-static void look_at_neighbours(struct nm_meet *meet, uint64_t now_ns)
+static void look_at_neighbours(struct nm_sessions *sessions, uint64_t now_ns)
 {
-	struct nm_segment_wire *wire = wire_of(meet);
+	struct nm_vmseg_wire *wire = wire_of(sessions);
 	uint64_t gap = wire->looked_ns ? now_ns - wire->looked_ns : 0;
 	uint64_t stalled = gap > STALL_NS ? gap - STALL_NS : 0;
 
 	wire->looked_ns = now_ns;
 	wire->look_ns = now_ns + LOOK_NS;
-	for (struct nm_talk *talk = wire->talks; talk; talk = talk->next) {
+	for (struct nm_exchange *exchange = wire->exchanges; exchange; exchange = exchange->next) {
 		if (stalled) {
-			talk->lease.since_ns += stalled;
-			talk->say_by_ns += stalled;
-			talk->asked_ns += talk->asked_ns ? stalled : 0;
+			exchange->lease.since_ns += stalled;
+			exchange->say_by_ns += stalled;
+			exchange->asked_ns += exchange->asked_ns ? stalled : 0;
 		}
-		if (!talk->is_over)
-			look_at(meet, talk, now_ns);
+		if (!exchange->is_over)
+			look_at(sessions, exchange, now_ns);
 	}
 }
 
-static void free_over(struct nm_meet *meet)
+static void free_over(struct nm_sessions *sessions)
 {
-	struct nm_talk *talk, *next;
+	struct nm_exchange *exchange, *next;
 
-	for (talk = wire_of(meet)->talks; talk; talk = next) {
-		next = talk->next;
-		if (talk->is_over)
-			nm_talk_destroy(meet, talk);
+	for (exchange = wire_of(sessions)->exchanges; exchange; exchange = next) {
+		next = exchange->next;
+		if (exchange->is_over)
+			nm_exchange_destroy(sessions, exchange);
 	}
 }
 
-static uint64_t segment_turn(struct nm_meet *meet, uint64_t now_ns)
+static uint64_t segment_turn(struct nm_sessions *sessions, uint64_t now_ns)
 {
-	struct nm_segment_wire *wire = wire_of(meet);
+	struct nm_vmseg_wire *wire = wire_of(sessions);
 	bool busy, knocked;
 
-	free_over(meet);
+	free_over(sessions);
 	if (now_ns >= wire->beat_ns) {
-		nm_segment_beat(wire->claim);
-		wire->beat_ns = now_ns + NM_SEGMENT_BEAT_MS * NM_NS_PER_MS;
+		nm_vmseg_beat(wire->claim);
+		wire->beat_ns = now_ns + NM_VMSEG_BEAT_MS * NM_NS_PER_MS;
 	}
-	nm_talk_expire_resets(wire, now_ns);
+	nm_exchange_expire_resets(wire, now_ns);
 	/* A neighbour knocks when it goes, too. */
-	knocked = nm_segment_knocked(wire->inbox);
-	busy = knocked && take_letters(meet, now_ns);
+	knocked = nm_vmseg_knocked(wire->inbox);
+	busy = knocked && take_letters(sessions, now_ns);
 	if (knocked || now_ns >= wire->look_ns)
-		look_at_neighbours(meet, now_ns);
-	for (struct nm_talk *talk = wire->talks; talk; talk = talk->next)
-		busy |= nm_talk_turn(meet, talk, now_ns);
+		look_at_neighbours(sessions, now_ns);
+	for (struct nm_exchange *exchange = wire->exchanges; exchange; exchange = exchange->next)
+		busy |= nm_exchange_turn(sessions, exchange, now_ns);
 	if (busy)
 		return BUSY_WAIT_NS;
 	return now_ns - wire->active_ns < ACTIVE_FOR_NS ? ACTIVE_WAIT_NS : IDLE_WAIT_NS;
@@ -439,11 +451,11 @@ static const struct nm_wire_ops segment_ops = {
 	.turn = segment_turn,
 };
 
-int nm_wire_segment_create(const struct nm_meet_config *config, struct nm_wire **ret_wire,
-			   struct nm_reason *ret_reason)
+int nm_wire_vmseg_create(const struct nm_sessions_config *config, struct nm_wire **ret_wire,
+			 struct nm_reason *ret_reason)
 {
-	const struct nm_segment_facts *facts = nm_segment_facts(config->segment);
-	struct nm_segment_wire *wire = calloc(1, sizeof(*wire));
+	const struct nm_vmseg_facts *facts = nm_vmseg_facts(config->segment);
+	struct nm_vmseg_wire *wire = calloc(1, sizeof(*wire));
 
 	if (wire)
 		wire->nr_cells = calloc(facts->nr_parts, sizeof(*wire->nr_cells));
@@ -459,8 +471,7 @@ int nm_wire_segment_create(const struct nm_meet_config *config, struct nm_wire *
 	wire->claim = config->claim;
 	wire->lease_ns = config->peer_lease_ms * NM_NS_PER_MS;
 	wire->connect_ns = config->connect_ms * NM_NS_PER_MS;
-	wire->cell_quota =
-		NM_SEGMENT_NR_CELLS / (uint32_t)nm_min_u64(facts->nr_parts, QUOTA_SHARES);
+	wire->cell_quota = NM_VMSEG_NR_CELLS / (uint32_t)nm_min_u64(facts->nr_parts, QUOTA_SHARES);
 	snprintf(wire->place, sizeof(wire->place), "segment %02x%02x%02x%02x of %.60s",
 		 facts->token[0], facts->token[1], facts->token[2], facts->token[3], config->dir);
 	*ret_wire = &wire->base;

@@ -217,7 +217,7 @@ void nm_atomic_on_request(const struct nm_incoming *in)
 	if (err < 0) {
 		if (in->engine->queues.remote_write)
 			in->engine->queues.remote_write->errors++;
-		nm_transfer_send_ack(in->engine, in->peer, in->pkt->tag, -err);
+		nm_rndv_send_ack(in->engine, in->peer, in->pkt->tag, -err);
 		return;
 	}
 	in->peer->received_messages++;
@@ -227,7 +227,7 @@ void nm_atomic_on_request(const struct nm_incoming *in)
 		nm_complete_remote(in->engine, in->peer, NM_ATOMIC | NM_REMOTE_WRITE,
 				   request.head.size, in->pkt->data);
 	if (request.head.kind == NM_ATOMIC_UPDATE) {
-		nm_transfer_send_ack(in->engine, in->peer, in->pkt->tag, 0);
+		nm_rndv_send_ack(in->engine, in->peer, in->pkt->tag, 0);
 		return;
 	}
 	answer.len = request.head.size;

@@ -2,8 +2,8 @@
 /* What is known of peers, for people: which way their messages went, how many, and why. */
 #include <string.h>
 
-#include "engine/rndv_choice.h"
 #include "engine/internal.h"
+#include "engine/rndv_choice.h"
 
 static struct nm_traffic sum(const struct nm_traffic traffic[NM_NR_CHANNELS])
 {
@@ -28,11 +28,11 @@ static void split(struct nm_traffic traffic[NM_NR_CHANNELS], enum nm_channel las
 
 void nm_peer_sends_on(struct nm_peer *peer, enum nm_channel channel)
 {
-	struct nm_peer_story *story = nm_peer_story(peer);
+	struct nm_peer_diag *diag = nm_peer_diag(peer);
 
 	/* An answer to a peer that had no link yet waited for its first one, and goes over it. */
 	if (peer->sends_on != NM_CHANNEL_NONE)
-		split(story->sent, peer->sends_on, peer->sent_messages, peer->sent_bytes);
+		split(diag->sent, peer->sends_on, peer->sent_messages, peer->sent_bytes);
 	peer->sends_on = channel;
 }
 
@@ -44,23 +44,23 @@ static enum nm_channel received_over(const struct nm_peer *peer)
 
 void nm_peer_receives_on(struct nm_peer *peer, enum nm_channel channel)
 {
-	struct nm_peer_story *story = nm_peer_story(peer);
+	struct nm_peer_diag *diag = nm_peer_diag(peer);
 
-	split(story->received, received_over(peer), peer->received_messages, peer->received_bytes);
+	split(diag->received, received_over(peer), peer->received_messages, peer->received_bytes);
 	peer->receives_on = channel;
 }
 
 static void tell_traffic(const struct nm_peer *peer, struct nm_peer_facts *facts)
 {
-	static const struct nm_peer_story nothing;
-	const struct nm_peer_story *story = peer->story ? peer->story : &nothing;
+	static const struct nm_peer_diag nothing;
+	const struct nm_peer_diag *diag = peer->diag ? peer->diag : &nothing;
 
 	facts->sent_messages = peer->sent_messages;
 	facts->sent_bytes = peer->sent_bytes;
 	facts->received_messages = peer->received_messages;
 	facts->received_bytes = peer->received_bytes;
-	memcpy(facts->sent, story->sent, sizeof(facts->sent));
-	memcpy(facts->received, story->received, sizeof(facts->received));
+	memcpy(facts->sent, diag->sent, sizeof(facts->sent));
+	memcpy(facts->received, diag->received, sizeof(facts->received));
 	split(facts->sent, peer->sends_on, peer->sent_messages, peer->sent_bytes);
 	split(facts->received, received_over(peer), peer->received_messages, peer->received_bytes);
 	memcpy(facts->accesses, peer->accesses, sizeof(facts->accesses));
@@ -74,11 +74,11 @@ static void tell(const struct nm_peer *peer, struct nm_peer_facts *facts)
 	facts->connected = peer->link != NULL;
 	facts->down = peer->state == NM_PEER_DOWN;
 	facts->nr_quarantines = peer->nr_quarantines;
-	if (peer->story) {
-		facts->link.label = peer->story->label;
-		facts->link.reason = peer->story->channel;
-		facts->down_reason = peer->story->down;
-		facts->quarantine_reason = peer->story->quarantine;
+	if (peer->diag) {
+		facts->link.label = peer->diag->label;
+		facts->link.reason = peer->diag->channel;
+		facts->down_reason = peer->diag->down;
+		facts->quarantine_reason = peer->diag->quarantine;
 	}
 	if (peer->bulk)
 		facts->bulk = peer->bulk->facts;
@@ -86,8 +86,8 @@ static void tell(const struct nm_peer *peer, struct nm_peer_facts *facts)
 		struct nm_peer_label label = facts->link.label;
 
 		peer->link->transport->ops->describe(peer->link, &facts->link);
-		if (peer->story)
-			facts->link.reason = peer->story->channel;
+		if (peer->diag)
+			facts->link.reason = peer->diag->channel;
 		if (!facts->link.label.text[0])
 			facts->link.label = label;
 	}

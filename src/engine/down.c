@@ -7,8 +7,8 @@
 #include <stdarg.h>
 
 #include "base/log.h"
-#include "engine/rndv_choice.h"
 #include "engine/internal.h"
+#include "engine/rndv_choice.h"
 
 void nm_peer_drop_queue(struct nm_engine *engine, struct nm_peer *peer)
 {
@@ -28,7 +28,7 @@ void nm_peer_drop_queue(struct nm_engine *engine, struct nm_peer *peer)
 
 void nm_peer_link_lost(struct nm_engine *engine, struct nm_peer *peer)
 {
-	if (peer->state != NM_PEER_CONNECTED && (peer->state != NM_PEER_MOVING || peer->move))
+	if (peer->state != NM_PEER_CONNECTED && (peer->state != NM_PEER_MOVING || peer->failover))
 		return;
 	/* What it sent before may still arrive; source_down() comes after that and ends the rest. */
 	nm_peer_set_state(peer, NM_PEER_LINK_LOST);
@@ -56,7 +56,7 @@ void nm_peer_fail_requests(struct nm_engine *engine, struct nm_peer *peer)
 			nm_request_complete(engine, r, ECONNRESET);
 	}
 	peer->nr_leaving = 0;
-	nm_bulk_reset(peer); /* it may go on, on another channel */
+	nm_rndv_choice_reset(peer); /* it may go on, on another channel */
 }
 
 /* End the posted receives that name PEER, or all that take any source. */
@@ -77,12 +77,12 @@ static void fail_posted(struct nm_engine *engine, struct nm_match *match, struct
 
 static void tell(const struct nm_peer *peer, int err)
 {
-	const struct nm_peer_story *story = peer->story;
-	const char *label = story && story->label.text[0] ? story->label.text : "not met";
+	const struct nm_peer_diag *diag = peer->diag;
+	const char *label = diag && diag->label.text[0] ? diag->label.text : "not met";
 
 	nm_log(err ? NM_LOG_ERROR : NM_LOG_INFO, "peer " NM_WHO_FORMAT " (%s) %s: %s",
 	       NM_WHO(&peer->who), label, err ? "is lost" : "closed",
-	       story && story->down.text[0] ? story->down.text : "no reason given");
+	       diag && diag->down.text[0] ? diag->down.text : "no reason given");
 }
 
 void nm_peer_fail_receives(struct nm_engine *engine, struct nm_peer *peer)
@@ -106,9 +106,9 @@ void nm_peer_down(struct nm_engine *engine, struct nm_peer *peer, int err, const
 
 	if (peer->state != NM_PEER_DOWN) {
 		nm_peer_set_state(peer, NM_PEER_DOWN);
-		nm_reason_set(&nm_peer_story(peer)->down, "%s", why);
+		nm_reason_set(&nm_peer_diag(peer)->down, "%s", why);
 		tell(peer, err);
-		nm_move_end(peer);
+		nm_failover_end(peer);
 		nm_peer_drop_queue(engine, peer);
 		nm_recv_forget(engine, peer);
 		nm_peer_fail_requests(engine, peer);
@@ -134,7 +134,7 @@ void nm_violation(const struct nm_incoming *in, const char *fmt, ...)
 	nm_reason_vset(&why, fmt, args);
 	va_end(args);
 	/* If the peer can spoil the bytes of the channel, the channel is not to be trusted. */
-	if (quarantine && !in->peer->move)
+	if (quarantine && !in->peer->failover)
 		quarantine->cast_out(in->from, &in->peer->who, why.text);
 	else
 		nm_peer_down(in->engine, in->peer, -EBADMSG, why.text);

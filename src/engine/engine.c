@@ -8,8 +8,8 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
-#include "engine/rndv_choice.h"
 #include "engine/internal.h"
+#include "engine/rndv_choice.h"
 
 int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **ret_engine)
 {
@@ -80,7 +80,7 @@ int nm_engine_add_transport(struct nm_engine *engine, struct nm_transport *trans
 	engine->polled[i] = transport;
 	if (transport->copy && !engine->publisher) {
 		engine->publisher = transport;
-		nm_access_publish(engine);
+		nm_rma_cma_publish(engine);
 	}
 	return 0;
 }
@@ -88,7 +88,7 @@ int nm_engine_add_transport(struct nm_engine *engine, struct nm_transport *trans
 void nm_engine_bind(struct nm_engine *engine, const struct nm_engine_queues *queues)
 {
 	engine->queues = *queues;
-	nm_access_publish(engine);
+	nm_rma_cma_publish(engine);
 }
 
 struct nm_peer *nm_engine_peer(struct nm_engine *engine, const struct nm_address *address)
@@ -181,7 +181,7 @@ static void drop_control(struct nm_engine *engine)
 
 void nm_engine_retire(struct nm_engine *engine)
 {
-	nm_access_withdraw(engine);
+	nm_rma_cma_withdraw(engine);
 	/* Completions may be read after this, but the peers they name are about to go. */
 	if (engine->queues.receive)
 		nm_cqueue_forget(engine->queues.receive, engine);

@@ -21,10 +21,10 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#include "engine/completion.h"
-#include "engine/memory.h"
 #include "connect/address.h"
 #include "connect/locality.h"
+#include "engine/completion.h"
+#include "engine/memory.h"
 #include "transport/select.h"
 #include "transport/transport.h"
 
@@ -186,12 +186,12 @@ unsigned int nm_engine_progress(struct nm_engine *engine);
  */
 unsigned int nm_engine_help(struct nm_engine *engine);
 /*
- * A thread found nothing to do and is about to sleep until one of BELLS rings, to which are added
- * those of the engine's channels. Returns whether all that may come rings; false: sleep for a moment
- * only. nm_engine_wake() when the last of them is awake. Both under the engine's lock, and neither
- * makes a system call. See transport.h.
+ * A thread found nothing to do and is about to sleep until one of DOORBELLS rings, to which are
+ * added those of the engine's channels. Returns whether all that may come rings; false: sleep for a
+ * moment only. nm_engine_wake() when the last of them is awake. Both under the engine's lock, and
+ * neither makes a system call. See transport.h.
  */
-bool nm_engine_sleep(struct nm_engine *engine, struct nm_bells *bells);
+bool nm_engine_sleep(struct nm_engine *engine, struct nm_doorbells *doorbells);
 void nm_engine_wake(struct nm_engine *engine);
 /* While it sleeps: did another thread leave something that only polling gets done? Same lock. */
 bool nm_engine_has_work(const struct nm_engine *engine);
@@ -199,7 +199,7 @@ bool nm_engine_has_work(const struct nm_engine *engine);
 bool nm_engine_yields(const struct nm_engine *engine);
 
 /* How large messages of a peer came here. */
-struct nm_bulk_facts {
+struct nm_rndv_choice_facts {
 	uint64_t bytes[NM_NR_PROTOCOLS];
 	uint64_t fallbacks;	   /* transfers without packets that had to go on in packets */
 	struct nm_reason fallback; /* why, the last time */
@@ -242,7 +242,7 @@ struct nm_peer_facts {
 	struct nm_reason down_reason;
 	uint32_t nr_quarantines; /* channels given up because what came on them could not be */
 	struct nm_reason quarantine_reason; /* of the last one */
-	struct nm_bulk_facts bulk;
+	struct nm_rndv_choice_facts bulk;
 };
 void nm_engine_visit_peers(struct nm_engine *engine,
 			   void (*visit)(void *arg, const struct nm_peer_facts *facts), void *arg);

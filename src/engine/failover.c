@@ -18,10 +18,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/unexpected.h"
 #include "engine/internal.h"
+#include "engine/unexpected.h"
 
-struct nm_move {
+struct nm_failover {
 	struct nm_stream_ends mine, theirs;
 	bool is_left; /* the old channel has ended here: `mine` is valid */
 	bool said;    /* they know mine */
@@ -30,10 +30,10 @@ struct nm_move {
 	uint64_t deadline_ns;
 };
 
-void nm_move_end(struct nm_peer *peer)
+void nm_failover_end(struct nm_peer *peer)
 {
-	free(peer->move);
-	peer->move = NULL;
+	free(peer->failover);
+	peer->failover = NULL;
 }
 
 /* The best network; NULL: there is none. */
@@ -53,20 +53,20 @@ static bool can_move(const struct nm_transport *net, const struct nm_peer *peer)
 		(peer->link && peer->link->transport == net));
 }
 
-static struct nm_move *begin(struct nm_engine *engine, struct nm_peer *peer)
+static struct nm_failover *begin(struct nm_engine *engine, struct nm_peer *peer)
 {
-	if (peer->move)
-		return peer->move;
-	peer->move = calloc(1, sizeof(*peer->move));
-	if (!peer->move) {
+	if (peer->failover)
+		return peer->failover;
+	peer->failover = calloc(1, sizeof(*peer->failover));
+	if (!peer->failover) {
 		nm_peer_down(engine, peer, -ENOMEM, "no memory to go on over the network");
 		return NULL;
 	}
-	peer->move->deadline_ns = nm_clock_ns() + engine->params->connect_ms * NM_NS_PER_MS;
+	peer->failover->deadline_ns = nm_clock_ns() + engine->params->connect_ms * NM_NS_PER_MS;
 	if (peer->state != NM_PEER_MOVING)
 		nm_peer_set_state(peer, NM_PEER_MOVING);
 	nm_peer_activate(engine, peer);
-	return peer->move;
+	return peer->failover;
 }
 
 /* Something was spoiled on the way, nobody knows what. */
@@ -76,7 +76,7 @@ static NM_COLD void spoiled(struct nm_engine *engine, struct nm_peer *peer, bool
 		 ": messages %s it were spoiled; what was under way ends with an error",
 		 NM_WHO(&peer->who), incoming ? "from" : "to");
 	nm_peer_drop_queue(engine, peer);
-	nm_hold_reset(peer);
+	nm_unexpected_reset(peer);
 	nm_recv_forget(engine, peer);
 	nm_recv_forget_answers(engine, peer);
 	nm_peer_fail_requests(engine, peer);
@@ -87,22 +87,22 @@ static NM_COLD void spoiled(struct nm_engine *engine, struct nm_peer *peer, bool
 /* Both sides' counts are known: go on, with or without losses. */
 static void settle(struct nm_engine *engine, struct nm_peer *peer)
 {
-	struct nm_move *move = peer->move;
+	struct nm_failover *failover = peer->failover;
 
-	if (!move->is_left || !move->heard)
+	if (!failover->is_left || !failover->heard)
 		return;
-	if (!move->settled) {
-		bool lost_in = move->theirs.sent != move->mine.taken;
-		bool lost_out = move->mine.sent != move->theirs.taken;
+	if (!failover->settled) {
+		bool lost_in = failover->theirs.sent != failover->mine.taken;
+		bool lost_out = failover->mine.sent != failover->theirs.taken;
 
-		move->settled = true;
+		failover->settled = true;
 		if (lost_in || lost_out)
 			spoiled(engine, peer, lost_in);
 		nm_peer_activate(engine, peer);
 	}
-	if (!move->said)
+	if (!failover->said)
 		return;
-	nm_move_end(peer);
+	nm_failover_end(peer);
 	nm_peer_set_state(peer, NM_PEER_CONNECTED);
 }
 
@@ -121,16 +121,16 @@ static bool is_on_another(const struct nm_transport *ended, const struct nm_tran
 static void give_up(struct nm_engine *engine, struct nm_peer *peer, const struct nm_transport *from,
 		    const struct nm_stream_ends *ends, const struct nm_reason *why)
 {
-	struct nm_peer_story *story = nm_peer_story(peer);
+	struct nm_peer_diag *diag = nm_peer_diag(peer);
 	const struct nm_transport *net = network(engine);
-	struct nm_move *move;
+	struct nm_failover *failover;
 
 	if (from)
 		peer->source_channels &= ~(1U << from->kind->channel);
 	if (peer->state == NM_PEER_DOWN || engine->closing)
 		return;
 	peer->nr_quarantines++;
-	nm_reason_set(&story->quarantine, "%s", why->text);
+	nm_reason_set(&diag->quarantine, "%s", why->text);
 	if (!can_move(net, peer) || (from && is_on_another(from, net, peer))) {
 		nm_peer_down(engine, peer, -EBADMSG, why->text);
 		return;
@@ -138,15 +138,15 @@ static void give_up(struct nm_engine *engine, struct nm_peer *peer, const struct
 	nm_peer_receives_on(peer, net->kind->channel);
 	nm_warn("peer " NM_WHO_FORMAT
 		" (%.60s): its memory channel is quarantined, the network is used: %s",
-		NM_WHO(&peer->who), story->label.text, why->text);
+		NM_WHO(&peer->who), diag->label.text, why->text);
 	/* A link that is the network's already stays. */
 	if (peer->link && peer->link->transport != net)
 		peer->link = NULL;
-	move = begin(engine, peer);
-	if (!move)
+	failover = begin(engine, peer);
+	if (!failover)
 		return;
-	move->mine = *ends;
-	move->is_left = true;
+	failover->mine = *ends;
+	failover->is_left = true;
 	settle(engine, peer);
 }
 
@@ -166,25 +166,25 @@ static void leave(struct nm_engine *engine, struct nm_peer *peer)
 		if (engine->polled[i]->quarantine)
 			engine->polled[i]->quarantine->finish(engine->polled[i], &peer->who);
 	/* It never came to me that way: then I have taken nothing of what it says it sent. */
-	if (peer->state != NM_PEER_DOWN && !(peer->move && peer->move->is_left))
+	if (peer->state != NM_PEER_DOWN && !(peer->failover && peer->failover->is_left))
 		give_up(engine, peer, NULL, &nothing, &why);
 }
 
-void nm_move_on_switch(const struct nm_incoming *in)
+void nm_failover_on_switch(const struct nm_incoming *in)
 {
 	if (in->from != network(in->engine) || in->pkt->len != 0 || in->peer->nr_quarantines > 1 ||
-	    (in->peer->move && in->peer->move->heard) ||
-	    (!in->peer->move && in->peer->nr_quarantines)) {
+	    (in->peer->failover && in->peer->failover->heard) ||
+	    (!in->peer->failover && in->peer->nr_quarantines)) {
 		nm_violation(in, "it left a channel that it was not on");
 		return;
 	}
-	if (!in->peer->move || !in->peer->move->is_left)
+	if (!in->peer->failover || !in->peer->failover->is_left)
 		leave(in->engine, in->peer);
-	if (!in->peer->move)
+	if (!in->peer->failover)
 		return;
-	in->peer->move->theirs =
+	in->peer->failover->theirs =
 		(struct nm_stream_ends){.sent = in->pkt->tag, .taken = in->pkt->data};
-	in->peer->move->heard = true;
+	in->peer->failover->heard = true;
 	settle(in->engine, in->peer);
 }
 
@@ -193,8 +193,8 @@ static int say(struct nm_engine *engine, struct nm_peer *peer)
 {
 	const struct nm_packet packet = {
 		.op = NM_OP_SWITCH,
-		.tag = peer->move->mine.sent,
-		.data = peer->move->mine.taken,
+		.tag = peer->failover->mine.sent,
+		.data = peer->failover->mine.taken,
 	};
 	int err = 0;
 
@@ -203,27 +203,27 @@ static int say(struct nm_engine *engine, struct nm_peer *peer)
 	return err ? err : peer->send(peer->link, &packet, NULL, 0);
 }
 
-unsigned int nm_move_push(struct nm_engine *engine, struct nm_peer *peer)
+unsigned int nm_failover_push(struct nm_engine *engine, struct nm_peer *peer)
 {
-	struct nm_move *move = peer->move;
+	struct nm_failover *failover = peer->failover;
 	int err;
 
-	if (move->is_left && !move->said) {
+	if (failover->is_left && !failover->said) {
 		err = say(engine, peer);
 		if (err == 0) {
-			move->said = true;
+			failover->said = true;
 			settle(engine, peer);
 			return 1;
 		}
 		if (err == -EHOSTUNREACH)
-			nm_peer_down(engine, peer, -EBADMSG, nm_peer_story(peer)->quarantine.text);
+			nm_peer_down(engine, peer, -EBADMSG, nm_peer_diag(peer)->quarantine.text);
 		/* -EPIPE: the network is about to tell why. */
 	} else if (engine->closing) {
 		/* Nothing is due any more; they know how far we got. */
-		nm_move_end(peer);
+		nm_failover_end(peer);
 		return 0;
 	}
-	if (peer->move && nm_clock_ns() > move->deadline_ns)
+	if (peer->failover && nm_clock_ns() > failover->deadline_ns)
 		nm_peer_down(engine, peer, -EBADMSG,
 			     "its memory channel is quarantined, and it did not say on the network "
 			     "within NEARMETAL_CONNECT_MS how far it got");

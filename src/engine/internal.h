@@ -136,20 +136,20 @@ void nm_recv_forget(struct nm_engine *engine, struct nm_peer *peer);
 void nm_recv_forget_answers(struct nm_engine *engine, struct nm_peer *peer);
 
 /* rndv.c: payload in pieces, after an envelope was answered. */
-void nm_transfer_cts(const struct nm_incoming *in);
-void nm_transfer_data(const struct nm_incoming *in);
-void nm_transfer_ack(const struct nm_incoming *in);
+void nm_rndv_cts(const struct nm_incoming *in);
+void nm_rndv_data(const struct nm_incoming *in);
+void nm_rndv_ack(const struct nm_incoming *in);
 /* Send the next piece. > 0: units of work; 0: it was the last; -EAGAIN, -EPIPE. */
-int nm_transfer_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request);
+int nm_rndv_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request);
 /* Answer the sender: transfer REQUEST->accepted bytes to this request. */
-void nm_transfer_accept(struct nm_engine *engine, struct nm_request *request);
+void nm_rndv_accept(struct nm_engine *engine, struct nm_request *request);
 /* Tell the initiator how its operation ended (positive errno or 0). */
-void nm_transfer_send_ack(struct nm_engine *engine, struct nm_peer *peer, uint64_t id, int err);
+void nm_rndv_send_ack(struct nm_engine *engine, struct nm_peer *peer, uint64_t id, int err);
 
 /* Send me LEN bytes from OFFSET on in packets; nothing more is wanted then. */
-void nm_transfer_ask(struct nm_engine *engine, struct nm_request *request);
+void nm_rndv_ask(struct nm_engine *engine, struct nm_request *request);
 /* Every byte that was accepted is here. */
-void nm_transfer_finish_incoming(struct nm_engine *engine, struct nm_request *request);
+void nm_rndv_finish_incoming(struct nm_engine *engine, struct nm_request *request);
 
 /*
  * rndv_cma.c: large messages without packets, between processes that can copy from and to each
@@ -157,34 +157,34 @@ void nm_transfer_finish_incoming(struct nm_engine *engine, struct nm_request *re
  * fails on the way goes on in packets from there.
  */
 /* Units of work that one remote copy counts for, beside one for a packet. */
-#define NM_DIRECT_UNITS 8
+#define NM_RNDV_CMA_UNITS 8
 /* Where the message of REQUEST lies, for its RTS. 0: its receiver cannot reach us. */
-unsigned int nm_direct_offer(const struct nm_peer *peer, struct nm_request *request,
-			     struct nm_wire_span ret_spans[NM_SPANS_MAX]);
+unsigned int nm_rndv_cma_offer(const struct nm_peer *peer, struct nm_request *request,
+			       struct nm_wire_span ret_spans[NM_SPANS_MAX]);
 /* Check and copy NR spans that hold LEN bytes in all. 0 or -EBADMSG. */
-int nm_direct_spans(const void *wire, unsigned int nr, uint64_t len,
-		    struct nm_span ret_spans[NM_SPANS_MAX]);
-/* The receiver's part, once nm_bulk_begin() has said PULL or BOTH. */
-void nm_direct_pull(struct nm_engine *engine, struct nm_request *request);
+int nm_rndv_cma_spans(const void *wire, unsigned int nr, uint64_t len,
+		      struct nm_span ret_spans[NM_SPANS_MAX]);
+/* The receiver's part, once nm_rndv_choice_begin() has said PULL or BOTH. */
+void nm_rndv_cma_pull(struct nm_engine *engine, struct nm_request *request);
 /* The next piece of PULLING or PLACING. Returns units of work; 0: it was the last. */
-int nm_direct_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request);
+int nm_rndv_cma_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request);
 /* The sender's part: a CTS asked it to write. False: that makes no sense. */
-bool nm_direct_place(struct nm_engine *engine, struct nm_request *request,
-		     const struct nm_packet *pkt, const void *payload);
-void nm_direct_placed(const struct nm_incoming *in);
+bool nm_rndv_cma_place(struct nm_engine *engine, struct nm_request *request,
+		       const struct nm_packet *pkt, const void *payload);
+void nm_rndv_cma_placed(const struct nm_incoming *in);
 
 /* rma_cma.c: puts and gets without the target's help. */
 /* Show my regions to peers, or no more: after the queues or the transports have changed. */
-void nm_access_publish(struct nm_engine *engine);
-void nm_access_withdraw(struct nm_engine *engine);
+void nm_rma_cma_publish(struct nm_engine *engine);
+void nm_rma_cma_withdraw(struct nm_engine *engine);
 /* Peers may ask me: I am polling. */
-void nm_access_polled(struct nm_engine *engine, uint64_t now_ns);
+void nm_rma_cma_polled(struct nm_engine *engine, uint64_t now_ns);
 /*
  * Do the whole access at once, completion included. False: nothing is complete, and the target has
  * to be asked; it may find part of a put done, which does no harm.
  */
-bool nm_access_direct(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size,
-		      bool is_read);
+bool nm_rma_cma_copy(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size,
+		     bool is_read);
 
 /* atomic.c: the target's side and the answer. */
 void nm_atomic_on_request(const struct nm_incoming *in);
@@ -193,11 +193,11 @@ void nm_atomic_on_result(const struct nm_incoming *in);
 /* failover.c: from a channel that was given up to the network. */
 void nm_sink_quarantined(struct nm_transport *from, struct nm_peer *source,
 			 const struct nm_stream_ends *ends, const struct nm_reason *why);
-void nm_move_on_switch(const struct nm_incoming *in);
+void nm_failover_on_switch(const struct nm_incoming *in);
 /* The move's turn to send or to give up. Returns the number of packets sent. */
-unsigned int nm_move_push(struct nm_engine *engine, struct nm_peer *peer);
+unsigned int nm_failover_push(struct nm_engine *engine, struct nm_peer *peer);
 /* No move is under way any more. */
-void nm_move_end(struct nm_peer *peer);
+void nm_failover_end(struct nm_peer *peer);
 
 /* sink.c: the sink's functions. */
 struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_identity *who,

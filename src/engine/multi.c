@@ -103,7 +103,7 @@ void nm_multi_take(struct nm_engine *engine, struct nm_request *r, const struct 
 	if (full)
 		nm_request_free(&engine->requests, r);
 	if (a->flags & NM_PKT_ACK)
-		nm_transfer_send_ack(engine, a->source, a->sender_id, 0);
+		nm_rndv_send_ack(engine, a->source, a->sender_id, 0);
 }
 
 /* Fill a new multi-receive buffer with what is there already. */

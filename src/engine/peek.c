@@ -20,7 +20,7 @@ static void message_discard(struct nm_engine *engine, struct nm_unexpected *m)
 		nm_peer_post(engine, m->source, &packet, &cts);
 	}
 	if (m->flags & NM_PKT_ACK && !m->lost)
-		nm_transfer_send_ack(engine, m->source, m->sender_id, 0);
+		nm_rndv_send_ack(engine, m->source, m->sender_id, 0);
 	nm_recv_message_free(engine, m);
 }
 
@@ -59,7 +59,7 @@ void nm_recv_forget_answers(struct nm_engine *engine, struct nm_peer *peer)
 	}
 }
 
-static void look_done(struct nm_engine *engine, const struct nm_message *m,
+static void peek_done(struct nm_engine *engine, const struct nm_message *m,
 		      const struct nm_unexpected *found, int err)
 {
 	struct nm_recv_done done = {
@@ -91,10 +91,10 @@ int nm_recv_peek(struct nm_engine *engine, const struct nm_message *m)
 	found = nm_match_find_unexpected(match, m->peer, tagged ? m->tag : 0,
 					 tagged ? m->ignore : UINT64_MAX);
 	if (!found) {
-		look_done(engine, m, NULL, ENOMSG);
+		peek_done(engine, m, NULL, ENOMSG);
 		return 0;
 	}
-	look_done(engine, m, found, 0);
+	peek_done(engine, m, found, 0);
 	if (m->flags & (NM_CLAIM | NM_DISCARD))
 		nm_match_unstore(match, found);
 	if (m->flags & NM_CLAIM) {
@@ -127,7 +127,7 @@ int nm_recv_claim(struct nm_engine *engine, const struct nm_message *m)
 		return -EINVAL;
 	if (found->lost || m->flags & NM_DISCARD) {
 		nm_list_remove(&found->all_node);
-		look_done(engine, m, found, found->lost ? ECONNRESET : 0);
+		peek_done(engine, m, found, found->lost ? ECONNRESET : 0);
 		message_discard(engine, found);
 		return 0;
 	}

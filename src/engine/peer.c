@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "engine/unexpected.h"
 #include "engine/internal.h"
+#include "engine/unexpected.h"
 #include "transport/select.h"
 
 #define TABLE_MIN 64
@@ -48,8 +48,8 @@ void nm_peer_table_fini(struct nm_peer_table *table)
 		return;
 	for (size_t i = 0; i <= table->mask; i++) {
 		if (table->slots[i]) {
-			nm_move_end(table->slots[i]);
-			free(table->slots[i]->story);
+			nm_failover_end(table->slots[i]);
+			free(table->slots[i]->diag);
 			free(table->slots[i]->bulk);
 		}
 		free(table->slots[i]);
@@ -124,40 +124,40 @@ static size_t control_block(const struct nm_packet *packet)
 	return nm_buffer_block(sizeof(struct nm_control) + packet->len);
 }
 
-struct nm_peer_story *nm_peer_story(struct nm_peer *peer)
+struct nm_peer_diag *nm_peer_diag(struct nm_peer *peer)
 {
-	static struct nm_peer_story spare;
+	static struct nm_peer_diag spare;
 
-	if (!peer->story)
-		peer->story = calloc(1, sizeof(*peer->story));
-	return peer->story ? peer->story : &spare;
+	if (!peer->diag)
+		peer->diag = calloc(1, sizeof(*peer->diag));
+	return peer->diag ? peer->diag : &spare;
 }
 
 static NM_COLD void set_link(struct nm_peer *peer, struct nm_link *link,
 			     const struct nm_reason *others)
 {
 	struct nm_transport *t = link->transport;
-	struct nm_peer_story *story = nm_peer_story(peer);
+	struct nm_peer_diag *diag = nm_peer_diag(peer);
 	struct nm_link_facts facts = {0};
 
 	peer->link = link;
 	peer->send = t->ops->send;
 	peer->max_payload = t->max_payload;
-	nm_hold_on_link(peer, t->eager_max);
+	nm_unexpected_on_link(peer, t->eager_max);
 	nm_peer_sends_on(peer, t->kind->channel);
 	t->ops->describe(link, &facts);
 	facts.label.text[sizeof(facts.label.text) - 1] = '\0';
 	if (facts.label.text[0])
-		story->label = facts.label;
+		diag->label = facts.label;
 	facts.reason.text[sizeof(facts.reason.text) - 1] = '\0';
 	/* Why this channel, and why none of those that were tried before it. */
-	story->channel = facts.reason;
+	diag->channel = facts.reason;
 	if (*others->text)
-		nm_reason_set(&story->channel, "%.*s%s; %s", WHY_THIS_MAX, facts.reason.text,
+		nm_reason_set(&diag->channel, "%.*s%s; %s", WHY_THIS_MAX, facts.reason.text,
 			      strlen(facts.reason.text) > WHY_THIS_MAX ? "..." : "", others->text);
 	nm_info("peer " NM_WHO_FORMAT " (%s): channel %s, relation %s: %s", NM_WHO(&peer->who),
-		story->label.text, nm_channel_name(facts.channel), nm_relation_name(facts.relation),
-		story->channel.text);
+		diag->label.text, nm_channel_name(facts.channel), nm_relation_name(facts.relation),
+		diag->channel.text);
 }
 
 /* Add "channel: reason" to what is told about a peer without a link. */
@@ -229,7 +229,7 @@ int nm_peer_find_link(struct nm_engine *engine, struct nm_peer *peer)
 			      facts.has_network_address || facts.is_self ?
 				      "" :
 				      ", and its address has no network part");
-	nm_peer_story(peer)->channel = why;
+	nm_peer_diag(peer)->channel = why;
 	nm_error("peer " NM_WHO_FORMAT " cannot be reached: %s", NM_WHO(&peer->who), why.text);
 	return -EHOSTUNREACH;
 }
@@ -320,7 +320,7 @@ static int push_streams(struct nm_engine *engine, struct nm_peer *peer, unsigned
 	for (int units = 0; units < STREAM_BUDGET && !nm_list_empty(&peer->streams);) {
 		struct nm_request *r =
 			nm_list_first(&peer->streams, struct nm_request, stream_node);
-		int ret = nm_transfer_step(engine, peer, r);
+		int ret = nm_rndv_step(engine, peer, r);
 
 		if (ret < 0)
 			return ret;
@@ -369,8 +369,8 @@ unsigned int nm_peer_push(struct nm_engine *engine, struct nm_peer *peer)
 	unsigned int nr = 0;
 	int err = 0;
 
-	if (peer->move)
-		return nm_move_push(engine, peer);
+	if (peer->failover)
+		return nm_failover_push(engine, peer);
 	if (peer->state == NM_PEER_KNOWN) {
 		err = nm_peer_connect(engine, peer);
 		if (err == -EHOSTUNREACH)
@@ -384,7 +384,7 @@ unsigned int nm_peer_push(struct nm_engine *engine, struct nm_peer *peer)
 		end_leaving(engine, peer);
 	err = push_control(engine, peer, &nr);
 	if (nm_unlikely(err == 0 && peer->asked == NM_PACE_STOP)) {
-		nm_hold_give_up(engine, peer);
+		nm_unexpected_give_up(engine, peer);
 		return nr;
 	}
 	/* Every other round is left to a new message that found no room, no more. */

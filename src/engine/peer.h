@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/engine.h"
 #include "base/list.h"
+#include "engine/engine.h"
 #include "engine/protocol.h"
 #include "engine/request.h"
 #include "engine/state.h"
@@ -35,7 +35,7 @@ enum nm_loss {
 };
 
 /* Words about a peer; only peers that were met have some. */
-struct nm_peer_story {
+struct nm_peer_diag {
 	struct nm_peer_label label;
 	struct nm_reason channel; /* why the link is what it is, or why there is none */
 	struct nm_reason down;
@@ -70,8 +70,8 @@ struct nm_peer {
 	unsigned int nr_started;    /* memory accesses of ours that it has not answered */
 	unsigned int nr_served;	    /* transfers of its memory accesses under way here */
 	unsigned int nr_leaving;    /* sends in NM_REQUEST_LEAVING */
-	uint32_t link_eager_max;    /* what eager_max is when nobody keeps anything (unexpected.h) */
-	uint64_t control_bytes;	    /* that what is in control takes */
+	uint32_t link_eager_max; /* what eager_max is when nobody keeps anything (unexpected.h) */
+	uint64_t control_bytes;	 /* that what is in control takes */
 	/* cold */
 	struct nm_identity who;
 	struct nm_address address;
@@ -85,12 +85,12 @@ struct nm_peer {
 	/* of ours on its memory, by who moved the bytes; `messages` are operations */
 	struct nm_traffic accesses[NM_NR_ACCESS_WAYS][NM_NR_ACCESS_KINDS];
 	/* messages without a receive (unexpected.h) */
-	uint64_t held_bytes;  /* that its messages take here */
-	enum nm_pace asked;   /* what we have asked it to do with its messages */
-	bool keeps;	      /* it has asked us */
-	struct nm_move *move; /* the change to another channel under way; NULL: none is */
-	struct nm_peer_story *story;
-	struct nm_bulk *bulk; /* once it sent something large */
+	uint64_t held_bytes;	      /* that its messages take here */
+	enum nm_pace asked;	      /* what we have asked it to do with its messages */
+	bool keeps;		      /* it has asked us */
+	struct nm_failover *failover; /* the change to another channel under way; NULL: none is */
+	struct nm_peer_diag *diag;
+	struct nm_rndv_choice *bulk; /* once it sent something large */
 };
 
 /* A packet that found no room. */
@@ -127,15 +127,15 @@ static inline bool nm_peer_is_source(const struct nm_peer *peer)
 	return peer->receives_on != NM_CHANNEL_NONE;
 }
 
-/* The peer's story, made on first use; a static spare when memory is out. Never NULL. */
-struct nm_peer_story *nm_peer_story(struct nm_peer *peer);
+/* The peer's diag, made on first use; a static spare when memory is out. Never NULL. */
+struct nm_peer_diag *nm_peer_diag(struct nm_peer *peer);
 /* From now on messages to it, or from it, go over CHANNEL (diag.c). */
 void nm_peer_sends_on(struct nm_peer *peer, enum nm_channel channel) NM_COLD;
 void nm_peer_receives_on(struct nm_peer *peer, enum nm_channel channel) NM_COLD;
 
 /*
  * Make a link to the peer, on the best channel that has a way.
- * Returns 0; -EHOSTUNREACH (the story says why); -EAGAIN; -ECONNRESET: the peer is down.
+ * Returns 0; -EHOSTUNREACH (the diag says why); -EAGAIN; -ECONNRESET: the peer is down.
  * Must not be called from within a transport's progress.
  */
 int nm_peer_connect(struct nm_engine *engine, struct nm_peer *peer);
@@ -164,7 +164,7 @@ static inline void nm_peer_count_access(struct nm_peer *peer, enum nm_access_way
 
 static inline bool nm_peer_has_work(const struct nm_peer *peer)
 {
-	return !nm_list_empty(&peer->control) || !nm_list_empty(&peer->streams) || peer->move ||
+	return !nm_list_empty(&peer->control) || !nm_list_empty(&peer->streams) || peer->failover ||
 	       peer->nr_leaving > 0;
 }
 

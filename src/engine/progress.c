@@ -58,7 +58,7 @@ static bool mark_posted(const struct nm_match *match)
 
 static bool is_waited_for(const struct nm_peer *peer, bool for_anyone)
 {
-	if (peer->is_named || !nm_list_empty(&peer->requests) || peer->move)
+	if (peer->is_named || !nm_list_empty(&peer->requests) || peer->failover)
 		return true;
 	/* Whoever has not met us either way is not somebody that anyone could mean. */
 	return for_anyone && (nm_peer_is_source(peer) || peer->state == NM_PEER_CONNECTED);
@@ -85,8 +85,8 @@ static NM_COLD void check_alive(struct nm_engine *engine, struct nm_peer *peer)
 {
 	if (peer->state == NM_PEER_KNOWN && !is_watched(engine, peer) &&
 	    nm_peer_connect(engine, peer) == -EHOSTUNREACH)
-		nm_peer_down(engine, peer, -EHOSTUNREACH, nm_peer_story(peer)->channel.text);
-	if ((peer->state == NM_PEER_CONNECTED || peer->move) && peer->link)
+		nm_peer_down(engine, peer, -EHOSTUNREACH, nm_peer_diag(peer)->channel.text);
+	if ((peer->state == NM_PEER_CONNECTED || peer->failover) && peer->link)
 		peer->link->transport->ops->check_alive(peer->link);
 }
 
@@ -132,7 +132,7 @@ static __attribute__((noinline)) void look_at_clock(struct nm_engine *engine)
 			check_waited_for(engine);
 		idle->checked_ns = now;
 	}
-	nm_access_polled(engine, now);
+	nm_rma_cma_polled(engine, now);
 	publish_when_due(engine, now);
 }
 
@@ -154,7 +154,7 @@ static __attribute__((noinline)) void look_at_busy_clock(struct nm_engine *engin
 {
 	uint64_t now = nm_clock_ns();
 
-	nm_access_polled(engine, now);
+	nm_rma_cma_polled(engine, now);
 	publish_when_due(engine, now);
 }
 
@@ -204,9 +204,9 @@ unsigned int nm_engine_help(struct nm_engine *engine)
 	return nr;
 }
 
-bool nm_engine_sleep(struct nm_engine *engine, struct nm_bells *bells)
+bool nm_engine_sleep(struct nm_engine *engine, struct nm_doorbells *doorbells)
 {
-	/* What waits for room is sent by nobody else, and room rings no bell. */
+	/* What waits for room is sent by nobody else, and room rings no doorbell. */
 	bool is_heard = nm_list_empty(&engine->active);
 
 	/* Pauses and looks at the clock are counted in calls, which will be few. */
@@ -214,7 +214,7 @@ bool nm_engine_sleep(struct nm_engine *engine, struct nm_bells *bells)
 	for (unsigned int i = 0; i < engine->nr_polled; i++) {
 		struct nm_transport *transport = engine->polled[i];
 
-		is_heard &= transport->ops->sleep(transport, bells);
+		is_heard &= transport->ops->sleep(transport, doorbells);
 		transport->pause = 0;
 	}
 	return is_heard;
@@ -222,7 +222,7 @@ bool nm_engine_sleep(struct nm_engine *engine, struct nm_bells *bells)
 
 bool nm_engine_has_work(const struct nm_engine *engine)
 {
-	struct nm_bells none;
+	struct nm_doorbells none;
 
 	none.nr = 0;
 	none.rung = !nm_list_empty(&engine->active);

@@ -31,7 +31,7 @@ void nm_recv_take_rendezvous(struct nm_engine *engine, struct nm_request *r,
 	r->nr_spans = a->nr_spans;
 	memcpy(r->spans, a->payload, a->nr_spans * sizeof(r->spans[0]));
 	nm_list_append(&a->source->requests, &r->peer_node);
-	nm_transfer_accept(engine, r);
+	nm_rndv_accept(engine, r);
 }
 
 /* R is out of the queue: give it the message. */
@@ -62,7 +62,7 @@ void nm_recv_take(struct nm_engine *engine, struct nm_request *r, const struct n
 	nm_complete_recv(engine, &done);
 	nm_request_put(&engine->requests, r);
 	if (nm_unlikely(a->flags & NM_PKT_ACK))
-		nm_transfer_send_ack(engine, a->source, a->sender_id, 0);
+		nm_rndv_send_ack(engine, a->source, a->sender_id, 0);
 }
 
 void nm_recv_finish(struct nm_engine *engine, struct nm_request *r, int err)
@@ -93,7 +93,7 @@ void nm_recv_finish(struct nm_engine *engine, struct nm_request *r, int err)
 
 	nm_complete_recv(engine, &done);
 	if (!err && r->packet_flags & NM_PKT_ACK)
-		nm_transfer_send_ack(engine, r->peer, r->remote_id, 0);
+		nm_rndv_send_ack(engine, r->peer, r->remote_id, 0);
 	nm_request_free(&engine->requests, r);
 	if (last && parent->error)
 		nm_multi_release(engine, parent, parent->error);
@@ -106,7 +106,7 @@ static NM_COLD void store(struct nm_engine *engine, const struct nm_arrival *a)
 	size_t stored = a->rendezvous ? a->nr_spans * sizeof(struct nm_span) : (size_t)a->size;
 	struct nm_unexpected *m;
 
-	if (!nm_hold_has_room(engine, a->source, sizeof(*m) + stored))
+	if (!nm_unexpected_has_room(engine, a->source, sizeof(*m) + stored))
 		return;
 	m = nm_buffer_alloc(&engine->buffers, sizeof(*m) + stored);
 	if (!m) {
@@ -126,7 +126,7 @@ static NM_COLD void store(struct nm_engine *engine, const struct nm_arrival *a)
 	if (stored > 0)
 		memcpy(m->payload, a->payload, stored);
 	nm_match_store(nm_match_of(engine, a->flags & NM_PKT_TAGGED), m);
-	nm_hold_add(engine, a->source, sizeof(*m) + stored);
+	nm_unexpected_add(engine, a->source, sizeof(*m) + stored);
 }
 
 static NM_SLOW_HALF void arrive(struct nm_engine *engine, struct nm_peer *source,

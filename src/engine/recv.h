@@ -3,8 +3,8 @@
 #ifndef NM_ENGINE_RECV_H
 #define NM_ENGINE_RECV_H
 
-#include "engine/unexpected.h"
 #include "engine/internal.h"
+#include "engine/unexpected.h"
 
 static inline uint64_t nm_recv_min(uint64_t a, uint64_t b)
 {
@@ -43,7 +43,7 @@ static inline void nm_recv_message_free(struct nm_engine *engine, struct nm_unex
 	size_t bytes = sizeof(*m) + m->stored;
 
 	nm_buffer_free(&engine->buffers, m, bytes);
-	nm_hold_remove(engine, source, bytes);
+	nm_unexpected_remove(engine, source, bytes);
 }
 
 /* recv.c */

@@ -12,9 +12,9 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include "base/list.h"
 #include "engine/engine.h"
 #include "engine/iov.h"
-#include "base/list.h"
 #include "engine/match.h"
 #include "engine/state.h"
 #include "transport/select.h"
@@ -81,7 +81,7 @@ struct nm_request {
 	uint8_t packet_flags; /* NM_PKT_ of the envelope */
 	/* large message */
 	struct nm_select_verdict verdict; /* receive: how it comes */
-	bool is_counted;		  /* receive: in its peer's spell (rndv_choice.h) */
+	bool is_counted;		  /* receive: in its peer's sample (rndv_choice.h) */
 	bool past_cache;		  /* send: the receiver shares no cache with us */
 	bool offered;			  /* send: the receiver knows where it lies, once */
 	bool tail_due;			  /* receive: the sender may write into our memory */

@@ -74,7 +74,7 @@ static int start(struct nm_engine *engine, const struct nm_rma *rma, uint64_t si
 
 	if (err < 0)
 		return err;
-	if (nm_access_direct(engine, rma, size, is_read))
+	if (nm_rma_cma_copy(engine, rma, size, is_read))
 		return 0;
 	if (rma->flags & NM_INJECT && size > peer->max_payload - iov[0].iov_len)
 		return -EMSGSIZE;
@@ -268,7 +268,7 @@ void nm_rma_on_write(const struct nm_incoming *in)
 	}
 	if (nm_rma_allowed(in->engine, remote, (size_t)nr, NM_REMOTE_WRITE) < 0) {
 		count_refused(in->engine->queues.remote_write);
-		nm_transfer_send_ack(in->engine, in->peer, in->pkt->tag, EACCES);
+		nm_rndv_send_ack(in->engine, in->peer, in->pkt->tag, EACCES);
 		return;
 	}
 	nr_pieces = nm_rma_span(in->engine, remote, (size_t)nr, 0, size, NM_REMOTE_WRITE, pieces);
@@ -277,7 +277,7 @@ void nm_rma_on_write(const struct nm_incoming *in)
 	NM_FAULT("rma-written");
 	written(in->engine, in->peer, remote, (size_t)nr, size, in->pkt->flags & NM_PKT_DATA,
 		in->pkt->data);
-	nm_transfer_send_ack(in->engine, in->peer, in->pkt->tag, 0);
+	nm_rndv_send_ack(in->engine, in->peer, in->pkt->tag, 0);
 }
 
 /* A request for a transfer from or to our memory. NULL: PEER was told, or is down. */
@@ -300,12 +300,12 @@ static struct nm_request *serve(const struct nm_incoming *in, enum nm_request_ki
 	if (nm_rma_allowed(engine, remote, (size_t)nr, access) < 0) {
 		count_refused(kind == NM_REQUEST_SERVE_READ ? engine->queues.remote_read :
 							      engine->queues.remote_write);
-		nm_transfer_send_ack(engine, peer, pkt->tag, EACCES);
+		nm_rndv_send_ack(engine, peer, pkt->tag, EACCES);
 		return NULL;
 	}
 	r = nm_request_alloc(&engine->requests, kind);
 	if (!r) {
-		nm_transfer_send_ack(engine, peer, pkt->tag, ENOMEM);
+		nm_rndv_send_ack(engine, peer, pkt->tag, ENOMEM);
 		return NULL;
 	}
 	r->peer = peer;
@@ -332,7 +332,7 @@ void nm_rma_on_write_rts(const struct nm_incoming *in)
 
 	if (!r)
 		return;
-	nm_transfer_accept(in->engine, r);
+	nm_rndv_accept(in->engine, r);
 }
 
 void nm_rma_write_finish(struct nm_engine *engine, struct nm_request *r)
@@ -344,7 +344,7 @@ void nm_rma_write_finish(struct nm_engine *engine, struct nm_request *r)
 	else
 		written(engine, peer, r->remote, r->nr_remote, r->size,
 			r->packet_flags & NM_PKT_DATA, r->data);
-	nm_transfer_send_ack(engine, peer, r->remote_id, r->error);
+	nm_rndv_send_ack(engine, peer, r->remote_id, r->error);
 	nm_rma_serve_end(engine, r);
 }
 
@@ -363,6 +363,6 @@ void nm_rma_on_read(const struct nm_incoming *in)
 		nm_peer_stream(in->engine, in->peer, r);
 		return;
 	}
-	nm_transfer_send_ack(in->engine, in->peer, r->remote_id, 0);
+	nm_rndv_send_ack(in->engine, in->peer, r->remote_id, 0);
 	nm_rma_serve_end(in->engine, r);
 }

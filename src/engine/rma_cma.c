@@ -14,8 +14,8 @@
 
 #include "base/arith.h"
 #include "base/clock.h"
-#include "engine/rndv_choice.h"
 #include "engine/internal.h"
+#include "engine/rndv_choice.h"
 
 /* Up to here a polling target answers sooner than the kernel copies (docs/design/cma.md). */
 #define ASK_MAX 8192
@@ -38,19 +38,19 @@ static void hide(struct nm_memory_watch *watch, uint64_t key)
 	engine->publisher->copy->revoke(engine->publisher, key);
 }
 
-void nm_access_withdraw(struct nm_engine *engine)
+void nm_rma_cma_withdraw(struct nm_engine *engine)
 {
 	if (engine->publishing)
 		nm_memory_unwatch(engine->config.memory, &engine->regions);
 	engine->publishing = false;
 }
 
-void nm_access_publish(struct nm_engine *engine)
+void nm_rma_cma_publish(struct nm_engine *engine)
 {
 	/* Accesses that have to be counted here must be seen here. */
 	if (!engine->publisher || !engine->config.memory || engine->queues.remote_read ||
 	    engine->queues.remote_write) {
-		nm_access_withdraw(engine);
+		nm_rma_cma_withdraw(engine);
 		return;
 	}
 	if (engine->publishing)
@@ -109,14 +109,14 @@ static bool copy_all(struct nm_link *link, const struct nm_rma *rma,
 	for (size_t i = 0; i < rma->nr_remote; i++) {
 		err = copy_span(link, rma, &cursor, spans[i], is_read);
 		if (err) {
-			nm_bulk_access_fell_back(rma->peer, is_read, err);
+			nm_rndv_choice_access_fell_back(rma->peer, is_read, err);
 			return false;
 		}
 	}
 	return true;
 }
 
-void nm_access_polled(struct nm_engine *engine, uint64_t now_ns)
+void nm_rma_cma_polled(struct nm_engine *engine, uint64_t now_ns)
 {
 	if (engine->publishing)
 		engine->publisher->copy->polled(engine->publisher, now_ns);
@@ -200,8 +200,8 @@ static bool copy_remote(const struct nm_rma *rma, uint64_t size, bool is_read)
 	return good;
 }
 
-bool nm_access_direct(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size,
-		      bool is_read)
+bool nm_rma_cma_copy(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size,
+		     bool is_read)
 {
 	struct nm_peer *peer = rma->peer;
 	bool is_own = peer->link->transport->kind->flags & NM_TRANSPORT_LOOPBACK;

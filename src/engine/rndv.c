@@ -7,21 +7,21 @@
 #include <string.h>
 
 #include "base/fault.h"
-#include "engine/rndv_choice.h"
 #include "engine/internal.h"
+#include "engine/rndv_choice.h"
 
 #define ERRNO_MAX 4095
 
-void nm_transfer_send_ack(struct nm_engine *engine, struct nm_peer *peer, uint64_t id, int err)
+void nm_rndv_send_ack(struct nm_engine *engine, struct nm_peer *peer, uint64_t id, int err)
 {
 	struct nm_packet packet = {.op = NM_OP_ACK, .tag = id, .data = (uint64_t)err};
 
 	nm_peer_post(engine, peer, &packet, NULL);
 }
 
-void nm_transfer_finish_incoming(struct nm_engine *engine, struct nm_request *r)
+void nm_rndv_finish_incoming(struct nm_engine *engine, struct nm_request *r)
 {
-	nm_bulk_end(engine, r);
+	nm_rndv_choice_end(engine, r);
 	if (r->kind == NM_REQUEST_RECV)
 		nm_recv_finish(engine, r, 0);
 	else if (r->kind == NM_REQUEST_SERVE_WRITE)
@@ -30,7 +30,7 @@ void nm_transfer_finish_incoming(struct nm_engine *engine, struct nm_request *r)
 		nm_request_complete(engine, r, 0);
 }
 
-void nm_transfer_ask(struct nm_engine *engine, struct nm_request *r)
+void nm_rndv_ask(struct nm_engine *engine, struct nm_request *r)
 {
 	struct nm_wire_cts cts = {.offset = r->done, .len = r->accepted - r->done};
 	struct nm_packet packet = {
@@ -46,21 +46,21 @@ void nm_transfer_ask(struct nm_engine *engine, struct nm_request *r)
 	nm_peer_post(engine, r->peer, &packet, &cts);
 }
 
-void nm_transfer_accept(struct nm_engine *engine, struct nm_request *r)
+void nm_rndv_accept(struct nm_engine *engine, struct nm_request *r)
 {
 	uint64_t id = nm_request_id(r);
 
 	NM_FAULT("transfer-accept");
 	if (r->accepted > 0)
-		nm_bulk_begin(engine, r);
+		nm_rndv_choice_begin(engine, r);
 	if (r->accepted > 0 && r->verdict.protocol >= NM_PROTOCOL_PULL) {
-		nm_direct_pull(engine, r);
+		nm_rndv_cma_pull(engine, r);
 		return;
 	}
-	nm_transfer_ask(engine, r);
+	nm_rndv_ask(engine, r);
 	/* Posting may find the peer dead, and that ends the request. */
 	if (nm_request_id(r) == id && r->state == NM_REQUEST_WAIT_DATA && r->accepted == 0)
-		nm_transfer_finish_incoming(engine, r);
+		nm_rndv_finish_incoming(engine, r);
 }
 
 /* The last byte of an outgoing transfer was handed over. */
@@ -76,7 +76,7 @@ static void finish_outgoing(struct nm_engine *engine, struct nm_request *r)
 		nm_request_complete(engine, r, 0);
 }
 
-void nm_transfer_cts(const struct nm_incoming *in)
+void nm_rndv_cts(const struct nm_incoming *in)
 {
 	struct nm_request *r = nm_request_find(&in->engine->requests, in->pkt->tag, in->peer);
 	struct nm_wire_cts cts;
@@ -86,7 +86,7 @@ void nm_transfer_cts(const struct nm_incoming *in)
 		return;
 	}
 	if (in->pkt->flags & NM_PKT_MEMORY) {
-		if (!nm_direct_place(in->engine, r, in->pkt, in->payload))
+		if (!nm_rndv_cma_place(in->engine, r, in->pkt, in->payload))
 			nm_violation(in, "it asked for bytes at no sound place");
 		return;
 	}
@@ -113,7 +113,7 @@ void nm_transfer_cts(const struct nm_incoming *in)
 	nm_peer_stream(in->engine, in->peer, r);
 }
 
-int nm_transfer_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *r)
+int nm_rndv_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *r)
 {
 	uint64_t left = r->accepted - r->done;
 	struct iovec pieces[NM_RMA_SPAN_MAX];
@@ -127,13 +127,13 @@ int nm_transfer_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_r
 	int nr, err;
 
 	if (r->state != NM_REQUEST_STREAMING)
-		return nm_direct_step(engine, peer, r);
+		return nm_rndv_cma_step(engine, peer, r);
 	if (r->kind == NM_REQUEST_SERVE_READ) {
 		/* Looked up again each time: the region may be gone by now. */
 		nr = nm_rma_span(engine, r->remote, r->nr_remote, r->done, packet.len,
 				 NM_REMOTE_READ, pieces);
 		if (nr < 0) {
-			nm_transfer_send_ack(engine, peer, r->remote_id, EACCES);
+			nm_rndv_send_ack(engine, peer, r->remote_id, EACCES);
 			nm_rma_serve_end(engine, r);
 			return 0;
 		}
@@ -175,7 +175,7 @@ static void store_piece(struct nm_engine *engine, struct nm_request *r, const vo
 		nm_iov_scatter(pieces, (size_t)nr, payload, len);
 }
 
-void nm_transfer_data(const struct nm_incoming *in)
+void nm_rndv_data(const struct nm_incoming *in)
 {
 	struct nm_request *r = nm_request_find(&in->engine->requests, in->pkt->tag, in->peer);
 
@@ -193,7 +193,7 @@ void nm_transfer_data(const struct nm_incoming *in)
 	store_piece(in->engine, r, in->payload, in->pkt->len);
 	r->done += in->pkt->len;
 	if (r->done == r->accepted)
-		nm_transfer_finish_incoming(in->engine, r);
+		nm_rndv_finish_incoming(in->engine, r);
 }
 
 /* May an ACK with this outcome end request R as it stands? */
@@ -219,7 +219,7 @@ static bool ack_fits(const struct nm_request *r, uint64_t outcome)
 	return false;
 }
 
-void nm_transfer_ack(const struct nm_incoming *in)
+void nm_rndv_ack(const struct nm_incoming *in)
 {
 	struct nm_request *r = nm_request_find(&in->engine->requests, in->pkt->tag, in->peer);
 

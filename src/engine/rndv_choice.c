@@ -7,11 +7,11 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-/* A spell that does not end is learnt from, and chosen anew, after so many bytes or transfers. */
-#define SPELL_BYTES (64 << 20)
-#define SPELL_NR 1024
+/* A sample that does not end is learnt from, and chosen anew, after so many bytes or transfers. */
+#define SAMPLE_BYTES (64 << 20)
+#define SAMPLE_NR 1024
 
-static struct nm_bulk *bulk_of(struct nm_peer *peer)
+static struct nm_rndv_choice *bulk_of(struct nm_peer *peer)
 {
 	/* Without memory for it the calibrated rates decide. */
 	if (nm_unlikely(!peer->bulk))
@@ -20,7 +20,7 @@ static struct nm_bulk *bulk_of(struct nm_peer *peer)
 }
 
 /* Every change of mind is worth a line to whoever wants to know why. */
-static NM_COLD void tell(const struct nm_engine *engine, struct nm_bulk *bulk,
+static NM_COLD void tell(const struct nm_engine *engine, struct nm_rndv_choice *bulk,
 			 const struct nm_select_facts *facts,
 			 const struct nm_select_verdict *verdict)
 {
@@ -37,7 +37,7 @@ static bool reachable(const struct nm_request *r)
 	       r->peer->link->remote_copy && nm_user_is_host(r->iov, r->nr_iov);
 }
 
-static struct nm_select_verdict choose(const struct nm_engine *engine, struct nm_bulk *bulk,
+static struct nm_select_verdict choose(const struct nm_engine *engine, struct nm_rndv_choice *bulk,
 				       const struct nm_request *r, uint64_t now_ns, bool stream)
 {
 	struct nm_select_facts facts = {
@@ -56,84 +56,84 @@ static struct nm_select_verdict choose(const struct nm_engine *engine, struct nm
 	return v;
 }
 
-/* Book what the spell achieved where it belongs, now that its size and load are known. */
-static void learn(const struct nm_engine *engine, struct nm_bulk *bulk, uint64_t now_ns)
+/* Book what the sample achieved where it belongs, now that its size and load are known. */
+static void learn(const struct nm_engine *engine, struct nm_rndv_choice *bulk, uint64_t now_ns)
 {
-	struct nm_spell *spell = &bulk->spell;
+	struct nm_sample *sample = &bulk->sample;
 
-	bulk->streams = spell->nr_peak > 1;
-	if (spell->mixed || spell->bytes == 0)
+	bulk->streams = sample->nr_peak > 1;
+	if (sample->mixed || sample->bytes == 0)
 		return;
-	spell->verdict.class = (uint8_t)nm_select_class(spell->bytes / spell->nr);
-	spell->verdict.load = bulk->streams ? NM_SELECT_STREAM : NM_SELECT_LONE;
-	nm_select_learn(engine->config.select, &bulk->state, &spell->verdict, spell->bytes,
-			now_ns - spell->started_ns);
+	sample->verdict.class = (uint8_t)nm_select_class(sample->bytes / sample->nr);
+	sample->verdict.load = bulk->streams ? NM_SELECT_STREAM : NM_SELECT_LONE;
+	nm_select_learn(engine->config.select, &bulk->state, &sample->verdict, sample->bytes,
+			now_ns - sample->started_ns);
 }
 
-static void spell_begin(const struct nm_engine *engine, struct nm_bulk *bulk,
-			const struct nm_request *r, bool stream)
+static void sample_begin(const struct nm_engine *engine, struct nm_rndv_choice *bulk,
+			 const struct nm_request *r, bool stream)
 {
 	uint64_t now_ns = nm_clock_ns();
-	enum nm_protocol before = bulk->spell.verdict.protocol;
+	enum nm_protocol before = bulk->sample.verdict.protocol;
 
 	if (bulk->nr_incoming > 0)
 		learn(engine, bulk, now_ns);
-	bulk->spell = (struct nm_spell){
+	bulk->sample = (struct nm_sample){
 		.started_ns = now_ns,
 		.verdict = choose(engine, bulk, r, now_ns, stream),
 	};
-	bulk->spell.mixed = bulk->nr_incoming > 0 && bulk->spell.verdict.protocol != before;
+	bulk->sample.mixed = bulk->nr_incoming > 0 && bulk->sample.verdict.protocol != before;
 }
 
-void nm_bulk_begin(const struct nm_engine *engine, struct nm_request *r)
+void nm_rndv_choice_begin(const struct nm_engine *engine, struct nm_request *r)
 {
-	struct nm_bulk *bulk = bulk_of(r->peer);
-	struct nm_spell *spell;
+	struct nm_rndv_choice *bulk = bulk_of(r->peer);
+	struct nm_sample *sample;
 
 	if (nm_unlikely(!bulk)) {
 		r->verdict = choose(engine, NULL, r, 0, false);
 		return;
 	}
-	spell = &bulk->spell;
+	sample = &bulk->sample;
 	if (bulk->nr_incoming == 0)
-		spell_begin(engine, bulk, r, bulk->streams);
-	else if (spell->bytes >= SPELL_BYTES || spell->nr >= SPELL_NR)
-		spell_begin(engine, bulk, r, true);
-	r->verdict = spell->verdict;
+		sample_begin(engine, bulk, r, bulk->streams);
+	else if (sample->bytes >= SAMPLE_BYTES || sample->nr >= SAMPLE_NR)
+		sample_begin(engine, bulk, r, true);
+	r->verdict = sample->verdict;
 	if (nm_unlikely(r->verdict.protocol >= NM_PROTOCOL_PULL && !reachable(r))) {
 		r->verdict.protocol = NM_PROTOCOL_POOL;
-		spell->mixed = true;
+		sample->mixed = true;
 	}
 	r->is_counted = true;
-	spell->nr++;
-	if (++bulk->nr_incoming > spell->nr_peak)
-		spell->nr_peak = bulk->nr_incoming;
+	sample->nr++;
+	if (++bulk->nr_incoming > sample->nr_peak)
+		sample->nr_peak = bulk->nr_incoming;
 }
 
-void nm_bulk_end(const struct nm_engine *engine, struct nm_request *r)
+void nm_rndv_choice_end(const struct nm_engine *engine, struct nm_request *r)
 {
-	struct nm_bulk *bulk = r->peer->bulk;
+	struct nm_rndv_choice *bulk = r->peer->bulk;
 
 	if (!r->is_counted)
 		return;
 	r->is_counted = false;
 	bulk->facts.bytes[r->verdict.protocol] += r->accepted;
-	bulk->spell.bytes += r->accepted;
+	bulk->sample.bytes += r->accepted;
 	if (--bulk->nr_incoming == 0)
 		learn(engine, bulk, nm_clock_ns());
 }
 
-void nm_bulk_reset(struct nm_peer *peer)
+void nm_rndv_choice_reset(struct nm_peer *peer)
 {
 	if (!peer->bulk)
 		return;
 	peer->bulk->nr_incoming = 0;
-	peer->bulk->spell.mixed = true;
+	peer->bulk->sample.mixed = true;
 }
 
-void nm_bulk_fell_back(struct nm_request *r, int err)
+void nm_rndv_choice_fell_back(struct nm_request *r, int err)
 {
-	struct nm_bulk *bulk = r->peer->bulk;
+	struct nm_rndv_choice *bulk = r->peer->bulk;
 
 	if (!bulk)
 		return;
@@ -146,9 +146,9 @@ void nm_bulk_fell_back(struct nm_request *r, int err)
 		    bulk->facts.fallback.text);
 }
 
-void nm_bulk_access_fell_back(struct nm_peer *peer, bool is_read, int err)
+void nm_rndv_choice_access_fell_back(struct nm_peer *peer, bool is_read, int err)
 {
-	struct nm_bulk *bulk = bulk_of(peer);
+	struct nm_rndv_choice *bulk = bulk_of(peer);
 
 	if (!bulk)
 		return;

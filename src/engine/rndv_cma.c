@@ -16,14 +16,14 @@
 #include <errno.h>
 #include <string.h>
 
-#include "engine/rndv_choice.h"
 #include "engine/internal.h"
+#include "engine/rndv_choice.h"
 
 /* Halves meet on a page: no page is pinned by both sides' kernels at once. */
 #define SPLIT_ALIGN 4096
 
-unsigned int nm_direct_offer(const struct nm_peer *peer, struct nm_request *r,
-			     struct nm_wire_span ret_spans[NM_SPANS_MAX])
+unsigned int nm_rndv_cma_offer(const struct nm_peer *peer, struct nm_request *r,
+			       struct nm_wire_span ret_spans[NM_SPANS_MAX])
 {
 	unsigned int nr = 0;
 
@@ -40,8 +40,8 @@ unsigned int nm_direct_offer(const struct nm_peer *peer, struct nm_request *r,
 	return nr;
 }
 
-int nm_direct_spans(const void *wire, unsigned int nr, uint64_t len,
-		    struct nm_span ret_spans[NM_SPANS_MAX])
+int nm_rndv_cma_spans(const void *wire, unsigned int nr, uint64_t len,
+		      struct nm_span ret_spans[NM_SPANS_MAX])
 {
 	struct nm_wire_span spans[NM_SPANS_MAX];
 	uint64_t total = 0;
@@ -90,12 +90,12 @@ static void settle(struct nm_engine *engine, struct nm_request *r)
 		r->done += r->placed;
 	if (r->done == r->accepted) {
 		r->packet_flags |= NM_PKT_ACK; /* the sender waits for it in any case */
-		nm_transfer_finish_incoming(engine, r);
+		nm_rndv_finish_incoming(engine, r);
 		return;
 	}
-	nm_bulk_fell_back(r, r->copy_error);
+	nm_rndv_choice_fell_back(r, r->copy_error);
 	r->cursor = nm_cursor_at(r->iov, r->nr_iov, r->done);
-	nm_transfer_ask(engine, r);
+	nm_rndv_ask(engine, r);
 }
 
 /* Ask the sender to write what lies behind the split. */
@@ -126,7 +126,7 @@ static void ask_to_place(struct nm_engine *engine, struct nm_request *r)
 	nm_peer_post(engine, r->peer, &packet, &payload);
 }
 
-void nm_direct_pull(struct nm_engine *engine, struct nm_request *r)
+void nm_rndv_cma_pull(struct nm_engine *engine, struct nm_request *r)
 {
 	uint64_t id = nm_request_id(r);
 
@@ -194,14 +194,14 @@ static void place_ended(struct nm_engine *engine, struct nm_peer *peer, struct n
 	nm_peer_post(engine, peer, &packet, NULL);
 }
 
-int nm_direct_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *r)
+int nm_rndv_cma_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *r)
 {
 	bool pull = r->state == NM_REQUEST_PULLING;
 	uint64_t end = pull ? r->split : r->accepted;
 	ssize_t got = copy_step(peer, r, end);
 
 	if (got > 0 && r->done < end)
-		return NM_DIRECT_UNITS;
+		return NM_RNDV_CMA_UNITS;
 	if (got < 0)
 		r->copy_error = (int)got;
 	if (pull)
@@ -211,8 +211,8 @@ int nm_direct_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_req
 	return 0;
 }
 
-bool nm_direct_place(struct nm_engine *engine, struct nm_request *r, const struct nm_packet *pkt,
-		     const void *payload)
+bool nm_rndv_cma_place(struct nm_engine *engine, struct nm_request *r, const struct nm_packet *pkt,
+		       const void *payload)
 {
 	unsigned int nr = NM_PKT_NR(pkt->flags);
 	struct nm_wire_cts cts;
@@ -222,7 +222,7 @@ bool nm_direct_place(struct nm_engine *engine, struct nm_request *r, const struc
 		return false;
 	memcpy(&cts, payload, sizeof(cts));
 	if (cts.offset > r->size || cts.len > r->size - cts.offset || cts.len == 0 ||
-	    nm_direct_spans((const char *)payload + sizeof(cts), nr, cts.len, r->spans) < 0)
+	    nm_rndv_cma_spans((const char *)payload + sizeof(cts), nr, cts.len, r->spans) < 0)
 		return false;
 	r->nr_spans = nr;
 	r->split = r->done = cts.offset;
@@ -234,7 +234,7 @@ bool nm_direct_place(struct nm_engine *engine, struct nm_request *r, const struc
 	return true;
 }
 
-void nm_direct_placed(const struct nm_incoming *in)
+void nm_rndv_cma_placed(const struct nm_incoming *in)
 {
 	struct nm_request *r = nm_request_find(&in->engine->requests, in->pkt->tag, in->peer);
 

@@ -2,8 +2,8 @@
 /* Sending messages: eager at once, large ones by an envelope that the receiver answers. */
 #include <errno.h>
 
-#include "engine/unexpected.h"
 #include "engine/internal.h"
+#include "engine/unexpected.h"
 #include "transport/select.h"
 
 /* Flags of a message that needs an answer. */
@@ -88,7 +88,7 @@ static int send_answered(struct nm_engine *engine, const struct nm_message *m,
 		nm_request_set_state(r, NM_REQUEST_WAIT_ACK);
 		err = nm_send_envelope(engine, peer, packet, iov, (unsigned int)m->nr_iov + 1);
 	} else {
-		unsigned int nr = nm_direct_offer(peer, r, spans);
+		unsigned int nr = nm_rndv_cma_offer(peer, r, spans);
 
 		rts = (struct nm_wire_rts){.size = size, .sender_id = nm_request_id(r)};
 		iov[0] = (struct iovec){&rts, sizeof(rts)};
@@ -180,7 +180,7 @@ static int try_send(struct nm_engine *engine, const struct nm_message *m, uint64
 	peer->sent_messages++;
 	peer->sent_bytes += size;
 	/* A program may send for long and never look for what comes back. */
-	peer->unheard += (uint32_t)size + NM_HOLD_BLOCK;
+	peer->unheard += (uint32_t)size + NM_UNEXPECTED_BLOCK;
 	if (nm_unlikely(peer->unheard >= LISTEN_BYTES)) {
 		peer->unheard = 0;
 		nm_engine_help(engine);

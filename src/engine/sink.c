@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "engine/unexpected.h"
 #include "engine/internal.h"
+#include "engine/unexpected.h"
 
 static uint32_t bit_of(const struct nm_transport *transport)
 {
@@ -27,10 +27,10 @@ struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_ide
 	if (peer->state == NM_PEER_DOWN)
 		return NULL; /* an identity is used once; whoever brings it back is not sound */
 	if (label) {
-		struct nm_peer_story *story = nm_peer_story(peer);
+		struct nm_peer_diag *diag = nm_peer_diag(peer);
 
-		story->label = *label;
-		story->label.text[sizeof(story->label.text) - 1] = '\0';
+		diag->label = *label;
+		diag->label.text[sizeof(diag->label.text) - 1] = '\0';
 	}
 	peer->engine = engine;
 	if (!peer->source_channels)
@@ -80,7 +80,7 @@ static void on_rts(const struct nm_incoming *in)
 	}
 	memcpy(&rts, in->payload, sizeof(rts));
 	if (nr > 0 &&
-	    nm_direct_spans((const char *)in->payload + sizeof(rts), nr, rts.size, spans) < 0) {
+	    nm_rndv_cma_spans((const char *)in->payload + sizeof(rts), nr, rts.size, spans) < 0) {
 		nm_violation(in, "its message lies at no sound place");
 		return;
 	}
@@ -102,13 +102,19 @@ static void on_rts(const struct nm_incoming *in)
 static NM_SLOW_HALF void deliver_any(const struct nm_incoming *in)
 {
 	static void (*const handlers[NM_NR_OPS])(const struct nm_incoming *in) = {
-		[NM_OP_EAGER] = on_eager_answered,	 [NM_OP_RTS] = on_rts,
-		[NM_OP_CTS] = nm_transfer_cts,		 [NM_OP_DATA] = nm_transfer_data,
-		[NM_OP_ACK] = nm_transfer_ack,		 [NM_OP_WRITE] = nm_rma_on_write,
-		[NM_OP_WRITE_RTS] = nm_rma_on_write_rts, [NM_OP_READ] = nm_rma_on_read,
-		[NM_OP_ATOMIC] = nm_atomic_on_request,	 [NM_OP_RESULT] = nm_atomic_on_result,
-		[NM_OP_SWITCH] = nm_move_on_switch,	 [NM_OP_PLACED] = nm_direct_placed,
-		[NM_OP_PACE] = nm_hold_on_pace,
+		[NM_OP_EAGER] = on_eager_answered,
+		[NM_OP_RTS] = on_rts,
+		[NM_OP_CTS] = nm_rndv_cts,
+		[NM_OP_DATA] = nm_rndv_data,
+		[NM_OP_ACK] = nm_rndv_ack,
+		[NM_OP_WRITE] = nm_rma_on_write,
+		[NM_OP_WRITE_RTS] = nm_rma_on_write_rts,
+		[NM_OP_READ] = nm_rma_on_read,
+		[NM_OP_ATOMIC] = nm_atomic_on_request,
+		[NM_OP_RESULT] = nm_atomic_on_result,
+		[NM_OP_SWITCH] = nm_failover_on_switch,
+		[NM_OP_PLACED] = nm_rndv_cma_placed,
+		[NM_OP_PACE] = nm_unexpected_on_pace,
 	};
 	uint8_t op = in->pkt->op;
 

@@ -24,7 +24,7 @@ static void say(struct nm_engine *engine, struct nm_peer *peer, enum nm_pace pac
 	nm_peer_post(engine, peer, &packet, NULL);
 }
 
-void nm_hold_give_up(struct nm_engine *engine, struct nm_peer *peer)
+void nm_unexpected_give_up(struct nm_engine *engine, struct nm_peer *peer)
 {
 	struct nm_reason why;
 
@@ -47,11 +47,11 @@ static NM_COLD bool has_room_still(struct nm_engine *engine, struct nm_peer *pee
 	if (peer->nr_control > 0 &&
 	    excess <= nm_max_u64(engine->params->unexpected_max / UNTOLD_PART, UNTOLD_MIN))
 		return true; /* nm_peer_push() ends it */
-	nm_hold_give_up(engine, peer);
+	nm_unexpected_give_up(engine, peer);
 	return false;
 }
 
-bool nm_hold_has_room(struct nm_engine *engine, struct nm_peer *peer, size_t bytes)
+bool nm_unexpected_has_room(struct nm_engine *engine, struct nm_peer *peer, size_t bytes)
 {
 	uint64_t held = peer->held_bytes + nm_buffer_block(bytes);
 
@@ -60,7 +60,7 @@ bool nm_hold_has_room(struct nm_engine *engine, struct nm_peer *peer, size_t byt
 	return has_room_still(engine, peer, held - engine->params->unexpected_max);
 }
 
-void nm_hold_add(struct nm_engine *engine, struct nm_peer *peer, size_t bytes)
+void nm_unexpected_add(struct nm_engine *engine, struct nm_peer *peer, size_t bytes)
 {
 	peer->held_bytes += nm_buffer_block(bytes);
 	if (nm_likely(peer->asked != NM_PACE_FREE ||
@@ -72,7 +72,7 @@ void nm_hold_add(struct nm_engine *engine, struct nm_peer *peer, size_t bytes)
 	say(engine, peer, NM_PACE_KEEP);
 }
 
-void nm_hold_remove(struct nm_engine *engine, struct nm_peer *peer, size_t bytes)
+void nm_unexpected_remove(struct nm_engine *engine, struct nm_peer *peer, size_t bytes)
 {
 	peer->held_bytes -= nm_buffer_block(bytes);
 	if (nm_likely(peer->asked != NM_PACE_KEEP ||
@@ -85,11 +85,12 @@ void nm_hold_remove(struct nm_engine *engine, struct nm_peer *peer, size_t bytes
 static void set_keeps(struct nm_peer *peer, bool keeps)
 {
 	peer->keeps = keeps;
-	peer->eager_max = keeps && peer->link_eager_max > NM_HOLD_EAGER ? NM_HOLD_EAGER :
-									  peer->link_eager_max;
+	peer->eager_max = keeps && peer->link_eager_max > NM_UNEXPECTED_EAGER ?
+				  NM_UNEXPECTED_EAGER :
+				  peer->link_eager_max;
 }
 
-void nm_hold_on_pace(const struct nm_incoming *in)
+void nm_unexpected_on_pace(const struct nm_incoming *in)
 {
 	if (in->pkt->len != 0 || in->pkt->data > NM_PACE_STOP)
 		nm_violation(in, "it set a pace that does not exist");
@@ -101,13 +102,13 @@ void nm_hold_on_pace(const struct nm_incoming *in)
 		set_keeps(in->peer, in->pkt->data == NM_PACE_KEEP);
 }
 
-void nm_hold_on_link(struct nm_peer *peer, uint32_t eager_max)
+void nm_unexpected_on_link(struct nm_peer *peer, uint32_t eager_max)
 {
 	peer->link_eager_max = eager_max;
 	set_keeps(peer, peer->keeps);
 }
 
-void nm_hold_reset(struct nm_peer *peer)
+void nm_unexpected_reset(struct nm_peer *peer)
 {
 	peer->asked = NM_PACE_FREE;
 	set_keeps(peer, false);

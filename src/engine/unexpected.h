@@ -13,22 +13,22 @@ struct nm_incoming;
 
 /* What a peer that was asked to keep its bytes still sends with the envelope: as much as takes no
  * more room here than an envelope that says where the bytes lie. */
-#define NM_HOLD_BLOCK 256
-#define NM_HOLD_EAGER (NM_HOLD_BLOCK - (uint32_t)sizeof(struct nm_unexpected))
+#define NM_UNEXPECTED_BLOCK 256
+#define NM_UNEXPECTED_EAGER (NM_UNEXPECTED_BLOCK - (uint32_t)sizeof(struct nm_unexpected))
 
 /* Is there room for one more message of PEER, BYTES long as it is stored? False: the peer is gone. */
-bool nm_hold_has_room(struct nm_engine *engine, struct nm_peer *peer, size_t bytes);
+bool nm_unexpected_has_room(struct nm_engine *engine, struct nm_peer *peer, size_t bytes);
 /* It is in its queue, or gone from here. Both may find the peer dead. */
-void nm_hold_add(struct nm_engine *engine, struct nm_peer *peer, size_t bytes);
-void nm_hold_remove(struct nm_engine *engine, struct nm_peer *peer, size_t bytes);
+void nm_unexpected_add(struct nm_engine *engine, struct nm_peer *peer, size_t bytes);
+void nm_unexpected_remove(struct nm_engine *engine, struct nm_peer *peer, size_t bytes);
 /* PEER, of which too much was held, has been told so: it goes. */
-void nm_hold_give_up(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
+void nm_unexpected_give_up(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
 
 /* What PEER asks of us. */
-void nm_hold_on_pace(const struct nm_incoming *in);
+void nm_unexpected_on_pace(const struct nm_incoming *in);
 /* A link to PEER begins that is best used with messages up to EAGER_MAX in their envelope. */
-void nm_hold_on_link(struct nm_peer *peer, uint32_t eager_max);
+void nm_unexpected_on_link(struct nm_peer *peer, uint32_t eager_max);
 /* What either has asked of the other may be lost: neither has asked anything. */
-void nm_hold_reset(struct nm_peer *peer);
+void nm_unexpected_reset(struct nm_peer *peer);
 
 #endif

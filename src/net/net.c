@@ -13,9 +13,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "net/host.h"
 #include "base/params.h"
 #include "base/user_copy.h"
+#include "net/host.h"
 
 #define SMALL_PAYLOAD 2048
 #define NR_SMALL 512
@@ -345,9 +345,9 @@ static unsigned int net_progress(struct nm_transport *transport)
 }
 
 /* Messages of others come only to who asks for them; who was never met can wait for a moment. */
-static bool net_sleep(struct nm_transport *transport, struct nm_bells *bells)
+static bool net_sleep(struct nm_transport *transport, struct nm_doorbells *doorbells)
 {
-	(void)bells;
+	(void)doorbells;
 	return net_of(transport)->peers.nr == 0;
 }
 

@@ -204,7 +204,7 @@ static ssize_t cq_sread(struct fid_cq *fid, void *buf, size_t count, const void 
 static int cq_signal(struct fid_cq *fid)
 {
 	atomic_store(&cq_of(fid)->signalled, 1);
-	nm_bell_wake(&cq_of(fid)->signalled);
+	nm_doorbell_wake(&cq_of(fid)->signalled);
 	return 0;
 }
 

@@ -229,7 +229,7 @@ static bool owner_lives(int fd)
  * one without a lock has no owner. Our own is not there yet: closing another descriptor of a file
  * would end our lock on it.
  */
-static void reap(const struct nm_segment_dir *dir)
+static void reap(const struct nm_rundir *dir)
 {
 	int top = openat(dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd;
 	DIR *stream = top < 0 ? NULL : fdopendir(top);
@@ -262,7 +262,7 @@ static int choose_path(struct nm_stats *stats, struct nm_reason *ret_why)
 {
 	const struct nm_params *params = nm_params();
 	const uint8_t *id = stats->head.id;
-	struct nm_segment_dir dir;
+	struct nm_rundir dir;
 	char name[13];
 	int err;
 
@@ -274,12 +274,12 @@ static int choose_path(struct nm_stats *stats, struct nm_reason *ret_why)
 			 stats->head.host, stats->head.pid, name);
 		return 0;
 	}
-	err = nm_segment_dir_open(params->segment_dir, &dir, ret_why);
+	err = nm_rundir_open(params->rundir, &dir, ret_why);
 	if (err)
 		return err;
 	snprintf(stats->path, sizeof(stats->path), "%s/%s" SUFFIX, dir.path, name);
 	reap(&dir);
-	nm_segment_dir_close(&dir);
+	nm_rundir_close(&dir);
 	return 0;
 }
 

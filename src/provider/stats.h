@@ -4,7 +4,7 @@
  * closed. How `nearmetal top` looks into a running job, and how a launcher proves afterwards which
  * way its traffic went.
  *
- * It lies in NEARMETAL_STATS_DIR and stays there; without that knob in the segment directory, where
+ * It lies in NEARMETAL_STATS_DIR and stays there; without that knob in the rundir, where
  * its owner removes it at close, and the next endpoint of the user those of processes that died.
  * Nothing that goes wrong with it concerns the endpoint: one line in the log, and no file.
  */

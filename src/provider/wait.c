@@ -91,26 +91,26 @@ NM_COLD void nm_naps_look(struct nm_lock *lock)
 		if (nap->is_rung || (!has_come(nap) && !(nap->is_long && has_work(nap->domain))))
 			continue;
 		nap->is_rung = true;
-		nm_bell_ring(&nap->bell);
+		nm_doorbell_ring(&nap->doorbell);
 	}
 }
 
 /*
- * Have BELLS ring for everything of the domain that might bring something: a queue's completions come
- * by any of it. Returns how long to sleep at most.
+ * Have DOORBELLS ring for everything of the domain that might bring something: a queue's
+ * completions come by any of it. Returns how long to sleep at most.
  */
-static uint64_t fall_asleep(struct nm_nap *nap, struct nm_bells *bells)
+static uint64_t fall_asleep(struct nm_nap *nap, struct nm_doorbells *doorbells)
 {
 	struct nm_domain *domain = nap->domain;
 	bool is_heard = true;
 
 	nm_lock_take(&domain->lock);
 	nap->is_rung = false;
-	nm_bells_add(bells, &nap->bell);
+	nm_doorbells_add(doorbells, &nap->doorbell);
 	nap->next = domain->lock.nappers;
 	domain->lock.nappers = nap;
 	for (size_t i = 0; i < domain->eps.nr; i++)
-		is_heard &= nm_engine_sleep(domain->eps.eps[i]->engine, bells);
+		is_heard &= nm_engine_sleep(domain->eps.eps[i]->engine, doorbells);
 	nap->is_long = is_heard;
 	nm_lock_give(&domain->lock);
 	return is_heard ? nm_params()->sleep_ms * NM_NS_PER_MS : MOMENT_NS;
@@ -132,23 +132,23 @@ static void wake_up(struct nm_nap *nap)
 
 void nm_nap_take(struct nm_nap *nap, uint64_t left_ns)
 {
-	bool may_ring = nm_params()->sleep_ms && !nm_bells_are_refused(), is_woken;
+	bool may_ring = nm_params()->sleep_ms && !nm_doorbells_are_refused(), is_woken;
 	uint64_t sleep_ns = MOMENT_NS;
-	struct nm_bells bells;
+	struct nm_doorbells doorbells;
 
 	if (nm_clock_ns() - nap->busy_ns < SPIN_NS) {
 		sched_yield();
 		return;
 	}
-	bells.nr = 0;
-	bells.rung = false;
+	doorbells.nr = 0;
+	doorbells.rung = false;
 	if (nap->signal) {
-		nm_bells_add(&bells, nap->signal);
-		bells.rung = bells.bells[0].seen != 0;
+		nm_doorbells_add(&doorbells, nap->signal);
+		doorbells.rung = doorbells.doorbells[0].seen != 0;
 	}
 	if (may_ring)
-		sleep_ns = fall_asleep(nap, &bells);
-	is_woken = nm_bells_wait(&bells, nm_min_u64(sleep_ns, left_ns));
+		sleep_ns = fall_asleep(nap, &doorbells);
+	is_woken = nm_doorbells_wait(&doorbells, nm_min_u64(sleep_ns, left_ns));
 	if (may_ring)
 		wake_up(nap);
 	if (is_woken)

@@ -40,11 +40,11 @@ struct nm_nap {
 	const struct nm_cqueue *queue;	  /* not empty; NULL: */
 	const struct nm_counter *counter; /* `value` reached, or more `errors` than these */
 	uint64_t value, errors;
-	const _Atomic uint32_t *signal; /* turns to anything but 0 by nm_bell_wake(); or NULL */
+	const _Atomic uint32_t *signal; /* turns to anything but 0 by nm_doorbell_wake(); or NULL */
 	/* nm_nap_begin() and nm_nap_take() */
-	uint64_t busy_ns;      /* when there last was a reason to poll */
-	struct nm_nap *next;   /* of those asleep; under the domain's lock, as is all below */
-	_Atomic uint32_t bell; /* another thread rings it */
+	uint64_t busy_ns;	   /* when there last was a reason to poll */
+	struct nm_nap *next;	   /* of those asleep; under the domain's lock, as is all below */
+	_Atomic uint32_t doorbell; /* another thread rings it */
 	bool is_rung;
 	bool is_long; /* sleeps until it is rung, as nothing had to be polled for when it began */
 };

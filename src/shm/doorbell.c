@@ -14,23 +14,23 @@
 #include "base/fault.h"
 #include "base/log.h"
 
-/* Where no bell can be heard. */
+/* Where no doorbell can be heard. */
 #define BLIND_NAP_NS (50 * NM_NS_PER_US)
 
-void nm_bell_wake(const _Atomic uint32_t *word)
+void nm_doorbell_wake(const _Atomic uint32_t *word)
 {
 	/* Not FUTEX_PRIVATE: sleepers are found by the file behind the word. */
 	(void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 	NM_FAULT("bell-woken");
 }
 
-void nm_bell_ring(_Atomic uint32_t *word)
+void nm_doorbell_ring(_Atomic uint32_t *word)
 {
 	NM_FAULT("bell-before");
-	/* Partner: nm_bells_add(). */
+	/* Partner: nm_doorbells_add(). */
 	atomic_fetch_add_explicit(word, 1, memory_order_release);
 	NM_FAULT("bell-counted");
-	nm_bell_wake(word);
+	nm_doorbell_wake(word);
 }
 
 static struct timespec to_timespec(uint64_t ns)
@@ -49,35 +49,35 @@ static void nap(uint64_t ns)
 /* Kernels before 5.16 have no such call, and filters of containers may refuse it. */
 static _Atomic bool is_refused;
 
-bool nm_bells_are_refused(void)
+bool nm_doorbells_are_refused(void)
 {
 	return atomic_load_explicit(&is_refused, memory_order_relaxed);
 }
 
-bool nm_bells_wait(const struct nm_bells *bells, uint64_t timeout_ns)
+bool nm_doorbells_wait(const struct nm_doorbells *doorbells, uint64_t timeout_ns)
 {
-	struct futex_waitv words[NM_BELLS_MAX];
+	struct futex_waitv words[NM_DOORBELLS_MAX];
 	struct timespec until;
 
-	if (bells->rung)
+	if (doorbells->rung)
 		return true;
-	if (bells->nr == 0) {
+	if (doorbells->nr == 0) {
 		nap(timeout_ns);
 		return false;
 	}
-	if (nm_bells_are_refused()) {
+	if (nm_doorbells_are_refused()) {
 		nap(nm_min_u64(timeout_ns, BLIND_NAP_NS));
 		return false;
 	}
-	for (unsigned int i = 0; i < bells->nr; i++)
+	for (unsigned int i = 0; i < doorbells->nr; i++)
 		words[i] = (struct futex_waitv){
-			.val = bells->bells[i].seen,
-			.uaddr = (uintptr_t)bells->bells[i].word,
+			.val = doorbells->doorbells[i].seen,
+			.uaddr = (uintptr_t)doorbells->doorbells[i].word,
 			.flags = FUTEX_32,
 		};
 	NM_FAULT("bell-sleep");
 	until = to_timespec(nm_clock_ns() + timeout_ns);
-	if (syscall(SYS_futex_waitv, words, bells->nr, 0, &until, CLOCK_MONOTONIC) >= 0 ||
+	if (syscall(SYS_futex_waitv, words, doorbells->nr, 0, &until, CLOCK_MONOTONIC) >= 0 ||
 	    errno == EAGAIN)
 		return true;
 	/* EFAULT: the window of a peer that is gone was unmapped by another thread. */

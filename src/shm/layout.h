@@ -5,7 +5,7 @@
  * A *window* is one contiguous region that exactly one party writes (its owner) and every
  * neighbour maps read-only. Nothing in it is a pointer, a lock or an allocator: only offsets,
  * counters and words that are published by one release store and taken by one acquire load.
- * What A sends to B lies in A's window (boxes, pool); what B has consumed of it is a counter in
+ * What A sends to B lies in A's window (rings, pool); what B has consumed of it is a counter in
  * B's window, which A reads. So the death of a party leaves nothing locked, and a hostile party
  * can lie about its own messages but cannot touch anyone's bytes.
  *
@@ -16,8 +16,8 @@
  *   | nm_lane[nr_lanes]  | one per link in use: out: identity of the reader; in: credits returned
  *   +--------------------+ regions_off
  *   | nm_region_slot[]   | registered memory that neighbours may copy from and to by themselves
- *   +--------------------+ boxes_off
- *   | nm_box[nr_lanes]   | ring of box_slots 64-byte slots; box i belongs to lane i
+ *   +--------------------+ rings_off
+ *   | nm_ring[nr_lanes]   | ring of ring_slots 64-byte slots; ring i belongs to lane i
  *   +--------------------+ pool_off
  *   | bulk pool          | chunks of chunk_size bytes, rotated first-in first-out
  *   +--------------------+ size
@@ -26,8 +26,8 @@
  * geometry is validated at attach (window.h) and then used only from the private copy.
  *
  * Version 2 has no word that nobody reads: what a lane's last use left behind is told from its next
- * one by the start of the stream, which takes the place of a generation. Version 3 has bells, and
- * packets that set a pace.
+ * one by the start of the stream, which takes the place of a generation. Version 3 has doorbells,
+ * and packets that set a pace.
  */
 #ifndef NM_SHM_LAYOUT_H
 #define NM_SHM_LAYOUT_H
@@ -43,8 +43,8 @@
 
 /* What a neighbour's window may look like; anything else is refused at attach. */
 #define NM_MAX_LANES 4096
-#define NM_MIN_BOX_SLOTS 16
-#define NM_MAX_BOX_SLOTS 4096
+#define NM_MIN_RING_SLOTS 16
+#define NM_MAX_RING_SLOTS 4096
 #define NM_MIN_CHUNK_SIZE 4096
 #define NM_MAX_CHUNK_SIZE 65536
 #define NM_MAX_POOL_SIZE (UINT64_C(1) << 30)
@@ -67,11 +67,11 @@ struct nm_window_header {
 	uint32_t features; /* bits a neighbour must know to use this window; there are none yet */
 	uint64_t size;
 	uint32_t nr_lanes;
-	uint32_t box_slots; /* power of two */
+	uint32_t ring_slots; /* power of two */
 	uint32_t chunk_size;
 	uint32_t nr_chunks;
 	uint32_t lanes_off;
-	uint32_t boxes_off;
+	uint32_t rings_off;
 	uint64_t pool_off;
 	uint32_t regions_off;
 	uint32_t nr_regions; /* a multiple of NM_REGION_BUCKET; 0: none */
@@ -102,19 +102,19 @@ _Static_assert(offsetof(struct nm_window_header, state) == 128, "line 2");
  */
 struct nm_lane {
 	/* line 0: feedback of the owner as a receiver. Partner: writer's credit check. */
-	_Atomic uint64_t consumed; /* position of the reader in the paired box */
+	_Atomic uint64_t consumed; /* position of the reader in the paired ring */
 	_Atomic uint64_t
 		chunks_freed; /* pool chunks of the paired window given back, ever, in order */
 	uint8_t reserved0[48];
 	/* line 1: echoes of the peers' challenges, read at the handshake only: they show that what
 	 * I write is what the peer sees. A lane may be in use both ways, with different peers. */
-	_Atomic uint64_t writer_proof; /* owner is the sender of this lane's box */
+	_Atomic uint64_t writer_proof; /* owner is the sender of this lane's ring */
 	_Atomic uint64_t reader_proof; /* owner is the receiver whose credits are in line 0 */
 	/* +1 when the owner, as the sender, begins to use a region of the peer it is paired with
 	 * (shm/regions.h), +1 when it has ended: odd while it does. Partner: who closes a region. */
 	_Atomic uint64_t reaching;
 	/* The owner, as the sender, rings it for a reader that sleeps (shm/doorbell.h). */
-	_Atomic uint32_t bell;
+	_Atomic uint32_t doorbell;
 	uint8_t reserved1[36];
 };
 _Static_assert(sizeof(struct nm_lane) == 2 * NM_CACHE_LINE, "two lines, no false sharing");
@@ -128,7 +128,7 @@ struct nm_region_slot {
 _Static_assert(sizeof(struct nm_region_slot) == NM_CACHE_LINE, "a region is a line");
 
 /*
- * A box is a single-producer single-consumer ring. Slot word 0 always is the control word, in
+ * A ring is a single-producer single-consumer ring. Slot word 0 always is the control word, in
  * continuation slots too, so a payload byte can never pass for a published slot.
  *
  * control word: sequence 32 | kind 2 | op 6 | flags 8 | len 16   (bits 0..63, low first)
@@ -140,7 +140,7 @@ _Static_assert(sizeof(struct nm_region_slot) == NM_CACHE_LINE, "a region is a li
  * lane's last stream, so what an earlier use left behind does not match either, and a reader of
  * that earlier stream never takes a slot of the new one.
  * A packet takes 1 + ceil(max(0, len - NM_SLOT_INLINE) / NM_SLOT_BODY) slots when inline; slots wrap
- * at the end of the box. The control word of the HEAD is stored last, with release.
+ * at the end of the ring. The control word of the HEAD is stored last, with release.
  */
 #define NM_SLOT_INLINE 40 /* payload bytes in a head slot */
 #define NM_SLOT_BODY 56	  /* payload bytes in a continuation slot */

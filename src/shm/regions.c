@@ -19,7 +19,7 @@ static void fill(struct nm_region_slot *slot, const struct nm_region *region)
 
 	/*
 	 * Partner of all: read_slot(). Whoever sees one of the words sees at least the odd count,
-	 * too. The last store is ordered against a look at `reaching` (nm_meet_await_copies()):
+	 * too. The last store is ordered against a look at `reaching` (nm_sessions_await_copies()):
 	 * either a reader sees it, or we see the reader.
 	 */
 	atomic_store_explicit(&slot->sequence, sequence + 1, memory_order_relaxed);

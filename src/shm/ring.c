@@ -13,8 +13,8 @@ static uint32_t slots_for(uint32_t len)
 				       1 + (len - NM_SLOT_INLINE + NM_SLOT_BODY - 1) / NM_SLOT_BODY;
 }
 
-void nm_box_writer_init(struct nm_box_writer *writer, struct nm_slot *slots, uint32_t nr_slots,
-			const struct nm_lane *feedback, uint64_t start, uint32_t inline_max)
+void nm_ring_writer_init(struct nm_ring_writer *writer, struct nm_slot *slots, uint32_t nr_slots,
+			 const struct nm_lane *feedback, uint64_t start, uint32_t inline_max)
 {
 	uint32_t quarter = NM_SLOT_INLINE + (nr_slots / 4 - 1) * NM_SLOT_BODY;
 
@@ -24,14 +24,14 @@ void nm_box_writer_init(struct nm_box_writer *writer, struct nm_slot *slots, uin
 	writer->limit = start + nr_slots;
 	writer->mask = nr_slots - 1;
 	writer->inline_max = inline_max < quarter ? inline_max : quarter;
-	if (writer->inline_max > NM_BOX_INLINE_LIMIT)
-		writer->inline_max = NM_BOX_INLINE_LIMIT;
+	if (writer->inline_max > NM_RING_INLINE_LIMIT)
+		writer->inline_max = NM_RING_INLINE_LIMIT;
 }
 
 /* Look how far the reader is. Out of line: once per lap when the reader keeps up. */
-static __attribute__((noinline)) int refresh(struct nm_box_writer *writer, uint32_t nr)
+static __attribute__((noinline)) int refresh(struct nm_ring_writer *writer, uint32_t nr)
 {
-	/* Partner: nm_box_return_credits(): what the reader did with the slots is over. */
+	/* Partner: nm_ring_return_credits(): what the reader did with the slots is over. */
 	uint64_t consumed = atomic_load_explicit(&writer->feedback->consumed, memory_order_acquire);
 	uint64_t seen = writer->limit - writer->mask - 1;
 
@@ -42,14 +42,14 @@ static __attribute__((noinline)) int refresh(struct nm_box_writer *writer, uint3
 	return writer->position + nr <= writer->limit ? 0 : -EAGAIN;
 }
 
-static inline int reserve(struct nm_box_writer *writer, uint32_t nr)
+static inline int reserve(struct nm_ring_writer *writer, uint32_t nr)
 {
 	if (nm_likely(writer->position + nr <= writer->limit))
 		return 0;
 	return refresh(writer, nr);
 }
 
-int nm_box_check_room(struct nm_box_writer *writer)
+int nm_ring_check_room(struct nm_ring_writer *writer)
 {
 	return reserve(writer, 1);
 }
@@ -57,7 +57,7 @@ int nm_box_check_room(struct nm_box_writer *writer)
 static inline uint64_t control_word(uint64_t position, enum nm_slot_kind kind,
 				    const struct nm_packet *pkt, uint32_t len)
 {
-	return nm_box_control(position, kind, pkt->op, pkt->flags, len);
+	return nm_ring_control(position, kind, pkt->op, pkt->flags, len);
 }
 
 /* A place in the payload that is being gathered. */
@@ -85,7 +85,7 @@ static void gather_bytes(struct gather *from, void *to, size_t len)
 }
 
 /* Payload past the head slot. */
-static void write_bodies(struct nm_box_writer *writer, const struct nm_packet *pkt,
+static void write_bodies(struct nm_ring_writer *writer, const struct nm_packet *pkt,
 			 struct gather *from)
 {
 	static const struct nm_packet no_packet;
@@ -104,8 +104,8 @@ static void write_bodies(struct nm_box_writer *writer, const struct nm_packet *p
 	}
 }
 
-int nm_box_write_inline(struct nm_box_writer *writer, const struct nm_packet *pkt,
-			const struct iovec *iov, unsigned int nr_iov)
+int nm_ring_write_inline(struct nm_ring_writer *writer, const struct nm_packet *pkt,
+			 const struct iovec *iov, unsigned int nr_iov)
 {
 	uint32_t nr = slots_for(pkt->len);
 	struct gather from = {iov, 0};
@@ -128,8 +128,8 @@ int nm_box_write_inline(struct nm_box_writer *writer, const struct nm_packet *pk
 	return 0;
 }
 
-void nm_box_write_chunk(struct nm_box_writer *writer, const struct nm_packet *pkt, uint32_t index,
-			uint32_t offset)
+void nm_ring_write_chunk(struct nm_ring_writer *writer, const struct nm_packet *pkt, uint32_t index,
+			 uint32_t offset)
 {
 	struct nm_slot *slot = &writer->slots[writer->position & writer->mask];
 
@@ -142,17 +142,17 @@ void nm_box_write_chunk(struct nm_box_writer *writer, const struct nm_packet *pk
 	writer->position++;
 }
 
-void nm_box_reset_feedback(struct nm_lane *feedback, uint64_t start)
+void nm_ring_reset_feedback(struct nm_lane *feedback, uint64_t start)
 {
 	atomic_store_explicit(&feedback->chunks_freed, 0, memory_order_relaxed);
 	atomic_store_explicit(&feedback->consumed, start, memory_order_release);
 }
 
-void nm_box_reader_init(struct nm_box_reader *reader, const struct nm_slot *slots,
-			uint32_t nr_slots, const uint8_t *pool, uint32_t chunk_size,
-			uint32_t nr_chunks, struct nm_lane *feedback, uint64_t start)
+void nm_ring_reader_init(struct nm_ring_reader *reader, const struct nm_slot *slots,
+			 uint32_t nr_slots, const uint8_t *pool, uint32_t chunk_size,
+			 uint32_t nr_chunks, struct nm_lane *feedback, uint64_t start)
 {
-	*reader = (struct nm_box_reader){
+	*reader = (struct nm_ring_reader){
 		.slots = slots,
 		.pool = pool,
 		.feedback = feedback,
@@ -171,7 +171,7 @@ static inline uint32_t read_once_u32(const uint32_t *word)
 }
 
 /* Put a payload together that is spread over slots. */
-static int collect(struct nm_box_reader *reader, const struct nm_slot *head, uint32_t len,
+static int collect(struct nm_ring_reader *reader, const struct nm_slot *head, uint32_t len,
 		   uint8_t *bounce)
 {
 	uint64_t position = reader->position + 1;
@@ -195,7 +195,7 @@ static int collect(struct nm_box_reader *reader, const struct nm_slot *head, uin
 	return 0;
 }
 
-static int find_in_pool(const struct nm_box_reader *reader, const struct nm_slot *head,
+static int find_in_pool(const struct nm_ring_reader *reader, const struct nm_slot *head,
 			struct nm_packet *pkt, const void **ret_payload)
 {
 	uint32_t index = read_once_u32(&head->head.chunk.index);
@@ -212,7 +212,7 @@ static int find_in_pool(const struct nm_box_reader *reader, const struct nm_slot
 	return 0;
 }
 
-bool nm_box_is_sound(const struct nm_box_reader *reader)
+bool nm_ring_is_sound(const struct nm_ring_reader *reader)
 {
 	uint64_t control = atomic_load_explicit(
 		&reader->slots[reader->position & reader->mask].control, memory_order_relaxed);
@@ -222,8 +222,9 @@ bool nm_box_is_sound(const struct nm_box_reader *reader)
 			    (control >> NM_CONTROL_KIND_SHIFT & 3));
 }
 
-int nm_box_peek_spread(struct nm_box_reader *reader, const struct nm_slot *head, unsigned int kind,
-		       uint8_t *bounce, struct nm_packet *pkt, const void **ret_payload)
+int nm_ring_peek_spread(struct nm_ring_reader *reader, const struct nm_slot *head,
+			unsigned int kind, uint8_t *bounce, struct nm_packet *pkt,
+			const void **ret_payload)
 {
 	uint32_t nr;
 	int err;

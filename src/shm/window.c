@@ -27,20 +27,20 @@
 /* Pages that a neighbour left out would be made, and charged to us, by filling the tables. */
 #define WARM_FOREIGN_MAX (UINT64_C(64) << 20)
 
-int nm_geometry_init(uint32_t nr_lanes, uint32_t box_slots, uint32_t chunk_size, uint64_t pool_size,
-		     struct nm_geometry *ret_geometry)
+int nm_geometry_init(uint32_t nr_lanes, uint32_t ring_slots, uint32_t chunk_size,
+		     uint64_t pool_size, struct nm_geometry *ret_geometry)
 {
 	struct nm_geometry g = {0};
 	uint64_t end;
 
-	if (nr_lanes < 1 || nr_lanes > NM_MAX_LANES || box_slots < NM_MIN_BOX_SLOTS ||
-	    box_slots > NM_MAX_BOX_SLOTS || !nm_is_power_of_two(box_slots) ||
+	if (nr_lanes < 1 || nr_lanes > NM_MAX_LANES || ring_slots < NM_MIN_RING_SLOTS ||
+	    ring_slots > NM_MAX_RING_SLOTS || !nm_is_power_of_two(ring_slots) ||
 	    chunk_size < NM_MIN_CHUNK_SIZE || chunk_size > NM_MAX_CHUNK_SIZE ||
 	    !nm_is_power_of_two(chunk_size) || pool_size < chunk_size ||
 	    pool_size > NM_MAX_POOL_SIZE)
 		return -EINVAL;
 	g.nr_lanes = nr_lanes;
-	g.box_slots = box_slots;
+	g.ring_slots = ring_slots;
 	g.chunk_size = chunk_size;
 	g.nr_chunks = (uint32_t)(pool_size / chunk_size);
 	g.lanes_off = sizeof(struct nm_window_header);
@@ -49,8 +49,8 @@ int nm_geometry_init(uint32_t nr_lanes, uint32_t box_slots, uint32_t chunk_size,
 	g.regions_off = (uint32_t)end;
 	g.nr_regions = NM_NR_REGIONS;
 	end += g.nr_regions * sizeof(struct nm_region_slot);
-	g.boxes_off = (uint32_t)nm_align_up(end, PAGE);
-	end = g.boxes_off + (uint64_t)nr_lanes * box_slots * sizeof(struct nm_slot);
+	g.rings_off = (uint32_t)nm_align_up(end, PAGE);
+	end = g.rings_off + (uint64_t)nr_lanes * ring_slots * sizeof(struct nm_slot);
 	g.pool_off = nm_align_up(end, NM_MAX_CHUNK_SIZE);
 	g.size = g.pool_off + (uint64_t)g.nr_chunks * chunk_size;
 	*ret_geometry = g;
@@ -61,7 +61,7 @@ int nm_geometry_init(uint32_t nr_lanes, uint32_t box_slots, uint32_t chunk_size,
 #define GOOD_POOL_SIZE (UINT64_C(1) << 20)
 #define MIN_CHUNKS 4
 
-int nm_geometry_fit(uint64_t room, uint32_t nr_lanes, uint32_t box_slots, uint32_t chunk_size,
+int nm_geometry_fit(uint64_t room, uint32_t nr_lanes, uint32_t ring_slots, uint32_t chunk_size,
 		    uint64_t pool_size, struct nm_geometry *ret_geometry,
 		    struct nm_reason *ret_reason)
 {
@@ -73,7 +73,7 @@ int nm_geometry_fit(uint64_t room, uint32_t nr_lanes, uint32_t box_slots, uint32
 		for (uint32_t lanes = nr_lanes; lanes; lanes /= 2) {
 			uint64_t before;
 
-			if (nm_geometry_init(lanes, box_slots, chunk_size, chunk_size, &g)) {
+			if (nm_geometry_init(lanes, ring_slots, chunk_size, chunk_size, &g)) {
 				nm_reason_set(ret_reason,
 					      "the knobs of the window do not fit together");
 				return -EINVAL;
@@ -81,7 +81,7 @@ int nm_geometry_fit(uint64_t room, uint32_t nr_lanes, uint32_t box_slots, uint32
 			before = g.size - chunk_size;
 			if (before > room || room - before < least[i])
 				continue;
-			return nm_geometry_init(lanes, box_slots, chunk_size,
+			return nm_geometry_init(lanes, ring_slots, chunk_size,
 						nm_min_u64(pool_size, room - before), ret_geometry);
 		}
 	nm_reason_set(ret_reason, "no window fits into %llu bytes", (unsigned long long)room);
@@ -116,8 +116,8 @@ int nm_window_header_check(const struct nm_window_header *header, uint64_t file_
 	}
 	if (header->nr_lanes < 1 || header->nr_lanes > NM_MAX_LANES)
 		return refuse_header(ret_reason, "number of lanes");
-	if (header->box_slots < NM_MIN_BOX_SLOTS || header->box_slots > NM_MAX_BOX_SLOTS ||
-	    !nm_is_power_of_two(header->box_slots))
+	if (header->ring_slots < NM_MIN_RING_SLOTS || header->ring_slots > NM_MAX_RING_SLOTS ||
+	    !nm_is_power_of_two(header->ring_slots))
 		return refuse_header(ret_reason, "size of boxes");
 	if (header->chunk_size < NM_MIN_CHUNK_SIZE || header->chunk_size > NM_MAX_CHUNK_SIZE ||
 	    !nm_is_power_of_two(header->chunk_size) || header->nr_chunks < 1 ||
@@ -130,23 +130,23 @@ int nm_window_header_check(const struct nm_window_header *header, uint64_t file_
 
 	/* No overflow: every factor has just been bounded and offsets are below 2^33. */
 	g.lanes_off = header->lanes_off;
-	g.boxes_off = header->boxes_off;
+	g.rings_off = header->rings_off;
 	g.pool_off = header->pool_off;
 	g.regions_off = header->regions_off;
 	regions_end = g.regions_off + (uint64_t)header->nr_regions * sizeof(struct nm_region_slot);
 	lanes_end = g.lanes_off + (uint64_t)header->nr_lanes * sizeof(struct nm_lane);
-	boxes_end = g.boxes_off +
-		    (uint64_t)header->nr_lanes * header->box_slots * sizeof(struct nm_slot);
+	boxes_end = g.rings_off +
+		    (uint64_t)header->nr_lanes * header->ring_slots * sizeof(struct nm_slot);
 	if (g.lanes_off < sizeof(struct nm_window_header) || g.lanes_off % NM_CACHE_LINE ||
 	    g.regions_off < lanes_end || g.regions_off % NM_CACHE_LINE ||
-	    g.boxes_off < regions_end || g.boxes_off % NM_CACHE_LINE || g.pool_off < boxes_end ||
+	    g.rings_off < regions_end || g.rings_off % NM_CACHE_LINE || g.pool_off < boxes_end ||
 	    g.pool_off % NM_CACHE_LINE ||
 	    !nm_add_u64(g.pool_off, (uint64_t)header->nr_chunks * header->chunk_size, &pool_end) ||
 	    pool_end > file_size)
 		return refuse_header(ret_reason, "parts overlap or lie outside");
 	g.size = file_size;
 	g.nr_lanes = header->nr_lanes;
-	g.box_slots = header->box_slots;
+	g.ring_slots = header->ring_slots;
 	g.chunk_size = header->chunk_size;
 	g.nr_chunks = header->nr_chunks;
 	g.nr_regions = header->nr_regions;
@@ -199,11 +199,11 @@ static void write_header(struct nm_window_header *header, const struct nm_geomet
 	header->version = NM_LAYOUT_VERSION;
 	header->size = g->size;
 	header->nr_lanes = g->nr_lanes;
-	header->box_slots = g->box_slots;
+	header->ring_slots = g->ring_slots;
 	header->chunk_size = g->chunk_size;
 	header->nr_chunks = g->nr_chunks;
 	header->lanes_off = g->lanes_off;
-	header->boxes_off = g->boxes_off;
+	header->rings_off = g->rings_off;
 	header->pool_off = g->pool_off;
 	header->regions_off = g->regions_off;
 	header->nr_regions = g->nr_regions;
@@ -229,7 +229,7 @@ static void set_places(struct nm_window *window, void *base)
 	window->header = base;
 	window->lanes = (void *)((char *)base + g->lanes_off);
 	window->regions = (void *)((char *)base + g->regions_off);
-	window->boxes = (void *)((char *)base + g->boxes_off);
+	window->rings = (void *)((char *)base + g->rings_off);
 	window->pool = (uint8_t *)base + g->pool_off;
 }
 
@@ -242,7 +242,7 @@ static int size_map_fill(struct nm_window *window, const uint8_t id[6], const ui
 
 	if (ftruncate(window->fd, (off_t)g->size) < 0)
 		return create_failed(ret_reason, "size a window", -errno);
-	err = reserve(window->fd, 0, g->boxes_off);
+	err = reserve(window->fd, 0, g->rings_off);
 	if (!err)
 		err = reserve(window->fd, g->pool_off, g->size - g->pool_off);
 	if (err)
@@ -317,19 +317,19 @@ void nm_window_set_state(struct nm_window *window, enum nm_window_state state)
 	atomic_store_explicit(&window->header->state, state, memory_order_release);
 }
 
-struct nm_slot *nm_window_box(struct nm_window *window, uint32_t lane)
+struct nm_slot *nm_window_ring(struct nm_window *window, uint32_t lane)
 {
-	return window->boxes + (size_t)lane * window->geometry.box_slots;
+	return window->rings + (size_t)lane * window->geometry.ring_slots;
 }
 
-int nm_window_reserve_box(struct nm_window *window, uint32_t lane, struct nm_reason *ret_reason)
+int nm_window_reserve_ring(struct nm_window *window, uint32_t lane, struct nm_reason *ret_reason)
 {
-	uint64_t bytes = (uint64_t)window->geometry.box_slots * sizeof(struct nm_slot);
+	uint64_t bytes = (uint64_t)window->geometry.ring_slots * sizeof(struct nm_slot);
 	int err = 0;
 
 	/* Placed memory was reserved when it was made. */
 	if (window->fd >= 0)
-		err = reserve(window->fd, window->geometry.boxes_off + lane * bytes, bytes);
+		err = reserve(window->fd, window->geometry.rings_off + lane * bytes, bytes);
 	return err ? create_failed(ret_reason, "reserve the memory of a box", err) : 0;
 }
 
@@ -377,7 +377,7 @@ static void see_places(struct nm_foreign_window *window, const char *base,
 	window->header = (const void *)base;
 	window->lanes = (const void *)(base + g->lanes_off);
 	window->regions = (const void *)(base + g->regions_off);
-	window->boxes = (const void *)(base + g->boxes_off);
+	window->rings = (const void *)(base + g->rings_off);
 	window->pool = (const uint8_t *)base + g->pool_off;
 	memcpy(window->id, header->id, sizeof(window->id));
 	memcpy(window->token, header->token_proof, sizeof(window->token));
@@ -449,9 +449,9 @@ void nm_window_detach(struct nm_foreign_window *window)
 	window->header = NULL;
 }
 
-const struct nm_slot *nm_foreign_box(const struct nm_foreign_window *window, uint32_t lane)
+const struct nm_slot *nm_foreign_ring(const struct nm_foreign_window *window, uint32_t lane)
 {
-	return window->boxes + (size_t)lane * window->geometry.box_slots;
+	return window->rings + (size_t)lane * window->geometry.ring_slots;
 }
 
 enum nm_window_state nm_foreign_state(const struct nm_foreign_window *window)

@@ -23,11 +23,11 @@
 struct nm_geometry {
 	uint64_t size;
 	uint32_t nr_lanes;
-	uint32_t box_slots;
+	uint32_t ring_slots;
 	uint32_t chunk_size;
 	uint32_t nr_chunks;
 	uint32_t lanes_off;
-	uint32_t boxes_off;
+	uint32_t rings_off;
 	uint64_t pool_off;
 	uint32_t regions_off;
 	uint32_t nr_regions;
@@ -37,14 +37,14 @@ struct nm_geometry {
  * Lay out a window. POOL_SIZE is rounded down to whole chunks.
  * Returns 0, or -EINVAL when a number is outside the limits of layout.h.
  */
-int nm_geometry_init(uint32_t nr_lanes, uint32_t box_slots, uint32_t chunk_size, uint64_t pool_size,
-		     struct nm_geometry *ret_geometry);
+int nm_geometry_init(uint32_t nr_lanes, uint32_t ring_slots, uint32_t chunk_size,
+		     uint64_t pool_size, struct nm_geometry *ret_geometry);
 
 /*
  * Lay out a window that takes up to ROOM bytes: as nm_geometry_init(), with a smaller pool, and then
  * with fewer lanes, where it has to. -ENOSPC: ROOM is too little for anything, with a reason.
  */
-int nm_geometry_fit(uint64_t room, uint32_t nr_lanes, uint32_t box_slots, uint32_t chunk_size,
+int nm_geometry_fit(uint64_t room, uint32_t nr_lanes, uint32_t ring_slots, uint32_t chunk_size,
 		    uint64_t pool_size, struct nm_geometry *ret_geometry,
 		    struct nm_reason *ret_reason);
 
@@ -62,12 +62,12 @@ struct nm_window {
 	struct nm_window_header *header;
 	struct nm_lane *lanes;
 	struct nm_region_slot *regions;
-	struct nm_slot *boxes;
+	struct nm_slot *rings;
 	uint8_t *pool;
 };
 
 /*
- * Create, size, reserve (header, lanes, pool; boxes when they are taken into use), map and seal a
+ * Create, size, reserve (header, lanes, pool; rings when they are taken into use), map and seal a
  * window, in state INIT. ID and TOKEN are written into it for neighbours to compare.
  * Returns 0 or -errno with a reason; leaves nothing behind on failure.
  */
@@ -88,10 +88,10 @@ void nm_window_destroy(struct nm_window *window);
 
 /* Publish a new state. */
 void nm_window_set_state(struct nm_window *window, enum nm_window_state state);
-/* First slot of the box of LANE. */
-struct nm_slot *nm_window_box(struct nm_window *window, uint32_t lane);
-/* Reserve the memory of a box, so that writing to it cannot fail. 0 or -errno with a reason. */
-int nm_window_reserve_box(struct nm_window *window, uint32_t lane, struct nm_reason *ret_reason);
+/* First slot of the ring of LANE. */
+struct nm_slot *nm_window_ring(struct nm_window *window, uint32_t lane);
+/* Reserve the memory of a ring, so that writing to it cannot fail. 0 or -errno with a reason. */
+int nm_window_reserve_ring(struct nm_window *window, uint32_t lane, struct nm_reason *ret_reason);
 
 /* A neighbour's window, mapped read-only. Its bytes may change under every read. */
 struct nm_foreign_window {
@@ -99,7 +99,7 @@ struct nm_foreign_window {
 	const struct nm_window_header *header;
 	const struct nm_lane *lanes;
 	const struct nm_region_slot *regions;
-	const struct nm_slot *boxes;
+	const struct nm_slot *rings;
 	const uint8_t *pool;
 	dev_t device; /* which file it is: equal for equal windows; 0 of a view */
 	ino_t inode;
@@ -123,8 +123,8 @@ int nm_window_view(const void *memory, uint64_t size, struct nm_foreign_window *
 /* NULL and zeroed are fine. */
 void nm_window_detach(struct nm_foreign_window *window);
 
-/* First slot of the box of LANE; the caller has checked LANE. */
-const struct nm_slot *nm_foreign_box(const struct nm_foreign_window *window, uint32_t lane);
+/* First slot of the ring of LANE; the caller has checked LANE. */
+const struct nm_slot *nm_foreign_ring(const struct nm_foreign_window *window, uint32_t lane);
 enum nm_window_state nm_foreign_state(const struct nm_foreign_window *window);
 
 #endif

@@ -435,7 +435,7 @@ int slurm_spank_task_init(spank_t sp, int ac, char *argv[])
 	change_directory();
 	for (unsigned int i = 0; i < environment.nr; i++) {
 		/* Where its neighbours are is not the user's choice; the rest is. */
-		int overwrite = !strcmp(environment.names[i], "NEARMETAL_SEGMENT_DIR");
+		int overwrite = !strcmp(environment.names[i], "NEARMETAL_RUNDIR");
 
 		spank_setenv(sp, environment.names[i], environment.values[i], overwrite);
 	}

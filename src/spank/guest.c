@@ -125,7 +125,7 @@ static bool is_of_the_node(const char *variable)
 		"PMI_",
 		"PMI2_",
 		"PMIX_",
-		"NEARMETAL_SEGMENT_DIR=",
+		"NEARMETAL_RUNDIR=",
 		"SLURM_PMI",
 		"XDG_RUNTIME_DIR=",
 		"DBUS_SESSION_BUS_ADDRESS=",

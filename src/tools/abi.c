@@ -5,10 +5,10 @@
 #include "connect/address.h"
 #include "connect/message.h"
 #include "shm/layout.h"
-#include "vmseg/check.h"
-#include "vmseg/layout.h"
 #include "tools/info.h"
 #include "tools/json.h"
+#include "vmseg/check.h"
+#include "vmseg/layout.h"
 
 struct field {
 	const char *name;
@@ -23,9 +23,9 @@ struct field {
 static const struct field header_fields[] = {
 	FIELD(nm_window_header, magic),	      FIELD(nm_window_header, version),
 	FIELD(nm_window_header, features),    FIELD(nm_window_header, size),
-	FIELD(nm_window_header, nr_lanes),    FIELD(nm_window_header, box_slots),
+	FIELD(nm_window_header, nr_lanes),    FIELD(nm_window_header, ring_slots),
 	FIELD(nm_window_header, chunk_size),  FIELD(nm_window_header, nr_chunks),
-	FIELD(nm_window_header, lanes_off),   FIELD(nm_window_header, boxes_off),
+	FIELD(nm_window_header, lanes_off),   FIELD(nm_window_header, rings_off),
 	FIELD(nm_window_header, pool_off),    FIELD(nm_window_header, id),
 	FIELD(nm_window_header, token_proof), FIELD(nm_window_header, state),
 };
@@ -50,36 +50,36 @@ static const struct field address_fields[] = {
 };
 
 static const struct field segment_host_fields[] = {
-	FIELD(nm_segment_host, magic),	   FIELD(nm_segment_host, version),
-	FIELD(nm_segment_host, features),  FIELD(nm_segment_host, token),
-	FIELD(nm_segment_host, size),	   FIELD(nm_segment_host, part_off),
-	FIELD(nm_segment_host, part_size), FIELD(nm_segment_host, nr_parts),
-	FIELD(nm_segment_host, state),	   FIELD(nm_segment_host, epoch),
+	FIELD(nm_vmseg_host, magic),	 FIELD(nm_vmseg_host, version),
+	FIELD(nm_vmseg_host, features),	 FIELD(nm_vmseg_host, token),
+	FIELD(nm_vmseg_host, size),	 FIELD(nm_vmseg_host, part_off),
+	FIELD(nm_vmseg_host, part_size), FIELD(nm_vmseg_host, nr_parts),
+	FIELD(nm_vmseg_host, state),	 FIELD(nm_vmseg_host, epoch),
 };
 
 static const struct field segment_part_fields[] = {
-	FIELD(nm_segment_part, magic),	   FIELD(nm_segment_part, version),
-	FIELD(nm_segment_part, features),  FIELD(nm_segment_part, generation),
-	FIELD(nm_segment_part, index),	   FIELD(nm_segment_part, nr_slots),
-	FIELD(nm_segment_part, nr_cells),  FIELD(nm_segment_part, slots_off),
-	FIELD(nm_segment_part, cells_off), FIELD(nm_segment_part, space_off),
-	FIELD(nm_segment_part, numa),	   FIELD(nm_segment_part, vcpu_numa),
-	FIELD(nm_segment_part, state),	   FIELD(nm_segment_part, epoch),
-	FIELD(nm_segment_part, knock),	   FIELD(nm_segment_part, echo),
+	FIELD(nm_vmseg_part, magic),	 FIELD(nm_vmseg_part, version),
+	FIELD(nm_vmseg_part, features),	 FIELD(nm_vmseg_part, generation),
+	FIELD(nm_vmseg_part, index),	 FIELD(nm_vmseg_part, nr_slots),
+	FIELD(nm_vmseg_part, nr_cells),	 FIELD(nm_vmseg_part, slots_off),
+	FIELD(nm_vmseg_part, cells_off), FIELD(nm_vmseg_part, space_off),
+	FIELD(nm_vmseg_part, numa),	 FIELD(nm_vmseg_part, vcpu_numa),
+	FIELD(nm_vmseg_part, state),	 FIELD(nm_vmseg_part, epoch),
+	FIELD(nm_vmseg_part, knock),	 FIELD(nm_vmseg_part, echo),
 };
 
 static const struct field segment_slot_fields[] = {
-	FIELD(nm_segment_slot, control),     FIELD(nm_segment_slot, window_off),
-	FIELD(nm_segment_slot, window_size), FIELD(nm_segment_slot, id),
-	FIELD(nm_segment_slot, token_proof), FIELD(nm_segment_slot, heartbeat),
-	FIELD(nm_segment_slot, posted),	     FIELD(nm_segment_slot, gone_ns),
+	FIELD(nm_vmseg_slot, control),	   FIELD(nm_vmseg_slot, window_off),
+	FIELD(nm_vmseg_slot, window_size), FIELD(nm_vmseg_slot, id),
+	FIELD(nm_vmseg_slot, token_proof), FIELD(nm_vmseg_slot, heartbeat),
+	FIELD(nm_vmseg_slot, posted),	   FIELD(nm_vmseg_slot, gone_ns),
 };
 
 static const struct field segment_cell_fields[] = {
-	FIELD(nm_segment_cell, sequence),      FIELD(nm_segment_cell, to_part_generation),
-	FIELD(nm_segment_cell, to_generation), FIELD(nm_segment_cell, to_part),
-	FIELD(nm_segment_cell, to_slot),       FIELD(nm_segment_cell, len),
-	FIELD(nm_segment_cell, bytes),
+	FIELD(nm_vmseg_cell, sequence),	     FIELD(nm_vmseg_cell, to_part_generation),
+	FIELD(nm_vmseg_cell, to_generation), FIELD(nm_vmseg_cell, to_part),
+	FIELD(nm_vmseg_cell, to_slot),	     FIELD(nm_vmseg_cell, len),
+	FIELD(nm_vmseg_cell, bytes),
 };
 
 static void print_struct(struct nm_json *json, const char *name, size_t size,
@@ -132,20 +132,20 @@ static void print_segment(struct nm_json *json)
 	char magic[32];
 
 	nm_json_open(json, "segment", '{');
-	nm_json_number(json, "version", NM_SEGMENT_VERSION);
-	snprintf(magic, sizeof(magic), "0x%016llx", (unsigned long long)NM_SEGMENT_HOST_MAGIC);
+	nm_json_number(json, "version", NM_VMSEG_VERSION);
+	snprintf(magic, sizeof(magic), "0x%016llx", (unsigned long long)NM_VMSEG_HOST_MAGIC);
 	nm_json_text(json, "host_magic", magic);
-	snprintf(magic, sizeof(magic), "0x%016llx", (unsigned long long)NM_SEGMENT_PART_MAGIC);
+	snprintf(magic, sizeof(magic), "0x%016llx", (unsigned long long)NM_VMSEG_PART_MAGIC);
 	nm_json_text(json, "part_magic", magic);
-	nm_json_number(json, "align", NM_SEGMENT_ALIGN);
-	nm_json_number(json, "min_part_size", NM_SEGMENT_MIN_PART_SIZE);
-	nm_json_number(json, "max_part_size", NM_SEGMENT_MAX_PART_SIZE);
-	nm_json_number(json, "max_parts", NM_SEGMENT_MAX_PARTS);
-	nm_json_number(json, "max_size", NM_SEGMENT_MAX_SIZE);
-	nm_json_number(json, "granule", NM_SEGMENT_GRANULE);
+	nm_json_number(json, "align", NM_VMSEG_ALIGN);
+	nm_json_number(json, "min_part_size", NM_VMSEG_MIN_PART_SIZE);
+	nm_json_number(json, "max_part_size", NM_VMSEG_MAX_PART_SIZE);
+	nm_json_number(json, "max_parts", NM_VMSEG_MAX_PARTS);
+	nm_json_number(json, "max_size", NM_VMSEG_MAX_SIZE);
+	nm_json_number(json, "granule", NM_VMSEG_GRANULE);
 	nm_json_open(json, "states", '[');
-	for (uint32_t state = NM_SEGMENT_FREE; state <= NM_SEGMENT_GONE; state++)
-		nm_json_text(json, NULL, nm_segment_state_name(state));
+	for (uint32_t state = NM_VMSEG_FREE; state <= NM_VMSEG_GONE; state++)
+		nm_json_text(json, NULL, nm_vmseg_state_name(state));
 	nm_json_close(json, ']');
 	nm_json_close(json, '}');
 }
@@ -172,10 +172,10 @@ int nm_info_abi(void)
 	PRINT_STRUCT(&json, nm_lane, lane_fields);
 	PRINT_STRUCT(&json, nm_slot, slot_fields);
 	PRINT_STRUCT(&json, nm_address, address_fields);
-	PRINT_STRUCT(&json, nm_segment_host, segment_host_fields);
-	PRINT_STRUCT(&json, nm_segment_part, segment_part_fields);
-	PRINT_STRUCT(&json, nm_segment_slot, segment_slot_fields);
-	PRINT_STRUCT(&json, nm_segment_cell, segment_cell_fields);
+	PRINT_STRUCT(&json, nm_vmseg_host, segment_host_fields);
+	PRINT_STRUCT(&json, nm_vmseg_part, segment_part_fields);
+	PRINT_STRUCT(&json, nm_vmseg_slot, segment_slot_fields);
+	PRINT_STRUCT(&json, nm_vmseg_cell, segment_cell_fields);
 	nm_json_close(&json, '}');
 	print_knobs(&json);
 	nm_json_close(&json, '}');

@@ -100,7 +100,7 @@ static void find_cores(struct facts *facts)
 		}
 }
 
-static unsigned int count_sockets(const struct nm_segment_dir *dir)
+static unsigned int count_sockets(const struct nm_rundir *dir)
 {
 	DIR *stream = opendir(dir->path);
 	unsigned int nr = 0;
@@ -114,13 +114,13 @@ static unsigned int count_sockets(const struct nm_segment_dir *dir)
 	return nr;
 }
 
-static void find_segment_dir(struct facts *facts, const struct nm_params *params)
+static void find_rundir(struct facts *facts, const struct nm_params *params)
 {
-	struct nm_segment_dir dir;
+	struct nm_rundir dir;
 	struct stat st;
 
-	if (params->segment_dir[0])
-		snprintf(facts->dir, sizeof(facts->dir), "%s", params->segment_dir);
+	if (params->rundir[0])
+		snprintf(facts->dir, sizeof(facts->dir), "%s", params->rundir);
 	else
 		snprintf(facts->dir, sizeof(facts->dir), "/dev/shm/nearmetal-%u", geteuid());
 	if (stat(facts->dir, &st) < 0 && errno == ENOENT) {
@@ -128,12 +128,12 @@ static void find_segment_dir(struct facts *facts, const struct nm_params *params
 		nm_reason_set(&facts->dir_words, "missing; made when it is first needed");
 		return;
 	}
-	if (nm_segment_dir_open(facts->dir, &dir, &facts->dir_words))
+	if (nm_rundir_open(facts->dir, &dir, &facts->dir_words))
 		return;
 	facts->dir_good = true;
 	nm_reason_set(&facts->dir_words, "mine alone, %u endpoints listen in it",
 		      count_sockets(&dir));
-	nm_segment_dir_close(&dir);
+	nm_rundir_close(&dir);
 }
 
 static void try_window(struct facts *facts, const struct nm_params *params)
@@ -142,7 +142,7 @@ static void try_window(struct facts *facts, const struct nm_params *params)
 	struct nm_geometry geometry;
 	struct nm_window window;
 
-	if (nm_geometry_init((uint32_t)params->max_local_peers, (uint32_t)params->box_slots,
+	if (nm_geometry_init((uint32_t)params->max_local_peers, (uint32_t)params->ring_slots,
 			     (uint32_t)params->chunk_size, params->pool_size, &geometry)) {
 		nm_reason_set(&facts->window_words, "the knobs of the window do not fit together");
 		return;
@@ -189,7 +189,7 @@ static void print_json(const struct facts *facts, const struct nm_params *params
 		nm_json_close(&json, '}');
 	}
 	nm_json_close(&json, ']');
-	nm_json_open(&json, "segment_dir", '{');
+	nm_json_open(&json, "rundir", '{');
 	nm_json_text(&json, "path", facts->dir);
 	nm_json_bool(&json, "usable", facts->dir_good);
 	nm_json_text(&json, "reason", facts->dir_words.text);
@@ -262,7 +262,7 @@ int nm_info_facts(bool json)
 	gethostname(facts.node, sizeof(facts.node) - 1);
 	find_namespaces(&facts);
 	find_cores(&facts);
-	find_segment_dir(&facts, params);
+	find_rundir(&facts, params);
 	try_window(&facts, params);
 	nm_info_find_segment();
 	facts.cma_good = nm_cma_works_here(&facts.cma_words);

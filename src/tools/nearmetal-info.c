@@ -12,7 +12,7 @@
 static const char help_text[] =
 	"usage: nearmetal-info [--json]\n"
 	"       nearmetal-info --abi [--json]\n"
-	"       nearmetal-info meet [--segment-dir DIR]\n"
+	"       nearmetal-info meet [--rundir DIR]\n"
 	"\n"
 	"Without arguments: version, knobs and where their values come from, namespaces,\n"
 	"caches, and whether processes can meet in shared memory here, with reasons.\n"
@@ -22,19 +22,16 @@ static const char help_text[] =
 	"                     that is written to me (a line each: ADDRESS [LABEL]) and print\n"
 	"                     relation, channel, integrity and reason as a line of JSON;\n"
 	"                     ends when stdin is closed\n"
-	"  --segment-dir DIR  directory where neighbours meet (NEARMETAL_SEGMENT_DIR)\n"
+	"  --rundir DIR       directory where neighbours meet (NEARMETAL_RUNDIR)\n"
 	"  --json             print JSON\n"
 	"  --version, --help\n"
 	"\n"
-	"example: nearmetal-info meet --segment-dir /dev/shm/job-7\n";
+	"example: nearmetal-info meet --rundir /dev/shm/job-7\n";
 
 static const struct option options[] = {
-	{"json", no_argument, NULL, 'j'},
-	{"abi", no_argument, NULL, 'a'},
-	{"segment-dir", required_argument, NULL, 'd'},
-	{"version", no_argument, NULL, 'v'},
-	{"help", no_argument, NULL, 'h'},
-	{NULL, 0, NULL, 0},
+	{"json", no_argument, NULL, 'j'},	  {"abi", no_argument, NULL, 'a'},
+	{"rundir", required_argument, NULL, 'd'}, {"version", no_argument, NULL, 'v'},
+	{"help", no_argument, NULL, 'h'},	  {NULL, 0, NULL, 0},
 };
 
 static int usage_error(const char *what)
@@ -57,7 +54,7 @@ int main(int argc, char **argv)
 			abi = true;
 			break;
 		case 'd':
-			if (setenv("NEARMETAL_SEGMENT_DIR", optarg, 1))
+			if (setenv("NEARMETAL_RUNDIR", optarg, 1))
 				return usage_error("cannot set the segment directory");
 			break;
 		case 'v':

@@ -50,10 +50,10 @@ int segment_failed(const char *hint, const char *fmt, ...)
 	return 1;
 }
 
-void segment_format_token(const uint8_t token[NM_SEGMENT_TOKEN_LEN],
-			  char ret_text[2 * NM_SEGMENT_TOKEN_LEN + 1])
+void segment_format_token(const uint8_t token[NM_VMSEG_TOKEN_LEN],
+			  char ret_text[2 * NM_VMSEG_TOKEN_LEN + 1])
 {
-	for (int i = 0; i < NM_SEGMENT_TOKEN_LEN; i++)
+	for (int i = 0; i < NM_VMSEG_TOKEN_LEN; i++)
 		sprintf(ret_text + (size_t)2 * i, "%02x", token[i]);
 }
 
@@ -83,7 +83,7 @@ static int take_options(int argc, char **argv, struct segment_order *order, bool
 			break;
 		case 'l':
 			if (!nm_params_parse_size(optarg, &order->lead) ||
-			    (order->lead && order->lead != NM_SEGMENT_ALIGN))
+			    (order->lead && order->lead != NM_VMSEG_ALIGN))
 				return usage_error("--lead: give 0 or 2M");
 			break;
 		case 'j':

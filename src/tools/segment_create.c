@@ -11,16 +11,16 @@
 #include <unistd.h>
 
 #include "base/arith.h"
-#include "vmseg/check.h"
 #include "tools/segment_tool.h"
+#include "vmseg/check.h"
 
-static int take_token(const char *text, uint8_t ret_token[NM_SEGMENT_TOKEN_LEN])
+static int take_token(const char *text, uint8_t ret_token[NM_VMSEG_TOKEN_LEN])
 {
 	static const char hint[] = "give 32 hexadecimal digits, not all of them 0, or leave it out";
 	char line[128];
 
 	if (!text) {
-		if (getrandom(ret_token, NM_SEGMENT_TOKEN_LEN, 0) != NM_SEGMENT_TOKEN_LEN)
+		if (getrandom(ret_token, NM_VMSEG_TOKEN_LEN, 0) != NM_VMSEG_TOKEN_LEN)
 			return segment_failed(NULL, "no random numbers: %s", strerror(errno));
 		return 0;
 	}
@@ -30,7 +30,7 @@ static int take_token(const char *text, uint8_t ret_token[NM_SEGMENT_TOKEN_LEN])
 		line[strcspn(line, "\r\n")] = '\0';
 		text = line;
 	}
-	if (!nm_segment_token_parse(text, strlen(text), ret_token))
+	if (!nm_vmseg_token_parse(text, strlen(text), ret_token))
 		return segment_failed(hint, "the token is not one");
 	return 0;
 }
@@ -44,20 +44,20 @@ static uint64_t next_power_of_two(uint64_t n)
 	return power;
 }
 
-static int write_host_page(int fd, uint64_t lead, const struct nm_segment_host *host)
+static int write_host_page(int fd, uint64_t lead, const struct nm_vmseg_host *host)
 {
 	/* Mapped: files on huge pages cannot be written in another way. */
 	void *page =
-		mmap(NULL, NM_SEGMENT_ALIGN, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)lead);
+		mmap(NULL, NM_VMSEG_ALIGN, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)lead);
 
 	if (page == MAP_FAILED)
 		return -errno;
 	memcpy(page, host, sizeof(*host));
-	munmap(page, NM_SEGMENT_ALIGN);
+	munmap(page, NM_VMSEG_ALIGN);
 	return fsync(fd) < 0 ? -errno : 0;
 }
 
-static int fill(int fd, const struct segment_order *order, const struct nm_segment_host *host)
+static int fill(int fd, const struct segment_order *order, const struct nm_vmseg_host *host)
 {
 	/* The size of a BAR is a power of two; what lies behind the parts takes no memory. */
 	uint64_t used = order->lead + host->size;
@@ -87,7 +87,7 @@ static int open_nameless(const char *path)
 }
 
 /* Never over a file that is there: somebody may have mapped it. */
-static int make(const struct segment_order *order, const struct nm_segment_host *host)
+static int make(const struct segment_order *order, const struct nm_vmseg_host *host)
 {
 	char self[32];
 	int fd, err;
@@ -108,16 +108,16 @@ static int make(const struct segment_order *order, const struct nm_segment_host 
 
 int segment_create(const struct segment_order *order)
 {
-	uint8_t token[NM_SEGMENT_TOKEN_LEN];
-	char text[2 * NM_SEGMENT_TOKEN_LEN + 1];
-	struct nm_segment_host host;
+	uint8_t token[NM_VMSEG_TOKEN_LEN];
+	char text[2 * NM_VMSEG_TOKEN_LEN + 1];
+	struct nm_vmseg_host host;
 	struct nm_reason why;
 	int err;
 
 	if (take_token(order->token_text, token))
 		return 1;
-	if (nm_segment_host_init((uint32_t)nm_min_u64(order->nr_parts, UINT32_MAX),
-				 order->part_size, token, &host, &why))
+	if (nm_vmseg_host_init((uint32_t)nm_min_u64(order->nr_parts, UINT32_MAX), order->part_size,
+			       token, &host, &why))
 		return segment_failed(NULL, "%s", why.text);
 	err = make(order, &host);
 	if (err)

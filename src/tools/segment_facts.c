@@ -4,27 +4,27 @@
 #include <stdio.h>
 
 #include "base/params.h"
-#include "vmseg/attach.h"
 #include "tools/info.h"
+#include "vmseg/attach.h"
 
-static struct nm_segment_facts found;
+static struct nm_vmseg_facts found;
 static struct nm_reason words;
 static int result;
 
 void nm_info_find_segment(void)
 {
-	struct nm_segment *segment = NULL;
-	struct nm_segment_config config;
+	struct nm_vmseg *segment = NULL;
+	struct nm_vmseg_config config;
 
-	result = nm_segment_config_load(nm_params()->segment, &config, &words);
+	result = nm_vmseg_config_load(nm_params()->segment, &config, &words);
 	if (!result)
-		result = nm_segment_attach(&config, &segment, &words);
+		result = nm_vmseg_attach(&config, &segment, &words);
 	if (result)
 		return;
-	found = *nm_segment_facts(segment);
+	found = *nm_vmseg_facts(segment);
 	nm_reason_set(&words, "part %u of %u, %llu bytes; %s", found.part, found.nr_parts,
 		      (unsigned long long)found.part_size, found.mapping.text);
-	nm_segment_detach(segment);
+	nm_vmseg_detach(segment);
 }
 
 void nm_info_segment_json(struct nm_json *json)

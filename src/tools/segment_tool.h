@@ -22,7 +22,7 @@ int segment_show(const char *path, bool json);
 int segment_failed(const char *hint, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3), cold));
 /* 32 hexadecimal digits. */
-void segment_format_token(const uint8_t token[NM_SEGMENT_TOKEN_LEN],
-			  char ret_text[2 * NM_SEGMENT_TOKEN_LEN + 1]);
+void segment_format_token(const uint8_t token[NM_VMSEG_TOKEN_LEN],
+			  char ret_text[2 * NM_VMSEG_TOKEN_LEN + 1]);
 
 #endif

@@ -44,11 +44,11 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-#include "shm/doorbell.h"
 #include "base/channel.h"
 #include "base/packet.h"
 #include "connect/address.h"
 #include "connect/locality.h"
+#include "shm/doorbell.h"
 #include "shm/regions.h"
 
 /* The engine's record of a peer. Opaque to transports. */
@@ -166,14 +166,14 @@ struct nm_transport_ops {
 	 */
 	void (*check_alive)(struct nm_link *link);
 	/*
-	 * A thread is about to sleep in the kernel. Add to BELLS the words that peers change when
-	 * they send, and set bells->rung if something has arrived already. Each sleeping thread calls
-	 * this; the last thread that wakes up calls wake(); progress() may be called in between.
-	 * Returns false if arrivals may go unheard: the thread then sleeps only for a moment. True is
-	 * no guarantee, because no fence orders a peer's look at the sleep flag and its publication;
-	 * so every sleep has an end. No system call.
+	 * A thread is about to sleep in the kernel. Add to DOORBELLS the words that peers change
+	 * when they send, and set doorbells->rung if something has arrived already. Each sleeping
+	 * thread calls this; the last thread that wakes up calls wake(); progress() may be called
+	 * in between. Returns false if arrivals may go unheard: the thread then sleeps only for a
+	 * moment. True is no guarantee, because no fence orders a peer's look at the sleep flag and
+	 * its publication; so every sleep has an end. No system call.
 	 */
-	bool (*sleep)(struct nm_transport *transport, struct nm_bells *bells);
+	bool (*sleep)(struct nm_transport *transport, struct nm_doorbells *doorbells);
 	/* No thread sleeps any more. No system call. nm_transport_unwoken() if there is nothing to do. */
 	void (*wake)(struct nm_transport *transport);
 	/*
@@ -259,7 +259,7 @@ struct nm_quarantine_ops {
 /* ---- Kinds and instances ---- */
 
 /* What is special about a kind of transport. None of these: it reaches endpoints that share memory
- * with this one, and peers' messages ring a bell. */
+ * with this one, and peers' messages ring a doorbell. */
 #define NM_TRANSPORT_LOOPBACK 0x01u /* reaches this endpoint itself and no other */
 #define NM_TRANSPORT_NETWORK 0x02u  /* reaches any endpoint whose address has a network part */
 #define NM_TRANSPORT_OPTIONAL 0x04u /* most machines do not have it: its absence is not reported */

@@ -17,24 +17,24 @@
 /* For all that is done under the lock file together, measuring on a busy machine included. */
 #define ATTACH_WAIT_MS 10000
 
-bool nm_segment_is_inherited(const struct nm_segment *segment)
+bool nm_vmseg_is_inherited(const struct nm_vmseg *segment)
 {
 	return getpid() != segment->creator;
 }
 
-bool nm_segment_is_lost(const struct nm_segment *segment)
+bool nm_vmseg_is_lost(const struct nm_vmseg *segment)
 {
 	/* Partner: the handler of SIGBUS. */
 	return atomic_load_explicit(&segment->all_guard.lost, memory_order_acquire) ||
 	       atomic_load_explicit(&segment->own_guard.lost, memory_order_acquire);
 }
 
-const struct nm_segment_facts *nm_segment_facts(const struct nm_segment *segment)
+const struct nm_vmseg_facts *nm_vmseg_facts(const struct nm_vmseg *segment)
 {
 	return &segment->facts;
 }
 
-static int guard(struct nm_segment_map *map, bool writable, struct nm_sigbus_guard *guard,
+static int guard(struct nm_vmseg_map *map, bool writable, struct nm_sigbus_guard *guard,
 		 bool *ret_guarded, struct nm_reason *ret_reason)
 {
 	int err;
@@ -51,19 +51,18 @@ static int guard(struct nm_segment_map *map, bool writable, struct nm_sigbus_gua
 	return err;
 }
 
-static int map_all(struct nm_segment *segment, struct nm_reason *ret_reason)
+static int map_all(struct nm_vmseg *segment, struct nm_reason *ret_reason)
 {
-	const struct nm_segment_config *config = &segment->config;
+	const struct nm_vmseg_config *config = &segment->config;
 	uint64_t offset;
 	int err;
 
-	err = nm_segment_map(config->all, false, 0, 0, &segment->all, ret_reason);
+	err = nm_vmseg_map(config->all, false, 0, 0, &segment->all, ret_reason);
 	if (!err)
 		err = guard(&segment->all, false, &segment->all_guard, &segment->all_guarded,
 			    ret_reason);
 	if (!err)
-		err = nm_segment_find_host(&segment->all, false, &segment->host, &offset,
-					   ret_reason);
+		err = nm_vmseg_find_host(&segment->all, false, &segment->host, &offset, ret_reason);
 	if (err)
 		return err;
 	if (memcmp(segment->host.token, config->token, sizeof(config->token)) != 0) {
@@ -81,15 +80,15 @@ static int map_all(struct nm_segment *segment, struct nm_reason *ret_reason)
 	return 0;
 }
 
-static int map_own(struct nm_segment *segment, struct nm_reason *ret_reason)
+static int map_own(struct nm_vmseg *segment, struct nm_reason *ret_reason)
 {
-	const struct nm_segment_config *config = &segment->config;
-	const struct nm_segment_host *host = &segment->host;
+	const struct nm_vmseg_config *config = &segment->config;
+	const struct nm_vmseg_host *host = &segment->host;
 	const char *path = config->own[0] ? config->own : config->all;
 	uint64_t offset = config->own[0] ? 0 : host->part_off + config->part * host->part_size;
 	int err;
 
-	err = nm_segment_map(path, true, offset, host->part_size, &segment->own, ret_reason);
+	err = nm_vmseg_map(path, true, offset, host->part_size, &segment->own, ret_reason);
 	if (!err && config->own[0] && segment->own.file_len != host->part_size) {
 		nm_reason_set(ret_reason, "%s has %llu bytes, but a part has %llu", path,
 			      (unsigned long long)segment->own.file_len,
@@ -101,7 +100,7 @@ static int map_own(struct nm_segment *segment, struct nm_reason *ret_reason)
 			   ret_reason);
 }
 
-int nm_segment_random(uint64_t *ret_word, struct nm_reason *ret_reason)
+int nm_vmseg_random(uint64_t *ret_word, struct nm_reason *ret_reason)
 {
 	uint64_t word = 0;
 	ssize_t len = getrandom(&word, sizeof(word), 0);
@@ -118,15 +117,15 @@ int nm_segment_random(uint64_t *ret_word, struct nm_reason *ret_reason)
 }
 
 /* Is what I write as my own what everybody sees as my part? Under the lock file. */
-static int check_echo(struct nm_segment *segment, struct nm_reason *ret_reason)
+static int check_echo(struct nm_vmseg *segment, struct nm_reason *ret_reason)
 {
-	const struct nm_segment_part *seen =
-		(const void *)nm_segment_seen_part(segment, segment->config.part);
-	struct nm_segment_part *part = nm_segment_own_part(segment);
+	const struct nm_vmseg_part *seen =
+		(const void *)nm_vmseg_seen_part(segment, segment->config.part);
+	struct nm_vmseg_part *part = nm_vmseg_own_part(segment);
 
 	for (int i = 0; i < 2; i++) {
 		uint64_t word = 0;
-		int err = nm_segment_random(&word, ret_reason);
+		int err = nm_vmseg_random(&word, ret_reason);
 
 		if (err)
 			return err;
@@ -149,28 +148,27 @@ static int check_echo(struct nm_segment *segment, struct nm_reason *ret_reason)
  * Who keeps my neighbours out of my part? They have the mapping of the whole that I have, so what I
  * cannot write through it they cannot either. Under the lock file.
  */
-static enum nm_segment_promise try_integrity(struct nm_segment *segment,
-					     struct nm_reason *ret_reason)
+static enum nm_vmseg_promise try_integrity(struct nm_vmseg *segment, struct nm_reason *ret_reason)
 {
 	uint64_t offset = segment->host.part_off + segment->config.part * segment->host.part_size;
-	struct nm_segment_part *part = nm_segment_own_part(segment), *through;
+	struct nm_vmseg_part *part = nm_vmseg_own_part(segment), *through;
 	const uint64_t before = UINT64_C(0x5a5a5a5a5a5a5a5a);
-	struct nm_segment_map map = {0};
+	struct nm_vmseg_map map = {0};
 	bool landed;
 
 	if (!segment->config.own[0]) {
 		nm_reason_set(ret_reason, "one region for all: every machine can write all of it");
-		return NM_SEGMENT_CONVENTION;
+		return NM_VMSEG_CONVENTION;
 	}
-	if (nm_segment_map(segment->config.all, true, offset, NM_SEGMENT_ALIGN, &map, NULL)) {
-		bool told = segment->config.integrity == NM_SEGMENT_ENFORCED;
+	if (nm_vmseg_map(segment->config.all, true, offset, NM_VMSEG_ALIGN, &map, NULL)) {
+		bool told = segment->config.integrity == NM_VMSEG_ENFORCED;
 
 		nm_reason_set(ret_reason, "%s",
 			      told ? "the host says so; the whole may not be opened for writing "
 				     "here, so it was not tried" :
 				     "the whole may not be opened for writing here, and the host "
 				     "does not say whether others may");
-		return told ? NM_SEGMENT_ENFORCED : NM_SEGMENT_CONVENTION;
+		return told ? NM_VMSEG_ENFORCED : NM_VMSEG_CONVENTION;
 	}
 	through = map.base;
 	/* Plain stores: hypervisors emulate them where they drop them, and not every other kind. */
@@ -179,19 +177,19 @@ static enum nm_segment_promise try_integrity(struct nm_segment *segment,
 	atomic_store_explicit(&through->echo, ~before, memory_order_relaxed);
 	atomic_thread_fence(memory_order_seq_cst);
 	landed = atomic_load_explicit(&part->echo, memory_order_relaxed) != before;
-	nm_segment_unmap(&map);
+	nm_vmseg_unmap(&map);
 	nm_reason_set(ret_reason, "%s",
 		      landed ? "a write through the mapping of the whole landed in my part" :
 			       "a write through the mapping of the whole was dropped");
-	return landed ? NM_SEGMENT_CONVENTION : NM_SEGMENT_ENFORCED;
+	return landed ? NM_VMSEG_CONVENTION : NM_VMSEG_ENFORCED;
 }
 
-static int measure(struct nm_segment *segment, struct nm_segment_record *record,
+static int measure(struct nm_vmseg *segment, struct nm_vmseg_record *record,
 		   struct nm_reason *ret_reason)
 {
-	uint8_t *scratch = (uint8_t *)segment->own.base + NM_SEGMENT_SCRATCH_OFF;
+	uint8_t *scratch = (uint8_t *)segment->own.base + NM_VMSEG_SCRATCH_OFF;
 	const uint8_t *seen =
-		nm_segment_seen_part(segment, segment->config.part) + NM_SEGMENT_SCRATCH_OFF;
+		nm_vmseg_seen_part(segment, segment->config.part) + NM_VMSEG_SCRATCH_OFF;
 	struct nm_reason numbers;
 	enum nm_mapping_kind kind = nm_mapping_measure(scratch, seen, &numbers);
 
@@ -209,17 +207,17 @@ static int measure(struct nm_segment *segment, struct nm_segment_record *record,
 }
 
 /* What one process finds out serves all until the VM boots anew. */
-static int try_out(struct nm_segment *segment, struct nm_reason *ret_reason)
+static int try_out(struct nm_vmseg *segment, struct nm_reason *ret_reason)
 {
-	struct nm_segment_record record;
+	struct nm_vmseg_record record;
 	int err;
 
-	err = nm_segment_lock_take(&segment->lock, ATTACH_WAIT_MS, ret_reason);
+	err = nm_vmseg_lock_take(&segment->lock, ATTACH_WAIT_MS, ret_reason);
 	if (err)
 		return err;
-	err = nm_segment_record_read(&segment->lock, &record, ret_reason);
+	err = nm_vmseg_record_read(&segment->lock, &record, ret_reason);
 	if (!err && memcmp(record.token, segment->host.token, sizeof(record.token)) != 0) {
-		record = (struct nm_segment_record){0};
+		record = (struct nm_vmseg_record){0};
 		memcpy(record.token, segment->host.token, sizeof(record.token));
 	}
 	if (!err)
@@ -229,25 +227,25 @@ static int try_out(struct nm_segment *segment, struct nm_reason *ret_reason)
 		if (!err) {
 			record.integrity = try_integrity(segment, &record.integrity_why);
 			NM_FAULT("segment-measured");
-			err = nm_segment_record_write(&segment->lock, &record, ret_reason);
+			err = nm_vmseg_record_write(&segment->lock, &record, ret_reason);
 		}
 	}
 	NM_FAULT("segment-tried");
-	nm_segment_lock_give(&segment->lock);
+	nm_vmseg_lock_give(&segment->lock);
 	if (err)
 		return err;
 	segment->facts.mapping = record.mapping;
 	segment->facts.integrity_why = record.integrity_why;
-	segment->facts.enforced = record.integrity == NM_SEGMENT_ENFORCED;
+	segment->facts.enforced = record.integrity == NM_VMSEG_ENFORCED;
 	return 0;
 }
 
-static void set_facts(struct nm_segment *segment)
+static void set_facts(struct nm_vmseg *segment)
 {
-	struct nm_segment_facts *facts = &segment->facts;
-	struct nm_segment_shape shape;
+	struct nm_vmseg_facts *facts = &segment->facts;
+	struct nm_vmseg_shape shape;
 
-	nm_segment_shape_init(segment->host.part_size, &shape);
+	nm_vmseg_shape_init(segment->host.part_size, &shape);
 	memcpy(facts->token, segment->host.token, sizeof(facts->token));
 	facts->nr_parts = segment->host.nr_parts;
 	facts->part = segment->config.part;
@@ -256,10 +254,10 @@ static void set_facts(struct nm_segment *segment)
 	facts->nr_slots = shape.nr_slots;
 }
 
-int nm_segment_attach(const struct nm_segment_config *config, struct nm_segment **ret_segment,
-		      struct nm_reason *ret_reason)
+int nm_vmseg_attach(const struct nm_vmseg_config *config, struct nm_vmseg **ret_segment,
+		    struct nm_reason *ret_reason)
 {
-	struct nm_segment *segment = calloc(1, sizeof(*segment));
+	struct nm_vmseg *segment = calloc(1, sizeof(*segment));
 	int err;
 
 	if (!segment) {
@@ -273,12 +271,12 @@ int nm_segment_attach(const struct nm_segment_config *config, struct nm_segment 
 	if (!err)
 		err = map_own(segment, ret_reason);
 	if (!err)
-		err = nm_segment_lock_open(config->lock, &segment->lock, ret_reason);
+		err = nm_vmseg_lock_open(config->lock, &segment->lock, ret_reason);
 	if (err)
 		goto err_detach;
 	segment->lock_open = true;
 	err = try_out(segment, ret_reason);
-	if (!err && nm_segment_is_lost(segment)) {
+	if (!err && nm_vmseg_is_lost(segment)) {
 		nm_reason_set(ret_reason, "the file of the segment is shorter than it was mapped");
 		err = -EBADMSG;
 	}
@@ -295,33 +293,33 @@ int nm_segment_attach(const struct nm_segment_config *config, struct nm_segment 
 	return 0;
 
 err_detach:
-	nm_segment_detach(segment);
+	nm_vmseg_detach(segment);
 	return err;
 }
 
-void nm_segment_detach(struct nm_segment *segment)
+void nm_vmseg_detach(struct nm_vmseg *segment)
 {
 	if (!segment)
 		return;
 	if (segment->lock_open)
-		nm_segment_lock_close(&segment->lock);
+		nm_vmseg_lock_close(&segment->lock);
 	if (segment->all_guarded)
 		nm_sigbus_unguard(&segment->all_guard);
 	if (segment->own_guarded)
 		nm_sigbus_unguard(&segment->own_guard);
-	nm_segment_unmap(&segment->all);
-	nm_segment_unmap(&segment->own);
+	nm_vmseg_unmap(&segment->all);
+	nm_vmseg_unmap(&segment->own);
 	pthread_mutex_destroy(&segment->mutex);
 	free(segment->parts);
 	free(segment);
 }
 
-int nm_segment_geometry(const struct nm_segment *segment, uint32_t nr_endpoints, uint32_t nr_lanes,
-			uint32_t box_slots, uint32_t chunk_size, uint64_t pool_size,
-			struct nm_geometry *ret_geometry, struct nm_reason *ret_reason)
+int nm_vmseg_geometry(const struct nm_vmseg *segment, uint32_t nr_endpoints, uint32_t nr_lanes,
+		      uint32_t ring_slots, uint32_t chunk_size, uint64_t pool_size,
+		      struct nm_geometry *ret_geometry, struct nm_reason *ret_reason)
 {
 	uint64_t room = nr_endpoints ? segment->facts.space / nr_endpoints : 0;
 
-	return nm_geometry_fit(room & ~(NM_SEGMENT_GRANULE - 1), nr_lanes, box_slots, chunk_size,
+	return nm_geometry_fit(room & ~(NM_VMSEG_GRANULE - 1), nr_lanes, ring_slots, chunk_size,
 			       pool_size, ret_geometry, ret_reason);
 }

@@ -19,26 +19,26 @@ static int refuse(struct nm_reason *ret_reason, const char *what)
 
 static bool part_size_is_sound(uint64_t part_size)
 {
-	return nm_is_power_of_two(part_size) && part_size >= NM_SEGMENT_MIN_PART_SIZE &&
-	       part_size <= NM_SEGMENT_MAX_PART_SIZE;
+	return nm_is_power_of_two(part_size) && part_size >= NM_VMSEG_MIN_PART_SIZE &&
+	       part_size <= NM_VMSEG_MAX_PART_SIZE;
 }
 
-int nm_segment_host_init(uint32_t nr_parts, uint64_t part_size,
-			 const uint8_t token[NM_SEGMENT_TOKEN_LEN],
-			 struct nm_segment_host *ret_host, struct nm_reason *ret_reason)
+int nm_vmseg_host_init(uint32_t nr_parts, uint64_t part_size,
+		       const uint8_t token[NM_VMSEG_TOKEN_LEN], struct nm_vmseg_host *ret_host,
+		       struct nm_reason *ret_reason)
 {
-	struct nm_segment_host host = {
-		.magic = NM_SEGMENT_HOST_MAGIC,
-		.version = NM_SEGMENT_VERSION,
-		.part_off = NM_SEGMENT_ALIGN,
+	struct nm_vmseg_host host = {
+		.magic = NM_VMSEG_HOST_MAGIC,
+		.version = NM_VMSEG_VERSION,
+		.part_off = NM_VMSEG_ALIGN,
 		.part_size = part_size,
 		.nr_parts = nr_parts,
-		.state = NM_SEGMENT_RUN,
+		.state = NM_VMSEG_RUN,
 	};
 
-	if (nr_parts < 1 || nr_parts > NM_SEGMENT_MAX_PARTS) {
+	if (nr_parts < 1 || nr_parts > NM_VMSEG_MAX_PARTS) {
 		nm_reason_set(ret_reason, "%u parts: a segment has 1 to %u", nr_parts,
-			      NM_SEGMENT_MAX_PARTS);
+			      NM_VMSEG_MAX_PARTS);
 		return -EINVAL;
 	}
 	if (!part_size_is_sound(part_size)) {
@@ -48,7 +48,7 @@ int nm_segment_host_init(uint32_t nr_parts, uint64_t part_size,
 	}
 	/* At most 2^8 times 2^36. */
 	host.size = host.part_off + nr_parts * part_size;
-	if (host.size > NM_SEGMENT_MAX_SIZE) {
+	if (host.size > NM_VMSEG_MAX_SIZE) {
 		nm_reason_set(ret_reason, "%llu bytes in all: a segment has at most 1T",
 			      (unsigned long long)host.size);
 		return -EINVAL;
@@ -58,20 +58,20 @@ int nm_segment_host_init(uint32_t nr_parts, uint64_t part_size,
 	return 0;
 }
 
-int nm_segment_host_check(const struct nm_segment_host *host, uint64_t mapped,
-			  struct nm_reason *ret_reason)
+int nm_vmseg_host_check(const struct nm_vmseg_host *host, uint64_t mapped,
+			struct nm_reason *ret_reason)
 {
-	if (host->magic != NM_SEGMENT_HOST_MAGIC) {
+	if (host->magic != NM_VMSEG_HOST_MAGIC) {
 		nm_reason_set(ret_reason,
 			      "it does not begin with a host page (no magic number): make it with "
 			      "`nearmetal-segment create` before the virtual machines start");
 		return -EBADMSG;
 	}
-	if (host->version != NM_SEGMENT_VERSION) {
+	if (host->version != NM_VMSEG_VERSION) {
 		nm_reason_set(ret_reason,
 			      "the segment has layout version %u, mine %u: make it with the "
 			      "release of nearmetal that runs in the virtual machines",
-			      host->version, NM_SEGMENT_VERSION);
+			      host->version, NM_VMSEG_VERSION);
 		return -EPROTONOSUPPORT;
 	}
 	if (host->features) {
@@ -79,13 +79,13 @@ int nm_segment_host_check(const struct nm_segment_host *host, uint64_t mapped,
 			      host->features);
 		return -EPROTONOSUPPORT;
 	}
-	if (host->nr_parts < 1 || host->nr_parts > NM_SEGMENT_MAX_PARTS)
+	if (host->nr_parts < 1 || host->nr_parts > NM_VMSEG_MAX_PARTS)
 		return refuse(ret_reason, "number of parts");
 	if (!part_size_is_sound(host->part_size))
 		return refuse(ret_reason, "size of the parts");
 	/* No overflow: at most 2^40 plus 2^8 times 2^36. */
-	if (host->part_off < NM_SEGMENT_HOST_SIZE || host->part_off % NM_SEGMENT_ALIGN ||
-	    host->part_off > NM_SEGMENT_MAX_SIZE || host->size > NM_SEGMENT_MAX_SIZE ||
+	if (host->part_off < NM_VMSEG_HOST_SIZE || host->part_off % NM_VMSEG_ALIGN ||
+	    host->part_off > NM_VMSEG_MAX_SIZE || host->size > NM_VMSEG_MAX_SIZE ||
 	    host->size != host->part_off + host->nr_parts * host->part_size)
 		return refuse(ret_reason, "place of the parts");
 	if (host->size > mapped) {
@@ -98,28 +98,28 @@ int nm_segment_host_check(const struct nm_segment_host *host, uint64_t mapped,
 	return 0;
 }
 
-void nm_segment_shape_init(uint64_t part_size, struct nm_segment_shape *ret_shape)
+void nm_vmseg_shape_init(uint64_t part_size, struct nm_vmseg_shape *ret_shape)
 {
-	uint64_t slots = part_size / NM_SEGMENT_BYTES_PER_SLOT, end;
+	uint64_t slots = part_size / NM_VMSEG_BYTES_PER_SLOT, end;
 
-	if (slots < NM_SEGMENT_MIN_SLOTS)
-		slots = NM_SEGMENT_MIN_SLOTS;
-	if (slots > NM_SEGMENT_NR_SLOTS_MAX)
-		slots = NM_SEGMENT_NR_SLOTS_MAX;
+	if (slots < NM_VMSEG_MIN_SLOTS)
+		slots = NM_VMSEG_MIN_SLOTS;
+	if (slots > NM_VMSEG_NR_SLOTS_MAX)
+		slots = NM_VMSEG_NR_SLOTS_MAX;
 	ret_shape->part_size = part_size;
 	ret_shape->nr_slots = (uint32_t)slots;
-	ret_shape->nr_cells = NM_SEGMENT_NR_CELLS;
-	ret_shape->slots_off = NM_SEGMENT_SCRATCH_OFF + NM_SEGMENT_SCRATCH_SIZE;
-	end = ret_shape->slots_off + slots * sizeof(struct nm_segment_slot);
+	ret_shape->nr_cells = NM_VMSEG_NR_CELLS;
+	ret_shape->slots_off = NM_VMSEG_SCRATCH_OFF + NM_VMSEG_SCRATCH_SIZE;
+	end = ret_shape->slots_off + slots * sizeof(struct nm_vmseg_slot);
 	ret_shape->cells_off = (uint32_t)nm_align_up(end, PAGE);
-	end = ret_shape->cells_off + slots * NM_SEGMENT_NR_CELLS * sizeof(struct nm_segment_cell);
-	ret_shape->space_off = (uint32_t)nm_align_up(end, NM_SEGMENT_GRANULE);
+	end = ret_shape->cells_off + slots * NM_VMSEG_NR_CELLS * sizeof(struct nm_vmseg_cell);
+	ret_shape->space_off = (uint32_t)nm_align_up(end, NM_VMSEG_GRANULE);
 }
 
-int nm_segment_part_check(const struct nm_segment_part *part, uint32_t index, uint64_t part_size,
-			  struct nm_segment_shape *ret_shape, struct nm_reason *ret_reason)
+int nm_vmseg_part_check(const struct nm_vmseg_part *part, uint32_t index, uint64_t part_size,
+			struct nm_vmseg_shape *ret_shape, struct nm_reason *ret_reason)
 {
-	struct nm_segment_shape shape = {
+	struct nm_vmseg_shape shape = {
 		.part_size = part_size,
 		.nr_slots = part->nr_slots,
 		.nr_cells = part->nr_cells,
@@ -133,48 +133,48 @@ int nm_segment_part_check(const struct nm_segment_part *part, uint32_t index, ui
 		nm_reason_set(ret_reason, "nobody has used part %u yet", index);
 		return -ENOENT;
 	}
-	if (part->magic != NM_SEGMENT_PART_MAGIC)
+	if (part->magic != NM_VMSEG_PART_MAGIC)
 		return refuse(ret_reason, "no magic number in a part");
-	if (part->version != NM_SEGMENT_VERSION || part->features) {
+	if (part->version != NM_VMSEG_VERSION || part->features) {
 		nm_reason_set(ret_reason,
 			      "part %u has layout version %u and features 0x%x, I know version %u: "
 			      "run one release of nearmetal in all virtual machines",
-			      index, part->version, part->features, NM_SEGMENT_VERSION);
+			      index, part->version, part->features, NM_VMSEG_VERSION);
 		return -EPROTONOSUPPORT;
 	}
 	if (part->index != index)
 		return refuse(ret_reason, "a part says that it is another one");
-	if (shape.nr_slots < 1 || shape.nr_slots > NM_SEGMENT_MAX_SLOTS || shape.nr_cells < 1 ||
-	    shape.nr_cells > NM_SEGMENT_MAX_CELLS)
+	if (shape.nr_slots < 1 || shape.nr_slots > NM_VMSEG_MAX_SLOTS || shape.nr_cells < 1 ||
+	    shape.nr_cells > NM_VMSEG_MAX_CELLS)
 		return refuse(ret_reason, "number of slots or cells");
-	slots_end = shape.slots_off + (uint64_t)shape.nr_slots * sizeof(struct nm_segment_slot);
+	slots_end = shape.slots_off + (uint64_t)shape.nr_slots * sizeof(struct nm_vmseg_slot);
 	cells_end = shape.cells_off +
-		    (uint64_t)shape.nr_slots * shape.nr_cells * sizeof(struct nm_segment_cell);
-	if (shape.slots_off < NM_SEGMENT_SCRATCH_OFF + NM_SEGMENT_SCRATCH_SIZE ||
+		    (uint64_t)shape.nr_slots * shape.nr_cells * sizeof(struct nm_vmseg_cell);
+	if (shape.slots_off < NM_VMSEG_SCRATCH_OFF + NM_VMSEG_SCRATCH_SIZE ||
 	    shape.slots_off % NM_CACHE_LINE || shape.cells_off < slots_end ||
 	    shape.cells_off % NM_CACHE_LINE || shape.space_off < cells_end ||
-	    shape.space_off % NM_SEGMENT_GRANULE || shape.space_off > part_size)
+	    shape.space_off % NM_VMSEG_GRANULE || shape.space_off > part_size)
 		return refuse(ret_reason, "places in a part overlap or lie outside");
 	*ret_shape = shape;
 	return 0;
 }
 
-int nm_segment_slot_check(const struct nm_segment_slot *slot, uint64_t control,
-			  const struct nm_segment_shape *shape, struct nm_segment_peer *ret_peer)
+int nm_vmseg_slot_check(const struct nm_vmseg_slot *slot, uint64_t control,
+			const struct nm_vmseg_shape *shape, struct nm_vmseg_peer *ret_peer)
 {
-	uint32_t state = nm_segment_state_of(control);
+	uint32_t state = nm_vmseg_state_of(control);
 	uint64_t end;
 
-	if (state <= NM_SEGMENT_INIT)
+	if (state <= NM_VMSEG_INIT)
 		return -ENOENT;
-	if (state > NM_SEGMENT_GONE)
+	if (state > NM_VMSEG_GONE)
 		return -EBADMSG;
-	if (slot->window_off < shape->space_off || slot->window_off % NM_SEGMENT_GRANULE ||
+	if (slot->window_off < shape->space_off || slot->window_off % NM_VMSEG_GRANULE ||
 	    slot->window_size < sizeof(struct nm_window_header) ||
 	    !nm_add_u64(slot->window_off, slot->window_size, &end) || end > shape->part_size)
 		return -EBADMSG;
-	ret_peer->address.generation = nm_segment_generation_of(control);
-	ret_peer->state = (enum nm_segment_state)state;
+	ret_peer->address.generation = nm_vmseg_generation_of(control);
+	ret_peer->state = (enum nm_vmseg_state)state;
 	ret_peer->heartbeat = atomic_load_explicit(&slot->heartbeat, memory_order_relaxed);
 	memcpy(ret_peer->id, slot->id, sizeof(ret_peer->id));
 	memcpy(ret_peer->token, slot->token_proof, sizeof(ret_peer->token));
@@ -183,37 +183,37 @@ int nm_segment_slot_check(const struct nm_segment_slot *slot, uint64_t control,
 	return 0;
 }
 
-int nm_segment_read_part(const uint8_t *part, uint32_t index, uint64_t part_size,
-			 struct nm_segment_part *ret_header, struct nm_segment_shape *ret_shape,
-			 struct nm_reason *ret_reason)
+int nm_vmseg_read_part(const uint8_t *part, uint32_t index, uint64_t part_size,
+		       struct nm_vmseg_part *ret_header, struct nm_vmseg_shape *ret_shape,
+		       struct nm_reason *ret_reason)
 {
 	nm_copy_words(ret_header, part, sizeof(*ret_header));
-	return nm_segment_part_check(ret_header, index, part_size, ret_shape, ret_reason);
+	return nm_vmseg_part_check(ret_header, index, part_size, ret_shape, ret_reason);
 }
 
-int nm_segment_read_slot(const uint8_t *part, const struct nm_segment_shape *shape, uint32_t index,
-			 struct nm_segment_peer *ret_peer)
+int nm_vmseg_read_slot(const uint8_t *part, const struct nm_vmseg_shape *shape, uint32_t index,
+		       struct nm_vmseg_peer *ret_peer)
 {
-	const struct nm_segment_slot *slot =
-		(const struct nm_segment_slot *)(part + shape->slots_off) + index;
-	struct nm_segment_slot copy;
+	const struct nm_vmseg_slot *slot =
+		(const struct nm_vmseg_slot *)(part + shape->slots_off) + index;
+	struct nm_vmseg_slot copy;
 	uint64_t before, after;
 
 	for (int i = 0; i < MAX_LOOKS; i++) {
 		/* Partner: set_control(). */
 		before = atomic_load_explicit(&slot->control, memory_order_acquire);
-		if (nm_segment_state_of(before) <= NM_SEGMENT_INIT)
+		if (nm_vmseg_state_of(before) <= NM_VMSEG_INIT)
 			return -ENOENT;
 		nm_copy_words(&copy, slot, sizeof(copy));
 		atomic_thread_fence(memory_order_acquire);
 		after = atomic_load_explicit(&slot->control, memory_order_relaxed);
 		if (before == after)
-			return nm_segment_slot_check(&copy, before, shape, ret_peer);
+			return nm_vmseg_slot_check(&copy, before, shape, ret_peer);
 	}
 	return -ENOENT;
 }
 
-const char *nm_segment_state_name(uint32_t state)
+const char *nm_vmseg_state_name(uint32_t state)
 {
 	static const char *const names[] = {"free", "init", "run", "quiesce", "frozen", "gone"};
 

@@ -9,18 +9,18 @@
  * Lay out a segment of NR_PARTS parts of PART_SIZE bytes. 0, or -EINVAL with a reason: outside the
  * limits of layout.h.
  */
-int nm_segment_host_init(uint32_t nr_parts, uint64_t part_size,
-			 const uint8_t token[NM_SEGMENT_TOKEN_LEN],
-			 struct nm_segment_host *ret_host, struct nm_reason *ret_reason);
+int nm_vmseg_host_init(uint32_t nr_parts, uint64_t part_size,
+		       const uint8_t token[NM_VMSEG_TOKEN_LEN], struct nm_vmseg_host *ret_host,
+		       struct nm_reason *ret_reason);
 /*
  * Check a host page against the number of bytes that are mapped. 0; -EBADMSG; -EPROTONOSUPPORT for
  * another version or unknown features; with a reason.
  */
-int nm_segment_host_check(const struct nm_segment_host *host, uint64_t mapped,
-			  struct nm_reason *ret_reason);
+int nm_vmseg_host_check(const struct nm_vmseg_host *host, uint64_t mapped,
+			struct nm_reason *ret_reason);
 
 /* Where things are in a part. */
-struct nm_segment_shape {
+struct nm_vmseg_shape {
 	uint64_t part_size;
 	uint32_t nr_slots;
 	uint32_t nr_cells;
@@ -30,47 +30,47 @@ struct nm_segment_shape {
 };
 
 /* The shape of a part of ours. PART_SIZE is within the limits. */
-void nm_segment_shape_init(uint64_t part_size, struct nm_segment_shape *ret_shape);
+void nm_vmseg_shape_init(uint64_t part_size, struct nm_vmseg_shape *ret_shape);
 /* Check the header of part INDEX. 0; -EBADMSG; -EPROTONOSUPPORT; -ENOENT: nobody has been there. */
-int nm_segment_part_check(const struct nm_segment_part *part, uint32_t index, uint64_t part_size,
-			  struct nm_segment_shape *ret_shape, struct nm_reason *ret_reason);
+int nm_vmseg_part_check(const struct nm_vmseg_part *part, uint32_t index, uint64_t part_size,
+			struct nm_vmseg_shape *ret_shape, struct nm_reason *ret_reason);
 /*
  * Check a slot whose control word was read as CONTROL. Fills all but the part's fields of
  * ret_peer. 0; -ENOENT: it is free, or not open yet; -EBADMSG.
  */
-int nm_segment_slot_check(const struct nm_segment_slot *slot, uint64_t control,
-			  const struct nm_segment_shape *shape, struct nm_segment_peer *ret_peer);
+int nm_vmseg_slot_check(const struct nm_vmseg_slot *slot, uint64_t control,
+			const struct nm_vmseg_shape *shape, struct nm_vmseg_peer *ret_peer);
 
-static inline uint64_t nm_segment_control(uint64_t generation, enum nm_segment_state state)
+static inline uint64_t nm_vmseg_control(uint64_t generation, enum nm_vmseg_state state)
 {
-	return generation << NM_SEGMENT_STATE_BITS | (uint64_t)state;
+	return generation << NM_VMSEG_STATE_BITS | (uint64_t)state;
 }
 
-static inline uint64_t nm_segment_generation_of(uint64_t control)
+static inline uint64_t nm_vmseg_generation_of(uint64_t control)
 {
-	return control >> NM_SEGMENT_STATE_BITS;
+	return control >> NM_VMSEG_STATE_BITS;
 }
 
 /* Any number up to 255 may come out of a foreign word. */
-static inline uint32_t nm_segment_state_of(uint64_t control)
+static inline uint32_t nm_vmseg_state_of(uint64_t control)
 {
-	return (uint32_t)(control & ((1u << NM_SEGMENT_STATE_BITS) - 1));
+	return (uint32_t)(control & ((1u << NM_VMSEG_STATE_BITS) - 1));
 }
 
 /*
- * Read the header of part INDEX at PART, mapped bytes of somebody else. As nm_segment_part_check().
+ * Read the header of part INDEX at PART, mapped bytes of somebody else. As nm_vmseg_part_check().
  */
-int nm_segment_read_part(const uint8_t *part, uint32_t index, uint64_t part_size,
-			 struct nm_segment_part *ret_header, struct nm_segment_shape *ret_shape,
-			 struct nm_reason *ret_reason);
+int nm_vmseg_read_part(const uint8_t *part, uint32_t index, uint64_t part_size,
+		       struct nm_vmseg_part *ret_header, struct nm_vmseg_shape *ret_shape,
+		       struct nm_reason *ret_reason);
 /*
  * A consistent copy of slot INDEX (below shape->nr_slots) of the part at PART. 0; -ENOENT: free, or
  * being written; -EBADMSG. Fills all but part and part_generation of the address.
  */
-int nm_segment_read_slot(const uint8_t *part, const struct nm_segment_shape *shape, uint32_t index,
-			 struct nm_segment_peer *ret_peer);
+int nm_vmseg_read_slot(const uint8_t *part, const struct nm_vmseg_shape *shape, uint32_t index,
+		       struct nm_vmseg_peer *ret_peer);
 
 /* "free", "init", "run", "quiesce", "frozen", "gone", "?" */
-const char *nm_segment_state_name(uint32_t state);
+const char *nm_vmseg_state_name(uint32_t state);
 
 #endif

@@ -20,55 +20,54 @@
 
 #define LOCK_WAIT_MS 5000
 /* Windows of the dead rest for the grace; after that and a little more there is no room indeed. */
-#define ROOM_WAIT_MS (2 * NM_SEGMENT_GRACE_MS)
+#define ROOM_WAIT_MS (2 * NM_VMSEG_GRACE_MS)
 #define ROOM_PAUSE_NS (20 * NM_NS_PER_MS)
 /* Until heartbeats must have moved, on any machine that is not stopped. */
 #define STRANGER_WAIT_MS 1500
 /* Slots that are looked at in one go, so that many processes share the work of looking. */
 #define BURY_STEP 8
 
-static struct nm_segment_slot *own_slot(struct nm_segment *segment,
-					const struct nm_segment_shape *shape, uint32_t index)
+static struct nm_vmseg_slot *own_slot(struct nm_vmseg *segment, const struct nm_vmseg_shape *shape,
+				      uint32_t index)
 {
-	return (struct nm_segment_slot *)((uint8_t *)segment->own.base + shape->slots_off) + index;
+	return (struct nm_vmseg_slot *)((uint8_t *)segment->own.base + shape->slots_off) + index;
 }
 
-static uint64_t control_of(const struct nm_segment_slot *slot)
+static uint64_t control_of(const struct nm_vmseg_slot *slot)
 {
 	return atomic_load_explicit(&slot->control, memory_order_acquire);
 }
 
-static void set_control(struct nm_segment_slot *slot, uint64_t generation,
-			enum nm_segment_state state)
+static void set_control(struct nm_vmseg_slot *slot, uint64_t generation, enum nm_vmseg_state state)
 {
-	/* Partner: nm_segment_read_slot(). What was written before is there for who sees it. */
-	atomic_store_explicit(&slot->control, nm_segment_control(generation, state),
+	/* Partner: nm_vmseg_read_slot(). What was written before is there for who sees it. */
+	atomic_store_explicit(&slot->control, nm_vmseg_control(generation, state),
 			      memory_order_release);
 }
 
-static void set_gone(struct nm_segment_slot *slot)
+static void set_gone(struct nm_vmseg_slot *slot)
 {
 	atomic_store_explicit(&slot->gone_ns, nm_clock_ns(), memory_order_relaxed);
-	set_control(slot, nm_segment_generation_of(control_of(slot)), NM_SEGMENT_GONE);
+	set_control(slot, nm_vmseg_generation_of(control_of(slot)), NM_VMSEG_GONE);
 }
 
-static bool any_held(struct nm_segment *segment)
+static bool any_held(struct nm_vmseg *segment)
 {
-	for (uint32_t i = 0; i < NM_SEGMENT_MAX_SLOTS; i++)
-		if (nm_segment_lock_is_held(&segment->lock, i))
+	for (uint32_t i = 0; i < NM_VMSEG_MAX_SLOTS; i++)
+		if (nm_vmseg_lock_is_held(&segment->lock, i))
 			return true;
 	return false;
 }
 
 /* Heartbeats of slots that say RUN, summed up; 0: there are none. */
-static uint64_t sum_heartbeats(struct nm_segment *segment, const struct nm_segment_shape *shape)
+static uint64_t sum_heartbeats(struct nm_vmseg *segment, const struct nm_vmseg_shape *shape)
 {
 	uint64_t sum = 0;
 
 	for (uint32_t i = 0; i < shape->nr_slots; i++) {
-		struct nm_segment_slot *slot = own_slot(segment, shape, i);
+		struct nm_vmseg_slot *slot = own_slot(segment, shape, i);
 
-		if (nm_segment_state_of(control_of(slot)) == NM_SEGMENT_RUN)
+		if (nm_vmseg_state_of(control_of(slot)) == NM_VMSEG_RUN)
 			sum += 1 + atomic_load_explicit(&slot->heartbeat, memory_order_relaxed);
 	}
 	return sum;
@@ -78,7 +77,7 @@ static uint64_t sum_heartbeats(struct nm_segment *segment, const struct nm_segme
  * The lock file knows nothing of this part: after a boot nobody is there. But another container of
  * the VM may have a lock file of its own; its processes must not lose their windows.
  */
-static int check_strangers(struct nm_segment *segment, const struct nm_segment_shape *shape,
+static int check_strangers(struct nm_vmseg *segment, const struct nm_vmseg_shape *shape,
 			   struct nm_reason *ret_reason)
 {
 	const struct timespec pause = {.tv_nsec = ROOM_PAUSE_NS};
@@ -98,25 +97,25 @@ static int check_strangers(struct nm_segment *segment, const struct nm_segment_s
 	return 0;
 }
 
-static void prepare_part(struct nm_segment *segment, struct nm_segment_shape *ret_shape,
+static void prepare_part(struct nm_vmseg *segment, struct nm_vmseg_shape *ret_shape,
 			 uint64_t generation, uint64_t first)
 {
-	struct nm_segment_part *part = nm_segment_own_part(segment);
-	struct nm_segment_shape shape;
+	struct nm_vmseg_part *part = nm_vmseg_own_part(segment);
+	struct nm_vmseg_shape shape;
 
-	nm_segment_shape_init(segment->host.part_size, &shape);
+	nm_vmseg_shape_init(segment->host.part_size, &shape);
 	/* Neighbours that look meanwhile see no part. */
 	atomic_store_explicit(&part->generation, 0, memory_order_release);
-	atomic_store_explicit(&part->state, NM_SEGMENT_INIT, memory_order_release);
+	atomic_store_explicit(&part->state, NM_VMSEG_INIT, memory_order_release);
 	NM_FAULT("part-hidden");
 	for (uint32_t i = 0; i < shape.nr_slots; i++) {
-		struct nm_segment_slot *slot = own_slot(segment, &shape, i);
+		struct nm_vmseg_slot *slot = own_slot(segment, &shape, i);
 
 		memset((void *)slot, 0, sizeof(*slot));
-		set_control(slot, first, NM_SEGMENT_FREE);
+		set_control(slot, first, NM_VMSEG_FREE);
 	}
-	part->magic = NM_SEGMENT_PART_MAGIC;
-	part->version = NM_SEGMENT_VERSION;
+	part->magic = NM_VMSEG_PART_MAGIC;
+	part->version = NM_VMSEG_VERSION;
 	part->features = 0;
 	part->index = segment->config.part;
 	part->nr_slots = shape.nr_slots;
@@ -126,30 +125,30 @@ static void prepare_part(struct nm_segment *segment, struct nm_segment_shape *re
 	part->space_off = shape.space_off;
 	part->numa = segment->config.numa;
 	part->vcpu_numa = segment->config.vcpu_numa;
-	atomic_store_explicit(&part->state, NM_SEGMENT_RUN, memory_order_relaxed);
+	atomic_store_explicit(&part->state, NM_VMSEG_RUN, memory_order_relaxed);
 	NM_FAULT("part-made");
-	/* Partner: nm_segment_know_part(). */
+	/* Partner: nm_vmseg_know_part(). */
 	atomic_store_explicit(&part->generation, generation, memory_order_release);
 	NM_FAULT("part-shown");
 	*ret_shape = shape;
 }
 
 /* The part as the lock file knows it; made anew after a boot. */
-static int enter_part(struct nm_segment *segment, struct nm_segment_shape *ret_shape,
+static int enter_part(struct nm_vmseg *segment, struct nm_vmseg_shape *ret_shape,
 		      uint64_t *ret_generation, struct nm_reason *ret_reason)
 {
-	struct nm_segment_record record;
-	struct nm_segment_part copy;
+	struct nm_vmseg_record record;
+	struct nm_vmseg_part copy;
 	uint64_t first;
 	bool sound;
 	int err;
 
-	err = nm_segment_record_read(&segment->lock, &record, ret_reason);
+	err = nm_vmseg_record_read(&segment->lock, &record, ret_reason);
 	if (err)
 		return err;
 	nm_copy_words(&copy, segment->own.base, sizeof(copy));
-	sound = nm_segment_part_check(&copy, segment->config.part, segment->host.part_size,
-				      ret_shape, ret_reason) == 0;
+	sound = nm_vmseg_part_check(&copy, segment->config.part, segment->host.part_size, ret_shape,
+				    ret_reason) == 0;
 	if (sound && record.part_generation &&
 	    record.part_generation == atomic_load(&copy.generation)) {
 		*ret_generation = record.part_generation;
@@ -166,14 +165,14 @@ static int enter_part(struct nm_segment *segment, struct nm_segment_shape *ret_s
 	if (err)
 		return err;
 	/* Random, both: numbers of the boot before do not come again. */
-	err = nm_segment_random(&record.part_generation, ret_reason);
+	err = nm_vmseg_random(&record.part_generation, ret_reason);
 	if (!err)
-		err = nm_segment_random(&first, ret_reason);
+		err = nm_vmseg_random(&first, ret_reason);
 	if (err)
 		return err;
 	*ret_generation = record.part_generation;
 	prepare_part(segment, ret_shape, record.part_generation, first >> 16);
-	return nm_segment_record_write(&segment->lock, &record, ret_reason);
+	return nm_vmseg_record_write(&segment->lock, &record, ret_reason);
 }
 
 /* A slot as its allocator sees it. */
@@ -184,54 +183,54 @@ struct extent {
 	uint64_t gone_ns;  /* of a slot that was used */
 };
 
-static bool rests(struct nm_segment_slot *slot, uint64_t now)
+static bool rests(struct nm_vmseg_slot *slot, uint64_t now)
 {
 	uint64_t gone = atomic_load_explicit(&slot->gone_ns, memory_order_relaxed);
 
 	/* A later time is none of this clock: begin anew. */
 	if (gone > now)
 		atomic_store_explicit(&slot->gone_ns, now, memory_order_relaxed);
-	return gone > now || now - gone < NM_SEGMENT_GRACE_MS * NM_NS_PER_MS;
+	return gone > now || now - gone < NM_VMSEG_GRACE_MS * NM_NS_PER_MS;
 }
 
 /* What slot INDEX takes. Says GONE for its owner where that has died. */
-static int survey_slot(struct nm_segment *segment, const struct nm_segment_shape *shape,
-		       uint32_t index, struct extent *ret_extent)
+static int survey_slot(struct nm_vmseg *segment, const struct nm_vmseg_shape *shape, uint32_t index,
+		       struct extent *ret_extent)
 {
-	struct nm_segment_slot *slot = own_slot(segment, shape, index);
+	struct nm_vmseg_slot *slot = own_slot(segment, shape, index);
 	uint64_t control = control_of(slot), size = slot->window_size, off = slot->window_off;
-	uint32_t state = nm_segment_state_of(control);
-	bool held = nm_segment_lock_is_held(&segment->lock, index);
+	uint32_t state = nm_vmseg_state_of(control);
+	bool held = nm_vmseg_lock_is_held(&segment->lock, index);
 	uint64_t end;
 
 	*ret_extent = (struct extent){0};
-	if (state == NM_SEGMENT_FREE) {
+	if (state == NM_VMSEG_FREE) {
 		/* Held all the same: by one who lives in an earlier segment still. */
 		ret_extent->free = !held;
 		return 0;
 	}
-	if (off < shape->space_off || off % NM_SEGMENT_GRANULE || !nm_add_u64(off, size, &end) ||
-	    end > shape->part_size || state > NM_SEGMENT_GONE) {
+	if (off < shape->space_off || off % NM_VMSEG_GRANULE || !nm_add_u64(off, size, &end) ||
+	    end > shape->part_size || state > NM_VMSEG_GONE) {
 		if (held)
 			return -EBADMSG;
-		set_control(slot, nm_segment_generation_of(control) + 1, NM_SEGMENT_FREE);
+		set_control(slot, nm_vmseg_generation_of(control) + 1, NM_VMSEG_FREE);
 		ret_extent->free = true;
 		return 0;
 	}
-	if (!held && state != NM_SEGMENT_GONE)
+	if (!held && state != NM_VMSEG_GONE)
 		set_gone(slot);
 	ret_extent->resting = !held && rests(slot, nm_clock_ns());
 	ret_extent->free = !held && !ret_extent->resting;
 	ret_extent->gone_ns = atomic_load_explicit(&slot->gone_ns, memory_order_relaxed);
 	if (!ret_extent->free) {
 		ret_extent->off = off;
-		ret_extent->end = nm_align_up(end, NM_SEGMENT_GRANULE);
+		ret_extent->end = nm_align_up(end, NM_VMSEG_GRANULE);
 	}
 	return 0;
 }
 
 /* First fit behind the space's start or behind any extent. 0: there is none. */
-static uint64_t find_room(const struct extent *extents, const struct nm_segment_shape *shape,
+static uint64_t find_room(const struct extent *extents, const struct nm_vmseg_shape *shape,
 			  uint64_t size)
 {
 	uint64_t best = 0;
@@ -260,12 +259,12 @@ static uint32_t find_slot(const struct extent *extents, uint32_t nr_slots)
 	return best;
 }
 
-static void write_slot(struct nm_segment_claim *claim, const struct nm_segment_shape *shape,
+static void write_slot(struct nm_vmseg_claim *claim, const struct nm_vmseg_shape *shape,
 		       uint32_t index, uint64_t generation)
 {
-	struct nm_segment_slot *slot = own_slot(claim->segment, shape, index);
+	struct nm_vmseg_slot *slot = own_slot(claim->segment, shape, index);
 
-	set_control(slot, generation, NM_SEGMENT_INIT);
+	set_control(slot, generation, NM_VMSEG_INIT);
 	atomic_thread_fence(memory_order_seq_cst);
 	NM_FAULT("slot-taken");
 	slot->window_off = claim->window_off;
@@ -280,17 +279,17 @@ static void write_slot(struct nm_segment_claim *claim, const struct nm_segment_s
 	claim->address.slot = index;
 	claim->address.generation = generation;
 	claim->cells =
-		(struct nm_segment_cell *)((uint8_t *)claim->segment->own.base + shape->cells_off) +
+		(struct nm_vmseg_cell *)((uint8_t *)claim->segment->own.base + shape->cells_off) +
 		(size_t)index * shape->nr_cells;
 }
 
 /* Under the lock file. -EAGAIN: there will be room when the dead have rested. */
-static int allocate(struct nm_segment_claim *claim, struct nm_reason *ret_reason)
+static int allocate(struct nm_vmseg_claim *claim, struct nm_reason *ret_reason)
 {
-	struct nm_segment *segment = claim->segment;
-	struct extent extents[NM_SEGMENT_MAX_SLOTS];
-	uint64_t size = nm_align_up(claim->window_size, NM_SEGMENT_GRANULE);
-	struct nm_segment_shape shape;
+	struct nm_vmseg *segment = claim->segment;
+	struct extent extents[NM_VMSEG_MAX_SLOTS];
+	uint64_t size = nm_align_up(claim->window_size, NM_VMSEG_GRANULE);
+	struct nm_vmseg_shape shape;
 	uint32_t index, nr_resting = 0, nr_used = 0;
 	int err;
 
@@ -318,7 +317,7 @@ static int allocate(struct nm_segment_claim *claim, struct nm_reason *ret_reason
 			      (unsigned long long)(size >> 10), nr_used);
 		return nr_resting ? -EAGAIN : -ENOSPC;
 	}
-	err = nm_segment_lock_hold(&segment->lock, index);
+	err = nm_vmseg_lock_hold(&segment->lock, index);
 	if (err) {
 		nm_reason_set(ret_reason, "cannot lock slot %u of the segment: %s", index,
 			      strerror(-err));
@@ -326,22 +325,22 @@ static int allocate(struct nm_segment_claim *claim, struct nm_reason *ret_reason
 	}
 	NM_FAULT("slot-held");
 	write_slot(claim, &shape, index,
-		   nm_segment_generation_of(control_of(own_slot(segment, &shape, index))) + 1);
+		   nm_vmseg_generation_of(control_of(own_slot(segment, &shape, index))) + 1);
 	return 0;
 }
 
-static int allocate_in_time(struct nm_segment_claim *claim, struct nm_reason *ret_reason)
+static int allocate_in_time(struct nm_vmseg_claim *claim, struct nm_reason *ret_reason)
 {
 	const struct timespec pause = {.tv_nsec = ROOM_PAUSE_NS};
 	uint64_t start = nm_clock_ns();
 	int err;
 
 	for (;;) {
-		err = nm_segment_lock_take(&claim->segment->lock, LOCK_WAIT_MS, ret_reason);
+		err = nm_vmseg_lock_take(&claim->segment->lock, LOCK_WAIT_MS, ret_reason);
 		if (err)
 			return err;
 		err = allocate(claim, ret_reason);
-		nm_segment_lock_give(&claim->segment->lock);
+		nm_vmseg_lock_give(&claim->segment->lock);
 		if (err != -EAGAIN)
 			return err;
 		if (nm_clock_ns() - start > ROOM_WAIT_MS * NM_NS_PER_MS)
@@ -350,7 +349,7 @@ static int allocate_in_time(struct nm_segment_claim *claim, struct nm_reason *re
 	}
 }
 
-static void clear_memory(struct nm_segment_claim *claim)
+static void clear_memory(struct nm_vmseg_claim *claim)
 {
 	/* Nothing of an earlier owner may be read, by neighbours or by me. */
 	for (uint32_t i = 0; i < claim->shape.nr_cells; i++)
@@ -359,11 +358,11 @@ static void clear_memory(struct nm_segment_claim *claim)
 	memset((uint8_t *)claim->segment->own.base + claim->window_off, 0, claim->window_size);
 }
 
-int nm_segment_claim(struct nm_segment *segment, const uint8_t id[6], const uint8_t token[8],
-		     uint64_t window_size, struct nm_segment_claim **ret_claim,
-		     struct nm_reason *ret_reason)
+int nm_vmseg_claim(struct nm_vmseg *segment, const uint8_t id[6], const uint8_t token[8],
+		   uint64_t window_size, struct nm_vmseg_claim **ret_claim,
+		   struct nm_reason *ret_reason)
 {
-	struct nm_segment_claim *claim;
+	struct nm_vmseg_claim *claim;
 	int err;
 
 	if (window_size < sizeof(struct nm_window_header) || window_size > segment->facts.space) {
@@ -374,7 +373,7 @@ int nm_segment_claim(struct nm_segment *segment, const uint8_t id[6], const uint
 	}
 	claim = calloc(1, sizeof(*claim));
 	if (claim)
-		claim->cell_used = calloc(NM_SEGMENT_MAX_CELLS, sizeof(*claim->cell_used));
+		claim->cell_used = calloc(NM_VMSEG_MAX_CELLS, sizeof(*claim->cell_used));
 	if (!claim || !claim->cell_used) {
 		free(claim);
 		nm_reason_set(ret_reason, "out of memory");
@@ -398,8 +397,8 @@ int nm_segment_claim(struct nm_segment *segment, const uint8_t id[6], const uint
 	return 0;
 }
 
-int nm_segment_open(struct nm_segment_claim *claim, const struct nm_geometry *geometry,
-		    struct nm_window *ret_window, struct nm_reason *ret_reason)
+int nm_vmseg_open(struct nm_vmseg_claim *claim, const struct nm_geometry *geometry,
+		  struct nm_window *ret_window, struct nm_reason *ret_reason)
 {
 	uint8_t *memory = (uint8_t *)claim->segment->own.base + claim->window_off;
 	int err;
@@ -414,50 +413,50 @@ int nm_segment_open(struct nm_segment_claim *claim, const struct nm_geometry *ge
 		return err;
 	nm_window_set_state(ret_window, NM_WINDOW_RUN);
 	NM_FAULT("slot-window-made");
-	nm_segment_set_state(claim, NM_SEGMENT_RUN);
+	nm_vmseg_set_state(claim, NM_VMSEG_RUN);
 	NM_FAULT("slot-shown");
 	return 0;
 }
 
-const struct nm_segment_address *nm_segment_own_address(const struct nm_segment_claim *claim)
+const struct nm_vmseg_address *nm_vmseg_own_address(const struct nm_vmseg_claim *claim)
 {
 	return &claim->address;
 }
 
-void nm_segment_beat(struct nm_segment_claim *claim)
+void nm_vmseg_beat(struct nm_vmseg_claim *claim)
 {
 	NM_FAULT("slot-beat");
 	atomic_fetch_add_explicit(&claim->slot->heartbeat, 1, memory_order_relaxed);
 }
 
-void nm_segment_set_state(struct nm_segment_claim *claim, enum nm_segment_state state)
+void nm_vmseg_set_state(struct nm_vmseg_claim *claim, enum nm_vmseg_state state)
 {
 	set_control(claim->slot, claim->address.generation, state);
 }
 
-static void knock(struct nm_segment *segment)
+static void knock(struct nm_vmseg *segment)
 {
-	atomic_fetch_add_explicit(&nm_segment_own_part(segment)->knock, 1, memory_order_release);
+	atomic_fetch_add_explicit(&nm_vmseg_own_part(segment)->knock, 1, memory_order_release);
 }
 
-void nm_segment_release(struct nm_segment_claim *claim)
+void nm_vmseg_release(struct nm_vmseg_claim *claim)
 {
 	if (!claim)
 		return;
-	if (!nm_segment_is_inherited(claim->segment)) {
+	if (!nm_vmseg_is_inherited(claim->segment)) {
 		uint64_t own = claim->address.generation;
 
 		/* Not if somebody has written all over the table: it may be another's by now. */
-		if (nm_segment_generation_of(control_of(claim->slot)) == own) {
+		if (nm_vmseg_generation_of(control_of(claim->slot)) == own) {
 			atomic_store_explicit(&claim->slot->gone_ns, nm_clock_ns(),
 					      memory_order_relaxed);
 			NM_FAULT("slot-gone-before");
-			set_control(claim->slot, own, NM_SEGMENT_GONE);
+			set_control(claim->slot, own, NM_VMSEG_GONE);
 			NM_FAULT("slot-gone-after");
 			knock(claim->segment);
 		}
 		pthread_mutex_lock(&claim->segment->lock.mutex);
-		nm_segment_lock_drop(&claim->segment->lock, claim->address.slot);
+		nm_vmseg_lock_drop(&claim->segment->lock, claim->address.slot);
 		pthread_mutex_unlock(&claim->segment->lock.mutex);
 	}
 	pthread_mutex_destroy(&claim->mutex);
@@ -465,29 +464,28 @@ void nm_segment_release(struct nm_segment_claim *claim)
 	free(claim);
 }
 
-unsigned int nm_segment_bury(struct nm_segment *segment)
+unsigned int nm_vmseg_bury(struct nm_vmseg *segment)
 {
-	struct nm_segment_part_copy copy;
+	struct nm_vmseg_part_copy copy;
 	unsigned int nr_buried = 0;
 
-	if (!nm_segment_know_part(segment, segment->config.part, &copy) ||
-	    nm_segment_lock_take(&segment->lock, 0, NULL))
+	if (!nm_vmseg_know_part(segment, segment->config.part, &copy) ||
+	    nm_vmseg_lock_take(&segment->lock, 0, NULL))
 		return 0;
 	for (uint32_t i = 0, nr_seen = 0; i < copy.shape.nr_slots && nr_seen < BURY_STEP; i++) {
 		uint32_t index = segment->next_buried++ % copy.shape.nr_slots;
-		struct nm_segment_slot *slot = own_slot(segment, &copy.shape, index);
-		uint32_t state = nm_segment_state_of(control_of(slot));
+		struct nm_vmseg_slot *slot = own_slot(segment, &copy.shape, index);
+		uint32_t state = nm_vmseg_state_of(control_of(slot));
 
-		if (state == NM_SEGMENT_FREE || state == NM_SEGMENT_GONE ||
-		    segment->lock.held[index])
+		if (state == NM_VMSEG_FREE || state == NM_VMSEG_GONE || segment->lock.held[index])
 			continue;
 		nr_seen++;
-		if (nm_segment_lock_is_held(&segment->lock, index))
+		if (nm_vmseg_lock_is_held(&segment->lock, index))
 			continue;
 		set_gone(slot);
 		nr_buried++;
 	}
-	nm_segment_lock_give(&segment->lock);
+	nm_vmseg_lock_give(&segment->lock);
 	if (nr_buried)
 		knock(segment);
 	return nr_buried;

@@ -60,7 +60,7 @@ static bool parse_number(struct text text, long min, long max, int32_t *ret_numb
 	return true;
 }
 
-static bool parse_distances(struct text text, uint8_t ret_distances[NM_SEGMENT_MAX_NUMA])
+static bool parse_distances(struct text text, uint8_t ret_distances[NM_VMSEG_MAX_NUMA])
 {
 	for (int node = 0; text.len; node++) {
 		struct text word = text;
@@ -68,7 +68,7 @@ static bool parse_distances(struct text text, uint8_t ret_distances[NM_SEGMENT_M
 
 		for (word.len = 0; word.len < text.len && !is_blank(word.at[word.len]);)
 			word.len++;
-		if (node == NM_SEGMENT_MAX_NUMA || !parse_number(word, 0, 255, &distance))
+		if (node == NM_VMSEG_MAX_NUMA || !parse_number(word, 0, 255, &distance))
 			return false;
 		ret_distances[node] = (uint8_t)distance;
 		text = strip((struct text){word.at + word.len, text.len - word.len});
@@ -76,9 +76,9 @@ static bool parse_distances(struct text text, uint8_t ret_distances[NM_SEGMENT_M
 	return true;
 }
 
-static bool parse_path(struct text text, char ret_path[NM_SEGMENT_PATH_MAX])
+static bool parse_path(struct text text, char ret_path[NM_VMSEG_PATH_MAX])
 {
-	if (text.len < 2 || text.len >= NM_SEGMENT_PATH_MAX || text.at[0] != '/')
+	if (text.len < 2 || text.len >= NM_VMSEG_PATH_MAX || text.at[0] != '/')
 		return false;
 	for (size_t i = 0; i < text.len; i++)
 		if ((unsigned char)text.at[i] < 0x20 || text.at[i] == 0x7f)
@@ -96,9 +96,9 @@ static int hex_digit(char c)
 				      -1;
 }
 
-bool nm_segment_token_parse(const char *hex, size_t len, uint8_t ret_token[NM_SEGMENT_TOKEN_LEN])
+bool nm_vmseg_token_parse(const char *hex, size_t len, uint8_t ret_token[NM_VMSEG_TOKEN_LEN])
 {
-	uint8_t token[NM_SEGMENT_TOKEN_LEN];
+	uint8_t token[NM_VMSEG_TOKEN_LEN];
 	unsigned int any = 0;
 
 	if (len != 2 * sizeof(token))
@@ -150,7 +150,7 @@ static const struct {
 	[DISTANCES] = {"distances", false, "at most 64 numbers from 0 to 255, by NUMA node"},
 };
 
-static bool take_value(enum key key, struct text value, struct nm_segment_config *config)
+static bool take_value(enum key key, struct text value, struct nm_vmseg_config *config)
 {
 	int32_t number;
 
@@ -158,11 +158,11 @@ static bool take_value(enum key key, struct text value, struct nm_segment_config
 	case VERSION:
 		return is_word(value, "1");
 	case DEVICE:
-		config->device = is_word(value, "dax") ? NM_SEGMENT_DAX : NM_SEGMENT_IVSHMEM;
+		config->device = is_word(value, "dax") ? NM_VMSEG_DAX : NM_VMSEG_IVSHMEM;
 		return is_word(value, "dax") || is_word(value, "ivshmem");
 	case INTEGRITY:
 		config->integrity =
-			is_word(value, "enforced") ? NM_SEGMENT_ENFORCED : NM_SEGMENT_CONVENTION;
+			is_word(value, "enforced") ? NM_VMSEG_ENFORCED : NM_VMSEG_CONVENTION;
 		return is_word(value, "enforced") || is_word(value, "convention");
 	case OWN:
 		return parse_path(value, config->own);
@@ -171,12 +171,12 @@ static bool take_value(enum key key, struct text value, struct nm_segment_config
 	case LOCK:
 		return parse_path(value, config->lock);
 	case PART:
-		if (!parse_number(value, 0, NM_SEGMENT_MAX_PARTS - 1, &number))
+		if (!parse_number(value, 0, NM_VMSEG_MAX_PARTS - 1, &number))
 			return false;
 		config->part = (uint32_t)number;
 		return true;
 	case TOKEN:
-		return nm_segment_token_parse(value.at, value.len, config->token);
+		return nm_vmseg_token_parse(value.at, value.len, config->token);
 	case NUMA:
 		return parse_number(value, -1, 1023, &config->numa);
 	case VCPU_NUMA:
@@ -190,7 +190,7 @@ static bool take_value(enum key key, struct text value, struct nm_segment_config
 }
 
 static int take_line(struct text line, unsigned int number, bool seen[NR_KEYS],
-		     struct nm_segment_config *config, struct nm_reason *ret_reason)
+		     struct nm_vmseg_config *config, struct nm_reason *ret_reason)
 {
 	struct text name, value;
 	const char *equals;
@@ -223,10 +223,10 @@ static int take_line(struct text line, unsigned int number, bool seen[NR_KEYS],
 	return -EINVAL;
 }
 
-int nm_segment_config_parse(const char *text, size_t len, struct nm_segment_config *ret_config,
-			    struct nm_reason *ret_reason)
+int nm_vmseg_config_parse(const char *text, size_t len, struct nm_vmseg_config *ret_config,
+			  struct nm_reason *ret_reason)
 {
-	struct nm_segment_config config = {.numa = -1, .vcpu_numa = -1};
+	struct nm_vmseg_config config = {.numa = -1, .vcpu_numa = -1};
 	bool seen[NR_KEYS] = {false};
 	const char *end = text + len;
 	unsigned int number = 0;
@@ -247,7 +247,7 @@ int nm_segment_config_parse(const char *text, size_t len, struct nm_segment_conf
 				      keys[key].name);
 			return -EINVAL;
 		}
-	if (config.device == NM_SEGMENT_IVSHMEM && !seen[OWN]) {
+	if (config.device == NM_VMSEG_IVSHMEM && !seen[OWN]) {
 		nm_reason_set(ret_reason, "line %u: the end, and no `own`, which ivshmem needs",
 			      number);
 		return -EINVAL;
@@ -279,8 +279,8 @@ static int check_owner(int fd, struct nm_reason *ret_reason)
 	return 0;
 }
 
-int nm_segment_config_load(const char *path, struct nm_segment_config *ret_config,
-			   struct nm_reason *ret_reason)
+int nm_vmseg_config_load(const char *path, struct nm_vmseg_config *ret_config,
+			 struct nm_reason *ret_reason)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), err;
 	char *text = NULL;
@@ -296,14 +296,14 @@ int nm_segment_config_load(const char *path, struct nm_segment_config *ret_confi
 	err = check_owner(fd, ret_reason);
 	if (err)
 		goto out;
-	text = malloc(NM_SEGMENT_CONFIG_MAX_BYTES + 1);
-	len = text ? nm_file_read(fd, text, NM_SEGMENT_CONFIG_MAX_BYTES + 1) : -ENOMEM;
+	text = malloc(NM_VMSEG_CONFIG_MAX_BYTES + 1);
+	len = text ? nm_file_read(fd, text, NM_VMSEG_CONFIG_MAX_BYTES + 1) : -ENOMEM;
 	if (len < 0) {
 		err = (int)len;
 		nm_reason_set(ret_reason, "%s", strerror(-err));
 		goto out;
 	}
-	err = nm_segment_config_parse(text, (size_t)len, ret_config, ret_reason);
+	err = nm_vmseg_config_parse(text, (size_t)len, ret_config, ret_reason);
 out:
 	if (err) {
 		struct nm_reason what = *ret_reason;

@@ -6,7 +6,7 @@
  * Nothing in it is a pointer, a lock or an allocator that two VMs would share; what a VM tells
  * another lies in its own part, what it has taken likewise.
  *
- *   +--------------------+ 0           nm_segment_host: written by the host before any VM starts
+ *   +--------------------+ 0           nm_vmseg_host: written by the host before any VM starts
  *   | host page          |             and read-only for all of them
  *   +--------------------+ part_off
  *   | part 0             | written by VM 0 only
@@ -16,13 +16,13 @@
  *
  *   a part
  *   +--------------------+ 0
- *   | nm_segment_part    | who, geometry, state; the knock, which neighbours poll
- *   +--------------------+ NM_SEGMENT_SCRATCH_OFF
+ *   | nm_vmseg_part    | who, geometry, state; the knock, which neighbours poll
+ *   +--------------------+ NM_VMSEG_SCRATCH_OFF
  *   | scratch            | for measuring the mapping
  *   +--------------------+ slots_off
- *   | nm_segment_slot[]  | one per endpoint of the VM
+ *   | nm_vmseg_slot[]  | one per endpoint of the VM
  *   +--------------------+ cells_off
- *   | nm_segment_cell[]  | nr_cells for each slot: its mailbox
+ *   | nm_vmseg_cell[]  | nr_cells for each slot: its mailbox
  *   +--------------------+ space_off
  *   | space              | windows (layout.h) of the endpoints, in granules
  *   +--------------------+ part_size
@@ -38,59 +38,59 @@
 
 #include "base/compiler.h"
 
-#define NM_SEGMENT_HOST_MAGIC UINT64_C(0x31746d67656d6d6e) /* "nmmegmt1" little endian */
-#define NM_SEGMENT_PART_MAGIC UINT64_C(0x31747261706d6d6e) /* "nmmpart1" */
-#define NM_SEGMENT_VERSION 1
+#define NM_VMSEG_HOST_MAGIC UINT64_C(0x31746d67656d6d6e) /* "nmmegmt1" little endian */
+#define NM_VMSEG_PART_MAGIC UINT64_C(0x31747261706d6d6e) /* "nmmpart1" */
+#define NM_VMSEG_VERSION 1
 
 /* What a segment may look like; anything else is refused at attach. */
-#define NM_SEGMENT_HOST_SIZE 4096
-#define NM_SEGMENT_TOKEN_LEN 16
-#define NM_SEGMENT_ALIGN (UINT64_C(2) << 20) /* of part_off; DAX maps in such pieces */
-#define NM_SEGMENT_MIN_PART_SIZE (UINT64_C(2) << 20)
-#define NM_SEGMENT_MAX_PART_SIZE (UINT64_C(64) << 30)
-#define NM_SEGMENT_MAX_SIZE (UINT64_C(1) << 40)
-#define NM_SEGMENT_MAX_PARTS 256
-#define NM_SEGMENT_MAX_SLOTS 1024
-#define NM_SEGMENT_MAX_CELLS 256
+#define NM_VMSEG_HOST_SIZE 4096
+#define NM_VMSEG_TOKEN_LEN 16
+#define NM_VMSEG_ALIGN (UINT64_C(2) << 20) /* of part_off; DAX maps in such pieces */
+#define NM_VMSEG_MIN_PART_SIZE (UINT64_C(2) << 20)
+#define NM_VMSEG_MAX_PART_SIZE (UINT64_C(64) << 30)
+#define NM_VMSEG_MAX_SIZE (UINT64_C(1) << 40)
+#define NM_VMSEG_MAX_PARTS 256
+#define NM_VMSEG_MAX_SLOTS 1024
+#define NM_VMSEG_MAX_CELLS 256
 /* What a part of ours has. */
-#define NM_SEGMENT_MIN_SLOTS 4
-#define NM_SEGMENT_NR_SLOTS_MAX 256
-#define NM_SEGMENT_BYTES_PER_SLOT (UINT64_C(1) << 20)
-#define NM_SEGMENT_NR_CELLS 32
-#define NM_SEGMENT_GRANULE (UINT64_C(64) << 10)
-#define NM_SEGMENT_SCRATCH_OFF 4096
-#define NM_SEGMENT_SCRATCH_SIZE 16384
+#define NM_VMSEG_MIN_SLOTS 4
+#define NM_VMSEG_NR_SLOTS_MAX 256
+#define NM_VMSEG_BYTES_PER_SLOT (UINT64_C(1) << 20)
+#define NM_VMSEG_NR_CELLS 32
+#define NM_VMSEG_GRANULE (UINT64_C(64) << 10)
+#define NM_VMSEG_SCRATCH_OFF 4096
+#define NM_VMSEG_SCRATCH_SIZE 16384
 
 /* Of the host page, of a part and of a slot. */
-enum nm_segment_state {
-	NM_SEGMENT_FREE = 0,
-	NM_SEGMENT_INIT = 1, /* claimed, nothing to be read yet */
-	NM_SEGMENT_RUN = 2,
-	NM_SEGMENT_QUIESCE = 3, /* nothing new is begun; room for migration, nobody sets it yet */
-	NM_SEGMENT_FROZEN = 4,	/* likewise: nothing is written at all */
-	NM_SEGMENT_GONE = 5,	/* the end; what it had published stays a while */
+enum nm_vmseg_state {
+	NM_VMSEG_FREE = 0,
+	NM_VMSEG_INIT = 1, /* claimed, nothing to be read yet */
+	NM_VMSEG_RUN = 2,
+	NM_VMSEG_QUIESCE = 3, /* nothing new is begun; room for migration, nobody sets it yet */
+	NM_VMSEG_FROZEN = 4,  /* likewise: nothing is written at all */
+	NM_VMSEG_GONE = 5,    /* the end; what it had published stays a while */
 };
 
-struct nm_segment_host {
+struct nm_vmseg_host {
 	/* line 0: written once */
 	uint64_t magic;
 	uint32_t version;
 	uint32_t features; /* bits a guest must know to use the segment; there are none yet */
-	uint8_t token[NM_SEGMENT_TOKEN_LEN]; /* random; the seed of each VM holds the same */
-	uint64_t size;			     /* where the last part ends */
+	uint8_t token[NM_VMSEG_TOKEN_LEN]; /* random; the seed of each VM holds the same */
+	uint64_t size;			   /* where the last part ends */
 	uint64_t part_off;
 	uint64_t part_size; /* a power of two */
 	uint32_t nr_parts;
 	uint32_t reserved0;
 	/* line 1: may change while VMs run, by the host only */
-	_Atomic uint32_t state; /* enum nm_segment_state: RUN */
+	_Atomic uint32_t state; /* enum nm_vmseg_state: RUN */
 	_Atomic uint32_t epoch; /* +1 with each change of state */
 	uint8_t reserved1[56];
 };
-_Static_assert(sizeof(struct nm_segment_host) == 2 * NM_CACHE_LINE, "two lines");
-_Static_assert(offsetof(struct nm_segment_host, state) == 64, "line 1");
+_Static_assert(sizeof(struct nm_vmseg_host) == 2 * NM_CACHE_LINE, "two lines");
+_Static_assert(offsetof(struct nm_vmseg_host, state) == 64, "line 1");
 
-struct nm_segment_part {
+struct nm_vmseg_part {
 	/* line 0: written by the first endpoint after a boot, `generation` last */
 	uint64_t magic;
 	uint32_t version;
@@ -106,7 +106,7 @@ struct nm_segment_part {
 	int32_t vcpu_numa; /* of the host's processors that this VM's are pinned to; -1: unknown */
 	uint8_t reserved0[8];
 	/* line 1: changes seldom */
-	_Atomic uint32_t state; /* enum nm_segment_state */
+	_Atomic uint32_t state; /* enum nm_vmseg_state */
 	_Atomic uint32_t epoch; /* +1 with each change of state */
 	uint8_t reserved1[56];
 	/* line 2: polled by every neighbour. +1 after each message that was put into a mailbox. */
@@ -116,16 +116,16 @@ struct nm_segment_part {
 	_Atomic uint64_t echo;
 	uint8_t reserved3[56];
 };
-_Static_assert(sizeof(struct nm_segment_part) == 4 * NM_CACHE_LINE, "four lines");
-_Static_assert(offsetof(struct nm_segment_part, state) == 64, "line 1");
-_Static_assert(offsetof(struct nm_segment_part, knock) == 128, "line 2");
-_Static_assert(offsetof(struct nm_segment_part, echo) == 192, "line 3");
+_Static_assert(sizeof(struct nm_vmseg_part) == 4 * NM_CACHE_LINE, "four lines");
+_Static_assert(offsetof(struct nm_vmseg_part, state) == 64, "line 1");
+_Static_assert(offsetof(struct nm_vmseg_part, knock) == 128, "line 2");
+_Static_assert(offsetof(struct nm_vmseg_part, echo) == 192, "line 3");
 
 /*
  * An endpoint of the VM. `control` is published last: generation 56 | state 8 (low). A generation is
  * used by one endpoint, and (part generation, slot, generation) never means another one again.
  */
-struct nm_segment_slot {
+struct nm_vmseg_slot {
 	/* line 0: written between the claim and RUN */
 	_Atomic uint64_t control;
 	uint64_t
@@ -141,17 +141,17 @@ struct nm_segment_slot {
 	_Atomic uint64_t gone_ns;   /* when it went, by a clock of its VM; for its VM only */
 	uint8_t reserved2[40];
 };
-_Static_assert(sizeof(struct nm_segment_slot) == 2 * NM_CACHE_LINE, "two lines");
-_Static_assert(offsetof(struct nm_segment_slot, heartbeat) == 64, "line 1");
+_Static_assert(sizeof(struct nm_vmseg_slot) == 2 * NM_CACHE_LINE, "two lines");
+_Static_assert(offsetof(struct nm_vmseg_slot, heartbeat) == 64, "line 1");
 
-#define NM_SEGMENT_STATE_BITS 8
-#define NM_SEGMENT_MESSAGE_MAX 256
+#define NM_VMSEG_STATE_BITS 8
+#define NM_VMSEG_MESSAGE_MAX 256
 
 /*
  * A message in a mailbox. `sequence` counts all messages of one endpoint from 1 and is stored last;
  * 0: empty, or being written. Slot s owns the cells from s * nr_cells on.
  */
-struct nm_segment_cell {
+struct nm_vmseg_cell {
 	_Atomic uint64_t sequence;
 	uint64_t to_part_generation;
 	uint64_t to_generation;
@@ -159,8 +159,8 @@ struct nm_segment_cell {
 	uint32_t to_slot;
 	uint32_t len;
 	uint8_t reserved[28];
-	uint8_t bytes[NM_SEGMENT_MESSAGE_MAX];
+	uint8_t bytes[NM_VMSEG_MESSAGE_MAX];
 };
-_Static_assert(sizeof(struct nm_segment_cell) == 5 * NM_CACHE_LINE, "five lines");
+_Static_assert(sizeof(struct nm_vmseg_cell) == 5 * NM_CACHE_LINE, "five lines");
 
 #endif

@@ -18,14 +18,14 @@
 /* The description stays open in the parent, so nothing is unlocked by this. */
 static void after_fork_child(struct nm_fork_watch *watch)
 {
-	struct nm_segment_lock *lock = nm_container_of(watch, struct nm_segment_lock, fork_watch);
+	struct nm_vmseg_lock *lock = nm_container_of(watch, struct nm_vmseg_lock, fork_watch);
 
 	close(lock->fd);
 	lock->fd = -1;
 }
 
-int nm_segment_lock_open(const char *path, struct nm_segment_lock *ret_lock,
-			 struct nm_reason *ret_reason)
+int nm_vmseg_lock_open(const char *path, struct nm_vmseg_lock *ret_lock,
+		       struct nm_reason *ret_reason)
 {
 	/* O_NOFOLLOW: what is opened is written to. */
 	int fd =
@@ -57,7 +57,7 @@ err_close:
 	return err;
 }
 
-void nm_segment_lock_close(struct nm_segment_lock *lock)
+void nm_vmseg_lock_close(struct nm_vmseg_lock *lock)
 {
 	nm_fork_unwatch(&lock->fork_watch);
 	if (lock->fd >= 0)
@@ -76,8 +76,8 @@ static int set_lock(int fd, off_t byte, short type)
 	return 0;
 }
 
-int nm_segment_lock_take(struct nm_segment_lock *lock, unsigned int wait_ms,
-			 struct nm_reason *ret_reason)
+int nm_vmseg_lock_take(struct nm_vmseg_lock *lock, unsigned int wait_ms,
+		       struct nm_reason *ret_reason)
 {
 	uint64_t deadline = nm_clock_ns() + wait_ms * NM_NS_PER_MS;
 	const struct timespec pause = {.tv_nsec = RETRY_NS};
@@ -101,7 +101,7 @@ int nm_segment_lock_take(struct nm_segment_lock *lock, unsigned int wait_ms,
 	return err;
 }
 
-void nm_segment_lock_give(struct nm_segment_lock *lock)
+void nm_vmseg_lock_give(struct nm_vmseg_lock *lock)
 {
 	/* In a child that was forked meanwhile there is nothing to unlock. */
 	if (lock->fd >= 0)
@@ -109,14 +109,14 @@ void nm_segment_lock_give(struct nm_segment_lock *lock)
 	pthread_mutex_unlock(&lock->mutex);
 }
 
-int nm_segment_record_read(struct nm_segment_lock *lock, struct nm_segment_record *ret_record,
-			   struct nm_reason *ret_reason)
+int nm_vmseg_record_read(struct nm_vmseg_lock *lock, struct nm_vmseg_record *ret_record,
+			 struct nm_reason *ret_reason)
 {
-	struct nm_segment_record record = {0};
+	struct nm_vmseg_record record = {0};
 	ssize_t got = pread(lock->fd, &record, sizeof(record), 0);
 	int err = got < 0 ? -errno : 0;
 
-	if (got > 0 && (got != (ssize_t)sizeof(record) || record.magic != NM_SEGMENT_RECORD_MAGIC))
+	if (got > 0 && (got != (ssize_t)sizeof(record) || record.magic != NM_VMSEG_RECORD_MAGIC))
 		err = -EBADMSG;
 	if (err) {
 		nm_reason_set(ret_reason, "the lock file of the segment: %s",
@@ -131,12 +131,12 @@ int nm_segment_record_read(struct nm_segment_lock *lock, struct nm_segment_recor
 	return 0;
 }
 
-int nm_segment_record_write(struct nm_segment_lock *lock, struct nm_segment_record *record,
-			    struct nm_reason *ret_reason)
+int nm_vmseg_record_write(struct nm_vmseg_lock *lock, struct nm_vmseg_record *record,
+			  struct nm_reason *ret_reason)
 {
 	ssize_t put;
 
-	record->magic = NM_SEGMENT_RECORD_MAGIC;
+	record->magic = NM_VMSEG_RECORD_MAGIC;
 	put = pwrite(lock->fd, record, sizeof(*record), 0);
 	if (put == (ssize_t)sizeof(*record))
 		return 0;
@@ -145,7 +145,7 @@ int nm_segment_record_write(struct nm_segment_lock *lock, struct nm_segment_reco
 	return put < 0 ? -errno : -ENOSPC;
 }
 
-int nm_segment_lock_hold(struct nm_segment_lock *lock, uint32_t slot)
+int nm_vmseg_lock_hold(struct nm_vmseg_lock *lock, uint32_t slot)
 {
 	int err = lock->held[slot] ? -EBUSY : set_lock(lock->fd, SLOT_BYTE(slot), F_WRLCK);
 
@@ -154,7 +154,7 @@ int nm_segment_lock_hold(struct nm_segment_lock *lock, uint32_t slot)
 	return err;
 }
 
-void nm_segment_lock_drop(struct nm_segment_lock *lock, uint32_t slot)
+void nm_vmseg_lock_drop(struct nm_vmseg_lock *lock, uint32_t slot)
 {
 	if (!lock->held[slot])
 		return;
@@ -163,7 +163,7 @@ void nm_segment_lock_drop(struct nm_segment_lock *lock, uint32_t slot)
 		set_lock(lock->fd, SLOT_BYTE(slot), F_UNLCK);
 }
 
-bool nm_segment_lock_is_held(struct nm_segment_lock *lock, uint32_t slot)
+bool nm_vmseg_lock_is_held(struct nm_vmseg_lock *lock, uint32_t slot)
 {
 	struct flock range = {
 		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SLOT_BYTE(slot), .l_len = 1};

@@ -16,50 +16,50 @@
 #include "base/fork.h"
 #include "vmseg/attach.h"
 
-#define NM_SEGMENT_RECORD_MAGIC UINT64_C(0x316b636f6c6d6d6e) /* "nmmlock1" */
+#define NM_VMSEG_RECORD_MAGIC UINT64_C(0x316b636f6c6d6d6e) /* "nmmlock1" */
 
 /* What the processes of the VM remember together. */
-struct nm_segment_record {
+struct nm_vmseg_record {
 	uint64_t magic;
-	uint8_t token[NM_SEGMENT_TOKEN_LEN]; /* of which segment */
-	uint64_t part_generation;	     /* 0: nobody has prepared the part yet */
-	uint32_t is_measured;		     /* 1: the mapping was found good */
-	uint32_t integrity;		     /* enum nm_segment_promise, as it was tried out */
+	uint8_t token[NM_VMSEG_TOKEN_LEN]; /* of which segment */
+	uint64_t part_generation;	   /* 0: nobody has prepared the part yet */
+	uint32_t is_measured;		   /* 1: the mapping was found good */
+	uint32_t integrity;		   /* enum nm_vmseg_promise, as it was tried out */
 	struct nm_reason mapping, integrity_why;
 };
 
-struct nm_segment_lock {
+struct nm_vmseg_lock {
 	int fd; /* -1 in a forked child */
 	pthread_mutex_t mutex;
-	bool held[NM_SEGMENT_MAX_SLOTS]; /* by this description, which never sees its own locks */
+	bool held[NM_VMSEG_MAX_SLOTS]; /* by this description, which never sees its own locks */
 	struct nm_fork_watch fork_watch;
 };
 
 /* 0 or -errno with a reason. */
-int nm_segment_lock_open(const char *path, struct nm_segment_lock *ret_lock,
-			 struct nm_reason *ret_reason);
+int nm_vmseg_lock_open(const char *path, struct nm_vmseg_lock *ret_lock,
+		       struct nm_reason *ret_reason);
 /* Gives up every slot. */
-void nm_segment_lock_close(struct nm_segment_lock *lock);
+void nm_vmseg_lock_close(struct nm_vmseg_lock *lock);
 
 /*
  * Take the slot table for this thread. WAIT_MS 0: only if it is free. 0; -EBUSY: somebody holds it,
  * with a reason; -EBADF in a forked child; -errno.
  */
-int nm_segment_lock_take(struct nm_segment_lock *lock, unsigned int wait_ms,
-			 struct nm_reason *ret_reason);
-void nm_segment_lock_give(struct nm_segment_lock *lock);
+int nm_vmseg_lock_take(struct nm_vmseg_lock *lock, unsigned int wait_ms,
+		       struct nm_reason *ret_reason);
+void nm_vmseg_lock_give(struct nm_vmseg_lock *lock);
 
 /* All below: while the slot table is taken. */
 
 /* The record; all zero in an empty file. 0; -EBADMSG: the file is something else; -errno. */
-int nm_segment_record_read(struct nm_segment_lock *lock, struct nm_segment_record *ret_record,
-			   struct nm_reason *ret_reason);
-int nm_segment_record_write(struct nm_segment_lock *lock, struct nm_segment_record *record,
-			    struct nm_reason *ret_reason);
+int nm_vmseg_record_read(struct nm_vmseg_lock *lock, struct nm_vmseg_record *ret_record,
+			 struct nm_reason *ret_reason);
+int nm_vmseg_record_write(struct nm_vmseg_lock *lock, struct nm_vmseg_record *record,
+			  struct nm_reason *ret_reason);
 /* Own slot SLOT for life. 0; -EBUSY: somebody does; -errno. */
-int nm_segment_lock_hold(struct nm_segment_lock *lock, uint32_t slot);
-void nm_segment_lock_drop(struct nm_segment_lock *lock, uint32_t slot);
+int nm_vmseg_lock_hold(struct nm_vmseg_lock *lock, uint32_t slot);
+void nm_vmseg_lock_drop(struct nm_vmseg_lock *lock, uint32_t slot);
 /* Does anybody, this process or another, own SLOT? In doubt, yes. */
-bool nm_segment_lock_is_held(struct nm_segment_lock *lock, uint32_t slot);
+bool nm_vmseg_lock_is_held(struct nm_vmseg_lock *lock, uint32_t slot);
 
 #endif

@@ -8,7 +8,7 @@
 #include "shm/foreign.h"
 #include "vmseg/private.h"
 
-static int find_cell(const struct nm_segment_claim *claim)
+static int find_cell(const struct nm_vmseg_claim *claim)
 {
 	for (uint32_t i = 0; i < claim->shape.nr_cells; i++)
 		if (!claim->cell_used[i])
@@ -16,20 +16,20 @@ static int find_cell(const struct nm_segment_claim *claim)
 	return -1;
 }
 
-static void empty_cell(struct nm_segment_cell *cell)
+static void empty_cell(struct nm_vmseg_cell *cell)
 {
 	atomic_store_explicit(&cell->sequence, 0, memory_order_relaxed);
 	/* Who copies what follows finds the 0 afterwards. */
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
-int nm_segment_post(struct nm_segment_claim *claim, const struct nm_segment_address *to,
-		    const void *bytes, size_t len, uint32_t *ret_cell)
+int nm_vmseg_post(struct nm_vmseg_claim *claim, const struct nm_vmseg_address *to,
+		  const void *bytes, size_t len, uint32_t *ret_cell)
 {
-	struct nm_segment_cell *cell;
+	struct nm_vmseg_cell *cell;
 	int index;
 
-	if (len > NM_SEGMENT_MESSAGE_MAX)
+	if (len > NM_VMSEG_MESSAGE_MAX)
 		return -EMSGSIZE;
 	pthread_mutex_lock(&claim->mutex);
 	index = find_cell(claim);
@@ -46,12 +46,12 @@ int nm_segment_post(struct nm_segment_claim *claim, const struct nm_segment_addr
 		memset(cell->bytes, 0, sizeof(cell->bytes));
 		memcpy(cell->bytes, bytes, len);
 		NM_FAULT("mail-written");
-		/* Partners: take_from_slot() and nm_segment_knocked(), in the opposite order. */
+		/* Partners: take_from_slot() and nm_vmseg_knocked(), in the opposite order. */
 		atomic_store_explicit(&cell->sequence, ++claim->sequence, memory_order_release);
 		NM_FAULT("mail-sealed");
 		atomic_store_explicit(&claim->slot->posted, claim->sequence, memory_order_release);
 		NM_FAULT("mail-posted");
-		atomic_fetch_add_explicit(&nm_segment_own_part(claim->segment)->knock, 1,
+		atomic_fetch_add_explicit(&nm_vmseg_own_part(claim->segment)->knock, 1,
 					  memory_order_release);
 		NM_FAULT("mail-knocked");
 	}
@@ -62,7 +62,7 @@ int nm_segment_post(struct nm_segment_claim *claim, const struct nm_segment_addr
 	return 0;
 }
 
-void nm_segment_retract(struct nm_segment_claim *claim, uint32_t cell)
+void nm_vmseg_retract(struct nm_vmseg_claim *claim, uint32_t cell)
 {
 	pthread_mutex_lock(&claim->mutex);
 	if (cell < claim->shape.nr_cells && claim->cell_used[cell]) {
@@ -85,8 +85,8 @@ struct part_box {
 	uint32_t nr_senders;
 };
 
-struct nm_segment_inbox {
-	struct nm_segment_claim *claim;
+struct nm_vmseg_inbox {
+	struct nm_vmseg_claim *claim;
 	struct part_box *boxes; /* of each part */
 	/* Where the walk is: the part is looked through as of one knock. */
 	bool walking;
@@ -95,9 +95,9 @@ struct nm_segment_inbox {
 	uint64_t upto;	   /* `posted` of this slot when the walk came to it; 0: not there yet */
 };
 
-struct nm_segment_inbox *nm_segment_inbox_create(struct nm_segment_claim *claim)
+struct nm_vmseg_inbox *nm_vmseg_inbox_create(struct nm_vmseg_claim *claim)
 {
-	struct nm_segment_inbox *inbox = calloc(1, sizeof(*inbox));
+	struct nm_vmseg_inbox *inbox = calloc(1, sizeof(*inbox));
 
 	if (inbox)
 		inbox->boxes = calloc(claim->segment->host.nr_parts, sizeof(*inbox->boxes));
@@ -109,7 +109,7 @@ struct nm_segment_inbox *nm_segment_inbox_create(struct nm_segment_claim *claim)
 	return inbox;
 }
 
-void nm_segment_inbox_destroy(struct nm_segment_inbox *inbox)
+void nm_vmseg_inbox_destroy(struct nm_vmseg_inbox *inbox)
 {
 	if (!inbox)
 		return;
@@ -119,15 +119,15 @@ void nm_segment_inbox_destroy(struct nm_segment_inbox *inbox)
 	free(inbox);
 }
 
-static uint64_t read_knock(const struct nm_segment_inbox *inbox, uint32_t part)
+static uint64_t read_knock(const struct nm_vmseg_inbox *inbox, uint32_t part)
 {
-	const struct nm_segment_part *seen =
-		(const void *)nm_segment_seen_part(inbox->claim->segment, part);
+	const struct nm_vmseg_part *seen =
+		(const void *)nm_vmseg_seen_part(inbox->claim->segment, part);
 
 	return atomic_load_explicit(&seen->knock, memory_order_acquire);
 }
 
-bool nm_segment_knocked(const struct nm_segment_inbox *inbox)
+bool nm_vmseg_knocked(const struct nm_vmseg_inbox *inbox)
 {
 	if (inbox->walking)
 		return true;
@@ -137,7 +137,7 @@ bool nm_segment_knocked(const struct nm_segment_inbox *inbox)
 	return false;
 }
 
-static bool is_mine(const struct nm_segment_cell *cell, const struct nm_segment_address *me)
+static bool is_mine(const struct nm_vmseg_cell *cell, const struct nm_vmseg_address *me)
 {
 	return cell->to_part == me->part && cell->to_slot == me->slot &&
 	       cell->to_part_generation == me->part_generation &&
@@ -145,16 +145,16 @@ static bool is_mine(const struct nm_segment_cell *cell, const struct nm_segment_
 }
 
 /* The oldest message to ME in CELLS after TAKEN and up to UPTO. Its sequence; 0: there is none. */
-static uint64_t find_letter(const struct nm_segment_cell *cells, uint32_t nr_cells, uint64_t taken,
-			    uint64_t upto, const struct nm_segment_address *me,
-			    struct nm_segment_letter *ret_letter)
+static uint64_t find_letter(const struct nm_vmseg_cell *cells, uint32_t nr_cells, uint64_t taken,
+			    uint64_t upto, const struct nm_vmseg_address *me,
+			    struct nm_vmseg_letter *ret_letter)
 {
 	uint64_t best = 0;
 
 	for (uint32_t i = 0; i < nr_cells; i++) {
-		/* Partner: nm_segment_post(). */
+		/* Partner: nm_vmseg_post(). */
 		uint64_t sequence = atomic_load_explicit(&cells[i].sequence, memory_order_acquire);
-		struct nm_segment_cell copy;
+		struct nm_vmseg_cell copy;
 
 		if (sequence <= taken || sequence > upto || (best && sequence > best))
 			continue;
@@ -162,7 +162,7 @@ static uint64_t find_letter(const struct nm_segment_cell *cells, uint32_t nr_cel
 		atomic_thread_fence(memory_order_acquire);
 		/* Taken back meanwhile, or another one by now, which has its own turn. */
 		if (atomic_load_explicit(&cells[i].sequence, memory_order_relaxed) != sequence ||
-		    !is_mine(&copy, me) || copy.len > NM_SEGMENT_MESSAGE_MAX)
+		    !is_mine(&copy, me) || copy.len > NM_VMSEG_MESSAGE_MAX)
 			continue;
 		best = sequence;
 		ret_letter->len = copy.len;
@@ -172,20 +172,20 @@ static uint64_t find_letter(const struct nm_segment_cell *cells, uint32_t nr_cel
 }
 
 /* The next message in the slot at which the walk is. */
-static bool take_from_slot(struct nm_segment_inbox *inbox, const struct nm_segment_part_copy *copy,
-			   struct nm_segment_letter *ret_letter)
+static bool take_from_slot(struct nm_vmseg_inbox *inbox, const struct nm_vmseg_part_copy *copy,
+			   struct nm_vmseg_letter *ret_letter)
 {
-	const uint8_t *part = nm_segment_seen_part(inbox->claim->segment, inbox->part);
-	const struct nm_segment_slot *slot =
-		(const struct nm_segment_slot *)(part + copy->shape.slots_off) + inbox->slot;
-	const struct nm_segment_cell *cells =
-		(const struct nm_segment_cell *)(part + copy->shape.cells_off) +
+	const uint8_t *part = nm_vmseg_seen_part(inbox->claim->segment, inbox->part);
+	const struct nm_vmseg_slot *slot =
+		(const struct nm_vmseg_slot *)(part + copy->shape.slots_off) + inbox->slot;
+	const struct nm_vmseg_cell *cells =
+		(const struct nm_vmseg_cell *)(part + copy->shape.cells_off) +
 		(size_t)inbox->slot * copy->shape.nr_cells;
 	struct sender *sender = &inbox->boxes[inbox->part].senders[inbox->slot];
 	uint64_t control = atomic_load_explicit(&slot->control, memory_order_acquire);
-	uint64_t generation = nm_segment_generation_of(control), sequence;
+	uint64_t generation = nm_vmseg_generation_of(control), sequence;
 
-	if (nm_segment_state_of(control) <= NM_SEGMENT_INIT)
+	if (nm_vmseg_state_of(control) <= NM_VMSEG_INIT)
 		return false;
 	if (sender->part_generation != copy->generation || sender->generation != generation) {
 		*sender = (struct sender){copy->generation, generation, 0};
@@ -209,10 +209,10 @@ static bool take_from_slot(struct nm_segment_inbox *inbox, const struct nm_segme
 	NM_FAULT("mail-taken");
 	sender->taken = sequence;
 	inbox->nr_taken++;
-	ret_letter->from = (struct nm_segment_address){.part = inbox->part,
-						       .slot = inbox->slot,
-						       .part_generation = copy->generation,
-						       .generation = generation};
+	ret_letter->from = (struct nm_vmseg_address){.part = inbox->part,
+						     .slot = inbox->slot,
+						     .part_generation = copy->generation,
+						     .generation = generation};
 	return true;
 }
 
@@ -232,17 +232,17 @@ static bool know_senders(struct part_box *box, uint32_t nr_slots)
 	return true;
 }
 
-static bool is_own_slot(const struct nm_segment_inbox *inbox)
+static bool is_own_slot(const struct nm_vmseg_inbox *inbox)
 {
 	return inbox->part == inbox->claim->address.part &&
 	       inbox->slot == inbox->claim->address.slot;
 }
 
-static bool walk(struct nm_segment_inbox *inbox, struct nm_segment_letter *ret_letter)
+static bool walk(struct nm_vmseg_inbox *inbox, struct nm_vmseg_letter *ret_letter)
 {
-	struct nm_segment_part_copy copy;
+	struct nm_vmseg_part_copy copy;
 
-	if (nm_segment_know_part(inbox->claim->segment, inbox->part, &copy) &&
+	if (nm_vmseg_know_part(inbox->claim->segment, inbox->part, &copy) &&
 	    know_senders(&inbox->boxes[inbox->part], copy.shape.nr_slots))
 		for (; inbox->slot < copy.shape.nr_slots; inbox->slot++, inbox->upto = 0)
 			if (!is_own_slot(inbox) && take_from_slot(inbox, &copy, ret_letter))
@@ -251,7 +251,7 @@ static bool walk(struct nm_segment_inbox *inbox, struct nm_segment_letter *ret_l
 	return false;
 }
 
-bool nm_segment_take(struct nm_segment_inbox *inbox, struct nm_segment_letter *ret_letter)
+bool nm_vmseg_take(struct nm_vmseg_inbox *inbox, struct nm_vmseg_letter *ret_letter)
 {
 	uint32_t nr_parts = inbox->claim->segment->host.nr_parts;
 

@@ -80,10 +80,10 @@ static int find_length(int fd, const char *path, uint64_t *ret_len, struct nm_re
 	return err;
 }
 
-int nm_segment_map(const char *path, bool writable, uint64_t offset, uint64_t len,
-		   struct nm_segment_map *ret_map, struct nm_reason *ret_reason)
+int nm_vmseg_map(const char *path, bool writable, uint64_t offset, uint64_t len,
+		 struct nm_vmseg_map *ret_map, struct nm_reason *ret_reason)
 {
-	struct nm_segment_map map = {0};
+	struct nm_vmseg_map map = {0};
 	uint64_t end;
 	int fd, err;
 
@@ -96,7 +96,7 @@ int nm_segment_map(const char *path, bool writable, uint64_t offset, uint64_t le
 	err = find_length(fd, path, &map.file_len, ret_reason);
 	if (err)
 		goto out;
-	map.len = len ? len : nm_min_u64(map.file_len, 2 * NM_SEGMENT_MAX_SIZE);
+	map.len = len ? len : nm_min_u64(map.file_len, 2 * NM_VMSEG_MAX_SIZE);
 	if (!map.len || !nm_add_u64(offset, map.len, &end) || end > map.file_len) {
 		err = -EBADMSG;
 		nm_reason_set(ret_reason, "%s has only %llu bytes", path,
@@ -114,33 +114,32 @@ out:
 	return err;
 }
 
-void nm_segment_unmap(struct nm_segment_map *map)
+void nm_vmseg_unmap(struct nm_vmseg_map *map)
 {
 	if (map->base)
 		munmap(map->base, map->len);
 	map->base = NULL;
 }
 
-int nm_segment_find_host(const struct nm_segment_map *map, bool leads,
-			 struct nm_segment_host *ret_host, uint64_t *ret_offset,
-			 struct nm_reason *ret_reason)
+int nm_vmseg_find_host(const struct nm_vmseg_map *map, bool leads, struct nm_vmseg_host *ret_host,
+		       uint64_t *ret_offset, struct nm_reason *ret_reason)
 {
-	const uint64_t places[] = {0, NM_SEGMENT_ALIGN};
-	struct nm_segment_host host;
+	const uint64_t places[] = {0, NM_VMSEG_ALIGN};
+	struct nm_vmseg_host host;
 	int err = -EBADMSG;
 
-	if (map->len < NM_SEGMENT_HOST_SIZE) {
+	if (map->len < NM_VMSEG_HOST_SIZE) {
 		nm_reason_set(ret_reason, "%llu bytes hold no segment",
 			      (unsigned long long)map->len);
 		return -EBADMSG;
 	}
 	for (int i = 0; i < (leads ? 2 : 1); i++) {
-		if (places[i] + NM_SEGMENT_HOST_SIZE > map->len)
+		if (places[i] + NM_VMSEG_HOST_SIZE > map->len)
 			break;
 		nm_copy_words(&host, (const char *)map->base + places[i], sizeof(host));
-		if (i && host.magic != NM_SEGMENT_HOST_MAGIC)
+		if (i && host.magic != NM_VMSEG_HOST_MAGIC)
 			break;
-		err = nm_segment_host_check(&host, map->len - places[i], ret_reason);
+		err = nm_vmseg_host_check(&host, map->len - places[i], ret_reason);
 		if (err)
 			continue;
 		*ret_host = host;

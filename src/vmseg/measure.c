@@ -13,7 +13,7 @@
 #define NR_ROUNDS 6
 #define NEVER UINT64_MAX
 
-_Static_assert(WORDS * sizeof(uint64_t) <= NM_SEGMENT_SCRATCH_SIZE, "fits the scratch");
+_Static_assert(WORDS * sizeof(uint64_t) <= NM_VMSEG_SCRATCH_SIZE, "fits the scratch");
 
 static void keep_min(uint64_t *best, uint64_t ns)
 {

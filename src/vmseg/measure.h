@@ -38,7 +38,7 @@ enum nm_mapping_kind nm_mapping_judge(const struct nm_mapping_cost *mapping,
 const char *nm_mapping_kind_name(enum nm_mapping_kind kind);
 
 /*
- * Measure NM_SEGMENT_SCRATCH_SIZE bytes at SCRATCH, written through it, and read through it and
+ * Measure NM_VMSEG_SCRATCH_SIZE bytes at SCRATCH, written through it, and read through it and
  * through SEEN, another mapping of the same bytes. About two milliseconds on cached memory. What
  * looks slow is measured again and again before it is believed. Returns the kind.
  */

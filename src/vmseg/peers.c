@@ -6,25 +6,25 @@
 #include "base/clock.h"
 #include "vmseg/private.h"
 
-bool nm_segment_know_part(struct nm_segment *segment, uint32_t part,
-			  struct nm_segment_part_copy *ret_copy)
+bool nm_vmseg_know_part(struct nm_vmseg *segment, uint32_t part,
+			struct nm_vmseg_part_copy *ret_copy)
 {
-	const struct nm_segment_part *seen = (const void *)nm_segment_seen_part(segment, part);
-	struct nm_segment_part_copy *known = &segment->parts[part];
-	struct nm_segment_part header;
+	const struct nm_vmseg_part *seen = (const void *)nm_vmseg_seen_part(segment, part);
+	struct nm_vmseg_part_copy *known = &segment->parts[part];
+	struct nm_vmseg_part header;
 	uint64_t generation;
 
 	pthread_mutex_lock(&segment->mutex);
 	/* Partner: prepare_part(). */
 	generation = atomic_load_explicit(&seen->generation, memory_order_acquire);
 	if (generation != known->generation && generation != known->refused) {
-		struct nm_segment_part_copy now = {.generation = generation};
+		struct nm_vmseg_part_copy now = {.generation = generation};
 
 		/* What is checked and what is remembered have to be one and the same. */
-		if (nm_segment_read_part(nm_segment_seen_part(segment, part), part,
-					 segment->host.part_size, &header, &now.shape, NULL) ||
+		if (nm_vmseg_read_part(nm_vmseg_seen_part(segment, part), part,
+				       segment->host.part_size, &header, &now.shape, NULL) ||
 		    atomic_load_explicit(&header.generation, memory_order_relaxed) != generation)
-			now = (struct nm_segment_part_copy){.refused = generation};
+			now = (struct nm_vmseg_part_copy){.refused = generation};
 		else
 			now.vcpu_numa = header.vcpu_numa;
 		*known = now;
@@ -34,44 +34,44 @@ bool nm_segment_know_part(struct nm_segment *segment, uint32_t part,
 	return generation && ret_copy->generation == generation;
 }
 
-static void complete(struct nm_segment_peer *peer, uint32_t part, uint32_t slot,
-		     const struct nm_segment_part_copy *copy)
+static void complete(struct nm_vmseg_peer *peer, uint32_t part, uint32_t slot,
+		     const struct nm_vmseg_part_copy *copy)
 {
 	peer->address.part = part;
 	peer->address.slot = slot;
 	peer->address.part_generation = copy->generation;
 }
 
-bool nm_segment_next(struct nm_segment *segment, uint64_t *cursor, struct nm_segment_peer *ret_peer)
+bool nm_vmseg_next(struct nm_vmseg *segment, uint64_t *cursor, struct nm_vmseg_peer *ret_peer)
 {
-	uint64_t part = *cursor / NM_SEGMENT_MAX_SLOTS, slot = *cursor % NM_SEGMENT_MAX_SLOTS;
-	struct nm_segment_part_copy copy;
+	uint64_t part = *cursor / NM_VMSEG_MAX_SLOTS, slot = *cursor % NM_VMSEG_MAX_SLOTS;
+	struct nm_vmseg_part_copy copy;
 
 	for (; part < segment->host.nr_parts; part++, slot = 0) {
-		if (!nm_segment_know_part(segment, (uint32_t)part, &copy))
+		if (!nm_vmseg_know_part(segment, (uint32_t)part, &copy))
 			continue;
 		for (; slot < copy.shape.nr_slots; slot++) {
-			if (nm_segment_read_slot(nm_segment_seen_part(segment, (uint32_t)part),
-						 &copy.shape, (uint32_t)slot, ret_peer))
+			if (nm_vmseg_read_slot(nm_vmseg_seen_part(segment, (uint32_t)part),
+					       &copy.shape, (uint32_t)slot, ret_peer))
 				continue;
 			complete(ret_peer, (uint32_t)part, (uint32_t)slot, &copy);
-			*cursor = part * NM_SEGMENT_MAX_SLOTS + slot + 1;
+			*cursor = part * NM_VMSEG_MAX_SLOTS + slot + 1;
 			return true;
 		}
 	}
-	*cursor = part * NM_SEGMENT_MAX_SLOTS;
+	*cursor = part * NM_VMSEG_MAX_SLOTS;
 	return false;
 }
 
-int nm_segment_find(struct nm_segment *segment, const uint8_t id[6],
-		    struct nm_segment_peer *ret_peer, struct nm_reason *ret_reason)
+int nm_vmseg_find(struct nm_vmseg *segment, const uint8_t id[6], struct nm_vmseg_peer *ret_peer,
+		  struct nm_reason *ret_reason)
 {
-	struct nm_segment_peer peer;
+	struct nm_vmseg_peer peer;
 	unsigned int nr_seen = 0;
 	uint64_t cursor = 0;
 
-	while (nm_segment_next(segment, &cursor, &peer)) {
-		if (peer.state != NM_SEGMENT_RUN)
+	while (nm_vmseg_next(segment, &cursor, &peer)) {
+		if (peer.state != NM_VMSEG_RUN)
 			continue;
 		nr_seen++;
 		if (memcmp(peer.id, id, sizeof(peer.id)) != 0)
@@ -86,78 +86,77 @@ int nm_segment_find(struct nm_segment *segment, const uint8_t id[6],
 	return -ENOENT;
 }
 
-static int find_slot(struct nm_segment *segment, const struct nm_segment_address *address,
-		     const struct nm_segment_slot **ret_slot)
+static int find_slot(struct nm_vmseg *segment, const struct nm_vmseg_address *address,
+		     const struct nm_vmseg_slot **ret_slot)
 {
-	struct nm_segment_part_copy copy;
+	struct nm_vmseg_part_copy copy;
 
 	if (address->part >= segment->host.nr_parts)
 		return -EINVAL;
-	if (!nm_segment_know_part(segment, address->part, &copy) ||
+	if (!nm_vmseg_know_part(segment, address->part, &copy) ||
 	    copy.generation != address->part_generation)
 		return -ESTALE;
 	if (address->slot >= copy.shape.nr_slots)
 		return -EINVAL;
-	*ret_slot = (const struct nm_segment_slot *)(nm_segment_seen_part(segment, address->part) +
-						     copy.shape.slots_off) +
+	*ret_slot = (const struct nm_vmseg_slot *)(nm_vmseg_seen_part(segment, address->part) +
+						   copy.shape.slots_off) +
 		    address->slot;
 	return 0;
 }
 
-int nm_segment_tie(struct nm_segment *segment, const struct nm_segment_address *address,
-		   struct nm_segment_tie *ret_tie)
+int nm_vmseg_tie(struct nm_vmseg *segment, const struct nm_vmseg_address *address,
+		 struct nm_vmseg_tie *ret_tie)
 {
-	const struct nm_segment_slot *slot;
+	const struct nm_vmseg_slot *slot;
 	int err = find_slot(segment, address, &slot);
 
 	if (err)
 		return err;
-	ret_tie->part_generation =
-		&((const struct nm_segment_part *)(const void *)nm_segment_seen_part(segment,
-										     address->part))
-			 ->generation;
+	ret_tie->part_generation = &((const struct nm_vmseg_part *)(const void *)nm_vmseg_seen_part(
+					     segment, address->part))
+					    ->generation;
 	ret_tie->control = &slot->control;
 	ret_tie->expected_part = address->part_generation;
 	ret_tie->expected_slot = address->generation;
-	return nm_segment_is_tied(ret_tie) ? 0 : -ESTALE;
+	return nm_vmseg_is_tied(ret_tie) ? 0 : -ESTALE;
 }
 
-int nm_segment_look(struct nm_segment *segment, const struct nm_segment_address *address,
-		    enum nm_segment_state *ret_state, uint64_t *ret_heartbeat)
+int nm_vmseg_look(struct nm_vmseg *segment, const struct nm_vmseg_address *address,
+		  enum nm_vmseg_state *ret_state, uint64_t *ret_heartbeat)
 {
-	const struct nm_segment_slot *slot;
+	const struct nm_vmseg_slot *slot;
 	uint64_t control;
 	int err = find_slot(segment, address, &slot);
 
 	if (err)
 		return err;
 	control = atomic_load_explicit(&slot->control, memory_order_acquire);
-	if (nm_segment_generation_of(control) != address->generation ||
-	    nm_segment_state_of(control) > NM_SEGMENT_GONE)
+	if (nm_vmseg_generation_of(control) != address->generation ||
+	    nm_vmseg_state_of(control) > NM_VMSEG_GONE)
 		return -ESTALE;
-	*ret_state = (enum nm_segment_state)nm_segment_state_of(control);
+	*ret_state = (enum nm_vmseg_state)nm_vmseg_state_of(control);
 	*ret_heartbeat = atomic_load_explicit(&slot->heartbeat, memory_order_relaxed);
 	return 0;
 }
 
-int nm_segment_view(struct nm_segment *segment, const struct nm_segment_peer *peer,
-		    struct nm_foreign_window *ret_window, struct nm_reason *ret_reason)
+int nm_vmseg_view(struct nm_vmseg *segment, const struct nm_vmseg_peer *peer,
+		  struct nm_foreign_window *ret_window, struct nm_reason *ret_reason)
 {
 	/* The numbers were checked when the slot was read. */
-	return nm_window_view(nm_segment_seen_part(segment, peer->address.part) + peer->window_off,
+	return nm_window_view(nm_vmseg_seen_part(segment, peer->address.part) + peer->window_off,
 			      peer->window_size, ret_window, ret_reason);
 }
 
-bool nm_segment_is_far(struct nm_segment *segment, uint32_t part, struct nm_reason *ret_words)
+bool nm_vmseg_is_far(struct nm_vmseg *segment, uint32_t part, struct nm_reason *ret_words)
 {
-	const struct nm_segment_config *mine = &segment->config;
-	struct nm_segment_part_copy its;
+	const struct nm_vmseg_config *mine = &segment->config;
+	struct nm_vmseg_part_copy its;
 	uint8_t near, far;
 
 	nm_reason_set(ret_words, "%s", "");
-	if (mine->vcpu_numa < 0 || mine->vcpu_numa >= NM_SEGMENT_MAX_NUMA ||
-	    part >= segment->host.nr_parts || !nm_segment_know_part(segment, part, &its) ||
-	    its.vcpu_numa < 0 || its.vcpu_numa >= NM_SEGMENT_MAX_NUMA)
+	if (mine->vcpu_numa < 0 || mine->vcpu_numa >= NM_VMSEG_MAX_NUMA ||
+	    part >= segment->host.nr_parts || !nm_vmseg_know_part(segment, part, &its) ||
+	    its.vcpu_numa < 0 || its.vcpu_numa >= NM_VMSEG_MAX_NUMA)
 		return false;
 	near = mine->distances[mine->vcpu_numa];
 	far = mine->distances[its.vcpu_numa];
@@ -168,8 +167,8 @@ bool nm_segment_is_far(struct nm_segment *segment, uint32_t part, struct nm_reas
 	return far > near;
 }
 
-bool nm_segment_lease_holds(struct nm_segment_lease *lease, uint64_t heartbeat, uint64_t now_ns,
-			    uint64_t lease_ns)
+bool nm_vmseg_lease_holds(struct nm_vmseg_lease *lease, uint64_t heartbeat, uint64_t now_ns,
+			  uint64_t lease_ns)
 {
 	if (!lease->since_ns || heartbeat != lease->heartbeat) {
 		lease->heartbeat = heartbeat;

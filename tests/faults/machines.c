@@ -11,10 +11,10 @@
 
 #define PART_SIZE (UINT64_C(16) << 20)
 #define PATH_ROOM 128
-/* Of the slots of a part some are looked at in each call of nm_segment_bury(). */
+/* Of the slots of a part some are looked at in each call of nm_vmseg_bury(). */
 #define BURY_CALLS 64
 
-static const uint8_t token[NM_SEGMENT_TOKEN_LEN] = {7, 7, 7};
+static const uint8_t token[NM_VMSEG_TOKEN_LEN] = {7, 7, 7};
 
 static void path_of(char path[PATH_ROOM], const char *dir, const char *name, uint32_t part)
 {
@@ -55,7 +55,7 @@ static bool write_config(const char *dir, uint32_t part)
 
 bool machines_make(const char *dir)
 {
-	struct nm_segment_host host;
+	struct nm_vmseg_host host;
 	char path[PATH_ROOM];
 	struct nm_reason why;
 	bool good;
@@ -64,7 +64,7 @@ bool machines_make(const char *dir)
 	machines_remove(dir);
 	path_of(path, dir, "segment", 0);
 	fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	good = fd >= 0 && nm_segment_host_init(NR_MACHINES, PART_SIZE, token, &host, &why) == 0 &&
+	good = fd >= 0 && nm_vmseg_host_init(NR_MACHINES, PART_SIZE, token, &host, &why) == 0 &&
 	       ftruncate(fd, (off_t)host.size) == 0 &&
 	       pwrite(fd, &host, sizeof(host), 0) == (ssize_t)sizeof(host);
 	if (fd >= 0)
@@ -82,41 +82,41 @@ void machines_enter(const char *dir, uint32_t part)
 	setenv("NEARMETAL_SEGMENT", path, 1);
 }
 
-static const char *look_at(struct nm_segment *segment)
+static const char *look_at(struct nm_vmseg *segment)
 {
 	const uint8_t id[6] = {'n', 'e', 'x', 't'}, secret[8] = {1};
-	struct nm_segment_claim *claim;
-	struct nm_segment_peer peer;
+	struct nm_vmseg_claim *claim;
+	struct nm_vmseg_peer peer;
 	uint64_t cursor = 0;
 	struct nm_reason why;
 
 	for (int i = 0; i < BURY_CALLS; i++)
-		nm_segment_bury(segment);
-	while (nm_segment_next(segment, &cursor, &peer))
-		if (peer.address.part == nm_segment_facts(segment)->part &&
-		    peer.state != NM_SEGMENT_GONE)
+		nm_vmseg_bury(segment);
+	while (nm_vmseg_next(segment, &cursor, &peer))
+		if (peer.address.part == nm_vmseg_facts(segment)->part &&
+		    peer.state != NM_VMSEG_GONE)
 			return "a slot of the dead passes for a living one";
-	if (nm_segment_claim(segment, id, secret, UINT64_C(1) << 20, &claim, &why))
+	if (nm_vmseg_claim(segment, id, secret, UINT64_C(1) << 20, &claim, &why))
 		return "who comes next gets no slot";
-	nm_segment_release(claim);
+	nm_vmseg_release(claim);
 	return NULL;
 }
 
 const char *machines_remains(const char *dir)
 {
-	struct nm_segment_config config;
-	struct nm_segment *segment;
+	struct nm_vmseg_config config;
+	struct nm_vmseg *segment;
 	const char *defect = NULL;
 	char path[PATH_ROOM];
 	struct nm_reason why;
 
 	for (uint32_t i = 0; i < NR_MACHINES && !defect; i++) {
 		path_of(path, dir, "conf", i);
-		if (nm_segment_config_load(path, &config, &why) ||
-		    nm_segment_attach(&config, &segment, &why))
+		if (nm_vmseg_config_load(path, &config, &why) ||
+		    nm_vmseg_attach(&config, &segment, &why))
 			return "nobody can attach any more";
 		defect = look_at(segment);
-		nm_segment_detach(segment);
+		nm_vmseg_detach(segment);
 	}
 	return defect;
 }

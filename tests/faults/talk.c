@@ -129,10 +129,10 @@ static void take_completions(struct conversation *c)
 /* Sleep until somebody rings: what dies, stops or is late then keeps nobody asleep. */
 static void sleep_a_little(struct nm_engine *engine)
 {
-	struct nm_bells bells = {.nr = 0};
-	bool is_heard = nm_engine_sleep(engine, &bells);
+	struct nm_doorbells doorbells = {.nr = 0};
+	bool is_heard = nm_engine_sleep(engine, &doorbells);
 
-	nm_bells_wait(&bells, is_heard ? LONGEST_SLEEP_NS : MOMENT_NS);
+	nm_doorbells_wait(&doorbells, is_heard ? LONGEST_SLEEP_NS : MOMENT_NS);
 	nm_engine_wake(engine);
 }
 

@@ -5,7 +5,7 @@
  * comes to the victim first and closes. The survivor ends in bounded time, sees no byte that is not
  * the victim's own, and keeps no descriptor, mapping or socket.
  *
- * They meet in one of two worlds: in one segment directory, or in a segment between three virtual
+ * They meet in one of two worlds: in one rundir, or in a segment between three virtual
  * machines, of which the guest shares the victim's; there the next who comes must get a slot. Marks
  * that the first world knows are only killed in the second.
  *
@@ -259,15 +259,15 @@ static const char *wait_for_all(struct run *run)
 /* Whoever comes next removes what the dead have left: nothing else may be there. */
 static const char *look_for_remains(const struct run *run)
 {
-	struct nm_segment_dir dir;
+	struct nm_rundir dir;
 	struct nm_reason why;
 
 	if (run->world == IN_SEGMENT)
 		return machines_remains(dir_path);
-	if (nm_segment_dir_open(dir_path, &dir, &why))
+	if (nm_rundir_open(dir_path, &dir, &why))
 		return "the segment directory is gone";
-	nm_segment_dir_reap(&dir, 0);
-	nm_segment_dir_close(&dir);
+	nm_rundir_reap(&dir, 0);
+	nm_rundir_close(&dir);
 	return count_entries(dir_path) > 2 ? "something is left in the segment directory" : NULL;
 }
 
@@ -389,7 +389,7 @@ static int open_place(void)
 		      PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (shared == MAP_FAILED || !mkdtemp(dir_path))
 		return -1;
-	setenv("NEARMETAL_SEGMENT_DIR", dir_path, 1);
+	setenv("NEARMETAL_RUNDIR", dir_path, 1);
 	return 0;
 }
 

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shm/ring.h"
 #include "shm/pool.h"
+#include "shm/ring.h"
 
 enum { NR_SLOTS = 16, CHUNK = 4096, NR_CHUNKS = 8, NR_USERS = 2 };
 
@@ -24,7 +24,7 @@ static void expect(int condition)
 struct link {
 	struct nm_lane *lane; /* what its reader says */
 	struct nm_slot *slots;
-	struct nm_box_writer writer;
+	struct nm_ring_writer writer;
 	struct nm_pool_user chunks;
 	uint64_t believed; /* highest count of slots that was taken for true */
 	int cast_out;
@@ -62,9 +62,9 @@ static void send(struct world *w, struct link *link, uint32_t len)
 	int err;
 
 	if (len <= link->writer.inline_max) {
-		err = nm_box_write_inline(&link->writer, &pkt, &iov, 1);
+		err = nm_ring_write_inline(&link->writer, &pkt, &iov, 1);
 	} else {
-		err = nm_box_check_room(&link->writer);
+		err = nm_ring_check_room(&link->writer);
 		if (!err)
 			err = nm_pool_reclaim(&w->pool, &link->chunks,
 					      atomic_load(&link->lane->chunks_freed));
@@ -73,7 +73,7 @@ static void send(struct world *w, struct link *link, uint32_t len)
 		if (!err) {
 			expect(index < NR_CHUNKS && offset <= CHUNK - len);
 			memset(nm_pool_bytes(&w->pool, index, offset), 7, len);
-			nm_box_write_chunk(&link->writer, &pkt, index, offset);
+			nm_ring_write_chunk(&link->writer, &pkt, index, offset);
 		}
 	}
 	expect(err == 0 || err == -EAGAIN || err == -EBADMSG);
@@ -81,7 +81,7 @@ static void send(struct world *w, struct link *link, uint32_t len)
 		cast_out(w, link);
 	if (err)
 		expect(link->writer.position == before);
-	/* Never more than a box ahead of what was believed, which never exceeds what was sent. */
+	/* Never more than a ring ahead of what was believed, which never exceeds what was sent. */
 	expect(link->writer.limit - NR_SLOTS <= link->writer.position);
 	expect(link->writer.limit - NR_SLOTS >= link->believed);
 	expect(link->writer.position <= link->writer.limit);
@@ -126,7 +126,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 		expect(link->slots && link->lane);
 		memset(link->slots, 0, NR_SLOTS * sizeof(*link->slots));
 		memset(link->lane, 0, sizeof(*link->lane));
-		nm_box_writer_init(&link->writer, link->slots, NR_SLOTS, link->lane, 0, 100);
+		nm_ring_writer_init(&link->writer, link->slots, NR_SLOTS, link->lane, 0, 100);
 	}
 	while (bytes < end)
 		act(&w, &bytes, end);

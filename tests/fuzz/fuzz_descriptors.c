@@ -43,11 +43,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	struct nm_slot *slots = aligned_alloc(NM_CACHE_LINE, NR_SLOTS * sizeof(*slots));
 	struct nm_lane *lane = aligned_alloc(NM_CACHE_LINE, sizeof(*lane));
 	uint32_t chunk_size = NM_MIN_CHUNK_SIZE, nr_chunks = 1;
-	struct nm_box_reader reader;
+	struct nm_ring_reader reader;
 	struct descriptor d;
 	struct nm_packet pkt;
 	const void *payload;
-	uint8_t *pool, *bounce = malloc(NM_BOX_INLINE_LIMIT);
+	uint8_t *pool, *bounce = malloc(NM_RING_INLINE_LIMIT);
 	uint64_t start = 0;
 
 	if (len) {
@@ -62,8 +62,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	memset(slots, 0, NR_SLOTS * sizeof(*slots));
 	memset(lane, 0, sizeof(*lane));
 	memset(pool, 1, (size_t)chunk_size * nr_chunks);
-	nm_box_reset_feedback(lane, start);
-	nm_box_reader_init(&reader, slots, NR_SLOTS, pool, chunk_size, nr_chunks, lane, start);
+	nm_ring_reset_feedback(lane, start);
+	nm_ring_reader_init(&reader, slots, NR_SLOTS, pool, chunk_size, nr_chunks, lane, start);
 	for (; len >= sizeof(d); bytes += sizeof(d), len -= sizeof(d)) {
 		memcpy(&d, bytes, sizeof(d));
 		if (d.kind & 8) { /* often a sound one, so that the stream goes on */
@@ -72,11 +72,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 			d.len %= chunk_size - d.offset + 1;
 		}
 		put(&slots[reader.position % NR_SLOTS], reader.position, &d);
-		if (nm_box_peek(&reader, bounce, &pkt, &payload) <= 0)
+		if (nm_ring_peek(&reader, bounce, &pkt, &payload) <= 0)
 			break;
 		for (uint32_t i = 0; i < pkt.len; i++)
 			sink = ((const uint8_t *)payload)[i];
-		nm_box_release(&reader);
+		nm_ring_release(&reader);
 	}
 	free(slots);
 	free(lane);

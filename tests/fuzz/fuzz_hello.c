@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages on the meeting socket. Texts that are accepted must end and be fit to print. */
+/* Messages on the session socket. Texts that are accepted must end and be fit to print. */
 #include <stdlib.h>
 #include <string.h>
 

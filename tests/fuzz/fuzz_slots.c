@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A box whose writer is hostile. The input is a script: a byte that says how many 8-byte words to
- * write where, the words, and so on, with reads in between. Box and pool are exactly as large as
+ * A ring whose writer is hostile. The input is a script: a byte that says how many 8-byte words to
+ * write where, the words, and so on, with reads in between. Ring and pool are exactly as large as
  * they are said to be, so the address sanitizer sees every step outside.
  */
 #include <stdlib.h>
@@ -26,22 +26,22 @@ static uint64_t sum_bytes(const uint8_t *bytes, uint32_t len)
 }
 
 /* Returns 0 when the reader would cast the writer out. */
-static int read_some(struct nm_box_reader *reader, uint8_t *bounce, volatile uint64_t *sum)
+static int read_some(struct nm_ring_reader *reader, uint8_t *bounce, volatile uint64_t *sum)
 {
 	const void *payload;
 	struct nm_packet pkt;
 	int got, i;
 
 	for (i = 0; i < NR_SLOTS; i++) {
-		got = nm_box_peek(reader, bounce, &pkt, &payload);
+		got = nm_ring_peek(reader, bounce, &pkt, &payload);
 		if (got <= 0)
 			return got == 0;
-		if (pkt.len > NM_BOX_INLINE_LIMIT || pkt.op >= NM_PACKET_NR_OPS)
+		if (pkt.len > NM_RING_INLINE_LIMIT || pkt.op >= NM_PACKET_NR_OPS)
 			abort();
 		*sum += sum_bytes(payload, pkt.len);
-		nm_box_release(reader);
+		nm_ring_release(reader);
 	}
-	nm_box_return_credits(reader);
+	nm_ring_return_credits(reader);
 	return 1;
 }
 
@@ -49,8 +49,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	struct nm_slot *slots = aligned_alloc(64, NR_SLOTS * sizeof(*slots));
 	struct nm_lane *lane = aligned_alloc(64, sizeof(*lane));
-	uint8_t *pool = malloc(NR_CHUNKS * CHUNK), *bounce = malloc(NM_BOX_INLINE_LIMIT);
-	struct nm_box_reader reader;
+	uint8_t *pool = malloc(NR_CHUNKS * CHUNK), *bounce = malloc(NM_RING_INLINE_LIMIT);
+	struct nm_ring_reader reader;
 	volatile uint64_t sum = 0;
 	uint64_t word, position = 0;
 	uint8_t command;
@@ -60,8 +60,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	memset(slots, 0, NR_SLOTS * sizeof(*slots));
 	memset(lane, 0, sizeof(*lane));
 	memset(pool, 1, NR_CHUNKS * CHUNK);
-	nm_box_reset_feedback(lane, 0);
-	nm_box_reader_init(&reader, slots, NR_SLOTS, pool, CHUNK, NR_CHUNKS, lane, 0);
+	nm_ring_reset_feedback(lane, 0);
+	nm_ring_reader_init(&reader, slots, NR_SLOTS, pool, CHUNK, NR_CHUNKS, lane, 0);
 	while (len >= 9) {
 		command = *bytes;
 		memcpy(&word, bytes + 1, sizeof(word));

@@ -30,45 +30,45 @@ static void take(void *to, size_t size, const uint8_t **bytes, size_t *len)
 	*len -= nr;
 }
 
-static void check_host(struct nm_segment_host *host, bool help)
+static void check_host(struct nm_vmseg_host *host, bool help)
 {
 	struct nm_reason why = {""};
 
 	if (help) {
-		host->magic = NM_SEGMENT_HOST_MAGIC;
-		host->version = NM_SEGMENT_VERSION;
+		host->magic = NM_VMSEG_HOST_MAGIC;
+		host->version = NM_VMSEG_VERSION;
 		host->features = 0;
 	}
-	if (nm_segment_host_check(host, ROOM, &why)) {
+	if (nm_vmseg_host_check(host, ROOM, &why)) {
 		expect(why.text[0]);
 		return;
 	}
-	expect(host->nr_parts >= 1 && host->part_off >= NM_SEGMENT_HOST_SIZE);
+	expect(host->nr_parts >= 1 && host->part_off >= NM_VMSEG_HOST_SIZE);
 	expect((unsigned __int128)host->part_off +
 		       (unsigned __int128)host->nr_parts * host->part_size <=
 	       ROOM);
 }
 
-static void check_shape(const struct nm_segment_shape *shape, uint64_t part_size)
+static void check_shape(const struct nm_vmseg_shape *shape, uint64_t part_size)
 {
 	unsigned __int128 slots_end =
 		(unsigned __int128)shape->slots_off + (unsigned __int128)shape->nr_slots * 128;
 	unsigned __int128 cells_end = (unsigned __int128)shape->cells_off +
 				      (unsigned __int128)shape->nr_slots * shape->nr_cells * 320;
 
-	expect(shape->slots_off >= NM_SEGMENT_SCRATCH_OFF + NM_SEGMENT_SCRATCH_SIZE);
+	expect(shape->slots_off >= NM_VMSEG_SCRATCH_OFF + NM_VMSEG_SCRATCH_SIZE);
 	expect(slots_end <= shape->cells_off && cells_end <= shape->space_off);
 	expect(shape->space_off <= part_size && shape->slots_off % 64 == 0);
 }
 
-static void check_slots(uint8_t *part, const struct nm_segment_shape *shape)
+static void check_slots(uint8_t *part, const struct nm_vmseg_shape *shape)
 {
-	struct nm_segment_peer peer;
+	struct nm_vmseg_peer peer;
 
 	for (uint32_t i = 0; i < shape->nr_slots; i++) {
-		if (nm_segment_read_slot(part, shape, i, &peer))
+		if (nm_vmseg_read_slot(part, shape, i, &peer))
 			continue;
-		expect(peer.state > NM_SEGMENT_INIT && peer.state <= NM_SEGMENT_GONE);
+		expect(peer.state > NM_VMSEG_INIT && peer.state <= NM_VMSEG_GONE);
 		expect(peer.window_off >= shape->space_off && peer.window_off % 64 == 0);
 		expect(peer.window_size >= sizeof(struct nm_window_header));
 		expect((unsigned __int128)peer.window_off + peer.window_size <= shape->part_size);
@@ -78,10 +78,10 @@ static void check_slots(uint8_t *part, const struct nm_segment_shape *shape)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	static uint8_t *part; /* kept: pages of zeros cost time */
-	const uint64_t part_size = NM_SEGMENT_MIN_PART_SIZE;
-	struct nm_segment_host host = {0};
-	struct nm_segment_shape shape;
-	struct nm_segment_part header;
+	const uint64_t part_size = NM_VMSEG_MIN_PART_SIZE;
+	struct nm_vmseg_host host = {0};
+	struct nm_vmseg_shape shape;
+	struct nm_vmseg_part header;
 	struct nm_reason why = {""};
 	uint8_t help = 0;
 
@@ -91,17 +91,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	take(&host, sizeof(host), &bytes, &len);
 	check_host(&host, help & HELP_HOST);
 
-	memset(part, 0, NM_SEGMENT_GRANULE);
+	memset(part, 0, NM_VMSEG_GRANULE);
 	take(part, sizeof(header), &bytes, &len);
 	if (help & HELP_PART) {
-		struct nm_segment_part *at = (void *)part;
+		struct nm_vmseg_part *at = (void *)part;
 
-		at->magic = NM_SEGMENT_PART_MAGIC;
-		at->version = NM_SEGMENT_VERSION;
+		at->magic = NM_VMSEG_PART_MAGIC;
+		at->version = NM_VMSEG_VERSION;
 		at->features = at->index = 0;
 		atomic_store(&at->generation, 7);
 		if (help & HELP_OWN_SHAPE) {
-			nm_segment_shape_init(part_size, &shape);
+			nm_vmseg_shape_init(part_size, &shape);
 			at->nr_slots = shape.nr_slots;
 			at->nr_cells = shape.nr_cells;
 			at->slots_off = shape.slots_off;
@@ -109,7 +109,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 			at->space_off = shape.space_off;
 		}
 	}
-	if (nm_segment_read_part(part, 0, part_size, &header, &shape, &why)) {
+	if (nm_vmseg_read_part(part, 0, part_size, &header, &shape, &why)) {
 		expect(why.text[0]);
 		return 0;
 	}

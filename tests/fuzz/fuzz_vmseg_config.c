@@ -15,7 +15,7 @@ static void expect(bool condition)
 
 static void expect_path(const char *path, bool may_be_empty)
 {
-	expect(memchr(path, 0, NM_SEGMENT_PATH_MAX) != NULL);
+	expect(memchr(path, 0, NM_VMSEG_PATH_MAX) != NULL);
 	expect(path[0] == '/' || (may_be_empty && !path[0]));
 	for (; *path; path++)
 		expect((unsigned char)*path >= 0x20);
@@ -23,18 +23,18 @@ static void expect_path(const char *path, bool may_be_empty)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
-	struct nm_segment_config config;
+	struct nm_vmseg_config config;
 	struct nm_reason why = {""};
 
-	if (nm_segment_config_parse((const char *)bytes, len, &config, &why)) {
+	if (nm_vmseg_config_parse((const char *)bytes, len, &config, &why)) {
 		expect(!strncmp(why.text, "line ", 5));
 		return 0;
 	}
-	expect(config.device == NM_SEGMENT_DAX || config.device == NM_SEGMENT_IVSHMEM);
-	expect_path(config.own, config.device == NM_SEGMENT_DAX);
+	expect(config.device == NM_VMSEG_DAX || config.device == NM_VMSEG_IVSHMEM);
+	expect_path(config.own, config.device == NM_VMSEG_DAX);
 	expect_path(config.all, false);
 	expect_path(config.lock, false);
-	expect(config.part < NM_SEGMENT_MAX_PARTS);
+	expect(config.part < NM_VMSEG_MAX_PARTS);
 	expect(config.numa >= -1 && config.vcpu_numa >= -1);
 	return 0;
 }

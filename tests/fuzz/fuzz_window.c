@@ -37,13 +37,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 		return 0;
 	expect(g.size == size);
 	expect(g.nr_lanes >= 1 && g.nr_chunks >= 1);
-	expect(!(g.box_slots & (g.box_slots - 1)) && g.box_slots >= NM_MIN_BOX_SLOTS);
+	expect(!(g.ring_slots & (g.ring_slots - 1)) && g.ring_slots >= NM_MIN_RING_SLOTS);
 	expect(g.lanes_off >= sizeof(header));
-	expect((unsigned __int128)g.lanes_off + (unsigned __int128)g.nr_lanes * 128 <= g.boxes_off);
-	expect((unsigned __int128)g.boxes_off + (unsigned __int128)g.nr_lanes * g.box_slots * 64 <=
+	expect((unsigned __int128)g.lanes_off + (unsigned __int128)g.nr_lanes * 128 <= g.rings_off);
+	expect((unsigned __int128)g.rings_off + (unsigned __int128)g.nr_lanes * g.ring_slots * 64 <=
 	       g.pool_off);
 	expect((unsigned __int128)g.pool_off + (unsigned __int128)g.nr_chunks * g.chunk_size <=
 	       size);
-	expect(g.lanes_off % 64 == 0 && g.boxes_off % 64 == 0 && g.pool_off % 64 == 0);
+	expect(g.lanes_off % 64 == 0 && g.rings_off % 64 == 0 && g.pool_off % 64 == 0);
 	return 0;
 }

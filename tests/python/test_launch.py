@@ -142,7 +142,7 @@ def test_a_job_is_started_collected_and_cleared(
     assert command.env is not None
     assert command.env["K"] == "V"
     assert command.env["NEARMETAL_CHANNELS"] == "shm,net"
-    assert command.env["NEARMETAL_SEGMENT_DIR"] == f"/run/nearmetal/{result.job}"
+    assert command.env["NEARMETAL_RUNDIR"] == f"/run/nearmetal/{result.job}"
     assert backend.steps == ["sweep NEARMETAL_JOB"]
     assert list((backend.meeting / "h").iterdir()) == []
     # A host without a rank was not touched.
@@ -419,7 +419,7 @@ def test_every_node_meets_every_node(backend: FakeBackend, spec: ClusterSpec) ->
     }
     assert matrix["n3", "n3"] == "self"
     assert matrix["n1", "n3"] == "net"
-    assert runner.commands[0].argv[-2] == "--segment-dir"
+    assert runner.commands[0].argv[-2] == "--rundir"
     assert list((backend.meeting / "h").iterdir()) == []
 
 

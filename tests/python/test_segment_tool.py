@@ -91,10 +91,10 @@ def test_a_namespace_may_describe_itself_in_front(tmp_path: Path, abi: dict[str,
 def test_the_bytes_are_where_the_abi_says(tmp_path: Path, abi: dict[str, Any]) -> None:
     path = tmp_path / "segment"
     create(path, "--token", TOKEN)
-    page = path.read_bytes()[: abi["structs"]["nm_segment_host"]["size"]]
+    page = path.read_bytes()[: abi["structs"]["nm_vmseg_host"]["size"]]
 
     def field(name: str) -> bytes:
-        place = abi["structs"]["nm_segment_host"]["fields"][name]
+        place = abi["structs"]["nm_vmseg_host"]["fields"][name]
         return page[place["offset"] :][: place["size"]]
 
     assert int.from_bytes(field("magic"), "little") == int(abi["segment"]["host_magic"], 16)

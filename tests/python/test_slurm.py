@@ -426,7 +426,7 @@ def test_options_of_open_mpi_become_variables() -> None:
 def test_the_environment_of_tasks() -> None:
     env, providers = environment(Wish(7, 1000, 1 << 20, 1 << 20, "r", channels="self,shm"))
     assert env == {
-        "NEARMETAL_SEGMENT_DIR": "/run/nearmetal/job",
+        "NEARMETAL_RUNDIR": "/run/nearmetal/job",
         "NEARMETAL_CHANNELS": "self,shm",
         "PMIX_MCA_gds": "hash",
     }

@@ -79,10 +79,10 @@ def test_sizes_are_checked() -> None:
 
 def test_the_users_variables_stay_but_for_the_segment_directory() -> None:
     share = Share(1 << 20, 1 << 20, channels="self,shm")
-    given = {"NEARMETAL_SEGMENT_DIR": "/elsewhere", "NEARMETAL_CHANNELS": "net", "A": "b"}
+    given = {"NEARMETAL_RUNDIR": "/elsewhere", "NEARMETAL_CHANNELS": "net", "A": "b"}
     env, providers = variables(share, given)
     assert env == {
-        "NEARMETAL_SEGMENT_DIR": SEGMENT, "NEARMETAL_CHANNELS": "net", "A": "b",
+        "NEARMETAL_RUNDIR": SEGMENT, "NEARMETAL_CHANNELS": "net", "A": "b",
         "PMIX_MCA_gds": "hash",
     }  # fmt: skip
     assert providers == ()
@@ -93,13 +93,13 @@ def test_the_users_variables_stay_but_for_the_segment_directory() -> None:
 @has_user_namespaces
 def test_tasks_of_a_step_share_what_nobody_else_sees() -> None:
     look = (
-        'echo x >"$NEARMETAL_SEGMENT_DIR/$SLURM_LOCALID"; until [ "$(ls "$NEARMETAL_SEGMENT_DIR" '
+        'echo x >"$NEARMETAL_RUNDIR/$SLURM_LOCALID"; until [ "$(ls "$NEARMETAL_RUNDIR" '
         '| wc -l)" = 2 ]; do sleep 0.05; done; echo $PWD $MINE $(id -u) $(ls /tmp | wc -l); '
         "for n in user mnt ipc pid; do readlink /proc/self/ns/$n; done; exit 7"
     )
     # The one that makes the container is not the first to start.
     started = [task(local, 2, "sh", "-c", look) for local in (1, 0)]
-    alone = 'cd "$NEARMETAL_SEGMENT_DIR" && touch other && sleep 1 && ls'
+    alone = 'cd "$NEARMETAL_RUNDIR" && touch other && sleep 1 && ls'
     other = task(0, 1, "sh", "-c", alone, step=1)
     one, two = (told(process) for process in started)
     assert one == two

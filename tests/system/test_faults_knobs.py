@@ -49,7 +49,7 @@ def garbage(knob: Knob) -> Iterator[str]:
 
 TEXTS = {
     "NEARMETAL_CHANNELS": ("smh", "self,,net", ",", "self;shm", "SHM", "self, shm", "none"),
-    "NEARMETAL_SEGMENT_DIR": ("relative/path", "~/here", "."),
+    "NEARMETAL_RUNDIR": ("relative/path", "~/here", "."),
     "NEARMETAL_NET": ("tcp,,verbs", ",", "tcp verbs", "t!p"),
 }
 
@@ -113,7 +113,7 @@ def test_a_network_that_nobody_knows_is_one_warning(arena: Arena) -> None:
     [
         ("NEARMETAL_SPIN_U", "NEARMETAL_SPIN_US"),
         ("NEARMETAL_CHANNEL", "NEARMETAL_CHANNELS"),
-        ("NEARMETAL_SEGMENT_DRI", "NEARMETAL_SEGMENT_DIR"),
+        ("NEARMETAL_SEGMENT_DRI", "NEARMETAL_RUNDIR"),
         ("NEARMETAL_POOLSIZE", "NEARMETAL_POOL_SIZE"),
     ],
 )

@@ -77,8 +77,8 @@ def test_a_directory_that_one_side_has_is_not_shared(arena: Arena) -> None:
 
 def test_the_default_directory_is_shared_as_dev_shm_is(arena: Arena) -> None:
     private = Node("n1", "mount -t tmpfs tmpfs /dev/shm")
-    a = arena.start("a", {}, node=private, without=("NEARMETAL_SEGMENT_DIR",)).open()
-    b = arena.start("b", {}, node=private, without=("NEARMETAL_SEGMENT_DIR",)).open()
+    a = arena.start("a", {}, node=private, without=("NEARMETAL_RUNDIR",)).open()
+    b = arena.start("b", {}, node=private, without=("NEARMETAL_RUNDIR",)).open()
     a.knows(b)
     b.knows(a)
     exchange(a, b)

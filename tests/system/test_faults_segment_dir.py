@@ -48,7 +48,7 @@ def test_a_missing_directory_is_made(arena: Arena) -> None:
 def test_a_missing_parent_directory_is_not(arena: Arena) -> None:
     directory = arena.root / "no" / "parent"
     a, b = run_pair(arena, directory)
-    expect_net_with_warning(a, b, directory, "NEARMETAL_SEGMENT_DIR")
+    expect_net_with_warning(a, b, directory, "NEARMETAL_RUNDIR")
     assert not directory.parent.exists()
 
 
@@ -70,21 +70,21 @@ def test_others_may_write(arena: Arena, mode: int) -> None:
 def test_it_belongs_to_somebody_else(arena: Arena) -> None:
     os.chown(arena.segment, 65534, -1)
     a, b = run_pair(arena, arena.segment)
-    expect_net_with_warning(a, b, arena.segment, "65534", "NEARMETAL_SEGMENT_DIR")
+    expect_net_with_warning(a, b, arena.segment, "65534", "NEARMETAL_RUNDIR")
 
 
 def test_it_is_a_file(arena: Arena) -> None:
     path = arena.root / "file"
     path.touch()
     a, b = run_pair(arena, path)
-    expect_net_with_warning(a, b, path, "NEARMETAL_SEGMENT_DIR")
+    expect_net_with_warning(a, b, path, "NEARMETAL_RUNDIR")
 
 
 def test_it_is_a_symbolic_link(arena: Arena) -> None:
     path = arena.root / "link"
     path.symlink_to(arena.segment)
     a, b = run_pair(arena, path)
-    expect_net_with_warning(a, b, path, "NEARMETAL_SEGMENT_DIR")
+    expect_net_with_warning(a, b, path, "NEARMETAL_RUNDIR")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_it_is_a_symbolic_link(arena: Arena) -> None:
 def test_nothing_can_be_made_in_it(arena: Arena, mount: str, word: str) -> None:
     node = Node("n1", f"{mount} {arena.segment}", own_pids=False)
     a, b = run_pair(arena, arena.segment, node)
-    expect_net_with_warning(a, b, arena.segment, word, "NEARMETAL_SEGMENT_DIR")
+    expect_net_with_warning(a, b, arena.segment, word, "NEARMETAL_RUNDIR")
 
 
 def test_a_full_dev_shm_keeps_nobody_from_sharing_memory(arena: Arena) -> None:

@@ -153,7 +153,7 @@ def test_containers_get_the_devices_and_one_lock(pair: Pair) -> None:
         place = f"source={device},destination=/dev/nearmetal/{name}{rights}"
         assert f"--mount=type=bind,{place}" in options
     assert {"--volume=/run/nearmetal:/run/nearmetal", "--user=1000:1000", "--group-add=960",
-            "--env=NEARMETAL_SEGMENT_DIR=/dev/shm/job"} < set(options)  # fmt: skip
+            "--env=NEARMETAL_RUNDIR=/dev/shm/job"} < set(options)  # fmt: skip
     assert machine.tell("stat -c '%a %U' /dev/shm/job", "root") == "700 mpi"
     refused = machine.run("nearmetal-guest container /tmp/job", "root")
     assert (refused.returncode, refused.stdout) == (1, b""), refused

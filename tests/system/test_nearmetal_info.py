@@ -29,7 +29,7 @@ class Meeter:
 
     def __init__(self, directory: Path, *prefix: str, **env: str) -> None:
         self.process = subprocess.Popen(
-            [*prefix, INFO, "meet", "--segment-dir", directory],
+            [*prefix, INFO, "meet", "--rundir", directory],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -71,7 +71,7 @@ def meeter(directory: Path, *prefix: str, **env: str) -> Iterator[Meeter]:
 
 def test_facts_are_for_people_and_programs(tmp_path: Path) -> None:
     directory = tmp_path / "segment"
-    words = info(NEARMETAL_SEGMENT_DIR=str(directory), NEARMETAL_POOL_SIZE="2M")
+    words = info(NEARMETAL_RUNDIR=str(directory), NEARMETAL_POOL_SIZE="2M")
     assert words.returncode == 0
     assert "NEARMETAL_POOL_SIZE" in words.stdout
     assert not directory.exists()
@@ -86,9 +86,9 @@ def test_facts_are_for_people_and_programs(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_refused_is_said_to_be(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    facts = json.loads(info("--json", NEARMETAL_SEGMENT_DIR=str(tmp_path)).stdout)
-    assert not facts["segment_dir"]["usable"]
-    assert "chmod 700" in facts["segment_dir"]["reason"]
+    facts = json.loads(info("--json", NEARMETAL_RUNDIR=str(tmp_path)).stdout)
+    assert not facts["rundir"]["usable"]
+    assert "chmod 700" in facts["rundir"]["reason"]
 
 
 def test_layout_is_what_the_design_says() -> None:
@@ -96,8 +96,8 @@ def test_layout_is_what_the_design_says() -> None:
     assert abi["address_len"] == 64
     sizes = {name: entry["size"] for name, entry in abi["structs"].items()}
     window = {"nm_window_header": 192, "nm_lane": 128, "nm_slot": 64, "nm_address": 64}
-    segment = {"nm_segment_host": 128, "nm_segment_part": 256, "nm_segment_slot": 128}
-    assert sizes == window | segment | {"nm_segment_cell": 320}
+    segment = {"nm_vmseg_host": 128, "nm_vmseg_part": 256, "nm_vmseg_slot": 128}
+    assert sizes == window | segment | {"nm_vmseg_cell": 320}
     assert abi["structs"]["nm_slot"]["fields"]["control"]["offset"] == 0
 
 

@@ -30,7 +30,7 @@ def corners(name: str, channels: str, tmp_path: Path, *words: str) -> list[str]:
         "PATH": os.environ["PATH"],
         "FI_PROVIDER": "nearmetal",
         "FI_PROVIDER_PATH": str(provider_path(name, tmp_path)),
-        "NEARMETAL_SEGMENT_DIR": str(meet),
+        "NEARMETAL_RUNDIR": str(meet),
         "NEARMETAL_CHANNELS": channels,
         "NEARMETAL_LOG": "info",
         **library.environment(),

@@ -24,7 +24,7 @@ def counts(tmp_path: Path, channels: str, *args: str, **knobs: str) -> dict[str,
     env = {
         "PATH": os.environ["PATH"],
         "FI_PROVIDER_PATH": str(PROVIDER_DIR),
-        "NEARMETAL_SEGMENT_DIR": str(meet),
+        "NEARMETAL_RUNDIR": str(meet),
         "NEARMETAL_CHANNELS": channels,
         "NEARMETAL_STATS_MS": "0",
         **{f"NEARMETAL_{name}": value for name, value in knobs.items()},

@@ -23,7 +23,7 @@ def sleep(tmp_path: Path, case: str, channels: str, **knobs: str) -> None:
     env = {
         "PATH": os.environ["PATH"],
         "FI_PROVIDER_PATH": str(PROVIDER_DIR),
-        "NEARMETAL_SEGMENT_DIR": str(meet),
+        "NEARMETAL_RUNDIR": str(meet),
         "NEARMETAL_CHANNELS": channels,
         **{f"NEARMETAL_{name}": value for name, value in knobs.items()},
     }

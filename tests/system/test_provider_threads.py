@@ -19,7 +19,7 @@ def test_threads_share_an_endpoint_and_a_queue(channel: str, tmp_path: Path) -> 
     env = {
         "PATH": os.environ["PATH"],
         "FI_PROVIDER_PATH": str(PROVIDER_DIR),
-        "NEARMETAL_SEGMENT_DIR": str(meet),
+        "NEARMETAL_RUNDIR": str(meet),
         "NEARMETAL_CHANNELS": f"self,{channel}",
     }
     done = subprocess.run(

@@ -22,20 +22,20 @@ SUPPRESSED_LEAKS = "leak:libfabric.so\n"
 
 
 @pytest.fixture
-def segment_dir(tmp_path: Path) -> Path:
+def rundir(tmp_path: Path) -> Path:
     directory = tmp_path / "meet"
     directory.mkdir(mode=0o700)
     return directory
 
 
 def run(
-    program: list[str], segment_dir: Path, provider_path: Path, **extra: str
+    program: list[str], rundir: Path, provider_path: Path, **extra: str
 ) -> subprocess.CompletedProcess[str]:
     env = {
         "PATH": os.environ["PATH"],
         "FI_PROVIDER": "nearmetal",
         "FI_PROVIDER_PATH": str(provider_path),
-        "NEARMETAL_SEGMENT_DIR": str(segment_dir),
+        "NEARMETAL_RUNDIR": str(rundir),
         **extra,
     }
     return subprocess.run(
@@ -43,10 +43,10 @@ def run(
     )
 
 
-def expect_ok(done: subprocess.CompletedProcess[str], segment_dir: Path) -> None:
+def expect_ok(done: subprocess.CompletedProcess[str], rundir: Path) -> None:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stdout.splitlines()[-1].startswith("traffic OK: 25 cases"), done.stdout
-    assert not list(segment_dir.iterdir()), "something was left where neighbours meet"
+    assert not list(rundir.iterdir()), "something was left where neighbours meet"
 
 
 def provider_path(library_name: str, tmp_path: Path) -> Path:
@@ -68,42 +68,42 @@ def traffic(build: Path, *arguments: str) -> list[str]:
 @pytest.mark.parametrize("name", LIBFABRICS)
 @pytest.mark.parametrize("channels", CHANNELS)
 def test_every_case_over_every_libfabric(
-    name: str, channels: str, segment_dir: Path, tmp_path: Path
+    name: str, channels: str, rundir: Path, tmp_path: Path
 ) -> None:
     library = library_of(name)
     done = run(
         [*library.prefix(), *traffic(BUILD)],
-        segment_dir,
+        rundir,
         provider_path(name, tmp_path),
         NEARMETAL_CHANNELS=channels,
         **library.environment(),
     )
-    expect_ok(done, segment_dir)
+    expect_ok(done, rundir)
 
 
 @pytest.mark.parametrize("channels", CHANNELS)
-def test_four_ranks(channels: str, segment_dir: Path, tmp_path: Path) -> None:
+def test_four_ranks(channels: str, rundir: Path, tmp_path: Path) -> None:
     done = run(
         traffic(BUILD, "-n", "4"),
-        segment_dir,
+        rundir,
         provider_path("1.17", tmp_path),
         NEARMETAL_CHANNELS=channels,
     )
-    expect_ok(done, segment_dir)
+    expect_ok(done, rundir)
 
 
 @pytest.mark.parametrize("channels", CHANNELS[:2])
-def test_accesses_are_counted_by_way(channels: str, segment_dir: Path, tmp_path: Path) -> None:
+def test_accesses_are_counted_by_way(channels: str, rundir: Path, tmp_path: Path) -> None:
     stats = tmp_path / "stats"
     stats.mkdir()
     done = run(
         traffic(BUILD),
-        segment_dir,
+        rundir,
         provider_path("1.17", tmp_path),
         NEARMETAL_CHANNELS=channels,
         NEARMETAL_STATS_DIR=str(stats),
     )
-    expect_ok(done, segment_dir)
+    expect_ok(done, rundir)
     kinds: dict[str, set[str]] = {}
     for seen in read_counters(stats):
         for peer in seen.counters.peers:
@@ -120,7 +120,7 @@ def test_accesses_are_counted_by_way(channels: str, segment_dir: Path, tmp_path:
 
 # What makes every path short of room: queues of a few slots, messages that are never eager.
 TIGHT: Mapping[str, str] = {
-    "NEARMETAL_BOX_SLOTS": "16",
+    "NEARMETAL_RING_SLOTS": "16",
     "NEARMETAL_INLINE_MAX": "40",
     "NEARMETAL_POOL_SIZE": "1M",
     "NEARMETAL_CHUNK_SIZE": "4K",
@@ -130,25 +130,25 @@ TIGHT: Mapping[str, str] = {
 
 
 @pytest.mark.parametrize("channels", CHANNELS[:2])
-def test_every_case_with_little_room(channels: str, segment_dir: Path, tmp_path: Path) -> None:
+def test_every_case_with_little_room(channels: str, rundir: Path, tmp_path: Path) -> None:
     done = run(
         traffic(BUILD),
-        segment_dir,
+        rundir,
         provider_path("1.17", tmp_path),
         NEARMETAL_CHANNELS=channels,
         **TIGHT,
     )
-    expect_ok(done, segment_dir)
+    expect_ok(done, rundir)
 
 
 @pytest.mark.full
-def test_a_message_past_two_gigabytes(segment_dir: Path, tmp_path: Path) -> None:
+def test_a_message_past_two_gigabytes(rundir: Path, tmp_path: Path) -> None:
     for channels in CHANNELS[:2]:
         path = tmp_path / channels
         path.mkdir()
         done = run(
             traffic(BUILD, "-c", "huge", "-L"),
-            segment_dir,
+            rundir,
             provider_path("1.17", path),
             NEARMETAL_CHANNELS=channels,
         )
@@ -170,13 +170,13 @@ def sanitized() -> Path:
 @pytest.mark.timeout(BUILD_TIMEOUT_S + TIMEOUT_S)
 @pytest.mark.parametrize("channels", CHANNELS[:2])
 def test_every_case_under_sanitizers(
-    sanitized: Path, channels: str, segment_dir: Path, tmp_path: Path
+    sanitized: Path, channels: str, rundir: Path, tmp_path: Path
 ) -> None:
     suppressions = tmp_path / "leaks"
     suppressions.write_text(SUPPRESSED_LEAKS)
     done = run(
         ["setarch", os.uname().machine, "--addr-no-randomize", *traffic(sanitized)],
-        segment_dir,
+        rundir,
         sanitized / "src" / "provider",
         NEARMETAL_CHANNELS=channels,
         ASAN_OPTIONS="detect_leaks=1:fast_unwind_on_malloc=0",
@@ -184,14 +184,14 @@ def test_every_case_under_sanitizers(
         LSAN_OPTIONS=f"suppressions={suppressions}:print_suppressions=0",
     )
     assert "Sanitizer" not in done.stderr, done.stderr
-    expect_ok(done, segment_dir)
+    expect_ok(done, rundir)
 
 
 @pytest.mark.parametrize("channels", ["shm", "net"])
-def test_pingpong_prints_complete_tables(channels: str, segment_dir: Path, tmp_path: Path) -> None:
+def test_pingpong_prints_complete_tables(channels: str, rundir: Path, tmp_path: Path) -> None:
     done = run(
         [str(BUILD / "benchmarks/fabric_pingpong"), "-t", "2", "-x", "64K"],
-        segment_dir,
+        rundir,
         provider_path("1.17", tmp_path),
         NEARMETAL_CHANNELS=f"self,{channels}",
     )
@@ -218,21 +218,21 @@ def test_pingpong_prints_complete_tables(channels: str, segment_dir: Path, tmp_p
     ],
 )
 def test_what_is_not_offered_is_refused_with_a_reason(
-    arguments: tuple[str, ...], reason: str, segment_dir: Path, tmp_path: Path
+    arguments: tuple[str, ...], reason: str, rundir: Path, tmp_path: Path
 ) -> None:
-    refused(["-p", "nearmetal", *arguments], reason, segment_dir, tmp_path)
+    refused(["-p", "nearmetal", *arguments], reason, rundir, tmp_path)
 
 
 def test_a_host_is_no_destination_for_a_program_that_may_take_any_provider(
-    segment_dir: Path, tmp_path: Path
+    rundir: Path, tmp_path: Path
 ) -> None:
-    refused(["-n", "somewhere"], "'somewhere' names a destination", segment_dir, tmp_path)
+    refused(["-n", "somewhere"], "'somewhere' names a destination", rundir, tmp_path)
 
 
-def refused(arguments: list[str], reason: str, segment_dir: Path, tmp_path: Path) -> None:
+def refused(arguments: list[str], reason: str, rundir: Path, tmp_path: Path) -> None:
     done = run(
         ["fi_info", *arguments],
-        segment_dir,
+        rundir,
         provider_path("1.17", tmp_path),
         NEARMETAL_LOG="info",
     )

@@ -37,7 +37,7 @@ class Job:
     def __init__(self, segment: Path, **knobs: str) -> None:
         segment.mkdir(mode=0o700, exist_ok=True)
         env = {k: v for k, v in os.environ.items() if not k.startswith("NEARMETAL_")}
-        env |= {"FI_PROVIDER_PATH": str(LIBRARY.parent), "NEARMETAL_SEGMENT_DIR": str(segment)}
+        env |= {"FI_PROVIDER_PATH": str(LIBRARY.parent), "NEARMETAL_RUNDIR": str(segment)}
         self.process = subprocess.Popen(
             [str(PROGRAM), "-t", "4000", "-x", "262144"], env={**env, **knobs}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,

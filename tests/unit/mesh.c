@@ -301,10 +301,10 @@ static const struct nm_copy_ops mesh_copy_ops = {
 	.polls = mesh_polls,
 };
 
-static bool mesh_sleep(struct nm_transport *transport, struct nm_bells *bells)
+static bool mesh_sleep(struct nm_transport *transport, struct nm_doorbells *doorbells)
 {
 	(void)transport;
-	(void)bells;
+	(void)doorbells;
 	return false;
 }
 

@@ -139,10 +139,10 @@ static void net_destroy(struct nm_transport *transport)
 	free(net);
 }
 
-static bool net_sleep(struct nm_transport *transport, struct nm_bells *bells)
+static bool net_sleep(struct nm_transport *transport, struct nm_doorbells *doorbells)
 {
 	(void)transport;
-	(void)bells;
+	(void)doorbells;
 	return false;
 }
 
@@ -191,7 +191,7 @@ struct near_node *near_create(bool has_net)
 	struct nm_engine_config config = {.who = {.id = {0}}};
 	struct nm_engine_queues queues = {0};
 
-	setenv("NEARMETAL_SEGMENT_DIR", nm_test_dir(), 0);
+	setenv("NEARMETAL_RUNDIR", nm_test_dir(), 0);
 	setenv("NEARMETAL_POOL_SIZE", "1M", 0);
 	setenv("NEARMETAL_MAX_LOCAL_PEERS", "4", 0);
 	setenv("NEARMETAL_CONNECT_MS", "2000", 0);

@@ -19,7 +19,7 @@ struct near_node {
 	struct near_net *net; /* NULL: this node has no network */
 };
 
-/* HAS_NET: with a network to the others that have one. The segment directory is the case's own. */
+/* HAS_NET: with a network to the others that have one. The rundir is the case's own. */
 struct near_node *near_create(bool has_net);
 void near_destroy(struct near_node *node);
 /* Progress all of A, B (and C, unless NULL) once. */

@@ -13,7 +13,7 @@
 
 int place_try(struct place *place, const char *dir, uint32_t connect_ms, struct nm_reason *ret_why)
 {
-	struct nm_meet_config config = {
+	struct nm_sessions_config config = {
 		.dir = dir, .connect_ms = connect_ms, .lease_ms = 20, .cma = !place->no_cma};
 	struct nm_geometry geometry;
 	int err;
@@ -29,7 +29,7 @@ int place_try(struct place *place, const char *dir, uint32_t connect_ms, struct 
 		    0);
 	config.who = place->who;
 	config.window = place->window;
-	err = nm_meet_create(&config, &place->meet, ret_why);
+	err = nm_sessions_create(&config, &place->sessions, ret_why);
 	if (err) {
 		nm_window_destroy(place->window);
 		free(place->window);
@@ -50,83 +50,83 @@ struct place place_create(uint32_t connect_ms)
 
 void place_destroy(struct place *place)
 {
-	nm_meet_destroy(place->meet);
+	nm_sessions_destroy(place->sessions);
 	nm_window_destroy(place->window);
 	free(place->window);
 }
 
-struct nm_encounter *place_expect(struct place *place, enum nm_meet_event_kind kind)
+struct nm_session *place_expect(struct place *place, enum nm_session_event_kind kind)
 {
-	enum nm_meet_event_kind got;
-	struct nm_encounter *encounter;
+	enum nm_session_event_kind got;
+	struct nm_session *session;
 
-	while (!(encounter = nm_meet_next_event(place->meet, &got)))
+	while (!(session = nm_sessions_next_event(place->sessions, &got)))
 		nm_test_sleep_ms(1);
 	NM_CHECK_EQ(got, kind);
-	return encounter;
+	return session;
 }
 
 void place_expect_nothing(struct place *place)
 {
-	enum nm_meet_event_kind kind;
+	enum nm_session_event_kind kind;
 
 	nm_test_sleep_ms(30);
-	NM_CHECK(nm_meet_next_event(place->meet, &kind) == NULL);
+	NM_CHECK(nm_sessions_next_event(place->sessions, &kind) == NULL);
 }
 
-struct nm_encounter *place_visit(struct place *place, const struct place *owner)
+struct nm_session *place_visit(struct place *place, const struct place *owner)
 {
-	struct nm_encounter *encounter;
+	struct nm_session *session;
 	struct nm_reason why = {""};
-	int err = nm_meet_visit(place->meet, &owner->who, &encounter, &why);
+	int err = nm_sessions_connect(place->sessions, &owner->who, &session, &why);
 
 	if (err)
 		nm_test_fail(__FILE__, __LINE__, "visit: %d: %s", err, why.text);
-	return encounter;
+	return session;
 }
 
 void place_expect_sound(struct place *place)
 {
 	struct place visitor = place_create(5000);
-	struct nm_encounter *out = place_visit(&visitor, place), *in;
+	struct nm_session *out = place_visit(&visitor, place), *in;
 
-	in = place_expect(place, NM_MEET_SOURCE);
+	in = place_expect(place, NM_SESSION_SOURCE);
 	NM_CHECK(nm_identity_equal(&in->who, &visitor.who));
-	nm_meet_leave(visitor.meet, out, 0, NULL);
-	NM_CHECK(place_expect(place, NM_MEET_LOST) == in);
-	nm_meet_leave(place->meet, in, 0, NULL);
+	nm_sessions_leave(visitor.sessions, out, 0, NULL);
+	NM_CHECK(place_expect(place, NM_SESSION_LOST) == in);
+	nm_sessions_leave(place->sessions, in, 0, NULL);
 	place_destroy(&visitor);
 }
 
 int raw_connect(const struct place *place)
 {
-	struct nm_segment_dir dir;
+	struct nm_rundir dir;
 	struct sockaddr_un address;
 	char name[NM_SOCKET_NAME_LEN];
 	socklen_t len;
 	int fd;
 
-	NM_CHECK_EQ(nm_segment_dir_open(nm_test_dir(), &dir, NULL), 0);
+	NM_CHECK_EQ(nm_rundir_open(nm_test_dir(), &dir, NULL), 0);
 	nm_socket_name(place->who.id, name);
-	len = nm_segment_dir_address(&dir, name, &address);
+	len = nm_rundir_address(&dir, name, &address);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	NM_CHECK(fd >= 0);
 	NM_CHECK_EQ(connect(fd, (struct sockaddr *)&address, len), 0);
-	nm_segment_dir_close(&dir);
+	nm_rundir_close(&dir);
 	return fd;
 }
 
 int raw_listen(const struct nm_identity *who)
 {
-	struct nm_segment_dir dir;
+	struct nm_rundir dir;
 	char name[NM_SOCKET_NAME_LEN];
 	int fd;
 
-	NM_CHECK_EQ(nm_segment_dir_open(nm_test_dir(), &dir, NULL), 0);
+	NM_CHECK_EQ(nm_rundir_open(nm_test_dir(), &dir, NULL), 0);
 	nm_socket_name(who->id, name);
-	fd = nm_segment_dir_listen(&dir, name, NULL);
+	fd = nm_rundir_listen(&dir, name, NULL);
 	NM_CHECK(fd >= 0);
-	nm_segment_dir_close(&dir);
+	nm_rundir_close(&dir);
 	return fd;
 }
 

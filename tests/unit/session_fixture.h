@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Meeting places for tests, and raw sockets that misbehave on them. */
+/* Session places for tests, and raw sockets that misbehave on them. */
 #ifndef NM_TEST_SESSION_FIXTURE_H
 #define NM_TEST_SESSION_FIXTURE_H
 
-#include "harness.h"
-#include "connect/session.h"
 #include "connect/message.h"
+#include "connect/session.h"
+#include "harness.h"
 
 struct place {
 	struct nm_identity who;
 	struct nm_window *window;
-	struct nm_meet *meet;
+	struct nm_sessions *sessions;
 	bool no_cma; /* before it is made */
 };
 
@@ -22,11 +22,11 @@ struct place place_create(uint32_t connect_ms);
 int place_try(struct place *place, const char *dir, uint32_t connect_ms, struct nm_reason *ret_why);
 void place_destroy(struct place *place);
 /* Wait for the next event and check its kind. */
-struct nm_encounter *place_expect(struct place *place, enum nm_meet_event_kind kind);
+struct nm_session *place_expect(struct place *place, enum nm_session_event_kind kind);
 /* No event is there, and after a while still none. */
 void place_expect_nothing(struct place *place);
 /* Visit OWNER; the visit must succeed. */
-struct nm_encounter *place_visit(struct place *place, const struct place *owner);
+struct nm_session *place_visit(struct place *place, const struct place *owner);
 /* A visit between two other sound places works: what happened before did no harm. */
 void place_expect_sound(struct place *place);
 

@@ -12,9 +12,9 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/params.h"
-#include "harness.h"
 #include "connect/address.h"
 #include "connect/locality.h"
+#include "harness.h"
 
 static char seen_line[600];
 static unsigned int nr_lines;
@@ -127,12 +127,12 @@ NM_TEST(params_refuse_garbage_in_every_knob)
 
 NM_TEST(params_refuse_values_that_do_not_fit)
 {
-	expect_refused("NEARMETAL_BOX_SLOTS", "100", "power of two");
+	expect_refused("NEARMETAL_RING_SLOTS", "100", "power of two");
 	expect_refused("NEARMETAL_CHUNK_SIZE", "12288", "power of two");
 	expect_refused("NEARMETAL_CHANNELS", "self,,shm", "comma list of self, shm, segment, net");
 	expect_refused("NEARMETAL_CHANNELS", "self,shm,", "comma list");
 	expect_refused("NEARMETAL_CHANNELS", "SHM", "comma list");
-	expect_refused("NEARMETAL_SEGMENT_DIR", "relative/path", "absolute path");
+	expect_refused("NEARMETAL_RUNDIR", "relative/path", "absolute path");
 }
 
 NM_TEST(params_warn_of_a_slip_in_a_name)

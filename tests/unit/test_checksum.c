@@ -47,7 +47,7 @@ static void start(void)
 	NM_CHECK_EQ(near_facts(b, a).link.channel, NM_CHANNEL_SHM);
 }
 
-/* B sends LEN bytes, and one byte OFFSET behind the start of box or pool changes on the way. */
+/* B sends LEN bytes, and one byte OFFSET behind the start of ring or pool changes on the way. */
 static void expect_spoiled(size_t len, bool in_pool, size_t offset)
 {
 	static char out[20000], in[20000];
@@ -60,7 +60,7 @@ static void expect_spoiled(size_t len, bool in_pool, size_t offset)
 	NM_CHECK_EQ(near_recv(a, b, in, len, 2, "in"), 0);
 	NM_CHECK_EQ(near_send(b, a, out, len, 2, 0, NULL), 0);
 	header = near_window(b);
-	bytes = (char *)header + (in_pool ? header->pool_off : header->boxes_off);
+	bytes = (char *)header + (in_pool ? header->pool_off : header->rings_off);
 	bytes[offset] ^= 4;
 	got = near_wait(a, b, NULL);
 	NM_CHECK_EQ(got.err, ECONNRESET);
@@ -78,7 +78,7 @@ static void expect_spoiled(size_t len, bool in_pool, size_t offset)
 
 NM_TEST(spoiled_bytes_are_not_delivered)
 {
-	/* The second slot of the box: tag, data, payload, checksum; then a body; then the pool. */
+	/* The second slot of the ring: tag, data, payload, checksum; then a body; then the pool. */
 	expect_spoiled(8, false, 64 + 8);
 	expect_spoiled(8, false, 64 + 16);
 	expect_spoiled(8, false, 64 + 24);
@@ -96,7 +96,7 @@ NM_TEST(checksums_need_room)
 	struct nm_transport *shm;
 	struct nm_reason why = {""};
 
-	setenv("NEARMETAL_SEGMENT_DIR", nm_test_dir(), 1);
+	setenv("NEARMETAL_RUNDIR", nm_test_dir(), 1);
 	setenv("NEARMETAL_CHECKSUM", "on", 1);
 	setenv("NEARMETAL_CHUNK_SIZE", "4096", 1);
 	NM_CHECK_EQ(nm_shm_kind.create(&sink, &address, &shm, &why), -EINVAL);

@@ -14,8 +14,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "session_fixture.h"
 #include "namespaces.h"
+#include "session_fixture.h"
 #include "transport/shm/cma.h"
 
 #define NOBODY 65534
@@ -59,13 +59,13 @@ static void await_step(struct pair *pair, int step)
 
 static uint8_t reachable[64];
 
-static void note(struct verdict *verdict, const struct nm_encounter *encounter)
+static void note(struct verdict *verdict, const struct nm_session *session)
 {
 	verdict->met = true;
-	verdict->relation = encounter->relation;
-	verdict->cma = encounter->cma;
-	verdict->target = encounter->cma_target;
-	verdict->why = encounter->cma_why;
+	verdict->relation = session->relation;
+	verdict->cma = session->cma;
+	verdict->target = session->cma_target;
+	verdict->why = session->cma_why;
 }
 
 static struct place make_place(bool cma)
@@ -93,7 +93,7 @@ static void be_owner(void *arg)
 	atomic_store(&pair->step, 1);
 	await_step(pair, 2);
 	if (pair->visitor.met)
-		note(&pair->owner, place_expect(&place, NM_MEET_SOURCE));
+		note(&pair->owner, place_expect(&place, NM_SESSION_SOURCE));
 	atomic_store(&pair->step, 3);
 	await_step(pair, 4);
 	place_destroy(&place);
@@ -101,7 +101,7 @@ static void be_owner(void *arg)
 
 static void be_visitor(void *arg)
 {
-	struct nm_encounter *encounter;
+	struct nm_session *session;
 	struct pair *pair = arg;
 	struct place place;
 
@@ -111,9 +111,9 @@ static void be_visitor(void *arg)
 	place = make_place(true);
 	pair->visitor.pid = getpid();
 	pair->visitor.err =
-		nm_meet_visit(place.meet, &pair->owner.who, &encounter, &pair->visitor.why);
+		nm_sessions_connect(place.sessions, &pair->owner.who, &session, &pair->visitor.why);
 	if (!pair->visitor.err)
-		note(&pair->visitor, encounter);
+		note(&pair->visitor, session);
 	atomic_store(&pair->step, 2);
 	await_step(pair, 3);
 	if (pair->then)
@@ -195,7 +195,7 @@ NM_TEST(one_pid_namespace_is_allowed)
 NM_TEST(two_endpoints_of_one_process_are_allowed)
 {
 	struct place a = place_create(5000), b = place_create(5000);
-	struct nm_encounter *out = place_visit(&a, &b), *in = place_expect(&b, NM_MEET_SOURCE);
+	struct nm_session *out = place_visit(&a, &b), *in = place_expect(&b, NM_SESSION_SOURCE);
 
 	NM_CHECK(out->cma && in->cma);
 	NM_CHECK_EQ(out->cma_target.pid, getpid());

@@ -198,7 +198,7 @@ static void close_both(void)
 	unplug();
 }
 
-/* Through boxes and the pool. Both are of one process, so the kernel could copy, and must not. */
+/* Through rings and the pool. Both are of one process, so the kernel could copy, and must not. */
 static void through_windows(void)
 {
 	open_both();

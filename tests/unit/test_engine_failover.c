@@ -34,11 +34,11 @@ static void finish(void)
 	near_destroy(b);
 }
 
-static struct nm_slot *box_of(struct near_node *node)
+static struct nm_slot *ring_of(struct near_node *node)
 {
 	struct nm_window_header *header = near_window(node);
 
-	return (struct nm_slot *)((char *)header + header->boxes_off);
+	return (struct nm_slot *)((char *)header + header->rings_off);
 }
 
 static struct nm_lane *lane_of(struct near_node *node)
@@ -48,10 +48,10 @@ static struct nm_lane *lane_of(struct near_node *node)
 	return (struct nm_lane *)((char *)header + header->lanes_off);
 }
 
-/* The next slot of NODE's box holds what nobody writes. */
+/* The next slot of NODE's ring holds what nobody writes. */
 static void spoil_slot(struct near_node *node, unsigned int position)
 {
-	atomic_store_explicit(&box_of(node)[position].control, position + 1, memory_order_release);
+	atomic_store_explicit(&ring_of(node)[position].control, position + 1, memory_order_release);
 }
 
 /*
@@ -164,7 +164,7 @@ NM_TEST(order_is_kept_and_nothing_lost_when_counters_lie)
 	start(true, true);
 	for (int i = 0; i < 400; i++)
 		NM_CHECK_EQ(near_recv(b, a, &in[i], 8, 7, &in[i]), 0);
-	/* B's count of what it has read of A's box goes back: A finds out when its room ends. */
+	/* B's count of what it has read of A's ring goes back: A finds out when its room ends. */
 	atomic_store(&lane_of(b)->consumed, UINT64_MAX / 2);
 	for (sent = 0; sent < 400; sent++) {
 		out = (uint64_t)sent;
@@ -190,7 +190,7 @@ static unsigned int next_position(struct near_node *node)
 {
 	unsigned int i = 0;
 
-	while ((uint32_t)atomic_load(&box_of(node)[i].control) == i + 1)
+	while ((uint32_t)atomic_load(&ring_of(node)[i].control) == i + 1)
 		i++;
 	return i;
 }
@@ -239,7 +239,7 @@ NM_TEST(messages_that_vanish_are_missed)
 	start(true, true);
 	NM_CHECK_EQ(near_recv(a, b, in, 64, 3, "lost"), 0);
 	NM_CHECK_EQ(near_send(b, a, "lost", 5, 3, 0, NULL), 0);
-	atomic_store(&box_of(b)[1].control, UINT64_C(0x123456789abcdef1));
+	atomic_store(&ring_of(b)[1].control, UINT64_C(0x123456789abcdef1));
 	NM_CHECK_EQ(near_wait(a, b, NULL).err, ECONNRESET);
 	exchange(8);
 	expect_on_network("a slot that it never published");
@@ -249,14 +249,14 @@ NM_TEST(messages_that_vanish_are_missed)
 /* Packets that no sound engine sends, on a channel whose bytes may be spoiled. */
 NM_TEST(senseless_packets_spoil_the_channel_only)
 {
-	struct nm_slot *box;
+	struct nm_slot *ring;
 	char in[64];
 
 	start(true, true);
 	NM_CHECK_EQ(near_recv(a, b, in, 64, 3, "lost"), 0);
 	NM_CHECK_EQ(near_send(b, a, "lost", 5, 3, 0, NULL), 0);
-	box = box_of(b);
-	atomic_fetch_or(&box[1].control, UINT64_C(63) << NM_CONTROL_OP_SHIFT);
+	ring = ring_of(b);
+	atomic_fetch_or(&ring[1].control, UINT64_C(63) << NM_CONTROL_OP_SHIFT);
 	NM_CHECK_EQ(near_wait(a, b, NULL).err, ECONNRESET);
 	exchange(8);
 	/* With checksums (NEARMETAL_CHECKSUM) that is what is found first. */
@@ -445,7 +445,7 @@ static void nothing_to_destroy(struct nm_transport *transport)
 
 NM_TEST(who_is_on_two_memory_channels_is_not_moved)
 {
-	static const struct nm_transport_kind kind = {.channel = NM_CHANNEL_SEGMENT, .rank = 30};
+	static const struct nm_transport_kind kind = {.channel = NM_CHANNEL_VMSEG, .rank = 30};
 	static const struct nm_transport_ops ops = {
 		.progress = come_and_be_cast_out,
 		.destroy = nothing_to_destroy,

@@ -79,11 +79,11 @@ NM_TEST(what_is_known_is_published_now_and_then)
 NM_TEST(who_sleeps_looks_at_the_clock_in_its_next_call)
 {
 	struct nm_engine *engine = publishing_engine("1");
-	struct nm_bells bells = {0};
+	struct nm_doorbells doorbells = {0};
 
 	yields_in(engine, 5);
 	for (unsigned int i = 1; i <= 3; i++) {
-		NM_CHECK(nm_engine_sleep(engine, &bells));
+		NM_CHECK(nm_engine_sleep(engine, &doorbells));
 		nm_test_sleep_ms(3);
 		nm_engine_wake(engine);
 		yields_in(engine, 1);

@@ -92,7 +92,7 @@ NM_TEST_WITHIN(messages_in_reverse_order, 60)
 	mesh_settle(mesh);
 	NM_CHECK(mesh_peer(mesh, 1, 0)->asked == NM_PACE_KEEP && mesh_peer(mesh, 0, 1)->keeps);
 	NM_CHECK(mesh_peer(mesh, 1, 0)->held_bytes <=
-		 nm_params()->unexpected_max / 64 + (NR + 64) * NM_HOLD_BLOCK);
+		 nm_params()->unexpected_max / 64 + (NR + 64) * NM_UNEXPECTED_BLOCK);
 	for (uint64_t tag = NR; tag-- > 0;)
 		receive(mesh, tag, len_of(tag));
 	relieve(mesh, 0);
@@ -144,11 +144,11 @@ NM_TEST(completions_wait_while_bytes_are_kept)
 	}
 	send_to(mesh, 0, 1, bytes, BYTES_MAX, nr, TAGGED | NM_INJECT, &context);
 	NM_CHECK(mesh_wait(mesh, 0).context == &context);
-	send_to(mesh, 0, 1, bytes, NM_HOLD_EAGER, nr + 1, TAGGED, &context);
+	send_to(mesh, 0, 1, bytes, NM_UNEXPECTED_EAGER, nr + 1, TAGGED, &context);
 	NM_CHECK(mesh_wait(mesh, 0).context == &context);
 	receive(mesh, nr, BYTES_MAX);
 	recv_from(mesh, 1, NULL, NULL, 0, nr + 1, 0, TAGGED | NM_PEEK | NM_DISCARD, NULL);
-	NM_CHECK_EQ(mesh_wait(mesh, 1).len, NM_HOLD_EAGER);
+	NM_CHECK_EQ(mesh_wait(mesh, 1).len, NM_UNEXPECTED_EAGER);
 	relieve(mesh, nr);
 	send_to(mesh, 0, 1, bytes, BYTES_MAX, nr, TAGGED, &context);
 	NM_CHECK(mesh_wait(mesh, 0).context == &context);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening, meeting and closing with the n-th system call or allocation failing, for n = 1, 2, ...
+ * Opening, session and closing with the n-th system call or allocation failing, for n = 1, 2, ...
  * until nothing failed any more: an error with words, no crash, and nothing left behind. The calls
  * are replaced by the linker (--wrap, see meson.build) in this program alone.
  */
@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 #include "harness.h"
-#include "vmseg_fixture.h"
 #include "transport/transport.h"
+#include "vmseg_fixture.h"
 
 /* Counts down to the call that fails; 0: none does. Both threads of an endpoint count. */
 static _Atomic int calls_left;
@@ -230,7 +230,7 @@ static void fail_one_after_the_other(int min_calls)
 	int n, err;
 
 	snprintf(dir, sizeof(dir), "%s/seg", nm_test_dir());
-	setenv("NEARMETAL_SEGMENT_DIR", dir, 1);
+	setenv("NEARMETAL_RUNDIR", dir, 1);
 	setenv("NEARMETAL_CONNECT_MS", "300", 1);
 	setenv("NEARMETAL_MAX_LOCAL_PEERS", "4", 1);
 	setenv("NEARMETAL_POOL_SIZE", "1M", 1);
@@ -278,47 +278,47 @@ NM_TEST_WITHIN(every_call_may_fail_once_between_machines, 110)
 static int use_segment(const char *path)
 {
 	const uint8_t id[6] = {1}, token[8] = {2};
-	struct nm_segment_inbox *inbox = NULL;
-	struct nm_segment_claim *claim = NULL;
-	struct nm_segment *segment = NULL;
-	struct nm_segment_config config;
+	struct nm_vmseg_inbox *inbox = NULL;
+	struct nm_vmseg_claim *claim = NULL;
+	struct nm_vmseg *segment = NULL;
+	struct nm_vmseg_config config;
 	struct nm_geometry geometry;
 	struct nm_reason why = {""};
 	struct nm_window window;
 	uint32_t cell;
 	int err;
 
-	err = nm_segment_config_load(path, &config, &why);
+	err = nm_vmseg_config_load(path, &config, &why);
 	if (!err)
-		err = nm_segment_attach(&config, &segment, &why);
+		err = nm_vmseg_attach(&config, &segment, &why);
 	if (!err)
-		err = nm_segment_geometry(segment, 8, 4, 16, 4096, SEGMENT_MIB, &geometry, &why);
+		err = nm_vmseg_geometry(segment, 8, 4, 16, 4096, SEGMENT_MIB, &geometry, &why);
 	if (!err)
-		err = nm_segment_claim(segment, id, token, geometry.size, &claim, &why);
+		err = nm_vmseg_claim(segment, id, token, geometry.size, &claim, &why);
 	if (!err)
-		err = nm_segment_open(claim, &geometry, &window, &why);
+		err = nm_vmseg_open(claim, &geometry, &window, &why);
 	expect_words(err, &why);
 	if (!err) {
-		inbox = nm_segment_inbox_create(claim);
+		inbox = nm_vmseg_inbox_create(claim);
 		err = inbox ? 0 : -ENOMEM;
 	}
 	if (!err) {
-		struct nm_segment_letter letter;
+		struct nm_vmseg_letter letter;
 
-		err = nm_segment_post(claim, nm_segment_own_address(claim), "x", 1, &cell);
-		while (nm_segment_take(inbox, &letter))
+		err = nm_vmseg_post(claim, nm_vmseg_own_address(claim), "x", 1, &cell);
+		while (nm_vmseg_take(inbox, &letter))
 			;
-		nm_segment_bury(segment);
+		nm_vmseg_bury(segment);
 	}
-	nm_segment_inbox_destroy(inbox);
-	nm_segment_release(claim);
-	nm_segment_detach(segment);
+	nm_vmseg_inbox_destroy(inbox);
+	nm_vmseg_release(claim);
+	nm_vmseg_detach(segment);
 	return err;
 }
 
 NM_TEST_WITHIN(every_call_on_a_segment_may_fail_once, 110)
 {
-	struct nm_segment_config config;
+	struct nm_vmseg_config config;
 	unsigned int fds, mappings;
 	char path[512];
 	bool reached;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What carries a meeting through mailboxes: letters that are no letters, and covers of secrets. */
+/* What carries a session through mailboxes: letters that are no letters, and covers of secrets. */
 #include <errno.h>
 #include <string.h>
 
-#include "harness.h"
 #include "connect/letter.h"
+#include "harness.h"
 
 NM_TEST(letters_are_checked)
 {
 	struct nm_letter_head head = {NM_LETTER_MAGIC, NM_LETTER_VISITOR, 192, 7, 1, 0}, got;
-	uint8_t bytes[NM_SEGMENT_MESSAGE_MAX] = {0};
+	uint8_t bytes[NM_VMSEG_MESSAGE_MAX] = {0};
 
 #define TRY(len_) (memcpy(bytes, &head, sizeof(head)), nm_letter_parse(bytes, len_, &got))
 	NM_CHECK_EQ(TRY(24 + 192), 0);
@@ -39,8 +39,8 @@ NM_TEST(letters_are_checked)
 
 NM_TEST(covers_depend_on_everything)
 {
-	struct nm_segment_address visitor = {1, 2, 3, 4}, owner = {5, 6, 7, 8};
-	const uint8_t token[8] = "secret!", segment[NM_SEGMENT_TOKEN_LEN] = "this one";
+	struct nm_vmseg_address visitor = {1, 2, 3, 4}, owner = {5, 6, 7, 8};
+	const uint8_t token[8] = "secret!", segment[NM_VMSEG_TOKEN_LEN] = "this one";
 	struct nm_letter_cover cover = {token, segment, &visitor, &owner, 99};
 	struct nm_greeting plain = {.who = {.token = "visitor"}, .owner_token = "secret!"};
 	struct nm_greeting there = plain, back = plain, other = plain;

@@ -17,9 +17,9 @@ struct pair {
 	struct nm_slot slots[NR_SLOTS];
 	struct nm_lane lane;
 	uint8_t pool[POOL_CHUNK * POOL_CHUNKS];
-	struct nm_box_writer writer;
-	struct nm_box_reader reader;
-	uint8_t bounce[NM_BOX_INLINE_LIMIT];
+	struct nm_ring_writer writer;
+	struct nm_ring_reader reader;
+	uint8_t bounce[NM_RING_INLINE_LIMIT];
 };
 
 static struct pair *pair_create(uint64_t start)
@@ -28,10 +28,10 @@ static struct pair *pair_create(uint64_t start)
 
 	NM_CHECK(pair != NULL);
 	memset(pair, 0, sizeof(*pair));
-	nm_box_reset_feedback(&pair->lane, start);
-	nm_box_writer_init(&pair->writer, pair->slots, NR_SLOTS, &pair->lane, start, 65535);
-	nm_box_reader_init(&pair->reader, pair->slots, NR_SLOTS, pair->pool, POOL_CHUNK,
-			   POOL_CHUNKS, &pair->lane, start);
+	nm_ring_reset_feedback(&pair->lane, start);
+	nm_ring_writer_init(&pair->writer, pair->slots, NR_SLOTS, &pair->lane, start, 65535);
+	nm_ring_reader_init(&pair->reader, pair->slots, NR_SLOTS, pair->pool, POOL_CHUNK,
+			    POOL_CHUNKS, &pair->lane, start);
 	return pair;
 }
 
@@ -40,7 +40,7 @@ static int write_text(struct pair *pair, uint64_t tag, const char *text)
 	struct nm_packet pkt = {.op = 63, .flags = 255, .len = (uint32_t)strlen(text), .tag = tag};
 	struct iovec iov = {(void *)(uintptr_t)text, pkt.len};
 
-	return nm_box_write_inline(&pair->writer, &pkt, &iov, 1);
+	return nm_ring_write_inline(&pair->writer, &pkt, &iov, 1);
 }
 
 static void expect_text(struct pair *pair, uint64_t tag, const char *text)
@@ -48,14 +48,14 @@ static void expect_text(struct pair *pair, uint64_t tag, const char *text)
 	struct nm_packet pkt;
 	const void *payload;
 
-	NM_CHECK(nm_box_ready(&pair->reader));
-	NM_CHECK_EQ(nm_box_peek(&pair->reader, pair->bounce, &pkt, &payload), 1);
+	NM_CHECK(nm_ring_ready(&pair->reader));
+	NM_CHECK_EQ(nm_ring_peek(&pair->reader, pair->bounce, &pkt, &payload), 1);
 	NM_CHECK_EQ(pkt.tag, tag);
 	NM_CHECK_EQ(pkt.op, 63);
 	NM_CHECK_EQ(pkt.flags, 255);
 	NM_CHECK_EQ(pkt.len, strlen(text));
 	NM_CHECK(!memcmp(payload, text, pkt.len));
-	nm_box_release(&pair->reader);
+	nm_ring_release(&pair->reader);
 }
 
 static void expect_nothing(struct pair *pair)
@@ -63,8 +63,8 @@ static void expect_nothing(struct pair *pair)
 	struct nm_packet pkt;
 	const void *payload;
 
-	NM_CHECK(!nm_box_ready(&pair->reader));
-	NM_CHECK_EQ(nm_box_peek(&pair->reader, pair->bounce, &pkt, &payload), 0);
+	NM_CHECK(!nm_ring_ready(&pair->reader));
+	NM_CHECK_EQ(nm_ring_peek(&pair->reader, pair->bounce, &pkt, &payload), 0);
 }
 
 NM_TEST(empty_box_is_empty)
@@ -105,11 +105,11 @@ NM_TEST(full_box_refuses_until_credits_return)
 	for (i = 0; i < NR_SLOTS; i++)
 		NM_CHECK_EQ(write_text(pair, (uint64_t)i, "small"), 0);
 	NM_CHECK_EQ(write_text(pair, 99, "small"), -EAGAIN);
-	NM_CHECK_EQ(nm_box_check_room(&pair->writer), -EAGAIN);
+	NM_CHECK_EQ(nm_ring_check_room(&pair->writer), -EAGAIN);
 	/* The reader keeps credits until a quarter has come together or it runs idle. */
 	expect_text(pair, 0, "small");
 	NM_CHECK_EQ(write_text(pair, 99, "small"), -EAGAIN);
-	nm_box_return_credits(&pair->reader);
+	nm_ring_return_credits(&pair->reader);
 	NM_CHECK_EQ(write_text(pair, 16, "small"), 0);
 	NM_CHECK_EQ(write_text(pair, 99, "small"), -EAGAIN);
 	for (i = 1; i <= 4; i++)
@@ -156,10 +156,10 @@ NM_TEST(what_an_earlier_stream_left_is_not_taken)
 	for (i = 0; i < 11; i++)
 		NM_CHECK_EQ(write_text(pair, 1, "old"), 0);
 	next = pair->writer.position + NR_SLOTS;
-	nm_box_reset_feedback(&pair->lane, next);
-	nm_box_writer_init(&pair->writer, pair->slots, NR_SLOTS, &pair->lane, next, 64);
-	nm_box_reader_init(&pair->reader, pair->slots, NR_SLOTS, pair->pool, POOL_CHUNK,
-			   POOL_CHUNKS, &pair->lane, next);
+	nm_ring_reset_feedback(&pair->lane, next);
+	nm_ring_writer_init(&pair->writer, pair->slots, NR_SLOTS, &pair->lane, next, 64);
+	nm_ring_reader_init(&pair->reader, pair->slots, NR_SLOTS, pair->pool, POOL_CHUNK,
+			    POOL_CHUNKS, &pair->lane, next);
 	expect_nothing(pair);
 	NM_CHECK_EQ(write_text(pair, 2, "new"), 0);
 	expect_text(pair, 2, "new");
@@ -173,16 +173,16 @@ NM_TEST(chunks_are_found_in_the_pool)
 	struct nm_packet pkt = {.op = 1, .len = 100, .tag = 4, .data = 5};
 	const void *payload;
 
-	NM_CHECK_EQ(nm_box_check_room(&pair->writer), 0);
-	nm_box_write_chunk(&pair->writer, &pkt, 3, POOL_CHUNK - 100);
+	NM_CHECK_EQ(nm_ring_check_room(&pair->writer), 0);
+	nm_ring_write_chunk(&pair->writer, &pkt, 3, POOL_CHUNK - 100);
 	memset(&pkt, 0, sizeof(pkt));
-	NM_CHECK_EQ(nm_box_peek(&pair->reader, pair->bounce, &pkt, &payload), 1);
+	NM_CHECK_EQ(nm_ring_peek(&pair->reader, pair->bounce, &pkt, &payload), 1);
 	NM_CHECK_EQ(pkt.len, 100);
 	NM_CHECK_EQ(pkt.tag, 4);
 	NM_CHECK_EQ(pkt.data, 5);
 	NM_CHECK(payload == pair->pool + 4 * POOL_CHUNK - 100);
 	NM_CHECK_EQ(atomic_load(&pair->lane.chunks_freed), 0);
-	nm_box_release(&pair->reader);
+	nm_ring_release(&pair->reader);
 	NM_CHECK_EQ(atomic_load(&pair->lane.chunks_freed), 1);
 	free(pair);
 }
@@ -198,26 +198,26 @@ NM_TEST(spoiled_slots_are_told_from_old_ones)
 		const char *text =
 			i % 4 ? "short" : "one that is long enough for two slots of the box";
 
-		NM_CHECK(nm_box_is_sound(&pair->reader));
+		NM_CHECK(nm_ring_is_sound(&pair->reader));
 		NM_CHECK_EQ(write_text(pair, i, text), 0);
-		NM_CHECK(nm_box_is_sound(&pair->reader));
+		NM_CHECK(nm_ring_is_sound(&pair->reader));
 		expect_text(pair, i, text);
 	}
-	/* Another stream in the same box, as when a lane is used again. */
+	/* Another stream in the same ring, as when a lane is used again. */
 	next = (uint32_t)(pair->writer.position + NR_SLOTS);
-	nm_box_reset_feedback(&pair->lane, next);
-	nm_box_writer_init(&pair->writer, pair->slots, NR_SLOTS, &pair->lane, next, 64);
-	nm_box_reader_init(&pair->reader, pair->slots, NR_SLOTS, pair->pool, POOL_CHUNK,
-			   POOL_CHUNKS, &pair->lane, next);
+	nm_ring_reset_feedback(&pair->lane, next);
+	nm_ring_writer_init(&pair->writer, pair->slots, NR_SLOTS, &pair->lane, next, 64);
+	nm_ring_reader_init(&pair->reader, pair->slots, NR_SLOTS, pair->pool, POOL_CHUNK,
+			    POOL_CHUNKS, &pair->lane, next);
 	for (i = 0; i < 40; i++) {
-		NM_CHECK(nm_box_is_sound(&pair->reader));
+		NM_CHECK(nm_ring_is_sound(&pair->reader));
 		NM_CHECK_EQ(write_text(pair, i, "again"), 0);
 		expect_text(pair, i, "again");
 	}
 	for (i = 0; i < 1000; i++) {
 		atomic_store(&pair->slots[pair->reader.position % NR_SLOTS].control,
 			     nm_test_random(&random));
-		found += !nm_box_is_sound(&pair->reader);
+		found += !nm_ring_is_sound(&pair->reader);
 	}
 	NM_CHECK(found > 900);
 	free(pair);
@@ -278,7 +278,7 @@ static int take_forged(uint64_t control, uint32_t index, uint32_t offset, uint32
 	pair->slots[0].head.chunk.offset = offset;
 	pair->slots[0].head.chunk.len = len;
 	atomic_store(&pair->slots[0].control, control);
-	got = nm_box_peek(&pair->reader, pair->bounce, &pkt, &payload);
+	got = nm_ring_peek(&pair->reader, pair->bounce, &pkt, &payload);
 	free(pair);
 	return got;
 }
@@ -291,7 +291,7 @@ NM_TEST(forged_heads_are_refused)
 	NM_CHECK_EQ(take_forged(word(1, NM_SLOT_HEAD_INLINE, 40), 0, 0, 0), 1);
 	NM_CHECK_EQ(take_forged(word(1, 0, 0), 0, 0, 0), -EBADMSG);
 	NM_CHECK_EQ(take_forged(word(1, NM_SLOT_BODY_KIND, 0), 0, 0, 0), -EBADMSG);
-	/* Longer than the box; and within it, but the following slots are not bodies. */
+	/* Longer than the ring; and within it, but the following slots are not bodies. */
 	NM_CHECK_EQ(take_forged(word(1, NM_SLOT_HEAD_INLINE, 65535), 0, 0, 0), -EBADMSG);
 	NM_CHECK_EQ(take_forged(word(1, NM_SLOT_HEAD_INLINE, 41), 0, 0, 0), -EBADMSG);
 	NM_CHECK_EQ(take_forged(chunk, 3, 0, POOL_CHUNK), 1);
@@ -321,7 +321,7 @@ static void *write_all(void *arg)
 		iov.iov_len = pkt.len;
 		for (n = 0; n < i % 20; n++)
 			words[n] = i * 31 + n;
-		while (nm_box_write_inline(&pair->writer, &pkt, &iov, 1) == -EAGAIN)
+		while (nm_ring_write_inline(&pair->writer, &pkt, &iov, 1) == -EAGAIN)
 			nm_cpu_relax();
 	}
 	return NULL;
@@ -337,16 +337,16 @@ NM_TEST_WITHIN(packets_cross_between_threads, 60)
 
 	NM_CHECK_EQ(pthread_create(&thread, NULL, write_all, pair), 0);
 	for (i = 0; i < NR_CROSSING; i++) {
-		while (!nm_box_ready(&pair->reader))
-			nm_box_return_credits(&pair->reader);
-		NM_CHECK_EQ(nm_box_peek(&pair->reader, pair->bounce, &pkt, &payload), 1);
+		while (!nm_ring_ready(&pair->reader))
+			nm_ring_return_credits(&pair->reader);
+		NM_CHECK_EQ(nm_ring_peek(&pair->reader, pair->bounce, &pkt, &payload), 1);
 		NM_CHECK_EQ(pkt.tag, i);
 		NM_CHECK_EQ(pkt.len, i % 20 * 8);
 		for (n = 0; n < i % 20; n++) {
 			memcpy(&value, (const char *)payload + n * 8, 8);
 			NM_CHECK_EQ(value, i * 31 + n);
 		}
-		nm_box_release(&pair->reader);
+		nm_ring_release(&pair->reader);
 	}
 	pthread_join(thread, NULL);
 	free(pair);

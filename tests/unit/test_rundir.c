@@ -82,14 +82,14 @@ NM_TEST(paths_longer_than_a_socket_address_work)
 {
 	char name[160];
 	struct place a = {0}, b = {0};
-	struct nm_encounter *encounter;
+	struct nm_session *session;
 	struct nm_reason why = {""};
 
 	memset(name, 'd', sizeof(name) - 1);
 	name[sizeof(name) - 1] = '\0';
 	NM_CHECK_EQ(place_try(&a, in_dir(name), 5000, &why), 0);
 	NM_CHECK_EQ(place_try(&b, in_dir(name), 5000, &why), 0);
-	if (nm_meet_visit(a.meet, &b.who, &encounter, &why))
+	if (nm_sessions_connect(a.sessions, &b.who, &session, &why))
 		nm_test_fail(__FILE__, __LINE__, "visit: %s", why.text);
 	place_destroy(&a);
 	place_destroy(&b);
@@ -150,14 +150,14 @@ NM_TEST(visit_to_a_dead_one_says_so_and_clears_up)
 {
 	struct place a = place_create(5000);
 	struct nm_identity dead = {{0xde, 0xad, 0, 0, 0, 1}, {1}};
-	struct nm_encounter *encounter;
+	struct nm_session *session;
 	struct nm_reason why;
 
 	leave_socket("dead00000001", 0);
-	NM_CHECK_EQ(nm_meet_visit(a.meet, &dead, &encounter, &why), -EHOSTUNREACH);
+	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &dead, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "process that has died");
 	NM_CHECK(access(in_dir("dead00000001"), F_OK) < 0);
-	NM_CHECK_EQ(nm_meet_visit(a.meet, &dead, &encounter, &why), -EHOSTUNREACH);
+	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &dead, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "does not listen");
 	place_destroy(&a);
 }

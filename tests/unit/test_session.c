@@ -18,7 +18,7 @@
 NM_TEST(two_meet_in_both_windows)
 {
 	struct place a = place_create(5000), b = place_create(5000);
-	struct nm_encounter *out = place_visit(&a, &b), *in = place_expect(&b, NM_MEET_SOURCE);
+	struct nm_session *out = place_visit(&a, &b), *in = place_expect(&b, NM_SESSION_SOURCE);
 
 	NM_CHECK_EQ(out->role, NM_ROLE_WRITER);
 	NM_CHECK_EQ(in->role, NM_ROLE_READER);
@@ -29,16 +29,16 @@ NM_TEST(two_meet_in_both_windows)
 	NM_CHECK_EQ(out->relation, NM_RELATION_NODE);
 	NM_CHECK_HAS(in->label.text, "pid");
 	/* The same bytes. */
-	nm_window_box(a.window, out->own_lane)->head.tag = 99;
-	NM_CHECK_EQ(nm_foreign_box(in->window, in->peer_lane)->head.tag, 99);
+	nm_window_ring(a.window, out->own_lane)->head.tag = 99;
+	NM_CHECK_EQ(nm_foreign_ring(in->window, in->peer_lane)->head.tag, 99);
 	atomic_store(&b.window->lanes[in->own_lane].consumed, 5);
 	NM_CHECK_EQ(atomic_load(&out->window->lanes[out->peer_lane].consumed), 5);
 	place_expect_nothing(&b);
 	place_destroy(&a);
-	NM_CHECK(place_expect(&b, NM_MEET_LOST) == in);
+	NM_CHECK(place_expect(&b, NM_SESSION_LOST) == in);
 	NM_CHECK_EQ(in->err, 0);
 	NM_CHECK_HAS(in->why.text, "closed its endpoint");
-	nm_meet_leave(b.meet, in, 0, NULL);
+	nm_sessions_leave(b.sessions, in, 0, NULL);
 	place_destroy(&b);
 }
 
@@ -46,10 +46,10 @@ NM_TEST(both_ways_share_one_mapping)
 {
 	struct place a = place_create(5000), b = place_create(5000);
 	unsigned int mappings = nm_test_count_mappings();
-	struct nm_encounter *ab = place_visit(&a, &b), *ba = place_visit(&b, &a);
+	struct nm_session *ab = place_visit(&a, &b), *ba = place_visit(&b, &a);
 
-	NM_CHECK(ab->window == place_expect(&a, NM_MEET_SOURCE)->window);
-	NM_CHECK(ba->window == place_expect(&b, NM_MEET_SOURCE)->window);
+	NM_CHECK(ab->window == place_expect(&a, NM_SESSION_SOURCE)->window);
+	NM_CHECK(ba->window == place_expect(&b, NM_SESSION_SOURCE)->window);
 	NM_CHECK_EQ(nm_test_count_mappings(), mappings + 2);
 	place_destroy(&a);
 	place_destroy(&b);
@@ -58,24 +58,26 @@ NM_TEST(both_ways_share_one_mapping)
 NM_TEST(second_visit_and_full_lanes_are_refused_in_words)
 {
 	struct place owner = place_create(5000), visitors[PLACE_LANES + 1];
-	struct nm_encounter *encounter, *in;
+	struct nm_session *session, *in;
 	struct nm_reason why;
 	int i;
 
 	for (i = 0; i < PLACE_LANES; i++) {
 		visitors[i] = place_create(5000);
 		place_visit(&visitors[i], &owner);
-		in = place_expect(&owner, NM_MEET_SOURCE);
+		in = place_expect(&owner, NM_SESSION_SOURCE);
 	}
-	NM_CHECK_EQ(nm_meet_visit(visitors[0].meet, &owner.who, &encounter, &why), -EHOSTUNREACH);
+	NM_CHECK_EQ(nm_sessions_connect(visitors[0].sessions, &owner.who, &session, &why),
+		    -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "met me already");
 	visitors[i] = place_create(5000);
-	NM_CHECK_EQ(nm_meet_visit(visitors[i].meet, &owner.who, &encounter, &why), -EHOSTUNREACH);
+	NM_CHECK_EQ(nm_sessions_connect(visitors[i].sessions, &owner.who, &session, &why),
+		    -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "NEARMETAL_MAX_LOCAL_PEERS");
 	/* A lane that is given back serves the next one. */
-	nm_meet_leave(owner.meet, in, 0, NULL);
+	nm_sessions_leave(owner.sessions, in, 0, NULL);
 	place_visit(&visitors[i], &owner);
-	place_expect(&owner, NM_MEET_SOURCE);
+	place_expect(&owner, NM_SESSION_SOURCE);
 	for (i = 0; i <= PLACE_LANES; i++)
 		place_destroy(&visitors[i]);
 	place_destroy(&owner);
@@ -84,23 +86,23 @@ NM_TEST(second_visit_and_full_lanes_are_refused_in_words)
 NM_TEST(visitor_without_lanes_says_so)
 {
 	struct place visitor = place_create(5000), owners[PLACE_LANES + 1];
-	struct nm_encounter *encounter, *first = NULL;
+	struct nm_session *session, *first = NULL;
 	struct nm_reason why;
 	int i;
 
 	for (i = 0; i < PLACE_LANES; i++) {
 		owners[i] = place_create(5000);
-		encounter = place_visit(&visitor, &owners[i]);
-		first = first ? first : encounter;
+		session = place_visit(&visitor, &owners[i]);
+		first = first ? first : session;
 	}
 	owners[i] = place_create(5000);
-	NM_CHECK_EQ(nm_meet_visit(visitor.meet, &owners[i].who, &encounter, &why), -ENOSPC);
+	NM_CHECK_EQ(nm_sessions_connect(visitor.sessions, &owners[i].who, &session, &why), -ENOSPC);
 	NM_CHECK_HAS(why.text, "all 4 lanes");
 	/* The lane's next stream begins past the last one's end. */
-	nm_meet_stream_ended(visitor.meet, first->own_lane, 100);
-	nm_meet_leave(visitor.meet, first, 0, NULL);
-	encounter = place_visit(&visitor, &owners[i]);
-	NM_CHECK_EQ(encounter->start, 116);
+	nm_sessions_stream_ended(visitor.sessions, first->own_lane, 100);
+	nm_sessions_leave(visitor.sessions, first, 0, NULL);
+	session = place_visit(&visitor, &owners[i]);
+	NM_CHECK_EQ(session->start, 116);
 	for (i = 0; i <= PLACE_LANES; i++)
 		place_destroy(&owners[i]);
 	place_destroy(&visitor);
@@ -109,11 +111,11 @@ NM_TEST(visitor_without_lanes_says_so)
 NM_TEST(farewell_with_words_reaches_the_other_side)
 {
 	struct place a = place_create(5000), b = place_create(5000);
-	struct nm_encounter *out = place_visit(&a, &b), *in = place_expect(&b, NM_MEET_SOURCE);
+	struct nm_session *out = place_visit(&a, &b), *in = place_expect(&b, NM_SESSION_SOURCE);
 	struct nm_reason why = {"it lied"};
 
-	nm_meet_leave(b.meet, in, -EBADMSG, &why);
-	NM_CHECK(place_expect(&a, NM_MEET_LOST) == out);
+	nm_sessions_leave(b.sessions, in, -EBADMSG, &why);
+	NM_CHECK(place_expect(&a, NM_SESSION_LOST) == out);
 	NM_CHECK_EQ(out->err, -EBADMSG);
 	NM_CHECK_HAS(out->why.text, "it lied");
 	place_destroy(&a);
@@ -123,13 +125,13 @@ NM_TEST(farewell_with_words_reaches_the_other_side)
 NM_TEST(leaving_forgets_events_that_are_due)
 {
 	struct place a = place_create(5000), b = place_create(5000), c = place_create(5000);
-	struct nm_encounter *ab = place_visit(&a, &b), *ac = place_visit(&a, &c);
+	struct nm_session *ab = place_visit(&a, &b), *ac = place_visit(&a, &c);
 
 	place_destroy(&b);
 	place_destroy(&c);
 	nm_test_sleep_ms(50); /* both hangups have been noticed, most likely */
-	nm_meet_leave(a.meet, ab, 0, NULL);
-	NM_CHECK(place_expect(&a, NM_MEET_LOST) == ac);
+	nm_sessions_leave(a.sessions, ab, 0, NULL);
+	NM_CHECK(place_expect(&a, NM_SESSION_LOST) == ac);
 	place_expect_nothing(&a);
 	place_destroy(&a);
 }
@@ -145,22 +147,22 @@ static void be_a_place(void *arg)
 }
 
 /* Visit a place in another process, once it listens. */
-static struct nm_encounter *visit_when_there(struct place *from, const struct place *to)
+static struct nm_session *visit_when_there(struct place *from, const struct place *to)
 {
-	struct nm_encounter *encounter;
+	struct nm_session *session;
 	struct nm_reason why;
 
-	while (nm_meet_visit(from->meet, &to->who, &encounter, &why)) {
+	while (nm_sessions_connect(from->sessions, &to->who, &session, &why)) {
 		NM_CHECK_HAS(why.text, "does not listen");
 		nm_test_sleep_ms(2);
 	}
-	return encounter;
+	return session;
 }
 
 NM_TEST(death_is_noticed)
 {
 	struct place a, b = {0};
-	struct nm_encounter *out;
+	struct nm_session *out;
 	pid_t pid;
 
 	NM_CHECK_EQ(nm_identity_create(&b.who), 0);
@@ -168,7 +170,7 @@ NM_TEST(death_is_noticed)
 	a = place_create(5000);
 	out = visit_when_there(&a, &b);
 	kill(pid, SIGKILL);
-	NM_CHECK(place_expect(&a, NM_MEET_LOST) == out);
+	NM_CHECK(place_expect(&a, NM_SESSION_LOST) == out);
 	NM_CHECK_EQ(out->err, -ECONNRESET);
 	NM_CHECK_HAS(out->why.text, "died");
 	nm_test_join(pid, SIGKILL);
@@ -195,7 +197,7 @@ static void be_a_place_with_a_child(void *arg)
 NM_TEST(child_of_a_fork_is_nobody)
 {
 	struct place a, b = {0}, c;
-	struct nm_encounter *out;
+	struct nm_session *out;
 	pid_t pid;
 
 	NM_CHECK_EQ(nm_identity_create(&b.who), 0);
@@ -206,7 +208,7 @@ NM_TEST(child_of_a_fork_is_nobody)
 	nm_test_sleep_ms(100); /* the child has closed its copy by now, most likely */
 	out = place_visit(&a, &b);
 	kill(pid, SIGKILL);
-	NM_CHECK(place_expect(&a, NM_MEET_LOST) == out);
+	NM_CHECK(place_expect(&a, NM_SESSION_LOST) == out);
 	nm_test_join(pid, SIGKILL);
 	place_destroy(&a);
 	place_destroy(&c);
@@ -215,7 +217,7 @@ NM_TEST(child_of_a_fork_is_nobody)
 NM_TEST(stopped_peer_is_given_up_on)
 {
 	struct place a, b = {0}, c;
-	struct nm_encounter *encounter;
+	struct nm_session *session;
 	struct nm_reason why;
 	pid_t pid;
 
@@ -226,7 +228,7 @@ NM_TEST(stopped_peer_is_given_up_on)
 	visit_when_there(&c, &b);
 	kill(pid, SIGSTOP);
 	NM_CHECK_EQ(waitpid(pid, NULL, WUNTRACED), pid);
-	NM_CHECK_EQ(nm_meet_visit(a.meet, &b.who, &encounter, &why), -EHOSTUNREACH);
+	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "no answer within 200 ms");
 	/* When it wakes up it finds that the visitor has left, and serves others. */
 	kill(pid, SIGCONT);
@@ -241,11 +243,11 @@ NM_TEST(wrong_token_is_turned_away)
 {
 	struct place a = place_create(5000), b = place_create(5000);
 	struct nm_identity wrong = b.who;
-	struct nm_encounter *encounter;
+	struct nm_session *session;
 	struct nm_reason why;
 
 	wrong.token[3] ^= 1;
-	NM_CHECK_EQ(nm_meet_visit(a.meet, &wrong, &encounter, &why), -EHOSTUNREACH);
+	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &wrong, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "its token is not mine");
 	place_expect_nothing(&b);
 	place_destroy(&a);
@@ -257,7 +259,7 @@ NM_TEST(replaced_socket_is_found_out)
 {
 	struct place a = place_create(5000), b = place_create(5000), c = place_create(5000);
 	char b_path[512], c_path[512], name[NM_SOCKET_NAME_LEN];
-	struct nm_encounter *encounter;
+	struct nm_session *session;
 	struct nm_reason why;
 
 	nm_socket_name(b.who.id, name);
@@ -265,7 +267,7 @@ NM_TEST(replaced_socket_is_found_out)
 	nm_socket_name(c.who.id, name);
 	snprintf(c_path, sizeof(c_path), "%s/%s", nm_test_dir(), name);
 	NM_CHECK_EQ(rename(c_path, b_path), 0);
-	NM_CHECK_EQ(nm_meet_visit(a.meet, &b.who, &encounter, &why), -EHOSTUNREACH);
+	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "token is not mine");
 	/* The one whose name was taken does not remove the other's socket. */
 	place_destroy(&b);
@@ -303,14 +305,14 @@ static void be_a_place_without_descriptors(void *arg)
 NM_TEST(owner_without_descriptors_says_so)
 {
 	struct place a, b = {0};
-	struct nm_encounter *encounter;
+	struct nm_session *session;
 	struct nm_reason why;
 	pid_t pid;
 
 	NM_CHECK_EQ(nm_identity_create(&b.who), 0);
 	pid = nm_test_fork(be_a_place_without_descriptors, &b);
 	a = place_create(5000);
-	while (nm_meet_visit(a.meet, &b.who, &encounter, &why) == 0 ||
+	while (nm_sessions_connect(a.sessions, &b.who, &session, &why) == 0 ||
 	       strstr(why.text, "does not listen")) {
 		nm_test_sleep_ms(2);
 		NM_CHECK(!strstr(why.text, "met me already"));
@@ -324,11 +326,11 @@ NM_TEST(owner_without_descriptors_says_so)
 NM_TEST(visitor_without_descriptors_says_so)
 {
 	struct place a = place_create(5000), b = place_create(5000);
-	struct nm_encounter *encounter;
+	struct nm_session *session;
 	struct nm_reason why;
 
 	use_up_descriptors();
-	NM_CHECK_EQ(nm_meet_visit(a.meet, &b.who, &encounter, &why), -EMFILE);
+	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EMFILE);
 	NM_CHECK_HAS(why.text, "Too many open files");
 	while (nr_fillers)
 		close(fillers[--nr_fillers]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Visitors and owners that break the rules of meeting, or die in the middle of it. */
+/* Visitors and owners that break the rules of session, or die in the middle of it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -188,7 +188,7 @@ static int reach_ack(void)
 NM_TEST(messages_out_of_turn_are_refused)
 {
 	struct nm_greeting welcome;
-	struct nm_encounter *in;
+	struct nm_session *in;
 	int fd;
 
 	start(5000);
@@ -204,11 +204,11 @@ NM_TEST(messages_out_of_turn_are_refused)
 	/* On a standing connection it ends the connection. */
 	fd = reach_ack();
 	NM_CHECK_EQ(nm_message_send_step(fd, NM_MESSAGE_GO, false, "no"), 0);
-	in = place_expect(&owner, NM_MEET_SOURCE);
+	in = place_expect(&owner, NM_SESSION_SOURCE);
 	NM_CHECK_EQ(nm_message_send_step(fd, NM_MESSAGE_GO, false, "no"), 0);
-	NM_CHECK(place_expect(&owner, NM_MEET_LOST) == in);
+	NM_CHECK(place_expect(&owner, NM_SESSION_LOST) == in);
 	NM_CHECK_EQ(in->err, -EBADMSG);
-	nm_meet_leave(owner.meet, in, 0, NULL);
+	nm_sessions_leave(owner.sessions, in, 0, NULL);
 	close(fd);
 	finish();
 }
@@ -311,7 +311,7 @@ static void expect_impostor_found(const char *behaviour, const char *words)
 	struct place a = place_create(300), helper = place_create(5000);
 	struct impostor impostor = {.visitor = &a, .helper = &helper, .behaviour = behaviour};
 	unsigned int fds, mappings = nm_test_count_mappings();
-	struct nm_encounter *encounter;
+	struct nm_session *session;
 	struct nm_reason why;
 	pid_t pid;
 
@@ -319,7 +319,7 @@ static void expect_impostor_found(const char *behaviour, const char *words)
 	impostor.listener = raw_listen(&impostor.who);
 	pid = nm_test_fork(misbehave, &impostor);
 	fds = nm_test_count_fds();
-	NM_CHECK_EQ(nm_meet_visit(a.meet, &impostor.who, &encounter, &why), -EHOSTUNREACH);
+	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &impostor.who, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, words);
 	NM_CHECK_EQ(nm_test_count_fds(), fds);
 	NM_CHECK_EQ(nm_test_count_mappings(), mappings);
@@ -350,7 +350,7 @@ NM_TEST(owner_that_does_not_write_is_found_out)
 	struct place a = place_create(300), b = place_create(5000);
 	struct impostor impostor = {
 		.visitor = &a, .helper = &b, .who = b.who, .behaviour = "shows another's window"};
-	struct nm_encounter *encounter;
+	struct nm_session *session;
 	char name[NM_SOCKET_NAME_LEN], path[512];
 	struct nm_reason why;
 	pid_t pid;
@@ -360,7 +360,7 @@ NM_TEST(owner_that_does_not_write_is_found_out)
 	NM_CHECK_EQ(unlink(path), 0);
 	impostor.listener = raw_listen(&b.who);
 	pid = nm_test_fork(misbehave, &impostor);
-	NM_CHECK_EQ(nm_meet_visit(a.meet, &b.who, &encounter, &why), -EHOSTUNREACH);
+	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "my challenge does not show");
 	nm_test_join(pid, 0);
 	close(impostor.listener);

@@ -8,7 +8,7 @@
 #include "shm/ring.h"
 #include "transport_fixture.h"
 
-/* The victim is a real endpoint, the liar a meeting place without any sense behind it. */
+/* The victim is a real endpoint, the liar a table of sessions without any sense behind it. */
 static struct node *victim;
 static struct place liar;
 
@@ -38,15 +38,15 @@ static void finish(void)
 	node_destroy(victim);
 }
 
-/* The liar becomes a source of the victim's. Returns its box. */
-static struct nm_slot *lie_as_sender(struct nm_encounter **ret_encounter)
+/* The liar becomes a source of the victim's. Returns its ring. */
+static struct nm_slot *lie_as_sender(struct nm_session **ret_session)
 {
 	struct nm_reason why = {""};
 
-	if (nm_meet_visit(liar.meet, &victim->address.who, ret_encounter, &why))
+	if (nm_sessions_connect(liar.sessions, &victim->address.who, ret_session, &why))
 		nm_test_fail(__FILE__, __LINE__, "visit: %s", why.text);
 	NODE_UNTIL(victim, victim->nr_up > 0);
-	return nm_window_box(liar.window, (*ret_encounter)->own_lane);
+	return nm_window_ring(liar.window, (*ret_session)->own_lane);
 }
 
 static void expect_cast_out(const char *words)
@@ -65,25 +65,25 @@ static uint64_t control(uint64_t sequence, uint64_t kind, uint64_t len)
 static void expect_forged_head_found(uint64_t kind, uint64_t len, uint32_t index, uint32_t offset,
 				     uint32_t chunk_len)
 {
-	struct nm_encounter *encounter;
-	enum nm_meet_event_kind event;
-	struct nm_slot *box;
+	struct nm_session *session;
+	enum nm_session_event_kind event;
+	struct nm_slot *ring;
 
 	start();
-	box = lie_as_sender(&encounter);
-	box->head.chunk.index = index;
-	box->head.chunk.offset = offset;
-	box->head.chunk.len = chunk_len;
-	atomic_store_explicit(&box->control, control(encounter->start + 1, kind, len),
+	ring = lie_as_sender(&session);
+	ring->head.chunk.index = index;
+	ring->head.chunk.offset = offset;
+	ring->head.chunk.len = chunk_len;
+	atomic_store_explicit(&ring->control, control(session->start + 1, kind, len),
 			      memory_order_release);
 	expect_cast_out("a slot of its box");
 	NM_CHECK_EQ(victim->nr_packets, 0);
 	/* The liar is told why. */
-	while (!nm_meet_next_event(liar.meet, &event))
+	while (!nm_sessions_next_event(liar.sessions, &event))
 		nm_test_sleep_ms(1);
-	NM_CHECK_EQ(event, NM_MEET_LOST);
-	NM_CHECK_EQ(encounter->err, -EBADMSG);
-	NM_CHECK_HAS(encounter->why.text, "no sound peer");
+	NM_CHECK_EQ(event, NM_SESSION_LOST);
+	NM_CHECK_EQ(session->err, -EBADMSG);
+	NM_CHECK_HAS(session->why.text, "no sound peer");
 	finish();
 }
 
@@ -103,16 +103,16 @@ NM_TEST(what_was_sound_before_is_delivered)
 {
 	struct nm_packet pkt = {.op = 1, .len = 5};
 	struct iovec iov = {(void *)(uintptr_t) "hello", 5};
-	struct nm_encounter *encounter;
-	struct nm_box_writer writer;
-	struct nm_slot *box;
+	struct nm_session *session;
+	struct nm_ring_writer writer;
+	struct nm_slot *ring;
 
 	start();
-	box = lie_as_sender(&encounter);
-	nm_box_writer_init(&writer, box, 16, &encounter->window->lanes[encounter->peer_lane],
-			   encounter->start, 40);
-	NM_CHECK_EQ(nm_box_write_inline(&writer, &pkt, &iov, 1), 0);
-	atomic_store(&box[1].control, control(encounter->start + 2, 0, 0));
+	ring = lie_as_sender(&session);
+	nm_ring_writer_init(&writer, ring, 16, &session->window->lanes[session->peer_lane],
+			    session->start, 40);
+	NM_CHECK_EQ(nm_ring_write_inline(&writer, &pkt, &iov, 1), 0);
+	atomic_store(&ring[1].control, control(session->start + 2, 0, 0));
 	expect_cast_out("a slot of its box");
 	NM_CHECK_EQ(victim->nr_packets, 1);
 	NM_CHECK(!memcmp(victim->payload, "hello", 5));
@@ -122,26 +122,26 @@ NM_TEST(what_was_sound_before_is_delivered)
 /* Random slots and counters: whatever happens, nothing is read outside and nobody crashes. */
 NM_TEST_WITHIN(random_bytes_do_no_harm, 60)
 {
-	struct nm_encounter *encounter;
+	struct nm_session *session;
 	uint64_t random = 42, word;
-	struct nm_slot *box;
+	struct nm_slot *ring;
 	unsigned int lap, i, n;
 
 	for (lap = 0; lap < 60; lap++) {
 		start();
-		box = lie_as_sender(&encounter);
+		ring = lie_as_sender(&session);
 		for (i = 0; i < 16; i++) {
 			for (n = 1; n < 8; n++) {
 				word = nm_test_random(&random);
 				/* Small numbers now and then: they get further. */
 				word = word & 1 ? word % 4200 : word;
-				memcpy((char *)&box[i] + 8 * n, &word, 8);
+				memcpy((char *)&ring[i] + 8 * n, &word, 8);
 			}
 			word = nm_test_random(&random);
-			atomic_store(&box[i].control, (uint32_t)(encounter->start + i + 1) |
-							      (nm_test_random(&random) & 3)
-								      << NM_CONTROL_KIND_SHIFT |
-							      word << NM_CONTROL_OP_SHIFT);
+			atomic_store(&ring[i].control, (uint32_t)(session->start + i + 1) |
+							       (nm_test_random(&random) & 3)
+								       << NM_CONTROL_KIND_SHIFT |
+							       word << NM_CONTROL_OP_SHIFT);
 		}
 		for (i = 0; i < 100 && !victim->nr_down; i++)
 			node_progress(victim);
@@ -153,14 +153,14 @@ NM_TEST_WITHIN(random_bytes_do_no_harm, 60)
 static struct nm_lane *lie_as_receiver(void)
 {
 	struct nm_address address = {.version = NM_ADDRESS_VERSION, .who = liar.who};
-	struct nm_encounter *encounter;
+	struct nm_session *session;
 	struct nm_reason why = {""};
 
 	if (victim->transport->ops->connect(victim->transport, &address, (struct nm_peer *)victim,
 					    &victim->link, &why))
 		nm_test_fail(__FILE__, __LINE__, "connect: %s", why.text);
-	encounter = place_expect(&liar, NM_MEET_SOURCE);
-	return &liar.window->lanes[encounter->own_lane];
+	session = place_expect(&liar, NM_SESSION_SOURCE);
+	return &liar.window->lanes[session->own_lane];
 }
 
 static void expect_lie_found(uint64_t consumed, uint64_t chunks_freed, uint32_t len)

@@ -105,12 +105,9 @@ NM_TEST(a_task_arrives_as_it_was)
 {
 	char *argv[] = {"printf", "%s|", "a b", "it's", "$(reboot)", "new\nline", "", "\\", NULL};
 	char *show[] = {"sh", "-c", "pwd; echo \"$A\"; unset PWD OLDPWD; env", NULL};
-	char *envp[] = {"A=x 'y' \"z\" $(w)\n2",
-			"PMI_RANK=0",
-			"SSH_AUTH_SOCK=/x",
-			"not a variable",
-			"NEARMETAL_SEGMENT_DIR=/elsewhere",
-			NULL};
+	char *envp[] = {
+		"A=x 'y' \"z\" $(w)\n2",       "PMI_RANK=0", "SSH_AUTH_SOCK=/x", "not a variable",
+		"NEARMETAL_RUNDIR=/elsewhere", NULL};
 	char *none[] = {NULL}, *odd[] = {"a=b", NULL};
 	char *env[] = {"env", NULL}, *names[] = {"-i=x", "BASH_FUNC_f%%=() { :; }", NULL};
 	char said[512];

@@ -12,25 +12,25 @@
 
 #define PART (4 * SEGMENT_MIB)
 
-static int attach(const struct nm_segment_config *config, struct nm_reason *why)
+static int attach(const struct nm_vmseg_config *config, struct nm_reason *why)
 {
-	struct nm_segment *segment = NULL;
-	int err = nm_segment_attach(config, &segment, why);
+	struct nm_vmseg *segment = NULL;
+	int err = nm_vmseg_attach(config, &segment, why);
 
 	if (!err)
-		nm_segment_detach(segment);
+		nm_vmseg_detach(segment);
 	return err;
 }
 
 NM_TEST(two_machines_attach)
 {
-	const struct nm_segment_facts *facts;
-	struct nm_segment *a, *b;
+	const struct nm_vmseg_facts *facts;
+	struct nm_vmseg *a, *b;
 
 	segment_file(2, PART);
 	a = segment_attach(0);
 	b = segment_attach(1);
-	facts = nm_segment_facts(b);
+	facts = nm_vmseg_facts(b);
 	NM_CHECK_EQ(facts->nr_parts, 2);
 	NM_CHECK_EQ(facts->part, 1);
 	NM_CHECK_EQ(facts->part_size, PART);
@@ -38,11 +38,11 @@ NM_TEST(two_machines_attach)
 	NM_CHECK(!facts->enforced);
 	NM_CHECK_HAS(facts->integrity_why.text, "one region for all");
 	NM_CHECK_HAS(facts->mapping.text, "write-back");
-	NM_CHECK(!memcmp(facts->token, nm_segment_facts(a)->token, sizeof(facts->token)));
-	NM_CHECK(!nm_segment_is_lost(a));
-	nm_segment_detach(a);
-	nm_segment_detach(b);
-	nm_segment_detach(NULL);
+	NM_CHECK(!memcmp(facts->token, nm_vmseg_facts(a)->token, sizeof(facts->token)));
+	NM_CHECK(!nm_vmseg_is_lost(a));
+	nm_vmseg_detach(a);
+	nm_vmseg_detach(b);
+	nm_vmseg_detach(NULL);
 }
 
 /* What /sys/devices/system/node/nodeN/distance says on some machines, as seen from `mine`. */
@@ -64,7 +64,7 @@ static const struct distance_case {
 	{"nobody told mine", -1, 0, {10, 21}, false, ""},
 	{"nobody told its", 0, -1, {10, 21}, false, ""},
 	{"nobody told the distances", 0, 1, {0}, false, ""},
-	{"a number that is no node's", 0, NM_SEGMENT_MAX_NUMA, {10, 21}, false, ""},
+	{"a number that is no node's", 0, NM_VMSEG_MAX_NUMA, {10, 21}, false, ""},
 	{"a hostile number", 0, INT32_MIN, {10, 21}, false, ""},
 };
 
@@ -73,9 +73,9 @@ NM_TEST(distance_between_machines)
 	const struct distance_case *c;
 
 	for (c = distance_cases; c < distance_cases + NM_ARRAY_SIZE(distance_cases); c++) {
-		struct nm_segment_config config = segment_config(0), other = segment_config(1);
-		struct nm_segment *a = NULL, *b = NULL;
-		struct nm_segment_claim *claim;
+		struct nm_vmseg_config config = segment_config(0), other = segment_config(1);
+		struct nm_vmseg *a = NULL, *b = NULL;
+		struct nm_vmseg_claim *claim;
 		struct nm_reason why = {""};
 		bool is_far;
 
@@ -85,27 +85,27 @@ NM_TEST(distance_between_machines)
 		config.vcpu_numa = c->mine;
 		other.vcpu_numa = c->its;
 		memcpy(config.distances, c->distances, sizeof(c->distances));
-		NM_CHECK_EQ(nm_segment_attach(&config, &a, &why), 0);
-		NM_CHECK_EQ(nm_segment_attach(&other, &b, &why), 0);
+		NM_CHECK_EQ(nm_vmseg_attach(&config, &a, &why), 0);
+		NM_CHECK_EQ(nm_vmseg_attach(&other, &b, &why), 0);
 		/* Nobody is there yet. */
-		NM_CHECK(!nm_segment_is_far(a, 1, &why));
+		NM_CHECK(!nm_vmseg_is_far(a, 1, &why));
 		NM_CHECK_STR(why.text, "");
 		claim = segment_open(b, 'b', NULL);
-		is_far = nm_segment_is_far(a, 1, &why);
+		is_far = nm_vmseg_is_far(a, 1, &why);
 		if (is_far != c->is_far)
 			nm_test_fail(__FILE__, __LINE__, "%s: far %d", c->machine, is_far);
 		NM_CHECK_HAS(why.text, c->words);
 		NM_CHECK_EQ(!why.text[0], !c->words[0]);
-		NM_CHECK(!nm_segment_is_far(a, 2, &why));
-		nm_segment_release(claim);
-		nm_segment_detach(b);
-		nm_segment_detach(a);
+		NM_CHECK(!nm_vmseg_is_far(a, 2, &why));
+		nm_vmseg_release(claim);
+		nm_vmseg_detach(b);
+		nm_vmseg_detach(a);
 	}
 }
 
 NM_TEST(what_is_no_segment_of_ours_is_refused)
 {
-	struct nm_segment_config config;
+	struct nm_vmseg_config config;
 	struct nm_reason why;
 	uint32_t word;
 
@@ -119,7 +119,7 @@ NM_TEST(what_is_no_segment_of_ours_is_refused)
 	NM_CHECK_HAS(why.text, "my part is to be 2, and the segment has 2");
 	config = segment_config(0);
 	word = 7;
-	segment_poke(offsetof(struct nm_segment_host, version), &word, sizeof(word));
+	segment_poke(offsetof(struct nm_vmseg_host, version), &word, sizeof(word));
 	NM_CHECK_EQ(attach(&config, &why), -EPROTONOSUPPORT);
 	NM_CHECK_HAS(why.text, "layout version 7, mine 1");
 	word = 0;
@@ -137,7 +137,7 @@ NM_TEST(what_is_no_segment_of_ours_is_refused)
 
 NM_TEST(a_file_that_is_too_short_is_refused)
 {
-	struct nm_segment_config config;
+	struct nm_vmseg_config config;
 	struct nm_reason why;
 
 	segment_file(2, PART);
@@ -149,7 +149,7 @@ NM_TEST(a_file_that_is_too_short_is_refused)
 
 NM_TEST(write_combined_resources_are_refused_by_name)
 {
-	struct nm_segment_config config;
+	struct nm_vmseg_config config;
 	struct nm_reason why;
 	char real[512];
 
@@ -164,7 +164,7 @@ NM_TEST(write_combined_resources_are_refused_by_name)
 
 NM_TEST(an_own_part_from_elsewhere_is_refused)
 {
-	struct nm_segment_config config;
+	struct nm_vmseg_config config;
 	struct nm_reason why;
 	FILE *file;
 
@@ -184,7 +184,7 @@ NM_TEST(an_own_part_from_elsewhere_is_refused)
 
 NM_TEST(a_lock_file_that_is_something_else_is_left_alone)
 {
-	struct nm_segment_config config;
+	struct nm_vmseg_config config;
 	struct nm_reason why;
 	char text[64] = "";
 	FILE *file;
@@ -208,63 +208,62 @@ NM_TEST(a_lock_file_that_is_something_else_is_left_alone)
 
 NM_TEST(a_file_that_shrinks_under_us_is_noticed)
 {
-	struct nm_segment *segment;
-	struct nm_segment_peer peer;
-	struct nm_segment_claim *claim;
+	struct nm_vmseg *segment;
+	struct nm_vmseg_peer peer;
+	struct nm_vmseg_claim *claim;
 	struct nm_reason why;
 
 	segment_file(2, PART);
 	segment = segment_attach(0);
 	claim = segment_open(segment, 'a', NULL);
 	NM_CHECK_EQ(truncate(segment_config(0).all, 4096), 0);
-	NM_CHECK_EQ(nm_segment_find(segment, (const uint8_t *)"nobody", &peer, &why), -ENOENT);
-	nm_segment_beat(claim);
-	NM_CHECK(nm_segment_is_lost(segment));
-	nm_segment_release(claim);
-	nm_segment_detach(segment);
+	NM_CHECK_EQ(nm_vmseg_find(segment, (const uint8_t *)"nobody", &peer, &why), -ENOENT);
+	nm_vmseg_beat(claim);
+	NM_CHECK(nm_vmseg_is_lost(segment));
+	nm_vmseg_release(claim);
+	nm_vmseg_detach(segment);
 }
 
 NM_TEST(eight_endpoints_fit_into_64_mib)
 {
 	struct nm_geometry geometry;
-	struct nm_segment *segment;
+	struct nm_vmseg *segment;
 	struct nm_reason why;
 
 	segment_file(1, 64 * SEGMENT_MIB);
 	segment = segment_attach(0);
-	NM_CHECK_EQ(
-		nm_segment_geometry(segment, 8, 64, 256, 32768, 4 * SEGMENT_MIB, &geometry, &why),
-		0);
+	NM_CHECK_EQ(nm_vmseg_geometry(segment, 8, 64, 256, 32768, 4 * SEGMENT_MIB, &geometry, &why),
+		    0);
 	NM_CHECK_EQ(geometry.nr_lanes, 64);
 	NM_CHECK_EQ((uint64_t)geometry.nr_chunks * geometry.chunk_size, 4 * SEGMENT_MIB);
-	NM_CHECK(geometry.size * 8 <= nm_segment_facts(segment)->space);
+	NM_CHECK(geometry.size * 8 <= nm_vmseg_facts(segment)->space);
 	/* more of them: first the pool shrinks, then there are fewer lanes */
 	NM_CHECK_EQ(
-		nm_segment_geometry(segment, 24, 64, 256, 32768, 4 * SEGMENT_MIB, &geometry, &why),
+		nm_vmseg_geometry(segment, 24, 64, 256, 32768, 4 * SEGMENT_MIB, &geometry, &why),
 		0);
 	NM_CHECK_EQ(geometry.nr_lanes, 64);
 	NM_CHECK(geometry.nr_chunks < 64);
-	NM_CHECK(geometry.size * 24 <= nm_segment_facts(segment)->space);
+	NM_CHECK(geometry.size * 24 <= nm_vmseg_facts(segment)->space);
 	NM_CHECK_EQ(
-		nm_segment_geometry(segment, 64, 64, 256, 32768, 4 * SEGMENT_MIB, &geometry, &why),
+		nm_vmseg_geometry(segment, 64, 64, 256, 32768, 4 * SEGMENT_MIB, &geometry, &why),
 		0);
 	NM_CHECK(geometry.nr_lanes < 64);
-	NM_CHECK(geometry.size * 64 <= nm_segment_facts(segment)->space);
+	NM_CHECK(geometry.size * 64 <= nm_vmseg_facts(segment)->space);
 	NM_CHECK_EQ(
-		nm_segment_geometry(segment, 256, 4096, 4096, 65536, SEGMENT_MIB, &geometry, &why),
+		nm_vmseg_geometry(segment, 256, 4096, 4096, 65536, SEGMENT_MIB, &geometry, &why),
 		-ENOSPC);
 	NM_CHECK_HAS(why.text, "no window fits");
-	nm_segment_detach(segment);
+	nm_vmseg_detach(segment);
 }
 
 NM_TEST(leases)
 {
-	struct nm_segment_lease lease = {0};
+	struct nm_vmseg_lease lease = {0};
 
-	NM_CHECK(nm_segment_lease_holds(&lease, 5, 1000, 100));
-	NM_CHECK(nm_segment_lease_holds(&lease, 5, 1099, 100));
-	NM_CHECK(!nm_segment_lease_holds(&lease, 5, 1100, 100));
-	NM_CHECK(nm_segment_lease_holds(&lease, 6, 2000, 100));
+	NM_CHECK(nm_vmseg_lease_holds(&lease, 5, 1000, 100));
+	NM_CHECK(nm_vmseg_lease_holds(&lease, 5, 1099, 100));
+	NM_CHECK(!nm_vmseg_lease_holds(&lease, 5, 1100, 100));
+	NM_CHECK(nm_vmseg_lease_holds(&lease, 6, 2000, 100));
 	/* any other number will do: a counter may wrap */
-	NM_CHECK(nm_segment_lease_holds(&lease, 1, 2100, 100));
+	NM_CHECK(nm_vmseg_lease_holds(&lease, 1, 2100, 100));
 }

@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "vmseg_fixture.h"
 #include "transport_fixture.h"
+#include "vmseg_fixture.h"
 
 #define MACHINE (32 * SEGMENT_MIB) /* as segment_enter_machine() makes them */
 
@@ -75,7 +75,7 @@ NM_TEST_WITHIN(facts_name_device_and_part, 60)
 	nodes_connect(&on_machine, a, b);
 	a->transport->ops->describe(a->link, &facts);
 	NM_CHECK_EQ(facts.relation, NM_RELATION_HOST);
-	NM_CHECK_EQ(facts.channel, NM_CHANNEL_SEGMENT);
+	NM_CHECK_EQ(facts.channel, NM_CHANNEL_VMSEG);
 	NM_CHECK_EQ(facts.integrity, NM_INTEGRITY_CONVENTION);
 	NM_CHECK_HAS(facts.reason.text, "met in part 1 of segment 01020304 of ");
 	NM_CHECK_HAS(facts.reason.text, nm_test_dir());
@@ -90,7 +90,7 @@ NM_TEST_WITHIN(facts_name_device_and_part, 60)
 	node_destroy(b);
 }
 
-NM_TEST_WITHIN(two_containers_of_one_machine_meet_in_its_part, 60)
+NM_TEST_WITHIN(two_containers_of_one_machine_sessions_in_its_part, 60)
 {
 	struct node *a = create_on(2), *b = create_on(2);
 	struct nm_link_facts facts;
@@ -328,7 +328,7 @@ NM_TEST_WITHIN(a_forked_child_takes_nothing_along, 60)
 
 static uint8_t *map_file(size_t *ret_len)
 {
-	struct nm_segment_config config = segment_config(0);
+	struct nm_vmseg_config config = segment_config(0);
 	int fd = open(config.all, O_RDWR | O_CLOEXEC);
 	struct stat st;
 	void *base;
@@ -427,11 +427,11 @@ NM_TEST_WITHIN(who_writes_all_over_its_part_spoils_only_its_own, 110)
 }
 
 /* Find the slot of WHO in part PART, as a neighbour that reads everything does. */
-static struct nm_segment_slot *find_slot(uint8_t *file, uint32_t part, const struct node *who)
+static struct nm_vmseg_slot *find_slot(uint8_t *file, uint32_t part, const struct node *who)
 {
 	uint8_t *base = file + segment_part_offset(part, MACHINE);
-	struct nm_segment_part *header = (struct nm_segment_part *)(void *)base;
-	struct nm_segment_slot *slot = (struct nm_segment_slot *)(void *)(base + header->slots_off);
+	struct nm_vmseg_part *header = (struct nm_vmseg_part *)(void *)base;
+	struct nm_vmseg_slot *slot = (struct nm_vmseg_slot *)(void *)(base + header->slots_off);
 
 	for (uint32_t i = 0; i < header->nr_slots; i++)
 		if (!memcmp(slot[i].id, who->address.who.id, sizeof(slot[i].id)))
@@ -461,7 +461,7 @@ NM_TEST_WITHIN(nobody_passes_for_an_endpoint_of_another_part, 60)
 {
 	struct node *a = create_on(0), *b = create_on(1), *liar = create_on(2);
 	const struct nm_address address = b->address;
-	struct nm_segment_slot *forged, *real;
+	struct nm_vmseg_slot *forged, *real;
 	uint8_t *file, *window;
 	struct nm_reason why;
 	size_t len;
@@ -512,7 +512,7 @@ NM_TEST_WITHIN(an_address_with_another_secret_is_not_met, 60)
 NM_TEST_WITHIN(a_file_that_is_cut_off_ends_its_channels, 60)
 {
 	struct node *a = create_on(0), *b = create_on(1);
-	struct nm_segment_config config = segment_config(0);
+	struct nm_vmseg_config config = segment_config(0);
 
 	nodes_connect(&on_machine, a, b);
 	exchange(a, b, 1);
@@ -551,7 +551,7 @@ static int try_config(const char *text, struct nm_reason *ret_why)
 NM_TEST_WITHIN(configurations_that_are_not_right_say_why, 60)
 {
 	char text[1024];
-	struct nm_segment_config config = segment_config(0);
+	struct nm_vmseg_config config = segment_config(0);
 	struct nm_reason why = {""};
 
 	nm_log_set_sink(count_line);

@@ -25,10 +25,10 @@ static const uint8_t *id_of(char name)
 NM_TEST(a_neighbour_finds_the_slot_and_its_window)
 {
 	struct nm_foreign_window window;
-	struct nm_segment_claim *claim;
-	struct nm_segment_peer peer;
-	enum nm_segment_state state;
-	struct nm_segment *a, *b;
+	struct nm_vmseg_claim *claim;
+	struct nm_vmseg_peer peer;
+	enum nm_vmseg_state state;
+	struct nm_vmseg *a, *b;
 	struct nm_window own;
 	uint64_t beats, beats2;
 	struct nm_reason why;
@@ -36,53 +36,53 @@ NM_TEST(a_neighbour_finds_the_slot_and_its_window)
 	segment_file(2, PART);
 	a = segment_attach(0);
 	b = segment_attach(1);
-	NM_CHECK_EQ(nm_segment_find(b, id_of('a'), &peer, &why), -ENOENT);
+	NM_CHECK_EQ(nm_vmseg_find(b, id_of('a'), &peer, &why), -ENOENT);
 	NM_CHECK_HAS(why.text, "none of the 0 endpoints");
 	claim = segment_open(a, 'a', &own);
-	NM_CHECK_EQ(nm_segment_find(b, id_of('a'), &peer, &why), 0);
+	NM_CHECK_EQ(nm_vmseg_find(b, id_of('a'), &peer, &why), 0);
 	NM_CHECK_EQ(peer.address.part, 0);
-	NM_CHECK_EQ(peer.state, NM_SEGMENT_RUN);
+	NM_CHECK_EQ(peer.state, NM_VMSEG_RUN);
 	NM_CHECK_EQ(peer.token[0], 'a');
-	NM_CHECK(nm_segment_address_equal(&peer.address, nm_segment_own_address(claim)));
-	NM_CHECK_EQ(nm_segment_view(b, &peer, &window, &why), 0);
+	NM_CHECK(nm_vmseg_address_equal(&peer.address, nm_vmseg_own_address(claim)));
+	NM_CHECK_EQ(nm_vmseg_view(b, &peer, &window, &why), 0);
 	NM_CHECK(!memcmp(window.id, id_of('a'), 6));
 	NM_CHECK_EQ(nm_foreign_state(&window), NM_WINDOW_RUN);
-	NM_CHECK_EQ(nm_window_reserve_box(&own, 1, &why), 0);
-	nm_window_box(&own, 1)->head.tag = 77;
+	NM_CHECK_EQ(nm_window_reserve_ring(&own, 1, &why), 0);
+	nm_window_ring(&own, 1)->head.tag = 77;
 	own.pool[5] = 9;
-	NM_CHECK_EQ(nm_foreign_box(&window, 1)->head.tag, 77);
+	NM_CHECK_EQ(nm_foreign_ring(&window, 1)->head.tag, 77);
 	NM_CHECK_EQ(window.pool[5], 9);
-	NM_CHECK_EQ(nm_segment_look(b, &peer.address, &state, &beats), 0);
-	nm_segment_beat(claim);
-	NM_CHECK_EQ(nm_segment_look(b, &peer.address, &state, &beats2), 0);
+	NM_CHECK_EQ(nm_vmseg_look(b, &peer.address, &state, &beats), 0);
+	nm_vmseg_beat(claim);
+	NM_CHECK_EQ(nm_vmseg_look(b, &peer.address, &state, &beats2), 0);
 	NM_CHECK_EQ(beats2, beats + 1);
-	NM_CHECK_EQ(state, NM_SEGMENT_RUN);
-	nm_segment_set_state(claim, NM_SEGMENT_QUIESCE);
-	NM_CHECK_EQ(nm_segment_look(b, &peer.address, &state, &beats), 0);
-	NM_CHECK_EQ(state, NM_SEGMENT_QUIESCE);
-	NM_CHECK_EQ(nm_segment_find(b, id_of('a'), &peer, &why), -ENOENT);
+	NM_CHECK_EQ(state, NM_VMSEG_RUN);
+	nm_vmseg_set_state(claim, NM_VMSEG_QUIESCE);
+	NM_CHECK_EQ(nm_vmseg_look(b, &peer.address, &state, &beats), 0);
+	NM_CHECK_EQ(state, NM_VMSEG_QUIESCE);
+	NM_CHECK_EQ(nm_vmseg_find(b, id_of('a'), &peer, &why), -ENOENT);
 	nm_window_destroy(&own);
-	nm_segment_release(claim);
-	NM_CHECK_EQ(nm_segment_look(b, &peer.address, &state, &beats), 0);
-	NM_CHECK_EQ(state, NM_SEGMENT_GONE);
+	nm_vmseg_release(claim);
+	NM_CHECK_EQ(nm_vmseg_look(b, &peer.address, &state, &beats), 0);
+	NM_CHECK_EQ(state, NM_VMSEG_GONE);
 	/* what it had published is there still */
-	NM_CHECK_EQ(nm_foreign_box(&window, 1)->head.tag, 77);
+	NM_CHECK_EQ(nm_foreign_ring(&window, 1)->head.tag, 77);
 	nm_window_detach(&window);
 	peer.address.part = 9;
-	NM_CHECK_EQ(nm_segment_look(b, &peer.address, &state, &beats), -EINVAL);
+	NM_CHECK_EQ(nm_vmseg_look(b, &peer.address, &state, &beats), -EINVAL);
 	peer.address.part = 1;
-	NM_CHECK_EQ(nm_segment_look(b, &peer.address, &state, &beats), -ESTALE);
-	nm_segment_detach(a);
-	nm_segment_detach(b);
+	NM_CHECK_EQ(nm_vmseg_look(b, &peer.address, &state, &beats), -ESTALE);
+	nm_vmseg_detach(a);
+	nm_vmseg_detach(b);
 }
 
 NM_TEST(claims_do_not_overlap_and_end_in_words)
 {
-	struct nm_segment_claim *claims[64];
-	struct nm_segment_peer peers[64];
+	struct nm_vmseg_claim *claims[64];
+	struct nm_vmseg_peer peers[64];
 	unsigned int nr = 0, nr_peers = 0;
 	struct nm_geometry geometry;
-	struct nm_segment *a, *also;
+	struct nm_vmseg *a, *also;
 	struct nm_reason why = {""};
 	uint64_t cursor = 0;
 	int err = 0;
@@ -93,16 +93,16 @@ NM_TEST(claims_do_not_overlap_and_end_in_words)
 	geometry = segment_geometry(a);
 	while (nr < NM_ARRAY_SIZE(claims)) {
 		/* two processes of one machine, in turns */
-		err = nm_segment_claim(nr % 2 ? also : a, id_of('x'), id_of('t'), geometry.size,
-				       &claims[nr], &why);
+		err = nm_vmseg_claim(nr % 2 ? also : a, id_of('x'), id_of('t'), geometry.size,
+				     &claims[nr], &why);
 		if (err)
 			break;
-		nm_segment_set_state(claims[nr++], NM_SEGMENT_RUN);
+		nm_vmseg_set_state(claims[nr++], NM_VMSEG_RUN);
 	}
 	NM_CHECK_EQ(err, -ENOSPC);
 	NM_CHECK_HAS(why.text, "endpoints are there; make the parts larger");
 	NM_CHECK(nr >= 8);
-	while (nm_segment_next(also, &cursor, &peers[nr_peers]))
+	while (nm_vmseg_next(also, &cursor, &peers[nr_peers]))
 		nr_peers++;
 	NM_CHECK_EQ(nr_peers, nr);
 	for (unsigned int i = 0; i < nr; i++)
@@ -110,23 +110,22 @@ NM_TEST(claims_do_not_overlap_and_end_in_words)
 			NM_CHECK(peers[i].window_off >=
 					 peers[j].window_off + peers[j].window_size ||
 				 peers[j].window_off >= peers[i].window_off + peers[i].window_size);
-	NM_CHECK_EQ(
-		nm_segment_claim(a, id_of('x'), id_of('t'), 64 * SEGMENT_MIB, &claims[63], &why),
-		-ENOSPC);
+	NM_CHECK_EQ(nm_vmseg_claim(a, id_of('x'), id_of('t'), 64 * SEGMENT_MIB, &claims[63], &why),
+		    -ENOSPC);
 	NM_CHECK_HAS(why.text, "never fits");
 	for (unsigned int i = 0; i < nr; i++)
-		nm_segment_release(claims[i]);
-	nm_segment_detach(a);
-	nm_segment_detach(also);
+		nm_vmseg_release(claims[i]);
+	nm_vmseg_detach(a);
+	nm_vmseg_detach(also);
 }
 
 NM_TEST(room_is_given_again_after_the_grace_and_zeroed)
 {
-	struct nm_segment_claim *first, *second;
-	struct nm_segment_address before;
-	enum nm_segment_state state;
+	struct nm_vmseg_claim *first, *second;
+	struct nm_vmseg_address before;
+	enum nm_vmseg_state state;
 	struct nm_geometry geometry;
-	struct nm_segment *a, *b;
+	struct nm_vmseg *a, *b;
 	struct nm_window window;
 	struct nm_reason why;
 	uint64_t beats;
@@ -134,28 +133,28 @@ NM_TEST(room_is_given_again_after_the_grace_and_zeroed)
 	segment_file(2, PART);
 	a = segment_attach(0);
 	b = segment_attach(1);
-	NM_CHECK_EQ(nm_segment_geometry(a, 1, 4, 16, 4096, 3 * SEGMENT_MIB, &geometry, &why), 0);
-	NM_CHECK_EQ(nm_segment_claim(a, id_of('a'), id_of('t'), geometry.size, &first, &why), 0);
-	NM_CHECK_EQ(nm_segment_open(first, &geometry, &window, &why), 0);
+	NM_CHECK_EQ(nm_vmseg_geometry(a, 1, 4, 16, 4096, 3 * SEGMENT_MIB, &geometry, &why), 0);
+	NM_CHECK_EQ(nm_vmseg_claim(a, id_of('a'), id_of('t'), geometry.size, &first, &why), 0);
+	NM_CHECK_EQ(nm_vmseg_open(first, &geometry, &window, &why), 0);
 	memset(window.pool, 'x', 4096);
-	before = *nm_segment_own_address(first);
-	nm_segment_release(first);
+	before = *nm_vmseg_own_address(first);
+	nm_vmseg_release(first);
 	/* there is room for one only: this waits until the first has rested */
-	NM_CHECK_EQ(nm_segment_claim(a, id_of('b'), id_of('t'), geometry.size, &second, &why), 0);
-	NM_CHECK(!nm_segment_address_equal(&before, nm_segment_own_address(second)));
-	NM_CHECK_EQ(nm_segment_open(second, &geometry, &window, &why), 0);
+	NM_CHECK_EQ(nm_vmseg_claim(a, id_of('b'), id_of('t'), geometry.size, &second, &why), 0);
+	NM_CHECK(!nm_vmseg_address_equal(&before, nm_vmseg_own_address(second)));
+	NM_CHECK_EQ(nm_vmseg_open(second, &geometry, &window, &why), 0);
 	for (int i = 0; i < 4096; i++)
 		NM_CHECK_EQ(window.pool[i], 0);
-	if (before.slot == nm_segment_own_address(second)->slot)
-		NM_CHECK_EQ(nm_segment_look(b, &before, &state, &beats), -ESTALE);
-	nm_segment_release(second);
-	nm_segment_detach(a);
-	nm_segment_detach(b);
+	if (before.slot == nm_vmseg_own_address(second)->slot)
+		NM_CHECK_EQ(nm_vmseg_look(b, &before, &state, &beats), -ESTALE);
+	nm_vmseg_release(second);
+	nm_vmseg_detach(a);
+	nm_vmseg_detach(b);
 }
 
 static void live_until_killed(void *arg)
 {
-	struct nm_segment *segment = segment_attach(0);
+	struct nm_vmseg *segment = segment_attach(0);
 
 	(void)arg;
 	segment_open(segment, 'k', NULL);
@@ -163,20 +162,20 @@ static void live_until_killed(void *arg)
 		pause();
 }
 
-static void await(struct nm_segment *segment, char name)
+static void await(struct nm_vmseg *segment, char name)
 {
-	struct nm_segment_peer peer;
+	struct nm_vmseg_peer peer;
 	struct nm_reason why;
 
-	while (nm_segment_find(segment, id_of(name), &peer, &why))
+	while (nm_vmseg_find(segment, id_of(name), &peer, &why))
 		nm_test_sleep_ms(1);
 }
 
 NM_TEST(a_killed_sibling_is_buried)
 {
-	struct nm_segment_peer peer;
-	enum nm_segment_state state;
-	struct nm_segment *a, *b;
+	struct nm_vmseg_peer peer;
+	enum nm_vmseg_state state;
+	struct nm_vmseg *a, *b;
 	struct nm_reason why;
 	uint64_t beats;
 	pid_t child;
@@ -186,26 +185,26 @@ NM_TEST(a_killed_sibling_is_buried)
 	a = segment_attach(0);
 	b = segment_attach(1);
 	await(a, 'k');
-	NM_CHECK_EQ(nm_segment_find(b, id_of('k'), &peer, &why), 0);
-	NM_CHECK_EQ(nm_segment_bury(a), 0);
+	NM_CHECK_EQ(nm_vmseg_find(b, id_of('k'), &peer, &why), 0);
+	NM_CHECK_EQ(nm_vmseg_bury(a), 0);
 	/* another machine has no say in it */
-	NM_CHECK_EQ(nm_segment_bury(b), 0);
+	NM_CHECK_EQ(nm_vmseg_bury(b), 0);
 	kill(child, SIGKILL);
 	nm_test_join(child, SIGKILL);
-	NM_CHECK_EQ(nm_segment_look(b, &peer.address, &state, &beats), 0);
-	NM_CHECK_EQ(state, NM_SEGMENT_RUN);
-	NM_CHECK_EQ(nm_segment_bury(a), 1);
-	NM_CHECK_EQ(nm_segment_look(b, &peer.address, &state, &beats), 0);
-	NM_CHECK_EQ(state, NM_SEGMENT_GONE);
-	NM_CHECK_EQ(nm_segment_bury(a), 0);
-	nm_segment_detach(a);
-	nm_segment_detach(b);
+	NM_CHECK_EQ(nm_vmseg_look(b, &peer.address, &state, &beats), 0);
+	NM_CHECK_EQ(state, NM_VMSEG_RUN);
+	NM_CHECK_EQ(nm_vmseg_bury(a), 1);
+	NM_CHECK_EQ(nm_vmseg_look(b, &peer.address, &state, &beats), 0);
+	NM_CHECK_EQ(state, NM_VMSEG_GONE);
+	NM_CHECK_EQ(nm_vmseg_bury(a), 0);
+	nm_vmseg_detach(a);
+	nm_vmseg_detach(b);
 }
 
 NM_TEST(a_forked_child_does_not_keep_its_parents_slot)
 {
-	struct nm_segment *a, *also;
-	struct nm_segment_claim *claim;
+	struct nm_vmseg *a, *also;
+	struct nm_vmseg_claim *claim;
 	int pipes[2];
 	pid_t child;
 	char byte;
@@ -222,8 +221,8 @@ NM_TEST(a_forked_child_does_not_keep_its_parents_slot)
 		grandchild = fork();
 		if (grandchild == 0) {
 			/* forgets; and lives on */
-			nm_segment_release(claim);
-			nm_segment_detach(a);
+			nm_vmseg_release(claim);
+			nm_vmseg_detach(a);
 			close(pipes[1]);
 			for (;;)
 				pause();
@@ -244,19 +243,19 @@ NM_TEST(a_forked_child_does_not_keep_its_parents_slot)
 		NM_CHECK_EQ(waitpid(child, NULL, 0), child);
 		/* the grandchild closes its copies in the handler of fork(), soon after it began */
 		NM_CHECK_EQ(read(pipes[0], &byte, 1), 0);
-		NM_CHECK_EQ(nm_segment_bury(also), 1);
+		NM_CHECK_EQ(nm_vmseg_bury(also), 1);
 		kill(grandchild, SIGKILL);
 	}
 	close(pipes[0]);
-	nm_segment_detach(also);
+	nm_vmseg_detach(also);
 }
 
 NM_TEST(a_machine_that_boots_anew_is_another_one)
 {
-	struct nm_segment_peer before, peer;
-	struct nm_segment_claim *claim;
-	enum nm_segment_state state;
-	struct nm_segment *a, *b;
+	struct nm_vmseg_peer before, peer;
+	struct nm_vmseg_claim *claim;
+	enum nm_vmseg_state state;
+	struct nm_vmseg *a, *b;
 	struct nm_reason why;
 	uint64_t beats;
 	pid_t child;
@@ -265,41 +264,41 @@ NM_TEST(a_machine_that_boots_anew_is_another_one)
 	child = nm_test_fork(live_until_killed, NULL);
 	b = segment_attach(1);
 	await(b, 'k');
-	NM_CHECK_EQ(nm_segment_find(b, id_of('k'), &before, &why), 0);
+	NM_CHECK_EQ(nm_vmseg_find(b, id_of('k'), &before, &why), 0);
 	/* power off: nothing is said to anybody, and /run is empty afterwards */
 	kill(child, SIGKILL);
 	nm_test_join(child, SIGKILL);
 	NM_CHECK_EQ(unlink(segment_config(0).lock), 0);
-	NM_CHECK_EQ(nm_segment_look(b, &before.address, &state, &beats), 0);
-	NM_CHECK_EQ(state, NM_SEGMENT_RUN);
+	NM_CHECK_EQ(nm_vmseg_look(b, &before.address, &state, &beats), 0);
+	NM_CHECK_EQ(state, NM_VMSEG_RUN);
 	a = segment_attach(0);
 	claim = segment_open(a, 'k', NULL);
-	NM_CHECK_EQ(nm_segment_look(b, &before.address, &state, &beats), -ESTALE);
-	NM_CHECK_EQ(nm_segment_find(b, id_of('k'), &peer, &why), 0);
+	NM_CHECK_EQ(nm_vmseg_look(b, &before.address, &state, &beats), -ESTALE);
+	NM_CHECK_EQ(nm_vmseg_find(b, id_of('k'), &peer, &why), 0);
 	NM_CHECK(peer.address.part_generation != before.address.part_generation);
-	nm_segment_release(claim);
-	nm_segment_detach(a);
-	nm_segment_detach(b);
+	nm_vmseg_release(claim);
+	nm_vmseg_detach(a);
+	nm_vmseg_detach(b);
 }
 
 static void beat_until_killed(void *arg)
 {
-	struct nm_segment *segment = segment_attach(0);
-	struct nm_segment_claim *claim = segment_open(segment, 'k', NULL);
+	struct nm_vmseg *segment = segment_attach(0);
+	struct nm_vmseg_claim *claim = segment_open(segment, 'k', NULL);
 
 	(void)arg;
 	for (;;) {
-		nm_segment_beat(claim);
+		nm_vmseg_beat(claim);
 		nm_test_sleep_ms(5);
 	}
 }
 
 NM_TEST(containers_with_lock_files_of_their_own_are_told)
 {
-	struct nm_segment_config config;
-	struct nm_segment_claim *claim;
-	struct nm_segment_peer peer;
-	struct nm_segment *a;
+	struct nm_vmseg_config config;
+	struct nm_vmseg_claim *claim;
+	struct nm_vmseg_peer peer;
+	struct nm_vmseg *a;
 	struct nm_reason why;
 	pid_t child;
 
@@ -308,86 +307,86 @@ NM_TEST(containers_with_lock_files_of_their_own_are_told)
 	config = segment_config(0);
 	/* what another container sees that does not share /run/nearmetal */
 	strcat(config.lock, "-other");
-	NM_CHECK_EQ(nm_segment_attach(&config, &a, &why), 0);
+	NM_CHECK_EQ(nm_vmseg_attach(&config, &a, &why), 0);
 	await(a, 'k');
 	NM_CHECK_EQ(
-		nm_segment_claim(a, id_of('a'), id_of('t'), segment_geometry(a).size, &claim, &why),
+		nm_vmseg_claim(a, id_of('a'), id_of('t'), segment_geometry(a).size, &claim, &why),
 		-EBUSY);
 	NM_CHECK_HAS(why.text, "into every container of this machine");
-	NM_CHECK_EQ(nm_segment_find(a, id_of('k'), &peer, &why), 0);
+	NM_CHECK_EQ(nm_vmseg_find(a, id_of('k'), &peer, &why), 0);
 	kill(child, SIGKILL);
 	nm_test_join(child, SIGKILL);
 	/* nobody lives there any more: it may be taken */
 	NM_CHECK_EQ(
-		nm_segment_claim(a, id_of('a'), id_of('t'), segment_geometry(a).size, &claim, &why),
+		nm_vmseg_claim(a, id_of('a'), id_of('t'), segment_geometry(a).size, &claim, &why),
 		0);
-	nm_segment_release(claim);
-	nm_segment_detach(a);
+	nm_vmseg_release(claim);
+	nm_vmseg_detach(a);
 }
 
 NM_TEST(a_table_that_was_overwritten_while_in_use_is_told)
 {
 	const uint64_t at = segment_part_offset(0, PART);
-	struct nm_segment_claim *first, *second;
-	struct nm_segment *a;
-	struct nm_segment_shape shape;
+	struct nm_vmseg_claim *first, *second;
+	struct nm_vmseg *a;
+	struct nm_vmseg_shape shape;
 	struct nm_reason why;
 	uint64_t word = ~UINT64_C(0);
 
 	segment_file(1, PART);
-	nm_segment_shape_init(PART, &shape);
+	nm_vmseg_shape_init(PART, &shape);
 	a = segment_attach(0);
 	first = segment_open(a, 'a', NULL);
 	segment_poke(at + shape.slots_off + 8, &word, sizeof(word)); /* its window_off */
-	NM_CHECK_EQ(nm_segment_claim(a, id_of('b'), id_of('t'), segment_geometry(a).size, &second,
-				     &why),
-		    -EBADMSG);
+	NM_CHECK_EQ(
+		nm_vmseg_claim(a, id_of('b'), id_of('t'), segment_geometry(a).size, &second, &why),
+		-EBADMSG);
 	NM_CHECK_HAS(why.text, "slot 0 of my part was overwritten");
 	segment_poke(at, &word, sizeof(word)); /* the magic number */
-	NM_CHECK_EQ(nm_segment_claim(a, id_of('b'), id_of('t'), segment_geometry(a).size, &second,
-				     &why),
-		    -EBADMSG);
+	NM_CHECK_EQ(
+		nm_vmseg_claim(a, id_of('b'), id_of('t'), segment_geometry(a).size, &second, &why),
+		-EBADMSG);
 	NM_CHECK_HAS(why.text, "overwritten while processes use it");
 	/* when all have ended the next one finds everything in order */
-	nm_segment_release(first);
-	NM_CHECK_EQ(nm_segment_claim(a, id_of('b'), id_of('t'), segment_geometry(a).size, &second,
-				     &why),
-		    0);
-	nm_segment_release(second);
-	nm_segment_detach(a);
+	nm_vmseg_release(first);
+	NM_CHECK_EQ(
+		nm_vmseg_claim(a, id_of('b'), id_of('t'), segment_geometry(a).size, &second, &why),
+		0);
+	nm_vmseg_release(second);
+	nm_vmseg_detach(a);
 }
 
 /* Comes and goes until it is killed, wherever that happens. */
 static void come_and_go(void *arg)
 {
-	struct nm_segment *segment = segment_attach(0);
+	struct nm_vmseg *segment = segment_attach(0);
 	struct nm_geometry geometry = segment_geometry(segment);
-	struct nm_segment_claim *claim;
+	struct nm_vmseg_claim *claim;
 	struct nm_window window;
 	struct nm_reason why;
 
 	(void)arg;
 	for (;;) {
-		if (nm_segment_claim(segment, id_of('g'), id_of('t'), geometry.size, &claim, &why))
+		if (nm_vmseg_claim(segment, id_of('g'), id_of('t'), geometry.size, &claim, &why))
 			continue;
-		if (nm_segment_open(claim, &geometry, &window, &why))
+		if (nm_vmseg_open(claim, &geometry, &window, &why))
 			_exit(1);
-		nm_segment_beat(claim);
-		nm_segment_release(claim);
+		nm_vmseg_beat(claim);
+		nm_vmseg_release(claim);
 	}
 }
 
 NM_TEST_WITHIN(whoever_dies_anywhere_leaves_nothing_locked, 100)
 {
-	struct nm_segment *a;
+	struct nm_vmseg *a;
 	uint64_t seed = 5;
 
 	segment_file(1, 16 * SEGMENT_MIB);
 	for (int round = 0; round < 12; round++) {
 		pid_t children[3];
-		struct nm_segment_claim *claim;
+		struct nm_vmseg_claim *claim;
 		struct nm_geometry geometry;
-		struct nm_segment_peer peer;
+		struct nm_vmseg_peer peer;
 		struct nm_reason why = {""};
 		uint64_t cursor = 0;
 		int err;
@@ -401,12 +400,12 @@ NM_TEST_WITHIN(whoever_dies_anywhere_leaves_nothing_locked, 100)
 		}
 		a = segment_attach(0);
 		geometry = segment_geometry(a);
-		err = nm_segment_claim(a, id_of('a'), id_of('t'), geometry.size, &claim, &why);
+		err = nm_vmseg_claim(a, id_of('a'), id_of('t'), geometry.size, &claim, &why);
 		if (err)
 			nm_test_fail(__FILE__, __LINE__, "round %d: %s", round, why.text);
-		while (nm_segment_next(a, &cursor, &peer))
-			NM_CHECK_EQ(peer.state, NM_SEGMENT_GONE);
-		nm_segment_release(claim);
-		nm_segment_detach(a);
+		while (nm_vmseg_next(a, &cursor, &peer))
+			NM_CHECK_EQ(peer.state, NM_VMSEG_GONE);
+		nm_vmseg_release(claim);
+		nm_vmseg_detach(a);
 	}
 }

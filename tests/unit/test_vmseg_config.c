@@ -13,19 +13,19 @@
 	"version = 1\ndevice = ivshmem\nown = /dev/nearmetal/own\nall = /dev/nearmetal/all\n"      \
 	"part = 1\ntoken = 000102030405060708090a0B0c0D0e0f\nlock = /run/nearmetal/segment.lock\n"
 
-static int parse(const char *text, struct nm_segment_config *ret_config, struct nm_reason *why)
+static int parse(const char *text, struct nm_vmseg_config *ret_config, struct nm_reason *why)
 {
-	return nm_segment_config_parse(text, strlen(text), ret_config, why);
+	return nm_vmseg_config_parse(text, strlen(text), ret_config, why);
 }
 
 NM_TEST(a_sound_file_is_read)
 {
-	struct nm_segment_config config;
+	struct nm_vmseg_config config;
 	struct nm_reason why;
 
 	NM_CHECK_EQ(parse(SOUND, &config, &why), 0);
-	NM_CHECK_EQ(config.device, NM_SEGMENT_IVSHMEM);
-	NM_CHECK_EQ(config.integrity, NM_SEGMENT_UNTOLD);
+	NM_CHECK_EQ(config.device, NM_VMSEG_IVSHMEM);
+	NM_CHECK_EQ(config.integrity, NM_VMSEG_UNTOLD);
 	NM_CHECK_STR(config.own, "/dev/nearmetal/own");
 	NM_CHECK_STR(config.all, "/dev/nearmetal/all");
 	NM_CHECK_STR(config.lock, "/run/nearmetal/segment.lock");
@@ -41,7 +41,7 @@ NM_TEST(a_sound_file_is_read)
 		    0);
 	NM_CHECK_EQ(config.numa, 3);
 	NM_CHECK_EQ(config.vcpu_numa, -1);
-	NM_CHECK_EQ(config.integrity, NM_SEGMENT_ENFORCED);
+	NM_CHECK_EQ(config.integrity, NM_VMSEG_ENFORCED);
 	NM_CHECK_EQ(config.distances[0], 0);
 	NM_CHECK_EQ(parse(SOUND "distances = 10\t21  255 \n", &config, &why), 0);
 	NM_CHECK_EQ(config.distances[0], 10);
@@ -54,13 +54,13 @@ NM_TEST(a_sound_file_is_read)
 NM_TEST(distances_of_more_nodes_than_there_can_be_are_refused)
 {
 	char text[1024] = SOUND "distances =";
-	struct nm_segment_config config;
+	struct nm_vmseg_config config;
 	struct nm_reason why;
 
-	for (int i = 0; i < NM_SEGMENT_MAX_NUMA; i++)
+	for (int i = 0; i < NM_VMSEG_MAX_NUMA; i++)
 		strcat(text, " 10");
 	NM_CHECK_EQ(parse(text, &config, &why), 0);
-	NM_CHECK_EQ(config.distances[NM_SEGMENT_MAX_NUMA - 1], 10);
+	NM_CHECK_EQ(config.distances[NM_VMSEG_MAX_NUMA - 1], 10);
 	strcat(text, " 10");
 	NM_CHECK(parse(text, &config, &why) < 0);
 }
@@ -99,7 +99,7 @@ NM_TEST(every_wrong_line_is_named)
 		 "token = 01000000000000000000000000000000\n",
 		 "and no `own`, which ivshmem needs"},
 	};
-	struct nm_segment_config config;
+	struct nm_vmseg_config config;
 
 	for (size_t i = 0; i < NM_ARRAY_SIZE(cases); i++) {
 		struct nm_reason why = {""};
@@ -121,29 +121,29 @@ static void put(const char *path, const char *text, mode_t mode)
 
 NM_TEST(files_of_strangers_are_refused)
 {
-	struct nm_segment_config config;
+	struct nm_vmseg_config config;
 	struct nm_reason why;
 	char path[512];
 
 	snprintf(path, sizeof(path), "%s/conf", nm_test_dir());
-	NM_CHECK_EQ(nm_segment_config_load(path, &config, &why), -ENOENT);
+	NM_CHECK_EQ(nm_vmseg_config_load(path, &config, &why), -ENOENT);
 	NM_CHECK_HAS(why.text, "there is none");
 	put(path, SOUND, 0644);
-	NM_CHECK_EQ(nm_segment_config_load(path, &config, &why), 0);
+	NM_CHECK_EQ(nm_vmseg_config_load(path, &config, &why), 0);
 	NM_CHECK_EQ(config.part, 1);
 	NM_CHECK_EQ(chmod(path, 0664), 0);
-	NM_CHECK_EQ(nm_segment_config_load(path, &config, &why), -EPERM);
+	NM_CHECK_EQ(nm_vmseg_config_load(path, &config, &why), -EPERM);
 	NM_CHECK_HAS(why.text, "others could have written it");
 	NM_CHECK_EQ(chmod(path, 0600), 0);
 	put(path, "version = 3\n", 0600);
-	NM_CHECK_EQ(nm_segment_config_load(path, &config, &why), -EINVAL);
+	NM_CHECK_EQ(nm_vmseg_config_load(path, &config, &why), -EINVAL);
 	NM_CHECK_HAS(why.text, "conf: line 1: version must be 1");
-	NM_CHECK_EQ(truncate(path, NM_SEGMENT_CONFIG_MAX_BYTES + 1), 0);
-	NM_CHECK_EQ(nm_segment_config_load(path, &config, &why), -EFBIG);
-	NM_CHECK_EQ(nm_segment_config_load(nm_test_dir(), &config, &why), -EPERM);
+	NM_CHECK_EQ(truncate(path, NM_VMSEG_CONFIG_MAX_BYTES + 1), 0);
+	NM_CHECK_EQ(nm_vmseg_config_load(path, &config, &why), -EFBIG);
+	NM_CHECK_EQ(nm_vmseg_config_load(nm_test_dir(), &config, &why), -EPERM);
 	if (geteuid() == 0) {
 		put(path, SOUND, 0644);
 		NM_CHECK_EQ(chown(path, 12345, (gid_t)-1), 0);
-		NM_CHECK_EQ(nm_segment_config_load(path, &config, &why), -EPERM);
+		NM_CHECK_EQ(nm_vmseg_config_load(path, &config, &why), -EPERM);
 	}
 }

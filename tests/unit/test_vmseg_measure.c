@@ -58,12 +58,12 @@ NM_TEST(memory_past_the_caches_is_told)
 
 NM_TEST(shared_memory_of_this_machine_is_write_back)
 {
-	uint8_t *memory = mmap(NULL, NM_SEGMENT_SCRATCH_SIZE, PROT_READ | PROT_WRITE,
+	uint8_t *memory = mmap(NULL, NM_VMSEG_SCRATCH_SIZE, PROT_READ | PROT_WRITE,
 			       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	struct nm_reason why;
 
 	NM_CHECK(memory != MAP_FAILED);
 	NM_CHECK_EQ(nm_mapping_measure(memory, memory, &why), NM_MAPPING_WRITE_BACK);
 	NM_CHECK_HAS(why.text, "write-back: a load ");
-	munmap(memory, NM_SEGMENT_SCRATCH_SIZE);
+	munmap(memory, NM_VMSEG_SCRATCH_SIZE);
 }

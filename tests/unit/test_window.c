@@ -41,9 +41,9 @@ NM_TEST(owner_writes_and_neighbour_reads)
 	NM_CHECK_EQ(nm_foreign_state(&foreign), NM_WINDOW_INIT);
 	nm_window_set_state(&window, NM_WINDOW_RUN);
 	NM_CHECK_EQ(nm_foreign_state(&foreign), NM_WINDOW_RUN);
-	NM_CHECK_EQ(nm_window_reserve_box(&window, 7, &why), 0);
-	nm_window_box(&window, 7)[63].head.tag = 42;
-	NM_CHECK_EQ(nm_foreign_box(&foreign, 7)[63].head.tag, 42);
+	NM_CHECK_EQ(nm_window_reserve_ring(&window, 7, &why), 0);
+	nm_window_ring(&window, 7)[63].head.tag = 42;
+	NM_CHECK_EQ(nm_foreign_ring(&foreign, 7)[63].head.tag, 42);
 	memset(window.pool, 0x5a, 1 << 20);
 	NM_CHECK_EQ(foreign.pool[(1 << 20) - 1], 0x5a);
 	/* The bytes outlive their owner as long as a neighbour maps them. */
@@ -203,7 +203,7 @@ NM_TEST(forged_geometry_is_refused)
 				header.nr_lanes = (uint32_t)values[i] + 4097;
 				break;
 			case 1:
-				header.box_slots = (uint32_t)values[i] | 1;
+				header.ring_slots = (uint32_t)values[i] | 1;
 				break;
 			case 2:
 				header.chunk_size = (uint32_t)values[i] | 1;
@@ -215,7 +215,7 @@ NM_TEST(forged_geometry_is_refused)
 				header.lanes_off = (uint32_t)values[i] | 1;
 				break;
 			case 5:
-				header.boxes_off = (uint32_t)values[i] | 1;
+				header.rings_off = (uint32_t)values[i] | 1;
 				break;
 			case 6:
 				header.pool_off = values[i] | 1;
@@ -240,7 +240,7 @@ NM_TEST(forged_geometry_is_refused)
 	header.pool_off = sound.size - 64;
 	NM_CHECK_EQ(nm_window_header_check(&header, sound.size, &geometry, NULL), -EBADMSG);
 	header = sound;
-	header.boxes_off = sound.lanes_off;
+	header.rings_off = sound.lanes_off;
 	NM_CHECK_EQ(nm_window_header_check(&header, sound.size, &geometry, NULL), -EBADMSG);
 }
 
@@ -254,8 +254,8 @@ NM_TEST(geometry_limits)
 	NM_CHECK_EQ(nm_geometry_init(1, 64, 4095, 1 << 20, &g), -EINVAL);
 	NM_CHECK_EQ(nm_geometry_init(1, 64, 65536, 65535, &g), -EINVAL);
 	NM_CHECK_EQ(nm_geometry_init(4096, 4096, 65536, NM_MAX_POOL_SIZE, &g), 0);
-	NM_CHECK(g.boxes_off >= g.lanes_off + 4096 * sizeof(struct nm_lane));
-	NM_CHECK(g.pool_off >= g.boxes_off + UINT64_C(4096) * 4096 * 64);
+	NM_CHECK(g.rings_off >= g.lanes_off + 4096 * sizeof(struct nm_lane));
+	NM_CHECK(g.pool_off >= g.rings_off + UINT64_C(4096) * 4096 * 64);
 	NM_CHECK_EQ(g.size, g.pool_off + NM_MAX_POOL_SIZE);
 	NM_CHECK_EQ(nm_geometry_init(1, 16, 4096, 10000, &g), 0);
 	NM_CHECK_EQ(g.nr_chunks, 2);

@@ -106,7 +106,7 @@ struct node *node_create(const struct fixture *fixture)
 	int err;
 
 	NM_CHECK(node != NULL);
-	setenv("NEARMETAL_SEGMENT_DIR", nm_test_dir(), 0);
+	setenv("NEARMETAL_RUNDIR", nm_test_dir(), 0);
 	node->address.version = NM_ADDRESS_VERSION;
 	NM_CHECK_EQ(nm_identity_create(&node->address.who), 0);
 	err = (fixture->create ? fixture->create : nm_self_kind.create)(&sink, &node->address,

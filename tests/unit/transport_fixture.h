@@ -42,7 +42,7 @@ struct fixture {
 
 extern const struct fixture self_fixture, shm_fixture, segment_fixture;
 
-/* One endpoint; the segment directory is the case's own. */
+/* One endpoint; the rundir is the case's own. */
 struct node *node_create(const struct fixture *fixture);
 void node_destroy(struct node *node);
 /* Links in both directions (or to itself). */

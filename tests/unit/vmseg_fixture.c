@@ -11,11 +11,11 @@
 
 #include "harness.h"
 
-static const uint8_t token[NM_SEGMENT_TOKEN_LEN] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2};
+static const uint8_t token[NM_VMSEG_TOKEN_LEN] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2};
 
 static const char *path(void)
 {
-	static char text[NM_SEGMENT_PATH_MAX];
+	static char text[NM_VMSEG_PATH_MAX];
 
 	snprintf(text, sizeof(text), "%s/segment", nm_test_dir());
 	return text;
@@ -23,11 +23,11 @@ static const char *path(void)
 
 const char *segment_file(uint32_t nr_parts, uint64_t part_size)
 {
-	struct nm_segment_host host;
+	struct nm_vmseg_host host;
 	struct nm_reason why;
 	int fd;
 
-	NM_CHECK_EQ(nm_segment_host_init(nr_parts, part_size, token, &host, &why), 0);
+	NM_CHECK_EQ(nm_vmseg_host_init(nr_parts, part_size, token, &host, &why), 0);
 	fd = open(path(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	NM_CHECK(fd >= 0);
 	NM_CHECK_EQ(ftruncate(fd, (off_t)host.size), 0);
@@ -36,10 +36,10 @@ const char *segment_file(uint32_t nr_parts, uint64_t part_size)
 	return path();
 }
 
-struct nm_segment_config segment_config(uint32_t part)
+struct nm_vmseg_config segment_config(uint32_t part)
 {
-	struct nm_segment_config config = {
-		.device = NM_SEGMENT_DAX, .part = part, .numa = -1, .vcpu_numa = -1};
+	struct nm_vmseg_config config = {
+		.device = NM_VMSEG_DAX, .part = part, .numa = -1, .vcpu_numa = -1};
 
 	snprintf(config.all, sizeof(config.all), "%s", path());
 	snprintf(config.lock, sizeof(config.lock), "%s/lock%u", nm_test_dir(), part);
@@ -47,38 +47,38 @@ struct nm_segment_config segment_config(uint32_t part)
 	return config;
 }
 
-struct nm_segment *segment_attach(uint32_t part)
+struct nm_vmseg *segment_attach(uint32_t part)
 {
-	struct nm_segment_config config = segment_config(part);
-	struct nm_segment *segment = NULL;
+	struct nm_vmseg_config config = segment_config(part);
+	struct nm_vmseg *segment = NULL;
 	struct nm_reason why = {""};
 
-	if (nm_segment_attach(&config, &segment, &why))
+	if (nm_vmseg_attach(&config, &segment, &why))
 		nm_test_fail(__FILE__, __LINE__, "machine %u does not attach: %s", part, why.text);
 	return segment;
 }
 
-struct nm_geometry segment_geometry(const struct nm_segment *segment)
+struct nm_geometry segment_geometry(const struct nm_vmseg *segment)
 {
 	struct nm_geometry geometry;
 	struct nm_reason why = {""};
 
-	if (nm_segment_geometry(segment, 8, 4, 16, 4096, SEGMENT_MIB, &geometry, &why))
+	if (nm_vmseg_geometry(segment, 8, 4, 16, 4096, SEGMENT_MIB, &geometry, &why))
 		nm_test_fail(__FILE__, __LINE__, "no window fits: %s", why.text);
 	return geometry;
 }
 
-struct nm_segment_claim *segment_open(struct nm_segment *segment, char name,
-				      struct nm_window *ret_window)
+struct nm_vmseg_claim *segment_open(struct nm_vmseg *segment, char name,
+				    struct nm_window *ret_window)
 {
 	const uint8_t id[6] = {(uint8_t)name, 'i', 'd'}, secret[8] = {(uint8_t)name, 's'};
 	struct nm_geometry geometry = segment_geometry(segment);
-	struct nm_segment_claim *claim = NULL;
+	struct nm_vmseg_claim *claim = NULL;
 	struct nm_reason why = {""};
 	struct nm_window window;
 
-	if (nm_segment_claim(segment, id, secret, geometry.size, &claim, &why) ||
-	    nm_segment_open(claim, &geometry, &window, &why))
+	if (nm_vmseg_claim(segment, id, secret, geometry.size, &claim, &why) ||
+	    nm_vmseg_open(claim, &geometry, &window, &why))
 		nm_test_fail(__FILE__, __LINE__, "endpoint %c does not open: %s", name, why.text);
 	if (ret_window)
 		*ret_window = window;
@@ -96,7 +96,7 @@ void segment_poke(uint64_t offset, const void *bytes, size_t len)
 
 uint64_t segment_part_offset(uint32_t part, uint64_t part_size)
 {
-	return NM_SEGMENT_ALIGN + part * part_size;
+	return NM_VMSEG_ALIGN + part * part_size;
 }
 
 #define MACHINES 3
@@ -104,8 +104,8 @@ uint64_t segment_part_offset(uint32_t part, uint64_t part_size)
 
 static void write_config(uint32_t part)
 {
-	char file[NM_SEGMENT_PATH_MAX], fresh[NM_SEGMENT_PATH_MAX + 8];
-	struct nm_segment_config config = segment_config(part);
+	char file[NM_VMSEG_PATH_MAX], fresh[NM_VMSEG_PATH_MAX + 8];
+	struct nm_vmseg_config config = segment_config(part);
 	FILE *out;
 
 	snprintf(file, sizeof(file), "%s/segment.conf", nm_test_dir());
@@ -129,7 +129,7 @@ static void write_config(uint32_t part)
 
 int segment_enter_machine(uint32_t part)
 {
-	char ledger[NM_SEGMENT_PATH_MAX];
+	char ledger[NM_VMSEG_PATH_MAX];
 	int fd;
 
 	snprintf(ledger, sizeof(ledger), "%s/machines", nm_test_dir());

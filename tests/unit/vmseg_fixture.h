@@ -10,14 +10,14 @@
 /* Make the file of a segment in the case's directory; its path. */
 const char *segment_file(uint32_t nr_parts, uint64_t part_size);
 /* What the guest unit of the machine PART would say, with a lock file of its own. */
-struct nm_segment_config segment_config(uint32_t part);
+struct nm_vmseg_config segment_config(uint32_t part);
 /* Attached as machine PART, or the case fails. */
-struct nm_segment *segment_attach(uint32_t part);
+struct nm_vmseg *segment_attach(uint32_t part);
 /* A window for this segment. */
-struct nm_geometry segment_geometry(const struct nm_segment *segment);
+struct nm_geometry segment_geometry(const struct nm_vmseg *segment);
 /* An endpoint named by one letter, open. RET_WINDOW may be NULL. */
-struct nm_segment_claim *segment_open(struct nm_segment *segment, char name,
-				      struct nm_window *ret_window);
+struct nm_vmseg_claim *segment_open(struct nm_vmseg *segment, char name,
+				    struct nm_window *ret_window);
 /* Change one thing in the file behind everybody's back. */
 void segment_poke(uint64_t offset, const void *bytes, size_t len);
 uint64_t segment_part_offset(uint32_t part, uint64_t part_size);

@@ -202,9 +202,9 @@ static void self_destroy(struct nm_transport *transport)
 	free(self);
 }
 
-static bool self_sleep(struct nm_transport *transport, struct nm_bells *bells)
+static bool self_sleep(struct nm_transport *transport, struct nm_doorbells *doorbells)
 {
-	bells->rung |= self_of(transport)->head != NULL;
+	doorbells->rung |= self_of(transport)->head != NULL;
 	return true;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The channel through shared windows: boxes and pool chunks of peers that have been met
+ * The channel through shared windows: rings and pool chunks of peers that have been met
  * (connect/session.h). Sending writes my own window, receiving reads the peer's; no system call,
  * allocation, lock or log on either way.
  */
@@ -23,24 +23,24 @@
 static const _Atomic uint32_t nobody_asleep;
 
 static void init_link(struct shm_transport *shm, struct shm_link *link,
-		      const struct nm_encounter *encounter)
+		      const struct nm_session *session)
 {
 	struct nm_link_facts *facts = &link->facts;
 
-	nm_box_writer_init(&link->writer, nm_window_box(&shm->window, encounter->own_lane),
-			   shm->window.geometry.box_slots,
-			   &encounter->window->lanes[encounter->peer_lane], encounter->start,
-			   (uint32_t)nm_params()->inline_max);
+	nm_ring_writer_init(&link->writer, nm_window_ring(&shm->window, session->own_lane),
+			    shm->window.geometry.ring_slots,
+			    &session->window->lanes[session->peer_lane], session->start,
+			    (uint32_t)nm_params()->inline_max);
 	/* Sleepers of another kernel cannot be woken, and do not ask for it. */
-	link->asleep = shm->segment ? &nobody_asleep : &encounter->window->header->asleep;
-	link->bell = &shm->window.lanes[encounter->own_lane].bell;
-	facts->relation = encounter->relation;
+	link->asleep = shm->segment ? &nobody_asleep : &session->window->header->asleep;
+	link->doorbell = &shm->window.lanes[session->own_lane].doorbell;
+	facts->relation = session->relation;
 	facts->channel = shm->base.kind->channel;
-	facts->integrity = encounter->integrity;
-	facts->label = encounter->label;
-	facts->reason = encounter->how;
-	link->base.far = encounter->far;
-	nm_shm_init_copies(link, encounter);
+	facts->integrity = session->integrity;
+	facts->label = session->label;
+	facts->reason = session->how;
+	link->base.far = session->far;
+	nm_shm_init_copies(link, session);
 }
 
 /* Is there a reason not to try? */
@@ -73,28 +73,28 @@ int nm_shm_connect(struct nm_transport *transport, const struct nm_address *addr
 		nm_reason_set(ret_reason, "out of memory");
 		return -ENOMEM;
 	}
-	err = nm_meet_visit(shm->meet, &address->who, &link->encounter, ret_reason);
+	err = nm_sessions_connect(shm->sessions, &address->who, &link->session, ret_reason);
 	if (err)
 		goto err_free;
 	/* Only now: peers that are not near leave nothing behind. */
 	peer = nm_shm_get_peer(shm, &address->who);
 	if (!peer) {
 		nm_reason_set(ret_reason, "out of memory");
-		nm_meet_leave(shm->meet, link->encounter, -ENOMEM, ret_reason);
+		nm_sessions_leave(shm->sessions, link->session, -ENOMEM, ret_reason);
 		err = -ENOMEM;
 		goto err_free;
 	}
 	if (!shm->links)
 		nm_window_warm(&shm->window);
 	NM_FAULT("connect-met");
-	init_link(shm, link, link->encounter);
+	init_link(shm, link, link->session);
 	link->base.transport = transport;
 	link->base.peer = cookie;
 	link->peer = peer;
-	link->encounter->cookie = peer;
+	link->session->cookie = peer;
 	link->next = shm->links;
 	shm->links = link;
-	peer->label = link->encounter->label;
+	peer->label = link->session->label;
 	peer->cookie = cookie;
 	peer->link = link;
 	*ret_link = &link->base;
@@ -109,7 +109,7 @@ err_free:
 /* Take back the chunks that the peer of LINK says it has read. */
 static int reclaim(struct shm_transport *shm, struct shm_link *link)
 {
-	/* Partner: nm_box_release() of the reader. */
+	/* Partner: nm_ring_release() of the reader. */
 	uint64_t freed =
 		atomic_load_explicit(&link->writer.feedback->chunks_freed, memory_order_acquire);
 
@@ -150,7 +150,7 @@ static int send_chunk(struct shm_transport *shm, struct shm_link *link, const st
 	uint8_t *to;
 	int err;
 
-	err = nm_box_check_room(&link->writer);
+	err = nm_ring_check_room(&link->writer);
 	if (nm_unlikely(err))
 		return err;
 	err = take_chunk(shm, link, pkt->len, &index, &offset);
@@ -164,18 +164,18 @@ static int send_chunk(struct shm_transport *shm, struct shm_link *link, const st
 		to += iov[i].iov_len;
 	}
 	NM_FAULT("chunk-filled");
-	nm_box_write_chunk(&link->writer, pkt, index, offset);
+	nm_ring_write_chunk(&link->writer, pkt, index, offset);
 	return 0;
 }
 
 /* Once for each sleep: whatever a hostile reader says, a message costs one ring at most. */
-static NM_COLD void ring(struct shm_link *link, uint32_t asleep)
+static NM_COLD void ring_doorbell(struct shm_link *link, uint32_t asleep)
 {
 	if (asleep == link->rung)
 		return;
 	NM_FAULT("ring-before");
 	link->rung = asleep;
-	nm_bell_ring(link->bell);
+	nm_doorbell_ring(link->doorbell);
 }
 
 /*
@@ -188,7 +188,7 @@ static inline void ring_sleeper(struct shm_link *link)
 	uint32_t asleep = atomic_load_explicit(link->asleep, memory_order_relaxed);
 
 	if (nm_unlikely(asleep))
-		ring(link, asleep);
+		ring_doorbell(link, asleep);
 }
 
 static NM_SLOW_HALF int send_any(struct nm_link *base, const struct nm_packet *pkt,
@@ -201,7 +201,7 @@ static NM_SLOW_HALF int send_any(struct nm_link *base, const struct nm_packet *p
 	if (nm_unlikely(link->down))
 		return -EPIPE;
 	if (nm_likely(pkt->len <= link->writer.inline_max))
-		err = nm_box_write_inline(&link->writer, pkt, iov, nr_iov);
+		err = nm_ring_write_inline(&link->writer, pkt, iov, nr_iov);
 	else
 		err = send_chunk(shm, link, pkt, iov, nr_iov);
 	if (nm_unlikely(err == -EBADMSG)) {
@@ -219,10 +219,10 @@ int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct 
 	struct shm_link *link = nm_shm_link_of(base);
 
 	if (nm_likely(nr_iov == 1 && !link->down &&
-		      nm_box_write_slot(&link->writer, pkt, iov->iov_base))) {
+		      nm_ring_write_slot(&link->writer, pkt, iov->iov_base))) {
 		/* The only message between two looks for others is no stream: it would be late. */
 		if (nm_shm_of(base->transport)->nr_sent++)
-			nm_box_write_ahead(&link->writer);
+			nm_ring_write_ahead(&link->writer);
 		ring_sleeper(link);
 		return 0;
 	}
@@ -246,7 +246,7 @@ void nm_shm_describe(const struct nm_link *link, struct nm_link_facts *ret_facts
 static inline __attribute__((always_inline)) unsigned int drain(struct shm_transport *shm,
 								uint32_t i)
 {
-	struct nm_box_reader *reader = &shm->readers[i];
+	struct nm_ring_reader *reader = &shm->readers[i];
 	struct nm_peer *cookie = shm->sources[i]->cookie;
 	struct nm_packet pkt;
 	unsigned int done = 0;
@@ -254,7 +254,7 @@ static inline __attribute__((always_inline)) unsigned int drain(struct shm_trans
 	int got;
 
 	while (done < SHM_BATCH) {
-		got = nm_box_peek(reader, shm->bounce, &pkt, &payload);
+		got = nm_ring_peek(reader, shm->bounce, &pkt, &payload);
 		if (got <= 0) {
 			if (nm_unlikely(got < 0))
 				nm_shm_cast_out(shm, shm->sources[i], "a slot of its box");
@@ -263,34 +263,34 @@ static inline __attribute__((always_inline)) unsigned int drain(struct shm_trans
 		if (nm_unlikely(shm->is_wary) && !nm_shm_vouch(shm, i, &pkt, &payload))
 			break;
 		if (done)
-			nm_box_read_ahead(reader);
+			nm_ring_read_ahead(reader);
 		NM_FAULT("deliver-before");
 		shm->base.sink.deliver(&shm->base, cookie, &pkt, payload);
 		NM_FAULT("deliver-after");
 		if (nm_unlikely(shm->sources[i]->state == PEER_CAST_OUT))
 			break;
-		nm_box_release(reader);
+		nm_ring_release(reader);
 		done++;
 	}
 	return done;
 }
 
-NM_COLD bool nm_shm_prepare_sleep(struct shm_transport *shm, struct nm_bells *bells)
+NM_COLD bool nm_shm_prepare_sleep(struct shm_transport *shm, struct nm_doorbells *doorbells)
 {
-	bool is_heard = nm_bells_add(bells, shm->event_bell);
+	bool is_heard = nm_doorbells_add(doorbells, shm->event_doorbell);
 
-	/* Partner: nm_meet_push_event(). */
+	/* Partner: nm_sessions_push_event(). */
 	if (atomic_load_explicit(shm->events, memory_order_relaxed))
-		bells->rung = true;
+		doorbells->rung = true;
 	/* Polls will be few: each looks for what no poll stumbles over. */
 	shm->nr_polls |= POLLS_PER_LOOK - 1;
 	return is_heard;
 }
 
-NM_COLD bool nm_shm_sleep(struct nm_transport *transport, struct nm_bells *bells)
+NM_COLD bool nm_shm_sleep(struct nm_transport *transport, struct nm_doorbells *doorbells)
 {
 	struct shm_transport *shm = nm_shm_of(transport);
-	bool is_heard = nm_shm_prepare_sleep(shm, bells) && !shm->nr_ending;
+	bool is_heard = nm_shm_prepare_sleep(shm, doorbells) && !shm->nr_ending;
 
 	if (!++shm->nr_sleeps)
 		shm->nr_sleeps++;
@@ -300,11 +300,12 @@ NM_COLD bool nm_shm_sleep(struct nm_transport *transport, struct nm_bells *bells
 	atomic_thread_fence(memory_order_seq_cst);
 	NM_FAULT("sleep-said");
 	for (uint32_t i = 0; i < shm->nr_sources; i++) {
-		const struct nm_encounter *source = shm->sources[i]->source;
+		const struct nm_session *source = shm->sources[i]->source;
 
-		is_heard &= nm_bells_add(bells, &source->window->lanes[source->peer_lane].bell);
-		if (nm_box_ready(&shm->readers[i]) && shm->sources[i]->state <= PEER_CLOSING)
-			bells->rung = true;
+		is_heard &= nm_doorbells_add(doorbells,
+					     &source->window->lanes[source->peer_lane].doorbell);
+		if (nm_ring_ready(&shm->readers[i]) && shm->sources[i]->state <= PEER_CLOSING)
+			doorbells->rung = true;
 	}
 	return is_heard;
 }
@@ -323,14 +324,14 @@ unsigned int nm_shm_progress(struct nm_transport *transport)
 	uint32_t i;
 
 	shm->nr_sent = 0;
-	/* Partner: nm_meet_push_event(); taking the events acquires what they speak of. */
+	/* Partner: nm_sessions_push_event(); taking the events acquires what they speak of. */
 	if (nm_unlikely(atomic_load_explicit(shm->events, memory_order_relaxed) != NULL))
 		nm_shm_take_events(shm);
 	for (i = 0; i < shm->nr_sources; i++) {
-		if (nm_box_ready(&shm->readers[i]) && shm->sources[i]->state <= PEER_CLOSING)
+		if (nm_ring_ready(&shm->readers[i]) && shm->sources[i]->state <= PEER_CLOSING)
 			done += drain(shm, i);
 		else
-			nm_box_return_credits(&shm->readers[i]);
+			nm_ring_return_credits(&shm->readers[i]);
 	}
 	if (nm_unlikely(!(++shm->nr_polls % POLLS_PER_LOOK)))
 		nm_shm_inspect(shm);

@@ -94,7 +94,7 @@ bool nm_shm_vouch(struct shm_transport *shm, uint32_t i, struct nm_packet *pkt,
 		nm_shm_cast_out(shm, peer, "bytes that differ from their checksum");
 		return false;
 	}
-	if (nm_likely(nm_segment_is_tied(&peer->source->tie)))
+	if (nm_likely(nm_vmseg_is_tied(&peer->source->tie)))
 		return true;
 	nm_shm_lose(shm, peer);
 	return false;

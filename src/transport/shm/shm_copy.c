@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies from and to a neighbour's memory, where the meeting has proven whose it is. */
+/* Copies from and to a neighbour's memory, where the session has proven whose it is. */
 #include <errno.h>
 
 #include "transport/shm/cma.h"
@@ -10,15 +10,15 @@
 /* Longer than a polling peer takes to say so again (engine/progress.c). */
 #define POLLED_NS 2000000
 
-void nm_shm_init_copies(struct shm_link *link, const struct nm_encounter *encounter)
+void nm_shm_init_copies(struct shm_link *link, const struct nm_session *session)
 {
-	link->base.remote_copy = encounter->cma;
-	link->target = encounter->cma_target;
-	if (encounter->cma)
+	link->base.remote_copy = session->cma;
+	link->target = session->cma_target;
+	if (session->cma)
 		nm_reason_set(&link->facts.copy_reason, "found each other's challenge in the "
 							"other's private memory (CMA)");
 	else
-		link->facts.copy_reason = encounter->cma_why;
+		link->facts.copy_reason = session->cma_why;
 }
 
 /* What is not an answer about the peer's memory is the end of copying. */
@@ -65,7 +65,7 @@ static void shm_revoke(struct nm_transport *transport, uint64_t key)
 	struct shm_transport *shm = nm_shm_of(transport);
 
 	nm_regions_revoke(shm->window.regions, shm->window.geometry.nr_regions, key);
-	nm_meet_await_copies(shm->meet, REVOKE_MS);
+	nm_sessions_await_copies(shm->sessions, REVOKE_MS);
 }
 
 /* The word that tells my peer that I am using its regions. */
@@ -73,7 +73,7 @@ static _Atomic uint64_t *reaching_of(struct shm_link *link)
 {
 	struct shm_transport *shm = nm_shm_of(link->base.transport);
 
-	return &shm->window.lanes[link->encounter->own_lane].reaching;
+	return &shm->window.lanes[link->session->own_lane].reaching;
 }
 
 static void shm_leave(struct nm_link *base)
@@ -81,7 +81,7 @@ static void shm_leave(struct nm_link *base)
 	struct shm_link *link = nm_shm_link_of(base);
 	_Atomic uint64_t *reaching = reaching_of(link);
 
-	/* Partner: nm_meet_await_copies() of the peer. */
+	/* Partner: nm_sessions_await_copies() of the peer. */
 	atomic_store_explicit(reaching, atomic_load_explicit(reaching, memory_order_relaxed) + 1,
 			      memory_order_release);
 }
@@ -96,9 +96,9 @@ static int shm_reach(struct nm_link *base, const uint64_t *keys, unsigned int nr
 
 	if (!base->remote_copy)
 		return -EOPNOTSUPP;
-	window = link->encounter->window;
+	window = link->session->window;
 	reaching = reaching_of(link);
-	/* Partner: nm_meet_await_copies() of the peer, after it has taken a region away. */
+	/* Partner: nm_sessions_await_copies() of the peer, after it has taken a region away. */
 	atomic_store_explicit(reaching, atomic_load_explicit(reaching, memory_order_relaxed) + 1,
 			      memory_order_seq_cst);
 	for (unsigned int i = 0; i < nr_keys && !err; i++)
@@ -124,7 +124,7 @@ static bool shm_polls(struct nm_link *base, uint64_t now_ns)
 
 	if (link->down)
 		return false;
-	polled_ns = atomic_load_explicit(&link->encounter->window->header->polled_ns,
+	polled_ns = atomic_load_explicit(&link->session->window->header->polled_ns,
 					 memory_order_relaxed);
 	return now_ns - polled_ns < POLLED_NS;
 }

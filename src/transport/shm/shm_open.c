@@ -10,14 +10,14 @@
 #include "base/params.h"
 #include "transport/shm/shm_private.h"
 
-int nm_shm_furnish(struct shm_transport *shm, struct nm_meet_config *config,
+int nm_shm_furnish(struct shm_transport *shm, struct nm_sessions_config *config,
 		   struct nm_reason *ret_reason)
 {
 	const struct nm_geometry *geometry = &shm->window.geometry;
 	const struct nm_params *params = nm_params();
 	int err;
 
-	shm->bounce = malloc(NM_BOX_INLINE_LIMIT);
+	shm->bounce = malloc(NM_RING_INLINE_LIMIT);
 	shm->sources = calloc(geometry->nr_lanes, sizeof(*shm->sources));
 	shm->readers = aligned_alloc(NM_CACHE_LINE, geometry->nr_lanes * sizeof(*shm->readers));
 	if (!shm->bounce || !shm->sources || !shm->readers) {
@@ -33,10 +33,10 @@ int nm_shm_furnish(struct shm_transport *shm, struct nm_meet_config *config,
 	config->connect_ms = (uint32_t)params->connect_ms;
 	config->lease_ms = (uint32_t)params->lease_ms;
 	config->features = shm->checked ? NM_FEATURE_CHECKSUM : 0;
-	err = nm_meet_create(config, &shm->meet, ret_reason);
+	err = nm_sessions_create(config, &shm->sessions, ret_reason);
 	if (!err) {
-		shm->events = nm_meet_event_word(shm->meet);
-		shm->event_bell = nm_meet_event_bell(shm->meet);
+		shm->events = nm_sessions_event_word(shm->sessions);
+		shm->event_doorbell = nm_sessions_event_bell(shm->sessions);
 	}
 	return err;
 }
@@ -63,12 +63,12 @@ void nm_shm_destroy(struct nm_transport *transport)
 	if (!transport)
 		return;
 	shm = nm_shm_of(transport);
-	nm_meet_destroy(shm->meet);
+	nm_sessions_destroy(shm->sessions);
 	free_lists(shm);
 	nm_pool_fini(&shm->pool);
 	nm_window_destroy(&shm->window);
-	nm_segment_release(shm->claim);
-	nm_segment_detach(shm->segment);
+	nm_vmseg_release(shm->claim);
+	nm_vmseg_detach(shm->segment);
 	free(shm->bounce);
 	free(shm->checked);
 	free(shm->sources);
@@ -80,13 +80,13 @@ static int open_sealed(struct shm_transport *shm, const struct nm_identity *who,
 		       struct nm_reason *ret_reason)
 {
 	const struct nm_params *params = nm_params();
-	struct nm_meet_config config = {
-		.dir = params->segment_dir, .who = *who, .cma = !strcmp(params->cma, "auto")};
+	struct nm_sessions_config config = {
+		.dir = params->rundir, .who = *who, .cma = !strcmp(params->cma, "auto")};
 	struct nm_geometry geometry;
 	int err;
 
 	(void)arg;
-	err = nm_geometry_init((uint32_t)params->max_local_peers, (uint32_t)params->box_slots,
+	err = nm_geometry_init((uint32_t)params->max_local_peers, (uint32_t)params->ring_slots,
 			       (uint32_t)params->chunk_size, params->pool_size, &geometry);
 	if (err) {
 		nm_reason_set(ret_reason, "the knobs of the window do not fit together");
@@ -140,8 +140,8 @@ static void say_opened(struct nm_reason *ret_reason)
 {
 	const struct nm_params *params = nm_params();
 
-	if (params->segment_dir[0])
-		nm_reason_set(ret_reason, "by way of %.80s, CMA %.10s", params->segment_dir,
+	if (params->rundir[0])
+		nm_reason_set(ret_reason, "by way of %.80s, CMA %.10s", params->rundir,
 			      params->cma);
 	else
 		nm_reason_set(ret_reason, "by way of /dev/shm/nearmetal-%u, CMA %.10s", geteuid(),

@@ -47,15 +47,14 @@ void nm_shm_begin_end(struct shm_transport *shm, struct shm_peer *peer, enum shm
 	/* One that hung up and goes on writing is not listened to for ever. */
 	if (peer->source)
 		peer->last = shm->readers[peer->source_index].position +
-			     peer->source->window->geometry.box_slots;
+			     peer->source->window->geometry.ring_slots;
 	shm->nr_ending++;
 }
 
 static bool is_tied(const struct shm_peer *peer)
 {
-	return (!peer->source || nm_segment_is_tied(&peer->source->tie)) &&
-	       (!peer->link || !peer->link->encounter ||
-		nm_segment_is_tied(&peer->link->encounter->tie));
+	return (!peer->source || nm_vmseg_is_tied(&peer->source->tie)) &&
+	       (!peer->link || !peer->link->session || nm_vmseg_is_tied(&peer->link->session->tie));
 }
 
 NM_COLD void nm_shm_lose(struct shm_transport *shm, struct shm_peer *peer)
@@ -88,33 +87,33 @@ NM_COLD void nm_shm_cast_out(struct shm_transport *shm, struct shm_peer *peer, c
 	nm_shm_begin_end(shm, peer, PEER_CAST_OUT, -EBADMSG, &why);
 }
 
-static NM_COLD void add_source(struct shm_transport *shm, struct nm_encounter *encounter)
+static NM_COLD void add_source(struct shm_transport *shm, struct nm_session *session)
 {
-	const struct nm_foreign_window *window = encounter->window;
-	struct shm_peer *peer = nm_shm_get_peer(shm, &encounter->who);
+	const struct nm_foreign_window *window = session->window;
+	struct shm_peer *peer = nm_shm_get_peer(shm, &session->who);
 	struct nm_reason why = {"it does not take messages from me"};
 	struct nm_peer *cookie;
 
 	if (!peer || peer->state != PEER_UP || peer->source) {
-		nm_meet_leave(shm->meet, encounter, -ECONNREFUSED, &why);
+		nm_sessions_leave(shm->sessions, session, -ECONNREFUSED, &why);
 		return;
 	}
-	cookie = shm->base.sink.source_up(&shm->base, &encounter->who, &encounter->label);
+	cookie = shm->base.sink.source_up(&shm->base, &session->who, &session->label);
 	if (!cookie) {
-		nm_meet_leave(shm->meet, encounter, -ECONNREFUSED, &why);
+		nm_sessions_leave(shm->sessions, session, -ECONNREFUSED, &why);
 		return;
 	}
 	NM_FAULT("source-up");
 	peer->cookie = cookie;
-	peer->label = encounter->label;
-	peer->source = encounter;
+	peer->label = session->label;
+	peer->source = session;
 	peer->source_index = shm->nr_sources;
-	encounter->cookie = peer;
+	session->cookie = peer;
 	shm->sources[shm->nr_sources] = peer;
-	nm_box_reader_init(&shm->readers[shm->nr_sources++],
-			   nm_foreign_box(window, encounter->peer_lane), window->geometry.box_slots,
-			   window->pool, window->geometry.chunk_size, window->geometry.nr_chunks,
-			   &shm->window.lanes[encounter->own_lane], encounter->start);
+	nm_ring_reader_init(
+		&shm->readers[shm->nr_sources++], nm_foreign_ring(window, session->peer_lane),
+		window->geometry.ring_slots, window->pool, window->geometry.chunk_size,
+		window->geometry.nr_chunks, &shm->window.lanes[session->own_lane], session->start);
 }
 
 NM_COLD void nm_shm_inspect(struct shm_transport *shm)
@@ -122,21 +121,21 @@ NM_COLD void nm_shm_inspect(struct shm_transport *shm)
 	uint32_t i;
 
 	for (i = 0; i < shm->nr_sources; i++)
-		if (shm->sources[i]->state == PEER_UP && !nm_box_is_sound(&shm->readers[i]))
+		if (shm->sources[i]->state == PEER_UP && !nm_ring_is_sound(&shm->readers[i]))
 			nm_shm_cast_out(shm, shm->sources[i], "a slot that it never published");
 }
 
 NM_COLD void nm_shm_take_events(struct shm_transport *shm)
 {
-	struct nm_encounter *encounter;
-	enum nm_meet_event_kind kind;
+	struct nm_session *session;
+	enum nm_session_event_kind kind;
 
-	while ((encounter = nm_meet_next_event(shm->meet, &kind)))
-		if (kind == NM_MEET_SOURCE)
-			add_source(shm, encounter);
+	while ((session = nm_sessions_next_event(shm->sessions, &kind)))
+		if (kind == NM_SESSION_SOURCE)
+			add_source(shm, session);
 		else
-			nm_shm_begin_end(shm, encounter->cookie, PEER_CLOSING, encounter->err,
-					 &encounter->why);
+			nm_shm_begin_end(shm, session->cookie, PEER_CLOSING, session->err,
+					 &session->why);
 }
 
 static void remove_source(struct shm_transport *shm, struct shm_peer *peer)
@@ -158,15 +157,16 @@ NM_COLD void nm_shm_end_peer(struct shm_transport *shm, struct shm_peer *peer)
 	if (peer->source) {
 		ends.taken = shm->readers[peer->source_index].position - peer->source->start;
 		remove_source(shm, peer);
-		nm_meet_leave(shm->meet, peer->source, peer->err, words);
+		nm_sessions_leave(shm->sessions, peer->source, peer->err, words);
 		peer->source = NULL;
 	}
 	if (link) {
-		ends.sent = link->writer.position - link->encounter->start;
+		ends.sent = link->writer.position - link->session->start;
 		nm_pool_reclaim_all(&shm->pool, &link->chunks);
-		nm_meet_stream_ended(shm->meet, link->encounter->own_lane, link->writer.position);
-		nm_meet_leave(shm->meet, link->encounter, peer->err, words);
-		link->encounter = NULL;
+		nm_sessions_stream_ended(shm->sessions, link->session->own_lane,
+					 link->writer.position);
+		nm_sessions_leave(shm->sessions, link->session, peer->err, words);
+		link->session = NULL;
 	}
 	NM_FAULT("end-peer");
 	peer->state = PEER_DOWN;
@@ -179,10 +179,10 @@ NM_COLD void nm_shm_end_peer(struct shm_transport *shm, struct shm_peer *peer)
 
 bool nm_shm_is_unread(const struct shm_transport *shm, const struct shm_peer *peer)
 {
-	const struct nm_box_reader *reader = &shm->readers[peer->source_index];
+	const struct nm_ring_reader *reader = &shm->readers[peer->source_index];
 
 	return peer->state == PEER_CLOSING && peer->source && reader->position < peer->last &&
-	       nm_box_ready(reader);
+	       nm_ring_ready(reader);
 }
 
 NM_COLD void nm_shm_end_peers(struct shm_transport *shm)

@@ -6,10 +6,10 @@
 #ifndef NM_TRANSPORT_SHM_PRIVATE_H
 #define NM_TRANSPORT_SHM_PRIVATE_H
 
-#include "connect/session.h"
 #include "connect/message.h"
-#include "shm/ring.h"
+#include "connect/session.h"
 #include "shm/pool.h"
+#include "shm/ring.h"
 #include "transport/transport.h"
 
 enum shm_peer_state {
@@ -27,25 +27,25 @@ struct shm_peer {
 	struct nm_identity who;
 	struct nm_peer_label label;
 	struct nm_peer *cookie;
-	struct shm_link *link;	     /* me -> peer */
-	struct nm_encounter *source; /* peer -> me */
+	struct shm_link *link;	   /* me -> peer */
+	struct nm_session *source; /* peer -> me */
 	uint32_t source_index;
 	enum shm_peer_state state;
 	int err; /* from CLOSING on */
 	struct nm_reason why;
-	uint64_t last; /* CLOSING: nothing sound is published from this position of its box on */
+	uint64_t last; /* CLOSING: nothing sound is published from this position of its ring on */
 };
 
 struct shm_link {
 	struct nm_link base;
-	struct nm_box_writer writer;
+	struct nm_ring_writer writer;
 	struct nm_pool_user chunks;
 	bool down;
 	const _Atomic uint32_t *asleep; /* in the peer's window: hostile; or of nobody */
-	_Atomic uint32_t *bell;		/* in mine */
+	_Atomic uint32_t *doorbell;	/* in mine */
 	uint32_t rung;			/* value of *asleep for which it was rung last */
 	struct shm_peer *peer;
-	struct nm_encounter *encounter;
+	struct nm_session *session;
 	struct nm_cma_target target; /* while base.remote_copy */
 	struct nm_link_facts facts;
 	struct shm_link *next;
@@ -54,10 +54,10 @@ struct shm_link {
 struct shm_transport {
 	struct nm_transport base;
 	struct nm_transport_ops ops; /* those of the flavor, or with checksums */
-	const nm_meet_word *events;
-	const _Atomic uint32_t *event_bell;
-	struct nm_box_reader *readers; /* of active sources; nr_lanes of them fit */
-	struct shm_peer **sources;     /* whose reader it is */
+	const nm_session_word *events;
+	const _Atomic uint32_t *event_doorbell;
+	struct nm_ring_reader *readers; /* of active sources; nr_lanes of them fit */
+	struct shm_peer **sources;	/* whose reader it is */
 	uint32_t nr_sources;
 	uint32_t nr_sent;   /* packets of one slot since the last progress() */
 	uint32_t nr_ending; /* peers between UP and DOWN */
@@ -69,11 +69,11 @@ struct shm_transport {
 	struct nm_pool pool;
 	struct shm_link *links;
 	struct shm_peer *peers;
-	struct nm_meet *meet;
+	struct nm_sessions *sessions;
 	struct nm_window window;
 	/* where it lies, if that is a segment between machines; else NULL */
-	struct nm_segment *segment;
-	struct nm_segment_claim *claim;
+	struct nm_vmseg *segment;
+	struct nm_vmseg_claim *claim;
 };
 
 static inline struct shm_transport *nm_shm_of(struct nm_transport *transport)
@@ -92,13 +92,13 @@ int nm_shm_connect(struct nm_transport *transport, const struct nm_address *addr
 bool nm_shm_drained(struct nm_link *link);
 void nm_shm_describe(const struct nm_link *link, struct nm_link_facts *ret_facts);
 unsigned int nm_shm_progress(struct nm_transport *transport);
-bool nm_shm_sleep(struct nm_transport *transport, struct nm_bells *bells);
+bool nm_shm_sleep(struct nm_transport *transport, struct nm_doorbells *doorbells);
 void nm_shm_wake(struct nm_transport *transport);
 /*
- * What every channel through windows does before its endpoint sleeps. Adds the bell of the meeting
- * place; false: there was no room for it.
+ * What every channel through windows does before its endpoint sleeps. Adds the doorbell of the
+ * session place; false: there was no room for it.
  */
-bool nm_shm_prepare_sleep(struct shm_transport *shm, struct nm_bells *bells);
+bool nm_shm_prepare_sleep(struct shm_transport *shm, struct nm_doorbells *doorbells);
 extern const struct nm_quarantine_ops nm_shm_quarantine_ops;
 int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
 		unsigned int nr_iov);
@@ -116,8 +116,8 @@ bool nm_shm_vouch(struct shm_transport *shm, uint32_t i, struct nm_packet *pkt,
 /* Once, before the transport is used: 0, or -errno with a reason. */
 int nm_shm_init_checks(struct shm_transport *shm, struct nm_reason *ret_reason);
 
-/* shm_copy.c: base.remote_copy and its reason, from what the meeting has proven. */
-void nm_shm_init_copies(struct shm_link *link, const struct nm_encounter *encounter);
+/* shm_copy.c: base.remote_copy and its reason, from what the session has proven. */
+void nm_shm_init_copies(struct shm_link *link, const struct nm_session *session);
 extern const struct nm_copy_ops nm_shm_copy_ops;
 
 /* A channel through windows: what its create() does beside what all of them do. */
@@ -133,8 +133,8 @@ struct shm_flavor {
 int nm_shm_create(const struct shm_flavor *flavor, const void *arg, const struct nm_sink *sink,
 		  const struct nm_identity *who, struct nm_transport **ret_transport,
 		  struct nm_reason *ret_reason);
-/* Everything that goes with the window, which is there; and the meeting place. 0 or -errno. */
-int nm_shm_furnish(struct shm_transport *shm, struct nm_meet_config *config,
+/* Everything that goes with the window, which is there; and the table of sessions. 0 or -errno. */
+int nm_shm_furnish(struct shm_transport *shm, struct nm_sessions_config *config,
 		   struct nm_reason *ret_reason);
 /* Destroys half-open ones, too. */
 void nm_shm_destroy(struct nm_transport *transport);
@@ -152,7 +152,7 @@ void nm_shm_cast_out(struct shm_transport *shm, struct shm_peer *peer, const cha
 void nm_shm_lose(struct shm_transport *shm, struct shm_peer *peer);
 /* Cast out sources that show bytes which no poll stumbles over. */
 void nm_shm_inspect(struct shm_transport *shm);
-/* New sources and ends, from the meeting place. */
+/* New sources and ends, from the table of sessions. */
 void nm_shm_take_events(struct shm_transport *shm);
 /* Is there something left that PEER published before it hung up? */
 bool nm_shm_is_unread(const struct shm_transport *shm, const struct shm_peer *peer);

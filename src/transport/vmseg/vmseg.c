@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The channel between virtual machines of one host: boxes, pool, credits and checks are those of
+ * The channel between virtual machines of one host: rings, pool, credits and checks are those of
  * shm.c, over windows that lie in a segment (vmseg/attach.h). What differs: neighbours are other
  * kernels, so nothing is copied without packets and death is an expired lease; and a window does not
  * outlive its owner for long, so closing waits until everything was taken.
@@ -30,11 +30,11 @@ static unsigned int segment_progress(struct nm_transport *transport)
 }
 
 /* No kernel wakes another's sleepers. Whoever comes is met by a thread of this one. */
-static bool segment_sleep(struct nm_transport *transport, struct nm_bells *bells)
+static bool segment_sleep(struct nm_transport *transport, struct nm_doorbells *doorbells)
 {
 	struct shm_transport *shm = nm_shm_of(transport);
 
-	return nm_shm_prepare_sleep(shm, bells) && !shm->nr_sources && !shm->nr_ending;
+	return nm_shm_prepare_sleep(shm, doorbells) && !shm->nr_sources && !shm->nr_ending;
 }
 
 /* Others may have my window's bytes soon after I am gone: only what was taken is safe. */
@@ -42,7 +42,7 @@ static bool segment_drained(struct nm_link *base)
 {
 	const struct shm_link *link = nm_shm_link_of(base);
 
-	/* Partner: nm_box_return_credits() of the reader. */
+	/* Partner: nm_ring_return_credits() of the reader. */
 	return link->down || atomic_load_explicit(&link->writer.feedback->consumed,
 						  memory_order_acquire) == link->writer.position;
 }
@@ -65,7 +65,7 @@ static void segment_destroy(struct nm_transport *transport)
 		return;
 	shm = nm_shm_of(transport);
 	/* Others may be closing, too, and wait for me to take what they sent. */
-	while (shm->meet && (nr = count_untaken(shm)) && nm_clock_ns() < transport->close_by_ns)
+	while (shm->sessions && (nr = count_untaken(shm)) && nm_clock_ns() < transport->close_by_ns)
 		if (!nm_shm_progress(transport))
 			sched_yield();
 	NM_FAULT("segment-all-taken");
@@ -78,37 +78,36 @@ static void segment_destroy(struct nm_transport *transport)
 static int open_window(struct shm_transport *shm, const struct nm_identity *who,
 		       struct nm_reason *ret_reason)
 {
-	const struct nm_segment_facts *facts = nm_segment_facts(shm->segment);
+	const struct nm_vmseg_facts *facts = nm_vmseg_facts(shm->segment);
 	const struct nm_params *params = nm_params();
 	struct nm_geometry geometry;
 	uint8_t proof[8];
 	int err;
 
-	err = nm_segment_geometry(shm->segment, (uint32_t)params->segment_endpoints,
-				  (uint32_t)params->segment_lanes, (uint32_t)params->box_slots,
-				  (uint32_t)params->chunk_size, params->pool_size, &geometry,
-				  ret_reason);
+	err = nm_vmseg_geometry(shm->segment, (uint32_t)params->segment_endpoints,
+				(uint32_t)params->segment_lanes, (uint32_t)params->ring_slots,
+				(uint32_t)params->chunk_size, params->pool_size, &geometry,
+				ret_reason);
 	if (err)
 		return err;
 	/* All neighbours read it, so it is not the secret itself. */
 	nm_letter_proof(who->token, facts->token, facts->part, proof);
-	err = nm_segment_claim(shm->segment, who->id, proof, geometry.size, &shm->claim,
-			       ret_reason);
-	return err ? err : nm_segment_open(shm->claim, &geometry, &shm->window, ret_reason);
+	err = nm_vmseg_claim(shm->segment, who->id, proof, geometry.size, &shm->claim, ret_reason);
+	return err ? err : nm_vmseg_open(shm->claim, &geometry, &shm->window, ret_reason);
 }
 
 static int open_segment(struct shm_transport *shm, const struct nm_identity *who, const void *arg,
 			struct nm_reason *ret_reason)
 {
-	const struct nm_segment_config *segment = arg;
-	struct nm_meet_config config = {
+	const struct nm_vmseg_config *segment = arg;
+	struct nm_sessions_config config = {
 		.dir = segment->all,
 		.who = *who,
 		.peer_lease_ms = (uint32_t)nm_params()->segment_lease_ms,
 	};
 	int err;
 
-	err = nm_segment_attach(segment, &shm->segment, ret_reason);
+	err = nm_vmseg_attach(segment, &shm->segment, ret_reason);
 	if (!err)
 		err = open_window(shm, who, ret_reason);
 	if (err)
@@ -140,8 +139,8 @@ static int vmseg_create(const struct nm_sink *sink, struct nm_address *address,
 		.open = open_segment,
 	};
 	const struct nm_params *params = nm_params();
-	struct nm_segment_config config;
-	int err = params ? nm_segment_config_load(params->segment, &config, ret_reason) : 0;
+	struct nm_vmseg_config config;
+	int err = params ? nm_vmseg_config_load(params->segment, &config, ret_reason) : 0;
 
 	if (err == -ENOENT)
 		return err;
@@ -158,7 +157,7 @@ static int vmseg_create(const struct nm_sink *sink, struct nm_address *address,
 }
 
 const struct nm_transport_kind nm_vmseg_kind = {
-	.channel = NM_CHANNEL_SEGMENT,
+	.channel = NM_CHANNEL_VMSEG,
 	.rank = 30,
 	.flags = NM_TRANSPORT_OPTIONAL | NM_TRANSPORT_WATCHES,
 	.create = vmseg_create,

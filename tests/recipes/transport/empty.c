@@ -42,10 +42,10 @@ static void empty_describe(const struct nm_link *link, struct nm_link_facts *ret
 	ret_facts->channel = NM_CHANNEL_EMPTY;
 }
 
-static bool empty_sleep(struct nm_transport *transport, struct nm_bells *bells)
+static bool empty_sleep(struct nm_transport *transport, struct nm_doorbells *doorbells)
 {
 	(void)transport;
-	(void)bells;
+	(void)doorbells;
 	return true;
 }
 

@@ -28,7 +28,7 @@ class Arena:
             "PATH": os.environ["PATH"],
             "LC_ALL": "C.UTF-8",
             "FI_PROVIDER_PATH": str(PROVIDER_DIR),
-            "NEARMETAL_SEGMENT_DIR": str(self.segment),
+            "NEARMETAL_RUNDIR": str(self.segment),
             "NEARMETAL_STATS_DIR": str(self.stats),
         }
         for name, value in knobs.items():
