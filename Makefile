@@ -15,16 +15,16 @@ demo: setup
 # What keeps one core busy at most: daemons that wait for each other, and programs of one thread.
 LIGHT := $(wildcard $(addprefix tests/system/test_,slurm_*.py vsphere_*.py provision_*.py study_page.py \
 	image_build.py local_cluster.py local_faults.py))
-# How many fuzzers run at once; each wants a core for its minute, which is one by the clock.
-FUZZERS := $(shell nproc)
+# Tests that share nothing run side by side.
+SIDE_BY_SIDE := -n 2
 
 ## Every check that needs no cluster: lint, C tests with sanitizers, fuzzers, Python tests
 test: setup lint test-c test-fuzz-briefly test-python
 
-## A minute of every fuzzer; `make test` runs them for seconds
+## A minute of every fuzzer; `make test` gives each its corpus and seconds
 test-fuzz: setup
 	FUZZ_SECONDS=60 tools/setup/c_build.sh fuzz
-	$(VENV)/meson test -C build/c-fuzz --no-rebuild --print-errorlogs --num-processes $(FUZZERS) --suite fuzz
+	$(VENV)/meson test -C build/c-fuzz --no-rebuild --print-errorlogs --suite fuzz
 
 test-fuzz-briefly: setup
 	tools/setup/c_build.sh fuzz
@@ -45,8 +45,13 @@ test-system-light: setup-system
 test-system-heavy: setup-system
 	$(PYTEST) tests/system $(LIGHT:%=--ignore=%) -m "not full" --continue-on-collection-errors --junitxml=build/log/junit/system-heavy.xml
 
-## The long tests
-test-full:
+## Every death at every fault point; `make test` takes a sample
+test-faults: setup
+	tools/setup/c_build.sh faults
+	$(VENV)/meson test -C build/c-faults --no-rebuild --print-errorlogs --suite all-faults
+
+## The long tests: a minute of every fuzzer, the whole walks, every machine
+test-full: test-fuzz test-faults
 	@tools/setup/setup.sh --vm --vsphere --study --slurm --apps
 	$(PYTEST) tests/system tests/python -m full --continue-on-collection-errors --junitxml=build/log/junit/full.xml
 
@@ -56,7 +61,7 @@ benchmarks: setup
 
 ## Layers, formats, types, licences, wording
 lint: setup
-	$(PYTEST) tests/lint --junitxml=build/log/junit/lint.xml
+	$(PYTEST) tests/lint $(SIDE_BY_SIDE) --junitxml=build/log/junit/lint.xml
 
 ## Install what is missing and build the C code; seconds when nothing is
 setup:
@@ -91,10 +96,10 @@ test-c: setup
 	$(VENV)/meson test -C build/c-faults --no-rebuild --print-errorlogs --suite faults
 
 test-python: setup
-	$(PYTEST) tests/python -m "not full" --junitxml=build/log/junit/python.xml
+	$(PYTEST) tests/python $(SIDE_BY_SIDE) -m "not full" --junitxml=build/log/junit/python.xml
 
 ## This list
 help:
 	@awk '/^## / { text = substr($$0, 4); next } /^[a-z-]+:/ && text { sub(/:.*/, ""); printf "make %-12s %s\n", $$0, text; text = "" } ! /^## / { text = "" }' $(MAKEFILE_LIST)
 
-.PHONY: demo benchmarks test test-fuzz test-fuzz-briefly test-system image test-system-light test-system-heavy test-full lint setup setup-vm setup-vsphere setup-slurm setup-system build test-c test-python help
+.PHONY: demo benchmarks test test-fuzz test-fuzz-briefly test-faults test-system image test-system-light test-system-heavy test-full lint setup setup-vm setup-vsphere setup-slurm setup-system build test-c test-python help

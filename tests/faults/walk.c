@@ -9,7 +9,8 @@
  * machines, of which the guest shares the victim's; there the next who comes must get a slot. Marks
  * that the first world knows are only killed in the second.
  *
- * usage: walk [NAME...]   these marks alone; without, all that the linker has put into the table
+ * usage: walk [--sample] [NAME...]   these marks alone; without, all that the linker has put into
+ *                                    the table. --sample: each mark in one of its ways, by turns
  */
 #include <dirent.h>
 #include <errno.h>
@@ -66,6 +67,7 @@ struct run {
 };
 
 static struct shared *shared;
+static bool sampled;
 /* In memory: whoever writes to a mapped file waits while a disk takes its pages, seconds on a busy one. */
 static char dir_path[] = "/dev/shm/nearmetal-walk-XXXXXX";
 
@@ -349,34 +351,49 @@ static bool is_first(const struct nm_fault_point *const *place)
 	return true;
 }
 
-/* The mark NAME in a world where it was SEEN so often. ALL: in every way, not only deaths. */
-static unsigned int walk_mark_in(const char *name, unsigned int world, uint32_t seen, bool all)
-{
-	unsigned int bad = !walk(name, world, NM_FAULT_KILL, 1);
+/* A way to walk a mark: where, what happens, and at which of the times that the victim comes by. */
+struct way {
+	unsigned int world;
+	enum nm_fault_action action;
+	unsigned int nth;
+};
 
+enum { NR_WAYS_IN_A_WORLD = 5 };
+
+/* The ways in a world where the mark was SEEN so often. ALL: not only deaths. */
+static unsigned int ways_in(struct way *ways, unsigned int world, uint32_t seen, bool all)
+{
+	unsigned int nr = 0;
+
+	ways[nr++] = (struct way){world, NM_FAULT_KILL, 1};
 	for (int action = NM_FAULT_STOP; all && action <= NM_FAULT_DELAY; action++)
-		bad += !walk(name, world, (enum nm_fault_action)action, 1);
+		ways[nr++] = (struct way){world, (enum nm_fault_action)action, 1};
 	/* In the middle of things and near their end too. */
 	if (seen > 2)
-		bad += !walk(name, world, NM_FAULT_KILL, seen / 2);
+		ways[nr++] = (struct way){world, NM_FAULT_KILL, seen / 2};
 	if (all && seen > 4)
-		bad += !walk(name, world, NM_FAULT_KILL, seen - seen / 4);
-	return bad;
+		ways[nr++] = (struct way){world, NM_FAULT_KILL, seen - seen / 4};
+	return nr;
 }
 
-static unsigned int walk_mark(const char *name)
+/* The TURN-th mark of all. */
+static unsigned int walk_mark(const char *name, unsigned int turn)
 {
 	uint32_t here = times_seen(name, IN_DIRECTORY), there = times_seen(name, IN_SEGMENT);
-	unsigned int bad = 0;
+	struct way ways[NR_WORLDS * NR_WAYS_IN_A_WORLD];
+	unsigned int nr = 0, bad = 0, i;
 
 	if (!here && !there) {
 		printf("not ok %s: no conversation comes by it\n", name);
 		return 1;
 	}
 	if (here)
-		bad += walk_mark_in(name, IN_DIRECTORY, here, true);
+		nr += ways_in(ways, IN_DIRECTORY, here, true);
 	if (there)
-		bad += walk_mark_in(name, IN_SEGMENT, there, !here);
+		nr += ways_in(ways + nr, IN_SEGMENT, there, !here);
+	for (i = 0; i < nr; i++)
+		if (!sampled || i == turn % nr)
+			bad += !walk(name, ways[i].world, ways[i].action, ways[i].nth);
 	if (!bad)
 		printf("ok %s%s%s\n", name, here ? ", in a directory" : "",
 		       there ? ", in a segment" : "");
@@ -408,7 +425,7 @@ static bool is_wanted(const char *name, char *const *only)
 static int walk_share(unsigned int first, char *const *only)
 {
 	const struct nm_fault_point *const *place;
-	unsigned int bad = 0, world, i = 0;
+	unsigned int bad = 0, world, i = 0, turn;
 
 	if (open_place())
 		return 1;
@@ -417,9 +434,10 @@ static int walk_share(unsigned int first, char *const *only)
 		bad += !walk("", world, NM_FAULT_NONE, 0);
 	for (place = __start_nm_faults; place < __stop_nm_faults; place++) {
 		if (!is_first(place) || !is_wanted((*place)->name, only) ||
-		    i++ % NR_WALKERS != first)
+		    (turn = i++) % NR_WALKERS != first)
 			continue;
-		bad += walk_mark((*place)->name);
+		/* A walker takes every fourth mark, and these shall take all ways too. */
+		bad += walk_mark((*place)->name, turn + turn / NR_WALKERS);
 	}
 	rmdir(dir_path);
 	return bad != 0;
@@ -431,7 +449,9 @@ int main(int argc, char **argv)
 	unsigned int nr = 0, bad = 0, i;
 	int status;
 
-	(void)argc;
+	argv++;
+	sampled = argc > 1 && !strcmp(*argv, "--sample");
+	argv += sampled;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	setenv("NEARMETAL_LEASE_MS", "10", 1);
 	/* A living one that gets no processor for so long would be given up. */
@@ -446,7 +466,7 @@ int main(int argc, char **argv)
 	for (i = 0; i < NR_WALKERS; i++)
 		if (fork() == 0) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			exit(walk_share(i, argv + 1));
+			exit(walk_share(i, argv));
 		}
 	for (i = 0; i < NR_WALKERS; i++)
 		bad += wait(&status) < 0 || status;

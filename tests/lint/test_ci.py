@@ -94,19 +94,26 @@ def run_with(folder: Path, broken: str) -> tuple[int, list[str], list[str]]:
 def test_every_part_of_make_test_is_run(tmp_path: Path) -> None:
     _, calls, _ = run_with(tmp_path, "none")
     targets = [line.split()[1] for line in calls]
-    # A minute of every fuzzer stands for its seconds.
-    wanted = prerequisites("test") - {"setup", "test-fuzz-briefly"} | {"test-fuzz"}
-    assert wanted <= set(targets)
+    assert prerequisites("test") - {"setup"} <= set(targets)
     assert {"test-system-light", "test-system-heavy"} <= set(targets)
     assert len(targets) == len(set(targets))
 
 
-@pytest.mark.parametrize("broken", ["setup-system", "lint", "test-fuzz", "test-system-heavy"])
+@pytest.mark.parametrize(
+    "broken", ["setup-system", "lint", "test-fuzz-briefly", "test-system-heavy"]
+)
 def test_every_part_is_run_when_one_fails(tmp_path: Path, broken: str) -> None:
     status, calls, lines = run_with(tmp_path, broken)
-    assert {"test-c", "test-fuzz", "test-system-heavy"} <= {line.split()[1] for line in calls}
+    assert {"test-c", "test-fuzz-briefly", "test-system-heavy"} <= {
+        line.split()[1] for line in calls
+    }
     assert status == 1
     assert f"make {broken} failed" in lines
+
+
+def test_what_is_sampled_here_is_whole_in_the_long_tests() -> None:
+    assert {"test-fuzz", "test-faults"} <= prerequisites("test-full")
+    assert "-m full" in " ".join(recipe("test-full"))
 
 
 def recipe(target: str) -> list[str]:
@@ -129,7 +136,7 @@ def test_the_two_halves_of_the_system_tests_are_the_whole() -> None:
     assert not [word for word in whole if word.startswith("--ignore")]
 
 
-def test_what_runs_beside_the_fuzzers_starts_no_virtual_machine() -> None:
+def test_what_runs_beside_the_checks_starts_no_virtual_machine() -> None:
     for name in recipe("test-system-light"):
         if name.startswith("tests/"):
             text = (ROOT / name).read_text()

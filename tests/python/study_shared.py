@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where tests find real logs and papers, which are not part of the repository."""
+"""Where tests find real logs and papers.
+
+Excerpts of logs and the numbers of papers are in tests/data and in every clone. Beside some
+checkouts lie the whole logs and papers, which are not part of the repository: tests that want every
+line run there too.
+"""
 
 import os
 from pathlib import Path
 
-import pytest
+DATA = Path(__file__).parents[1] / "data"
+LOGS = DATA / "logs"
+PAPERS = DATA / "papers"
 
 SHARED = Path(os.environ.get("STUDY_SHARED", Path(__file__).parents[3] / "shared"))
 SAMPLES = SHARED / "samples"
 SEEDS = SHARED / "seeds"
-
-needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="no real logs (STUDY_SHARED)")
-needs_seeds = pytest.mark.skipif(not SEEDS.is_dir(), reason="no papers (STUDY_SHARED)")

@@ -28,7 +28,7 @@ from nearmetal.study.signed import from_comparisons
 from nearmetal.study.stats import Ratio
 from nearmetal.study.store import LABELS, Study
 from nearmetal.study.tax import decompose, from_medians, from_values, rounded
-from tests.python.study_shared import SAMPLES, needs_samples
+from tests.python.study_shared import LOGS
 
 METAL = Arm("metal", "bare metal", "IB", "near", 48)
 VM = Arm("vm", "VM", "IB", "near", 44)
@@ -347,8 +347,6 @@ sources:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    if not SAMPLES.is_dir():
-        pytest.skip("no real logs (STUDY_SHARED)")
     directory = tmp_path_factory.mktemp("real")
     (directory / "labels.yaml").write_text(REAL)
 
@@ -357,7 +355,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
         def step(self, text: str) -> None: ...
 
-    import_study([SAMPLES], directory / "labels.yaml", directory / "study", Unwatched())
+    import_study([LOGS], directory / "labels.yaml", directory / "study", Unwatched())
     return Study(directory / "study")
 
 
@@ -367,7 +365,6 @@ def real_comparisons(study: Study, base: str, arm: str, **wanted: object) -> lis
     return compare(sides[0], sides[1])
 
 
-@needs_samples
 def test_a_user_space_overlay_against_bare_metal(real: Study) -> None:
     found = {
         c.point.size: c
@@ -387,7 +384,6 @@ def test_a_user_space_overlay_against_bare_metal(real: Study) -> None:
     assert margins == {8.33}
 
 
-@needs_samples
 def test_fabrics_of_unequal_rate_are_not_compared(
     real: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -406,7 +402,6 @@ def test_fabrics_of_unequal_rate_are_not_compared(
     assert [c["watermarks"] for c in data if c["size"] == 1] != [[]]
 
 
-@needs_samples
 def test_outliers_are_flagged_and_kept(real: Study) -> None:
     (one,) = (c for c in real_comparisons(real, "bare-metal", "usernetes", test="lammps")
               if c.point.metric == "loop_time")  # fmt: skip
@@ -420,7 +415,6 @@ def test_outliers_are_flagged_and_kept(real: Study) -> None:
     assert {one.test.values[i] for i in theirs} >= {41.4852}
 
 
-@needs_samples
 def test_five_runs_never_reject_because_of_one_outlier(real: Study) -> None:
     cells = {name: next(c for c in real.cells(arm=name, test="lammps", metric="loop_time"))
              for name in ("bare-metal", "usernetes")}  # fmt: skip
@@ -434,7 +428,6 @@ def test_five_runs_never_reject_because_of_one_outlier(real: Study) -> None:
     assert judge(list(cells["bare-metal"].values), near).verdict is not Verdict.REJECT
 
 
-@needs_samples
 def test_jitter_of_a_real_matrix(tmp_path: Path) -> None:
     (tmp_path / "labels.yaml").write_text(
         "format: 1\nrun: m\narms:\n  ib: {platform: p, fabric: f, placement: l}\n"
@@ -446,7 +439,7 @@ def test_jitter_of_a_real_matrix(tmp_path: Path) -> None:
 
         def step(self, text: str) -> None: ...
 
-    import_study([SAMPLES / "matrix"], tmp_path / "labels.yaml", tmp_path / "study", Unwatched())
+    import_study([LOGS / "matrix"], tmp_path / "labels.yaml", tmp_path / "study", Unwatched())
     cells = list(Study(tmp_path / "study").cells())
     latency = over_pairs(cells, "latency")
     assert (latency.pairs, latency.median, latency.p99) == (240, 0.95, 1.02)

@@ -2,13 +2,14 @@
 """Published numbers: each stands where the data say, none of the texts' measurements is missing."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from nearmetal.evidence.published import STUDIES, adapters, find, numbers, plots
 from nearmetal.study.signed import SignedTable, faster_percent, z_score
 from nearmetal.study.tax import decompose, rounded
-from tests.python.study_shared import SEEDS, needs_seeds
+from tests.python.study_shared import PAPERS, SEEDS
 
 SEED_NUMBERS = {
     "vmw-ib": "000",
@@ -30,9 +31,23 @@ NO_MEASUREMENT = {
 }
 
 
-def seed(study: str) -> list[str]:
-    (path,) = SEEDS.glob(SEED_NUMBERS[study] + "_*")
-    return path.read_text().split("\n")
+REFERENCES = re.compile(r"(9\.|6) R(EFERENCES|eferences)|References$")
+SOURCES = [PAPERS, *([SEEDS] if SEEDS.is_dir() else [])]
+
+of_each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+
+
+def text_of(study: str, source: Path) -> list[str]:
+    """Return the lines of a text, or of the numbers in it, up to its references."""
+    if source == SEEDS:
+        (path,) = SEEDS.glob(SEED_NUMBERS[study] + "_*")
+        return path.read_text().split("\n")
+    rows = (PAPERS / f"{study}.tsv").read_text().splitlines()[1:]
+    pieces = [row.split("\t") for row in rows]
+    lines = [""] * int(pieces[-1][0])
+    for number, piece in pieces:
+        lines[int(number) - 1] += f"; {piece}"
+    return lines
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -50,10 +65,10 @@ def test_values_are_what_was_printed(study: str) -> None:
         assert any(abs(number.value) == pytest.approx(s * factor) for s in shown) or "twice" in text
 
 
-@needs_seeds
+@of_each_source
 @pytest.mark.parametrize("study", STUDIES)
-def test_every_number_stands_in_its_line(study: str) -> None:
-    lines = seed(study)
+def test_every_number_stands_in_its_line(study: str, source: Path) -> None:
+    lines = text_of(study, source)
     for number in numbers(study):
         assert number.printed in lines[number.line - 1], number
     for plot in plots():
@@ -62,12 +77,11 @@ def test_every_number_stands_in_its_line(study: str) -> None:
             assert words.rstrip("ab") in lines[plot.line - 1], plot
 
 
-@needs_seeds
+@of_each_source
 @pytest.mark.parametrize("study", STUDIES)
-def test_no_measurement_of_the_text_is_missing(study: str) -> None:
-    lines = seed(study)
-    end = next((n for n, line in enumerate(lines) if re.match(r"(9\.|6) R(EFERENCES|eferences)|References$", line)),
-               len(lines))  # fmt: skip
+def test_no_measurement_of_the_text_is_missing(study: str, source: Path) -> None:
+    lines = text_of(study, source)
+    end = next((n for n, line in enumerate(lines) if REFERENCES.match(line)), len(lines))
     known: dict[int, list[str]] = {}
     for number in numbers(study):
         known.setdefault(number.line, []).append(number.printed)

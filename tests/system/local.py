@@ -25,6 +25,10 @@ UID = 64321
 NAMESPACES = ("pid", "mnt", "net", "uts", "ipc", "user")
 
 
+OF_C_TESTS = ("nearmetal-test-", "nearmetal-walk-")
+"""Directories in /dev/shm of tests/unit and tests/faults, which may run beside."""
+
+
 @dataclass
 class Site:
     """A state directory of its own and the command line on it."""
@@ -129,7 +133,8 @@ class Site:
         found += [line for line in mounts.splitlines() if str(self.directory) in line]
         links = {path.name for path in Path("/sys/class/net").iterdir()}
         found += [f"device {name}" for name in links & {"br0", "v11", "v12"}]
-        found += [f"shm {p}" for p in Path("/dev/shm").glob("nearmetal*") if p.name not in self.shm]
+        fresh = [p for p in Path("/dev/shm").glob("nearmetal*") if p.name not in self.shm]
+        found += [f"shm {p}" for p in fresh if not p.name.startswith(OF_C_TESTS)]
         return found
 
 

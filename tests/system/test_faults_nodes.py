@@ -87,7 +87,7 @@ def test_the_default_directory_is_shared_as_dev_shm_is(arena: Arena) -> None:
 
 def test_a_socket_that_only_one_side_sees_serves_that_side(arena: Arena) -> None:
     own = arena.root / "own"
-    a, b = arena.peer("a", SEGMENT_DIR=str(own)), arena.peer("b")
+    a, b = arena.peer("a", RUNDIR=str(own)), arena.peer("b")
     a.knows(b)
     b.knows(a)
     (own / b.identity).hardlink_to(arena.segment / b.identity)

@@ -1,17 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two virtual machines on one host and one on a second: up, met, used by real MPIs, and gone."""
+"""Two virtual machines on one host and one on a second: up, met, used by real MPIs, hurt, and gone.
+
+One cluster for all of it: its `up` is killed at every step, and the injuries come last.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from nearmetal.apply import Journal
+from nearmetal.backend import Store
+from nearmetal.backend.libvirt.hypervisor import Hypervisor as Link
 from nearmetal.backend.libvirt.nodes import Nodes
 from nearmetal.run import LocalRunner
 from nearmetal.spec import LibvirtSpec, addresses, load_spec
@@ -60,18 +69,29 @@ class Site:
     spec: Path
     state: Path
     hosts: tuple[hypervisors.Hypervisor, hypervisors.Hypervisor]
+    seen: frozenset[str] = frozenset()
+    """The steps at which its `up` was killed."""
 
-    def run(self, *args: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
             [sys.executable, "-m", "nearmetal", *args],
             env=environment(self.state),
             cwd=ROOT,
-            check=False,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=timeout,
+            start_new_session=True,
         )
+
+    def run(self, *args: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+        with self.start(*args) as process:
+            try:
+                out, err = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+        return subprocess.CompletedProcess(args, process.returncode, out, err)
 
     def ok(self, *args: str) -> str:
         done = self.run(*args)
@@ -79,11 +99,32 @@ class Site:
         return done.stdout + done.stderr
 
     def roots(self) -> Nodes:
-        """Commands as root of the first node."""
+        """Commands as root of the first host's nodes."""
         spec = load_spec(self.spec)
         assert isinstance(spec, LibvirtSpec)
-        where = {"n1": (addresses(spec)[1]["n1"], spec.hosts[0].uri)}
+        where = {name: (addresses(spec)[1][name], spec.hosts[0].uri) for name in ("n1", "n2")}
         return Nodes(self.state / "clusters" / "vms", where, LocalRunner())
+
+
+def killed_at_every_step(site: Site) -> frozenset[str]:
+    """Run `up`, killed at each step once, until it is done; returns the steps."""
+    journal = Journal(Store(site.state).cluster("vms"))
+    seen: set[str] = set()
+    for _ in range(25):
+        with site.start("up", str(site.spec)) as process:
+            known = len(journal.read())
+            while process.poll() is None:
+                fresh = [r.step for r in journal.read()[known:] if r.event == "begin"]
+                if any(step not in seen for step in fresh):
+                    seen |= set(fresh)
+                    os.killpg(process.pid, signal.SIGKILL)
+                    break
+                time.sleep(0.002)
+            _, words = process.communicate()
+        if process.returncode != -signal.SIGKILL:
+            assert process.returncode == 0, words
+            return frozenset(seen)
+    pytest.fail(f"never done; killed at {seen}")
 
 
 @pytest.fixture(scope="module")
@@ -96,13 +137,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         spec.write_text(SPEC.format(bridge=bridge, first=first.uri, second=second.uri))
         place = Site(spec, directory / "state", (first, second))
         try:
-            place.ok("up", str(spec))
+            place.seen = killed_at_every_step(place)
             yield place
         finally:
             done = place.run("down", str(spec))
         assert done.returncode == 0, done.stderr
         assert first.machines() == []
     assert hypervisors.traces("vms", before, place.state) == []
+
+
+def test_up_killed_at_every_step_is_taken_up(site: Site) -> None:
+    assert {"make cluster vms", "make host h1", "make node n1", "make node n2"} <= site.seen
+    assert {"make host h2", "make node n3", "wait for the nodes"} <= site.seen
+    assert len(site.hosts[0].machines()) == 2
+    assert len(site.hosts[1].machines()) == 1
 
 
 def test_a_second_up_does_nothing_and_says_why_it_is_as_it_is(site: Site) -> None:
@@ -213,3 +261,39 @@ def test_imb_over_the_mpich_of_this_machine(site: Site) -> None:
 def test_plain_mpirun_in_the_first_node(site: Site) -> None:
     out = site.ok("exec", str(site.spec), "n1", "--", "sh", "-lc", "mpirun -n 3 hostname")
     assert {"n1", "n2", "n3"} <= set(out.split())
+
+
+def test_a_segment_of_another_size_is_seen(site: Site) -> None:
+    segment = next(Path("/dev/shm").glob("nearmetal-vms-h1-*"))
+    size = segment.stat().st_size
+    os.truncate(segment, size * 2)
+    done = site.run("plan", str(site.spec))
+    assert done.returncode == 3, done.stderr
+    assert "host h1" in done.stdout + done.stderr
+    os.truncate(segment, size)
+    assert site.run("plan", str(site.spec)).returncode == 0
+
+
+def test_a_machine_that_ends_under_a_job_fails_it_and_is_named(site: Site) -> None:
+    """With its segment lost as well: one `up` makes all of it whole."""
+    program = str(PROGRAMS / "openmpi5" / "mpi_traffic")
+    path = str(site.spec)
+    with site.start("run", path, "-n", "2", "--", program, "-n", "1000000", "-b", "1G") as job:
+        nodes = site.roots()
+        deadline = time.monotonic() + 300
+        look = ["sh", "-c", "pgrep mpi_traffic || :"]
+        while not nodes.check("n2", "look", look).strip():
+            assert job.poll() is None, job.communicate()
+            assert time.monotonic() < deadline, "the job never started"
+            time.sleep(1)
+        Link(site.hosts[0].uri).end("nearmetal.vms.n2")
+        out, err = job.communicate(timeout=600)
+        assert job.returncode != 0, out + err
+
+    done = site.run("status", path)
+    assert done.returncode == 4, done.stderr
+    assert "its domain is gone" in done.stdout + done.stderr
+
+    next(Path("/dev/shm").glob("nearmetal-vms-h1-*")).unlink()
+    site.ok("up", path)
+    assert site.run("plan", path).returncode == 0

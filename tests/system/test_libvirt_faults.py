@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.apply import Cluster, Journal, down, plan_up, up
+from nearmetal.apply import Cluster, down, plan_up, up
 from nearmetal.backend import Store
 from nearmetal.backend.libvirt import LibvirtBackend
 from nearmetal.backend.libvirt.hypervisor import Hypervisor as Link
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
     from nearmetal.spec import LibvirtSpec
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = ROOT / "build" / "programs" / "openmpi5"
 
 pytestmark = [
     pytest.mark.system,
@@ -276,86 +272,3 @@ def test_one_of_two_hosts_down_in_the_middle(place: Place) -> None:
             down(place.cluster(spec))
         finally:
             hypervisors.end(far)
-
-
-@dataclass
-class Resumed:
-    """A cluster of two machines that is up, whose `up` was killed at the steps `seen`."""
-
-    place: Place
-    spec: LibvirtSpec
-    path: str
-    seen: set[str]
-
-
-@pytest.fixture(scope="module")
-def resumed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Resumed]:
-    """For the last tests of this module: no other cluster may be up beside it."""
-    with places(tmp_path_factory.mktemp("resumed")) as place:
-        spec = place.spec(TWO)
-        path = place.write(spec)
-        yield Resumed(place, spec, path, killed_at_every_step(place, spec, path))
-
-
-def killed_at_every_step(place: Place, spec: LibvirtSpec, path: str) -> set[str]:
-    """Run `up`, killed at each step once, until it is done; returns the steps."""
-    journal = Journal(Store(place.state).cluster(spec.name))
-    seen: set[str] = set()
-    for _ in range(20):
-        process = place.start("up", path)
-        known = len(journal.read())
-        while process.poll() is None:
-            fresh = [r.step for r in journal.read()[known:] if r.event == "begin"]
-            if any(step not in seen for step in fresh):
-                seen |= set(fresh)
-                os.killpg(process.pid, signal.SIGKILL)
-                break
-            time.sleep(0.002)
-        process.communicate()
-        if process.returncode == 0:
-            return seen
-    pytest.fail(f"never done; killed at {seen}")
-
-
-def test_up_killed_at_every_step_is_taken_up(resumed: Resumed) -> None:
-    place, spec = resumed.place, resumed.spec
-    assert {"make cluster f", "make host h1", "make node n1", "make node n2"} <= resumed.seen
-    assert "wait for the nodes" in resumed.seen
-    assert plan_up(place.cluster(spec), spec).empty
-    assert len(place.host.machines()) == 2
-
-
-def test_a_running_cluster_survives_nothing_silently(resumed: Resumed) -> None:
-    """One cluster, three injuries: its segment, its machines, a machine under a job."""
-    place, spec, path = resumed.place, resumed.spec, resumed.path
-    segment = next(Path("/dev/shm").glob("nearmetal-f-h1-*"))
-
-    size = segment.stat().st_size
-    os.truncate(segment, size * 2)
-    code, words = place.run("plan", path)
-    assert code == 3, words
-    assert "host h1" in words
-    os.truncate(segment, size)
-    assert place.run("plan", path)[0] == 0
-
-    program = str(PROGRAMS / "mpi_traffic")
-    with place.start("run", path, "-n", "2", "--", program, "-n", "1000000", "-b", "1G") as job:
-        backend = place.cluster(spec).backend
-        deadline = time.monotonic() + 300
-        look = backend.on_node("n2", ["pgrep", "mpi_traffic"])
-        while LocalRunner().run(look, timeout_s=60).code != 0:
-            assert job.poll() is None, job.communicate()
-            assert time.monotonic() < deadline, "the job never started"
-            time.sleep(1)
-        Link(place.host.uri).end("nearmetal.f.n2")
-        out, err = job.communicate(timeout=600)
-        assert job.returncode != 0, out + err
-
-    code, words = place.run("status", path)
-    assert code == 4, words
-    assert "its domain is gone" in words
-
-    segment.unlink()
-    code, words = place.run("up", path)
-    assert code == 0, words
-    assert plan_up(place.cluster(spec), spec).empty

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.system.local import ROOT, Site, site
+from tests.walks import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +29,8 @@ hosts: [{name: h, nodes: [{name: n1}, {name: n2}]}]
 """
 RECORDS = 14
 """Journal records of one `up` of SPEC: begin and done of seven steps."""
+SIGNALS = (signal.SIGKILL, signal.SIGINT)
+DELAYS_MS = (20, 200, 350, 450, 550, 650, 800)
 
 KILLED_AT_RECORD = """\
 import os, signal, sys
@@ -68,7 +72,7 @@ def up_killed_at(place: Site, spec: str, record: int) -> int:
                           ).returncode  # fmt: skip
 
 
-@pytest.mark.parametrize("record", range(1, RECORDS + 1))
+@pytest.mark.parametrize("record", walk(range(1, RECORDS + 1)))
 def test_up_killed_at_every_record_of_the_journal(place: Site, spec: str, record: int) -> None:
     assert up_killed_at(place, spec, record) == -signal.SIGKILL
     place.look(spec)
@@ -87,10 +91,9 @@ def test_the_journal_has_that_many_records(place: Site, spec: str) -> None:
     assert up_killed_at(place, spec, RECORDS + 1) == 0
 
 
-@pytest.mark.parametrize("delay_ms", [20, 200, 350, 450, 550, 650, 800])
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(("signum", "delay_ms"), walk(product(SIGNALS, DELAYS_MS)))
 def test_up_ended_at_any_time(
-    place: Site, spec: str, delay_ms: int, signum: signal.Signals
+    place: Site, spec: str, signum: signal.Signals, delay_ms: int
 ) -> None:
     with place.start("up", spec) as process:
         time.sleep(delay_ms / 1000)

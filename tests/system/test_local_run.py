@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import time
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from nearmetal.mpi import Family, Mpi
 from tests.system.local import ROOT, Site, site
 from tests.system.mpi_jobs import INSTALLED, compile_for
 from tests.system.need import lacking, need_mpi
+from tests.walks import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +108,7 @@ def test_the_exit_code_of_the_rank_that_failed(
     assert run(up, mpi).returncode == 0
 
 
-@pytest.mark.parametrize("delay_s", [0.5, 1.5, 4.0])
+@pytest.mark.parametrize(("mpi", "delay_s"), walk(product(Mpi, (0.5, 1.5, 4.0))), indirect=["mpi"])
 def test_interrupted_at_any_time_the_cluster_stays_usable(
     up: tuple[Site, str], mpi: Mpi, delay_s: float
 ) -> None:

@@ -16,7 +16,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to
 
 
 def run_pair(arena: Arena, directory: Path, node: Node | None = None) -> tuple[Peer, Peer]:
-    knobs = {"SEGMENT_DIR": str(directory)}
+    knobs = {"RUNDIR": str(directory)}
     a, b = arena.start("a", knobs, node=node), arena.start("b", knobs, node=node)
     open_all(a, b)
     a.knows(b)
@@ -104,9 +104,9 @@ def test_nothing_can_be_made_in_it(arena: Arena, mount: str, word: str) -> None:
 def test_a_full_dev_shm_keeps_nobody_from_sharing_memory(arena: Arena) -> None:
     full = "mount -t tmpfs -o size=4k tmpfs /dev/shm; ! cat /dev/zero >/dev/shm/full 2>&1"
     node = Node("n1", f"{full}; mkdir -m 700 /dev/shm/meet", own_pids=False)
-    a = arena.start("a", {"SEGMENT_DIR": "/dev/shm/meet"}, node=node)
+    a = arena.start("a", {"RUNDIR": "/dev/shm/meet"}, node=node)
     a.open()
-    b = arena.start("b", {"SEGMENT_DIR": f"/proc/{a.pid}/root/dev/shm/meet"}).open()
+    b = arena.start("b", {"RUNDIR": f"/proc/{a.pid}/root/dev/shm/meet"}).open()
     a.knows(b)
     b.knows(a)
     exchange(a, b, size=1 << 20)
