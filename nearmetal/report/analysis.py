@@ -251,9 +251,17 @@ class Evidence:
             figures, fact = measured[(len(measured) - 1) // 2]
             low = percentile([m[0].low for m in measured], 50)
             high = percentile([m[0].high for m in measured], 50)
-            points.append(CurvePoint(size, figures.value, min(low, figures.value),
-                                max(high, figures.value), percentile([m[0].best for m in measured], 50),
-                                Source(fact.file, fact.line), len(measured)))  # fmt: skip
+            points.append(
+                CurvePoint(
+                    size,
+                    figures.value,
+                    min(low, figures.value),
+                    max(high, figures.value),
+                    percentile([m[0].best for m in measured], 50),
+                    Source(fact.file, fact.line),
+                    len(measured),
+                )
+            )
         return points
 
     def compare(
@@ -292,15 +300,32 @@ class Evidence:
             figures = _figures(row, quantity)
             if figures is not None:
                 fact = row["time_p50"]
-                point = model.Point(which.program, which.test, which.variant, size, fact.ranks,
-                                    None, quantity.value, quantity.unit)  # fmt: skip
-                seen[point].append(model.Observation("", number, fact.block, figures.value,
-                                                     fact.file, fact.line))  # fmt: skip
-        launches = [x for x in self.run.manifest.launches
-                    if x.good and (x.arm, x.mpi, x.program) == (which.arm, which.mpi, which.program)]  # fmt: skip
+                point = model.Point(
+                    which.program,
+                    which.test,
+                    which.variant,
+                    size,
+                    fact.ranks,
+                    None,
+                    quantity.value,
+                    quantity.unit,
+                )
+                seen[point].append(
+                    model.Observation("", number, fact.block, figures.value, fact.file, fact.line)
+                )
+        launches = [
+            x
+            for x in self.run.manifest.launches
+            if x.good and (x.arm, x.mpi, x.program) == (which.arm, which.mpi, which.program)
+        ]
         placements = ", ".join(sorted({launch.nodes for launch in launches}))
-        arm = model.Arm(which.arm, "", ARM_TITLES.get(which.arm, which.arm), placements,
-                        facts={"mpi": which.mpi})  # fmt: skip
+        arm = model.Arm(
+            which.arm,
+            "",
+            ARM_TITLES.get(which.arm, which.arm),
+            placements,
+            facts={"mpi": which.mpi},
+        )
         return arm, [model.Cell(which.arm, point, tuple(o)) for point, o in sorted(seen.items())]
 
     def point(self, quantity: Quantity, which: Which, size: int) -> CurvePoint | None:
@@ -325,13 +350,34 @@ class _Goal:
 
 
 _GOALS = (
-    _Goal("latency of 8 bytes", Quantity.TIME, "pingpong", 8, 20, "cacheline",
-              "half round trip of one cache line"),
-    _Goal("rate of 8-byte messages", Quantity.RATE, "uniband", 8, 30, "slots",
-              "slots of 64 bytes through a ring"),
-    _Goal("bandwidth at 1 MiB", Quantity.BANDWIDTH, "uniband", 1 << 20, 3, "two_copy",
-              "two copies through a shared pool"),
-)  # fmt: skip
+    _Goal(
+        "latency of 8 bytes",
+        Quantity.TIME,
+        "pingpong",
+        8,
+        20,
+        "cacheline",
+        "half round trip of one cache line",
+    ),
+    _Goal(
+        "rate of 8-byte messages",
+        Quantity.RATE,
+        "uniband",
+        8,
+        30,
+        "slots",
+        "slots of 64 bytes through a ring",
+    ),
+    _Goal(
+        "bandwidth at 1 MiB",
+        Quantity.BANDWIDTH,
+        "uniband",
+        1 << 20,
+        3,
+        "two_copy",
+        "two copies through a shared pool",
+    ),
+)
 
 
 def headlines(evidence: Evidence, mpi: str | None = None) -> list[Headline]:
@@ -348,7 +394,17 @@ def headlines(evidence: Evidence, mpi: str | None = None) -> list[Headline]:
             one = evidence.compare(h.quantity, which, BASELINE, {h.size: h.goal}).get(h.size)
         floor = evidence.point(h.quantity, limit(h.limit_test), h.size)
         found.append(
-            Headline(h.title, h.quantity, h.size, h.goal, arms[OURS], arms[BASELINE],
-                     arms[NETWORK], floor, h.limit_name, one)
-        )  # fmt: skip
+            Headline(
+                h.title,
+                h.quantity,
+                h.size,
+                h.goal,
+                arms[OURS],
+                arms[BASELINE],
+                arms[NETWORK],
+                floor,
+                h.limit_name,
+                one,
+            )
+        )
     return found

@@ -18,9 +18,15 @@ def run(*argv: str | Path, cwd: Path, **env: str) -> str:
     """Return what a command printed; a command that fails fails the test with its output."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
-        argv, cwd=cwd, env={**os.environ, "PATH": path, **env}, text=True, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        argv,
+        cwd=cwd,
+        env={**os.environ, "PATH": path, **env},
+        text=True,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+    )
     assert done.returncode == 0, done.stdout
     return done.stdout
 
@@ -38,8 +44,16 @@ def test_a_fifth_transport_is_a_directory_and_a_line(tmp_path: Path) -> None:
     channels.write_text(text.replace(LAST_CHANNEL, f"{LAST_CHANNEL} \\\n{LINE}"))
 
     build = tmp_path / "build"
-    run("meson", "setup", "-Dwerror=true", "-Dprovider=disabled", "-Dspank=disabled",
-        "-Dbuildtype=debug", build, cwd=tmp_path)  # fmt: skip
+    run(
+        "meson",
+        "setup",
+        "-Dwerror=true",
+        "-Dprovider=disabled",
+        "-Dspank=disabled",
+        "-Dbuildtype=debug",
+        build,
+        cwd=tmp_path,
+    )
     run("ninja", "-C", build, "src/tools/nearmetal-info", "tests/unit/test_select", cwd=tmp_path)
 
     abi = json.loads(run(build / "src/tools/nearmetal-info", "--abi", cwd=tmp_path))

@@ -108,8 +108,12 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "r", reason=evil)
     manifest = read_manifest(directory)
     launch = make_launch(directory, 50, patterns_log(1, 1), exit_code=1, program=evil)
-    write_manifest(directory, manifest.model_copy(update={
-        "name": evil, "launches": (*manifest.launches, launch), "spec": evil}))  # fmt: skip
+    write_manifest(
+        directory,
+        manifest.model_copy(
+            update={"name": evil, "launches": (*manifest.launches, launch), "spec": evil}
+        ),
+    )
     run = load_run(directory)
     assert "<script" not in render_html(run)
     Page(render_html(run))
@@ -152,8 +156,12 @@ def test_three_launches_give_no_ratio_but_the_reason(run_directory: Path) -> Non
     for text in (render_html(run), render_markdown(run)):
         assert "too few launches: 3 of at least 6" in text
         assert "lower latency" not in text
-    assert Evidence(run).ratios(Quantity.TIME, Which("auto", "openmpi5", "patterns", "pingpong"),
-                                "stock") == {}  # fmt: skip
+    assert (
+        Evidence(run).ratios(
+            Quantity.TIME, Which("auto", "openmpi5", "patterns", "pingpong"), "stock"
+        )
+        == {}
+    )
 
 
 def test_a_headline_of_other_places_is_refused(tmp_path: Path) -> None:
