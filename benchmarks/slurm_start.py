@@ -97,14 +97,16 @@ def own_site(*, machines: bool) -> Iterator[Start]:
 
 def here(*argv: str) -> subprocess.Popen[str]:
     """Type it on this machine."""
-    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True)  # fmt: skip
+    return subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=30, help="launches outside and in containers")
     parser.add_argument("--machines", type=int, default=0, help="launches of two virtual machines")
     parser.add_argument("--site", action="store_true", help="the Slurm that this machine has")

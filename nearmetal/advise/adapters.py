@@ -93,127 +93,219 @@ _LINUX, _QEMU, _LIBVIRT = Source("Linux"), Source("QEMU"), Source("libvirt")
 _AT_POWER_ON = "placement at power-on, no live balancing"
 _RESERVED = "all memory of the machine reserved"
 _MLX5_MIGRATION = (
-    Gate("kernel", "6.7", _LINUX), Gate("qemu", "8.1", _QEMU), Gate("libvirt", "8.6", _LIBVIRT)
-)  # fmt: skip
+    Gate("kernel", "6.7", _LINUX),
+    Gate("qemu", "8.1", _QEMU),
+    Gate("libvirt", "8.6", _LIBVIRT),
+)
 
 
 def _vsphere(
-    name: str, title: str, rdma: frozenset[str], sharing: Sharing, *, moves: Ability, ha: Ability,
-    drs: Ability, lines: tuple[int, int] = (99, 98), **more: Any,
-) -> Adapter:  # fmt: skip
+    name: str,
+    title: str,
+    rdma: frozenset[str],
+    sharing: Sharing,
+    *,
+    moves: Ability,
+    ha: Ability,
+    drs: Ability,
+    lines: tuple[int, int] = (99, 98),
+    **more: Any,
+) -> Adapter:
     """Return a row of VMW-ADAPTER's table: what moves a machine alive also takes its snapshots.
 
     `lines` say which fabrics it has, and who may share it.
     """
     return Adapter(
-        name, title, Platform.VSPHERE, rdma, _line(lines[0]), sharing, _line(lines[1]),
-        migration=moves, snapshots=moves, ha=ha, drs=drs, **more,
-    )  # fmt: skip
+        name,
+        title,
+        Platform.VSPHERE,
+        rdma,
+        _line(lines[0]),
+        sharing,
+        _line(lines[1]),
+        migration=moves,
+        snapshots=moves,
+        ha=ha,
+        drs=drs,
+        **more,
+    )
 
 
 def _kvm(
-    name: str, title: str, rdma: frozenset[str], sharing: Sharing, *, migration: Ability,
-    snapshots: Ability | None = None, **more: Any,
-) -> Adapter:  # fmt: skip
+    name: str,
+    title: str,
+    rdma: frozenset[str],
+    sharing: Sharing,
+    *,
+    migration: Ability,
+    snapshots: Ability | None = None,
+    **more: Any,
+) -> Adapter:
     """Return an adapter under KVM, where restart and placement are the work of what stands above."""
     return Adapter(
-        name, title, Platform.KVM, rdma, _LINUX, sharing, _LINUX,
+        name,
+        title,
+        Platform.KVM,
+        rdma,
+        _LINUX,
+        sharing,
+        _LINUX,
         migration=migration,
         snapshots=snapshots or Ability(False, _QEMU, instead="virtio-net with vhost"),
-        ha=Ability(True, _LIBVIRT,
-                   only="a cluster manager that restarts machines, such as pacemaker"),
-        drs=Ability(True, _LIBVIRT,
-                    only="a scheduler above libvirt, such as OpenStack's placement"),
+        ha=Ability(
+            True, _LIBVIRT, only="a cluster manager that restarts machines, such as pacemaker"
+        ),
+        drs=Ability(
+            True, _LIBVIRT, only="a scheduler above libvirt, such as OpenStack's placement"
+        ),
         **more,
-    )  # fmt: skip
+    )
 
 
 _MOVES = Ability(True, _line(95))
 _STAYS = Ability(
-    False, _line(95),
+    False,
+    _line(95),
     instead="DVX, where card and driver support it, or a suspend at MPI level (OSU)",
-)  # fmt: skip
+)
 _HA_AND_DRS = Ability(True, _line(96))
 _DVX = Ability(True, _line(101), only="card and driver support the DVX framework")
 
 VMXNET3 = _vsphere(
-    "vmxnet3", "VMXNET3", _TCP, Sharing.MANY, moves=_MOVES, ha=_HA_AND_DRS, drs=_HA_AND_DRS,
+    "vmxnet3",
+    "VMXNET3",
+    _TCP,
+    Sharing.MANY,
+    moves=_MOVES,
+    ha=_HA_AND_DRS,
+    drs=_HA_AND_DRS,
     setup=("a standard or distributed switch",),
-)  # fmt: skip
+)
 
 PVRDMA = _vsphere(
-    "pvrdma", "PVRDMA", frozenset({"roce"}), Sharing.MANY, moves=_MOVES, ha=_HA_AND_DRS,
+    "pvrdma",
+    "PVRDMA",
+    frozenset({"roce"}),
+    Sharing.MANY,
+    moves=_MOVES,
+    ha=_HA_AND_DRS,
     drs=_HA_AND_DRS,
     requires=(Gate("hardware_version", "13", _line(62)), Gate("guest_kernel", "4.6", _line(62))),
     setup=("a distributed switch", "a PVRDMA device in every virtual machine"),
-    most_ranks=20, most_ranks_source=_line(142),
-)  # fmt: skip
+    most_ranks=20,
+    most_ranks_source=_line(142),
+)
 
 DIRECTPATH = _vsphere(
-    "directpath", "DirectPath IO", _RDMA, Sharing.ONE, moves=_STAYS,
+    "directpath",
+    "DirectPath IO",
+    _RDMA,
+    Sharing.ONE,
+    moves=_STAYS,
     ha=Ability(False, _line(96), instead="Dynamic DirectPath IO restarts elsewhere"),
     drs=Ability(False, _line(96), instead="Dynamic DirectPath IO, or SR-IOV from 8.0U2"),
     setup=(_RESERVED,),
-)  # fmt: skip
+)
 
 DYNAMIC_DIRECTPATH = _vsphere(
-    "dynamic-directpath", "Dynamic DirectPath IO", _RDMA, Sharing.ONE, moves=_STAYS,
+    "dynamic-directpath",
+    "Dynamic DirectPath IO",
+    _RDMA,
+    Sharing.ONE,
+    moves=_STAYS,
     ha=Ability(True, _line(70)),
     drs=Ability(True, _line(96), only=_AT_POWER_ON),
     requires=(Gate("vsphere", "7.0", _line(70)),),
     setup=(_RESERVED, "adapters labelled alike on every host"),
-)  # fmt: skip
+)
 
 SRIOV = _vsphere(
-    "sriov", "SR-IOV", _RDMA, Sharing.MANY, moves=_STAYS,
+    "sriov",
+    "SR-IOV",
+    _RDMA,
+    Sharing.MANY,
+    moves=_STAYS,
     ha=Ability(True, _line(96), gates=(Gate("vsphere", "8.0U2", _line(96)),)),
-    drs=Ability(True, _line(80), gates=(Gate("vsphere", "8.0U2", _line(80)),),
-                only=_AT_POWER_ON),
+    drs=Ability(True, _line(80), gates=(Gate("vsphere", "8.0U2", _line(80)),), only=_AT_POWER_ON),
     requires=(Gate("vsphere", "6.0", _line(80)),),
     setup=(_RESERVED, "a port group on a standard or distributed switch"),
-)  # fmt: skip
+)
 
 DVX = _vsphere(
-    "dvx", "DVX", _RDMA, Sharing.MANY, moves=_DVX, ha=_DVX, drs=_DVX, lines=(101, 101),
+    "dvx",
+    "DVX",
+    _RDMA,
+    Sharing.MANY,
+    moves=_DVX,
+    ha=_DVX,
+    drs=_DVX,
+    lines=(101, 101),
     requires=(Gate("vsphere", "8.0", _line(101)),),
     rare="card and driver that support the DVX framework",
-)  # fmt: skip
+)
 
 VIRTIO_NET = _kvm(
-    "virtio-net", "virtio-net with vhost", _TCP, Sharing.MANY, migration=Ability(True, _QEMU),
+    "virtio-net",
+    "virtio-net with vhost",
+    _TCP,
+    Sharing.MANY,
+    migration=Ability(True, _QEMU),
     snapshots=Ability(True, _QEMU),
-)  # fmt: skip
+)
 
 VDPA = _kvm(
-    "vdpa", "vDPA", _TCP, Sharing.MANY,
+    "vdpa",
+    "vDPA",
+    _TCP,
+    Sharing.MANY,
     migration=Ability(True, _QEMU, gates=(Gate("qemu", "8.0", _QEMU),)),
     setup=("a card whose driver offers vDPA devices", "the guest sees virtio-net: no verbs"),
-)  # fmt: skip
+)
 
 VFIO_PF = _kvm(
-    "vfio-pf", "VFIO of a whole adapter (PF)", _RDMA, Sharing.ONE,
+    "vfio-pf",
+    "VFIO of a whole adapter (PF)",
+    _RDMA,
+    Sharing.ONE,
     migration=Ability(False, _QEMU, instead="a VF, or a suspend at MPI level (OSU)"),
     setup=("IOMMU on, an IOMMU group of its own", "locked memory of the machine's size"),
-)  # fmt: skip
+)
 
 VFIO_VF = _kvm(
-    "vfio-vf", "VFIO of a virtual function (VF)", _RDMA, Sharing.MANY,
+    "vfio-vf",
+    "VFIO of a virtual function (VF)",
+    _RDMA,
+    Sharing.MANY,
     migration=Ability(
-        True, _LINUX, gates=_MLX5_MIGRATION,
+        True,
+        _LINUX,
+        gates=_MLX5_MIGRATION,
         only="mlx5 in Ethernet mode, ConnectX-7 or later",
         instead="for InfiniBand, a suspend at MPI level (OSU)",
     ),
     setup=("IOMMU on, an IOMMU group per VF", "locked memory of the machine's size"),
-)  # fmt: skip
+)
 
 MEDIATED = _kvm(
-    "mediated", "Mediated device (mdev)", _TCP, Sharing.MANY,
+    "mediated",
+    "Mediated device (mdev)",
+    _TCP,
+    Sharing.MANY,
     migration=Ability(False, _LINUX, instead="a vendor's driver that implements it"),
     snapshots=Ability(False, _LINUX, instead="virtio-net with vhost"),
     rare="a vendor's driver: no driver of mainline Linux offers mediated network devices",
-)  # fmt: skip
+)
 
 ADAPTERS = (
-    VMXNET3, PVRDMA, DIRECTPATH, DYNAMIC_DIRECTPATH, SRIOV, DVX,
-    VIRTIO_NET, VDPA, VFIO_PF, VFIO_VF, MEDIATED,
-)  # fmt: skip
+    VMXNET3,
+    PVRDMA,
+    DIRECTPATH,
+    DYNAMIC_DIRECTPATH,
+    SRIOV,
+    DVX,
+    VIRTIO_NET,
+    VDPA,
+    VFIO_PF,
+    VFIO_VF,
+    MEDIATED,
+)

@@ -18,9 +18,13 @@ SAME_BAND = 0.02
 """Measured taxes this close are not held to differ."""
 
 _NAMES = {
-    "vsphere": "vSphere", "kernel": "host kernel", "qemu": "QEMU", "libvirt": "libvirt",
-    "guest_kernel": "guest kernel", "hardware_version": "virtual hardware version",
-}  # fmt: skip
+    "vsphere": "vSphere",
+    "kernel": "host kernel",
+    "qemu": "QEMU",
+    "libvirt": "libvirt",
+    "guest_kernel": "guest kernel",
+    "hardware_version": "virtual hardware version",
+}
 
 
 @dataclass(frozen=True)

@@ -69,12 +69,20 @@ def _vmware() -> list[Tax]:
     note = f"44 of 48 cores, {_SCALE}"
     for arm, (names, fabric) in _ARMS.items():
         taxes += [
-            Tax(name, fabric, number.test, *_range(number), _CORE_LOSS, "published",
-                f"VMW-ADAPTER:{number.line}", note)
+            Tax(
+                name,
+                fabric,
+                number.test,
+                *_range(number),
+                _CORE_LOSS,
+                "published",
+                f"VMW-ADAPTER:{number.line}",
+                note,
+            )
             for number in find("vmw-adapter", arm=arm, base="bare metal", scale=_SCALE)
             if number.metric in ("loss", "gain")
             for name in names
-        ]  # fmt: skip
+        ]
     for behind in find("vmw-adapter", arm="VMXNET3", base="SR-IOV", metric="loss", scale=_SCALE):
         known = find("vmw-adapter", test=behind.test, arm="SR-IOV RoCE", metric="loss")
         for sriov in known:
@@ -82,8 +90,9 @@ def _vmware() -> list[Tax]:
             high = 1 - (1 - behind.value / 100) * (1 - low)
             source = f"VMW-ADAPTER:{behind.line},{sriov.line}"
             joined = f"{behind.printed} behind SR-IOV over 25 GbE, joined to SR-IOV's own loss"
-            taxes.append(Tax("vmxnet3", "", behind.test, low, high, _CORE_LOSS, "published",
-                             source, joined))  # fmt: skip
+            taxes.append(
+                Tax("vmxnet3", "", behind.test, low, high, _CORE_LOSS, "published", source, joined)
+            )
     return taxes
 
 
@@ -96,8 +105,17 @@ def _kvm() -> list[Tax]:
     taxes = {}
     for number in find("sdsc", arm="SR-IOV IB", base="native IB", metric="more time"):
         share = slowdown_share(number.value / 100)
-        taxes[number.test] = Tax("vfio-vf", "ib", number.test, share, share, 0.0, "published",
-                                 f"SDSC:{number.line}", f"{number.value:g} % longer")  # fmt: skip
+        taxes[number.test] = Tax(
+            "vfio-vf",
+            "ib",
+            number.test,
+            share,
+            share,
+            0.0,
+            "published",
+            f"SDSC:{number.line}",
+            f"{number.value:g} % longer",
+        )
     return list(taxes.values())
 
 

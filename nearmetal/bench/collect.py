@@ -56,8 +56,9 @@ def program_path(program: Program, mpi: Mpi | None) -> Path:
     if program.where is Where.SITE:
         found = shutil.which(program.file)
         if found is None:
-            raise LaunchError(f"no program {program.file} in PATH",
-                              "install it, or put its directory into PATH")  # fmt: skip
+            raise LaunchError(
+                f"no program {program.file} in PATH", "install it, or put its directory into PATH"
+            )
         return Path(found)
     directories = {
         Where.PROGRAMS: _ROOT / "build/programs" / (mpi.value if mpi else ""),
@@ -119,11 +120,17 @@ class Collector:
 
     def _write(self, finished: str) -> Manifest:
         manifest = Manifest(
-            name=self.spec.name, suite=self.suite, blocks=self.blocks, started=self._started,
-            finished=finished, spec=self.spec.canonical(),
-            environment=environment(self.backend.status()), locality=self.pairs,
-            launches=tuple(self._launches), skipped=tuple(self._skipped),
-        )  # fmt: skip
+            name=self.spec.name,
+            suite=self.suite,
+            blocks=self.blocks,
+            started=self._started,
+            finished=finished,
+            spec=self.spec.canonical(),
+            environment=environment(self.backend.status()),
+            locality=self.pairs,
+            launches=tuple(self._launches),
+            skipped=tuple(self._skipped),
+        )
         write_manifest(self.directory, manifest)
         return manifest
 
@@ -155,8 +162,10 @@ class Collector:
     def _check_room(self) -> None:
         """Raise LaunchError on a full disk: few programs notice that their output is lost."""
         if os.statvfs(self.directory).f_bavail == 0:
-            raise LaunchError(f"{self.directory}: No space left on device: output may be cut off",
-                              "make room, or give another disk with --output")  # fmt: skip
+            raise LaunchError(
+                f"{self.directory}: No space left on device: output may be cut off",
+                "make room, or give another disk with --output",
+            )
 
     def _check_readable(self, launch: Launch) -> None:
         """Read a log at once, so that damage is told while its cause can still be seen."""
@@ -178,9 +187,14 @@ class Collector:
     ) -> Ended:
         before = self._wire()
         result = run_pair(
-            self.backend, self.spec, self.runner, (str(path), *program.args),
-            channels=arm.channels, output=output, timeout_s=program.timeout_s,
-        )  # fmt: skip
+            self.backend,
+            self.spec,
+            self.runner,
+            (str(path), *program.args),
+            channels=arm.channels,
+            output=output,
+            timeout_s=program.timeout_s,
+        )
         after = self._wire()
         wire = None if before is None or after is None else after - before
         return Ended({**pair_fields(result).fields, "wire_bytes": wire})
@@ -207,8 +221,9 @@ class Collector:
         """Return what the nodes' interfaces have sent so far; None when they do not tell."""
         total = 0
         for _, node in self.spec.nodes:
-            command = self.backend.on_node(node.name, ["cat", "/proc/net/dev"],
-                                           env={"PATH": "/usr/bin:/bin"})  # fmt: skip
+            command = self.backend.on_node(
+                node.name, ["cat", "/proc/net/dev"], env={"PATH": "/usr/bin:/bin"}
+            )
             completed = self.runner.run(command, timeout_s=_WIRE_S)
             sent = sent_bytes(completed.text)
             if completed.code != 0 or sent is None:
@@ -234,41 +249,58 @@ def beside_fields(completed: Completed) -> Ended:
     code = completed.code if completed.code >= 0 else 128 - completed.code
     return Ended(
         {
-            "ranks": 2, "nodes": "", "seconds": completed.seconds, "exit_code": code,
-            "timed_out": completed.timed_out, "argv": completed.command.argv, "env": {},
+            "ranks": 2,
+            "nodes": "",
+            "seconds": completed.seconds,
+            "exit_code": code,
+            "timed_out": completed.timed_out,
+            "argv": completed.command.argv,
+            "env": {},
             "proof": Proof(verdict="not asked", reason="no message is sent"),
         }
-    )  # fmt: skip
+    )
 
 
 def pair_fields(result: FabricResult) -> Ended:
     """Return how a fabric-level pair ended."""
     return Ended(
         {
-            "ranks": 2, "nodes": ",".join(f"{name}:1" for name in result.nodes),
-            "seconds": result.seconds, "exit_code": result.exit_code,
-            "timed_out": result.timed_out, "argv": result.argv, "env": result.env,
+            "ranks": 2,
+            "nodes": ",".join(f"{name}:1" for name in result.nodes),
+            "seconds": result.seconds,
+            "exit_code": result.exit_code,
+            "timed_out": result.timed_out,
+            "argv": result.argv,
+            "env": result.env,
             "proof": _proof(result.proof),
         }
-    )  # fmt: skip
+    )
 
 
 def job_fields(result: JobResult, ranks: int) -> Ended:
     """Return how an MPI job ended."""
     return Ended(
         {
-            "ranks": ranks, "nodes": ",".join(f"{name}:{n}" for name, n in result.ranks),
-            "seconds": result.seconds, "exit_code": result.exit_code,
-            "timed_out": result.timed_out, "argv": result.argv, "env": result.env,
+            "ranks": ranks,
+            "nodes": ",".join(f"{name}:{n}" for name, n in result.ranks),
+            "seconds": result.seconds,
+            "exit_code": result.exit_code,
+            "timed_out": result.timed_out,
+            "argv": result.argv,
+            "env": result.env,
             "proof": _proof(result.proof),
         }
-    )  # fmt: skip
+    )
 
 
 def raw_stem(number: int, step: Step) -> str:
     """Return the name of a launch's raw files, without what tells them apart."""
-    words = [f"raw/{number:04}", *([step.mpi.value] if step.mpi else []),
-             *([step.arm.name] if step.arm else []), step.program.label]  # fmt: skip
+    words = [
+        f"raw/{number:04}",
+        *([step.mpi.value] if step.mpi else []),
+        *([step.arm.name] if step.arm else []),
+        step.program.label,
+    ]
     return "-".join(words)
 
 
@@ -277,14 +309,22 @@ def record_launch(
 ) -> Launch:
     """Return the record of a launch whose raw files are complete."""
     return Launch(
-        number=number, block=step.block, program=step.program.label,
-        log_format=step.program.log_format, mpi=step.mpi.value if step.mpi else "",
-        arm=step.arm.name if step.arm else "", started=started,
-        stdout=f"{stem}.out", stdout_sha256=sha256_of(directory / f"{stem}.out"),
-        stderr=f"{stem}.err", stderr_sha256=sha256_of(directory / f"{stem}.err"),
+        number=number,
+        block=step.block,
+        program=step.program.label,
+        log_format=step.program.log_format,
+        mpi=step.mpi.value if step.mpi else "",
+        arm=step.arm.name if step.arm else "",
+        started=started,
+        stdout=f"{stem}.out",
+        stdout_sha256=sha256_of(directory / f"{stem}.out"),
+        stderr=f"{stem}.err",
+        stderr_sha256=sha256_of(directory / f"{stem}.err"),
         log="stdout" if step.program.log == "stdout" else "stderr",
-        last_size=step.program.last_size, load=load, **ended.fields,
-    )  # fmt: skip
+        last_size=step.program.last_size,
+        load=load,
+        **ended.fields,
+    )
 
 
 def first_cores(backend: Backend) -> list[int]:
@@ -298,8 +338,12 @@ def first_cores(backend: Backend) -> list[int]:
 
 
 def _proof(proof: LaunchProof) -> Proof:
-    return Proof(verdict=proof.verdict.value, reason=proof.reason, messages=dict(proof.messages),
-                 bytes=dict(proof.bytes))  # fmt: skip
+    return Proof(
+        verdict=proof.verdict.value,
+        reason=proof.reason,
+        messages=dict(proof.messages),
+        bytes=dict(proof.bytes),
+    )
 
 
 def sent_bytes(net_dev: str) -> int | None:
@@ -322,6 +366,9 @@ def sha256_of(path: Path) -> str:
 
 def title(step: Step) -> str:
     """Return what a launch is, for people."""
-    words = [step.program.label, *([step.mpi.value] if step.mpi else []),
-             *([step.arm.name] if step.arm else [])]  # fmt: skip
+    words = [
+        step.program.label,
+        *([step.mpi.value] if step.mpi else []),
+        *([step.arm.name] if step.arm else []),
+    ]
     return f"block {step.block + 1}: {' '.join(words)}"

@@ -85,16 +85,23 @@ def machine_facts() -> tuple[tuple[str, str], ...]:
 
 def software_facts() -> tuple[tuple[str, str], ...]:
     """Return the versions of what was run."""
-    mpis = [(i.mpi.value, f"{i.mpi.title}, {i.launcher.name}")
-            for i in find_installations().values()]  # fmt: skip
+    mpis = [
+        (i.mpi.value, f"{i.mpi.title}, {i.launcher.name}") for i in find_installations().values()
+    ]
     return (("nearmetal", nearmetal.__version__), ("python", platform.python_version()), *mpis)
 
 
 def environment(nodes: Sequence[NodeStatus]) -> Environment:
     """Return everything that is recorded about where a run took place."""
     places = tuple(
-        NodePlace(name=n.name, host=n.host, hostname=n.hostname, address=n.address, cpus=n.cpus,
-                  slots=n.slots)
+        NodePlace(
+            name=n.name,
+            host=n.host,
+            hostname=n.hostname,
+            address=n.address,
+            cpus=n.cpus,
+            slots=n.slots,
+        )
         for n in nodes
-    )  # fmt: skip
+    )
     return Environment(machine=machine_facts(), software=software_facts(), nodes=places)

@@ -61,8 +61,10 @@ def pair_of(spec: ClusterSpec) -> tuple[str, str, str]:
     for host in spec.hosts:
         if len(host.nodes) > 1:
             return host.name, host.nodes[0].name, host.nodes[1].name
-    raise LaunchError("no two nodes share a host, so a fabric-level pair cannot exchange addresses",
-                      "put two nodes on one host of the spec")  # fmt: skip
+    raise LaunchError(
+        "no two nodes share a host, so a fabric-level pair cannot exchange addresses",
+        "put two nodes on one host of the spec",
+    )
 
 
 def run_pair(
@@ -101,8 +103,12 @@ def run_pair(
         try:
             partner = runner.converse(backend.on_node(second, argv[1], env=env), stderr=stderr)
             try:
-                ended = runner.attach(backend.on_node(first, argv[0], env=env), stdout=stdout,
-                                      stderr=stderr, timeout_s=timeout_s)  # fmt: skip
+                ended = runner.attach(
+                    backend.on_node(first, argv[0], env=env),
+                    stdout=stdout,
+                    stderr=stderr,
+                    timeout_s=timeout_s,
+                )
             finally:
                 other = partner.finish(_PARTNER_S)
             codes = [c if c >= 0 else 128 - c for c in (ended.code, other)]
@@ -114,5 +120,6 @@ def run_pair(
     code = codes[0] or codes[1]
     if code:
         proof = Proof(Verdict.NOT_ASKED, "the pair did not end well")
-    return FabricResult(code, ended.timed_out, ended.seconds, (first, second), tuple(argv[0]), env,
-                        proof)  # fmt: skip
+    return FabricResult(
+        code, ended.timed_out, ended.seconds, (first, second), tuple(argv[0]), env, proof
+    )

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from nearmetal.spec import LocalSpec
 
 SEALED = Arm("sealed", "nearmetal, sealed nodes", Provider.NEARMETAL, nodes=("a", "b"))
-SHARED = Arm("shared-pids", "nearmetal, nodes that share a PID namespace", Provider.NEARMETAL,
-             nodes=("c", "d"))  # fmt: skip
+SHARED = Arm(
+    "shared-pids",
+    "nearmetal, nodes that share a PID namespace",
+    Provider.NEARMETAL,
+    nodes=("c", "d"),
+)
 OURS = (SEALED, SHARED)
 _FABRIC_SHM = Arm("shm", "libfabric shm", Provider.STOCK, nodes=("one", "one"))
 
@@ -30,9 +34,26 @@ _SAMPLES = Program("samples", "mpi_samples", Where.PROGRAMS, ())
 
 _ROOT = Path(__file__).resolve().parents[2]
 _IMB_SIZES = _ROOT / "benchmarks" / "mpi" / "imb-sizes.txt"
-IMB = Program("imb", "IMB-MPI1", Where.IMPI,
-              ("-npmin", "4", "-msglen", str(_IMB_SIZES), "-iter", "400", "-time", "0.3",
-               "Allreduce", "Alltoall"), "imb", (Mpi.MPICH5, Mpi.IMPI), timeout_s=120)  # fmt: skip
+IMB = Program(
+    "imb",
+    "IMB-MPI1",
+    Where.IMPI,
+    (
+        "-npmin",
+        "4",
+        "-msglen",
+        str(_IMB_SIZES),
+        "-iter",
+        "400",
+        "-time",
+        "0.3",
+        "Allreduce",
+        "Alltoall",
+    ),
+    "imb",
+    (Mpi.MPICH5, Mpi.IMPI),
+    timeout_s=120,
+)
 IMB_RANKS = 4
 ADDRESSES = Program("addresses", "fabric_addresses", Where.BENCHMARKS, (), mpis=(), timeout_s=300)
 
@@ -46,8 +67,12 @@ def _sizes(name: str, *sizes: str) -> tuple[str, ...]:
 
 def _pools(*sizes: str) -> tuple[str, ...]:
     """Return every limit of bandwidth at some sizes."""
-    names = ["cma_read", "cma_both", *(f"two_copy@{f}" for f in _FOOTPRINTS),
-             *(f"streamed@{f}" for f in _STREAMED)]  # fmt: skip
+    names = [
+        "cma_read",
+        "cma_both",
+        *(f"two_copy@{f}" for f in _FOOTPRINTS),
+        *(f"streamed@{f}" for f in _STREAMED),
+    ]
     return tuple(test for name in names for test in _sizes(name, *sizes))
 
 
@@ -78,11 +103,17 @@ ROWS = (
     Row("mpich-small", ("pingpong:8", "uniband:8"), (Mpi.MPICH5,)),
     Row("bandwidth-large", _sizes("uniband", "1M", "4M"), _ALL, limits=_pools("1M", "4M")),
     Row("bandwidth-64k", _sizes("uniband", "64K"), _ALL, limits=_pools("64K")),
-    Row("collectives-4", ("allreduce:8", "alltoall:64K"), _ALL, ranks=4,
-        stacks=("sm", "sm-copy", "posix", "ucx", "ofi-shm", "shm"), imb=True),
+    Row(
+        "collectives-4",
+        ("allreduce:8", "alltoall:64K"),
+        _ALL,
+        ranks=4,
+        stacks=("sm", "sm-copy", "posix", "ucx", "ofi-shm", "shm"),
+        imb=True,
+    ),
     Row("barrier-32", ("barrier:0",), (Mpi.OPENMPI5, Mpi.MPICH5), ranks=32, stacks=("posix", "sm")),
     Row("addresses", (), addresses=True),
-)  # fmt: skip
+)
 
 
 def limits_seat(rows: Iterable[Row]) -> Seat:
@@ -150,8 +181,9 @@ def pinned_spec(spec: LocalSpec, cores: Sequence[int]) -> LocalSpec:
     for host in spec.hosts:
         nodes = [
             node.model_copy(update={"cpus": [cores[i] for i in node.cpus]})
-            if node.cpus != "auto" else node
+            if node.cpus != "auto"
+            else node
             for node in host.nodes
-        ]  # fmt: skip
+        ]
         hosts.append(host.model_copy(update={"nodes": nodes}))
     return spec.model_copy(update={"hosts": hosts})

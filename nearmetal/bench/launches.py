@@ -75,9 +75,16 @@ class Launches:
             for pair in find_pairs(backend, spec, self.runner)
         ]
         return Manifest(
-            name=self.name, suite=STUDY_SUITE, blocks=0, started=now(), finished="", spec=self.design,
-            environment=environment(nodes), locality=tuple(pairs), launches=(),
-        )  # fmt: skip
+            name=self.name,
+            suite=STUDY_SUITE,
+            blocks=0,
+            started=now(),
+            finished="",
+            spec=self.design,
+            environment=environment(nodes),
+            locality=tuple(pairs),
+            launches=(),
+        )
 
     def done(self, block: int, workload: str, arm: str) -> bool:
         """Return whether this launch was made, well or not."""
@@ -98,8 +105,10 @@ class Launches:
             self._prepare(workload, place, err)
             ended = self._starts.start(Task(workload, place, ranks, out, err), way)
         if os.statvfs(self.directory).f_bavail == 0:
-            raise LaunchError(f"{self.directory}: No space left on device: output may be cut off",
-                              "make room, then start the study again: it goes on")  # fmt: skip
+            raise LaunchError(
+                f"{self.directory}: No space left on device: output may be cut off",
+                "make room, then start the study again: it goes on",
+            )
         extra = self._keep_figures(workload, place, stem) | {"started": started, "load": load}
         extra |= {"number": number, "block": block, "arm": arm}
         launch = self._record(stem, workload, ended, extra)
@@ -131,8 +140,7 @@ class Launches:
             command = Command(words, env=env, cwd=place)
             done = self.runner.attach(command, stdout=err, stderr=err, timeout_s=_PREPARE_S)
             if done.code != 0:
-                raise LaunchError(f"{workload.name}: {' '.join(words)} failed",
-                                  f"read {err.name}")  # fmt: skip
+                raise LaunchError(f"{workload.name}: {' '.join(words)} failed", f"read {err.name}")
 
     def _keep_figures(self, workload: Workload, place: Path | None, stem: str) -> dict[str, object]:
         """Keep the file that holds the figures, when the program wrote one."""
@@ -150,12 +158,20 @@ class Launches:
         self, stem: str, workload: Workload, ended: Ended, extra: Mapping[str, object]
     ) -> Launch:
         program = workload.program
-        return Launch.model_validate({
-            "program": workload.name, "log_format": program.log_format, "mpi": "",
-            "stdout": f"{stem}.out", "stdout_sha256": sha256_of(self.directory / f"{stem}.out"),
-            "stderr": f"{stem}.err", "stderr_sha256": sha256_of(self.directory / f"{stem}.err"),
-            "last_size": program.last_size, **extra, **ended.fields,
-        })  # fmt: skip
+        return Launch.model_validate(
+            {
+                "program": workload.name,
+                "log_format": program.log_format,
+                "mpi": "",
+                "stdout": f"{stem}.out",
+                "stdout_sha256": sha256_of(self.directory / f"{stem}.out"),
+                "stderr": f"{stem}.err",
+                "stderr_sha256": sha256_of(self.directory / f"{stem}.err"),
+                "last_size": program.last_size,
+                **extra,
+                **ended.fields,
+            }
+        )
 
     def _hung_at(self, workload: Workload, launch: Launch) -> int | None:
         """Return the size at which a launch hung: the one after the last that it printed."""

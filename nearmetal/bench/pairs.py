@@ -51,9 +51,15 @@ def first_two(spec: ClusterSpec, chosen: Sequence[str]) -> tuple[str, str]:
 
 
 def run_sizes(
-    backend: Backend, runner: Runner, nodes: tuple[str, str], program: Sequence[str],
-    sizes: Sequence[int], *, output: tuple[IO[bytes], IO[bytes]], size_s: float,
-) -> PairResult:  # fmt: skip
+    backend: Backend,
+    runner: Runner,
+    nodes: tuple[str, str],
+    program: Sequence[str],
+    sizes: Sequence[int],
+    *,
+    output: tuple[IO[bytes], IO[bytes]],
+    size_s: float,
+) -> PairResult:
     """Run `program -s SIZE` on the first node and `program -s SIZE ADDRESS` on the second, by size.
 
     The client's output counts. Raises LaunchError when a node is not there.
@@ -77,8 +83,12 @@ def run_sizes(
                 if server.receive(_LINE_S) is None:
                     asked = backend.on_node(nodes[0], ["/bin/sh", "-c", _LISTENS], env=env)
                     runner.run(asked, timeout_s=_LISTEN_S)
-                ended = runner.attach(backend.on_node(nodes[1], argv, env=env), stdout=stdout,
-                                      stderr=stderr, timeout_s=size_s)  # fmt: skip
+                ended = runner.attach(
+                    backend.on_node(nodes[1], argv, env=env),
+                    stdout=stdout,
+                    stderr=stderr,
+                    timeout_s=size_s,
+                )
                 patience = 0.0 if ended.timed_out or ended.code else _SERVER_S
             finally:
                 other = server.finish(patience)

@@ -178,15 +178,19 @@ def facts_of(
     found = {
         "placement": ", ".join(f"{name}: {count}" for name, count in placement),
         "ranks_per_node": " or ".join(map(str, counts)),
-        "binding": "; ".join(f"{name}: cores {cpus[name]}" for name, _ in placement if name in cpus),
+        "binding": "; ".join(
+            f"{name}: cores {cpus[name]}" for name, _ in placement if name in cpus
+        ),
         "kernel": ", ".join(seen.values("kernel")),
         "processor": ", ".join(seen.values("processor")),
         "power_policy": ", ".join(seen.values("power_policy")),
-        "hypervisor": f"yes{', ' + vendors if vendors else ''}" if seen.values("virtual") else "none seen",
+        "hypervisor": f"yes{', ' + vendors if vendors else ''}"
+        if seen.values("virtual")
+        else "none seen",
         "firmware": ", ".join(seen.named("firmware")),
         "numa": ", ".join(seen.named("numa")),
         "link": ", ".join(seen.named("rate")),
         "functions": ", ".join(seen.named("function")),
         "mtu": ", ".join(dict.fromkeys(word.split()[-1] for word in seen.named("mtu"))),
-    }  # fmt: skip
+    }
     return {name: value[:_MAX_TEXT] for name, value in found.items() if value}

@@ -79,11 +79,16 @@ class Single:
         stem = raw_stem(number, step)
         try:
             path = program_path(step.program, step.mpi)
-            with (self.directory / f"{stem}.out").open("wb") as out, \
-                 (self.directory / f"{stem}.err").open("wb") as err:  # fmt: skip
+            with (
+                (self.directory / f"{stem}.out").open("wb") as out,
+                (self.directory / f"{stem}.err").open("wb") as err,
+            ):
                 output = Output(None, out, err)
-                ended = (self._job(step, path, ranks, output) if step.mpi
-                         else self._in_node(step, path, output))  # fmt: skip
+                ended = (
+                    self._job(step, path, ranks, output)
+                    if step.mpi
+                    else self._in_node(step, path, output)
+                )
         except LaunchError as error:
             self.skipped.append(f"{title(step)}: {error.message}")
             return
@@ -95,21 +100,34 @@ class Single:
     def _job(self, step: Step, path: Path, ranks: int, output: Output) -> Ended:
         assert step.arm is not None and step.mpi is not None  # noqa: S101, PT018 - see the caller
         request = JobRequest(
-            program=str(program_path(PINNED, None)), args=(str(path), *step.program.args),
-            mpi=step.mpi.value, ranks=ranks, map_by=MapBy.NODE, channels=step.arm.channels,
-            provider=step.arm.provider, timeout_s=step.program.timeout_s, nodes=step.arm.nodes,
+            program=str(program_path(PINNED, None)),
+            args=(str(path), *step.program.args),
+            mpi=step.mpi.value,
+            ranks=ranks,
+            map_by=MapBy.NODE,
+            channels=step.arm.channels,
+            provider=step.arm.provider,
+            timeout_s=step.program.timeout_s,
+            nodes=step.arm.nodes,
             stack=step.arm.stack,
-        )  # fmt: skip
+        )
         return job_fields(run_job(self.backend, self.spec, request, self.runner, output), ranks)
 
     def _in_node(self, step: Step, path: Path, output: Output) -> Ended:
         assert step.arm is not None  # noqa: S101 - see the plan
-        env = {"PATH": "/usr/bin:/bin", "FI_PROVIDER_PATH": str(provider_library().parent),
-               "NEARMETAL_SEGMENT_DIR": str(MEETING)}  # fmt: skip
+        env = {
+            "PATH": "/usr/bin:/bin",
+            "FI_PROVIDER_PATH": str(provider_library().parent),
+            "NEARMETAL_SEGMENT_DIR": str(MEETING),
+        }
         first = ["chrt", "--rr", "1"] if self.alone and may_hurry() else []
         argv = [*first, str(path), *step.program.args]
         command = self.backend.on_node(step.arm.nodes[0], argv, env=env)
         return beside_fields(
-            self.runner.attach(command, stdout=output.stdout, stderr=output.stderr,
-                               timeout_s=step.program.timeout_s)
-        )  # fmt: skip
+            self.runner.attach(
+                command,
+                stdout=output.stdout,
+                stderr=output.stderr,
+                timeout_s=step.program.timeout_s,
+            )
+        )

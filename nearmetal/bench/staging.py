@@ -70,8 +70,10 @@ def staged(backend: Backend, runner: Runner, nodes: Sequence[str], place: Path) 
     first = Staged(backend, runner, tuple(nodes), "")
     chosen = first.run(nodes[0], (_CHOOSE,))
     if chosen.code != 0:
-        raise LaunchError(f"node {nodes[0]} lets nobody write to /run/shared or /tmp",
-                          "programs with files need one of them")  # fmt: skip
+        raise LaunchError(
+            f"node {nodes[0]} lets nobody write to /run/shared or /tmp",
+            "programs with files need one of them",
+        )
     there = replace(first, path=f"{chosen.text.strip()}/{new_name('work')}")
     content = _packed(place)
     try:

@@ -106,11 +106,18 @@ class Starts:
         workload, module = task.workload, task.workload.module
         program, *args = argv
         request = JobRequest(
-            program=program, args=tuple(args), mpi=workload.mpi.value if workload.mpi else None,
-            ranks=task.ranks, channels=way.channels, provider=way.provider,
-            timeout_s=workload.timeout_s, idle_s=module.idle_s, env=module.environment(),
-            nodes=way.nodes, stack=way.stack,
-        )  # fmt: skip
+            program=program,
+            args=tuple(args),
+            mpi=workload.mpi.value if workload.mpi else None,
+            ranks=task.ranks,
+            channels=way.channels,
+            provider=way.provider,
+            timeout_s=workload.timeout_s,
+            idle_s=module.idle_s,
+            env=module.environment(),
+            nodes=way.nodes,
+            stack=way.stack,
+        )
         streams = Output(stdout=task.stdout, stderr=task.stderr)
         result = run_job(way.backend, way.spec, request, self.runner, streams)
         return job_fields(result, task.ranks), carried_by(result, way.stack)
@@ -118,14 +125,28 @@ class Starts:
     def _as_pair(self, task: Task, way: Way) -> tuple[Ended, str]:
         module = task.workload.module
         nodes = first_two(way.spec, way.nodes)
-        done = run_sizes(way.backend, self.runner, nodes, task.argv, module.sizes,
-                         output=(task.stdout, task.stderr), size_s=module.idle_s or _SIZE_S)  # fmt: skip
-        ended = Ended({
-            "ranks": 2, "nodes": ",".join(f"{name}:1" for name in done.nodes),
-            "seconds": done.seconds, "exit_code": done.exit_code,
-            "timed_out": done.hung_at is not None, "hung_at": done.hung_at, "argv": done.argv,
-            "env": {}, "proof": Proof(verdict="not asked", reason="it is no job of an MPI"),
-        })  # fmt: skip
+        done = run_sizes(
+            way.backend,
+            self.runner,
+            nodes,
+            task.argv,
+            module.sizes,
+            output=(task.stdout, task.stderr),
+            size_s=module.idle_s or _SIZE_S,
+        )
+        ended = Ended(
+            {
+                "ranks": 2,
+                "nodes": ",".join(f"{name}:1" for name in done.nodes),
+                "seconds": done.seconds,
+                "exit_code": done.exit_code,
+                "timed_out": done.hung_at is not None,
+                "hung_at": done.hung_at,
+                "argv": done.argv,
+                "env": {},
+                "proof": Proof(verdict="not asked", reason="it is no job of an MPI"),
+            }
+        )
         return ended, BY_VERBS
 
     def _by_starter(self, task: Task, way: Starter) -> Ended:
@@ -134,15 +155,24 @@ class Starts:
         env = {**os.environ, **module.environment()}
         before = look_here(self.runner)
         done = self.runner.attach(
-            Command(words, env=env, cwd=task.place), stdout=task.stdout, stderr=task.stderr,
-            timeout_s=task.workload.timeout_s, idle_s=module.idle_s,
-        )  # fmt: skip
+            Command(words, env=env, cwd=task.place),
+            stdout=task.stdout,
+            stderr=task.stderr,
+            timeout_s=task.workload.timeout_s,
+            idle_s=module.idle_s,
+        )
         after = look_here(self.runner)
-        ended = Ended({
-            "ranks": task.ranks, "nodes": "", "seconds": done.seconds,
-            "exit_code": done.code if done.code >= 0 else 128 - done.code,
-            "timed_out": done.timed_out, "argv": words, "env": {},
-            "proof": Proof(verdict="not asked", reason="the site's own launcher started it"),
-        })  # fmt: skip
+        ended = Ended(
+            {
+                "ranks": task.ranks,
+                "nodes": "",
+                "seconds": done.seconds,
+                "exit_code": done.code if done.code >= 0 else 128 - done.code,
+                "timed_out": done.timed_out,
+                "argv": words,
+                "env": {},
+                "proof": Proof(verdict="not asked", reason="the site's own launcher started it"),
+            }
+        )
         facts = facts_of(after, (), {}) | {"carried_by": f"{way.argv[0]} (not counted)"}
         return self._with_facts(ended, None, (before, after), facts)

@@ -100,8 +100,11 @@ def _limits(seconds: str) -> Program:
 
 
 def _fabric(samples: str) -> tuple[Program, ...]:
-    return (Program("fabric", "fabric_pingpong", Where.BENCHMARKS, ("-t", samples), mpis=(),
-                    timeout_s=120),)  # fmt: skip
+    return (
+        Program(
+            "fabric", "fabric_pingpong", Where.BENCHMARKS, ("-t", samples), mpis=(), timeout_s=120
+        ),
+    )
 
 
 def _patterns(label: str, *args: str) -> Program:
@@ -111,14 +114,42 @@ def _patterns(label: str, *args: str) -> Program:
 _IMB_ARGS = ("-npmin", "{ranks}", "-msglog", "22", "-iter", "50", "-time", "1")
 
 _THIRD_PARTY = (
-    Program("IMB-MPI1", "IMB-MPI1", Where.IMPI,
-            (*_IMB_ARGS, "PingPong", "PingPing", "Uniband", "Biband", "Sendrecv", "Exchange",
-             "Bcast", "Allreduce", "Reduce", "Allgather", "Alltoall", "Alltoallv", "Barrier"),
-            "imb", _MPICH_ABI),
+    Program(
+        "IMB-MPI1",
+        "IMB-MPI1",
+        Where.IMPI,
+        (
+            *_IMB_ARGS,
+            "PingPong",
+            "PingPing",
+            "Uniband",
+            "Biband",
+            "Sendrecv",
+            "Exchange",
+            "Bcast",
+            "Allreduce",
+            "Reduce",
+            "Allgather",
+            "Alltoall",
+            "Alltoallv",
+            "Barrier",
+        ),
+        "imb",
+        _MPICH_ABI,
+    ),
     Program("IMB-RMA", "IMB-RMA", Where.IMPI, _IMB_ARGS, "imb", _MPICH_ABI),
-    Program("NetPIPE", "NPopenmpi", Where.SYSTEM, ("-o", "/dev/null", "-u", str(_NETPIPE_LAST)),
-            "netpipe", _OPENMPI, "stderr", _NETPIPE_LAST, 2),
-)  # fmt: skip
+    Program(
+        "NetPIPE",
+        "NPopenmpi",
+        Where.SYSTEM,
+        ("-o", "/dev/null", "-u", str(_NETPIPE_LAST)),
+        "netpipe",
+        _OPENMPI,
+        "stderr",
+        _NETPIPE_LAST,
+        2,
+    ),
+)
 
 SUITES = {
     suite.name: suite

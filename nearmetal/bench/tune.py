@@ -62,8 +62,10 @@ def machine(runner: Runner, info: Path) -> Machine:
     facts = _facts(runner, info, {})["machine"]
     caches = {int(level): size for level, size in facts["caches"].items() if size}
     if not facts["cpu"] or not facts["kernel"]:
-        raise LaunchError("this machine tells no model of its processor, or no kernel release",
-                          "is /proc mounted?")  # fmt: skip
+        raise LaunchError(
+            "this machine tells no model of its processor, or no kernel release",
+            "is /proc mounted?",
+        )
     return Machine(facts["cpu"], facts["kernel"], caches)
 
 
@@ -153,8 +155,9 @@ def write(path: Path, text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             new.unlink()
-        raise LaunchError(f"{path} cannot be written: {error.strerror}",
-                          "name another file with --output") from error  # fmt: skip
+        raise LaunchError(
+            f"{path} cannot be written: {error.strerror}", "name another file with --output"
+        ) from error
 
 
 def default_path(env: Mapping[str, str], user: int) -> Path:

@@ -221,14 +221,30 @@ class Turns:
             program = (str(path), *step.program.args, "-w", str(int(_JOB_S)), "-T", inside)
             nodes = (arm.nodes[0], arm.nodes[-1])
             return pair_fields(
-                run_pair(self.backend, self.spec, self.runner, program, channels=arm.channels,
-                         output=streams, timeout_s=_JOB_S, nodes=nodes, foreign=not ours)
-            )  # fmt: skip
+                run_pair(
+                    self.backend,
+                    self.spec,
+                    self.runner,
+                    program,
+                    channels=arm.channels,
+                    output=streams,
+                    timeout_s=_JOB_S,
+                    nodes=nodes,
+                    foreign=not ours,
+                )
+            )
         request = JobRequest(
-            program=str(program_path(PINNED, None)), args=(str(path), inside),
-            mpi=step.mpi.value, ranks=seat.ranks, map_by=MapBy.NODE, channels=arm.channels,
-            provider=arm.provider, timeout_s=_JOB_S, nodes=arm.nodes, stack=arm.stack,
-        )  # fmt: skip
+            program=str(program_path(PINNED, None)),
+            args=(str(path), inside),
+            mpi=step.mpi.value,
+            ranks=seat.ranks,
+            map_by=MapBy.NODE,
+            channels=arm.channels,
+            provider=arm.provider,
+            timeout_s=_JOB_S,
+            nodes=arm.nodes,
+            stack=arm.stack,
+        )
         result = run_job(self.backend, self.spec, request, self.runner, Output(None, out, err))
         return job_fields(result, seat.ranks)
 
@@ -267,6 +283,13 @@ class Turns:
         if job.error:
             self.skipped.append(f"{title(job.seat.step)}: {job.error}")
         self.launches.append(
-            record_launch(self.directory, job.stem, job.number, job.seat.step, job.ended,
-                          started=job.started, load=job.load)
-        )  # fmt: skip
+            record_launch(
+                self.directory,
+                job.stem,
+                job.number,
+                job.seat.step,
+                job.ended,
+                started=job.started,
+                load=job.load,
+            )
+        )

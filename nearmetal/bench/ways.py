@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 OWN = "own"
 """The way an MPI takes within a node if nobody says anything: the first of its own."""
 
-_OPENMPI4 = Stack("vader", Mpi.OPENMPI4, "Open MPI vader, CMA",
-                  options=("--mca", "pml", "ob1", "--mca", "btl", "self,vader"))  # fmt: skip
+_OPENMPI4 = Stack(
+    "vader",
+    Mpi.OPENMPI4,
+    "Open MPI vader, CMA",
+    options=("--mca", "pml", "ob1", "--mca", "btl", "self,vader"),
+)
 """The one stack that only studies use: the benchmarks of memory compare with newer ones."""
 
 

@@ -29,9 +29,12 @@ _FIELDS = ("platform", "fabric", "messages", "adapter", *_VERSIONS, *_NUMBERS, *
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "advise", show, "rank the adapters that suit given needs, with reasons",
+        subparsers,
+        "advise",
+        show,
+        "rank the adapters that suit given needs, with reasons",
         "nearmetal advise --platform vsphere --vsphere 8.0U2 --fabric roce --vms-per-adapter 4",
-    )  # fmt: skip
+    )
     add = parser.add_argument
     add("needs", nargs="?", type=Path, metavar="NEEDS", help="a YAML file of needs")
     add("--platform", choices=[str(name) for name in Platform])

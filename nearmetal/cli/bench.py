@@ -43,21 +43,33 @@ def blocks_number(text: str) -> int:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "bench", measure, "run benchmarks on a cluster and keep their raw output",
+        subparsers,
+        "bench",
+        measure,
+        "run benchmarks on a cluster and keep their raw output",
         "nearmetal bench examples/two-nodes.yaml --suite quick --mpi openmpi5",
-    )  # fmt: skip
+    )
     add_spec(parser)
     suites = "; ".join(f"{s.name}: {s.summary}" for s in SUITES.values())
     parser.add_argument("--suite", choices=list(SUITES), default="quick", help=suites)
     parser.add_argument("--mpi", metavar="NAME,...", help="MPIs (default: all installed)")
     arms = "; ".join(f"{a.name}: {a.title}" for a in ARMS.values())
-    parser.add_argument("--arms", metavar="NAME,...", default=",".join(ARMS),
-                        help=f"what is compared (default: all). {arms}")  # fmt: skip
-    parser.add_argument("--blocks", type=blocks_number, help="repetitions of everything (default: the "
-                        "suite's)")  # fmt: skip
+    parser.add_argument(
+        "--arms",
+        metavar="NAME,...",
+        default=",".join(ARMS),
+        help=f"what is compared (default: all). {arms}",
+    )
+    parser.add_argument(
+        "--blocks", type=blocks_number, help="repetitions of everything (default: the suite's)"
+    )
     parser.add_argument("-n", "--ranks", type=int, help="ranks (default: one per slot)")
-    parser.add_argument("--output", metavar="DIR", type=Path,
-                        help="run directory to make (default: results/TIME-CLUSTER)")  # fmt: skip
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        type=Path,
+        help="run directory to make (default: results/TIME-CLUSTER)",
+    )
 
 
 def choose_mpis(text: str | None) -> list[Mpi]:
@@ -97,9 +109,15 @@ def measure(args: argparse.Namespace, view: View) -> int:
     cluster, spec = open_running(args.spec)
     with view.steps(f"bench {cluster.name}") as steps:
         collector = Collector(
-            cluster.backend, spec, LocalRunner(), directory, suite.name, blocks,
-            args.ranks or spec.slots, steps,
-        )  # fmt: skip
+            cluster.backend,
+            spec,
+            LocalRunner(),
+            directory,
+            suite.name,
+            blocks,
+            args.ranks or spec.slots,
+            steps,
+        )
         manifest = collector.run(schedule(suite, mpis, arms, blocks))
     return tell(manifest, directory, view)
 
@@ -109,8 +127,10 @@ def tell(manifest: Manifest, directory: Path, view: View) -> int:
     failed = [launch for launch in manifest.launches if not launch.good]
     for launch in failed:
         how = "no end in time" if launch.timed_out else f"exit code {launch.exit_code}"
-        view.warn(f"{launch.mpi} {launch.arm} {launch.program}: {how}",
-                  f"read {directory / launch.stderr}")  # fmt: skip
+        view.warn(
+            f"{launch.mpi} {launch.arm} {launch.program}: {how}",
+            f"read {directory / launch.stderr}",
+        )
     for skipped in manifest.skipped:
         view.warn(f"not run: {skipped}")
     data = {
@@ -120,6 +140,11 @@ def tell(manifest: Manifest, directory: Path, view: View) -> int:
         "skipped": list(manifest.skipped),
     }
     good = len(manifest.launches) - len(failed)
-    view.result(data, [f"{good} of {len(manifest.launches)} launches ended well: {directory}",
-                       f"now `nearmetal report {directory}`"])  # fmt: skip
+    view.result(
+        data,
+        [
+            f"{good} of {len(manifest.launches)} launches ended well: {directory}",
+            f"now `nearmetal report {directory}`",
+        ],
+    )
     return ExitCode.ERROR if failed or manifest.skipped else ExitCode.DONE

@@ -41,15 +41,24 @@ _STEPS = 5
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "demo", show, "make two nodes, measure between them, leave a report",
+        subparsers,
+        "demo",
+        show,
+        "make two nodes, measure between them, leave a report",
         "nearmetal demo --output /tmp/demo",
-    )  # fmt: skip
-    parser.add_argument("--mpi", metavar="NAME", help="MPI to use (default: openmpi5, else the "
-                        "first installed)")  # fmt: skip
-    parser.add_argument("--blocks", type=blocks_number, default=3,
-                        help="interleaved repetitions (default: 3)")  # fmt: skip
-    parser.add_argument("--output", metavar="DIR", type=Path,
-                        help="run directory to make (default: results/TIME-demo)")  # fmt: skip
+    )
+    parser.add_argument(
+        "--mpi", metavar="NAME", help="MPI to use (default: openmpi5, else the first installed)"
+    )
+    parser.add_argument(
+        "--blocks", type=blocks_number, default=3, help="interleaved repetitions (default: 3)"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        type=Path,
+        help="run directory to make (default: results/TIME-demo)",
+    )
 
 
 class _Inner:
@@ -123,8 +132,17 @@ def _run(plan: _Plan, view: View) -> _Done:
             pairs = find_pairs(cluster.backend, spec, LocalRunner())
             steps.step("run: hello")
             hello = _hello(cluster, spec, plan.mpi)
-            collector = Collector(cluster.backend, spec, LocalRunner(), plan.directory, suite.name,
-                                  plan.blocks, spec.slots, _Inner(steps), pairs)  # fmt: skip
+            collector = Collector(
+                cluster.backend,
+                spec,
+                LocalRunner(),
+                plan.directory,
+                suite.name,
+                plan.blocks,
+                spec.slots,
+                _Inner(steps),
+                pairs,
+            )
             manifest = collector.run(launches)
             steps.step("down")
     finally:
@@ -147,8 +165,11 @@ def _hello(cluster: Cluster, spec: ClusterSpec, mpi: Mpi) -> str:
 def _tell(done: _Done, found: list[Verdict], page: Path, view: View) -> None:
     for launch in done.manifest.launches:
         if not launch.good:
-            view.warn(f"{launch.mpi} {launch.arm} {launch.program} ended with exit code "
-                      f"{launch.exit_code}", f"read {page.parent / launch.stderr}")  # fmt: skip
+            view.warn(
+                f"{launch.mpi} {launch.arm} {launch.program} ended with exit code "
+                f"{launch.exit_code}",
+                f"read {page.parent / launch.stderr}",
+            )
     met = [p for p in done.pairs if p.node != p.peer]
     lines = [f"{p.node} to {p.peer}: {p.channel}, {p.relation}: {p.reason}" for p in met]
     if not view.as_json:

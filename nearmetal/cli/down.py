@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "down", remove, "remove a cluster, its jobs and every trace of it",
+        subparsers,
+        "down",
+        remove,
+        "remove a cluster, its jobs and every trace of it",
         "nearmetal down examples/two-nodes.yaml",
-    )  # fmt: skip
+    )
     add_spec(parser)
 
 

@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "exec", execute, "run a program in one node, on its cores",
+        subparsers,
+        "exec",
+        execute,
+        "run a program in one node, on its cores",
         "nearmetal exec examples/two-nodes.yaml n1 -- hostname",
-    )  # fmt: skip
+    )
     add_spec(parser)
     parser.add_argument("node", metavar="NODE", help="the node's name in the spec, or launcher")
-    parser.add_argument("command", metavar="COMMAND", nargs="+", help="program and arguments, "
-                        "after --")  # fmt: skip
+    parser.add_argument(
+        "command", metavar="COMMAND", nargs="+", help="program and arguments, after --"
+    )
 
 
 def execute(args: argparse.Namespace, view: View) -> int:
@@ -43,12 +47,14 @@ def execute(args: argparse.Namespace, view: View) -> int:
     runner = LocalRunner()
     if view.as_json:
         done = runner.run(command, timeout_s=3600)
-        view.result({
-            "node": args.node,
-            "exit_code": done.code,
-            "stdout": done.text,
-            "stderr": done.stderr.decode("utf-8", "replace"),
-        })  # fmt: skip
+        view.result(
+            {
+                "node": args.node,
+                "exit_code": done.code,
+                "stdout": done.text,
+                "stderr": done.stderr.decode("utf-8", "replace"),
+            }
+        )
     else:
         done = runner.attach(command, stdin=sys.stdin.buffer, foreground=True)
     return done.code if done.code >= 0 else 128 - done.code

@@ -49,21 +49,40 @@ _BUSY = 1.0
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "figures", show, "measure every promise of speed beside limits and peers",
+        subparsers,
+        "figures",
+        show,
+        "measure every promise of speed beside limits and peers",
         "nearmetal figures --only openmpi-latency,bandwidth-large",
-    )  # fmt: skip
+    )
     names = [row.name for row in ROWS]
     parser.add_argument("--only", metavar="ROW,...", help=f"rows of the table: {', '.join(names)}")
-    parser.add_argument("--full", action="store_true",
-                        help="minutes instead of seconds for each part")  # fmt: skip
-    parser.add_argument("--seconds", type=float, metavar="S",
-                        help="time for the blocks of each part, without the start of the jobs")  # fmt: skip
-    parser.add_argument("--shared", action="store_true",
-                        help="let others have the cores during a turn as usual")  # fmt: skip
-    parser.add_argument("--output", metavar="DIR", type=Path, default=OUT,
-                        help="where table and raw output go (default: benchmarks/out)")  # fmt: skip
-    parser.add_argument("--from", metavar="RUN", type=Path, dest="source",
-                        help="measure nothing: judge this run directory again")  # fmt: skip
+    parser.add_argument(
+        "--full", action="store_true", help="minutes instead of seconds for each part"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        metavar="S",
+        help="time for the blocks of each part, without the start of the jobs",
+    )
+    parser.add_argument(
+        "--shared", action="store_true", help="let others have the cores during a turn as usual"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        type=Path,
+        default=OUT,
+        help="where table and raw output go (default: benchmarks/out)",
+    )
+    parser.add_argument(
+        "--from",
+        metavar="RUN",
+        type=Path,
+        dest="source",
+        help="measure nothing: judge this run directory again",
+    )
 
 
 def _chosen(text: str | None) -> list[str]:
@@ -105,8 +124,10 @@ def show(args: argparse.Namespace, view: View) -> int:
     for path, text in paths.items():
         path.write_text(text, encoding="utf-8")
     _tell(figures, samples, run.manifest, view)
-    view.result(page.figures_data(figures, samples, run.manifest),
-                ["", *map(str, paths), f"raw output: {directory}"])  # fmt: skip
+    view.result(
+        page.figures_data(figures, samples, run.manifest),
+        ["", *map(str, paths), f"raw output: {directory}"],
+    )
     return ExitCode.CHECKS_FAILED if any(f.holds is False for f in figures) else ExitCode.DONE
 
 
@@ -122,8 +143,10 @@ def _tell(figures: list[Figure], samples: Samples, manifest: Manifest, view: Vie
     for placement in (Placement.NEAR, Placement.FAR):
         turns = samples.turns[placement]
         if total and is_rare(samples, placement):
-            view.note(f"the cores were {placement.value} in {turns} of {total} turns: little or "
-                      "nothing was measured there; run again when the machine is as you want it")  # fmt: skip
+            view.note(
+                f"the cores were {placement.value} in {turns} of {total} turns: little or "
+                "nothing was measured there; run again when the machine is as you want it"
+            )
     load = max((launch.load for launch in manifest.launches), default=0.0)
     if load > len(os.sched_getaffinity(0)) * _BUSY:
         view.note(
@@ -170,9 +193,16 @@ class _Run:
     """One run: parts by number of ranks, for jobs of one part share blocks."""
 
     def __init__(
-        self, *, cluster: Cluster, spec: ClusterSpec, chosen: list[str], seconds: float,
-        directory: Path, steps: Steps, alone: bool,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        cluster: Cluster,
+        spec: ClusterSpec,
+        chosen: list[str],
+        seconds: float,
+        directory: Path,
+        steps: Steps,
+        alone: bool,
+    ) -> None:
         self._cluster = cluster
         self._spec = spec
         self._chosen = chosen
@@ -198,16 +228,29 @@ class _Run:
         write_manifest(
             self._directory,
             Manifest(
-                name=NAME, suite=NAME, blocks=self._blocks, started=self._started, finished=now(),
-                spec=self._spec.canonical(), environment=environment_, locality=pairs,
-                launches=tuple(self._launches), skipped=tuple(self._skipped),
+                name=NAME,
+                suite=NAME,
+                blocks=self._blocks,
+                started=self._started,
+                finished=now(),
+                spec=self._spec.canonical(),
+                environment=environment_,
+                locality=pairs,
+                launches=tuple(self._launches),
+                skipped=tuple(self._skipped),
             ),
-        )  # fmt: skip
+        )
 
     def _single(self, *, imb: bool, addresses: bool) -> None:
         """Make the launches that take no turns: rounds until the time is up, at least one."""
-        single = Single(self._cluster.backend, self._spec, LocalRunner(), self._directory,
-                        self._next, alone=self._alone)  # fmt: skip
+        single = Single(
+            self._cluster.backend,
+            self._spec,
+            LocalRunner(),
+            self._directory,
+            self._next,
+            alone=self._alone,
+        )
         until = time.monotonic() + self._seconds
         try:
             if addresses:
@@ -225,14 +268,22 @@ class _Run:
             self._skipped += single.skipped
 
     def _part(self, rows: list[plan.Row]) -> None:
-        turns = Turns(self._cluster.backend, self._spec, LocalRunner(), self._directory,
-                      plan.limits_seat(rows), self._steps.step,
-                      first_number=self._next, turn=self._turn,
-                      alone=self._alone and max(row.ranks for row in rows) == _PAIR)  # fmt: skip
+        turns = Turns(
+            self._cluster.backend,
+            self._spec,
+            LocalRunner(),
+            self._directory,
+            plan.limits_seat(rows),
+            self._steps.step,
+            first_number=self._next,
+            turn=self._turn,
+            alone=self._alone and max(row.ranks for row in rows) == _PAIR,
+        )
         seats = plan.seats(rows, find_installations(), plan.OURS)
         try:
-            self._blocks += turns.run(seats, blocks=_MANY_BLOCKS, seconds=self._seconds,
-                                      seed=int(time.time()))  # fmt: skip
+            self._blocks += turns.run(
+                seats, blocks=_MANY_BLOCKS, seconds=self._seconds, seed=int(time.time())
+            )
         finally:
             self._launches += turns.launches
             self._skipped += turns.skipped

@@ -26,23 +26,30 @@ Kind = TypeVar("Kind", bound=Applier)
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "apply", run, "make hosts as their file says, with the reboots it takes",
+        subparsers,
+        "apply",
+        run,
+        "make hosts as their file says, with the reboots it takes",
         "nearmetal host apply examples/hosts/rack1.yaml",
-    )  # fmt: skip
+    )
     add_arguments(parser)
     parser.add_argument(
-        "--by-hand-done", action="store_true",
+        "--by-hand-done",
+        action="store_true",
         help="what the plan leaves to a person is done; it counts at the next reboot",
-    )  # fmt: skip
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what every verb that writes to hosts takes."""
     parser.add_argument("file", metavar="FILE", help="a hosts file")
     parser.add_argument(
-        "--reboot-timeout", type=int, default=DEFAULT_REBOOT_S, metavar="S",
+        "--reboot-timeout",
+        type=int,
+        default=DEFAULT_REBOOT_S,
+        metavar="S",
         help=f"seconds after which a host that reboots counts as lost ({DEFAULT_REBOOT_S})",
-    )  # fmt: skip
+    )
 
 
 def applier(args: argparse.Namespace, kind: type[Kind]) -> Kind:

@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "plan", run, "show what hosts still need, from BIOS to VFs, and which reboots",
+        subparsers,
+        "plan",
+        run,
+        "show what hosts still need, from BIOS to VFs, and which reboots",
         "nearmetal host plan examples/hosts/rack1.yaml",
-    )  # fmt: skip
+    )
     parser.add_argument("file", metavar="FILE", nargs="?", help="a hosts file")
     parser.add_argument(
         "--schema", action="store_true", help="print the JSON Schema of hosts files"

@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "rollback", run, "make hosts as they were before the first apply",
+        subparsers,
+        "rollback",
+        run,
+        "make hosts as they were before the first apply",
         "nearmetal host rollback examples/hosts/rack1.yaml --dry-run",
-    )  # fmt: skip
+    )
     add_arguments(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the plan, and write nothing")
 
@@ -39,8 +42,14 @@ def carry_out(rollback: Rollback, view: View, *, dry_run: bool) -> int:
     if not plan.hosts:
         lines = [*lines[:-1], "nothing is kept of the hosts of this file"]
     if not dry_run and plan.hosts:
-        lines = [f"done: {lines[-1]}", *(f"{host.name}: left: {remark.text}" for host in plan.hosts
-                                         for remark in host.remarks)]  # fmt: skip
+        lines = [
+            f"done: {lines[-1]}",
+            *(
+                f"{host.name}: left: {remark.text}"
+                for host in plan.hosts
+                for remark in host.remarks
+            ),
+        ]
     left = {name: list(keys) for name, keys in rollback.left.items() if keys}
     view.result(plan_data(plan) | {"left": left}, lines)
     if dry_run and plan.refused:

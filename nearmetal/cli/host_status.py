@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "status", run, "show what hosts are now, and how they differ from their file",
+        subparsers,
+        "status",
+        run,
+        "show what hosts are now, and how they differ from their file",
         "nearmetal host status examples/hosts/rack1.yaml",
-    )  # fmt: skip
+    )
     parser.add_argument("file", metavar="FILE", help="a hosts file")
 
 

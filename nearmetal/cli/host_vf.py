@@ -25,9 +25,12 @@ _VF_COLUMNS = ("vf", "adapter", "group", "driver", "mac or guid", "vlan", "owner
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "vf", run, "show adapters with SR-IOV, their VFs and who has them",
+        subparsers,
+        "vf",
+        run,
+        "show adapters with SR-IOV, their VFs and who has them",
         "nearmetal host vf",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--reclaim", action="store_true", help="give back what belongs to nobody any more"
     )
@@ -99,8 +102,16 @@ def _pf_row(pf: PfFacts) -> list[str]:
     numa = "-" if pf.numa < 0 else str(pf.numa)
     acs = {port.text for port in pf.ports} or {"-"}
     worst = next(word for word in ("off", "unknown", "on", "-") if word in acs)
-    return [pf.name, pf.address, pf.driver or "-", pf.link_type or "-", state, numa,
-            f"{len(pf.vfs)}/{pf.total}", worst]  # fmt: skip
+    return [
+        pf.name,
+        pf.address,
+        pf.driver or "-",
+        pf.link_type or "-",
+        state,
+        numa,
+        f"{len(pf.vfs)}/{pf.total}",
+        worst,
+    ]
 
 
 def _vf_row(pf: PfFacts, vf: VfFacts, book: Book, claims: dict[str, str]) -> list[str]:
@@ -108,6 +119,13 @@ def _vf_row(pf: PfFacts, vf: VfFacts, book: Book, claims: dict[str, str]) -> lis
     claim = book.claims.get(vf.address)
     since = "-" if claim is None else time.strftime("%F %T", time.localtime(claim.since))
     group = "-" if vf.group is None else f"{vf.group}{' shared' if vf.group_others else ''}"
-    return [vf.address, pf.name, group, vf.driver or "-",
-            settings.port_guid or settings.mac or "-", str(settings.vlan or "-"),
-            used_by(vf, claims) or "free", since]  # fmt: skip
+    return [
+        vf.address,
+        pf.name,
+        group,
+        vf.driver or "-",
+        settings.port_guid or settings.mac or "-",
+        str(settings.vlan or "-"),
+        used_by(vf, claims) or "free",
+        since,
+    ]

@@ -35,27 +35,46 @@ _SUMMARY = "build, list and remove images for virtual machines"
 def register(subparsers: Subparsers) -> None:
     """Add the group and its verbs."""
     verbs = add_group(subparsers, "image", _SUMMARY, "nearmetal image build")
-    parser = add_verb(verbs, "build", build, "build the image, unless it is in the cache",
-                      "nearmetal image build --with compilers")  # fmt: skip
+    parser = add_verb(
+        verbs,
+        "build",
+        build,
+        "build the image, unless it is in the cache",
+        "nearmetal image build --with compilers",
+    )
     _add_cache(parser)
-    parser.add_argument("--mirror", metavar="URI",
-                        help="Debian archive to take packages from (default: this machine's)")  # fmt: skip
-    parser.add_argument("--with", dest="extras", metavar="EXTRA", action="append", default=[],
-                        choices=EXTRAS,
-                        help=f"what the image holds besides: {', '.join(EXTRAS)}; may be repeated")  # fmt: skip
+    parser.add_argument(
+        "--mirror",
+        metavar="URI",
+        help="Debian archive to take packages from (default: this machine's)",
+    )
+    parser.add_argument(
+        "--with",
+        dest="extras",
+        metavar="EXTRA",
+        action="append",
+        default=[],
+        choices=EXTRAS,
+        help=f"what the image holds besides: {', '.join(EXTRAS)}; may be repeated",
+    )
     parser = add_verb(verbs, "list", show, "list the images in the cache", "nearmetal image list")
     _add_cache(parser)
-    parser = add_verb(verbs, "remove", remove, "remove images from the cache",
-                      "nearmetal image remove --all")  # fmt: skip
+    parser = add_verb(
+        verbs, "remove", remove, "remove images from the cache", "nearmetal image remove --all"
+    )
     _add_cache(parser)
     parser.add_argument("keys", nargs="*", metavar="KEY", help="what `image list` calls it")
     parser.add_argument("--all", action="store_true", help="every image")
 
 
 def _add_cache(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cache", type=Path, metavar="DIR",
-                        help="where images are kept (default: $NEARMETAL_CACHE_DIR, "
-                        "/var/cache/nearmetal as root, else ~/.cache/nearmetal)")  # fmt: skip
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        help="where images are kept (default: $NEARMETAL_CACHE_DIR, "
+        "/var/cache/nearmetal as root, else ~/.cache/nearmetal)",
+    )
 
 
 def _cache(args: argparse.Namespace) -> Cache:
@@ -73,8 +92,13 @@ def build(args: argparse.Namespace, view: View) -> int:
 
     with view.steps("image build") as steps:
         image = build_image(cache, parts, runner, progress=steps, mirror=mirror)
-    data = {"key": image.key, "kernel": str(image.kernel), "initrd": str(image.initrd),
-            "root": str(image.root), "append": image.append}  # fmt: skip
+    data = {
+        "key": image.key,
+        "kernel": str(image.kernel),
+        "initrd": str(image.initrd),
+        "root": str(image.root),
+        "append": image.append,
+    }
     view.result({"image": data}, [f"{name}: {value}" for name, value in data.items()])
     return ExitCode.DONE
 
@@ -85,16 +109,22 @@ def show(args: argparse.Namespace, view: View) -> int:
     used = expected_key(parts_here())
     entries = cache.entries()
     view.result(
-        {"cache": str(cache.root),
-         "images": [vars(entry) | {"default": entry.key == used} for entry in entries]},
+        {
+            "cache": str(cache.root),
+            "images": [vars(entry) | {"default": entry.key == used} for entry in entries],
+        },
         [] if entries else [f"no images in {cache.root}"],
-    )  # fmt: skip
+    )
     if entries:
         rows = [
-            [entry.key, f"{entry.nr_bytes / _MIB:.0f} MiB", _ago(entry.made),
-             entry.problem or ("the one used by default" if entry.key == used else "")]
+            [
+                entry.key,
+                f"{entry.nr_bytes / _MIB:.0f} MiB",
+                _ago(entry.made),
+                entry.problem or ("the one used by default" if entry.key == used else ""),
+            ]
             for entry in entries
-        ]  # fmt: skip
+        ]
         view.table(("image", "size", "made", ""), rows)
     return ExitCode.DONE if not any(entry.problem for entry in entries) else ExitCode.CHECKS_FAILED
 

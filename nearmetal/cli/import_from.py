@@ -27,13 +27,25 @@ def register(subparsers: Subparsers) -> None:
     group = add_group(subparsers, "import", SUMMARY, example)
     vhpc = add_verb(group, "vhpc", run, "read a cluster file of vhpc-toolkit", example)
     vhpc.add_argument("file", metavar="FILE", type=Path, help="the cluster file")
-    vhpc.add_argument("--vcenter", metavar="SERVER", required=True,
-                      help="the vCenter, which a cluster file does not name")  # fmt: skip
-    vhpc.add_argument("--user", metavar="USER", default="administrator@vsphere.local",
-                      help="who logs in there (default: %(default)s)")  # fmt: skip
+    vhpc.add_argument(
+        "--vcenter",
+        metavar="SERVER",
+        required=True,
+        help="the vCenter, which a cluster file does not name",
+    )
+    vhpc.add_argument(
+        "--user",
+        metavar="USER",
+        default="administrator@vsphere.local",
+        help="who logs in there (default: %(default)s)",
+    )
     vhpc.add_argument("--name", metavar="NAME", help="the cluster's name (default: that of FILE)")
-    vhpc.add_argument("--output", metavar="SPEC", type=Path,
-                      help="where to write the spec (default: standard output)")  # fmt: skip
+    vhpc.add_argument(
+        "--output",
+        metavar="SPEC",
+        type=Path,
+        help="where to write the spec (default: standard output)",
+    )
 
 
 def run(args: argparse.Namespace, view: View) -> int:

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "locality", show, "let every node meet every other, and say how and why",
+        subparsers,
+        "locality",
+        show,
+        "let every node meet every other, and say how and why",
         "nearmetal locality examples/near-far.yaml",
-    )  # fmt: skip
+    )
     add_spec(parser)
 
 

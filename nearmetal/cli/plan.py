@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "plan", show, "show what up would change",
+        subparsers,
+        "plan",
+        show,
+        "show what up would change",
         "nearmetal plan examples/two-nodes.yaml",
-    )  # fmt: skip
+    )
     add_spec(parser, required=False)
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of specs")
 

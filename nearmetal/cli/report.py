@@ -29,12 +29,16 @@ if TYPE_CHECKING:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "report", make, "make the report of a run of bench",
+        subparsers,
+        "report",
+        make,
+        "make the report of a run of bench",
         "nearmetal report results/20260101-120000-two-nodes",
-    )  # fmt: skip
+    )
     parser.add_argument("directory", metavar="DIR", type=Path, help="a run directory of bench")
-    parser.add_argument("--output", metavar="FILE", type=Path,
-                        help="the page (default: DIR/report.html)")  # fmt: skip
+    parser.add_argument(
+        "--output", metavar="FILE", type=Path, help="the page (default: DIR/report.html)"
+    )
 
 
 def write_report(run: RunFacts, page: Path) -> list[Path]:
@@ -74,7 +78,10 @@ def make(args: argparse.Namespace, view: View) -> int:
     run = load_run(args.directory)
     page = args.output or args.directory / "report.html"
     paths = write_report(run, page)
-    data = {"report": str(page), "files": [str(p) for p in paths],
-            "verdicts": verdict_data(verdicts(Evidence(run)))}  # fmt: skip
+    data = {
+        "report": str(page),
+        "files": [str(p) for p in paths],
+        "verdicts": verdict_data(verdicts(Evidence(run))),
+    }
     view.result(data, [f"report: {page}", *(f"beside it: {p}" for p in paths[1:])])
     return ExitCode.DONE

@@ -23,25 +23,47 @@ if TYPE_CHECKING:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "run", start, "run an MPI program in a cluster",
+        subparsers,
+        "run",
+        start,
+        "run an MPI program in a cluster",
         "nearmetal run examples/two-nodes.yaml --mpi mpich5 -n 2 -- ./hello",
-    )  # fmt: skip
+    )
     add_spec(parser)
     names = ", ".join(mpi.value for mpi in Mpi)
-    parser.add_argument("--mpi", metavar="NAME", help=f"{names}; default: the first installed "
-                        "that fits the program")  # fmt: skip
-    parser.add_argument("-n", dest="ranks", metavar="N", type=int, help="ranks; default: one per "
-                        "slot")  # fmt: skip
-    parser.add_argument("--map-by", choices=[m.value for m in MapBy], default="slot",
-                        help="fill node after node, or go round the nodes")  # fmt: skip
-    parser.add_argument("--env", metavar="K=V", action="append", default=[],
-                        help="set a variable for launcher and ranks; may be repeated")  # fmt: skip
-    parser.add_argument("--channels", metavar="LIST", help="channels the provider may use, out of "
-                        "self,shm,segment,net")  # fmt: skip
-    parser.add_argument("--provider", choices=[p.value for p in Provider], default="nearmetal",
-                        help="nearmetal, or the MPI's own stack over TCP")  # fmt: skip
-    parser.add_argument("--timeout", metavar="SECONDS", type=float, help="end the job after that "
-                        "long")  # fmt: skip
+    parser.add_argument(
+        "--mpi", metavar="NAME", help=f"{names}; default: the first installed that fits the program"
+    )
+    parser.add_argument(
+        "-n", dest="ranks", metavar="N", type=int, help="ranks; default: one per slot"
+    )
+    parser.add_argument(
+        "--map-by",
+        choices=[m.value for m in MapBy],
+        default="slot",
+        help="fill node after node, or go round the nodes",
+    )
+    parser.add_argument(
+        "--env",
+        metavar="K=V",
+        action="append",
+        default=[],
+        help="set a variable for launcher and ranks; may be repeated",
+    )
+    parser.add_argument(
+        "--channels",
+        metavar="LIST",
+        help="channels the provider may use, out of self,shm,segment,net",
+    )
+    parser.add_argument(
+        "--provider",
+        choices=[p.value for p in Provider],
+        default="nearmetal",
+        help="nearmetal, or the MPI's own stack over TCP",
+    )
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=float, help="end the job after that long"
+    )
     parser.add_argument("program", metavar="PROGRAM", help="the MPI program")
     parser.add_argument("args", metavar="ARGS", nargs="*", help="its arguments, after --")
 

@@ -25,33 +25,64 @@ Filled = TypeVar("Filled", Wish, Wanted)
 def register(subparsers: Subparsers) -> None:
     """Add the verb. What an option sets has the name of a field of Wish or Wanted."""
     parser = add_verb(
-        subparsers, "launch", run, "make the container of a job on this node",
+        subparsers,
+        "launch",
+        run,
+        "make the container of a job on this node",
         "nearmetal slurm launch --job 7 --uid 1000 --segment 67108864",
-    )  # fmt: skip
+    )
     parser.add_argument("--job", type=int, required=True, help="the job")
     parser.add_argument("--uid", type=int, required=True, help="its user")
-    parser.add_argument("--segment", type=int, required=True, dest="segment_bytes",
-                        metavar="BYTES", help="size of its segment directory")  # fmt: skip
-    parser.add_argument("--scratch", type=int, default=1 << 30, dest="scratch_bytes",
-                        metavar="BYTES", help="size of its /tmp and of its /dev/shm")  # fmt: skip
+    parser.add_argument(
+        "--segment",
+        type=int,
+        required=True,
+        dest="segment_bytes",
+        metavar="BYTES",
+        help="size of its segment directory",
+    )
+    parser.add_argument(
+        "--scratch",
+        type=int,
+        default=1 << 30,
+        dest="scratch_bytes",
+        metavar="BYTES",
+        help="size of its /tmp and of its /dev/shm",
+    )
     parser.add_argument("--mpi", default="", help="the MPI whose settings its tasks get")
     parser.add_argument("--channels", default="", help="channels its tasks may use")
     parser.add_argument("--vfs", type=int, default=0, help="VFs of this node that it gets")
     parser.add_argument("--partition", default="", help="the partition of the job")
     parser.add_argument("--request", default="", help="what tasks must have asked for to enter")
     machines = parser.add_argument_group("virtual machines")
-    machines.add_argument("--vms", type=int, default=0, dest="nr", metavar="N",
-                          help="how many; 0: none")  # fmt: skip
+    machines.add_argument(
+        "--vms", type=int, default=0, dest="nr", metavar="N", help="how many; 0: none"
+    )
     machines.add_argument("--vcpus", type=int, default=1, help="processors of each")
-    machines.add_argument("--memory", type=int, default=1 << 30, dest="memory_bytes",
-                          metavar="BYTES", help="memory of each")  # fmt: skip
+    machines.add_argument(
+        "--memory",
+        type=int,
+        default=1 << 30,
+        dest="memory_bytes",
+        metavar="BYTES",
+        help="memory of each",
+    )
     machines.add_argument("--image", default="default", help="what they boot: default, or a key")
-    machines.add_argument("--shares", type=_directories, default=(), metavar="DIR[:DIR...]",
-                          help="directories of this node that they see")  # fmt: skip
+    machines.add_argument(
+        "--shares",
+        type=_directories,
+        default=(),
+        metavar="DIR[:DIR...]",
+        help="directories of this node that they see",
+    )
     machines.add_argument("--accel", default="kvm", choices=("kvm", "tcg"), help="what runs them")
     machines.add_argument("--nodes", default="", help="all nodes of the job, as Slurm writes them")
-    machines.add_argument("--key", type=Path, default=Path("/etc/nearmetal/slurm.key"),
-                          help="the file from which keys are derived")  # fmt: skip
+    machines.add_argument(
+        "--key",
+        type=Path,
+        default=Path("/etc/nearmetal/slurm.key"),
+        help="the file from which keys are derived",
+    )
 
 
 def _directories(text: str) -> tuple[str, ...]:

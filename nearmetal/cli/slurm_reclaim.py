@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "reclaim", run, "end what is left of jobs on this node, at any time",
+        subparsers,
+        "reclaim",
+        run,
+        "end what is left of jobs on this node, at any time",
         "nearmetal slurm reclaim --ended",
-    )  # fmt: skip
+    )
     whose = parser.add_mutually_exclusive_group(required=True)
     whose.add_argument("--job", type=int, help="what is left of this job, ended or not")
     whose.add_argument(

@@ -27,9 +27,12 @@ _COLUMNS = ("job", "user", "node", "since", "process", "state", "VFs", "request"
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     add_verb(
-        subparsers, "status", run, "show what jobs have on this node, and leaks",
+        subparsers,
+        "status",
+        run,
+        "show what jobs have on this node, and leaks",
         "nearmetal slurm status",
-    )  # fmt: skip
+    )
 
 
 def run(args: argparse.Namespace, view: View) -> int:
@@ -46,28 +49,37 @@ def show(runner: Runner, backend: Backend[AnyInstance], view: View, vfs: JobVfs)
     if rows:
         view.table(_COLUMNS, [_row(row) for row in rows])
     for job in left:
-        view.warn(f"job {job} has ended and its container is here",
-                  "nearmetal slurm reclaim --ended")  # fmt: skip
+        view.warn(
+            f"job {job} has ended and its container is here", "nearmetal slurm reclaim --ended"
+        )
     lost = [vf for vf in taken if vf.job not in {c.job for c in found}]
     for vf in lost:
-        view.warn(f"job {vf.job} has no records any more and VF {vf.address} is still its",
-                  "nearmetal host vf --reclaim")  # fmt: skip
+        view.warn(
+            f"job {vf.job} has no records any more and VF {vf.address} is still its",
+            "nearmetal host vf --reclaim",
+        )
     count = vfs.count()
     promised = _promised(runner, found, count)
     sound = _compare(view, count, promised)
     lines = [] if rows else ["no container of a job on this node"]
     if count.offered:
-        lines.append(f"VFs: {count.offered}, of which jobs can have {count.for_jobs} and have "
-                     f"{len(taken)}; Slurm counts {promised}")  # fmt: skip
+        lines.append(
+            f"VFs: {count.offered}, of which jobs can have {count.for_jobs} and have "
+            f"{len(taken)}; Slurm counts {promised}"
+        )
     view.result(
         {
             "containers": rows,
             "vfs": [vars(vf) for vf in taken],
-            "count": {"offered": count.offered, "for_jobs": count.for_jobs,
-                      "others": list(count.others), "gres": promised},
+            "count": {
+                "offered": count.offered,
+                "for_jobs": count.for_jobs,
+                "others": list(count.others),
+                "gres": promised,
+            },
         },
         lines,
-    )  # fmt: skip
+    )
     return ExitCode.DONE if sound and not left and not lost else ExitCode.CHECKS_FAILED
 
 
@@ -125,5 +137,13 @@ def _row(row: dict[str, object]) -> list[str]:
     since = time.strftime("%F %T", time.localtime(float(str(row["since"]))))
     addresses = row["vfs"]
     vfs = " ".join(addresses) if isinstance(addresses, list) else ""
-    return [str(row["job"]), str(row["uid"]), str(row["node"] or "-"), since, str(row["pid"]),
-            _state(row), vfs or "-", str(row["request"] or "-")]  # fmt: skip
+    return [
+        str(row["job"]),
+        str(row["uid"]),
+        str(row["node"] or "-"),
+        since,
+        str(row["pid"]),
+        _state(row),
+        vfs or "-",
+        str(row["request"] or "-"),
+    ]

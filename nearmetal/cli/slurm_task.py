@@ -18,13 +18,26 @@ if TYPE_CHECKING:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "task", run, "run a task of a step in a container, without a plugin",
+        subparsers,
+        "task",
+        run,
+        "run a task of a step in a container, without a plugin",
         "srun -N2 --ntasks-per-node=2 nearmetal slurm task -- ./app",
-    )  # fmt: skip
-    parser.add_argument("--segment", type=_size, default=64 << 20, metavar="SIZE",
-                        help="size of the segment directory on each node")  # fmt: skip
-    parser.add_argument("--scratch", type=_size, default=1 << 30, metavar="SIZE",
-                        help="size of /tmp and of /dev/shm, each")  # fmt: skip
+    )
+    parser.add_argument(
+        "--segment",
+        type=_size,
+        default=64 << 20,
+        metavar="SIZE",
+        help="size of the segment directory on each node",
+    )
+    parser.add_argument(
+        "--scratch",
+        type=_size,
+        default=1 << 30,
+        metavar="SIZE",
+        help="size of /tmp and of /dev/shm, each",
+    )
     parser.add_argument("--mpi", default="", help="the MPI whose settings the program gets")
     parser.add_argument("--channels", default="", help="channels that it may use")
     parser.add_argument("program", metavar="PROGRAM", help="what the task becomes")

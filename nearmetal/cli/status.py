@@ -23,9 +23,12 @@ _COLUMNS = ("node", "host", "hostname", "address", "slots", "cores", "shm", "pid
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "status", show, "show the nodes of a cluster: addresses, cores, health",
+        subparsers,
+        "status",
+        show,
+        "show the nodes of a cluster: addresses, cores, health",
         "nearmetal status examples/two-nodes.yaml",
-    )  # fmt: skip
+    )
     add_spec(parser)
 
 
@@ -39,8 +42,18 @@ def _row(node: NodeStatus) -> list[str]:
     cores = ",".join(map(str, node.cpus))
     up = _duration(node.uptime_s)
     pid = str(node.pid or "-")
-    return [node.name, node.host, node.hostname, node.address, str(node.slots), cores, node.shm,
-            pid, up, node.health]  # fmt: skip
+    return [
+        node.name,
+        node.host,
+        node.hostname,
+        node.address,
+        str(node.slots),
+        cores,
+        node.shm,
+        pid,
+        up,
+        node.health,
+    ]
 
 
 def show(args: argparse.Namespace, view: View) -> int:

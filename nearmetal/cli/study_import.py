@@ -22,20 +22,34 @@ MAX_TOLD = 20
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "import", run, "read folders of logs into a study",
+        subparsers,
+        "import",
+        run,
+        "read folders of logs into a study",
         "nearmetal study import logs --labels labels.yaml --output my-study",
-    )  # fmt: skip
+    )
     parser.add_argument("folders", metavar="DIR", nargs="*", type=Path, help="folders of raw logs")
-    parser.add_argument("--labels", metavar="FILE", type=Path,
-                        help="what logs cannot tell (default: DIR/study-labels.yaml)")  # fmt: skip
-    parser.add_argument("--output", metavar="STUDY", type=Path,
-                        help="the study's directory (default: DIR.study)")  # fmt: skip
-    parser.add_argument("--draft", metavar="FILE", type=Path,
-                        help="write labels to fill in, and import nothing")  # fmt: skip
-    parser.add_argument("--keep-going", action="store_true",
-                        help="exit 0 although some files were refused")  # fmt: skip
-    parser.add_argument("--again", metavar="STUDY", type=Path,
-                        help="make a study's tables again from its own raw files")  # fmt: skip
+    parser.add_argument(
+        "--labels",
+        metavar="FILE",
+        type=Path,
+        help="what logs cannot tell (default: DIR/study-labels.yaml)",
+    )
+    parser.add_argument(
+        "--output", metavar="STUDY", type=Path, help="the study's directory (default: DIR.study)"
+    )
+    parser.add_argument(
+        "--draft", metavar="FILE", type=Path, help="write labels to fill in, and import nothing"
+    )
+    parser.add_argument(
+        "--keep-going", action="store_true", help="exit 0 although some files were refused"
+    )
+    parser.add_argument(
+        "--again",
+        metavar="STUDY",
+        type=Path,
+        help="make a study's tables again from its own raw files",
+    )
 
 
 def run(args: argparse.Namespace, view: View) -> int:
@@ -63,8 +77,10 @@ def write_draft(args: argparse.Namespace, view: View) -> int:
             stream.write(text)
     except FileExistsError as error:
         raise NearmetalError(f"{args.draft} exists", "remove it, or give another name") from error
-    view.result({"draft": str(args.draft), "files": len(paths)},
-                [f"{len(paths)} files: fill in {args.draft}"])  # fmt: skip
+    view.result(
+        {"draft": str(args.draft), "files": len(paths)},
+        [f"{len(paths)} files: fill in {args.draft}"],
+    )
     return ExitCode.DONE
 
 
@@ -75,12 +91,19 @@ def tell(summary: Summary, target: Path, view: View, *, keep_going: bool) -> int
     if len(summary.refused) > MAX_TOLD:
         view.warn(f"and {len(summary.refused) - MAX_TOLD} more, see {target}/sources.parquet")
     data = {
-        "study": str(target), "files": summary.files, "read": summary.read,
-        "facts": summary.facts, "ignored": summary.ignored, "duplicates": summary.duplicates,
+        "study": str(target),
+        "files": summary.files,
+        "read": summary.read,
+        "facts": summary.facts,
+        "ignored": summary.ignored,
+        "duplicates": summary.duplicates,
         "refused": summary.refused,
-    }  # fmt: skip
-    view.result(data, [
-        f"{summary.read} of {summary.files} files read, {summary.facts} numbers: {target}",
-        f"{len(summary.refused)} refused, {summary.ignored} ignored",
-    ])  # fmt: skip
+    }
+    view.result(
+        data,
+        [
+            f"{summary.read} of {summary.files} files read, {summary.facts} numbers: {target}",
+            f"{len(summary.refused)} refused, {summary.ignored} ignored",
+        ],
+    )
     return ExitCode.ERROR if summary.refused and not keep_going else ExitCode.DONE

@@ -25,14 +25,21 @@ if TYPE_CHECKING:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "judge", run, "judge one arm of a study against another",
+        subparsers,
+        "judge",
+        run,
+        "judge one arm of a study against another",
         "nearmetal study judge my-study bare-metal vm",
-    )  # fmt: skip
+    )
     parser.add_argument("study", metavar="STUDY", type=Path, help="a directory of study import")
     parser.add_argument("base", metavar="BASE", help="the arm to compare with")
     parser.add_argument("arm", metavar="ARM", help="the arm that is judged")
-    parser.add_argument("--margin", metavar="PERCENT", type=float,
-                        help="how much worse is acceptable (default: the loss of cores)")  # fmt: skip
+    parser.add_argument(
+        "--margin",
+        metavar="PERCENT",
+        type=float,
+        help="how much worse is acceptable (default: the loss of cores)",
+    )
     parser.add_argument("--only", metavar="TEST", help="this test only, as osu_latency")
 
 
@@ -52,12 +59,18 @@ def judge(
     versions = {name: s.header.get("version", "") for name, s in sources.items()}
     wanted = {"test": only} if only else {}
     cells = [list(study.cells(arm=side.name, **wanted)) for side in (base, arm)]
-    found = compare((base, cells[0]), (arm, cells[1]), percent=percent,
-                    versions=lambda cell: _versions(cell, versions),
-                    observed=Observed(sources))  # fmt: skip
+    found = compare(
+        (base, cells[0]),
+        (arm, cells[1]),
+        percent=percent,
+        versions=lambda cell: _versions(cell, versions),
+        observed=Observed(sources),
+    )
     if not found:
-        raise NearmetalError(f"{base.name} and {arm.name} have no point in common",
-                             "the same test, size, ranks or nodes, and unit are needed")  # fmt: skip
+        raise NearmetalError(
+            f"{base.name} and {arm.name} have no point in common",
+            "the same test, size, ranks or nodes, and unit are needed",
+        )
     return found, [*cells[0], *cells[1]]
 
 
@@ -76,8 +89,9 @@ def pick(study: Study, names: Iterable[str]) -> list[Arm]:
     arms = arms_in(study)
     for name in names:
         if name not in arms:
-            raise NearmetalError(f"no arm {name!r} in {study.directory}",
-                                 f"arms: {', '.join(arms)}")  # fmt: skip
+            raise NearmetalError(
+                f"no arm {name!r} in {study.directory}", f"arms: {', '.join(arms)}"
+            )
     return [arms[name] for name in names]
 
 
@@ -105,17 +119,25 @@ def _line_rate(arm: Arm) -> float | None:
 def as_data(one: Comparison) -> dict[str, Any]:
     """Return a comparison for --json."""
     return {
-        "program": one.point.program, "test": one.point.test, "variant": one.point.variant,
-        "size": one.point.size, "ranks": one.point.ranks, "nodes": one.point.nodes,
-        "metric": one.point.metric, "unit": one.point.unit.value,
+        "program": one.point.program,
+        "test": one.point.test,
+        "variant": one.point.variant,
+        "size": one.point.size,
+        "ranks": one.point.ranks,
+        "nodes": one.point.nodes,
+        "metric": one.point.metric,
+        "unit": one.point.unit.value,
         "base": {"n": one.base.n, "median": one.base.median, "interval": one.base.interval},
         "arm": {"n": one.test.n, "median": one.test.median, "interval": one.test.interval},
-        "ratio": one.ratio, "tax_percent": one.tax_percent,
+        "ratio": one.ratio,
+        "tax_percent": one.tax_percent,
         "margin": one.margin and {"limit": one.margin.limit, "origin": one.margin.origin},
-        "verdict": one.verdict.value, "reason": one.reason, "launches_needed": one.needed,
+        "verdict": one.verdict.value,
+        "reason": one.reason,
+        "launches_needed": one.needed,
         "flags": [[f"{f.kind.value}: {f.reason}" for f in side] for side in one.flags],
         "watermarks": one.gate.watermarks,
-    }  # fmt: skip
+    }
 
 
 def _row(one: Comparison) -> list[str]:
@@ -126,10 +148,18 @@ def _row(one: Comparison) -> list[str]:
     marks = "".join("!" for side in one.flags if side) + "*" * bool(one.gate.watermarks)
     needed = f" (+{one.needed} launches)" if one.needed else ""
     return [
-        one.point.test, size, one.point.metric, f"{one.base.median:g}", f"{one.test.median:g}",
-        one.point.unit.value, f"{one.ratio.value:.3f}" if one.ratio else "", interval,
-        f"{one.base.n}/{one.test.n}", marks, one.verdict.value + needed,
-    ]  # fmt: skip
+        one.point.test,
+        size,
+        one.point.metric,
+        f"{one.base.median:g}",
+        f"{one.test.median:g}",
+        one.point.unit.value,
+        f"{one.ratio.value:.3f}" if one.ratio else "",
+        interval,
+        f"{one.base.n}/{one.test.n}",
+        marks,
+        one.verdict.value + needed,
+    ]
 
 
 def _show(found: list[Comparison], against_physics: list[Violation], view: View) -> None:
@@ -139,11 +169,23 @@ def _show(found: list[Comparison], against_physics: list[Violation], view: View)
     counts = {v.value: sum(one.verdict is v for one in found) for v in Verdict}
     told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     view.result(
-        {"comparisons": [as_data(one) for one in found],
-         "violations": [{"severity": v.severity.value, "arm": v.arm, "test": v.point.test,
-                         "size": v.point.size, "what": v.what} for v in against_physics]},
+        {
+            "comparisons": [as_data(one) for one in found],
+            "violations": [
+                {
+                    "severity": v.severity.value,
+                    "arm": v.arm,
+                    "test": v.point.test,
+                    "size": v.point.size,
+                    "what": v.what,
+                }
+                for v in against_physics
+            ],
+        },
         [told, "! flags of either arm; * what else differs; --json tells both"],
-    )  # fmt: skip
+    )
     for violation in against_physics:
-        view.warn(f"{violation.severity.value}: {violation.arm} {violation.point.test} "
-                  f"{violation.point.size or ''}: {violation.what}")  # fmt: skip
+        view.warn(
+            f"{violation.severity.value}: {violation.arm} {violation.point.test} "
+            f"{violation.point.size or ''}: {violation.what}"
+        )

@@ -23,14 +23,21 @@ if TYPE_CHECKING:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "lint", run, "find claims that contradict each other or the data",
+        subparsers,
+        "lint",
+        run,
+        "find claims that contradict each other or the data",
         "nearmetal study lint paper.md --data my-study",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "texts", metavar="TEXT", nargs="+", type=Path, help="a text or Markdown file"
     )
-    parser.add_argument("--data", metavar="STUDY", type=Path,
-                        help="a study that sentences naming two of its arms must agree with")  # fmt: skip
+    parser.add_argument(
+        "--data",
+        metavar="STUDY",
+        type=Path,
+        help="a study that sentences naming two of its arms must agree with",
+    )
 
 
 def comparisons(directory: Path) -> list[Comparison]:
@@ -60,7 +67,6 @@ def run(args: argparse.Namespace, view: View) -> int:
         found += [(path, finding) for finding in lint(text, measured)]
     view.result(
         {"findings": [{"file": str(path), **vars(finding)} for path, finding in found]},
-        [*(f"{path}:{f.line}: {f.what} [{f.rule}]" for path, f in found),
-         f"{len(found)} findings"],
-    )  # fmt: skip
+        [*(f"{path}:{f.line}: {f.what} [{f.rule}]" for path, f in found), f"{len(found)} findings"],
+    )
     return ExitCode.CHECKS_FAILED if found else ExitCode.DONE

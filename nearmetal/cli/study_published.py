@@ -24,9 +24,12 @@ COLUMNS = ("line", "test", "arm", "base", "at", "metric", "value")
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "published", run, "show the numbers of a published study, with their lines",
+        subparsers,
+        "published",
+        run,
+        "show the numbers of a published study, with their lines",
         "nearmetal study published vmw-adapter",
-    )  # fmt: skip
+    )
     parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(STUDIES)}")
 
 
@@ -61,30 +64,53 @@ def run(args: argparse.Namespace, view: View) -> int:
     study = STUDIES[args.name]
     known = numbers(args.name)
     prose = [n for n in known if n.origin == "prose"]
-    view.table(COLUMNS, [
-        (str(n.line), n.test, n.arm, n.base, n.scale, n.metric, _value(n)) for n in prose
-    ])  # fmt: skip
-    lines = [f"{study.title}, {study.publisher}, {study.year}",
-             f"{len(known)} numbers, {len(known) - len(prose)} of them in tables (--json)"]  # fmt: skip
+    view.table(
+        COLUMNS, [(str(n.line), n.test, n.arm, n.base, n.scale, n.metric, _value(n)) for n in prose]
+    )
+    lines = [
+        f"{study.title}, {study.publisher}, {study.year}",
+        f"{len(known)} numbers, {len(known) - len(prose)} of them in tables (--json)",
+    ]
     split = list(taxes(args.name))
     for vm, tax in split:
-        lines.append(f"{vm.test}, {vm.scale}: {shown(tax.total)} in total, core loss "
-                     f"{shown(tax.core_loss)}, virtualization {shown(tax.virtualization)}; "
-                     f"{tax.verdict}")  # fmt: skip
+        lines.append(
+            f"{vm.test}, {vm.scale}: {shown(tax.total)} in total, core loss "
+            f"{shown(tax.core_loss)}, virtualization {shown(tax.virtualization)}; "
+            f"{tax.verdict}"
+        )
     signed = list(tables(args.name))
     for table in signed:
         flagged = ", ".join(f"{table.shown(key)} ({', '.join(key)})" for key in table.flagged)
         lines.append(f"plus: {table.first} is faster, minus: {table.second}; {RULE}: {flagged}")
     missing = [p for p in plots() if p.study == args.name]
     lines += [f"unavailable: {p.figure}, {p.test}: {p.shows}" for p in missing]
-    view.result({
-        "study": vars(study), "numbers": [vars(n) for n in known],
-        "taxes": [{"test": n.test, "at": n.scale, "total": t.total, "core_loss": t.core_loss,
-                   "virtualization": t.virtualization, "verdict": t.verdict} for n, t in split],
-        "signed": [{"plus": t.first, "minus": t.second, "rule": t.rule,
+    view.result(
+        {
+            "study": vars(study),
+            "numbers": [vars(n) for n in known],
+            "taxes": [
+                {
+                    "test": n.test,
+                    "at": n.scale,
+                    "total": t.total,
+                    "core_loss": t.core_loss,
+                    "virtualization": t.virtualization,
+                    "verdict": t.verdict,
+                }
+                for n, t in split
+            ],
+            "signed": [
+                {
+                    "plus": t.first,
+                    "minus": t.second,
+                    "rule": t.rule,
                     "cells": [[*key, value] for key, value in t.cells.items()],
-                    "flagged": [[*key, value] for key, value in t.flagged.items()]}
-                   for t in signed],
-        "unavailable": [vars(p) for p in missing],
-    }, lines)  # fmt: skip
+                    "flagged": [[*key, value] for key, value in t.flagged.items()],
+                }
+                for t in signed
+            ],
+            "unavailable": [vars(p) for p in missing],
+        },
+        lines,
+    )
     return ExitCode.DONE

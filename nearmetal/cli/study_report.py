@@ -26,17 +26,25 @@ if TYPE_CHECKING:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "report", run, "make the report of a study",
+        subparsers,
+        "report",
+        run,
+        "make the report of a study",
         "nearmetal study report my-study bare-metal vm",
-    )  # fmt: skip
+    )
     parser.add_argument("study", metavar="STUDY", type=Path, help="a directory of study import")
     parser.add_argument("base", metavar="BASE", help="the arm to compare with")
     parser.add_argument("arms", metavar="ARM", nargs="+", help="the arms that are judged")
-    parser.add_argument("--margin", metavar="PERCENT", type=float,
-                        help="how much worse is acceptable (default: the loss of cores)")  # fmt: skip
+    parser.add_argument(
+        "--margin",
+        metavar="PERCENT",
+        type=float,
+        help="how much worse is acceptable (default: the loss of cores)",
+    )
     parser.add_argument("--only", metavar="TEST", help="this test only, as osu_latency")
-    parser.add_argument("--output", metavar="FILE", type=Path,
-                        help="the page (default: STUDY/report.html)")  # fmt: skip
+    parser.add_argument(
+        "--output", metavar="FILE", type=Path, help="the page (default: STUDY/report.html)"
+    )
 
 
 def study_view(
@@ -52,8 +60,11 @@ def study_view(
         found, both = judge(study, first, arm, percent=percent, only=only)
         judged.append(Judged(arm, tuple(found)))
         points = {one.point._replace(ranks=None) for one in found}
-        cells |= {(cell.arm, cell.point): cell for cell in both
-                  if cell.point._replace(ranks=None) in points}  # fmt: skip
+        cells |= {
+            (cell.arm, cell.point): cell
+            for cell in both
+            if cell.point._replace(ranks=None) in points
+        }
     chosen = tuple(cells.values())
     return StudyView(
         name=study.directory.resolve().name.removesuffix(".study"),
@@ -84,8 +95,7 @@ def _lines(study: Study, cells: Iterable[Cell]) -> dict[tuple[str, int], str]:
 
 def run(args: argparse.Namespace, view: View) -> int:
     """Write the page and what stands beside it."""
-    shown = study_view(Study(args.study), args.base, args.arms, percent=args.margin,
-                       only=args.only)  # fmt: skip
+    shown = study_view(Study(args.study), args.base, args.arms, percent=args.margin, only=args.only)
     page: Path = args.output or args.study / "report.html"
     content = {
         page: render_study_html(shown),
@@ -103,7 +113,10 @@ def run(args: argparse.Namespace, view: View) -> int:
     verdicts = {judged.arm.name: overall(judged).value for judged in shown.judged}
     view.result(
         {"report": str(page), "files": [str(path) for path in content], "verdicts": verdicts},
-        [sentence(shown), f"report: {page}",
-         f"beside it: {page.with_suffix('.md')}, {page.with_suffix('.csv')}, {len(charts)} charts"],
-    )  # fmt: skip
+        [
+            sentence(shown),
+            f"report: {page}",
+            f"beside it: {page.with_suffix('.md')}, {page.with_suffix('.csv')}, {len(charts)} charts",
+        ],
+    )
     return ExitCode.DONE

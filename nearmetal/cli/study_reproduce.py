@@ -41,14 +41,27 @@ MAX_LINES = 12
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "reproduce", run, "test the claims of a published study on your own data",
+        subparsers,
+        "reproduce",
+        run,
+        "test the claims of a published study on your own data",
         "nearmetal study reproduce sdsc my-study --arm sr-iov-ib=vm --arm native-ib=metal",
-    )  # fmt: skip
+    )
     parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(CLAIMED)}")
-    parser.add_argument("study", metavar="STUDY", type=Path, nargs="?",
-                        help="a directory of study import (default: say what is needed)")  # fmt: skip
-    parser.add_argument("--arm", metavar="ROLE=ARM", action="append", default=[],
-                        help="which arm has a role of the claims")  # fmt: skip
+    parser.add_argument(
+        "study",
+        metavar="STUDY",
+        type=Path,
+        nargs="?",
+        help="a directory of study import (default: say what is needed)",
+    )
+    parser.add_argument(
+        "--arm",
+        metavar="ROLE=ARM",
+        action="append",
+        default=[],
+        help="which arm has a role of the claims",
+    )
 
 
 def _roles(words: Sequence[str], name: str, arms: Mapping[str, Arm]) -> dict[str, Arm]:
@@ -118,35 +131,66 @@ def _limits(result: Result) -> str:
 
 def _point(one: Tested, sources: Mapping[str, Source]) -> dict[str, Any]:
     return {
-        "test": one.point.test, "size": one.point.size, "nodes": one.point.nodes,
-        "metric": one.point.metric, "quantity": one.quantity, "launches": one.launches,
+        "test": one.point.test,
+        "size": one.point.size,
+        "nodes": one.point.nodes,
+        "metric": one.point.metric,
+        "quantity": one.quantity,
+        "launches": one.launches,
         "lines": [f"{sources[o.source].path}:{o.line}" for o in one.observations[:MAX_LINES]],
-    }  # fmt: skip
+    }
 
 
 def _show(
-    name: str, results: list[Result], sources: Mapping[str, Source], roles: Mapping[str, Arm],
+    name: str,
+    results: list[Result],
+    sources: Mapping[str, Source],
+    roles: Mapping[str, Arm],
     view: View,
-) -> None:  # fmt: skip
+) -> None:
     columns = ["line", "claim", "arms", "limits", "found", "outcome", "why"]
-    view.table(columns, [
-        [str(r.claim.line), r.claim.text, " / ".join(r.claim.roles), _limits(r), _found(r),
-         r.outcome.value, "; ".join((r.reason, *r.marks))]
-        for r in results
-    ])  # fmt: skip
+    view.table(
+        columns,
+        [
+            [
+                str(r.claim.line),
+                r.claim.text,
+                " / ".join(r.claim.roles),
+                _limits(r),
+                _found(r),
+                r.outcome.value,
+                "; ".join((r.reason, *r.marks)),
+            ]
+            for r in results
+        ],
+    )
     counts = Counter(result.outcome for result in results)
     told = ", ".join(f"{counts[o]} {o.value}" for o in Outcome if counts[o])
     missing = [role for role in roles_of(name) if role not in roles]
-    lines = [f"{STUDIES[name].title}: {told}",
-             "limits are of performance by that of the second arm, or of the figure itself"]  # fmt: skip
+    lines = [
+        f"{STUDIES[name].title}: {told}",
+        "limits are of performance by that of the second arm, or of the figure itself",
+    ]
     if missing:
         lines.append(f"roles without an arm (--arm ROLE=ARM): {', '.join(missing)}")
-    view.result({
-        "study": name, "roles": {role: arm.name for role, arm in roles.items()},
-        "claims": [
-            {"id": r.claim.id, "line": r.claim.line, "claim": r.claim.text, "roles": r.claim.roles,
-             "limits": r.claim.limits, "outcome": r.outcome.value, "reason": r.reason,
-             "marks": r.marks, "points": [_point(one, sources) for one in r.tested]}
-            for r in results
-        ],
-    }, lines)  # fmt: skip
+    view.result(
+        {
+            "study": name,
+            "roles": {role: arm.name for role, arm in roles.items()},
+            "claims": [
+                {
+                    "id": r.claim.id,
+                    "line": r.claim.line,
+                    "claim": r.claim.text,
+                    "roles": r.claim.roles,
+                    "limits": r.claim.limits,
+                    "outcome": r.outcome.value,
+                    "reason": r.reason,
+                    "marks": r.marks,
+                    "points": [_point(one, sources) for one in r.tested],
+                }
+                for r in results
+            ],
+        },
+        lines,
+    )

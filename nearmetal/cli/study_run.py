@@ -45,12 +45,19 @@ _GIVE_UP = 3
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "run", run, "make the launches of a study, or go on with them",
+        subparsers,
+        "run",
+        run,
+        "make the launches of a study, or go on with them",
         "nearmetal study run examples/near-or-tcp.yaml --output results/near-or-tcp",
-    )  # fmt: skip
+    )
     parser.add_argument("file", metavar="STUDY.yaml", type=Path, help="a study file")
-    parser.add_argument("--output", metavar="DIR", type=Path,
-                        help="run directory to make or to go on with (default: results/NAME)")  # fmt: skip
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        type=Path,
+        help="run directory to make or to go on with (default: results/NAME)",
+    )
 
 
 def _module(name: str, design: WorkloadDesign) -> tuple[Module, Path | None]:
@@ -66,10 +73,12 @@ def _module(name: str, design: WorkloadDesign) -> tuple[Module, Path | None]:
     if not path.is_file():
         raise UsageError(f"workload {name}: no program {path}", "give the path of a program")
     if design.log_format not in PARSERS:
-        raise UsageError(f"workload {name}: no format {design.log_format!r}",
-                         f"known: {', '.join(PARSERS)}")  # fmt: skip
-    program = Program(name, path.name, Where.SYSTEM, tuple(design.args), design.log_format,
-                      log=design.log)  # fmt: skip
+        raise UsageError(
+            f"workload {name}: no format {design.log_format!r}", f"known: {', '.join(PARSERS)}"
+        )
+    program = Program(
+        name, path.name, Where.SYSTEM, tuple(design.args), design.log_format, log=design.log
+    )
     return Module("named in the study", program), path
 
 
@@ -85,8 +94,10 @@ def _mpi(name: str, design: WorkloadDesign, module: Module, path: Path | None) -
         fit = _linked(path or program_path(module.program, None), fit)
     if not fit:
         names = ", ".join(mpi.value for mpi in module.program.mpis)
-        raise UsageError(f"workload {name} cannot run under {design.mpi or 'what is installed'}",
-                         f"it runs under: {names}")  # fmt: skip
+        raise UsageError(
+            f"workload {name} cannot run under {design.mpi or 'what is installed'}",
+            f"it runs under: {names}",
+        )
     return fit[0]
 
 
@@ -107,16 +118,19 @@ def _workload(name: str, design: WorkloadDesign, *, by_mpi: bool) -> Workload:
     mpi = _mpi(name, design, module, path) if by_mpi else None
     if path is None and (mpi is not None or module.program.where is not Where.PROGRAMS):
         program_path(module.program, mpi)
-    return Workload(name, module, mpi, design.ranks, path, given,
-                    design.timeout_s or module.program.timeout_s)  # fmt: skip
+    return Workload(
+        name, module, mpi, design.ranks, path, given, design.timeout_s or module.program.timeout_s
+    )
 
 
 def _write_labels(design: Design, directory: Path) -> None:
     """Say what the arms are, for `study import`."""
     import yaml  # noqa: PLC0415 - slow to load, and only here
 
-    arms = {name: arm.model_dump(exclude={"cluster", "start", "way", "nodes"}, exclude_none=True)
-            for name, arm in design.arms.items()}  # fmt: skip
+    arms = {
+        name: arm.model_dump(exclude={"cluster", "start", "way", "nodes"}, exclude_none=True)
+        for name, arm in design.arms.items()
+    }
     labels = {"format": 1, "run": design.name, "arms": arms, "sources": []}
     (directory / LABELS_FILE).write_text(yaml.safe_dump(labels, sort_keys=False), encoding="utf-8")
 
@@ -128,8 +142,9 @@ def _alone(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise LockedError(f"{directory}: a study runs there already",
-                              "wait for it, or give another --output") from error  # fmt: skip
+            raise LockedError(
+                f"{directory}: a study runs there already", "wait for it, or give another --output"
+            ) from error
         yield
 
 
@@ -139,8 +154,9 @@ class _Study:
     def __init__(self, design: Design, text: str, directory: Path, view: View) -> None:
         self.design, self.view = design, view
         by_mpi = any(arm.cluster is not None for arm in design.arms.values())
-        self.workloads = {name: _workload(name, w, by_mpi=by_mpi)
-                          for name, w in design.workloads.items()}  # fmt: skip
+        self.workloads = {
+            name: _workload(name, w, by_mpi=by_mpi) for name, w in design.workloads.items()
+        }
         names = dict.fromkeys(arm.cluster for arm in design.arms.values() if arm.cluster)
         clusters = {name: open_running(name) for name in names}
         opened = {name: (cluster.backend, spec) for name, (cluster, spec) in clusters.items()}
@@ -162,15 +178,18 @@ class _Study:
         told = self.design.arms[arm]
         if told.cluster is None:
             if workload.module.sizes:
-                raise UsageError(f"arm {arm}: {workload.name} runs on two nodes of a cluster",
-                                 "give the arm a cluster instead of start")  # fmt: skip
+                raise UsageError(
+                    f"arm {arm}: {workload.name} runs on two nodes of a cluster",
+                    "give the arm a cluster instead of start",
+                )
             return Starter(tuple(told.start or ()))
         backend, spec = opened[told.cluster]
         known = [node.name for _, node in spec.nodes]
         for name in told.nodes or ():
             if name not in known:
-                raise UsageError(f"arm {arm}: no node {name!r} in {spec.name}",
-                                 f"nodes: {', '.join(known)}")  # fmt: skip
+                raise UsageError(
+                    f"arm {arm}: no node {name!r} in {spec.name}", f"nodes: {', '.join(known)}"
+                )
         nodes = tuple(told.nodes or ())
         if workload.mpi is None:
             return Way(backend, spec, Provider.STOCK, None, None, nodes)
@@ -186,13 +205,20 @@ class _Study:
             for row in table.rows:
                 for metric, value in row.values.items():
                     if metric != "size" and units[metric] not in NEUTRAL:
-                        key = (launch.arm, launch.program, table.test, table.variant,
-                               row.values.get("size"), metric)  # fmt: skip
+                        key = (
+                            launch.arm,
+                            launch.program,
+                            table.test,
+                            table.variant,
+                            row.values.get("size"),
+                            metric,
+                        )
                         self.values.setdefault(key, []).append(value)
 
     def _make(self, turn: Turn) -> None:
-        launch = self.launches.make(turn.block, self.workloads[turn.workload], turn.arm,
-                                    self.ways[turn.arm, turn.workload])  # fmt: skip
+        launch = self.launches.make(
+            turn.block, self.workloads[turn.workload], turn.arm, self.ways[turn.arm, turn.workload]
+        )
         self._take(launch)
         if launch.good:
             return
@@ -202,11 +228,14 @@ class _Study:
         elif launch.timed_out:
             size = self.launches.last_size(launch)
             how = "hung" + (f" beyond {size} bytes" if size is not None else "")
-        self.view.warn(f"{turn.arm}, {turn.workload}: {how}",
-                       f"read {self.launches.directory / launch.stderr}")  # fmt: skip
+        self.view.warn(
+            f"{turn.arm}, {turn.workload}: {how}", f"read {self.launches.directory / launch.stderr}"
+        )
         if self.failures[turn.arm, turn.workload] >= _GIVE_UP:
-            raise LaunchError(f"{turn.workload} failed {_GIVE_UP} times in arm {turn.arm}",
-                              "mend it, then start the study with a new --output")  # fmt: skip
+            raise LaunchError(
+                f"{turn.workload} failed {_GIVE_UP} times in arm {turn.arm}",
+                "mend it, then start the study with a new --output",
+            )
 
     def go_on(self, steps: Steps) -> str:
         """Make launches until they settle it; returns why it ended."""
@@ -220,8 +249,9 @@ class _Study:
                 return f"every interval is within {wanted.interval_percent:g} %"
             for turn in block(self.design, number):
                 left = max(0.0, end - time.monotonic()) / 60
-                steps.step(f"block {number + 1}: {turn.workload}, {turn.arm}; "
-                           f"at most {left:.0f} min left")  # fmt: skip
+                steps.step(
+                    f"block {number + 1}: {turn.workload}, {turn.arm}; at most {left:.0f} min left"
+                )
                 if self.launches.done(*turn):
                     continue
                 if left == 0:
@@ -245,9 +275,19 @@ def run(args: argparse.Namespace, view: View) -> int:
     made = study.launches.launches
     failed = sum(not launch.good for launch in made)
     wide = len(unsettled(study.values, design.launches))
-    data = {"directory": str(directory), "launches": len(made), "failed": failed, "ended": why,
-            "unsettled": wide}  # fmt: skip
-    view.result(data, [f"{len(made)} launches, {failed} failed: {why}",
-                       f"{wide} of {len(study.values)} intervals are wider than wanted",
-                       f"now `nearmetal study import {directory}`"])  # fmt: skip
+    data = {
+        "directory": str(directory),
+        "launches": len(made),
+        "failed": failed,
+        "ended": why,
+        "unsettled": wide,
+    }
+    view.result(
+        data,
+        [
+            f"{len(made)} launches, {failed} failed: {why}",
+            f"{wide} of {len(study.values)} intervals are wider than wanted",
+            f"now `nearmetal study import {directory}`",
+        ],
+    )
     return ExitCode.ERROR if failed else ExitCode.DONE

@@ -24,9 +24,12 @@ COLUMNS = ("test", "variant", "nodes", "metric", "total", "core loss", "virtuali
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "tax", run, "split the tax of a VM into missing cores and virtualization",
+        subparsers,
+        "tax",
+        run,
+        "split the tax of a VM into missing cores and virtualization",
         "nearmetal study tax my-study bare-metal bare-metal-44 vm",
-    )  # fmt: skip
+    )
     parser.add_argument("study", metavar="STUDY", type=Path, help="a directory of study import")
     parser.add_argument("full", metavar="FULL", help="the arm of bare metal with all cores")
     parser.add_argument("reduced", metavar="REDUCED", help="bare metal with as many as the VM has")
@@ -63,17 +66,43 @@ def run(args: argparse.Namespace, view: View) -> int:
             if min(min(side) for side in values) > 0:
                 found.append((point, from_values(*values, lower_is_better=point.lower_is_better)))
     if not found:
-        raise NearmetalError("the three arms have no point in common",
-                             "the same test, variant, size, nodes and unit are needed")  # fmt: skip
-    view.table(COLUMNS, [
-        (p.test + (f" {p.size} B" if p.size is not None else ""), p.variant, str(p.nodes), p.metric,
-         shown(t.total), shown(t.core_loss), shown(t.virtualization), t.verdict)
-        for p, t in found
-    ])  # fmt: skip
-    view.result({"taxes": [
-        {"test": p.test, "variant": p.variant, "size": p.size, "nodes": p.nodes, "metric": p.metric,
-         "total": t.total, "core_loss": t.core_loss, "virtualization": t.virtualization,
-         "verdict": t.verdict}
-        for p, t in found
-    ]}, ["1 - total = (1 - core loss) x (1 - virtualization); limits are of 95 %"])  # fmt: skip
+        raise NearmetalError(
+            "the three arms have no point in common",
+            "the same test, variant, size, nodes and unit are needed",
+        )
+    view.table(
+        COLUMNS,
+        [
+            (
+                p.test + (f" {p.size} B" if p.size is not None else ""),
+                p.variant,
+                str(p.nodes),
+                p.metric,
+                shown(t.total),
+                shown(t.core_loss),
+                shown(t.virtualization),
+                t.verdict,
+            )
+            for p, t in found
+        ],
+    )
+    view.result(
+        {
+            "taxes": [
+                {
+                    "test": p.test,
+                    "variant": p.variant,
+                    "size": p.size,
+                    "nodes": p.nodes,
+                    "metric": p.metric,
+                    "total": t.total,
+                    "core_loss": t.core_loss,
+                    "virtualization": t.virtualization,
+                    "verdict": t.verdict,
+                }
+                for p, t in found
+            ]
+        },
+        ["1 - total = (1 - core loss) x (1 - virtualization); limits are of 95 %"],
+    )
     return ExitCode.DONE

@@ -26,8 +26,22 @@ if TYPE_CHECKING:
     from nearmetal.evidence.counters import EndpointCounters
 
 _CLEAR = "\033[H\033[2J"
-_COLUMNS = ("job", "endpoint", "host", "peer", "channel", "sent/s", "", "received/s", "",
-            "messages", "bytes", "accesses", "stalls", "remarks")  # fmt: skip
+_COLUMNS = (
+    "job",
+    "endpoint",
+    "host",
+    "peer",
+    "channel",
+    "sent/s",
+    "",
+    "received/s",
+    "",
+    "messages",
+    "bytes",
+    "accesses",
+    "stalls",
+    "remarks",
+)
 
 
 def _seconds(text: str) -> float:
@@ -44,22 +58,50 @@ def _seconds(text: str) -> float:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "top", show, "show what running jobs send to whom, and over which channel",
+        subparsers,
+        "top",
+        show,
+        "show what running jobs send to whom, and over which channel",
         "nearmetal top --once --sort bytes",
-    )  # fmt: skip
-    parser.add_argument("spec", metavar="SPEC", nargs="?",
-                        help="jobs of this cluster (default: everything of this user)")  # fmt: skip
-    parser.add_argument("--dir", metavar="DIR", type=Path, action="append",
-                        help="look into this directory instead; may be repeated")  # fmt: skip
+    )
+    parser.add_argument(
+        "spec",
+        metavar="SPEC",
+        nargs="?",
+        help="jobs of this cluster (default: everything of this user)",
+    )
+    parser.add_argument(
+        "--dir",
+        metavar="DIR",
+        type=Path,
+        action="append",
+        help="look into this directory instead; may be repeated",
+    )
     parser.add_argument("--once", action="store_true", help="look once (twice, for the rates)")
-    parser.add_argument("--interval", metavar="S", type=_seconds, default=1.0,
-                        help="seconds between two looks (default: 1)")  # fmt: skip
-    parser.add_argument("--sort", choices=[s.value for s in Sort], default=Sort.RATE.value,
-                        help="what comes first (default: rate)")  # fmt: skip
-    parser.add_argument("--all", action="store_true",
-                        help="also endpoints that are closed or whose process has died")  # fmt: skip
-    parser.add_argument("--prometheus", metavar="FILE", type=Path,
-                        help="write metrics there instead, as the textfile collector reads them")  # fmt: skip
+    parser.add_argument(
+        "--interval",
+        metavar="S",
+        type=_seconds,
+        default=1.0,
+        help="seconds between two looks (default: 1)",
+    )
+    parser.add_argument(
+        "--sort",
+        choices=[s.value for s in Sort],
+        default=Sort.RATE.value,
+        help="what comes first (default: rate)",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="also endpoints that are closed or whose process has died",
+    )
+    parser.add_argument(
+        "--prometheus",
+        metavar="FILE",
+        type=Path,
+        help="write metrics there instead, as the textfile collector reads them",
+    )
 
 
 def _of_cluster(backend: Backend, spec: ClusterSpec) -> list[Path]:
@@ -133,11 +175,14 @@ def show(args: argparse.Namespace, view: View) -> int:
 def _data(endpoint: EndpointCounters, found: list[Line]) -> dict[str, Any]:
     names = ("sent_messages", "sent_bytes", "received_messages", "received_bytes")
     rates = [
-        {"peer": x.peer.id, "channel": x.channel,
-         **{f"{name}_per_s": value for name, value in zip(names, x.rate or (), strict=False)}}
+        {
+            "peer": x.peer.id,
+            "channel": x.channel,
+            **{f"{name}_per_s": value for name, value in zip(names, x.rate or (), strict=False)},
+        }
         for x in found
         if x.endpoint.id == endpoint.id
-    ]  # fmt: skip
+    ]
     return {**endpoint.data(), "rates": rates}
 
 
@@ -152,16 +197,21 @@ def _row(line: Line) -> list[str]:
         return numbers.megabytes_per_second(value / 1e6) if value else "-"
 
     return [
-        line.endpoint.job or "-", line.who, line.endpoint.host, peer.label or peer.id,
+        line.endpoint.job or "-",
+        line.who,
+        line.endpoint.host,
+        peer.label or peer.id,
         f"{line.channel} ({peer.relation})",
-        messages(rate[0]) if rate else "new", volume(rate[1]) if rate else "",
-        messages(rate[2]) if rate else "new", volume(rate[3]) if rate else "",
+        messages(rate[0]) if rate else "new",
+        volume(rate[1]) if rate else "",
+        messages(rate[2]) if rate else "new",
+        volume(rate[3]) if rate else "",
         f"{traffic.sent_messages + traffic.received_messages:,}",
         numbers.data(traffic.sent_bytes + traffic.received_bytes),
         accesses(peer) or "-" if line.channel == peer.channel else "",
         f"{peer.stalls:,}",
         trouble(peer) or (peer.reason if line.channel in {"net", "none"} else ""),
-    ]  # fmt: skip
+    ]
 
 
 def _write(path: Path, text: str) -> None:

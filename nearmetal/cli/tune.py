@@ -26,14 +26,26 @@ _BUSY = 1.0
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "tune", show, "measure this machine, so that the provider starts from its rates",
+        subparsers,
+        "tune",
+        show,
+        "measure this machine, so that the provider starts from its rates",
         "nearmetal tune",
-    )  # fmt: skip
+    )
     parser.add_argument("--show", action="store_true", help="only tell what is in force")
-    parser.add_argument("--output", type=Path, metavar="FILE",
-                        help="where to write (default: where the provider looks)")  # fmt: skip
-    parser.add_argument("--rounds", type=int, default=_ROUNDS, metavar="N",
-                        help=f"how often to measure everything (default: {_ROUNDS})")  # fmt: skip
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="where to write (default: where the provider looks)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=_ROUNDS,
+        metavar="N",
+        help=f"how often to measure everything (default: {_ROUNDS})",
+    )
 
 
 def show(args: argparse.Namespace, view: View) -> int:
@@ -50,9 +62,10 @@ def _show(path: Path | None, view: View) -> int:
     words = f"{told['path'] or 'no file'}: {told['reason']}"
     view.result({"tuning": told}, [words])
     if told["rates"]:
-        view.table(("size up to", "load", "protocol", "MB/s"),
-                   [[r["class"], r["load"], r["protocol"], str(r["mbps"])]
-                    for r in told["rates"]])  # fmt: skip
+        view.table(
+            ("size up to", "load", "protocol", "MB/s"),
+            [[r["class"], r["load"], r["protocol"], str(r["mbps"])] for r in told["rates"]],
+        )
     return ExitCode.DONE if told["usable"] or not told["path"] else ExitCode.CHECKS_FAILED
 
 
@@ -81,6 +94,8 @@ def _tune(args: argparse.Namespace, view: View) -> int:
         raise LaunchError(f"the provider does not take {path}: {told['reason']}")
     rounds = {p: len(m.half_round_trips_ns) for p, m in whole.items()}
     seen = ", ".join(f"{p} in {n} of {args.rounds} rounds" for p, n in rounds.items())
-    view.result({"file": str(path), "rounds": rounds, "tuning": told},
-                [f"wrote {path}; the cores were placed {seen}"])  # fmt: skip
+    view.result(
+        {"file": str(path), "rounds": rounds, "tuning": told},
+        [f"wrote {path}; the cores were placed {seen}"],
+    )
     return ExitCode.DONE

@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 def register(subparsers: Subparsers) -> None:
     """Add the verb."""
     parser = add_verb(
-        subparsers, "up", make, "make a cluster as its spec says, or finish making it",
+        subparsers,
+        "up",
+        make,
+        "make a cluster as its spec says, or finish making it",
         "nearmetal up examples/two-nodes.yaml",
-    )  # fmt: skip
+    )
     add_spec(parser)
     parser.add_argument(
         "--replace",

@@ -88,8 +88,10 @@ class PeerCounters:
     @property
     def total(self) -> Traffic:
         """What went over all channels."""
-        parts = [(t.sent_messages, t.sent_bytes, t.received_messages, t.received_bytes)
-                 for t in self.channels.values()]  # fmt: skip
+        parts = [
+            (t.sent_messages, t.sent_bytes, t.received_messages, t.received_bytes)
+            for t in self.channels.values()
+        ]
         return Traffic(*(sum(column) for column in zip(*parts, strict=True)))
 
 
@@ -112,11 +114,17 @@ class EndpointCounters:
     def data(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         return {
-            "identity": self.id, "host": self.host, "pid": self.pid, "rank": self.rank,
-            "job": self.job, "state": self.state, "started": self.started_s,
-            "written": self.written_s, "unlisted_peers": self.unlisted,
+            "identity": self.id,
+            "host": self.host,
+            "pid": self.pid,
+            "rank": self.rank,
+            "job": self.job,
+            "state": self.state,
+            "started": self.started_s,
+            "written": self.written_s,
+            "unlisted_peers": self.unlisted,
             "peers": [_peer_data(peer) for peer in self.peers],
-        }  # fmt: skip
+        }
 
 
 def _peer_data(peer: PeerCounters) -> dict[str, Any]:
@@ -126,8 +134,13 @@ def _peer_data(peer: PeerCounters) -> dict[str, Any]:
         way: {kind: dict(vars(done)) for kind, done in kinds.items()}
         for way, kinds in peer.accesses.items()
     }
-    return {**vars(peer), **total, "protocols": dict(peer.protocols), "channels": channels,
-            "accesses": accesses}  # fmt: skip
+    return {
+        **vars(peer),
+        **total,
+        "protocols": dict(peer.protocols),
+        "channels": channels,
+        "accesses": accesses,
+    }
 
 
 def sum_of(content: bytes) -> int:
@@ -178,13 +191,24 @@ def _peer(content: bytes) -> PeerCounters:
     texts = map(_text, values[80:])
     label, reason, down_reason, quarantine_reason, fallback_reason, choice = texts
     return PeerCounters(
-        id=who.hex(), label=label, relation=_word(RELATIONS, relation),
-        channel=_word(CHANNELS, channel), integrity=_word(INTEGRITIES, integrity), reason=reason,
-        down=bool(down), down_reason=down_reason, stalls=stalls, fallbacks=fallbacks,
-        fallback_reason=fallback_reason, quarantines=quarantines,
-        quarantine_reason=quarantine_reason, choice=choice, protocols=_protocols(values[8:16]),
-        channels=_traffic(values[16:48]), accesses=_accesses(values[48:80]),
-    )  # fmt: skip
+        id=who.hex(),
+        label=label,
+        relation=_word(RELATIONS, relation),
+        channel=_word(CHANNELS, channel),
+        integrity=_word(INTEGRITIES, integrity),
+        reason=reason,
+        down=bool(down),
+        down_reason=down_reason,
+        stalls=stalls,
+        fallbacks=fallbacks,
+        fallback_reason=fallback_reason,
+        quarantines=quarantines,
+        quarantine_reason=quarantine_reason,
+        choice=choice,
+        protocols=_protocols(values[8:16]),
+        channels=_traffic(values[16:48]),
+        accesses=_accesses(values[48:80]),
+    )
 
 
 def parse_counters(content: bytes) -> EndpointCounters:
@@ -208,7 +232,15 @@ def parse_counters(content: bytes) -> EndpointCounters:
     _, started_ns, written_ns, pid, rank, who, host, job = head[7:]
     peers = tuple(_peer(content[at : at + _PEER.size]) for at in range(_HEAD.size, end, _PEER.size))
     return EndpointCounters(
-        id=who.hex(), host=_text(host), pid=pid, rank=None if rank < 0 else rank, job=_text(job),
-        state=STATES[state], generation=generation, started_s=started_ns / 1e9,
-        written_s=written_ns / 1e9, unlisted=unlisted, peers=peers,
-    )  # fmt: skip
+        id=who.hex(),
+        host=_text(host),
+        pid=pid,
+        rank=None if rank < 0 else rank,
+        job=_text(job),
+        state=STATES[state],
+        generation=generation,
+        started_s=started_ns / 1e9,
+        written_s=written_ns / 1e9,
+        unlisted=unlisted,
+        peers=peers,
+    )

@@ -162,14 +162,18 @@ def read_manifest(directory: Path) -> Manifest:
         data = json.loads(path.read_text(encoding="utf-8"))
         return Manifest.model_validate(data)
     except FileNotFoundError as error:
-        raise LogError(f"{directory} is no run directory: it has no {FILE}",
-                       "give a directory that `nearmetal bench` wrote") from error  # fmt: skip
+        raise LogError(
+            f"{directory} is no run directory: it has no {FILE}",
+            "give a directory that `nearmetal bench` wrote",
+        ) from error
     except OSError as error:
         raise LogError(f"{path}: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise LogError(f"{path}: {place}: {first['msg']}",
-                       "the manifest was changed or written by another version") from error  # fmt: skip
+        raise LogError(
+            f"{path}: {place}: {first['msg']}",
+            "the manifest was changed or written by another version",
+        ) from error
     except (ValueError, RecursionError) as error:
         raise LogError(f"{path}: not JSON: {error}", "the manifest is damaged") from error

@@ -53,11 +53,21 @@ NOT_READ = {
 """What is known by name, and not read."""
 
 CRASHES = (
-    "Segmentation fault", "Process received signal", "BAD TERMINATION OF ONE OF YOUR",
-    "MPI_ABORT was invoked", "MPI_Abort(", "exited on signal", "DUE TO TIME LIMIT",
-    "Out Of Memory", "oom-kill", "(core dumped)", "srun: error:", "Fatal error in MPI_",
-    "Fatal error in PMPI_", "Fatal error in internal_",
-)  # fmt: skip
+    "Segmentation fault",
+    "Process received signal",
+    "BAD TERMINATION OF ONE OF YOUR",
+    "MPI_ABORT was invoked",
+    "MPI_Abort(",
+    "exited on signal",
+    "DUE TO TIME LIMIT",
+    "Out Of Memory",
+    "oom-kill",
+    "(core dumped)",
+    "srun: error:",
+    "Fatal error in MPI_",
+    "Fatal error in PMPI_",
+    "Fatal error in internal_",
+)
 _SIGNATURES = {
     name: (words, re.compile(pattern, re.MULTILINE))
     for name, (words, pattern) in SIGNATURES.items()
@@ -90,13 +100,16 @@ def recognize(text: str, file: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise fail(file, 1, f"it holds the output of {' and '.join(found)}",
-                   "several programs in one file cannot be told apart: split it")  # fmt: skip
+        raise fail(
+            file,
+            1,
+            f"it holds the output of {' and '.join(found)}",
+            "several programs in one file cannot be told apart: split it",
+        )
     known = next((name for name, pattern in _NOT_READ.items() if pattern.search(text)), None)
     if known is not None:
         raise fail(file, 1, f"this is {known}", "which is not read")
-    raise fail(file, 1, "no benchmark known here printed this",
-               f"known: {', '.join(SIGNATURES)}")  # fmt: skip
+    raise fail(file, 1, "no benchmark known here printed this", f"known: {', '.join(SIGNATURES)}")
 
 
 def refuse_crash(text: str, file: str) -> None:

@@ -45,8 +45,10 @@ def read_raw(directory: Path, file: str, sha256: str) -> str:
     except OSError as error:
         raise LogError(f"{path}: {error.strerror}", "the run directory is incomplete") from error
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise LogError(f"{path}: its content is not what was recorded",
-                       "raw output must not be edited; run the benchmark again")  # fmt: skip
+        raise LogError(
+            f"{path}: its content is not what was recorded",
+            "raw output must not be edited; run the benchmark again",
+        )
     return content.decode("utf-8", "replace")
 
 
@@ -60,10 +62,21 @@ def _facts(launch: Launch, log: Log) -> Iterator[Fact]:
             for metric, value in row.values.items():
                 if metric != "size":
                     yield Fact(
-                        launch.number, launch.block, launch.mpi, launch.arm, launch.program,
-                        table.test, table.variant, table.processes or launch.ranks, size, metric,
-                        units[metric], value, log.file, row.line,
-                    )  # fmt: skip
+                        launch.number,
+                        launch.block,
+                        launch.mpi,
+                        launch.arm,
+                        launch.program,
+                        table.test,
+                        table.variant,
+                        table.processes or launch.ranks,
+                        size,
+                        metric,
+                        units[metric],
+                        value,
+                        log.file,
+                        row.line,
+                    )
 
 
 def _parse(launch: Launch, text: str) -> Log:
@@ -71,8 +84,12 @@ def _parse(launch: Launch, text: str) -> Log:
     if launch.last_size is not None:
         last = max((r.values.get("size", 0) for t in log.tables for r in t.rows), default=0)
         if last < launch.last_size:
-            raise fail(launch.file, len(text.splitlines()), "the output stops before its end",
-                       f"the last size is {last:.0f}, {launch.last_size} was asked for")  # fmt: skip
+            raise fail(
+                launch.file,
+                len(text.splitlines()),
+                "the output stops before its end",
+                f"the last size is {last:.0f}, {launch.last_size} was asked for",
+            )
     return log
 
 

@@ -71,8 +71,12 @@ def _rate(now: Traffic, before: Traffic | None, span_s: float) -> tuple[float, f
 
 
 def _four(traffic: Traffic) -> tuple[int, int, int, int]:
-    return (traffic.sent_messages, traffic.sent_bytes, traffic.received_messages,
-            traffic.received_bytes)  # fmt: skip
+    return (
+        traffic.sent_messages,
+        traffic.sent_bytes,
+        traffic.received_messages,
+        traffic.received_bytes,
+    )
 
 
 def ordered(found: Sequence[Line], sort: Sort) -> list[Line]:
@@ -116,11 +120,19 @@ def trouble(peer: PeerCounters) -> str:
 _METRICS: tuple[tuple[str, str, str, Callable[[Line], int]], ...] = (
     ("sent_messages_total", "counter", "Messages sent.", lambda x: x.traffic.sent_messages),
     ("sent_bytes_total", "counter", "Payload bytes sent.", lambda x: x.traffic.sent_bytes),
-    ("received_messages_total", "counter", "Messages received.",
-     lambda x: x.traffic.received_messages),
-    ("received_bytes_total", "counter", "Payload bytes received.",
-     lambda x: x.traffic.received_bytes),
-)  # fmt: skip
+    (
+        "received_messages_total",
+        "counter",
+        "Messages received.",
+        lambda x: x.traffic.received_messages,
+    ),
+    (
+        "received_bytes_total",
+        "counter",
+        "Payload bytes received.",
+        lambda x: x.traffic.received_bytes,
+    ),
+)
 _PEER_METRICS: tuple[tuple[str, str, str, Callable[[PeerCounters], int]], ...] = (
     ("stalls_total", "counter", "Sends that found no room.", lambda p: p.stalls),
     ("fallbacks_total", "counter", "Transfers that had to go another way.", lambda p: p.fallbacks),
@@ -129,10 +141,13 @@ _PEER_METRICS: tuple[tuple[str, str, str, Callable[[PeerCounters], int]], ...] =
 )
 
 _ACCESS_METRICS: tuple[tuple[str, str, Callable[[Accesses], int]], ...] = (
-    ("accesses_total", "Puts, gets and atomics on the peer's memory, by way.",
-     lambda a: a.operations),
+    (
+        "accesses_total",
+        "Puts, gets and atomics on the peer's memory, by way.",
+        lambda a: a.operations,
+    ),
     ("access_bytes_total", "Bytes of puts, gets and atomics, by way.", lambda a: a.bytes),
-)  # fmt: skip
+)
 
 
 def _label(text: str) -> str:
@@ -146,8 +161,14 @@ def _sample(name: str, labels: dict[str, str], value: float) -> str:
 
 def _labels(line: Line) -> dict[str, str]:
     end = line.endpoint
-    return {"job": end.job, "host": end.host, "rank": "" if end.rank is None else str(end.rank),
-            "endpoint": end.id, "peer": line.peer.id, "peer_label": line.peer.label}  # fmt: skip
+    return {
+        "job": end.job,
+        "host": end.host,
+        "rank": "" if end.rank is None else str(end.rank),
+        "endpoint": end.id,
+        "peer": line.peer.id,
+        "peer_label": line.peer.label,
+    }
 
 
 def prometheus(found: Sequence[Line]) -> str:
@@ -160,19 +181,33 @@ def prometheus(found: Sequence[Line]) -> str:
     for name, kind, help_text, of_peer in _PEER_METRICS:
         text += [f"# HELP nearmetal_{name} {help_text}", f"# TYPE nearmetal_{name} {kind}"]
         text += [_sample(name, _labels(x), of_peer(x.peer)) for x in peers]
-    text += ["# HELP nearmetal_large_bytes_total Bytes of large messages received, by protocol.",
-             "# TYPE nearmetal_large_bytes_total counter"]  # fmt: skip
-    text += [_sample("large_bytes_total", _labels(x) | {"protocol": name}, count)
-             for x in peers for name, count in x.peer.protocols.items()]  # fmt: skip
+    text += [
+        "# HELP nearmetal_large_bytes_total Bytes of large messages received, by protocol.",
+        "# TYPE nearmetal_large_bytes_total counter",
+    ]
+    text += [
+        _sample("large_bytes_total", _labels(x) | {"protocol": name}, count)
+        for x in peers
+        for name, count in x.peer.protocols.items()
+    ]
     for name, help_text, of_access in _ACCESS_METRICS:
         text += [f"# HELP nearmetal_{name} {help_text}", f"# TYPE nearmetal_{name} counter"]
-        text += [_sample(name, _labels(x) | {"way": way, "kind": kind}, of_access(done))
-                 for x in peers for way, kinds in x.peer.accesses.items()
-                 for kind, done in kinds.items()]  # fmt: skip
-    text += ["# HELP nearmetal_peer_info How a peer is reached, and why.",
-             "# TYPE nearmetal_peer_info gauge"]  # fmt: skip
+        text += [
+            _sample(name, _labels(x) | {"way": way, "kind": kind}, of_access(done))
+            for x in peers
+            for way, kinds in x.peer.accesses.items()
+            for kind, done in kinds.items()
+        ]
+    text += [
+        "# HELP nearmetal_peer_info How a peer is reached, and why.",
+        "# TYPE nearmetal_peer_info gauge",
+    ]
     for x in peers:
-        why = {"relation": x.peer.relation, "channel": x.peer.channel, "reason": x.peer.reason,
-               "trouble": trouble(x.peer)}  # fmt: skip
+        why = {
+            "relation": x.peer.relation,
+            "channel": x.peer.channel,
+            "reason": x.peer.reason,
+            "trouble": trouble(x.peer),
+        }
         text.append(_sample("peer_info", _labels(x) | why, 1))
     return "\n".join(text) + "\n"

@@ -404,10 +404,12 @@ def _as_returned(machine: Machine, book: Book, claims: dict[str, str]) -> Machin
     for pf in machine.pfs:
         vfs = tuple(
             replace(vf, driver=before.driver, driver_override=before.driver_override)
-            if vf.address in book.claims and vf.address not in claims
-            and (before := book.claims[vf.address].before) else vf
+            if vf.address in book.claims
+            and vf.address not in claims
+            and (before := book.claims[vf.address].before)
+            else vf
             for vf in pf.vfs
-        )  # fmt: skip
+        )
         pfs.append(replace(pf, vfs=vfs))
     return replace(machine, pfs=tuple(pfs))
 

@@ -110,8 +110,15 @@ def candidates(request: VfRequest, machine: Machine) -> list[PfFacts]:
 
 def _unknown(name: str, machine: Machine) -> HostError:
     addresses = {other: address for other, address in machine.others if address}
-    owner = next((pf for pf in machine.pfs for vf in pf.vfs
-                  if name == vf.address or any(name == link.name for link in vf.links)), None)  # fmt: skip
+    owner = next(
+        (
+            pf
+            for pf in machine.pfs
+            for vf in pf.vfs
+            if name == vf.address or any(name == link.name for link in vf.links)
+        ),
+        None,
+    )
     if owner is not None:
         return HostError(f"{name} is itself a VF", f"name its adapter: {owner.name}")
     if name in addresses:
@@ -156,8 +163,11 @@ def _mismatch(request: VfRequest, pf: PfFacts) -> Refusal | None:
 
 
 def _pkey_index(request: VfRequest, pf: PfFacts) -> int | None:
-    return pf.pkeys.index(int(request.pkey, 16)) if request.pkey and (
-        int(request.pkey, 16) in pf.pkeys) else None  # fmt: skip
+    return (
+        pf.pkeys.index(int(request.pkey, 16))
+        if request.pkey and (int(request.pkey, 16) in pf.pkeys)
+        else None
+    )
 
 
 def _shared_group(pf: PfFacts, vf: VfFacts) -> Refusal:
@@ -202,9 +212,10 @@ def _examine(
     return Refusal(
         f"its {len(uses)} VFs are in use ({'; '.join(listed[:_LISTED])}{more})",
         "wait until one is given back, name another adapter, or create more when none is used: "
-        f"it offers {pf.total}" if len(uses) < pf.total
+        f"it offers {pf.total}"
+        if len(uses) < pf.total
         else "wait until one is given back, or name another adapter",
-    )  # fmt: skip
+    )
 
 
 def choose(

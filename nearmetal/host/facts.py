@@ -66,8 +66,9 @@ def _holders(sysfs: Sysfs) -> dict[int, tuple[int, ...]]:
 
 
 def _held(pf: PfFacts, holders: Mapping[int, tuple[int, ...]]) -> PfFacts:
-    vfs = [vf if vf.group is None else replace(vf, holders=holders.get(vf.group, ()))
-           for vf in pf.vfs]  # fmt: skip
+    vfs = [
+        vf if vf.group is None else replace(vf, holders=holders.get(vf.group, ())) for vf in pf.vfs
+    ]
     return replace(pf, vfs=tuple(vfs))
 
 

@@ -85,8 +85,10 @@ def build_image(
                 progress.step("initial RAM disk")
                 _build_initrd(cache, key, below, parts)
         except OSError as error:
-            raise ImageError(f"cannot build the image in {cache.root}: {error.strerror}",
-                             "give it room, or set NEARMETAL_CACHE_DIR") from error  # fmt: skip
+            raise ImageError(
+                f"cannot build the image in {cache.root}: {error.strerror}",
+                "give it room, or set NEARMETAL_CACHE_DIR",
+            ) from error
         image = find_image(cache, parts)
     if image is None:
         raise ImageError(f"image {key} has gone while it was built", "run it again")

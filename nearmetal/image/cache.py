@@ -77,8 +77,10 @@ class Cache:
                 place.mkdir(exist_ok=True)
             descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise ImageError(f"cannot use the image cache {self.root}: {error.strerror}",
-                             "set NEARMETAL_CACHE_DIR to a directory of yours") from error  # fmt: skip
+            raise ImageError(
+                f"cannot use the image cache {self.root}: {error.strerror}",
+                "set NEARMETAL_CACHE_DIR to a directory of yours",
+            ) from error
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -49,8 +49,9 @@ def uncompressed_kernel(kernel: bytes, runner: Runner) -> bytes:
     """Return the ELF file inside a bzImage; raises ImageError with the reason."""
     packed, size = payload(kernel)
     if packed.startswith(_ZSTD):
-        command = Command(("zstd", "--decompress", "--stdout", f"--memory={_MAX_KERNEL}"),
-                          stdin=packed)  # fmt: skip
+        command = Command(
+            ("zstd", "--decompress", "--stdout", f"--memory={_MAX_KERNEL}"), stdin=packed
+        )
         done = runner.run(command, timeout_s=_ZSTD_TIMEOUT_S)
         if done.code != 0:
             raise ImageError("the kernel cannot be decompressed", done.error_tail)

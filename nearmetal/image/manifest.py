@@ -82,8 +82,9 @@ class _Manifest(_Model):
             except OSError as error:
                 raise ImageError(f"cannot read {path}: {error.strerror}", _REBUILD) from error
             if not same:
-                raise ImageError(f"{path} is not what its manifest says: it was changed or damaged",
-                                 _REBUILD)  # fmt: skip
+                raise ImageError(
+                    f"{path} is not what its manifest says: it was changed or damaged", _REBUILD
+                )
 
 
 MANIFEST = "manifest.json"

@@ -37,8 +37,10 @@ class Mirror:
 def named_mirror(uri: str) -> Mirror:
     """Return the archive at a URI; raises UsageError when it is none."""
     if not _URI.fullmatch(uri):
-        raise UsageError(f"--mirror {uri!r} is no address of a Debian archive",
-                         "write for example http://mirror.example/debian")  # fmt: skip
+        raise UsageError(
+            f"--mirror {uri!r} is no address of a Debian archive",
+            "write for example http://mirror.example/debian",
+        )
     return Mirror(uri)
 
 
@@ -49,8 +51,10 @@ def machine_mirror(runner: Runner) -> Mirror:
     lines = runner.check(command, timeout_s=_TIMEOUT_S).text.splitlines()
     archive, security = mirrors_of(lines)
     if archive is None:
-        raise ImageError("this machine's apt sources name no Debian archive",
-                         "name one: nearmetal image build --mirror URI")  # fmt: skip
+        raise ImageError(
+            "this machine's apt sources name no Debian archive",
+            "name one: nearmetal image build --mirror URI",
+        )
     return Mirror(archive, security)
 
 

@@ -35,8 +35,12 @@ if TYPE_CHECKING:
 LABEL = "cidata"
 
 _MOUNT = "/run/nearmetal-disc"
-_BUILT_IMAGE_ONLY = ("etc/inittab", "usr/lib/nearmetal/init", "usr/lib/nearmetal/start",
-                     "usr/lib/nearmetal/serve")  # fmt: skip
+_BUILT_IMAGE_ONLY = (
+    "etc/inittab",
+    "usr/lib/nearmetal/init",
+    "usr/lib/nearmetal/start",
+    "usr/lib/nearmetal/serve",
+)
 _START = (
     f"mkdir -p {_MOUNT} && mount -o ro LABEL={LABEL} {_MOUNT} && "
     f"tar --directory / --extract --no-same-owner --file {_MOUNT}/nearmetal.tar && "
@@ -132,8 +136,13 @@ def _write(stream: io.BufferedRandom, files: dict[str, bytes]) -> None:
     try:
         disc.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=LABEL)
         for number, (name, content) in enumerate(files.items()):
-            disc.add_fp(io.BytesIO(content), len(content), f"/FILE{number}.;1", rr_name=name,
-                        joliet_path=f"/{name}")  # fmt: skip
+            disc.add_fp(
+                io.BytesIO(content),
+                len(content),
+                f"/FILE{number}.;1",
+                rr_name=name,
+                joliet_path=f"/{name}",
+            )
         disc.write_fp(stream)
     except PyCdlibException as error:
         raise ImageError(f"cannot make the disc of cloud-init: {error}") from error

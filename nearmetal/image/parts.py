@@ -55,8 +55,10 @@ def parts_here(extras: Iterable[str] = (), environ: Mapping[str, str] | None = N
     variables = os.environ if environ is None else environ
     guest = _REPOSITORY / "guest"
     if not guest.is_dir():
-        raise ImageError(f"the guest unit is not installed: looked for {guest}",
-                         "run nearmetal from a checkout of its repository")  # fmt: skip
+        raise ImageError(
+            f"the guest unit is not installed: looked for {guest}",
+            "run nearmetal from a checkout of its repository",
+        )
     items = [
         regular(f"{GUEST_LIBRARY}/{path.name}", _read(path), path.stat().st_mode & 0o755)
         for path in sorted((guest / "unit").iterdir())
@@ -72,9 +74,12 @@ def parts_here(extras: Iterable[str] = (), environ: Mapping[str, str] | None = N
     lists = ("packages", *(f"packages-{extra}" for extra in extras))
     packages = {name for stem in lists for name in listed(guest / f"{stem}.txt")}
     return Parts(
-        tuple(items), _read(guest / "boot/init"), tuple(sorted(packages)),
-        tuple(listed(guest / "excludes.txt")), guest / "system-setup.sh",
-    )  # fmt: skip
+        tuple(items),
+        _read(guest / "boot/init"),
+        tuple(sorted(packages)),
+        tuple(listed(guest / "excludes.txt")),
+        guest / "system-setup.sh",
+    )
 
 
 def tool_here(name: str, environ: Mapping[str, str] | None = None) -> Path:
@@ -115,8 +120,9 @@ def _provider(variables: Mapping[str, str]) -> Path:
         for prefix in (Path("/usr/local"), Path("/usr"))
         for path in prefix.glob("lib/**/nearmetal/libnearmetal-fi.so")
     )
-    return _first([_REPOSITORY / "build/c/src/provider/libnearmetal-fi.so", *installed],
-                  "libnearmetal-fi.so")  # fmt: skip
+    return _first(
+        [_REPOSITORY / "build/c/src/provider/libnearmetal-fi.so", *installed], "libnearmetal-fi.so"
+    )
 
 
 def _tool(name: str, variables: Mapping[str, str]) -> Path:

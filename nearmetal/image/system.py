@@ -70,25 +70,35 @@ def require_tools() -> None:
     missing = [name for name in _TOOLS if find_program(name) is None]
     if missing:
         packages = " ".join(_TOOLS[name] for name in missing)
-        raise ImageError(f"building an image needs {', '.join(missing)}",
-                         f"as root: apt-get install --no-install-recommends {packages}")  # fmt: skip
+        raise ImageError(
+            f"building an image needs {', '.join(missing)}",
+            f"as root: apt-get install --no-install-recommends {packages}",
+        )
 
 
 def debootstrap(parts: Parts, mirror: Mirror, folder: Path, runner: Runner) -> None:
     """Make `folder`/root.tar and `folder`/nearmetal-build; raises ImageError with the reason."""
     packages = ",".join(sorted(parts.packages))
     argv = [
-        "mmdebstrap", "--mode=auto", "--variant=minbase", "--format=tar", "--skip=output/dev",
-        "--architectures=amd64", f"--include={packages}",
-        "--aptopt=APT::Install-Recommends false", "--aptopt=Acquire::Retries 3",
+        "mmdebstrap",
+        "--mode=auto",
+        "--variant=minbase",
+        "--format=tar",
+        "--skip=output/dev",
+        "--architectures=amd64",
+        f"--include={packages}",
+        "--aptopt=APT::Install-Recommends false",
+        "--aptopt=Acquire::Retries 3",
         "--aptopt=Acquire::Languages none",
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in parts.excludes),
         f"--customize-hook=upload {parts.system_setup} /nearmetal-setup",
         '--customize-hook=chroot "$1" sh /nearmetal-setup',
         f"--customize-hook=copy-out /nearmetal-build {folder}",
         '--customize-hook=rm -rf "$1/nearmetal-setup" "$1/nearmetal-build"',
-        SUITE, str(folder / "root.tar"), *mirror.sources(SUITE),
-    ]  # fmt: skip
+        SUITE,
+        str(folder / "root.tar"),
+        *mirror.sources(SUITE),
+    ]
     env = {**os.environ, "SOURCE_DATE_EPOCH": _EPOCH, "LC_ALL": "C.UTF-8"}
     if os.geteuid() == 0:
         # Beside the result: one place needs room, and the next build finds what a kill leaves. Not
@@ -100,8 +110,16 @@ def debootstrap(parts: Parts, mirror: Mirror, folder: Path, runner: Runner) -> N
 def squash(folder: Path, runner: Runner) -> None:
     """Turn root.tar into root.squashfs. lz4: a machine without KVM decompresses slowly."""
     tar = folder / "root.tar"
-    argv = ("tar2sqfs", "--quiet", "--compressor", "lz4", "--no-xattr",
-            "--defaults", f"mtime={_EPOCH}", str(folder / ROOT))  # fmt: skip
+    argv = (
+        "tar2sqfs",
+        "--quiet",
+        "--compressor",
+        "lz4",
+        "--no-xattr",
+        "--defaults",
+        f"mtime={_EPOCH}",
+        str(folder / ROOT),
+    )
     with tar.open("rb") as stream:
         _logged(Command(argv), folder, runner, _SQUASH_TIMEOUT_S, stream)
     tar.unlink()
@@ -113,8 +131,9 @@ def _logged(
     log = folder / _LOG
     started = replace(command, argv=(*_WITH_US, *command.argv))
     with log.open("ab") as output:
-        done = runner.attach(started, stdin=stdin, stdout=output, stderr=output,
-                             timeout_s=timeout_s)  # fmt: skip
+        done = runner.attach(
+            started, stdin=stdin, stdout=output, stderr=output, timeout_s=timeout_s
+        )
     if done.timed_out:
         raise ImageError(f"{command.argv[0]} did not end within {timeout_s:g} s", _tail(log))
     if done.code != 0:
@@ -129,8 +148,14 @@ def _words(log: Path) -> list[str]:
 def _reason(log: Path) -> str:
     """Return the line that says most: the first error that names a cause."""
     lines = _words(log)
-    causes = ("No space left", "Could not resolve", "Failed to fetch", "Unable to locate package",
-              "Permission denied", "newuidmap")  # fmt: skip
+    causes = (
+        "No space left",
+        "Could not resolve",
+        "Failed to fetch",
+        "Unable to locate package",
+        "Permission denied",
+        "newuidmap",
+    )
     for cause in causes:
         for line in lines:
             if cause in line:
@@ -167,9 +192,12 @@ def take_kernel(folder: Path, key: str, runner: Runner) -> SystemManifest:
     taken.rmdir()
     (folder / _LOG).unlink()
     return SystemManifest(
-        key=key, files=[record(folder / name) for name in names], suite=SUITE,
-        kernel_release=release, packages=packages,
-    )  # fmt: skip
+        key=key,
+        files=[record(folder / name) for name in names],
+        suite=SUITE,
+        kernel_release=release,
+        packages=packages,
+    )
 
 
 def _read(path: Path) -> bytes:
@@ -192,9 +220,11 @@ def parse_packages(text: str) -> list[Package]:
         fields = HeaderParser().parsestr(stanza)
         try:
             package = Package(
-                name=str(fields["Package"]), version=str(fields["Version"]),
-                architecture=str(fields["Architecture"]), sha256=str(fields["SHA256"]),
-            )  # fmt: skip
+                name=str(fields["Package"]),
+                version=str(fields["Version"]),
+                architecture=str(fields["Architecture"]),
+                sha256=str(fields["SHA256"]),
+            )
         except ValueError as error:
             raise ImageError(f"no sound record of package {fields['Package']!r}") from error
         found[package.name, package.architecture] = package

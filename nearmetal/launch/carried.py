@@ -25,8 +25,10 @@ def is_local(program: str) -> bool:
     if "/" not in program or Path(program).is_file():
         return True
     if not Path(program).is_absolute():
-        raise LaunchError(f"no program {program}: {Path(program).absolute()} is no file",
-                          "a program of the nodes' own needs its absolute path")  # fmt: skip
+        raise LaunchError(
+            f"no program {program}: {Path(program).absolute()} is no file",
+            "a program of the nodes' own needs its absolute path",
+        )
     return False
 
 

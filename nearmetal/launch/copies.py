@@ -127,6 +127,11 @@ def unpack(archive: bytes, directory: Path) -> None:
                     target.write_bytes(data.read())
                     os.utime(target, (member.mtime, member.mtime))
     except (
-        tarfile.TarError, EOFError, OSError, ArithmeticError, ValueError, RecursionError
-    ) as error:  # fmt: skip
+        tarfile.TarError,
+        EOFError,
+        OSError,
+        ArithmeticError,
+        ValueError,
+        RecursionError,
+    ) as error:
         raise LaunchError(f"a node sent damaged counters: {error}") from error

@@ -41,8 +41,16 @@ if TYPE_CHECKING:
     from nearmetal.spec import ClusterSpec
 
 _PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TERM", "MV2_VIRT_USE_IVSHMEM")
-_PASSED_PREFIXES = ("NEARMETAL_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "MPIR_CVAR_", "I_MPI_",
-                    "FI_", "UCX_")  # fmt: skip
+_PASSED_PREFIXES = (
+    "NEARMETAL_",
+    "OMPI_MCA_",
+    "PRTE_MCA_",
+    "PMIX_MCA_",
+    "MPIR_CVAR_",
+    "I_MPI_",
+    "FI_",
+    "UCX_",
+)
 _NOT_PASSED = ("NEARMETAL_STATE_DIR", "NEARMETAL_MPI_PATH", "NEARMETAL_PROVIDER_LIB")
 _CHECK_S = 20.0
 
@@ -108,8 +116,9 @@ def find_job_program(program: str) -> Path:
     found = shutil.which(program)
     if found is None:
         looked = os.environ.get("PATH", "")
-        raise LaunchError(f"no program {program}: looked in {looked}",
-                          f"give a path, as ./{program}")  # fmt: skip
+        raise LaunchError(
+            f"no program {program}: looked in {looked}", f"give a path, as ./{program}"
+        )
     return Path(found).absolute()
 
 

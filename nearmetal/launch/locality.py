@@ -61,8 +61,10 @@ def _parse(line: str | None, node: str) -> dict[str, Any]:
         data = None
     if not isinstance(data, dict):
         what = "nothing" if line is None else repr(line[:80])
-        raise LaunchError(f"nearmetal-info in node {node} answered {what}",
-                          "try `nearmetal exec SPEC NODE -- nearmetal-info`")  # fmt: skip
+        raise LaunchError(
+            f"nearmetal-info in node {node} answered {what}",
+            "try `nearmetal exec SPEC NODE -- nearmetal-info`",
+        )
     return data
 
 

@@ -158,8 +158,10 @@ class NodePlaces:
         answers = {node: _answer(done[node].text) for node in self._nodes}
         for node, answer in answers.items():
             if answer.unseen:
-                raise LaunchError(f"node {node} has no {answer.unseen[0]}",
-                                  "give the path of a file here, and it is brought there")  # fmt: skip
+                raise LaunchError(
+                    f"node {node} has no {answer.unseen[0]}",
+                    "give the path of a file here, and it is brought there",
+                )
         self._bring(wanted, answers)
 
     def _try(self, nodes: Sequence[str], asked: list[str]) -> dict[str, Completed]:

@@ -133,8 +133,10 @@ def pick(
     if name is None:
         fitting = [i for i in found.values() if family in (None, i.mpi.family)]
         if not fitting:
-            raise LaunchError(f"no MPI for {program or 'the job'} is installed (here: {here})",
-                              "run `make setup`, or set NEARMETAL_MPI_PATH")  # fmt: skip
+            raise LaunchError(
+                f"no MPI for {program or 'the job'} is installed (here: {here})",
+                "run `make setup`, or set NEARMETAL_MPI_PATH",
+            )
         return fitting[0]
     try:
         mpi = Mpi(name)

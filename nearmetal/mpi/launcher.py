@@ -86,15 +86,43 @@ def _openmpi(
     # Children that the ranks spawn later find every slot taken.
     # The launcher starts every daemon itself: a node has no way to start one on its sibling.
     if installation.mpi is Mpi.OPENMPI5:
-        rsh = ["--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent", agent,
-               "--prtemca", "plm_ssh_no_tree_spawn", "1"]  # fmt: skip
+        rsh = [
+            "--prtemca",
+            "plm",
+            "ssh",
+            "--prtemca",
+            "plm_ssh_agent",
+            agent,
+            "--prtemca",
+            "plm_ssh_no_tree_spawn",
+            "1",
+        ]
     else:
-        rsh = ["--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent,
-               "--mca", "plm_rsh_no_tree_spawn", "1"]  # fmt: skip
+        rsh = [
+            "--mca",
+            "plm",
+            "rsh",
+            "--mca",
+            "plm_rsh_agent",
+            agent,
+            "--mca",
+            "plm_rsh_no_tree_spawn",
+            "1",
+        ]
     return [
-        str(installation.launcher), *rsh, "--bind-to", "none", "--host", hosts,
-        "--map-by", f"{placement.map_by.value}:OVERSUBSCRIBE", *options, "-n", str(placement.total), *program,
-    ]  # fmt: skip
+        str(installation.launcher),
+        *rsh,
+        "--bind-to",
+        "none",
+        "--host",
+        hosts,
+        "--map-by",
+        f"{placement.map_by.value}:OVERSUBSCRIBE",
+        *options,
+        "-n",
+        str(placement.total),
+        *program,
+    ]
 
 
 def _hydra(

@@ -29,8 +29,10 @@ def provider_library() -> Path:
     given = os.environ.get("NEARMETAL_PROVIDER_LIB")
     if given:
         if not Path(given).is_file():
-            raise LaunchError(f"NEARMETAL_PROVIDER_LIB={given}: no such file",
-                              "give the path of libnearmetal-fi.so")  # fmt: skip
+            raise LaunchError(
+                f"NEARMETAL_PROVIDER_LIB={given}: no such file",
+                "give the path of libnearmetal-fi.so",
+            )
         return Path(given).resolve()
     places = provider_places()
     for path in places:

@@ -103,8 +103,9 @@ def _openmpi(installation: Installation, request: Request) -> Settings:
         return Settings(env, (*options, *request.stack.options))
     if request.provider is Provider.STOCK:
         memory = "sm" if five else "vader"
-        return Settings(env, (*options, "--mca", "pml", "ob1", "--mca", "btl",
-                              f"self,{memory},tcp"))  # fmt: skip
+        return Settings(
+            env, (*options, "--mca", "pml", "ob1", "--mca", "btl", f"self,{memory},tcp")
+        )
     include = "opal_common_ofi_provider_include" if five else "mtl_ofi_provider_include"
     options += ("--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", include, "nearmetal")
     env |= _provider_path(installation, request) | {"FI_PROVIDER": "nearmetal,verbs,tcp"}

@@ -35,15 +35,30 @@ def _mpich(netmod: str, **more: str) -> dict[str, str]:
 
 STACKS = (
     Stack("sm", Mpi.OPENMPI5, "Open MPI sm, CMA", options=_ob1("sm"), one_copy=True),
-    Stack("sm-copy", Mpi.OPENMPI5, "Open MPI sm, two copies",
-          options=_ob1("sm", "--mca", "smsc", "^cma,xpmem,knem")),
+    Stack(
+        "sm-copy",
+        Mpi.OPENMPI5,
+        "Open MPI sm, two copies",
+        options=_ob1("sm", "--mca", "smsc", "^cma,xpmem,knem"),
+    ),
     Stack("tcp", Mpi.OPENMPI5, "Open MPI TCP", options=_ob1("tcp")),
-    Stack("posix", Mpi.MPICH5, "MPICH posix, CMA",
-          {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}, one_copy=True),
-    Stack("ucx", Mpi.MPICH5, "MPICH UCX, CMA", _mpich("ucx", UCX_TLS="posix,cma,self"),
-          one_copy=True),
-    Stack("ofi-shm", Mpi.MPICH5, "MPICH over libfabric shm, CMA",
-          _mpich("ofi", FI_PROVIDER="shm"), one_copy=True),
+    Stack(
+        "posix",
+        Mpi.MPICH5,
+        "MPICH posix, CMA",
+        {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"},
+        one_copy=True,
+    ),
+    Stack(
+        "ucx", Mpi.MPICH5, "MPICH UCX, CMA", _mpich("ucx", UCX_TLS="posix,cma,self"), one_copy=True
+    ),
+    Stack(
+        "ofi-shm",
+        Mpi.MPICH5,
+        "MPICH over libfabric shm, CMA",
+        _mpich("ofi", FI_PROVIDER="shm"),
+        one_copy=True,
+    ),
     Stack("tcp", Mpi.MPICH5, "MPICH TCP", _mpich("ofi", FI_PROVIDER="tcp")),
     Stack("shm", Mpi.IMPI, "Intel MPI shm", {"I_MPI_FABRICS": "shm"}),
-)  # fmt: skip
+)

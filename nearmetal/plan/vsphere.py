@@ -20,12 +20,31 @@ if TYPE_CHECKING:
     from nearmetal.spec import VsphereSpec
     from nearmetal.spec.vsphere import Machine, Switch, VsphereHost, VsphereNode
 
-IN_PLACE = frozenset({
-    "adapters", "affinity", "cores_per_socket", "cpu_reservation", "cpu_shares", "guest", "latency",
-    "memory", "memory_reservation", "memory_shares", "mmio", "numa", "p2p", "power", "rules", "slots",
-    "vcpus",
-    "esxi_members", "mtu", "nics", "port_groups",
-})  # fmt: skip
+IN_PLACE = frozenset(
+    {
+        "adapters",
+        "affinity",
+        "cores_per_socket",
+        "cpu_reservation",
+        "cpu_shares",
+        "guest",
+        "latency",
+        "memory",
+        "memory_reservation",
+        "memory_shares",
+        "mmio",
+        "numa",
+        "p2p",
+        "power",
+        "rules",
+        "slots",
+        "vcpus",
+        "esxi_members",
+        "mtu",
+        "nics",
+        "port_groups",
+    }
+)
 """What of a machine or a switch is changed without making it anew."""
 
 STUCK = ("sriov", "passthrough")

@@ -240,8 +240,17 @@ class Applier:
 
     def _host(self, name: str, group: HostGroup) -> None:
         if group.platform == "esxi":
-            hooks = Hooks(self._plan, self._keep, self._taken, self._noted, take_on_esxi,
-                          self._check_stop, self._stop.wait, self._marks, self._patience)  # fmt: skip
+            hooks = Hooks(
+                self._plan,
+                self._keep,
+                self._taken,
+                self._noted,
+                take_on_esxi,
+                self._check_stop,
+                self._stop.wait,
+                self._marks,
+                self._patience,
+            )
             EsxiRun(name, group, self._reach, hooks).carry_out()
             return
         shell = self._reach.shell(name, group)
@@ -257,19 +266,24 @@ class Applier:
             phase = plan.phases[0]
             again = phase.again(tried)
             if again is not None:
-                raise HostError(f"after its reboot: {again.text}",
-                                "it is not rebooted for that once more by this run: some settings "
-                                "and firmware start only with the power; then run it again")  # fmt: skip
+                raise HostError(
+                    f"after its reboot: {again.text}",
+                    "it is not rebooted for that once more by this run: some settings "
+                    "and firmware start only with the power; then run it again",
+                )
             self._phase(name, group, shell, facts, phase)
             tried |= {step.key: step.text for step in phase.forcing}
-        raise HostError(f"still not {self.goal} after {MAX_ROUNDS} rounds: "
-                        f"{_first(plan)}", "nearmetal host status shows what differs")  # fmt: skip
+        raise HostError(
+            f"still not {self.goal} after {MAX_ROUNDS} rounds: {_first(plan)}",
+            "nearmetal host status shows what differs",
+        )
 
     def _phase(
         self, name: str, group: HostGroup, shell: Shell, facts: HostFacts, phase: Phase
     ) -> None:
-        staged = {s.action.attribute: s.action.value for s in phase.steps
-                  if isinstance(s.action, SetBios)}  # fmt: skip
+        staged = {
+            s.action.attribute: s.action.value for s in phase.steps if isinstance(s.action, SetBios)
+        }
         redfish = self._reach.redfish(name, group)
         if staged and redfish is None:
             raise HostError("it has no BMC", "name it under bmc")
@@ -389,11 +403,16 @@ def _first(plan: HostPlan) -> str:
 def _refuse(plan: HostsPlan, file: HostsFile, *, by_hand_done: bool = False) -> None:
     lines = [f"{host.name}: {r.what}" for host in plan.hosts for r in host.refusals]
     hints = [r.hint for host in plan.hosts for r in host.refusals]
-    alone = {name for name, group in file.each()
-             if group.platform == "esxi" and group.vcenter is None}  # fmt: skip
+    alone = {
+        name for name, group in file.each() if group.platform == "esxi" and group.vcenter is None
+    }
     esxi = [host.name for host in plan.hosts if host.name in alone and host.steps]
-    by_hand = [f"{host.name}: {step.text}" for host in plan.hosts for step in host.steps
-               if isinstance(step.action, ByHand)]  # fmt: skip
+    by_hand = [
+        f"{host.name}: {step.text}"
+        for host in plan.hosts
+        for step in host.steps
+        if isinstance(step.action, ByHand)
+    ]
     if lines:
         raise HostError("nothing was written:\n  " + "\n  ".join(lines), hints[0])
     if esxi:
@@ -402,15 +421,21 @@ def _refuse(plan: HostsPlan, file: HostsFile, *, by_hand_done: bool = False) -> 
             "name it under vcenter; nearmetal host plan says what to set there",
         )
     if by_hand and not by_hand_done:
-        raise HostError("nothing was written, a person comes first:\n  " + "\n  ".join(by_hand),
-                        "name ssh in the file, or do that and say --by-hand-done")  # fmt: skip
+        raise HostError(
+            "nothing was written, a person comes first:\n  " + "\n  ".join(by_hand),
+            "name ssh in the file, or do that and say --by-hand-done",
+        )
 
 
 def _refuse_running(shell: Shell) -> None:
     running = shell.script(_MACHINES, timeout_s=60).text.split()
     if "slurmstepd" in running:
-        raise HostError("jobs of Slurm run on it",
-                        "call it a node of Slurm in the file (slurm:), and it is drained")  # fmt: skip
+        raise HostError(
+            "jobs of Slurm run on it",
+            "call it a node of Slurm in the file (slurm:), and it is drained",
+        )
     if running:
-        raise HostError(f"{len(running)} virtual machines run on it ({running[0]})",
-                        "move or end them: this host must reboot")  # fmt: skip
+        raise HostError(
+            f"{len(running)} virtual machines run on it ({running[0]})",
+            "move or end them: this host must reboot",
+        )

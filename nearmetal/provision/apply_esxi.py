@@ -114,8 +114,10 @@ class EsxiRun:
                 return
             self._check_tried(facts, plan.phases[0])
             self._phase(facts, plan.phases[0])
-        raise HostError(f"still not done after {MAX_ROUNDS} rounds: {plan.steps[0].text}",
-                        "nearmetal host status shows what differs")  # fmt: skip
+        raise HostError(
+            f"still not done after {MAX_ROUNDS} rounds: {plan.steps[0].text}",
+            "nearmetal host status shows what differs",
+        )
 
     def _check_tried(self, facts: HostFacts, phase: Phase) -> None:
         """Refuse to reboot once more for what a reboot did not bring."""
@@ -123,9 +125,11 @@ class EsxiRun:
         if again is not None:
             # Whoever runs this again has looked at it.
             self._marks.retry(self._name)
-            raise HostError(f"after its reboot: {again.text}; it stays in maintenance mode",
-                            "VFs need SR-IOV in the BIOS, and SRIOV_EN and NUM_OF_VFS in the "
-                            "card's firmware; then run the same command again")  # fmt: skip
+            raise HostError(
+                f"after its reboot: {again.text}; it stays in maintenance mode",
+                "VFs need SR-IOV in the BIOS, and SRIOV_EN and NUM_OF_VFS in the "
+                "card's firmware; then run the same command again",
+            )
 
     def _phase(self, facts: HostFacts, phase: Phase) -> None:
         by_hand = [step for step in phase.steps if isinstance(step.action, ByHand)]
@@ -149,14 +153,16 @@ class EsxiRun:
             self._rebooted = True
 
     def _stage_bios(self, phase: Phase) -> None:
-        staged = {s.action.attribute: s.action.value for s in phase.steps
-                  if isinstance(s.action, SetBios)}  # fmt: skip
+        staged = {
+            s.action.attribute: s.action.value for s in phase.steps if isinstance(s.action, SetBios)
+        }
         redfish = self._reach.redfish(self._name, self._group)
         if staged and redfish is None:
             raise HostError("it has no BMC", "name it under bmc")
         if staged and redfish is not None:
-            self._hooks.noted(self._name, f"stage {', '.join(staged)}",
-                              lambda: redfish.stage(staged))  # fmt: skip
+            self._hooks.noted(
+                self._name, f"stage {', '.join(staged)}", lambda: redfish.stage(staged)
+            )
 
     def _take(self, step: Step) -> None:
         self._hooks.noted(self._name, step.text, lambda: self._do(step))
@@ -200,8 +206,10 @@ class EsxiRun:
         shell = self._reach.shell(self._name, self._group)
         answer = shell.script(f"{install_command(action)} 2>&1\n", timeout_s=INSTALL_S)
         if answer.code:
-            raise HostError(f"{action.name}: {' '.join(answer.text.split())[-300:]}",
-                            "esxcli says what is wrong with the file")  # fmt: skip
+            raise HostError(
+                f"{action.name}: {' '.join(answer.text.split())[-300:]}",
+                "esxcli says what is wrong with the file",
+            )
 
     def _reboot(self, boot: str) -> None:
         self._host.reboot()

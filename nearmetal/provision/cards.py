@@ -58,19 +58,29 @@ def pair(group: HostGroup, facts: HostFacts, outcome: Outcome) -> list[Pair]:
     pairs: list[Pair] = []
     for adapter in group.adapters:
         found = [card for card in facts.cards if _is(adapter, card)]
-        have = ", ".join(f"{c.model or '?'} ({c.psid or 'no PSID'}) at {c.address}"
-                         for c in facts.cards) or "none"  # fmt: skip
+        have = (
+            ", ".join(
+                f"{c.model or '?'} ({c.psid or 'no PSID'}) at {c.address}" for c in facts.cards
+            )
+            or "none"
+        )
         if not found:
             outcome.refuse(Stage.FIRMWARE, f"no adapter {adapter.text}", f"it has: {have}")
         elif len(found) > 1:
-            outcome.refuse(Stage.FIRMWARE, f"{len(found)} adapters are {adapter.text}",
-                           f"add the address of the one that is meant: {have}")  # fmt: skip
+            outcome.refuse(
+                Stage.FIRMWARE,
+                f"{len(found)} adapters are {adapter.text}",
+                f"add the address of the one that is meant: {have}",
+            )
         elif any(p.card == found[0] for p in pairs):
             outcome.refuse(Stage.FIRMWARE, f"{found[0].text} is named twice", "name it once")
         elif len(adapter.ports) > len(found[0].ports):
-            outcome.refuse(Stage.FIRMWARE, f"{len(adapter.ports)} ports are asked of "
-                           f"{found[0].text}, it has {len(found[0].ports)}",
-                           "remove the last ones")  # fmt: skip
+            outcome.refuse(
+                Stage.FIRMWARE,
+                f"{len(adapter.ports)} ports are asked of "
+                f"{found[0].text}, it has {len(found[0].ports)}",
+                "remove the last ones",
+            )
         else:
             pairs.append(Pair(adapter, found[0]))
     return pairs
@@ -100,8 +110,11 @@ def num_of_vfs(pairing: Pair, platform: str, outcome: Outcome) -> int | None:
             return None
         needed = wanted.num_of_vfs
     if needed > limit:
-        outcome.refuse(Stage.FIRMWARE, f"{card.text}: {sum_}, and its firmware offers {limit}",
-                       "ask for fewer VFs")  # fmt: skip
+        outcome.refuse(
+            Stage.FIRMWARE,
+            f"{card.text}: {sum_}, and its firmware offers {limit}",
+            "ask for fewer VFs",
+        )
         return None
     if wanted.num_of_vfs == "auto" and card.config is not None:
         now = card.config["NUM_OF_VFS"].next if "NUM_OF_VFS" in card.config else "0"

@@ -65,8 +65,9 @@ def _take(shell: Shell, step: Step, alone: str) -> None:
 def _script(step: Step) -> str:
     match step.action:
         case SetConfig(device=device, setting=setting, value=value):
-            return _either(("mlxconfig", "mstconfig"), ["-d", device, "-y", "set",
-                                                        f"{setting}={value}"])  # fmt: skip
+            return _either(
+                ("mlxconfig", "mstconfig"), ["-d", device, "-y", "set", f"{setting}={value}"]
+            )
         case Burn() as burn:
             return _burn(burn)
         case WriteFile(path=path, content=content, refresh=refresh):
@@ -93,9 +94,16 @@ def _script(step: Step) -> str:
             words = ["profile", *profile.split()] if profile else ["off"]
             return quoted(["tuned-adm", *words]) + "\n"
         case (
-            SetBios() | Install() | SetOptions() | SetPower() | SetPassthru()
-            | EnterMaintenance() | LeaveMaintenance() | ByHand() | Wait()
-        ):  # fmt: skip
+            SetBios()
+            | Install()
+            | SetOptions()
+            | SetPower()
+            | SetPassthru()
+            | EnterMaintenance()
+            | LeaveMaintenance()
+            | ByHand()
+            | Wait()
+        ):
             raise HostError(f"{step.text}: this is no step of a shell")
 
 
@@ -116,10 +124,13 @@ def _mtu(change: SetMtu) -> str:
     own = f"{devices}/{change.address}"
     places = {f"{own}/net/* {own}/virtfn*/net/*": change.mtu}
     places |= {f"{devices}/{vf}/net/*": mtu for vf, mtu in change.vfs.items()}
-    return "".join(
-        f'for n in {place}; do\n[ -e "$n/mtu" ] || continue\necho {mtu} >"$n/mtu"\ndone\n'
-        for place, mtu in places.items()
-    ) + f'[ "$(cat {own}/net/*/mtu | sort -u)" = {change.mtu} ]\n'  # fmt: skip
+    return (
+        "".join(
+            f'for n in {place}; do\n[ -e "$n/mtu" ] || continue\necho {mtu} >"$n/mtu"\ndone\n'
+            for place, mtu in places.items()
+        )
+        + f'[ "$(cat {own}/net/*/mtu | sort -u)" = {change.mtu} ]\n'
+    )
 
 
 def _either(tools: tuple[str, str], arguments: list[str]) -> str:

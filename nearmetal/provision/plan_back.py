@@ -52,13 +52,23 @@ def plan_back(name: str, group: HostGroup, facts: HostFacts, kept: Kept) -> Back
     # The last change goes first: a setting may hide those that were made after it.
     for key, entry in reversed(kept.items()):
         if not _entry(key, entry, facts, outcome, left):
-            outcome.refuse(Stage.REACH, f"what was kept as {key[:64]!r} is not understood",
-                           "was before.json edited, or written by a newer nearmetal?")  # fmt: skip
+            outcome.refuse(
+                Stage.REACH,
+                f"what was kept as {key[:64]!r} is not understood",
+                "was before.json edited, or written by a newer nearmetal?",
+            )
     _vfs(facts, kept, outcome)
     if facts.esxi is not None:
         plan_maintenance(group, facts.esxi, outcome)
-    plan = HostPlan(name, group.platform, group.domain or "", gather(outcome.steps),
-                    tuple(outcome.refusals), tuple(outcome.remarks), facts.unread)  # fmt: skip
+    plan = HostPlan(
+        name,
+        group.platform,
+        group.domain or "",
+        gather(outcome.steps),
+        tuple(outcome.refusals),
+        tuple(outcome.remarks),
+        facts.unread,
+    )
     return Back(plan, tuple(left))
 
 
@@ -71,16 +81,22 @@ def _entry(key: str, entry: Any, facts: HostFacts, outcome: Outcome, left: list[
             "before": str() | int() | None as before,
         }:
             _bios(name, before, facts, outcome)
-        case {"action": "SetConfig", "device": str(device), "setting": str(name),
-              "before": str() | None as before}:  # fmt: skip
+        case {
+            "action": "SetConfig",
+            "device": str(device),
+            "setting": str(name),
+            "before": str() | None as before,
+        }:
             _config((device, name), before, facts, outcome, left)
         case {"action": "Burn", "device": str(device), "before": str(before)}:
             card = _card(device, facts)
             if card is None or card.coming != before:
                 left.append(key)
                 where = f"{card.text}: firmware stays {card.coming}" if card else device
-                outcome.remark(Stage.FIRMWARE, f"{where}, it was {before}: no image of that is "
-                               "kept, burn one by hand")  # fmt: skip
+                outcome.remark(
+                    Stage.FIRMWARE,
+                    f"{where}, it was {before}: no image of that is kept, burn one by hand",
+                )
         case {"action": "WriteFile", "path": str(path), "before": str() | None as before} if (
             refresh(path) is not None
         ):
@@ -136,11 +152,17 @@ def _esxi_entry(entry: Any, facts: HostFacts, outcome: Outcome) -> bool:
 
 def _bios(name: str, before: str | int | None, facts: HostFacts, outcome: Outcome) -> None:
     if facts.bios is None:
-        outcome.refuse(Stage.BIOS, f"{name} was {before}, and the BIOS could not be read",
-                       "see what could not be read, above")  # fmt: skip
+        outcome.refuse(
+            Stage.BIOS,
+            f"{name} was {before}, and the BIOS could not be read",
+            "see what could not be read, above",
+        )
     elif name not in facts.bios.attributes:
-        outcome.refuse(Stage.BIOS, f"{name} was {before}, and this BIOS has no such attribute now",
-                       "was the BIOS updated? set what took its place by hand")  # fmt: skip
+        outcome.refuse(
+            Stage.BIOS,
+            f"{name} was {before}, and this BIOS has no such attribute now",
+            "was the BIOS updated? set what took its place by hand",
+        )
     else:
         plan_attribute(facts.bios, name, before, outcome)
 
@@ -155,13 +177,19 @@ def _config(
     device, name = what
     card = _card(device, facts)
     if card is None or card.config is None:
-        outcome.refuse(Stage.FIRMWARE, f"{name} of {device} cannot be read any more",
-                       "was the card taken out, or mlxconfig removed?")  # fmt: skip
+        outcome.refuse(
+            Stage.FIRMWARE,
+            f"{name} of {device} cannot be read any more",
+            "was the card taken out, or mlxconfig removed?",
+        )
     elif before is None:
         if name in card.config:
             left.append(f"config {card.address} {name}")
-            outcome.remark(Stage.FIRMWARE, f"{card.text}: {name} stays: what it was was not known, "
-                           "as the firmware before had no such setting")  # fmt: skip
+            outcome.remark(
+                Stage.FIRMWARE,
+                f"{card.text}: {name} stays: what it was was not known, "
+                "as the firmware before had no such setting",
+            )
     else:
         configure(card, {name: before}, (), outcome)
 
@@ -207,19 +235,30 @@ def _vfs(facts: HostFacts, kept: Kept, outcome: Outcome) -> None:
         path = str(entry.get("path"))
         earlier = vfs_in(path, str(entry.get("before") or ""))
         ours = vfs_in(path, str(entry.get("content") or "")) | vfs_in(path, facts.files.get(path))
-        wanted |= {address: earlier.get(address, 0) for address in (*ours, *earlier)
-                   if not wanted.get(address)}  # fmt: skip
-    wanted |= {e["address"]: e["before"] for e in entries if e.get("action") == "SetVfs"
-               and isinstance(e.get("address"), str) and isinstance(e.get("before"), int)}  # fmt: skip
+        wanted |= {
+            address: earlier.get(address, 0)
+            for address in (*ours, *earlier)
+            if not wanted.get(address)
+        }
+    wanted |= {
+        e["address"]: e["before"]
+        for e in entries
+        if e.get("action") == "SetVfs"
+        and isinstance(e.get("address"), str)
+        and isinstance(e.get("before"), int)
+    }
     at_boot = any(step.reboot for step in outcome.steps)
     for port in (port for card in facts.cards for port in card.ports):
         count = wanted.get(port.address, port.vfs)
         if count == port.vfs:
             continue
         if port.used_vfs:
-            outcome.refuse(Stage.DRIVER, f"{port.address} had {count} VFs, it has {port.vfs}, and "
-                           f"virtual machines have {port.used_vfs} of them",
-                           "end the machines first")  # fmt: skip
+            outcome.refuse(
+                Stage.DRIVER,
+                f"{port.address} had {count} VFs, it has {port.vfs}, and "
+                f"virtual machines have {port.used_vfs} of them",
+                "end the machines first",
+            )
         elif not at_boot:
             text = f"{port.netdev or port.address}: {port.vfs} -> {count} VFs"
             action = SetVfs(port.address, count, port.vfs)

@@ -42,8 +42,14 @@ class Phase:
 
         The same key with another text is another wish: the file was changed meanwhile.
         """
-        return next((s for s in self.forcing if s.key in tried
-                     and (isinstance(s.action, Wait) or s.text == tried[s.key])), None)  # fmt: skip
+        return next(
+            (
+                s
+                for s in self.forcing
+                if s.key in tried and (isinstance(s.action, Wait) or s.text == tried[s.key])
+            ),
+            None,
+        )
 
 
 @dataclass(frozen=True)

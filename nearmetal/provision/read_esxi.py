@@ -26,13 +26,17 @@ _NVIDIA = "0x15b3"
 
 def read_esxi(name: str, shell: Shell) -> HostFacts:
     """Return a host's facts, without its BIOS; raises HostError where it cannot be reached."""
-    answers = ask(shell, {
-        "vibs": "esxcli software vib list",
-        "pci": "esxcli hardware pci list",
-        "options": f"esxcli system module parameters list -m {ESXI_DRIVER}",
-        "mst": "mst start >/dev/null; mst status -vv",
-        "mlxfwmanager": "mlxfwmanager --query",
-    }, timeout_s=CONFIG_S)  # fmt: skip
+    answers = ask(
+        shell,
+        {
+            "vibs": "esxcli software vib list",
+            "pci": "esxcli hardware pci list",
+            "options": f"esxcli system module parameters list -m {ESXI_DRIVER}",
+            "mst": "mst start >/dev/null; mst status -vv",
+            "mlxfwmanager": "mlxfwmanager --query",
+        },
+        timeout_s=CONFIG_S,
+    )
     unread = [
         f"{what}: {command} failed"
         for key, what, command in (
@@ -70,8 +74,9 @@ def _cards(
 ) -> tuple[CardFacts, ...]:
     found = parse_pci(answers["pci"].text)
     nvidia = {a: entry for a, entry in found.items() if entry.get("Vendor ID") == _NVIDIA}
-    boards = {_full(b.pci).rpartition(".")[0]: b
-              for b in parse_mlxfwmanager(answers["mlxfwmanager"].text)}  # fmt: skip
+    boards = {
+        _full(b.pci).rpartition(".")[0]: b for b in parse_mlxfwmanager(answers["mlxfwmanager"].text)
+    }
     names = {_full(d.pci).rpartition(".")[0]: d for d in devices}
     places: dict[str, list[PortFacts]] = {}
     ids: dict[str, str] = {}

@@ -65,12 +65,24 @@ _VF_MTU = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7])=([0-9]{1,
 _LINKS = {"InfiniBand": "infiniband", "32": "infiniband", "Ethernet": "ethernet", "1": "ethernet"}
 
 MODELS = {
-    "15b3:1013": "ConnectX-4", "15b3:1015": "ConnectX-4LX", "15b3:1017": "ConnectX-5",
-    "15b3:1019": "ConnectX-5EX", "15b3:101b": "ConnectX-6", "15b3:101d": "ConnectX-6DX",
-    "15b3:101f": "ConnectX-6LX", "15b3:1021": "ConnectX-7", "15b3:1023": "ConnectX-8",
-    "8086:10c9": "82576", "8086:1521": "I350", "8086:10fb": "82599", "8086:1572": "X710",
-    "8086:158b": "XXV710", "8086:1592": "E810-C", "8086:1593": "E810-C", "8086:159b": "E810-XXV",
-}  # fmt: skip
+    "15b3:1013": "ConnectX-4",
+    "15b3:1015": "ConnectX-4LX",
+    "15b3:1017": "ConnectX-5",
+    "15b3:1019": "ConnectX-5EX",
+    "15b3:101b": "ConnectX-6",
+    "15b3:101d": "ConnectX-6DX",
+    "15b3:101f": "ConnectX-6LX",
+    "15b3:1021": "ConnectX-7",
+    "15b3:1023": "ConnectX-8",
+    "8086:10c9": "82576",
+    "8086:1521": "I350",
+    "8086:10fb": "82599",
+    "8086:1572": "X710",
+    "8086:158b": "XXV710",
+    "8086:1592": "E810-C",
+    "8086:1593": "E810-C",
+    "8086:159b": "E810-XXV",
+}
 """Models by vendor and device, as pci.ids has them."""
 
 _KEPT = {"rules": RULES, "grub": GRUB, "power": POWER}
@@ -103,25 +115,28 @@ _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd
 
 def read_linux(name: str, shell: Shell) -> HostFacts:
     """Return a host's facts, without its BIOS; raises HostError where it cannot be reached."""
-    answers = ask(shell, {
-        "boot": "cat /proc/sys/kernel/random/boot_id",
-        "cmdline": "cat /proc/cmdline",
-        "cpu": "sed -n 's/^vendor_id[^:]*: //p' /proc/cpuinfo | head -n 1",
-        "groups": "ls /sys/kernel/iommu_groups | wc -l",
-        "loader": "if [ -d /etc/default/grub.d ] && command -v update-grub; then echo grub.d;"
-                  " elif command -v grubby; then echo grubby; fi",
-        "functions": _FUNCTIONS,
-        "devlink": "devlink -j dev info",
-        "mlxfwmanager": "mlxfwmanager --query || mstfwmanager --query",
-        "tool": "command -v mlxconfig || command -v mstconfig",
-        "guids": _GUIDS,
-        "governors": "sort -u /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
-        # What it says of a daemon that is not there goes to its other output.
-        "tuned": "tuned-adm active 2>&1",
-        "networkd": "systemctl -q is-active systemd-networkd && systemctl --version",
-        "links": _LINK_PATHS,
-        **{name: _text_of(path) for name, path in _KEPT.items()},
-    })  # fmt: skip
+    answers = ask(
+        shell,
+        {
+            "boot": "cat /proc/sys/kernel/random/boot_id",
+            "cmdline": "cat /proc/cmdline",
+            "cpu": "sed -n 's/^vendor_id[^:]*: //p' /proc/cpuinfo | head -n 1",
+            "groups": "ls /sys/kernel/iommu_groups | wc -l",
+            "loader": "if [ -d /etc/default/grub.d ] && command -v update-grub; then echo grub.d;"
+            " elif command -v grubby; then echo grubby; fi",
+            "functions": _FUNCTIONS,
+            "devlink": "devlink -j dev info",
+            "mlxfwmanager": "mlxfwmanager --query || mstfwmanager --query",
+            "tool": "command -v mlxconfig || command -v mstconfig",
+            "guids": _GUIDS,
+            "governors": "sort -u /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+            # What it says of a daemon that is not there goes to its other output.
+            "tuned": "tuned-adm active 2>&1",
+            "networkd": "systemctl -q is-active systemd-networkd && systemctl --version",
+            "links": _LINK_PATHS,
+            **{name: _text_of(path) for name, path in _KEPT.items()},
+        },
+    )
     unread = [] if answers["functions"].code == 0 else ["its PCI devices: /sys is not there"]
     functions = _functions(answers["functions"].text)
     tool = answers["tool"].text.strip().rpartition("/")[2]
@@ -182,8 +197,10 @@ def _configs(
     if not tool:
         unread.append("firmware settings: neither mlxconfig nor mstconfig is installed")
         return {}
-    questions = {place: quoted([tool, "-d", address, "-e", "query"])
-                 for place, address in list(firsts.items())[:MAX_CARDS]}  # fmt: skip
+    questions = {
+        place: quoted([tool, "-d", address, "-e", "query"])
+        for place, address in list(firsts.items())[:MAX_CARDS]
+    }
     return ask(shell, questions, timeout_s=CONFIG_S)
 
 

@@ -17,10 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 PROPERTIES = (
-    "runtime.bootTime", "runtime.inMaintenanceMode", "hardware.pciDevice", "config.network",
-    "config.pciPassthruInfo", "config.powerSystemInfo", "config.powerSystemCapability",
-    "config.vsanHostConfig", "configManager", "vm",
-)  # fmt: skip
+    "runtime.bootTime",
+    "runtime.inMaintenanceMode",
+    "hardware.pciDevice",
+    "config.network",
+    "config.pciPassthruInfo",
+    "config.powerSystemInfo",
+    "config.powerSystemCapability",
+    "config.vsanHostConfig",
+    "configManager",
+    "vm",
+)
 """What is read of a host."""
 
 _ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
@@ -46,9 +53,12 @@ def same_boot(one: str, other: str) -> bool:
 
 
 def host_facts(
-    name: str, found: Mapping[str, Any], machines: Iterable[Mapping[str, Any]], options: str,
+    name: str,
+    found: Mapping[str, Any],
+    machines: Iterable[Mapping[str, Any]],
+    options: str,
     packages: Mapping[str, str],
-) -> HostFacts:  # fmt: skip
+) -> HostFacts:
     """Return facts from properties of the host and of its machines that are on."""
     functions = {str(info.id): info for info in found.get("config.pciPassthruInfo") or []}
     power, policies = found.get("config.powerSystemInfo"), found.get("config.powerSystemCapability")
@@ -61,9 +71,12 @@ def host_facts(
         power=_plain(power.currentPolicy.shortName) if power else "",
         policies=tuple(_plain(p.shortName) for p in policies.availablePolicy) if policies else (),
         vsan=bool(vsan is not None and vsan.enabled),
-        requested={a: int(info.numVirtualFunctionRequested) for a, info in functions.items()
-                   if hasattr(info, "numVirtualFunctionRequested")},
-    )  # fmt: skip
+        requested={
+            a: int(info.numVirtualFunctionRequested)
+            for a, info in functions.items()
+            if hasattr(info, "numVirtualFunctionRequested")
+        },
+    )
     return HostFacts(
         name,
         "esxi",

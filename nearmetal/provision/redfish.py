@@ -44,15 +44,20 @@ class Redfish:
             return work()
         except sushy.exceptions.AccessError as error:
             # Said once and not tried again: controllers lock accounts out.
-            raise HostError(f"{self._host}: {self._address} refuses user {self._bmc.user}",
-                            "check bmc.user and bmc.password") from error  # fmt: skip
+            raise HostError(
+                f"{self._host}: {self._address} refuses user {self._bmc.user}",
+                "check bmc.user and bmc.password",
+            ) from error
         except sushy.exceptions.SushyError as error:
-            raise HostError(f"{self._host}: {self._address}: {str(error)[:300]}",
-                            "is this the address of its BMC? for its own certificate give bmc.ca"
-                            ) from error  # fmt: skip
+            raise HostError(
+                f"{self._host}: {self._address}: {str(error)[:300]}",
+                "is this the address of its BMC? for its own certificate give bmc.ca",
+            ) from error
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise HostError(f"{self._host}: {self._address} answers otherwise than Redfish does",
-                            "its BMC may need newer firmware") from error  # fmt: skip
+            raise HostError(
+                f"{self._host}: {self._address} answers otherwise than Redfish does",
+                "its BMC may need newer firmware",
+            ) from error
 
     def _system(self) -> Any:
         import sushy  # noqa: PLC0415 - takes long, and only here
@@ -74,8 +79,10 @@ class Redfish:
         named = [s for s in systems if bmc.system in (None, s.identity, s.uuid, s.name)]
         if len(named) != 1:
             have = ", ".join(str(s.identity)[:64] for s in systems[:8]) or "none"
-            raise HostError(f"{self._host}: {len(named)} systems fit at {self._address}",
-                            f"name one under bmc.system: {have}")  # fmt: skip
+            raise HostError(
+                f"{self._host}: {len(named)} systems fit at {self._address}",
+                f"name one under bmc.system: {have}",
+            )
         return named[0]
 
     def _read(self) -> BiosFacts:

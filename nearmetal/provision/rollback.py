@@ -40,8 +40,10 @@ class Rollback(Applier):
         file = self._file.model_copy(update={"hosts": groups})
         found = read_hosts(file, self._reach)
         plan = plan_hosts(file, found.facts, found.unreached, self._plan)
-        others = [f"{name} is not in the file, and something is kept of it"
-                  for name in sorted(touched - named)]  # fmt: skip
+        others = [
+            f"{name} is not in the file, and something is kept of it"
+            for name in sorted(touched - named)
+        ]
         return replace(plan, remarks=tuple(others))
 
     def _plan(self, name: str, group: HostGroup, facts: HostFacts) -> HostPlan:

@@ -53,24 +53,42 @@ class SshShell:
         self._runner = runner or LocalRunner()
         config = ("-F", ssh.config) if ssh.config else ()
         self._argv = (
-            "ssh", *config, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}",
+            "ssh",
+            *config,
+            "-o",
+            "BatchMode=yes",
+            "-o",
+            f"ConnectTimeout={CONNECT_S}",
             # A host that is busy with a boot or with its flash may say nothing for a while.
-            "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=6",
-            "-p", str(ssh.port), "-l", ssh.user, "--", host, "sh -s",
-        )  # fmt: skip
+            "-o",
+            "ServerAliveInterval=10",
+            "-o",
+            "ServerAliveCountMax=6",
+            "-p",
+            str(ssh.port),
+            "-l",
+            ssh.user,
+            "--",
+            host,
+            "sh -s",
+        )
 
     def script(self, text: str, *, timeout_s: float) -> Answer:
         """Run a script over a connection of its own."""
         command = Command(self._argv, stdin=text.encode())
         done = self._runner.run(command, timeout_s=timeout_s)
         if done.timed_out:
-            raise HostError(f"{self._host}: no answer after {timeout_s:g} s",
-                            "look at its console through the BMC")  # fmt: skip
+            raise HostError(
+                f"{self._host}: no answer after {timeout_s:g} s",
+                "look at its console through the BMC",
+            )
         if done.code == _NO_CONNECTION:
             why = done.error_tail.splitlines()[-1:] or ["no reason given"]
-            raise HostError(f"{self._host}: ssh: {why[0].removeprefix('ssh: ')[:200]}",
-                            "try `ssh` to it by hand; nothing is asked here, so keys and host keys "
-                            "must be in place")  # fmt: skip
+            raise HostError(
+                f"{self._host}: ssh: {why[0].removeprefix('ssh: ')[:200]}",
+                "try `ssh` to it by hand; nothing is asked here, so keys and host keys "
+                "must be in place",
+            )
         return Answer(done.code, done.stdout[:MAX_ANSWER].decode("utf-8", "replace"))
 
 
@@ -95,8 +113,10 @@ def ask(
         found[name.strip("'")] = Answer(int(code) if code.isdigit() else 1, text.removesuffix("\n"))
     missing = questions.keys() - found.keys()
     if missing:
-        raise HostError(f"the host's shell gave no answer to {min(missing)}",
-                        "its login shell must run `sh -s`, and print nothing by itself")  # fmt: skip
+        raise HostError(
+            f"the host's shell gave no answer to {min(missing)}",
+            "its login shell must run `sh -s`, and print nothing by itself",
+        )
     return found
 
 

@@ -50,8 +50,10 @@ def status_lines(plan: HostsPlan, facts: Mapping[str, HostFacts]) -> list[str]:
 def _facts_lines(facts: HostFacts) -> list[str]:
     lines = []
     if facts.bios is not None:
-        lines.append(f"  bios      {facts.bios.vendor or 'of an unnamed vendor'}, "
-                     f"{len(facts.bios.attributes)} attributes")  # fmt: skip
+        lines.append(
+            f"  bios      {facts.bios.vendor or 'of an unnamed vendor'}, "
+            f"{len(facts.bios.attributes)} attributes"
+        )
     if facts.platform == "linux":
         on = f"{facts.iommu_groups} groups" if facts.iommu_groups else "off"
         lines.append(f"  iommu     {on}")
@@ -60,12 +62,24 @@ def _facts_lines(facts: HostFacts) -> list[str]:
     esxi = facts.esxi
     if esxi is not None:
         state = "in maintenance mode" if esxi.maintenance else "in service"
-        words = [state, f"power policy {esxi.power or 'none'}", *(["vSAN"] if esxi.vsan else []),
-                 f"{_count(len(esxi.machines), 'machine')} on"]  # fmt: skip
+        words = [
+            state,
+            f"power policy {esxi.power or 'none'}",
+            *(["vSAN"] if esxi.vsan else []),
+            f"{_count(len(esxi.machines), 'machine')} on",
+        ]
         lines.append(f"  esxi      {', '.join(words)}")
     for card in facts.cards:
-        about = ", ".join(filter(None, (card.psid, card.firmware and f"firmware {card.firmware}",
-                                        card.stored and f"{card.stored} stored")))  # fmt: skip
+        about = ", ".join(
+            filter(
+                None,
+                (
+                    card.psid,
+                    card.firmware and f"firmware {card.firmware}",
+                    card.stored and f"{card.stored} stored",
+                ),
+            )
+        )
         lines.append(f"  card      {card.text}" + (f" ({about})" if about else ""))
         for port in card.ports:
             words = [port.netdev or "-", port.driver or "no driver", port.link, port.state]
@@ -73,8 +87,10 @@ def _facts_lines(facts: HostFacts) -> list[str]:
             vfs = f"{port.vfs} of {port.total_vfs} VFs" if counted else ""
             mtu = f"MTU {port.mtu}" if port.mtu else ""
             lines.append(f"    {port.address}  " + "  ".join(filter(None, (*words, vfs, mtu))))
-            lines += [f"      vf {vf.number}  node {vf.node}  port {vf.port}  {vf.policy}"
-                      for vf in port.guids]  # fmt: skip
+            lines += [
+                f"      vf {vf.number}  node {vf.node}  port {vf.port}  {vf.policy}"
+                for vf in port.guids
+            ]
     for module, text in facts.options.items():
         shown = "".join(c if c.isprintable() else "?" for c in text)
         lines.append(f"  options   {module}: {shown}")

@@ -76,12 +76,16 @@ class SlurmTools:
             env = {name: v for name, v in os.environ.items() if not name.startswith("SQUEUE_")}
             done = self._runner.run(Command(argv, env), timeout_s=ANSWER_S)
         except CommandError as error:
-            raise HostError(f"Slurm: {error.message}",
-                            "run this where scontrol works, or remove slurm from the file") from error  # fmt: skip
+            raise HostError(
+                f"Slurm: {error.message}",
+                "run this where scontrol works, or remove slurm from the file",
+            ) from error
         if done.code or done.timed_out:
             why = " ".join(done.error_tail.split())[-300:] or f"exit code {done.code}"
-            raise HostError(f"Slurm: {argv[0]}: {'no answer' if done.timed_out else why}",
-                            "does `scontrol ping` answer here, and is slurm.node a node of it?")  # fmt: skip
+            raise HostError(
+                f"Slurm: {argv[0]}: {'no answer' if done.timed_out else why}",
+                "does `scontrol ping` answer here, and is slurm.node a node of it?",
+            )
         return done.text
 
 
@@ -89,12 +93,15 @@ def parse_node(text: str) -> NodeState:
     """Return the state out of `scontrol -o show node NAME`; raises HostError."""
     state = _STATE.search(text)
     if state is None:
-        raise HostError("Slurm: scontrol says nothing of the node's state",
-                        "is slurm.node the name of one node?")  # fmt: skip
+        raise HostError(
+            "Slurm: scontrol says nothing of the node's state",
+            "is slurm.node the name of one node?",
+        )
     flags = re.split(r"[^A-Z_]+", state[1])
     reason = _REASON.search(text)
-    return NodeState(bool({"DRAIN", "DRAINED", "DRAINING"} & set(flags)),
-                     reason[1].strip() if reason else "")  # fmt: skip
+    return NodeState(
+        bool({"DRAIN", "DRAINED", "DRAINING"} & set(flags)), reason[1].strip() if reason else ""
+    )
 
 
 @dataclass(frozen=True)
@@ -132,7 +139,9 @@ class Service:
         deadline = time.monotonic() + limit_s
         while jobs := self.scheduler.jobs(self.node):
             if time.monotonic() >= deadline:
-                raise HostError(f"{jobs} jobs still run on {self.node} after {limit_s:g} s",
-                                "end them, or give them more time with slurm.drain; nothing was "
-                                "written for this reboot")  # fmt: skip
+                raise HostError(
+                    f"{jobs} jobs still run on {self.node} after {limit_s:g} s",
+                    "end them, or give them more time with slurm.drain; nothing was "
+                    "written for this reboot",
+                )
             pause()

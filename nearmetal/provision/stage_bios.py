@@ -32,18 +32,26 @@ def plan_bios(wanted: Bios, facts: HostFacts, outcome: Outcome) -> None:
     targets: dict[str, BiosValue] = {}
     vendor = vendor_of(bios.vendor)
     if vendor is None and chosen:
-        outcome.refuse(_STAGE, f"no table of BIOS names for {bios.vendor[:40]!r}",
-                       "name its own attributes under bios.attributes")  # fmt: skip
+        outcome.refuse(
+            _STAGE,
+            f"no table of BIOS names for {bios.vendor[:40]!r}",
+            "name its own attributes under bios.attributes",
+        )
     elif vendor is not None:
         for setting, value in chosen.items():
             _translate(vendor, bios, (setting, value), targets, outcome)
     for name, raw in wanted.attributes.items():
         if name not in bios.attributes:
-            outcome.refuse(_STAGE, f"this {bios.vendor} BIOS has no attribute {name!r}",
-                           _close(name, bios))  # fmt: skip
+            outcome.refuse(
+                _STAGE, f"this {bios.vendor} BIOS has no attribute {name!r}", _close(name, bios)
+            )
         elif name in targets and targets[name] != raw:
-            outcome.refuse(_STAGE, f"bios.attributes sets {name} to {raw!r}, and another setting "
-                           f"of the file to {targets[name]!r}", "remove one of them")  # fmt: skip
+            outcome.refuse(
+                _STAGE,
+                f"bios.attributes sets {name} to {raw!r}, and another setting "
+                f"of the file to {targets[name]!r}",
+                "remove one of them",
+            )
         else:
             targets[name] = raw
     for name, target in targets.items():
@@ -60,8 +68,11 @@ def _translate(
     setting, value = want
     alternatives = vendor.settings.get(setting, ())
     if not alternatives:
-        outcome.refuse(_STAGE, f"the table for {vendor.name} has no {setting}",
-                       "name its attribute under bios.attributes")  # fmt: skip
+        outcome.refuse(
+            _STAGE,
+            f"the table for {vendor.name} has no {setting}",
+            "name its attribute under bios.attributes",
+        )
         return
     for alternative in alternatives:
         name = _find(alternative.name, bios, suffixed=vendor.suffixed)
@@ -87,8 +98,11 @@ def _translate(
             targets[name] = target
         return
     names = " or ".join(alternative.name for alternative in alternatives)
-    outcome.refuse(_STAGE, f"this {vendor.name} BIOS has no attribute for {setting} ({names})",
-                   _close(alternatives[0].name, bios))  # fmt: skip
+    outcome.refuse(
+        _STAGE,
+        f"this {vendor.name} BIOS has no attribute for {setting} ({names})",
+        _close(alternatives[0].name, bios),
+    )
 
 
 def _find(name: str, bios: BiosFacts, *, suffixed: bool) -> str | None:
@@ -114,9 +128,11 @@ def _value(alternative: Alternative, name: str, wanted: Wanted, bios: BiosFacts)
 
 def _close(name: str, bios: BiosFacts) -> str:
     near = difflib.get_close_matches(name, list(bios.attributes), 3, 0.5)
-    return f"it has {', '.join(near)}; name one under bios.attributes" if near else (
-        "list them with Redfish, and name one under bios.attributes"
-    )  # fmt: skip
+    return (
+        f"it has {', '.join(near)}; name one under bios.attributes"
+        if near
+        else ("list them with Redfish, and name one under bios.attributes")
+    )
 
 
 def _word(value: BiosValue) -> str:

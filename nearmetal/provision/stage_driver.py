@@ -49,8 +49,11 @@ def arguments(kernel: Kernel, cpu: str) -> tuple[str, ...]:
         words += ["iommu=pt"] if kernel.iommu == "passthrough" else []
     if kernel.hugepages is not None:
         size = _PAGES[kernel.hugepages.size]
-        words += [f"default_hugepagesz={size}", f"hugepagesz={size}",
-                  f"hugepages={kernel.hugepages.count}"]  # fmt: skip
+        words += [
+            f"default_hugepagesz={size}",
+            f"hugepagesz={size}",
+            f"hugepages={kernel.hugepages.count}",
+        ]
     if kernel.isolate is not None:
         words.append(f"isolcpus={kernel.isolate}")
     words += [word for word in kernel.arguments if word not in words]
@@ -79,8 +82,12 @@ def _command_line(kernel: Kernel, facts: HostFacts, outcome: Outcome) -> None:
             outcome.steps.append(Step(_STAGE, "kernel", text, action_, BOOT))
             return
     elif missing:
-        outcome.refuse(_STAGE, f"kernel arguments are missing ({' '.join(missing)}), and the host "
-                       "has neither update-grub nor grubby", "set them in its boot loader")  # fmt: skip
+        outcome.refuse(
+            _STAGE,
+            f"kernel arguments are missing ({' '.join(missing)}), and the host "
+            "has neither update-grub nor grubby",
+            "set them in its boot loader",
+        )
         return
     if missing:
         text = f"kernel arguments are set, and not in force: {' '.join(missing)}"

@@ -42,8 +42,11 @@ _OURS = ("", ESXI_DRIVER)
 POWER = {"high-performance": "static", "balanced": "dynamic", "low-power": "low"}
 """Short names of power policies, which no language of a vCenter translates."""
 
-VSAN = {"accessible": "ensureObjectAccessibility", "evacuate": "evacuateAllData",
-        "none": "noAction"}  # fmt: skip
+VSAN = {
+    "accessible": "ensureObjectAccessibility",
+    "evacuate": "evacuateAllData",
+    "none": "noAction",
+}
 
 MAX_TOLD = 4
 """How many machines are named."""
@@ -80,8 +83,11 @@ def plan_options(
     before = facts.options.get(ESXI_DRIVER, "")
     now = parse_options(before)
     if now is None:
-        outcome.refuse(_STAGE, f"the options of {ESXI_DRIVER} are not understood, and would be "
-                       f"lost: {before[:128]!r}", "write them as NAME=VALUE, with spaces between")  # fmt: skip
+        outcome.refuse(
+            _STAGE,
+            f"the options of {ESXI_DRIVER} are not understood, and would be lost: {before[:128]!r}",
+            "write them as NAME=VALUE, with spaces between",
+        )
         return
     old = now.get("max_vfs", "").strip('"')
     if old == (numbers or ""):
@@ -126,9 +132,12 @@ def plan_without_vcenter(facts: HostFacts, pairs: list[Pair], outcome: Outcome) 
     for p in pairs:
         others = [q for _, _, q in p.ports() if q.driver not in _OURS]
         if others:
-            outcome.refuse(_STAGE, f"{others[0].address} belongs to {others[0].driver}, and only "
-                           f"VFs of {ESXI_DRIVER} are planned",
-                           "leave its ports out, or name its vcenter")  # fmt: skip
+            outcome.refuse(
+                _STAGE,
+                f"{others[0].address} belongs to {others[0].driver}, and only "
+                f"VFs of {ESXI_DRIVER} are planned",
+                "leave its ports out, or name its vcenter",
+            )
             return
     plan_driver_options(facts, pairs, outcome)
 
@@ -151,13 +160,18 @@ def plan_passthru(port: PortFacts, vfs: int, esxi: EsxiFacts, outcome: Outcome) 
     key, requested = f"vfs {port.address}", esxi.requested.get(port.address, port.vfs)
     name = port.netdev or port.address
     if vfs > port.total_vfs:
-        outcome.refuse(_STAGE, f"{vfs} VFs are asked of {name}, it offers {port.total_vfs}",
-                       f"ask for at most {port.total_vfs}" if port.total_vfs else
-                       "see SR-IOV in the BIOS, and in the card's firmware")  # fmt: skip
+        outcome.refuse(
+            _STAGE,
+            f"{vfs} VFs are asked of {name}, it offers {port.total_vfs}",
+            f"ask for at most {port.total_vfs}"
+            if port.total_vfs
+            else "see SR-IOV in the BIOS, and in the card's firmware",
+        )
     elif requested != vfs:
         action = SetPassthru(port.address, vfs, requested)
-        outcome.steps.append(Step(_STAGE, key, f"{name}: {requested} -> {vfs} VFs", action,
-                                  _VFS_AT_BOOT))  # fmt: skip
+        outcome.steps.append(
+            Step(_STAGE, key, f"{name}: {requested} -> {vfs} VFs", action, _VFS_AT_BOOT)
+        )
     elif port.vfs != vfs:
         text = f"{name}: {vfs} VFs are set, and not in force: it has {port.vfs}"
         outcome.steps.append(Step(_STAGE, key, text, Wait(), _VFS_AT_BOOT))
@@ -167,8 +181,11 @@ def plan_power_policy(policy: str, esxi: EsxiFacts, outcome: Outcome) -> None:
     """Add the power policy, by its short name."""
     if policy not in esxi.policies:
         have = ", ".join(esxi.policies) or "none: the BIOS keeps power to itself"
-        outcome.refuse(_STAGE, f"there is no power policy {policy}; it has {have}",
-                       "let the operating system control power in the BIOS")  # fmt: skip
+        outcome.refuse(
+            _STAGE,
+            f"there is no power policy {policy}; it has {have}",
+            "let the operating system control power in the BIOS",
+        )
     elif esxi.power != policy:
         text = f"power policy: {esxi.power or 'none'} -> {policy}"
         outcome.steps.append(Step(_STAGE, "power", text, SetPower(policy, esxi.power)))
@@ -184,12 +201,18 @@ def plan_by_hand(pairs: list[Pair], outcome: Outcome) -> None:
     for pairing in pairs:
         card, place = pairing.card, pairing.card.address.removeprefix("0000:") + ".0"
         if pairing.wanted.firmware is not None:
-            outcome.remark(Stage.FIRMWARE, f"{card.text}: without ssh its firmware is not known, "
-                           f"`mlxfwmanager -d {place}` must say at least "
-                           f"{pairing.wanted.firmware}")  # fmt: skip
+            outcome.remark(
+                Stage.FIRMWARE,
+                f"{card.text}: without ssh its firmware is not known, "
+                f"`mlxfwmanager -d {place}` must say at least "
+                f"{pairing.wanted.firmware}",
+            )
         if pairing.wanted.ats is not None:
-            outcome.remark(Stage.FIRMWARE, f"{card.text}: without ssh ATS_ENABLED is not known, "
-                           f"`mlxconfig -d {place} query` must say {int(pairing.wanted.ats)}")  # fmt: skip
+            outcome.remark(
+                Stage.FIRMWARE,
+                f"{card.text}: without ssh ATS_ENABLED is not known, "
+                f"`mlxconfig -d {place} query` must say {int(pairing.wanted.ats)}",
+            )
         ports = [(want, port) for _, want, port in pairing.ports() if port.driver in _OURS]
         if not ports:
             continue
@@ -198,23 +221,34 @@ def plan_by_hand(pairs: list[Pair], outcome: Outcome) -> None:
         offered = min((port.total_vfs for want, port in ports if want.vfs), default=needed)
         commands = tuple(f"mlxconfig -d {place} -y set {n}={v}" for n, v in settings.items())
         if offered < needed:
-            text = (f"{card.text}: its firmware offers {offered} VFs, {needed} are needed; by hand: "
-                    f"{'; '.join(commands)}")  # fmt: skip
+            text = (
+                f"{card.text}: its firmware offers {offered} VFs, {needed} are needed; by hand: "
+                f"{'; '.join(commands)}"
+            )
             why = "the firmware reads its settings when it starts"
             outcome.steps.append(
                 Step(Stage.FIRMWARE, f"firmware {card.address}", text, ByHand(commands), why, tools)
             )
         elif any(name.startswith("LINK_") for name in settings):
-            outcome.remark(Stage.FIRMWARE, f"{card.text}: without ssh its link types are not "
-                           f"known, see `mlxconfig -d {place} query`")  # fmt: skip
+            outcome.remark(
+                Stage.FIRMWARE,
+                f"{card.text}: without ssh its link types are not "
+                f"known, see `mlxconfig -d {place} query`",
+            )
 
 
 def _installed_by_hand(step: Step) -> Step:
     if not isinstance(step.action, Install):
         return step
     command = install_command(step.action)
-    return Step(step.stage, step.key, f"{step.text}: by hand: {command}", ByHand((command,)),
-                step.reboot, step.after)  # fmt: skip
+    return Step(
+        step.stage,
+        step.key,
+        f"{step.text}: by hand: {command}",
+        ByHand((command,)),
+        step.reboot,
+        step.after,
+    )
 
 
 def install_command(action: Install) -> str:
@@ -234,8 +268,11 @@ def plan_maintenance(group: HostGroup, esxi: EsxiFacts, outcome: Outcome) -> Non
             some = ", ".join(esxi.bound[:MAX_TOLD]) + (
                 " and others" if len(esxi.bound) > MAX_TOLD else ""
             )
-            outcome.refuse(Stage.REACH, f"machines have devices of the host and cannot move: {some}",
-                           "switch them off: this host must reboot")  # fmt: skip
+            outcome.refuse(
+                Stage.REACH,
+                f"machines have devices of the host and cannot move: {some}",
+                "switch them off: this host must reboot",
+            )
         words = [f"{len(esxi.machines)} machines move away"] if esxi.machines else []
         words += [f"vSAN: {VSAN[group.esxi.vsan]}"] if esxi.vsan else []
         text = "enter maintenance mode" + (f" ({', '.join(words)})" if words else "")
@@ -243,8 +280,16 @@ def plan_maintenance(group: HostGroup, esxi: EsxiFacts, outcome: Outcome) -> Non
         outcome.steps.append(Step(Stage.REACH, "enter maintenance", text, action))
     if forcing or esxi.maintenance:
         after = tuple(step.key for step in outcome.steps)
-        outcome.steps.append(Step(Stage.GUEST, "leave maintenance", "leave maintenance mode",
-                                  LeaveMaintenance(), "", after))  # fmt: skip
+        outcome.steps.append(
+            Step(
+                Stage.GUEST,
+                "leave maintenance",
+                "leave maintenance mode",
+                LeaveMaintenance(),
+                "",
+                after,
+            )
+        )
 
 
 # The way back
@@ -254,8 +299,11 @@ def back_options(facts: HostFacts, before: str, outcome: Outcome) -> None:
     """Add what gives the driver the max_vfs that it had; other options stay as they are now."""
     then = parse_options(before)
     if then is None:
-        outcome.refuse(_STAGE, f"the options that were kept are not understood: {before[:128]!r}",
-                       "was before.json edited?")  # fmt: skip
+        outcome.refuse(
+            _STAGE,
+            f"the options that were kept are not understood: {before[:128]!r}",
+            "was before.json edited?",
+        )
         return
     numbers = then.get("max_vfs")
     text = None if numbers is None else numbers.strip('"')
@@ -266,7 +314,10 @@ def back_passthru(facts: HostFacts, address: str, before: int, outcome: Outcome)
     """Add what gives a physical function the VFs that it had."""
     ports = [port for card in facts.cards for port in card.ports if port.address == address]
     if not ports or facts.esxi is None:
-        outcome.refuse(_STAGE, f"{address} had {before} VFs, and is not there any more",
-                       "was the card taken out?")  # fmt: skip
+        outcome.refuse(
+            _STAGE,
+            f"{address} had {before} VFs, and is not there any more",
+            "was the card taken out?",
+        )
         return
     plan_passthru(ports[0], before, facts.esxi, outcome)

@@ -54,8 +54,11 @@ def plan_firmware(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome
             known.setdefault(card.psid, set()).add(card.firmware)
     for psid, versions in known.items():
         if len(versions) > 1:
-            outcome.remark(_STAGE, f"cards {psid} have different firmware: "
-                           f"{', '.join(sorted(versions, key=version_key))}")  # fmt: skip
+            outcome.remark(
+                _STAGE,
+                f"cards {psid} have different firmware: "
+                f"{', '.join(sorted(versions, key=version_key))}",
+            )
 
 
 def _level(pairing: Pair, outcome: Outcome) -> tuple[str, ...]:
@@ -64,8 +67,11 @@ def _level(pairing: Pair, outcome: Outcome) -> tuple[str, ...]:
     if wanted.firmware is None:
         return ()
     if not card.firmware:
-        outcome.refuse(_STAGE, f"the firmware level of {card.text} is unknown",
-                       "install mlxfwmanager or devlink on the host")  # fmt: skip
+        outcome.refuse(
+            _STAGE,
+            f"the firmware level of {card.text} is unknown",
+            "install mlxfwmanager or devlink on the host",
+        )
         return ()
     key = f"burn {card.address}"
     least = version_key(wanted.firmware)
@@ -80,12 +86,16 @@ def _level(pairing: Pair, outcome: Outcome) -> tuple[str, ...]:
     image = wanted.image
     if image is None or version_key(image.version) < version_key(wanted.firmware):
         have = "no image is named" if image is None else f"the image is {image.version}"
-        outcome.refuse(_STAGE, f"{card.text} has firmware {card.coming}, older than "
-                       f"{wanted.firmware}, and {have}", "name one under image")  # fmt: skip
+        outcome.refuse(
+            _STAGE,
+            f"{card.text} has firmware {card.coming}, older than {wanted.firmware}, and {have}",
+            "name one under image",
+        )
         return ()
     text = f"{card.text}: firmware {card.coming} -> {image.version}"
-    action = Burn(card.device or card.address, image.file, image.sha256, image.version,
-                  card.firmware)  # fmt: skip
+    action = Burn(
+        card.device or card.address, image.file, image.sha256, image.version, card.firmware
+    )
     outcome.steps.append(Step(_STAGE, key, text, action, "" if runs else _START))
     return () if runs else (key,)
 
@@ -121,8 +131,11 @@ def _port_settings(pairing: Pair, platform: str, outcome: Outcome) -> dict[str, 
         settings["FORCE_ETH_PCI_SUBCLASS"] = "1"
     if any(pairing.vfs):
         if card.config is not None and "SRIOV_EN" not in card.config:
-            outcome.refuse(_STAGE, f"{card.text} has no SR-IOV: its firmware has no SRIOV_EN",
-                           "ask for no VFs on it")  # fmt: skip
+            outcome.refuse(
+                _STAGE,
+                f"{card.text} has no SR-IOV: its firmware has no SRIOV_EN",
+                "ask for no VFs on it",
+            )
             return {}
         number_ = num_of_vfs(pairing, platform, outcome)
         if number_ is not None:
@@ -157,16 +170,22 @@ def configure(
                     )
                 )
         elif _needs_tool(card, settings):
-            outcome.refuse(_STAGE, f"the firmware settings of {card.text} cannot be read",
-                           "install mstflint (Linux) or MFT and NMST (ESXi) on the host")  # fmt: skip
+            outcome.refuse(
+                _STAGE,
+                f"the firmware settings of {card.text} cannot be read",
+                "install mstflint (Linux) or MFT and NMST (ESXi) on the host",
+            )
         return
     for name, value in settings.items():
         found = card.config.get(name)
         key = f"config {card.address} {name}"
         if found is None:
             if not burnt:
-                outcome.refuse(_STAGE, f"the firmware of {card.text} has no {name}",
-                               "newer firmware may have it: name an image")  # fmt: skip
+                outcome.refuse(
+                    _STAGE,
+                    f"the firmware of {card.text} has no {name}",
+                    "newer firmware may have it: name an image",
+                )
                 continue
             text = f"{card.text}: {name} = {_shown(name, value)} (the new firmware may have it)"
             action = SetConfig(card.device, name, value, None)

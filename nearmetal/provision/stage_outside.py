@@ -30,11 +30,17 @@ def plan_outside(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome:
     ports = [(want, found) for p in pairs for _, want, found in p.ports()]
     links = {want.link or found.link for want, found in ports if want.vfs}
     if "infiniband" in links:
-        outcome.remark(Stage.FABRIC, "a subnet manager must run and know virtual ports (OpenSM: "
-                       "virt_enabled 2), and partitions must hold the GUIDs of VFs")  # fmt: skip
+        outcome.remark(
+            Stage.FABRIC,
+            "a subnet manager must run and know virtual ports (OpenSM: "
+            "virt_enabled 2), and partitions must hold the GUIDs of VFs",
+        )
     if "ethernet" in links:
-        outcome.remark(Stage.FABRIC, "for RoCE the switch ports need PFC or ECN for the class of "
-                       "the traffic (DSCP 26 by custom), and the MTU of the hosts")  # fmt: skip
+        outcome.remark(
+            Stage.FABRIC,
+            "for RoCE the switch ports need PFC or ECN for the class of "
+            "the traffic (DSCP 26 by custom), and the MTU of the hosts",
+        )
     _ports(ports, outcome)
     if not links:
         return
@@ -42,15 +48,26 @@ def plan_outside(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome:
         if "infiniband" in links:
             down = [found.netdev for want, found in ports if found.state == DOWN and found.netdev]
             which = f" ({', '.join(down)})" if down else ""
-            outcome.remark(Stage.SWITCH, f"the vmnic of an InfiniBand port shows Down{which}: that "
-                           "is normal, as ESXi takes it for Ethernet")  # fmt: skip
-        outcome.remark(Stage.SWITCH, "a switch with the adapter as uplink, a port group and MTU "
-                       "9000 are made in vCenter")  # fmt: skip
-    outcome.remark(Stage.GUEST, "guests need the driver of the VF (rdma-core or OFED); "
-                   "ibv_devinfo there must say PORT_ACTIVE")  # fmt: skip
+            outcome.remark(
+                Stage.SWITCH,
+                f"the vmnic of an InfiniBand port shows Down{which}: that "
+                "is normal, as ESXi takes it for Ethernet",
+            )
+        outcome.remark(
+            Stage.SWITCH,
+            "a switch with the adapter as uplink, a port group and MTU 9000 are made in vCenter",
+        )
+    outcome.remark(
+        Stage.GUEST,
+        "guests need the driver of the VF (rdma-core or OFED); "
+        "ibv_devinfo there must say PORT_ACTIVE",
+    )
     if facts.platform == "linux" and facts.iommu_groups == 0:
-        outcome.remark(Stage.DRIVER, "the IOMMU is off now: VFs cannot be given away before the "
-                       "BIOS and the kernel have switched it on")  # fmt: skip
+        outcome.remark(
+            Stage.DRIVER,
+            "the IOMMU is off now: VFs cannot be given away before the "
+            "BIOS and the kernel have switched it on",
+        )
 
 
 def _ports(ports: list[tuple[Port, PortFacts]], outcome: Outcome) -> None:
@@ -58,9 +75,14 @@ def _ports(ports: list[tuple[Port, PortFacts]], outcome: Outcome) -> None:
     for _, found in ports:
         unnamed = sum(vf.port == NO_GUID for vf in found.guids)
         if unnamed:
-            outcome.remark(Stage.FABRIC, f"{unnamed} VFs of {found.address} have no port GUID yet: "
-                           "who gives them to machines sets it, as nearmetal up does")  # fmt: skip
+            outcome.remark(
+                Stage.FABRIC,
+                f"{unnamed} VFs of {found.address} have no port GUID yet: "
+                "who gives them to machines sets it, as nearmetal up does",
+            )
     for want, found in ports:
         if (want.link or found.link) == "infiniband" and found.state not in _FINE:
-            outcome.remark(Stage.FABRIC, f"{found.address} is {found.state}: no cable, or no "
-                           "subnet manager answers")  # fmt: skip
+            outcome.remark(
+                Stage.FABRIC,
+                f"{found.address} is {found.state}: no cable, or no subnet manager answers",
+            )

@@ -28,8 +28,11 @@ def plan_clock(wanted: Power | None, facts: HostFacts, outcome: Outcome) -> None
 def plan_profile(profile: str, facts: HostFacts, outcome: Outcome) -> None:
     """Add what makes these the active profiles of tuned; "" is none."""
     if facts.tuned is None:
-        outcome.refuse(_STAGE, f"tuned does not run here, and {_told(profile)} is asked for",
-                       "install and start tuned, or ask for a governor")  # fmt: skip
+        outcome.refuse(
+            _STAGE,
+            f"tuned does not run here, and {_told(profile)} is asked for",
+            "install and start tuned, or ask for a governor",
+        )
     elif facts.tuned != profile:
         text = f"tuned: {_told(facts.tuned)} -> {_told(profile)}"
         outcome.steps.append(Step(_STAGE, "profile", text, SetProfile(profile, facts.tuned)))
@@ -41,12 +44,18 @@ def _told(profile: str) -> str:
 
 def _governor(governor: str, facts: HostFacts, outcome: Outcome) -> None:
     if not facts.governors:
-        outcome.remark(_STAGE, f"governor {governor} is not offered here: the host has no cpufreq "
-                       "(a virtual machine has none, and BIOS settings can hide it)")  # fmt: skip
+        outcome.remark(
+            _STAGE,
+            f"governor {governor} is not offered here: the host has no cpufreq "
+            "(a virtual machine has none, and BIOS settings can hide it)",
+        )
         return
     if facts.tuned:
-        outcome.refuse(_STAGE, f"tuned runs here (profile {facts.tuned}) and sets the governor",
-                       "ask for a profile instead")  # fmt: skip
+        outcome.refuse(
+            _STAGE,
+            f"tuned runs here (profile {facts.tuned}) and sets the governor",
+            "ask for a profile instead",
+        )
         return
     place = "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
     content = f"{HEAD}w {place} - - - - {governor}\n"

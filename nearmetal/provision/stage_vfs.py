@@ -116,8 +116,11 @@ def _mtu(want: Port, port: PortFacts, outcome: Outcome, *, at_boot: bool) -> Non
     if want.mtu is None or at_boot:
         return
     if not port.mtu:
-        outcome.refuse(_STAGE, f"{port.address} has no network device, and MTU {want.mtu} is asked "
-                       "of it", "load its driver (ib_ipoib for InfiniBand), or remove mtu")  # fmt: skip
+        outcome.refuse(
+            _STAGE,
+            f"{port.address} has no network device, and MTU {want.mtu} is asked of it",
+            "load its driver (ib_ipoib for InfiniBand), or remove mtu",
+        )
     else:
         plan_mtu(port, want.mtu, dict.fromkeys(port.vf_mtus, want.mtu), outcome)
 
@@ -141,8 +144,11 @@ def plan_checks(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome: 
     if outcome.steps or not ports or group.kernel is None or group.kernel.iommu is None:
         return
     if facts.iommu_groups == 0:
-        outcome.refuse(_STAGE, "the IOMMU is off, although everything that the file asks for is in "
-                       "force", "switch VT-d or AMD's IOMMU on in the BIOS (bios.iommu)")  # fmt: skip
+        outcome.refuse(
+            _STAGE,
+            "the IOMMU is off, although everything that the file asks for is in force",
+            "switch VT-d or AMD's IOMMU on in the BIOS (bios.iommu)",
+        )
     for port in ports:
         if port.shared_vfs:
             outcome.refuse(

@@ -52,8 +52,10 @@ class Datacenters:
         if len(found) != 1:
             where = self.session.vcenter.server
             times = f"there {len(found)} times" if found else "not there"
-            raise HostError(f"{name}: under {where} a host of that name is {times}",
-                            "nodes must be the names that vCenter shows")  # fmt: skip
+            raise HostError(
+                f"{name}: under {where} a host of that name is {times}",
+                "nodes must be the names that vCenter shows",
+            )
         return VsphereHost(name, self.session, found[0])
 
     def _known(self) -> dict[str, list[Any]]:
@@ -142,19 +144,25 @@ class VsphereHost:
         """Return its facts; of its packages only where they are asked for: that takes long."""
         state, _ = self.look()
         if state != CONNECTED:
-            raise HostError(f"{self.name}: vCenter says it is {state}",
-                            "look at its console, or connect it in vCenter")  # fmt: skip
+            raise HostError(
+                f"{self.name}: vCenter says it is {state}",
+                "look at its console, or connect it in vCenter",
+            )
         found = self._told("reading the host", lambda: self._one(PROPERTIES))
         manager = found["configManager"]
         facts = host_facts(
-            self.name, found, self._told("reading its machines", lambda: self._on(found)),
-            self._told("reading options", lambda: _options(manager.kernelModuleSystem)), {},
-        )  # fmt: skip
+            self.name,
+            found,
+            self._told("reading its machines", lambda: self._on(found)),
+            self._told("reading options", lambda: _options(manager.kernelModuleSystem)),
+            {},
+        )
         if not packages:
             return facts
         try:
-            listed = self._told("reading packages",
-                                manager.imageConfigManager.FetchSoftwarePackages)  # fmt: skip
+            listed = self._told(
+                "reading packages", manager.imageConfigManager.FetchSoftwarePackages
+            )
         except HostError as error:
             return replace(facts, unread=(f"packages: {error.message}",))
         return replace(facts, packages={str(p.name): str(p.version) for p in listed or []})
@@ -173,8 +181,9 @@ class VsphereHost:
     def set_options(self, module: str, options: str) -> None:
         """Set all options of a module; what is not said is gone."""
         system = self._system("kernelModuleSystem")
-        self._told(f"setting options of {module}",
-                   lambda: system.UpdateModuleOptionString(module, options))  # fmt: skip
+        self._told(
+            f"setting options of {module}", lambda: system.UpdateModuleOptionString(module, options)
+        )
 
     def set_vfs(self, address: str, count: int) -> None:
         """Set how many VFs it makes of a physical function when it boots."""

@@ -227,9 +227,17 @@ class Evidence:
             figures, fact = measured[(len(measured) - 1) // 2]
             low = lower_median([m[0].low for m in measured])
             high = lower_median([m[0].high for m in measured])
-            points.append(Point(size, figures.value, min(low, figures.value),
-                                max(high, figures.value), lower_median([m[0].best for m in measured]),
-                                Source(fact.file, fact.line), len(measured)))  # fmt: skip
+            points.append(
+                Point(
+                    size,
+                    figures.value,
+                    min(low, figures.value),
+                    max(high, figures.value),
+                    lower_median([m[0].best for m in measured]),
+                    Source(fact.file, fact.line),
+                    len(measured),
+                )
+            )
         return points
 
     def ratios(self, quantity: Quantity, which: Which, against: str) -> list[Ratio]:
@@ -276,13 +284,34 @@ class _Headline:
 
 
 _HEADLINES = (
-    _Headline("latency of 8 bytes", Quantity.TIME, "pingpong", 8, 20, "cacheline",
-              "half round trip of one cache line"),
-    _Headline("rate of 8-byte messages", Quantity.RATE, "uniband", 8, 30, "slots",
-              "slots of 64 bytes through a ring"),
-    _Headline("bandwidth at 1 MiB", Quantity.BANDWIDTH, "uniband", 1 << 20, 3, "two_copy",
-              "two copies through a shared pool"),
-)  # fmt: skip
+    _Headline(
+        "latency of 8 bytes",
+        Quantity.TIME,
+        "pingpong",
+        8,
+        20,
+        "cacheline",
+        "half round trip of one cache line",
+    ),
+    _Headline(
+        "rate of 8-byte messages",
+        Quantity.RATE,
+        "uniband",
+        8,
+        30,
+        "slots",
+        "slots of 64 bytes through a ring",
+    ),
+    _Headline(
+        "bandwidth at 1 MiB",
+        Quantity.BANDWIDTH,
+        "uniband",
+        1 << 20,
+        3,
+        "two_copy",
+        "two copies through a shared pool",
+    ),
+)
 
 
 def verdicts(evidence: Evidence, mpi: str | None = None) -> list[Verdict]:
@@ -300,7 +329,17 @@ def verdicts(evidence: Evidence, mpi: str | None = None) -> list[Verdict]:
             ratio = next((r for r in ratios if r.size == h.size), None)
         floor = evidence.point(h.quantity, limit(h.limit_test), h.size)
         found.append(
-            Verdict(h.title, h.quantity, h.size, h.goal, arms[OURS], arms[BASELINE],
-                    arms[NETWORK], floor, h.limit_name, ratio)
-        )  # fmt: skip
+            Verdict(
+                h.title,
+                h.quantity,
+                h.size,
+                h.goal,
+                arms[OURS],
+                arms[BASELINE],
+                arms[NETWORK],
+                floor,
+                h.limit_name,
+                ratio,
+            )
+        )
     return found

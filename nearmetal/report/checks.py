@@ -50,16 +50,20 @@ def _ended(run: RunFacts) -> Check:
     total = len(run.manifest.launches)
     if not bad and not run.manifest.skipped:
         return Check(State.GOOD, "every launch ended well", f"{total} of {total}")
-    words = [f"{b.mpi} {b.arm} {b.program}: exit code {b.exit_code}"
-             + (", no end in time" if b.timed_out else "") for b in bad]  # fmt: skip
+    words = [
+        f"{b.mpi} {b.arm} {b.program}: exit code {b.exit_code}"
+        + (", no end in time" if b.timed_out else "")
+        for b in bad
+    ]
     words += [f"not run: {s}" for s in run.manifest.skipped]
     return Check(State.BAD, f"missing launches: {len(words)}", "; ".join(words))
 
 
 def _whole(run: RunFacts) -> Check:
     if run.manifest.finished:
-        return Check(State.GOOD, "the run is complete",
-                     f"{run.manifest.started} to {run.manifest.finished}")  # fmt: skip
+        return Check(
+            State.GOOD, "the run is complete", f"{run.manifest.started} to {run.manifest.finished}"
+        )
     return Check(State.BAD, "the run was interrupted", "later launches are missing")
 
 
@@ -96,8 +100,10 @@ def _wire(run: RunFacts) -> list[Check]:
     if ours and near:
         wire = sum(launch.wire_bytes or 0 for launch in ours)
         payload = sum(sum(launch.proof.bytes.values()) for launch in ours)
-        reason = (f"the nodes' interfaces sent {numbers.data(wire)} while {numbers.data(payload)} "
-                  "of messages were carried")  # fmt: skip
+        reason = (
+            f"the nodes' interfaces sent {numbers.data(wire)} while {numbers.data(payload)} "
+            "of messages were carried"
+        )
         state = State.GOOD if wire * 10 < payload else State.BAD
         found.append(Check(state, "the network was idle under nearmetal", reason))
     stock = [launch for launch in _by_arm(run, BASELINE) if launch.wire_bytes is not None]
@@ -112,15 +118,19 @@ def _wire(run: RunFacts) -> list[Check]:
 
 def _placements(run: RunFacts) -> Check | None:
     """Say in which cache domain the cores were, as the cache line told in each block."""
-    seen = [run.logs[launch.file].header.get("placement", "").split()
-            for launch in run.manifest.launches
-            if launch.program == "limits" and launch.file in run.logs]  # fmt: skip
+    seen = [
+        run.logs[launch.file].header.get("placement", "").split()
+        for launch in run.manifest.launches
+        if launch.program == "limits" and launch.file in run.logs
+    ]
     words = [s[0] for s in seen if s]
     if not words:
         return None
     near = words.count("near")
-    reason = (f"near (shared cache) in {near} of {len(words)} blocks, by the half round trip of "
-              "one cache line")  # fmt: skip
+    reason = (
+        f"near (shared cache) in {near} of {len(words)} blocks, by the half round trip of "
+        "one cache line"
+    )
     if near == len(words):
         return Check(State.GOOD, "the cores share a cache", reason)
     title = "the cores moved between cache domains" if near else "the cores share no cache"
@@ -140,23 +150,37 @@ def _limits(evidence: Evidence) -> Check | None:
             which = Which(arm, mpi, "patterns", "pingpong")
             times = evidence.curve(Quantity.TIME, which)
             streams = evidence.curve(Quantity.BANDWIDTH, replace(which, test="uniband"))
-            broken += [f"{MPI_TITLES.get(mpi, mpi)} {arm}: {numbers.microseconds(p.value)} for "
-                       f"{numbers.size(p.size)}" for p in times if p.value < line.low]  # fmt: skip
-            broken += [f"{MPI_TITLES.get(mpi, mpi)} {arm}: "
-                       f"{numbers.megabytes_per_second(p.value)} at {numbers.size(p.size)}"
-                       for p in streams if p.value > top]  # fmt: skip
+            broken += [
+                f"{MPI_TITLES.get(mpi, mpi)} {arm}: {numbers.microseconds(p.value)} for "
+                f"{numbers.size(p.size)}"
+                for p in times
+                if p.value < line.low
+            ]
+            broken += [
+                f"{MPI_TITLES.get(mpi, mpi)} {arm}: "
+                f"{numbers.megabytes_per_second(p.value)} at {numbers.size(p.size)}"
+                for p in streams
+                if p.value > top
+            ]
     if broken:
         return Check(State.BAD, "figures beyond what the cores can do", "; ".join(broken))
-    return Check(State.GOOD, "no figure beats the cores",
-                 "no half round trip is shorter than one cache line's, no stream faster than "
-                 "the best copy within one process")  # fmt: skip
+    return Check(
+        State.GOOD,
+        "no figure beats the cores",
+        "no half round trip is shorter than one cache line's, no stream faster than "
+        "the best copy within one process",
+    )
 
 
 def _gaps(run: RunFacts) -> Check | None:
     """Tell what third-party programs left out by themselves, as IMB does when time is up."""
-    words = [f"{launch.mpi} {launch.arm} {launch.program}: {text.split(';')[0]}"
-             for launch in run.manifest.launches if launch.file in run.logs
-             for _, text in run.logs[launch.file].remarks if "time-out" in text]  # fmt: skip
+    words = [
+        f"{launch.mpi} {launch.arm} {launch.program}: {text.split(';')[0]}"
+        for launch in run.manifest.launches
+        if launch.file in run.logs
+        for _, text in run.logs[launch.file].remarks
+        if "time-out" in text
+    ]
     if not words:
         return None
     return Check(State.DOUBT, "sizes that ran out of time", "; ".join(words))
@@ -170,10 +194,13 @@ def _noise(run: RunFacts) -> Check:
     text = (
         f"load average before launches up to {numbers.digits(top) if top else '0'}, {cores} cores"
     )
-    if crowded or max((launch.ranks for launch in run.manifest.launches if launch.mpi),
-                      default=0) > cores:  # fmt: skip
-        return Check(State.DOUBT, "more ranks than cores",
-                     "figures measure the scheduler as well; " + text)  # fmt: skip
+    if (
+        crowded
+        or max((launch.ranks for launch in run.manifest.launches if launch.mpi), default=0) > cores
+    ):
+        return Check(
+            State.DOUBT, "more ranks than cores", "figures measure the scheduler as well; " + text
+        )
     # A launch keeps its own ranks in the average, so twice the cores means somebody else's work.
     if top > 2 * cores:
         return Check(State.DOUBT, "the machine was busy with other work", text)

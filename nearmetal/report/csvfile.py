@@ -10,8 +10,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nearmetal.evidence import RunFacts
 
-COLUMNS = ("launch", "block", "mpi", "arm", "program", "test", "variant", "ranks", "size_bytes",
-           "metric", "unit", "value", "file", "line")  # fmt: skip
+COLUMNS = (
+    "launch",
+    "block",
+    "mpi",
+    "arm",
+    "program",
+    "test",
+    "variant",
+    "ranks",
+    "size_bytes",
+    "metric",
+    "unit",
+    "value",
+    "file",
+    "line",
+)
 
 
 def render_csv(run: RunFacts) -> str:
@@ -20,6 +34,22 @@ def render_csv(run: RunFacts) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for f in run.facts:
-        writer.writerow((f.launch, f.block, f.mpi, f.arm, f.program, f.test, f.variant, f.ranks,
-                         f.size, f.metric, f.unit.value, repr(f.value), f.file, f.line))  # fmt: skip
+        writer.writerow(
+            (
+                f.launch,
+                f.block,
+                f.mpi,
+                f.arm,
+                f.program,
+                f.test,
+                f.variant,
+                f.ranks,
+                f.size,
+                f.metric,
+                f.unit.value,
+                repr(f.value),
+                f.file,
+                f.line,
+            )
+        )
     return out.getvalue()

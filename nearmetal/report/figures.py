@@ -204,8 +204,9 @@ def _measure(times_us: Sequence[float], unit: Unit, size: int) -> _Measured | No
     good = [t for t in times_us if t > 0]
     if not good:
         return None
-    return _Measured(unit.of(percentile(good, QUIET), size), unit.of(percentile(good, 50), size),
-                     len(good))  # fmt: skip
+    return _Measured(
+        unit.of(percentile(good, QUIET), size), unit.of(percentile(good, 50), size), len(good)
+    )
 
 
 def _best(
@@ -248,11 +249,21 @@ def _judge(samples: Samples, claim: Claim, bound: Against, placement: Placement)
             missed = ratio / bound.factor if bound.sense == "<=" else bound.factor / ratio
             why = f"missed by {(missed - 1) * 100:.0f} %"
     return Part(
-        claim.title, placement.value, ours.quiet if ours else None, ours.median if ours else None,
-        claim.unit.name, peer[0] if peer else bound.words, peer[1].quiet if peer else None,
-        peer[1].median if peer else None, ratio, ours.samples if ours else 0,
-        QUIET if less else 100 - QUIET, bound.must, holds, why,
-    )  # fmt: skip
+        claim.title,
+        placement.value,
+        ours.quiet if ours else None,
+        ours.median if ours else None,
+        claim.unit.name,
+        peer[0] if peer else bound.words,
+        peer[1].quiet if peer else None,
+        peer[1].median if peer else None,
+        ratio,
+        ours.samples if ours else 0,
+        QUIET if less else 100 - QUIET,
+        bound.must,
+        holds,
+        why,
+    )
 
 
 def is_rare(samples: Samples, placement: Placement) -> bool:
@@ -264,16 +275,23 @@ def is_rare(samples: Samples, placement: Placement) -> bool:
 def _why_missing(samples: Samples, who: Who, placement: Placement, nr: int) -> str:
     if is_rare(samples, placement):
         total = sum(samples.turns.values()) + samples.unsettled
-        return (f"the cores were {placement.value} in {samples.turns[placement]} of {total} "
-                f"turns only")  # fmt: skip
+        return (
+            f"the cores were {placement.value} in {samples.turns[placement]} of {total} turns only"
+        )
     name = TITLES.get(who, f"{who.mpi} {who.arm}".strip())
     return f"{nr} samples of {name}: it was not started, failed, or had too few turns"
 
 
 def _least(run: RunFacts, measure: Measure, who: Who) -> tuple[float, float, int] | None:
     """Return the least and the median value, in the unit shown, and how many launches."""
-    facts = run.select(program=measure.program, mpi=who.mpi, arm=who.arm, test=measure.test,
-                       size=measure.size, metric=measure.metric)  # fmt: skip
+    facts = run.select(
+        program=measure.program,
+        mpi=who.mpi,
+        arm=who.arm,
+        test=measure.test,
+        size=measure.size,
+        metric=measure.metric,
+    )
     # A test that IMB gave up for lack of time stands there with zeros.
     values = [fact.value * measure.scale for fact in facts if fact.value > 0]
     if not values:
@@ -295,10 +313,21 @@ def _hold(run: RunFacts, measure: Measure) -> Part:
     if ratio is not None and not holds:
         why = f"missed by {(ratio / factor - 1) * 100:.0f} %"
     return Part(
-        measure.title, "any", ours[0] if ours else None, ours[1] if ours else None, measure.unit,
-        TITLES[best[2]] if best else "", best[0] if best else None, best[1] if best else None,
-        ratio, ours[2] if ours else 0, 0, measure.must, holds, why,
-    )  # fmt: skip
+        measure.title,
+        "any",
+        ours[0] if ours else None,
+        ours[1] if ours else None,
+        measure.unit,
+        TITLES[best[2]] if best else "",
+        best[0] if best else None,
+        best[1] if best else None,
+        ratio,
+        ours[2] if ours else 0,
+        0,
+        measure.must,
+        holds,
+        why,
+    )
 
 
 def _told(samples: Samples, bound: Against) -> tuple[Placement, ...]:
@@ -323,9 +352,11 @@ def judge(samples: Samples, run: RunFacts, rows: Iterable[Row]) -> list[Figure]:
         settled = [p for p in parts if p.holds is not None]
         missed = [p for p in settled if not p.holds]
         holds = None if not settled else not missed
-        deciding = max(missed, key=_distance) if missed else max(
-            settled, key=_distance, default=parts[0] if parts else None
-        )  # fmt: skip
+        deciding = (
+            max(missed, key=_distance)
+            if missed
+            else max(settled, key=_distance, default=parts[0] if parts else None)
+        )
         figures.append(Figure(row.name, row.title, row.reference, holds, deciding, parts))
     return figures
 

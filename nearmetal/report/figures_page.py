@@ -17,8 +17,18 @@ if TYPE_CHECKING:
     from nearmetal.report.figures import Figure, Part
     from nearmetal.report.samples import Samples
 
-COLUMNS = ("figure", "cores", "nearmetal", "median", "against", "its figure", "its median",
-           "ratio", "must", "holds")  # fmt: skip
+COLUMNS = (
+    "figure",
+    "cores",
+    "nearmetal",
+    "median",
+    "against",
+    "its figure",
+    "its median",
+    "ratio",
+    "must",
+    "holds",
+)
 _WORDS = {True: "yes", False: "NO", None: "not measured"}
 
 
@@ -31,11 +41,17 @@ def part_cells(figure: Figure, part: Part) -> tuple[str, ...]:
     told = part.holds is None and part.ratio is not None
     holds = part.why if told else _WORDS[part.holds] + (f": {part.why}" if part.why else "")
     return (
-        f"{figure.title}: {part.name}", part.placement, _value(part.value, part.unit),
-        _value(part.median, part.unit), part.peer, _value(part.peer_value, part.unit),
+        f"{figure.title}: {part.name}",
+        part.placement,
+        _value(part.value, part.unit),
+        _value(part.median, part.unit),
+        part.peer,
+        _value(part.peer_value, part.unit),
         _value(part.peer_median, part.unit),
-        "-" if part.ratio is None else numbers.times(part.ratio), part.must, holds,
-    )  # fmt: skip
+        "-" if part.ratio is None else numbers.times(part.ratio),
+        part.must,
+        holds,
+    )
 
 
 def _facts(samples: Samples, manifest: Manifest) -> list[str]:
@@ -95,9 +111,10 @@ def render_html(figures: Sequence[Figure], samples: Samples, manifest: Manifest)
     return (
         "<!doctype html>\n<html lang=en><meta charset=utf-8><title>Figures</title>"
         f"<style>{_STYLE}</style>\n<h1>Figures</h1>\n<ul>{facts}</ul>\n"
-        f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(rows)
+        f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n"
+        + "\n".join(rows)
         + "\n</tbody></table>\n</html>\n"
-    )  # fmt: skip
+    )
 
 
 def figures_data(figures: Sequence[Figure], samples: Samples, manifest: Manifest) -> dict[str, Any]:

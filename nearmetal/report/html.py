@@ -82,8 +82,9 @@ def _tables(run: RunFacts, evidence: Evidence, links: sections.Links) -> list[Gr
     grids = [sections.by_mpi(evidence, links)]
     grids += [sections.patterns(evidence, links, m) for m in evidence.mpis("patterns")]
     grids += [sections.windows(evidence, links, m) for m in evidence.mpis("window")]
-    programs = dict.fromkeys(launch.program for launch in run.manifest.launches
-                             if launch.log_format != "nearmetal-bench")  # fmt: skip
+    programs = dict.fromkeys(
+        launch.program for launch in run.manifest.launches if launch.log_format != "nearmetal-bench"
+    )
     grids += [sections.third_party(evidence, links, p) for p in programs]
     return [g for g in grids if g is not None]
 

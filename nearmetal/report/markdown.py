@@ -43,19 +43,31 @@ def render_markdown(run: RunFacts) -> str:
         "limit of the cores",
         "goal",
     )
-    lines += _table(heads, [
-        (c.title, c.ours.text, c.baseline.text, f"{c.ratio} ({c.spread})" if c.spread else c.ratio,
-         c.network.text, f"{c.limit.text}, {c.limit_name}",
-         f"{c.goal}: {'reached' if c.reached else 'not reached'}")
-        for c in sections.cards(found, links)
-    ])  # fmt: skip
+    lines += _table(
+        heads,
+        [
+            (
+                c.title,
+                c.ours.text,
+                c.baseline.text,
+                f"{c.ratio} ({c.spread})" if c.spread else c.ratio,
+                c.network.text,
+                f"{c.limit.text}, {c.limit_name}",
+                f"{c.goal}: {'reached' if c.reached else 'not reached'}",
+            )
+            for c in sections.cards(found, links)
+        ],
+    )
     lines += ["", "## Can the figures be believed?", ""]
-    lines += [f"- {check.state.value}: {check.title} ({_escaped(check.reason)})"
-              for check in run_checks(evidence)]  # fmt: skip
+    lines += [
+        f"- {check.state.value}: {check.title} ({_escaped(check.reason)})"
+        for check in run_checks(evidence)
+    ]
     lines += ["", "## Who is near whom, and why", ""]
-    lines += _table(("from", "to", "relation", "channel", "reason"),
-                    [(p.node, p.peer, p.relation, p.channel, p.reason)
-                     for p in run.manifest.locality])  # fmt: skip
+    lines += _table(
+        ("from", "to", "relation", "channel", "reason"),
+        [(p.node, p.peer, p.relation, p.channel, p.reason) for p in run.manifest.locality],
+    )
     grid = sections.by_mpi(evidence, links)
     if grid is not None:
         lines += ["", f"## {grid.title}", ""]

@@ -63,8 +63,13 @@ class Grid:
 
 @cache
 def _environment() -> Environment:
-    return Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-                       lstrip_blocks=True, loader=FileSystemLoader(_TEMPLATES))  # fmt: skip
+    return Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FileSystemLoader(_TEMPLATES),
+    )
 
 
 def render(template: str, **values: object) -> str:

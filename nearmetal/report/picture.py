@@ -48,17 +48,25 @@ def locality_picture(manifest: Manifest) -> str:
     hosts = {node.name: node.host for node in manifest.environment.nodes}
     width = HEAD + len(names) * CELL_W + 8
     height = HEAD - 40 + len(names) * CELL_H + 8
-    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-            f'width="{width}" height="{height}" role="img" '
-            f'aria-label="who reaches whom through what"><style>{STYLE}</style>')  # fmt: skip
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" role="img" '
+        f'aria-label="who reaches whom through what"><style>{STYLE}</style>'
+    )
     parts = [head]
     for i, name in enumerate(names):
         x, y = HEAD + i * CELL_W + CELL_W / 2 - 2, HEAD - 40 + i * CELL_H
         for text, small, dy in ((name, "", 0), (hosts.get(name, ""), ' class="small"', 15)):
-            parts.append(f'<text{small} x="{x}" y="{20 + dy}" text-anchor="middle">'
-                         f"{escape(text)}</text>")  # fmt: skip
-            parts.append(f'<text{small} x="{HEAD - 12}" y="{y + 20 + dy}" text-anchor="end">'
-                         f"{escape(text)}</text>")  # fmt: skip
-    parts += [_cell(pair, names.index(pair.peer), names.index(pair.node))
-              for pair in manifest.locality if pair.peer in names]  # fmt: skip
+            parts.append(
+                f'<text{small} x="{x}" y="{20 + dy}" text-anchor="middle">{escape(text)}</text>'
+            )
+            parts.append(
+                f'<text{small} x="{HEAD - 12}" y="{y + 20 + dy}" text-anchor="end">'
+                f"{escape(text)}</text>"
+            )
+    parts += [
+        _cell(pair, names.index(pair.peer), names.index(pair.node))
+        for pair in manifest.locality
+        if pair.peer in names
+    ]
     return "".join(parts) + "</svg>\n"

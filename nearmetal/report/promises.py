@@ -36,8 +36,13 @@ def _of(mpi: str, arm: str = SEALED) -> Who:
 
 def _small(title: str, test: str, peer: str, words: str, sense: str) -> Claim:
     unit = MICROSECONDS if test == "pingpong" else RATE
-    return Claim(title, _of("mpich5"), What(test, 8), unit,
-                 (Against(sense, 1.0, (Who("mpich5", peer),), words),))  # fmt: skip
+    return Claim(
+        title,
+        _of("mpich5"),
+        What(test, 8),
+        unit,
+        (Against(sense, 1.0, (Who("mpich5", peer),), words),),
+    )
 
 
 def _bandwidth(title: str, size: int, *near: Against) -> tuple[Claim, ...]:
@@ -61,8 +66,11 @@ def _collective(title: str, test: str, size: int) -> tuple[Claim, ...]:
     def crowd(mpi: str, *arms: str) -> tuple[Who, ...]:
         return tuple(Who(mpi, f"{arm}/4") for arm in arms)
 
-    peers = (*crowd("openmpi5", "sm", "sm-copy"), *crowd("mpich5", "posix", "ucx", "ofi-shm"),
-             *crowd("impi", "shm"))  # fmt: skip
+    peers = (
+        *crowd("openmpi5", "sm", "sm-copy"),
+        *crowd("mpich5", "posix", "ucx", "ofi-shm"),
+        *crowd("impi", "shm"),
+    )
     bound = Against("<=", 1.25, peers, "the best peer")
     ours = Who("openmpi5", f"{SEALED}/4")
     return (Claim(title, ours, What(test, size), MICROSECONDS, (bound,), _CROWD),)
@@ -70,18 +78,40 @@ def _collective(title: str, test: str, size: int) -> tuple[Claim, ...]:
 
 def _imb(test: str, title: str, size: int) -> tuple[Measure, ...]:
     def measure(mpi: str, name: str) -> Measure:
-        peers = (Who("mpich5", "posix"), Who("mpich5", "ucx"), Who("mpich5", "ofi-shm"),
-                 Who("impi", "shm"))  # fmt: skip
-        return Measure(f"IMB {title}, {name}", "imb", test, size, "time_mean",
-                       Who(mpi, SEALED), "µs", peers=peers, factor=1.25)  # fmt: skip
+        peers = (
+            Who("mpich5", "posix"),
+            Who("mpich5", "ucx"),
+            Who("mpich5", "ofi-shm"),
+            Who("impi", "shm"),
+        )
+        return Measure(
+            f"IMB {title}, {name}",
+            "imb",
+            test,
+            size,
+            "time_mean",
+            Who(mpi, SEALED),
+            "µs",
+            peers=peers,
+            factor=1.25,
+        )
 
     return measure("mpich5", "MPICH 5"), measure("impi", "Intel MPI")
 
 
 def _addresses(title: str, size: int) -> tuple[Measure, ...]:
     def measure(name: str, metric: str, unit: str, scale: float, limit: float) -> Measure:
-        return Measure(f"{title}, {name}", "addresses", "addresses", size, metric, Who("", SEALED),
-                       unit, scale, limit)  # fmt: skip
+        return Measure(
+            f"{title}, {name}",
+            "addresses",
+            "addresses",
+            size,
+            metric,
+            Who("", SEALED),
+            unit,
+            scale,
+            limit,
+        )
 
     return (
         measure("private memory of a process", "private", "MB", 1e-3, 32),
@@ -91,41 +121,110 @@ def _addresses(title: str, size: int) -> tuple[Measure, ...]:
 
 
 ROWS = (
-    Row("fabric-latency", "8 B half round trip, fabric level", (
-        Claim("libfabric", _of(""), What("pingpong", 8), MICROSECONDS,
-              (Against("<=", 2.0, (LIMIT,), "the raw cache-line ping-pong", ("cacheline",)),)),
-    ), "61 ns raw; libfabric shm 190 ns"),
-    Row("openmpi-latency", "8 B half round trip, Open MPI 5", (
-        Claim("Open MPI 5", _of("openmpi5"), What("pingpong", 8), MICROSECONDS,
-              (Against("<=", 1.8, (_SM,), "Open MPI's own sm"),
-               Against("<=", 0.04, (_TCP,), "Open MPI's TCP"))),
-    ), "0.124 µs; 6.3 µs"),
-    Row("openmpi-rate", "8 B message rate, Open MPI 5", (
-        Claim("Open MPI 5", _of("openmpi5"), What("uniband", 8), RATE,
-              (Against(">=", 0.7, (_SM,), "Open MPI's own sm"),
-               Against(">=", 50, (_TCP,), "Open MPI's TCP"))),
-    ), "17.5 M/s; 0.2 M/s"),
-    Row("mpich-small", "8 B half round trip and rate, MPICH 5", (
-        _small("latency", "pingpong", "posix", "its posix", "<="),
-        _small("latency", "pingpong", "ucx", "its UCX", "<="),
-        _small("rate", "uniband", "posix", "its posix", ">="),
-        _small("rate", "uniband", "ucx", "its UCX", ">="),
-    ), "1.0 µs; 7 M/s"),
-    Row("bandwidth-large", "bandwidth 1 MiB and 4 MiB, windows", (
-        *_bandwidth("1 MiB", _MIB, _one_copy(2.0), _POOL),
-        *_bandwidth("4 MiB", 4 * _MIB, _one_copy(2.0), _POOL),
-    ), "13.5 GB/s; 31-34 GB/s"),
-    Row("bandwidth-64k", "bandwidth 64 KiB, windows",
-        _bandwidth("64 KiB", 64 * _KIB, _one_copy(1.8)), "11 GB/s"),
-    Row("collectives-4", "4 ranks on 2 cores, Allreduce 8 B and Alltoall 64 KiB", (
-        *_collective("Allreduce 8 B", "allreduce", 8),
-        *_collective("Alltoall 64 KiB", "alltoall", 64 * _KIB),
-    ), "measure", (*_imb("Allreduce", "Allreduce 8 B", 8),
-                   *_imb("Alltoall", "Alltoall 64 KiB", 64 * _KIB))),
-    Row("barrier-32", "32 ranks on 2 cores, Barrier", (
-        Claim("Barrier", Who("mpich5", f"{SEALED}/32"), What("barrier", 0), MICROSECONDS,
-              (Against("<=", 2.0, (Who("mpich5", "posix/32"),), "MPICH posix"),), _CROWD),
-    ), "measure"),
-    Row("addresses", "10^6 addresses inserted", (), "libfabric's own AV: 136 B each",
-        (*_addresses("IPv4", 16), *_addresses("IPv6", 28))),
-)  # fmt: skip
+    Row(
+        "fabric-latency",
+        "8 B half round trip, fabric level",
+        (
+            Claim(
+                "libfabric",
+                _of(""),
+                What("pingpong", 8),
+                MICROSECONDS,
+                (Against("<=", 2.0, (LIMIT,), "the raw cache-line ping-pong", ("cacheline",)),),
+            ),
+        ),
+        "61 ns raw; libfabric shm 190 ns",
+    ),
+    Row(
+        "openmpi-latency",
+        "8 B half round trip, Open MPI 5",
+        (
+            Claim(
+                "Open MPI 5",
+                _of("openmpi5"),
+                What("pingpong", 8),
+                MICROSECONDS,
+                (
+                    Against("<=", 1.8, (_SM,), "Open MPI's own sm"),
+                    Against("<=", 0.04, (_TCP,), "Open MPI's TCP"),
+                ),
+            ),
+        ),
+        "0.124 µs; 6.3 µs",
+    ),
+    Row(
+        "openmpi-rate",
+        "8 B message rate, Open MPI 5",
+        (
+            Claim(
+                "Open MPI 5",
+                _of("openmpi5"),
+                What("uniband", 8),
+                RATE,
+                (
+                    Against(">=", 0.7, (_SM,), "Open MPI's own sm"),
+                    Against(">=", 50, (_TCP,), "Open MPI's TCP"),
+                ),
+            ),
+        ),
+        "17.5 M/s; 0.2 M/s",
+    ),
+    Row(
+        "mpich-small",
+        "8 B half round trip and rate, MPICH 5",
+        (
+            _small("latency", "pingpong", "posix", "its posix", "<="),
+            _small("latency", "pingpong", "ucx", "its UCX", "<="),
+            _small("rate", "uniband", "posix", "its posix", ">="),
+            _small("rate", "uniband", "ucx", "its UCX", ">="),
+        ),
+        "1.0 µs; 7 M/s",
+    ),
+    Row(
+        "bandwidth-large",
+        "bandwidth 1 MiB and 4 MiB, windows",
+        (
+            *_bandwidth("1 MiB", _MIB, _one_copy(2.0), _POOL),
+            *_bandwidth("4 MiB", 4 * _MIB, _one_copy(2.0), _POOL),
+        ),
+        "13.5 GB/s; 31-34 GB/s",
+    ),
+    Row(
+        "bandwidth-64k",
+        "bandwidth 64 KiB, windows",
+        _bandwidth("64 KiB", 64 * _KIB, _one_copy(1.8)),
+        "11 GB/s",
+    ),
+    Row(
+        "collectives-4",
+        "4 ranks on 2 cores, Allreduce 8 B and Alltoall 64 KiB",
+        (
+            *_collective("Allreduce 8 B", "allreduce", 8),
+            *_collective("Alltoall 64 KiB", "alltoall", 64 * _KIB),
+        ),
+        "measure",
+        (*_imb("Allreduce", "Allreduce 8 B", 8), *_imb("Alltoall", "Alltoall 64 KiB", 64 * _KIB)),
+    ),
+    Row(
+        "barrier-32",
+        "32 ranks on 2 cores, Barrier",
+        (
+            Claim(
+                "Barrier",
+                Who("mpich5", f"{SEALED}/32"),
+                What("barrier", 0),
+                MICROSECONDS,
+                (Against("<=", 2.0, (Who("mpich5", "posix/32"),), "MPICH posix"),),
+                _CROWD,
+            ),
+        ),
+        "measure",
+    ),
+    Row(
+        "addresses",
+        "10^6 addresses inserted",
+        (),
+        "libfabric's own AV: 136 B each",
+        (*_addresses("IPv4", 16), *_addresses("IPv6", 28)),
+    ),
+)

@@ -77,8 +77,11 @@ class Samples:
         """Turns during which the cores moved."""
         self.failed = [(x.mpi, x.arm, x.program) for x in run.manifest.launches if not x.good]
         self._by: dict[tuple[Who, What, Placement], list[Sample]] = defaultdict(list)
-        logs = [(Who(launch.mpi, launch.arm), launch.ranks, run.logs[launch.file])
-                for launch in run.manifest.launches if launch.good]  # fmt: skip
+        logs = [
+            (Who(launch.mpi, launch.arm), launch.ranks, run.logs[launch.file])
+            for launch in run.manifest.launches
+            if launch.good
+        ]
         raw: dict[tuple[Who, What], list[Sample]] = {}
         for who, ranks, log in logs:
             for what, samples in _read(log):

@@ -43,8 +43,9 @@ def style_of(view: StudyView, arm: Arm) -> str:
 
 
 def _over_sizes(point: Point) -> Curve:
-    return Curve(point.program, point.test, point.variant, point.ranks, point.nodes,
-                 point.metric, point.unit)  # fmt: skip
+    return Curve(
+        point.program, point.test, point.variant, point.ranks, point.nodes, point.metric, point.unit
+    )
 
 
 def _over_nodes(point: Point) -> Curve:
@@ -70,8 +71,10 @@ def _mark(view: StudyView, anchors: Anchors, arm: Arm, point: Point) -> Mark | N
     low, high = (summary.minimum, summary.maximum)
     if summary.interval is not None:
         low, high = summary.interval.low, summary.interval.high
-    text = (f"{arm.name}, {numbers.size(point.size)}: {value_text(summary.median, point.unit)} "
-            f"({summary.n} launches)")  # fmt: skip
+    text = (
+        f"{arm.name}, {numbers.size(point.size)}: {value_text(summary.median, point.unit)} "
+        f"({summary.n} launches)"
+    )
     return Mark(point.size, summary.median, low, high, text, anchors.of(arm.name, point))
 
 
@@ -81,8 +84,14 @@ def _ratio_mark(one: Comparison, anchors: Anchors) -> Mark | None:
     low = one.ratio.value if one.ratio.low is None else one.ratio.low
     high = one.ratio.value if one.ratio.high is None else one.ratio.high
     text = f"{one.arms[1]} / {one.arms[0]}, {numbers.size(one.point.size)}: {one.ratio.value:.3f}"
-    return Mark(one.point.size, one.ratio.value, low, high, f"{text}, {one.verdict.value}",
-                anchors.of(one.arms[1], one.point))  # fmt: skip
+    return Mark(
+        one.point.size,
+        one.ratio.value,
+        low,
+        high,
+        f"{text}, {one.verdict.value}",
+        anchors.of(one.arms[1], one.point),
+    )
 
 
 def _ratios(view: StudyView, anchors: Anchors, points: list[Point]) -> list[Series]:
@@ -95,8 +104,10 @@ def _ratios(view: StudyView, anchors: Anchors, points: list[Point]) -> list[Seri
         limits |= {one.margin.limit: one.margin.origin for one in chosen if one.margin}
     sizes = [point.size for point in points if point.size is not None]
     for limit, origin in limits.items():
-        marks = [Mark(size, limit, limit, limit, f"margin: {origin}")
-                 for size in (min(sizes), max(sizes))]  # fmt: skip
+        marks = [
+            Mark(size, limit, limit, limit, f"margin: {origin}")
+            for size in (min(sizes), max(sizes))
+        ]
         series.append(Series("margin", "limit", tuple(marks)))
     return series
 
@@ -113,13 +124,20 @@ def curves(view: StudyView, anchors: Anchors) -> Iterable[Figure]:
         name = " ".join(filter(None, (curve.test, curve.variant)))
         title = ", ".join(filter(None, (f"{name}: {curve.metric}", scale_title(curve))))
         axis = f"{curve.metric} in {curve.unit.value or '1'}"
-        charts = _pair(title, axis, series, curve.unit,
-                       (f"ratio to {view.base.name}", _ratios(view, anchors, points)))  # fmt: skip
+        charts = _pair(
+            title,
+            axis,
+            series,
+            curve.unit,
+            (f"ratio to {view.base.name}", _ratios(view, anchors, points)),
+        )
         if not charts:
             continue
         better = "less" if points[0].lower_is_better else "more"
-        caption = (f"Medians of launches; bands are the intervals of the medians, or all launches "
-                   f"where there are fewer than six. Here {better} is better.")  # fmt: skip
+        caption = (
+            f"Medians of launches; bands are the intervals of the medians, or all launches "
+            f"where there are fewer than six. Here {better} is better."
+        )
         yield Figure(title, charts, caption)
 
 
@@ -146,8 +164,17 @@ def _bars(view: StudyView, anchors: Anchors, point: Point) -> list[Bar]:
             taxes = [one.tax_percent for one in judged.comparisons if one.point == point]
             if judged.arm == arm and taxes and taxes[0] is not None:
                 text += f" ({signed_percent(taxes[0])})"
-        bars.append(Bar(arm.name, style_of(view, arm), summary.median, summary.minimum,
-                        summary.maximum, text, anchors.of(arm.name, point)))  # fmt: skip
+        bars.append(
+            Bar(
+                arm.name,
+                style_of(view, arm),
+                summary.median,
+                summary.minimum,
+                summary.maximum,
+                text,
+                anchors.of(arm.name, point),
+            )
+        )
     return bars
 
 
@@ -163,8 +190,9 @@ def _speedups(view: StudyView, anchors: Anchors, points: list[Point]) -> list[Se
             ideal[step.nodes] = step.ideal
             [point] = [p for p in points if p.nodes == step.nodes][:1]
             text = f"{arm.name}, {step.nodes} nodes: {step.value:.0%} of the ideal"
-            marks.append(Mark(step.nodes, step.speedup.value, low, high, text,
-                              anchors.of(arm.name, point)))  # fmt: skip
+            marks.append(
+                Mark(step.nodes, step.speedup.value, low, high, text, anchors.of(arm.name, point))
+            )
         series.append(Series(arm.name, style_of(view, arm), tuple(marks)))
     if len(ideal) < 2:  # noqa: PLR2004 - one number of nodes has no slope
         return []
@@ -177,8 +205,10 @@ def bars(view: StudyView, anchors: Anchors) -> Iterable[Figure]:
     for curve, points in _points(view, sized=False).items():
         groups = [(scale_title(point), _bars(view, anchors, point)) for point in points]
         title = " ".join(filter(None, (curve.test, curve.variant))) + f": {curve.metric}"
-        caption = (f"Medians of launches with all launches as whiskers; in brackets the loss "
-                   f"against {view.base.name}, negative where the arm is better.")  # fmt: skip
+        caption = (
+            f"Medians of launches with all launches as whiskers; in brackets the loss "
+            f"against {view.base.name}, negative where the arm is better."
+        )
         yield Figure(title, _over(title, groups, _speedups(view, anchors, points)), caption)
 
 
@@ -188,6 +218,12 @@ def _over(
     """Return bars over nodes, and the strong scaling beneath where there is any."""
     return both(
         lambda layout: bar_chart(title, groups, layout),
-        lambda layout: line_chart("Strong scaling", "speed-up", speedups, numbers.plain_times,
-                                  x_axis=Axis("nodes", str), layout=layout),
-    )  # fmt: skip
+        lambda layout: line_chart(
+            "Strong scaling",
+            "speed-up",
+            speedups,
+            numbers.plain_times,
+            x_axis=Axis("nodes", str),
+            layout=layout,
+        ),
+    )

@@ -86,8 +86,10 @@ def _why(judged: Judged, verdict: Verdict) -> str:
     most = max(chosen, key=lambda one: one.tax_percent or 0.0)
     if most.tax_percent is None:
         return most.reason
-    return (f"Largest loss {signed_percent(most.tax_percent)} at {point_title(most.point)}: "
-            f"{most.reason}.")  # fmt: skip
+    return (
+        f"Largest loss {signed_percent(most.tax_percent)} at {point_title(most.point)}: "
+        f"{most.reason}."
+    )
 
 
 def _test_lines(judged: Judged) -> list[TestLine]:
@@ -110,15 +112,23 @@ def cards(view: StudyView) -> list[Card]:
     found = []
     for judged in view.judged:
         verdict = overall(judged)
-        shares = tuple((style, int(words.split()[0]), words)
-                       for style, words in tally(judged.comparisons))  # fmt: skip
+        shares = tuple(
+            (style, int(words.split()[0]), words) for style, words in tally(judged.comparisons)
+        )
         lines = _test_lines(judged)
         short = f"{legend(judged.arm)} against {legend(view.base)}"
-        found.append(Card(
-            f"{judged.arm.name} against {view.base.name}", verdict.value,
-            _STYLES.get(verdict, "doubt"), short, shares, tuple(lines[:MAX_TESTS]),
-            max(0, len(lines) - MAX_TESTS), _why(judged, verdict),
-        ))  # fmt: skip
+        found.append(
+            Card(
+                f"{judged.arm.name} against {view.base.name}",
+                verdict.value,
+                _STYLES.get(verdict, "doubt"),
+                short,
+                shares,
+                tuple(lines[:MAX_TESTS]),
+                max(0, len(lines) - MAX_TESTS),
+                _why(judged, verdict),
+            )
+        )
     return found
 
 
@@ -211,23 +221,40 @@ def render_study_markdown(view: StudyView) -> str:
     text += [f"- **{card.word}** {card.title}: {card.why}" for card in cards(view)]
     bed = testbed(view)
     recorded = launches_grid(view)
-    grids = [Grid(bed.title, ("", *map(_arm, view.arms)), bed.rows, bed.caption),
-             *([recorded] if recorded else [])]  # fmt: skip
+    grids = [
+        Grid(bed.title, ("", *map(_arm, view.arms)), bed.rows, bed.caption),
+        *([recorded] if recorded else []),
+    ]
     for grid in (*grids, *special_grids(view, anchors), *tables(view, anchors)):
         text += ["", f"## {grid.title}", "", *([grid.caption, ""] if grid.caption else [])]
         text += [line(list(grid.columns)), line(["---"] * len(grid.columns))]
-        text += [line([f"{c.text} ({c.note})" if c.note else c.text for c in row])
-                 for row in grid.rows]  # fmt: skip
+        text += [
+            line([f"{c.text} ({c.note})" if c.note else c.text for c in row]) for row in grid.rows
+        ]
     for title, found in (
         ("Flags", [f"- {arm}, {point}: {what}" for arm, point, what, _ in _flags(view, anchors)]),
-        ("Impossible figures",
-         [f"- {v.severity.value}: {v.arm}, {point_title(v.point)}: {v.what}"
-          for v in view.violations]),
-        ("Refused and marked", [f"- {arms}: {kind}: {why} ({count} points)"
-                                for arms, kind, why, count in _refused(view)]),
-        ("Checklist", [f"- {rule.number}. {rule.asks}: "
-                       f"{'n/a' if rule.met is None else 'yes' if rule.met else 'no'}; {rule.why}"
-                       for rule in rules(view)]),
-    ):  # fmt: skip
+        (
+            "Impossible figures",
+            [
+                f"- {v.severity.value}: {v.arm}, {point_title(v.point)}: {v.what}"
+                for v in view.violations
+            ],
+        ),
+        (
+            "Refused and marked",
+            [
+                f"- {arms}: {kind}: {why} ({count} points)"
+                for arms, kind, why, count in _refused(view)
+            ],
+        ),
+        (
+            "Checklist",
+            [
+                f"- {rule.number}. {rule.asks}: "
+                f"{'n/a' if rule.met is None else 'yes' if rule.met else 'no'}; {rule.why}"
+                for rule in rules(view)
+            ],
+        ),
+    ):
         text += ["", f"## {title}", "", *(found or ["None."])]
     return "\n".join(text) + "\n"

@@ -57,8 +57,9 @@ def _intervals(view: StudyView) -> Rule:
     why = f"{len(with_interval)} of {len(found)} points have intervals"
     if len(with_interval) < len(found):
         why += f"; the others have fewer than {MIN_LAUNCHES} launches or no ratio"
-    return Rule(5, "figures that vary have confidence intervals", len(with_interval) == len(found),
-                why)  # fmt: skip
+    return Rule(
+        5, "figures that vary have confidence intervals", len(with_interval) == len(found), why
+    )
 
 
 def _normality(view: StudyView) -> Rule:
@@ -78,8 +79,9 @@ def _tails(view: StudyView) -> Rule:
 
 
 def _factors(view: StudyView) -> Rule:
-    missing = sorted({words for name, words in FACTS.items()
-                      if any(name not in arm.facts for arm in view.arms)})  # fmt: skip
+    missing = sorted(
+        {words for name, words in FACTS.items() if any(name not in arm.facts for arm in view.arms)}
+    )
     why = "all facts are known" if not missing else "not told of every arm: " + ", ".join(missing)
     return Rule(9, "all factors and the whole testbed are written down", not missing, why)
 
@@ -90,20 +92,44 @@ def rules(view: StudyView) -> list[Rule]:
     return [
         _scaling(view),
         _subsets(view),
-        Rule(3, "means are right for what they summarize", True,
-             "medians are compared; means only stand beside them"),
-        Rule(4, "ratios are not averaged", True,
-             "every ratio is of two medians at one point; none is averaged over points"),
+        Rule(
+            3,
+            "means are right for what they summarize",
+            True,
+            "medians are compared; means only stand beside them",
+        ),
+        Rule(
+            4,
+            "ratios are not averaged",
+            True,
+            "every ratio is of two medians at one point; none is averaged over points",
+        ),
         _intervals(view),
         _normality(view),
-        Rule(7, "differences are judged by sound statistics", True,
-             "intervals of ratios against a margin, errors adjusted for the number of points"),
+        Rule(
+            7,
+            "differences are judged by sound statistics",
+            True,
+            "intervals of ratios against a margin, errors adjusted for the number of points",
+        ),
         _tails(view),
         _factors(view),
-        Rule(10, "how time was taken and summarized is said", None,
-             "it is the benchmark's: its name and version stand with the sources"),
-        Rule(11, "an upper bound stands beside the figures", limit,
-             "the line rate" if limit else "no line rate was told (fact line_rate_gbit)"),
-        Rule(12, "plots show the spread, and lines only where points between make sense", True,
-             "bands are intervals or all launches; lines only over sizes and nodes"),
-    ]  # fmt: skip
+        Rule(
+            10,
+            "how time was taken and summarized is said",
+            None,
+            "it is the benchmark's: its name and version stand with the sources",
+        ),
+        Rule(
+            11,
+            "an upper bound stands beside the figures",
+            limit,
+            "the line rate" if limit else "no line rate was told (fact line_rate_gbit)",
+        ),
+        Rule(
+            12,
+            "plots show the spread, and lines only where points between make sense",
+            True,
+            "bands are intervals or all launches; lines only over sizes and nodes",
+        ),
+    ]

@@ -70,26 +70,42 @@ def testbed(view: StudyView) -> Grid:
         if any(values):
             rows.append((_fact_name(name), values))
     columns = ("fact", *(arm.name for arm in arms))
-    return Grid("Testbed", columns, tuple(
-        (Cell(name), *(Cell(value or "not told", style="words") for value in values))
-        for name, values in rows
-    ))  # fmt: skip
+    return Grid(
+        "Testbed",
+        columns,
+        tuple(
+            (Cell(name), *(Cell(value or "not told", style="words") for value in values))
+            for name, values in rows
+        ),
+    )
 
 
 def launches_grid(view: StudyView) -> Grid | None:
     """Return what launchers recorded of the launches, one row per fact: an arm's values, each once."""
-    headers = {arm.name: [s.header for s in view.sources.values() if s.arm == arm.name
-                          and s.status == "facts"] for arm in view.arms}  # fmt: skip
+    headers = {
+        arm.name: [
+            s.header for s in view.sources.values() if s.arm == arm.name and s.status == "facts"
+        ]
+        for arm in view.arms
+    }
     recorded = {name: fold(found) for name, found in headers.items()}
     names = dict.fromkeys(name for found in recorded.values() for name in found)
     rows = [
-        (Cell(_fact_name(name)),
-         *(Cell(recorded[arm.name].get(name, "not recorded").removeprefix(VARIES), style="words")
-           for arm in view.arms))
+        (
+            Cell(_fact_name(name)),
+            *(
+                Cell(
+                    recorded[arm.name].get(name, "not recorded").removeprefix(VARIES), style="words"
+                )
+                for arm in view.arms
+            ),
+        )
         for name in names
-    ]  # fmt: skip
-    caption = ("Recorded by what started the launches, before and after each. Several values are of "
-               "different workloads or launches; the gate looks at each comparison apart.")  # fmt: skip
+    ]
+    caption = (
+        "Recorded by what started the launches, before and after each. Several values are of "
+        "different workloads or launches; the gate looks at each comparison apart."
+    )
     columns = ("fact", *(arm.name for arm in view.arms))
     return Grid("Launches", columns, tuple(rows), caption) if rows else None
 
@@ -171,12 +187,28 @@ def tables(view: StudyView, anchors: Anchors) -> list[Grid]:
             marks = any(one.gate.watermarks for one in members)
             name = " ".join(filter(None, (test, variant)))
             better = "less" if members[0].point.lower_is_better else "more"
-            said = filter(None, (f"Here {better} is better; a loss is positive", scale,
-                                 margin and f"margin: {margin}"))  # fmt: skip
-            columns = ("", view.base.name, judged.arm.name, "ratio", "loss", "verdict",
-                       *([] if margin else ["margin"]), *(["marks"] if marks else []))  # fmt: skip
-            rows = tuple(tuple(_row(one, anchors, scale=scale is None, margin=margin is None,
-                                    marks=marks)) for one in members)  # fmt: skip
+            said = filter(
+                None,
+                (
+                    f"Here {better} is better; a loss is positive",
+                    scale,
+                    margin and f"margin: {margin}",
+                ),
+            )
+            columns = (
+                "",
+                view.base.name,
+                judged.arm.name,
+                "ratio",
+                "loss",
+                "verdict",
+                *([] if margin else ["margin"]),
+                *(["marks"] if marks else []),
+            )
+            rows = tuple(
+                tuple(_row(one, anchors, scale=scale is None, margin=margin is None, marks=marks))
+                for one in members
+            )
             title = f"{name}, {metric}: {judged.arm.name} against {view.base.name}"
             grids.append(Grid(title, columns, rows, "; ".join(said) + ".", tally(members)))
     return grids
@@ -195,8 +227,9 @@ def signed_tables(view: StudyView) -> list[tuple[str, SignedTable]]:
     found = []
     for first, second in _pairs_of_fabrics(view):
         cells = [[c for c in view.cells if c.arm == arm.name] for arm in (first, second)]
-        comparisons = compare((second, cells[1]), (first, cells[0]), versions=view.versions_of,
-                              observed=view.observed)  # fmt: skip
+        comparisons = compare(
+            (second, cells[1]), (first, cells[0]), versions=view.versions_of, observed=view.observed
+        )
         for title, table in tables_of(comparisons).items():
             found.append((title, table))
     return found
@@ -213,11 +246,15 @@ def signed_grids(view: StudyView) -> list[Grid]:
             (Cell(row), *(_signed_cell(table, (row, column), flagged) for column in columns))
             for row in rows
         ]
-        grids.append(Grid(
-            f"{title}: {table.first} against {table.second}", ("", *columns), tuple(lines),
-            f"Plus: {table.first} is faster; minus: {table.second}. Medians; refused comparisons are "
-            f"left out. {RULE[0].upper()}{RULE[1:]}: {len(flagged)}.",
-        ))  # fmt: skip
+        grids.append(
+            Grid(
+                f"{title}: {table.first} against {table.second}",
+                ("", *columns),
+                tuple(lines),
+                f"Plus: {table.first} is faster; minus: {table.second}. Medians; refused comparisons are "
+                f"left out. {RULE[0].upper()}{RULE[1:]}: {len(flagged)}.",
+            )
+        )
     return grids
 
 
@@ -227,8 +264,11 @@ def _signed_cell(
     if key not in table.cells:
         return Cell("")
     text = table.shown(key).replace("-", "\N{MINUS SIGN}")
-    return Cell(text, note="stands out" if key in flagged else "",
-                style="INCONCLUSIVE" if key in flagged else "")  # fmt: skip
+    return Cell(
+        text,
+        note="stands out" if key in flagged else "",
+        style="INCONCLUSIVE" if key in flagged else "",
+    )
 
 
 def _spread_row(arm: str, name: str, found: Jitter, text: Point) -> tuple[Cell, ...]:
@@ -236,10 +276,17 @@ def _spread_row(arm: str, name: str, found: Jitter, text: Point) -> tuple[Cell, 
         return Cell(value_text(value, text.unit))
 
     return (
-        Cell(arm, note=name), Cell(str(found.pairs)), Cell(str(found.values)), shown(found.mean),
-        shown(found.three_sigma), shown(found.median), shown(found.p95), shown(found.p99),
-        Cell(f"{found.tail:.2f}"), Cell(found.worst[0], note=value_text(found.worst[1], text.unit)),
-    )  # fmt: skip
+        Cell(arm, note=name),
+        Cell(str(found.pairs)),
+        Cell(str(found.values)),
+        shown(found.mean),
+        shown(found.three_sigma),
+        shown(found.median),
+        shown(found.p95),
+        shown(found.p99),
+        Cell(f"{found.tail:.2f}"),
+        Cell(found.worst[0], note=value_text(found.worst[1], text.unit)),
+    )
 
 
 def jitter_grid(view: StudyView) -> Grid | None:
@@ -254,10 +301,22 @@ def jitter_grid(view: StudyView) -> Grid | None:
             except NearmetalError:
                 continue  # one value has no spread, and nothing is said of it
             rows.append(_spread_row(arm.name, metric, found, cells[0].point))
-    columns = ("", "pairs", "values", "mean", "3 sigma", "median", "p95", "p99", "p99 / median",
-               "worst pair")  # fmt: skip
-    caption = ("Over all pairs of nodes and their launches. Three standard deviations are what papers "
-               "show; the tails say what a rank waits for. Of rates, the tails are the low ends.")  # fmt: skip
+    columns = (
+        "",
+        "pairs",
+        "values",
+        "mean",
+        "3 sigma",
+        "median",
+        "p95",
+        "p99",
+        "p99 / median",
+        "worst pair",
+    )
+    caption = (
+        "Over all pairs of nodes and their launches. Three standard deviations are what papers "
+        "show; the tails say what a rank waits for. Of rates, the tails are the low ends."
+    )
     return Grid("Jitter over all pairs", columns, tuple(rows), caption) if rows else None
 
 
@@ -274,8 +333,10 @@ def neighbour_grid(view: StudyView) -> Grid | None:
                 row = _inflation(one, quiet, busy)
                 rows += [row] if row else []
     columns = ("", "busy", "median, times", "95 %", "tail, times", "launches")
-    caption = ("Latency beside busy neighbours by latency beside quiet ones. The tail is the 99th "
-               "percentile of launches, with fewer than 100 the slowest.")  # fmt: skip
+    caption = (
+        "Latency beside busy neighbours by latency beside quiet ones. The tail is the 99th "
+        "percentile of launches, with fewer than 100 the slowest."
+    )
     return Grid("Noisy neighbours", columns, tuple(rows), caption) if rows else None
 
 
@@ -288,9 +349,13 @@ def _inflation(one: Comparison, quiet: Measured, busy: Measured) -> tuple[Cell, 
     if found.median.low is not None and found.median.high is not None:
         interval = f"{found.median.low:.2f} to {found.median.high:.2f}"
     return (
-        Cell(point_title(one.point)), Cell(one.arms[1]), Cell(f"{found.median.value:.2f}"),
-        Cell(interval), Cell(f"{found.tail:.2f}"), Cell(f"{one.base.n}, {one.test.n}"),
-    )  # fmt: skip
+        Cell(point_title(one.point)),
+        Cell(one.arms[1]),
+        Cell(f"{found.median.value:.2f}"),
+        Cell(interval),
+        Cell(f"{found.tail:.2f}"),
+        Cell(f"{one.base.n}, {one.test.n}"),
+    )
 
 
 def _fullest(view: StudyView, arm: Arm) -> tuple[Measured, float] | None:
@@ -298,9 +363,11 @@ def _fullest(view: StudyView, arm: Arm) -> tuple[Measured, float] | None:
     found = [
         (cell, median(cell.values) * BANDWIDTHS[cell.point.unit])
         for cell in view.cells
-        if cell.arm == arm.name and cell.point.unit in BANDWIDTHS and cell.point.test in ONE_WAY
+        if cell.arm == arm.name
+        and cell.point.unit in BANDWIDTHS
+        and cell.point.test in ONE_WAY
         and (cell.point.size or 0) >= LARGE
-    ]  # fmt: skip
+    ]
     return max(found, key=lambda one: one[1]) if found else None
 
 
@@ -314,21 +381,31 @@ def line_grid(view: StudyView, anchors: Anchors) -> Grid | None:
         cell, measured = fullest
         mtu = arm.facts.get("mtu", "")
         found = line_rate(arm.fabric, float(told), measured, int(mtu) if mtu.isdigit() else None)
-        rows.append((
-            Cell(arm.name, note=point_title(cell.point)), Cell(f"{found.told:g}"),
-            Cell(f"{found.data:.4g}"), Cell(f"{found.payload:.4g}"),
-            Cell(f"{measured:.4g}", anchors.of(arm.name, cell.point)), Cell(f"{found.share:.1%}"),
-            Cell(found.verdict, style="words"),
-        ))  # fmt: skip
+        rows.append(
+            (
+                Cell(arm.name, note=point_title(cell.point)),
+                Cell(f"{found.told:g}"),
+                Cell(f"{found.data:.4g}"),
+                Cell(f"{found.payload:.4g}"),
+                Cell(f"{measured:.4g}", anchors.of(arm.name, cell.point)),
+                Cell(f"{found.share:.1%}"),
+                Cell(found.verdict, style="words"),
+            )
+        )
     columns = ("", "told", "behind the encoding", "less headers", "measured", "share", "verdict")
-    caption = ("Gbit/s. The largest median of one-way bandwidth from 64 KiB on, against what the line "
-               "leaves for payload in packets of the MTU (fact mtu; else the usual one).")  # fmt: skip
+    caption = (
+        "Gbit/s. The largest median of one-way bandwidth from 64 KiB on, against what the line "
+        "leaves for payload in packets of the MTU (fact mtu; else the usual one)."
+    )
     return Grid("Line rate", columns, tuple(rows), caption) if rows else None
 
 
 def special_grids(view: StudyView, anchors: Anchors) -> list[Grid]:
     """Return line rates, jitter, noisy neighbours and signed tables, where the study holds them."""
     made: Sequence[Grid | None] = (
-        line_grid(view, anchors), jitter_grid(view), neighbour_grid(view), *signed_grids(view)
-    )  # fmt: skip
+        line_grid(view, anchors),
+        jitter_grid(view),
+        neighbour_grid(view),
+        *signed_grids(view),
+    )
     return [grid for grid in made if grid is not None]

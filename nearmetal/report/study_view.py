@@ -118,10 +118,13 @@ def raw_lines(view: StudyView) -> tuple[list[Raw], int]:
     found, room, left_out = [], view.max_raw, 0
     for number, cell in enumerate(view.cells):
         rows = tuple(
-            (seen, f"{view.sources[seen.source].path}:{seen.line}",
-             view.lines.get((seen.source, seen.line), ""))
+            (
+                seen,
+                f"{view.sources[seen.source].path}:{seen.line}",
+                view.lines.get((seen.source, seen.line), ""),
+            )
             for seen in cell.observations
-        )  # fmt: skip
+        )
         if len(rows) > room:
             left_out += len(rows)
             continue

@@ -169,16 +169,23 @@ def _grid(
         parts.append(
             f'<line class="grid" x1="{frame.left}" x2="{frame.right}" y1="{y:.1f}" y2="{y:.1f}"/>'
         )
-        parts.append(f'<text class="tick" x="{frame.left - 8}" y="{y + 4:.1f}" text-anchor="end">'
-                     f"{escape(numbers.tick(y_text(tick)))}</text>")  # fmt: skip
+        parts.append(
+            f'<text class="tick" x="{frame.left - 8}" y="{y + 4:.1f}" text-anchor="end">'
+            f"{escape(numbers.tick(y_text(tick)))}</text>"
+        )
     for size in _named(sizes, frame.layout.crowded):
         x = frame.x(size)
-        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{frame.top}" '
-                     f'y2="{frame.bottom}"/>')  # fmt: skip
-        parts.append(f'<text class="tick" x="{x:.1f}" y="{frame.bottom + 16}" '
-                     f'text-anchor="middle">{escape(axis.text(size))}</text>')  # fmt: skip
-    parts.append(f'<text class="axis" x="{(frame.left + frame.right) / 2:.1f}" '
-                 f'y="{frame.height - 4}" text-anchor="middle">{escape(axis.name)}</text>')  # fmt: skip
+        parts.append(
+            f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{frame.top}" y2="{frame.bottom}"/>'
+        )
+        parts.append(
+            f'<text class="tick" x="{x:.1f}" y="{frame.bottom + 16}" '
+            f'text-anchor="middle">{escape(axis.text(size))}</text>'
+        )
+    parts.append(
+        f'<text class="axis" x="{(frame.left + frame.right) / 2:.1f}" '
+        f'y="{frame.height - 4}" text-anchor="middle">{escape(axis.name)}</text>'
+    )
     parts.append(f'<text class="axis" x="{frame.left}" y="{frame.top - 3}">{escape(title)}</text>')
     return "".join(parts)
 
@@ -201,8 +208,10 @@ _SHAPES = {
 
 def _marker(style: str, x: float, y: float, mark: Mark) -> str:
     shape = _SHAPES.get(style, _SHAPES["auto"])
-    body = (f'<path class="mark {style}" d="{shape}" transform="translate({x:.1f},{y:.1f})">'
-            f"<title>{escape(mark.text)}</title></path>")  # fmt: skip
+    body = (
+        f'<path class="mark {style}" d="{shape}" transform="translate({x:.1f},{y:.1f})">'
+        f"<title>{escape(mark.text)}</title></path>"
+    )
     return f'<a href="{escape(mark.href)}">{body}</a>' if mark.href else body
 
 
@@ -250,10 +259,14 @@ def _labels(frame: Frame, series: Sequence[Series]) -> str:
     spots = _spread([y for _, _, y in ends], frame.top + 8, frame.bottom)
     parts = []
     for (item, x, y), spot in zip(ends, spots, strict=True):
-        parts.append(f'<line class="leader {item.style}" x1="{x + 5:.1f}" y1="{y:.1f}" '
-                     f'x2="{frame.right + 10}" y2="{spot:.1f}"/>')  # fmt: skip
-        parts.append(f'<text class="label {item.style}" x="{frame.right + 14}" '
-                     f'y="{spot + 4:.1f}">{escape(item.label)}</text>')  # fmt: skip
+        parts.append(
+            f'<line class="leader {item.style}" x1="{x + 5:.1f}" y1="{y:.1f}" '
+            f'x2="{frame.right + 10}" y2="{spot:.1f}"/>'
+        )
+        parts.append(
+            f'<text class="label {item.style}" x="{frame.right + 14}" '
+            f'y="{spot + 4:.1f}">{escape(item.label)}</text>'
+        )
     return "".join(parts)
 
 
@@ -266,9 +279,15 @@ def _svg(height: float, title: str, description: str, body: str, width: int) -> 
 
 
 def line_chart(
-    title: str, axis: str, series: Sequence[Series], y_text: Callable[[float], str],
-    *, height: float = 320, x_axis: Axis = Axis(), layout: Layout = WIDE,
-) -> str:  # fmt: skip
+    title: str,
+    axis: str,
+    series: Sequence[Series],
+    y_text: Callable[[float], str],
+    *,
+    height: float = 320,
+    x_axis: Axis = Axis(),
+    layout: Layout = WIDE,
+) -> str:
     """Return lines, both axes logarithmic. Series without marks are left out."""
     drawn = [s for s in series if s.marks]
     if not drawn:
@@ -282,13 +301,19 @@ def line_chart(
 
 
 def _frame(
-    layout: Layout, height: float, series: Sequence[Series], sizes: Sequence[int],
-    y_range: tuple[float, float], *, log_y: bool = True,
-) -> Frame:  # fmt: skip
+    layout: Layout,
+    height: float,
+    series: Sequence[Series],
+    sizes: Sequence[int],
+    y_range: tuple[float, float],
+    *,
+    log_y: bool = True,
+) -> Frame:
     """Return the frame; a narrow one has the names above its area."""
     names = 0 if layout.ends else _NAME_LINE * len(series) + 8
-    return Frame(height + names, (_x_of(sizes[0]), _x_of(sizes[-1])), y_range, log_y, layout,
-                 TOP + names)  # fmt: skip
+    return Frame(
+        height + names, (_x_of(sizes[0]), _x_of(sizes[-1])), y_range, log_y, layout, TOP + names
+    )
 
 
 NEAR = 3.0
@@ -310,8 +335,9 @@ def ratio_chart(
     frame = _frame(layout, height, drawn, sizes, bounds, log_y=not even)
     one = frame.y(1)
     body = _grid(frame, sizes, numbers.plain_times, axis, Axis())
-    body += (f'<line class="one" x1="{frame.left}" x2="{frame.right}" y1="{one:.1f}" '
-             f'y2="{one:.1f}"/>')  # fmt: skip
+    body += (
+        f'<line class="one" x1="{frame.left}" x2="{frame.right}" y1="{one:.1f}" y2="{one:.1f}"/>'
+    )
     body += "".join(_line(frame, s) for s in drawn) + _labels(frame, drawn)
     return _svg(frame.height, title, ", ".join(s.label for s in drawn), body, layout.width)
 
@@ -355,8 +381,10 @@ def _bar(bar: Bar, y: float, scale: float, layout: Layout) -> str:
     middle, left = y + _BAR / 2, layout.bar_left
     end = left + bar.value * scale
     low, high = left + bar.low * scale, left + bar.high * scale
-    text = (f'<text class="value" x="{max(end, high) + 8:.1f}" y="{middle + 4:.1f}">'
-            f"{escape(bar.text)}</text>")  # fmt: skip
+    text = (
+        f'<text class="value" x="{max(end, high) + 8:.1f}" y="{middle + 4:.1f}">'
+        f"{escape(bar.text)}</text>"
+    )
     if bar.href:
         text = f'<a href="{escape(bar.href)}">{text}</a>'
     return (

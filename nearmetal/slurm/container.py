@@ -131,8 +131,12 @@ def launch(wish: Wish, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launc
             # is entered by then, they would not be seen as they are.
             vfs_back = returned_on_failure(vfs, wish.job) if wish.vfs else contextlib.nullcontext()
             with vfs_back:
-                about = {"uid": wish.uid, "node": wish.node, "request": wish.request,
-                         "since": time.time()}  # fmt: skip
+                about = {
+                    "uid": wish.uid,
+                    "node": wish.node,
+                    "request": wish.request,
+                    "since": time.time(),
+                }
                 write(directory / "about", json.dumps(about) + "\n")
                 write(directory / "request", wish.request + "\n")
                 write(directory / "partition", wish.partition + "\n")
@@ -219,10 +223,17 @@ def _machines(wish: Wish, directory: Path) -> tuple[Callable[[], None], limits.G
     from nearmetal.slurm import vm  # noqa: PLC0415
 
     crew = vm.prepare(
-        vm.Order(wish.job, wish.uid, wish.node, wish.machines.nodes, wish.machines.key,
-                 wish.machines.wanted, directory),
+        vm.Order(
+            wish.job,
+            wish.uid,
+            wish.node,
+            wish.machines.nodes,
+            wish.machines.key,
+            wish.machines.wanted,
+            directory,
+        ),
         LocalRunner(),
-    )  # fmt: skip
+    )
     return lambda: vm.start(crew, LocalRunner()), crew.groups
 
 

@@ -90,9 +90,14 @@ def encode(seed: bytes, public: bytes, comment: str) -> Pair:
     secret = check + check + blob + _text(seed + public) + _text(comment.encode())
     secret += bytes(range(1, 1 + -len(secret) % _BLOCK))
     whole = (
-        b"openssh-key-v1\0" + _text(b"none") + _text(b"none") + _text(b"")
-        + (1).to_bytes(4, "big") + _text(blob) + _text(secret)
-    )  # fmt: skip
+        b"openssh-key-v1\0"
+        + _text(b"none")
+        + _text(b"none")
+        + _text(b"")
+        + (1).to_bytes(4, "big")
+        + _text(blob)
+        + _text(secret)
+    )
     body = base64.b64encode(whole).decode()
     lines = [body[i : i + _WIDTH] for i in range(0, len(body), _WIDTH)]
     private = "\n".join(

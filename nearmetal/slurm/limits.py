@@ -98,8 +98,9 @@ def settings(mount: Path, limits: Limits, *, unified: bool) -> dict[str, dict[st
             found[str(mount / "memory")]["memory.memsw.limit_in_bytes"] = both
     if cpu is not None:
         found[str(mount / "cpu")] = {
-            "cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": str(cpu * _PERIOD_US)
-        }  # fmt: skip
+            "cpu.cfs_period_us": str(_PERIOD_US),
+            "cpu.cfs_quota_us": str(cpu * _PERIOD_US),
+        }
     return found
 
 
@@ -177,8 +178,9 @@ def remove(groups: Groups) -> None:
     for place in groups.directories:
         while not _removed(place):
             if time.monotonic() > deadline:
-                raise HostError(f"control group {place} does not end",
-                                f"look at {place}/cgroup.procs")  # fmt: skip
+                raise HostError(
+                    f"control group {place} does not end", f"look at {place}/cgroup.procs"
+                )
             time.sleep(_LOOK_S)
         # Others' groups may be in it.
         with contextlib.suppress(OSError):

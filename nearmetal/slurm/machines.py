@@ -215,17 +215,28 @@ def seed_of(job: Job, member: Member, number: int, layout: Layout | None) -> See
     segment = None
     if layout is not None:
         segment = SeedSegment(
-            device="ivshmem", token=layout.token, nr_parts=layout.nr_parts, part=number,
-            part_size=layout.part_size, size=layout.size, own_pci=OWN_PCI, all_pci=ALL_PCI,
-        )  # fmt: skip
+            device="ivshmem",
+            token=layout.token,
+            nr_parts=layout.nr_parts,
+            part=number,
+            part_size=layout.part_size,
+            size=layout.size,
+            own_pci=OWN_PCI,
+            all_pci=ALL_PCI,
+        )
     paths = (JOB, *job.wanted.shares)
     account = job.account
     return Seed(
         cluster=f"job-{job.number}",
         name=member.name,
         nodes=[
-            SeedNode(name=m.name, address=m.address, slots=job.wanted.vcpus, host=_clean(m.node),
-                     ssh_host_key=job.host.public)
+            SeedNode(
+                name=m.name,
+                address=m.address,
+                slots=job.wanted.vcpus,
+                host=_clean(m.node),
+                ssh_host_key=job.host.public,
+            )
             for m in job.members
         ],
         interfaces=[
@@ -234,12 +245,16 @@ def seed_of(job: Job, member: Member, number: int, layout: Layout | None) -> See
             )
         ],
         # Nobody gets in from outside, and root not at all: the job's own key opens its user.
-        ssh=SeedSsh(authorized_keys=[], host_key=job.host.private, node_key=job.node.private,
-                    node_key_public=job.node.public),
+        ssh=SeedSsh(
+            authorized_keys=[],
+            host_key=job.host.private,
+            node_key=job.node.private,
+            node_key_public=job.node.public,
+        ),
         segment=segment,
         user=SeedUser(name=account.name, uid=account.uid, gid=account.gid, home=account.home),
         shares=[SeedShare(tag=f"nm{i}", path=path) for i, path in enumerate(paths)],
-    )  # fmt: skip
+    )
 
 
 def qemu_words(
@@ -252,30 +267,65 @@ def qemu_words(
     accel = f"tcg,tb-size={TCG_MIB}" if _emulates(wanted) else wanted.accel
     at = f"{PLACE}/{member.name}"
     words = [
-        "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-daemonize",
-        "-name", f"job-{job.number}-{member.name}", "-no-reboot",
+        "qemu-system-x86_64",
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-daemonize",
+        "-name",
+        f"job-{job.number}-{member.name}",
+        "-no-reboot",
         # Main memory is the first memory object: a machine with ivshmem is migrated only so.
-        "-object", f"memory-backend-memfd,id=ram,size={memory}M,share=on",
-        "-machine", "q35,memory-backend=ram,usb=off",
-        "-accel", accel, "-cpu", cpu, "-smp", str(wanted.vcpus), "-m", f"{memory}M",
-        "-kernel", boot.kernel, "-initrd", boot.initrd, "-append", boot.arguments,
-        "-drive", f"if=none,id=root,format=raw,readonly=on,file={boot.root}",
-        "-device", f"virtio-blk-pci,drive=root,serial={ROOT_SERIAL}",
-        "-fw_cfg", f"name={FW_CFG_NAME},file={at}.seed",
-        "-chardev", f"file,id=console,path={at}.console",
-        "-serial", "chardev:console",
-        "-netdev", f"tap,id=net,ifname={tap(number)},script=no,downscript=no",
-        "-device", f"virtio-net-pci,netdev=net,mac={member.mac},host_mtu={job.mtu},romfile=",
-        "-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng",
-        "-pidfile", f"{at}.pid",
+        "-object",
+        f"memory-backend-memfd,id=ram,size={memory}M,share=on",
+        "-machine",
+        "q35,memory-backend=ram,usb=off",
+        "-accel",
+        accel,
+        "-cpu",
+        cpu,
+        "-smp",
+        str(wanted.vcpus),
+        "-m",
+        f"{memory}M",
+        "-kernel",
+        boot.kernel,
+        "-initrd",
+        boot.initrd,
+        "-append",
+        boot.arguments,
+        "-drive",
+        f"if=none,id=root,format=raw,readonly=on,file={boot.root}",
+        "-device",
+        f"virtio-blk-pci,drive=root,serial={ROOT_SERIAL}",
+        "-fw_cfg",
+        f"name={FW_CFG_NAME},file={at}.seed",
+        "-chardev",
+        f"file,id=console,path={at}.console",
+        "-serial",
+        "chardev:console",
+        "-netdev",
+        f"tap,id=net,ifname={tap(number)},script=no,downscript=no",
+        "-device",
+        f"virtio-net-pci,netdev=net,mac={member.mac},host_mtu={job.mtu},romfile=",
+        "-object",
+        "rng-random,id=rng,filename=/dev/urandom",
+        "-device",
+        "virtio-rng-pci,rng=rng",
+        "-pidfile",
+        f"{at}.pid",
         # Not what -daemonize itself needs: to make processes. It is the user, and stays so.
-        "-sandbox", "on,obsolete=deny,resourcecontrol=deny",
-    ]  # fmt: skip
+        "-sandbox",
+        "on,obsolete=deny,resourcecontrol=deny",
+    ]
     for i, path in enumerate((JOB, *wanted.shares)):
         words += [
-            "-fsdev", f"local,id=fs{i},path={path},security_model=none,multidevs=remap",
-            "-device", f"virtio-9p-pci,fsdev=fs{i},mount_tag=nm{i}",
-        ]  # fmt: skip
+            "-fsdev",
+            f"local,id=fs{i},path={path},security_model=none,multidevs=remap",
+            "-device",
+            f"virtio-9p-pci,fsdev=fs{i},mount_tag=nm{i}",
+        ]
     if layout is not None:
         offset = layout.part_off + number * layout.part_size
         words += ivshmem_words(f"{SEGMENT_PLACE}/file", layout.size, offset, layout.part_size)
@@ -290,16 +340,31 @@ def tap(number: int) -> str:
 def ssh_config(job: Job, here: Sequence[Member]) -> str:
     """Return how ssh reaches the machines of a node as the job's user."""
     lines = [
-        "Host *", f"  User {job.account.name}", f"  IdentityFile {PLACE}/key",
-        f"  UserKnownHostsFile {PLACE}/known_hosts", "  GlobalKnownHostsFile /dev/null",
-        "  IdentitiesOnly yes", "  StrictHostKeyChecking yes", "  CheckHostIP no",
-        "  UpdateHostKeys no", "  PreferredAuthentications publickey", "  BatchMode yes",
-        "  LogLevel ERROR", "  ForwardX11 no", "  EscapeChar none", "  ConnectTimeout 120",
-        "  ServerAliveInterval 30", "  ServerAliveCountMax 10", "  TCPKeepAlive no",
-    ]  # fmt: skip
+        "Host *",
+        f"  User {job.account.name}",
+        f"  IdentityFile {PLACE}/key",
+        f"  UserKnownHostsFile {PLACE}/known_hosts",
+        "  GlobalKnownHostsFile /dev/null",
+        "  IdentitiesOnly yes",
+        "  StrictHostKeyChecking yes",
+        "  CheckHostIP no",
+        "  UpdateHostKeys no",
+        "  PreferredAuthentications publickey",
+        "  BatchMode yes",
+        "  LogLevel ERROR",
+        "  ForwardX11 no",
+        "  EscapeChar none",
+        "  ConnectTimeout 120",
+        "  ServerAliveInterval 30",
+        "  ServerAliveCountMax 10",
+        "  TCPKeepAlive no",
+    ]
     for member in here:
-        lines += [f"Host {member.name}", f"  HostName {member.address}",
-                  f"  HostKeyAlias {member.name}"]  # fmt: skip
+        lines += [
+            f"Host {member.name}",
+            f"  HostName {member.address}",
+            f"  HostKeyAlias {member.name}",
+        ]
     return "\n".join(lines) + "\n"
 
 

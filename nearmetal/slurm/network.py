@@ -113,8 +113,9 @@ def forwarding(wires: Wires) -> str:
         if node != wires.node
     ]
     # Broadcasts, such as the question who has an address, go to every node.
-    lines += [f"fdb append 00:00:00:00:00:00 dev {TUNNEL} dst {a} self permanent"
-              for a in wires.others]  # fmt: skip
+    lines += [
+        f"fdb append 00:00:00:00:00:00 dev {TUNNEL} dst {a} self permanent" for a in wires.others
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -128,17 +129,34 @@ def _way_out(wires: Wires, runner: Runner) -> tuple[str, int]:
                 return str(entry["ifname"]), int(entry["mtu"]) - _TUNNEL_BYTES
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SlurmError("ip does not tell what interfaces there are") from error
-    raise SlurmError(f"node {wires.node}: no interface has its address {own}",
-                     "is NodeAddr in slurm.conf right?")  # fmt: skip
+    raise SlurmError(
+        f"node {wires.node}: no interface has its address {own}", "is NodeAddr in slurm.conf right?"
+    )
 
 
 def _tunnel(wires: Wires, namespace: str, device: str, runner: Runner) -> None:
     argv = (
-        "ip", "link", "add", TUNNEL, "netns", namespace, "type", "vxlan",
-        "id", str(wires.identity), "dstport", str(PORT),
-        "srcport", str(PORT), str(PORT + 1),
-        "local", wires.addresses[wires.node], "dev", device, "nolearning",
-    )  # fmt: skip
+        "ip",
+        "link",
+        "add",
+        TUNNEL,
+        "netns",
+        namespace,
+        "type",
+        "vxlan",
+        "id",
+        str(wires.identity),
+        "dstport",
+        str(PORT),
+        "srcport",
+        str(PORT),
+        str(PORT + 1),
+        "local",
+        wires.addresses[wires.node],
+        "dev",
+        device,
+        "nolearning",
+    )
     deadline = time.monotonic() + _GONE_S
     while True:
         done = runner.run(Command(argv), timeout_s=_STEP_S)
@@ -146,8 +164,10 @@ def _tunnel(wires: Wires, namespace: str, device: str, runner: Runner) -> None:
             return
         # The same job was here a moment ago, and its network is still being removed.
         if "File exists" not in done.error_tail or time.monotonic() > deadline:
-            raise SlurmError(f"job {wires.job}: no network for its machines: {done.error_tail}",
-                             "does the kernel have VXLAN, and is UDP port 252 free?")  # fmt: skip
+            raise SlurmError(
+                f"job {wires.job}: no network for its machines: {done.error_tail}",
+                "does the kernel have VXLAN, and is UDP port 252 free?",
+            )
         time.sleep(_PAUSE_S)
 
 

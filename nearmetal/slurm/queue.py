@@ -45,8 +45,11 @@ def known_jobs(runner: Runner, node: str) -> frozenset[int]:
 
 def _ask(runner: Runner, argv: tuple[str, ...]) -> Completed:
     """Run a program of Slurm: of this cluster, whatever the caller's variables ask it for."""
-    env = {name: value for name, value in os.environ.items()
-           if name != "SLURM_CLUSTERS" and not name.startswith(_NARROWING)}  # fmt: skip
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "SLURM_CLUSTERS" and not name.startswith(_NARROWING)
+    }
     return runner.run(Command(argv, env=env), timeout_s=_QUERY_S)
 
 
@@ -173,8 +176,10 @@ def _is_within(number: str, ranges: str) -> bool:
 def _told(runner: Runner, argv: tuple[str, ...], what: str) -> str:
     done = _ask(runner, argv)
     if done.code != 0 or done.timed_out:
-        raise SlurmError(f"scontrol does not tell of {what}: {done.error_tail or 'no answer in time'}",
-                         "is slurmctld running?")  # fmt: skip
+        raise SlurmError(
+            f"scontrol does not tell of {what}: {done.error_tail or 'no answer in time'}",
+            "is slurmctld running?",
+        )
     return done.text
 
 

@@ -121,8 +121,11 @@ def containers(state: Path = STATE) -> tuple[Container, ...]:
         names = sorted(entry.name for entry in state.iterdir())
     except OSError:
         return ()
-    jobs = sorted(int(n.removeprefix(_PREFIX)) for n in names
-                  if n.startswith(_PREFIX) and n.removeprefix(_PREFIX).isdecimal())  # fmt: skip
+    jobs = sorted(
+        int(n.removeprefix(_PREFIX))
+        for n in names
+        if n.startswith(_PREFIX) and n.removeprefix(_PREFIX).isdecimal()
+    )
     return tuple(found for job in jobs if (found := of_job(job, state)) is not None)
 
 

@@ -121,8 +121,11 @@ def enter(
     if step.local == 0:
         _make(step, share, providers)
         # Whoever comes after the first task has ended would find nothing.
-        _await(lambda: len(_joined()) >= step.nr - 1, deadline,
-               f"{step.nr} tasks were to come on this node, and not all did")  # fmt: skip
+        _await(
+            lambda: len(_joined()) >= step.nr - 1,
+            deadline,
+            f"{step.nr} tasks were to come on this node, and not all did",
+        )
     else:
         _join(step, deadline)
     return told

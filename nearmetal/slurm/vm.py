@@ -56,8 +56,11 @@ EVENTS = "events"
 """In PLACE: what counts machines that were killed for their memory; as in src/spank/guest.h."""
 
 _WITHIN = (
-    "sh", "-c", 'while [ "$1" != -- ]; do echo 0 >"$1" || exit; shift; done; shift; exec "$@"', "sh"
-)  # fmt: skip
+    "sh",
+    "-c",
+    'while [ "$1" != -- ]; do echo 0 >"$1" || exit; shift; done; shift; exec "$@"',
+    "sh",
+)
 """Goes into control groups, then starts what follows."""
 
 NAMES = "machines"
@@ -149,13 +152,17 @@ def boot_of(name: str, cache: Cache) -> Boot:
     if name == "default":
         image = find_image(cache, parts_here())
         if image is None:
-            raise ImageError(f"the image of this release is not in {cache.root}",
-                             "run `nearmetal image build` on this node as root")  # fmt: skip
+            raise ImageError(
+                f"the image of this release is not in {cache.root}",
+                "run `nearmetal image build` on this node as root",
+            )
     else:
         image = load_image(cache, name) if _KEY.match(name) else None
         if image is None:
-            raise RefusedError(f"--nm-image={name}: no such image on this node; there are: "
-                               f"{' '.join(['default', *_known(cache)])}")  # fmt: skip
+            raise RefusedError(
+                f"--nm-image={name}: no such image on this node; there are: "
+                f"{' '.join(['default', *_known(cache)])}"
+            )
     return Boot(str(image.kernel), str(image.initrd), str(image.root), image.append)
 
 
@@ -198,8 +205,17 @@ def _segment(crew: Crew, runner: Runner) -> Layout:
     holder.mount("tmpfs", SEGMENT_PLACE, safe, f"mode=700,uid={uid},size={room}")
     token, path = os.urandom(16).hex(), Path(SEGMENT_PLACE, "file")
     tool = str(tool_here("nearmetal-segment"))
-    argv = (tool, "create", str(path), "--parts", str(wanted.nr), "--part-size",
-            str(crew.part_size), "--token", "-")  # fmt: skip
+    argv = (
+        tool,
+        "create",
+        str(path),
+        "--parts",
+        str(wanted.nr),
+        "--part-size",
+        str(crew.part_size),
+        "--token",
+        "-",
+    )
     _run(runner, argv, "no segment", f"{token}\n".encode())
     os.chown(path, uid, -1)
     told = _run(runner, (tool, "show", str(path), "--json"), "no segment")
@@ -216,10 +232,14 @@ def _as_user(job: Job) -> tuple[str, ...]:
     if job.wanted.accel == "kvm":
         groups.add(_KVM.stat().st_gid)
     return (
-        "setpriv", f"--reuid={account.uid}", f"--regid={account.gid}",
+        "setpriv",
+        f"--reuid={account.uid}",
+        f"--regid={account.gid}",
         f"--groups={','.join(map(str, sorted(groups)))}",
-        "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all",
-    )  # fmt: skip
+        "--no-new-privs",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+    )
 
 
 def _give(name: str, text: str, uid: int) -> None:

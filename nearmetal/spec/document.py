@@ -28,8 +28,12 @@ Position = tuple[int, int]
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"[-+]?[0-9]{1,15}\.[0-9]{0,15}([eE][-+]?[0-9]{1,3})?")
 _WORDS: dict[str, bool | None] = {
-    "": None, "~": None, "null": None, "true": True, "false": False,
-}  # fmt: skip
+    "": None,
+    "~": None,
+    "null": None,
+    "true": True,
+    "false": False,
+}
 
 
 @dataclass
@@ -75,9 +79,13 @@ def read_text(path: Path) -> str:
         line = raw.count(b"\n", 0, error.start) + 1
         column = error.start - (raw.rfind(b"\n", 0, error.start) + 1) + 1
         problem = Problem(
-            name, line, column, "the file is not UTF-8",
-            f"byte 0x{raw[error.start]:02x} starts no character", "save it as UTF-8",
-        )  # fmt: skip
+            name,
+            line,
+            column,
+            "the file is not UTF-8",
+            f"byte 0x{raw[error.start]:02x} starts no character",
+            "save it as UTF-8",
+        )
         raise SpecError([problem]) from error
     return text.removeprefix("\ufeff")
 
@@ -176,8 +184,12 @@ def parse(text: str, file: str) -> Document:
         if node is not None:
             document.data = _build(document, node, ())
         elif not document.problems:
-            document.complain((1, 1), "the file is empty", "a spec needs version, name, backend, "
-                              "hosts", "start from a file in examples/")  # fmt: skip
+            document.complain(
+                (1, 1),
+                "the file is empty",
+                "a spec needs version, name, backend, hosts",
+                "start from a file in examples/",
+            )
     if document.problems:
         raise SpecError(document.problems)
     return document

@@ -370,13 +370,21 @@ def _checked(file: HostsFile, document: Document) -> HostsFile:
         line = document.where((*path, "nodes"))[0]
         for name in expand(group.nodes):
             if name in seen:
-                document.complain(document.where((*path, "nodes")), f"host {name}",
-                                  f"line {seen[name]} names it already", "name it once")  # fmt: skip
+                document.complain(
+                    document.where((*path, "nodes")),
+                    f"host {name}",
+                    f"line {seen[name]} names it already",
+                    "name it once",
+                )
             seen.setdefault(name, line)
         _check_group(document, i, group)
     if file.canary is not None and file.canary not in seen:
-        document.complain(document.where(("canary",)), f"canary {file.canary[:40]!r}",
-                          "is none of the hosts", "name one of them")  # fmt: skip
+        document.complain(
+            document.where(("canary",)),
+            f"canary {file.canary[:40]!r}",
+            "is none of the hosts",
+            "name one of them",
+        )
     if len(seen) > MAX_HOSTS:
         document.complain((1, 1), f"{len(seen)} hosts", f"at most {MAX_HOSTS} in one file")
     if document.problems:
@@ -389,50 +397,91 @@ def _check_service(document: Document, i: int, group: HostGroup) -> None:
     where = document.where
     for key in ("power", "slurm"):
         if group.platform == "esxi" and getattr(group, key) is not None:
-            document.complain(where((*path, key)), f"hosts[{i}].{key}",
-                              "is for Linux, and this is ESXi", "remove it")  # fmt: skip
+            document.complain(
+                where((*path, key)),
+                f"hosts[{i}].{key}",
+                "is for Linux, and this is ESXi",
+                "remove it",
+            )
     if (
         group.slurm is not None
         and "{host}" not in group.slurm.node
         and len(expand(group.nodes)) > 1
     ):
-        document.complain(where((*path, "slurm")), f"hosts[{i}].slurm.node",
-                          "is one node for several hosts", "write {host} into it")  # fmt: skip
+        document.complain(
+            where((*path, "slurm")),
+            f"hosts[{i}].slurm.node",
+            "is one node for several hosts",
+            "write {host} into it",
+        )
     if group.power is not None and (group.power.governor is None) == (group.power.profile is None):
-        document.complain(where((*path, "power")), f"hosts[{i}].power",
-                          "needs one of governor and profile", "tuned sets the governor by its "
-                          "profile, so both would be at odds")  # fmt: skip
+        document.complain(
+            where((*path, "power")),
+            f"hosts[{i}].power",
+            "needs one of governor and profile",
+            "tuned sets the governor by its profile, so both would be at odds",
+        )
 
 
 def _check_group(document: Document, i: int, group: HostGroup) -> None:
     path = ("hosts", i)
     where = document.where
     if group.platform == "esxi" and group.kernel is not None:
-        document.complain(where((*path, "kernel")), f"hosts[{i}].kernel",
-                          "is for Linux, and this is ESXi", "remove it")  # fmt: skip
+        document.complain(
+            where((*path, "kernel")),
+            f"hosts[{i}].kernel",
+            "is for Linux, and this is ESXi",
+            "remove it",
+        )
     _check_service(document, i, group)
     if group.platform == "linux" and group.packages:
-        document.complain(where((*path, "packages")), f"hosts[{i}].packages",
-                          "are for ESXi, and this is Linux", "use the distribution's")  # fmt: skip
+        document.complain(
+            where((*path, "packages")),
+            f"hosts[{i}].packages",
+            "are for ESXi, and this is Linux",
+            "use the distribution's",
+        )
     if group.platform == "linux" and group.vcenter is not None:
-        document.complain(where((*path, "vcenter")), f"hosts[{i}].vcenter",
-                          "is for ESXi, and this is Linux", "remove it")  # fmt: skip
+        document.complain(
+            where((*path, "vcenter")),
+            f"hosts[{i}].vcenter",
+            "is for ESXi, and this is Linux",
+            "remove it",
+        )
     if group.vcenter is None and group.esxi != Esxi():
-        document.complain(where((*path, "esxi")), f"hosts[{i}].esxi",
-                          "is set through a vCenter", "add vcenter: {server: ..., user: ...}")  # fmt: skip
+        document.complain(
+            where((*path, "esxi")),
+            f"hosts[{i}].esxi",
+            "is set through a vCenter",
+            "add vcenter: {server: ..., user: ...}",
+        )
     if group.bmc is None and group.bios != Bios():
-        document.complain(where((*path, "bios")), f"hosts[{i}].bios",
-                          "needs a BMC to set it through", "add bmc: {address: ...}")  # fmt: skip
+        document.complain(
+            where((*path, "bios")),
+            f"hosts[{i}].bios",
+            "needs a BMC to set it through",
+            "add bmc: {address: ...}",
+        )
     for k, adapter in enumerate(group.adapters):
         place = (*path, "adapters", k)
         if adapter.model is None and adapter.psid is None and adapter.address is None:
-            document.complain(where(place), f"hosts[{i}].adapters[{k}]",
-                              "names no card", "give model, psid or address")  # fmt: skip
+            document.complain(
+                where(place),
+                f"hosts[{i}].adapters[{k}]",
+                "names no card",
+                "give model, psid or address",
+            )
         if group.platform == "esxi" and any(port.mtu is not None for port in adapter.ports):
-            document.complain(where((*place, "ports")), f"hosts[{i}].adapters[{k}].ports",
-                              "have an MTU, and on ESXi the switch has it",
-                              "remove mtu")  # fmt: skip
+            document.complain(
+                where((*place, "ports")),
+                f"hosts[{i}].adapters[{k}].ports",
+                "have an MTU, and on ESXi the switch has it",
+                "remove mtu",
+            )
         if adapter.image is not None and adapter.firmware is None:
-            document.complain(where((*place, "image")), f"hosts[{i}].adapters[{k}].image",
-                              "has no firmware to compare with", "give firmware, the oldest "
-                              "that is enough")  # fmt: skip
+            document.complain(
+                where((*place, "image")),
+                f"hosts[{i}].adapters[{k}].image",
+                "has no firmware to compare with",
+                "give firmware, the oldest that is enough",
+            )

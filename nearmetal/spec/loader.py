@@ -41,8 +41,12 @@ def parse_spec(text: str, file: str = "<spec>") -> ClusterSpec:
     """Check the text of a cluster spec; raises SpecError with all problems."""
     document = parse(text, file)
     if not isinstance(document.data, dict):
-        document.complain((1, 1), "not a mapping", "a spec is made of `key: value` lines",
-                          "start from a file in examples/")  # fmt: skip
+        document.complain(
+            (1, 1),
+            "not a mapping",
+            "a spec is made of `key: value` lines",
+            "start from a file in examples/",
+        )
         raise SpecError(document.problems)
     spec = None
     model = _model_of(document)
@@ -132,8 +136,10 @@ def _explain(document: Document, detail: ErrorDetails, model: type[ClusterSpec])
         document.complain(document.where(location[:-1]), what, "it is required")
         return
     path = _in_document(document, location)
-    if any(p.line == document.where(path)[0] and p.what.startswith(_dotted(path) + " ")
-           for p in document.problems):  # fmt: skip
+    if any(
+        p.line == document.where(path)[0] and p.what.startswith(_dotted(path) + " ")
+        for p in document.problems
+    ):
         return  # the other branch of the same union
     value = _value(document, path)
     what = f"{_dotted(path)} {'' if 'password' in path else _shown(value)}"

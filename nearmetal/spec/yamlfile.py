@@ -81,15 +81,21 @@ def _explain(document: Document, model: type[BaseModel], detail: ErrorDetails) -
         close = difflib.get_close_matches(str(location[-1]), known, 1)
         hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
         position = document.keys.get(location, document.where(location))
-        document.complain(position, f"unknown key {_dotted(location)!r}", "it has no meaning here",
-                          hint if known else "")  # fmt: skip
+        document.complain(
+            position,
+            f"unknown key {_dotted(location)!r}",
+            "it has no meaning here",
+            hint if known else "",
+        )
         return
     if detail["type"] == "missing":
-        document.complain(document.where(location[:-1]), f"{_dotted(location)} is missing",
-                          "it is required")  # fmt: skip
+        document.complain(
+            document.where(location[:-1]), f"{_dotted(location)} is missing", "it is required"
+        )
         return
-    path = tuple(key for key in location if (*location[: location.index(key)], key)
-                 in document.positions)  # fmt: skip
+    path = tuple(
+        key for key in location if (*location[: location.index(key)], key) in document.positions
+    )
     reason = detail.get("ctx", {}).get("error")  # our own: "why|hint"
     why, _, hint = str(reason).partition("|") if reason else (detail["msg"], "", "")
     document.complain(document.where(path), _dotted(path), why.lower(), hint)

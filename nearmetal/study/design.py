@@ -149,11 +149,21 @@ def load_design(path: Path, workloads: Iterable[str], open_ended: Iterable[str] 
         if workload.use is None:
             continue
         if workload.use not in known:
-            refuse(name, "use", f"no workload {workload.use!r}", "only some are known by name",
-                   f"known: {', '.join(known)}")  # fmt: skip
+            refuse(
+                name,
+                "use",
+                f"no workload {workload.use!r}",
+                "only some are known by name",
+                f"known: {', '.join(known)}",
+            )
         elif workload.args and workload.input is None and workload.use not in free:
-            refuse(name, "args", f"workload {name} has args beside use",
-                   "a known workload has its own", "give input, or leave args out")  # fmt: skip
+            refuse(
+                name,
+                "args",
+                f"workload {name} has args beside use",
+                "a known workload has its own",
+                "give input, or leave args out",
+            )
     if problems:
         raise SpecError(problems)
     return design

@@ -80,8 +80,10 @@ def anderson_darling(values: Sequence[float]) -> float:
     n, mean, deviation = len(values), fmean(values), stdev(values)
     if deviation == 0:
         return 0.0
-    share = [min(max(0.5 * (1 + erf((v - mean) / deviation / sqrt(2))), 1e-300), 1 - 1e-16)
-             for v in sorted(values)]  # fmt: skip
+    share = [
+        min(max(0.5 * (1 + erf((v - mean) / deviation / sqrt(2))), 1e-300), 1 - 1e-16)
+        for v in sorted(values)
+    ]
     total = sum((2 * i + 1) * (log(share[i]) + log(1 - share[n - 1 - i])) for i in range(n))
     return (-n - total / n) * (1 + 0.75 / n + 2.25 / n**2)
 

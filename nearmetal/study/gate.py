@@ -96,10 +96,13 @@ class Gate:
 def with_line_rate(arm: Arm, cells: Iterable[Cell]) -> Arm:
     """Return the arm with the slowest usual line rate that can carry what was measured."""
     most = max(
-        (max(cell.values) * BANDWIDTHS[cell.point.unit] for cell in cells
-         if cell.point.unit in BANDWIDTHS and cell.point.test in ONE_WAY),
+        (
+            max(cell.values) * BANDWIDTHS[cell.point.unit]
+            for cell in cells
+            if cell.point.unit in BANDWIDTHS and cell.point.test in ONE_WAY
+        ),
         default=0.0,
-    )  # fmt: skip
+    )
     rate = next((rate for rate in USUAL_RATES if most <= rate), None)
     if not most or rate is None:
         return arm
@@ -116,8 +119,11 @@ def _line_rate(base: Arm, test: Arm, point: Point) -> Difference | None:
     if None in told:
         if None in measured or measured[0] == measured[1]:
             return None
-        return Difference(Weight.WATERMARK, f"the line rates may differ: what was measured fits "
-                          f"{measured[0]} against {measured[1]} Gbit/s")  # fmt: skip
+        return Difference(
+            Weight.WATERMARK,
+            f"the line rates may differ: what was measured fits "
+            f"{measured[0]} against {measured[1]} Gbit/s",
+        )
     if told[0] == told[1]:
         return None
     words = f"the line rates differ: {told[0]} against {told[1]} Gbit/s"
@@ -133,8 +139,10 @@ def _versions(base: Iterable[str], test: Iterable[str], point: Point) -> Differe
     words = f"versions of {point.program}: {', '.join(ours)} against {', '.join(theirs)}"
     boundary = TIMING_CHANGED.get(point.test)
     if boundary and len({_version(v) >= boundary for v in (*ours, *theirs)}) > 1:
-        return Difference(Weight.BLOCK, f"{words}: {point.test} changed its timing in "
-                          f"{'.'.join(map(str, boundary))}")  # fmt: skip
+        return Difference(
+            Weight.BLOCK,
+            f"{words}: {point.test} changed its timing in {'.'.join(map(str, boundary))}",
+        )
     return Difference(Weight.WATERMARK, words)
 
 
@@ -142,8 +150,10 @@ def _facts(base: Arm, test: Arm, seen: tuple[Mapping[str, str], ...]) -> list[Di
     """Compare what the labels tell, else what the launches of these cells recorded."""
     found = []
     for name, words in FACTS.items():
-        told = [arm.facts.get(name, recorded.get(name))
-                for arm, recorded in zip((base, test), seen, strict=True)]  # fmt: skip
+        told = [
+            arm.facts.get(name, recorded.get(name))
+            for arm, recorded in zip((base, test), seen, strict=True)
+        ]
         if name == "line_rate_gbit":
             continue
         varying = [value for value in told if value and value.startswith(VARIES)]
@@ -166,9 +176,14 @@ def _weight(name: str, *, same_fabric: bool) -> Weight:
 
 
 def check(
-    base: Arm, test: Arm, cells: tuple[Cell, Cell], versions: tuple[Iterable[str], Iterable[str]],
-    *, same_sizes: bool = True, seen: tuple[Mapping[str, str], ...] = ({}, {}),
-) -> Gate:  # fmt: skip
+    base: Arm,
+    test: Arm,
+    cells: tuple[Cell, Cell],
+    versions: tuple[Iterable[str], Iterable[str]],
+    *,
+    same_sizes: bool = True,
+    seen: tuple[Mapping[str, str], ...] = ({}, {}),
+) -> Gate:
     """Return what stands against comparing two cells of two arms.
 
     `versions` are those of the benchmark that each cell's logs name, `seen` what was recorded of

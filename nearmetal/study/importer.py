@@ -88,13 +88,21 @@ def _bench_files(directory: Path, relative: str) -> list[File] | None:
         others = [name for name, _ in launch.files if name != launch.file]
         how = _how_it_failed(launch)
         files += [
-            File(relative + launch.file, directory / launch.file,
-                 _bench_label(launch, designed=manifest.suite == STUDY_SUITE),
-                 launch.log_format, f"the launch failed, {how}" if how else "",
-                 _facts(launch)),
-            *(File(relative + other, directory / other, Label(ignore="another stream of a launch"))
-              for other in others),
-        ]  # fmt: skip
+            File(
+                relative + launch.file,
+                directory / launch.file,
+                _bench_label(launch, designed=manifest.suite == STUDY_SUITE),
+                launch.log_format,
+                f"the launch failed, {how}" if how else "",
+                _facts(launch),
+            ),
+            *(
+                File(
+                    relative + other, directory / other, Label(ignore="another stream of a launch")
+                )
+                for other in others
+            ),
+        ]
     return files
 
 
@@ -122,9 +130,12 @@ def _bench_label(launch: Launch, *, designed: bool) -> Label:
     nodes = len(launch.nodes.split(",")) if launch.nodes else 1
     return Label(
         arm=" ".join(filter(None, (launch.mpi, launch.arm))) or "no MPI",
-        nodes=None if designed else nodes, ranks=launch.ranks,
-        launch=launch.number, block=launch.block, repeated=True,
-    )  # fmt: skip
+        nodes=None if designed else nodes,
+        ranks=launch.ranks,
+        launch=launch.number,
+        block=launch.block,
+        repeated=True,
+    )
 
 
 def find_files(folders: Sequence[Path]) -> list[File]:
@@ -194,9 +205,17 @@ class Importer:
 
     def _read(self, file: File, label: Label) -> None:
         source = Source(
-            "", file.path, "facts", format=file.format, run=self.run, arm=label.arm,
-            launch=label.launch, block=label.block, nodes=label.nodes, ranks=label.ranks,
-        )  # fmt: skip
+            "",
+            file.path,
+            "facts",
+            format=file.format,
+            run=self.run,
+            arm=label.arm,
+            launch=label.launch,
+            block=label.block,
+            nodes=label.nodes,
+            ranks=label.ranks,
+        )
         log = None
         try:
             content = _content(file)
@@ -208,10 +227,11 @@ class Importer:
             refuse_crash(text, file.path)
             log = parse_log(text, file.path, name)
             source = source._replace(
-                format=name, parser=f"{name}/{PARSERS[name].version}",
+                format=name,
+                parser=f"{name}/{PARSERS[name].version}",
                 header={**log.header, **{LAUNCH + key: value for key, value in file.facts.items()}},
                 remarks=log.remarks[:MAX_TOLD],
-            )  # fmt: skip
+            )
             self._check_duplicate(source, label, log)
             self._check_scale(source, log)
             self._check_launch(source, log)
@@ -243,14 +263,21 @@ class Importer:
     def _check_launch(self, source: Source, log: Log) -> None:
         """Raise LogError when another file is the same launch of the same test already."""
         for table in log.tables:
-            what = (source.arm, source.launch, source.nodes, table.processes or source.ranks,
-                    table.test, table.variant, table.columns[-1].metric)  # fmt: skip
+            what = (
+                source.arm,
+                source.launch,
+                source.nodes,
+                table.processes or source.ranks,
+                table.test,
+                table.variant,
+                table.columns[-1].metric,
+            )
             other = self._launches.setdefault(hash(what), source.path)
             if other != source.path:
                 raise LogError(
                     f"{source.path}:{table.line}: {table.test} of launch {source.launch} of "
                     f"{source.arm} is in {other} already, one of the labels is wrong"
-                )  # fmt: skip
+                )
 
 
 class _DuplicateError(LogError):
@@ -294,7 +321,7 @@ def _ask(missing: Mapping[str, tuple[str, ...]], folder: Path) -> NearmetalError
         "\n".join([*lines[:MAX_TOLD], *more]),
         f"tell it in labels: `nearmetal study import {folder} --draft {LABELS_FILE}` writes a draft "
         "to fill in, and --labels gives it",
-    )  # fmt: skip
+    )
 
 
 def import_study(
@@ -335,11 +362,20 @@ def derive_again(target: Path) -> Summary:
         for source in sources:
             if source.status in ("facts", "refused") and source.source:
                 study.raw(source.source)
-                label = Label(source.arm, source.nodes, source.ranks, source.launch, source.block,
-                              repeated=True)  # fmt: skip
+                label = Label(
+                    source.arm,
+                    source.nodes,
+                    source.ranks,
+                    source.launch,
+                    source.block,
+                    repeated=True,
+                )
                 importer.run = source.run
-                facts = {key.removeprefix(LAUNCH): value for key, value in source.header.items()
-                         if key.startswith(LAUNCH)}  # fmt: skip
+                facts = {
+                    key.removeprefix(LAUNCH): value
+                    for key, value in source.header.items()
+                    if key.startswith(LAUNCH)
+                }
                 where = object_path(target, source.source)
                 importer.take(File(source.path, where, label, facts=facts))
             else:

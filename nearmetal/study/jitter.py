@@ -44,9 +44,15 @@ def jitter(by_pair: Mapping[str, Sequence[float]], *, lower_is_better: bool = Tr
     worst = (max if lower_is_better else min)(middles, key=lambda pair: middles[pair])
     tails = (95, 99) if lower_is_better else (5, 1)
     return Jitter(
-        len(middles), len(values), fmean(values), 3 * stdev(values), median(values),
-        percentile(values, tails[0]), percentile(values, tails[1]), (worst, middles[worst]),
-    )  # fmt: skip
+        len(middles),
+        len(values),
+        fmean(values),
+        3 * stdev(values),
+        median(values),
+        percentile(values, tails[0]),
+        percentile(values, tails[1]),
+        (worst, middles[worst]),
+    )
 
 
 def by_pair(cells: Iterable[Cell]) -> dict[str, list[float]]:

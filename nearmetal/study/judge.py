@@ -83,8 +83,7 @@ def margin_of(
     if percent is not None:
         return from_percent(percent, lower_is_better=lower_is_better)
     if base.cores_per_node and test.cores_per_node:
-        return from_cores(base.cores_per_node, test.cores_per_node,
-                          lower_is_better=lower_is_better)  # fmt: skip
+        return from_cores(base.cores_per_node, test.cores_per_node, lower_is_better=lower_is_better)
     return None
 
 
@@ -182,9 +181,13 @@ def compare(
         if ours.point.neutral:
             continue
         curve = _curve(ours.point)
-        gate = check(*arms, (ours, theirs), (versions(ours), versions(theirs)),
-                     same_sizes=sizes[0].get(curve) == sizes[1].get(curve),
-                     seen=(observed(ours), observed(theirs)))  # fmt: skip
+        gate = check(
+            *arms,
+            (ours, theirs),
+            (versions(ours), versions(theirs)),
+            same_sizes=sizes[0].get(curve) == sizes[1].get(curve),
+            seen=(observed(ours), observed(theirs)),
+        )
         found.append(_compare_one(arms, ours, theirs, gate, percent))
     return _settle(found)
 
@@ -196,9 +199,17 @@ def _compare_one(
     margin = margin_of(*arms, percent, lower_is_better=lower)
     values = ratio(test.values, base.values)
     comparison = Comparison(
-        base.point, summarize(base.values), summarize(test.values), (arms[0].name, arms[1].name),
-        values, margin, gate, (flags(base.values), flags(test.values)), Verdict.INCONCLUSIVE, "",
-    )  # fmt: skip
+        base.point,
+        summarize(base.values),
+        summarize(test.values),
+        (arms[0].name, arms[1].name),
+        values,
+        margin,
+        gate,
+        (flags(base.values), flags(test.values)),
+        Verdict.INCONCLUSIVE,
+        "",
+    )
     if gate.blocked:
         return replace(comparison, verdict=Verdict.REFUSED, reason="; ".join(gate.reasons))
     if values is None:
@@ -226,6 +237,7 @@ def _settle(found: list[Comparison]) -> list[Comparison]:
             needed = None
             if verdict is Verdict.INCONCLUSIVE:
                 needed = launches_needed(one.ratio, one.margin, min(one.base.n, one.test.n))
-            found[index] = replace(one, verdict=verdict, reason=reason, adjusted=error,
-                                   needed=needed)  # fmt: skip
+            found[index] = replace(
+                one, verdict=verdict, reason=reason, adjusted=error, needed=needed
+            )
     return found

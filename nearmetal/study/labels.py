@@ -179,10 +179,14 @@ class Labeller:
         told = {"arm": arm, "launch": launch, "nodes": nodes}
         block = rule.block if rule.block is not None else _whole(found.get("block"))
         return Label(
-            arm=arm, nodes=nodes, ranks=rule.ranks or _whole(found.get("ranks")), launch=launch,
-            block=block, repeated=rule.repeated,
+            arm=arm,
+            nodes=nodes,
+            ranks=rule.ranks or _whole(found.get("ranks")),
+            launch=launch,
+            block=block,
+            repeated=rule.repeated,
             missing=tuple(name for name, value in told.items() if value in (None, "")),
-        )  # fmt: skip
+        )
 
     def unused(self) -> list[SourceRule]:
         """Return the rules that matched no file so far."""
@@ -208,10 +212,16 @@ def load_labels(path: Path) -> tuple[Labels, Document]:
 def arms_of(labels: Labels) -> dict[str, Arm]:
     """Return the arms by name."""
     return {
-        name: Arm(name, arm.platform, arm.fabric, arm.placement, arm.cores_per_node,
-                  {key: str(value) for key, value in arm.facts.items()})
+        name: Arm(
+            name,
+            arm.platform,
+            arm.fabric,
+            arm.placement,
+            arm.cores_per_node,
+            {key: str(value) for key, value in arm.facts.items()},
+        )
         for name, arm in labels.arms.items()
-    }  # fmt: skip
+    }
 
 
 def unused_rules(document: Document, labeller: Labeller) -> None:
@@ -220,8 +230,15 @@ def unused_rules(document: Document, labeller: Labeller) -> None:
     for rule in labeller.unused():
         index = labeller.labels.sources.index(rule)
         line, column = document.where(("sources", index, "path"))
-        problems.append(Problem(document.file, line, column, f"no file matches {rule.path!r}",
-                                "files are missing, or the pattern is mistyped"))  # fmt: skip
+        problems.append(
+            Problem(
+                document.file,
+                line,
+                column,
+                f"no file matches {rule.path!r}",
+                "files are missing, or the pattern is mistyped",
+            )
+        )
     if problems:
         raise SpecError(problems)
 
@@ -230,10 +247,16 @@ def unknown_arms(document: Document, labels: Labels, arms: Mapping[str, str]) ->
     """Raise SpecError for arms that files belong to but that are not described."""
     position = document.where(("arms",))
     problems = [
-        Problem(document.file, *position, f"arm {arm!r} is not described", f"{path} belongs to it",
-                "say its platform, fabric and placement below arms:")
-        for arm, path in arms.items() if arm not in labels.arms
-    ]  # fmt: skip
+        Problem(
+            document.file,
+            *position,
+            f"arm {arm!r} is not described",
+            f"{path} belongs to it",
+            "say its platform, fabric and placement below arms:",
+        )
+        for arm, path in arms.items()
+        if arm not in labels.arms
+    ]
     if problems:
         raise SpecError(problems)
 
@@ -252,11 +275,16 @@ def draft(run: str, paths: Iterable[str]) -> str:
         groups.setdefault(key, []).append(path)
     lines = [
         "# Fill in what is empty, drop what is no part of the study, then import again.",
-        "format: 1", f"run: {run}", "arms:", "  # one block for each arm that is named below",
-        "  name-of-the-arm:", "    platform:   # bare metal, vSphere 8 VM, container",
-        "    fabric:     # InfiniBand EDR, RoCE 100G, TCP", "    placement:  # which ranks where",
+        "format: 1",
+        f"run: {run}",
+        "arms:",
+        "  # one block for each arm that is named below",
+        "  name-of-the-arm:",
+        "    platform:   # bare metal, vSphere 8 VM, container",
+        "    fabric:     # InfiniBand EDR, RoCE 100G, TCP",
+        "    placement:  # which ranks where",
         "sources:",
-    ]  # fmt: skip
+    ]
     for key, members in groups.items():
         path = key if len(members) > 1 else members[0]
         lines += [f'  - path: "{path}"', "    arm:", "    nodes:"]

@@ -97,11 +97,15 @@ def slow_both_ways(cells: Iterable[Cell]) -> list[Violation]:
         elif cell.point.test == "osu_bibw":
             both.append((key, cell))
     return [
-        Violation(Severity.SUSPECT, cell.arm, cell.point,
-                  f"both ways {median(cell.values):g}, one way {one_way[key]:g}")
+        Violation(
+            Severity.SUSPECT,
+            cell.arm,
+            cell.point,
+            f"both ways {median(cell.values):g}, one way {one_way[key]:g}",
+        )
         for key, cell in both
         if key in one_way and median(cell.values) < BIDIRECTIONAL_SHARE * one_way[key]
-    ]  # fmt: skip
+    ]
 
 
 def rate_disagrees(cells: Iterable[Cell]) -> list[Violation]:

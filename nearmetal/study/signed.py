@@ -66,8 +66,9 @@ def from_comparisons(found: Iterable[Comparison], metric: str | None = None) -> 
         scale = "" if point.nodes is None else f"{point.nodes} node" + "s" * (point.nodes > 1)
         size = "" if point.size is None else f"{point.size} B"
         row = ", ".join(filter(None, (scale, size))) or "all"
-        percent = faster_percent(one.test.median, one.base.median,
-                                 lower_is_better=point.lower_is_better)  # fmt: skip
+        percent = faster_percent(
+            one.test.median, one.base.median, lower_is_better=point.lower_is_better
+        )
         name = (point.test, point.variant, "" if metric else point.metric)
         cells[row, " ".join(filter(None, name))] = percent
     return SignedTable(*arms, cells)

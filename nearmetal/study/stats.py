@@ -106,11 +106,17 @@ def summarize(values: Sequence[float], level: float = LEVEL) -> Summary:
     """Return the summary of at least one value."""
     n = len(values)
     return Summary(
-        tuple(values), median(values), median_interval(values, level), min(values), max(values),
-        mad(values), fmean(values), stdev(values) if n > 1 else None,
+        tuple(values),
+        median(values),
+        median_interval(values, level),
+        min(values),
+        max(values),
+        mad(values),
+        fmean(values),
+        stdev(values) if n > 1 else None,
         percentile(values, 95) if n >= 20 else None,  # noqa: PLR2004 - 1 / (1 - 0.95)
         percentile(values, 99) if n >= 100 else None,  # noqa: PLR2004 - 1 / (1 - 0.99)
-    )  # fmt: skip
+    )
 
 
 class Ratio(NamedTuple):
@@ -141,8 +147,9 @@ def ratio(test: Sequence[float], base: Sequence[float], level: float = LEVEL) ->
 
 def exclusion_p(test: Sequence[float], base: Sequence[float], limit: float) -> float:
     """Return the smallest error at which the ratio's interval leaves a limit outside; 1 if never."""
-    steps = {coverage(len(side), rank) for side in (test, base)
-             for rank in range(1, len(side) // 2 + 1)}  # fmt: skip
+    steps = {
+        coverage(len(side), rank) for side in (test, base) for rank in range(1, len(side) // 2 + 1)
+    }
     for level in sorted(steps, reverse=True):
         found = ratio(test, base, level)
         if found is None or found.low is None or found.high is None:

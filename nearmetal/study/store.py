@@ -71,9 +71,13 @@ def _quoted(path: Path) -> str:
 
 
 def _connect(directory: Path) -> duckdb.DuckDBPyConnection:
-    return duckdb.connect(config={
-        "memory_limit": MEMORY_LIMIT, "threads": 2, "temp_directory": str(directory / NEW),
-    })  # fmt: skip
+    return duckdb.connect(
+        config={
+            "memory_limit": MEMORY_LIMIT,
+            "threads": 2,
+            "temp_directory": str(directory / NEW),
+        }
+    )
 
 
 class Writer:
@@ -131,12 +135,25 @@ class Writer:
     def add(self, source: Source, log: Log | None) -> None:
         """Add one file, and what was found in it."""
         index, self._count = self._count, self._count + 1
-        self._sources.writerow((
-            index, source.source, _text(source.path), source.status, _text(source.reason),
-            source.format, source.parser, source.run, source.arm, source.launch, source.block,
-            source.nodes, source.ranks, json.dumps(dict(source.header)),
-            json.dumps(source.remarks),
-        ))  # fmt: skip
+        self._sources.writerow(
+            (
+                index,
+                source.source,
+                _text(source.path),
+                source.status,
+                _text(source.reason),
+                source.format,
+                source.parser,
+                source.run,
+                source.arm,
+                source.launch,
+                source.block,
+                source.nodes,
+                source.ranks,
+                json.dumps(dict(source.header)),
+                json.dumps(source.remarks),
+            )
+        )
         if log is None:
             return
         rows: list[tuple[object, ...]] = []
@@ -148,8 +165,19 @@ class Writer:
                 whole = None if size is None else int(size)
                 for metric, value in values.items():
                     if metric != "size":
-                        rows.append((index, line, table.test, table.variant, whole, ranks, metric,
-                                     units[metric], value))  # fmt: skip
+                        rows.append(
+                            (
+                                index,
+                                line,
+                                table.test,
+                                table.variant,
+                                whole,
+                                ranks,
+                                metric,
+                                units[metric],
+                                value,
+                            )
+                        )
         self._facts.writerows(rows)
         self.facts += len(rows)
 
@@ -200,8 +228,10 @@ class Study:
     def __init__(self, directory: Path) -> None:
         """Raises LogError when it is none."""
         if not (directory / FACTS).is_file():
-            raise LogError(f"{directory} is no study: it has no {FACTS}",
-                           "make one with `nearmetal study import`")  # fmt: skip
+            raise LogError(
+                f"{directory} is no study: it has no {FACTS}",
+                "make one with `nearmetal study import`",
+            )
         self.directory = directory
 
     def _rows(self, query: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
@@ -211,8 +241,9 @@ class Study:
                 while rows := cursor.fetchmany(10_000):
                     yield from rows
             except duckdb.Error as error:
-                raise LogError(f"{self.directory}: {error}",
-                               "the tables are damaged: import again") from error  # fmt: skip
+                raise LogError(
+                    f"{self.directory}: {error}", "the tables are damaged: import again"
+                ) from error
 
     def _table(self, name: str) -> str:
         return f"read_parquet('{_quoted(self.directory / name)}')"
@@ -223,12 +254,23 @@ class Study:
         rows = self._rows(query)
         return [
             Source(
-                row[0], row[1], row[2], row[3] or "", row[4] or "", row[5] or "", row[6] or "",
-                row[7] or "", row[8], row[9], row[10], row[11], json.loads(row[12]),
+                row[0],
+                row[1],
+                row[2],
+                row[3] or "",
+                row[4] or "",
+                row[5] or "",
+                row[6] or "",
+                row[7] or "",
+                row[8],
+                row[9],
+                row[10],
+                row[11],
+                json.loads(row[12]),
                 tuple((line, text) for line, text in json.loads(row[13])),
             )
             for row in rows
-        ]  # fmt: skip
+        ]
 
     def cells(self, **wanted: object) -> Iterator[Cell]:
         """Return the cells whose columns have these values, as `cells(test="osu_latency")`."""
@@ -239,7 +281,7 @@ class Study:
             f"FROM {self._table(FACTS)} WHERE {conditions} "
             f"ORDER BY {order.replace('size', 'size NULLS FIRST')}, block, launch, run, line",
             list(wanted.values()),
-        )  # fmt: skip
+        )
         for key, members in groupby(rows, key=lambda row: row[:9]):
             program, test, variant, size, ranks, nodes, metric, unit = key[1:]
             point = Point(program, test, variant, size, ranks, nodes, metric, Unit(unit))
@@ -257,6 +299,8 @@ class Study:
         except OSError as error:
             raise LogError(f"{path}: {error.strerror}", "the study is incomplete") from error
         if hashlib.sha256(content).hexdigest() != source:
-            raise LogError(f"{path}: its content is not what was recorded",
-                           "raw files must not be edited: import again")  # fmt: skip
+            raise LogError(
+                f"{path}: its content is not what was recorded",
+                "raw files must not be edited: import again",
+            )
         return content

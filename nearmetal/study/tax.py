@@ -46,13 +46,14 @@ def decompose(total: Share, core_loss: Share) -> Tax:
     if core_loss.high >= 1:
         raise NearmetalError("a core loss of 100 %", "nothing is left to compare with")
     return Tax(
-        total, core_loss,
+        total,
+        core_loss,
         Share(
             1 - (1 - total.value) / (1 - core_loss.value),
             1 - (1 - total.low) / (1 - core_loss.high),
             1 - (1 - total.high) / (1 - core_loss.low),
         ),
-    )  # fmt: skip
+    )
 
 
 def from_medians(full: float, reduced: float, vm: float, *, lower_is_better: bool) -> Tax:

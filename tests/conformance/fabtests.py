@@ -89,8 +89,9 @@ def wait(processes: Sequence[subprocess.Popen[bytes]], timeout_s: float) -> bool
     return True
 
 
-def run(commands: Sequence[Sequence[str]], timeout_s: float, logs: Sequence[Path],
-        delay_s: float = 0.5) -> tuple[list[int | None], bool]:  # fmt: skip
+def run(
+    commands: Sequence[Sequence[str]], timeout_s: float, logs: Sequence[Path], delay_s: float = 0.5
+) -> tuple[list[int | None], bool]:
     """Start the commands one after the other; returns their exit codes and whether all ended."""
     processes: list[subprocess.Popen[bytes]] = []
     try:
@@ -99,9 +100,14 @@ def run(commands: Sequence[Sequence[str]], timeout_s: float, logs: Sequence[Path
                 time.sleep(delay_s)
             with log.open("wb") as file:
                 processes.append(
-                    subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file,
-                                     stderr=subprocess.STDOUT, start_new_session=True)
-                )  # fmt: skip
+                    subprocess.Popen(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=file,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                )
         ended = wait(processes, timeout_s)
         return [process.poll() for process in processes], ended
     finally:
@@ -222,10 +228,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     log = options.record.with_suffix(".log")
     log.mkdir(parents=True, exist_ok=True)
     bench = Bench(
-        options.tree.resolve(), options.provider, options.address, not options.no_oob,
-        shlex.split(options.server), shlex.split(options.client), options.timeout,
-        options.iterations, options.delay, log,
-    )  # fmt: skip
+        options.tree.resolve(),
+        options.provider,
+        options.address,
+        not options.no_oob,
+        shlex.split(options.server),
+        shlex.split(options.client),
+        options.timeout,
+        options.iterations,
+        options.delay,
+        log,
+    )
     record = Record(options.record, [r for r in options.again.split(",") if r])
     with tempfile.TemporaryDirectory() as place:
         for suite in options.suites.split(","):

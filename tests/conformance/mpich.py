@@ -102,9 +102,14 @@ def try_one(suite: str, entry: Entry, start: Start, timeout_s: float) -> Outcome
     """Run one test in its directory."""
     begin = time.monotonic()
     process = subprocess.Popen(
-        start.command, cwd=start.directory, env=start.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
+        start.command,
+        cwd=start.directory,
+        env=start.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     try:
         output, _ = process.communicate(timeout=timeout_s)
         result, note = judge(entry, process.returncode, output.decode("utf-8", "replace"))
@@ -118,8 +123,9 @@ def try_one(suite: str, entry: Entry, start: Start, timeout_s: float) -> Outcome
     return Outcome(suite, entry.name, result, round(time.monotonic() - begin, 1), note)
 
 
-def command_of(entry: Entry, launch: Sequence[str], ranks: int, env_option: str,
-               program: Path) -> list[str]:  # fmt: skip
+def command_of(
+    entry: Entry, launch: Sequence[str], ranks: int, env_option: str, program: Path
+) -> list[str]:
     """Return the command that starts one test."""
     words = [word.replace("{n}", str(ranks)) for word in launch]
     cut = words.index("--") if "--" in words else len(words)
@@ -160,9 +166,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 record.add(Outcome(suite, entry.name, "notrun", 0, "not built"))
                 continue
             command = command_of(
-                entry, shlex.split(options.launch), min(entry.ranks, options.max_ranks),
-                options.env_option, program,
-            )  # fmt: skip
+                entry,
+                shlex.split(options.launch),
+                min(entry.ranks, options.max_ranks),
+                options.env_option,
+                program,
+            )
             env = dict(os.environ)
             if not options.env_option:
                 env |= dict(pair.split("=", 1) for pair in entry.env)

@@ -84,8 +84,9 @@ def run_with(folder: Path, broken: str) -> tuple[int, list[str], list[str]]:
     results.parent.mkdir(parents=True)
     results.write_text(PYTEST)
     env = {"PATH": f"{make.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run([folder / ".ci/run"], env=env, check=False, capture_output=True,
-                          text=True, timeout=60)  # fmt: skip
+    done = subprocess.run(
+        [folder / ".ci/run"], env=env, check=False, capture_output=True, text=True, timeout=60
+    )
     assert not results.exists(), "results of an earlier run are counted"
     calls = (folder / "calls").read_text().splitlines()
     return done.returncode, calls, done.stdout.splitlines()
@@ -111,8 +112,14 @@ def test_every_part_is_run_when_one_fails(tmp_path: Path, broken: str) -> None:
 
 def recipe(target: str) -> list[str]:
     # Under another make it would say which directory it enters and leaves.
-    done = subprocess.run(["make", "--no-print-directory", "--dry-run", target], cwd=ROOT,
-                          check=True, capture_output=True, text=True, timeout=60)  # fmt: skip
+    done = subprocess.run(
+        ["make", "--no-print-directory", "--dry-run", target],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     return done.stdout.splitlines()[-1].split()
 
 

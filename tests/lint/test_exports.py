@@ -28,8 +28,13 @@ def test_slurm_plugin_exports_what_slurm_looks_up_and_nothing_else() -> None:
     assert known < names
     hooks = {name.removeprefix("slurm_spank_") for name in names - known}
     assert hooks == {
-        "init", "init_post_opt", "job_epilog", "job_prolog", "task_init", "task_init_privileged"
-    }  # fmt: skip
+        "init",
+        "init_post_opt",
+        "job_epilog",
+        "job_prolog",
+        "task_init",
+        "task_init_privileged",
+    }
 
 
 def test_the_product_has_no_marks_for_faults() -> None:

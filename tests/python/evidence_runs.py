@@ -43,8 +43,17 @@ def own_log(
 
 def limits_log(placement: str = "near") -> str:
     large = [(s, s / 20000) for s in (65536, 1 << 20)]
-    text = own_log("limits", {"cacheline": [(8, 0.06)], "slots": [(8, 0.004)], "memcpy": large,
-                              "one_copy": large, "two_copy": large}, "# cores 0 1")  # fmt: skip
+    text = own_log(
+        "limits",
+        {
+            "cacheline": [(8, 0.06)],
+            "slots": [(8, 0.004)],
+            "memcpy": large,
+            "one_copy": large,
+            "two_copy": large,
+        },
+        "# cores 0 1",
+    )
     return text.replace("# end cacheline", f"# placement {placement} half_rtt\n# end cacheline")
 
 
@@ -60,22 +69,37 @@ def make_launch(directory: Path, number: int, text: str, **fields: Any) -> Launc
     for kind, content in (("out", text), ("err", "")):
         (directory / f"{stem}.{kind}").write_text(content, encoding="utf-8")
     settings: dict[str, Any] = {
-        "block": 0, "program": "patterns", "log_format": "nearmetal-bench", "mpi": "openmpi5",
-        "arm": "auto", "ranks": 2, "nodes": "n1:1,n2:1", "started": "2026-01-01T00:00:00Z",
-        "seconds": 1.0, "exit_code": 0, "timed_out": False, "argv": ("mpirun", "x"), "env": {},
+        "block": 0,
+        "program": "patterns",
+        "log_format": "nearmetal-bench",
+        "mpi": "openmpi5",
+        "arm": "auto",
+        "ranks": 2,
+        "nodes": "n1:1,n2:1",
+        "started": "2026-01-01T00:00:00Z",
+        "seconds": 1.0,
+        "exit_code": 0,
+        "timed_out": False,
+        "argv": ("mpirun", "x"),
+        "env": {},
         "proof": Proof(verdict="proven", reason="r", messages={"shm": 1000}, bytes={"shm": 10**9}),
-        "wire_bytes": 1000, "load": 0.5,
-    }  # fmt: skip
+        "wire_bytes": 1000,
+        "load": 0.5,
+    }
     return Launch(
-        number=number, stdout=f"{stem}.out", stderr=f"{stem}.err",
+        number=number,
+        stdout=f"{stem}.out",
+        stderr=f"{stem}.err",
         stdout_sha256=hashlib.sha256(text.encode()).hexdigest(),
-        stderr_sha256=hashlib.sha256(b"").hexdigest(), **(settings | fields),
-    )  # fmt: skip
+        stderr_sha256=hashlib.sha256(b"").hexdigest(),
+        **(settings | fields),
+    )
 
 
 def pair(node: str, peer: str, channel: str, reason: str = "met in the same bytes") -> Pair:
-    return Pair(node=node, peer=peer, relation="host", channel=channel, integrity="enforced",
-                reason=reason)  # fmt: skip
+    return Pair(
+        node=node, peer=peer, relation="host", channel=channel, integrity="enforced", reason=reason
+    )
 
 
 def make_run(directory: Path, *, blocks: int = 3, reason: str = "met in the same bytes") -> Path:
@@ -89,16 +113,37 @@ def make_run(directory: Path, *, blocks: int = 3, reason: str = "met in the same
         for arm, (latency, bandwidth) in arms.items():
             text = patterns_log(latency * (1 + block / 100), bandwidth)
             wire = 1000 if arm == "auto" else 10**9
-            launches.append(make_launch(directory, len(launches) + 1, text, arm=arm, block=block,
-                                        wire_bytes=wire))  # fmt: skip
-    nodes = tuple(NodePlace(name=f"n{i}", host="h1", hostname=f"n{i}", address=f"10.0.0.{i}",
-                            cpus=(i,), slots=1) for i in (1, 2))  # fmt: skip
-    locality = (pair("n1", "n1", "self", "itself"), pair("n1", "n2", "shm", reason),
-                pair("n2", "n1", "shm", reason), pair("n2", "n2", "self", "itself"))  # fmt: skip
-    write_manifest(directory, Manifest(
-        name="c", suite="quick", blocks=blocks, started="2026-01-01T00:00:00Z",
-        finished="2026-01-01T00:01:00Z", spec="{}", locality=locality, launches=tuple(launches),
-        environment=Environment(machine=(("processor", "P"),), software=(("openmpi5", "x"),),
-                                nodes=nodes),
-    ))  # fmt: skip
+            launches.append(
+                make_launch(
+                    directory, len(launches) + 1, text, arm=arm, block=block, wire_bytes=wire
+                )
+            )
+    nodes = tuple(
+        NodePlace(
+            name=f"n{i}", host="h1", hostname=f"n{i}", address=f"10.0.0.{i}", cpus=(i,), slots=1
+        )
+        for i in (1, 2)
+    )
+    locality = (
+        pair("n1", "n1", "self", "itself"),
+        pair("n1", "n2", "shm", reason),
+        pair("n2", "n1", "shm", reason),
+        pair("n2", "n2", "self", "itself"),
+    )
+    write_manifest(
+        directory,
+        Manifest(
+            name="c",
+            suite="quick",
+            blocks=blocks,
+            started="2026-01-01T00:00:00Z",
+            finished="2026-01-01T00:01:00Z",
+            spec="{}",
+            locality=locality,
+            launches=tuple(launches),
+            environment=Environment(
+                machine=(("processor", "P"),), software=(("openmpi5", "x"),), nodes=nodes
+            ),
+        ),
+    )
     return directory

@@ -27,9 +27,11 @@ def mlxfwmanager(cards: dict[str, list[str]]) -> int:
     write = sys.stdout.write
     write("Querying Mellanox devices firmware ...\n\n")
     for number, (device, (running, stored, *_)) in enumerate(cards.items(), 1):
-        write(f"Device #{number}:\n----------\n\n  Device Type:      {KIND}\n"
-              f"  PSID:             MT_0000000008\n  PCI Device Name:  {device}\n"
-              f"  Versions:         Current        Available\n     FW             {stored}     N/A\n")  # fmt: skip
+        write(
+            f"Device #{number}:\n----------\n\n  Device Type:      {KIND}\n"
+            f"  PSID:             MT_0000000008\n  PCI Device Name:  {device}\n"
+            f"  Versions:         Current        Available\n     FW             {stored}     N/A\n"
+        )
         if running != stored:
             write(f"     FW (Running)   {running}     N/A\n")
         write(

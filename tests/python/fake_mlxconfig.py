@@ -11,11 +11,13 @@ import os
 import sys
 from pathlib import Path
 
-NAMED = {"SRIOV_EN": {"0": "False(0)", "1": "True(1)"},
-         "ADVANCED_PCI_SETTINGS": {"0": "False(0)", "1": "True(1)"},
-         "FORCE_ETH_PCI_SUBCLASS": {"0": "False(0)", "1": "True(1)"},
-         "LINK_TYPE_P1": {"1": "IB(1)", "2": "ETH(2)"},
-         "LINK_TYPE_P2": {"1": "IB(1)", "2": "ETH(2)"}}  # fmt: skip
+NAMED = {
+    "SRIOV_EN": {"0": "False(0)", "1": "True(1)"},
+    "ADVANCED_PCI_SETTINGS": {"0": "False(0)", "1": "True(1)"},
+    "FORCE_ETH_PCI_SUBCLASS": {"0": "False(0)", "1": "True(1)"},
+    "LINK_TYPE_P1": {"1": "IB(1)", "2": "ETH(2)"},
+    "LINK_TYPE_P2": {"1": "IB(1)", "2": "ETH(2)"},
+}
 
 
 def reset(state: Path) -> None:

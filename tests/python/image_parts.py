@@ -57,10 +57,15 @@ class FakeDebian:
     calls: list[tuple[str, ...]] = field(default_factory=list)
 
     def attach(
-        self, command: Command, *, stdin: IO[bytes] | None = None,
-        stdout: IO[bytes] | None = None, stderr: IO[bytes] | None = None,
-        timeout_s: float | None = None, foreground: bool = False,
-    ) -> Completed:  # fmt: skip
+        self,
+        command: Command,
+        *,
+        stdin: IO[bytes] | None = None,
+        stdout: IO[bytes] | None = None,
+        stderr: IO[bytes] | None = None,
+        timeout_s: float | None = None,
+        foreground: bool = False,
+    ) -> Completed:
         del stderr, timeout_s, foreground
         argv = command.argv[command.argv.index("--") + 1 :]
         self.calls.append(argv)

@@ -37,9 +37,13 @@ DELL: dict[str, BiosValue] = {
 }
 
 FACTORY = {
-    "SRIOV_EN": "0", "NUM_OF_VFS": "0", "LINK_TYPE_P1": "2", "LINK_TYPE_P2": "2",
-    "ADVANCED_PCI_SETTINGS": "0", "FORCE_ETH_PCI_SUBCLASS": "0",
-}  # fmt: skip
+    "SRIOV_EN": "0",
+    "NUM_OF_VFS": "0",
+    "LINK_TYPE_P1": "2",
+    "LINK_TYPE_P2": "2",
+    "ADVANCED_PCI_SETTINGS": "0",
+    "FORCE_ETH_PCI_SUBCLASS": "0",
+}
 
 
 def settings(values: Mapping[str, str], **changed: str) -> dict[str, ConfigValue]:
@@ -56,26 +60,53 @@ def esxi(*, tools: bool = True, options: str = "") -> HostFacts:
     service = CardFacts("0000:1a:00", "ConnectX4LX", ports("0000:1a:00", "nmlx5_core"))
     fast = CardFacts("0000:3b:00", "ConnectX5", ports("0000:3b:00", "nmlx5_core"))
     if tools:
-        service = replace(service, psid="MT_2420110034", firmware="14.31.1014",
-                          device="mt4117_pciconf0", config=settings(FACTORY))  # fmt: skip
-        fast = replace(fast, psid="MT_0000000008", firmware="16.32.1010",
-                       device="mt4119_pciconf1", config=settings(FACTORY))  # fmt: skip
+        service = replace(
+            service,
+            psid="MT_2420110034",
+            firmware="14.31.1014",
+            device="mt4117_pciconf0",
+            config=settings(FACTORY),
+        )
+        fast = replace(
+            fast,
+            psid="MT_0000000008",
+            firmware="16.32.1010",
+            device="mt4119_pciconf1",
+            config=settings(FACTORY),
+        )
     return HostFacts(
-        "esx1", "esxi", boot="1", bios=BiosFacts("Dell Inc.", DELL), cards=(service, fast),
+        "esx1",
+        "esxi",
+        boot="1",
+        bios=BiosFacts("Dell Inc.", DELL),
+        cards=(service, fast),
         options={"nmlx5_core": options} if options else {},
-        packages={"nmlx5-core": "4.21.71.101"} | ({"mft": "4.18.1", "nmst": "4.18.1"} if tools
-                                                  else {}),
-    )  # fmt: skip
+        packages={"nmlx5-core": "4.21.71.101"}
+        | ({"mft": "4.18.1", "nmst": "4.18.1"} if tools else {}),
+    )
 
 
 def linux(**changed: object) -> HostFacts:
-    card = CardFacts("0000:3b:00", "ConnectX5", ports("0000:3b:00", "mlx5_core"),
-                     psid="MT_0000000008", firmware="16.32.1010", device="0000:3b:00.0",
-                     config=settings(FACTORY))  # fmt: skip
+    card = CardFacts(
+        "0000:3b:00",
+        "ConnectX5",
+        ports("0000:3b:00", "mlx5_core"),
+        psid="MT_0000000008",
+        firmware="16.32.1010",
+        device="0000:3b:00.0",
+        config=settings(FACTORY),
+    )
     facts = HostFacts(
-        "kvm1", "linux", boot="1", bios=BiosFacts("Dell Inc.", DELL), cards=(card,), cpu="intel",
-        cmdline=("quiet",), loader="grub.d", files={RULES: None, GRUB: None},
-    )  # fmt: skip
+        "kvm1",
+        "linux",
+        boot="1",
+        bios=BiosFacts("Dell Inc.", DELL),
+        cards=(card,),
+        cpu="intel",
+        cmdline=("quiet",),
+        loader="grub.d",
+        files={RULES: None, GRUB: None},
+    )
     return replace(facts, **changed)  # type: ignore[arg-type]
 
 
@@ -110,8 +141,9 @@ class FakeHost:
             case SetConfig(device=device, setting=name, value=value):
                 self._config(device, name, value)
             case Burn(device=device, version=version):
-                cards = [replace(c, stored=version) if c.device == device else c
-                         for c in facts.cards]  # fmt: skip
+                cards = [
+                    replace(c, stored=version) if c.device == device else c for c in facts.cards
+                ]
                 self.facts = replace(facts, cards=tuple(cards))
             case Install(name=name):
                 self.facts = replace(facts, packages={**facts.packages, name: "9.9"})
@@ -141,10 +173,11 @@ class FakeHost:
 
     def _vfs(self, counts: Mapping[str, int]) -> None:
         cards = [
-            replace(card, ports=tuple(replace(p, vfs=counts.get(p.address, p.vfs))
-                                      for p in card.ports))
+            replace(
+                card, ports=tuple(replace(p, vfs=counts.get(p.address, p.vfs)) for p in card.ports)
+            )
             for card in self.facts.cards
-        ]  # fmt: skip
+        ]
         self.facts = replace(self.facts, cards=tuple(cards))
 
     def reboot(self) -> None:
@@ -164,17 +197,26 @@ class FakeHost:
                 config = {n: ConfigValue(v.next, v.next) for n, v in config.items()}
             total = int(config["NUM_OF_VFS"].current) if config else 0
             if config and facts.platform == "linux":
-                link = {n: "infiniband" if config[f"LINK_TYPE_P{n}"].current == "1" else "ethernet"
-                        for n in (1, 2)}  # fmt: skip
-                found = [replace(p, total_vfs=total, vfs=0, link=link[n])
-                         for n, p in enumerate(card.ports, 1)]  # fmt: skip
+                link = {
+                    n: "infiniband" if config[f"LINK_TYPE_P{n}"].current == "1" else "ethernet"
+                    for n in (1, 2)
+                }
+                found = [
+                    replace(p, total_vfs=total, vfs=0, link=link[n])
+                    for n, p in enumerate(card.ports, 1)
+                ]
                 card = replace(card, ports=tuple(found))  # noqa: PLW2901 - the changed one
             cards.append(replace(card, config=config))
         grub = facts.files.get(GRUB) or ""
         words = grub.partition("$GRUB_CMDLINE_LINUX ")[2].rstrip('"\n').split()
-        self.facts = replace(facts, boot=str(int(facts.boot) + 1), bios=bios, cards=tuple(cards),
-                             cmdline=("quiet", *words) if words else facts.cmdline,
-                             iommu_groups=20)  # fmt: skip
+        self.facts = replace(
+            facts,
+            boot=str(int(facts.boot) + 1),
+            bios=bios,
+            cards=tuple(cards),
+            cmdline=("quiet", *words) if words else facts.cmdline,
+            iommu_groups=20,
+        )
         for line in (facts.files.get(RULES) or "").splitlines():
             if line.startswith("ACTION"):
                 address = line.partition('KERNEL=="')[2].partition('"')[0]

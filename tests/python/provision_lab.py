@@ -14,8 +14,14 @@ from nearmetal.run import Command, LocalRunner
 from nearmetal.spec.hosts import HostGroup
 from tests.python.sriov_tree import Tree
 
-FACTORY = {"NUM_OF_VFS": "0", "SRIOV_EN": "0", "LINK_TYPE_P1": "2", "LINK_TYPE_P2": "2",
-           "ADVANCED_PCI_SETTINGS": "0", "FORCE_ETH_PCI_SUBCLASS": "0"}  # fmt: skip
+FACTORY = {
+    "NUM_OF_VFS": "0",
+    "SRIOV_EN": "0",
+    "LINK_TYPE_P1": "2",
+    "LINK_TYPE_P2": "2",
+    "ADVANCED_PCI_SETTINGS": "0",
+    "FORCE_ETH_PCI_SUBCLASS": "0",
+}
 
 
 class HostTree:
@@ -39,8 +45,11 @@ class HostTree:
         self.tool("udevadm", "exit 0")
         if loader:
             (self.root / "etc/default/grub.d").mkdir(parents=True)
-            self.tool("update-grub", f"find {self.root}/etc/default/grub.d -type f -exec cat {{}} + "
-                      f"> {self.root}/grub.cfg")  # fmt: skip
+            self.tool(
+                "update-grub",
+                f"find {self.root}/etc/default/grub.d -type f -exec cat {{}} + "
+                f"> {self.root}/grub.cfg",
+            )
         return self
 
     def tool(self, name: str, text: str) -> None:
@@ -52,8 +61,12 @@ class HostTree:
         for number in range(2):
             self.tree.pf(f"{place}.{number}", f"ens{number}", driver="mlx5_core", total=0)
             device = self.root / "sys/bus/pci/devices" / f"{place}.{number}"
-            for name, text in (("vendor", "0x15b3"), ("device", "0x1017"),
-                               ("sriov_totalvfs", "0"), ("sriov_numvfs", "0")):  # fmt: skip
+            for name, text in (
+                ("vendor", "0x15b3"),
+                ("device", "0x1017"),
+                ("sriov_totalvfs", "0"),
+                ("sriov_numvfs", "0"),
+            ):
                 (device / name).write_text(text + "\n")
         self.state.write_text(
             json.dumps({f"{place}.0": {n: [v, v, v] for n, v in FACTORY.items()}})
@@ -62,8 +75,13 @@ class HostTree:
         self.tool(
             "mlxconfig", f'MLXCONFIG_STATE={self.state} exec {sys.executable} -I -S {program} "$@"'
         )
-        entry = {"driver": "mlx5_core", "versions": {"fixed": {"fw.psid": "MT_0000000008"},
-                                                     "running": {"fw.version": "16.32.1010"}}}  # fmt: skip
+        entry = {
+            "driver": "mlx5_core",
+            "versions": {
+                "fixed": {"fw.psid": "MT_0000000008"},
+                "running": {"fw.version": "16.32.1010"},
+            },
+        }
         document = json.dumps({"info": {f"pci/{place}.{n}": entry for n in range(2)}})
         (self.root / "devlink.json").write_text(document)
         self.tool("devlink", f"cat {self.root}/devlink.json")
@@ -75,8 +93,9 @@ class HostTree:
         self.levels.write_text(json.dumps({card: [running, stored, 0] for card in cards}))
         program = Path(__file__).with_name("fake_flint.py")
         for tool in ("flint", "mlxfwmanager"):
-            self.tool(tool, f"FLINT_STATE={self.levels} exec {sys.executable} -I -S {program} {tool} "
-                      '"$@"')  # fmt: skip
+            self.tool(
+                tool, f'FLINT_STATE={self.levels} exec {sys.executable} -I -S {program} {tool} "$@"'
+            )
 
     def script(self, text: str, *, timeout_s: float) -> Answer:
         self.scripts.append(text)

@@ -40,8 +40,18 @@ def fresh(kind: str) -> dict[str, Any]:
     if kind == INFINIBAND:
         zero = "00:00:00:00:00:00:00:00"
         return asdict(VfSettings(link_state=2, node_guid=zero, port_guid=zero))
-    return asdict(VfSettings("00:00:00:00:00:00", 0, 0, trust=False, spoof_check=True, rate=0,
-                             min_rate=0, link_state=0))  # fmt: skip
+    return asdict(
+        VfSettings(
+            "00:00:00:00:00:00",
+            0,
+            0,
+            trust=False,
+            spoof_check=True,
+            rate=0,
+            min_rate=0,
+            link_state=0,
+        )
+    )
 
 
 class Tree:
@@ -55,8 +65,13 @@ class Tree:
         self.put("proc/sys/kernel/random/boot_id", BOOT)
         self.put("proc/cmdline", cmdline)
         self.put("proc/cpuinfo", "processor\t: 0\nvendor_id\t: GenuineIntel\n")
-        for directory in ("sys/bus/pci/devices", "sys/bus/pci/drivers", "sys/class/net",
-                          "sys/class/infiniband", "sys/firmware/acpi/tables"):  # fmt: skip
+        for directory in (
+            "sys/bus/pci/devices",
+            "sys/bus/pci/drivers",
+            "sys/class/net",
+            "sys/class/infiniband",
+            "sys/firmware/acpi/tables",
+        ):
             (self.root / directory).mkdir(parents=True)
         if iommu:
             self.put("sys/firmware/acpi/tables/DMAR", "DMAR")
@@ -93,15 +108,31 @@ class Tree:
         (self.root / "sys/bus/pci/devices" / address).symlink_to(real)
         (real / "config").write_bytes(bridge_config(acs=acs))
 
-    def pf(self, address: str = "0000:01:00.0", name: str = "ens1", *, total: int = 7,
-           numa: int = 0, kind: str = ETHERNET, driver: str = "igb", up: bool = False,
-           cable: bool = True, above: str = ROOT_PORT, rdma: str = "") -> None:  # fmt: skip
+    def pf(
+        self,
+        address: str = "0000:01:00.0",
+        name: str = "ens1",
+        *,
+        total: int = 7,
+        numa: int = 0,
+        kind: str = ETHERNET,
+        driver: str = "igb",
+        up: bool = False,
+        cable: bool = True,
+        above: str = ROOT_PORT,
+        rdma: str = "",
+    ) -> None:
         if not (self.root / "sys/bus/pci/devices" / above).exists():
             self.bridge(above)
         real = self.device(address, above)
-        for file, text in (("sriov_totalvfs", str(total)), ("sriov_numvfs", "0"),
-                           ("sriov_drivers_autoprobe", "1"), ("numa_node", str(numa)),
-                           ("vendor", "0x8086"), ("device", "0x10c9")):  # fmt: skip
+        for file, text in (
+            ("sriov_totalvfs", str(total)),
+            ("sriov_numvfs", "0"),
+            ("sriov_drivers_autoprobe", "1"),
+            ("numa_node", str(numa)),
+            ("vendor", "0x8086"),
+            ("device", "0x10c9"),
+        ):
             if total or not file.startswith("sriov"):
                 (real / file).write_text(text + "\n")
         self.bind(real, driver)
@@ -125,8 +156,14 @@ class Tree:
         (self.root / "sys/class/net" / name).mkdir()
         (self.root / "sys/class/net" / name / "device").symlink_to(real)
         index = max([1, *(link["index"] for link in state["links"].values())]) + 1
-        state["links"][name] = {"index": index, "kind": kind, "up": up,
-                                "enslaved": False, "cable": True, "vfs": {}}  # fmt: skip
+        state["links"][name] = {
+            "index": index,
+            "kind": kind,
+            "up": up,
+            "enslaved": False,
+            "cable": True,
+            "vfs": {},
+        }
 
     def bind(self, real: Path, driver: str) -> None:
         directory = self.root / "sys/bus/pci/drivers" / driver
@@ -167,11 +204,17 @@ class FakeKernel:
     def links(self) -> list[Link]:
         state = self.tree.load()["links"]
         return [
-            Link(entry["index"], name, entry["kind"], entry["up"], entry["up"] and entry["cable"],
-                 entry["enslaved"],
-                 tuple((int(n), VfSettings(**vf)) for n, vf in entry["vfs"].items()))
+            Link(
+                entry["index"],
+                name,
+                entry["kind"],
+                entry["up"],
+                entry["up"] and entry["cable"],
+                entry["enslaved"],
+                tuple((int(n), VfSettings(**vf)) for n, vf in entry["vfs"].items()),
+            )
             for name, entry in state.items()
-        ]  # fmt: skip
+        ]
 
     def write(self, path: str, value: str) -> None:
         self._change(f"{path} = {value.strip()}")
@@ -208,8 +251,9 @@ class FakeKernel:
         if setting == "mac" and (self._device(address) / "net").is_dir():
             raise HostError("the VF driver would not see this address")  # igbvf
         pairs = {"vlan": ("vlan", "qos"), "rate": ("min_rate", "rate")}
-        for key, one in zip(pairs.get(setting, (setting,)),
-                            value if setting in pairs else (value,), strict=True):  # fmt: skip
+        for key, one in zip(
+            pairs.get(setting, (setting,)), value if setting in pairs else (value,), strict=True
+        ):
             vf[key] = one
         self.tree.save(state)
 

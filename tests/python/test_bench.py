@@ -28,12 +28,15 @@ if TYPE_CHECKING:
 
     from nearmetal.run import Dialogue
 
-SPEC = parse_spec("""\
+SPEC = parse_spec(
+    """\
 version: 1
 name: c
 backend: local
 hosts: [{name: h, nodes: [{name: n1}, {name: n2}]}]
-""", "spec.yaml")  # fmt: skip
+""",
+    "spec.yaml",
+)
 
 
 def test_every_block_begins_with_the_limits_and_runs_every_arm_once() -> None:
@@ -66,12 +69,15 @@ def test_libfabric_without_mpi_runs_over_our_arms_only() -> None:
 
 def test_a_fabric_pair_is_two_nodes_of_one_host() -> None:
     assert pair_of(SPEC) == ("h", "n1", "n2")
-    apart = parse_spec("""\
+    apart = parse_spec(
+        """\
 version: 1
 name: c
 backend: local
 hosts: [{name: h, nodes: [{name: n1}]}, {name: i, nodes: [{name: n2}]}]
-""", "spec.yaml")  # fmt: skip
+""",
+        "spec.yaml",
+    )
     with pytest.raises(LaunchError, match="no two nodes share a host"):
         pair_of(apart)
 
@@ -88,9 +94,21 @@ def test_programs_run_only_under_mpis_they_are_made_for() -> None:
 def test_imb_runs_every_pattern_to_4_mib() -> None:
     program = next(p for p in SUITES["standard"].programs if p.label == "IMB-MPI1")
     assert program.args[program.args.index("-msglog") + 1] == "22"
-    assert {"PingPong", "PingPing", "Uniband", "Biband", "Sendrecv", "Exchange", "Bcast",
-            "Allreduce", "Reduce", "Allgather", "Alltoall", "Alltoallv", "Barrier"} <= {
-                *program.args}  # fmt: skip
+    assert {
+        "PingPong",
+        "PingPing",
+        "Uniband",
+        "Biband",
+        "Sendrecv",
+        "Exchange",
+        "Bcast",
+        "Allreduce",
+        "Reduce",
+        "Allgather",
+        "Alltoall",
+        "Alltoallv",
+        "Barrier",
+    } <= {*program.args}
 
 
 def test_arms_differ_in_what_carries_the_messages() -> None:
@@ -178,8 +196,16 @@ LIMITS = Program("limits", "true", Where.SYSTEM, ("-t", "1"), mpis=())
 
 def collector(directory: Path, runner: Beside) -> Collector:
     there = {item.key: item for item in desired(SPEC, Facts((0, 1))).resources}
-    return Collector(FakeBackend(there=there), SPEC, runner, directory, "quick", 1, 2,
-                     pairs=(pair("n1", "n2", "shm"),))  # fmt: skip
+    return Collector(
+        FakeBackend(there=there),
+        SPEC,
+        runner,
+        directory,
+        "quick",
+        1,
+        2,
+        pairs=(pair("n1", "n2", "shm"),),
+    )
 
 
 def test_raw_output_is_kept_byte_for_byte_with_its_hash(tmp_path: Path) -> None:

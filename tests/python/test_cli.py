@@ -218,8 +218,13 @@ def test_steps_on_a_terminal_are_counted() -> None:
     env = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=end, check=True, timeout=60,
-    )  # fmt: skip
+        env=env,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=end,
+        check=True,
+        timeout=60,
+    )
     os.close(end)
     with open(terminal, "rb") as stream:  # noqa: PTH123 - a descriptor
         shown = stream.read1(65536).decode()

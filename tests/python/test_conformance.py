@@ -30,8 +30,9 @@ standard_tests=(
 def test_only_tests_of_rdm_endpoints_are_read() -> None:
     assert fabtests.read_tests(SCRIPT, "unit") == ["fi_eq_test"]
     assert fabtests.read_tests(SCRIPT, "standard") == [
-        "fi_rma_bw -e rdm -o write", "fi_rdm_pingpong",
-    ]  # fmt: skip
+        "fi_rma_bw -e rdm -o write",
+        "fi_rdm_pingpong",
+    ]
     with pytest.raises(ValueError, match="no list threaded_tests"):
         fabtests.read_tests(SCRIPT, "threaded")
 

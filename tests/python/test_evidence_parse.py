@@ -156,7 +156,9 @@ def test_netpipe_without_rows_and_unknown_formats() -> None:
         parse_log("", "n", "gpcnet")
 
 
-@pytest.mark.parametrize(("log_format", "text"), [("nearmetal-bench", GOOD), ("imb", IMB), ("netpipe", NETPIPE)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("log_format", "text"), [("nearmetal-bench", GOOD), ("imb", IMB), ("netpipe", NETPIPE)]
+)
 @settings(deadline=None)
 @given(data=st.data())
 def test_damaged_logs_are_read_or_refused_but_never_crash(

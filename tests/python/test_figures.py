@@ -49,14 +49,28 @@ def write_run(directory: Path, logs: Sequence[tuple[Who, Mapping[str, Rows]]]) -
     launches: list[Launch] = []
     for who, tables in logs:
         program = "limits" if who == Who("", "") else "samples"
-        launches.append(make_launch(directory, len(launches) + 1, log(program, tables),
-                                    program=program, mpi=who.mpi, arm=who.arm))  # fmt: skip
+        launches.append(
+            make_launch(
+                directory,
+                len(launches) + 1,
+                log(program, tables),
+                program=program,
+                mpi=who.mpi,
+                arm=who.arm,
+            )
+        )
     here = Environment(machine=(("processor", "P"),), software=(), nodes=())
     manifest = Manifest(
-        name="figures", suite="figures", blocks=1, started="2026-01-01T00:00:00Z",
-        finished="2026-01-01T00:01:00Z", spec="{}", environment=here, locality=(),
+        name="figures",
+        suite="figures",
+        blocks=1,
+        started="2026-01-01T00:00:00Z",
+        finished="2026-01-01T00:01:00Z",
+        spec="{}",
+        environment=here,
+        locality=(),
         launches=tuple(launches),
-    )  # fmt: skip
+    )
     write_manifest(directory, manifest)
     return Samples(load_run(directory))
 
@@ -218,18 +232,28 @@ def write_addresses(directory: Path, *seconds: float) -> Figure:
     (directory / "raw").mkdir(parents=True)
     launches = []
     for number, insert_s in enumerate(seconds, 1):
-        text = ("# nearmetal-bench 1 fabric_addresses\n# table addresses\nsize_B insert_s "
-                "insert_cpu_s private_kB vector_kB shared_kB addresses\n"
-                f"16 {insert_s} 0.5 16000 15000 40000 1000000\n"
-                f"28 {insert_s} 0.5 33000 15000 40000 1000000\n"
-                "# end addresses\n# done fabric_addresses\n")  # fmt: skip
-        launches.append(make_launch(directory, number, text, program="addresses", mpi="",
-                                    arm="sealed"))  # fmt: skip
+        text = (
+            "# nearmetal-bench 1 fabric_addresses\n# table addresses\nsize_B insert_s "
+            "insert_cpu_s private_kB vector_kB shared_kB addresses\n"
+            f"16 {insert_s} 0.5 16000 15000 40000 1000000\n"
+            f"28 {insert_s} 0.5 33000 15000 40000 1000000\n"
+            "# end addresses\n# done fabric_addresses\n"
+        )
+        launches.append(
+            make_launch(directory, number, text, program="addresses", mpi="", arm="sealed")
+        )
     here = Environment(machine=(), software=(), nodes=())
     manifest = Manifest(
-        name="figures", suite="figures", blocks=0, started="s", finished="f", spec="{}",
-        environment=here, locality=(), launches=tuple(launches),
-    )  # fmt: skip
+        name="figures",
+        suite="figures",
+        blocks=0,
+        started="s",
+        finished="f",
+        spec="{}",
+        environment=here,
+        locality=(),
+        launches=tuple(launches),
+    )
     write_manifest(directory, manifest)
     run = load_run(directory)
     return judge(Samples(run), run, ADDRESSES)[0]
@@ -277,10 +301,12 @@ def test_every_peer_of_the_table_takes_turns() -> None:
     for row in ROWS:
         wanted = next(r for r in plan.ROWS if r.name == row.name)
         arm_names = {
-            Who(s.step.mpi.value if s.step.mpi else "",
-                (s.step.arm.name if s.step.arm else "") + (f"/{s.ranks}" if s.ranks > 2 else ""))
+            Who(
+                s.step.mpi.value if s.step.mpi else "",
+                (s.step.arm.name if s.step.arm else "") + (f"/{s.ranks}" if s.ranks > 2 else ""),
+            )
             for s in plan.seats([wanted], Mpi, plan.OURS)
-        }  # fmt: skip
+        }
         for claim in row.claims:
             for bound in claim.bounds:
                 assert {p for p in bound.peers if p != Who("", "")} <= arm_names | {claim.ours}
@@ -344,8 +370,18 @@ def test_a_run_directory_is_judged_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     latency_figure(tmp_path / "run", 0.4, 0.12, 6.3)
-    code = main(["figures", "--only", "openmpi-latency", "--from", str(tmp_path / "run"),
-                 "--output", str(tmp_path / "out"), "--json"])  # fmt: skip
+    code = main(
+        [
+            "figures",
+            "--only",
+            "openmpi-latency",
+            "--from",
+            str(tmp_path / "run"),
+            "--output",
+            str(tmp_path / "out"),
+            "--json",
+        ]
+    )
     assert code == 4
     told = json.loads(capsys.readouterr().out)
     assert told == json.loads((tmp_path / "out" / "figures.json").read_text())

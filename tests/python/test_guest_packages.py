@@ -34,9 +34,13 @@ def test_machines_have_what_their_commands_import(extra: str, verbs: tuple[str, 
         re.split(r"[<>=]", one)[0].lower().removeprefix("py") for one in project["dependencies"]
     }
     done = subprocess.run(
-        [sys.executable, "-c", LOADED.format(verbs=verbs)], stdout=subprocess.PIPE, check=True, text=True, cwd=ROOT,
+        [sys.executable, "-c", LOADED.format(verbs=verbs)],
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+        cwd=ROOT,
         timeout=120,
-    )  # fmt: skip
+    )
     modules = {module.split(".")[0].lower().removeprefix("py") for module in done.stdout.split()}
     needed = names & modules
     assert "dantic" in needed

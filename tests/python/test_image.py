@@ -59,8 +59,13 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def build(cache: Cache, debian: FakeDebian, unit: bytes = b"unit") -> Image:
-    return build_image(cache, parts(cache.root.parent, unit), debian.runner(), progress=Heard(),
-                       mirror=lambda: Mirror("http://mirror.example/debian"))  # fmt: skip
+    return build_image(
+        cache,
+        parts(cache.root.parent, unit),
+        debian.runner(),
+        progress=Heard(),
+        mirror=lambda: Mirror("http://mirror.example/debian"),
+    )
 
 
 def test_an_image_is_built_once(cache: Cache) -> None:
@@ -88,11 +93,15 @@ def test_the_manifest_says_what_is_inside(cache: Cache) -> None:
     manifest = json.loads((image.kernel.parent / "manifest.json").read_text())
     assert manifest["kernel_release"] == "6.12.1-amd64"
     assert [(p["name"], p["version"]) for p in manifest["packages"]] == [
-        ("busybox-static", "1:1.37.0-6+b9"), ("linux-image-6.12.1-amd64", "6.12.1-1"),
-    ]  # fmt: skip
+        ("busybox-static", "1:1.37.0-6+b9"),
+        ("linux-image-6.12.1-amd64", "6.12.1-1"),
+    ]
     assert {f["name"] for f in manifest["files"]} == {
-        "vmlinux", "root.squashfs", "busybox", "10-virtio_blk.ko",
-    }  # fmt: skip
+        "vmlinux",
+        "root.squashfs",
+        "busybox",
+        "10-virtio_blk.ko",
+    }
 
 
 def test_packages_come_checked_from_the_mirror_that_was_given(cache: Cache) -> None:
@@ -107,9 +116,11 @@ def test_packages_come_checked_from_the_mirror_that_was_given(cache: Cache) -> N
 def test_a_damaged_file_is_noticed_and_made_anew(cache: Cache, victim: str) -> None:
     debian = FakeDebian()
     image = build(cache, debian)
-    (path,) = (p for p in (image.initrd.parent / victim, image.kernel.parent / victim)
-               if p.exists() and p.parent.parent == (cache.images if victim == "initrd"
-                                                     else cache.systems))  # fmt: skip
+    (path,) = (
+        p
+        for p in (image.initrd.parent / victim, image.kernel.parent / victim)
+        if p.exists() and p.parent.parent == (cache.images if victim == "initrd" else cache.systems)
+    )
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(ImageError, match=f"{victim}.* (is not what|is damaged)"):
@@ -240,8 +251,9 @@ def test_a_tree_without_a_kernel_is_refused(cache: Cache) -> None:
 
 def test_an_initial_ram_disk_has_directories_before_files() -> None:
     data = archive([regular("a/b/c", b"12345", 0o600), link("a/l", "b")])
-    headers = [data[at : at + 110] for at in range(0, len(data), 4)
-               if data[at : at + 6] == b"070701"]  # fmt: skip
+    headers = [
+        data[at : at + 110] for at in range(0, len(data), 4) if data[at : at + 6] == b"070701"
+    ]
     modes = [int(header[14:22], 16) for header in headers]
     assert modes == [0o040755, 0o040755, 0o100600, 0o120777, 0]
     assert data.index(b"a/b\0") < data.index(b"a/b/c\0") < data.index(b"TRAILER!!!")
@@ -260,8 +272,9 @@ def test_the_machine_tells_where_its_packages_come_from() -> None:
         "bookworm main",
     ]
     assert mirrors_of(lines) == (
-        "http://mirror.example/debian/", "http://mirror.example/debian-security/",
-    )  # fmt: skip
+        "http://mirror.example/debian/",
+        "http://mirror.example/debian-security/",
+    )
     assert mirrors_of(["jammy main http://mirror.example/ubuntu"]) == (None, None)
 
 
@@ -275,8 +288,12 @@ def test_everything_that_goes_into_a_guest_counts() -> None:
     here = parts_here()
     assert expected_key(here) == expected_key(parts_here())
     assert expected_key(here) != expected_key(parts_here(["containers"]))
-    assert {"usr/lib/nearmetal/nearmetal-guest", "usr/bin/nearmetal-info",
-            "usr/lib/nearmetal/libnearmetal-fi.so", "etc/inittab"} <= {i.path for i in here.items}  # fmt: skip
+    assert {
+        "usr/lib/nearmetal/nearmetal-guest",
+        "usr/bin/nearmetal-info",
+        "usr/lib/nearmetal/libnearmetal-fi.so",
+        "etc/inittab",
+    } <= {i.path for i in here.items}
 
 
 @pytest.mark.parametrize(

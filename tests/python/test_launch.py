@@ -385,8 +385,14 @@ class FakeProbe:
         relation = "self" if address[1] == self.node[1] else "host" if near else "network"
         channel = {"self": "self", "host": "shm", "network": "net"}[relation]
         reason = f"{self.node} met {peer}"
-        words = {"relation": relation, "channel": channel, "integrity": "-", "reason": reason,
-                 "direct_copies": relation == "host", "copy_reason": "because"}  # fmt: skip
+        words = {
+            "relation": relation,
+            "channel": channel,
+            "integrity": "-",
+            "reason": reason,
+            "direct_copies": relation == "host",
+            "copy_reason": "because",
+        }
         self.answers.append(json.dumps(words | {"peer": peer}))
 
     def receive(self, timeout_s: float) -> str | None:

@@ -130,8 +130,10 @@ def test_a_job_on_some_nodes_makes_nothing_on_the_others(machines: Machines) -> 
     made = places(machines, nodes=("n2",))
     made.make(Wanted())
     assert entries(machines) == {
-        "n1": [], "n2": ["job-x", "job-x.providers", "job-x.stats"], "n3": [],
-    }  # fmt: skip
+        "n1": [],
+        "n2": ["job-x", "job-x.providers", "job-x.stats"],
+        "n3": [],
+    }
     made.end()
     assert entries(machines) == {node: [] for node in NODES}
 
@@ -191,9 +193,13 @@ def test_a_node_without_the_program_is_named(machines: Machines) -> None:
 def test_jobs_whose_owner_has_gone_are_removed_everywhere(machines: Machines) -> None:
     gone, alive = "job-1-1-abcdef", new_name("job")
     for node, name in (
-        ("n1", alive), ("n2", gone), ("n3", f"{gone}.stats"), ("n3", f"files/{gone}.files"),
-        ("shared", f"{gone}.new"), ("shared", "mpi-1"),
-    ):  # fmt: skip
+        ("n1", alive),
+        ("n2", gone),
+        ("n3", f"{gone}.stats"),
+        ("n3", f"files/{gone}.files"),
+        ("shared", f"{gone}.new"),
+        ("shared", "mpi-1"),
+    ):
         (machines.top / node / name).mkdir(parents=True)
     machines.sharing = ("n2",)
     (machines.top / "n2/files").rmdir()
@@ -361,12 +367,16 @@ def archive(*, name: str = "0.stats", mtime: str = "1", size: int = 3, count: in
 @pytest.mark.parametrize(
     "sent",
     [
-        b"", b"no archive" * 100, archive()[:1030],
+        b"",
+        b"no archive" * 100,
+        archive()[:1030],
         gzip.compress(archive()),
-        archive(mtime="nan"), archive(mtime="inf"), archive(mtime="1e300"),
+        archive(mtime="nan"),
+        archive(mtime="inf"),
+        archive(mtime="1e300"),
         archive(name="x" * 300),
     ],
-)  # fmt: skip
+)
 def test_damaged_counters_are_an_error_in_words(tmp_path: Path, sent: bytes) -> None:
     with pytest.raises(LaunchError, match="a node sent damaged counters"):
         unpack(sent, tmp_path / "there")

@@ -87,10 +87,13 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         ('{"format": "vmdk"}', "its format is vmdk", "convert -O qcow2 /i"),
         ('{"format": "qcow2", "backing-filename": "/b"}', "stands on another file", "flatten it"),
         ('{"format": "qcow2", "encrypted": true}', "is encrypted", "decrypt it"),
-        ('{"format": "qcow2", "format-specific": {"data": {"data-file": "/d"}}}',
-         "keeps its data in another file", "join it"),
+        (
+            '{"format": "qcow2", "format-specific": {"data": {"data-file": "/d"}}}',
+            "keeps its data in another file",
+            "join it",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_machines_cannot_boot_is_refused(text: str, why: str, hint: str) -> None:
     with pytest.raises(BackendError, match=why) as caught:
         read_info(text, "/i")

@@ -42,9 +42,14 @@ def site_of(found: HostFacts, items: list[Resource], host: str) -> Site:
         file_size = 1 << (needed - 1).bit_length() if device == "ivshmem" else needed
         layout = Layout("0" * 32, parts, size, offset, file_size)
     return Site(
-        item.get("directory"), found.emulator, "+64055:+994", found.numa, "/dev/shm/segment", layout,
+        item.get("directory"),
+        found.emulator,
+        "+64055:+994",
+        found.numa,
+        "/dev/shm/segment",
+        layout,
         share="/var/lib/nearmetal/clusters/c/files/shared",
-    )  # fmt: skip
+    )
 
 
 def machines_of(spec: LibvirtSpec, found: HostFacts, boot: Boot = KERNEL) -> list[Machine]:
@@ -160,8 +165,11 @@ def test_a_virtual_function_is_passed_on_and_never_bound_by_libvirt() -> None:
     address = device.find("source/address")
     assert address is not None
     assert address.attrib == {
-        "domain": "0x0000", "bus": "0x01", "slot": "0x10", "function": "0x2",
-    }  # fmt: skip
+        "domain": "0x0000",
+        "bus": "0x01",
+        "slot": "0x10",
+        "function": "0x2",
+    }
     assert "hostdev" not in first.xml()
 
 

@@ -30,16 +30,32 @@ from nearmetal.spec import Key, Kind, resource
 @pytest.mark.parametrize(
     ("uri", "words", "said", "hint"),
     [
-        ("qemu:///system", "Failed to connect socket to '/run/x': No such file or directory",
-         "is not reachable", "`apt install libvirt-daemon-system`"),
-        ("qemu:///system", "Failed to connect socket to '/run/x': Permission denied",
-         "no permission", "group libvirt"),
-        ("qemu:///system", "authentication unavailable: no polkit agent available",
-         "refuses us", "group libvirt"),
-        ("qemu+ssh://root@far/system", "Cannot recv data: ssh: connect to host far: timed out",
-         "is not reachable", "`ssh root@far virsh list`"),
+        (
+            "qemu:///system",
+            "Failed to connect socket to '/run/x': No such file or directory",
+            "is not reachable",
+            "`apt install libvirt-daemon-system`",
+        ),
+        (
+            "qemu:///system",
+            "Failed to connect socket to '/run/x': Permission denied",
+            "no permission",
+            "group libvirt",
+        ),
+        (
+            "qemu:///system",
+            "authentication unavailable: no polkit agent available",
+            "refuses us",
+            "group libvirt",
+        ),
+        (
+            "qemu+ssh://root@far/system",
+            "Cannot recv data: ssh: connect to host far: timed out",
+            "is not reachable",
+            "`ssh root@far virsh list`",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_failed_connection_says_what_to_do(uri: str, words: str, said: str, hint: str) -> None:
     error = explain(uri, words)
     assert said in error.message
@@ -239,8 +255,13 @@ def test_what_is_staged_is_readable_whole_and_made_once(tmp_path: Path) -> None:
     (source / "include").mkdir(parents=True)
     (source / "lib" / "include").mkdir(parents=True)
     shared.mkdir()
-    for name, mode in (("include/mpi.h", 0o644), ("lib/libmpi.so", 0o600), ("lib/libmpi.a", 0o644),
-                       ("lib/include/kept", 0o644), ("run", 0o4700)):  # fmt: skip
+    for name, mode in (
+        ("include/mpi.h", 0o644),
+        ("lib/libmpi.so", 0o600),
+        ("lib/libmpi.a", 0o644),
+        ("lib/include/kept", 0o644),
+        ("run", 0o4700),
+    ):
         (source / name).write_text(name)
         (source / name).chmod(mode)
     (source / "lib/libmpi.so.1").symlink_to("libmpi.so")
@@ -249,9 +270,13 @@ def test_what_is_staged_is_readable_whole_and_made_once(tmp_path: Path) -> None:
     made = shared / "mpi-1"
     found = {str(p.relative_to(made)): p.stat().st_mode & 0o7777 for p in made.rglob("*")}
     assert found == {
-        "run": 0o755, "lib": 0o755, "lib/libmpi.so": 0o644, "lib/libmpi.so.1": 0o644,
-        "lib/include": 0o755, "lib/include/kept": 0o644,
-    }  # fmt: skip
+        "run": 0o755,
+        "lib": 0o755,
+        "lib/libmpi.so": 0o644,
+        "lib/libmpi.so.1": 0o644,
+        "lib/include": 0o755,
+        "lib/include/kept": 0o644,
+    }
     assert (made / "lib/libmpi.so.1").readlink() == Path("libmpi.so")
     (source / "run").write_text("another")
     stage(source, shared, "mpi-1", "job-y")

@@ -40,14 +40,22 @@ def said(plan: Plan, words: str) -> bool:
         ({}, SMALL, "ivshmem", "which the hypervisor enforces; TCG ignores caching"),
         ({}, HYPERVISOR, "ivshmem", "its memory is cached as the host's"),
         ({"cpu_vendor": "AMD"}, HYPERVISOR, "virtio-pmem", "uncached; DAX is write-back"),
-        ({"devices": frozenset({"virtio-pmem-pci", "nvdimm"})}, SMALL, "virtio-pmem",
-         "has no ivshmem-plain; one mapping that all may write"),
+        (
+            {"devices": frozenset({"virtio-pmem-pci", "nvdimm"})},
+            SMALL,
+            "virtio-pmem",
+            "has no ivshmem-plain; one mapping that all may write",
+        ),
         ({"devices": frozenset({"nvdimm"})}, SMALL, "nvdimm", "has no ivshmem-plain"),
         ({"devices": frozenset()}, SMALL, "none", "nodes meet over the network"),
-        ({"devices": frozenset({"ivshmem-plain"}), "cpu_vendor": "AMD"}, HYPERVISOR, "ivshmem",
-         "enforces"),
+        (
+            {"devices": frozenset({"ivshmem-plain"}), "cpu_vendor": "AMD"},
+            HYPERVISOR,
+            "ivshmem",
+            "enforces",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_device_is_chosen_with_its_reason(
     change: dict[str, Any], found: Any, device: str, reason: str
 ) -> None:
@@ -60,15 +68,24 @@ def test_the_device_is_chosen_with_its_reason(
 @pytest.mark.parametrize(
     ("text", "devices", "why"),
     [
-        (TWO.replace("{name: h,", "{name: h, uri: 'qemu+ssh://root@h2/system',"), SMALL.devices,
-         "it is another machine"),
-        (TWO.replace("hosts", "image: /images/debian.qcow2\nhosts"), SMALL.devices,
-         "an image of one's own may lack 9p"),
+        (
+            TWO.replace("{name: h,", "{name: h, uri: 'qemu+ssh://root@h2/system',"),
+            SMALL.devices,
+            "it is another machine",
+        ),
+        (
+            TWO.replace("hosts", "image: /images/debian.qcow2\nhosts"),
+            SMALL.devices,
+            "an image of one's own may lack 9p",
+        ),
         (TWO, frozenset({"ivshmem-plain"}), "its QEMU has no virtio-9p-pci"),
-        (TWO.replace("{name: h,", "{name: h, directory: /data/vms,"), SMALL.devices,
-         "with a `directory` QEMU may not enter the state directory"),
+        (
+            TWO.replace("{name: h,", "{name: h, directory: /data/vms,"),
+            SMALL.devices,
+            "with a `directory` QEMU may not enter the state directory",
+        ),
     ],
-)  # fmt: skip
+)
 def test_programs_are_copied_where_nodes_see_no_directory_of_this_machine(
     text: str, devices: frozenset[str], why: str
 ) -> None:
@@ -208,7 +225,7 @@ def test_a_segment_keeps_room_that_it_has() -> None:
         ("ab", "abc", "its segment has 2 parts, and a file that is mapped gets no more"),
         ("a", "ab", "its nodes have no device for a segment and get one only at their start"),
     ],
-)  # fmt: skip
+)
 def test_what_must_be_made_anew_says_why(before: str, after: str, why: str) -> None:
     there = carried_out(planned(hosts_of(before)), Observed())
     plan = planned(hosts_of(after), there)
@@ -284,14 +301,21 @@ def test_after_a_plan_the_plan_is_empty(before: int, after: int) -> None:
         (("name: h,", "name: h, segment: {part: 3 MiB},"), "is no power of two"),
         (("name: h,", "name: h, segment: {parts: 1},"), "the host has 2 nodes"),
         (("name: h,", "name: h, segment: {device: shm},"), "is not supported"),
-        (("name: h,", "name: h, directory: here,"), "is no directory, write auto, or an absolute path"),
+        (
+            ("name: h,", "name: h, directory: here,"),
+            "is no directory, write auto, or an absolute path",
+        ),
         (("hosts", "image: x.qcow2\nhosts"), "is no image, write default, or the absolute path"),
         (("hosts", "network: {bridge: 0123456789abcdefg}\nhosts"), "bridge"),
-        (("nodes: [{name: a}, {name: b}]}",
-          "nodes: [{name: a}]}, {name: i, uri: 'qemu+ssh://root@i/system', nodes: [{name: b}]}"),
-         "network.bridge is missing, the hosts have 2 hypervisors"),
+        (
+            (
+                "nodes: [{name: a}, {name: b}]}",
+                "nodes: [{name: a}]}, {name: i, uri: 'qemu+ssh://root@i/system', nodes: [{name: b}]}",
+            ),
+            "network.bridge is missing, the hosts have 2 hypervisors",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_specs_are_named(change: tuple[str, str], expected: str) -> None:
     with pytest.raises(SpecError) as caught:
         parse_spec(TWO.replace(*change, 1), "c.yaml")

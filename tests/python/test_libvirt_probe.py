@@ -113,12 +113,15 @@ def test_user_space_counts_when_the_machine_is_gone_already(memory: Path) -> Non
     [
         (Guest({}), "hangs: it said nothing more for 600 s", 600),
         (Guest({5.0: "\x1b[2Jhello\r\n\n"}), "for 600 s; its last words: [2Jhello", 605),
-        (Guest({float(at): "rcu: stall\n" for at in range(0, 3000, 60)}),
-         "hangs: it reached no user space for 1800 s; its last words: rcu: stall", 1800),
+        (
+            Guest({float(at): "rcu: stall\n" for at in range(0, 3000, 60)}),
+            "hangs: it reached no user space for 1800 s; its last words: rcu: stall",
+            1800,
+        ),
         (Guest({2.0: "Panic\n"}, ends=3.0), "ended before user space; its last words: Panic", 3),
         (Guest({}, ends=0.0), "ended before user space", 0),
     ],
-)  # fmt: skip
+)
 def test_a_probe_that_fails_says_how_and_is_not_repeated(
     guest: Guest, why: str, least: int, memory: Path
 ) -> None:
@@ -135,8 +138,9 @@ def test_a_probe_that_does_not_start_is_tried_again_later(memory: Path) -> None:
     guest = Guest({0.0: OK}, refusal="cannot start: no memory\nmore words")
     works, reason = asked(guest, memory)
     assert (works, reason) == (
-        False, "a probe boot under KVM does not start: cannot start: no memory",
-    )  # fmt: skip
+        False,
+        "a probe boot under KVM does not start: cannot start: no memory",
+    )
     guest.refusal = ""
     assert asked(guest, memory) == (works, reason)
     assert guest.boots == 1

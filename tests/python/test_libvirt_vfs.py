@@ -75,8 +75,11 @@ def test_a_node_takes_its_vf_and_gives_it_back(tree: Tree) -> None:
     assert told is not None
     assert told.vf is not None
     assert (told.mac, told.vf.pf, told.vf.index, told.vf.vlan) == (
-        granted.settings.mac, "ens1", 0, 7,
-    )  # fmt: skip
+        granted.settings.mac,
+        "ens1",
+        0,
+        7,
+    )
     vfs(tree).take("b", VfRequest(), frozenset())
     with pytest.raises(BackendError, match=r"node d: adapter ens1 .* are in use"):
         vfs(tree).take("d", VfRequest(), frozenset())

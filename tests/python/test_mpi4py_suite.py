@@ -39,18 +39,22 @@ def test_a_launchers_prefix_and_foreign_lines_do_not_matter() -> None:
 
 def test_one_failing_rank_fails_the_test() -> None:
     tally = told(
-        f"@suite 0 0 start {A}", f"@suite 1 0 start {A}",
-        f"@suite 0 1 ok {A}", f"@suite 1 1 error {A}",
-    )  # fmt: skip
+        f"@suite 0 0 start {A}",
+        f"@suite 1 0 start {A}",
+        f"@suite 0 1 ok {A}",
+        f"@suite 1 1 error {A}",
+    )
     assert tally.failed == {A}
     assert not tally.passed
 
 
 def test_the_earliest_unfinished_test_is_the_one_that_hangs() -> None:
     tally = told(
-        f"@suite 0 0 start {A}", f"@suite 1 0 start {A}",
-        f"@suite 0 1 error {A}", f"@suite 0 2 start {B}",
-    )  # fmt: skip
+        f"@suite 0 0 start {A}",
+        f"@suite 1 0 start {A}",
+        f"@suite 0 1 error {A}",
+        f"@suite 0 2 start {B}",
+    )
     assert tally.running == [A, B]
     assert not tally.complete(2)
 
@@ -71,9 +75,11 @@ def test_a_lost_event_makes_the_outcome_unknown() -> None:
 
 def test_only_listed_failures_are_forgiven() -> None:
     tally = told(
-        f"@suite 0 0 start {A}", f"@suite 0 1 fail {A}",
-        f"@suite 0 2 start {B}", f"@suite 0 3 ok {B}",
-    )  # fmt: skip
+        f"@suite 0 0 start {A}",
+        f"@suite 0 1 fail {A}",
+        f"@suite 0 2 start {B}",
+        f"@suite 0 3 ok {B}",
+    )
     entries = [Exclusion("mpich5", A, (2,), "why"), Exclusion("mpich5", B, (2,), "why")]
     verdict = judge(tally, {}, entries)
     assert verdict.ok
@@ -122,8 +128,14 @@ def test_the_module_of_a_failed_set_up_is_found() -> None:
     [("reason", '" "'), ("also_fails_on_stock", "false"), ("unknown", "1"), ("ranks", None)],
 )
 def test_an_entry_must_say_all(tmp_path: Path, key: str, value: str | None) -> None:
-    entry = {"mpi": '"m"', "test": '"t"', "ranks": "[2]", "reason": '"r"',
-             "also_fails_on_stock": "true", key: value}  # fmt: skip
+    entry = {
+        "mpi": '"m"',
+        "test": '"t"',
+        "ranks": "[2]",
+        "reason": '"r"',
+        "also_fails_on_stock": "true",
+        key: value,
+    }
     lines = [f"{k} = {v}" for k, v in entry.items() if v is not None]
     path = tmp_path / "list.toml"
     path.write_text("[[exclusion]]\n" + "\n".join(lines))

@@ -61,16 +61,20 @@ def test_private_keys_are_in_the_seed_alone(tmp_path: Path, seed: Seed) -> None:
 def test_the_machine_waits_for_no_dhcp(tmp_path: Path, seed: Seed) -> None:
     network: dict[str, Any] = yaml.safe_load(disc_files(seed, parts(tmp_path))["network-config"])
     assert network["ethernets"]["nm0"] == {
-        "match": {"macaddress": "52:54:00:00:00:01"}, "optional": True,
-        "addresses": ["10.9.0.11/24"], "mtu": 1500,
-    }  # fmt: skip
+        "match": {"macaddress": "52:54:00:00:00:01"},
+        "optional": True,
+        "addresses": ["10.9.0.11/24"],
+        "mtu": 1500,
+    }
     assert network["ethernets"]["nm1"]["dhcp4"] is False
 
 
 def test_a_new_seed_is_a_new_instance(tmp_path: Path, seed: Seed) -> None:
     other = seed.model_copy(update={"cluster": "another"})
-    first, second = (json.loads(disc_files(s, parts(tmp_path))["meta-data"])["instance-id"]
-                     for s in (seed, other))  # fmt: skip
+    first, second = (
+        json.loads(disc_files(s, parts(tmp_path))["meta-data"])["instance-id"]
+        for s in (seed, other)
+    )
     assert first != second
 
 
@@ -98,4 +102,7 @@ def test_a_disc_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, seed: 
     path.mkdir()
     with pytest.raises(ImageError, match=r"cannot write .*disc\.iso"):
         write_disc(path, seed, parts(tmp_path))
-    assert [entry.name for entry in tmp_path.iterdir()] in (["disc.iso", "setup.sh"], ["setup.sh", "disc.iso"])  # fmt: skip
+    assert [entry.name for entry in tmp_path.iterdir()] in (
+        ["disc.iso", "setup.sh"],
+        ["setup.sh", "disc.iso"],
+    )

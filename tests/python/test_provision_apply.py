@@ -203,9 +203,12 @@ def test_what_was_there_before_is_kept_once(lab: dict[str, Rebooting], tmp_path:
     applier(ONE, lab, tmp_path / "state").apply()
     found = Earlier(tmp_path / "state").read()["kvm1"]
     assert found["config 0000:3b:00 NUM_OF_VFS"] == {
-        "action": "SetConfig", "device": "0000:3b:00.0", "setting": "NUM_OF_VFS",
-        "value": "4", "before": "0",
-    }  # fmt: skip
+        "action": "SetConfig",
+        "device": "0000:3b:00.0",
+        "setting": "NUM_OF_VFS",
+        "value": "4",
+        "before": "0",
+    }
     assert found["config 0000:3b:00 LINK_TYPE_P1"]["before"] == "2"
     assert found["rules"]["before"] is None
     applier(ONE.replace("vfs: 4", "vfs: 6"), lab, tmp_path / "state").apply()
@@ -259,8 +262,9 @@ def test_a_damaged_record_of_earlier_values_is_not_written_over(tmp_path: Path) 
 
 def test_earlier_values_of_hosts_that_go_together_are_all_kept(tmp_path: Path) -> None:
     earlier = Earlier(tmp_path)
-    threads = [threading.Thread(target=earlier.keep, args=(f"h{n % 5}", f"k{n}", n))
-               for n in range(40)]  # fmt: skip
+    threads = [
+        threading.Thread(target=earlier.keep, args=(f"h{n % 5}", f"k{n}", n)) for n in range(40)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -322,8 +326,9 @@ def test_a_step_waits_for_an_earlier_one_that_lost_its_ssh(
     host.tool("update-grub", f"[ -e {done} ] || exit 9\n{grub}")
     with subprocess.Popen(
         ["flock", lock, "sh", "-c", f"echo; read end; touch {done}"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as earlier:  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as earlier:
         assert earlier.stdout is not None
         earlier.stdout.readline()
         with ThreadPoolExecutor(1) as pool:

@@ -101,21 +101,29 @@ def test_an_mtu_of_no_device_is_refused_unless_a_reboot_brings_it() -> None:
 def test_systemd_makes_the_vfs_where_it_has_the_network() -> None:
     found = facts(port(link_file=OWN), networkd=257)
     file, now = actions(plan(asked("{vfs: 4}"), found))
-    assert file == WriteFile(
-        LINK, link_text(ADDRESS, 4), None, ("udevadm", "control", "--reload")
-    )  # fmt: skip
+    assert file == WriteFile(LINK, link_text(ADDRESS, 4), None, ("udevadm", "control", "--reload"))
     assert now == SetVfs(ADDRESS, 4, 0)
     files = {RULES: None, GRUB: None, LINK: link_text(ADDRESS, 4)}
-    assert actions(plan(asked("{vfs: 4}"), replace(
-        facts(port(vfs=4, link_file=LINK), networkd=257), files=files))) == []  # fmt: skip
+    assert (
+        actions(
+            plan(
+                asked("{vfs: 4}"),
+                replace(facts(port(vfs=4, link_file=LINK), networkd=257), files=files),
+            )
+        )
+        == []
+    )
 
 
-@pytest.mark.parametrize("found", [
-    facts(port(link_file=OWN)),
-    facts(port(link_file=OWN), networkd=250),
-    facts(port(link_file="/etc/systemd/network/10-names.link"), networkd=257),
-    facts(port(link_file="", netdev=""), networkd=257),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "found",
+    [
+        facts(port(link_file=OWN)),
+        facts(port(link_file=OWN), networkd=250),
+        facts(port(link_file="/etc/systemd/network/10-names.link"), networkd=257),
+        facts(port(link_file="", netdev=""), networkd=257),
+    ],
+)
 def test_udev_makes_them_elsewhere_and_where_a_link_file_is_somebody_elses(
     found: HostFacts,
 ) -> None:
@@ -128,14 +136,17 @@ def test_udev_makes_them_elsewhere_and_where_a_link_file_is_somebody_elses(
 def test_who_makes_vfs_may_change_and_one_of_two_is_left() -> None:
     rules = actions(plan(asked("{vfs: 4}"), facts(port())))[0]
     assert isinstance(rules, WriteFile)
-    now = facts(port(vfs=4, link_file=OWN), networkd=257,
-                files={RULES: rules.content, GRUB: None})  # fmt: skip
-    changed = {a.path: a.content for a in actions(plan(asked("{vfs: 4}"), now))
-               if isinstance(a, WriteFile)}  # fmt: skip
+    now = facts(port(vfs=4, link_file=OWN), networkd=257, files={RULES: rules.content, GRUB: None})
+    changed = {
+        a.path: a.content for a in actions(plan(asked("{vfs: 4}"), now)) if isinstance(a, WriteFile)
+    }
     assert changed == {RULES: None, LINK: link_text(ADDRESS, 4)}
     back = facts(port(vfs=4), files={RULES: None, GRUB: None, LINK: link_text(ADDRESS, 4)})
-    changed = {a.path: a.content for a in actions(plan(asked("{vfs: 4}"), back))
-               if isinstance(a, WriteFile)}  # fmt: skip
+    changed = {
+        a.path: a.content
+        for a in actions(plan(asked("{vfs: 4}"), back))
+        if isinstance(a, WriteFile)
+    }
     assert changed == {RULES: rules.content, LINK: None}
 
 
@@ -163,8 +174,9 @@ def test_a_governor_is_set_at_every_boot_and_now() -> None:
     assert file.content is not None
     assert file.content.endswith("/cpufreq/scaling_governor - - - - performance\n")
     assert now == SetGovernor("performance", "powersave")
-    done = facts(port(), governors=("performance",),
-                 files={RULES: None, GRUB: None, POWER: file.content})  # fmt: skip
+    done = facts(
+        port(), governors=("performance",), files={RULES: None, GRUB: None, POWER: file.content}
+    )
     assert actions(plan(asked("{}", more), done)) == []
 
 
@@ -183,8 +195,9 @@ def test_a_profile_is_for_tuned_and_a_governor_is_not() -> None:
     assert "tuned does not run" in plan(asked("{}", profile), facts(port())).refusals[0].what
     [step] = plan(asked("{}", profile), facts(port(), tuned="")).steps
     assert (step.action, step.text) == (
-        SetProfile("virtual-host", ""), "tuned: no profile -> profile virtual-host"
-    )  # fmt: skip
+        SetProfile("virtual-host", ""),
+        "tuned: no profile -> profile virtual-host",
+    )
     assert actions(plan(asked("{}", profile), facts(port(), tuned="virtual-host mine"))) == [
         SetProfile("virtual-host", "virtual-host mine")
     ]
@@ -196,13 +209,19 @@ def test_a_profile_is_for_tuned_and_a_governor_is_not() -> None:
     assert actions(plan(asked("{}", "    power: {governor: performance}\n"), idle))
 
 
-@pytest.mark.parametrize(("more", "why"), [
-    ("    power: {}\n", "one of governor and profile"),
-    ("    power: {governor: performance, profile: x}\n", "one of governor and profile"),
-    ("    power: {profile: '-x'}\n", "no profile"),
-    ("    slurm: {node: 'n[1-2]'}\n", "no node name"),
-    ("  - nodes: kvm[2-3]\n    platform: linux\n    slurm: {node: n1}\n", "one node for several"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("    power: {}\n", "one of governor and profile"),
+        ("    power: {governor: performance, profile: x}\n", "one of governor and profile"),
+        ("    power: {profile: '-x'}\n", "no profile"),
+        ("    slurm: {node: 'n[1-2]'}\n", "no node name"),
+        (
+            "  - nodes: kvm[2-3]\n    platform: linux\n    slurm: {node: n1}\n",
+            "one node for several",
+        ),
+    ],
+)
 def test_what_cannot_be_meant_is_refused(more: str, why: str) -> None:
     with pytest.raises(SpecError, match=why):
         parse_hosts(asked("{}", more))
@@ -234,8 +253,12 @@ def checked(more: str = KERNEL, **changed: object) -> str:
     assert isinstance(rules, WriteFile)
     groups = changed.pop("iommu_groups", 9)
     line = f'{HEAD}GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX intel_iommu=on iommu=pt"\n'
-    found = facts(port(vfs=4, **changed), files={RULES: rules.content, GRUB: line},
-                  cmdline=("intel_iommu=on", "iommu=pt"), iommu_groups=groups)  # fmt: skip
+    found = facts(
+        port(vfs=4, **changed),
+        files={RULES: rules.content, GRUB: line},
+        cmdline=("intel_iommu=on", "iommu=pt"),
+        iommu_groups=groups,
+    )
     result = plan(asked("{vfs: 4}", more), found)
     assert more != KERNEL or result.steps == ()
     return " ".join(refusal.what for refusal in result.refusals)
@@ -299,8 +322,9 @@ def test_status_shows_guids_and_says_which_vfs_have_none() -> None:
 def test_mtu_and_clock_are_set_on_the_host_and_put_back(tmp_path: Path) -> None:
     host = Rebooting(tmp_path / "kvm1").make()
     (host.root / "etc/tmpfiles.d").mkdir()
-    governors = [host.root / f"sys/devices/system/cpu/cpu{n}/cpufreq/scaling_governor"
-                 for n in range(2)]  # fmt: skip
+    governors = [
+        host.root / f"sys/devices/system/cpu/cpu{n}/cpufreq/scaling_governor" for n in range(2)
+    ]
     for file in governors:
         file.parent.mkdir(parents=True)
         file.write_text("schedutil\n")
@@ -351,8 +375,9 @@ def test_each_vf_gets_back_the_mtu_that_it_had(tmp_path: Path) -> None:
     assert [file.read_text() for file in files] == ["4200\n"] * 3
     kept = json.loads((state / "before.json").read_text())["kvm1"]["mtu 0000:3b:00.0"]
     assert (kept["before"], kept["vfs_before"]) == (
-        1500, {"0000:3b:01.0": 9000, "0000:3b:01.2": 1400}
-    )  # fmt: skip
+        1500,
+        {"0000:3b:01.0": 9000, "0000:3b:01.2": 1400},
+    )
     # The function's own is back by another's hand: those of its VFs are still to be put back.
     files[0].write_text("1500\n")
     Rollback(parse_hosts(text), LabReach(dict(lab)), state, QUICK).apply()
@@ -361,8 +386,15 @@ def test_each_vf_gets_back_the_mtu_that_it_had(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("odd", [7, ["x"], {"0000:3b:00.2": "9000"}])
 def test_odd_mtus_of_before_are_refused(odd: object) -> None:
-    kept: Kept = {"mtu": {"action": "SetMtu", "address": ADDRESS, "mtu": 9000, "before": 1500,
-                          "vfs_before": odd}}  # fmt: skip
+    kept: Kept = {
+        "mtu": {
+            "action": "SetMtu",
+            "address": ADDRESS,
+            "mtu": 9000,
+            "before": 1500,
+            "vfs_before": odd,
+        }
+    }
     back = plan_back("kvm1", parse_hosts(asked("{}")).hosts[0], facts(port(mtu=9000)), kept)
     assert "is not understood" in back.plan.refusals[0].what
 
@@ -407,8 +439,15 @@ def test_the_profiles_of_before_are_put_back_several_and_none(tmp_path: Path, be
 
 
 def test_vfs_of_a_link_file_are_put_back() -> None:
-    kept: Kept = {f"link {LINK}": {"action": "WriteFile", "path": LINK, "content": link_text(ADDRESS, 4),
-                             "before": None, "refresh": []}}  # fmt: skip
+    kept: Kept = {
+        f"link {LINK}": {
+            "action": "WriteFile",
+            "path": LINK,
+            "content": link_text(ADDRESS, 4),
+            "before": None,
+            "refresh": [],
+        }
+    }
     group = parse_hosts(asked("{}")).hosts[0]
     files = {RULES: None, GRUB: None, LINK: link_text(ADDRESS, 4)}
     back = plan_back("kvm1", group, facts(port(vfs=4), files=files), kept)

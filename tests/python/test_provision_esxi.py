@@ -66,17 +66,41 @@ def facts(
 ) -> HostFacts:
     """The paper's host as its vCenter tells it, and a card whose VFs ESXi makes by itself."""
     cards = (
-        CardFacts("0000:1a:00", "ConnectX-4LX",
-                  tuple(port(f"0000:1a:00.{n}", "nmlx5_core", state="Up") for n in (0, 1))),
-        CardFacts("0000:3b:00", "ConnectX-5", tuple(
-            port(f"0000:3b:00.{n}", "nmlx5_core", netdev=f"vmnic{n + 2}", total_vfs=offers,
-                 vfs=vfs[n], state="Down") for n in (0, 1))),
-        CardFacts("0000:5e:00", "X710",
-                  (port("0000:5e:00.0", "i40en", netdev="vmnic4", total_vfs=32, state="Up"),)),
-    )  # fmt: skip
+        CardFacts(
+            "0000:1a:00",
+            "ConnectX-4LX",
+            tuple(port(f"0000:1a:00.{n}", "nmlx5_core", state="Up") for n in (0, 1)),
+        ),
+        CardFacts(
+            "0000:3b:00",
+            "ConnectX-5",
+            tuple(
+                port(
+                    f"0000:3b:00.{n}",
+                    "nmlx5_core",
+                    netdev=f"vmnic{n + 2}",
+                    total_vfs=offers,
+                    vfs=vfs[n],
+                    state="Down",
+                )
+                for n in (0, 1)
+            ),
+        ),
+        CardFacts(
+            "0000:5e:00",
+            "X710",
+            (port("0000:5e:00.0", "i40en", netdev="vmnic4", total_vfs=32, state="Up"),),
+        ),
+    )
     told: dict[str, Any] = {"power": "dynamic", "policies": POLICIES, "vsan": True} | more
-    return HostFacts("esx1", "esxi", boot="1", cards=cards, esxi=EsxiFacts(**told),
-                     options={"nmlx5_core": options} if options else {})  # fmt: skip
+    return HostFacts(
+        "esx1",
+        "esxi",
+        boot="1",
+        cards=cards,
+        esxi=EsxiFacts(**told),
+        options={"nmlx5_core": options} if options else {},
+    )
 
 
 def plan(text: str, found: HostFacts) -> HostPlan:
@@ -106,8 +130,9 @@ def test_the_worked_example_of_the_paper_is_one_reboot_in_maintenance_mode() -> 
 
 def test_one_virtual_function_more_is_refused_with_the_sum() -> None:
     found = plan(HEAD + PORTS.replace("vfs: 7", "vfs: 8"), facts())
-    assert ("8 + 8 VFs + 1 for the physical function = 17, more than num_of_vfs: 16"
-            in refusals(found))  # fmt: skip
+    assert "8 + 8 VFs + 1 for the physical function = 17, more than num_of_vfs: 16" in refusals(
+        found
+    )
 
 
 def test_what_only_a_shell_can_do_is_stated_with_its_commands() -> None:
@@ -116,9 +141,15 @@ def test_what_only_a_shell_can_do_is_stated_with_its_commands() -> None:
     assert isinstance(step.action, ByHand)
     assert step.action.commands == tuple(
         f"mlxconfig -d 3b:00.0 -y set {setting}"
-        for setting in ("LINK_TYPE_P1=1", "LINK_TYPE_P2=1", "ADVANCED_PCI_SETTINGS=1",
-                        "FORCE_ETH_PCI_SUBCLASS=1", "SRIOV_EN=1", "NUM_OF_VFS=16")
-    )  # fmt: skip
+        for setting in (
+            "LINK_TYPE_P1=1",
+            "LINK_TYPE_P2=1",
+            "ADVANCED_PCI_SETTINGS=1",
+            "FORCE_ETH_PCI_SUBCLASS=1",
+            "SRIOV_EN=1",
+            "NUM_OF_VFS=16",
+        )
+    )
     assert "offers 0 VFs, 16 are needed" in step.text
     assert found.reboots == 1
     file = parse_hosts(HEAD + PORTS)
@@ -155,8 +186,14 @@ def test_a_shell_of_esxi_needs_no_place_for_a_lock(tmp_path: Path) -> None:
 
 
 def test_packages_are_installed_by_hand_before_the_firmware_is_set() -> None:
-    text = HEAD + PORTS + ("    packages: [{name: mft, version: 4.18.1, file: /vmfs/mft.vib},\n"
-                           "               {name: nmst, version: 4.18.1, file: /vmfs/nmst.zip}]\n")  # fmt: skip
+    text = (
+        HEAD
+        + PORTS
+        + (
+            "    packages: [{name: mft, version: 4.18.1, file: /vmfs/mft.vib},\n"
+            "               {name: nmst, version: 4.18.1, file: /vmfs/nmst.zip}]\n"
+        )
+    )
     found = plan(text, facts(offers=0))
     commands = [c for s in found.steps if isinstance(s.action, ByHand) for c in s.action.commands]
     assert commands[:2] == [
@@ -179,8 +216,12 @@ def test_over_ssh_the_firmware_is_set_and_not_stated() -> None:
     both = with_shell(facts(offers=0), shell)
     text = HEAD.replace("user: admin}", "user: admin}\n    ssh: {}") + PORTS
     found = plan(text, both)
-    assert actions(found) == ["EnterMaintenance", *["SetConfig"] * 6, "SetOptions",
-                              "LeaveMaintenance"]  # fmt: skip
+    assert actions(found) == [
+        "EnterMaintenance",
+        *["SetConfig"] * 6,
+        "SetOptions",
+        "LeaveMaintenance",
+    ]
     assert found.reboots == 1
     card = both.cards[1]
     assert (card.psid, card.device) == ("MT_0000000008", "mt4119_pciconf1")
@@ -197,8 +238,11 @@ def test_over_ssh_the_firmware_is_set_and_not_stated() -> None:
     ],
 )
 def test_other_options_and_ports_keep_what_they_have(before: str, after: str) -> None:
-    [action] = [s.action for s in plan(HEAD + PORTS, facts(before)).steps
-                if isinstance(s.action, SetOptions)]  # fmt: skip
+    [action] = [
+        s.action
+        for s in plan(HEAD + PORTS, facts(before)).steps
+        if isinstance(s.action, SetOptions)
+    ]
     assert (action.options, action.before) == (after, before)
 
 
@@ -259,15 +303,22 @@ def test_machines_that_cannot_move_are_named_where_the_host_must_reboot() -> Non
     found = plan(HEAD + PORTS, facts(machines=("a", "b", "c"), bound=("b",)))
     assert "cannot move: b | switch them off" in refusals(found)
     found = plan(HEAD + PORTS, facts(machines=("a", "c")))
-    assert found.steps[0].text == ("enter maintenance mode (2 machines move away, "
-                                   "vSAN: ensureObjectAccessibility)")  # fmt: skip
+    assert found.steps[0].text == (
+        "enter maintenance mode (2 machines move away, vSAN: ensureObjectAccessibility)"
+    )
     text = HEAD + "    esxi: {power: low-power, vsan: evacuate}\n"
     assert actions(plan(text, facts(bound=("b",)))) == ["SetPower"]
-    [enter] = [s.action for s in plan(text + PORTS, facts()).steps
-               if isinstance(s.action, EnterMaintenance)]  # fmt: skip
+    [enter] = [
+        s.action
+        for s in plan(text + PORTS, facts()).steps
+        if isinstance(s.action, EnterMaintenance)
+    ]
     assert enter.vsan == "evacuateAllData"
-    [enter] = [s.action for s in plan(text + PORTS, facts(vsan=False)).steps
-               if isinstance(s.action, EnterMaintenance)]  # fmt: skip
+    [enter] = [
+        s.action
+        for s in plan(text + PORTS, facts(vsan=False)).steps
+        if isinstance(s.action, EnterMaintenance)
+    ]
     assert enter.vsan == ""
 
 
@@ -299,8 +350,14 @@ def back(kept: dict[str, Any], found: HostFacts) -> Back:
 
 
 def kept_options(before: str) -> dict[str, Any]:
-    return {"options": {"action": "SetOptions", "module": "nmlx5_core",
-                        "options": "max_vfs=0,0,8,7", "before": before}}  # fmt: skip
+    return {
+        "options": {
+            "action": "SetOptions",
+            "module": "nmlx5_core",
+            "options": "max_vfs=0,0,8,7",
+            "before": before,
+        }
+    }
 
 
 @pytest.mark.parametrize(
@@ -322,8 +379,10 @@ def test_the_way_back_changes_only_max_vfs(before: str, now: str, after: str) ->
 
 
 def test_the_way_back_of_power_and_of_other_drivers() -> None:
-    kept: dict[str, dict[str, Any]] = {"power": {"action": "SetPower", "policy": "static", "before": "dynamic"},
-            "vfs": {"action": "SetPassthru", "address": "0000:5e:00.0", "count": 4, "before": 0}}  # fmt: skip
+    kept: dict[str, dict[str, Any]] = {
+        "power": {"action": "SetPower", "policy": "static", "before": "dynamic"},
+        "vfs": {"action": "SetPassthru", "address": "0000:5e:00.0", "count": 4, "before": 0},
+    }
     found = back(kept, facts(power="static", requested={"0000:5e:00.0": 4})).plan
     assert {type(s.action): s.action for s in found.steps} == {
         EnterMaintenance: EnterMaintenance("ensureObjectAccessibility"),
@@ -360,16 +419,19 @@ def test_marks_are_of_one_host_and_outlive_the_process(tmp_path: Path) -> None:
 BOOT = "2026-03-01 08:00:00+00:00"
 
 
-@pytest.mark.parametrize(("now", "rebooted"), [
-    (BOOT, False),
-    ("2026-03-01 08:00:01.250000+00:00", False),
-    ("2026-03-01 07:59:31+00:00", False),
-    ("2026-03-01 09:00:00+01:00", False),
-    ("2026-03-01 08:01:00+00:00", True),
-    ("2026-03-01 07:59:00+00:00", True),
-    ("2026-03-01 08:00:00", True),
-    ("", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("now", "rebooted"),
+    [
+        (BOOT, False),
+        ("2026-03-01 08:00:01.250000+00:00", False),
+        ("2026-03-01 07:59:31+00:00", False),
+        ("2026-03-01 09:00:00+01:00", False),
+        ("2026-03-01 08:01:00+00:00", True),
+        ("2026-03-01 07:59:00+00:00", True),
+        ("2026-03-01 08:00:00", True),
+        ("", True),
+    ],
+)
 def test_a_clock_that_is_corrected_is_no_reboot(
     tmp_path: Path, now: str, *, rebooted: bool
 ) -> None:
@@ -419,14 +481,17 @@ class Center:
         raise HostError("it is no node of Slurm")
 
 
-@pytest.mark.parametrize(("before", "cause", "goes_on", "ours"), [
-    (False, None, False, False),  # it failed
-    (False, None, True, False),  # somebody else is at it
-    (False, ConnectionResetError(), True, True),  # ours goes on without us
-    (False, ConnectionResetError(), False, False),
-    (True, None, True, True),  # that of a run that was killed does
-    (True, None, False, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("before", "cause", "goes_on", "ours"),
+    [
+        (False, None, False, False),  # it failed
+        (False, None, True, False),  # somebody else is at it
+        (False, ConnectionResetError(), True, True),  # ours goes on without us
+        (False, ConnectionResetError(), False, False),
+        (True, None, True, True),  # that of a run that was killed does
+        (True, None, False, False),
+    ],
+)
 def test_whose_maintenance_mode_it_becomes_is_known_after_a_failure(
     tmp_path: Path, before: bool, cause: Exception | None, goes_on: bool, ours: bool
 ) -> None:
@@ -444,11 +509,14 @@ def test_whose_maintenance_mode_it_becomes_is_known_after_a_failure(
     ("old", "new", "why"),
     [
         ("platform: esxi", "platform: linux", "is for ESXi, and this is Linux"),
-        ("    vcenter: {server: vc.example.org, user: admin}\n", "    esxi: {power: balanced}\n",
-         "is set through a vCenter"),
+        (
+            "    vcenter: {server: vc.example.org, user: admin}\n",
+            "    esxi: {power: balanced}\n",
+            "is set through a vCenter",
+        ),
         ("user: admin", "user: admin, password: secret", "would hold a secret"),
     ],
-)  # fmt: skip
+)
 def test_what_a_file_may_not_say_is_told(old: str, new: str, why: str) -> None:
     with pytest.raises(SpecError) as caught:
         parse_hosts((HEAD + PORTS).replace(old, new))

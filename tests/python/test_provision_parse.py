@@ -136,9 +136,16 @@ def test_no_settings_are_none(text: str) -> None:
     assert parse_mlxconfig(text) is None
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("True(1)", "1"), ("IB(1)", "1"), ("16", "16"), ("0xff", "0xff"), ("odd(x)", "odd(x)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("True(1)", "1"),
+        ("IB(1)", "1"),
+        ("16", "16"),
+        ("0xff", "0xff"),
+        ("odd(x)", "odd(x)"),
+    ],
+)
 def test_values_are_numbers_where_they_have_one(text: str, value: str) -> None:
     assert plain_value(text) == value
 
@@ -213,9 +220,17 @@ def test_devlink_tells_board_and_level() -> None:
         assert found.stored == ("" if stored == found.firmware else stored)
 
 
-@pytest.mark.parametrize("text", [
-    "", "[]", "{}", '{"info": []}', '{"info": {"pci/0000:3b:00.0": 7}}', "[" * 100000,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"info": []}',
+        '{"info": {"pci/0000:3b:00.0": 7}}',
+        "[" * 100000,
+    ],
+)
 def test_what_is_no_devlink_is_nothing(text: str) -> None:
     assert parse_devlink(text) == {}
 
@@ -226,20 +241,25 @@ def test_odd_values_of_devlink_are_left_out() -> None:
     assert parse_devlink(text) == {"0000:3b:00.0": Device("", "", "")}
 
 
-@pytest.mark.parametrize(("text", "profiles"), [
-    ("Current active profile: virtual-host\n", "virtual-host"),
-    ("Current active profile: balanced my-own.2\n", "balanced my-own.2"),
-    ("Current active profile: balanced late\nCurrent post-loaded profile: late\n", "balanced"),
-    ("Current active profile: late\nCurrent post-loaded profile: late\n", ""),
-    ("No current active profile.\n", ""),
-    ("Cannot talk to TuneD daemon via DBus. Is TuneD daemon running?\nNo current active profile.\n",
-     None),
-    ("It seems that tuned daemon is not running, preset profile is not activated.\n", None),
-    ("Preset profile: balanced\n", None),
-    ("sh: tuned-adm: not found\n", None),
-    ("Current active profile: $(reboot)\n", None),
-    ("", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "profiles"),
+    [
+        ("Current active profile: virtual-host\n", "virtual-host"),
+        ("Current active profile: balanced my-own.2\n", "balanced my-own.2"),
+        ("Current active profile: balanced late\nCurrent post-loaded profile: late\n", "balanced"),
+        ("Current active profile: late\nCurrent post-loaded profile: late\n", ""),
+        ("No current active profile.\n", ""),
+        (
+            "Cannot talk to TuneD daemon via DBus. Is TuneD daemon running?\nNo current active profile.\n",
+            None,
+        ),
+        ("It seems that tuned daemon is not running, preset profile is not activated.\n", None),
+        ("Preset profile: balanced\n", None),
+        ("sh: tuned-adm: not found\n", None),
+        ("Current active profile: $(reboot)\n", None),
+        ("", None),
+    ],
+)
 def test_tuned_tells_its_profiles_several_and_none(text: str, profiles: str | None) -> None:
     assert parse_tuned(text) == profiles
 

@@ -63,8 +63,9 @@ def options(found: HostPlan) -> str:
 
 
 def config(found: HostPlan) -> dict[str, str]:
-    return {s.action.setting: s.action.value for s in found.steps
-            if isinstance(s.action, SetConfig)}  # fmt: skip
+    return {
+        s.action.setting: s.action.value for s in found.steps if isinstance(s.action, SetConfig)
+    }
 
 
 def refusals(found: HostPlan) -> str:
@@ -75,9 +76,13 @@ def test_the_worked_example_of_the_paper() -> None:
     found = plan(PAPER, esxi())
     assert options(found) == "max_vfs=0,0,8,7"
     assert config(found) == {
-        "LINK_TYPE_P1": "1", "LINK_TYPE_P2": "1", "ADVANCED_PCI_SETTINGS": "1",
-        "FORCE_ETH_PCI_SUBCLASS": "1", "SRIOV_EN": "1", "NUM_OF_VFS": "16",
-    }  # fmt: skip
+        "LINK_TYPE_P1": "1",
+        "LINK_TYPE_P2": "1",
+        "ADVANCED_PCI_SETTINGS": "1",
+        "FORCE_ETH_PCI_SUBCLASS": "1",
+        "SRIOV_EN": "1",
+        "NUM_OF_VFS": "16",
+    }
     assert found.refusals == ()
     assert {s.action.device for s in found.steps if isinstance(s.action, SetConfig)} == {
         "mt4119_pciconf1"
@@ -143,25 +148,37 @@ def test_max_vfs_is_in_bus_order_whatever_the_order_of_the_facts() -> None:
     assert options(plan(PAPER, replace(facts, cards=facts.cards[::-1]))) == "max_vfs=0,0,8,7"
 
 
-@pytest.mark.parametrize(("name", "text", "facts"), [
-    ("paper", PAPER, esxi()),
-    ("paper-bare", PAPER + PACKAGES, esxi(tools=False)),
-    ("linux", KVM, linux()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "text", "facts"),
+    [
+        ("paper", PAPER, esxi()),
+        ("paper-bare", PAPER + PACKAGES, esxi(tools=False)),
+        ("linux", KVM, linux()),
+    ],
+)
 def test_plans_are_as_recorded(name: str, text: str, facts: HostFacts) -> None:
     found = plan_hosts(parse_hosts(text), {facts.name: facts})
     assert "\n".join(plan_lines(found)) + "\n" == (GOLDEN / f"{name}.plan").read_text()
 
 
-@pytest.mark.parametrize(("text", "facts"), [
-    (PAPER, esxi()),
-    (PAPER, esxi(options="max_vfs=8,7 DRSS=4")),
-    (PAPER + PACKAGES, esxi(tools=False)),
-    (KVM, linux()),
-    (KVM, linux(cmdline=("quiet", "intel_iommu=off"))),
-    (KVM.replace("firmware: 16.32.1010", "firmware: 16.35.2000\n        image: {file: /depot/fw.bin,"
-                 f" version: 16.35.2000, sha256: {'0' * 64}}}"), linux()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        (PAPER, esxi()),
+        (PAPER, esxi(options="max_vfs=8,7 DRSS=4")),
+        (PAPER + PACKAGES, esxi(tools=False)),
+        (KVM, linux()),
+        (KVM, linux(cmdline=("quiet", "intel_iommu=off"))),
+        (
+            KVM.replace(
+                "firmware: 16.32.1010",
+                "firmware: 16.35.2000\n        image: {file: /depot/fw.bin,"
+                f" version: 16.35.2000, sha256: {'0' * 64}}}",
+            ),
+            linux(),
+        ),
+    ],
+)
 def test_after_apply_the_plan_is_empty(text: str, facts: HostFacts) -> None:
     host = FakeHost(facts)
     found = plan(text, facts)
@@ -242,8 +259,11 @@ def test_two_like_cards_need_an_address() -> None:
     text = KVM.replace("psid: MT_0000000008", 'psid: MT_0000000008\n        address: "86:00"')
     found = plan(text, both)
     assert found.refusals == ()
-    assert {s.action.value for s in found.steps if isinstance(s.action, SetConfig)
-            and s.key.startswith("config 0000:3b")} == set()  # fmt: skip
+    assert {
+        s.action.value
+        for s in found.steps
+        if isinstance(s.action, SetConfig) and s.key.startswith("config 0000:3b")
+    } == set()
 
 
 def test_what_is_staged_needs_only_the_reboot() -> None:
@@ -267,8 +287,9 @@ hosts:
 """
 
 
-def bios_steps(wanted: str, vendor: str, attributes: dict[str, BiosValue],
-               **more: tuple[str, ...]) -> tuple[dict[str, BiosValue], str]:  # fmt: skip
+def bios_steps(
+    wanted: str, vendor: str, attributes: dict[str, BiosValue], **more: tuple[str, ...]
+) -> tuple[dict[str, BiosValue], str]:
     facts = linux(bios=BiosFacts(vendor, attributes, allowed=more), cards=())
     found = plan(BIOS.replace("{WANTED}", wanted), facts)
     steps = {
@@ -277,18 +298,39 @@ def bios_steps(wanted: str, vendor: str, attributes: dict[str, BiosValue],
     return steps, refusals(found)
 
 
-@pytest.mark.parametrize(("vendor", "attributes", "expected"), [
-    ("Dell Inc.", DELL, {"ProcVirtualization": "Enabled", "SriovGlobalEnable": "Enabled"}),
-    ("HPE", {"ProcVirtualization": "Disabled", "IntelProcVtd": "Disabled", "Sriov": "Disabled"},
-     {"ProcVirtualization": "Enabled", "IntelProcVtd": "Enabled", "Sriov": "Enabled"}),
-    ("Lenovo", {"Processors_SVMMode": "Disable", "DevicesandIOPorts_SRIOV": "Disable",
-                "DevicesandIOPorts_IntelVTforDirectedIOVTd": "Enable"},
-     {"Processors_SVMMode": "Enable", "DevicesandIOPorts_SRIOV": "Enable"}),
-    ("Supermicro", {"IntelVirtualizationTechnology_0021": "Disable", "SR_IOVSupport_002B":
-                    "Disabled", "IntelVTforDirectedI_O_VT_d_0101": "Disable"},
-     {"IntelVirtualizationTechnology_0021": "Enable", "SR_IOVSupport_002B": "Enabled",
-      "IntelVTforDirectedI_O_VT_d_0101": "Enable"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("vendor", "attributes", "expected"),
+    [
+        ("Dell Inc.", DELL, {"ProcVirtualization": "Enabled", "SriovGlobalEnable": "Enabled"}),
+        (
+            "HPE",
+            {"ProcVirtualization": "Disabled", "IntelProcVtd": "Disabled", "Sriov": "Disabled"},
+            {"ProcVirtualization": "Enabled", "IntelProcVtd": "Enabled", "Sriov": "Enabled"},
+        ),
+        (
+            "Lenovo",
+            {
+                "Processors_SVMMode": "Disable",
+                "DevicesandIOPorts_SRIOV": "Disable",
+                "DevicesandIOPorts_IntelVTforDirectedIOVTd": "Enable",
+            },
+            {"Processors_SVMMode": "Enable", "DevicesandIOPorts_SRIOV": "Enable"},
+        ),
+        (
+            "Supermicro",
+            {
+                "IntelVirtualizationTechnology_0021": "Disable",
+                "SR_IOVSupport_002B": "Disabled",
+                "IntelVTforDirectedI_O_VT_d_0101": "Disable",
+            },
+            {
+                "IntelVirtualizationTechnology_0021": "Enable",
+                "SR_IOVSupport_002B": "Enabled",
+                "IntelVTforDirectedI_O_VT_d_0101": "Enable",
+            },
+        ),
+    ],
+)
 def test_vendors_have_their_own_names(
     vendor: str, attributes: dict[str, BiosValue], expected: dict[str, BiosValue]
 ) -> None:
@@ -333,8 +375,11 @@ def test_a_vendor_without_a_table_takes_its_own_names() -> None:
 
 
 def test_a_staged_value_that_is_not_wanted_is_taken_back() -> None:
-    bios = BiosFacts("Dell Inc.", {**DELL, "SriovGlobalEnable": "Enabled"},
-                     pending={"SriovGlobalEnable": "Disabled"})  # fmt: skip
+    bios = BiosFacts(
+        "Dell Inc.",
+        {**DELL, "SriovGlobalEnable": "Enabled"},
+        pending={"SriovGlobalEnable": "Disabled"},
+    )
     found = plan(BIOS.replace("{WANTED}", "{sriov: true}"), linux(bios=bios, cards=()))
     assert [s.text for s in found.steps] == ["SriovGlobalEnable: Disabled -> Enabled"]
     assert found.reboots == 0
@@ -393,14 +438,18 @@ def test_a_longer_chain_is_a_further_phase_and_a_parallel_one_is_not() -> None:
         Step(Stage.DRIVER, "e", "e", Wait(), "", ("e-before",)),
     ]
     assert [[s.key for s in phase.steps] for phase in gather(steps)] == [
-        ["a", "e"], ["b", "d"], ["c"],
-    ]  # fmt: skip
+        ["a", "e"],
+        ["b", "d"],
+        ["c"],
+    ]
 
 
 def test_a_setting_that_runs_already_is_no_step() -> None:
     facts = linux()
-    now = {n: ConfigValue(v, v) for n, v in (FACTORY | {"SRIOV_EN": "1", "NUM_OF_VFS": "9",
-                                                       "LINK_TYPE_P1": "1"}).items()}  # fmt: skip
+    now = {
+        n: ConfigValue(v, v)
+        for n, v in (FACTORY | {"SRIOV_EN": "1", "NUM_OF_VFS": "9", "LINK_TYPE_P1": "1"}).items()
+    }
     found = plan(KVM, replace(facts, cards=(replace(facts.cards[0], config=now),)))
     assert config(found) == {}
     assert facts.files == {RULES: None, GRUB: None}

@@ -81,8 +81,14 @@ def test_a_card_without_its_tool_is_said_to_be_unread(host: HostTree) -> None:
 
 
 def test_an_esxi_host_is_read() -> None:
-    answers = {"vibs": VIBS, "mst": MST, "mlxfwmanager": MLXFWMANAGER, "options": PARAMETERS,
-               "mt4119_pciconf1": MLXCONFIG, "mt4117_pciconf0": "-E- no"}  # fmt: skip
+    answers = {
+        "vibs": VIBS,
+        "mst": MST,
+        "mlxfwmanager": MLXFWMANAGER,
+        "options": PARAMETERS,
+        "mt4119_pciconf1": MLXCONFIG,
+        "mt4117_pciconf0": "-E- no",
+    }
     answers["pci"] = "".join(
         f"{a}\n   VMkernel Name: {n}\n   Vendor ID: 0x15b3\n   Device ID: {d}\n   Module Name: {m}\n"
         for a, n, d, m in (
@@ -101,8 +107,12 @@ def test_an_esxi_host_is_read() -> None:
                 if f" {name}\n" in text:
                     lines = text.split("\n")
                     place = next(i for i, line in enumerate(lines) if line.endswith(f" {name}"))
-                    lines[place + 1] = "cat <<'EOF'\n" + output + "\nEOF\n" + lines[place + 1].split(
-                        "2>/dev/null;", 1)[1].replace("code=$?", "code=0")  # fmt: skip
+                    lines[place + 1] = (
+                        "cat <<'EOF'\n"
+                        + output
+                        + "\nEOF\n"
+                        + lines[place + 1].split("2>/dev/null;", 1)[1].replace("code=$?", "code=0")
+                    )
                     text = "\n".join(lines)
             done = LocalRunner().run(Command(("sh", "-s"), stdin=text.encode()), timeout_s=30)
             return Answer(done.code, done.text)
@@ -114,8 +124,10 @@ def test_an_esxi_host_is_read() -> None:
     assert facts.cards[0].config is None
     fast = facts.cards[1]
     assert (fast.device, fast.psid, fast.firmware) == (
-        "mt4119_pciconf1", "MT_0000000008", "16.32.1010",
-    )  # fmt: skip
+        "mt4119_pciconf1",
+        "MT_0000000008",
+        "16.32.1010",
+    )
     assert [port.address for port in fast.ports] == ["0000:3b:00.0", "0000:3b:00.1"]
     assert fast.config is not None
     assert fast.config["NUM_OF_VFS"] == ConfigValue("0", "16")
@@ -180,11 +192,17 @@ def test_ssh_is_started_so_that_it_never_asks() -> None:
     assert runner.command.stdin == b"echo hello\n"
 
 
-@pytest.mark.parametrize(("runner", "said"), [
-    (Recorder(255, b"", b"x\nssh: connect to host kvm1 port 22: No route to host\n"), "No route"),
-    (Recorder(255, b""), "no reason given"),
-    (Recorder(-15, b"", late=True), "no answer after 5 s"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("runner", "said"),
+    [
+        (
+            Recorder(255, b"", b"x\nssh: connect to host kvm1 port 22: No route to host\n"),
+            "No route",
+        ),
+        (Recorder(255, b""), "no reason given"),
+        (Recorder(-15, b"", late=True), "no answer after 5 s"),
+    ],
+)
 def test_why_a_host_cannot_be_reached_is_said(runner: Recorder, said: str) -> None:
     with pytest.raises(HostError, match=f"kvm1: .*{said}"):
         SshShell("kvm1", Ssh(), runner).script("true", timeout_s=5)
@@ -193,8 +211,11 @@ def test_why_a_host_cannot_be_reached_is_said(runner: Recorder, said: str) -> No
 def test_answers_are_told_apart_whatever_they_hold(tmp_path: Path) -> None:
     shell = HostTree(tmp_path / "h").make()
     found = ask(shell, {"a": "printf 'x\\n\\n'", "b b": "echo nearmetal-0 c; exit 7", "c": "false"})
-    assert found == {"a": Answer(0, "x\n\n"), "b b": Answer(7, "nearmetal-0 c\n"),
-                     "c": Answer(1, "")}  # fmt: skip
+    assert found == {
+        "a": Answer(0, "x\n\n"),
+        "b b": Answer(7, "nearmetal-0 c\n"),
+        "c": Answer(1, ""),
+    }
 
 
 def test_a_shell_that_says_nothing_is_named() -> None:

@@ -182,8 +182,10 @@ def test_what_several_applies_gave_to_grubby_goes_back_whole(tmp_path: Path) -> 
 @pytest.mark.parametrize("later", [4, 6])
 def test_vfs_that_were_there_before_stay(tmp_path: Path, later: int) -> None:
     host, state = Rebooting(tmp_path / "kvm1").make(), tmp_path / "state"
-    text = KERNEL.replace("kernel: {iommu: passthrough}", "adapters: [{model: ConnectX-5, "
-                          f"ports: [{{vfs: {later}}}]}}]")  # fmt: skip
+    text = KERNEL.replace(
+        "kernel: {iommu: passthrough}",
+        f"adapters: [{{model: ConnectX-5, ports: [{{vfs: {later}}}]}}]",
+    )
     config = json.loads(host.state.read_text())
     for name, value in (("SRIOV_EN", "1"), ("NUM_OF_VFS", "8")):
         config["0000:3b:00.0"][name] = [value] * 3
@@ -223,8 +225,14 @@ def test_a_host_that_is_gone_is_named_and_nothing_is_written(
 
 
 def burnt(before: str) -> dict[str, Any]:
-    return {"action": "Burn", "device": "0000:3b:00.0", "file": "/f", "sha256": "0" * 64,
-            "version": "16.32.1010", "before": before}  # fmt: skip
+    return {
+        "action": "Burn",
+        "device": "0000:3b:00.0",
+        "file": "/f",
+        "sha256": "0" * 64,
+        "version": "16.32.1010",
+        "before": before,
+    }
 
 
 def test_burnt_firmware_stays_and_is_told_until_it_is_back(
@@ -255,8 +263,9 @@ def bios(name: str, before: object) -> dict[str, Any]:
 
 
 def test_bios_and_settings_go_back_last_change_first() -> None:
-    found = back({"a": bios("LogicalProc", "Disabled"), "b": config("1"),
-                  "c": bios("BootMode", "Bios")})  # fmt: skip
+    found = back(
+        {"a": bios("LogicalProc", "Disabled"), "b": config("1"), "c": bios("BootMode", "Bios")}
+    )
     assert [step.action for step in found.plan.steps] == [
         SetBios("BootMode", "Bios", "Uefi"),
         SetBios("LogicalProc", "Disabled", "Enabled"),
@@ -334,6 +343,9 @@ def test_vfs_go_back_at_once_where_no_reboot_is_needed() -> None:
     assert not back({"vfs": vfs(4)}, **with_vfs(4)).plan.steps
     refused = back({"vfs": vfs(2)}, **with_vfs(4, used=1)).plan.refusals
     assert "virtual machines have 1 of them" in refused[0].what
-    bios_too = back({"vfs": vfs(2), "b": bios("BootMode", "Bios")}, **with_vfs(4),
-                    bios=BiosFacts("Dell", {"BootMode": "Uefi"}))  # fmt: skip
+    bios_too = back(
+        {"vfs": vfs(2), "b": bios("BootMode", "Bios")},
+        **with_vfs(4),
+        bios=BiosFacts("Dell", {"BootMode": "Uefi"}),
+    )
     assert [type(s.action) for s in bios_too.plan.steps] == [SetBios]

@@ -256,8 +256,12 @@ def test_a_host_that_fails_its_checks_stays_drained(host: Rebooting, tmp_path: P
     cluster = Cluster(host)
     host.comes_back = False
     with pytest.raises(HostError, match="did not come back"):
-        Applier(parse_hosts(FILE.replace("DRAIN", "60")), LabReach({"kvm1": host}, cluster),
-                tmp_path / "state", Patience(reboot_s=0, look_s=0)).apply()  # fmt: skip
+        Applier(
+            parse_hosts(FILE.replace("DRAIN", "60")),
+            LabReach({"kvm1": host}, cluster),
+            tmp_path / "state",
+            Patience(reboot_s=0, look_s=0),
+        ).apply()
     assert cluster.state == NodeState(drained=True, reason=OURS)
 
 
@@ -280,13 +284,18 @@ def test_jobs_on_a_host_that_the_file_does_not_call_a_node_are_refused(
     assert host.writes == 0
 
 
-@pytest.mark.parametrize(("text", "state"), [
-    (SHOWN, NodeState(drained=True, reason=OURS)),
-    (SHOWN.replace("IDLE+DRAIN", "MIXED+DRAIN*"), NodeState(drained=True, reason=OURS)),
-    (SHOWN.replace("IDLE+DRAIN", "DOWN*+DRAIN+REBOOT_ISSUED").replace(" lab [", " b [x] ["),
-     NodeState(drained=True, reason="nearmetal host: b [x]")),
-    ("NodeName=n State=IDLE*\n", NodeState(drained=False, reason="")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        (SHOWN, NodeState(drained=True, reason=OURS)),
+        (SHOWN.replace("IDLE+DRAIN", "MIXED+DRAIN*"), NodeState(drained=True, reason=OURS)),
+        (
+            SHOWN.replace("IDLE+DRAIN", "DOWN*+DRAIN+REBOOT_ISSUED").replace(" lab [", " b [x] ["),
+            NodeState(drained=True, reason="nearmetal host: b [x]"),
+        ),
+        ("NodeName=n State=IDLE*\n", NodeState(drained=False, reason="")),
+    ],
+)
 def test_the_state_of_a_node_is_read(text: str, state: NodeState) -> None:
     assert parse_node(text) == state
 
@@ -325,10 +334,13 @@ def test_the_tools_are_asked_in_their_own_words(monkeypatch: pytest.MonkeyPatch)
     ]
 
 
-@pytest.mark.parametrize(("tools", "said"), [
-    (Tools(1, "slurm_update error: Invalid node name specified\n"), "Invalid node name"),
-    (Tools(-15, "", late=True), "no answer"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tools", "said"),
+    [
+        (Tools(1, "slurm_update error: Invalid node name specified\n"), "Invalid node name"),
+        (Tools(-15, "", late=True), "no answer"),
+    ],
+)
 def test_a_controller_that_does_not_answer_is_named(tools: Tools, said: str) -> None:
     with pytest.raises(HostError, match=f"Slurm: scontrol: .*{said}"):
         SlurmTools(tools).resume("n1")

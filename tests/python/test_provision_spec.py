@@ -52,32 +52,45 @@ def test_the_schema_knows_every_key() -> None:
     assert {"Adapter", "Bios", "Bmc", "HostGroup", "Kernel", "Package"} <= set(schema["$defs"])
 
 
-@pytest.mark.parametrize(("old", "new", "said"), [
-    ('"kvm[01-03,07]"', '"kvm[01-"', "f:4:12: hosts[0].nodes, "),
-    ('"kvm[01-03,07]"', '"kvm[1-999999999]"', "names more than 4096 hosts"),
-    ('"kvm[01-03,07]"', '"a[1-99]b[1-99]"', "names more than 4096 hosts"),
-    ('"kvm[01-03,07]"', "'@all'", "is no node set"),
-    ('"kvm[01-03,07]"', "'-oProxyCommand=x'", "is no node set"),
-    ('"kvm[01-03,07]"', "'-n1'", "holds '-n1', which is no host name"),
-    ("platform: linux", "platform: windows", "f:5:15: hosts[0].platform"),
-    ("bmc-{host}", "bmc-{name}", "has a placeholder other than {host}"),
-    ("https://", "ftp://", "is no address of a bmc"),
-    ("password: {env: BMC_PASSWORD}", "password: {}", "names no place, or several, write one of env, file and keyring"),
-    ("password: {env: BMC_PASSWORD}", "password: hunter2", "hosts[0].bmc.password, would hold a secret"),
-    ("sriov: true", "sriof: true", "did you mean 'sriov'?"),
-    ("vfs: 8", "vfs: -1", "f:10:83"),
-    ("firmware: 16.32.1010", "firmware: latest", "is no version"),
-    ("model: ConnectX-5, ", "", "names no card"),
-    ("mitigations=off", '"x; reboot"', "no argument of a kernel"),
-    ("canary: kvm02", "canary: kvm09", "f:13:9: canary 'kvm09', is none of the hosts"),
-    ('"esx[1-2]"', "kvm03", "f:12:13: host kvm03, line 4 names it already"),
-    ("platform: esxi}", "platform: esxi, kernel: {iommu: 'on'}}", "is for Linux"),
-    ("platform: esxi}", "platform: esxi, bios: {smt: true}}", "needs a BMC"),
-    ("platform: linux", "platform: linux\n    packages: [{name: mft, version: '1', file: /x}]",
-     "are for ESXi"),
-    ("firmware: 16.32.1010", f"image: {{file: /x, version: 1.2, sha256: {'0' * 64}}}",
-     "f:10:"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"kvm[01-03,07]"', '"kvm[01-"', "f:4:12: hosts[0].nodes, "),
+        ('"kvm[01-03,07]"', '"kvm[1-999999999]"', "names more than 4096 hosts"),
+        ('"kvm[01-03,07]"', '"a[1-99]b[1-99]"', "names more than 4096 hosts"),
+        ('"kvm[01-03,07]"', "'@all'", "is no node set"),
+        ('"kvm[01-03,07]"', "'-oProxyCommand=x'", "is no node set"),
+        ('"kvm[01-03,07]"', "'-n1'", "holds '-n1', which is no host name"),
+        ("platform: linux", "platform: windows", "f:5:15: hosts[0].platform"),
+        ("bmc-{host}", "bmc-{name}", "has a placeholder other than {host}"),
+        ("https://", "ftp://", "is no address of a bmc"),
+        (
+            "password: {env: BMC_PASSWORD}",
+            "password: {}",
+            "names no place, or several, write one of env, file and keyring",
+        ),
+        (
+            "password: {env: BMC_PASSWORD}",
+            "password: hunter2",
+            "hosts[0].bmc.password, would hold a secret",
+        ),
+        ("sriov: true", "sriof: true", "did you mean 'sriov'?"),
+        ("vfs: 8", "vfs: -1", "f:10:83"),
+        ("firmware: 16.32.1010", "firmware: latest", "is no version"),
+        ("model: ConnectX-5, ", "", "names no card"),
+        ("mitigations=off", '"x; reboot"', "no argument of a kernel"),
+        ("canary: kvm02", "canary: kvm09", "f:13:9: canary 'kvm09', is none of the hosts"),
+        ('"esx[1-2]"', "kvm03", "f:12:13: host kvm03, line 4 names it already"),
+        ("platform: esxi}", "platform: esxi, kernel: {iommu: 'on'}}", "is for Linux"),
+        ("platform: esxi}", "platform: esxi, bios: {smt: true}}", "needs a BMC"),
+        (
+            "platform: linux",
+            "platform: linux\n    packages: [{name: mft, version: '1', file: /x}]",
+            "are for ESXi",
+        ),
+        ("firmware: 16.32.1010", f"image: {{file: /x, version: 1.2, sha256: {'0' * 64}}}", "f:10:"),
+    ],
+)
 def test_what_is_wrong_is_said_with_its_line(old: str, new: str, said: str) -> None:
     assert GOOD.count(old) >= 1
     assert said in problems(GOOD.replace(old, new, 1))

@@ -108,8 +108,12 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "r", reason=evil)
     manifest = read_manifest(directory)
     launch = make_launch(directory, 50, patterns_log(1, 1), exit_code=1, program=evil)
-    write_manifest(directory, manifest.model_copy(update={
-        "name": evil, "launches": (*manifest.launches, launch), "spec": evil}))  # fmt: skip
+    write_manifest(
+        directory,
+        manifest.model_copy(
+            update={"name": evil, "launches": (*manifest.launches, launch), "spec": evil}
+        ),
+    )
     run = load_run(directory)
     assert "<script" not in render_html(run)
     Page(render_html(run))

@@ -13,9 +13,16 @@ from nearmetal.report.svg import Bar, Mark, Series, bar_chart, line_chart, ratio
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (0.01234, "0.0123"), (1, "1.00"), (9.996, "10.00"), (12.34, "12.3"),
-     (123.4, "123"), (1234567, "1,230,000")],
-)  # fmt: skip
+    [
+        (0, "0"),
+        (0.01234, "0.0123"),
+        (1, "1.00"),
+        (9.996, "10.00"),
+        (12.34, "12.3"),
+        (123.4, "123"),
+        (1234567, "1,230,000"),
+    ],
+)
 def test_three_digits(value: float, text: str) -> None:
     assert numbers.digits(value) == text
 
@@ -23,23 +30,30 @@ def test_three_digits(value: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (numbers.size(0), "0 B"), (numbers.size(8), "8 B"), (numbers.size(65536), "64 KiB"),
-        (numbers.size(4 << 20), "4 MiB"), (numbers.size(1500), "1500 B"),
-        (numbers.short_size(8), "8"), (numbers.short_size(65536), "64K"),
-        (numbers.microseconds(0.25), "250 ns"), (numbers.microseconds(25), "25.0 µs"),
+        (numbers.size(0), "0 B"),
+        (numbers.size(8), "8 B"),
+        (numbers.size(65536), "64 KiB"),
+        (numbers.size(4 << 20), "4 MiB"),
+        (numbers.size(1500), "1500 B"),
+        (numbers.short_size(8), "8"),
+        (numbers.short_size(65536), "64K"),
+        (numbers.microseconds(0.25), "250 ns"),
+        (numbers.microseconds(25), "25.0 µs"),
         (numbers.microseconds(2500), "2.50 ms"),
         (numbers.megabytes_per_second(0.1), "100 kB/s"),
         (numbers.megabytes_per_second(250), "250 MB/s"),
         (numbers.megabytes_per_second(12345), "12.3 GB/s"),
         (numbers.megamessages_per_second(0.15), "150 k/s"),
         (numbers.megamessages_per_second(12), "12.0 M/s"),
-        (numbers.data(10), "10.0 B"), (numbers.data(3 * 10**9), "3.00 GB"),
+        (numbers.data(10), "10.0 B"),
+        (numbers.data(3 * 10**9), "3.00 GB"),
         (numbers.times(20), "20.0\N{MULTIPLICATION SIGN}"),
-        (numbers.tick("20.0 µs"), "20 µs"), (numbers.tick("2.50 µs"), "2.50 µs"),
-        (numbers.tick("0.100"), "0.100"), (numbers.tick("1.00\N{MULTIPLICATION SIGN}"),
-                                           "1\N{MULTIPLICATION SIGN}"),
+        (numbers.tick("20.0 µs"), "20 µs"),
+        (numbers.tick("2.50 µs"), "2.50 µs"),
+        (numbers.tick("0.100"), "0.100"),
+        (numbers.tick("1.00\N{MULTIPLICATION SIGN}"), "1\N{MULTIPLICATION SIGN}"),
     ],
-)  # fmt: skip
+)
 def test_units_keep_numbers_short(text: str, expected: str) -> None:
     assert text == expected
 
@@ -52,13 +66,17 @@ def test_digits_stay_near_the_value(value: float) -> None:
 @given(
     st.lists(
         st.tuples(st.sampled_from([0, 1, 8, 64, 4096, 1 << 22]), st.floats(1e-4, 1e7)),
-        min_size=1, max_size=6, unique_by=lambda p: p[0],
+        min_size=1,
+        max_size=6,
+        unique_by=lambda p: p[0],
     )
-)  # fmt: skip
+)
 def test_marks_stay_inside_the_chart(points: list[tuple[int, float]]) -> None:
     marks = tuple(Mark(s, v, v * 0.9, v * 1.1, f"{v}") for s, v in sorted(points))
-    for chart in (line_chart("t", "a", [Series("x", "auto", marks)], numbers.microseconds),
-                  ratio_chart("t", "a", [Series("x", "auto", marks)])):  # fmt: skip
+    for chart in (
+        line_chart("t", "a", [Series("x", "auto", marks)], numbers.microseconds),
+        ratio_chart("t", "a", [Series("x", "auto", marks)]),
+    ):
         height = float(chart.split('viewBox="0 0 760 ')[1].split('"')[0])
         for part in chart.split("translate(")[1:]:
             x, y = (float(v) for v in part.split(")")[0].split(","))

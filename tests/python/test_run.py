@@ -70,8 +70,9 @@ def test_a_program_that_is_not_there() -> None:
 def test_a_time_out_ends_the_whole_session(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     begin = time.monotonic()
-    done = RUNNER.run(sh("sleep 60 & echo $! > $1; trap '' TERM; wait; wait", str(note)),
-                      timeout_s=0.5)  # fmt: skip
+    done = RUNNER.run(
+        sh("sleep 60 & echo $! > $1; trap '' TERM; wait; wait", str(note)), timeout_s=0.5
+    )
     assert done.timed_out
     assert time.monotonic() - begin < 20
     assert_ends(int(note.read_text()))
@@ -111,8 +112,9 @@ def test_commands_that_wait_for_each_other_run_side_by_side(tmp_path: Path) -> N
 def test_each_of_many_gets_its_input_and_keeps_its_words() -> None:
     count = AT_ONCE + 2
     script = "cat; echo $1 >&2"
-    commands = [Command(("/bin/sh", "-c", script, "sh", str(i)), stdin=b"%d" % i)
-                for i in range(count)]  # fmt: skip
+    commands = [
+        Command(("/bin/sh", "-c", script, "sh", str(i)), stdin=b"%d" % i) for i in range(count)
+    ]
     ends = RUNNER.run_all(commands, timeout_s=60)
     assert [end.text for end in ends] == [str(i) for i in range(count)]
     assert [end.error_tail for end in ends] == [str(i) for i in range(count)]
@@ -136,8 +138,11 @@ def test_one_of_many_that_is_not_there_ends_those_that_were_started() -> None:
     there = Command(("sleep", like_no_other))
     with pytest.raises(CommandError, match="cannot start no-such-program"):
         RUNNER.run_all([there, Command(("no-such-program",))], timeout_s=60)
-    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if arguments(path)[1:2] == [
-        like_no_other]]  # fmt: skip
+    left = [
+        path
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if arguments(path)[1:2] == [like_no_other]
+    ]
     assert left == []
 
 

@@ -153,10 +153,24 @@ def test_usage(tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
-        ["bash", "-c", 'ulimit -f 1024; trap "" XFSZ; exec "$@"', "-", TOOL, "create",
-         tmp_path / "segment", "--parts", "2", "--part-size", "2M"],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        [
+            "bash",
+            "-c",
+            'ulimit -f 1024; trap "" XFSZ; exec "$@"',
+            "-",
+            TOOL,
+            "create",
+            tmp_path / "segment",
+            "--parts",
+            "2",
+            "--part-size",
+            "2M",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 1
     assert "File too large" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -192,9 +206,12 @@ def test_info_says_what_a_segment_offers(tmp_path: Path) -> None:
 
     def told() -> dict[str, Any]:
         done = subprocess.run(
-            [info_tool(), "--json"], capture_output=True, check=True, timeout=60,
+            [info_tool(), "--json"],
+            capture_output=True,
+            check=True,
+            timeout=60,
             env={"NEARMETAL_SEGMENT": str(conf)},
-        )  # fmt: skip
+        )
         segment: dict[str, Any] = json.loads(done.stdout)["segment"]
         return segment
 

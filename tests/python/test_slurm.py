@@ -97,15 +97,32 @@ def test_the_plugin_types_what_the_command_line_takes() -> None:
     told = "".join(
         subprocess.run(
             [sys.executable, "-m", "nearmetal", "slurm", verb, "--help"],
-            capture_output=True, text=True, check=True, timeout=60,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
         ).stdout
         for verb in ("launch", "reclaim")
-    )  # fmt: skip
+    )
     assert words == {
-        "--job", "--uid", "--segment", "--scratch", "--request", "--mpi", "--channels",
-        "--partition", "--vfs", "--vms", "--vcpus", "--memory", "--image", "--shares", "--accel",
-        "--nodes", "--key",
-    }  # fmt: skip
+        "--job",
+        "--uid",
+        "--segment",
+        "--scratch",
+        "--request",
+        "--mpi",
+        "--channels",
+        "--partition",
+        "--vfs",
+        "--vms",
+        "--vcpus",
+        "--memory",
+        "--image",
+        "--shares",
+        "--accel",
+        "--nodes",
+        "--key",
+    }
     assert all(word in told for word in words)
 
 
@@ -117,8 +134,14 @@ def test_a_prolog_waits_for_no_module_that_it_does_not_need() -> None:
         " build_parser('slurm').parse_args(['slurm', *words])\n"
         "print(*sorted({'pydantic', 'nearmetal.spec', 'nearmetal.host'} & set(sys.modules)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
-                          check=True, timeout=60, cwd=ROOT)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        cwd=ROOT,
+    )
     assert done.stdout.strip() == ""
 
 
@@ -160,8 +183,11 @@ def test_records_are_read_whatever_is_in_them(tmp_path: Path) -> None:
     assert list(found) == [3, 4, 5, 12]
     assert [c.lives() for c in found.values()] == [False, False, False, True]
     assert (found[12].uid, found[12].node, found[12].since, found[12].request) == (
-        1000, "n1", 5.0, "r"
-    )  # fmt: skip
+        1000,
+        "n1",
+        5.0,
+        "r",
+    )
     assert (found[3].uid, found[4].pid) == (-1, 0)
     assert of_job(99, tmp_path) is None
     assert containers(tmp_path / "nowhere") == ()
@@ -473,7 +499,13 @@ def test_who_may_not_make_namespaces_is_told_so_and_leaves_nothing() -> None:
     start = user if os.geteuid() == 0 else []
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o777)
-        done = subprocess.run([*start, sys.executable, "-c", script, directory], cwd=ROOT,
-                              timeout=60, capture_output=True, text=True, check=False)  # fmt: skip
+        done = subprocess.run(
+            [*start, sys.executable, "-c", script, directory],
+            cwd=ROOT,
+            timeout=60,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert "make namespaces: Operation not permitted | run this as root" in done.stdout
         assert not (Path(directory) / "s" / "job-7").exists()

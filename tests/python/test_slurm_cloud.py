@@ -158,7 +158,8 @@ def test_status_is_the_same_over_both(tmp_path: Path, capsys: pytest.CaptureFixt
     told.append(json.loads(capsys.readouterr().out))
     for data in told:
         assert [(c["job"], c["node"], c["leak"]) for c in data["containers"]] == [
-            (1, "n1", False), (2, "n1", True)
-        ]  # fmt: skip
+            (1, "n1", False),
+            (2, "n1", True),
+        ]
     assert show(slurm, cloud, View(as_json=False), no_vfs(tmp_path)) == 4
     assert re.search(r"^1 .* in use ", capsys.readouterr().out, re.MULTILINE)

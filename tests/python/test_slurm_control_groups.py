@@ -15,8 +15,12 @@ from nearmetal.slurm.wanted import Allocated
 
 MIB = 1 << 20
 HAS = Allocated(2, 700 * MIB)
-BOTH = {"TaskPlugin": "task/affinity,task/cgroup", "ConstrainCores": "yes",
-        "ConstrainRAMSpace": "yes", "AllowedRAMSpace": "100.0%"}  # fmt: skip
+BOTH = {
+    "TaskPlugin": "task/affinity,task/cgroup",
+    "ConstrainCores": "yes",
+    "ConstrainRAMSpace": "yes",
+    "AllowedRAMSpace": "100.0%",
+}
 MOUNT = Path("/sys/fs/cgroup")
 
 
@@ -35,8 +39,10 @@ class Scontrol(LocalRunner):
 
 def test_the_configuration_is_slurms() -> None:
     assert queue.configuration(Scontrol()) == {
-        "TaskPlugin": "task/cgroup", "LaunchParameters": "a=b", "ConstrainCores": "yes",
-    }  # fmt: skip
+        "TaskPlugin": "task/cgroup",
+        "LaunchParameters": "a=b",
+        "ConstrainCores": "yes",
+    }
 
 
 @pytest.mark.parametrize(
@@ -55,8 +61,9 @@ def test_the_configuration_is_slurms() -> None:
 def test_a_machine_is_held_to_what_slurm_holds_tasks_to(
     change: dict[str, str], cpus: int | None, memory: float | None, swap: int | None
 ) -> None:
-    wanted = Limits(cpus, None if memory is None else int(memory * MIB),
-                    None if swap is None else swap * MIB)  # fmt: skip
+    wanted = Limits(
+        cpus, None if memory is None else int(memory * MIB), None if swap is None else swap * MIB
+    )
     assert limits_of(BOTH | change, HAS) == wanted
 
 
@@ -69,15 +76,18 @@ def test_what_is_written_where() -> None:
     all_three = Limits(2, 700 * MIB, 0)
     assert limits.settings(MOUNT, all_three, unified=True) == {
         "/sys/fs/cgroup": {
-            "memory.max": "734003200", "memory.swap.max": "0", "cpu.max": "200000 100000"
+            "memory.max": "734003200",
+            "memory.swap.max": "0",
+            "cpu.max": "200000 100000",
         }
-    }  # fmt: skip
+    }
     assert limits.settings(MOUNT, all_three, unified=False) == {
         "/sys/fs/cgroup/memory": {
-            "memory.limit_in_bytes": "734003200", "memory.memsw.limit_in_bytes": "734003200"
+            "memory.limit_in_bytes": "734003200",
+            "memory.memsw.limit_in_bytes": "734003200",
         },
         "/sys/fs/cgroup/cpu": {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "200000"},
-    }  # fmt: skip
+    }
     only_cpus = limits.settings(MOUNT, Limits(1, None, None), unified=False)
     assert list(only_cpus) == ["/sys/fs/cgroup/cpu"]
 

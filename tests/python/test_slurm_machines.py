@@ -132,8 +132,10 @@ def test_a_seed_tells_a_machine_its_user_its_shares_and_its_part() -> None:
     one = job()
     seed = seed_of(one, one.members[3], 1, LAYOUT)
     assert (seed.name, [n.name for n in seed.nodes][-1], seed.nodes[0].host) == (
-        "n2-vm1", "n2-vm1", "n1"
-    )  # fmt: skip
+        "n2-vm1",
+        "n2-vm1",
+        "n1",
+    )
     assert seed.user is not None
     assert (seed.user.name, seed.user.uid, seed.user.gid) == ("ann", 64321, 64322)
     assert [s.path for s in seed.shares] == ["/run/nearmetal/job", "/srv", "/scratch"]
@@ -166,8 +168,9 @@ def test_guests_and_plugin_look_where_files_are() -> None:
 
 
 def test_a_network_of_two_nodes_knows_who_is_where() -> None:
-    wires = network.Wires(7, 64321, "n2", {"n1": "10.0.0.1", "n2": "10.0.0.2"},
-                          members(["n1", "n2"], 2))  # fmt: skip
+    wires = network.Wires(
+        7, 64321, "n2", {"n1": "10.0.0.1", "n2": "10.0.0.2"}, members(["n1", "n2"], 2)
+    )
     links = network.links(wires, 1450).splitlines()
     assert "address add 10.216.0.2/12 dev nm0" in links
     assert "tuntap add dev vm1 mode tap user 64321 vnet_hdr" in links

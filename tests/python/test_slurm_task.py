@@ -33,14 +33,25 @@ has_user_namespaces = pytest.mark.skipif(
 def task(local: int, nr: int, *program: str, step: int = 0, job: int = 5) -> subprocess.Popen[str]:
     """Start a task as srun would, as an ordinary user."""
     env = {
-        "PATH": os.environ["PATH"], "SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step),
-        "SLURM_NODEID": "1", "SLURM_LOCALID": str(local),
-        "SLURM_STEP_TASKS_PER_NODE": f"7,{nr}(x2)", "PYTHONPATH": str(ROOT),
-        "PYTHONDONTWRITEBYTECODE": "1", "MINE": "kept",
-    }  # fmt: skip
+        "PATH": os.environ["PATH"],
+        "SLURM_JOB_ID": str(job),
+        "SLURM_STEP_ID": str(step),
+        "SLURM_NODEID": "1",
+        "SLURM_LOCALID": str(local),
+        "SLURM_STEP_TASKS_PER_NODE": f"7,{nr}(x2)",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "MINE": "kept",
+    }
     argv = [*AS_USER, sys.executable, "-m", "nearmetal", "slurm", "task", "--segment", "2 MiB"]
-    return subprocess.Popen([*argv, "--", *program], env=env, text=True, cwd="/usr",
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    return subprocess.Popen(
+        [*argv, "--", *program],
+        env=env,
+        text=True,
+        cwd="/usr",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def told(process: subprocess.Popen[str]) -> tuple[int, list[str], str]:
@@ -63,8 +74,13 @@ def test_anything_else_is_refused(text: str) -> None:
 
 
 def test_outside_of_a_step_one_is_told_to_use_srun() -> None:
-    env = {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "1", "SLURM_NODEID": "2", "SLURM_LOCALID": "1",
-           "SLURM_STEP_TASKS_PER_NODE": "4,2(x2)"}  # fmt: skip
+    env = {
+        "SLURM_JOB_ID": "5",
+        "SLURM_STEP_ID": "1",
+        "SLURM_NODEID": "2",
+        "SLURM_LOCALID": "1",
+        "SLURM_STEP_TASKS_PER_NODE": "4,2(x2)",
+    }
     assert step_of(env) == Step("5.1.2", 1, 2)
     for change in ({"SLURM_NODEID": "3"}, {"SLURM_STEP_ID": ""}, {"SLURM_JOB_ID": "x"}):
         with pytest.raises(UsageError) as caught:
@@ -82,9 +98,11 @@ def test_the_users_variables_stay_but_for_the_segment_directory() -> None:
     given = {"NEARMETAL_SEGMENT_DIR": "/elsewhere", "NEARMETAL_CHANNELS": "net", "A": "b"}
     env, providers = variables(share, given)
     assert env == {
-        "NEARMETAL_SEGMENT_DIR": SEGMENT, "NEARMETAL_CHANNELS": "net", "A": "b",
+        "NEARMETAL_SEGMENT_DIR": SEGMENT,
+        "NEARMETAL_CHANNELS": "net",
+        "A": "b",
         "PMIX_MCA_gds": "hash",
-    }  # fmt: skip
+    }
     assert providers == ()
     assert variables(share, {})[0]["NEARMETAL_CHANNELS"] == "self,shm"
 
@@ -137,8 +155,14 @@ def test_a_task_whose_siblings_never_come_ends_in_words(local: int, words: str) 
         f"try: enter(Step('77.0', {local}, 2), Share(1 << 20, 1 << 20), {{}}, wait_s=0.3)\n"
         "except SlurmError as error: print(error.message)\n"
     )
-    done = subprocess.run([*AS_USER, sys.executable, "-c", script], cwd=ROOT, text=True,
-                          timeout=60, capture_output=True, check=True)  # fmt: skip
+    done = subprocess.run(
+        [*AS_USER, sys.executable, "-c", script],
+        cwd=ROOT,
+        text=True,
+        timeout=60,
+        capture_output=True,
+        check=True,
+    )
     assert done.stdout.strip() == words
 
 
@@ -159,6 +183,10 @@ def test_what_others_put_where_tasks_meet_is_not_looked_at(put: str) -> None:
     )
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", outside, "-", *AS_USER, sys.executable, "-c", script],
-        cwd=ROOT, text=True, timeout=60, capture_output=True, check=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        text=True,
+        timeout=60,
+        capture_output=True,
+        check=True,
+    )
     assert done.stdout.strip() == "step 77.0: the first task on this node makes no container"

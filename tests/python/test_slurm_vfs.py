@@ -91,8 +91,9 @@ def test_jobs_have_vfs_of_their_own_and_give_them_back(tree: Tree, state: Path) 
     assert len({*one, *two}) == 3
     assert take(tree, 1, 2) == one
     assert [(vf.job, vf.address) for vf in vfs(tree).found()] == [
-        *((1, address) for address in sorted(one)), (2, two[0])
-    ]  # fmt: skip
+        *((1, address) for address in sorted(one)),
+        (2, two[0]),
+    ]
     vfs(tree).give_back(1)
     assert [vf.job for vf in vfs(tree).found()] == [2]
     assert reclaim(2, state, vfs=vfs(tree))
@@ -215,11 +216,27 @@ def test_a_container_that_fails_gives_its_vfs_back(tree: Tree, tmp_path: Path) -
         "launch(Wish(7, 1000, 1 << 20, 1 << 20, 'r', vfs=2), place, vfs(tree))\n"
     )
     place = shown(tree, tmp_path / "state")
-    bounded = ["unshare", "-m", "--propagation", "private", "setpriv", "--bounding-set",
-               "-sys_admin", "--inh-caps", "-sys_admin", "--"]  # fmt: skip
+    bounded = [
+        "unshare",
+        "-m",
+        "--propagation",
+        "private",
+        "setpriv",
+        "--bounding-set",
+        "-sys_admin",
+        "--inh-caps",
+        "-sys_admin",
+        "--",
+    ]
     root = Path(__file__).parents[2]
-    done = subprocess.run([*bounded, sys.executable, "-c", script, str(place), str(tree.root)],
-                          cwd=root, capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+    done = subprocess.run(
+        [*bounded, sys.executable, "-c", script, str(place), str(tree.root)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert "make namespaces: Operation not permitted" in done.stderr
     assert vfs(tree).found() == ()
     assert not (place / "job-7").exists()
@@ -239,8 +256,14 @@ def test_a_launch_that_fails_after_its_tunnel_leaves_it_to_the_reclaimer(tmp_pat
     )
     bounded = ["setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin", "--"]
     root = Path(__file__).parents[2]
-    done = subprocess.run([*bounded, sys.executable, "-c", script, str(tmp_path)],
-                          cwd=root, capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+    done = subprocess.run(
+        [*bounded, sys.executable, "-c", script, str(tmp_path)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert "make namespaces: Operation not permitted" in done.stderr
     assert guard.has_tunnel(tmp_path / "job-7")
 
@@ -307,9 +330,14 @@ def test_status_finds_vfs_whose_job_left_no_records(
 def test_virtual_machines_get_none(tmp_path: Path) -> None:
     wanted = Wanted(image="default", nr=1, vcpus=1, memory_bytes=1 << 29, segment_bytes=1 << 20)
     wish = Wish(
-        job=7, uid=1, segment_bytes=1 << 20, scratch_bytes=1 << 20, request="node=vm", vfs=1,
+        job=7,
+        uid=1,
+        segment_bytes=1 << 20,
+        scratch_bytes=1 << 20,
+        request="node=vm",
+        vfs=1,
         machines=Machines(wanted, "n1", tmp_path / "key"),
-    )  # fmt: skip
+    )
     with pytest.raises(SlurmError, match="job 7: VFs for virtual machines"):
         launch(wish, tmp_path)
     assert not (tmp_path / "job-7").exists()

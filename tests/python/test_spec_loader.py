@@ -202,8 +202,11 @@ def test_nodes_keep_their_addresses() -> None:
     held = dict(zip(names, ("10.77.0.14", "10.77.0.14", "10.78.0.9", "none"), strict=True))
     # The second's is the first's, the third's is of another subnet, the fourth's is none.
     assert list(addresses(spec, held)[1].values()) == [
-        "10.77.0.14", "10.77.0.11", "10.77.0.12", "10.77.0.13",
-    ]  # fmt: skip
+        "10.77.0.14",
+        "10.77.0.11",
+        "10.77.0.12",
+        "10.77.0.13",
+    ]
     for reserved in ("10.77.0.1", "10.77.0.0", "10.77.0.255"):
         assert addresses(spec, {names[0]: reserved})[1][names[0]] == "10.77.0.11"
 

@@ -38,8 +38,17 @@ def link(name: str, **changes: object) -> Link:
 
 def pf(name: str = "ens1", bus: int = 1, **changes: object) -> PfFacts:
     facts = PfFacts(
-        f"0000:{bus:02x}:00.0", "8086:10c9", "igb", 0, 7, (), True, (link(name),), (), (),
-    )  # fmt: skip
+        f"0000:{bus:02x}:00.0",
+        "8086:10c9",
+        "igb",
+        0,
+        7,
+        (),
+        True,
+        (link(name),),
+        (),
+        (),
+    )
     return replace(facts, **changes)  # type: ignore[arg-type]
 
 
@@ -118,32 +127,67 @@ BLAMED = pf(vfs=(SHARED,), ports=(Port("0000:00:03.0", acs=False),))
     [
         (VfRequest(pf="ens9"), machine(NEAR), "no adapter 'ens9'", "it has: ens1"),
         (VfRequest(), machine(), "no adapter with SR-IOV", "BIOS"),
-        (VfRequest(pf="eth0"), machine(NEAR, others=(("eth0", "0000:05:00.0"),)),
-         "eth0 (PCI 0000:05:00.0) has no SR-IOV", "SR-IOV Global Enable"),
-        (VfRequest(pf="0000:01:10.0"), machine(replace(NEAR, vfs=(vf(0),))), "is itself a VF",
-         "ens1"),
+        (
+            VfRequest(pf="eth0"),
+            machine(NEAR, others=(("eth0", "0000:05:00.0"),)),
+            "eth0 (PCI 0000:05:00.0) has no SR-IOV",
+            "SR-IOV Global Enable",
+        ),
+        (
+            VfRequest(pf="0000:01:10.0"),
+            machine(replace(NEAR, vfs=(vf(0),))),
+            "is itself a VF",
+            "ens1",
+        ),
         (VfRequest(create=8), machine(NEAR), "8 VFs are asked for, and it offers 7", "NUM_OF_VFS"),
-        (VfRequest(), machine(pf(links=(link("ens1", carrier=False),))), "its link is down",
-         "cable"),
+        (
+            VfRequest(),
+            machine(pf(links=(link("ens1", carrier=False),))),
+            "its link is down",
+            "cable",
+        ),
         (VfRequest(), machine(pf(links=())), "no network device", "namespace"),
         (VfRequest(), machine(pf(driver="", links=())), "no driver", "modprobe"),
         (VfRequest(pkey="0x8012"), machine(NEAR), "partition keys are InfiniBand's", "vlan"),
-        (VfRequest(vlan=5, rate=10), machine(pf(links=(link("ib0", type=INFINIBAND),))),
-         "vlan, rate: Ethernet's", "pkey"),
-        (VfRequest(pkey="0x8013"),
-         machine(pf(links=(link("ib0", type=INFINIBAND),), vf_pkeys=True, pkeys=(0xFFFF,))),
-         "not in partition 0x8013 itself", "subnet manager"),
-        (VfRequest(), machine(replace(NEAR, vfs=(vf(0, driver="vfio-pci"),))),
-         "its 1 VFs are in use (0000:01:10.0: bound to vfio-pci by somebody else)", "it offers 7"),
-        (VfRequest(), machine(BLAMED),
-         "VF 0000:01:10.0 shares IOMMU group 20 with 0000:02:00.0; no ACS at 0000:00:03.0", "slot"),
-        (VfRequest(), machine(NEAR, iommu=Iommu(0, ("DMAR",), ("intel_iommu=off",), "intel")),
-         "the IOMMU is off", "boot the kernel with intel_iommu=on iommu=pt (now: intel_iommu=off)"),
-        (VfRequest(), machine(NEAR, iommu=Iommu(0, (), (), "intel")), "the IOMMU is off",
-         "Intel VT-d"),
+        (
+            VfRequest(vlan=5, rate=10),
+            machine(pf(links=(link("ib0", type=INFINIBAND),))),
+            "vlan, rate: Ethernet's",
+            "pkey",
+        ),
+        (
+            VfRequest(pkey="0x8013"),
+            machine(pf(links=(link("ib0", type=INFINIBAND),), vf_pkeys=True, pkeys=(0xFFFF,))),
+            "not in partition 0x8013 itself",
+            "subnet manager",
+        ),
+        (
+            VfRequest(),
+            machine(replace(NEAR, vfs=(vf(0, driver="vfio-pci"),))),
+            "its 1 VFs are in use (0000:01:10.0: bound to vfio-pci by somebody else)",
+            "it offers 7",
+        ),
+        (
+            VfRequest(),
+            machine(BLAMED),
+            "VF 0000:01:10.0 shares IOMMU group 20 with 0000:02:00.0; no ACS at 0000:00:03.0",
+            "slot",
+        ),
+        (
+            VfRequest(),
+            machine(NEAR, iommu=Iommu(0, ("DMAR",), ("intel_iommu=off",), "intel")),
+            "the IOMMU is off",
+            "boot the kernel with intel_iommu=on iommu=pt (now: intel_iommu=off)",
+        ),
+        (
+            VfRequest(),
+            machine(NEAR, iommu=Iommu(0, (), (), "intel")),
+            "the IOMMU is off",
+            "Intel VT-d",
+        ),
         (VfRequest(), machine(NEAR, iommu=Iommu(0, (), (), "amd")), "the IOMMU is off", "AMD-Vi"),
     ],
-)  # fmt: skip
+)
 def test_a_refusal_says_what_and_how_to_mend_it(
     request_: VfRequest, found: Machine, what: str, hint: str
 ) -> None:
@@ -193,20 +237,36 @@ def test_looping_capability_lists_end() -> None:
 
 @pytest.mark.parametrize(
     ("text", "full"),
-    [("01:00.0", "0000:01:00.0"), ("0000:AF:00.1", "0000:af:00.1"), ("1:0.0", None), ("x", None),
-     ("0000:01:20.0", None)],
-)  # fmt: skip
+    [
+        ("01:00.0", "0000:01:00.0"),
+        ("0000:AF:00.1", "0000:af:00.1"),
+        ("1:0.0", None),
+        ("x", None),
+        ("0000:01:20.0", None),
+    ],
+)
 def test_pci_addresses(text: str, full: str | None) -> None:
     assert full_address(text) == full
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"pf": "a b"}, {"pf": []}, {"pf": "../x"}, {"create": 0}, {"vlan": 4095}, {"vlan": 0},
-     {"rate": 0}, {"pkey": "0x8000"}, {"pkey": "12"}, {"guid": "random"}, {"trust": 1},
-     {"guid": {"node": "00:00:00:00:00:00:00:00", "port": "02:00:00:00:00:00:00:01"}},
-     {"unknown": 1}],
-)  # fmt: skip
+    [
+        {"pf": "a b"},
+        {"pf": []},
+        {"pf": "../x"},
+        {"create": 0},
+        {"vlan": 4095},
+        {"vlan": 0},
+        {"rate": 0},
+        {"pkey": "0x8000"},
+        {"pkey": "12"},
+        {"guid": "random"},
+        {"trust": 1},
+        {"guid": {"node": "00:00:00:00:00:00:00:00", "port": "02:00:00:00:00:00:00:01"}},
+        {"unknown": 1},
+    ],
+)
 def test_senseless_requests_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         VfRequest.model_validate(wrong)

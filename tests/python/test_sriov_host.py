@@ -55,9 +55,15 @@ def test_a_vf_is_created_configured_and_bound(tree: Tree) -> None:
     assert pf.autoprobe
     assert vf.driver == vf.driver_override == "vfio-pci"
     assert vf.settings == granted.settings.__class__(
-        mac=derive_mac("demo", "n1"), vlan=100, qos=0, trust=True, spoof_check=False, rate=500,
-        min_rate=0, link_state=0,
-    )  # fmt: skip
+        mac=derive_mac("demo", "n1"),
+        vlan=100,
+        qos=0,
+        trust=True,
+        spoof_check=False,
+        rate=500,
+        min_rate=0,
+        link_state=0,
+    )
     assert "it has no VFs yet: 4 of 7 are created" in granted.reasons
     assert [other.driver for other in pf.vfs[1:]] == ["", "", ""]
 
@@ -127,8 +133,9 @@ def test_an_adapter_keeps_vfs_that_others_began_to_use(tree: Tree) -> None:
     host(tree).allocate(ANY, owner("n1"))
     FakeKernel(tree).write("sys/bus/pci/devices/0000:01:10.2/driver_override", "vfio-pci")
     kept = host(tree).release(owner("n1"))
-    assert kept == (("adapter ens1 keeps its VFs: 0000:01:10.2: set aside for vfio-pci by "
-                    "somebody else"),)  # fmt: skip
+    assert kept == (
+        ("adapter ens1 keeps its VFs: 0000:01:10.2: set aside for vfio-pci by somebody else"),
+    )
     assert len(host(tree).machine().pfs[0].vfs) == 7
     FakeKernel(tree).write("sys/bus/pci/devices/0000:01:10.2/driver_override", "")
     host(tree).release(owner("n1"))
@@ -334,8 +341,12 @@ def test_infiniband_gets_guids_and_leaves_partitions_to_the_subnet_manager(
     assert (settings.node_guid, settings.port_guid) == derive_guids("demo", "n1")
     assert settings.link_state == 0
     port = derive_guids("demo", "n1")[1].replace(":", "")
-    assert granted.notes == ((f"subnet manager: add port GUID 0x{port} to partition 0x8012; "
-                             "driver mlx5_core leaves partition keys of VFs to it"),)  # fmt: skip
+    assert granted.notes == (
+        (
+            f"subnet manager: add port GUID 0x{port} to partition 0x8012; "
+            "driver mlx5_core leaves partition keys of VFs to it"
+        ),
+    )
     host(tree).release(owner("n1"))
     assert host(tree).machine().pfs[0].vfs == ()
 
@@ -361,8 +372,11 @@ def take(root: Path, number: int, begin: Any, results: Any) -> None:
     begin.wait()
     mine = Owner(kind="process", name=f"job-{number}", pid=os.getpid(), start=1)
     try:
-        results.put(VfHost(FakeKernel(Tree(root)), Ledger(root.parent / "ledger"),
-                           privileged=True).allocate(VfRequest(create=3), mine).address)  # fmt: skip
+        results.put(
+            VfHost(FakeKernel(Tree(root)), Ledger(root.parent / "ledger"), privileged=True)
+            .allocate(VfRequest(create=3), mine)
+            .address
+        )
     except HostError as error:
         results.put(error.message)
 

@@ -17,9 +17,15 @@ OWNER = Owner(kind="cluster", name="demo", node="n1", state="/var/lib/nearmetal/
 PF = PfRecord(pf="0000:01:00.0", boot="b", before=PfBefore(0, up=False, autoprobe=True))
 MAC = "02:00:00:00:00:01"
 CLAIM = Claim(
-    vf="0000:01:10.0", pf=PF.pf, owner=OWNER, since=1, boot="b", stage="held",
-    before=VfBefore("igbvf", "", VfSettings(mac=MAC, trust=False)), wanted=VfSettings(vlan=7),
-)  # fmt: skip
+    vf="0000:01:10.0",
+    pf=PF.pf,
+    owner=OWNER,
+    since=1,
+    boot="b",
+    stage="held",
+    before=VfBefore("igbvf", "", VfSettings(mac=MAC, trust=False)),
+    wanted=VfSettings(vlan=7),
+)
 
 
 def full() -> Book:

@@ -35,17 +35,19 @@ def new_link(kind: int, flags: int, attributes: bytes) -> bytes:
 
 def ib_vf(number: int, node: int, port: int) -> bytes:
     """IFLA_VF_INFO of an InfiniBand VF, in the kernel's order (rtnl_fill_vfinfo)."""
-    info = b"".join([
-        attribute(1, struct.pack("<I32s", number, bytes(20))),
-        attribute(2, struct.pack("<III", number, 0, 0)),
-        attribute(6, struct.pack("<III", number, 0, 0)),
-        attribute(4, struct.pack("<Ii", number, -1)),
-        attribute(5, struct.pack("<II", number, 0)),
-        attribute(9, struct.pack("<Ii", number, -1)),
-        attribute(10, struct.pack("<IIQ", number, 0, node)),
-        attribute(11, struct.pack("<IIQ", number, 0, port)),
-        attribute(8, b""),
-    ])  # fmt: skip
+    info = b"".join(
+        [
+            attribute(1, struct.pack("<I32s", number, bytes(20))),
+            attribute(2, struct.pack("<III", number, 0, 0)),
+            attribute(6, struct.pack("<III", number, 0, 0)),
+            attribute(4, struct.pack("<Ii", number, -1)),
+            attribute(5, struct.pack("<II", number, 0)),
+            attribute(9, struct.pack("<Ii", number, -1)),
+            attribute(10, struct.pack("<IIQ", number, 0, node)),
+            attribute(11, struct.pack("<IIQ", number, 0, port)),
+            attribute(8, b""),
+        ]
+    )
     return attribute(1, info)
 
 
@@ -56,13 +58,25 @@ def test_a_recorded_answer_of_igb() -> None:
     assert (igb.type, igb.up, igb.carrier, igb.enslaved) == (ETHERNET, True, True, False)
     assert [number for number, _ in igb.vfs] == list(range(7))
     assert igb.vfs[0][1] == VfSettings(
-        "9e:f9:d5:ec:35:31", vlan=100, qos=0, trust=True, spoof_check=False, rate=100,
-        min_rate=0, link_state=0,
-    )  # fmt: skip
-    assert igb.vfs[6][1] == VfSettings(
-        "00:00:00:00:00:00", vlan=0, qos=0, trust=False, spoof_check=True, rate=0, min_rate=0,
+        "9e:f9:d5:ec:35:31",
+        vlan=100,
+        qos=0,
+        trust=True,
+        spoof_check=False,
+        rate=100,
+        min_rate=0,
         link_state=0,
-    )  # fmt: skip
+    )
+    assert igb.vfs[6][1] == VfSettings(
+        "00:00:00:00:00:00",
+        vlan=0,
+        qos=0,
+        trust=False,
+        spoof_check=True,
+        rate=0,
+        min_rate=0,
+        link_state=0,
+    )
 
 
 AF_SPEC = attribute(26, attribute(2, bytes(136)))
@@ -100,14 +114,20 @@ def test_what_the_kernel_is_asked(setting: str, value: Any, asked: dict[str, Any
 
 
 def test_senseless_answers_are_no_answers() -> None:
-    info = {"attrs": [
-        ("IFLA_VF_MAC", {"vf": 1, "mac": "zz"}),
-        ("IFLA_VF_VLAN", {"vf": 1, "vlan": 70000, "qos": 2}),
-        ("IFLA_VF_TRUST", {"vf": 1, "trust": 4294967295}),
-        ("IFLA_VF_LINK_STATE", {"vf": 1, "link_state": 9}),
-        ("IFLA_VF_LATER", "00"),
-    ]}  # fmt: skip
-    message = {"index": 2, "ifi_type": 9, "flags": 0,
-               "attrs": [("IFLA_VFINFO_LIST", {"attrs": [("IFLA_VF_INFO", info)]})]}  # fmt: skip
+    info = {
+        "attrs": [
+            ("IFLA_VF_MAC", {"vf": 1, "mac": "zz"}),
+            ("IFLA_VF_VLAN", {"vf": 1, "vlan": 70000, "qos": 2}),
+            ("IFLA_VF_TRUST", {"vf": 1, "trust": 4294967295}),
+            ("IFLA_VF_LINK_STATE", {"vf": 1, "link_state": 9}),
+            ("IFLA_VF_LATER", "00"),
+        ]
+    }
+    message = {
+        "index": 2,
+        "ifi_type": 9,
+        "flags": 0,
+        "attrs": [("IFLA_VFINFO_LIST", {"attrs": [("IFLA_VF_INFO", info)]})],
+    }
     link = link_of(message)
     assert (link.type, link.vfs) == ("", ((1, VfSettings(qos=2)),))

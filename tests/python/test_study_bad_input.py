@@ -67,8 +67,11 @@ def test_an_arm_with_one_launch_gets_no_verdict(
 def test_zeros_have_no_ratio_and_stop_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = study(tmp_path, [osu(1 + n / 100) for n in range(8)],
-                 [f"# launch {n}\n" + osu(0) for n in range(8)])  # fmt: skip
+    made = study(
+        tmp_path,
+        [osu(1 + n / 100) for n in range(8)],
+        [f"# launch {n}\n" + osu(0) for n in range(8)],
+    )
     for one in judged(made, capsys):
         assert (one["verdict"], one["ratio"]) == ("INCONCLUSIVE", None)
         assert one["reason"] == "a value is zero: there is no ratio"
@@ -145,10 +148,14 @@ def plain(tmp_path: Path) -> Path:
 
 def start(plain: Path, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "nearmetal", *words], cwd=ROOT, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        [sys.executable, "-m", "nearmetal", *words],
+        cwd=ROOT,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         env={**os.environ, "NEARMETAL_STATE_DIR": str(plain / "state")},
-    )  # fmt: skip
+    )
 
 
 def wait_until(path: Path, lines: int) -> None:
@@ -220,8 +227,10 @@ def test_an_import_and_a_report_killed(plain: Path) -> None:
     finish(plain)
     facts, page = (plain / "s" / FACTS).read_bytes(), plain / "s" / "report.html"
     shown = page.read_bytes()
-    for words in (["import", str(plain / "run"), "--output", str(plain / "s")],
-                  ["report", str(plain / "s"), "a", "b", "--margin", "20"]):  # fmt: skip
+    for words in (
+        ["import", str(plain / "run"), "--output", str(plain / "s")],
+        ["report", str(plain / "s"), "a", "b", "--margin", "20"],
+    ):
         for delay in (0.2, 0.6):
             process = start(plain, "study", *words)
             time.sleep(delay)

@@ -20,37 +20,88 @@ TABLE = "cores\tA\tB\n" + "".join(f"{n}\t{n % 3 / 10:.1f}%\t-0.{n % 4}%\n" for n
 
 WRONG = [
     ("It is faster by 3.5X to 3.5X.", "range", "'3.5X to 3.5X' has one end only"),
-    ("Since 40 ranks on metal use 10% more cores than 36 ranks, we accept it.", "share",
-     "40 is 11.1 % more than 36, not 10 %"),
-    ("Metal (40 PPN) against a VM (36 PPN), representing an 11.1% decrease.", "share",
-     "from 40 to 36 is 10.0 %, not 11.1 %"),
-    ("The latency is 1.5 microseconds. The cable has 50 ns and accounts for most of it.", "part",
-     "0.05 µs are 3.3% of 1.5 µs"),
-    ("A has 30% and 10% higher latency than the B and C, respectively.", "implied",
-     "30 % and 10 % mean that C is 18% above B"),
-    ("A node has two Intel Xeon Gold 6240 CPUs, with a total of 40 cores.", "cores",
-     "two Gold 6240 have 36 cores, not 40"),
-    ("A node offers a total of 32 cores. We use 640 cores (16 nodes).", "cores",
-     "640 cores (16 nodes) are 40 a node, line 1 says 32"),
-    ("We see 4.1% on CODE, 9.0% on OTHER. Except for OTHER, all the other workloads stay within 4%.",
-     "bound", "CODE has 4.1 %, which is not within 4 %"),
-    (("We see 2% on CODE, 9.0% on OTHER. Except for OTHER, with an additional 4% overhead, all others "
-     "are within 4%."), "bound", "9 % is 5.0 % above 4 %, not 4 %"),
-    (("If the performance delta falls within 5%, we consider this acceptable.\n\n"
-     "The delta between VM.36 and BM.40 is 5.5%. We consider this delta to be acceptable."), "gauge",
-     "5.5 % is called acceptable, line 1 accepts up to 5 %"),
-    ("When using RoCE it is slow. Except for CODE in VM-IB, it is fast.", "copied",
-     "VM-IB in a paragraph about RoCE"),
-    ("It has less than 5% increase in latency.\n\nFor tiny messages the extra latency is about 20%.",
-     "bound", "less than 5 % more latency, but line 3 has 20 %"),
-    ("WRF shows an increase of 20%.\n\nIt will be 10% (as WRF) to 30% (as LAMMPS).", "conclusion",
-     "10 % for WRF, measured were 20 %"),
-    ("It used test_suite_2021 in the text.\n\ndatabase: test_suite_2018", "version",
-     "test_suite_2018, but 2021 in line 1"),
-    ("- `cores_per_vm`: how many\n\ncore_per_vm: 4", "name", "'core_per_vm', but 'cores_per_vm' in line 1"),
-    (TABLE + "9\t0.1%\t-9.0%\n\nThe gap is negligible, typically around 1%.", "outlier",
-     "-9 % (B, 9) has z ="),
-]  # fmt: skip
+    (
+        "Since 40 ranks on metal use 10% more cores than 36 ranks, we accept it.",
+        "share",
+        "40 is 11.1 % more than 36, not 10 %",
+    ),
+    (
+        "Metal (40 PPN) against a VM (36 PPN), representing an 11.1% decrease.",
+        "share",
+        "from 40 to 36 is 10.0 %, not 11.1 %",
+    ),
+    (
+        "The latency is 1.5 microseconds. The cable has 50 ns and accounts for most of it.",
+        "part",
+        "0.05 µs are 3.3% of 1.5 µs",
+    ),
+    (
+        "A has 30% and 10% higher latency than the B and C, respectively.",
+        "implied",
+        "30 % and 10 % mean that C is 18% above B",
+    ),
+    (
+        "A node has two Intel Xeon Gold 6240 CPUs, with a total of 40 cores.",
+        "cores",
+        "two Gold 6240 have 36 cores, not 40",
+    ),
+    (
+        "A node offers a total of 32 cores. We use 640 cores (16 nodes).",
+        "cores",
+        "640 cores (16 nodes) are 40 a node, line 1 says 32",
+    ),
+    (
+        "We see 4.1% on CODE, 9.0% on OTHER. Except for OTHER, all the other workloads stay within 4%.",
+        "bound",
+        "CODE has 4.1 %, which is not within 4 %",
+    ),
+    (
+        (
+            "We see 2% on CODE, 9.0% on OTHER. Except for OTHER, with an additional 4% overhead, all others "
+            "are within 4%."
+        ),
+        "bound",
+        "9 % is 5.0 % above 4 %, not 4 %",
+    ),
+    (
+        (
+            "If the performance delta falls within 5%, we consider this acceptable.\n\n"
+            "The delta between VM.36 and BM.40 is 5.5%. We consider this delta to be acceptable."
+        ),
+        "gauge",
+        "5.5 % is called acceptable, line 1 accepts up to 5 %",
+    ),
+    (
+        "When using RoCE it is slow. Except for CODE in VM-IB, it is fast.",
+        "copied",
+        "VM-IB in a paragraph about RoCE",
+    ),
+    (
+        "It has less than 5% increase in latency.\n\nFor tiny messages the extra latency is about 20%.",
+        "bound",
+        "less than 5 % more latency, but line 3 has 20 %",
+    ),
+    (
+        "WRF shows an increase of 20%.\n\nIt will be 10% (as WRF) to 30% (as LAMMPS).",
+        "conclusion",
+        "10 % for WRF, measured were 20 %",
+    ),
+    (
+        "It used test_suite_2021 in the text.\n\ndatabase: test_suite_2018",
+        "version",
+        "test_suite_2018, but 2021 in line 1",
+    ),
+    (
+        "- `cores_per_vm`: how many\n\ncore_per_vm: 4",
+        "name",
+        "'core_per_vm', but 'cores_per_vm' in line 1",
+    ),
+    (
+        TABLE + "9\t0.1%\t-9.0%\n\nThe gap is negligible, typically around 1%.",
+        "outlier",
+        "-9 % (B, 9) has z =",
+    ),
+]
 
 RIGHT = [
     "It is faster by 3.5X to 4X. Between 10% and 20% is gained.",
@@ -91,12 +142,19 @@ def test_what_agrees_is_left_alone(text: str) -> None:
 
 EXPECTED = {
     "000": {(804, "part"), (816, "version"), (868, "implied"), (881, "share"), (937, "gauge")},
-    "001": {(122, "cores"), (132, "range"), (142, "cores"), (162, "bound"), (170, "bound"),
-            (170, "copied"), (203, "outlier")},
+    "001": {
+        (122, "cores"),
+        (132, "range"),
+        (142, "cores"),
+        (162, "bound"),
+        (170, "bound"),
+        (170, "copied"),
+        (203, "outlier"),
+    },
     "002": set(),
     "003": {(13, "bound"), (203, "conclusion")},
     "004": {(1274, "name")},
-}  # fmt: skip
+}
 """What contradicts itself in the texts, read and checked by people."""
 
 

@@ -77,8 +77,10 @@ def test_enough_launches_are_those_with_narrow_intervals() -> None:
     assert half_width_percent(narrow[:5]) is None
     assert half_width_percent([0.0] * 6) is None
     cells: dict[tuple[object, ...], list[float]] = {
-        ("narrow",): narrow, ("few",): narrow[:5], ("wide",): [1, 2, 3, 4, 5, 6],
-    }  # fmt: skip
+        ("narrow",): narrow,
+        ("few",): narrow[:5],
+        ("wide",): [1, 2, 3, 4, 5, 6],
+    }
     assert unsettled(cells, wanted) == [("few",), ("wide",)]
 
 

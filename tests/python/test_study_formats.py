@@ -178,10 +178,23 @@ Databases used: user_plus_2021.0.db
  [IMB pingpong bandwidth: 12.407 GB/s and latency: 1.050 mcseconds.][nodes:compute-[02-03]]
 """
 GOOD = {
-    "osu": OSU, "perftest": PERFTEST, "hpl": HPL, "hpcc": HPCC, "hpcg": HPCG, "stream": STREAM,
-    "graph500": GRAPH500, "npb": NPB, "gromacs": GROMACS, "lammps": LAMMPS, "namd": NAMD,
-    "openfoam": OPENFOAM, "wrf": WRF, "qe": QE, "matrix": MATRIX, "clck": CLCK,
-}  # fmt: skip
+    "osu": OSU,
+    "perftest": PERFTEST,
+    "hpl": HPL,
+    "hpcc": HPCC,
+    "hpcg": HPCG,
+    "stream": STREAM,
+    "graph500": GRAPH500,
+    "npb": NPB,
+    "gromacs": GROMACS,
+    "lammps": LAMMPS,
+    "namd": NAMD,
+    "openfoam": OPENFOAM,
+    "wrf": WRF,
+    "qe": QE,
+    "matrix": MATRIX,
+    "clck": CLCK,
+}
 
 
 def read(text: str) -> Log:
@@ -308,11 +321,25 @@ DAMAGE = [
     (OSU, "2                       4.50\n", "", "f:5: size 4 after 1, rows are missing"),
     (OSU, "9.25\n", "9.2", "f:6: the last row ends in '9.2', it is cut off"),
     (OSU, "# Size      Bandwidth (MB/s)\n", "", "without a header"),
-    (OSU, "4                       9.25\n", "# OSU MPI Bandwidth Test v5.8\n", "f:6: version 5.8 after 7.4"),
-    (OSU, "2                       4.50\n", "Segmentation fault (core dumped)\n", "f:5: 'Segmentation fault'"),
+    (
+        OSU,
+        "4                       9.25\n",
+        "# OSU MPI Bandwidth Test v5.8\n",
+        "f:6: version 5.8 after 7.4",
+    ),
+    (
+        OSU,
+        "2                       4.50\n",
+        "Segmentation fault (core dumped)\n",
+        "f:5: 'Segmentation fault'",
+    ),
     (OSU_STATISTICS, "2.00        Pass", "2.00        Fail", "f:4: validation says 'Fail'"),
-    (OSU, "1                       2.00\n2                       4.50\n4                       9.25\n", "",
-     "osu_bw has no row"),
+    (
+        OSU,
+        "1                       2.00\n2                       4.50\n4                       9.25\n",
+        "",
+        "osu_bw has no row",
+    ),
     (PERFTEST, "5.214466", "5,214466", "'5,214466' is no number, a decimal comma?"),
     (PERFTEST, "            5.214466", "", "4 values for 5 columns"),
     (PERFTEST, "MsgRate[Mpps]", "MsgRate[kpps]", "unknown column 'MsgRate[kpps]'"),
@@ -349,8 +376,13 @@ DAMAGE = [
     (MATRIX, "0,1,1.20,11001.5\n", "", "2 are needed: the output is cut off"),
     (MATRIX, "0,1,1.20", "1,0,1.20", "stands twice"),
     (MATRIX, "lat_us", "lat_ms", "unknown column 'lat_ms'"),
-    (CLCK, "GFLOP/s.][nodes: compute-03]", "MFLOP/s.][nodes: compute-03]", "unknown unit 'MFLOP/s'"),
-]  # fmt: skip
+    (
+        CLCK,
+        "GFLOP/s.][nodes: compute-03]",
+        "MFLOP/s.][nodes: compute-03]",
+        "unknown unit 'MFLOP/s'",
+    ),
+]
 
 
 @pytest.mark.parametrize(("text", "old", "new", "expected"), DAMAGE)

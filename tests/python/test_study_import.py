@@ -135,9 +135,14 @@ def test_a_draft_of_labels_can_be_filled_in(logs: Path, tmp_path: Path) -> None:
     assert main(["study", "import", str(logs), "--draft", str(file)]) == 1
     with pytest.raises(SpecError, match=r"draft\.yaml:7:14:"):
         import_study([logs], file, tmp_path / "s", Unwatched())
-    for old, new in (("name-of-the-arm:", "a:"), ("platform:", "platform: x"), ("fabric:", "fabric: x"),
-                     ("placement:", "placement: x"), ("    arm:\n", "    arm: a\n"),
-                     ("    nodes:\n", "    nodes: 2\n")):  # fmt: skip
+    for old, new in (
+        ("name-of-the-arm:", "a:"),
+        ("platform:", "platform: x"),
+        ("fabric:", "fabric: x"),
+        ("placement:", "placement: x"),
+        ("    arm:\n", "    arm: a\n"),
+        ("    nodes:\n", "    nodes: 2\n"),
+    ):
         text = text.replace(old, new)
     filled = text.replace('"vm/', '"{arm}/').replace('"metal/', '"{arm}/')
     file.write_text(filled.replace("  a:\n", "  vm:\n").replace("    arm: a\n", ""))

@@ -106,8 +106,10 @@ def test_how_many_launches_are_missing() -> None:
 def test_many_sizes_need_more_than_one_size() -> None:
     points = [LATENCY._replace(size=1 << i) for i in range(24)]
     base = [cell(METAL, p, STEADY[:6]) for p in points]
-    one_odd = [cell(VM, p, [v * (1.5 if i == 3 else 1.0905) for v in STEADY[:6]])
-               for i, p in enumerate(points)]  # fmt: skip
+    one_odd = [
+        cell(VM, p, [v * (1.5 if i == 3 else 1.0905) for v in STEADY[:6]])
+        for i, p in enumerate(points)
+    ]
     verdicts = {c.point.size: c.verdict for c in compare((METAL, base), (VM, one_odd))}
     assert verdicts[8] is Verdict.INCONCLUSIVE  # alone it would be REJECT with 3 % error
     assert judge(STEADY[:6], [1.5 * v for v in STEADY[:6]]).verdict is Verdict.REJECT
@@ -171,8 +173,10 @@ def test_what_differs_beside_the_arms(
     facts: tuple[str, str, str], point: Point, verdict: Verdict, words: str
 ) -> None:
     name, ours, theirs = facts
-    arms = (Arm("metal", "bare metal", "IB", "near", 48, {name: ours}),
-            Arm("vm", "VM", "IB", "near", 44, {name: theirs}))  # fmt: skip
+    arms = (
+        Arm("metal", "bare metal", "IB", "near", 48, {name: ours}),
+        Arm("vm", "VM", "IB", "near", 44, {name: theirs}),
+    )
     (one,) = compare(*((arm, [cell(arm, point, STEADY)]) for arm in arms))
     assert one.verdict is verdict
     assert words in (one.reason if verdict is Verdict.REFUSED else one.gate.watermarks[0])
@@ -185,9 +189,10 @@ def test_placement_and_changed_timing_block() -> None:
     rate = LATENCY._replace(test="osu_mbw_mr")
     for old, new, verdict in (("7.3", "7.4", Verdict.REFUSED), ("7.2", "7.3", Verdict.ACCEPT)):
         (one,) = compare(
-            (METAL, [cell(METAL, rate, STEADY)]), (VM, [cell(VM, rate, STEADY)]),
+            (METAL, [cell(METAL, rate, STEADY)]),
+            (VM, [cell(VM, rate, STEADY)]),
             versions=lambda c, o=old, n=new: {o if c.arm == "metal" else n},  # type: ignore[misc]
-        )  # fmt: skip
+        )
         assert one.verdict is verdict
 
 
@@ -196,9 +201,10 @@ def test_what_launches_recorded_is_compared_too() -> None:
 
     def one(test: Arm, base: dict[str, str], other: dict[str, str]) -> Comparison:
         (found,) = compare(
-            (METAL, [cell(METAL, LATENCY, STEADY)]), (test, [cell(test, LATENCY, STEADY)]),
+            (METAL, [cell(METAL, LATENCY, STEADY)]),
+            (test, [cell(test, LATENCY, STEADY)]),
             observed=lambda c: base if c.arm == "metal" else other,
-        )  # fmt: skip
+        )
         return found
 
     # One fabric that was carried by two ways: a hook is missing, and 3 us become 38.
@@ -292,9 +298,14 @@ def test_bandwidths_in_other_units_are_converted() -> None:
 def test_a_signed_table_of_arms() -> None:
     point = LATENCY._replace(size=None)
     arms = (Arm("roce"), Arm("ib"))
-    cells = [[cell(arm, point._replace(test=name, nodes=nodes), [base * factor])
-              for name, base in (("a", 1.0), ("b", 2.0)) for nodes in (1, 2)]
-             for arm, factor in ((arms[0], 1.1), (arms[1], 1.0))]  # fmt: skip
+    cells = [
+        [
+            cell(arm, point._replace(test=name, nodes=nodes), [base * factor])
+            for name, base in (("a", 1.0), ("b", 2.0))
+            for nodes in (1, 2)
+        ]
+        for arm, factor in ((arms[0], 1.1), (arms[1], 1.0))
+    ]
     table = from_comparisons(compare((arms[0], cells[0]), (arms[1], cells[1])), "latency")
     assert (table.first, table.second) == ("ib", "roce")
     assert {key: table.shown(key) for key in table.cells} == {
@@ -408,8 +419,11 @@ def test_fabrics_of_unequal_rate_are_not_compared(
 
 @needs_samples
 def test_outliers_are_flagged_and_kept(real: Study) -> None:
-    (one,) = (c for c in real_comparisons(real, "bare-metal", "usernetes", test="lammps")
-              if c.point.metric == "loop_time")  # fmt: skip
+    (one,) = (
+        c
+        for c in real_comparisons(real, "bare-metal", "usernetes", test="lammps")
+        if c.point.metric == "loop_time"
+    )
     assert (one.base.n, one.test.n) == (20, 20)
     assert 41.4852 in one.test.values
     assert 15.4118 in one.base.values
@@ -422,10 +436,13 @@ def test_outliers_are_flagged_and_kept(real: Study) -> None:
 
 @needs_samples
 def test_five_runs_never_reject_because_of_one_outlier(real: Study) -> None:
-    cells = {name: next(c for c in real.cells(arm=name, test="lammps", metric="loop_time"))
-             for name in ("bare-metal", "usernetes")}  # fmt: skip
-    with_outlier = [sub for sub in itertools.combinations(cells["usernetes"].values, 5)
-                    if 41.4852 in sub][::37]  # fmt: skip
+    cells = {
+        name: next(c for c in real.cells(arm=name, test="lammps", metric="loop_time"))
+        for name in ("bare-metal", "usernetes")
+    }
+    with_outlier = [
+        sub for sub in itertools.combinations(cells["usernetes"].values, 5) if 41.4852 in sub
+    ][::37]
     assert len(with_outlier) > 90
     for sub in with_outlier:
         assert judge(list(cells["bare-metal"].values), list(sub)).verdict is Verdict.INCONCLUSIVE

@@ -66,8 +66,14 @@ def test_every_number_stands_in_its_line(study: str) -> None:
 @pytest.mark.parametrize("study", STUDIES)
 def test_no_measurement_of_the_text_is_missing(study: str) -> None:
     lines = seed(study)
-    end = next((n for n, line in enumerate(lines) if re.match(r"(9\.|6) R(EFERENCES|eferences)|References$", line)),
-               len(lines))  # fmt: skip
+    end = next(
+        (
+            n
+            for n, line in enumerate(lines)
+            if re.match(r"(9\.|6) R(EFERENCES|eferences)|References$", line)
+        ),
+        len(lines),
+    )
     known: dict[int, list[str]] = {}
     for number in numbers(study):
         known.setdefault(number.line, []).append(number.printed)

@@ -203,14 +203,20 @@ def test_the_checklist_is_filled_from_the_study(view: StudyView) -> None:
     ("arm", "expected"),
     [
         (
-            Arm("x", "VM", "InfiniBand", "near", 44,
-                {"memory_gb": "144", "latency_sensitivity": "high", "adapter": "SRIOV"}),
+            Arm(
+                "x",
+                "VM",
+                "InfiniBand",
+                "near",
+                44,
+                {"memory_gb": "144", "latency_sensitivity": "high", "adapter": "SRIOV"},
+            ),
             "VM.44.144.LatSens.IB.SRIOV",
         ),
         (Arm("x", "bare metal", "RoCE", "", 48), "BM.48.RoCE"),
         (Arm("only-a-name"), "only-a-name"),
     ],
-)  # fmt: skip
+)
 def test_legends_are_in_the_style_of_the_paper(arm: Arm, expected: str) -> None:
     assert legend(arm) == expected
 

@@ -34,8 +34,9 @@ def latency(factor: float, launch: int) -> str:
 
 
 def bandwidth(factor: float, launch: int) -> str:
-    rows = "".join(f"{s:<10d}{4900 * s / (s + 3000) * factor * (1 + launch / 9000):>18.4f}\n"
-                   for s in SIZES)  # fmt: skip
+    rows = "".join(
+        f"{s:<10d}{4900 * s / (s + 3000) * factor * (1 + launch / 9000):>18.4f}\n" for s in SIZES
+    )
     return f"# OSU MPI Bandwidth Test v7.2\n# Size      Bandwidth (MB/s)\n{rows}"
 
 

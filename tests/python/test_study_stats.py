@@ -126,8 +126,23 @@ def test_the_error_of_leaving_a_limit_outside() -> None:
 
 def test_adjusted_errors_are_those_of_benjamini_and_hochberg() -> None:
     # their example of 1995: of these fifteen the first four are significant at 5 %
-    errors = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240,
-              0.4262, 0.5719, 0.6528, 0.7590, 1.0]  # fmt: skip
+    errors = [
+        0.0001,
+        0.0004,
+        0.0019,
+        0.0095,
+        0.0201,
+        0.0278,
+        0.0298,
+        0.0344,
+        0.0459,
+        0.3240,
+        0.4262,
+        0.5719,
+        0.6528,
+        0.7590,
+        1.0,
+    ]
     adjusted = adjust(errors)
     assert [error <= 0.05 for error in adjusted] == [True] * 4 + [False] * 11
     assert adjusted[0] == pytest.approx(0.0015)

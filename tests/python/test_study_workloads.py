@@ -45,15 +45,36 @@ def test_every_module_says_what_it_needs(name: str, tmp_path: Path) -> None:
 
 def test_the_workloads_of_the_field_are_there() -> None:
     names = set(WORKLOADS)
-    for wanted in ("osu-latency", "osu-mbw-mr", "osu-put-latency", "imb-pingpong", "imb-put",
-                   "imb-multi-pingpong", "imb-alltoall", "imb-alltoallv", "perftest-write-bw",
-                   "hpcc", "hpcg", "hpl", "stream", "netpipe", "graph500", "npb-cg", "gromacs",
-                   "lammps", "openfoam", "quantum-espresso", "namd", "wrf"):  # fmt: skip
+    for wanted in (
+        "osu-latency",
+        "osu-mbw-mr",
+        "osu-put-latency",
+        "imb-pingpong",
+        "imb-put",
+        "imb-multi-pingpong",
+        "imb-alltoall",
+        "imb-alltoallv",
+        "perftest-write-bw",
+        "hpcc",
+        "hpcg",
+        "hpl",
+        "stream",
+        "netpipe",
+        "graph500",
+        "npb-cg",
+        "gromacs",
+        "lammps",
+        "openfoam",
+        "quantum-espresso",
+        "namd",
+        "wrf",
+    ):
         assert wanted in names
 
 
-@pytest.mark.parametrize(("ranks", "grid"), [(1, (1, 1)), (2, (1, 2)), (6, (2, 3)), (7, (1, 7)),
-                                             (64, (8, 8))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ranks", "grid"), [(1, (1, 1)), (2, (1, 2)), (6, (2, 3)), (7, (1, 7)), (64, (8, 8))]
+)
 def test_ranks_make_a_grid(ranks: int, grid: tuple[int, int]) -> None:
     assert grid_of(ranks) == grid
     assert fill_in("@ranks@ = @P@ x @Q@", ranks) == f"{ranks} = {grid[0]} x {grid[1]}"
@@ -92,8 +113,10 @@ class Here:
     fail: str = "/nonexistent"
 
     def status(self) -> list[NodeStatus]:
-        return [NodeStatus(n, "h", n, "10.0.0.1", 1, (0,), "", 1, 1.0, healthy=True, health="")
-                for n in ("n1", "n2")]  # fmt: skip
+        return [
+            NodeStatus(n, "h", n, "10.0.0.1", 1, (0,), "", 1, 1.0, healthy=True, health="")
+            for n in ("n1", "n2")
+        ]
 
     def on_node(
         self, node: str, argv: Sequence[str], *, env: Mapping[str, str] | None = None
@@ -116,9 +139,14 @@ def perftest(tmp_path: Path) -> str:
 def test_a_hang_is_told_with_its_size(tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
         done = run_sizes(
-            Here(), LocalRunner(), ("n1", "n2"), [perftest(tmp_path)],  # type: ignore[arg-type]
-            (4096, 8192, 16384, 32768), output=(out, err), size_s=5,
-        )  # fmt: skip
+            Here(),
+            LocalRunner(),
+            ("n1", "n2"),
+            [perftest(tmp_path)],  # type: ignore[arg-type]
+            (4096, 8192, 16384, 32768),
+            output=(out, err),
+            size_s=5,
+        )
     assert (done.hung_at, done.exit_code) == (16384, 0)
     log = parse_log((tmp_path / "out").read_text(), "out", "perftest")
     assert [row.values["size"] for row in log.tables[0].rows] == [4096, 8192]
@@ -143,9 +171,14 @@ def test_a_client_waits_for_a_server_that_says_nothing(tmp_path: Path) -> None:
     backend = Asked()
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
         done = run_sizes(
-            backend, LocalRunner(), ("n1", "n2"), [str(program)],  # type: ignore[arg-type]
-            (64,), output=(out, err), size_s=5,
-        )  # fmt: skip
+            backend,
+            LocalRunner(),
+            ("n1", "n2"),
+            [str(program)],  # type: ignore[arg-type]
+            (64,),
+            output=(out, err),
+            size_s=5,
+        )
     assert done.exit_code == 0
     assert backend.programs == ["n1 ib_write_bw", "n1 sh", "n2 ib_write_bw"]
 
@@ -154,9 +187,14 @@ def test_a_pair_that_fails_stops(tmp_path: Path) -> None:
     (tmp_path / "fail").touch()
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
         done = run_sizes(
-            Here(str(tmp_path / "fail")), LocalRunner(), ("n1", "n2"),  # type: ignore[arg-type]
-            [perftest(tmp_path)], (64, 128), output=(out, err), size_s=5,
-        )  # fmt: skip
+            Here(str(tmp_path / "fail")),
+            LocalRunner(),
+            ("n1", "n2"),  # type: ignore[arg-type]
+            [perftest(tmp_path)],
+            (64, 128),
+            output=(out, err),
+            size_s=5,
+        )
     assert (done.hung_at, done.exit_code) == (None, 3)
     assert (tmp_path / "out").read_text() == ""
 
@@ -189,9 +227,11 @@ def test_this_machine_answers() -> None:
 
 
 def test_adapters_and_their_counters() -> None:
-    text = ("firmware mlx5_2\t16.35.1012\nfunction mlx5_2\tVF\nrate mlx5_2/1\t100 Gb/sec (4X EDR)\n"
-            "counter mlx5_2/1 port_xmit_data\t{sent}\ncounter mlx5_2/1 port_rcv_errors\t{bad}\n"
-            "counter eth0 tx_bytes\t500\nno answer at all\n")  # fmt: skip
+    text = (
+        "firmware mlx5_2\t16.35.1012\nfunction mlx5_2\tVF\nrate mlx5_2/1\t100 Gb/sec (4X EDR)\n"
+        "counter mlx5_2/1 port_xmit_data\t{sent}\ncounter mlx5_2/1 port_rcv_errors\t{bad}\n"
+        "counter eth0 tx_bytes\t500\nno answer at all\n"
+    )
     before = Seen({"n1": parse_answer(text.format(sent=1000, bad=0))})
     after = Seen({"n1": parse_answer(text.format(sent=1250, bad=2))})
     assert sent_between(before, after) == (1000, {"n1 mlx5_2/1 port_rcv_errors": 2})

@@ -34,7 +34,12 @@ def test_a_file_says_what_its_endpoint_counted() -> None:
     peer_content = peer_bytes(traffic=SENT, stalls=3, choice="pull: near", protocols=protocols)
     found = parse_counters(file_bytes(peer_content, rank=5))
     assert (found.host, found.pid, found.rank, found.job, found.state) == (
-        "n1", 4711, 5, "job-1", "closed")  # fmt: skip
+        "n1",
+        4711,
+        5,
+        "job-1",
+        "closed",
+    )
     peer = found.peers[0]
     assert peer.channels == {"shm": Traffic(10, 1000, 4, 400), "net": Traffic(1, 8, 0, 0)}
     assert peer.protocols == {"pool": 5, "pull": 7, "protocol 7": 9}
@@ -55,7 +60,10 @@ def test_accesses_are_told_by_way(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert told["cma"]["get"] == {"operations": 3, "bytes": 30}
     text = prometheus(lines([endpoint])).splitlines()
     assert [x.rpartition(" ")[2] for x in text if x.startswith("nearmetal_accesses_total")] == [
-        "12", "3", "1"]  # fmt: skip
+        "12",
+        "3",
+        "1",
+    ]
     (of_puts,) = (x for x in text if x.startswith("nearmetal_access_bytes_total") and '"put"' in x)
     assert of_puts.endswith('way="cma",kind="put"} 4800')
     (tmp_path / "a.stats").write_bytes(content)
@@ -186,9 +194,12 @@ def test_lines_come_in_the_order_that_was_asked_for() -> None:
 
 def test_trouble_is_told_with_its_reasons() -> None:
     peer = parse_counters(
-        file_bytes(peer_bytes(quarantines=1, quarantine_reason="a slot lied", fallbacks=2,
-                              fallback_reason="EPERM"))
-    ).peers[0]  # fmt: skip
+        file_bytes(
+            peer_bytes(
+                quarantines=1, quarantine_reason="a slot lied", fallbacks=2, fallback_reason="EPERM"
+            )
+        )
+    ).peers[0]
     assert trouble(peer) == "quarantined: a slot lied; 2 fallbacks: EPERM"
 
 
@@ -199,8 +210,10 @@ def test_metrics_are_escaped_and_complete(tmp_path: Path) -> None:
     )
     text = prometheus(lines([parse_counters(content)]))
     label = 'peer_label="a\\"b\\\\c"'
-    expected = (f'nearmetal_sent_bytes_total{{job="job-1",host="n1",rank="0",'
-                f'endpoint="616263646566",peer="000102030405",{label},channel="shm"}} 1000')  # fmt: skip
+    expected = (
+        f'nearmetal_sent_bytes_total{{job="job-1",host="n1",rank="0",'
+        f'endpoint="616263646566",peer="000102030405",{label},channel="shm"}} 1000'
+    )
     assert expected in text.splitlines()
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     used = {line.partition("{")[0] for line in text.splitlines() if not line.startswith("#")}

@@ -19,10 +19,15 @@ COLUMNS = (
 
 def output(placement: str, times: dict[str, float]) -> str:
     """Return what the measuring program prints; the time in us of 1 MiB, larger and smaller ones."""
-    lines = ["# nearmetal-bench 1 limits", "# cores 0 1", "# table cacheline", COLUMNS,
-             "8 100 50 0.0600 0.0610 0.0620 0.0630 0.1 1 1.0 1.0",
-             f"# placement {placement} half_rtt_p25_ns=61.0 near_below_ns=150",
-             "# end cacheline"]  # fmt: skip
+    lines = [
+        "# nearmetal-bench 1 limits",
+        "# cores 0 1",
+        "# table cacheline",
+        COLUMNS,
+        "8 100 50 0.0600 0.0610 0.0620 0.0630 0.1 1 1.0 1.0",
+        f"# placement {placement} half_rtt_p25_ns=61.0 near_below_ns=150",
+        "# end cacheline",
+    ]
     for name, time in times.items():
         lines += [f"# table {name}", COLUMNS]
         for size in (4096, *tune.CLASSES):
@@ -72,8 +77,13 @@ def test_file_tells_machine_rates_and_evidence() -> None:
     far.half_round_trips_ns.append(290.0)
     here = tune.Machine("Some CPU", "6.1", {2: 1 << 20})
     lines = tune.tuning_text(here, "today", {placement: far, "near": near}).splitlines()
-    assert lines[:5] == ["nearmetal-tuning 1", "cpu Some CPU", "kernel 6.1", "cache 2 1048576",
-                         "date today"]  # fmt: skip
+    assert lines[:5] == [
+        "nearmetal-tuning 1",
+        "cpu Some CPU",
+        "kernel 6.1",
+        "cache 2 1048576",
+        "date today",
+    ]
     assert lines[-1] == "end"
     assert lines.index("placement near") < lines.index("placement far")
     assert "rate 1M stream pool 26214" in lines

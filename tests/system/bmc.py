@@ -22,11 +22,30 @@ class Bmc:
         self.folder = folder
         folder.mkdir()
         subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-             "-nodes", "-days", "2", "-subj", "/CN=bmc", "-addext", "subjectAltName=IP:127.0.0.1",
-             "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
-            check=True, capture_output=True, timeout=60,
-        )  # fmt: skip
+            [
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:P-256",
+                "-nodes",
+                "-days",
+                "2",
+                "-subj",
+                "/CN=bmc",
+                "-addext",
+                "subjectAltName=IP:127.0.0.1",
+                "-keyout",
+                folder / "key.pem",
+                "-out",
+                folder / "cert.pem",
+            ],
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
         hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
         (folder / "users").write_text(f"admin:{hashed}\n")
         (folder / "secret").write_text(PASSWORD + "\n")
@@ -46,8 +65,10 @@ class Bmc:
     @property
     def spec(self) -> str:
         """What a hosts file says of it."""
-        return (f'{{address: "https://127.0.0.1:{self.port}", user: admin, vendor: dell, '
-                f"ca: {self.folder}/cert.pem, password: {{file: {self.folder}/secret}}}}")  # fmt: skip
+        return (
+            f'{{address: "https://127.0.0.1:{self.port}", user: admin, vendor: dell, '
+            f"ca: {self.folder}/cert.pem, password: {{file: {self.folder}/secret}}}}"
+        )
 
     @property
     def log(self) -> str:

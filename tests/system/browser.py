@@ -26,11 +26,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--disable-dev-shm-usage", "--disable-extensions", "--hide-scrollbars", "--no-proxy-server",
-    "--host-resolver-rules=MAP * ~NOTFOUND", "--remote-debugging-pipe",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--disable-extensions",
+    "--hide-scrollbars",
+    "--no-proxy-server",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--remote-debugging-pipe",
+)
 TIMEOUT_S = 120.0
 """Only against hangs: a crowded machine may be slow."""
 
@@ -106,8 +116,13 @@ class Browser:
     def open(self, page: Path, width: int, height: int, *, dark: bool = False) -> None:
         """Load a file in a window of that size."""
         mobile = width < 600
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
-                  deviceScaleFactor=1, mobile=mobile)  # fmt: skip
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=mobile,
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self._loaded = False
@@ -150,9 +165,13 @@ def browser() -> Iterator[Browser]:
     with (Path(profile) / "stderr").open("wb") as log:
         process = subprocess.Popen(
             ["bash", "-c", start, "bash", program, *FLAGS, f"--user-data-dir={profile}"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, pass_fds=ends,
-            start_new_session=True, env={**os.environ, "HOME": profile, "TMPDIR": profile},
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            pass_fds=ends,
+            start_new_session=True,
+            env={**os.environ, "HOME": profile, "TMPDIR": profile},
+        )
     for end in (*ends, theirs_in, theirs_out):
         os.close(end)
     try:

@@ -21,9 +21,16 @@ if TYPE_CHECKING:
 
 FOLDER = CACHE / "cloud-image"
 PACKAGES = (
-    "cloud-init", "grub-pc-bin", "initramfs-tools", "iproute2", "linux-image-amd64", "netplan.io",
-    "openssh-server", "systemd-sysv", "udev",
-)  # fmt: skip
+    "cloud-init",
+    "grub-pc-bin",
+    "initramfs-tools",
+    "iproute2",
+    "linux-image-amd64",
+    "netplan.io",
+    "openssh-server",
+    "systemd-sysv",
+    "udev",
+)
 # What a distribution's image builder does: no host keys, no machine id, DHCP by default.
 SETUP = (
     'rm -f "$1"/etc/ssh/ssh_host_*; : >"$1/etc/machine-id"; '
@@ -70,10 +77,20 @@ def _make(folder: Path) -> None:
     tree, part, disk = folder / "tree", folder / "root.ext4", folder / "disk.raw"
     folder.mkdir(parents=True, exist_ok=True)
     _run("rm", "-rf", tree)
-    _run("mmdebstrap", "--mode=root", "--format=directory", "--variant=minbase",
-         f"--include={','.join(PACKAGES)}", "--aptopt=APT::Install-Recommends false",
-         f"--customize-hook={SETUP}", f'--customize-hook=chroot "$1" {LOADER}',
-         "trixie", tree, *machine_mirror(LocalRunner()).sources("trixie"), timeout=3000)  # fmt: skip
+    _run(
+        "mmdebstrap",
+        "--mode=root",
+        "--format=directory",
+        "--variant=minbase",
+        f"--include={','.join(PACKAGES)}",
+        "--aptopt=APT::Install-Recommends false",
+        f"--customize-hook={SETUP}",
+        f'--customize-hook=chroot "$1" {LOADER}',
+        "trixie",
+        tree,
+        *machine_mirror(LocalRunner()).sources("trixie"),
+        timeout=3000,
+    )
     loader = tree / "usr/lib/grub/i386-pc/boot.img", tree / "core.img"
     first, rest = (path.read_bytes() for path in loader)
     loader[1].unlink()
@@ -89,8 +106,15 @@ def _make(folder: Path) -> None:
         stream.write(first[:CODE].ljust(CODE, b"\0") + _table() + rest)
         assert stream.tell() <= BEGIN
         stream.truncate(BEGIN + SIZE)
-    _run("dd", f"if={part}", f"of={disk}", "bs=1M", f"seek={BEGIN >> 20}", "conv=notrunc,sparse",
-         "status=none")  # fmt: skip
+    _run(
+        "dd",
+        f"if={part}",
+        f"of={disk}",
+        "bs=1M",
+        f"seek={BEGIN >> 20}",
+        "conv=notrunc,sparse",
+        "status=none",
+    )
     _run("qemu-img", "convert", "-O", "qcow2", disk, folder / "disk.new")
     disk.unlink()
     (folder / "disk.new").rename(folder / "disk.qcow2")
@@ -99,6 +123,7 @@ def _make(folder: Path) -> None:
 def _table() -> bytes:
     """Return what ends a first sector: the disk's number, one partition that boots, the mark."""
     linux, active = 0x83, 0x80
-    entry = struct.pack("<B3sB3sII", active, b"\0" * 3, linux, b"\0" * 3,
-                        BEGIN // SECTOR, SIZE // SECTOR)  # fmt: skip
+    entry = struct.pack(
+        "<B3sB3sII", active, b"\0" * 3, linux, b"\0" * 3, BEGIN // SECTOR, SIZE // SECTOR
+    )
     return b"nmc1\0\0" + entry + b"\0" * 48 + b"\x55\xaa"

@@ -83,8 +83,10 @@ class Hosts:
     def __init__(self, session: Session) -> None:
         self.session = session
         content = session.content
-        self.refs = {str(v["name"]): ref for ref, v in
-                     fetch(content, content.rootFolder, vim.HostSystem, ["name"]).items()}  # fmt: skip
+        self.refs = {
+            str(v["name"]): ref
+            for ref, v in fetch(content, content.rootFolder, vim.HostSystem, ["name"]).items()
+        }
 
     def vfs(self, name: str) -> list[int]:
         """Return the VFs of the card for MPI, then of the first port of the card of ESXi."""
@@ -129,9 +131,10 @@ class Hosts:
         if devices:
             change = vim.vm.ConfigSpec(
                 memoryReservationLockedToMax=True,
-                deviceChange=[vim.vm.device.VirtualDeviceSpec(operation="add", device=d)
-                              for d in devices],
-            )  # fmt: skip
+                deviceChange=[
+                    vim.vm.device.VirtualDeviceSpec(operation="add", device=d) for d in devices
+                ],
+            )
             self.session.wait("preparing", lambda: made.ReconfigVM_Task(change))
         self.session.wait("switching on", made.PowerOnVM_Task)
         return made
@@ -179,8 +182,11 @@ class EsxiShell:
         self._state.write_text(json.dumps({"mt4119_pciconf0": card}))
         for tool, output in (("mst", MST), ("mlxfwmanager", MLXFWMANAGER)):
             self._tool(tool, f"cat <<'EOF'\n{output}\nEOF")
-        self._tool("esxcli", f"case $* in *vib*list) cat <<'EOF'\n{VIBS}\nEOF\n;; *pci*list) cat "
-                   f"<<'EOF'\n{PCI}\nEOF\n;; *) exit 1 ;; esac")  # fmt: skip
+        self._tool(
+            "esxcli",
+            f"case $* in *vib*list) cat <<'EOF'\n{VIBS}\nEOF\n;; *pci*list) cat "
+            f"<<'EOF'\n{PCI}\nEOF\n;; *) exit 1 ;; esac",
+        )
         program = Path(fake_mlxconfig.__file__)
         self._tool(
             "mlxconfig", f'MLXCONFIG_STATE={self._state} exec {sys.executable} -I -S {program} "$@"'

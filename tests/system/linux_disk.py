@@ -27,15 +27,30 @@ SETUP = ROOT / "tests" / "system" / "programs" / "lab_setup.sh"
 CARD = ROOT / "tests" / "system" / "programs" / "lab_card.py"
 TOOLS = tuple(ROOT / "tests" / "python" / f"fake_{name}.py" for name in ("flint", "mlxconfig"))
 PACKAGES = (
-    "linux-image-amd64", "systemd-sysv", "udev", "kmod", "initramfs-tools", "openssh-server",
-    "grub-pc-bin", "grub2-common", "iproute2", "ethtool", "python3", "procps",
-)  # fmt: skip
+    "linux-image-amd64",
+    "systemd-sysv",
+    "udev",
+    "kmod",
+    "initramfs-tools",
+    "openssh-server",
+    "grub-pc-bin",
+    "grub2-common",
+    "iproute2",
+    "ethtool",
+    "python3",
+    "procps",
+)
 EXCLUDED = (
-    "/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*",
-    "/usr/lib/modules/*/kernel/drivers/gpu/*", "/usr/lib/modules/*/kernel/drivers/media/*",
-    "/usr/lib/modules/*/kernel/drivers/net/wireless/*", "/usr/lib/modules/*/kernel/sound/*",
-    "/usr/lib/modules/*/kernel/drivers/usb/*", "/usr/lib/modules/*/kernel/drivers/iio/*",
-)  # fmt: skip
+    "/usr/share/doc/*",
+    "/usr/share/man/*",
+    "/usr/share/locale/*",
+    "/usr/lib/modules/*/kernel/drivers/gpu/*",
+    "/usr/lib/modules/*/kernel/drivers/media/*",
+    "/usr/lib/modules/*/kernel/drivers/net/wireless/*",
+    "/usr/lib/modules/*/kernel/sound/*",
+    "/usr/lib/modules/*/kernel/drivers/usb/*",
+    "/usr/lib/modules/*/kernel/drivers/iio/*",
+)
 # Before the kernel comes: its initial RAM disk holds what the root needs, and no more.
 _INITRAMFS = """\
 mkdir -p "$1/etc/initramfs-tools/conf.d"
@@ -66,8 +81,14 @@ def factory_disk() -> Path:
 
 
 def _key() -> str:
-    parts = [SUITE, SIZE_MIB, PACKAGES, EXCLUDED, *(p.read_text() for p in (SETUP, CARD, *TOOLS)),
-             Path(__file__).read_text()]  # fmt: skip
+    parts = [
+        SUITE,
+        SIZE_MIB,
+        PACKAGES,
+        EXCLUDED,
+        *(p.read_text() for p in (SETUP, CARD, *TOOLS)),
+        Path(__file__).read_text(),
+    ]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
@@ -75,18 +96,24 @@ def _build(folder: Path) -> Path:
     """Return the disk in a folder that is thrown away."""
     tree, disk = folder / "tree", folder / "disk.raw"
     argv = [
-        "mmdebstrap", "--mode=root", "--variant=minbase", "--format=directory",
-        "--architectures=amd64", f"--include={','.join(PACKAGES)}",
-        "--aptopt=APT::Install-Recommends false", "--aptopt=Acquire::Retries 3",
+        "mmdebstrap",
+        "--mode=root",
+        "--variant=minbase",
+        "--format=directory",
+        "--architectures=amd64",
+        f"--include={','.join(PACKAGES)}",
+        "--aptopt=APT::Install-Recommends false",
+        "--aptopt=Acquire::Retries 3",
         "--aptopt=Acquire::Languages none",
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDED),
         f"--essential-hook={_INITRAMFS}",
         '--customize-hook=mkdir -p "$1/opt/lab"',
-        *(f"--customize-hook=upload {path} /opt/lab/{path.name}"
-          for path in (SETUP, CARD, *TOOLS)),
+        *(f"--customize-hook=upload {path} /opt/lab/{path.name}" for path in (SETUP, CARD, *TOOLS)),
         f'--customize-hook=chroot "$1" sh /opt/lab/{SETUP.name}',
-        SUITE, str(tree), *machine_mirror(LocalRunner()).sources(SUITE),
-    ]  # fmt: skip
+        SUITE,
+        str(tree),
+        *machine_mirror(LocalRunner()).sources(SUITE),
+    ]
     _run(argv, {"TMPDIR": str(folder)})
     # An empty one makes each start the first one, which takes long.
     (tree / "etc" / "machine-id").write_text(f"{_key():0<32}\n")
@@ -98,12 +125,26 @@ def _disk(tree: Path, disk: Path) -> Path:
     with disk.open("wb") as stream:
         stream.truncate(SIZE_MIB << 20)
     blocks = (SIZE_MIB << 10) - _FIRST_SECTOR * _SECTOR // 1024
-    _run([
-        "mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", "-d", str(tree),
-        # What GRUB reads.
-        "-O", "^metadata_csum_seed,^orphan_file",
-        "-E", f"offset={_FIRST_SECTOR * _SECTOR}", str(disk), f"{blocks}k",
-    ])  # fmt: skip
+    _run(
+        [
+            "mke2fs",
+            "-q",
+            "-F",
+            "-t",
+            "ext4",
+            "-b",
+            "4096",
+            "-d",
+            str(tree),
+            # What GRUB reads.
+            "-O",
+            "^metadata_csum_seed,^orphan_file",
+            "-E",
+            f"offset={_FIRST_SECTOR * _SECTOR}",
+            str(disk),
+            f"{blocks}k",
+        ]
+    )
     _make_bootable(disk, tree / "boot" / "grub")
     return disk
 
@@ -125,7 +166,11 @@ def _run(argv: list[str], more: dict[str, str] | None = None) -> None:
     env = {**os.environ, "LC_ALL": "C.UTF-8", **(more or {})}
     # Ends with this process, and with it what it would still write.
     done = subprocess.run(
-        ["setpriv", "--pdeathsig", "KILL", "--", *argv], env=env, capture_output=True, text=True,
-        timeout=1800, check=False,
-    )  # fmt: skip
+        ["setpriv", "--pdeathsig", "KILL", "--", *argv],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
     assert done.returncode == 0, f"{argv[0]}: {done.stderr[-3000:]}"

@@ -27,8 +27,11 @@ from tests.system.machines import Key, free_port
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-FACTORY_BIOS = {"ProcVirtualization": "Disabled", "SriovGlobalEnable": "Disabled",
-                "LogicalProc": "Enabled"}  # fmt: skip
+FACTORY_BIOS = {
+    "ProcVirtualization": "Disabled",
+    "SriovGlobalEnable": "Disabled",
+    "LogicalProc": "Enabled",
+}
 PF = "0000:01:00.0"
 DEVICE = f"/sys/bus/pci/devices/{PF}"
 HANG_S = 900.0
@@ -53,9 +56,21 @@ class LinuxHost:
         self._process: subprocess.Popen[bytes] | None = None
         self._disk = self.folder / "disk.qcow2"
         subprocess.run(
-            ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", factory_disk(), self._disk],
-            check=True, timeout=60,
-        )  # fmt: skip
+            [
+                "qemu-img",
+                "create",
+                "-q",
+                "-f",
+                "qcow2",
+                "-F",
+                "raw",
+                "-b",
+                factory_disk(),
+                self._disk,
+            ],
+            check=True,
+            timeout=60,
+        )
         self.switch_on()
 
     @property
@@ -65,22 +80,47 @@ class LinuxHost:
     def _argv(self) -> list[str]:
         iommu = self.bmc.now["ProcVirtualization"] == "Enabled"
         return [
-            "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-M", "q35",
+            "qemu-system-x86_64",
+            "-accel",
+            "tcg,thread=multi",
+            "-M",
+            "q35",
             # Of Intel, as is the IOMMU, and without what makes udev load drivers by the dozen.
-            "-cpu", "Nehalem,+rdrand", "-m", "768", "-smp", "2", "-nodefaults",
-            "-no-user-config", "-display", "none", "-no-reboot",
-            "-chardev", f"file,id=console,path={self.console},append=on", "-serial", "chardev:console",
-            "-qmp", f"unix:{self.folder}/qmp,server=on,wait=off",
-            "-fw_cfg", f"name=opt/lab/key,file={self.key.private.with_suffix('.pub')}",
-            "-drive", f"file={self._disk},if=none,id=root,cache=unsafe",
-            "-device", "virtio-blk-pci,drive=root",
-            "-netdev", f"user,id=admin,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-10.0.2.15:22",
-            "-device", "virtio-net-pci,netdev=admin,id=way-in,romfile=",
+            "-cpu",
+            "Nehalem,+rdrand",
+            "-m",
+            "768",
+            "-smp",
+            "2",
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-chardev",
+            f"file,id=console,path={self.console},append=on",
+            "-serial",
+            "chardev:console",
+            "-qmp",
+            f"unix:{self.folder}/qmp,server=on,wait=off",
+            "-fw_cfg",
+            f"name=opt/lab/key,file={self.key.private.with_suffix('.pub')}",
+            "-drive",
+            f"file={self._disk},if=none,id=root,cache=unsafe",
+            "-device",
+            "virtio-blk-pci,drive=root",
+            "-netdev",
+            f"user,id=admin,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-10.0.2.15:22",
+            "-device",
+            "virtio-net-pci,netdev=admin,id=way-in,romfile=",
             *(["-device", "intel-iommu,intremap=on,caching-mode=on"] if iommu else []),
-            "-device", "pcie-root-port,id=rp1,chassis=1,slot=1",
-            "-netdev", "user,id=uplink,restrict=on",
-            "-device", "igb,netdev=uplink,bus=rp1,mac=52:54:00:00:01:01,romfile=",
-        ]  # fmt: skip
+            "-device",
+            "pcie-root-port,id=rp1,chassis=1,slot=1",
+            "-netdev",
+            "user,id=uplink,restrict=on",
+            "-device",
+            "igb,netdev=uplink,bus=rp1,mac=52:54:00:00:01:01,romfile=",
+        ]
 
     def _run(self) -> None:
         """Be the power supply: start the machine whenever it goes down, until the end."""
@@ -144,8 +184,21 @@ class LinuxHost:
         return path
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        argv = ["ssh", "-F", str(self.ssh_config), "-o", "BatchMode=yes", "-o", "ConnectTimeout=20",
-                "-p", str(self.port), "-l", "root", self.name, command]  # fmt: skip
+        argv = [
+            "ssh",
+            "-F",
+            str(self.ssh_config),
+            "-o",
+            "BatchMode=yes",
+            "-o",
+            "ConnectTimeout=20",
+            "-p",
+            str(self.port),
+            "-l",
+            "root",
+            self.name,
+            command,
+        ]
         return subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S, check=False)
 
     def tell(self, command: str) -> str:
@@ -165,13 +218,19 @@ class LinuxHost:
         """Wait until what a killed run left behind has ended, a reboot too, and one can log in."""
         deadline = time.monotonic() + HANG_S
         # The ssh of a killed run lives on, and does what it was told.
-        while subprocess.run(["pgrep", "-f", str(self.ssh_config)], check=False,
-                             stdout=subprocess.DEVNULL).returncode == 0:  # fmt: skip
+        while (
+            subprocess.run(
+                ["pgrep", "-f", str(self.ssh_config)], check=False, stdout=subprocess.DEVNULL
+            ).returncode
+            == 0
+        ):
             assert time.monotonic() < deadline
             time.sleep(0.2)
-        quiet = ("flock /run/nearmetal-host.lock udevadm settle; "
-                 '[ "$(systemctl is-system-running)" != stopping ] && '
-                 "! pgrep -f '[s]ystemctl reboot'")  # fmt: skip
+        quiet = (
+            "flock /run/nearmetal-host.lock udevadm settle; "
+            '[ "$(systemctl is-system-running)" != stopping ] && '
+            "! pgrep -f '[s]ystemctl reboot'"
+        )
         while self.run(quiet).returncode != 0:
             assert time.monotonic() < deadline, self.said()[-3000:]
             time.sleep(1)
@@ -193,14 +252,19 @@ class LinuxHost:
             "bios": self.bmc.now,
             "config": {name: values[1:] for name, values in card.items()},
             "firmware": self.tell("cat /var/lib/lab/firmware.json"),
-            "cmdline": [w for w in self.tell("cat /proc/cmdline").split() if "root" not in w
-                        and "BOOT_IMAGE" not in w],
+            "cmdline": [
+                w
+                for w in self.tell("cat /proc/cmdline").split()
+                if "root" not in w and "BOOT_IMAGE" not in w
+            ],
             "vfs": self.vfs(),
             "mtu": self.tell(f"cat {DEVICE}/net/*/mtu"),
             "iommu": self.tell("[ -e /sys/class/iommu/dmar0 ] && echo on || echo off"),
-            "files": self.tell("find /etc/udev/rules.d /etc/systemd/network /etc/default/grub.d"
-                               " -type f -exec sha256sum {} + | sort"),
-        }  # fmt: skip
+            "files": self.tell(
+                "find /etc/udev/rules.d /etc/systemd/network /etc/default/grub.d"
+                " -type f -exec sha256sum {} + | sort"
+            ),
+        }
 
 
 @dataclass
@@ -250,8 +314,15 @@ class Site:
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         argv, env = self._argv(words)
-        return subprocess.run(argv, env=env, cwd=self.folder, capture_output=True, text=True,
-                              timeout=HANG_S * 2, check=False)  # fmt: skip
+        return subprocess.run(
+            argv,
+            env=env,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=HANG_S * 2,
+            check=False,
+        )
 
     def ok(self, *words: str, code: int = 0) -> str:
         done = self.run(*words)
@@ -267,8 +338,14 @@ class Site:
         """
         before = len(self.records())
         argv, env = self._argv(words)
-        with subprocess.Popen(argv, env=env, cwd=self.folder, stdout=subprocess.PIPE, text=True,
-                              stderr=subprocess.PIPE) as process:  # fmt: skip
+        with subprocess.Popen(
+            argv,
+            env=env,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            text=True,
+            stderr=subprocess.PIPE,
+        ) as process:
             done = False
             deadline = time.monotonic() + HANG_S * 2
             while process.poll() is None and time.monotonic() < deadline:

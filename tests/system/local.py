@@ -157,8 +157,9 @@ def user_can_read_checkout() -> bool:
         f"import os, sys; sys.exit(not all(os.access(p, os.R_OK) for p in {list(map(str, paths))}))"
     )
     user = [f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
-    done = subprocess.run(["setpriv", *user, sys.executable, "-c", probe], check=False,
-                          capture_output=True)  # fmt: skip
+    done = subprocess.run(
+        ["setpriv", *user, sys.executable, "-c", probe], check=False, capture_output=True
+    )
     return done.returncode == 0
 
 

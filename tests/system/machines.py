@@ -38,10 +38,23 @@ def built_image(*extras: str) -> dict[str, str]:
         if shutil.which(program) is None:
             lacking(f"no {program}: run `make setup-vm`")
     done = subprocess.run(
-        [sys.executable, "-m", "nearmetal", "image", "build", "--json", "--cache", str(CACHE),
-         *wanted],
-        stdout=subprocess.PIPE, timeout=1800, check=True, cwd=ROOT, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "nearmetal",
+            "image",
+            "build",
+            "--json",
+            "--cache",
+            str(CACHE),
+            *wanted,
+        ],
+        stdout=subprocess.PIPE,
+        timeout=1800,
+        check=True,
+        cwd=ROOT,
+        text=True,
+    )
     image: dict[str, str] = json.loads(done.stdout)["image"]
     return image
 
@@ -59,8 +72,10 @@ def new_hub() -> str:
     Another one of this machine has another group, unless luck is very bad.
     """
     low, high = secrets.randbelow(256), secrets.randbelow(256)
-    return (f"type=dgram,remote.type=inet,remote.host=239.255.{low}.{high},remote.port={free_port()},"
-            "local.type=inet,local.host=127.0.0.1,local.port=0")  # fmt: skip
+    return (
+        f"type=dgram,remote.type=inet,remote.host=239.255.{low}.{high},remote.port={free_port()},"
+        "local.type=inet,local.host=127.0.0.1,local.port=0"
+    )
 
 
 @dataclass(frozen=True)
@@ -73,8 +88,9 @@ class Key:
     def make(cls, path: Path) -> Key:
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)],
-            check=True, timeout=60,
-        )  # fmt: skip
+            check=True,
+            timeout=60,
+        )
         return cls(path)
 
     @property
@@ -118,12 +134,27 @@ class Machine:
     def _options(self) -> list[str]:
         known = self.folder / "known_hosts"
         return [
-            "-i", str(self.key.private), "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes",
-            "-o", f"UserKnownHostsFile={known}", "-o", f"HostKeyAlias={self.name}",
-            "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=120",
-            "-o", "ControlMaster=auto", "-o", "ControlPersist=60",
-            "-o", f"ControlPath={self.folder}/%r-{self.name}",
-        ]  # fmt: skip
+            "-i",
+            str(self.key.private),
+            "-o",
+            "IdentitiesOnly=yes",
+            "-o",
+            "BatchMode=yes",
+            "-o",
+            f"UserKnownHostsFile={known}",
+            "-o",
+            f"HostKeyAlias={self.name}",
+            "-o",
+            "StrictHostKeyChecking=yes",
+            "-o",
+            "ConnectTimeout=120",
+            "-o",
+            "ControlMaster=auto",
+            "-o",
+            "ControlPersist=60",
+            "-o",
+            f"ControlPath={self.folder}/%r-{self.name}",
+        ]
 
     def run(
         self, command: str, user: str = "mpi", stdin: bytes = b"", timeout_s: float = 300
@@ -151,8 +182,11 @@ class Machine:
 
     def mount_share(self) -> Machine:
         """Show the yard's directory, whose device the machine was started with, as /share."""
-        self.tell("modprobe -a 9pnet_virtio 9p && mkdir -p /share &&"
-                  " mount -t 9p -o trans=virtio,version=9p2000.L,cache=none share /share", "root")  # fmt: skip
+        self.tell(
+            "modprobe -a 9pnet_virtio 9p && mkdir -p /share &&"
+            " mount -t 9p -o trans=virtio,version=9p2000.L,cache=none share /share",
+            "root",
+        )
         return self
 
     def put(self, source: Path, target: str) -> None:
@@ -201,9 +235,11 @@ class Yard:
 
     def share_device(self) -> list[str]:
         return [
-            "-fsdev", f"local,id=share,path={self.share},security_model=none",
-            "-device", "virtio-9p-pci,fsdev=share,mount_tag=share",
-        ]  # fmt: skip
+            "-fsdev",
+            f"local,id=share,path={self.share},security_model=none",
+            "-device",
+            "virtio-9p-pci,fsdev=share,mount_tag=share",
+        ]
 
     def key(self, name: str) -> Key:
         if name not in self.keys:
@@ -214,15 +250,26 @@ class Yard:
         """Return the seed of one of the machines as plain data."""
         number = list(names).index(name) + 1
         nodes = [
-            {"name": node, "address": f"10.9.0.{10 + i}", "slots": 1, "host": "yard",
-             "ssh_host_key": self.key(node).public}
+            {
+                "name": node,
+                "address": f"10.9.0.{10 + i}",
+                "slots": 1,
+                "host": "yard",
+                "ssh_host_key": self.key(node).public,
+            }
             for i, node in enumerate(names, 1)
-        ]  # fmt: skip
-        lan = {"mac": f"52:54:00:09:00:{number:02x}", "address": f"10.9.0.{10 + number}/24",
-               "mtu": 4200}  # fmt: skip
+        ]
+        lan = {
+            "mac": f"52:54:00:09:00:{number:02x}",
+            "address": f"10.9.0.{10 + number}/24",
+            "mtu": 4200,
+        }
         admin = {"mac": f"52:54:00:0a:00:{number:02x}", "address": "10.0.2.15/24"}
         return {
-            "version": 1, "cluster": "yard", "name": name, "nodes": nodes,
+            "version": 1,
+            "cluster": "yard",
+            "name": name,
+            "nodes": nodes,
             "interfaces": [lan, admin],
             "ssh": {
                 "authorized_keys": [self.key("person").public],
@@ -231,13 +278,20 @@ class Yard:
                 "node_key_public": self.key("nodes").public,
             },
             **more,
-        }  # fmt: skip
+        }
 
     def start(
-        self, name: str, seed: dict[str, Any] | None, devices: Sequence[str] = (),
-        *, append: str = "", serial: str = "nearmetal-root", memory_mib: int = 1024,
-        cloud: bool = False, cpus: int = 1,
-    ) -> Machine:  # fmt: skip
+        self,
+        name: str,
+        seed: dict[str, Any] | None,
+        devices: Sequence[str] = (),
+        *,
+        append: str = "",
+        serial: str = "nearmetal-root",
+        memory_mib: int = 1024,
+        cloud: bool = False,
+        cpus: int = 1,
+    ) -> Machine:
         """Start a machine. `seed` None: without one; `devices`: further arguments for QEMU.
 
         `cloud`: the root is written to, for this start only, and a disc brings the seed.
@@ -247,15 +301,36 @@ class Yard:
         how = f"format=raw,{use},file.locking=off"
         port, console = free_port(), self.folder / f"console-{number}"
         argv = [
-            "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-M", "q35", "-cpu", "max",
-            "-m", str(memory_mib), "-smp", str(cpus), "-nodefaults", "-no-user-config",
-            "-display", "none", "-no-reboot", "-serial", f"file:{console}",
-            "-kernel", self.image["kernel"], "-initrd", self.image["initrd"],
-            "-append", f"{self.image['append']} {append}",
-            "-drive", f"file={self.image['root']},if=none,id=root,{how}",
-            "-device", f"virtio-blk-pci,drive=root,serial={serial}",
+            "qemu-system-x86_64",
+            "-accel",
+            "tcg,thread=multi",
+            "-M",
+            "q35",
+            "-cpu",
+            "max",
+            "-m",
+            str(memory_mib),
+            "-smp",
+            str(cpus),
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-serial",
+            f"file:{console}",
+            "-kernel",
+            self.image["kernel"],
+            "-initrd",
+            self.image["initrd"],
+            "-append",
+            f"{self.image['append']} {append}",
+            "-drive",
+            f"file={self.image['root']},if=none,id=root,{how}",
+            "-device",
+            f"virtio-blk-pci,drive=root,serial={serial}",
             *devices,
-        ]  # fmt: skip
+        ]
         if seed is not None:
             path = self.folder / f"seed-{number}.json"
             path.touch(0o600)
@@ -281,10 +356,15 @@ class Yard:
             lan_to = f"stream,id=lan,server={role},addr.type=unix,addr.path={self.folder}/cable"
         way_in = f"user,id=admin,restrict=on,hostfwd=tcp:127.0.0.1:{port}-10.0.2.15:22"
         return [
-            "-netdev", lan_to,
-            "-device", f"virtio-net-pci,netdev=lan,mac={lan},romfile=,host_mtu=9000",
-            "-netdev", way_in, "-device", f"virtio-net-pci,netdev=admin,mac={admin},romfile=",
-        ]  # fmt: skip
+            "-netdev",
+            lan_to,
+            "-device",
+            f"virtio-net-pci,netdev=lan,mac={lan},romfile=,host_mtu=9000",
+            "-netdev",
+            way_in,
+            "-device",
+            f"virtio-net-pci,netdev=admin,mac={admin},romfile=",
+        ]
 
     def end(self) -> None:
         """End every machine."""
@@ -318,21 +398,43 @@ class Shared:
         tool = ROOT / "build/c/src/tools/nearmetal-segment"
         token = secrets.token_hex(16)
         subprocess.run(
-            [tool, "create", path, "--parts", str(nr_parts), "--part-size", str(part_size),
-             "--token", "-", "--lead", str(lead)],
-            check=True, timeout=60, input=token.encode(), stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        shown = subprocess.run([tool, "show", "--json", path], check=True, timeout=60,
-                               stdout=subprocess.PIPE)  # fmt: skip
+            [
+                tool,
+                "create",
+                path,
+                "--parts",
+                str(nr_parts),
+                "--part-size",
+                str(part_size),
+                "--token",
+                "-",
+                "--lead",
+                str(lead),
+            ],
+            check=True,
+            timeout=60,
+            input=token.encode(),
+            stdout=subprocess.DEVNULL,
+        )
+        shown = subprocess.run(
+            [tool, "show", "--json", path], check=True, timeout=60, stdout=subprocess.PIPE
+        )
         host = json.loads(shown.stdout)
         size = path.stat().st_size
         assert size & (size - 1) == 0
         return cls(path, device == IVSHMEM, nr_parts, part_size, host["part_off"], size, token)
 
     def seed(self, part: int) -> dict[str, Any]:
-        return {"device": "ivshmem" if self.ivshmem else "dax", "token": self.token,
-                "nr_parts": self.nr_parts, "part": part, "part_size": self.part_size,
-                "size": self.size, "vcpu_numa": part, "distances": self.distances(part)}  # fmt: skip
+        return {
+            "device": "ivshmem" if self.ivshmem else "dax",
+            "token": self.token,
+            "nr_parts": self.nr_parts,
+            "part": part,
+            "part_size": self.part_size,
+            "size": self.size,
+            "vcpu_numa": part,
+            "distances": self.distances(part),
+        }
 
     def distances(self, part: int) -> list[int]:
         """As if each machine were pinned to a NUMA node of its own."""
@@ -345,17 +447,24 @@ class Shared:
         file = f"mem-path={self.path},share=on"
         if not self.ivshmem:
             return [
-                "-m", "slots=2,maxmem=4G",
-                "-object", f"memory-backend-file,id=pmem,{file},size={self.size}",
-                "-device", "virtio-pmem-pci,memdev=pmem",
-            ]  # fmt: skip
+                "-m",
+                "slots=2,maxmem=4G",
+                "-object",
+                f"memory-backend-file,id=pmem,{file},size={self.size}",
+                "-device",
+                "virtio-pmem-pci,memdev=pmem",
+            ]
         place = f"size={self.part_size},offset={self.offset(part)}"
         return [
-            "-object", f"memory-backend-file,id=own,{file},{place}",
-            "-device", "ivshmem-plain,memdev=own",
-            "-object", f"memory-backend-file,id=all,{file},size={self.size},readonly=on,rom=on",
-            "-device", "ivshmem-plain,memdev=all",
-        ]  # fmt: skip
+            "-object",
+            f"memory-backend-file,id=own,{file},{place}",
+            "-device",
+            "ivshmem-plain,memdev=own",
+            "-object",
+            f"memory-backend-file,id=all,{file},size={self.size},readonly=on,rom=on",
+            "-device",
+            "ivshmem-plain,memdev=all",
+        ]
 
     def word(self, offset: int) -> int:
         with self.path.open("rb") as stream:

@@ -72,18 +72,45 @@ class Cluster:
     site: Site
     spec: str
 
-    def run(self, mpi: str, ranks: int, *program: str | Path, timeout: int, by: str = "slot",
-            options: tuple[str, ...] = ()) -> Job:  # fmt: skip
+    def run(
+        self,
+        mpi: str,
+        ranks: int,
+        *program: str | Path,
+        timeout: int,
+        by: str = "slot",
+        options: tuple[str, ...] = (),
+    ) -> Job:
         """Run a job to its end, whatever that is."""
         done = self.site.run(
-            "run", "--json", self.spec, "--mpi", mpi, "-n", str(ranks), "--map-by", by,
-            "--timeout", str(timeout), *options, "--", *map(str, program), timeout=timeout + 30,
-        )  # fmt: skip
+            "run",
+            "--json",
+            self.spec,
+            "--mpi",
+            mpi,
+            "-n",
+            str(ranks),
+            "--map-by",
+            by,
+            "--timeout",
+            str(timeout),
+            *options,
+            "--",
+            *map(str, program),
+            timeout=timeout + 30,
+        )
         answer = json.loads(done.stdout) if done.stdout.startswith("{") else {"stats": []}
         return Job(done.returncode, done.stdout + done.stderr, answer)
 
-    def ok(self, mpi: str, ranks: int, *program: str | Path, timeout: int, by: str = "slot",
-           options: tuple[str, ...] = ()) -> Job:  # fmt: skip
+    def ok(
+        self,
+        mpi: str,
+        ranks: int,
+        *program: str | Path,
+        timeout: int,
+        by: str = "slot",
+        options: tuple[str, ...] = (),
+    ) -> Job:
         """Run a job that must end well, carried by the provider."""
         job = self.run(mpi, ranks, *program, timeout=timeout, by=by, options=options)
         assert job.code == 0, f"{mpi} {program}: exit code {job.code}\n{job.end_of_output()}"
@@ -109,13 +136,16 @@ def two_nodes(mpis: Iterable[Mpi], source: Path, slots: int) -> Iterator[Cluster
     """Two nodes of one host that see the program, compiled for each MPI; no trace of them after."""
     with site() as place:
         compile_for(mpis, source, place.directory)
-        path = place.write("spec.yaml", f"""\
+        path = place.write(
+            "spec.yaml",
+            f"""\
 version: 1
 name: two
 backend: local
 show: ['{place.directory}']
 hosts: [{{name: h, nodes: [{{name: n1, slots: {slots}}}, {{name: n2, slots: {slots}}}]}}]
-""")  # fmt: skip
+""",
+        )
         place.ok("up", path)
         yield Cluster(place, path)
         place.look(path)

@@ -48,11 +48,13 @@ def serve(directory: Path) -> None:
     Machine.file = directory / "bios.json"
     fakedriver.FakeDriver = Machine
     app = emulator.app
-    app.configure(extra_config={
-        "SUSHY_EMULATOR_FAKE_DRIVER": True,
-        "SUSHY_EMULATOR_AUTH_FILE": str(directory / "users"),
-        "SUSHY_EMULATOR_STATE_DIR": str(directory),
-    })  # fmt: skip
+    app.configure(
+        extra_config={
+            "SUSHY_EMULATOR_FAKE_DRIVER": True,
+            "SUSHY_EMULATOR_AUTH_FILE": str(directory / "users"),
+            "SUSHY_EMULATOR_STATE_DIR": str(directory),
+        }
+    )
     certificate = (str(directory / "cert.pem"), str(directory / "key.pem"))
     server = make_server("127.0.0.1", 0, app, threaded=True, ssl_context=certificate)
     sys.stdout.write(f"{server.port}\n")

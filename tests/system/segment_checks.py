@@ -35,9 +35,12 @@ def is_measured_and_taken(machines: Sequence[Machine], shared: Shared) -> None:
 def tries_what_the_hypervisor_does(machine: Machine, shared: Shared) -> None:
     """Root may open the whole for writing, so it finds out by itself what becomes of a write."""
     conf = "/tmp/root.conf"
-    machine.tell(f"sed 's,^lock = .*,lock = /tmp/root.lock,; /^integrity/d'"
-                 f" /run/nearmetal/segment.conf >{conf}; chmod 0644 {conf};"
-                 " chmod 0660 $(readlink -f /dev/nearmetal/all)", "root")  # fmt: skip
+    machine.tell(
+        f"sed 's,^lock = .*,lock = /tmp/root.lock,; /^integrity/d'"
+        f" /run/nearmetal/segment.conf >{conf}; chmod 0644 {conf};"
+        " chmod 0660 $(readlink -f /dev/nearmetal/all)",
+        "root",
+    )
     try:
         told = machine.tell(f"NEARMETAL_SEGMENT={conf} nearmetal-info --json", "root")
     finally:
@@ -66,8 +69,10 @@ def is_where_they_meet(machines: Sequence[Machine], shared: Shared) -> None:
     addresses = [_begin_to_meet(machine) for machine in machines]
     try:
         for machine, address in zip(machines, reversed(addresses), strict=True):
-            machine.tell(f"echo '{address} peer' >/tmp/in;"
-                         " until [ $(wc -l </tmp/out) = 2 ]; do sleep 0.1; done")  # fmt: skip
+            machine.tell(
+                f"echo '{address} peer' >/tmp/in;"
+                " until [ $(wc -l </tmp/out) = 2 ]; do sleep 0.1; done"
+            )
             met = json.loads(machine.tell("tail -n 1 /tmp/out"))
             assert (met["relation"], met["channel"]) == ("host", "segment"), met
             assert met["integrity"] == integrity(shared)

@@ -152,8 +152,17 @@ class SlurmSite:
 
     def command(self, user: str, *argv: str) -> list[str]:
         """The command as somebody would type it on the machine where jobs are submitted."""
-        enter = ["nsenter", "-t", str(self.pid), "-m", "-n", "-u", "-i", "-p",
-                 f"--wdns={self.home(user) if user in USERS else self.directory}"]  # fmt: skip
+        enter = [
+            "nsenter",
+            "-t",
+            str(self.pid),
+            "-m",
+            "-n",
+            "-u",
+            "-i",
+            "-p",
+            f"--wdns={self.home(user) if user in USERS else self.directory}",
+        ]
         if user in USERS:
             uid = USERS[user]
             enter += ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
@@ -171,9 +180,13 @@ class SlurmSite:
         self, user: str, *argv: str, env: dict[str, str] | None = None
     ) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self.command(user, *argv), env=self.environment(user, env), stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            self.command(user, *argv),
+            env=self.environment(user, env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def run(
         self, user: str, *argv: str, env: dict[str, str] | None = None, timeout: float = 90
@@ -201,8 +214,14 @@ class SlurmSite:
     def on_node(self, node: str, *argv: str) -> subprocess.CompletedProcess[str]:
         """Run a command as root in the namespaces of a node."""
         enter = ["nsenter", "-t", str(self.pids[node]), "-m", "-n", "-u", "-i", "-p", "--wdns=/"]
-        return subprocess.run([*enter, *argv], check=False, capture_output=True, text=True,
-                              env=self.environment("root"), timeout=120)  # fmt: skip
+        return subprocess.run(
+            [*enter, *argv],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=self.environment("root"),
+            timeout=120,
+        )
 
     def state(self, node: str) -> Path:
         """The records of a node, as this machine sees them."""
@@ -224,8 +243,9 @@ class SlurmSite:
         listing = self.run("root", "ps", "-eo", "pid,user,comm,args").stdout.splitlines()
         traces = ("nm-outside", "slurm launch", "slurmstepd", "qemu-system")
         running = [line for line in listing if "<defunct>" not in line]
-        found += [line for line in running
-                  if any(t in line for t in traces) or line.split()[1] in USERS]  # fmt: skip
+        found += [
+            line for line in running if any(t in line for t in traces) or line.split()[1] in USERS
+        ]
         states = self.run("root", "sinfo", "-h", "-N", "-o", "%N %t %E").stdout
         found += [line for line in states.splitlines() if line.split()[1] != "idle"]
         return found
@@ -245,8 +265,10 @@ def need() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root: daemons in namespaces of their own", allow_module_level=True)
     if ROOT.is_relative_to(HIDDEN):
-        pytest.skip(f"nodes have a {HIDDEN} of their own, and this checkout lies below it",
-                    allow_module_level=True)  # fmt: skip
+        pytest.skip(
+            f"nodes have a {HIDDEN} of their own, and this checkout lies below it",
+            allow_module_level=True,
+        )
     absent = [name for name in PROGRAMS if shutil.which(name, path="/usr/sbin:/usr/bin") is None]
     if absent:
         lacking(f"not installed: {' '.join(absent)} (make setup-slurm)")
@@ -255,8 +277,10 @@ def need() -> None:
 
 
 def _logs(directory: Path) -> str:
-    tails = [f"{p.name}:\n" + "\n".join(p.read_text(errors="replace").splitlines()[-15:])
-             for p in sorted((directory / "log").iterdir())]  # fmt: skip
+    tails = [
+        f"{p.name}:\n" + "\n".join(p.read_text(errors="replace").splitlines()[-15:])
+        for p in sorted((directory / "log").iterdir())
+    ]
     return "\n".join(tails)
 
 
@@ -272,8 +296,10 @@ def _prepare(directory: Path, release: str | None, launcher: str, *, limits: boo
     key = directory / "munge" / "key"
     key.write_bytes(os.urandom(1024))
     key.chmod(0o400)
-    lines = [f"NodeName={n} NodeAddr=10.78.0.{i} CPUs=4 State=UNKNOWN"
-             for i, n in enumerate(NODES, start=1)]  # fmt: skip
+    lines = [
+        f"NodeName={n} NodeAddr=10.78.0.{i} CPUs=4 State=UNKNOWN"
+        for i, n in enumerate(NODES, start=1)
+    ]
     etc = directory / "etc"
     plugins = BY_PARENTS if release else LIMITED if limits else f"{BY_PARENTS}\n{PLUGINS}"
     text = SLURM_CONF.format(dir=directory, nodes="\n".join(lines), plugins=plugins)
@@ -320,8 +346,17 @@ def _in_tree(root: str, directory: Path) -> list[str]:
         f'deb=$({ROOT}/tools/package/slurm.sh {directory}/package) && dpkg --install "$deb" && '
         'exec "$@"'
     )
-    return ["bash", str(here / "tree.sh"), root, str(directory), str(ROOT),
-            "bash", "-ec", build, "-"]  # fmt: skip
+    return [
+        "bash",
+        str(here / "tree.sh"),
+        root,
+        str(directory),
+        str(ROOT),
+        "bash",
+        "-ec",
+        build,
+        "-",
+    ]
 
 
 @contextlib.contextmanager
@@ -366,17 +401,39 @@ def slurm_site(
     script = Path(__file__).parent / "slurm" / "site.sh"
     for needed in (CACHE, PROGRAMS_HERE):
         needed.mkdir(parents=True, exist_ok=True)
-    argv = ["unshare", "-m", "-n", "-u", "-i", "-p", "--fork", "--kill-child", "--mount-proc",
-            "--propagation", "private", "--", *(_in_tree(root, directory) if release else []),
-            "bash", str(script), str(directory), str(CACHE), *NODES]  # fmt: skip
+    argv = [
+        "unshare",
+        "-m",
+        "-n",
+        "-u",
+        "-i",
+        "-p",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "--propagation",
+        "private",
+        "--",
+        *(_in_tree(root, directory) if release else []),
+        "bash",
+        str(script),
+        str(directory),
+        str(CACHE),
+        *NODES,
+    ]
     if limits:
         (directory / "groups").write_text("".join(f"{name}\n" for name in CONTROLLERS))
     groups = contextlib.ExitStack()
     with (directory / "log" / "site").open("wb") as log:
         if limits:
             groups.enter_context(_control_groups(directory.name))
-        outer = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})  # fmt: skip
+        outer = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        )
     try:
         deadline = time.monotonic() + (600 if release else 60)
         while not (directory / "ready").exists():

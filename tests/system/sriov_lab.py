@@ -10,11 +10,15 @@ from typing import Any
 from tests.system.machines import ROOT, Machine, Yard
 
 ADAPTER = [
-    "-device", "intel-iommu,intremap=on,caching-mode=on",
-    "-device", "pcie-root-port,id=rp1,chassis=1,slot=1",
-    "-netdev", "user,id=uplink,restrict=on",
-    "-device", "igb,netdev=uplink,bus=rp1,mac=52:54:00:00:01:01,romfile=",
-]  # fmt: skip
+    "-device",
+    "intel-iommu,intremap=on,caching-mode=on",
+    "-device",
+    "pcie-root-port,id=rp1,chassis=1,slot=1",
+    "-netdev",
+    "user,id=uplink,restrict=on",
+    "-device",
+    "igb,netdev=uplink,bus=rp1,mac=52:54:00:00:01:01,romfile=",
+]
 PF = "/sys/bus/pci/devices/0000:01:00.0"
 
 
@@ -67,9 +71,13 @@ class Host:
 
 
 def start_host(
-    yard: Yard, iommu: str = "on", *, memory_mib: int = 1536, devices: Sequence[str] = (),
+    yard: Yard,
+    iommu: str = "on",
+    *,
+    memory_mib: int = 1536,
+    devices: Sequence[str] = (),
     cpus: int = 1,
-) -> Host:  # fmt: skip
+) -> Host:
     """Start it; its adapter has a driver when this returns."""
     seed = yard.seed("vm1", ["vm1"])
     # A machine that is emulated on a busy one may miss the ticks by which a kernel tests its timer.

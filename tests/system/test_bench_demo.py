@@ -53,7 +53,10 @@ def test_demo_measures_reports_and_leaves_nothing_but_the_run(place: Site) -> No
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     assert [v["title"] for v in data["verdicts"]] == [
-        "latency of 8 bytes", "rate of 8-byte messages", "bandwidth at 1 MiB"]  # fmt: skip
+        "latency of 8 bytes",
+        "rate of 8-byte messages",
+        "bandwidth at 1 MiB",
+    ]
     assert all(v["ratio"] and v["limit"] and v["network_only"] for v in data["verdicts"])
     assert {p["channel"] for p in data["locality"]} == {"self", "shm"}
     assert "shm" in data["hello"]
@@ -65,8 +68,13 @@ def test_demo_measures_reports_and_leaves_nothing_but_the_run(place: Site) -> No
     assert found["nearmetal: the provider carried it"].state is State.GOOD
     assert found["the network was idle under nearmetal"].state is State.GOOD
     assert found["the baseline went over the network"].state is State.GOOD
-    assert {"net"} == {c for launch in run.manifest.launches if launch.arm == "net"
-                       for c in launch.proof.messages if c != "self"}  # fmt: skip
+    assert {"net"} == {
+        c
+        for launch in run.manifest.launches
+        if launch.arm == "net"
+        for c in launch.proof.messages
+        if c != "self"
+    }
 
 
 def wait_for(path: Path, process: subprocess.Popen[str], seconds: float = 60) -> None:
@@ -163,12 +171,25 @@ def test_libfabric_alone_between_two_nodes(place: Site) -> None:
 
 IMB = ("-npmin", "{ranks}", "-msglog", "3:12", "-iter", "20", "-time", "0.5")
 THIRD_PARTY = [
-    (Mpi.MPICH5, Program("IMB-MPI1", "IMB-MPI1", Where.IMPI, (*IMB, "PingPong", "Allreduce"), "imb")),
+    (
+        Mpi.MPICH5,
+        Program("IMB-MPI1", "IMB-MPI1", Where.IMPI, (*IMB, "PingPong", "Allreduce"), "imb"),
+    ),
     (Mpi.IMPI, Program("IMB-RMA", "IMB-RMA", Where.IMPI, (*IMB, "Unidir_put"), "imb")),
-    (Mpi.OPENMPI5, Program("NetPIPE", "NPopenmpi", Where.SYSTEM,
-                           ("-o", "/dev/null", "-u", "4096", "-n", "20"), "netpipe",
-                           log="stderr", last_size=4096, max_ranks=2)),
-]  # fmt: skip
+    (
+        Mpi.OPENMPI5,
+        Program(
+            "NetPIPE",
+            "NPopenmpi",
+            Where.SYSTEM,
+            ("-o", "/dev/null", "-u", "4096", "-n", "20"),
+            "netpipe",
+            log="stderr",
+            last_size=4096,
+            max_ranks=2,
+        ),
+    ),
+]
 
 
 @pytest.mark.parametrize(("mpi", "program"), THIRD_PARTY, ids=lambda p: getattr(p, "label", p))

@@ -112,9 +112,15 @@ def test_patterns_notice_one_spoilt_message(spoiler: Path, pattern: str, ranks: 
 
 @pytest.mark.parametrize(
     "words",
-    [("mpi_traffic", "-n", "x"), ("mpi_traffic", "-b", "10"), ("mpi_patterns", "-p", "pong"),
-     ("mpi_patterns", "-m", "8K", "-M", "4K"), ("mpi_window", "-M", "-1"), ("mpi_window", "more")],
-)  # fmt: skip
+    [
+        ("mpi_traffic", "-n", "x"),
+        ("mpi_traffic", "-b", "10"),
+        ("mpi_patterns", "-p", "pong"),
+        ("mpi_patterns", "-m", "8K", "-M", "4K"),
+        ("mpi_window", "-M", "-1"),
+        ("mpi_window", "more"),
+    ],
+)
 def test_wrong_arguments_are_refused(words: tuple[str, ...]) -> None:
     done = run(*words, ranks=1)
     assert done.returncode != 0
@@ -137,11 +143,17 @@ def test_window_operations_are_right_with_three_ranks() -> None:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores are needed")
 def test_limits_says_what_two_cores_can_do() -> None:
-    done = subprocess.run([LIMITS, "-t", "0.005"], capture_output=True, text=True, timeout=60,
-                          check=True)  # fmt: skip
+    done = subprocess.run(
+        [LIMITS, "-t", "0.005"], capture_output=True, text=True, timeout=60, check=True
+    )
     log = parse_log(done.stdout, "limits", "nearmetal-bench")
-    assert [t.test for t in log.tables][:5] == ["cacheline", "slots", "memcpy", "one_copy",
-                                                "two_copy"]  # fmt: skip
+    assert [t.test for t in log.tables][:5] == [
+        "cacheline",
+        "slots",
+        "memcpy",
+        "one_copy",
+        "two_copy",
+    ]
     assert log.header["placement"].split()[0] in ("near", "far")
 
 

@@ -67,9 +67,15 @@ def test_a_second_up_does_nothing(site: Site) -> None:
 
 
 def test_the_nodes_are_those_of_the_image_and_know_each_other(site: Site) -> None:
-    told = site.ok("exec", site.spec, "n1", "--", "sh", "-c",
-                   "cat /proc/1/comm; findmnt -no SOURCE /; ssh n2 hostname; "
-                   "cat /run/nearmetal/segment.conf")  # fmt: skip
+    told = site.ok(
+        "exec",
+        site.spec,
+        "n1",
+        "--",
+        "sh",
+        "-c",
+        "cat /proc/1/comm; findmnt -no SOURCE /; ssh n2 hostname; cat /run/nearmetal/segment.conf",
+    )
     assert told.splitlines()[:3] == ["systemd", "/dev/vda1", "n2"]
     assert "integrity = enforced" in told
 
@@ -82,6 +88,22 @@ def test_the_pair_meets_in_the_segment(site: Site) -> None:
 
 def test_a_job_runs_with_an_mpi_that_is_carried_there(site: Site) -> None:
     program = str(PROGRAMS / "mpi_traffic")
-    out = site.ok("run", site.spec, "--mpi", "mpich5", "-n", "2", "--", program,
-                  "-n", "100", "-s", "7", "-b", "20M", "-w", "600")  # fmt: skip
+    out = site.ok(
+        "run",
+        site.spec,
+        "--mpi",
+        "mpich5",
+        "-n",
+        "2",
+        "--",
+        program,
+        "-n",
+        "100",
+        "-s",
+        "7",
+        "-b",
+        "20M",
+        "-w",
+        "600",
+    )
     assert "carried by nearmetal: 2 endpoints" in out

@@ -31,10 +31,16 @@ def cloud() -> Path:
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory, cloud: Path) -> Iterator[tuple[Machine, Shared]]:
     folder = tmp_path_factory.mktemp("cloud")
-    yard = Yard(folder, built_image() | {
-        "kernel": str(cloud / "vmlinuz"), "initrd": str(cloud / "initrd.img"),
-        "root": str(cloud / "root.ext4"), "append": "console=ttyS0 root=/dev/vda rw net.ifnames=0",
-    })  # fmt: skip
+    yard = Yard(
+        folder,
+        built_image()
+        | {
+            "kernel": str(cloud / "vmlinuz"),
+            "initrd": str(cloud / "initrd.img"),
+            "root": str(cloud / "root.ext4"),
+            "append": "console=ttyS0 root=/dev/vda rw net.ifnames=0",
+        },
+    )
     shared = Shared.create(yard.memory("segment"), 2, 2 * MIB)
     seed = yard.seed("vm1", ["vm1", "vm2"], segment=shared.seed(1))
     disc = folder / "disc.iso"

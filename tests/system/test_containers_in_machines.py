@@ -217,10 +217,13 @@ def test_the_fabric_suite_goes_by_that_channel(trio: Trio, name: str) -> None:
     stats = trio.folder(f"stats {name}")
     said = trio.run_ranks(
         placement,
-        (f"/share/fabric_traffic -n 2 -r 0 -d /share/{folder.name} -m 1000 -w {PATIENCE_S}",
-         f"/share/fabric_traffic -n 2 -r 1 -d /share/{folder.name} -m 1000 -w {PATIENCE_S}"),
-        FI_PROVIDER="nearmetal,tcp", NEARMETAL_STATS_DIR=f"/share/{stats.name}",
-    )  # fmt: skip
+        (
+            f"/share/fabric_traffic -n 2 -r 0 -d /share/{folder.name} -m 1000 -w {PATIENCE_S}",
+            f"/share/fabric_traffic -n 2 -r 1 -d /share/{folder.name} -m 1000 -w {PATIENCE_S}",
+        ),
+        FI_PROVIDER="nearmetal,tcp",
+        NEARMETAL_STATS_DIR=f"/share/{stats.name}",
+    )
     assert "traffic OK: 25 cases, 2 ranks, provider nearmetal" in said
     went_by(placement, stats, 2000)
 

@@ -25,13 +25,16 @@ LOST = re.compile(r"\(n2, pid \d+\) is lost: ")
 def up() -> Iterator[tuple[Site, str]]:
     with site() as place:
         compile_for(INSTALLED, SOURCE, place.directory)
-        spec = place.write("spec.yaml", f"""\
+        spec = place.write(
+            "spec.yaml",
+            f"""\
 version: 1
 name: faults
 backend: local
 show: ['{place.directory}']
 hosts: [{{name: h, nodes: [{{name: n1}}, {{name: n2}}]}}]
-""")  # fmt: skip
+""",
+        )
         place.ok("up", spec)
         yield place, spec
         place.look(spec)

@@ -38,8 +38,17 @@ def place() -> Iterator[Site]:
 
 def test_jobs_take_turns_and_every_sample_is_kept(place: Site) -> None:
     out = place.directory / "out"
-    done = place.run("figures", "--only", "fabric-latency,openmpi-latency", "--seconds", "0.3",
-                     "--output", str(out), "--json", timeout=240)  # fmt: skip
+    done = place.run(
+        "figures",
+        "--only",
+        "fabric-latency,openmpi-latency",
+        "--seconds",
+        "0.3",
+        "--output",
+        str(out),
+        "--json",
+        timeout=240,
+    )
     assert done.returncode in (0, 4), done.stderr
     data = json.loads(done.stdout)
     assert data == json.loads((out / "figures.json").read_text())

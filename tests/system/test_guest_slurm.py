@@ -28,9 +28,11 @@ pytestmark = [
 IN = "srun --nm-node=container"
 ADDRESS = "10.9.0.11"
 IMAGES = [
-    "-fsdev", f"local,id=images,path={CACHE},security_model=none,readonly=on",
-    "-device", "virtio-9p-pci,fsdev=images,mount_tag=images",
-]  # fmt: skip
+    "-fsdev",
+    f"local,id=images,path={CACHE},security_model=none,readonly=on",
+    "-device",
+    "virtio-9p-pci,fsdev=images,mount_tag=images",
+]
 MOUNT = (
     "modprobe -a 9pnet_virtio 9p && mkdir -p /var/cache/nearmetal && "
     "mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,ro"
@@ -41,12 +43,30 @@ def package(image: dict[str, str], folder: Path) -> Path:
     """Build the package of the plugin in the image's tree, on this machine: as its owner would."""
     here = ROOT / "tests/system/slurm"
     done = subprocess.run(
-        ["unshare", "-m", "-p", "--fork", "--kill-child", "--mount-proc", "--propagation",
-         "private", "--", "bash", str(here / "tree.sh"), image["root"], str(folder), str(ROOT),
-         str(ROOT / "tools/package/slurm.sh"), str(folder)],
-        stdout=subprocess.PIPE, text=True, timeout=600, check=True,
+        [
+            "unshare",
+            "-m",
+            "-p",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "--propagation",
+            "private",
+            "--",
+            "bash",
+            str(here / "tree.sh"),
+            image["root"],
+            str(folder),
+            str(ROOT),
+            str(ROOT / "tools/package/slurm.sh"),
+            str(folder),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=600,
+        check=True,
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-    )  # fmt: skip
+    )
     return Path(done.stdout.strip())
 
 
@@ -234,8 +254,10 @@ def test_machines_have_the_processors_and_the_memory_of_their_job(slurm: Host) -
     assert limits == [str(640 << 20), "0", "100000 100000"]
     # Two that are always busy have no more than one processor between them.
     before = throttled(slurm, group)
-    slurm.tell(f"sh -c 'echo 0 >{group}/cgroup.procs; for i in 1 2; do "
-               "timeout -s KILL 100 sh -c \"while :; do :; done\" & done' >/dev/null 2>&1")  # fmt: skip
+    slurm.tell(
+        f"sh -c 'echo 0 >{group}/cgroup.procs; for i in 1 2; do "
+        'timeout -s KILL 100 sh -c "while :; do :; done" & done\' >/dev/null 2>&1'
+    )
     eventually(lambda: throttled(slurm, group) > before + 10)
     slurm.tell("pkill -KILL -f '[w]hile :'")
     # What the job's own directory holds counts, as memory of the QEMU that writes it.

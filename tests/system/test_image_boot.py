@@ -90,8 +90,11 @@ def test_each_machine_is_what_its_seed_says(pair: Pair) -> None:
     for number, machine in enumerate(pair.machines, 1):
         assert machine.tell("hostname") == f"vm{number}"
         assert machine.tell("getent hosts vm1 vm2").split() == [
-            "10.9.0.11", "vm1", "10.9.0.12", "vm2",
-        ]  # fmt: skip
+            "10.9.0.11",
+            "vm1",
+            "10.9.0.12",
+            "vm2",
+        ]
         assert machine.tell("cat /etc/nearmetal/hostfile") == "vm1 slots=1\nvm2 slots=1"
         shown = json.loads(machine.tell("ip -j address show eth0"))[0]
         assert (shown["mtu"], shown["addr_info"][0]["local"]) == (4200, f"10.9.0.1{number}")
@@ -101,14 +104,19 @@ def test_private_keys_are_private(pair: Pair) -> None:
     machine = pair.machines[0]
     modes = machine.tell("cd /etc/nearmetal && stat -c '%a %U %n' seed.json ssh_host_key node_key")
     assert modes.splitlines() == ["600 root seed.json", "600 root ssh_host_key", "600 mpi node_key"]
-    open_files = machine.tell("find /etc /run /var /tmp -xdev -type f -perm /044 -print0 "
-                              "| xargs -0 grep -l 'OPENSSH PRIVATE KEY' || true", "root")  # fmt: skip
+    open_files = machine.tell(
+        "find /etc /run /var /tmp -xdev -type f -perm /044 -print0 "
+        "| xargs -0 grep -l 'OPENSSH PRIVATE KEY' || true",
+        "root",
+    )
     assert open_files == ""
     # Containers get all of /run/nearmetal: not even root's files there may hold a key.
     machine.tell("! grep -rq 'OPENSSH PRIVATE KEY' /run/nearmetal", "root")
     public = json.loads(machine.tell("cat /etc/nearmetal/node.json"))
     assert set(public["ssh"]) == {"authorized_keys", "node_key_public"}
-    assert [n["name"] for n in json.loads(machine.tell("cat /etc/nearmetal/cluster.json"))["nodes"]] == [*NAMES]  # fmt: skip
+    assert [
+        n["name"] for n in json.loads(machine.tell("cat /etc/nearmetal/cluster.json"))["nodes"]
+    ] == [*NAMES]
 
 
 def test_nodes_reach_each_other_by_the_key_of_the_cluster(pair: Pair) -> None:
@@ -122,12 +130,18 @@ def test_the_segment_is_where_the_provider_looks(pair: Pair) -> None:
     for part, machine in enumerate(pair.machines):
         told = config(machine)
         assert told == {
-            "version": "1", "device": "ivshmem", "own": "/dev/nearmetal/own",
-            "all": "/dev/nearmetal/all", "part": str(part), "token": pair.shared.token,
-            "lock": "/run/nearmetal/segment.lock", "integrity": "enforced", "numa": "-1",
+            "version": "1",
+            "device": "ivshmem",
+            "own": "/dev/nearmetal/own",
+            "all": "/dev/nearmetal/all",
+            "part": str(part),
+            "token": pair.shared.token,
+            "lock": "/run/nearmetal/segment.lock",
+            "integrity": "enforced",
+            "numa": "-1",
             "vcpu_numa": str(part),
             "distances": " ".join(map(str, pair.shared.distances(part))),
-        }  # fmt: skip
+        }
         modes = machine.tell("stat -L -c '%a %G' /dev/nearmetal/own /dev/nearmetal/all")
         assert modes.splitlines() == ["660 nearmetal", "440 nearmetal"]
         seen = json.loads(machine.tell("nearmetal-segment show --json /dev/nearmetal/all"))
@@ -152,8 +166,12 @@ def test_containers_get_the_devices_and_one_lock(pair: Pair) -> None:
         assert device.endswith("/resource2")
         place = f"source={device},destination=/dev/nearmetal/{name}{rights}"
         assert f"--mount=type=bind,{place}" in options
-    assert {"--volume=/run/nearmetal:/run/nearmetal", "--user=1000:1000", "--group-add=960",
-            "--env=NEARMETAL_SEGMENT_DIR=/dev/shm/job"} < set(options)  # fmt: skip
+    assert {
+        "--volume=/run/nearmetal:/run/nearmetal",
+        "--user=1000:1000",
+        "--group-add=960",
+        "--env=NEARMETAL_SEGMENT_DIR=/dev/shm/job",
+    } < set(options)
     assert machine.tell("stat -c '%a %U' /dev/shm/job", "root") == "700 mpi"
     refused = machine.run("nearmetal-guest container /tmp/job", "root")
     assert (refused.returncode, refused.stdout) == (1, b""), refused
@@ -176,7 +194,10 @@ def test_a_write_into_a_neighbours_part_is_dropped(pair: Pair) -> None:
     # Neither the user nor root may try; a root that gives itself the right finds that the hypervisor
     # drops every byte: of the neighbour's part, of the host's page.
     for who in ("mpi", "root"):
-        assert b"Permission denied" in first.run(f"/tmp/poke write /dev/nearmetal/all {at} 66", who).stderr  # fmt: skip
+        assert (
+            b"Permission denied"
+            in first.run(f"/tmp/poke write /dev/nearmetal/all {at} 66", who).stderr
+        )
     first.tell("chmod 0660 $(readlink -f /dev/nearmetal/all)", "root")
     page = pair.shared.word(0)
     assert first.tell(f"/tmp/poke write /dev/nearmetal/all {at} 666", "root") == "42"
@@ -233,10 +254,16 @@ def test_seeds_are_read_alike_by_jq_and_by_python(pair: Pair, tmp_path: Path) ->
     path.write_text(json.dumps(pair.yard.seed("vm1", NAMES, segment=None)))
     by_jq = pair.machines[0].tell(
         "cat >/tmp/seed.json && . /usr/lib/nearmetal/seed.sh && seed_split /tmp/seed.json /tmp/lines"
-        " && cat /tmp/lines", stdin=path.read_bytes()
-    )  # fmt: skip
-    by_python = subprocess.run([sys.executable, "-I", script, path], check=True, timeout=60,
-                               stdout=subprocess.PIPE, text=True)  # fmt: skip
+        " && cat /tmp/lines",
+        stdin=path.read_bytes(),
+    )
+    by_python = subprocess.run(
+        [sys.executable, "-I", script, path],
+        check=True,
+        timeout=60,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert sorted(by_jq.splitlines()) == sorted(by_python.stdout.strip().splitlines())
 
 

@@ -47,8 +47,11 @@ def small(tmp_path: Path) -> Iterator[Path]:
 def start(cache: Path, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "nearmetal", "image", "build", "--cache", str(cache), *options],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def files_in(cache: Path) -> list[str]:

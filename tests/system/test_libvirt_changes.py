@@ -94,8 +94,9 @@ class Site:
         plan = json.loads(words[words.index("{") : words.rindex("}") + 1])
         return {
             f"{c['action']} {c['kind']} {c['name']}"
-            for c in plan["changes"] if c["action"] != "none"
-        }  # fmt: skip
+            for c in plan["changes"]
+            if c["action"] != "none"
+        }
 
 
 @pytest.fixture
@@ -120,8 +121,15 @@ def test_nodes_come_and_go_under_a_job(site: Site) -> None:
     assert {name: site.boot(spec, name) for name in boots} == boots
     assert site.changes(spec) == set()
 
-    told = site.ok("exec", spec, "n1", "--", "sh", "-c", "getent hosts n0 n3; cat /etc/nearmetal/hostfile; "
-                   "ssh n3 hostname; ssh n0 ssh n2 hostname")  # fmt: skip
+    told = site.ok(
+        "exec",
+        spec,
+        "n1",
+        "--",
+        "sh",
+        "-c",
+        "getent hosts n0 n3; cat /etc/nearmetal/hostfile; ssh n3 hostname; ssh n0 ssh n2 hostname",
+    )
     assert [line.split()[-1] for line in told.splitlines()[:2]] == ["n0", "n3"]
     assert [line.split()[0] for line in told.splitlines()[2:6]] == ["n0", "n1", "n2", "n3"]
     assert told.splitlines()[6:8] == ["n3", "n2"]

@@ -128,8 +128,15 @@ def test_the_nodes_are_as_the_spec_says(site: Site) -> None:
 
 
 def test_the_guests_know_their_segment_and_their_siblings(site: Site) -> None:
-    text = site.ok("exec", str(site.spec), "n2", "--", "cat", "/run/nearmetal/segment.conf",
-                   "/etc/nearmetal/hostfile")  # fmt: skip
+    text = site.ok(
+        "exec",
+        str(site.spec),
+        "n2",
+        "--",
+        "cat",
+        "/run/nearmetal/segment.conf",
+        "/etc/nearmetal/hostfile",
+    )
     assert "device = ivshmem" in text
     assert "part = 1" in text
     assert "integrity = enforced" in text
@@ -188,24 +195,71 @@ def test_locality_tells_every_pair_with_its_reason(site: Site) -> None:
 
 def test_seeded_random_traffic_between_all_machines(site: Site) -> None:
     program = str(PROGRAMS / "openmpi5" / "mpi_traffic")
-    out = site.ok("run", str(site.spec), "-n", "3", "--", program,
-                  "-n", "300", "-s", "7", "-b", "20M", "-w", "300")  # fmt: skip
+    out = site.ok(
+        "run",
+        str(site.spec),
+        "-n",
+        "3",
+        "--",
+        program,
+        "-n",
+        "300",
+        "-s",
+        "7",
+        "-b",
+        "20M",
+        "-w",
+        "300",
+    )
     assert "library Open MPI v5" in out
     assert "carried by nearmetal: 3 endpoints" in out
 
 
 def test_the_own_benchmark_verifies_what_it_receives(site: Site) -> None:
     program = str(PROGRAMS / "openmpi5" / "mpi_patterns")
-    out = site.ok("run", str(site.spec), "-n", "3", "--", program, "-p", "pingpong,allreduce",
-                  "-m", "8", "-M", "1K", "-t", "0.02", "-n", "1")  # fmt: skip
+    out = site.ok(
+        "run",
+        str(site.spec),
+        "-n",
+        "3",
+        "--",
+        program,
+        "-p",
+        "pingpong,allreduce",
+        "-m",
+        "8",
+        "-M",
+        "1K",
+        "-t",
+        "0.02",
+        "-n",
+        "1",
+    )
     assert "# done" in out
     assert "carried by nearmetal: 3 endpoints" in out
 
 
 def test_imb_over_the_mpich_of_this_machine(site: Site) -> None:
-    out = site.ok("run", str(site.spec), "--mpi", "mpich5", "-n", "3", "--", str(IMB),
-                  "-npmin", "3", "-msglog", "3:10", "-iter", "5", "-time", "0.5",
-                  "PingPong", "Allreduce")  # fmt: skip
+    out = site.ok(
+        "run",
+        str(site.spec),
+        "--mpi",
+        "mpich5",
+        "-n",
+        "3",
+        "--",
+        str(IMB),
+        "-npmin",
+        "3",
+        "-msglog",
+        "3:10",
+        "-iter",
+        "5",
+        "-time",
+        "0.5",
+        "PingPong",
+        "Allreduce",
+    )
     assert "Benchmarking PingPong" in out
     assert "carried by nearmetal: 3 endpoints" in out
 

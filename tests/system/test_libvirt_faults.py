@@ -66,8 +66,12 @@ def test_a_libvirt_that_may_not_be_used_says_so(place: Place) -> None:
     user = [f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
     done = subprocess.run(
         ["setpriv", *user, sys.executable, "-c", probe],
-        env=environment(place.state), cwd=ROOT, check=False, capture_output=True, text=True,
-    )  # fmt: skip
+        env=environment(place.state),
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert "no permission" in done.stdout, done.stderr
     assert "join the group libvirt" in done.stdout
 
@@ -98,8 +102,12 @@ def test_a_machine_that_panics_is_shown_by_its_console(place: Place) -> None:
 def test_a_machine_that_never_boots_ends_with_a_time_out(place: Place) -> None:
     boot = place.boot()
     assert boot.kernel is not None
-    halts = replace(boot, kernel=replace(boot.kernel, arguments="console=ttyS0 maxcpus=0 nosmp "
-                                         "rdinit=/bin/busybox -- sleep 1000"))  # fmt: skip
+    halts = replace(
+        boot,
+        kernel=replace(
+            boot.kernel, arguments="console=ttyS0 maxcpus=0 nosmp rdinit=/bin/busybox -- sleep 1000"
+        ),
+    )
     with pytest.raises(BackendError, match="not ready after 1 s"):
         up(place.cluster(place.spec(), halts, boot_s=1), place.spec())
     assert place.host.machines() == []

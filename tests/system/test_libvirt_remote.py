@@ -100,8 +100,14 @@ class Far:
         config = self.folder / "config.d" / "far.conf"
         config.parent.mkdir()
         config.write_text(CONFIG.format(address=ADDRESS, folder=self.folder))
-        self.tell("sh", "-c", SETTLE, "sh", str(self.host.directory / "libvirt-sock"),
-                  stdin=(self.folder / "client.pub").read_bytes())  # fmt: skip
+        self.tell(
+            "sh",
+            "-c",
+            SETTLE,
+            "sh",
+            str(self.host.directory / "libvirt-sock"),
+            stdin=(self.folder / "client.pub").read_bytes(),
+        )
 
     def _inside(self, *argv: str) -> list[str]:
         return ["nsenter", "-t", str(self.host.pid), "-m", "-n", "--", *argv]
@@ -110,8 +116,18 @@ class Far:
         return run(*self._inside(*argv), stdin=stdin)
 
     def listen(self) -> None:
-        argv = ("dropbear", "-F", "-E", "-s", "-r", str(self.folder / "server"),
-                "-p", f"{ADDRESS}:22", "-P", str(self.folder / "pid"))  # fmt: skip
+        argv = (
+            "dropbear",
+            "-F",
+            "-E",
+            "-s",
+            "-r",
+            str(self.folder / "server"),
+            "-p",
+            f"{ADDRESS}:22",
+            "-P",
+            str(self.folder / "pid"),
+        )
         with (self.folder / "sshd.log").open("ab") as log:
             self._sshd = subprocess.Popen(
                 self._inside(*argv), stdout=log, stderr=log, start_new_session=True
@@ -139,11 +155,29 @@ class Site:
 
     def run(self, *args: str, timeout: float = 900) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["unshare", "-m", "--propagation", "slave", "sh", "-c", AS_CLIENT, "sh",
-             str(self.far.folder / "config.d"), sys.executable, "-m", "nearmetal", *args],
-            env=environment(self.state), cwd=ROOT, check=False, stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, timeout=timeout,
-        )  # fmt: skip
+            [
+                "unshare",
+                "-m",
+                "--propagation",
+                "slave",
+                "sh",
+                "-c",
+                AS_CLIENT,
+                "sh",
+                str(self.far.folder / "config.d"),
+                sys.executable,
+                "-m",
+                "nearmetal",
+                *args,
+            ],
+            env=environment(self.state),
+            cwd=ROOT,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
 
     def ok(self, *args: str) -> str:
         done = self.run(*args)
@@ -203,8 +237,22 @@ def test_an_mpi_finds_the_segment_there_and_the_network_between(site: Site) -> N
     assert channel["n1", "n2"] == channel["n2", "n1"] == "segment"
     assert channel["n1", "n3"] == channel["n3", "n2"] == "net"
     program = str(ROOT / "build/programs/openmpi5/mpi_traffic")
-    out = site.ok("run", str(site.spec), "-n", "3", "--", program,
-                  "-n", "100", "-s", "7", "-b", "20M", "-w", "300")  # fmt: skip
+    out = site.ok(
+        "run",
+        str(site.spec),
+        "-n",
+        "3",
+        "--",
+        program,
+        "-n",
+        "100",
+        "-s",
+        "7",
+        "-b",
+        "20M",
+        "-w",
+        "300",
+    )
     assert "carried by nearmetal: 3 endpoints" in out
 
 

@@ -36,9 +36,16 @@ BODY = f"""\
     power: {{governor: performance}}
 """
 ARGUMENTS = ["intel_iommu=on", "iommu=pt", "default_hugepagesz=2M", "hugepagesz=2M", "hugepages=8"]
-STEPS = ["stage ProcVirtualization, SriovGlobalEnable", "firmware 16.28.1002 -> 16.32.1010",
-         "LINK_TYPE_P1", "SRIOV_EN", "NUM_OF_VFS", "kernel arguments", "VFs and MTU at every boot",
-         "reboot"]  # fmt: skip
+STEPS = [
+    "stage ProcVirtualization, SriovGlobalEnable",
+    "firmware 16.28.1002 -> 16.32.1010",
+    "LINK_TYPE_P1",
+    "SRIOV_EN",
+    "NUM_OF_VFS",
+    "kernel arguments",
+    "VFs and MTU at every boot",
+    "reboot",
+]
 
 
 @pytest.fixture
@@ -76,9 +83,11 @@ def test_from_the_factory_to_vfs_and_back(site: Site) -> None:
 
     planned = site.ok("plan", code=3)
     assert "plan: 8 steps, 1 reboot" in planned
-    assert ("reboot 1: the BIOS reads its settings at boot; new firmware starts with the card; "
-            "the firmware reads its settings when it starts; "
-            "the kernel reads its command line at boot") in planned  # fmt: skip
+    assert (
+        "reboot 1: the BIOS reads its settings at boot; new firmware starts with the card; "
+        "the firmware reads its settings when it starts; "
+        "the kernel reads its command line at boot"
+    ) in planned
     assert "governor performance is not offered here: the host has no cpufreq" in planned
     assert site.records() == []
     site.ok("apply")
@@ -91,8 +100,10 @@ def test_from_the_factory_to_vfs_and_back(site: Site) -> None:
     applied = host.state()
 
     # By somebody else's hand, all of which the running system shows: no reboot mends it.
-    host.tell(f"echo 0 >{DEVICE}/sriov_numvfs; echo 1500 >$(echo {DEVICE}/net/*/mtu); rm /etc/udev/rules.d/90-nearmetal-sriov.rules;"
-              f" /opt/mellanox/bin/mlxconfig -d {PF} -y set NUM_OF_VFS=1")  # fmt: skip
+    host.tell(
+        f"echo 0 >{DEVICE}/sriov_numvfs; echo 1500 >$(echo {DEVICE}/net/*/mtu); rm /etc/udev/rules.d/90-nearmetal-sriov.rules;"
+        f" /opt/mellanox/bin/mlxconfig -d {PF} -y set NUM_OF_VFS=1"
+    )
     told = site.ok("status", code=4)
     assert "4 differences from the file" in told
     assert "MTU 1500 -> 4200" in told
@@ -183,8 +194,9 @@ def test_a_host_that_does_not_come_back_keeps_the_others_untouched(site: Site) -
     first, second = site.add("kvm1"), site.add("kvm2")
     first.reachable()
     # Another keeps the network of this one, and VFs are then made where that is looked for.
-    second.reachable().tell("systemctl disable lab-way-in.service;"
-                            " systemctl enable --now systemd-networkd.service")  # fmt: skip
+    second.reachable().tell(
+        "systemctl disable lab-way-in.service; systemctl enable --now systemd-networkd.service"
+    )
     untouched = second.reachable().state()
     first.comes_back = False
     lost = site.run("apply", "--reboot-timeout", "20")

@@ -124,8 +124,12 @@ def test_a_full_window_directory_is_refused_by_the_kernel(place: Site, spec: str
     done = place.run("exec", spec, "n1", "--", "sh", "-c", fill)
     assert done.returncode != 0
     assert "No space left" in done.stderr
-    assert place.run("exec", spec, "n1", "--", "sh", "-c", "head -c 17M /dev/zero > /dev/shm/b"
-                     ).returncode != 0  # fmt: skip
+    assert (
+        place.run(
+            "exec", spec, "n1", "--", "sh", "-c", "head -c 17M /dev/zero > /dev/shm/b"
+        ).returncode
+        != 0
+    )
 
 
 def test_the_network_joins_all_nodes(place: Site, spec: str) -> None:

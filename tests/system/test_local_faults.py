@@ -64,8 +64,9 @@ def spec(place: Site) -> str:
 
 def up_killed_at(place: Site, spec: str, record: int) -> int:
     argv = [sys.executable, "-c", KILLED_AT_RECORD, spec, str(record)]
-    return subprocess.run(argv, env=place.environment(), cwd=ROOT, check=False, timeout=60
-                          ).returncode  # fmt: skip
+    return subprocess.run(
+        argv, env=place.environment(), cwd=ROOT, check=False, timeout=60
+    ).returncode
 
 
 @pytest.mark.parametrize("record", range(1, RECORDS + 1))
@@ -168,8 +169,13 @@ def test_no_namespaces_is_an_error_with_a_remedy(place: Site, spec: str) -> None
         pytest.skip("dropping capabilities needs root")
     done = subprocess.run(
         [*bare, *place.command("up", spec)],
-        env=place.environment(), cwd=ROOT, check=False, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        env=place.environment(),
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 1
     assert "Operation not permitted" in done.stderr
     assert "SYS_ADMIN" in done.stderr

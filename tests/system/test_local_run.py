@@ -29,13 +29,16 @@ SOURCE = ROOT / "tests" / "system" / "programs" / "endings.c"
 def up() -> Iterator[tuple[Site, str]]:
     with site() as place:
         compile_for(INSTALLED, SOURCE, place.directory)
-        spec = place.write("spec.yaml", f"""\
+        spec = place.write(
+            "spec.yaml",
+            f"""\
 version: 1
 name: run
 backend: local
 show: ['{place.directory}']
 hosts: [{{name: h, nodes: [{{name: n1, slots: 2}}, {{name: n2, slots: 2}}]}}]
-""")  # fmt: skip
+""",
+        )
         place.ok("up", spec)
         yield place, spec
         place.look(spec)
@@ -50,8 +53,9 @@ def mpi(request: pytest.FixtureRequest) -> Mpi:
     return request.param
 
 
-def run(up: tuple[Site, str], mpi: Mpi, *args: str, n: int = 4, more: tuple[str, ...] = ()
-        ) -> subprocess.CompletedProcess[str]:  # fmt: skip
+def run(
+    up: tuple[Site, str], mpi: Mpi, *args: str, n: int = 4, more: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
     place, spec = up
     program = str(place.directory / mpi.value)
     stock = ("--mpi", mpi.value, "--provider", "stock", "--timeout", "50", "-n", str(n))
@@ -192,8 +196,22 @@ def test_two_jobs_at_once(up: tuple[Site, str]) -> None:
     if mpi is None:
         lacking("no MPI is installed")
     place, spec = up
-    argv = ("run", spec, "--mpi", mpi.value, "--provider", "stock", "-n", "2", "--map-by", "node",
-            "--", str(place.directory / mpi.value), "sleep", "1")  # fmt: skip
+    argv = (
+        "run",
+        spec,
+        "--mpi",
+        mpi.value,
+        "--provider",
+        "stock",
+        "-n",
+        "2",
+        "--map-by",
+        "node",
+        "--",
+        str(place.directory / mpi.value),
+        "sleep",
+        "1",
+    )
     with place.start(*argv) as one, place.start(*argv) as two:
         outputs = [process.communicate(timeout=90)[0] for process in (one, two)]
     assert (one.returncode, two.returncode) == (0, 0)

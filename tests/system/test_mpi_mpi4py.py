@@ -37,10 +37,20 @@ def near() -> Iterator[Cluster]:
 def check(near: Cluster, mpi: str, ranks: int, modules: list[str], *, log: Path) -> None:
     """Run modules of the suite; whatever fails and is not listed is an error."""
     launch = near.site.command(
-        "run", near.spec, "--mpi", mpi, "-n", str(ranks), "--map-by", "node",
-        "--env", f"MPI4PY_LIBMPI={run_suite.LIBMPI[mpi]}", "--env", "TMPDIR=/run/shared",
+        "run",
+        near.spec,
+        "--mpi",
+        mpi,
+        "-n",
+        str(ranks),
+        "--map-by",
+        "node",
+        "--env",
+        f"MPI4PY_LIBMPI={run_suite.LIBMPI[mpi]}",
+        "--env",
+        "TMPDIR=/run/shared",
         "--",
-    )  # fmt: skip
+    )
     job = run_suite.Job(launch, ranks, log, stall_s=120, env=near.site.environment())
     # What is excluded does not start, so that the job must end well; what races does.
     entries = exclusions.applying(exclusions.load(), mpi, ranks)

@@ -25,9 +25,20 @@ if MISSING:
 NETPIPE = shutil.which("NPopenmpi")
 IMB = PREFIXES / "impi" / "bin"
 IMB_MPI1 = (
-    "PingPong", "PingPing", "Uniband", "Biband", "Sendrecv", "Exchange", "Bcast", "Allreduce",
-    "Reduce", "Allgather", "Alltoall", "Alltoallv", "Barrier",
-)  # fmt: skip
+    "PingPong",
+    "PingPing",
+    "Uniband",
+    "Biband",
+    "Sendrecv",
+    "Exchange",
+    "Bcast",
+    "Allreduce",
+    "Reduce",
+    "Allgather",
+    "Alltoall",
+    "Alltoallv",
+    "Barrier",
+)
 PATTERNS = 13
 # Open MPI 4's one-sided component over shared memory and TCP crashes by itself, with any pml.
 WITH_WINDOWS = ("openmpi5", "mpich5", "impi")
@@ -94,9 +105,7 @@ def test_windows(near: Cluster, mpi: str) -> None:
 
 @pytest.mark.parametrize("mpi", MPIS)
 def test_random_traffic_near_and_far(near_far: Cluster, mpi: str) -> None:
-    job = near_far.ok(
-        mpi, 4, program(mpi, "mpi_traffic"), "-n", "10000", "-s", "7", timeout=240
-    )  # fmt: skip
+    job = near_far.ok(mpi, 4, program(mpi, "mpi_traffic"), "-n", "10000", "-s", "7", timeout=240)
     found = re.search(r"traffic OK: (\d+) messages", job.output)
     assert found is not None, job.end_of_output()
     assert int(found[1]) >= 10000
@@ -111,9 +120,21 @@ def imb_tables(output: str) -> set[str]:
 @pytest.mark.parametrize("mpi", ["mpich5", "impi"])
 def test_imb_mpi1_to_4_mib(near: Cluster, mpi: str) -> None:
     job = near.ok(
-        mpi, 4, IMB / "IMB-MPI1", "-npmin", "4", "-msglog", "22", "-iter", "30", "-time", "0.1",
-        *IMB_MPI1, timeout=300, by="node",
-    )  # fmt: skip
+        mpi,
+        4,
+        IMB / "IMB-MPI1",
+        "-npmin",
+        "4",
+        "-msglog",
+        "22",
+        "-iter",
+        "30",
+        "-time",
+        "0.1",
+        *IMB_MPI1,
+        timeout=300,
+        by="node",
+    )
     assert imb_tables(job.output) == set(IMB_MPI1)
     assert set(job.sent) <= {"self", "shm"}
 
@@ -121,9 +142,20 @@ def test_imb_mpi1_to_4_mib(near: Cluster, mpi: str) -> None:
 @pytest.mark.parametrize("mpi", ["mpich5", "impi"])
 def test_imb_rma_to_4_mib(near: Cluster, mpi: str) -> None:
     job = near.ok(
-        mpi, 2, IMB / "IMB-RMA", "-npmin", "2", "-msglog", "22", "-iter", "20", "-time", "0.05",
-        timeout=300, by="node",
-    )  # fmt: skip
+        mpi,
+        2,
+        IMB / "IMB-RMA",
+        "-npmin",
+        "2",
+        "-msglog",
+        "22",
+        "-iter",
+        "20",
+        "-time",
+        "0.05",
+        timeout=300,
+        by="node",
+    )
     assert {"Unidir_put", "Unidir_get", "All_put_all", "Accumulate"} <= imb_tables(job.output)
     assert job.sent["shm"] > 0
 

@@ -37,8 +37,13 @@ def corners(name: str, channels: str, tmp_path: Path, *words: str) -> list[str]:
     }
     done = subprocess.run(
         [*library.prefix(), str(BUILD / "tests/system/fabric_corners"), *words],
-        env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("corners OK: ")
     assert not list(meet.iterdir())

@@ -31,8 +31,13 @@ def counts(tmp_path: Path, channels: str, *args: str, **knobs: str) -> dict[str,
     }
     done = subprocess.run(
         [PROGRAM, "5000", *args],
-        env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     if done.returncode == 77:
         pytest.skip(done.stderr.strip())
     assert (done.returncode, done.stderr) == (0, "")

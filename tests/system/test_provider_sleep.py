@@ -29,8 +29,13 @@ def sleep(tmp_path: Path, case: str, channels: str, **knobs: str) -> None:
     }
     done = subprocess.run(
         [PROGRAM, case],
-        env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (0, f"ok {case}\n"), done.stderr
 
 

@@ -24,8 +24,13 @@ def test_threads_share_an_endpoint_and_a_queue(channel: str, tmp_path: Path) -> 
     }
     done = subprocess.run(
         [BUILD / "tests/system/fabric_threads"],
-        env=env, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "threads OK: 8000 messages\n"
     assert not list(meet.iterdir())

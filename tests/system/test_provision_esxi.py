@@ -97,8 +97,10 @@ def test_hosts_get_their_functions_one_after_the_other_and_are_put_back(
     assert sum(host.reboots for host in rollback.apply().hosts) == 3
     for name in hosts.refs:
         assert (hosts.vfs(name), hosts.options(name), hosts.power(name)) == (
-            [0, 0, 0], "drss=4", "dynamic",
-        )  # fmt: skip
+            [0, 0, 0],
+            "drss=4",
+            "dynamic",
+        )
         assert hosts.in_service(name)
         assert hosts.boot(name) != booted[name]
     assert Earlier(state).read() == {}
@@ -220,8 +222,10 @@ def test_the_worked_example_with_the_firmware_over_a_shell(
     assert len(shell.writes) == 6
     assert hosts.vfs("esx1") == [8, 7, 0]
     assert {n: shell.config()[n] for n in ("NUM_OF_VFS", "SRIOV_EN", "LINK_TYPE_P1")} == {
-        "NUM_OF_VFS": "16", "SRIOV_EN": "1", "LINK_TYPE_P1": "1",
-    }  # fmt: skip
+        "NUM_OF_VFS": "16",
+        "SRIOV_EN": "1",
+        "LINK_TYPE_P1": "1",
+    }
     assert applier(text, state, reach=reach).apply().empty
     Rollback(parse_hosts(text), reach, state, QUICK).apply()
     assert hosts.vfs("esx1") == [0, 0, 0]
@@ -471,8 +475,9 @@ def test_the_config_target_tells_functions_that_are_there(
     applier(hosts_file(vcenter, "esx1"), tmp_path / "state").apply()
     found = browser.QueryConfigTarget(hosts.refs["esx1"]).sriov
     assert {(s.pnic, s.pciDevice.id) for s in found} == {
-        ("vmnic2", "0000:3b:00.0"), ("vmnic3", "0000:3b:00.1"),
-    }  # fmt: skip
+        ("vmnic2", "0000:3b:00.0"),
+        ("vmnic3", "0000:3b:00.1"),
+    }
     modules = hosts.refs["esx1"].configManager.kernelModuleSystem.QueryModules()
     assert {m.name: m.optionString for m in modules}["nmlx5_core"] == "drss=4 max_vfs=0,0,8,7"
     session.close()

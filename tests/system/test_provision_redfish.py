@@ -16,8 +16,13 @@ from tests.system.bmc import PASSWORD, Bmc
 
 pytestmark = pytest.mark.system
 
-NOW = {"ProcVirtualization": "Disabled", "SriovGlobalEnable": "Disabled", "BootMode": "Bios",
-       "QuietBoot": True, "NumCores": 16}  # fmt: skip
+NOW = {
+    "ProcVirtualization": "Disabled",
+    "SriovGlobalEnable": "Disabled",
+    "BootMode": "Bios",
+    "QuietBoot": True,
+    "NumCores": 16,
+}
 
 FILE = """\
 version: 1
@@ -55,8 +60,12 @@ class Lab:
         access = {"auth": ("admin", PASSWORD), "verify": str(self.bmc.folder / "cert.pem")}
         systems = requests.get(base, timeout=30, **access).json()["Members"]  # type: ignore[arg-type]
         target = f"https://127.0.0.1:{self.bmc.port}{systems[0]['@odata.id']}"
-        done = requests.post(f"{target}/Actions/ComputerSystem.Reset", timeout=30,
-                             json={"ResetType": "ForceRestart"}, **access)  # type: ignore[arg-type]  # fmt: skip
+        done = requests.post(
+            f"{target}/Actions/ComputerSystem.Reset",
+            timeout=30,
+            json={"ResetType": "ForceRestart"},
+            **access,
+        )  # type: ignore[arg-type]
         assert done.ok, done.text
 
 
@@ -78,11 +87,14 @@ def lab(bmc: Bmc) -> Lab:
 def test_settings_are_staged_and_in_force_after_the_restart(lab: Lab) -> None:
     first = lab.plan()
     assert first.refusals == ()
-    wanted = {s.action.attribute: s.action.value for s in first.steps
-              if isinstance(s.action, SetBios)}  # fmt: skip
+    wanted = {
+        s.action.attribute: s.action.value for s in first.steps if isinstance(s.action, SetBios)
+    }
     assert wanted == {
-        "ProcVirtualization": "Enabled", "SriovGlobalEnable": "Enabled", "BootMode": "Uefi",
-    }  # fmt: skip
+        "ProcVirtualization": "Enabled",
+        "SriovGlobalEnable": "Enabled",
+        "BootMode": "Uefi",
+    }
     assert first.reboots == 1
     lab.redfish.stage(wanted)
     assert lab.bmc.now == NOW

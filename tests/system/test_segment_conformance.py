@@ -75,8 +75,10 @@ def programs(pair: Pair, *paths: Path) -> None:
 def test_the_transport_suite(pair: Pair) -> None:
     programs(pair, SUITE, OTHER)
     first, second = pair.machines
-    second.tell(f"/tmp/far_node {PORT} >/tmp/far.log 2>&1 </dev/null &"
-                " until grep -q listens /tmp/far.log; do sleep 0.1; done")  # fmt: skip
+    second.tell(
+        f"/tmp/far_node {PORT} >/tmp/far.log 2>&1 </dev/null &"
+        " until grep -q listens /tmp/far.log; do sleep 0.1; done"
+    )
     try:
         cases = [c for c in first.tell("/tmp/test_transport --list").split() if "segment_" in c]
         done = first.run(
@@ -111,8 +113,9 @@ def test_the_fabric_suite(pair: Pair) -> None:
     def run(rank: int) -> str:
         done = pair.machines[rank].run(
             f"{ONLY} NEARMETAL_STATS_DIR=/share/stats /tmp/fabric_traffic -n 2 -r {rank}"
-            f" -d /share/meet -m 1500 -w {PATIENCE_S}", timeout_s=PATIENCE_S + 60,
-        )  # fmt: skip
+            f" -d /share/meet -m 1500 -w {PATIENCE_S}",
+            timeout_s=PATIENCE_S + 60,
+        )
         said = done.stdout.decode() + done.stderr.decode()
         assert done.returncode == 0, f"rank {rank}: {said}"
         return said

@@ -42,16 +42,37 @@ if not program(MPI, "mpi_traffic").exists() or not TOOL.exists():
 def share(cluster: Cluster) -> None:
     """Make a segment on every host and tell its nodes which part is whose."""
     for nodes in HOSTS.values():
-        cluster.site.ok("exec", cluster.spec, nodes[0], "--", str(TOOL), "create", SEGMENT,
-                        "--parts", "2", "--part-size", "16M")  # fmt: skip
-        told = cluster.site.ok("exec", cluster.spec, nodes[0], "--", str(TOOL), "show", "--json",
-                               SEGMENT)  # fmt: skip
+        cluster.site.ok(
+            "exec",
+            cluster.spec,
+            nodes[0],
+            "--",
+            str(TOOL),
+            "create",
+            SEGMENT,
+            "--parts",
+            "2",
+            "--part-size",
+            "16M",
+        )
+        told = cluster.site.ok(
+            "exec", cluster.spec, nodes[0], "--", str(TOOL), "show", "--json", SEGMENT
+        )
         token = json.loads(told)["token"]
         for part, node in enumerate(nodes):
-            text = (f"version = 1\\ndevice = dax\\nall = {SEGMENT}\\npart = {part}\\n"
-                    f"token = {token}\\nlock = /run/segment.lock\\n")  # fmt: skip
-            cluster.site.ok("exec", cluster.spec, node, "--", "sh", "-c",
-                            f"umask 077; printf '{text}' > {CONFIG}")  # fmt: skip
+            text = (
+                f"version = 1\\ndevice = dax\\nall = {SEGMENT}\\npart = {part}\\n"
+                f"token = {token}\\nlock = /run/segment.lock\\n"
+            )
+            cluster.site.ok(
+                "exec",
+                cluster.spec,
+                node,
+                "--",
+                "sh",
+                "-c",
+                f"umask 077; printf '{text}' > {CONFIG}",
+            )
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +115,17 @@ def assert_by_host(job: Job) -> None:
 
 
 def test_random_traffic(cluster: Cluster) -> None:
-    job = cluster.ok(MPI, 4, program(MPI, "mpi_traffic"), "-n", "10000", "-s", "11", timeout=240,
-                     options=CHANNELS)  # fmt: skip
+    job = cluster.ok(
+        MPI,
+        4,
+        program(MPI, "mpi_traffic"),
+        "-n",
+        "10000",
+        "-s",
+        "11",
+        timeout=240,
+        options=CHANNELS,
+    )
     found = re.search(r"traffic OK: (\d+) messages", job.output)
     assert found is not None, job.end_of_output()
     assert int(found[1]) >= 10000

@@ -90,9 +90,19 @@ def watchdog(slurm: SlurmSite, node: str) -> tuple[int, str, str]:
 def leave(slurm: SlurmSite, node: str, job: int) -> None:
     """Leave a container on a node of which its slurmd knows nothing."""
     done = slurm.on_node(
-        node, "env", f"SLURMD_NODENAME={node}", slurm.launcher, "slurm", "launch",
-        "--job", str(job), "--uid", str(USERS["bob"]), "--segment", "1048576",
-    )  # fmt: skip
+        node,
+        "env",
+        f"SLURMD_NODENAME={node}",
+        slurm.launcher,
+        "slurm",
+        "launch",
+        "--job",
+        str(job),
+        "--uid",
+        str(USERS["bob"]),
+        "--segment",
+        "1048576",
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -135,10 +145,16 @@ def test_mpi_takes_memory_inside_a_host_and_the_network_across(
     traffic = [str(program("openmpi4", "mpi_traffic")), "-n", "2000", "-b", "20M"]
     hello = [str(program("openmpi4", "mpi_hello"))]
     told = slurm.ok(
-        "ann", "srun", f"-N{nodes}", f"--ntasks-per-node={per_node}", "--mpi=pmix", IN,
-        *(traffic if len(expected) > 1 else hello), env={"NEARMETAL_STATS_DIR": str(stats)},
+        "ann",
+        "srun",
+        f"-N{nodes}",
+        f"--ntasks-per-node={per_node}",
+        "--mpi=pmix",
+        IN,
+        *(traffic if len(expected) > 1 else hello),
+        env={"NEARMETAL_STATS_DIR": str(stats)},
         timeout=240,
-    )  # fmt: skip
+    )
     assert ("traffic OK" if len(expected) > 1 else "every token came back") in told
     assert set(channels(stats)) == expected
 
@@ -149,11 +165,25 @@ def test_tasks_make_containers_of_their_own_without_the_plugin(slurm: SlurmSite)
     stats.mkdir(mode=0o700)
     os.chown(stats, USERS["ann"], USERS["ann"])
     told = slurm.ok(
-        "ann", "srun", "-N2", "--ntasks-per-node=2", "--mpi=pmix",
-        slurm.launcher, "slurm", "task", "--mpi", slurm.mpi, "--",
-        str(program("openmpi4", "mpi_traffic")), "-n", "2000", "-b", "20M",
-        env={"NEARMETAL_STATS_DIR": str(stats)}, timeout=240,
-    )  # fmt: skip
+        "ann",
+        "srun",
+        "-N2",
+        "--ntasks-per-node=2",
+        "--mpi=pmix",
+        slurm.launcher,
+        "slurm",
+        "task",
+        "--mpi",
+        slurm.mpi,
+        "--",
+        str(program("openmpi4", "mpi_traffic")),
+        "-n",
+        "2000",
+        "-b",
+        "20M",
+        env={"NEARMETAL_STATS_DIR": str(stats)},
+        timeout=240,
+    )
     assert "traffic OK" in told
     assert set(channels(stats)) == {"shm", "net"}
     for node in ("n1", "n2"):
@@ -234,8 +264,9 @@ def test_a_limit_passed_by_with_settings_of_ones_own_fails_the_job_not_the_node(
     (home / "slurm.conf").write_text(
         conf.replace(str(etc / "plugstack.conf"), str(home / "plugstack.conf"))
     )
-    done = slurm.run("ann", "srun", IN, "--nm-segment=90G", "true",
-                     env={"SLURM_CONF": str(home / "slurm.conf")})  # fmt: skip
+    done = slurm.run(
+        "ann", "srun", IN, "--nm-segment=90G", "true", env={"SLURM_CONF": str(home / "slurm.conf")}
+    )
     assert done.returncode == 1
     assert "this site allows 128M at most" in done.stderr
 
@@ -244,8 +275,9 @@ def test_a_partition_in_a_script_or_a_variable_is_known_at_submission(up: SlurmS
     path = up.home("ann") / "small.sh"
     path.write_text("#!/bin/bash\n#SBATCH -p small --nm-profile=near\n")
     script = up.run("ann", "sbatch", "small.sh")
-    variable = up.run("ann", "salloc", "--nm-profile=near", "true",
-                      env={"SALLOC_PARTITION": "small"})  # fmt: skip
+    variable = up.run(
+        "ann", "salloc", "--nm-profile=near", "true", env={"SALLOC_PARTITION": "small"}
+    )
     for done in (script, variable):
         assert done.returncode == 1
         assert "--nm-profile: partition small forbids it: leave it out" in done.stderr
@@ -282,8 +314,14 @@ def test_a_partition_that_only_nodes_know_fails_the_job_not_the_node(slurm: Slur
 
 
 def test_a_profile_sets_what_it_says(slurm: SlurmSite) -> None:
-    told = slurm.ok("ann", "srun", "--nm-profile=near", "bash", "-c",
-                    "echo $NEARMETAL_CHANNELS; df --output=size /run/nearmetal/job")  # fmt: skip
+    told = slurm.ok(
+        "ann",
+        "srun",
+        "--nm-profile=near",
+        "bash",
+        "-c",
+        "echo $NEARMETAL_CHANNELS; df --output=size /run/nearmetal/job",
+    )
     assert told.split() == ["self,shm", "1K-blocks", "32768"]
 
 
@@ -309,9 +347,16 @@ def test_users_reach_neither_segments_nor_processes_of_others(slurm: SlurmSite) 
     within = slurm.run("bob", "srun", "-w", "n1", IN, "bash", "-c", look)
     assert set(within.stdout.split()) == {"bob", "root"}
     assert "secret" not in within.stdout + within.stderr
-    outside = slurm.run("bob", "srun", "-w", "n1", "bash", "-c",
-                        f"cat /proc/{pid}/root/run/nearmetal/job/mine; kill -9 {pid}; "
-                        f"nsenter -t {pid} -m cat /run/nearmetal/job/mine")  # fmt: skip
+    outside = slurm.run(
+        "bob",
+        "srun",
+        "-w",
+        "n1",
+        "bash",
+        "-c",
+        f"cat /proc/{pid}/root/run/nearmetal/job/mine; kill -9 {pid}; "
+        f"nsenter -t {pid} -m cat /run/nearmetal/job/mine",
+    )
     assert "secret" not in outside.stdout
     # Which of the two is said of namespaces depends on the release of nsenter.
     assert len(re.findall("Permission denied|Operation not permitted", outside.stderr)) == 3
@@ -437,8 +482,17 @@ def test_what_cannot_be_ended_drains_its_node(slurm: SlurmSite) -> None:
 
 
 def test_a_prolog_run_again_makes_the_container_anew(slurm: SlurmSite) -> None:
-    argv = [slurm.launcher, "slurm", "launch", "--job", "7777", "--uid", "1000", "--segment",
-            "1048576"]  # fmt: skip
+    argv = [
+        slurm.launcher,
+        "slurm",
+        "launch",
+        "--job",
+        "7777",
+        "--uid",
+        "1000",
+        "--segment",
+        "1048576",
+    ]
     assert slurm.on_node("n1", *argv).returncode == 0
     first = inside(slurm, 7777, "n1")
     assert slurm.on_node("n1", *argv).returncode == 0

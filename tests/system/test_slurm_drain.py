@@ -67,8 +67,19 @@ def of_node(site: SlurmSite, form: str) -> str:
 
 def job(site: SlurmSite) -> str:
     """Start a job that has the node until it is ended."""
-    number = site.ok("root", "sbatch", "--parsable", "-p", "debug", "-w", NODE, "-o", "/dev/null",
-                     "--wrap", "sleep 600").strip()  # fmt: skip
+    number = site.ok(
+        "root",
+        "sbatch",
+        "--parsable",
+        "-p",
+        "debug",
+        "-w",
+        NODE,
+        "-o",
+        "/dev/null",
+        "--wrap",
+        "sleep 600",
+    ).strip()
     until(lambda: site.ok("root", "squeue", "-h", "-o", "%T", "-j", number).strip() == "RUNNING")
     return number
 

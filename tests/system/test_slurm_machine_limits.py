@@ -36,8 +36,19 @@ def slurm() -> Iterator[SlurmSite]:
 
 @pytest.fixture(scope="module")
 def job(slurm: SlurmSite) -> Iterator[int]:
-    said = slurm.ok("ann", "sbatch", "--parsable", "-w", "n1", "-n1", "-c1", "--mem=680",
-                    *MACHINE, "--wrap", "sleep 3000")  # fmt: skip
+    said = slurm.ok(
+        "ann",
+        "sbatch",
+        "--parsable",
+        "-w",
+        "n1",
+        "-n1",
+        "-c1",
+        "--mem=680",
+        *MACHINE,
+        "--wrap",
+        "sleep 3000",
+    )
     number = int(said)
     deadline = time.monotonic() + 300
     while slurm.ok("root", "squeue", "-h", "-j", str(number), "-o", "%t").strip() != "R":
@@ -48,8 +59,17 @@ def job(slurm: SlurmSite) -> Iterator[int]:
 
 
 def step(slurm: SlurmSite, job: int, *argv: str) -> subprocess.CompletedProcess[str]:
-    return slurm.run("ann", "srun", f"--jobid={job}", "--overlap", "--mpi=none", *MACHINE, "-n1",
-                     *argv, timeout=900)  # fmt: skip
+    return slurm.run(
+        "ann",
+        "srun",
+        f"--jobid={job}",
+        "--overlap",
+        "--mpi=none",
+        *MACHINE,
+        "-n1",
+        *argv,
+        timeout=900,
+    )
 
 
 def test_a_machine_is_in_control_groups_of_its_job(slurm: SlurmSite, job: int) -> None:

@@ -105,8 +105,15 @@ class Held:
     user: str
 
     def argv(self, *words: str) -> list[str]:
-        return ["srun", f"--jobid={self.job}", "--overlap", "--mpi=none", "--nm-node=vm",
-                "--nm-vms-per-node=2", *words]  # fmt: skip
+        return [
+            "srun",
+            f"--jobid={self.job}",
+            "--overlap",
+            "--mpi=none",
+            "--nm-node=vm",
+            "--nm-vms-per-node=2",
+            *words,
+        ]
 
     def ok(self, *words: str, timeout: float = 600) -> str:
         return self.site.ok(self.user, *self.argv(*words), timeout=timeout)
@@ -164,8 +171,13 @@ def test_steps_of_a_script_have_its_options_and_its_signals(held: Held) -> None:
 
 
 def test_every_task_is_in_a_machine_of_its_own_node(held: Held) -> None:
-    said = held.ok("-N2", "-n4", "bash", "-c",
-                   "echo $SLURM_PROCID $(hostname) $(id -un) $(id -u) $PWD; touch seen.$SLURM_PROCID")  # fmt: skip
+    said = held.ok(
+        "-N2",
+        "-n4",
+        "bash",
+        "-c",
+        "echo $SLURM_PROCID $(hostname) $(id -un) $(id -u) $PWD; touch seen.$SLURM_PROCID",
+    )
     lines = sorted(line.split() for line in said.splitlines())
     home = held.site.home("ann")
     expected = [[str(i), name, "ann", str(USERS["ann"]), str(home)] for i, name in enumerate(NAMES)]
@@ -178,10 +190,18 @@ def test_the_script_of_the_job_is_on_its_node(held: Held) -> None:
 
 
 def test_streams_and_exit_codes_are_the_tasks(held: Held) -> None:
-    argv = held.site.command("ann", *held.argv("-w", "n1", "-N1", "-n1", "sh", "-c",
-                                               "cat; echo words >&2; exit 7"))  # fmt: skip
-    done = subprocess.run(argv, input="a\n b\0c", capture_output=True, text=True, check=False,
-                          timeout=300, env=held.site.environment("ann"))  # fmt: skip
+    argv = held.site.command(
+        "ann", *held.argv("-w", "n1", "-N1", "-n1", "sh", "-c", "cat; echo words >&2; exit 7")
+    )
+    done = subprocess.run(
+        argv,
+        input="a\n b\0c",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env=held.site.environment("ann"),
+    )
     assert (done.returncode, done.stdout) == (7, "a\n b\0c")
     # What srun says of the end may come first.
     assert "words" in done.stderr.splitlines()
@@ -238,8 +258,9 @@ def test_who_meets_whom(held: Held) -> None:
     place.chmod(0o777)
     put(held.site, "ann", "meet.sh", MEET)
     told = held.ok("-N2", "-n4", "./meet.sh")
-    found = re.findall(r'^(\d) .*"peer": "(\d)".*"channel": "(\w+)", "integrity": "([^"]*)"', told,
-                       re.MULTILINE)  # fmt: skip
+    found = re.findall(
+        r'^(\d) .*"peer": "(\d)".*"channel": "(\w+)", "integrity": "([^"]*)"', told, re.MULTILINE
+    )
     channels = {
         (int(me), int(peer)): (channel, integrity) for me, peer, channel, integrity in found
     }
@@ -254,17 +275,43 @@ def test_who_meets_whom(held: Held) -> None:
     ("program", "words"),
     [
         (("mpi_traffic", "-n", "300", "-s", "7", "-b", "20M", "-w", "600"), "traffic OK"),
-        (("mpi_patterns", "-p", "pingpong,allreduce", "-m", "8", "-M", "1K", "-t", "0.02", "-n",
-          "1"), "# done"),
+        (
+            (
+                "mpi_patterns",
+                "-p",
+                "pingpong,allreduce",
+                "-m",
+                "8",
+                "-M",
+                "1K",
+                "-t",
+                "0.02",
+                "-n",
+                "1",
+            ),
+            "# done",
+        ),
     ],
-)  # fmt: skip
+)
 def test_mpirun_in_the_first_machine_starts_ranks_in_all(
     held: Held, program: tuple[str, ...], words: str
 ) -> None:
     name, *arguments = program
-    told = held.ok("-N1", "-n1", "mpirun", "-n", "4", "--map-by", "slot", "sh", "-c",
-                   'echo rank on $(hostname); exec "$0" "$@"',
-                   str(PROGRAMS_HERE / "openmpi5" / name), *arguments, timeout=900)  # fmt: skip
+    told = held.ok(
+        "-N1",
+        "-n1",
+        "mpirun",
+        "-n",
+        "4",
+        "--map-by",
+        "slot",
+        "sh",
+        "-c",
+        'echo rank on $(hostname); exec "$0" "$@"',
+        str(PROGRAMS_HERE / "openmpi5" / name),
+        *arguments,
+        timeout=900,
+    )
     assert words in told
     hosts = Counter(re.findall(r"^rank on (\S+)$", told, re.MULTILINE))
     assert hosts == Counter(NAMES)
@@ -294,8 +341,9 @@ def test_another_user_reaches_neither_machines_nor_segments(held: Held) -> None:
         "ls /run/nearmetal/job /dev/nearmetal; "
         f"ls {site.home('ann')}; true"
     )
-    done = site.run("bob", "salloc", "-w", "n1", "--nm-node=vm", "srun", "bash", "-c", inside,
-                    timeout=900)  # fmt: skip
+    done = site.run(
+        "bob", "salloc", "-w", "n1", "--nm-node=vm", "srun", "bash", "-c", inside, timeout=900
+    )
     told = done.stdout + done.stderr
     assert "10.208.0.1/12" in told
     assert re.findall(r"^open (\d)", told, re.MULTILINE) == ["1"], "its own, and nobody else's"
@@ -324,8 +372,9 @@ def test_a_machine_that_is_killed_fails_its_task_and_not_its_node(held: Held) ->
     with site.start("ann", *argv) as step:
         time.sleep(5)
         holder = (site.state("n2") / f"job-{held.job}" / "holder").read_text().split()[0]
-        killed = site.on_node("n2", "nsenter", "-t", holder, "-m", "-p", "pkill", "-KILL", "-f",
-                              "name job-.*-n2-vm1 ")  # fmt: skip
+        killed = site.on_node(
+            "n2", "nsenter", "-t", holder, "-m", "-p", "pkill", "-KILL", "-f", "name job-.*-n2-vm1 "
+        )
         assert killed.returncode == 0, killed.stderr
         _, said = step.communicate(timeout=300)
     assert step.returncode != 0

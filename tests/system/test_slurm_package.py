@@ -25,8 +25,9 @@ if not HEADERS.exists() or shutil.which("dpkg-deb") is None:
 
 
 def build(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([SCRIPT, *words], env=ENV | more, capture_output=True, text=True,
-                          check=False, timeout=280)  # fmt: skip
+    return subprocess.run(
+        [SCRIPT, *words], env=ENV | more, capture_output=True, text=True, check=False, timeout=280
+    )
 
 
 def told(*argv: str) -> str:

@@ -52,8 +52,16 @@ def test_what_cannot_be_had_is_said_and_drains_nothing(
 def test_a_batch_script_fails_with_the_reason_in_its_output(site: SlurmSite) -> None:
     script = site.home("ann") / "job.sh"
     script.write_text("#!/bin/sh\necho began\n")
-    done = site.run("ann", "sbatch", "--wait", "-o", "out", "--nm-node=vm",
-                    "--nm-image=0123456789abcdef", "job.sh")  # fmt: skip
+    done = site.run(
+        "ann",
+        "sbatch",
+        "--wait",
+        "-o",
+        "out",
+        "--nm-node=vm",
+        "--nm-image=0123456789abcdef",
+        "job.sh",
+    )
     assert done.returncode != 0
     said = (site.home("ann") / "out").read_text()
     assert "no such image on this node" in said

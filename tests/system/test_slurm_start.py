@@ -25,8 +25,12 @@ if not user_can_read_checkout():
 def test_every_kind_has_its_turns() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.slurm_start", "--rounds", "2"],
-        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     launches = re.findall(r"^(\w+) \d+\.\d+$", done.stdout, re.MULTILINE)
     assert sorted(launches) == ["container"] * 2 + ["outside"] * 2

@@ -72,8 +72,13 @@ class Storm:
                 status = dict(line.split(":", 1) for line in text.splitlines())
                 words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 spaces = status["NSpid"].split()
-                yield Process(int(entry.name), status["Name"].strip(), tuple(words),
-                              len(spaces), int(spaces[-1]))  # fmt: skip
+                yield Process(
+                    int(entry.name),
+                    status["Name"].strip(),
+                    tuple(words),
+                    len(spaces),
+                    int(spaces[-1]),
+                )
 
     def node_of(self, process: Process) -> str:
         with contextlib.suppress(OSError):
@@ -113,8 +118,16 @@ class Storm:
                 continue
             assert (node, reason) in self.blamed, f"{line}\n{slurm.logs()}"
             self.drained[reason] += 1
-            done = slurm.on_node(node, "env", f"SLURMD_NODENAME={node}", slurm.launcher,
-                                 "slurm", "reclaim", "--ended", "--drain")  # fmt: skip
+            done = slurm.on_node(
+                node,
+                "env",
+                f"SLURMD_NODENAME={node}",
+                slurm.launcher,
+                "slurm",
+                "reclaim",
+                "--ended",
+                "--drain",
+            )
             assert done.returncode == 0, done.stderr
             slurm.ok("root", "scontrol", "update", f"NodeName={node}", "State=RESUME")
         held = slurm.ok("root", "squeue", "-h", "-r", "-t", "PD", "-o", "%i %r").splitlines()

@@ -85,8 +85,14 @@ class Nodes:
     state: Path
 
     def on(self, pid: int, *argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["nsenter", "-t", str(pid), "-n", *argv], timeout=60, check=True,
-                              capture_output=True, text=True, cwd=ROOT)  # fmt: skip
+        return subprocess.run(
+            ["nsenter", "-t", str(pid), "-n", *argv],
+            timeout=60,
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+        )
 
     def python(self, script: str, path: str = "") -> str:
         """Run our own code on the first node."""
@@ -98,13 +104,28 @@ class Nodes:
         return self.on(self.one, "nft", "list", "ruleset").stdout
 
     def send(
-        self, words: str, *, address: str = "10.79.0.2", port: int = 252, network: int = 77,
-        user: bool = False, own: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        words: str,
+        *,
+        address: str = "10.79.0.2",
+        port: int = 252,
+        network: int = 77,
+        user: bool = False,
+        own: bool = False,
+    ) -> None:
         """Send a frame into the network of a job, from the other node unless it is our `own`."""
         who = ("setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups") if user else ()
-        self.on(self.one if own else self.two, *who, "/usr/bin/python3", "-c", SEND, address,
-                str(port), str(network), words)  # fmt: skip
+        self.on(
+            self.one if own else self.two,
+            *who,
+            "/usr/bin/python3",
+            "-c",
+            SEND,
+            address,
+            str(port),
+            str(network),
+            words,
+        )
 
 
 @pytest.fixture
@@ -117,8 +138,20 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
                 time.sleep(0.01)
         place = Nodes(spaces[0].pid, spaces[1].pid, tmp_path)
         (tmp_path / f"job-{JOB}").mkdir()
-        place.on(place.one, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0",
-                 "netns", str(place.two))  # fmt: skip
+        place.on(
+            place.one,
+            "ip",
+            "link",
+            "add",
+            "eth0",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            str(place.two),
+        )
         for pid, addresses in ((place.one, ("1",)), (place.two, ("2", "3"))):
             for last in addresses:
                 place.on(pid, "ip", "address", "add", f"10.79.0.{last}/24", "dev", "eth0")
@@ -134,8 +167,18 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 @pytest.fixture
 def job(nodes: Nodes) -> Iterator[subprocess.Popen[str]]:
     """The network of the job on the first node; it tells each frame that comes in."""
-    argv = ["nsenter", "-t", str(nodes.one), "-n", sys.executable, "-uc", PREPARED + LISTEN,
-            str(JOB), str(nodes.state), "n1"]  # fmt: skip
+    argv = [
+        "nsenter",
+        "-t",
+        str(nodes.one),
+        "-n",
+        sys.executable,
+        "-uc",
+        PREPARED + LISTEN,
+        str(JOB),
+        str(nodes.state),
+        "n1",
+    ]
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert next_of(process) == "ready"
@@ -169,11 +212,25 @@ def test_what_the_jobs_own_nodes_send_each_other_comes_through(nodes: Nodes) -> 
             (nodes.one, nodes.state, "n1"),
             (nodes.two, nodes.state / "2", "n2"),
         ):
-            argv = ["nsenter", "-t", str(pid), "-n", sys.executable, "-uc", PREPARED + TALK,
-                    str(JOB), str(state), name]  # fmt: skip
-            ends.append(running.enter_context(
-                subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                 text=True)))  # fmt: skip
+            argv = [
+                "nsenter",
+                "-t",
+                str(pid),
+                "-n",
+                sys.executable,
+                "-uc",
+                PREPARED + TALK,
+                str(JOB),
+                str(state),
+                name,
+            ]
+            ends.append(
+                running.enter_context(
+                    subprocess.Popen(
+                        argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                    )
+                )
+            )
             running.callback(ends[-1].kill)
             assert next_of(ends[-1]) == "ready"
         ends[1].communicate("go\n", timeout=60)

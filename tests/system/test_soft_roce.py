@@ -96,9 +96,14 @@ class Site:
         self, *args: str, stdin: bytes = b"", timeout: float = 900
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            self.argv(*args), env=self.env, cwd=ROOT, check=False, input=stdin,
-            capture_output=True, timeout=timeout,
-        )  # fmt: skip
+            self.argv(*args),
+            env=self.env,
+            cwd=ROOT,
+            check=False,
+            input=stdin,
+            capture_output=True,
+            timeout=timeout,
+        )
         out, err = (stream.decode(errors="replace") for stream in (done.stdout, done.stderr))
         return subprocess.CompletedProcess(done.args, done.returncode, out, err)
 
@@ -156,8 +161,21 @@ def carried_by(answer: dict[str, Any]) -> set[str]:
 
 def test_random_traffic_goes_over_verbs(site: Site) -> None:
     before = site.sent()
-    answer = site.job(*VERBS, "-n", "2", "--", str(PROGRAMS / "openmpi5" / "mpi_traffic"),
-                      "-n", "300", "-s", "7", "-b", "10M", "-w", "300")  # fmt: skip
+    answer = site.job(
+        *VERBS,
+        "-n",
+        "2",
+        "--",
+        str(PROGRAMS / "openmpi5" / "mpi_traffic"),
+        "-n",
+        "300",
+        "-s",
+        "7",
+        "-b",
+        "10M",
+        "-w",
+        "300",
+    )
     assert carried_by(answer) == {"verbs;ofi_rxm"}
     messages = sum(peer["sent_messages"] for peer in peers_over_net(answer))
     assert messages >= 300
@@ -188,16 +206,24 @@ WITH_VERBS = (
 def peers(site: Site) -> Site:
     """The same machines, each with a program that does what one command line after the other says."""
     for node in NODES:
-        site.tell(node, "cat >/tmp/fabric_peer && chmod 755 /tmp/fabric_peer",
-                  stdin=PROGRAM.read_bytes())  # fmt: skip
+        site.tell(
+            node, "cat >/tmp/fabric_peer && chmod 755 /tmp/fabric_peer", stdin=PROGRAM.read_bytes()
+        )
     return site
 
 
 def endpoint(site: Site, node: str, script: str, *commands: str) -> tuple[str, str]:
     """Return what an endpoint said that was set up so, and its log."""
-    done = site.run("exec", str(site.spec), node, "--", "sh", "-c",
-                    f"{WITH_VERBS}; {script}; exec /tmp/fabric_peer",
-                    stdin="".join(f"{line}\n" for line in commands).encode())  # fmt: skip
+    done = site.run(
+        "exec",
+        str(site.spec),
+        node,
+        "--",
+        "sh",
+        "-c",
+        f"{WITH_VERBS}; {script}; exec /tmp/fabric_peer",
+        stdin="".join(f"{line}\n" for line in commands).encode(),
+    )
     return done.stdout, done.stderr
 
 

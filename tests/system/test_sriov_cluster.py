@@ -47,9 +47,11 @@ MEMORY_MIB = 2800
 addresses of VFs to 32 bits, as `info pci` of its monitor shows: they answer nothing there."""
 
 SHARE = [
-    "-fsdev", f"local,id=cache,path={CACHE},security_model=none,readonly=on",
-    "-device", "virtio-9p-pci,fsdev=cache,mount_tag=cache",
-]  # fmt: skip
+    "-fsdev",
+    f"local,id=cache,path={CACHE},security_model=none,readonly=on",
+    "-device",
+    "virtio-9p-pci,fsdev=cache,mount_tag=cache",
+]
 
 PREPARE = """
 set -e

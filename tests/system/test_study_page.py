@@ -48,8 +48,12 @@ def latency(factor: float, launch: int) -> str:
 
 
 def pairs(factor: float, launch: int) -> str:
-    rows = [f"{a},{b},{factor * (1 + (3 * a + b + launch) / 90):.4f}"
-            for a in range(4) for b in range(4) if a != b]  # fmt: skip
+    rows = [
+        f"{a},{b},{factor * (1 + (3 * a + b + launch) / 90):.4f}"
+        for a in range(4)
+        for b in range(4)
+        if a != b
+    ]
     return "\n".join(["rank_a,rank_b,lat_us", *rows]) + "\n"
 
 

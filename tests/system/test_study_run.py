@@ -84,8 +84,18 @@ def test_a_study_is_killed_resumed_imported_and_reported(place: Site) -> None:
     study = place.directory / "study"
     done = place.run("study", "import", str(output), "--output", str(study), timeout=60)
     assert done.returncode == 0, done.stderr
-    done = place.run("study", "report", str(study), "one-node", "near", "tcp", "--json",
-                     "--margin", "20", timeout=120)  # fmt: skip
+    done = place.run(
+        "study",
+        "report",
+        str(study),
+        "one-node",
+        "near",
+        "tcp",
+        "--json",
+        "--margin",
+        "20",
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert set(told["verdicts"]) == {"near", "tcp"}

@@ -127,10 +127,13 @@ def test_perftest_says_that_there_is_no_adapter(place: Site, output: Path) -> No
 def test_a_launcher_of_the_site_starts_it_too(place: Site, output: Path) -> None:
     need("netpipe-quick")
     need_mpi(Mpi.OPENMPI4)
-    start = ("[/usr/bin/env, OMPI_ALLOW_RUN_AS_ROOT=1, OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, "
-             "mpirun.openmpi, --oversubscribe, -n, '@ranks@']")  # fmt: skip
-    text = STUDY.format(name="netpipe-quick").replace("cluster: examples/two-nodes.yaml",
-                                                      f"start: {start}")  # fmt: skip
+    start = (
+        "[/usr/bin/env, OMPI_ALLOW_RUN_AS_ROOT=1, OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, "
+        "mpirun.openmpi, --oversubscribe, -n, '@ranks@']"
+    )
+    text = STUDY.format(name="netpipe-quick").replace(
+        "cluster: examples/two-nodes.yaml", f"start: {start}"
+    )
     launch = launched(place, output, text)
     assert launch.good
     assert launch.argv[3] == "mpirun.openmpi"
@@ -141,19 +144,23 @@ def test_a_launcher_of_the_site_starts_it_too(place: Site, output: Path) -> None
 def test_a_program_that_falls_silent_is_told_with_its_size(place: Site, output: Path) -> None:
     # Nodes see nothing of our /tmp.
     program = ROOT / "build" / f"talks-{output.parent.name}"
-    program.write_text("#!/bin/sh\necho '# OSU MPI Latency Test v7.4'\n"
-                       "echo '# Size          Latency (us)'\n"
-                       'for s in 1 2 4 8; do echo "$s 1.$s"; done\nsleep 600\n')  # fmt: skip
+    program.write_text(
+        "#!/bin/sh\necho '# OSU MPI Latency Test v7.4'\n"
+        "echo '# Size          Latency (us)'\n"
+        'for s in 1 2 4 8; do echo "$s 1.$s"; done\nsleep 600\n'
+    )
     program.chmod(0o755)
     text = STUDY.format(name="x").replace(
-        "{use: x}", f"{{program: {program}, log_format: osu, timeout_s: 15, mpi: openmpi5}}")  # fmt: skip
+        "{use: x}", f"{{program: {program}, log_format: osu, timeout_s: 15, mpi: openmpi5}}"
+    )
     try:
         launch = launched(place, output, text, code=1)
     finally:
         program.unlink()
     assert launch.timed_out
-    done = place.run("study", "import", str(output), "--output", str(output) + ".s", "--json",
-                     timeout=60)  # fmt: skip
+    done = place.run(
+        "study", "import", str(output), "--output", str(output) + ".s", "--json", timeout=60
+    )
     assert done.returncode == 1
     (reason,) = json.loads(done.stdout)["refused"].values()
     assert "no end in time" in reason

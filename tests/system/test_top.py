@@ -39,9 +39,13 @@ class Job:
         env = {k: v for k, v in os.environ.items() if not k.startswith("NEARMETAL_")}
         env |= {"FI_PROVIDER_PATH": str(LIBRARY.parent), "NEARMETAL_SEGMENT_DIR": str(segment)}
         self.process = subprocess.Popen(
-            [str(PROGRAM), "-t", "4000", "-x", "262144"], env={**env, **knobs}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+            [str(PROGRAM), "-t", "4000", "-x", "262144"],
+            env={**env, **knobs},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
 
     def kill(self) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)
@@ -63,10 +67,22 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
 
 def top(directory: Path, *words: str) -> list[dict[str, Any]]:
-    argv = [str(ROOT / "build/venv/bin/python"), "-m", "nearmetal", "top", "--once", "--json",
-            "--interval", "0.3", "--dir", str(directory), *words]  # fmt: skip
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True,
-                          timeout=PATIENCE_S)  # fmt: skip
+    argv = [
+        str(ROOT / "build/venv/bin/python"),
+        "-m",
+        "nearmetal",
+        "top",
+        "--once",
+        "--json",
+        "--interval",
+        "0.3",
+        "--dir",
+        str(directory),
+        *words,
+    ]
+    done = subprocess.run(
+        argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
     return list(json.loads(done.stdout)["endpoints"])
 
 

@@ -117,21 +117,26 @@ def test_sixteen_machines_with_a_function_each_from_bare_hosts_to_down(
 
     drifted = there["compute-02"]
     own.wait("meddling", drifted.PowerOffVM_Task)
-    card = next(d for d in drifted.config.hardware.device
-                if isinstance(d, vim.vm.device.VirtualSriovEthernetCard))  # fmt: skip
+    card = next(
+        d
+        for d in drifted.config.hardware.device
+        if isinstance(d, vim.vm.device.VirtualSriovEthernetCard)
+    )
     without = vim.vm.device.VirtualDeviceSpec(operation="remove", device=card)
     spec = vim.vm.ConfigSpec(deviceChange=[without])
     own.wait("meddling", lambda: drifted.ReconfigVM_Task(spec))
-    switch = next(n for n in content.rootFolder.childEntity[0].networkFolder.childEntity
-                  if n.name == SWITCH)  # fmt: skip
+    switch = next(
+        n for n in content.rootFolder.childEntity[0].networkFolder.childEntity if n.name == SWITCH
+    )
     mtu = vim.dvs.VmwareDistributedVirtualSwitch.ConfigSpec(
         configVersion=switch.config.configVersion, maxMtu=1500
     )
     own.wait("meddling", lambda: switch.ReconfigureDvs_Task(mtu))
     plan = plan_of(changed, tmp_path)
     assert {c.key.name: {name for name, _, _ in c.differences} for c in plan.effective} == {
-        "compute-02": {"power", "adapters"}, SWITCH: {"mtu"},
-    }  # fmt: skip
+        "compute-02": {"power", "adapters"},
+        SWITCH: {"mtu"},
+    }
     raised(changed, tmp_path)
     assert functions(drifted) == [(PF, group.key)]
     assert networks_of(content)[f"distributed {SWITCH}"] == now

@@ -249,7 +249,10 @@ def test_machines_leave_a_switch_before_it_goes(
 
 def test_hosts_join_and_leave_a_switch(vcenter: Simulator, own: Session, tmp_path: Path) -> None:
     body = f"machine: {{template: {TEMPLATE}}}\nhosts: [{{name: h, nodes: [{{name: n0}}]}}]\n"
-    both = (STANDARD.replace("kind:", "esxi: [%s], kind:"), DISTRIBUTED.replace("kind:", "esxi: [%s], kind:"))  # fmt: skip
+    both = (
+        STANDARD.replace("kind:", "esxi: [%s], kind:"),
+        DISTRIBUTED.replace("kind:", "esxi: [%s], kind:"),
+    )
     found: Any = {}
     for members in (["DC0_C0_H0", "DC0_C0_H1"], ["DC0_C0_H1", "DC0_C0_H3"]):
         hosts = ", ".join(members)
@@ -280,15 +283,25 @@ def test_another_kind_needs_replace(vcenter: Simulator, own: Session, tmp_path: 
 
 
 BAD = [
-    ("vmnic1", "vmnic0", "near: vmnic0 of DC0_C0_H0 is an uplink of vSwitch0", "free there: vmnic1"),
+    (
+        "vmnic1",
+        "vmnic0",
+        "near: vmnic0 of DC0_C0_H0 is an uplink of vSwitch0",
+        "free there: vmnic1",
+    ),
     ("vmnic2", "vmnic8", "far: DC0_C0_H3 has no vmnic8", "known there: vmnic0"),
     ("name: near", "name: vSwitch0", "vSwitch0 is on DC0_C0_H0 already, and is not ours", "rename"),
     ("name: far,", "name: DVS0,", "distributed switch DVS0 is there already", "rename"),
-    ("name: lan, vlan", "name: VM Network, vlan", "DC0_C0_H1 has one of that name on switch vSwitch0", "rename"),
+    (
+        "name: lan, vlan",
+        "name: VM Network, vlan",
+        "DC0_C0_H1 has one of that name on switch vSwitch0",
+        "rename",
+    ),
     ("name: lan, vlan", "name: DC0_DVPG0, vlan", "the datacenter has a distributed one", "rename"),
     ("name: rdma}]", "name: VM Network}]", "VM Network of distributed switch far", "rename"),
     ("kind: standard,", "kind: standard, esxi: [esx9],", "esxi 'esx9' is not there", "known here"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("case", BAD, ids=[what for _, _, what, _ in BAD])

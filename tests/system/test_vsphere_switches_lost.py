@@ -151,7 +151,9 @@ def test_nothing_is_made_or_forgotten_on_a_host_that_stopped_to_answer(
     gone_for_good(text, tmp_path)
 
 
-@pytest.mark.parametrize(("old", "new"), [("name: near", "name: unheard"), ("name: lan", "name: unheard")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("old", "new"), [("name: near", "name: unheard"), ("name: lan", "name: unheard")]
+)
 def test_what_was_made_when_the_answer_was_lost_is_ours(
     vcenter: Simulator, tmp_path: Path, old: str, new: str
 ) -> None:

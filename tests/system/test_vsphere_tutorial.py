@@ -71,8 +71,9 @@ def test_every_command_does_what_the_page_says(
     session.wait("preparing", partial(template.Rename_Task, "rocky9"))
     monkeypatch.chdir(tmp_path)
     here = f"server: 127.0.0.1\nPLACEport: {vcenter.port}\nPLACEthumbprint: '{vcenter.thumbprint}'"
-    for name, block in zip(("hosts.yaml", "cluster.yaml"),
-                          (text for kind, text in BLOCKS if kind), strict=True):  # fmt: skip
+    for name, block in zip(
+        ("hosts.yaml", "cluster.yaml"), (text for kind, text in BLOCKS if kind), strict=True
+    ):
         [indent] = re.findall(r"^( *)server: vcenter\.example\.org$", block, re.MULTILINE)
         there = here.replace("PLACE", indent)
         text = block.replace("server: vcenter.example.org", there)

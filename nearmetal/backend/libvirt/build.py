@@ -106,9 +106,10 @@ def _cells(item: Resource, site: Site, nr_cpus: int, memory: int) -> tuple[Cell,
     host_cells, pins = _numbers(item.get("numa")), _numbers(item.get("cpus"))
     if not host_cells:
         return ()
-    members = {cell: tuple(
-        i for i in range(nr_cpus) if pins[i % len(pins)] in site.numa[cell]
-    ) for cell in host_cells}  # fmt: skip
+    members = {
+        cell: tuple(i for i in range(nr_cpus) if pins[i % len(pins)] in site.numa[cell])
+        for cell in host_cells
+    }
     used = [(cell, cpus) for cell, cpus in members.items() if cpus]
     share = (memory // len(used)) >> 20 << 20
     rest = memory - share * (len(used) - 1)

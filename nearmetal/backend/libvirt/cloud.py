@@ -82,8 +82,9 @@ class CloudImages:
             raise BackendError(f"image {self.path}: {error.strerror}") from error
         found = total.hexdigest()
         if self._state() != state:
-            raise BackendError(f"image {self.path}: it is being written",
-                               "wait for that, and do the same again")  # fmt: skip
+            raise BackendError(
+                f"image {self.path}: it is being written", "wait for that, and do the same again"
+            )
         self._remember([*state, found])
         return found
 
@@ -129,8 +130,10 @@ class CloudImages:
         done = self.runner.run(argv, timeout_s=_CHECK_S)
         why = damage(done.text, done.error_tail, self._state()[_SIZE], cluster)
         if done.code != 0 or why:
-            raise BackendError(f"image {self.path}: it is damaged: {why or 'no reason given'}",
-                               "fetch it again, and compare its checksum")  # fmt: skip
+            raise BackendError(
+                f"image {self.path}: it is damaged: {why or 'no reason given'}",
+                "fetch it again, and compare its checksum",
+            )
 
     def _check_raw(self) -> None:
         """Whatever has no other format counts as raw: the first sector must be one of a disk."""
@@ -140,8 +143,10 @@ class CloudImages:
         except OSError as error:
             raise BackendError(f"image {self.path}: {error.strerror}") from error
         if len(sector) < _SECTOR or not sector.endswith(_BOOT_MARK):
-            raise BackendError(f"image {self.path}: it has no boot sector, so it is no disk image",
-                               "a compressed one is to be unpacked; or convert it to qcow2")  # fmt: skip
+            raise BackendError(
+                f"image {self.path}: it has no boot sector, so it is no disk image",
+                "a compressed one is to be unpacked; or convert it to qcow2",
+            )
 
     def _info(self) -> Info:
         """Return what it is; raises BackendError for what cannot be booted."""
@@ -171,8 +176,18 @@ class CloudImages:
         base = self.path
         if shell.remote:
             base = carried(shell, Path(self.path), self.content())
-        argv = ["qemu-img", "create", "--quiet", "-f", "qcow2", "-F", self._form or self._info().form,
-                "-b", base, path]  # fmt: skip
+        argv = [
+            "qemu-img",
+            "create",
+            "--quiet",
+            "-f",
+            "qcow2",
+            "-F",
+            self._form or self._info().form,
+            "-b",
+            base,
+            path,
+        ]
         shell.remove([path])
         shell.check(
             f"cannot make the disk {path}", ["sh", "-c", 'umask 077; exec "$@"', "sh", *argv]
@@ -224,8 +239,10 @@ def read_info(text: str, path: str) -> Info:
     except (ValueError, KeyError, TypeError) as error:
         raise BackendError(f"image {path}: qemu-img says nothing of its format") from error
     if found.form not in FORMATS:
-        raise BackendError(f"image {path}: its format is {found.form}",
-                           f"convert it: qemu-img convert -O qcow2 {path} ...")  # fmt: skip
+        raise BackendError(
+            f"image {path}: its format is {found.form}",
+            f"convert it: qemu-img convert -O qcow2 {path} ...",
+        )
     for name, (what, hint) in _REFUSED.items():
         if data.get(name) or inner.get(name):
             raise BackendError(f"image {path}: it {what}", hint.format(path))

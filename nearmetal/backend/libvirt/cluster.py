@@ -189,10 +189,10 @@ class LibvirtBackend:
 
     def _ours(self, found: Sequence[Found], identity: str) -> list[Found]:
         return [
-            f for f in found
-            if f.owner is not None
-            and (f.owner.cluster, f.owner.identity) == (self.name, identity)
-        ]  # fmt: skip
+            f
+            for f in found
+            if f.owner is not None and (f.owner.cluster, f.owner.identity) == (self.name, identity)
+        ]
 
     def _is_sound(self, record: Record) -> bool:
         item = record.item
@@ -350,9 +350,15 @@ class LibvirtBackend:
         if segment:
             layout = hosts.layout(self._shell(host, uri), record)
         return Site(
-            self._place(host), about.emulator, about.label, about.numa, segment, layout,
-            about.distances, str(self._share),
-        )  # fmt: skip
+            self._place(host),
+            about.emulator,
+            about.label,
+            about.numa,
+            segment,
+            layout,
+            about.distances,
+            str(self._share),
+        )
 
     def _seed(self, item: Resource, site: Site, vf: str) -> str:
         """Return a node's seed. `vf`: what it is told of its VF, as it was recorded."""
@@ -422,17 +428,24 @@ class LibvirtBackend:
             domain = domain_name(self.name, record.item.key.name)
             found = {f.name: f for f in self._link(uri).domains()}.get(domain)
             if found is None or found.owner is None:
-                raise BackendError(f"node {record.item.key.name}: its domain is gone",
-                                   "run `nearmetal up` again")  # fmt: skip
+                raise BackendError(
+                    f"node {record.item.key.name}: its domain is gone", "run `nearmetal up` again"
+                )
             if found.owner.ready:
                 self._tell(record, site, nodes)
             else:
                 shell = self._shell(record.item.get("host"), uri)
                 console = site.file(f"{record.item.key.name}.console")
                 waiting.append(
-                    boot.Waiting(record.item.key.name, domain, console, self._link(uri), shell,
-                                 self._images.needs)
-                )  # fmt: skip
+                    boot.Waiting(
+                        record.item.key.name,
+                        domain,
+                        console,
+                        self._link(uri),
+                        shell,
+                        self._images.needs,
+                    )
+                )
         items = {record.item.key.name: record.item for record in records}
         for together in boot.wait(waiting, self._boot_s):
             nodes.outfit([ready.node for ready in together])
@@ -444,8 +457,12 @@ class LibvirtBackend:
         """Give a running node the new list of nodes, where it has changed."""
         seed = self._seed(record.item, site, record.notes.get("vf", ""))
         if record.notes.get("seed") != boot.digest(seed):
-            nodes.check(record.item.key.name, "cannot be told of the cluster's other nodes",
-                        ["nearmetal-guest", "update"], seed.encode())  # fmt: skip
+            nodes.check(
+                record.item.key.name,
+                "cannot be told of the cluster's other nodes",
+                ["nearmetal-guest", "update"],
+                seed.encode(),
+            )
             self._records.write(record.item, **record.notes | {"seed": boot.digest(seed)})
 
     def _write_known_hosts(self) -> None:
@@ -570,8 +587,10 @@ class LibvirtBackend:
 
     def meeting_directory(self, host: str) -> Path:
         """There is none: nodes are machines of their own."""
-        raise BackendError(f"host {host}: virtual machines share no directory",
-                           "this verb works on local clusters only")  # fmt: skip
+        raise BackendError(
+            f"host {host}: virtual machines share no directory",
+            "this verb works on local clusters only",
+        )
 
     def end_marked(self, marker: str) -> int:
         """Sweep every node that the cluster should have."""

@@ -89,8 +89,9 @@ def is_sound(shell: HostShell, record: Record) -> bool:
 def layout(shell: HostShell, record: Record) -> Layout:
     """Read from the segment itself where its parts lie."""
     path, directory = record.notes["segment"], record.item.get("directory")
-    data = shell.json(f"cannot read the segment {path}",
-                      [_tool(shell, directory), "show", path, "--json"])  # fmt: skip
+    data = shell.json(
+        f"cannot read the segment {path}", [_tool(shell, directory), "show", path, "--json"]
+    )
     try:
         numbers = [int(str(data[name])) for name in ("nr_parts", "part_size", "part_off", "lead")]
         token = str(data["token"])

@@ -155,6 +155,7 @@ def carried(shell: HostShell, path: Path, key: str) -> str:
             shell.command(["sh", "-c", script, "sh", target]), stdin=stream, timeout_s=_COPY_S
         )
     if done.code != 0:
-        raise BackendError(f"host {shell.name}: cannot copy {path.name} there",
-                           "a full disk, or no permission?")  # fmt: skip
+        raise BackendError(
+            f"host {shell.name}: cannot copy {path.name} there", "a full disk, or no permission?"
+        )
     return target

@@ -379,9 +379,9 @@ class LocalBackend:
         """Run init.py; returns the number it answers; raises BackendError with its words."""
         argv = [sys.executable, "-I", "-S", str(_HERE / "init.py"), mode]
         env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}
-        command = self._enter(["--here", *argv], env, Path("/")) if inside else Command(
-            tuple(argv), env
-        )  # fmt: skip
+        command = (
+            self._enter(["--here", *argv], env, Path("/")) if inside else Command(tuple(argv), env)
+        )
         stdin = json.dumps(config).encode()
         completed = self._runner.run(
             Command(command.argv, command.env, stdin=stdin), timeout_s=STEP_S

@@ -144,8 +144,16 @@ def attributes(
         "power": "on" if found["runtime.powerState"] == "poweredOn" else "off",
         "rules": rules,
     }
-    open_to_choice = {"esxi", "vcpus", "cores_per_socket", "memory", "hardware", "datastore",
-                      "resource_pool", "adapters"}  # fmt: skip
+    open_to_choice = {
+        "esxi",
+        "vcpus",
+        "cores_per_socket",
+        "memory",
+        "hardware",
+        "datastore",
+        "resource_pool",
+        "adapters",
+    }
     return {
         name: "" if name in open_to_choice and not wanted.get(name) else value
         for name, value in now.items()

@@ -20,12 +20,14 @@ KERNELS = {
     "hpl": Module("HPL", _kernel("xhpl", "hpl"), "hpl"),
     "hpcg": Module("HPCG", _kernel("xhpcg", "hpcg"), "hpcg", figures="HPCG-Benchmark*.txt"),
     "stream": Module("STREAM, one process", _kernel("stream", "stream", max_ranks=1)),
-    "graph500": Module("Graph500, breadth-first search, scale 16",
-                       _kernel("graph500_reference_bfs", "graph500", "16", "16")),
+    "graph500": Module(
+        "Graph500, breadth-first search, scale 16",
+        _kernel("graph500_reference_bfs", "graph500", "16", "16"),
+    ),
     "npb-cg": _npb("cg", "conjugate gradients"),
     "npb-ep": _npb("ep", "no messages"),
     "npb-ft": _npb("ft", "all to all"),
     "npb-is": _npb("is", "integer sort"),
     "npb-lu": _npb("lu", "small messages"),
     "npb-mg": _npb("mg", "near and far neighbours"),
-}  # fmt: skip
+}

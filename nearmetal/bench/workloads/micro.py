@@ -12,8 +12,18 @@ _IDLE_S = 60.0
 
 
 def _imb(file: str, name: str, summary: str, *more: str, log2_size: int = 20) -> Module:
-    args = (*more, "-npmin", "@ranks@", "-msglog", str(log2_size), "-iter", "100", "-time", "0.2",
-            name)  # fmt: skip
+    args = (
+        *more,
+        "-npmin",
+        "@ranks@",
+        "-msglog",
+        str(log2_size),
+        "-iter",
+        "100",
+        "-time",
+        "0.2",
+        name,
+    )
     program = Program(f"{file}-{name}", file, Where.IMPI, args, "imb", MPICH_ABI)
     return Module(summary, program, idle_s=_IDLE_S, doubling=True)
 
@@ -34,15 +44,17 @@ def _own(pattern: str, summary: str) -> Module:
 
 def _netpipe(summary: str, last: int, *more: str) -> Module:
     args = ("-o", "/dev/null", "-u", str(last), *more)
-    program = Program("NetPIPE", "NPopenmpi", Where.SYSTEM, args, "netpipe", OPENMPI_ABI, "stderr",
-                      last, 2)  # fmt: skip
+    program = Program(
+        "NetPIPE", "NPopenmpi", Where.SYSTEM, args, "netpipe", OPENMPI_ABI, "stderr", last, 2
+    )
     return Module(summary, program, idle_s=_IDLE_S)
 
 
 def _perftest(file: str, summary: str) -> Module:
     program = Program(file, file, Where.SITE, (), "perftest", mpis=(), max_ranks=2)
-    return Module(summary, program, idle_s=_IDLE_S, doubling=True,
-                  sizes=tuple(1 << n for n in range(1, 24)))  # fmt: skip
+    return Module(
+        summary, program, idle_s=_IDLE_S, doubling=True, sizes=tuple(1 << n for n in range(1, 24))
+    )
 
 
 MICRO = {
@@ -88,4 +100,4 @@ MICRO = {
     "perftest-write-bw": _perftest("ib_write_bw", "bandwidth of writes, verbs"),
     "perftest-read-lat": _perftest("ib_read_lat", "latency of reads, verbs"),
     "perftest-read-bw": _perftest("ib_read_bw", "bandwidth of reads, verbs"),
-}  # fmt: skip
+}

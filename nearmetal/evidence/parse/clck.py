@@ -46,8 +46,10 @@ def parse(text: str, file: str) -> Log:
                 test = f"clck_{inner[1].lower()}" + (f"_{inner[2]}_node" if inner[2] else "")
                 figures.add(test, _column("rate", inner[4], file, nr), inner[3], nr, nodes)
             elif inner := _PINGPONG.fullmatch(what):
-                for metric, word, unit in (("bandwidth", *inner.groups()[:2]),
-                                           ("latency", *inner.groups()[2:])):  # fmt: skip
+                for metric, word, unit in (
+                    ("bandwidth", *inner.groups()[:2]),
+                    ("latency", *inner.groups()[2:]),
+                ):
                     column = _column(metric, unit, file, nr)
                     figures.add("clck_imb_pingpong", column, word, nr, nodes)
             else:

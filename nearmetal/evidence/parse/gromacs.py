@@ -39,12 +39,20 @@ class _Reader:
         names = re.split(r"\s{2,}", self.lines[nr - 2].strip()) if nr > 1 else []
         for name in names:
             if name not in COLUMNS:
-                raise fail(self.file, nr - 1, f"unknown column {shown(name)}",
-                           f"known: {', '.join(COLUMNS)}")  # fmt: skip
+                raise fail(
+                    self.file,
+                    nr - 1,
+                    f"unknown column {shown(name)}",
+                    f"known: {', '.join(COLUMNS)}",
+                )
         words = match[1].split()
         if len(words) != len(names):
-            raise fail(self.file, nr, f"{len(words)} values for {len(names)} columns",
-                       "the row is cut off or damaged")  # fmt: skip
+            raise fail(
+                self.file,
+                nr,
+                f"{len(words)} values for {len(names)} columns",
+                "the row is cut off or damaged",
+            )
         for name, word in zip(names, words, strict=True):
             self.figures.add("gromacs", COLUMNS[name], word, nr)
 
@@ -62,15 +70,18 @@ def parse(text: str, file: str) -> Log:
     """Read one log, or its end; raises LogError when it is cut off or something else."""
     lines = split_lines(text)
     reader = _Reader(lines, file)
-    walk(lines, (
-        (re.compile(r"GROMACS version:\s+(?:VERSION )?(\S+)"), reader.version),
-        (re.compile(r"[Oo]n (\d+) MPI ranks?\b"), reader.on_ranks),
-        (re.compile(r"\s+Time:\s(.*)"), reader.row),
-        (re.compile(r"Performance:(.*)"), reader.row),
-        (re.compile(_END), reader.end),
-        (re.compile(r"Fatal error:"), reader.fatal),
-        (re.compile(r"NOTE:"), reader.note),
-    ))  # fmt: skip
+    walk(
+        lines,
+        (
+            (re.compile(r"GROMACS version:\s+(?:VERSION )?(\S+)"), reader.version),
+            (re.compile(r"[Oo]n (\d+) MPI ranks?\b"), reader.on_ranks),
+            (re.compile(r"\s+Time:\s(.*)"), reader.row),
+            (re.compile(r"Performance:(.*)"), reader.row),
+            (re.compile(_END), reader.end),
+            (re.compile(r"Fatal error:"), reader.fatal),
+            (re.compile(r"NOTE:"), reader.note),
+        ),
+    )
     if not reader.figures.has("speed"):
         raise fail(file, len(lines), "no line Performance:", "the run crashed or was cut off")
     if reader.ended != 1:

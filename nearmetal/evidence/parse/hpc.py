@@ -51,14 +51,22 @@ class _Hpl:
         self.columns = line.string.split()
         for name in self.columns:
             if name not in HPL_COLUMNS:
-                raise fail(self.file, nr, f"unknown column {shown(name)}",
-                           f"known: {', '.join(HPL_COLUMNS)}")  # fmt: skip
+                raise fail(
+                    self.file,
+                    nr,
+                    f"unknown column {shown(name)}",
+                    f"known: {', '.join(HPL_COLUMNS)}",
+                )
 
     def row(self, nr: int, line: re.Match[str]) -> None:
         words = line.string.split()
         if len(words) != len(self.columns):
-            raise fail(self.file, nr, f"{len(words)} values for {len(self.columns)} columns",
-                       "the row is cut off or damaged")  # fmt: skip
+            raise fail(
+                self.file,
+                nr,
+                f"{len(words)} values for {len(self.columns)} columns",
+                "the row is cut off or damaged",
+            )
         by_name = dict(zip(self.columns, words, strict=True))
         variant = " ".join(f"{name}={by_name[name]}" for name in ("N", "NB", "P", "Q"))
         self.figures.add("hpl", TIME, by_name["Time"], nr, variant)
@@ -78,16 +86,23 @@ def parse_hpl(text: str, file: str) -> Log:
     """Read one output of HPL; raises LogError when a residual failed or the end is missing."""
     reader = _Hpl(file)
     lines = split_lines(text)
-    walk(lines, (
-        (re.compile(r"HPLinpack (\S+)\s"), reader.version),
-        (re.compile(r"T/V .*Gflops"), reader.head),
-        (re.compile(r"W[RC]\w{2,}\s"), reader.row),
-        (re.compile(r".*PASSED\s*$"), reader.good),
-        (re.compile(r".*FAILED\s*$"), reader.bad),
-    ))  # fmt: skip
+    walk(
+        lines,
+        (
+            (re.compile(r"HPLinpack (\S+)\s"), reader.version),
+            (re.compile(r"T/V .*Gflops"), reader.head),
+            (re.compile(r"W[RC]\w{2,}\s"), reader.row),
+            (re.compile(r".*PASSED\s*$"), reader.good),
+            (re.compile(r".*FAILED\s*$"), reader.bad),
+        ),
+    )
     if not reader.rows or _HPL_END not in text:
-        raise fail(file, len(lines), "the output stops before its end",
-                   f"no result, or no {_HPL_END!r}: the run crashed or was cut off")  # fmt: skip
+        raise fail(
+            file,
+            len(lines),
+            "the output stops before its end",
+            f"no result, or no {_HPL_END!r}: the run crashed or was cut off",
+        )
     if reader.passed < reader.rows:
         reader.figures.remarks.append((len(lines), "not every result was checked"))
     return reader.figures.log("hpl")
@@ -101,8 +116,12 @@ class _Hpcc:
 
     def version(self, nr: int, match: re.Match[str]) -> None:
         if "version" in self.figures.header:
-            raise fail(self.file, nr, "a second start of HPCC",
-                       "hpccoutf.txt was appended to: two runs are in one file")  # fmt: skip
+            raise fail(
+                self.file,
+                nr,
+                "a second start of HPCC",
+                "hpccoutf.txt was appended to: two runs are in one file",
+            )
         self.figures.header["version"] = match[1]
 
     def begin(self, _nr: int, _match: re.Match[str]) -> None:
@@ -130,16 +149,25 @@ def parse_hpcc(text: str, file: str) -> Log:
     """Read hpccoutf.txt: its summary. Raises LogError without success or without its end."""
     reader = _Hpcc(file)
     lines = split_lines(text)
-    walk(lines, (
-        (re.compile(r"This is the DARPA/DOE HPC Challenge Benchmark version (\S+)"),
-         reader.version),
-        (re.compile(r"Begin of Summary section"), reader.begin),
-        (re.compile(r"End of Summary section"), reader.end),
-        (re.compile(r"([A-Za-z]\w*)=(\S*)\s*$"), reader.value),
-    ))  # fmt: skip
+    walk(
+        lines,
+        (
+            (
+                re.compile(r"This is the DARPA/DOE HPC Challenge Benchmark version (\S+)"),
+                reader.version,
+            ),
+            (re.compile(r"Begin of Summary section"), reader.begin),
+            (re.compile(r"End of Summary section"), reader.end),
+            (re.compile(r"([A-Za-z]\w*)=(\S*)\s*$"), reader.value),
+        ),
+    )
     if not reader.ended:
-        raise fail(file, len(lines), "the output stops before its end",
-                   "the summary is missing: the run crashed or was cut off")  # fmt: skip
+        raise fail(
+            file,
+            len(lines),
+            "the output stops before its end",
+            "the summary is missing: the run crashed or was cut off",
+        )
     header = reader.figures.header
     if header.get("Success") != "1":
         raise fail(file, len(lines), "Success is not 1", "a test of HPCC failed")

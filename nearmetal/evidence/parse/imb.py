@@ -63,8 +63,12 @@ class _Reader:
         elif self._columns is not None:
             self._row(number, line)
         elif line.split(maxsplit=1)[0].startswith("#"):
-            raise fail(self.file, number, f"unknown column {shown(line.split(maxsplit=1)[0])}",
-                       f"known: {', '.join(COLUMNS)}")  # fmt: skip
+            raise fail(
+                self.file,
+                number,
+                f"unknown column {shown(line.split(maxsplit=1)[0])}",
+                f"known: {', '.join(COLUMNS)}",
+            )
         else:
             self.remarks.append((number, line.strip()))
 
@@ -98,8 +102,9 @@ class _Reader:
         """End the table that is open, if one is."""
         if self._columns is None:
             return
-        table = Table(self._test, self._line, self._columns, tuple(self._rows), self._variant,
-                      self._processes)  # fmt: skip
+        table = Table(
+            self._test, self._line, self._columns, tuple(self._rows), self._variant, self._processes
+        )
         self.tables.append(table)
         self._columns, self._rows = None, []
 
@@ -114,6 +119,10 @@ def parse(text: str, file: str) -> Log:
     if "title" not in reader.header:
         raise fail(file, 1, "not the output of the Intel MPI Benchmarks", "their title is missing")
     if not reader.ended:
-        raise fail(file, len(lines), "the output stops before its end",
-                   f"{_END[2:]!r} is missing: the run crashed or was cut off")  # fmt: skip
+        raise fail(
+            file,
+            len(lines),
+            "the output stops before its end",
+            f"{_END[2:]!r} is missing: the run crashed or was cut off",
+        )
     return Log(file, "imb", reader.header, tuple(reader.tables), tuple(reader.remarks))

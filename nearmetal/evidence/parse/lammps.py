@@ -41,8 +41,9 @@ class _Reader:
     def loop(self, nr: int, line: re.Match[str]) -> None:
         match = _LOOP.match(line.string)
         if match is None:
-            raise fail(self.file, nr, f"{shown(line.string)} is no loop time",
-                       "it is cut off or damaged")  # fmt: skip
+            raise fail(
+                self.file, nr, f"{shown(line.string)} is no loop time", "it is cut off or damaged"
+            )
         which = f", run {self.loops.index(nr) + 1}" if len(self.loops) > 1 else ""
         self._variant = f"{match[4]} atoms, {match[3]} steps{which}"
         self.figures.add("lammps", LOOP, match[1], nr, self._variant)
@@ -52,8 +53,12 @@ class _Reader:
         for part in line[1].split(","):
             match = _RATE.fullmatch(part)
             if match is None or match[2] not in RATES:
-                raise fail(self.file, nr, f"unknown rate {shown(part.strip())}",
-                           f"known: {', '.join(RATES)}")  # fmt: skip
+                raise fail(
+                    self.file,
+                    nr,
+                    f"unknown rate {shown(part.strip())}",
+                    f"known: {', '.join(RATES)}",
+                )
             column, scale = RATES[match[2]]
             value = number(match[1], self.file, nr) * scale
             self.figures.add("lammps", column, value, nr, self._variant)
@@ -73,17 +78,24 @@ def parse(text: str, file: str) -> Log:
     """Read one output; raises LogError when it is damaged, cut off, or something else."""
     lines = split_lines(text)
     reader = _Reader(lines, file)
-    walk(lines, (
-        (re.compile(r"LAMMPS \((.+?)\)\s*$"), reader.version),
-        (re.compile(r"Loop time of "), reader.loop),
-        (re.compile(r"Performance:(.*)"), reader.rates),
-        (re.compile(r"Total wall time: (\d+:\d\d:\d\d)"), reader.end),
-        (re.compile(r"ERROR"), reader.error),
-        (re.compile(r".*WARNING|Defaulted container"), reader.remark),
-    ))  # fmt: skip
+    walk(
+        lines,
+        (
+            (re.compile(r"LAMMPS \((.+?)\)\s*$"), reader.version),
+            (re.compile(r"Loop time of "), reader.loop),
+            (re.compile(r"Performance:(.*)"), reader.rates),
+            (re.compile(r"Total wall time: (\d+:\d\d:\d\d)"), reader.end),
+            (re.compile(r"ERROR"), reader.error),
+            (re.compile(r".*WARNING|Defaulted container"), reader.remark),
+        ),
+    )
     if "version" not in reader.figures.header and not reader.loops:
         raise fail(file, 1, "not the output of LAMMPS", "it names no version and no loop time")
     if not reader.loops or not reader.ended:
-        raise fail(file, len(lines), "the output stops before its end",
-                   "'Total wall time' is missing: the run crashed or was cut off")  # fmt: skip
+        raise fail(
+            file,
+            len(lines),
+            "the output stops before its end",
+            "'Total wall time' is missing: the run crashed or was cut off",
+        )
     return reader.figures.log("lammps")

@@ -22,7 +22,7 @@ _VERSION = re.compile(r"Info: NAMD (\S+) for (\S+)")
 _RUNNING = re.compile(r"Info: Running on (\d+) processors?(?:, (\d+) nodes?)?")
 _BENCHMARK = re.compile(
     r"Info: Benchmark time: (\d+) CPUs (\S+) s/step (\S+) (\S+?)(?: (\S+) MB memory)?\s*$"
-)  # fmt: skip
+)
 _END = re.compile(r"WallClock: (\S+)\s+CPUTime: (\S+)\s+Memory: (\S+) MB")
 
 
@@ -39,8 +39,12 @@ def parse(text: str, file: str) -> Log:
         elif line.startswith("Info: Benchmark time:"):
             match = _BENCHMARK.match(line)
             if match is None or match[4] not in SPEEDS:
-                raise fail(file, nr, f"{shown(line)} is no benchmark line",
-                           f"known rates: {', '.join(SPEEDS)}")  # fmt: skip
+                raise fail(
+                    file,
+                    nr,
+                    f"{shown(line)} is no benchmark line",
+                    f"known rates: {', '.join(SPEEDS)}",
+                )
             # The first of them comes while the load is still being balanced; all are kept.
             benchmarks += 1
             variant = f"sample {benchmarks}"
@@ -56,6 +60,10 @@ def parse(text: str, file: str) -> Log:
     if not ended and not benchmarks and "version" not in figures.header:
         raise fail(file, 1, "not the output of NAMD", "it names no version and no wall clock")
     if not ended:
-        raise fail(file, len(lines), "the output stops before its end",
-                   "'WallClock:' is missing: the run crashed or was cut off")  # fmt: skip
+        raise fail(
+            file,
+            len(lines),
+            "the output stops before its end",
+            "'WallClock:' is missing: the run crashed or was cut off",
+        )
     return figures.log("namd")

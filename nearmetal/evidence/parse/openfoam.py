@@ -59,17 +59,24 @@ def parse(text: str, file: str) -> Log:
     """Read one log, or its end; raises LogError when it is cut off or something else."""
     lines = split_lines(text)
     reader = _Reader(file)
-    walk(lines, (
-        (re.compile(r"ExecutionTime"), reader.times),
-        (re.compile(r"Exec\s*:\s*(\S+)"), reader.program),
-        (re.compile(r"nProcs\s*:\s*(\S+)"), reader.processes),
-        (re.compile(r"(?:Build|Version)\s*:\s*(\S+)"), reader.version),
-        (re.compile(r"End\s*$"), reader.end),
-        (re.compile(r"--> FOAM FATAL (?:IO )?ERROR"), reader.fatal),
-    ))  # fmt: skip
+    walk(
+        lines,
+        (
+            (re.compile(r"ExecutionTime"), reader.times),
+            (re.compile(r"Exec\s*:\s*(\S+)"), reader.program),
+            (re.compile(r"nProcs\s*:\s*(\S+)"), reader.processes),
+            (re.compile(r"(?:Build|Version)\s*:\s*(\S+)"), reader.version),
+            (re.compile(r"End\s*$"), reader.end),
+            (re.compile(r"--> FOAM FATAL (?:IO )?ERROR"), reader.fatal),
+        ),
+    )
     if reader.last is not None:
-        raise fail(file, len(lines), "the output stops before its end",
-                   "'End' is missing: the run crashed or was cut off")  # fmt: skip
+        raise fail(
+            file,
+            len(lines),
+            "the output stops before its end",
+            "'End' is missing: the run crashed or was cut off",
+        )
     if not reader.figures.has("execution_time"):
         raise fail(file, len(lines), "no line ExecutionTime", "not the log of an OpenFOAM solver")
     return reader.figures.log("openfoam")

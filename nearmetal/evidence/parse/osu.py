@@ -128,8 +128,12 @@ class _Reader:
         elif not text.strip():
             return
         elif self.test and self._columns is None and _NUMBERS.fullmatch(text):
-            raise fail(self.file, line, f"numbers {shown(text.strip())} without a header",
-                       "no line names their columns")  # fmt: skip
+            raise fail(
+                self.file,
+                line,
+                f"numbers {shown(text.strip())} without a header",
+                "no line names their columns",
+            )
         else:
             self._preamble(text)
             self.remarks.append((line, text.strip()))
@@ -158,8 +162,9 @@ class _Reader:
             return
         elif _HEADER.match(text) and "=" not in text:
             if self._columns is not None:
-                raise fail(self.file, line, "a second header within a test",
-                           "two outputs are mixed")  # fmt: skip
+                raise fail(
+                    self.file, line, "a second header within a test", "two outputs are mixed"
+                )
             self._columns, self._line = header_columns(text, self.file, line), line
             self._validated = VALIDATION in self._columns
         else:
@@ -188,8 +193,12 @@ class _Reader:
     def _begin(self, line: int, library: str, kind: str, title: str, version: str) -> None:
         known = self.header.get("version")
         if known not in (None, version):
-            raise fail(self.file, line, f"version {version} after {known}",
-                       "two versions are mixed in one file")  # fmt: skip
+            raise fail(
+                self.file,
+                line,
+                f"version {version} after {known}",
+                "two versions are mixed in one file",
+            )
         self.header["version"] = version
         self.test = _program(kind, title)
         self._pairs = None
@@ -204,8 +213,12 @@ class _Reader:
         if self._validated and len(words) == len(self._columns):
             where = self._columns.index(VALIDATION)
             if words[where].lower() not in ("pass", "-", "n/a"):
-                raise fail(self.file, line, f"validation says {shown(words[where])}",
-                           "the data arrived wrong: the run is invalid")  # fmt: skip
+                raise fail(
+                    self.file,
+                    line,
+                    f"validation says {shown(words[where])}",
+                    "the data arrived wrong: the run is invalid",
+                )
             words[where] = "1"
         found = row(words, self._columns, self.file, line)
         self._check_size(line, found)
@@ -215,8 +228,9 @@ class _Reader:
         size = found.values.get("size")
         if size is None:
             if self._rows:
-                raise fail(self.file, line, "a second row of a test without sizes",
-                           "two outputs are mixed")  # fmt: skip
+                raise fail(
+                    self.file, line, "a second row of a test without sizes", "two outputs are mixed"
+                )
             return
         if not size.is_integer():
             raise fail(self.file, line, f"size {size:g} is no whole number", "the row is damaged")
@@ -224,8 +238,12 @@ class _Reader:
             before = self._rows[-1].values["size"]
             due = before * 2 if before else 1
             if size != due and not (before == 0 and size <= 4096):  # noqa: PLR2004 - a page
-                raise fail(self.file, line, f"size {size:.0f} after {before:.0f}",
-                           "rows are missing, or two outputs are mixed")  # fmt: skip
+                raise fail(
+                    self.file,
+                    line,
+                    f"size {size:.0f} after {before:.0f}",
+                    "rows are missing, or two outputs are mixed",
+                )
 
     def close(self) -> None:
         """End the test that is open, if one is."""
@@ -243,9 +261,15 @@ class _Reader:
         if PAIRWISE.match(self.test):
             processes = 2
         self.tables.append(
-            Table(self.test, self._line, self._columns, tuple(self._rows), ", ".join(variant),
-                  processes)
-        )  # fmt: skip
+            Table(
+                self.test,
+                self._line,
+                self._columns,
+                tuple(self._rows),
+                ", ".join(variant),
+                processes,
+            )
+        )
         self._columns, self._rows = None, []
 
 
@@ -260,8 +284,12 @@ def _check_last_row(lines: list[str], file: str) -> None:
     number(last[-1], file, len(lines))
     digits = [len(words[-1].partition(".")[2]) for words in (before, last)]
     if digits[1] < digits[0]:
-        raise fail(file, len(lines), f"the last row ends in {shown(last[-1])}",
-                   "it is cut off: the rows before have more digits, and no newline follows")  # fmt: skip
+        raise fail(
+            file,
+            len(lines),
+            f"the last row ends in {shown(last[-1])}",
+            "it is cut off: the rows before have more digits, and no newline follows",
+        )
 
 
 def parse(text: str, file: str) -> Log:
@@ -276,8 +304,9 @@ def parse(text: str, file: str) -> Log:
         _check_last_row(lines, file)
     reader.close()
     if not reader.tables:
-        raise fail(file, len(lines), f"{reader.test} printed no columns",
-                   "the run crashed or was cut off")  # fmt: skip
+        raise fail(
+            file, len(lines), f"{reader.test} printed no columns", "the run crashed or was cut off"
+        )
     if reader.nodes:
         reader.header["nodes"] = str(len(reader.nodes))
     return Log(file, "osu", reader.header, tuple(reader.tables), tuple(reader.remarks))

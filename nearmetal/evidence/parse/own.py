@@ -76,8 +76,12 @@ class _Reader:
             self._first(number, words)
         elif keyword == "table":
             if self._open is not None:
-                raise fail(self.file, number, f"table {rest} within {self._open[0]}",
-                           f"line {self._open[1]} is not closed")  # fmt: skip
+                raise fail(
+                    self.file,
+                    number,
+                    f"table {rest} within {self._open[0]}",
+                    f"line {self._open[1]} is not closed",
+                )
             self._open, self._columns, self._rows = (rest, number), None, []
         elif keyword == "end":
             self._close(number, rest)
@@ -99,11 +103,19 @@ class _Reader:
             case ["nearmetal-bench", version, program]:
                 self.program = program
             case _:
-                raise fail(self.file, number, "not the output of a nearmetal benchmark",
-                           "it must start with '# nearmetal-bench 1 PROGRAM'")  # fmt: skip
+                raise fail(
+                    self.file,
+                    number,
+                    "not the output of a nearmetal benchmark",
+                    "it must start with '# nearmetal-bench 1 PROGRAM'",
+                )
         if version != VERSION:
-            raise fail(self.file, number, f"format version {shown(version)}",
-                       f"this reads version {VERSION}")  # fmt: skip
+            raise fail(
+                self.file,
+                number,
+                f"format version {shown(version)}",
+                f"this reads version {VERSION}",
+            )
 
     def _close(self, number: int, name: str) -> None:
         if self._open is None or self._open[0] != name:
@@ -123,14 +135,21 @@ def parse(text: str, file: str) -> Log:
     lines = split_lines(text)
     start = next((i for i, line in enumerate(lines) if line.startswith("# nearmetal-bench ")), None)
     if start is None:
-        raise fail(file, 1, "not the output of a nearmetal benchmark",
-                   "no line starts with '# nearmetal-bench'")  # fmt: skip
+        raise fail(
+            file,
+            1,
+            "not the output of a nearmetal benchmark",
+            "no line starts with '# nearmetal-bench'",
+        )
     # Launchers and loaders may have said something before.
     reader.remarks = [(i + 1, line) for i, line in enumerate(lines[:start]) if line.strip()]
     for number, line in enumerate(lines[start:], start + 1):
         reader.take(number, line)
     if not reader.done:
-        raise fail(file, len(lines), "the output stops before its end",
-                   f"'# done {reader.program}' is missing: the run crashed or was cut off")  # fmt: skip
-    return Log(file, "nearmetal-bench", reader.header, tuple(reader.tables),
-               tuple(reader.remarks))  # fmt: skip
+        raise fail(
+            file,
+            len(lines),
+            "the output stops before its end",
+            f"'# done {reader.program}' is missing: the run crashed or was cut off",
+        )
+    return Log(file, "nearmetal-bench", reader.header, tuple(reader.tables), tuple(reader.remarks))

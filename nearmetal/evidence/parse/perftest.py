@@ -79,8 +79,12 @@ def _add(rows: dict[float, Row], found: Row, file: str) -> None:
     size = found.values["size"]
     before = rows.setdefault(size, found)
     if before.values != found.values:
-        raise fail(file, found.line, f"size {size:.0f} stands twice with different values",
-                   f"the other is in line {before.line}: two outputs are mixed")  # fmt: skip
+        raise fail(
+            file,
+            found.line,
+            f"size {size:.0f} stands twice with different values",
+            f"the other is in line {before.line}: two outputs are mixed",
+        )
 
 
 class _Reader:
@@ -130,10 +134,16 @@ def parse_text(text: str, file: str) -> Log:
     if not reader.title:
         raise fail(file, 1, "not the output of perftest", "no line names its test")
     if reader.columns is None or not reader.rows:
-        raise fail(file, len(lines), f"{reader.title} printed no row",
-                   "the run crashed or was cut off")  # fmt: skip
-    table = Table(_test(reader.title), reader.header_line, reader.columns,
-                  tuple(reader.rows.values()), processes=2)  # fmt: skip
+        raise fail(
+            file, len(lines), f"{reader.title} printed no row", "the run crashed or was cut off"
+        )
+    table = Table(
+        _test(reader.title),
+        reader.header_line,
+        reader.columns,
+        tuple(reader.rows.values()),
+        processes=2,
+    )
     return Log(file, "perftest", reader.header, (table,), tuple(reader.remarks))
 
 
@@ -152,13 +162,19 @@ def _member(results: Mapping[str, Any], name: str, file: str, text: str) -> tupl
 
 def _bandwidth_unit(values: Mapping[str, float], file: str, line: int) -> Unit:
     """Return the unit that the file does not name: rate times size tells it."""
-    for unit, scale in ((Unit.MEBIBYTES_PER_SECOND, 1e6 / (1 << 20)),
-                        (Unit.GIGABITS_PER_SECOND, 8e-3)):  # fmt: skip
+    for unit, scale in (
+        (Unit.MEBIBYTES_PER_SECOND, 1e6 / (1 << 20)),
+        (Unit.GIGABITS_PER_SECOND, 8e-3),
+    ):
         due = values["rate"] * values["size"] * scale
         if due and abs(values["bandwidth"] - due) <= 0.02 * due:
             return unit
-    raise fail(file, line, "the unit of the bandwidth is not named",
-               "and rate times size fits neither MiB/s nor Gbit/s")  # fmt: skip
+    raise fail(
+        file,
+        line,
+        "the unit of the bandwidth is not named",
+        "and rate times size fits neither MiB/s nor Gbit/s",
+    )
 
 
 def _json_members(text: str, file: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -174,8 +190,12 @@ def _json_members(text: str, file: str) -> tuple[dict[str, Any], dict[str, Any]]
         raise fail(file, 1, "not a file of perftest", "it needs test_info and results")
     for name in results:
         if name not in JSON_OTHERS and name not in JSON_LATENCY:
-            raise fail(file, 1, f"unknown member {shown(str(name))} of results",
-                       f"known: {', '.join((*JSON_OTHERS, *JSON_LATENCY))}")  # fmt: skip
+            raise fail(
+                file,
+                1,
+                f"unknown member {shown(str(name))} of results",
+                f"known: {', '.join((*JSON_OTHERS, *JSON_LATENCY))}",
+            )
     if "MsgSize" not in results:
         raise fail(file, 1, "no MsgSize in results", "figures could not be told apart")
     return info, results

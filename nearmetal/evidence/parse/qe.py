@@ -59,14 +59,19 @@ def parse(text: str, file: str) -> Log:
     """Read one output, or its end; raises LogError when it is cut off or something else."""
     lines = split_lines(text)
     reader = _Reader(file)
-    walk(lines, (
-        (_TOTAL, reader.total),
-        (re.compile(r"\s*Program \S+ v\.?(\S+) starts"), reader.version),
-        (re.compile(r"\s*Number of MPI processes:\s+(\d+)|\s*running on\s+(\d+) processors"),
-         reader.ranks),
-        (re.compile(r".*convergence NOT achieved"), reader.not_converged),
-        (re.compile(r".*Error in routine"), reader.error),
-    ))  # fmt: skip
+    walk(
+        lines,
+        (
+            (_TOTAL, reader.total),
+            (re.compile(r"\s*Program \S+ v\.?(\S+) starts"), reader.version),
+            (
+                re.compile(r"\s*Number of MPI processes:\s+(\d+)|\s*running on\s+(\d+) processors"),
+                reader.ranks,
+            ),
+            (re.compile(r".*convergence NOT achieved"), reader.not_converged),
+            (re.compile(r".*Error in routine"), reader.error),
+        ),
+    )
     if reader.found != 1:
         why = "the run crashed or was cut off" if not reader.found else "two runs are in one file"
         raise fail(file, len(lines), f"{reader.found} total times where one is due", why)

@@ -48,15 +48,23 @@ class _Stream:
             raise fail(self.file, nr, "a second table", "two outputs are in one file")
         for name in re.split(r"\s{2,}", line.string.strip())[1:]:
             if name not in STREAM_COLUMNS:
-                raise fail(self.file, nr, f"unknown column {shown(name)}",
-                           f"known: {', '.join(STREAM_COLUMNS)}")  # fmt: skip
+                raise fail(
+                    self.file,
+                    nr,
+                    f"unknown column {shown(name)}",
+                    f"known: {', '.join(STREAM_COLUMNS)}",
+                )
             self.columns.append(STREAM_COLUMNS[name])
 
     def row(self, nr: int, match: re.Match[str]) -> None:
         words = match[2].split()
         if len(words) != len(self.columns):
-            raise fail(self.file, nr, f"{len(words)} values for {len(self.columns)} columns",
-                       "the row is cut off or damaged")  # fmt: skip
+            raise fail(
+                self.file,
+                nr,
+                f"{len(words)} values for {len(self.columns)} columns",
+                "the row is cut off or damaged",
+            )
         for column, word in zip(self.columns, words, strict=True):
             self.figures.add(f"stream_{match[1].lower()}", column, word, nr, self._variant)
 
@@ -77,19 +85,26 @@ def parse_stream(text: str, file: str) -> Log:
     """Read one output of STREAM; raises LogError when it did not validate."""
     reader = _Stream(file)
     lines = split_lines(text)
-    walk(lines, (
-        (re.compile(r"Function "), reader.head),
-        (re.compile(r"(Copy|Scale|Add|Triad):\s+(.*)$"), reader.row),
-        (re.compile(r"Number of Threads counted = (\d+)"), reader.threads),
-        (re.compile(r"STREAM version \$Revision: (\S+) \$"), reader.version),
-        (re.compile(r"Array size = (\d+)"), reader.size),
-        (re.compile(r"Solution Validates"), reader.validates),
-    ))  # fmt: skip
+    walk(
+        lines,
+        (
+            (re.compile(r"Function "), reader.head),
+            (re.compile(r"(Copy|Scale|Add|Triad):\s+(.*)$"), reader.row),
+            (re.compile(r"Number of Threads counted = (\d+)"), reader.threads),
+            (re.compile(r"STREAM version \$Revision: (\S+) \$"), reader.version),
+            (re.compile(r"Array size = (\d+)"), reader.size),
+            (re.compile(r"Solution Validates"), reader.validates),
+        ),
+    )
     if not reader.figures.has("bandwidth"):
         raise fail(file, len(lines), "no table of STREAM", "the run crashed or was cut off")
     if not reader.valid:
-        raise fail(file, len(lines), "no line 'Solution Validates'",
-                   "the result is wrong, or the output is cut off")  # fmt: skip
+        raise fail(
+            file,
+            len(lines),
+            "no line 'Solution Validates'",
+            "the result is wrong, or the output is cut off",
+        )
     return reader.figures.log("stream")
 
 
@@ -112,8 +127,12 @@ class _Graph:
             return
         kind = name.rpartition("_")[2]
         if kind not in GRAPH_KINDS:
-            raise fail(self.file, nr, f"unknown figure {shown(name)}",
-                       f"known endings: {', '.join(GRAPH_KINDS)}")  # fmt: skip
+            raise fail(
+                self.file,
+                nr,
+                f"unknown figure {shown(name)}",
+                f"known endings: {', '.join(GRAPH_KINDS)}",
+            )
         column = Column(name.lower(), GRAPH_KINDS[kind])
         self.figures.add(f"graph500_{test or 'graph'}", column, word, nr, self._scale)
 
@@ -124,8 +143,12 @@ def parse_graph500(text: str, file: str) -> Log:
     lines = split_lines(text)
     walk(lines, ((_GRAPH_LINE, reader.value),))
     if not reader.figures.has("harmonic_mean_teps"):
-        raise fail(file, len(lines), "no harmonic_mean_TEPS",
-                   "the run crashed, was cut off, or is something else")  # fmt: skip
+        raise fail(
+            file,
+            len(lines),
+            "no harmonic_mean_TEPS",
+            "the run crashed, was cut off, or is something else",
+        )
     ranks = reader.figures.header.get("num_mpi_processes")
     reader.figures.processes = whole(ranks, file, len(lines)) if ranks else None
     return reader.figures.log("graph500")
@@ -155,15 +178,22 @@ def parse_npb(text: str, file: str) -> Log:
     """Read one output of an NPB program; raises LogError when its verification failed."""
     reader = _Npb(file)
     lines = split_lines(text)
-    walk(lines, (
-        (_NPB_TITLE, reader.title),
-        (re.compile(r".*Benchmark Completed"), reader.complete),
-        (_NPB_FIELD, reader.field),
-    ))  # fmt: skip
+    walk(
+        lines,
+        (
+            (_NPB_TITLE, reader.title),
+            (re.compile(r".*Benchmark Completed"), reader.complete),
+            (_NPB_FIELD, reader.field),
+        ),
+    )
     fields = reader.fields
     if not reader.name or not reader.completed:
-        raise fail(file, len(lines), "the output stops before its end",
-                   "'Benchmark Completed' is missing: the run crashed or was cut off")  # fmt: skip
+        raise fail(
+            file,
+            len(lines),
+            "the output stops before its end",
+            "'Benchmark Completed' is missing: the run crashed or was cut off",
+        )
     verification, nr = fields.get("Verification", ("missing", len(lines)))
     if verification != "SUCCESSFUL":
         raise fail(file, nr, f"verification: {verification}", "the result is wrong")

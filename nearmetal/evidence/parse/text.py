@@ -86,8 +86,12 @@ def spaced_columns(
 def row(words: Sequence[str], header: Sequence[Column], file: str, line: int) -> Row:
     """Return one row; raises LogError unless it has exactly the header's columns."""
     if len(words) != len(header):
-        raise fail(file, line, f"{len(words)} values for {len(header)} columns",
-                   "the row is cut off or damaged")  # fmt: skip
+        raise fail(
+            file,
+            line,
+            f"{len(words)} values for {len(header)} columns",
+            "the row is cut off or damaged",
+        )
     values = {c.metric: number(w, file, line) for c, w in zip(header, words, strict=True)}
     return Row(line, values)
 

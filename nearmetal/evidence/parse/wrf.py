@@ -55,17 +55,24 @@ def parse(text: str, file: str) -> Log:
     """Read one log; raises LogError when it is cut off or something else."""
     lines = split_lines(text)
     reader = _Reader(file)
-    walk(lines, (
-        (re.compile(r"Timing for main"), reader.step),
-        (re.compile(r"\s*Ntasks in X\s+(\d+)\s*,\s*ntasks in Y\s+(\d+)"), reader.tasks),
-        (re.compile(r"\s*WRF V(\S+) MODEL"), reader.version),
-        (re.compile(f".*{_END}"), reader.end),
-    ))  # fmt: skip
+    walk(
+        lines,
+        (
+            (re.compile(r"Timing for main"), reader.step),
+            (re.compile(r"\s*Ntasks in X\s+(\d+)\s*,\s*ntasks in Y\s+(\d+)"), reader.tasks),
+            (re.compile(r"\s*WRF V(\S+) MODEL"), reader.version),
+            (re.compile(f".*{_END}"), reader.end),
+        ),
+    )
     if not reader.steps:
         raise fail(file, len(lines), "no line 'Timing for main'", "WRF made no step")
     if not reader.ended:
-        raise fail(file, len(lines), "the output stops before its end",
-                   f"{_END!r} is missing: the run crashed or was cut off")  # fmt: skip
+        raise fail(
+            file,
+            len(lines),
+            "the output stops before its end",
+            f"{_END!r} is missing: the run crashed or was cut off",
+        )
     for domain, timed in reader.steps.items():
         reader.add(domain, timed)
     return reader.figures.log("wrf")

@@ -29,18 +29,44 @@ class Study:
 STUDIES = {
     study.name: study
     for study in (
-        Study("vmw-ib", "InfiniBand SR-IOV Setup and Performance Study on vSphere 7.x", "VMware",
-              2022, 5),
-        Study("vmw-adapter", "Virtualizing HPC on vSphere: Choosing a Best Method for RDMA HCA/NIC "
-              "Deployment for MPI Workloads", "VMware", 2023, 5),
-        Study("vmw-gdr", "Scaling HPC and ML with GPUDirect RDMA on vSphere 6.7 (Part 2 of 2)",
-              "VMware", 2018, None),
-        Study("sdsc", "SR-IOV: Performance Benefits for Virtualized Interconnects",
-              "San Diego Supercomputer Center, XSEDE", 2014, None),
-        Study("osu", "Building HPC Cloud with InfiniBand", "The Ohio State University, MUG", 2018,
-              None),
+        Study(
+            "vmw-ib",
+            "InfiniBand SR-IOV Setup and Performance Study on vSphere 7.x",
+            "VMware",
+            2022,
+            5,
+        ),
+        Study(
+            "vmw-adapter",
+            "Virtualizing HPC on vSphere: Choosing a Best Method for RDMA HCA/NIC "
+            "Deployment for MPI Workloads",
+            "VMware",
+            2023,
+            5,
+        ),
+        Study(
+            "vmw-gdr",
+            "Scaling HPC and ML with GPUDirect RDMA on vSphere 6.7 (Part 2 of 2)",
+            "VMware",
+            2018,
+            None,
+        ),
+        Study(
+            "sdsc",
+            "SR-IOV: Performance Benefits for Virtualized Interconnects",
+            "San Diego Supercomputer Center, XSEDE",
+            2014,
+            None,
+        ),
+        Study(
+            "osu",
+            "Building HPC Cloud with InfiniBand",
+            "The Ohio State University, MUG",
+            2018,
+            None,
+        ),
     )
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -102,11 +128,22 @@ def numbers(study: str) -> tuple[Number, ...]:
     """Return the numbers of a study, in the order of its text; raises KeyError for an unknown one."""
     name = STUDIES[study].name
     return tuple(
-        Number(name, int(row["line"]), row["printed"], float(row["value"]), row["bound"],
-               row["unit"], row["test"], row["arm"], row["base"], row["scale"], row["metric"],
-               row["origin"])
+        Number(
+            name,
+            int(row["line"]),
+            row["printed"],
+            float(row["value"]),
+            row["bound"],
+            row["unit"],
+            row["test"],
+            row["arm"],
+            row["base"],
+            row["scale"],
+            row["metric"],
+            row["origin"],
+        )
         for row in _rows(name)
-    )  # fmt: skip
+    )
 
 
 @cache

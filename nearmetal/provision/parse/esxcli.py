@@ -37,15 +37,22 @@ def parse_table(text: str) -> list[dict[str, str]]:
 def parse_module_parameters(text: str) -> str:
     """Return the options that are set, from `esxcli system module parameters list -m MODULE`."""
     rows = [row for row in parse_table(text) if row.get("Name") and row.get("Value")]
-    safe = [r for r in rows if re.fullmatch(r"[A-Za-z0-9_]{1,64}", r["Name"])
-            and re.fullmatch(r'[A-Za-z0-9_,."-]{1,256}', r["Value"])]  # fmt: skip
+    safe = [
+        r
+        for r in rows
+        if re.fullmatch(r"[A-Za-z0-9_]{1,64}", r["Name"])
+        and re.fullmatch(r'[A-Za-z0-9_,."-]{1,256}', r["Value"])
+    ]
     return " ".join(f"{row['Name']}={row['Value']}" for row in safe)
 
 
 def parse_vibs(text: str) -> dict[str, str]:
     """Return versions by name, from `esxcli software vib list`."""
-    return {row["Name"]: row["Version"] for row in parse_table(text)
-            if row.get("Name") and row.get("Version")}  # fmt: skip
+    return {
+        row["Name"]: row["Version"]
+        for row in parse_table(text)
+        if row.get("Name") and row.get("Version")
+    }
 
 
 def parse_pci(text: str) -> dict[str, dict[str, str]]:

@@ -103,8 +103,9 @@ def _inventory(lines: list[str]) -> Inventory | None:
         return None
     stored = versions.get(False, "")
     runs = versions.get(True, stored)
-    return Inventory(pci, pairs.get("Device Type", "")[:32], psid, runs,
-                     "" if stored == runs else stored)  # fmt: skip
+    return Inventory(
+        pci, pairs.get("Device Type", "")[:32], psid, runs, "" if stored == runs else stored
+    )
 
 
 @dataclass(frozen=True)

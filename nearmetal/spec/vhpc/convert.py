@@ -72,8 +72,12 @@ def import_vhpc(text: str, file: str, target: Target) -> Imported:
     made = [(item, "standard") for item in switches(sections, "_SVS_")]
     made += [(item, "distributed") for item in switches(sections, "_DVS_")]
     if not vms and not sections.problems:
-        sections.complain(1, "no machine", "a section [_VMS_] with machines is missing",
-                          "switches alone are no cluster")  # fmt: skip
+        sections.complain(
+            1,
+            "no machine",
+            "a section [_VMS_] with machines is missing",
+            "switches alone are no cluster",
+        )
     notes = Notes(file)
     data = _cluster(sections, vms, made, target, notes)
     if sections.problems:
@@ -101,7 +105,11 @@ def _cluster(
         "backend": "vsphere",
         "vcenter": {"server": target.server, "user": target.user},
     }
-    for theirs, ours in (("datacenter", "datacenter"), ("cluster", "compute"), ("vm_folder", "folder")):  # fmt: skip
+    for theirs, ours in (
+        ("datacenter", "datacenter"),
+        ("cluster", "compute"),
+        ("vm_folder", "folder"),
+    ):
         value = _only(sections, [*vms, *(item for item, _ in made)], theirs)
         if value is not None:
             data[ours] = value
@@ -126,8 +134,12 @@ def _only(sections: Sections, items: list[Item], key: str) -> str | None:
         if first is None:
             first = item
         elif item.text(key) != first.text(key):
-            sections.complain(item.line_of(key), f"{key}: {item.text(key)}", "a cluster has one, and "
-                              f"{first.name} has {first.text(key)}", "split the file")  # fmt: skip
+            sections.complain(
+                item.line_of(key),
+                f"{key}: {item.text(key)}",
+                f"a cluster has one, and {first.name} has {first.text(key)}",
+                "split the file",
+            )
             break
     return None if first is None else first.text(key)
 
@@ -180,8 +192,11 @@ def _hosts(
             )
         hosts[esxi]["nodes"].append({**node, **_own(machine, common)})
     if "auto" in hosts:
-        notes.add(0, "host", "machines without one: the cluster places them, where vhpc-toolkit took "
-                  "its first host")  # fmt: skip
+        notes.add(
+            0,
+            "host",
+            "machines without one: the cluster places them, where vhpc-toolkit took its first host",
+        )
     return list(hosts.values())
 
 
@@ -196,7 +211,8 @@ def _switch(item: Item, kind: str, sections: Sections, notes: Notes) -> dict[str
         made["nics"] = pnic.value
     group = item.text("port_group")
     if group is None:
-        sections.complain(item.line, f"switch {item.name}", "has no port_group",
-                          "write port_group: NAME")  # fmt: skip
+        sections.complain(
+            item.line, f"switch {item.name}", "has no port_group", "write port_group: NAME"
+        )
     made["port_groups"] = [{"name": group}]
     return made

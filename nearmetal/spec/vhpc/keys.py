@@ -6,12 +6,34 @@ from __future__ import annotations
 import math
 import re
 
-TEXT = frozenset({
-    "template", "datacenter", "datastore", "cluster", "host", "vm_folder", "resource_pool", "latency",
-    "guest_username", "guest_password", "port_group", "ip", "adapter_number", "netmask", "gateway",
-    "domain", "guest_hostname", "vgpu", "sriov_port_group", "pvrdma_port_group", "pf", "power",
-    "dvs_name", "script",
-})  # fmt: skip
+TEXT = frozenset(
+    {
+        "template",
+        "datacenter",
+        "datastore",
+        "cluster",
+        "host",
+        "vm_folder",
+        "resource_pool",
+        "latency",
+        "guest_username",
+        "guest_password",
+        "port_group",
+        "ip",
+        "adapter_number",
+        "netmask",
+        "gateway",
+        "domain",
+        "guest_hostname",
+        "vgpu",
+        "sriov_port_group",
+        "pvrdma_port_group",
+        "pf",
+        "power",
+        "dvs_name",
+        "script",
+    }
+)
 WHOLE = frozenset({"cpu", "cpu_shares", "memory_shares", "mmio_size", "barrier"})
 NUMBERS = frozenset({"memory"})
 SWITCHES = frozenset({"cpu_reservation", "memory_reservation", "is_dhcp", "linked", "instant"})

@@ -17,10 +17,14 @@ DEFAULT_MMIO_GB = 256
 STEP_MIB = 4
 
 _PLAIN = {
-    "template": "template", "cpu": "vcpus", "cpu_shares": "cpu_shares",
-    "memory_shares": "memory_shares", "latency": "latency", "datastore": "datastore",
+    "template": "template",
+    "cpu": "vcpus",
+    "cpu_shares": "cpu_shares",
+    "memory_shares": "memory_shares",
+    "latency": "latency",
+    "datastore": "datastore",
     "resource_pool": "resource_pool",
-}  # fmt: skip
+}
 _NETWORK = ("is_dhcp", "ip", "netmask", "gateway", "domain", "dns", "guest_hostname")
 _LOST = {
     "guest_username": "is not taken over: nothing logs in to guests by password",
@@ -88,8 +92,9 @@ def _memory(item: Item, made: dict[str, Any], sections: Sections, notes: Notes) 
 def _clone(item: Item, made: dict[str, Any], sections: Sections) -> None:
     chosen = [key for key in ("linked", "instant") if key in item.given and item.given[key].value]
     if len(chosen) > 1:
-        sections.complain(item.line_of("instant"), f"machine {item.name}", "is linked and instant",
-                          "keep one")  # fmt: skip
+        sections.complain(
+            item.line_of("instant"), f"machine {item.name}", "is linked and instant", "keep one"
+        )
     elif chosen:
         made["clone"] = chosen[0]
 
@@ -104,8 +109,12 @@ def _adapters(item: Item, sections: Sections, notes: Notes) -> list[dict[str, An
         adapters.append({"kind": "sriov", "port_group": group, **behind, "pf": pf})
     elif item.text("sriov_port_group") or item.text("pf"):
         key, other = ("pf", "sriov_port_group") if item.text("pf") else ("sriov_port_group", "pf")
-        sections.complain(item.line_of(key), f"machine {item.name}: {key} without {other}",
-                          "SR-IOV needs both", f"write {other}: ...")  # fmt: skip
+        sections.complain(
+            item.line_of(key),
+            f"machine {item.name}: {key} without {other}",
+            "SR-IOV needs both",
+            f"write {other}: ...",
+        )
     if item.text("pvrdma_port_group"):
         group = item.text("pvrdma_port_group")
         adapters.append({"kind": "pvrdma", "port_group": group, **behind})
@@ -116,8 +125,12 @@ def _adapters(item: Item, sections: Sections, notes: Notes) -> list[dict[str, An
     if item.text("vgpu"):
         adapters.append({"kind": "vgpu", "profile": item.text("vgpu")})
     if adapters and not any(a["kind"] == "vmxnet3" for a in adapters):
-        notes.add(item.line, "adapters", "the template's own network cards make room for the adapters "
-                  "of the spec: add one of kind vmxnet3 to reach the guest by Ethernet")  # fmt: skip
+        notes.add(
+            item.line,
+            "adapters",
+            "the template's own network cards make room for the adapters "
+            "of the spec: add one of kind vmxnet3 to reach the guest by Ethernet",
+        )
     return adapters
 
 
@@ -158,8 +171,12 @@ def _guest(item: Item, sections: Sections, notes: Notes) -> dict[str, Any]:
             if key in item.given:
                 notes.add(item.line_of(key), key, "means nothing with DHCP")
         if "is_dhcp" in item.given and not dhcp:
-            sections.complain(item.line_of("is_dhcp"), f"machine {item.name}: no ip", "is_dhcp is "
-                              "false", "write ip: ADDRESS, or is_dhcp: true")  # fmt: skip
+            sections.complain(
+                item.line_of("is_dhcp"),
+                f"machine {item.name}: no ip",
+                "is_dhcp is false",
+                "write ip: ADDRESS, or is_dhcp: true",
+            )
     else:
         _static(item, guest, sections, notes)
     for theirs, ours in (("domain", "domain"), ("dns", "dns"), ("guest_hostname", "hostname")):
@@ -171,14 +188,22 @@ def _guest(item: Item, sections: Sections, notes: Notes) -> dict[str, Any]:
 def _static(item: Item, guest: dict[str, Any], sections: Sections, notes: Notes) -> None:
     ip, mask = item.text("ip"), item.text("netmask")
     if mask is None:
-        sections.complain(item.line_of("ip"), f"machine {item.name}: no netmask", "an address needs "
-                          "one", "write netmask: 255.255.255.0")  # fmt: skip
+        sections.complain(
+            item.line_of("ip"),
+            f"machine {item.name}: no netmask",
+            "an address needs one",
+            "write netmask: 255.255.255.0",
+        )
         return
     try:
         interface = ipaddress.IPv4Interface(f"{ip}/{mask}")
     except ValueError as error:
-        sections.complain(item.line_of("ip"), f"ip: {ip}, netmask: {mask}", str(error),
-                          "write for example 10.1.0.11 and 255.255.255.0")  # fmt: skip
+        sections.complain(
+            item.line_of("ip"),
+            f"ip: {ip}, netmask: {mask}",
+            str(error),
+            "write for example 10.1.0.11 and 255.255.255.0",
+        )
         return
     guest["address"] = str(interface)
     gateway = item.text("gateway")
@@ -187,11 +212,15 @@ def _static(item: Item, guest: dict[str, Any], sections: Sections, notes: Notes)
     try:
         near = ipaddress.IPv4Address(gateway) in interface.network
     except ValueError as error:
-        sections.complain(item.line_of("gateway"), f"gateway: {gateway}", str(error),
-                          "write for example 10.1.0.1")  # fmt: skip
+        sections.complain(
+            item.line_of("gateway"), f"gateway: {gateway}", str(error), "write for example 10.1.0.1"
+        )
         return
     if near:
         guest["gateway"] = gateway
     else:
-        notes.add(item.line_of("gateway"), "gateway", f"{gateway} is not in {interface.network}, so "
-                  "guests could not reach it: left out")  # fmt: skip
+        notes.add(
+            item.line_of("gateway"),
+            "gateway",
+            f"{gateway} is not in {interface.network}, so guests could not reach it: left out",
+        )

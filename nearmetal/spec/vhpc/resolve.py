@@ -66,8 +66,12 @@ def _pairs(sections: Sections, entry: Entry) -> Iterator[Entry]:
     for word in _words(entry.value):
         if word in sections.entries:
             if word in RESERVED:
-                sections.complain(entry.line, f"section {word} as a macro", "it makes things",
-                                  "name a section of keys")  # fmt: skip
+                sections.complain(
+                    entry.line,
+                    f"section {word} as a macro",
+                    "it makes things",
+                    "name a section of keys",
+                )
                 continue
             # A key without a value in a section says nothing.
             yield from (e for e in sections.entries[word] if e.value)
@@ -100,8 +104,12 @@ def _collect(sections: Sections, entry: Entry, known: frozenset[str]) -> Item:
             sections.complain(pair.line, f"unknown key {key!r}", "it has no meaning here", hint)
             continue
         if key not in RANGE_KEYS and "{" in pair.value and key not in SECRET_KEYS:
-            sections.complain(pair.line, _shown(key, pair.value), "a range is not possible there",
-                              f"ranges are for {', '.join(RANGE_KEYS)} and names")  # fmt: skip
+            sections.complain(
+                pair.line,
+                _shown(key, pair.value),
+                "a range is not possible there",
+                f"ranges are for {', '.join(RANGE_KEYS)} and names",
+            )
             continue
         try:
             item.given[key] = Given(read_value(key, pair.value), pair.line)
@@ -128,15 +136,23 @@ def machines(sections: Sections) -> list[Item]:
         item = _collect(sections, entry, MACHINE_KEYS)
         names, sound = _range_of(sections, "name", item.name, item.line)
         if names is not None and names.block:
-            sections.complain(item.line, f"name {item.name}", "machines have a name each",
-                              "write {x:y} with single braces")  # fmt: skip
+            sections.complain(
+                item.line,
+                f"name {item.name}",
+                "machines have a name each",
+                "write {x:y} with single braces",
+            )
         elif sound:
             made += _dealt(sections, item, names)
     seen: dict[str, int] = {}
     for item in made:
         if item.name in seen:
-            sections.complain(item.line, f"machine {item.name!r} twice", f"line {seen[item.name]} "
-                              "makes one of that name", "rename one")  # fmt: skip
+            sections.complain(
+                item.line,
+                f"machine {item.name!r} twice",
+                f"line {seen[item.name]} makes one of that name",
+                "rename one",
+            )
         seen.setdefault(item.name, item.line)
     return made
 
@@ -172,15 +188,23 @@ def switches(sections: Sections, section: str) -> list[Item]:
         names, sound = _range_of(sections, "name", item.name, item.line)
         if names is not None or not sound:
             if sound:
-                sections.complain(item.line, f"switch {item.name}", "its name has a range",
-                                  "write a line for each")  # fmt: skip
+                sections.complain(
+                    item.line,
+                    f"switch {item.name}",
+                    "its name has a range",
+                    "write a line for each",
+                )
             continue
         if "host" in item.given:
             text, line = str(item.given["host"].value), item.line_of("host")
             found, sound = _range_of(sections, "host:", text, line)
             if found is not None and found.block:
-                sections.complain(line, f"host: {text[:60]} of {item.name}",
-                                  "a switch takes each host once", "write {x:y}")  # fmt: skip
+                sections.complain(
+                    line,
+                    f"host: {text[:60]} of {item.name}",
+                    "a switch takes each host once",
+                    "write {x:y}",
+                )
             elif sound:
                 item.hosts = list(found.values) if found else [text]
         made.append(item)

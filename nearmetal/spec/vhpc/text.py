@@ -99,8 +99,12 @@ def read_sections(text: str, file: str) -> Sections:
             continue
         if name is None:
             if not sections.problems:
-                sections.complain(number, "a key before any section", "it belongs to none",
-                                  "begin with a line [BASE]")  # fmt: skip
+                sections.complain(
+                    number,
+                    "a key before any section",
+                    "it belongs to none",
+                    "begin with a line [BASE]",
+                )
             continue
         _add(sections, name, Entry(*parts, number))
         last_indent, open_entry = indent, True

@@ -19,14 +19,31 @@ ROUNDING = 0.06
 IMPLIED = 0.05
 MOST = 0.5
 TIMES = {
-    "ns": 1e-3, "nanosecond": 1e-3, "nanoseconds": 1e-3, "µs": 1.0, "\u03bcs": 1.0, "us": 1.0,
-    "microsecond": 1.0, "microseconds": 1.0, "ms": 1e3, "milliseconds": 1e3,
-}  # fmt: skip
+    "ns": 1e-3,
+    "nanosecond": 1e-3,
+    "nanoseconds": 1e-3,
+    "µs": 1.0,
+    "\u03bcs": 1.0,
+    "us": 1.0,
+    "microsecond": 1.0,
+    "microseconds": 1.0,
+    "ms": 1e3,
+    "milliseconds": 1e3,
+}
 CORES = {
-    "Gold 6240": 18, "Gold 6248R": 24, "Gold 6248": 20, "Gold 6230": 20, "Platinum 8358": 32,
-    "Platinum 8280": 28, "E5-2660": 8, "E5-2670": 8, "E5-2680v2": 10, "E5-2680 v4": 14,
-    "EPYC 7742": 64, "EPYC 7763": 64,
-}  # fmt: skip
+    "Gold 6240": 18,
+    "Gold 6248R": 24,
+    "Gold 6248": 20,
+    "Gold 6230": 20,
+    "Platinum 8358": 32,
+    "Platinum 8280": 28,
+    "E5-2660": 8,
+    "E5-2670": 8,
+    "E5-2680v2": 10,
+    "E5-2680 v4": 14,
+    "EPYC 7742": 64,
+    "EPYC 7763": 64,
+}
 """Cores by processor, from the makers' data sheets."""
 
 _RANGE = re.compile(
@@ -43,8 +60,11 @@ _RESPECTIVELY = re.compile(
     r"(\d+(?:\.\d+)?)\s?% and (\d+(?:\.\d+)?)\s?% (higher|more|larger)\b(.*?)\bthan (?:the )?(\S+) and (\S+?),?"
     r"(?: .*?)?\brespectively"
 )
-_PROCESSORS = re.compile(r"\b(two|2|dual|four|4)\b[^.]{0,40}?\b(" + "|".join(
-    re.escape(name) for name in sorted(CORES, key=len, reverse=True)) + r")\b")  # fmt: skip
+_PROCESSORS = re.compile(
+    r"\b(two|2|dual|four|4)\b[^.]{0,40}?\b("
+    + "|".join(re.escape(name) for name in sorted(CORES, key=len, reverse=True))
+    + r")\b"
+)
 _TOTAL = re.compile(r"total of (\d+) cores")
 _CORES_NODES = re.compile(r"(\d+) cores \((\d+) nodes\)")
 _COUNTS = {"two": 2, "2": 2, "dual": 2, "four": 4, "4": 4}
@@ -65,14 +85,20 @@ def more_than(document: Document) -> Iterator[Finding]:
             first, said, word, second = int(match[1]), float(match[3]), match[4], int(match[5])
             true = abs(first / second - 1) * 100
             if abs(true - said) > ROUNDING:
-                yield Finding(sentence.line, "share", f"{first} is {true:.1f} % {word} than {second}, "
-                              f"not {said:g} %")  # fmt: skip
+                yield Finding(
+                    sentence.line,
+                    "share",
+                    f"{first} is {true:.1f} % {word} than {second}, not {said:g} %",
+                )
         for match in _PARENTHESES.finditer(sentence.text):
             first, second, said = int(match[1]), int(match[3]), float(match[4])
             true = abs(second / first - 1) * 100
             if abs(true - said) > ROUNDING:
-                yield Finding(sentence.line, "share", f"from {first} to {second} is {true:.1f} %, "
-                              f"not {said:g} %")  # fmt: skip
+                yield Finding(
+                    sentence.line,
+                    "share",
+                    f"from {first} to {second} is {true:.1f} %, not {said:g} %",
+                )
 
 
 def most_of(document: Document) -> Iterator[Finding]:
@@ -83,8 +109,11 @@ def most_of(document: Document) -> Iterator[Finding]:
             here = [float(m[1]) * TIMES[m[2]] for m in _TIME.finditer(sentence.text)]
             if "most of" in sentence.text and here and times and here[0] < MOST * max(times):
                 share = here[0] / max(times)
-                yield Finding(sentence.line, "part", f"{here[0]:g} µs are {share:.1%} of "
-                              f"{max(times):g} µs, not most of them")  # fmt: skip
+                yield Finding(
+                    sentence.line,
+                    "part",
+                    f"{here[0]:g} µs are {share:.1%} of {max(times):g} µs, not most of them",
+                )
             times += here
 
 
@@ -96,8 +125,12 @@ def implied(document: Document) -> Iterator[Finding]:
             ratio = (1 + over_first / 100) / (1 + over_second / 100) - 1
             if abs(ratio) > IMPLIED:
                 names = (match[6], match[5]) if ratio > 0 else (match[5], match[6])
-                yield Finding(sentence.line, "implied", f"{over_first:g} % and {over_second:g} % mean "
-                              f"that {names[0]} is {abs(ratio):.0%} above {names[1]}")  # fmt: skip
+                yield Finding(
+                    sentence.line,
+                    "implied",
+                    f"{over_first:g} % and {over_second:g} % mean "
+                    f"that {names[0]} is {abs(ratio):.0%} above {names[1]}",
+                )
 
 
 def cores(document: Document) -> Iterator[Finding]:
@@ -111,14 +144,20 @@ def cores(document: Document) -> Iterator[Finding]:
         if total and processors:
             due = _COUNTS[processors[1]] * CORES[processors[2]]
             if due != int(total[1]):
-                yield Finding(sentence.line, "cores", f"{processors[1]} {processors[2]} have {due} "
-                              f"cores, not {total[1]}")  # fmt: skip
+                yield Finding(
+                    sentence.line,
+                    "cores",
+                    f"{processors[1]} {processors[2]} have {due} cores, not {total[1]}",
+                )
         used = _CORES_NODES.search(sentence.text)
         if used and declared:
             each = int(used[1]) / int(used[2])
             if each > declared[0]:
-                yield Finding(sentence.line, "cores", f"{used[0]} are {each:g} a node, line "
-                              f"{declared[1]} says {declared[0]}")  # fmt: skip
+                yield Finding(
+                    sentence.line,
+                    "cores",
+                    f"{used[0]} are {each:g} a node, line {declared[1]} says {declared[0]}",
+                )
             declared = None
 
 

@@ -46,10 +46,11 @@ def against(document: Document, measured: Sequence[Comparison]) -> Iterator[Find
     for sentence in document.sentences:
         text = sentence.text.lower()
         here = [
-            c for c in usable
+            c
+            for c in usable
             if all(re.search(rf"\b{re.escape(arm.lower())}\b", text) for arm in c.arms)
             and any(re.search(rf"\b{re.escape(name.lower())}\b", text) for name in _names(c))
-        ]  # fmt: skip
+        ]
         for match in _CHANGE.finditer(sentence.text):
             taxes = [tax for c in here if (tax := _tax(c)) is not None]
             if not taxes:
@@ -64,5 +65,9 @@ def against(document: Document, measured: Sequence[Comparison]) -> Iterator[Find
             )
             if wrong or (bound and max(low for low, _ in taxes) > said):
                 worst = max(low for low, _ in taxes)
-                yield Finding(sentence.line, "data", f"{match[0].strip()}: measured are {least:.1f} % to "
-                              f"{most:.1f} %" + (f", at least {worst:.1f} % somewhere" if bound else ""))  # fmt: skip
+                yield Finding(
+                    sentence.line,
+                    "data",
+                    f"{match[0].strip()}: measured are {least:.1f} % to "
+                    f"{most:.1f} %" + (f", at least {worst:.1f} % somewhere" if bound else ""),
+                )

@@ -91,8 +91,11 @@ def beyond_the_bound(document: Document) -> Iterator[Finding]:
             listed = _listed(paragraph.sentences[:position])
             for name, value, _ in listed:
                 if value > bound and not (excepted and name in excepted[1]):
-                    yield Finding(sentence.line, "bound", f"{name} has {value:g} %, which is not "
-                                  f"within {bound:g} %")  # fmt: skip
+                    yield Finding(
+                        sentence.line,
+                        "bound",
+                        f"{name} has {value:g} %, which is not within {bound:g} %",
+                    )
             yield from _additional(sentence, bound, excepted[1] if excepted else "", listed)
 
 
@@ -106,8 +109,11 @@ def _additional(
     said = float(extra[1])
     if all(abs(value - bound - said) > ROUNDING for value in values):
         most = max(values)
-        yield Finding(sentence.line, "bound", f"{most:g} % is {most - bound:.1f} % above {bound:g} %, "
-                      f"not {said:g} %")  # fmt: skip
+        yield Finding(
+            sentence.line,
+            "bound",
+            f"{most:g} % is {most - bound:.1f} % above {bound:g} %, not {said:g} %",
+        )
 
 
 def above_the_gauge(document: Document) -> Iterator[Finding]:
@@ -121,8 +127,12 @@ def above_the_gauge(document: Document) -> Iterator[Finding]:
             continue
         values = [float(m[1]) for m in _DELTA.finditer(paragraph.text)]
         if values and max(values) > gauge[0]:
-            yield Finding(paragraph.line, "gauge", f"{max(values):g} % is called acceptable, line "
-                          f"{gauge[1]} accepts up to {gauge[0]:g} %")  # fmt: skip
+            yield Finding(
+                paragraph.line,
+                "gauge",
+                f"{max(values):g} % is called acceptable, line "
+                f"{gauge[1]} accepts up to {gauge[0]:g} %",
+            )
 
 
 def other_fabric(document: Document) -> Iterator[Finding]:
@@ -153,8 +163,12 @@ def broken_bound(document: Document) -> Iterator[Finding]:
             for bound, bounded, line in bounds:
                 value = float(match[2])
                 if bounded == match[1].lower() and value > bound and sentence.line != line:
-                    yield Finding(line, "bound", f"less than {bound:g} % more {bounded}, but line "
-                                  f"{sentence.line} has {value:g} %")  # fmt: skip
+                    yield Finding(
+                        line,
+                        "bound",
+                        f"less than {bound:g} % more {bounded}, but line "
+                        f"{sentence.line} has {value:g} %",
+                    )
 
 
 def _changes(paragraphs: list[Paragraph], name: str, without: int) -> list[tuple[float, int]]:
@@ -178,8 +192,11 @@ def concluded(document: Document) -> Iterator[Finding]:
                 near = [v for v, _ in seen if 1 / APART <= v / said <= APART] if said else []
                 if seen and not near:
                     values = ", ".join(f"{v:g} % (line {n})" for v, n in seen[:3])
-                    yield Finding(sentence.line, "conclusion", f"{said:g} % for {name}, measured "
-                                  f"were {values}")  # fmt: skip
+                    yield Finding(
+                        sentence.line,
+                        "conclusion",
+                        f"{said:g} % for {name}, measured were {values}",
+                    )
 
 
 def years(document: Document) -> Iterator[Finding]:
@@ -221,12 +238,22 @@ def typical(document: Document) -> Iterator[Finding]:
         z = z_score(farthest.value, others)
         said, line = claims[0]
         if abs(z) > STANDS_OUT and abs(farthest.value) > 3 * said:
-            yield Finding(farthest.line, "outlier", f"{farthest.value:g} % ({farthest.column}, "
-                          f"{farthest.row}) has z = {z:.0f} in its own table; line {line} says "
-                          f"about {said:g} %")  # fmt: skip
+            yield Finding(
+                farthest.line,
+                "outlier",
+                f"{farthest.value:g} % ({farthest.column}, "
+                f"{farthest.row}) has z = {z:.0f} in its own table; line {line} says "
+                f"about {said:g} %",
+            )
 
 
 RULES = (
-    beyond_the_bound, above_the_gauge, other_fabric, broken_bound, concluded, years, near_names,
+    beyond_the_bound,
+    above_the_gauge,
+    other_fabric,
+    broken_bound,
+    concluded,
+    years,
+    near_names,
     typical,
-)  # fmt: skip
+)

@@ -108,8 +108,9 @@ class Claim:
             return Limits(1 - self.value / 100, 1 + self.value / 100)
         exact = _performance(self.kind, self.value)
         if self.bound in ("about", "reaches"):
-            ends = sorted(_performance(self.kind, self.value * (1 + side))
-                          for side in (-TOLERANCE, TOLERANCE))  # fmt: skip
+            ends = sorted(
+                _performance(self.kind, self.value * (1 + side)) for side in (-TOLERANCE, TOLERANCE)
+            )
             return Limits(ends[0], None if self.one_point_is_enough else ends[1])
         better = (self.bound == "at least") is (self.kind in _MORE_IS_BETTER or self.kind.absolute)
         return Limits(exact, None) if better else Limits(None, exact)
@@ -133,13 +134,23 @@ def _all() -> tuple[Claim, ...]:
     rows = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
     return tuple(
         Claim(
-            row["study"], row["id"], int(row["line"]), float(row["value"]), Kind(row["kind"]),
-            row["bound"], row["arm"], row["base"], tuple(row["tests"].split("|")),
-            tuple(row["metrics"].split("|")), _whole(row["from_size"]), _whole(row["to_size"]),
-            _whole(row["nodes"]), row["text"],
+            row["study"],
+            row["id"],
+            int(row["line"]),
+            float(row["value"]),
+            Kind(row["kind"]),
+            row["bound"],
+            row["arm"],
+            row["base"],
+            tuple(row["tests"].split("|")),
+            tuple(row["metrics"].split("|")),
+            _whole(row["from_size"]),
+            _whole(row["to_size"]),
+            _whole(row["nodes"]),
+            row["text"],
         )
         for row in rows
-    )  # fmt: skip
+    )
 
 
 def claims_of(study: str) -> tuple[Claim, ...]:

@@ -127,8 +127,11 @@ def _inside(value: float, limits: Limits) -> bool:
 def _conclude(claim: Claim, tested: Sequence[Tested]) -> tuple[Outcome, str]:
     """Decide by the errors of all points together: their number is accounted for."""
     adjusted = adjust([one.error for one in tested])
-    sure = [(one, _inside(one.quantity.value, claim.limits))
-            for one, error in zip(tested, adjusted, strict=True) if error <= 1 - LEVEL + ROUNDING]  # fmt: skip
+    sure = [
+        (one, _inside(one.quantity.value, claim.limits))
+        for one, error in zip(tested, adjusted, strict=True)
+        if error <= 1 - LEVEL + ROUNDING
+    ]
     inside, outside = [o for o, good in sure if good], [o for o, good in sure if not good]
     total = f"{len(tested)} point" + "s" * (len(tested) > 1)
     if claim.one_point_is_enough:
@@ -162,9 +165,13 @@ def _compared(claim: Claim, data: Data) -> tuple[list[Tested], str, tuple[str, .
         better, worse = values[::-1] if one.point.lower_is_better else values
         quantity = ratio(better, worse)
         assert quantity is not None  # noqa: S101 - its inverse is one
-        near = [o for side in sides for cell in side
-                if cell.point._replace(ranks=None) == one.point._replace(ranks=None)
-                for o in cell.observations]  # fmt: skip
+        near = [
+            o
+            for side in sides
+            for cell in side
+            if cell.point._replace(ranks=None) == one.point._replace(ranks=None)
+            for o in cell.observations
+        ]
         error = _error(claim.limits, partial(exclusion_p, better, worse))
         tested.append(Tested(one.point, quantity, (one.base.n, one.test.n), tuple(near), error))
     return tested, "; ".join(reasons), tuple(marks)
@@ -194,8 +201,11 @@ def _absolute(claim: Claim, data: Data) -> tuple[list[Tested], str, tuple[str, .
             (summary.interval.low, summary.interval.high) if summary.interval else (None, None)
         )
         error = _error(claim.limits, partial(_beyond, values))
-        tested.append(Tested(cell.point, Ratio(summary.median, low, high), (summary.n,),
-                             cell.observations, error))  # fmt: skip
+        tested.append(
+            Tested(
+                cell.point, Ratio(summary.median, low, high), (summary.n,), cell.observations, error
+            )
+        )
     if claim.kind is Kind.GIGABITS and tested:
         # A line is filled by the size that fills it best.
         tested = [max(tested, key=lambda one: one.quantity.value)]

@@ -261,8 +261,10 @@ def report(result: Result, verdict: listed.Verdict) -> str:
     tally = result.tally
     counts = f"{len(tally.outcomes)} tests, {len(tally.failed)} failed, {len(result.stopped)}"
     lines = [f"{counts} hung or crashed, {result.launches} launches, {result.seconds:.0f} s"]
-    lines += [f"RUN AGAIN {test}: the launcher lost its daemon, which says nothing of the test"
-              for test in result.losses]  # fmt: skip
+    lines += [
+        f"RUN AGAIN {test}: the launcher lost its daemon, which says nothing of the test"
+        for test in result.losses
+    ]
     for head, tests in (("NOT LISTED", verdict.unexpected), ("as listed", verdict.listed)):
         lines += [f"{head} {test}: {result.stopped.get(test, 'failed')}" for test in tests]
     lines += [f"listed, but passes: {test}" for test in verdict.obsolete]
