@@ -16,6 +16,8 @@ MACHINE_PATH = "cd /" + "work/main"
 LEFTOVER = "/* TO" + "DO: later */"
 PATCH = "mock" + '.patch("os.open")'
 
+UNFORMATTED = "x = [1,2]  # fmt" + ": skip"
+
 CASES: list[tuple[Check, str, str, str]] = [
     (wording.missing_licence, "a.py", "print(1)\n", f"# {wording.SPDX}\nprint(1)\n"),
     (wording.missing_licence, "run", "#!/bin/sh\n", f"#!/bin/sh\n# {wording.SPDX}\n"),
@@ -27,6 +29,7 @@ CASES: list[tuple[Check, str, str, str]] = [
         f"cd $HOME/root/x build{MACHINE_PATH[3:]}\n",
     ),
     (wording.leftovers, "a.c", f"{LEFTOVER}\n", 'mkdtemp("/tmp/XXXXXX");\n'),
+    (wording.unformatted, "a.py", f"{UNFORMATTED}\n", "x = [1, 2]  # format\n"),
     (wording.patching, "test_a.py", f"with {PATCH}:\n", "mock = patch\n"),
     (wording.yaml_tabs, "a.yaml", "nodes:\n\t- a\n", "nodes:\n  - a\n"),
 ]

@@ -40,6 +40,7 @@ REGISTRIES = re.compile(
 )
 MACHINE_PATHS = re.compile(r"(?<![\w.$}~-])/(work|root|home|Users)/[\w.]")
 LEFTOVERS = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX")) + r")\b")
+UNFORMATTED = re.compile(r"#\s*fmt:\s*(skip|off)\b")
 PATCHING = re.compile(r"\bmock" + r"\.patch\b|\bmonkeypatch" + r"\.setattr\b")
 VARIABLE = re.compile(r"\bNEARMETAL_[A-Z0-9_]*[A-Z0-9]\b")
 
@@ -75,6 +76,11 @@ def machine_paths(root: Path, paths: Iterable[Path]) -> list[str]:
 def leftovers(root: Path, paths: Iterable[Path]) -> list[str]:
     """Find marks of unfinished work."""
     return matching(root, paths, LEFTOVERS, "finish it, or describe the limit in the manual")
+
+
+def unformatted(root: Path, paths: Iterable[Path]) -> list[str]:
+    """Find code that the formatter is not allowed to lay out."""
+    return matching(root, paths, UNFORMATTED, "the formatter decides the layout")
 
 
 def patching(root: Path, paths: Iterable[Path]) -> list[str]:
