@@ -52,7 +52,7 @@ test-full:
 
 ## Every promise of speed beside limits and peers, on two cores: benchmarks/out (minutes)
 benchmarks: setup
-	$(VENV)/nearmetal figures $(FIGURES)
+	$(VENV)/python -m benchmarks.promises $(FIGURES)
 
 ## Layers, formats, types, licences, wording
 lint: setup
