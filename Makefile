@@ -57,7 +57,7 @@ test-full: test-fuzz test-faults
 
 ## Every promise of speed beside limits and peers, on two cores: benchmarks/out (minutes)
 benchmarks: setup
-	$(VENV)/nearmetal figures $(FIGURES)
+	$(VENV)/python -m benchmarks.promises $(FIGURES)
 
 ## Layers, formats, types, licences, wording
 lint: setup

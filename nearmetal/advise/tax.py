@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nearmetal.advise.adapters import ADAPTERS
-from nearmetal.errors import NearmetalError
+from nearmetal.core.errors import NearmetalError
 from nearmetal.evidence.published import find
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import csv
 from typing import TYPE_CHECKING
 
 from nearmetal.advise.needs import Messages
-from nearmetal.errors import NearmetalError
+from nearmetal.core.errors import NearmetalError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from nearmetal.advise import Fabric, Messages, Needs, Platform, advise, load_trace
 from nearmetal.advise.tax import load_measured
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode, UsageError
-from nearmetal.spec.yamlfile import load_yaml
+from nearmetal.config.yaml import load_yaml
+from nearmetal.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     import argparse

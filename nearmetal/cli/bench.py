@@ -8,17 +8,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.bench import ARMS, SUITES, Collector, schedule
 from nearmetal.cli.target import add_spec, open_running
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode, LaunchError, UsageError
-from nearmetal.mpi import Mpi, find_installations
-from nearmetal.run import LocalRunner
+from nearmetal.core.errors import ExitCode, LaunchError, UsageError
+from nearmetal.core.process import LocalRunner
+from nearmetal.job.mpi import Mpi, find_installations
+from nearmetal.study.runner import ARMS, SUITES, Collector, schedule
 
 if TYPE_CHECKING:
-    from nearmetal.bench import Arm
     from nearmetal.cli.view import View
     from nearmetal.evidence import Manifest
+    from nearmetal.study.runner import Arm
 
 _MAX_BLOCKS = 1000
 

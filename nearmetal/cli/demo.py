@@ -8,33 +8,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.apply import Cluster, down, locked, up
-from nearmetal.backend import Store, open_backend, state_directory
-from nearmetal.bench import ARMS, SUITES, Collector, find_pairs, program_path, schedule
-from nearmetal.bench.suite import Program, Where
 from nearmetal.cli.bench import blocks_number, choose_mpis, new_directory
 from nearmetal.cli.report import verdict_data, write_report
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode, LaunchError
+from nearmetal.cluster.apply import Cluster, down, up
+from nearmetal.cluster.registry import open_backend
+from nearmetal.cluster.spec import load_spec
+from nearmetal.cluster.store import Store, state_directory
+from nearmetal.core.errors import ExitCode, LaunchError
+from nearmetal.core.lock import locked
+from nearmetal.core.process import LocalRunner
+from nearmetal.core.resources import share
 from nearmetal.evidence import load_run
-from nearmetal.launch import JobRequest, Output, run_job
+from nearmetal.job.run import JobRequest, Output, run_job
 from nearmetal.report import Evidence, headlines, numbers
 from nearmetal.report.sections import interval_text
-from nearmetal.run import LocalRunner
-from nearmetal.spec import load_spec
+from nearmetal.study.runner import ARMS, SUITES, Collector, find_pairs, program_path, schedule
+from nearmetal.study.runner.suite import Program, Where
 from nearmetal.study.stats import MIN_LAUNCHES
 
 if TYPE_CHECKING:
     import argparse
 
     from nearmetal.cli.view import Steps, View
+    from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.evidence import Manifest, Pair
-    from nearmetal.mpi import Mpi
+    from nearmetal.job.mpi import Mpi
     from nearmetal.report import Headline
-    from nearmetal.spec import ClusterSpec
 
 NAME = "demo"
-SPEC = Path(__file__).resolve().parents[2] / "examples" / "two-nodes.yaml"
+SPEC = share("examples", "two-nodes.yaml")
 _HELLO = Program("hello", "mpi_hello", Where.PROGRAMS, ())
 _HELLO_S = 60.0
 _STEPS = 5

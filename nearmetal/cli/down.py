@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nearmetal.apply import describe, down
 from nearmetal.cli.plan import as_data
 from nearmetal.cli.target import add_spec, open_target
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode
+from nearmetal.cluster.apply import describe, down
+from nearmetal.core.errors import ExitCode
 
 if TYPE_CHECKING:
     import argparse

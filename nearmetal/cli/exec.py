@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from nearmetal.cli.target import add_spec, open_running
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import UsageError
-from nearmetal.run import LocalRunner
+from nearmetal.core.errors import UsageError
+from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
     import argparse

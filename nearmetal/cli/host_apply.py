@@ -6,13 +6,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from nearmetal.backend import state_directory
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode
-from nearmetal.provision.apply import Applier, Patience
-from nearmetal.provision.read import Network
-from nearmetal.provision.show import plan_data
-from nearmetal.spec.hosts import load_hosts
+from nearmetal.cluster.store import state_directory
+from nearmetal.core.errors import ExitCode
+from nearmetal.host.apply import Applier, Patience
+from nearmetal.host.facts import Network
+from nearmetal.host.hosts_file import load_hosts
+from nearmetal.host.show import plan_data
 
 if TYPE_CHECKING:
     import argparse

@@ -7,20 +7,20 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.backend import state_directory
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode, UsageError
-from nearmetal.provision.esxi_marks import Marks
-from nearmetal.provision.planner import plan_hosts
-from nearmetal.provision.read import Network, read_hosts
-from nearmetal.provision.show import plan_data, plan_lines
-from nearmetal.spec.hosts import hosts_schema, load_hosts
+from nearmetal.cluster.store import state_directory
+from nearmetal.core.errors import ExitCode, UsageError
+from nearmetal.host.esxi_marks import Marks
+from nearmetal.host.facts import Network, read_hosts
+from nearmetal.host.hosts_file import hosts_schema, load_hosts
+from nearmetal.host.plan import plan_hosts
+from nearmetal.host.show import plan_data, plan_lines
 
 if TYPE_CHECKING:
     import argparse
 
     from nearmetal.cli.view import View
-    from nearmetal.provision.read import Reach
+    from nearmetal.host.facts import Reach
 
 
 def register(subparsers: Subparsers) -> None:

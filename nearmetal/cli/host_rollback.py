@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from nearmetal.cli.host_apply import add_arguments, applier
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode
-from nearmetal.provision.rollback import Rollback
-from nearmetal.provision.show import plan_data, plan_lines
+from nearmetal.core.errors import ExitCode
+from nearmetal.host.rollback import Rollback
+from nearmetal.host.show import plan_data, plan_lines
 
 if TYPE_CHECKING:
     import argparse

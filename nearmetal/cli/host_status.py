@@ -6,20 +6,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.backend import state_directory
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode
-from nearmetal.provision.esxi_marks import Marks
-from nearmetal.provision.planner import plan_hosts
-from nearmetal.provision.read import Network, read_hosts
-from nearmetal.provision.show import status_data, status_lines
-from nearmetal.spec.hosts import load_hosts
+from nearmetal.cluster.store import state_directory
+from nearmetal.core.errors import ExitCode
+from nearmetal.host.esxi_marks import Marks
+from nearmetal.host.facts import Network, read_hosts
+from nearmetal.host.hosts_file import load_hosts
+from nearmetal.host.plan import plan_hosts
+from nearmetal.host.show import status_data, status_lines
 
 if TYPE_CHECKING:
     import argparse
 
     from nearmetal.cli.view import View
-    from nearmetal.provision.read import Reach
+    from nearmetal.host.facts import Reach
 
 
 def register(subparsers: Subparsers) -> None:

@@ -8,15 +8,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode, HostError
-from nearmetal.host import this_machine
-from nearmetal.host.choose import check_iommu, used_by
+from nearmetal.core.errors import ExitCode, HostError
+from nearmetal.host.vf import this_machine
+from nearmetal.host.vf.choose import check_iommu, used_by
 
 if TYPE_CHECKING:
     import argparse
 
     from nearmetal.cli.view import View
-    from nearmetal.host import Book, Machine, PfFacts, VfFacts, VfHost
+    from nearmetal.host.vf import Book, Machine, PfFacts, VfFacts, VfHost
 
 _PF_COLUMNS = ("adapter", "pci", "driver", "link", "state", "numa", "vfs", "acs")
 _VF_COLUMNS = ("vf", "adapter", "group", "driver", "mac or guid", "vlan", "owner", "since")

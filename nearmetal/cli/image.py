@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearmetal.cli.verbs import add_group, add_verb
-from nearmetal.errors import ExitCode, UsageError
+from nearmetal.core.errors import ExitCode, UsageError
+from nearmetal.core.process import LocalRunner
 from nearmetal.image import (
     EXTRAS,
     Cache,
@@ -19,7 +20,6 @@ from nearmetal.image import (
     named_mirror,
     parts_here,
 )
-from nearmetal.run import LocalRunner
 
 if TYPE_CHECKING:
     import argparse

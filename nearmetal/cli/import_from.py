@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearmetal.cli.verbs import add_group, add_verb
-from nearmetal.errors import ExitCode, NearmetalError, SpecError
-from nearmetal.spec import parse_spec
-from nearmetal.spec.document import read_text
-from nearmetal.spec.vhpc import Target, import_vhpc
+from nearmetal.cluster.backends.vsphere.vhpc import Target, import_vhpc
+from nearmetal.cluster.spec import parse_spec
+from nearmetal.config.document import read_text
+from nearmetal.core.errors import ExitCode, NearmetalError, SpecError
 
 if TYPE_CHECKING:
     import argparse

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from nearmetal.cli.target import add_spec, open_running
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode
-from nearmetal.launch import measure_locality
-from nearmetal.run import LocalRunner
+from nearmetal.core.errors import ExitCode
+from nearmetal.core.process import LocalRunner
+from nearmetal.job.locality import measure_locality
 
 if TYPE_CHECKING:
     import argparse
 
     from nearmetal.cli.view import View
-    from nearmetal.launch import Meeting
+    from nearmetal.job.locality import Meeting
 
 
 def register(subparsers: Subparsers) -> None:

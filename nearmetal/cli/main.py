@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, cast
 
 from nearmetal.cli.verbs import Handler, build_parser
 from nearmetal.cli.view import View
-from nearmetal.errors import ExitCode, Interrupted, NearmetalError
+from nearmetal.core.errors import ExitCode, Interrupted, NearmetalError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from argparse import ArgumentParser
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
 
@@ -29,13 +30,18 @@ def _interrupt(signum: int, _frame: FrameType | None) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    return run(sys.argv[1:] if argv is None else argv, build_parser)
+
+
+def run(argv: Sequence[str], make_parser: Callable[[str | None], ArgumentParser]) -> int:
+    """Parse with a parser made for the first word, and run its handler; returns the exit code."""
+    words = list(argv)
     options = words[: words.index("--")] if "--" in words else words
     view = View(as_json="--json" in options)
     # While modules are loaded nothing is under way: a signal simply ends the process.
     before = {name: signal.signal(name, signal.SIG_DFL) for name in _ENDING}
     try:
-        args = build_parser(words[0] if words else None).parse_args(words)
+        args = make_parser(words[0] if words else None).parse_args(words)
         for name in _ENDING:
             signal.signal(name, _interrupt)
         view.as_json = bool(args.json)

@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.apply import describe, plan_up
 from nearmetal.cli.target import add_spec, open_target
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode, UsageError
-from nearmetal.plan import Action, Plan
-from nearmetal.spec import json_schema
+from nearmetal.cluster.action import Action
+from nearmetal.cluster.apply import describe, plan_up
+from nearmetal.cluster.diff import Plan
+from nearmetal.cluster.spec import json_schema
+from nearmetal.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     import argparse

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode
+from nearmetal.core.errors import ExitCode
 from nearmetal.evidence import load_run
 from nearmetal.report import (
     Evidence,

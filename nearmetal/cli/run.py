@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from nearmetal.cli.target import add_spec, open_running
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import UsageError
-from nearmetal.launch import JobRequest, JobResult, Output, Verdict, run_job
-from nearmetal.mpi import MapBy, Mpi, Provider
-from nearmetal.run import LocalRunner
+from nearmetal.core.errors import UsageError
+from nearmetal.core.process import LocalRunner
+from nearmetal.job.mpi import MapBy, Mpi, Provider
+from nearmetal.job.run import JobRequest, JobResult, Output, run_job
+from nearmetal.job.stats import Verdict
 
 if TYPE_CHECKING:
     import argparse

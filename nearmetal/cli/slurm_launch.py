@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode
+from nearmetal.core.errors import ExitCode
 from nearmetal.slurm import Machines, ThisNode, Wanted, Wish
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode, UsageError
-from nearmetal.run import LocalRunner
+from nearmetal.core.errors import ExitCode, UsageError
+from nearmetal.core.process import LocalRunner
 from nearmetal.slurm import ThisNode, reclaim_ended
 
 if TYPE_CHECKING:

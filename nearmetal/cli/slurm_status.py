@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode
-from nearmetal.run import LocalRunner
+from nearmetal.core.errors import ExitCode
+from nearmetal.core.process import LocalRunner
 from nearmetal.slurm import GRES, Container, JobVfs, ThisNode, gres, leaks
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nearmetal.cli.view import View
-    from nearmetal.run import Runner
+    from nearmetal.core.process import Runner
     from nearmetal.slurm import Backend, Count, Instance, JobVf
     from nearmetal.slurm.backend import AnyInstance
 

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.run import become
+from nearmetal.core.process import become
 from nearmetal.slurm.task import Share, enter, step_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def register(subparsers: Subparsers) -> None:
 
 def _size(text: str) -> int:
     # Slow to import, and prologs and epilogs of other verbs read this module, too.
-    from nearmetal.spec.size import parse_size  # noqa: PLC0415
+    from nearmetal.config.size import parse_size  # noqa: PLC0415
 
     try:
         return parse_size(text)

@@ -6,16 +6,16 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from nearmetal.apply import plan_up
 from nearmetal.cli.target import add_spec, open_target
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode
+from nearmetal.cluster.apply import plan_up
+from nearmetal.core.errors import ExitCode
 
 if TYPE_CHECKING:
     import argparse
 
-    from nearmetal.backend import NodeStatus
     from nearmetal.cli.view import View
+    from nearmetal.cluster.backend import NodeStatus
 
 _COLUMNS = ("node", "host", "hostname", "address", "slots", "cores", "shm", "pid", "up", "health")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode, NearmetalError, UsageError
+from nearmetal.core.errors import ExitCode, NearmetalError, UsageError
 from nearmetal.study.importer import ImportSummary, derive_again, find_files, import_study
 from nearmetal.study.labels import draft
 

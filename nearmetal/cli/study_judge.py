@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode, NearmetalError
+from nearmetal.core.errors import ExitCode, NearmetalError
 from nearmetal.study.flags import MIN_OUTLIER
 from nearmetal.study.judge import Comparison, Verdict, compare
 from nearmetal.study.labels import arms_of, load_labels

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nearmetal.cli.study_judge import arms_in
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode, NearmetalError
+from nearmetal.core.errors import ExitCode, NearmetalError
 from nearmetal.evidence.recognize import decode
 from nearmetal.study.claims import lint
 from nearmetal.study.judge import Comparison, compare

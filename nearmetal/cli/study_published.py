@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nearmetal.cli.study_tax import shown
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode, UsageError
+from nearmetal.core.errors import ExitCode, UsageError
 from nearmetal.evidence.published import STUDIES, Number, numbers, plots
 from nearmetal.study.signed import RULE, SignedTable
 from nearmetal.study.tax import Tax, decompose, rounded

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nearmetal.cli.study_judge import impossible, judge, pick
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode, UsageError
+from nearmetal.core.errors import ExitCode, UsageError
 from nearmetal.report.study_charts import bars, curves
 from nearmetal.report.study_csv import render_study_csv
 from nearmetal.report.study_page import overall, render_study_html, render_study_markdown, sentence

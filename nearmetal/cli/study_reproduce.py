@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearmetal.cli.study_judge import arms_in
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode, NearmetalError, UsageError
+from nearmetal.core.errors import ExitCode, NearmetalError, UsageError
 from nearmetal.evidence.published import STUDIES
 from nearmetal.study.observed import Observed
 from nearmetal.study.reproduce import (

@@ -11,31 +11,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.bench import program_path
-from nearmetal.bench.launches import Launches
-from nearmetal.bench.suite import Program, Where
-from nearmetal.bench.ways import Starter, Way, Workload, way_of
-from nearmetal.bench.workloads import WORKLOADS, Module
 from nearmetal.cli.bench import choose_mpis
 from nearmetal.cli.target import open_running
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode, LaunchError, LockedError, UsageError
+from nearmetal.core.errors import ExitCode, LaunchError, LockedError, UsageError
+from nearmetal.core.process import LocalRunner
 from nearmetal.evidence.model import NEUTRAL
 from nearmetal.evidence.parse import PARSERS
-from nearmetal.mpi import Mpi, Provider
-from nearmetal.mpi.installed import linked_family
-from nearmetal.run import LocalRunner
+from nearmetal.job.mpi import Mpi, Provider
+from nearmetal.job.mpi.installed import linked_family
 from nearmetal.study.design import Design, Turn, block, load_design, unsettled
 from nearmetal.study.labels import FILE as LABELS_FILE
+from nearmetal.study.runner import program_path
+from nearmetal.study.runner.launches import Launches
+from nearmetal.study.runner.suite import Program, Where
+from nearmetal.study.runner.ways import Starter, Way, Workload, way_of
+from nearmetal.study.runner.workloads import WORKLOADS, Module
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from nearmetal.backend import Backend
     from nearmetal.cli.view import Steps, View
+    from nearmetal.cluster.backend import Backend
+    from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.evidence import Launch
-    from nearmetal.spec import ClusterSpec
     from nearmetal.study.design import WorkloadDesign
 
 _GIVE_UP = 3

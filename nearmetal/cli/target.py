@@ -6,17 +6,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.apply import Cluster, describe, plan_up
-from nearmetal.backend import Store, open_backend, state_directory
-from nearmetal.errors import NearmetalError, StateError
-from nearmetal.run import LocalRunner
-from nearmetal.spec import load_spec
+from nearmetal.cluster.apply import Cluster, describe, plan_up
+from nearmetal.cluster.registry import open_backend
+from nearmetal.cluster.spec import load_spec
+from nearmetal.cluster.store import Store, state_directory
+from nearmetal.core.errors import NearmetalError, StateError
+from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
     import argparse
 
-    from nearmetal.plan import Plan
-    from nearmetal.spec import ClusterSpec
+    from nearmetal.cluster.diff import Plan
+    from nearmetal.cluster.spec import ClusterSpec
 
 
 def add_spec(parser: argparse.ArgumentParser, *, required: bool = True) -> None:

@@ -10,19 +10,20 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.backend import Store, open_backend, state_directory
 from nearmetal.cli.target import open_running
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import BackendError, ExitCode, LogError
+from nearmetal.cluster.registry import open_backend
+from nearmetal.cluster.spec import ClusterSpec
+from nearmetal.cluster.store import Store, state_directory
+from nearmetal.core.errors import BackendError, ExitCode, LogError
+from nearmetal.core.process import LocalRunner
 from nearmetal.evidence.traffic import Line, Sort, accesses, lines, ordered, prometheus, trouble
-from nearmetal.launch.counters import read_counters
+from nearmetal.job.counters import read_counters
 from nearmetal.report import numbers
-from nearmetal.run import LocalRunner
-from nearmetal.spec import ClusterSpec
 
 if TYPE_CHECKING:
-    from nearmetal.backend import Backend
     from nearmetal.cli.view import View
+    from nearmetal.cluster.backend import Backend
     from nearmetal.evidence.counters import EndpointCounters
 
 _CLEAR = "\033[H\033[2J"

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.bench import tune
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.errors import ExitCode, LaunchError, UsageError
-from nearmetal.launch import info_tool
-from nearmetal.run import LocalRunner
+from nearmetal.core.errors import ExitCode, LaunchError, UsageError
+from nearmetal.core.process import LocalRunner
+from nearmetal.job.locality import info_tool
+from nearmetal.study.runner import tune
 
 if TYPE_CHECKING:
     import argparse

@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 import nearmetal
-from nearmetal.errors import UsageError
+from nearmetal.core.errors import UsageError
 
 if TYPE_CHECKING:
     from nearmetal.cli.view import View
@@ -28,7 +28,6 @@ VERBS = (
     "locality",
     "bench",
     "report",
-    "figures",
     "tune",
     "study",
     "advise",

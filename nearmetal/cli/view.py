@@ -8,7 +8,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from nearmetal.errors import NearmetalError, SpecError
+from nearmetal.core.errors import NearmetalError, SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from nearmetal.errors import LogError
+from nearmetal.core.errors import LogError
 
 FILE = "manifest.json"
 STUDY_SUITE = "study"

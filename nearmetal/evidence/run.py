@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import LogError
+from nearmetal.core.errors import LogError
 from nearmetal.evidence.manifest import Launch, Manifest, read_manifest
 from nearmetal.evidence.model import Fact, Log
 from nearmetal.evidence.parse import parse_log

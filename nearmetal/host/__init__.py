@@ -1,25 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine that hosts virtual machines: its SR-IOV adapters, and who was given which VF.
+"""Hosts from the box to virtual functions: BIOS, firmware, driver, with as few reboots as needed.
 
-`this_machine().allocate(request, owner)` returns a VF bound to vfio-pci, `release(owner)` gives
-it back as it was found; `survey` says beforehand which one it would be, or why none.
+`planner.plan_hosts` is pure: a hosts file and the facts of each host in, steps in phases out.
 """
-
-from nearmetal.host.allocation import GrantedVf, VfHost, Wish, process_start, this_machine
-from nearmetal.host.ledger import Book, Claim, Ledger, Owner
-from nearmetal.host.model import Machine, PfFacts, VfFacts
-
-__all__ = [
-    "Book",
-    "Claim",
-    "GrantedVf",
-    "Ledger",
-    "Machine",
-    "Owner",
-    "PfFacts",
-    "VfFacts",
-    "VfHost",
-    "Wish",
-    "process_start",
-    "this_machine",
-]

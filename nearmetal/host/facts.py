@@ -1,197 +1,134 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what a machine has: adapters with SR-IOV and their VFs, IOMMU, vfio. Changes nothing."""
+"""Facts of all hosts of a file, several at a time; one that is gone does not hold up the others."""
 
 from __future__ import annotations
 
-import contextlib
-import re
-from dataclasses import replace
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from nearmetal.errors import HostError
-from nearmetal.host.model import Iommu, Link, Machine, PfFacts, VfFacts, VfSettings
-from nearmetal.host.pci import Port, acs_of_port, is_address
+from nearmetal.core.errors import BackendError, CommandError, HostError, PasswordError
+from nearmetal.host.facts_esxi import read_esxi
+from nearmetal.host.facts_linux import read_linux
+from nearmetal.host.facts_vsphere import with_shell
+from nearmetal.host.redfish import Redfish
+from nearmetal.host.shell import SshShell
+from nearmetal.host.slurm import SlurmTools
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from nearmetal.host.hosts_file import HostGroup, HostsFile
+    from nearmetal.host.model import HostFacts
+    from nearmetal.host.shell import Shell
+    from nearmetal.host.slurm import Scheduler
+    from nearmetal.host.vsphere_host import Datacenters, VsphereHost
 
-    from nearmetal.host.sysfs import Sysfs
-
-DEVICES = "sys/bus/pci/devices"
-MAX_TOTAL = 65535
-
-_TABLES = ("DMAR", "IVRS", "IORT", "VIOT")
-_VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd"}
-_ALIAS = re.compile(r"pci:[A-Za-z0-9]{1,128}")
-_SWITCH = re.compile(r"(intel_iommu|amd_iommu|iommu|iommu\.passthrough|vfio[a-z0-9_.]*)=\S{1,64}")
+AT_ONCE = 16
 
 
-class Links(Protocol):
-    """Who answers for network devices: the kernel, or a record."""
+class Reach(Protocol):
+    """How hosts are reached."""
 
-    def links(self) -> Sequence[Link]:
-        """Return all network devices."""
+    def shell(self, name: str, group: HostGroup) -> Shell:
+        """Return a host's shell."""
+
+    def redfish(self, name: str, group: HostGroup) -> Redfish | None:
+        """Return a host's management controller; None where the file names none."""
+
+    def vsphere(self, name: str, group: HostGroup) -> VsphereHost | None:
+        """Return a host through its vCenter; None where the file names none."""
+
+    def scheduler(self) -> Scheduler:
+        """Return Slurm's controller."""
 
 
-def read_machine(sysfs: Sysfs, links: Links) -> Machine:
-    """Return the machine as it is now; raises HostError for what no kernel would say."""
-    by_name = {link.name: link for link in links.links()}
-    holders = _holders(sysfs)
-    addresses = [name for name in sysfs.names(DEVICES) if is_address(name)]
-    pfs = [a for a in addresses if (sysfs.number(f"{DEVICES}/{a}/sriov_totalvfs") or 0) > 0]
-    return Machine(
-        pfs=tuple(_held(_pf(sysfs, by_name, address), holders) for address in pfs),
-        iommu=_iommu(sysfs),
-        vfio=sysfs.path("sys/bus/pci/drivers/vfio-pci").is_dir(),
-        boot=sysfs.text("proc/sys/kernel/random/boot_id"),
-        others=_others(sysfs, addresses, frozenset(pfs)),
+class Network:
+    """Hosts over ssh, Redfish and the vSphere API, with one session for each vCenter.
+
+    Slurm by the tools of this machine.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is connected yet."""
+        self._lock = threading.Lock()
+        self._vcenters: dict[str, Datacenters] = {}
+
+    def shell(self, name: str, group: HostGroup) -> Shell:
+        """Return a host's shell."""
+        return SshShell(name, group.ssh)
+
+    def redfish(self, name: str, group: HostGroup) -> Redfish | None:
+        """Return a host's management controller; None where the file names none."""
+        return None if group.bmc is None else Redfish(name, group.bmc)
+
+    def vsphere(self, name: str, group: HostGroup) -> VsphereHost | None:
+        """Return a host through its vCenter; None where the file names none."""
+        if group.vcenter is None:
+            return None
+        try:
+            from nearmetal.host.vsphere_host import Datacenters  # noqa: PLC0415 - needs the SDK
+        except ImportError as error:
+            raise BackendError(
+                f"hosts under a vCenter need pyVmomi: {error}", "install nearmetal[vsphere]"
+            ) from error
+        with self._lock:
+            key = group.vcenter.model_dump_json()
+            vcenter = self._vcenters.setdefault(key, Datacenters(group.vcenter))
+        return vcenter.host(name)
+
+    def scheduler(self) -> Scheduler:
+        """Return Slurm's controller."""
+        return SlurmTools()
+
+
+@dataclass
+class Found:
+    """Facts by host, and those that could not be reached, with reason and hint."""
+
+    facts: dict[str, HostFacts] = field(default_factory=dict)
+    unreached: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+
+def read_host(name: str, group: HostGroup, reach: Reach) -> HostFacts:
+    """Return a host's facts; raises HostError or CommandError where it cannot be reached."""
+    facts = _read(name, group, reach)
+    redfish = reach.redfish(name, group)
+    if redfish is None:
+        return facts
+    try:
+        return replace(facts, bios=redfish.read())
+    except (HostError, PasswordError) as error:
+        hint = f" ({error.hint})" if error.hint else ""
+        return replace(facts, unread=(*facts.unread, f"BIOS: {error.message}{hint}"))
+
+
+def _read(name: str, group: HostGroup, reach: Reach) -> HostFacts:
+    if group.platform == "linux":
+        return read_linux(name, reach.shell(name, group))
+    vsphere = reach.vsphere(name, group)
+    if vsphere is None:
+        return read_esxi(name, reach.shell(name, group))
+    facts = vsphere.read(packages=bool(group.packages) and not group.has_shell)
+    return (
+        with_shell(facts, read_esxi(name, reach.shell(name, group))) if group.has_shell else facts
     )
 
 
-def _holders(sysfs: Sysfs) -> dict[int, tuple[int, ...]]:
-    """Return the processes that have IOMMU groups open, by group; only root sees all."""
-    if not sysfs.path("dev/vfio").is_dir():
-        return {}
-    found: dict[int, set[int]] = {}
-    for process in sysfs.names("proc"):
-        if not process.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            for entry in sysfs.path(f"proc/{process}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    group = re.fullmatch(r"/dev/vfio/([0-9]{1,9})", str(entry.readlink()))
-                    if group:
-                        found.setdefault(int(group[1]), set()).add(int(process))
-    return {group: tuple(sorted(pids)) for group, pids in found.items()}
+def read_hosts(file: HostsFile, reach: Reach) -> Found:
+    """Read every host of a file."""
+    found = Found()
 
+    def one(entry: tuple[str, HostGroup]) -> tuple[str, HostFacts | tuple[str, str]]:
+        name, group = entry
+        try:
+            return name, read_host(name, group, reach)
+        except (HostError, CommandError) as error:
+            return name, (error.message, error.hint)
 
-def _held(pf: PfFacts, holders: Mapping[int, tuple[int, ...]]) -> PfFacts:
-    vfs = [
-        vf if vf.group is None else replace(vf, holders=holders.get(vf.group, ())) for vf in pf.vfs
-    ]
-    return replace(pf, vfs=tuple(vfs))
-
-
-def _iommu(sysfs: Sysfs) -> Iommu:
-    words = sysfs.text("proc/cmdline").split()
-    cpu = sysfs.data("proc/cpuinfo", 4096).decode("ascii", "replace")
-    vendor = re.search(r"^vendor_id\s*:\s*(\w+)", cpu, re.MULTILINE)
-    return Iommu(
-        nr_groups=len(sysfs.names("sys/kernel/iommu_groups")),
-        tables=tuple(t for t in sysfs.names("sys/firmware/acpi/tables") if t in _TABLES),
-        switches=tuple(word for word in words if _SWITCH.fullmatch(word)),
-        vendor=_VENDORS.get(vendor[1] if vendor else "", ""),
-    )
-
-
-def _others(
-    sysfs: Sysfs, addresses: Sequence[str], pfs: frozenset[str]
-) -> tuple[tuple[str, str], ...]:
-    """Return what a spec might name and is no adapter with SR-IOV: (name, address)."""
-    found = []
-    for kind in ("net", "infiniband"):
-        for name in sysfs.names(f"sys/class/{kind}"):
-            address = sysfs.target(f"sys/class/{kind}/{name}/device")
-            if address not in pfs:
-                found.append((name, address))
-    return (*found, *((address, address) for address in addresses if address not in pfs))
-
-
-def _links(sysfs: Sysfs, by_name: Mapping[str, Link], device: str) -> tuple[Link, ...]:
-    """Return the network devices of a PCI device, by port."""
-    names = sysfs.names(f"{device}/net")
-    names.sort(key=lambda name: sysfs.number(f"{device}/net/{name}/dev_port") or 0)
-    return tuple(by_name[name] for name in names if name in by_name)
-
-
-def _pf(sysfs: Sysfs, by_name: Mapping[str, Link], address: str) -> PfFacts:
-    device = f"{DEVICES}/{address}"
-    links = _links(sysfs, by_name, device)
-    settings = dict(links[0].vfs) if links else {}
-    rdma = tuple(sysfs.names(f"{device}/infiniband"))
-    iov = f"sys/class/infiniband/{rdma[0]}/iov" if rdma else ""
-    total = sysfs.number(f"{device}/sriov_totalvfs") or 0
-    if total > MAX_TOTAL:
-        msg = f"adapter {address} claims to offer {total} VFs"
-        raise HostError(msg, "is /sys really the kernel's?")
-    has_pkeys = bool(iov) and sysfs.path(iov).is_dir()
-    return PfFacts(
-        address=address,
-        ids=f"{sysfs.text(f'{device}/vendor')[2:]}:{sysfs.text(f'{device}/device')[2:]}",
-        driver=sysfs.target(f"{device}/driver"),
-        numa=_numa(sysfs, device),
-        total=total,
-        vfs=_vfs(sysfs, by_name, device, settings, iov if has_pkeys else ""),
-        # Kernels before 4.12 always probe.
-        autoprobe=sysfs.text(f"{device}/sriov_drivers_autoprobe") != "0",
-        links=links,
-        rdma=rdma,
-        ports=_ports(sysfs, address),
-        pkeys=_pkeys(sysfs, rdma[0]) if rdma else (),
-        vf_pkeys=has_pkeys,
-    )
-
-
-def _vfs(
-    sysfs: Sysfs,
-    by_name: Mapping[str, Link],
-    device: str,
-    settings: Mapping[int, VfSettings],
-    iov: str,
-) -> tuple[VfFacts, ...]:
-    found = []
-    for entry in sysfs.names(device):
-        if not re.fullmatch(r"virtfn[0-9]{1,5}", entry):
-            continue
-        number, address = int(entry.removeprefix("virtfn")), sysfs.target(f"{device}/{entry}")
-        if not is_address(address):
-            continue
-        mine = settings.get(number, VfSettings())
-        if iov:
-            index = sysfs.number(f"{iov}/{address}/ports/1/pkey_idx/0")
-            mine = replace(mine, pkey_index=index)
-        found.append(_vf(sysfs, by_name, (number, address), mine))
-    return tuple(sorted(found, key=lambda vf: vf.number))
-
-
-def _vf(
-    sysfs: Sysfs, by_name: Mapping[str, Link], who: tuple[int, str], settings: VfSettings
-) -> VfFacts:
-    number, address = who
-    device = f"{DEVICES}/{address}"
-    group = sysfs.target(f"{device}/iommu_group")
-    others = [n for n in sysfs.names(f"{device}/iommu_group/devices") if n != address]
-    override = sysfs.text(f"{device}/driver_override")
-    alias = sysfs.text(f"{device}/modalias")
-    return VfFacts(
-        address=address,
-        number=number,
-        driver=sysfs.target(f"{device}/driver"),
-        driver_override="" if override == "(null)" else override,
-        group=int(group) if group.isdigit() else None,
-        group_others=tuple(others),
-        numa=_numa(sysfs, device),
-        links=_links(sysfs, by_name, device),
-        settings=settings,
-        rdma=tuple(sysfs.names(f"{device}/infiniband")),
-        alias=alias if _ALIAS.fullmatch(alias) else "",
-    )
-
-
-def _numa(sysfs: Sysfs, device: str) -> int:
-    node = sysfs.number(f"{device}/numa_node")
-    return -1 if node is None else max(node, -1)
-
-
-def _ports(sysfs: Sysfs, address: str) -> tuple[Port, ...]:
-    """Return the ports above an adapter whose ACS decides whether its VFs are isolated."""
-    above = [name for name in sysfs.above(f"{DEVICES}/{address}") if is_address(name)]
-    ports = [acs_of_port(name, sysfs.data(f"{DEVICES}/{name}/config", 4096)) for name in above]
-    return tuple(port for port in ports if port is not None)
-
-
-def _pkeys(sysfs: Sysfs, rdma: str) -> tuple[int, ...]:
-    """Return the partition keys of an adapter's first port, by index."""
-    directory = f"sys/class/infiniband/{rdma}/ports/1/pkeys"
-    entries = sorted(int(name) for name in sysfs.names(directory) if name.isdigit())
-    return tuple(sysfs.number(f"{directory}/{index}") or 0 for index in entries)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for name, answer in pool.map(one, file.each()):
+            if isinstance(answer, tuple):
+                found.unreached[name] = answer
+            else:
+                found.facts[name] = answer
+    return found

@@ -1,159 +1,148 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine is found to have: adapters, virtual functions, IOMMU. Frozen values."""
+"""What a host is found to be: its BIOS, its cards, how it boots. Frozen values."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
 
-from pydantic import Field
-
-from nearmetal.host.pci import Port, full_address
-
-MAC = r"^([0-9a-f]{2}:){5}[0-9a-f]{2}$"
-GUID = r"^([0-9a-f]{2}:){7}[0-9a-f]{2}$"
-NO_GUID = "00:00:00:00:00:00:00:00"
-
-Use = Literal["machine", "host"]
-"""What a VF is for: a virtual machine, which gets the device by vfio-pci, or programs of this host,
-which use it by its own driver."""
-
-ETHERNET = "Ethernet"
-INFINIBAND = "InfiniBand"
+BiosValue = str | int | bool | None
 
 
 @dataclass(frozen=True)
-class VfSettings:
-    """What the adapter does for one VF. None: its driver does not tell.
+class BiosFacts:
+    """What a management controller tells. `pending`: staged for the next boot.
 
-    `rate` is a maximum in Mbit/s, 0 for none; `vlan` 0 is none. `link_state` is 0 (follows the
-    adapter), 1 (always up) or 2 (always down), as in the kernel's if_link.h.
+    `allowed`: the values its attribute registry lists, where it has one.
     """
 
-    mac: Annotated[str, Field(pattern=MAC)] | None = None
-    vlan: int | None = None
-    qos: int | None = None
-    trust: bool | None = None
-    spoof_check: bool | None = None
-    rate: int | None = None
-    min_rate: int | None = None
-    link_state: int | None = None
-    node_guid: Annotated[str, Field(pattern=GUID)] | None = None
-    port_guid: Annotated[str, Field(pattern=GUID)] | None = None
-    pkey_index: int | None = None
-
-
-@dataclass(frozen=True)
-class Link:
-    """A network device as netlink tells. `vfs`: settings by the number of the VF."""
-
-    index: int
-    name: str
-    type: str
-    up: bool
-    carrier: bool
-    enslaved: bool
-    vfs: tuple[tuple[int, VfSettings], ...] = ()
-
-
-@dataclass(frozen=True)
-class VfFacts:
-    """One virtual function. `group` is its IOMMU group, None without IOMMU."""
-
-    address: str
-    number: int
-    driver: str
-    driver_override: str
-    group: int | None
-    group_others: tuple[str, ...]
-    numa: int
-    links: tuple[Link, ...]
-    settings: VfSettings
-    holders: tuple[int, ...] = ()
-    """Processes that have its IOMMU group open: the virtual machine that it is part of."""
-    rdma: tuple[str, ...] = ()
-    alias: str = ""
-    """By what modprobe finds its own driver."""
-
-
-@dataclass(frozen=True)
-class PfFacts:
-    """One physical function with SR-IOV. `links` and `rdma` are its devices, by port."""
-
-    address: str
-    ids: str
-    driver: str
-    numa: int
-    total: int
-    vfs: tuple[VfFacts, ...]
-    autoprobe: bool
-    links: tuple[Link, ...]
-    rdma: tuple[str, ...]
-    ports: tuple[Port, ...]
-    pkeys: tuple[int, ...] = ()
-    vf_pkeys: bool = False
-    """Whether the driver lets the host choose partition keys for VFs (mlx4)."""
-
-    @property
-    def link(self) -> Link | None:
-        """The network device that VFs are configured through."""
-        return self.links[0] if self.links else None
-
-    @property
-    def link_type(self) -> str:
-        """Ethernet, InfiniBand, or "" where there is no network device to ask."""
-        return self.links[0].type if self.links else ""
-
-    @property
-    def name(self) -> str:
-        """What a person calls it: its network device, its RDMA device, else its address."""
-        return self.links[0].name if self.links else next(iter(self.rdma), self.address)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Everything by which a spec may name it."""
-        return (self.address, *(link.name for link in self.links), *self.rdma)
-
-
-@dataclass(frozen=True)
-class Iommu:
-    """Whether devices can be given away safely, and what stands in the way.
-
-    `tables`: firmware tables that describe an IOMMU. `switches`: words of the kernel's command
-    line about it. `vendor`: "intel", "amd" or "" for the processor's.
-    """
-
-    nr_groups: int
-    tables: tuple[str, ...]
-    switches: tuple[str, ...]
     vendor: str
-
-    @property
-    def on(self) -> bool:
-        """Whether the kernel uses one."""
-        return self.nr_groups > 0
+    attributes: Mapping[str, BiosValue]
+    pending: Mapping[str, BiosValue] = field(default_factory=dict)
+    allowed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Machine:
-    """The machine as it is now. `others`: devices without SR-IOV, by every name they have."""
+class ConfigValue:
+    """One setting of an adapter's firmware: as it runs, and as it will after a reset.
 
-    pfs: tuple[PfFacts, ...]
-    iommu: Iommu
-    vfio: bool
-    boot: str
-    others: tuple[tuple[str, str], ...] = field(default=())
+    `number` forms: `1` where the tool prints `True(1)` or `IB(1)`.
+    """
 
-    def find(self, name: str) -> PfFacts | None:
-        """Return the adapter of that name or address."""
-        wanted = full_address(name) or name
-        return next((pf for pf in self.pfs if wanted in pf.names), None)
+    current: str
+    next: str
 
-    def pf(self, address: str) -> PfFacts | None:
-        """Return the adapter at that address."""
-        return next((pf for pf in self.pfs if pf.address == address), None)
 
-    def vf(self, address: str) -> tuple[PfFacts, VfFacts] | None:
-        """Return a VF with its adapter."""
-        found = ((pf, vf) for pf in self.pfs for vf in pf.vfs if vf.address == address)
-        return next(found, None)
+@dataclass(frozen=True)
+class VfGuids:
+    """What mlx5's sriov directory says of one VF: its GUIDs, and how its link follows the port's."""
+
+    number: int
+    node: str
+    port: str
+    policy: str
+
+
+@dataclass(frozen=True)
+class PortFacts:
+    """One physical function.
+
+    `used_vfs`: VFs that vfio-pci has, which must not be removed. `shared_vfs`: VFs whose IOMMU group
+    holds other devices as well. `mtu`: of its network device, 0 where there is none; `vf_mtus`: of
+    those of its VFs that the host has, by address. `link_file`: what gave its network device its name.
+    `guids`: what the kernel says of each InfiniBand VF.
+    """
+
+    address: str
+    driver: str = ""
+    netdev: str = ""
+    link: str = ""
+    total_vfs: int = 0
+    vfs: int = 0
+    used_vfs: int = 0
+    state: str = ""
+    shared_vfs: int = 0
+    mtu: int = 0
+    vf_mtus: Mapping[str, int] = field(default_factory=dict)
+    link_file: str = ""
+    guids: tuple[VfGuids, ...] = ()
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """One adapter. `config` is None where no tool could read its firmware's settings.
+
+    `firmware`: what runs; `stored`: what it starts with next, "" where that is the same.
+    """
+
+    address: str
+    model: str
+    ports: tuple[PortFacts, ...]
+    psid: str = ""
+    firmware: str = ""
+    stored: str = ""
+    device: str = ""
+    config: Mapping[str, ConfigValue] | None = None
+
+    @property
+    def coming(self) -> str:
+        """The firmware that it starts with next."""
+        return self.stored or self.firmware
+
+    @property
+    def text(self) -> str:
+        """What a person calls it."""
+        return f"{self.model or 'adapter'} at {self.address}"
+
+
+@dataclass(frozen=True)
+class EsxiFacts:
+    """What a vCenter tells of an ESXi host beside its cards.
+
+    `machines`: those that are on; `bound`: of them, those with devices of the host, which cannot
+    move. `ours`: maintenance mode was entered by an `apply` that is not done. `power`, `policies`:
+    by short names. `requested`: VFs by physical function, for the next boot. `has_shell`: it
+    can be reached over ssh, too.
+    """
+
+    maintenance: bool = False
+    ours: bool = False
+    machines: tuple[str, ...] = ()
+    bound: tuple[str, ...] = ()
+    power: str = ""
+    policies: tuple[str, ...] = ()
+    vsan: bool = False
+    requested: Mapping[str, int] = field(default_factory=dict)
+    has_shell: bool = False
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """A host as it is now.
+
+    `cmdline`: what its kernel was booted with. `files`: what nearmetal keeps there, None where it
+    is missing, "" where a change of it was cut short. `options`: of ESXi modules, as set.
+    `packages`: VIBs by name. `esxi`: what its vCenter tells, None without one. `unread`: what could
+    not be read, and why. `governors`: those that its cores have, none where it has no cpufreq.
+    `tuned`: profiles of tuned with spaces between, "" where none is active, None where it does not
+    run. `networkd`: the version of systemd
+    where its networkd has the network, else 0.
+    """
+
+    name: str
+    platform: str
+    boot: str = ""
+    bios: BiosFacts | None = None
+    cards: tuple[CardFacts, ...] = ()
+    cpu: str = ""
+    cmdline: tuple[str, ...] = ()
+    iommu_groups: int = 0
+    loader: str = ""
+    files: Mapping[str, str | None] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
+    esxi: EsxiFacts | None = None
+    unread: tuple[str, ...] = ()
+    governors: tuple[str, ...] = ()
+    tuned: str | None = None
+    networkd: int = 0

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Protocol
 
-from nearmetal.errors import ImageError
+from nearmetal.core.errors import ImageError
 from nearmetal.image import system
 from nearmetal.image.cpio import Item, archive, link, regular
 from nearmetal.image.manifest import Image, ImageManifest, SystemManifest, record
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from nearmetal.core.process import Runner
     from nearmetal.image.cache import Cache
     from nearmetal.image.mirror import Mirror
     from nearmetal.image.parts import Parts
-    from nearmetal.run import Runner
 
 INITRD = "initrd"
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import ImageError
+from nearmetal.core.errors import ImageError
 from nearmetal.image.manifest import ImageManifest
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ import lzma
 import struct
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import ImageError
-from nearmetal.run import Command
+from nearmetal.core.errors import ImageError
+from nearmetal.core.process import Command
 
 if TYPE_CHECKING:
-    from nearmetal.run import Runner
+    from nearmetal.core.process import Runner
 
 _MAX_KERNEL = 256 << 20
 _SECTOR = 512

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nearmetal.errors import ImageError
+from nearmetal.core.errors import ImageError
 
 _MAX_MANIFEST = 4 << 20
 _CHUNK = 1 << 20

@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import ImageError, UsageError
-from nearmetal.run import Command
+from nearmetal.core.errors import ImageError, UsageError
+from nearmetal.core.process import Command
 
 if TYPE_CHECKING:
-    from nearmetal.run import Runner
+    from nearmetal.core.process import Runner
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _TIMEOUT_S = 60.0

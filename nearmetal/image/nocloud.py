@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any
 from pycdlib import PyCdlib
 from pycdlib.pycdlibexception import PyCdlibException
 
-from nearmetal.errors import ImageError
+from nearmetal.core.errors import ImageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from nearmetal.image.parts import Parts
-    from nearmetal.spec.seed import Seed
+    from nearmetal.image.seed import Seed
 
 LABEL = "cidata"
 

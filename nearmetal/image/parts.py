@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import ImageError
+from nearmetal.core.errors import ImageError
+from nearmetal.core.process import find_program
+from nearmetal.core.resources import REPOSITORY, share
 from nearmetal.image.cpio import Item, link, regular
-from nearmetal.run import find_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,9 +22,8 @@ GUEST_PROVIDER = "/usr/lib/nearmetal/libnearmetal-fi.so"
 GUEST_INFO = "/usr/bin/nearmetal-info"
 
 EXTRAS = ("compilers", "containers", "hypervisor", "slurm")
-"""What an image may hold besides, each a list guest/packages-NAME.txt."""
+"""What an image may hold besides, each a list share/guest/packages-NAME.txt."""
 
-_REPOSITORY = Path(__file__).resolve().parents[2]
 _MAX_PART = 64 << 20
 _TOOLS = ("nearmetal-info", "nearmetal-segment")
 
@@ -53,7 +53,7 @@ def parts_here(extras: Iterable[str] = (), environ: Mapping[str, str] | None = N
     Raises ImageError naming what is missing.
     """
     variables = os.environ if environ is None else environ
-    guest = _REPOSITORY / "guest"
+    guest = share("guest")
     if not guest.is_dir():
         raise ImageError(
             f"the guest unit is not installed: looked for {guest}",
@@ -121,7 +121,7 @@ def _provider(variables: Mapping[str, str]) -> Path:
         for path in prefix.glob("lib/**/nearmetal/libnearmetal-fi.so")
     )
     return _first(
-        [_REPOSITORY / "build/c/src/provider/libnearmetal-fi.so", *installed], "libnearmetal-fi.so"
+        [REPOSITORY / "build/c/src/provider/libnearmetal-fi.so", *installed], "libnearmetal-fi.so"
     )
 
 
@@ -129,4 +129,4 @@ def _tool(name: str, variables: Mapping[str, str]) -> Path:
     given = variables.get("NEARMETAL_INFO") if name == "nearmetal-info" else None
     if given:
         return _first([Path(given)], f"{given} (NEARMETAL_INFO)")
-    return _first([_REPOSITORY / "build/c/src/tools" / name, find_program(name)], name)
+    return _first([REPOSITORY / "build/c/src/tools" / name, find_program(name)], name)

@@ -11,17 +11,17 @@ from dataclasses import replace
 from email.parser import HeaderParser
 from typing import IO, TYPE_CHECKING
 
-from nearmetal.errors import ImageError
+from nearmetal.core.errors import ImageError
+from nearmetal.core.process import Command, find_program
 from nearmetal.image.kernel import uncompressed_kernel, unpack_xz
 from nearmetal.image.manifest import Package, SystemManifest, record
-from nearmetal.run import Command, find_program
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nearmetal.core.process import Runner
     from nearmetal.image.mirror import Mirror
     from nearmetal.image.parts import Parts
-    from nearmetal.run import Runner
 
 SUITE = "trixie"
 ROOT = "root.squashfs"

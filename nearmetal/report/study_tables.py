@@ -8,7 +8,7 @@ from itertools import combinations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import NearmetalError
+from nearmetal.core.errors import NearmetalError
 from nearmetal.report import numbers
 from nearmetal.report.page import Grid, TableCell
 from nearmetal.report.study_view import (

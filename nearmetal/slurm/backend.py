@@ -19,7 +19,7 @@ from nearmetal.slurm.records import STATE, Container, containers, settled
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nearmetal.run import Runner
+    from nearmetal.core.process import Runner
     from nearmetal.slurm.container import Launched, Wish
     from nearmetal.slurm.vfs import JobVfs
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import HostError, NearmetalError, NoVfError, SlurmError
-from nearmetal.mpi import Provider, Request, pick, settings_for
-from nearmetal.mpi.provider import provider_library
-from nearmetal.run import LocalRunner
+from nearmetal.core.errors import HostError, NearmetalError, NoVfError, SlurmError
+from nearmetal.core.process import LocalRunner
+from nearmetal.job.mpi import Provider, Request, pick, settings_for
+from nearmetal.job.mpi.provider import provider_library
 from nearmetal.slurm import guard, holder, limits
 from nearmetal.slurm.reclaim import THIS_MACHINE, remove
 from nearmetal.slurm.records import STATE, VFS, directory_of, locked, write
@@ -34,7 +34,7 @@ from nearmetal.slurm.wanted import RefusedError, Wanted
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nearmetal.host import GrantedVf
+    from nearmetal.host.vf import GrantedVf
     from nearmetal.slurm.vfs import JobVfs
 
 HOME = "/run/nearmetal"

@@ -18,14 +18,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import CommandError, SlurmError
-from nearmetal.run import Command
+from nearmetal.core.errors import CommandError, SlurmError
+from nearmetal.core.process import Command
 from nearmetal.slurm.records import containers, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from nearmetal.run import Runner
+    from nearmetal.core.process import Runner
 
 PORT = 252
 """UDP port of the tunnel, at both ends: reserved by IANA, and no ordinary user can take it before us

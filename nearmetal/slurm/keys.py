@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import CommandError, SlurmError
-from nearmetal.run import Command
+from nearmetal.core.errors import CommandError, SlurmError
+from nearmetal.core.process import Command
 
 if TYPE_CHECKING:
-    from nearmetal.run import Runner
+    from nearmetal.core.process import Runner
 
 MIN_KEY_BYTES = 32
 _MAX_KEY_BYTES = 4096

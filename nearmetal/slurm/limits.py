@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import HostError, SlurmError
+from nearmetal.core.errors import HostError, SlurmError
 from nearmetal.slurm.records import write
 
 if TYPE_CHECKING:

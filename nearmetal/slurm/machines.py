@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from nearmetal.plan.ivshmem import ALL_PCI, OWN_PCI, ivshmem_words
-from nearmetal.slurm.wanted import Allocated, RefusedError, Wanted
-from nearmetal.spec.model import MAX_NODES
-from nearmetal.spec.seed import (
+from nearmetal.cluster.backends.libvirt.ivshmem import ALL_PCI, OWN_PCI, ivshmem_words
+from nearmetal.config.model import MAX_NODES
+from nearmetal.image.seed import (
     FW_CFG_NAME,
     Seed,
     SeedInterface,
@@ -26,6 +25,7 @@ from nearmetal.spec.seed import (
     SeedSsh,
     SeedUser,
 )
+from nearmetal.slurm.wanted import Allocated, RefusedError, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

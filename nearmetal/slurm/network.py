@@ -18,8 +18,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import CommandError, SlurmError
-from nearmetal.run import Command
+from nearmetal.core.errors import CommandError, SlurmError
+from nearmetal.core.process import Command
 from nearmetal.slurm import guard, holder
 from nearmetal.slurm.guard import PORT
 from nearmetal.slurm.machines import NETWORK, Member, node_address, node_mac, tap
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from nearmetal.run import Runner
+    from nearmetal.core.process import Runner
 
 BRIDGE, TUNNEL = "nm0", "nmx"
 

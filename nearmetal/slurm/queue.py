@@ -9,14 +9,14 @@ import re
 import socket
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import SlurmError
-from nearmetal.run import Command
+from nearmetal.core.errors import SlurmError
+from nearmetal.core.process import Command
 from nearmetal.slurm.wanted import Allocated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nearmetal.run import Completed, Runner
+    from nearmetal.core.process import Completed, Runner
 
 SQUEUE = ("squeue", "--noheader", "--all", "--states=all", "--format=%A %t")
 _ENDED = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "TO", "PD", "RQ", "RH", "SE"})

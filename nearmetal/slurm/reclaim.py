@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import SlurmError
-from nearmetal.run import LocalRunner
+from nearmetal.core.errors import SlurmError
+from nearmetal.core.process import LocalRunner
 from nearmetal.slurm import guard, limits
 from nearmetal.slurm.records import STATE, Container, directory_of, locked, of_job
 from nearmetal.slurm.vfs import JobVfs

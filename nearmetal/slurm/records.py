@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import SlurmError
+from nearmetal.core.errors import SlurmError
 from nearmetal.slurm.holder import start_ticks
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nearmetal.errors import SlurmError, UsageError
-from nearmetal.mpi import Provider, Request, pick, settings_for
-from nearmetal.mpi.provider import provider_library
+from nearmetal.core.errors import SlurmError, UsageError
+from nearmetal.job.mpi import Provider, Request, pick, settings_for
+from nearmetal.job.mpi.provider import provider_library
 from nearmetal.slurm import holder
 from nearmetal.slurm.container import MIN_BYTES, OUTSIDE_PMI, as_variables
 

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import NoVfError
+from nearmetal.core.errors import NoVfError
 from nearmetal.slurm.records import STATE, directory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from nearmetal.host import GrantedVf, Owner, VfHost
-    from nearmetal.host.model import Use
+    from nearmetal.host.vf import GrantedVf, Owner, VfHost
+    from nearmetal.host.vf.model import Use
 
 LEDGER = Path("/var/lib/nearmetal/host/ledger.jsonl")
-"""As in nearmetal.host.ledger, which is slow to import and not needed where there is none."""
+"""As in nearmetal.host.vf.ledger, which is slow to import and not needed where there is none."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Count:
 
 
 def _this_machine() -> VfHost:
-    from nearmetal.host import this_machine  # noqa: PLC0415 - slow, and most jobs have no VF
+    from nearmetal.host.vf import this_machine  # noqa: PLC0415 - slow, and most jobs have no VF
 
     return this_machine()
 
@@ -71,7 +71,7 @@ class JobVfs:
         The records of the job are there. Raises NoVfError when there are not as many, and
         HostError when the machine does not do what it should: what was taken stays the job's then.
         """
-        from nearmetal.spec.vf import VfRequest  # noqa: PLC0415 - as above
+        from nearmetal.host.vf.request import VfRequest  # noqa: PLC0415 - as above
 
         host = self._host()
         taken: list[GrantedVf] = []
@@ -93,7 +93,7 @@ class JobVfs:
         """
         if not self._ledger.exists():
             return ()
-        from nearmetal.host import Owner  # noqa: PLC0415 - as above
+        from nearmetal.host.vf import Owner  # noqa: PLC0415 - as above
 
         host = self._host()
         owners = [c.owner for c in host.ledger.read().claims.values() if _is_of(c.owner, job)]
@@ -117,7 +117,7 @@ class JobVfs:
 
     def count(self) -> Count:
         """Return how many VFs there are, and which of them no job can have."""
-        from nearmetal.host.choose import used_by  # noqa: PLC0415 - as above
+        from nearmetal.host.vf.choose import used_by  # noqa: PLC0415 - as above
 
         host = self._host()
         machine, claims = host.machine(), host.ledger.read().claims
@@ -144,7 +144,7 @@ def variables(vfs: tuple[GrantedVf, ...]) -> dict[str, str]:
 
 
 def _owners(job: int, count: int, node: str, state: Path) -> Iterator[Owner]:
-    from nearmetal.host import Owner  # noqa: PLC0415 - as above
+    from nearmetal.host.vf import Owner  # noqa: PLC0415 - as above
 
     for number in range(count):
         # Of the node, too: addresses are derived from it, and a job has one on each of its nodes.

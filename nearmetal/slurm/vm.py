@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from nearmetal.errors import CommandError, ImageError, SlurmError
+from nearmetal.core.errors import CommandError, ImageError, SlurmError
+from nearmetal.core.process import Command
 from nearmetal.image import Cache, cache_directory, find_image, load_image, parts_here, tool_here
-from nearmetal.run import Command
 from nearmetal.slurm import holder, limits, network
 from nearmetal.slurm.keys import derive, pair, read_site_key
 from nearmetal.slurm.machines import (
@@ -44,7 +44,7 @@ from nearmetal.slurm.records import write
 from nearmetal.slurm.wanted import RefusedError, Wanted
 
 if TYPE_CHECKING:
-    from nearmetal.run import Runner
+    from nearmetal.core.process import Runner
 
 _STEP_S = 60.0
 _PLACE_SIZE = "64m"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nearmetal.errors import SlurmError
+from nearmetal.core.errors import SlurmError
 
 
 class RefusedError(SlurmError):

@@ -6,14 +6,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import NearmetalError, SlurmError
+from nearmetal.core.errors import NearmetalError, SlurmError
 from nearmetal.slurm.backend import AnyInstance, Backend
 from nearmetal.slurm.queue import drain, known_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nearmetal.run import Runner
+    from nearmetal.core.process import Runner
 
 
 def leaks(runner: Runner, found: Sequence[AnyInstance]) -> tuple[AnyInstance, ...]:

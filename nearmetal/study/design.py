@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from nearmetal.errors import Problem, SpecError
-from nearmetal.spec.yamlfile import load_yaml
+from nearmetal.config.yaml import load_yaml
+from nearmetal.core.errors import Problem, SpecError
 from nearmetal.study.labels import ArmLabels
 from nearmetal.study.stats import MIN_LAUNCHES, median_interval
 

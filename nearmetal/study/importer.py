@@ -9,21 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from nearmetal.errors import LogError, NearmetalError
+from nearmetal.core.errors import LogError, NearmetalError
 from nearmetal.evidence import parse_log, read_manifest
 from nearmetal.evidence.manifest import FILE as BENCH_MANIFEST
 from nearmetal.evidence.manifest import STUDY_SUITE
 from nearmetal.evidence.parse import PARSERS
 from nearmetal.evidence.recognize import MAX_LOG_BYTES, decode, recognize, refuse_crash
 from nearmetal.study.labels import FILE as LABELS_FILE
-from nearmetal.study.labels import (
-    Label,
-    Labeller,
-    load_labels,
-    natural,
-    unknown_arms,
-    unused_rules,
-)
+from nearmetal.study.labels import Label, Labeller, load_labels, natural, unknown_arms, unused_rules
 from nearmetal.study.model import LAUNCH, Source
 from nearmetal.study.physics import wire_disagrees
 from nearmetal.study.store import Study, Writer, is_store, object_path

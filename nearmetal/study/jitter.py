@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import NearmetalError
+from nearmetal.core.errors import NearmetalError
 from nearmetal.study.stats import Ratio, percentile, ratio
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from nearmetal.errors import Problem, SpecError
-from nearmetal.spec.yamlfile import load_yaml
+from nearmetal.config.yaml import load_yaml
+from nearmetal.core.errors import Problem, SpecError
 from nearmetal.study.gate import FACTS
 from nearmetal.study.model import Arm
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from nearmetal.spec.document import Document
+    from nearmetal.config.document import Document
 
 FILE = "study-labels.yaml"
 WHAT = "a file of labels"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nearmetal.errors import NearmetalError
+from nearmetal.core.errors import NearmetalError
 
 MAX_PERCENT = 100
 

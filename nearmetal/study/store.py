@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import duckdb
 
-from nearmetal.errors import LogError
+from nearmetal.core.errors import LogError
 from nearmetal.evidence import Unit
 from nearmetal.study.model import Cell, Observation, Point, Source
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from nearmetal.errors import NearmetalError
+from nearmetal.core.errors import NearmetalError
 from nearmetal.study.stats import MIN_LAUNCHES, ratio
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ FOREIGN = {
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
 PROCESS_MODULES = frozenset({"subprocess", "multiprocessing", "pty", "pexpect"})
 PROCESS_CALLS = frozenset({"system", "popen"})
-PROCESS_OWNER = Path("nearmetal/run.py")
+PROCESS_OWNER = Path("nearmetal/core/process.py")
 
 
 def _include_problem(root: Path, path: Path, mark: str, header: str) -> str | None:
@@ -79,7 +79,7 @@ def _starts_process(node: ast.AST) -> str | None:
 
 
 def process_starters(root: Path, paths: Iterable[Path]) -> list[str]:
-    """Find modules of nearmetal, other than run.py, that start processes."""
+    """Find modules of nearmetal, other than core/process.py, that start processes."""
     found = []
     for path in paths:
         if path.suffix != ".py" or path.parts[0] != "nearmetal" or path == PROCESS_OWNER:

@@ -63,8 +63,9 @@ def test_good_includes_pass(tmp_path: Path) -> None:
 def test_hidden_process_is_found(tmp_path: Path, code: str) -> None:
     package = tmp_path / "nearmetal"
     package.mkdir()
-    (package / "plan.py").write_text(code)
-    (package / "run.py").write_text(code)
-    paths = [Path("nearmetal/plan.py"), Path("nearmetal/run.py")]
+    (package / "cluster.py").write_text(code)
+    (package / "core").mkdir()
+    (package / "core/process.py").write_text(code)
+    paths = [Path("nearmetal/cluster.py"), Path("nearmetal/core/process.py")]
     (found,) = process_starters(tmp_path, paths)
-    assert found.startswith("nearmetal/plan.py:")
+    assert found.startswith("nearmetal/cluster.py:")

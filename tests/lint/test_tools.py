@@ -13,7 +13,8 @@ import pytest
 from tests.lint.tree import C_SUFFIXES, ROOT, VENV_BIN, tracked
 
 PYPROJECT = ROOT / "pyproject.toml"
-PURE = {"spec", "plan", "evidence", "report", "study", "advise"}
+PURE = ("config", "cluster/spec", "cluster/diff.py", "evidence", "report", "advise", "host/plan.py")
+NOT_PURE = {"__init__.py", "__pycache__", "runner"}  # in study/
 C_FLAGS = ["-std=gnu17", "-D_GNU_SOURCE", '-DNM_VERSION="0"', f"-I{ROOT / 'src'}"]
 
 
@@ -145,17 +146,25 @@ def test_python_layers() -> None:
 @pytest.mark.parametrize(
     ("module", "code", "expected"),
     [
-        ("errors", "import nearmetal.spec", "Every module uses only the layers below its own"),
-        ("bench/__init__", "import nearmetal.report", "nearmetal.bench -> nearmetal.report"),
+        (
+            "core/errors",
+            "import nearmetal.cluster.spec",
+            "Every module uses only the layers below its own",
+        ),
+        (
+            "study/runner/__init__",
+            "import nearmetal.report",
+            "nearmetal.study.runner -> nearmetal.report",
+        ),
         ("zebra", "", "nearmetal.zebra"),
         (
-            "plan/__init__",
+            "cluster/diff",
             "import socket",
             "Specs, plans, evidence, studies and reports never reach processes",
         ),
         (
-            "spec/__init__",
-            "import nearmetal.run",
+            "cluster/spec",
+            "import nearmetal.core.process",
             "Specs, plans, evidence, studies and reports never reach processes",
         ),
     ],
@@ -164,13 +173,14 @@ def test_python_layers_fail(tmp_path: Path, module: str, code: str, expected: st
     (tmp_path / "pyproject.toml").write_text(PYPROJECT.read_text())
     # A small package with everything that the contracts name without parentheses, and more.
     named = [name.split(".")[1:] for name in _contract("pure")["source_modules"]]
-    folders = {"bench", "report", "cli", *(parts[0] for parts in named), *map("/".join, named)}
+    folders = {"core", "study/runner", *("/".join(p[:-1]) for p in named if p[1:])}
+    folders |= {str(above) for folder in folders for above in Path(folder).parents} - {"."}
     modules = [
         "__init__",
-        "errors",
-        "run",
-        "password",
-        *(f"{folder}/__init__" for folder in folders),
+        "core/errors",
+        "core/process",
+        *(f"{folder}/__init__" for folder in folders | {p[0] for p in named}),
+        *("/".join(parts) for parts in named if parts[1:] and "/".join(parts) not in folders),
     ]
     for name in (*modules, module):
         path = tmp_path / f"nearmetal/{name}.py"
@@ -193,7 +203,11 @@ sys.exit(lint_imports(no_cache=True))
 
 
 def test_pure_packages_are_under_contract() -> None:
-    present = {f"nearmetal.{name}" for name in PURE if (ROOT / "nearmetal" / name).is_dir()}
+    package = ROOT / "nearmetal"
+    pure = [package / name for name in PURE]
+    pure += [path for path in (package / "study").iterdir() if path.name not in NOT_PURE]
+    pure += [p for name in ("spec*", "plan.py") for p in package.glob(f"cluster/backends/*/{name}")]
+    present = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in pure}
     assert present <= set(_contract("pure")["source_modules"])
 
 

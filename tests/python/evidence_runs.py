@@ -6,15 +6,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.evidence import (
-    Environment,
-    Launch,
-    Manifest,
-    NodePlace,
-    Pair,
-    Proof,
-    write_manifest,
-)
+from nearmetal.evidence import Environment, Launch, Manifest, NodePlace, Pair, Proof, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.backend import NodeStatus
-from nearmetal.errors import BackendError
-from nearmetal.run import Command
-from nearmetal.spec import ClusterSpec, Facts, Key, Kind, Observed, Resource
+from nearmetal.cluster.backend import NodeStatus
+from nearmetal.cluster.spec import ClusterSpec, Facts, Key, Kind, Observed, Resource
+from nearmetal.core.errors import BackendError
+from nearmetal.core.process import Command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

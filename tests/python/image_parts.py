@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
 
+from nearmetal.core.process import Command, Completed, Runner
 from nearmetal.image import Parts
 from nearmetal.image.cpio import link, regular
-from nearmetal.run import Command, Completed, Runner
 
 ELF = b"\x7fELF" + bytes(range(256)) * 40
 PACKAGES = f"""Package: linux-image-6.12.1-amd64

@@ -4,17 +4,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nearmetal.provision.model import (
-    BiosFacts,
-    BiosValue,
-    CardFacts,
-    ConfigValue,
-    HostFacts,
-    PortFacts,
-)
-from nearmetal.provision.places import GRUB, RULES
-from nearmetal.provision.planner import HostPlan, Phase
-from nearmetal.provision.steps import (
+from nearmetal.host.model import BiosFacts, BiosValue, CardFacts, ConfigValue, HostFacts, PortFacts
+from nearmetal.host.places import GRUB, RULES
+from nearmetal.host.plan import HostPlan, Phase
+from nearmetal.host.steps import (
     Burn,
     Install,
     SetArguments,

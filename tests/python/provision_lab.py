@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nearmetal.provision.redfish import Redfish
-from nearmetal.provision.shell import Answer
-from nearmetal.provision.slurm import Scheduler, SlurmTools
-from nearmetal.run import Command, LocalRunner
-from nearmetal.spec.hosts import HostGroup
+from nearmetal.core.process import Command, LocalRunner
+from nearmetal.host.hosts_file import HostGroup
+from nearmetal.host.redfish import Redfish
+from nearmetal.host.shell import Answer
+from nearmetal.host.slurm import Scheduler, SlurmTools
 from tests.python.sriov_tree import Tree
 
 FACTORY = {

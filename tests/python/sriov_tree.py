@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nearmetal.errors import HostError
-from nearmetal.host.model import ETHERNET, INFINIBAND, Link, VfSettings
-from nearmetal.host.sysfs import Sysfs
+from nearmetal.core.errors import HostError
+from nearmetal.host.vf.model import ETHERNET, INFINIBAND, Link, VfSettings
+from nearmetal.host.vf.sysfs import Sysfs
 
 BOOT = "11111111-2222-3333-4444-555555555555"
 ROOT_PORT = "0000:00:03.0"
@@ -192,7 +192,7 @@ class Tree:
 
 
 class FakeKernel:
-    """The seam `nearmetal.host.kernel.Kernel` over a tree. Dies before change number `kill_at`."""
+    """The seam `nearmetal.host.vf.kernel.Kernel` over a tree. Dies before change number `kill_at`."""
 
     def __init__(self, tree: Tree, kill_at: int = 0) -> None:
         self.tree = tree

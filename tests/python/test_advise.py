@@ -14,7 +14,7 @@ from nearmetal.advise.tax import PUBLISHED, Tax, load_measured, slowdown_share
 from nearmetal.advise.trace import load_trace, profile
 from nearmetal.advise.version import parse_version
 from nearmetal.cli.main import main
-from nearmetal.errors import NearmetalError
+from nearmetal.core.errors import NearmetalError
 
 
 def order(advice: Advice) -> list[str]:

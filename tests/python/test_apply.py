@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.apply import Cluster, Event, Journal, describe, down, locked, plan_up, up
-from nearmetal.backend import Store, state_directory
-from nearmetal.errors import BackendError, LockedError, StateError
-from nearmetal.spec import ClusterSpec, Key, Kind, parse_spec
+from nearmetal.cluster.apply import Cluster, describe, down, plan_up, up
+from nearmetal.cluster.spec import ClusterSpec, Key, Kind, parse_spec
+from nearmetal.cluster.store import Store, state_directory
+from nearmetal.core.errors import BackendError, LockedError, StateError
+from nearmetal.core.journal import Event, Journal
+from nearmetal.core.lock import locked
 from tests.python.fake_backend import FakeBackend
 
 TEXT = """\

@@ -9,24 +9,24 @@ from typing import IO, TYPE_CHECKING
 
 import pytest
 
-from nearmetal.bench import ARMS, SUITES, Collector, schedule
-from nearmetal.bench.collect import program_path, sent_bytes
-from nearmetal.bench.environment import environment
-from nearmetal.bench.fabric import pair_of
-from nearmetal.bench.suite import Program, Step, Where
-from nearmetal.errors import LaunchError, LogError
+from nearmetal.cluster.desired import desired
+from nearmetal.cluster.spec import Facts, parse_spec
+from nearmetal.core.errors import LaunchError, LogError
+from nearmetal.core.process import Command, Completed
 from nearmetal.evidence import load_run
-from nearmetal.mpi import Mpi, Provider
-from nearmetal.plan import desired
-from nearmetal.run import Command, Completed
-from nearmetal.spec import Facts, parse_spec
+from nearmetal.job.mpi import Mpi, Provider
+from nearmetal.study.runner import ARMS, SUITES, Collector, schedule
+from nearmetal.study.runner.collect import program_path, sent_bytes
+from nearmetal.study.runner.environment import environment
+from nearmetal.study.runner.fabric import pair_of
+from nearmetal.study.runner.suite import Program, Step, Where
 from tests.python.evidence_runs import limits_log, pair
 from tests.python.fake_backend import FakeBackend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nearmetal.run import Dialogue
+    from nearmetal.core.process import Dialogue
 
 SPEC = parse_spec(
     """\

@@ -17,12 +17,12 @@ from nearmetal.cli.main import main
 from nearmetal.cli.run import parse_environment
 from nearmetal.cli.verbs import VERBS, build_parser
 from nearmetal.cli.view import View
-from nearmetal.errors import UsageError
-from nearmetal.spec import LibvirtSpec, LocalSpec, VsphereSpec
+from nearmetal.cluster.spec import LibvirtSpec, LocalSpec, VsphereSpec
+from nearmetal.core.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
-MAN = ROOT / "docs" / "man"
-TWO_NODES = str(ROOT / "examples" / "two-nodes.yaml")
+MAN = ROOT / "nearmetal/share/man"
+TWO_NODES = str(ROOT / "nearmetal/share/examples" / "two-nodes.yaml")
 
 
 def choices(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.errors import LogError
+from nearmetal.core.errors import LogError
 from nearmetal.evidence import load_run, read_manifest, write_manifest
 from tests.python.evidence_runs import make_launch, make_run, patterns_log
 

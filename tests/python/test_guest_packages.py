@@ -44,6 +44,6 @@ def test_machines_have_what_their_commands_import(extra: str, verbs: tuple[str, 
     modules = {module.split(".")[0].lower().removeprefix("py") for module in done.stdout.split()}
     needed = names & modules
     assert "dantic" in needed
-    listed = (ROOT / f"guest/packages-{extra}.txt").read_text().lower().split()
+    listed = (ROOT / f"nearmetal/share/guest/packages-{extra}.txt").read_text().lower().split()
     given = {line.removeprefix("python3-").removeprefix("py") for line in listed}
     assert needed <= given

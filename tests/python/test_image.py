@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from nearmetal.errors import ImageError, UsageError
+from nearmetal.core.errors import ImageError, UsageError
+from nearmetal.core.process import LocalRunner
 from nearmetal.image import (
     Cache,
     Image,
@@ -25,7 +26,6 @@ from nearmetal.image import (
 from nearmetal.image.cpio import archive, link, regular
 from nearmetal.image.kernel import uncompressed_kernel
 from nearmetal.image.mirror import mirrors_of
-from nearmetal.run import LocalRunner
 from tests.python.image_parts import ELF, PACKAGES, FakeDebian, bzimage, parts
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.backend.libvirt.cloud import CloudImages, Info, damage, read_info
-from nearmetal.backend.libvirt.images import BuiltImages
-from nearmetal.errors import BackendError
+from nearmetal.cluster.backends.libvirt.cloud import CloudImages, Info, damage, read_info
+from nearmetal.cluster.backends.libvirt.images import BuiltImages
+from nearmetal.core.errors import BackendError
+from nearmetal.core.process import LocalRunner
 from nearmetal.image import Cache
-from nearmetal.run import LocalRunner
 from tests.python.image_parts import parts
 
 

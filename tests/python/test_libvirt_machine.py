@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from nearmetal.backend.libvirt.build import (
+from nearmetal.cluster.backends.libvirt.build import (
     Boot,
     Layout,
     Site,
@@ -18,14 +18,15 @@ from nearmetal.backend.libvirt.build import (
     machine,
     made_network,
 )
-from nearmetal.backend.libvirt.machine import NAMESPACE, Kernel, Machine, Owner
-from nearmetal.plan import desired
-from nearmetal.spec import HostFacts, Kind, LibvirtSpec, Resource, load_spec, parse_size, parse_spec
+from nearmetal.cluster.backends.libvirt.machine import NAMESPACE, Kernel, Machine, Owner
+from nearmetal.cluster.desired import desired
+from nearmetal.cluster.spec import HostFacts, Kind, LibvirtSpec, Resource, load_spec, parse_spec
+from nearmetal.config.size import parse_size
 from tests.python.test_plan import check_golden
 from tests.python.virtual import HYPERVISOR, SMALL, facts_for
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("vms-*.yaml"))
+EXAMPLES = sorted((ROOT / "nearmetal/share/examples").glob("vms-*.yaml"))
 IDENTITY = "5d4c3b2a-0000-4000-8000-000000000001"
 KERNEL = Boot(Kernel("/i/vmlinuz", "/i/initrd", "console=ttyS0 panic=-1"), "/i/root.squashfs", "nm")
 OWN_DISK = Boot()

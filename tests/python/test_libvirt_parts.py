@@ -13,18 +13,18 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from nearmetal.backend.libvirt import boot, hosts
-from nearmetal.backend.libvirt.build import Layout, Site, seed_segment
-from nearmetal.backend.libvirt.hypervisor import explain, read_distances, remedy
-from nearmetal.backend.libvirt.nodes import Nodes
-from nearmetal.backend.libvirt.records import Records
-from nearmetal.backend.libvirt.shell import HostShell, owner_of_files, ssh_target
-from nearmetal.errors import BackendError, LaunchError
-from nearmetal.launch.carried import GUEST_MPI, carried
-from nearmetal.launch.copies import packed, stage, unpack
-from nearmetal.mpi.installed import Installation, Mpi
-from nearmetal.run import LocalRunner
-from nearmetal.spec import Key, Kind, resource
+from nearmetal.cluster.backends.libvirt import boot, hosts
+from nearmetal.cluster.backends.libvirt.build import Layout, Site, seed_segment
+from nearmetal.cluster.backends.libvirt.hypervisor import explain, read_distances, remedy
+from nearmetal.cluster.backends.libvirt.nodes import Nodes
+from nearmetal.cluster.backends.libvirt.records import Records
+from nearmetal.cluster.backends.libvirt.shell import HostShell, owner_of_files, ssh_target
+from nearmetal.cluster.spec import Key, Kind, resource
+from nearmetal.core.errors import BackendError, LaunchError
+from nearmetal.core.process import LocalRunner
+from nearmetal.job.carried import GUEST_MPI, carried
+from nearmetal.job.copies import packed, stage, unpack
+from nearmetal.job.mpi.installed import Installation, Mpi
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearmetal.apply import describe
-from nearmetal.errors import SpecError, StateError
-from nearmetal.plan import Action, Plan, desired, make_plan
-from nearmetal.spec import Kind, Observed, parse_spec
+from nearmetal.cluster.action import Action
+from nearmetal.cluster.apply import describe
+from nearmetal.cluster.desired import desired
+from nearmetal.cluster.diff import Plan, make_plan
+from nearmetal.cluster.spec import Kind, Observed, parse_spec
+from nearmetal.core.errors import SpecError, StateError
 from tests.python.test_plan import carried_out
 from tests.python.virtual import HYPERVISOR, SMALL, facts_for
 

@@ -9,17 +9,17 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from nearmetal.backend.libvirt import probe
-from nearmetal.backend.libvirt.build import Boot
-from nearmetal.backend.libvirt.hypervisor import About
-from nearmetal.backend.libvirt.machine import Kernel
-from nearmetal.backend.libvirt.shell import HostShell
-from nearmetal.errors import BackendError
-from nearmetal.run import LocalRunner
+from nearmetal.cluster.backends.libvirt import probe
+from nearmetal.cluster.backends.libvirt.build import Boot
+from nearmetal.cluster.backends.libvirt.hypervisor import About
+from nearmetal.cluster.backends.libvirt.machine import Kernel
+from nearmetal.cluster.backends.libvirt.shell import HostShell
+from nearmetal.core.errors import BackendError
+from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
-    from nearmetal.backend.libvirt.hypervisor import Hypervisor
-    from nearmetal.backend.libvirt.images import Images
+    from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor
+    from nearmetal.cluster.backends.libvirt.images import Images
 
 QUIET = "console=ttyS0 quiet loglevel=3 panic=-1"
 OK = "nearmetal: probe ok\n"

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.backend.libvirt.vfs import NodeVfs, seed_interface
-from nearmetal.errors import BackendError, HostError
-from nearmetal.host import Ledger, VfHost
-from nearmetal.host.identity import derive_guids
-from nearmetal.host.model import INFINIBAND
-from nearmetal.spec import LibvirtHost, LibvirtSpec, VfRequest, parse_spec
+from nearmetal.cluster.backends.libvirt.vfs import NodeVfs, seed_interface
+from nearmetal.cluster.spec import LibvirtHost, LibvirtSpec, parse_spec
+from nearmetal.core.errors import BackendError, HostError
+from nearmetal.host.vf import Ledger, VfHost
+from nearmetal.host.vf.identity import derive_guids
+from nearmetal.host.vf.model import INFINIBAND
+from nearmetal.host.vf.request import VfRequest
 from tests.python.sriov_tree import FakeKernel, Tree
 
 TEXT = """

@@ -11,14 +11,18 @@ from typing import Any
 import pytest
 
 from nearmetal.cli.verbs import build_parser
-from nearmetal.launch.locality import info_tool
-from nearmetal.mpi import Mpi, Provider
-from nearmetal.mpi.installed import Installation
-from nearmetal.mpi.settings import Request, settings_for
+from nearmetal.job.locality import info_tool
+from nearmetal.job.mpi import Mpi, Provider
+from nearmetal.job.mpi.installed import Installation
+from nearmetal.job.mpi.settings import Request, settings_for
 
 ROOT = Path(__file__).parents[2]
-MAN = ROOT / "docs" / "man"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+MAN = ROOT / "nearmetal/share/man"
+PAGES = sorted(
+    page
+    for where in ("*.md", "docs/**/*.md", "nearmetal/share/man/*.md", "benchmarks/**/*.md")
+    for page in ROOT.glob(where)
+)
 PROVIDER = (MAN / "fi_nearmetal.md").read_text()
 
 HEADINGS = {

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearmetal.errors import LaunchError, UsageError
-from nearmetal.mpi import (
+from nearmetal.core.errors import LaunchError, UsageError
+from nearmetal.job.mpi import (
     Family,
     Installation,
     MapBy,
@@ -22,8 +22,8 @@ from nearmetal.mpi import (
     pick,
     settings_for,
 )
-from nearmetal.mpi.installed import linked_family
-from nearmetal.mpi.launcher import place
+from nearmetal.job.mpi.installed import linked_family
+from nearmetal.job.mpi.launcher import place
 
 LIBRARY = Path("/opt/libnearmetal-fi.so")
 JOB_PROVIDERS = Path("/run/nearmetal/job.providers")

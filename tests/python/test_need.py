@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.mpi import Mpi
-from nearmetal.mpi.installed import Places
+from nearmetal.job.mpi import Mpi
+from nearmetal.job.mpi.installed import Places
 from tests.python.test_mpi import install
 from tests.system import need
 

@@ -12,9 +12,9 @@ import pytest
 import yaml
 from pycdlib import PyCdlib
 
-from nearmetal.errors import ImageError
+from nearmetal.core.errors import ImageError
 from nearmetal.image.nocloud import disc_files, write_disc
-from nearmetal.spec.seed import Seed
+from nearmetal.image.seed import Seed
 from tests.python.image_parts import parts
 from tests.python.seeds import SECRET, seed_data
 

@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearmetal.cli.plan import as_data, as_lines
-from nearmetal.errors import StateError
-from nearmetal.plan import Action, Plan, desired, make_plan, removal
-from nearmetal.spec import Facts, Key, Kind, Observed, Resource, load_spec, parse_spec
+from nearmetal.cluster.action import Action
+from nearmetal.cluster.desired import desired
+from nearmetal.cluster.diff import Plan, make_plan, removal
+from nearmetal.cluster.spec import Facts, Key, Kind, Observed, Resource, load_spec, parse_spec
+from nearmetal.core.errors import StateError
 from tests.python.virtual import HYPERVISOR, SMALL, facts_for
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"
-EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+EXAMPLES = sorted((ROOT / "nearmetal/share/examples").glob("*.yaml"))
 TWO_CORES = Facts((0, 1))
 
 

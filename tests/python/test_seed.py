@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from nearmetal.spec.seed import Seed, failed_line, ready_line
+from nearmetal.image.seed import Seed, failed_line, ready_line
 from tests.python.seeds import SECRET, seed_data
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nearmetal.launch.locality import info_tool
+from nearmetal.job.locality import info_tool
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,9 +20,9 @@ import pytest
 from nearmetal.cli.slurm_status import show
 from nearmetal.cli.verbs import build_parser
 from nearmetal.cli.view import View
-from nearmetal.errors import NearmetalError, SlurmError, UsageError
-from nearmetal.host import Ledger, VfHost
-from nearmetal.run import Command, Completed, LocalRunner
+from nearmetal.core.errors import NearmetalError, SlurmError, UsageError
+from nearmetal.core.process import Command, Completed, LocalRunner
+from nearmetal.host.vf import Ledger, VfHost
 from nearmetal.slurm import (
     STATE,
     JobVfs,
@@ -132,7 +132,7 @@ def test_a_prolog_waits_for_no_module_that_it_does_not_need() -> None:
         "for words in (['launch', '--job', '1', '--uid', '1', '--segment', '1'],"
         " ['reclaim', '--job', '1'], ['task', 'app']):\n"
         " build_parser('slurm').parse_args(['slurm', *words])\n"
-        "print(*sorted({'pydantic', 'nearmetal.spec', 'nearmetal.host'} & set(sys.modules)))\n"
+        "print(*sorted({'pydantic', 'nearmetal.cluster.spec', 'nearmetal.host.vf'} & set(sys.modules)))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -491,7 +491,7 @@ def test_a_wrong_wish_makes_nothing(
 def test_who_may_not_make_namespaces_is_told_so_and_leaves_nothing() -> None:
     script = (
         "import sys; from pathlib import Path; from nearmetal.slurm import Wish, launch\n"
-        "from nearmetal.errors import SlurmError\n"
+        "from nearmetal.core.errors import SlurmError\n"
         "try: launch(Wish(7, 1000, 1 << 20, 1 << 20, 'r'), Path(sys.argv[1]) / 's')\n"
         "except SlurmError as error: print(error.message, '|', error.hint)\n"
     )

@@ -12,7 +12,7 @@ import pytest
 
 from nearmetal.cli.slurm_status import show
 from nearmetal.cli.view import View
-from nearmetal.errors import BackendError, SlurmError
+from nearmetal.core.errors import BackendError, SlurmError
 from nearmetal.slurm import Backend, Launched, ThisNode, Wish, reclaim_ended
 from tests.python.test_slurm import Slurm, no_vfs, record
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.errors import SlurmError
-from nearmetal.run import Command, Completed, LocalRunner
+from nearmetal.core.errors import SlurmError
+from nearmetal.core.process import Command, Completed, LocalRunner
 from nearmetal.slurm import limits, queue
 from nearmetal.slurm.limits import Limits, limits_of
 from nearmetal.slurm.wanted import Allocated

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.errors import SlurmError
+from nearmetal.core.errors import SlurmError
+from nearmetal.core.process import Command, Completed, LocalRunner
 from nearmetal.image import Cache
-from nearmetal.run import Command, Completed, LocalRunner
 from nearmetal.slurm import machines, network, queue
 from nearmetal.slurm.keys import Pair, derive, pair, read_site_key
 from nearmetal.slurm.machines import (
@@ -163,7 +163,7 @@ def test_guests_and_plugin_look_where_files_are() -> None:
     header = (ROOT / "src/spank/guest.h").read_text()
     assert f'#define NM_SPANK_MACHINES "{machines.PLACE}"' in header
     assert f'#define NM_SPANK_JOB "{machines.JOB}"' in header
-    assert f"job={machines.JOB}\n" in (ROOT / "guest/unit/task").read_text()
+    assert f"job={machines.JOB}\n" in (ROOT / "nearmetal/share/guest/unit/task").read_text()
     assert '#define IN_GUEST "/usr/lib/nearmetal/task"' in (ROOT / "src/spank/guest.c").read_text()
 
 
@@ -301,7 +301,7 @@ def test_the_key_of_the_site_is_roots_alone(tmp_path: Path) -> None:
 
 def test_signals_are_caught_and_not_ignored_before_a_task() -> None:
     """What the runner of a task ignored, the task would ignore, too."""
-    text = (ROOT / "guest/unit/task").read_text()
+    text = (ROOT / "nearmetal/share/guest/unit/task").read_text()
     caught = re.search(r"^\ttrap : (.*)$", text, re.MULTILINE)
     assert caught is not None
     sent = set(re.findall(r'\{SIG\w+, "(\w+)"\}', (ROOT / "src/spank/guest.c").read_text()))

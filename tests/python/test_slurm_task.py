@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.errors import SlurmError, UsageError
+from nearmetal.core.errors import SlurmError, UsageError
 from nearmetal.slurm.task import SEGMENT, Share, Step, enter, step_of, tasks_per_node, variables
 from tests.system.local import user_can_read_checkout
 
@@ -151,7 +151,7 @@ def test_a_program_that_is_not_there_is_said() -> None:
 def test_a_task_whose_siblings_never_come_ends_in_words(local: int, words: str) -> None:
     script = (
         "from nearmetal.slurm.task import Share, Step, enter\n"
-        "from nearmetal.errors import SlurmError\n"
+        "from nearmetal.core.errors import SlurmError\n"
         f"try: enter(Step('77.0', {local}, 2), Share(1 << 20, 1 << 20), {{}}, wait_s=0.3)\n"
         "except SlurmError as error: print(error.message)\n"
     )
@@ -173,7 +173,7 @@ def test_a_task_whose_siblings_never_come_ends_in_words(local: int, words: str) 
 def test_what_others_put_where_tasks_meet_is_not_looked_at(put: str) -> None:
     script = (
         "from nearmetal.slurm.task import Share, Step, enter\n"
-        "from nearmetal.errors import SlurmError\n"
+        "from nearmetal.core.errors import SlurmError\n"
         "try: enter(Step('77.0', 1, 2), Share(1 << 20, 1 << 20), {}, wait_s=0.3)\n"
         "except SlurmError as error: print(error.message)\n"
     )

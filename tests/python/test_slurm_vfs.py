@@ -13,9 +13,10 @@ import pytest
 
 from nearmetal.cli.slurm_status import show
 from nearmetal.cli.view import View
-from nearmetal.errors import HostError, NoVfError, SlurmError
-from nearmetal.host import Ledger, Owner, VfHost
-from nearmetal.host.ledger import DIRECTORY
+from nearmetal.core.errors import HostError, NoVfError, SlurmError
+from nearmetal.host.vf import Ledger, Owner, VfHost
+from nearmetal.host.vf.ledger import DIRECTORY
+from nearmetal.host.vf.request import VfRequest
 from nearmetal.slurm import (
     JobVfs,
     Machines,
@@ -31,7 +32,6 @@ from nearmetal.slurm import (
 from nearmetal.slurm.container import MAX_REFUSAL
 from nearmetal.slurm.queue import parse_gres
 from nearmetal.slurm.vfs import LEDGER, variables
-from nearmetal.spec.vf import VfRequest
 from tests.python.sriov_tree import FakeKernel, Killed, Tree
 from tests.python.test_slurm import Slurm, record
 

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.bench.ways import way_of
-from nearmetal.bench.workloads import WORKLOADS
 from nearmetal.cli.main import main
-from nearmetal.errors import NearmetalError, SpecError, UsageError
-from nearmetal.mpi import Mpi, Provider
+from nearmetal.core.errors import NearmetalError, SpecError, UsageError
+from nearmetal.job.mpi import Mpi, Provider
 from nearmetal.study.design import (
     Design,
     LaunchesDesign,
@@ -20,9 +18,11 @@ from nearmetal.study.design import (
     load_design,
     unsettled,
 )
+from nearmetal.study.runner.ways import way_of
+from nearmetal.study.runner.workloads import WORKLOADS
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples" / "studies").glob("*.yaml"))
+EXAMPLES = sorted((ROOT / "nearmetal/share/examples" / "studies").glob("*.yaml"))
 SMALL = """\
 format: 1
 name: small

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearmetal.errors import LogError
+from nearmetal.core.errors import LogError
 from nearmetal.evidence import Log, Unit, parse_log
 from nearmetal.evidence.parse import PARSERS
 from nearmetal.evidence.recognize import decode, recognize, refuse_crash

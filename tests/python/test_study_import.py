@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearmetal.cli.main import main
-from nearmetal.errors import LogError, NearmetalError, SpecError
+from nearmetal.core.errors import LogError, NearmetalError, SpecError
 from nearmetal.study.importer import ImportSummary, derive_again, find_files, import_study
 from nearmetal.study.labels import Labeller, arms_of, draft, load_labels, natural, pattern
 from nearmetal.study.store import FACTS, SOURCES, Study
@@ -327,7 +327,9 @@ def test_a_path_without_marks_is_its_own_pattern(parts: list[str]) -> None:
 
 
 def test_the_example_of_labels_is_one() -> None:
-    labels, _ = load_labels(Path(__file__).parents[2] / "examples/logs/study-labels.yaml")
+    labels, _ = load_labels(
+        Path(__file__).parents[2] / "nearmetal/share/examples/logs/study-labels.yaml"
+    )
     labeller = Labeller(labels)
     label = labeller.label("vm/gromacs-16n-3.log")
     assert label is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nearmetal.cli.main import main
-from nearmetal.errors import NearmetalError
+from nearmetal.core.errors import NearmetalError
 from nearmetal.evidence import Unit
 from nearmetal.evidence.published import find
 from nearmetal.study.flags import Kind

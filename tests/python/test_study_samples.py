@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.errors import LogError
+from nearmetal.core.errors import LogError
 from nearmetal.evidence import Log, Unit, parse_log
 from nearmetal.evidence.recognize import decode, recognize, refuse_crash
 from tests.python.study_shared import LOGS, SAMPLES

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.backend import NodeStatus
-from nearmetal.bench.pairs import first_two, run_sizes
-from nearmetal.bench.probe import Seen, facts_of, look_here, parse_answer, sent_between
-from nearmetal.bench.workloads import WORKLOADS, fill_in, lay_out
-from nearmetal.bench.workloads.model import grid_of
-from nearmetal.errors import LaunchError
+from nearmetal.cluster.backend import NodeStatus
+from nearmetal.cluster.spec import load_spec
+from nearmetal.core.errors import LaunchError
+from nearmetal.core.process import Command, LocalRunner
 from nearmetal.evidence import parse_log
 from nearmetal.evidence.parse import PARSERS
-from nearmetal.run import Command, LocalRunner
-from nearmetal.spec import load_spec
 from nearmetal.study.observed import VARIES, fold
+from nearmetal.study.runner.pairs import first_two, run_sizes
+from nearmetal.study.runner.probe import Seen, facts_of, look_here, parse_answer, sent_between
+from nearmetal.study.runner.workloads import WORKLOADS, fill_in, lay_out
+from nearmetal.study.runner.workloads.model import grid_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -139,10 +139,10 @@ def perftest(tmp_path: Path) -> str:
 def test_a_hang_is_told_with_its_size(tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
         done = run_sizes(
-            Here(),
+            Here(),  # type: ignore[arg-type]
             LocalRunner(),
             ("n1", "n2"),
-            [perftest(tmp_path)],  # type: ignore[arg-type]
+            [perftest(tmp_path)],
             (4096, 8192, 16384, 32768),
             output=(out, err),
             size_s=5,
@@ -171,10 +171,10 @@ def test_a_client_waits_for_a_server_that_says_nothing(tmp_path: Path) -> None:
     backend = Asked()
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
         done = run_sizes(
-            backend,
+            backend,  # type: ignore[arg-type]
             LocalRunner(),
             ("n1", "n2"),
-            [str(program)],  # type: ignore[arg-type]
+            [str(program)],
             (64,),
             output=(out, err),
             size_s=5,
@@ -187,9 +187,9 @@ def test_a_pair_that_fails_stops(tmp_path: Path) -> None:
     (tmp_path / "fail").touch()
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
         done = run_sizes(
-            Here(str(tmp_path / "fail")),
+            Here(str(tmp_path / "fail")),  # type: ignore[arg-type]
             LocalRunner(),
-            ("n1", "n2"),  # type: ignore[arg-type]
+            ("n1", "n2"),
             [perftest(tmp_path)],
             (64, 128),
             output=(out, err),
@@ -200,7 +200,7 @@ def test_a_pair_that_fails_stops(tmp_path: Path) -> None:
 
 
 def test_a_pair_needs_two_nodes() -> None:
-    spec = load_spec(ROOT / "examples" / "two-nodes.yaml")
+    spec = load_spec(ROOT / "nearmetal/share/examples" / "two-nodes.yaml")
     assert first_two(spec, ()) == ("n1", "n2")
     with pytest.raises(LaunchError, match="two nodes"):
         first_two(spec, ("n2",))

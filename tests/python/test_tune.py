@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.bench import tune
-from nearmetal.errors import LaunchError
-from nearmetal.run import Command, Completed
+from nearmetal.core.errors import LaunchError
+from nearmetal.core.process import Command, Completed
+from nearmetal.study.runner import tune
 
 COLUMNS = (
     "size_B samples batch time_p2_us time_p25_us time_p50_us time_p75_us time_p98_us messages "

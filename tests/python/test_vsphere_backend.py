@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from pyVmomi import vim
 
-from nearmetal.backend.vsphere.answers import without_chassis
-from nearmetal.backend.vsphere.devices import describe, is_like, matched
-from nearmetal.backend.vsphere.session import Session, explain, tls_context
-from nearmetal.errors import BackendError
-from nearmetal.spec.vsphere import Adapter, Vcenter
+from nearmetal.cluster.backends.vsphere.devices import describe, is_like, matched
+from nearmetal.cluster.backends.vsphere.spec import Adapter
+from nearmetal.core.errors import BackendError
+from nearmetal.host.vcenter.answers import without_chassis
+from nearmetal.host.vcenter.session import Session, explain, tls_context
+from nearmetal.host.vcenter.spec import Vcenter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.backend.vsphere.record import NAME, Center, SwitchRecord
-from nearmetal.errors import BackendError
+from nearmetal.cluster.backends.vsphere.record import NAME, Center, SwitchRecord
+from nearmetal.core.errors import BackendError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +91,7 @@ def test_a_record_of_another_vcenter_is_told_with_both(tmp_path: Path) -> None:
 WATCHED = """
 import os, sys
 from pathlib import Path
-from nearmetal.backend.vsphere.record import Center, SwitchRecord
+from nearmetal.cluster.backends.vsphere.record import Center, SwitchRecord
 
 place = Path(sys.argv[1])
 record = SwitchRecord(place, Center("vc1", "0a-1"))

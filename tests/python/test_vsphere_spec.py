@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearmetal.errors import SpecError
-from nearmetal.plan import Action, desired, make_plan
-from nearmetal.spec import (
+from nearmetal.cluster.action import Action
+from nearmetal.cluster.desired import desired
+from nearmetal.cluster.diff import make_plan
+from nearmetal.cluster.spec import (
     Facts,
     Key,
     Kind,
@@ -24,8 +25,9 @@ from nearmetal.spec import (
     parse_spec,
     resource,
 )
+from nearmetal.core.errors import SpecError
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "vsphere-sriov.yaml"
+EXAMPLE = Path(__file__).parents[2] / "nearmetal/share/examples" / "vsphere-sriov.yaml"
 
 HEAD = """\
 version: 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nearmetal.spec import ClusterSpec, Facts, HostFacts, LibvirtSpec
+from nearmetal.cluster.spec import ClusterSpec, Facts, HostFacts, LibvirtSpec
 
 HYPERVISOR = HostFacts(
     uri="qemu:///system",

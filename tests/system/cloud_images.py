@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from nearmetal.core.process import LocalRunner
 from nearmetal.image import machine_mirror
-from nearmetal.run import LocalRunner
 from tests.system.machines import CACHE
 from tests.system.need import lacking
 

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from pyVmomi import vim
 
-from nearmetal.backend.vsphere.inventory import fetch
-from nearmetal.provision.apply import Applier, Patience
-from nearmetal.provision.read import Network
-from nearmetal.provision.shell import Answer
-from nearmetal.run import Command, LocalRunner
-from nearmetal.spec.hosts import parse_hosts
+from nearmetal.core.process import Command, LocalRunner
+from nearmetal.host.apply import Applier, Patience
+from nearmetal.host.facts import Network
+from nearmetal.host.hosts_file import parse_hosts
+from nearmetal.host.shell import Answer
+from nearmetal.host.vcenter.properties import fetch
 from tests.python import fake_mlxconfig
 from tests.python.provision_host import FACTORY
 from tests.system.vcenter import PASSWORD, Simulator
 
 if TYPE_CHECKING:
-    from nearmetal.backend.vsphere.session import Session
-    from nearmetal.provision.shell import Shell
-    from nearmetal.spec.hosts import HostGroup
+    from nearmetal.host.hosts_file import HostGroup
+    from nearmetal.host.shell import Shell
+    from nearmetal.host.vcenter.session import Session
 
 QUICK = Patience(reboot_s=60, look_s=0.02)
 

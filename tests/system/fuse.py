@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyVmomi import vim, vmodl
 
-from nearmetal.apply import Journal
-from nearmetal.backend.vsphere.session import Session
+from nearmetal.core.journal import Journal
+from nearmetal.host.vcenter.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from nearmetal.core.process import LocalRunner
 from nearmetal.image.mirror import machine_mirror
-from nearmetal.run import LocalRunner
 from tests.system.need import lacking
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.journal import Journal, Record
+from nearmetal.core.journal import Journal, Record
 from tests.system.bmc import Bmc
 from tests.system.linux_disk import ROOT, factory_disk
 from tests.system.machines import Key, free_port

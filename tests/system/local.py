@@ -35,6 +35,7 @@ class Site:
 
     directory: Path
     uid: int = 0
+    program: str = "nearmetal"
     seen: set[str] = field(default_factory=set)
     newest: int = 0
     shm: set[str] = field(default_factory=lambda: {p.name for p in Path("/dev/shm").iterdir()})
@@ -46,7 +47,7 @@ class Site:
     def command(self, *args: str) -> list[str]:
         user = [f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"]
         start = ["setpriv", *user] if self.uid else []
-        return [*start, sys.executable, "-m", "nearmetal", *args]
+        return [*start, sys.executable, "-m", self.program, *args]
 
     def environment(self) -> dict[str, str]:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("NEARMETAL_", "OMPI_"))}
@@ -157,7 +158,7 @@ def start_ticks(pid: int | str) -> int:
 
 def user_can_read_checkout() -> bool:
     """Whether an ordinary user may start what is under test."""
-    paths = [ROOT / "nearmetal" / "run.py", Path(sys.executable)]
+    paths = [ROOT / "nearmetal/core/process.py", Path(sys.executable)]
     probe = (
         f"import os, sys; sys.exit(not all(os.access(p, os.R_OK) for p in {list(map(str, paths))}))"
     )

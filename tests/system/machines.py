@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.spec.seed import FAILED_MARK, READY_MARK, Seed
+from nearmetal.image.seed import FAILED_MARK, READY_MARK, Seed
 from tests.system.need import lacking
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.mpi import Mpi, find_installations
+from nearmetal.job.mpi import Mpi, find_installations
 from tests.system.local import ROOT, Site, site
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from nearmetal.errors import LaunchError
-from nearmetal.launch.locality import info_tool
-from nearmetal.mpi.installed import find_installations
-from nearmetal.mpi.provider import provider_library
+from nearmetal.core.errors import LaunchError
+from nearmetal.job.locality import info_tool
+from nearmetal.job.mpi.installed import find_installations
+from nearmetal.job.mpi.provider import provider_library
 
 if TYPE_CHECKING:
-    from nearmetal.mpi import Mpi
-    from nearmetal.mpi.installed import Places
+    from nearmetal.job.mpi import Mpi
+    from nearmetal.job.mpi.installed import Places
 
 
 def lacking(reason: str) -> NoReturn:

@@ -85,7 +85,7 @@ CONTROLLERS = ("memory", "cpuset", "freezer", "cpu")
 HIERARCHIES = Path("/sys/fs/cgroup")
 NO_CGROUPS = "CgroupPlugin=disabled\n"
 
-EXAMPLE = ROOT / "examples/slurm/slurm.toml"
+EXAMPLE = ROOT / "nearmetal/share/examples/slurm/slurm.toml"
 CHANGES = {
     'scratch = "4G"': 'scratch = "64M"',
     '[limits]\nsegment = "1G"': '[limits]\nsegment = "128M"\nvms-per-node = "2"\nmemory = "1G"\n'

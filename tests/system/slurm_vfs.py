@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nearmetal.errors import HostError
-from nearmetal.host import Ledger
+from nearmetal.core.errors import HostError
+from nearmetal.host.vf import Ledger
 from tests.python.sriov_tree import FakeKernel, Tree
 from tests.system.local import ROOT
 

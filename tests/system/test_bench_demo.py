@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.apply import Cluster, down, up
-from nearmetal.backend import Store, open_backend
-from nearmetal.bench import ARMS, Collector
-from nearmetal.bench.suite import Program, Step, Where
+from nearmetal.cluster.apply import Cluster, down, up
+from nearmetal.cluster.registry import open_backend
+from nearmetal.cluster.spec import load_spec
+from nearmetal.cluster.store import Store
+from nearmetal.core.process import LocalRunner
 from nearmetal.evidence import load_run
-from nearmetal.mpi import Mpi, find_installations
+from nearmetal.job.mpi import Mpi, find_installations
 from nearmetal.report import Evidence, render_html
 from nearmetal.report.checks import State, run_checks
-from nearmetal.run import LocalRunner
-from nearmetal.spec import load_spec
+from nearmetal.study.runner import ARMS, Collector
+from nearmetal.study.runner.suite import Program, Step, Where
 from tests.system.local import ROOT, Site, site
 from tests.system.need import need_build, need_mpi
 
@@ -142,7 +143,7 @@ def test_a_run_directory_is_never_overwritten(place: Site) -> None:
 
 def measure(place: Site, steps: list[Step]) -> Manifest:
     """Run steps on two nodes of their own."""
-    spec = load_spec(ROOT / "examples" / "two-nodes.yaml")
+    spec = load_spec(ROOT / "nearmetal/share/examples" / "two-nodes.yaml")
     store = Store(place.state)
     cluster = Cluster("two-nodes", open_backend(spec, store, LocalRunner()), store)
     out = place.directory / "run"

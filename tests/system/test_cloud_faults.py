@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.apply import down, plan_up, up
-from nearmetal.errors import BackendError
-from nearmetal.spec import Kind
+from nearmetal.cluster.apply import down, plan_up, up
+from nearmetal.cluster.spec import Kind
+from nearmetal.core.errors import BackendError
 from tests.system import hypervisors
 from tests.system.virtual_clusters import Place, places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nearmetal.spec import LibvirtSpec
+    from nearmetal.cluster.spec import LibvirtSpec
 
 pytestmark = [pytest.mark.system, pytest.mark.full, pytest.mark.root, pytest.mark.timeout(900)]
 

@@ -8,7 +8,7 @@ import pytest
 
 from nearmetal.image import parts_here
 from nearmetal.image.nocloud import write_disc
-from nearmetal.spec.seed import Seed
+from nearmetal.image.seed import Seed
 from tests.system.cloud_images import cloud_image
 from tests.system.machines import Machine, Shared, Yard, built_image
 

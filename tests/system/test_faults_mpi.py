@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nearmetal.mpi import Mpi
+from nearmetal.job.mpi import Mpi
 from tests.system.local import ROOT, Site, site
 from tests.system.mpi_jobs import INSTALLED, compile_for
 

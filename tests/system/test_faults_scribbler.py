@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from nearmetal.launch.stats import read_stats
+from nearmetal.job.stats import read_stats
 from tests.system.faults.arena import Arena
 from tests.system.faults.peer import BUILD, Node
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.promises.samples import LIMITS, Samples, What, Who
 from nearmetal.evidence import load_run
-from nearmetal.mpi import Mpi
-from nearmetal.report.samples import LIMITS, Samples, What, Who
+from nearmetal.job.mpi import Mpi
 from tests.system.local import Site, site
 from tests.system.need import need_build, need_mpi
 
@@ -33,13 +33,14 @@ need_mpi(Mpi.OPENMPI5)
 @pytest.fixture
 def place() -> Iterator[Site]:
     with site() as made:
+        made.program = "benchmarks.promises"
         yield made
+        made.program = "nearmetal"
 
 
 def test_jobs_take_turns_and_every_sample_is_kept(place: Site) -> None:
     out = place.directory / "out"
     done = place.run(
-        "figures",
         "--only",
         "fabric-latency,openmpi-latency",
         "--seconds",
@@ -70,7 +71,7 @@ def test_jobs_take_turns_and_every_sample_is_kept(place: Site) -> None:
 
 def test_an_interrupted_run_leaves_no_cluster(place: Site) -> None:
     out = place.directory / "out"
-    with place.start("figures", "--only", "openmpi-latency", "--output", str(out)) as process:
+    with place.start("--only", "openmpi-latency", "--output", str(out)) as process:
         deadline = time.monotonic() + 60
         while not list(out.glob("run-*/raw/*sm*")) and time.monotonic() < deadline:
             time.sleep(0.2)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.spec.seed import FAILED_MARK
+from nearmetal.image.seed import FAILED_MARK
 from tests.system import segment_checks as segment
 from tests.system.machines import ROOT, Machine, Shared, Yard, built_image
 
@@ -250,7 +250,7 @@ def test_a_changed_cluster_reaches_a_running_node(pair: Pair) -> None:
 
 def test_seeds_are_read_alike_by_jq_and_by_python(pair: Pair, tmp_path: Path) -> None:
     """A cloud image may have only one of the two; the built image has jq, this machine Python."""
-    path, script = tmp_path / "seed.json", ROOT / "guest/unit/seed_split.py"
+    path, script = tmp_path / "seed.json", ROOT / "nearmetal/share/guest/unit/seed_split.py"
     path.write_text(json.dumps(pair.yard.seed("vm1", NAMES, segment=None)))
     by_jq = pair.machines[0].tell(
         "cat >/tmp/seed.json && . /usr/lib/nearmetal/seed.sh && seed_split /tmp/seed.json /tmp/lines"

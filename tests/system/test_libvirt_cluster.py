@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.apply import Journal
-from nearmetal.backend import Store
-from nearmetal.backend.libvirt.hypervisor import Hypervisor as Link
-from nearmetal.backend.libvirt.nodes import Nodes
-from nearmetal.run import LocalRunner
-from nearmetal.spec import LibvirtSpec, addresses, load_spec
+from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor as Link
+from nearmetal.cluster.backends.libvirt.nodes import Nodes
+from nearmetal.cluster.spec import LibvirtSpec, addresses, load_spec
+from nearmetal.cluster.store import Store
+from nearmetal.core.journal import Journal
+from nearmetal.core.process import LocalRunner
 from tests.system import hypervisors
 from tests.system.virtual_clusters import environment
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.apply import Cluster, down, plan_up, up
-from nearmetal.backend import Store
-from nearmetal.backend.libvirt import LibvirtBackend
-from nearmetal.backend.libvirt.hypervisor import Hypervisor as Link
-from nearmetal.errors import BackendError, NearmetalError
-from nearmetal.run import LocalRunner
+from nearmetal.cluster.apply import Cluster, down, plan_up, up
+from nearmetal.cluster.backends.libvirt.cluster import LibvirtBackend
+from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor as Link
+from nearmetal.cluster.store import Store
+from nearmetal.core.errors import BackendError, NearmetalError
+from nearmetal.core.process import LocalRunner
 from tests.system import hypervisors
 from tests.system.local import UID, user_can_read_checkout
 from tests.system.virtual_clusters import TWO, Place, environment, places
@@ -24,7 +24,7 @@ from tests.system.virtual_clusters import TWO, Place, environment, places
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nearmetal.spec import LibvirtSpec
+    from nearmetal.cluster.spec import LibvirtSpec
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,8 +54,8 @@ def test_a_libvirt_that_is_not_there_says_so(tmp_path: Path) -> None:
 )
 def test_a_libvirt_that_may_not_be_used_says_so(place: Place) -> None:
     probe = (
-        "from nearmetal.backend.libvirt.hypervisor import Hypervisor\n"
-        "from nearmetal.errors import BackendError\n"
+        "from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor\n"
+        "from nearmetal.core.errors import BackendError\n"
         f"try: Hypervisor('{place.host.uri}')\n"
         "except BackendError as error: print(error.message, error.hint)\n"
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nearmetal.journal import Record
+    from nearmetal.core.journal import Record
 
 pytestmark = [pytest.mark.system, pytest.mark.root, pytest.mark.full, pytest.mark.timeout(3600)]
 

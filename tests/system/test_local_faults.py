@@ -35,10 +35,12 @@ DELAYS_MS = (20, 200, 350, 450, 550, 650, 800)
 KILLED_AT_RECORD = """\
 import os, signal, sys
 from pathlib import Path
-from nearmetal.apply import Cluster, Event, Journal, up
-from nearmetal.backend import Store, open_backend, state_directory
-from nearmetal.run import LocalRunner
-from nearmetal.spec import load_spec
+from nearmetal.cluster.apply import Cluster, up
+from nearmetal.core.journal import Event, Journal
+from nearmetal.cluster.registry import open_backend
+from nearmetal.cluster.store import Store, state_directory
+from nearmetal.core.process import LocalRunner
+from nearmetal.cluster.spec import load_spec
 
 class Deadly(Journal):
     left = int(sys.argv[2])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nearmetal.evidence import load_run
-from nearmetal.mpi import Mpi
+from nearmetal.job.mpi import Mpi
 from nearmetal.report import Evidence
 from nearmetal.report.checks import State, run_checks
 from tests.system.local import Site, site

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.mpi import Mpi
-from nearmetal.spec import load_spec
+from nearmetal.cluster.spec import load_spec
+from nearmetal.job.mpi import Mpi
 from tests.system.local import ROOT, UID, Site, site, user_can_read_checkout
 from tests.system.mpi_jobs import INSTALLED, compile_for
 from tests.system.need import lacking, need_build, need_mpi
@@ -113,7 +113,7 @@ def test_a_program_without_mpi_is_told_loudly(up: tuple[Site, str]) -> None:
 
 def test_the_examples_run_from_up_to_down(up: tuple[Site, str]) -> None:
     place, _ = up
-    paths = sorted((ROOT / "examples").glob("*.yaml"))
+    paths = sorted((ROOT / "nearmetal/share/examples").glob("*.yaml"))
     local = [path for path in paths if load_spec(path).backend == "local"]
     assert local
     for path in local:

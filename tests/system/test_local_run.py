@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.mpi import Family, Mpi
+from nearmetal.job.mpi import Family, Mpi
 from tests.system.local import ROOT, Site, site
 from tests.system.mpi_jobs import INSTALLED, compile_for
 from tests.system.need import lacking, need_mpi

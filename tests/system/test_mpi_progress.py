@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.mpi import Mpi
+from nearmetal.job.mpi import Mpi
 from tests.system.local import ROOT
 from tests.system.mpi_jobs import INSTALLED, Cluster, two_nodes
 

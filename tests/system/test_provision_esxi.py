@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import pytest
 from pyVmomi import vim, vmodl
 
-from nearmetal.apply.lock import locked
-from nearmetal.backend.vsphere.inventory import fetch
 from nearmetal.cli.main import main
-from nearmetal.errors import BackendError, HostError, LockedError
-from nearmetal.journal import Journal
-from nearmetal.provision.apply import Earlier, Patience
-from nearmetal.provision.read import Network
-from nearmetal.provision.rollback import Rollback
-from nearmetal.provision.vsphere_host import ENTER
-from nearmetal.spec.hosts import parse_hosts
+from nearmetal.core.errors import BackendError, HostError, LockedError
+from nearmetal.core.journal import Journal
+from nearmetal.core.lock import locked
+from nearmetal.host.apply import Earlier, Patience
+from nearmetal.host.facts import Network
+from nearmetal.host.hosts_file import parse_hosts
+from nearmetal.host.rollback import Rollback
+from nearmetal.host.vcenter.properties import fetch
+from nearmetal.host.vsphere_host import ENTER
 from tests.system.esxi_lab import (
     PORTS,
     QUICK,

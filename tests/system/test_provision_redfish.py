@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from nearmetal.errors import HostError, PasswordError
-from nearmetal.provision.model import HostFacts
-from nearmetal.provision.planner import HostPlan, plan_host
-from nearmetal.provision.redfish import Redfish
-from nearmetal.provision.steps import SetBios, Wait
-from nearmetal.spec.hosts import parse_hosts
+from nearmetal.core.errors import HostError, PasswordError
+from nearmetal.host.hosts_file import parse_hosts
+from nearmetal.host.model import HostFacts
+from nearmetal.host.plan import HostPlan, plan_host
+from nearmetal.host.redfish import Redfish
+from nearmetal.host.steps import SetBios, Wait
 from tests.system.bmc import PASSWORD, Bmc
 
 pytestmark = pytest.mark.system
@@ -64,8 +64,8 @@ class Lab:
             f"{target}/Actions/ComputerSystem.Reset",
             timeout=30,
             json={"ResetType": "ForceRestart"},
-            **access,
-        )  # type: ignore[arg-type]
+            **access,  # type: ignore[arg-type]
+        )
         assert done.ok, done.text
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nearmetal.launch.stats import read_stats
+from nearmetal.job.stats import read_stats
 from tests.system.machines import (
     IVSHMEM,
     ROOT,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.launch.stats import read_stats
+from nearmetal.job.stats import read_stats
 from tests.system.local import ROOT, user_can_read_checkout
 from tests.system.mpi_jobs import program
 from tests.system.slurm_site import DEBIAN_13, USERS, SlurmSite, need, slurm_site

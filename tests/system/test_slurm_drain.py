@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.errors import HostError
-from nearmetal.provision.apply import Applier, Patience
-from nearmetal.provision.slurm import SlurmTools
-from nearmetal.run import Command, Completed, LocalRunner
-from nearmetal.spec.hosts import parse_hosts
+from nearmetal.core.errors import HostError
+from nearmetal.core.process import Command, Completed, LocalRunner
+from nearmetal.host.apply import Applier, Patience
+from nearmetal.host.hosts_file import parse_hosts
+from nearmetal.host.slurm import SlurmTools
 from tests.python.provision_lab import LabReach
-from tests.python.test_provision_apply import ONE, Rebooting, steps
+from tests.python.test_host_apply import ONE, Rebooting, steps
 from tests.system.slurm_site import NODES, SlurmSite, need, slurm_site
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ JOB = 16777293
 PREPARED = """\
 import socket, sys
 from pathlib import Path
-from nearmetal.errors import SlurmError
-from nearmetal.run import LocalRunner
+from nearmetal.core.errors import SlurmError
+from nearmetal.core.process import LocalRunner
 from nearmetal.slurm import guard, network, reclaim
 from nearmetal.slurm.backend import ThisNode
 from nearmetal.slurm.machines import members

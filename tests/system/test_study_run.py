@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nearmetal.evidence import read_manifest
-from nearmetal.mpi import Mpi
+from nearmetal.job.mpi import Mpi
 from tests.system.browser import browser, find_browser
 from tests.system.local import ROOT, Site, site
 from tests.system.need import lacking, need_build, need_mpi
@@ -30,7 +30,7 @@ if os.geteuid() != 0:
 need_build()
 need_mpi(Mpi.MPICH5)
 
-STUDY = ROOT / "examples" / "studies" / "near-or-tcp.yaml"
+STUDY = ROOT / "nearmetal/share/examples" / "studies" / "near-or-tcp.yaml"
 ARMS, WORKLOADS, BLOCKS = ("one-node", "near", "tcp"), ("pingpong", "allreduce", "netpipe"), 6
 
 

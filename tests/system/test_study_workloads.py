@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.bench.workloads import WORKLOADS
 from nearmetal.evidence import read_manifest
-from nearmetal.mpi import Mpi, find_installations
+from nearmetal.job.mpi import Mpi, find_installations
+from nearmetal.study.runner.workloads import WORKLOADS
 from nearmetal.study.store import Study
 from tests.system.local import ROOT, Site, site
 from tests.system.need import lacking, need_build, need_mpi

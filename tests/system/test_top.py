@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nearmetal.launch.counters import read_counters
-from nearmetal.mpi.provider import provider_places
+from nearmetal.job.counters import read_counters
+from nearmetal.job.mpi.provider import provider_places
 from tests.system.local import ROOT
 from tests.system.need import lacking
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyVmomi import vim
 
-from nearmetal.apply import Cluster, down, plan_up, up
-from nearmetal.backend import Store
-from nearmetal.backend.vsphere.cluster import VsphereBackend
-from nearmetal.backend.vsphere.inventory import fetch
 from nearmetal.cli.main import main
-from nearmetal.errors import BackendError, StateError
-from nearmetal.plan import Action
+from nearmetal.cluster.action import Action
+from nearmetal.cluster.apply import Cluster, down, plan_up, up
+from nearmetal.cluster.backends.vsphere.cluster import VsphereBackend
+from nearmetal.cluster.store import Store
+from nearmetal.core.errors import BackendError, StateError
+from nearmetal.host.vcenter.properties import fetch
 from tests.system.vcenter import (
     PASSWORD,
     TEMPLATE,
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nearmetal.backend.vsphere.session import Session
-    from nearmetal.spec import VsphereSpec
+    from nearmetal.cluster.spec import VsphereSpec
+    from nearmetal.host.vcenter.session import Session
 
 pytestmark = pytest.mark.system
 

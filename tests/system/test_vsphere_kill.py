@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.apply import down, plan_up, up
+from nearmetal.cluster.apply import down, plan_up, up
 from tests.system.fuse import Fuse, settle, survives
 from tests.system.vcenter import PASSWORD, TEMPLATE, Simulator, opened, raised, simulator, spec_of
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nearmetal.backend.vsphere.session import Session
+    from nearmetal.host.vcenter.session import Session
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 

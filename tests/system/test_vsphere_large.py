@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nearmetal.apply import down, plan_up, up
-from nearmetal.plan import Action
+from nearmetal.cluster.action import Action
+from nearmetal.cluster.apply import down, plan_up, up
 from tests.system.vcenter import PASSWORD, TEMPLATE, opened, simulator, spec_of
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def _body(nr_machines: int) -> str:
 
 def work_through(head: str, nr_machines: int, directory: str) -> dict[str, Any]:
     """Plan, up, plan, change, down, in a process of its own; returns what was measured."""
-    from nearmetal.backend.vsphere import cluster  # noqa: PLC0415 - needs the SDK
-    from nearmetal.backend.vsphere.session import Session  # noqa: PLC0415
+    from nearmetal.cluster.backends.vsphere import cluster  # noqa: PLC0415 - needs the SDK
+    from nearmetal.host.vcenter.session import Session  # noqa: PLC0415
 
     os.environ[PASSWORD] = "pass"
     measured: dict[str, Any] = {"most": 0, "tasks": 0, "reads": 0}

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyVmomi import vim
 
-from nearmetal.errors import BackendError
-from nearmetal.plan import Action
+from nearmetal.cluster.action import Action
+from nearmetal.core.errors import BackendError
 from tests.system.esxi_lab import PORTS, Hosts, applier, hosts_file
 from tests.system.vcenter import (
     PASSWORD,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nearmetal.backend.vsphere.session import Session
+    from nearmetal.host.vcenter.session import Session
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

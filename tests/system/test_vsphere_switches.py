@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyVmomi import vim
 
-from nearmetal.apply.engine import describe
-from nearmetal.errors import BackendError, StateError
+from nearmetal.cluster.apply import describe
+from nearmetal.core.errors import BackendError, StateError
 from tests.system.vcenter import (
     PASSWORD,
     TEMPLATE,
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nearmetal.backend.vsphere.session import Session
-    from nearmetal.plan import Plan
+    from nearmetal.cluster.diff import Plan
+    from nearmetal.host.vcenter.session import Session
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

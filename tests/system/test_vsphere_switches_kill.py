@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nearmetal.apply import plan_up
+from nearmetal.cluster.apply import plan_up
 from tests.system.fuse import Fuse, settle, survives
 from tests.system.vcenter import (
     PASSWORD,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nearmetal.backend.vsphere.session import Session
+    from nearmetal.host.vcenter.session import Session
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyVmomi import vim
 
-from nearmetal.apply import down, plan_down
-from nearmetal.backend.vsphere.hosts import read_hosts
-from nearmetal.backend.vsphere.inventory import Inventory
-from nearmetal.backend.vsphere.record import Center, SwitchRecord
-from nearmetal.backend.vsphere.standard import StandardSwitches
-from nearmetal.errors import BackendError
+from nearmetal.cluster.apply import down, plan_down
+from nearmetal.cluster.backends.vsphere.hosts import read_hosts
+from nearmetal.cluster.backends.vsphere.inventory import Inventory
+from nearmetal.cluster.backends.vsphere.record import Center, SwitchRecord
+from nearmetal.cluster.backends.vsphere.standard import StandardSwitches
+from nearmetal.core.errors import BackendError
 from tests.system.vcenter import (
     PASSWORD,
     TEMPLATE,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nearmetal.backend.vsphere.session import Session
+    from nearmetal.host.vcenter.session import Session
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

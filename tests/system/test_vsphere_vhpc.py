@@ -16,7 +16,7 @@ from tests.system.vcenter import PASSWORD, TEMPLATE, Simulator, machines_of, net
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nearmetal.backend.vsphere.session import Session
+    from nearmetal.host.vcenter.session import Session
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

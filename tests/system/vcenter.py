@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.apply import Cluster, down, plan_up, up
-from nearmetal.backend import Store, open_backend
-from nearmetal.run import LocalRunner
-from nearmetal.spec import VsphereSpec, parse_spec
-from nearmetal.spec.password import PasswordSource
-from nearmetal.spec.vsphere import Vcenter
+from nearmetal.cluster.apply import Cluster, down, plan_up, up
+from nearmetal.cluster.registry import open_backend
+from nearmetal.cluster.spec import VsphereSpec, parse_spec
+from nearmetal.cluster.store import Store
+from nearmetal.config.password import PasswordSource
+from nearmetal.core.process import LocalRunner
+from nearmetal.host.vcenter.spec import Vcenter
 from tests.system.need import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from nearmetal.backend.vsphere.session import Session
-    from nearmetal.plan import Plan
+    from nearmetal.cluster.diff import Plan
+    from nearmetal.host.vcenter.session import Session
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "build" / "vcsim" / "vcsim"
@@ -54,7 +55,7 @@ class Simulator:
 
     def session(self) -> Session:
         """Return a session of our own, to look and to meddle."""
-        from nearmetal.backend.vsphere.session import Session  # noqa: PLC0415 - needs the SDK
+        from nearmetal.host.vcenter.session import Session  # noqa: PLC0415 - needs the SDK
 
         return Session(
             Vcenter(
@@ -107,7 +108,7 @@ def networks_of(content: Any) -> dict[str, object]:
     """Return everything that a vCenter has of networks, to compare."""
     from pyVmomi import vim  # noqa: PLC0415 - needs the SDK
 
-    from nearmetal.backend.vsphere.inventory import fetch  # noqa: PLC0415 - needs the SDK
+    from nearmetal.host.vcenter.properties import fetch  # noqa: PLC0415 - needs the SDK
 
     center = content.rootFolder.childEntity[0]
     names: list[str] = []

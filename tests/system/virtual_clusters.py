@@ -11,21 +11,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.apply import Cluster, down
-from nearmetal.backend import Store
-from nearmetal.backend.libvirt import LibvirtBackend
-from nearmetal.backend.libvirt.cloud import CloudImages
-from nearmetal.backend.libvirt.images import BuiltImages
-from nearmetal.backend.libvirt.shell import HostShell
+from nearmetal.cluster.apply import Cluster, down
+from nearmetal.cluster.backends.libvirt.cloud import CloudImages
+from nearmetal.cluster.backends.libvirt.cluster import LibvirtBackend
+from nearmetal.cluster.backends.libvirt.images import BuiltImages
+from nearmetal.cluster.backends.libvirt.shell import HostShell
+from nearmetal.cluster.spec import LibvirtSpec, parse_spec
+from nearmetal.cluster.store import Store
+from nearmetal.core.process import LocalRunner
 from nearmetal.image import Cache
-from nearmetal.run import LocalRunner
-from nearmetal.spec import LibvirtSpec, parse_spec
 from tests.system import hypervisors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nearmetal.backend.libvirt.build import Boot
+    from nearmetal.cluster.backends.libvirt.build import Boot
 
 ROOT = Path(__file__).parents[2]
 

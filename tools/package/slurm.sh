@@ -66,8 +66,8 @@ meson setup --prefix /usr --libdir "${libdir%/}" -Dspank=enabled -Dprovider=disa
 documents=$work/package/usr/share/doc/nearmetal-slurm
 mkdir -p "$work/package/DEBIAN" "$documents/examples"
 cp "$root/LICENSE" "$documents/copyright"
-cp "$root/docs/man/spank_nearmetal.md" "$root/docs/man/nearmetal-slurm.md" "$documents/"
-cp "$root"/examples/slurm/* "$documents/examples/"
+cp "$root/nearmetal/share/man/spank_nearmetal.md" "$root/nearmetal/share/man/nearmetal-slurm.md" "$documents/"
+cp "$root"/nearmetal/share/examples/slurm/* "$documents/examples/"
 version=$(sed -n "s/^  version : '\(.*\)',$/\1/p" "$root/meson.build")
 architecture=$(dpkg-deb --version >/dev/null && dpkg --print-architecture)
 package=$out/nearmetal-slurm_$version+slurm${release}_$architecture.deb

@@ -7,7 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from nearmetal.errors import LogError
+from nearmetal.core.errors import LogError
 from nearmetal.evidence.model import Column, Log, Row, Table
 
 if TYPE_CHECKING:

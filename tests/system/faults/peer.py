@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nearmetal.launch.stats import read_stats
+from nearmetal.job.stats import read_stats
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 BUILD = REPOSITORY / "build" / "c"

@@ -8,9 +8,9 @@ import json
 import sys
 from dataclasses import asdict
 
-from nearmetal.errors import NearmetalError
-from nearmetal.host import Owner, this_machine
-from nearmetal.spec.vf import VfRequest
+from nearmetal.core.errors import NearmetalError
+from nearmetal.host.vf import Owner, this_machine
+from nearmetal.host.vf.request import VfRequest
 
 
 def main() -> int:

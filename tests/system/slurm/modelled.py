@@ -18,15 +18,15 @@ from typing import Any
 from nearmetal.cli import slurm_launch, slurm_reclaim
 from nearmetal.cli.verbs import build_parser
 from nearmetal.cli.view import View
-from nearmetal.errors import HostError, NearmetalError
-from nearmetal.host import Ledger, VfHost
-from nearmetal.host.model import Link, VfSettings
-from nearmetal.host.sysfs import Sysfs
+from nearmetal.core.errors import HostError, NearmetalError
+from nearmetal.host.vf import Ledger, VfHost
+from nearmetal.host.vf.model import Link, VfSettings
+from nearmetal.host.vf.sysfs import Sysfs
 from nearmetal.slurm import JobVfs, ThisNode
 
 
 class FarKernel:
-    """The seam `nearmetal.host.kernel.Kernel`, over a socket."""
+    """The seam `nearmetal.host.vf.kernel.Kernel`, over a socket."""
 
     carrier_s = 0.0
 

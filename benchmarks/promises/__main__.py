@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m benchmarks.promises`: every promise of speed beside the limits and the peers, in one table."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.promises import jobs as plan
+from benchmarks.promises import page
+from benchmarks.promises.figures import is_rare, judge
+from benchmarks.promises.rows import ROWS
+from benchmarks.promises.samples import Placement, Samples
+from benchmarks.promises.single import Single
+from benchmarks.promises.turns import Turns
+from nearmetal.cli.main import run
+from nearmetal.cli.verbs import Parser
+from nearmetal.cluster.apply import Cluster, down, up
+from nearmetal.cluster.registry import open_backend
+from nearmetal.cluster.spec import load_local
+from nearmetal.cluster.store import Store, state_directory
+from nearmetal.core.errors import ExitCode, LaunchError, UsageError
+from nearmetal.core.lock import locked
+from nearmetal.core.process import LocalRunner
+from nearmetal.core.resources import REPOSITORY
+from nearmetal.evidence import Manifest, load_run, write_manifest
+from nearmetal.job.mpi import find_installations
+from nearmetal.study.runner.collect import find_pairs, now, title
+from nearmetal.study.runner.environment import environment
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from benchmarks.promises.figures import Figure
+    from nearmetal.cli.view import Steps, View
+    from nearmetal.cluster.spec import ClusterSpec
+    from nearmetal.evidence import Launch
+
+NAME = "figures"
+SPEC = Path(__file__).with_name("cluster.yaml")
+OUT = REPOSITORY / "benchmarks" / "out"
+_QUICK_S, _FULL_S = 90.0, 600.0
+_MANY_BLOCKS = 100_000
+_PAIR = 2
+"""Ranks of a job that has every core to itself."""
+_BUSY = 1.0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of this program."""
+    parser = Parser(
+        prog="python -m benchmarks.promises",
+        description="Measure every promise of speed beside limits and peers.",
+        epilog="example: python -m benchmarks.promises --only openmpi-latency,bandwidth-large",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    parser.set_defaults(handler=show)
+    names = [row.name for row in ROWS]
+    parser.add_argument("--only", metavar="ROW,...", help=f"rows of the table: {', '.join(names)}")
+    parser.add_argument(
+        "--full", action="store_true", help="minutes instead of seconds for each part"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        metavar="S",
+        help="time for the blocks of each part, without the start of the jobs",
+    )
+    parser.add_argument(
+        "--shared", action="store_true", help="let others have the cores during a turn as usual"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        type=Path,
+        default=OUT,
+        help="where table and raw output go (default: benchmarks/out)",
+    )
+    parser.add_argument(
+        "--from",
+        metavar="RUN",
+        type=Path,
+        dest="source",
+        help="measure nothing: judge this run directory again",
+    )
+    return parser
+
+
+def _chosen(text: str | None) -> list[str]:
+    names = [row.name for row in ROWS]
+    if text is None:
+        return names
+    for name in text.split(","):
+        if name not in names:
+            msg = f"unknown row {name!r}"
+            raise UsageError(msg, f"known: {', '.join(names)}")
+    return text.split(",")
+
+
+def _cores() -> list[int]:
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if len(cores) < _PAIR:
+        msg = "two cores are needed, this process may use one"
+        raise LaunchError(msg, "give it more with taskset, or run on a larger machine")
+    return cores
+
+
+def show(args: argparse.Namespace, view: View) -> int:
+    """Measure, judge, write; exit code 4 when a promise does not hold."""
+    chosen = _chosen(args.only)
+    if args.source is not None:
+        directory = args.source
+    else:
+        seconds = args.seconds or (_FULL_S if args.full else _QUICK_S)
+        directory = _measure(chosen, seconds, args.output, view, alone=not args.shared)
+    facts = load_run(directory)
+    samples = Samples(facts)
+    figures = judge(samples, facts, [row for row in ROWS if row.name in chosen])
+    args.output.mkdir(parents=True, exist_ok=True)
+    paths = {
+        args.output / "figures.json": page.render_json(figures, samples, facts.manifest),
+        args.output / "figures.md": page.render_markdown(figures, samples, facts.manifest),
+        args.output / "figures.html": page.render_html(figures, samples, facts.manifest),
+    }
+    for path, text in paths.items():
+        path.write_text(text, encoding="utf-8")
+    _tell(figures, samples, facts.manifest, view)
+    view.result(
+        page.figures_data(figures, samples, facts.manifest),
+        ["", *map(str, paths), f"raw output: {directory}"],
+    )
+    return ExitCode.CHECKS_FAILED if any(f.holds is False for f in figures) else ExitCode.DONE
+
+
+def _tell(figures: list[Figure], samples: Samples, manifest: Manifest, view: View) -> None:
+    rows = [
+        tuple(text for i, text in enumerate(page.part_cells(f, p)) if i not in {3, 6})
+        for f in figures
+        for p in f.parts
+    ]
+    columns = tuple(text for i, text in enumerate(page.COLUMNS) if i not in {3, 6})
+    view.table(columns, rows)
+    total = sum(samples.turns.values()) + samples.unsettled
+    for placement in (Placement.NEAR, Placement.FAR):
+        turns = samples.turns[placement]
+        if total and is_rare(samples, placement):
+            view.note(
+                f"the cores were {placement.value} in {turns} of {total} turns: little or "
+                "nothing was measured there; run again when the machine is as you want it"
+            )
+    load = max((launch.load for launch in manifest.launches), default=0.0)
+    if load > len(os.sched_getaffinity(0)) * _BUSY:
+        view.note(
+            f"the load was {load:.1f} at a start: others used the cores; medians are theirs too"
+        )
+    for text in manifest.skipped:
+        view.warn(f"not run: {text}")
+
+
+def _measure(chosen: list[str], seconds: float, output: Path, view: View, *, alone: bool) -> Path:
+    """Make the cluster, take turns, remove the cluster; returns the run directory."""
+    spec = plan.pinned_spec(load_local(SPEC), _cores())
+    store = Store(state_directory())
+    cluster = Cluster(NAME, open_backend(spec, store, LocalRunner()), store)
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    directory = output / f"run-{stamp}"
+    (directory / "raw").mkdir(parents=True)
+    try:
+        store.prepare()
+        with locked(store.lock(f"{NAME}-verb"), f"{NAME} (of benchmarks.promises)"):
+            try:
+                if NAME in store.names():
+                    view.note("a run that was killed left its cluster: it is removed first")
+                    down(cluster)
+                with view.steps(NAME) as steps:
+                    up(cluster, spec)
+                    _Run(
+                        cluster=cluster,
+                        spec=spec,
+                        chosen=chosen,
+                        seconds=seconds,
+                        directory=directory,
+                        steps=steps,
+                        alone=alone,
+                    ).all()
+            finally:
+                down(cluster)
+    finally:
+        store.tidy()
+    return directory
+
+
+class _Run:
+    """One run: parts by number of ranks, for jobs of one part share blocks."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        spec: ClusterSpec,
+        chosen: list[str],
+        seconds: float,
+        directory: Path,
+        steps: Steps,
+        alone: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._spec = spec
+        self._chosen = chosen
+        self._seconds = seconds
+        self._directory = directory
+        self._steps = steps
+        self._alone = alone
+        self._started = now()
+        self._launches: list[Launch] = []
+        self._skipped: list[str] = []
+        self._blocks = 0
+        self._next = 1
+        self._turn = 0
+
+    def all(self) -> None:
+        pairs = find_pairs(self._cluster.backend, self._spec, LocalRunner())
+        rows = [row for row in plan.ROWS if row.name in self._chosen]
+        turning = [row for row in rows if row.tests]
+        for ranks in sorted({row.ranks for row in turning}):
+            self._part([row for row in turning if row.ranks == ranks])
+        self._single(imb=any(row.imb for row in rows), addresses=any(r.addresses for r in rows))
+        environment_ = environment(self._cluster.backend.status())
+        write_manifest(
+            self._directory,
+            Manifest(
+                name=NAME,
+                suite=NAME,
+                blocks=self._blocks,
+                started=self._started,
+                finished=now(),
+                spec=self._spec.canonical(),
+                environment=environment_,
+                locality=pairs,
+                launches=tuple(self._launches),
+                skipped=tuple(self._skipped),
+            ),
+        )
+
+    def _single(self, *, imb: bool, addresses: bool) -> None:
+        """Make the launches that take no turns: rounds until the time is up, at least one."""
+        single = Single(
+            self._cluster.backend,
+            self._spec,
+            LocalRunner(),
+            self._directory,
+            self._next,
+            alone=self._alone,
+        )
+        until = time.monotonic() + self._seconds
+        try:
+            if addresses:
+                self._steps.step("addresses")
+                single.run(plan.addresses_step(), 1)
+            rounds = 0
+            while imb and (rounds == 0 or time.monotonic() < until):
+                for step in plan.imb_steps(find_installations(), plan.OURS, rounds):
+                    self._steps.step(f"round {rounds + 1}: {title(step)}")
+                    single.run(step, plan.IMB_RANKS)
+                rounds += 1
+        finally:
+            self._next = single.next_number
+            self._launches += single.launches
+            self._skipped += single.skipped
+
+    def _part(self, rows: list[plan.FigureRun]) -> None:
+        turns = Turns(
+            self._cluster.backend,
+            self._spec,
+            LocalRunner(),
+            self._directory,
+            plan.limits_seat(rows),
+            self._steps.step,
+            first_number=self._next,
+            turn=self._turn,
+            alone=self._alone and max(row.ranks for row in rows) == _PAIR,
+        )
+        seats = plan.seats(rows, find_installations(), plan.OURS)
+        try:
+            self._blocks += turns.run(
+                seats, blocks=_MANY_BLOCKS, seconds=self._seconds, seed=int(time.time())
+            )
+        finally:
+            self._launches += turns.launches
+            self._skipped += turns.skipped
+            self._next += len(seats) + 1
+            self._turn = turns.turn
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program; returns the exit code."""
+    return run(sys.argv[1:] if argv is None else argv, lambda _: build_parser())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launches of a run of figures that take no turns: programs that measure once and end."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nearmetal.cluster.backends.local.cluster import MEETING
+from nearmetal.core.errors import LaunchError
+from nearmetal.job.mpi import MapBy
+from nearmetal.job.mpi.provider import provider_library
+from nearmetal.job.run import JobRequest, Output, run_job
+from nearmetal.study.runner.collect import (
+    Ended,
+    beside_fields,
+    job_fields,
+    now,
+    program_path,
+    raw_stem,
+    record_launch,
+    title,
+)
+from nearmetal.study.runner.suite import Program, Where
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nearmetal.cluster.backend import Backend
+    from nearmetal.cluster.spec import ClusterSpec
+    from nearmetal.core.process import Runner
+    from nearmetal.evidence import Launch
+    from nearmetal.study.runner.suite import Step
+
+PINNED = Program("pinned", "pinned", Where.BENCHMARKS, ())
+
+
+def hurry(priority: int) -> tuple[int, os.sched_param] | None:
+    """Come before everybody else on the cores; returns how it was, None: it is not allowed."""
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
+    except OSError:
+        return None
+    return before
+
+
+def calm(before: tuple[int, os.sched_param] | None) -> None:
+    """Be as before `hurry`."""
+    if before is not None:
+        os.sched_setscheduler(0, *before)
+
+
+def may_hurry() -> bool:
+    """Whether the kernel lets us come before everybody else."""
+    before = hurry(1)
+    calm(before)
+    return before is not None
+
+
+@dataclass
+class Single:
+    """Makes launches one after another; what fails is recorded, and the next is made."""
+
+    backend: Backend
+    spec: ClusterSpec
+    runner: Runner
+    directory: Path
+    next_number: int
+    alone: bool = False
+    """Programs without MPI come before everybody else on the cores, where that is allowed."""
+    launches: list[Launch] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+    def run(self, step: Step, ranks: int) -> None:
+        """Make one launch: of an MPI program pinned to cores, or in the first node without MPI."""
+        number, started, load = self.next_number, now(), os.getloadavg()[0]
+        stem = raw_stem(number, step)
+        try:
+            path = program_path(step.program, step.mpi)
+            with (
+                (self.directory / f"{stem}.out").open("wb") as out,
+                (self.directory / f"{stem}.err").open("wb") as err,
+            ):
+                output = Output(None, out, err)
+                ended = (
+                    self._job(step, path, ranks, output)
+                    if step.mpi
+                    else self._in_node(step, path, output)
+                )
+        except LaunchError as error:
+            self.skipped.append(f"{title(step)}: {error.message}")
+            return
+        self.next_number += 1
+        self.launches.append(
+            record_launch(self.directory, stem, number, step, ended, started=started, load=load)
+        )
+
+    def _job(self, step: Step, path: Path, ranks: int, output: Output) -> Ended:
+        assert step.arm is not None and step.mpi is not None  # noqa: S101, PT018 - see the caller
+        request = JobRequest(
+            program=str(program_path(PINNED, None)),
+            args=(str(path), *step.program.args),
+            mpi=step.mpi.value,
+            ranks=ranks,
+            map_by=MapBy.NODE,
+            channels=step.arm.channels,
+            provider=step.arm.provider,
+            timeout_s=step.program.timeout_s,
+            nodes=step.arm.nodes,
+            stack=step.arm.stack,
+        )
+        return job_fields(run_job(self.backend, self.spec, request, self.runner, output), ranks)
+
+    def _in_node(self, step: Step, path: Path, output: Output) -> Ended:
+        assert step.arm is not None  # noqa: S101 - see the plan
+        env = {
+            "PATH": "/usr/bin:/bin",
+            "FI_PROVIDER_PATH": str(provider_library().parent),
+            "NEARMETAL_RUNDIR": str(MEETING),
+        }
+        first = ["chrt", "--rr", "1"] if self.alone and may_hurry() else []
+        argv = [*first, str(path), *step.program.args]
+        command = self.backend.on_node(step.arm.nodes[0], argv, env=env)
+        return beside_fields(
+            self.runner.attach(
+                command,
+                stdout=output.stdout,
+                stderr=output.stderr,
+                timeout_s=step.program.timeout_s,
+            )
+        )

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that are started once and then measure by turns of some milliseconds, side by side.
+
+A processor of a virtual machine moves between cache domains while programs run, so what is compared
+must be measured within moments. Every job waits in a pipe until it is its turn (benchmarks/mpi/
+turns.h); before and after each turn the limits program measures the raw cache-line ping-pong of the
+same cores, which says in which placement the turn took place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import select
+import shutil
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from benchmarks.promises.single import PINNED, calm, hurry
+from nearmetal.cluster.backends.local.cluster import MEETING
+from nearmetal.core.errors import LaunchError, NearmetalError
+from nearmetal.core.process import Command
+from nearmetal.evidence import WARM_UP
+from nearmetal.job.mpi import MapBy, Provider
+from nearmetal.job.run import JobRequest, Output, run_job
+from nearmetal.job.stale import new_name
+from nearmetal.study.runner.collect import (
+    Ended,
+    beside_fields,
+    first_cores,
+    job_fields,
+    now,
+    pair_fields,
+    program_path,
+    raw_stem,
+    record_launch,
+    title,
+)
+from nearmetal.study.runner.fabric import run_pair
+from nearmetal.study.runner.suite import Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from typing import IO
+
+    from nearmetal.cluster.backend import Backend
+    from nearmetal.cluster.spec import ClusterSpec
+    from nearmetal.core.process import Runner
+    from nearmetal.evidence import Launch
+
+_TURN_S = 60.0
+"""How long a turn may take, the start before the first one included; a hang takes for ever."""
+
+_JOB_S = 7200.0
+_PROBE = "cacheline:8"
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Who takes turns: a launch, its ranks, and the tests of each turn."""
+
+    step: Step
+    ranks: int
+    tests: tuple[str, ...]
+
+
+class Pipes:
+    """The pipes by which one job is given its turns."""
+
+    def __init__(self, directory: Path, ranks: int) -> None:
+        """Make the directory and the pipes; both ends are held, so that no opening blocks."""
+        self._directory = directory
+        self._orders: list[int] = []
+        self._answer = -1
+        directory.mkdir(mode=0o700)
+        for rank in range(ranks):
+            self._orders.append(self._make(f"order.{rank}"))
+        self._answer = self._make("answer")
+
+    def _make(self, name: str) -> int:
+        path = self._directory / name
+        os.mkfifo(path, mode=0o600)
+        return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def order(self, line: str) -> None:
+        """Tell every rank; raises LaunchError when they do not read any more."""
+        for pipe in self._orders:
+            try:
+                os.write(pipe, line.encode() + b"\n")
+            except BlockingIOError:
+                raise LaunchError("a job does not take its turns", "is it stopped?") from None
+
+    def answered(self, number: int, wait_s: float) -> bool:
+        """Whether the turn's end was told within the time."""
+        if not select.select([self._answer], [], [], wait_s)[0]:
+            return False
+        words = os.read(self._answer, 4096).split()
+        return bool(words) and words[-1] == str(number).encode()
+
+    def close(self) -> None:
+        """Close and remove them; whoever still reads sees the end."""
+        for pipe in (*self._orders, self._answer):
+            with contextlib.suppress(OSError):
+                os.close(pipe)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+@dataclass
+class _Job:
+    """A launch that is under way."""
+
+    seat: Seat
+    number: int
+    stem: str
+    started: str
+    load: float
+    pipes: Pipes
+    thread: threading.Thread | None = None
+    ended: Ended | None = None
+    error: str = ""
+    out: bool = False
+    """It failed and gets no more turns."""
+
+    @property
+    def alive(self) -> bool:
+        return self.thread is not None and self.thread.is_alive()
+
+
+@dataclass
+class Turns:
+    """Seats jobs and gives them turns, block by block."""
+
+    backend: Backend
+    spec: ClusterSpec
+    runner: Runner
+    directory: Path
+    limits: Seat
+    tell: Callable[[str], None] = lambda _text: None
+    seconds: float = 0.012
+    """Time for one test of a turn."""
+    first_number: int = 1
+    """Number of the first launch."""
+    alone: bool = False
+    """Others on these cores wait during a turn, where the kernel allows it (real-time scheduling)."""
+    turn: int = WARM_UP
+    """The last one that was given; another part of the same run goes on from there."""
+    launches: list[Launch] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    _jobs: list[_Job] = field(default_factory=list)
+
+    def run(self, seats: Sequence[Seat], *, blocks: int, seconds: float, seed: int) -> int:
+        """Start all, give turns until the blocks are done or the time is up; return the blocks.
+
+        The time counts from when all have started. The order within a block is drawn for each.
+        """
+        dice = random.Random(seed)  # noqa: S311 - an order, no secret
+        done = 0
+        before: tuple[int, os.sched_param] | None = None
+        try:
+            self._start(self.limits)
+            for seat in seats:
+                self._start(seat)
+            ruler, *jobs = self._jobs
+            if ruler.out:
+                raise LaunchError("the limits of the cores cannot be measured", ruler.error)
+            until = time.monotonic() + seconds
+            before = hurry(2) if self.alone else None
+            while done < blocks and time.monotonic() < until:
+                self.tell(f"block {done + 1}")
+                self._give(ruler, self.limits.tests)
+                for job in dice.sample(jobs, len(jobs)):
+                    if not job.out:
+                        self._give(job, job.seat.tests)
+                        self._give(ruler, (_PROBE,))
+                done += 1
+        finally:
+            calm(before)
+            self._finish()
+        return done
+
+    def _start(self, seat: Seat) -> None:
+        """Start a job and let it warm up in a turn that is not counted."""
+        number = self.first_number + len(self._jobs)
+        self.tell(f"start {title(seat.step)}")
+        host = self.spec.hosts[0].name
+        name = new_name("turns")
+        pipes = Pipes(self.backend.meeting_directory(host) / name, seat.ranks)
+        job = _Job(seat, number, raw_stem(number, seat.step), now(), os.getloadavg()[0], pipes)
+        self._jobs.append(job)
+        job.thread = threading.Thread(target=self._run, args=(job, name), daemon=True)
+        job.thread.start()
+        self._give(job, seat.tests, warm_up=True)
+
+    def _run(self, job: _Job, name: str) -> None:
+        """Be one job's launcher, in a thread of its own."""
+        stems = [self.directory / f"{job.stem}.{kind}" for kind in ("out", "err")]
+        try:
+            with stems[0].open("wb") as out, stems[1].open("wb") as err:
+                job.ended = self._launch(job.seat, name, (out, err))
+        except (NearmetalError, OSError) as error:
+            job.error = str(error)
+
+    def _launch(self, seat: Seat, name: str, streams: tuple[IO[bytes], IO[bytes]]) -> Ended:
+        step, arm = seat.step, seat.step.arm
+        path = program_path(step.program, step.mpi)
+        out, err = streams
+        if arm is None:
+            places = self.backend.meeting_directory(self.spec.hosts[0].name) / name
+            first, second = first_cores(self.backend)
+            argv = (str(path), "-a", str(first), "-b", str(second), "-T", str(places))
+            return beside_fields(
+                self.runner.attach(Command(argv), stdout=out, stderr=err, timeout_s=_JOB_S)
+            )
+        inside = str(MEETING / name)
+        ours = arm.provider is Provider.NEARMETAL
+        if step.mpi is None:
+            program = (str(path), *step.program.args, "-w", str(int(_JOB_S)), "-T", inside)
+            nodes = (arm.nodes[0], arm.nodes[-1])
+            return pair_fields(
+                run_pair(
+                    self.backend,
+                    self.spec,
+                    self.runner,
+                    program,
+                    channels=arm.channels,
+                    output=streams,
+                    timeout_s=_JOB_S,
+                    nodes=nodes,
+                    foreign=not ours,
+                )
+            )
+        request = JobRequest(
+            program=str(program_path(PINNED, None)),
+            args=(str(path), inside),
+            mpi=step.mpi.value,
+            ranks=seat.ranks,
+            map_by=MapBy.NODE,
+            channels=arm.channels,
+            provider=arm.provider,
+            timeout_s=_JOB_S,
+            nodes=arm.nodes,
+            stack=arm.stack,
+        )
+        result = run_job(self.backend, self.spec, request, self.runner, Output(None, out, err))
+        return job_fields(result, seat.ranks)
+
+    def _give(self, job: _Job, tests: Sequence[str], *, warm_up: bool = False) -> None:
+        """Give one turn. A job that does not end it is out, and the others go on."""
+        self.turn += 0 if warm_up else 1
+        number = WARM_UP if warm_up else self.turn
+        # While it starts a job must not keep its own launcher from the core.
+        how = "alone" if self.alone and not warm_up else "shared"
+        job.pipes.order(f"{number} {self.seconds:.4f} {how} {','.join(tests)}")
+        deadline = time.monotonic() + _TURN_S
+        while not job.pipes.answered(number, 0.1):
+            late = time.monotonic() > deadline
+            if late or not job.alive:
+                job.out = True
+                job.error = job.error or ("no answer in time" if late else "ended early")
+                return
+
+    def _finish(self) -> None:
+        """Let all end, and record how they did."""
+        for job in self._jobs:
+            with contextlib.suppress(LaunchError, OSError):
+                job.pipes.order("end")
+        deadline = time.monotonic() + _TURN_S
+        for job in self._jobs:
+            if job.thread is not None:
+                job.thread.join(max(0.0, deadline - time.monotonic()) if not job.out else 1.0)
+            job.pipes.close()
+        for job in self._jobs:
+            self._record(job)
+
+    def _record(self, job: _Job) -> None:
+        if job.ended is None:
+            self.skipped.append(f"{title(job.seat.step)}: {job.error or 'did not end'}")
+            return
+        if job.error:
+            self.skipped.append(f"{title(job.seat.step)}: {job.error}")
+        self.launches.append(
+            record_launch(
+                self.directory,
+                job.stem,
+                job.number,
+                job.seat.step,
+                job.ended,
+                started=job.started,
+                load=job.load,
+            )
+        )

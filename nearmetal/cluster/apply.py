@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Executes plans: first what goes, in reverse order of making, then what comes, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from nearmetal.cluster.action import Action
+from nearmetal.cluster.desired import desired
+from nearmetal.cluster.diff import Change, Plan, make_plan, removal
+from nearmetal.cluster.spec import Key, Kind, Resource
+from nearmetal.core.errors import NearmetalError, StateError
+from nearmetal.core.journal import Event, Journal
+from nearmetal.core.lock import locked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nearmetal.cluster.backend import Backend
+    from nearmetal.cluster.spec import ClusterSpec
+    from nearmetal.cluster.store import Store
+
+
+class Progress(Protocol):
+    """Told about steps; the CLI draws a bar from it."""
+
+    def begin(self, total: int) -> None:
+        """There will be `total` steps."""
+
+    def step(self, text: str) -> None:
+        """One step begins."""
+
+
+class Silent:
+    """A Progress nobody watches."""
+
+    def begin(self, total: int) -> None:
+        """Ignore it."""
+
+    def step(self, text: str) -> None:
+        """Ignore it."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A named cluster on its backend. `spec` is None only where a name alone was given."""
+
+    name: str
+    backend: Backend
+    store: Store
+
+    @property
+    def journal(self) -> Journal:
+        """The cluster's journal."""
+        return Journal(self.store.cluster(self.name))
+
+
+def plan_up(cluster: Cluster, spec: ClusterSpec) -> Plan:
+    """Return what `up` would do; changes nothing."""
+    backend = cluster.backend
+    facts, observed = backend.facts(), backend.observe()
+    return make_plan(cluster.name, desired(spec, facts, observed), observed)
+
+
+def plan_down(cluster: Cluster) -> Plan:
+    """Return what `down` would do; changes nothing."""
+    return removal(cluster.name, cluster.backend.observe())
+
+
+def describe(change: Change) -> str:
+    """One line for a person: the symbol, the resource, and what differs."""
+    text = f"{change.action.value} {change.key}"
+    if change.action is Action.CHANGE and change.differences:
+        text += ": " + ", ".join(f"{n} {a or '(none)'} -> {b}" for n, a, b in change.differences)
+    reason = change.reason or change.why or ("in place" if change.in_place else "")
+    return f"{text} ({reason})" if reason else text
+
+
+def _refuse_other_spec(cluster: Cluster, plan: Plan) -> None:
+    if plan.rewrites:
+        lines = "\n".join("  " + describe(change) for change in plan.rewrites)
+        msg = f"cluster {cluster.name} is already up under another spec:\n{lines}"
+        hint = "`nearmetal down` it first, give this one another name, or `up --replace`"
+        raise StateError(msg, hint)
+
+
+def up(
+    cluster: Cluster,
+    spec: ClusterSpec,
+    *,
+    replace: bool = False,
+    progress: Progress | None = None,
+    journal: Journal | None = None,
+) -> Plan:
+    """Make the cluster as the spec says; returns the plan that was carried out.
+
+    Doing it twice changes nothing; an interrupted one is taken up. Raises StateError when the
+    cluster runs under another spec and `replace` is not given.
+    """
+    cluster.store.prepare()
+    journal = journal or cluster.journal
+    with locked(cluster.store.lock(cluster.name), cluster.name):
+        cluster.backend.prepare()
+        plan = plan_up(cluster, spec)
+        if not replace:
+            _refuse_other_spec(cluster, plan)
+        _execute(cluster, plan, spec, journal, progress or Silent())
+        rest = plan_up(cluster, spec)
+        if not rest.empty:
+            msg = f"cluster {cluster.name} is not as planned: {describe(rest.effective[0])}"
+            raise StateError(msg, "run `nearmetal up` again; `nearmetal status` shows the nodes")
+    return plan
+
+
+def down(cluster: Cluster, *, progress: Progress | None = None) -> Plan:
+    """Remove the cluster and everything recorded of it; no error when there is none."""
+    if not cluster.store.root.exists():
+        return plan_down(cluster)
+    cluster.store.prepare()
+    with locked(cluster.store.lock(cluster.name), cluster.name):
+        plan = plan_down(cluster)
+        if not plan.empty:
+            keys = [change.key for change in plan.effective]
+            watcher = progress or Silent()
+            watcher.begin(len(keys))
+            # The cluster's own removal takes all the rest along: it is the only step that counts.
+            for key in keys:
+                watcher.step(f"remove {key}")
+            journal = cluster.journal
+            if journal.path.parent.exists():
+                journal.write("down", f"remove cluster {cluster.name}", Event.BEGIN)
+            cluster.backend.delete(Key(Kind.CLUSTER, cluster.name))
+    cluster.store.tidy()
+    return plan
+
+
+def _is_recorded(cluster: Cluster, spec: ClusterSpec) -> bool:
+    try:
+        return cluster.store.recorded(cluster.name) == spec
+    except StateError:
+        return False
+
+
+def _execute(
+    cluster: Cluster, plan: Plan, spec: ClusterSpec, journal: Journal, progress: Progress
+) -> None:
+    backend = cluster.backend
+    going = [c for c in plan.effective if c.action is not Action.CREATE and not c.in_place]
+    going.sort(key=lambda change: -change.key.kind.rank)
+    coming = [c for c in plan.effective if c.action is not Action.DELETE]
+    steps: list[tuple[str, Callable[[], None]]] = [
+        *((f"remove {c.key}", partial(backend.delete, c.key)) for c in going),
+        *(
+            (f"change {c.key}", partial(backend.change, Resource(c.key, c.after), spec))
+            if c.in_place
+            else (f"make {c.key}", partial(backend.create, Resource(c.key, c.after), spec))
+            for c in coming
+        ),
+    ]
+    # What was recorded may be another spec, from before a change or from an `up` that was cut short.
+    if steps or not _is_recorded(cluster, spec):
+        steps.append(("record the spec", partial(cluster.store.record, spec)))
+        steps.append(("wait for the nodes", backend.finish))
+    progress.begin(len(steps))
+    for text, work in steps:
+        progress.step(text)
+        journal.write("up", text, Event.BEGIN)
+        try:
+            work()
+        except NearmetalError as error:
+            journal.write("up", text, Event.FAILED, error.message)
+            raise
+        journal.write("up", text, Event.DONE)

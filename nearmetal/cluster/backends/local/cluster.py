@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster in one set of namespaces on this machine.
+
+    machine
+    └── process 1 of the cluster     PID, mount, network, UTS, IPC (and user) namespace
+        ├── bridge br0, launcher     mpirun and mpiexec.hydra run here
+        ├── segments/HOST            a private tmpfs per host of the spec
+        └── process 1 of each node   eth0 on br0; segments/HOST bound to /run/nearmetal
+
+What exists is read from the namespaces themselves, never from a record that may be stale.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearmetal.cluster.backend import NodeStatus
+from nearmetal.cluster.backends.local.identity import (
+    CLUSTER,
+    Init,
+    boot_id,
+    find_init,
+    machine_pid,
+    start_time,
+    uptime_s,
+)
+from nearmetal.cluster.spec import Facts, Key, Kind, LocalSpec, Observed, Resource, resource
+from nearmetal.cluster.store import SPEC
+from nearmetal.config.size import parse_size
+from nearmetal.core.errors import BackendError, CommandError
+from nearmetal.core.process import Command
+from nearmetal.core.resources import REPOSITORY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from nearmetal.cluster.spec import ClusterSpec
+    from nearmetal.cluster.store import Store
+    from nearmetal.core.process import Runner
+
+STEP_S = 30.0
+"""A step takes milliseconds; past this the machine is broken, not slow."""
+
+MEETING = Path("/run/nearmetal")
+"""Where a node sees its host's meeting directory."""
+
+AGENT = f"/{CLUSTER}/agent"
+_HERE = Path(__file__).parent
+_LAUNCHER_TMP = 256 << 20
+
+
+class LocalBackend:
+    """Implements Backend; see there for the contracts."""
+
+    def __init__(self, cluster: str, store: Store, runner: Runner) -> None:
+        """Remember where the cluster is recorded; nothing is touched yet."""
+        self.name = cluster
+        self._directory = store.cluster(cluster)
+        self._runner = runner
+
+    # What there is
+
+    shares_files = True
+
+    def prepare(self) -> None:
+        """Nothing outlives a cluster."""
+
+    def finish(self) -> None:
+        """Every step waits for what it makes."""
+
+    def facts(self) -> Facts:
+        """The cores this process may use."""
+        return Facts(tuple(sorted(os.sched_getaffinity(0))))
+
+    def observe(self) -> Observed:
+        """Read the resources' own records inside the living namespaces."""
+        init = find_init(self._directory)
+        if init is None:
+            dead = {Key(Kind.CLUSTER, self.name)} if self._directory.exists() else set()
+            return Observed(broken=frozenset(dead))
+        sound, broken = [], set()
+        for path in sorted((init.inside / "resources").glob("*.json")):
+            with contextlib.suppress(OSError, ValueError):
+                kind, _, name = path.stem.partition(".")
+                sound.append(resource(Kind(kind), name, json.loads(path.read_text())))
+        recorded = {item.key for item in sound}
+        for path in (init.inside / "nodes").iterdir():
+            key = Key(Kind.NODE, path.name)
+            if key not in recorded or self._node_pid(init, path.name) is None:
+                broken.add(key)
+        if Key(Kind.CLUSTER, self.name) not in recorded:
+            broken.add(Key(Kind.CLUSTER, self.name))
+        return Observed(tuple(sound), frozenset(broken))
+
+    def status(self) -> list[NodeStatus]:
+        """One entry per node that is recorded inside."""
+        init = find_init(self._directory)
+        if init is None:
+            return []
+        observed = self.observe()
+        return [
+            self._node_status(init, item, broken=item.key in observed.broken)
+            for item in observed.resources
+            if item.key.kind is Kind.NODE
+        ]
+
+    def _node_status(self, init: Init, item: Resource, *, broken: bool) -> NodeStatus:
+        inner = self._node_pid(init, item.key.name)
+        started = None if inner is None else start_time(inner, init.proc)
+        attributes = dict(item.attributes)
+        return NodeStatus(
+            name=item.key.name,
+            host=attributes["host"],
+            hostname=attributes["hostname"],
+            address=attributes["address"],
+            slots=int(attributes["slots"]),
+            cpus=tuple(int(cpu) for cpu in attributes["cpus"].split(",")),
+            shm=attributes["shm"],
+            pid=0 if inner is None else machine_pid(init, inner),
+            uptime_s=0.0 if started is None else uptime_s(started),
+            healthy=not broken,
+            health="process 1 is gone: run `nearmetal up` again" if broken else "running",
+        )
+
+    def _node_pid(self, init: Init, name: str) -> int | None:
+        """Return the pid, as the cluster sees it, of a living node's process 1."""
+        try:
+            text = (init.inside / "nodes" / name / "pid").read_text(encoding="ascii")
+            pid, started = map(int, text.split())
+        except (OSError, ValueError):
+            return None
+        return pid if start_time(pid, init.proc) == started else None
+
+    # Making and removing
+
+    def create(self, item: Resource, spec: ClusterSpec) -> None:
+        """Make one resource and record it as the last step."""
+        if not isinstance(spec, LocalSpec):
+            raise BackendError(f"cluster {self.name}: no spec of the local backend")
+        makers: dict[Kind, Callable[[Resource, LocalSpec], None]] = {
+            Kind.CLUSTER: self._create_cluster,
+            Kind.NETWORK: self._create_network,
+            Kind.HOST: self._create_host,
+            Kind.NODE: self._create_node,
+        }
+        try:
+            makers[item.key.kind](item, spec)
+            text = json.dumps(dict(item.attributes))
+            record = self._init().inside / "resources" / f"{item.key.kind.value}.{item.key.name}"
+            _write(record.with_name(record.name + ".json"), text)
+            if item.key.kind is Kind.NODE:
+                self._write_hosts()
+        except CommandError as error:
+            msg = f"{item.key} of cluster {self.name}: {error.message}"
+            raise BackendError(msg, error.hint) from error
+        except OSError as error:
+            msg = f"{item.key} of cluster {self.name}: {error}"
+            raise BackendError(msg) from error
+
+    def change(self, item: Resource, spec: ClusterSpec) -> None:
+        """Make it anew: nothing here changes in place."""
+        self.delete(item.key)
+        self.create(item, spec)
+
+    def delete(self, key: Key) -> None:
+        """Remove one resource and its record."""
+        if key.kind is Kind.CLUSTER:
+            self._delete_cluster()
+            return
+        init = find_init(self._directory)
+        if init is None:
+            return
+        record = init.inside / "resources" / f"{key.kind.value}.{key.name}.json"
+        record.unlink(missing_ok=True)
+        if key.kind is Kind.NODE:
+            self._script("remove", {"name": key.name})
+            self._write_hosts()
+        elif key.kind is Kind.HOST:
+            self._delete_host(key.name)
+        else:
+            self._runner.run(self.on_launcher(["ip", "link", "del", "br0"]), timeout_s=STEP_S)
+
+    def _create_cluster(self, item: Resource, spec: LocalSpec) -> None:
+        self._delete_cluster(keep_directory=True)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(self._directory / SPEC, spec.canonical())
+        config = {
+            "directory": str(self._directory),
+            "boot_id": boot_id(),
+            "user_namespace": os.geteuid() != 0,
+            "show": self._shown(item),
+            "tmp_bytes": _LAUNCHER_TMP,
+            "agent": (_HERE / "agent.sh").read_text(encoding="utf-8"),
+            "hosts": "127.0.0.1 localhost\n",
+        }
+        self._script("cluster", config, inside=False)
+
+    def _delete_cluster(self, *, keep_directory: bool = False) -> None:
+        init = find_init(self._directory)
+        if init is not None and not init.end():
+            msg = f"cluster {self.name}: process {init.pid} does not end"
+            raise BackendError(msg, "is it stopped in a debugger?")
+        for name in ("init.json", "init.json.new"):
+            (self._directory / name).unlink(missing_ok=True)
+        if not keep_directory:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _create_network(self, item: Resource, _spec: LocalSpec) -> None:
+        self._runner.run(self.on_launcher(["ip", "link", "del", "br0"]), timeout_s=STEP_S)
+        prefix = ipaddress.IPv4Network(item.get("subnet")).prefixlen
+        self._ip(
+            None,
+            f"link add br0 mtu {item.get('mtu')} type bridge",
+            "link set br0 addrgenmode none",
+            f"addr add {item.get('launcher')}/{prefix} dev br0",
+            "link set br0 up",
+        )
+
+    def _create_host(self, item: Resource, _spec: LocalSpec) -> None:
+        self._delete_host(item.key.name)
+        nr_bytes = parse_size(item.get("segments"))
+        for kind, mode in (("segments", "0700"), ("shared", "0700")):
+            target = f"/{CLUSTER}/{kind}/{item.key.name}"
+            (self._init().inside / kind / item.key.name).mkdir(mode=0o700)
+            options = f"size={nr_bytes},mode={mode},nosuid,nodev"
+            argv = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", target]
+            self._runner.check(self.on_launcher(argv), timeout_s=STEP_S)
+
+    def _delete_host(self, name: str) -> None:
+        for kind in ("segments", "shared"):
+            argv = ["umount", "-l", f"/{CLUSTER}/{kind}/{name}"]
+            self._runner.run(self.on_launcher(argv), timeout_s=STEP_S)
+            with contextlib.suppress(FileNotFoundError):
+                (self._init().inside / kind / name).rmdir()
+
+    def _create_node(self, item: Resource, spec: LocalSpec) -> None:
+        name = item.key.name
+        self._script("remove", {"name": name})
+        shown = resource(Kind.CLUSTER, self.name, {"show": " ".join(spec.show)})
+        config = {
+            "name": name,
+            "host": item.get("host"),
+            "hostname": item.get("hostname"),
+            "pids": item.get("pids"),
+            "shm_bytes": parse_size(item.get("shm")),
+            "show": self._shown(shown),
+            "hosts": "127.0.0.1 localhost\n",
+        }
+        self._script("node", config)
+        init = self._init()
+        pid = self._node_pid(init, name)
+        if pid is None:
+            msg = f"node {name} ended at once"
+            raise BackendError(msg)
+        _write(init.inside / "nodes" / name / "cpus", item.get("cpus") + "\n")
+        network = ipaddress.IPv4Network(spec.network.subnet)
+        link = f"v{int(ipaddress.IPv4Address(item.get('address'))) - int(network[0])}"
+        mtu = spec.network.mtu
+        self._ip(
+            None,
+            f"link add {link} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {pid}",
+            f"link set {link} addrgenmode none",
+            f"link set {link} master br0 up",
+        )
+        self._ip(
+            name,
+            "link set eth0 addrgenmode none",
+            f"addr add {item.get('address')}/{network.prefixlen} dev eth0",
+            "link set eth0 up",
+        )
+
+    def _write_hosts(self) -> None:
+        """Write every place's /etc/hosts anew, in place: it is bind-mounted."""
+        init = self._init()
+        items = [item for item in self.observe().resources if item.key.kind is not Kind.HOST]
+        lines = {}
+        for item in items:
+            if item.key.kind is Kind.NETWORK:
+                lines["launcher"] = f"{item.get('launcher')} launcher"
+            elif item.key.kind is Kind.NODE:
+                names = dict.fromkeys((item.key.name, item.get("hostname")))
+                lines[item.key.name] = f"{item.get('address')} {' '.join(names)}"
+        for place, own in lines.items():
+            others = [line for name, line in lines.items() if name != place]
+            text = "\n".join(["127.0.0.1 localhost", own, *others]) + "\n"
+            path = init.inside / "hosts"
+            if place != "launcher":
+                path = init.inside / "nodes" / place / "hosts"
+            with contextlib.suppress(FileNotFoundError), path.open("r+", encoding="ascii") as file:
+                file.truncate(0)
+                file.write(text)
+
+    # Reaching in
+
+    def _init(self) -> Init:
+        init = find_init(self._directory)
+        if init is None:
+            msg = f"cluster {self.name} is not up"
+            raise BackendError(msg, "run `nearmetal up SPEC` first")
+        return init
+
+    def _enter(
+        self, argv: Sequence[str], env: Mapping[str, str] | None, workdir: Path | None
+    ) -> Command:
+        namespaces = ["-m", "-u", "-i", "-n", "-p"]
+        if os.geteuid() != 0:
+            namespaces = ["-U", "--preserve-credentials", *namespaces]
+        start = ["nsenter", "-t", str(self._init().pid), *namespaces, "--", AGENT]
+        full = dict(os.environ if env is None else env)
+        if workdir is not None:
+            full["NEARMETAL_WORKDIR"] = str(workdir)
+        return Command((*start, *argv), env=full)
+
+    def on_node(
+        self,
+        node: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        workdir: Path | None = None,
+        root: bool = False,
+    ) -> Command:
+        """Enter by the agent, which pins to the node's cores."""
+        del root
+        return self._enter(["--exec", node, *argv], env, workdir)
+
+    def on_launcher(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        workdir: Path | None = None,
+    ) -> Command:
+        """Enter the outer namespaces."""
+        return self._enter(["--here", *argv], env, workdir)
+
+    def remote_shell(self) -> str:
+        """The agent lies at the same path everywhere."""
+        return AGENT
+
+    def job_root(self) -> Path:
+        """Where each node sees the meeting directory of its host."""
+        return MEETING
+
+    def staged(self, node: str) -> Path | None:
+        """None: nodes see our files."""
+        del node
+        return None
+
+    def meeting_directory(self, host: str) -> Path:
+        """The host's tmpfs, through the root directory of the cluster's process 1."""
+        return self._init().inside / "segments" / host
+
+    def end_marked(self, marker: str) -> int:
+        """Sweep from the outer namespace, which sees the processes of all nodes."""
+        return self._script("sweep", {"marker": marker, "timeout_s": 10})
+
+    def _ip(self, node: str | None, *lines: str) -> None:
+        argv = ["ip", "-batch", "-"]
+        enter = self.on_launcher(argv) if node is None else self.on_node(node, argv)
+        text = "".join(line + "\n" for line in lines).encode()
+        self._runner.check(Command(enter.argv, enter.env, stdin=text), timeout_s=STEP_S)
+
+    def _script(self, mode: str, config: Mapping[str, object], *, inside: bool = True) -> int:
+        """Run init.py; returns the number it answers; raises BackendError with its words."""
+        argv = [sys.executable, "-I", "-S", str(_HERE / "init.py"), mode]
+        env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}
+        command = (
+            self._enter(["--here", *argv], env, Path("/")) if inside else Command(tuple(argv), env)
+        )
+        stdin = json.dumps(config).encode()
+        completed = self._runner.run(
+            Command(command.argv, command.env, stdin=stdin), timeout_s=STEP_S
+        )
+        try:
+            answer = json.loads(completed.stdout)
+            if "pid" in answer:
+                return int(answer["pid"])
+            reason = str(answer["error"])
+        except (ValueError, KeyError, TypeError):
+            reason = completed.error_tail or f"exit code {completed.code}"
+        raise BackendError(f"{mode} in cluster {self.name}: {reason}", _namespace_hint(reason))
+
+    @staticmethod
+    def _shown(item: Resource) -> list[str]:
+        """Directories the nodes must see although they lie where each has its own."""
+        paths = [*item.get("show").split(), sys.prefix, sys.base_prefix, str(REPOSITORY)]
+        paths += filter(None, os.environ.get("NEARMETAL_MPI_PATH", "").split(os.pathsep))
+        real = sorted({os.path.realpath(path) for path in paths} | set(paths))
+        return [p for p in real if not any(p != q and p.startswith(q + "/") for q in real)]
+
+
+def _namespace_hint(reason: str) -> str:
+    if "make namespaces" not in reason and "Operation not permitted" not in reason:
+        return ""
+    if os.geteuid() == 0:
+        return "inside a container it needs --privileged, or at least SYS_ADMIN and no seccomp"
+    return (
+        "user namespaces must be allowed: sysctl kernel.unprivileged_userns_clone=1, "
+        "user.max_user_namespaces above 0, kernel.apparmor_restrict_unprivileged_userns=0"
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file so that it is there entirely or not at all."""
+    fresh = path.with_name(path.name + ".new")
+    with fresh.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    fresh.rename(path)

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cluster files of vhpc-toolkit: read without evaluating anything, and turned into our spec."""
+
+from nearmetal.cluster.backends.vsphere.vhpc.convert import Imported, Target, import_vhpc
+
+__all__ = ["Imported", "Target", "import_vhpc"]

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every cluster spec may say. Frozen models; reading files is the loader's work."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from nearmetal.config.model import Model, Name
+
+RESERVED_NAMES = ("launcher", "localhost")
+"""Names the local backend gives to its own places."""
+
+
+def _subnet(value: str) -> str:
+    try:
+        network = ipaddress.IPv4Network(value)
+    except ValueError as error:
+        msg = f"is not an IPv4 subnet: {error}|write for example 10.77.0.0/24"
+        raise ValueError(msg) from None
+    if not network.is_private or not 16 <= network.prefixlen <= 29:  # noqa: PLR2004 - a prefix
+        msg = "is not a private subnet between /16 and /29|write for example 10.77.0.0/24"
+        raise ValueError(msg)
+    return str(network)
+
+
+def _not_reserved(value: str) -> str:
+    if value in RESERVED_NAMES:
+        msg = "is reserved|choose another name"
+        raise ValueError(msg)
+    return value
+
+
+def not_a_mount_point(value: str) -> str:
+    """Refuse the places of which every node has its own."""
+    if value in ("/", "/tmp", "/run", "/dev/shm"):  # noqa: S108 - mount points
+        msg = "would undo the nodes' own one|name a directory below it"
+        raise ValueError(msg)
+    return value
+
+
+NodeName = Annotated[Name, AfterValidator(_not_reserved)]
+Cpu = Annotated[int, Field(ge=0, le=8191)]
+Cpus = Annotated[list[Cpu], Field(min_length=1)]
+
+
+class Node(Model):
+    """One node: what every backend's nodes have."""
+
+    name: NodeName = Field(description="unique in the cluster; MPI launchers use it as host name")
+    slots: Annotated[int, Field(ge=1, le=4096)] = Field(
+        default=1, description="how many ranks the node takes, and cores it is given"
+    )
+
+
+class Host(Model):
+    """Nodes that share one physical host, so that they can meet in shared memory."""
+
+    name: Name = Field(description="unique in the cluster")
+    nodes: Sequence[Node]
+
+
+class Network(Model):
+    """The private network between the nodes."""
+
+    subnet: Annotated[str, AfterValidator(_subnet)] = Field(
+        default="10.77.0.0/24", description="private IPv4 subnet; its first address is the launcher"
+    )
+    mtu: Annotated[int, Field(ge=1280, le=65535)] = Field(default=1500, description="bytes")
+
+
+class ClusterSpec(Model):
+    """A virtual cluster: what `nearmetal up` makes. One child per backend, in its own module."""
+
+    version: Literal[1] = Field(description="the version of this format")
+    name: Name = Field(description="unique per user and machine")
+    backend: str
+    hosts: Sequence[Host]
+
+    @property
+    def nodes(self) -> Sequence[tuple[Host, Node]]:
+        """All nodes with their hosts, in the order of the spec."""
+        return [(host, node) for host in self.hosts for node in host.nodes]
+
+    @property
+    def slots(self) -> int:
+        """How many ranks the cluster takes."""
+        return sum(node.slots for _, node in self.nodes)
+
+    def canonical(self) -> str:
+        """Return the spec as JSON with every default spelt out: equal text, equal cluster."""
+        return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which address each node of a cluster has. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
+    from nearmetal.cluster.backends.local.spec import LocalSpec
+
+FIRST_NODE = 11
+"""Host number of the first node where the subnet is large enough: .1 is the launcher."""
+
+
+def addresses(
+    spec: LocalSpec | LibvirtSpec, held: Mapping[str, str] | None = None
+) -> tuple[str, dict[str, str]]:
+    """Return the launcher's address and each node's.
+
+    A node keeps the one it has in `held`, where that is in the subnet and nobody's; the others get
+    the free ones, in the order of the spec. So a node that comes or goes moves no other.
+    """
+    network = ipaddress.IPv4Network(spec.network.subnet)
+    names = [node.name for _, node in spec.nodes]
+    launcher = str(network[1])
+    taken, kept = {launcher}, {}
+    for name in names:
+        address = (held or {}).get(name, "")
+        if address not in taken and _is_of(network, address):
+            taken.add(address)
+            kept[name] = address
+    first = FIRST_NODE if network.num_addresses - FIRST_NODE > len(names) else 2
+    # The low ones last: a subnet that has become full has them still.
+    numbers = [*range(first, network.num_addresses - 1), *range(2, first)]
+    free = (str(network[i]) for i in numbers if str(network[i]) not in taken)
+    return launcher, {name: kept.get(name) or next(free) for name in names}
+
+
+def _is_of(network: ipaddress.IPv4Network, text: str) -> bool:
+    try:
+        address = ipaddress.IPv4Address(text)
+    except ValueError:
+        return False
+    return address in network and address not in (network[0], network[-1])

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where clusters are recorded on this machine: one private directory per user."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearmetal.cluster.spec import from_canonical
+from nearmetal.core.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nearmetal.cluster.spec import ClusterSpec
+
+SPEC = "spec.json"
+"""The canonical spec a cluster was made from, in its directory."""
+
+
+def state_directory(environ: Mapping[str, str] | None = None, uid: int | None = None) -> Path:
+    """Return $NEARMETAL_STATE_DIR, else /var/lib/nearmetal for root, else the user's own."""
+    variables = os.environ if environ is None else environ
+    given = variables.get("NEARMETAL_STATE_DIR")
+    if given:
+        return Path(given).absolute()
+    if (os.geteuid() if uid is None else uid) == 0:
+        return Path("/var/lib/nearmetal")
+    base = variables.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "nearmetal"
+
+
+@dataclass(frozen=True)
+class Store:
+    """The state directory: `clusters/NAME/` per cluster, `locks/NAME` while one is changed."""
+
+    root: Path
+
+    def cluster(self, name: str) -> Path:
+        """Return the directory of one cluster; it need not exist."""
+        return self.root / "clusters" / name
+
+    def lock(self, name: str) -> Path:
+        """Return the lock file of one cluster; it need not exist."""
+        return self.root / "locks" / name
+
+    def names(self) -> list[str]:
+        """Return the names of all recorded clusters."""
+        try:
+            return sorted(entry.name for entry in (self.root / "clusters").iterdir())
+        except FileNotFoundError:
+            return []
+
+    def recorded(self, name: str) -> ClusterSpec | None:
+        """Return the spec a cluster was made from; None when there is no such cluster.
+
+        Raises StateError when the record cannot be read.
+        """
+        try:
+            text = (self.cluster(name) / SPEC).read_text(encoding="utf-8")
+        except OSError:
+            return None
+        try:
+            return from_canonical(text)
+        except ValueError as error:  # pydantic's ValidationError is one
+            msg = f"cluster {name} has no readable record of its spec"
+            raise StateError(msg, "give the spec file instead of the name") from error
+
+    def record(self, spec: ClusterSpec) -> None:
+        """Record the spec a cluster is made from; its directory is there."""
+        path = self.cluster(spec.name) / SPEC
+        fresh = path.with_name(SPEC + ".new")
+        fresh.write_text(spec.canonical(), encoding="utf-8")
+        fresh.rename(path)
+
+    def prepare(self) -> None:
+        """Make the directories, 0700; raises StateError if others own or may write them."""
+        try:
+            for path in (self.root, self.root / "clusters", self.root / "locks"):
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            msg = f"cannot make the state directory {self.root}: {error.strerror}"
+            raise StateError(msg, "set NEARMETAL_STATE_DIR to a directory of yours") from error
+        status = self.root.stat()
+        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            msg = f"the state directory {self.root} is not yours alone"
+            raise StateError(msg, f"chown and chmod 0700 {self.root}, or set NEARMETAL_STATE_DIR")
+
+    def tidy(self) -> None:
+        """Remove the directories that are empty: an unused nearmetal leaves no trace."""
+        for path in (self.root / "clusters", self.root / "locks", self.root):
+            try:
+                path.rmdir()
+            except OSError:
+                continue

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a field of every file may hold: names, sizes, paths. Models are frozen."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+)
+
+from nearmetal.config.size import format_size, parse_size
+
+MAX_NODES = 200
+"""Nodes in one cluster: far past what one machine carries, and a /24 holds them."""
+
+MIN_SIZE = 1 << 20
+MAX_SIZE = 1 << 44
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        msg = "is not a size|write for example 512 MiB"
+        raise ValueError(msg)
+    nr_bytes = parse_size(str(value))
+    if not MIN_SIZE <= nr_bytes <= MAX_SIZE:
+        msg = "is out of range|use 1 MiB to 16 TiB"
+        raise ValueError(msg)
+    return nr_bytes
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/") or "/../" in value + "/" or "\0" in value or "\n" in value:
+        msg = "is not an absolute path without ..|write for example /opt/programs"
+        raise ValueError(msg)
+    return value.rstrip("/") or "/"
+
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$", max_length=31)]
+Size = Annotated[
+    int,
+    BeforeValidator(_size),
+    PlainSerializer(format_size, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?(B|KiB|MiB|GiB|TiB)$"}),
+]
+
+
+AbsolutePath = Annotated[str, AfterValidator(_absolute)]
+
+
+class Model(BaseModel):
+    """Frozen and strict; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The only module that starts processes.
+
+A command is an argument list, never a shell string. Every captured command runs in a session of
+its own, so that a time-out, an error or Ctrl-C ends it together with everything it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NoReturn, Protocol
+
+from nearmetal.core.errors import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+GRACE_S = 2.0
+"""How long a cancelled process group may take between SIGTERM and SIGKILL."""
+
+AT_ONCE = 8
+"""How many commands run side by side: many are logins through one machine, and of more than ten that
+have not said who they are its sshd drops some (MaxStartups)."""
+
+_TAIL_LINES = 12
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True)
+class Command:
+    """A program to start: its arguments, its whole environment (None: ours), its directory."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] | None = None
+    cwd: Path | None = None
+    stdin: bytes = field(default=b"", repr=False)
+
+    def __str__(self) -> str:
+        """Show the command as one would type it."""
+        return shlex.join(self.argv)
+
+
+@dataclass(frozen=True)
+class Completed:
+    """How a command ended. `code` is negative for a signal, as in `subprocess`."""
+
+    command: Command
+    code: int
+    stdout: bytes
+    stderr: bytes
+    seconds: float
+    timed_out: bool = False
+
+    @property
+    def text(self) -> str:
+        """Standard output as text; undecodable bytes are replaced."""
+        return self.stdout.decode("utf-8", "replace")
+
+    @property
+    def error_tail(self) -> str:
+        """The last lines of standard error, or of standard output when that is empty."""
+        lines = (self.stderr or self.stdout).decode("utf-8", "replace").strip().splitlines()
+        return "\n".join(lines[-_TAIL_LINES:])
+
+
+class Dialogue(Protocol):
+    """A running program with which one exchanges lines."""
+
+    def send(self, line: str) -> None:
+        """Write one line; raises CommandError when the program has gone."""
+
+    def receive(self, timeout_s: float) -> str | None:
+        """Return the next line without its newline; None at end of output or time-out."""
+
+    def finish(self, timeout_s: float) -> int:
+        """Close its input, wait, kill its session when late; return the exit code."""
+
+
+class Runner(Protocol):
+    """Starts processes somewhere. `LocalRunner` is the one for this machine."""
+
+    def run(self, command: Command, *, timeout_s: float) -> Completed:
+        """Run to the end and capture; raises CommandError only if it cannot start."""
+
+    def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
+        """As `run`, side by side, each with that time; returns the ends in the order given."""
+
+    def check(self, command: Command, *, timeout_s: float) -> Completed:
+        """As `run`, and raises CommandError when it fails or is late."""
+
+    def attach(
+        self,
+        command: Command,
+        *,
+        stdin: IO[bytes] | None = None,
+        stdout: IO[bytes] | None = None,
+        stderr: IO[bytes] | None = None,
+        timeout_s: float | None = None,
+        idle_s: float | None = None,
+        foreground: bool = False,
+    ) -> Completed:
+        """Run with the caller's streams (None: inherited output, empty input).
+
+        `idle_s`: end it, as too late, when the files it writes to have not grown for so long.
+        """
+
+    def converse(self, command: Command, *, stderr: IO[bytes] | None = None) -> Dialogue:
+        """Start a program to exchange lines with."""
+
+
+def _end_session(process: subprocess.Popen[bytes]) -> None:
+    """Terminate a process and its session, politely first; returns when it is reaped."""
+    for signum, wait_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signum)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(wait_s)
+            break
+    # The leader may be gone while others of its session linger.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _start(
+    command: Command,
+    *,
+    stdin: IO[bytes] | int,
+    stdout: IO[bytes] | int | None,
+    stderr: IO[bytes] | int | None,
+    own_session: bool = True,
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            command.argv,
+            env=None if command.env is None else dict(command.env),
+            cwd=command.cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=own_session,
+        )
+    except OSError as error:
+        msg = f"cannot start {command.argv[0]}: {error.strerror}"
+        hint = "install it, or check PATH" if isinstance(error, FileNotFoundError) else ""
+        raise CommandError(msg, hint) from error
+
+
+@contextlib.contextmanager
+def _started(
+    command: Command,
+    *,
+    stdin: IO[bytes] | int,
+    stdout: IO[bytes] | int | None,
+    stderr: IO[bytes] | int | None,
+    own_session: bool = True,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process; on any exception, KeyboardInterrupt included, end its session."""
+    process = _start(command, stdin=stdin, stdout=stdout, stderr=stderr, own_session=own_session)
+    try:
+        yield process
+    except BaseException:
+        if own_session:
+            _end_session(process)
+        else:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
+            process.kill()
+            process.wait()
+        raise
+    finally:
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+def _run_side_by_side(commands: Sequence[Command], timeout_s: float) -> list[Completed]:
+    """Start all commands, wait for each; on any exception end the sessions of all."""
+    begin = time.monotonic()
+    ends = []
+    with contextlib.ExitStack() as stack:
+        running = []
+        for command in commands:
+            # Files in memory: pipes would have to be fed and drained all at once.
+            given, out, words = (
+                stack.enter_context(os.fdopen(os.memfd_create("nearmetal"), "w+b"))
+                for _ in range(3)
+            )
+            given.write(command.stdin)
+            given.seek(0)
+            process = stack.enter_context(_started(command, stdin=given, stdout=out, stderr=words))
+            running.append((command, process, out, words))
+        for command, process, out, words in running:
+            timed_out = False
+            try:
+                process.wait(max(0.0, begin + timeout_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                timed_out = True
+                _end_session(process)
+            seconds = time.monotonic() - begin
+            told, said = (
+                os.pread(f.fileno(), os.fstat(f.fileno()).st_size, 0) for f in (out, words)
+            )
+            ends.append(Completed(command, process.returncode, told, said, seconds, timed_out))
+    return ends
+
+
+class _LocalDialogue:
+    """A Dialogue over two pipes."""
+
+    def __init__(self, command: Command, process: subprocess.Popen[bytes]) -> None:
+        self._command = command
+        self._process = process
+        self._pending = b""
+
+    def send(self, line: str) -> None:
+        stream = self._process.stdin
+        assert stream is not None  # noqa: S101 - our own invariant: it was opened with a pipe
+        try:
+            stream.write(line.encode() + b"\n")
+            stream.flush()
+        except (OSError, ValueError) as error:
+            msg = f"{self._command.argv[0]} ended before it was told everything"
+            raise CommandError(msg) from error
+
+    def receive(self, timeout_s: float) -> str | None:
+        stream = self._process.stdout
+        assert stream is not None  # noqa: S101 - our own invariant: it was opened with a pipe
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._pending:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or not select.select([stream], [], [], left_s)[0]:
+                return None
+            chunk = os.read(stream.fileno(), 65536)
+            if not chunk:
+                return None
+            self._pending += chunk
+        line, self._pending = self._pending.split(b"\n", 1)
+        return line.decode("utf-8", "replace")
+
+    def finish(self, timeout_s: float) -> int:
+        process = self._process
+        try:
+            if process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout_s)
+        finally:
+            if process.poll() is None:
+                _end_session(process)
+            if process.stdout is not None:
+                process.stdout.close()
+        return process.returncode
+
+
+def _await(
+    process: subprocess.Popen[bytes],
+    timeout_s: float | None,
+    idle_s: float | None,
+    files: Sequence[IO[bytes]],
+) -> None:
+    """Wait for the end; raises TimeoutExpired when it takes too long, or writes nothing for too long."""
+    if idle_s is None:
+        process.wait(timeout_s)
+        return
+    begin = grown = time.monotonic()
+    size = -1
+    while True:
+        try:
+            process.wait(_LOOK_S)
+        except subprocess.TimeoutExpired:
+            now, written = time.monotonic(), sum(os.fstat(f.fileno()).st_size for f in files)
+            if written != size:
+                size, grown = written, now
+            if now - grown > idle_s or (timeout_s is not None and now - begin > timeout_s):
+                raise
+        else:
+            return
+
+
+class LocalRunner:
+    """Starts processes on this machine."""
+
+    def run(self, command: Command, *, timeout_s: float) -> Completed:
+        """Run to the end and capture both outputs."""
+        begin = time.monotonic()
+        pipe = subprocess.PIPE
+        with _started(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+            timed_out = False
+            try:
+                stdout, stderr = process.communicate(command.stdin, timeout_s)
+            except subprocess.TimeoutExpired:
+                timed_out = True
+                _end_session(process)
+                try:
+                    stdout, stderr = process.communicate(timeout=GRACE_S)
+                except subprocess.TimeoutExpired:
+                    # Something left the session and keeps the pipes open: do without its words.
+                    stdout, stderr = b"", b""
+            seconds = time.monotonic() - begin
+            return Completed(command, process.returncode, stdout, stderr, seconds, timed_out)
+
+    def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
+        """Run all to their ends, AT_ONCE at a time; `seconds` is when each was seen to have ended."""
+        return [
+            completed
+            for first in range(0, len(commands), AT_ONCE)
+            for completed in _run_side_by_side(commands[first : first + AT_ONCE], timeout_s)
+        ]
+
+    def check(self, command: Command, *, timeout_s: float) -> Completed:
+        """Run to the end; a failure is an error that carries the program's last words."""
+        completed = self.run(command, timeout_s=timeout_s)
+        if completed.timed_out:
+            msg = f"no end after {timeout_s:g} s: {command}"
+            raise CommandError(msg, completed.error_tail)
+        if completed.code != 0:
+            msg = f"exit code {completed.code}: {command}"
+            raise CommandError(msg, completed.error_tail)
+        return completed
+
+    def attach(
+        self,
+        command: Command,
+        *,
+        stdin: IO[bytes] | None = None,
+        stdout: IO[bytes] | None = None,
+        stderr: IO[bytes] | None = None,
+        timeout_s: float | None = None,
+        idle_s: float | None = None,
+        foreground: bool = False,
+    ) -> Completed:
+        """Run with the caller's streams. `foreground`: stay in the terminal's process group."""
+        begin = time.monotonic()
+        timed_out = False
+        with _started(
+            command,
+            stdin=subprocess.DEVNULL if stdin is None else stdin,
+            stdout=stdout,
+            stderr=stderr,
+            own_session=not foreground,
+        ) as process:
+            try:
+                _await(process, timeout_s, idle_s, [s for s in (stdout, stderr) if s is not None])
+            except subprocess.TimeoutExpired:
+                timed_out = True
+                _end_session(process)
+            seconds = time.monotonic() - begin
+            return Completed(command, process.returncode, b"", b"", seconds, timed_out)
+
+    def converse(self, command: Command, *, stderr: IO[bytes] | None = None) -> Dialogue:
+        """Start a program with pipes for its input and output."""
+        pipe = subprocess.PIPE
+        process = _start(command, stdin=pipe, stdout=pipe, stderr=stderr)
+        return _LocalDialogue(command, process)
+
+
+def find_program(name: str, path: Sequence[Path] = ()) -> Path | None:
+    """Find an executable in the given directories, then in PATH and the system directories."""
+    system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"]
+    places = [str(p) for p in path] + os.environ.get("PATH", "").split(os.pathsep) + system
+    found = shutil.which(name, path=os.pathsep.join(places))
+    return None if found is None else Path(found)
+
+
+def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """Turn this process into a program, found by the PATH of `env`. Raises CommandError."""
+    try:
+        os.execvpe(argv[0], list(argv), dict(env))  # noqa: S606 - no shell, as everywhere here
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise CommandError(f"cannot start {argv[0]}: {why}", "is its path right?") from error

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Linux host is like: how it booted, its cards, their VFs and their firmware."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from nearmetal.host.cards import MLX5
+from nearmetal.host.carry import BEGUN
+from nearmetal.host.model import CardFacts, HostFacts, PortFacts, VfGuids
+from nearmetal.host.parse.devlink import parse_devlink
+from nearmetal.host.parse.mellanox import parse_mlxconfig, parse_mlxfwmanager
+from nearmetal.host.parse.tuned import parse_tuned
+from nearmetal.host.places import GRUB, LINKS, POWER, RULES, refresh
+from nearmetal.host.shell import Answer, Shell, ask, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nearmetal.host.parse.mellanox import Inventory
+
+MAX_CARDS = 64
+CONFIG_S = 120.0
+
+# One line per physical function: what sysfs says of it, each field without spaces or `-`.
+_FUNCTIONS = r"""
+cd /sys/bus/pci/devices || exit 1
+for d in *; do
+  [ -e "$d/sriov_totalvfs" ] || [ -d "$d/infiniband" ] || continue
+  [ -e "$d/physfn" ] && continue
+  driver=$(readlink "$d/driver"); net=$(ls "$d/net" 2>/dev/null | head -n 1)
+  rdma=$(ls "$d/infiniband" 2>/dev/null | head -n 1)
+  link=$(cat "$d/infiniband/$rdma/ports/1/link_layer" 2>/dev/null)
+  [ -n "$link" ] || link=$(cat "$d/net/$net/type" 2>/dev/null)
+  state=$(cat "$d/infiniband/$rdma/ports/1/state" 2>/dev/null)
+  used=0; shared=0; mtu=0; vf_mtus=; file=
+  [ -n "$net" ] && mtu=$(cat "$d/net/$net/mtu" 2>/dev/null)
+  [ -n "$net" ] && file=$(udevadm info -q property -p "/sys/class/net/$net" 2>/dev/null |
+    sed -n 's/^ID_NET_LINK_FILE=//p')
+  for v in "$d"/virtfn*; do
+    [ -e "$v" ] || continue
+    [ "$(basename "$(readlink "$v/driver" 2>/dev/null)" 2>/dev/null)" = vfio-pci ] && used=$((used+1))
+    [ "$(ls "$v/iommu_group/devices" 2>/dev/null | wc -l)" -gt 1 ] && shared=$((shared+1))
+    m=$(cat "$v"/net/*/mtu 2>/dev/null | head -n 1); a=$(readlink "$v")
+    [ -n "$m" ] && vf_mtus=${vf_mtus:+$vf_mtus,}${a##*/}=$m
+  done
+  echo "$d ${driver##*/} ${net:--} ${link:--} ${state##* }" \
+    "$(cat "$d/sriov_totalvfs" 2>/dev/null || echo 0)" \
+    "$(cat "$d/sriov_numvfs" 2>/dev/null || echo 0)" "$used" \
+    "$(cat "$d/vendor")" "$(cat "$d/device")" "$shared" "${mtu:-0}" "${vf_mtus:--}" "${file:--}" | sed 's/  */ /g'
+done"""
+
+_FUNCTION = re.compile(
+    r"(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]) (?:(?P<driver>[\w-]{1,32}) )?"
+    r"(?P<net>[\w.@:-]{1,32}) (?P<link>[\w-]{1,16}) (?:(?P<state>[A-Z_]{1,16}) )?"
+    r"(?P<total>[0-9]{1,5}) (?P<vfs>[0-9]{1,5}) (?P<used>[0-9]{1,5}) "
+    r"0x(?P<vendor>[0-9a-f]{4}) 0x(?P<device>[0-9a-f]{4}) "
+    r"(?P<shared>[0-9]{1,5}) (?P<mtu>[0-9]{1,5}) (?P<vf_mtus>[0-9a-f:.=,-]{1,16384}) "
+    r"(?P<file>[A-Za-z0-9@%_+:./-]{1,255})"
+)
+
+_VF_MTU = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7])=([0-9]{1,5})(?:,|$)")
+
+_LINKS = {"InfiniBand": "infiniband", "32": "infiniband", "Ethernet": "ethernet", "1": "ethernet"}
+
+MODELS = {
+    "15b3:1013": "ConnectX-4",
+    "15b3:1015": "ConnectX-4LX",
+    "15b3:1017": "ConnectX-5",
+    "15b3:1019": "ConnectX-5EX",
+    "15b3:101b": "ConnectX-6",
+    "15b3:101d": "ConnectX-6DX",
+    "15b3:101f": "ConnectX-6LX",
+    "15b3:1021": "ConnectX-7",
+    "15b3:1023": "ConnectX-8",
+    "8086:10c9": "82576",
+    "8086:1521": "I350",
+    "8086:10fb": "82599",
+    "8086:1572": "X710",
+    "8086:158b": "XXV710",
+    "8086:1592": "E810-C",
+    "8086:1593": "E810-C",
+    "8086:159b": "E810-XXV",
+}
+"""Models by vendor and device, as pci.ids has them."""
+
+_KEPT = {"rules": RULES, "grub": GRUB, "power": POWER}
+
+# Of each InfiniBand VF of mlx5: the function, its number, its GUIDs, how its link is.
+_GUIDS = r"""
+for d in /sys/bus/pci/devices/*/sriov/*; do
+  [ -e "$d/node" ] || continue
+  p=${d%/sriov/*}
+  echo "${p##*/} ${d##*/} $(cat "$d/node") $(cat "$d/port") $(cat "$d/policy")"
+done"""
+
+_GUID = re.compile(
+    r"(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]) (?P<number>[0-9]{1,4}) "
+    r"(?P<node>(?:[0-9a-f]{2}:){7}[0-9a-f]{2}) (?P<port>(?:[0-9a-f]{2}:){7}[0-9a-f]{2}) "
+    r"(?P<policy>Up|Down|Follow)"
+)
+
+_LINK_PATHS = rf"""
+for f in {LINKS} {LINKS}{BEGUN}; do [ -e "$f" ] && echo "${{f##*/}}"; done; true"""
+
+_HALF = 45
+"""The answer of a file whose change was cut short: not as before, and not as wanted."""
+
+_WORD = re.compile(r"[a-z_]{1,32}")
+_SYSTEMD = re.compile(r"^systemd ([0-9]{1,4})\b", re.MULTILINE)
+
+_VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd"}
+
+
+def read_linux(name: str, shell: Shell) -> HostFacts:
+    """Return a host's facts, without its BIOS; raises HostError where it cannot be reached."""
+    answers = ask(
+        shell,
+        {
+            "boot": "cat /proc/sys/kernel/random/boot_id",
+            "cmdline": "cat /proc/cmdline",
+            "cpu": "sed -n 's/^vendor_id[^:]*: //p' /proc/cpuinfo | head -n 1",
+            "groups": "ls /sys/kernel/iommu_groups | wc -l",
+            "loader": "if [ -d /etc/default/grub.d ] && command -v update-grub; then echo grub.d;"
+            " elif command -v grubby; then echo grubby; fi",
+            "functions": _FUNCTIONS,
+            "devlink": "devlink -j dev info",
+            "mlxfwmanager": "mlxfwmanager --query || mstfwmanager --query",
+            "tool": "command -v mlxconfig || command -v mstconfig",
+            "guids": _GUIDS,
+            "governors": "sort -u /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+            # What it says of a daemon that is not there goes to its other output.
+            "tuned": "tuned-adm active 2>&1",
+            "networkd": "systemctl -q is-active systemd-networkd && systemctl --version",
+            "links": _LINK_PATHS,
+            **{name: _text_of(path) for name, path in _KEPT.items()},
+        },
+    )
+    unread = [] if answers["functions"].code == 0 else ["its PCI devices: /sys is not there"]
+    functions = _functions(answers["functions"].text)
+    tool = answers["tool"].text.strip().rpartition("/")[2]
+    names = {name.removesuffix(BEGUN) for name in answers["links"].text.split()}
+    links = sorted(filter(refresh, (f"{LINKS.rpartition('/')[0]}/{n}" for n in names)))[:MAX_CARDS]
+    texts = ask(shell, {str(n): _text_of(p) for n, p in enumerate(links)}) if links else {}
+    config = _configs(shell, functions, tool, unread)
+    groups = answers["groups"].text.strip()
+    return HostFacts(
+        name=name,
+        platform="linux",
+        boot=answers["boot"].text.strip()[:64],
+        cards=_cards(functions, answers, config),
+        cpu=_VENDORS.get(answers["cpu"].text.strip(), ""),
+        # What follows `--` is for init.
+        cmdline=tuple(answers["cmdline"].text.partition(" -- ")[0].split()),
+        iommu_groups=int(groups) if groups.isdigit() else 0,
+        loader=(answers["loader"].text.split() or [""])[-1],
+        files={path: _file(answers[name]) for name, path in _KEPT.items()}
+        | {path: _file(texts[str(n)]) for n, path in enumerate(links)},
+        unread=tuple(unread),
+        governors=tuple(w for w in answers["governors"].text.split() if _WORD.fullmatch(w)),
+        tuned=parse_tuned(answers["tuned"].text),
+        networkd=int(_found(_SYSTEMD, answers["networkd"]) or 0),
+    )
+
+
+def _found(pattern: re.Pattern[str], answer: Answer) -> str:
+    match = pattern.search(answer.text) if answer.code == 0 else None
+    return match[1] if match else ""
+
+
+def _text_of(path: str) -> str:
+    return f"[ -e {path}{BEGUN} ] && exit {_HALF}; [ -e {path} ] || exit 44; cat {path}"
+
+
+def _file(answer: Answer) -> str | None:
+    if answer.code == _HALF:
+        return ""
+    return answer.text if answer.code == 0 else None
+
+
+def _functions(text: str) -> list[re.Match[str]]:
+    found = [match for line in text.splitlines() if (match := _FUNCTION.fullmatch(line.strip()))]
+    return sorted(found, key=lambda match: match["address"])
+
+
+def _configs(
+    shell: Shell, functions: list[re.Match[str]], tool: str, unread: list[str]
+) -> dict[str, Answer]:
+    """Return what the firmware's own tool says of each NVIDIA card, by its first function."""
+    firsts: dict[str, str] = {}
+    for match in functions:
+        if match["vendor"] == "15b3":
+            firsts.setdefault(_place(match["address"]), match["address"])
+    if not firsts:
+        return {}
+    if not tool:
+        unread.append("firmware settings: neither mlxconfig nor mstconfig is installed")
+        return {}
+    questions = {
+        place: quoted([tool, "-d", address, "-e", "query"])
+        for place, address in list(firsts.items())[:MAX_CARDS]
+    }
+    return ask(shell, questions, timeout_s=CONFIG_S)
+
+
+def _place(address: str) -> str:
+    return address.rpartition(".")[0]
+
+
+def _cards(
+    functions: list[re.Match[str]],
+    answers: Mapping[str, Answer],
+    config: Mapping[str, Answer],
+) -> tuple[CardFacts, ...]:
+    devices = parse_devlink(answers["devlink"].text)
+    boards: dict[str, Inventory] = {}
+    for board in parse_mlxfwmanager(answers["mlxfwmanager"].text):
+        pci = board.pci if board.pci.count(":") > 1 else f"0000:{board.pci}"
+        boards[_place(pci)] = board
+    guids: dict[str, list[VfGuids]] = {}
+    for line in answers["guids"].text.splitlines():
+        if match := _GUID.fullmatch(line):
+            vf = VfGuids(int(match["number"]), match["node"], match["port"], match["policy"])
+            guids.setdefault(match["address"], []).append(vf)
+    places: dict[str, list[re.Match[str]]] = {}
+    for match in functions:
+        places.setdefault(_place(match["address"]), []).append(match)
+    cards = []
+    for place, found in places.items():
+        board_, device = boards.get(place), devices.get(found[0]["address"])
+        ids = f"{found[0]['vendor']}:{found[0]['device']}"
+        answer = config.get(place)
+        cards.append(
+            CardFacts(
+                address=place,
+                model=board_.type if board_ and board_.type else MODELS.get(ids, ids),
+                ports=tuple(_port(match, guids.get(match["address"], [])) for match in found),
+                psid=board_.psid if board_ else device.psid if device else "",
+                firmware=board_.firmware if board_ else device.firmware if device else "",
+                stored=board_.stored if board_ else device.stored if device else "",
+                device=found[0]["address"],
+                config=parse_mlxconfig(answer.text) if answer else None,
+            )
+        )
+    return tuple(cards)
+
+
+def _port(match: re.Match[str], guids: list[VfGuids]) -> PortFacts:
+    driver = match["driver"] or ""
+    return PortFacts(
+        address=match["address"],
+        driver="" if driver == "-" else driver,
+        netdev="" if match["net"] == "-" else match["net"],
+        link=_LINKS.get(match["link"], ""),
+        total_vfs=int(match["total"]),
+        vfs=int(match["vfs"]),
+        used_vfs=int(match["used"]),
+        state=(match["state"] or "") if driver in MLX5 else "",
+        shared_vfs=int(match["shared"]),
+        mtu=int(match["mtu"]),
+        vf_mtus={vf: int(mtu) for vf, mtu in _VF_MTU.findall(match["vf_mtus"])},
+        link_file="" if match["file"] == "-" else match["file"],
+        guids=tuple(sorted(guids, key=lambda vf: vf.number)),
+    )

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host's management controller over Redfish: BIOS settings. The only part that uses sushy."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from nearmetal.config.password import find_password
+from nearmetal.core.errors import HostError
+from nearmetal.host.model import BiosFacts, BiosValue
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nearmetal.host.hosts_file import Bmc
+
+TIMEOUT_S = 30
+MAX_ATTRIBUTES = 8192
+
+
+class Redfish:
+    """The BIOS of one host through its management controller."""
+
+    def __init__(self, host: str, bmc: Bmc) -> None:
+        """Connect to nothing yet."""
+        self._bmc = bmc
+        self._address = bmc.address.replace("{host}", host)
+        self._host = host
+
+    def read(self) -> BiosFacts:
+        """Return the BIOS settings; raises HostError or PasswordError with the reason."""
+        found: BiosFacts = self._guarded(self._read)
+        return found
+
+    def stage(self, attributes: Mapping[str, BiosValue]) -> None:
+        """Stage settings for the next boot; raises as `read` does."""
+        self._guarded(lambda: self._system().bios.set_attributes(dict(attributes)))
+
+    def _guarded(self, work: Any) -> Any:
+        import sushy  # noqa: PLC0415 - takes long, and only here
+
+        try:
+            return work()
+        except sushy.exceptions.AccessError as error:
+            # Said once and not tried again: controllers lock accounts out.
+            raise HostError(
+                f"{self._host}: {self._address} refuses user {self._bmc.user}",
+                "check bmc.user and bmc.password",
+            ) from error
+        except sushy.exceptions.SushyError as error:
+            raise HostError(
+                f"{self._host}: {self._address}: {str(error)[:300]}",
+                "is this the address of its BMC? for its own certificate give bmc.ca",
+            ) from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise HostError(
+                f"{self._host}: {self._address} answers otherwise than Redfish does",
+                "its BMC may need newer firmware",
+            ) from error
+
+    def _system(self) -> Any:
+        import sushy  # noqa: PLC0415 - takes long, and only here
+
+        bmc = self._bmc
+        password = find_password(bmc.password, bmc.user, os.environ) if bmc.password else ""
+        base, _, prefix = self._address.partition("/redfish")
+        root = sushy.Sushy(
+            base,
+            root_prefix=f"/redfish{prefix}" if prefix.strip("/") else "/redfish/v1/",
+            verify=bmc.ca or True,
+            auth=sushy.auth.BasicAuth(username=bmc.user, password=password),
+            server_side_retries=1,
+            server_side_retries_delay=1,
+            read_timeout=TIMEOUT_S,
+            connect_timeout=TIMEOUT_S,
+        )
+        systems = root.get_system_collection().get_members()
+        named = [s for s in systems if bmc.system in (None, s.identity, s.uuid, s.name)]
+        if len(named) != 1:
+            have = ", ".join(str(s.identity)[:64] for s in systems[:8]) or "none"
+            raise HostError(
+                f"{self._host}: {len(named)} systems fit at {self._address}",
+                f"name one under bmc.system: {have}",
+            )
+        return named[0]
+
+    def _read(self) -> BiosFacts:
+        system = self._system()
+        vendor = self._bmc.vendor
+        bios = system.bios
+        attributes = _attributes(bios.attributes)
+        return BiosFacts(
+            vendor=str(system.manufacturer or "")[:64] if vendor == "auto" else vendor,
+            attributes=attributes,
+            pending={
+                n: v for n, v in _attributes(bios.pending_attributes).items() if n in attributes
+            },
+            allowed=_allowed(bios),
+        )
+
+
+def _attributes(found: Any) -> dict[str, BiosValue]:
+    if not isinstance(found, dict):
+        msg = "no attributes"
+        raise TypeError(msg)
+    return {
+        str(name)[:128]: value[:256] if isinstance(value, str) else value
+        for name, value in list(found.items())[:MAX_ATTRIBUTES]
+        if isinstance(value, str | int | bool) or value is None
+    }
+
+
+def _allowed(bios: Any) -> dict[str, tuple[str, ...]]:
+    """Return the values that the attribute registry lists; {} where there is no registry."""
+    import sushy  # noqa: PLC0415 - takes long, and only here
+
+    try:
+        registry = bios.get_attribute_registry()
+        entries = registry.registry_entries.attributes if registry is not None else []
+        return {
+            str(entry.name): tuple(str(value["ValueName"]) for value in entry.allowable_values)
+            for entry in entries[:MAX_ATTRIBUTES]
+            if entry.attribute_type == "Enumeration" and entry.allowable_values
+        }
+    except (sushy.exceptions.SushyError, AttributeError, KeyError, TypeError):
+        return {}

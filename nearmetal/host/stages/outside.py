@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stages fabric, switch and guest: what is seen from the host, and what is done elsewhere. Pure.
+
+They have no steps of their own: a subnet manager, a switch and a guest belong to others, so what
+they need is stated beside the plan.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nearmetal.host.steps import Outcome, Stage
+
+if TYPE_CHECKING:
+    from nearmetal.host.cards import Pair
+    from nearmetal.host.hosts_file import HostGroup, Port
+    from nearmetal.host.model import HostFacts, PortFacts
+
+
+NO_GUID = "00:00:00:00:00:00:00:00"
+
+DOWN = "Down"
+"""What vCenter says of an uplink without an Ethernet link, as an InfiniBand port always is."""
+
+_FINE = ("", "ACTIVE", DOWN)
+
+
+def plan_outside(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome: Outcome) -> None:
+    """State what the fabric, the switch and the guests need."""
+    ports = [(want, found) for p in pairs for _, want, found in p.ports()]
+    links = {want.link or found.link for want, found in ports if want.vfs}
+    if "infiniband" in links:
+        outcome.remark(
+            Stage.FABRIC,
+            "a subnet manager must run and know virtual ports (OpenSM: "
+            "virt_enabled 2), and partitions must hold the GUIDs of VFs",
+        )
+    if "ethernet" in links:
+        outcome.remark(
+            Stage.FABRIC,
+            "for RoCE the switch ports need PFC or ECN for the class of "
+            "the traffic (DSCP 26 by custom), and the MTU of the hosts",
+        )
+    _ports(ports, outcome)
+    if not links:
+        return
+    if group.platform == "esxi":
+        if "infiniband" in links:
+            down = [found.netdev for want, found in ports if found.state == DOWN and found.netdev]
+            which = f" ({', '.join(down)})" if down else ""
+            outcome.remark(
+                Stage.SWITCH,
+                f"the vmnic of an InfiniBand port shows Down{which}: that "
+                "is normal, as ESXi takes it for Ethernet",
+            )
+        outcome.remark(
+            Stage.SWITCH,
+            "a switch with the adapter as uplink, a port group and MTU 9000 are made in vCenter",
+        )
+    outcome.remark(
+        Stage.GUEST,
+        "guests need the driver of the VF (rdma-core or OFED); "
+        "ibv_devinfo there must say PORT_ACTIVE",
+    )
+    if facts.platform == "linux" and facts.iommu_groups == 0:
+        outcome.remark(
+            Stage.DRIVER,
+            "the IOMMU is off now: VFs cannot be given away before the "
+            "BIOS and the kernel have switched it on",
+        )
+
+
+def _ports(ports: list[tuple[Port, PortFacts]], outcome: Outcome) -> None:
+    """State what single ports lack."""
+    for _, found in ports:
+        unnamed = sum(vf.port == NO_GUID for vf in found.guids)
+        if unnamed:
+            outcome.remark(
+                Stage.FABRIC,
+                f"{unnamed} VFs of {found.address} have no port GUID yet: "
+                "who gives them to machines sets it, as nearmetal up does",
+            )
+    for want, found in ports:
+        if (want.link or found.link) == "infiniband" and found.state not in _FINE:
+            outcome.remark(
+                Stage.FABRIC,
+                f"{found.address} is {found.state}: no cable, or no subnet manager answers",
+            )

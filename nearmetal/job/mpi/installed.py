@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which MPIs are here: one prefix each, under the names used everywhere."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from nearmetal.core.errors import LaunchError, UsageError
+from nearmetal.core.resources import REPOSITORY
+
+_READ_LIMIT = 64 << 20
+
+
+class Family(Enum):
+    """MPIs whose programs are interchangeable: the library name they are linked to."""
+
+    OPENMPI = "libmpi.so.40"
+    MPICH = "libmpi.so.12"
+
+
+class Mpi(Enum):
+    """The MPIs nearmetal knows how to set up; the value is the name on the command line."""
+
+    OPENMPI5 = "openmpi5"
+    MPICH5 = "mpich5"
+    IMPI = "impi"
+    OPENMPI4 = "openmpi4"
+
+    @property
+    def family(self) -> Family:
+        """The MPI's binary interface."""
+        return Family.OPENMPI if self in (Mpi.OPENMPI4, Mpi.OPENMPI5) else Family.MPICH
+
+    @property
+    def title(self) -> str:
+        """The name people use."""
+        return {
+            Mpi.OPENMPI5: "Open MPI 5",
+            Mpi.MPICH5: "MPICH 5",
+            Mpi.IMPI: "Intel MPI 2021",
+            Mpi.OPENMPI4: "Open MPI 4.1",
+        }[self]
+
+
+_LAUNCHERS = {
+    Mpi.OPENMPI5: "bin/mpirun",
+    Mpi.MPICH5: "bin/mpiexec.hydra",
+    Mpi.IMPI: "bin/mpiexec.hydra",
+    Mpi.OPENMPI4: "bin/mpirun.openmpi",
+}
+
+
+@dataclass(frozen=True)
+class Installation:
+    """One installed MPI."""
+
+    mpi: Mpi
+    prefix: Path
+
+    @property
+    def launcher(self) -> Path:
+        """The program that starts jobs."""
+        return self.prefix / _LAUNCHERS[self.mpi]
+
+    @property
+    def library_directory(self) -> Path | None:
+        """Where its libmpi lies; None when the system's linker finds it."""
+        return None if self.prefix == Path("/usr") else self.prefix / "lib"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where MPIs are looked for: directories with a prefix per name, and the system's own."""
+
+    roots: tuple[Path, ...]
+    system: Path | None
+
+    def prefixes(self, mpi: Mpi) -> list[Path]:
+        """Return the prefixes at which an MPI may be, in order."""
+        found = [root / mpi.value for root in self.roots]
+        # libmpi 40.30 is Open MPI 4.1; 40.40 would be Open MPI 5.
+        if mpi is Mpi.OPENMPI4 and self.system is not None:
+            found += [self.system for _ in self.system.glob("lib/*/libmpi.so.40.30.*")][:1]
+        return found
+
+
+def default_places() -> Places:
+    """Return $NEARMETAL_MPI_PATH, then build/mpi of the checkout, then /usr."""
+    given = os.environ.get("NEARMETAL_MPI_PATH", "")
+    named = [Path(path) for path in given.split(os.pathsep) if path]
+    return Places((*named, REPOSITORY / "build" / "mpi"), Path("/usr"))
+
+
+def find_installations(places: Places | None = None) -> dict[Mpi, Installation]:
+    """Return the installed MPIs by name; `places` None: the default ones."""
+    found = {}
+    for mpi in Mpi:
+        for prefix in (places or default_places()).prefixes(mpi):
+            installation = Installation(mpi, prefix)
+            if os.access(installation.launcher, os.X_OK):
+                found[mpi] = installation
+                break
+    return found
+
+
+def linked_family(program: Path) -> Family | None:
+    """Return the MPI a program is linked to; None for scripts and programs without MPI."""
+    try:
+        with program.open("rb") as stream:
+            if stream.read(4) != b"\x7fELF":
+                return None
+            content = stream.read(_READ_LIMIT)
+    except OSError:
+        return None
+    families = [f for f in Family if f"\0{f.value}\0".encode() in content]
+    return families[0] if len(families) == 1 else None
+
+
+def pick(
+    name: str | None, program: Path | None = None, places: Places | None = None
+) -> Installation:
+    """Return the MPI to use: by name, else the first that fits the program.
+
+    Raises UsageError for an unknown name, LaunchError when none is installed or fits.
+    """
+    looked = places or default_places()
+    found = find_installations(looked)
+    here = ", ".join(mpi.value for mpi in found) or "none"
+    family = None if program is None else linked_family(program)
+    if name is None:
+        fitting = [i for i in found.values() if family in (None, i.mpi.family)]
+        if not fitting:
+            raise LaunchError(
+                f"no MPI for {program or 'the job'} is installed (here: {here})",
+                "run `make setup`, or set NEARMETAL_MPI_PATH",
+            )
+        return fitting[0]
+    try:
+        mpi = Mpi(name)
+    except ValueError:
+        known = ", ".join(m.value for m in Mpi)
+        raise UsageError(f"unknown MPI {name!r}", f"known: {known}; installed: {here}") from None
+    if mpi not in found:
+        prefixes = ", ".join(map(str, looked.prefixes(mpi)))
+        hint = f"installed: {here}; run `make setup`, or name its parent in NEARMETAL_MPI_PATH"
+        raise LaunchError(f"{mpi.title} ({mpi.value}) is not installed: looked in {prefixes}", hint)
+    if family not in (None, mpi.family):
+        fitting_names = ", ".join(m.value for m in found if m.family is family) or "none installed"
+        raise LaunchError(
+            f"{program} is linked to {family.value if family else ''}, which is not {mpi.title}'s",
+            f"use --mpi with one of: {fitting_names}; or compile it with {mpi.title}",
+        )
+    return found[mpi]

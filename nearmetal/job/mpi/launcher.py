@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The argument list of each MPI's own launcher. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from nearmetal.core.errors import UsageError
+from nearmetal.job.mpi.installed import Family, Installation, Mpi
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class MapBy(Enum):
+    """How ranks go to nodes: filling one after another, or one each in turn."""
+
+    SLOT = "slot"
+    NODE = "node"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How many ranks each node gets, in order; nodes without a rank are left out."""
+
+    ranks: tuple[tuple[str, int], ...]
+    map_by: MapBy
+
+    @property
+    def total(self) -> int:
+        """All ranks."""
+        return sum(count for _, count in self.ranks)
+
+
+def place(slots: Sequence[tuple[str, int]], nr_ranks: int | None, map_by: MapBy) -> Placement:
+    """Distribute ranks over (node, slots); raises UsageError when they do not fit."""
+    room = sum(count for _, count in slots)
+    wanted = room if nr_ranks is None else nr_ranks
+    if wanted < 1:
+        raise UsageError(f"-n {wanted}: a job has at least one rank", "pass -n 1 or more")
+    if wanted > room:
+        raise UsageError(
+            f"{wanted} ranks are more than the {room} slots of the cluster",
+            f"pass -n {room} or fewer, or raise `slots` in the spec and run `nearmetal up` again",
+        )
+    given = {name: 0 for name, _ in slots}
+    left = wanted
+    while left:
+        for name, count in slots:
+            take = count if map_by is MapBy.SLOT else min(1, count - given[name])
+            take = min(left, take)
+            given[name] += take
+            left -= take
+    return Placement(tuple((n, c) for n, c in given.items() if c), map_by)
+
+
+def launcher_argv(
+    installation: Installation,
+    placement: Placement,
+    agent: str,
+    options: Sequence[str],
+    program: Sequence[str],
+) -> list[str]:
+    """Return the whole command of one job. `agent` is the remote shell's path."""
+    # Hydra loses the exit code of the rank that failed first, and Open MPI may report that of
+    # one which only noticed: the agent records them all with their times.
+    # By way of /bin/sh: PRRTE takes the first word equal to the program for it, and the agent
+    # stands among the options already.
+    recorded = ("/bin/sh", agent, "--rank", *program)
+    if installation.mpi.family is Family.OPENMPI:
+        return _openmpi(installation, placement, agent, options, recorded)
+    return _hydra(installation, placement, agent, options, recorded)
+
+
+def _openmpi(
+    installation: Installation,
+    placement: Placement,
+    agent: str,
+    options: Sequence[str],
+    program: Sequence[str],
+) -> list[str]:
+    hosts = ",".join(f"{name}:{count}" for name, count in placement.ranks)
+    # Binding is the agent's work: by itself Open MPI binds rank 0 of every node to core 0.
+    # Children that the ranks spawn later find every slot taken.
+    # The launcher starts every daemon itself: a node has no way to start one on its sibling.
+    if installation.mpi is Mpi.OPENMPI5:
+        rsh = [
+            "--prtemca",
+            "plm",
+            "ssh",
+            "--prtemca",
+            "plm_ssh_agent",
+            agent,
+            "--prtemca",
+            "plm_ssh_no_tree_spawn",
+            "1",
+        ]
+    else:
+        rsh = [
+            "--mca",
+            "plm",
+            "rsh",
+            "--mca",
+            "plm_rsh_agent",
+            agent,
+            "--mca",
+            "plm_rsh_no_tree_spawn",
+            "1",
+        ]
+    return [
+        str(installation.launcher),
+        *rsh,
+        "--bind-to",
+        "none",
+        "--host",
+        hosts,
+        "--map-by",
+        f"{placement.map_by.value}:OVERSUBSCRIBE",
+        *options,
+        "-n",
+        str(placement.total),
+        *program,
+    ]
+
+
+def _hydra(
+    installation: Installation,
+    placement: Placement,
+    agent: str,
+    options: Sequence[str],
+    program: Sequence[str],
+) -> list[str]:
+    word = "bootstrap" if installation.mpi is Mpi.IMPI else "launcher"
+    start = [str(installation.launcher), f"-{word}", "ssh", f"-{word}-exec", agent]
+    return [*start, *options, *_hydra_places(installation, placement, program)]
+
+
+def _hydra_places(
+    installation: Installation, placement: Placement, program: Sequence[str]
+) -> list[str]:
+    """Return where the ranks go, and the program."""
+    hosts = ",".join(name for name, _ in placement.ranks)
+    counts = [count for _, count in placement.ranks]
+    rest = ["-n", str(placement.total), *program]
+    in_turn = placement.map_by is MapBy.NODE
+    if in_turn and counts == sorted(counts, reverse=True) and max(counts) - min(counts) <= 1:
+        # One to each in turn; the list is gone through again until all are placed.
+        return ["-hosts", hosts, "-ppn", "1", *rest]
+    if not in_turn and len(set(counts)) == 1:
+        return ["-hosts", hosts, "-ppn", str(counts[0]), *rest]
+    if not in_turn and installation.mpi is not Mpi.IMPI:
+        return ["-hosts", ",".join(f"{name}:{count}" for name, count in placement.ranks), *rest]
+    # One segment per run of ranks says it in full; Intel's Hydra ignores counts in -hosts.
+    words: list[str] = []
+    for name, count in _runs(placement):
+        words += [":"] if words else []
+        words += ["-host", name, "-n", str(count), *program]
+    return words
+
+
+def _runs(placement: Placement) -> list[tuple[str, int]]:
+    """Return (node, ranks) in rank order."""
+    if placement.map_by is MapBy.SLOT:
+        return list(placement.ranks)
+    rounds = max(count for _, count in placement.ranks)
+    return [(n, 1) for i in range(rounds) for n, count in placement.ranks if count > i]

@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the launches of a schedule and keeps what they printed, byte for byte."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Protocol
+
+from nearmetal.core.errors import LaunchError
+from nearmetal.core.process import Command
+from nearmetal.core.resources import REPOSITORY
+from nearmetal.evidence import Launch, Manifest, Pair, Proof, parse_log, write_manifest
+from nearmetal.job.locality import measure_locality
+from nearmetal.job.run import JobRequest, Output, run_job
+from nearmetal.study.runner.environment import environment
+from nearmetal.study.runner.fabric import run_pair
+from nearmetal.study.runner.suite import Program, Step, Where
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nearmetal.cluster.backend import Backend
+    from nearmetal.cluster.spec import ClusterSpec
+    from nearmetal.core.process import Completed, Runner
+    from nearmetal.job.mpi import Mpi
+    from nearmetal.job.run import JobResult
+    from nearmetal.job.stats import Proof as LaunchProof
+    from nearmetal.study.runner.fabric import FabricResult
+    from nearmetal.study.runner.suite import Arm
+
+_WIRE_S = 20.0
+
+
+class Progress(Protocol):
+    """Who is told what happens next."""
+
+    def begin(self, total: int) -> None:
+        """There will be so many steps."""
+
+    def step(self, text: str) -> None:
+        """The next one begins."""
+
+
+def now() -> str:
+    """Return the time as it stands in a manifest."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def program_path(program: Program, mpi: Mpi | None) -> Path:
+    """Return where a program lies; raises LaunchError when it is not there."""
+    if program.where is Where.SITE:
+        found = shutil.which(program.file)
+        if found is None:
+            raise LaunchError(
+                f"no program {program.file} in PATH", "install it, or put its directory into PATH"
+            )
+        return Path(found)
+    directories = {
+        Where.PROGRAMS: REPOSITORY / "build/programs" / (mpi.value if mpi else ""),
+        Where.IMPI: REPOSITORY / "build/mpi/impi/bin",
+        Where.SYSTEM: Path("/usr/bin"),
+        Where.BENCHMARKS: REPOSITORY / "build/c/benchmarks",
+    }
+    path = directories[program.where] / program.file
+    if not os.access(path, os.X_OK):
+        raise LaunchError(f"no program {path}", "run `make setup`")
+    return path
+
+
+def find_pairs(backend: Backend, spec: ClusterSpec, runner: Runner) -> tuple[Pair, ...]:
+    """Let every node meet every other; return what each found out."""
+    meetings = measure_locality(backend, spec, runner)
+    return tuple(Pair(**{k: getattr(m, k) for k in Pair.model_fields}) for m in meetings)
+
+
+@dataclass
+class Collector:
+    """Runs a schedule on a cluster that is up. The manifest is written after every launch."""
+
+    backend: Backend
+    spec: ClusterSpec
+    runner: Runner
+    directory: Path
+    suite: str
+    blocks: int
+    ranks: int
+    progress: Progress | None = None
+    pairs: tuple[Pair, ...] = ()
+    """Who is near whom, where that is known already; otherwise it is measured first."""
+    _launches: list[Launch] = field(default_factory=list)
+    _skipped: list[str] = field(default_factory=list)
+    _started: str = ""
+
+    def run(self, steps: Sequence[Step]) -> Manifest:
+        """Make all launches; a failing one is recorded with its output, and the next is made."""
+        (self.directory / "raw").mkdir(parents=True, exist_ok=False)
+        self._started = now()
+        self._tell_begin(len(steps) + 1)
+        self._tell("locality")
+        self.pairs = self.pairs or find_pairs(self.backend, self.spec, self.runner)
+        self._write("")
+        for step in steps:
+            self._tell(title(step))
+            self._launch(step)
+            self._write("")
+        return self._write(now())
+
+    def _tell_begin(self, total: int) -> None:
+        if self.progress is not None:
+            self.progress.begin(total)
+
+    def _tell(self, text: str) -> None:
+        if self.progress is not None:
+            self.progress.step(text)
+
+    def _write(self, finished: str) -> Manifest:
+        manifest = Manifest(
+            name=self.spec.name,
+            suite=self.suite,
+            blocks=self.blocks,
+            started=self._started,
+            finished=finished,
+            spec=self.spec.canonical(),
+            environment=environment(self.backend.status()),
+            locality=self.pairs,
+            launches=tuple(self._launches),
+            skipped=tuple(self._skipped),
+        )
+        write_manifest(self.directory, manifest)
+        return manifest
+
+    def _launch(self, step: Step) -> None:
+        number = len(self._launches) + 1
+        stem = raw_stem(number, step)
+        files = [self.directory / f"{stem}.{kind}" for kind in ("out", "err")]
+        try:
+            path = program_path(step.program, step.mpi)
+        except LaunchError as error:
+            self._skipped.append(f"{title(step)}: {error.message}")
+            return
+        load = os.getloadavg()[0]
+        started = now()
+        with files[0].open("wb") as out, files[1].open("wb") as err:
+            if step.arm is None:
+                ended = self._beside(step.program, path, Output(stdout=out, stderr=err))
+            elif step.mpi is None:
+                ended = self._on_a_pair(step.program, step.arm, path, (out, err))
+            else:
+                ended = self._in_cluster(step, path, Output(stdout=out, stderr=err))
+        self._launches.append(
+            record_launch(self.directory, stem, number, step, ended, started=started, load=load)
+        )
+        if ended.good:
+            self._check_room()
+            self._check_readable(self._launches[-1])
+
+    def _check_room(self) -> None:
+        """Raise LaunchError on a full disk: few programs notice that their output is lost."""
+        if os.statvfs(self.directory).f_bavail == 0:
+            raise LaunchError(
+                f"{self.directory}: No space left on device: output may be cut off",
+                "make room, or give another disk with --output",
+            )
+
+    def _check_readable(self, launch: Launch) -> None:
+        """Read a log at once, so that damage is told while its cause can still be seen."""
+        text = (self.directory / launch.file).read_text(encoding="utf-8", errors="replace")
+        parse_log(text, str(self.directory / launch.file), launch.log_format)
+
+    def _beside(self, program: Program, path: Path, output: Output) -> Ended:
+        """Run the limits on the very cores of the first two nodes, outside the cluster."""
+        cores = first_cores(self.backend)
+        places = ["-a", str(cores[0]), "-b", str(cores[1])] if len(cores) > 1 else []
+        argv = (str(path), *places, *program.args)
+        completed = self.runner.attach(
+            Command(argv), stdout=output.stdout, stderr=output.stderr, timeout_s=program.timeout_s
+        )
+        return beside_fields(completed)
+
+    def _on_a_pair(
+        self, program: Program, arm: Arm, path: Path, output: tuple[IO[bytes], IO[bytes]]
+    ) -> Ended:
+        before = self._wire()
+        result = run_pair(
+            self.backend,
+            self.spec,
+            self.runner,
+            (str(path), *program.args),
+            channels=arm.channels,
+            output=output,
+            timeout_s=program.timeout_s,
+        )
+        after = self._wire()
+        wire = None if before is None or after is None else after - before
+        return Ended({**pair_fields(result).fields, "wire_bytes": wire})
+
+    def _in_cluster(self, step: Step, path: Path, output: Output) -> Ended:
+        assert step.arm is not None and step.mpi is not None  # noqa: S101, PT018 - see the caller
+        ranks = min(self.ranks, step.program.max_ranks or self.ranks)
+        before = self._wire()
+        request = JobRequest(
+            program=str(path),
+            args=tuple(a.replace("{ranks}", str(ranks)) for a in step.program.args),
+            mpi=step.mpi.value,
+            ranks=ranks,
+            channels=step.arm.channels,
+            provider=step.arm.provider,
+            timeout_s=step.program.timeout_s,
+        )
+        result = run_job(self.backend, self.spec, request, self.runner, output)
+        after = self._wire()
+        wire = None if before is None or after is None else after - before
+        return Ended({**job_fields(result, ranks).fields, "wire_bytes": wire})
+
+    def _wire(self) -> int | None:
+        """Return what the nodes' interfaces have sent so far; None when they do not tell."""
+        total = 0
+        for _, node in self.spec.nodes:
+            command = self.backend.on_node(
+                node.name, ["cat", "/proc/net/dev"], env={"PATH": "/usr/bin:/bin"}
+            )
+            completed = self.runner.run(command, timeout_s=_WIRE_S)
+            sent = sent_bytes(completed.text)
+            if completed.code != 0 or sent is None:
+                return None
+            total += sent
+        return total
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a launch ended, as fields of its record."""
+
+    fields: Mapping[str, object]
+
+    @property
+    def good(self) -> bool:
+        """Whether it ended well."""
+        return self.fields["exit_code"] == 0 and not self.fields["timed_out"]
+
+
+def beside_fields(completed: Completed) -> Ended:
+    """Return how a program beside the cluster ended."""
+    code = completed.code if completed.code >= 0 else 128 - completed.code
+    return Ended(
+        {
+            "ranks": 2,
+            "nodes": "",
+            "seconds": completed.seconds,
+            "exit_code": code,
+            "timed_out": completed.timed_out,
+            "argv": completed.command.argv,
+            "env": {},
+            "proof": Proof(verdict="not asked", reason="no message is sent"),
+        }
+    )
+
+
+def pair_fields(result: FabricResult) -> Ended:
+    """Return how a fabric-level pair ended."""
+    return Ended(
+        {
+            "ranks": 2,
+            "nodes": ",".join(f"{name}:1" for name in result.nodes),
+            "seconds": result.seconds,
+            "exit_code": result.exit_code,
+            "timed_out": result.timed_out,
+            "argv": result.argv,
+            "env": result.env,
+            "proof": _proof(result.proof),
+        }
+    )
+
+
+def job_fields(result: JobResult, ranks: int) -> Ended:
+    """Return how an MPI job ended."""
+    return Ended(
+        {
+            "ranks": ranks,
+            "nodes": ",".join(f"{name}:{n}" for name, n in result.ranks),
+            "seconds": result.seconds,
+            "exit_code": result.exit_code,
+            "timed_out": result.timed_out,
+            "argv": result.argv,
+            "env": result.env,
+            "proof": _proof(result.proof),
+        }
+    )
+
+
+def raw_stem(number: int, step: Step) -> str:
+    """Return the name of a launch's raw files, without what tells them apart."""
+    words = [
+        f"raw/{number:04}",
+        *([step.mpi.value] if step.mpi else []),
+        *([step.arm.name] if step.arm else []),
+        step.program.label,
+    ]
+    return "-".join(words)
+
+
+def record_launch(
+    directory: Path, stem: str, number: int, step: Step, ended: Ended, *, started: str, load: float
+) -> Launch:
+    """Return the record of a launch whose raw files are complete."""
+    return Launch(
+        number=number,
+        block=step.block,
+        program=step.program.label,
+        log_format=step.program.log_format,
+        mpi=step.mpi.value if step.mpi else "",
+        arm=step.arm.name if step.arm else "",
+        started=started,
+        stdout=f"{stem}.out",
+        stdout_sha256=sha256_of(directory / f"{stem}.out"),
+        stderr=f"{stem}.err",
+        stderr_sha256=sha256_of(directory / f"{stem}.err"),
+        log="stdout" if step.program.log == "stdout" else "stderr",
+        last_size=step.program.last_size,
+        load=load,
+        **ended.fields,
+    )
+
+
+def first_cores(backend: Backend) -> list[int]:
+    """Return the first core of each of the first two nodes that have cores of their own."""
+    cores: list[int] = []
+    for node in backend.status():
+        core = node.cpus[0]
+        if core not in cores:
+            cores.append(core)
+    return cores[:2]
+
+
+def _proof(proof: LaunchProof) -> Proof:
+    return Proof(
+        verdict=proof.verdict.value,
+        reason=proof.reason,
+        messages=dict(proof.messages),
+        bytes=dict(proof.bytes),
+    )
+
+
+def sent_bytes(net_dev: str) -> int | None:
+    """Return the bytes that all interfaces but loopback sent, from /proc/net/dev."""
+    total, seen = 0, False
+    for line in net_dev.splitlines()[2:]:
+        name, colon, counters = line.partition(":")
+        words = counters.split()
+        if not colon or len(words) < 9 or not words[8].isdigit():  # noqa: PLR2004 - the kernel's
+            return None
+        if name.strip() != "lo":
+            total, seen = total + int(words[8]), True
+    return total if seen else None
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, as it stands in a manifest."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def title(step: Step) -> str:
+    """Return what a launch is, for people."""
+    words = [
+        step.program.label,
+        *([step.mpi.value] if step.mpi else []),
+        *([step.arm.name] if step.arm else []),
+    ]
+    return f"block {step.block + 1}: {' '.join(words)}"

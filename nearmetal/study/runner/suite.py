@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which programs are run, over which stacks, in which order. Pure."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from nearmetal.job.mpi import Mpi, Provider, Stack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to carry messages, compared with the others.
+
+    `nodes` () means all of the cluster's. `stack`: one of an MPI's own ways.
+    """
+
+    name: str
+    title: str
+    provider: Provider
+    channels: tuple[str, ...] | None = None
+    nodes: tuple[str, ...] = ()
+    stack: Stack | None = None
+
+
+ARMS = {
+    arm.name: arm
+    for arm in (
+        Arm("auto", "nearmetal", Provider.NEARMETAL),
+        Arm("net", "nearmetal, network only", Provider.NEARMETAL, ("self", "net")),
+        Arm("stock", "the MPI's own TCP", Provider.STOCK),
+    )
+}
+
+
+class Where(Enum):
+    """Which directory a program lies in."""
+
+    PROGRAMS = "build/programs/<mpi>"
+    IMPI = "build/mpi/impi/bin"
+    SYSTEM = "/usr/bin"
+    BENCHMARKS = "build/c/benchmarks"
+    SITE = "PATH"
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program with its arguments; `{ranks}` in an argument is the number of ranks."""
+
+    label: str
+    file: str
+    where: Where
+    args: tuple[str, ...]
+    log_format: str = "nearmetal-bench"
+    mpis: tuple[Mpi, ...] = tuple(Mpi)
+    log: str = "stdout"
+    last_size: int | None = None
+    max_ranks: int | None = None
+    timeout_s: float = 300.0
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What is run in every block: the limits of the cores, libfabric without MPI, MPI programs."""
+
+    name: str
+    summary: str
+    limits: Program
+    fabric: tuple[Program, ...]
+    programs: tuple[Program, ...]
+    blocks: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch to make.
+
+    `arm` None: a program that runs beside the cluster. `mpi` None: one without MPI.
+    """
+
+    block: int
+    program: Program
+    mpi: Mpi | None
+    arm: Arm | None
+
+
+_MPICH_ABI = (Mpi.MPICH5, Mpi.IMPI)
+_OPENMPI = (Mpi.OPENMPI5, Mpi.OPENMPI4)
+_NETPIPE_LAST = 4 << 20
+
+
+def _limits(seconds: str) -> Program:
+    return Program("limits", "limits", Where.BENCHMARKS, ("-t", seconds), mpis=(), timeout_s=120)
+
+
+def _fabric(samples: str) -> tuple[Program, ...]:
+    return (
+        Program(
+            "fabric", "fabric_pingpong", Where.BENCHMARKS, ("-t", samples), mpis=(), timeout_s=120
+        ),
+    )
+
+
+def _patterns(label: str, *args: str) -> Program:
+    return Program(label, "mpi_patterns", Where.PROGRAMS, args)
+
+
+_IMB_ARGS = ("-npmin", "{ranks}", "-msglog", "22", "-iter", "50", "-time", "1")
+
+_THIRD_PARTY = (
+    Program(
+        "IMB-MPI1",
+        "IMB-MPI1",
+        Where.IMPI,
+        (
+            *_IMB_ARGS,
+            "PingPong",
+            "PingPing",
+            "Uniband",
+            "Biband",
+            "Sendrecv",
+            "Exchange",
+            "Bcast",
+            "Allreduce",
+            "Reduce",
+            "Allgather",
+            "Alltoall",
+            "Alltoallv",
+            "Barrier",
+        ),
+        "imb",
+        _MPICH_ABI,
+    ),
+    Program("IMB-RMA", "IMB-RMA", Where.IMPI, _IMB_ARGS, "imb", _MPICH_ABI),
+    Program(
+        "NetPIPE",
+        "NPopenmpi",
+        Where.SYSTEM,
+        ("-o", "/dev/null", "-u", str(_NETPIPE_LAST)),
+        "netpipe",
+        _OPENMPI,
+        "stderr",
+        _NETPIPE_LAST,
+        2,
+    ),
+)
+
+SUITES = {
+    suite.name: suite
+    for suite in (
+        Suite(
+            "quick",
+            "ping-pong and streams over message sizes",
+            _limits("0.02"),
+            (),
+            (_patterns("patterns", "-p", "pingpong,uniband", "-t", "0.03"),),
+            3,
+        ),
+        Suite(
+            "standard",
+            "libfabric alone, all patterns, windows, and the third-party benchmarks",
+            _limits("0.05"),
+            _fabric("100"),
+            (
+                _patterns("patterns", "-t", "0.03"),
+                Program("window", "mpi_window", Where.PROGRAMS, ("-t", "0.03")),
+                *_THIRD_PARTY,
+            ),
+            3,
+        ),
+        Suite(
+            "thorough",
+            "as standard, with longer samples and ten blocks",
+            _limits("0.2"),
+            _fabric("400"),
+            (
+                _patterns("patterns", "-t", "0.2"),
+                Program("window", "mpi_window", Where.PROGRAMS, ("-t", "0.2")),
+                *_THIRD_PARTY,
+            ),
+            10,
+        ),
+    )
+}
+
+
+def schedule(
+    suite: Suite, mpis: Sequence[Mpi], arms: Sequence[Arm], blocks: int, seed: int = 1
+) -> list[Step]:
+    """Return all launches in order: blocks of everything, the arms of a comparison in a row.
+
+    The order of the arms is drawn anew for every comparison, so that a drift of the machine or
+    what a launch leaves behind in caches falls on all of them alike.
+    """
+    dice = random.Random(seed)  # noqa: S311 - an order, no secret
+    steps = []
+    ours = [arm for arm in arms if arm.provider is Provider.NEARMETAL]
+    for block in range(blocks):
+        steps.append(Step(block, suite.limits, None, None))
+        for program in suite.fabric:
+            steps += [Step(block, program, None, arm) for arm in dice.sample(ours, len(ours))]
+        for program in suite.programs:
+            for mpi in mpis:
+                if mpi in program.mpis:
+                    order = dice.sample(list(arms), len(arms))
+                    steps += [Step(block, program, mpi, arm) for arm in order]
+    return steps

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What bulk copies cost on this machine, and the tuning file that the provider starts from."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nearmetal.core.errors import LaunchError
+from nearmetal.core.process import Command
+from nearmetal.core.resources import REPOSITORY
+from nearmetal.evidence.parse.own import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nearmetal.core.process import Runner
+    from nearmetal.evidence.model import Log
+
+FORMAT = "nearmetal-tuning 1"
+CLASSES = {64 << 10: "64K", 256 << 10: "256K", 1 << 20: "1M", 4 << 20: "more"}
+PROTOCOLS = {"two_copy": "pool", "streamed": "past", "cma_read": "pull", "cma_both": "both"}
+LOADS = ("lone", "stream")
+_FACTS = ("cacheline", "slots", "memcpy", "one_copy")
+_LIMITS = REPOSITORY / "build/c/benchmarks/limits"
+_POINT_S = 0.004
+_RUN_S = 300.0
+
+Key = tuple[str, str, str]
+"""Class, load, protocol."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the C code takes for this machine: files of others are refused."""
+
+    cpu: str
+    kernel: str
+    caches: Mapping[int, int]
+
+
+@dataclass
+class Measured:
+    """What was seen in one placement of the cores."""
+
+    half_round_trips_ns: list[float] = field(default_factory=list)
+    rates: defaultdict[Key, list[float]] = field(default_factory=lambda: defaultdict(list))
+    evidence: list[str] = field(default_factory=list)
+
+    def rate(self, key: Key) -> int:
+        """Return MB/s: the median of the rounds."""
+        return max(1, round(statistics.median(self.rates[key])))
+
+
+def machine(runner: Runner, info: Path) -> Machine:
+    """Ask nearmetal-info what machine this is."""
+    facts = _facts(runner, info, {})["machine"]
+    caches = {int(level): size for level, size in facts["caches"].items() if size}
+    if not facts["cpu"] or not facts["kernel"]:
+        raise LaunchError(
+            "this machine tells no model of its processor, or no kernel release",
+            "is /proc mounted?",
+        )
+    return Machine(facts["cpu"], facts["kernel"], caches)
+
+
+def _facts(runner: Runner, info: Path, env: Mapping[str, str]) -> dict[str, Any]:
+    """Return what nearmetal-info says with these variables."""
+    done = runner.check(Command((str(info), "--json"), env=os.environ | dict(env)), timeout_s=60)
+    data: dict[str, Any] = json.loads(done.text)
+    return data
+
+
+def in_force(runner: Runner, info: Path, path: Path | None) -> dict[str, Any]:
+    """Return what the provider makes of the file at PATH (None: of what it finds): its words."""
+    env = {} if path is None else {"NEARMETAL_TUNE_FILE": str(path)}
+    tuning: dict[str, Any] = _facts(runner, info, env)["tuning"]
+    return tuning
+
+
+def limits_program() -> Path:
+    """Return the measuring program; raises LaunchError when there is none."""
+    if not os.access(_LIMITS, os.X_OK):
+        raise LaunchError(f"no measuring program: looked for {_LIMITS}", "run `make setup`")
+    return _LIMITS
+
+
+def measure(runner: Runner, program: Path, load: str, number: int) -> tuple[str, Log]:
+    """Measure everything once; returns the placement of the cores and the log."""
+    argv = [str(program), "-t", str(_POINT_S), *(("-w",) if load == "lone" else ())]
+    done = runner.check(Command(tuple(argv)), timeout_s=_RUN_S)
+    log = parse(done.text, f"round {number}, {load}")
+    placement = log.header.get("placement", "").split(" ")[0]
+    if placement not in ("near", "far"):
+        raise LaunchError("the measuring program did not say how the cores are placed")
+    return placement, log
+
+
+def collect(measured: Measured, load: str, log: Log) -> None:
+    """Take the figures of one log."""
+    for table in log.tables:
+        for row in table.rows:
+            size = int(row.values["size"])
+            # Undisturbed: what others do on these cores now is no property of the machine.
+            quick, usual = row.values["time_p2"], row.values["time_p50"]
+            if table.test == "cacheline" and load == "stream":
+                measured.half_round_trips_ns.append(quick * 1e3)
+            protocol = PROTOCOLS.get(table.test)
+            if protocol and size in CLASSES and quick > 0:
+                measured.rates[CLASSES[size], load, protocol].append(size / quick)
+            if size in CLASSES or table.test in _FACTS[:2]:
+                measured.evidence.append(
+                    f"{load} {table.test} {size} B p2_us {quick:.4f} p50_us {usual:.4f} "
+                    f"samples {row.values['samples']:.0f}"
+                )
+
+
+def tuning_text(here: Machine, date: str, found: Mapping[str, Measured]) -> str:
+    """Return the file."""
+    lines = [FORMAT, f"cpu {here.cpu}", f"kernel {here.kernel}"]
+    lines += [f"cache {level} {size}" for level, size in sorted(here.caches.items())]
+    lines.append(f"date {date}")
+    for placement in ("near", "far"):
+        if placement in found:
+            lines += _placement_lines(placement, found[placement])
+    return "\n".join([*lines, "end", ""])
+
+
+def _placement_lines(placement: str, measured: Measured) -> Iterable[str]:
+    yield f"placement {placement}"
+    half = statistics.median(measured.half_round_trips_ns)
+    yield f"evidence cache line, half round trip: {half:.1f} ns"
+    for name in CLASSES.values():
+        for load in LOADS:
+            for protocol in PROTOCOLS.values():
+                if (name, load, protocol) in measured.rates:
+                    yield f"rate {name} {load} {protocol} {measured.rate((name, load, protocol))}"
+    for line in measured.evidence:
+        yield f"evidence {line}"
+
+
+def write(path: Path, text: str) -> None:
+    """Put the file in place of an older one, whole or not at all."""
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    content = text.encode("ascii")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new.write_bytes(content)
+        new.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise LaunchError(
+            f"{path} cannot be written: {error.strerror}", "name another file with --output"
+        ) from error
+
+
+def default_path(env: Mapping[str, str], user: int) -> Path:
+    """Return where the provider looks: /etc for root, else the user's configuration."""
+    named = env.get("NEARMETAL_TUNE_FILE", "")
+    if named and named != "none":
+        return Path(named)
+    if user == 0:
+        return Path("/etc/nearmetal/tuning")
+    config = env.get("XDG_CONFIG_HOME", "")
+    base = Path(config) if config.startswith("/") else Path(env.get("HOME", "/")) / ".config"
+    return base / "nearmetal" / "tuning"

@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import pytest
+
+from nearmetal.cluster.desired import desired
+from nearmetal.cluster.spec import ClusterSpec, Facts, Kind, parse_spec
+from nearmetal.core.errors import CommandError, LaunchError, UsageError
+from nearmetal.core.process import Command, Completed
+from nearmetal.job.carried import is_local
+from nearmetal.job.locality import measure_locality
+from nearmetal.job.mpi import Mpi, Provider
+from nearmetal.job.mpi.provider import provider_library, provider_places
+from nearmetal.job.run import JobRequest, find_job_program, run_job
+from nearmetal.job.stale import is_stale, new_name, surely
+from nearmetal.job.stats import Verdict, cause, judge, read_exit_codes, read_stats
+from tests.python.counter_files import file_bytes, peer_bytes
+from tests.python.fake_backend import FakeBackend
+from tests.python.test_mpi import install
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nearmetal.core.process import Dialogue
+
+SPEC = """\
+version: 1
+name: c
+backend: local
+hosts: [{name: h, nodes: [{name: n1}, {name: n2}]}, {name: far, nodes: [{name: n3}]}]
+"""
+
+
+@dataclass
+class FakeRunner:
+    """Probes succeed; the job is a function; dialogues are answered from a table."""
+
+    job: Callable[[Command], int] = lambda _: 0
+    probe_code: int = 0
+    commands: list[Command] = field(default_factory=list)
+    talk: Callable[[str], Dialogue] | None = None
+
+    def run(self, command: Command, *, timeout_s: float) -> Completed:
+        assert timeout_s > 0
+        return Completed(command, self.probe_code, b"", b"", 0.0)
+
+    def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
+        return [self.run(command, timeout_s=timeout_s) for command in commands]
+
+    def check(self, command: Command, *, timeout_s: float) -> Completed:
+        return self.run(command, timeout_s=timeout_s)
+
+    def attach(
+        self,
+        command: Command,
+        *,
+        stdin: IO[bytes] | None = None,
+        stdout: IO[bytes] | None = None,
+        stderr: IO[bytes] | None = None,
+        timeout_s: float | None = None,
+        idle_s: float | None = None,
+        foreground: bool = False,
+    ) -> Completed:
+        assert not foreground
+        assert idle_s is None
+        assert (stdin, stdout, stderr) == (None, None, None)
+        self.commands.append(command)
+        return Completed(command, self.job(command), b"", b"", 0.5, timeout_s == 0.0)
+
+    def converse(self, command: Command, *, stderr: IO[bytes] | None = None) -> Dialogue:
+        assert self.talk is not None
+        assert stderr is None
+        self.commands.append(command)
+        return self.talk(command.argv[1])
+
+
+@pytest.fixture
+def spec() -> ClusterSpec:
+    return parse_spec(SPEC)
+
+
+@pytest.fixture
+def backend(tmp_path: Path, spec: ClusterSpec) -> FakeBackend:
+    made = FakeBackend(cpus=(0, 1, 2), meeting=tmp_path / "meet")
+    for item in desired(spec, Facts((0, 1, 2))).resources:
+        made.there[item.key] = item
+        if item.key.kind is Kind.HOST:
+            (made.meeting / item.key.name).mkdir(parents=True)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def mpich(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEARMETAL_MPI_PATH", str(tmp_path))
+    install(tmp_path, Mpi.MPICH5)
+    library = tmp_path / "libnearmetal-fi.so"
+    library.touch()
+    monkeypatch.setenv("NEARMETAL_PROVIDER_LIB", str(library))
+
+
+def mpich_job(**options: Any) -> JobRequest:
+    return JobRequest("true", mpi="mpich5", **options)
+
+
+def near_stats(command: Command, messages: int) -> None:
+    assert command.env is not None
+    meet = Path(os.environ["TEST_MEETING"])
+    name = Path(command.env["NEARMETAL_STATS_DIR"]).name
+    peer = peer_bytes(traffic={"shm": (messages, 8 * messages, 0, 0)})
+    (meet / "h" / name / "0.stats").write_bytes(file_bytes(peer))
+
+
+def test_a_job_is_started_collected_and_cleared(
+    backend: FakeBackend, spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_MEETING", str(backend.meeting))
+
+    def job(command: Command) -> int:
+        near_stats(command, 5)
+        modes = {p.stat().st_mode & 0o777 for p in (backend.meeting / "h").iterdir()}
+        assert modes == {0o700}
+        return 0
+
+    runner = FakeRunner(job)
+    request = JobRequest(
+        "/bin/true", ("x y",), mpi="mpich5", env={"K": "V"}, channels=("shm", "net"), ranks=2
+    )
+    result = run_job(backend, spec, request, runner)
+    assert (result.exit_code, result.mpi, result.ranks) == (0, "mpich5", (("n1", 1), ("n2", 1)))
+    assert result.proof.verdict is Verdict.PROVEN
+    assert result.proof.messages == {"shm": 5}
+    assert result.proof.bytes == {"shm": 40}
+    command = runner.commands[0]
+    assert command.argv[-2:] == ("/bin/true", "x y")
+    assert command.env is not None
+    assert command.env["K"] == "V"
+    assert command.env["NEARMETAL_CHANNELS"] == "shm,net"
+    assert command.env["NEARMETAL_RUNDIR"] == f"/run/nearmetal/{result.job}"
+    assert backend.steps == ["sweep NEARMETAL_JOB"]
+    assert list((backend.meeting / "h").iterdir()) == []
+    # A host without a rank was not touched.
+    assert list((backend.meeting / "far").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "flat"),
+    [
+        ({"nodes": ("n1", "n2")}, True),
+        ({"nodes": ("n1", "n2"), "channels": ("shm", "net")}, True),
+        ({"nodes": ("n1", "n2"), "channels": ("self", "segment", "net")}, True),
+        ({"nodes": ("n1", "n2"), "channels": ("self", "net")}, False),
+        ({"nodes": ("n1", "n3")}, False),
+    ],
+)
+def test_open_mpi_5_gets_flat_collectives_where_all_meet_in_memory(
+    backend: FakeBackend, spec: ClusterSpec, tmp_path: Path, asked: dict[str, Any], flat: bool
+) -> None:
+    install(tmp_path, Mpi.OPENMPI5)
+    runner = FakeRunner()
+    run_job(backend, spec, JobRequest("true", mpi="openmpi5", **asked), runner)
+    env = runner.commands[0].env
+    assert env is not None
+    assert env.get("OMPI_MCA_coll") == ("^han" if flat else None)
+
+
+def test_what_is_set_for_speed_only_yields_to_the_caller_s_own(
+    backend: FakeBackend, spec: ClusterSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, Mpi.OPENMPI5)
+    monkeypatch.setenv("OMPI_MCA_coll", "^tuned")
+    runner = FakeRunner()
+    result = run_job(backend, spec, JobRequest("true", mpi="openmpi5", nodes=("n1", "n2")), runner)
+    env = runner.commands[0].env
+    assert env is not None
+    assert env["OMPI_MCA_coll"] == "^tuned"
+    assert result.env["OMPI_MCA_coll"] == "^tuned"
+
+
+def test_a_job_that_another_stack_carried_is_told(backend: FakeBackend, spec: ClusterSpec) -> None:
+    assert run_job(backend, spec, mpich_job(), FakeRunner()).proof.verdict is Verdict.ABSENT
+    stock = mpich_job(provider=Provider.STOCK)
+    assert run_job(backend, spec, stock, FakeRunner()).proof.verdict is Verdict.NOT_ASKED
+
+
+def test_the_rank_that_failed_first_decides(backend: FakeBackend, spec: ClusterSpec) -> None:
+    def job(command: Command) -> int:
+        assert command.env is not None
+        name = Path(command.env["NEARMETAL_STATS_DIR"]).name
+        for when, host, code in ((2, "far", 143), (1, "h", 3)):
+            path = backend.meeting / host / name / f"exit.{code}"
+            path.write_text(f"{code}\n")
+            os.utime(path, (when, when))
+        return 255
+
+    assert run_job(backend, spec, mpich_job(), FakeRunner(job)).exit_code == 3
+
+
+def test_a_launcher_killed_by_a_signal(backend: FakeBackend, spec: ClusterSpec) -> None:
+    assert run_job(backend, spec, mpich_job(), FakeRunner(lambda _: -9)).exit_code == 137
+
+
+def test_an_interrupted_job_is_cleared(backend: FakeBackend, spec: ClusterSpec) -> None:
+    def job(_: Command) -> int:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_job(backend, spec, mpich_job(), FakeRunner(job))
+    assert backend.steps == ["sweep NEARMETAL_JOB"]
+    assert list((backend.meeting / "h").iterdir()) == []
+
+
+def test_little_of_our_environment_reaches_a_job(
+    backend: FakeBackend, spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET", "x")
+    monkeypatch.setenv("FI_PROVIDER", "sockets")
+    monkeypatch.setenv("FI_LOG_LEVEL", "warn")
+    monkeypatch.setenv("NEARMETAL_SHM_EAGER_MAX", "4096")
+    runner = FakeRunner()
+    run_job(backend, spec, mpich_job(), runner)
+    env = runner.commands[0].env
+    assert env is not None
+    assert "AWS_SECRET" not in env
+    assert "NEARMETAL_PROVIDER_LIB" not in env
+    assert env["FI_PROVIDER"] == "nearmetal,tcp"
+    assert (env["FI_LOG_LEVEL"], env["NEARMETAL_SHM_EAGER_MAX"]) == ("warn", "4096")
+
+
+def test_what_cannot_be_started(backend: FakeBackend, spec: ClusterSpec, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.touch()
+    cases: list[tuple[JobRequest, type[Exception], str]] = [
+        (JobRequest("no-such-program"), LaunchError, "no program no-such-program: looked in /"),
+        (JobRequest("./no-such"), LaunchError, "no-such does not exist"),
+        (JobRequest(str(plain)), LaunchError, "is no executable program"),
+        (mpich_job(ranks=9), UsageError, "9 ranks are more than the 3 slots"),
+        (JobRequest("true", mpi="mvapich"), UsageError, "unknown MPI 'mvapich'"),
+        (JobRequest("true", channels=("shn",)), UsageError, "unknown channel 'shn'"),
+    ]
+    for request, kind, words in cases:
+        with pytest.raises(kind, match=words):
+            run_job(backend, spec, request, FakeRunner())
+    with pytest.raises(LaunchError, match="cannot be seen in node n1") as caught:
+        run_job(backend, spec, mpich_job(), FakeRunner(probe_code=1))
+    assert "show:" in caught.value.hint
+    assert backend.steps == []
+
+
+def test_a_job_of_a_killed_run_is_ended_first(backend: FakeBackend, spec: ClusterSpec) -> None:
+    meet = backend.meeting / "h"
+    mine, foreign = new_name("job"), "something-else"
+    gone = f"job-{os.getpid()}-1-abcdef"
+    for name in (mine, foreign, gone, f"{gone}.stats"):
+        (meet / name).mkdir()
+    assert [is_stale(name) for name in (mine, foreign, gone, f"{gone}.stats", "a-b-c-d")] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
+    run_job(backend, spec, mpich_job(), FakeRunner())
+    assert sorted(path.name for path in meet.iterdir()) == sorted((mine, foreign))
+    assert backend.steps == ["sweep NEARMETAL_JOB"] * 2
+
+
+def test_a_dead_node_is_named(backend: FakeBackend, spec: ClusterSpec) -> None:
+    key = next(key for key in backend.there if key.name == "n2")
+    backend.broken.add(key)
+    with pytest.raises(LaunchError, match="node n2: dead"):
+        run_job(backend, spec, mpich_job(), FakeRunner())
+
+
+def test_a_provider_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NEARMETAL_PROVIDER_LIB", str(tmp_path / "none.so"))
+    with pytest.raises(LaunchError, match=r"none\.so: no such file"):
+        provider_library()
+
+
+def test_the_provider_is_looked_for_where_it_is_installed_to(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    recipe = (root / "src/provider/meson.build").read_text()
+    (directory,) = re.findall(r"install_dir : get_option\('libdir'\) / '(\w+)'", recipe)
+    for libdir in (tmp_path, tmp_path / "x86_64-linux-gnu"):
+        installed = libdir / directory / "libnearmetal-fi.so"
+        installed.parent.mkdir(parents=True)
+        installed.touch()
+        assert installed in provider_places([tmp_path])
+    assert provider_places([tmp_path])[0].is_relative_to(root / "build")
+
+
+def test_programs_by_name_and_path() -> None:
+    assert find_job_program("true").name == "true"
+    assert find_job_program("/bin/sh") == Path("/bin/sh")
+
+
+def test_a_program_of_the_nodes_own_has_an_absolute_path() -> None:
+    assert is_local("true")
+    assert is_local("/bin/sh")
+    assert not is_local("/no/such/program")
+    with pytest.raises(LaunchError, match=r"no program bin/x: /.*/bin/x is no file") as refused:
+        is_local("bin/x")
+    assert "absolute" in refused.value.hint
+
+
+def test_files_of_a_job_are_read_with_care(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.stats"
+    secret.write_bytes(file_bytes())
+    stats = tmp_path / "stats"
+    stats.mkdir()
+    (stats / "0.stats").write_bytes(file_bytes())
+    (stats / "1.stats").write_text("[1]")
+    (stats / "2.stats").write_text("[" * 100000)
+    (stats / "3.stats").symlink_to(secret)
+    (stats / "exit.1").write_text("3\n")
+    (stats / "exit.2").write_text("-3")
+    (stats / "exit.3").write_text("999")
+    (stats / "exit.4").symlink_to(secret)
+    os.mkfifo(stats / "4.stats")
+    os.mkfifo(stats / "exit.5")
+    assert [endpoint["peers"] for endpoint in read_stats(stats)] == [[]]
+    assert [code for _, code in read_exit_codes(stats)] == [3]
+    (tmp_path / "link").symlink_to(stats)
+    assert read_stats(tmp_path / "link") == []
+    assert read_stats(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize(
+    ("stats", "ranks", "verdict"),
+    [
+        ([], 2, Verdict.ABSENT),
+        ([{"peers": []}], 2, Verdict.NO_TRAFFIC),
+        ([{"peers": []}], 1, Verdict.PROVEN),
+        ([{"peers": [{"channels": {"shm": {"sent_messages": 1}}}]}], 2, Verdict.PROVEN),
+        ([{"peers": [{"channels": {"shm": {"sent_messages": 0}}}]}], 2, Verdict.NO_TRAFFIC),
+        ([{"peers": [{"channels": 7}, "x", None]}], 2, Verdict.NO_TRAFFIC),
+        ([{"peers": "lies"}], 2, Verdict.NO_TRAFFIC),
+        ([{}], 2, Verdict.NO_TRAFFIC),
+    ],
+)
+def test_the_verdict_follows_the_counters(
+    stats: list[dict[str, object]], ranks: int, verdict: Verdict
+) -> None:
+    proof = judge(stats, ranks)
+    assert proof.verdict is verdict
+    assert proof.reason
+
+
+@pytest.mark.parametrize(
+    ("failures", "code"),
+    [
+        ([], None),
+        ([(2, 5), (1, 3)], 3),
+        ([(1, 14), (2, 137), (3, 139)], 137),
+        ([(1, 143), (2, 3), (3, 130)], 143),
+        ([(1, 3), (2, 143)], 3),
+    ],
+)
+def test_the_cause_is_the_first_death(failures: list[tuple[int, int]], code: int | None) -> None:
+    assert cause(failures) == code
+
+
+@dataclass
+class FakeProbe:
+    """nearmetal-info meet in one node: near on one host, far otherwise."""
+
+    node: str
+    answers: list[str] = field(default_factory=list)
+    garbage: str | None = None
+
+    def __post_init__(self) -> None:
+        address = {"n1": "a1", "n2": "a2", "n3": "a3"}[self.node]
+        self.answers.append(self.garbage or json.dumps({"address": address, "node": self.node}))
+
+    def send(self, line: str) -> None:
+        address, peer = line.split()
+        near = {address, self.node} & {"a3", "n3"} in ({"a3", "n3"}, set())
+        relation = "self" if address[1] == self.node[1] else "host" if near else "network"
+        channel = {"self": "self", "host": "shm", "network": "net"}[relation]
+        reason = f"{self.node} met {peer}"
+        words = {
+            "relation": relation,
+            "channel": channel,
+            "integrity": "-",
+            "reason": reason,
+            "direct_copies": relation == "host",
+            "copy_reason": "because",
+        }
+        self.answers.append(json.dumps(words | {"peer": peer}))
+
+    def receive(self, timeout_s: float) -> str | None:
+        assert timeout_s > 0
+        return self.answers.pop(0) if self.answers else None
+
+    def finish(self, timeout_s: float) -> int:
+        assert timeout_s > 0
+        return 0
+
+
+@pytest.fixture
+def info(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nearmetal-info"
+    tool.touch(mode=0o755)
+    monkeypatch.setenv("NEARMETAL_INFO", str(tool))
+
+
+@pytest.mark.usefixtures("info")
+def test_every_node_meets_every_node(backend: FakeBackend, spec: ClusterSpec) -> None:
+    runner = FakeRunner(talk=FakeProbe)
+    meetings = measure_locality(backend, spec, runner)
+    assert {m.copy_reason for m in meetings} == {"because"}
+    assert all(m.direct_copies == (m.relation == "host") for m in meetings)
+    matrix = {(m.node, m.peer): m.channel for m in meetings}
+    assert len(matrix) == 9
+    assert {pair for pair, channel in matrix.items() if channel == "shm"} == {
+        ("n1", "n2"),
+        ("n2", "n1"),
+    }
+    assert matrix["n3", "n3"] == "self"
+    assert matrix["n1", "n3"] == "net"
+    assert runner.commands[0].argv[-2] == "--rundir"
+    assert list((backend.meeting / "h").iterdir()) == []
+
+
+@pytest.mark.usefixtures("info")
+@pytest.mark.parametrize("garbage", ["", "no json", "[1]", '{"address": "a b"}', '{"a": 1}'])
+def test_a_probe_that_talks_nonsense(backend: FakeBackend, spec: ClusterSpec, garbage: str) -> None:
+    runner = FakeRunner(talk=lambda node: FakeProbe(node, garbage=garbage or "{"))
+    with pytest.raises(LaunchError, match="nearmetal-info in node n1"):
+        measure_locality(backend, spec, runner)
+    assert backend.steps == ["sweep NEARMETAL_JOB"]
+
+
+@pytest.mark.usefixtures("info")
+def test_a_probe_that_ends_early(backend: FakeBackend, spec: ClusterSpec) -> None:
+    class Gone(FakeProbe):
+        def send(self, line: str) -> None:
+            raise CommandError(f"gone before {line}")
+
+    with pytest.raises(LaunchError, match="node n1: gone"):
+        measure_locality(backend, spec, FakeRunner(talk=Gone))
+
+
+def test_a_clean_up_that_is_interrupted_is_done_again() -> None:
+    begun: list[int] = []
+
+    def clear() -> None:
+        begun.append(len(begun))
+        if len(begun) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        surely(clear)
+    assert begun == [0, 1]
+    surely(clear)
+    assert begun == [0, 1, 2]
