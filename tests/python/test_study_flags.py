@@ -22,7 +22,7 @@ from nearmetal.study.flags import (
     resolution,
     student_tail,
 )
-from tests.python.study_shared import SAMPLES, needs_samples
+from tests.python.study_shared import LOGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,13 +142,12 @@ def test_real_outliers_stay_flagged_in_a_study_of_hundreds_of_cells() -> None:
         assert kinds == set(filter(None, expected.split("+"))), (arm, test, size)
 
 
-@needs_samples
 def test_real_outliers_of_repeated_osu_runs() -> None:
     cells: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     for arm in ("bare-metal", "usernetes"):
         for test in ("osu_latency", "osu_bw"):
             for launch in range(1, 21):
-                file = SAMPLES / f"osu_repeats/{arm}/{test}-{launch}.out"
+                file = LOGS / f"osu_repeats/{arm}/{test}-{launch}.out"
                 log = parse_log(file.read_text(encoding="utf-8"), file.name, "osu")
                 for row in log.tables[0].rows:
                     values = row.values
