@@ -17,7 +17,9 @@ from nearmetal.cli.main import main
 from nearmetal.cli.run import parse_environment
 from nearmetal.cli.verbs import VERBS, build_parser
 from nearmetal.cli.view import View
-from nearmetal.cluster.spec import LibvirtSpec, LocalSpec, VsphereSpec
+from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
+from nearmetal.cluster.backends.local.spec import LocalSpec
+from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.core.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
