@@ -35,7 +35,7 @@ def run(*argv: str | Path, cwd: Path, status: int = 0, **env: str) -> str:
 
 def test_a_fifth_transport_is_a_directory_and_a_line(tmp_path: Path) -> None:
     """The empty transport: one line in base/channel.h beside its own directory, nothing else."""
-    for name in ("src", "benchmarks", "tests/unit", "tests/system"):
+    for name in ("src", "benchmarks", "tests/unit", "tests/fabric", "tests/system"):
         shutil.copytree(ROOT / name, tmp_path / name)
     for name in ("meson.build", "meson.options"):
         shutil.copy(ROOT / name, tmp_path / name)
