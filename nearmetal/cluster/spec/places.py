@@ -43,8 +43,8 @@ def too_small(spec: Networked) -> list[Finding]:
 def addresses(spec: Networked, held: Mapping[str, str] | None = None) -> tuple[str, dict[str, str]]:
     """Return the launcher's address and each node's.
 
-    A node keeps the one it has in `held`, where that is in the subnet and nobody's; the others get
-    the free ones, in the order of the spec. So a node that comes or goes moves no other.
+    A node keeps its address in `held` if the subnet has it and no earlier node took it. The others
+    get the free ones, in the order of the spec: a node that comes or goes moves no other.
     """
     network = ipaddress.IPv4Network(spec.network.subnet)
     names = [node.name for _, node in spec.nodes]
