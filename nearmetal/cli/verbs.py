@@ -16,7 +16,7 @@ import nearmetal
 from nearmetal.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from nearmetal.cli.view import View
 
