@@ -299,7 +299,7 @@ class _Run:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; returns the exit code."""
-    return run(sys.argv[1:] if argv is None else argv, lambda _: build_parser())
+    return run(sys.argv[1:] if argv is None else argv, build_parser)
 
 
 if __name__ == "__main__":

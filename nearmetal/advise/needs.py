@@ -47,7 +47,7 @@ Version = Annotated[str, Field(min_length=1, max_length=40)]
 class Needs(BaseModel):
     """Needs, as hard conditions and as context. Nothing that is unknown is assumed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     platform: Platform = Platform.ANY
     vsphere: Version | None = None

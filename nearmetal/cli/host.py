@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from nearmetal.cli.verbs import add_group
@@ -11,13 +10,18 @@ from nearmetal.cli.verbs import add_group
 if TYPE_CHECKING:
     from nearmetal.cli.verbs import Subparsers
 
-VERBS = ("plan", "apply", "status", "rollback", "vf")
+VERBS = {
+    "plan": "show what hosts still need, from BIOS to VFs, and which reboots",
+    "apply": "make hosts as their file says, with the reboots it takes",
+    "status": "show what hosts are now, and how they differ from their file",
+    "rollback": "make hosts as they were before the first apply",
+    "vf": "show adapters with SR-IOV, their VFs and who has them",
+}
 
 SUMMARY = "say what machines still need to host virtual machines, and who has their VFs"
 
 
 def register(subparsers: Subparsers) -> None:
     """Add the group and its verbs."""
-    group = add_group(subparsers, "host", SUMMARY, "nearmetal host plan examples/hosts/rack1.yaml")
-    for verb in VERBS:
-        importlib.import_module(f"nearmetal.cli.host_{verb}").register(group)
+    example = "nearmetal host plan examples/hosts/rack1.yaml"
+    add_group(subparsers, "host", SUMMARY, example, VERBS)

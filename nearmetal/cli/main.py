@@ -33,15 +33,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(sys.argv[1:] if argv is None else argv, build_parser)
 
 
-def run(argv: Sequence[str], make_parser: Callable[[str | None], ArgumentParser]) -> int:
-    """Parse with a parser made for the first word, and run its handler; returns the exit code."""
+def run(argv: Sequence[str], make_parser: Callable[[], ArgumentParser]) -> int:
+    """Make the parser, parse, and run the handler; returns the exit code."""
     words = list(argv)
     options = words[: words.index("--")] if "--" in words else words
     view = View(as_json="--json" in options)
     # While modules are loaded nothing is under way: a signal simply ends the process.
     before = {name: signal.signal(name, signal.SIG_DFL) for name in _ENDING}
     try:
-        args = make_parser(words[0] if words else None).parse_args(words)
+        args = make_parser().parse_args(words)
         for name in _ENDING:
             signal.signal(name, _interrupt)
         view.as_json = bool(args.json)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from nearmetal.cli.verbs import add_group
@@ -11,13 +10,17 @@ from nearmetal.cli.verbs import add_group
 if TYPE_CHECKING:
     from nearmetal.cli.verbs import Subparsers
 
-VERBS = ("status", "task", "launch", "reclaim")
+VERBS = {
+    "status": "show what jobs have on this node, and leaks",
+    "task": "run a task of a step in a container, without a plugin",
+    "launch": "make the container of a job on this node",
+    "reclaim": "end what is left of jobs on this node, at any time",
+}
 
 SUMMARY = "show, make and remove the containers of Slurm jobs on this node"
 
 
 def register(subparsers: Subparsers) -> None:
     """Add the group and its verbs."""
-    group = add_group(subparsers, "slurm", SUMMARY, "nearmetal slurm status")
-    for verb in VERBS:
-        importlib.import_module(f"nearmetal.cli.slurm_{verb}").register(group)
+    example = "nearmetal slurm status"
+    add_group(subparsers, "slurm", SUMMARY, example, VERBS)

@@ -1,42 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which verbs there are, in the order of the help, and the parser made of them.
+"""The verbs in the order of the help, and the parser made of them.
 
 A verb is a module `nearmetal.cli.<verb>` with `register(subparsers)`; it sets `handler`, a
-function (arguments, view) -> exit code, as a default of its parser.
+function (arguments, view) -> exit code, as a default of its parser. A verb's module is imported
+when the command line uses the verb: the help of all verbs comes from the tables, and is quick.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 import nearmetal
 from nearmetal.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from nearmetal.cli.view import View
 
-VERBS = (
-    "demo",
-    "plan",
-    "up",
-    "status",
-    "down",
-    "run",
-    "exec",
-    "locality",
-    "bench",
-    "report",
-    "tune",
-    "study",
-    "advise",
-    "image",
-    "top",
-    "host",
-    "import",
-    "slurm",
-)
+VERBS = {
+    "demo": "make two nodes, measure between them, leave a report",
+    "plan": "show what up would change",
+    "up": "make a cluster as its spec says, or finish making it",
+    "status": "show the nodes of a cluster: addresses, cores, health",
+    "down": "remove a cluster, its jobs and every trace of it",
+    "run": "run an MPI program in a cluster",
+    "exec": "run a program in one node, on its cores",
+    "locality": "let every node meet every other, and say how and why",
+    "bench": "run benchmarks on a cluster and keep their raw output",
+    "report": "make the report of a run of bench",
+    "tune": "measure this machine, so that the provider starts from its rates",
+    "study": "run or import a study, judge and report it, check claims",
+    "advise": "rank the adapters that suit given needs, with reasons",
+    "image": "build, list and remove images for virtual machines",
+    "top": "show what running jobs send to whom, and over which channel",
+    "host": "say what machines still need to host virtual machines, and who has their VFs",
+    "import": "write a spec out of the file of another tool",
+    "slurm": "show, make and remove the containers of Slurm jobs on this node",
+}
+"""Each verb and its line in the help, the same as its module registers."""
 
 _MODULES = {"import": "import_from"}
 """Modules that cannot be called as their verb."""
@@ -72,8 +76,37 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, f"see `{self.prog} --help`")
 
 
-def build_parser(only: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser; with one verb's name, that verb's alone, which starts sooner."""
+class VerbParser(Parser):
+    """The parser of one verb; with a module, the module fills it at first use."""
+
+    def __init__(self, *, module: str = "", **options: Any) -> None:
+        """`module`: the module of the verb; empty when the parser is filled directly."""
+        super().__init__(**options)
+        self._module = module
+
+    def load(self) -> None:
+        """Import the module and let it fill this parser, once."""
+        module, self._module = self._module, ""
+        if module:
+            importlib.import_module(module).register(self)
+
+    def add_parser(self, _name: str, **options: Any) -> argparse.ArgumentParser:
+        """Take the texts that the module registers; returns this parser."""
+        self.description = options["description"]
+        self.epilog = options["epilog"]
+        self.formatter_class = options["formatter_class"]
+        return self
+
+    def parse_known_args(
+        self, args: Iterable[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Load the verb first: the command line uses it."""
+        self.load()
+        return super().parse_known_args(args, namespace)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser; it imports the module of a verb when it parses that verb."""
     parser = Parser(
         prog="nearmetal",
         description=nearmetal.__doc__,
@@ -81,13 +114,12 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=nearmetal.__version__)
-    subparsers = cast(
-        "Subparsers",
-        parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser),
+    subparsers = parser.add_subparsers(
+        dest="verb", metavar="VERB", required=True, parser_class=VerbParser
     )
-    for verb in (only,) if only in VERBS else VERBS:
-        name = f"nearmetal.cli.{_MODULES.get(verb, verb)}"
-        importlib.import_module(name).register(subparsers)
+    for verb, summary in VERBS.items():
+        module = f"nearmetal.cli.{_MODULES.get(verb, verb)}"
+        subparsers.add_parser(verb, help=summary, module=module)
     return parser
 
 
@@ -107,8 +139,17 @@ def add_verb(
     return parser
 
 
-def add_group(subparsers: Subparsers, name: str, summary: str, example: str) -> Subparsers:
-    """Add a verb that has verbs of its own; returns where they are added."""
+def add_group(
+    subparsers: Subparsers,
+    name: str,
+    summary: str,
+    example: str,
+    verbs: Mapping[str, str] | None = None,
+) -> Subparsers:
+    """Add a verb that has verbs of its own; returns where they are added.
+
+    `verbs`: those in modules `nearmetal.cli.<name>_<verb>`, with their lines in the help.
+    """
     group = subparsers.add_parser(
         name,
         help=summary,
@@ -116,5 +157,9 @@ def add_group(subparsers: Subparsers, name: str, summary: str, example: str) -> 
         epilog=f"example: {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verbs = group.add_subparsers(dest="action", metavar="VERB", required=True, parser_class=Parser)
-    return cast("Subparsers", verbs)
+    inner = group.add_subparsers(
+        dest="action", metavar="VERB", required=True, parser_class=VerbParser
+    )
+    for verb, line in (verbs or {}).items():
+        inner.add_parser(verb, help=line, module=f"nearmetal.cli.{name}_{verb}")
+    return cast("Subparsers", inner)

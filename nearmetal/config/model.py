@@ -55,6 +55,9 @@ AbsolutePath = Annotated[str, AfterValidator(_absolute)]
 
 
 class Model(BaseModel):
-    """Frozen and strict; unknown keys are errors."""
+    """Frozen and strict; unknown keys are errors.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    The first use builds the schema (defer_build): the help of a verb starts without any.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, strict=True)

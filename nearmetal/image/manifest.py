@@ -22,7 +22,7 @@ Text = Annotated[str, Field(pattern=r"^[\x20-\x7e]{1,256}$")]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, strict=True)
 
 
 class Package(_Model):

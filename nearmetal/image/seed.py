@@ -79,7 +79,7 @@ PartSize = Annotated[int, Field(ge=_MIN_PART, le=1 << 40), AfterValidator(_power
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, strict=True)
 
 
 class SeedNode(_Model):

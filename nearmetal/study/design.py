@@ -42,7 +42,7 @@ Share = Annotated[float, Field(gt=0, le=100)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class ArmDesign(ArmLabels):

@@ -48,7 +48,7 @@ Count = Annotated[int, Field(ge=1, le=100_000_000)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, strict=True)
 
 
 class ArmLabels(_Model):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -19,24 +18,11 @@ from nearmetal.cli.verbs import VERBS, build_parser
 from nearmetal.cli.view import View
 from nearmetal.cluster.spec.backends import specs
 from nearmetal.core.errors import UsageError
+from tests.python.parsers import choices, lines, verb_parsers
 
 ROOT = Path(__file__).parents[2]
 MAN = ROOT / "nearmetal/share/man"
 TWO_NODES = str(ROOT / "nearmetal/share/examples" / "two-nodes.yaml")
-
-
-def choices(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    found = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
-    return dict(found[0].choices) if found else {}
-
-
-def verb_parsers() -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of verbs; a group's verbs are told as `study import`."""
-    found: dict[str, argparse.ArgumentParser] = {}
-    for verb, parser in choices(build_parser()).items():
-        inner = choices(parser)
-        found |= {f"{verb} {name}": p for name, p in inner.items()} or {verb: parser}
-    return found
 
 
 PARSERS = verb_parsers()
@@ -108,6 +94,46 @@ def test_every_field_of_a_spec_is_in_its_man_page() -> None:
 
 def test_the_verbs_of_the_help_are_those_of_the_list() -> None:
     assert list(choices(build_parser())) == list(VERBS)
+
+
+@pytest.mark.parametrize("group", [None, *VERBS])
+def test_the_lines_of_the_help_are_those_that_modules_register(group: str | None) -> None:
+    parser = build_parser() if group is None else choices(build_parser())[group]
+    registered = {name: inner.description for name, inner in choices(parser).items()}
+    shown = {name: f"{line[0].upper()}{line[1:]}." for name, line in lines(parser).items()}
+    assert shown == registered
+
+
+SLOW = ("pydantic", "duckdb", "rich", "jinja2", "yaml", "pyVmomi", "libvirt")
+
+
+@pytest.mark.parametrize("words", [[], *([group] for group in ("study", "host", "slurm"))])
+def test_the_help_loads_no_slow_module(words: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "from nearmetal.cli.main import main\n"
+        "try:\n"
+        "    main([*sys.argv[1:], '--help'])\n"
+        "finally:\n"
+        f"    print(sorted(set({SLOW!r}) & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.startswith(f"usage: {' '.join(['nearmetal', *words])} [-h]")
+    assert done.stderr == "[]\n"
+
+
+def test_help_before_a_verb_is_the_help_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help", "up"])
+    told = capsys.readouterr().out
+    assert all(re.search(rf"^    {verb} ", told, re.MULTILINE) for verb in VERBS)
 
 
 def test_plan_shows_changes_and_exits_3(capsys: pytest.CaptureFixture[str], state: Path) -> None:

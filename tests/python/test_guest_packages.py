@@ -14,9 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LOADED = """
 import sys
-from nearmetal.cli.verbs import build_parser
-for verb in {verbs}:
-    build_parser(verb)
+from tests.python.parsers import verb_parsers
+verb_parsers({verbs})
 print(*sys.modules)
 """
 

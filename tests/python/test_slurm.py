@@ -131,7 +131,7 @@ def test_a_prolog_waits_for_no_module_that_it_does_not_need() -> None:
         "import sys; from nearmetal.cli.verbs import build_parser\n"
         "for words in (['launch', '--job', '1', '--uid', '1', '--segment', '1'],"
         " ['reclaim', '--job', '1'], ['task', 'app']):\n"
-        " build_parser('slurm').parse_args(['slurm', *words])\n"
+        " build_parser().parse_args(['slurm', *words])\n"
         "print(*sorted({'pydantic', 'nearmetal.cluster.spec', 'nearmetal.host.vf'} & set(sys.modules)))\n"
     )
     done = subprocess.run(
@@ -421,7 +421,7 @@ def test_the_unit_of_the_watchdog_says_what_the_command_line_takes() -> None:
     (line,) = re.findall(r"^ExecStart=(.*)$", unit.read_text(), re.MULTILINE)
     path, *words = line.split()
     assert path == "/usr/bin/nearmetal"
-    args = build_parser("slurm").parse_args(words)
+    args = build_parser().parse_args(words)
     assert (args.ended, args.drain, args.job) == (True, True, None)
     assert f"ConditionPathExistsGlob={STATE}/job-*\n" in unit.read_text()
     timer = unit.with_suffix(".timer").read_text()
@@ -429,7 +429,7 @@ def test_the_unit_of_the_watchdog_says_what_the_command_line_takes() -> None:
 
 
 def test_draining_goes_with_the_watchdog_alone() -> None:
-    args = build_parser("slurm").parse_args(["slurm", "reclaim", "--job", "7", "--drain"])
+    args = build_parser().parse_args(["slurm", "reclaim", "--job", "7", "--drain"])
     with pytest.raises(UsageError, match="--drain goes with --ended"):
         args.handler(args, View(as_json=True))
 

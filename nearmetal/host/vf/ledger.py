@@ -42,7 +42,7 @@ Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@/+-]{0,255}$")]
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, strict=True)
 
 
 class Owner(_Record):

@@ -67,7 +67,7 @@ class FarKernel:
 
 def main() -> int:
     place = Path(sys.argv[1], os.environ["SLURMD_NODENAME"])
-    args = build_parser("slurm").parse_args(sys.argv[2:])
+    args = build_parser().parse_args(sys.argv[2:])
     view = View(as_json=args.json)
     ledger = Ledger(place / "ledger")
     vfs = JobVfs(lambda: VfHost(FarKernel(place), ledger, privileged=True), ledger.path)
