@@ -45,6 +45,7 @@ const struct fixture shm_fixture = {
 	.hears = true,
 	.copies = true,
 	.quarantines = true,
+	.outlives = true,
 	.closes_refused = true,
 };
 

@@ -44,6 +44,7 @@ struct fixture {
 	bool hears;	     /* sleep() is true with a connected peer: every arrival is heard */
 	bool copies;	     /* has nm_copy_ops */
 	bool quarantines;    /* has nm_quarantine_ops */
+	bool outlives;	     /* what was sent is safe at once, in memory that outlives its sender */
 	bool closes_refused; /* a source that is refused sees its link go down */
 };
 

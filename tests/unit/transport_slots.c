@@ -46,6 +46,19 @@ CONFORMS(has_every_slot)
 	finish(fixture);
 }
 
+CONFORMS(is_drained_once_it_is_safe)
+{
+	const struct nm_transport_ops *ops;
+
+	start(fixture);
+	ops = node_a->transport->ops;
+	NM_CHECK(ops->drained(node_a->link));
+	NM_CHECK_EQ(node_send(node_a, 1, 3000), 0);
+	NM_CHECK_EQ(ops->drained(node_a->link), fixture->outlives);
+	UNTIL(node_b->nr_packets == 1 && ops->drained(node_a->link));
+	finish(fixture);
+}
+
 CONFORMS(living_peers_stay_up)
 {
 	unsigned int i;
