@@ -15,7 +15,7 @@ from nearmetal.study.runner.suite import Arm, Program, Step, Where
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nearmetal.cluster.spec import LocalSpec
+    from nearmetal.cluster.backends.local.spec import LocalSpec
     from nearmetal.job.mpi import Stack
 
 SEALED = Arm("sealed", "nearmetal, sealed nodes", Provider.NEARMETAL, nodes=("a", "b"))

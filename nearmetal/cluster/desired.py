@@ -5,26 +5,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nearmetal.cluster.backends.libvirt.plan import machines
-from nearmetal.cluster.backends.local.plan import containers
-from nearmetal.cluster.backends.vsphere.plan import vsphere_machines
-from nearmetal.cluster.spec import LibvirtSpec, LocalSpec, Observed, VsphereSpec
-from nearmetal.core.errors import StateError
+from nearmetal.cluster.registration import registration
+from nearmetal.cluster.resource import Observed
 
 if TYPE_CHECKING:
-    from nearmetal.cluster.spec import ClusterSpec, Facts
+    from nearmetal.cluster.model import ClusterSpec
+    from nearmetal.cluster.resource import Facts
     from nearmetal.cluster.wanted import Desired
 
 
 def desired(spec: ClusterSpec, facts: Facts, observed: Observed | None = None) -> Desired:
     """Return what `spec` asks for where these facts hold; StateError if it cannot be.
 
-    `observed`: what is there. It decides what the spec leaves open, so that nobody is moved.
+    `observed`: what is there. It decides what the spec leaves open, so that no node is moved.
     """
-    if isinstance(spec, LocalSpec):
-        return containers(spec, facts)
-    if isinstance(spec, LibvirtSpec):
-        return machines(spec, facts, observed or Observed())
-    if isinstance(spec, VsphereSpec):
-        return vsphere_machines(spec)
-    raise StateError(f"nothing plans for backend {spec.backend}")
+    return registration(spec.backend).plan(spec, facts, observed or Observed())

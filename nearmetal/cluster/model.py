@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
 from nearmetal.config.model import Model, Name
+
+MAX_NAMED = 3
+"""Nodes that a finding names; it counts the rest."""
 
 RESERVED_NAMES = ("launcher", "localhost")
 """Names the local backend gives to its own places."""
@@ -41,6 +45,30 @@ def not_a_mount_point(value: str) -> str:
         msg = "would undo the nodes' own one|name a directory below it"
         raise ValueError(msg)
     return value
+
+
+SpecPath = tuple[str | int, ...]
+"""Keys and indexes from the top of a spec to one of its parts."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One rule that the spec breaks: where in it, what, why, and what to write instead."""
+
+    path: SpecPath
+    what: str
+    why: str
+    hint: str
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What is wrong, and with which nodes."""
+        if not self.nodes:
+            return self.what
+        rest = len(self.nodes) - MAX_NAMED
+        listed = ", ".join(self.nodes[:MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+        return f"node{'s' if len(self.nodes) > 1 else ''} {listed}: {self.what}"
 
 
 NodeName = Annotated[Name, AfterValidator(_not_reserved)]
@@ -80,6 +108,13 @@ class ClusterSpec(Model):
     name: Name = Field(description="unique per user and machine")
     backend: str
     hosts: Sequence[Host]
+
+    mixed: ClassVar[Mapping[str, str]] = {}
+    """Keys that take a word or something else: "why|hint" for a wrong word."""
+
+    def findings(self) -> Iterable[Finding]:
+        """Return the rules that the spec breaks and that no single key shows."""
+        return ()
 
     @property
     def nodes(self) -> Sequence[tuple[Host, Node]]:

@@ -1,32 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backends by name. Each is one module, imported only when a spec names it."""
+"""The drivers of backends. Each is imported only when a spec names its backend."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Protocol, cast
 
-from nearmetal.cluster.spec import LibvirtSpec, LocalSpec, VsphereSpec
-from nearmetal.core.errors import StateError
+from nearmetal.cluster import backends
 
 if TYPE_CHECKING:
     from nearmetal.cluster.backend import Backend
-    from nearmetal.cluster.spec import ClusterSpec
+    from nearmetal.cluster.model import ClusterSpec
     from nearmetal.cluster.store import Store
     from nearmetal.core.process import Runner
 
 
+class Driver(Protocol):
+    """The module `driver` of a backend."""
+
+    def open_backend(self, spec: ClusterSpec, store: Store, runner: Runner) -> Backend:
+        """Return the backend of a spec's cluster; nothing is touched yet."""
+
+
 def open_backend(spec: ClusterSpec, store: Store, runner: Runner) -> Backend:
     """Return the backend of a spec's cluster; nothing is touched yet."""
-    if isinstance(spec, LocalSpec):
-        from nearmetal.cluster.backends.local.cluster import LocalBackend  # noqa: PLC0415 - only when named
-
-        return LocalBackend(spec.name, store, runner)
-    if isinstance(spec, LibvirtSpec):
-        from nearmetal.cluster.backends.libvirt.driver import open_libvirt  # noqa: PLC0415 - only when named
-
-        return open_libvirt(spec, store, runner)
-    if isinstance(spec, VsphereSpec):
-        from nearmetal.cluster.backends.vsphere.driver import open_vsphere  # noqa: PLC0415 - only when named
-
-        return open_vsphere(spec, store)
-    raise StateError(f"no backend {spec.backend!r}")
+    module = importlib.import_module(f"{backends.__name__}.{spec.backend}.driver")
+    return cast("Driver", module).open_backend(spec, store, runner)

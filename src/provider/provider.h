@@ -30,8 +30,8 @@
 
 #include "base/compiler.h"
 #include "base/fork.h"
-#include "engine/engine.h"
 #include "connect/address_table.h"
+#include "engine/engine.h"
 #include "net/host.h"
 #include "provider/lock.h"
 

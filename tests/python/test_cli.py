@@ -17,7 +17,7 @@ from nearmetal.cli.main import main
 from nearmetal.cli.run import parse_environment
 from nearmetal.cli.verbs import VERBS, build_parser
 from nearmetal.cli.view import View
-from nearmetal.cluster.spec import LibvirtSpec, LocalSpec, VsphereSpec
+from nearmetal.cluster.spec.backends import specs
 from nearmetal.core.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +96,7 @@ def models(model: type[BaseModel]) -> set[type[BaseModel]]:
     return found
 
 
-MODELS = models(LocalSpec) | models(LibvirtSpec) | models(VsphereSpec)
+MODELS = {part for spec in specs().values() for part in models(spec)}
 
 
 def test_every_field_of_a_spec_is_in_its_man_page() -> None:

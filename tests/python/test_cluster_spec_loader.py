@@ -10,15 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearmetal.cluster.spec import (
-    LocalSpec,
-    addresses,
-    from_canonical,
-    json_schema,
-    load_local,
-    load_spec,
-    parse_spec,
-)
+from nearmetal.cluster.backends.local.spec import LocalSpec, load_local
+from nearmetal.cluster.spec import addresses, from_canonical, json_schema, load_spec, parse_spec
 from nearmetal.core.errors import NearmetalError, SpecError
 
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,9 @@ from nearmetal.cluster.backends.libvirt.build import (
     made_network,
 )
 from nearmetal.cluster.backends.libvirt.machine import NAMESPACE, Kernel, Machine, Owner
+from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 from nearmetal.cluster.desired import desired
-from nearmetal.cluster.spec import HostFacts, Kind, LibvirtSpec, Resource, load_spec, parse_spec
+from nearmetal.cluster.spec import HostFacts, Kind, Resource, load_spec, parse_spec
 from nearmetal.config.size import parse_size
 from tests.python.test_plan import check_golden
 from tests.python.virtual import HYPERVISOR, SMALL, facts_for

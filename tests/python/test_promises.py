@@ -15,7 +15,7 @@ from benchmarks.promises.__main__ import main
 from benchmarks.promises.figures import MIN_SAMPLES, judge
 from benchmarks.promises.rows import ROWS
 from benchmarks.promises.samples import Placement, Samples, What, Who
-from nearmetal.cluster.spec import load_local
+from nearmetal.cluster.backends.local.spec import load_local
 from nearmetal.evidence import Environment, Launch, Manifest, load_run, write_manifest
 from nearmetal.job.mpi import STACKS, Mpi, Provider
 from nearmetal.study.stats import percentile

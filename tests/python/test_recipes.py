@@ -8,14 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+from nearmetal.core.errors import ExitCode
+
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "tests/recipes"
 LAST_CHANNEL = "\tX(NET, net, net, FABRIC)"
 LINE = "\tX(EMPTY, empty, empty, CORE)"
 
 
-def run(*argv: str | Path, cwd: Path, **env: str) -> str:
-    """Return what a command printed; a command that fails fails the test with its output."""
+def run(*argv: str | Path, cwd: Path, status: int = 0, **env: str) -> str:
+    """Return what a command printed; another exit status fails the test with its output."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         argv,
@@ -27,13 +29,13 @@ def run(*argv: str | Path, cwd: Path, **env: str) -> str:
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
     )
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == status, done.stdout
     return done.stdout
 
 
 def test_a_fifth_transport_is_a_directory_and_a_line(tmp_path: Path) -> None:
     """The empty transport: one line in base/channel.h beside its own directory, nothing else."""
-    for name in ("src", "benchmarks", "tests/unit", "tests/system"):
+    for name in ("src", "benchmarks", "tests/unit", "tests/fabric", "tests/system"):
         shutil.copytree(ROOT / name, tmp_path / name)
     for name in ("meson.build", "meson.options"):
         shutil.copy(ROOT / name, tmp_path / name)
@@ -61,3 +63,45 @@ def test_a_fifth_transport_is_a_directory_and_a_line(tmp_path: Path) -> None:
     knob = next(knob for knob in abi["knobs"] if knob["name"] == "NEARMETAL_CHANNELS")
     assert knob["default"] == "self,shm,segment,net,empty"
     run(build / "tests/unit/test_select", cwd=tmp_path)
+
+
+EMPTY_SPEC = """\
+version: 1
+name: paper
+backend: empty
+hosts:
+  - name: h1
+    nodes:
+      - {name: n1, slots: 2}
+      - {name: n2, slots: 3}
+"""
+
+
+def test_a_fourth_backend_is_a_directory(tmp_path: Path) -> None:
+    """The empty backend: its own directory, not one line anywhere else."""
+    shutil.copytree(
+        ROOT / "nearmetal", tmp_path / "nearmetal", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    shutil.copytree(RECIPES / "backend", tmp_path / "nearmetal/cluster/backends/empty")
+    spec = tmp_path / "spec.yaml"
+    nearmetal = (sys.executable, "-m", "nearmetal", "plan")
+    env = {"PYTHONPATH": str(tmp_path), "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+
+    spec.write_text(EMPTY_SPEC)
+    printed = run(*nearmetal, spec, cwd=tmp_path, status=ExitCode.CHANGES, **env)
+    assert "+ cluster paper" in printed
+    assert "slots: 5" in printed
+    assert "plan: 1 to make, 0 to change, 0 to remove" in printed
+
+    spec.write_text(EMPTY_SPEC.replace("slots: 3", "colour: red"))
+    printed = run(*nearmetal, spec, cwd=tmp_path, status=ExitCode.ERROR, **env)
+    assert f"{spec}:8:" in printed
+    assert "unknown key 'hosts[0].nodes[1].colour'" in printed
+
+    spec.write_text(EMPTY_SPEC.replace("backend: empty", "backend: emtpy"))
+    printed = run(*nearmetal, spec, cwd=tmp_path, status=ExitCode.ERROR, **env)
+    assert f"{spec}:3:" in printed
+    assert "'empty' or 'libvirt' or 'local' or 'vsphere'" in printed
+
+    schema = json.loads(run(*nearmetal, "--schema", cwd=tmp_path, status=ExitCode.DONE, **env))
+    assert "empty" in schema["discriminator"]["mapping"]

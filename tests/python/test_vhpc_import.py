@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearmetal.cli.main import main
+from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.backends.vsphere.vhpc import Imported, Target, import_vhpc
 from nearmetal.cluster.backends.vsphere.vhpc.keys import MACHINE_KEYS, SWITCH_KEYS
 from nearmetal.cluster.backends.vsphere.vhpc.ranges import parse_range, spread
 from nearmetal.cluster.desired import desired
-from nearmetal.cluster.spec import Facts, VsphereSpec, parse_spec
+from nearmetal.cluster.spec import Facts, parse_spec
 from nearmetal.core.errors import SpecError
 
 FILES = sorted((Path(__file__).parent / "vhpc").glob("*.conf"))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearmetal.cluster.action import Action
+from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.desired import desired
 from nearmetal.cluster.diff import make_plan
 from nearmetal.cluster.spec import (
@@ -19,7 +20,6 @@ from nearmetal.cluster.spec import (
     Kind,
     Observed,
     Resource,
-    VsphereSpec,
     from_canonical,
     load_spec,
     parse_spec,

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nearmetal.cluster.spec import ClusterSpec, Facts, HostFacts, LibvirtSpec
+from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
+from nearmetal.cluster.spec import ClusterSpec, Facts, HostFacts
 
 HYPERVISOR = HostFacts(
     uri="qemu:///system",

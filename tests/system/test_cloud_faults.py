@@ -18,7 +18,7 @@ from tests.system.virtual_clusters import Place, places
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nearmetal.cluster.spec import LibvirtSpec
+    from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 
 pytestmark = [pytest.mark.system, pytest.mark.full, pytest.mark.root, pytest.mark.timeout(900)]
 

@@ -33,7 +33,7 @@ PART = 64 << 20
 BUILD = ROOT / "build/c"
 PROGRAMS = (
     ROOT / "build/programs/openmpi5/mpi_traffic",
-    BUILD / "benchmarks/fabric_traffic",
+    BUILD / "tests/fabric/fabric_traffic",
     BUILD / "tests/unit/test_transport",
     BUILD / "tests/unit/far_node",
 )

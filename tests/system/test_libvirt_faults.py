@@ -24,7 +24,7 @@ from tests.system.virtual_clusters import TWO, Place, environment, places
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nearmetal.cluster.spec import LibvirtSpec
+    from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 
 ROOT = Path(__file__).parents[2]
 

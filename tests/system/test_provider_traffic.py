@@ -62,7 +62,7 @@ def provider_path(library_name: str, tmp_path: Path) -> Path:
 
 
 def traffic(build: Path, *arguments: str) -> list[str]:
-    return [str(build / "benchmarks/fabric_traffic"), "-m", "1500", "-w", "250", *arguments]
+    return [str(build / "tests/fabric/fabric_traffic"), "-m", "1500", "-w", "250", *arguments]
 
 
 @pytest.mark.parametrize("name", LIBFABRICS)

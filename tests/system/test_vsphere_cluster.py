@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nearmetal.cluster.spec import VsphereSpec
+    from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
     from nearmetal.host.vcenter.session import Session
 
 pytestmark = pytest.mark.system

@@ -16,7 +16,8 @@ from nearmetal.cluster.backends.libvirt.cloud import CloudImages
 from nearmetal.cluster.backends.libvirt.cluster import LibvirtBackend
 from nearmetal.cluster.backends.libvirt.images import BuiltImages
 from nearmetal.cluster.backends.libvirt.shell import HostShell
-from nearmetal.cluster.spec import LibvirtSpec, parse_spec
+from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
+from nearmetal.cluster.spec import parse_spec
 from nearmetal.cluster.store import Store
 from nearmetal.core.process import LocalRunner
 from nearmetal.image import Cache

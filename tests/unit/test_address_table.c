@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness.h"
 #include "connect/address_pack.h"
 #include "connect/address_table.h"
+#include "harness.h"
 
 /* Hundreds of blocks. */
 #define MANY 150000u

@@ -1,15 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cluster spec: models and loader. All errors at once, with file:line:column."""
 
-from nearmetal.cluster.backends.libvirt.spec import (
-    LibvirtHost,
-    LibvirtNetwork,
-    LibvirtNode,
-    LibvirtSpec,
-    SegmentSpec,
-)
-from nearmetal.cluster.backends.local.spec import LocalHost, LocalNode, LocalSpec
-from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.model import ClusterSpec, Host, Network, Node
 from nearmetal.cluster.resource import (
     Attributes,
@@ -23,7 +14,7 @@ from nearmetal.cluster.resource import (
     resource,
 )
 from nearmetal.cluster.spec.backends import from_canonical, json_schema
-from nearmetal.cluster.spec.loader import load_local, load_spec, parse_spec
+from nearmetal.cluster.spec.loader import load_spec, parse_spec
 from nearmetal.cluster.spec.places import addresses
 
 __all__ = [
@@ -34,24 +25,14 @@ __all__ = [
     "HostFacts",
     "Key",
     "Kind",
-    "LibvirtHost",
-    "LibvirtNetwork",
-    "LibvirtNode",
-    "LibvirtSpec",
-    "LocalHost",
-    "LocalNode",
-    "LocalSpec",
     "Network",
     "Node",
     "Observed",
     "Resource",
-    "SegmentSpec",
-    "VsphereSpec",
     "addresses",
     "from_canonical",
     "in_order",
     "json_schema",
-    "load_local",
     "load_spec",
     "parse_spec",
     "resource",

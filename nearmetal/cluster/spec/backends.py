@@ -4,37 +4,39 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
-from pydantic import Field, RootModel
+from pydantic.json_schema import models_json_schema
 
-from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
-from nearmetal.cluster.backends.local.spec import LocalSpec
-from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.model import ClusterSpec
-
-SPECS: dict[str, type[ClusterSpec]] = {
-    "local": LocalSpec,
-    "libvirt": LibvirtSpec,
-    "vsphere": VsphereSpec,
-}
-
-_Spec = Annotated[LocalSpec | LibvirtSpec | VsphereSpec, Field(discriminator="backend")]
+from nearmetal.cluster.registration import backend_names, registration
 
 
-class _AnySpec(RootModel[_Spec]):
-    """A virtual cluster: what `nearmetal up` makes."""
-
-    model_config = {"title": "ClusterSpec"}
+def specs() -> dict[str, type[ClusterSpec]]:
+    """Return the model of every backend's spec."""
+    return {name: registration(name).spec for name in backend_names()}
 
 
 def from_canonical(text: str) -> ClusterSpec:
     """Read back `ClusterSpec.canonical`; raises pydantic's ValidationError or ValueError."""
-    return _AnySpec.model_validate(json.loads(text)).root
+    data = json.loads(text)
+    name = data.get("backend") if isinstance(data, dict) else None
+    if name not in backend_names():
+        raise ValueError(f"backend {name!r} is not supported")
+    model: type[ClusterSpec] = registration(name).spec
+    return model.model_validate(data)
 
 
 def json_schema() -> str:
     """Return the JSON Schema of a cluster spec, for editors."""
-    schema = _AnySpec.model_json_schema(mode="validation")
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    found = specs()
+    refs, made = models_json_schema([(model, "validation") for model in found.values()])
+    words = {name: refs[model, "validation"]["$ref"] for name, model in found.items()}
+    schema = {
+        "$defs": made["$defs"],
+        "description": "A virtual cluster: what `nearmetal up` makes.",
+        "discriminator": {"mapping": words, "propertyName": "backend"},
+        "oneOf": [{"$ref": ref} for ref in words.values()],
+        "title": "ClusterSpec",
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+    }
     return json.dumps(schema, indent=2) + "\n"

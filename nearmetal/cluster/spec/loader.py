@@ -4,37 +4,29 @@
 from __future__ import annotations
 
 import difflib
-import ipaddress
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
-from nearmetal.cluster.backends.local.spec import LocalSpec
-from nearmetal.cluster.backends.vsphere.spec import VsphereSpec, findings
 from nearmetal.cluster.model import ClusterSpec
-from nearmetal.cluster.spec.backends import SPECS
+from nearmetal.cluster.registration import backend_names, registration
+from nearmetal.cluster.spec.backends import specs
 from nearmetal.config.document import Document, Key, Position, Value, parse, read_text
-from nearmetal.core.errors import NearmetalError, SpecError
+from nearmetal.core.errors import SpecError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pydantic_core import ErrorDetails
+
+_DEFAULT = "local"
+"""The backend whose model checks a spec that names no backend."""
 
 
 def load_spec(path: Path) -> ClusterSpec:
     """Read and check a cluster spec; raises NearmetalError or SpecError."""
     return parse_spec(read_text(path), str(path))
-
-
-def load_local(path: Path) -> LocalSpec:
-    """Read a spec that must be one of containers on this machine; raises as `load_spec`."""
-    spec = load_spec(path)
-    if not isinstance(spec, LocalSpec):
-        msg = f"{path}: this needs `backend: local`, the spec has {spec.backend}"
-        raise NearmetalError(msg, "give the spec of a local cluster")
-    return spec
 
 
 def parse_spec(text: str, file: str = "<spec>") -> ClusterSpec:
@@ -57,14 +49,8 @@ def parse_spec(text: str, file: str = "<spec>") -> ClusterSpec:
             _explain(document, detail, model)
     _check_names(document)
     _check_cpus(document)
-    if isinstance(spec, LocalSpec | LibvirtSpec):
-        _check_addresses(document, spec)
-    if isinstance(spec, LibvirtSpec):
-        _check_virtual(document, spec)
-    if isinstance(spec, VsphereSpec):
-        for finding in findings(spec):
-            position = document.where(finding.path)
-            document.complain(position, finding.text, finding.why, finding.hint)
+    for finding in spec.findings() if spec else ():
+        document.complain(document.where(finding.path), finding.text, finding.why, finding.hint)
     if spec is None or document.problems:
         raise SpecError(document.problems)
     return spec
@@ -74,7 +60,9 @@ def _model_of(document: Document) -> type[ClusterSpec]:
     """Return the model of the backend that the document names; any one when it names none."""
     assert isinstance(document.data, dict)  # noqa: S101 - parse_spec checked it
     named = document.data.get("backend")
-    return SPECS.get(named if isinstance(named, str) else "", SPECS["local"])
+    known = isinstance(named, str) and named in backend_names()
+    model: type[ClusterSpec] = registration(str(named) if known else _DEFAULT).spec
+    return model
 
 
 def _known_keys(path: tuple[Key, ...], model: Any) -> list[str]:
@@ -127,7 +115,7 @@ def _explain(document: Document, detail: ErrorDetails, model: type[ClusterSpec])
         close = difflib.get_close_matches(key, known, 1)
         hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
         what = f"unknown key {_dotted(location)!r}"
-        others = [word for word, other in SPECS.items() if key in _known_keys(parent, other)]
+        others = [word for word, other in specs().items() if key in _known_keys(parent, other)]
         why = f"only `backend: {others[0]}` has it" if others else "a spec has no such key"
         document.complain(document.keys[location], what, why, hint)
         return
@@ -143,7 +131,7 @@ def _explain(document: Document, detail: ErrorDetails, model: type[ClusterSpec])
         return  # the other branch of the same union
     value = _value(document, path)
     what = f"{_dotted(path)} {'' if 'password' in path else _shown(value)}"
-    why, _, hint = _reason(detail, value).partition("|")
+    why, _, hint = _reason(detail, value, model.mixed).partition("|")
     document.complain(document.where(path), what.strip(), why, hint)
 
 
@@ -154,29 +142,17 @@ def _shown(value: Value) -> str:
     return repr(text if len(text) <= 40 else text[:37] + "...")  # noqa: PLR2004 - a line's room
 
 
-_MIXED = {
-    "parts": "is no number of parts|write auto, or for example 4",
-    "directory": "is no directory|write auto, or an absolute path",
-    "image": "is no image|write default, or the absolute path of a cloud image",
-    "create": "is no number of VFs|write auto, or for example 7",
-    "guid": "are no GUIDs|write derived, or a node and a port",
-    "cpu_shares": "are no shares|write low, normal, high, or for example 4000",
-    "memory_shares": "are no shares|write low, normal, high, or for example 4000",
-}
-"""Keys that take a word or something else, beside those that take a list of cores."""
-
-
-def _wrong_word(location: tuple[Key, ...], expected: str) -> str:
+def _wrong_word(location: tuple[Key, ...], expected: str, mixed: Mapping[str, str]) -> str:
     key = str(location[-1])
     if not key.startswith("literal["):
         if key == "backend":
-            expected = " or ".join(repr(word) for word in SPECS)
+            expected = " or ".join(repr(word) for word in backend_names())
         return f"is not supported|this release knows {key}: {expected}"
-    mixed = (_MIXED[str(part)] for part in location if part in _MIXED)
-    return next(mixed, "is no list of cores|write auto, or for example [0, 1]")
+    words = (mixed[str(part)] for part in location if part in mixed)
+    return next(words, "is no list of cores|write auto, or for example [0, 1]")
 
 
-def _reason(detail: ErrorDetails, value: Value) -> str:
+def _reason(detail: ErrorDetails, value: Value, mixed: Mapping[str, str]) -> str:
     """Return "why|hint"."""
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "value_error":
@@ -187,7 +163,7 @@ def _reason(detail: ErrorDetails, value: Value) -> str:
         negative = isinstance(value, int | float) and value < 0
         return f"{'is negative' if negative else 'is out of range'}|use {word} {bound}"
     if kind == "literal_error":
-        return _wrong_word(tuple(detail["loc"]), str(context["expected"]))
+        return _wrong_word(tuple(detail["loc"]), str(context["expected"]), mixed)
     if kind == "string_pattern_mismatch":
         return "is no valid name|use a-z, 0-9 and -, starting with a letter, at most 31 characters"
     if kind == "string_type":
@@ -243,30 +219,3 @@ def _check_cpus(document: Document) -> None:
                 document.complain(position, f"core {cpu}", "is listed twice", "remove one")
             elif isinstance(cpu, int):
                 seen.add(cpu)
-
-
-def _check_addresses(document: Document, spec: LocalSpec | LibvirtSpec) -> None:
-    network = ipaddress.IPv4Network(spec.network.subnet)
-    room, needed = network.num_addresses - 3, len(spec.nodes)
-    if needed > room:
-        position = document.where(("network", "subnet"))
-        why = f"has room for {room} nodes, the spec has {needed}"
-        document.complain(position, f"subnet {network}", why, "use a larger one, as 10.77.0.0/16")
-
-
-def _check_virtual(document: Document, spec: LibvirtSpec) -> None:
-    """What only the whole spec of virtual machines shows."""
-    if len(spec.uris) > 1 and spec.network.bridge is None:
-        why = f"the hosts have {len(spec.uris)} hypervisors, and what libvirt makes reaches one"
-        document.complain(
-            document.where(("network",)),
-            "network.bridge is missing",
-            why,
-            "name a bridge that exists on every host",
-        )
-    for i, host in enumerate(spec.hosts):
-        parts = host.segment.parts
-        if parts != "auto" and parts < len(host.nodes):
-            why = f"the host has {len(host.nodes)} nodes"
-            path = ("hosts", i, "segment", "parts")
-            document.complain(document.where(path), f"{parts} parts", why, "each node needs one")

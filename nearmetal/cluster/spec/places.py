@@ -4,25 +4,47 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+from nearmetal.cluster.model import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
-    from nearmetal.cluster.backends.local.spec import LocalSpec
+    from nearmetal.cluster.model import Host, Network, Node
 
 FIRST_NODE = 11
 """Host number of the first node where the subnet is large enough: .1 is the launcher."""
 
 
-def addresses(
-    spec: LocalSpec | LibvirtSpec, held: Mapping[str, str] | None = None
-) -> tuple[str, dict[str, str]]:
+class Networked(Protocol):
+    """A spec whose nodes have a private network of their own."""
+
+    @property
+    def network(self) -> Network:
+        """The private network."""
+
+    @property
+    def nodes(self) -> Sequence[tuple[Host, Node]]:
+        """All nodes with their hosts, in the order of the spec."""
+
+
+def too_small(spec: Networked) -> list[Finding]:
+    """Return a finding when the subnet has fewer addresses than the spec has nodes."""
+    network = ipaddress.IPv4Network(spec.network.subnet)
+    room, needed = network.num_addresses - 3, len(spec.nodes)
+    if needed <= room:
+        return []
+    why = f"has room for {room} nodes, the spec has {needed}"
+    hint = "use a larger one, for example 10.77.0.0/16"
+    return [Finding(("network", "subnet"), f"subnet {network}", why, hint)]
+
+
+def addresses(spec: Networked, held: Mapping[str, str] | None = None) -> tuple[str, dict[str, str]]:
     """Return the launcher's address and each node's.
 
-    A node keeps the one it has in `held`, where that is in the subnet and nobody's; the others get
-    the free ones, in the order of the spec. So a node that comes or goes moves no other.
+    A node keeps its address in `held` if the subnet has it and no earlier node took it. The others
+    get the free ones, in the order of the spec: a node that comes or goes moves no other.
     """
     network = ipaddress.IPv4Network(spec.network.subnet)
     names = [node.name for _, node in spec.nodes]

@@ -29,7 +29,8 @@ from nearmetal.image.seed import Seed, SeedInterface, SeedNode, SeedSegment, See
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nearmetal.cluster.spec import LibvirtSpec, Resource
+    from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
+    from nearmetal.cluster.spec import Resource
 
 NONE = "none"
 MADE = "(made)"

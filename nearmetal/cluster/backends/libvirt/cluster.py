@@ -29,6 +29,7 @@ from nearmetal.cluster.backends.libvirt.keys import KeyRing
 from nearmetal.cluster.backends.libvirt.nodes import AGENT, Nodes
 from nearmetal.cluster.backends.libvirt.records import Record, Records
 from nearmetal.cluster.backends.libvirt.shell import HostShell, owner_of_files
+from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 from nearmetal.cluster.backends.libvirt.vfs import NodeVfs, seed_interface
 from nearmetal.cluster.held import Held
 from nearmetal.cluster.spec import (
@@ -36,7 +37,6 @@ from nearmetal.cluster.spec import (
     HostFacts,
     Key,
     Kind,
-    LibvirtSpec,
     Observed,
     Resource,
     addresses,

@@ -11,7 +11,8 @@ from nearmetal.core.errors import StateError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nearmetal.cluster.spec import HostFacts, LibvirtNode
+    from nearmetal.cluster.backends.libvirt.spec import LibvirtNode
+    from nearmetal.cluster.spec import HostFacts
 
 
 class Cores:

@@ -18,19 +18,9 @@ from nearmetal.cluster.backends.libvirt.segment import (
     room_for,
     why_anew,
 )
+from nearmetal.cluster.backends.libvirt.spec import LibvirtHost, LibvirtNode, LibvirtSpec
 from nearmetal.cluster.held import Held
-from nearmetal.cluster.spec import (
-    Facts,
-    HostFacts,
-    Kind,
-    LibvirtHost,
-    LibvirtNode,
-    LibvirtSpec,
-    Observed,
-    Resource,
-    addresses,
-    resource,
-)
+from nearmetal.cluster.spec import Facts, HostFacts, Kind, Observed, Resource, addresses, resource
 from nearmetal.cluster.wanted import Desired, cores_note
 from nearmetal.config.size import format_size
 from nearmetal.core.errors import StateError

@@ -13,8 +13,9 @@ from nearmetal.core.errors import StateError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nearmetal.cluster.backends.libvirt.spec import LibvirtHost
     from nearmetal.cluster.held import Held
-    from nearmetal.cluster.spec import HostFacts, LibvirtHost
+    from nearmetal.cluster.spec import HostFacts
 
 QEMU_NAMES = {
     "ivshmem": "ivshmem-plain",

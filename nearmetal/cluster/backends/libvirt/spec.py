@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from nearmetal.cluster.model import ClusterSpec, Cpus, Host, Network, Node
+from nearmetal.cluster.model import ClusterSpec, Cpus, Finding, Host, Network, Node
+from nearmetal.cluster.spec.places import too_small
 from nearmetal.config.model import MAX_NODES, AbsolutePath, Model, Size
 from nearmetal.host.vf.request import VfRequest
 
@@ -128,6 +129,14 @@ class LibvirtSpec(ClusterSpec):
     )
     hosts: Annotated[list[LibvirtHost], Field(min_length=1, max_length=64)]
 
+    mixed: ClassVar = {
+        "parts": "is no number of parts|write auto, or for example 4",
+        "directory": "is no directory|write auto, or an absolute path",
+        "image": "is no image|write default, or the absolute path of a cloud image",
+        "create": "is no number of VFs|write auto, or for example 7",
+        "guid": "are no GUIDs|write derived, or a node and a port",
+    }
+
     @property
     def nodes(self) -> list[tuple[LibvirtHost, LibvirtNode]]:
         """All nodes with their hosts, in the order of the spec."""
@@ -137,3 +146,18 @@ class LibvirtSpec(ClusterSpec):
     def uris(self) -> list[str]:
         """The hypervisors, each once, in the order of the spec."""
         return list(dict.fromkeys(host.uri for host in self.hosts))
+
+    def findings(self) -> list[Finding]:
+        """Return what only the whole spec of virtual machines shows."""
+        found = too_small(self)
+        if len(self.uris) > 1 and self.network.bridge is None:
+            why = f"the hosts have {len(self.uris)} hypervisors, and what libvirt makes reaches one"
+            hint = "name a bridge that exists on every host"
+            found.append(Finding(("network",), "network.bridge is missing", why, hint))
+        for i, host in enumerate(self.hosts):
+            parts = host.segment.parts
+            if parts != "auto" and parts < len(host.nodes):
+                path = ("hosts", i, "segment", "parts")
+                why = f"the host has {len(host.nodes)} nodes"
+                found.append(Finding(path, f"{parts} parts", why, "each node needs one"))
+        return found

@@ -12,7 +12,7 @@ from nearmetal.image.seed import SeedInterface, SeedVf
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nearmetal.cluster.spec import LibvirtHost
+    from nearmetal.cluster.backends.libvirt.spec import LibvirtHost
     from nearmetal.host.vf import GrantedVf, VfHost
     from nearmetal.host.vf.request import VfRequest
 

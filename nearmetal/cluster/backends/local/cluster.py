@@ -31,7 +31,8 @@ from nearmetal.cluster.backends.local.identity import (
     start_time,
     uptime_s,
 )
-from nearmetal.cluster.spec import Facts, Key, Kind, LocalSpec, Observed, Resource, resource
+from nearmetal.cluster.backends.local.spec import LocalSpec
+from nearmetal.cluster.spec import Facts, Key, Kind, Observed, Resource, resource
 from nearmetal.cluster.store import SPEC
 from nearmetal.config.size import parse_size
 from nearmetal.core.errors import BackendError, CommandError

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from nearmetal.cluster.spec import Facts, Kind, LocalNode, LocalSpec, addresses, resource
+from nearmetal.cluster.backends.local.spec import LocalNode, LocalSpec
+from nearmetal.cluster.spec import Facts, Kind, Observed, addresses, resource
 from nearmetal.cluster.wanted import Desired, cores_note
 from nearmetal.config.size import format_size
 from nearmetal.core.errors import StateError
@@ -22,7 +23,7 @@ def _assign(node: LocalNode, facts: Facts, begin: int) -> tuple[int, ...]:
     return tuple(sorted(node.cpus))
 
 
-def containers(spec: LocalSpec, facts: Facts) -> Desired:
+def containers(spec: LocalSpec, facts: Facts, _observed: Observed) -> Desired:
     """Return what `spec` asks for on a machine with these facts; StateError if it cannot be."""
     launcher, node_addresses = addresses(spec)
     made = [

@@ -3,12 +3,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from nearmetal.cluster.model import ClusterSpec, Cpus, Host, Network, Node, not_a_mount_point
+from nearmetal.cluster.model import (
+    ClusterSpec,
+    Cpus,
+    Finding,
+    Host,
+    Network,
+    Node,
+    not_a_mount_point,
+)
+from nearmetal.cluster.spec.loader import load_spec
+from nearmetal.cluster.spec.places import too_small
 from nearmetal.config.model import MAX_NODES, AbsolutePath, Name, Size
+from nearmetal.core.errors import NearmetalError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class LocalNode(Node):
@@ -56,3 +70,16 @@ class LocalSpec(ClusterSpec):
     def nodes(self) -> list[tuple[LocalHost, LocalNode]]:
         """All nodes with their hosts, in the order of the spec."""
         return [(host, node) for host in self.hosts for node in host.nodes]
+
+    def findings(self) -> list[Finding]:
+        """Return what the subnet lacks."""
+        return too_small(self)
+
+
+def load_local(path: Path) -> LocalSpec:
+    """Read a spec that must be one of containers on this machine; raises as `load_spec`."""
+    spec = load_spec(path)
+    if not isinstance(spec, LocalSpec):
+        msg = f"{path}: this needs `backend: local`, the spec has {spec.backend}"
+        raise NearmetalError(msg, "give the spec of a local cluster")
+    return spec

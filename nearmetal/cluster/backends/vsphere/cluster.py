@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from nearmetal.cluster.backends.vsphere.spec import Adapter, VsphereNode
-    from nearmetal.cluster.spec import ClusterSpec, VsphereSpec
+    from nearmetal.cluster.backends.vsphere.spec import Adapter, VsphereNode, VsphereSpec
+    from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.cluster.store import Store
     from nearmetal.core.process import Command
 
@@ -153,7 +153,7 @@ class VsphereBackend:
             cluster = Key(Kind.CLUSTER, self.name)
             unfinished = {cluster} if alone else set()
             return Observed(tuple(switches), frozenset(unfinished), tuple(notes))
-        desired = vsphere_machines(self.spec).resources
+        desired = vsphere_machines(self.spec, Facts(), Observed()).resources
         found, broken = [desired[0], *switches], set()
         wanted = {r.key.name: dict(r.attributes) for r in desired if r.key.kind is Kind.NODE}
         compares = any(wish["adapters"] for wish in wanted.values())

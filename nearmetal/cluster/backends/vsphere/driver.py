@@ -9,11 +9,12 @@ from nearmetal.core.errors import BackendError
 
 if TYPE_CHECKING:
     from nearmetal.cluster.backends.vsphere.cluster import VsphereBackend
-    from nearmetal.cluster.spec import VsphereSpec
+    from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
     from nearmetal.cluster.store import Store
+    from nearmetal.core.process import Runner
 
 
-def open_vsphere(spec: VsphereSpec, store: Store) -> VsphereBackend:
+def open_backend(spec: VsphereSpec, store: Store, _runner: Runner) -> VsphereBackend:
     """Return the backend of a spec's cluster; nothing is touched yet."""
     try:
         from nearmetal.cluster.backends.vsphere.cluster import VsphereBackend  # noqa: PLC0415 - needs the SDK

@@ -13,7 +13,7 @@ from nearmetal.host.vcenter.properties import fetch
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nearmetal.cluster.spec import VsphereSpec
+    from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 
 MAX_TOLD = 8
 

@@ -18,8 +18,14 @@ from nearmetal.config.size import format_size
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nearmetal.cluster.backends.vsphere.spec import Machine, Switch, VsphereHost, VsphereNode
-    from nearmetal.cluster.spec import VsphereSpec
+    from nearmetal.cluster.backends.vsphere.spec import (
+        Machine,
+        Switch,
+        VsphereHost,
+        VsphereNode,
+        VsphereSpec,
+    )
+    from nearmetal.cluster.spec import Facts, Observed
 
 IN_PLACE = frozenset(
     {
@@ -136,7 +142,7 @@ def _notes(spec: VsphereSpec, machines: Mapping[str, Machine]) -> list[str]:
     return notes
 
 
-def vsphere_machines(spec: VsphereSpec) -> Desired:
+def vsphere_machines(spec: VsphereSpec, _facts: Facts, _observed: Observed) -> Desired:
     """Return the virtual machines of a spec and what they stand on."""
     made = [
         resource(

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from nearmetal.cluster.backends.vsphere.distributed import Found
     from nearmetal.cluster.backends.vsphere.hosts import HostNetwork
     from nearmetal.cluster.backends.vsphere.inventory import Inventory
-    from nearmetal.cluster.backends.vsphere.spec import Switch
-    from nearmetal.cluster.spec import Resource, VsphereSpec
+    from nearmetal.cluster.backends.vsphere.spec import Switch, VsphereSpec
+    from nearmetal.cluster.spec import Resource
     from nearmetal.host.vcenter.session import Session
 
 

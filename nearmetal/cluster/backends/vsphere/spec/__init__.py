@@ -13,14 +13,12 @@ from nearmetal.cluster.backends.vsphere.spec.cluster import (
 )
 from nearmetal.cluster.backends.vsphere.spec.guest import DHCP, GuestSettings
 from nearmetal.cluster.backends.vsphere.spec.machine import Machine
-from nearmetal.cluster.backends.vsphere.spec.rules import Finding, findings
 
 __all__ = [
     "ALL_VLANS",
     "DHCP",
     "Adapter",
     "DrsRule",
-    "Finding",
     "GuestSettings",
     "Machine",
     "PortGroup",
@@ -28,5 +26,4 @@ __all__ = [
     "VsphereHost",
     "VsphereNode",
     "VsphereSpec",
-    "findings",
 ]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -11,7 +11,8 @@ from nearmetal.cluster.backends.vsphere.spec.adapters import Adapter
 from nearmetal.cluster.backends.vsphere.spec.guest import DHCP, address_range
 from nearmetal.cluster.backends.vsphere.spec.machine import Machine, merged
 from nearmetal.cluster.backends.vsphere.spec.names import Inventory, InventoryPath, shaped
-from nearmetal.cluster.model import ClusterSpec, Host, Node
+from nearmetal.cluster.backends.vsphere.spec.rules import findings
+from nearmetal.cluster.model import ClusterSpec, Finding, Host, Node
 from nearmetal.config.model import Model, Name
 from nearmetal.host.vcenter.spec import Vcenter
 
@@ -104,6 +105,15 @@ class VsphereSpec(ClusterSpec):
     parallel: Annotated[int, Field(ge=1, le=64)] = Field(
         default=8, description="how many machines vCenter is asked to work on at a time"
     )
+
+    mixed: ClassVar = {
+        "cpu_shares": "are no shares|write low, normal, high, or for example 4000",
+        "memory_shares": "are no shares|write low, normal, high, or for example 4000",
+    }
+
+    def findings(self) -> list[Finding]:
+        """Return vSphere's own rules that the spec breaks."""
+        return findings(self)
 
     @property
     def nodes(self) -> list[tuple[VsphereHost, VsphereNode]]:

@@ -17,6 +17,7 @@ from nearmetal.cluster.backends.vsphere.spec.adapters import (
     NETWORK_KINDS,
 )
 from nearmetal.cluster.backends.vsphere.spec.guest import DHCP
+from nearmetal.cluster.model import Finding, SpecPath
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,36 +31,13 @@ if TYPE_CHECKING:
 
 MAX_NETWORK_CARDS = 10
 MAX_PCI_DEVICES = 16
-MAX_NAMED = 3
-
-Path = tuple[str | int, ...]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One rule that the spec breaks: where in it, what, why, and what to write instead."""
-
-    path: Path
-    what: str
-    why: str
-    hint: str
-    nodes: tuple[str, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """What is wrong, and with which nodes."""
-        if not self.nodes:
-            return self.what
-        rest = len(self.nodes) - MAX_NAMED
-        listed = ", ".join(self.nodes[:MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")
-        return f"node{'s' if len(self.nodes) > 1 else ''} {listed}: {self.what}"
 
 
 @dataclass(frozen=True)
 class _Placed:
     """One node with all that matters about it."""
 
-    path: Path
+    path: SpecPath
     host: VsphereHost
     node: VsphereNode
     machine: Machine
@@ -93,7 +71,7 @@ def findings(spec: VsphereSpec) -> list[Finding]:
 
 def _gathered(found: list[Finding]) -> list[Finding]:
     """Say once what is wrong with several nodes for the same reason."""
-    alike: dict[tuple[Path, str, str, str], list[str]] = {}
+    alike: dict[tuple[SpecPath, str, str, str], list[str]] = {}
     for one in found:
         alike.setdefault((one.path, one.what, one.why, one.hint), []).extend(one.nodes)
     return [Finding(*key, tuple(dict.fromkeys(nodes))) for key, nodes in alike.items()]

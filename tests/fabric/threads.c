@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fabric_traffic.h"
+#include "traffic.h"
 
 #define NR_THREADS 3 /* senders, and as many receivers */
 #define NR_MESSAGES 300

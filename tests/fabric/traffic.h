@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cases of fabric_traffic, one family per file. Every rank of the job runs every case. */
-#ifndef NM_BENCHMARKS_FABRIC_TRAFFIC_H
-#define NM_BENCHMARKS_FABRIC_TRAFFIC_H
+#ifndef NM_TEST_FABRIC_TRAFFIC_H
+#define NM_TEST_FABRIC_TRAFFIC_H
 
 #include "fabric_job.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fabric_traffic.h"
+#include "traffic.h"
 
 #define KEY UINT64_C(0x77)
 #define KEY_READ_ONLY UINT64_C(0x78)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fabric_traffic.h"
+#include "traffic.h"
 
 #define BIG ((size_t)8 << 20)
 #define GUARD 64

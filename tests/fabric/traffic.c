@@ -4,7 +4,7 @@
  * matching, remote memory, atomics, queues, counters, vectors, endpoints. Says "traffic OK" and
  * exits 0, or "FAILED rank N CASE: why" and exits 1.
  */
-#include "fabric_traffic.h"
+#include "traffic.h"
 
 #include <getopt.h>
 #include <stdio.h>

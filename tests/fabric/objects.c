@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fabric_traffic.h"
+#include "traffic.h"
 
 /* Only what was asked for completes. */
 static void case_selective(struct traffic *t)

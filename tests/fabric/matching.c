@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fabric_traffic.h"
+#include "traffic.h"
 
 static void send_bytes(struct traffic *t, const void *bytes, size_t len, uint64_t tag)
 {

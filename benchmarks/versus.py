@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare two builds of the provider by turns: ratios with intervals, on the same two cores.
+
+    python -m benchmarks.versus ../before/build/c/src/provider
+
+Both builds run the same `fabric_pingpong`, one pair of processes each. A pair starts once and sleeps
+between its turns (benchmarks/mpi/turns.h). A block gives one turn to each pair, in random order, so both
+meet the same state of the machine. The block is the replicate: its ratio is the 10th percentile of one
+build's times divided by that of the other. The table has the median of the ratios and its interval. A
+ratio above 1 means that this checkout is slower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import select
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+
+from nearmetal.study.stats import median_interval, percentile
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = ROOT / "build/c/benchmarks/fabric_pingpong"
+PROVIDER = ROOT / "build/c/src/provider"
+TESTS = (
+    "pingpong:8",
+    "pingpong:4096",
+    "pingpong:65536",
+    "uniband:8",
+    "uniband:4096",
+    "uniband:65536",
+    "uniband:1048576",
+    "uniband:4194304",
+)
+WAYS = {"copies by the kernel allowed": {}, "sealed": {"NEARMETAL_CMA": "off"}}
+LOW_PERCENT = 10
+TURN_S = 0.02
+PATIENCE_S = 60.0
+RANKS = 2
+
+Times = dict[tuple[str, int], list[float]]
+
+
+class Pair:
+    """Two ranks of one build that wait for their turns."""
+
+    def __init__(self, directory: Path, provider: Path, env: dict[str, str]) -> None:
+        """Start both ranks, each on a core of its own."""
+        self.directory = directory
+        for name in ("turns", "rundir", "addresses"):
+            (directory / name).mkdir(mode=0o700, parents=True)
+        self.pipes = [self._pipe(f"order.{rank}") for rank in range(RANKS)]
+        self.answer = self._pipe("answer")
+        rundir = str(directory / "rundir")
+        # Builds before the new layout call the rundir by another name.
+        names = {"NEARMETAL_RUNDIR": rundir, "NEARMETAL_" + "SEGMENT_DIR": rundir}
+        variables = {**os.environ, "FI_PROVIDER_PATH": str(provider), **names, **env}
+        self.out = (directory / "out").open("w+", encoding="utf-8")
+        cores = sorted(os.sched_getaffinity(0))
+        self.ranks = [
+            subprocess.Popen(
+                [
+                    *("taskset", "-c", str(cores[rank % len(cores)]), str(PROGRAM)),
+                    *("-r", str(rank), "-d", str(directory / "addresses")),
+                    *("-T", str(directory / "turns"), "-w", "7200"),
+                ],
+                env=variables,
+                stdout=self.out if rank == 0 else subprocess.DEVNULL,
+            )
+            for rank in range(RANKS)
+        ]
+
+    def _pipe(self, name: str) -> int:
+        path = self.directory / "turns" / name
+        os.mkfifo(path, mode=0o600)
+        return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def turn(self, number: int) -> None:
+        """Give one turn, and wait for its end."""
+        for pipe in self.pipes:
+            os.write(pipe, f"{number} {TURN_S} shared {','.join(TESTS)}\n".encode())
+        if not select.select([self.answer], [], [], PATIENCE_S)[0]:
+            sys.exit(f"turn {number} did not end in {PATIENCE_S:.0f} s")
+        os.read(self.answer, 4096)
+
+    def finish(self) -> dict[int, Times]:
+        """Let both ranks end; return microseconds by turn, and by test and size."""
+        for pipe in self.pipes:
+            os.write(pipe, b"end\n")
+        codes = [rank.wait(PATIENCE_S) for rank in self.ranks]
+        if any(codes):
+            sys.exit(f"fabric_pingpong ended with {codes}")
+        found: dict[int, Times] = defaultdict(lambda: defaultdict(list))
+        table = ""
+        self.out.seek(0)
+        for line in self.out:
+            words = line.split()
+            if line.startswith("# table"):
+                table = words[2]
+            elif table and words and words[0].isdecimal():
+                found[int(words[1])][table, int(words[0])].append(float(words[2]))
+        return found
+
+    def stop(self) -> None:
+        """End what still runs."""
+        for rank in self.ranks:
+            rank.kill()
+            rank.wait()
+        for pipe in (*self.pipes, self.answer):
+            os.close(pipe)
+        self.out.close()
+
+
+def measure(before: Path, blocks: int, env: dict[str, str]) -> list[tuple[Times, Times]]:
+    """Return the times of each block: of the other build, and of this checkout."""
+    with tempfile.TemporaryDirectory(prefix="nearmetal-versus-") as scratch:
+        pairs: list[Pair] = []
+        try:
+            for name, provider in (("before", before), ("after", PROVIDER)):
+                pairs.append(Pair(Path(scratch) / name, provider, env))
+                pairs[-1].turn(0)
+            for number in range(1, blocks + 1):
+                for pair in random.sample(pairs, len(pairs)):
+                    pair.turn(number)
+            first, second = (pair.finish() for pair in pairs)
+        finally:
+            for pair in pairs:
+                with contextlib.suppress(OSError):
+                    pair.stop()
+    return [(first[number], second[number]) for number in range(1, blocks + 1)]
+
+
+def rows(way: str, blocks: list[tuple[Times, Times]]) -> list[str]:
+    """Return the lines of the table."""
+    lines = []
+    for test, size in (text.split(":") for text in TESTS):
+        key = (test, int(size))
+        low = [
+            [percentile(times[key], LOW_PERCENT) for times in block]
+            for block in blocks
+            if all(times.get(key) for times in block)
+        ]
+        ratios = [after / before for before, after in low]
+        interval = median_interval(ratios)
+        spread = f"{interval.low:.3f} to {interval.high:.3f}" if interval else "too few blocks"
+        before, after = (median(side) for side in zip(*low, strict=True))
+        lines.append(
+            f"| {test} {size} B, {way} | {before:.4g} | {after:.4g} | {median(ratios):.3f} | {spread} |"
+        )
+    return lines
+
+
+def main() -> None:
+    """Measure both ways and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("before", type=Path, help="directory with the other build's provider")
+    parser.add_argument("--blocks", type=int, default=40, help="turns of each build (default: 40)")
+    args = parser.parse_args()
+    print("| time per message, µs | before | after | ratio | 95 % interval |")
+    print("|---|---|---|---|---|")
+    for way, env in WAYS.items():
+        print("\n".join(rows(way, measure(args.before.resolve(), args.blocks, env))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
