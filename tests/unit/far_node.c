@@ -64,7 +64,9 @@ static void tell_sink(struct far_transport *t, const struct far_frame *event)
 			return;
 	} else {
 		NM_CHECK_EQ(event->kind, FAR_SOURCE_DOWN);
-		sink->source_down(&t->transport, t->source, event->value, &event->head.why);
+		/* A refused source ends, too, as the peer that the link reaches. */
+		sink->source_down(&t->transport, t->source ? t->source : t->link.peer, event->value,
+				  &event->head.why);
 	}
 	far_put(t->fd, &answer, NULL);
 }

@@ -36,7 +36,11 @@ static int create_there(const struct nm_sink *sink, struct nm_address *address,
 	return err;
 }
 
-static const struct fixture on_machine = {"segment", "host", false, create_there};
+static const struct fixture on_machine = {
+	.kind = &nm_vmseg_kind,
+	.relation = "host",
+	.create = create_there,
+};
 
 static struct node *create_on(uint32_t machine)
 {

@@ -8,7 +8,13 @@
 #include "far_node.h"
 #include "vmseg_fixture.h"
 
-const struct fixture self_fixture = {"self", "self", true, NULL};
+const struct fixture self_fixture = {
+	.kind = &nm_self_kind,
+	.relation = "self",
+	.hears = true,
+	.closes_refused = true,
+};
+
 /* The next node is on the next machine of a segment that the case has for itself. */
 static int create_segment(const struct nm_sink *sink, struct nm_address *address,
 			  struct nm_transport **ret_transport, struct nm_reason *ret_reason)
@@ -32,8 +38,24 @@ static int create_shm(const struct nm_sink *sink, struct nm_address *address,
 			       nm_shm_kind.create(sink, address, ret_transport, ret_reason);
 }
 
-const struct fixture shm_fixture = {"shm", "node", false, create_shm};
-const struct fixture segment_fixture = {"segment", "host", false, create_segment};
+const struct fixture shm_fixture = {
+	.kind = &nm_shm_kind,
+	.relation = "node",
+	.create = create_shm,
+	.hears = true,
+	.copies = true,
+	.quarantines = true,
+	.outlives = true,
+	.closes_refused = true,
+};
+
+const struct fixture segment_fixture = {
+	.kind = &nm_vmseg_kind,
+	.relation = "host",
+	.create = create_segment,
+	.quarantines = true,
+	.closes_refused = true,
+};
 
 void fill_bytes(uint8_t *bytes, uint32_t len, uint64_t seed)
 {
@@ -103,20 +125,21 @@ struct node *node_create(const struct fixture *fixture)
 	struct node *node = calloc(1, sizeof(*node));
 	struct nm_reason why = {""};
 	struct nm_sink sink = {node, source_up, deliver, source_down, NULL};
+	const char *name = nm_channel_name(fixture->kind->channel);
 	int err;
 
 	NM_CHECK(node != NULL);
 	setenv("NEARMETAL_RUNDIR", nm_test_dir(), 0);
 	node->address.version = NM_ADDRESS_VERSION;
 	NM_CHECK_EQ(nm_identity_create(&node->address.who), 0);
-	err = (fixture->create ? fixture->create : nm_self_kind.create)(&sink, &node->address,
-									&node->transport, &why);
+	err = (fixture->create ? fixture->create : fixture->kind->create)(&sink, &node->address,
+									  &node->transport, &why);
 	if (err)
-		nm_test_fail(__FILE__, __LINE__, "create %s: %d: %s", fixture->name, err, why.text);
+		nm_test_fail(__FILE__, __LINE__, "create %s: %d: %s", name, err, why.text);
 	NM_CHECK(node->transport->max_payload >= NM_MIN_MAX_PAYLOAD);
 	NM_CHECK(node->transport->max_payload <= NODE_KEEP);
 	NM_CHECK(node->transport->eager_max <= node->transport->max_payload);
-	NM_CHECK_STR(nm_channel_name(node->transport->kind->channel), fixture->name);
+	NM_CHECK_STR(nm_channel_name(node->transport->kind->channel), name);
 	return node;
 }
 
@@ -142,7 +165,7 @@ static void connect_one(struct node *from, struct node *to)
 void nodes_connect(const struct fixture *fixture, struct node *a, struct node *b)
 {
 	connect_one(a, b);
-	if (!fixture->loops_back)
+	if (!loops_back(fixture))
 		connect_one(b, a);
 }
 

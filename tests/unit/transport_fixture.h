@@ -31,16 +31,31 @@ struct node {
 	void *check_arg;
 };
 
+/*
+ * A channel under the suite of test_transport.c. What a fixture says of its channel chooses the
+ * cases, and has_every_slot checks it.
+ */
 struct fixture {
-	const char *name;
+	const struct nm_transport_kind *kind;
 	const char *relation;
-	bool loops_back; /* both nodes are one: no death, no closing of the other side */
-	/* NULL: the channel itself */
+	/* NULL: as the kind does it */
 	int (*create)(const struct nm_sink *sink, struct nm_address *address,
 		      struct nm_transport **ret_transport, struct nm_reason *ret_reason);
+	bool hears;	     /* sleep() is true with a connected peer: every arrival is heard */
+	bool copies;	     /* has nm_copy_ops */
+	bool quarantines;    /* has nm_quarantine_ops */
+	bool outlives;	     /* what was sent is safe at once, in memory that outlives its sender */
+	bool closes_refused; /* a source that is refused sees its link go down */
 };
 
-extern const struct fixture self_fixture, shm_fixture, segment_fixture;
+/* net_fixture: net_fixture.c, in programs with a libfabric beside them. */
+extern const struct fixture self_fixture, shm_fixture, segment_fixture, net_fixture;
+
+/* Both nodes are one: no death, no closing of the other side. */
+static inline bool loops_back(const struct fixture *fixture)
+{
+	return fixture->kind->flags & NM_TRANSPORT_LOOPBACK;
+}
 
 /* One endpoint; the rundir is the case's own. */
 struct node *node_create(const struct fixture *fixture);
