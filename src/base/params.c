@@ -328,7 +328,13 @@ static unsigned int edit_distance(const char *a, const char *b)
 	return row[nr];
 }
 
-/* A name that is one or two slips away from a knob was meant to be that knob. */
+/* Knobs that have another name now. */
+static const char *const former_names[][2] = {
+	{"NEARMETAL_SEGMENT_DIR", "NEARMETAL_RUNDIR"},
+	{"NEARMETAL_BOX_SLOTS", "NEARMETAL_RING_SLOTS"},
+};
+
+/* A name that is one or two slips away from a knob, or its former name, was meant to be that knob. */
 static void warn_near_miss(const char *entry)
 {
 	unsigned int distance, best = 3;
@@ -343,6 +349,11 @@ static void warn_near_miss(const char *entry)
 	for (i = 0; i < NM_ARRAY_SIZE(foreign_names); i++)
 		if (!strcmp(name, foreign_names[i]))
 			return;
+	for (i = 0; i < NM_ARRAY_SIZE(former_names); i++)
+		if (!strcmp(name, former_names[i][0])) {
+			nm_warn("%s has no effect: its name is %s now", name, former_names[i][1]);
+			return;
+		}
 	for (i = 0; i < NM_ARRAY_SIZE(param_infos); i++) {
 		distance = edit_distance(name, param_infos[i].env);
 		if (!distance)

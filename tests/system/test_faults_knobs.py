@@ -113,7 +113,7 @@ def test_a_network_that_nobody_knows_is_one_warning(arena: Arena) -> None:
     [
         ("NEARMETAL_SPIN_U", "NEARMETAL_SPIN_US"),
         ("NEARMETAL_CHANNEL", "NEARMETAL_CHANNELS"),
-        ("NEARMETAL_SEGMENT_DRI", "NEARMETAL_RUNDIR"),
+        ("NEARMETAL_RUNDRI", "NEARMETAL_RUNDIR"),
         ("NEARMETAL_POOLSIZE", "NEARMETAL_POOL_SIZE"),
     ],
 )
@@ -124,6 +124,20 @@ def test_a_knob_that_is_misspelled_is_a_warning_with_the_right_name(
     assert done.returncode == 0
     (line,) = (line for line in done.stderr.splitlines() if name in line)
     assert f"did you mean {nearest}?" in line
+
+
+@pytest.mark.parametrize(
+    ("former", "name"),
+    [
+        ("NEARMETAL_SEGMENT_DIR", "NEARMETAL_RUNDIR"),
+        ("NEARMETAL_BOX_SLOTS", "NEARMETAL_RING_SLOTS"),
+    ],
+)
+def test_a_former_name_is_a_warning_with_the_present_one(former: str, name: str) -> None:
+    done = info(**{former: "64"})
+    assert done.returncode == 0
+    (line,) = (line for line in done.stderr.splitlines() if former in line)
+    assert f"{former} has no effect: its name is {name} now" in line
 
 
 def test_other_variables_of_the_product_are_none_of_its_business() -> None:
