@@ -17,7 +17,7 @@ extern char **environ;
 
 #define NM_ENV_PREFIX "NEARMETAL_"
 
-/* UINT defaults are numbers, the others strings: sample each as text. */
+/* UINT defaults are numbers, the others strings: spell each as text. */
 #define FALLBACK_UINT(value) #value
 #define FALLBACK_TEXT(value) value
 #define FALLBACK_LEVEL(value) value

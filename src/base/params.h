@@ -89,7 +89,7 @@ struct nm_params {
  * nm_params_load - read all knobs from the environment. Also refuses unknown NEARMETAL_ names that
  * look like knobs of ours with a typing error (warning, with the nearest name; other programs'
  * NEARMETAL_ variables of the control plane are listed in params.c).
- * MV2_VIRT_USE_IVSHMEM=0 or 1, as MVAPICH2-Virt samples it, takes `segment` out of the channels or
+ * MV2_VIRT_USE_IVSHMEM=0 or 1, as MVAPICH2-Virt spells it, takes `segment` out of the channels or
  * into them.
  * Returns 0, or -EINVAL with *ret_message (static length, always terminated) saying what is wrong.
  */

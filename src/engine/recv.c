@@ -70,6 +70,9 @@ void nm_recv_finish(struct nm_engine *engine, struct nm_request *r, int err)
 	struct nm_request *parent = r->parent;
 	bool last = parent && --parent->nr_children == 0 && parent->state == NM_REQUEST_DRAINING;
 	uint64_t olen = err ? r->size - r->done : r->size - r->accepted;
+	bool answered = !err && r->packet_flags & NM_PKT_ACK;
+	struct nm_peer *source = r->peer;
+	uint64_t id = r->remote_id;
 
 	if (nm_unlikely(r->tail_due))
 		engine->nr_exposed--; /* the peer is gone */
@@ -92,13 +95,14 @@ void nm_recv_finish(struct nm_engine *engine, struct nm_request *r, int err)
 	};
 
 	nm_complete_recv(engine, &done);
-	if (!err && r->packet_flags & NM_PKT_ACK)
-		nm_rndv_send_ack(engine, r->peer, r->remote_id, 0);
 	nm_request_free(&engine->requests, r);
 	if (last && parent->error)
 		nm_multi_release(engine, parent, parent->error);
 	else if (last)
 		nm_request_free(&engine->requests, parent);
+	/* The answer comes last: a peer that takes no answers goes down in it, with its requests. */
+	if (answered)
+		nm_rndv_send_ack(engine, source, id, 0);
 }
 
 static NM_COLD void store(struct nm_engine *engine, const struct nm_arrival *a)

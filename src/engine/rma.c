@@ -338,19 +338,23 @@ void nm_rma_on_write_rts(const struct nm_incoming *in)
 void nm_rma_write_finish(struct nm_engine *engine, struct nm_request *r)
 {
 	struct nm_peer *peer = r->peer;
+	uint64_t id = r->remote_id;
+	int err = r->error;
 
-	if (r->error)
+	if (err)
 		count_refused(engine->queues.remote_write);
 	else
 		written(engine, peer, r->remote, r->nr_remote, r->size,
 			r->packet_flags & NM_PKT_DATA, r->data);
-	nm_rndv_send_ack(engine, peer, r->remote_id, r->error);
+	/* The answer comes last: a peer that takes no answers goes down in it, with its requests. */
 	nm_rma_serve_end(engine, r);
+	nm_rndv_send_ack(engine, peer, id, err);
 }
 
 void nm_rma_on_read(const struct nm_incoming *in)
 {
 	struct nm_request *r = serve(in, NM_REQUEST_SERVE_READ, NM_REMOTE_READ);
+	uint64_t id;
 
 	if (!r)
 		return;
@@ -363,6 +367,7 @@ void nm_rma_on_read(const struct nm_incoming *in)
 		nm_peer_stream(in->engine, in->peer, r);
 		return;
 	}
-	nm_rndv_send_ack(in->engine, in->peer, r->remote_id, 0);
+	id = r->remote_id;
 	nm_rma_serve_end(in->engine, r);
+	nm_rndv_send_ack(in->engine, in->peer, id, 0);
 }

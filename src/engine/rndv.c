@@ -133,8 +133,8 @@ int nm_rndv_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_reque
 		nr = nm_rma_span(engine, r->remote, r->nr_remote, r->done, packet.len,
 				 NM_REMOTE_READ, pieces);
 		if (nr < 0) {
-			nm_rndv_send_ack(engine, peer, r->remote_id, EACCES);
 			nm_rma_serve_end(engine, r);
+			nm_rndv_send_ack(engine, peer, packet.tag, EACCES);
 			return 0;
 		}
 	} else {

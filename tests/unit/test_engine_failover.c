@@ -125,7 +125,7 @@ NM_TEST(spoiled_messages_end_in_an_error_and_others_take_the_network)
 		NM_CHECK_EQ(near_wait(a, b, NULL).err, ECONNRESET);
 	exchange(8);
 	exchange(150000);
-	expect_on_network("a slot of its box");
+	expect_on_network("a slot of its ring");
 	NM_CHECK_EQ(near_facts(a, b).received[NM_CHANNEL_SHM].messages, 2); /* one of the start */
 	NM_CHECK_EQ(near_facts(a, b).received[NM_CHANNEL_NET].messages, 2);
 	NM_CHECK_EQ(near_facts(b, a).sent[NM_CHANNEL_SHM].messages, 3);
@@ -150,7 +150,7 @@ NM_TEST(nothing_is_lost_when_nothing_was_on_its_way)
 	NM_CHECK_STR(near_wait(a, b, NULL).context, "in");
 	NM_CHECK_STR(in, "late");
 	exchange(8);
-	expect_on_network("a slot of its box");
+	expect_on_network("a slot of its ring");
 	/* Whoever waits for anyone still does. */
 	NM_CHECK(nm_cqueue_empty(a->cq));
 	finish();
@@ -225,7 +225,7 @@ NM_TEST_WITHIN(large_messages_go_on_where_they_stood, 60)
 		/* Where the receiver reads by itself, only its word that it has is lost. */
 		NM_CHECK(sent.err == got.err || sent.err == ECONNRESET);
 		exchange_after(30000, got.err || sent.err);
-		expect_on_network("a slot of its box");
+		expect_on_network("a slot of its ring");
 		finish();
 	}
 	NM_CHECK(whole > 5);
@@ -276,7 +276,7 @@ NM_TEST(without_a_network_the_peer_is_lost)
 	facts = near_facts(a, b);
 	NM_CHECK(facts.down);
 	NM_CHECK_EQ(facts.nr_quarantines, 1);
-	NM_CHECK_HAS(facts.down_reason.text, "a slot of its box");
+	NM_CHECK_HAS(facts.down_reason.text, "a slot of its ring");
 	NM_CHECK_EQ(near_send(a, b, "x", 1, 3, 0, NULL), -ECONNRESET);
 	finish();
 }
@@ -325,7 +325,7 @@ NM_TEST(answers_that_are_due_are_not_mistaken_afterwards)
 	NM_CHECK_EQ(near_recv(a, b, in, 64, 5, "lost"), 0);
 	NM_CHECK_EQ(near_wait(a, b, NULL).err, ECONNRESET);
 	exchange(8);
-	expect_on_network("a slot of its box");
+	expect_on_network("a slot of its ring");
 	finish();
 }
 
@@ -393,7 +393,7 @@ NM_TEST(pace_goes_on_after_a_move_without_losses)
 	relieve(nr);
 	NM_CHECK_EQ(near_send(b, a, out, sizeof(out), 3, NM_COMPLETION, "out"), 0);
 	NM_CHECK(!nm_cqueue_empty(b->cq));
-	expect_on_network("a slot of its box");
+	expect_on_network("a slot of its ring");
 	finish();
 }
 
@@ -411,7 +411,7 @@ NM_TEST(pace_begins_anew_after_a_move_with_losses)
 	while (!near_peer(b, a)->keeps)
 		near_step(a, b, NULL);
 	relieve(nr);
-	expect_on_network("a slot of its box");
+	expect_on_network("a slot of its ring");
 	finish();
 }
 

@@ -76,7 +76,7 @@ static void expect_forged_head_found(uint64_t kind, uint64_t len, uint32_t index
 	ring->head.chunk.len = chunk_len;
 	atomic_store_explicit(&ring->control, control(session->start + 1, kind, len),
 			      memory_order_release);
-	expect_cast_out("a slot of its box");
+	expect_cast_out("a slot of its ring");
 	NM_CHECK_EQ(victim->nr_packets, 0);
 	/* The liar is told why. */
 	while (!nm_sessions_next_event(liar.sessions, &event))
@@ -113,7 +113,7 @@ NM_TEST(what_was_sound_before_is_delivered)
 			    session->start, 40);
 	NM_CHECK_EQ(nm_ring_write_inline(&writer, &pkt, &iov, 1), 0);
 	atomic_store(&ring[1].control, control(session->start + 2, 0, 0));
-	expect_cast_out("a slot of its box");
+	expect_cast_out("a slot of its ring");
 	NM_CHECK_EQ(victim->nr_packets, 1);
 	NM_CHECK(!memcmp(victim->payload, "hello", 5));
 	finish();

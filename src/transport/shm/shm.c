@@ -257,7 +257,7 @@ static inline __attribute__((always_inline)) unsigned int drain(struct shm_trans
 		got = nm_ring_peek(reader, shm->bounce, &pkt, &payload);
 		if (got <= 0) {
 			if (nm_unlikely(got < 0))
-				nm_shm_cast_out(shm, shm->sources[i], "a slot of its box");
+				nm_shm_cast_out(shm, shm->sources[i], "a slot of its ring");
 			break;
 		}
 		if (nm_unlikely(shm->is_wary) && !nm_shm_vouch(shm, i, &pkt, &payload))
