@@ -16,24 +16,30 @@
  * engine does not know windows, sockets or libfabric. One engine sits over all transports of an
  * endpoint, so message order and wildcard receives are correct on every path.
  *
+ *   words                  a channel is a way for packets, for example shm; a kind is its code; a
+ *                          transport is one instance of a kind, in one endpoint
+ *   large messages         the sender announces them in a packet; the receiver then asks for their
+ *                          bytes in packets, or copies them itself if link->remote_copy is true
  *   life of a transport    kind->create, then connect, send and progress as needed, then destroy
  *   life of a link         connect returns it; it is one direction, from this endpoint to a peer;
  *                          the transport owns it and frees it in destroy
  *   life of a source       source_up, then deliver for each packet, then one of source_down and
- *                          quarantined. A source is the other direction, from a peer to this
- *                          endpoint, and needs no link of ours
+ *                          quarantined, or destroy. A source is the other direction, from a
+ *                          peer to this endpoint, and needs no link to that peer
  *
  * Errors: 0 or -errno. -EAGAIN: nothing was taken, call again after progress(). -EPIPE: the link is
- * down. A refusal carries a reason in words.
- * Threads: the engine's lock serialises all calls of one transport. A transport may own a service
- * thread; that thread never calls the sink.
- * Blocking: only connect() and destroy() may block, for a bounded time.
- * Cost: send() of at most 2 KiB and an idle progress() make no system call (except on the network),
- * no allocation and no log entry. The engine pays one indirect call for each.
- * Trust: bytes from a peer are hostile. They are copied once, checked, and then used.
+ * down. connect() and create() also return the reason as text.
+ * Threads: the engine makes all calls to the transports of one endpoint under one lock. A transport
+ * may own a service thread; that thread never calls the sink.
+ * Blocking: only connect(), destroy() and copy->revoke() may block, each for a bounded time.
+ * Cost: send() of at most 2 KiB and an idle progress() make no allocation, no log entry and, except
+ * on the network, no system call. Each costs the engine one indirect call.
+ * Trust: bytes from a peer are hostile. The transport copies and checks the header as far as it
+ * uses it. The engine checks the rest, and copies the payload before it uses it.
  *
- * Every transport has all nine slots of nm_transport_ops. Two capabilities exist beside them, each
- * of them complete or absent: nm_copy_ops and nm_quarantine_ops. base/channel.h lists all kinds.
+ * Every transport has all nine slots of nm_transport_ops. nm_copy_ops and nm_quarantine_ops are
+ * optional capabilities: a transport has all functions of one, or none. base/channel.h lists all
+ * kinds.
  */
 #ifndef NM_TRANSPORT_TRANSPORT_H
 #define NM_TRANSPORT_TRANSPORT_H
@@ -58,9 +64,9 @@ struct nm_transport;
 /* ---- From the transport to the engine ---- */
 
 /*
- * Where the two streams of a channel between this endpoint and a peer ended, in units of the
- * channel, counted from the start of each stream. The two sides compare these counts after a
- * quarantine: if they differ, packets were lost.
+ * Where the two streams of a channel between this endpoint and a peer ended. The channel chooses
+ * the unit, the same on both sides, and counts from the start of each stream. The two sides compare
+ * these counts after a quarantine: if they differ, packets were lost.
  */
 struct nm_stream_ends {
 	uint64_t sent;	/* this endpoint -> peer: everything published */
@@ -68,36 +74,37 @@ struct nm_stream_ends {
 };
 
 /*
- * The engine's functions. FROM is always the transport that calls. Called only from within
- * progress(), except quarantined(), which finish() calls too. deliver() is never called from within
- * deliver().
+ * The engine's functions. FROM is always the transport that calls. A transport calls them only from
+ * within its progress() and its quarantine->finish(), and never from within its own deliver().
  */
 struct nm_sink {
 	void *engine; /* for the functions below; they read it from FROM->sink */
 	/*
-	 * A peer, proven to be WHO, can now send to this endpoint. Returns the handle for deliver().
-	 * Called once per transport and source, before its first packet. NULL: the source is refused.
+	 * A peer, proven to be WHO, can now send to this endpoint. Returns the handle for
+	 * deliver(). Called once per source, before its first packet. NULL: the source is refused,
+	 * and the transport drops its packets.
 	 */
 	struct nm_peer *(*source_up)(struct nm_transport *from, const struct nm_identity *who,
 				     const struct nm_peer_label *label);
 	/*
-	 * One packet. PKT is a private copy, of which op, flags, tag and data are unchecked. PAYLOAD
-	 * is pkt->len bytes that stay mapped until the return. A hostile peer may change them during
-	 * the call. The transport drops bytes that cannot be a packet and ends their source.
+	 * One packet. PKT is a private copy, of which op, flags, tag and data are unchecked.
+	 * PAYLOAD is pkt->len bytes that stay mapped until the return. A hostile peer may change
+	 * them during the call. The transport drops bytes that cannot be a packet and ends their
+	 * source.
 	 */
 	void (*deliver)(struct nm_transport *from, struct nm_peer *source,
 			const struct nm_packet *pkt, const void *payload);
 	/*
-	 * The source has ended, and links to the same peer fail with -EPIPE. Called once.
-	 * ERR 0: it closed in order, and everything it had sent was delivered. -ECONNRESET: it died.
-	 * -EBADMSG: it sent bytes that no correct peer sends.
+	 * The source has ended, and this transport's links to the same peer fail with -EPIPE.
+	 * Called once. ERR 0: it closed normally, and everything it had sent was delivered.
+	 * -ECONNRESET: it died. -EBADMSG: it sent bytes that no correct peer sends.
 	 */
 	void (*source_down)(struct nm_transport *from, struct nm_peer *source, int err,
 			    const struct nm_reason *why);
 	/*
 	 * This channel to and from the peer was given up because bytes on it broke its rules. The
-	 * peer itself may still be reached on another channel. Replaces source_down(). NULL: the
-	 * transport calls source_down() with -EBADMSG instead.
+	 * peer itself may still be reached on another channel. Replaces source_down(). If this
+	 * pointer is NULL, the transport calls source_down() with -EBADMSG instead.
 	 */
 	void (*quarantined)(struct nm_transport *from, struct nm_peer *source,
 			    const struct nm_stream_ends *ends, const struct nm_reason *why);
@@ -110,14 +117,14 @@ struct nm_link {
 	struct nm_transport *transport;
 	struct nm_peer *peer; /* the engine's record, as given to connect() */
 	/*
-	 * The transport's: copy->read_remote() and copy->write_remote() work on this link, because
-	 * the process that they reach is proven to be the peer. May change within progress(),
+	 * Set by the transport. True if copy->read_remote() and copy->write_remote() work on this
+	 * link: the process that they reach is proven to be the peer. May change within progress(),
 	 * connect() and those two. Always false without nm_copy_ops.
 	 */
 	bool remote_copy;
-	/* The engine's: copy large payloads past this processor's cache. */
+	/* Set by the engine. True: send() copies large payloads past this processor's cache. */
 	bool past_cache;
-	/* The transport's: the peer is known to share no cache with this endpoint. */
+	/* Set by the transport. True if the peer is known to share no cache with this endpoint. */
 	bool far;
 };
 
@@ -137,77 +144,84 @@ struct nm_link_facts {
 struct nm_transport_ops {
 	/*
 	 * Try to reach ADDRESS. The only slot beside destroy() that may block (up to the knob
-	 * connect_ms), allocate and make system calls. Leaves no trace on failure. PEER is stored in
-	 * the link. Returns 0 and a link; -EHOSTUNREACH: this transport cannot reach the address;
-	 * -EAGAIN: not now; -ENOMEM, -ENOSPC and others: out of resources. RET_REASON is set in every
-	 * case.
+	 * connect_ms), allocate and make system calls. Leaves no trace on failure. PEER is stored
+	 * in the link. Returns 0 and a link; -EHOSTUNREACH: this transport cannot reach the
+	 * address; -EAGAIN: not now; -ENOMEM, -ENOSPC and others: out of resources. RET_REASON is
+	 * set in every case.
 	 */
 	int (*connect)(struct nm_transport *transport, const struct nm_address *address,
 		       struct nm_peer *peer, struct nm_link **ret_link,
 		       struct nm_reason *ret_reason);
 	/*
 	 * Send one packet, its payload gathered from IOV (pkt->len bytes in all). The caller may
-	 * reuse the bytes after the return. Packets of one link arrive in order. Returns 0; -EAGAIN:
-	 * no room, nothing was taken, nothing is logged; -EPIPE: the peer is down, and source_down()
-	 * or quarantined() reports why, now or in the next progress(). Never blocks or delivers.
+	 * reuse the bytes after the return. Packets of one link arrive in order. Returns 0;
+	 * -EAGAIN: no room, nothing was taken, nothing is logged; -EPIPE: the link is down, and the
+	 * next progress() reports why, unless the sink knows already. Never blocks or delivers.
 	 */
 	int (*send)(struct nm_link *link, const struct nm_packet *pkt, const struct iovec *iov,
 		    unsigned int nr_iov);
 	/*
-	 * True if everything sent on this link is delivered even if this process ends now: the peer
+	 * True if nothing that was sent on this link depends on this process any more: the peer
 	 * took it, or a network has it, or it lies in memory that outlives this process. O(1).
 	 */
 	bool (*drained)(struct nm_link *link);
 	void (*describe)(const struct nm_link *link, struct nm_link_facts *ret_facts);
 	/*
 	 * Check without blocking whether the peer lives. A dead peer is then reported by
-	 * source_down() or -EPIPE. The engine calls this about once a second for each peer that it
-	 * waits for. nm_transport_unchecked() if the transport notices death without being asked.
+	 * source_down() or -EPIPE. The engine calls this about once a second for each peer from
+	 * which it expects something. Use nm_transport_unchecked() with NM_TRANSPORT_WATCHES.
 	 */
 	void (*check_alive)(struct nm_link *link);
 	/*
 	 * A thread is about to sleep in the kernel. Add to DOORBELLS the words that peers change
-	 * when they send, and set doorbells->rung if something has arrived already. Each sleeping
-	 * thread calls this; the last thread that wakes up calls wake(); progress() may be called
-	 * in between. Returns false if arrivals may go unheard: the thread then sleeps only for a
-	 * moment. True is no guarantee, because no fence orders a peer's look at the sleep flag and
-	 * its publication; so every sleep has an end. No system call.
+	 * when they send, and set doorbells->rung if something has arrived already. Each thread
+	 * calls this before it sleeps; the last one that wakes up calls wake(); progress() may be
+	 * called in between. Returns false if this transport cannot wake a sleeper: the thread then
+	 * sleeps only for a moment. Even after true a signal can be lost, because a peer may read
+	 * the sleep flag before its packet is visible, and no fence prevents this. So every sleep
+	 * has a time limit. No system call.
 	 */
 	bool (*sleep)(struct nm_transport *transport, struct nm_doorbells *doorbells);
-	/* No thread sleeps any more. No system call. nm_transport_unwoken() if there is nothing to do. */
+	/*
+	 * No thread sleeps any more. No system call. nm_transport_unwoken() if there is nothing to
+	 * do.
+	 */
 	void (*wake)(struct nm_transport *transport);
 	/*
 	 * Take in what has arrived, at most a bounded number of packets, and call the sink for it.
-	 * Returns the amount of work (packets delivered and sends finished); 0: idle.
+	 * Returns the amount of work: packets delivered, and sends that a network completed. 0:
+	 * idle.
 	 */
 	unsigned int (*progress)(struct nm_transport *transport);
 	/*
-	 * Close every link in order (peers see source_down() with err 0) and free the transport. May
-	 * block until transport->close_by_ns while peers take what was sent. Calls no sink. NULL-safe.
+	 * Close every link normally (peers see source_down() with err 0) and free the transport.
+	 * May block until transport->close_by_ns while peers take what was sent. Calls no sink.
+	 * NULL-safe.
 	 */
 	void (*destroy)(struct nm_transport *transport);
 };
 
 /* ---- Capability: direct access to a peer's memory ---- */
 
-/* Bytes in a peer's memory, as the peer reports them: hostile. */
+/* A range of a peer's memory. Address and length come from the peer and are hostile. */
 struct nm_span {
 	uint64_t address;
 	uint64_t len;
 };
 
-/* Limits of one remote copy: spans on each side, and bytes, so that a call stays short. */
+/* Limits for the caller of one remote copy: spans on each side, and bytes, to keep it short. */
 #define NM_SPANS_MAX 4
 #define NM_REMOTE_COPY_STEP (256 * 1024)
 
 struct nm_copy_ops {
 	/*
-	 * Copy from or to the peer's memory without its help. LOCAL and REMOTE (at most NM_SPANS_MAX
-	 * each) hold the same number of bytes, at least one. Only ever reaches the proven process.
-	 * Returns the number of bytes copied from the front, at least one; fewer than asked if the
-	 * peer's memory ends. -EFAULT: the peer has no such memory, the link stays good.
-	 * -EOPNOTSUPP: link->remote_copy is false. -EPERM, -ESRCH, -ENOSYS: no longer possible, and
-	 * link->remote_copy is false from now on. A few system calls; never blocks, delivers or logs.
+	 * Copy from or to the peer's memory without its help. LOCAL and REMOTE (at most
+	 * NM_SPANS_MAX each) hold the same number of bytes, at least one. Only ever reaches the
+	 * proven process. Returns the length of the copied front part, at least one byte; it is
+	 * shorter than asked if the peer's memory ends. -EFAULT: the peer has no such memory, the
+	 * link stays good. -EOPNOTSUPP: link->remote_copy is false. -EPERM, -ESRCH, -ENOSYS: no
+	 * longer possible, and link->remote_copy is false from now on. A few system calls; never
+	 * blocks, delivers or logs.
 	 */
 	ssize_t (*read_remote)(struct nm_link *link, const struct iovec *local,
 			       unsigned int nr_local, const struct nm_span *remote,
@@ -215,24 +229,29 @@ struct nm_copy_ops {
 	ssize_t (*write_remote)(struct nm_link *link, const struct iovec *local,
 				unsigned int nr_local, const struct nm_span *remote,
 				unsigned int nr_remote);
-	/* Show a region of this endpoint to all peers until revoke(). 0; -ENOSPC: no room. */
+	/*
+	 * Show a region of this endpoint to all peers until revoke(). Returns 0, or -ENOSPC: no
+	 * room.
+	 */
 	int (*publish)(struct nm_transport *transport, const struct nm_region *region);
 	/*
-	 * After the return no peer copies through the region. Waits about a second at most for copies
-	 * under way; a peer that is slower loses its access. Unknown keys are allowed.
+	 * After the return no peer copies through the region. Waits about a second at most for
+	 * copies under way; a peer that is slower loses its access. An unknown key is ignored.
 	 */
 	void (*revoke)(struct nm_transport *transport, uint64_t key);
 	/*
 	 * Look up the regions that the peer shows for KEYS (at most NM_SPANS_MAX). The result is
-	 * hostile. From success until leave() the peer's revoke() waits for this endpoint, so nothing
-	 * slow may happen in between. -ENOKEY: not all keys are shown; -EOPNOTSUPP: as above.
+	 * hostile. From success until leave() the peer's revoke() waits for this endpoint, so only
+	 * one remote copy fits in between. -ENOKEY: not all keys are shown; -EOPNOTSUPP:
+	 * link->remote_copy is false.
 	 */
 	int (*reach)(struct nm_link *link, const uint64_t *keys, unsigned int nr_keys,
 		     struct nm_region *ret_regions);
 	void (*leave)(struct nm_link *link);
 	/*
-	 * A polling peer answers a packet sooner than a system call of ours ends; a computing peer
-	 * does not answer. polled(): this endpoint polls now. polls(): the peer said so lately.
+	 * A packet to a peer that polls is answered sooner than a system call ends; a peer that
+	 * computes does not answer. polled() announces that this endpoint polls. polls() is true if
+	 * the peer announced it a moment ago.
 	 */
 	void (*polled)(struct nm_transport *transport, uint64_t now_ns);
 	bool (*polls)(struct nm_link *link, uint64_t now_ns);
@@ -242,29 +261,30 @@ struct nm_copy_ops {
 
 struct nm_quarantine_ops {
 	/*
-	 * WHO sent bytes on this channel that no correct peer sends (WHAT, in words). The packet in
-	 * delivery does not count as taken, no further packet is delivered, and quarantined() follows
-	 * at the end of this or the next progress(). May be called from within deliver().
+	 * The engine found that WHO sent invalid bytes on this channel; WHAT describes them. The
+	 * packet in delivery does not count as taken, no further packet is delivered, and
+	 * quarantined() follows at the end of this or the next progress(). May be called from
+	 * within deliver().
 	 */
 	void (*cast_out)(struct nm_transport *transport, const struct nm_identity *who,
 			 const char *what);
 	/*
-	 * WHO reported on another channel that it left this one. Delivers what it published before,
-	 * a bounded amount, then calls quarantined(), both before the return. Never called from
-	 * within this transport's progress().
+	 * The peer WHO reported on another channel that it left this one. This function delivers
+	 * the packets that WHO had published, up to a limit, calls quarantined() and returns. The
+	 * engine never calls it from within this transport's progress().
 	 */
 	void (*finish)(struct nm_transport *transport, const struct nm_identity *who);
 };
 
 /* ---- Kinds and instances ---- */
 
-/* What is special about a kind of transport. None of these: it reaches endpoints that share memory
- * with this one, and peers' messages ring a doorbell. */
+/* Properties of a kind. With none set, it reaches endpoints that share memory with this one, and
+ * messages of peers ring a doorbell. */
 #define NM_TRANSPORT_LOOPBACK 0x01u /* reaches this endpoint itself and no other */
 #define NM_TRANSPORT_NETWORK 0x02u  /* reaches any endpoint whose address has a network part */
 #define NM_TRANSPORT_OPTIONAL 0x04u /* most machines do not have it: its absence is not reported */
 #define NM_TRANSPORT_WATCHES 0x08u  /* notices the death of its sources without being asked */
-#define NM_TRANSPORT_SILENT 0x10u   /* no message rings; sleep() has no effect besides its result */
+#define NM_TRANSPORT_SILENT 0x10u   /* messages ring no doorbell; sleep() only returns its answer */
 
 /* One per line of base/channel.h: const struct nm_transport_kind nm_CODE_kind. */
 struct nm_transport_kind {
@@ -272,9 +292,9 @@ struct nm_transport_kind {
 	unsigned int rank; /* the channel with the lowest rank that reaches a peer is used */
 	unsigned int flags;
 	/*
-	 * Create the transport of one endpoint. ADDRESS->who is its identity; a network kind adds its
-	 * part to ADDRESS. Knobs come from the environment (base/params.h). Returns 0, and words about
-	 * what was opened in RET_REASON; or -errno with the reason, after one log entry per process.
+	 * Create the transport of one endpoint. ADDRESS->who is its identity; a network kind adds
+	 * its part to ADDRESS. Knobs come from the environment (base/params.h). Returns 0, and in
+	 * RET_REASON what it opened; or -errno, and the reason, which it logs once per process.
 	 * -ENOENT: this machine has no such channel (optional kinds, not logged).
 	 */
 	int (*create)(const struct nm_sink *sink, struct nm_address *address,
@@ -288,7 +308,9 @@ struct nm_transport_kind {
 	extern const struct nm_transport_kind nm_##code##_kind NM_KIND_##where;
 NM_CHANNELS(NM_KIND_DECLARE)
 
-/* The kinds that this program contains, best rank first: NULL gives the first; NULL is the end. */
+/*
+ * The kinds in this program, lowest rank first. NULL gives the first one; returns NULL at the end.
+ */
 const struct nm_transport_kind *nm_transport_next(const struct nm_transport_kind *previous);
 
 /* The first member of every transport's own struct. Its create function fills it. */
@@ -296,14 +318,15 @@ struct nm_transport {
 	const struct nm_transport_kind *kind;
 	const struct nm_transport_ops *ops;
 	const struct nm_copy_ops *copy;		    /* NULL: cannot reach a peer's memory */
-	const struct nm_quarantine_ops *quarantine; /* NULL: a violation ends the peer */
+	const struct nm_quarantine_ops *quarantine; /* NULL: invalid bytes end the source */
 	struct nm_sink sink;
 	uint32_t max_payload; /* largest pkt->len that send() takes; >= NM_MIN_MAX_PAYLOAD */
 	uint32_t eager_max;   /* messages up to this size are best sent in one packet */
 	uint64_t close_by_ns; /* deadline of destroy(), by nm_clock_ns(); 0: at once */
 	/*
-	 * Calls of progress() that the engine may leave out; it counts them down. The transport sets
-	 * it when nothing urgent can arrive, and sets it to 0 when a call makes progress urgent.
+	 * The engine may skip this many calls of progress(), and counts them down. The transport
+	 * sets it when nothing urgent can arrive, and resets it to 0 when, for example, a send()
+	 * makes progress urgent.
 	 */
 	uint32_t pause;
 };
