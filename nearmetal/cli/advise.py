@@ -23,6 +23,22 @@ if TYPE_CHECKING:
 _VERSIONS = ("vsphere", "kernel", "qemu", "libvirt", "guest_kernel")
 _NUMBERS = ("hardware_version", "vms_per_adapter", "ranks_per_node", "cores", "reserved_cores")
 _SWITCHES = ("live_migration", "snapshots", "ha", "drs")
+_HELP = {
+    "vsphere": "version of vSphere, for example 8.0U2",
+    "kernel": "kernel version of the KVM host",
+    "qemu": "version of QEMU",
+    "libvirt": "version of libvirt",
+    "guest_kernel": "kernel version in the virtual machine",
+    "hardware_version": "hardware version of the virtual machine, on vSphere",
+    "vms_per_adapter": "number of virtual machines that share one adapter (default: 1)",
+    "ranks_per_node": "number of MPI ranks on a node",
+    "cores": "number of cores of a node",
+    "reserved_cores": "number of these cores that the hypervisor keeps; needs --cores",
+    "live_migration": "live migration must work with the adapter",
+    "snapshots": "snapshot, suspend and resume must work with the adapter",
+    "ha": "restart on another host after a host failure must work with the adapter",
+    "drs": "placement by the cluster at power-on must work with the adapter",
+}
 _FIELDS = ("platform", "fabric", "messages", "adapter", *_VERSIONS, *_NUMBERS, *_SWITCHES)
 
 
@@ -32,23 +48,48 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "advise",
         show,
-        "rank the adapters that suit given needs, with reasons",
+        "rank the network adapters that meet given needs, with reasons",
         "nearmetal advise --platform vsphere --vsphere 8.0U2 --fabric roce --vms-per-adapter 4",
     )
     add = parser.add_argument
-    add("needs", nargs="?", type=Path, metavar="NEEDS", help="a YAML file of needs")
-    add("--platform", choices=[str(name) for name in Platform])
-    add("--fabric", choices=[str(name) for name in Fabric], help="what the guest has to speak")
-    add("--messages", choices=[str(name) for name in Messages], help="what most messages are like")
-    add("--trace", type=Path, metavar="FILE", help="messages by size (CSV), instead of --messages")
-    add("--adapter", metavar="MODEL", help="model of the card, for example ConnectX-6")
+    add(
+        "needs",
+        nargs="?",
+        type=Path,
+        metavar="NEEDS",
+        help="YAML file with needs; options on the command line override it",
+    )
+    platforms = [str(name) for name in Platform]
+    add("--platform", choices=platforms, help="platform of the virtual machines (default: any)")
+    add(
+        "--fabric",
+        choices=[str(name) for name in Fabric],
+        help="protocol that the guest needs; rdma accepts ib and roce (default: any)",
+    )
+    add(
+        "--messages",
+        choices=[str(name) for name in Messages],
+        help="size of most messages: small is at most 1 KiB, large is at least 64 KiB",
+    )
+    add(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="message sizes as a CSV file with the columns size_B,count; replaces --messages",
+    )
+    add("--adapter", metavar="MODEL", help="model of the network card, for example ConnectX-6")
     for name in _VERSIONS:
-        add(_flag(name), metavar="VERSION")
+        add(_flag(name), metavar="VERSION", help=_HELP[name])
     for name in _NUMBERS:
-        add(_flag(name), type=int, metavar="N")
+        add(_flag(name), type=int, metavar="N", help=_HELP[name])
     for name in _SWITCHES:
-        add(_flag(name), action="store_true", default=None)
-    add("--measured", type=Path, metavar="FILE", help="taxes measured here (CSV)")
+        add(_flag(name), action="store_true", default=None, help=_HELP[name])
+    add(
+        "--measured",
+        type=Path,
+        metavar="FILE",
+        help="measured losses of performance as a CSV file with the columns adapter,workload,tax_low_percent,tax_high_percent,source",
+    )
 
 
 def _flag(name: str) -> str:

@@ -51,24 +51,37 @@ def register(subparsers: Subparsers) -> None:
     )
     add_spec(parser)
     suites = "; ".join(f"{s.name}: {s.summary}" for s in SUITES.values())
-    parser.add_argument("--suite", choices=list(SUITES), default="quick", help=suites)
-    parser.add_argument("--mpi", metavar="NAME,...", help="MPIs (default: all installed)")
+    parser.add_argument(
+        "--suite",
+        choices=list(SUITES),
+        default="quick",
+        help=f"benchmarks to run (default: quick). {suites}",
+    )
+    parser.add_argument(
+        "--mpi",
+        metavar="NAME,...",
+        help="comma-separated list of MPIs (default: all installed MPIs)",
+    )
     arms = "; ".join(f"{a.name}: {a.title}" for a in ARMS.values())
     parser.add_argument(
         "--arms",
         metavar="NAME,...",
         default=",".join(ARMS),
-        help=f"what is compared (default: all). {arms}",
+        help=f"comma-separated list of arms to compare; an arm is a way to carry messages (default: all arms). {arms}",
     )
     parser.add_argument(
-        "--blocks", type=blocks_number, help="repetitions of everything (default: the suite's)"
+        "--blocks",
+        type=blocks_number,
+        help="number of blocks; a block runs each benchmark once per arm (default: the number of the suite)",
     )
-    parser.add_argument("-n", "--ranks", type=int, help="ranks (default: one per slot)")
+    parser.add_argument(
+        "-n", "--ranks", type=int, help="number of ranks (default: one per slot of the cluster)"
+    )
     parser.add_argument(
         "--output",
         metavar="DIR",
         type=Path,
-        help="run directory to make (default: results/TIME-CLUSTER)",
+        help="directory for the results; the command creates it (default: results/TIME-CLUSTER)",
     )
 
 

@@ -49,24 +49,26 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "demo",
         show,
-        "make two nodes, measure between them, leave a report",
+        "create two nodes on this machine, run benchmarks between them, write a report",
         "nearmetal demo --output /tmp/demo",
     )
     parser.add_argument(
-        "--mpi", metavar="NAME", help="MPI to use (default: openmpi5, else the first installed)"
+        "--mpi",
+        metavar="NAME",
+        help="MPI to use (default: openmpi5 if installed, else the first installed MPI)",
     )
     parser.add_argument(
         "--blocks",
         type=blocks_number,
         default=MIN_LAUNCHES,
-        help=f"interleaved repetitions (default: {MIN_LAUNCHES}, the fewest that "
-        "give a ratio its 95 %% interval)",
+        help=f"number of blocks; a block runs each benchmark once per arm (default: {MIN_LAUNCHES}, "
+        "the minimum for the 95 %% interval of a ratio)",
     )
     parser.add_argument(
         "--output",
         metavar="DIR",
         type=Path,
-        help="run directory to make (default: results/TIME-demo)",
+        help="directory for the results; the command creates it (default: results/TIME-demo)",
     )
 
 

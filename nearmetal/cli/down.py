@@ -23,7 +23,7 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "down",
         remove,
-        "remove a cluster, its jobs and every trace of it",
+        "remove a cluster with its jobs, processes, devices and records",
         "nearmetal down examples/two-nodes.yaml",
     )
     add_spec(parser)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nearmetal exec`: run a program in one node, on its cores."""
+"""`nearmetal exec`: run a program in one node, on the cores of that node."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "exec",
         execute,
-        "run a program in one node, on its cores",
+        "run a program in one node, on the cores of that node",
         "nearmetal exec examples/two-nodes.yaml n1 -- hostname",
     )
     add_spec(parser)
-    parser.add_argument("node", metavar="NODE", help="the node's name in the spec, or launcher")
     parser.add_argument(
-        "command", metavar="COMMAND", nargs="+", help="program and arguments, after --"
+        "node",
+        metavar="NODE",
+        help="name of a node in the spec, or `launcher` for the place where MPI launchers run",
+    )
+    parser.add_argument(
+        "command", metavar="COMMAND", nargs="+", help="program and its arguments, after `--`"
     )
 
 

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from nearmetal.cli.verbs import Subparsers
 
 VERBS = {
-    "plan": "show what hosts still need, from BIOS to VFs, and which reboots",
-    "apply": "make hosts as their file says, with the reboots it takes",
-    "status": "show what hosts are now, and how they differ from their file",
-    "rollback": "make hosts as they were before the first apply",
-    "vf": "show adapters with SR-IOV, their VFs and who has them",
+    "plan": "show the missing steps of hosts, from BIOS to virtual functions, and the reboots",
+    "apply": "apply the changes of the plan to hosts, and reboot hosts where a step needs it",
+    "status": "show the present state of hosts and the differences from their file",
+    "rollback": "restore the state of hosts before the first `apply`; reboots hosts too",
+    "vf": "show SR-IOV adapters, their virtual functions (VFs) and the owners",
 }
 
-SUMMARY = "say what machines still need to host virtual machines, and who has their VFs"
+SUMMARY = "prepare machines to host virtual machines, show virtual functions and their owners"
 
 
 def register(subparsers: Subparsers) -> None:

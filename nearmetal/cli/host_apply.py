@@ -29,26 +29,26 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "apply",
         run,
-        "make hosts as their file says, with the reboots it takes",
+        "apply the changes of the plan to hosts, and reboot hosts where a step needs it",
         "nearmetal host apply examples/hosts/rack1.yaml",
     )
     add_arguments(parser)
     parser.add_argument(
         "--by-hand-done",
         action="store_true",
-        help="what the plan leaves to a person is done; it counts at the next reboot",
+        help="the manual steps of the plan on ESXi hosts are done; the next reboot activates them",
     )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what every verb that writes to hosts takes."""
-    parser.add_argument("file", metavar="FILE", help="a hosts file")
+    parser.add_argument("file", metavar="FILE", help="hosts file (YAML), see nearmetal-hosts(5)")
     parser.add_argument(
         "--reboot-timeout",
         type=int,
         default=DEFAULT_REBOOT_S,
         metavar="S",
-        help=f"seconds after which a host that reboots counts as lost ({DEFAULT_REBOOT_S})",
+        help=f"seconds after which a rebooting host counts as lost (default: {DEFAULT_REBOOT_S})",
     )
 
 

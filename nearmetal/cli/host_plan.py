@@ -29,12 +29,16 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "plan",
         run,
-        "show what hosts still need, from BIOS to VFs, and which reboots",
+        "show the missing steps of hosts, from BIOS to virtual functions, and the reboots",
         "nearmetal host plan examples/hosts/rack1.yaml",
     )
-    parser.add_argument("file", metavar="FILE", nargs="?", help="a hosts file")
     parser.add_argument(
-        "--schema", action="store_true", help="print the JSON Schema of hosts files"
+        "file", metavar="FILE", nargs="?", help="hosts file (YAML), see nearmetal-hosts(5)"
+    )
+    parser.add_argument(
+        "--schema",
+        action="store_true",
+        help="print the JSON Schema of hosts files; FILE is not needed",
     )
 
 

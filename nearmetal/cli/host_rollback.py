@@ -23,11 +23,11 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "rollback",
         run,
-        "make hosts as they were before the first apply",
+        "restore the state of hosts before the first `apply`; reboots hosts too",
         "nearmetal host rollback examples/hosts/rack1.yaml --dry-run",
     )
     add_arguments(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show the plan, and write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show the plan; change nothing")
 
 
 def run(args: argparse.Namespace, view: View) -> int:

@@ -28,10 +28,10 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "status",
         run,
-        "show what hosts are now, and how they differ from their file",
+        "show the present state of hosts and the differences from their file",
         "nearmetal host status examples/hosts/rack1.yaml",
     )
-    parser.add_argument("file", metavar="FILE", help="a hosts file")
+    parser.add_argument("file", metavar="FILE", help="hosts file (YAML), see nearmetal-hosts(5)")
 
 
 def run(args: argparse.Namespace, view: View) -> int:

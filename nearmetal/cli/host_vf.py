@@ -28,11 +28,13 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "vf",
         run,
-        "show adapters with SR-IOV, their VFs and who has them",
+        "show SR-IOV adapters, their virtual functions (VFs) and the owners",
         "nearmetal host vf",
     )
     parser.add_argument(
-        "--reclaim", action="store_true", help="give back what belongs to nobody any more"
+        "--reclaim",
+        action="store_true",
+        help="return VFs without an owner (leaks) to their original state; needs root",
     )
 
 

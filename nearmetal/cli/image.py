@@ -39,14 +39,14 @@ def register(subparsers: Subparsers) -> None:
         verbs,
         "build",
         build,
-        "build the image, unless it is in the cache",
+        "build an image, unless the cache holds it",
         "nearmetal image build --with compilers",
     )
     _add_cache(parser)
     parser.add_argument(
         "--mirror",
         metavar="URI",
-        help="Debian archive to take packages from (default: this machine's)",
+        help="Debian archive for the packages (default: the archive that apt of this machine uses)",
     )
     parser.add_argument(
         "--with",
@@ -55,7 +55,7 @@ def register(subparsers: Subparsers) -> None:
         action="append",
         default=[],
         choices=EXTRAS,
-        help=f"what the image holds besides: {', '.join(EXTRAS)}; may be repeated",
+        help=f"additional content of the image: {', '.join(EXTRAS)}; may be repeated",
     )
     parser = add_verb(verbs, "list", show, "list the images in the cache", "nearmetal image list")
     _add_cache(parser)
@@ -63,8 +63,10 @@ def register(subparsers: Subparsers) -> None:
         verbs, "remove", remove, "remove images from the cache", "nearmetal image remove --all"
     )
     _add_cache(parser)
-    parser.add_argument("keys", nargs="*", metavar="KEY", help="what `image list` calls it")
-    parser.add_argument("--all", action="store_true", help="every image")
+    parser.add_argument(
+        "keys", nargs="*", metavar="KEY", help="key of an image, from `nearmetal image list`"
+    )
+    parser.add_argument("--all", action="store_true", help="remove all images")
 
 
 def _add_cache(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +74,7 @@ def _add_cache(parser: argparse.ArgumentParser) -> None:
         "--cache",
         type=Path,
         metavar="DIR",
-        help="where images are kept (default: $NEARMETAL_CACHE_DIR, "
+        help="directory of the images (default: $NEARMETAL_CACHE_DIR, "
         "/var/cache/nearmetal as root, else ~/.cache/nearmetal)",
     )
 

@@ -18,33 +18,35 @@ if TYPE_CHECKING:
     from nearmetal.cli.verbs import Subparsers
     from nearmetal.cli.view import View
 
-SUMMARY = "write a spec out of the file of another tool"
+SUMMARY = "convert the cluster file of another tool to a spec"
 
 
 def register(subparsers: Subparsers) -> None:
     """Add the group and its verbs."""
     example = "nearmetal import vhpc cluster.conf --vcenter vcenter.example.org"
     group = add_group(subparsers, "import", SUMMARY, example)
-    vhpc = add_verb(group, "vhpc", run, "read a cluster file of vhpc-toolkit", example)
-    vhpc.add_argument("file", metavar="FILE", type=Path, help="the cluster file")
+    vhpc = add_verb(group, "vhpc", run, "convert a cluster file of vhpc-toolkit to a spec", example)
+    vhpc.add_argument("file", metavar="FILE", type=Path, help="cluster file of vhpc-toolkit")
     vhpc.add_argument(
         "--vcenter",
         metavar="SERVER",
         required=True,
-        help="the vCenter, which a cluster file does not name",
+        help="name or address of the vCenter; the cluster file does not contain it",
     )
     vhpc.add_argument(
         "--user",
         metavar="USER",
         default="administrator@vsphere.local",
-        help="who logs in there (default: %(default)s)",
+        help="user of the vCenter (default: %(default)s)",
     )
-    vhpc.add_argument("--name", metavar="NAME", help="the cluster's name (default: that of FILE)")
+    vhpc.add_argument(
+        "--name", metavar="NAME", help="name of the cluster (default: the name of FILE)"
+    )
     vhpc.add_argument(
         "--output",
         metavar="SPEC",
         type=Path,
-        help="where to write the spec (default: standard output)",
+        help="path of the spec; the command does not overwrite an existing file (default: standard output)",
     )
 
 

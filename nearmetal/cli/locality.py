@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nearmetal locality`: who is near whom in a cluster, by which channel, and why."""
+"""`nearmetal locality`: the channel of each pair of nodes, and the reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "locality",
         show,
-        "let every node meet every other, and say how and why",
+        "show which channel each pair of nodes uses, and the reason",
         "nearmetal locality examples/near-far.yaml",
     )
     add_spec(parser)

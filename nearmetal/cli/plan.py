@@ -26,11 +26,15 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "plan",
         show,
-        "show what up would change",
+        "show the changes that `up` would make",
         "nearmetal plan examples/two-nodes.yaml",
     )
     add_spec(parser, required=False)
-    parser.add_argument("--schema", action="store_true", help="print the JSON Schema of specs")
+    parser.add_argument(
+        "--schema",
+        action="store_true",
+        help="print the JSON Schema of cluster specs; SPEC is not needed",
+    )
 
 
 def as_data(plan: Plan) -> dict[str, Any]:

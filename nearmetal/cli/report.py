@@ -32,12 +32,17 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "report",
         make,
-        "make the report of a run of bench",
+        "write a report of the results of `bench`: HTML, Markdown, CSV",
         "nearmetal report results/20260101-120000-two-nodes",
     )
-    parser.add_argument("directory", metavar="DIR", type=Path, help="a run directory of bench")
     parser.add_argument(
-        "--output", metavar="FILE", type=Path, help="the page (default: DIR/report.html)"
+        "directory", metavar="DIR", type=Path, help="directory with the results of `bench`"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="path of the HTML page; the other files go to the same directory (default: DIR/report.html)",
     )
 
 

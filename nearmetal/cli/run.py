@@ -33,40 +33,53 @@ def register(subparsers: Subparsers) -> None:
     add_spec(parser)
     names = ", ".join(mpi.value for mpi in Mpi)
     parser.add_argument(
-        "--mpi", metavar="NAME", help=f"{names}; default: the first installed that fits the program"
+        "--mpi",
+        metavar="NAME",
+        help=f"MPI to use: {names} (default: the first installed MPI that PROGRAM is linked to)",
     )
     parser.add_argument(
-        "-n", dest="ranks", metavar="N", type=int, help="ranks; default: one per slot"
+        "-n",
+        dest="ranks",
+        metavar="N",
+        type=int,
+        help="number of ranks (default: one per slot of the cluster)",
     )
     parser.add_argument(
         "--map-by",
         choices=[m.value for m in MapBy],
         default="slot",
-        help="fill node after node, or go round the nodes",
+        help="slot: fill the slots of a node before the next node; node: place one rank on each node in turn (default: slot)",
     )
     parser.add_argument(
         "--env",
         metavar="K=V",
         action="append",
         default=[],
-        help="set a variable for launcher and ranks; may be repeated",
+        help="set an environment variable for the launcher and the ranks; may be repeated",
     )
     parser.add_argument(
         "--channels",
         metavar="LIST",
-        help="channels the provider may use, out of self,shm,segment,net",
+        help="channels that the provider may use, comma-separated: self (within a process), "
+        "shm (shared memory of one kernel), segment (memory that virtual machines of one host "
+        "share), net (network); net alone gives the network-only baseline (default: all)",
     )
     parser.add_argument(
         "--provider",
         choices=[p.value for p in Provider],
         default="nearmetal",
-        help="nearmetal, or the MPI's own stack over TCP",
+        help="nearmetal: the provider of this project; stock: the MPI's own stack over TCP (default: nearmetal)",
     )
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=float, help="end the job after that long"
+        "--timeout",
+        metavar="SECONDS",
+        type=float,
+        help="end the job after SECONDS, with exit code 124 (default: no limit)",
     )
-    parser.add_argument("program", metavar="PROGRAM", help="the MPI program")
-    parser.add_argument("args", metavar="ARGS", nargs="*", help="its arguments, after --")
+    parser.add_argument("program", metavar="PROGRAM", help="path of the MPI program")
+    parser.add_argument(
+        "args", metavar="ARGS", nargs="*", help="arguments of the program, after `--`"
+    )
 
 
 def parse_environment(pairs: list[str]) -> dict[str, str]:

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from nearmetal.cli.verbs import Subparsers
 
 VERBS = {
-    "status": "show what jobs have on this node, and leaks",
-    "task": "run a task of a step in a container, without a plugin",
-    "launch": "make the container of a job on this node",
-    "reclaim": "end what is left of jobs on this node, at any time",
+    "status": "show the containers and VFs of jobs on this node, and leaks",
+    "task": "run a task of a Slurm step in a container; needs neither the plugin nor root",
+    "launch": "create the container of a job on this node; needs root",
+    "reclaim": "end the containers of jobs on this node and return their VFs; needs root",
 }
 
-SUMMARY = "show, make and remove the containers of Slurm jobs on this node"
+SUMMARY = "show, create and remove the containers of Slurm jobs on this node"
 
 
 def register(subparsers: Subparsers) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nearmetal slurm launch`: make the container of a job on this node; the plugin's prolog calls it."""
+"""`nearmetal slurm launch`: create the container of a job on this node, for the prolog."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "launch",
         run,
-        "make the container of a job on this node",
+        "create the container of a job on this node; needs root",
         "nearmetal slurm launch --job 7 --uid 1000 --segment 67108864",
     )
-    parser.add_argument("--job", type=int, required=True, help="the job")
-    parser.add_argument("--uid", type=int, required=True, help="its user")
+    parser.add_argument("--job", type=int, required=True, metavar="N", help="job ID")
+    parser.add_argument("--uid", type=int, required=True, help="user ID of the owner of the job")
     parser.add_argument(
         "--segment",
         type=int,
         required=True,
         dest="segment_bytes",
         metavar="BYTES",
-        help="size of its segment directory",
+        help="size of the rundir in bytes, at least 1 MiB",
     )
     parser.add_argument(
         "--scratch",
@@ -47,41 +47,83 @@ def register(subparsers: Subparsers) -> None:
         default=1 << 30,
         dest="scratch_bytes",
         metavar="BYTES",
-        help="size of its /tmp and of its /dev/shm",
+        help="size of the private /tmp and of /dev/shm in bytes, each (default: 1 GiB)",
     )
-    parser.add_argument("--mpi", default="", help="the MPI whose settings its tasks get")
-    parser.add_argument("--channels", default="", help="channels its tasks may use")
-    parser.add_argument("--vfs", type=int, default=0, help="VFs of this node that it gets")
-    parser.add_argument("--partition", default="", help="the partition of the job")
-    parser.add_argument("--request", default="", help="what tasks must have asked for to enter")
-    machines = parser.add_argument_group("virtual machines")
+    parser.add_argument(
+        "--mpi",
+        default="",
+        help="MPI whose settings the tasks get: openmpi5, openmpi4, mpich5 or impi (default: no settings)",
+    )
+    parser.add_argument(
+        "--channels",
+        default="",
+        help="channels that the tasks may use, comma-separated, out of self,shm,segment,net (default: all)",
+    )
+    parser.add_argument(
+        "--vfs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of VFs of this node for the job (default: 0)",
+    )
+    parser.add_argument(
+        "--partition",
+        default="",
+        help="partition of the job; the plugin admits steps by the rules of this partition",
+    )
+    parser.add_argument(
+        "--request",
+        default="",
+        help="request of the job as text; the plugin compares it with the request of each step",
+    )
+    _add_machines(parser.add_argument_group("virtual machines"))
+
+
+def _add_machines(machines: argparse._ArgumentGroup) -> None:
     machines.add_argument(
-        "--vms", type=int, default=0, dest="nr", metavar="N", help="how many; 0: none"
+        "--vms",
+        type=int,
+        default=0,
+        dest="nr",
+        metavar="N",
+        help="number of virtual machines (default: 0)",
     )
-    machines.add_argument("--vcpus", type=int, default=1, help="processors of each")
+    machines.add_argument(
+        "--vcpus", type=int, default=1, metavar="N", help="processors of each machine (default: 1)"
+    )
     machines.add_argument(
         "--memory",
         type=int,
         default=1 << 30,
         dest="memory_bytes",
         metavar="BYTES",
-        help="memory of each",
+        help="memory of each machine in bytes (default: 1 GiB)",
     )
-    machines.add_argument("--image", default="default", help="what they boot: default, or a key")
+    machines.add_argument(
+        "--image",
+        default="default",
+        help="image of the machines: `default`, or a key from `nearmetal image list`",
+    )
     machines.add_argument(
         "--shares",
         type=_directories,
         default=(),
         metavar="DIR[:DIR...]",
-        help="directories of this node that they see",
+        help="directories of this node that the machines see at the same path",
     )
-    machines.add_argument("--accel", default="kvm", choices=("kvm", "tcg"), help="what runs them")
-    machines.add_argument("--nodes", default="", help="all nodes of the job, as Slurm writes them")
+    machines.add_argument(
+        "--accel", default="kvm", choices=("kvm", "tcg"), help="accelerator of QEMU (default: kvm)"
+    )
+    machines.add_argument(
+        "--nodes",
+        default="",
+        help="all nodes of the job in Slurm's notation, for example node[1-4]",
+    )
     machines.add_argument(
         "--key",
         type=Path,
         default=Path("/etc/nearmetal/slurm.key"),
-        help="the file from which keys are derived",
+        help="file with the key of the site, from which the keys of the job are derived (default: %(default)s)",
     )
 
 

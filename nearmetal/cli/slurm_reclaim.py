@@ -27,16 +27,23 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "reclaim",
         run,
-        "end what is left of jobs on this node, at any time",
+        "end the containers of jobs on this node and return their VFs; needs root",
         "nearmetal slurm reclaim --ended",
     )
     whose = parser.add_mutually_exclusive_group(required=True)
-    whose.add_argument("--job", type=int, help="what is left of this job, ended or not")
     whose.add_argument(
-        "--ended", action="store_true", help="what is left of all jobs that have ended"
+        "--job",
+        type=int,
+        metavar="N",
+        help="job ID; end the container of this job, even if the job runs",
+    )
+    whose.add_argument(
+        "--ended", action="store_true", help="end all leaks: containers of jobs that have ended"
     )
     parser.add_argument(
-        "--drain", action="store_true", help="with --ended: drain the node where something stays"
+        "--drain",
+        action="store_true",
+        help="with --ended: drain this node in Slurm if a container does not end",
     )
 
 

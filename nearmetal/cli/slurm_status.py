@@ -30,7 +30,7 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "status",
         run,
-        "show what jobs have on this node, and leaks",
+        "show the containers and VFs of jobs on this node, and leaks",
         "nearmetal slurm status",
     )
 

@@ -21,7 +21,7 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "task",
         run,
-        "run a task of a step in a container, without a plugin",
+        "run a task of a Slurm step in a container; needs neither the plugin nor root",
         "srun -N2 --ntasks-per-node=2 nearmetal slurm task -- ./app",
     )
     parser.add_argument(
@@ -29,19 +29,29 @@ def register(subparsers: Subparsers) -> None:
         type=_size,
         default=64 << 20,
         metavar="SIZE",
-        help="size of the segment directory on each node",
+        help="size of the rundir on each node with a unit, for example 64M or 1G (default: 64M)",
     )
     parser.add_argument(
         "--scratch",
         type=_size,
         default=1 << 30,
         metavar="SIZE",
-        help="size of /tmp and of /dev/shm, each",
+        help="size of the private /tmp and of /dev/shm, each (default: 1G)",
     )
-    parser.add_argument("--mpi", default="", help="the MPI whose settings the program gets")
-    parser.add_argument("--channels", default="", help="channels that it may use")
-    parser.add_argument("program", metavar="PROGRAM", help="what the task becomes")
-    parser.add_argument("args", metavar="ARGS", nargs="*", help="its arguments, after --")
+    parser.add_argument(
+        "--mpi",
+        default="",
+        help="MPI whose settings the program gets: openmpi5, openmpi4, mpich5 or impi (default: no settings)",
+    )
+    parser.add_argument(
+        "--channels",
+        default="",
+        help="channels that the program may use, comma-separated, out of self,shm,segment,net (default: all)",
+    )
+    parser.add_argument("program", metavar="PROGRAM", help="program of the task")
+    parser.add_argument(
+        "args", metavar="ARGS", nargs="*", help="arguments of the program, after `--`"
+    )
 
 
 def _size(text: str) -> int:

@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from nearmetal.cli.verbs import Subparsers
 
 VERBS = {
-    "run": "make the launches of a study, or go on with them",
-    "import": "read folders of logs into a study",
-    "judge": "judge one arm of a study against another",
+    "run": "run the launches of a study file, or resume them",
+    "import": "import directories of logs into a study",
+    "judge": "compare one arm of a study with another, with a verdict for each point",
     "lint": "find claims that contradict each other or the data",
-    "published": "show the numbers of a published study, with their lines",
-    "report": "make the report of a study",
+    "published": "show the numbers of a published study and their source lines",
+    "report": "write the report of a study: HTML, Markdown, CSV, SVG",
     "reproduce": "test the claims of a published study on your own data",
-    "tax": "split the tax of a VM into missing cores and virtualization",
+    "tax": "split the performance loss of a VM into missing cores and virtualization",
 }
 
-SUMMARY = "run or import a study, judge and report it, check claims"
+SUMMARY = "run or import a study, compare its arms, write its report, check claims"
 
 
 def register(subparsers: Subparsers) -> None:

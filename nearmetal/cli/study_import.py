@@ -25,30 +25,38 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "import",
         run,
-        "read folders of logs into a study",
+        "import directories of logs into a study",
         "nearmetal study import logs --labels labels.yaml --output my-study",
     )
-    parser.add_argument("folders", metavar="DIR", nargs="*", type=Path, help="folders of raw logs")
+    parser.add_argument(
+        "folders", metavar="DIR", nargs="*", type=Path, help="directories of raw logs"
+    )
     parser.add_argument(
         "--labels",
         metavar="FILE",
         type=Path,
-        help="what logs cannot tell (default: DIR/study-labels.yaml)",
+        help="YAML file with the labels that the logs lack (default: DIR/study-labels.yaml)",
     )
     parser.add_argument(
-        "--output", metavar="STUDY", type=Path, help="the study's directory (default: DIR.study)"
+        "--output",
+        metavar="STUDY",
+        type=Path,
+        help="directory for the study; the command creates it (default: DIR.study)",
     )
     parser.add_argument(
-        "--draft", metavar="FILE", type=Path, help="write labels to fill in, and import nothing"
+        "--draft",
+        metavar="FILE",
+        type=Path,
+        help="write a labels template to FILE, and import nothing",
     )
     parser.add_argument(
-        "--keep-going", action="store_true", help="exit 0 although some files were refused"
+        "--keep-going", action="store_true", help="exit with code 0 even if files were refused"
     )
     parser.add_argument(
         "--again",
         metavar="STUDY",
         type=Path,
-        help="make a study's tables again from its own raw files",
+        help="derive the tables of STUDY again from its own raw files, without DIR",
     )
 
 

@@ -29,19 +29,23 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "judge",
         run,
-        "judge one arm of a study against another",
+        "compare one arm of a study with another, with a verdict for each point",
         "nearmetal study judge my-study bare-metal vm",
     )
-    parser.add_argument("study", metavar="STUDY", type=Path, help="a directory of study import")
-    parser.add_argument("base", metavar="BASE", help="the arm to compare with")
-    parser.add_argument("arm", metavar="ARM", help="the arm that is judged")
+    parser.add_argument(
+        "study", metavar="STUDY", type=Path, help="study directory that `study import` created"
+    )
+    parser.add_argument("base", metavar="BASE", help="name of the reference arm")
+    parser.add_argument("arm", metavar="ARM", help="name of the arm to compare with BASE")
     parser.add_argument(
         "--margin",
         metavar="PERCENT",
         type=float,
-        help="how much worse is acceptable (default: the loss of cores)",
+        help="acceptable loss of performance in percent (default: the loss that the missing cores explain)",
     )
-    parser.add_argument("--only", metavar="TEST", help="this test only, as osu_latency")
+    parser.add_argument(
+        "--only", metavar="TEST", help="compare only this test, for example osu_latency"
+    )
 
 
 def arms_in(study: Study) -> dict[str, Arm]:

@@ -30,13 +30,13 @@ def register(subparsers: Subparsers) -> None:
         "nearmetal study lint paper.md --data my-study",
     )
     parser.add_argument(
-        "texts", metavar="TEXT", nargs="+", type=Path, help="a text or Markdown file"
+        "texts", metavar="TEXT", nargs="+", type=Path, help="text or Markdown file to check"
     )
     parser.add_argument(
         "--data",
         metavar="STUDY",
         type=Path,
-        help="a study that sentences naming two of its arms must agree with",
+        help="study directory that `study import` created; compare sentences about two of its arms with its data",
     )
 
 

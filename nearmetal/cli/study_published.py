@@ -27,10 +27,12 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "published",
         run,
-        "show the numbers of a published study, with their lines",
+        "show the numbers of a published study and their source lines",
         "nearmetal study published vmw-adapter",
     )
-    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(STUDIES)}")
+    parser.add_argument(
+        "name", metavar="NAME", help=f"name of the published study: {', '.join(STUDIES)}"
+    )
 
 
 def taxes(study: str) -> Iterator[tuple[Number, Tax]]:

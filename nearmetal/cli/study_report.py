@@ -29,21 +29,30 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "report",
         run,
-        "make the report of a study",
+        "write the report of a study: HTML, Markdown, CSV, SVG",
         "nearmetal study report my-study bare-metal vm",
     )
-    parser.add_argument("study", metavar="STUDY", type=Path, help="a directory of study import")
-    parser.add_argument("base", metavar="BASE", help="the arm to compare with")
-    parser.add_argument("arms", metavar="ARM", nargs="+", help="the arms that are judged")
+    parser.add_argument(
+        "study", metavar="STUDY", type=Path, help="study directory that `study import` created"
+    )
+    parser.add_argument("base", metavar="BASE", help="name of the reference arm")
+    parser.add_argument(
+        "arms", metavar="ARM", nargs="+", help="names of the arms to compare with BASE"
+    )
     parser.add_argument(
         "--margin",
         metavar="PERCENT",
         type=float,
-        help="how much worse is acceptable (default: the loss of cores)",
+        help="acceptable loss of performance in percent (default: the loss that the missing cores explain)",
     )
-    parser.add_argument("--only", metavar="TEST", help="this test only, as osu_latency")
     parser.add_argument(
-        "--output", metavar="FILE", type=Path, help="the page (default: STUDY/report.html)"
+        "--only", metavar="TEST", help="compare only this test, for example osu_latency"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="path of the HTML page; the other files go to the same directory (default: STUDY/report.html)",
     )
 
 

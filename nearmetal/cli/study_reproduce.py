@@ -47,20 +47,22 @@ def register(subparsers: Subparsers) -> None:
         "test the claims of a published study on your own data",
         "nearmetal study reproduce sdsc my-study --arm sr-iov-ib=vm --arm native-ib=metal",
     )
-    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(CLAIMED)}")
+    parser.add_argument(
+        "name", metavar="NAME", help=f"name of the published study: {', '.join(CLAIMED)}"
+    )
     parser.add_argument(
         "study",
         metavar="STUDY",
         type=Path,
         nargs="?",
-        help="a directory of study import (default: say what is needed)",
+        help="study directory that `study import` created (default: none; list the data that the claims need)",
     )
     parser.add_argument(
         "--arm",
         metavar="ROLE=ARM",
         action="append",
         default=[],
-        help="which arm has a role of the claims",
+        help="arm of STUDY for a role of the claims, for example sr-iov-ib=vm; may be repeated (default: the arm with the name of the role)",
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nearmetal study run`: make the launches of a study file, in random blocks, until they settle it."""
+"""`nearmetal study run`: run the launches of a study file in random blocks until they suffice."""
 
 from __future__ import annotations
 
@@ -48,15 +48,17 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "run",
         run,
-        "make the launches of a study, or go on with them",
+        "run the launches of a study file, or resume them",
         "nearmetal study run examples/near-or-tcp.yaml --output results/near-or-tcp",
     )
-    parser.add_argument("file", metavar="STUDY.yaml", type=Path, help="a study file")
+    parser.add_argument(
+        "file", metavar="STUDY.yaml", type=Path, help="study file, see nearmetal-study(1)"
+    )
     parser.add_argument(
         "--output",
         metavar="DIR",
         type=Path,
-        help="run directory to make or to go on with (default: results/NAME)",
+        help="directory for the results; the command creates it, or resumes the study in it (default: results/NAME)",
     )
 
 

@@ -27,13 +27,19 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "tax",
         run,
-        "split the tax of a VM into missing cores and virtualization",
+        "split the performance loss of a VM into missing cores and virtualization",
         "nearmetal study tax my-study bare-metal bare-metal-44 vm",
     )
-    parser.add_argument("study", metavar="STUDY", type=Path, help="a directory of study import")
-    parser.add_argument("full", metavar="FULL", help="the arm of bare metal with all cores")
-    parser.add_argument("reduced", metavar="REDUCED", help="bare metal with as many as the VM has")
-    parser.add_argument("vm", metavar="VM", help="the arm of the VM")
+    parser.add_argument(
+        "study", metavar="STUDY", type=Path, help="study directory that `study import` created"
+    )
+    parser.add_argument("full", metavar="FULL", help="name of the arm on bare metal with all cores")
+    parser.add_argument(
+        "reduced",
+        metavar="REDUCED",
+        help="name of the arm on bare metal with the number of cores of the VM",
+    )
+    parser.add_argument("vm", metavar="VM", help="name of the arm in the VM")
 
 
 def shown(share: Share) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def add_spec(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Add the argument SPEC."""
-    words = "a cluster spec, or the name of a cluster that is up"
+    words = "path of a cluster spec (YAML), or name of a cluster that is up"
     parser.add_argument("spec", metavar="SPEC", nargs=None if required else "?", help=words)
 
 

@@ -62,46 +62,48 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "top",
         show,
-        "show what running jobs send to whom, and over which channel",
+        "show the traffic of running jobs: sender, receiver, channel",
         "nearmetal top --once --sort bytes",
     )
     parser.add_argument(
         "spec",
         metavar="SPEC",
         nargs="?",
-        help="jobs of this cluster (default: everything of this user)",
+        help="show only the jobs of this cluster: path of a spec, or name of a cluster that is up (default: all jobs of this user)",
     )
     parser.add_argument(
         "--dir",
         metavar="DIR",
         type=Path,
         action="append",
-        help="look into this directory instead; may be repeated",
+        help="read the statistics files in DIR instead; may be repeated",
     )
-    parser.add_argument("--once", action="store_true", help="look once (twice, for the rates)")
+    parser.add_argument(
+        "--once", action="store_true", help="print one table after one interval, and exit"
+    )
     parser.add_argument(
         "--interval",
         metavar="S",
         type=_seconds,
         default=1.0,
-        help="seconds between two looks (default: 1)",
+        help="seconds between two readings (default: 1)",
     )
     parser.add_argument(
         "--sort",
         choices=[s.value for s in Sort],
         default=Sort.RATE.value,
-        help="what comes first (default: rate)",
+        help="sort order of the lines (default: rate)",
     )
     parser.add_argument(
         "--all",
         action="store_true",
-        help="also endpoints that are closed or whose process has died",
+        help="also show endpoints that are closed or whose process is dead",
     )
     parser.add_argument(
         "--prometheus",
         metavar="FILE",
         type=Path,
-        help="write metrics there instead, as the textfile collector reads them",
+        help="write the metrics to FILE instead, in Prometheus's text format for the textfile collector",
     )
 
 

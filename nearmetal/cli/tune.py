@@ -29,22 +29,26 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "tune",
         show,
-        "measure this machine, so that the provider starts from its rates",
+        "measure the copy rates of this machine for the provider",
         "nearmetal tune",
     )
-    parser.add_argument("--show", action="store_true", help="only tell what is in force")
+    parser.add_argument(
+        "--show",
+        action="store_true",
+        help="do not measure; print the active file and its rates, or the reason why it is refused",
+    )
     parser.add_argument(
         "--output",
         type=Path,
         metavar="FILE",
-        help="where to write (default: where the provider looks)",
+        help="file to write, or to read with --show (default: $NEARMETAL_TUNE_FILE, else /etc/nearmetal/tuning as root and ~/.config/nearmetal/tuning otherwise)",
     )
     parser.add_argument(
         "--rounds",
         type=int,
         default=_ROUNDS,
         metavar="N",
-        help=f"how often to measure everything (default: {_ROUNDS})",
+        help=f"number of rounds, 1 to {_ROUNDS_MAX}; more rounds find more placements of virtual cores (default: {_ROUNDS})",
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nearmetal up`: make the cluster as the spec says."""
+"""`nearmetal up`: create the cluster that a spec describes, or complete it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "up",
         make,
-        "make a cluster as its spec says, or finish making it",
+        "create the cluster that a spec describes, or complete a partly created one",
         "nearmetal up examples/two-nodes.yaml",
     )
     add_spec(parser)
     parser.add_argument(
         "--replace",
         action="store_true",
-        help="change or remove what runs under another spec of the same name",
+        help="if a cluster of this name runs under another spec, change or remove its resources to match SPEC (default: refuse)",
     )
 
 

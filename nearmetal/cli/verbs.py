@@ -21,33 +21,45 @@ if TYPE_CHECKING:
     from nearmetal.cli.view import View
 
 VERBS = {
-    "demo": "make two nodes, measure between them, leave a report",
-    "plan": "show what up would change",
-    "up": "make a cluster as its spec says, or finish making it",
+    "demo": "create two nodes on this machine, run benchmarks between them, write a report",
+    "plan": "show the changes that `up` would make",
+    "up": "create the cluster that a spec describes, or complete a partly created one",
     "status": "show the nodes of a cluster: addresses, cores, health",
-    "down": "remove a cluster, its jobs and every trace of it",
+    "down": "remove a cluster with its jobs, processes, devices and records",
     "run": "run an MPI program in a cluster",
-    "exec": "run a program in one node, on its cores",
-    "locality": "let every node meet every other, and say how and why",
+    "exec": "run a program in one node, on the cores of that node",
+    "locality": "show which channel each pair of nodes uses, and the reason",
     "bench": "run benchmarks on a cluster and keep their raw output",
-    "report": "make the report of a run of bench",
-    "tune": "measure this machine, so that the provider starts from its rates",
-    "study": "run or import a study, judge and report it, check claims",
-    "advise": "rank the adapters that suit given needs, with reasons",
+    "report": "write a report of the results of `bench`: HTML, Markdown, CSV",
+    "tune": "measure the copy rates of this machine for the provider",
+    "study": "run or import a study, compare its arms, write its report, check claims",
+    "advise": "rank the network adapters that meet given needs, with reasons",
     "image": "build, list and remove images for virtual machines",
-    "top": "show what running jobs send to whom, and over which channel",
-    "host": "say what machines still need to host virtual machines, and who has their VFs",
-    "import": "write a spec out of the file of another tool",
-    "slurm": "show, make and remove the containers of Slurm jobs on this node",
+    "top": "show the traffic of running jobs: sender, receiver, channel",
+    "host": "prepare machines to host virtual machines, show virtual functions and their owners",
+    "import": "convert the cluster file of another tool to a spec",
+    "slurm": "show, create and remove the containers of Slurm jobs on this node",
 }
 """Each verb and its line in the help, the same as its module registers."""
 
 _MODULES = {"import": "import_from"}
 """Modules that cannot be called as their verb."""
 
+_DESCRIPTION = """\
+nearmetal creates virtual HPC clusters and runs unmodified MPI programs in them. Each pair of ranks
+uses the fastest channel that works between them, and nearmetal reports the channel in use.
+"""
+
 EPILOG = """\
-exit codes: 0 done, 1 error, 2 usage, 3 the plan has changes, 4 checks failed;
-`run` and `exec` pass on the program's own.
+exit codes:
+  0  success
+  1  error
+  2  wrong usage, for example an unknown option
+  3  `plan`: the plan has changes
+  4  a check failed, for example `status`: the cluster differs from its spec
+`run` and `exec` return the exit code of the program.
+
+`nearmetal VERB --help` shows the arguments and options of a verb.
 
 example: nearmetal up examples/two-nodes.yaml
          nearmetal run examples/two-nodes.yaml -- ./hello
@@ -109,7 +121,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser; it imports the module of a verb when it parses that verb."""
     parser = Parser(
         prog="nearmetal",
-        description=nearmetal.__doc__,
+        description=_DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -134,7 +146,7 @@ def add_verb(
         epilog=f"example: {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
     parser.set_defaults(handler=handler)
     return parser
 

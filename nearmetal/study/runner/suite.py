@@ -176,7 +176,7 @@ SUITES = {
         ),
         Suite(
             "thorough",
-            "as standard, with longer samples and ten blocks",
+            "the programs of standard, with longer samples and ten blocks",
             _limits("0.2"),
             _fabric("400"),
             (
