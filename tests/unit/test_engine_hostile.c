@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/atomic.h"
+#include "engine/internal.h"
 #include "engine/protocol.h"
 #include "traffic.h"
 
@@ -324,6 +325,143 @@ NM_TEST_WITHIN(more_answers_than_allowed, 60)
 	/* A block of 128 bytes each, no more than 32 MiB. */
 	NM_CHECK(sent < (32 << 20) / 128 + 5000 + 1000);
 	mesh_destroy(mesh);
+}
+
+/*
+ * The peer that takes no answers goes down in the very call that was to answer a request. That request
+ * ends once, and whoever else is there notices nothing.
+ */
+struct refuser {
+	struct mesh *mesh;
+	struct mesh_node *victim;
+	char memory[100], in[100];
+};
+
+/* As much as may wait for one peer (peer.c), in blocks of the smallest size. */
+enum { WAITING_MAX = 32 << 20, WAITING_BLOCK = 128 };
+
+static struct refuser *refuser_create(void)
+{
+	struct mesh_options options = {.nr_nodes = 3};
+	struct refuser *r = calloc(1, sizeof(*r));
+	struct iovec iov = {r->memory, sizeof(r->memory)};
+	struct nm_memory_attr attr = {
+		.iov = &iov,
+		.nr_iov = 1,
+		.access = NM_REMOTE_READ | NM_REMOTE_WRITE,
+	};
+	struct nm_memory_region *region;
+
+	r->mesh = mesh_create(&options);
+	r->victim = mesh_node(r->mesh, 1);
+	NM_CHECK_EQ(nm_memory_register(r->victim->memory, &attr, &region), 0);
+	mesh_block(r->mesh, 1, 0, true);
+	return r;
+}
+
+/* Puts to nowhere, until one answer more is one too many. */
+static void refuser_fill(struct refuser *r)
+{
+	struct nm_wire_remote remote = {.key = 12345};
+	struct nm_packet put = {.op = NM_OP_WRITE, .len = sizeof(remote)};
+	const struct nm_peer *peer = mesh_peer(r->mesh, 1, 0);
+
+	mesh_settle(r->mesh);
+	for (uint64_t left = WAITING_MAX - peer->control_bytes; left > 0; left -= WAITING_BLOCK)
+		mesh_forge(r->mesh, 0, 1, &put, &remote);
+	NM_CHECK(!look(r->mesh).down);
+	NM_CHECK_EQ(peer->control_bytes, WAITING_MAX);
+}
+
+/* The last packet, whose answer is the one too many. */
+static void refuser_falls(struct refuser *r, const struct nm_packet *packet, const void *payload)
+{
+	struct seen seen;
+
+	mesh_forge(r->mesh, 0, 1, packet, payload);
+	seen = look(r->mesh);
+	NM_CHECK(seen.down);
+	NM_CHECK_HAS(seen.reason.text, "takes no answers");
+}
+
+static void refuser_destroy(struct refuser *r)
+{
+	char out[10], in[10] = {0};
+
+	NM_CHECK(mesh_quiet(r->mesh, 1));
+	NM_CHECK_EQ(mesh_peer(r->mesh, 1, 0)->nr_served, 0);
+	NM_CHECK_EQ(r->victim->engine->requests.nr_used, 0);
+	fill(out, sizeof(out), 1);
+	NM_CHECK_EQ(
+		recv_from(r->mesh, 1, mesh_peer(r->mesh, 1, 2), in, sizeof(in), 1, 0, TAGGED, in),
+		0);
+	NM_CHECK_EQ(send_to(r->mesh, 2, 1, out, sizeof(out), 1, NM_TAGGED, NULL), 0);
+	NM_CHECK_EQ(mesh_wait(r->mesh, 1).err, 0);
+	check_filled(in, sizeof(in), 1);
+	NM_CHECK(mesh_quiet(r->mesh, 1));
+	NM_CHECK_EQ(r->victim->engine->requests.nr_used, 0);
+	mesh_destroy(r->mesh);
+	free(r);
+}
+
+NM_TEST(the_answer_too_many_is_of_a_get)
+{
+	struct refuser *r = refuser_create();
+	struct nm_wire_remote nothing = {0};
+	struct nm_packet get = {.op = NM_OP_READ, .len = sizeof(nothing)};
+
+	refuser_fill(r);
+	refuser_falls(r, &get, &nothing);
+	NM_CHECK_EQ(r->victim->remote_read.value, 1);
+	refuser_destroy(r);
+}
+
+/* The victim has asked for the bytes with its first request: index 0, generation 1. */
+static const struct nm_packet last_piece = {
+	.op = NM_OP_DATA,
+	.len = 100,
+	.tag = UINT64_C(1) << 32,
+};
+
+NM_TEST(the_answer_too_many_is_of_a_put)
+{
+	struct refuser *r = refuser_create();
+	struct nm_wire_remote remote = {.len = 100};
+	struct nm_packet put = {.op = NM_OP_WRITE_RTS, .len = sizeof(remote)};
+	char bytes[100];
+
+	fill(bytes, sizeof(bytes), 1);
+	mesh_forge(r->mesh, 0, 1, &put, &remote);
+	refuser_fill(r);
+	refuser_falls(r, &last_piece, bytes);
+	NM_CHECK_EQ(r->victim->remote_write.value, 1);
+	check_filled(r->memory, sizeof(r->memory), 1);
+	refuser_destroy(r);
+}
+
+NM_TEST(the_answer_too_many_is_of_a_receive)
+{
+	struct refuser *r = refuser_create();
+	struct nm_wire_rts rts = {.size = 100, .sender_id = UINT64_C(1) << 32};
+	struct nm_packet envelope = {
+		.op = NM_OP_RTS,
+		.flags = NM_PKT_TAGGED | NM_PKT_ACK,
+		.len = sizeof(rts),
+	};
+	struct nm_completion c;
+	char bytes[100];
+
+	fill(bytes, sizeof(bytes), 1);
+	recv_from(r->mesh, 1, NULL, r->in, sizeof(r->in), 0, 0, TAGGED, r->in);
+	mesh_forge(r->mesh, 0, 1, &envelope, &rts);
+	refuser_fill(r);
+	refuser_falls(r, &last_piece, bytes);
+	c = mesh_wait(r->mesh, 1);
+	NM_CHECK_EQ(c.err, 0);
+	NM_CHECK_EQ(c.len, sizeof(bytes));
+	NM_CHECK(c.context == r->in);
+	check_filled(r->in, sizeof(r->in), 1);
+	refuser_destroy(r); /* it was the only completion */
 }
 
 /* Random packets: every one is refused or does what it says. */
