@@ -29,14 +29,14 @@ def register(subparsers: Subparsers) -> None:
         type=_size,
         default=64 << 20,
         metavar="SIZE",
-        help="size of the rundir on each node with a unit, for example 64M or 1G (default: 64M)",
+        help="size of the rundir on each node with a unit, for example 64MiB (default: 64MiB)",
     )
     parser.add_argument(
         "--scratch",
         type=_size,
         default=1 << 30,
         metavar="SIZE",
-        help="size of the private /tmp and of /dev/shm, each (default: 1G)",
+        help="size of the private /tmp and of /dev/shm, each, with a unit (default: 1GiB)",
     )
     parser.add_argument(
         "--mpi",
