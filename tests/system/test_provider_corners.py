@@ -16,9 +16,9 @@ pytestmark = pytest.mark.system
 
 
 LINE = re.compile(
-    r"endpoint [0-9a-f]{12}: (no )?shm[^;]*; no segment: [^;]*; (no net: not allowed|[^;]+ on [^;]+);"
-    r" channels allowed: self,(shm|net)$"
+    r"^nearmetal: info: endpoint ([0-9a-f]{12}): (no )?(self|shm|segment|net)(:)? \S+"
 )
+CHANNELS = {"self", "shm", "segment", "net"}
 
 
 def corners(name: str, channels: str, tmp_path: Path, *words: str) -> list[str]:
@@ -50,18 +50,23 @@ def corners(name: str, channels: str, tmp_path: Path, *words: str) -> list[str]:
     return done.stderr.splitlines()
 
 
-def check_first_lines(said: list[str]) -> None:
-    """Every endpoint says once what was found, what not and why, and what may be used."""
-    told = [x for x in said if "channels allowed" in x]
-    assert told
-    assert all(LINE.search(x) for x in told), told
-    assert len({x.split()[3] for x in told}) == len(told), "one line for each endpoint"
+def check_first_lines(said: list[str], allowed: set[str]) -> None:
+    """Every endpoint reports each channel once: what it opened, or why it is absent."""
+    lines: dict[str, list[tuple[str, bool]]] = {}
+    for match in filter(None, map(LINE.search, said)):
+        assert bool(match[2]) == bool(match[4]), match.string
+        lines.setdefault(match[1], []).append((match[3], not match[2]))
+    assert lines
+    for told in lines.values():
+        assert len(told) == len(CHANNELS), "one line for each channel"
+        assert {name for name, _ in told} == CHANNELS
+        assert {name for name, opened in told if opened} == allowed
 
 
 @pytest.mark.parametrize("name", LIBFABRICS)
 def test_corners_over_every_libfabric(name: str, tmp_path: Path) -> None:
     said = corners(name, "self,shm", tmp_path)
-    check_first_lines(said)
+    check_first_lines(said, {"self", "shm"})
     words = "\n".join(said)
     assert "FI_HMEM asked for; no interface to device memory is built in" in words
     assert "memory of a device (interface 1)" in words
@@ -70,4 +75,4 @@ def test_corners_over_every_libfabric(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", LIBFABRICS)
 def test_the_inner_provider_is_told_of_peers_on_first_use(name: str, tmp_path: Path) -> None:
-    check_first_lines(corners(name, "self,net", tmp_path, "inner addresses"))
+    check_first_lines(corners(name, "self,net", tmp_path, "inner addresses"), {"self", "net"})
