@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from nearmetal.cluster.backends.vsphere.spec import Adapter, VsphereNode, VsphereSpec
+    from nearmetal.cluster.backends.vsphere.spec import VmAdapter, VsphereNode, VsphereSpec
     from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.cluster.store import Store
     from nearmetal.core.process import Command
@@ -202,7 +202,7 @@ class VsphereBackend:
             )
         return read
 
-    def _adapters(self, name: str) -> list[Adapter] | None:
+    def _adapters(self, name: str) -> list[VmAdapter] | None:
         return self.spec.machine_of(self._nodes[name]).adapters
 
     # What is made
