@@ -12,7 +12,7 @@ from nearmetal.core.errors import HostError, SpecError
 from nearmetal.host.apply import Applier, Patience, _refuse
 from nearmetal.host.carry import take, take_on_esxi
 from nearmetal.host.esxi_marks import Marks
-from nearmetal.host.facts_vsphere import with_shell
+from nearmetal.host.facts_esxi import with_shell
 from nearmetal.host.hosts_file import parse_hosts
 from nearmetal.host.model import CardFacts, EsxiFacts, HostFacts, PortFacts
 from nearmetal.host.plan import HostPlan, plan_host, plan_hosts

@@ -13,8 +13,7 @@ from pyVmomi import vim
 from nearmetal.cluster.backends.vsphere.devices import describe, is_like, matched
 from nearmetal.cluster.backends.vsphere.spec import VmAdapter
 from nearmetal.core.errors import BackendError
-from nearmetal.host.vcenter.answers import without_chassis
-from nearmetal.host.vcenter.session import Session, explain, tls_context
+from nearmetal.host.vcenter.session import Session, explain, tls_context, without_chassis
 from nearmetal.host.vcenter.spec import Vcenter
 
 if TYPE_CHECKING:

@@ -115,8 +115,8 @@ def test_a_password_is_a_place_and_is_never_shown(value: str, what: str) -> None
 @pytest.mark.parametrize(
     ("key", "what"),
     [
-        ("thumbprint: 'AB:CD'", "is no SHA-256 thumbprint"),
-        ("server: 'https://vc'", "is no host name"),
+        ("thumbprint: 'AB:CD'", "is not a SHA-256 thumbprint"),
+        ("server: 'https://vc'", "is not a host name"),
         (f"ca_file: /ca.pem, thumbprint: '{':'.join(['AB'] * 32)}'", "has both ca_file and"),
         ("port: 0", "use at least 1"),
     ],

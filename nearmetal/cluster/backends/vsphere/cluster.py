@@ -36,8 +36,7 @@ from nearmetal.cluster.backends.vsphere.rules import named_rules, rule_changes, 
 from nearmetal.cluster.backends.vsphere.switches import Switches
 from nearmetal.cluster.spec import Facts, Key, Kind, Observed, Resource, resource
 from nearmetal.core.errors import BackendError, NearmetalError
-from nearmetal.host.vcenter.properties import Properties, fetch
-from nearmetal.host.vcenter.session import Session
+from nearmetal.host.vcenter.session import Properties, Session, fetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nearmetal.cluster.backends.vsphere.spec import VmAdapter
-    from nearmetal.host.vcenter.properties import Properties
+    from nearmetal.host.vcenter.session import Properties
 
 MARK = "nearmetal.mark"
 """Key of a machine's extra configuration: whose it is, and what it was made from."""
