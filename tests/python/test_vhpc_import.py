@@ -16,7 +16,7 @@ from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.backends.vsphere.vhpc import Imported, Target, import_vhpc
 from nearmetal.cluster.backends.vsphere.vhpc.keys import MACHINE_KEYS, SWITCH_KEYS
 from nearmetal.cluster.backends.vsphere.vhpc.ranges import parse_range, spread
-from nearmetal.cluster.desired import desired
+from nearmetal.cluster.registration import desired
 from nearmetal.cluster.spec import Facts, parse_spec
 from nearmetal.core.errors import SpecError
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearmetal.cluster.action import Action
 from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
-from nearmetal.cluster.desired import desired
-from nearmetal.cluster.diff import make_plan
+from nearmetal.cluster.diff import Action, make_plan
+from nearmetal.cluster.registration import desired
 from nearmetal.cluster.spec import (
     Facts,
     Key,

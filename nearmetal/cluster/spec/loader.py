@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from nearmetal.cluster.model import ClusterSpec
-from nearmetal.cluster.registration import backend_names, registration
-from nearmetal.cluster.spec.backends import specs
+from nearmetal.cluster.registration import backend_names, registration, specs
 from nearmetal.config.document import Document, Key, Position, Value, parse, read_text
 from nearmetal.core.errors import SpecError
 
