@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field
 
 from nearmetal.config.model import AbsolutePath, Model, Name
 from nearmetal.config.password import PasswordSource
-from nearmetal.config.yaml import load_yaml, parse_yaml
+from nearmetal.config.explain import load_yaml, parse_yaml
 from nearmetal.core.errors import SpecError
 from nearmetal.host.vcenter.spec import Vcenter
 
