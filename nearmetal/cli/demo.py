@@ -12,7 +12,7 @@ from nearmetal.cli.bench import blocks_number, choose_mpis, new_directory
 from nearmetal.cli.report import verdict_data, write_report
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.cluster.apply import Cluster, down, up
-from nearmetal.cluster.registry import open_backend
+from nearmetal.cluster.backend import open_backend
 from nearmetal.cluster.spec import load_spec
 from nearmetal.cluster.store import Store, state_directory
 from nearmetal.core.errors import ExitCode, LaunchError
@@ -115,7 +115,7 @@ def show(args: argparse.Namespace, view: View) -> int:
     plan = _Plan(cluster, spec, mpi, args.blocks, directory)
     try:
         store.prepare()
-        with locked(store.lock(f"{NAME}-verb"), f"{NAME} (a demo)"):
+        with locked(store.lock(f"{NAME}-verb"), f"cluster {NAME} (a demo)"):
             done = _run(plan, view)
     finally:
         store.tidy()

@@ -20,7 +20,7 @@ from nearmetal.cluster.backends.vsphere.vhpc.text import (
     parse_range,
     spread,
 )
-from nearmetal.cluster.desired import desired
+from nearmetal.cluster.registration import desired
 from nearmetal.cluster.spec import Facts, parse_spec
 from nearmetal.core.errors import SpecError
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nearmetal.cluster.apply import Cluster, down, up
-from nearmetal.cluster.registry import open_backend
+from nearmetal.cluster.backend import open_backend
 from nearmetal.cluster.spec import load_spec
 from nearmetal.cluster.store import Store
 from nearmetal.core.process import LocalRunner
@@ -129,7 +129,7 @@ def test_two_demos_do_not_tread_on_each_other(place: Site) -> None:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     assert second.returncode == 1
-    assert "is being changed by process" in second.stderr
+    assert "is in use by process" in second.stderr
     assert not second_out.exists()
 
 

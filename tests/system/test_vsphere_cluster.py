@@ -10,9 +10,9 @@ import pytest
 from pyVmomi import vim
 
 from nearmetal.cli.main import main
-from nearmetal.cluster.action import Action
 from nearmetal.cluster.apply import Cluster, down, plan_up, up
 from nearmetal.cluster.backends.vsphere.cluster import VsphereBackend
+from nearmetal.cluster.diff import Action
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError, StateError
 from nearmetal.host.vcenter.session import fetch

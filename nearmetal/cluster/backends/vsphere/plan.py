@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nearmetal.cluster.backends.vsphere.spec import DHCP
-from nearmetal.cluster.spec import Kind, Resource, resource
-from nearmetal.cluster.wanted import Desired
+from nearmetal.cluster.backends.vsphere.spec import DHCP, VsphereSpec
+from nearmetal.cluster.registration import Registration
+from nearmetal.cluster.resource import Desired, Key, Kind, Resource, resource
 from nearmetal.config.size import format_size
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
         MachineSettings,
         Switch,
         VsphereNode,
-        VsphereSpec,
     )
     from nearmetal.cluster.spec import Facts, Observed
 
@@ -164,4 +164,18 @@ def vsphere_machines(spec: VsphereSpec, _facts: Facts, _observed: Observed) -> D
         _machine(machines[n.name], h, n, places.get(n.name, DHCP), rules.get(n.name, ""))
         for h, n in spec.nodes
     ]
-    return Desired(tuple(made), tuple(_notes(spec, machines)), IN_PLACE)
+    parts = tuple(standing(spec, item) for item in made)
+    return Desired(parts, tuple(_notes(spec, machines)), IN_PLACE)
+
+
+def standing(spec: VsphereSpec, item: Resource) -> Resource:
+    """Return a resource with the resources that it stands on."""
+    needs: tuple[Key, ...] = ()
+    if item.key.kind is not Kind.CLUSTER:
+        needs = (Key(Kind.CLUSTER, spec.name),)
+    if item.key.kind is Kind.NODE:
+        needs += tuple(Key(Kind.NETWORK, switch.name) for switch in spec.switches)
+    return replace(item, needs=needs)
+
+
+REGISTRATION = Registration(VsphereSpec, vsphere_machines)
