@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LEVEL = 0.95
+MOST_ERROR = 1 - LEVEL + 1e-12
+"""An error up to this decides; binary fractions may add a little."""
+
 MIN_LAUNCHES = 6
 """Fewer cannot give a 95 % interval of a median: 1 - 2 / 2^5 is 93.75 %."""
 

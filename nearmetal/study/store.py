@@ -25,7 +25,7 @@ import duckdb
 
 from nearmetal.core.errors import LogError
 from nearmetal.evidence import Unit
-from nearmetal.study.model import Cell, Observation, Point, Source
+from nearmetal.study.model import Cell, Observation, Point, SourceFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -132,7 +132,7 @@ class Writer:
                 Path(fresh).replace(path)
         return digest
 
-    def add(self, source: Source, log: Log | None) -> None:
+    def add(self, source: SourceFile, log: Log | None) -> None:
         """Add one file, and what was found in it."""
         index, self._count = self._count, self._count + 1
         self._sources.writerow(
@@ -248,12 +248,12 @@ class Study:
     def _table(self, name: str) -> str:
         return f"read_parquet('{_quoted(self.directory / name)}')"
 
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[SourceFile]:
         """Return every file that was looked at, in the order of the import."""
         query = f"SELECT * FROM {self._table(SOURCES)}"  # noqa: S608 - our own name
         rows = self._rows(query)
         return [
-            Source(
+            SourceFile(
                 row[0],
                 row[1],
                 row[2],

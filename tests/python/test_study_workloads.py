@@ -17,7 +17,7 @@ from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Command, LocalRunner
 from nearmetal.evidence import parse_log
 from nearmetal.evidence.parse import PARSERS
-from nearmetal.study.observed import VARIES, fold
+from nearmetal.study.gate import VARIES, fold
 from nearmetal.study.runner.pairs import first_two, run_sizes
 from nearmetal.study.runner.probe import Seen, facts_of, look_here, parse_answer, sent_between
 from nearmetal.study.runner.workloads import WORKLOADS, fill_in, lay_out
