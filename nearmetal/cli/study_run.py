@@ -24,8 +24,8 @@ from nearmetal.study.design import Design, Turn, block, load_design, unsettled
 from nearmetal.study.labels import FILE as LABELS_FILE
 from nearmetal.study.runner import program_path
 from nearmetal.study.runner.launches import Launches
+from nearmetal.study.runner.starts import Starter, Way, Workload, way_of
 from nearmetal.study.runner.suite import Program, Where
-from nearmetal.study.runner.ways import Starter, Way, Workload, way_of
 from nearmetal.study.runner.workloads import WORKLOADS, Module
 
 if TYPE_CHECKING:
