@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fid_av: the addresses a program knows (connect/address_table.h); for FI_AV_MAP the index of the
+ * fid_av: the addresses a program knows (provider/address_table.h); for FI_AV_MAP the index of the
  * table serves as the opaque handle. What an endpoint knows of a peer is made when it first talks
  * to it, and only then the inner provider gets to know the peer's address.
  */

@@ -30,9 +30,9 @@
 
 #include "base/compiler.h"
 #include "base/fork.h"
-#include "connect/address_table.h"
 #include "engine/engine.h"
 #include "net/host.h"
+#include "provider/address_table.h"
 #include "provider/lock.h"
 
 /* What an endpoint offers. Written here once: attributes, checks and manual agree on it. */
