@@ -2,6 +2,7 @@
 #include "engine/peer.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -187,18 +188,21 @@ static int connect_on(struct nm_transport *t, struct nm_peer *peer, struct nm_re
 	return err;
 }
 
-/* Report the channels that could reach the peer but did not open here. */
+/*
+ * Report the channels below RANK that could reach the peer but did not open here. *NEXT: the kind to
+ * look at first; moves on.
+ */
 static void add_absent(const struct nm_engine *engine, const struct nm_select_peer *facts,
+		       unsigned int rank, const struct nm_transport_kind **next,
 		       struct nm_reason *why)
 {
-	const struct nm_transport_kind *kind = NULL;
+	for (; *next && (*next)->rank < rank; *next = nm_transport_next(*next)) {
+		const char *name = nm_channel_name((*next)->channel);
 
-	while ((kind = nm_transport_next(kind))) {
-		const char *name = nm_channel_name(kind->channel);
-
-		if (!engine->transports[kind->channel] && !(kind->flags & NM_TRANSPORT_OPTIONAL) &&
+		if (!engine->transports[(*next)->channel] &&
+		    !((*next)->flags & NM_TRANSPORT_OPTIONAL) &&
 		    nm_params_channel_allowed(engine->params, name) &&
-		    nm_select_reaches(kind, facts))
+		    nm_select_reaches(*next, facts))
 			reason_add(why, name, "not open");
 	}
 }
@@ -210,19 +214,22 @@ int nm_peer_find_link(struct nm_engine *engine, struct nm_peer *peer)
 		/* The transport knows the way back to a peer that reached us over the network. */
 		.has_network_address = peer->address.inner_len > 0 || nm_peer_is_source(peer),
 	};
+	const struct nm_transport_kind *next = nm_transport_next(NULL);
 	struct nm_reason why = {""};
 
-	add_absent(engine, &facts, &why);
 	for (unsigned int i = 0; i < engine->nr_polled; i++) {
+		struct nm_transport *t = engine->polled[i];
 		int err;
 
-		if (!nm_select_reaches(engine->polled[i]->kind, &facts))
+		if (!nm_select_reaches(t->kind, &facts))
 			continue;
-		err = connect_on(engine->polled[i], peer, &why);
+		add_absent(engine, &facts, t->kind->rank, &next, &why);
+		err = connect_on(t, peer, &why);
 		/* Not ready yet is no reason to take a slower way. */
 		if (err == 0 || err == -EAGAIN)
 			return err;
 	}
+	add_absent(engine, &facts, UINT_MAX, &next, &why);
 	if (!*why.text)
 		nm_reason_set(&why, "no channel of NEARMETAL_CHANNELS=%s reaches it%s",
 			      engine->params->channels,

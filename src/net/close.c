@@ -23,7 +23,7 @@ static bool is_open(const struct nm_net_peer *peer)
 {
 	if (peer->state == NM_NET_DEAD || !has_met(peer))
 		return false;
-	if (peer->answer_owed || peer->in_flight)
+	if (peer->bye_owed || peer->answer_owed || peer->in_flight)
 		return true;
 	/* Who has said BYE and got its answer wants nothing more, and may be gone already. */
 	return peer->state == NM_NET_UP && !(peer->bye_sent && peer->bye_seen);

@@ -275,18 +275,22 @@ static void net_check_alive(struct nm_link *link)
 	nm_net_say(net, peer, NM_NET_PING);
 }
 
-static void pay_answers(struct net *net)
+/* Send KIND if it is owed. If it cannot be sent now, for lack of buffers, it stays owed. */
+static void pay(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind, bool *owed)
+{
+	if (!*owed || nm_net_say(net, peer, kind) == -EAGAIN)
+		return;
+	*owed = false;
+	net->nr_owed--;
+}
+
+static void pay_all(struct net *net)
 {
 	struct nm_net_peer *peer;
 
 	for (peer = net->peers.all; peer; peer = peer->next) {
-		if (!peer->answer_owed)
-			continue;
-		/* Who does not answer because of a lack of buffers does so next time. */
-		if (nm_net_say(net, peer, NM_NET_BYE_SEEN) == -EAGAIN)
-			continue;
-		peer->answer_owed = false;
-		net->nr_answers_owed--;
+		pay(net, peer, NM_NET_BYE, &peer->bye_owed);
+		pay(net, peer, NM_NET_BYE_SEEN, &peer->answer_owed);
 	}
 }
 
@@ -304,8 +308,8 @@ unsigned int nm_net_poll(struct net *net)
 		if (net->receive.nr_unused == before)
 			break;
 	}
-	if (nm_unlikely(net->nr_answers_owed))
-		pay_answers(net);
+	if (nm_unlikely(net->nr_owed))
+		pay_all(net);
 	if (nm_unlikely(net->nr_untold))
 		tell_losses(net);
 	return work;
@@ -412,7 +416,8 @@ static int net_create(const struct nm_sink *sink, struct nm_address *address,
 	if (!net || nm_net_peers_init(&net->peers)) {
 		free(net);
 		nm_reason_set(ret_reason, "out of memory");
-		return -ENOMEM;
+		err = -ENOMEM;
+		goto err_log;
 	}
 	err = nm_net_inner_open(params->net, NR_SMALL + NR_LARGE + NR_RECEIVE, &net->inner,
 				ret_reason);
@@ -447,11 +452,12 @@ static int net_create(const struct nm_sink *sink, struct nm_address *address,
 	return 0;
 
 err_free:
+	nm_net_free(net);
+err_log:
 	nm_log_once(NM_LOG_WARN,
 		    "network channel unavailable, only neighbours can be reached: %s "
 		    "(NEARMETAL_NET=%s)",
 		    ret_reason->text, params->net);
-	nm_net_free(net);
 	return err;
 }
 

@@ -25,6 +25,7 @@ struct nm_net_peer {
 	bool is_source;	    /* it has greeted us */
 	bool greeted;	    /* we have greeted it */
 	bool bye_sent, bye_seen;
+	bool bye_owed;	  /* refused, and it does not know yet */
 	bool answer_owed; /* its BYE is not answered yet */
 	bool loss_untold; /* dead, and the engine has not been told */
 	uint64_t pinged_ns;

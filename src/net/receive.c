@@ -58,9 +58,12 @@ static void take_hello(struct net *net, const struct nm_net_header *header, cons
 	peer->is_source = true;
 	nm_net_meet_line(net, peer);
 	peer->source = net->base.sink.source_up(&net->base, &peer->who, &peer->label);
-	/* Known as gone, by another channel's goodbye: all that is left to do is to answer this one's. */
-	if (!peer->source)
-		peer->state = NM_NET_CLOSED;
+	if (peer->source)
+		return;
+	/* The engine refuses it, for example after its goodbye on another channel. Its sends end here. */
+	peer->state = NM_NET_CLOSED;
+	peer->bye_owed = true;
+	net->nr_owed++;
 }
 
 static void take_bye(struct net *net, struct nm_net_peer *peer)
@@ -72,7 +75,7 @@ static void take_bye(struct net *net, struct nm_net_peer *peer)
 		return;
 	peer->state = NM_NET_CLOSED;
 	peer->answer_owed = true;
-	net->nr_answers_owed++;
+	net->nr_owed++;
 	if (net->closing || !peer->source)
 		return;
 	nm_reason_set(&why, "%s closed its endpoint", peer->label.text);

@@ -41,10 +41,10 @@ struct net {
 	uint32_t skipped;     /* calls since the last poll */
 	uint64_t polled_ns;
 	/* rare work */
-	uint32_t nr_untold;	  /* losses the engine has not heard of */
-	uint32_t nr_answers_owed; /* BYEs to answer */
-	bool closing;		  /* nothing is told to the engine any more */
-	uint64_t nr_dropped;	  /* messages that could not be believed */
+	uint32_t nr_untold;  /* losses the engine has not heard of */
+	uint32_t nr_owed;    /* BYEs to send or to answer, of all peers */
+	bool closing;	     /* nothing is told to the engine any more */
+	uint64_t nr_dropped; /* messages that could not be believed */
 	uint64_t ping_ns, stuck_ns, watch_ns, timeout_ns;
 	uint64_t exhausted_ns; /* since when there is no buffer to send from; 0: there is */
 	struct nm_net_lifeline lifeline;
