@@ -202,7 +202,7 @@ static void print_json(const struct facts *facts, const struct nm_params *params
 	nm_json_bool(&json, "possible", facts->cma_good);
 	nm_json_text(&json, "reason", facts->cma_words.text);
 	nm_json_close(&json, '}');
-	nm_info_segment_json(&json);
+	nm_info_vmseg_json(&json);
 	nm_info_tuning_json(&json);
 	nm_json_open(&json, "knobs", '[');
 	infos = nm_param_infos(&nr);
@@ -241,8 +241,8 @@ static void print_words(const struct facts *facts, const struct nm_params *param
 	       facts->window_words.text);
 	printf("  CMA                %-3s %s\n", facts->cma_good ? "yes" : "no",
 	       facts->cma_words.text);
-	nm_info_segment_words();
-	nm_info_tuning_words();
+	nm_info_vmseg_text();
+	nm_info_tuning_text();
 	printf("\nknobs\n");
 	infos = nm_param_infos(&nr);
 	for (i = 0; i < nr; i++) {
@@ -252,7 +252,7 @@ static void print_words(const struct facts *facts, const struct nm_params *param
 	}
 }
 
-int nm_info_facts(bool json)
+int nm_info_machine(bool json)
 {
 	const struct nm_params *params = nm_params();
 	struct facts facts = {0};
@@ -264,7 +264,7 @@ int nm_info_facts(bool json)
 	find_cores(&facts);
 	find_rundir(&facts, params);
 	try_window(&facts, params);
-	nm_info_find_segment();
+	nm_info_vmseg_find();
 	facts.cma_good = nm_cma_works_here(&facts.cma_words);
 	if (facts.cma_good && strcmp(params->cma, "auto") != 0) {
 		facts.cma_good = false;
