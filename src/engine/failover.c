@@ -73,7 +73,7 @@ static struct nm_failover *begin(struct nm_engine *engine, struct nm_peer *peer)
 static NM_COLD void spoiled(struct nm_engine *engine, struct nm_peer *peer, bool incoming)
 {
 	nm_error("peer " NM_WHO_FORMAT
-		 ": messages %s it were spoiled; what was under way ends with an error",
+		 ": messages %s it were damaged; its operations in progress end with an error",
 		 NM_WHO(&peer->who), incoming ? "from" : "to");
 	nm_peer_drop_queue(engine, peer);
 	nm_unexpected_reset(peer);

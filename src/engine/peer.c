@@ -277,7 +277,7 @@ void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct n
 	if (peer->control_bytes >= CONTROL_BYTES_MAX) {
 		struct nm_reason words;
 
-		nm_reason_set(&words, "it takes no answers: %llu bytes wait",
+		nm_reason_set(&words, "it does not take answers: %llu bytes wait",
 			      (unsigned long long)peer->control_bytes);
 		nm_peer_down(engine, peer, -EBADMSG, words.text);
 		return;

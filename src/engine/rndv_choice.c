@@ -153,7 +153,7 @@ void nm_rndv_choice_access_fell_back(struct nm_peer *peer, bool is_read, int err
 	if (!bulk)
 		return;
 	bulk->facts.fallbacks++;
-	nm_reason_set(&bulk->facts.fallback, "a direct %s ended, the target is asked: %s",
+	nm_reason_set(&bulk->facts.fallback, "a direct %s failed, the target takes over: %s",
 		      is_read ? "get" : "put", strerror(-err));
 	nm_log_once(NM_LOG_WARN, "%s", bulk->facts.fallback.text);
 }

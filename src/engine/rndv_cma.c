@@ -240,7 +240,7 @@ void nm_rndv_cma_placed(const struct nm_incoming *in)
 
 	if (in->pkt->len != 0 || !r || !r->tail_due || in->pkt->data > r->accepted - r->split) {
 		if (!in->engine->closing)
-			nm_violation(in, "it wrote what it was not asked for");
+			nm_violation(in, "it wrote bytes that were not requested");
 		return;
 	}
 	r->tail_due = false;

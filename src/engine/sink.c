@@ -81,7 +81,7 @@ static void on_rts(const struct nm_incoming *in)
 	memcpy(&rts, in->payload, sizeof(rts));
 	if (nr > 0 &&
 	    nm_rndv_cma_spans((const char *)in->payload + sizeof(rts), nr, rts.size, spans) < 0) {
-		nm_violation(in, "its message lies at no sound place");
+		nm_violation(in, "its message has an invalid place");
 		return;
 	}
 	a = (struct nm_arrival){

@@ -142,7 +142,7 @@ uint16_t nm_net_lifeline_open(struct net *net)
 	lifeline->is_believed = is_tcp(net);
 	lifeline->listener = listen_beside(net, &port);
 	if (lifeline->listener < 0)
-		nm_info("no lifeline, so peers cannot tell whether I live: %s", strerror(errno));
+		nm_info("no lifeline, so peers cannot check this endpoint: %s", strerror(errno));
 	pthread_mutex_init(&lifeline->lock, NULL);
 	lifeline->fork_watch = (struct nm_fork_watch){
 		.before = before_fork,
@@ -334,9 +334,8 @@ static void lose_silent(struct net *net, struct nm_net_peer *peer)
 static void refused(struct net *net, struct nm_net_peer *peer)
 {
 	if (peer->refused_at == peer->rx_sequence + UINT64_C(1))
-		nm_net_lose(
-			net, peer, -ECONNRESET,
-			"nobody listens at its network address any more: the process has ended");
+		nm_net_lose(net, peer, -ECONNRESET,
+			    "its network address is closed: the process has ended");
 	peer->refused_at = peer->rx_sequence + UINT64_C(1);
 }
 

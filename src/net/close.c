@@ -82,9 +82,9 @@ void nm_net_destroy(struct nm_transport *transport)
 		}
 	} while (now < transport->close_by_ns);
 	if (nr)
-		nm_info("network channel closed with %u peers that did not answer in time", nr);
+		nm_info("network channel closed; %u peers did not answer in time", nr);
 	if (net->nr_dropped)
-		nm_info("network channel dropped %llu messages that could not be believed",
+		nm_info("network channel dropped %llu invalid messages",
 			(unsigned long long)net->nr_dropped);
 	nm_net_free(net);
 }

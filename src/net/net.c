@@ -205,7 +205,7 @@ static int net_connect(struct nm_transport *transport, const struct nm_address *
 		return -ENOMEM;
 	}
 	if (peer->state != NM_NET_UP) {
-		nm_reason_set(ret_reason, "the peer is gone: %s",
+		nm_reason_set(ret_reason, "the peer is down: %s",
 			      peer->state == NM_NET_CLOSED ? "it closed" : peer->loss.text);
 		return -EHOSTUNREACH;
 	}

@@ -128,7 +128,7 @@ static void take_message(struct net *net, const struct nm_net_buffer *buffer, si
 	peer = nm_net_peers_find(&net->peers, &header.source);
 	if (nm_unlikely(!peer || !(peer->is_source || net->closing) ||
 			peer->state == NM_NET_DEAD)) {
-		drop(net, "from a source that has not greeted, or is gone");
+		drop(net, "from a source that sent no greeting, or is down");
 		return;
 	}
 	take_known(net, peer, &header, payload);
@@ -154,7 +154,7 @@ static NM_COLD unsigned int take_error(struct net *net)
 	if (!(buffer->pool == &net->receive)) {
 		peer = buffer->peer;
 		finish_send(buffer);
-		snprintf(words, sizeof(words), "its network connection is gone: %s",
+		snprintf(words, sizeof(words), "its network connection failed: %s",
 			 nm_host.strerror(entry.err));
 		nm_net_lose(net, peer, -ECONNRESET, words);
 		return 1;

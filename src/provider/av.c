@@ -64,7 +64,7 @@ static int av_insert(struct fid_av *fid, const void *addr, size_t count, fi_addr
 		err = insert_one(av, bytes + i * NM_ADDRESS_LEN, fi_addr, &index);
 		if (err)
 			nm_warn("address %zu of %zu not inserted: %s", i, count,
-				err == -FI_EINVAL ? "it is not one of nearmetal's" :
+				err == -FI_EINVAL ? "it is not an address of nearmetal" :
 						    nm_host.strerror(-err));
 		if (errors)
 			errors[i] = -err;

@@ -84,13 +84,13 @@ static int check_interface(const struct nm_domain *domain, const struct fi_mr_at
 	    attr->iface == FI_HMEM_SYSTEM)
 		return 0;
 	if ((unsigned int)attr->iface > NM_DEVICE_MAX) {
-		nm_warn("region with key %llu not registered: there is no memory interface %u; "
-			"fi_mr_attr.iface is to be 0 (FI_HMEM_SYSTEM)",
+		nm_warn("region with key %llu not registered: memory interface %u does not exist; "
+			"set fi_mr_attr.iface to 0 (FI_HMEM_SYSTEM)",
 			(unsigned long long)attr->requested_key, (unsigned int)attr->iface);
 		return -FI_EINVAL;
 	}
-	nm_warn("region with key %llu not registered: it is memory of a device (interface %u), and "
-		"no such interface is built in; copy it to the host's memory",
+	nm_warn("region with key %llu not registered: it is device memory (interface %u), and "
+		"this interface is not built in; copy it to host memory",
 		(unsigned long long)attr->requested_key, (unsigned int)attr->iface);
 	return -FI_ENOSYS;
 }

@@ -95,7 +95,7 @@ FI_EXT_INI
 	struct nm_host host = {0};
 
 	if (!library) {
-		nm_error("fi_prov_ini() was not called by a libfabric; the provider stays out");
+		nm_error("fi_prov_ini() was not called by libfabric; the provider is not loaded");
 		return NULL;
 	}
 	if (host_library && host_library != library) {

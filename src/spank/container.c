@@ -75,7 +75,7 @@ static int no_container(const char *what, int err, struct nm_reason *ret_reason)
 {
 	nm_reason_set(
 		ret_reason,
-		"this node has no container of the job (%s: %s); was the allocation made without --nm-node?",
+		"this node has no container of the job (%s: %s); was the allocation created without --nm-node?",
 		what, strerror(-err));
 	return -ENOENT;
 }
@@ -143,7 +143,7 @@ static int check_request(const char *directory, const struct nm_spank_request *r
 		return 0;
 	nm_reason_set(
 		ret_reason,
-		"the --nm options of the step are not those of the allocation, whose containers are there already: leave them out");
+		"the --nm options of the step differ from those of the allocation, whose containers exist already: leave them out");
 	return -EINVAL;
 }
 

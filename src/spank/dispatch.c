@@ -231,7 +231,7 @@ int slurm_spank_job_prolog(spank_t sp, int ac, char *argv[])
 	if (prepare(ac, argv))
 		return -1;
 	if (spank_get_item(sp, S_JOB_ID, &job) || spank_get_item(sp, S_JOB_UID, &uid)) {
-		slurm_error("nearmetal: Slurm does not tell job and user");
+		slurm_error("nearmetal: Slurm does not report job and user");
 		return -1;
 	}
 	for (int i = 0; i < NM_SPANK_NR_OPTIONS; i++) {
@@ -254,7 +254,7 @@ int slurm_spank_job_prolog(spank_t sp, int ac, char *argv[])
 		return 0;
 	/* Its steps would be believed, and no rule was looked at. */
 	if (config.nr_partitions && !(partition && *partition)) {
-		slurm_error("nearmetal: job %u: slurmd does not name its partition", job);
+		slurm_error("nearmetal: job %u: slurmd does not report its partition", job);
 		return -1;
 	}
 	key_path(key);
@@ -331,7 +331,7 @@ static int find_machine(spank_t sp)
 
 	if (spank_get_item(sp, S_TASK_ID, &number) ||
 	    spank_get_item(sp, S_JOB_LOCAL_TASK_COUNT, &nr)) {
-		nm_reason_set(&refusal, "Slurm does not tell the number of the task");
+		nm_reason_set(&refusal, "Slurm does not report the number of the task");
 		return -EINVAL;
 	}
 	return nm_spank_container_machine(directory, (uint32_t)number, nr, machine, &refusal);
@@ -395,7 +395,7 @@ static int go_into_machine(spank_t sp)
 	    spank_get_item(sp, S_JOB_ARGV, &argc, &task.argv) ||
 	    spank_get_item(sp, S_JOB_ENV, &task.envp) ||
 	    spank_get_item(sp, S_JOB_TOTAL_TASK_COUNT, &task.nr_tasks)) {
-		slurm_error("nearmetal: Slurm does not tell what the task is");
+		slurm_error("nearmetal: Slurm does not report the program of the task");
 		return -1;
 	}
 	nm_spank_guest_run(&task);

@@ -322,7 +322,7 @@ static void wait_for_machine(const struct nm_spank_guest_task *task, const sigse
 		if (!alive)
 			nm_reason_set(&reason, "%s%s",
 				      boot == NM_SPANK_READY ? "it has ended" :
-							       "it ended while it booted",
+							       "it ended during the boot",
 				      for_its_memory());
 		else if (boot == NM_SPANK_BOOTS && now.tv_sec - began.tv_sec > NM_SPANK_BOOT_S)
 			nm_reason_set(&reason, "not ready after %d s", NM_SPANK_BOOT_S);
@@ -492,14 +492,15 @@ void nm_spank_guest_run(const struct nm_spank_guest_task *task)
 	wait_for_machine(task, &all);
 	err = start_sessions(task, id, &sessions);
 	if (err) {
-		say(task, "virtual machine %s takes no task: %s", task->machine, strerror(-err));
+		say(task, "virtual machine %s does not accept the task: %s", task->machine,
+		    strerror(-err));
 		_exit(1);
 	}
 	status = stand_for_task(task->machine, &sessions, &all);
 	end_control(&sessions);
 	unlink(path);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == SSH_FAILED && !is_alive(task->machine))
-		say(task, "virtual machine %s has ended under the task%s", task->machine,
+		say(task, "virtual machine %s ended while the task ran%s", task->machine,
 		    for_its_memory());
 	_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }

@@ -125,13 +125,13 @@ static void find_rundir(struct facts *facts, const struct nm_params *params)
 		snprintf(facts->dir, sizeof(facts->dir), "/dev/shm/nearmetal-%u", geteuid());
 	if (stat(facts->dir, &st) < 0 && errno == ENOENT) {
 		facts->dir_good = true;
-		nm_reason_set(&facts->dir_words, "missing; made when it is first needed");
+		nm_reason_set(&facts->dir_words, "missing; created when first needed");
 		return;
 	}
 	if (nm_rundir_open(facts->dir, &dir, &facts->dir_words))
 		return;
 	facts->dir_good = true;
-	nm_reason_set(&facts->dir_words, "mine alone, %u endpoints listen in it",
+	nm_reason_set(&facts->dir_words, "private to this user, %u endpoints listen in it",
 		      count_sockets(&dir));
 	nm_rundir_close(&dir);
 }
@@ -144,13 +144,14 @@ static void try_window(struct facts *facts, const struct nm_params *params)
 
 	if (nm_geometry_init((uint32_t)params->max_local_peers, (uint32_t)params->ring_slots,
 			     (uint32_t)params->chunk_size, params->pool_size, &geometry)) {
-		nm_reason_set(&facts->window_words, "the knobs of the window do not fit together");
+		nm_reason_set(&facts->window_words,
+			      "the knobs of the window contradict each other");
 		return;
 	}
 	if (nm_window_create(&geometry, id, token, &window, &facts->window_words))
 		return;
 	facts->window_good = true;
-	nm_reason_set(&facts->window_words, "a sealed window of %llu bytes can be made",
+	nm_reason_set(&facts->window_words, "a sealed window of %llu bytes can be created",
 		      (unsigned long long)geometry.size);
 	nm_window_destroy(&window);
 }
@@ -235,7 +236,7 @@ static void print_words(const struct facts *facts, const struct nm_params *param
 	for (i = 0; i < NM_ARRAY_SIZE(namespace_names); i++)
 		printf("  %-5s %s\n", namespace_names[i], facts->namespaces[i]);
 	printf("\nshared memory\n");
-	printf("  segment directory  %-3s %s: %s\n", facts->dir_good ? "yes" : "no", facts->dir,
+	printf("  rundir             %-3s %s: %s\n", facts->dir_good ? "yes" : "no", facts->dir,
 	       facts->dir_words.text);
 	printf("  window             %-3s %s\n", facts->window_good ? "yes" : "no",
 	       facts->window_words.text);

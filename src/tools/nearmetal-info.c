@@ -55,7 +55,7 @@ int main(int argc, char **argv)
 			break;
 		case 'd':
 			if (setenv("NEARMETAL_RUNDIR", optarg, 1))
-				return usage_error("cannot set the segment directory");
+				return usage_error("cannot set the rundir");
 			break;
 		case 'v':
 			puts("nearmetal-info " NM_VERSION);

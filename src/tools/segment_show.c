@@ -169,7 +169,7 @@ int segment_show(const char *path, bool json)
 	else
 		print_words(&view);
 	if (!err && atomic_load(&guard.lost))
-		err = segment_failed(NULL, "%s became shorter meanwhile", path);
+		err = segment_failed(NULL, "%s became shorter during the read", path);
 	nm_sigbus_unguard(&guard);
 	nm_vmseg_unmap(&view.map);
 	return err || fflush(stdout) ? 1 : 0;

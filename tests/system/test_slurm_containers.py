@@ -218,7 +218,7 @@ def test_an_allocation_is_asked_for_containers_not_its_steps(slurm: SlurmSite) -
     assert slurm.ok("ann", "salloc", "-N2", IN, *look).split() == ["/run/nearmetal/job"] * 2
     late = slurm.run("ann", "salloc", "srun", IN, "true")
     assert late.returncode == 1
-    assert "was the allocation made without --nm-node?" in late.stderr
+    assert "was the allocation created without --nm-node?" in late.stderr
     other = slurm.run("ann", "salloc", IN, "srun", "--nm-segment=2M", "true")
     assert other.returncode == 1
     assert "options of the step are not those of the allocation" in other.stderr
@@ -228,13 +228,13 @@ def test_an_allocation_is_asked_for_containers_not_its_steps(slurm: SlurmSite) -
     ("options", "words"),
     [
         ((IN, "--nm-image=default"), "--nm-image needs --nm-node=vm"),
-        (("--nm-node=\x1b[31m",), "--nm-node=?[31m: it is container, vm or none"),
-        (("--nm-node=" + "x" * 5000,), "it is container, vm or none"),
+        (("--nm-node=\x1b[31m",), "--nm-node=?[31m: must be container, vm or none"),
+        (("--nm-node=" + "x" * 5000,), "must be container, vm or none"),
         ((IN, "--nm-segment=129M"), "this site allows 128M at most"),
         ((IN, "--nm-segment=-1"), "give a size of at least 1M"),
         ((IN, "--nm-segment=99999999999999999999G"), "give a size of at least 1M"),
         (("--nm-segment=2M",), "--nm-segment needs --nm-node=container"),
-        (("--nm-profile=far",), "no such profile; there are: mpich near"),
+        (("--nm-profile=far",), "unknown profile; known profiles: mpich near"),
         (("-psmall", IN, "--nm-segment=17M"), "partition small allows 16M at most"),
         (("--part=debug,small", "--nm-profile=near"), "--nm-profile: partition small forbids it"),
     ],
@@ -280,7 +280,7 @@ def test_a_partition_in_a_script_or_a_variable_is_known_at_submission(up: SlurmS
     )
     for done in (script, variable):
         assert done.returncode == 1
-        assert "--nm-profile: partition small forbids it: leave it out" in done.stderr
+        assert "--nm-profile: partition small forbids this option: leave it out" in done.stderr
     assert up.ok("ann", "squeue", "-h") == ""
 
 
