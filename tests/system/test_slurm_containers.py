@@ -236,7 +236,7 @@ def test_an_allocation_is_asked_for_containers_not_its_steps(slurm: SlurmSite) -
         (("--nm-segment=2M",), "--nm-segment needs --nm-node=container"),
         (("--nm-profile=far",), "unknown profile; known profiles: mpich near"),
         (("-psmall", IN, "--nm-segment=17M"), "partition small allows 16M at most"),
-        (("--part=debug,small", "--nm-profile=near"), "--nm-profile: partition small forbids it"),
+        (("--part=debug,small", "--nm-profile=near"), "--nm-profile: partition small forbids this option"),
     ],
 )
 @pytest.mark.parametrize("verb", ["srun", "sbatch", "salloc"])
@@ -290,7 +290,7 @@ def test_a_partition_lowers_what_nobody_asked_for(slurm: SlurmSite) -> None:
     assert told.split() == ["1K-blocks", "16384"]
     refused = slurm.run("ann", "salloc", "-p", "small", IN, "srun", "--nm-profile=near", "true")
     assert refused.returncode == 1
-    assert "--nm-profile: partition small forbids it" in refused.stderr
+    assert "--nm-profile: partition small forbids this option" in refused.stderr
 
 
 def test_steps_go_by_the_partition_on_record(slurm: SlurmSite) -> None:
@@ -310,7 +310,7 @@ def test_a_partition_that_only_nodes_know_fails_the_job_not_the_node(slurm: Slur
     slurm.ok("ann", "scontrol", "update", f"JobId={job}", "Partition=small")
     slurm.ok("ann", "scontrol", "release", str(job))
     eventually(lambda: slurm.ok("ann", "squeue", "-h") == "")
-    assert "--nm-profile: partition small forbids it" in output(slurm, "ann")
+    assert "--nm-profile: partition small forbids this option" in output(slurm, "ann")
 
 
 def test_a_profile_sets_what_it_says(slurm: SlurmSite) -> None:

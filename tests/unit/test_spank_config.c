@@ -90,7 +90,7 @@ NM_TEST(every_wrong_line_is_named)
 		{"[defaults]\nnode = \"no\\u006e\"\n",
 		 "line 2: a value must not contain a backslash"},
 		{"[defaults]\nnode = \"pod\"\n", "line 2: node is \"none\", \"container\" or"},
-		{"[defaults]\nimage = \"a/b\"\n", "line 2: image is"},
+		{"[defaults]\nimage = \"a/b\"\n", "line 2: image must be"},
 		{"[defaults]\nvms-per-node = \"0\"\n", "line 2: vms-per-node must be a number"},
 		{"[defaults]\nvcpus = \"x\"\n", "line 2: vcpus must be a number"},
 		{"[defaults]\nmemory = \"64M\"\n", "line 2: memory must be whole MiB"},
