@@ -19,7 +19,8 @@
 /*
  * Bytes of answers that may wait for a peer that takes none. A sound one has asked for each of them
  * and gets them while it waits: 32 MiB are a quarter of a million answers to messages, or
- * sixteen thousand of the largest results of atomics. Beyond that a peer would be eating our memory.
+ * sixteen thousand of the largest results of atomics. Beyond that a peer would be eating our
+ * memory.
  */
 #define CONTROL_BYTES_MAX (UINT64_C(32) << 20)
 
@@ -161,7 +162,7 @@ static NM_COLD void set_link(struct nm_peer *peer, struct nm_link *link,
 		diag->channel.text);
 }
 
-/* Add "channel: reason" to what is told about a peer without a link. */
+/* Add "channel: reason" to the report on a peer without a link. */
 static void reason_add(struct nm_reason *all, const char *channel, const char *text)
 {
 	nm_reason_add(all, "%s%s: %s", *all->text ? "; " : "", channel, text);
@@ -189,8 +190,8 @@ static int connect_on(struct nm_transport *t, struct nm_peer *peer, struct nm_re
 }
 
 /*
- * Report the channels below RANK that could reach the peer but did not open here. *NEXT: the kind to
- * look at first; moves on.
+ * Report the channels below RANK that could reach the peer but did not open here. *NEXT: the kind
+ * to look at first; moves on.
  */
 static void add_absent(const struct nm_engine *engine, const struct nm_select_peer *facts,
 		       unsigned int rank, const struct nm_transport_kind **next,

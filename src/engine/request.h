@@ -52,8 +52,8 @@ enum nm_request_kind {
 
 /*
  * The hot part, two and a half cache lines, is all that a receive of an eager message touches. The
- * cold part of a free request is zero, and its lists are empty: whoever writes to it gives the
- * request back with nm_request_free(), which leaves it like that again.
+ * cold part of a free request is zero, and its lists are empty. Code that writes to the cold part
+ * gives the request back with nm_request_free(), which clears it again.
  */
 struct nm_request {
 	struct nm_posted posted; /* receives: place in the match queue */
@@ -97,7 +97,7 @@ struct nm_request {
 	/* memory access at the target */
 	size_t nr_remote;
 	struct nm_remote remote[NM_IOV_MAX]; /* as many as nr_remote are valid */
-	struct nm_span spans[NM_SPANS_MAX];  /* the other side's memory, as it told; nr_spans */
+	struct nm_span spans[NM_SPANS_MAX];  /* the other side's memory, unchecked; nr_spans */
 };
 static_assert(offsetof(struct nm_request, iov[1]) <= 3 * NM_CACHE_LINE, "hot part");
 

@@ -12,9 +12,9 @@
 #include "base/log.h"
 
 #define KEEP_PART 64
-/* A peer that takes nothing in can not be told why it goes, and goes this part later. */
+/* A peer that takes nothing in cannot receive the reason; it is given up this part later. */
 #define UNTOLD_PART 8
-/* More than one round of progress brings, after which it can be told. */
+/* More than one round of progress brings; after a round the peer can be informed. */
 #define UNTOLD_MIN (UINT64_C(4) << 20)
 
 static void say(struct nm_engine *engine, struct nm_peer *peer, enum nm_pace pace)
@@ -35,7 +35,7 @@ void nm_unexpected_give_up(struct nm_engine *engine, struct nm_peer *peer)
 	nm_peer_down(engine, peer, -ENOBUFS, why.text);
 }
 
-/* Tell it before it goes, so that it does not wait for us. What is due before that goes first. */
+/* Inform it before it is given up, so that it does not wait. Earlier packets go first. */
 static NM_COLD bool has_room_still(struct nm_engine *engine, struct nm_peer *peer, uint64_t excess)
 {
 	if (peer->asked != NM_PACE_STOP) {

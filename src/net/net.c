@@ -60,19 +60,19 @@ void nm_net_lose(struct net *net, struct nm_net_peer *peer, int err, const char 
 	/* The end of one that had closed is no news. */
 	if (!was_up)
 		return;
-	peer->loss_untold = true;
-	net->nr_untold++;
+	peer->loss_unreported = true;
+	net->nr_unreported++;
 }
 
-static void tell_losses(struct net *net)
+static void report_losses(struct net *net)
 {
 	struct nm_net_peer *peer;
 
-	net->nr_untold = 0;
+	net->nr_unreported = 0;
 	for (peer = net->peers.all; peer; peer = peer->next) {
-		if (!peer->loss_untold)
+		if (!peer->loss_unreported)
 			continue;
-		peer->loss_untold = false;
+		peer->loss_unreported = false;
 		if (!net->closing && (peer->is_source || peer->linked))
 			net->base.sink.source_down(&net->base,
 						   peer->is_source ? peer->source : peer->link.peer,
@@ -310,8 +310,8 @@ unsigned int nm_net_poll(struct net *net)
 	}
 	if (nm_unlikely(net->nr_owed))
 		pay_all(net);
-	if (nm_unlikely(net->nr_untold))
-		tell_losses(net);
+	if (nm_unlikely(net->nr_unreported))
+		report_losses(net);
 	return work;
 }
 
@@ -321,7 +321,7 @@ static bool may_skip(struct net *net)
 	bool lonely = net->peers.nr == 0;
 	uint64_t now;
 
-	if (net->quiet_polls < QUIET_POLLS || net->nr_untold)
+	if (net->quiet_polls < QUIET_POLLS || net->nr_unreported)
 		return false;
 	/* The clock costs 20 ns, and so does this call; asked for now and then it is not seen. */
 	net->base.pause = lonely ? 63 : 7;
@@ -348,7 +348,7 @@ static unsigned int net_progress(struct nm_transport *transport)
 	return work;
 }
 
-/* Messages of others come only to who asks for them; who was never met can wait for a moment. */
+/* Messages arrive only if this endpoint polls; a peer's first greeting can wait for a moment. */
 static bool net_sleep(struct nm_transport *transport, struct nm_doorbells *doorbells)
 {
 	(void)doorbells;
@@ -392,7 +392,10 @@ static int init_buffers(struct net *net)
 
 void nm_net_free(struct net *net)
 {
-	/* The endpoint first: it still writes into posted buffers. Then registrations, then the rest. */
+	/*
+	 * The endpoint first: it still writes into posted buffers. Then registrations, then the
+	 * rest.
+	 */
 	if (net->inner.ep)
 		fi_close(&net->inner.ep->fid);
 	net->inner.ep = NULL;

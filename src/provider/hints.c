@@ -114,7 +114,9 @@ static int check_domain(const struct fi_domain_attr *domain, struct nm_reason *r
 		nm_reason_set(ret_why, "authorization keys are not offered");
 		return -FI_ENODATA;
 	}
-	/* The word of the time before 1.5; as a bit beside others it only allows, and we need none. */
+	/*
+	 * The word of the time before 1.5; as a bit beside others it only allows, and we need none.
+	 */
 	if (domain->mr_mode == FI_MR_BASIC) {
 		nm_reason_set(ret_why, "FI_MR_BASIC requested; keys and offsets of the program "
 				       "(FI_MR_SCALABLE, mr_mode 0) are offered");
@@ -174,8 +176,8 @@ int nm_hints_check(const struct fi_info *hints, struct nm_reason *ret_why)
 /*
  * Primary capabilities are given as asked, with the directions they imply. So is FI_DIRECTED_RECV:
  * without it the source of a receive has no meaning, and need not be an address at all. And so is
- * FI_RMA_EVENT, whose counters want every remote access told to the target. The rest costs nothing
- * and is always there. No hints: everything.
+ * FI_RMA_EVENT, whose counters need a report of every remote access at the target. The rest costs
+ * nothing and is always there. No hints: everything.
  */
 uint64_t nm_hints_caps(const struct fi_info *hints)
 {

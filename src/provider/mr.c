@@ -51,7 +51,7 @@ static int mr_bind(struct fid *fid, struct fid *bfid, uint64_t flags)
 		return -FI_EDOMAIN;
 	nm_lock_take(&mr->domain->lock);
 	nm_memory_bind_counter(mr->region, &cntr->counter);
-	cntr->driven = &mr->domain->eps; /* whoever writes here may do it through any of them */
+	cntr->driven = &mr->domain->eps; /* a peer may write here through any of them */
 	nm_lock_give(&mr->domain->lock);
 	nm_refs_get(&cntr->refs);
 	mr->cntr = cntr;
@@ -74,7 +74,7 @@ static struct fi_ops mr_fid_ops = {
 };
 
 /*
- * Where the memory is. The manual lets us ignore the interface without FI_HMEM, which nobody is
+ * Where the memory is. The manual lets us ignore the interface without FI_HMEM, which no program is
  * given; but a copy from an address of a GPU would end the program, so it is refused instead.
  */
 static int check_interface(const struct nm_domain *domain, const struct fi_mr_attr *attr)

@@ -41,7 +41,7 @@ static void log_to_host(enum nm_log_level level, const char *line)
 			    line);
 }
 
-/* The library that holds ADDRESS, or libfabric by its usual name, or whatever is loaded. */
+/* The library that holds ADDRESS, or libfabric by its usual name, or any loaded library. */
 static void *find_library(const void *address)
 {
 	void *library = NULL;
@@ -112,7 +112,9 @@ FI_EXT_INI
 		}
 		nm_host = host;
 		host_library = library; /* kept: its functions are used until the process ends */
-		/* Older than what the program asks for means "skipped": always as new as the host. */
+		/*
+		 * Older than what the program asks for means "skipped": always as new as the host.
+		 */
 		provider.fi_version = host.version;
 		nm_log_set_sink(log_to_host);
 	} else {

@@ -20,7 +20,7 @@ struct nm_spank_option_info nm_spank_option_infos[NM_SPANK_NR_OPTIONS] = {
 	[NM_SPANK_OPTION_MEMORY] = {"nm-memory", "size", "memory of each virtual machine"},
 };
 
-/* Copy what somebody wrote, shortened and safe to print. */
+/* Copy a user's text, shortened and safe to print. */
 static void quote(const char *text, char ret_text[32])
 {
 	size_t i;
@@ -264,7 +264,7 @@ static int take_vfs(const struct nm_spank_options *options, bool chosen,
 			      config->limits.vfs);
 		return -EINVAL;
 	}
-	/* Who says none within an allocation of containers has the rest from there. */
+	/* A step with none within an allocation of containers takes the rest from there. */
 	if (options->given[NM_SPANK_OPTION_VF] && request->nr_vfs &&
 	    request->node == NM_SPANK_NONE && !options->given[NM_SPANK_OPTION_NODE]) {
 		nm_reason_set(ret_reason,
@@ -283,7 +283,10 @@ static int take_vfs(const struct nm_spank_options *options, bool chosen,
 	return 0;
 }
 
-/* CHOSEN: the user wants a segment of this size. What nobody asked for is made smaller instead. */
+/*
+ * CHOSEN: the user wants a segment of this size. A size that was not requested becomes smaller
+ * instead.
+ */
 static int obey(const struct nm_spank_partition *partition, const struct nm_spank_options *options,
 		bool chosen, struct nm_spank_request *request, struct nm_reason *ret_reason)
 {
@@ -323,7 +326,9 @@ static int ask_for_machines(const struct nm_spank_options *options,
 		machines->memory_bytes = options->memory_bytes;
 	if (request->node != NM_SPANK_VM) {
 		for (int i = NM_SPANK_OPTION_IMAGE; i <= NM_SPANK_OPTION_MEMORY; i++)
-			/* Who says none in an allocation of machines has the rest from there. */
+			/*
+			 * A step with none in an allocation of machines takes the rest from there.
+			 */
 			if (options->given[i] && !(options->given[NM_SPANK_OPTION_NODE] &&
 						   options->node == NM_SPANK_NONE)) {
 				nm_reason_set(ret_reason, "--%s needs --nm-node=vm",
@@ -373,7 +378,7 @@ int nm_spank_resolve(const struct nm_spank_options *options, const struct nm_spa
 		request.node = options->node;
 	if (options->given[NM_SPANK_OPTION_SEGMENT]) {
 		request.segment_bytes = options->segment_bytes;
-		/* Who says none within an allocation of containers has the rest from there. */
+		/* A step with none within an allocation of containers takes the rest from there. */
 		if (request.node == NM_SPANK_NONE && !options->given[NM_SPANK_OPTION_NODE]) {
 			nm_reason_set(
 				ret_reason,

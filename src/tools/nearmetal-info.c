@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nearmetal-info: what this machine offers to nearmetal, and who meets whom, with reasons. */
+/* nearmetal-info: abilities of this machine, and the channel to given endpoints, with reasons. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>

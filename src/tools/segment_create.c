@@ -72,7 +72,7 @@ static int fill(int fd, const struct segment_order *order, const struct nm_vmseg
 	return err ? -err : write_host_page(fd, order->lead, host);
 }
 
-/* A file without a name, next to where it is to appear: who dies meanwhile leaves nothing. */
+/* A file without a name, next to its future place: a process that dies leaves nothing. */
 static int open_nameless(const char *path)
 {
 	char *copy = strdup(path);
@@ -86,7 +86,7 @@ static int open_nameless(const char *path)
 	return fd < 0 ? err : fd;
 }
 
-/* Never over a file that is there: somebody may have mapped it. */
+/* Never over an existing file: a process may have mapped it. */
 static int make(const struct segment_order *order, const struct nm_vmseg_host *host)
 {
 	char self[32];

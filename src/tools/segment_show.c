@@ -157,7 +157,7 @@ int segment_show(const char *path, bool json)
 	err = nm_vmseg_map(path, false, 0, 0, &view.map, &why);
 	if (err)
 		return segment_failed(NULL, "%s", why.text);
-	/* Somebody may truncate it meanwhile. */
+	/* Another process may truncate it during the read. */
 	guard.start = (uintptr_t)view.map.base;
 	guard.len = view.map.len;
 	nm_sigbus_guard(&guard);
