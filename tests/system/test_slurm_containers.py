@@ -236,7 +236,10 @@ def test_an_allocation_is_asked_for_containers_not_its_steps(slurm: SlurmSite) -
         (("--nm-segment=2M",), "--nm-segment needs --nm-node=container"),
         (("--nm-profile=far",), "unknown profile; known profiles: mpich near"),
         (("-psmall", IN, "--nm-segment=17M"), "partition small allows 16M at most"),
-        (("--part=debug,small", "--nm-profile=near"), "--nm-profile: partition small forbids this option"),
+        (
+            ("--part=debug,small", "--nm-profile=near"),
+            "--nm-profile: partition small forbids this option",
+        ),
     ],
 )
 @pytest.mark.parametrize("verb", ["srun", "sbatch", "salloc"])
