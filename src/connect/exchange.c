@@ -198,11 +198,12 @@ void nm_exchange_destroy(struct nm_sessions *sessions, struct nm_exchange *excha
 /* Did the other side close its endpoint in order? Its window says so, while it is its window. */
 static bool closed_in_order(const struct nm_vmseg_wire *wire, const struct nm_exchange *exchange)
 {
-	const struct nm_foreign_window *window = exchange->handshake->session.window;
+	const struct nm_session *session = exchange->handshake->session;
 	enum nm_vmseg_state state;
 	uint64_t heartbeat;
 
-	return window && nm_foreign_state(window) == NM_WINDOW_GONE &&
+	return session && session->window.header &&
+	       nm_foreign_state(&session->window) == NM_WINDOW_GONE &&
 	       !nm_vmseg_is_lost(wire->segment) &&
 	       nm_vmseg_look(wire->segment, &exchange->peer.address, &state, &heartbeat) == 0;
 }

@@ -134,7 +134,7 @@ static int take_ack(struct nm_sessions *sessions, struct nm_handshake *handshake
 	kind = nm_message_parse(bytes, (size_t)len, ret_reason);
 	if (kind == NM_MESSAGE_ACK) {
 		nm_step_copy(bytes, &step);
-		handshake->session.cma =
+		handshake->session->out.cma =
 			handshake->cma_reached && nm_handshake_hear(sessions, handshake, &step);
 		return 0;
 	}
@@ -161,7 +161,7 @@ static int shake_hands(struct nm_sessions *sessions, struct nm_handshake *handsh
 	nm_handshake_reach(sessions, handshake);
 	NM_FAULT("visit-met-before");
 	err = nm_message_send_step(handshake->fd, NM_MESSAGE_MET, handshake->cma_reached,
-				   handshake->session.cma_why.text);
+				   handshake->session->out.cma_why.text);
 	NM_FAULT("visit-met-after");
 	if (err && !hung_up(err))
 		return nm_connect_failed(ret_reason, "cannot go on with the handshake", err);
@@ -170,10 +170,11 @@ static int shake_hands(struct nm_sessions *sessions, struct nm_handshake *handsh
 		return err;
 	pthread_mutex_lock(&sessions->lock);
 	NM_FAULT("visit-go-before");
-	err = nm_handshake_watch(sessions, handshake);
+	err = nm_sessions_watch(sessions, handshake->fd, &handshake->watch);
 	if (!err)
-		err = nm_message_send_step(handshake->fd, NM_MESSAGE_GO, handshake->session.cma,
-					   handshake->session.cma_why.text);
+		err = nm_message_send_step(handshake->fd, NM_MESSAGE_GO,
+					   handshake->session->out.cma,
+					   handshake->session->out.cma_why.text);
 	if (!err)
 		handshake->state = NM_HANDSHAKE_UP;
 	pthread_mutex_unlock(&sessions->lock);
@@ -187,18 +188,21 @@ int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *
 	struct nm_handshake *handshake;
 	int err;
 
+	nm_reason_set(ret_reason, "out of memory");
 	pthread_mutex_lock(&sessions->lock);
-	handshake = nm_handshake_create(sessions, -1, NM_HANDSHAKE_CONNECTING);
+	handshake = nm_handshake_create(sessions, -1, NM_ROLE_WRITER);
+	err = handshake ? nm_handshake_join(sessions, handshake, who, ret_reason) : -ENOMEM;
+	if (handshake && err)
+		nm_handshake_close(sessions, handshake);
 	pthread_mutex_unlock(&sessions->lock);
-	if (!handshake) {
-		nm_reason_set(ret_reason, "out of memory");
-		return -ENOMEM;
-	}
+	if (err)
+		return err;
 	err = sessions->wire->ops->connect(sessions, handshake, who, ret_reason);
 	if (!err)
 		err = shake_hands(sessions, handshake, who, ret_reason);
 	if (!err) {
-		*ret_session = &handshake->session;
+		*ret_session = handshake->session;
+		nm_session_begin(sessions, handshake->session, NM_SESSION_UP);
 		return 0;
 	}
 	/* Not to be found here is the usual thing; found and not met is worth a line. */
@@ -210,6 +214,8 @@ int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *
 	if (err == -ENOENT || err == -EBADMSG || err == -EPERM || err == -EPROTONOSUPPORT ||
 	    err == -ECONNREFUSED)
 		err = -EHOSTUNREACH;
-	nm_sessions_leave(sessions, &handshake->session, err, ret_reason);
+	pthread_mutex_lock(&sessions->lock);
+	nm_direction_close(sessions, &handshake->session->out, err, ret_reason);
+	pthread_mutex_unlock(&sessions->lock);
 	return err;
 }

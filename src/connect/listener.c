@@ -43,43 +43,31 @@ static int check_address(const struct nm_sessions *sessions, const struct nm_gre
 	return 0;
 }
 
-static int check_first_visit(const struct nm_sessions *sessions, const struct nm_identity *who,
-			     struct nm_reason *ret_reason)
-{
-	const struct nm_handshake *other;
-
-	for (other = sessions->handshakes; other; other = other->next)
-		if (other->neighbour && other->session.role == NM_ROLE_READER &&
-		    nm_identity_equal(&other->session.who, who)) {
-			nm_reason_set(ret_reason, "it has met me already");
-			return -EEXIST;
-		}
-	return 0;
-}
-
-static int answer_hello(struct nm_sessions *sessions, struct nm_handshake *handshake,
-			const struct nm_greeting *hello, int window_fd,
+static int handle_hello(struct nm_sessions *sessions, struct nm_handshake *handshake,
+			const uint8_t *bytes, size_t len, int window_fd,
 			struct nm_reason *ret_reason)
 {
-	struct nm_greeting welcome;
+	struct nm_greeting hello, welcome;
 	int err;
 
-	err = sessions->wire->ops->check_visitor(handshake, ret_reason);
+	err = nm_greeting_parse(bytes, len, NM_MESSAGE_HELLO, &hello, ret_reason);
 	if (!err)
-		err = check_address(sessions, hello, ret_reason);
+		err = sessions->wire->ops->check_visitor(handshake, ret_reason);
 	if (!err)
-		err = check_first_visit(sessions, &hello->who, ret_reason);
+		err = check_address(sessions, &hello, ret_reason);
 	if (!err)
-		err = nm_handshake_take_window(sessions, handshake, hello, window_fd, ret_reason);
+		err = nm_handshake_join(sessions, handshake, &hello.who, ret_reason);
+	if (!err)
+		err = nm_handshake_take_window(sessions, handshake, &hello, window_fd, ret_reason);
 	if (!err)
 		err = nm_handshake_take_lane(sessions, handshake, ret_reason);
 	if (err)
 		return err;
-	handshake->session.start = hello->start;
-	nm_ring_reset_feedback(nm_handshake_own_lane(sessions, handshake), hello->start);
+	handshake->session->in.start = hello.start;
+	nm_ring_reset_feedback(nm_handshake_own_lane(sessions, handshake), hello.start);
 	/* Partner: nm_handshake_proven() of the visitor. */
 	atomic_store_explicit(&nm_handshake_own_lane(sessions, handshake)->reader_proof,
-			      hello->challenge, memory_order_release);
+			      hello.challenge, memory_order_release);
 	nm_handshake_greet(sessions, handshake, NM_MESSAGE_WELCOME, &welcome);
 	NM_FAULT("serve-welcome-before");
 	err = nm_message_send(handshake->fd, &welcome, sizeof(welcome), sessions->wire->window_fd);
@@ -88,16 +76,6 @@ static int answer_hello(struct nm_sessions *sessions, struct nm_handshake *hands
 		nm_reason_set(ret_reason, "cannot answer its hello: %s", strerror(-err));
 	handshake->state = NM_HANDSHAKE_AWAIT_MET;
 	return err;
-}
-
-static int handle_hello(struct nm_sessions *sessions, struct nm_handshake *handshake,
-			const uint8_t *bytes, size_t len, int window_fd,
-			struct nm_reason *ret_reason)
-{
-	struct nm_greeting hello;
-	int err = nm_greeting_parse(bytes, len, NM_MESSAGE_HELLO, &hello, ret_reason);
-
-	return err ? err : answer_hello(sessions, handshake, &hello, window_fd, ret_reason);
 }
 
 static int handle_met(const struct nm_sessions *sessions, struct nm_handshake *handshake,
@@ -115,7 +93,7 @@ static int handle_met(const struct nm_sessions *sessions, struct nm_handshake *h
 		nm_handshake_reach(sessions, handshake);
 	NM_FAULT("serve-ack-before");
 	err = nm_message_send_step(handshake->fd, NM_MESSAGE_ACK, handshake->cma_reached,
-				   handshake->session.cma_why.text);
+				   handshake->session->in.cma_why.text);
 	NM_FAULT("serve-ack-after");
 	if (err)
 		nm_reason_set(ret_reason, "cannot acknowledge: %s", strerror(-err));
@@ -146,11 +124,11 @@ static int handle_message(struct nm_sessions *sessions, struct nm_handshake *han
 	}
 	if (handshake->state == NM_HANDSHAKE_AWAIT_GO && kind == NM_MESSAGE_GO) {
 		nm_step_copy(bytes, &step);
-		handshake->session.cma =
+		handshake->session->in.cma =
 			handshake->cma_reached && nm_handshake_hear(sessions, handshake, &step);
 		handshake->state = NM_HANDSHAKE_UP;
 		NM_FAULT("serve-go");
-		nm_sessions_push_event(sessions, &handshake->source_event);
+		nm_session_push_event(sessions, handshake->session, NM_SESSION_SOURCE);
 		return 0;
 	}
 	nm_reason_set(ret_reason, "it sent message %d out of turn", kind);
@@ -222,13 +200,13 @@ struct nm_handshake *nm_sessions_admit(struct nm_sessions *sessions, int fd)
 
 	NM_FAULT("serve-accept");
 	if (sessions->nr_handshakes < limit)
-		handshake = nm_handshake_create(sessions, fd, NM_HANDSHAKE_AWAIT_HELLO);
+		handshake = nm_handshake_create(sessions, fd, NM_ROLE_READER);
 	if (!handshake) {
 		nm_message_send_bye(fd, -ENOSPC, "it has too many visitors");
 		close(fd);
 		return NULL;
 	}
-	if (!nm_handshake_watch(sessions, handshake))
+	if (!nm_sessions_watch(sessions, handshake->fd, &handshake->watch))
 		return handshake;
 	nm_handshake_close(sessions, handshake);
 	return NULL;

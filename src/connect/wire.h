@@ -58,14 +58,12 @@ struct nm_wire_ops {
 	/* May the visitor on HANDSHAKE be talked to at all? 0 or -errno with a reason. */
 	int (*check_visitor)(struct nm_handshake *handshake, struct nm_reason *ret_reason);
 	/*
-	 * The window of GREETING's sender, after checking that it is the sender's own. KNOWN: what it
-	 * was mapped as before; then nothing is mapped, and it only has to be the same one. Takes the
-	 * words for the session too: relation, integrity, how they met.
+	 * Map the window of GREETING's sender into the session of HANDSHAKE, after checking that it
+	 * is the sender's own, and fill in the relation, the integrity and how it was proven. If the
+	 * session has a window already, it only has to be the same one, and nothing is changed.
 	 */
 	int (*map)(struct nm_sessions *sessions, struct nm_handshake *handshake,
-		   const struct nm_greeting *greeting, int window_fd,
-		   const struct nm_foreign_window *known, struct nm_foreign_window *ret_window,
-		   struct nm_reason *ret_reason);
+		   const struct nm_greeting *greeting, int window_fd, struct nm_reason *ret_reason);
 	/* HANDSHAKE hung up without a word. Did it close in order (true), or how did it die? */
 	bool (*ended)(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		      struct nm_reason *ret_why);

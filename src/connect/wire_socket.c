@@ -105,7 +105,8 @@ static int dir_open(struct nm_sessions *sessions, struct nm_reason *ret_reason)
 
 	wire->spare = fcntl(sessions->waker, F_DUPFD_CLOEXEC, 0);
 	if (wire->spare < 0) {
-		nm_reason_set(ret_reason, "cannot set up a meeting place: %s", strerror(errno));
+		nm_reason_set(ret_reason, "cannot set up the socket in the rundir: %s",
+			      strerror(errno));
 		return -errno;
 	}
 	nm_rundir_reap(&wire->dir, REAP_AGE_S);
@@ -119,7 +120,8 @@ static int dir_open(struct nm_sessions *sessions, struct nm_reason *ret_reason)
 	}
 	err = nm_sessions_watch(sessions, wire->listener, &wire->watch);
 	if (err)
-		nm_reason_set(ret_reason, "cannot watch my meeting socket: %s", strerror(-err));
+		nm_reason_set(ret_reason, "cannot watch the socket in the rundir: %s",
+			      strerror(-err));
 	return err;
 }
 
@@ -287,11 +289,9 @@ static int map_own(const struct nm_identity *who, int window_fd,
 }
 
 static int dir_map(struct nm_sessions *sessions, struct nm_handshake *handshake,
-		   const struct nm_greeting *greeting, int window_fd,
-		   const struct nm_foreign_window *known, struct nm_foreign_window *ret_window,
-		   struct nm_reason *ret_reason)
+		   const struct nm_greeting *greeting, int window_fd, struct nm_reason *ret_reason)
 {
-	struct nm_session *session = &handshake->session;
+	struct nm_session *session = handshake->session;
 	bool one_pid_ns = sessions->pid_ns_inode &&
 			  greeting->pid_ns_inode == sessions->pid_ns_inode &&
 			  greeting->pid_ns_device == sessions->pid_ns_device;
@@ -301,8 +301,9 @@ static int dir_map(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		nm_reason_set(ret_reason, "no window came with its greeting");
 		return -EBADMSG;
 	}
-	err = known ? check_same(known, window_fd, ret_reason) :
-		      map_own(&greeting->who, window_fd, ret_window, ret_reason);
+	if (session->window.header)
+		return check_same(&session->window, window_fd, ret_reason);
+	err = map_own(&greeting->who, window_fd, &session->window, ret_reason);
 	if (err)
 		return err;
 	/* What it says of its PID namespace decides nothing; it only finds the right word. */
@@ -331,10 +332,10 @@ static void remember_grave(struct dir_wire *wire, const struct nm_identity *who)
 static bool dir_ended(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		      struct nm_reason *ret_why)
 {
-	if (nm_foreign_state(handshake->session.window) == NM_WINDOW_GONE)
+	if (nm_foreign_state(&handshake->session->window) == NM_WINDOW_GONE)
 		return true;
 	nm_reason_set(ret_why, "its socket hung up without a farewell");
-	remember_grave(wire_of(sessions), &handshake->session.who);
+	remember_grave(wire_of(sessions), &handshake->session->who);
 	return false;
 }
 

@@ -184,16 +184,41 @@ static int segment_check_visitor(struct nm_handshake *handshake, struct nm_reaso
 	return -EHOSTUNREACH;
 }
 
+/* The window that is mapped, of the same endpoint as then? */
+static bool is_known(const struct nm_session *session, const struct nm_foreign_window *window,
+		     const struct nm_vmseg_tie *tie)
+{
+	return session->window.header == window->header &&
+	       session->window.geometry.size == window->geometry.size &&
+	       session->tie.expected_part == tie->expected_part &&
+	       session->tie.expected_slot == tie->expected_slot;
+}
+
+static void describe(const struct nm_vmseg_wire *wire, struct nm_session *session, uint32_t part)
+{
+	const struct nm_vmseg_facts *facts = nm_vmseg_facts(wire->segment);
+	bool is_own = part == facts->part;
+	struct nm_reason numa;
+
+	session->relation = NM_RELATION_HOST;
+	session->integrity =
+		facts->enforced && !is_own ? NM_INTEGRITY_ENFORCED : NM_INTEGRITY_CONVENTION;
+	session->far = nm_vmseg_is_far(wire->segment, part, &numa);
+	nm_reason_set(&session->how, "met in part %u of %.90s, mine is %u%s%s; %s", part,
+		      wire->place, facts->part, *numa.text ? "; on " : "", numa.text,
+		      is_own ? "both in one machine's part" : facts->integrity_why.text);
+}
+
 static int segment_map(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		       const struct nm_greeting *greeting, int window_fd,
-		       const struct nm_foreign_window *known, struct nm_foreign_window *ret_window,
 		       struct nm_reason *ret_reason)
 {
 	const struct nm_vmseg_wire *wire = wire_of(sessions);
-	const struct nm_vmseg_facts *facts = nm_vmseg_facts(wire->segment);
 	const struct nm_exchange *exchange = handshake->exchange;
+	struct nm_session *session = handshake->session;
+	bool is_first = !session->window.header;
 	struct nm_foreign_window window;
-	struct nm_reason numa;
+	struct nm_vmseg_tie tie;
 	uint8_t proof[8];
 	int err;
 
@@ -209,31 +234,20 @@ static int segment_map(struct nm_sessions *sessions, struct nm_handshake *handsh
 	if (memcmp(window.id, greeting->who.id, sizeof(window.id)) != 0 ||
 	    memcmp(window.token, proof, sizeof(proof)) != 0)
 		err = -EBADMSG;
-	if (known &&
-	    (known->header != window.header || known->geometry.size != window.geometry.size))
-		err = -EBADMSG;
 	NM_FAULT("talk-window-seen");
 	if (!err)
-		err = nm_vmseg_tie(wire->segment, &exchange->peer.address, &handshake->session.tie);
-	if (err || known)
-		nm_window_detach(&window);
-	if (err) {
+		err = nm_vmseg_tie(wire->segment, &exchange->peer.address, &tie);
+	if (!err && !is_first && !is_known(session, &window, &tie))
+		err = -EBADMSG;
+	if (err)
 		nm_reason_set(ret_reason, "the window in its slot is somebody else's");
+	if (err || !is_first) {
+		nm_window_detach(&window);
 		return err;
 	}
-	if (!known)
-		*ret_window = window;
-	handshake->session.relation = NM_RELATION_HOST;
-	handshake->session.integrity =
-		facts->enforced && exchange->peer.address.part != facts->part ?
-			NM_INTEGRITY_ENFORCED :
-			NM_INTEGRITY_CONVENTION;
-	handshake->session.far = nm_vmseg_is_far(wire->segment, exchange->peer.address.part, &numa);
-	nm_reason_set(&handshake->session.how, "met in part %u of %.90s, mine is %u%s%s; %s",
-		      exchange->peer.address.part, wire->place, facts->part,
-		      *numa.text ? "; on " : "", numa.text,
-		      exchange->peer.address.part == facts->part ? "both in one machine's part" :
-								   facts->integrity_why.text);
+	session->window = window;
+	session->tie = tie;
+	describe(wire, session, exchange->peer.address.part);
 	return 0;
 }
 

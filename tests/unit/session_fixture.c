@@ -55,9 +55,9 @@ void place_destroy(struct place *place)
 	free(place->window);
 }
 
-struct nm_session *place_expect(struct place *place, enum nm_session_event_kind kind)
+struct nm_session *place_expect(struct place *place, enum nm_session_event kind)
 {
-	enum nm_session_event_kind got;
+	enum nm_session_event got;
 	struct nm_session *session;
 
 	while (!(session = nm_sessions_next_event(place->sessions, &got)))
@@ -68,7 +68,7 @@ struct nm_session *place_expect(struct place *place, enum nm_session_event_kind 
 
 void place_expect_nothing(struct place *place)
 {
-	enum nm_session_event_kind kind;
+	enum nm_session_event kind;
 
 	nm_test_sleep_ms(30);
 	NM_CHECK(nm_sessions_next_event(place->sessions, &kind) == NULL);

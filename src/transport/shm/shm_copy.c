@@ -10,23 +10,20 @@
 /* Longer than a polling peer takes to say so again (engine/progress.c). */
 #define POLLED_NS 2000000
 
-void nm_shm_init_copies(struct shm_link *link, const struct nm_session *session)
+void nm_shm_init_copies(struct shm_session *s)
 {
-	link->base.remote_copy = session->cma;
-	link->target = session->cma_target;
-	if (session->cma)
-		nm_reason_set(&link->facts.copy_reason, "found each other's challenge in the "
-							"other's private memory (CMA)");
-	else
-		link->facts.copy_reason = session->cma_why;
+	s->link.base.remote_copy = s->base.out.cma;
+	if (s->base.out.cma)
+		nm_reason_set(&s->base.out.cma_why, "found each other's challenge in the "
+						    "other's private memory (CMA)");
 }
 
 /* What is not an answer about the peer's memory is the end of copying. */
-static ssize_t copied(struct shm_link *link, ssize_t got)
+static ssize_t copied(struct shm_session *s, ssize_t got)
 {
 	if (nm_unlikely(got < 0 && got != -EFAULT)) {
-		link->base.remote_copy = false;
-		nm_cma_explain((int)got, &link->facts.copy_reason);
+		s->link.base.remote_copy = false;
+		nm_cma_explain((int)got, &s->base.out.cma_why);
 	}
 	return got;
 }
@@ -35,22 +32,22 @@ static ssize_t shm_read_remote(struct nm_link *base, const struct iovec *local,
 			       unsigned int nr_local, const struct nm_span *remote,
 			       unsigned int nr_remote)
 {
-	struct shm_link *link = nm_shm_link_of(base);
+	struct shm_session *s = nm_shm_session_of(base);
 
 	if (nm_unlikely(!base->remote_copy))
 		return -EOPNOTSUPP;
-	return copied(link, nm_cma_read(&link->target, local, nr_local, remote, nr_remote));
+	return copied(s, nm_cma_read(&s->base.out.cma_target, local, nr_local, remote, nr_remote));
 }
 
 static ssize_t shm_write_remote(struct nm_link *base, const struct iovec *local,
 				unsigned int nr_local, const struct nm_span *remote,
 				unsigned int nr_remote)
 {
-	struct shm_link *link = nm_shm_link_of(base);
+	struct shm_session *s = nm_shm_session_of(base);
 
 	if (nm_unlikely(!base->remote_copy))
 		return -EOPNOTSUPP;
-	return copied(link, nm_cma_write(&link->target, local, nr_local, remote, nr_remote));
+	return copied(s, nm_cma_write(&s->base.out.cma_target, local, nr_local, remote, nr_remote));
 }
 
 static int shm_publish(struct nm_transport *transport, const struct nm_region *region)
@@ -69,17 +66,16 @@ static void shm_revoke(struct nm_transport *transport, uint64_t key)
 }
 
 /* The word that tells my peer that I am using its regions. */
-static _Atomic uint64_t *reaching_of(struct shm_link *link)
+static _Atomic uint64_t *reaching_of(const struct nm_link *link)
 {
-	struct shm_transport *shm = nm_shm_of(link->base.transport);
+	struct shm_transport *shm = nm_shm_of(link->transport);
 
-	return &shm->window.lanes[link->session->own_lane].reaching;
+	return &shm->window.lanes[nm_shm_session_of(link)->base.out.own_lane].reaching;
 }
 
 static void shm_leave(struct nm_link *base)
 {
-	struct shm_link *link = nm_shm_link_of(base);
-	_Atomic uint64_t *reaching = reaching_of(link);
+	_Atomic uint64_t *reaching = reaching_of(base);
 
 	/* Partner: nm_sessions_await_copies() of the peer. */
 	atomic_store_explicit(reaching, atomic_load_explicit(reaching, memory_order_relaxed) + 1,
@@ -89,15 +85,12 @@ static void shm_leave(struct nm_link *base)
 static int shm_reach(struct nm_link *base, const uint64_t *keys, unsigned int nr_keys,
 		     struct nm_region *ret_regions)
 {
-	struct shm_link *link = nm_shm_link_of(base);
-	const struct nm_foreign_window *window;
-	_Atomic uint64_t *reaching;
+	const struct nm_foreign_window *window = &nm_shm_session_of(base)->base.window;
+	_Atomic uint64_t *reaching = reaching_of(base);
 	int err = 0;
 
 	if (!base->remote_copy)
 		return -EOPNOTSUPP;
-	window = link->session->window;
-	reaching = reaching_of(link);
 	/* Partner: nm_sessions_await_copies() of the peer, after it has taken a region away. */
 	atomic_store_explicit(reaching, atomic_load_explicit(reaching, memory_order_relaxed) + 1,
 			      memory_order_seq_cst);
@@ -119,13 +112,12 @@ static void shm_polled(struct nm_transport *transport, uint64_t now_ns)
 
 static bool shm_polls(struct nm_link *base, uint64_t now_ns)
 {
-	struct shm_link *link = nm_shm_link_of(base);
+	const struct nm_session *session = &nm_shm_session_of(base)->base;
 	uint64_t polled_ns;
 
-	if (link->down)
+	if (session->state != NM_SESSION_UP)
 		return false;
-	polled_ns = atomic_load_explicit(&link->session->window->header->polled_ns,
-					 memory_order_relaxed);
+	polled_ns = atomic_load_explicit(&session->window.header->polled_ns, memory_order_relaxed);
 	return now_ns - polled_ns < POLLED_NS;
 }
 

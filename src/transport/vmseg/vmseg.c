@@ -40,19 +40,20 @@ static bool segment_sleep(struct nm_transport *transport, struct nm_doorbells *d
 /* Others may have my window's bytes soon after I am gone: only what was taken is safe. */
 static bool segment_drained(struct nm_link *base)
 {
-	const struct shm_link *link = nm_shm_link_of(base);
+	const struct shm_session *s = nm_shm_session_of(base);
+	const struct nm_ring_writer *writer = &s->link.writer;
 
 	/* Partner: nm_ring_return_credits() of the reader. */
-	return link->down || atomic_load_explicit(&link->writer.feedback->consumed,
-						  memory_order_acquire) == link->writer.position;
+	return s->base.state != NM_SESSION_UP ||
+	       atomic_load_explicit(&writer->feedback->consumed, memory_order_acquire) ==
+		       writer->position;
 }
 
 static unsigned int count_untaken(const struct shm_transport *shm)
 {
 	unsigned int nr = 0;
 
-	for (struct shm_link *link = shm->links; link; link = link->next)
-		nr += !segment_drained(&link->base);
+	nm_shm_for_each(s, shm) nr += nm_shm_has_link(s) && !segment_drained(&s->link.base);
 	return nr;
 }
 
