@@ -5,7 +5,7 @@
  *
  * The address carries no host name, boot id or pid: nothing in it says who is near whom. `id` only
  * names the socket under which an endpoint can be met, and `token` is the secret that both sides
- * must show (the owner in the mapped window, the visitor in its hello) before they believe it.
+ * must show (the owner in the mapped window, the caller in its hello) before they believe it.
  */
 #ifndef NM_CONNECT_ADDRESS_H
 #define NM_CONNECT_ADDRESS_H

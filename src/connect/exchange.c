@@ -52,7 +52,7 @@ static bool post(struct nm_vmseg_wire *wire, struct nm_exchange *exchange,
 	uint8_t bytes[NM_VMSEG_MESSAGE_MAX];
 	struct nm_letter_head head = {
 		.magic = NM_LETTER_MAGIC,
-		.flags = (uint16_t)(flags | (exchange->is_visitor ? NM_LETTER_VISITOR : 0)),
+		.flags = (uint16_t)(flags | (exchange->is_caller ? NM_LETTER_CALLER : 0)),
 		.number = exchange->number,
 		.taken = exchange->heard,
 	};
@@ -87,19 +87,19 @@ static bool post(struct nm_vmseg_wire *wire, struct nm_exchange *exchange,
 }
 
 static void cover(const struct nm_sessions *sessions, const struct nm_exchange *exchange,
-		  bool from_visitor, void *message, size_t len)
+		  bool from_caller, void *message, size_t len)
 {
 	const struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
 	const struct nm_vmseg_address *me = nm_vmseg_own_address(wire->claim);
 	struct nm_letter_cover secrets = {
 		.owner_token = exchange->owner_token,
 		.segment = nm_vmseg_facts(wire->segment)->token,
-		.visitor = exchange->is_visitor ? me : &exchange->peer.address,
-		.owner = exchange->is_visitor ? &exchange->peer.address : me,
+		.caller = exchange->is_caller ? me : &exchange->peer.address,
+		.owner = exchange->is_caller ? &exchange->peer.address : me,
 		.number = exchange->number,
 	};
 
-	nm_letter_cover(&secrets, from_visitor, message, len);
+	nm_letter_cover(&secrets, from_caller, message, len);
 }
 
 /* Queue a message, or none, that ends with FLAGS. False: more than a session ever says. */
@@ -123,7 +123,7 @@ static bool say(struct nm_sessions *sessions, struct nm_exchange *exchange, cons
 		memcpy(message->bytes, bytes, len);
 	message->len = (uint16_t)len;
 	message->flags = (uint16_t)flags;
-	cover(sessions, exchange, exchange->is_visitor, message->bytes, len);
+	cover(sessions, exchange, exchange->is_caller, message->bytes, len);
 	if (!exchange->nr_queued++)
 		exchange->say_by_ns = nm_clock_ns() + wire->connect_ns;
 	return true;
@@ -153,7 +153,7 @@ static void listen_to_handshake(struct nm_sessions *sessions, struct nm_watch *w
 
 struct nm_exchange *nm_exchange_create(struct nm_sessions *sessions,
 				       const struct nm_vmseg_peer *peer, int fd, uint64_t number,
-				       bool is_visitor, const uint8_t owner_token[8])
+				       bool is_caller, const uint8_t owner_token[8])
 {
 	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
 	struct nm_exchange *exchange = calloc(1, sizeof(*exchange)), **place;
@@ -164,7 +164,7 @@ struct nm_exchange *nm_exchange_create(struct nm_sessions *sessions,
 	exchange->peer = *peer;
 	exchange->fd = fd;
 	exchange->number = number;
-	exchange->is_visitor = is_visitor;
+	exchange->is_caller = is_caller;
 	memcpy(exchange->owner_token, owner_token, sizeof(exchange->owner_token));
 	exchange->said = 1;
 	exchange->probe_ns = nm_clock_ns() + wire->lease_ns;
@@ -252,7 +252,7 @@ static bool deliver(struct nm_sessions *sessions, struct nm_exchange *exchange, 
 
 	if (!len || exchange->fd < 0)
 		return true;
-	cover(sessions, exchange, !exchange->is_visitor, message, len);
+	cover(sessions, exchange, !exchange->is_caller, message, len);
 	NM_FAULT("talk-deliver");
 	err = nm_message_send(exchange->fd, message, len, -1);
 	/* Who has hung up is noticed by the watch. */
@@ -333,7 +333,7 @@ void nm_exchange_reset(struct nm_vmseg_wire *wire, const struct nm_vmseg_address
 	struct nm_letter_head answer = {
 		.magic = NM_LETTER_MAGIC,
 		.flags = (uint16_t)(NM_LETTER_RESET |
-				    (head->flags & NM_LETTER_VISITOR ? 0 : NM_LETTER_VISITOR)),
+				    (head->flags & NM_LETTER_CALLER ? 0 : NM_LETTER_CALLER)),
 		.number = head->number,
 		.taken = head->sequence,
 	};

@@ -22,7 +22,7 @@ void nm_handshake_offer_cma(const struct nm_sessions *sessions, struct nm_handsh
 	uint32_t slot = slot_of(sessions, handshake);
 
 	nm_cma_offer_init(&sessions->cma, slot, handshake->cma_challenge, &greeting->cma);
-	/* The owner has the visitor's offer already. */
+	/* The owner has the caller's offer already. */
 	if (handshake->role == NM_ROLE_READER)
 		nm_cma_answer(&sessions->cma, slot, &handshake->cma_offer);
 }
@@ -65,7 +65,7 @@ bool nm_handshake_hear(const struct nm_sessions *sessions, struct nm_handshake *
 	return false;
 }
 
-/* Is the other side of HANDSHAKE, a visitor, in the midst of a copy? Its count then, else 0. */
+/* Is the other side of HANDSHAKE, a caller, in the midst of a copy? Its count then, else 0. */
 static uint64_t copying(const struct nm_handshake *handshake)
 {
 	uint64_t reaching;
@@ -109,11 +109,11 @@ void nm_sessions_await_copies(struct nm_sessions *sessions, uint32_t timeout_ms)
 		sched_yield();
 		if (nm_clock_ns() < deadline)
 			continue;
-		nm_warn("a neighbour does not end a copy from or to my memory (is it stopped?): "
-			"no more copies by neighbours");
+		nm_warn("a peer does not end a copy from or to my memory (is it stopped?): "
+			"peers copy no more");
 		pthread_mutex_lock(&sessions->lock);
 		nm_cma_place_fini(&sessions->cma);
-		nm_reason_set(&sessions->cma.why, "a neighbour did not end a copy");
+		nm_reason_set(&sessions->cma.why, "a peer did not end a copy");
 		pthread_mutex_unlock(&sessions->lock);
 		return;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The visitor's side of a session: blocking, with one deadline for all of it. */
+/* The caller's side of a session: blocking, with one deadline for all of it. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -78,9 +78,9 @@ static int say_hello(struct nm_sessions *sessions, struct nm_handshake *handshak
 	if (err)
 		return err;
 	memcpy(hello.owner_token, who->token, sizeof(hello.owner_token));
-	NM_FAULT("visit-hello-before");
+	NM_FAULT("call-hello-before");
 	err = nm_message_send(handshake->fd, &hello, sizeof(hello), sessions->wire->window_fd);
-	NM_FAULT("visit-hello-after");
+	NM_FAULT("call-hello-after");
 	return err && !hung_up(err) ? nm_connect_failed(ret_reason, "cannot say hello", err) : 0;
 }
 
@@ -96,7 +96,7 @@ static int take_welcome(struct nm_sessions *sessions, struct nm_handshake *hands
 		return len;
 	err = nm_greeting_parse(bytes, (size_t)len, NM_MESSAGE_WELCOME, &welcome, ret_reason);
 	if (!err && !nm_identity_equal(&welcome.who, who)) {
-		nm_reason_set(ret_reason, "somebody else answers on its socket");
+		nm_reason_set(ret_reason, "another endpoint answers on its socket");
 		err = -EBADMSG;
 	}
 	pthread_mutex_lock(&sessions->lock);
@@ -159,17 +159,17 @@ static int shake_hands(struct nm_sessions *sessions, struct nm_handshake *handsh
 	if (err)
 		return err;
 	nm_handshake_reach(sessions, handshake);
-	NM_FAULT("visit-met-before");
+	NM_FAULT("call-met-before");
 	err = nm_message_send_step(handshake->fd, NM_MESSAGE_MET, handshake->cma_reached,
 				   handshake->session->out.cma_why.text);
-	NM_FAULT("visit-met-after");
+	NM_FAULT("call-met-after");
 	if (err && !hung_up(err))
 		return nm_connect_failed(ret_reason, "cannot go on with the handshake", err);
 	err = take_ack(sessions, handshake, ret_reason);
 	if (err)
 		return err;
 	pthread_mutex_lock(&sessions->lock);
-	NM_FAULT("visit-go-before");
+	NM_FAULT("call-go-before");
 	err = nm_sessions_watch(sessions, handshake->fd, &handshake->watch);
 	if (!err)
 		err = nm_message_send_step(handshake->fd, NM_MESSAGE_GO,
@@ -178,7 +178,7 @@ static int shake_hands(struct nm_sessions *sessions, struct nm_handshake *handsh
 	if (!err)
 		handshake->state = NM_HANDSHAKE_UP;
 	pthread_mutex_unlock(&sessions->lock);
-	NM_FAULT("visit-go-after");
+	NM_FAULT("call-go-after");
 	return err ? nm_connect_failed(ret_reason, "cannot end the handshake", err) : 0;
 }
 
@@ -205,11 +205,11 @@ int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *
 		nm_session_begin(sessions, handshake->session, NM_SESSION_UP);
 		return 0;
 	}
-	/* Not to be found here is the usual thing; found and not met is worth a line. */
+	/* A peer that is not here is usual; one that is here, without a session, is worth a line. */
 	if (err != -ENOENT)
-		nm_warn("neighbour %02x%02x%02x%02x%02x%02x cannot be met in %.80s, a slower channel is used: %s",
-			who->id[0], who->id[1], who->id[2], who->id[3], who->id[4], who->id[5],
-			sessions->wire->place, ret_reason->text);
+		nm_warn("peer " NM_WHO_FORMAT
+			" cannot be reached in %.80s; a slower channel is used: %s",
+			NM_WHO(who), sessions->wire->place, ret_reason->text);
 	/* Whatever the peer did wrong, it is not reachable here. */
 	if (err == -ENOENT || err == -EBADMSG || err == -EPERM || err == -EPROTONOSUPPORT ||
 	    err == -ECONNREFUSED)

@@ -28,7 +28,7 @@
 #define NM_LETTER_MAGIC UINT32_C(0x746c6d6e) /* "nmlt" */
 
 enum nm_letter_flag {
-	NM_LETTER_VISITOR = 1, /* its sender is who visits */
+	NM_LETTER_CALLER = 1, /* its sender is the caller */
 	NM_LETTER_HANGUP = 2,
 	NM_LETTER_RESET = 4,
 	NM_LETTER_PROBE = 8,
@@ -39,7 +39,7 @@ struct nm_letter_head {
 	uint32_t magic;
 	uint16_t flags;
 	uint16_t len;	   /* of the message */
-	uint64_t number;   /* of the connection, random: the visitor's choice; never 0 */
+	uint64_t number;   /* of the connection, random: the caller's choice; never 0 */
 	uint32_t sequence; /* from 1; 0: an acknowledgement and nothing else */
 	uint32_t taken;	   /* everything of yours up to this one */
 };
@@ -66,13 +66,13 @@ void nm_letter_proof(const uint8_t token[8], const uint8_t segment[NM_VMSEG_TOKE
 struct nm_letter_cover {
 	const uint8_t *owner_token; /* known to both sides, and nobody else */
 	const uint8_t *segment;	    /* its token */
-	const struct nm_vmseg_address *visitor, *owner;
+	const struct nm_vmseg_address *caller, *owner;
 	uint64_t number;
 };
 /*
  * Cover the secrets of MESSAGE, LEN bytes, if it is a greeting; or uncover them: it is the same.
  */
-void nm_letter_cover(const struct nm_letter_cover *cover, bool from_visitor, void *message,
+void nm_letter_cover(const struct nm_letter_cover *cover, bool from_caller, void *message,
 		     size_t len);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The service thread of a table of sessions: answers visitors, tidies up, notices hangups. */
+/* The service thread of a table of sessions: answers callers, tidies up, notices hangups. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -16,24 +16,24 @@
 #include "shm/ring.h"
 
 #define EVENTS_PER_WAIT 32
-/* Visitors that have not said hello yet, beyond the lanes there are. */
+/* Callers that have not said hello yet, beyond the lanes there are. */
 #define MAX_STRANGERS 64
 
-/* Turn a visitor away, in words that it gets to read. */
+/* Refuse a caller, with the reason. */
 static NM_COLD void refuse(struct nm_sessions *sessions, struct nm_handshake *handshake, int err,
 			   const struct nm_reason *why)
 {
-	nm_info("turned a visitor away: %s", why->text);
+	nm_info("refused a caller: %s", why->text);
 	nm_message_send_bye(handshake->fd, err, why->text);
 	nm_handshake_close(sessions, handshake);
 }
 
-/* The visitor must know me by my whole address, not by the name of a socket alone. */
+/* The caller must know me by my whole address, not by the name of a socket alone. */
 static int check_address(const struct nm_sessions *sessions, const struct nm_greeting *hello,
 			 struct nm_reason *ret_reason)
 {
 	if (memcmp(hello->owner_token, sessions->config.who.token, sizeof(hello->owner_token))) {
-		nm_reason_set(ret_reason, "it asked for somebody else (its token is not mine)");
+		nm_reason_set(ret_reason, "it asked for another endpoint (its token is not mine)");
 		return -EBADMSG;
 	}
 	if (nm_identity_equal(&hello->who, &sessions->config.who)) {
@@ -52,7 +52,7 @@ static int handle_hello(struct nm_sessions *sessions, struct nm_handshake *hands
 
 	err = nm_greeting_parse(bytes, len, NM_MESSAGE_HELLO, &hello, ret_reason);
 	if (!err)
-		err = sessions->wire->ops->check_visitor(handshake, ret_reason);
+		err = sessions->wire->ops->check_caller(handshake, ret_reason);
 	if (!err)
 		err = check_address(sessions, &hello, ret_reason);
 	if (!err)
@@ -65,7 +65,7 @@ static int handle_hello(struct nm_sessions *sessions, struct nm_handshake *hands
 		return err;
 	handshake->session->in.start = hello.start;
 	nm_ring_reset_feedback(nm_handshake_own_lane(sessions, handshake), hello.start);
-	/* Partner: nm_handshake_proven() of the visitor. */
+	/* Partner: nm_handshake_proven() of the caller. */
 	atomic_store_explicit(&nm_handshake_own_lane(sessions, handshake)->reader_proof,
 			      hello.challenge, memory_order_release);
 	nm_handshake_greet(sessions, handshake, NM_MESSAGE_WELCOME, &welcome);
@@ -113,7 +113,7 @@ static int handle_message(struct nm_sessions *sessions, struct nm_handshake *han
 	kind = nm_message_parse(bytes, len, ret_reason);
 	if (kind < 0)
 		return kind;
-	/* One: a visitor that went on saying it would keep this thread and its lock busy for ever. */
+	/* One: a caller that went on saying it would keep this thread and its lock busy for ever. */
 	if (kind == NM_MESSAGE_BYE && !handshake->bye.header.kind) {
 		nm_farewell_copy(bytes, &handshake->bye);
 		return 0; /* the hangup follows */
@@ -152,7 +152,7 @@ void nm_handshake_ready(struct nm_sessions *sessions, struct nm_watch *watch)
 	int len, err, window_fd;
 
 	/*
-	 * A visit whose last step failed is watched already, and still its visitor's: what we close
+	 * A call whose last step failed is watched already, and still its caller's: what we close
 	 * is freed at our next turn, under its hands.
 	 */
 	if (handshake->state == NM_HANDSHAKE_CONNECTING)
@@ -202,7 +202,7 @@ struct nm_handshake *nm_sessions_admit(struct nm_sessions *sessions, int fd)
 	if (sessions->nr_handshakes < limit)
 		handshake = nm_handshake_create(sessions, fd, NM_ROLE_READER);
 	if (!handshake) {
-		nm_message_send_bye(fd, -ENOSPC, "it has too many visitors");
+		nm_message_send_bye(fd, -ENOSPC, "it has too many callers");
 		close(fd);
 		return NULL;
 	}
@@ -214,7 +214,7 @@ struct nm_handshake *nm_sessions_admit(struct nm_sessions *sessions, int fd)
 
 static void drop_overdue(struct nm_sessions *sessions)
 {
-	struct nm_reason why = {"no word from it within NEARMETAL_CONNECT_MS"};
+	struct nm_reason why = {"it sent no message within NEARMETAL_CONNECT_MS"};
 	uint64_t now = nm_clock_ns();
 	struct nm_handshake *handshake;
 

@@ -2,11 +2,11 @@
 /*
  * What two endpoints say to each other on the session socket (SOCK_SEQPACKET, one datagram each):
  *
- *   visitor -> owner  HELLO    who I am, whom I want, my window (descriptor), my lane, challenge
- *   owner -> visitor  WELCOME  my window (descriptor), my lane for your credits, challenge
- *   visitor -> owner  MET      I see my challenge in your window and have written yours into mine
- *   owner -> visitor  ACK      likewise; I will read what you send
- *   visitor -> owner  GO       and I will send: from here on the link exists
+ *   caller -> owner  HELLO    who I am, whom I want, my window (descriptor), my lane, challenge
+ *   owner -> caller  WELCOME  my window (descriptor), my lane for your credits, challenge
+ *   caller -> owner  MET      I see my challenge in your window and have written yours into mine
+ *   owner -> caller  ACK      likewise; I will read what you send
+ *   caller -> owner  GO       and I will send: from here on the link exists
  *
  * On the way both find out whether they may copy from and to each other's memory (cma_proof.h):
  * HELLO and WELCOME offer it, MET, ACK and GO say whether it worked. It is no condition of a link.
@@ -53,7 +53,7 @@ struct nm_message_header {
 struct nm_greeting {
 	struct nm_message_header header;
 	struct nm_identity who; /* the sender */
-	uint8_t owner_token[8]; /* HELLO: shows that the visitor was given the address */
+	uint8_t owner_token[8]; /* HELLO: shows that the caller was given the address */
 	uint8_t reserved[2];
 	uint32_t lane;	   /* HELLO: of the ring; WELCOME: of the credits */
 	uint32_t features; /* NM_FEATURE_: both sides must have the same */

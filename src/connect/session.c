@@ -217,7 +217,7 @@ int nm_sessions_create(const struct nm_sessions_config *config, struct nm_sessio
 	nm_cma_place_init(&sessions->cma, config->cma && !config->segment,
 			  2 * config->window->geometry.nr_lanes);
 	if (config->segment) {
-		nm_reason_set(&sessions->cma.why, "no kernel copies between machines; not tried");
+		nm_reason_set(&sessions->cma.why, "between machines no kernel can copy");
 		/* Another kernel's numbers mean nothing, and the first ones are alike in all. */
 		sessions->pid_ns_inode = sessions->pid_ns_device = 0;
 	}

@@ -49,14 +49,14 @@ struct nm_wire_ops {
 	/* In a forked child: let go of what would hide the parent's death. */
 	void (*forget)(struct nm_sessions *sessions);
 	/*
-	 * Connect HANDSHAKE to WHO: its fd, by session->deadline_ns. By the visiting thread,
+	 * Connect HANDSHAKE to WHO: its fd, by session->deadline_ns. By the calling thread,
 	 * without the lock. 0; -ENOENT: WHO is not here, which is the usual thing; -errno; with a
 	 * reason.
 	 */
 	int (*connect)(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		       const struct nm_identity *who, struct nm_reason *ret_reason);
-	/* May the visitor on HANDSHAKE be talked to at all? 0 or -errno with a reason. */
-	int (*check_visitor)(struct nm_handshake *handshake, struct nm_reason *ret_reason);
+	/* May the caller on HANDSHAKE be talked to at all? 0 or -errno with a reason. */
+	int (*check_caller)(struct nm_handshake *handshake, struct nm_reason *ret_reason);
 	/*
 	 * Map the window of GREETING's sender into the session of HANDSHAKE, after checking that it
 	 * is the sender's own, and fill in the relation, the integrity and how it was proven. If the

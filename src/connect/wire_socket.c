@@ -20,7 +20,7 @@
 
 /* Age from which a socket that refuses connections is taken for a dead process's. */
 #define REAP_AGE_S 2
-/* Visitors admitted in one turn: others wait for the lock. */
+/* Callers admitted in one turn: others wait for the lock. */
 #define MAX_ADMISSIONS 64
 /* Deaths between two beats whose sockets are removed at once; others wait for the next endpoint. */
 #define MAX_GRAVES 32
@@ -54,7 +54,7 @@ static struct dir_wire *wire_of(const struct nm_sessions *sessions)
 }
 
 /*
- * No descriptor is left for a visitor. The spare one is given up for a moment, so that the visitor
+ * No descriptor is left for a caller. The spare one is given up for a moment, so that the caller
  * reads why instead of waiting in vain.
  */
 static NM_COLD bool turn_away_without_descriptor(const struct nm_sessions *sessions,
@@ -72,7 +72,7 @@ static NM_COLD bool turn_away_without_descriptor(const struct nm_sessions *sessi
 	return fd >= 0;
 }
 
-static void accept_visitors(struct nm_sessions *sessions, struct nm_watch *watch)
+static void accept_callers(struct nm_sessions *sessions, struct nm_watch *watch)
 {
 	struct dir_wire *wire = nm_container_of(watch, struct dir_wire, watch);
 	int fd, nr;
@@ -216,7 +216,7 @@ static NM_COLD int connect_failed(struct dir_wire *wire, const char *name, int e
 	case -ENOENT:
 		nm_reason_set(
 			ret_reason,
-			"it does not listen in %.80s: it is on another host, or its segment directory is another one",
+			"it does not listen in %.80s: it is on another host, or its rundir is another one",
 			wire->dir.path);
 		return -ENOENT;
 	case -ECONNREFUSED:
@@ -280,7 +280,7 @@ static int map_own(const struct nm_identity *who, int window_fd,
 		return err;
 	if (memcmp(window.id, who->id, sizeof(who->id)) ||
 	    memcmp(window.token, who->token, sizeof(who->token))) {
-		nm_reason_set(ret_reason, "the window it handed over is somebody else's");
+		nm_reason_set(ret_reason, "the window it handed over belongs to another endpoint");
 		nm_window_detach(&window);
 		return -EBADMSG;
 	}
@@ -345,7 +345,7 @@ static const struct nm_wire_ops dir_ops = {
 	.destroy = dir_destroy,
 	.forget = dir_forget,
 	.connect = dir_connect,
-	.check_visitor = check_user,
+	.check_caller = check_user,
 	.map = dir_map,
 	.ended = dir_ended,
 	.beat = dir_beat,
@@ -364,7 +364,7 @@ int nm_wire_socket_create(const struct nm_sessions_config *config, struct nm_wir
 	wire->base.ops = &dir_ops;
 	wire->base.place = wire->dir.path;
 	wire->base.window_fd = config->window->fd;
-	wire->watch.ready = accept_visitors;
+	wire->watch.ready = accept_callers;
 	wire->listener = wire->spare = -1;
 	err = nm_rundir_open(config->dir, &wire->dir, ret_reason);
 	if (err) {

@@ -127,7 +127,8 @@ static int find_who(const struct nm_vmseg_wire *wire, const struct nm_identity *
 		nr_liars++;
 	}
 	if (nr_liars) {
-		nm_reason_set(ret_reason, "who shows its name in %.80s does not know its secret",
+		nm_reason_set(ret_reason,
+			      "an endpoint in %.80s shows its name but does not know its secret",
 			      wire->place);
 		return -EBADMSG;
 	}
@@ -175,7 +176,7 @@ static int segment_connect(struct nm_sessions *sessions, struct nm_handshake *ha
 	return 0;
 }
 
-static int segment_check_visitor(struct nm_handshake *handshake, struct nm_reason *ret_reason)
+static int segment_check_caller(struct nm_handshake *handshake, struct nm_reason *ret_reason)
 {
 	/* Another kernel's users mean nothing here; who shares the segment is of one job. */
 	if (handshake->exchange)
@@ -240,7 +241,7 @@ static int segment_map(struct nm_sessions *sessions, struct nm_handshake *handsh
 	if (!err && !is_first && !is_known(session, &window, &tie))
 		err = -EBADMSG;
 	if (err)
-		nm_reason_set(ret_reason, "the window in its slot is somebody else's");
+		nm_reason_set(ret_reason, "the window in its slot belongs to another endpoint");
 	if (err || !is_first) {
 		nm_window_detach(&window);
 		return err;
@@ -293,7 +294,7 @@ static struct nm_exchange *find_exchange(const struct nm_vmseg_wire *wire,
 
 	for (exchange = wire->exchanges; exchange; exchange = exchange->next)
 		if (exchange->number == head->number && !exchange->is_over &&
-		    exchange->is_visitor != !!(head->flags & NM_LETTER_VISITOR) &&
+		    exchange->is_caller != !!(head->flags & NM_LETTER_CALLER) &&
 		    nm_vmseg_address_equal(&exchange->peer.address, from))
 			break;
 	return exchange;
@@ -341,7 +342,7 @@ static void take_letter(struct nm_sessions *sessions, struct nm_vmseg_letter *le
 	if (nm_letter_parse(letter->bytes, letter->len, &head))
 		return;
 	exchange = find_exchange(wire, &letter->from, &head);
-	if (!exchange && head.sequence == 1 && head.len && head.flags & NM_LETTER_VISITOR) {
+	if (!exchange && head.sequence == 1 && head.len && head.flags & NM_LETTER_CALLER) {
 		exchange = welcome(sessions, &letter->from, &head);
 		if (!exchange)
 			return;
@@ -457,7 +458,7 @@ static const struct nm_wire_ops segment_ops = {
 	.destroy = segment_destroy,
 	.forget = segment_forget,
 	.connect = segment_connect,
-	.check_visitor = segment_check_visitor,
+	.check_caller = segment_check_caller,
 	.map = segment_map,
 	.ended = segment_ended,
 	.hung_up = segment_hung_up,
