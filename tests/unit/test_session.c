@@ -354,6 +354,8 @@ static void use_up_descriptors(void)
 		fillers[nr_fillers++] = fd;
 }
 
+static int used_up[2];
+
 static void be_a_place_without_descriptors(void *arg)
 {
 	struct place *place = arg;
@@ -361,6 +363,7 @@ static void be_a_place_without_descriptors(void *arg)
 
 	NM_CHECK_EQ(place_try(place, nm_test_dir(), 5000, &why), 0);
 	use_up_descriptors();
+	NM_CHECK_EQ(write(used_up[1], "", 1), 1);
 	for (;;)
 		pause();
 }
@@ -370,20 +373,21 @@ NM_TEST(owner_without_descriptors_says_so)
 	struct place a, b = {0};
 	struct nm_session *session;
 	struct nm_reason why;
+	char byte;
 	pid_t pid;
 
 	NM_CHECK_EQ(nm_identity_create(&b.who), 0);
+	NM_CHECK_EQ(pipe2(used_up, O_CLOEXEC), 0);
 	pid = nm_test_fork(be_a_place_without_descriptors, &b);
 	a = place_create(5000);
-	while (nm_sessions_connect(a.sessions, &b.who, &session, &why) == 0 ||
-	       strstr(why.text, "does not listen")) {
-		nm_test_sleep_ms(2);
-		NM_CHECK(!strstr(why.text, "exists already"));
-	}
+	NM_CHECK_EQ(read(used_up[0], &byte, 1), 1);
+	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "no file descriptor left");
 	kill(pid, SIGKILL);
 	nm_test_join(pid, SIGKILL);
 	place_destroy(&a);
+	close(used_up[0]);
+	close(used_up[1]);
 }
 
 NM_TEST(visitor_without_descriptors_says_so)
