@@ -60,11 +60,8 @@ enum nm_window_state {
 	NM_WINDOW_GONE = 2, /* closed in order; everything sent had been published before */
 };
 
-struct nm_window_header {
-	/* line 0: written once before the window is shown to anyone */
-	uint64_t magic;
-	uint32_t version;
-	uint32_t features; /* bits a neighbour must know to use this window; there are none yet */
+/* Where things are in a window. */
+struct nm_geometry {
 	uint64_t size;
 	uint32_t nr_lanes;
 	uint32_t ring_slots; /* power of two */
@@ -75,6 +72,14 @@ struct nm_window_header {
 	uint64_t pool_off;
 	uint32_t regions_off;
 	uint32_t nr_regions; /* a multiple of NM_REGION_BUCKET; 0: none */
+};
+
+struct nm_window_header {
+	/* line 0: written once before the window is shown to anyone */
+	uint64_t magic;
+	uint32_t version;
+	uint32_t features; /* bits a neighbour must know to use this window; there are none yet */
+	struct nm_geometry geometry; /* readers use a checked private copy */
 	/* line 1: identity, written once, and what seldom changes */
 	uint8_t id[6];
 	uint8_t token_proof[8]; /* equal to the token in the owner's fabric address */

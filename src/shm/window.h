@@ -19,20 +19,6 @@
 #include "base/reason.h"
 #include "shm/layout.h"
 
-/* Where things are in a window. A checked private copy of what the header says. */
-struct nm_geometry {
-	uint64_t size;
-	uint32_t nr_lanes;
-	uint32_t ring_slots;
-	uint32_t chunk_size;
-	uint32_t nr_chunks;
-	uint32_t lanes_off;
-	uint32_t rings_off;
-	uint64_t pool_off;
-	uint32_t regions_off;
-	uint32_t nr_regions;
-};
-
 /*
  * Lay out a window. POOL_SIZE is rounded down to whole chunks.
  * Returns 0, or -EINVAL when a number is outside the limits of layout.h.
