@@ -24,8 +24,7 @@ static void close_socket(struct nm_sessions *sessions, struct nm_exchange *excha
 	if (exchange->fd < 0)
 		return;
 	nm_sessions_unwatch(sessions, exchange->fd);
-	close(exchange->fd);
-	exchange->fd = -1;
+	nm_close_fd(&exchange->fd);
 }
 
 static void retract(struct nm_vmseg_wire *wire, struct nm_exchange *exchange)

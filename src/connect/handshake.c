@@ -56,19 +56,12 @@ int nm_handshake_join(struct nm_sessions *sessions, struct nm_handshake *handsha
 	return 0;
 }
 
-static struct nm_lane_list *lanes_of(struct nm_sessions *sessions,
-				     const struct nm_handshake *handshake)
-{
-	return handshake->role == NM_ROLE_WRITER ? &sessions->writer_lanes :
-						   &sessions->reader_lanes;
-}
-
 int nm_handshake_take_lane(struct nm_sessions *sessions, struct nm_handshake *handshake,
 			   struct nm_reason *ret_reason)
 {
 	uint32_t nr_lanes = sessions->config.window->geometry.nr_lanes, lane;
 	struct nm_direction *direction = nm_handshake_direction(handshake);
-	struct nm_lane_list *list = lanes_of(sessions, handshake);
+	struct nm_lane_list *list = &sessions->lanes[handshake->role];
 	int err;
 
 	if (!list->nr_free) {
@@ -94,7 +87,7 @@ int nm_handshake_take_lane(struct nm_sessions *sessions, struct nm_handshake *ha
 static void give_lane(struct nm_sessions *sessions, struct nm_handshake *handshake)
 {
 	const struct nm_geometry *geometry = &sessions->config.window->geometry;
-	struct nm_lane_list *list = lanes_of(sessions, handshake);
+	struct nm_lane_list *list = &sessions->lanes[handshake->role];
 	const struct nm_direction *direction;
 
 	if (!handshake->has_lane)
@@ -115,8 +108,7 @@ static void hang_up(struct nm_sessions *sessions, struct nm_handshake *handshake
 	nm_sessions_unwatch(sessions, handshake->fd);
 	if (sessions->wire->ops->hung_up)
 		sessions->wire->ops->hung_up(sessions, handshake);
-	close(handshake->fd);
-	handshake->fd = -1;
+	nm_close_fd(&handshake->fd);
 }
 
 void nm_handshake_close(struct nm_sessions *sessions, struct nm_handshake *handshake)
@@ -218,11 +210,6 @@ int nm_handshake_take_window(struct nm_sessions *sessions, struct nm_handshake *
 	nm_handshake_direction(handshake)->peer_lane = greeting->lane;
 	nm_handshake_take_offer(sessions, handshake, greeting);
 	return 0;
-}
-
-struct nm_lane *nm_handshake_own_lane(struct nm_sessions *sessions, struct nm_handshake *handshake)
-{
-	return &sessions->config.window->lanes[nm_handshake_direction(handshake)->own_lane];
 }
 
 bool nm_handshake_proven(const struct nm_handshake *handshake)

@@ -45,17 +45,10 @@ static void after_fork_parent(struct nm_fork_watch *watch)
 	pthread_mutex_unlock(&sessions_of(watch)->lock);
 }
 
-static void close_fd(int *fd)
-{
-	if (*fd >= 0)
-		close(*fd);
-	*fd = -1;
-}
-
 static void close_own_fds(struct nm_sessions *sessions)
 {
-	close_fd(&sessions->epoll);
-	close_fd(&sessions->waker);
+	nm_close_fd(&sessions->epoll);
+	nm_close_fd(&sessions->waker);
 }
 
 /* A forked child must not hold our sockets, or nobody would notice the death of the parent. */
@@ -65,7 +58,7 @@ static void after_fork_child(struct nm_fork_watch *watch)
 	struct nm_handshake *handshake;
 
 	for (handshake = sessions->handshakes; handshake; handshake = handshake->next)
-		close_fd(&handshake->fd);
+		nm_close_fd(&handshake->fd);
 	close_own_fds(sessions);
 	sessions->wire->ops->forget(sessions);
 	sessions->cma.pad = NULL; /* is not here, and something else may be */
@@ -111,10 +104,8 @@ static int init_tables(struct nm_sessions *sessions)
 	sessions->stream_starts = calloc(nr_lanes, sizeof(*sessions->stream_starts));
 	if (!sessions->buckets || !sessions->stream_starts)
 		return -ENOMEM;
-	return init_lanes(&sessions->writer_lanes, nr_lanes) ||
-			       init_lanes(&sessions->reader_lanes, nr_lanes) ?
-		       -ENOMEM :
-		       0;
+	return init_lanes(&sessions->lanes[NM_ROLE_WRITER], nr_lanes) ?:
+		       init_lanes(&sessions->lanes[NM_ROLE_READER], nr_lanes);
 }
 
 static void woken(struct nm_sessions *sessions, struct nm_watch *watch)
@@ -128,15 +119,12 @@ static void woken(struct nm_sessions *sessions, struct nm_watch *watch)
 
 static int open_descriptors(struct nm_sessions *sessions)
 {
-	int err;
-
 	sessions->epoll = epoll_create1(EPOLL_CLOEXEC);
 	sessions->waker = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (sessions->epoll < 0 || sessions->waker < 0)
 		return -errno;
 	sessions->waking.ready = woken;
-	err = nm_sessions_watch(sessions, sessions->waker, &sessions->waking);
-	return err;
+	return nm_sessions_watch(sessions, sessions->waker, &sessions->waking);
 }
 
 static int start_thread(struct nm_sessions *sessions, struct nm_reason *ret_reason)
@@ -171,7 +159,7 @@ static void free_sessions(struct nm_sessions *sessions)
 
 	for (handshake = sessions->handshakes; handshake; handshake = next_handshake) {
 		next_handshake = handshake->next;
-		close_fd(&handshake->fd);
+		nm_close_fd(&handshake->fd);
 		free(handshake);
 	}
 	for (uint32_t i = 0; sessions->buckets && i < sessions->nr_buckets; i++)
@@ -184,8 +172,8 @@ static void free_sessions(struct nm_sessions *sessions)
 		sessions->wire->ops->destroy(sessions);
 	close_own_fds(sessions);
 	nm_cma_place_fini(&sessions->cma);
-	free(sessions->writer_lanes.free);
-	free(sessions->reader_lanes.free);
+	free(sessions->lanes[NM_ROLE_WRITER].free);
+	free(sessions->lanes[NM_ROLE_READER].free);
 	free(sessions->buckets);
 	free(sessions->stream_starts);
 	pthread_mutex_destroy(&sessions->lock);
@@ -287,15 +275,23 @@ void nm_sessions_destroy(struct nm_sessions *sessions)
 	free_sessions(sessions);
 }
 
+/* Where WHO is in the table, or where it would be. */
+static struct nm_session **place_of(const struct nm_sessions *sessions,
+				    const struct nm_identity *who)
+{
+	struct nm_session **place =
+		&sessions->buckets[nm_identity_hash(who) >> 32 & (sessions->nr_buckets - 1)];
+
+	while (*place && !nm_identity_equal(&(*place)->who, who))
+		place = &(*place)->next_in_bucket;
+	return place;
+}
+
 struct nm_session *nm_session_get(struct nm_sessions *sessions, const struct nm_identity *who,
 				  bool make)
 {
-	struct nm_session **bucket =
-		&sessions->buckets[nm_identity_hash(who) >> 32 & (sessions->nr_buckets - 1)];
-	struct nm_session *session = *bucket;
+	struct nm_session **place = place_of(sessions, who), *session = *place;
 
-	while (session && !nm_identity_equal(&session->who, who))
-		session = session->next_in_bucket;
 	if (session || !make)
 		return session;
 	session = aligned_alloc(NM_CACHE_LINE, sessions->config.session_size);
@@ -304,25 +300,18 @@ struct nm_session *nm_session_get(struct nm_sessions *sessions, const struct nm_
 	memset(session, 0, sessions->config.session_size);
 	session->who = *who;
 	nm_list_init(&session->event_node);
-	session->next_in_bucket = *bucket;
-	*bucket = session;
+	*place = session;
 	return session;
 }
 
 void nm_session_put(struct nm_sessions *sessions, struct nm_session *session)
 {
-	struct nm_session **place;
-
 	if (session->in.handshake || session->out.handshake)
 		return;
 	nm_window_detach(&session->window);
 	if (__atomic_load_n(&session->state, __ATOMIC_RELAXED) != NM_SESSION_NEW)
 		return;
-	place = &sessions->buckets[nm_identity_hash(&session->who) >> 32 &
-				   (sessions->nr_buckets - 1)];
-	while (*place != session)
-		place = &(*place)->next_in_bucket;
-	*place = session->next_in_bucket;
+	*place_of(sessions, &session->who) = session->next_in_bucket;
 	free(session);
 }
 

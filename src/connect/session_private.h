@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include "base/fork.h"
 #include "connect/message.h"
@@ -85,11 +86,11 @@ struct nm_sessions {
 	bool stopping;
 	struct nm_handshake *handshakes;
 	unsigned int nr_handshakes;
-	struct nm_session **buckets; /* every session, by nm_identity_hash() */
-	uint32_t nr_buckets;	     /* a power of two */
-	struct nm_lane_list writer_lanes, reader_lanes;
-	uint64_t *stream_starts; /* per lane, for the next writer */
-	struct nm_list events;	 /* sessions that have any, oldest first */
+	struct nm_session **buckets;  /* every session, by nm_identity_hash() */
+	uint32_t nr_buckets;	      /* a power of two */
+	struct nm_lane_list lanes[2]; /* by enum nm_role */
+	uint64_t *stream_starts;      /* per lane, for the next writer */
+	struct nm_list events;	      /* sessions that have any, oldest first */
 
 	_Atomic uint32_t has_events;	 /* written under the lock, read without */
 	_Atomic uint32_t event_doorbell; /* rung after an event was added */
@@ -136,7 +137,17 @@ static inline struct nm_direction *nm_handshake_direction(const struct nm_handsh
 						   &handshake->session->in;
 }
 /* The lane of mine in which I answer challenges. */
-struct nm_lane *nm_handshake_own_lane(struct nm_sessions *sessions, struct nm_handshake *handshake);
+static inline struct nm_lane *nm_handshake_own_lane(struct nm_sessions *sessions,
+						    const struct nm_handshake *handshake)
+{
+	return &sessions->config.window->lanes[nm_handshake_direction(handshake)->own_lane];
+}
+static inline void nm_close_fd(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
 /* Is my challenge in the lane of its window that it named? */
 bool nm_handshake_proven(const struct nm_handshake *handshake);
 

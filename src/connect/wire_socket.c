@@ -137,19 +137,12 @@ static void dir_hide(struct nm_sessions *sessions)
 		unlinkat(wire->dir.fd, wire->name, 0);
 }
 
-static void close_fd(int *fd)
-{
-	if (*fd >= 0)
-		close(*fd);
-	*fd = -1;
-}
-
 static void dir_forget(struct nm_sessions *sessions)
 {
 	struct dir_wire *wire = wire_of(sessions);
 
-	close_fd(&wire->listener);
-	close_fd(&wire->spare);
+	nm_close_fd(&wire->listener);
+	nm_close_fd(&wire->spare);
 	nm_rundir_close(&wire->dir);
 }
 

@@ -73,9 +73,7 @@ static void segment_forget(struct nm_sessions *sessions)
 {
 	for (struct nm_exchange *exchange = wire_of(sessions)->exchanges; exchange;
 	     exchange = exchange->next) {
-		if (exchange->fd >= 0)
-			close(exchange->fd);
-		exchange->fd = -1;
+		nm_close_fd(&exchange->fd);
 	}
 }
 
@@ -86,8 +84,7 @@ static void segment_destroy(struct nm_sessions *sessions)
 
 	for (struct nm_exchange *exchange = wire->exchanges; exchange; exchange = next) {
 		next = exchange->next;
-		if (exchange->fd >= 0)
-			close(exchange->fd);
+		nm_close_fd(&exchange->fd);
 		free(exchange);
 	}
 	nm_vmseg_inbox_destroy(wire->inbox);

@@ -16,7 +16,7 @@
 
 #include "namespaces.h"
 #include "session_fixture.h"
-#include "transport/shm/cma.h"
+#include "transport/shm/shm_private.h"
 
 #define NOBODY 65534
 

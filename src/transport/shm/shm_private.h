@@ -122,6 +122,19 @@ int nm_shm_init_checks(struct shm_transport *shm, struct nm_reason *ret_reason);
 void nm_shm_init_copies(struct shm_session *s);
 extern const struct nm_copy_ops nm_shm_copy_ops;
 
+/*
+ * shm_copy.c: copies from and to the memory of a peer that was proven (connect/cma_proof.h), in one
+ * system call, which carries its own proof that it works on the peer and no other process. As read_remote() and write_remote() of transport.h say, for at most
+ * NM_SPANS_MAX pieces on each side; where the two sides differ, the smaller one counts.
+ * Returns the bytes copied from the front (short where one side's memory ends, or was never there);
+ * -EFAULT: none; and when the target is not what was proven, or not to be reached any more, with
+ * not a byte written: -ESRCH, -EPERM, -ENOSYS.
+ */
+ssize_t nm_cma_read(const struct nm_cma_target *target, const struct iovec *local,
+		    unsigned int nr_local, const struct nm_span *remote, unsigned int nr_remote);
+ssize_t nm_cma_write(const struct nm_cma_target *target, const struct iovec *local,
+		     unsigned int nr_local, const struct nm_span *remote, unsigned int nr_remote);
+
 /* A channel through windows: what its create() does beside what all of them do. */
 struct shm_flavor {
 	const struct nm_transport_kind *kind;
