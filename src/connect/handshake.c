@@ -133,7 +133,7 @@ void nm_direction_close(struct nm_sessions *sessions, struct nm_direction *direc
 	if (!handshake)
 		return;
 	if (why && handshake->fd >= 0)
-		nm_message_send_bye(handshake->fd, err, why->text);
+		nm_message_send_step(handshake->fd, NM_MESSAGE_BYE, err, why->text);
 	nm_handshake_close(sessions, handshake);
 }
 
@@ -144,9 +144,9 @@ void nm_handshake_lost(struct nm_sessions *sessions, struct nm_handshake *handsh
 
 	handshake->state = NM_HANDSHAKE_LOST;
 	hang_up(sessions, handshake);
-	if (handshake->bye.header.kind && handshake->bye.err) {
+	if (handshake->bye.header.kind && handshake->bye.value) {
 		/* That I broke the rules is an end of this channel alone. */
-		handshake->err = handshake->bye.err == -EBADMSG ? -EBADMSG : -ECONNRESET;
+		handshake->err = handshake->bye.value == -EBADMSG ? -EBADMSG : -ECONNRESET;
 		nm_reason_set(&handshake->why, "%s ended the connection: %s", label,
 			      handshake->bye.words);
 	} else if (handshake->bye.header.kind ||

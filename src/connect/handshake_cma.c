@@ -55,7 +55,7 @@ bool nm_handshake_hear(const struct nm_sessions *sessions, struct nm_handshake *
 {
 	struct nm_reason *why = &nm_handshake_direction(handshake)->cma_why;
 
-	if (step->reached != 1)
+	if (step->value != 1)
 		nm_reason_set(why, "it says of me: %.170s", step->words);
 	else if (!nm_cma_was_reached(&sessions->cma, slot_of(sessions, handshake),
 				     handshake->cma_challenge))

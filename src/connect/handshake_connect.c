@@ -122,7 +122,6 @@ static int take_ack(struct nm_sessions *sessions, struct nm_handshake *handshake
 		    struct nm_reason *ret_reason)
 {
 	uint8_t bytes[NM_MESSAGE_MAX];
-	struct nm_farewell bye;
 	struct nm_step step;
 	int len, kind, extra_fd;
 
@@ -132,18 +131,18 @@ static int take_ack(struct nm_sessions *sessions, struct nm_handshake *handshake
 	if (extra_fd >= 0)
 		close(extra_fd);
 	kind = nm_message_parse(bytes, (size_t)len, ret_reason);
+	if (kind < 0)
+		return -EHOSTUNREACH;
+	nm_step_copy(bytes, &step);
 	if (kind == NM_MESSAGE_ACK) {
-		nm_step_copy(bytes, &step);
 		handshake->session->out.cma =
 			handshake->cma_reached && nm_handshake_hear(sessions, handshake, &step);
 		return 0;
 	}
-	if (kind == NM_MESSAGE_BYE) {
-		nm_farewell_copy(bytes, &bye);
-		nm_reason_set(ret_reason, "it refused: %s", bye.words);
-	} else if (kind >= 0) {
+	if (kind == NM_MESSAGE_BYE)
+		nm_reason_set(ret_reason, "it refused: %s", step.words);
+	else
 		nm_reason_set(ret_reason, "it sent message %d where an ACK was due", kind);
-	}
 	return -EHOSTUNREACH;
 }
 

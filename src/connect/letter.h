@@ -47,7 +47,7 @@ struct nm_letter_head {
 #define NM_LETTER_MESSAGE_MAX (NM_VMSEG_MESSAGE_MAX - sizeof(struct nm_letter_head))
 _Static_assert(sizeof(struct nm_letter_head) == 24, "no padding");
 _Static_assert(NM_LETTER_MESSAGE_MAX >= sizeof(struct nm_greeting), "every message fits");
-_Static_assert(NM_LETTER_MESSAGE_MAX >= sizeof(struct nm_farewell), "every message fits");
+_Static_assert(NM_LETTER_MESSAGE_MAX >= sizeof(struct nm_step), "every message fits");
 
 /*
  * Check LEN foreign bytes. The message, if there is one, follows the head and is unchecked. Pure.

@@ -24,7 +24,7 @@ static NM_COLD void refuse(struct nm_sessions *sessions, struct nm_handshake *ha
 			   const struct nm_reason *why)
 {
 	nm_info("refused a caller: %s", why->text);
-	nm_message_send_bye(handshake->fd, err, why->text);
+	nm_message_send_step(handshake->fd, NM_MESSAGE_BYE, err, why->text);
 	nm_handshake_close(sessions, handshake);
 }
 
@@ -113,17 +113,15 @@ static int handle_message(struct nm_sessions *sessions, struct nm_handshake *han
 	kind = nm_message_parse(bytes, len, ret_reason);
 	if (kind < 0)
 		return kind;
+	nm_step_copy(bytes, &step);
 	/* One: a caller that went on saying it would keep this thread and its lock busy for ever. */
 	if (kind == NM_MESSAGE_BYE && !handshake->bye.header.kind) {
-		nm_farewell_copy(bytes, &handshake->bye);
+		handshake->bye = step;
 		return 0; /* the hangup follows */
 	}
-	if (handshake->state == NM_HANDSHAKE_AWAIT_MET && kind == NM_MESSAGE_MET) {
-		nm_step_copy(bytes, &step);
+	if (handshake->state == NM_HANDSHAKE_AWAIT_MET && kind == NM_MESSAGE_MET)
 		return handle_met(sessions, handshake, &step, ret_reason);
-	}
 	if (handshake->state == NM_HANDSHAKE_AWAIT_GO && kind == NM_MESSAGE_GO) {
-		nm_step_copy(bytes, &step);
 		handshake->session->in.cma =
 			handshake->cma_reached && nm_handshake_hear(sessions, handshake, &step);
 		handshake->state = NM_HANDSHAKE_UP;
@@ -182,9 +180,9 @@ void nm_handshake_ready(struct nm_sessions *sessions, struct nm_watch *watch)
 			continue;
 		if (handshake->state == NM_HANDSHAKE_UP) {
 			/* Nothing but a farewell is due on a standing connection. */
-			nm_message_send_bye(handshake->fd, -EBADMSG, why.text);
+			nm_message_send_step(handshake->fd, NM_MESSAGE_BYE, -EBADMSG, why.text);
 			nm_message_init(&handshake->bye.header, NM_MESSAGE_BYE);
-			handshake->bye.err = -EBADMSG;
+			handshake->bye.value = -EBADMSG;
 			memcpy(handshake->bye.words, why.text, sizeof(handshake->bye.words) - 1);
 			nm_handshake_lost(sessions, handshake);
 		} else {
@@ -202,7 +200,7 @@ struct nm_handshake *nm_sessions_admit(struct nm_sessions *sessions, int fd)
 	if (sessions->nr_handshakes < limit)
 		handshake = nm_handshake_create(sessions, fd, NM_ROLE_READER);
 	if (!handshake) {
-		nm_message_send_bye(fd, -ENOSPC, "it has too many callers");
+		nm_message_send_step(fd, NM_MESSAGE_BYE, -ENOSPC, "it has too many callers");
 		close(fd);
 		return NULL;
 	}

@@ -271,7 +271,7 @@ void nm_sessions_destroy(struct nm_sessions *sessions)
 	NM_FAULT("close-farewell");
 	for (handshake = sessions->handshakes; handshake; handshake = handshake->next)
 		if (handshake->fd >= 0)
-			nm_message_send_bye(handshake->fd, 0, "closed in order");
+			nm_message_send_step(handshake->fd, NM_MESSAGE_BYE, 0, "closed in order");
 	free_sessions(sessions);
 }
 

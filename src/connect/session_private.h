@@ -53,7 +53,7 @@ struct nm_handshake {
 	bool cma_reached;
 	uint64_t awaited; /* the caller's `reaching` while somebody waits for it to change */
 	uint64_t deadline_ns;
-	struct nm_farewell bye; /* kind 0: none came */
+	struct nm_step bye; /* kind 0: none came */
 	/* in a segment: what carries it, while it does, and how that ended */
 	struct nm_exchange *exchange;
 	struct nm_reason ended_why;

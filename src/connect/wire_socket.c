@@ -65,7 +65,7 @@ static NM_COLD bool turn_away_without_descriptor(const struct nm_sessions *sessi
 	close(wire->spare);
 	fd = accept4(wire->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	if (fd >= 0) {
-		nm_message_send_bye(fd, -EMFILE, nm_no_descriptor);
+		nm_message_send_step(fd, NM_MESSAGE_BYE, -EMFILE, nm_no_descriptor);
 		close(fd);
 	}
 	wire->spare = fcntl(sessions->waker, F_DUPFD_CLOEXEC, 0);

@@ -154,7 +154,7 @@ struct nm_greeting raw_hello(const struct place *visitor, const struct place *ow
 int raw_receive(int fd, uint8_t bytes[NM_MESSAGE_MAX], int *ret_fd, char words[180])
 {
 	struct pollfd poller = {.fd = fd, .events = POLLIN};
-	struct nm_farewell bye;
+	struct nm_step bye;
 	int len, kind;
 
 	do {
@@ -166,7 +166,7 @@ int raw_receive(int fd, uint8_t bytes[NM_MESSAGE_MAX], int *ret_fd, char words[1
 	NM_CHECK(len > 0);
 	kind = nm_message_parse(bytes, (size_t)len, NULL);
 	if (kind == NM_MESSAGE_BYE) {
-		nm_farewell_copy(bytes, &bye);
+		nm_step_copy(bytes, &bye);
 		memcpy(words, bye.words, sizeof(bye.words));
 	}
 	return kind;

@@ -255,11 +255,11 @@ NM_TEST(refusing_after_the_welcome_leaves_nothing)
 
 	start(5000);
 	fd = reach_welcome(&welcome);
-	nm_message_send_bye(fd, -EMFILE, "I cannot map you");
+	nm_message_send_step(fd, NM_MESSAGE_BYE, -EMFILE, "I cannot map you");
 	close(fd);
 	nm_test_sleep_ms(5);
 	fd = reach_ack();
-	nm_message_send_bye(fd, -EMFILE, "I changed my mind");
+	nm_message_send_step(fd, NM_MESSAGE_BYE, -EMFILE, "I changed my mind");
 	close(fd);
 	finish();
 }
@@ -290,7 +290,7 @@ static void misbehave(void *arg)
 	else if (!strcmp(impostor->behaviour, "talks nonsense"))
 		send(fd, "nonsense", 8, 0);
 	else if (!strcmp(impostor->behaviour, "refuses"))
-		nm_message_send_bye(fd, -EPERM, "not\ntoday\x01");
+		nm_message_send_step(fd, NM_MESSAGE_BYE, -EPERM, "not\ntoday\x01");
 	else if (!strcmp(impostor->behaviour, "is newer")) {
 		welcome.header.version++;
 		nm_message_send(fd, &welcome, sizeof(welcome), impostor->helper->window->fd);

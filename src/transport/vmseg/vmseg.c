@@ -58,33 +58,29 @@ static unsigned int count_untaken(const struct shm_transport *shm)
 }
 
 /*
- * The engine must not hear of what happens during destroy(): its records may name links of
- * transports that are gone already.
+ * Read what arrives without the engine, which must not hear of this transport during destroy(): its
+ * records may name links of transports that are gone already.
  */
-static struct nm_peer *accept_silently(struct nm_transport *from, const struct nm_identity *who,
-				       const struct nm_peer_label *label)
+static void discard_arrivals(struct shm_transport *shm)
 {
-	(void)who;
-	(void)label;
-	return (struct nm_peer *)from; /* not NULL: a peer that comes now sees a normal close */
-}
+	enum nm_session_event event;
+	struct nm_packet pkt;
+	const void *payload;
 
-static void drop_packet(struct nm_transport *from, struct nm_peer *source,
-			const struct nm_packet *pkt, const void *payload)
-{
-	(void)from;
-	(void)source;
-	(void)pkt;
-	(void)payload;
-}
+	/* A session that its peer ends is no longer UP. */
+	while (nm_sessions_next_event(shm->sessions, &event))
+		;
+	for (uint32_t i = 0; i < shm->nr_sources; i++) {
+		struct nm_ring_reader *reader = &shm->readers[i];
 
-static void ignore_end(struct nm_transport *from, struct nm_peer *source, int err,
-		       const struct nm_reason *why)
-{
-	(void)from;
-	(void)source;
-	(void)err;
-	(void)why;
+		/* A lap at most: others have their turn, and the time is limited. */
+		for (uint32_t n = 0; n <= reader->mask; n++) {
+			if (nm_ring_peek(reader, shm->bounce, &pkt, &payload) <= 0)
+				break;
+			nm_ring_release(reader);
+		}
+		nm_ring_return_credits(reader);
+	}
 }
 
 static void segment_destroy(struct nm_transport *transport)
@@ -95,12 +91,12 @@ static void segment_destroy(struct nm_transport *transport)
 	if (!transport)
 		return;
 	shm = nm_shm_of(transport);
-	shm->base.sink = (struct nm_sink){
-		.source_up = accept_silently, .deliver = drop_packet, .source_down = ignore_end};
 	/* Others may be closing, too, and wait for me to take what they sent. */
-	while (shm->sessions && (nr = count_untaken(shm)) && nm_clock_ns() < transport->close_by_ns)
-		if (!nm_shm_progress(transport))
-			sched_yield();
+	while (shm->sessions && (nr = count_untaken(shm)) &&
+	       nm_clock_ns() < transport->close_by_ns) {
+		discard_arrivals(shm);
+		sched_yield();
+	}
 	NM_FAULT("segment-all-taken");
 	if (nr)
 		nm_info("segment channel closed with %u peers that had not taken everything", nr);
