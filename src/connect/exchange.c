@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 
-/* Who has not said that it took a letter gets it again: it was busy, or the answer was lost. */
+/* A letter without an answer is sent again: its receiver was busy, or the answer was lost. */
 #define RESEND_NS (200 * NM_NS_PER_MS)
 /* An answer usually follows by itself within this time, and acknowledges as well. */
 #define ANSWER_NS (4 * NM_NS_PER_MS)
@@ -36,7 +36,7 @@ static void retract(struct nm_vmseg_wire *wire, struct nm_exchange *exchange)
 	exchange->has_cell = exchange->is_said = false;
 }
 
-/* Only what nobody waits for: a letter that was not taken yet would come again anyway. */
+/* Only cells without a message: a letter that was not taken yet would come again anyway. */
 static void make_room(struct nm_vmseg_wire *wire, uint64_t now_ns)
 {
 	for (struct nm_exchange *exchange = wire->exchanges; exchange; exchange = exchange->next)
@@ -254,7 +254,7 @@ static bool deliver(struct nm_sessions *sessions, struct nm_exchange *exchange, 
 	cover(sessions, exchange, !exchange->is_caller, message, len);
 	NM_FAULT("talk-deliver");
 	err = nm_message_send(exchange->fd, message, len, -1);
-	/* Who has hung up is noticed by the watch. */
+	/* The watch notices a hangup. */
 	return err != -EAGAIN && err != -ENOBUFS && err != -ENOMEM;
 }
 
@@ -286,7 +286,7 @@ void nm_exchange_hear(struct nm_sessions *sessions, struct nm_exchange *exchange
 	exchange->answer_ns = now_ns + ANSWER_NS;
 	if (head->flags & NM_LETTER_HANGUP) {
 		nm_exchange_end(sessions, exchange, false, "it hung up without a farewell");
-		/* Nobody listens there: all there is to say is that I heard it. */
+		/* No process listens there: the only answer is that I heard it. */
 		exchange->is_over = false;
 		exchange->closing_ns = exchange->answer_ns = now_ns;
 	}

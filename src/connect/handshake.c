@@ -217,8 +217,7 @@ bool nm_handshake_proven(const struct nm_handshake *handshake)
 	const struct nm_lane *lane =
 		&handshake->session->window.lanes[nm_handshake_direction(handshake)->peer_lane];
 
-	/* Partner: the release stores of `proof` in listener.c and handshake_connect.c; the message that
-	 * announces it came after. */
+	/* Partner: the release stores of both proofs by the other side, which said so afterwards. */
 	return atomic_load_explicit(handshake->role == NM_ROLE_WRITER ? &lane->reader_proof :
 									&lane->writer_proof,
 				    memory_order_acquire) == handshake->challenge;

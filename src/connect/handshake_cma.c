@@ -81,7 +81,7 @@ static uint64_t copying(const struct nm_handshake *handshake)
 	return reaching % 2 ? reaching : 0;
 }
 
-/* Are any that were at it still at it? FIRST: note who is. */
+/* Does any copy that was under way still go on? FIRST: note which ones are under way. */
 static bool any_copying(struct nm_sessions *sessions, bool first)
 {
 	struct nm_handshake *handshake;
@@ -101,7 +101,7 @@ void nm_sessions_await_copies(struct nm_sessions *sessions, uint32_t timeout_ms)
 {
 	uint64_t deadline;
 
-	/* Nobody gets anywhere without it. */
+	/* Without it no peer can copy. */
 	if (!sessions->cma.pad || !any_copying(sessions, true))
 		return;
 	deadline = nm_clock_ns() + timeout_ms * NM_NS_PER_MS;

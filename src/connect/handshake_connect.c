@@ -58,7 +58,7 @@ static int await(struct nm_sessions *sessions, struct nm_handshake *handshake,
 	}
 }
 
-/* Whoever hung up may have said why: that is read where the answer was due. */
+/* The peer may have said why it hung up: that is read where the answer was due. */
 static bool hung_up(int err)
 {
 	return err == -EPIPE || err == -ECONNRESET;
@@ -204,7 +204,7 @@ int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *
 		nm_session_begin(sessions, handshake->session, NM_SESSION_UP);
 		return 0;
 	}
-	/* A peer that is not here is usual; one that is here, without a session, is worth a line. */
+	/* A peer elsewhere is usual; a peer here without a session is worth a line. */
 	if (err != -ENOENT)
 		nm_warn("peer " NM_WHO_FORMAT
 			" cannot be reached in %.80s; a slower channel is used: %s",

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections over the mailboxes of a segment (vmseg/attach.h): what goes into a cell. Mailboxes keep
- * a message until its sender takes it back, and tell nobody that it was read; so letters are numbered
- * and acknowledged one by one, and sent again until they are.
+ * Connections over the mailboxes of a segment (vmseg/attach.h): what goes into a cell. Mailboxes
+ * keep a message until its sender takes it back, and do not show that it was read; so letters are
+ * numbered and acknowledged one by one, and sent again until they are.
  *
  *   letter:  number of the connection | sequence of this letter | sequence taken from you | message
  *
  * A letter without a message (sequence 0) only acknowledges. HANGUP comes behind the last message.
- * RESET answers what belongs to no connection: whoever was given up while its machine stood still
- * learns so from it. PROBE asks for an answer.
+ * RESET answers what belongs to no connection: an endpoint that was given up while its machine
+ * stood still learns so from it. PROBE asks for an answer.
  *
- * Everybody who shares a segment can read all of it, so no secret of a greeting is sent as it is, and
- * what shows in a slot is proof of a secret and not the secret. Who owns another part can neither
- * show the proof there nor read the secret from it.
+ * Everybody who shares a segment can read all of it, so no secret of a greeting is sent as it is,
+ * and what shows in a slot is proof of a secret and not the secret. The owner of another part can
+ * neither show the proof there nor read the secret from it.
  */
 #ifndef NM_CONNECT_LETTER_H
 #define NM_CONNECT_LETTER_H
@@ -64,7 +64,7 @@ void nm_letter_proof(const uint8_t token[8], const uint8_t segment[NM_VMSEG_TOKE
 
 /* One direction of one connection, for hiding secrets. */
 struct nm_letter_cover {
-	const uint8_t *owner_token; /* known to both sides, and nobody else */
+	const uint8_t *owner_token; /* known to both sides alone */
 	const uint8_t *segment;	    /* its token */
 	const struct nm_vmseg_address *caller, *owner;
 	uint64_t number;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The service thread of a table of sessions: answers callers, tidies up, notices hangups. */
+/* The service thread of a table of sessions: answers callers, notices hangups. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -114,7 +114,7 @@ static int handle_message(struct nm_sessions *sessions, struct nm_handshake *han
 	if (kind < 0)
 		return kind;
 	nm_step_copy(bytes, &step);
-	/* One: a caller that went on saying it would keep this thread and its lock busy for ever. */
+	/* Once: a caller that repeats it would keep this thread and its lock busy forever. */
 	if (kind == NM_MESSAGE_BYE && !handshake->bye.header.kind) {
 		handshake->bye = step;
 		return 0; /* the hangup follows */
@@ -133,7 +133,7 @@ static int handle_message(struct nm_sessions *sessions, struct nm_handshake *han
 	return -EBADMSG;
 }
 
-/* The other side is gone: only whoever had met hears of it. */
+/* The other side is gone. The endpoint hears of it if the handshake had ended. */
 static void handle_hangup(struct nm_sessions *sessions, struct nm_handshake *handshake)
 {
 	if (handshake->state == NM_HANDSHAKE_UP)

@@ -183,7 +183,7 @@ int nm_message_receive(int fd, uint8_t bytes[NM_MESSAGE_MAX], int *ret_fd)
 		/* Control data is cut when a descriptor cannot be installed. */
 		return nr == 0 && (msg.msg_flags & MSG_CTRUNC) ? -EMFILE : -EBADMSG;
 	}
-	/* An empty message passes for a hangup; what came with it is nobody's then. */
+	/* An empty message passes for a hangup; what came with it is not used. */
 	if (len == 0 && passed >= 0) {
 		close(passed);
 		passed = -1;

@@ -89,7 +89,7 @@ int nm_message_parse(const void *bytes, size_t len, struct nm_reason *ret_reason
 /* As above, for a message that must be HELLO or WELCOME; the copy's label is safe to print. */
 int nm_greeting_parse(const void *bytes, size_t len, enum nm_message_kind kind,
 		      struct nm_greeting *ret_greeting, struct nm_reason *ret_reason);
-/* Copy out the bytes of any message that nm_message_parse() accepted. The words are safe to print. */
+/* Copy out a message that nm_message_parse() accepted. The words are safe to print. */
 void nm_step_copy(const void *bytes, struct nm_step *ret_step);
 
 void nm_message_init(struct nm_message_header *header, enum nm_message_kind kind);

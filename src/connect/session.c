@@ -51,7 +51,7 @@ static void close_own_fds(struct nm_sessions *sessions)
 	nm_close_fd(&sessions->waker);
 }
 
-/* A forked child must not hold our sockets, or nobody would notice the death of the parent. */
+/* A forked child must not hold our sockets, or no peer would notice the death of the parent. */
 static void after_fork_child(struct nm_fork_watch *watch)
 {
 	struct nm_sessions *sessions = sessions_of(watch);
@@ -259,7 +259,7 @@ void nm_sessions_destroy(struct nm_sessions *sessions)
 	}
 	sessions->wire->ops->hide(sessions);
 	NM_FAULT("close-unlisted");
-	/* Before any hangup, so that nobody takes the hangup for a death. */
+	/* Before any hangup, so that no peer takes the hangup for a death. */
 	nm_window_set_state(sessions->config.window, NM_WINDOW_GONE);
 	NM_FAULT("close-gone");
 	pthread_mutex_lock(&sessions->lock);

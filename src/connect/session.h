@@ -3,13 +3,13 @@
  * The sessions of an endpoint: its connections with other endpoints that see the same memory.
  *
  * There is one session for each other endpoint, in one hash table by identity. A session has two
- * directions: this endpoint writes into `out` and reads from `in`. Each direction is the result of a
- * handshake of its own. The endpoint that will write calls the other one, the owner of the address,
- * on its socket in the rundir. Both show who they are and hand over their windows. Each writes the
- * other's challenge into its own window and looks for its own challenge in the other's: this proves
- * that both see the same bytes. A handshake that fails leaves no session behind, and both sides
- * learn the reason. The socket then stays open, so the death of a process is a hangup within
- * milliseconds, in any PID namespace.
+ * directions: this endpoint writes into `out` and reads from `in`. Each direction is the result of
+ * a handshake of its own. The endpoint that will write calls the other one, the owner of the
+ * address, on its socket in the rundir. Both show who they are and hand over their windows. Each
+ * writes the other's challenge into its own window and looks for its own challenge in the other's:
+ * this proves that both see the same bytes. A handshake that fails leaves no session behind, and
+ * both sides learn the reason. The socket then stays open, so the death of a process is a hangup
+ * within milliseconds, in any PID namespace.
  *
  * Threads: a service thread (all signals blocked) answers callers, removes what the dead left, and
  * notices hangups. It reports by events, which the endpoint polls with one load. All functions here
@@ -134,7 +134,7 @@ struct nm_session *nm_sessions_find(struct nm_sessions *sessions, const struct n
 /* All sessions that are no longer NEW, the latest first; the others follow by `next`. */
 struct nm_session *nm_sessions_first(const struct nm_sessions *sessions);
 /*
- * There shall be no session with WHO, met or not: one that is NEW, or none yet, is DOWN because of
+ * There shall be no session with WHO: one that is NEW, or none yet, is DOWN because of
  * WHY from now on.
  */
 void nm_sessions_forbid(struct nm_sessions *sessions, const struct nm_identity *who,

@@ -51,7 +51,7 @@ struct nm_handshake {
 	struct nm_cma_facts cma_facts;
 	struct nm_cma_offer cma_offer; /* the other side's */
 	bool cma_reached;
-	uint64_t awaited; /* the caller's `reaching` while somebody waits for it to change */
+	uint64_t awaited; /* the caller's `reaching` while this side waits for it to change */
 	uint64_t deadline_ns;
 	struct nm_step bye; /* kind 0: none came */
 	/* in a segment: what carries it, while it does, and how that ended */
@@ -108,8 +108,8 @@ struct nm_handshake *nm_handshake_create(struct nm_sessions *sessions, int fd, e
 int nm_handshake_join(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		      const struct nm_identity *who, struct nm_reason *ret_reason);
 /*
- * Close, give back lane and mapping; the service thread frees the memory. A session that is NEW ends
- * with its last handshake.
+ * Close, give back lane and mapping; the service thread frees the memory. A session that is NEW
+ * ends with its last handshake.
  */
 void nm_handshake_close(struct nm_sessions *sessions, struct nm_handshake *handshake);
 /* Close one direction of SESSION, if it is there; WHY as in nm_sessions_leave(). */
@@ -160,8 +160,9 @@ void nm_session_push_event(struct nm_sessions *sessions, struct nm_session *sess
 			   enum nm_session_event event);
 
 /*
- * handshake_cma.c: the proof of direct copies, in the order of the handshake. A failure has a reason,
- * in the direction; it never ends the handshake. The caller's side may call these without the lock.
+ * handshake_cma.c: the proof of direct copies, in the order of the handshake. A failure has a
+ * reason, in the direction; it never ends the handshake. The caller's side may call these without
+ * the lock.
  */
 /* Offer my memory in GREETING; the direction has its lane. */
 void nm_handshake_offer_cma(const struct nm_sessions *sessions, struct nm_handshake *handshake,

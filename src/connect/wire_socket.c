@@ -309,7 +309,7 @@ static int dir_map(struct nm_sessions *sessions, struct nm_handshake *handshake,
 }
 
 /*
- * The dead cannot tidy up; whoever notices does, later: the kernel closes a dead process's
+ * The process that notices a death removes the socket, later: the kernel closes a dead process's
  * listening socket after its connections.
  */
 static void remember_grave(struct dir_wire *wire, const struct nm_identity *who)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sessions in a segment between virtual machines. A neighbour is another kernel, so there is no
- * socket that hangs up when it dies: it lives as long as its heartbeat goes on (a lease), and what it
- * says comes through mailboxes (exchange.h). Its window is a part of the segment, mapped since attach.
+ * socket that hangs up when it dies: it lives as long as its heartbeat goes on (a lease), and what
+ * it says comes through mailboxes (exchange.h). Its window is a part of the segment, mapped since
+ * attach.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -58,12 +59,12 @@ static int segment_open(struct nm_sessions *sessions, struct nm_reason *ret_reas
 		nm_reason_set(ret_reason, "out of memory");
 		return -ENOMEM;
 	}
-	/* Before anybody could find that it stands still. */
+	/* Before a peer could find that it stands still. */
 	nm_vmseg_beat(wire->claim);
 	return 0;
 }
 
-/* Who comes until the slot says GONE is served. */
+/* Callers that come until the slot says GONE are served. */
 static void segment_hide(struct nm_sessions *sessions)
 {
 	(void)sessions;
@@ -297,7 +298,7 @@ static struct nm_exchange *find_exchange(const struct nm_vmseg_wire *wire,
 	return exchange;
 }
 
-/* Somebody new. NULL: not now, or not at all. */
+/* A new caller. NULL: not now, or not at all. */
 static struct nm_exchange *welcome(struct nm_sessions *sessions,
 				   const struct nm_vmseg_address *from,
 				   const struct nm_letter_head *head)
@@ -335,7 +336,7 @@ static void take_letter(struct nm_sessions *sessions, struct nm_vmseg_letter *le
 	struct nm_letter_head head;
 	struct nm_exchange *exchange;
 
-	/* What is no letter of ours is nobody's. */
+	/* Other bytes are ignored. */
 	if (nm_letter_parse(letter->bytes, letter->len, &head))
 		return;
 	exchange = find_exchange(wire, &letter->from, &head);

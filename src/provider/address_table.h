@@ -23,10 +23,10 @@
 #define NM_ADDRESS_COST 48u
 
 /*
- * Many addresses in few bytes. In a block of addresses most bytes are equal in all of them (version,
- * family, padding, protocol). The pack keeps these once, and for each address only the bytes that
- * differ: at most 22 over IPv4 and 34 over IPv6. The bytes themselves show which ones differ, so
- * every inner address format gains.
+ * Many addresses in few bytes. In a block of addresses most bytes are equal in all of them
+ * (version, family, padding, protocol). The pack keeps these once, and for each address only the
+ * bytes that differ: at most 22 over IPv4 and 34 over IPv6. The bytes themselves show which ones
+ * differ, so every inner address format gains.
  */
 struct nm_address_pack {
 	uint32_t nr;

@@ -58,7 +58,7 @@ static inline uint64_t nm_ring_control(uint64_t position, enum nm_slot_kind kind
 	       (uint64_t)len << NM_CONTROL_LEN_SHIFT;
 }
 
-/* Partner: nm_ring_ready(). Everything written before is visible to whoever sees the word. */
+/* Partner: nm_ring_ready(). A reader that sees the word sees everything written before. */
 static inline void nm_slot_publish(struct nm_slot *slot, uint64_t control)
 {
 	NM_FAULT("ring-publish-before");

@@ -293,7 +293,7 @@ void nm_window_destroy(struct nm_window *window)
 
 void nm_window_set_state(struct nm_window *window, enum nm_window_state state)
 {
-	/* Partner: nm_foreign_state(). What was sent before is visible to whoever sees the state. */
+	/* Partner: nm_foreign_state(). A reader that sees the state sees what was sent before. */
 	atomic_store_explicit(&window->header->state, state, memory_order_release);
 }
 
@@ -313,7 +313,7 @@ int nm_window_reserve_ring(struct nm_window *window, uint32_t lane, struct nm_re
 	return err ? create_failed(ret_reason, "reserve the memory of a ring", err) : 0;
 }
 
-/* Nobody, the owner included, may be able to pull the bytes away or to add another writer. */
+/* No process, the owner included, may be able to remove the bytes or to add another writer. */
 static int check_file(int fd, uint64_t *ret_size, struct nm_foreign_window *ret_window,
 		      struct nm_reason *ret_reason)
 {
@@ -334,7 +334,7 @@ static int check_file(int fd, uint64_t *ret_size, struct nm_foreign_window *ret_
 	if ((seals & WINDOW_SEALS) != WINDOW_SEALS) {
 		nm_reason_set(
 			ret_reason,
-			"its window is not sealed (seals 0x%x): somebody could truncate it or write to it",
+			"its window is not sealed (seals 0x%x): another process could truncate it or write to it",
 			(unsigned int)seals);
 		return -EPERM;
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sleeping until somebody rings: the words themselves (shm/doorbell.h), and how channels use them.
- * A test that waits does so for LONG, which is beyond the time that a case has: whoever is not woken
- * fails by that.
+ * A test that waits does so for LONG, which is beyond the time that a case has: whoever is not
+ * woken fails by that.
  */
 #include <errno.h>
 #include <linux/filter.h>

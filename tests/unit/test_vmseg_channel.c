@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is peculiar to the channel between machines: leases, machines that stand still, slots that are
- * used again, neighbours that write all over their part, and configurations that are not right. The
- * machines are processes, or endpoints of one process; what all channels do alike is in
+ * What is peculiar to the channel between machines: leases, machines that stand still, slots that
+ * are used again, neighbours that write all over their part, and configurations that are not right.
+ * The machines are processes, or endpoints of one process; what all channels do alike is in
  * test_transport.c.
  */
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The channel through shared windows: rings and pool chunks of peers that have been met
+ * The channel through shared windows: rings and pool chunks of sessions
  * (connect/session.h). Sending writes my own window, receiving reads the peer's; no system call,
  * allocation, lock or log on either way.
  */
@@ -20,7 +20,7 @@
 /* A spoiled slot looks like one that is not there yet; every so many polls a source is looked at. */
 #define POLLS_PER_LOOK 4096
 
-static const _Atomic uint32_t nobody_asleep;
+static const _Atomic uint32_t never_asleep;
 
 static void init_link(struct shm_transport *shm, struct shm_session *s)
 {
@@ -32,7 +32,7 @@ static void init_link(struct shm_transport *shm, struct shm_session *s)
 			    shm->window.geometry.ring_slots, &window->lanes[out->peer_lane],
 			    out->start, (uint32_t)nm_params()->inline_max);
 	/* Sleepers of another kernel cannot be woken, and do not ask for it. */
-	link->asleep = shm->segment ? &nobody_asleep : &window->header->asleep;
+	link->asleep = shm->segment ? &never_asleep : &window->header->asleep;
 	link->doorbell = &shm->window.lanes[out->own_lane].doorbell;
 	link->base.far = s->base.far;
 	nm_shm_init_copies(s);
@@ -283,7 +283,7 @@ NM_COLD bool nm_shm_sleep(struct nm_transport *transport, struct nm_doorbells *d
 
 NM_COLD void nm_shm_wake(struct nm_transport *transport)
 {
-	/* Who sees the old number rings once in vain. */
+	/* A sender that sees the old number rings once in vain. */
 	atomic_store_explicit(&nm_shm_of(transport)->window.header->asleep, 0,
 			      memory_order_relaxed);
 }

@@ -37,7 +37,7 @@ static ssize_t outcome(ssize_t got)
 		return got - NM_CMA_SECRET_LEN;
 	if (got == NM_CMA_SECRET_LEN)
 		return -EFAULT;
-	/* Its pad is not there: an endpoint that was closed, or the pid is somebody else's. */
+	/* Its pad is not there: an endpoint that was closed, or the pid is another process's. */
 	if (got >= 0 || errno == EFAULT)
 		return -ESRCH;
 	return errno == EPERM || errno == ENOSYS ? -errno : -ESRCH;

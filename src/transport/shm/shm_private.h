@@ -16,7 +16,7 @@ struct shm_link {
 	struct nm_link base;
 	struct nm_ring_writer writer; /* closed when the session ends */
 	struct nm_pool_user chunks;
-	const _Atomic uint32_t *asleep; /* in the peer's window: hostile; or of nobody */
+	const _Atomic uint32_t *asleep; /* in the peer's window: hostile; or never set */
 	_Atomic uint32_t *doorbell;	/* in mine */
 	uint32_t rung;			/* value of *asleep for which it was rung last */
 };
@@ -111,7 +111,8 @@ int nm_shm_send_checked(struct nm_link *base, const struct nm_packet *pkt, const
 			unsigned int nr_iov);
 /*
  * May the packet that source I shows be believed, where there is more to it than its slot? Then PKT
- * and PAYLOAD are what was sent, in a copy if it was checked. False: the source has been dealt with.
+ * and PAYLOAD are what was sent, in a copy if it was checked. False: the source has been dealt
+ * with.
  */
 bool nm_shm_vouch(struct shm_transport *shm, uint32_t i, struct nm_packet *pkt,
 		  const void **payload);
@@ -124,11 +125,12 @@ extern const struct nm_copy_ops nm_shm_copy_ops;
 
 /*
  * shm_copy.c: copies from and to the memory of a peer that was proven (connect/cma_proof.h), in one
- * system call, which carries its own proof that it works on the peer and no other process. As read_remote() and write_remote() of transport.h say, for at most
- * NM_SPANS_MAX pieces on each side; where the two sides differ, the smaller one counts.
- * Returns the bytes copied from the front (short where one side's memory ends, or was never there);
- * -EFAULT: none; and when the target is not what was proven, or not to be reached any more, with
- * not a byte written: -ESRCH, -EPERM, -ENOSYS.
+ * system call, which carries its own proof that it works on the peer and no other process. As
+ * read_remote() and write_remote() of transport.h say, for at most NM_SPANS_MAX pieces on each
+ * side; where the two sides differ, the smaller one counts. Returns the bytes copied from the front
+ * (short where one side's memory ends, or was never there); -EFAULT: none; and when the target is
+ * not what was proven, or not to be reached any more, with not a byte written: -ESRCH, -EPERM,
+ * -ENOSYS.
  */
 ssize_t nm_cma_read(const struct nm_cma_target *target, const struct iovec *local,
 		    unsigned int nr_local, const struct nm_span *remote, unsigned int nr_remote);

@@ -2,8 +2,8 @@
 /*
  * The channel between virtual machines of one host: rings, pool, credits and checks are those of
  * shm.c, over windows that lie in a segment (vmseg/attach.h). What differs: neighbours are other
- * kernels, so nothing is copied without packets and death is an expired lease; and a window does not
- * outlive its owner for long, so closing waits until everything was taken.
+ * kernels, so nothing is copied without packets and death is an expired lease; and a window does
+ * not outlive its owner for long, so closing waits until everything was taken.
  */
 #include <errno.h>
 #include <sched.h>
@@ -17,7 +17,7 @@
 #include "connect/letter.h"
 #include "transport/shm/shm_private.h"
 
-/* Calls of progress that may be left out while nobody sends to me here. */
+/* Calls of progress that may be left out while there is no source here. */
 #define PAUSE_WITHOUT_SOURCES 64
 
 static unsigned int segment_progress(struct nm_transport *transport)
@@ -29,7 +29,7 @@ static unsigned int segment_progress(struct nm_transport *transport)
 	return done;
 }
 
-/* No kernel wakes another's sleepers. Whoever comes is met by a thread of this one. */
+/* No kernel wakes another's sleepers. New sessions come from a thread of this one. */
 static bool segment_sleep(struct nm_transport *transport, struct nm_doorbells *doorbells)
 {
 	struct shm_transport *shm = nm_shm_of(transport);
