@@ -48,7 +48,7 @@ int nm_handshake_join(struct nm_sessions *sessions, struct nm_handshake *handsha
 		return -EHOSTUNREACH;
 	}
 	if (handshake->role == NM_ROLE_WRITER ? session->out.handshake : session->in.handshake) {
-		nm_reason_set(ret_reason, "a link from it exists already");
+		nm_reason_set(ret_reason, "this direction of its session exists already");
 		return -EISCONN;
 	}
 	handshake->session = session;
