@@ -122,7 +122,7 @@ def demo_options(parser: argparse.ArgumentParser) -> None:
 def on_demo(args: argparse.Namespace, view: View) -> int:
     """Make two nodes, measure between them, remove them whatever happens, write the report."""
     from nearmetal.cluster.apply import Cluster
-    from nearmetal.cluster.registry import open_backend
+    from nearmetal.cluster.backend import open_backend
     from nearmetal.cluster.spec import load_spec
     from nearmetal.cluster.store import Store, state_directory
     from nearmetal.core.lock import locked

@@ -109,7 +109,7 @@ def _of_cluster(backend: Backend, spec: ClusterSpec) -> list[Path]:
 
 
 def _of_all_clusters() -> list[Path]:
-    from nearmetal.cluster.registry import open_backend
+    from nearmetal.cluster.backend import open_backend
     from nearmetal.cluster.store import Store, state_directory
     from nearmetal.core.process import LocalRunner
 
