@@ -172,7 +172,7 @@ def _measure(chosen: list[str], seconds: float, output: Path, view: View, *, alo
     (directory / "raw").mkdir(parents=True)
     try:
         store.prepare()
-        with locked(store.lock(f"{NAME}-verb"), f"{NAME} (of benchmarks.promises)"):
+        with locked(store.lock(f"{NAME}-verb"), f"cluster {NAME} (of benchmarks.promises)"):
             try:
                 if NAME in store.names():
                     view.note("a run that was killed left its cluster: it is removed first")

@@ -115,7 +115,7 @@ def show(args: argparse.Namespace, view: View) -> int:
     plan = _Plan(cluster, spec, mpi, args.blocks, directory)
     try:
         store.prepare()
-        with locked(store.lock(f"{NAME}-verb"), f"{NAME} (a demo)"):
+        with locked(store.lock(f"{NAME}-verb"), f"cluster {NAME} (a demo)"):
             done = _run(plan, view)
     finally:
         store.tidy()

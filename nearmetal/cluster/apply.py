@@ -101,7 +101,7 @@ def up(
     """
     cluster.store.prepare()
     journal = journal or cluster.journal
-    with locked(cluster.store.lock(cluster.name), cluster.name):
+    with locked(cluster.store.lock(cluster.name), f"cluster {cluster.name}"):
         cluster.backend.prepare()
         plan = plan_up(cluster, spec)
         if not replace:
@@ -119,7 +119,7 @@ def down(cluster: Cluster, *, progress: Progress | None = None) -> Plan:
     if not cluster.store.root.exists():
         return plan_down(cluster)
     cluster.store.prepare()
-    with locked(cluster.store.lock(cluster.name), cluster.name):
+    with locked(cluster.store.lock(cluster.name), f"cluster {cluster.name}"):
         plan = plan_down(cluster)
         if not plan.empty:
             keys = [change.key for change in plan.effective]

@@ -146,7 +146,7 @@ def test_a_ledger_that_others_may_write_is_refused(ledger: Ledger) -> None:
 
 
 def test_a_write_cut_short_leaves_the_old_one(ledger: Ledger) -> None:
-    ledger.path.with_suffix(".new").write_text("half of someth")
+    ledger.path.with_name("ledger.jsonl.new").write_text("half of someth")
     with ledger.changing() as book:
         assert book == full()
         ledger.save(book)

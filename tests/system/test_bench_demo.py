@@ -129,7 +129,7 @@ def test_two_demos_do_not_tread_on_each_other(place: Site) -> None:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     assert second.returncode == 1
-    assert "is being changed by process" in second.stderr
+    assert "is in use by process" in second.stderr
     assert not second_out.exists()
 
 

@@ -123,7 +123,7 @@ def test_two_ups_at_once(place: Site, spec: str) -> None:
     codes = sorted((one.returncode, two.returncode))
     assert codes in ([0, 0], [0, 1])
     if codes == [0, 1]:
-        assert "is being changed by process" in "".join(words)
+        assert "is in use by process" in "".join(words)
     assert place.run("plan", spec).returncode == 0
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from nearmetal.core.errors import LockedError, StateError
-from nearmetal.core.files import replace_file
+from nearmetal.core.files import beside, replace_file
 from nearmetal.host.vf.model import Use, VfSettings
 from nearmetal.host.vf.steps import PfBefore, VfBefore
 
@@ -165,7 +165,7 @@ class Ledger:
         replace_file(self.path, text.encode())
 
     def _remove(self) -> None:
-        for path in (self.path, self.directory / "journal.jsonl", self.path.with_suffix(".new")):
+        for path in (self.path, self.directory / "journal.jsonl", beside(self.path)):
             path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
