@@ -18,7 +18,7 @@ from nearmetal.cluster.store import Store, state_directory
 from nearmetal.core.errors import BackendError, ExitCode, LogError
 from nearmetal.core.process import LocalRunner
 from nearmetal.evidence.traffic import Line, Sort, accesses, lines, ordered, prometheus, trouble
-from nearmetal.job.counters import read_counters
+from nearmetal.job.stats import read_counters
 from nearmetal.report import numbers
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.core.errors import ExitCode, LaunchError, UsageError
 from nearmetal.core.process import LocalRunner
-from nearmetal.job.locality import info_tool
+from nearmetal.core.resources import tool
 from nearmetal.study.runner import tune
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def show(args: argparse.Namespace, view: View) -> int:
 
 
 def _show(path: Path | None, view: View) -> int:
-    told = tune.in_force(LocalRunner(), info_tool(), path and path.absolute())
+    told = tune.in_force(LocalRunner(), tool("nearmetal-info"), path and path.absolute())
     words = f"{told['path'] or 'no file'}: {told['reason']}"
     view.result({"tuning": told}, [words])
     if told["rates"]:
@@ -74,7 +74,7 @@ def _show(path: Path | None, view: View) -> int:
 
 
 def _tune(args: argparse.Namespace, view: View) -> int:
-    runner, info, program = LocalRunner(), info_tool(), tune.limits_program()
+    runner, info, program = LocalRunner(), tool("nearmetal-info"), tune.limits_program()
     path = (args.output or tune.default_path(os.environ, os.geteuid())).absolute()
     here = tune.machine(runner, info)
     found: dict[str, tune.Measured] = {}

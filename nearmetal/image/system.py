@@ -1,26 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The system of the built image: a Debian 13 tree as a compressed, read-only root file system."""
+"""The system of the built image: a Debian 13 tree as a compressed, read-only root file system.
+
+Its packages come from the mirrors that this machine's apt uses, or from a given one. QEMU enters
+the ELF file inside Debian's compressed kernel directly (PVH). The compressed kernel boots as well,
+but decompresses itself inside the machine, which takes seconds without KVM. Its header is the one
+of the Linux/x86 boot protocol, version 2.08 and later.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import lzma
 import os
 import re
-from dataclasses import replace
+import struct
+from dataclasses import dataclass, replace
 from email.parser import HeaderParser
 from typing import IO, TYPE_CHECKING
 
-from nearmetal.core.errors import ImageError
+from nearmetal.core.errors import ImageError, UsageError
 from nearmetal.core.process import Command, find_program
-from nearmetal.image.kernel import uncompressed_kernel, unpack_xz
-from nearmetal.image.manifest import Package, SystemManifest, record
+from nearmetal.image.cache import Package, SystemManifest, record
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from nearmetal.core.process import Runner
-    from nearmetal.image.mirror import Mirror
     from nearmetal.image.parts import Parts
 
 SUITE = "trixie"
@@ -30,7 +36,7 @@ BUSYBOX = "busybox"
 STEPS = ("Debian packages", "root file system", "kernel")
 
 _FORMAT = 1
-"""Raised when this module makes something else of the same parts."""
+"""To be raised when this module makes another system from the same parts."""
 
 _EPOCH = "1754006400"
 """The time of every file made by the build: an image must not depend on when it was made."""
@@ -49,7 +55,76 @@ _MODULE = re.compile(r"[0-9]{2}-[A-Za-z0-9_-]{1,64}\.ko(\.xz)?")
 _RELEASE = re.compile(r"[0-9]+\.[0-9]+[A-Za-z0-9.+~_-]{0,64}")
 _LOG = "build.log"
 _WITH_US = ("setpriv", "--pdeathsig", "TERM", "--")
-"""A program so started ends when this process is killed, and with it what it would still write."""
+"""Ends the program when this process is killed, so it writes nothing afterwards."""
+
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_APT_TIMEOUT_S = 60.0
+_URI = re.compile(r"(https?|file|copy)://?[A-Za-z0-9._~:/@%+-]+")
+_DEBIAN = re.compile(r"(bookworm|trixie|forky|sid)(-security)?")
+
+_MAX_KERNEL = 256 << 20
+_SECTOR = 512
+_SETUP_SECTORS, _MAGIC, _VERSION, _PAYLOAD = 0x1F1, 0x202, 0x206, 0x248
+_HEADER_END = 0x250
+_FIRST_WITH_PAYLOAD = 0x0208
+_ZSTD, _XZ, _ELF = b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0", b"\x7fELF"
+_ZSTD_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A Debian archive, and the one with security updates where there is one."""
+
+    archive: str
+    security: str | None = None
+
+    def sources(self, suite: str) -> list[str]:
+        """Return lines for apt's list of sources; every index is checked by Debian's keys."""
+        lines = [f"deb [signed-by={KEYRING}] {self.archive} {suite} main"]
+        if self.security:
+            lines.append(f"deb [signed-by={KEYRING}] {self.security} {suite}-security main")
+        return lines
+
+
+def named_mirror(uri: str) -> Mirror:
+    """Return the archive at a URI; raises UsageError when it is none."""
+    if not _URI.fullmatch(uri):
+        raise UsageError(
+            f"--mirror {uri!r} is no address of a Debian archive",
+            "write for example http://mirror.example/debian",
+        )
+    return Mirror(uri)
+
+
+def machine_mirror(runner: Runner) -> Mirror:
+    """Return what this machine's apt uses; raises ImageError when that is no Debian archive."""
+    format_ = "$(RELEASE) $(COMPONENT) $(REPO_URI)"
+    command = Command(("apt-get", "indextargets", "--format", format_, "Created-By: Packages"))
+    lines = runner.check(command, timeout_s=_APT_TIMEOUT_S).text.splitlines()
+    archive, security = mirrors_of(lines)
+    if archive is None:
+        raise ImageError(
+            "this machine's apt sources name no Debian archive",
+            "name one: nearmetal image build --mirror URI",
+        )
+    return Mirror(archive, security)
+
+
+def mirrors_of(lines: list[str]) -> tuple[str | None, str | None]:
+    """Return archive and security archive out of `release component uri` lines. Pure."""
+    archive = security = None
+    for line in lines:
+        words = line.split()
+        if len(words) != 3 or words[1] != "main" or not _URI.fullmatch(words[2]):  # noqa: PLR2004
+            continue
+        match = _DEBIAN.fullmatch(words[0])
+        if match is None:
+            continue
+        if match[2]:
+            security = security or words[2]
+        else:
+            archive = archive or words[2]
+    return archive, security
 
 
 def system_key(parts: Parts) -> str:
@@ -244,3 +319,54 @@ def kernel_release(packages: list[Package]) -> str:
     if len(releases) != 1:
         raise ImageError(f"one kernel was to be installed, there are: {', '.join(releases)}")
     return releases[0]
+
+
+def payload(kernel: bytes) -> tuple[bytes, int]:
+    """Return the compressed payload of a bzImage and its size unpacked; raises ImageError."""
+    if len(kernel) < _HEADER_END or kernel[_MAGIC : _MAGIC + 4] != b"HdrS":
+        raise ImageError("the kernel is no bzImage", "is it for another processor?")
+    (version,) = struct.unpack_from("<H", kernel, _VERSION)
+    if version < _FIRST_WITH_PAYLOAD:
+        raise ImageError(f"the kernel's boot protocol {version:#06x} names no payload")
+    sectors = kernel[_SETUP_SECTORS] or 4
+    offset, length = struct.unpack_from("<II", kernel, _PAYLOAD)
+    begin = (sectors + 1) * _SECTOR + offset
+    if length <= len(_XZ) + 4 or begin + length > len(kernel):
+        raise ImageError("the kernel is cut off: its payload ends beyond the file")
+    # The build appends the unpacked size to what it compresses.
+    (size,) = struct.unpack_from("<I", kernel, begin + length - 4)
+    if not 0 < size <= _MAX_KERNEL:
+        raise ImageError(f"the kernel claims to have {size} bytes unpacked")
+    return kernel[begin : begin + length - 4], size
+
+
+def uncompressed_kernel(kernel: bytes, runner: Runner) -> bytes:
+    """Return the ELF file inside a bzImage; raises ImageError with the reason."""
+    packed, size = payload(kernel)
+    if packed.startswith(_ZSTD):
+        command = Command(
+            ("zstd", "--decompress", "--stdout", f"--memory={_MAX_KERNEL}"), stdin=packed
+        )
+        done = runner.run(command, timeout_s=_ZSTD_TIMEOUT_S)
+        if done.code != 0:
+            raise ImageError("the kernel cannot be decompressed", done.error_tail)
+        unpacked = done.stdout
+    elif packed.startswith(_XZ):
+        unpacked = unpack_xz(packed, size + 1)
+    else:
+        raise ImageError(f"the kernel is compressed in an unknown way ({packed[:6].hex()})")
+    if len(unpacked) != size or not unpacked.startswith(_ELF):
+        raise ImageError("the kernel does not unpack to what its header says")
+    return unpacked
+
+
+def unpack_xz(packed: bytes, limit: int) -> bytes:
+    """Return the content of the first xz stream, at most `limit` bytes; raises ImageError."""
+    decompressor = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_MAX_KERNEL)
+    try:
+        unpacked = decompressor.decompress(packed, limit)
+    except lzma.LZMAError as error:
+        raise ImageError(f"not a valid xz stream: {error}") from error
+    if not decompressor.eof and len(unpacked) < limit:
+        raise ImageError("an xz stream is cut off")
+    return unpacked

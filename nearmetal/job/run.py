@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One MPI job in a cluster: prepared, started, ended, its counters collected, nothing left."""
+"""One MPI job in a cluster: prepare it, run it, collect its counters, leave nothing behind."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from nearmetal.core.errors import LaunchError, UsageError
+from nearmetal.core.resources import provider_library
 from nearmetal.evidence.counters import NETWORK, SELF
 from nearmetal.image import GUEST_PROVIDER
-from nearmetal.job.carried import carried, guest_mpi, is_local
+from nearmetal.job.copies import carried, guest_mpi, is_local
 from nearmetal.job.locality import known_channels
 from nearmetal.job.mpi import (
     Installation,
@@ -20,19 +21,24 @@ from nearmetal.job.mpi import (
     Placement,
     Provider,
     Request,
-    Settings,
     Stack,
     launcher_argv,
     pick,
     settings_for,
 )
-from nearmetal.job.mpi.installed import Family, Mpi
+from nearmetal.job.mpi.installed import Family
 from nearmetal.job.mpi.launcher import place
-from nearmetal.job.mpi.provider import provider_library
 from nearmetal.job.mpi.settings import unset_for
-from nearmetal.job.places import Places, Wanted, end_stale, places_for
-from nearmetal.job.stale import MARKER, new_name, surely
-from nearmetal.job.stats import Proof, Verdict, judge
+from nearmetal.job.places import (
+    MARKER,
+    Places,
+    Wanted,
+    end_stale,
+    new_name,
+    places_for,
+    surely,
+)
+from nearmetal.job.stats import JobVerdict, Proof, judge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +47,8 @@ if TYPE_CHECKING:
     from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.core.process import Runner
 
-_PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TERM", "MV2_VIRT_USE_IVSHMEM")
+_GUEST_PASSED = ("LANG", "LC_ALL", "TERM", "MV2_VIRT_USE_IVSHMEM")
+_PASSED = ("PATH", "HOME", "USER", "LOGNAME", *_GUEST_PASSED)
 _PASSED_PREFIXES = (
     "NEARMETAL_",
     "OMPI_MCA_",
@@ -58,7 +65,7 @@ _CHECK_S = 20.0
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What to run and how. `ranks` None: one per slot. `mpi` None: the first that fits."""
+    """A program and its options. `ranks` None: one per slot. `mpi` None: the first that fits."""
 
     program: str
     args: tuple[str, ...] = ()
@@ -70,18 +77,18 @@ class JobRequest:
     provider: Provider = Provider.NEARMETAL
     timeout_s: float | None = None
     idle_s: float | None = None
-    """End it when it has written nothing for so long."""
+    """End the job after it has written nothing for this time."""
     options: tuple[str, ...] = ()
     """Further options for the MPI's launcher, before the program."""
     nodes: tuple[str, ...] = ()
     """Only these nodes take ranks; empty: all."""
     stack: Stack | None = None
-    """One of the MPI's own ways, with the stock provider."""
+    """A way of the MPI itself, with the stock provider."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where a job's streams go; None: to ours (input: nothing)."""
+    """The streams of a job; None: ours (input: nothing)."""
 
     stdin: IO[bytes] | None = None
     stdout: IO[bytes] | None = None
@@ -90,7 +97,7 @@ class Output:
 
 @dataclass(frozen=True)
 class JobResult:
-    """How a job ended. `exit_code`: of the rank that failed first; 128 + signal for a signal."""
+    """The end of a job. `exit_code`: of the rank that failed first; 128 + signal for a signal."""
 
     job: str
     mpi: str
@@ -106,19 +113,19 @@ class JobResult:
 
 
 def find_job_program(program: str) -> Path:
-    """Return the program's absolute path; raises LaunchError that says where it looked."""
+    """Return the program's absolute path; raises LaunchError with the places that it looked in."""
     if "/" in program:
         path = Path(program).absolute()
         if not path.exists():
             raise LaunchError(f"no program {program}: {path} does not exist", "check the path")
         if not os.access(path, os.X_OK) or path.is_dir():
-            raise LaunchError(f"{path} is no executable program", f"chmod +x {path}?")
+            raise LaunchError(f"{path} is not an executable program", f"run `chmod +x {path}`")
         return path
     found = shutil.which(program)
     if found is None:
         looked = os.environ.get("PATH", "")
         raise LaunchError(
-            f"no program {program}: looked in {looked}", f"give a path, as ./{program}"
+            f"no program {program}: looked in {looked}", f"give a path, for example ./{program}"
         )
     return Path(found).absolute()
 
@@ -129,9 +136,9 @@ def _job_environment(
     defaults: Mapping[str, str],
     given: Mapping[str, str],
     *,
-    passed: tuple[str, ...] = _PASSED,
+    passed: tuple[str, ...],
 ) -> dict[str, str]:
-    """Return the whole environment of a job: little of ours, the settings, the caller's wish."""
+    """Return the whole environment of a job: a little of ours, the settings, the caller's own."""
     unset = (*unset_for(installation), *_NOT_PASSED)
     env = dict(defaults) | {
         name: value
@@ -156,8 +163,8 @@ def _check_visible(backend: Backend, runner: Runner, node: str, path: Path, what
     probe = backend.on_node(node, ["test", "-r", str(path)], env={"PATH": "/usr/bin:/bin"})
     if runner.run(probe, timeout_s=_CHECK_S).code != 0:
         raise LaunchError(
-            f"{what} {path} cannot be seen in node {node}: /tmp, /run and /dev/shm are its own",
-            "put it elsewhere, or list its directory under `show:` in the spec",
+            f"{what} {path} is not visible in node {node}: /tmp, /run and /dev/shm are its own",
+            "move it to another place, or list its directory under `show:` in the spec",
         )
 
 
@@ -185,21 +192,20 @@ def _meets_in_memory(
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A job that can be started: everything has been checked, nothing has been made."""
+    """A job that can be started: all checks are done, nothing is made yet."""
 
     job: str
     installation: Installation
     placement: Placement
-    settings: Settings
     directories: Places
+    wanted: Wanted
     env: dict[str, str]
     argv: tuple[str, ...]
     shown_env: dict[str, str]
-    wanted: Wanted
 
 
 def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: Runner) -> _Prepared:
-    """Check all that can be wrong before the start; raises UsageError or LaunchError."""
+    """Check everything that can be wrong before the start; raises UsageError or LaunchError."""
     _check_channels(request.channels, runner)
     shared = backend.shares_files
     local = shared or is_local(request.program)
@@ -250,13 +256,16 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         "NEARMETAL_RUNDIR": str(root / job),
         "NEARMETAL_STATS_DIR": str(root / f"{job}.stats"),
     }
-    passed = _PASSED if shared else ("LANG", "LC_ALL", "TERM", "MV2_VIRT_USE_IVSHMEM")
     env = _job_environment(
-        installation, settings.env | own, settings.defaults, request.env, passed=passed
+        installation,
+        settings.env | own,
+        settings.defaults,
+        request.env,
+        passed=_PASSED if shared else _GUEST_PASSED,
     )
     options = (*settings.options, *request.options)
     if not shared and installation.mpi.family is Family.OPENMPI:
-        # Its daemons start over ssh, which takes nothing of the launcher's environment along.
+        # Its daemons start over ssh, which does not pass on the launcher's environment.
         options += tuple(word for name in env if name != "PATH" for word in ("-x", name))
     command = (str(program), *request.args)
     argv = launcher_argv(installation, placement, backend.remote_shell(), options, command)
@@ -264,12 +273,11 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         job,
         installation,
         placement,
-        settings,
         directories,
+        replace(wanted, providers=settings.providers),
         env,
         tuple(argv),
         {name: env[name] for name in (*settings.defaults, *settings.env, *own, *request.env)},
-        replace(wanted, providers=tuple(settings.providers)),
     )
 
 
@@ -280,9 +288,9 @@ def run_job(
     runner: Runner,
     output: Output | None = None,
 ) -> JobResult:
-    """Run one job to its end, whatever ends it, and leave nothing of it behind.
+    """Run one job to its end, for any cause of the end, and leave nothing of it behind.
 
-    Raises UsageError or LaunchError when it cannot be started. A job that fails is a result.
+    Raises UsageError or LaunchError if it cannot be started. A failed job is a result.
     """
     end_stale(backend, spec, runner)
     prepared = _prepare(backend, spec, request, runner)
@@ -324,12 +332,7 @@ def _prove(
     request: JobRequest, placement: Placement, code: int, stats: Sequence[dict[str, Any]]
 ) -> Proof:
     if request.provider is Provider.STOCK:
-        return Proof(Verdict.NOT_ASKED, "the MPI's own stack was asked for")
+        return Proof(JobVerdict.NOT_ASKED, "the MPI's own stack was requested")
     if code != 0:
-        return Proof(Verdict.NOT_ASKED, "the job did not end well")
+        return Proof(JobVerdict.NOT_ASKED, "the job failed")
     return judge(stats, placement.total)
-
-
-def known_names() -> tuple[str, ...]:
-    """Return the names `--mpi` takes."""
-    return tuple(mpi.value for mpi in Mpi)

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import HostError, NearmetalError, NoVfError, SlurmError
 from nearmetal.core.process import LocalRunner
+from nearmetal.core.resources import provider_library
 from nearmetal.job.mpi import Provider, Request, pick, settings_for
-from nearmetal.job.mpi.provider import provider_library
 from nearmetal.slurm import guard, holder, limits
 from nearmetal.slurm.reclaim import THIS_MACHINE, remove
 from nearmetal.slurm.records import STATE, VFS, directory_of, locked, write

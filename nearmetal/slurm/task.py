@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nearmetal.core.errors import SlurmError, UsageError
+from nearmetal.core.resources import provider_library
 from nearmetal.job.mpi import Provider, Request, pick, settings_for
-from nearmetal.job.mpi.provider import provider_library
 from nearmetal.slurm import holder
 from nearmetal.slurm.container import MIN_BYTES, OUTSIDE_PMI, as_variables
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from nearmetal.core import resources
 from nearmetal.core.errors import CommandError, ImageError, SlurmError
 from nearmetal.core.process import Command
-from nearmetal.image import Cache, cache_directory, find_image, load_image, parts_here, tool_here
+from nearmetal.image import Cache, cache_directory, find_image, load_image, parts_here
 from nearmetal.slurm import holder, limits, network
 from nearmetal.slurm.keys import derive, pair, read_site_key
 from nearmetal.slurm.machines import (
@@ -204,7 +205,7 @@ def _segment(crew: Crew, runner: Runner) -> Layout:
     room = wanted.segment_bytes + _SEGMENT_LEAD
     holder.mount("tmpfs", SEGMENT_PLACE, safe, f"mode=700,uid={uid},size={room}")
     token, path = os.urandom(16).hex(), Path(SEGMENT_PLACE, "file")
-    tool = str(tool_here("nearmetal-segment"))
+    tool = str(resources.tool("nearmetal-segment"))
     argv = (
         tool,
         "create",

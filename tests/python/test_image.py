@@ -23,9 +23,8 @@ from nearmetal.image import (
     parts_here,
     system,
 )
-from nearmetal.image.cpio import archive, link, regular
-from nearmetal.image.kernel import uncompressed_kernel
-from nearmetal.image.mirror import mirrors_of
+from nearmetal.image.parts import archive, link, regular
+from nearmetal.image.system import mirrors_of, uncompressed_kernel
 from tests.python.image_parts import ELF, PACKAGES, FakeDebian, bzimage, parts
 
 

@@ -22,8 +22,7 @@ from nearmetal.cluster.backends.libvirt.shell import HostShell, owner_of_files, 
 from nearmetal.cluster.spec import Key, Kind, resource
 from nearmetal.core.errors import BackendError, LaunchError
 from nearmetal.core.process import LocalRunner
-from nearmetal.job.carried import GUEST_MPI, carried
-from nearmetal.job.copies import packed, stage, unpack
+from nearmetal.job.copies import GUEST_MPI, carried, packed, stage, unpack
 from nearmetal.job.mpi.installed import Installation, Mpi
 
 

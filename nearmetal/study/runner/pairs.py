@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from nearmetal.core.errors import LaunchError
-from nearmetal.job.stale import MARKER, new_name
+from nearmetal.job.places import MARKER, new_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import LaunchError
-from nearmetal.job.stale import new_name
+from nearmetal.job.places import new_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
