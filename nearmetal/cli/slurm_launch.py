@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.core.errors import ExitCode
-from nearmetal.slurm import Machines, ThisNode, Wanted, Wish
+from nearmetal.slurm import ContainerRequest, MachineRequest, Machines, ThisNode
 
 if TYPE_CHECKING:
     import argparse
 
     from nearmetal.cli.view import View
-    from nearmetal.slurm import Backend
+    from nearmetal.slurm import JobBackend
     from nearmetal.slurm.backend import AnyInstance
 
-Filled = TypeVar("Filled", Wish, Wanted)
+Filled = TypeVar("Filled", ContainerRequest, MachineRequest)
 
 
 def register(subparsers: Subparsers) -> None:
-    """Add the verb. What an option sets has the name of a field of Wish or Wanted."""
+    """Add the verb. What an option sets has the name of a field of ContainerRequest or MachineRequest."""
     parser = add_verb(
         subparsers,
         "launch",
@@ -136,11 +136,11 @@ def run(args: argparse.Namespace, view: View) -> int:
     return launch(args, view, ThisNode())
 
 
-def launch(args: argparse.Namespace, view: View, backend: Backend[AnyInstance]) -> int:
+def launch(args: argparse.Namespace, view: View, backend: JobBackend[AnyInstance]) -> int:
     """As `run`, on any node."""
-    machines = Machines(_filled(Wanted, args), args.nodes, args.key) if args.nr else None
+    machines = Machines(_filled(MachineRequest, args), args.nodes, args.key) if args.nr else None
     node = os.environ.get("SLURMD_NODENAME", "")
-    made = backend.launch(_filled(Wish, args, node=node, machines=machines))
+    made = backend.launch(_filled(ContainerRequest, args, node=node, machines=machines))
     line = f"job {args.job}: container of user {args.uid}, process {made.pid}"
     if made.refusal:
         # No fault of this node: the job is told, and the node stays in service.

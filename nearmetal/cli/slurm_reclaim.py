@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import argparse
 
     from nearmetal.cli.view import View
-    from nearmetal.slurm import Backend
+    from nearmetal.slurm import JobBackend
     from nearmetal.slurm.backend import AnyInstance
 
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, view: View) -> int:
             node.guard(LocalRunner())
 
 
-def reclaim(args: argparse.Namespace, view: View, backend: Backend[AnyInstance]) -> int:
+def reclaim(args: argparse.Namespace, view: View, backend: JobBackend[AnyInstance]) -> int:
     """As `run`, on any node."""
     if args.ended:
         jobs = reclaim_ended(LocalRunner(), backend, drains=args.drain)

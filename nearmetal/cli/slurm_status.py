@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nearmetal.cli.view import View
     from nearmetal.core.process import Runner
-    from nearmetal.slurm import Backend, Count, Instance, JobVf
+    from nearmetal.slurm import Count, Instance, JobBackend, JobVf
     from nearmetal.slurm.backend import AnyInstance
 
 _COLUMNS = ("job", "user", "node", "since", "process", "state", "VFs", "request")
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace, view: View) -> int:
     return show(LocalRunner(), ThisNode(), view, JobVfs())
 
 
-def show(runner: Runner, backend: Backend[AnyInstance], view: View, vfs: JobVfs) -> int:
+def show(runner: Runner, backend: JobBackend[AnyInstance], view: View, vfs: JobVfs) -> int:
     """As `run`, for any node."""
     found, taken = backend.found(), vfs.found()
     left = [c.job for c in leaks(runner, found)]
