@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guest image: a small Debian 13 in two layers, and the seed's way into foreign images.
 
-The *system* (kernel, root file system) changes with its packages and takes a minute; the *image* adds
-the guest unit and the provider in an initial RAM disk, which takes a moment. The keys of both in the
-cache are derived from their content. docs/design/guest.md gives the reasons.
+The *system* (kernel, root file system) changes with its packages and takes a minute. The *image*
+adds the guest unit and the provider in an initial RAM disk, which takes a moment. The content of
+each gives its key in the cache. docs/design/guest.md gives the reasons.
 """
 
 from nearmetal.image.build import build_image, expected_key, find_image, load_image

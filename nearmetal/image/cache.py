@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from nearmetal.config.model import Model
 from nearmetal.core.errors import ImageError
 from nearmetal.core.files import new_directory
 from nearmetal.core.lock import locked
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 _MANIFEST = "manifest.json"
 _MAX_MANIFEST = 4 << 20
-_CHUNK = 1 << 20
 _REBUILD = "run `nearmetal image build`, which recreates it"
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -40,11 +40,7 @@ FileName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 Text = Annotated[str, Field(pattern=r"^[\x20-\x7e]{1,256}$")]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, strict=True)
-
-
-class Package(_Strict):
+class Package(Model):
     """One Debian package of a system."""
 
     name: Text
@@ -53,7 +49,7 @@ class Package(_Strict):
     sha256: Sha256
 
 
-class FileRecord(_Strict):
+class FileRecord(Model):
     """One file beside the manifest."""
 
     name: FileName
@@ -61,7 +57,7 @@ class FileRecord(_Strict):
     sha256: Sha256
 
 
-class _Manifest(_Strict):
+class _Manifest(Model):
     version: Literal[1] = 1
     key: Key
     files: list[FileRecord]
@@ -71,14 +67,7 @@ class _Manifest(_Strict):
         """Read the manifest of a folder; raises ImageError if it is missing or damaged."""
         path = folder / _MANIFEST
         try:
-            with path.open("rb") as stream:
-                raw = stream.read(_MAX_MANIFEST + 1)
-        except OSError as error:
-            raise ImageError(f"cannot read {path}: {error.strerror}", _REBUILD) from error
-        if len(raw) > _MAX_MANIFEST:
-            raise ImageError(f"{path} is too large for a manifest", _REBUILD)
-        try:
-            manifest = cls.model_validate_json(raw)
+            manifest = cls.model_validate_json(read_limited(path, _MAX_MANIFEST, _REBUILD))
         except ValidationError as error:
             detail = error.errors(include_url=False)[0]
             where = ".".join(map(str, detail["loc"])) or "the document"
@@ -130,13 +119,22 @@ class Image:
     append: str
 
 
+def read_limited(path: Path, most: int, hint: str = "") -> bytes:
+    """Return a file's content; raises ImageError with the hint if it is missing or too large."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(most + 1)
+    except OSError as error:
+        raise ImageError(f"cannot read {path}: {error.strerror}", hint) from error
+    if len(content) > most:
+        raise ImageError(f"{path} is larger than {most >> 20} MiB", hint)
+    return content
+
+
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal digits."""
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def record(path: Path) -> FileRecord:

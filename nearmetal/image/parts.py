@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import ImageError
 from nearmetal.core.resources import provider_library, share, tool
+from nearmetal.image.cache import read_limited
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -111,14 +112,7 @@ def listed(path: Path) -> list[str]:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(_MAX_PART + 1)
-    except OSError as error:
-        raise ImageError(f"cannot read {path}: {error.strerror}", "run `make setup`") from error
-    if len(content) > _MAX_PART:
-        raise ImageError(f"{path} is too large: a part for a guest has at most 64 MiB")
-    return content
+    return read_limited(path, _MAX_PART, "run `make setup`")
 
 
 def with_directories(items: Iterable[GuestFile]) -> list[GuestFile]:
