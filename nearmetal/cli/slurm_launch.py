@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.core.errors import ExitCode
-from nearmetal.slurm import ContainerRequest, MachineRequest, Machines, ThisNode
+from nearmetal.slurm.backend import ThisNode
+from nearmetal.slurm.container import ContainerRequest, MachineRequest, Machines
 
 if TYPE_CHECKING:
     import argparse
 
     from nearmetal.cli.view import View
-    from nearmetal.slurm import JobBackend
-    from nearmetal.slurm.backend import AnyInstance
+    from nearmetal.slurm.backend import AnyInstance, JobBackend
 
 Filled = TypeVar("Filled", ContainerRequest, MachineRequest)
 

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.core.errors import ExitCode, UsageError
 from nearmetal.core.process import LocalRunner
-from nearmetal.slurm import ThisNode, reclaim_ended
+from nearmetal.slurm.backend import ThisNode, reclaim_ended
 
 if TYPE_CHECKING:
     import argparse
 
     from nearmetal.cli.view import View
-    from nearmetal.slurm import JobBackend
-    from nearmetal.slurm.backend import AnyInstance
+    from nearmetal.slurm.backend import AnyInstance, JobBackend
 
 
 def register(subparsers: Subparsers) -> None:

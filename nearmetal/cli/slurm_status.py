@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.core.errors import ExitCode
 from nearmetal.core.process import LocalRunner
-from nearmetal.slurm import GRES, Container, JobVfs, ThisNode, gres, leaks
+from nearmetal.slurm.backend import ThisNode, leaks
+from nearmetal.slurm.queue import GRES, gres
+from nearmetal.slurm.records import Container
+from nearmetal.slurm.vfs import JobVfs
 
 if TYPE_CHECKING:
     import argparse
@@ -18,8 +21,9 @@ if TYPE_CHECKING:
 
     from nearmetal.cli.view import View
     from nearmetal.core.process import Runner
-    from nearmetal.slurm import Count, Instance, JobBackend, JobVf
-    from nearmetal.slurm.backend import AnyInstance
+    from nearmetal.slurm.backend import AnyInstance, JobBackend
+    from nearmetal.slurm.records import Instance
+    from nearmetal.slurm.vfs import Count, JobVf
 
 _COLUMNS = ("job", "user", "node", "since", "process", "state", "VFs", "request")
 

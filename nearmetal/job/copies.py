@@ -15,6 +15,7 @@ from pathlib import Path
 
 from nearmetal.cluster.backend import STAGED
 from nearmetal.core.errors import LaunchError
+from nearmetal.core.files import new_directory
 from nearmetal.job.mpi import Installation, pick
 from nearmetal.job.mpi.installed import Family, Mpi, linked_family
 
@@ -128,16 +129,13 @@ def stage(path: Path, shared: Path, name: str, job: str) -> None:
     target = shared / name
     if target.exists():
         return
-    fresh = shared / f"{job}{NEW}"
     try:
-        fresh.mkdir(mode=0o755)
-        fresh.chmod(0o755)
-        if path.is_dir():
-            for entry in sorted(path.iterdir()):
-                _copy(entry, fresh, entry.name)
-        else:
-            _copy_file(path, fresh / path.name)
-        fresh.rename(target)
+        with new_directory(target, shared / f"{job}{NEW}", mode=0o755, sync=False) as fresh:
+            if path.is_dir():
+                for entry in sorted(path.iterdir()):
+                    _copy(entry, fresh, entry.name)
+            else:
+                _copy_file(path, fresh / path.name)
     except OSError as error:
         # Another job may have been faster.
         if not target.exists():
@@ -145,8 +143,6 @@ def stage(path: Path, shared: Path, name: str, job: str) -> None:
                 f"cannot copy {path} to {target}: {error.strerror or error}",
                 "check that the state directory has room",
             ) from error
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _copy(source: Path, folder: Path, name: str) -> None:

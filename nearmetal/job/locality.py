@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from nearmetal.cluster.backend import Backend
     from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.core.process import Runner
+    from nearmetal.job.places import Places
 
 _MEET_S = 30.0
 _ABI_S = 20.0
 _MAX_ADDRESS = 256
+_TEXTS = ("relation", "channel", "integrity", "reason", "copy_reason")
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,13 @@ def measure_locality(backend: Backend, spec: ClusterSpec, runner: Runner) -> lis
         }
         return _meet_all(probes, addresses)
     finally:
+        surely(lambda: _end(probes, places))
 
-        def clear() -> None:
-            for probe in probes.values():
-                probe.finish(2.0)
-            places.end()
 
-        surely(clear)
+def _end(probes: Mapping[str, Dialogue], places: Places) -> None:
+    for probe in probes.values():
+        probe.finish(2.0)
+    places.end()
 
 
 def _meet_all(probes: Mapping[str, Dialogue], addresses: Mapping[str, str]) -> list[Meeting]:
@@ -114,10 +116,7 @@ def _meet_all(probes: Mapping[str, Dialogue], addresses: Mapping[str, str]) -> l
             data = _parse(probe.receive(_MEET_S), name)
             if data.get("peer") != peer:
                 raise LaunchError(f"nearmetal-info in node {name} answered about another peer")
-            relation, channel, integrity, reason, copies = (
-                str(data.get(k, "?"))[:400]
-                for k in ("relation", "channel", "integrity", "reason", "copy_reason")
-            )
+            texts = {key: str(data.get(key, "?"))[:400] for key in _TEXTS}
             direct = data.get("direct_copies") is True
-            found.append(Meeting(name, peer, relation, channel, integrity, reason, direct, copies))
+            found.append(Meeting(name, peer, direct_copies=direct, **texts))
     return found

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nearmetal.cluster.backend import STAGED, SWEEP
 from nearmetal.core.errors import BackendError, LaunchError
@@ -97,29 +97,9 @@ class Wanted:
     """Files that such nodes must have themselves."""
 
 
-class Places(Protocol):
-    """The directories of one job: rundirs, statistics, links to providers."""
-
-    @property
-    def job(self) -> str:
-        """The job's name."""
-
-    def make(self, wanted: Wanted) -> None:
-        """Make them, and bring what is wanted; raises LaunchError."""
-
-    def stats(self) -> list[dict[str, Any]]:
-        """Return the statistics of every endpoint; the launcher has ended."""
-
-    def first_failure(self) -> int | None:
-        """Return the exit code of the rank that failed first, if one was recorded."""
-
-    def end(self) -> None:
-        """End what still runs of the job, and remove them; missing ones are no error."""
-
-
 @dataclass(frozen=True)
 class SharedPlaces:
-    """Directories of hosts that this machine sees as its own."""
+    """The directories of a job on hosts whose files this machine sees: rundir, statistics, providers."""
 
     backend: Backend
     bases: tuple[Path, ...]
@@ -131,7 +111,7 @@ class SharedPlaces:
         return [base / (self.job + suffix) for base in self.bases for suffix in SUFFIXES]
 
     def make(self, wanted: Wanted) -> None:
-        """Make them here; the nodes see our files."""
+        """Make them here; the nodes see our files. Raises OSError."""
         for path in self.all:
             path.mkdir(mode=0o700)
             if path.suffix == ".providers":
@@ -139,16 +119,16 @@ class SharedPlaces:
                     (path / library.name).symlink_to(library)
 
     def stats(self) -> list[dict[str, Any]]:
-        """Read them here."""
+        """Return the statistics of every endpoint; the launcher has ended."""
         return [e for base in self.bases for e in read_stats(base / f"{self.job}.stats")]
 
     def first_failure(self) -> int | None:
-        """Read it here."""
+        """Return the exit code of the rank that failed first, if one was recorded."""
         places = (base / f"{self.job}.stats" for base in self.bases)
         return cause([failure for place in places for failure in read_exit_codes(place)])
 
     def end(self) -> None:
-        """Remove them here; the cluster may no longer exist."""
+        """End the rest of the job and remove them; the cluster may no longer exist."""
         try:
             self.backend.end_marked(f"{MARKER}={self.job}")
         except BackendError:
@@ -222,7 +202,7 @@ def _answer(text: str) -> _NodeAnswer:
 
 
 class NodePlaces:
-    """Directories in every node; read by copying."""
+    """The same directories in every node, which are read by copying."""
 
     def __init__(
         self,
@@ -234,7 +214,7 @@ class NodePlaces:
         everyone: Sequence[str] = (),
         user: str = GUEST_USER,
     ) -> None:
-        """Make nothing yet. `everyone`: all nodes of the cluster, which may hold jobs to end."""
+        """Make nothing yet. `everyone`: all nodes of the cluster; any may hold jobs to end."""
         self._backend = backend
         self._nodes = tuple(nodes)
         self._everyone = tuple(everyone or nodes)
@@ -249,20 +229,15 @@ class NodePlaces:
         self, nodes: Sequence[str], script: str, words: dict[str, list[str]], stdin: bytes = b""
     ) -> dict[str, Completed]:
         """Run a script in these nodes side by side, each with its own words."""
-        commands = [
-            replace(
-                self._backend.on_node(
-                    node, ["sh", "-c", script, "sh", *words[node]], env=_PATH, root=True
-                ),
-                stdin=stdin,
-            )
-            for node in nodes
-        ]
-        ends = self._runner.run_all(commands, timeout_s=_CARRY_S if stdin else _STEP_S)
+        start = ["sh", "-c", script, "sh"]
+        on = self._backend.on_node
+        commands = [on(node, [*start, *words[node]], env=_PATH, root=True) for node in nodes]
+        given = [replace(command, stdin=stdin) for command in commands]
+        ends = self._runner.run_all(given, timeout_s=_CARRY_S if stdin else _STEP_S)
         return dict(zip(nodes, ends, strict=True))
 
     def make(self, wanted: Wanted) -> None:
-        """Make them in every node, after jobs whose owner has ended were removed there."""
+        """Make them, and remove jobs without an owner. Raises LaunchError."""
         asked = [f"see={path}" for path in wanted.seen]
         asked += [f"have={name}" for _, name in wanted.files]
         asked += [f"link={path}" for path in wanted.providers]
@@ -317,11 +292,12 @@ class NodePlaces:
         markers = "\n".join(f"{MARKER}={job}" for job in jobs)
         made = [job + suffix for job in jobs for suffix in SUFFIXES]
         copies = [job + suffix for job in jobs for suffix in (FILES, NEW)]
+        own = [f"{STAGED}/{name}" for name in copies]
         shared = {node: self._backend.staged(node) for node in self._everyone}
-        words = {}
-        for node, place in shared.items():
-            own = [f"{STAGED}/{name}" for name in copies if place is None]
-            words[node] = [str(self._root), markers, stats, *made, *own]
+        words = {
+            node: [str(self._root), markers, stats, *made, *(own if place is None else ())]
+            for node, place in shared.items()
+        }
         try:
             return self._run(self._everyone, _END, words)
         finally:
@@ -356,6 +332,10 @@ class NodePlaces:
         if self._copies is not None:
             shutil.rmtree(self._copies, ignore_errors=True)
             self._copies = None
+
+
+Places = SharedPlaces | NodePlaces
+"""The directories of one job: make, read the statistics, end."""
 
 
 def _failed(end: Completed) -> bool:

@@ -49,16 +49,8 @@ if TYPE_CHECKING:
 
 _GUEST_PASSED = ("LANG", "LC_ALL", "TERM", "MV2_VIRT_USE_IVSHMEM")
 _PASSED = ("PATH", "HOME", "USER", "LOGNAME", *_GUEST_PASSED)
-_PASSED_PREFIXES = (
-    "NEARMETAL_",
-    "OMPI_MCA_",
-    "PRTE_MCA_",
-    "PMIX_MCA_",
-    "MPIR_CVAR_",
-    "I_MPI_",
-    "FI_",
-    "UCX_",
-)
+_MCA = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")
+_PASSED_PREFIXES = ("NEARMETAL_", *_MCA, "MPIR_CVAR_", "I_MPI_", "FI_", "UCX_")
 _NOT_PASSED = ("NEARMETAL_STATE_DIR", "NEARMETAL_MPI_PATH", "NEARMETAL_PROVIDER_LIB")
 _CHECK_S = 20.0
 
@@ -130,25 +122,14 @@ def find_job_program(program: str) -> Path:
     return Path(found).absolute()
 
 
-def _job_environment(
-    installation: Installation,
-    extra: Mapping[str, str],
-    defaults: Mapping[str, str],
-    given: Mapping[str, str],
-    *,
-    passed: tuple[str, ...],
-) -> dict[str, str]:
-    """Return the whole environment of a job: a little of ours, the settings, the caller's own."""
+def _inherited(installation: Installation, names: Sequence[str]) -> dict[str, str]:
+    """Return the variables of this process that a job gets: few, and none that selects an MPI."""
     unset = (*unset_for(installation), *_NOT_PASSED)
-    env = dict(defaults) | {
+    return {
         name: value
         for name, value in os.environ.items()
-        if (name in passed or name.startswith(_PASSED_PREFIXES)) and name not in unset
+        if (name in names or name.startswith(_PASSED_PREFIXES)) and name not in unset
     }
-    env.setdefault("PATH", "/usr/bin:/bin")
-    env |= extra
-    env |= given
-    return env
 
 
 def _check_channels(channels: Sequence[str] | None, runner: Runner) -> None:
@@ -225,6 +206,7 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
     first = placement.ranks[0][0]
     job = new_name("job")
     directories = places_for(backend, spec, tuple(nodes), job, runner)
+    root = backend.job_root()
     wanted = Wanted()
     library = None
     if request.provider is Provider.NEARMETAL:
@@ -235,11 +217,10 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
             _check_visible(backend, runner, first, library, "provider")
     else:
         found = program if local else None
-        taken = carried(backend.job_root(), job, found, request.program, installation)
+        taken = carried(root, job, found, request.program, installation)
         program, installation = taken.program, taken.installation
-        seen = [path for path in (None if local else program, library) if path is not None]
-        wanted = Wanted(files=taken.files, seen=tuple(seen))
-    root = backend.job_root()
+        seen = (None if local else program, library)
+        wanted = Wanted(files=taken.files, seen=tuple(path for path in seen if path is not None))
     asked = Request(
         provider=request.provider,
         library=library,
@@ -256,13 +237,9 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         "NEARMETAL_RUNDIR": str(root / job),
         "NEARMETAL_STATS_DIR": str(root / f"{job}.stats"),
     }
-    env = _job_environment(
-        installation,
-        settings.env | own,
-        settings.defaults,
-        request.env,
-        passed=_PASSED if shared else _GUEST_PASSED,
-    )
+    env = {"PATH": "/usr/bin:/bin"} | settings.defaults
+    env |= _inherited(installation, _PASSED if shared else _GUEST_PASSED)
+    env |= settings.env | own | dict(request.env)
     options = (*settings.options, *request.options)
     if not shared and installation.mpi.family is Family.OPENMPI:
         # Its daemons start over ssh, which does not pass on the launcher's environment.

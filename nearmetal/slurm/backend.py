@@ -19,7 +19,7 @@ from nearmetal.slurm.container import launch
 from nearmetal.slurm.network import guard, has_tunnel
 from nearmetal.slurm.queue import drain, known_jobs
 from nearmetal.slurm.reclaim import THIS_MACHINE, reclaim
-from nearmetal.slurm.records import STATE, Container, containers, settled
+from nearmetal.slurm.records import STATE, Container, Instance, containers, settled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,37 +27,6 @@ if TYPE_CHECKING:
     from nearmetal.core.process import Runner
     from nearmetal.slurm.container import ContainerRequest, Launched
     from nearmetal.slurm.vfs import JobVfs
-
-
-class Instance(Protocol):
-    """The recorded container or server of a job on one node of Slurm."""
-
-    @property
-    def job(self) -> int:
-        """The job."""
-
-    @property
-    def uid(self) -> int:
-        """Its user; -1: not recorded."""
-
-    @property
-    def node(self) -> str:
-        """Slurm's name of the node; "": not recorded."""
-
-    @property
-    def since(self) -> float:
-        """The time when it was made, in Unix seconds."""
-
-    @property
-    def request(self) -> str:
-        """The request of the job."""
-
-    @property
-    def refusal(self) -> str:
-        """The reason why the job got nothing; "": it got an instance."""
-
-    def lives(self) -> bool:
-        """Whether it still exists, and not only its record."""
 
 
 AnyInstance = TypeVar("AnyInstance", bound=Instance)

@@ -29,10 +29,10 @@ from nearmetal.slurm import holder, limits
 from nearmetal.slurm.network import has_tunnel
 from nearmetal.slurm.reclaim import THIS_MACHINE, remove
 from nearmetal.slurm.records import STATE, VFS, directory_of, locked, write
-from nearmetal.slurm.vfs import returned_on_failure, variables
+from nearmetal.slurm.vfs import variables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from nearmetal.host.vf import GrantedVf
     from nearmetal.slurm.vfs import JobVfs
@@ -152,10 +152,7 @@ def launch(wish: ContainerRequest, state: Path = STATE, vfs: JobVfs = THIS_MACHI
         directory.mkdir(mode=0o755)
         records = os.open(state, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # Without VFs the adapters are not touched: from the network of machines, which this
-            # process has entered by then, they look different.
-            vfs_back = returned_on_failure(vfs, wish.job) if wish.vfs else contextlib.nullcontext()
-            with vfs_back:
+            with _on_failure(lambda: _return_vfs(vfs, wish)):
                 about = {
                     "uid": wish.uid,
                     "node": wish.node,
@@ -172,7 +169,7 @@ def launch(wish: ContainerRequest, state: Path = STATE, vfs: JobVfs = THIS_MACHI
                 place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
                     fill, groups = _machines(wish, directory)
-                    with limits.removed_on_failure(groups):
+                    with _on_failure(lambda: limits.remove(groups)):
                         return Launched(holder.hold(lambda: _make(wish, providers, place, fill)))
                 finally:
                     os.close(place)
@@ -192,6 +189,26 @@ def launch(wish: ContainerRequest, state: Path = STATE, vfs: JobVfs = THIS_MACHI
             ) from error
         finally:
             os.close(records)
+
+
+@contextlib.contextmanager
+def _on_failure(undo: Callable[[], None]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise
+
+
+def _return_vfs(vfs: JobVfs, wish: ContainerRequest) -> None:
+    """Return the VFs of a job; one that cannot be returned now stays recorded.
+
+    Without VFs the adapters are not touched: from the network of machines, which this process may
+    have entered, they look different.
+    """
+    if wish.vfs:
+        with contextlib.suppress(Exception):
+            vfs.give_back(wish.job)
 
 
 def _forget(directory: Path, state: int) -> None:

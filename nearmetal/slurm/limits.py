@@ -21,7 +21,7 @@ from nearmetal.core.errors import HostError, SlurmError
 from nearmetal.slurm.records import write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from nearmetal.slurm.queue import Allocated
 
@@ -189,16 +189,6 @@ def remove(groups: Groups) -> None:
         # The parent may hold groups of other jobs.
         with contextlib.suppress(OSError):
             place.parent.rmdir()
-
-
-@contextlib.contextmanager
-def removed_on_failure(groups: Groups) -> Iterator[None]:
-    """Remove control groups if the body fails; their processes have then ended."""
-    try:
-        yield
-    except BaseException:
-        remove(groups)
-        raise
 
 
 def _removed(place: Path) -> bool:

@@ -51,20 +51,6 @@ ROOT_SERIAL = "nearmetal-root"
 
 
 @dataclass(frozen=True)
-class Account:
-    """The job's user as this node knows them."""
-
-    name: str
-    uid: int
-    gid: int
-    home: str
-
-    def seed(self) -> SeedUser:
-        """Return the user of the machines."""
-        return SeedUser(name=self.name, uid=self.uid, gid=self.gid, home=self.home)
-
-
-@dataclass(frozen=True)
 class JobKey:
     """A private key as ssh reads it, and its public half."""
 
@@ -111,15 +97,15 @@ def _clean(name: str) -> str:
     return plain if plain[:1].isalpha() else f"n{plain}"
 
 
-def check_account(account: Account) -> None:
-    """Raise RefusedError for a user whom no machine can have, for example one without a home."""
+def user_of(name: str, uid: int, gid: int, home: str) -> SeedUser:
+    """Return the user of the machines; raises RefusedError, for example for one without a home."""
+    given = {"name": name, "uid": uid, "gid": gid, "home": home}
     try:
-        account.seed()
+        return SeedUser.model_validate(given)
     except ValidationError as error:
         what = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
         raise RefusedError(
-            f"no virtual machines for user {account.name}: {what} "
-            f"{getattr(account, what)!r} cannot exist in one"
+            f"no virtual machines for user {name}: {what} {given[what]!r} cannot exist in one"
         ) from error
 
 
@@ -183,7 +169,7 @@ class Job:
     number: int
     members: tuple[Member, ...]
     wanted: MachineRequest
-    account: Account
+    user: SeedUser
     host: JobKey
     node: JobKey
     mtu: int
@@ -231,7 +217,7 @@ def seed_of(job: Job, one: Member, number: int, layout: SegmentLayout | None) ->
             node_key_public=job.node.public,
         ),
         segment=segment,
-        user=job.account.seed(),
+        user=job.user,
         shares=[SeedShare(tag=f"nm{i}", path=path) for i, path in enumerate(job.shared)],
     )
 
@@ -290,7 +276,7 @@ def qemu_words(
 def ssh_config(job: Job, here: Sequence[Member]) -> str:
     """Return the configuration of ssh for the machines of a node and the job's user."""
     options = ssh.own_keys(f"{PLACE}/key", f"{PLACE}/known_hosts") | {
-        "User": job.account.name,
+        "User": job.user.name,
         "CheckHostIP": "no",
         "UpdateHostKeys": "no",
         "PreferredAuthentications": "publickey",

@@ -30,19 +30,32 @@ VFS, GUARD = 1 << 40, (1 << 40) + 1
 
 
 @dataclass(frozen=True)
-class Container:
-    """The records of a job on this node. `pid` 0: no process 1 was recorded."""
+class Instance:
+    """The container or server of a job on one node of Slurm, or the refusal of one.
+
+    `since` is in Unix seconds. If they are not recorded, `uid` is -1 and `node` is "".
+    """
 
     job: int
-    directory: Path
     uid: int
     node: str
     since: float
     request: str
-    pid: int
-    ticks: int
     refusal: str = ""
     """The reason why the job got nothing here."""
+
+    def lives(self) -> bool:
+        """Whether it still exists, and not only its record."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container(Instance):
+    """The records of a job on this node. `pid` 0: no process 1 was recorded."""
+
+    directory: Path
+    pid: int
+    ticks: int
 
     def lives(self) -> bool:
         """Whether the recorded process 1 exists, and is not another one of the same number."""

@@ -8,7 +8,6 @@ for a VF by their absence. Jobs of one node do not race: taking VFs needs a lock
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -151,15 +150,3 @@ def _owners(job: int, count: int, node: str, state: Path) -> Iterator[Owner]:
         yield Owner(
             kind="job", name=str(job), node=f"{node}.{number}", state=str(directory_of(state, job))
         )
-
-
-@contextlib.contextmanager
-def returned_on_failure(vfs: JobVfs, job: int) -> Iterator[None]:
-    """Return the VFs of a job if the body fails; the body's own failure is the one reported."""
-    try:
-        yield
-    except BaseException:
-        # A VF that cannot be returned now stays recorded.
-        with contextlib.suppress(Exception):
-            vfs.give_back(job)
-        raise

@@ -34,12 +34,10 @@ from nearmetal.slurm.container import RefusedError
 from nearmetal.slurm.machines import (
     PLACE,
     SEGMENT_PLACE,
-    Account,
     BootFiles,
     Job,
     JobKey,
     SegmentLayout,
-    check_account,
     check_allocated,
     check_node,
     known_hosts,
@@ -48,12 +46,14 @@ from nearmetal.slurm.machines import (
     qemu_words,
     seed_of,
     ssh_config,
+    user_of,
 )
 from nearmetal.slurm.queue import allocated, configuration, expand, node_addresses
 from nearmetal.slurm.records import write
 
 if TYPE_CHECKING:
     from nearmetal.core.process import Runner
+    from nearmetal.image.seed import SeedUser
     from nearmetal.slurm.container import ContainerRequest, Machines
     from nearmetal.slurm.network import Member
 
@@ -117,8 +117,7 @@ def prepare(wish: ContainerRequest, machines: Machines, records: Path, runner: R
         raise SlurmError(f"job {wish.job}: node {wish.node!r} is not in its nodes {machines.nodes}")
     everyone = members(nodes, wanted.nr)
     size = part_size(wanted)
-    account = account_of(wish.uid)
-    check_account(account)
+    user = account_of(wish.uid)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     check_node(wanted, memory, wish.node)
     has = allocated(runner, wish.job, wish.node)
@@ -137,7 +136,7 @@ def prepare(wish: ContainerRequest, machines: Machines, records: Path, runner: R
     addresses = dict.fromkeys(nodes, "") if alone else node_addresses(runner, nodes)
     wires = network.Wires(wish.job, wish.uid, wish.node, addresses, everyone)
     mtu = network.make(wires, records, runner)
-    job = Job(wish.job, everyone, wanted, account, host, node, mtu)
+    job = Job(wish.job, everyone, wanted, user, host, node, mtu)
     here = tuple(m for m in everyone if m.node == wish.node)
     write(records / NAMES, "".join(f"{one.name}\n" for one in here))
     mount = Path(config.get("CgroupMountpoint", "/sys/fs/cgroup"))
@@ -148,13 +147,13 @@ def prepare(wish: ContainerRequest, machines: Machines, records: Path, runner: R
     return Crew(job, here, boot, size, groups)
 
 
-def account_of(uid: int) -> Account:
-    """Return a user as this node knows them."""
+def account_of(uid: int) -> SeedUser:
+    """Return a user as this node knows them. Raises SlurmError or RefusedError."""
     try:
         entry = pwd.getpwuid(uid)
     except KeyError as error:
         raise SlurmError(f"no user has the number {uid} on this node") from error
-    return Account(entry.pw_name, uid, entry.pw_gid, entry.pw_dir)
+    return user_of(entry.pw_name, uid, entry.pw_gid, entry.pw_dir)
 
 
 def boot_of(name: str, cache: Cache) -> BootFiles:
@@ -179,7 +178,7 @@ def boot_of(name: str, cache: Cache) -> BootFiles:
 
 def start(crew: Crew, runner: Runner) -> None:
     """Start the machines of this node, from within the container. Raises OSError or SlurmError."""
-    uid = crew.job.account.uid
+    uid = crew.job.user.uid
     Path(PLACE).mkdir()
     holder.mount("tmpfs", PLACE, _TMPFS, f"mode=700,uid={uid},size={_PLACE_SIZE}")
     layout = _segment(crew, runner) if crew.part_size else None
@@ -204,7 +203,7 @@ def start(crew: Crew, runner: Runner) -> None:
 
 def _segment(crew: Crew, runner: Runner) -> SegmentLayout:
     """Make the memory that the machines of this node share."""
-    wanted, uid = crew.job.wanted, crew.job.account.uid
+    wanted, uid = crew.job.wanted, crew.job.user.uid
     Path(SEGMENT_PLACE).mkdir()
     room = wanted.segment_bytes + _SEGMENT_LEAD
     holder.mount("tmpfs", SEGMENT_PLACE, _TMPFS, f"mode=700,uid={uid},size={room}")
@@ -223,14 +222,14 @@ def _segment(crew: Crew, runner: Runner) -> SegmentLayout:
 
 def _as_user(job: Job) -> tuple[str, ...]:
     """Return the words that run QEMU as the job's user, without any capability."""
-    account = job.account
-    groups = set(os.getgrouplist(account.name, account.gid))
+    user = job.user
+    groups = set(os.getgrouplist(user.name, user.gid))
     if job.wanted.accel == "kvm":
         groups.add(_KVM.stat().st_gid)
     return (
         "setpriv",
-        f"--reuid={account.uid}",
-        f"--regid={account.gid}",
+        f"--reuid={user.uid}",
+        f"--regid={user.gid}",
         f"--groups={','.join(map(str, sorted(groups)))}",
         "--no-new-privs",
         "--inh-caps=-all",

@@ -23,20 +23,13 @@ from nearmetal.cli.view import View
 from nearmetal.core.errors import NearmetalError, SlurmError, UsageError
 from nearmetal.core.process import Command, Completed, LocalRunner
 from nearmetal.host.vf import Ledger, VfHost
-from nearmetal.slurm import (
-    STATE,
-    ContainerRequest,
-    JobVfs,
-    ThisNode,
-    containers,
-    of_job,
-    reclaim,
-    reclaim_ended,
-)
-from nearmetal.slurm.container import as_variables, environment, launch
+from nearmetal.slurm.backend import ThisNode, reclaim_ended
+from nearmetal.slurm.container import ContainerRequest, as_variables, environment, launch
 from nearmetal.slurm.holder import be_ordinary, start_ticks
 from nearmetal.slurm.queue import known_jobs, parse
-from nearmetal.slurm.records import VFS, locked
+from nearmetal.slurm.reclaim import reclaim
+from nearmetal.slurm.records import STATE, VFS, containers, locked, of_job
+from nearmetal.slurm.vfs import JobVfs
 from tests.python.sriov_tree import FakeKernel, Tree
 from tests.system.local import user_can_read_checkout
 
@@ -492,7 +485,7 @@ def test_a_wrong_wish_makes_nothing(
 )
 def test_who_may_not_make_namespaces_is_told_so_and_leaves_nothing() -> None:
     script = (
-        "import sys; from pathlib import Path; from nearmetal.slurm import ContainerRequest, launch\n"
+        "import sys; from pathlib import Path; from nearmetal.slurm.container import ContainerRequest, launch\n"
         "from nearmetal.core.errors import SlurmError\n"
         "try: launch(ContainerRequest(7, 1000, 1 << 20, 1 << 20, 'r'), Path(sys.argv[1]) / 's')\n"
         "except SlurmError as error: print(error.message, '|', error.hint)\n"

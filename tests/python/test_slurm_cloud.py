@@ -13,22 +13,18 @@ import pytest
 from nearmetal.cli.slurm_status import show
 from nearmetal.cli.view import View
 from nearmetal.core.errors import BackendError, SlurmError
-from nearmetal.slurm import ContainerRequest, JobBackend, Launched, ThisNode, reclaim_ended
+from nearmetal.slurm.backend import JobBackend, ThisNode, reclaim_ended
+from nearmetal.slurm.container import ContainerRequest, Launched
+from nearmetal.slurm.records import Instance
 from tests.python.test_slurm import Slurm, no_vfs, record
 
 
-@dataclass(frozen=True)
-class Server:
-    """What the cloud's API tells of a server: its own name, and the metadata we gave it."""
+@dataclass(frozen=True, kw_only=True)
+class Server(Instance):
+    """A server in the answer of the cloud's API: its own name, and the metadata of the job."""
 
     name: str
-    job: int
-    uid: int
-    node: str
-    since: float
-    request: str
     status: str = "ACTIVE"
-    refusal: str = ""
 
     def lives(self) -> bool:
         return self.status == "ACTIVE"
@@ -51,7 +47,7 @@ class Cloud:
             return Launched(0, f"the quota of {self.quota} servers is used up")
         self.made += 1
         name = f"server-{self.made}"
-        self.servers[name] = Server(name, wish.job, wish.uid, wish.node, 5.0, wish.request)
+        self.servers[name] = Server(wish.job, wish.uid, wish.node, 5.0, wish.request, name=name)
         return Launched(self.made)
 
     def reclaim(self, job: int, *, only: Server | None = None) -> bool:

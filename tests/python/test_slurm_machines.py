@@ -16,18 +16,17 @@ from nearmetal.image import Cache
 from nearmetal.slurm import machines, network, queue
 from nearmetal.slurm.container import ContainerRequest, MachineRequest, Machines, RefusedError
 from nearmetal.slurm.machines import (
-    Account,
     BootFiles,
     Job,
     JobKey,
     SegmentLayout,
-    check_account,
     check_allocated,
     check_node,
     members,
     part_size,
     qemu_words,
     seed_of,
+    user_of,
 )
 from nearmetal.slurm.queue import Allocated
 from nearmetal.slurm.vm import boot_of, derive, pair, prepare, read_site_key
@@ -42,8 +41,8 @@ LAYOUT = SegmentLayout("0123456789abcdef" * 2, 2, 16 * MIB, 4096, 64 * MIB)
 
 def job(nodes: tuple[str, ...] = ("n1", "n2")) -> Job:
     keys = JobKey(PRIVATE, PUBLIC)
-    account = Account("ann", 64321, 64322, "/srv/ann")
-    return Job(7, members(nodes, WANTED.nr), WANTED, account, keys, keys, 1450)
+    user = user_of("ann", 64321, 64322, "/srv/ann")
+    return Job(7, members(nodes, WANTED.nr), WANTED, user, keys, keys, 1450)
 
 
 class Scontrol(LocalRunner):
@@ -118,7 +117,7 @@ def test_more_than_the_node_has_is_refused() -> None:
 
 
 def test_a_user_whom_no_machine_can_have_is_refused() -> None:
-    check_account(Account("ann", 64321, 64322, "/srv/ann"))
+    assert user_of("ann", 64321, 64322, "/srv/ann").gid == 64322
     for name, home, words in (
         ("CORP\\ann", "/srv/ann", "name"),
         ("ann", "/", "home '/' cannot"),
@@ -126,7 +125,7 @@ def test_a_user_whom_no_machine_can_have_is_refused() -> None:
         ("ann", "/srv/../etc", "home "),
     ):
         with pytest.raises(RefusedError, match=words):
-            check_account(Account(name, 64321, 64322, home))
+            user_of(name, 64321, 64322, home)
 
 
 def test_a_seed_tells_a_machine_its_user_its_shares_and_its_part() -> None:

@@ -17,21 +17,19 @@ from nearmetal.core.errors import HostError, NoVfError, SlurmError
 from nearmetal.host.vf import Ledger, Owner, VfHost
 from nearmetal.host.vf.ledger import DIRECTORY
 from nearmetal.host.vf.request import VfRequest
-from nearmetal.slurm import (
+from nearmetal.slurm.backend import ThisNode, reclaim_ended
+from nearmetal.slurm.container import (
+    MAX_REFUSAL,
     ContainerRequest,
-    JobVfs,
     MachineRequest,
     Machines,
-    ThisNode,
     launch,
-    of_job,
-    reclaim,
-    reclaim_ended,
 )
-from nearmetal.slurm.container import MAX_REFUSAL
 from nearmetal.slurm.network import has_tunnel
 from nearmetal.slurm.queue import parse_gres
-from nearmetal.slurm.vfs import LEDGER, variables
+from nearmetal.slurm.reclaim import reclaim
+from nearmetal.slurm.records import of_job
+from nearmetal.slurm.vfs import LEDGER, JobVfs, variables
 from tests.python.sriov_tree import FakeKernel, Killed, Tree
 from tests.python.test_slurm import Slurm, record
 
@@ -209,7 +207,7 @@ def test_a_job_that_cannot_have_its_vfs_is_refused_on_record(tree: Tree, tmp_pat
 def test_a_container_that_fails_gives_its_vfs_back(tree: Tree, tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from nearmetal.slurm import ContainerRequest, launch\n"
+        "from nearmetal.slurm.container import ContainerRequest, launch\n"
         "from tests.python.sriov_tree import Tree\n"
         "from tests.python.test_slurm_vfs import vfs\n"
         "place, tree = Path(sys.argv[1]), Tree(Path(sys.argv[2]))\n"
@@ -246,7 +244,8 @@ def test_a_container_that_fails_gives_its_vfs_back(tree: Tree, tmp_path: Path) -
 def test_a_launch_that_fails_after_its_tunnel_leaves_it_to_the_reclaimer(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from nearmetal.slurm import JobVfs, ContainerRequest, launch\n"
+        "from nearmetal.slurm.container import ContainerRequest, launch\n"
+        "from nearmetal.slurm.vfs import JobVfs\n"
         "class Tunnelled(JobVfs):\n"
         "    def take(self, *args, state, **names):\n"
         "        (state / 'job-7' / 'tunnel').write_text('7 10.0.0.2\\n')\n"

@@ -33,7 +33,8 @@ import socket, sys
 from pathlib import Path
 from nearmetal.core.errors import SlurmError
 from nearmetal.core.process import LocalRunner
-from nearmetal.slurm import network, reclaim
+from nearmetal.slurm import network
+from nearmetal.slurm.reclaim import reclaim
 from nearmetal.slurm.backend import ThisNode
 from nearmetal.slurm.machines import members
 job, state = int(sys.argv[1]), Path(sys.argv[2])
