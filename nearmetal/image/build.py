@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 INITRD = "initrd"
 
 APPEND = "console=ttyS0 quiet loglevel=3 panic=-1 net.ifnames=0 random.trust_cpu=on no_timer_check"
-"""Arguments for the kernel: the console is the serial port, a panic ends the machine at once (no data
-is lost), interfaces have the kernel's names, entropy exists at the first key exchange. The
+"""Arguments for the kernel: the console is the serial port, a panic ends the machine at once (no
+data is lost), interfaces have the kernel's names, entropy exists at the first key exchange. The
 timer is not checked: without KVM on a busy machine it comes late, and the kernel would panic."""
 
 

@@ -179,8 +179,8 @@ def debootstrap(parts: Parts, mirror: Mirror, folder: Path, runner: Runner) -> N
     ]
     env = {**os.environ, "SOURCE_DATE_EPOCH": _EPOCH, "LC_ALL": "C.UTF-8"}
     if os.geteuid() == 0:
-        # Beside the result: only one place needs room, and the next build finds leftovers of a kill.
-        # Not without root: the users of the namespace are others, and cannot enter a home.
+        # Beside the result: only one place needs room, and the next build removes leftovers. Not
+        # without root: the users of the namespace are others, and cannot enter a home.
         env["TMPDIR"] = str(folder)
     _logged(Command(tuple(argv), env=env), folder, runner, _DEBIAN_TIMEOUT_S)
 

@@ -96,11 +96,8 @@ def packed(path: Path) -> bytes:
     with tarfile.open(
         fileobj=stream, mode="w:gz", compresslevel=6, dereference=not whole
     ) as archive:
-        if whole:
-            for entry in sorted(path.iterdir()):
-                archive.add(entry, entry.name, filter=_needed)
-        else:
-            archive.add(path, path.name, filter=_plain)
+        for entry in sorted(path.iterdir()) if whole else [path]:
+            archive.add(entry, entry.name, filter=_needed if whole else _plain)
     return stream.getvalue()
 
 

@@ -99,7 +99,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class SharedPlaces:
-    """The directories of a job on hosts whose files this machine sees: rundir, statistics, providers."""
+    """The rundirs, statistics and providers of a job on hosts whose files this machine sees."""
 
     backend: Backend
     bases: tuple[Path, ...]

@@ -77,8 +77,9 @@ def _files(directory: Path, begin: str = "", end: str = "") -> Iterator[tuple[st
         return
     try:
         owners = {os.geteuid(), 0, os.fstat(top).st_uid}
-        names = [n for n in os.listdir(top) if n.startswith(begin) and n.endswith(end)]  # noqa: PTH208 - by descriptor
-        for name in sorted(names)[:MAX_FILES]:
+        names = sorted(os.listdir(top))  # noqa: PTH208 - by descriptor
+        chosen = [name for name in names if name.startswith(begin) and name.endswith(end)]
+        for name in chosen[:MAX_FILES]:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             with contextlib.suppress(OSError):
                 descriptor = os.open(name, flags, dir_fd=top)

@@ -11,6 +11,7 @@ The watchdog finds and ends leaks without slurmd, because a dead slurmd runs no 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -56,34 +57,33 @@ class JobBackend(Protocol[AnyInstance]):
         """As `found`, without unfinished launches; raises NearmetalError without permission."""
 
 
+@dataclass(frozen=True)
 class ThisNode:
-    """Containers on this machine."""
+    """Containers on this machine. `state`: the directory of records; `vfs`: the machine's VFs."""
 
-    def __init__(self, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> None:
-        """`state`: the directory of records; `vfs`: the VFs of the machine."""
-        self._state = state
-        self._vfs = vfs
+    state: Path = STATE
+    vfs: JobVfs = THIS_MACHINE
 
     def launch(self, wish: ContainerRequest) -> Launched:
         """Make the container of a job."""
-        return launch(wish, self._state, self._vfs)
+        return launch(wish, self.state, self.vfs)
 
     def reclaim(self, job: int, *, only: Container | None = None) -> bool:
         """End the container of a job and remove its records."""
-        return reclaim(job, self._state, only=only, vfs=self._vfs)
+        return reclaim(job, self.state, only=only, vfs=self.vfs)
 
     def found(self) -> tuple[Container, ...]:
         """Return every recorded container."""
-        return containers(self._state)
+        return containers(self.state)
 
     def settled(self) -> tuple[Container, ...]:
         """As `found`, without jobs with a launch or reclaim in progress."""
-        return settled(self._state)
+        return settled(self.state)
 
     def guard(self, runner: Runner) -> None:
         """Restore the guard of the jobs' tunnels: a firewall reload may have removed it."""
         if any(has_tunnel(c.directory) for c in self.found()):
-            guard(self._state, runner)
+            guard(self.state, runner)
 
 
 def leaks(runner: Runner, found: Sequence[AnyInstance]) -> tuple[AnyInstance, ...]:

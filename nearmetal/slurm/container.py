@@ -44,8 +44,8 @@ _HOME_SIZE = "1m"
 """Directories and links only."""
 
 _OUTSIDE_PMI = {"PMIX_MCA_gds": "hash"}
-"""slurmstepd is PMIx's server and stays outside, so clients do not see files of it (PMIx 5, shmem2):
-with this setting it sends them."""
+"""slurmstepd is PMIx's server and stays outside, so clients do not see its files (PMIx 5, shmem2):
+with this setting it sends their content."""
 
 MIN_BYTES = 1 << 20
 MAX_REFUSAL = 190

@@ -126,7 +126,7 @@ def make(records: Path, name: str, mount: Path, limits: Limits) -> Groups:
         raise SlurmError(
             f"no control group for virtual machines with the limits of the job: "
             f"{error.filename}: {error.strerror}",
-            f"check that root can write control groups at {mount} (CgroupMountpoint of cgroup.conf)",
+            f"let root write control groups at {mount} (CgroupMountpoint of cgroup.conf)",
         ) from error
     events = None
     if limits.memory_bytes is not None:

@@ -5,15 +5,17 @@
                                       nm0 (bridge) ── vm0, vm1, ... (taps of QEMU)
     UDP to the job's other nodes ─────── nmx (VXLAN)
 
-The VXLAN interface is made in the node's namespace, where its packets leave, and belongs to the job's
-namespace from the first moment. Everything ends with the last process of the job's namespace, for any
-cause of its death. Addresses are configured and never learnt: a forged packet changes no route.
+The VXLAN interface is made in the node's namespace, where its packets leave, and belongs to the
+job's namespace from the first moment. Everything ends with the last process of the job's namespace,
+for any cause of its death. Addresses are configured and never learnt: a forged packet changes no
+route.
 
 VXLAN authenticates no sender, and the kernel accepts packets for its port from any host. So a node
-in a tunnel guards the port with a table of nftables: it drops everything that does not come from the
-address of one of the job's other nodes, for the network of that job, and from the port that only
-root can send from. The table is always written as a whole, in one step, from the records: a crash
-leaves nothing half done. A leftover entry of a job without a tunnel admits nothing to any network.
+in a tunnel guards the port with a table of nftables. It drops everything that does not come from
+the address of one of the job's other nodes, for the network of that job, and from the port that
+only root can send from. The table is always written as a whole, in one step, from the records: a
+crash leaves nothing half done. A leftover entry of a job without a tunnel admits nothing to any
+network.
 """
 
 from __future__ import annotations
@@ -248,7 +250,7 @@ def guard(state: Path, runner: Runner) -> None:
             raise SlurmError(
                 f"UDP port {PORT} is not guarded against this cluster's users: "
                 f"{error.hint or error.message}",
-                "virtual machines across nodes need nft (package nftables) and a kernel with nf_tables",
+                "machines across nodes need nft (package nftables) and a kernel with nf_tables",
             ) from error
 
 

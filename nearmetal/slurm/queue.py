@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions to Slurm: the jobs of a node, which separate used containers from leaks; and draining."""
+"""Questions to Slurm: the jobs of a node, which tell used containers from leaks; and draining."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _count(ranges: str) -> int:
 
 
 def _is_among(node: str, names: str) -> bool:
-    """Whether a node is in `a,b[01-16,20]`. Pure: a user may have written it, so it asks no program."""
+    """Whether a node is in `a,b[01-16,20]`, which a user may have written. Pure."""
     for word in re.split(r",(?![^\[]*\])", names):
         pieces = re.split(rf"\[({_NUMBERS})\]", word)
         pattern = "([0-9]{1,9})".join(re.escape(literal) for literal in pieces[::2])

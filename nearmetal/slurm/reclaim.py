@@ -37,7 +37,7 @@ END_S = 20.0
 
 _LOOK_S = 0.005
 _OUTSIDE_ROUNDS = 100
-"""How often to search for processes outside: ones that keep coming belong to another job or to none."""
+"""Searches for processes outside: ones that keep coming belong to another job or to none."""
 
 _JOB_GROUP = re.compile(rb"/job_([0-9]+)(?=/|$)", re.MULTILINE)
 """A control group that Slurm made for a job."""
@@ -74,7 +74,7 @@ def remove(job: int, state: Path, vfs: JobVfs = THIS_MACHINE) -> bool:
     except OSError as error:
         raise SlurmError(f"job {job}: {found.directory}: {error.strerror or error}") from error
     if tunnelled:
-        # Without its tunnel, packets that the guard still admits reach nothing; the next run fixes it.
+        # Packets that the guard still admits reach nothing without a tunnel; the next run fixes it.
         with contextlib.suppress(SlurmError):
             guard(state, LocalRunner())
     return True
@@ -91,30 +91,23 @@ def _end(found: Container) -> None:
         if not found.lives():
             return
         number = os.fstat(mounts).st_ino
-        _until_none(lambda: _kill_holder(found) or _kill_members(number), found)
+        deadline = time.monotonic() + END_S
+        while _kill_inside(found, number):
+            if time.monotonic() > deadline:
+                raise SlurmError(
+                    f"job {found.job}: process {found.pid} and its container do not end",
+                    "check for processes in state D, which wait for a device or a file server",
+                )
+            time.sleep(_LOOK_S)
     finally:
         os.close(mounts)
 
 
-def _until_none(kill: Callable[[], bool], found: Container) -> None:
-    """Kill until no process is left; raises SlurmError if that takes too long."""
-    deadline = time.monotonic() + END_S
-    while kill():
-        if time.monotonic() > deadline:
-            raise SlurmError(
-                f"job {found.job}: process {found.pid} and its container do not end",
-                "check for processes in state D, which wait for a device or a file server",
-            )
-        time.sleep(_LOOK_S)
-
-
-def _kill_holder(found: Container) -> bool:
-    return found.pid > 0 and _kill(found.pid, found.lives)
-
-
-def _kill_members(number: int) -> bool:
-    """SIGKILL every process in a mount namespace; return whether there was one."""
-    return _kill_where(lambda process: (process / "ns/mnt").stat().st_ino == number)
+def _kill_inside(found: Container, mounts: int) -> bool:
+    """SIGKILL process 1, else all processes in its mounts; return whether there was one."""
+    if found.pid > 0 and _kill(found.pid, found.lives):
+        return True
+    return _kill_where(lambda process: (process / "ns/mnt").stat().st_ino == mounts)
 
 
 def _end_outside(found: Container) -> None:

@@ -97,7 +97,7 @@ def _lock_file(state: Path) -> Iterator[int]:
 
 
 def _byte(job: int) -> bytes:
-    """Return a lock of one byte per job; it belongs to the open file, so it excludes threads too."""
+    """Return a lock of one byte per job; as part of the open file it excludes threads too."""
     return struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, job, 1, 0)
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers as nodes without the plugin and without root: the tasks of one step, by user namespaces.
+"""Containers as nodes without plugin and root: the tasks of one step, by user namespaces.
 
-`srun ... nearmetal slurm task PROGRAM`: on each node the first task of the step makes user, mount and
-IPC namespaces, the others join them, and all become PROGRAM. Private are /tmp and /dev/shm, which
-holds the step's rundir. Only the tasks keep the namespaces, so the kernel ends them with the step;
-nothing is recorded, and nothing is left to reclaim.
+`srun ... nearmetal slurm task PROGRAM`: on each node the first task of the step makes user, mount
+and IPC namespaces, the others join them, and all become PROGRAM. Private are /tmp and /dev/shm,
+which holds the step's rundir. Only the tasks keep the namespaces, so the kernel ends them with the
+step; nothing is recorded, and nothing is left to reclaim.
 """
 
 from __future__ import annotations

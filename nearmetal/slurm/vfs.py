@@ -16,9 +16,9 @@ from nearmetal.core.errors import NoVfError
 from nearmetal.slurm.records import STATE, directory_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from nearmetal.host.vf import GrantedVf, Owner, VfHost
+    from nearmetal.host.vf import GrantedVf, VfHost
     from nearmetal.host.vf.model import Use
 
 LEDGER = Path("/var/lib/nearmetal/host/ledger.jsonl")
@@ -37,7 +37,7 @@ class JobVf:
 
 @dataclass(frozen=True)
 class Count:
-    """VFs of this machine: the number of its adapters', and the owners other than jobs, in words."""
+    """VFs of this machine: their number, and those of owners other than jobs, in words."""
 
     offered: int
     others: tuple[str, ...]
@@ -54,13 +54,12 @@ def _this_machine() -> VfHost:
     return this_machine()
 
 
+@dataclass(frozen=True)
 class JobVfs:
-    """The VFs that jobs have on a machine."""
+    """The VFs that jobs have on a machine. `host` is opened when it is needed."""
 
-    def __init__(self, host: Callable[[], VfHost] = _this_machine, ledger: Path = LEDGER) -> None:
-        """Keep the arguments; `host` is opened when it is needed."""
-        self._host = host
-        self._ledger = ledger
+    host: Callable[[], VfHost] = _this_machine
+    ledger: Path = LEDGER
 
     def take(
         self, job: int, count: int, use: Use, *, node: str, state: Path = STATE
@@ -70,13 +69,17 @@ class JobVfs:
         The records of the job exist. Raises NoVfError if there are too few, and HostError if the
         machine fails: the VFs taken until then stay the job's.
         """
+        from nearmetal.host.vf import Owner  # noqa: PLC0415 - as above
         from nearmetal.host.vf.request import VfRequest  # noqa: PLC0415 - as above
 
-        host = self._host()
+        host = self.host()
+        records = str(directory_of(state, job))
         taken: list[GrantedVf] = []
         try:
-            for owner in _owners(job, count, node, state):
-                taken.append(host.allocate(VfRequest(), owner, use=use))  # noqa: PERF401 - counted when the next fails
+            for number in range(count):
+                # With the node: addresses are derived from the owner, and a job has several nodes.
+                owner = Owner(kind="job", name=str(job), node=f"{node}.{number}", state=records)
+                taken.append(host.allocate(VfRequest(), owner, use=use))
         except NoVfError as none:
             self.give_back(job)
             raise NoVfError(
@@ -91,11 +94,11 @@ class JobVfs:
 
         Raises HostError if a VF is still in use.
         """
-        if not self._ledger.exists():
+        if not self.ledger.exists():
             return
         from nearmetal.host.vf import Owner  # noqa: PLC0415 - as above
 
-        host = self._host()
+        host = self.host()
         claims = host.ledger.read().claims.values()
         owners = [c.owner for c in claims if (c.owner.kind, c.owner.name) == ("job", str(job))]
         # Also without a VF: a launch may have died after it had only prepared the adapter.
@@ -104,9 +107,9 @@ class JobVfs:
 
     def found(self) -> tuple[JobVf, ...]:
         """Return the VFs of jobs, by job and address."""
-        if not self._ledger.exists():
+        if not self.ledger.exists():
             return ()
-        claims = self._host().ledger.read().claims.values()
+        claims = self.host().ledger.read().claims.values()
         vfs = [
             JobVf(int(c.owner.name), c.vf, c.use, c.since)
             for c in claims
@@ -118,7 +121,7 @@ class JobVfs:
         """Return the number of VFs, and those that no job can have."""
         from nearmetal.host.vf.choose import used_by  # noqa: PLC0415 - as above
 
-        host = self._host()
+        host = self.host()
         machine, claims = host.machine(), host.ledger.read().claims
         jobs = {address for address, claim in claims.items() if claim.owner.kind == "job"}
         owners = {address: str(claim.owner) for address, claim in claims.items()}
@@ -140,13 +143,3 @@ def variables(vfs: tuple[GrantedVf, ...]) -> dict[str, str]:
         "NM_JOB_VF_INTERFACES": ",".join(name for vf in vfs for name in vf.interfaces),
         "NM_JOB_VF_RDMA": ",".join(name for vf in vfs for name in vf.rdma),
     }
-
-
-def _owners(job: int, count: int, node: str, state: Path) -> Iterator[Owner]:
-    from nearmetal.host.vf import Owner  # noqa: PLC0415 - as above
-
-    for number in range(count):
-        # With the node: addresses are derived from the owner, and a job has VFs on several nodes.
-        yield Owner(
-            kind="job", name=str(job), node=f"{node}.{number}", state=str(directory_of(state, job))
-        )
