@@ -136,7 +136,7 @@ def directories(args: argparse.Namespace) -> list[Path]:
 
 def look(args: argparse.Namespace) -> list[EndpointCounters]:
     """Return the present counters of endpoints; of dead processes only with --all."""
-    from nearmetal.job.counters import read_counters
+    from nearmetal.job.stats import read_counters
 
     found = {}
     for directory in directories(args):
