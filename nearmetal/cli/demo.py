@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from nearmetal.cli.view import Steps, View
     from nearmetal.cluster.spec import ClusterSpec
-    from nearmetal.evidence import Manifest, Pair
+    from nearmetal.evidence import Manifest, NodePair
     from nearmetal.job.mpi import Mpi
     from nearmetal.report import Headline
 
@@ -100,7 +100,7 @@ class _Plan:
 class _Done:
     """What the demo found."""
 
-    pairs: tuple[Pair, ...]
+    pairs: tuple[NodePair, ...]
     hello: str
     manifest: Manifest
 

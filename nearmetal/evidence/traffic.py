@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Line:
-    """One endpoint, one of its peers, one channel. Rates are per second; None: seen once only."""
+    """One endpoint, one peer, one channel. Rates are per second; None after the first look."""
 
     endpoint: EndpointCounters
     peer: PeerCounters
@@ -26,14 +26,14 @@ class Line:
 
     @property
     def who(self) -> str:
-        """The endpoint, for people."""
+        """The endpoint as a user knows it."""
         if self.endpoint.rank is not None:
             return f"rank {self.endpoint.rank}"
         return f"pid {self.endpoint.pid}"
 
 
 class Sort(Enum):
-    """What comes first."""
+    """The order of the lines."""
 
     RATE = "rate"
     BYTES = "bytes"
@@ -43,7 +43,7 @@ class Sort(Enum):
 
 
 def lines(now: Iterable[EndpointCounters], before: Iterable[EndpointCounters] = ()) -> list[Line]:
-    """Return one line per endpoint, peer and channel, with rates where it was seen before."""
+    """Return one line per endpoint, peer and channel, with rates if `before` has the endpoint."""
     old = {endpoint.id: endpoint for endpoint in before}
     found = []
     for endpoint in now:
@@ -51,7 +51,7 @@ def lines(now: Iterable[EndpointCounters], before: Iterable[EndpointCounters] = 
         peers = {peer.id: peer for peer in earlier.peers} if earlier else {}
         span = endpoint.written_s - earlier.written_s if earlier else 0.0
         for peer in endpoint.peers:
-            # A peer without traffic has one line too: that it is reachable, or why it is not.
+            # A peer without traffic also has one line: it shows how the peer is reached.
             channels = peer.channels or {peer.channel: Traffic()}
             for channel, traffic in channels.items():
                 past = peers[peer.id].channels.get(channel, Traffic()) if peer.id in peers else None
@@ -61,7 +61,7 @@ def lines(now: Iterable[EndpointCounters], before: Iterable[EndpointCounters] = 
 
 
 def _rate(now: Traffic, before: Traffic | None, span_s: float) -> tuple[float, float, float, float]:
-    """Return growth per second; nothing was written meanwhile, or counters fell back: 0."""
+    """Return growth per second; 0 if the file was not written again, or a counter fell."""
     if span_s <= 0:
         return (0.0, 0.0, 0.0, 0.0)
     past = before or Traffic()
@@ -80,7 +80,7 @@ def _four(traffic: Traffic) -> tuple[int, int, int, int]:
 
 
 def ordered(found: Sequence[Line], sort: Sort) -> list[Line]:
-    """Return the lines, most interesting first; equal ones by rank and peer."""
+    """Return the lines in an order; equal lines by rank and peer."""
 
     def key(line: Line) -> tuple[float, str, int, str, str]:
         traffic, peer = line.traffic, line.peer
@@ -98,7 +98,7 @@ def ordered(found: Sequence[Line], sort: Sort) -> list[Line]:
 
 
 def accesses(peer: PeerCounters) -> str:
-    """Return how many operations on a peer's memory were done in which way; "" for none."""
+    """Return the operations on a peer's memory by way, in words; "" for none."""
     return ", ".join(
         f"{sum(done.operations for done in kinds.values()):,} {way}"
         for way, kinds in peer.accesses.items()
@@ -106,7 +106,7 @@ def accesses(peer: PeerCounters) -> str:
 
 
 def trouble(peer: PeerCounters) -> str:
-    """Return what went wrong with a peer, in words; "" when nothing did."""
+    """Return the trouble with a peer, in words; "" if there was none."""
     words = []
     if peer.down:
         words.append(f"down: {peer.down_reason or 'closed'}")
@@ -135,7 +135,12 @@ _METRICS: tuple[tuple[str, str, str, Callable[[Line], int]], ...] = (
 )
 _PEER_METRICS: tuple[tuple[str, str, str, Callable[[PeerCounters], int]], ...] = (
     ("stalls_total", "counter", "Sends that found no room.", lambda p: p.stalls),
-    ("fallbacks_total", "counter", "Transfers that had to go another way.", lambda p: p.fallbacks),
+    (
+        "fallbacks_total",
+        "counter",
+        "Transfers that fell back to another protocol.",
+        lambda p: p.fallbacks,
+    ),
     ("quarantines_total", "counter", "Channels given up.", lambda p: p.quarantines),
     ("peer_down", "gauge", "1 when the peer is lost or closed.", lambda p: int(p.down)),
 )

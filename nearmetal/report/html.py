@@ -13,7 +13,7 @@ from nearmetal.report.page import Grid, render
 from nearmetal.report.picture import channel_class
 
 if TYPE_CHECKING:
-    from nearmetal.evidence import Launch, Pair, RunFacts
+    from nearmetal.evidence import Launch, NodePair, RunFacts
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class MatrixRow:
 
     node: str
     host: str
-    cells: tuple[tuple[str, Pair | None], ...]
+    cells: tuple[tuple[str, NodePair | None], ...]
 
 
 def _raw(run: RunFacts, links: sections.Links) -> list[RawFile]:

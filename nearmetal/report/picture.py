@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nearmetal.evidence import Manifest, Pair
+    from nearmetal.evidence import Manifest, NodePair
 
 CELL_W, CELL_H, HEAD = 92, 46, 92
 
@@ -29,7 +29,7 @@ def channel_class(channel: str) -> str:
     return channel if channel in KNOWN else "none"
 
 
-def _cell(pair: Pair, column: int, row: int) -> str:
+def _cell(pair: NodePair, column: int, row: int) -> str:
     x, y = HEAD + column * CELL_W, HEAD - 40 + row * CELL_H
     return (
         f"<g><title>{escape(f'{pair.node} to {pair.peer}: {pair.reason}')}</title>"

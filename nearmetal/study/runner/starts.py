@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
 from nearmetal.core.process import Command
-from nearmetal.evidence import Proof
+from nearmetal.evidence import ChannelProof
 from nearmetal.job.run import JobRequest, Output, run_job
 from nearmetal.study.runner.collect import Ended, job_fields, program_path
 from nearmetal.study.runner.pairs import first_two, run_sizes
@@ -144,7 +144,7 @@ class Starts:
                 "hung_at": done.hung_at,
                 "argv": done.argv,
                 "env": {},
-                "proof": Proof(verdict="not asked", reason="it is no job of an MPI"),
+                "proof": ChannelProof(verdict="not asked", reason="it is no job of an MPI"),
             }
         )
         return ended, BY_VERBS
@@ -171,7 +171,9 @@ class Starts:
                 "timed_out": done.timed_out,
                 "argv": words,
                 "env": {},
-                "proof": Proof(verdict="not asked", reason="the site's own launcher started it"),
+                "proof": ChannelProof(
+                    verdict="not asked", reason="the site's own launcher started it"
+                ),
             }
         )
         facts = facts_of(after, (), {}) | {"carried_by": f"{way.argv[0]} (not counted)"}
