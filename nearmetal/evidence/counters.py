@@ -7,6 +7,7 @@ generations at both ends differ, or the sum is wrong, and the bytes are refused.
 
 from __future__ import annotations
 
+import json
 import struct
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,13 @@ VERSION = 4
 MAX_PEERS = 4096
 MAX_CHANNELS = 8
 SUFFIX = ".stats"
+
+SELF, NETWORK = "self", "net"
+"""Channels with a special meaning in Python: not memory of the host that other processes share.
+
+`src/base/channel.h` is the only list of channels: `channel_names` reads it, and a statistics file
+holds the names that its writer knows.
+"""
 
 RELATIONS = ("unknown", "self", "node", "host", "network")
 INTEGRITIES = ("-", "enforced", "by convention")
@@ -141,6 +149,15 @@ def _peer_data(peer: PeerCounters) -> dict[str, Any]:
         "channels": channels,
         "accesses": accesses,
     }
+
+
+def channel_names(abi: str) -> tuple[str, ...]:
+    """Return all channels from the output of `nearmetal-info --abi`; raises ValueError."""
+    data = json.loads(abi)
+    names = data.get("channels") if isinstance(data, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("the output has no list of channels")
+    return tuple(name for name in names if name != "none")
 
 
 def sum_of(content: bytes) -> int:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.core.errors import CommandError, LaunchError
-from nearmetal.core.process import Dialogue, find_program
+from nearmetal.core.process import Command, Dialogue, find_program
 from nearmetal.core.resources import REPOSITORY
+from nearmetal.evidence.counters import channel_names
 from nearmetal.image import GUEST_INFO
 from nearmetal.job.places import Wanted, end_stale, places_for
 from nearmetal.job.stale import MARKER, new_name, surely
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from nearmetal.core.process import Runner
 
 _MEET_S = 30.0
+_ABI_S = 20.0
 _MAX_ADDRESS = 256
 
 
@@ -41,16 +43,33 @@ class Meeting:
     copy_reason: str
 
 
-def info_tool() -> Path:
-    """Return nearmetal-info: $NEARMETAL_INFO, the build's, or an installed one."""
+def _info_places() -> tuple[Path, Path | None]:
+    """Return where nearmetal-info should be, and where it is."""
     given = os.environ.get("NEARMETAL_INFO")
     built = Path(given) if given else REPOSITORY / "build/c/src/tools/nearmetal-info"
     if os.access(built, os.X_OK):
-        return built
-    found = find_program("nearmetal-info")
-    if given or found is None:
-        raise LaunchError(f"no nearmetal-info: looked for {built}", "run `make setup`")
+        return built, built
+    return built, None if given else find_program("nearmetal-info")
+
+
+def info_tool() -> Path:
+    """Return nearmetal-info: $NEARMETAL_INFO, the build's, or an installed one."""
+    expected, found = _info_places()
+    if found is None:
+        raise LaunchError(f"nearmetal-info: {expected} does not exist", "run `make setup`")
     return found
+
+
+def known_channels(runner: Runner) -> tuple[str, ...] | None:
+    """Return the channels of the installed provider; None if nearmetal-info does not list them."""
+    _, tool = _info_places()
+    if tool is None:
+        return None
+    done = runner.run(Command((str(tool), "--abi"), env={}), timeout_s=_ABI_S)
+    try:
+        return channel_names(done.text)
+    except ValueError:
+        return None
 
 
 def _parse(line: str | None, node: str) -> dict[str, Any]:

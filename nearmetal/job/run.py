@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from nearmetal.core.errors import LaunchError, UsageError
+from nearmetal.evidence.counters import NETWORK, SELF
 from nearmetal.image import GUEST_PROVIDER
 from nearmetal.job.carried import carried, guest_mpi, is_local
+from nearmetal.job.locality import known_channels
 from nearmetal.job.mpi import (
-    CHANNELS,
     Installation,
     MapBy,
     Placement,
@@ -143,10 +144,12 @@ def _job_environment(
     return env
 
 
-def _check_channels(channels: Sequence[str] | None) -> None:
+def _check_channels(channels: Sequence[str] | None, runner: Runner) -> None:
+    """Refuse an unknown channel early; without a list, the provider refuses it."""
+    known = known_channels(runner) if channels else None
     for channel in channels or ():
-        if channel not in CHANNELS:
-            raise UsageError(f"unknown channel {channel!r}", f"use some of {','.join(CHANNELS)}")
+        if known is not None and channel not in known:
+            raise UsageError(f"unknown channel {channel!r}", f"use a list of {','.join(known)}")
 
 
 def _check_visible(backend: Backend, runner: Runner, node: str, path: Path, what: str) -> None:
@@ -174,10 +177,10 @@ def crowded(spec: ClusterSpec, backend: Backend, placement: Placement) -> bool:
 def _meets_in_memory(
     spec: ClusterSpec, placement: Placement, channels: Sequence[str] | None
 ) -> bool:
-    """Whether every two ranks share a host, and may use its memory: as containers or machines."""
+    """Whether all ranks share a host and may use its memory, as containers or as machines."""
     nodes = dict(placement.ranks)
     used = {host.name for host, node in spec.nodes if node.name in nodes}
-    return len(used) == 1 and (channels is None or not {"shm", "segment"}.isdisjoint(channels))
+    return len(used) == 1 and (channels is None or not {SELF, NETWORK}.issuperset(channels))
 
 
 @dataclass(frozen=True)
@@ -197,7 +200,7 @@ class _Prepared:
 
 def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: Runner) -> _Prepared:
     """Check all that can be wrong before the start; raises UsageError or LaunchError."""
-    _check_channels(request.channels)
+    _check_channels(request.channels, runner)
     shared = backend.shares_files
     local = shared or is_local(request.program)
     program = find_job_program(request.program) if local else Path(request.program)

@@ -44,11 +44,14 @@ class FakeRunner:
 
     job: Callable[[Command], int] = lambda _: 0
     probe_code: int = 0
+    abi: str = '{"channels": ["none", "self", "shm", "segment", "net"]}'
     commands: list[Command] = field(default_factory=list)
     talk: Callable[[str], Dialogue] | None = None
 
     def run(self, command: Command, *, timeout_s: float) -> Completed:
         assert timeout_s > 0
+        if command.argv[1:] == ("--abi",):
+            return Completed(command, 0, self.abi.encode(), b"", 0.0)
         return Completed(command, self.probe_code, b"", b"", 0.0)
 
     def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
@@ -251,6 +254,22 @@ def test_what_cannot_be_started(backend: FakeBackend, spec: ClusterSpec, tmp_pat
         run_job(backend, spec, mpich_job(), FakeRunner(probe_code=1))
     assert "show:" in caught.value.hint
     assert backend.steps == []
+
+
+def test_a_channel_is_known_by_the_list_of_the_provider(
+    backend: FakeBackend, spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    request = mpich_job(channels=("self", "fifth"))
+    with pytest.raises(UsageError, match="unknown channel 'fifth'") as refused:
+        run_job(backend, spec, request, FakeRunner())
+    assert refused.value.hint == "use a list of self,shm,segment,net"
+    newer = FakeRunner(abi='{"channels": ["none", "self", "fifth"]}')
+    run_job(backend, spec, request, newer)
+    assert (newer.commands[0].env or {})["NEARMETAL_CHANNELS"] == "self,fifth"
+    for output in ("", "{}", '{"channels": [1]}'):
+        run_job(backend, spec, request, FakeRunner(abi=output))
+    monkeypatch.setenv("NEARMETAL_INFO", str(tmp_path / "missing"))
+    run_job(backend, spec, request, FakeRunner())
 
 
 def test_a_job_of_a_killed_run_is_ended_first(backend: FakeBackend, spec: ClusterSpec) -> None:

@@ -3,11 +3,10 @@
 
 from nearmetal.job.mpi.installed import Family, Installation, Mpi, Places, find_installations, pick
 from nearmetal.job.mpi.launcher import MapBy, Placement, launcher_argv
-from nearmetal.job.mpi.settings import CHANNELS, Provider, Request, Settings, settings_for
+from nearmetal.job.mpi.settings import Provider, Request, Settings, settings_for
 from nearmetal.job.mpi.stacks import STACKS, Stack
 
 __all__ = [
-    "CHANNELS",
     "STACKS",
     "Family",
     "Installation",

@@ -14,8 +14,6 @@ from pathlib import Path
 from nearmetal.job.mpi.installed import Family, Installation, Mpi
 from nearmetal.job.mpi.stacks import Stack
 
-CHANNELS = ("self", "shm", "segment", "net")
-
 
 class Provider(Enum):
     """What carries the messages."""
