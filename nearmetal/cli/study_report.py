@@ -10,8 +10,13 @@ from nearmetal.cli.study_judge import impossible, judge, pick
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.core.errors import ExitCode, UsageError
 from nearmetal.report.study_charts import bars, curves
-from nearmetal.report.study_csv import render_study_csv
-from nearmetal.report.study_page import overall, render_study_html, render_study_markdown, sentence
+from nearmetal.report.study_page import (
+    overall,
+    render_study_csv,
+    render_study_html,
+    render_study_markdown,
+    sentence,
+)
 from nearmetal.report.study_view import MAX_RAW, Anchors, Judged, StudyView
 from nearmetal.study.store import Study
 
