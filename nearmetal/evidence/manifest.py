@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from nearmetal.core.errors import LogError
 from nearmetal.evidence.model import Fact, Log
 from nearmetal.evidence.parse import parse_log
-from nearmetal.evidence.parse.text import fail
+from nearmetal.evidence.parse.reader import fail
 from nearmetal.evidence.recognize import MAX_LOG_BYTES
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from nearmetal.evidence.parse.text import fail
+from nearmetal.evidence.parse.reader import fail
 
 MAX_LOG_BYTES = 64 << 20
 

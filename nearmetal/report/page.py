@@ -67,7 +67,7 @@ class Grid:
     tally: tuple[tuple[str, str], ...] = ()
 
 
-class Share(NamedTuple):
+class CardShare(NamedTuple):
     """A part of the bar of a card."""
 
     style: str
@@ -89,7 +89,7 @@ class Card:
     """The line below the word."""
     foot: str = ""
     word_style: str = ""
-    shares: tuple[Share, ...] = ()
+    shares: tuple[CardShare, ...] = ()
 
 
 @cache

@@ -10,7 +10,7 @@ from nearmetal.evidence import Fact, Unit
 from nearmetal.report import sections
 from nearmetal.report.analysis import MPI_TITLES, Evidence, headlines, primary_mpi
 from nearmetal.report.checks import run_checks
-from nearmetal.report.locality import channel_style, matrix, reasons
+from nearmetal.report.matrix import channel_style, matrix, reasons
 from nearmetal.report.page import (
     Grid,
     csv_text,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from nearmetal.report.page import (
     Card,
+    CardShare,
     GridCell,
-    Share,
     csv_text,
     escaped,
     markdown_grid,
@@ -107,7 +107,7 @@ def cards(view: StudyView) -> list[Card]:
                 foot=f"{legend(judged.arm)} against {legend(view.base)}",
                 word_style=verdict_style(verdict),
                 shares=tuple(
-                    Share(style, int(words.split()[0]), words)
+                    CardShare(style, int(words.split()[0]), words)
                     for style, words in tally(judged.comparisons)
                 ),
             )

@@ -5,21 +5,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nearmetal.evidence.parse import applications, cluster, hpc, mpi, network, own
-from nearmetal.evidence.parse.text import fail
+from nearmetal.evidence.parse import applications, hpc, mpi, nodes, own, point_to_point
+from nearmetal.evidence.parse.reader import fail
 
 if TYPE_CHECKING:
     from nearmetal.evidence.model import Log
-    from nearmetal.evidence.parse.text import Reader
+    from nearmetal.evidence.parse.reader import Reader
 
 PARSERS: dict[str, type[Reader]] = {
     reader.format: reader
     for reader in (
         own.Own,
         mpi.Imb,
-        network.NetPipe,
+        point_to_point.NetPipe,
         mpi.Osu,
-        network.Perftest,
+        point_to_point.Perftest,
         hpc.Hpcc,
         hpc.Hpl,
         hpc.Hpcg,
@@ -32,8 +32,8 @@ PARSERS: dict[str, type[Reader]] = {
         applications.OpenFoam,
         applications.Wrf,
         applications.QuantumEspresso,
-        cluster.Matrix,
-        cluster.ClusterChecker,
+        nodes.Matrix,
+        nodes.ClusterChecker,
     )
 }
 

@@ -7,7 +7,7 @@ import re
 from statistics import fmean
 
 from nearmetal.evidence.model import Column, Unit
-from nearmetal.evidence.parse.text import CRASHED, MIXED, TWO_RUNS, Reader, on, shown
+from nearmetal.evidence.parse.reader import CRASHED, MIXED, TWO_RUNS, Reader, on, shown
 
 WALL = Column("wall_time", Unit.SECONDS)
 CPU = Column("cpu_time", Unit.SECONDS)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from nearmetal.evidence.model import Column, Unit
-from nearmetal.evidence.parse.text import CRASHED, TWO_RUNS, Reader, on
+from nearmetal.evidence.parse.reader import CRASHED, TWO_RUNS, Reader, on
 
 GIGAFLOPS = Column("rate", Unit.GIGAFLOPS)
 TIME = Column("time", Unit.SECONDS)

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from nearmetal.evidence.model import Column, Unit
-from nearmetal.evidence.parse.text import CRASHED, MIXED, Reader, on, shown
+from nearmetal.evidence.parse.reader import CRASHED, MIXED, Reader, on, shown
 
 if TYPE_CHECKING:
     from nearmetal.evidence.model import Row

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nearmetal.evidence.model import Column, Unit
-from nearmetal.evidence.parse.text import MIXED, Reader, shown
+from nearmetal.evidence.parse.reader import MIXED, Reader, shown
 
 VERSION = "1"
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from nearmetal.evidence.model import Column, Row, Table, Unit
-from nearmetal.evidence.parse.text import MIXED, Reader, on
+from nearmetal.evidence.parse.reader import MIXED, Reader, on
 
 MATRIX_COLUMNS: dict[str, Column] = {
     "src": Column("source", Unit.COUNT),

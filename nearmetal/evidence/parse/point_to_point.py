@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.evidence.model import Column, Log, Row, Table, Unit
-from nearmetal.evidence.parse.text import CRASHED, MIXED, Reader, on, shown
+from nearmetal.evidence.parse.reader import CRASHED, MIXED, Reader, on, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
