@@ -20,8 +20,8 @@ from benchmarks.promises.turns import Turns
 from nearmetal.cli.main import run
 from nearmetal.cli.verbs import Parser
 from nearmetal.cluster.apply import Cluster, down, up
+from nearmetal.cluster.backend import open_backend
 from nearmetal.cluster.backends.local.spec import load_local
-from nearmetal.cluster.registry import open_backend
 from nearmetal.cluster.store import Store, state_directory
 from nearmetal.core.errors import ExitCode, LaunchError, UsageError
 from nearmetal.core.lock import locked
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.promises.figures import Figure
-    from nearmetal.cli.view import Steps, View
+    from nearmetal.cli.view import View
     from nearmetal.cluster.spec import ClusterSpec
+    from nearmetal.core.progress import Progress
     from nearmetal.evidence import Launch
 
 NAME = "figures"
@@ -172,7 +173,7 @@ def _measure(chosen: list[str], seconds: float, output: Path, view: View, *, alo
     (directory / "raw").mkdir(parents=True)
     try:
         store.prepare()
-        with locked(store.lock(f"{NAME}-verb"), f"{NAME} (of benchmarks.promises)"):
+        with locked(store.lock(f"{NAME}-verb"), f"cluster {NAME} (of benchmarks.promises)"):
             try:
                 if NAME in store.names():
                     view.note("a run that was killed left its cluster: it is removed first")
@@ -206,7 +207,7 @@ class _Run:
         chosen: list[str],
         seconds: float,
         directory: Path,
-        steps: Steps,
+        steps: Progress,
         alone: bool,
     ) -> None:
         self._cluster = cluster

@@ -6,34 +6,15 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from nearmetal.core.errors import NearmetalError, SpecError
+from nearmetal.core.progress import Progress, Silent, bar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _RED, _YELLOW, _BOLD = "31", "33", "1"
-
-
-class Steps(Protocol):
-    """Told about steps; shows them when a person watches."""
-
-    def begin(self, total: int) -> None:
-        """There will be `total` steps."""
-
-    def step(self, text: str) -> None:
-        """The next step begins."""
-
-
-class Unwatched:
-    """Steps that nobody watches."""
-
-    def begin(self, total: int) -> None:
-        """Ignore it."""
-
-    def step(self, text: str) -> None:
-        """Ignore it."""
 
 
 def _styled(text: str, style: str, stream: TextIO) -> str:
@@ -92,12 +73,10 @@ class View:
         print(_styled(text, style, sys.stderr), file=sys.stderr, flush=True)
 
     @contextmanager
-    def steps(self, title: str) -> Iterator[Steps]:
+    def steps(self, title: str) -> Iterator[Progress]:
         """Show progress on standard error when it is a terminal."""
         if not sys.stderr.isatty():
-            yield Unwatched()
+            yield Silent()
             return
-        from nearmetal.cli.bar import bar  # noqa: PLC0415 - rich takes long, and only here
-
         with bar(title) as watched:
             yield watched

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import (
@@ -42,7 +43,20 @@ def _absolute(value: str) -> str:
     return value.rstrip("/") or "/"
 
 
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$", max_length=31)]
+def shaped(pattern: str, message: str) -> AfterValidator:
+    """Return a validator for text of one form; `message` is "why|hint"."""
+
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
+
+
+NAME_PATTERN = r"^[a-z][a-z0-9-]{0,30}$"
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=31)]
 Size = Annotated[
     int,
     BeforeValidator(_size),

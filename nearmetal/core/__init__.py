@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ground floor: errors, processes, files, locks and the journal. Every room may use it."""
+"""The ground floor: errors, processes, files, locks, progress, ssh and the journal."""

@@ -1,33 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One nearmetal at a time changes a cluster."""
+"""One lock between processes: a file that the kernel locks, with the pid of its holder."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+import time
 from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import LockedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+HINT = "wait until that process ends, or stop it; its work can be resumed"
+
+_POLL_S = 0.02
 
 
 @contextlib.contextmanager
-def locked(path: Path, cluster: str) -> Iterator[None]:
-    """Hold the cluster's lock; raises LockedError that names the holder.
+def locked(
+    path: Path,
+    what: str,
+    *,
+    hint: str = HINT,
+    wait_s: float | None = 0.0,
+    waiting: Callable[[], None] | None = None,
+) -> Iterator[None]:
+    """Hold the lock at `path` during the block; raises LockedError that names the holder.
 
-    The kernel drops the lock when its holder dies, so none is ever stale. The file is removed
-    at the end; who opened it before that finds its inode gone and opens the new one.
+    `what` is the subject of the message, for example "cluster demo". `wait_s`: how long to wait for
+    another holder (None: without limit). `waiting` is called once before a wait begins. Raises
+    OSError if the lock cannot be opened, before the block begins.
+
+    The kernel releases the lock when its holder dies, so no lock is ever stale. The directory is
+    made if necessary, and the file is removed at the end. A process that opened the file before
+    that finds its inode gone and opens the new one.
     """
+    deadline = None if wait_s is None else time.monotonic() + wait_s
     mine = False
     while not mine:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            continue  # the last holder has just removed the directory
         # From here on a signal may raise anywhere, and must not leave the lock held.
         try:
-            _take(descriptor, cluster)
+            while not _take(descriptor):
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise LockedError(_busy(descriptor, what, wait_s or 0), hint)
+                if waiting is not None:
+                    waiting()
+                    waiting = None
+                time.sleep(_POLL_S)
             mine = _is_at(path, descriptor)
             if mine:
                 os.ftruncate(descriptor, 0)
@@ -39,17 +68,22 @@ def locked(path: Path, cluster: str) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _take(descriptor: int, cluster: str) -> None:
+def _take(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-        msg = f"cluster {cluster} is being changed by process {holder or '(starting)'}"
-        raise LockedError(msg, "wait for it, or end it; its work can be taken up") from None
+        return False
+    return True
+
+
+def _busy(descriptor: int, what: str, wait_s: float) -> str:
+    holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+    text = f"{what} is in use by process {holder or '(starting)'}"
+    return f"{text}, after a wait of {wait_s:g} s" if wait_s else text
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Whether the file that was locked is still the one at its path."""
+    """Whether the locked file is still the one at its path."""
     try:
         return path.stat().st_ino == os.fstat(descriptor).st_ino
     except FileNotFoundError:

@@ -159,7 +159,7 @@ class Applier:
         the others of its wave are finished, and no further wave begins.
         """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with locked(self._directory / "lock", self._file.name):
+        with locked(self._directory / "lock", f"hosts file {self._file.name}"):
             plan = self.plan()
             _refuse(plan, self._file, by_hand_done=self._patience.by_hand_done)
             groups = dict(self._file.each())

@@ -10,7 +10,7 @@ from nearmetal.report import numbers
 from nearmetal.report.page import Panel, both
 from nearmetal.report.study_view import Anchors, StudyView, scale_title, signed_percent, value_text
 from nearmetal.report.svg import Axis, Bar, Mark, Series, bar_chart, line_chart, ratio_chart
-from nearmetal.study.scaling import efficiency
+from nearmetal.study.effects import efficiency
 from nearmetal.study.stats import summarize
 
 if TYPE_CHECKING:

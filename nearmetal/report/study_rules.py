@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from nearmetal.study.flags import MIN_SHAPE, Kind
+from nearmetal.study.flags import MIN_SHAPE, FlagKind
 from nearmetal.study.gate import FACTS
 from nearmetal.study.stats import MIN_LAUNCHES
 
@@ -63,7 +63,9 @@ def _intervals(view: StudyView) -> _Answer:
 
 def _normality(view: StudyView) -> _Answer:
     tested = [one for one in view.comparisons if min(one.base.n, one.test.n) >= MIN_SHAPE]
-    odd = [one for one in tested if any(f.kind is Kind.NON_NORMAL for s in one.flags for f in s)]
+    odd = [
+        one for one in tested if any(f.kind is FlagKind.NON_NORMAL for s in one.flags for f in s)
+    ]
     why = "no statistic here assumes a normal distribution"
     if tested:
         why += (

@@ -68,7 +68,7 @@ def test_a_torn_record_is_told_with_its_place(tmp_path: Path, text: str) -> None
 def test_a_record_cut_short_while_it_is_written_is_the_old_one(tmp_path: Path) -> None:
     record = SwitchRecord(tmp_path, HERE)
     record.claim("s", "h", ["a"])
-    (tmp_path / "switches.new").write_text('{"vcenter": ')
+    (tmp_path / "switches.json.new").write_text('{"vcenter": ')
     assert record.read() == {"s": {"h": ["a"]}}
     record.claim("s", "h", ["b"])
     assert record.groups("s", "h") == ["a", "b"]
@@ -112,6 +112,6 @@ def test_a_change_is_on_the_disk_with_its_place_in_the_directory(tmp_path: Path)
     done = subprocess.run(
         [sys.executable, "-c", WATCHED, str(tmp_path)], check=True, capture_output=True, text=True
     )
-    told = [line for line in done.stdout.splitlines() if line != "os.remove switches.new"]
+    told = [line for line in done.stdout.splitlines() if line != "os.remove switches.json.new"]
     place = f"open {tmp_path.name}"
-    assert told == ["os.rename switches.new", place, "os.remove switches.json", place]
+    assert told == ["os.rename switches.json.new", place, "os.remove switches.json", place]

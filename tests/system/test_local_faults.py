@@ -37,7 +37,7 @@ import os, signal, sys
 from pathlib import Path
 from nearmetal.cluster.apply import Cluster, up
 from nearmetal.core.journal import Event, Journal
-from nearmetal.cluster.registry import open_backend
+from nearmetal.cluster.backend import open_backend
 from nearmetal.cluster.store import Store, state_directory
 from nearmetal.core.process import LocalRunner
 from nearmetal.cluster.spec import load_spec
@@ -123,7 +123,7 @@ def test_two_ups_at_once(place: Site, spec: str) -> None:
     codes = sorted((one.returncode, two.returncode))
     assert codes in ([0, 0], [0, 1])
     if codes == [0, 1]:
-        assert "is being changed by process" in "".join(words)
+        assert "is in use by process" in "".join(words)
     assert place.run("plan", spec).returncode == 0
 
 

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Progress of long work: the work reports its steps, a terminal shows them as a bar."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.progress import Progress as RichProgress
+
+
+class Progress(Protocol):
+    """Receives the steps of some work."""
+
+    def begin(self, total: int) -> None:
+        """The work has `total` steps."""
+
+    def step(self, text: str) -> None:
+        """The next step begins, and the step before it has ended."""
+
+
+class Silent:
+    """Shows nothing."""
+
+    def begin(self, total: int) -> None:
+        """Ignore it."""
+
+    def step(self, text: str) -> None:
+        """Ignore it."""
+
+
+class Bar:
+    """A bar that advances when a step ends."""
+
+    def __init__(self, shown: RichProgress, title: str) -> None:
+        self._shown = shown
+        self._task = shown.add_task(title, total=None)
+        self._running = 0
+
+    def begin(self, total: int) -> None:
+        """Set the length."""
+        self._shown.update(self._task, total=total)
+
+    def step(self, text: str) -> None:
+        """Show the step's text, and advance by the step before it."""
+        self._shown.update(self._task, description=text, advance=self._running)
+        self._running = 1
+
+    def finish(self) -> None:
+        """Advance by the last step."""
+        self._shown.update(self._task, advance=self._running)
+        self._running = 0
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Bar]:
+    """Show a bar on standard error until the block ends."""
+    from rich.console import Console  # noqa: PLC0415 - slow to load, and a help text needs no bar
+    from rich.progress import (  # noqa: PLC0415 - as above
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        steps = Bar(shown, title)
+        yield steps
+        steps.finish()
