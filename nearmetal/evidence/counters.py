@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
 
 MAGIC = 0x317374617473
@@ -96,11 +96,8 @@ class PeerCounters:
     @property
     def total(self) -> Traffic:
         """Messages and bytes of all channels."""
-        parts = [
-            (t.sent_messages, t.sent_bytes, t.received_messages, t.received_bytes)
-            for t in self.channels.values()
-        ]
-        return Traffic(*(sum(column) for column in zip(*parts, strict=True)))
+        columns = zip(*(astuple(traffic) for traffic in self.channels.values()), strict=True)
+        return Traffic(*map(sum, columns))
 
 
 @dataclass(frozen=True)
@@ -131,24 +128,8 @@ class EndpointCounters:
             "started": self.started_s,
             "written": self.written_s,
             "unlisted_peers": self.unlisted,
-            "peers": [_peer_data(peer) for peer in self.peers],
+            "peers": [asdict(peer) | vars(peer.total) for peer in self.peers],
         }
-
-
-def _peer_data(peer: PeerCounters) -> dict[str, Any]:
-    total = vars(peer.total)
-    channels = {name: dict(vars(traffic)) for name, traffic in peer.channels.items()}
-    accesses = {
-        way: {kind: dict(vars(done)) for kind, done in kinds.items()}
-        for way, kinds in peer.accesses.items()
-    }
-    return {
-        **vars(peer),
-        **total,
-        "protocols": dict(peer.protocols),
-        "channels": channels,
-        "accesses": accesses,
-    }
 
 
 def channel_names(abi: str) -> tuple[str, ...]:
@@ -179,12 +160,8 @@ def _word(words: tuple[str, ...], index: int) -> str:
 
 
 def _traffic(words: tuple[int, ...], channels: tuple[str, ...]) -> dict[str, Traffic]:
-    found = {}
-    for i, name in enumerate(channels):
-        counts = words[4 * i : 4 * i + 4]
-        if any(counts):
-            found[name] = Traffic(*counts)
-    return found
+    counts = ((name, words[4 * i : 4 * i + 4]) for i, name in enumerate(channels))
+    return {name: Traffic(*four) for name, four in counts if any(four)}
 
 
 def _accesses(counts: tuple[int, ...]) -> dict[str, dict[str, Accesses]]:

@@ -223,30 +223,17 @@ def read_raw(directory: Path, file: str, sha256: str) -> str:
 
 
 def _facts(launch: Launch, log: Log) -> Iterator[Fact]:
+    start = (launch.number, launch.block, launch.mpi, launch.arm, launch.program)
     for table in log.tables:
-        if any(column.metric == "turn" for column in table.columns):
-            continue  # single samples: the judge of turns reads them from the logs
         units = {column.metric: column.unit for column in table.columns}
+        if "turn" in units:
+            continue  # single samples: the judge of turns reads them from the logs
+        test = (*start, table.test, table.variant, table.processes or launch.ranks)
         for row in table.rows:
             size = int(row.values.get("size", 0))
             for metric, value in row.values.items():
                 if metric != "size":
-                    yield Fact(
-                        launch.number,
-                        launch.block,
-                        launch.mpi,
-                        launch.arm,
-                        launch.program,
-                        table.test,
-                        table.variant,
-                        table.processes or launch.ranks,
-                        size,
-                        metric,
-                        units[metric],
-                        value,
-                        log.file,
-                        row.line,
-                    )
+                    yield Fact(*test, size, metric, units[metric], value, log.file, row.line)
 
 
 def _parse(launch: Launch, text: str) -> Log:

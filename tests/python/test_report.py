@@ -256,7 +256,7 @@ def test_cores_that_share_no_cache_and_impossible_figures_are_told(tmp_path: Pat
     write_manifest(directory, manifest.model_copy(update={"launches": launches}))
     found = states(directory)
     assert found["the cores moved between cache domains"] is State.DOUBT
-    assert found["figures beyond what the cores can do"] is State.BAD
+    assert found["figures beyond the limits of the cores"] is State.BAD
 
 
 def test_csv_has_one_value_per_line_with_its_source(run_directory: Path) -> None:

@@ -7,7 +7,18 @@ import re
 from statistics import fmean
 
 from nearmetal.evidence.model import Column, Unit
-from nearmetal.evidence.parse.reader import CRASHED, MIXED, TWO_RUNS, Reader, on, shown
+from nearmetal.evidence.parse.reader import (
+    CRASHED,
+    MIXED,
+    TWO_RUNS,
+    Reader,
+    flag,
+    on,
+    remark,
+    setting,
+    shown,
+    stop,
+)
 
 WALL = Column("wall_time", Unit.SECONDS)
 CPU = Column("cpu_time", Unit.SECONDS)
@@ -49,9 +60,9 @@ class Gromacs(Reader):
     END = "Finished mdrun"
     ended = 0
 
-    @on(r"GROMACS version:\s+(?:VERSION )?(\S+)")
-    def _version(self, match: re.Match[str]) -> None:
-        self.header.setdefault("version", match[1])
+    _version = setting("version", r"GROMACS version:\s+(?:VERSION )?(\S+)", first=True)
+    _fatal = stop(r"Fatal error:", "GROMACS stopped with an error", "Fatal error")
+    _note = remark(r"NOTE:")
 
     @on(r"[Oo]n (\d+) MPI ranks?\b")
     def _ranks(self, match: re.Match[str]) -> None:
@@ -71,14 +82,6 @@ class Gromacs(Reader):
     @on(END)
     def _end(self, _match: re.Match[str]) -> None:
         self.ended += 1
-
-    @on(r"Fatal error:")
-    def _fatal(self, _match: re.Match[str]) -> None:
-        raise self.fail("Fatal error", "GROMACS stopped with an error")
-
-    @on(r"NOTE:")
-    def _note(self, match: re.Match[str]) -> None:
-        self.remark(match.string)
 
     def end(self) -> None:
         """Check that one run has ended."""
@@ -138,13 +141,8 @@ class Lammps(Reader):
         self.header["total wall time"] = match[1]
         self.ended = True
 
-    @on(r"ERROR")
-    def _error(self, match: re.Match[str]) -> None:
-        raise self.fail(shown(match.string), "LAMMPS stopped with an error")
-
-    @on(r".*WARNING|Defaulted container")
-    def _remark(self, match: re.Match[str]) -> None:
-        self.remark(match.string)
+    _error = stop(r"ERROR", "LAMMPS stopped with an error")
+    _remark = remark(r".*WARNING|Defaulted container")
 
     def end(self) -> None:
         """Check that the last run has ended."""
@@ -164,9 +162,8 @@ class Namd(Reader):
     ended = False
     benchmarks = 0
 
-    @on(r"Info: NAMD (\S+) for (\S+)")
-    def _version(self, match: re.Match[str]) -> None:
-        self.header["version"] = match[1]
+    _version = setting("version", r"Info: NAMD (\S+) for (\S+)")
+    _fatal = stop(r"FATAL ERROR", "NAMD stopped with an error")
 
     @on(r"Info: Running on (\d+) processors?(?:, (\d+) nodes?)?")
     def _processors(self, match: re.Match[str]) -> None:
@@ -191,10 +188,6 @@ class Namd(Reader):
         self.add("namd", WALL, match[1])
         self.add("namd", CPU, match[2])
         self.ended = True
-
-    @on(r"FATAL ERROR")
-    def _fatal(self, match: re.Match[str]) -> None:
-        raise self.fail(shown(match.string), "NAMD stopped with an error")
 
     def end(self) -> None:
         """Check that the run has ended."""
@@ -235,9 +228,10 @@ class OpenFoam(Reader):
     def _processes(self, match: re.Match[str]) -> None:
         self.processes = self.whole(match[1])
 
-    @on(r"(?:Build|Version)\s*:\s*(\S+)")
-    def _version(self, match: re.Match[str]) -> None:
-        self.header.setdefault("version", match[1])
+    _version = setting("version", r"(?:Build|Version)\s*:\s*(\S+)", first=True)
+    _fatal = stop(
+        r"--> FOAM FATAL (?:IO )?ERROR", "the solver stopped with an error", "FOAM FATAL ERROR"
+    )
 
     @on(r"End\s*$")
     def _end(self, _match: re.Match[str]) -> None:
@@ -246,10 +240,6 @@ class OpenFoam(Reader):
             for column, word in zip(self.TIMES, words, strict=True):
                 self.add("openfoam", column, word, self.program, line)
         self.last, self.execution = None, -1.0
-
-    @on(r"--> FOAM FATAL (?:IO )?ERROR")
-    def _fatal(self, _match: re.Match[str]) -> None:
-        raise self.fail("FOAM FATAL ERROR", "the solver stopped with an error")
 
     def end(self) -> None:
         """Check that the last program has ended."""
@@ -278,21 +268,13 @@ class QuantumEspresso(Reader):
             if not exact:
                 self.remark(f"{column.metric} is rounded to a minute")
 
-    @on(r"\s*Program \S+ v\.?(\S+) starts")
-    def _version(self, match: re.Match[str]) -> None:
-        self.header["version"] = match[1]
+    _version = setting("version", r"\s*Program \S+ v\.?(\S+) starts")
+    _not_converged = remark(r".*convergence NOT achieved")
+    _error = stop(r".*Error in routine", "Quantum ESPRESSO stopped with an error")
 
     @on(r"\s*Number of MPI processes:\s+(\d+)|\s*running on\s+(\d+) processors")
     def _ranks(self, match: re.Match[str]) -> None:
         self.processes = int(match[1] or match[2])
-
-    @on(r".*convergence NOT achieved")
-    def _not_converged(self, match: re.Match[str]) -> None:
-        self.remark(match.string)
-
-    @on(r".*Error in routine")
-    def _error(self, match: re.Match[str]) -> None:
-        raise self.fail(match.string.strip(), "Quantum ESPRESSO stopped with an error")
 
     def seconds(self, text: str) -> tuple[float, bool]:
         """Return a time such as `2h 9m` or `1m23.45s`, and whether it has seconds."""
@@ -334,13 +316,8 @@ class Wrf(Reader):
     def _tasks(self, match: re.Match[str]) -> None:
         self.processes = int(match[1]) * int(match[2])
 
-    @on(r"\s*WRF V(\S+) MODEL")
-    def _version(self, match: re.Match[str]) -> None:
-        self.header["version"] = match[1]
-
-    @on(f".*{END}")
-    def _end(self, _match: re.Match[str]) -> None:
-        self.ended = True
+    _version = setting("version", r"\s*WRF V(\S+) MODEL")
+    _end = flag("ended", f".*{END}")
 
     def end(self) -> None:
         """Add the figures of each domain."""

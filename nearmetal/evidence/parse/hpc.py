@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from nearmetal.evidence.model import Column, Unit
-from nearmetal.evidence.parse.reader import CRASHED, TWO_RUNS, Reader, on
+from nearmetal.evidence.parse.reader import CRASHED, TWO_RUNS, Reader, flag, on, setting, stop
 
 GIGAFLOPS = Column("rate", Unit.GIGAFLOPS)
 TIME = Column("time", Unit.SECONDS)
@@ -63,9 +63,7 @@ class Hpl(Reader):
     names: tuple[str, ...] = ()
     results = passed = 0
 
-    @on(r"HPLinpack (\S+)\s")
-    def _version(self, match: re.Match[str]) -> None:
-        self.header["version"] = match[1]
+    _version = setting("version", r"HPLinpack (\S+)\s")
 
     @on(r"T/V .*Gflops")
     def _head(self, match: re.Match[str]) -> None:
@@ -88,9 +86,7 @@ class Hpl(Reader):
     def _good(self, _match: re.Match[str]) -> None:
         self.passed += 1
 
-    @on(r".*FAILED\s*$")
-    def _bad(self, _match: re.Match[str]) -> None:
-        raise self.fail("the residual check failed", "the run is invalid")
+    _bad = stop(r".*FAILED\s*$", "the run is invalid", "the residual check failed")
 
     def end(self) -> None:
         """Check that there are results, and that they were checked."""
@@ -114,9 +110,7 @@ class Hpcc(Reader):
             )
         self.header["version"] = match[1]
 
-    @on(r"Begin of Summary section")
-    def _begin(self, _match: re.Match[str]) -> None:
-        self.inside = True
+    _begin = flag("inside", r"Begin of Summary section")
 
     @on(r"End of Summary section")
     def _end(self, _match: re.Match[str]) -> None:
@@ -204,17 +198,9 @@ class Stream(Reader):
     def _threads(self, match: re.Match[str]) -> None:
         self.variant = f"{match[1]} threads"
 
-    @on(r"STREAM version \$Revision: (\S+) \$")
-    def _version(self, match: re.Match[str]) -> None:
-        self.header["version"] = match[1]
-
-    @on(r"Array size = (\d+)")
-    def _size(self, match: re.Match[str]) -> None:
-        self.header["array size"] = match[1]
-
-    @on(r"Solution Validates")
-    def _validates(self, _match: re.Match[str]) -> None:
-        self.valid = True
+    _version = setting("version", r"STREAM version \$Revision: (\S+) \$")
+    _size = setting("array size", r"Array size = (\d+)")
+    _validates = flag("valid", r"Solution Validates")
 
     def end(self) -> None:
         """Check that STREAM validated its result."""
@@ -275,9 +261,7 @@ class Npb(Reader):
             raise self.fail("a second benchmark", TWO_RUNS)
         self.version_in_title, self.test = match[1], f"npb_{match[2].lower()}"
 
-    @on(r".*Benchmark Completed")
-    def _complete(self, _match: re.Match[str]) -> None:
-        self.completed = True
+    _complete = flag("completed", r".*Benchmark Completed")
 
     @on(r"\s*([A-Z][\w/. ]*?)\s*=\s*(.*?)\s*$")
     def _field(self, match: re.Match[str]) -> None:

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from nearmetal.evidence.model import Column, Unit
-from nearmetal.evidence.parse.reader import CRASHED, MIXED, Reader, on, shown
+from nearmetal.evidence.parse.reader import CRASHED, MIXED, Reader, flag, on, remark, setting, shown
 
 if TYPE_CHECKING:
     from nearmetal.evidence.model import Row
@@ -169,9 +169,7 @@ class Osu(Reader):
     def _one_sided(self, match: re.Match[str]) -> None:
         self.variant.append(match[1])
 
-    @on(r"#\s*Window:\s*(\S+)")
-    def _window(self, match: re.Match[str]) -> None:
-        self.header["window"] = match[1]
+    _window = setting("window", r"#\s*Window:\s*(\S+)")
 
     @on(r"(?!.*=)#\s*(?:Size\b|[A-Z][\w. ]*\((?:us|MB/s|%)\)|MB/s\b)")
     def _head(self, match: re.Match[str]) -> None:
@@ -180,9 +178,7 @@ class Osu(Reader):
         words = re.sub(r"\s*\(", "(", " ".join(match.string.lstrip("# \t").split()))
         self.open_table(self.spaced_columns(words, OSU_COLUMNS))
 
-    @on("")
-    def _comment(self, match: re.Match[str]) -> None:
-        self.remark(match.string)
+    _comment = remark("")
 
     def _row(self, words: list[str], columns: tuple[Column, ...]) -> None:
         if VALIDATION in columns and len(words) == len(columns):
@@ -304,9 +300,7 @@ class Imb(Reader):
         else:
             self.rows.append(self.row(text.split(), self.columns))
 
-    @on(END)
-    def _end(self, _match: re.Match[str]) -> None:
-        self.ended = True
+    _end = flag("ended", END)
 
     @on(r"#\s*Benchmarking\s+(\S+)")
     def _benchmark(self, match: re.Match[str]) -> None:
@@ -324,9 +318,7 @@ class Imb(Reader):
     def _mode(self, match: re.Match[str]) -> None:
         self.variant = match[1].lower()
 
-    @on(r"#\s+Intel\(R\) MPI Benchmarks\s+(.*)$")
-    def _title(self, match: re.Match[str]) -> None:
-        self.header["title"] = match[1]
+    _title = setting("title", r"#\s+Intel\(R\) MPI Benchmarks\s+(.*)$")
 
     @on(r"#\s+([A-Za-z_ ]+?)\s*:\s*(.*)$")
     def _setting(self, match: re.Match[str]) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from nearmetal.evidence.model import Column, Row, Table, Unit
-from nearmetal.evidence.parse.reader import MIXED, Reader, on
+from nearmetal.evidence.parse.reader import MIXED, Reader, on, setting
 
 MATRIX_COLUMNS: dict[str, Column] = {
     "src": Column("source", Unit.COUNT),
@@ -97,13 +97,8 @@ class ClusterChecker(Reader):
     PERFORMANCE = re.compile(r"([A-Z]+)(?: (\d+)-Node)? Performance: (\S+) (\S+?)\.?$")
     PINGPONG = re.compile(r"IMB pingpong bandwidth: (\S+) (\S+) and latency: (\S+) (\S+?)\.?$")
 
-    @on(r"\s*Intel(?:\(R\)|®)?\s+Cluster Checker (.+?)\s*$")
-    def _title(self, match: re.Match[str]) -> None:
-        self.header["version"] = match[1]
-
-    @on(r"\s*Databases used:\s*(.+?)\s*$")
-    def _database(self, match: re.Match[str]) -> None:
-        self.header["database"] = match[1]
+    _title = setting("version", r"\s*Intel(?:\(R\)|®)?\s+Cluster Checker (.+?)\s*$")
+    _database = setting("database", r"\s*Databases used:\s*(.+?)\s*$")
 
     @on(FINDING)
     def _finding(self, match: re.Match[str]) -> None:

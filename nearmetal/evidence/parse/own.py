@@ -119,6 +119,3 @@ class Own(Reader):
             )
         if not self.done:
             raise self.cut_off(f"# done {self.program}")
-
-
-parse = Own.parse

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.evidence.model import Column, Log, Row, Table, Unit
-from nearmetal.evidence.parse.reader import CRASHED, MIXED, Reader, on, shown
+from nearmetal.evidence.parse.reader import CRASHED, MIXED, Reader, on, remark, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -265,9 +265,7 @@ class NetPipe(Reader):
             raise self.fail(f"units {rate_unit!r} and {time_unit!r}", "Mbps and usec were expected")
         self.rows.append(self.row((size, times, rate, time), NETPIPE_COLUMNS))
 
-    @on(r"\s*\S")
-    def _other(self, match: re.Match[str]) -> None:
-        self.remark(match.string)
+    _other = remark(r"\s*\S")
 
     def end(self) -> None:
         """Close the table."""

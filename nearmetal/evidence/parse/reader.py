@@ -55,6 +55,35 @@ def on(
     return lambda method: LineRule(re.compile(pattern), method)
 
 
+def setting(name: str, pattern: str, *, first: bool = False) -> LineRule:
+    """Return a rule that keeps the group of a line in the header: of the last line, or the first."""
+
+    def keep(reader: Reader, match: re.Match[str]) -> None:
+        if not first or name not in reader.header:
+            reader.header[name] = match[1]
+
+    return LineRule(re.compile(pattern), keep)
+
+
+def flag(name: str, pattern: str) -> LineRule:
+    """Return a rule that sets an attribute to True."""
+    return LineRule(re.compile(pattern), lambda reader, _match: setattr(reader, name, True))
+
+
+def remark(pattern: str) -> LineRule:
+    """Return a rule that keeps lines as remarks."""
+    return LineRule(re.compile(pattern), lambda reader, match: reader.remark(match.string))
+
+
+def stop(pattern: str, why: str, what: str = "") -> LineRule:
+    """Return a rule that refuses a text because of a line."""
+
+    def refuse(reader: Reader, match: re.Match[str]) -> None:
+        raise reader.fail(what or shown(match.string.strip()), why)
+
+    return LineRule(re.compile(pattern), refuse)
+
+
 class Reader:
     """One pass over one raw text. Every method that reads raises LogError for damaged input."""
 
