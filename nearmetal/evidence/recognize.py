@@ -68,11 +68,6 @@ CRASHES = (
     "Fatal error in PMPI_",
     "Fatal error in internal_",
 )
-_SIGNATURES = {
-    name: (words, re.compile(pattern, re.MULTILINE))
-    for name, (words, pattern) in SIGNATURES.items()
-}
-_NOT_READ = {name: re.compile(pattern, re.MULTILINE) for name, pattern in NOT_READ.items()}
 
 
 def decode(raw: bytes, file: str) -> str:
@@ -93,8 +88,8 @@ def recognize(text: str, file: str) -> str:
     """Return the format; raises LogError unless exactly one fits."""
     found = [
         name
-        for name, (words, pattern) in _SIGNATURES.items()
-        if any(word in text for word in words) and pattern.search(text)
+        for name, (words, pattern) in SIGNATURES.items()
+        if any(word in text for word in words) and re.search(pattern, text, re.MULTILINE)
     ]
     for name in list(found):
         found = [other for other in found if other not in CONTAINS.get(name, ())]
@@ -107,9 +102,9 @@ def recognize(text: str, file: str) -> str:
             f"it holds the output of {' and '.join(found)}",
             "a file may have one format only: split it",
         )
-    known = next((name for name, pattern in _NOT_READ.items() if pattern.search(text)), None)
-    if known is not None:
-        raise fail(file, 1, f"this is {known}", "which is not read")
+    known = [name for name, pattern in NOT_READ.items() if re.search(pattern, text, re.MULTILINE)]
+    if known:
+        raise fail(file, 1, f"this is {known[0]}", "which is not read")
     raise fail(file, 1, "the format is unknown", f"known: {', '.join(SIGNATURES)}")
 
 

@@ -11,14 +11,7 @@ from nearmetal.report import sections
 from nearmetal.report.analysis import MPI_TITLES, Evidence, headlines, primary_mpi
 from nearmetal.report.checks import run_checks
 from nearmetal.report.matrix import channel_style, matrix, reasons
-from nearmetal.report.page import (
-    Grid,
-    csv_text,
-    escaped,
-    markdown_grid,
-    markdown_table,
-    render,
-)
+from nearmetal.report.page import Grid, csv_text, escaped, markdown_grid, markdown_table, render
 
 if TYPE_CHECKING:
     from nearmetal.evidence import Launch, RunFacts

@@ -174,8 +174,7 @@ def bars(view: StudyView, anchors: Anchors) -> Iterable[Panel]:
             f"against {view.base.name}, negative if the arm is better."
         )
         charts = both(
-            partial(bar_chart, title, groups),
-            partial(_scaling, _speedups(view, anchors, points)),
+            partial(bar_chart, title, groups), partial(_scaling, _speedups(view, anchors, points))
         )
         yield Panel(title, charts, caption)
 

@@ -22,14 +22,7 @@ from nearmetal.report.study_view import (
     value_text,
     verdict_style,
 )
-from nearmetal.study.effects import (
-    RULE,
-    SignedTable,
-    by_pair,
-    jitter,
-    noisy_neighbour,
-    tables_of,
-)
+from nearmetal.study.effects import RULE, SignedTable, by_pair, jitter, noisy_neighbour, tables_of
 from nearmetal.study.gate import BANDWIDTHS, FACTS, ONE_WAY, VARIES, fold
 from nearmetal.study.judge import Comparison, Verdict, compare
 from nearmetal.study.physics import LARGE, line_rate
@@ -59,22 +52,16 @@ def _fact_name(name: str) -> str:
 
 
 def _facts_grid(
-    view: StudyView,
-    title: str,
-    facts: Mapping[str, Mapping[str, str]],
-    missing: str,
-    caption: str = "",
-) -> Grid | None:
-    """Return one row per fact, and one column per arm; None without any fact."""
-    names = dict.fromkeys(name for known in facts.values() for name in known)
+    view: StudyView, title: str, facts: Mapping[str, Mapping[str, str]], missing: str, caption: str
+) -> Grid:
+    """Return one row per fact that an arm has, and one column per arm."""
     rows = []
-    for name in names:
+    for name in dict.fromkeys(name for known in facts.values() for name in known):
         values = [facts[arm.name].get(name, "") for arm in view.arms]
         cells = [GridCell(value or missing, style="words") for value in values]
         if any(values) or name in _LABELS:
             rows.append((GridCell(_fact_name(name)), *cells))
-    columns = ("fact", *(arm.name for arm in view.arms))
-    return Grid(title, columns, tuple(rows), caption) if rows else None
+    return Grid(title, ("fact", *(arm.name for arm in view.arms)), tuple(rows), caption)
 
 
 _LABELS = ("legend", "platform", "fabric", "placement", "cores per node")
@@ -88,9 +75,7 @@ def testbed(view: StudyView) -> Grid:
         labels = (legend(arm), arm.platform, arm.fabric, arm.placement, cores)
         known = {name: str(arm.facts.get(name, "")) for name in (*FACTS, *sorted(arm.facts))}
         facts[arm.name] = dict(zip(_LABELS, labels, strict=True)) | known
-    grid = _facts_grid(view, "Testbed", facts, "not known")
-    assert grid is not None  # noqa: S101 - the labels are always there
-    return grid
+    return _facts_grid(view, "Testbed", facts, "not known", "")
 
 
 def launches_grid(view: StudyView) -> Grid | None:
@@ -105,7 +90,8 @@ def launches_grid(view: StudyView) -> Grid | None:
         "Recorded by the starter of the launches, before and after each launch. Several values "
         "belong to different workloads or launches; the gate checks each comparison by itself."
     )
-    return _facts_grid(view, "Records of the launches", facts, "not recorded", caption)
+    grid = _facts_grid(view, "Records of the launches", facts, "not recorded", caption)
+    return grid if grid.rows else None
 
 
 def _summary(summary: Summary, point: Point, href: str) -> GridCell:

@@ -37,26 +37,14 @@ PERFTEST_COLUMNS = {
 """MB/sec of older versions are 2^20 bytes, as MiB/sec of newer versions; Gb/sec are 10^9 bits."""
 
 JSON_LATENCY = {
-    name: PERFTEST_COLUMNS[column]
-    for name, column in (
-        ("t_min", "t_min[usec]"),
-        ("t_max", "t_max[usec]"),
-        ("t_typical", "t_typical[usec]"),
-        ("t_avg", "t_avg[usec]"),
-        ("t_stdev", "t_stdev[usec]"),
-        ("t_99", "99%[usec]"),
-        ("t_99_9", "99.9%[usec]"),
-    )
+    **{
+        f"t_{n}": PERFTEST_COLUMNS[f"t_{n}[usec]"]
+        for n in ("min", "max", "typical", "avg", "stdev")
+    },
+    "t_99": PERFTEST_COLUMNS["99%[usec]"],
+    "t_99_9": PERFTEST_COLUMNS["99.9%[usec]"],
 }
-JSON_NAMES = (
-    "MsgSize",
-    "n_iterations",
-    "BW_peak",
-    "BW_average",
-    "MsgRate",
-    "CPU_util",
-    *JSON_LATENCY,
-)
+_JSON_OTHERS = ("MsgSize", "n_iterations", "BW_peak", "BW_average", "MsgRate", "CPU_util")
 
 _SETTING = re.compile(r"\s*([A-Za-z][\w *.]*?)\s*:\s+(\S+(?: \S+)*)")
 _TWO_SETTINGS = re.compile(r"\s{2,}(?=[A-Z])")
@@ -190,7 +178,7 @@ class PerftestJson(Reader):
         if not isinstance(info, dict) or not isinstance(results, dict):
             raise self.fail("not a file of perftest", "it needs test_info and results")
         for name in results:
-            self.known(str(name), JSON_NAMES, "member of results")
+            self.known(str(name), (*_JSON_OTHERS, *JSON_LATENCY), "member of results")
         if "MsgSize" not in results:
             raise self.fail("no MsgSize in results", "figures could not be told apart")
         self.results = results

@@ -12,9 +12,9 @@ import csv
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import BeforeValidator, TypeAdapter
 
 Kind = TypeVar("Kind")
 
@@ -27,39 +27,8 @@ class Publication:
     title: str
     publisher: str
     year: int
-    runs: int | None = None
+    runs: Annotated[int | None, BeforeValidator(lambda word: word or None)]
     """Number of runs behind each mean, if the study gives it."""
-
-
-_PUBLICATIONS = (
-    Publication(
-        "vmw-ib", "InfiniBand SR-IOV Setup and Performance Study on vSphere 7.x", "VMware", 2022, 5
-    ),
-    Publication(
-        "vmw-adapter",
-        "Virtualizing HPC on vSphere: Choosing a Best Method for RDMA HCA/NIC "
-        "Deployment for MPI Workloads",
-        "VMware",
-        2023,
-        5,
-    ),
-    Publication(
-        "vmw-gdr",
-        "Scaling HPC and ML with GPUDirect RDMA on vSphere 6.7 (Part 2 of 2)",
-        "VMware",
-        2018,
-    ),
-    Publication(
-        "sdsc",
-        "SR-IOV: Performance Benefits for Virtualized Interconnects",
-        "San Diego Supercomputer Center, XSEDE",
-        2014,
-    ),
-    Publication(
-        "osu", "Building HPC Cloud with InfiniBand", "The Ohio State University, MUG", 2018
-    ),
-)
-STUDIES = {publication.name: publication for publication in _PUBLICATIONS}
 
 
 @dataclass(frozen=True)
@@ -116,6 +85,9 @@ def _rows(name: str, kind: type[Kind], **same: Any) -> tuple[Kind, ...]:
     text = resources.files(__name__).joinpath(f"{name}.csv").read_text(encoding="utf-8")
     adapter = TypeAdapter(kind)
     return tuple(adapter.validate_python(row | same) for row in csv.DictReader(text.splitlines()))
+
+
+STUDIES = {study.name: study for study in _rows("studies", Publication)}
 
 
 @cache
