@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nearmetal.cli.view import View
     from nearmetal.cluster.apply import Cluster
     from nearmetal.cluster.spec import ClusterSpec
-    from nearmetal.evidence import Pair, RunFacts
+    from nearmetal.evidence import NodePair, RunFacts
     from nearmetal.job.mpi import Mpi
     from nearmetal.report import Headline
 
@@ -151,7 +151,7 @@ def on_demo(args: argparse.Namespace, view: View) -> int:
 
 def _measure(
     cluster: Cluster, spec: ClusterSpec, mpi: Mpi, blocks: int, *, directory: Path, view: View
-) -> tuple[tuple[Pair, ...], str]:
+) -> tuple[tuple[NodePair, ...], str]:
     """Run everything that needs the cluster; returns the locality, and the words of hello."""
     from nearmetal.cluster.apply import down, up
     from nearmetal.core.process import LocalRunner
@@ -210,7 +210,7 @@ def _hello(cluster: Cluster, spec: ClusterSpec, mpi: Mpi) -> str:
 
 def _show(
     run: RunFacts,
-    pairs: Sequence[Pair],
+    pairs: Sequence[NodePair],
     hello: str,
     found: list[Headline],
     *,
