@@ -26,6 +26,13 @@ def add_spec(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     parser.add_argument("spec", metavar="SPEC", nargs=None if required else "?", help=words)
 
 
+def add_study(parser: argparse.ArgumentParser) -> None:
+    """Add the argument STUDY."""
+    parser.add_argument(
+        "study", metavar="STUDY", type=Path, help="study directory that `study import` created"
+    )
+
+
 def open_target(text: str) -> tuple[Cluster, ClusterSpec]:
     """Return the cluster and its spec: the file's, or the recorded one for a name."""
     from nearmetal.cluster.apply import Cluster

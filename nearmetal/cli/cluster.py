@@ -46,10 +46,14 @@ def on_plan(args: argparse.Namespace, view: View) -> int:
         raise UsageError("plan needs a SPEC", "nearmetal plan examples/two-nodes.yaml")
     plan = plan_up(*open_target(args.spec))
     up_to_date = [f"cluster {plan.cluster}: nothing to do"]
-    view.result(as_data(plan), up_to_date if plan.empty else as_lines(plan))
+    _show_plan(plan, up_to_date if plan.empty else as_lines(plan), view)
+    return ExitCode.DONE if plan.empty else ExitCode.CHANGES
+
+
+def _show_plan(plan: Plan, lines: list[str], view: View) -> None:
+    view.result(as_data(plan), lines)
     for note in plan.notes:
         view.note(note)
-    return ExitCode.DONE if plan.empty else ExitCode.CHANGES
 
 
 def as_data(plan: Plan) -> dict[str, Any]:
@@ -107,9 +111,7 @@ def on_up(args: argparse.Namespace, view: View) -> int:
         plan = up(cluster, spec, replace=args.replace, progress=steps)
     nodes = ", ".join(f"{n.name} {n.address}" for n in cluster.backend.status())
     closing = f"cluster {cluster.name} is up: {nodes}"
-    view.result(as_data(plan), [*map(describe, plan.effective), closing])
-    for note in plan.notes:
-        view.note(note)
+    _show_plan(plan, [*map(describe, plan.effective), closing], view)
     return ExitCode.DONE
 
 
@@ -165,9 +167,7 @@ def on_down(args: argparse.Namespace, view: View) -> int:
         plan = down(cluster, progress=steps)
     closing = "is down" if plan.effective else "was not up"
     lines = [*map(describe, plan.effective), f"cluster {cluster.name} {closing}"]
-    view.result(as_data(plan), lines)
-    for note in plan.notes:
-        view.note(note)
+    _show_plan(plan, lines, view)
     return ExitCode.DONE
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.cli.arguments import open_running, write_new
+from nearmetal.cli.arguments import add_study, open_running, write_new
 from nearmetal.core.errors import ExitCode, NearmetalError, UsageError
 
 if TYPE_CHECKING:
@@ -147,17 +147,8 @@ def _show_import(summary: ImportSummary, target: Path, view: View, *, keep_going
         view.warn(f"refused: {reason}")
     if len(summary.refused) > _MAX_REFUSED:
         view.warn(f"and {len(summary.refused) - _MAX_REFUSED} more, see {target}/sources.parquet")
-    data = {
-        "study": str(target),
-        "files": summary.files,
-        "read": summary.read,
-        "facts": summary.facts,
-        "ignored": summary.ignored,
-        "duplicates": summary.duplicates,
-        "refused": summary.refused,
-    }
     view.result(
-        data,
+        {"study": str(target), **vars(summary)},
         [
             f"{summary.read} of {summary.files} files read, {summary.facts} numbers: {target}",
             f"{len(summary.refused)} refused, {summary.ignored} ignored",
@@ -168,11 +159,13 @@ def _show_import(summary: ImportSummary, target: Path, view: View, *, keep_going
 
 def judge_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `study judge`."""
-    parser.add_argument(
-        "study", metavar="STUDY", type=Path, help="study directory that `study import` created"
-    )
+    add_study(parser)
     parser.add_argument("base", metavar="BASE", help="name of the reference arm")
     parser.add_argument("arm", metavar="ARM", help="name of the arm to compare with BASE")
+    _add_comparison(parser)
+
+
+def _add_comparison(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--margin",
         metavar="PERCENT",
@@ -199,13 +192,7 @@ def on_judge(args: argparse.Namespace, view: View) -> int:
 
 def _comparison_data(one: Comparison) -> dict[str, Any]:
     return {
-        "program": one.point.program,
-        "test": one.point.test,
-        "variant": one.point.variant,
-        "size": one.point.size,
-        "ranks": one.point.ranks,
-        "nodes": one.point.nodes,
-        "metric": one.point.metric,
+        **one.point._asdict(),
         "unit": one.point.unit.value,
         "base": {"n": one.base.n, "median": one.base.median, "interval": one.base.interval},
         "arm": {"n": one.test.n, "median": one.test.median, "interval": one.test.interval},
@@ -275,22 +262,12 @@ def _show_verdicts(found: list[Comparison], against_physics: list[Violation], vi
 
 def report_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `study report`."""
-    parser.add_argument(
-        "study", metavar="STUDY", type=Path, help="study directory that `study import` created"
-    )
+    add_study(parser)
     parser.add_argument("base", metavar="BASE", help="name of the reference arm")
     parser.add_argument(
         "arms", metavar="ARM", nargs="+", help="names of the arms to compare with BASE"
     )
-    parser.add_argument(
-        "--margin",
-        metavar="PERCENT",
-        type=float,
-        help="acceptable loss of performance in percent (default: the loss that the missing cores explain)",
-    )
-    parser.add_argument(
-        "--only", metavar="TEST", help="compare only this test, for example osu_latency"
-    )
+    _add_comparison(parser)
     parser.add_argument(
         "--output",
         metavar="FILE",

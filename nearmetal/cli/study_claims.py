@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nearmetal.cli.arguments import add_study
 from nearmetal.core.errors import ExitCode, NearmetalError, UsageError
 
 if TYPE_CHECKING:
@@ -66,9 +67,7 @@ def on_lint(args: argparse.Namespace, view: View) -> int:
 
 def tax_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `study tax`."""
-    parser.add_argument(
-        "study", metavar="STUDY", type=Path, help="study directory that `study import` created"
-    )
+    add_study(parser)
     parser.add_argument("full", metavar="FULL", help="name of the arm on bare metal with all cores")
     parser.add_argument(
         "reduced",
