@@ -155,7 +155,7 @@ def _compare(item: Resource, old: Resource | None, *, broken: bool, ground: str)
     if old.attributes != item.attributes:
         return Change(Action.CHANGE, old, item)
     if ground:
-        return Change(Action.CHANGE, old, item, f"{ground} is made anew")
+        return Change(Action.CHANGE, old, item, f"{ground} is recreated")
     return Change(Action.NONE, old, item)
 
 

@@ -1,31 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a virtual machine consists of, and its domain XML. Pure: data in, text out.
+"""The parts of a virtual machine, and its domain XML. Pure: data in, text out.
 
-libvirt's own elements wherever it has one. Two things it has none for go to QEMU as they are, in
-JSON: the devices through which a segment is seen in two ways (its own part writable, the whole
-read-only). QEMU's main memory stays the first memory object, because libvirt's come before ours:
-a machine with ivshmem can only be migrated so.
+The XML has libvirt's own elements where they exist. The two views of a segment (its own part,
+writable, and the whole, read-only) have none, so they go to QEMU in JSON. Libvirt's memory objects
+come before ours, so QEMU's main memory is the first: only so can a machine with ivshmem be migrated.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass
 from xml.etree import ElementTree as ET
-
-from nearmetal.cluster.backends.libvirt.ivshmem import ivshmem_words
 
 NAMESPACE = "urn:nearmetal:cluster:1"
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 SEED_NAME = "opt/nearmetal/seed"
 SHARE_TAG = "files"
 
+OWN_SLOT, ALL_SLOT = 0x10, 0x11
+"""Slots of the two ivshmem devices on a guest's root bus; libvirt counts from 1 upwards."""
+
+OWN_PCI, ALL_PCI = (f"0000:00:{slot:02x}.0" for slot in (OWN_SLOT, ALL_SLOT))
+
 ET.register_namespace("nearmetal", NAMESPACE)
 ET.register_namespace("qemu", QEMU_NAMESPACE)
 
 
 @dataclass(frozen=True)
-class Owner:
-    """Whose domain it is: written into it, looked for before anything is touched."""
+class OwnerMark:
+    """The owner of a domain or network, written into it, and read before any change to it."""
 
     cluster: str
     identity: str
@@ -34,7 +37,7 @@ class Owner:
     ready: bool = False
 
     def element(self, namespace: str = f"{{{NAMESPACE}}}") -> ET.Element:
-        """Return what goes below <metadata>."""
+        """Return the element below <metadata>."""
         tag = ET.Element(f"{namespace}resource")
         tag.set("cluster", self.cluster)
         tag.set("identity", self.identity)
@@ -49,8 +52,8 @@ class Owner:
         return ET.tostring(self.element(namespace=""), encoding="unicode")
 
     @classmethod
-    def read(cls, document: str) -> Owner | None:
-        """Return the owner in a domain's or network's XML; None when it is not one of ours."""
+    def read(cls, document: str) -> OwnerMark | None:
+        """Return the mark in a domain's or network's XML; None if it is not ours."""
         tag = ET.fromstring(document).find(f".//{{{NAMESPACE}}}resource")  # noqa: S314 - libvirt's own
         if tag is None:
             return None
@@ -68,8 +71,8 @@ class Owner:
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """A kernel that QEMU starts by itself."""
+class GuestKernel:
+    """A kernel that QEMU starts itself."""
 
     kernel: str
     initrd: str
@@ -89,8 +92,8 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class Link:
-    """The network interface: on a bridge, or on a network of libvirt."""
+class Nic:
+    """A network interface on a bridge, or on a network of libvirt."""
 
     mac: str
     mtu: int
@@ -100,7 +103,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Segment:
-    """The host's segment as this machine sees it. Sizes in bytes, `own` counts within the file."""
+    """The host's segment as this machine sees it: sizes in bytes; its own part lies within the file."""
 
     device: str
     path: str
@@ -110,7 +113,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Cell:
+class NumaCell:
     """Guest memory on one NUMA node of the host. `cpus`: virtual processors, from 0."""
 
     host_cell: int
@@ -119,36 +122,34 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """One virtual machine. `pins`: the host's core of each virtual processor; () for any."""
+class VirtualMachine:
+    """One virtual machine. `pins`: the host's cores of its virtual processors; () for any."""
 
     name: str
     uuid: str
-    owner: Owner
+    owner: OwnerMark
     accel: str
     memory: int
     nr_cpus: int
     console: str
     disks: tuple[Disk, ...]
-    links: tuple[Link, ...]
-    kernel: Kernel | None = None
+    links: tuple[Nic, ...]
+    kernel: GuestKernel | None = None
     seed: str = ""
     emulator: str = ""
     pins: tuple[int, ...] = ()
     emulator_pins: tuple[int, ...] = ()
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[NumaCell, ...] = ()
     hugepages: int = 0
     locked: bool = False
     viommu: bool = False
     segment: Segment | None = None
     vf: str = ""
-    """The PCI address of the VF that is passed to it, bound to vfio-pci already."""
+    """PCI address of its VF, which is bound to vfio-pci already."""
     share: str = ""
-    """A directory of the host that the guest may read and mounts by the tag SHARE_TAG; "": none."""
+    """Directory of the host that the guest may read, and mounts by the tag SHARE_TAG; "": none."""
     label: str = ""
-    """User and group that QEMU runs as, as libvirt writes them; "" leaves it to libvirt."""
-    extra: tuple[str, ...] = field(default=())
-    """Further words for QEMU."""
+    """User and group of QEMU, in libvirt's form; "" for libvirt's default."""
 
     def xml(self) -> str:
         """Return the domain XML."""
@@ -164,11 +165,11 @@ class Machine:
         self._cpu(top)
         ET.SubElement(top, "clock", offset="utc")
         for event in ("on_poweroff", "on_reboot", "on_crash"):
-            # The domain ends with its guest: what does not run is not there.
+            # The domain ends with its guest, because a domain that does not run does not exist.
             _text(top, event, "destroy")
         self._devices(ET.SubElement(top, "devices"))
         if self.label:
-            # The files are given to QEMU's user when they are made, and shared ones left alone.
+            # Files get QEMU's user when they are made, and shared files keep their owner.
             tag = ET.SubElement(top, "seclabel", type="static", model="dac", relabel="no")
             _text(tag, "label", self.label)
         self._commandline(top)
@@ -240,7 +241,7 @@ class Machine:
         cells = self.cells
         if not cells and self._has_slots:
             # A memory device needs a NUMA node to belong to.
-            cells = (Cell(0, tuple(range(self.nr_cpus)), self.memory),)
+            cells = (NumaCell(0, tuple(range(self.nr_cpus)), self.memory),)
         if cells:
             numa = ET.SubElement(cpu, "numa")
             for i, cell in enumerate(cells):
@@ -269,7 +270,7 @@ class Machine:
         if self.vf:
             _host_device(devices, self.vf)
         if self.share:
-            # Whoever is root in a guest reads there what lies there, and writes nothing.
+            # Root in a guest can read everything there, and write nothing.
             tag = ET.SubElement(devices, "filesystem", type="mount", accessmode="passthrough")
             tag.set("multidevs", "remap")
             ET.SubElement(tag, "source", dir=self.share)
@@ -286,7 +287,7 @@ class Machine:
             iommu = ET.SubElement(devices, "iommu", model="intel")
             driver = ET.SubElement(iommu, "driver", intremap="on")
             if self.vf:
-                # The guest must tell of every mapping: the host maps the same for the device.
+                # The guest reports every mapping, because the host maps the same for the device.
                 driver.set("caching_mode", "on")
         if self._has_slots:
             self._memory_device(devices)
@@ -312,7 +313,7 @@ class Machine:
 
     @property
     def _segment_of(self) -> Segment:
-        assert self.segment is not None  # noqa: S101 - asked for where there is one
+        assert self.segment is not None  # noqa: S101 - callers checked it
         return self.segment
 
     def _memory_device(self, devices: ET.Element) -> None:
@@ -326,8 +327,9 @@ class Machine:
             _text(target, "node", "0")
 
     def _commandline(self, top: ET.Element) -> None:
-        words = [*_ivshmem(self.segment), *self.extra]
-        if words:
+        segment = self.segment
+        if segment is not None and segment.device == "ivshmem":
+            words = ivshmem_words(segment.path, segment.size, segment.own_offset, segment.own_size)
             tag = ET.SubElement(top, f"{{{QEMU_NAMESPACE}}}commandline")
             for word in words:
                 ET.SubElement(tag, f"{{{QEMU_NAMESPACE}}}arg", value=word)
@@ -340,7 +342,7 @@ _PORTS: dict[str, dict[str, str]] = {
 
 
 def _host_device(devices: ET.Element, address: str) -> None:
-    """Add a PCI device of the host. libvirt must not bind it: whoever set it aside does."""
+    """Add a PCI device of the host, which is bound already and stays so."""
     domain, bus, place = address.split(":")
     slot, function = place.split(".")
     tag = ET.SubElement(devices, "hostdev", mode="subsystem", type="pci", managed="no")
@@ -355,11 +357,23 @@ def _text(parent: ET.Element, name: str, text: str, **attributes: str) -> None:
     tag.text = text
 
 
-def _ivshmem(segment: Segment | None) -> list[str]:
-    """Return QEMU's words for a segment that is seen by ivshmem; none for any other."""
-    if segment is None or segment.device != "ivshmem":
-        return []
-    return ivshmem_words(segment.path, segment.size, segment.own_offset, segment.own_size)
+def ivshmem_words(path: str, size: int, own_offset: int, own_size: int) -> list[str]:
+    """Return QEMU's words for the two views. Sizes in bytes; `own_offset` within the file."""
+    base = {"qom-type": "memory-backend-file", "mem-path": path, "share": True}
+    own = base | {"id": "nm-own", "offset": own_offset, "size": own_size}
+    # rom: a write by the guest is dropped instead of ending the machine.
+    whole = base | {"id": "nm-all", "size": size, "readonly": True, "rom": "on"}
+    words = []
+    for backend, slot in ((own, OWN_SLOT), (whole, ALL_SLOT)):
+        device = {
+            "driver": "ivshmem-plain",
+            "id": f"{backend['id']}-device",
+            "memdev": backend["id"],
+            "bus": "pcie.0",
+            "addr": hex(slot),
+        }
+        words += ["-object", json.dumps(backend), "-device", json.dumps(device)]
+    return words
 
 
 @dataclass(frozen=True)
@@ -367,7 +381,7 @@ class MadeNetwork:
     """A network that libvirt makes: a bridge without a way out, DHCP or name service."""
 
     name: str
-    owner: Owner
+    owner: OwnerMark
     bridge: str
     mtu: int
     address: str
@@ -378,7 +392,7 @@ class MadeNetwork:
         top = ET.Element("network")
         _text(top, "name", self.name)
         ET.SubElement(top, "metadata").append(self.owner.element())
-        # open: libvirt touches no firewall, which must not be there for a cluster to come up.
+        # open: libvirt leaves the firewall alone, so a cluster does not need one.
         ET.SubElement(top, "forward", mode="open")
         ET.SubElement(top, "bridge", name=self.bridge, stp="off", delay="0")
         ET.SubElement(top, "mtu", size=str(self.mtu))
