@@ -10,7 +10,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 NAMESPACE = "urn:nearmetal:cluster:1"
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
@@ -153,208 +159,14 @@ class VirtualMachine:
 
     def xml(self) -> str:
         """Return the domain XML."""
-        top = ET.Element("domain", type="kvm" if self.accel == "kvm" else "qemu")
-        _text(top, "name", self.name)
-        if self.uuid:
-            _text(top, "uuid", self.uuid)
-        ET.SubElement(top, "metadata").append(self.owner.element())
-        self._memory(top)
-        self._processors(top)
-        self._boot(top)
-        self._features(top)
-        self._cpu(top)
-        ET.SubElement(top, "clock", offset="utc")
-        for event in ("on_poweroff", "on_reboot", "on_crash"):
-            # The domain ends with its guest, because a domain that does not run does not exist.
-            _text(top, event, "destroy")
-        self._devices(ET.SubElement(top, "devices"))
-        if self.label:
-            # Files get QEMU's user when they are made, and shared files keep their owner.
-            tag = ET.SubElement(top, "seclabel", type="static", model="dac", relabel="no")
-            _text(tag, "label", self.label)
-        self._commandline(top)
-        ET.indent(top)
-        return ET.tostring(top, encoding="unicode") + "\n"
-
-    def _memory(self, top: ET.Element) -> None:
-        if self._has_slots:
-            total = self.memory + self._segment_of.size + (1 << 30)
-            _text(top, "maxMemory", str(total >> 10), slots="2", unit="KiB")
-        _text(top, "memory", str(self.memory >> 10), unit="KiB")
-        backing = ET.SubElement(top, "memoryBacking")
-        if self.hugepages:
-            pages = ET.SubElement(backing, "hugepages")
-            ET.SubElement(pages, "page", size=str(self.hugepages >> 10), unit="KiB")
-        ET.SubElement(backing, "nosharepages")
-        if self.locked:
-            ET.SubElement(backing, "locked")
-        ET.SubElement(backing, "source", type="memfd")
-        ET.SubElement(backing, "access", mode="shared")
-
-    def _processors(self, top: ET.Element) -> None:
-        _text(top, "vcpu", str(self.nr_cpus), placement="static")
-        if self.pins or self.emulator_pins:
-            tune = ET.SubElement(top, "cputune")
-            for i in range(self.nr_cpus if self.pins else 0):
-                core = str(self.pins[i % len(self.pins)])
-                ET.SubElement(tune, "vcpupin", vcpu=str(i), cpuset=core)
-            if self.emulator_pins:
-                cores = ",".join(map(str, self.emulator_pins))
-                ET.SubElement(tune, "emulatorpin", cpuset=cores)
-        if self.cells:
-            tune = ET.SubElement(top, "numatune")
-            nodes = ",".join(str(cell.host_cell) for cell in self.cells)
-            ET.SubElement(tune, "memory", mode="strict", nodeset=nodes)
-            for i, cell in enumerate(self.cells):
-                ET.SubElement(
-                    tune, "memnode", cellid=str(i), mode="strict", nodeset=str(cell.host_cell)
-                )
-
-    def _boot(self, top: ET.Element) -> None:
-        if self.seed:
-            info = ET.SubElement(top, "sysinfo", type="fwcfg")
-            ET.SubElement(info, "entry", name=SEED_NAME, file=self.seed)
-        system = ET.SubElement(top, "os")
-        _text(system, "type", "hvm", arch="x86_64", machine="q35")
-        if self.kernel is None:
-            ET.SubElement(system, "boot", dev="hd")
-        else:
-            _text(system, "kernel", self.kernel.kernel)
-            if self.kernel.initrd:
-                _text(system, "initrd", self.kernel.initrd)
-            _text(system, "cmdline", self.kernel.arguments)
-
-    def _features(self, top: ET.Element) -> None:
-        features = ET.SubElement(top, "features")
-        ET.SubElement(features, "acpi")
-        ET.SubElement(features, "apic")
-        if self.viommu:
-            ET.SubElement(features, "ioapic", driver="qemu")
-
-    def _cpu(self, top: ET.Element) -> None:
-        if self.accel == "kvm":
-            cpu = ET.SubElement(top, "cpu", mode="host-passthrough", check="none")
-        else:
-            cpu = ET.SubElement(top, "cpu", mode="maximum", check="none")
-        count = str(self.nr_cpus)
-        ET.SubElement(cpu, "topology", sockets="1", dies="1", cores=count, threads="1")
-        cells = self.cells
-        if not cells and self._has_slots:
-            # A memory device needs a NUMA node to belong to.
-            cells = (NumaCell(0, tuple(range(self.nr_cpus)), self.memory),)
-        if cells:
-            numa = ET.SubElement(cpu, "numa")
-            for i, cell in enumerate(cells):
-                ET.SubElement(
-                    numa,
-                    "cell",
-                    id=str(i),
-                    cpus=",".join(map(str, cell.cpus)),
-                    memory=str(cell.memory >> 10),
-                    unit="KiB",
-                    memAccess="shared",
-                )
-
-    def _devices(self, devices: ET.Element) -> None:
-        if self.emulator:
-            _text(devices, "emulator", self.emulator)
-        self._disks(devices)
-        ET.SubElement(devices, "controller", type="usb", model="none")
-        for link in self.links:
-            kind = "bridge" if link.bridge else "network"
-            tag = ET.SubElement(devices, "interface", type=kind)
-            ET.SubElement(tag, "mac", address=link.mac)
-            ET.SubElement(tag, "source", {kind: link.bridge or link.network})
-            ET.SubElement(tag, "model", type="virtio")
-            ET.SubElement(tag, "mtu", size=str(link.mtu))
-        if self.vf:
-            _host_device(devices, self.vf)
-        if self.share:
-            # Root in a guest can read everything there, and write nothing.
-            tag = ET.SubElement(devices, "filesystem", type="mount", accessmode="passthrough")
-            tag.set("multidevs", "remap")
-            ET.SubElement(tag, "source", dir=self.share)
-            ET.SubElement(tag, "target", dir=SHARE_TAG)
-            ET.SubElement(tag, "readonly")
-        for name in ("serial", "console"):
-            tag = ET.SubElement(devices, name, type="file")
-            ET.SubElement(tag, "source", path=self.console, append="on")
-            ET.SubElement(tag, "target", {"port": "0", **_PORTS[name]})
-        rng = ET.SubElement(devices, "rng", model="virtio")
-        _text(rng, "backend", "/dev/urandom", model="random")
-        ET.SubElement(devices, "memballoon", model="none")
-        if self.viommu:
-            iommu = ET.SubElement(devices, "iommu", model="intel")
-            driver = ET.SubElement(iommu, "driver", intremap="on")
-            if self.vf:
-                # The guest reports every mapping, because the host maps the same for the device.
-                driver.set("caching_mode", "on")
-        if self._has_slots:
-            self._memory_device(devices)
-
-    def _disks(self, devices: ET.Element) -> None:
-        for disk in self.disks:
-            tag = ET.SubElement(devices, "disk", type="file", device=disk.device)
-            ET.SubElement(tag, "driver", name="qemu", type=disk.form)
-            ET.SubElement(tag, "source", file=disk.path)
-            bus = "virtio" if disk.device == "disk" else "sata"
-            ET.SubElement(tag, "target", dev=disk.target, bus=bus)
-            if disk.read_only:
-                ET.SubElement(tag, "readonly")
-                if disk.device == "disk":
-                    ET.SubElement(tag, "shareable")
-            if disk.serial:
-                _text(tag, "serial", disk.serial)
-
-    @property
-    def _has_slots(self) -> bool:
-        """Whether the segment is a memory device, for which libvirt has an element."""
-        return self.segment is not None and self.segment.device in ("virtio-pmem", "nvdimm")
-
-    @property
-    def _segment_of(self) -> Segment:
-        assert self.segment is not None  # noqa: S101 - callers checked it
-        return self.segment
-
-    def _memory_device(self, devices: ET.Element) -> None:
-        segment = self._segment_of
-        tag = ET.SubElement(devices, "memory", model=segment.device, access="shared")
-        source = ET.SubElement(tag, "source")
-        _text(source, "path", segment.path)
-        target = ET.SubElement(tag, "target")
-        _text(target, "size", str(segment.size >> 10), unit="KiB")
-        if segment.device == "nvdimm":
-            _text(target, "node", "0")
-
-    def _commandline(self, top: ET.Element) -> None:
-        segment = self.segment
-        if segment is not None and segment.device == "ivshmem":
+        segment, cells, words = self.segment, self.cells, []
+        slot = segment if segment and segment.device in ("virtio-pmem", "nvdimm") else None
+        if segment and segment.device == "ivshmem":
             words = ivshmem_words(segment.path, segment.size, segment.own_offset, segment.own_size)
-            tag = ET.SubElement(top, f"{{{QEMU_NAMESPACE}}}commandline")
-            for word in words:
-                ET.SubElement(tag, f"{{{QEMU_NAMESPACE}}}arg", value=word)
-
-
-_PORTS: dict[str, dict[str, str]] = {
-    "serial": {"type": "isa-serial"},
-    "console": {"type": "serial"},
-}
-
-
-def _host_device(devices: ET.Element, address: str) -> None:
-    """Add a PCI device of the host, which is bound already and stays so."""
-    domain, bus, place = address.split(":")
-    slot, function = place.split(".")
-    tag = ET.SubElement(devices, "hostdev", mode="subsystem", type="pci", managed="no")
-    ET.SubElement(tag, "driver", name="vfio")
-    numbers = {"domain": domain, "bus": bus, "slot": slot, "function": function}
-    source = ET.SubElement(tag, "source")
-    ET.SubElement(source, "address", {name: f"0x{text}" for name, text in numbers.items()})
-
-
-def _text(parent: ET.Element, name: str, text: str, **attributes: str) -> None:
-    tag = ET.SubElement(parent, name, attributes)
-    tag.text = text
+        if not cells and slot:
+            # A memory device must belong to a NUMA node.
+            cells = (NumaCell(0, tuple(range(self.nr_cpus)), self.memory),)
+        return _xml("domain.xml", self.owner, m=self, slot=slot, guest_cells=cells, words=words)
 
 
 def ivshmem_words(path: str, size: int, own_offset: int, own_size: int) -> list[str]:
@@ -389,14 +201,26 @@ class MadeNetwork:
 
     def xml(self) -> str:
         """Return the network XML."""
-        top = ET.Element("network")
-        _text(top, "name", self.name)
-        ET.SubElement(top, "metadata").append(self.owner.element())
-        # open: libvirt leaves the firewall alone, so a cluster does not need one.
-        ET.SubElement(top, "forward", mode="open")
-        ET.SubElement(top, "bridge", name=self.bridge, stp="off", delay="0")
-        ET.SubElement(top, "mtu", size=str(self.mtu))
-        ET.SubElement(top, "dns", enable="no")
-        ET.SubElement(top, "ip", address=self.address, prefix=str(self.prefix))
-        ET.indent(top)
-        return ET.tostring(top, encoding="unicode") + "\n"
+        return _xml("network.xml", self.owner, network=self)
+
+
+@cache
+def _templates() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 - slow to load
+
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        autoescape=True,
+    )
+    made.globals.update(qemu_namespace=QEMU_NAMESPACE, seed_name=SEED_NAME, share_tag=SHARE_TAG)
+    return made
+
+
+def _xml(template: str, owner: OwnerMark, **values: Any) -> str:
+    """Fill a template and put the mark of the owner into its metadata."""
+    top = ET.fromstring(_templates().get_template(template).render(values))  # noqa: S314 - our own
+    for metadata in top.iter("metadata"):
+        metadata.append(owner.element())
+    ET.indent(top)
+    return ET.tostring(top, encoding="unicode") + "\n"
