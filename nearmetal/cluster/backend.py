@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
 from nearmetal.cluster import backends
 from nearmetal.core.errors import BackendError
@@ -24,8 +24,8 @@ STAGED = "files"
 """Directory below `job_root` for the files that are carried to nodes which do not see ours."""
 
 SWEEP = """
-killed=0
-for round in 1 2 3 4 5 6 7 8 9 10; do
+killed=0 round=0
+while [ $((round += 1)) -le 100 ]; do
   found=$(grep -lzFxs -e "$marker" /proc/[0-9]*/environ | cut -d/ -f3)
   [ -n "$found" ] || break
   kill -KILL $found 2>/dev/null
@@ -54,6 +54,22 @@ class NodeStatus:
     uptime_s: float
     healthy: bool
     health: str
+
+
+class CommandEntry(TypedDict, total=False):
+    """How a command starts: in `workdir`, if that exists there, and with these variables."""
+
+    env: Mapping[str, str] | None
+    workdir: Path | None
+
+
+class NodeEntry(CommandEntry, total=False):
+    """How a command starts in a node.
+
+    `root`: as root of the node instead of the user of jobs, where nodes are machines.
+    """
+
+    root: bool
 
 
 class Backend(Protocol):
@@ -89,27 +105,10 @@ class Backend(Protocol):
     def status(self) -> list[NodeStatus]:
         """Return the state of every node that exists or should exist."""
 
-    def on_node(
-        self,
-        node: str,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        workdir: Path | None = None,
-        root: bool = False,
-    ) -> Command:
-        """Return the command that runs `argv` in a node, on its cores.
+    def on_node(self, node: str, argv: Sequence[str], **entry: Unpack[NodeEntry]) -> Command:
+        """Return the command that runs `argv` in a node, on its cores."""
 
-        `root`: as root of the node instead of the user of jobs, where nodes are machines.
-        """
-
-    def on_launcher(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        workdir: Path | None = None,
-    ) -> Command:
+    def on_launcher(self, argv: Sequence[str], **entry: Unpack[CommandEntry]) -> Command:
         """Return the command that runs `argv` where MPI launchers run."""
 
     def remote_shell(self) -> str:

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearmetal.cluster.backends.local.spec import LocalSpec, load_local
+from nearmetal.cluster.backends.local.spec import LocalSpec
 from nearmetal.cluster.spec import addresses, from_canonical, json_schema, load_spec, parse_spec
 from nearmetal.core.errors import NearmetalError, SpecError
 
@@ -186,14 +186,16 @@ def test_a_subnet_must_hold_the_nodes() -> None:
 
 
 def test_addresses_are_distinct_and_inside() -> None:
-    spec = load_local(ROOT / "nearmetal/share/examples" / "near-far.yaml")
+    spec = load_spec(ROOT / "nearmetal/share/examples" / "near-far.yaml")
+    assert isinstance(spec, LocalSpec)
     launcher, nodes = addresses(spec)
     assert launcher == "10.77.0.1"
     assert list(nodes.values()) == [f"10.77.0.{i}" for i in (11, 12, 13, 14)]
 
 
 def test_nodes_keep_their_addresses() -> None:
-    spec = load_local(ROOT / "nearmetal/share/examples" / "near-far.yaml")
+    spec = load_spec(ROOT / "nearmetal/share/examples" / "near-far.yaml")
+    assert isinstance(spec, LocalSpec)
     names = [node.name for _, node in spec.nodes]
     held = dict(zip(names, ("10.77.0.14", "10.77.0.14", "10.78.0.9", "none"), strict=True))
     # The second's is the first's, the third's is of another subnet, the fourth's is none.

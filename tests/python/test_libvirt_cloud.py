@@ -90,7 +90,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         ("[]", "does not report its format", ""),
         ('{"format": "qcow2", "format-specific": 3}', "does not report its format", ""),
         ('{"format": "vmdk"}', "its format is vmdk", "convert -O qcow2 /i"),
-        ('{"format": "qcow2", "backing-filename": "/b"}', "stands on another file", "flatten it"),
+        ('{"format": "qcow2", "backing-filename": "/b"}', "has a backing file", "flatten it"),
         ('{"format": "qcow2", "encrypted": true}', "is encrypted", "decrypt it"),
         (
             '{"format": "qcow2", "format-specific": {"data": {"data-file": "/d"}}}',

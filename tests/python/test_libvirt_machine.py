@@ -102,7 +102,7 @@ def test_a_made_network_is_as_recorded() -> None:
     spec = spec_of(TWO.replace("DEVICE", "auto"))
     items = desired(spec, facts_for(spec)).resources
     item = next(i for i in items if i.key.kind is Kind.NETWORK)
-    check_golden("made-network.xml", made_network(spec, IDENTITY, item).xml())
+    check_golden("made-network.xml", made_network(spec, IDENTITY, item))
     assert len(bridge_name("a" * 31, IDENTITY)) <= 15
 
 

@@ -77,7 +77,7 @@ def test_the_device_is_chosen_with_its_reason(
         (
             TWO.replace("hosts", "image: /images/debian.qcow2\nhosts"),
             SMALL.devices,
-            "an image of one's own may lack 9p",
+            "a cloud image may lack 9p",
         ),
         (TWO, frozenset({"ivshmem-plain"}), "its QEMU has no virtio-9p-pci"),
         (
@@ -223,7 +223,7 @@ def test_a_segment_keeps_room_that_it_has() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        ("ab", "abc", "its segment has 2 parts, and a file that is mapped gets no more"),
+        ("ab", "abc", "its segment has 2 parts, and a mapped file cannot grow"),
         ("a", "ab", "its nodes have no device for a segment and get one only at their start"),
     ],
 )

@@ -17,12 +17,12 @@ from nearmetal.cluster.backends.libvirt.machine import (
     SHARE_TAG,
     Disk,
     GuestKernel,
-    MadeNetwork,
     Nic,
     NumaCell,
     OwnerMark,
     Segment,
     VirtualMachine,
+    network_xml,
 )
 from nearmetal.cluster.backends.libvirt.values import NONE, VirtualNetwork, VirtualNode
 from nearmetal.image.seed import Seed, SeedInterface, SeedNode, SeedSegment, SeedShare, SeedSsh
@@ -171,12 +171,11 @@ def machine(
     )
 
 
-def made_network(spec: LibvirtSpec, identity: str, item: Resource) -> MadeNetwork:
-    """Return the network that libvirt makes for a cluster on one hypervisor."""
-    name = domain_name(spec.name, "network")
-    return MadeNetwork(
-        name=name,
-        owner=OwnerMark(spec.name, identity, item.key.name, item.attributes, ready=True),
+def made_network(spec: LibvirtSpec, identity: str, item: Resource) -> str:
+    """Return the XML of the network that libvirt makes for a cluster on one hypervisor."""
+    return network_xml(
+        owner_of(spec, identity, item, ready=True),
+        name=domain_name(spec.name, "network"),
         bridge=bridge_name(spec.name, identity),
         mtu=spec.network.mtu,
         address=item.of(VirtualNetwork).address,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import StateError
@@ -15,106 +14,88 @@ if TYPE_CHECKING:
     from nearmetal.cluster.backends.libvirt.values import Device, VirtualHost, VirtualNode
     from nearmetal.cluster.resource import HostFacts
 
-QEMU_NAMES = {
+QEMU_NAMES: dict[Device, str] = {
     "ivshmem": "ivshmem-plain",
     "virtio-pmem": "virtio-pmem-pci",
     "nvdimm": "nvdimm",
 }
-"""What QEMU calls the devices of a spec."""
+"""QEMU's names of the devices of a spec."""
 
 _CONVENTION = "one mapping that all may write, so each keeps to its part by convention"
 
 
-def _has(facts: HostFacts, device: str) -> bool:
-    return QEMU_NAMES[device] in facts.devices
-
-
 def choose_device(
-    host: LibvirtHost, facts: HostFacts, accel: str, held: str = ""
+    host: LibvirtHost, facts: HostFacts, accel: str, there: VirtualHost | None
 ) -> tuple[Device, str]:
-    """Return the device ("none" included) and the reason; StateError when QEMU lacks it.
+    """Return the device ("none" included) and the reason; StateError if QEMU lacks it.
 
-    `held`: the device that the host's segment has already. A node that is left alone keeps it.
+    `there`: the host as it is. A node that is left alone keeps its device.
     """
     asked = host.segment.device
+    have: list[Device] = [name for name, word in QEMU_NAMES.items() if word in facts.devices]
     if asked == "none":
         return "none", "the spec asks for none: its nodes meet over the network"
     if asked != "auto":
-        if not _has(facts, asked):
-            have = [name for name in QEMU_NAMES if _has(facts, name)]
-            msg = f"host {host.name}: its QEMU {facts.qemu} has no {QEMU_NAMES[asked]}"
-            raise StateError(msg, f"segment devices it has: {', '.join(have) or 'none'}; or auto")
+        if asked not in have:
+            raise StateError(
+                f"host {host.name}: its QEMU {facts.qemu} has no {QEMU_NAMES[asked]}",
+                f"use auto, or a device that it has: {', '.join(have) or 'none'}",
+            )
         return asked, "the spec asks for it"
-    if len(host.nodes) == 1 and host.segment.parts == "auto" and held in ("", "none"):
-        return "none", "one node only, nobody to meet"
-    if not _has(facts, "ivshmem"):
-        return _without_ivshmem(facts)
-    if accel == "kvm" and facts.cpu_vendor == "AMD" and _has(facts, "virtio-pmem"):
-        why = (
+    if len(host.nodes) == 1 and host.segment.parts == "auto" and not (there and there.parts):
+        return "none", "the host has one node only"
+    if not have:
+        return "none", f"QEMU {facts.qemu} there has no device for it: nodes meet over the network"
+    if have[0] != "ivshmem":
+        return have[0], f"QEMU {facts.qemu} there has no ivshmem-plain; {_CONVENTION}"
+    if accel == "kvm" and facts.cpu_vendor == "AMD" and "virtio-pmem" in have:
+        return "virtio-pmem", (
             "under KVM on AMD the guest's own caching attributes hold, which makes the memory of "
             f"a PCI device uncached; DAX is write-back. {_CONVENTION.capitalize()}"
         )
-        return "virtio-pmem", why
     cached = (
         "TCG ignores caching attributes"
         if accel == "tcg"
         else "under KVM on this processor its memory is cached as the host's"
     )
-    why = f"each node writes its own part only, which the hypervisor enforces; {cached}"
-    return "ivshmem", why
+    return "ivshmem", (
+        f"each node writes its own part only, which the hypervisor enforces; {cached}"
+    )
 
 
-def _without_ivshmem(facts: HostFacts) -> tuple[Device, str]:
-    others: tuple[Device, ...] = ("virtio-pmem", "nvdimm")
-    for device in others:
-        if _has(facts, device):
-            return device, f"QEMU {facts.qemu} there has no ivshmem-plain; {_CONVENTION}"
-    why = f"QEMU {facts.qemu} there has no device for it: nodes meet over the network"
-    return "none", why
+def nr_parts(host: LibvirtHost, device: Device, there: VirtualHost | None) -> int:
+    """Return the number of parts of a host's segment; `there`: the host as it is.
 
-
-@dataclass(frozen=True)
-class Room:
-    """For how many nodes a host's segment has parts; 0 where it has none."""
-
-    device: Device
-    parts: int
-
-
-def room_for(host: LibvirtHost, device: Device, there: VirtualHost | None) -> Room:
-    """Return the room of a host's segment; `there`: the host as it is.
-
-    A segment that has more room than is needed keeps it: another size would make all nodes anew.
+    A segment with more parts than necessary keeps them, because another size recreates all nodes.
     """
     if device == "none":
-        return Room(device, 0)
+        return 0
     if host.segment.parts != "auto":
-        return Room(device, host.segment.parts)
+        return host.segment.parts
     if there is not None and (there.device, there.part_size) == (device, host.segment.part):
         have = there.parts or 0
         if have >= len(host.nodes):
-            return Room(device, have)
-    return Room(device, 1 << (len(host.nodes) - 1).bit_length())
+            return have
+    return 1 << (len(host.nodes) - 1).bit_length()
 
 
-def deal_parts(host: LibvirtHost, room: Room, held: Mapping[str, VirtualNode]) -> dict[str, int]:
-    """Return each node's part: the one it has, or else the first free one."""
-    if not room.parts:
-        return {}
+def deal_parts(host: LibvirtHost, parts: int, held: Mapping[str, VirtualNode]) -> dict[str, int]:
+    """Return each node's part: the part that it has, or else the first free part."""
     dealt: dict[str, int] = {}
-    for node in host.nodes:
+    for node in host.nodes if parts else ():
         there = held.get(node.name)
         if there is None or (there.host, there.uri) != (host.name, host.uri):
             continue
-        part = room.parts if there.part is None else there.part
-        if 0 <= part < room.parts and part not in dealt.values():
+        part = there.part
+        if part is not None and 0 <= part < parts and part not in dealt.values():
             dealt[node.name] = part
-    free = iter(sorted(set(range(room.parts)) - set(dealt.values())))
-    return {n.name: dealt[n.name] if n.name in dealt else next(free) for n in host.nodes}
+    free = sorted(set(range(parts)) - set(dealt.values()))
+    others = [node.name for node in host.nodes if node.name not in dealt]
+    return dealt | dict(zip(others, free, strict=False))
 
 
 def why_recreated(host: LibvirtHost, there: VirtualHost | None, wanted: VirtualHost) -> str:
-    """Say why a host that is there is made anew with all of its nodes; "" where it is not."""
+    """Return the reason why a host is recreated with all of its nodes; "" if it is not."""
     more = f"`segment: {{parts: {2 << (len(host.nodes) - 1).bit_length()}}}` leaves room for more"
     if there is None or there == wanted:
         return ""
@@ -123,23 +104,20 @@ def why_recreated(host: LibvirtHost, there: VirtualHost | None, wanted: VirtualH
     if there.device != wanted.device:
         return "its nodes get another device for the segment only at their start"
     if there.parts != wanted.parts:
-        return (
-            f"its segment has {there.parts} parts, and a file that is mapped gets no more; {more}"
-        )
+        return f"its segment has {there.parts} parts, and a mapped file cannot grow; {more}"
     if there.part_size != wanted.part_size:
-        return "the parts of a segment that is mapped keep their size"
+        return "the parts of a mapped segment keep their size"
     return ""
 
 
 class Cores:
     """Deals the cores of one hypervisor to its nodes.
 
-    A node whose cores are dealt keeps the ones it has. Another one gets those that the fewest such
-    nodes have, in their order: in a new cluster the next ones, beginning anew behind the last.
+    A node keeps the dealt cores that it has. Any other node gets the cores that the fewest such
+    nodes have, in their order: in a new cluster the next cores, and after the last the first again.
     """
 
     def __init__(self, facts: HostFacts) -> None:
-        """Nothing is dealt yet."""
         self.facts = facts
         self.users: dict[int, list[str]] = {}
         self.nr_slots = 0
@@ -147,7 +125,7 @@ class Cores:
         self._kept: dict[str, tuple[int, ...]] = {}
 
     def keep(self, node: LibvirtNode, held: VirtualNode | None) -> None:
-        """Let a node keep what it holds, where that is what it asks for; before any `assign`."""
+        """Let a node keep its cores if it asks for that number; before any `assign`."""
         have = () if held is None else held.cpus
         fits = len(set(have)) == len(have) == min(node.slots, len(self.facts.cpus))
         if node.cpus == "auto" and fits and set(have) <= set(self.facts.cpus):
@@ -179,12 +157,14 @@ class Cores:
         foreign = [cpu for cpu in cpus if cpu not in self.facts.cpus]
         if foreign:
             listed = ", ".join(map(str, self.facts.cpus))
-            msg = f"node {node.name}: {self.facts.uri} has no core {foreign[0]} to give"
-            raise StateError(msg, f"use cores out of {listed}, or cpus: auto")
+            raise StateError(
+                f"node {node.name}: {self.facts.uri} has no core {foreign[0]}",
+                f"use cores out of {listed}, or cpus: auto",
+            )
         return tuple(sorted(cpus))
 
     def emulator(self, node: LibvirtNode, held: VirtualNode | None) -> tuple[int, ...]:
-        """Return the cores of QEMU's own threads; asked when all nodes have theirs."""
+        """Return the cores of QEMU's own threads; after all calls of `assign`."""
         if node.emulator_cpus == "none":
             return ()
         if node.emulator_cpus == "auto":

@@ -18,9 +18,9 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from nearmetal.cluster.backend import Backend, NodeStatus
+from nearmetal.cluster.backend import Backend, CommandEntry, NodeEntry, NodeStatus
 from nearmetal.cluster.backends.libvirt import build, hosts
 from nearmetal.cluster.backends.libvirt.build import JOBS, Site, domain_name
 from nearmetal.cluster.backends.libvirt.hosts import NodeVfs, seed_interface
@@ -47,10 +47,10 @@ from nearmetal.cluster.model import addresses
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource, in_order
 from nearmetal.core.errors import BackendError, NearmetalError
 from nearmetal.core.files import replace_file
-from nearmetal.image.seed import GUEST_USER, SeedInterface
+from nearmetal.image.seed import SeedInterface
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from nearmetal.cluster.backends.libvirt.hosts import HostShell
     from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor, OwnedObject
@@ -277,7 +277,7 @@ class LibvirtBackend(Backend):
             link = self._hosts.link(network.uri)
             self._claim(link, link.networks(), self._network, "network")
             link.end_network(self._network)
-            document = build.made_network(self.spec, self._identity(), item).xml()
+            document = build.made_network(self.spec, self._identity(), item)
             link.start_network(self._network, document)
 
     def _claim(self, link: Hypervisor, found: Sequence[OwnedObject], name: str, what: str) -> None:
@@ -384,7 +384,7 @@ class LibvirtBackend(Backend):
         link.start(domain, machine.xml())
 
     def finish(self) -> None:
-        """Wait for every node that was started, and tell the other nodes about them."""
+        """Wait for every node that was started, and update the others."""
         self._write_known_hosts()
         identity, nodes = self._identity(), self._nodes()
         waiting, items = [], {}
@@ -494,28 +494,13 @@ class LibvirtBackend(Backend):
         where = {node.name: (places[node.name], host.uri) for host, node in self.spec.nodes}
         return Nodes(self._directory, where, self._runner)
 
-    def on_node(
-        self,
-        node: str,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        workdir: Path | None = None,
-        root: bool = False,
-    ) -> Command:
+    def on_node(self, node: str, argv: Sequence[str], **entry: Unpack[NodeEntry]) -> Command:
         """Enter by ssh, as the user of the cluster unless `root`."""
-        user = "root" if root else GUEST_USER
-        return self._nodes().command(node, argv, env=env, workdir=workdir, user=user)
+        return self._nodes().command(node, argv, **entry)
 
-    def on_launcher(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        workdir: Path | None = None,
-    ) -> Command:
+    def on_launcher(self, argv: Sequence[str], **entry: Unpack[CommandEntry]) -> Command:
         """Enter the first node, where a user would log in."""
-        return self.on_node(self.spec.nodes[0][1].name, argv, env=env, workdir=workdir)
+        return self.on_node(self.spec.nodes[0][1].name, argv, **entry)
 
     def remote_shell(self) -> str:
         """Return the agent, which has the same path in every node."""

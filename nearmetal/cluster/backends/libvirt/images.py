@@ -20,7 +20,7 @@ from nearmetal.cluster.backends.libvirt.machine import GuestKernel
 from nearmetal.cluster.backends.libvirt.records import Memory
 from nearmetal.core.errors import BackendError, CommandError
 from nearmetal.core.process import Command
-from nearmetal.core.progress import Progress, Silent
+from nearmetal.core.progress import Silent
 from nearmetal.image import (
     Cache,
     Image,
@@ -52,7 +52,7 @@ _SIZE = 2
 _SECTOR, _BOOT_MARK = 512, b"\x55\xaa"
 _KEPT = 100
 _REFUSED = {
-    "backing-filename": ("stands on another file", "flatten it: qemu-img convert -O qcow2 {} ..."),
+    "backing-filename": ("has a backing file", "flatten it: qemu-img convert -O qcow2 {} ..."),
     "encrypted": ("is encrypted", "decrypt it: qemu-img convert -O qcow2 {} ..."),
     "data-file": ("keeps its data in another file", "join it: qemu-img convert -O qcow2 {} ..."),
 }
@@ -84,7 +84,6 @@ class BuiltImages:
     """The image that nearmetal builds. Errors are NearmetalError."""
 
     runner: Runner
-    progress: Progress = field(default_factory=Silent)
     cache: Cache = field(default_factory=lambda: Cache(cache_directory()))
     parts: Parts = field(default_factory=parts_here)
     needs: str = ""
@@ -101,7 +100,7 @@ class BuiltImages:
                 self.cache,
                 self.parts,
                 self.runner,
-                progress=self.progress,
+                progress=Silent(),
                 mirror=lambda: machine_mirror(self.runner),
             )
 

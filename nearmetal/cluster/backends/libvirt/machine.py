@@ -188,20 +188,9 @@ def ivshmem_words(path: str, size: int, own_offset: int, own_size: int) -> list[
     return words
 
 
-@dataclass(frozen=True)
-class MadeNetwork:
-    """A network that libvirt makes: a bridge without a way out, DHCP or name service."""
-
-    name: str
-    owner: OwnerMark
-    bridge: str
-    mtu: int
-    address: str
-    prefix: int
-
-    def xml(self) -> str:
-        """Return the network XML."""
-        return _xml("network.xml", self.owner, network=self)
+def network_xml(owner: OwnerMark, **values: str | int) -> str:
+    """Return the XML of a network that libvirt makes."""
+    return _xml("network.xml", owner, **values)
 
 
 @cache

@@ -166,18 +166,19 @@ class Nodes:
         *,
         env: Mapping[str, str] | None = None,
         workdir: Path | None = None,
-        user: str = GUEST_USER,
+        root: bool = False,
         stdin: bytes = b"",
     ) -> Command:
-        """Return the command that runs `argv` in a node, in `workdir` if that exists there."""
+        """Return the command that runs `argv` in a node, as the user of jobs or as root."""
         enter = "" if workdir is None else f"cd {shlex.quote(str(workdir))} 2>/dev/null; "
         given = [f"{name}={value}" for name, value in (env or {}).items()]
         text = f"{enter}exec {shlex.join(['env', *given, *argv] if given else argv)}"
-        return Command(self._login(node, user).argv(text), stdin=stdin)
+        login = self._login(node, "root" if root else GUEST_USER)
+        return Command(login.argv(text), stdin=stdin)
 
     def check(self, node: str, what: str, argv: Sequence[str], stdin: bytes = b"") -> str:
         """Run as root to the end; the BackendError of a failure says `what`."""
-        command = self.command(node, argv, user="root", stdin=stdin)
+        command = self.command(node, argv, root=True, stdin=stdin)
         try:
             return self.runner.check(command, timeout_s=_STEP_S).text
         except CommandError as error:
@@ -211,7 +212,7 @@ class Nodes:
             f"mkdir -p -m 0755 {JOBS} {FILES} && cat >{AGENT} && chmod 0755 {AGENT}"
         )
         argv = ["sh", "-c", script]
-        commands = {name: self.command(name, argv, user="root", stdin=agent) for name in nodes}
+        commands = {name: self.command(name, argv, root=True, stdin=agent) for name in nodes}
         self._check_all(commands, "cannot be entered by ssh")
 
     def sweep(self, marker: str) -> int:
@@ -220,7 +221,7 @@ class Nodes:
         Raises BackendError if a node does not answer; the other nodes are finished then.
         """
         script = ["sh", "-c", f"marker=$1{SWEEP}echo $killed", "sh", marker]
-        commands = {name: self.command(name, script, user="root") for name in self.where}
+        commands = {name: self.command(name, script, root=True) for name in self.where}
         ends = self._check_all(commands, "cannot end a job")
         return sum(int(done.text.strip() or 0) for done in ends)
 

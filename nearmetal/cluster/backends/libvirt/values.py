@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resources of a cluster of virtual machines: typed values, and what stands on what. Pure."""
+"""The resources of a cluster of virtual machines: typed values and needs. Pure."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ MODELS: dict[Kind, type[Values]] = {
 
 
 def part_of(spec: LibvirtSpec, key: Key, values: Values) -> Resource:
-    """Return a resource of the cluster of a spec with the resources that it stands on."""
+    """Return a resource of the cluster of a spec with its needs."""
     if key.kind is Kind.CLUSTER:
         return Resource(key, values)
     needs = [Key(Kind.CLUSTER, spec.name)]

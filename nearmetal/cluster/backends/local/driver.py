@@ -18,10 +18,11 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from nearmetal.cluster.backend import Backend, NodeStatus
+from nearmetal.cluster.backend import SWEEP, Backend, CommandEntry, NodeEntry, NodeStatus
 from nearmetal.cluster.backends.local.identity import (
     CLUSTER,
     Init,
@@ -99,7 +100,7 @@ class LocalBackend(Backend):
             return Observed(broken=frozenset(dead))
         sound, broken = [], set()
         for path in sorted((init.inside / "resources").glob("*.json")):
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError, KeyError, AttributeError):
                 word, _, name = path.stem.partition(".")
                 kind = Kind(word)
                 values = MODELS[kind].read(json.loads(path.read_text()))
@@ -315,40 +316,24 @@ class LocalBackend(Backend):
             raise BackendError(f"cluster {self.name} is not up", "run `nearmetal up SPEC` first")
         return init
 
-    def _enter(
-        self, argv: Sequence[str], env: Mapping[str, str] | None, workdir: Path | None
-    ) -> Command:
+    def _enter(self, argv: Sequence[str], **entry: Unpack[NodeEntry]) -> Command:
         namespaces = ["-m", "-u", "-i", "-n", "-p"]
         if os.geteuid() != 0:
             namespaces = ["-U", "--preserve-credentials", *namespaces]
         start = ["nsenter", "-t", str(self._init().pid), *namespaces, "--", AGENT]
+        env, workdir = entry.get("env"), entry.get("workdir")
         full = dict(os.environ if env is None else env)
         if workdir is not None:
             full["NEARMETAL_WORKDIR"] = str(workdir)
         return Command((*start, *argv), env=full)
 
-    def on_node(
-        self,
-        node: str,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        workdir: Path | None = None,
-        root: bool = False,
-    ) -> Command:
+    def on_node(self, node: str, argv: Sequence[str], **entry: Unpack[NodeEntry]) -> Command:
         """Enter through the agent, which pins the command to the node's cores."""
-        del root
-        return self._enter(["--exec", node, *argv], env, workdir)
+        return self._enter(["--exec", node, *argv], **entry)
 
-    def on_launcher(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        workdir: Path | None = None,
-    ) -> Command:
+    def on_launcher(self, argv: Sequence[str], **entry: Unpack[CommandEntry]) -> Command:
         """Enter the outer namespaces."""
-        return self._enter(["--here", *argv], env, workdir)
+        return self._enter(["--here", *argv], **entry)
 
     def remote_shell(self) -> str:
         """Return the agent, which has the same path everywhere."""
@@ -369,25 +354,28 @@ class LocalBackend(Backend):
 
     def end_marked(self, marker: str) -> int:
         """Kill from the outer namespace, which sees the processes of all nodes."""
-        return self._script("sweep", {"marker": marker, "timeout_s": 10})
+        argv = ["sh", "-c", f"marker=$1{SWEEP}echo $killed", "sh", marker]
+        try:
+            done = self._runner.check(self.on_launcher(argv), timeout_s=STEP_S)
+        except CommandError as error:
+            raise BackendError(f"cannot end a job: {error.message}", error.hint) from error
+        return int(done.text)
 
     def _ip(self, node: str | None, *lines: str) -> None:
         argv = ["ip", "-batch", "-"]
         enter = self.on_launcher(argv) if node is None else self.on_node(node, argv)
         text = "".join(line + "\n" for line in lines).encode()
-        self._runner.check(Command(enter.argv, enter.env, stdin=text), timeout_s=STEP_S)
+        self._runner.check(replace(enter, stdin=text), timeout_s=STEP_S)
 
     def _script(self, mode: str, config: Mapping[str, object], *, inside: bool = True) -> int:
         """Run init.py; return its number, or raise BackendError with its reason."""
         argv = [sys.executable, "-I", "-S", str(_HERE / "init.py"), mode]
         env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}
-        command = (
-            self._enter(["--here", *argv], env, Path("/")) if inside else Command(tuple(argv), env)
-        )
-        stdin = json.dumps(config).encode()
-        completed = self._runner.run(
-            Command(command.argv, command.env, stdin=stdin), timeout_s=STEP_S
-        )
+        command = Command(tuple(argv), env)
+        if inside:
+            command = self.on_launcher(argv, env=env, workdir=Path("/"))
+        command = replace(command, stdin=json.dumps(config).encode())
+        completed = self._runner.run(command, timeout_s=STEP_S)
         try:
             answer = json.loads(completed.stdout)
             if "pid" in answer:

@@ -16,12 +16,10 @@ from nearmetal.cluster.model import (
     not_a_mount_point,
     too_small,
 )
-from nearmetal.cluster.spec import load_spec
 from nearmetal.config.model import MAX_NODES, AbsolutePath, Name, Size
-from nearmetal.core.errors import NearmetalError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    pass
 
 
 class LocalNode(Node):
@@ -72,14 +70,3 @@ class LocalSpec(NetworkedSpec):
     def findings(self) -> list[Finding]:
         """Return a finding if the subnet is too small."""
         return too_small(self)
-
-
-def load_local(path: Path) -> LocalSpec:
-    """Read a spec that must be one of containers on this machine; raises as `load_spec`."""
-    spec = load_spec(path)
-    if not isinstance(spec, LocalSpec):
-        raise NearmetalError(
-            f"{path}: the backend is {spec.backend}, and this command needs `backend: local`",
-            "give the spec of a local cluster",
-        )
-    return spec
