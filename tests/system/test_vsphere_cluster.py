@@ -15,7 +15,7 @@ from nearmetal.cluster.backends.vsphere.cluster import VsphereBackend
 from nearmetal.cluster.diff import Action
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError, StateError
-from nearmetal.host.vcenter.properties import fetch
+from nearmetal.host.vcenter.session import fetch
 from tests.system.vcenter import (
     PASSWORD,
     TEMPLATE,

@@ -109,7 +109,7 @@ def networks_of(content: Any) -> dict[str, object]:
     """Return everything that a vCenter has of networks, to compare."""
     from pyVmomi import vim  # noqa: PLC0415 - needs the SDK
 
-    from nearmetal.host.vcenter.properties import fetch  # noqa: PLC0415 - needs the SDK
+    from nearmetal.host.vcenter.session import fetch  # noqa: PLC0415 - needs the SDK
 
     center = content.rootFolder.childEntity[0]
     names: list[str] = []

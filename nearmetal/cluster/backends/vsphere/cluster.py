@@ -36,15 +36,14 @@ from nearmetal.cluster.backends.vsphere.rules import named_rules, rule_changes, 
 from nearmetal.cluster.backends.vsphere.switches import Switches
 from nearmetal.cluster.spec import Facts, Key, Kind, Observed, Resource, resource
 from nearmetal.core.errors import BackendError, NearmetalError
-from nearmetal.host.vcenter.properties import Properties, fetch
-from nearmetal.host.vcenter.session import Session
+from nearmetal.host.vcenter.session import Properties, Session, fetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
     from pathlib import Path
 
-    from nearmetal.cluster.backends.vsphere.spec import Adapter, VsphereNode, VsphereSpec
+    from nearmetal.cluster.backends.vsphere.spec import VmAdapter, VsphereNode, VsphereSpec
     from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.cluster.store import Store
     from nearmetal.core.process import Command
@@ -203,7 +202,7 @@ class VsphereBackend:
             )
         return read
 
-    def _adapters(self, name: str) -> list[Adapter] | None:
+    def _adapters(self, name: str) -> list[VmAdapter] | None:
         return self.spec.machine_of(self._nodes[name]).adapters
 
     # What is made

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nearmetal.cluster.backends.vsphere.spec import (
-        Machine,
+        EsxiHost,
+        MachineSettings,
         Switch,
-        VsphereHost,
         VsphereNode,
     )
     from nearmetal.cluster.spec import Facts, Observed
@@ -74,7 +74,7 @@ def _switch(spec: VsphereSpec, switch: Switch) -> Resource:
     return resource(Kind.NETWORK, switch.name, attributes)
 
 
-def _guest(machine: Machine, node: VsphereNode, address: str) -> str:
+def _guest(machine: MachineSettings, node: VsphereNode, address: str) -> str:
     """Return everything the guest is told as one text, "" for nothing."""
     guest = machine.guest
     if guest is None:
@@ -99,7 +99,7 @@ def _rules(spec: VsphereSpec) -> dict[str, str]:
 
 
 def _machine(
-    machine: Machine, host: VsphereHost, node: VsphereNode, address: str, rules: str
+    machine: MachineSettings, host: EsxiHost, node: VsphereNode, address: str, rules: str
 ) -> Resource:
     attributes = {
         "host": host.name,
@@ -131,7 +131,7 @@ def _machine(
     return resource(Kind.NODE, node.name, attributes)
 
 
-def _notes(spec: VsphereSpec, machines: Mapping[str, Machine]) -> list[str]:
+def _notes(spec: VsphereSpec, machines: Mapping[str, MachineSettings]) -> list[str]:
     notes = [f"{len(machines)} machines, at most {spec.parallel} at a time"]
     stuck = [n for n, m in machines.items() if any(a.kind in STUCK for a in m.adapters or [])]
     if stuck:
