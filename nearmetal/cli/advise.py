@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from nearmetal.advise import Fabric, Messages, Needs, Platform, advise, load_trace
 from nearmetal.advise.tax import load_measured
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.config.yaml import load_yaml
+from nearmetal.config.explain import load_yaml, reason
 from nearmetal.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -110,8 +110,7 @@ def _needs(args: argparse.Namespace) -> Needs:
         return Needs.model_validate(base | told)
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
-        why = str(detail.get("ctx", {}).get("error", detail["msg"]))
-        why, _, hint = why.partition("|")
+        why, hint = reason(detail)
         where = "".join(_flag(str(name)) + ": " for name in detail["loc"])
         raise UsageError(where + why, hint) from error
 

@@ -54,7 +54,9 @@ def run(args: argparse.Namespace, view: View) -> int:
     """Write the spec; exits 4 when it is written and vSphere's rules forbid something in it."""
     name = args.name or args.file.stem.lower().replace("_", "-")
     target = Target(name, args.vcenter, args.user)
-    imported = import_vhpc(read_text(args.file), str(args.file), target)
+    imported = import_vhpc(
+        read_text(args.file, "a cluster file of vhpc-toolkit"), str(args.file), target
+    )
     problems = _problems(imported.text, str(args.output or "<spec>"))
     if args.output is not None:
         _write(args.output, imported.text)

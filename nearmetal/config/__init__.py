@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that people write: documents with positions, YAML, sizes, passwords, and what a field may hold."""
+"""Files that users write: YAML with positions, its faults in words, sizes, passwords, field types."""

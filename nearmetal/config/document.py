@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A YAML file as plain data plus the position of every value; refuses what a spec never needs.
+"""A YAML file as plain data, with the position of every value.
 
-The file is hostile until checked: size, encoding, depth, aliases, tags and duplicate keys are
-looked at before any value is built.
+The file is hostile until checked: size, encoding, depth, aliases and tags are checked before any
+value is built. Anchors, tags and a second document are refused, because no file needs them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ Position = tuple[int, int]
 
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"[-+]?[0-9]{1,15}\.[0-9]{0,15}([eE][-+]?[0-9]{1,3})?")
+_START = "start from an example of its manual page"
 _WORDS: dict[str, bool | None] = {
     "": None,
     "~": None,
@@ -38,7 +39,7 @@ _WORDS: dict[str, bool | None] = {
 
 @dataclass
 class Document:
-    """Data, and where each value (by its path) and each key stands, 1-based."""
+    """Data, and the position of each value and each key by its path, 1-based."""
 
     file: str
     data: Value = None
@@ -50,70 +51,86 @@ class Document:
         """Note one problem."""
         self.problems.append(Problem(self.file, *position, what, why, hint))
 
+    def refuse(self, path: tuple[Key, ...], why: str, hint: str = "", *, what: str = "") -> None:
+        """Note one problem of the value at a path; `what` is its name in the message."""
+        self.complain(self.where(path), what or dotted(path), why, hint)
+
+    def refuse_problems(self) -> None:
+        """Raise SpecError if there is any problem."""
+        if self.problems:
+            raise SpecError(self.problems)
+
     def where(self, path: tuple[Key, ...]) -> Position:
         """Return the position of a value, or of the closest thing around it."""
         while path and path not in self.positions:
             path = path[:-1]
         return self.positions.get(path, (1, 1))
 
+    def value(self, path: tuple[Key, ...]) -> Any:
+        """Return the value at a path that exists."""
+        value: Any = self.data
+        for key in path:
+            value = value[key]
+        return value
+
+
+def dotted(path: tuple[Key, ...]) -> str:
+    """Return a path as people write it, for example hosts[0].name."""
+    text = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
+    return text.removeprefix(".") or "the file"
+
 
 def _mark(mark: Any) -> Position:
     return (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
 
 
-def read_text(path: Path) -> str:
-    """Read a spec file; raises NearmetalError or SpecError with the reason."""
-    name = str(path)
+def read_text(path: Path, what: str) -> str:
+    """Read a file that a user wrote; `what` names its kind. Raises NearmetalError or SpecError."""
     try:
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        msg = f"cannot read {name}: {error.strerror}"
-        raise NearmetalError(msg, "give the path of a cluster spec, see examples/") from error
+        hint = f"give the path of {what}"
+        raise NearmetalError(f"cannot read {path}: {error.strerror}", hint) from error
+    document = Document(str(path))
     if len(raw) > MAX_BYTES:
-        why = "a cluster spec is never larger than 1 MiB"
-        raise SpecError([Problem(name, 1, 1, "the file is too large", why, "is it another file?")])
+        document.complain((1, 1), "the file is too large", f"{what} has at most 1 MiB")
+        document.refuse_problems()
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         column = error.start - (raw.rfind(b"\n", 0, error.start) + 1) + 1
-        problem = Problem(
-            name,
-            line,
-            column,
-            "the file is not UTF-8",
-            f"byte 0x{raw[error.start]:02x} starts no character",
-            "save it as UTF-8",
-        )
-        raise SpecError([problem]) from error
+        why = f"byte 0x{raw[error.start]:02x} does not start a character"
+        document.complain((line, column), "the file is not UTF-8", why, "save it as UTF-8")
+        raise SpecError(document.problems) from error
     return text.removeprefix("\ufeff")
 
 
 def _scan(document: Document, text: str) -> None:
-    """Look at the event stream before anything is built."""
+    """Check the event stream before anything is built."""
     depth = documents = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         position = _mark(event.start_mark)
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
             if documents > 1:
-                why = "a spec describes one cluster"
+                why = "a file has one document"
                 document.complain(position, "a second document", why, "split the file at ---")
                 return
         elif isinstance(event, yaml.AliasEvent):
-            why = "aliases are not supported in a spec"
+            why = "aliases are not supported here"
             document.complain(position, f"alias *{event.anchor}", why, "write the value out")
         elif isinstance(event, yaml.NodeEvent) and event.anchor:
-            why = "anchors are not supported in a spec"
+            why = "anchors are not supported here"
             document.complain(position, f"anchor &{event.anchor}", why, "remove it")
         if isinstance(event, yaml.CollectionStartEvent | yaml.ScalarEvent) and event.tag:
-            why = "tags are not supported in a spec"
+            why = "tags are not supported here"
             document.complain(position, f"tag {event.tag}", why, "remove it")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
-                why = f"a spec has at most {MAX_DEPTH} levels"
+                why = f"a file has at most {MAX_DEPTH} levels"
                 document.complain(position, "nested too deep", why)
                 return
         elif isinstance(event, yaml.CollectionEndEvent):
@@ -121,7 +138,7 @@ def _scan(document: Document, text: str) -> None:
 
 
 def _tabs(document: Document, text: str) -> None:
-    """Report each line that is indented by a tab: YAML forbids it and names it badly."""
+    """Report each line with a tab in its indentation: the message of YAML is hard to understand."""
     for number, line in enumerate(text.splitlines(), 1):
         indent = line[: len(line) - len(line.lstrip())]
         if "\t" in indent and line.strip():
@@ -150,12 +167,12 @@ def _build(document: Document, node: yaml.Node, path: tuple[Key, ...]) -> Value:
         for key_node, value_node in node.value:
             position = _mark(key_node.start_mark)
             if not isinstance(key_node, yaml.ScalarNode):
-                document.complain(position, "a key that is no word", "keys are plain words")
+                document.complain(position, "a key that is not a word", "keys are plain words")
                 continue
             key = str(key_node.value)
             if key in result:
                 line = document.keys[*path, key][0]
-                why = f"it stands already in line {line}"
+                why = f"line {line} has the same key"
                 document.complain(position, f"duplicate key {key!r}", why, "remove one of them")
                 continue
             document.keys[*path, key] = position
@@ -165,10 +182,11 @@ def _build(document: Document, node: yaml.Node, path: tuple[Key, ...]) -> Value:
     return _scalar(node)
 
 
-def parse(text: str, file: str) -> Document:
-    """Parse one YAML document; raises SpecError when its form is wrong."""
+def parse(text: str, file: str, what: str) -> Document:
+    """Parse a file that must be one mapping; raises SpecError if its form is wrong."""
     document = Document(file)
     _tabs(document, text)
+    node = None
     if not document.problems:
         try:
             _scan(document, text)
@@ -176,20 +194,15 @@ def parse(text: str, file: str) -> Document:
         except yaml.MarkedYAMLError as error:
             why = " ".join(filter(None, (error.problem, error.context)))
             document.complain(_mark(error.problem_mark), "not valid YAML", why)
-            node = None
         except yaml.reader.ReaderError as error:
             line = text.count("\n", 0, error.position) + 1
             document.complain((line, 1), "not valid YAML", f"character #x{error.character:04x}")
-            node = None
-        if node is not None:
-            document.data = _build(document, node, ())
-        elif not document.problems:
-            document.complain(
-                (1, 1),
-                "the file is empty",
-                "a spec needs version, name, backend, hosts",
-                "start from a file in examples/",
-            )
-    if document.problems:
-        raise SpecError(document.problems)
+    if node is not None:
+        document.data = _build(document, node, ())
+        if not isinstance(document.data, dict):
+            why = f"{what} consists of `key: value` lines"
+            document.complain((1, 1), "not a mapping", why, _START)
+    elif not document.problems:
+        document.complain((1, 1), "the file is empty", f"{what} was expected", _START)
+    document.refuse_problems()
     return document

@@ -42,7 +42,9 @@ def _absolute(value: str) -> str:
     return value.rstrip("/") or "/"
 
 
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$", max_length=31)]
+NAME_PATTERN = r"^[a-z][a-z0-9-]{0,30}$"
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=31)]
 Size = Annotated[
     int,
     BeforeValidator(_size),

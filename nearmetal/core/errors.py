@@ -69,9 +69,10 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        """One line: `file:line:col: what, why, hint`."""
-        parts = [self.what, self.why, self.hint]
-        return f"{self.file}:{self.line}:{self.column}: " + ", ".join(p for p in parts if p)
+        """Return one line: `file:line:col: what: why; hint`."""
+        text = f"{self.file}:{self.line}:{self.column}: {self.what}"
+        text += f": {self.why}" if self.why else ""
+        return f"{text}; {self.hint}" if self.hint else text
 
 
 class SpecError(NearmetalError):

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 from pydantic import AfterValidator, Field
 
+from nearmetal.config.explain import load_yaml, parse_yaml
 from nearmetal.config.model import AbsolutePath, Model, Name
 from nearmetal.config.password import PasswordSource
-from nearmetal.config.yaml import load_yaml, parse_yaml
 from nearmetal.core.errors import SpecError
 from nearmetal.host.vcenter.spec import Vcenter
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from nearmetal.config.yaml import load_yaml
+from nearmetal.config.explain import load_yaml
 from nearmetal.core.errors import Problem, SpecError
 from nearmetal.study.labels import ArmLabels
 from nearmetal.study.stats import MIN_LAUNCHES, median_interval

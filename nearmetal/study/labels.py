@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from nearmetal.config.yaml import load_yaml
+from nearmetal.config.explain import load_yaml
 from nearmetal.core.errors import Problem, SpecError
 from nearmetal.study.gate import FACTS
 from nearmetal.study.model import Arm

@@ -55,7 +55,7 @@ def test_the_schema_knows_every_key() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"kvm[01-03,07]"', '"kvm[01-"', "f:4:12: hosts[0].nodes, "),
+        ('"kvm[01-03,07]"', '"kvm[01-"', "f:4:12: hosts[0].nodes 'kvm[01-': "),
         ('"kvm[01-03,07]"', '"kvm[1-999999999]"', "names more than 4096 hosts"),
         ('"kvm[01-03,07]"', '"a[1-99]b[1-99]"', "names more than 4096 hosts"),
         ('"kvm[01-03,07]"', "'@all'", "is no node set"),
@@ -63,24 +63,24 @@ def test_the_schema_knows_every_key() -> None:
         ('"kvm[01-03,07]"', "'-n1'", "holds '-n1', which is no host name"),
         ("platform: linux", "platform: windows", "f:5:15: hosts[0].platform"),
         ("bmc-{host}", "bmc-{name}", "has a placeholder other than {host}"),
-        ("https://", "ftp://", "is no address of a bmc"),
+        ("https://", "ftp://", "is no address of a BMC"),
         (
             "password: {env: BMC_PASSWORD}",
             "password: {}",
-            "names no place, or several, write one of env, file and keyring",
+            "names no place, or several; write one of env, file and keyring",
         ),
         (
             "password: {env: BMC_PASSWORD}",
             "password: hunter2",
-            "hosts[0].bmc.password, would hold a secret",
+            "hosts[0].bmc.password: would hold a secret",
         ),
         ("sriov: true", "sriof: true", "did you mean 'sriov'?"),
         ("vfs: 8", "vfs: -1", "f:10:83"),
         ("firmware: 16.32.1010", "firmware: latest", "is no version"),
         ("model: ConnectX-5, ", "", "names no card"),
         ("mitigations=off", '"x; reboot"', "no argument of a kernel"),
-        ("canary: kvm02", "canary: kvm09", "f:13:9: canary 'kvm09', is none of the hosts"),
-        ('"esx[1-2]"', "kvm03", "f:12:13: host kvm03, line 4 names it already"),
+        ("canary: kvm02", "canary: kvm09", "f:13:9: canary 'kvm09': is none of the hosts"),
+        ('"esx[1-2]"', "kvm03", "f:12:13: host kvm03: line 4 names it already"),
         ("platform: esxi}", "platform: esxi, kernel: {iommu: 'on'}}", "is for Linux"),
         ("platform: esxi}", "platform: esxi, bios: {smt: true}}", "needs a BMC"),
         (

@@ -292,8 +292,8 @@ def test_after_a_plan_the_plan_is_empty(before: int, after: int) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (("hosts", "show: [/tmp/x]\nhosts"), "unknown key 'show', only `backend: local` has it"),
-        (("{name: a}", "{name: a, shm: 1 GiB}"), "shm', only `backend: local` has it"),
+        (("hosts", "show: [/tmp/x]\nhosts"), "unknown key 'show': only `backend: local` has it"),
+        (("{name: a}", "{name: a, shm: 1 GiB}"), "shm': only `backend: local` has it"),
         (("{name: a}", "{name: a, memori: 1 GiB}"), "did you mean 'memory'?"),
         (("{name: a}", "{name: a, memory: 100 MiB}"), "of at least 256 MiB"),
         (("{name: a}", "{name: a, cpus: all}"), "write auto, or for example [0, 1]"),
@@ -305,16 +305,16 @@ def test_after_a_plan_the_plan_is_empty(before: int, after: int) -> None:
         (("name: h,", "name: h, segment: {device: shm},"), "is not supported"),
         (
             ("name: h,", "name: h, directory: here,"),
-            "is no directory, write auto, or an absolute path",
+            "is no directory; write auto, or an absolute path",
         ),
-        (("hosts", "image: x.qcow2\nhosts"), "is no image, write default, or the absolute path"),
+        (("hosts", "image: x.qcow2\nhosts"), "is no image; write default, or the absolute path"),
         (("hosts", "network: {bridge: 0123456789abcdefg}\nhosts"), "bridge"),
         (
             (
                 "nodes: [{name: a}, {name: b}]}",
                 "nodes: [{name: a}]}, {name: i, uri: 'qemu+ssh://root@i/system', nodes: [{name: b}]}",
             ),
-            "network.bridge is missing, the hosts have 2 hypervisors",
+            "network.bridge is missing: the hosts have 2 hypervisors",
         ),
     ],
 )

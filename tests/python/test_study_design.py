@@ -96,7 +96,7 @@ def test_enough_launches_are_those_with_narrow_intervals() -> None:
         ("way: own", "way: OWN", ":6:", "way"),
         ("  a: {cluster: c.yaml, ", "  a: {", ":4:", "neither or both of cluster and start"),
         ("workloads:\n", "workloads: {}\nmore:\n", ":7:", "workloads"),
-        (SMALL, "", ":1: the file is empty", "a study was expected"),
+        (SMALL, "", ":1:1: the file is empty", "a study was expected"),
         (SMALL, "- 1\n", ":1:1: not a mapping", ""),
     ],
 )

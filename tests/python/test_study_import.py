@@ -156,7 +156,7 @@ def test_a_draft_of_labels_can_be_filled_in(logs: Path, tmp_path: Path) -> None:
         ("sources:", "sorces:", r"labels\.yaml:6:1: unknown key 'sorces'.*did you mean 'sources'"),
         ("run: lab\n", "", "run is missing"),
         ("nodes: 2", "nodes: two", r":8:.*sources\[0\].nodes"),
-        ("nodes: 2", "nodes: 0", "greater than or equal to 1"),
+        ("nodes: 2", "nodes: 0", "use at least 1"),
         ("{launch}", "{lunch}", "{lunch} is unknown"),
         ("{launch}", "{arm}", "{arm} stands twice"),
         ("fabric: InfiniBand, ", "", "arms.vm.fabric is missing"),
@@ -164,7 +164,7 @@ def test_a_draft_of_labels_can_be_filled_in(logs: Path, tmp_path: Path) -> None:
         ("  vm: {", "  xm: {", "arm 'vm' is not described"),
         ("cores_per_node: 44", "facts: {line_rate_gbits: 100}", "did you mean 'line_rate_gbit'"),
         ("cores_per_node: 44", "facts: {line_rate_gbit: fast}", "line_rate_gbit is 'fast'"),
-        ("format: 1", "format: 2", "format, input should be 1"),
+        ("format: 1", "format: 2", "format '2': is not supported"),
     ],
 )
 def test_labels_are_checked(logs: Path, old: str, new: str, expected: str) -> None:

@@ -136,7 +136,7 @@ def test_how_vcenter_is_trusted_is_checked(key: str, what: str) -> None:
         ("{kind: passthrough, device: '0000:3b:00.0', pf: '0000:3b:00.0'}", "has pf, which kind"),
         ("{kind: dynamic, models: ['15b3']}", "is no vendor and device"),
         ("{kind: vgpu, profile: 'a b'}", "is no vGPU profile"),
-        ("{kind: e1000, port_group: pg}", "this release knows kind:"),
+        ("{kind: e1000, port_group: pg}", "is not supported; use 'vmxnet3'"),
         ("{kind: vmxnet3, port_group: a/b}", "has a character that vCenter escapes"),
     ],
 )
@@ -223,7 +223,7 @@ def test_what_is_wrong_with_all_is_said_once_where_the_cluster_says_it() -> None
 def test_a_device_goes_to_one_machine() -> None:
     whole = f"{FULL}, adapters: [{PCI}]"
     twice = only_problem(f"name: n1, {whole}", f"name: n2, {whole}")
-    assert "node n2: 0000:3b:00.0 of esx1 is passed through twice, node n1 has it" in twice
+    assert "node n2: 0000:3b:00.0 of esx1 is passed through twice: node n1 has it" in twice
     spec_of(f"name: n1, {whole}", f"name: n2, power: off, {whole}")
     both = only_problem(f"name: n1, {whole}", f"name: n2, {FULL}, {SRIOV}")
     assert "node n1: 0000:3b:00.0 of esx1 is passed through whole and as SR-IOV" in both
@@ -233,7 +233,7 @@ def test_names_and_addresses_are_given_once() -> None:
     assert "node n2: machine 'n1' twice" in only_problem("name: n1", "name: n2, vm: n1")
     address = "guest: {address: 10.0.0.5/24}"
     found = only_problem(f"name: n1, {address}", f"name: n2, {address}")
-    assert "node n2: address 10.0.0.5/24 twice, node n1 has it" in found
+    assert "node n2: address 10.0.0.5/24 twice: node n1 has it" in found
     short = only_problem(
         "name: n1", "name: n2", machine="template: t, guest: {address: 10.0.0.5/24}"
     )
@@ -267,7 +267,7 @@ def test_an_uplink_serves_one_switch_and_is_named_once() -> None:
     near = two % ("a", "vmnic4, vmnic5", "pa", "")
     spec_of("name: n1", more=f"switches: [{near}, {far}]\n")
     shared = only_problem("name: n1", more=f"switches: [{near}, {far.replace('esx2', 'esx1')}]\n")
-    assert "switch b: vmnic4 of esx1, switch a has it" in shared
+    assert "switch b: vmnic4 of esx1: switch a has it" in shared
     double = near.replace("vmnic5", "vmnic4")
     assert "vmnic4 twice" in only_problem("name: n1", more=f"switches: [{double}]\n")
 
