@@ -10,7 +10,7 @@ from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.cluster.store import state_directory
 from nearmetal.core.errors import ExitCode
 from nearmetal.host.apply import Applier, Patience
-from nearmetal.host.facts import Network
+from nearmetal.host.facts import Reach
 from nearmetal.host.hosts_file import load_hosts
 from nearmetal.host.show import plan_data
 
@@ -59,7 +59,7 @@ def applier(args: argparse.Namespace, kind: type[Kind]) -> Kind:
     patience = Patience(
         reboot_s=args.reboot_timeout, by_hand_done=getattr(args, "by_hand_done", False)
     )
-    return kind(file, Network(), directory, patience)
+    return kind(file, Reach(), directory, patience)
 
 
 def run(args: argparse.Namespace, view: View) -> int:

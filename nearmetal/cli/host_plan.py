@@ -11,7 +11,7 @@ from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.cluster.store import state_directory
 from nearmetal.core.errors import ExitCode, UsageError
 from nearmetal.host.esxi_marks import Marks
-from nearmetal.host.facts import Network, read_hosts
+from nearmetal.host.facts import Reach, read_hosts
 from nearmetal.host.hosts_file import hosts_schema, load_hosts
 from nearmetal.host.plan import plan_hosts
 from nearmetal.host.show import plan_data, plan_lines
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import argparse
 
     from nearmetal.cli.view import View
-    from nearmetal.host.facts import Reach
 
 
 def register(subparsers: Subparsers) -> None:
@@ -50,7 +49,7 @@ def run(args: argparse.Namespace, view: View) -> int:
         return ExitCode.DONE
     if args.file is None:
         raise UsageError("host plan needs a FILE", "nearmetal host plan examples/hosts/rack1.yaml")
-    return show(Path(args.file), Network(), view)
+    return show(Path(args.file), Reach(), view)
 
 
 def show(path: Path, reach: Reach, view: View) -> int:

@@ -10,7 +10,7 @@ from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.cluster.store import state_directory
 from nearmetal.core.errors import ExitCode
 from nearmetal.host.esxi_marks import Marks
-from nearmetal.host.facts import Network, read_hosts
+from nearmetal.host.facts import Reach, read_hosts
 from nearmetal.host.hosts_file import load_hosts
 from nearmetal.host.plan import plan_hosts
 from nearmetal.host.show import status_data, status_lines
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import argparse
 
     from nearmetal.cli.view import View
-    from nearmetal.host.facts import Reach
 
 
 def register(subparsers: Subparsers) -> None:
@@ -36,7 +35,7 @@ def register(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace, view: View) -> int:
     """Print what is there and what differs."""
-    return show(Path(args.file), Network(), view)
+    return show(Path(args.file), Reach(), view)
 
 
 def show(path: Path, reach: Reach, view: View) -> int:

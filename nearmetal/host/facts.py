@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of all hosts of a file, several at a time; one that is gone does not hold up the others."""
+"""Facts of all hosts of a file, several at a time; an unreachable host does not delay the others."""
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import BackendError, CommandError, HostError, PasswordError
 from nearmetal.host.facts_esxi import read_esxi
@@ -20,36 +20,16 @@ if TYPE_CHECKING:
     from nearmetal.host.hosts_file import HostGroup, HostsFile
     from nearmetal.host.model import HostFacts
     from nearmetal.host.shell import Shell
-    from nearmetal.host.slurm import Scheduler
     from nearmetal.host.vsphere_host import Datacenters, VsphereHost
 
 AT_ONCE = 16
 
 
-class Reach(Protocol):
-    """How hosts are reached."""
-
-    def shell(self, name: str, group: HostGroup) -> Shell:
-        """Return a host's shell."""
-
-    def redfish(self, name: str, group: HostGroup) -> Redfish | None:
-        """Return a host's management controller; None where the file names none."""
-
-    def vsphere(self, name: str, group: HostGroup) -> VsphereHost | None:
-        """Return a host through its vCenter; None where the file names none."""
-
-    def scheduler(self) -> Scheduler:
-        """Return Slurm's controller."""
-
-
-class Network:
-    """Hosts over ssh, Redfish and the vSphere API, with one session for each vCenter.
-
-    Slurm by the tools of this machine.
-    """
+class Reach:
+    """The ways to hosts: ssh, Redfish, one session for each vCenter, and the tools of Slurm."""
 
     def __init__(self) -> None:
-        """Nothing is connected yet."""
+        """Connect to nothing yet."""
         self._lock = threading.Lock()
         self._vcenters: dict[str, Datacenters] = {}
 
@@ -58,11 +38,11 @@ class Network:
         return SshShell(name, group.ssh)
 
     def redfish(self, name: str, group: HostGroup) -> Redfish | None:
-        """Return a host's management controller; None where the file names none."""
+        """Return a host's management controller; None if the file has none."""
         return None if group.bmc is None else Redfish(name, group.bmc)
 
     def vsphere(self, name: str, group: HostGroup) -> VsphereHost | None:
-        """Return a host through its vCenter; None where the file names none."""
+        """Return a host in its vCenter; None if the file has none."""
         if group.vcenter is None:
             return None
         try:
@@ -76,21 +56,21 @@ class Network:
             vcenter = self._vcenters.setdefault(key, Datacenters(group.vcenter))
         return vcenter.host(name)
 
-    def scheduler(self) -> Scheduler:
+    def scheduler(self) -> SlurmTools:
         """Return Slurm's controller."""
         return SlurmTools()
 
 
 @dataclass
 class Found:
-    """Facts by host, and those that could not be reached, with reason and hint."""
+    """Facts by host; for unreachable hosts, the reason and the hint."""
 
     facts: dict[str, HostFacts] = field(default_factory=dict)
     unreached: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def read_host(name: str, group: HostGroup, reach: Reach) -> HostFacts:
-    """Return a host's facts; raises HostError or CommandError where it cannot be reached."""
+    """Return a host's facts; raises HostError or CommandError if it cannot be reached."""
     facts = _read(name, group, reach)
     redfish = reach.redfish(name, group)
     if redfish is None:

@@ -9,13 +9,13 @@ from nearmetal.host.cards import ESXI_DRIVER
 from nearmetal.host.facts_linux import CONFIG_S, MODELS
 from nearmetal.host.model import CardFacts, HostFacts, PortFacts
 from nearmetal.host.parse.esxcli import parse_module_parameters, parse_pci, parse_vibs
-from nearmetal.host.parse.mellanox import parse_mlxconfig, parse_mlxfwmanager, parse_mst_status
+from nearmetal.host.parse.tools import parse_mlxconfig, parse_mlxfwmanager, parse_mst_status
 from nearmetal.host.shell import Answer, Shell, ask, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nearmetal.host.parse.mellanox import MstDevice
+    from nearmetal.host.parse.tools import MstDevice
 
 _NVIDIA = "0x15b3"
 

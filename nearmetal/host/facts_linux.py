@@ -7,18 +7,20 @@ import re
 from typing import TYPE_CHECKING
 
 from nearmetal.host.cards import MLX5
-from nearmetal.host.carry import BEGUN
 from nearmetal.host.model import CardFacts, HostFacts, PortFacts, VfGuids
-from nearmetal.host.parse.devlink import parse_devlink
-from nearmetal.host.parse.mellanox import parse_mlxconfig, parse_mlxfwmanager
-from nearmetal.host.parse.tuned import parse_tuned
+from nearmetal.host.parse.tools import (
+    parse_devlink,
+    parse_mlxconfig,
+    parse_mlxfwmanager,
+    parse_tuned,
+)
 from nearmetal.host.places import GRUB, LINKS, POWER, RULES, refresh
-from nearmetal.host.shell import Answer, Shell, ask, quoted
+from nearmetal.host.shell import BEGUN, Answer, Shell, ask, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nearmetal.host.parse.mellanox import Inventory
+    from nearmetal.host.parse.tools import Inventory
 
 MAX_CARDS = 64
 CONFIG_S = 120.0

@@ -8,17 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearmetal.host.model import ConfigValue
-from nearmetal.host.parse.devlink import Device, parse_devlink
 from nearmetal.host.parse.esxcli import parse_module_parameters, parse_pci, parse_table, parse_vibs
-from nearmetal.host.parse.mellanox import (
+from nearmetal.host.parse.tools import (
+    Device,
     Inventory,
     MstDevice,
+    parse_devlink,
     parse_mlxconfig,
     parse_mlxfwmanager,
     parse_mst_status,
+    parse_tuned,
     plain_value,
 )
-from nearmetal.host.parse.tuned import parse_tuned
 
 MLXCONFIG = """
 Device #1:
