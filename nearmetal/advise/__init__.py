@@ -7,7 +7,7 @@ Pure: needs and facts in, a ranked answer out. Start at rank.py.
 from nearmetal.advise.adapters import ADAPTERS, Adapter, Source
 from nearmetal.advise.needs import Fabric, Messages, Needs, Platform
 from nearmetal.advise.rank import Advice, Option, Refusal, advise
-from nearmetal.advise.tax import Tax
+from nearmetal.advise.tax import Tax, load_measured
 from nearmetal.advise.trace import load_trace
 
 __all__ = [
@@ -23,5 +23,6 @@ __all__ = [
     "Source",
     "Tax",
     "advise",
+    "load_measured",
     "load_trace",
 ]

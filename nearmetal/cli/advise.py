@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nearmetal advise`: which adapter suits, and why the others do not."""
+"""`nearmetal advise`: the adapters that meet given needs, and the reasons against the others."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from nearmetal.advise import Fabric, Messages, Needs, Platform, advise, load_trace
-from nearmetal.advise.tax import load_measured
-from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.config.explain import load_yaml, reason
 from nearmetal.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     import argparse
 
-    from nearmetal.advise import Advice, Option, Tax
+    from nearmetal.advise import Advice, Needs, Option, Tax
     from nearmetal.cli.view import View
 
 _VERSIONS = ("vsphere", "kernel", "qemu", "libvirt", "guest_kernel")
@@ -42,15 +36,10 @@ _HELP = {
 _FIELDS = ("platform", "fabric", "messages", "adapter", *_VERSIONS, *_NUMBERS, *_SWITCHES)
 
 
-def register(subparsers: Subparsers) -> None:
-    """Add the verb."""
-    parser = add_verb(
-        subparsers,
-        "advise",
-        show,
-        "rank the network adapters that meet given needs, with reasons",
-        "nearmetal advise --platform vsphere --vsphere 8.0U2 --fabric roce --vms-per-adapter 4",
-    )
+def advise_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `advise`."""
+    from nearmetal.advise import Fabric, Messages, Platform
+
     add = parser.add_argument
     add(
         "needs",
@@ -98,16 +87,21 @@ def _flag(name: str) -> str:
 
 def _needs(args: argparse.Namespace) -> Needs:
     """Return the needs of the file, overridden by the command line."""
-    told = {name: getattr(args, name) for name in _FIELDS if getattr(args, name) is not None}
+    from pydantic import ValidationError
+
+    from nearmetal.advise import Needs, load_trace
+    from nearmetal.config.explain import load_yaml, reason
+
+    given = {name: getattr(args, name) for name in _FIELDS if getattr(args, name) is not None}
     if args.trace is not None:
-        if "messages" in told:
+        if "messages" in given:
             raise UsageError("--trace and --messages contradict each other", "give one of them")
-        told["messages"] = load_trace(args.trace)
+        given["messages"] = load_trace(args.trace)
     base: dict[str, Any] = {}
     if args.needs is not None:
         base = load_yaml(args.needs, Needs, "a file of needs")[0].model_dump(exclude_unset=True)
     try:
-        return Needs.model_validate(base | told)
+        return Needs.model_validate(base | given)
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         why, hint = reason(detail)
@@ -164,8 +158,10 @@ def _as_data(advice: Advice, core_loss: float | None) -> dict[str, Any]:
     }
 
 
-def show(args: argparse.Namespace, view: View) -> int:
-    """Print the ranking and the refusals; exit code 4 when nothing fits."""
+def on_advise(args: argparse.Namespace, view: View) -> int:
+    """Print the ranking and the refusals; exit code 4 if no adapter fits."""
+    from nearmetal.advise import advise, load_measured
+
     needs = _needs(args)
     measured = () if args.measured is None else load_measured(args.measured)
     advice = advise(needs, measured)
@@ -175,7 +171,7 @@ def show(args: argparse.Namespace, view: View) -> int:
         for line in _lines(option, place, needs.core_loss)
     ]
     if not lines:
-        lines = ["nothing fits all of these needs"]
+        lines = ["no adapter meets all of these needs"]
     lines += ["", "not these:"] if advice.refused else []
     for adapter, reasons in advice.refused:
         lines += [

@@ -32,6 +32,17 @@ class Silent:
         """Ignore it."""
 
 
+class Part(Silent):
+    """Passes the steps of a part on to the whole, which has announced their number."""
+
+    def __init__(self, whole: Progress) -> None:
+        self._whole = whole
+
+    def step(self, text: str) -> None:
+        """A step of the part is a step of the whole."""
+        self._whole.step(text)
+
+
 class Bar:
     """A bar that advances when a step ends."""
 

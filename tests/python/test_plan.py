@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearmetal.cli.plan import as_data, as_lines
+from nearmetal.cli.cluster import as_data, as_lines
 from nearmetal.cluster.action import Action
 from nearmetal.cluster.desired import desired
 from nearmetal.cluster.diff import Plan, make_plan, removal

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.cli.slurm_status import show
+from nearmetal.cli.slurm import show_status
 from nearmetal.cli.verbs import build_parser
 from nearmetal.cli.view import View
 from nearmetal.core.errors import NearmetalError, SlurmError, UsageError
@@ -163,7 +163,7 @@ def test_no_answer_makes_no_leak(tmp_path: Path) -> None:
     assert "slurmctld" in caught.value.hint
     record(tmp_path, 5)
     for judge in (
-        lambda: show(Slurm({}, 1), ThisNode(tmp_path), View(as_json=True), no_vfs(tmp_path)),
+        lambda: show_status(Slurm({}, 1), ThisNode(tmp_path), View(as_json=True), no_vfs(tmp_path)),
         lambda: reclaim_ended(Slurm({}, 1), ThisNode(tmp_path), drains=True),
     ):
         with pytest.raises(SlurmError):
@@ -288,18 +288,18 @@ def test_status_tells_leaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     record(tmp_path, 1)
     record(tmp_path, 2)
     slurm = Slurm({"n1": "1 R\n3 R\n"})
-    assert show(slurm, ThisNode(tmp_path), View(as_json=False), no_vfs(tmp_path)) == 4
+    assert show_status(slurm, ThisNode(tmp_path), View(as_json=False), no_vfs(tmp_path)) == 4
     told = capsys.readouterr()
     assert "job 2 has ended and its container is here" in told.err
     assert "its process 1 has died" in told.out
-    assert show(slurm, ThisNode(tmp_path), View(as_json=True), no_vfs(tmp_path)) == 4
+    assert show_status(slurm, ThisNode(tmp_path), View(as_json=True), no_vfs(tmp_path)) == 4
     data = json.loads(capsys.readouterr().out)
     assert [(c["job"], c["leak"]) for c in data["containers"]] == [(1, False), (2, True)]
 
 
 def test_status_without_containers_does_not_ask_slurm(tmp_path: Path) -> None:
     slurm = Slurm({}, 1)
-    assert show(slurm, ThisNode(tmp_path), View(as_json=True), no_vfs(tmp_path)) == 0
+    assert show_status(slurm, ThisNode(tmp_path), View(as_json=True), no_vfs(tmp_path)) == 0
     assert reclaim_ended(slurm, ThisNode(tmp_path), drains=True) == ()
     assert slurm.asked == []
 
@@ -430,7 +430,7 @@ def test_the_unit_of_the_watchdog_says_what_the_command_line_takes() -> None:
 
 def test_draining_goes_with_the_watchdog_alone() -> None:
     args = build_parser().parse_args(["slurm", "reclaim", "--job", "7", "--drain"])
-    with pytest.raises(UsageError, match="--drain goes with --ended"):
+    with pytest.raises(UsageError, match="--drain needs --ended"):
         args.handler(args, View(as_json=True))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.cli.slurm_status import show
+from nearmetal.cli.slurm import show_status
 from nearmetal.cli.view import View
 from nearmetal.core.errors import BackendError, SlurmError
 from nearmetal.slurm import Backend, Launched, ThisNode, Wish, reclaim_ended
@@ -152,14 +152,14 @@ def test_status_is_the_same_over_both(tmp_path: Path, capsys: pytest.CaptureFixt
         record(state, job)
     told = []
     slurm = Slurm({"n1": "1 R\n"})
-    assert show(slurm, cloud, View(as_json=True), no_vfs(tmp_path)) == 4
+    assert show_status(slurm, cloud, View(as_json=True), no_vfs(tmp_path)) == 4
     told.append(json.loads(capsys.readouterr().out))
-    assert show(slurm, ThisNode(state), View(as_json=True), no_vfs(tmp_path)) == 4
+    assert show_status(slurm, ThisNode(state), View(as_json=True), no_vfs(tmp_path)) == 4
     told.append(json.loads(capsys.readouterr().out))
     for data in told:
         assert [(c["job"], c["node"], c["leak"]) for c in data["containers"]] == [
             (1, "n1", False),
             (2, "n1", True),
         ]
-    assert show(slurm, cloud, View(as_json=False), no_vfs(tmp_path)) == 4
+    assert show_status(slurm, cloud, View(as_json=False), no_vfs(tmp_path)) == 4
     assert re.search(r"^1 .* in use ", capsys.readouterr().out, re.MULTILINE)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.cli.slurm_status import show
+from nearmetal.cli.slurm import show_status
 from nearmetal.cli.view import View
 from nearmetal.core.errors import HostError, NoVfError, SlurmError
 from nearmetal.host.vf import Ledger, Owner, VfHost
@@ -286,9 +286,9 @@ def test_gres_of_a_node(text: str, count: int) -> None:
 def status(
     tree: Tree, state: Path, gres: str, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, dict[str, object], str]:
-    code = show(Gres({"n1": "1 R\n"}, gres), ThisNode(state), View(as_json=True), vfs(tree))
+    code = show_status(Gres({"n1": "1 R\n"}, gres), ThisNode(state), View(as_json=True), vfs(tree))
     data = json.loads(capsys.readouterr().out)
-    show(Gres({"n1": "1 R\n"}, gres), ThisNode(state), View(as_json=False), vfs(tree))
+    show_status(Gres({"n1": "1 R\n"}, gres), ThisNode(state), View(as_json=False), vfs(tree))
     return code, data, capsys.readouterr().err
 
 
@@ -324,7 +324,7 @@ def test_status_finds_vfs_whose_job_left_no_records(
     (state / "job-1").rmdir()
     code, _, told = status(tree, state, "vf:3", capsys)
     assert code == 4
-    assert "job 1 has no records any more and VF 0000:01:10.0 is still its" in told
+    assert "job 1 has no records any more, and VF 0000:01:10.0 still belongs to it" in told
 
 
 def test_virtual_machines_get_none(tmp_path: Path) -> None:

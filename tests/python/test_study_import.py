@@ -272,7 +272,7 @@ def test_a_draft_is_refused_where_nothing_is_to_be_asked(
     empty, own, file = tmp_path / "empty", tmp_path / "own", tmp_path / "draft.yaml"
     empty.mkdir()
     make_run(own / "first")
-    for folder, why in ((empty, "holds no file"), (own, "bring their labels")):
+    for folder, why in ((empty, "holds no file"), (own, "contain their labels")):
         assert main(["study", "import", str(folder), "--draft", str(file)]) == 1
         assert why in capsys.readouterr().err
         assert not file.exists()

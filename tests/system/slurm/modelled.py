@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nearmetal.cli import slurm_launch, slurm_reclaim
+from nearmetal.cli.slurm import launch, reclaim
 from nearmetal.cli.verbs import build_parser
 from nearmetal.cli.view import View
 from nearmetal.core.errors import HostError, NearmetalError
@@ -70,7 +70,7 @@ def main() -> int:
     view = View(as_json=args.json)
     ledger = Ledger(place / "ledger")
     vfs = JobVfs(lambda: VfHost(FarKernel(place), ledger, privileged=True), ledger.path)
-    verb = {"launch": slurm_launch.launch, "reclaim": slurm_reclaim.reclaim}[sys.argv[3]]
+    verb = {"launch": launch, "reclaim": reclaim}[sys.argv[3]]
     try:
         return verb(args, view, ThisNode(vfs=vfs))
     except NearmetalError as error:
