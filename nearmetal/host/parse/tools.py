@@ -75,8 +75,8 @@ def parse_mlxconfig(text: str) -> dict[str, ConfigValue] | None:
 
 
 @dataclass(frozen=True)
-class Inventory:
-    """One device of mlxfwmanager. `stored`: firmware in its flash, "" if that runs."""
+class Board:
+    """One adapter, or one function of it. `stored`: firmware in its flash, "" if that runs."""
 
     pci: str
     type: str
@@ -85,7 +85,7 @@ class Inventory:
     stored: str = ""
 
 
-def parse_mlxfwmanager(text: str) -> list[Inventory]:
+def parse_mlxfwmanager(text: str) -> list[Board]:
     """Return the devices in the output of `mlxfwmanager --query`."""
     blocks: list[list[str]] = []
     for line in _lines(text):
@@ -96,7 +96,7 @@ def parse_mlxfwmanager(text: str) -> list[Inventory]:
     return [found for block in blocks[:MAX_DEVICES] if (found := _inventory(block))]
 
 
-def _inventory(lines: list[str]) -> Inventory | None:
+def _inventory(lines: list[str]) -> Board | None:
     pairs: dict[str, str] = {}
     versions: dict[bool, str] = {}
     for line in lines:
@@ -112,7 +112,7 @@ def _inventory(lines: list[str]) -> Inventory | None:
         return None
     stored = versions.get(False, "")
     runs = versions.get(True, stored)
-    return Inventory(
+    return Board(
         pci, pairs.get("Device Type", "")[:32], psid, runs, "" if stored == runs else stored
     )
 
@@ -132,49 +132,30 @@ def parse_mst_status(text: str) -> list[MstDevice]:
     return [MstDevice(m["type"], m["mst"], m["pci"]) for m in found[:MAX_DEVICES]]
 
 
-@dataclass(frozen=True)
-class Device:
-    """One function in devlink. `stored`: firmware in its flash, "" if that runs."""
-
-    driver: str
-    psid: str
-    firmware: str
-    stored: str = ""
-
-
-def parse_devlink(text: str) -> dict[str, Device]:
-    """Return the devices of `devlink -j dev info` by PCI address; {} for another document."""
+def parse_devlink(text: str) -> dict[str, Board]:
+    """Return the functions of `devlink -j dev info` by PCI address; {} for another document."""
     try:
         document = json.loads(text[:MAX_TEXT])
     except (ValueError, RecursionError):
         return {}
-    info = document.get("info") if isinstance(document, dict) else None
-    if not isinstance(info, dict):
-        return {}
-    found: dict[str, Device] = {}
-    for name, entry in info.items():
+    found: dict[str, Board] = {}
+    for name, entry in _inner(document, "info").items():
         match = _ADDRESS.fullmatch(name)
         if match is None or not isinstance(entry, dict):
             continue
-        versions = entry.get("versions")
-        fixed = _dictionary(versions, "fixed")
-        firmware = _firmware(_dictionary(versions, "running"))
-        stored = _firmware(_dictionary(versions, "stored"))
-        driver = entry.get("driver")
-        found[match[1]] = Device(
-            driver[:64] if isinstance(driver, str) else "",
-            _text(fixed.get("fw.psid", ""), _PSID),
-            firmware,
-            "" if stored == firmware else stored,
-        )
+        versions = _inner(entry, "versions")
+        firmware, stored = (_firmware(_inner(versions, key)) for key in ("running", "stored"))
+        psid = _text(_inner(versions, "fixed").get("fw.psid"), _PSID)
+        left = "" if stored == firmware else stored
+        found[match[1]] = Board(match[1], "", psid, firmware, left)
     return found
 
 
 def _firmware(versions: dict[str, Any]) -> str:
-    return _text(versions.get("fw.version") or versions.get("fw") or "", _VERSION)
+    return _text(versions.get("fw.version") or versions.get("fw"), _VERSION)
 
 
-def _dictionary(value: Any, key: str) -> dict[str, Any]:
+def _inner(value: Any, key: str) -> dict[str, Any]:
     inner = value.get(key) if isinstance(value, dict) else None
     return inner if isinstance(inner, dict) else {}
 
