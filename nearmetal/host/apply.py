@@ -83,7 +83,6 @@ class Earlier:
     """The first action on each place of a host, with the value before it."""
 
     def __init__(self, directory: Path) -> None:
-        """Remember the place."""
         self.path = directory / "before.json"
         self._lock = Lock()
 
@@ -417,8 +416,7 @@ def _refuse_running(shell: Shell) -> None:
     running = shell.script(_MACHINES, timeout_s=60).text.split()
     if "slurmstepd" in running:
         raise HostError(
-            "jobs of Slurm run on it",
-            "add slurm: to the file, so that apply drains the node",
+            "jobs of Slurm run on it", "add slurm: to the file, so that apply drains the node"
         )
     if running:
         raise HostError(

@@ -29,7 +29,6 @@ class Reach:
     """The ways to hosts: ssh, Redfish, one session for each vCenter, and the tools of Slurm."""
 
     def __init__(self) -> None:
-        """Connect to nothing yet."""
         self._lock = threading.Lock()
         self._vcenters: dict[str, Datacenters] = {}
 

@@ -139,9 +139,7 @@ class Ssh(Model):
     """Access to a host; all other options belong into ssh_config(5)."""
 
     user: str = Field(
-        default="root",
-        pattern=r"^[a-z_][a-z0-9_-]{0,31}$",
-        description="user name for the login",
+        default="root", pattern=r"^[a-z_][a-z0-9_-]{0,31}$", description="user name for the login"
     )
     port: Annotated[int, Field(ge=1, le=65535)] = Field(default=22, description="TCP port")
     config: AbsolutePath | None = Field(default=None, description="a file of ssh_config(5)")

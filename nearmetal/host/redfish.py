@@ -23,7 +23,6 @@ class Redfish:
     """The BIOS of one host. All methods raise HostError, or PasswordError for a missing password."""
 
     def __init__(self, host: str, bmc: Bmc) -> None:
-        """Connect to nothing yet."""
         self._bmc = bmc
         self._address = bmc.address.replace("{host}", host)
         self._name = f"{host}: {self._address}"

@@ -78,7 +78,6 @@ class SshShell:
     """A host over ssh(1), with the user's own keys and without questions."""
 
     def __init__(self, host: str, ssh: Ssh, runner: Runner | None = None) -> None:
-        """Connect to nothing yet."""
         self._host = host
         self._runner = runner or LocalRunner()
         self._login = Login(host, ssh.user, ssh.port, ssh.config or "", _OPTIONS)

@@ -35,7 +35,6 @@ class SlurmTools:
     """slurmctld by scontrol(1) and squeue(1) of this machine. All methods raise HostError."""
 
     def __init__(self, runner: Runner | None = None) -> None:
-        """Start nothing yet."""
         self._runner = runner or LocalRunner()
 
     def look(self, node: str) -> NodeState:

@@ -112,8 +112,7 @@ VENDORS = (
             "smt": _switch("Processors_HyperThreading", "Processors_SMTMode"),
             "numa_per_socket": (
                 Attribute(
-                    "Processors_SNC",
-                    ({1: "Disabled", 2: "Enabled"}, {1: "Disable", 2: "Enable"}),
+                    "Processors_SNC", ({1: "Disabled", 2: "Enabled"}, {1: "Disable", 2: "Enable"})
                 ),
             ),
             "power": _profile(

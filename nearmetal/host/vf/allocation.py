@@ -53,8 +53,6 @@ class GrantedVf:
     address: str
     number: int
     pf: str
-    pf_address: str
-    link_type: str
     group: int
     numa: int
     settings: VfSettings
@@ -79,10 +77,9 @@ class Wish:
 
 
 class VfHost:
-    """The VFs of this machine."""
+    """The VFs of this machine. `privileged`: whether this process may change anything."""
 
     def __init__(self, kernel: Kernel, ledger: Ledger, *, privileged: bool) -> None:
-        """`privileged`: whether this process may change anything."""
         self.kernel = kernel
         self.ledger = ledger
         self.privileged = privileged
@@ -305,8 +302,6 @@ class VfHost:
             address=vf.address,
             number=vf.number,
             pf=pf.name,
-            pf_address=pf.address,
-            link_type=pf.link_type,
             group=-1 if vf.group is None else vf.group,
             numa=pf.numa,
             settings=wanted,

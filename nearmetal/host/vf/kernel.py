@@ -116,10 +116,12 @@ def link_of(message: Mapping[str, Any]) -> Link:
 
 
 class Kernel:
-    """This machine's kernel. All changes raise HostError with the kernel's reason."""
+    """This machine's kernel. All changes raise HostError with the kernel's reason.
+
+    `carrier_s`: limit for a link to come up.
+    """
 
     def __init__(self, sysfs: Sysfs, carrier_s: float = CARRIER_S) -> None:
-        """Open nothing yet. `carrier_s`: limit for a link to come up."""
         self.sysfs = sysfs
         self.carrier_s = carrier_s
 
