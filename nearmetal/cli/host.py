@@ -95,9 +95,9 @@ def _read(path: Path, reach: Reach) -> tuple[HostsPlan, dict[str, HostFacts]]:
     from nearmetal.host.plan import plan_hosts
 
     file = load_hosts(path)
-    found = read_hosts(file, reach)
-    facts = Marks(state_directory() / "hosts" / file.name).on_all(found.facts)
-    return plan_hosts(file, facts, found.unreached), facts
+    found, unreached = read_hosts(file, reach)
+    facts = Marks(state_directory() / "hosts" / file.name).on_all(found)
+    return plan_hosts(file, facts, unreached), facts
 
 
 def _add_writing(parser: argparse.ArgumentParser) -> None:

@@ -176,8 +176,7 @@ class Applier:
 
     def plan(self) -> HostsPlan:
         """Read every host; returns the missing steps."""
-        found = read_hosts(self._file, self._reach)
-        return plan_hosts(self._file, found.facts, found.unreached, self._plan)
+        return plan_hosts(self._file, *read_hosts(self._file, self._reach), self._plan)
 
     def _plan(self, name: str, group: HostGroup, facts: HostFacts) -> HostPlan:
         """Return the missing steps of one host."""

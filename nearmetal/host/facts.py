@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import BackendError, CommandError, HostError, PasswordError
@@ -60,14 +60,6 @@ class Reach:
         return SlurmTools()
 
 
-@dataclass
-class Found:
-    """Facts by host; for unreachable hosts, the reason and the hint."""
-
-    facts: dict[str, HostFacts] = field(default_factory=dict)
-    unreached: dict[str, tuple[str, str]] = field(default_factory=dict)
-
-
 def read_host(name: str, group: HostGroup, reach: Reach) -> HostFacts:
     """Return a host's facts; raises HostError or CommandError if it cannot be reached."""
     facts = _read(name, group, reach)
@@ -93,21 +85,20 @@ def _read(name: str, group: HostGroup, reach: Reach) -> HostFacts:
     )
 
 
-def read_hosts(file: HostsFile, reach: Reach) -> Found:
-    """Read every host of a file."""
-    found = Found()
+def read_hosts(
+    file: HostsFile, reach: Reach
+) -> tuple[dict[str, HostFacts], dict[str, tuple[str, str]]]:
+    """Return the facts of every host; for unreachable hosts, the reason and the hint."""
+    facts: dict[str, HostFacts] = {}
+    unreached: dict[str, tuple[str, str]] = {}
 
-    def one(entry: tuple[str, HostGroup]) -> tuple[str, HostFacts | tuple[str, str]]:
+    def read(entry: tuple[str, HostGroup]) -> None:
         name, group = entry
         try:
-            return name, read_host(name, group, reach)
+            facts[name] = read_host(name, group, reach)
         except (HostError, CommandError) as error:
-            return name, (error.message, error.hint)
+            unreached[name] = (error.message, error.hint)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for name, answer in pool.map(one, file.each()):
-            if isinstance(answer, tuple):
-                found.unreached[name] = answer
-            else:
-                found.facts[name] = answer
-    return found
+        list(pool.map(read, file.each()))
+    return {name: facts[name] for name, _ in file.each() if name in facts}, unreached

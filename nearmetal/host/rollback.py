@@ -225,18 +225,9 @@ def _vfs(facts: HostFacts, kept: list[Action], outcome: Outcome) -> None:
         for address in (*vfs_in(path, file.content), *vfs_in(path, now), *earlier):
             wanted[address] = wanted.get(address) or earlier.get(address, 0)
     wanted |= {action.address: action.before for action in kept if isinstance(action, SetVfs)}
-    at_boot = outcome.reboots
     for port in (port for card in facts.cards for port in card.ports):
         count = wanted.get(port.address, port.vfs)
-        if count != port.vfs and port.used_vfs:
-            outcome.refuse(
-                Stage.DRIVER,
-                f"{port.address} had {count} VFs, it has {port.vfs}, and "
-                f"virtual machines have {port.used_vfs} of them",
-                "end the virtual machines first",
-            )
-        elif count != port.vfs and not at_boot:
-            plan_count(port, count, outcome)
+        plan_count(port, count, f"it had {count}", outcome)
 
 
 class Rollback(Applier):
@@ -258,8 +249,7 @@ class Rollback(Applier):
             if (names := [name for name in expand(group.nodes) if name in touched])
         ]
         file = self._file.model_copy(update={"hosts": groups})
-        found = read_hosts(file, self._reach)
-        plan = plan_hosts(file, found.facts, found.unreached, self._plan)
+        plan = plan_hosts(file, *read_hosts(file, self._reach), self._plan)
         others = (
             f"{name} is not in the file, and has kept values" for name in sorted(touched - named)
         )

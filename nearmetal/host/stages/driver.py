@@ -124,7 +124,6 @@ def _plan_vfs(facts: HostFacts, pairs: list[Pair], outcome: Outcome) -> None:
     ports = [(want, port, p.card) for p in pairs for _, want, port in p.ports()]
     if not ports:
         return
-    at_boot = outcome.reboots
     for path, content in _files([(want, port) for want, port, _ in ports], facts).items():
         before = facts.files.get(path)
         if content != before:
@@ -132,9 +131,9 @@ def _plan_vfs(facts: HostFacts, pairs: list[Pair], outcome: Outcome) -> None:
             key = "rules" if path == RULES else f"link {path.rpartition('/')[2]}"
             outcome.step(_STAGE, key, _at_boot(path, content), action)
     for want, port, card in ports:
-        _count(want, port, card, outcome, at_boot=at_boot)
+        _count(want.vfs, port, card, outcome)
     for want, port, _ in ports:
-        if want.mtu is not None and not at_boot:
+        if want.mtu is not None and not outcome.reboots:
             _mtu(want.mtu, port, outcome)
 
 
@@ -169,10 +168,7 @@ def _at_boot(path: str, content: str | None) -> str:
     return f"VFs{mtu} at every boot{where}: {vfs}"
 
 
-def _count(
-    want: Port, port: PortFacts, card: CardFacts, outcome: Outcome, *, at_boot: bool
-) -> None:
-    vfs = want.vfs
+def _count(vfs: int, port: PortFacts, card: CardFacts, outcome: Outcome) -> None:
     configurable = card.config is not None and "NUM_OF_VFS" in card.config
     if vfs > port.total_vfs and not configurable and port.driver not in MLX5:
         what = (
@@ -182,22 +178,23 @@ def _count(
         )
         hint = f"request at most {port.total_vfs}" if port.total_vfs else "see bios.sriov"
         outcome.refuse(_STAGE, what, hint)
-    elif vfs != port.vfs and port.used_vfs:
+    else:
+        plan_count(port, vfs, f"{vfs} are requested", outcome)
+
+
+def plan_count(port: PortFacts, vfs: int, wish: str, outcome: Outcome) -> None:
+    """Add the step that sets the number of VFs now, unless a reboot does; `wish`: in words."""
+    if vfs != port.vfs and port.used_vfs:
         outcome.refuse(
             _STAGE,
-            f"{port.address} has {port.vfs} VFs, {vfs} are requested, and virtual machines "
-            f"have {port.used_vfs} of them",
+            f"{port.address} has {port.vfs} VFs, {wish}, and virtual machines have "
+            f"{port.used_vfs} of them",
             "end the virtual machines: the kernel can only remove all VFs and create them again",
         )
-    elif vfs != port.vfs and not at_boot:
-        plan_count(port, vfs, outcome)
-
-
-def plan_count(port: PortFacts, vfs: int, outcome: Outcome) -> None:
-    """Add the step that sets the number of VFs now."""
-    text = f"{port.netdev or port.address}: {port.vfs} -> {vfs} VFs"
-    action = SetVfs(port.address, vfs, port.vfs)
-    outcome.step(_STAGE, f"vfs {port.address}", text, action, after=("rules",))
+    elif vfs != port.vfs and not outcome.reboots:
+        text = f"{port.netdev or port.address}: {port.vfs} -> {vfs} VFs"
+        action = SetVfs(port.address, vfs, port.vfs)
+        outcome.step(_STAGE, f"vfs {port.address}", text, action, after=("rules",))
 
 
 def _mtu(mtu: int, port: PortFacts, outcome: Outcome) -> None:
