@@ -43,7 +43,7 @@ def plan_options(parser: argparse.ArgumentParser) -> None:
 
 def on_plan(args: argparse.Namespace, view: View) -> int:
     """Print the plan or the schema; exit code 3 for steps, 1 if a host is refused."""
-    from nearmetal.host.facts import Network
+    from nearmetal.host.facts import Reach
     from nearmetal.host.hosts_file import hosts_schema
 
     if args.schema:
@@ -52,7 +52,7 @@ def on_plan(args: argparse.Namespace, view: View) -> int:
         return ExitCode.DONE
     if args.file is None:
         raise UsageError("host plan needs a FILE", "nearmetal host plan examples/hosts/rack1.yaml")
-    return show_plan(Path(args.file), Network(), view)
+    return show_plan(Path(args.file), Reach(), view)
 
 
 def show_plan(path: Path, reach: Reach, view: View) -> int:
@@ -73,9 +73,9 @@ def status_options(parser: argparse.ArgumentParser) -> None:
 
 def on_status(args: argparse.Namespace, view: View) -> int:
     """Print the state of the hosts; exit code 4 if they differ from the file."""
-    from nearmetal.host.facts import Network
+    from nearmetal.host.facts import Reach
 
-    return show_status(Path(args.file), Network(), view)
+    return show_status(Path(args.file), Reach(), view)
 
 
 def show_status(path: Path, reach: Reach, view: View) -> int:
@@ -95,9 +95,9 @@ def _read(path: Path, reach: Reach) -> tuple[HostsPlan, dict[str, HostFacts]]:
     from nearmetal.host.plan import plan_hosts
 
     file = load_hosts(path)
-    found = read_hosts(file, reach)
-    facts = Marks(state_directory() / "hosts" / file.name).on_all(found.facts)
-    return plan_hosts(file, facts, found.unreached), facts
+    found, unreached = read_hosts(file, reach)
+    facts = Marks(state_directory() / "hosts" / file.name).on_all(found)
+    return plan_hosts(file, facts, unreached), facts
 
 
 def _add_writing(parser: argparse.ArgumentParser) -> None:
@@ -137,12 +137,12 @@ def on_apply(args: argparse.Namespace, view: View) -> int:
 def _open(args: argparse.Namespace, kind: type[Kind], *, by_hand_done: bool = False) -> Kind:
     from nearmetal.cluster.store import state_directory
     from nearmetal.host.apply import Patience
-    from nearmetal.host.facts import Network
+    from nearmetal.host.facts import Reach
     from nearmetal.host.hosts_file import load_hosts
 
     file = load_hosts(Path(args.file))
     patience = Patience(reboot_s=args.reboot_timeout, by_hand_done=by_hand_done)
-    return kind(file, Network(), state_directory() / "hosts" / file.name, patience)
+    return kind(file, Reach(), state_directory() / "hosts" / file.name, patience)
 
 
 def rollback_options(parser: argparse.ArgumentParser) -> None:

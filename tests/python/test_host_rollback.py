@@ -13,12 +13,11 @@ from nearmetal.cli.view import View
 from nearmetal.core.errors import HostError
 from nearmetal.core.journal import Journal
 from nearmetal.host.apply import Earlier
-from nearmetal.host.carry import _script
 from nearmetal.host.hosts_file import parse_hosts
 from nearmetal.host.model import BiosFacts
 from nearmetal.host.places import GRUB, RULES
-from nearmetal.host.plan_back import Back, plan_back
-from nearmetal.host.rollback import Rollback
+from nearmetal.host.rollback import Back, Rollback, plan_back
+from nearmetal.host.shell import script_of
 from nearmetal.host.steps import SetArguments, SetBios, SetConfig, SetVfs, Step, Wait
 from tests.python.provision_host import linux
 from tests.python.provision_lab import FACTORY, LabReach
@@ -255,7 +254,13 @@ def test_burnt_firmware_stays_and_is_told_until_it_is_back(
 
 
 def config(before: str | None, device: str = "0000:3b:00.0") -> dict[str, Any]:
-    return {"action": "SetConfig", "device": device, "setting": "SRIOV_EN", "before": before}
+    return {
+        "action": "SetConfig",
+        "device": device,
+        "setting": "SRIOV_EN",
+        "value": "2",
+        "before": before,
+    }
 
 
 def bios(name: str, before: object) -> dict[str, Any]:
@@ -278,7 +283,7 @@ def test_bios_and_settings_go_back_last_change_first() -> None:
 def test_what_was_not_known_before_stays() -> None:
     found = back({"config 0000:3b:00 SRIOV_EN": config(None)})
     assert (found.plan.steps, found.left) == ((), ("config 0000:3b:00 SRIOV_EN",))
-    assert "what it was was not known" in found.plan.remarks[0].text
+    assert "is left unchanged" in found.plan.remarks[0].text
     gone = {"config 0000:3b:00 NEW": config(None) | {"setting": "NEW"}}
     assert (back(gone).left, back(gone).plan.remarks) == ((), ())
 
@@ -310,7 +315,7 @@ def test_arguments_of_grubby_go_until_the_host_has_booted() -> None:
     (step,) = back({"kernel": entry}, loader="grubby", cmdline=cmdline).plan.steps
     assert step.action == SetArguments(("quiet",), cmdline, ("iommu=pt", "quiet"))
     assert step.reboot
-    assert _script(step) == (
+    assert script_of(step) == (
         "grubby --update-kernel=ALL '--remove-args=iommu=pt quiet'\n"
         "grubby --update-kernel=ALL --args=quiet\n"
     )

@@ -146,5 +146,5 @@ def test_a_bmc_that_is_not_there_is_named(lab: Lab) -> None:
 
 def test_which_system_is_meant_must_be_clear(lab: Lab) -> None:
     text = lab.text.replace("vendor: dell", "vendor: dell, system: n7")
-    with pytest.raises(HostError, match="0 systems fit"):
+    with pytest.raises(HostError, match="0 systems match"):
         lab.reach(text).read()
