@@ -70,7 +70,8 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
 def on_bench(args: argparse.Namespace, view: View) -> int:
     """Run the suite; exit code 1 if a launch failed."""
     from nearmetal.core.process import LocalRunner
-    from nearmetal.study.runner import ARMS, SUITES, Collector, schedule
+    from nearmetal.study.runner.collect import Collector
+    from nearmetal.study.runner.suite import ARMS, SUITES, schedule
 
     suite = SUITES[args.suite]
     blocks = args.blocks or suite.blocks

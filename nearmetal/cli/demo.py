@@ -156,7 +156,8 @@ def _measure(
     from nearmetal.cluster.apply import down, up
     from nearmetal.core.process import LocalRunner
     from nearmetal.core.progress import Part
-    from nearmetal.study.runner import ARMS, SUITES, Collector, find_pairs, schedule
+    from nearmetal.study.runner.collect import Collector, find_pairs
+    from nearmetal.study.runner.suite import ARMS, SUITES, schedule
 
     if cluster.name in cluster.store.names():
         view.note("an interrupted demo left its cluster: it is removed first")
@@ -194,7 +195,7 @@ def _hello(cluster: Cluster, spec: ClusterSpec, mpi: Mpi) -> str:
     """Run the first program; returns its channel. Raises LaunchError with its last words."""
     from nearmetal.core.process import LocalRunner
     from nearmetal.job.run import JobRequest, Output, run_job
-    from nearmetal.study.runner import program_path
+    from nearmetal.study.runner.collect import program_path
     from nearmetal.study.runner.suite import Program, Where
 
     program = program_path(Program("hello", "mpi_hello", Where.PROGRAMS, ()), mpi)
