@@ -13,6 +13,7 @@ from nearmetal.core.errors import LaunchError, NearmetalError, StateError, Usage
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from nearmetal.cli.verbs import VerbParser
     from nearmetal.cluster.apply import Cluster
     from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.job.mpi import Mpi
@@ -20,17 +21,15 @@ if TYPE_CHECKING:
 _MAX_BLOCKS = 1000
 
 
-def add_spec(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+def add_spec(parser: VerbParser, *, required: bool = True) -> None:
     """Add the argument SPEC."""
     words = "path of a cluster spec (YAML), or name of a cluster that is up"
-    parser.add_argument("spec", metavar="SPEC", nargs=None if required else "?", help=words)
+    parser.option("spec SPEC", words, nargs=None if required else "?")
 
 
-def add_study(parser: argparse.ArgumentParser) -> None:
+def add_study(parser: VerbParser) -> None:
     """Add the argument STUDY."""
-    parser.add_argument(
-        "study", metavar="STUDY", type=Path, help="study directory that `study import` created"
-    )
+    parser.option("study STUDY", "study directory that `study import` created")
 
 
 def open_target(text: str) -> tuple[Cluster, ClusterSpec]:

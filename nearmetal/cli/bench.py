@@ -21,49 +21,41 @@ from nearmetal.core.errors import ExitCode, LaunchError, UsageError
 if TYPE_CHECKING:
     import argparse
 
+    from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
 
 _ROUNDS, _ROUNDS_MAX = 3, 100
 _BUSY = 1.0
 
 
-def bench_options(parser: argparse.ArgumentParser) -> None:
+def bench_options(parser: VerbParser) -> None:
     """Add the arguments of `bench`."""
     from nearmetal.study.runner.suite import ARMS, SUITES
 
     add_spec(parser)
     suites = "; ".join(f"{s.name}: {s.summary}" for s in SUITES.values())
-    parser.add_argument(
+    parser.option(
         "--suite",
+        f"benchmarks to run (default: quick). {suites}",
         choices=list(SUITES),
         default="quick",
-        help=f"benchmarks to run (default: quick). {suites}",
     )
-    parser.add_argument(
-        "--mpi",
-        metavar="NAME,...",
-        help="comma-separated list of MPIs (default: all installed MPIs)",
-    )
+    parser.option("--mpi NAME,...", "comma-separated list of MPIs (default: all installed MPIs)")
     arms = "; ".join(f"{a.name}: {a.title}" for a in ARMS.values())
-    parser.add_argument(
-        "--arms",
-        metavar="NAME,...",
+    parser.option(
+        "--arms NAME,...",
+        f"comma-separated list of arms to compare; an arm is a way to carry messages (default: all arms). {arms}",
         default=",".join(ARMS),
-        help=f"comma-separated list of arms to compare; an arm is a way to carry messages (default: all arms). {arms}",
     )
-    parser.add_argument(
+    parser.option(
         "--blocks",
+        "number of blocks; a block runs each benchmark once per arm (default: the number of the suite)",
         type=blocks_number,
-        help="number of blocks; a block runs each benchmark once per arm (default: the number of the suite)",
     )
-    parser.add_argument(
-        "-n", "--ranks", type=int, help="number of ranks (default: one per slot of the cluster)"
-    )
-    parser.add_argument(
-        "--output",
-        metavar="DIR",
-        type=Path,
-        help="directory for the results; the command creates it (default: results/TIME-CLUSTER)",
+    parser.option("-n --ranks", "number of ranks (default: one per slot of the cluster)", type=int)
+    parser.option(
+        "--output DIR",
+        "directory for the results; the command creates it (default: results/TIME-CLUSTER)",
     )
 
 
@@ -116,25 +108,20 @@ def on_bench(args: argparse.Namespace, view: View) -> int:
     return ExitCode.ERROR if failed or manifest.skipped else ExitCode.DONE
 
 
-def tune_options(parser: argparse.ArgumentParser) -> None:
+def tune_options(parser: VerbParser) -> None:
     """Add the arguments of `tune`."""
-    parser.add_argument(
+    parser.option(
         "--show",
-        action="store_true",
-        help="do not measure; print the active file and its rates, or the reason why it is refused",
+        "do not measure; print the active file and its rates, or the reason why it is refused",
     )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="file to write, or to read with --show (default: $NEARMETAL_TUNE_FILE, else /etc/nearmetal/tuning as root and ~/.config/nearmetal/tuning otherwise)",
+    parser.option(
+        "--output FILE",
+        "file to write, or to read with --show (default: $NEARMETAL_TUNE_FILE, else /etc/nearmetal/tuning as root and ~/.config/nearmetal/tuning otherwise)",
     )
-    parser.add_argument(
-        "--rounds",
-        type=int,
+    parser.option(
+        "--rounds N",
+        f"number of rounds, 1 to {_ROUNDS_MAX}; more rounds find more placements of virtual cores (default: {_ROUNDS})",
         default=_ROUNDS,
-        metavar="N",
-        help=f"number of rounds, 1 to {_ROUNDS_MAX}; more rounds find more placements of virtual cores (default: {_ROUNDS})",
     )
 
 

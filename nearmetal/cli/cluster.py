@@ -14,6 +14,7 @@ from nearmetal.core.errors import ExitCode, SpecError, UsageError
 if TYPE_CHECKING:
     import argparse
 
+    from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.cluster.backend import NodeStatus
     from nearmetal.cluster.diff import Plan
@@ -23,14 +24,10 @@ status_options = down_options = add_spec
 _COLUMNS = ("node", "host", "hostname", "address", "slots", "cores", "shm", "pid", "up", "health")
 
 
-def plan_options(parser: argparse.ArgumentParser) -> None:
+def plan_options(parser: VerbParser) -> None:
     """Add the arguments of `plan`."""
     add_spec(parser, required=False)
-    parser.add_argument(
-        "--schema",
-        action="store_true",
-        help="print the JSON Schema of cluster specs; SPEC is not needed",
-    )
+    parser.option("--schema", "print the JSON Schema of cluster specs; SPEC is not needed")
 
 
 def on_plan(args: argparse.Namespace, view: View) -> int:
@@ -89,13 +86,12 @@ def as_lines(plan: Plan) -> list[str]:
     return [*lines, f"plan: {made} to make, {changed} to change, {gone} to remove"]
 
 
-def up_options(parser: argparse.ArgumentParser) -> None:
+def up_options(parser: VerbParser) -> None:
     """Add the arguments of `up`."""
     add_spec(parser)
-    parser.add_argument(
+    parser.option(
         "--replace",
-        action="store_true",
-        help="if a cluster of this name runs under another spec, change or remove its resources to match SPEC (default: refuse)",
+        "if a cluster of this name runs under another spec, change or remove its resources to match SPEC (default: refuse)",
     )
 
 
@@ -171,29 +167,24 @@ def on_down(args: argparse.Namespace, view: View) -> int:
     return ExitCode.DONE
 
 
-def vhpc_options(parser: argparse.ArgumentParser) -> None:
+def vhpc_options(parser: VerbParser) -> None:
     """Add the arguments of `import vhpc`."""
-    parser.add_argument("file", metavar="FILE", type=Path, help="cluster file of vhpc-toolkit")
-    parser.add_argument(
-        "--vcenter",
-        metavar="SERVER",
+    parser.option("file FILE", "cluster file of vhpc-toolkit")
+    parser.option(
+        "--vcenter SERVER",
+        "name or address of the vCenter; the cluster file does not contain it",
         required=True,
-        help="name or address of the vCenter; the cluster file does not contain it",
     )
-    parser.add_argument(
-        "--user",
-        metavar="USER",
+    parser.option(
+        "--user USER",
+        "user of the vCenter (default: %(default)s)",
         default="administrator@vsphere.local",
-        help="user of the vCenter (default: %(default)s)",
     )
-    parser.add_argument(
-        "--name", metavar="NAME", help="name of the cluster (default: the name of FILE)"
-    )
-    parser.add_argument(
-        "--output",
-        metavar="SPEC",
+    parser.option("--name NAME", "name of the cluster (default: the name of FILE)")
+    parser.option(
+        "--output SPEC",
+        "path of the spec; the command does not overwrite an existing file (default: standard output)",
         type=Path,
-        help="path of the spec; the command does not overwrite an existing file (default: standard output)",
     )
 
 

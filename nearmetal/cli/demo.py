@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.cluster.apply import Cluster
     from nearmetal.cluster.spec import ClusterSpec
@@ -28,16 +29,12 @@ _HELLO_S = 60.0
 _STEPS = 5
 
 
-def report_options(parser: argparse.ArgumentParser) -> None:
+def report_options(parser: VerbParser) -> None:
     """Add the arguments of `report`."""
-    parser.add_argument(
-        "directory", metavar="DIR", type=Path, help="directory with the results of `bench`"
-    )
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        type=Path,
-        help="path of the HTML page; the other files go to the same directory (default: DIR/report.html)",
+    parser.option("directory DIR", "directory with the results of `bench`")
+    parser.option(
+        "--output FILE",
+        "path of the HTML page; the other files go to the same directory (default: DIR/report.html)",
     )
 
 
@@ -95,27 +92,24 @@ def verdict_data(found: list[Headline]) -> list[dict[str, Any]]:
     ]
 
 
-def demo_options(parser: argparse.ArgumentParser) -> None:
+def demo_options(parser: VerbParser) -> None:
     """Add the arguments of `demo`."""
     from nearmetal.study.stats import MIN_LAUNCHES
 
-    parser.add_argument(
-        "--mpi",
-        metavar="NAME",
-        help="MPI to use (default: openmpi5 if installed, else the first installed MPI)",
+    parser.option(
+        "--mpi NAME",
+        "MPI to use (default: openmpi5 if installed, else the first installed MPI)",
     )
-    parser.add_argument(
+    parser.option(
         "--blocks",
+        f"number of blocks; a block runs each benchmark once per arm (default: {MIN_LAUNCHES}, "
+        "the minimum for the 95 %% interval of a ratio)",
         type=blocks_number,
         default=MIN_LAUNCHES,
-        help=f"number of blocks; a block runs each benchmark once per arm (default: {MIN_LAUNCHES}, "
-        "the minimum for the 95 %% interval of a ratio)",
     )
-    parser.add_argument(
-        "--output",
-        metavar="DIR",
-        type=Path,
-        help="directory for the results; the command creates it (default: results/TIME-demo)",
+    parser.option(
+        "--output DIR",
+        "directory for the results; the command creates it (default: results/TIME-demo)",
     )
 
 

@@ -14,6 +14,7 @@ from nearmetal.core.errors import ExitCode, HostError, UsageError
 if TYPE_CHECKING:
     import argparse
 
+    from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.host.apply import Applier
     from nearmetal.host.facts import Reach
@@ -31,14 +32,10 @@ _PF_COLUMNS = ("adapter", "pci", "driver", "link", "state", "numa", "vfs", "acs"
 _VF_COLUMNS = ("vf", "adapter", "group", "driver", "mac or guid", "vlan", "owner", "since")
 
 
-def plan_options(parser: argparse.ArgumentParser) -> None:
+def plan_options(parser: VerbParser) -> None:
     """Add the arguments of `host plan`."""
-    parser.add_argument("file", metavar="FILE", nargs="?", help=_FILE)
-    parser.add_argument(
-        "--schema",
-        action="store_true",
-        help="print the JSON Schema of hosts files; FILE is not needed",
-    )
+    parser.option("file FILE", _FILE, nargs="?")
+    parser.option("--schema", "print the JSON Schema of hosts files; FILE is not needed")
 
 
 def on_plan(args: argparse.Namespace, view: View) -> int:
@@ -52,7 +49,7 @@ def on_plan(args: argparse.Namespace, view: View) -> int:
         return ExitCode.DONE
     if args.file is None:
         raise UsageError("host plan needs a FILE", "nearmetal host plan examples/hosts/rack1.yaml")
-    return show_plan(Path(args.file), Reach(), view)
+    return show_plan(args.file, Reach(), view)
 
 
 def show_plan(path: Path, reach: Reach, view: View) -> int:
@@ -66,16 +63,16 @@ def show_plan(path: Path, reach: Reach, view: View) -> int:
     return ExitCode.DONE if plan.empty else ExitCode.CHANGES
 
 
-def status_options(parser: argparse.ArgumentParser) -> None:
+def status_options(parser: VerbParser) -> None:
     """Add the arguments of `host status`."""
-    parser.add_argument("file", metavar="FILE", help=_FILE)
+    parser.option("file FILE", _FILE)
 
 
 def on_status(args: argparse.Namespace, view: View) -> int:
     """Print the state of the hosts; exit code 4 if they differ from the file."""
     from nearmetal.host.facts import Reach
 
-    return show_status(Path(args.file), Reach(), view)
+    return show_status(args.file, Reach(), view)
 
 
 def show_status(path: Path, reach: Reach, view: View) -> int:
@@ -100,24 +97,22 @@ def _read(path: Path, reach: Reach) -> tuple[HostsPlan, dict[str, HostFacts]]:
     return plan_hosts(file, facts, unreached), facts
 
 
-def _add_writing(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help=_FILE)
-    parser.add_argument(
-        "--reboot-timeout",
+def _add_writing(parser: VerbParser) -> None:
+    parser.option("file FILE", _FILE)
+    parser.option(
+        "--reboot-timeout S",
+        f"seconds after which a rebooting host counts as lost (default: {DEFAULT_REBOOT_S})",
         type=int,
         default=DEFAULT_REBOOT_S,
-        metavar="S",
-        help=f"seconds after which a rebooting host counts as lost (default: {DEFAULT_REBOOT_S})",
     )
 
 
-def apply_options(parser: argparse.ArgumentParser) -> None:
+def apply_options(parser: VerbParser) -> None:
     """Add the arguments of `host apply`."""
     _add_writing(parser)
-    parser.add_argument(
+    parser.option(
         "--by-hand-done",
-        action="store_true",
-        help="the manual steps of the plan on ESXi hosts are done; the next reboot activates them",
+        "the manual steps of the plan on ESXi hosts are done; the next reboot activates them",
     )
 
 
@@ -140,15 +135,15 @@ def _open(args: argparse.Namespace, kind: type[Kind], *, by_hand_done: bool = Fa
     from nearmetal.host.facts import Reach
     from nearmetal.host.hosts_file import load_hosts
 
-    file = load_hosts(Path(args.file))
+    file = load_hosts(args.file)
     patience = Patience(reboot_s=args.reboot_timeout, by_hand_done=by_hand_done)
     return kind(file, Reach(), state_directory() / "hosts" / file.name, patience)
 
 
-def rollback_options(parser: argparse.ArgumentParser) -> None:
+def rollback_options(parser: VerbParser) -> None:
     """Add the arguments of `host rollback`."""
     _add_writing(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show the plan; change nothing")
+    parser.option("--dry-run", "show the plan; change nothing")
 
 
 def on_rollback(args: argparse.Namespace, view: View) -> int:
@@ -178,12 +173,11 @@ def roll_back(rollback: Rollback, view: View, *, dry_run: bool) -> int:
     return ExitCode.CHECKS_FAILED if left else ExitCode.DONE
 
 
-def vf_options(parser: argparse.ArgumentParser) -> None:
+def vf_options(parser: VerbParser) -> None:
     """Add the arguments of `host vf`."""
-    parser.add_argument(
+    parser.option(
         "--reclaim",
-        action="store_true",
-        help="return VFs without an owner (leaks) to their original state; needs root",
+        "return VFs without an owner (leaks) to their original state; needs root",
     )
 
 

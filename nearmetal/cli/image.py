@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import ExitCode, UsageError
@@ -12,49 +11,44 @@ from nearmetal.core.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     import argparse
 
+    from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.image import Cache, Mirror
 
 _MIB = 1 << 20
 
 
-def build_options(parser: argparse.ArgumentParser) -> None:
+def build_options(parser: VerbParser) -> None:
     """Add the arguments of `image build`."""
     from nearmetal.image.parts import EXTRAS
 
     list_options(parser)
-    parser.add_argument(
-        "--mirror",
-        metavar="URI",
-        help="Debian archive for the packages (default: the archive that apt of this machine uses)",
+    parser.option(
+        "--mirror URI",
+        "Debian archive for the packages (default: the archive that apt of this machine uses)",
     )
-    parser.add_argument(
-        "--with",
+    parser.option(
+        "--with EXTRA",
+        f"additional content of the image: {', '.join(EXTRAS)}; may be repeated",
         dest="extras",
-        metavar="EXTRA",
         action="append",
         default=[],
         choices=EXTRAS,
-        help=f"additional content of the image: {', '.join(EXTRAS)}; may be repeated",
     )
 
 
-def remove_options(parser: argparse.ArgumentParser) -> None:
+def remove_options(parser: VerbParser) -> None:
     """Add the arguments of `image remove`."""
     list_options(parser)
-    parser.add_argument(
-        "keys", nargs="*", metavar="KEY", help="key of an image, from `nearmetal image list`"
-    )
-    parser.add_argument("--all", action="store_true", help="remove all images")
+    parser.option("keys KEY", "key of an image, from `nearmetal image list`", nargs="*")
+    parser.option("--all", "remove all images")
 
 
-def list_options(parser: argparse.ArgumentParser) -> None:
+def list_options(parser: VerbParser) -> None:
     """Add the argument of `image list`, which all verbs of images have."""
-    parser.add_argument(
-        "--cache",
-        type=Path,
-        metavar="DIR",
-        help="directory of the images (default: $NEARMETAL_CACHE_DIR, "
+    parser.option(
+        "--cache DIR",
+        "directory of the images (default: $NEARMETAL_CACHE_DIR, "
         "/var/cache/nearmetal as root, else ~/.cache/nearmetal)",
     )
 

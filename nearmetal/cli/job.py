@@ -14,6 +14,7 @@ from nearmetal.core.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     import argparse
 
+    from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.job.locality import Meeting
     from nearmetal.job.run import JobResult
@@ -22,60 +23,48 @@ if TYPE_CHECKING:
 locality_options = add_spec
 
 
-def run_options(parser: argparse.ArgumentParser) -> None:
+def run_options(parser: VerbParser) -> None:
     """Add the arguments of `run`."""
     from nearmetal.job.mpi import MapBy, Mpi, Provider
 
     add_spec(parser)
     names = ", ".join(mpi.value for mpi in Mpi)
-    parser.add_argument(
-        "--mpi",
-        metavar="NAME",
-        help=f"MPI to use: {names} (default: the first installed MPI that PROGRAM is linked to)",
+    parser.option(
+        "--mpi NAME",
+        f"MPI to use: {names} (default: the first installed MPI that PROGRAM is linked to)",
     )
-    parser.add_argument(
-        "-n",
-        dest="ranks",
-        metavar="N",
-        type=int,
-        help="number of ranks (default: one per slot of the cluster)",
-    )
-    parser.add_argument(
+    parser.option("-n N", "number of ranks (default: one per slot of the cluster)", dest="ranks")
+    parser.option(
         "--map-by",
+        "slot: fill the slots of a node before the next node; node: place one rank on each node in turn (default: slot)",
         choices=[m.value for m in MapBy],
         default="slot",
-        help="slot: fill the slots of a node before the next node; node: place one rank on each node in turn (default: slot)",
     )
-    parser.add_argument(
-        "--env",
-        metavar="K=V",
+    parser.option(
+        "--env K=V",
+        "set an environment variable for the launcher and the ranks; may be repeated",
         action="append",
         default=[],
-        help="set an environment variable for the launcher and the ranks; may be repeated",
     )
-    parser.add_argument(
-        "--channels",
-        metavar="LIST",
-        help="channels that the provider may use, comma-separated: self (within a process), "
+    parser.option(
+        "--channels LIST",
+        "channels that the provider may use, comma-separated: self (within a process), "
         "shm (shared memory of one kernel), segment (memory that virtual machines of one host "
         "share), net (network); net alone gives the network-only baseline (default: all)",
     )
-    parser.add_argument(
+    parser.option(
         "--provider",
+        "nearmetal: the provider of this project; stock: the MPI's own stack over TCP (default: nearmetal)",
         choices=[p.value for p in Provider],
         default="nearmetal",
-        help="nearmetal: the provider of this project; stock: the MPI's own stack over TCP (default: nearmetal)",
     )
-    parser.add_argument(
-        "--timeout",
-        metavar="SECONDS",
+    parser.option(
+        "--timeout SECONDS",
+        "end the job after SECONDS, with exit code 124 (default: no limit)",
         type=float,
-        help="end the job after SECONDS, with exit code 124 (default: no limit)",
     )
-    parser.add_argument("program", metavar="PROGRAM", help="path of the MPI program")
-    parser.add_argument(
-        "args", metavar="ARGS", nargs="*", help="arguments of the program, after `--`"
-    )
+    parser.option("program PROGRAM", "path of the MPI program")
+    parser.option("args ARGS", "arguments of the program, after `--`", nargs="*")
 
 
 def on_run(args: argparse.Namespace, view: View) -> int:
@@ -134,17 +123,14 @@ def _show_end(result: JobResult, view: View) -> None:
         view.result(data)
 
 
-def exec_options(parser: argparse.ArgumentParser) -> None:
+def exec_options(parser: VerbParser) -> None:
     """Add the arguments of `exec`."""
     add_spec(parser)
-    parser.add_argument(
-        "node",
-        metavar="NODE",
-        help="name of a node in the spec, or `launcher` for the place where MPI launchers run",
+    parser.option(
+        "node NODE",
+        "name of a node in the spec, or `launcher` for the place where MPI launchers run",
     )
-    parser.add_argument(
-        "command", metavar="COMMAND", nargs="+", help="program and its arguments, after `--`"
-    )
+    parser.option("command COMMAND", "program and its arguments, after `--`", nargs="+")
 
 
 def on_exec(args: argparse.Namespace, view: View) -> int:

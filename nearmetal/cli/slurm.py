@@ -19,6 +19,7 @@ from nearmetal.core.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.core.process import Runner
     from nearmetal.slurm.backend import AnyInstance, JobBackend
@@ -147,40 +148,36 @@ def _row(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def task_options(parser: argparse.ArgumentParser) -> None:
+def task_options(parser: VerbParser) -> None:
     """Add the arguments of `slurm task`."""
-    parser.add_argument(
-        "--segment",
+    parser.option(
+        "--segment SIZE",
+        "size of the rundir on each node with a unit, for example 64MiB (default: 64MiB)",
         type=_size,
         default=64 << 20,
-        metavar="SIZE",
-        help="size of the rundir on each node with a unit, for example 64MiB (default: 64MiB)",
     )
-    parser.add_argument(
-        "--scratch",
+    parser.option(
+        "--scratch SIZE",
+        "size of the private /tmp and of /dev/shm, each, with a unit (default: 1GiB)",
         type=_size,
         default=1 << 30,
-        metavar="SIZE",
-        help="size of the private /tmp and of /dev/shm, each, with a unit (default: 1GiB)",
     )
     _add_settings(parser, "the program")
-    parser.add_argument("program", metavar="PROGRAM", help="program of the task")
-    parser.add_argument(
-        "args", metavar="ARGS", nargs="*", help="arguments of the program, after `--`"
-    )
+    parser.option("program PROGRAM", "program of the task")
+    parser.option("args ARGS", "arguments of the program, after `--`", nargs="*")
 
 
-def _add_settings(parser: argparse.ArgumentParser, whose: str) -> None:
+def _add_settings(parser: VerbParser, whose: str) -> None:
     verb = "gets" if whose == "the program" else "get"
-    parser.add_argument(
+    parser.option(
         "--mpi",
+        f"MPI whose settings {whose} {verb}: openmpi5, openmpi4, mpich5 or impi (default: no settings)",
         default="",
-        help=f"MPI whose settings {whose} {verb}: openmpi5, openmpi4, mpich5 or impi (default: no settings)",
     )
-    parser.add_argument(
+    parser.option(
         "--channels",
+        f"channels that {whose} may use, comma-separated, out of self,shm,segment,net (default: all)",
         default="",
-        help=f"channels that {whose} may use, comma-separated, out of self,shm,segment,net (default: all)",
     )
 
 
@@ -204,89 +201,78 @@ def on_task(args: argparse.Namespace, view: View) -> int:
     become((args.program, *args.args), env)
 
 
-def launch_options(parser: argparse.ArgumentParser) -> None:
+def launch_options(parser: VerbParser) -> None:
     """Add the arguments of `slurm launch`, named as the fields of the requests."""
-    parser.add_argument("--job", type=int, required=True, metavar="N", help="job ID")
-    parser.add_argument("--uid", type=int, required=True, help="user ID of the owner of the job")
-    parser.add_argument(
-        "--segment",
-        type=int,
+    parser.option("--job N", "job ID", required=True)
+    parser.option("--uid", "user ID of the owner of the job", type=int, required=True)
+    parser.option(
+        "--segment BYTES",
+        "size of the rundir in bytes, at least 1 MiB",
         required=True,
         dest="segment_bytes",
-        metavar="BYTES",
-        help="size of the rundir in bytes, at least 1 MiB",
     )
-    parser.add_argument(
-        "--scratch",
-        type=int,
+    parser.option(
+        "--scratch BYTES",
+        "size of the private /tmp and of /dev/shm in bytes, each (default: 1 GiB)",
         default=1 << 30,
         dest="scratch_bytes",
-        metavar="BYTES",
-        help="size of the private /tmp and of /dev/shm in bytes, each (default: 1 GiB)",
     )
     _add_settings(parser, "the tasks")
-    parser.add_argument(
-        "--vfs",
-        type=int,
-        default=0,
-        metavar="N",
-        help="number of VFs of this node for the job (default: 0)",
-    )
-    parser.add_argument(
+    parser.option("--vfs N", "number of VFs of this node for the job (default: 0)", default=0)
+    parser.option(
         "--partition",
+        "partition of the job; the plugin admits steps by the rules of this partition",
         default="",
-        help="partition of the job; the plugin admits steps by the rules of this partition",
     )
-    parser.add_argument(
+    parser.option(
         "--request",
+        "request of the job as text; the plugin compares it with the request of each step",
         default="",
-        help="request of the job as text; the plugin compares it with the request of each step",
     )
     machines = parser.add_argument_group("virtual machines")
-    machines.add_argument(
-        "--vms",
-        type=int,
-        default=0,
-        dest="nr",
-        metavar="N",
-        help="number of virtual machines (default: 0)",
+    parser.option(
+        "--vms N", "number of virtual machines (default: 0)", default=0, dest="nr", to=machines
     )
-    machines.add_argument(
-        "--vcpus", type=int, default=1, metavar="N", help="processors of each machine (default: 1)"
-    )
-    machines.add_argument(
-        "--memory",
-        type=int,
+    parser.option("--vcpus N", "processors of each machine (default: 1)", default=1, to=machines)
+    parser.option(
+        "--memory BYTES",
+        "memory of each machine in bytes (default: 1 GiB)",
         default=1 << 30,
         dest="memory_bytes",
-        metavar="BYTES",
-        help="memory of each machine in bytes (default: 1 GiB)",
+        to=machines,
     )
-    machines.add_argument(
+    parser.option(
         "--image",
+        "image of the machines: `default`, or a key from `nearmetal image list`",
         default="default",
-        help="image of the machines: `default`, or a key from `nearmetal image list`",
+        to=machines,
     )
-    machines.add_argument(
-        "--shares",
+    parser.option(
+        "--shares DIR[:DIR...]",
+        "directories of this node that the machines see at the same path",
         type=_directories,
         default=(),
-        metavar="DIR[:DIR...]",
-        help="directories of this node that the machines see at the same path",
+        to=machines,
     )
-    machines.add_argument(
-        "--accel", default="kvm", choices=("kvm", "tcg"), help="accelerator of QEMU (default: kvm)"
+    parser.option(
+        "--accel",
+        "accelerator of QEMU (default: kvm)",
+        default="kvm",
+        choices=("kvm", "tcg"),
+        to=machines,
     )
-    machines.add_argument(
+    parser.option(
         "--nodes",
+        "all nodes of the job in Slurm's notation, for example node[1-4]",
         default="",
-        help="all nodes of the job in Slurm's notation, for example node[1-4]",
+        to=machines,
     )
-    machines.add_argument(
+    parser.option(
         "--key",
+        "file with the key of the site, from which the keys of the job are derived (default: %(default)s)",
         type=Path,
         default=Path("/etc/nearmetal/slurm.key"),
-        help="file with the key of the site, from which the keys of the job are derived (default: %(default)s)",
+        to=machines,
     )
 
 
@@ -321,23 +307,14 @@ def _filled(kind: type[Filled], args: argparse.Namespace, **more: Any) -> Filled
     return kind(**{field.name: given[field.name] for field in fields(kind)})  # type: ignore[arg-type]
 
 
-def reclaim_options(parser: argparse.ArgumentParser) -> None:
+def reclaim_options(parser: VerbParser) -> None:
     """Add the arguments of `slurm reclaim`."""
     whose = parser.add_mutually_exclusive_group(required=True)
-    whose.add_argument(
-        "--job",
-        type=int,
-        metavar="N",
-        help="job ID; end the container of this job, even if the job runs",
+    parser.option(
+        "--job N", "job ID; end the container of this job, even if the job runs", to=whose
     )
-    whose.add_argument(
-        "--ended", action="store_true", help="end all leaks: containers of jobs that have ended"
-    )
-    parser.add_argument(
-        "--drain",
-        action="store_true",
-        help="with --ended: drain this node in Slurm if a container does not end",
-    )
+    parser.option("--ended", "end all leaks: containers of jobs that have ended", to=whose)
+    parser.option("--drain", "with --ended: drain this node in Slurm if a container does not end")
 
 
 def on_reclaim(args: argparse.Namespace, view: View) -> int:

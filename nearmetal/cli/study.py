@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
+    from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.report.study_view import StudyView
     from nearmetal.study.importer import ImportSummary
@@ -24,16 +25,12 @@ if TYPE_CHECKING:
 _MAX_REFUSED = 20
 
 
-def run_options(parser: argparse.ArgumentParser) -> None:
+def run_options(parser: VerbParser) -> None:
     """Add the arguments of `study run`."""
-    parser.add_argument(
-        "file", metavar="STUDY.yaml", type=Path, help="study file, see nearmetal-study(1)"
-    )
-    parser.add_argument(
-        "--output",
-        metavar="DIR",
-        type=Path,
-        help="directory for the results; the command creates it, or resumes the study in it (default: results/NAME)",
+    parser.option("file STUDY.yaml", "study file, see nearmetal-study(1)", type=Path)
+    parser.option(
+        "--output DIR",
+        "directory for the results; the command creates it, or resumes the study in it (default: results/NAME)",
     )
 
 
@@ -76,37 +73,22 @@ def on_run(args: argparse.Namespace, view: View) -> int:
     return ExitCode.ERROR if failed else ExitCode.DONE
 
 
-def import_options(parser: argparse.ArgumentParser) -> None:
+def import_options(parser: VerbParser) -> None:
     """Add the arguments of `study import`."""
-    parser.add_argument(
-        "folders", metavar="DIR", nargs="*", type=Path, help="directories of raw logs"
+    parser.option("folders DIR", "directories of raw logs", nargs="*")
+    parser.option(
+        "--labels FILE",
+        "YAML file with the labels that the logs lack (default: DIR/study-labels.yaml)",
     )
-    parser.add_argument(
-        "--labels",
-        metavar="FILE",
-        type=Path,
-        help="YAML file with the labels that the logs lack (default: DIR/study-labels.yaml)",
+    parser.option(
+        "--output STUDY",
+        "directory for the study; the command creates it (default: DIR.study)",
     )
-    parser.add_argument(
-        "--output",
-        metavar="STUDY",
-        type=Path,
-        help="directory for the study; the command creates it (default: DIR.study)",
-    )
-    parser.add_argument(
-        "--draft",
-        metavar="FILE",
-        type=Path,
-        help="write a labels template to FILE, and import nothing",
-    )
-    parser.add_argument(
-        "--keep-going", action="store_true", help="exit with code 0 even if files were refused"
-    )
-    parser.add_argument(
-        "--again",
-        metavar="STUDY",
-        type=Path,
-        help="derive the tables of STUDY again from its own raw files, without DIR",
+    parser.option("--draft FILE", "write a labels template to FILE, and import nothing")
+    parser.option("--keep-going", "exit with code 0 even if files were refused")
+    parser.option(
+        "--again STUDY",
+        "derive the tables of STUDY again from its own raw files, without DIR",
     )
 
 
@@ -157,24 +139,21 @@ def _show_import(summary: ImportSummary, target: Path, view: View, *, keep_going
     return ExitCode.ERROR if summary.refused and not keep_going else ExitCode.DONE
 
 
-def judge_options(parser: argparse.ArgumentParser) -> None:
+def judge_options(parser: VerbParser) -> None:
     """Add the arguments of `study judge`."""
     add_study(parser)
-    parser.add_argument("base", metavar="BASE", help="name of the reference arm")
-    parser.add_argument("arm", metavar="ARM", help="name of the arm to compare with BASE")
+    parser.option("base BASE", "name of the reference arm")
+    parser.option("arm ARM", "name of the arm to compare with BASE")
     _add_comparison(parser)
 
 
-def _add_comparison(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--margin",
-        metavar="PERCENT",
+def _add_comparison(parser: VerbParser) -> None:
+    parser.option(
+        "--margin PERCENT",
+        "acceptable loss of performance in percent (default: the loss that the missing cores explain)",
         type=float,
-        help="acceptable loss of performance in percent (default: the loss that the missing cores explain)",
     )
-    parser.add_argument(
-        "--only", metavar="TEST", help="compare only this test, for example osu_latency"
-    )
+    parser.option("--only TEST", "compare only this test, for example osu_latency")
 
 
 def on_judge(args: argparse.Namespace, view: View) -> int:
@@ -260,19 +239,15 @@ def _show_verdicts(found: list[Comparison], against_physics: list[Violation], vi
         )
 
 
-def report_options(parser: argparse.ArgumentParser) -> None:
+def report_options(parser: VerbParser) -> None:
     """Add the arguments of `study report`."""
     add_study(parser)
-    parser.add_argument("base", metavar="BASE", help="name of the reference arm")
-    parser.add_argument(
-        "arms", metavar="ARM", nargs="+", help="names of the arms to compare with BASE"
-    )
+    parser.option("base BASE", "name of the reference arm")
+    parser.option("arms ARM", "names of the arms to compare with BASE", nargs="+")
     _add_comparison(parser)
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        type=Path,
-        help="path of the HTML page; the other files go to the same directory (default: STUDY/report.html)",
+    parser.option(
+        "--output FILE",
+        "path of the HTML page; the other files go to the same directory (default: STUDY/report.html)",
     )
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping, Sequence
 
+    from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.evidence.published import Number
     from nearmetal.study.effects import Loss, SignedTable, TaxSplit
@@ -28,16 +29,12 @@ MAX_LINES = 12
 """Raw lines that --json names for a point."""
 
 
-def lint_options(parser: argparse.ArgumentParser) -> None:
+def lint_options(parser: VerbParser) -> None:
     """Add the arguments of `study lint`."""
-    parser.add_argument(
-        "texts", metavar="TEXT", nargs="+", type=Path, help="text or Markdown file to check"
-    )
-    parser.add_argument(
-        "--data",
-        metavar="STUDY",
-        type=Path,
-        help="study directory that `study import` created; compare sentences about two of its arms with its data",
+    parser.option("texts TEXT", "text or Markdown file to check", nargs="+", type=Path)
+    parser.option(
+        "--data STUDY",
+        "study directory that `study import` created; compare sentences about two of its arms with its data",
     )
 
 
@@ -65,16 +62,15 @@ def on_lint(args: argparse.Namespace, view: View) -> int:
     return ExitCode.CHECKS_FAILED if found else ExitCode.DONE
 
 
-def tax_options(parser: argparse.ArgumentParser) -> None:
+def tax_options(parser: VerbParser) -> None:
     """Add the arguments of `study tax`."""
     add_study(parser)
-    parser.add_argument("full", metavar="FULL", help="name of the arm on bare metal with all cores")
-    parser.add_argument(
-        "reduced",
-        metavar="REDUCED",
-        help="name of the arm on bare metal with the number of cores of the VM",
+    parser.option("full FULL", "name of the arm on bare metal with all cores")
+    parser.option(
+        "reduced REDUCED",
+        "name of the arm on bare metal with the number of cores of the VM",
     )
-    parser.add_argument("vm", metavar="VM", help="name of the arm in the VM")
+    parser.option("vm VM", "name of the arm in the VM")
 
 
 def on_tax(args: argparse.Namespace, view: View) -> int:
@@ -129,13 +125,11 @@ def _percent(loss: Loss) -> str:
     return text
 
 
-def published_options(parser: argparse.ArgumentParser) -> None:
+def published_options(parser: VerbParser) -> None:
     """Add the arguments of `study published`."""
     from nearmetal.evidence.published import STUDIES
 
-    parser.add_argument(
-        "name", metavar="NAME", help=f"name of the published study: {', '.join(STUDIES)}"
-    )
+    parser.option("name NAME", f"name of the published study: {', '.join(STUDIES)}")
 
 
 def on_published(args: argparse.Namespace, view: View) -> int:
@@ -231,26 +225,21 @@ def _value(number: Number) -> str:
     return f"{number.bound} {number.value:g} {number.unit}".strip()
 
 
-def reproduce_options(parser: argparse.ArgumentParser) -> None:
+def reproduce_options(parser: VerbParser) -> None:
     """Add the arguments of `study reproduce`."""
     from nearmetal.study.reproduce import CLAIMED
 
-    parser.add_argument(
-        "name", metavar="NAME", help=f"name of the published study: {', '.join(CLAIMED)}"
-    )
-    parser.add_argument(
-        "study",
-        metavar="STUDY",
-        type=Path,
+    parser.option("name NAME", f"name of the published study: {', '.join(CLAIMED)}")
+    parser.option(
+        "study STUDY",
+        "study directory that `study import` created (default: none; list the data that the claims need)",
         nargs="?",
-        help="study directory that `study import` created (default: none; list the data that the claims need)",
     )
-    parser.add_argument(
-        "--arm",
-        metavar="ROLE=ARM",
+    parser.option(
+        "--arm ROLE=ARM",
+        "arm of STUDY for a role of the claims, for example sr-iov-ib=vm; may be repeated (default: the arm with the name of the role)",
         action="append",
         default=[],
-        help="arm of STUDY for a role of the claims, for example sr-iov-ib=vm; may be repeated (default: the arm with the name of the role)",
     )
 
 

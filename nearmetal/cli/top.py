@@ -15,6 +15,7 @@ from nearmetal.core.errors import BackendError, ExitCode, LogError
 from nearmetal.core.files import replace_file
 
 if TYPE_CHECKING:
+    from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.cluster.backend import Backend
     from nearmetal.cluster.spec import ClusterSpec
@@ -50,49 +51,37 @@ def _seconds(text: str) -> float:
     return value
 
 
-def top_options(parser: argparse.ArgumentParser) -> None:
+def top_options(parser: VerbParser) -> None:
     """Add the arguments of `top`."""
     from nearmetal.evidence.traffic import Sort
 
-    parser.add_argument(
-        "spec",
-        metavar="SPEC",
+    parser.option(
+        "spec SPEC",
+        "show only the jobs of this cluster: path of a spec, or name of a cluster that is up (default: all jobs of this user)",
         nargs="?",
-        help="show only the jobs of this cluster: path of a spec, or name of a cluster that is up (default: all jobs of this user)",
     )
-    parser.add_argument(
-        "--dir",
-        metavar="DIR",
-        type=Path,
+    parser.option(
+        "--dir DIR",
+        "read the statistics files in DIR instead; may be repeated",
         action="append",
-        help="read the statistics files in DIR instead; may be repeated",
     )
-    parser.add_argument(
-        "--once", action="store_true", help="print one table after one interval, and exit"
-    )
-    parser.add_argument(
-        "--interval",
-        metavar="S",
+    parser.option("--once", "print one table after one interval, and exit")
+    parser.option(
+        "--interval S",
+        "seconds between two readings (default: 1)",
         type=_seconds,
         default=1.0,
-        help="seconds between two readings (default: 1)",
     )
-    parser.add_argument(
+    parser.option(
         "--sort",
+        "sort order of the lines (default: rate)",
         choices=[s.value for s in Sort],
         default=Sort.RATE.value,
-        help="sort order of the lines (default: rate)",
     )
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help="also show endpoints that are closed or whose process is dead",
-    )
-    parser.add_argument(
-        "--prometheus",
-        metavar="FILE",
-        type=Path,
-        help="write the metrics to FILE instead, in Prometheus's text format for the textfile collector",
+    parser.option("--all", "also show endpoints that are closed or whose process is dead")
+    parser.option(
+        "--prometheus FILE",
+        "write the metrics to FILE instead, in Prometheus's text format for the textfile collector",
     )
 
 

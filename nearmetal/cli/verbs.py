@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import nearmetal
@@ -223,6 +224,8 @@ VERBS = {
 }
 """Every verb; a verb of a group follows its group."""
 
+_TYPES = {"N": int, "BYTES": int, "FILE": Path, "DIR": Path, "STUDY": Path}
+
 _DESCRIPTION = """\
 nearmetal creates virtual HPC clusters and runs unmodified MPI programs in them. Each pair of ranks
 uses the fastest channel that works between them, and nearmetal reports the channel in use.
@@ -274,6 +277,22 @@ class VerbParser(Parser):
             "--json", action="store_true", help="print the result as one JSON document"
         )
         self.set_defaults(handler=getattr(module, f"on_{word}"))
+
+    def option(
+        self, words: str, text: str, *, to: argparse._ArgumentGroup | None = None, **more: Any
+    ) -> None:
+        """Add an argument in the form of the help, for example "-n --ranks N" or "file FILE".
+
+        `text` is its help, and `to` a group of the parser. The last word in capitals implies the
+        type. An option without such a word, and without anything in `more`, is a switch.
+        """
+        *names, last = words.split()
+        if names and not last.startswith("-"):
+            more = {"metavar": last} | ({"type": _TYPES[last]} if last in _TYPES else {}) | more
+        else:
+            names = [*names, last]
+            more = more or {"action": "store_true"}
+        (to or self).add_argument(*names, help=text, **more)
 
     def parse_known_args(
         self, args: Iterable[str] | None = None, namespace: Any = None

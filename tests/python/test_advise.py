@@ -9,8 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearmetal.advise import ADAPTERS, Advice, Fabric, Messages, Needs, Platform, advise
-from nearmetal.advise.needs import load_trace, parse_version, profile
+from nearmetal.advise.adapters import ADAPTERS
+from nearmetal.advise.needs import (
+    Fabric,
+    Messages,
+    Needs,
+    Platform,
+    load_trace,
+    parse_version,
+    profile,
+)
+from nearmetal.advise.rank import Advice, advise
 from nearmetal.advise.tax import PUBLISHED, Tax, load_measured, slowdown_share
 from nearmetal.cli.main import main
 from nearmetal.core.errors import NearmetalError
