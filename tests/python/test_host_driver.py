@@ -24,8 +24,7 @@ from nearmetal.host.places import (
     vfs_in,
 )
 from nearmetal.host.plan import HostPlan, plan_host, plan_hosts
-from nearmetal.host.plan_back import Kept, plan_back
-from nearmetal.host.rollback import Rollback
+from nearmetal.host.rollback import Kept, Rollback, plan_back
 from nearmetal.host.show import status_lines
 from nearmetal.host.stages.outside import NO_GUID
 from nearmetal.host.steps import SetConfig, SetGovernor, SetMtu, SetProfile, SetVfs, WriteFile
@@ -214,8 +213,8 @@ def test_a_profile_is_for_tuned_and_a_governor_is_not() -> None:
     [
         ("    power: {}\n", "one of governor and profile"),
         ("    power: {governor: performance, profile: x}\n", "one of governor and profile"),
-        ("    power: {profile: '-x'}\n", "no profile"),
-        ("    slurm: {node: 'n[1-2]'}\n", "no node name"),
+        ("    power: {profile: '-x'}\n", "is not a profile"),
+        ("    slurm: {node: 'n[1-2]'}\n", "is not a node name"),
         (
             "  - nodes: kvm[2-3]\n    platform: linux\n    slurm: {node: n1}\n",
             "one node for several",

@@ -10,13 +10,14 @@ import pytest
 
 from nearmetal.core.errors import HostError, SpecError
 from nearmetal.host.apply import Applier, Patience, _refuse
-from nearmetal.host.carry import take, take_on_esxi
 from nearmetal.host.esxi_marks import Marks
+from nearmetal.host.facts import Reach
 from nearmetal.host.facts_esxi import with_shell
 from nearmetal.host.hosts_file import parse_hosts
 from nearmetal.host.model import CardFacts, EsxiFacts, HostFacts, PortFacts
 from nearmetal.host.plan import HostPlan, plan_host, plan_hosts
-from nearmetal.host.plan_back import Back, plan_back
+from nearmetal.host.rollback import Back, plan_back
+from nearmetal.host.shell import take, take_on_esxi
 from nearmetal.host.show import status_lines
 from nearmetal.host.stages.esxi import install_command, parse_options
 from nearmetal.host.steps import (
@@ -155,7 +156,7 @@ def test_what_only_a_shell_can_do_is_stated_with_its_commands() -> None:
     file = parse_hosts(HEAD + PORTS)
     plans = plan_hosts(file, {"esx1": facts(offers=0)})
     with pytest.raises(
-        HostError, match=r"a person comes first:\n  esx1: .*NUM_OF_VFS=16"
+        HostError, match=r"because a person comes first:\n  esx1: .*NUM_OF_VFS=16"
     ) as caught:
         _refuse(plans, file)
     assert "--by-hand-done" in caught.value.hint
@@ -338,7 +339,7 @@ def test_maintenance_mode_of_somebody_else_stays() -> None:
 def test_status_says_that_an_uplink_of_infiniband_is_down_by_nature() -> None:
     file, found = parse_hosts(HEAD + PORTS), {"esx1": facts("max_vfs=0,0,8,7", (8, 7))}
     lines = "\n".join(status_lines(plan_hosts(file, found), found))
-    assert "shows Down (vmnic2, vmnic3): that is normal" in lines
+    assert "shows Down (vmnic2, vmnic3): this is normal" in lines
     assert "no cable" not in lines
     assert "vmnic2  nmlx5_core  Down  8 of 16 VFs" in lines
     assert "in service, power policy dynamic, vSAN, 0 machines on" in lines
@@ -461,10 +462,11 @@ class Evacuating:
         return self.goes_on
 
 
-class Center:
+class Center(Reach):
     """A vCenter with that host alone."""
 
     def __init__(self, host: Evacuating) -> None:
+        super().__init__()
         self.host = host
 
     def vsphere(self, name: str, group: HostGroup) -> Any:
@@ -508,11 +510,11 @@ def test_whose_maintenance_mode_it_becomes_is_known_after_a_failure(
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("platform: esxi", "platform: linux", "is for ESXi, and this is Linux"),
+        ("platform: esxi", "platform: linux", "is for esxi, and the platform is linux"),
         (
             "    vcenter: {server: vc.example.org, user: admin}\n",
             "    esxi: {power: balanced}\n",
-            "is set through a vCenter",
+            "needs a vCenter",
         ),
         ("user: admin", "user: admin, password: secret", "would hold a secret"),
     ],

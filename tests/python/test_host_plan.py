@@ -97,7 +97,7 @@ def test_one_vf_more_is_refused_with_the_arithmetic() -> None:
     found = plan(PAPER.replace("vfs: 7", "vfs: 8"), esxi())
     assert refusals(found) == (
         "ConnectX5 at 0000:3b:00: 8 + 8 VFs + 1 for the physical function = 17, more than "
-        "num_of_vfs: 16 | ask for fewer VFs, or for num_of_vfs: 17"
+        "num_of_vfs: 16 | request fewer VFs, or num_of_vfs: 17"
     )
 
 
@@ -216,7 +216,7 @@ hosts:
   - {nodes: kvm1, platform: linux, adapters: [{model: "82576", ports: [{vfs: 7}, {vfs: 8}]}]}
 """
     assert refusals(plan(text, linux(cards=(card,)))) == (
-        "8 VFs are asked of 0000:01:00.1, its driver offers 7 | ask for at most 7"
+        "8 VFs are requested of 0000:01:00.1, its driver offers 7 | request at most 7"
     )
     found = plan(text.replace("vfs: 8", "vfs: 7"), linux(cards=(card,)))
     assert [s.key for s in found.steps] == ["rules", "vfs 0000:01:00.0", "vfs 0000:01:00.1"]
@@ -255,7 +255,7 @@ def test_two_like_cards_need_an_address() -> None:
     facts = linux()
     twin = replace(facts.cards[0], address="0000:86:00", ports=ports("0000:86:00", "mlx5_core"))
     both = replace(facts, cards=(facts.cards[0], twin))
-    assert "2 adapters are MT_0000000008 | add the address" in refusals(plan(KVM, both))
+    assert "2 adapters are MT_0000000008 | add an address" in refusals(plan(KVM, both))
     text = KVM.replace("psid: MT_0000000008", 'psid: MT_0000000008\n        address: "86:00"')
     found = plan(text, both)
     assert found.refusals == ()

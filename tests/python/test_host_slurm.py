@@ -32,10 +32,11 @@ ExtSensorsJoules=n/s ExtSensorsWatts=0 Reason=nearmetal host: lab [root@2024-01-
 """
 
 
-class Cluster:
+class Cluster(SlurmTools):
     """A controller that knows one node, on which jobs run for some looks more."""
 
     def __init__(self, host: Rebooting, running: int = 0) -> None:
+        super().__init__()
         self.host = host
         self.running = running
         self.state = NodeState(drained=False, reason="")
@@ -301,7 +302,7 @@ def test_the_state_of_a_node_is_read(text: str, state: NodeState) -> None:
 
 
 def test_what_is_no_state_is_refused() -> None:
-    with pytest.raises(HostError, match="says nothing"):
+    with pytest.raises(HostError, match="has no state"):
         parse_node("StateComplete=x\n")
 
 

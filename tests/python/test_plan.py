@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearmetal.cli.plan import as_data, as_lines
+from nearmetal.cli.cluster import as_data, as_lines
 from nearmetal.cluster.backends.local.plan import ContainerNode
 from nearmetal.cluster.diff import Action, Plan, make_plan, removal
 from nearmetal.cluster.registration import desired
@@ -232,6 +232,6 @@ def test_only_the_resources_that_need_a_recreated_one_are_recreated() -> None:
         "node b",
     ]
     assert [(str(c.key), c.reason) for c in plan.going] == [
-        ("node a", "network a is made anew"),
+        ("node a", "network a is recreated"),
         ("network a", ""),
     ]

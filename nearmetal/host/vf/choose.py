@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import HostError
-from nearmetal.host.vf.model import (
-    ETHERNET,
-    INFINIBAND,
-    Iommu,
-    Machine,
-    PfFacts,
-    Use,
-    VfFacts,
-)
+from nearmetal.host.vf.model import ETHERNET, INFINIBAND, Iommu, Machine, PfFacts, Use, VfFacts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
