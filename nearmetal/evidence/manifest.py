@@ -88,7 +88,7 @@ class Launch(_RunModel):
     @model_validator(mode="after")
     def _figures_are_there(self) -> Launch:
         if self.log == "figures" and (self.figures is None or self.figures_sha256 is None):
-            raise ValueError("log is figures, but there is no such file")
+            raise ValueError("log is figures, but figures and figures_sha256 are missing")
         return self
 
     @property

@@ -30,7 +30,7 @@ class Judged:
     comparisons: tuple[Comparison, ...]
 
     def count(self, verdict: Verdict) -> int:
-        """Return how many points have this verdict."""
+        """Return the number of points with this verdict."""
         return sum(one.verdict is verdict for one in self.comparisons)
 
 

@@ -39,7 +39,7 @@ PARSERS: dict[str, type[Reader]] = {
 
 
 def parse_log(text: str, file: str, log_format: str) -> Log:
-    """Read one raw log; raises LogError with file:line when it is not what it claims to be."""
+    """Read one raw log; raises LogError with file:line when it is damaged or has another format."""
     reader = PARSERS.get(log_format)
     if reader is None:
         raise fail(file, 1, f"unknown log format {log_format!r}", f"known: {', '.join(PARSERS)}")

@@ -122,7 +122,7 @@ class Reader:
         return cls(text, file).read()
 
     def read(self) -> Log:
-        """Read all lines, then check what only the end shows."""
+        """Read all lines, then check the whole."""
         for line, text in enumerate(self.lines, 1):
             self.line = line
             self.take(text)
@@ -138,7 +138,7 @@ class Reader:
                 return
 
     def end(self) -> None:
-        """Check what only the end shows; the current line is the last one."""
+        """Check the whole after the last line, which is then the current line."""
 
     def fail(self, what: str, why: str, line: int | None = None) -> LogError:
         """Return an error for the current line, or for another one."""
