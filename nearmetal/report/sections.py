@@ -24,7 +24,7 @@ from nearmetal.report.analysis import (
     rows_of,
 )
 from nearmetal.report.page import Card, Chart, Grid, GridCell, Panel, both
-from nearmetal.report.svg import Bar, Mark, Series, bar_chart, line_chart, ratio_chart
+from nearmetal.report.svg import ChartBar, Mark, Series, bar_chart, line_chart, ratio_chart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -277,7 +277,7 @@ def _rates(evidence: Evidence, links: RawLinks) -> Panel | None:
             if p is not None:
                 values = (p.value, p.low, p.high)
                 href = links.href(p.source)
-                bars.append(Bar(ARM_TITLES[arm], arm or LIMIT, *values, show(p.value), href))
+                bars.append(ChartBar(ARM_TITLES[arm], arm or LIMIT, *values, show(p.value), href))
         if bars:
             groups.append((_mpi(mpi), bars))
     if not groups:

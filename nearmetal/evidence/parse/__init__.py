@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nearmetal.evidence.parse import applications, hpc, mpi, nodes, own, point_to_point
+from nearmetal.evidence.parse import applications, hpc, mpi, node_sets, own, point_to_point
 from nearmetal.evidence.parse.reader import fail
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ PARSERS: dict[str, type[Reader]] = {
         applications.OpenFoam,
         applications.Wrf,
         applications.QuantumEspresso,
-        nodes.Matrix,
-        nodes.ClusterChecker,
+        node_sets.Matrix,
+        node_sets.ClusterChecker,
     )
 }
 
