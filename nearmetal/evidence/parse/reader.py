@@ -127,8 +127,10 @@ class Reader:
             self.line = line
             self.take(text)
         self.end()
-        tables = tuple(replace(t, processes=t.processes or self.processes) for t in self.tables)
-        return Log(self.file, self.format, self.header, tables, tuple(self.remarks))
+        if self.processes is not None:
+            same = self.processes
+            self.tables = [t if t.processes else replace(t, processes=same) for t in self.tables]
+        return Log(self.file, self.format, self.header, tuple(self.tables), tuple(self.remarks))
 
     def take(self, text: str) -> None:
         """Read one line."""
