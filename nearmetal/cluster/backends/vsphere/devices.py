@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyVmomi import vim
 
-from nearmetal.cluster.backends.vsphere.spec import NETWORK_KINDS, adapter_text
+from nearmetal.cluster.backends.vsphere.settings import NETWORK_KINDS, adapter_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
-    from nearmetal.cluster.backends.vsphere.spec import VmAdapter
+    from nearmetal.cluster.backends.vsphere.settings import VmAdapter
 
 _DEVICE = vim.vm.device
 _CARD, _PCI = _DEVICE.VirtualEthernetCard, _DEVICE.VirtualPCIPassthrough

@@ -13,7 +13,7 @@ from pyVmomi import vim
 
 from nearmetal.cluster.backends.vsphere.devices import changes, describe, is_adapter, matched
 from nearmetal.cluster.backends.vsphere.plan import VsphereMachine
-from nearmetal.cluster.backends.vsphere.spec import DHCP, GuestSettings, VmAdapter
+from nearmetal.cluster.backends.vsphere.settings import DHCP, GuestSettings, VmAdapter
 from nearmetal.core.errors import BackendError
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import PlainSerializer
 
-from nearmetal.cluster.backends.vsphere.spec import DHCP, GuestSettings, VmAdapter, VsphereSpec
+from nearmetal.cluster.backends.vsphere.settings import DHCP, GuestSettings, VmAdapter
+from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.registration import Registration
 from nearmetal.cluster.resource import (
     Attributes,
@@ -168,37 +169,20 @@ def _machine(
     spec: VsphereSpec, host: EsxiHost, node: VsphereNode, address: str, rules: list[str]
 ) -> VsphereMachine:
     machine = spec.machine_of(node)
-    guest, adapters = machine.guest, machine.adapters
+    guest = machine.guest
     if guest is not None:
         update = {"address": address, "hostname": guest.hostname or node.name}
         guest = guest.model_copy(update=update)
-    return VsphereMachine(
-        host=host.name,
-        esxi=None if host.esxi == "auto" else host.esxi,
-        vm=node.vm or node.name,
-        slots=node.slots,
-        template=machine.template or "",
-        clone=machine.clone or "",
-        vcpus=machine.vcpus,
-        cores_per_socket=machine.cores_per_socket,
-        memory=machine.memory,
-        cpu_reservation=machine.cpu_reservation or "",
-        memory_reservation=machine.memory_reservation or "",
-        cpu_shares=machine.cpu_shares or "",
-        memory_shares=machine.memory_shares or "",
-        latency=machine.latency or "",
-        affinity=tuple(machine.affinity or ()),
-        numa=tuple(machine.numa or ()),
-        hardware=machine.hardware,
-        mmio=machine.mmio,
-        p2p=bool(machine.p2p),
-        datastore=machine.datastore,
-        resource_pool=machine.resource_pool,
-        adapters=None if adapters is None else tuple(adapters),
-        guest=guest,
-        power=machine.power or "",
-        rules=tuple(sorted(rules)),
-    )
+    values = {name: getattr(machine, name, None) for name in VsphereMachine.model_fields}
+    values |= {
+        "host": host.name,
+        "esxi": None if host.esxi == "auto" else host.esxi,
+        "vm": node.vm or node.name,
+        "slots": node.slots,
+        "guest": guest,
+        "rules": tuple(sorted(rules)),
+    }
+    return VsphereMachine(**{name: v for name, v in values.items() if v is not None})
 
 
 def _notes(spec: VsphereSpec) -> list[str]:

@@ -10,7 +10,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nearmetal.cluster.backends.vsphere.spec.machine import (
+from nearmetal.cluster.backends.vsphere.settings import (
     DHCP,
     FIXED_KINDS,
     MIN_HARDWARE,
@@ -21,8 +21,8 @@ from nearmetal.cluster.model import Finding, SpecPath
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nearmetal.cluster.backends.vsphere.spec.cluster import EsxiHost, VsphereNode, VsphereSpec
-    from nearmetal.cluster.backends.vsphere.spec.machine import MachineSettings, VmAdapter
+    from nearmetal.cluster.backends.vsphere.settings import MachineSettings, VmAdapter
+    from nearmetal.cluster.backends.vsphere.spec import EsxiHost, VsphereNode, VsphereSpec
 
 MAX_NETWORK_CARDS = 10
 MAX_PCI_DEVICES = 16
