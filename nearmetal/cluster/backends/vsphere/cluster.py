@@ -252,26 +252,23 @@ class VsphereBackend:
 
         `customize`: whether its guest still needs its name and addresses.
         """
-        places, session, guest = self._places(), self._session, wanted.guest
+        places, session = self._places(), self._session
+        guest = wanted.guest if customize else None
         config, host = session.call("reading it", lambda: (machine.config, machine.runtime.host))
         made = machines.mark_option(self.name, name, wanted, MADE)
 
         def reconfigure() -> Any:
             spec = machines.config_spec(places, config, host, wanted)
-            if guest is None or not customize:
+            if guest is None:
                 spec.extraConfig = [*spec.extraConfig, made]
             return machine.ReconfigVM_Task(spec)
 
-        def customizing() -> Any:
-            cards = vim.vm.device.VirtualEthernetCard
-            devices = machine.config.hardware.device
-            nr_cards = sum(isinstance(device, cards) for device in devices)
-            assert guest is not None  # noqa: S101 - checked below
-            return machine.CustomizeVM_Task(machines.customization(guest, nr_cards))
-
         session.wait("configuring", reconfigure)
-        if guest is not None and customize:
-            session.wait("customizing the guest", customizing)
+        if guest is not None:
+            cards = vim.vm.device.VirtualEthernetCard
+            devices = session.call("reading it", lambda: machine.config.hardware.device)
+            spec = machines.customization(guest, sum(isinstance(one, cards) for one in devices))
+            session.wait("customizing the guest", lambda: machine.CustomizeVM_Task(spec))
             self._mark(machine, name, wanted, MADE)
         if wanted.power == "on":
             session.wait("switching on", machine.PowerOnVM_Task)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,22 +40,14 @@ NR_PORTS = 8
 
 @dataclass(frozen=True)
 class DistributedSwitch:
-    """A distributed switch as read. Only those of the cluster have `config` and `groups`."""
+    """A distributed switch as read. Only our switches have more than `ref`."""
 
     ref: Any
-    config: Any
-    groups: Mapping[str, tuple[Any, Any]]
-    """Reference and configuration by name."""
-    mark: str
-
-    @property
-    def ours(self) -> bool:
-        """Whether it is the cluster's own."""
-        return self.config is not None
-
-    def own_groups(self) -> dict[str, tuple[Any, Any]]:
-        """Return its port groups that are the cluster's own."""
-        return {n: found for n, found in self.groups.items() if found[1].description == self.mark}
+    config: Any = None
+    groups: Mapping[str, Any] = field(default_factory=dict)
+    """Its port groups by their names."""
+    own: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    """Our port groups by their names, with their configurations."""
 
     def members(self) -> dict[Any, list[str]]:
         """Return the uplinks of each host that is a member."""
@@ -105,26 +97,29 @@ class DistributedSwitches(SwitchKind):
     def _read(self) -> dict[str, DistributedSwitch]:
         content, root = self._session.content, self._places.datacenter.networkFolder
         kind, text = vim.DistributedVirtualSwitch, "summary.description"
-        switches = fetch(content, root, kind, ["name", text])
-        marked = {ref for ref, values in switches.items() if values.get(text) == self._mark}
-        groups: dict[Any, dict[str, tuple[Any, Any]]] = {ref: {} for ref in switches}
-        if marked:
-            kind = vim.dvs.DistributedVirtualPortgroup
-            for ref, values in fetch(content, root, kind, ["name", "config"]).items():
-                config = values["config"]
-                of = groups.get(config.distributedVirtualSwitch, {})
-                of[str(values["name"])] = (ref, config)
-        return {
-            str(values["name"]): DistributedSwitch(
-                ref, ref.config if ref in marked else None, groups[ref], self._mark
-            )
-            for ref, values in switches.items()
-        }
+        found: dict[str, DistributedSwitch] = {}
+        ours: dict[Any, str] = {}
+        for ref, values in fetch(content, root, kind, ["name", text]).items():
+            found[str(values["name"])] = DistributedSwitch(ref)
+            if values.get(text) == self._mark:
+                ours[ref] = str(values["name"])
+        kind = vim.dvs.DistributedVirtualPortgroup
+        groups = fetch(content, root, kind, ["name", "config"]).items() if ours else ()
+        for switch, name in ours.items():
+            mine = {
+                str(values["name"]): (ref, values["config"])
+                for ref, values in groups
+                if values["config"].distributedVirtualSwitch == switch
+            }
+            own = {n: pair for n, pair in mine.items() if pair[1].description == self._mark}
+            refs = {n: ref for n, (ref, _) in mine.items()}
+            found[name] = DistributedSwitch(switch, switch.config, refs, own)
+        return found
 
     def _own(self) -> dict[str, DistributedSwitch]:
         """Return the cluster's own switches, as this object has read them."""
         known = self.read() if self._known is None else self._known
-        return {name: one for name, one in known.items() if one.ours}
+        return {name: one for name, one in known.items() if one.config is not None}
 
     def owns(self, switch: str, _host: str) -> bool:
         """Return whether a switch is the cluster's own."""
@@ -132,7 +127,7 @@ class DistributedSwitches(SwitchKind):
 
     def owners(self) -> set[tuple[str, str]]:
         """Return each port group of ours with its switch."""
-        return {(group, name) for name, one in self._own().items() for group in one.own_groups()}
+        return {(group, name) for name, one in self._own().items() for group in one.own}
 
     def observe(self) -> dict[str, VirtualSwitch]:
         """Return our switches."""
@@ -141,7 +136,7 @@ class DistributedSwitches(SwitchKind):
         found = {}
         for switch, one in self._own().items():
             mtu = int(one.config.maxMtu)
-            groups = {name: _vlan_of(config) for name, (_, config) in one.own_groups().items()}
+            groups = {name: _vlan_of(config) for name, (_, config) in one.own.items()}
             hosts = {
                 names.get(host, "?"): SwitchOnHost(nics=tuple(nics), mtu=mtu, port_groups=groups)
                 for host, nics in one.members().items()
@@ -158,10 +153,10 @@ class DistributedSwitches(SwitchKind):
         """
         known = self.read() if self._known is None else self._known
         there = known.get(switch.name)
-        if there is not None and not there.ours:
+        if there is not None and there.config is None:
             yield f"distributed switch {switch.name} is there already, and is not ours", RENAME
             return
-        own = there.own_groups() if there is not None else {}
+        own = there.own if there is not None else {}
         owners = {*standard, *self.owners()}
         taken = self._session.call("reading the networks", self._places.network_names)
         for wanted in switch.port_groups:
@@ -239,7 +234,7 @@ class DistributedSwitches(SwitchKind):
         )
 
     def _settle_groups(self, switch: Switch, there: DistributedSwitch) -> None:
-        own = there.own_groups()
+        own = there.own
         missing = [self._group(group) for group in switch.port_groups if group.name not in own]
         if missing:
             what = f"making port groups of switch {switch.name}"
@@ -285,7 +280,7 @@ class DistributedSwitches(SwitchKind):
         names: Mapping[Any, str],
     ) -> None:
         groups = {group for on_host in wanted.values() for group in on_host}
-        for name, (ref, _) in one.own_groups().items():
+        for name, (ref, _) in one.own.items():
             if name not in groups:
                 with self._naming_users(f"port group {name}", [name]):
                     self._session.wait(f"removing port group {name}", ref.Destroy_Task)
@@ -311,13 +306,13 @@ class DistributedSwitches(SwitchKind):
     def remove(self, switch: str) -> None:
         """Remove our switch of this name, if there is one."""
         one = self.read().get(switch)
-        if one is not None and one.ours:
+        if one is not None and one.config is not None:
             self._remove(switch, one)
 
     def _remove(self, name: str, one: DistributedSwitch) -> None:
-        ours = {str(ref) for ref, _ in one.own_groups().values()}
+        ours = {str(ref) for ref, _ in one.own.values()}
         ours |= {str(ref) for ref in one.config.uplinkPortgroup or []}
-        others = [n for n, (ref, _) in one.groups.items() if str(ref) not in ours]
+        others = [name for name, ref in one.groups.items() if str(ref) not in ours]
         if others:
             raise foreign(f"switch {name}", others)
         with self._naming_users(f"switch {name}", one.groups):

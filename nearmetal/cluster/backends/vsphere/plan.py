@@ -29,16 +29,6 @@ if TYPE_CHECKING:
     from nearmetal.cluster.backends.vsphere.spec import EsxiHost, Switch, VsphereNode
     from nearmetal.cluster.resource import Facts, Observed
 
-IN_PLACE = frozenset(
-    {
-        *("adapters", "affinity", "cores_per_socket", "cpu_reservation", "cpu_shares", "guest"),
-        *("latency", "memory", "memory_reservation", "memory_shares", "mmio", "numa", "p2p"),
-        *("power", "rules", "slots", "vcpus"),
-        *("esxi_members", "mtu", "nics", "port_groups"),
-    }
-)
-"""Attributes of a machine or a switch that change without recreating it."""
-
 STUCK = ("sriov", "passthrough")
 """Adapters that keep a machine on its host."""
 
@@ -142,6 +132,14 @@ class VsphereMachine(Values):
     """Settings of the guest, with the address of this node."""
     power: str
     rules: Joined = ()
+
+
+RECREATE = {"host", "esxi", "vm", "template", "clone", "hardware", "datastore", "resource_pool"}
+"""Attributes whose change recreates a machine."""
+
+IN_PLACE = frozenset(VsphereMachine.model_fields) - RECREATE
+IN_PLACE |= {"esxi_members", "nics", "mtu", "port_groups"}
+"""Attributes of a machine or a switch that change without recreating it."""
 
 
 def rule_text(name: str, kind: str, *, enforced: bool) -> str:
