@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.promises.figures import Figure
-    from nearmetal.cli.view import Steps, View
+    from nearmetal.cli.view import View
     from nearmetal.cluster.spec import ClusterSpec
+    from nearmetal.core.progress import Progress
     from nearmetal.evidence import Launch
 
 NAME = "figures"
@@ -206,7 +207,7 @@ class _Run:
         chosen: list[str],
         seconds: float,
         directory: Path,
-        steps: Steps,
+        steps: Progress,
         alone: bool,
     ) -> None:
         self._cluster = cluster

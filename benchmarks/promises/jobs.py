@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from benchmarks.promises.turns import Seat
 from nearmetal.core.resources import REPOSITORY
 from nearmetal.job.mpi import STACKS, Mpi, Provider
-from nearmetal.study.runner.suite import Arm, Program, Step, Where
+from nearmetal.study.runner.suite import BenchArm, PlannedLaunch, Program, Where
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from nearmetal.cluster.backends.local.spec import LocalSpec
     from nearmetal.job.mpi import Stack
 
-SEALED = Arm("sealed", "nearmetal, sealed nodes", Provider.NEARMETAL, nodes=("a", "b"))
-SHARED = Arm(
+SEALED = BenchArm("sealed", "nearmetal, sealed nodes", Provider.NEARMETAL, nodes=("a", "b"))
+SHARED = BenchArm(
     "shared-pids",
     "nearmetal, nodes that share a PID namespace",
     Provider.NEARMETAL,
     nodes=("c", "d"),
 )
 OURS = (SEALED, SHARED)
-_FABRIC_SHM = Arm("shm", "libfabric shm", Provider.STOCK, nodes=("one", "one"))
+_FABRIC_SHM = BenchArm("shm", "libfabric shm", Provider.STOCK, nodes=("one", "one"))
 
 _LIMITS = Program("limits", "limits", Where.BENCHMARKS, (), mpis=())
 _FABRIC = Program("fabric", "fabric_pingpong", Where.BENCHMARKS, ("-b",), mpis=())
@@ -120,15 +120,17 @@ ROWS = (
 def limits_seat(rows: Iterable[FigureRun]) -> Seat:
     """Return the limits of the cores, and what of them the rows are held against."""
     tests = ["cacheline:8", *(test for row in rows for test in row.limits)]
-    return Seat(Step(0, _LIMITS, None, None), 1, tuple(dict.fromkeys(tests)))
+    return Seat(PlannedLaunch(0, _LIMITS, None, None), 1, tuple(dict.fromkeys(tests)))
 
 
-def stack_arm(stack: Stack) -> Arm:
+def stack_arm(stack: Stack) -> BenchArm:
     """Return the arm in which an MPI uses one of its own ways within one node."""
-    return Arm(stack.name, stack.title, Provider.STOCK, nodes=("one",), stack=stack)
+    return BenchArm(stack.name, stack.title, Provider.STOCK, nodes=("one",), stack=stack)
 
 
-def seats(rows: Sequence[FigureRun], installed: Iterable[Mpi], ours: Sequence[Arm]) -> list[Seat]:
+def seats(
+    rows: Sequence[FigureRun], installed: Iterable[Mpi], ours: Sequence[BenchArm]
+) -> list[Seat]:
     """Return who takes turns for these rows, each once with all tests that rows want of it.
 
     `ours`: the ways in which nearmetal carries messages between nodes.
@@ -136,9 +138,9 @@ def seats(rows: Sequence[FigureRun], installed: Iterable[Mpi], ours: Sequence[Ar
     here = set(installed)
     wanted: dict[tuple[Mpi | None, str], Seat] = {}
 
-    def add(program: Program, mpi: Mpi | None, arm: Arm, row: FigureRun) -> None:
+    def add(program: Program, mpi: Mpi | None, arm: BenchArm, row: FigureRun) -> None:
         key = (mpi, arm.name)
-        seat = wanted.get(key, Seat(Step(0, program, mpi, arm), row.ranks, ()))
+        seat = wanted.get(key, Seat(PlannedLaunch(0, program, mpi, arm), row.ranks, ()))
         tests = tuple(dict.fromkeys((*seat.tests, *row.tests)))
         wanted[key] = replace(seat, tests=tests)
 
@@ -159,21 +161,23 @@ def seats(rows: Sequence[FigureRun], installed: Iterable[Mpi], ours: Sequence[Ar
     return list(wanted.values())
 
 
-def imb_steps(installed: Iterable[Mpi], ours: Sequence[Arm], block: int) -> list[Step]:
+def imb_steps(
+    installed: Iterable[Mpi], ours: Sequence[BenchArm], block: int
+) -> list[PlannedLaunch]:
     """Return the launches of one round of the Intel MPI Benchmarks, in an order of their own."""
     here = set(installed)
     steps = []
     for mpi in IMB.mpis:
         if mpi in here:
             stacks = [stack_arm(s) for s in STACKS if s.mpi is mpi and s.name != "tcp"]
-            steps += [Step(block, IMB, mpi, arm) for arm in (*ours, *stacks)]
+            steps += [PlannedLaunch(block, IMB, mpi, arm) for arm in (*ours, *stacks)]
     dice = random.Random(block)  # noqa: S311 - an order, no secret
     return dice.sample(steps, len(steps))
 
 
-def addresses_step() -> Step:
+def addresses_step() -> PlannedLaunch:
     """Return the launch of the program that fills address vectors."""
-    return Step(0, ADDRESSES, None, SEALED)
+    return PlannedLaunch(0, ADDRESSES, None, SEALED)
 
 
 def pinned_spec(spec: LocalSpec, cores: Sequence[int]) -> LocalSpec:

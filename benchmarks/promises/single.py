@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.core.process import Runner
     from nearmetal.evidence import Launch
-    from nearmetal.study.runner.suite import Step
+    from nearmetal.study.runner.suite import PlannedLaunch
 
 PINNED = Program("pinned", "pinned", Where.BENCHMARKS, ())
 
@@ -73,7 +73,7 @@ class Single:
     launches: list[Launch] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
-    def run(self, step: Step, ranks: int) -> None:
+    def run(self, step: PlannedLaunch, ranks: int) -> None:
         """Make one launch: of an MPI program pinned to cores, or in the first node without MPI."""
         number, started, load = self.next_number, now(), os.getloadavg()[0]
         stem = raw_stem(number, step)
@@ -97,7 +97,7 @@ class Single:
             record_launch(self.directory, stem, number, step, ended, started=started, load=load)
         )
 
-    def _job(self, step: Step, path: Path, ranks: int, output: Output) -> Ended:
+    def _job(self, step: PlannedLaunch, path: Path, ranks: int, output: Output) -> Ended:
         assert step.arm is not None and step.mpi is not None  # noqa: S101, PT018 - see the caller
         request = JobRequest(
             program=str(program_path(PINNED, None)),
@@ -113,7 +113,7 @@ class Single:
         )
         return job_fields(run_job(self.backend, self.spec, request, self.runner, output), ranks)
 
-    def _in_node(self, step: Step, path: Path, output: Output) -> Ended:
+    def _in_node(self, step: PlannedLaunch, path: Path, output: Output) -> Ended:
         assert step.arm is not None  # noqa: S101 - see the plan
         env = {
             "PATH": "/usr/bin:/bin",

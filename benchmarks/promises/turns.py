@@ -33,14 +33,13 @@ from nearmetal.study.runner.collect import (
     first_cores,
     job_fields,
     now,
-    pair_fields,
     program_path,
     raw_stem,
     record_launch,
     title,
 )
-from nearmetal.study.runner.fabric import run_pair
-from nearmetal.study.runner.suite import Step
+from nearmetal.study.runner.pairs import run_pair
+from nearmetal.study.runner.suite import PlannedLaunch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,7 +62,7 @@ _PROBE = "cacheline:8"
 class Seat:
     """Who takes turns: a launch, its ranks, and the tests of each turn."""
 
-    step: Step
+    step: PlannedLaunch
     ranks: int
     tests: tuple[str, ...]
 
@@ -220,7 +219,7 @@ class Turns:
         if step.mpi is None:
             program = (str(path), *step.program.args, "-w", str(int(_JOB_S)), "-T", inside)
             nodes = (arm.nodes[0], arm.nodes[-1])
-            return pair_fields(
+            return job_fields(
                 run_pair(
                     self.backend,
                     self.spec,
@@ -231,7 +230,8 @@ class Turns:
                     timeout_s=_JOB_S,
                     nodes=nodes,
                     foreign=not ours,
-                )
+                ),
+                2,
             )
         request = JobRequest(
             program=str(program_path(PINNED, None)),

@@ -18,7 +18,7 @@ from nearmetal.study.runner import ARMS, SUITES, Collector, schedule
 if TYPE_CHECKING:
     from nearmetal.cli.view import View
     from nearmetal.evidence import Manifest
-    from nearmetal.study.runner import Arm
+    from nearmetal.study.runner import BenchArm
 
 _MAX_BLOCKS = 1000
 
@@ -116,7 +116,7 @@ def measure(args: argparse.Namespace, view: View) -> int:
     """Run the suite; exit code 1 when a launch failed."""
     suite = SUITES[args.suite]
     blocks = args.blocks or suite.blocks
-    arms: list[Arm] = [ARMS[name] for name in _names(args.arms, list(ARMS), "arm")]
+    arms: list[BenchArm] = [ARMS[name] for name in _names(args.arms, list(ARMS), "arm")]
     mpis = choose_mpis(args.mpi)
     directory = new_directory(args.output, Path(args.spec).stem)
     cluster, spec = open_running(args.spec)

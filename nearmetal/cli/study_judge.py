@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.core.errors import ExitCode, NearmetalError
 from nearmetal.study.flags import MIN_OUTLIER
+from nearmetal.study.gate import RecordedFacts
 from nearmetal.study.judge import Comparison, Verdict, compare
 from nearmetal.study.labels import arms_of, load_labels
 from nearmetal.study.model import Arm, Cell
-from nearmetal.study.observed import Observed
 from nearmetal.study.physics import Violation, violations
 from nearmetal.study.store import LABELS, Study
 
@@ -69,7 +69,7 @@ def judge(
         (arm, cells[1]),
         percent=percent,
         versions=lambda cell: _versions(cell, versions),
-        observed=Observed(sources),
+        observed=RecordedFacts(sources),
         cell_count=study.cell_count(MIN_OUTLIER),
     )
     if not found:

@@ -9,8 +9,7 @@ from nearmetal.cli.study_tax import shown
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.core.errors import ExitCode, UsageError
 from nearmetal.evidence.published import STUDIES, Number, numbers, plots
-from nearmetal.study.signed import RULE, SignedTable
-from nearmetal.study.tax import Tax, decompose, rounded
+from nearmetal.study.effects import RULE, SignedTable, TaxSplit, decompose, rounded
 
 if TYPE_CHECKING:
     import argparse
@@ -35,7 +34,7 @@ def register(subparsers: Subparsers) -> None:
     )
 
 
-def taxes(study: str) -> Iterator[tuple[Number, Tax]]:
+def taxes(study: str) -> Iterator[tuple[Number, TaxSplit]]:
     """Return the splits that follow: a loss of a VM and of reduced bare metal, at one scale."""
     losses = [n for n in numbers(study) if n.metric == "loss" and n.base == "BM.48" and not n.bound]
     for vm in (n for n in losses if n.arm.startswith("VM")):
@@ -105,7 +104,7 @@ def run(args: argparse.Namespace, view: View) -> int:
                 {
                     "plus": t.first,
                     "minus": t.second,
-                    "rule": t.rule,
+                    "rule": RULE,
                     "cells": [[*key, value] for key, value in t.cells.items()],
                     "flagged": [[*key, value] for key, value in t.flagged.items()],
                 }

@@ -11,17 +11,17 @@ from nearmetal.cli.study_judge import arms_in
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.core.errors import ExitCode, NearmetalError, UsageError
 from nearmetal.evidence.published import STUDIES
-from nearmetal.study.observed import Observed
+from nearmetal.study.gate import RecordedFacts
 from nearmetal.study.reproduce import (
     CLAIMED,
-    Outcome,
+    ClaimOutcome,
+    Data,
     Result,
     Tested,
     claims_of,
     reproduce,
     roles_of,
 )
-from nearmetal.study.reproduce.decide import Data
 from nearmetal.study.store import Study
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nearmetal.cli.view import View
-    from nearmetal.study.model import Arm, Cell, Source
+    from nearmetal.study.model import Arm, Cell, SourceFile
 
 ROLE = "role"
 """The fact of an arm that says which role it has."""
@@ -80,7 +80,7 @@ def _roles(words: Sequence[str], name: str, arms: Mapping[str, Arm]) -> dict[str
     return {role: arm for role, arm in found.items() if role in known}
 
 
-def _data(study: Study, roles: dict[str, Arm], sources: dict[str, Source]) -> Data:
+def _data(study: Study, roles: dict[str, Arm], sources: dict[str, SourceFile]) -> Data:
     kept: dict[str, list[Cell]] = {}
 
     def cells(arm: Arm) -> list[Cell]:
@@ -91,7 +91,7 @@ def _data(study: Study, roles: dict[str, Arm], sources: dict[str, Source]) -> Da
     def versions(cell: Cell) -> set[str]:
         return {sources[o.source].header.get("version", "") for o in cell.observations} - {""}
 
-    return Data(roles, cells, versions, Observed(sources))
+    return Data(roles, cells, versions, RecordedFacts(sources))
 
 
 def run(args: argparse.Namespace, view: View) -> int:
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace, view: View) -> int:
     name = args.name.lower()
     if name not in CLAIMED:
         raise UsageError(f"no claims of {args.name!r}", f"known: {', '.join(CLAIMED)}")
-    sources: dict[str, Source] = {}
+    sources: dict[str, SourceFile] = {}
     roles: dict[str, Arm] = {}
     data = Data({}, lambda _arm: [], lambda _cell: (), lambda _cell: {})
     if args.study is not None:
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace, view: View) -> int:
         data = _data(study, roles, sources)
     results = reproduce(claims_of(name), data)
     _show(name, results, sources, roles, view)
-    refuted = any(result.outcome is Outcome.REFUTED for result in results)
+    refuted = any(result.outcome is ClaimOutcome.REFUTED for result in results)
     return ExitCode.CHECKS_FAILED if refuted else ExitCode.DONE
 
 
@@ -131,7 +131,7 @@ def _limits(result: Result) -> str:
     return f"{low:.3g} to {high:.3g}"
 
 
-def _point(one: Tested, sources: Mapping[str, Source]) -> dict[str, Any]:
+def _point(one: Tested, sources: Mapping[str, SourceFile]) -> dict[str, Any]:
     return {
         "test": one.point.test,
         "size": one.point.size,
@@ -146,7 +146,7 @@ def _point(one: Tested, sources: Mapping[str, Source]) -> dict[str, Any]:
 def _show(
     name: str,
     results: list[Result],
-    sources: Mapping[str, Source],
+    sources: Mapping[str, SourceFile],
     roles: Mapping[str, Arm],
     view: View,
 ) -> None:
@@ -167,7 +167,7 @@ def _show(
         ],
     )
     counts = Counter(result.outcome for result in results)
-    told = ", ".join(f"{counts[o]} {o.value}" for o in Outcome if counts[o])
+    told = ", ".join(f"{counts[o]} {o.value}" for o in ClaimOutcome if counts[o])
     missing = [role for role in roles_of(name) if role not in roles]
     lines = [
         f"{STUDIES[name].title}: {told}",

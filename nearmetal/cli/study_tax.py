@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from nearmetal.cli.study_judge import arms_in
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.core.errors import ExitCode, NearmetalError
+from nearmetal.study.effects import Loss, TaxSplit, split_tax
 from nearmetal.study.store import Study
-from nearmetal.study.tax import Share, Tax, from_values
 
 if TYPE_CHECKING:
     import argparse
@@ -42,11 +42,11 @@ def register(subparsers: Subparsers) -> None:
     parser.add_argument("vm", metavar="VM", help="name of the arm in the VM")
 
 
-def shown(share: Share) -> str:
+def shown(loss: Loss) -> str:
     """Return a share in percent with its limits, if it has any."""
-    text = f"{100 * share.value:.2f} %"
-    if share.low < share.high:
-        text += f" [{100 * share.low:.2f}, {100 * share.high:.2f}]"
+    text = f"{100 * loss.value:.2f} %"
+    if loss.low < loss.high:
+        text += f" [{100 * loss.low:.2f}, {100 * loss.high:.2f}]"
     return text
 
 
@@ -65,12 +65,12 @@ def run(args: argparse.Namespace, view: View) -> int:
     cells: list[dict[Point, Cell]] = [
         {_key(cell.point): cell for cell in study.cells(arm=name)} for name in names
     ]
-    found: list[tuple[Point, Tax]] = []
+    found: list[tuple[Point, TaxSplit]] = []
     for point, full in cells[0].items():
         if not point.neutral and point in cells[1] and point in cells[2]:
             values = (full.values, cells[1][point].values, cells[2][point].values)
             if min(min(side) for side in values) > 0:
-                found.append((point, from_values(*values, lower_is_better=point.lower_is_better)))
+                found.append((point, split_tax(*values, lower_is_better=point.lower_is_better)))
     if not found:
         raise NearmetalError(
             "the three arms have no point in common",

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from nearmetal.evidence import Unit
 from nearmetal.report import numbers
 from nearmetal.study import judge, model
-from nearmetal.study.judge import Comparison, Verdict
-from nearmetal.study.margin import Margin
+from nearmetal.study.judge import Comparison, Margin, Verdict
 from nearmetal.study.stats import MIN_LAUNCHES, Ratio, percentile, ratio
 
 if TYPE_CHECKING:

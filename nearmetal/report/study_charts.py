@@ -10,8 +10,8 @@ from nearmetal.report import numbers
 from nearmetal.report.page import Chart, Panel, both
 from nearmetal.report.study_view import Anchors, StudyView, scale_title, signed_percent, value_text
 from nearmetal.report.svg import Axis, Bar, Mark, Series, bar_chart, line_chart, ratio_chart
+from nearmetal.study.effects import efficiency
 from nearmetal.study.judge import Comparison
-from nearmetal.study.scaling import efficiency
 from nearmetal.study.stats import summarize
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nearmetal.study.flags import MIN_SHAPE, Kind
+from nearmetal.study.flags import MIN_SHAPE, FlagKind
 from nearmetal.study.gate import FACTS
 from nearmetal.study.stats import MIN_LAUNCHES
 
@@ -64,7 +64,9 @@ def _intervals(view: StudyView) -> Rule:
 
 def _normality(view: StudyView) -> Rule:
     tested = [one for one in _all(view) if min(one.base.n, one.test.n) >= MIN_SHAPE]
-    odd = [one for one in tested if any(f.kind is Kind.NON_NORMAL for s in one.flags for f in s)]
+    odd = [
+        one for one in tested if any(f.kind is FlagKind.NON_NORMAL for s in one.flags for f in s)
+    ]
     why = "no statistic here assumes a normal distribution"
     if tested:
         why += f"; Anderson-Darling flags {len(odd)} of {len(tested)} points (5 % for any in the whole study)"

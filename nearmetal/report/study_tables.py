@@ -21,13 +21,18 @@ from nearmetal.report.study_view import (
     signed_percent,
     value_text,
 )
-from nearmetal.study.gate import BANDWIDTHS, FACTS, ONE_WAY
-from nearmetal.study.jitter import Jitter, by_pair, jitter, noisy_neighbour
+from nearmetal.study.effects import (
+    RULE,
+    Jitter,
+    SignedTable,
+    by_pair,
+    jitter,
+    noisy_neighbour,
+    tables_of,
+)
+from nearmetal.study.gate import BANDWIDTHS, FACTS, ONE_WAY, VARIES, fold
 from nearmetal.study.judge import Comparison, Verdict, compare
-from nearmetal.study.linerate import line_rate
-from nearmetal.study.observed import VARIES, fold
-from nearmetal.study.physics import LARGE
-from nearmetal.study.signed import RULE, SignedTable, tables_of
+from nearmetal.study.physics import LARGE, line_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from nearmetal.evidence import Unit
 from nearmetal.report import numbers
+from nearmetal.study.gate import RecordedFacts
 from nearmetal.study.judge import Comparison, Verdict
-from nearmetal.study.observed import Observed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nearmetal.study.model import Arm, Cell, Observation, Point, Source
+    from nearmetal.study.model import Arm, Cell, Observation, Point, SourceFile
     from nearmetal.study.physics import Violation
 
 MAX_RAW = 20_000
@@ -43,7 +43,7 @@ class StudyView:
     judged: tuple[Judged, ...]
     cells: tuple[Cell, ...]
     violations: tuple[Violation, ...]
-    sources: Mapping[str, Source]
+    sources: Mapping[str, SourceFile]
     lines: Mapping[tuple[str, int], str]
     max_raw: int = MAX_RAW
 
@@ -53,9 +53,9 @@ class StudyView:
         return (self.base, *(judged.arm for judged in self.judged))
 
     @cached_property
-    def observed(self) -> Observed:
+    def observed(self) -> RecordedFacts:
         """What launchers recorded, by cell."""
-        return Observed(self.sources)
+        return RecordedFacts(self.sources)
 
     def versions_of(self, cell: Cell) -> set[str]:
         """Return the versions of the benchmark that the logs of a cell name."""

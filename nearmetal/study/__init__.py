@@ -4,6 +4,6 @@
 Everything here reads or computes; nothing starts a process.
 """
 
-from nearmetal.study.model import Arm, Cell, Observation, Point, Source
+from nearmetal.study.model import Arm, Cell, Observation, Point, SourceFile
 
-__all__ = ["Arm", "Cell", "Observation", "Point", "Source"]
+__all__ = ["Arm", "Cell", "Observation", "Point", "SourceFile"]

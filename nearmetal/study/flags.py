@@ -56,7 +56,7 @@ DIGITS = 12
 """Significant digits beyond which a value is binary noise."""
 
 
-class Kind(Enum):
+class FlagKind(Enum):
     """What is flagged."""
 
     OUTLIER = "outlier"
@@ -70,7 +70,7 @@ class Kind(Enum):
 class Flag:
     """One flag, the reason in words, and the positions of the launches (0-based) it is about."""
 
-    kind: Kind
+    kind: FlagKind
     reason: str
     launches: tuple[int, ...] = ()
 
@@ -309,12 +309,12 @@ def flags(values: Sequence[float], cells: int = 1) -> tuple[Flag, ...]:
     odd = outliers(values, error)
     if odd:
         shown = ", ".join(f"{values[i]:g}" for i in odd[:5])
-        found.append(Flag(Kind.OUTLIER, f"{shown} far from the median {median(values):g}", odd))
+        found.append(Flag(FlagKind.OUTLIER, f"{shown} far from the median {median(values):g}", odd))
     if len(values) >= MIN_SHAPE:
         found += _shape(list(values), error)
     if odd == (0,):
         reason = f"the first launch alone is far off: {values[0]:g}"
-        found.append(Flag(Kind.FIRST_LAUNCH, reason, odd))
+        found.append(Flag(FlagKind.FIRST_LAUNCH, reason, odd))
     return tuple(found)
 
 
@@ -324,14 +324,14 @@ def _shape(values: list[float], error: float) -> list[Flag]:
     if parted:
         below, at = parted
         reason = f"{below} launches below {at:g}, {len(values) - below} above, none near"
-        found.append(Flag(Kind.BIMODAL, reason))
+        found.append(Flag(FlagKind.BIMODAL, reason))
     statistic = not_normal(values, error)
     if statistic is not None:
         reason = f"neither normal nor log-normal: Anderson-Darling {statistic:.2f}"
-        found.append(Flag(Kind.NON_NORMAL, reason))
+        found.append(Flag(FlagKind.NON_NORMAL, reason))
     score, chance = trend(values)
     if chance <= error:
         way = "grow" if score > 0 else "fall"
         reason = f"values {way} from launch to launch, by chance once in {1 / chance:.0f}"
-        found.append(Flag(Kind.DRIFT, reason))
+        found.append(Flag(FlagKind.DRIFT, reason))
     return found

@@ -8,12 +8,12 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from nearmetal.evidence import Unit
-from nearmetal.study.observed import VARIES
+from nearmetal.study.model import LAUNCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nearmetal.study.model import Arm, Cell, Point
+    from nearmetal.study.model import Arm, Cell, Point, SourceFile
 
 FACTS = {
     "line_rate_gbit": "the line rate",
@@ -72,7 +72,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Gate:
+class Comparability:
     """The answer for one comparison."""
 
     differences: tuple[Difference, ...] = ()
@@ -91,6 +91,45 @@ class Gate:
     def reasons(self) -> tuple[str, ...]:
         """Why it is blocked."""
         return tuple(d.what for d in self.differences if d.weight is Weight.BLOCK)
+
+
+VARIES = "varies: "
+"""Begins a fact that is not the same in all launches of a cell."""
+
+_SHOWN = 3
+
+
+def fold(headers: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return every recorded fact of some sources by name; what was not recorded is left out."""
+    found: dict[str, dict[str, None]] = {}
+    for header in headers:
+        for key, value in header.items():
+            if key.startswith(LAUNCH):
+                found.setdefault(key.removeprefix(LAUNCH), {})[value] = None
+    return {name: _one(list(values)) for name, values in found.items()}
+
+
+def _one(values: list[str]) -> str:
+    if len(values) == 1:
+        return values[0]
+    more = f" | and {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
+    return VARIES + " | ".join(values[:_SHOWN]) + more
+
+
+class RecordedFacts:
+    """Answers for cells; what many cells share is folded once."""
+
+    def __init__(self, sources: Mapping[str, SourceFile]) -> None:
+        """`sources` by their SHA-256."""
+        self._sources = sources
+        self._known: dict[tuple[str, ...], dict[str, str]] = {}
+
+    def __call__(self, cell: Cell) -> dict[str, str]:
+        """Return the facts of a cell's launches by name."""
+        key = tuple(dict.fromkeys(seen.source for seen in cell.observations))
+        if key not in self._known:
+            self._known[key] = fold(self._sources[name].header for name in key)
+        return self._known[key]
 
 
 def with_line_rate(arm: Arm, cells: Iterable[Cell]) -> Arm:
@@ -183,7 +222,7 @@ def check(
     *,
     same_sizes: bool = True,
     seen: tuple[Mapping[str, str], ...] = ({}, {}),
-) -> Gate:
+) -> Comparability:
     """Return what stands against comparing two cells of two arms.
 
     `versions` are those of the benchmark that each cell's logs name, `seen` what was recorded of
@@ -204,4 +243,4 @@ def check(
         found.append(Difference(Weight.NOTE if explained else Weight.WATERMARK, words))
     if not same_sizes:
         found.append(Difference(Weight.NOTE, "the sets of message sizes differ"))
-    return Gate((*(d for d in found if d), *_facts(base, test, seen)))
+    return Comparability((*(d for d in found if d), *_facts(base, test, seen)))

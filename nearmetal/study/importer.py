@@ -17,7 +17,7 @@ from nearmetal.evidence.parse import PARSERS
 from nearmetal.evidence.recognize import MAX_LOG_BYTES, decode, recognize, refuse_crash
 from nearmetal.study.labels import FILE as LABELS_FILE
 from nearmetal.study.labels import Label, Labeller, load_labels, natural, unknown_arms, unused_rules
-from nearmetal.study.model import LAUNCH, Source
+from nearmetal.study.model import LAUNCH, SourceFile
 from nearmetal.study.physics import wire_disagrees
 from nearmetal.study.store import Study, Writer, is_store, object_path
 
@@ -190,14 +190,14 @@ class Importer:
             self.missing[file.path] = label.missing if label else ("arm", "nodes", "launch")
         elif label.ignore:
             self.summary.ignored += 1
-            self.writer.add(Source("", file.path, "ignored", label.ignore), None)
+            self.writer.add(SourceFile("", file.path, "ignored", label.ignore), None)
         else:
             if file.label is None:
                 self.arms.setdefault(label.arm, file.path)
             self._read(file, label)
 
     def _read(self, file: File, label: Label) -> None:
-        source = Source(
+        source = SourceFile(
             "",
             file.path,
             "facts",
@@ -235,7 +235,7 @@ class Importer:
             self.summary.read += 1
         self.writer.add(source, log)
 
-    def _check_duplicate(self, source: Source, label: Label, log: Log) -> None:
+    def _check_duplicate(self, source: SourceFile, label: Label, log: Log) -> None:
         """Raise LogError for the bytes of another file: a copy is not another launch."""
         first = self._seen.setdefault(source.source, source.path)
         numbers = sum(len(row.values) for table in log.tables for row in table.rows)
@@ -244,7 +244,7 @@ class Importer:
             raise _DuplicateError(f"{source.path}:1: the same bytes as {first}")
 
     @staticmethod
-    def _check_scale(source: Source, log: Log) -> None:
+    def _check_scale(source: SourceFile, log: Log) -> None:
         """Raise LogError where the log contradicts its label."""
         ranks = {table.processes for table in log.tables if table.processes}
         nodes = {int(log.header["nodes"])} if "nodes" in log.header else set()
@@ -253,7 +253,7 @@ class Importer:
                 told = ", ".join(map(str, sorted(said)))
                 raise LogError(f"{source.path}:1: {told} {what} in the log, {label} in the labels")
 
-    def _check_launch(self, source: Source, log: Log) -> None:
+    def _check_launch(self, source: SourceFile, log: Log) -> None:
         """Raise LogError when another file is the same launch of the same test already."""
         for table in log.tables:
             what = (

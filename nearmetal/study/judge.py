@@ -8,13 +8,13 @@ from enum import Enum
 from math import ceil, log
 from typing import TYPE_CHECKING
 
+from nearmetal.core.errors import NearmetalError
 from nearmetal.study.flags import MIN_OUTLIER, Flag, flags
-from nearmetal.study.gate import BANDWIDTHS, Gate, check, with_line_rate
-from nearmetal.study.margin import Margin, from_cores, from_percent
+from nearmetal.study.gate import BANDWIDTHS, Comparability, check, with_line_rate
 from nearmetal.study.model import Cell
 from nearmetal.study.stats import (
-    LEVEL,
     MIN_LAUNCHES,
+    MOST_ERROR,
     Ratio,
     Summary,
     adjust,
@@ -28,11 +28,38 @@ if TYPE_CHECKING:
 
     from nearmetal.study.model import Arm, Point
 
-ROUNDING = 1e-12
-"""What binary fractions may add to an error."""
-
 MANY = 1000
 """Launches beyond which an estimate only says that the effect sits at the margin."""
+
+
+@dataclass(frozen=True)
+class Margin:
+    """The ratio test / base that is just acceptable: above 1 for times, below 1 for rates."""
+
+    limit: float
+    lower_is_better: bool
+    origin: str
+
+    @property
+    def percent(self) -> float:
+        """How much worse that is, in percent of the base."""
+        return abs(self.limit - 1) * 100
+
+
+def from_cores(base: int, test: int, *, lower_is_better: bool) -> Margin:
+    """Return the margin that a loss of cores explains."""
+    if base < 1 or test < 1:
+        raise NearmetalError(f"{base} and {test} cores", "core counts are at least 1")
+    limit = base / test if lower_is_better else test / base
+    return Margin(limit, lower_is_better, f"{test} of {base} cores")
+
+
+def from_percent(percent: float, *, lower_is_better: bool) -> Margin:
+    """Return a declared margin: so much more time, or so much less of a rate."""
+    if not 0 <= percent / 100 < 1:
+        raise NearmetalError(f"a margin of {percent} %", "it must be at least 0 and below 100")
+    limit = 1 + percent / 100 if lower_is_better else 1 - percent / 100
+    return Margin(limit, lower_is_better, f"declared {percent:g} %")
 
 
 class Verdict(Enum):
@@ -59,7 +86,7 @@ class Comparison:
     arms: tuple[str, str]
     ratio: Ratio | None
     margin: Margin | None
-    gate: Gate
+    gate: Comparability
     flags: tuple[tuple[Flag, ...], tuple[Flag, ...]]
     verdict: Verdict
     reason: str
@@ -90,7 +117,7 @@ def margin_of(
 def _decide(found: Ratio, margin: Margin, error: float) -> tuple[Verdict, str]:
     if found.low is None or found.high is None:
         return Verdict.INCONCLUSIVE, "too few launches for an interval"
-    if error > 1 - LEVEL + ROUNDING:
+    if error > MOST_ERROR:
         return Verdict.INCONCLUSIVE, "the margin lies within the interval, or may by chance"
     worse = found.low > margin.limit if margin.lower_is_better else found.high < margin.limit
     better = found.high <= margin.limit if margin.lower_is_better else found.low >= margin.limit
@@ -206,7 +233,7 @@ def compare(
 
 
 def _compare_one(
-    arms: tuple[Arm, Arm], base: Cell, test: Cell, gate: Gate, margin: Margin | None
+    arms: tuple[Arm, Arm], base: Cell, test: Cell, gate: Comparability, margin: Margin | None
 ) -> Comparison:
     values = ratio(test.values, base.values)
     comparison = Comparison(

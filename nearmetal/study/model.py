@@ -86,7 +86,7 @@ class Arm:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
-class Source(NamedTuple):
+class SourceFile(NamedTuple):
     """One raw file: where it lay, what it is, and to what it belongs.
 
     `status` is `facts`, `refused`, `duplicate` or `ignored`; `reason` says why in words.

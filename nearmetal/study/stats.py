@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from math import ceil, comb, exp, log, sqrt
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LEVEL = 0.95
+MOST_ERROR = 1 - LEVEL + 1e-12
+"""An error up to this decides; binary fractions may add a little."""
+
 MIN_LAUNCHES = 6
 """Fewer cannot give a 95 % interval of a median: 1 - 2 / 2^5 is 93.75 %."""
 
@@ -29,20 +33,21 @@ class Interval(NamedTuple):
     coverage: float
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
+def _coverages(n: int) -> tuple[float, ...]:
+    """Return the coverage of each rank from 1 to n / 2; it falls with the rank."""
+    below = accumulate(comb(n, i) for i in range(n // 2))
+    return tuple(1.0 - float(2 * count / 2**n) for count in below)
+
+
 def coverage(n: int, rank: int) -> float:
     """Return how often the `rank`-th smallest and largest of n values hold the median between them."""
-    below = sum(comb(n, i) for i in range(rank))
-    return 1.0 - float(2 * below / 2**n)
+    return _coverages(n)[rank - 1]
 
 
-@lru_cache(maxsize=4096)
 def _rank(n: int, level: float) -> int:
-    """Return the largest rank whose coverage reaches the level; 0 when none does."""
-    rank = 0
-    while 2 * (rank + 1) <= n and coverage(n, rank + 1) >= level:
-        rank += 1
-    return rank
+    """Return the largest rank whose coverage reaches the level; 0: no rank does."""
+    return sum(reached >= level for reached in _coverages(n))
 
 
 def median_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None:
@@ -147,10 +152,7 @@ def ratio(test: Sequence[float], base: Sequence[float], level: float = LEVEL) ->
 
 def exclusion_p(test: Sequence[float], base: Sequence[float], limit: float) -> float:
     """Return the smallest error at which the ratio's interval leaves a limit outside; 1 if never."""
-    steps = {
-        coverage(len(side), rank) for side in (test, base) for rank in range(1, len(side) // 2 + 1)
-    }
-    for level in sorted(steps, reverse=True):
+    for level in sorted({*_coverages(len(test)), *_coverages(len(base))}, reverse=True):
         found = ratio(test, base, level)
         if found is None or found.low is None or found.high is None:
             continue

@@ -21,14 +21,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
-import duckdb
-
 from nearmetal.core.errors import LogError
 from nearmetal.evidence import Unit
-from nearmetal.study.model import Cell, Observation, Point, Source
+from nearmetal.study.model import Cell, Observation, Point, SourceFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    import duckdb
 
     from nearmetal.evidence import Log
 
@@ -70,14 +70,10 @@ def _quoted(path: Path) -> str:
     return str(path).replace("'", "''")
 
 
-def _connect(directory: Path) -> duckdb.DuckDBPyConnection:
-    return duckdb.connect(
-        config={
-            "memory_limit": MEMORY_LIMIT,
-            "threads": 2,
-            "temp_directory": str(directory / NEW),
-        }
-    )
+def _connect(**config: str | int) -> duckdb.DuckDBPyConnection:
+    import duckdb  # noqa: PLC0415 - slow to load, and a help text needs no table
+
+    return duckdb.connect(config={"memory_limit": MEMORY_LIMIT, **config})
 
 
 class Writer:
@@ -132,7 +128,7 @@ class Writer:
                 Path(fresh).replace(path)
         return digest
 
-    def add(self, source: Source, log: Log | None) -> None:
+    def add(self, source: SourceFile, log: Log | None) -> None:
         """Add one file, and what was found in it."""
         index, self._count = self._count, self._count + 1
         self._sources.writerow(
@@ -187,7 +183,7 @@ class Writer:
             stream.close()
         facts = _read_csv(self._new / "facts.csv", _FACT_COLUMNS)
         sources = _read_csv(self._new / "sources.csv", _SOURCE_COLUMNS)
-        with closing(_connect(self.directory)) as connection:
+        with closing(_connect(threads=2, temp_directory=str(self._new))) as connection:
             connection.execute(f"CREATE TABLE s AS SELECT * FROM {sources}")  # noqa: S608 - ours
             connection.execute(f"CREATE VIEW f AS SELECT * FROM {facts}")  # noqa: S608 - ours
             self._copy(connection, "SELECT * EXCLUDE (index) FROM s ORDER BY index", SOURCES)
@@ -235,7 +231,9 @@ class Study:
         self.directory = directory
 
     def _rows(self, query: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
-        with closing(duckdb.connect(config={"memory_limit": MEMORY_LIMIT})) as connection:
+        import duckdb  # noqa: PLC0415 - slow to load, and a help text needs no table
+
+        with closing(_connect()) as connection:
             try:
                 cursor = connection.execute(query, values)
                 while rows := cursor.fetchmany(10_000):
@@ -248,12 +246,12 @@ class Study:
     def _table(self, name: str) -> str:
         return f"read_parquet('{_quoted(self.directory / name)}')"
 
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[SourceFile]:
         """Return every file that was looked at, in the order of the import."""
         query = f"SELECT * FROM {self._table(SOURCES)}"  # noqa: S608 - our own name
         rows = self._rows(query)
         return [
-            Source(
+            SourceFile(
                 row[0],
                 row[1],
                 row[2],

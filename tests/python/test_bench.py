@@ -18,8 +18,8 @@ from nearmetal.job.mpi import Mpi, Provider
 from nearmetal.study.runner import ARMS, SUITES, Collector, schedule
 from nearmetal.study.runner.collect import program_path, sent_bytes
 from nearmetal.study.runner.environment import environment
-from nearmetal.study.runner.fabric import pair_of
-from nearmetal.study.runner.suite import Program, Step, Where
+from nearmetal.study.runner.pairs import pair_of
+from nearmetal.study.runner.suite import PlannedLaunch, Program, Where
 from tests.python.evidence_runs import limits_log, pair
 from tests.python.fake_backend import FakeBackend
 
@@ -210,7 +210,7 @@ def collector(directory: Path, runner: Beside) -> Collector:
 
 def test_raw_output_is_kept_byte_for_byte_with_its_hash(tmp_path: Path) -> None:
     runner = Beside(limits_log())
-    manifest = collector(tmp_path / "r", runner).run([Step(0, LIMITS, None, None)])
+    manifest = collector(tmp_path / "r", runner).run([PlannedLaunch(0, LIMITS, None, None)])
     assert (tmp_path / "r" / manifest.launches[0].stdout).read_text() == limits_log()
     run = load_run(tmp_path / "r")
     assert run.select(program="limits", test="cacheline", metric="time_p50")[0].value == 0.06
@@ -219,7 +219,7 @@ def test_raw_output_is_kept_byte_for_byte_with_its_hash(tmp_path: Path) -> None:
 
 
 def test_a_launch_that_fails_is_recorded_and_the_next_is_made(tmp_path: Path) -> None:
-    steps = [Step(0, LIMITS, None, None), Step(1, LIMITS, None, None)]
+    steps = [PlannedLaunch(0, LIMITS, None, None), PlannedLaunch(1, LIMITS, None, None)]
     manifest = collector(tmp_path / "r", Beside("cut off", -11)).run(steps)
     assert [launch.exit_code for launch in manifest.launches] == [139, 139]
     assert not any(launch.good for launch in manifest.launches)
@@ -228,14 +228,16 @@ def test_a_launch_that_fails_is_recorded_and_the_next_is_made(tmp_path: Path) ->
 
 def test_damaged_output_of_a_good_launch_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(LogError, match=r"raw/0001-limits\.out:\d+: "):
-        collector(tmp_path / "r", Beside(limits_log()[:300])).run([Step(0, LIMITS, None, None)])
+        collector(tmp_path / "r", Beside(limits_log()[:300])).run(
+            [PlannedLaunch(0, LIMITS, None, None)]
+        )
     # What was measured is not lost with the error.
     assert re.search(r'"finished": ""', (tmp_path / "r" / "manifest.json").read_text())
 
 
 def test_what_cannot_be_run_is_listed_with_its_reason(tmp_path: Path) -> None:
     absent = Program("absent", "no-such-program", Where.SYSTEM, (), mpis=())
-    manifest = collector(tmp_path / "r", Beside("")).run([Step(0, absent, None, None)])
+    manifest = collector(tmp_path / "r", Beside("")).run([PlannedLaunch(0, absent, None, None)])
     assert not manifest.launches
     assert "no-such-program" in manifest.skipped[0]
 
@@ -248,6 +250,6 @@ def test_a_run_directory_is_written_once(tmp_path: Path) -> None:
 
 def test_the_limits_use_the_cores_of_the_nodes(tmp_path: Path) -> None:
     runner = Beside(limits_log())
-    collector(tmp_path / "r", runner).run([Step(0, LIMITS, None, None)])
+    collector(tmp_path / "r", runner).run([PlannedLaunch(0, LIMITS, None, None)])
     assert runner.commands[0].argv[1:5] == ("-a", "0", "-b", "1")
     assert os.access(runner.commands[0].argv[0], os.X_OK)

@@ -99,7 +99,7 @@ WRONG = [
     (
         TABLE + "9\t0.1%\t-9.0%\n\nThe gap is negligible, typically around 1%.",
         "outlier",
-        "-9 % (B, 9) has z =",
+        "-9 % (B, 9) is an outlier of its own table",
     ),
 ]
 

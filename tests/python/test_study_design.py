@@ -18,7 +18,7 @@ from nearmetal.study.design import (
     load_design,
     unsettled,
 )
-from nearmetal.study.runner.ways import way_of
+from nearmetal.study.runner.starts import way_of
 from nearmetal.study.runner.workloads import WORKLOADS
 
 ROOT = Path(__file__).parents[2]

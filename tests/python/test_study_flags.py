@@ -15,7 +15,7 @@ import pytest
 from nearmetal.evidence.parse import parse_log
 from nearmetal.study.flags import (
     FAMILY_ERROR,
-    Kind,
+    FlagKind,
     flags,
     not_normal,
     outliers,
@@ -105,19 +105,19 @@ def test_flags_name_the_launches_and_remove_none() -> None:
     steady = [10.0, 10.02, 9.99, 10.01, 10.03, 9.98, 10.0, 10.01, 9.97, 10.02]
     assert flags(steady) == ()
     kinds = {flag.kind: flag for flag in flags([40.0, *steady], 500)}
-    assert kinds[Kind.OUTLIER].launches == (0,)
-    assert Kind.FIRST_LAUNCH in kinds
-    assert "40 far from the median" in kinds[Kind.OUTLIER].reason
-    assert Kind.FIRST_LAUNCH not in {f.kind for f in flags([*steady, 40.0])}
+    assert kinds[FlagKind.OUTLIER].launches == (0,)
+    assert FlagKind.FIRST_LAUNCH in kinds
+    assert "40 far from the median" in kinds[FlagKind.OUTLIER].reason
+    assert FlagKind.FIRST_LAUNCH not in {f.kind for f in flags([*steady, 40.0])}
     rising = [1.0 + i / 50 for i in range(12)]
-    assert Kind.DRIFT in {f.kind for f in flags(rising, 500)}
-    assert Kind.DRIFT not in {f.kind for f in flags(rising[:8], 500)}  # 8! orders are too few
+    assert FlagKind.DRIFT in {f.kind for f in flags(rising, 500)}
+    assert FlagKind.DRIFT not in {f.kind for f in flags(rising[:8], 500)}  # 8! orders are too few
 
 
 def test_five_published_loop_times_of_lammps() -> None:
     times = [15.71, 14.07, 14.04, 38.28, 14.07]
     (flag,) = flags(times, 2)
-    assert (flag.kind, flag.launches) == (Kind.OUTLIER, (3,))
+    assert (flag.kind, flag.launches) == (FlagKind.OUTLIER, (3,))
     assert flags(times, 500) == ()  # five launches cannot show that much
 
 

@@ -13,21 +13,32 @@ from nearmetal.cli.main import main
 from nearmetal.core.errors import NearmetalError
 from nearmetal.evidence import Unit
 from nearmetal.evidence.published import find
-from nearmetal.study.flags import Kind
+from nearmetal.study.effects import (
+    by_pair,
+    decompose,
+    efficiency,
+    from_comparisons,
+    jitter,
+    noisy_neighbour,
+    rounded,
+    split_tax,
+)
+from nearmetal.study.flags import FlagKind
+from nearmetal.study.gate import fold
 from nearmetal.study.importer import import_study
-from nearmetal.study.jitter import jitter, noisy_neighbour, over_pairs
-from nearmetal.study.judge import Comparison, Verdict, compare, launches_needed
+from nearmetal.study.judge import (
+    Comparison,
+    Verdict,
+    compare,
+    from_cores,
+    from_percent,
+    launches_needed,
+)
 from nearmetal.study.labels import arms_of, load_labels
-from nearmetal.study.linerate import line_rate
-from nearmetal.study.margin import from_cores, from_percent
 from nearmetal.study.model import Arm, Cell, Observation, Point
-from nearmetal.study.observed import fold
-from nearmetal.study.physics import Severity, violations, wire_disagrees
-from nearmetal.study.scaling import efficiency
-from nearmetal.study.signed import from_comparisons
+from nearmetal.study.physics import Severity, line_rate, violations, wire_disagrees
 from nearmetal.study.stats import Ratio
 from nearmetal.study.store import LABELS, Study
-from nearmetal.study.tax import decompose, from_medians, from_values, rounded
 from tests.python.study_shared import LOGS
 
 METAL = Arm("metal", "bare metal", "IB", "near", 48)
@@ -263,25 +274,25 @@ def test_the_tax_of_published_percentages() -> None:
     lammps = decompose(rounded(9.2), rounded(9.9))
     assert round(100 * lammps.virtualization.value, 2) == -0.78
     assert lammps.verdict == "no verdict: no variance was published"
-    times = from_medians(100, 110, 121, lower_is_better=True)
+    times = split_tax([100], [110], [121], lower_is_better=True)
     assert times.virtualization.value == pytest.approx(1 - 110 / 121)
-    rates = from_medians(100, 90, 81, lower_is_better=False)
+    rates = split_tax([100], [90], [81], lower_is_better=False)
     assert rates.total.value == pytest.approx(0.19)
     assert rates.virtualization.value == pytest.approx(0.1)
     with pytest.raises(NearmetalError):
-        from_medians(0, 1, 1, lower_is_better=True)
+        split_tax([0], [1], [1], lower_is_better=True)
     with pytest.raises(NearmetalError):
         decompose(rounded(50), rounded(100))
 
 
 def test_the_tax_of_launches_has_intervals() -> None:
     full, reduced, vm = STEADY, [1.1 * v for v in STEADY], [1.21 * v for v in STEADY]
-    tax = from_values(full, reduced, vm, lower_is_better=True)
+    tax = split_tax(full, reduced, vm, lower_is_better=True)
     assert tax.virtualization.value == pytest.approx(1 - 1 / 1.1)
     assert tax.virtualization.low < tax.virtualization.value < tax.virtualization.high
     assert tax.verdict == ""
-    few = from_values(full[:5], reduced, vm, lower_is_better=True)
-    assert few.verdict == "no verdict: fewer than 6 launches of an arm"
+    few = split_tax(full[:5], reduced, vm, lower_is_better=True)
+    assert few.verdict == "no verdict: an arm has fewer than 6 launches"
 
 
 def test_bandwidths_in_other_units_are_converted() -> None:
@@ -423,7 +434,7 @@ def test_outliers_are_flagged_and_kept(real: Study) -> None:
     assert 41.4852 in one.test.values
     assert 15.4118 in one.base.values
     ours, theirs = (
-        {i for f in side if f.kind is Kind.OUTLIER for i in f.launches} for side in one.flags
+        {i for f in side if f.kind is FlagKind.OUTLIER for i in f.launches} for side in one.flags
     )
     assert {one.base.values[i] for i in ours} >= {15.4118}
     assert {one.test.values[i] for i in theirs} >= {41.4852}
@@ -458,9 +469,11 @@ def test_jitter_of_a_real_matrix(tmp_path: Path) -> None:
 
     import_study([LOGS / "matrix"], tmp_path / "labels.yaml", tmp_path / "study", Unwatched())
     cells = list(Study(tmp_path / "study").cells())
-    latency = over_pairs(cells, "latency")
+    latency = jitter(by_pair([c for c in cells if c.point.metric == "latency"]))
     assert (latency.pairs, latency.median, latency.p99) == (240, 0.95, 1.02)
-    bandwidth = over_pairs(cells, "bandwidth")
+    bandwidth = jitter(
+        by_pair([c for c in cells if c.point.metric == "bandwidth"]), lower_is_better=False
+    )
     assert bandwidth.p99 < bandwidth.median < 12100
     assert {int(rank) for rank in bandwidth.worst[0].split(" to ")} & {5, 9}
 
@@ -497,7 +510,7 @@ def test_published_numbers_on_the_command_line(capsys: pytest.CaptureFixture[str
     assert "unavailable: Figure 24" in out
     assert main(["study", "published", "vmw-adapter"]) == 0
     out = capsys.readouterr().out
-    assert "+2.6 % (192 cores, GROMACS), -5.5 % (576 cores, OpenFOAM)" in out
+    assert "(Grubbs, Rosner): -5.5 % (576 cores, OpenFOAM)" in out
     assert main(["study", "published", "nobody"]) == 2
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from nearmetal.cli.main import main
 from nearmetal.evidence.published import find
-from nearmetal.study.reproduce import CLAIMED, Claim, Kind, claims_of, roles_of
+from nearmetal.study.reproduce import CLAIMED, Claim, ClaimKind, claims_of, roles_of
 
 LABELS = """\
 format: 1
@@ -72,29 +72,29 @@ def test_every_claim_is_a_published_number(name: str) -> None:
         assert low is None or high is None or low < high
 
 
-def claim(kind: Kind, value: float, bound: str) -> Claim:
+def claim(kind: ClaimKind, value: float, bound: str) -> Claim:
     return Claim("x", "x", 1, value, kind, bound, "a", "b", ("t",), ("m",), None, None, None, "")
 
 
 @pytest.mark.parametrize(
     ("kind", "value", "bound", "low", "high"),
     [
-        (Kind.LOSS, 2, "at most", 0.98, None),
-        (Kind.HIGHER, 10, "at most", 1 / 1.1, None),
-        (Kind.LOSS, 8, "about", 0.90, 0.94),
-        (Kind.DIFFERENCE, 1, "at most", 0.99, 1.01),
-        (Kind.TIMES, 8, "at least", 8, None),
-        (Kind.LOWER, 40, "about", 1 / 0.7, 2.0),
-        (Kind.LOWER, 12, "at least", 1 / 0.88, None),
-        (Kind.SLOWER, 2, "at least", None, 0.5),
-        (Kind.GAIN, 100, "reaches", 1.75, None),
-        (Kind.SHARE, 95, "at least", 0.95, None),
-        (Kind.SHARE, 40, "at most", None, 0.40),
-        (Kind.MICROSECONDS, 0.2, "about", 0.15, 0.25),
+        (ClaimKind.LOSS, 2, "at most", 0.98, None),
+        (ClaimKind.HIGHER, 10, "at most", 1 / 1.1, None),
+        (ClaimKind.LOSS, 8, "about", 0.90, 0.94),
+        (ClaimKind.DIFFERENCE, 1, "at most", 0.99, 1.01),
+        (ClaimKind.TIMES, 8, "at least", 8, None),
+        (ClaimKind.LOWER, 40, "about", 1 / 0.7, 2.0),
+        (ClaimKind.LOWER, 12, "at least", 1 / 0.88, None),
+        (ClaimKind.SLOWER, 2, "at least", None, 0.5),
+        (ClaimKind.GAIN, 100, "reaches", 1.75, None),
+        (ClaimKind.SHARE, 95, "at least", 0.95, None),
+        (ClaimKind.SHARE, 40, "at most", None, 0.40),
+        (ClaimKind.MICROSECONDS, 0.2, "about", 0.15, 0.25),
     ],
 )
 def test_limits_follow_from_the_claim(
-    kind: Kind, value: float, bound: str, low: float | None, high: float | None
+    kind: ClaimKind, value: float, bound: str, low: float | None, high: float | None
 ) -> None:
     limits = claim(kind, value, bound).limits
     assert limits.low == pytest.approx(low) if low else limits.low is None

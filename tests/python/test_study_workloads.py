@@ -17,9 +17,15 @@ from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Command, LocalRunner
 from nearmetal.evidence import parse_log
 from nearmetal.evidence.parse import PARSERS
-from nearmetal.study.observed import VARIES, fold
+from nearmetal.study.gate import VARIES, fold
+from nearmetal.study.runner.environment import (
+    NodeAnswers,
+    facts_of,
+    look_here,
+    parse_answer,
+    sent_between,
+)
 from nearmetal.study.runner.pairs import first_two, run_sizes
-from nearmetal.study.runner.probe import Seen, facts_of, look_here, parse_answer, sent_between
 from nearmetal.study.runner.workloads import WORKLOADS, fill_in, lay_out
 from nearmetal.study.runner.workloads.model import grid_of
 
@@ -232,10 +238,10 @@ def test_adapters_and_their_counters() -> None:
         "counter mlx5_2/1 port_xmit_data\t{sent}\ncounter mlx5_2/1 port_rcv_errors\t{bad}\n"
         "counter eth0 tx_bytes\t500\nno answer at all\n"
     )
-    before = Seen({"n1": parse_answer(text.format(sent=1000, bad=0))})
-    after = Seen({"n1": parse_answer(text.format(sent=1250, bad=2))})
+    before = NodeAnswers({"n1": parse_answer(text.format(sent=1000, bad=0))})
+    after = NodeAnswers({"n1": parse_answer(text.format(sent=1250, bad=2))})
     assert sent_between(before, after) == (1000, {"n1 mlx5_2/1 port_rcv_errors": 2})
-    assert sent_between(Seen(), Seen()) == (None, {})
+    assert sent_between(NodeAnswers(), NodeAnswers()) == (None, {})
     found = facts_of(after, [], {})
     assert found["firmware"] == "mlx5_2 16.35.1012"
     assert found["functions"] == "mlx5_2 VF"

@@ -75,7 +75,7 @@ def test_file_tells_machine_rates_and_evidence() -> None:
     assert placement == "near"
     placement, far = measure_once(output("far", {"streamed": 90.0}), "lone")
     far.half_round_trips_ns.append(290.0)
-    here = tune.Machine("Some CPU", "6.1", {2: 1 << 20})
+    here = tune.TunedMachine("Some CPU", "6.1", {2: 1 << 20})
     lines = tune.tuning_text(here, "today", {placement: far, "near": near}).splitlines()
     assert lines[:5] == [
         "nearmetal-tuning 1",
@@ -102,7 +102,7 @@ def test_a_placement_must_be_told() -> None:
 def test_machine_is_what_the_provider_takes_it_for() -> None:
     facts = {"machine": {"cpu": "C", "kernel": "6.1", "caches": {"1": 32768, "2": 0, "3": 5}}}
     found = tune.machine(FakeRunner([json.dumps(facts)]), Path("info"))  # type: ignore[arg-type]
-    assert found == tune.Machine("C", "6.1", {1: 32768, 3: 5})
+    assert found == tune.TunedMachine("C", "6.1", {1: 32768, 3: 5})
     facts["machine"]["cpu"] = ""
     with pytest.raises(LaunchError, match="no model of its processor"):
         tune.machine(FakeRunner([json.dumps(facts)]), Path("info"))  # type: ignore[arg-type]

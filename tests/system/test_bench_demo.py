@@ -23,7 +23,7 @@ from nearmetal.job.mpi import Mpi, find_installations
 from nearmetal.report import Evidence, render_html
 from nearmetal.report.checks import State, run_checks
 from nearmetal.study.runner import ARMS, Collector
-from nearmetal.study.runner.suite import Program, Step, Where
+from nearmetal.study.runner.suite import PlannedLaunch, Program, Where
 from tests.system.local import ROOT, Site, site
 from tests.system.need import need_build, need_mpi
 
@@ -141,7 +141,7 @@ def test_a_run_directory_is_never_overwritten(place: Site) -> None:
     assert "is there already" in done.stderr
 
 
-def measure(place: Site, steps: list[Step]) -> Manifest:
+def measure(place: Site, steps: list[PlannedLaunch]) -> Manifest:
     """Run steps on two nodes of their own."""
     spec = load_spec(ROOT / "nearmetal/share/examples" / "two-nodes.yaml")
     store = Store(place.state)
@@ -160,7 +160,7 @@ def measure(place: Site, steps: list[Step]) -> Manifest:
 
 def test_libfabric_alone_between_two_nodes(place: Site) -> None:
     program = Program("fabric", "fabric_pingpong", Where.BENCHMARKS, ("-t", "10", "-x", "64K"))
-    steps = [Step(0, program, None, ARMS[arm]) for arm in ("auto", "net")]
+    steps = [PlannedLaunch(0, program, None, ARMS[arm]) for arm in ("auto", "net")]
     auto, net = measure(place, steps).launches
     assert set(auto.proof.messages) == {"shm"}
     assert set(net.proof.messages) == {"net"}
@@ -200,7 +200,9 @@ def test_third_party_benchmarks_are_run_read_and_shown(
     place: Site, mpi: Mpi, program: Program
 ) -> None:
     need_mpi(mpi)
-    manifest = measure(place, [Step(0, program, mpi, ARMS[arm]) for arm in ("auto", "stock")])
+    manifest = measure(
+        place, [PlannedLaunch(0, program, mpi, ARMS[arm]) for arm in ("auto", "stock")]
+    )
     assert manifest.launches[0].proof.verdict == "proven"
     run = load_run(place.directory / "run")
     facts = [f for f in run.facts if f.size == 64 and f.arm == "auto"]

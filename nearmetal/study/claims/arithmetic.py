@@ -6,12 +6,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from nearmetal.study.claims.finding import Finding
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nearmetal.study.claims.text import Document
+    from nearmetal.study.claims.text import Found, Prose
 
 ROUNDING = 0.06
 """Half a unit of the last digit that percentages usually have, and a little."""
@@ -70,38 +66,30 @@ _CORES_NODES = re.compile(r"(\d+) cores \((\d+) nodes\)")
 _COUNTS = {"two": 2, "2": 2, "dual": 2, "four": 4, "4": 4}
 
 
-def empty_range(document: Document) -> Iterator[Finding]:
+def empty_range(document: Prose) -> Found:
     """A range whose ends are equal."""
     for sentence in document.sentences:
         for match in _RANGE.finditer(sentence.text):
             if float(match[1]) == float(match[3]):
-                yield Finding(sentence.line, "range", f"{match[0]!r} has one end only")
+                yield sentence.line, f"{match[0]!r} has one end only"
 
 
-def more_than(document: Document) -> Iterator[Finding]:
+def more_than(document: Prose) -> Found:
     """N is p % more than M, or fewer: the share depends on which one is the base."""
     for sentence in document.sentences:
         for match in _MORE.finditer(sentence.text):
             first, said, word, second = int(match[1]), float(match[3]), match[4], int(match[5])
             true = abs(first / second - 1) * 100
             if abs(true - said) > ROUNDING:
-                yield Finding(
-                    sentence.line,
-                    "share",
-                    f"{first} is {true:.1f} % {word} than {second}, not {said:g} %",
-                )
+                yield sentence.line, f"{first} is {true:.1f} % {word} than {second}, not {said:g} %"
         for match in _PARENTHESES.finditer(sentence.text):
             first, second, said = int(match[1]), int(match[3]), float(match[4])
             true = abs(second / first - 1) * 100
             if abs(true - said) > ROUNDING:
-                yield Finding(
-                    sentence.line,
-                    "share",
-                    f"from {first} to {second} is {true:.1f} %, not {said:g} %",
-                )
+                yield sentence.line, f"from {first} to {second} is {true:.1f} %, not {said:g} %"
 
 
-def most_of(document: Document) -> Iterator[Finding]:
+def most_of(document: Prose) -> Found:
     """A part that is called most of a whole, and is not."""
     for paragraph in document.paragraphs:
         times: list[float] = []
@@ -109,15 +97,14 @@ def most_of(document: Document) -> Iterator[Finding]:
             here = [float(m[1]) * TIMES[m[2]] for m in _TIME.finditer(sentence.text)]
             if "most of" in sentence.text and here and times and here[0] < MOST * max(times):
                 share = here[0] / max(times)
-                yield Finding(
+                yield (
                     sentence.line,
-                    "part",
                     f"{here[0]:g} µs are {share:.1%} of {max(times):g} µs, not most of them",
                 )
             times += here
 
 
-def implied(document: Document) -> Iterator[Finding]:
+def implied(document: Prose) -> Found:
     """A is x % above B and y % above C, so C is above B: by how much is seldom said."""
     for sentence in document.sentences:
         for match in _RESPECTIVELY.finditer(sentence.text):
@@ -125,15 +112,16 @@ def implied(document: Document) -> Iterator[Finding]:
             ratio = (1 + over_first / 100) / (1 + over_second / 100) - 1
             if abs(ratio) > IMPLIED:
                 names = (match[6], match[5]) if ratio > 0 else (match[5], match[6])
-                yield Finding(
+                yield (
                     sentence.line,
-                    "implied",
-                    f"{over_first:g} % and {over_second:g} % mean "
-                    f"that {names[0]} is {abs(ratio):.0%} above {names[1]}",
+                    (
+                        f"{over_first:g} % and {over_second:g} % mean "
+                        f"that {names[0]} is {abs(ratio):.0%} above {names[1]}"
+                    ),
                 )
 
 
-def cores(document: Document) -> Iterator[Finding]:
+def cores(document: Prose) -> Found:
     """Processors have so many cores; a node cannot use more than it has."""
     declared: tuple[int, int] | None = None
     for sentence in document.sentences:
@@ -144,21 +132,25 @@ def cores(document: Document) -> Iterator[Finding]:
         if total and processors:
             due = _COUNTS[processors[1]] * CORES[processors[2]]
             if due != int(total[1]):
-                yield Finding(
+                yield (
                     sentence.line,
-                    "cores",
                     f"{processors[1]} {processors[2]} have {due} cores, not {total[1]}",
                 )
         used = _CORES_NODES.search(sentence.text)
         if used and declared:
             each = int(used[1]) / int(used[2])
             if each > declared[0]:
-                yield Finding(
+                yield (
                     sentence.line,
-                    "cores",
                     f"{used[0]} are {each:g} a node, line {declared[1]} says {declared[0]}",
                 )
             declared = None
 
 
-RULES = (empty_range, more_than, most_of, implied, cores)
+RULES = (
+    ("range", empty_range),
+    ("share", more_than),
+    ("part", most_of),
+    ("implied", implied),
+    ("cores", cores),
+)

@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _SENTENCE_END = re.compile(
     r"(?<=[.!?])(?<!\bvs\.)(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bFig\.)\s+(?=[\"(\[]?[A-Z])"
 )
 _PERCENT_CELL = re.compile(r"\s*([-+\N{MINUS SIGN}]?\d+(?:\.\d+)?)\s*%\s*$")
+
+
+Found = Iterator[tuple[int, str]]
+"""What a rule yields: the line of a claim, and the contradiction in words."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,8 @@ class TextTable:
 
 
 @dataclass
-class Document:
-    """A whole text."""
+class Prose:
+    """A whole text as paragraphs and tables."""
 
     lines: list[str]
     paragraphs: list[Paragraph] = field(default_factory=list)
@@ -103,9 +108,9 @@ def _table(block: list[tuple[int, str]]) -> TextTable | None:
     return TextTable(block[0][0], tuple(found)) if found else None
 
 
-def read(text: str) -> Document:
+def read(text: str) -> Prose:
     """Take a text apart. Lines of tables are no sentences."""
-    document = Document(text.removeprefix("\ufeff").split("\n"))
+    document = Prose(text.removeprefix("\ufeff").split("\n"))
     block: list[tuple[int, str]] = []
     table: list[tuple[int, str]] = []
     for number, line in enumerate([*document.lines, ""], 1):

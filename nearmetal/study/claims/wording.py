@@ -8,19 +8,15 @@ from itertools import combinations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from nearmetal.study.claims.finding import Finding
-from nearmetal.study.signed import z_score
+from nearmetal.study.flags import outliers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nearmetal.study.claims.text import Document, Paragraph, Sentence
+    from nearmetal.study.claims.text import Found, Paragraph, Prose, Sentence
 
 ROUNDING = 0.06
 APART = 1.25
 """Estimates of one thing that differ by more than this factor contradict each other."""
 
-STANDS_OUT = 6.0
 MIN_CELLS = 12
 
 _WITHIN = re.compile(
@@ -79,7 +75,7 @@ def _listed(sentences: tuple[Sentence, ...]) -> list[tuple[str, float, int]]:
     ]
 
 
-def beyond_the_bound(document: Document) -> Iterator[Finding]:
+def beyond_the_bound(document: Prose) -> Found:
     """All the others are within p %: those that were listed before are not."""
     for paragraph in document.paragraphs:
         for position, sentence in enumerate(paragraph.sentences):
@@ -91,17 +87,13 @@ def beyond_the_bound(document: Document) -> Iterator[Finding]:
             listed = _listed(paragraph.sentences[:position])
             for name, value, _ in listed:
                 if value > bound and not (excepted and name in excepted[1]):
-                    yield Finding(
-                        sentence.line,
-                        "bound",
-                        f"{name} has {value:g} %, which is not within {bound:g} %",
-                    )
+                    yield sentence.line, f"{name} has {value:g} %, which is not within {bound:g} %"
             yield from _additional(sentence, bound, excepted[1] if excepted else "", listed)
 
 
 def _additional(
     sentence: Sentence, bound: float, excepted: str, listed: list[tuple[str, float, int]]
-) -> Iterator[Finding]:
+) -> Found:
     extra = _ADDITIONAL.search(sentence.text)
     values = [value for name, value, _ in listed if name in excepted]
     if extra is None or not values:
@@ -109,14 +101,10 @@ def _additional(
     said = float(extra[1])
     if all(abs(value - bound - said) > ROUNDING for value in values):
         most = max(values)
-        yield Finding(
-            sentence.line,
-            "bound",
-            f"{most:g} % is {most - bound:.1f} % above {bound:g} %, not {said:g} %",
-        )
+        yield sentence.line, f"{most:g} % is {most - bound:.1f} % above {bound:g} %, not {said:g} %"
 
 
-def above_the_gauge(document: Document) -> Iterator[Finding]:
+def above_the_gauge(document: Prose) -> Found:
     """A gauge says what is acceptable; a delta above it is called acceptable all the same."""
     gauge: tuple[float, int] | None = None
     for paragraph in document.paragraphs:
@@ -127,15 +115,16 @@ def above_the_gauge(document: Document) -> Iterator[Finding]:
             continue
         values = [float(m[1]) for m in _DELTA.finditer(paragraph.text)]
         if values and max(values) > gauge[0]:
-            yield Finding(
+            yield (
                 paragraph.line,
-                "gauge",
-                f"{max(values):g} % is called acceptable, line "
-                f"{gauge[1]} accepts up to {gauge[0]:g} %",
+                (
+                    f"{max(values):g} % is called acceptable, line "
+                    f"{gauge[1]} accepts up to {gauge[0]:g} %"
+                ),
             )
 
 
-def other_fabric(document: Document) -> Iterator[Finding]:
+def other_fabric(document: Prose) -> Found:
     """A paragraph about one fabric judges an arm of the other: a sentence was copied."""
     for paragraph in document.paragraphs:
         opening = paragraph.sentences[0].text[:40]
@@ -146,10 +135,10 @@ def other_fabric(document: Document) -> Iterator[Finding]:
         for sentence in paragraph.sentences[1:]:
             arm = re.search(rf"\b\w+-{other}\b", sentence.text)
             if arm and not _FABRICS[about[0]].search(sentence.text):
-                yield Finding(sentence.line, "copied", f"{arm[0]} in a paragraph about {about[0]}")
+                yield sentence.line, f"{arm[0]} in a paragraph about {about[0]}"
 
 
-def broken_bound(document: Document) -> Iterator[Finding]:
+def broken_bound(document: Prose) -> Found:
     """Less than p % more latency, says one sentence without a condition; another has more."""
     bounds = []
     for sentence in document.sentences:
@@ -163,11 +152,12 @@ def broken_bound(document: Document) -> Iterator[Finding]:
             for bound, bounded, line in bounds:
                 value = float(match[2])
                 if bounded == match[1].lower() and value > bound and sentence.line != line:
-                    yield Finding(
+                    yield (
                         line,
-                        "bound",
-                        f"less than {bound:g} % more {bounded}, but line "
-                        f"{sentence.line} has {value:g} %",
+                        (
+                            f"less than {bound:g} % more {bounded}, but line "
+                            f"{sentence.line} has {value:g} %"
+                        ),
                     )
 
 
@@ -180,7 +170,7 @@ def _changes(paragraphs: list[Paragraph], name: str, without: int) -> list[tuple
     ]
 
 
-def concluded(document: Document) -> Iterator[Finding]:
+def concluded(document: Prose) -> Found:
     """A conclusion gives a range with names, and what was measured of those names is elsewhere."""
     for sentence in document.sentences:
         match = _BETWEEN.search(sentence.text)
@@ -192,14 +182,10 @@ def concluded(document: Document) -> Iterator[Finding]:
                 near = [v for v, _ in seen if 1 / APART <= v / said <= APART] if said else []
                 if seen and not near:
                     values = ", ".join(f"{v:g} % (line {n})" for v, n in seen[:3])
-                    yield Finding(
-                        sentence.line,
-                        "conclusion",
-                        f"{said:g} % for {name}, measured were {values}",
-                    )
+                    yield sentence.line, f"{said:g} % for {name}, measured were {values}"
 
 
-def years(document: Document) -> Iterator[Finding]:
+def years(document: Prose) -> Found:
     """One name with two years."""
     seen: dict[str, tuple[str, int]] = {}
     for number, line in enumerate(document.lines, 1):
@@ -207,10 +193,10 @@ def years(document: Document) -> Iterator[Finding]:
             stem = match[0].replace(match[1], "")
             before = seen.setdefault(stem, (match[1], number))
             if before[0] != match[1]:
-                yield Finding(number, "version", f"{match[0]}, but {before[0]} in line {before[1]}")
+                yield number, f"{match[0]}, but {before[0]} in line {before[1]}"
 
 
-def near_names(document: Document) -> Iterator[Finding]:
+def near_names(document: Prose) -> Found:
     """Two names of parameters that differ by one letter."""
     seen: dict[str, int] = {}
     for number, line in enumerate(document.lines, 1):
@@ -218,14 +204,14 @@ def near_names(document: Document) -> Iterator[Finding]:
             seen.setdefault(match[1], number)
     for first, second in combinations(seen, 2):
         if abs(len(first) - len(second)) == 1 and _one_letter(*sorted((first, second), key=len)):
-            yield Finding(seen[second], "name", f"{second!r}, but {first!r} in line {seen[first]}")
+            yield seen[second], f"{second!r}, but {first!r} in line {seen[first]}"
 
 
 def _one_letter(short: str, long: str) -> bool:
     return any(long[:i] + long[i + 1 :] == short for i in range(len(long)))
 
 
-def typical(document: Document) -> Iterator[Finding]:
+def typical(document: Prose) -> Found:
     """A difference is called typical, and a cell of the text's own table stands far out."""
     claims = [(float(m[1]), s.line) for s in document.sentences for m in _TYPICAL.finditer(s.text)]
     for table in document.tables:
@@ -234,26 +220,25 @@ def typical(document: Document) -> Iterator[Finding]:
         farthest = max(
             table.cells, key=lambda c: abs(c.value - median(x.value for x in table.cells))
         )
-        others = [cell.value for cell in table.cells if cell is not farthest]
-        z = z_score(farthest.value, others)
         said, line = claims[0]
-        if abs(z) > STANDS_OUT and abs(farthest.value) > 3 * said:
-            yield Finding(
+        odd = outliers([cell.value for cell in table.cells])
+        if table.cells.index(farthest) in odd and abs(farthest.value) > 3 * said:
+            yield (
                 farthest.line,
-                "outlier",
-                f"{farthest.value:g} % ({farthest.column}, "
-                f"{farthest.row}) has z = {z:.0f} in its own table; line {line} says "
-                f"about {said:g} %",
+                (
+                    f"{farthest.value:g} % ({farthest.column}, {farthest.row}) is an outlier of its "
+                    f"own table; line {line} says about {said:g} %"
+                ),
             )
 
 
 RULES = (
-    beyond_the_bound,
-    above_the_gauge,
-    other_fabric,
-    broken_bound,
-    concluded,
-    years,
-    near_names,
-    typical,
+    ("bound", beyond_the_bound),
+    ("gauge", above_the_gauge),
+    ("copied", other_fabric),
+    ("bound", broken_bound),
+    ("conclusion", concluded),
+    ("version", years),
+    ("name", near_names),
+    ("outlier", typical),
 )

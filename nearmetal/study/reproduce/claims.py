@@ -1,30 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims as data: who against whom, in which test, and within which limits they hold.
+"""Claims as data: two arms, a test, and the limits within which the claim holds.
 
-Every claim becomes limits of one quantity. With a base it is the performance of the arm by that of
-the base: the ratio of rates, or of times turned over; without one it is the figure itself, or its
-share of the line rate. `about` leaves a quarter of what is claimed on either side; `at most` and
-`at least` leave what the claim says. Limits are fixed here, before data are seen.
+Every claim becomes limits of one quantity. With a base, the quantity is the performance of the arm
+divided by that of the base: the ratio of rates, or of times inverted. Without a base, it is the
+value itself, or its share of the line rate. `about` allows a quarter of the number on either side;
+`at most` and `at least` are one limit. The limits are fixed here, before the data are seen.
 """
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 TOLERANCE = 0.25
-"""What `about` leaves open on either side, as a share of what is claimed."""
+"""Share of the number that `about` allows on either side."""
 
 CLAIMED = ("vmw-ib", "vmw-adapter", "sdsc", "osu")
-"""Studies whose claims are here."""
+"""Published studies with claims."""
 
 
-class Kind(Enum):
-    """What the number of a claim says."""
+class ClaimKind(Enum):
+    """Meaning of the number of a claim."""
 
     LOSS = "loss"
     GAIN = "gain"
@@ -40,47 +41,47 @@ class Kind(Enum):
 
     @property
     def absolute(self) -> bool:
-        """Whether it is of one arm alone."""
-        return self in (Kind.SHARE, Kind.MICROSECONDS, Kind.GIGABITS)
+        """Whether the claim is about one arm alone."""
+        return self in (ClaimKind.SHARE, ClaimKind.MICROSECONDS, ClaimKind.GIGABITS)
 
 
-class Limits(NamedTuple):
-    """Where a quantity must lie; None: open on that side."""
+class ClaimLimits(NamedTuple):
+    """Limits of a quantity; None: no limit on that side."""
 
     low: float | None
     high: float | None
 
 
-def _performance(kind: Kind, value: float) -> float:
-    """Return the performance by that of the base at which the claim says exactly so."""
+def _performance(kind: ClaimKind, value: float) -> float:
+    """Return the performance, divided by that of the base, that the number states."""
     share = value / 100
     return {
-        Kind.LOSS: 1 - share,
-        Kind.GAIN: 1 + share,
-        Kind.HIGHER: 1 / (1 + share),
-        Kind.MORE_TIME: 1 / (1 + share),
-        Kind.LOWER: 1 / (1 - share) if share < 1 else float("inf"),
-        Kind.TIMES: value,
-        Kind.SLOWER: 1 / value,
-        Kind.SHARE: share,
-        Kind.MICROSECONDS: value,
-        Kind.GIGABITS: value,
+        ClaimKind.LOSS: 1 - share,
+        ClaimKind.GAIN: 1 + share,
+        ClaimKind.HIGHER: 1 / (1 + share),
+        ClaimKind.MORE_TIME: 1 / (1 + share),
+        ClaimKind.LOWER: 1 / (1 - share) if share < 1 else float("inf"),
+        ClaimKind.TIMES: value,
+        ClaimKind.SLOWER: 1 / value,
+        ClaimKind.SHARE: share,
+        ClaimKind.MICROSECONDS: value,
+        ClaimKind.GIGABITS: value,
     }[kind]
 
 
-_MORE_IS_BETTER = (Kind.GAIN, Kind.LOWER, Kind.TIMES)
-"""Kinds whose larger number is more performance."""
+_MORE_IS_BETTER = (ClaimKind.GAIN, ClaimKind.LOWER, ClaimKind.TIMES)
+"""Kinds whose larger number means more performance."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim. `line` is that of the source's text; `nodes` and sizes None: all."""
+    """One claim. `line` is in the text of the source; `nodes` and sizes None: all."""
 
     study: str
     id: str
     line: int
     value: float
-    kind: Kind
+    kind: ClaimKind
     bound: str
     arm: str
     base: str
@@ -93,30 +94,30 @@ class Claim:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles that it needs arms for."""
+        """The roles that need an arm."""
         return (self.arm, self.base) if self.base else (self.arm,)
 
     @property
     def one_point_is_enough(self) -> bool:
-        """Whether `up to` is claimed: the best point decides."""
+        """Whether the claim is `up to`: the best point decides."""
         return self.bound == "reaches"
 
     @property
-    def limits(self) -> Limits:
-        """Where the quantity must lie for the claim to hold."""
-        if self.kind is Kind.DIFFERENCE:
-            return Limits(1 - self.value / 100, 1 + self.value / 100)
+    def limits(self) -> ClaimLimits:
+        """The limits within which the claim holds."""
+        if self.kind is ClaimKind.DIFFERENCE:
+            return ClaimLimits(1 - self.value / 100, 1 + self.value / 100)
         exact = _performance(self.kind, self.value)
         if self.bound in ("about", "reaches"):
             ends = sorted(
                 _performance(self.kind, self.value * (1 + side)) for side in (-TOLERANCE, TOLERANCE)
             )
-            return Limits(ends[0], None if self.one_point_is_enough else ends[1])
+            return ClaimLimits(ends[0], None if self.one_point_is_enough else ends[1])
         better = (self.bound == "at least") is (self.kind in _MORE_IS_BETTER or self.kind.absolute)
-        return Limits(exact, None) if better else Limits(None, exact)
+        return ClaimLimits(exact, None) if better else ClaimLimits(None, exact)
 
     def fits(self, test: str, metric: str, size: int | None, nodes: int | None) -> bool:
-        """Return whether a point is one that the claim is about."""
+        """Return whether the claim is about this point."""
         sized = (self.from_size is None or (size is not None and size >= self.from_size)) and (
             self.to_size is None or (size is not None and size <= self.to_size)
         )
@@ -128,28 +129,29 @@ def _whole(word: str) -> int | None:
     return int(word) if word else None
 
 
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split("|"))
+
+
+_COLUMNS: dict[str, Callable[[str], Any]] = {
+    "line": int,
+    "value": float,
+    "kind": ClaimKind,
+    "tests": _words,
+    "metrics": _words,
+    "from_size": _whole,
+    "to_size": _whole,
+    "nodes": _whole,
+}
+"""How a column is read; the others are text."""
+
+
 @cache
 def _all() -> tuple[Claim, ...]:
     file = resources.files(__package__).joinpath("claims.csv")
     rows = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
     return tuple(
-        Claim(
-            row["study"],
-            row["id"],
-            int(row["line"]),
-            float(row["value"]),
-            Kind(row["kind"]),
-            row["bound"],
-            row["arm"],
-            row["base"],
-            tuple(row["tests"].split("|")),
-            tuple(row["metrics"].split("|")),
-            _whole(row["from_size"]),
-            _whole(row["to_size"]),
-            _whole(row["nodes"]),
-            row["text"],
-        )
-        for row in rows
+        Claim(**{name: _COLUMNS.get(name, str)(text) for name, text in row.items()}) for row in rows
     )
 
 
@@ -159,5 +161,5 @@ def claims_of(study: str) -> tuple[Claim, ...]:
 
 
 def roles_of(study: str) -> tuple[str, ...]:
-    """Return the roles that the claims of a study name."""
+    """Return the roles in the claims of a study."""
     return tuple(dict.fromkeys(role for claim in claims_of(study) for role in claim.roles))

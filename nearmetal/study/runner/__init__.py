@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs benchmarks on a cluster, arms interleaved, and keeps every raw output."""
+"""Benchmarks and workloads on a cluster: arms interleaved, every raw output kept."""
 
-from nearmetal.study.runner.collect import Collector, Progress, find_pairs, program_path
-from nearmetal.study.runner.suite import ARMS, SUITES, Arm, Program, Step, Suite, schedule
+from nearmetal.study.runner.collect import Collector, find_pairs, program_path
+from nearmetal.study.runner.suite import (
+    ARMS,
+    SUITES,
+    BenchArm,
+    PlannedLaunch,
+    Program,
+    Suite,
+    schedule,
+)
 
 __all__ = [
     "ARMS",
     "SUITES",
-    "Arm",
+    "BenchArm",
     "Collector",
+    "PlannedLaunch",
     "Program",
-    "Progress",
-    "Step",
     "Suite",
     "find_pairs",
     "program_path",

@@ -10,17 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING
 
 from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Command
+from nearmetal.core.progress import Silent
 from nearmetal.core.resources import REPOSITORY
 from nearmetal.evidence import Launch, Manifest, Pair, Proof, parse_log, write_manifest
 from nearmetal.job.locality import measure_locality
 from nearmetal.job.run import JobRequest, Output, run_job
 from nearmetal.study.runner.environment import environment
-from nearmetal.study.runner.fabric import run_pair
-from nearmetal.study.runner.suite import Program, Step, Where
+from nearmetal.study.runner.pairs import run_pair
+from nearmetal.study.runner.suite import PlannedLaunch, Program, Where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,23 +29,14 @@ if TYPE_CHECKING:
     from nearmetal.cluster.backend import Backend
     from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.core.process import Completed, Runner
+    from nearmetal.core.progress import Progress
     from nearmetal.job.mpi import Mpi
     from nearmetal.job.run import JobResult
     from nearmetal.job.stats import Proof as LaunchProof
-    from nearmetal.study.runner.fabric import FabricResult
-    from nearmetal.study.runner.suite import Arm
+    from nearmetal.study.runner.pairs import FabricResult
+    from nearmetal.study.runner.suite import BenchArm
 
 _WIRE_S = 20.0
-
-
-class Progress(Protocol):
-    """Who is told what happens next."""
-
-    def begin(self, total: int) -> None:
-        """There will be so many steps."""
-
-    def step(self, text: str) -> None:
-        """The next one begins."""
 
 
 def now() -> str:
@@ -90,34 +82,26 @@ class Collector:
     suite: str
     blocks: int
     ranks: int
-    progress: Progress | None = None
+    progress: Progress = field(default_factory=Silent)
     pairs: tuple[Pair, ...] = ()
     """Who is near whom, where that is known already; otherwise it is measured first."""
     _launches: list[Launch] = field(default_factory=list)
     _skipped: list[str] = field(default_factory=list)
     _started: str = ""
 
-    def run(self, steps: Sequence[Step]) -> Manifest:
+    def run(self, steps: Sequence[PlannedLaunch]) -> Manifest:
         """Make all launches; a failing one is recorded with its output, and the next is made."""
         (self.directory / "raw").mkdir(parents=True, exist_ok=False)
         self._started = now()
-        self._tell_begin(len(steps) + 1)
-        self._tell("locality")
+        self.progress.begin(len(steps) + 1)
+        self.progress.step("locality")
         self.pairs = self.pairs or find_pairs(self.backend, self.spec, self.runner)
         self._write("")
         for step in steps:
-            self._tell(title(step))
+            self.progress.step(title(step))
             self._launch(step)
             self._write("")
         return self._write(now())
-
-    def _tell_begin(self, total: int) -> None:
-        if self.progress is not None:
-            self.progress.begin(total)
-
-    def _tell(self, text: str) -> None:
-        if self.progress is not None:
-            self.progress.step(text)
 
     def _write(self, finished: str) -> Manifest:
         manifest = Manifest(
@@ -135,7 +119,7 @@ class Collector:
         write_manifest(self.directory, manifest)
         return manifest
 
-    def _launch(self, step: Step) -> None:
+    def _launch(self, step: PlannedLaunch) -> None:
         number = len(self._launches) + 1
         stem = raw_stem(number, step)
         files = [self.directory / f"{stem}.{kind}" for kind in ("out", "err")]
@@ -149,10 +133,15 @@ class Collector:
         with files[0].open("wb") as out, files[1].open("wb") as err:
             if step.arm is None:
                 ended = self._beside(step.program, path, Output(stdout=out, stderr=err))
-            elif step.mpi is None:
-                ended = self._on_a_pair(step.program, step.arm, path, (out, err))
             else:
-                ended = self._in_cluster(step, path, Output(stdout=out, stderr=err))
+                before = self._wire()
+                if step.mpi is None:
+                    ended = self._on_a_pair(step.program, step.arm, path, (out, err))
+                else:
+                    ended = self._in_cluster(step, path, Output(stdout=out, stderr=err))
+                after = self._wire()
+                wire = None if before is None or after is None else after - before
+                ended = Ended({**ended.fields, "wire_bytes": wire})
         self._launches.append(
             record_launch(self.directory, stem, number, step, ended, started=started, load=load)
         )
@@ -184,26 +173,23 @@ class Collector:
         return beside_fields(completed)
 
     def _on_a_pair(
-        self, program: Program, arm: Arm, path: Path, output: tuple[IO[bytes], IO[bytes]]
+        self, program: Program, arm: BenchArm, path: Path, output: tuple[IO[bytes], IO[bytes]]
     ) -> Ended:
-        before = self._wire()
+        argv = (str(path), *program.args)
         result = run_pair(
             self.backend,
             self.spec,
             self.runner,
-            (str(path), *program.args),
+            argv,
             channels=arm.channels,
             output=output,
             timeout_s=program.timeout_s,
         )
-        after = self._wire()
-        wire = None if before is None or after is None else after - before
-        return Ended({**pair_fields(result).fields, "wire_bytes": wire})
+        return job_fields(result, 2)
 
-    def _in_cluster(self, step: Step, path: Path, output: Output) -> Ended:
+    def _in_cluster(self, step: PlannedLaunch, path: Path, output: Output) -> Ended:
         assert step.arm is not None and step.mpi is not None  # noqa: S101, PT018 - see the caller
         ranks = min(self.ranks, step.program.max_ranks or self.ranks)
-        before = self._wire()
         request = JobRequest(
             program=str(path),
             args=tuple(a.replace("{ranks}", str(ranks)) for a in step.program.args),
@@ -213,10 +199,7 @@ class Collector:
             provider=step.arm.provider,
             timeout_s=step.program.timeout_s,
         )
-        result = run_job(self.backend, self.spec, request, self.runner, output)
-        after = self._wire()
-        wire = None if before is None or after is None else after - before
-        return Ended({**job_fields(result, ranks).fields, "wire_bytes": wire})
+        return job_fields(run_job(self.backend, self.spec, request, self.runner, output), ranks)
 
     def _wire(self) -> int | None:
         """Return what the nodes' interfaces have sent so far; None when they do not tell."""
@@ -245,41 +228,26 @@ class Ended:
         return self.fields["exit_code"] == 0 and not self.fields["timed_out"]
 
 
-def beside_fields(completed: Completed) -> Ended:
-    """Return how a program beside the cluster ended."""
-    code = completed.code if completed.code >= 0 else 128 - completed.code
+def beside_fields(
+    completed: Completed, ranks: int = 2, reason: str = "the program sends no message"
+) -> Ended:
+    """Return how a program ended that is not a job of nearmetal."""
     return Ended(
         {
-            "ranks": 2,
+            "ranks": ranks,
             "nodes": "",
             "seconds": completed.seconds,
-            "exit_code": code,
+            "exit_code": completed.code if completed.code >= 0 else 128 - completed.code,
             "timed_out": completed.timed_out,
             "argv": completed.command.argv,
             "env": {},
-            "proof": Proof(verdict="not asked", reason="no message is sent"),
+            "proof": Proof(verdict="not asked", reason=reason),
         }
     )
 
 
-def pair_fields(result: FabricResult) -> Ended:
-    """Return how a fabric-level pair ended."""
-    return Ended(
-        {
-            "ranks": 2,
-            "nodes": ",".join(f"{name}:1" for name in result.nodes),
-            "seconds": result.seconds,
-            "exit_code": result.exit_code,
-            "timed_out": result.timed_out,
-            "argv": result.argv,
-            "env": result.env,
-            "proof": _proof(result.proof),
-        }
-    )
-
-
-def job_fields(result: JobResult, ranks: int) -> Ended:
-    """Return how an MPI job ended."""
+def job_fields(result: JobResult | FabricResult, ranks: int) -> Ended:
+    """Return how a job of an MPI, or a pair of processes, ended."""
     return Ended(
         {
             "ranks": ranks,
@@ -294,7 +262,7 @@ def job_fields(result: JobResult, ranks: int) -> Ended:
     )
 
 
-def raw_stem(number: int, step: Step) -> str:
+def raw_stem(number: int, step: PlannedLaunch) -> str:
     """Return the name of a launch's raw files, without what tells them apart."""
     words = [
         f"raw/{number:04}",
@@ -306,7 +274,14 @@ def raw_stem(number: int, step: Step) -> str:
 
 
 def record_launch(
-    directory: Path, stem: str, number: int, step: Step, ended: Ended, *, started: str, load: float
+    directory: Path,
+    stem: str,
+    number: int,
+    step: PlannedLaunch,
+    ended: Ended,
+    *,
+    started: str,
+    load: float,
 ) -> Launch:
     """Return the record of a launch whose raw files are complete."""
     return Launch(
@@ -365,7 +340,7 @@ def sha256_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def title(step: Step) -> str:
+def title(step: PlannedLaunch) -> str:
     """Return what a launch is, for people."""
     words = [
         step.program.label,

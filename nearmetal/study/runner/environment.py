@@ -1,21 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machine and the software are, as read from the kernel. Starts no process."""
+"""The record of a run and of its launches: machine, software, nodes, adapters, their counters.
+
+Before and after a launch, one shell on each node reads files of the kernel.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nearmetal
+from nearmetal.core.process import Command
 from nearmetal.evidence import Environment, NodePlace
-from nearmetal.job.mpi import find_installations
+from nearmetal.job.mpi import Provider, find_installations
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from nearmetal.cluster.backend import NodeStatus
+    from nearmetal.cluster.backend import Backend, NodeStatus
+    from nearmetal.core.process import Runner
+    from nearmetal.job.mpi import Mpi, Stack
+    from nearmetal.job.run import JobResult
 
 _CPU = Path("/sys/devices/system/cpu")
 
@@ -105,3 +114,179 @@ def environment(nodes: Sequence[NodeStatus]) -> Environment:
         for n in nodes
     )
     return Environment(machine=machine_facts(), software=software_facts(), nodes=places)
+
+
+_LOOK_S = 20.0
+_MAX_TEXT = 2000
+
+SCRIPT = r"""
+say() { printf '%s\t%s\n' "$1" "$2"; }
+first() { [ -r "$2" ] && read -r line <"$2" && say "$1" "$line"; }
+first kernel /proc/sys/kernel/osrelease
+first power_policy /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor
+first vendor /sys/class/dmi/id/sys_vendor
+grep -q '^flags.* hypervisor' /proc/cpuinfo && say virtual yes
+sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | sed -n '1s/^/processor\t/p'
+for d in /sys/class/infiniband/*; do
+	[ -e "$d" ] || continue
+	n=${d##*/}
+	first "firmware $n" "$d/fw_ver"
+	first "numa $n" "$d/device/numa_node"
+	# A device made of an interface (soft-RoCE) is no function, and its rate a constant.
+	[ -e "$d/parent" ] && say "function $n" software && continue
+	[ -e "$d/device/physfn" ] && say "function $n" VF || say "function $n" PF
+	for p in "$d"/ports/*; do
+		first "rate $n/${p##*/}" "$p/rate"
+		for c in port_xmit_data port_rcv_errors symbol_error link_downed port_xmit_discards; do
+			first "counter $n/${p##*/} $c" "$p/counters/$c"
+		done
+	done
+done
+for d in /sys/class/net/*; do
+	[ -e "$d" ] && [ "${d##*/}" != lo ] || continue
+	n=${d##*/}
+	first "mtu $n" "$d/mtu"
+	[ -e "$d/device/physfn" ] && say "function $n" VF
+	for c in tx_bytes rx_errors tx_errors rx_dropped tx_dropped; do
+		first "counter $n $c" "$d/statistics/$c"
+	done
+done
+exit 0
+"""
+
+_BYTES = {"tx_bytes": 1, "port_xmit_data": 4}
+"""Counters of what was sent, and how many bytes they count in."""
+
+
+@dataclass(frozen=True)
+class NodeAnswers:
+    """What the nodes said, by node and name."""
+
+    nodes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def values(self, name: str) -> list[str]:
+        """Return what the nodes say about a name, each once."""
+        told = (words.get(name) for words in self.nodes.values())
+        return list(dict.fromkeys(word for word in told if word))
+
+    def named(self, kind: str) -> list[str]:
+        """Return what is said of every device, as `mlx5_0 16.35.1012`, each once."""
+        found = [
+            f"{name.removeprefix(kind + ' ')} {word}"
+            for words in self.nodes.values()
+            for name, word in words.items()
+            if name.startswith(kind + " ")
+        ]
+        return list(dict.fromkeys(found))
+
+    def counters(self) -> dict[tuple[str, str], int]:
+        """Return every counter by node and name."""
+        return {
+            (node, name.removeprefix("counter ")): int(word)
+            for node, words in self.nodes.items()
+            for name, word in words.items()
+            if name.startswith("counter ") and word.isdigit()
+        }
+
+
+def parse_answer(text: str) -> dict[str, str]:
+    """Return what one node said; a line that is no answer is left out."""
+    found = {}
+    for line in text.splitlines():
+        name, tab, word = line.partition("\t")
+        if tab and word.strip():
+            found[name] = word.strip()[:_MAX_TEXT]
+    return found
+
+
+def look(backend: Backend, runner: Runner, nodes: Iterable[str]) -> NodeAnswers:
+    """Ask every node; one that does not answer is left out."""
+    answers = {}
+    for node in nodes:
+        command = backend.on_node(node, ["/bin/sh", "-c", SCRIPT], env={"PATH": "/usr/bin:/bin"})
+        completed = runner.run(command, timeout_s=_LOOK_S)
+        if completed.code == 0:
+            answers[node] = parse_answer(completed.text)
+    return NodeAnswers(answers)
+
+
+def look_here(runner: Runner) -> NodeAnswers:
+    """Ask this machine, for launches whose nodes only a scheduler knows."""
+    completed = runner.run(Command(("/bin/sh", "-c", SCRIPT)), timeout_s=_LOOK_S)
+    return (
+        NodeAnswers({os.uname().nodename: parse_answer(completed.text)})
+        if completed.code == 0
+        else NodeAnswers()
+    )
+
+
+def sent_between(before: NodeAnswers, after: NodeAnswers) -> tuple[int | None, dict[str, int]]:
+    """Return the bytes that all interfaces and ports sent meanwhile, and the errors that grew.
+
+    A function of an adapter that has a network interface and a port counts its frames in both
+    places only for Ethernet; ports of their own kind count RDMA, which the interface does not see.
+    """
+    first, second = before.counters(), after.counters()
+    if not second:
+        return None, {}
+    total, errors = 0, {}
+    for (node, name), value in second.items():
+        grown = value - first.get((node, name), value)
+        counter = name.rpartition(" ")[2]
+        if counter in _BYTES:
+            total += grown * _BYTES[counter]
+        elif grown > 0:
+            errors[f"{node} {name}"] = grown
+    return total, errors
+
+
+def mpi_version(mpi: Mpi, runner: Runner) -> str:
+    """Return what an MPI's launcher says it is, as `Open MPI 5.0.11`; asked once per study."""
+    installation = find_installations().get(mpi)
+    if installation is None:
+        return mpi.title
+    completed = runner.run(Command((str(installation.launcher), "--version")), timeout_s=_LOOK_S)
+    match = re.search(r"\bVersion:?\s+(\d\S*)|\)\s+(\d+\.\d\S*)|\b(20\d\d\.\d+)", completed.text)
+    number = next((part for part in match.groups() if part), "") if match else ""
+    name = re.sub(r"\s+\d[\d.]*$", "", mpi.title)
+    return f"{name} {number}" if number else mpi.title
+
+
+def carried_by(result: JobResult, stack: Stack | None) -> str:
+    """Return what carried the messages: by the provider's counters, or by the settings only."""
+    if result.provider != Provider.NEARMETAL.value:
+        way = stack.title if stack else "the MPI's own TCP"
+        return f"{way} (as set; not counted)"
+    total = sum(result.proof.bytes.values())
+    if not total:
+        return f"not known: {result.proof.reason}"
+    shares = {name: count / total for name, count in result.proof.bytes.items()}
+    carriers = [name for name in shares if shares[name] >= 0.005]  # noqa: PLR2004 - shown as 0 %
+    return ", ".join(sorted(carriers)) + " (counted)"
+
+
+def facts_of(
+    seen: NodeAnswers, placement: Sequence[tuple[str, int]], cpus: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what the nodes, the placement and the binding say, in the names of the gate."""
+    counts = sorted({count for _, count in placement})
+    vendors = ", ".join(seen.values("vendor"))
+    found = {
+        "placement": ", ".join(f"{name}: {count}" for name, count in placement),
+        "ranks_per_node": " or ".join(map(str, counts)),
+        "binding": "; ".join(
+            f"{name}: cores {cpus[name]}" for name, _ in placement if name in cpus
+        ),
+        "kernel": ", ".join(seen.values("kernel")),
+        "processor": ", ".join(seen.values("processor")),
+        "power_policy": ", ".join(seen.values("power_policy")),
+        "hypervisor": f"yes{', ' + vendors if vendors else ''}"
+        if seen.values("virtual")
+        else "none seen",
+        "firmware": ", ".join(seen.named("firmware")),
+        "numa": ", ".join(seen.named("numa")),
+        "link": ", ".join(seen.named("rate")),
+        "functions": ", ".join(seen.named("function")),
+        "mtu": ", ".join(dict.fromkeys(word.split()[-1] for word in seen.named("mtu"))),
+    }
+    return {name: value[:_MAX_TEXT] for name, value in found.items() if value}

@@ -20,8 +20,7 @@ from nearmetal.evidence import Launch, Manifest, parse_log, read_manifest, write
 from nearmetal.evidence.manifest import FILE, STUDY_SUITE
 from nearmetal.study.runner.collect import Ended, find_pairs, now, sha256_of
 from nearmetal.study.runner.environment import environment
-from nearmetal.study.runner.starts import Starts, Task
-from nearmetal.study.runner.ways import Starter, Way, Workload
+from nearmetal.study.runner.starts import Starter, Starts, Task, Way, Workload
 from nearmetal.study.runner.workloads import figures_in, lay_out
 
 if TYPE_CHECKING:

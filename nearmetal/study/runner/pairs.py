@@ -1,24 +1,129 @@
 # SPDX-License-Identifier: Apache-2.0
-"""perftest: a server on one node, a client on the other, one start per message size.
-
-Each size has a time-out of its own, so that a hang is told with the size at which it happened.
-"""
+"""Programs without MPI on two nodes: a process on each, over libfabric, or client and server."""
 
 from __future__ import annotations
 
+import shutil
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+from nearmetal.cluster.backends.local.cluster import MEETING
 from nearmetal.core.errors import LaunchError
+from nearmetal.job.mpi.provider import provider_library
 from nearmetal.job.stale import MARKER, new_name
+from nearmetal.job.stats import Proof, Verdict, judge, read_stats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from nearmetal.cluster.backend import Backend
     from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.core.process import Runner
+
+_PARTNER_S = 20.0
+_SUFFIXES = ("", ".stats", ".providers", ".addresses")
+
+
+@dataclass(frozen=True)
+class FabricResult:
+    """How the pair ended. `exit_code`: the first process's, else the second's."""
+
+    exit_code: int
+    timed_out: bool
+    seconds: float
+    ranks: tuple[tuple[str, int], ...]
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    proof: Proof
+
+
+@contextmanager
+def _directories(meeting: Path, job: str, library: Path) -> Iterator[Path]:
+    """Make what the pair shares, and remove it; yields where the counters are left."""
+    paths = [meeting / (job + suffix) for suffix in _SUFFIXES]
+    try:
+        for path in paths:
+            path.mkdir(mode=0o700)
+        (paths[2] / library.name).symlink_to(library)
+        yield paths[1]
+    finally:
+        for path in paths:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def pair_of(spec: ClusterSpec) -> tuple[str, str, str]:
+    """Return the first host with two nodes, and these; raises LaunchError when there is none.
+
+    The two exchange addresses through a directory, which only nodes of one host share.
+    """
+    for host in spec.hosts:
+        if len(host.nodes) > 1:
+            return host.name, host.nodes[0].name, host.nodes[1].name
+    raise LaunchError(
+        "no two nodes share a host, so a fabric-level pair cannot exchange addresses",
+        "put two nodes on one host of the spec",
+    )
+
+
+def run_pair(
+    backend: Backend,
+    spec: ClusterSpec,
+    runner: Runner,
+    program: Sequence[str],
+    *,
+    channels: Sequence[str] | None,
+    output: tuple[IO[bytes], IO[bytes]],
+    timeout_s: float,
+    nodes: tuple[str, str] | None = None,
+    foreign: bool = False,
+) -> FabricResult:
+    """Run `program -r RANK -d DIRECTORY` on two nodes of one host; the first one's output counts.
+
+    `nodes` None: the first two of one host. `foreign`: over another provider than ours.
+    """
+    host, first, second = pair_of(spec)
+    if nodes is not None:
+        host = next(h.name for h in spec.hosts for n in h.nodes if n.name == nodes[0])
+        first, second = nodes
+    job = new_name("fabric")
+    env = {
+        "PATH": "/usr/bin:/bin",
+        MARKER: job,
+        "FI_PROVIDER_PATH": str(MEETING / f"{job}.providers"),
+        "NEARMETAL_RUNDIR": str(MEETING / job),
+        "NEARMETAL_STATS_DIR": str(MEETING / f"{job}.stats"),
+    }
+    if channels is not None:
+        env["NEARMETAL_CHANNELS"] = ",".join(channels)
+    argv = [[*program, "-r", str(rank), "-d", str(MEETING / f"{job}.addresses")] for rank in (0, 1)]
+    stdout, stderr = output
+    with _directories(backend.meeting_directory(host), job, provider_library()) as counters:
+        try:
+            partner = runner.converse(backend.on_node(second, argv[1], env=env), stderr=stderr)
+            try:
+                ended = runner.attach(
+                    backend.on_node(first, argv[0], env=env),
+                    stdout=stdout,
+                    stderr=stderr,
+                    timeout_s=timeout_s,
+                )
+            finally:
+                other = partner.finish(_PARTNER_S)
+            codes = [c if c >= 0 else 128 - c for c in (ended.code, other)]
+            proof = judge(read_stats(counters), 2)
+            if foreign:
+                proof = Proof(Verdict.NOT_ASKED, "another provider was asked for")
+        finally:
+            backend.end_marked(f"{MARKER}={job}")
+    code = codes[0] or codes[1]
+    if code:
+        proof = Proof(Verdict.NOT_ASKED, "the pair did not end well")
+    ranks = ((first, 1), (second, 1))
+    return FabricResult(code, ended.timed_out, ended.seconds, ranks, tuple(argv[0]), env, proof)
+
 
 _SERVER_S = 10.0
 _LINE_S = 1.0

@@ -1,19 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts one launch of a study, by whatever starts it, and says what was true of it."""
+"""The start of one launch of a study: its way, its directory on the nodes, its record.
+
+Nodes may have no file system in common with this machine. So the directory of a launch is made
+here, copied to the nodes, and its results are copied back.
+"""
 
 from __future__ import annotations
 
+import io
 import os
-from dataclasses import dataclass, field
+import tarfile
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING
 
+from nearmetal.core.errors import LaunchError, UsageError
 from nearmetal.core.process import Command
 from nearmetal.evidence import Proof
+from nearmetal.job.mpi import STACKS, Mpi, Provider, Stack
 from nearmetal.job.run import JobRequest, Output, run_job
-from nearmetal.study.runner.collect import Ended, job_fields, program_path
-from nearmetal.study.runner.pairs import first_two, run_sizes
-from nearmetal.study.runner.probe import (
-    Seen,
+from nearmetal.job.stale import new_name
+from nearmetal.study.runner.collect import Ended, beside_fields, job_fields, program_path
+from nearmetal.study.runner.environment import (
+    NodeAnswers,
     carried_by,
     facts_of,
     look,
@@ -21,15 +30,148 @@ from nearmetal.study.runner.probe import (
     mpi_version,
     sent_between,
 )
-from nearmetal.study.runner.staging import staged
-from nearmetal.study.runner.ways import Starter, Way, Workload
+from nearmetal.study.runner.pairs import first_two, run_sizes
+from nearmetal.study.runner.suite import ARMS
 from nearmetal.study.runner.workloads import fill_in
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from nearmetal.core.process import Runner
-    from nearmetal.job.mpi import Mpi
+    from nearmetal.cluster.backend import Backend
+    from nearmetal.cluster.spec import ClusterSpec
+    from nearmetal.core.process import Completed, Runner
+    from nearmetal.study.runner.suite import Program
+    from nearmetal.study.runner.workloads import Module
+
+OWN = "own"
+"""The way an MPI takes within a node if nobody says anything: the first of its own."""
+
+_OPENMPI4 = Stack(
+    "vader",
+    Mpi.OPENMPI4,
+    "Open MPI vader, CMA",
+    options=("--mca", "pml", "ob1", "--mca", "btl", "self,vader"),
+)
+"""The one stack that only studies use: the benchmarks of memory compare with newer ones."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """Where an arm's jobs run, and by which way their messages go."""
+
+    backend: Backend
+    spec: ClusterSpec
+    provider: Provider
+    channels: tuple[str, ...] | None = None
+    stack: Stack | None = None
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Starter:
+    """A launcher of the site, as `srun -n @ranks@`; what it does with the ranks is its own."""
+
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is launched, by which MPI, on how many ranks."""
+
+    name: str
+    module: Module
+    mpi: Mpi | None
+    ranks: int
+    path: Path | None = None
+    """Where the program lies, when it is none of ours."""
+    given: Path | None = None
+    """The input directory that the study names."""
+    timeout_s: float = 300.0
+
+    @property
+    def program(self) -> Program:
+        """The program of the module."""
+        return self.module.program
+
+
+def way_of(name: str, mpi: Mpi, backend: Backend, spec: ClusterSpec, nodes: tuple[str, ...]) -> Way:
+    """Return a way by its name: an arm of nearmetal-bench(1), or one of the MPI's own ways."""
+    if name in ARMS:
+        arm = ARMS[name]
+        return Way(backend, spec, arm.provider, arm.channels, None, nodes)
+    stacks = [stack for stack in (*STACKS, _OPENMPI4) if stack.mpi is mpi]
+    own = [stack for stack in stacks if name in (stack.name, OWN)]
+    if not own:
+        known = [*ARMS, OWN, *(stack.name for stack in stacks)]
+        raise UsageError(f"{mpi.value} has no way {name!r}", f"known: {', '.join(known)}")
+    return Way(backend, spec, Provider.STOCK, None, own[0], nodes)
+
+
+_STAGE_S = 300.0
+_ENV = {"PATH": "/usr/bin:/bin"}
+
+# What the nodes of one host share comes first: ranks may read what others of them wrote.
+_CHOOSE = 'for d in /run/shared /tmp; do [ -w "$d" ] && echo "$d" && exit 0; done; exit 1'
+_UNPACK = 'mkdir -p -m 700 "$0" && tar -x --no-same-owner -C "$0"'
+_FETCH = 'cd "$0" && for f in $1; do [ -f "$f" ] && last=$f; done; [ -n "$last" ] && cat "$last"'
+START = 'cd "$0" && exec "$@"'
+"""A shell's words: its first argument is the directory, then the program and its arguments."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A directory on the nodes."""
+
+    backend: Backend
+    runner: Runner
+    nodes: tuple[str, ...]
+    path: str
+
+    def argv(self, program: Sequence[str]) -> tuple[str, ...]:
+        """Return the words that start a program there."""
+        return ("/bin/sh", "-c", START, self.path, *program)
+
+    def fetch(self, pattern: str) -> bytes | None:
+        """Return the last file that fits the pattern, from the first node; None when there is none."""
+        done = self.run(self.nodes[0], (_FETCH, self.path, pattern))
+        return done.stdout if done.code == 0 else None
+
+    def run(self, node: str, words: Sequence[str], stdin: bytes = b"") -> Completed:
+        """Run a shell's words on a node."""
+        command = self.backend.on_node(node, ["/bin/sh", "-c", *words], env=_ENV)
+        return self.runner.run(replace(command, stdin=stdin), timeout_s=_STAGE_S)
+
+
+def _packed(place: Path) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        archive.add(place, ".")
+    return stream.getvalue()
+
+
+@contextmanager
+def staged(backend: Backend, runner: Runner, nodes: Sequence[str], place: Path) -> Iterator[Staged]:
+    """Carry a directory to the nodes, and remove it there afterwards."""
+    first = Staged(backend, runner, tuple(nodes), "")
+    chosen = first.run(nodes[0], (_CHOOSE,))
+    if chosen.code != 0:
+        raise LaunchError(
+            f"node {nodes[0]} lets nobody write to /run/shared or /tmp",
+            "programs with files need one of them",
+        )
+    there = replace(first, path=f"{chosen.text.strip()}/{new_name('work')}")
+    content = _packed(place)
+    try:
+        for node in nodes:
+            done = there.run(node, (_UNPACK, there.path), content)
+            if done.code != 0:
+                raise LaunchError(f"node {node}: {done.error_tail}", "is there room for the input?")
+        yield there
+    finally:
+        for node in nodes:
+            there.run(node, ('rm -rf -- "$0"', there.path))
+
 
 _SIZE_S = 60.0
 _MAX_TEXT = 2000
@@ -77,7 +219,11 @@ class Starts:
         return self._with_facts(ended, task.workload.mpi, (before, after), facts)
 
     def _with_facts(
-        self, ended: Ended, mpi: Mpi | None, seen: tuple[Seen, Seen], facts: dict[str, str]
+        self,
+        ended: Ended,
+        mpi: Mpi | None,
+        seen: tuple[NodeAnswers, NodeAnswers],
+        facts: dict[str, str],
     ) -> Ended:
         wire, errors = sent_between(*seen)
         if mpi is not None:
@@ -162,17 +308,6 @@ class Starts:
             idle_s=module.idle_s,
         )
         after = look_here(self.runner)
-        ended = Ended(
-            {
-                "ranks": task.ranks,
-                "nodes": "",
-                "seconds": done.seconds,
-                "exit_code": done.code if done.code >= 0 else 128 - done.code,
-                "timed_out": done.timed_out,
-                "argv": words,
-                "env": {},
-                "proof": Proof(verdict="not asked", reason="the site's own launcher started it"),
-            }
-        )
+        ended = beside_fields(done, task.ranks, "the site's own launcher started it")
         facts = facts_of(after, (), {}) | {"carried_by": f"{way.argv[0]} (not counted)"}
         return self._with_facts(ended, None, (before, after), facts)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Arm:
+class BenchArm:
     """One way to carry messages, compared with the others.
 
     `nodes` () means all of the cluster's. `stack`: one of an MPI's own ways.
@@ -32,9 +32,9 @@ class Arm:
 ARMS = {
     arm.name: arm
     for arm in (
-        Arm("auto", "nearmetal", Provider.NEARMETAL),
-        Arm("net", "nearmetal, network only", Provider.NEARMETAL, ("self", "net")),
-        Arm("stock", "the MPI's own TCP", Provider.STOCK),
+        BenchArm("auto", "nearmetal", Provider.NEARMETAL),
+        BenchArm("net", "nearmetal, network only", Provider.NEARMETAL, ("self", "net")),
+        BenchArm("stock", "the MPI's own TCP", Provider.STOCK),
     )
 }
 
@@ -78,7 +78,7 @@ class Suite:
 
 
 @dataclass(frozen=True)
-class Step:
+class PlannedLaunch:
     """One launch to make.
 
     `arm` None: a program that runs beside the cluster. `mpi` None: one without MPI.
@@ -87,11 +87,13 @@ class Step:
     block: int
     program: Program
     mpi: Mpi | None
-    arm: Arm | None
+    arm: BenchArm | None
 
 
-_MPICH_ABI = (Mpi.MPICH5, Mpi.IMPI)
-_OPENMPI = (Mpi.OPENMPI5, Mpi.OPENMPI4)
+MPICH_ABI = (Mpi.MPICH5, Mpi.IMPI)
+OPENMPI_ABI = (Mpi.OPENMPI5, Mpi.OPENMPI4)
+"""MPIs whose libraries a program of another vendor loads."""
+
 _NETPIPE_LAST = 4 << 20
 
 
@@ -113,38 +115,28 @@ def _patterns(label: str, *args: str) -> Program:
 
 _IMB_ARGS = ("-npmin", "{ranks}", "-msglog", "22", "-iter", "50", "-time", "1")
 
+_IMB_TESTS = (
+    "PingPong PingPing Uniband Biband Sendrecv Exchange Bcast Allreduce Reduce Allgather "
+    "Alltoall Alltoallv Barrier"
+)
+
 _THIRD_PARTY = (
     Program(
         "IMB-MPI1",
         "IMB-MPI1",
         Where.IMPI,
-        (
-            *_IMB_ARGS,
-            "PingPong",
-            "PingPing",
-            "Uniband",
-            "Biband",
-            "Sendrecv",
-            "Exchange",
-            "Bcast",
-            "Allreduce",
-            "Reduce",
-            "Allgather",
-            "Alltoall",
-            "Alltoallv",
-            "Barrier",
-        ),
+        (*_IMB_ARGS, *_IMB_TESTS.split()),
         "imb",
-        _MPICH_ABI,
+        MPICH_ABI,
     ),
-    Program("IMB-RMA", "IMB-RMA", Where.IMPI, _IMB_ARGS, "imb", _MPICH_ABI),
+    Program("IMB-RMA", "IMB-RMA", Where.IMPI, _IMB_ARGS, "imb", MPICH_ABI),
     Program(
         "NetPIPE",
         "NPopenmpi",
         Where.SYSTEM,
         ("-o", "/dev/null", "-u", str(_NETPIPE_LAST)),
         "netpipe",
-        _OPENMPI,
+        OPENMPI_ABI,
         "stderr",
         _NETPIPE_LAST,
         2,
@@ -191,8 +183,8 @@ SUITES = {
 
 
 def schedule(
-    suite: Suite, mpis: Sequence[Mpi], arms: Sequence[Arm], blocks: int, seed: int = 1
-) -> list[Step]:
+    suite: Suite, mpis: Sequence[Mpi], arms: Sequence[BenchArm], blocks: int, seed: int = 1
+) -> list[PlannedLaunch]:
     """Return all launches in order: blocks of everything, the arms of a comparison in a row.
 
     The order of the arms is drawn anew for every comparison, so that a drift of the machine or
@@ -202,12 +194,14 @@ def schedule(
     steps = []
     ours = [arm for arm in arms if arm.provider is Provider.NEARMETAL]
     for block in range(blocks):
-        steps.append(Step(block, suite.limits, None, None))
+        steps.append(PlannedLaunch(block, suite.limits, None, None))
         for program in suite.fabric:
-            steps += [Step(block, program, None, arm) for arm in dice.sample(ours, len(ours))]
+            steps += [
+                PlannedLaunch(block, program, None, arm) for arm in dice.sample(ours, len(ours))
+            ]
         for program in suite.programs:
             for mpi in mpis:
                 if mpi in program.mpis:
                     order = dice.sample(list(arms), len(arms))
-                    steps += [Step(block, program, mpi, arm) for arm in order]
+                    steps += [PlannedLaunch(block, program, mpi, arm) for arm in order]
     return steps

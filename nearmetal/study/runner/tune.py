@@ -37,7 +37,7 @@ Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Machine:
+class TunedMachine:
     """What the C code takes for this machine: files of others are refused."""
 
     cpu: str
@@ -58,7 +58,7 @@ class Measured:
         return max(1, round(statistics.median(self.rates[key])))
 
 
-def machine(runner: Runner, info: Path) -> Machine:
+def machine(runner: Runner, info: Path) -> TunedMachine:
     """Ask nearmetal-info what machine this is."""
     facts = _facts(runner, info, {})["machine"]
     caches = {int(level): size for level, size in facts["caches"].items() if size}
@@ -67,7 +67,7 @@ def machine(runner: Runner, info: Path) -> Machine:
             "this machine tells no model of its processor, or no kernel release",
             "is /proc mounted?",
         )
-    return Machine(facts["cpu"], facts["kernel"], caches)
+    return TunedMachine(facts["cpu"], facts["kernel"], caches)
 
 
 def _facts(runner: Runner, info: Path, env: Mapping[str, str]) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def collect(measured: Measured, load: str, log: Log) -> None:
                 )
 
 
-def tuning_text(here: Machine, date: str, found: Mapping[str, Measured]) -> str:
+def tuning_text(here: TunedMachine, date: str, found: Mapping[str, Measured]) -> str:
     """Return the file."""
     lines = [FORMAT, f"cpu {here.cpu}", f"kernel {here.kernel}"]
     lines += [f"cache {level} {size}" for level, size in sorted(here.caches.items())]

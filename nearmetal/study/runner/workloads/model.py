@@ -11,7 +11,6 @@ from math import isqrt
 from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import LaunchError
-from nearmetal.job.mpi import Mpi
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nearmetal.study.runner.suite import Program
-
-MPICH_ABI = (Mpi.MPICH5, Mpi.IMPI)
-OPENMPI_ABI = (Mpi.OPENMPI5, Mpi.OPENMPI4)
 
 
 @dataclass(frozen=True)
