@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -58,15 +59,6 @@ class Imported:
     notes: tuple[str, ...]
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes every value out: a spec has no aliases."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        """Return True for all values."""
-        del data
-        return True
-
-
 def import_vhpc(text: str, file: str, target: Target) -> Imported:
     """Turn a cluster file into a spec; raises SpecError with all its problems."""
     sections = read_sections(text, file)
@@ -82,7 +74,9 @@ def import_vhpc(text: str, file: str, target: Target) -> Imported:
     for path, line in {p: n for item in vms for p, n in item.scripts.items()}.items():
         advice = f"{path} is not run: copy it to the nodes and use `nearmetal exec`"
         sections.note(line, "script", advice)
-    body = yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
+    # Values that are the same object would become aliases, which a spec does not have.
+    data = json.loads(json.dumps(data))
+    body = yaml.safe_dump(data, sort_keys=False, width=100, allow_unicode=True)
     head = [f"# Imported from {file!r}, a cluster file of vhpc-toolkit."]
     head += [f"# note: {note}" for note in sections.notes]
     return Imported("\n".join([*head, body]), len(vms), tuple(sections.notes))
