@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyVmomi import vim
 
-from nearmetal.cluster.backends.vsphere import distributed, networks
 from nearmetal.cluster.backends.vsphere.plan import VirtualSwitch
 from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.backends.vsphere.switches import Switches
@@ -26,6 +25,14 @@ Space = SimpleNamespace
 
 
 HostSystem: Any = vim.HostSystem
+ContainerView: Any = vim.view.ContainerView
+
+
+class View(ContainerView):  # type: ignore[misc]
+    """A view of everything."""
+
+    def Destroy(self) -> None:
+        """Nothing is kept."""
 
 
 class Host(HostSystem):  # type: ignore[misc]
@@ -133,7 +140,8 @@ class Center:
         self.network: list[Any] = []
         self.hostFolder = self.vmFolder = self.networkFolder = self.datacenter = self
         self.vcenter = Space(server="vc")
-        self.content = Space(about=Space(instanceUuid="0a-1"))
+        about = Space(instanceUuid="0a-1")
+        self.content = Space(about=about, viewManager=self, propertyCollector=self)
 
     def call(self, _what: str, work: Callable[[], Any]) -> Any:
         return work()
@@ -143,7 +151,18 @@ class Center:
     def CreateDVS_Task(self, spec: Any) -> None:
         DistributedSwitch(self, spec.configSpec)
 
-    def fetch(self, _content: Any, _root: Any, kind: Any, _names: Any) -> dict[Any, Any]:
+    def CreateContainerView(self, **_words: Any) -> Any:
+        return View("view")
+
+    def RetrievePropertiesEx(self, specs: list[Any], _options: Any) -> Any:
+        found = self._properties(specs[0].propSet[0].type).items()
+        objects = [
+            Space(obj=ref, missingSet=[], propSet=[Space(name=n, val=v) for n, v in values.items()])
+            for ref, values in found
+        ]
+        return Space(objects=objects, token=None)
+
+    def _properties(self, kind: Any) -> dict[Any, Any]:
         if kind is vim.HostSystem:
             return {h: {"name": h.name, "config.network": h.network} for h in self.hosts}
         if kind is vim.DistributedVirtualSwitch:
@@ -167,11 +186,8 @@ class Center:
 
 
 @pytest.fixture
-def center(monkeypatch: pytest.MonkeyPatch) -> Center:
-    made = Center()
-    for module in (networks, distributed):
-        monkeypatch.setattr(module, "fetch", made.fetch)
-    return made
+def center() -> Center:
+    return Center()
 
 
 NEAR = "{name: near, kind: standard, nics: [vmnic1], port_groups: [{name: lan, vlan: 7}]}"
