@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Advice: which adapter suits given needs, with a reason for every yes and every no.
+"""Advice: the adapters that meet given needs, with a reason for each yes and each no.
 
 Pure: needs and facts in, a ranked answer out. Start at rank.py.
 """
 
-from nearmetal.advise.adapters import ADAPTERS, Adapter, Source
-from nearmetal.advise.needs import Fabric, Messages, Needs, Platform
-from nearmetal.advise.rank import Advice, Option, Refusal, advise
+from nearmetal.advise.adapters import ADAPTERS, AdapterKind, Source
+from nearmetal.advise.needs import Fabric, Messages, Needs, Platform, load_trace
+from nearmetal.advise.rank import Advice, Objection, Option, advise
 from nearmetal.advise.tax import Tax, load_measured
-from nearmetal.advise.trace import load_trace
 
 __all__ = [
     "ADAPTERS",
-    "Adapter",
+    "AdapterKind",
     "Advice",
     "Fabric",
     "Messages",
     "Needs",
+    "Objection",
     "Option",
     "Platform",
-    "Refusal",
     "Source",
     "Tax",
     "advise",

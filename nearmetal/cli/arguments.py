@@ -29,7 +29,7 @@ def add_spec(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
 def open_target(text: str) -> tuple[Cluster, ClusterSpec]:
     """Return the cluster and its spec: the file's, or the recorded one for a name."""
     from nearmetal.cluster.apply import Cluster
-    from nearmetal.cluster.registry import open_backend
+    from nearmetal.cluster.backend import open_backend
     from nearmetal.cluster.spec import load_spec
     from nearmetal.cluster.store import Store, state_directory
     from nearmetal.core.process import LocalRunner

@@ -146,10 +146,10 @@ def on_tune(args: argparse.Namespace, view: View) -> int:
 
 def _show_rates(path: Path | None, view: View) -> int:
     from nearmetal.core.process import LocalRunner
-    from nearmetal.job.locality import info_tool
+    from nearmetal.core.resources import tool
     from nearmetal.study.runner import tune
 
-    active = tune.in_force(LocalRunner(), info_tool(), path and path.absolute())
+    active = tune.in_force(LocalRunner(), tool("nearmetal-info"), path and path.absolute())
     view.result({"tuning": active}, [f"{active['path'] or 'no file'}: {active['reason']}"])
     if active["rates"]:
         view.table(
@@ -161,10 +161,10 @@ def _show_rates(path: Path | None, view: View) -> int:
 
 def _tune(args: argparse.Namespace, view: View) -> int:
     from nearmetal.core.process import LocalRunner
-    from nearmetal.job.locality import info_tool
+    from nearmetal.core.resources import tool
     from nearmetal.study.runner import tune
 
-    runner, info, program = LocalRunner(), info_tool(), tune.limits_program()
+    runner, info, program = LocalRunner(), tool("nearmetal-info"), tune.limits_program()
     path = (args.output or tune.default_path(os.environ, os.geteuid())).absolute()
     here = tune.machine(runner, info)
     found: dict[str, tune.Measured] = {}

@@ -73,8 +73,8 @@ def as_data(plan: Plan) -> dict[str, Any]:
 
 def as_lines(plan: Plan) -> list[str]:
     """Return a plan for a person."""
-    from nearmetal.cluster.action import Action
     from nearmetal.cluster.apply import describe
+    from nearmetal.cluster.diff import Action
 
     lines = [f"cluster {plan.cluster}:"]
     for change in plan.effective:

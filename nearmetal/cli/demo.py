@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nearmetal.cli.view import View
     from nearmetal.cluster.apply import Cluster
     from nearmetal.cluster.spec import ClusterSpec
-    from nearmetal.evidence import Pair, RunFacts
+    from nearmetal.evidence import NodePair, RunFacts
     from nearmetal.job.mpi import Mpi
     from nearmetal.report import Headline
 
@@ -122,7 +122,7 @@ def demo_options(parser: argparse.ArgumentParser) -> None:
 def on_demo(args: argparse.Namespace, view: View) -> int:
     """Make two nodes, measure between them, remove them whatever happens, write the report."""
     from nearmetal.cluster.apply import Cluster
-    from nearmetal.cluster.registry import open_backend
+    from nearmetal.cluster.backend import open_backend
     from nearmetal.cluster.spec import load_spec
     from nearmetal.cluster.store import Store, state_directory
     from nearmetal.core.lock import locked
@@ -151,7 +151,7 @@ def on_demo(args: argparse.Namespace, view: View) -> int:
 
 def _measure(
     cluster: Cluster, spec: ClusterSpec, mpi: Mpi, blocks: int, *, directory: Path, view: View
-) -> tuple[tuple[Pair, ...], str]:
+) -> tuple[tuple[NodePair, ...], str]:
     """Run everything that needs the cluster; returns the locality, and the words of hello."""
     from nearmetal.cluster.apply import down, up
     from nearmetal.core.process import LocalRunner
@@ -210,7 +210,7 @@ def _hello(cluster: Cluster, spec: ClusterSpec, mpi: Mpi) -> str:
 
 def _show(
     run: RunFacts,
-    pairs: Sequence[Pair],
+    pairs: Sequence[NodePair],
     hello: str,
     found: list[Headline],
     *,

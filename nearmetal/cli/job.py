@@ -115,18 +115,18 @@ def parse_environment(pairs: list[str]) -> dict[str, str]:
 
 
 def _show_end(result: JobResult, view: View) -> None:
-    from nearmetal.job.stats import Verdict
+    from nearmetal.job.stats import JobVerdict
 
     if result.timed_out:
         view.warn(f"the job was ended: it still ran after {result.seconds:.0f} s")
     elif result.exit_code != 0:
         view.warn(f"the job ended with exit code {result.exit_code}")
-    if result.proof.verdict in (Verdict.ABSENT, Verdict.NO_TRAFFIC):
+    if result.proof.verdict in (JobVerdict.ABSENT, JobVerdict.NO_TRAFFIC):
         view.warn(
             f"nearmetal did not carry this job: {result.proof.reason}",
             "is the program an MPI program of that MPI? NEARMETAL_LOG=info shows the choice",
         )
-    elif result.proof.verdict is Verdict.PROVEN:
+    elif result.proof.verdict is JobVerdict.PROVEN:
         view.note(f"carried by nearmetal: {result.proof.reason}")
     if view.as_json:
         data = asdict(result)

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from nearmetal.cli.view import View
     from nearmetal.core.process import Runner
-    from nearmetal.slurm import Backend, Count, Instance, JobVf, JobVfs
-    from nearmetal.slurm.backend import AnyInstance
+    from nearmetal.slurm.backend import AnyInstance, JobBackend
+    from nearmetal.slurm.records import Instance
+    from nearmetal.slurm.vfs import Count, JobVf, JobVfs
 
 Filled = TypeVar("Filled")
 
@@ -32,15 +33,16 @@ _COLUMNS = ("job", "user", "node", "since", "process", "state", "VFs", "request"
 def on_status(args: argparse.Namespace, view: View) -> int:
     """Print containers and VFs; exit code 4 for leaks, or if Slurm promises too many VFs."""
     from nearmetal.core.process import LocalRunner
-    from nearmetal.slurm import JobVfs, ThisNode
+    from nearmetal.slurm.backend import ThisNode
+    from nearmetal.slurm.vfs import JobVfs
 
     del args
     return show_status(LocalRunner(), ThisNode(), view, JobVfs())
 
 
-def show_status(runner: Runner, backend: Backend[AnyInstance], view: View, vfs: JobVfs) -> int:
+def show_status(runner: Runner, backend: JobBackend[AnyInstance], view: View, vfs: JobVfs) -> int:
     """Print the containers and VFs of a node."""
-    from nearmetal.slurm import leaks
+    from nearmetal.slurm.backend import leaks
 
     found, taken = backend.found(), vfs.found()
     left = [c.job for c in leaks(runner, found)]
@@ -83,7 +85,7 @@ def show_status(runner: Runner, backend: Backend[AnyInstance], view: View, vfs: 
 
 def _promised(runner: Runner, found: Sequence[Instance], count: Count) -> int | None:
     """Return the number of VFs that Slurm may give away on this node; None: it has no VF."""
-    from nearmetal.slurm import gres
+    from nearmetal.slurm.queue import gres
 
     if not count.offered:
         return None
@@ -93,7 +95,7 @@ def _promised(runner: Runner, found: Sequence[Instance], count: Count) -> int | 
 
 def _compare(view: View, count: Count, promised: int | None) -> bool:
     """Warn if Slurm and the ledger disagree; returns whether jobs get what Slurm promises."""
-    from nearmetal.slurm import GRES
+    from nearmetal.slurm.queue import GRES
 
     if not promised:
         return True
@@ -113,7 +115,7 @@ def _compare(view: View, count: Count, promised: int | None) -> bool:
 
 
 def _entry(found: Instance, taken: tuple[JobVf, ...], *, leak: bool) -> dict[str, Any]:
-    from nearmetal.slurm import Container
+    from nearmetal.slurm.records import Container
 
     return {
         "job": found.job,
@@ -203,7 +205,7 @@ def on_task(args: argparse.Namespace, view: View) -> int:
 
 
 def launch_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `slurm launch`, named as the fields of Wish and Wanted."""
+    """Add the arguments of `slurm launch`, named as the fields of the requests."""
     parser.add_argument("--job", type=int, required=True, metavar="N", help="job ID")
     parser.add_argument("--uid", type=int, required=True, help="user ID of the owner of the job")
     parser.add_argument(
@@ -294,18 +296,18 @@ def _directories(text: str) -> tuple[str, ...]:
 
 def on_launch(args: argparse.Namespace, view: View) -> int:
     """Make the container of a job and show its process 1."""
-    from nearmetal.slurm import ThisNode
+    from nearmetal.slurm.backend import ThisNode
 
     return launch(args, view, ThisNode())
 
 
-def launch(args: argparse.Namespace, view: View, backend: Backend[AnyInstance]) -> int:
+def launch(args: argparse.Namespace, view: View, backend: JobBackend[AnyInstance]) -> int:
     """Make the container of a job on any node."""
-    from nearmetal.slurm import Machines, Wanted, Wish
+    from nearmetal.slurm.container import ContainerRequest, MachineRequest, Machines
 
-    machines = Machines(_filled(Wanted, args), args.nodes, args.key) if args.nr else None
+    machines = Machines(_filled(MachineRequest, args), args.nodes, args.key) if args.nr else None
     node = os.environ.get("SLURMD_NODENAME", "")
-    made = backend.launch(_filled(Wish, args, node=node, machines=machines))
+    made = backend.launch(_filled(ContainerRequest, args, node=node, machines=machines))
     line = f"job {args.job}: container of user {args.uid}, process {made.pid}"
     if made.refusal:
         # This is no fault of the node: the job gets the reason, and the node stays in service.
@@ -341,7 +343,7 @@ def reclaim_options(parser: argparse.ArgumentParser) -> None:
 def on_reclaim(args: argparse.Namespace, view: View) -> int:
     """End the containers; if there is none, that is no error."""
     from nearmetal.core.process import LocalRunner
-    from nearmetal.slurm import ThisNode
+    from nearmetal.slurm.backend import ThisNode
 
     node = ThisNode()
     try:
@@ -351,10 +353,10 @@ def on_reclaim(args: argparse.Namespace, view: View) -> int:
             node.guard(LocalRunner())
 
 
-def reclaim(args: argparse.Namespace, view: View, backend: Backend[AnyInstance]) -> int:
+def reclaim(args: argparse.Namespace, view: View, backend: JobBackend[AnyInstance]) -> int:
     """End the containers of any node."""
     from nearmetal.core.process import LocalRunner
-    from nearmetal.slurm import reclaim_ended
+    from nearmetal.slurm.backend import reclaim_ended
 
     if args.ended:
         jobs = reclaim_ended(LocalRunner(), backend, drains=args.drain)

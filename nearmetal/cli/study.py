@@ -303,9 +303,9 @@ def on_report(args: argparse.Namespace, view: View) -> int:
     """Write the page, and Markdown, CSV and the charts beside it."""
     from nearmetal.core.files import replace_file
     from nearmetal.report.study_charts import bars, curves
-    from nearmetal.report.study_csv import render_study_csv
     from nearmetal.report.study_page import (
         overall,
+        render_study_csv,
         render_study_html,
         render_study_markdown,
         sentence,

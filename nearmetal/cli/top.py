@@ -109,7 +109,7 @@ def _of_cluster(backend: Backend, spec: ClusterSpec) -> list[Path]:
 
 
 def _of_all_clusters() -> list[Path]:
-    from nearmetal.cluster.registry import open_backend
+    from nearmetal.cluster.backend import open_backend
     from nearmetal.cluster.store import Store, state_directory
     from nearmetal.core.process import LocalRunner
 
@@ -136,7 +136,7 @@ def directories(args: argparse.Namespace) -> list[Path]:
 
 def look(args: argparse.Namespace) -> list[EndpointCounters]:
     """Return the present counters of endpoints; of dead processes only with --all."""
-    from nearmetal.job.counters import read_counters
+    from nearmetal.job.stats import read_counters
 
     found = {}
     for directory in directories(args):

@@ -69,7 +69,7 @@ def test_the_schema_knows_every_key() -> None:
         (
             "password: {env: BMC_PASSWORD}",
             "password: {}",
-            "names no place, or several; write one of env, file and keyring",
+            "needs one place; write one of env, file and keyring",
         ),
         (
             "password: {env: BMC_PASSWORD}",

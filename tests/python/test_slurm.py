@@ -23,25 +23,18 @@ from nearmetal.cli.view import View
 from nearmetal.core.errors import NearmetalError, SlurmError, UsageError
 from nearmetal.core.process import Command, Completed, LocalRunner
 from nearmetal.host.vf import Ledger, VfHost
-from nearmetal.slurm import (
-    STATE,
-    JobVfs,
-    ThisNode,
-    Wish,
-    containers,
-    of_job,
-    reclaim,
-    reclaim_ended,
-)
-from nearmetal.slurm.container import as_variables, environment, launch
+from nearmetal.slurm.backend import ThisNode, reclaim_ended
+from nearmetal.slurm.container import ContainerRequest, as_variables, environment, launch
 from nearmetal.slurm.holder import be_ordinary, start_ticks
 from nearmetal.slurm.queue import known_jobs, parse
-from nearmetal.slurm.records import VFS, locked
+from nearmetal.slurm.reclaim import reclaim
+from nearmetal.slurm.records import STATE, VFS, containers, locked, of_job
+from nearmetal.slurm.vfs import JobVfs
 from tests.python.sriov_tree import FakeKernel, Tree
 from tests.system.local import user_can_read_checkout
 
 ROOT = Path(__file__).parents[2]
-WISH = Wish(job=7, uid=1000, segment_bytes=1 << 20, scratch_bytes=1 << 20, request="r")
+WISH = ContainerRequest(job=7, uid=1000, segment_bytes=1 << 20, scratch_bytes=1 << 20, request="r")
 
 
 class Slurm(LocalRunner):
@@ -450,14 +443,16 @@ def test_options_of_open_mpi_become_variables() -> None:
 
 
 def test_the_environment_of_tasks() -> None:
-    env, providers = environment(Wish(7, 1000, 1 << 20, 1 << 20, "r", channels="self,shm"))
+    env, providers = environment(
+        ContainerRequest(7, 1000, 1 << 20, 1 << 20, "r", channels="self,shm")
+    )
     assert env == {
         "NEARMETAL_RUNDIR": "/run/nearmetal/job",
         "NEARMETAL_CHANNELS": "self,shm",
         "PMIX_MCA_gds": "hash",
     }
     assert providers == ()
-    env, providers = environment(Wish(7, 1000, 1 << 20, 1 << 20, "r", mpi="openmpi4"))
+    env, providers = environment(ContainerRequest(7, 1000, 1 << 20, 1 << 20, "r", mpi="openmpi4"))
     assert env["FI_PROVIDER_PATH"] == "/run/nearmetal/providers"
     assert env["OMPI_MCA_mtl_ofi_provider_include"] == "nearmetal"
     assert [path.name for path in providers] == ["libnearmetal-fi.so"]
@@ -478,7 +473,7 @@ def test_the_environment_of_tasks() -> None:
 def test_a_wrong_wish_makes_nothing(
     tmp_path: Path, change: dict[str, str | int], words: str
 ) -> None:
-    wish = Wish(**(vars(WISH) | change))
+    wish = ContainerRequest(**(vars(WISH) | change))
     with pytest.raises(NearmetalError, match=re.escape(words)):
         launch(wish, tmp_path / "state")
     assert not (tmp_path / "state").exists()
@@ -490,9 +485,9 @@ def test_a_wrong_wish_makes_nothing(
 )
 def test_who_may_not_make_namespaces_is_told_so_and_leaves_nothing() -> None:
     script = (
-        "import sys; from pathlib import Path; from nearmetal.slurm import Wish, launch\n"
+        "import sys; from pathlib import Path; from nearmetal.slurm.container import ContainerRequest, launch\n"
         "from nearmetal.core.errors import SlurmError\n"
-        "try: launch(Wish(7, 1000, 1 << 20, 1 << 20, 'r'), Path(sys.argv[1]) / 's')\n"
+        "try: launch(ContainerRequest(7, 1000, 1 << 20, 1 << 20, 'r'), Path(sys.argv[1]) / 's')\n"
         "except SlurmError as error: print(error.message, '|', error.hint)\n"
     )
     user = ["setpriv", "--reuid=64321", "--regid=64321", "--clear-groups"]

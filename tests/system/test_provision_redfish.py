@@ -128,7 +128,7 @@ def test_a_password_that_others_may_read_is_not_used(lab: Lab) -> None:
     (lab.bmc.folder / "open").write_text(PASSWORD)
     (lab.bmc.folder / "open").chmod(0o644)
     text = lab.text.replace("/secret", "/open")
-    with pytest.raises(PasswordError, match="others may read"):
+    with pytest.raises(PasswordError, match="other users may read"):
         lab.reach(text).read()
 
 

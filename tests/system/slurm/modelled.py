@@ -23,7 +23,8 @@ from nearmetal.host.vf import Ledger, VfHost
 from nearmetal.host.vf.facts import Sysfs
 from nearmetal.host.vf.kernel import Kernel
 from nearmetal.host.vf.model import Link, VfSettings
-from nearmetal.slurm import JobVfs, ThisNode
+from nearmetal.slurm.backend import ThisNode
+from nearmetal.slurm.vfs import JobVfs
 
 
 class FarKernel(Kernel):
