@@ -218,7 +218,7 @@ def test_one_machine_that_fails_leaves_the_others_and_is_taken_up(
     assert "node n1: cloning: DuplicateName" in caught.value.message
     assert "rename the node" in caught.value.hint
     assert len(machines_of(content, "part")) == 4
-    with pytest.raises(BackendError, match="holds what is not the cluster's: n1"):
+    with pytest.raises(BackendError, match="has objects of another owner: n1"):
         down(opened(spec, tmp_path))
     own.wait("meddling", machines_of(content, "part")["n1"].Destroy_Task)
     raised(text, tmp_path)
