@@ -29,8 +29,8 @@ from nearmetal.host.shell import ENVIRONMENT, STEP_S, take, take_on_esxi
 from nearmetal.host.slurm import Service
 from nearmetal.host.steps import (
     STATELESS,
-    Action,
     ByHand,
+    HostAction,
     SetArguments,
     SetBios,
     SetMtu,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from nearmetal.host.facts import Reach
     from nearmetal.host.hosts_file import HostGroup, HostsFile
-    from nearmetal.host.model import HostFacts
+    from nearmetal.host.model import PlatformFacts
     from nearmetal.host.shell import Shell
 
 MAX_ROUNDS = 6
@@ -178,7 +178,7 @@ class Applier:
         """Read every host; returns the missing steps."""
         return plan_hosts(self._file, *read_hosts(self._file, self._reach), self._plan)
 
-    def _plan(self, name: str, group: HostGroup, facts: HostFacts) -> HostPlan:
+    def _plan(self, name: str, group: HostGroup, facts: PlatformFacts) -> HostPlan:
         """Return the missing steps of one host."""
         facts = self._marks.on(name, facts)
         kept = self._earlier.read().get(name, {}).get("kernel")
@@ -188,7 +188,7 @@ class Applier:
             facts = replace(facts, cmdline=tuple(w for w in facts.cmdline if w not in gone))
         return plan_host(name, group, facts)
 
-    def _keep(self, name: str, facts: HostFacts, step: Step) -> None:
+    def _keep(self, name: str, facts: PlatformFacts, step: Step) -> None:
         """Keep the present value before a step changes it."""
         self._keep_action(name, step.key, step.action)
         if not isinstance(step.action, WriteFile):
@@ -204,10 +204,10 @@ class Applier:
                 mtu = SetMtu(port.address, mtus[port.address], port.mtu, vfs_before=port.vf_mtus)
                 self._keep_action(name, f"mtu {port.address}", mtu)
 
-    def _keep_action(self, name: str, place: str, action: Action) -> None:
+    def _keep_action(self, name: str, place: str, action: HostAction) -> None:
         self._earlier.keep(name, place, {"action": action.kind, **asdict(action)})
 
-    def _taken(self, name: str, facts: HostFacts, step: Step) -> None:
+    def _taken(self, name: str, facts: PlatformFacts, step: Step) -> None:
         """Note facts of an executed step that the host itself does not show."""
 
     def _finish(self) -> None:
@@ -273,7 +273,7 @@ class Applier:
         )
 
     def _phase(
-        self, name: str, group: HostGroup, shell: Shell, facts: HostFacts, phase: Phase
+        self, name: str, group: HostGroup, shell: Shell, facts: PlatformFacts, phase: Phase
     ) -> None:
         staged = {
             s.action.attribute: s.action.value for s in phase.steps if isinstance(s.action, SetBios)

@@ -22,7 +22,7 @@ from nearmetal.host.steps import Outcome, Refusal, Remark, Stage, Step, Wait
 
 if TYPE_CHECKING:
     from nearmetal.host.hosts_file import HostGroup, HostsFile
-    from nearmetal.host.model import HostFacts
+    from nearmetal.host.model import PlatformFacts
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ class HostsPlan:
 
 def plan_hosts(
     file: HostsFile,
-    facts: Mapping[str, HostFacts],
+    facts: Mapping[str, PlatformFacts],
     unreached: Mapping[str, tuple[str, str]] | None = None,
-    plan: Callable[[str, HostGroup, HostFacts], HostPlan] | None = None,
+    plan: Callable[[str, HostGroup, PlatformFacts], HostPlan] | None = None,
 ) -> HostsPlan:
     """Return the missing steps of all hosts, by `plan_host` or another planner of one host.
 
@@ -116,7 +116,7 @@ def plan_hosts(
     return HostsPlan(file.name, hosts, order, _mixed(list(facts.values())))
 
 
-def plan_host(name: str, group: HostGroup, facts: HostFacts) -> HostPlan:
+def plan_host(name: str, group: HostGroup, facts: PlatformFacts) -> HostPlan:
     """Return the missing steps of one host."""
     outcome = Outcome()
     plan_bios(group.bios, facts, outcome)
@@ -139,7 +139,7 @@ def plan_host(name: str, group: HostGroup, facts: HostFacts) -> HostPlan:
     return finished(name, group, facts, outcome)
 
 
-def finished(name: str, group: HostGroup, facts: HostFacts, outcome: Outcome) -> HostPlan:
+def finished(name: str, group: HostGroup, facts: PlatformFacts, outcome: Outcome) -> HostPlan:
     """Return the outcome of the stages as the plan of a host."""
     return HostPlan(
         name,
@@ -194,7 +194,7 @@ def waves(
     return tuple(result)
 
 
-def _mixed(facts: Sequence[HostFacts]) -> tuple[str, ...]:
+def _mixed(facts: Sequence[PlatformFacts]) -> tuple[str, ...]:
     """Return remarks on boards with different firmware."""
     versions: dict[str, dict[str, list[str]]] = {}
     for host in facts:

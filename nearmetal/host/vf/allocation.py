@@ -21,8 +21,8 @@ from nearmetal.host.vf.kernel import Kernel, execute
 from nearmetal.host.vf.ledger import Book, Ledger, Owner, PfRecord, VfClaim
 from nearmetal.host.vf.model import INFINIBAND, VFIO, Machine, PfFacts, Use, VfFacts, VfSettings
 from nearmetal.host.vf.steps import (
+    KernelStep,
     PfBefore,
-    Step,
     VfBefore,
     assuming,
     configure_host_vf,
@@ -351,7 +351,7 @@ class VfHost:
             self.ledger.save(book)
         return tuple(kept)
 
-    def _run(self, steps: list[Step], verb: str) -> None:
+    def _run(self, steps: list[KernelStep], verb: str) -> None:
         execute(steps, self.kernel, Journal(self.ledger.directory), verb)
 
 
