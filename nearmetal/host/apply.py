@@ -24,12 +24,11 @@ from nearmetal.host.apply_esxi import EsxiRun, Hooks
 from nearmetal.host.esxi_marks import Marks
 from nearmetal.host.facts import read_host, read_hosts
 from nearmetal.host.places import mtu_in, vfs_in
-from nearmetal.host.plan import HostPlan, HostsPlan, Phase, plan_host, plan_hosts
+from nearmetal.host.plan import HostPlan, HostsPlan, Phase, plan_host, plan_hosts, refuse
 from nearmetal.host.shell import ENVIRONMENT, STEP_S, take, take_on_esxi
 from nearmetal.host.slurm import Service
 from nearmetal.host.steps import (
     STATELESS,
-    ByHand,
     HostAction,
     SetArguments,
     SetBios,
@@ -156,7 +155,7 @@ class Applier:
         """
         with locked(self._directory / "lock", f"hosts file {self._file.name}"):
             plan = self.plan()
-            _refuse(plan, self._file, by_hand_done=self._patience.by_hand_done)
+            refuse(plan, self._file, by_hand_done=self._patience.by_hand_done)
             groups = dict(self._file.each())
             busy = {host.name for host in plan.hosts if host.steps}
             for name, group in groups.items():
@@ -383,31 +382,6 @@ class Applier:
         raise HostError(
             f"did not come back within {self._patience.reboot_s:g} s of its reboot",
             f"look at its console{where}; when it is back, run the same command again",
-        )
-
-
-def _refuse(plan: HostsPlan, file: HostsFile, *, by_hand_done: bool = False) -> None:
-    refusals = [(host.name, refusal) for host in plan.hosts for refusal in host.refusals]
-    alone = [n for n, group in file.each() if group.platform == "esxi" and group.vcenter is None]
-    esxi = [host.name for host in plan.hosts if host.name in alone and host.steps]
-    by_hand = [
-        f"{host.name}: {step.text}"
-        for host in plan.hosts
-        for step in host.steps
-        if isinstance(step.action, ByHand)
-    ]
-    if refusals:
-        lines = "\n  ".join(f"{name}: {refusal.what}" for name, refusal in refusals)
-        raise HostError(f"nothing was written:\n  {lines}", refusals[0][1].hint)
-    if esxi:
-        raise HostError(
-            f"nothing was written: {', '.join(esxi)} run ESXi, which apply changes through a vCenter",
-            "add vcenter to the file; nearmetal host plan shows the settings to make there",
-        )
-    if by_hand and not by_hand_done:
-        raise HostError(
-            "nothing was written, because a person comes first:\n  " + "\n  ".join(by_hand),
-            "add ssh to the file, or execute these steps and use --by-hand-done",
         )
 
 

@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nearmetal.core.errors import HostError
 from nearmetal.host.cards import pair
 from nearmetal.host.stages.bios import plan_bios
 from nearmetal.host.stages.driver import plan_checks, plan_driver
 from nearmetal.host.stages.esxi import plan_by_hand, plan_esxi, plan_maintenance
 from nearmetal.host.stages.firmware import plan_firmware, plan_packages, version_key
 from nearmetal.host.stages.outside import plan_outside
-from nearmetal.host.steps import Outcome, Refusal, Remark, Stage, Step, Wait
+from nearmetal.host.steps import ByHand, Outcome, Refusal, Remark, Stage, Step, Wait
 
 if TYPE_CHECKING:
     from nearmetal.host.hosts_file import HostGroup, HostsFile
@@ -150,6 +151,32 @@ def finished(name: str, group: HostGroup, facts: PlatformFacts, outcome: Outcome
         tuple(outcome.remarks),
         facts.unread,
     )
+
+
+def refuse(plan: HostsPlan, file: HostsFile, *, by_hand_done: bool = False) -> None:
+    """Raise HostError if `apply` must not write anything."""
+    refusals = [(host.name, refusal) for host in plan.hosts for refusal in host.refusals]
+    alone = [n for n, group in file.each() if group.platform == "esxi" and group.vcenter is None]
+    esxi = [host.name for host in plan.hosts if host.name in alone and host.steps]
+    by_hand = [
+        f"{host.name}: {step.text}"
+        for host in plan.hosts
+        for step in host.steps
+        if isinstance(step.action, ByHand)
+    ]
+    if refusals:
+        lines = "\n  ".join(f"{name}: {refusal.what}" for name, refusal in refusals)
+        raise HostError(f"nothing was written:\n  {lines}", refusals[0][1].hint)
+    if esxi:
+        raise HostError(
+            f"nothing was written: {', '.join(esxi)} run ESXi, which apply changes through a vCenter",
+            "add vcenter to the file; nearmetal host plan shows the settings to make there",
+        )
+    if by_hand and not by_hand_done:
+        raise HostError(
+            "nothing was written, because a person comes first:\n  " + "\n  ".join(by_hand),
+            "add ssh to the file, or execute these steps and use --by-hand-done",
+        )
 
 
 def gather(steps: Sequence[Step]) -> tuple[Phase, ...]:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nearmetal.core.errors import HostError, SpecError
-from nearmetal.host.apply import Applier, Patience, _refuse
+from nearmetal.host.apply import Applier, Patience
 from nearmetal.host.esxi_marks import Marks
 from nearmetal.host.facts import Reach
 from nearmetal.host.facts_esxi import with_shell
 from nearmetal.host.hosts_file import parse_hosts
 from nearmetal.host.model import CardFacts, EsxiFacts, PlatformFacts, PortFacts
-from nearmetal.host.plan import HostPlan, plan_host, plan_hosts
+from nearmetal.host.plan import HostPlan, plan_host, plan_hosts, refuse
 from nearmetal.host.rollback import Back, plan_back
 from nearmetal.host.shell import take, take_on_esxi
 from nearmetal.host.show import status_lines
@@ -158,9 +158,9 @@ def test_what_only_a_shell_can_do_is_stated_with_its_commands() -> None:
     with pytest.raises(
         HostError, match=r"because a person comes first:\n  esx1: .*NUM_OF_VFS=16"
     ) as caught:
-        _refuse(plans, file)
+        refuse(plans, file)
     assert "--by-hand-done" in caught.value.hint
-    _refuse(plans, file, by_hand_done=True)
+    refuse(plans, file, by_hand_done=True)
 
 
 def test_address_translation_by_the_card_is_set_by_hand_and_told_where_it_may_be_so() -> None:
