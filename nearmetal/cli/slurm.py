@@ -180,7 +180,7 @@ def _add_settings(parser: argparse.ArgumentParser, whose: str) -> None:
     parser.add_argument(
         "--channels",
         default="",
-        help=f"channels that {whose} may use, comma-separated, out of self,shm,segment,net (default: all)",
+        help=f"channels that {whose} may use, comma-separated, for example self,shm (default: all)",
     )
 
 
