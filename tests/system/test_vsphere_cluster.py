@@ -254,7 +254,7 @@ class Counting(VsphereBackend):
         self._count = threading.Lock()
         self.busy = self.most = 0
 
-    def _make(self, name: str, wanted: dict[str, str]) -> None:
+    def _make(self, name: str, wanted: VsphereMachine) -> None:
         with self._count:
             self.busy += 1
             self.most = max(self.most, self.busy)
