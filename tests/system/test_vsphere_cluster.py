@@ -12,6 +12,7 @@ from pyVmomi import vim
 from nearmetal.cli.main import main
 from nearmetal.cluster.apply import Cluster, down, plan_up, up
 from nearmetal.cluster.backends.vsphere.cluster import VsphereBackend
+from nearmetal.cluster.backends.vsphere.plan import VsphereMachine
 from nearmetal.cluster.diff import Action
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError, StateError
