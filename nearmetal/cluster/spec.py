@@ -13,7 +13,7 @@ from nearmetal.cluster.registration import (
     registration,
     specs,
 )
-from nearmetal.cluster.resource import Facts, HostFacts, Key, Kind, Observed, Resource, resource
+from nearmetal.cluster.resource import Facts, HostFacts, Key, Kind, Observed, Resource
 from nearmetal.config.document import Document, parse, read_text
 from nearmetal.config.explain import check, known_keys
 
@@ -39,7 +39,6 @@ __all__ = [
     "json_schema",
     "load_spec",
     "parse_spec",
-    "resource",
 ]
 
 WHAT = "a cluster spec"
