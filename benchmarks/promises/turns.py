@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from benchmarks.promises.single import PINNED, calm, hurry
-from nearmetal.cluster.backends.local.cluster import MEETING
+from nearmetal.cluster.backends.local.driver import MEETING
 from nearmetal.core.errors import LaunchError, NearmetalError
 from nearmetal.core.process import Command
 from nearmetal.evidence import WARM_UP

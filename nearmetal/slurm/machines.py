@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from nearmetal.cluster.backends.libvirt.ivshmem import ALL_PCI, OWN_PCI, ivshmem_words
+from nearmetal.cluster.backends.libvirt.machine import ALL_PCI, OWN_PCI, ivshmem_words
 from nearmetal.config.model import MAX_NODES
 from nearmetal.image.seed import (
     FW_CFG_NAME,

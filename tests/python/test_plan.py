@@ -233,6 +233,6 @@ def test_only_the_resources_that_need_a_recreated_one_are_recreated() -> None:
         "node b",
     ]
     assert [(str(c.key), c.reason) for c in plan.going] == [
-        ("node a", "network a is made anew"),
+        ("node a", "network a is recreated"),
         ("network a", ""),
     ]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from nearmetal.cluster.backends.local.cluster import MEETING
+from nearmetal.cluster.backends.local.driver import MEETING
 from nearmetal.core.errors import LaunchError
 from nearmetal.job.mpi.provider import provider_library
 from nearmetal.job.stale import MARKER, new_name
