@@ -70,6 +70,34 @@ def test_a_vcenter_that_starts_or_is_gone_is_an_error_in_words(lost: Exception) 
     assert caught.value.__cause__ is lost
 
 
+class Expiring(Connected):
+    """A session that expires, and counts its logins."""
+
+    logins = 0
+
+    def _login(self, _content: object) -> None:
+        self.logins += 1
+        self._login_nr += 1
+
+
+@pytest.mark.parametrize(("expiries", "logins"), [(0, 0), (1, 1), (2, 1)])
+def test_an_expired_session_is_opened_again_once(expiries: int, logins: int) -> None:
+    session, left = Expiring(Vcenter(server="vc", user="u")), [expiries]
+
+    def work() -> str:
+        if left[0]:
+            left[0] -= 1
+            raise vim.fault.NotAuthenticated
+        return "done"
+
+    if expiries > logins:
+        with pytest.raises(BackendError, match="looking: NotAuthenticated"):
+            session.call("looking", work)
+    else:
+        assert session.call("looking", work) == "done"
+    assert session.logins == logins
+
+
 def sriov(pf: str, group: str, *, mtu: bool) -> object:
     function = DEVICE.VirtualPCIPassthrough.DeviceBackingInfo(
         id=pf, deviceId="0", systemId="BYPASS", vendorId=0, deviceName=""
