@@ -25,8 +25,8 @@ from nearmetal.core.errors import LaunchError, NearmetalError
 from nearmetal.core.process import Command
 from nearmetal.evidence import WARM_UP
 from nearmetal.job.mpi import MapBy, Provider
+from nearmetal.job.places import new_name
 from nearmetal.job.run import JobRequest, Output, run_job
-from nearmetal.job.stale import new_name
 from nearmetal.study.runner.collect import (
     Ended,
     beside_fields,

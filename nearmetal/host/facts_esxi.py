@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from nearmetal.host.cards import ESXI_DRIVER
 from nearmetal.host.facts_linux import CONFIG_S, MODELS
-from nearmetal.host.model import CardFacts, EsxiFacts, HostFacts, PortFacts
+from nearmetal.host.model import CardFacts, EsxiFacts, PlatformFacts, PortFacts
 from nearmetal.host.parse.esxcli import PCI_ADDRESS, parse_module_parameters, parse_pci, parse_vibs
-from nearmetal.host.parse.mellanox import parse_mlxconfig, parse_mlxfwmanager, parse_mst_status
+from nearmetal.host.parse.tools import parse_mlxconfig, parse_mlxfwmanager, parse_mst_status
 from nearmetal.host.shell import Answer, Shell, ask, quoted
 from nearmetal.host.stages.outside import DOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from nearmetal.host.parse.mellanox import MstDevice
+    from nearmetal.host.parse.tools import MstDevice
 
 _NVIDIA = "15b3"
 _DRIVER = re.compile(r"[A-Za-z0-9_]{1,64}")
@@ -47,7 +47,7 @@ The time comes from the host's clock, which is corrected while it runs. No host 
 
 
 def same_boot(one: str, other: str) -> bool:
-    """Return whether two boot times, in the form of `HostFacts.boot`, are of one boot."""
+    """Return whether two boot times, in the form of `PlatformFacts.boot`, are of one boot."""
     try:
         apart = datetime.fromisoformat(one) - datetime.fromisoformat(other)
     except (ValueError, TypeError):  # no times, or only one of them with a time zone
@@ -58,7 +58,7 @@ def same_boot(one: str, other: str) -> bool:
 # Over ssh
 
 
-def read_esxi(name: str, shell: Shell) -> HostFacts:
+def read_esxi(name: str, shell: Shell) -> PlatformFacts:
     """Return a host's facts without its BIOS; raises HostError for an unreachable host."""
     questions = {
         "vibs": "esxcli software vib list",
@@ -74,7 +74,7 @@ def read_esxi(name: str, shell: Shell) -> HostFacts:
     config = {d.name: quoted(["mlxconfig", "-d", d.name, "-e", "query"]) for d in functions}
     settings = ask(shell, config, timeout_s=CONFIG_S) if config else {}
     options = parse_module_parameters(answers["options"].text)
-    return HostFacts(
+    return PlatformFacts(
         name=name,
         platform="esxi",
         cards=tuple(
@@ -129,7 +129,7 @@ def _own_cards(
 
 def host_facts(
     name: str, found: Mapping[str, Any], machines: Iterable[Mapping[str, Any]], options: str
-) -> HostFacts:
+) -> PlatformFacts:
     """Return facts from properties of the host and of its machines that are on."""
     functions = {str(info.id): info for info in found.get("config.pciPassthruInfo") or []}
     power, policies = found.get("config.powerSystemInfo"), found.get("config.powerSystemCapability")
@@ -149,7 +149,7 @@ def host_facts(
             if hasattr(info, "numVirtualFunctionRequested")
         },
     )
-    return HostFacts(
+    return PlatformFacts(
         name,
         "esxi",
         boot=str(found.get("runtime.bootTime") or ""),
@@ -159,7 +159,7 @@ def host_facts(
     )
 
 
-def with_shell(facts: HostFacts, shell: HostFacts) -> HostFacts:
+def with_shell(facts: PlatformFacts, shell: PlatformFacts) -> PlatformFacts:
     """Add the facts that only the host's own tools have: firmware, its settings, and packages."""
     known = {card.address: card for card in shell.cards}
     names = ("psid", "firmware", "stored", "device", "config")

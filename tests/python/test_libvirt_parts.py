@@ -26,8 +26,7 @@ from nearmetal.core.errors import BackendError, LaunchError
 from nearmetal.core.process import LocalRunner
 from nearmetal.core.ssh import Login
 from nearmetal.image.seed import SeedInterface, SeedVf
-from nearmetal.job.carried import GUEST_MPI, carried
-from nearmetal.job.copies import packed, stage, unpack
+from nearmetal.job.copies import GUEST_MPI, carried, packed, stage, unpack
 from nearmetal.job.mpi.installed import Installation, Mpi
 
 

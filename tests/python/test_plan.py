@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearmetal.cli.plan import as_data, as_lines
+from nearmetal.cli.cluster import as_data, as_lines
 from nearmetal.cluster.backends.local.plan import ContainerNode
 from nearmetal.cluster.diff import Action, Plan, make_plan, removal
 from nearmetal.cluster.registration import desired

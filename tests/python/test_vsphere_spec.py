@@ -98,9 +98,9 @@ def test_the_canonical_text_gives_the_same_spec_and_the_same_machines() -> None:
     ("value", "what"),
     [
         ("hunter2", "would hold a secret"),
-        ("{}", "names no place, or several"),
-        ("{env: A, file: /x}", "names no place, or several"),
-        ("{env: $A}", "is no variable"),
+        ("{}", "needs one place"),
+        ("{env: A, file: /x}", "needs one place"),
+        ("{env: $A}", "is not a variable"),
     ],
 )
 def test_a_password_is_a_place_and_is_never_shown(value: str, what: str) -> None:

@@ -16,7 +16,14 @@ from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Command
 from nearmetal.core.progress import Silent
 from nearmetal.core.resources import REPOSITORY
-from nearmetal.evidence import Launch, Manifest, Pair, Proof, parse_log, write_manifest
+from nearmetal.evidence import (
+    ChannelProof,
+    Launch,
+    Manifest,
+    NodePair,
+    parse_log,
+    write_manifest,
+)
 from nearmetal.job.locality import measure_locality
 from nearmetal.job.run import JobRequest, Output, run_job
 from nearmetal.study.runner.environment import environment
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
     from nearmetal.core.progress import Progress
     from nearmetal.job.mpi import Mpi
     from nearmetal.job.run import JobResult
-    from nearmetal.job.stats import Proof as LaunchProof
+    from nearmetal.job.stats import Proof
     from nearmetal.study.runner.pairs import FabricResult
     from nearmetal.study.runner.suite import BenchArm
 
@@ -65,10 +72,10 @@ def program_path(program: Program, mpi: Mpi | None) -> Path:
     return path
 
 
-def find_pairs(backend: Backend, spec: ClusterSpec, runner: Runner) -> tuple[Pair, ...]:
+def find_pairs(backend: Backend, spec: ClusterSpec, runner: Runner) -> tuple[NodePair, ...]:
     """Let every node meet every other; return what each found out."""
     meetings = measure_locality(backend, spec, runner)
-    return tuple(Pair(**{k: getattr(m, k) for k in Pair.model_fields}) for m in meetings)
+    return tuple(NodePair(**{k: getattr(m, k) for k in NodePair.model_fields}) for m in meetings)
 
 
 @dataclass
@@ -83,7 +90,7 @@ class Collector:
     blocks: int
     ranks: int
     progress: Progress = field(default_factory=Silent)
-    pairs: tuple[Pair, ...] = ()
+    pairs: tuple[NodePair, ...] = ()
     """Who is near whom, where that is known already; otherwise it is measured first."""
     _launches: list[Launch] = field(default_factory=list)
     _skipped: list[str] = field(default_factory=list)
@@ -241,7 +248,7 @@ def beside_fields(
             "timed_out": completed.timed_out,
             "argv": completed.command.argv,
             "env": {},
-            "proof": Proof(verdict="not asked", reason=reason),
+            "proof": ChannelProof(verdict="not asked", reason=reason),
         }
     )
 
@@ -313,8 +320,8 @@ def first_cores(backend: Backend) -> list[int]:
     return cores[:2]
 
 
-def _proof(proof: LaunchProof) -> Proof:
-    return Proof(
+def _proof(proof: Proof) -> ChannelProof:
+    return ChannelProof(
         verdict=proof.verdict.value,
         reason=proof.reason,
         messages=dict(proof.messages),

@@ -11,9 +11,9 @@ from typing import IO, TYPE_CHECKING
 
 from nearmetal.cluster.backends.local.driver import MEETING
 from nearmetal.core.errors import LaunchError
-from nearmetal.job.mpi.provider import provider_library
-from nearmetal.job.stale import MARKER, new_name
-from nearmetal.job.stats import Proof, Verdict, judge, read_stats
+from nearmetal.core.resources import provider_library
+from nearmetal.job.places import MARKER, new_name
+from nearmetal.job.stats import JobVerdict, Proof, judge, read_stats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -115,12 +115,12 @@ def run_pair(
             codes = [c if c >= 0 else 128 - c for c in (ended.code, other)]
             proof = judge(read_stats(counters), 2)
             if foreign:
-                proof = Proof(Verdict.NOT_ASKED, "another provider was asked for")
+                proof = Proof(JobVerdict.NOT_ASKED, "another provider was requested")
         finally:
             backend.end_marked(f"{MARKER}={job}")
     code = codes[0] or codes[1]
     if code:
-        proof = Proof(Verdict.NOT_ASKED, "the pair did not end well")
+        proof = Proof(JobVerdict.NOT_ASKED, "the pair failed")
     ranks = ((first, 1), (second, 1))
     return FabricResult(code, ended.timed_out, ended.seconds, ranks, tuple(argv[0]), env, proof)
 

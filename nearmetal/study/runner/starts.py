@@ -16,10 +16,10 @@ from typing import IO, TYPE_CHECKING
 
 from nearmetal.core.errors import LaunchError, UsageError
 from nearmetal.core.process import Command
-from nearmetal.evidence import Proof
+from nearmetal.evidence import ChannelProof
 from nearmetal.job.mpi import STACKS, Mpi, Provider, Stack
+from nearmetal.job.places import new_name
 from nearmetal.job.run import JobRequest, Output, run_job
-from nearmetal.job.stale import new_name
 from nearmetal.study.runner.collect import Ended, beside_fields, job_fields, program_path
 from nearmetal.study.runner.environment import (
     NodeAnswers,
@@ -290,7 +290,7 @@ class Starts:
                 "hung_at": done.hung_at,
                 "argv": done.argv,
                 "env": {},
-                "proof": Proof(verdict="not asked", reason="it is no job of an MPI"),
+                "proof": ChannelProof(verdict="not asked", reason="it is no job of an MPI"),
             }
         )
         return ended, BY_VERBS
