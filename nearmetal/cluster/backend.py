@@ -134,8 +134,13 @@ class Backend(Protocol):
 def open_backend(spec: ClusterSpec, store: Store, runner: Runner) -> Backend:
     """Return the backend of a spec's cluster; nothing is touched yet.
 
-    The module `driver` of each backend has a function of the same form.
+    The module `driver` of each backend has a function of the same form. An SDK that it needs is an
+    extra of the package, with the name of the backend.
     """
-    driver = importlib.import_module(f"{backends.__name__}.{spec.backend}.driver")
+    try:
+        driver = importlib.import_module(f"{backends.__name__}.{spec.backend}.driver")
+    except ImportError as error:
+        hint = f"install nearmetal[{spec.backend}]"
+        raise BackendError(f"backend {spec.backend} needs an SDK: {error}", hint) from error
     found: Backend = driver.open_backend(spec, store, runner)
     return found
