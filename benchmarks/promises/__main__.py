@@ -31,6 +31,7 @@ from nearmetal.evidence import Manifest, load_run, write_manifest
 from nearmetal.job.mpi import find_installations
 from nearmetal.study.runner.collect import find_pairs, now, title
 from nearmetal.study.runner.environment import environment
+from nearmetal.study.stats import MIN_LAUNCHES
 
 if TYPE_CHECKING:
     import argparse
@@ -139,13 +140,7 @@ def show(args: argparse.Namespace, view: View) -> int:
 
 
 def _tell(figures: list[Figure], samples: Samples, manifest: Manifest, view: View) -> None:
-    rows = [
-        tuple(text for i, text in enumerate(page.part_cells(f, p)) if i not in {3, 6})
-        for f in figures
-        for p in f.parts
-    ]
-    columns = tuple(text for i, text in enumerate(page.COLUMNS) if i not in {3, 6})
-    view.table(columns, rows)
+    view.table(page.COLUMNS, [page.part_cells(f, p) for f in figures for p in f.parts])
     total = sum(samples.turns.values()) + samples.unsettled
     for placement in (Placement.NEAR, Placement.FAR):
         turns = samples.turns[placement]
@@ -249,7 +244,7 @@ class _Run:
         )
 
     def _single(self, *, imb: bool, addresses: bool) -> None:
-        """Make the launches that take no turns: rounds until the time is up, at least one."""
+        """Make the launches that take no turns: rounds until the time is up, and enough for a verdict."""
         single = Single(
             self._cluster.backend,
             self._spec,
@@ -260,11 +255,11 @@ class _Run:
         )
         until = time.monotonic() + self._seconds
         try:
-            if addresses:
-                self._steps.step("addresses")
-                single.run(plan.addresses_step(), 1)
+            for number in range(MIN_LAUNCHES if addresses else 0):
+                self._steps.step(f"addresses, launch {number + 1}")
+                single.run(plan.addresses_step(number), 1)
             rounds = 0
-            while imb and (rounds == 0 or time.monotonic() < until):
+            while imb and (rounds < MIN_LAUNCHES or time.monotonic() < until):
                 for step in plan.imb_steps(find_installations(), plan.OURS, rounds):
                     self._steps.step(f"round {rounds + 1}: {title(step)}")
                     single.run(step, plan.IMB_RANKS)

@@ -175,9 +175,9 @@ def imb_steps(
     return dice.sample(steps, len(steps))
 
 
-def addresses_step() -> PlannedLaunch:
+def addresses_step(block: int) -> PlannedLaunch:
     """Return the launch of the program that fills address vectors."""
-    return PlannedLaunch(0, ADDRESSES, None, SEALED)
+    return PlannedLaunch(block, ADDRESSES, None, SEALED)
 
 
 def pinned_spec(spec: LocalSpec, cores: Sequence[int]) -> LocalSpec:

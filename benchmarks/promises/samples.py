@@ -56,10 +56,12 @@ class What:
 
 @dataclass(frozen=True)
 class Sample:
-    """One: the turn, and microseconds per operation or message."""
+    """One sample: the turn, microseconds per operation or message, and the raw line."""
 
     turn: int
     us: float
+    file: str
+    line: int
 
 
 class Samples:
@@ -73,14 +75,12 @@ class Samples:
         self.failed = [(x.mpi, x.arm, x.program) for x in run.manifest.launches if not x.good]
         self._by: dict[tuple[Who, What, Placement], list[Sample]] = defaultdict(list)
         logs = [
-            (Who(launch.mpi, launch.arm), launch.ranks, run.logs[launch.file])
-            for launch in run.manifest.launches
-            if launch.good
+            (Who(launch.mpi, launch.arm), launch) for launch in run.manifest.launches if launch.good
         ]
         raw: dict[tuple[Who, What], list[Sample]] = {}
-        for who, ranks, log in logs:
-            for what, samples in _read(log):
-                key = (Who(who.mpi, _with_ranks(who.arm, ranks)), what)
+        for who, launch in logs:
+            for what, samples in _read(run.logs[launch.file], launch.file):
+                key = (Who(who.mpi, _with_ranks(who.arm, launch.ranks)), what)
                 raw.setdefault(key, []).extend(samples)
         self._place(raw)
 
@@ -105,9 +105,9 @@ class Samples:
             else:
                 self.turns[placement] += 1
 
-    def of(self, who: Who, what: What, placement: Placement) -> list[float]:
-        """Return the times in microseconds; [] when there are none."""
-        return [sample.us for sample in self._by.get((who, what, placement), ())]
+    def of(self, who: Who, what: What, placement: Placement) -> list[Sample]:
+        """Return the samples of one test in one placement."""
+        return self._by.get((who, what, placement), [])
 
     def who(self, what: What) -> list[Who]:
         """Return everybody of whom there are samples of a test."""
@@ -123,13 +123,14 @@ def _with_ranks(arm: str, ranks: int) -> str:
     return arm if ranks <= 2 else f"{arm}/{ranks}"  # noqa: PLR2004 - a pair
 
 
-def _read(log: Log) -> Iterable[tuple[What, list[Sample]]]:
+def _read(log: Log, file: str) -> Iterable[tuple[What, list[Sample]]]:
     found: dict[What, list[Sample]] = defaultdict(list)
     for table in log.tables:
         for row in table.rows:
             if row.values.get("turn", WARM_UP) != WARM_UP and "time" in row.values:
                 what = What(table.test, int(row.values["size"]))
-                found[what].append(Sample(int(row.values["turn"]), row.values["time"]))
+                turn = int(row.values["turn"])
+                found[what].append(Sample(turn, row.values["time"], file, row.line))
     return found.items()
 
 

@@ -24,7 +24,7 @@ from nearmetal.study.stats import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from nearmetal.study.model import Arm, Point
 
@@ -220,27 +220,24 @@ def compare(
             same_sizes=sizes[0].get(curve) == sizes[1].get(curve),
             seen=(observed(ours), observed(theirs)),
         )
-        compared = _compare_one(
-            arms,
-            ours,
-            theirs,
-            gate,
-            margin or margin_of(*arms, percent, lower_is_better=ours.point.lower_is_better),
-        )
+        limit = margin or margin_of(*arms, percent, lower_is_better=ours.point.lower_is_better)
+        compared = compare_cells((ours, theirs), gate, limit)
         marks = (flags(ours.values, count), flags(theirs.values, count))
         found.append(replace(compared, flags=marks))
-    return _settle(found)
+    return settle(found)
 
 
-def _compare_one(
-    arms: tuple[Arm, Arm], base: Cell, test: Cell, gate: Comparability, margin: Margin | None
+def compare_cells(
+    cells: tuple[Cell, Cell], gate: Comparability, margin: Margin | None
 ) -> Comparison:
+    """Return the comparison of base and test; `settle` decides it among the others."""
+    base, test = cells
     values = ratio(test.values, base.values)
     comparison = Comparison(
         base.point,
         summarize(base.values),
         summarize(test.values),
-        (arms[0].name, arms[1].name),
+        (base.arm, test.arm),
         values,
         margin,
         gate,
@@ -259,23 +256,32 @@ def _compare_one(
     return replace(comparison, error=error)
 
 
-def _settle(found: list[Comparison]) -> list[Comparison]:
-    """Decide each comparison among those of its family: one test and metric, over sizes and scales."""
-    families: dict[tuple[str, str, str], list[int]] = {}
-    for index, one in enumerate(found):
+def _family(point: Point) -> tuple[str, ...]:
+    return (point.program, point.test, point.metric)
+
+
+def settle(
+    found: Sequence[Comparison], family: Callable[[Point], tuple[str, ...]] = _family
+) -> list[Comparison]:
+    """Decide each comparison among those of its family: one test and metric, over sizes and scales.
+
+    With more comparisons in a family, a verdict needs more evidence.
+    """
+    settled = list(found)
+    families: dict[tuple[str, ...], list[int]] = {}
+    for index, one in enumerate(settled):
         if one.verdict is Verdict.INCONCLUSIVE and one.ratio and one.margin:
-            key = (one.point.program, one.point.test, one.point.metric)
-            families.setdefault(key, []).append(index)
+            families.setdefault(family(one.point), []).append(index)
     for members in families.values():
-        adjusted = adjust([found[i].error for i in members])
+        adjusted = adjust([settled[i].error for i in members])
         for index, error in zip(members, adjusted, strict=True):
-            one = found[index]
+            one = settled[index]
             assert one.ratio is not None and one.margin is not None  # noqa: S101, PT018 - above
             verdict, reason = _decide(one.ratio, one.margin, error)
             needed = None
             if verdict is Verdict.INCONCLUSIVE:
                 needed = launches_needed(one.ratio, one.margin, min(one.base.n, one.test.n))
-            found[index] = replace(
+            settled[index] = replace(
                 one, verdict=verdict, reason=reason, adjusted=error, needed=needed
             )
-    return found
+    return settled
