@@ -253,7 +253,7 @@ class _Open:
         order = (Verdict.REJECT, Verdict.REFUSED, Verdict.INCONCLUSIVE, Verdict.NO_MARGIN)
         worst = next((v for v in order if any(c.verdict is v for c in decided)), Verdict.ACCEPT)
         one = max((c for c in decided if c.verdict is worst), key=_beyond)
-        why = "" if worst is Verdict.ACCEPT else one.reason
+        why = "" if worst is Verdict.ACCEPT else one.reason.partition(";")[0]
         if worst is Verdict.REJECT:
             why = f"missed by {(_beyond(one) - 1) * 100:.0f} %"
         elif worst is Verdict.NO_MARGIN:

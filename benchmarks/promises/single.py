@@ -94,7 +94,16 @@ class Single:
             return
         self.next_number += 1
         self.launches.append(
-            record_launch(self.directory, stem, number, step, ended, started=started, load=load)
+            record_launch(
+                self.directory,
+                stem,
+                step.program,
+                ended,
+                number=number,
+                started=started,
+                load=load,
+                **step.fields,
+            )
         )
 
     def _job(self, step: PlannedLaunch, path: Path, ranks: int, output: Output) -> Ended:

@@ -286,10 +286,11 @@ class Turns:
             record_launch(
                 self.directory,
                 job.stem,
-                job.number,
-                job.seat.step,
+                job.seat.step.program,
                 job.ended,
+                number=job.number,
                 started=job.started,
                 load=job.load,
+                **job.seat.step.fields,
             )
         )

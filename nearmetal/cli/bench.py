@@ -13,12 +13,13 @@ from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.core.errors import ExitCode, LaunchError, UsageError
 from nearmetal.core.process import LocalRunner
 from nearmetal.job.mpi import Mpi, find_installations
-from nearmetal.study.runner import ARMS, SUITES, Collector, schedule
+from nearmetal.study.runner.collect import Collector
+from nearmetal.study.runner.suite import ARMS, SUITES, schedule
 
 if TYPE_CHECKING:
     from nearmetal.cli.view import View
     from nearmetal.evidence import Manifest
-    from nearmetal.study.runner import BenchArm
+    from nearmetal.study.runner.suite import BenchArm
 
 _MAX_BLOCKS = 1000
 

@@ -23,8 +23,8 @@ from nearmetal.evidence import load_run
 from nearmetal.job.run import JobRequest, Output, run_job
 from nearmetal.report import Evidence, headlines, numbers
 from nearmetal.report.sections import interval_text
-from nearmetal.study.runner import ARMS, SUITES, Collector, find_pairs, program_path, schedule
-from nearmetal.study.runner.suite import Program, Where
+from nearmetal.study.runner.collect import Collector, find_pairs, program_path
+from nearmetal.study.runner.suite import ARMS, SUITES, Program, Where, schedule
 from nearmetal.study.stats import MIN_LAUNCHES
 
 if TYPE_CHECKING:

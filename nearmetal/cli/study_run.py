@@ -22,7 +22,7 @@ from nearmetal.job.mpi import Mpi, Provider
 from nearmetal.job.mpi.installed import linked_family
 from nearmetal.study.design import Design, Turn, block, load_design, unsettled
 from nearmetal.study.labels import FILE as LABELS_FILE
-from nearmetal.study.runner import program_path
+from nearmetal.study.runner.collect import program_path
 from nearmetal.study.runner.launches import Launches
 from nearmetal.study.runner.starts import Starter, Way, Workload, way_of
 from nearmetal.study.runner.suite import Program, Where

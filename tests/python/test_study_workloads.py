@@ -91,7 +91,7 @@ def test_an_input_of_the_study_takes_the_place_of_ours(tmp_path: Path) -> None:
     (tmp_path / "mine" / "deep" / "in.liquid").write_text("run 1\n")
     lay_out(WORKLOADS["lammps"], tmp_path / "mine", tmp_path / "work", 2)
     assert [p.name for p in (tmp_path / "work").iterdir()] == ["deep"]
-    with pytest.raises(LaunchError, match="no input directory"):
+    with pytest.raises(LaunchError, match="is not a directory"):
         lay_out(WORKLOADS["lammps"], tmp_path / "nothing", tmp_path / "other", 2)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides claims on a reader's data. Pure.
+"""The claims of published studies, tested on the data of a reader. Pure.
 
-A claim is CONFIRMED when the intervals of all its points lie within its limits, REFUTED when one lies
-outside, beyond what the number of points explains, INCONCLUSIVE otherwise, and CANNOT TEST when there
-is nothing to test it on, or when what there is may not be compared.
+A claim is CONFIRMED if the intervals of all its points lie within its limits, and REFUTED if an
+interval lies outside and the number of points does not explain it. Otherwise it is INCONCLUSIVE. It
+is CANNOT TEST if data are missing, or if the arms are not comparable.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from nearmetal.study.gate import BANDWIDTHS
@@ -19,14 +20,12 @@ from nearmetal.study.reproduce.claims import CLAIMED, Claim, ClaimKind, claims_o
 from nearmetal.study.stats import (
     MIN_LAUNCHES,
     MOST_ERROR,
-    Interval,
     Ratio,
     adjust,
     coverage,
     exclusion_p,
     median_interval,
     ratio,
-    summarize,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ __all__ = [
 
 
 class ClaimOutcome(Enum):
-    """What became of a claim."""
+    """The result of the test of a claim."""
 
     CONFIRMED = "CONFIRMED"
     REFUTED = "REFUTED"
@@ -70,7 +69,7 @@ class Tested(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one claim, why, on which points, and what stands beside it."""
+    """The outcome of one claim, its reason, points and marks."""
 
     claim: Claim
     outcome: ClaimOutcome
@@ -80,7 +79,7 @@ class Result:
 
 
 class Data(NamedTuple):
-    """A reader's study: the arm and cells of each role, and what is known of the launches."""
+    """The study of a reader: arm and cells of each role, versions and facts of the launches."""
 
     arms: Mapping[str, Arm]
     cells: Callable[[Arm], Sequence[Cell]]
@@ -94,17 +93,19 @@ def reproduce(claims: Iterable[Claim], data: Data) -> list[Result]:
 
 
 def _missing(claim: Claim, data: Data) -> str:
-    """Return what keeps a claim from being tested; empty when nothing does."""
+    """Return the reason why a claim cannot be tested, or an empty text."""
     without = [role for role in claim.roles if role not in data.arms]
     if without:
-        return f"no arm is {' and '.join(without)}"
+        roles = " and ".join(without)
+        return f"no arm is {roles}; give --arm {without[0]}=ARM"
     if claim.kind is ClaimKind.SHARE and "line_rate_gbit" not in data.arms[claim.arm].facts:
-        return f"the line rate of {data.arms[claim.arm].name} is not told (fact line_rate_gbit)"
+        name = data.arms[claim.arm].name
+        return f"the line rate of {name} is unknown; add the fact line_rate_gbit to its labels"
     return ""
 
 
 def _nothing(claim: Claim) -> str:
-    """Return what was looked for, where no point fits a claim."""
+    """Return the missing data of a claim without points."""
     sizes = ""
     if claim.from_size is not None or claim.to_size is not None:
         sizes = f", {claim.from_size or 0} to {claim.to_size or 'any'} bytes"
@@ -123,7 +124,7 @@ def _decide(claim: Claim, data: Data) -> Result:
         return Result(claim, ClaimOutcome.CANNOT_TEST, refused or _nothing(claim))
     most = max(min(one.launches) for one in tested)
     if most < MIN_LAUNCHES:
-        why = f"{most} launches; {MIN_LAUNCHES} are needed for an interval"
+        why = f"{most} launches, at least {MIN_LAUNCHES} are needed; add launches"
         return Result(claim, ClaimOutcome.INCONCLUSIVE, why, tuple(tested), marks)
     outcome, reason = _conclude(claim, tested)
     return Result(claim, outcome, reason, tuple(tested), marks)
@@ -136,7 +137,7 @@ def _inside(value: float, limits: ClaimLimits) -> bool:
 
 
 def _conclude(claim: Claim, tested: Sequence[Tested]) -> tuple[ClaimOutcome, str]:
-    """Decide by the errors of all points together: their number is accounted for."""
+    """Decide by the errors of all points, adjusted for their number."""
     adjusted = adjust([one.error for one in tested])
     sure = [
         (one, _inside(one.quantity.value, claim.limits))
@@ -154,11 +155,14 @@ def _conclude(claim: Claim, tested: Sequence[Tested]) -> tuple[ClaimOutcome, str
         return ClaimOutcome.REFUTED, f"{len(outside)} of {total} outside of the limits"
     elif len(inside) == len(tested):
         return ClaimOutcome.CONFIRMED, f"all of {total} within the limits"
-    return ClaimOutcome.INCONCLUSIVE, f"{len(tested) - len(sure)} of {total} not settled"
+    return (
+        ClaimOutcome.INCONCLUSIVE,
+        f"{len(tested) - len(sure)} of {total} not settled; add launches",
+    )
 
 
 def _compared(claim: Claim, data: Data) -> tuple[list[Tested], str, tuple[str, ...]]:
-    """Return the points of arm and base as performances; else why they may not be compared."""
+    """Return the points of arm and base as performances, reasons of refusals, and marks."""
     arm, base = data.arms[claim.arm], data.arms[claim.base]
     sides = [[cell for cell in data.cells(side) if _fits(claim, cell)] for side in (base, arm)]
     found = compare(
@@ -194,7 +198,7 @@ def _fits(claim: Claim, cell: Cell) -> bool:
 
 
 def _error(limits: ClaimLimits, of: Callable[[float], float]) -> float:
-    """Return the error of saying on which side of every limit a quantity lies."""
+    """Return the error of the statement on which side of each limit a quantity lies."""
     return max(of(limit) for limit in limits if limit is not None)
 
 
@@ -207,24 +211,18 @@ def _absolute(claim: Claim, data: Data) -> tuple[list[Tested], str, tuple[str, .
         if scale is None or not _fits(claim, cell):
             continue
         values = [value * scale for value in cell.values]
-        summary = summarize(values)
-        low, high = (
-            (summary.interval.low, summary.interval.high) if summary.interval else (None, None)
-        )
+        interval = median_interval(values)
+        quantity = Ratio(median(values), *(interval[:2] if interval else (None, None)))
         error = _error(claim.limits, partial(_beyond, values))
-        tested.append(
-            Tested(
-                cell.point, Ratio(summary.median, low, high), (summary.n,), cell.observations, error
-            )
-        )
+        tested.append(Tested(cell.point, quantity, (len(values),), cell.observations, error))
     if claim.kind is ClaimKind.GIGABITS and tested:
-        # A line is filled by the size that fills it best.
+        # The size with the largest bandwidth decides whether a line is full.
         tested = [max(tested, key=lambda one: one.quantity.value)]
     return tested, "", ()
 
 
 def _scale(claim: Claim, arm: Arm, cell: Cell) -> float | None:
-    """Return what turns a cell's values into the quantity of a claim; None: they are of another unit."""
+    """Return the factor from the values of a cell to the quantity of a claim; None: another unit."""
     if claim.kind is ClaimKind.MICROSECONDS:
         return 1.0 if cell.point.unit.value == "µs" else None
     scale = BANDWIDTHS.get(cell.point.unit)
@@ -234,10 +232,10 @@ def _scale(claim: Claim, arm: Arm, cell: Cell) -> float | None:
 
 
 def _beyond(values: Sequence[float], limit: float) -> float:
-    """Return the smallest error at which the median's interval leaves a limit outside; 1 if never."""
+    """Return the smallest error at which a limit is outside the interval of the median, at most 1."""
     for rank in range(1, len(values) // 2 + 1):
         level = coverage(len(values), rank)
-        found: Interval | None = median_interval(values, level)
+        found = median_interval(values, level)
         if found is not None and not found.low <= limit <= found.high:
             return 1 - level
     return 1.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the launches of a schedule and keeps what they printed, byte for byte."""
+"""The launches of a schedule: each is made, and its output is kept byte for byte."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
     from nearmetal.job.mpi import Mpi
     from nearmetal.job.run import JobResult
     from nearmetal.job.stats import Proof as LaunchProof
-    from nearmetal.study.runner.pairs import FabricResult
+    from nearmetal.study.runner.pairs import PairResult
     from nearmetal.study.runner.suite import BenchArm
 
 _WIRE_S = 20.0
 
 
 def now() -> str:
-    """Return the time as it stands in a manifest."""
+    """Return the time in the format of a manifest."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def program_path(program: Program, mpi: Mpi | None) -> Path:
-    """Return where a program lies; raises LaunchError when it is not there."""
+    """Return the path of a program; raises LaunchError if it is missing."""
     if program.where is Where.SITE:
         found = shutil.which(program.file)
         if found is None:
             raise LaunchError(
-                f"no program {program.file} in PATH", "install it, or put its directory into PATH"
+                f"{program.file} is not in PATH", "install it, or add its directory to PATH"
             )
         return Path(found)
     directories = {
@@ -61,12 +61,12 @@ def program_path(program: Program, mpi: Mpi | None) -> Path:
     }
     path = directories[program.where] / program.file
     if not os.access(path, os.X_OK):
-        raise LaunchError(f"no program {path}", "run `make setup`")
+        raise LaunchError(f"{path} is not a program", "run `make setup`")
     return path
 
 
 def find_pairs(backend: Backend, spec: ClusterSpec, runner: Runner) -> tuple[Pair, ...]:
-    """Let every node meet every other; return what each found out."""
+    """Return how each node reaches each other node."""
     meetings = measure_locality(backend, spec, runner)
     return tuple(Pair(**{k: getattr(m, k) for k in Pair.model_fields}) for m in meetings)
 
@@ -84,13 +84,13 @@ class Collector:
     ranks: int
     progress: Progress = field(default_factory=Silent)
     pairs: tuple[Pair, ...] = ()
-    """Who is near whom, where that is known already; otherwise it is measured first."""
+    """How the nodes reach each other; if empty, it is measured first."""
     _launches: list[Launch] = field(default_factory=list)
     _skipped: list[str] = field(default_factory=list)
     _started: str = ""
 
     def run(self, steps: Sequence[PlannedLaunch]) -> Manifest:
-        """Make all launches; a failing one is recorded with its output, and the next is made."""
+        """Make all launches; a failed one is recorded with its output, and the next is made."""
         (self.directory / "raw").mkdir(parents=True, exist_ok=False)
         self._started = now()
         self.progress.begin(len(steps) + 1)
@@ -143,27 +143,28 @@ class Collector:
                 wire = None if before is None or after is None else after - before
                 ended = Ended({**ended.fields, "wire_bytes": wire})
         self._launches.append(
-            record_launch(self.directory, stem, number, step, ended, started=started, load=load)
+            record_launch(
+                self.directory,
+                stem,
+                step.program,
+                ended,
+                number=number,
+                started=started,
+                load=load,
+                **step.fields,
+            )
         )
         if ended.good:
-            self._check_room()
+            check_room(self.directory)
             self._check_readable(self._launches[-1])
 
-    def _check_room(self) -> None:
-        """Raise LaunchError on a full disk: few programs notice that their output is lost."""
-        if os.statvfs(self.directory).f_bavail == 0:
-            raise LaunchError(
-                f"{self.directory}: No space left on device: output may be cut off",
-                "make room, or give another disk with --output",
-            )
-
     def _check_readable(self, launch: Launch) -> None:
-        """Read a log at once, so that damage is told while its cause can still be seen."""
+        """Read a log at once, so that damage is reported while its cause is still visible."""
         text = (self.directory / launch.file).read_text(encoding="utf-8", errors="replace")
         parse_log(text, str(self.directory / launch.file), launch.log_format)
 
     def _beside(self, program: Program, path: Path, output: Output) -> Ended:
-        """Run the limits on the very cores of the first two nodes, outside the cluster."""
+        """Run the limits on the cores of the first two nodes, outside the cluster."""
         cores = first_cores(self.backend)
         places = ["-a", str(cores[0]), "-b", str(cores[1])] if len(cores) > 1 else []
         argv = (str(path), *places, *program.args)
@@ -202,7 +203,7 @@ class Collector:
         return job_fields(run_job(self.backend, self.spec, request, self.runner, output), ranks)
 
     def _wire(self) -> int | None:
-        """Return what the nodes' interfaces have sent so far; None when they do not tell."""
+        """Return the bytes that the interfaces of the nodes have sent; None: not known."""
         total = 0
         for _, node in self.spec.nodes:
             command = self.backend.on_node(
@@ -218,20 +219,20 @@ class Collector:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a launch ended, as fields of its record."""
+    """The end of a launch, as fields of its record."""
 
     fields: Mapping[str, object]
 
     @property
     def good(self) -> bool:
-        """Whether it ended well."""
+        """Whether the launch ended well."""
         return self.fields["exit_code"] == 0 and not self.fields["timed_out"]
 
 
 def beside_fields(
     completed: Completed, ranks: int = 2, reason: str = "the program sends no message"
 ) -> Ended:
-    """Return how a program ended that is not a job of nearmetal."""
+    """Return the end of a program that is not a job of nearmetal."""
     return Ended(
         {
             "ranks": ranks,
@@ -246,8 +247,8 @@ def beside_fields(
     )
 
 
-def job_fields(result: JobResult | FabricResult, ranks: int) -> Ended:
-    """Return how a job of an MPI, or a pair of processes, ended."""
+def job_fields(result: JobResult | PairResult, ranks: int) -> Ended:
+    """Return the end of an MPI job, or of a pair of processes."""
     return Ended(
         {
             "ranks": ranks,
@@ -263,54 +264,40 @@ def job_fields(result: JobResult | FabricResult, ranks: int) -> Ended:
 
 
 def raw_stem(number: int, step: PlannedLaunch) -> str:
-    """Return the name of a launch's raw files, without what tells them apart."""
-    words = [
-        f"raw/{number:04}",
-        *([step.mpi.value] if step.mpi else []),
-        *([step.arm.name] if step.arm else []),
-        step.program.label,
-    ]
-    return "-".join(words)
+    """Return the name of the raw files of a launch, without their endings."""
+    return "-".join([f"raw/{number:04}", *_names(step), step.program.label])
+
+
+def _names(step: PlannedLaunch) -> list[str]:
+    """Return the names of the MPI and of the arm, if there are any."""
+    mpi, arm = step.mpi, step.arm
+    return [*([mpi.value] if mpi else []), *([arm.name] if arm else [])]
 
 
 def record_launch(
-    directory: Path,
-    stem: str,
-    number: int,
-    step: PlannedLaunch,
-    ended: Ended,
-    *,
-    started: str,
-    load: float,
+    directory: Path, stem: str, program: Program, ended: Ended, /, **fields: object
 ) -> Launch:
-    """Return the record of a launch whose raw files are complete."""
-    return Launch(
-        number=number,
-        block=step.block,
-        program=step.program.label,
-        log_format=step.program.log_format,
-        mpi=step.mpi.value if step.mpi else "",
-        arm=step.arm.name if step.arm else "",
-        started=started,
-        stdout=f"{stem}.out",
-        stdout_sha256=sha256_of(directory / f"{stem}.out"),
-        stderr=f"{stem}.err",
-        stderr_sha256=sha256_of(directory / f"{stem}.err"),
-        log="stdout" if step.program.log == "stdout" else "stderr",
-        last_size=step.program.last_size,
-        load=load,
-        **ended.fields,
-    )
+    """Return the record of a launch whose raw files are complete; `fields` are those of its record."""
+    found: dict[str, object] = {"program": program.label, "mpi": "", "arm": "", "log": program.log}
+    found |= {"log_format": program.log_format, "last_size": program.last_size}
+    for name, kind in (("stdout", "out"), ("stderr", "err")):
+        file = f"{stem}.{kind}"
+        found |= {name: file, f"{name}_sha256": sha256_of(directory / file)}
+    return Launch.model_validate({**found, **fields, **ended.fields})
+
+
+def check_room(directory: Path) -> None:
+    """Raise LaunchError on a full disk: few programs report that their output is lost."""
+    if os.statvfs(directory).f_bavail == 0:
+        raise LaunchError(
+            f"{directory}: No space left on device: the output may be incomplete",
+            "free some space, then run the command again",
+        )
 
 
 def first_cores(backend: Backend) -> list[int]:
-    """Return the first core of each of the first two nodes that have cores of their own."""
-    cores: list[int] = []
-    for node in backend.status():
-        core = node.cpus[0]
-        if core not in cores:
-            cores.append(core)
-    return cores[:2]
+    """Return the first cores of the first two nodes that have different ones."""
+    return list(dict.fromkeys(node.cpus[0] for node in backend.status()))[:2]
 
 
 def _proof(proof: LaunchProof) -> Proof:
@@ -323,7 +310,7 @@ def _proof(proof: LaunchProof) -> Proof:
 
 
 def sent_bytes(net_dev: str) -> int | None:
-    """Return the bytes that all interfaces but loopback sent, from /proc/net/dev."""
+    """Return the bytes that all interfaces except loopback sent, from /proc/net/dev."""
     total, seen = 0, False
     for line in net_dev.splitlines()[2:]:
         name, colon, counters = line.partition(":")
@@ -336,15 +323,10 @@ def sent_bytes(net_dev: str) -> int | None:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, as it stands in a manifest."""
+    """Return the SHA-256 of a file in the format of a manifest."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def title(step: PlannedLaunch) -> str:
-    """Return what a launch is, for people."""
-    words = [
-        step.program.label,
-        *([step.mpi.value] if step.mpi else []),
-        *([step.arm.name] if step.arm else []),
-    ]
-    return f"block {step.block + 1}: {' '.join(words)}"
+    """Return the name of a launch in messages."""
+    return f"block {step.block + 1}: {' '.join([step.program.label, *_names(step)])}"
