@@ -20,8 +20,8 @@ from benchmarks.promises.turns import Turns
 from nearmetal.cli.main import run
 from nearmetal.cli.verbs import Parser
 from nearmetal.cluster.apply import Cluster, down, up
+from nearmetal.cluster.backend import open_backend
 from nearmetal.cluster.backends.local.spec import load_local
-from nearmetal.cluster.registry import open_backend
 from nearmetal.cluster.store import Store, state_directory
 from nearmetal.core.errors import ExitCode, LaunchError, UsageError
 from nearmetal.core.lock import locked

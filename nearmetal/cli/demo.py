@@ -12,7 +12,7 @@ from nearmetal.cli.bench import blocks_number, choose_mpis, new_directory
 from nearmetal.cli.report import verdict_data, write_report
 from nearmetal.cli.verbs import Subparsers, add_verb
 from nearmetal.cluster.apply import Cluster, down, up
-from nearmetal.cluster.registry import open_backend
+from nearmetal.cluster.backend import open_backend
 from nearmetal.cluster.spec import load_spec
 from nearmetal.cluster.store import Store, state_directory
 from nearmetal.core.errors import ExitCode, LaunchError
@@ -30,8 +30,9 @@ from nearmetal.study.stats import MIN_LAUNCHES
 if TYPE_CHECKING:
     import argparse
 
-    from nearmetal.cli.view import Steps, View
+    from nearmetal.cli.view import View
     from nearmetal.cluster.spec import ClusterSpec
+    from nearmetal.core.progress import Progress
     from nearmetal.evidence import Manifest, Pair
     from nearmetal.job.mpi import Mpi
     from nearmetal.report import Headline
@@ -75,7 +76,7 @@ def register(subparsers: Subparsers) -> None:
 class _Inner:
     """Passes the steps of a part on to the bar of the whole."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Progress) -> None:
         self._steps = steps
 
     def begin(self, total: int) -> None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from nearmetal.cli.target import add_spec, open_target
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.cluster.action import Action
 from nearmetal.cluster.apply import describe, plan_up
-from nearmetal.cluster.diff import Plan
+from nearmetal.cluster.diff import Action, Plan
 from nearmetal.cluster.spec import json_schema
 from nearmetal.core.errors import ExitCode, UsageError
 

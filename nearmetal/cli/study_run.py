@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from nearmetal.cli.view import Steps, View
+    from nearmetal.cli.view import View
     from nearmetal.cluster.backend import Backend
     from nearmetal.cluster.spec import ClusterSpec
+    from nearmetal.core.progress import Progress
     from nearmetal.evidence import Launch
     from nearmetal.study.design import WorkloadDesign
 
@@ -239,7 +240,7 @@ class _Study:
                 "mend it, then start the study with a new --output",
             )
 
-    def go_on(self, steps: Steps) -> str:
+    def go_on(self, steps: Progress) -> str:
         """Make launches until they settle it; returns why it ended."""
         wanted = self.design.launches
         per_block = len(self.design.arms) * len(self.workloads)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearmetal.cluster.apply import Cluster, describe, plan_up
-from nearmetal.cluster.registry import open_backend
+from nearmetal.cluster.backend import open_backend
 from nearmetal.cluster.spec import load_spec
 from nearmetal.cluster.store import Store, state_directory
 from nearmetal.core.errors import NearmetalError, StateError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearmetal.cli.target import open_running
 from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.cluster.registry import open_backend
+from nearmetal.cluster.backend import open_backend
 from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.cluster.store import Store, state_directory
 from nearmetal.core.errors import BackendError, ExitCode, LogError

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from nearmetal.cluster.action import Action
-from nearmetal.cluster.desired import desired
-from nearmetal.cluster.diff import Change, Plan, make_plan, removal
-from nearmetal.cluster.spec import Key, Kind, Resource
+from nearmetal.cluster.diff import Action, Change, Plan, make_plan, removal
+from nearmetal.cluster.registration import desired
+from nearmetal.cluster.resource import Key, Kind
 from nearmetal.core.errors import NearmetalError, StateError
 from nearmetal.core.journal import Event, Journal
 from nearmetal.core.lock import locked
@@ -147,16 +146,13 @@ def _execute(
     cluster: Cluster, plan: Plan, spec: ClusterSpec, journal: Journal, progress: Progress
 ) -> None:
     backend = cluster.backend
-    going = [c for c in plan.effective if c.action is not Action.CREATE and not c.in_place]
-    going.sort(key=lambda change: -change.key.kind.rank)
-    coming = [c for c in plan.effective if c.action is not Action.DELETE]
     steps: list[tuple[str, Callable[[], None]]] = [
-        *((f"remove {c.key}", partial(backend.delete, c.key)) for c in going),
+        *((f"remove {c.key}", partial(backend.delete, c.key)) for c in plan.going),
         *(
-            (f"change {c.key}", partial(backend.change, Resource(c.key, c.after), spec))
+            (f"change {c.key}", partial(backend.change, c.item, spec))
             if c.in_place
-            else (f"make {c.key}", partial(backend.create, Resource(c.key, c.after), spec))
-            for c in coming
+            else (f"make {c.key}", partial(backend.create, c.item, spec))
+            for c in plan.coming
         ),
     ]
     # What was recorded may be another spec, from before a change or from an `up` that was cut short.

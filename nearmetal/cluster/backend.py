@@ -3,19 +3,37 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
+
+from nearmetal.cluster import backends
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from nearmetal.cluster.spec import ClusterSpec, Facts, Key, Observed, Resource
-    from nearmetal.core.process import Command
+    from nearmetal.cluster.model import ClusterSpec
+    from nearmetal.cluster.resource import Facts, Key, Observed, Resource
+    from nearmetal.cluster.store import Store
+    from nearmetal.core.process import Command, Runner
 
 
 STAGED = "files"
 """Below `job_root` of nodes that do not see our files: those that were brought to them."""
+
+SWEEP = """
+killed=0
+for round in 1 2 3 4 5 6 7 8 9 10; do
+  found=$(grep -lzFxs -e "$marker" /proc/[0-9]*/environ | cut -d/ -f3)
+  [ -n "$found" ] || break
+  kill -KILL $found 2>/dev/null
+  killed=$((killed + $(echo "$found" | wc -l)))
+  sleep 0.1
+done
+"""
+"""Kills every process that carries `$marker`, and counts them in `$killed`. One grep for all
+processes: a program for each takes a minute under TCG."""
 
 
 @dataclass(frozen=True)
@@ -103,3 +121,16 @@ class Backend(Protocol):
 
     def end_marked(self, marker: str) -> int:
         """Kill every process in the cluster that has `NAME=value` in its environment."""
+
+
+class Driver(Protocol):
+    """The module `driver` of a backend."""
+
+    def open_backend(self, spec: ClusterSpec, store: Store, runner: Runner) -> Backend:
+        """Return the backend of a spec's cluster; nothing is touched yet."""
+
+
+def open_backend(spec: ClusterSpec, store: Store, runner: Runner) -> Backend:
+    """Return the backend of a spec's cluster; nothing is touched yet."""
+    module = importlib.import_module(f"{backends.__name__}.{spec.backend}.driver")
+    return cast("Driver", module).open_backend(spec, store, runner)

@@ -4,25 +4,62 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 
-from nearmetal.cluster.action import Action
-from nearmetal.cluster.spec import Attributes, Key, Kind, Observed, Resource, in_order
-from nearmetal.cluster.wanted import Desired
+from nearmetal.cluster.resource import (
+    Attributes,
+    Desired,
+    Key,
+    Observed,
+    Resource,
+    depths,
+    in_order,
+)
+
+
+class Action(Enum):
+    """Effect of a plan on one resource. The value is the symbol that the user sees."""
+
+    NONE = " "
+    CREATE = "+"
+    CHANGE = "~"
+    DELETE = "-"
 
 
 @dataclass(frozen=True)
 class Change:
-    """What happens to one resource, and why."""
+    """The effect of a plan on one resource, and the reason. One of `old` and `new` is there."""
 
     action: Action
-    key: Key
-    before: Attributes = ()
-    after: Attributes = ()
+    old: Resource | None = None
+    new: Resource | None = None
     reason: str = ""
     in_place: bool = False
-    """Whether what is there is changed, instead of removed and made anew."""
+    """Whether the resource is changed, instead of removed and recreated."""
     why: str = ""
-    """What the differences mean for what is there; `reason` stands for one outside of the spec."""
+    """Meaning of the differences for the resource; `reason` is one outside of the spec."""
+
+    @property
+    def item(self) -> Resource:
+        """The resource as it will be; as it was where it is removed."""
+        item = self.new or self.old
+        assert item is not None  # noqa: S101 - make_plan gives at least one
+        return item
+
+    @property
+    def key(self) -> Key:
+        """The identity of the resource."""
+        return self.item.key
+
+    @property
+    def before(self) -> Attributes:
+        """The values before the change, as text."""
+        return () if self.old is None else self.old.attributes
+
+    @property
+    def after(self) -> Attributes:
+        """The values after the change, as text."""
+        return () if self.new is None else self.new.attributes
 
     @property
     def differences(self) -> tuple[tuple[str, str, str], ...]:
@@ -35,7 +72,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that would be done, in order: deletions, then the rest as it is made."""
+    """All changes: first the removals, then the rest in the order of making."""
 
     cluster: str
     changes: tuple[Change, ...]
@@ -47,53 +84,51 @@ class Plan:
         return tuple(c for c in self.changes if c.action is not Action.NONE)
 
     @property
+    def going(self) -> list[Change]:
+        """The changes that remove a resource, also to recreate it, in the order of removal."""
+        depth = depths(change.item for change in self.changes)
+        gone = [c for c in self.effective if c.action is not Action.CREATE and not c.in_place]
+        return sorted(gone, key=lambda change: -depth[change.key])
+
+    @property
+    def coming(self) -> list[Change]:
+        """The changes that make a resource or change it in place, in the order of making."""
+        return [c for c in self.effective if c.action is not Action.DELETE]
+
+    @property
     def empty(self) -> bool:
         """Whether everything is as desired."""
         return not self.effective
 
     def count(self, action: Action) -> int:
-        """How many resources meet this action."""
+        """Return the number of resources with this action."""
         return sum(change.action is action for change in self.changes)
 
     @property
     def rewrites(self) -> tuple[Change, ...]:
-        """Sound resources that would be lost, at least for a while: what another spec causes."""
+        """Sound resources that would be lost, at least for a while, because the spec differs."""
         takes = (Action.CHANGE, Action.DELETE)
         lost = (c for c in self.changes if c.action in takes and c.before and not c.in_place)
         return tuple(c for c in lost if c.reason == "")
 
 
 def make_plan(cluster: str, desired: Desired, observed: Observed) -> Plan:
-    """Compare; a re-made cluster or network takes everything that stands on it along."""
+    """Compare; a recreated resource takes everything that stands on it along."""
     there, wanted = observed.by_key(), {item.key: item for item in desired.resources}
     gone = [item for key, item in there.items() if key not in wanted]
     gone += [Resource(k) for k in observed.broken if k not in wanted and k not in there]
-    changes = [
-        Change(Action.DELETE, item.key, before=item.attributes) for item in reversed(in_order(gone))
-    ]
-    moved = ""
-    moved_hosts: set[str] = set()
-    moved_disks: set[str] = set()
+    changes = [Change(Action.DELETE, item) for item in reversed(in_order(gone))]
+    moved: dict[Key, str] = {}
     for item in in_order(desired.resources):
-        key, old = item.key, there.get(item.key)
-        ground = moved
-        if key.kind.rank > Kind.HOST.rank and not moved:
-            if item.get("host") in moved_hosts:
-                ground = f"host {item.get('host')}"
-            elif key.name in moved_disks:
-                ground = f"disk {key.name}"
-        change = _compare(item, old, broken=key in observed.broken, ground=ground)
+        key = item.key
+        ground = next((moved[need] for need in item.needs if need in moved), "")
+        change = _compare(item, there.get(key), broken=key in observed.broken, ground=ground)
         change = replace(change, in_place=not ground and _fits(change, desired.in_place))
         if change.action is Action.CHANGE:
             change = replace(change, why=desired.whys.get(key, ""))
         changes.append(change)
         if _moves(change, desired):
-            if key.kind in (Kind.CLUSTER, Kind.NETWORK) and not moved:
-                moved = str(key)
-            elif key.kind is Kind.HOST:
-                moved_hosts.add(key.name)
-            elif key.kind is Kind.DISK:
-                moved_disks.add(key.name)
+            moved[key] = ground or str(key)
     return Plan(cluster, tuple(changes), desired.notes + observed.notes)
 
 
@@ -105,25 +140,23 @@ def _fits(change: Change, in_place: frozenset[str]) -> bool:
 
 
 def _moves(change: Change, desired: Desired) -> bool:
-    """Whether what stands on the resource is made anew with it."""
+    """Whether the resources that stand on this one are recreated with it."""
     if change.action is Action.CREATE:
-        # Where things change in place, they are hung on it again instead.
+        # Where things change in place, they are attached to it again instead.
         return not desired.in_place
     return change.action is Action.CHANGE and not change.in_place
 
 
 def _compare(item: Resource, old: Resource | None, *, broken: bool, ground: str) -> Change:
     if broken:
-        before = () if old is None else old.attributes
-        return Change(Action.CHANGE, item.key, before, item.attributes, "unfinished or dead")
+        return Change(Action.CHANGE, old, item, "unfinished or dead")
     if old is None:
-        return Change(Action.CREATE, item.key, after=item.attributes)
+        return Change(Action.CREATE, None, item)
     if old.attributes != item.attributes:
-        return Change(Action.CHANGE, item.key, old.attributes, item.attributes)
+        return Change(Action.CHANGE, old, item)
     if ground:
-        reason = f"{ground} is made anew"
-        return Change(Action.CHANGE, item.key, old.attributes, item.attributes, reason)
-    return Change(Action.NONE, item.key, old.attributes, item.attributes)
+        return Change(Action.CHANGE, old, item, f"{ground} is made anew")
+    return Change(Action.NONE, old, item)
 
 
 def removal(cluster: str, observed: Observed) -> Plan:

@@ -3,19 +3,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import Annotated, Any, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
+
+from nearmetal.config.size import format_size, parse_size
+from nearmetal.core.errors import StateError
 
 Attributes = tuple[tuple[str, str], ...]
-"""Sorted (name, value) pairs: comparable, hashable, printable."""
+"""Values as plans and records show them: sorted (name, text) pairs."""
 
 
 class Kind(Enum):
-    """Kinds of resources, in the order in which they are made."""
+    """Kinds of resources."""
 
     CLUSTER = "cluster"
     NETWORK = "network"
@@ -23,15 +27,10 @@ class Kind(Enum):
     DISK = "disk"
     NODE = "node"
 
-    @property
-    def rank(self) -> int:
-        """Position in the order of making; deletion goes the other way."""
-        return list(Kind).index(self)
-
 
 @dataclass(frozen=True)
 class Key:
-    """What identifies a resource within a cluster."""
+    """The identity of a resource within a cluster."""
 
     kind: Kind
     name: str
@@ -41,23 +40,91 @@ class Key:
         return f"{self.kind.value} {self.name}"
 
 
+class Values(BaseModel):
+    """The typed values of a resource: everything that matters of it.
+
+    Each backend has a child per kind of resource. A field that is None is not an attribute.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    @property
+    def attributes(self) -> Attributes:
+        """The values as text."""
+        shown = self.model_dump()
+        return tuple(sorted((name, str(v)) for name, v in shown.items() if v is not None))
+
+    @classmethod
+    def read(cls, attributes: Mapping[str, str]) -> Values:
+        """Return the values of a record; TextValues where another release wrote it."""
+        try:
+            return cls.model_validate(attributes)
+        except ValidationError:
+            return TextValues(texts=tuple(sorted(attributes.items())))
+
+
+class TextValues(Values):
+    """Values of which only the texts are known."""
+
+    texts: Attributes
+
+    @property
+    def attributes(self) -> Attributes:
+        """The texts."""
+        return self.texts
+
+
+def from_text(read: Any) -> BeforeValidator:
+    """Return a validator that reads text of records, and leaves other values alone."""
+    return BeforeValidator(lambda value: read(value) if isinstance(value, str) else value)
+
+
+Bytes = Annotated[int, from_text(parse_size), PlainSerializer(format_size)]
+"""Shown as `64 MiB`."""
+
+YesNo = Annotated[bool, PlainSerializer(lambda value: "yes" if value else "no")]
+
+Numbers = Annotated[
+    tuple[int, ...],
+    from_text(lambda text: text.split(",") if text else ()),
+    PlainSerializer(lambda value: ",".join(map(str, value))),
+]
+"""Shown as `0,2`."""
+
+Words = Annotated[tuple[str, ...], from_text(str.split), PlainSerializer(" ".join)]
+"""Shown as `/a /b`."""
+
+V = TypeVar("V", bound=Values)
+
+
 @dataclass(frozen=True)
 class Resource:
-    """One part of a cluster with everything that matters about it."""
+    """One part of a cluster. `needs`: the resources that it stands on, which are made before it."""
 
     key: Key
-    attributes: Attributes = ()
+    values: Values = field(default_factory=Values)
+    needs: tuple[Key, ...] = ()
 
-    def get(self, name: str) -> str:
-        """Return one attribute; raises KeyError."""
-        return dict(self.attributes)[name]
+    @property
+    def attributes(self) -> Attributes:
+        """The values as text."""
+        return self.values.attributes
+
+    def of(self, model: type[V]) -> V:
+        """Return the values; raises StateError where another release of nearmetal wrote them."""
+        if not isinstance(self.values, model):
+            raise StateError(
+                f"{self.key} was made by another release of nearmetal, whose record is not readable",
+                "remove the cluster with that release, then run `nearmetal up` again",
+            )
+        return self.values
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What there is. `broken`: begun but not finished, or dead; to be made again.
+    """The resources that exist. `broken`: unfinished or dead ones, which are to be recreated.
 
-    `notes`: what a person should know of it, and no plan says.
+    `notes`: facts for the user that no plan shows.
     """
 
     resources: tuple[Resource, ...] = ()
@@ -67,6 +134,55 @@ class Observed:
     def by_key(self) -> dict[Key, Resource]:
         """Index the sound resources."""
         return {resource.key: resource for resource in self.resources}
+
+    def named(self, model: type[V]) -> dict[str, V]:
+        """Return the values of one model, by the names of their resources."""
+        found = ((item.key.name, item.values) for item in self.resources)
+        return {name: values for name, values in found if isinstance(values, model)}
+
+
+@dataclass(frozen=True)
+class Desired:
+    """The resources that a cluster should have, and notes for the user.
+
+    `in_place`: attributes that change without recreating their resource, or what stands on it.
+    `whys`: why a resource is recreated, where the difference alone does not say it.
+    """
+
+    resources: tuple[Resource, ...]
+    notes: tuple[str, ...] = ()
+    in_place: frozenset[str] = frozenset()
+    whys: Mapping[Key, str] = field(default_factory=dict)
+
+
+def depths(resources: Iterable[Resource]) -> dict[Key, int]:
+    """Return how many resources lie below each, along the longest chain of needs."""
+    needs = {item.key: item.needs for item in resources}
+
+    @cache
+    def depth(key: Key) -> int:
+        return 1 + max((depth(need) for need in needs.get(key, ())), default=-1)
+
+    return {key: depth(key) for key in needs}
+
+
+def in_order(resources: Iterable[Resource]) -> list[Resource]:
+    """Sort by the order of making: each resource after all that it needs."""
+    items = list(resources)
+    depth = depths(items)
+    return sorted(items, key=lambda item: depth[item.key])
+
+
+def cores_note(nr_slots: int, nr_cores: int, users: Mapping[int, Sequence[str]]) -> str:
+    """Say that ranks take turns on cores, given each core's nodes; "" when they do not."""
+    shared = {cpu: names for cpu, names in users.items() if len(names) > 1}
+    if nr_slots <= nr_cores and not shared:
+        return ""
+    cores = "; ".join(f"core {cpu}: {', '.join(names)}" for cpu, names in shared.items())
+    return (
+        f"{nr_slots} slots on {nr_cores} cores: ranks take turns "
+        f"({cores or 'within a node'}). Right for correctness, worthless for figures."
+    )
 
 
 @dataclass(frozen=True)
@@ -84,9 +200,9 @@ class HostFacts:
     """The host's cores by NUMA node."""
     cpu_vendor: str = ""
     directory: str = ""
-    """Where our files lie there; from the spec, or chosen by the backend."""
+    """Path of the cluster's files there; from the spec, or chosen by the backend."""
     vfs: tuple[str, ...] = ()
-    """Where the virtual functions that its nodes ask for will come from, and why."""
+    """For each node with a virtual function: its adapter, and the reason for this adapter."""
 
     @property
     def cpus(self) -> tuple[int, ...]:
@@ -100,7 +216,7 @@ class HostFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What planning must know about the infrastructure.
+    """Facts of the infrastructure that planning needs.
 
     `cpus`: cores of this machine that may be used, ascending. For virtual machines also the
     hypervisors by the name of the spec's host, and a digest of the image.
@@ -112,11 +228,6 @@ class Facts:
 
 
 def resource(kind: Kind, name: str, attributes: Mapping[str, object]) -> Resource:
-    """Build a Resource; every value becomes text."""
-    pairs = tuple(sorted((key, str(value)) for key, value in attributes.items()))
-    return Resource(Key(kind, name), pairs)
-
-
-def in_order(resources: Iterable[Resource]) -> list[Resource]:
-    """Sort by the order of making; the order within a kind stays."""
-    return sorted(resources, key=lambda item: item.key.kind.rank)
+    """Build a Resource of text values."""
+    texts = tuple(sorted((key, str(value)) for key, value in attributes.items()))
+    return Resource(Key(kind, name), TextValues(texts=texts))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import (
@@ -40,6 +41,17 @@ def _absolute(value: str) -> str:
         msg = "is not an absolute path without ..|write for example /opt/programs"
         raise ValueError(msg)
     return value.rstrip("/") or "/"
+
+
+def shaped(pattern: str, message: str) -> AfterValidator:
+    """Return a validator for text of one form; `message` is "why|hint"."""
+
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
 
 
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,30}$"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries a plan out on one ESXi host: through its vCenter, and over ssh what only its shell can.
+"""Executes a plan on one ESXi host: through its vCenter, and over ssh where only its shell can.
 
-As on Linux, the host is read and planned anew before every phase. Maintenance mode is entered before
-anything is written that needs a reboot, and left by a step that waits for all others: a host on
-which something is amiss after its reboot stays out of service.
+As on Linux, the host is read and planned again before every phase. A step enters maintenance mode
+before the first write that needs a reboot. Another step leaves it after all others, so that a host
+with a fault after its reboot stays out of service.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import contextlib
 import time
 from dataclasses import dataclass
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import HostError
 from nearmetal.host.facts import read_host
-from nearmetal.host.facts_vsphere import same_boot
+from nearmetal.host.facts_esxi import same_boot
 from nearmetal.host.stages.esxi import install_command
 from nearmetal.host.steps import (
     STATELESS,
@@ -37,6 +37,7 @@ from nearmetal.host.steps import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nearmetal.host.apply import Patience
     from nearmetal.host.esxi_marks import Marks
     from nearmetal.host.facts import Reach
     from nearmetal.host.hosts_file import HostGroup
@@ -48,30 +49,15 @@ if TYPE_CHECKING:
 MAX_ROUNDS = 6
 INSTALL_S = 600.0
 CONNECTED = "connected"
-
-
-class Times(Protocol):
-    """How long a reboot may take, how often to look, and whether steps by hand are done."""
-
-    @property
-    def reboot_s(self) -> float:
-        """Seconds until a host counts as lost."""
-
-    @property
-    def look_s(self) -> float:
-        """Seconds between looks."""
-
-    @property
-    def by_hand_done(self) -> bool:
-        """Whether they are."""
+LOST = (OSError, HTTPException)
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """What an `apply` or a `rollback` lends: how it plans, keeps and notes.
+    """Functions of the `apply` or `rollback`: they plan, keep old values, and write the journal.
 
-    `take`: carries out a step in a shell. `check`: raises when all shall stop; `wait`: waits so
-    many seconds for that.
+    `take`: executes a step in a shell. `check`: raises when all hosts must stop. `wait`: sleeps
+    for seconds, or until all hosts must stop.
     """
 
     plan: Callable[[str, HostGroup, HostFacts], HostPlan]
@@ -82,14 +68,13 @@ class Hooks:
     check: Callable[[], None]
     wait: Callable[[float], object]
     marks: Marks
-    times: Times
+    times: Patience
 
 
 class EsxiRun:
-    """One host, until it is as planned."""
+    """One host, until it is as planned. Raises HostError for a host that vCenter does not have."""
 
     def __init__(self, name: str, group: HostGroup, reach: Reach, hooks: Hooks) -> None:
-        """Find the host; nothing is written yet. Raises HostError where it is not there."""
         self._name = name
         self._group = group
         self._reach = reach
@@ -99,11 +84,11 @@ class EsxiRun:
         self._rebooted = False
         vsphere = reach.vsphere(name, group)
         if vsphere is None:
-            raise HostError("it is changed through a vCenter only", "name it under vcenter")
+            raise HostError("its changes need a vCenter", "add its vCenter under vcenter")
         self._host: VsphereHost = vsphere
 
     def carry_out(self) -> None:
-        """Raises HostError with what failed; a host that is out of service by us stays so then."""
+        """Raises HostError for a failure; a host in our maintenance mode then stays in it."""
         for _ in range(MAX_ROUNDS):
             facts = read_host(self._name, self._group, self._reach)
             plan = self._hooks.plan(self._name, self._group, facts)
@@ -116,25 +101,25 @@ class EsxiRun:
             self._phase(facts, plan.phases[0])
         raise HostError(
             f"still not done after {MAX_ROUNDS} rounds: {plan.steps[0].text}",
-            "nearmetal host status shows what differs",
+            "nearmetal host status shows the differences",
         )
 
     def _check_tried(self, facts: HostFacts, phase: Phase) -> None:
-        """Refuse to reboot once more for what a reboot did not bring."""
+        """Refuse to reboot again for a change that a reboot did not bring."""
         again = phase.again(self._marks.tried(self._name, facts.boot))
         if again is not None:
-            # Whoever runs this again has looked at it.
+            # The user who runs this again has looked at it.
             self._marks.retry(self._name)
             raise HostError(
                 f"after its reboot: {again.text}; it stays in maintenance mode",
-                "VFs need SR-IOV in the BIOS, and SRIOV_EN and NUM_OF_VFS in the "
-                "card's firmware; then run the same command again",
+                "set SR-IOV in the BIOS, and SRIOV_EN and NUM_OF_VFS in the card's firmware; "
+                "then run the same command again",
             )
 
     def _phase(self, facts: HostFacts, phase: Phase) -> None:
         by_hand = [step for step in phase.steps if isinstance(step.action, ByHand)]
         if by_hand and (self._rebooted or not self._times.by_hand_done):
-            raise HostError(by_hand[0].text, "do that, then say --by-hand-done")
+            raise HostError(by_hand[0].text, "do that, then add --by-hand-done")
         for step in phase.steps:
             if isinstance(step.action, EnterMaintenance):
                 self._take(step)
@@ -156,13 +141,12 @@ class EsxiRun:
         staged = {
             s.action.attribute: s.action.value for s in phase.steps if isinstance(s.action, SetBios)
         }
+        if not staged:
+            return
         redfish = self._reach.redfish(self._name, self._group)
-        if staged and redfish is None:
-            raise HostError("it has no BMC", "name it under bmc")
-        if staged and redfish is not None:
-            self._hooks.noted(
-                self._name, f"stage {', '.join(staged)}", lambda: redfish.stage(staged)
-            )
+        if redfish is None:
+            raise HostError("it has no BMC", "add its BMC under bmc")
+        self._hooks.noted(self._name, f"stage {', '.join(staged)}", lambda: redfish.stage(staged))
 
     def _take(self, step: Step) -> None:
         self._hooks.noted(self._name, step.text, lambda: self._do(step))
@@ -185,7 +169,7 @@ class EsxiRun:
             case Install() as action:
                 self._install(action)
             case _:
-                raise HostError(f"{step.text}: this is no step of ESXi")
+                raise HostError(f"{step.text}: this step does not exist on ESXi")
 
     def _enter(self, vsan: str) -> None:
         before = self._marks.is_ours(self._name)
@@ -193,12 +177,12 @@ class EsxiRun:
         try:
             self._host.enter_maintenance(vsan)
         except HostError as error:
-            # A task of ours goes on without us: of a run that was killed, or whose vCenter was lost.
-            ours = before or isinstance(error.__cause__, OSError | HTTPException)
-            # Who is told that it failed may enter it by hand, and then it is theirs.
+            # Our task continues after a run that was killed or lost the vCenter.
+            ours = before or isinstance(error.__cause__, LOST)
+            # After this error a user may enter it by hand: that maintenance mode is not ours.
             with contextlib.suppress(HostError):
-                goes_on = ours and self._host.is_entering()
-                if not goes_on and not self._host.in_maintenance():
+                continues = ours and self._host.is_entering()
+                if not continues and not self._host.in_maintenance():
                     self._marks.not_entered(self._name)
             raise
 
@@ -208,7 +192,7 @@ class EsxiRun:
         if answer.code:
             raise HostError(
                 f"{action.name}: {' '.join(answer.text.split())[-300:]}",
-                "esxcli says what is wrong with the file",
+                "fix the file: the message of esxcli gives the reason",
             )
 
     def _reboot(self, boot: str) -> None:
@@ -220,7 +204,7 @@ class EsxiRun:
             try:
                 state, now = self._host.look()
             except HostError:
-                continue  # vCenter itself may be a machine that moves
+                continue  # vCenter itself may be a machine that moves now
             if state == CONNECTED and now and not same_boot(now, boot):
                 self._host.refresh()
                 return

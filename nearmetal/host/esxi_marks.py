@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an ESXi host does not show: whose maintenance mode it is, and what a reboot was begun for."""
+"""Marks of ESXi hosts: the owner of a maintenance mode, and the steps that a reboot was for."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.core.files import read_tables, replace_tables
-from nearmetal.host.facts_vsphere import same_boot
+from nearmetal.core.files import read_tables, remove_file, replace_tables
+from nearmetal.host.facts_esxi import same_boot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,41 +22,40 @@ _TRIED = "rebooted for"
 
 
 class Marks:
-    """Marks of all hosts of one file, on disk before what they are about is begun."""
+    """Marks of all hosts of one file. A mark is on disk before its action begins."""
 
     def __init__(self, directory: Path) -> None:
-        """Remember the place."""
         self.path = directory / NAME
         self._lock = Lock()
 
     def on(self, name: str, facts: HostFacts) -> HostFacts:
-        """Return facts that say whether maintenance mode is ours."""
+        """Return facts with the owner of the maintenance mode."""
         if facts.esxi is None:
             return facts
         return replace(facts, esxi=replace(facts.esxi, ours=self.is_ours(name)))
 
     def is_ours(self, name: str) -> bool:
-        """Return whether maintenance mode was entered by us, or was about to be."""
+        """Return whether we entered maintenance mode, or were about to."""
         return self._read().get(name, {}).get(_OURS) is True
 
     def on_all(self, facts: Mapping[str, HostFacts]) -> dict[str, HostFacts]:
-        """As `on`, for several hosts."""
+        """Return `on` for several hosts."""
         return {name: self.on(name, found) for name, found in facts.items()}
 
     def enter(self, name: str) -> None:
-        """Note that maintenance mode is about to be entered by us."""
+        """Mark that we are about to enter maintenance mode."""
         self._change(name, {_OURS: True})
 
     def not_entered(self, name: str) -> None:
-        """Take that back: it was not entered."""
+        """Remove that mark."""
         self._change(name, {_OURS: False})
 
     def reboot(self, name: str, steps: Mapping[str, str], boot: str) -> None:
-        """Note for which steps, by key with their text, a reboot is about to begin that ends a boot."""
+        """Mark the steps, by key with their text, of a reboot that is about to end this boot."""
         self._change(name, {_TRIED: {key: [boot, text] for key, text in steps.items()}})
 
     def tried(self, name: str, boot: str) -> dict[str, str]:
-        """Return the steps for which it has rebooted since, by key with their text."""
+        """Return the steps of reboots before this boot, by key with their text."""
         found = self._read().get(name, {}).get(_TRIED)
         entries = found.items() if isinstance(found, dict) else ()
         return {
@@ -68,35 +67,29 @@ class Marks:
         }
 
     def retry(self, name: str) -> None:
-        """Drop what a reboot was begun for: one more may be."""
+        """Remove the marks of a reboot, so that another one may follow."""
         self._change(name, {_TRIED: {}})
 
     def names(self) -> set[str]:
-        """Return the hosts of which something is marked."""
+        """Return the hosts with marks."""
         return set(self._read())
 
     def forget(self, names: Iterable[str]) -> None:
-        """Drop all of hosts that are as they shall be."""
+        """Remove all marks of hosts that need nothing more."""
         done = set(names)
         with self._lock:
-            found = self._read()
-            left = {name: values for name, values in found.items() if name not in done}
+            left = {name: values for name, values in self._read().items() if name not in done}
             if left:
-                self._write(left)
-            elif found:
-                self.path.unlink(missing_ok=True)
+                replace_tables(self.path, left)
+            else:
+                remove_file(self.path)
 
     def _change(self, name: str, values: dict[str, Any]) -> None:
         with self._lock:
             found = self._read()
             found.setdefault(name, {}).update(values)
-            self._write(found)
+            replace_tables(self.path, found)
 
     def _read(self) -> dict[str, dict[str, Any]]:
-        hint = (
-            "move it away, and put hosts that it left in maintenance mode back into service by hand"
-        )
+        hint = "move it away; hosts in our maintenance mode must leave it by hand"
         return read_tables(self.path, hint)
-
-    def _write(self, found: dict[str, dict[str, Any]]) -> None:
-        replace_tables(self.path, found)

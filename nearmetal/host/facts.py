@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from nearmetal.core.errors import BackendError, CommandError, HostError, PasswordError
-from nearmetal.host.facts_esxi import read_esxi
+from nearmetal.host.facts_esxi import read_esxi, with_shell
 from nearmetal.host.facts_linux import read_linux
-from nearmetal.host.facts_vsphere import with_shell
 from nearmetal.host.redfish import Redfish
 from nearmetal.host.shell import SshShell
 from nearmetal.host.slurm import SlurmTools

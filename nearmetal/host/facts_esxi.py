@@ -1,91 +1,111 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an ESXi host is like, over its SSH service: VIBs, options of modules, cards and firmware."""
+"""Facts of an ESXi host: from its own tools over ssh, and from the answers of its vCenter."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from nearmetal.host.cards import ESXI_DRIVER
 from nearmetal.host.facts_linux import CONFIG_S, MODELS
-from nearmetal.host.model import CardFacts, HostFacts, PortFacts
-from nearmetal.host.parse.esxcli import parse_module_parameters, parse_pci, parse_vibs
+from nearmetal.host.model import CardFacts, EsxiFacts, HostFacts, PortFacts
+from nearmetal.host.parse.esxcli import PCI_ADDRESS, parse_module_parameters, parse_pci, parse_vibs
 from nearmetal.host.parse.mellanox import parse_mlxconfig, parse_mlxfwmanager, parse_mst_status
 from nearmetal.host.shell import Answer, Shell, ask, quoted
+from nearmetal.host.stages.outside import DOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from nearmetal.host.parse.mellanox import MstDevice
 
-_NVIDIA = "0x15b3"
+_NVIDIA = "15b3"
+_DRIVER = re.compile(r"[A-Za-z0-9_]{1,64}")
+MAX_DEVICES = 4096
+
+PROPERTIES = (
+    "runtime.bootTime",
+    "runtime.inMaintenanceMode",
+    "hardware.pciDevice",
+    "config.network",
+    "config.pciPassthruInfo",
+    "config.powerSystemInfo",
+    "config.powerSystemCapability",
+    "config.vsanHostConfig",
+    "configManager",
+    "vm",
+)
+"""Properties of a host that its facts need."""
+
+SAME_BOOT_S = 30.0
+"""Largest difference between two boot times of one boot.
+
+The time comes from the host's clock, which is corrected while it runs. No host reboots so fast.
+"""
+
+
+def same_boot(one: str, other: str) -> bool:
+    """Return whether two boot times, in the form of `HostFacts.boot`, are of one boot."""
+    try:
+        apart = datetime.fromisoformat(one) - datetime.fromisoformat(other)
+    except (ValueError, TypeError):  # no times, or only one of them with a time zone
+        return one == other
+    return abs(apart.total_seconds()) <= SAME_BOOT_S
+
+
+# Over ssh
 
 
 def read_esxi(name: str, shell: Shell) -> HostFacts:
-    """Return a host's facts, without its BIOS; raises HostError where it cannot be reached."""
-    answers = ask(
-        shell,
-        {
-            "vibs": "esxcli software vib list",
-            "pci": "esxcli hardware pci list",
-            "options": f"esxcli system module parameters list -m {ESXI_DRIVER}",
-            "mst": "mst start >/dev/null; mst status -vv",
-            "mlxfwmanager": "mlxfwmanager --query",
-        },
-        timeout_s=CONFIG_S,
-    )
-    unread = [
-        f"{what}: {command} failed"
-        for key, what, command in (
-            ("vibs", "packages", "esxcli software vib list"),
-            ("pci", "PCI devices", "esxcli hardware pci list"),
-        )
-        if answers[key].code
-    ]
-    functions = [d for d in parse_mst_status(answers["mst"].text) if d.name.find(".") < 0]
-    config = _configs(shell, functions)
+    """Return a host's facts without its BIOS; raises HostError for an unreachable host."""
+    questions = {
+        "vibs": "esxcli software vib list",
+        "pci": "esxcli hardware pci list",
+        "options": f"esxcli system module parameters list -m {ESXI_DRIVER}",
+        "mst": "mst start >/dev/null; mst status -vv",
+        "mlxfwmanager": "mlxfwmanager --query",
+    }
+    answers = ask(shell, questions, timeout_s=CONFIG_S)
+    required = (("packages", "vibs"), ("PCI devices", "pci"))
+    unread = [f"{what}: {questions[key]} failed" for what, key in required if answers[key].code]
+    functions = [d for d in parse_mst_status(answers["mst"].text) if "." not in d.name]
+    config = {d.name: quoted(["mlxconfig", "-d", d.name, "-e", "query"]) for d in functions}
+    settings = ask(shell, config, timeout_s=CONFIG_S) if config else {}
     options = parse_module_parameters(answers["options"].text)
     return HostFacts(
         name=name,
         platform="esxi",
-        cards=_cards(answers, functions, config),
+        cards=_own_cards(answers["pci"].text, answers["mlxfwmanager"].text, functions, settings),
         options={ESXI_DRIVER: options} if options else {},
         packages=parse_vibs(answers["vibs"].text),
         unread=tuple(unread),
     )
 
 
-def _configs(shell: Shell, devices: list[MstDevice]) -> dict[str, Answer]:
-    if not devices:
-        return {}
-    questions = {d.name: quoted(["mlxconfig", "-d", d.name, "-e", "query"]) for d in devices}
-    return ask(shell, questions, timeout_s=CONFIG_S)
+def _place(pci: str) -> str:
+    """Return the address of a card, of that of a function in mst's or mlxfwmanager's form."""
+    return (pci if pci.count(":") > 1 else f"0000:{pci}").rpartition(".")[0]
 
 
-def _full(pci: str) -> str:
-    return pci if pci.count(":") > 1 else f"0000:{pci}"
-
-
-def _cards(
-    answers: Mapping[str, Answer], devices: list[MstDevice], config: Mapping[str, Answer]
+def _own_cards(
+    pci: str, firmware: str, devices: list[MstDevice], config: Mapping[str, Answer]
 ) -> tuple[CardFacts, ...]:
-    found = parse_pci(answers["pci"].text)
-    nvidia = {a: entry for a, entry in found.items() if entry.get("Vendor ID") == _NVIDIA}
-    boards = {
-        _full(b.pci).rpartition(".")[0]: b for b in parse_mlxfwmanager(answers["mlxfwmanager"].text)
-    }
-    names = {_full(d.pci).rpartition(".")[0]: d for d in devices}
+    boards = {_place(board.pci): board for board in parse_mlxfwmanager(firmware)}
+    names = {_place(device.pci): device for device in devices}
     places: dict[str, list[PortFacts]] = {}
-    ids: dict[str, str] = {}
-    for address, entry in sorted(nvidia.items()):
-        device = entry.get("Device ID", "")[2:]
-        if f"15b3:{device}" not in MODELS:
-            continue  # a virtual function, or no network adapter
-        module = entry.get("Module Name", "")
-        place = address.rpartition(".")[0]
-        ids[place] = device
-        vmnic = entry.get("VMkernel Name", "")
-        driver = module if module not in ("None", "") else ""
-        places.setdefault(place, []).append(PortFacts(address, driver, vmnic))
+    models: dict[str, str] = {}
+    for address, entry in sorted(parse_pci(pci).items()):
+        identity = f"{_NVIDIA}:{entry.get('Device ID', '')[2:]}"
+        if entry.get("Vendor ID") != f"0x{_NVIDIA}" or identity not in MODELS:
+            continue  # a virtual function, or another device
+        place, module = address.rpartition(".")[0], entry.get("Module Name", "")
+        models[place] = MODELS[identity]
+        port = PortFacts(
+            address, "" if module == "None" else module, entry.get("VMkernel Name", "")
+        )
+        places.setdefault(place, []).append(port)
     cards = []
     for place, ports in places.items():
         board, mst = boards.get(place), names.get(place)
@@ -93,7 +113,7 @@ def _cards(
         cards.append(
             CardFacts(
                 address=place,
-                model=board.type if board and board.type else MODELS[f"15b3:{ids[place]}"],
+                model=board.type if board and board.type else models[place],
                 ports=tuple(ports),
                 psid=board.psid if board else "",
                 firmware=board.firmware if board else "",
@@ -103,3 +123,101 @@ def _cards(
             )
         )
     return tuple(cards)
+
+
+# From its vCenter
+
+
+def host_facts(
+    name: str, found: Mapping[str, Any], machines: Iterable[Mapping[str, Any]], options: str
+) -> HostFacts:
+    """Return facts from properties of the host and of its machines that are on."""
+    functions = {str(info.id): info for info in found.get("config.pciPassthruInfo") or []}
+    power, policies = found.get("config.powerSystemInfo"), found.get("config.powerSystemCapability")
+    vsan = found.get("config.vsanHostConfig")
+    on = list(machines)
+    esxi = EsxiFacts(
+        maintenance=bool(found.get("runtime.inMaintenanceMode")),
+        machines=tuple(sorted(_plain(vm["name"]) for vm in on)),
+        bound=tuple(sorted(_plain(vm["name"]) for vm in on if _has_devices(vm))),
+        power=_plain(power.currentPolicy.shortName) if power else "",
+        policies=tuple(_plain(p.shortName) for p in policies.availablePolicy) if policies else (),
+        vsan=bool(vsan is not None and vsan.enabled),
+        requested={
+            a: int(info.numVirtualFunctionRequested)
+            for a, info in functions.items()
+            if hasattr(info, "numVirtualFunctionRequested")
+        },
+    )
+    return HostFacts(
+        name,
+        "esxi",
+        boot=str(found.get("runtime.bootTime") or ""),
+        cards=_cards(found, functions),
+        options={ESXI_DRIVER: options} if options else {},
+        esxi=esxi,
+    )
+
+
+def with_shell(facts: HostFacts, shell: HostFacts) -> HostFacts:
+    """Add the facts that only the host's own tools have: firmware, its settings, and packages."""
+    known = {card.address: card for card in shell.cards}
+    names = ("psid", "firmware", "stored", "device", "config")
+    cards = [
+        replace(card, **{name: getattr(known[card.address], name) for name in names})
+        if card.address in known
+        else card
+        for card in facts.cards
+    ]
+    return replace(
+        facts,
+        cards=tuple(cards),
+        packages={**facts.packages, **shell.packages},
+        unread=(*facts.unread, *shell.unread),
+        esxi=replace(facts.esxi or EsxiFacts(), has_shell=True),
+    )
+
+
+def _plain(text: object) -> str:
+    """Return a name without control characters."""
+    return "".join(c if c.isprintable() else "?" for c in str(text))[:80]
+
+
+def _has_devices(machine: Mapping[str, Any]) -> bool:
+    kinds = ("VirtualPCIPassthrough", "VirtualSriovEthernetCard")
+    devices = machine.get("config.hardware.device") or []
+    return any(type(device).__name__.rpartition(".")[2] in kinds for device in devices)
+
+
+def _cards(found: Mapping[str, Any], functions: Mapping[str, Any]) -> tuple[CardFacts, ...]:
+    """Return the cards of uplinks, and those of NVIDIA that are not uplinks yet."""
+    network = found.get("config.network")
+    nics = {str(nic.pci): nic for nic in getattr(network, "pnic", None) or []}
+    places: dict[str, list[PortFacts]] = {}
+    models: dict[str, str] = {}
+    devices = list(found.get("hardware.pciDevice") or [])[:MAX_DEVICES]
+    for device in sorted(devices, key=lambda device: str(device.id)):
+        address = str(device.id)
+        # The API has signed numbers of 16 bits.
+        identity = f"{int(device.vendorId) & 0xFFFF:04x}:{int(device.deviceId) & 0xFFFF:04x}"
+        known = identity in MODELS and identity.startswith(_NVIDIA)
+        if not PCI_ADDRESS.fullmatch(address) or not (known or address in nics):
+            continue
+        place = address.rpartition(".")[0]
+        models.setdefault(place, MODELS.get(identity, _plain(device.deviceName)))
+        port = _port(address, nics.get(address), functions.get(address))
+        places.setdefault(place, []).append(port)
+    return tuple(CardFacts(p, models[p], tuple(ports)) for p, ports in places.items())
+
+
+def _port(address: str, nic: Any, function: Any) -> PortFacts:
+    driver = str(getattr(nic, "driver", None) or "")
+    up = getattr(nic, "linkSpeed", None) is not None
+    return PortFacts(
+        address,
+        driver if _DRIVER.fullmatch(driver) else "",
+        _plain(nic.device) if nic else "",
+        total_vfs=int(getattr(function, "maxVirtualFunctionSupported", 0)),
+        vfs=int(getattr(function, "numVirtualFunction", 0)),
+        state="" if nic is None else "Up" if up else DOWN,
+    )

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.cluster.backend import STAGED
-from nearmetal.cluster.sweep import SWEEP
+from nearmetal.cluster.backend import STAGED, SWEEP
 from nearmetal.core.errors import LaunchError
 from nearmetal.image.seed import GUEST_USER
 from nearmetal.job.copies import NEW, packed, stage, unpack

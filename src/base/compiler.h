@@ -41,14 +41,4 @@ static inline void nm_prefetch_write(const void *line)
 #endif
 }
 
-/* Tell the core that we spin: frees its pipeline for a sibling and lowers power. */
-static inline void nm_cpu_relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
-
 #endif

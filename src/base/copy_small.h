@@ -11,8 +11,8 @@
 
 /*
  * memcpy() of at most NM_COPY_SMALL_MAX bytes that do not overlap: both ends of the range with the
- * widest word that fits, whatever lies between them twice. Neither side is touched outside of it.
- * LEN 0 takes NULL.
+ * widest word that fits; bytes between them are copied twice. Neither side is touched outside of
+ * it. LEN 0 takes NULL.
  */
 static inline void nm_copy_small(void *to, const void *from, size_t len)
 {

@@ -42,9 +42,10 @@ static const struct nm_device_ops *ops_of(const void *address)
 	const struct nm_device_ops *ops = nm_device_plugged(number);
 
 	if (!ops)
-		nm_log_once(NM_LOG_ERROR,
-			    "memory of device interface %u was used, and none is plugged in",
-			    number);
+		nm_log_once(
+			NM_LOG_ERROR,
+			"memory of device interface %u was used, but no such interface is plugged in",
+			number);
 	return ops;
 }
 

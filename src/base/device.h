@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * User memory that this processor's loads and stores do not reach: that of a GPU, say. Its addresses
- * are *marked*: bit 63 is set, which no user address of the host has, the next six bits are the
- * number of the device's interface, and 57 bits are its own. Marked addresses stand in iovecs like
- * any other; arithmetic within a buffer keeps the mark. Whoever copies a user's bytes does so with
- * the functions of user_copy.h, and nobody else looks at marks but who hands addresses to the kernel.
+ * User memory that loads and stores of this processor do not reach, for example of a GPU. Its
+ * addresses are *marked*: bit 63 is set, which no user address of the host has; the next six bits
+ * are the number of the device's interface, and 57 bits are its own. Marked addresses stand in
+ * iovecs like any other; arithmetic within a buffer keeps the mark. All copies of a user's bytes
+ * use the functions of user_copy.h. The only other code that looks at marks hands addresses to the
+ * kernel.
  *
  * None is built in. docs/design/devices.md says what it takes to plug one in.
  */
@@ -33,7 +34,7 @@ struct nm_device_ops {
 };
 
 /*
- * OPS serve interface NUMBER from now on; NULL: nobody does. Before any endpoint is opened. 0 or
+ * OPS serve interface NUMBER from now on; NULL: no interface. Before any endpoint is opened. 0 or
  * -EINVAL: there is no such number.
  */
 int nm_device_plug(unsigned int number, const struct nm_device_ops *ops);
@@ -53,7 +54,9 @@ static inline bool nm_is_device(const void *address)
 /* Are LEN bytes from ADDRESS on of one device, or all of the host? */
 bool nm_device_is_one_range(const void *address, size_t len);
 
-/* As memcpy(), one side marked. An interface that is not plugged in gives zeros and takes nothing. */
+/*
+ * As memcpy(), one side marked. An interface that is not plugged in gives zeros and takes nothing.
+ */
 void nm_device_get(void *to, const void *from, size_t len) NM_COLD;
 void nm_device_put(void *to, const void *from, size_t len) NM_COLD;
 

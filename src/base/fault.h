@@ -19,16 +19,18 @@ struct nm_fault_point {
 enum nm_fault_action {
 	NM_FAULT_NONE,
 	NM_FAULT_KILL,	/* the process dies here */
-	NM_FAULT_STOP,	/* it stops here until somebody lets it go on */
+	NM_FAULT_STOP,	/* it stops here until another process continues it */
 	NM_FAULT_DELAY, /* the thread is late by some milliseconds */
 };
 
 /* The table. Marks in functions that are inlined, or stand in a header, occur more than once. */
 extern const struct nm_fault_point *const __start_nm_faults[], *const __stop_nm_faults[];
 
-/* Do ACTION at the NTH time (from 1) that this process comes by the mark NAME. Before any thread. */
+/*
+ * Do ACTION at the NTH time (from 1) that this process comes by the mark NAME. Before any thread.
+ */
 void nm_fault_arm(const char *name, enum nm_fault_action action, unsigned int nth);
-/* Count in SEEN, an array as long as the table, who came by. NULL: do not. */
+/* Count passes in SEEN, an array as long as the table. NULL: do not count. */
 void nm_fault_count(_Atomic uint32_t *seen);
 void nm_fault_hit(const struct nm_fault_point *const *place);
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a forked child must not keep of its parent: copies of sockets, locks and descriptors by which
- * others tell whether the parent lives. Whoever has such things embeds a watch and says what is to
- * be done around fork(). Threads: all functions, any thread; the handlers run in the forking one.
+ * What a forked child must not keep of its parent: copies of sockets, locks and descriptors by
+ * which others show whether the parent lives. The owner of such objects embeds a watch and names
+ * what is to be done around fork(). Threads: all functions, any thread; the handlers run in the
+ * forking one.
  */
 #ifndef NM_BASE_FORK_H
 #define NM_BASE_FORK_H

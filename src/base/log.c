@@ -64,7 +64,7 @@ void nm_log(enum nm_log_level level, const char *fmt, ...)
 		line[len++] = '\n';
 		/* One write(2), so that lines of several processes do not mix. */
 		if (write(STDERR_FILENO, line, len) < 0)
-			errno = saved_errno; /* nobody left to tell */
+			errno = saved_errno; /* no place left to report it */
 	}
 	errno = saved_errno;
 }

@@ -351,7 +351,8 @@ static void warn_near_miss(const char *entry)
 			return;
 	for (i = 0; i < NM_ARRAY_SIZE(former_names); i++)
 		if (!strcmp(name, former_names[i][0])) {
-			nm_warn("%s has no effect: its name is %s now", name, former_names[i][1]);
+			nm_warn("%s has no effect: the knob is now named %s", name,
+				former_names[i][1]);
 			return;
 		}
 	for (i = 0; i < NM_ARRAY_SIZE(param_infos); i++) {

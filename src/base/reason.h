@@ -12,7 +12,7 @@ struct nm_reason {
 	char text[192];
 };
 
-/* REASON may be NULL: nobody wants to know. Keeps errno. */
+/* REASON may be NULL: no reason is wanted. Keeps errno. */
 void nm_reason_set(struct nm_reason *reason, const char *fmt, ...) NM_PRINTF(2, 3);
 void nm_reason_vset(struct nm_reason *reason, const char *fmt, va_list args) NM_PRINTF(2, 0);
 /* Add to what it says. */

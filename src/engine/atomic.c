@@ -239,7 +239,7 @@ void nm_atomic_on_result(const struct nm_incoming *in)
 	struct nm_request *r = nm_request_find(&in->engine->requests, in->pkt->tag, in->peer);
 
 	if (!r || r->kind != NM_REQUEST_ATOMIC || in->pkt->len != r->size || r->size == 0) {
-		nm_violation(in, "it sent the result of an atomic nobody asked for");
+		nm_violation(in, "it sent the result of an atomic that was not requested");
 		return;
 	}
 	nm_iov_scatter(r->iov, r->nr_iov, in->payload, r->size);

@@ -36,7 +36,7 @@ void nm_peer_sends_on(struct nm_peer *peer, enum nm_channel channel)
 	peer->sends_on = channel;
 }
 
-/* Who has sent us nothing can have been read from all the same, over our own link. */
+/* A peer that sent nothing may still have been read from, over this endpoint's link. */
 static enum nm_channel received_over(const struct nm_peer *peer)
 {
 	return nm_peer_is_source(peer) ? peer->receives_on : peer->sends_on;
@@ -50,7 +50,7 @@ void nm_peer_receives_on(struct nm_peer *peer, enum nm_channel channel)
 	peer->receives_on = channel;
 }
 
-static void tell_traffic(const struct nm_peer *peer, struct nm_peer_facts *facts)
+static void fill_traffic(const struct nm_peer *peer, struct nm_peer_facts *facts)
 {
 	static const struct nm_peer_diag nothing;
 	const struct nm_peer_diag *diag = peer->diag ? peer->diag : &nothing;
@@ -67,10 +67,10 @@ static void tell_traffic(const struct nm_peer *peer, struct nm_peer_facts *facts
 	facts->stalls = peer->nr_stalls;
 }
 
-static void tell(const struct nm_peer *peer, struct nm_peer_facts *facts)
+static void fill_facts(const struct nm_peer *peer, struct nm_peer_facts *facts)
 {
 	facts->who = peer->who;
-	tell_traffic(peer, facts);
+	fill_traffic(peer, facts);
 	facts->connected = peer->link != NULL;
 	facts->down = peer->state == NM_PEER_DOWN;
 	facts->nr_quarantines = peer->nr_quarantines;
@@ -103,7 +103,7 @@ void nm_engine_visit_peers(struct nm_engine *engine,
 
 		if (!table->slots[i])
 			continue;
-		tell(table->slots[i], &facts);
+		fill_facts(table->slots[i], &facts);
 		visit(arg, &facts);
 	}
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of a peer. Whoever waits for it learns so by a completion: an MPI then ends with an error
- * instead of hanging. Nothing here sends.
+ * The end of a peer. Operations that wait for it complete with an error: an MPI then ends with an
+ * error instead of hanging. Nothing here sends.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -30,7 +30,9 @@ void nm_peer_link_lost(struct nm_engine *engine, struct nm_peer *peer)
 {
 	if (peer->state != NM_PEER_CONNECTED && (peer->state != NM_PEER_MOVING || peer->failover))
 		return;
-	/* What it sent before may still arrive; source_down() comes after that and ends the rest. */
+	/*
+	 * What it sent before may still arrive; source_down() comes after that and ends the rest.
+	 */
 	nm_peer_set_state(peer, NM_PEER_LINK_LOST);
 	nm_peer_drop_queue(engine, peer);
 }
@@ -68,14 +70,14 @@ static void fail_posted(struct nm_engine *engine, struct nm_match *match, struct
 
 		if (p->source != peer)
 			continue;
-		/* Multi-receive buffers wait for nobody in particular; they stay. */
+		/* Multi-receive buffers wait for no particular peer; they stay. */
 		if (!peer && r->kind == NM_REQUEST_MULTI_RECV)
 			continue;
 		nm_recv_fail_posted(engine, r, ECONNRESET);
 	}
 }
 
-static void tell(const struct nm_peer *peer, int err)
+static void log_end(const struct nm_peer *peer, int err)
 {
 	const struct nm_peer_diag *diag = peer->diag;
 	const char *label = diag && diag->label.text[0] ? diag->label.text : "not met";
@@ -107,7 +109,7 @@ void nm_peer_down(struct nm_engine *engine, struct nm_peer *peer, int err, const
 	if (peer->state != NM_PEER_DOWN) {
 		nm_peer_set_state(peer, NM_PEER_DOWN);
 		nm_reason_set(&nm_peer_diag(peer)->down, "%s", why);
-		tell(peer, err);
+		log_end(peer, err);
 		nm_failover_end(peer);
 		nm_peer_drop_queue(engine, peer);
 		nm_recv_forget(engine, peer);

@@ -11,7 +11,7 @@
  * Errors: calls return 0 or -errno. -EAGAIN means "nothing was taken, progress and call again";
  * everything else that goes wrong after a call returned 0 is reported as a completion with err.
  * Threads: the caller serialises all calls for one engine (provider/lock.h).
- * Order: messages from one peer match in the order they were sent, whatever their size.
+ * Order: messages from one peer match in the order they were sent, for all sizes.
  */
 #ifndef NM_ENGINE_ENGINE_H
 #define NM_ENGINE_ENGINE_H
@@ -45,7 +45,7 @@ struct nm_engine_config {
 	const struct nm_select_params *select; /* NULL: what is in force */
 	/*
 	 * Called from within progress every params stats_ms or so: what is known of the peers may
-	 * have changed, and others want to look at it. NULL: nobody does.
+	 * have changed, and readers should see them. NULL: no readers.
 	 */
 	void (*publish)(void *publish_arg);
 	void *publish_arg;
@@ -86,7 +86,7 @@ void nm_engine_bind(struct nm_engine *engine, const struct nm_engine_queues *que
 struct nm_peer *nm_engine_peer(struct nm_engine *engine, const struct nm_address *address);
 /* The address vector changed: ask config.resolve again for peers without index (bounded work). */
 void nm_engine_resolve(struct nm_engine *engine);
-/* WHO is not in the address vector any more; nm_engine_resolve() may find it there again. */
+/* WHO was removed from the address vector; nm_engine_resolve() may find it there again. */
 void nm_engine_forget(struct nm_engine *engine, const struct nm_identity *who);
 /* Index in the address vector for FI_SOURCE completions; UINT64_MAX: not in it. */
 uint64_t nm_peer_index(const struct nm_peer *peer);
@@ -95,7 +95,7 @@ void nm_peer_set_index(struct nm_peer *peer, uint64_t index);
 struct nm_message {
 	const struct iovec *iov; /* copied; the array itself may be reused on return */
 	size_t nr_iov;		 /* 0..NM_IOV_MAX */
-	struct nm_peer *peer;	 /* send: to whom. receive: from whom, NULL: from anyone */
+	struct nm_peer *peer;	 /* send: the target. receive: the source, NULL: any source */
 	uint64_t tag;
 	uint64_t ignore; /* receive: tag bits that do not matter */
 	uint64_t data;	 /* send with NM_REMOTE_CQ_DATA */
@@ -181,7 +181,7 @@ int nm_engine_atomic(struct nm_engine *engine, const struct nm_atomic *atomic);
  */
 unsigned int nm_engine_progress(struct nm_engine *engine);
 /*
- * The same by somebody who waits for another engine: finding nothing to do here is no idling, so
+ * The same, called while the thread waits for another engine: no work here is not idling, so
  * it neither yields nor looks at the clock.
  */
 unsigned int nm_engine_help(struct nm_engine *engine);
@@ -210,7 +210,7 @@ struct nm_traffic {
 	uint64_t messages, bytes;
 };
 
-/* Who moves the bytes of a put, a get or an atomic that this endpoint starts. */
+/* The side that moves the bytes of a put, a get or an atomic that this endpoint starts. */
 enum nm_access_way {
 	NM_ACCESS_DIRECT, /* its own instructions, in memory that it has mapped: its own */
 	NM_ACCESS_CMA,	  /* its kernel, from and to the target's memory */
@@ -237,7 +237,7 @@ struct nm_peer_facts {
 	struct nm_traffic sent[NM_NR_CHANNELS], received[NM_NR_CHANNELS]; /* the same, split */
 	/* Operations on the peer's memory that were started here, and how they were done. */
 	struct nm_traffic accesses[NM_NR_ACCESS_WAYS][NM_NR_ACCESS_KINDS];
-	uint64_t stalls; /* sends that found no room and were told to come again */
+	uint64_t stalls; /* sends that found no room and returned -EAGAIN */
 	bool down;
 	struct nm_reason down_reason;
 	uint32_t nr_quarantines; /* channels given up because what came on them could not be */

@@ -8,10 +8,10 @@
  *
  * Until both are here nothing else is said, so both sides know the same four numbers before they go
  * on. What one had sent is what the other has taken, both ways: nothing was lost, and everything
- * under way goes on where it stood. Otherwise nobody can tell what was in the gap: everything under
- * way between the two ends with an error on both sides, and so does, at whoever misses something,
- * every receive that may wait for it. Order is kept: whoever hears SWITCH first takes what the old
- * channel still holds.
+ * under way continues where it stood. Otherwise the content of the gap is unknown: everything under
+ * way between the two ends with an error on both sides. So does, at the side that misses something,
+ * every receive that may wait for it. Order is kept: the side that gets SWITCH first takes what the
+ * old channel still holds.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -69,11 +69,11 @@ static struct nm_failover *begin(struct nm_engine *engine, struct nm_peer *peer)
 	return peer->failover;
 }
 
-/* Something was spoiled on the way, nobody knows what. */
+/* Some bytes were damaged on the way; which ones is unknown. */
 static NM_COLD void spoiled(struct nm_engine *engine, struct nm_peer *peer, bool incoming)
 {
 	nm_error("peer " NM_WHO_FORMAT
-		 ": messages %s it were spoiled; what was under way ends with an error",
+		 ": messages %s it were damaged; its operations in progress end with an error",
 		 NM_WHO(&peer->who), incoming ? "from" : "to");
 	nm_peer_drop_queue(engine, peer);
 	nm_unexpected_reset(peer);
@@ -108,7 +108,7 @@ static void settle(struct nm_engine *engine, struct nm_peer *peer)
 
 /*
  * One memory channel has ended, and the peer is still on another: it could not get here on one way,
- * or I there. The counts of one cannot tell what was lost on both.
+ * or I there. The counts of one do not show what was lost on both.
  */
 static bool is_on_another(const struct nm_transport *ended, const struct nm_transport *net,
 			  const struct nm_peer *peer)
@@ -217,7 +217,7 @@ unsigned int nm_failover_push(struct nm_engine *engine, struct nm_peer *peer)
 		}
 		if (err == -EHOSTUNREACH)
 			nm_peer_down(engine, peer, -EBADMSG, nm_peer_diag(peer)->quarantine.text);
-		/* -EPIPE: the network is about to tell why. */
+		/* -EPIPE: the network reports the reason soon. */
 	} else if (engine->closing) {
 		/* Nothing is due any more; they know how far we got. */
 		nm_failover_end(peer);

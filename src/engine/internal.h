@@ -62,7 +62,9 @@ static inline void nm_peer_activate(struct nm_engine *engine, struct nm_peer *pe
 		nm_list_append(&engine->active, &peer->active_node);
 }
 
-/* An envelope found no room. The peer may be waiting for this endpoint to take something in, too. */
+/*
+ * An envelope found no room. The peer may be waiting for this endpoint to take something in, too.
+ */
 static inline void nm_send_stalled(struct nm_engine *engine, struct nm_peer *peer)
 {
 	peer->send_refused = true;
@@ -122,7 +124,7 @@ struct nm_arrival {
 };
 
 /* recv.c */
-/* A whole message that nobody waits for an answer to: the short way of nearly all. */
+/* A whole message without an answer: the short path of nearly all messages. */
 void nm_recv_eager(struct nm_engine *engine, struct nm_peer *source, const struct nm_packet *pkt,
 		   const void *payload);
 void nm_recv_arrive(struct nm_engine *engine, const struct nm_arrival *arrival);
@@ -132,7 +134,7 @@ void nm_recv_finish(struct nm_engine *engine, struct nm_request *request, int er
 void nm_recv_fail_posted(struct nm_engine *engine, struct nm_request *request, int err);
 /* Forget messages of PEER whose payload will never come. */
 void nm_recv_forget(struct nm_engine *engine, struct nm_peer *peer);
-/* Nobody waits any more for the answers to messages of PEER that are here. */
+/* PEER no longer waits for answers to its messages that are here. */
 void nm_recv_forget_answers(struct nm_engine *engine, struct nm_peer *peer);
 
 /* rndv.c: payload in pieces, after an envelope was answered. */
@@ -143,7 +145,7 @@ void nm_rndv_ack(const struct nm_incoming *in);
 int nm_rndv_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request);
 /* Answer the sender: transfer REQUEST->accepted bytes to this request. */
 void nm_rndv_accept(struct nm_engine *engine, struct nm_request *request);
-/* Tell the initiator how its operation ended (positive errno or 0). */
+/* Report to the initiator how its operation ended (positive errno or 0). */
 void nm_rndv_send_ack(struct nm_engine *engine, struct nm_peer *peer, uint64_t id, int err);
 
 /* Send me LEN bytes from OFFSET on in packets; nothing more is wanted then. */

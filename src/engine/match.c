@@ -7,7 +7,7 @@
 #include "engine/peer.h"
 
 #define BUCKETS_MIN 256
-/* A mask of more bits than this is a wildcard of a receive, not a field that nobody matches on. */
+/* A mask of more bits than this is a wildcard of a receive, not a field that is never matched. */
 #define HASH_IGNORE_BITS 8
 
 static uint64_t mix(uint64_t x)

@@ -50,8 +50,8 @@ struct nm_unexpected {
 	uint64_t tag;
 	uint64_t data;
 	uint64_t size;	    /* of the whole message */
-	uint64_t sender_id; /* rendezvous, or whom to ACK */
-	void *context;	    /* who claimed it */
+	uint64_t sender_id; /* rendezvous, or the sender's request for the ACK */
+	void *context;	    /* of the claim */
 	uint32_t stored;    /* bytes in payload */
 	uint8_t flags;	    /* NM_PKT_ */
 	bool rendezvous;    /* the payload is still at the sender */

@@ -229,7 +229,7 @@ void nm_memory_deregister(struct nm_memory_table *table, struct nm_memory_region
 
 void nm_memory_bind_counter(struct nm_memory_region *region, struct nm_counter *counter)
 {
-	/* What peers do by themselves nobody counts here. */
+	/* Accesses that peers do by themselves are not counted here. */
 	if (counter)
 		hide_from_all(region);
 	region->counter = counter;

@@ -29,8 +29,9 @@ struct nm_memory_attr {
 };
 
 /*
- * Told of regions that peers may access without the owner's help: one piece, no counter that has to
- * count it. `hide` is called before the region is gone, and the region stays until it returns.
+ * Informed of regions that peers may access without the owner's help: one piece, no counter that
+ * has to count it. `hide` is called before the region is gone, and the region stays until it
+ * returns.
  */
 struct nm_memory_watch {
 	struct nm_memory_watch *next;
@@ -46,7 +47,7 @@ int nm_memory_register(struct nm_memory_table *table, const struct nm_memory_att
 void nm_memory_deregister(struct nm_memory_table *table, struct nm_memory_region *region);
 /* Change or clear the counter bound to a region. */
 void nm_memory_bind_counter(struct nm_memory_region *region, struct nm_counter *counter);
-/* Tell WATCH of all regions from now on; first of those there are. It is the caller's. */
+/* Report all regions to WATCH from now on, the existing ones first. The caller owns WATCH. */
 void nm_memory_watch(struct nm_memory_table *table, struct nm_memory_watch *watch);
 /* No more; hides what was shown. Unknown ones are fine. */
 void nm_memory_unwatch(struct nm_memory_table *table, struct nm_memory_watch *watch);

@@ -110,7 +110,7 @@ void nm_multi_take(struct nm_engine *engine, struct nm_request *r, const struct 
 void nm_multi_post(struct nm_engine *engine, struct nm_match *match, struct nm_request *r)
 {
 	nm_recv_post(engine, match, r);
-	/* The request's id tells whether it still is what we posted. */
+	/* The id of the request shows whether it is still the posted one. */
 	for (uint64_t id = nm_request_id(r);
 	     id == nm_request_id(r) && r->state == NM_REQUEST_POSTED;) {
 		struct nm_unexpected *m =

@@ -2,6 +2,7 @@
 #include "engine/peer.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +19,8 @@
 /*
  * Bytes of answers that may wait for a peer that takes none. A sound one has asked for each of them
  * and gets them while it waits: 32 MiB are a quarter of a million answers to messages, or
- * sixteen thousand of the largest results of atomics. Beyond that a peer would be eating our memory.
+ * sixteen thousand of the largest results of atomics. Beyond that a peer would be eating our
+ * memory.
  */
 #define CONTROL_BYTES_MAX (UINT64_C(32) << 20)
 
@@ -160,7 +162,7 @@ static NM_COLD void set_link(struct nm_peer *peer, struct nm_link *link,
 		diag->channel.text);
 }
 
-/* Add "channel: reason" to what is told about a peer without a link. */
+/* Add "channel: reason" to the report on a peer without a link. */
 static void reason_add(struct nm_reason *all, const char *channel, const char *text)
 {
 	nm_reason_add(all, "%s%s: %s", *all->text ? "; " : "", channel, text);
@@ -187,18 +189,21 @@ static int connect_on(struct nm_transport *t, struct nm_peer *peer, struct nm_re
 	return err;
 }
 
-/* Report the channels that could reach the peer but did not open here. */
+/*
+ * Report the channels below RANK that could reach the peer but did not open here. *NEXT: the kind
+ * to look at first; moves on.
+ */
 static void add_absent(const struct nm_engine *engine, const struct nm_select_peer *facts,
+		       unsigned int rank, const struct nm_transport_kind **next,
 		       struct nm_reason *why)
 {
-	const struct nm_transport_kind *kind = NULL;
+	for (; *next && (*next)->rank < rank; *next = nm_transport_next(*next)) {
+		const char *name = nm_channel_name((*next)->channel);
 
-	while ((kind = nm_transport_next(kind))) {
-		const char *name = nm_channel_name(kind->channel);
-
-		if (!engine->transports[kind->channel] && !(kind->flags & NM_TRANSPORT_OPTIONAL) &&
+		if (!engine->transports[(*next)->channel] &&
+		    !((*next)->flags & NM_TRANSPORT_OPTIONAL) &&
 		    nm_params_channel_allowed(engine->params, name) &&
-		    nm_select_reaches(kind, facts))
+		    nm_select_reaches(*next, facts))
 			reason_add(why, name, "not open");
 	}
 }
@@ -210,19 +215,22 @@ int nm_peer_find_link(struct nm_engine *engine, struct nm_peer *peer)
 		/* The transport knows the way back to a peer that reached us over the network. */
 		.has_network_address = peer->address.inner_len > 0 || nm_peer_is_source(peer),
 	};
+	const struct nm_transport_kind *next = nm_transport_next(NULL);
 	struct nm_reason why = {""};
 
-	add_absent(engine, &facts, &why);
 	for (unsigned int i = 0; i < engine->nr_polled; i++) {
+		struct nm_transport *t = engine->polled[i];
 		int err;
 
-		if (!nm_select_reaches(engine->polled[i]->kind, &facts))
+		if (!nm_select_reaches(t->kind, &facts))
 			continue;
-		err = connect_on(engine->polled[i], peer, &why);
+		add_absent(engine, &facts, t->kind->rank, &next, &why);
+		err = connect_on(t, peer, &why);
 		/* Not ready yet is no reason to take a slower way. */
 		if (err == 0 || err == -EAGAIN)
 			return err;
 	}
+	add_absent(engine, &facts, UINT_MAX, &next, &why);
 	if (!*why.text)
 		nm_reason_set(&why, "no channel of NEARMETAL_CHANNELS=%s reaches it%s",
 			      engine->params->channels,
@@ -270,7 +278,7 @@ void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct n
 	if (peer->control_bytes >= CONTROL_BYTES_MAX) {
 		struct nm_reason words;
 
-		nm_reason_set(&words, "it takes no answers: %llu bytes wait",
+		nm_reason_set(&words, "it does not take answers: %llu bytes wait",
 			      (unsigned long long)peer->control_bytes);
 		nm_peer_down(engine, peer, -EBADMSG, words.text);
 		return;

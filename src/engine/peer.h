@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the engine knows of one other endpoint: who it is, the link to it, what waits to be sent
+ * The engine's record of one other endpoint: its identity, the link to it, what waits to be sent
  * to it and what waits for it.
  */
 #ifndef NM_ENGINE_PEER_H
@@ -70,19 +70,22 @@ struct nm_peer {
 	unsigned int nr_started;    /* memory accesses of ours that it has not answered */
 	unsigned int nr_served;	    /* transfers of its memory accesses under way here */
 	unsigned int nr_leaving;    /* sends in NM_REQUEST_LEAVING */
-	uint32_t link_eager_max; /* what eager_max is when nobody keeps anything (unexpected.h) */
-	uint64_t control_bytes;	 /* that what is in control takes */
+	uint32_t link_eager_max;    /* eager_max while no message is kept back (unexpected.h) */
+	uint64_t control_bytes;	    /* that what is in control takes */
 	/* cold */
 	struct nm_identity who;
 	struct nm_address address;
 	/* The channels of messages to and from it; NONE: there was none, in this direction. */
 	enum nm_channel sends_on, receives_on;
-	bool is_named;		  /* while looking who is waited for: by a posted receive */
+	bool is_named; /* during the search for awaited peers: a posted receive names it */
 	uint32_t source_channels; /* bit per channel on which it may still send to us */
 	enum nm_loss loss;
 	uint32_t nr_quarantines; /* channels to it that were given up */
 	uint64_t nr_stalls;	 /* sends that found no room */
-	/* of ours on its memory, by who moved the bytes; `messages` are operations */
+	/*
+	 * accesses of this endpoint to its memory, by the side that moved the bytes; `messages` are
+	 * operations
+	 */
 	struct nm_traffic accesses[NM_NR_ACCESS_WAYS][NM_NR_ACCESS_KINDS];
 	/* messages without a receive (unexpected.h) */
 	uint64_t held_bytes;	      /* that its messages take here */
@@ -111,7 +114,7 @@ int nm_peer_table_init(struct nm_peer_table *table);
 void nm_peer_table_fini(struct nm_peer_table *table);
 struct nm_peer *nm_peer_table_find(const struct nm_peer_table *table,
 				   const struct nm_identity *who);
-/* The peer WHO, made when it is new (*ret_new). NULL: out of memory. */
+/* The peer WHO; created if it is new (*ret_new). NULL: out of memory. */
 struct nm_peer *nm_peer_table_get(struct nm_peer_table *table, const struct nm_identity *who,
 				  bool *ret_new);
 
@@ -175,11 +178,13 @@ static inline bool nm_peer_has_work(const struct nm_peer *peer)
 void nm_peer_down(struct nm_engine *engine, struct nm_peer *peer, int err, const char *why) NM_COLD;
 /* It closed the way of our link, but not another one it speaks on: what waits will never go. */
 void nm_peer_link_lost(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
-/* A send said -EPIPE: the transport is about to tell why. */
+/* A send returned -EPIPE: the transport reports the reason at its next progress(). */
 void nm_peer_link_broken(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
 /* Everything under way with the peer ends with an error; messages that are here stay. */
 void nm_peer_fail_requests(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
-/* Receives that may wait for something that will never come end: those from it, those from anyone. */
+/*
+ * Receives that may wait for something that will never come end: those from it, those from anyone.
+ */
 void nm_peer_fail_receives(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
 /* What waits in the private queue is dropped. */
 void nm_peer_drop_queue(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;

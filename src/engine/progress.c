@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "engine/internal.h"
 
-/* The clock is read once in so many idle calls: it costs as much as an idle call itself. */
+/* The clock is read once per this many idle calls: it costs as much as an idle call itself. */
 #define IDLE_CLOCK_CALLS 64
 #define BUSY_CLOCK_CALLS 1024
 
@@ -37,7 +37,7 @@ static unsigned int push_active(struct nm_engine *engine)
 
 /*
  * Mark the peers that a posted receive names. Returns whether one is posted that anyone could end.
- * Buffers for many messages wait for nobody. Looking at all of them about once a second is cheaper
+ * Buffers for many messages wait for no peer. Looking at all of them about once a second is cheaper
  * than to count at each receive.
  */
 static bool mark_posted(const struct nm_match *match)
@@ -60,7 +60,7 @@ static bool is_waited_for(const struct nm_peer *peer, bool for_anyone)
 {
 	if (peer->is_named || !nm_list_empty(&peer->requests) || peer->failover)
 		return true;
-	/* Whoever has not met us either way is not somebody that anyone could mean. */
+	/* A peer without a link and without a source cannot be the one that is waited for. */
 	return for_anyone && (nm_peer_is_source(peer) || peer->state == NM_PEER_CONNECTED);
 }
 
@@ -106,7 +106,7 @@ static NM_COLD void check_waited_for(struct nm_engine *engine)
 	}
 }
 
-/* Whoever looks from outside sees what was counted, within moments of it. */
+/* Readers outside see a count within moments. */
 static NM_COLD void publish_when_due(struct nm_engine *engine, uint64_t now)
 {
 	if (now - engine->published_ns < engine->params->stats_ms * NM_NS_PER_MS)
@@ -144,7 +144,7 @@ static inline void idle(struct nm_engine *engine)
 		look_at_clock(engine);
 		calls = engine->idle.calls;
 	}
-	/* Nodes may share cores: whoever we wait for may be waiting for ours. */
+	/* Nodes may share cores: the awaited peer may be waiting for this core. */
 	if (nm_unlikely(calls & NM_IDLE_YIELDING))
 		sched_yield();
 }
@@ -206,7 +206,7 @@ unsigned int nm_engine_help(struct nm_engine *engine)
 
 bool nm_engine_sleep(struct nm_engine *engine, struct nm_doorbells *doorbells)
 {
-	/* What waits for room is sent by nobody else, and room rings no doorbell. */
+	/* Only this thread sends what waits for room, and room rings no doorbell. */
 	bool is_heard = nm_list_empty(&engine->active);
 
 	/* Pauses and looks at the clock are counted in calls, which will be few. */

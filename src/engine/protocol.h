@@ -21,23 +21,23 @@
 enum nm_op {
 	/*
 	 * A whole message. tag: its tag; data: the completion data, with NM_PKT_DATA.
-	 * With NM_PKT_ACK the payload starts with struct nm_wire_id: whom to ACK once the message
-	 * is matched and copied.
+	 * With NM_PKT_ACK the payload starts with struct nm_wire_id: the request to ACK once the
+	 * message is matched and copied.
 	 */
 	NM_OP_EAGER = 1,
 	/*
 	 * The envelope of a large message: tag and data as in EAGER; payload struct nm_wire_rts.
-	 * With NM_PKT_MEMORY as many struct nm_wire_span follow as NM_PKT_NR says: where the message
-	 * lies at the sender, for a receiver that can read there.
+	 * With NM_PKT_MEMORY as many struct nm_wire_span follow as NM_PKT_NR says: where the
+	 * message lies at the sender, for a receiver that can read there.
 	 */
 	NM_OP_RTS = 2,
 	/*
 	 * Answer to RTS and WRITE_RTS: send me these bytes. A transfer can begin anywhere, so what
 	 * failed on one way goes on on another where it stopped.
 	 * tag: the sender's id; data: the receiver's id; payload struct nm_wire_cts.
-	 * With NM_PKT_MEMORY spans follow as in RTS: write the bytes there yourself, then say PLACED;
-	 * once per message. Else they come as DATA; then NM_PKT_LAST is set, for nothing more will be
-	 * asked, and NM_PKT_PAST may be: the receiver shares no cache with the sender.
+	 * With NM_PKT_MEMORY spans follow as in RTS: write the bytes there yourself, then say
+	 * PLACED; once per message. Else they come as DATA; then NM_PKT_LAST is set, for nothing
+	 * more will be asked, and NM_PKT_PAST may be: the receiver shares no cache with the sender.
 	 */
 	NM_OP_CTS = 3,
 	/* Bytes of a transfer, in order. tag: the receiver's id; data: offset of the first byte. */
@@ -48,7 +48,9 @@ enum nm_op {
 	/* Put: tag: the initiator's id; data: completion data, with NM_PKT_DATA. Payload: as many
 	 * struct nm_wire_remote as NM_PKT_NR says, then the bytes. Answered by ACK. */
 	NM_OP_WRITE = 6,
-	/* Large put: as WRITE without the bytes. Answered by CTS (then DATA, then ACK) or by ACK. */
+	/*
+	 * Large put: as WRITE without the bytes. Answered by CTS (then DATA, then ACK) or by ACK.
+	 */
 	NM_OP_WRITE_RTS = 7,
 	/* Get: payload as in WRITE_RTS. Answered by DATA to the initiator's id, or by ACK when it is
 	 * empty or refused (also after some DATA, when the region went away). */
@@ -59,8 +61,8 @@ enum nm_op {
 	/* What was at the target before. tag: the initiator's id; payload: the bytes. */
 	NM_OP_RESULT = 10,
 	/*
-	 * First word on the network after a channel between the two was given up (failover.c). tag: how
-	 * much the sender had published there; data: how much it had taken of what came.
+	 * First word on the network after a channel between the two was given up (failover.c). tag:
+	 * how much the sender had published there; data: how much it had taken of what came.
 	 */
 	NM_OP_SWITCH = 11,
 	/* What a CTS with NM_PKT_MEMORY asked for has ended. tag: the receiver's id; data: how many of
@@ -79,7 +81,7 @@ enum nm_pace {
 
 #define NM_PKT_TAGGED 0x01u /* for the tagged queue, else for the untagged one */
 #define NM_PKT_DATA 0x02u   /* data goes into the completion at the receiver */
-#define NM_PKT_ACK 0x04u    /* tell the sender when it is delivered */
+#define NM_PKT_ACK 0x04u    /* confirm the delivery to the sender */
 #define NM_PKT_MEMORY 0x08u /* RTS, CTS: with spans of the peer's memory */
 #define NM_PKT_LAST 0x10u   /* CTS: nothing more will be asked */
 #define NM_PKT_PAST 0x20u   /* CTS: copy past the cache */

@@ -7,10 +7,11 @@
 #define FREE NM_STATE(NM_REQUEST_FREE)
 
 const uint32_t nm_request_transitions[NM_NR_REQUEST_STATES] = {
-	[NM_REQUEST_FREE] = FREE | NM_STATE(NM_REQUEST_POSTED) | NM_STATE(NM_REQUEST_WAIT_DATA) |
-			    NM_STATE(NM_REQUEST_WAIT_CTS) | NM_STATE(NM_REQUEST_STREAMING) |
-			    NM_STATE(NM_REQUEST_LEAVING) | NM_STATE(NM_REQUEST_WAIT_ACK) |
-			    NM_STATE(NM_REQUEST_PULLING),
+	[NM_REQUEST_FREE] = NM_STATE(NM_REQUEST_NEW),
+	[NM_REQUEST_NEW] = FREE | NM_STATE(NM_REQUEST_POSTED) | NM_STATE(NM_REQUEST_WAIT_DATA) |
+			   NM_STATE(NM_REQUEST_WAIT_CTS) | NM_STATE(NM_REQUEST_STREAMING) |
+			   NM_STATE(NM_REQUEST_LEAVING) | NM_STATE(NM_REQUEST_WAIT_ACK) |
+			   NM_STATE(NM_REQUEST_PULLING),
 	[NM_REQUEST_POSTED] = FREE | NM_STATE(NM_REQUEST_DRAINING) |
 			      NM_STATE(NM_REQUEST_WAIT_DATA) | NM_STATE(NM_REQUEST_PULLING),
 	[NM_REQUEST_DRAINING] = FREE,
@@ -88,7 +89,7 @@ struct nm_request *nm_request_find(const struct nm_request_pool *pool, uint64_t 
 	if (index / NM_REQUEST_SLAB >= pool->nr_slabs)
 		return NULL;
 	r = &pool->slabs[index / NM_REQUEST_SLAB][index % NM_REQUEST_SLAB];
-	if (r->generation != id >> 32 || r->state == NM_REQUEST_FREE || r->peer != peer)
+	if (r->generation != id >> 32 || r->state <= NM_REQUEST_NEW || r->peer != peer)
 		return NULL;
 	return r;
 }

@@ -22,6 +22,7 @@
 
 enum nm_request_state {
 	NM_REQUEST_FREE,
+	NM_REQUEST_NEW,	      /* allocated, nothing has been sent or posted */
 	NM_REQUEST_POSTED,    /* receive in the posted queue */
 	NM_REQUEST_DRAINING,  /* multi-receive: out of the queue, rendezvous into it unfinished */
 	NM_REQUEST_WAIT_DATA, /* rendezvous receive, get, or put at the target: bytes are coming */
@@ -51,8 +52,8 @@ enum nm_request_kind {
 
 /*
  * The hot part, two and a half cache lines, is all that a receive of an eager message touches. The
- * cold part of a free request is zero, and its lists are empty: whoever writes to it gives the
- * request back with nm_request_free(), which leaves it like that again.
+ * cold part of a free request is zero, and its lists are empty. Code that writes to the cold part
+ * gives the request back with nm_request_free(), which clears it again.
  */
 struct nm_request {
 	struct nm_posted posted; /* receives: place in the match queue */
@@ -96,7 +97,7 @@ struct nm_request {
 	/* memory access at the target */
 	size_t nr_remote;
 	struct nm_remote remote[NM_IOV_MAX]; /* as many as nr_remote are valid */
-	struct nm_span spans[NM_SPANS_MAX];  /* the other side's memory, as it told; nr_spans */
+	struct nm_span spans[NM_SPANS_MAX];  /* the other side's memory, unchecked; nr_spans */
 };
 static_assert(offsetof(struct nm_request, iov[1]) <= 3 * NM_CACHE_LINE, "hot part");
 
@@ -115,6 +116,12 @@ void nm_request_pool_fini(struct nm_request_pool *pool);
 /* Make another slab of free requests. False: out of memory. */
 bool nm_request_pool_grow(struct nm_request_pool *pool) NM_COLD;
 
+static inline void nm_request_set_state(struct nm_request *request, enum nm_request_state state)
+{
+	nm_state_check(nm_request_transitions, request->state, state);
+	request->state = state;
+}
+
 /* A request with empty lists, nr_iov 0 and a zero cold part; NULL: out of memory. */
 static inline struct nm_request *nm_request_alloc(struct nm_request_pool *pool,
 						  enum nm_request_kind kind)
@@ -125,16 +132,11 @@ static inline struct nm_request *nm_request_alloc(struct nm_request_pool *pool,
 		return NULL;
 	r = pool->free;
 	pool->free = r->next_free;
+	nm_request_set_state(r, NM_REQUEST_NEW);
 	r->kind = kind;
 	r->nr_iov = 0;
 	pool->nr_used++;
 	return r;
-}
-
-static inline void nm_request_set_state(struct nm_request *request, enum nm_request_state state)
-{
-	nm_state_check(nm_request_transitions, request->state, state);
-	request->state = state;
 }
 
 /* Give back a request of which only the hot part was used. Its id is never valid again. */

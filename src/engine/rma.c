@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Remote memory access by messages, where it cannot be had directly (rma_cma.c). The target checks
- * key, rights and bounds of every access in its own progress; nothing that the initiator says is believed. Every operation is answered, so its
- * completion means that it was done at the target, whatever level was asked for.
+ * key, rights and bounds of every access in its own progress; nothing that the initiator says is
+ * believed. Every operation is answered, so its completion means that the target has done it, at
+ * every completion level.
  */
 #include "engine/rma.h"
 
@@ -242,7 +243,7 @@ static void count_refused(struct nm_counter *counter)
 		counter->errors++;
 }
 
-/* A put is done: tell whoever asked to be told. */
+/* A put is done: count it, and report it if the initiator requested that. */
 static void written(struct nm_engine *engine, struct nm_peer *peer, const struct nm_remote *remote,
 		    size_t nr, uint64_t size, bool with_data, uint64_t data)
 {
@@ -280,7 +281,7 @@ void nm_rma_on_write(const struct nm_incoming *in)
 	nm_rndv_send_ack(in->engine, in->peer, in->pkt->tag, 0);
 }
 
-/* A request for a transfer from or to our memory. NULL: PEER was told, or is down. */
+/* A request for a transfer from or to our memory. NULL: PEER has the error, or is down. */
 static struct nm_request *serve(const struct nm_incoming *in, enum nm_request_kind kind,
 				uint64_t access)
 {
@@ -346,7 +347,9 @@ void nm_rma_write_finish(struct nm_engine *engine, struct nm_request *r)
 	else
 		written(engine, peer, r->remote, r->nr_remote, r->size,
 			r->packet_flags & NM_PKT_DATA, r->data);
-	/* The answer comes last: a peer that takes no answers goes down in it, with its requests. */
+	/*
+	 * The answer comes last: a peer that takes no answers goes down in it, with its requests.
+	 */
 	nm_rma_serve_end(engine, r);
 	nm_rndv_send_ack(engine, peer, id, err);
 }

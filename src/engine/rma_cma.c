@@ -2,12 +2,12 @@
 /*
  * Puts and gets without the target's help: where its process was proven (link->remote_copy) and it
  * shows the region in its window, the initiator copies by itself, in the call, and the access is
- * complete when the call returns. So does who accesses its own memory. Everything else is asked of
- * the target, which then also says what was wrong with a key, rights or bounds: an access is done
- * directly or judged by its target, never judged here.
+ * complete when the call returns. So do accesses to this endpoint's own memory. All others are
+ * requests to the target, which then also says what was wrong with a key, rights or bounds: an
+ * access is done directly or judged by its target, never judged here.
  *
- * Order: an access is direct only while none of ours, atomics included, waits for an answer of that peer,
- * so it never overtakes one. Atomics are always executed by the target.
+ * Order: an access is direct only while none of ours, atomics included, waits for an answer of that
+ * peer, so it never overtakes one. Atomics are always executed by the target.
  */
 #include <errno.h>
 #include <string.h>
@@ -151,7 +151,7 @@ static void move_pieces(const struct iovec *to, const struct iovec *from, uint64
 	}
 }
 
-/* The target is who asks: all that a target does, at once. */
+/* The target is this endpoint: it does all work of a target at once. */
 static bool copy_own(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size,
 		     bool is_read)
 {

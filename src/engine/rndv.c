@@ -82,19 +82,19 @@ void nm_rndv_cts(const struct nm_incoming *in)
 	struct nm_wire_cts cts;
 
 	if (in->pkt->len < sizeof(cts) || !r || r->state != NM_REQUEST_WAIT_CTS) {
-		nm_violation(in, "it asked for a message that was not offered");
+		nm_violation(in, "it requested a message that was not offered");
 		return;
 	}
 	if (in->pkt->flags & NM_PKT_MEMORY) {
 		if (!nm_rndv_cma_place(in->engine, r, in->pkt, in->payload))
-			nm_violation(in, "it asked for bytes at no sound place");
+			nm_violation(in, "it requested bytes at an invalid place");
 		return;
 	}
 	memcpy(&cts, in->payload, sizeof(cts));
 	if (in->pkt->len != sizeof(cts) || !(in->pkt->flags & NM_PKT_LAST) ||
 	    cts.offset > r->size || cts.len > r->size - cts.offset ||
 	    (r->kind == NM_REQUEST_WRITE && cts.offset + cts.len != r->size)) {
-		nm_violation(in, "it asked for %llu bytes at %llu of %llu",
+		nm_violation(in, "it requested %llu bytes at %llu of %llu",
 			     (unsigned long long)cts.len, (unsigned long long)cts.offset,
 			     (unsigned long long)r->size);
 		return;
@@ -180,7 +180,7 @@ void nm_rndv_data(const struct nm_incoming *in)
 	struct nm_request *r = nm_request_find(&in->engine->requests, in->pkt->tag, in->peer);
 
 	if (!r || r->state != NM_REQUEST_WAIT_DATA) {
-		nm_violation(in, "it sent bytes of a message nobody asked it for");
+		nm_violation(in, "it sent bytes of a message that was not requested");
 		return;
 	}
 	if (in->pkt->len == 0 || in->pkt->data != r->done || in->pkt->len > r->accepted - r->done) {
@@ -224,7 +224,7 @@ void nm_rndv_ack(const struct nm_incoming *in)
 	struct nm_request *r = nm_request_find(&in->engine->requests, in->pkt->tag, in->peer);
 
 	if (in->pkt->len != 0 || in->pkt->data > ERRNO_MAX || !r || !ack_fits(r, in->pkt->data)) {
-		nm_violation(in, "it confirmed what was not asked");
+		nm_violation(in, "it confirmed a request that was not made");
 		return;
 	}
 	NM_FAULT("transfer-ack");

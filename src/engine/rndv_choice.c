@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-/* A sample that does not end is learnt from, and chosen anew, after so many bytes or transfers. */
+/* After this many bytes or transfers, an endless sample counts and the choice is made again. */
 #define SAMPLE_BYTES (64 << 20)
 #define SAMPLE_NR 1024
 
@@ -19,10 +19,10 @@ static struct nm_rndv_choice *bulk_of(struct nm_peer *peer)
 	return peer->bulk;
 }
 
-/* Every change of mind is worth a line to whoever wants to know why. */
-static NM_COLD void tell(const struct nm_engine *engine, struct nm_rndv_choice *bulk,
-			 const struct nm_select_facts *facts,
-			 const struct nm_select_verdict *verdict)
+/* Each change of the choice is logged at level debug, with its reason. */
+static NM_COLD void explain(const struct nm_engine *engine, struct nm_rndv_choice *bulk,
+			    const struct nm_select_facts *facts,
+			    const struct nm_select_verdict *verdict)
 {
 	bulk->last[verdict->class][verdict->load] = verdict->protocol;
 	nm_select_explain(engine->config.select, &bulk->state, facts, verdict, &bulk->facts.choice);
@@ -52,7 +52,7 @@ static struct nm_select_verdict choose(const struct nm_engine *engine, struct nm
 
 	if (bulk && nm_unlikely(v.protocol != bulk->last[v.class][v.load]) &&
 	    v.why != NM_SELECT_BECAUSE_PROBE)
-		tell(engine, bulk, &facts, &v);
+		explain(engine, bulk, &facts, &v);
 	return v;
 }
 
@@ -153,7 +153,7 @@ void nm_rndv_choice_access_fell_back(struct nm_peer *peer, bool is_read, int err
 	if (!bulk)
 		return;
 	bulk->facts.fallbacks++;
-	nm_reason_set(&bulk->facts.fallback, "a direct %s ended, the target is asked: %s",
+	nm_reason_set(&bulk->facts.fallback, "a direct %s failed, the target takes over: %s",
 		      is_read ? "get" : "put", strerror(-err));
 	nm_log_once(NM_LOG_WARN, "%s", bulk->facts.fallback.text);
 }

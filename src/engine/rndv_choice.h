@@ -27,7 +27,7 @@ struct nm_rndv_choice {
 	struct nm_sample sample;
 	uint32_t nr_incoming; /* transfers under way */
 	bool streams;	      /* the last sample was more than one transfer */
-	enum nm_protocol last[NM_SELECT_NR_CLASSES][NM_SELECT_NR_LOADS]; /* that was told */
+	enum nm_protocol last[NM_SELECT_NR_CLASSES][NM_SELECT_NR_LOADS]; /* as last logged */
 	struct nm_rndv_choice_facts facts;
 };
 

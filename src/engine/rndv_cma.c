@@ -9,7 +9,7 @@
  *   <- ACK                                (every byte is there)
  *   <- CTS, LAST                          (instead of ACK: send me the rest in packets)
  *
- * The receiver alone decides what is asked for and in which order; the sender does as it is told
+ * The receiver alone decides what is requested and in which order; the sender follows
  * and knows that it is done by ACK, or by having sent what came with LAST. Addresses are the other
  * side's word: the kernel checks them, and a lie spoils only the liar's own message.
  */
@@ -27,7 +27,7 @@ unsigned int nm_rndv_cma_offer(const struct nm_peer *peer, struct nm_request *r,
 {
 	unsigned int nr = 0;
 
-	/* Addresses are told only to whom could read them anyway. */
+	/* Addresses go only to a peer that could read them anyway. */
 	if (!peer->link->remote_copy || !nm_user_is_host(r->iov, r->nr_iov))
 		return 0;
 	for (size_t i = 0; i < r->nr_iov; i++)
@@ -157,7 +157,7 @@ static ssize_t copy_step(struct nm_peer *peer, struct nm_request *r, uint64_t en
 	if (!peer->link->remote_copy)
 		return -EOPNOTSUPP;
 	nr_pieces = nm_cursor_take(&cursor, r->iov, r->nr_iov, len, pieces);
-	/* The sender was told of the part that it writes, not of what is before. */
+	/* The sender knows the part that it writes, not the part before it. */
 	nr_spans = spans_at(r, pull ? r->done : r->done - r->split, len, spans);
 	got = (pull ? ops->read_remote : ops->write_remote)(peer->link, pieces, nr_pieces, spans,
 							    nr_spans);
@@ -240,7 +240,7 @@ void nm_rndv_cma_placed(const struct nm_incoming *in)
 
 	if (in->pkt->len != 0 || !r || !r->tail_due || in->pkt->data > r->accepted - r->split) {
 		if (!in->engine->closing)
-			nm_violation(in, "it wrote what it was not asked for");
+			nm_violation(in, "it wrote bytes that were not requested");
 		return;
 	}
 	r->tail_due = false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What transports tell the engine: sources come and go, packets arrive. All of it is foreign. */
+/* Reports of transports: sources come and go, packets arrive. All of it is foreign. */
 #include <errno.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_ide
 		return NULL;
 	}
 	if (peer->state == NM_PEER_DOWN)
-		return NULL; /* an identity is used once; whoever brings it back is not sound */
+		return NULL; /* an identity is used once; a second use is invalid */
 	if (label) {
 		struct nm_peer_diag *diag = nm_peer_diag(peer);
 
@@ -81,7 +81,7 @@ static void on_rts(const struct nm_incoming *in)
 	memcpy(&rts, in->payload, sizeof(rts));
 	if (nr > 0 &&
 	    nm_rndv_cma_spans((const char *)in->payload + sizeof(rts), nr, rts.size, spans) < 0) {
-		nm_violation(in, "its message lies at no sound place");
+		nm_violation(in, "its message has an invalid place");
 		return;
 	}
 	a = (struct nm_arrival){
@@ -149,8 +149,8 @@ void nm_sink_source_down(struct nm_transport *from, struct nm_peer *source, int 
 	source->source_channels &= ~bit_of(from);
 	if (err == 0 && source->source_channels) {
 		/*
-		 * The peer sends on another channel too and has not closed it: packets may still come
-		 * from there. Only the link over this channel is gone.
+		 * The peer sends on another channel too and has not closed it: packets may still
+		 * come from there. Only the link over this channel is gone.
 		 */
 		if (source->link && source->link->transport == from)
 			nm_peer_link_lost(engine, source);

@@ -12,9 +12,9 @@
 #include "base/log.h"
 
 #define KEEP_PART 64
-/* A peer that takes nothing in can not be told why it goes, and goes this part later. */
+/* A peer that takes nothing in cannot receive the reason; it is given up this part later. */
 #define UNTOLD_PART 8
-/* More than one round of progress brings, after which it can be told. */
+/* More than one round of progress brings; after a round the peer can be informed. */
 #define UNTOLD_MIN (UINT64_C(4) << 20)
 
 static void say(struct nm_engine *engine, struct nm_peer *peer, enum nm_pace pace)
@@ -29,13 +29,13 @@ void nm_unexpected_give_up(struct nm_engine *engine, struct nm_peer *peer)
 	struct nm_reason why;
 
 	nm_reason_set(&why,
-		      "its messages that no receive was posted for take %llu KiB here; if they are "
+		      "its unexpected messages take %llu KiB here; if this is "
 		      "meant, set NEARMETAL_UNEXPECTED_MAX to more",
 		      (unsigned long long)(peer->held_bytes >> 10));
 	nm_peer_down(engine, peer, -ENOBUFS, why.text);
 }
 
-/* Tell it before it goes, so that it does not wait for us. What is due before that goes first. */
+/* Inform it before it is given up, so that it does not wait. Earlier packets go first. */
 static NM_COLD bool has_room_still(struct nm_engine *engine, struct nm_peer *peer, uint64_t excess)
 {
 	if (peer->asked != NM_PACE_STOP) {
@@ -66,8 +66,9 @@ void nm_unexpected_add(struct nm_engine *engine, struct nm_peer *peer, size_t by
 	if (nm_likely(peer->asked != NM_PACE_FREE ||
 		      peer->held_bytes <= engine->params->unexpected_max / KEEP_PART))
 		return;
-	nm_log_once(NM_LOG_INFO,
-		    "a peer sends faster than its messages are received: it keeps their bytes now");
+	nm_log_once(
+		NM_LOG_INFO,
+		"a peer sends faster than this endpoint receives: the peer now keeps the bytes");
 	peer->asked = NM_PACE_KEEP;
 	say(engine, peer, NM_PACE_KEEP);
 }
@@ -95,9 +96,10 @@ void nm_unexpected_on_pace(const struct nm_incoming *in)
 	if (in->pkt->len != 0 || in->pkt->data > NM_PACE_STOP)
 		nm_violation(in, "it set a pace that does not exist");
 	else if (in->pkt->data == NM_PACE_STOP)
-		nm_peer_down(in->engine, in->peer, -ENOBUFS,
-			     "too many of our messages wait there for a receive: it takes no more "
-			     "(its NEARMETAL_UNEXPECTED_MAX)");
+		nm_peer_down(
+			in->engine, in->peer, -ENOBUFS,
+			"too many messages of this endpoint wait there for a receive: it takes no more "
+			"(its NEARMETAL_UNEXPECTED_MAX)");
 	else
 		set_keeps(in->peer, in->pkt->data == NM_PACE_KEEP);
 }

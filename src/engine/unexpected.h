@@ -16,12 +16,14 @@ struct nm_incoming;
 #define NM_UNEXPECTED_BLOCK 256
 #define NM_UNEXPECTED_EAGER (NM_UNEXPECTED_BLOCK - (uint32_t)sizeof(struct nm_unexpected))
 
-/* Is there room for one more message of PEER, BYTES long as it is stored? False: the peer is gone. */
+/*
+ * Is there room for one more message of PEER, BYTES long as it is stored? False: the peer is gone.
+ */
 bool nm_unexpected_has_room(struct nm_engine *engine, struct nm_peer *peer, size_t bytes);
 /* It is in its queue, or gone from here. Both may find the peer dead. */
 void nm_unexpected_add(struct nm_engine *engine, struct nm_peer *peer, size_t bytes);
 void nm_unexpected_remove(struct nm_engine *engine, struct nm_peer *peer, size_t bytes);
-/* PEER, of which too much was held, has been told so: it goes. */
+/* PEER knows that too many of its messages were held: it is given up. */
 void nm_unexpected_give_up(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
 
 /* What PEER asks of us. */

@@ -5,10 +5,11 @@
  * again", and TCP hides a host that has vanished for a quarter of an hour.
  *
  * So an endpoint with an internet address listens on a TCP port of its own, on which nothing is
- * ever said: its lifeline. Whoever waits for the peer connects to it and lets the two kernels ask each other.
- * When the process ends, its kernel resets the connection and refuses the next one; when the host
- * does not answer for NEARMETAL_NET_TIMEOUT_MS, our kernel says so. The peer itself does nothing:
- * connections stay in the kernel's queue, and are only taken out of it when that fills up.
+ * ever said: its lifeline. An endpoint that waits for the peer connects to it and lets the two
+ * kernels ask each other. When the process ends, its kernel resets the connection and refuses the
+ * next one; when the host does not answer for NEARMETAL_NET_TIMEOUT_MS, our kernel says so. The
+ * peer itself does nothing: connections stay in the kernel's queue, and are only taken out of it
+ * when that fills up.
  *
  * Verbs reaches peers to which TCP may be forbidden. There a lifeline that cannot be reached says
  * nothing until one stood: to that peer, or to any of another host. So it is tried when peers meet.
@@ -35,7 +36,9 @@
 /* How often the queue is looked at, in polls of the inner endpoint. */
 #define SWEEP_POLLS 4096
 
-/* Whether what the lifeline says of a network that is closed to it is true of the inner endpoint. */
+/*
+ * Whether what the lifeline says of a network that is closed to it is true of the inner endpoint.
+ */
 static bool is_tcp(const struct net *net)
 {
 	static const char *const providers[] = {"tcp", "net", "tcp;ofi_rxm", "sockets"};
@@ -142,7 +145,7 @@ uint16_t nm_net_lifeline_open(struct net *net)
 	lifeline->is_believed = is_tcp(net);
 	lifeline->listener = listen_beside(net, &port);
 	if (lifeline->listener < 0)
-		nm_info("no lifeline, so peers cannot tell whether I live: %s", strerror(errno));
+		nm_info("no lifeline, so peers cannot check this endpoint: %s", strerror(errno));
 	pthread_mutex_init(&lifeline->lock, NULL);
 	lifeline->fork_watch = (struct nm_fork_watch){
 		.before = before_fork,
@@ -334,9 +337,8 @@ static void lose_silent(struct net *net, struct nm_net_peer *peer)
 static void refused(struct net *net, struct nm_net_peer *peer)
 {
 	if (peer->refused_at == peer->rx_sequence + UINT64_C(1))
-		nm_net_lose(
-			net, peer, -ECONNRESET,
-			"nobody listens at its network address any more: the process has ended");
+		nm_net_lose(net, peer, -ECONNRESET,
+			    "its network address is closed: the process has ended");
 	peer->refused_at = peer->rx_sequence + UINT64_C(1);
 }
 
@@ -381,7 +383,7 @@ void nm_net_watch(struct net *net, struct nm_net_peer *peer)
 
 	if (peer->state != NM_NET_UP || waited < net->watch_ns)
 		return;
-	/* Whoever was stopped for a while has not waited meanwhile. */
+	/* A process that was stopped for a while has not waited in that time. */
 	if (waited > 4 * net->watch_ns)
 		waited = 4 * net->watch_ns;
 	waited = peer->watched_ns ? waited : 0;

@@ -14,7 +14,7 @@ struct nm_net_buffer {
 	struct fi_context2 context; /* first: the inner completion gives its address back */
 	struct nm_net_buffer *next;
 	struct nm_net_pool *pool;
-	struct nm_net_peer *peer; /* to whom it is sent; NULL: a receive buffer */
+	struct nm_net_peer *peer; /* its target; NULL: a receive buffer */
 	uint8_t *bytes;
 	void *desc;
 };

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Closing in order. A socket that is closed with unread bytes in it is reset, and a reset throws
- * away what its other end has not been sent yet. So nobody closes before every peer has said that
- * it took in everything (BYE_SEEN), or that it wants nothing more (BYE), or the time is over.
+ * away what its other end has not been sent yet. So an endpoint closes only after every peer has
+ * said that it took in everything (BYE_SEEN), or that it wants nothing more (BYE), or the time is
+ * over.
  */
 #include <sched.h>
 
@@ -23,9 +24,9 @@ static bool is_open(const struct nm_net_peer *peer)
 {
 	if (peer->state == NM_NET_DEAD || !has_met(peer))
 		return false;
-	if (peer->answer_owed || peer->in_flight)
+	if (peer->bye_owed || peer->answer_owed || peer->in_flight)
 		return true;
-	/* Who has said BYE and got its answer wants nothing more, and may be gone already. */
+	/* A peer that said BYE and got its answer wants nothing more, and may have ended. */
 	return peer->state == NM_NET_UP && !(peer->bye_sent && peer->bye_seen);
 }
 
@@ -82,9 +83,9 @@ void nm_net_destroy(struct nm_transport *transport)
 		}
 	} while (now < transport->close_by_ns);
 	if (nr)
-		nm_info("network channel closed with %u peers that did not answer in time", nr);
+		nm_info("network channel closed; %u peers did not answer in time", nr);
 	if (net->nr_dropped)
-		nm_info("network channel dropped %llu messages that could not be believed",
+		nm_info("network channel dropped %llu invalid messages",
 			(unsigned long long)net->nr_dropped);
 	nm_net_free(net);
 }

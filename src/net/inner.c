@@ -315,7 +315,7 @@ bool nm_net_inner_fits(const struct nm_net_inner *inner, const struct nm_address
 	memcpy(&their_family, peer->inner, sizeof(their_family));
 	if (peer->inner_len != inner->name_len || family != their_family) {
 		nm_reason_set(ret_reason,
-			      "the peer's network address is of another kind than %s; set "
+			      "the peer's network address is not of the kind %s; set "
 			      "NEARMETAL_NET alike everywhere",
 			      inner->text);
 		return false;
@@ -326,7 +326,7 @@ bool nm_net_inner_fits(const struct nm_net_inner *inner, const struct nm_address
 	memcpy(&theirs, peer->inner + inner->address_len, sizeof(theirs));
 	if (protocol != theirs) {
 		nm_reason_set(ret_reason,
-			      "the peer's network speaks protocol %u, %s speaks %u; set "
+			      "the peer's network has protocol %u, %s has %u; set "
 			      "FI_PROVIDER and NEARMETAL_NET alike everywhere",
 			      theirs, inner->text, protocol);
 		return false;

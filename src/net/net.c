@@ -60,19 +60,19 @@ void nm_net_lose(struct net *net, struct nm_net_peer *peer, int err, const char 
 	/* The end of one that had closed is no news. */
 	if (!was_up)
 		return;
-	peer->loss_untold = true;
-	net->nr_untold++;
+	peer->loss_unreported = true;
+	net->nr_unreported++;
 }
 
-static void tell_losses(struct net *net)
+static void report_losses(struct net *net)
 {
 	struct nm_net_peer *peer;
 
-	net->nr_untold = 0;
+	net->nr_unreported = 0;
 	for (peer = net->peers.all; peer; peer = peer->next) {
-		if (!peer->loss_untold)
+		if (!peer->loss_unreported)
 			continue;
-		peer->loss_untold = false;
+		peer->loss_unreported = false;
 		if (!net->closing && (peer->is_source || peer->linked))
 			net->base.sink.source_down(&net->base,
 						   peer->is_source ? peer->source : peer->link.peer,
@@ -205,7 +205,7 @@ static int net_connect(struct nm_transport *transport, const struct nm_address *
 		return -ENOMEM;
 	}
 	if (peer->state != NM_NET_UP) {
-		nm_reason_set(ret_reason, "the peer is gone: %s",
+		nm_reason_set(ret_reason, "the peer is down: %s",
 			      peer->state == NM_NET_CLOSED ? "it closed" : peer->loss.text);
 		return -EHOSTUNREACH;
 	}
@@ -275,18 +275,22 @@ static void net_check_alive(struct nm_link *link)
 	nm_net_say(net, peer, NM_NET_PING);
 }
 
-static void pay_answers(struct net *net)
+/* Send KIND if it is owed. If it cannot be sent now, for lack of buffers, it stays owed. */
+static void pay(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind, bool *owed)
+{
+	if (!*owed || nm_net_say(net, peer, kind) == -EAGAIN)
+		return;
+	*owed = false;
+	net->nr_owed--;
+}
+
+static void pay_all(struct net *net)
 {
 	struct nm_net_peer *peer;
 
 	for (peer = net->peers.all; peer; peer = peer->next) {
-		if (!peer->answer_owed)
-			continue;
-		/* Who does not answer because of a lack of buffers does so next time. */
-		if (nm_net_say(net, peer, NM_NET_BYE_SEEN) == -EAGAIN)
-			continue;
-		peer->answer_owed = false;
-		net->nr_answers_owed--;
+		pay(net, peer, NM_NET_BYE, &peer->bye_owed);
+		pay(net, peer, NM_NET_BYE_SEEN, &peer->answer_owed);
 	}
 }
 
@@ -304,10 +308,10 @@ unsigned int nm_net_poll(struct net *net)
 		if (net->receive.nr_unused == before)
 			break;
 	}
-	if (nm_unlikely(net->nr_answers_owed))
-		pay_answers(net);
-	if (nm_unlikely(net->nr_untold))
-		tell_losses(net);
+	if (nm_unlikely(net->nr_owed))
+		pay_all(net);
+	if (nm_unlikely(net->nr_unreported))
+		report_losses(net);
 	return work;
 }
 
@@ -317,7 +321,7 @@ static bool may_skip(struct net *net)
 	bool lonely = net->peers.nr == 0;
 	uint64_t now;
 
-	if (net->quiet_polls < QUIET_POLLS || net->nr_untold)
+	if (net->quiet_polls < QUIET_POLLS || net->nr_unreported)
 		return false;
 	/* The clock costs 20 ns, and so does this call; asked for now and then it is not seen. */
 	net->base.pause = lonely ? 63 : 7;
@@ -344,7 +348,7 @@ static unsigned int net_progress(struct nm_transport *transport)
 	return work;
 }
 
-/* Messages of others come only to who asks for them; who was never met can wait for a moment. */
+/* Messages arrive only if this endpoint polls; a peer's first greeting can wait for a moment. */
 static bool net_sleep(struct nm_transport *transport, struct nm_doorbells *doorbells)
 {
 	(void)doorbells;
@@ -388,7 +392,10 @@ static int init_buffers(struct net *net)
 
 void nm_net_free(struct net *net)
 {
-	/* The endpoint first: it still writes into posted buffers. Then registrations, then the rest. */
+	/*
+	 * The endpoint first: it still writes into posted buffers. Then registrations, then the
+	 * rest.
+	 */
 	if (net->inner.ep)
 		fi_close(&net->inner.ep->fid);
 	net->inner.ep = NULL;
@@ -412,7 +419,8 @@ static int net_create(const struct nm_sink *sink, struct nm_address *address,
 	if (!net || nm_net_peers_init(&net->peers)) {
 		free(net);
 		nm_reason_set(ret_reason, "out of memory");
-		return -ENOMEM;
+		err = -ENOMEM;
+		goto err_log;
 	}
 	err = nm_net_inner_open(params->net, NR_SMALL + NR_LARGE + NR_RECEIVE, &net->inner,
 				ret_reason);
@@ -447,11 +455,12 @@ static int net_create(const struct nm_sink *sink, struct nm_address *address,
 	return 0;
 
 err_free:
+	nm_net_free(net);
+err_log:
 	nm_log_once(NM_LOG_WARN,
 		    "network channel unavailable, only neighbours can be reached: %s "
 		    "(NEARMETAL_NET=%s)",
 		    ret_reason->text, params->net);
-	nm_net_free(net);
 	return err;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the network channel knows of one other endpoint, in both directions, by identity. */
+/* The network channel's record of one other endpoint, in both directions, by identity. */
 #ifndef NM_NET_PEER_H
 #define NM_NET_PEER_H
 
@@ -25,17 +25,18 @@ struct nm_net_peer {
 	bool is_source;	    /* it has greeted us */
 	bool greeted;	    /* we have greeted it */
 	bool bye_sent, bye_seen;
-	bool answer_owed; /* its BYE is not answered yet */
-	bool loss_untold; /* dead, and the engine has not been told */
+	bool bye_owed;	      /* refused, and it does not know yet */
+	bool answer_owed;     /* its BYE is not answered yet */
+	bool loss_unreported; /* dead, and the engine does not know yet */
 	uint64_t pinged_ns;
-	uint64_t stuck_ns; /* since when the inner endpoint takes nothing for it; 0: it does */
+	uint64_t stuck_ns; /* since when the inner endpoint accepts nothing for it; 0: it accepts */
 	/* its lifeline (alive.c) */
 	int line; /* our connection to it; -1: none */
 	bool line_is_up;
 	bool line_stood;     /* it was up once */
 	uint64_t watched_ns; /* when we last looked */
-	uint64_t silent_ns;  /* for how long its host has been silent, as far as we looked */
-	uint64_t refused_at; /* rx_sequence + 1 when nobody listened any more; 0: somebody does */
+	uint64_t silent_ns;  /* how long its host has been silent, as of the last look */
+	uint64_t refused_at; /* rx_sequence + 1 when its port was closed; 0: it is open */
 	int loss_err;
 	struct nm_reason loss;
 	struct nm_address address;
@@ -54,7 +55,7 @@ void nm_net_peers_fini(struct nm_net_peers *peers);
 /* NULL: unknown. */
 struct nm_net_peer *nm_net_peers_find(const struct nm_net_peers *peers,
 				      const struct nm_identity *who);
-/* The peer WHO, made when it is new. NULL: out of memory. */
+/* The peer WHO; created if it is new. NULL: out of memory. */
 struct nm_net_peer *nm_net_peers_get(struct nm_net_peers *peers, const struct nm_identity *who);
 
 #endif

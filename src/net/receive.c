@@ -58,9 +58,12 @@ static void take_hello(struct net *net, const struct nm_net_header *header, cons
 	peer->is_source = true;
 	nm_net_meet_line(net, peer);
 	peer->source = net->base.sink.source_up(&net->base, &peer->who, &peer->label);
-	/* Known as gone, by another channel's goodbye: all that is left to do is to answer this one's. */
-	if (!peer->source)
-		peer->state = NM_NET_CLOSED;
+	if (peer->source)
+		return;
+	/* The engine refuses it, for example after its goodbye on another channel. Its sends end here. */
+	peer->state = NM_NET_CLOSED;
+	peer->bye_owed = true;
+	net->nr_owed++;
 }
 
 static void take_bye(struct net *net, struct nm_net_peer *peer)
@@ -72,7 +75,7 @@ static void take_bye(struct net *net, struct nm_net_peer *peer)
 		return;
 	peer->state = NM_NET_CLOSED;
 	peer->answer_owed = true;
-	net->nr_answers_owed++;
+	net->nr_owed++;
 	if (net->closing || !peer->source)
 		return;
 	nm_reason_set(&why, "%s closed its endpoint", peer->label.text);
@@ -125,7 +128,7 @@ static void take_message(struct net *net, const struct nm_net_buffer *buffer, si
 	peer = nm_net_peers_find(&net->peers, &header.source);
 	if (nm_unlikely(!peer || !(peer->is_source || net->closing) ||
 			peer->state == NM_NET_DEAD)) {
-		drop(net, "from a source that has not greeted, or is gone");
+		drop(net, "from a source that sent no greeting, or is down");
 		return;
 	}
 	take_known(net, peer, &header, payload);
@@ -151,7 +154,7 @@ static NM_COLD unsigned int take_error(struct net *net)
 	if (!(buffer->pool == &net->receive)) {
 		peer = buffer->peer;
 		finish_send(buffer);
-		snprintf(words, sizeof(words), "its network connection is gone: %s",
+		snprintf(words, sizeof(words), "its network connection failed: %s",
 			 nm_host.strerror(entry.err));
 		nm_net_lose(net, peer, -ECONNRESET, words);
 		return 1;

@@ -41,10 +41,10 @@ struct net {
 	uint32_t skipped;     /* calls since the last poll */
 	uint64_t polled_ns;
 	/* rare work */
-	uint32_t nr_untold;	  /* losses the engine has not heard of */
-	uint32_t nr_answers_owed; /* BYEs to answer */
-	bool closing;		  /* nothing is told to the engine any more */
-	uint64_t nr_dropped;	  /* messages that could not be believed */
+	uint32_t nr_unreported; /* losses the engine has not heard of */
+	uint32_t nr_owed;	/* BYEs to send or to answer, of all peers */
+	bool closing;		/* no more reports to the engine */
+	uint64_t nr_dropped;	/* messages that could not be believed */
 	uint64_t ping_ns, stuck_ns, watch_ns, timeout_ns;
 	uint64_t exhausted_ns; /* since when there is no buffer to send from; 0: there is */
 	struct nm_net_lifeline lifeline;
@@ -61,7 +61,7 @@ void nm_net_post_receive(struct net *net, struct nm_net_buffer *buffer);
 unsigned int nm_net_poll(struct net *net);
 /* Send a message without payload, after a greeting if there was none. 0, -EAGAIN, -EPIPE. */
 int nm_net_say(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind);
-/* The peer is lost; the engine is told at the next poll. No effect on one that is gone. */
+/* The peer is lost; the next poll reports it to the engine. No effect on a peer that is dead. */
 void nm_net_lose(struct net *net, struct nm_net_peer *peer, int err, const char *words);
 /* Open the lifeline. Returns its port in network byte order; 0: this endpoint has none. */
 uint16_t nm_net_lifeline_open(struct net *net);
@@ -75,7 +75,7 @@ void nm_net_meet_line(struct net *net, struct nm_net_peer *peer);
 void nm_net_watch(struct net *net, struct nm_net_peer *peer);
 /* Nothing can be sent to PEER now: watch it when that lasts. */
 void nm_net_stuck(struct net *net, struct nm_net_peer *peer);
-/* Nothing can be sent to anybody now: watch whoever holds a buffer when that lasts. */
+/* No buffer is free: if that lasts, watch the peers that hold one. */
 void nm_net_exhausted(struct net *net);
 /* The destroy of the contract. */
 void nm_net_destroy(struct nm_transport *transport);

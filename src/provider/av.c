@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fid_av: the addresses a program knows (connect/address_table.h); for FI_AV_MAP the index of the
+ * fid_av: the addresses a program knows (provider/address_table.h); for FI_AV_MAP the index of the
  * table serves as the opaque handle. What an endpoint knows of a peer is made when it first talks
  * to it, and only then the inner provider gets to know the peer's address.
  */
@@ -64,7 +64,7 @@ static int av_insert(struct fid_av *fid, const void *addr, size_t count, fi_addr
 		err = insert_one(av, bytes + i * NM_ADDRESS_LEN, fi_addr, &index);
 		if (err)
 			nm_warn("address %zu of %zu not inserted: %s", i, count,
-				err == -FI_EINVAL ? "it is not one of nearmetal's" :
+				err == -FI_EINVAL ? "it is not an address of nearmetal" :
 						    nm_host.strerror(-err));
 		if (errors)
 			errors[i] = -err;
@@ -72,7 +72,7 @@ static int av_insert(struct fid_av *fid, const void *addr, size_t count, fi_addr
 			fi_addr[i] = err ? FI_ADDR_NOTAVAIL : index;
 		nr += !err;
 	}
-	/* Messages may have come from them already, with nobody to name as their source. */
+	/* Messages may have come from them already, without an index for their source. */
 	for (i = 0; i < av->eps.nr; i++)
 		nm_engine_resolve(av->eps.eps[i]->engine);
 	nm_lock_give(&av->domain->lock);
@@ -127,7 +127,7 @@ static int av_lookup(struct fid_av *fid, fi_addr_t fi_addr, void *addr, size_t *
 	return room < NM_ADDRESS_LEN ? -FI_ETOOSMALL : 0;
 }
 
-/* "nearmetal://0123456789ab": whom to look for in logs and stats. The token is never shown. */
+/* "nearmetal://0123456789ab": the name in logs and stats. The token is never shown. */
 static const char *av_straddr(struct fid_av *fid, const void *addr, char *buf, size_t *len)
 {
 	struct nm_address address;

@@ -170,7 +170,7 @@ static int add_transports(struct nm_ep *ep, struct nm_engine *engine)
 		nm_info("endpoint " NM_WHO_FORMAT ": %s", NM_WHO(&ep->address.who), words.text);
 	}
 	if (err)
-		nm_error("endpoint not enabled: none of the channels '%s' can be used",
+		nm_error("endpoint not enabled: no channel of '%s' is usable",
 			 nm_params()->channels);
 	return err;
 }

@@ -49,7 +49,7 @@ static bool has(const struct nm_ep_list *list, const struct nm_ep *ep)
 
 void nm_domain_help(struct nm_domain *domain, const struct nm_ep_list *list)
 {
-	/* Who yields has nothing to do, so help costs it nothing, and its calls are few. */
+	/* A thread that yields is idle, so help costs it nothing, and its calls are few. */
 	if (++domain->nr_helps % CALLS_PER_HELP &&
 	    !(list->nr && nm_engine_yields(list->eps[0]->engine)))
 		return;

@@ -20,7 +20,7 @@ struct nm_eq {
 	struct nm_fabric *fabric;
 	pthread_mutex_t mutex; /* around events */
 	struct nm_list events;
-	/* Readable while there are events. -1: nobody can wait. */
+	/* Readable while there are events. -1: no thread can wait. */
 	int fd;
 	enum fi_wait_obj wait_obj;
 };

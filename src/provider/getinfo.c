@@ -16,7 +16,7 @@ static bool asked_as_building_block(uint64_t flags, const struct fi_info *hints)
 
 /*
  * Does the program want this provider and no other? Then it may name the destination's host: it
- * gets an address that is nobody's, and brings the peer's own by means of its own. Any other
+ * gets an address without an owner, and brings the peer's address by its own means. Any other
  * program would take us for one that can resolve names.
  */
 static bool asked_by_name(const struct fi_info *hints)

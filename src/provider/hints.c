@@ -12,14 +12,14 @@
 static int refuse_bits(struct nm_reason *ret_why, const char *what, uint64_t asked,
 		       uint64_t offered)
 {
-	nm_reason_set(ret_why, "%s 0x%llx asked for, of which 0x%llx is not offered", what,
+	nm_reason_set(ret_why, "%s 0x%llx requested; 0x%llx of it is not offered", what,
 		      (unsigned long long)asked, (unsigned long long)(asked & ~offered));
 	return -FI_ENODATA;
 }
 
 static int refuse_size(struct nm_reason *ret_why, const char *what, size_t asked, size_t offered)
 {
-	nm_reason_set(ret_why, "%s %zu asked for, at most %zu is offered", what, asked, offered);
+	nm_reason_set(ret_why, "%s %zu requested, at most %zu is offered", what, asked, offered);
 	return -FI_ENODATA;
 }
 
@@ -60,12 +60,12 @@ static int check_rx(const struct fi_rx_attr *rx, struct nm_reason *ret_why)
 static int check_ep(const struct fi_ep_attr *ep, struct nm_reason *ret_why)
 {
 	if (ep->type != FI_EP_UNSPEC && ep->type != FI_EP_RDM) {
-		nm_reason_set(ret_why, "endpoint type %d asked for, only FI_EP_RDM is offered",
+		nm_reason_set(ret_why, "endpoint type %d requested, only FI_EP_RDM is offered",
 			      (int)ep->type);
 		return -FI_ENODATA;
 	}
 	if (ep->protocol != FI_PROTO_UNSPEC) {
-		nm_reason_set(ret_why, "wire protocol %u asked for, nearmetal has its own",
+		nm_reason_set(ret_why, "wire protocol %u requested, nearmetal has its own",
 			      ep->protocol);
 		return -FI_ENODATA;
 	}
@@ -89,7 +89,7 @@ static int check_ep(const struct fi_ep_attr *ep, struct nm_reason *ret_why)
 static int check_domain(const struct fi_domain_attr *domain, struct nm_reason *ret_why)
 {
 	if (domain->name && strcmp(domain->name, NM_PROVIDER_NAME)) {
-		nm_reason_set(ret_why, "domain '%.64s' asked for, the only one is '%s'",
+		nm_reason_set(ret_why, "domain '%.64s' requested, the only one is '%s'",
 			      domain->name, NM_PROVIDER_NAME);
 		return -FI_ENODATA;
 	}
@@ -100,7 +100,7 @@ static int check_domain(const struct fi_domain_attr *domain, struct nm_reason *r
 		return -FI_ENODATA;
 	}
 	if (domain->data_progress == FI_PROGRESS_AUTO) {
-		nm_reason_set(ret_why, "automatic data progress asked for, only manual is offered: "
+		nm_reason_set(ret_why, "automatic data progress requested, only manual is offered: "
 				       "the program must read its queues or counters");
 		return -FI_ENODATA;
 	}
@@ -114,9 +114,11 @@ static int check_domain(const struct fi_domain_attr *domain, struct nm_reason *r
 		nm_reason_set(ret_why, "authorization keys are not offered");
 		return -FI_ENODATA;
 	}
-	/* The word of the time before 1.5; as a bit beside others it only allows, and we need none. */
+	/*
+	 * The word of the time before 1.5; as a bit beside others it only allows, and we need none.
+	 */
 	if (domain->mr_mode == FI_MR_BASIC) {
-		nm_reason_set(ret_why, "FI_MR_BASIC asked for; keys and offsets of the program "
+		nm_reason_set(ret_why, "FI_MR_BASIC requested; keys and offsets of the program "
 				       "(FI_MR_SCALABLE, mr_mode 0) are offered");
 		return -FI_ENODATA;
 	}
@@ -126,11 +128,11 @@ static int check_domain(const struct fi_domain_attr *domain, struct nm_reason *r
 static int check_fabric(const struct fi_fabric_attr *fabric, struct nm_reason *ret_why)
 {
 	if (fabric->prov_name && strcasecmp(fabric->prov_name, NM_PROVIDER_NAME)) {
-		nm_reason_set(ret_why, "provider '%.64s' asked for", fabric->prov_name);
+		nm_reason_set(ret_why, "provider '%.64s' requested", fabric->prov_name);
 		return -FI_ENODATA;
 	}
 	if (fabric->name && strcmp(fabric->name, NM_PROVIDER_NAME)) {
-		nm_reason_set(ret_why, "fabric '%.64s' asked for, the only one is '%s'",
+		nm_reason_set(ret_why, "fabric '%.64s' requested, the only one is '%s'",
 			      fabric->name, NM_PROVIDER_NAME);
 		return -FI_ENODATA;
 	}
@@ -144,14 +146,14 @@ int nm_hints_check(const struct fi_info *hints, struct nm_reason *ret_why)
 	if (!hints)
 		return 0;
 	if (hints->caps & FI_HMEM) {
-		nm_reason_set(ret_why, "FI_HMEM asked for; no interface to device memory is built "
-				       "in, only buffers in the host's memory are taken");
+		nm_reason_set(ret_why, "FI_HMEM requested; no interface to device memory is built "
+				       "in, buffers must be in host memory");
 		return -FI_ENODATA;
 	}
 	if (HAS_BEYOND(hints->caps, NM_CAPS))
 		return refuse_bits(ret_why, "capabilities", hints->caps, NM_CAPS);
 	if (hints->addr_format != FI_FORMAT_UNSPEC) {
-		nm_reason_set(ret_why, "address format %u asked for, nearmetal has its own",
+		nm_reason_set(ret_why, "address format %u requested, nearmetal has its own",
 			      hints->addr_format);
 		return -FI_ENODATA;
 	}
@@ -174,8 +176,8 @@ int nm_hints_check(const struct fi_info *hints, struct nm_reason *ret_why)
 /*
  * Primary capabilities are given as asked, with the directions they imply. So is FI_DIRECTED_RECV:
  * without it the source of a receive has no meaning, and need not be an address at all. And so is
- * FI_RMA_EVENT, whose counters want every remote access told to the target. The rest costs nothing
- * and is always there. No hints: everything.
+ * FI_RMA_EVENT, whose counters need a report of every remote access at the target. The rest costs
+ * nothing and is always there. No hints: everything.
  */
 uint64_t nm_hints_caps(const struct fi_info *hints)
 {

@@ -83,7 +83,7 @@ static void fill_domain(uint32_t version, const struct fi_domain_attr *hints,
 /*
  * A program that names a fabric or domain it has open goes on with that one, when it is ours and
  * holds what is asked for now. That puts its endpoints under one lock and one promise, so that each
- * can be helped along by who waits at another (nm_domain_help()).
+ * a thread that waits at another endpoint can serve it (nm_domain_help()).
  */
 static void set_opened(const struct fi_info *hints, struct fi_info *info)
 {
@@ -101,8 +101,8 @@ static void set_opened(const struct fi_info *hints, struct fi_info *info)
 }
 
 /*
- * An address of ours that is nobody's: it has no identity. As a source it says that the identity
- * is chosen when the endpoint is enabled; no address vector takes it.
+ * An address of nearmetal without an owner: it has no identity. As a source it says that the
+ * identity is chosen when the endpoint is enabled; no address vector takes it.
  */
 static int set_nobody(void **ret_addr, size_t *ret_len)
 {

@@ -51,7 +51,7 @@ static int mr_bind(struct fid *fid, struct fid *bfid, uint64_t flags)
 		return -FI_EDOMAIN;
 	nm_lock_take(&mr->domain->lock);
 	nm_memory_bind_counter(mr->region, &cntr->counter);
-	cntr->driven = &mr->domain->eps; /* whoever writes here may do it through any of them */
+	cntr->driven = &mr->domain->eps; /* a peer may write here through any of them */
 	nm_lock_give(&mr->domain->lock);
 	nm_refs_get(&cntr->refs);
 	mr->cntr = cntr;
@@ -74,7 +74,7 @@ static struct fi_ops mr_fid_ops = {
 };
 
 /*
- * Where the memory is. The manual lets us ignore the interface without FI_HMEM, which nobody is
+ * Where the memory is. The manual lets us ignore the interface without FI_HMEM, which no program is
  * given; but a copy from an address of a GPU would end the program, so it is refused instead.
  */
 static int check_interface(const struct nm_domain *domain, const struct fi_mr_attr *attr)
@@ -84,13 +84,13 @@ static int check_interface(const struct nm_domain *domain, const struct fi_mr_at
 	    attr->iface == FI_HMEM_SYSTEM)
 		return 0;
 	if ((unsigned int)attr->iface > NM_DEVICE_MAX) {
-		nm_warn("region with key %llu not registered: there is no memory interface %u; "
-			"fi_mr_attr.iface is to be 0 (FI_HMEM_SYSTEM)",
+		nm_warn("region with key %llu not registered: memory interface %u does not exist; "
+			"set fi_mr_attr.iface to 0 (FI_HMEM_SYSTEM)",
 			(unsigned long long)attr->requested_key, (unsigned int)attr->iface);
 		return -FI_EINVAL;
 	}
-	nm_warn("region with key %llu not registered: it is memory of a device (interface %u), and "
-		"no such interface is built in; copy it to the host's memory",
+	nm_warn("region with key %llu not registered: it is device memory (interface %u), and "
+		"this interface is not built in; copy it to host memory",
 		(unsigned long long)attr->requested_key, (unsigned int)attr->iface);
 	return -FI_ENOSYS;
 }

@@ -41,7 +41,7 @@ static void log_to_host(enum nm_log_level level, const char *line)
 			    line);
 }
 
-/* The library that holds ADDRESS, or libfabric by its usual name, or whatever is loaded. */
+/* The library that holds ADDRESS, or libfabric by its usual name, or any loaded library. */
 static void *find_library(const void *address)
 {
 	void *library = NULL;
@@ -95,7 +95,7 @@ FI_EXT_INI
 	struct nm_host host = {0};
 
 	if (!library) {
-		nm_error("fi_prov_ini() was not called by a libfabric; the provider stays out");
+		nm_error("fi_prov_ini() was not called by libfabric; the provider is not loaded");
 		return NULL;
 	}
 	if (host_library && host_library != library) {
@@ -112,7 +112,9 @@ FI_EXT_INI
 		}
 		nm_host = host;
 		host_library = library; /* kept: its functions are used until the process ends */
-		/* Older than what the program asks for means "skipped": always as new as the host. */
+		/*
+		 * Older than what the program asks for means "skipped": always as new as the host.
+		 */
 		provider.fi_version = host.version;
 		nm_log_set_sink(log_to_host);
 	} else {

@@ -30,9 +30,9 @@
 
 #include "base/compiler.h"
 #include "base/fork.h"
-#include "connect/address_table.h"
 #include "engine/engine.h"
 #include "net/host.h"
+#include "provider/address_table.h"
 #include "provider/lock.h"
 
 /* What an endpoint offers. Written here once: attributes, checks and manual agree on it. */
@@ -90,7 +90,7 @@ struct nm_domain {
 	struct nm_fabric *fabric;
 	nm_refs refs;
 	struct nm_lock lock;
-	struct nm_fork_watch fork_watch; /* who sleeps here is in the parent only */
+	struct nm_fork_watch fork_watch; /* sleepers exist in the parent only */
 	struct nm_memory_table *memory;
 	struct nm_ep_list eps; /* all that are enabled */
 	uint32_t nr_helps;     /* calls of nm_domain_help() */
@@ -104,8 +104,9 @@ struct nm_cq {
 	size_t entry_size;
 	bool locked; /* the domain's lock is to be taken */
 	struct nm_ep_list eps;
-	_Atomic uint32_t signalled; /* fi_cq_signal() was called; who blocks sleeps on it, too */
-	int fd;			    /* what the program waits on, -1: nothing */
+	_Atomic uint32_t
+		signalled; /* fi_cq_signal() was called; blocked threads sleep on it, too */
+	int fd;		   /* what the program waits on, -1: nothing */
 	enum fi_wait_obj wait_obj;
 };
 
@@ -209,7 +210,7 @@ static inline int nm_ep_peer(struct nm_ep *ep, fi_addr_t addr, struct nm_peer **
 }
 
 /*
- * Whom a receive is from: the peer of ADDR when the endpoint has FI_DIRECTED_RECV, else anyone.
+ * The source of a receive: the peer of ADDR when the endpoint has FI_DIRECTED_RECV, else anyone.
  */
 static inline int nm_ep_source(struct nm_ep *ep, fi_addr_t addr, struct nm_peer **ret_peer)
 {

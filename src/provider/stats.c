@@ -63,7 +63,7 @@ static int32_t launcher_rank(void)
 	return -1;
 }
 
-/* A host name is somebody else's text: in a file name it keeps only what cannot surprise. */
+/* A host name is foreign text: only safe characters of it appear in a file name. */
 static void plain_name(char *name)
 {
 	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -321,7 +321,7 @@ struct nm_stats *nm_stats_open(const struct nm_identity *who)
 	}
 	if (!err)
 		return stats;
-	/* Asked for, it is missed; else nobody may ever look for it. */
+	/* A requested file is missed; without a request perhaps no reader looks for it. */
 	nm_log(params->stats_dir[0] ? NM_LOG_WARN : NM_LOG_INFO, "no statistics file: %s",
 	       why.text);
 	free(stats);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An endpoint's statistics file: made when it is enabled, written anew while it runs and when it is
+ * An endpoint's statistics file: created when it is enabled, rewritten while it runs and when it is
  * closed. How `nearmetal top` looks into a running job, and how a launcher proves afterwards which
  * way its traffic went.
  *

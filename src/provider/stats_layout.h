@@ -3,11 +3,11 @@
  * The statistics file of an endpoint: what others may know of it while it runs and after it ended.
  * One head, nr_peers peers, one tail, little endian, in one piece.
  *
- * The owner writes the whole file anew with one pwrite(2) when something may have changed, never by
- * a mapping: whoever cuts the file short cannot stop it. A reader takes the bytes of the file, and
- * believes them only when the magic, the sizes, both generations and the sum agree; else it reads
- * again. The owner holds a POSIX write lock on the file as long as it lives, which every process of
- * the same kernel can ask for (F_GETLK), whatever its PID namespace.
+ * The owner rewrites the whole file with one pwrite(2) when something may have changed, never by
+ * a mapping: a process that truncates the file cannot stop it. A reader takes the bytes of the
+ * file, and believes them only when the magic, the sizes, both generations and the sum agree; else
+ * it reads again. The owner holds a POSIX write lock on the file as long as it lives, which every
+ * process of the same kernel can ask for (F_GETLK), in every PID namespace.
  *
  * Readers: nearmetal/evidence/counters.py.
  */
@@ -61,7 +61,7 @@ struct nm_stats_peer {
 	uint8_t down;
 	uint8_t unused[2];
 	uint32_t quarantines;
-	uint64_t stalls;    /* sends that found no room and were told to try again */
+	uint64_t stalls;    /* sends that found no room and returned -EAGAIN */
 	uint64_t fallbacks; /* transfers that had to go another way than planned */
 	/* bytes of large messages from the peer, by protocol as transport/select.h numbers them */
 	uint64_t protocols[8];

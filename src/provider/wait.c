@@ -14,7 +14,7 @@
 
 /* Waking up costs 14 to 44 us: not before so much was spent on polling. */
 #define SPIN_NS (200 * NM_NS_PER_US)
-/* Each sleep where nobody rings. */
+/* Length of a sleep where no doorbell rings. */
 #define MOMENT_NS (50 * NM_NS_PER_US)
 
 bool nm_wait_offered(enum fi_wait_obj wait_obj)
@@ -35,7 +35,7 @@ int nm_wait_open(unsigned int value, int *ret_fd)
 
 void nm_wait_raise(int fd)
 {
-	/* Full after 2^64 - 2 events nobody read; readable then all the same. */
+	/* Full after 2^64 - 2 unread events; it stays readable then. */
 	if (fd >= 0)
 		(void)eventfd_write(fd, 1);
 }
@@ -76,7 +76,7 @@ static bool has_come(const struct nm_nap *nap)
 	return nap->counter->value >= nap->value || nap->counter->errors != nap->errors;
 }
 
-/* Is there what only somebody who polls gets done? */
+/* Is there work that only a polling thread does? */
 static bool has_work(const struct nm_domain *domain)
 {
 	for (size_t i = 0; i < domain->eps.nr; i++)

@@ -21,15 +21,15 @@ void nm_doorbell_wake(const _Atomic uint32_t *word)
 {
 	/* Not FUTEX_PRIVATE: sleepers are found by the file behind the word. */
 	(void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-	NM_FAULT("bell-woken");
+	NM_FAULT("doorbell-woken");
 }
 
 void nm_doorbell_ring(_Atomic uint32_t *word)
 {
-	NM_FAULT("bell-before");
+	NM_FAULT("doorbell-before");
 	/* Partner: nm_doorbells_add(). */
 	atomic_fetch_add_explicit(word, 1, memory_order_release);
-	NM_FAULT("bell-counted");
+	NM_FAULT("doorbell-counted");
 	nm_doorbell_wake(word);
 }
 
@@ -75,7 +75,7 @@ bool nm_doorbells_wait(const struct nm_doorbells *doorbells, uint64_t timeout_ns
 			.uaddr = (uintptr_t)doorbells->doorbells[i].word,
 			.flags = FUTEX_32,
 		};
-	NM_FAULT("bell-sleep");
+	NM_FAULT("doorbell-sleep");
 	until = to_timespec(nm_clock_ns() + timeout_ns);
 	if (syscall(SYS_futex_waitv, words, doorbells->nr, 0, &until, CLOCK_MONOTONIC) >= 0 ||
 	    errno == EAGAIN)

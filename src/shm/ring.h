@@ -55,9 +55,9 @@ static inline uint64_t nm_ring_control(uint64_t position, enum nm_slot_kind kind
 /* Partner: nm_ring_ready(). Everything written before is visible to whoever sees the word. */
 static inline void nm_slot_publish(struct nm_slot *slot, uint64_t control)
 {
-	NM_FAULT("box-publish-before");
+	NM_FAULT("ring-publish-before");
 	atomic_store_explicit(&slot->control, control, memory_order_release);
-	NM_FAULT("box-publish-after");
+	NM_FAULT("ring-publish-after");
 }
 
 /*
@@ -145,12 +145,12 @@ bool nm_ring_is_sound(const struct nm_ring_reader *reader);
 static inline void nm_ring_return_credits(struct nm_ring_reader *reader)
 {
 	if (reader->published != reader->position) {
-		NM_FAULT("box-credit-before");
+		NM_FAULT("ring-credit-before");
 		reader->published = reader->position;
 		/* Partner: refresh() of the writer: the slots are free once it sees this. */
 		atomic_store_explicit(&reader->feedback->consumed, reader->position,
 				      memory_order_release);
-		NM_FAULT("box-credit-after");
+		NM_FAULT("ring-credit-after");
 	}
 }
 
@@ -203,7 +203,7 @@ static inline void nm_ring_release(struct nm_ring_reader *reader)
 {
 	reader->position += reader->nr_taken;
 	if (nm_unlikely(reader->in_chunk)) {
-		NM_FAULT("box-chunk-credit");
+		NM_FAULT("ring-chunk-credit");
 		/* Partner: nm_pool_reclaim() at the writer: the chunk's bytes have been copied. */
 		atomic_store_explicit(&reader->feedback->chunks_freed, ++reader->chunks_freed,
 				      memory_order_release);

@@ -330,7 +330,7 @@ int nm_window_reserve_ring(struct nm_window *window, uint32_t lane, struct nm_re
 	/* Placed memory was reserved when it was made. */
 	if (window->fd >= 0)
 		err = reserve(window->fd, window->geometry.rings_off + lane * bytes, bytes);
-	return err ? create_failed(ret_reason, "reserve the memory of a box", err) : 0;
+	return err ? create_failed(ret_reason, "reserve the memory of a ring", err) : 0;
 }
 
 /* Nobody, the owner included, may be able to pull the bytes away or to add another writer. */

@@ -56,7 +56,7 @@ static const char *const option_names[NM_SPANK_NR_OPTIONS] = {
 static const char not_a_table[] =
 	"a table is [defaults], [limits], [profiles.NAME] or [partitions.NAME]";
 
-static const char not_vfs[] = "vf is a number of VFs, as \"1\"";
+static const char not_vfs[] = "vf must be a number of VFs, for example \"1\"";
 
 static const char *const mpi_names[] = {"openmpi4", "openmpi5", "mpich5", "impi"};
 
@@ -279,7 +279,7 @@ static bool are_channels(const char *list)
 static int take_image(struct parser *parser, struct nm_spank_machines *machines, const char *value)
 {
 	if (!nm_spank_is_name(value))
-		return wrong(parser, "image is \"default\" or the key of an image", "");
+		return wrong(parser, "image must be \"default\" or the key of an image", "");
 	copy_word(machines->image, value);
 	return 0;
 }
@@ -327,11 +327,13 @@ static int take_setting(struct parser *parser, const char *key, const char *valu
 	case NM_SPANK_SAID_SEGMENT:
 		return nm_spank_size_parse(value, &settings->segment_bytes) ?
 			       0 :
-			       wrong(parser, "segment is a size from \"1M\", as \"64M\"", "");
+			       wrong(parser,
+				     "segment must be a size from \"1M\", for example \"64M\"", "");
 	case NM_SPANK_SAID_SCRATCH:
 		return nm_spank_size_parse(value, &settings->scratch_bytes) ?
 			       0 :
-			       wrong(parser, "scratch is a size from \"1M\", as \"1G\"", "");
+			       wrong(parser,
+				     "scratch must be a size from \"1M\", for example \"1G\"", "");
 	case NM_SPANK_SAID_MPI:
 		if (!is_mpi(value))
 			return wrong(parser, "mpi is \"openmpi4\", \"openmpi5\", \"mpich5\" or",
@@ -340,7 +342,8 @@ static int take_setting(struct parser *parser, const char *key, const char *valu
 		return 0;
 	case NM_SPANK_SAID_CHANNELS:
 		if (!are_channels(value))
-			return wrong(parser, "channels is a list of self, shm, segment, net", "");
+			return wrong(parser, "channels must be a list of self, shm, segment, net",
+				     "");
 		copy_word(settings->channels, value);
 		return 0;
 	case NM_SPANK_SAID_IMAGE:
@@ -348,15 +351,17 @@ static int take_setting(struct parser *parser, const char *key, const char *valu
 	case NM_SPANK_SAID_VMS:
 		return nm_spank_count_parse(value, &settings->machines.nr) ?
 			       0 :
-			       wrong(parser, "vms-per-node is a number from 1 to 200", "");
+			       wrong(parser, "vms-per-node must be a number from 1 to 200", "");
 	case NM_SPANK_SAID_VCPUS:
 		return nm_spank_count_parse(value, &settings->machines.vcpus) ?
 			       0 :
-			       wrong(parser, "vcpus is a number from 1 to 200", "");
+			       wrong(parser, "vcpus must be a number from 1 to 200", "");
 	case NM_SPANK_SAID_MEMORY:
 		return nm_spank_memory_parse(value, &settings->machines.memory_bytes) ?
 			       0 :
-			       wrong(parser, "memory is whole MiB from \"256M\", as \"1G\"", "");
+			       wrong(parser,
+				     "memory must be whole MiB from \"256M\", for example \"1G\"",
+				     "");
 	case NM_SPANK_SAID_SHARES:
 		return take_shares(parser, &settings->machines, value);
 	case NM_SPANK_SAID_ACCEL:
@@ -383,13 +388,14 @@ static int take_limit(struct parser *parser, const char *key, const char *value)
 		return wrong(parser, "a second ", key);
 	parser->seen_limits |= 1U << index;
 	if (index == 0 && !nm_spank_size_parse(value, &limits->segment_bytes))
-		return wrong(parser, "segment is a size from \"1M\", as \"64M\"", "");
+		return wrong(parser, "segment must be a size from \"1M\", for example \"64M\"", "");
 	if (index == 1 && !nm_spank_count_parse(value, &limits->vms))
-		return wrong(parser, "vms-per-node is a number from 1 to 200", "");
+		return wrong(parser, "vms-per-node must be a number from 1 to 200", "");
 	if (index == 2 && !nm_spank_count_parse(value, &limits->vcpus))
-		return wrong(parser, "vcpus is a number from 1 to 200", "");
+		return wrong(parser, "vcpus must be a number from 1 to 200", "");
 	if (index == 3 && !nm_spank_memory_parse(value, &limits->memory_bytes))
-		return wrong(parser, "memory is whole MiB from \"256M\", as \"1G\"", "");
+		return wrong(parser, "memory must be whole MiB from \"256M\", for example \"1G\"",
+			     "");
 	if (index == 4 && !nm_spank_vfs_parse(value, &limits->vfs))
 		return wrong(parser, not_vfs, "");
 	return 0;
@@ -422,7 +428,7 @@ static int take_rule(struct parser *parser, const char *key, const char *value)
 		return wrong(parser, "a second ", key);
 	return nm_spank_size_parse(value, &partition->max_segment_bytes) ?
 		       0 :
-		       wrong(parser, "segment is a size from \"1M\", as \"64M\"", "");
+		       wrong(parser, "segment must be a size from \"1M\", for example \"64M\"", "");
 }
 
 static char *strip(char *text)
@@ -455,11 +461,11 @@ static int take_pair(struct parser *parser, char *line)
 	value = equals + 1 + strspn(equals + 1, " \t");
 	end = *value == '"' ? strchr(value + 1, '"') : NULL;
 	if (!end || !is_end(end + 1))
-		return wrong(parser, "write a value in double quotes, as \"64M\"", "");
+		return wrong(parser, "write a value in double quotes, for example \"64M\"", "");
 	*end = '\0';
 	value++;
 	if (strchr(value, '\\'))
-		return wrong(parser, "no backslash in a value", "");
+		return wrong(parser, "a value must not contain a backslash", "");
 	switch (parser->table) {
 	case TABLE_DEFAULTS:
 	case TABLE_PROFILE:
@@ -471,7 +477,7 @@ static int take_pair(struct parser *parser, char *line)
 	case TABLE_NONE:
 		break;
 	}
-	return wrong(parser, "a key stands below a [table]", "");
+	return wrong(parser, "a key must follow a [table]", "");
 }
 
 static int take_line(struct parser *parser, char *line)

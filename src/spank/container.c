@@ -75,7 +75,7 @@ static int no_container(const char *what, int err, struct nm_reason *ret_reason)
 {
 	nm_reason_set(
 		ret_reason,
-		"this node has no container of the job (%s: %s); was the allocation made without --nm-node?",
+		"this node has no container of the job (%s: %s); was the allocation created without --nm-node?",
 		what, strerror(-err));
 	return -ENOENT;
 }
@@ -143,7 +143,7 @@ static int check_request(const char *directory, const struct nm_spank_request *r
 		return 0;
 	nm_reason_set(
 		ret_reason,
-		"the --nm options of the step are not those of the allocation, whose containers are there already: leave them out");
+		"the --nm options of the step differ from those of the allocation, whose containers exist already: leave them out");
 	return -EINVAL;
 }
 
@@ -286,8 +286,9 @@ static void __attribute__((noreturn)) end_as(int status)
 }
 
 /*
- * Whether what SENDER sent us did not reach the child as well. Slurm is our parent. Whoever is inside
- * can name us by our process group alone, in which the child is too; one that has ended may have been inside.
+ * Whether the signal of SENDER did not reach the child as well. Slurm is the parent. A process
+ * inside can name us by our process group alone, in which the child is too; one that has ended may
+ * have been inside.
  */
 static bool is_for_us_alone(pid_t sender)
 {
@@ -304,7 +305,7 @@ static void __attribute__((noreturn)) stay_outside(pid_t child, bool forward, co
 	int status = 0;
 
 	prctl(PR_SET_NAME, "nm-outside");
-	/* End of file and broken pipes are between the child and whoever it talks to. */
+	/* End of file and broken pipes concern the child and its partner only. */
 	if (syscall(SYS_close_range, 0, ~0U, 0) < 0)
 		for (int fd = 0; fd < 1024; fd++)
 			close(fd);

@@ -53,11 +53,11 @@ int nm_spank_container_machine(const char *directory, uint32_t number, uint32_t 
 			       char ret_name[NM_SPANK_MACHINE_LEN], struct nm_reason *ret_reason);
 
 /*
- * Join the namespaces (mount, IPC, UTS, network; PID for children) of the container in DIRECTORY, which must
- * have been made for REQUEST, and read its environment. The working directory is lost.
+ * Join the namespaces (mount, IPC, UTS, network; PID for children) of the container in DIRECTORY,
+ * which must have been made for REQUEST, and read its environment. The working directory is lost.
  * Needs root. Returns 0, or -errno with a reason; -ENOENT: there is no container; -EPERM: the
- * launcher refused the job, in these words. After any other
- * failure the process may be in some of the namespaces: it must not go on.
+ * launcher refused the job, in these words. After any other failure the process may be in some of
+ * the namespaces: it must not go on.
  */
 int nm_spank_container_enter(const char *directory, const struct nm_spank_request *request,
 			     struct nm_spank_environment *ret_environment,
@@ -69,7 +69,7 @@ int nm_spank_environment_split(struct nm_spank_environment *environment);
 /*
  * Continue in a child, the only one that is in the PID namespace. The process itself stays outside
  * until the child ends, and then ends the same way, by exit code or signal; it holds no descriptor
- * open. FORWARD: send on what signals processes send it; otherwise whoever signals it signals the
+ * open. FORWARD: forward the signals that processes send it; otherwise a signal to it reaches the
  * child too, as a terminal and a process of their group always do. Returns 0 in the child; -errno
  * with a reason when there is none.
  */

@@ -3,8 +3,8 @@
  * What Slurm calls. Three places, by context: the user's terminal, where options are checked; the
  * prolog and epilog of a node, where containers are made and removed; a task, which enters one.
  *
- * A wrong wish of a user must fail the job and leave the node in service, so a prolog that meets one
- * says nothing against the node: the task says it to the user. A prolog that cannot make a
+ * A wrong wish of a user must fail the job and leave the node in service, so a prolog that meets
+ * one says nothing against the node: the task says it to the user. A prolog that cannot make a
  * container fails, and Slurm drains the node.
  */
 #include <stdint.h>
@@ -150,7 +150,7 @@ static int resolve(const char *partitions, struct nm_spank_request *ret_request,
 
 /*
  * Where a job that is being submitted may run; NULL: not known, and only the nodes will check.
- * Slurm does not tell it to plugins of our kind. But srun, sbatch and salloc have read arguments,
+ * Slurm does not report it to SPANK plugins. But srun, sbatch and salloc have read arguments,
  * variables and script by now, and offer what they found to plugins of another kind, cli_filter, by
  * a function; it is looked up, for a release may come without it.
  */
@@ -195,7 +195,10 @@ static const char *node_name(void)
 	return name ? name : "";
 }
 
-/* All of the job's, in a prolog. "": not told; a guess would make machines that do not know each other. */
+/*
+ * All nodes of the job, in a prolog. "": unknown; a guess would create machines that miss each
+ * other.
+ */
 static const char *job_nodes(void)
 {
 	const char *nodes = getenv("SLURM_NODELIST");
@@ -231,7 +234,7 @@ int slurm_spank_job_prolog(spank_t sp, int ac, char *argv[])
 	if (prepare(ac, argv))
 		return -1;
 	if (spank_get_item(sp, S_JOB_ID, &job) || spank_get_item(sp, S_JOB_UID, &uid)) {
-		slurm_error("nearmetal: Slurm does not tell job and user");
+		slurm_error("nearmetal: Slurm does not report job and user");
 		return -1;
 	}
 	for (int i = 0; i < NM_SPANK_NR_OPTIONS; i++) {
@@ -254,7 +257,7 @@ int slurm_spank_job_prolog(spank_t sp, int ac, char *argv[])
 		return 0;
 	/* Its steps would be believed, and no rule was looked at. */
 	if (config.nr_partitions && !(partition && *partition)) {
-		slurm_error("nearmetal: job %u: slurmd does not name its partition", job);
+		slurm_error("nearmetal: job %u: slurmd does not report its partition", job);
 		return -1;
 	}
 	key_path(key);
@@ -295,7 +298,7 @@ static void refuse_unless_reason(int err)
 	refused = refused || err;
 }
 
-/* What the launcher was told; where nothing was launched, what the job believes. */
+/* The arguments of the launcher; without a launch, the settings of the job. */
 static bool find_partition(spank_t sp, char ret_name[NM_SPANK_PARTITION_LEN])
 {
 	return nm_spank_container_partition(directory, ret_name) ||
@@ -312,8 +315,8 @@ static bool stays_outside(spank_t sp)
 }
 
 /*
- * Whether Slurm signals every process of a step. proctrack/cgroup, which most sites have, kills all of
- * them but sends other signals to the children of slurmstepd alone. What is set is read where
+ * Whether Slurm signals every process of a step. proctrack/cgroup, which most sites have, kills all
+ * of them but sends other signals to the children of slurmstepd alone. What is set is read where
  * slurmstepd itself has it.
  */
 static bool slurm_signals_all(void)
@@ -331,7 +334,7 @@ static int find_machine(spank_t sp)
 
 	if (spank_get_item(sp, S_TASK_ID, &number) ||
 	    spank_get_item(sp, S_JOB_LOCAL_TASK_COUNT, &nr)) {
-		nm_reason_set(&refusal, "Slurm does not tell the number of the task");
+		nm_reason_set(&refusal, "Slurm does not report the number of the task");
 		return -EINVAL;
 	}
 	return nm_spank_container_machine(directory, (uint32_t)number, nr, machine, &refusal);
@@ -371,7 +374,7 @@ int slurm_spank_task_init_privileged(spank_t sp, int ac, char *argv[])
 		memcpy(cwd, "/tmp", sizeof("/tmp"));
 	refuse_unless_reason(nm_spank_container_enter(directory, &request, &environment, &refusal));
 	contained = !refused;
-	/* The task goes there, as its user, who may see what root may not. */
+	/* The task goes there as its user, who may see directories that root may not. */
 	memcpy(directory, cwd, sizeof(directory));
 	return 0;
 }
@@ -395,7 +398,7 @@ static int go_into_machine(spank_t sp)
 	    spank_get_item(sp, S_JOB_ARGV, &argc, &task.argv) ||
 	    spank_get_item(sp, S_JOB_ENV, &task.envp) ||
 	    spank_get_item(sp, S_JOB_TOTAL_TASK_COUNT, &task.nr_tasks)) {
-		slurm_error("nearmetal: Slurm does not tell what the task is");
+		slurm_error("nearmetal: Slurm does not report the program of the task");
 		return -1;
 	}
 	nm_spank_guest_run(&task);
@@ -423,7 +426,7 @@ int slurm_spank_task_init(spank_t sp, int ac, char *argv[])
 	}
 	if (!contained)
 		return 0;
-	/* 'scancel --batch' signals the one process that Slurm knows, whatever others do. */
+	/* 'scancel --batch' signals only the one process that Slurm knows. */
 	spank_get_item(sp, S_JOB_STEPID, &step);
 	if (nm_spank_container_continue(step == SLURM_BATCH_SCRIPT || !slurm_signals_all(),
 					&refusal)) {

@@ -25,7 +25,9 @@
 /* What ssh exits with where it is the one that failed. */
 #define SSH_FAILED 255
 
-/* What Slurm and users send to tasks. ssh must not die of it: Slurm may send it to every process. */
+/*
+ * What Slurm and users send to tasks. ssh must not die of it: Slurm may send it to every process.
+ */
 static const struct {
 	int number;
 	const char *name;
@@ -177,7 +179,9 @@ int nm_spank_guest_script(const struct nm_spank_guest_task *task, FILE *out,
 			quote(task->extra->values[i], out);
 		}
 	fputs(" \\\n", out);
-	/* It would be taken for a variable. A shell is no rule: it drops variables with odd names. */
+	/*
+	 * It would be taken for a variable. A shell is no rule: it drops variables with odd names.
+	 */
 	if (task->argv[0] && strchr(task->argv[0], '='))
 		fputs("sh -c 'exec \"$0\" \"$@\"'", out);
 	for (char **argument = task->argv; *argument; argument++) {
@@ -261,7 +265,10 @@ bool nm_spank_guest_was_killed(const char *events)
 	return count && strtol(count + strlen(killed), NULL, 10) > 0;
 }
 
-/* What to add to the end of a machine: "", unless the kernel has killed one of this node for its memory. */
+/*
+ * What to add to the end of a machine: "", unless the kernel has killed one of this node for its
+ * memory.
+ */
 static const char *for_its_memory(void)
 {
 	char text[1024];
@@ -322,7 +329,7 @@ static void wait_for_machine(const struct nm_spank_guest_task *task, const sigse
 		if (!alive)
 			nm_reason_set(&reason, "%s%s",
 				      boot == NM_SPANK_READY ? "it has ended" :
-							       "it ended while it booted",
+							       "it ended during the boot",
 				      for_its_memory());
 		else if (boot == NM_SPANK_BOOTS && now.tv_sec - began.tv_sec > NM_SPANK_BOOT_S)
 			nm_reason_set(&reason, "not ready after %d s", NM_SPANK_BOOT_S);
@@ -384,7 +391,9 @@ static int start_sessions(const struct nm_spank_guest_task *task, const char *id
 	char *machine = (char *)task->machine, socket[PATH_MAX];
 	char *control[] = {"ssh",   "-F", (char *)config, "-M",	     "-S",	 socket,
 			   machine, "--", IN_GUEST,	  "control", (char *)id, NULL};
-	/* In the place of sshd's shell, which a signal for the task would kill, and lose its end. */
+	/*
+	 * In the place of sshd's shell, which a signal for the task would kill, and lose its end.
+	 */
 	char *run[] = {"ssh", "-F",   (char *)config, "-S",  socket,	 "-T", machine,
 		       "--",  "exec", IN_GUEST,	      "run", (char *)id, NULL};
 	int words[2], answers[2];
@@ -474,7 +483,7 @@ void nm_spank_guest_run(const struct nm_spank_guest_task *task)
 
 	snprintf(id, sizeof(id), "%" PRIu32 ".%d", task->step, task->number);
 	snprintf(path, sizeof(path), NM_SPANK_JOB "/task.%s", id);
-	/* proctrack/linuxproc sends no signal to who is called as slurmstepd is. */
+	/* proctrack/linuxproc sends no signal to a process with the name of slurmstepd. */
 	prctl(PR_SET_NAME, "nm-task");
 	sigfillset(&all);
 	sigprocmask(SIG_BLOCK, &all, NULL);
@@ -492,14 +501,15 @@ void nm_spank_guest_run(const struct nm_spank_guest_task *task)
 	wait_for_machine(task, &all);
 	err = start_sessions(task, id, &sessions);
 	if (err) {
-		say(task, "virtual machine %s takes no task: %s", task->machine, strerror(-err));
+		say(task, "virtual machine %s does not accept the task: %s", task->machine,
+		    strerror(-err));
 		_exit(1);
 	}
 	status = stand_for_task(task->machine, &sessions, &all);
 	end_control(&sessions);
 	unlink(path);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == SSH_FAILED && !is_alive(task->machine))
-		say(task, "virtual machine %s has ended under the task%s", task->machine,
+		say(task, "virtual machine %s ended while the task ran%s", task->machine,
 		    for_its_memory());
 	_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }

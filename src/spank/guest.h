@@ -5,7 +5,7 @@
  * machine is up, has two ssh sessions over one connection, and ends as the task does.
  *
  *	run	the task, with the streams that Slurm gave
- *	control	takes names of signals for the task; its end, whatever the cause, kills the task
+ *	control	takes names of signals for the task; its end, for any cause, kills the task
  *
  * What the task is travels in a file of a directory that the machine sees: arguments and
  * environment of users stand on no command line.
@@ -52,14 +52,14 @@ enum nm_spank_boot nm_spank_guest_boot(const char *machine, const char *text, si
 				       struct nm_reason *ret_reason);
 
 /*
- * The same of all that is to be read from FD, however long ago it became ready: a kernel that speaks
- * later, of memory that ran out in a task, must not hide it.
+ * The same of all that is to be read from FD, however long ago it became ready: a kernel that
+ * speaks later, of memory that ran out in a task, must not hide it.
  */
 enum nm_spank_boot nm_spank_guest_console(const char *machine, int fd,
 					  struct nm_reason *ret_reason);
 
 /*
- * Whether EVENTS, a control group's memory.events or, of version 1, its memory.oom_control, tells
+ * Whether EVENTS, a control group's memory.events or, of version 1, its memory.oom_control, shows
  * that the kernel has killed for memory there.
  */
 bool nm_spank_guest_was_killed(const char *events);

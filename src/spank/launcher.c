@@ -40,7 +40,7 @@ start(const char *program, char *const argv[], const char *node, int output)
 	_exit(EXIT_NOT_STARTED);
 }
 
-/* Hand on lines until the program, and whoever else has its output, closes it. */
+/* Pass lines on until the program, and every process with its output, has closed it. */
 static void relay(int fd, nm_spank_say_fn say)
 {
 	char line[MAX_LINE], *end;
@@ -92,7 +92,7 @@ int nm_spank_run(const char *program, char *const argv[], const char *node, nm_s
 	return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_SIGNAL + WTERMSIG(status);
 }
 
-/* Room for every word that a launch is told. */
+/* Room for every argument of a launch. */
 struct words {
 	char *argv[48];
 	size_t nr;

@@ -15,13 +15,13 @@
 typedef void (*nm_spank_say_fn)(const char *line);
 
 /*
- * Run PROGRAM with ARGV (ARGV[0] is the program's name; NULL ends it) and nothing of our environment
- * but NODE and where Slurm's settings are, wait for its end, and hand on what it writes. Returns its exit code; 127: it cannot be
- * started; 128 + N: it died of signal N.
+ * Run PROGRAM with ARGV (ARGV[0] is the program's name; NULL ends it) and nothing of our
+ * environment but NODE and where Slurm's settings are, wait for its end, and hand on what it
+ * writes. Returns its exit code; 127: it cannot be started; 128 + N: it died of signal N.
  */
 int nm_spank_run(const char *program, char *const argv[], const char *node, nm_spank_say_fn say);
 
-/* What the launcher is told of a job on this node besides what was asked for. */
+/* Arguments of the launcher about a job on this node, in addition to its options. */
 struct nm_spank_place {
 	uint32_t job;
 	uid_t uid;

@@ -8,18 +8,19 @@
 #include <string.h>
 
 struct nm_spank_option_info nm_spank_option_infos[NM_SPANK_NR_OPTIONS] = {
-	[NM_SPANK_OPTION_NODE] = {"nm-node", "container|vm|none", "what steps run in on each node"},
+	[NM_SPANK_OPTION_NODE] = {"nm-node", "container|vm|none",
+				  "environment of the steps on each node"},
 	[NM_SPANK_OPTION_SEGMENT] = {"nm-segment", "size",
 				     "size of the segment of the job on each node"},
-	[NM_SPANK_OPTION_PROFILE] = {"nm-profile", "name", "a set of settings made by the site"},
+	[NM_SPANK_OPTION_PROFILE] = {"nm-profile", "name", "settings that the site has prepared"},
 	[NM_SPANK_OPTION_VF] = {"nm-vf", "number", "VFs that the job gets on each node"},
-	[NM_SPANK_OPTION_IMAGE] = {"nm-image", "name", "what virtual machines boot"},
+	[NM_SPANK_OPTION_IMAGE] = {"nm-image", "name", "image of the virtual machines"},
 	[NM_SPANK_OPTION_VMS] = {"nm-vms-per-node", "number", "virtual machines on each node"},
 	[NM_SPANK_OPTION_VCPUS] = {"nm-vcpus", "number", "processors of each virtual machine"},
 	[NM_SPANK_OPTION_MEMORY] = {"nm-memory", "size", "memory of each virtual machine"},
 };
 
-/* Copy what somebody wrote, shortened and safe to print. */
+/* Copy a user's text, shortened and safe to print. */
 static void quote(const char *text, char ret_text[32])
 {
 	size_t i;
@@ -39,7 +40,7 @@ static int take_node(struct nm_spank_options *options, const char *argument,
 	if (nm_spank_node_parse(argument, &options->node))
 		return 0;
 	quote(argument, quoted);
-	nm_reason_set(ret_reason, "--nm-node=%s: it is container, vm or none", quoted);
+	nm_reason_set(ret_reason, "--nm-node=%s: must be container, vm or none", quoted);
 	return -EINVAL;
 }
 
@@ -51,8 +52,8 @@ static int take_segment(struct nm_spank_options *options, const char *argument,
 	if (nm_spank_size_parse(argument, &options->segment_bytes))
 		return 0;
 	quote(argument, quoted);
-	nm_reason_set(ret_reason, "--nm-segment=%s: give a size of at least 1M, as 64M or 1G",
-		      quoted);
+	nm_reason_set(ret_reason,
+		      "--nm-segment=%s: give a size of at least 1M, for example 64M or 1G", quoted);
 	return -EINVAL;
 }
 
@@ -67,7 +68,7 @@ static int take_profile(struct nm_spank_options *options, const char *argument,
 		return 0;
 	}
 	quote(argument, quoted);
-	nm_reason_set(ret_reason, "--nm-profile=%s: no profile has such a name", quoted);
+	nm_reason_set(ret_reason, "--nm-profile=%s: not a valid name", quoted);
 	return -EINVAL;
 }
 
@@ -79,7 +80,8 @@ static int take_vf(struct nm_spank_options *options, const char *argument,
 	if (nm_spank_vfs_parse(argument, &options->nr_vfs))
 		return 0;
 	quote(argument, quoted);
-	nm_reason_set(ret_reason, "--nm-vf=%s: give a number of VFs for each node, as 1", quoted);
+	nm_reason_set(ret_reason, "--nm-vf=%s: give a number of VFs for each node, for example 1",
+		      quoted);
 	return -EINVAL;
 }
 
@@ -93,7 +95,7 @@ static int take_image(struct nm_spank_options *options, const char *argument,
 		return 0;
 	}
 	quote(argument, quoted);
-	nm_reason_set(ret_reason, "--nm-image=%s: no image has such a name", quoted);
+	nm_reason_set(ret_reason, "--nm-image=%s: not a valid name", quoted);
 	return -EINVAL;
 }
 
@@ -118,8 +120,8 @@ static int take_memory(struct nm_spank_options *options, const char *argument,
 	if (nm_spank_memory_parse(argument, &options->memory_bytes))
 		return 0;
 	quote(argument, quoted);
-	nm_reason_set(ret_reason, "--nm-memory=%s: give whole MiB from 256M, as 512M or 4G",
-		      quoted);
+	nm_reason_set(ret_reason,
+		      "--nm-memory=%s: give whole MiB from 256M, for example 512M or 4G", quoted);
 	return -EINVAL;
 }
 
@@ -180,7 +182,7 @@ static int find_profile(const char *name, const struct nm_spank_config *config,
 						 used ? " " : "", known);
 	}
 	quote(name, quoted);
-	nm_reason_set(ret_reason, "--nm-profile=%s: no such profile; there are: %s", quoted,
+	nm_reason_set(ret_reason, "--nm-profile=%s: unknown profile; known profiles: %s", quoted,
 		      used ? names : "none");
 	return -EINVAL;
 }
@@ -262,18 +264,18 @@ static int take_vfs(const struct nm_spank_options *options, bool chosen,
 			      config->limits.vfs);
 		return -EINVAL;
 	}
-	/* Who says none within an allocation of containers has the rest from there. */
+	/* A step with none within an allocation of containers takes the rest from there. */
 	if (options->given[NM_SPANK_OPTION_VF] && request->nr_vfs &&
 	    request->node == NM_SPANK_NONE && !options->given[NM_SPANK_OPTION_NODE]) {
 		nm_reason_set(ret_reason,
-			      "--nm-vf needs --nm-node=container: without it nobody takes VFs");
+			      "--nm-vf needs --nm-node=container: only containers take VFs");
 		return -EINVAL;
 	}
 	if (request->nr_vfs && request->node == NM_SPANK_VM) {
 		if (chosen) {
 			nm_reason_set(
 				ret_reason,
-				"--nm-vf: virtual machines get no VFs: give --nm-node=container, or --nm-vf=0");
+				"--nm-vf: virtual machines do not get VFs: give --nm-node=container, or --nm-vf=0");
 			return -EINVAL;
 		}
 		request->nr_vfs = 0;
@@ -281,13 +283,17 @@ static int take_vfs(const struct nm_spank_options *options, bool chosen,
 	return 0;
 }
 
-/* CHOSEN: the user wants a segment of this size. What nobody asked for is made smaller instead. */
+/*
+ * CHOSEN: the user wants a segment of this size. A size that was not requested becomes smaller
+ * instead.
+ */
 static int obey(const struct nm_spank_partition *partition, const struct nm_spank_options *options,
 		bool chosen, struct nm_spank_request *request, struct nm_reason *ret_reason)
 {
 	for (int i = 0; i < NM_SPANK_NR_OPTIONS; i++)
 		if (options->given[i] && partition->forbidden & 1U << i) {
-			nm_reason_set(ret_reason, "--%s: partition %s forbids it: leave it out",
+			nm_reason_set(ret_reason,
+				      "--%s: partition %s forbids this option: leave it out",
 				      nm_spank_option_infos[i].name, partition->name);
 			return -EINVAL;
 		}
@@ -320,7 +326,9 @@ static int ask_for_machines(const struct nm_spank_options *options,
 		machines->memory_bytes = options->memory_bytes;
 	if (request->node != NM_SPANK_VM) {
 		for (int i = NM_SPANK_OPTION_IMAGE; i <= NM_SPANK_OPTION_MEMORY; i++)
-			/* Who says none in an allocation of machines has the rest from there. */
+			/*
+			 * A step with none in an allocation of machines takes the rest from there.
+			 */
 			if (options->given[i] && !(options->given[NM_SPANK_OPTION_NODE] &&
 						   options->node == NM_SPANK_NONE)) {
 				nm_reason_set(ret_reason, "--%s needs --nm-node=vm",
@@ -330,7 +338,8 @@ static int ask_for_machines(const struct nm_spank_options *options,
 		return 0;
 	}
 	if (!limits->vms)
-		nm_reason_set(ret_reason, "--nm-node=vm: this site gives jobs no virtual machines");
+		nm_reason_set(ret_reason,
+			      "--nm-node=vm: this site does not give virtual machines to jobs");
 	else if (machines->nr > limits->vms)
 		nm_reason_set(ret_reason, "--nm-vms-per-node: this site allows %" PRIu64 " at most",
 			      limits->vms);
@@ -369,11 +378,11 @@ int nm_spank_resolve(const struct nm_spank_options *options, const struct nm_spa
 		request.node = options->node;
 	if (options->given[NM_SPANK_OPTION_SEGMENT]) {
 		request.segment_bytes = options->segment_bytes;
-		/* Who says none within an allocation of containers has the rest from there. */
+		/* A step with none within an allocation of containers takes the rest from there. */
 		if (request.node == NM_SPANK_NONE && !options->given[NM_SPANK_OPTION_NODE]) {
 			nm_reason_set(
 				ret_reason,
-				"--nm-segment needs --nm-node=container or vm: without it there is no segment");
+				"--nm-segment needs --nm-node=container or vm: other nodes have no segment");
 			return -EINVAL;
 		}
 	}

@@ -2,7 +2,7 @@
 /*
  * The options of srun, sbatch and salloc: what they are called, what a user may write, and what a
  * job gets in the end. Free of Slurm's types. Texts come from users: on a node they have passed
- * through the environment of a job, which nobody has checked.
+ * through the environment of a job, which is unchecked.
  */
 #ifndef NM_SPANK_OPTIONS_H
 #define NM_SPANK_OPTIONS_H

@@ -7,18 +7,19 @@
 
 #include "tools/json.h"
 
-/* What this machine offers and what is set, for a person or as JSON. */
-int nm_info_facts(bool json);
-/* Parts of nm_info_facts(): this machine as a tuning file names it, and the file in force. */
+/* Abilities and settings of this machine, as text or as JSON. */
+int nm_info_machine(bool json);
+/* Parts of nm_info_machine(): the name of this machine in a tuning file, and the
+ * file in use. */
 void nm_info_tuning_json(struct nm_json *json);
-void nm_info_tuning_words(void);
-/* Parts of nm_info_facts(): the memory shared with other virtual machines. Find first. */
-void nm_info_find_segment(void);
-void nm_info_segment_json(struct nm_json *json);
-void nm_info_segment_words(void);
-/* What the C code and other programs agree on: layout, knobs, addresses. Always JSON. */
+void nm_info_tuning_text(void);
+/* Parts of nm_info_machine(): the memory shared with other virtual machines. Find first. */
+void nm_info_vmseg_find(void);
+void nm_info_vmseg_json(struct nm_json *json);
+void nm_info_vmseg_text(void);
+/* The contract between the C code and other programs: layout, knobs, addresses. Always JSON. */
 int nm_info_abi(void);
-/* Meet the endpoints whose addresses come in on stdin, one JSON line each. */
-int nm_info_meet(void);
+/* Connect to each address that stdin has; print its channel as one line of JSON. */
+int nm_info_probe(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nearmetal-info: what this machine offers to nearmetal, and who meets whom, with reasons. */
+/* nearmetal-info: abilities of this machine, and the channel to given endpoints, with reasons. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static const char help_text[] =
 	"caches, and whether processes can meet in shared memory here, with reasons.\n"
 	"\n"
 	"  --abi              layout of the shared bytes and all knobs, as JSON\n"
-	"  meet               be an endpoint: print my address, then try to meet every address\n"
+	"  meet               create an endpoint, print its address, then try every address\n"
 	"                     that is written to me (a line each: ADDRESS [LABEL]) and print\n"
 	"                     relation, channel, integrity and reason as a line of JSON;\n"
 	"                     ends when stdin is closed\n"
@@ -55,7 +55,7 @@ int main(int argc, char **argv)
 			break;
 		case 'd':
 			if (setenv("NEARMETAL_RUNDIR", optarg, 1))
-				return usage_error("cannot set the segment directory");
+				return usage_error("cannot set the rundir");
 			break;
 		case 'v':
 			puts("nearmetal-info " NM_VERSION);
@@ -77,5 +77,5 @@ int main(int argc, char **argv)
 		return usage_error("--abi and meet do not go together");
 	if (abi)
 		return nm_info_abi();
-	return meet ? nm_info_meet() : nm_info_facts(json);
+	return meet ? nm_info_probe() : nm_info_machine(json);
 }

@@ -14,12 +14,12 @@ static const char help_text[] =
 	"usage: nearmetal-segment create FILE --parts N --part-size SIZE [--token HEX] [--lead SIZE]\n"
 	"       nearmetal-segment show FILE [--json]\n"
 	"\n"
-	"create makes the file that the virtual machines of one host share, before they start: a\n"
-	"page of the host's and one part for each machine. It refuses a file that exists.\n"
-	"show prints what is in a segment: a file of the host, or the device in a guest.\n"
+	"create writes the file that the virtual machines of one host share, before they start: one\n"
+	"page of the host and one part for each machine. It refuses a file that exists.\n"
+	"show prints the content of a segment: a file of the host, or the device in a guest.\n"
 	"\n"
-	"  --parts N         machines that share it, 1 to 256\n"
-	"  --part-size SIZE  memory of each: a power of two from 2M to 64G\n"
+	"  --parts N         machines that share the file, 1 to 256\n"
+	"  --part-size SIZE  memory of each machine: a power of two from 2M to 64G\n"
 	"  --token HEX       32 hexadecimal digits by which machines recognize it; `-`: read from\n"
 	"                    standard input; without: random\n"
 	"  --lead SIZE       bytes before the host page, 0 or 2M: 2M for virtio-pmem and nvdimm\n"
@@ -120,9 +120,9 @@ int main(int argc, char **argv)
 	if (!create && strcmp(verb, "show") != 0)
 		return usage_error("give `create FILE` or `show FILE`");
 	if (!create && (order.nr_parts || order.part_size || order.token_text || order.lead))
-		return usage_error("show takes no option but --json");
+		return usage_error("show has no option except --json");
 	if (create && json)
-		return usage_error("create takes no --json");
+		return usage_error("create has no option --json");
 	if (create && (!order.nr_parts || !order.part_size))
 		return usage_error("create needs --parts and --part-size");
 	return create ? segment_create(&order) : segment_show(order.path, json);

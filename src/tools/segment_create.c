@@ -31,7 +31,7 @@ static int take_token(const char *text, uint8_t ret_token[NM_VMSEG_TOKEN_LEN])
 		text = line;
 	}
 	if (!nm_vmseg_token_parse(text, strlen(text), ret_token))
-		return segment_failed(hint, "the token is not one");
+		return segment_failed(hint, "the token is not valid");
 	return 0;
 }
 
@@ -72,7 +72,7 @@ static int fill(int fd, const struct segment_order *order, const struct nm_vmseg
 	return err ? -err : write_host_page(fd, order->lead, host);
 }
 
-/* A file without a name, next to where it is to appear: who dies meanwhile leaves nothing. */
+/* A file without a name, next to its future place: a process that dies leaves nothing. */
 static int open_nameless(const char *path)
 {
 	char *copy = strdup(path);
@@ -86,7 +86,7 @@ static int open_nameless(const char *path)
 	return fd < 0 ? err : fd;
 }
 
-/* Never over a file that is there: somebody may have mapped it. */
+/* Never over an existing file: a process may have mapped it. */
 static int make(const struct segment_order *order, const struct nm_vmseg_host *host)
 {
 	char self[32];
@@ -125,11 +125,11 @@ int segment_create(const struct segment_order *order)
 			err == -EEXIST ? "machines may use it: end them and remove it, or give "
 					 "another name" :
 			err == -ENOSPC ? "free some, or give --part-size a smaller size" :
-			err == -ENOENT ? "make its directory first, mode 0700" :
+			err == -ENOENT ? "create its directory first, mode 0700" :
 			err == -EOPNOTSUPP ?
 					 "give a place on tmpfs, hugetlbfs, ext4, xfs or btrfs" :
 					 NULL,
-			"cannot make %s: %s", order->path, strerror(-err));
+			"cannot create %s: %s", order->path, strerror(-err));
 	segment_format_token(token, text);
 	printf("%s: %u parts of %llu bytes, token %s\n", order->path, host.nr_parts,
 	       (unsigned long long)host.part_size, text);

@@ -157,7 +157,7 @@ int segment_show(const char *path, bool json)
 	err = nm_vmseg_map(path, false, 0, 0, &view.map, &why);
 	if (err)
 		return segment_failed(NULL, "%s", why.text);
-	/* Somebody may truncate it meanwhile. */
+	/* Another process may truncate it during the read. */
 	guard.start = (uintptr_t)view.map.base;
 	guard.len = view.map.len;
 	nm_sigbus_guard(&guard);
@@ -169,7 +169,7 @@ int segment_show(const char *path, bool json)
 	else
 		print_words(&view);
 	if (!err && atomic_load(&guard.lost))
-		err = segment_failed(NULL, "%s became shorter meanwhile", path);
+		err = segment_failed(NULL, "%s became shorter during the read", path);
 	nm_sigbus_unguard(&guard);
 	nm_vmseg_unmap(&view.map);
 	return err || fflush(stdout) ? 1 : 0;

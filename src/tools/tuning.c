@@ -72,7 +72,7 @@ void nm_info_tuning_json(struct nm_json *json)
 	nm_json_close(json, '}');
 }
 
-void nm_info_tuning_words(void)
+void nm_info_tuning_text(void)
 {
 	struct found found;
 

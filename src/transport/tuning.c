@@ -122,7 +122,7 @@ static int take_rate(struct parser *p, const struct word *words, int nr)
 	load = find(words[1], load_names, NM_SELECT_NR_LOADS);
 	protocol = find(words[2], protocol_names, NM_NR_PROTOCOLS);
 	if (class < 0 || load < 0 || protocol < 0)
-		return bad(p, "no such class, load or protocol");
+		return bad(p, "unknown class, load or protocol");
 	if (!parse_number(words[3], NM_TUNING_MBPS_MAX, &mbps) || !mbps)
 		return bad(p, "a rate from 1 to 10000000 MB/s is expected");
 	if (p->skips)
@@ -207,7 +207,7 @@ static int take_line(struct parser *p, struct word line)
 	if (is_word(first, "rate"))
 		return take_rate(p, words, nr);
 	if (!is_word(line, "end"))
-		return bad(p, "no such line");
+		return bad(p, "unknown line");
 	p->ended = true;
 	return 0;
 }

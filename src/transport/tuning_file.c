@@ -167,7 +167,7 @@ int nm_tuning_find(const struct nm_params *params, const struct nm_tuning_machin
 	ret_path[0] = '\0';
 	nm_reason_set(ret_reason, "%s",
 		      params->tune_file[0] ? "NEARMETAL_TUNE_FILE=none" :
-					     "there is none: the defaults count");
+					     "no tuning file: defaults are used");
 	return -ENOENT;
 }
 

@@ -6,7 +6,7 @@
  *   nm_vmseg_config_load()  what the guest unit wrote: where the mappings are, which part is mine
  *   nm_vmseg_attach()       map, check, measure: is it memory that processors keep in their caches?
  *   nm_vmseg_claim()        a slot of my part, and room for a window; then nm_vmseg_open()
- *   nm_vmseg_find()         a neighbour's slot
+ *   nm_vmseg_next()         the slots of all endpoints
  *   nm_vmseg_post(), nm_vmseg_take()   messages, before there is anything else to talk through
  *
  * Every word of a neighbour's part is hostile and changes under every read. What these functions
@@ -182,9 +182,6 @@ struct nm_vmseg_peer {
  * Returns false when there are no more.
  */
 bool nm_vmseg_next(struct nm_vmseg *segment, uint64_t *cursor, struct nm_vmseg_peer *ret_peer);
-/* The slot in state RUN that shows ID. 0, or -ENOENT with a reason. */
-int nm_vmseg_find(struct nm_vmseg *segment, const uint8_t id[6], struct nm_vmseg_peer *ret_peer,
-		  struct nm_reason *ret_reason);
 /*
  * State and heartbeat of the endpoint ADDRESS, from two lines; anything foreign may stand in
  * ADDRESS. 0; -ESTALE: it is not there any more (reused, or its VM has booted); -EINVAL: there

@@ -63,29 +63,6 @@ bool nm_vmseg_next(struct nm_vmseg *segment, uint64_t *cursor, struct nm_vmseg_p
 	return false;
 }
 
-int nm_vmseg_find(struct nm_vmseg *segment, const uint8_t id[6], struct nm_vmseg_peer *ret_peer,
-		  struct nm_reason *ret_reason)
-{
-	struct nm_vmseg_peer peer;
-	unsigned int nr_seen = 0;
-	uint64_t cursor = 0;
-
-	while (nm_vmseg_next(segment, &cursor, &peer)) {
-		if (peer.state != NM_VMSEG_RUN)
-			continue;
-		nr_seen++;
-		if (memcmp(peer.id, id, sizeof(peer.id)) != 0)
-			continue;
-		*ret_peer = peer;
-		return 0;
-	}
-	nm_reason_set(ret_reason,
-		      "none of the %u endpoints in the segment is this one: it runs on "
-		      "another host, or in a machine without this segment",
-		      nr_seen);
-	return -ENOENT;
-}
-
 static int find_slot(struct nm_vmseg *segment, const struct nm_vmseg_address *address,
 		     const struct nm_vmseg_slot **ret_slot)
 {

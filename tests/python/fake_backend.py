@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearmetal.cluster.backend import NodeStatus
+from nearmetal.cluster.backends.local.plan import ContainerNode
 from nearmetal.cluster.spec import ClusterSpec, Facts, Key, Kind, Observed, Resource
+from nearmetal.config.size import format_size
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import Command
 
@@ -69,22 +71,22 @@ class FakeBackend:
         self.steps.append(name)
 
     def status(self) -> list[NodeStatus]:
+        nodes = Observed(tuple(self.there.values())).named(ContainerNode)
         return [
             NodeStatus(
-                name=key.name,
-                host=item.get("host"),
-                hostname=item.get("hostname"),
-                address=item.get("address"),
-                slots=int(item.get("slots")),
-                cpus=tuple(map(int, item.get("cpus").split(","))),
-                shm=item.get("shm"),
+                name=name,
+                host=node.host,
+                hostname=node.hostname,
+                address=node.address,
+                slots=node.slots,
+                cpus=node.cpus,
+                shm=format_size(node.shm),
                 pid=1,
                 uptime_s=1.0,
-                healthy=key not in self.broken,
-                health="dead" if key in self.broken else "running",
+                healthy=Key(Kind.NODE, name) not in self.broken,
+                health="dead" if Key(Kind.NODE, name) in self.broken else "running",
             )
-            for key, item in self.there.items()
-            if key.kind is Kind.NODE
+            for name, node in nodes.items()
         ]
 
     def on_node(

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from nearmetal.core.errors import HostError
+from nearmetal.host.vf.facts import Sysfs
+from nearmetal.host.vf.kernel import Kernel
 from nearmetal.host.vf.model import ETHERNET, INFINIBAND, Link, VfSettings
-from nearmetal.host.vf.sysfs import Sysfs
 
 BOOT = "11111111-2222-3333-4444-555555555555"
 ROOT_PORT = "0000:00:03.0"
@@ -191,14 +192,13 @@ class Tree:
         return found
 
 
-class FakeKernel:
-    """The seam `nearmetal.host.vf.kernel.Kernel` over a tree. Dies before change number `kill_at`."""
+class FakeKernel(Kernel):
+    """The kernel of a tree. Dies before change number `kill_at`."""
 
     def __init__(self, tree: Tree, kill_at: int = 0) -> None:
+        super().__init__(Sysfs(tree.root), carrier_s=0.0)
         self.tree = tree
-        self.sysfs = Sysfs(tree.root)
         self.kill_at = kill_at
-        self.carrier_s = 0.0
         self.changes: list[str] = []
 
     def links(self) -> list[Link]:

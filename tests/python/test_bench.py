@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 import pytest
 
-from nearmetal.cluster.desired import desired
+from nearmetal.cluster.registration import desired
 from nearmetal.cluster.spec import Facts, parse_spec
 from nearmetal.core.errors import LaunchError, LogError
 from nearmetal.core.process import Command, Completed

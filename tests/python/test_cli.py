@@ -16,7 +16,7 @@ from nearmetal.cli.main import main
 from nearmetal.cli.run import parse_environment
 from nearmetal.cli.verbs import VERBS, build_parser
 from nearmetal.cli.view import View
-from nearmetal.cluster.spec.backends import specs
+from nearmetal.cluster.registration import specs
 from nearmetal.core.errors import UsageError
 from tests.python.parsers import choices, lines, verb_parsers
 

@@ -12,7 +12,7 @@ from nearmetal.core.errors import HostError, SpecError
 from nearmetal.host.apply import Applier, Patience, _refuse
 from nearmetal.host.carry import take, take_on_esxi
 from nearmetal.host.esxi_marks import Marks
-from nearmetal.host.facts_vsphere import with_shell
+from nearmetal.host.facts_esxi import with_shell
 from nearmetal.host.hosts_file import parse_hosts
 from nearmetal.host.model import CardFacts, EsxiFacts, HostFacts, PortFacts
 from nearmetal.host.plan import HostPlan, plan_host, plan_hosts
@@ -170,7 +170,7 @@ def test_address_translation_by_the_card_is_set_by_hand_and_told_where_it_may_be
     alone = HEAD + "    adapters: [{model: ConnectX-5, ats: false}]\n"
     found = plan(alone, facts())
     assert found.steps == ()
-    assert "`mlxconfig -d 3b:00.0 query` must say 0" in " ".join(r.text for r in found.remarks)
+    assert "`mlxconfig -d 3b:00.0 query` must show 0" in " ".join(r.text for r in found.remarks)
 
 
 def test_a_shell_of_esxi_needs_no_place_for_a_lock(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_virtual_functions_of_other_drivers_are_made_by_esxi() -> None:
     [_, step, _] = plan(text, facts(requested={"0000:5e:00.0": 4})).steps
     assert isinstance(step.action, Wait)
     many = plan(text.replace("vfs: 4", "vfs: 33"), facts())
-    assert "33 VFs are asked of vmnic4, it offers 32 | ask for at most 32" in refusals(many)
+    assert "vmnic4 offers 32 VFs, not 33 | use at most 32" in refusals(many)
 
 
 def test_the_power_policy_counts_at_once() -> None:
@@ -301,7 +301,7 @@ def test_the_power_policy_counts_at_once() -> None:
 
 def test_machines_that_cannot_move_are_named_where_the_host_must_reboot() -> None:
     found = plan(HEAD + PORTS, facts(machines=("a", "b", "c"), bound=("b",)))
-    assert "cannot move: b | switch them off" in refusals(found)
+    assert "cannot move: b | power them off" in refusals(found)
     found = plan(HEAD + PORTS, facts(machines=("a", "c")))
     assert found.steps[0].text == (
         "enter maintenance mode (2 machines move away, vSAN: ensureObjectAccessibility)"

@@ -14,10 +14,9 @@ from nearmetal.cli.host_vf import show
 from nearmetal.cli.view import View
 from nearmetal.core.errors import HostError, NoVfError
 from nearmetal.host.vf import Ledger, Owner, VfHost, Wish
-from nearmetal.host.vf.identity import derive_guids, derive_mac
 from nearmetal.host.vf.kernel import Kernel
 from nearmetal.host.vf.model import INFINIBAND, Use
-from nearmetal.host.vf.request import Guids, VfRequest
+from nearmetal.host.vf.request import Guids, VfRequest, derive_guids, derive_mac
 from tests.python.sriov_tree import FakeKernel, Killed, Tree
 
 ANY = VfRequest()
@@ -75,7 +74,7 @@ def test_asking_again_changes_nothing(tree: Tree) -> None:
     again = host(tree, kernel).allocate(request, owner("n1"))
     assert kernel.changes == []
     assert again.address == first.address
-    assert again.reasons == ("it has it already",)
+    assert again.reasons == ("the owner already has it",)
 
 
 def test_a_changed_request_changes_the_vf_in_place(tree: Tree) -> None:
@@ -134,7 +133,7 @@ def test_an_adapter_keeps_vfs_that_others_began_to_use(tree: Tree) -> None:
     FakeKernel(tree).write("sys/bus/pci/devices/0000:01:10.2/driver_override", "vfio-pci")
     kept = host(tree).release(owner("n1"))
     assert kept == (
-        ("adapter ens1 keeps its VFs: 0000:01:10.2: set aside for vfio-pci by somebody else"),
+        ("adapter ens1 keeps its VFs: 0000:01:10.2: set aside for vfio-pci by another program"),
     )
     assert len(host(tree).machine().pfs[0].vfs) == 7
     FakeKernel(tree).write("sys/bus/pci/devices/0000:01:10.2/driver_override", "")
@@ -151,7 +150,7 @@ def test_a_vf_for_this_machine_has_its_own_driver_and_is_up(tree: Tree) -> None:
     assert (vf.settings.mac, vf.settings.vlan) == (derive_mac("demo", "n1"), 7)
     kernel = FakeKernel(tree)
     assert host(tree, kernel).allocate(VfRequest(vlan=7), owner("n1"), use="host") == replace(
-        granted, reasons=("it has it already",)
+        granted, reasons=("the owner already has it",)
     )
     assert kernel.changes == []
     # Nobody else gets it, and for another use its owner gets it afresh.

@@ -8,19 +8,20 @@ from pydantic import ValidationError
 
 from nearmetal.core.errors import HostError
 from nearmetal.host.vf.choose import choose, used_by
-from nearmetal.host.vf.identity import derive_guids, derive_mac
+from nearmetal.host.vf.facts import acs_of_port
 from nearmetal.host.vf.model import (
     ETHERNET,
     INFINIBAND,
+    AcsPort,
     Iommu,
     Link,
     Machine,
     PfFacts,
     VfFacts,
     VfSettings,
+    full_address,
 )
-from nearmetal.host.vf.pci import Port, acs_of_port, full_address
-from nearmetal.host.vf.request import VfRequest
+from nearmetal.host.vf.request import VfRequest, derive_guids, derive_mac
 from tests.python.sriov_tree import bridge_config
 
 ON = Iommu(9, ("DMAR",), ("intel_iommu=on",), "intel")
@@ -103,9 +104,9 @@ def test_an_adapter_answers_to_all_its_names(name: str) -> None:
     ("changes", "claims", "use"),
     [
         ({}, {"0000:01:10.0": "node n1 of cluster a"}, "node n1 of cluster a"),
-        ({"driver": "vfio-pci"}, {}, "bound to vfio-pci by somebody else"),
-        ({"driver": "uio_pci_generic"}, {}, "bound to uio_pci_generic by somebody else"),
-        ({"driver_override": "vfio-pci"}, {}, "set aside for vfio-pci by somebody else"),
+        ({"driver": "vfio-pci"}, {}, "bound to vfio-pci by another program"),
+        ({"driver": "uio_pci_generic"}, {}, "bound to uio_pci_generic by another program"),
+        ({"driver_override": "vfio-pci"}, {}, "set aside for vfio-pci by another program"),
         ({"driver": "igbvf", "links": (link("v0"),)}, {}, "its network device v0 is up on this"),
         ({"driver": "igbvf", "links": (link("v0", up=False, enslaved=True),)}, {}, "bridge"),
         ({"driver": "igbvf"}, {}, "in another namespace"),
@@ -119,7 +120,7 @@ def test_who_uses_a_vf(changes: dict[str, object], claims: dict[str, str], use: 
 
 
 SHARED = vf(0, group_others=("0000:02:00.0",))
-BLAMED = pf(vfs=(SHARED,), ports=(Port("0000:00:03.0", acs=False),))
+BLAMED = pf(vfs=(SHARED,), ports=(AcsPort("0000:00:03.0", acs=False),))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ BLAMED = pf(vfs=(SHARED,), ports=(Port("0000:00:03.0", acs=False),))
             "is itself a VF",
             "ens1",
         ),
-        (VfRequest(create=8), machine(NEAR), "8 VFs are asked for, and it offers 7", "NUM_OF_VFS"),
+        (VfRequest(create=8), machine(NEAR), "8 VFs are requested, and it offers 7", "NUM_OF_VFS"),
         (
             VfRequest(),
             machine(pf(links=(link("ens1", carrier=False),))),
@@ -164,7 +165,7 @@ BLAMED = pf(vfs=(SHARED,), ports=(Port("0000:00:03.0", acs=False),))
         (
             VfRequest(),
             machine(replace(NEAR, vfs=(vf(0, driver="vfio-pci"),))),
-            "its 1 VFs are in use (0000:01:10.0: bound to vfio-pci by somebody else)",
+            "its 1 VFs are in use (0000:01:10.0: bound to vfio-pci by another program)",
             "it offers 7",
         ),
         (
@@ -218,11 +219,11 @@ def test_addresses_are_stable_local_and_different() -> None:
 
 
 def test_acs_is_read_from_configuration_space() -> None:
-    assert acs_of_port("p", bridge_config(acs=True)) == Port("p", acs=True)
-    assert acs_of_port("p", bridge_config(acs=False)) == Port("p", acs=False)
-    assert acs_of_port("p", bridge_config(acs=None)) == Port("p", acs=False)
-    assert acs_of_port("p", bridge_config(acs=True, size=64)) == Port("p", acs=None)
-    assert acs_of_port("p", bridge_config(acs=True, size=256)) == Port("p", acs=None)
+    assert acs_of_port("p", bridge_config(acs=True)) == AcsPort("p", acs=True)
+    assert acs_of_port("p", bridge_config(acs=False)) == AcsPort("p", acs=False)
+    assert acs_of_port("p", bridge_config(acs=None)) == AcsPort("p", acs=False)
+    assert acs_of_port("p", bridge_config(acs=True, size=64)) == AcsPort("p", acs=None)
+    assert acs_of_port("p", bridge_config(acs=True, size=256)) == AcsPort("p", acs=None)
     assert acs_of_port("p", bridge_config(acs=None, express_type=5)) is None
 
 
@@ -232,7 +233,7 @@ def test_looping_capability_lists_end() -> None:
     assert acs_of_port("p", bytes(config)) is None
     config = bytearray(bridge_config(acs=None))
     config[0x140:0x144] = (0x0002 | 1 << 16 | 0x140 << 20).to_bytes(4, "little")
-    assert acs_of_port("p", bytes(config)) == Port("p", acs=False)
+    assert acs_of_port("p", bytes(config)) == AcsPort("p", acs=False)
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from nearmetal.core.errors import LockedError, StateError
-from nearmetal.host.vf.ledger import Book, Claim, Ledger, Owner, PfRecord
+from nearmetal.host.vf.ledger import Book, Ledger, Owner, PfRecord, VfClaim
 from nearmetal.host.vf.model import VfSettings
 from nearmetal.host.vf.steps import PfBefore, VfBefore
 
 OWNER = Owner(kind="cluster", name="demo", node="n1", state="/var/lib/nearmetal/clusters/demo")
 PF = PfRecord(pf="0000:01:00.0", boot="b", before=PfBefore(0, up=False, autoprobe=True))
 MAC = "02:00:00:00:00:01"
-CLAIM = Claim(
+CLAIM = VfClaim(
     vf="0000:01:10.0",
     pf=PF.pf,
     owner=OWNER,
@@ -110,12 +110,12 @@ def test_a_file_cut_short_anywhere_is_refused(ledger: Ledger, keep: int) -> None
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("", "1: is no ledger"),
-        ("hello\n", "1: is no ledger"),
-        ("\x00\xff\n", "1: is no ledger"),
-        ("[" * 100000, "1: is no ledger"),
+        ("", "1: not a ledger"),
+        ("hello\n", "1: not a ledger"),
+        ("\x00\xff\n", "1: not a ledger"),
+        ("[" * 100000, "1: not a ledger"),
         ('{"ledger": "nearmetal", "version": 2, "records": 0}\n', "1: written by another release"),
-        ('{"ledger": "nearmetal", "version": 1, "records": -1}\n', "1: has no number"),
+        ('{"ledger": "nearmetal", "version": 1, "records": -1}\n', "1: the number of records"),
         ('{"ledger": "nearmetal", "version": 1, "records": 1}\n', "2: "),
         ('{"ledger": "nearmetal", "version": 1, "records": 0}\nmore\n', "cut short or mixed up"),
         ('{"ledger": "nearmetal", "version": 1, "records": 0}', "cut short or mixed up"),
@@ -165,7 +165,7 @@ def test_the_lock_is_for_one_and_dies_with_its_holder(ledger: Ledger) -> None:
     holder = context.Process(target=hold, args=(ledger.directory, held, end))
     holder.start()
     held.wait(60)
-    with pytest.raises(LockedError, match=f"process {holder.pid} "), ledger.changing(0.1):
+    with pytest.raises(LockedError, match=f"process {holder.pid},"), ledger.changing(0.1):
         pass
     assert ledger.read() == full()
     holder.kill()

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pyroute2.netlink.rtnl.marshal import MarshalRtnl
 
+from nearmetal.host.vf.kernel import link_of, request_of
 from nearmetal.host.vf.model import ETHERNET, INFINIBAND, VfSettings
-from nearmetal.host.vf.netlink import link_of, request_of
 
 RECORDED = Path(__file__).parent / "golden/sriov"
 

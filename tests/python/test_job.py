@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 
-from nearmetal.cluster.desired import desired
+from nearmetal.cluster.registration import desired
 from nearmetal.cluster.spec import ClusterSpec, Facts, Kind, parse_spec
 from nearmetal.core.errors import CommandError, LaunchError, UsageError
 from nearmetal.core.process import Command, Completed

@@ -19,10 +19,10 @@ from nearmetal.cluster.backends.libvirt.build import (
     made_network,
 )
 from nearmetal.cluster.backends.libvirt.machine import NAMESPACE, Kernel, Machine, Owner
+from nearmetal.cluster.backends.libvirt.plan import VirtualHost, VirtualNode
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
-from nearmetal.cluster.desired import desired
+from nearmetal.cluster.registration import desired
 from nearmetal.cluster.spec import HostFacts, Kind, Resource, load_spec, parse_spec
-from nearmetal.config.size import parse_size
 from tests.python.test_plan import check_golden
 from tests.python.virtual import HYPERVISOR, SMALL, facts_for
 
@@ -35,16 +35,15 @@ OWN_DISK = Boot()
 
 def site_of(found: HostFacts, items: list[Resource], host: str) -> Site:
     item = next(i for i in items if i.key.kind is Kind.HOST and i.key.name == host)
-    layout = None
-    if item.get("device") != "none":
-        device = item.get("device")
-        size = parse_size(item.get("part_size"))
-        parts, offset = int(item.get("parts")), 2 << 20
-        needed = offset + parts * size
-        file_size = 1 << (needed - 1).bit_length() if device == "ivshmem" else needed
-        layout = Layout("0" * 32, parts, size, offset, file_size)
+    layout, found_host = None, item.of(VirtualHost)
+    if found_host.parts is not None and found_host.part_size is not None:
+        parts, offset = found_host.parts, 2 << 20
+        needed = offset + parts * found_host.part_size
+        ivshmem = found_host.device == "ivshmem"
+        file_size = 1 << (needed - 1).bit_length() if ivshmem else needed
+        layout = Layout("0" * 32, parts, found_host.part_size, offset, file_size)
     return Site(
-        item.get("directory"),
+        found_host.directory,
         found.emulator,
         "+64055:+994",
         found.numa,
@@ -57,7 +56,7 @@ def site_of(found: HostFacts, items: list[Resource], host: str) -> Site:
 def machines_of(spec: LibvirtSpec, found: HostFacts, boot: Boot = KERNEL) -> list[Machine]:
     items = list(desired(spec, facts_for(spec, found)).resources)
     return [
-        machine(spec, IDENTITY, item, site_of(found, items, item.get("host")), boot)
+        machine(spec, IDENTITY, item, site_of(found, items, item.of(VirtualNode).host), boot)
         for item in items
         if item.key.kind is Kind.NODE
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import tarfile
 from dataclasses import replace
@@ -17,11 +18,13 @@ from nearmetal.cluster.backends.libvirt import boot, hosts
 from nearmetal.cluster.backends.libvirt.build import Layout, Site, seed_segment
 from nearmetal.cluster.backends.libvirt.hypervisor import explain, read_distances, remedy
 from nearmetal.cluster.backends.libvirt.nodes import Nodes
-from nearmetal.cluster.backends.libvirt.records import Records
+from nearmetal.cluster.backends.libvirt.plan import VirtualHost, VirtualNode
+from nearmetal.cluster.backends.libvirt.records import Notes, Records
 from nearmetal.cluster.backends.libvirt.shell import HostShell, owner_of_files, ssh_target
-from nearmetal.cluster.spec import Key, Kind, resource
+from nearmetal.cluster.resource import Key, Kind, Resource
 from nearmetal.core.errors import BackendError, LaunchError
 from nearmetal.core.process import LocalRunner
+from nearmetal.image.seed import SeedInterface, SeedVf
 from nearmetal.job.carried import GUEST_MPI, carried
 from nearmetal.job.copies import packed, stage, unpack
 from nearmetal.job.mpi.installed import Installation, Mpi
@@ -140,13 +143,37 @@ def test_distances_that_make_no_sense_are_none(rows: tuple[str, ...]) -> None:
 def test_a_node_is_told_how_far_the_others_are() -> None:
     layout = Layout("0123456789abcdef" * 2, 2, 2 << 20, 2 << 20, 8 << 20)
     site = Site("/d", "", "", ((0,), (1,)), "/s", layout, ((10, 21), (20, 10)))
-    known = {"device": "ivshmem", "part": "1"}
-    for numa, node, row in (("1", 1, [20, 10]), ("0", 0, [10, 21]), ("0,1", -1, []), ("", -1, [])):
-        told = seed_segment(resource(Kind.NODE, "n", known | {"numa": numa}), site)
+    known = VirtualNode(
+        uri="qemu:///system",
+        host="h",
+        slots=1,
+        memory=1 << 30,
+        hugepages=0,
+        locked=False,
+        viommu="none",
+        soft_roce=False,
+        accel="tcg",
+        device="ivshmem",
+        part=1,
+        files="9p",
+        address="10.7.0.11",
+        mac="52:54:00:00:00:01",
+        cpus=(0,),
+        emulator_cpus=(),
+        numa=(),
+        image="",
+    )
+    for numa, node, row in (
+        ((1,), 1, [20, 10]),
+        ((0,), 0, [10, 21]),
+        ((0, 1), -1, []),
+        ((), -1, []),
+    ):
+        told = seed_segment(known.model_copy(update={"numa": numa}), site)
         assert told is not None
         assert (told.vcpu_numa, told.distances) == (node, row)
     nothing = replace(site, distances=())
-    told = seed_segment(resource(Kind.NODE, "n", known | {"numa": "1"}), nothing)
+    told = seed_segment(known.model_copy(update={"numa": (1,)}), nothing)
     assert told is not None
     assert (told.vcpu_numa, told.distances) == (1, [])
 
@@ -169,9 +196,9 @@ def test_files_are_given_away_only_to_another_user() -> None:
 
 
 def test_a_segment_has_a_name_of_its_own() -> None:
-    item = resource(Kind.HOST, "h1", {"device": "ivshmem"})
+    item = Resource(Key(Kind.HOST, "h1"), VirtualHost(uri="u", directory="/d", device="ivshmem"))
     assert hosts.segment_path(item, "c", "01234567-89") == "/dev/shm/nearmetal-c-h1-01234567"
-    none = resource(Kind.HOST, "h1", {"device": "none"})
+    none = Resource(item.key, VirtualHost(uri="u", directory="/d", device="none"))
     assert hosts.segment_path(none, "c", "01234567-89") == ""
 
 
@@ -223,14 +250,30 @@ def test_records_survive_and_forget(tmp_path: Path) -> None:
     assert records.all() == []
     identity = records.begin()
     assert records.begin() == records.identity() == identity
-    item = resource(Kind.HOST, "h1", {"uri": "u"})
-    records.write(item, segment="/s")
+    item = Resource(Key(Kind.HOST, "h1"), VirtualHost(uri="u", directory="/d", device="none"))
+    records.write(item, Notes(segment="/s"))
     (tmp_path / "resources" / "node.cut.json").write_text('{"attributes": {')
-    assert [(r.item, r.notes) for r in records.all()] == [(item, {"segment": "/s"})]
+    assert [(r.item, r.notes) for r in records.all()] == [(item, Notes(segment="/s"))]
     assert records.read(Key(Kind.NODE, "cut")) is None
     records.forget(item.key)
     records.forget(item.key)
     assert records.all() == []
+
+
+def test_notes_of_earlier_releases_are_read(tmp_path: Path) -> None:
+    vf = SeedInterface(mac="52:54:00:00:00:02", vf=SeedVf(pf="ens1", index=0, host_numa=0))
+    texts = {"started": "1700000000", "seed": "ab", "size": "4096", "vf": vf.model_dump_json()}
+    data = {"attributes": {"colour": "red"}, "notes": texts}
+    (tmp_path / "resources").mkdir()
+    (tmp_path / "resources/node.n1.json").write_text(json.dumps(data))
+    data["notes"] = {"vf": ""}
+    (tmp_path / "resources/node.n2.json").write_text(json.dumps(data))
+    first, second = Records(tmp_path).all()
+    assert first.notes == Notes(started=1.7e9, seed="ab", size=4096, vf=vf)
+    assert second.notes == Notes()
+    assert first.item.attributes == (("colour", "red"),)
+    Records(tmp_path).write(first.item, first.notes)
+    assert Records(tmp_path).read(first.item.key) == first
 
 
 def test_what_is_carried_is_named_as_the_nodes_see_it(tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearmetal.cluster.action import Action
 from nearmetal.cluster.apply import describe
-from nearmetal.cluster.desired import desired
-from nearmetal.cluster.diff import Plan, make_plan
+from nearmetal.cluster.diff import Action, Plan, make_plan
+from nearmetal.cluster.registration import desired
 from nearmetal.cluster.spec import Kind, Observed, parse_spec
 from nearmetal.core.errors import SpecError, StateError
 from tests.python.test_plan import carried_out

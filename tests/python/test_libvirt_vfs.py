@@ -10,9 +10,8 @@ from nearmetal.cluster.backends.libvirt.vfs import NodeVfs, seed_interface
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.core.errors import BackendError, HostError
 from nearmetal.host.vf import Ledger, VfHost
-from nearmetal.host.vf.identity import derive_guids
 from nearmetal.host.vf.model import INFINIBAND
-from nearmetal.host.vf.request import VfRequest
+from nearmetal.host.vf.request import VfRequest, derive_guids
 from tests.python.sriov_tree import FakeKernel, Tree
 
 TEXT = """

@@ -10,10 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearmetal.cli.plan import as_data, as_lines
-from nearmetal.cluster.action import Action
-from nearmetal.cluster.desired import desired
-from nearmetal.cluster.diff import Plan, make_plan, removal
-from nearmetal.cluster.spec import Facts, Key, Kind, Observed, Resource, load_spec, parse_spec
+from nearmetal.cluster.backends.local.plan import ContainerNode
+from nearmetal.cluster.diff import Action, Plan, make_plan, removal
+from nearmetal.cluster.registration import desired
+from nearmetal.cluster.resource import (
+    Desired,
+    Facts,
+    Key,
+    Kind,
+    Observed,
+    Resource,
+    TextValues,
+)
+from nearmetal.cluster.spec import load_spec, parse_spec
 from nearmetal.core.errors import StateError
 from tests.python.virtual import HYPERVISOR, SMALL, facts_for
 
@@ -57,7 +66,7 @@ def carried_out(plan: Plan, observed: Observed) -> Observed:
         if change.action is Action.DELETE:
             there.pop(change.key, None)
         else:
-            there[change.key] = Resource(change.key, change.after)
+            there[change.key] = change.item
     return Observed(tuple(there.values()))
 
 
@@ -160,8 +169,10 @@ def test_after_a_plan_the_plan_is_empty(
 @given(SHAPES, MACHINES)
 def test_deletion_goes_against_the_order_of_making(shape: list[list[int]], facts: Facts) -> None:
     there = carried_out(planned(spec_of(shape), Observed(), facts), Observed())
-    ranks = [change.key.kind.rank for change in removal("c", there).changes]
-    assert ranks == sorted(ranks, reverse=True)
+    seen: set[Key] = set()
+    for change in removal("c", there).changes:
+        assert not seen & set(change.item.needs)
+        seen.add(change.key)
 
 
 @given(SHAPES, MACHINES)
@@ -178,3 +189,49 @@ def test_every_node_gets_cores_and_slots_alone_decide_the_next(
             assert len(cpus) == min(int(dict(change.after)["slots"]), len(facts.cpus))
     assert wrapped or len(used) == len(set(used))
     assert bool(plan.notes) == wrapped
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_values_of_a_plan_come_back_from_their_texts(path: Path) -> None:
+    spec = load_spec(path)
+    for item in desired(spec, facts_for(spec, HYPERVISOR)).resources:
+        read = type(item.values).read(dict(item.attributes))
+        assert read.attributes == item.attributes
+        if not isinstance(item.values, TextValues):
+            assert read == item.values
+
+
+@pytest.mark.parametrize("change", [{"colour": "red"}, {"slots": "many"}, {"cpus": "0,x"}])
+def test_a_resource_of_another_release_differs_and_is_not_used(change: dict[str, str]) -> None:
+    text = spec_of([[1]])
+    *others, node = planned(text, Observed()).changes
+    assert isinstance(node.item.values, ContainerNode)
+    other = Resource(node.key, ContainerNode.read(dict(node.after) | change), node.item.needs)
+    plan = planned(text, Observed((*(c.item for c in others), other)))
+    assert [(c.action, c.key, c in plan.rewrites) for c in plan.effective] == [
+        (Action.CHANGE, node.key, True)
+    ]
+    with pytest.raises(StateError, match="node n0 was made by another release") as caught:
+        other.of(ContainerNode)
+    assert "with that release" in caught.value.hint
+
+
+def test_only_the_resources_that_need_a_recreated_one_are_recreated() -> None:
+    cluster, *names = (Key(Kind.CLUSTER, "c"), *(Key(Kind.NETWORK, n) for n in "ab"))
+    old = [Resource(cluster), *(Resource(n, TextValues(texts=()), (cluster,)) for n in names)]
+    new = [Resource(cluster), *(Resource(n, TextValues(texts=()), (cluster,)) for n in names)]
+    new[1] = Resource(names[0], TextValues(texts=(("mtu", "9000"),)), (cluster,))
+    nodes = [Resource(Key(Kind.NODE, n.name), needs=(n,)) for n in names]
+    # Listed in any order, each resource comes after those that it needs.
+    plan = make_plan("c", Desired((*nodes, *new)), Observed((*old, *nodes)))
+    assert [str(c.key) for c in plan.changes] == [
+        "cluster c",
+        "network a",
+        "network b",
+        "node a",
+        "node b",
+    ]
+    assert [(str(c.key), c.reason) for c in plan.going] == [
+        ("node a", "network a is made anew"),
+        ("network a", ""),
+    ]

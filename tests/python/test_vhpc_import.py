@@ -14,9 +14,13 @@ from hypothesis import strategies as st
 from nearmetal.cli.main import main
 from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.backends.vsphere.vhpc import Imported, Target, import_vhpc
-from nearmetal.cluster.backends.vsphere.vhpc.keys import MACHINE_KEYS, SWITCH_KEYS
-from nearmetal.cluster.backends.vsphere.vhpc.ranges import parse_range, spread
-from nearmetal.cluster.desired import desired
+from nearmetal.cluster.backends.vsphere.vhpc.text import (
+    MACHINE_KEYS,
+    SWITCH_KEYS,
+    parse_range,
+    spread,
+)
+from nearmetal.cluster.registration import desired
 from nearmetal.cluster.spec import Facts, parse_spec
 from nearmetal.core.errors import SpecError
 
@@ -109,7 +113,9 @@ def test_devices_bring_what_vsphere_demands_with_a_note() -> None:
     assert (found["memory_reservation"], found["mmio"]) == ("full", "128 GiB")
     assert found["memory"] == "98816 MiB"
     assert any("memory_reservation: set to full: passthrough needs it" in note for note in notes)
-    assert any("gateway: 10.99.0.1 is not in 10.30.2.0/24" in note for note in notes)
+    assert any(
+        "gateway: 10.99.0.1 is left out: it is not in 10.30.2.0/24" in note for note in notes
+    )
     assert planned(of_file("vgpu")[0])["slice3"]["power"] == "off"
     assert "256 GiB" in planned(of_file("sriov-gpu")[0])["learn1"]["mmio"]
 
@@ -125,7 +131,7 @@ def test_scripts_and_passwords_are_told_and_left_out() -> None:
     text = next(path for path in FILES if path.stem == "plain-scripts").read_text()
     result = imported(text)
     told = "\n".join(result.notes)
-    for word in ("scripts/prepare.sh is not run", "guest_password: is not taken over", "barrier"):
+    for word in ("scripts/prepare.sh is not run", "guest_password: is left out", "barrier"):
         assert word in told
     assert "do-not-print-me" not in result.text + told
     spec = spec_of(text)
@@ -230,19 +236,19 @@ BAD_RANGES = [
     ("vm{:4}: B", "lacks a number"),
     ("vm{-1:4}: B", "is negative"),
     ("vm{1 :4}: B", "has a blank in it"),
-    ("vm{1-4}: B", "is no range of numbers"),
-    ("vm{a:b}: B", "is no range of numbers"),
+    ("vm{1-4}: B", "is not a range of numbers"),
+    ("vm{a:b}: B", "is not a range of numbers"),
     ("vm{4:1}: B", "goes down from 4 to 1"),
     ("vm{1:99999}: B", "has 99999 values"),
     ("vm{1:2}{1:2}: B", "has two ranges"),
     ("vm{{1:2}: B", "a brace is not closed"),
-    ("vm{{1:4}}: B", "machines have a name each"),
+    ("vm{{1:4}}: B", "each machine has its own name"),
     ("vm{1:4}: B host: e{1:8}", "has 8 values for 4 machines"),
-    ("vm{1:4}: B host: e{{1:3}}", "cannot be dealt out evenly"),
+    ("vm{1:4}: B host: e{{1:3}}", "needs the same number of machines"),
     ("vm{1:4}: B host: e{{1:2}", "different braces"),
     ("vm{1:4}: B host: e{1:2", "a brace that is not closed"),
     ("vm{1:4}: B host: e{{{1:2}}}", "three braces in a row"),
-    ("vm{1:4}: B cpu: {1:4}", "a range is not possible there"),
+    ("vm{1:4}: B cpu: {1:4}", "this key does not take a range"),
     ("vm1: B host: e{1:4}", "vm1 is one machine"),
 ]
 
@@ -258,17 +264,17 @@ def test_a_malformed_range_is_told_with_its_line(line: str, what: str) -> None:
 BAD_FILES = [
     ("key: 1\n", "c.conf:1:", "a key before any section"),
     (BASE, "c.conf:1:", "no machine"),
-    ("[B\ntemplate: t\n", "c.conf:1:", "is no [NAME]"),
-    (vms("v: B") + "[B]\n", "c.conf:6:", "stands twice"),
+    ("[B\ntemplate: t\n", "c.conf:1:", "is not [NAME]"),
+    (vms("v: B") + "[B]\n", "c.conf:6:", "occurs twice"),
     (vms("v: B", "v: B"), "c.conf:6:", "'v' twice in [_VMS_]"),
     (vms("v1: B", "v{1:2}: B"), "c.conf:6:", "machine 'v1' twice"),
     (vms("v: BB"), "c.conf:5:", "did you mean 'B'?"),
     (vms("v: B cpus:4"), "c.conf:5:", "did you mean 'cpu'?"),
-    (vms("v: B cpu:four"), "c.conf:5:", "is no whole number"),
-    (vms("v: B memory:-1"), "c.conf:5:", "is no number"),
+    (vms("v: B cpu:four"), "c.conf:5:", "is not a whole number"),
+    (vms("v: B memory:-1"), "c.conf:5:", "is not a number"),
     (vms("v: B linked:maybe"), "c.conf:5:", "is neither yes nor no"),
     (vms("v: B device: ['a'"), "c.conf:5:", "a list without an end"),
-    (vms("v: B device: [__import__('os')]"), "c.conf:5:", "is no list of quoted words"),
+    (vms("v: B device: [__import__('os')]"), "c.conf:5:", "is not a list of quoted words"),
     (vms("v: B pf: 0000:3b:00.0"), "c.conf:5:", "pf without sriov_port_group"),
     (vms("v: cpu:4"), "c.conf:5:", "has no template"),
     (vms("v: B ip: 10.0.0.1"), "c.conf:5:", "no netmask"),
@@ -281,7 +287,7 @@ BAD_FILES = [
     (vms("v: B", "[_DVS_]", "s: host: e1"), "c.conf:7:", "has no port_group"),
     (vms("v: B", "[_DVS_]", "s{1:2}: port_group: p"), "c.conf:7:", "its name has a range"),
     ("[DEFAULT]\ncpu: 1\n" + vms("v: B"), "c.conf:1:", "in every section"),
-    (vms("v: B host: %(x)s"), "c.conf:5:", "values are not put together"),
+    (vms("v: B host: %(x)s"), "c.conf:5:", "interpolation of values is not supported"),
 ]
 
 

@@ -11,10 +11,9 @@ import pytest
 from pyVmomi import vim
 
 from nearmetal.cluster.backends.vsphere.devices import describe, is_like, matched
-from nearmetal.cluster.backends.vsphere.spec import Adapter
+from nearmetal.cluster.backends.vsphere.spec import VmAdapter
 from nearmetal.core.errors import BackendError
-from nearmetal.host.vcenter.answers import without_chassis
-from nearmetal.host.vcenter.session import Session, explain, tls_context
+from nearmetal.host.vcenter.session import Session, explain, tls_context, without_chassis
 from nearmetal.host.vcenter.spec import Vcenter
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def sriov(pf: str, group: str, *, mtu: bool) -> object:
 
 def test_an_adapter_is_recognized_by_what_it_says_and_no_more() -> None:
     device = sriov("0000:3B:00.0", "pg", mtu=True)
-    wanted = Adapter(kind="sriov", port_group="pg", pf="0000:3b:00.0")
+    wanted = VmAdapter(kind="sriov", port_group="pg", pf="0000:3b:00.0")
     assert is_like(device, wanted, {})
     assert is_like(device, wanted.model_copy(update={"guest_mtu": True}), {})
     assert not is_like(device, wanted.model_copy(update={"guest_mtu": False}), {})
@@ -79,7 +78,7 @@ def test_an_adapter_is_recognized_by_what_it_says_and_no_more() -> None:
 
 def test_equal_adapters_are_counted() -> None:
     device = sriov("0000:3b:00.0", "pg", mtu=False)
-    wanted = Adapter(kind="sriov", port_group="pg", pf="0000:3b:00.0")
+    wanted = VmAdapter(kind="sriov", port_group="pg", pf="0000:3b:00.0")
     disk = DEVICE.VirtualDisk(key=2)
     assert matched([device, disk], [wanted, wanted], {}) == ([], [wanted])
     assert matched([device, disk], [], {}) == ([device], [])

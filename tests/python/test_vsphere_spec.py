@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearmetal.cluster.action import Action
 from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
-from nearmetal.cluster.desired import desired
-from nearmetal.cluster.diff import make_plan
+from nearmetal.cluster.diff import Action, make_plan
+from nearmetal.cluster.registration import desired
 from nearmetal.cluster.spec import (
     Facts,
     Key,
@@ -115,8 +114,8 @@ def test_a_password_is_a_place_and_is_never_shown(value: str, what: str) -> None
 @pytest.mark.parametrize(
     ("key", "what"),
     [
-        ("thumbprint: 'AB:CD'", "is no SHA-256 thumbprint"),
-        ("server: 'https://vc'", "is no host name"),
+        ("thumbprint: 'AB:CD'", "is not a SHA-256 thumbprint"),
+        ("server: 'https://vc'", "is not a host name"),
         (f"ca_file: /ca.pem, thumbprint: '{':'.join(['AB'] * 32)}'", "has both ca_file and"),
         ("port: 0", "use at least 1"),
     ],
@@ -132,10 +131,10 @@ def test_how_vcenter_is_trusted_is_checked(key: str, what: str) -> None:
     [
         ("{kind: vmxnet3}", "has no port_group"),
         ("{kind: sriov, port_group: pg}", "has no pf"),
-        ("{kind: sriov, port_group: pg, pf: vmnic2}", "is no PCI address"),
+        ("{kind: sriov, port_group: pg, pf: vmnic2}", "is not a PCI address"),
         ("{kind: passthrough, device: '0000:3b:00.0', pf: '0000:3b:00.0'}", "has pf, which kind"),
-        ("{kind: dynamic, models: ['15b3']}", "is no vendor and device"),
-        ("{kind: vgpu, profile: 'a b'}", "is no vGPU profile"),
+        ("{kind: dynamic, models: ['15b3']}", "is not a vendor and a device"),
+        ("{kind: vgpu, profile: 'a b'}", "is not a vGPU profile"),
         ("{kind: e1000, port_group: pg}", "is not supported; use 'vmxnet3'"),
         ("{kind: vmxnet3, port_group: a/b}", "has a character that vCenter escapes"),
     ],
@@ -181,7 +180,7 @@ def test_an_unknown_key_of_an_adapter_has_a_place_and_a_hint() -> None:
         (
             f"{FULL}, adapters: [{{kind: vgpu, profile: a}}, {{kind: vgpu, profile: b}}]",
             "vGPU profiles that differ",
-            "name one",
+            "use one profile",
         ),
         (
             "guest: {address: 10.0.0.5/24, gateway: 10.0.1.1}",

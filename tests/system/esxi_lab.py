@@ -16,7 +16,7 @@ from nearmetal.host.apply import Applier, Patience
 from nearmetal.host.facts import Network
 from nearmetal.host.hosts_file import parse_hosts
 from nearmetal.host.shell import Answer
-from nearmetal.host.vcenter.properties import fetch
+from nearmetal.host.vcenter.session import fetch
 from tests.python import fake_mlxconfig
 from tests.python.provision_host import FACTORY
 from tests.system.vcenter import PASSWORD, Simulator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nearmetal.cluster.apply import Cluster, down, up
-from nearmetal.cluster.registry import open_backend
+from nearmetal.cluster.backend import open_backend
 from nearmetal.cluster.spec import load_spec
 from nearmetal.cluster.store import Store
 from nearmetal.core.process import LocalRunner

@@ -137,7 +137,7 @@ def test_a_former_name_is_a_warning_with_the_present_one(former: str, name: str)
     done = info(**{former: "64"})
     assert done.returncode == 0
     (line,) = (line for line in done.stderr.splitlines() if former in line)
-    assert f"{former} has no effect: its name is {name} now" in line
+    assert f"{former} has no effect: the knob is now named {name}" in line
 
 
 def test_other_variables_of_the_product_are_none_of_its_business() -> None:

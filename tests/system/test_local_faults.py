@@ -37,7 +37,7 @@ import os, signal, sys
 from pathlib import Path
 from nearmetal.cluster.apply import Cluster, up
 from nearmetal.core.journal import Event, Journal
-from nearmetal.cluster.registry import open_backend
+from nearmetal.cluster.backend import open_backend
 from nearmetal.cluster.store import Store, state_directory
 from nearmetal.core.process import LocalRunner
 from nearmetal.cluster.spec import load_spec

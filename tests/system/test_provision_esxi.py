@@ -19,7 +19,7 @@ from nearmetal.host.apply import Earlier, Patience
 from nearmetal.host.facts import Network
 from nearmetal.host.hosts_file import parse_hosts
 from nearmetal.host.rollback import Rollback
-from nearmetal.host.vcenter.properties import fetch
+from nearmetal.host.vcenter.session import fetch
 from nearmetal.host.vsphere_host import ENTER
 from tests.system.esxi_lab import (
     PORTS,

@@ -218,7 +218,7 @@ def test_an_allocation_is_asked_for_containers_not_its_steps(slurm: SlurmSite) -
     assert slurm.ok("ann", "salloc", "-N2", IN, *look).split() == ["/run/nearmetal/job"] * 2
     late = slurm.run("ann", "salloc", "srun", IN, "true")
     assert late.returncode == 1
-    assert "was the allocation made without --nm-node?" in late.stderr
+    assert "was the allocation created without --nm-node?" in late.stderr
     other = slurm.run("ann", "salloc", IN, "srun", "--nm-segment=2M", "true")
     assert other.returncode == 1
     assert "options of the step are not those of the allocation" in other.stderr
@@ -228,15 +228,18 @@ def test_an_allocation_is_asked_for_containers_not_its_steps(slurm: SlurmSite) -
     ("options", "words"),
     [
         ((IN, "--nm-image=default"), "--nm-image needs --nm-node=vm"),
-        (("--nm-node=\x1b[31m",), "--nm-node=?[31m: it is container, vm or none"),
-        (("--nm-node=" + "x" * 5000,), "it is container, vm or none"),
+        (("--nm-node=\x1b[31m",), "--nm-node=?[31m: must be container, vm or none"),
+        (("--nm-node=" + "x" * 5000,), "must be container, vm or none"),
         ((IN, "--nm-segment=129M"), "this site allows 128M at most"),
         ((IN, "--nm-segment=-1"), "give a size of at least 1M"),
         ((IN, "--nm-segment=99999999999999999999G"), "give a size of at least 1M"),
         (("--nm-segment=2M",), "--nm-segment needs --nm-node=container"),
-        (("--nm-profile=far",), "no such profile; there are: mpich near"),
+        (("--nm-profile=far",), "unknown profile; known profiles: mpich near"),
         (("-psmall", IN, "--nm-segment=17M"), "partition small allows 16M at most"),
-        (("--part=debug,small", "--nm-profile=near"), "--nm-profile: partition small forbids it"),
+        (
+            ("--part=debug,small", "--nm-profile=near"),
+            "--nm-profile: partition small forbids this option",
+        ),
     ],
 )
 @pytest.mark.parametrize("verb", ["srun", "sbatch", "salloc"])
@@ -280,7 +283,7 @@ def test_a_partition_in_a_script_or_a_variable_is_known_at_submission(up: SlurmS
     )
     for done in (script, variable):
         assert done.returncode == 1
-        assert "--nm-profile: partition small forbids it: leave it out" in done.stderr
+        assert "--nm-profile: partition small forbids this option: leave it out" in done.stderr
     assert up.ok("ann", "squeue", "-h") == ""
 
 
@@ -290,7 +293,7 @@ def test_a_partition_lowers_what_nobody_asked_for(slurm: SlurmSite) -> None:
     assert told.split() == ["1K-blocks", "16384"]
     refused = slurm.run("ann", "salloc", "-p", "small", IN, "srun", "--nm-profile=near", "true")
     assert refused.returncode == 1
-    assert "--nm-profile: partition small forbids it" in refused.stderr
+    assert "--nm-profile: partition small forbids this option" in refused.stderr
 
 
 def test_steps_go_by_the_partition_on_record(slurm: SlurmSite) -> None:
@@ -310,7 +313,7 @@ def test_a_partition_that_only_nodes_know_fails_the_job_not_the_node(slurm: Slur
     slurm.ok("ann", "scontrol", "update", f"JobId={job}", "Partition=small")
     slurm.ok("ann", "scontrol", "release", str(job))
     eventually(lambda: slurm.ok("ann", "squeue", "-h") == "")
-    assert "--nm-profile: partition small forbids it" in output(slurm, "ann")
+    assert "--nm-profile: partition small forbids this option" in output(slurm, "ann")
 
 
 def test_a_profile_sets_what_it_says(slurm: SlurmSite) -> None:

@@ -99,7 +99,7 @@ def test_it_ends_when_it_takes_more_memory_and_its_user_is_told(slurm: SlurmSite
     assert small.returncode == 0, small.stderr
     large = step(slurm, job, "sh", "-c", f"{FILL}500")
     assert large.returncode != 0
-    assert "virtual machine n1-vm0 has ended under the task: out of memory" in large.stderr
+    assert "virtual machine n1-vm0 ended while the task ran: out of memory" in large.stderr
     later = step(slurm, job, "true")
     assert "virtual machine n1-vm0 does not run: it has ended: out of memory" in later.stderr
     assert slurm.ok("root", "squeue", "-h", "-j", str(job), "-o", "%t").strip() == "R"

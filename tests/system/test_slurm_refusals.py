@@ -32,7 +32,7 @@ def site() -> Iterator[SlurmSite]:
         (("--nm-vms-per-node=3",), "--nm-vms-per-node: this site allows 2 at most"),
         (("--nm-memory=2G",), "--nm-memory: this site allows 1024M at most"),
         (("--nm-vcpus=0",), "--nm-vcpus=0: give a number"),
-        (("--nm-image=../x",), "--nm-image=../x: no image has such a name"),
+        (("--nm-image=../x",), "--nm-image=../x: not a valid name"),
         # These only a node can tell.
         (("--nm-image=0123456789abcdef",), "no such image on this node; there are: default"),
         (("--nm-vms-per-node=2",), "need 2 processors on node n1, and the job has 1"),

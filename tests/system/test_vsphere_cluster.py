@@ -10,12 +10,12 @@ import pytest
 from pyVmomi import vim
 
 from nearmetal.cli.main import main
-from nearmetal.cluster.action import Action
 from nearmetal.cluster.apply import Cluster, down, plan_up, up
 from nearmetal.cluster.backends.vsphere.cluster import VsphereBackend
+from nearmetal.cluster.diff import Action
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError, StateError
-from nearmetal.host.vcenter.properties import fetch
+from nearmetal.host.vcenter.session import fetch
 from tests.system.vcenter import (
     PASSWORD,
     TEMPLATE,

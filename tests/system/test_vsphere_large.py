@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nearmetal.cluster.action import Action
 from nearmetal.cluster.apply import down, plan_up, up
+from nearmetal.cluster.diff import Action
 from tests.system.vcenter import PASSWORD, TEMPLATE, opened, simulator, spec_of
 
 if TYPE_CHECKING:

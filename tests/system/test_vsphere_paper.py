@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyVmomi import vim
 
-from nearmetal.cluster.action import Action
+from nearmetal.cluster.diff import Action
 from nearmetal.core.errors import BackendError
 from tests.system.esxi_lab import PORTS, Hosts, applier, hosts_file
 from tests.system.vcenter import (

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.cluster.apply import Cluster, down, plan_up, up
+from nearmetal.cluster.backend import open_backend
 from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
-from nearmetal.cluster.registry import open_backend
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.cluster.store import Store
 from nearmetal.config.password import PasswordSource
@@ -109,7 +109,7 @@ def networks_of(content: Any) -> dict[str, object]:
     """Return everything that a vCenter has of networks, to compare."""
     from pyVmomi import vim  # noqa: PLC0415 - needs the SDK
 
-    from nearmetal.host.vcenter.properties import fetch  # noqa: PLC0415 - needs the SDK
+    from nearmetal.host.vcenter.session import fetch  # noqa: PLC0415 - needs the SDK
 
     center = content.rootFolder.childEntity[0]
     names: list[str] = []

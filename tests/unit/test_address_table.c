@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "connect/address_pack.h"
-#include "connect/address_table.h"
 #include "harness.h"
+#include "provider/address_pack.h"
+#include "provider/address_table.h"
 
 /* Hundreds of blocks. */
 #define MANY 150000u

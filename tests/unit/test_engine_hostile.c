@@ -89,10 +89,10 @@ NM_TEST(answers_to_nothing)
 		refused((struct nm_packet){.op = NM_OP_CTS, .len = 8, .tag = made_up}, bytes,
 			"not offered");
 		refused((struct nm_packet){.op = NM_OP_DATA, .len = 8, .tag = made_up}, bytes,
-			"nobody asked");
-		refused((struct nm_packet){.op = NM_OP_ACK, .tag = made_up}, bytes, "not asked");
+			"was not requested");
+		refused((struct nm_packet){.op = NM_OP_ACK, .tag = made_up}, bytes, "was not made");
 		refused((struct nm_packet){.op = NM_OP_RESULT, .len = 8, .tag = made_up}, bytes,
-			"nobody asked");
+			"was not requested");
 	}
 }
 
@@ -381,7 +381,7 @@ static void refuser_falls(struct refuser *r, const struct nm_packet *packet, con
 	mesh_forge(r->mesh, 0, 1, packet, payload);
 	seen = look(r->mesh);
 	NM_CHECK(seen.down);
-	NM_CHECK_HAS(seen.reason.text, "takes no answers");
+	NM_CHECK_HAS(seen.reason.text, "does not take answers");
 }
 
 static void refuser_destroy(struct refuser *r)

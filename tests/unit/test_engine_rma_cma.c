@@ -383,7 +383,7 @@ NM_TEST(entry_that_points_nowhere_costs_nothing_but_time)
 	expect_accesses(NM_ACCESS_CMA, NM_ACCESS_PUT, 0, 0);
 	expect_accesses(NM_ACCESS_SERVED, NM_ACCESS_PUT, 1, 8);
 	NM_CHECK_EQ(near_facts(a, b).bulk.fallbacks, 1);
-	NM_CHECK_HAS(near_facts(a, b).bulk.fallback.text, "a direct put ended");
+	NM_CHECK_HAS(near_facts(a, b).bulk.fallback.text, "a direct put failed");
 	for (int i = 0; i < NM_NR_REGIONS; i++)
 		slots[i].len = slots[i].base = UINT64_MAX;
 	expect_asked(&rma, false, 0);

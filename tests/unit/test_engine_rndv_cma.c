@@ -212,18 +212,18 @@ NM_TEST(envelopes_that_lie_about_memory)
 	two.len += sizeof(p.spans[0]);
 	refused(&two, &p, "envelope of 48 bytes");
 	two.flags |= 1u << NM_PKT_NR_SHIFT;
-	refused(&two, &p, "no sound place"); /* an empty span */
+	refused(&two, &p, "invalid place"); /* an empty span */
 	p.spans[1].len = UINT64_MAX;
-	refused(&two, &p, "no sound place"); /* sizes wrap around */
+	refused(&two, &p, "invalid place"); /* sizes wrap around */
 	one.len--;
 	refused(&one, &p, "envelope of 31 bytes");
 	one.len++;
 	p.spans[0].len = 99;
-	refused(&one, &p, "no sound place");
+	refused(&one, &p, "invalid place");
 	p.spans[0] = (struct nm_wire_span){UINT64_MAX - 50, 100};
-	refused(&one, &p, "no sound place"); /* past the end of all addresses */
+	refused(&one, &p, "invalid place"); /* past the end of all addresses */
 	refused(&(struct nm_packet){.op = NM_OP_PLACED, .tag = UINT64_C(1) << 32}, NULL,
-		"not asked for");
+		"not requested");
 }
 
 /* A CTS from node 1 to a sender at node 0 that offered its memory. */
@@ -241,7 +241,7 @@ static void bad_place(uint8_t flags, uint32_t len, const void *payload)
 	mesh_forge(mesh, 1, 0, &packet, payload);
 	facts = look(mesh, 0);
 	NM_CHECK(facts.down);
-	NM_CHECK_HAS(facts.down_reason.text, "no sound place");
+	NM_CHECK_HAS(facts.down_reason.text, "invalid place");
 	NM_CHECK_EQ(mesh_wait(mesh, 0).err, ECONNRESET);
 	NM_CHECK_EQ(mesh_copied(mesh, 0, 1), 0);
 	free(out);

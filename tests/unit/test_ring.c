@@ -2,6 +2,7 @@
 /* The ring of a link: laps, credits, and bytes that no sound peer writes. */
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -322,7 +323,7 @@ static void *write_all(void *arg)
 		for (n = 0; n < i % 20; n++)
 			words[n] = i * 31 + n;
 		while (nm_ring_write_inline(&pair->writer, &pkt, &iov, 1) == -EAGAIN)
-			nm_cpu_relax();
+			sched_yield();
 	}
 	return NULL;
 }

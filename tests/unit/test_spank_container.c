@@ -41,7 +41,7 @@ NM_TEST(a_container_that_is_not_there_is_refused_in_words)
 	char made[NM_SPANK_REQUEST_LEN];
 	static const char *const holders[] = {"", "x", "1 5", "-3 5", "77", "99999999999999999 5"};
 
-	refused(-ENOENT, "was the allocation made without --nm-node?");
+	refused(-ENOENT, "was the allocation created without --nm-node?");
 	for (size_t i = 0; i < sizeof(holders) / sizeof(holders[0]); i++) {
 		put("holder", holders[i]);
 		refused(-ENOENT, "this node has no container of the job (holder:");
@@ -49,7 +49,7 @@ NM_TEST(a_container_that_is_not_there_is_refused_in_words)
 	put("holder", "4194304 5\n");
 	refused(-ENOENT, "(request:");
 	put("request", "node=container segment=1\n");
-	refused(-EINVAL, "are not those of the allocation");
+	refused(-EINVAL, "differ from those of the allocation");
 	nm_spank_request_format(&request, made);
 	put("request", made);
 	refused(-ENOENT, "(environment:");

@@ -68,13 +68,13 @@ NM_TEST(a_wrong_wish_is_refused_in_words)
 		struct wish wish;
 		const char *words;
 	} cases[] = {
-		{{.node = ""}, "--nm-node=: it is container, vm or none"},
-		{{.node = "Container"}, "--nm-node=Container: it is container, vm or none"},
-		{{.node = "vm"}, "--nm-node=vm: this site gives jobs no virtual machines"},
-		{{.profile = "pair"}, "this site gives jobs no virtual machines"},
-		{{.node = "a\nb\x1b[0m"}, "--nm-node=a?b?[0m: it is"},
+		{{.node = ""}, "--nm-node=: must be container, vm or none"},
+		{{.node = "Container"}, "--nm-node=Container: must be container, vm or none"},
+		{{.node = "vm"}, "--nm-node=vm: this site does not give virtual machines to jobs"},
+		{{.profile = "pair"}, "this site does not give virtual machines to jobs"},
+		{{.node = "a\nb\x1b[0m"}, "--nm-node=a?b?[0m: must be"},
 		{{.node = "0123456789012345678901234567890123"},
-		 "--nm-node=0123456789012345678901234567...: it is"},
+		 "--nm-node=0123456789012345678901234567...: must be"},
 		{{.node = "container", .segment = ""}, "--nm-segment=: give a size"},
 		{{.node = "container", .segment = "1023K"},
 		 "--nm-segment=1023K: give a size of at least 1M"},
@@ -84,16 +84,16 @@ NM_TEST(a_wrong_wish_is_refused_in_words)
 		 "--nm-segment: this site allows 100M at most"},
 		{{.segment = "5M"}, "--nm-segment needs --nm-node=container"},
 		{{.segment = "5M", .profile = "plain"}, "--nm-segment needs --nm-node=container"},
-		{{.profile = ""}, "--nm-profile=: no profile has such a name"},
+		{{.profile = ""}, "--nm-profile=: not a valid name"},
 		{{.profile = "far"},
-		 "--nm-profile=far: no such profile; there are: fast near plain pair"},
-		{{.profile = "0123456789012345678901234567890123"}, "no profile has such a name"},
+		 "--nm-profile=far: unknown profile; known profiles: fast near plain pair"},
+		{{.profile = "0123456789012345678901234567890123"}, "not a valid name"},
 		{{.node = "container", .segment = "5M", .partitions = "small"},
 		 "--nm-segment: partition small allows 4M at most"},
 		/* The profile's size is the user's wish, too. */
 		{{.profile = "near", .partitions = "other,small"}, "partition small allows 4M"},
 		{{.node = "container", .segment = "1M", .partitions = "strict"},
-		 "--nm-segment: partition strict forbids it"},
+		 "--nm-segment: partition strict forbids this option"},
 		{{.profile = "near", .partitions = "strict,other"}, "--nm-profile: partition"},
 		{{.node = "container", .segment = "101M", .partitions = "other"},
 		 "this site allows 100M at most"},
@@ -230,11 +230,11 @@ NM_TEST(machines_that_cannot_be_had_are_refused_in_words)
 		struct machines wish;
 		const char *words;
 	} cases[] = {
-		{{.node = "vm", .image = ""}, "--nm-image=: no image has such a name"},
-		{{.node = "vm", .image = "../../etc"}, "--nm-image=../../etc: no image"},
-		{{.node = "vm", .image = "-h"}, "--nm-image=-h: no image has such a name"},
-		{{.node = "vm", .image = "--accel"}, "--nm-image=--accel: no image has"},
-		{{.node = "vm", .image = "0123456789012345678901234567890123"}, "no image has"},
+		{{.node = "vm", .image = ""}, "--nm-image=: not a valid name"},
+		{{.node = "vm", .image = "../../etc"}, "--nm-image=../../etc: not a valid name"},
+		{{.node = "vm", .image = "-h"}, "--nm-image=-h: not a valid name"},
+		{{.node = "vm", .image = "--accel"}, "--nm-image=--accel: not a valid name"},
+		{{.node = "vm", .image = "0123456789012345678901234567890123"}, "not a valid name"},
 		{{.node = "vm", .vms = "0"}, "--nm-vms-per-node=0: give a number from 1 to 200"},
 		{{.node = "vm", .vms = "-1"}, "--nm-vms-per-node=-1: give a number"},
 		{{.node = "vm", .vms = " 1"}, "give a number"},
@@ -249,7 +249,7 @@ NM_TEST(machines_that_cannot_be_had_are_refused_in_words)
 		{{.vms = "2"}, "--nm-vms-per-node needs --nm-node=vm"},
 		{{.node = "container", .image = "default"}, "--nm-image needs --nm-node=vm"},
 		{{.node = "vm", .vms = "2", .partitions = "plain"},
-		 "--nm-vms-per-node: partition plain forbids it"},
+		 "--nm-vms-per-node: partition plain forbids this option"},
 	};
 	struct nm_spank_request request = {.segment_bytes = 77};
 	struct nm_reason why;
@@ -298,7 +298,7 @@ NM_TEST(virtual_machines_get_no_vfs_and_who_wants_some_is_told)
 			    cases[i].result);
 		NM_CHECK_EQ(request.nr_vfs, cases[i].nr_vfs);
 		if (cases[i].result)
-			NM_CHECK_HAS(why.text, "--nm-vf: virtual machines get no VFs");
+			NM_CHECK_HAS(why.text, "--nm-vf: virtual machines do not get VFs");
 	}
 }
 

@@ -15,14 +15,14 @@ static const char *const peers[NM_NR_PEER_STATES] = {
 };
 
 static const char *const requests[NM_NR_REQUEST_STATES] = {
-	/* free, posted, draining, wait data, wait CTS, streaming, leaving, wait ACK, pulling, placing,
-	 * wait placed */
-	[NM_REQUEST_FREE] = "xx.xxxxxx..",	  [NM_REQUEST_POSTED] = "x.xx....x..",
-	[NM_REQUEST_DRAINING] = "x..........",	  [NM_REQUEST_WAIT_DATA] = "x..........",
-	[NM_REQUEST_WAIT_CTS] = "x....x.x.x.",	  [NM_REQUEST_STREAMING] = "x......x...",
-	[NM_REQUEST_LEAVING] = "x..........",	  [NM_REQUEST_WAIT_ACK] = "x..........",
-	[NM_REQUEST_PULLING] = "x..x......x",	  [NM_REQUEST_PLACING] = "x...x......",
-	[NM_REQUEST_WAIT_PLACED] = "x..x.......",
+	/* free, new, posted, draining, wait data, wait CTS, streaming, leaving, wait ACK, pulling,
+	 * placing, wait placed */
+	[NM_REQUEST_FREE] = ".x..........",	 [NM_REQUEST_NEW] = "x.x.xxxxxx..",
+	[NM_REQUEST_POSTED] = "x..xx....x..",	 [NM_REQUEST_DRAINING] = "x...........",
+	[NM_REQUEST_WAIT_DATA] = "x...........", [NM_REQUEST_WAIT_CTS] = "x.....x.x.x.",
+	[NM_REQUEST_STREAMING] = "x.......x...", [NM_REQUEST_LEAVING] = "x...........",
+	[NM_REQUEST_WAIT_ACK] = "x...........",	 [NM_REQUEST_PULLING] = "x...x......x",
+	[NM_REQUEST_PLACING] = "x....x......",	 [NM_REQUEST_WAIT_PLACED] = "x...x.......",
 };
 
 struct step {

@@ -211,13 +211,12 @@ NM_TEST(a_file_that_shrinks_under_us_is_noticed)
 	struct nm_vmseg *segment;
 	struct nm_vmseg_peer peer;
 	struct nm_vmseg_claim *claim;
-	struct nm_reason why;
 
 	segment_file(2, PART);
 	segment = segment_attach(0);
 	claim = segment_open(segment, 'a', NULL);
 	NM_CHECK_EQ(truncate(segment_config(0).all, 4096), 0);
-	NM_CHECK_EQ(nm_vmseg_find(segment, (const uint8_t *)"nobody", &peer, &why), -ENOENT);
+	NM_CHECK_EQ(segment_find(segment, (const uint8_t *)"nobody", &peer), -ENOENT);
 	nm_vmseg_beat(claim);
 	NM_CHECK(nm_vmseg_is_lost(segment));
 	nm_vmseg_release(claim);

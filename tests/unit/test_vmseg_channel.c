@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "transport_fixture.h"
 #include "vmseg_fixture.h"
@@ -142,6 +144,34 @@ NM_TEST_WITHIN(slots_and_bytes_are_used_again, 60)
 		keeper->nr_down = 0;
 	}
 	node_destroy(keeper);
+}
+
+static void *destroy_soon(void *node)
+{
+	nm_test_sleep_ms(100);
+	node_destroy(node);
+	return NULL;
+}
+
+/* The engine destroys its transports one after another: the last ones must not call it any more. */
+NM_TEST_WITHIN(a_channel_that_closes_reports_nothing, 60)
+{
+	struct node *a = create_on(0), *b = create_on(1);
+	pthread_t closer;
+
+	nodes_connect(&on_machine, a, b);
+	exchange(a, b, 5);
+	NM_CHECK_EQ(node_send(a, 1, 8), 0);
+	NM_CHECK_EQ(node_send(b, 1, 8), 0);
+	NM_CHECK_EQ(pthread_create(&closer, NULL, destroy_soon, b), 0);
+	a->nr_packets = 0;
+	/* It waits for its peer to take the packet, and sees the peer send, close and go. */
+	a->transport->close_by_ns = nm_clock_ns() + 20 * NM_NS_PER_S;
+	a->transport->ops->destroy(a->transport);
+	NM_CHECK_EQ(a->nr_down, 0);
+	NM_CHECK_EQ(a->nr_packets, 0);
+	NM_CHECK_EQ(pthread_join(closer, NULL), 0);
+	free(a);
 }
 
 /* ---- death ---- */

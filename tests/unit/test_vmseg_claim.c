@@ -36,10 +36,9 @@ NM_TEST(a_neighbour_finds_the_slot_and_its_window)
 	segment_file(2, PART);
 	a = segment_attach(0);
 	b = segment_attach(1);
-	NM_CHECK_EQ(nm_vmseg_find(b, id_of('a'), &peer, &why), -ENOENT);
-	NM_CHECK_HAS(why.text, "none of the 0 endpoints");
+	NM_CHECK_EQ(segment_find(b, id_of('a'), &peer), -ENOENT);
 	claim = segment_open(a, 'a', &own);
-	NM_CHECK_EQ(nm_vmseg_find(b, id_of('a'), &peer, &why), 0);
+	NM_CHECK_EQ(segment_find(b, id_of('a'), &peer), 0);
 	NM_CHECK_EQ(peer.address.part, 0);
 	NM_CHECK_EQ(peer.state, NM_VMSEG_RUN);
 	NM_CHECK_EQ(peer.token[0], 'a');
@@ -60,7 +59,7 @@ NM_TEST(a_neighbour_finds_the_slot_and_its_window)
 	nm_vmseg_set_state(claim, NM_VMSEG_QUIESCE);
 	NM_CHECK_EQ(nm_vmseg_look(b, &peer.address, &state, &beats), 0);
 	NM_CHECK_EQ(state, NM_VMSEG_QUIESCE);
-	NM_CHECK_EQ(nm_vmseg_find(b, id_of('a'), &peer, &why), -ENOENT);
+	NM_CHECK_EQ(segment_find(b, id_of('a'), &peer), -ENOENT);
 	nm_window_destroy(&own);
 	nm_vmseg_release(claim);
 	NM_CHECK_EQ(nm_vmseg_look(b, &peer.address, &state, &beats), 0);
@@ -165,9 +164,8 @@ static void live_until_killed(void *arg)
 static void await(struct nm_vmseg *segment, char name)
 {
 	struct nm_vmseg_peer peer;
-	struct nm_reason why;
 
-	while (nm_vmseg_find(segment, id_of(name), &peer, &why))
+	while (segment_find(segment, id_of(name), &peer))
 		nm_test_sleep_ms(1);
 }
 
@@ -176,7 +174,6 @@ NM_TEST(a_killed_sibling_is_buried)
 	struct nm_vmseg_peer peer;
 	enum nm_vmseg_state state;
 	struct nm_vmseg *a, *b;
-	struct nm_reason why;
 	uint64_t beats;
 	pid_t child;
 
@@ -185,7 +182,7 @@ NM_TEST(a_killed_sibling_is_buried)
 	a = segment_attach(0);
 	b = segment_attach(1);
 	await(a, 'k');
-	NM_CHECK_EQ(nm_vmseg_find(b, id_of('k'), &peer, &why), 0);
+	NM_CHECK_EQ(segment_find(b, id_of('k'), &peer), 0);
 	NM_CHECK_EQ(nm_vmseg_bury(a), 0);
 	/* another machine has no say in it */
 	NM_CHECK_EQ(nm_vmseg_bury(b), 0);
@@ -256,7 +253,6 @@ NM_TEST(a_machine_that_boots_anew_is_another_one)
 	struct nm_vmseg_claim *claim;
 	enum nm_vmseg_state state;
 	struct nm_vmseg *a, *b;
-	struct nm_reason why;
 	uint64_t beats;
 	pid_t child;
 
@@ -264,7 +260,7 @@ NM_TEST(a_machine_that_boots_anew_is_another_one)
 	child = nm_test_fork(live_until_killed, NULL);
 	b = segment_attach(1);
 	await(b, 'k');
-	NM_CHECK_EQ(nm_vmseg_find(b, id_of('k'), &before, &why), 0);
+	NM_CHECK_EQ(segment_find(b, id_of('k'), &before), 0);
 	/* power off: nothing is said to anybody, and /run is empty afterwards */
 	kill(child, SIGKILL);
 	nm_test_join(child, SIGKILL);
@@ -274,7 +270,7 @@ NM_TEST(a_machine_that_boots_anew_is_another_one)
 	a = segment_attach(0);
 	claim = segment_open(a, 'k', NULL);
 	NM_CHECK_EQ(nm_vmseg_look(b, &before.address, &state, &beats), -ESTALE);
-	NM_CHECK_EQ(nm_vmseg_find(b, id_of('k'), &peer, &why), 0);
+	NM_CHECK_EQ(segment_find(b, id_of('k'), &peer), 0);
 	NM_CHECK(peer.address.part_generation != before.address.part_generation);
 	nm_vmseg_release(claim);
 	nm_vmseg_detach(a);
@@ -313,7 +309,7 @@ NM_TEST(containers_with_lock_files_of_their_own_are_told)
 		nm_vmseg_claim(a, id_of('a'), id_of('t'), segment_geometry(a).size, &claim, &why),
 		-EBUSY);
 	NM_CHECK_HAS(why.text, "into every container of this machine");
-	NM_CHECK_EQ(nm_vmseg_find(a, id_of('k'), &peer, &why), 0);
+	NM_CHECK_EQ(segment_find(a, id_of('k'), &peer), 0);
 	kill(child, SIGKILL);
 	nm_test_join(child, SIGKILL);
 	/* nobody lives there any more: it may be taken */

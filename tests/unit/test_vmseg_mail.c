@@ -206,11 +206,10 @@ static void flood(void *arg)
 	struct machine me = boot(1, 'f');
 	struct nm_vmseg_peer peer;
 	struct flood message;
-	struct nm_reason why;
 	uint32_t cells[4], n;
 
 	(void)arg;
-	while (nm_vmseg_find(me.segment, (const uint8_t *)"tid\0\0", &peer, &why))
+	while (segment_find(me.segment, (const uint8_t *)"tid\0\0", &peer))
 		nm_test_sleep_ms(1);
 	/* each is taken back soon, whether it has been read or not; the last one stays */
 	for (n = 1; n <= 20000; n++) {

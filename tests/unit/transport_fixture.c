@@ -12,7 +12,6 @@ const struct fixture self_fixture = {
 	.kind = &nm_self_kind,
 	.relation = "self",
 	.hears = true,
-	.closes_refused = true,
 };
 
 /* The next node is on the next machine of a segment that the case has for itself. */
@@ -46,7 +45,6 @@ const struct fixture shm_fixture = {
 	.copies = true,
 	.quarantines = true,
 	.outlives = true,
-	.closes_refused = true,
 };
 
 const struct fixture segment_fixture = {
@@ -54,7 +52,6 @@ const struct fixture segment_fixture = {
 	.relation = "host",
 	.create = create_segment,
 	.quarantines = true,
-	.closes_refused = true,
 };
 
 void fill_bytes(uint8_t *bytes, uint32_t len, uint64_t seed)

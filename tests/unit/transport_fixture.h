@@ -41,11 +41,10 @@ struct fixture {
 	/* NULL: as the kind does it */
 	int (*create)(const struct nm_sink *sink, struct nm_address *address,
 		      struct nm_transport **ret_transport, struct nm_reason *ret_reason);
-	bool hears;	     /* sleep() is true with a connected peer: every arrival is heard */
-	bool copies;	     /* has nm_copy_ops */
-	bool quarantines;    /* has nm_quarantine_ops */
-	bool outlives;	     /* what was sent is safe at once, in memory that outlives its sender */
-	bool closes_refused; /* a source that is refused sees its link go down */
+	bool hears;	  /* sleep() is true with a connected peer: every arrival is heard */
+	bool copies;	  /* has nm_copy_ops */
+	bool quarantines; /* has nm_quarantine_ops */
+	bool outlives;	  /* what was sent is safe at once, in memory that outlives its sender */
 };
 
 /* net_fixture: net_fixture.c, in programs with a libfabric beside them. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "vmseg_fixture.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,6 +84,17 @@ struct nm_vmseg_claim *segment_open(struct nm_vmseg *segment, char name,
 	if (ret_window)
 		*ret_window = window;
 	return claim;
+}
+
+int segment_find(struct nm_vmseg *segment, const uint8_t id[6], struct nm_vmseg_peer *ret_peer)
+{
+	uint64_t cursor = 0;
+
+	while (nm_vmseg_next(segment, &cursor, ret_peer))
+		if (ret_peer->state == NM_VMSEG_RUN &&
+		    !memcmp(ret_peer->id, id, sizeof(ret_peer->id)))
+			return 0;
+	return -ENOENT;
 }
 
 void segment_poke(uint64_t offset, const void *bytes, size_t len)

@@ -18,6 +18,8 @@ struct nm_geometry segment_geometry(const struct nm_vmseg *segment);
 /* An endpoint named by one letter, open. RET_WINDOW may be NULL. */
 struct nm_vmseg_claim *segment_open(struct nm_vmseg *segment, char name,
 				    struct nm_window *ret_window);
+/* The slot in state RUN that shows ID. 0 or -ENOENT. */
+int segment_find(struct nm_vmseg *segment, const uint8_t id[6], struct nm_vmseg_peer *ret_peer);
 /* Change one thing in the file behind everybody's back. */
 void segment_poke(uint64_t offset, const void *bytes, size_t len);
 uint64_t segment_part_offset(uint32_t part, uint64_t part_size);

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cluster spec: models and loader. All errors at once, with file:line:column."""
 
-from nearmetal.cluster.model import ClusterSpec, Host, Network, Node
+from nearmetal.cluster.model import ClusterSpec, Host, Network, Node, addresses
+from nearmetal.cluster.registration import from_canonical, json_schema
 from nearmetal.cluster.resource import (
     Attributes,
     Facts,
@@ -13,9 +14,7 @@ from nearmetal.cluster.resource import (
     in_order,
     resource,
 )
-from nearmetal.cluster.spec.backends import from_canonical, json_schema
 from nearmetal.cluster.spec.loader import load_spec, parse_spec
-from nearmetal.cluster.spec.places import addresses
 
 __all__ = [
     "Attributes",

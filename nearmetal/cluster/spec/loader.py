@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nearmetal.cluster.model import ClusterSpec
-from nearmetal.cluster.registration import backend_names, registration
-from nearmetal.cluster.spec.backends import specs
+from nearmetal.cluster.registration import backend_names, registration, specs
 from nearmetal.config.document import Document, Key, Position, Value, parse, read_text
 from nearmetal.config.explain import check, known_keys
 from nearmetal.core.errors import SpecError

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outputs of esxcli: options of a module, VIBs, PCI devices. Pure.
 
-The grammars follow Broadcom's ESXCLI reference: tables whose second line rules the columns, and
-blocks of `Key: value` below an address. The texts are hostile: lengths and forms are checked.
+The grammars follow Broadcom's ESXCLI reference: tables with rules in the second line, and blocks of
+`Key: value` below an address. The texts are hostile: lengths and forms are checked.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ MAX_TEXT = 4 << 20
 MAX_ROWS = 4096
 
 _RULE = re.compile(r"^-{1,256}( {1,8}-{1,256})*\s*$")
-_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
+PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
+_OPTION = re.compile(r'[A-Za-z0-9_]{1,64}=[A-Za-z0-9_,."-]{1,256}')
 _ENTRY = re.compile(r"^ {3}([A-Z][A-Za-z ]{0,40}): ?(.{0,256})$")
 
 
 def parse_table(text: str) -> list[dict[str, str]]:
-    """Return the rows of a table by column; [] for what is no table."""
+    """Return the rows of a table by column; [] for a text without a table."""
     lines = text[:MAX_TEXT].splitlines()
     rule = next((n for n, line in enumerate(lines) if n and _RULE.match(line)), None)
     if rule is None:
@@ -36,14 +37,8 @@ def parse_table(text: str) -> list[dict[str, str]]:
 
 def parse_module_parameters(text: str) -> str:
     """Return the options that are set, from `esxcli system module parameters list -m MODULE`."""
-    rows = [row for row in parse_table(text) if row.get("Name") and row.get("Value")]
-    safe = [
-        r
-        for r in rows
-        if re.fullmatch(r"[A-Za-z0-9_]{1,64}", r["Name"])
-        and re.fullmatch(r'[A-Za-z0-9_,."-]{1,256}', r["Value"])
-    ]
-    return " ".join(f"{row['Name']}={row['Value']}" for row in safe)
+    pairs = (f"{row.get('Name', '')}={row.get('Value', '')}" for row in parse_table(text))
+    return " ".join(pair for pair in pairs if _OPTION.fullmatch(pair))
 
 
 def parse_vibs(text: str) -> dict[str, str]:
@@ -61,7 +56,7 @@ def parse_pci(text: str) -> dict[str, dict[str, str]]:
     now: dict[str, str] | None = None
     for line in text[:MAX_TEXT].splitlines():
         word = line.strip()
-        if _ADDRESS.fullmatch(word) and len(found) < MAX_ROWS:
+        if PCI_ADDRESS.fullmatch(word) and len(found) < MAX_ROWS:
             now = found.setdefault(word, {})
         elif now is not None and (match := _ENTRY.match(line)):
             now[match[1]] = match[2].strip()

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an ESXi host needs: options of its driver, VFs, power policy, maintenance mode. Pure.
+"""Steps of an ESXi host: options of its driver, VFs, power policy, maintenance mode. Pure.
 
-The API tells options as they are for the next boot, and VFs as they are now: so what is set and
-not in force shows in the VFs.
+The API has the options of the next boot and the VFs of this boot. So an option that is not in force
+yet shows in the VFs.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nearmetal.host.cards import ESXI_DRIVER, driver_ports, max_vfs
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from nearmetal.host.cards import Pair
     from nearmetal.host.hosts_file import HostGroup
-    from nearmetal.host.model import EsxiFacts, HostFacts, PortFacts
+    from nearmetal.host.model import CardFacts, EsxiFacts, HostFacts, PortFacts
 
 _STAGE = Stage.DRIVER
 BOOT = "ESXi reads options of modules at boot"
@@ -40,7 +41,7 @@ _VFS_AT_BOOT = "ESXi makes VFs at boot"
 _OURS = ("", ESXI_DRIVER)
 
 POWER = {"high-performance": "static", "balanced": "dynamic", "low-power": "low"}
-"""Short names of power policies, which no language of a vCenter translates."""
+"""Short names of power policies, the same in every language of a vCenter."""
 
 VSAN = {
     "accessible": "ensureObjectAccessibility",
@@ -48,14 +49,14 @@ VSAN = {
     "none": "noAction",
 }
 
-MAX_TOLD = 4
-"""How many machines are named."""
+MAX_NAMED = 4
+"""Machines that a refusal names."""
 
 _OPTION = re.compile(r'([A-Za-z0-9_]{1,64})=("[ !#-~]{0,512}"|[!#-~]{0,512})(?:\s+|$)')
 
 
 def parse_options(text: str) -> dict[str, str] | None:
-    """Return a module's options in their order; None for a text that is not understood whole."""
+    """Return a module's options in their order; None for a text with another part."""
     found: dict[str, str] = {}
     text, place = text.strip(), 0
     while place < len(text):
@@ -68,26 +69,24 @@ def parse_options(text: str) -> dict[str, str] | None:
 
 
 def join_options(options: Mapping[str, str]) -> str:
-    """Return options as a module takes them."""
+    """Return options in the form of a module."""
     return " ".join(f"{name}={value}" for name, value in options.items())
 
 
 def plan_options(
     facts: HostFacts, ports: list[PortFacts], numbers: str | None, outcome: Outcome
 ) -> None:
-    """Add what gives the driver this max_vfs, None for none, and every other option as it is.
+    """Add the step that sets this max_vfs, or removes it for None, and keeps every other option.
 
-    `esxcli system module parameters set -p`, and the call of the API, replace every option of a
-    module: those that are set are said again.
+    `esxcli system module parameters set -p` and the call of the API replace all options of a
+    module, so the step repeats the present ones.
     """
     before = facts.options.get(ESXI_DRIVER, "")
     now = parse_options(before)
     if now is None:
-        outcome.refuse(
-            _STAGE,
-            f"the options of {ESXI_DRIVER} are not understood, and would be lost: {before[:128]!r}",
-            "write them as NAME=VALUE, with spaces between",
-        )
+        what = f"the options of {ESXI_DRIVER} are not understood, and would be lost"
+        hint = "write them as NAME=VALUE, with spaces between"
+        outcome.refuse(_STAGE, f"{what}: {before[:128]!r}", hint)
         return
     old = now.get("max_vfs", "").strip('"')
     if old == (numbers or ""):
@@ -101,25 +100,25 @@ def plan_options(
     said = "no max_vfs" if numbers is None else f'max_vfs="{numbers}"'
     text = f"{ESXI_DRIVER}: {said}" + (f", keeping {join_options(others)}" if others else "")
     action = SetOptions(ESXI_DRIVER, join_options(wanted), before)
-    # The driver asks the firmware for VFs when it loads, so they go together.
+    # The driver asks the firmware for VFs when it loads, so one reboot serves both.
     tools = tuple(step.key for step in outcome.steps if step.key.startswith("package "))
     outcome.steps.append(Step(_STAGE, "options", text, action, BOOT, tools))
 
 
 def _in_force(ports: list[PortFacts], numbers: str | None, outcome: Outcome) -> None:
-    """Add the wait for a reboot where VFs are not those of max_vfs."""
+    """Add the wait for a reboot if the VFs are not those of max_vfs."""
     counts = numbers.split(",") if numbers else ["0"] * len(ports)
     if len(counts) != len(ports) or not all(count.isdigit() for count in counts):
         return
     pairs = [(port, int(count)) for port, count in zip(ports, counts, strict=True)]
     missing = [f"{p.address} has {p.vfs} of {count}" for p, count in pairs if p.vfs != count]
     if missing:
-        text = f"{ESXI_DRIVER}: max_vfs is set, and not in force: {', '.join(missing)}"
+        text = f"{ESXI_DRIVER}: max_vfs is set, but not in force: {', '.join(missing)}"
         outcome.steps.append(Step(_STAGE, "options", text, Wait(), BOOT))
 
 
 def plan_driver_options(facts: HostFacts, pairs: list[Pair], outcome: Outcome) -> None:
-    """Add max_vfs for the ports that the file speaks of."""
+    """Add max_vfs for the ports of the file."""
     before = facts.options.get(ESXI_DRIVER, "")
     wanted = max_vfs(pairs, facts, parse_options(before) or {})
     if wanted and any(port.driver in _OURS for p in pairs for _, _, port in p.ports()):
@@ -128,91 +127,72 @@ def plan_driver_options(facts: HostFacts, pairs: list[Pair], outcome: Outcome) -
 
 
 def plan_without_vcenter(facts: HostFacts, pairs: list[Pair], outcome: Outcome) -> None:
-    """Add options of the driver, for a host of which only its shell is known."""
-    for p in pairs:
-        others = [q for _, _, q in p.ports() if q.driver not in _OURS]
-        if others:
-            outcome.refuse(
-                _STAGE,
-                f"{others[0].address} belongs to {others[0].driver}, and only "
-                f"VFs of {ESXI_DRIVER} are planned",
-                "leave its ports out, or name its vcenter",
-            )
-            return
-    plan_driver_options(facts, pairs, outcome)
+    """Add options of the driver, for a host with a shell and no vCenter."""
+    other = next((q for p in pairs for _, _, q in p.ports() if q.driver not in _OURS), None)
+    if other is None:
+        plan_driver_options(facts, pairs, outcome)
+        return
+    what = f"{other.address} belongs to {other.driver}"
+    hint = f"remove its ports, or add its vcenter: without it, only {ESXI_DRIVER} gets VFs"
+    outcome.refuse(_STAGE, what, hint)
 
 
 def plan_esxi(
     group: HostGroup, facts: HostFacts, esxi: EsxiFacts, pairs: list[Pair], outcome: Outcome
 ) -> None:
-    """Add what the driver's side of a host under a vCenter still needs."""
+    """Add the steps for driver, VFs and power of a host under a vCenter."""
     plan_driver_options(facts, pairs, outcome)
-    ports = [(port, want.vfs) for p in pairs for _, want, port in p.ports()]
-    for port, vfs in ports:
+    for _, want, port in (entry for pair in pairs for entry in pair.ports()):
         if port.driver not in _OURS:
-            plan_passthru(port, vfs, esxi, outcome)
+            plan_passthru(port, want.vfs, esxi, outcome)
     if group.esxi.power is not None:
         plan_power_policy(POWER[group.esxi.power], esxi, outcome)
 
 
 def plan_passthru(port: PortFacts, vfs: int, esxi: EsxiFacts, outcome: Outcome) -> None:
-    """Add what gives a physical function VFs that ESXi itself makes."""
-    key, requested = f"vfs {port.address}", esxi.requested.get(port.address, port.vfs)
-    name = port.netdev or port.address
+    """Add the step that makes ESXi itself give a physical function its VFs."""
+    requested, name = esxi.requested.get(port.address, port.vfs), port.netdev or port.address
     if vfs > port.total_vfs:
-        outcome.refuse(
-            _STAGE,
-            f"{vfs} VFs are asked of {name}, it offers {port.total_vfs}",
-            f"ask for at most {port.total_vfs}"
-            if port.total_vfs
-            else "see SR-IOV in the BIOS, and in the card's firmware",
-        )
-    elif requested != vfs:
-        action = SetPassthru(port.address, vfs, requested)
-        outcome.steps.append(
-            Step(_STAGE, key, f"{name}: {requested} -> {vfs} VFs", action, _VFS_AT_BOOT)
-        )
-    elif port.vfs != vfs:
-        text = f"{name}: {vfs} VFs are set, and not in force: it has {port.vfs}"
-        outcome.steps.append(Step(_STAGE, key, text, Wait(), _VFS_AT_BOOT))
+        hint = "check SR-IOV in the BIOS, and in the card's firmware"
+        if port.total_vfs:
+            hint = f"use at most {port.total_vfs}"
+        outcome.refuse(_STAGE, f"{name} offers {port.total_vfs} VFs, not {vfs}", hint)
+        return
+    action: SetPassthru | Wait = SetPassthru(port.address, vfs, requested)
+    text = f"{name}: {requested} -> {vfs} VFs"
+    if requested == vfs:
+        action = Wait()
+        text = f"{name}: {vfs} VFs are set, but not in force: it has {port.vfs}"
+    if not requested == vfs == port.vfs:
+        outcome.steps.append(Step(_STAGE, f"vfs {port.address}", text, action, _VFS_AT_BOOT))
 
 
 def plan_power_policy(policy: str, esxi: EsxiFacts, outcome: Outcome) -> None:
     """Add the power policy, by its short name."""
     if policy not in esxi.policies:
-        have = ", ".join(esxi.policies) or "none: the BIOS keeps power to itself"
-        outcome.refuse(
-            _STAGE,
-            f"there is no power policy {policy}; it has {have}",
-            "let the operating system control power in the BIOS",
-        )
+        have = ", ".join(esxi.policies) or "none: the BIOS controls the power"
+        hint = "let the operating system control power in the BIOS"
+        outcome.refuse(_STAGE, f"the host has no power policy {policy}; it has {have}", hint)
     elif esxi.power != policy:
         text = f"power policy: {esxi.power or 'none'} -> {policy}"
         outcome.steps.append(Step(_STAGE, "power", text, SetPower(policy, esxi.power)))
 
 
 def plan_by_hand(pairs: list[Pair], outcome: Outcome) -> None:
-    """State what only a shell of the host can do, with its commands.
+    """Add the commands that only a shell of the host can execute.
 
-    Whether it was done shows through vCenter in how many VFs the firmware offers.
+    Their effect shows through vCenter in the number of VFs that the firmware offers.
     """
     outcome.steps[:] = [_installed_by_hand(step) for step in outcome.steps]
     tools = tuple(step.key for step in outcome.steps if isinstance(step.action, ByHand))
     for pairing in pairs:
         card, place = pairing.card, pairing.card.address.removeprefix("0000:") + ".0"
         if pairing.wanted.firmware is not None:
-            outcome.remark(
-                Stage.FIRMWARE,
-                f"{card.text}: without ssh its firmware is not known, "
-                f"`mlxfwmanager -d {place}` must say at least "
-                f"{pairing.wanted.firmware}",
-            )
+            check = f"`mlxfwmanager -d {place}` must show at least {pairing.wanted.firmware}"
+            outcome.remark(Stage.FIRMWARE, _unknown(card, "its firmware is", check))
         if pairing.wanted.ats is not None:
-            outcome.remark(
-                Stage.FIRMWARE,
-                f"{card.text}: without ssh ATS_ENABLED is not known, "
-                f"`mlxconfig -d {place} query` must say {int(pairing.wanted.ats)}",
-            )
+            check = f"`mlxconfig -d {place} query` must show {int(pairing.wanted.ats)}"
+            outcome.remark(Stage.FIRMWARE, _unknown(card, "ATS_ENABLED is", check))
         ports = [(want, port) for _, want, port in pairing.ports() if port.driver in _OURS]
         if not ports:
             continue
@@ -221,89 +201,66 @@ def plan_by_hand(pairs: list[Pair], outcome: Outcome) -> None:
         offered = min((port.total_vfs for want, port in ports if want.vfs), default=needed)
         commands = tuple(f"mlxconfig -d {place} -y set {n}={v}" for n, v in settings.items())
         if offered < needed:
-            text = (
-                f"{card.text}: its firmware offers {offered} VFs, {needed} are needed; by hand: "
-                f"{'; '.join(commands)}"
-            )
+            what = f"{card.text}: its firmware offers {offered} VFs, {needed} are needed"
+            text = f"{what}; by hand: {'; '.join(commands)}"
             why = "the firmware reads its settings when it starts"
             outcome.steps.append(
                 Step(Stage.FIRMWARE, f"firmware {card.address}", text, ByHand(commands), why, tools)
             )
         elif any(name.startswith("LINK_") for name in settings):
-            outcome.remark(
-                Stage.FIRMWARE,
-                f"{card.text}: without ssh its link types are not "
-                f"known, see `mlxconfig -d {place} query`",
-            )
+            check = f"see `mlxconfig -d {place} query`"
+            outcome.remark(Stage.FIRMWARE, _unknown(card, "its link types are", check))
+
+
+def _unknown(card: CardFacts, what: str, check: str) -> str:
+    return f"{card.text}: without ssh {what} not known: {check}"
 
 
 def _installed_by_hand(step: Step) -> Step:
     if not isinstance(step.action, Install):
         return step
     command = install_command(step.action)
-    return Step(
-        step.stage,
-        step.key,
-        f"{step.text}: by hand: {command}",
-        ByHand((command,)),
-        step.reboot,
-        step.after,
-    )
+    return replace(step, text=f"{step.text}: by hand: {command}", action=ByHand((command,)))
 
 
 def install_command(action: Install) -> str:
-    """Return the command that installs a package: a .zip is a depot, all else a VIB."""
+    """Return the command that installs a package: a .zip is a depot, other files are VIBs."""
     option = "-d" if action.file.endswith(".zip") else "-v"
     return shlex.join(("esxcli", "software", "vib", "install", option, action.file))
 
 
 def plan_maintenance(group: HostGroup, esxi: EsxiFacts, outcome: Outcome) -> None:
-    """Add maintenance mode around what reboots, and the way out of one that is ours."""
+    """Add maintenance mode around the reboots, and the way out of our own maintenance mode."""
     forcing = any(step.reboot for step in outcome.steps)
     if esxi.maintenance and not esxi.ours:
         outcome.remark(_STAGE, "it is in maintenance mode, and stays so")
         return
     if forcing and not esxi.maintenance:
         if esxi.bound:
-            some = ", ".join(esxi.bound[:MAX_TOLD]) + (
-                " and others" if len(esxi.bound) > MAX_TOLD else ""
-            )
-            outcome.refuse(
-                Stage.REACH,
-                f"machines have devices of the host and cannot move: {some}",
-                "switch them off: this host must reboot",
-            )
+            more = " and others" if len(esxi.bound) > MAX_NAMED else ""
+            some = ", ".join(esxi.bound[:MAX_NAMED]) + more
+            what = f"machines have devices of the host and cannot move: {some}"
+            outcome.refuse(Stage.REACH, what, "power them off: this host must reboot")
         words = [f"{len(esxi.machines)} machines move away"] if esxi.machines else []
         words += [f"vSAN: {VSAN[group.esxi.vsan]}"] if esxi.vsan else []
         text = "enter maintenance mode" + (f" ({', '.join(words)})" if words else "")
         action = EnterMaintenance(VSAN[group.esxi.vsan] if esxi.vsan else "")
         outcome.steps.append(Step(Stage.REACH, "enter maintenance", text, action))
     if forcing or esxi.maintenance:
+        key, text = "leave maintenance", "leave maintenance mode"
         after = tuple(step.key for step in outcome.steps)
-        outcome.steps.append(
-            Step(
-                Stage.GUEST,
-                "leave maintenance",
-                "leave maintenance mode",
-                LeaveMaintenance(),
-                "",
-                after,
-            )
-        )
+        outcome.steps.append(Step(Stage.GUEST, key, text, LeaveMaintenance(), after=after))
 
 
 # The way back
 
 
 def back_options(facts: HostFacts, before: str, outcome: Outcome) -> None:
-    """Add what gives the driver the max_vfs that it had; other options stay as they are now."""
+    """Add the step that restores max_vfs; other options stay as they are now."""
     then = parse_options(before)
     if then is None:
-        outcome.refuse(
-            _STAGE,
-            f"the options that were kept are not understood: {before[:128]!r}",
-            "was before.json edited?",
-        )
+        what = f"the recorded options are not understood: {before[:128]!r}"
+        outcome.refuse(_STAGE, what, "was before.json edited?")
         return
     numbers = then.get("max_vfs")
     text = None if numbers is None else numbers.strip('"')
@@ -311,13 +268,10 @@ def back_options(facts: HostFacts, before: str, outcome: Outcome) -> None:
 
 
 def back_passthru(facts: HostFacts, address: str, before: int, outcome: Outcome) -> None:
-    """Add what gives a physical function the VFs that it had."""
+    """Add the step that restores the VFs of a physical function."""
     ports = [port for card in facts.cards for port in card.ports if port.address == address]
-    if not ports or facts.esxi is None:
-        outcome.refuse(
-            _STAGE,
-            f"{address} had {before} VFs, and is not there any more",
-            "was the card taken out?",
-        )
-        return
-    plan_passthru(ports[0], before, facts.esxi, outcome)
+    if ports and facts.esxi is not None:
+        plan_passthru(ports[0], before, facts.esxi, outcome)
+    else:
+        what = f"{address} had {before} VFs, and is not there any more"
+        outcome.refuse(_STAGE, what, "was the card removed?")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A vCenter: how it is reached and trusted, one session, and look-ups in its inventory."""
+"""A vCenter: its address and trust in a spec, and the session with it."""

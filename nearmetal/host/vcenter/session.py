@@ -1,59 +1,107 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session with a vCenter: verified TLS, one login, a new one when it expires, tasks to their end."""
+"""A session with a vCenter: verified TLS, login, calls, tasks, and properties of many objects."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
+import re
 import ssl
 import threading
 import time
 import weakref
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pyVmomi import vim, vmodl
+from pyVmomi import SoapStubAdapter, vim, vmodl
 
 from nearmetal.config.password import find_password
 from nearmetal.core.errors import BackendError
-from nearmetal.host.vcenter.answers import Stub
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from nearmetal.host.vcenter.spec import Vcenter
 
 _T = TypeVar("_T")
 
+Properties = dict[str, Any]
+
 LOST = (OSError, HTTPException)
-"""No answer of the service: a vCenter that starts says 503 before it has one."""
+"""No answer of the service: a vCenter that starts sends 503 first."""
 
 POLL_S = 0.1
 TASK_S = 3600.0
-"""A task that takes longer never ends."""
+"""Limit of a task."""
 
 ANSWER_S = 300
-"""How long a call may take: the simulated one, on a crowded machine, told a thousand machines in over 60 s."""
+"""Limit of a call: the simulated vCenter took over 60 s for a thousand machines on a busy host."""
 
 TEXTS = ("text", "reason", "msg", "faultMessage")
-"""Where faults say more than their kind."""
+"""Attributes of faults with details."""
 
 HINTS = {
-    "NoPermission": "give the user the right, or log in as another",
-    "DuplicateName": "rename the node (vm: NAME), or remove what has the name",
-    "InsufficientResourcesFault": "the host or the pool has not so much to reserve",
-    "CustomizationPending": "switch the machine on once, so that the last settings reach the guest",
-    "NoDiskSpace": "free space on the datastore, or name another",
-    "HostConfigFault": "an uplink may not carry the switch's mtu: lower it, or name other nics",
-    "FileNotFound": "look at the template's files on its datastore",
+    "NoPermission": "give the user the right, or log in as another user",
+    "DuplicateName": "rename the node (vm: NAME), or remove the object of this name",
+    "InsufficientResourcesFault": "reserve less: the host or the pool does not have enough",
+    "CustomizationPending": "power the machine on once, so that the guest gets the last settings",
+    "NoDiskSpace": "free space on the datastore, or use another datastore",
+    "HostConfigFault": "an uplink may not carry the switch's mtu: lower it, or use other nics",
+    "FileNotFound": "check the template's files on its datastore",
 }
+
+# Devices are most of the data of a machine, and most of them are its chassis, which no spec
+# describes. A property path cannot select the others, and pyVmomi spends nearly all the time of a
+# plan to build objects of them. So the chassis is cut from the text first. An answer of another
+# form is left whole.
+_CHASSIS = (
+    rb"VirtualIDEController|VirtualPS2Controller|VirtualPCIController|VirtualSIOController"
+    rb"|VirtualKeyboard|VirtualPointingDevice|VirtualMachineVideoCard|VirtualMachineVMCIDevice"
+    rb"|ParaVirtualSCSIController|VirtualLsiLogicController|VirtualLsiLogicSASController"
+    rb"|VirtualBusLogicController|VirtualAHCIController|VirtualNVMEController"
+    rb"|VirtualDisk|VirtualCdrom|VirtualFloppy"
+)
+_DEVICE = re.compile(
+    rb'<VirtualDevice [^<>]*?type="(?:\w+:)?(?:'
+    + _CHASSIS
+    + rb')"[^<>]*(?<!/)>.*?</VirtualDevice>',
+    re.DOTALL,
+)
+"""One element of a list of devices: it has this name only there, and is never nested."""
+
+
+def without_chassis(answer: bytes) -> bytes:
+    """Return an answer without the controllers, disks and consoles in its lists of devices."""
+    return _DEVICE.sub(b"", answer)
+
+
+class _DevicesAnswer(HTTPResponse):
+    _rest: BytesIO | None = None
+
+    def read(self, amt: int | None = None) -> bytes:
+        if self._rest is None:
+            self._rest = BytesIO(without_chassis(super().read()))
+        return self._rest.read(amt)
+
+
+class _Stub(SoapStubAdapter):  # type: ignore[misc]
+    """pyVmomi's end of a connection, without the chassis in lists of devices.
+
+    The `config` of one machine has all of its devices.
+    """
+
+    def GetConnection(self) -> Any:  # noqa: N802 - pyVmomi's name
+        connection = super().GetConnection()
+        connection.response_class = _DevicesAnswer
+        return connection
 
 
 class _PinnedContext(ssl.SSLContext):
-    """Accepts one certificate, on every connection, before anything is sent.
+    """Accepts one certificate, on every connection, before the first byte is sent.
 
-    pyVmomi's own way of pinning looks at the first connection only.
+    pyVmomi's own pinning checks the first connection only.
     """
 
     fingerprint = ""
@@ -64,12 +112,12 @@ class _PinnedContext(ssl.SSLContext):
         certificate = wrapped.getpeercert(binary_form=True) or b""
         if hashlib.sha256(certificate).hexdigest() != self.fingerprint:
             wrapped.close()
-            raise ssl.SSLError(1, "the certificate is not the one of the thumbprint")
+            raise ssl.SSLError(1, "the certificate does not have the thumbprint")
         return wrapped
 
 
 def tls_context(vcenter: Vcenter) -> ssl.SSLContext:
-    """Return how the certificate is verified; raises BackendError for an unusable ca_file."""
+    """Return the context that verifies the certificate; raises BackendError for a bad ca_file."""
     if vcenter.thumbprint is not None:
         pinned = _PinnedContext(ssl.PROTOCOL_TLS_CLIENT)
         pinned.check_hostname = False
@@ -79,38 +127,33 @@ def tls_context(vcenter: Vcenter) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=vcenter.ca_file)
     except (OSError, ssl.SSLError) as error:
-        raise BackendError(f"ca_file {vcenter.ca_file}: {error}", "give a file of PEM") from error
+        raise BackendError(f"ca_file {vcenter.ca_file}: {error}", "use a file of PEM") from error
 
 
 def explain(what: str, fault: Exception) -> BackendError:
-    """Return a fault of vCenter in words. Of one that holds those of several hosts, the first."""
+    """Return a fault of vCenter in words. Of a fault of several hosts, the first."""
     if isinstance(fault, vim.fault.DvsOperationBulkFault) and fault.hostFault:
         first = fault.hostFault[0]
         with contextlib.suppress(vmodl.MethodFault, OSError):
             what = f"{what}: {first.host.name}"
         fault = first.fault
-    kind = type(fault).__name__.rpartition(".")[2]
-    text = next((str(t) for n in TEXTS if (t := getattr(fault, n, None))), "")
-    hint = next((h for name, h in HINTS.items() if _is_a(fault, name)), "")
-    return BackendError(f"{what}: {kind}{f': {text}' if text else ''}", hint)
-
-
-def _is_a(fault: Exception, name: str) -> bool:
-    return any(base.__name__.rpartition(".")[2] == name for base in type(fault).__mro__)
+    names = [base.__name__.rpartition(".")[2] for base in type(fault).__mro__]
+    text = next((f": {t}" for n in TEXTS if (t := getattr(fault, n, None))), "")
+    hint = next((hint for name, hint in HINTS.items() if name in names), "")
+    return BackendError(f"{what}: {names[0]}{text}", hint)
 
 
 def _hang_up(content: Any, stub: Any) -> None:
-    # A session that is gone already is no error.
+    # An expired session is not an error.
     with contextlib.suppress(vmodl.MethodFault, *LOST):
         content.sessionManager.Logout()
     stub.DropConnections()
 
 
 class Session:
-    """Talks to one vCenter. May be used by several threads."""
+    """Connection to one vCenter, made by the first call. Several threads may use it."""
 
     def __init__(self, vcenter: Vcenter) -> None:
-        """Remember whom to talk to; the first call connects."""
         self.vcenter = vcenter
         self._lock = threading.Lock()
         self._content: Any = None
@@ -126,24 +169,34 @@ class Session:
                 self._content = self._connect()
             return self._content
 
+    @contextlib.contextmanager
+    def _explaining(self, what: str) -> Iterator[None]:
+        """Turn faults and lost connections into BackendError."""
+        try:
+            yield
+        except vmodl.MethodFault as fault:
+            raise explain(what, fault) from fault
+        except LOST as error:
+            where = f"{self.vcenter.server}:{self.vcenter.port}"
+            hint = "check server and port of vcenter"
+            if isinstance(error, ssl.SSLError):
+                hint = "verify the certificate, then add its thumbprint or a ca_file to vcenter"
+                raise BackendError(f"{where} is not trusted: {error}", hint) from error
+            raise BackendError(f"cannot reach {where}: {error}", hint) from error
+
     def call(self, what: str, work: Callable[[], _T]) -> _T:
         """Do something with managed objects; logs in again once when the session has expired."""
         _ = self.content
         number = self._login_nr
-        try:
+        with self._explaining(what):
+            try:
+                return work()
+            except vim.fault.NotAuthenticated:
+                with self._lock:
+                    # Another thread may have logged in since.
+                    if number == self._login_nr:
+                        self._login(self._content)
             return work()
-        except vim.fault.NotAuthenticated:
-            self._login_again(number)
-        except vmodl.MethodFault as fault:
-            raise explain(what, fault) from fault
-        except LOST as error:
-            raise self._unreachable(error) from error
-        try:
-            return work()
-        except vmodl.MethodFault as fault:
-            raise explain(what, fault) from fault
-        except LOST as error:
-            raise self._unreachable(error) from error
 
     def wait(self, what: str, start: Callable[[], Any]) -> Any:
         """Start a task and return its result; raises BackendError when it fails."""
@@ -159,34 +212,24 @@ class Session:
         raise BackendError(f"{what}: vCenter did not end it within {TASK_S:.0f} s")
 
     def close(self) -> None:
-        """Log out and hang up; also done when the session is forgotten, at the latest at exit."""
+        """Log out and hang up; also happens when the session is collected, or at exit."""
         self._closing()
 
-    def _unreachable(self, error: Exception) -> BackendError:
-        where = f"{self.vcenter.server}:{self.vcenter.port}"
-        if isinstance(error, ssl.SSLError):
-            hint = "verify the certificate, then write its thumbprint or a ca_file under vcenter"
-            return BackendError(f"{where} is not trusted: {error}", hint)
-        return BackendError(f"cannot reach {where}: {error}", "look at server and port of vcenter")
-
     def _connect(self) -> Any:
-        stub = Stub(
+        stub = _Stub(
             host=self.vcenter.server,
             port=self.vcenter.port,
             path="/sdk",
             version="vim.version.v7_0",
             sslContext=tls_context(self.vcenter),
             httpConnectionTimeout=ANSWER_S,
-            # What is compressed cannot be made shorter before it is read.
+            # A compressed answer cannot be cut before it is read.
             acceptCompressedResponses=False,
         )
         try:
-            content = vim.ServiceInstance("ServiceInstance", stub).RetrieveContent()
-            self._login(content)
-        except vmodl.MethodFault as fault:
-            raise explain("connecting", fault) from fault
-        except LOST as error:
-            raise self._unreachable(error) from error
+            with self._explaining("connecting"):
+                content = vim.ServiceInstance("ServiceInstance", stub).RetrieveContent()
+                self._login(content)
         finally:
             if self._login_nr == 0:
                 stub.DropConnections()
@@ -194,7 +237,7 @@ class Session:
         return content
 
     def _login(self, content: Any) -> None:
-        # A wrong password is tried once: accounts are locked after a few.
+        # A wrong password is tried once: a few failed logins lock an account.
         if self._refused is not None:
             raise self._refused
         password = find_password(self.vcenter.password, self.vcenter.user, os.environ)
@@ -203,18 +246,50 @@ class Session:
         except vim.fault.InvalidLogin:
             self._refused = BackendError(
                 f"{self.vcenter.server} refuses user {self.vcenter.user} with this password",
-                "look at the password where the spec says it is",
+                "check the password at the place that vcenter.password names",
             )
             raise self._refused from None
         except vmodl.MethodFault as fault:
             raise explain("logging in", fault) from fault
         self._login_nr += 1
 
-    def _login_again(self, number: int) -> None:
-        """Log in unless another thread has done it since."""
-        with self._lock:
-            if number == self._login_nr:
-                try:
-                    self._login(self._content)
-                except LOST as error:
-                    raise self._unreachable(error) from error
+
+def fetch(content: Any, root: Any, kind: Any, names: Sequence[str]) -> dict[Any, Properties]:
+    """Return properties of all objects of a kind below a folder or container, in a few calls."""
+    collector, service = vmodl.query.PropertyCollector, content.propertyCollector
+    view = content.viewManager.CreateContainerView(container=root, type=[kind], recursive=True)
+    try:
+        walk = collector.TraversalSpec(
+            name="view", path="view", skip=False, type=vim.view.ContainerView
+        )
+        spec = collector.FilterSpec(
+            objectSet=[collector.ObjectSpec(obj=view, skip=True, selectSet=[walk])],
+            propSet=[collector.PropertySpec(type=kind, pathSet=list(names), all=False)],
+        )
+        found: dict[Any, Properties] = {}
+        page = service.RetrievePropertiesEx([spec], collector.RetrieveOptions(maxObjects=100))
+        while page is not None:
+            for item in page.objects:
+                found[item.obj] = {prop.name: prop.val for prop in item.propSet}
+            page = service.ContinueRetrievePropertiesEx(page.token) if page.token else None
+        return found
+    finally:
+        view.Destroy()
+
+
+def fetch_of(
+    content: Any, kind: Any, refs: Sequence[Any], names: Sequence[str]
+) -> dict[Any, Properties]:
+    """Return properties of these objects, in one call."""
+    if not refs:
+        return {}
+    collector = vmodl.query.PropertyCollector
+    spec = collector.FilterSpec(
+        objectSet=[collector.ObjectSpec(obj=ref) for ref in refs],
+        propSet=[collector.PropertySpec(type=kind, pathSet=list(names), all=False)],
+    )
+    found = content.propertyCollector.RetrieveContents([spec])
+    for missing in (missing for item in found for missing in item.missingSet or []):
+        if isinstance(missing.fault, vim.fault.NotAuthenticated):
+            raise missing.fault  # the session has expired: `call` logs in again
+    return {item.obj: {prop.name: prop.val for prop in item.propSet} for item in found}

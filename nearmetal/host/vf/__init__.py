@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine that hosts virtual machines: its SR-IOV adapters, and who was given which VF.
+"""The SR-IOV adapters of a machine that hosts virtual machines, and the owners of their VFs.
 
-`this_machine().allocate(request, owner)` returns a VF bound to vfio-pci, `release(owner)` gives
-it back as it was found; `survey` says beforehand which one it would be, or why none.
+`this_machine().allocate(request, owner)` returns a VF bound to vfio-pci, `release(owner)` restores
+it. `survey` predicts the choice, or gives the reasons for none.
 """
 
-from nearmetal.host.vf.allocation import GrantedVf, VfHost, Wish, process_start, this_machine
-from nearmetal.host.vf.ledger import Book, Claim, Ledger, Owner
+from nearmetal.host.vf.allocation import GrantedVf, VfHost, Wish, this_machine
+from nearmetal.host.vf.ledger import Book, Ledger, Owner, VfClaim
 from nearmetal.host.vf.model import Machine, PfFacts, VfFacts
 
 __all__ = [
     "Book",
-    "Claim",
     "GrantedVf",
     "Ledger",
     "Machine",
     "Owner",
     "PfFacts",
+    "VfClaim",
     "VfFacts",
     "VfHost",
     "Wish",
-    "process_start",
     "this_machine",
 ]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives VFs to virtual machines and takes them back: the ledger and the steps together.
+"""Allocation of VFs to virtual machines, and their return: the ledger and the steps together.
 
-Everything happens under the ledger's lock. What a VF was like is on disk before its first step,
-and what is to be done is always planned from what is found, so whatever dies in the middle is
-taken up by the next call: by the same owner to the end, otherwise by giving back.
+Everything happens under the ledger's lock. The state of a VF is on disk before its first step, and
+every plan starts from the facts. So the next call continues interrupted work: for the same owner it
+completes the allocation, otherwise it returns the VF.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import HostError, NoVfError
 from nearmetal.core.journal import Journal
-from nearmetal.host.vf.choose import VFIO, Choice, candidates, choose
-from nearmetal.host.vf.facts import read_machine
-from nearmetal.host.vf.kernel import Kernel, LinuxKernel, execute
-from nearmetal.host.vf.ledger import Book, Claim, Ledger, Owner, PfRecord
-from nearmetal.host.vf.model import INFINIBAND, Machine, PfFacts, Use, VfFacts, VfSettings
+from nearmetal.host.vf.choose import Choice, candidates, choose
+from nearmetal.host.vf.facts import Sysfs, read_machine
+from nearmetal.host.vf.kernel import Kernel, execute
+from nearmetal.host.vf.ledger import Book, Ledger, Owner, PfRecord, VfClaim
+from nearmetal.host.vf.model import INFINIBAND, VFIO, Machine, PfFacts, Use, VfFacts, VfSettings
 from nearmetal.host.vf.steps import (
+    PfBefore,
     Step,
+    VfBefore,
     assuming,
-    before_pf,
-    before_vf,
     configure_host_vf,
     configure_vf,
     prepare_pf,
@@ -43,11 +43,11 @@ _UP, _DOWN = "vf allocate", "vf release"
 
 @dataclass(frozen=True)
 class GrantedVf:
-    """A VF that is ready to be used, and why it is this one.
+    """A VF that is ready to use, with the reasons for its choice.
 
-    `address` goes into a host device of the machine's; `group` is its IOMMU group, -1 where it
-    has none. `notes` is
-    what remains to be done elsewhere, in the subnet manager for example.
+    `address` is for a host device of the machine; `group` is its IOMMU group, -1 for none. `notes`
+    are tasks that remain elsewhere, for example in the subnet manager. `interfaces` and `rdma` are
+    its network and RDMA devices, if the VF is for programs of this machine.
     """
 
     address: str
@@ -62,31 +62,15 @@ class GrantedVf:
     notes: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
     rdma: tuple[str, ...] = ()
-    """Its network and RDMA devices, where it is for programs of this machine."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """A VF that an owner will ask for. `numa`: where its processors run, empty for anywhere."""
+    """A future request of an owner. `numa`: the NUMA nodes of its processors, empty for any."""
 
     owner: Owner
     request: VfRequest
     numa: frozenset[int] = frozenset()
-
-
-def alive(owner: Owner, kernel: Kernel) -> bool:
-    """Whether an owner still exists: its directory, or its process with that start time."""
-    if owner.kind != "process":
-        return kernel.sysfs.path(owner.state.lstrip("/")).is_dir()
-    return owner.start != 0 and process_start(owner.pid, kernel) == owner.start
-
-
-def process_start(pid: int, kernel: Kernel) -> int:
-    """Return when a process started, in clock ticks since the boot; 0: there is none."""
-    stat = kernel.sysfs.data(f"proc/{pid}/stat", 4096).decode("ascii", "replace")
-    # The program's name stands in parentheses and may hold anything.
-    fields = stat.rpartition(")")[2].split()
-    return int(fields[19]) if len(fields) > 19 and fields[19].isdigit() else 0  # noqa: PLR2004
 
 
 class VfHost:
@@ -100,20 +84,19 @@ class VfHost:
 
     def machine(self) -> Machine:
         """Read the machine."""
-        return read_machine(self.kernel.sysfs, self.kernel)
+        return read_machine(self.kernel.sysfs, self.kernel.links())
 
     def survey(self, wishes: Sequence[Wish]) -> tuple[Choice, ...]:
-        """Say what `allocate` would choose for each in turn; raises HostError with reason and fix.
+        """Return the choice of `allocate` for each wish in turn; raises HostError with a fix.
 
-        Changes nothing. VFs whose owners are gone count as free: allocating gives them back first.
+        Changes nothing. VFs whose owners are gone count as free: `allocate` returns them first.
         """
         machine, book = self.machine(), self.ledger.read()
         owners = {wish.owner for wish in wishes}
         claims = {
-            address: words
-            for address, words in book.owners().items()
-            if not self._gone(book.claims[address], machine)
-            and book.claims[address].owner not in owners
+            address: str(claim.owner)
+            for address, claim in book.claims.items()
+            if claim.owner not in owners and not self._gone(claim, machine)
         }
         machine = _as_returned(machine, book, claims)
         choices = []
@@ -139,16 +122,16 @@ class VfHost:
         numa: frozenset[int] = frozenset(),
         use: Use = "machine",
     ) -> GrantedVf:
-        """Return a VF, configured and bound to the driver for its use; the same when asked again.
+        """Return a VF, configured and bound to the driver for its use; the same on a second call.
 
-        Raises NoVfError when there is none, with every adapter's reason; HostError when this
-        machine does not do what it should.
+        Raises NoVfError with every adapter's reason if no VF is free, HostError if this machine
+        fails.
         """
         self._require_root()
         with self.ledger.changing() as book:
             self._reclaim(book)
             claim = book.of(owner)
-            reasons: tuple[str, ...] = ("it has it already",)
+            reasons: tuple[str, ...] = ("the owner already has it",)
             if claim is not None and not self._fits(request, claim, use):
                 self._give_back(book, claim)
                 claim = None
@@ -157,14 +140,14 @@ class VfHost:
                     claim, reasons = self._claim(book, request, owner, numa, use)
                 return self._finish(book, request, claim, reasons)
             finally:
-                # An adapter that the owner moved away from, or that was touched for nothing,
-                # goes back at once; a claim stays for the next attempt, or for `down`.
+                # An adapter that nothing uses now is restored at once; a claim stays for the
+                # next attempt, or for `down`.
                 self._return_pfs(book)
 
     def release(self, owner: Owner) -> tuple[str, ...]:
-        """Give back what an owner has, as it was found; returns what others now prevent.
+        """Restore the VFs of an owner; returns the adapters that others keep from their old state.
 
-        No error when it has nothing. HostError when the virtual machine still runs.
+        An owner without VFs is no error. Raises HostError if the virtual machine still runs.
         """
         book = self.ledger.read()
         if book.of(owner) is None and not self._orphaned(book):
@@ -178,52 +161,53 @@ class VfHost:
             return self._return_pfs(book)
 
     def reclaim(self) -> tuple[str, ...]:
-        """Give back everything whose owner is gone; returns what was given back, in words."""
+        """Restore all VFs whose owners are gone; returns them in words."""
         self._require_root()
         with self.ledger.changing() as book:
             return self._reclaim(book)
 
     def leaks(self, machine: Machine, book: Book) -> dict[str, str]:
-        """Return why claims are leaks, by the address of the VF."""
-        found = {}
-        for address, claim in book.claims.items():
-            why = self._gone(claim, machine)
-            if why:
-                found[address] = why
-        return found
+        """Return the reasons why claims are leaks, by the address of the VF."""
+        reasons = {address: self._gone(claim, machine) for address, claim in book.claims.items()}
+        return {address: reason for address, reason in reasons.items() if reason}
 
     # Below, the lock is held.
 
     def _require_root(self) -> None:
         if not self.privileged:
-            msg = "VFs can be created and configured by root only"
-            raise HostError(msg, "run as root, or leave vf out: the node then uses virtio-net")
+            raise HostError(
+                "only root can create and configure VFs",
+                "run as root, or leave vf out: the node then uses virtio-net",
+            )
 
-    def _journal(self) -> Journal:
-        return Journal(self.ledger.directory)
-
-    def _gone(self, claim: Claim, machine: Machine) -> str:
+    def _gone(self, claim: VfClaim, machine: Machine) -> str:
+        """Return the reason why an owner no longer exists, "" if it does."""
+        owner = claim.owner
         if claim.boot != machine.boot:
             return "the machine was booted since"
-        if alive(claim.owner, self.kernel):
-            return ""
-        what = "has ended" if claim.owner.kind == "process" else "has no state any more"
-        return f"{claim.owner} {what}"
+        if owner.kind == "process":
+            exists = owner.start != 0 and self._start_of(owner.pid) == owner.start
+            return "" if exists else f"{owner} has ended"
+        exists = self.kernel.sysfs.path(owner.state.lstrip("/")).is_dir()
+        return "" if exists else f"{owner} has no state any more"
+
+    def _start_of(self, pid: int) -> int:
+        """Return the start of a process, in clock ticks since the boot; 0 if there is none."""
+        stat = self.kernel.sysfs.data(f"proc/{pid}/stat", 4096).decode("ascii", "replace")
+        # The program's name stands in parentheses and may contain any character.
+        fields = stat.rpartition(")")[2].split()
+        return int(fields[19]) if len(fields) > 19 and fields[19].isdigit() else 0  # noqa: PLR2004
 
     @staticmethod
     def _orphaned(book: Book) -> bool:
-        used = {claim.pf for claim in book.claims.values()}
-        return any(pf not in used for pf in book.pfs)
+        return not book.pfs.keys() <= {claim.pf for claim in book.claims.values()}
 
     def _forget_boots(self, book: Book, machine: Machine) -> None:
-        """Drop what an earlier boot recorded: booting has given everything back."""
-        old = [a for a, claim in book.claims.items() if claim.boot != machine.boot]
-        old_pfs = [a for a, record in book.pfs.items() if record.boot != machine.boot]
-        for address in old:
-            del book.claims[address]
-        for address in old_pfs:
-            del book.pfs[address]
-        if old or old_pfs:
+        """Drop the records of earlier boots: a boot restores everything."""
+        known = len(book.claims) + len(book.pfs)
+        book.claims = {a: c for a, c in book.claims.items() if c.boot == machine.boot}
+        book.pfs = {a: record for a, record in book.pfs.items() if record.boot == machine.boot}
+        if len(book.claims) + len(book.pfs) < known:
             self.ledger.save(book)
 
     def _reclaim(self, book: Book) -> tuple[str, ...]:
@@ -236,30 +220,27 @@ class VfHost:
             if claim is not None:
                 found = machine.vf(address)
                 if found and found[1].holders:
-                    continue  # its virtual machine outlived its owner: nothing may be pulled away
+                    continue  # the virtual machine still runs without its owner, so it keeps the VF
                 self._give_back(book, claim)
             done.append(f"{address}: {why}")
         self._return_pfs(book)
         return tuple(done)
 
-    def _fits(self, request: VfRequest, claim: Claim, use: Use) -> bool:
-        """Whether the VF an owner has is one that it may have."""
-        if claim.use != use:
-            return False
+    def _fits(self, request: VfRequest, claim: VfClaim, use: Use) -> bool:
+        """Whether the owner's VF fits its request now."""
         machine = self.machine()
-        allowed = candidates(request, machine)
         found = machine.vf(claim.vf)
-        return found is not None and found[0] in allowed
+        return claim.use == use and found is not None and found[0] in candidates(request, machine)
 
     def _claim(
         self, book: Book, request: VfRequest, owner: Owner, numa: frozenset[int], use: Use
-    ) -> tuple[Claim, tuple[str, ...]]:
+    ) -> tuple[VfClaim, tuple[str, ...]]:
         machine = self.machine()
         choice = _chosen(request, machine, book, numa, use)
         pf = choice.pf
         record = book.pfs.get(pf.address)
         if record is None:
-            record = PfRecord(pf=pf.address, boot=machine.boot, before=before_pf(pf))
+            record = PfRecord(pf=pf.address, boot=machine.boot, before=PfBefore.of(pf))
             book.pfs[pf.address] = record
             self.ledger.save(book)
         self._run(prepare_pf(machine, pf, choice.create, record.before, use), _UP)
@@ -267,16 +248,16 @@ class VfHost:
             created = self._created(request, pf, book, numa, use)
             choice = replace(created, reasons=choice.reasons)
         vf = choice.vf
-        assert vf is not None  # noqa: S101 - our own invariant: _created checked it
+        assert vf is not None  # noqa: S101 - _created checked it
         pf = choice.pf
-        claim = Claim(
+        claim = VfClaim(
             vf=vf.address,
             pf=pf.address,
             owner=owner,
             since=int(time.time()),
             boot=machine.boot,
             stage="preparing",
-            before=before_vf(vf),
+            before=VfBefore.of(vf),
             wanted=wanted_settings(request, pf, owner.name, owner.node),
             use=use,
         )
@@ -287,18 +268,20 @@ class VfHost:
     def _created(
         self, request: VfRequest, pf: PfFacts, book: Book, numa: frozenset[int], use: Use
     ) -> Choice:
-        """Choose again, on the adapter that has just got VFs."""
+        """Choose again, on the adapter with the new VFs."""
         only = request.model_copy(update={"pf": pf.address})
         choice = _chosen(only, self.machine(), book, numa, use)
         if choice.vf is None:
-            msg = f"adapter {pf.name}: the kernel took the number of VFs and made none"
-            raise HostError(msg, "its log (dmesg) says why")
+            raise HostError(
+                f"adapter {pf.name}: the kernel accepted the number of VFs and created none",
+                "see its log (dmesg) for the reason",
+            )
         return choice
 
     def _finish(
-        self, book: Book, request: VfRequest, claim: Claim, reasons: tuple[str, ...]
+        self, book: Book, request: VfRequest, claim: VfClaim, reasons: tuple[str, ...]
     ) -> GrantedVf:
-        """Carry out what is still to be done to a claimed VF, and check that it was."""
+        """Execute the remaining steps for a claimed VF, and check the result."""
         machine = self.machine()
         pf, vf = self._found(machine, claim)
         wanted = wanted_settings(request, pf, claim.owner.name, claim.owner.node)
@@ -312,7 +295,7 @@ class VfHost:
             pf, vf = self._found(self.machine(), claim)
         left = configure(pf, assuming(vf, wanted), wanted)
         if left and claim.use == "host" and vf.driver:
-            # Its network device has come with the driver.
+            # The driver has made its network device.
             self._run(left, _UP)
             pf, vf = self._found(self.machine(), claim)
             left = configure(pf, assuming(vf, wanted), wanted)
@@ -320,53 +303,58 @@ class VfHost:
             what = left[0].text if left else f"it is bound to {vf.driver or 'nothing'}"
             if claim.use == "host" and not vf.driver:
                 what = "no driver of this machine takes it"
-            msg = f"VF {vf.address} of {pf.name} is not as it was set: {what}"
-            raise HostError(msg, "the kernel's log (dmesg) says more")
+            raise HostError(
+                f"VF {vf.address} of {pf.name} is not as it was set: {what}",
+                "see the kernel's log (dmesg)",
+            )
         done = claim.model_copy(update={"stage": "held", "wanted": wanted})
         if done != claim:
             book.claims[vf.address] = done
             self.ledger.save(book)
-        notes = _notes(request, pf, vf, wanted)
         return GrantedVf(
-            vf.address,
-            vf.number,
-            pf.name,
-            pf.address,
-            pf.link_type,
-            -1 if vf.group is None else vf.group,
-            pf.numa,
-            wanted,
-            reasons,
-            notes,
-            tuple(link.name for link in vf.links),
-            vf.rdma,
+            address=vf.address,
+            number=vf.number,
+            pf=pf.name,
+            pf_address=pf.address,
+            link_type=pf.link_type,
+            group=-1 if vf.group is None else vf.group,
+            numa=pf.numa,
+            settings=wanted,
+            reasons=reasons,
+            notes=_notes(request, pf, vf, wanted),
+            interfaces=tuple(link.name for link in vf.links),
+            rdma=vf.rdma,
         )
 
     @staticmethod
-    def _found(machine: Machine, claim: Claim) -> tuple[PfFacts, VfFacts]:
+    def _found(machine: Machine, claim: VfClaim) -> tuple[PfFacts, VfFacts]:
         found = machine.vf(claim.vf)
         if found is None:
-            msg = f"VF {claim.vf}, which belongs to {claim.owner}, has vanished"
-            raise HostError(msg, "somebody removed the VFs of its adapter; run `down`, then `up`")
+            raise HostError(
+                f"VF {claim.vf} of {claim.owner} has disappeared",
+                "another program removed the VFs of its adapter; run `down`, then `up`",
+            )
         return found
 
-    def _give_back(self, book: Book, claim: Claim) -> None:
+    def _give_back(self, book: Book, claim: VfClaim) -> None:
         found = self.machine().vf(claim.vf)
         if found is not None:
             pf, vf = found
             if vf.holders:
                 pids = ", ".join(map(str, vf.holders))
-                msg = f"VF {vf.address} of {claim.owner} is still used by process {pids}"
-                raise HostError(msg, "end that virtual machine first")
+                raise HostError(
+                    f"VF {vf.address} of {claim.owner} is still used by process {pids}",
+                    "end that virtual machine first",
+                )
             self._run(return_vf(pf, vf, claim.before), _DOWN)
         del book.claims[claim.vf]
         self.ledger.save(book)
 
     def _return_pfs(self, book: Book) -> tuple[str, ...]:
-        """Give back every adapter of which nobody has a VF any more."""
+        """Restore every adapter without a claimed VF; returns the reasons of others."""
         used = {claim.pf for claim in book.claims.values()}
         kept: list[str] = []
-        for address in [a for a in book.pfs if a not in used]:
+        for address in [address for address in book.pfs if address not in used]:
             pf = self.machine().pf(address)
             if pf is not None:
                 steps, others = return_pf(pf, book.pfs[address].before, book.owners())
@@ -379,7 +367,7 @@ class VfHost:
         return tuple(kept)
 
     def _run(self, steps: list[Step], verb: str) -> None:
-        execute(steps, self.kernel, self._journal(), verb)
+        execute(steps, self.kernel, Journal(self.ledger.directory), verb)
 
 
 def _chosen(
@@ -392,25 +380,22 @@ def _chosen(
 
 
 def _serves(vf: VfFacts, use: Use) -> bool:
-    """Whether a VF is bound to what its use needs."""
+    """Whether a VF is bound to the driver for its use."""
     if use == "host":
         return bool(vf.driver) and vf.driver != VFIO
     return vf.driver == VFIO and vf.group is not None
 
 
 def _as_returned(machine: Machine, book: Book, claims: dict[str, str]) -> Machine:
-    """Return the machine as it will be when what nobody claims any more is given back."""
-    pfs = []
-    for pf in machine.pfs:
-        vfs = tuple(
-            replace(vf, driver=before.driver, driver_override=before.driver_override)
-            if vf.address in book.claims
-            and vf.address not in claims
-            and (before := book.claims[vf.address].before)
-            else vf
-            for vf in pf.vfs
-        )
-        pfs.append(replace(pf, vfs=vfs))
+    """Return the machine as it will be after the return of VFs without a claim."""
+
+    def returned(vf: VfFacts) -> VfFacts:
+        if vf.address not in book.claims or vf.address in claims:
+            return vf
+        before = book.claims[vf.address].before
+        return replace(vf, driver=before.driver, driver_override=before.driver_override)
+
+    pfs = (replace(pf, vfs=tuple(returned(vf) for vf in pf.vfs)) for pf in machine.pfs)
     return replace(machine, pfs=tuple(pfs))
 
 
@@ -428,7 +413,7 @@ def _as_created(machine: Machine, choice: Choice) -> Machine:
 
 
 def _fabric_notes(request: VfRequest, pf: PfFacts, wanted: VfSettings) -> tuple[str, ...]:
-    """Return what remains to be done outside of this machine."""
+    """Return the tasks that remain outside of this machine."""
     if pf.link_type != INFINIBAND or not request.pkey or pf.vf_pkeys:
         return ()
     port = (wanted.port_guid or "").replace(":", "")
@@ -443,10 +428,10 @@ def _fabric_notes(request: VfRequest, pf: PfFacts, wanted: VfSettings) -> tuple[
 def _notes(request: VfRequest, pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> tuple[str, ...]:
     notes = list(_fabric_notes(request, pf, wanted))
     if request.spoof_check and pf.link_type != INFINIBAND and vf.settings.spoof_check is None:
-        notes.append(f"driver {pf.driver} has no spoof check: the guest may send from any address")
+        notes.append(f"driver {pf.driver} has no spoof check: the guest can send from any address")
     return tuple(notes)
 
 
 def this_machine() -> VfHost:
-    """Return the VFs of the machine we run on."""
-    return VfHost(LinuxKernel(), Ledger(), privileged=os.geteuid() == 0)
+    """Return the VFs of this machine."""
+    return VfHost(Kernel(Sysfs()), Ledger(), privileged=os.geteuid() == 0)

@@ -1,30 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine is found to have: adapters, virtual functions, IOMMU. Frozen values."""
+"""Devices of a machine: adapters, virtual functions (VFs), IOMMU, and their PCI addresses. Pure."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from nearmetal.host.vf.pci import Port, full_address
-
 MAC = r"^([0-9a-f]{2}:){5}[0-9a-f]{2}$"
 GUID = r"^([0-9a-f]{2}:){7}[0-9a-f]{2}$"
 NO_GUID = "00:00:00:00:00:00:00:00"
 
-Use = Literal["machine", "host"]
-"""What a VF is for: a virtual machine, which gets the device by vfio-pci, or programs of this host,
-which use it by its own driver."""
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
+_SHORT = re.compile(r"[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
+Use = Literal["machine", "host"]
+"""The user of a VF: a virtual machine, which gets the device by vfio-pci, or programs of this host,
+which use its own driver."""
+
+VFIO = "vfio-pci"
 ETHERNET = "Ethernet"
 INFINIBAND = "InfiniBand"
 
 
+def is_address(text: str) -> bool:
+    """Whether a text is a PCI address with its domain, for example `0000:01:10.0`."""
+    return _ADDRESS.fullmatch(text) is not None
+
+
+def full_address(text: str) -> str | None:
+    """Return the address with its domain, also for `01:10.0`; None for any other text."""
+    lower = text.lower()
+    if is_address(lower):
+        return lower
+    return f"0000:{lower}" if _SHORT.fullmatch(lower) else None
+
+
+@dataclass(frozen=True)
+class AcsPort:
+    """A root or downstream port above an adapter. `acs`: None if it cannot be read."""
+
+    address: str
+    acs: bool | None
+
+    @property
+    def text(self) -> str:
+        """One word for a table."""
+        return {True: "on", False: "off", None: "unknown"}[self.acs]
+
+
 @dataclass(frozen=True)
 class VfSettings:
-    """What the adapter does for one VF. None: its driver does not tell.
+    """Settings of one VF in its adapter. None: the driver does not report the setting.
 
     `rate` is a maximum in Mbit/s, 0 for none; `vlan` 0 is none. `link_state` is 0 (follows the
     adapter), 1 (always up) or 2 (always down), as in the kernel's if_link.h.
@@ -45,7 +74,7 @@ class VfSettings:
 
 @dataclass(frozen=True)
 class Link:
-    """A network device as netlink tells. `vfs`: settings by the number of the VF."""
+    """A network device, as netlink reports it. `vfs`: settings by the number of the VF."""
 
     index: int
     name: str
@@ -58,7 +87,11 @@ class Link:
 
 @dataclass(frozen=True)
 class VfFacts:
-    """One virtual function. `group` is its IOMMU group, None without IOMMU."""
+    """One virtual function. `group` is its IOMMU group, None without IOMMU.
+
+    `holders`: processes that have this group open, so the virtual machine that has the VF.
+    `alias`: the name by which modprobe finds the VF's own driver.
+    """
 
     address: str
     number: int
@@ -70,15 +103,16 @@ class VfFacts:
     links: tuple[Link, ...]
     settings: VfSettings
     holders: tuple[int, ...] = ()
-    """Processes that have its IOMMU group open: the virtual machine that it is part of."""
     rdma: tuple[str, ...] = ()
     alias: str = ""
-    """By what modprobe finds its own driver."""
 
 
 @dataclass(frozen=True)
 class PfFacts:
-    """One physical function with SR-IOV. `links` and `rdma` are its devices, by port."""
+    """One physical function with SR-IOV. `links` and `rdma` are its devices, by port.
+
+    `vf_pkeys`: whether the driver lets the host choose partition keys for VFs (mlx4).
+    """
 
     address: str
     ids: str
@@ -89,35 +123,34 @@ class PfFacts:
     autoprobe: bool
     links: tuple[Link, ...]
     rdma: tuple[str, ...]
-    ports: tuple[Port, ...]
+    ports: tuple[AcsPort, ...]
     pkeys: tuple[int, ...] = ()
     vf_pkeys: bool = False
-    """Whether the driver lets the host choose partition keys for VFs (mlx4)."""
 
     @property
     def link(self) -> Link | None:
-        """The network device that VFs are configured through."""
+        """The network device through which VFs are configured."""
         return self.links[0] if self.links else None
 
     @property
     def link_type(self) -> str:
-        """Ethernet, InfiniBand, or "" where there is no network device to ask."""
+        """Ethernet, InfiniBand, or "" without a network device."""
         return self.links[0].type if self.links else ""
 
     @property
     def name(self) -> str:
-        """What a person calls it: its network device, its RDMA device, else its address."""
+        """The name for messages: network device, RDMA device or address."""
         return self.links[0].name if self.links else next(iter(self.rdma), self.address)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everything by which a spec may name it."""
+        """All names that a spec may use."""
         return (self.address, *(link.name for link in self.links), *self.rdma)
 
 
 @dataclass(frozen=True)
 class Iommu:
-    """Whether devices can be given away safely, and what stands in the way.
+    """Facts that decide whether devices can be given to virtual machines.
 
     `tables`: firmware tables that describe an IOMMU. `switches`: words of the kernel's command
     line about it. `vendor`: "intel", "amd" or "" for the processor's.
@@ -130,13 +163,13 @@ class Iommu:
 
     @property
     def on(self) -> bool:
-        """Whether the kernel uses one."""
+        """Whether the kernel uses an IOMMU."""
         return self.nr_groups > 0
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine as it is now. `others`: devices without SR-IOV, by every name they have."""
+    """The machine as it is now. `others`: devices without SR-IOV, by each of their names."""
 
     pfs: tuple[PfFacts, ...]
     iommu: Iommu

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node may ask of a virtual function (VF) of an SR-IOV adapter."""
+"""The request of a node for a virtual function (VF), and the addresses that the VF gets. Pure.
+
+Addresses are derived from the names of cluster and node. So a virtual machine that is recreated on
+any VF keeps its MAC address and its GUIDs, and leases, subnet managers and switches recognize it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Annotated, Literal
 
@@ -11,29 +16,50 @@ from pydantic import AfterValidator, Field
 from nearmetal.config.model import Model
 
 FULL_MEMBER = 0x8000
-"""The bit of a partition key that says "full member"."""
+"""The bit of a partition key for a full member."""
 
 MAX_VFS = 65535
+
+_LOCAL, _GROUP = 0x02, 0x01
+
+
+def _derived(kind: str, names: tuple[str, ...], size: int) -> str:
+    digest = bytearray(hashlib.sha256("\0".join(["nearmetal", kind, *names]).encode()).digest())
+    # Locally administered (IEEE 802, 8.2.2), not a group address, and so never zero.
+    digest[0] = (digest[0] | _LOCAL) & ~_GROUP
+    return ":".join(f"{byte:02x}" for byte in digest[:size])
+
+
+def derive_mac(*names: str) -> str:
+    """Return the MAC address of the VF of a virtual machine."""
+    return _derived("mac", names, 6)
+
+
+def derive_guids(*names: str) -> tuple[str, str]:
+    """Return the node GUID and the port GUID of a VF; they differ and are not zero."""
+    return _derived("node guid", names, 8), _derived("port guid", names, 8)
 
 
 def _pf(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,64}", value):
-        msg = "names no adapter|write a network device, an RDMA device or a PCI address, or auto"
-        raise ValueError(msg)
+        raise ValueError(
+            "is not the name of an adapter|"
+            "use auto, a network device, an RDMA device or a PCI address"
+        )
     return value
 
 
 def _pkey(value: str) -> str:
     if not re.fullmatch(r"0x[0-9a-f]{1,4}", value) or int(value, 16) & ~FULL_MEMBER == 0:
-        msg = "is no partition key|write four hexadecimal digits, for example '0x8012'"
-        raise ValueError(msg)
+        raise ValueError("is not a partition key|use four hexadecimal digits, for example '0x8012'")
     return f"0x{int(value, 16):04x}"
 
 
 def _guid(value: str) -> str:
     if not re.fullmatch(r"([0-9a-f]{2}:){7}[0-9a-f]{2}", value) or not value.strip("0:"):
-        msg = "is no GUID|write eight bytes, not all zero, for example 02:11:22:33:44:55:66:77"
-        raise ValueError(msg)
+        raise ValueError(
+            "is not a GUID|use eight bytes, not all zero, for example 02:11:22:33:44:55:66:77"
+        )
     return value
 
 
@@ -42,10 +68,10 @@ Guid = Annotated[str, AfterValidator(_guid)]
 
 
 class Guids(Model):
-    """The GUIDs of a VF on InfiniBand, where the site gives them out."""
+    """The GUIDs of a VF on InfiniBand, if the site assigns them."""
 
-    node: Guid = Field(description="of the VF as a node")
-    port: Guid = Field(description="of its port: what the subnet manager knows it by")
+    node: Guid = Field(description="GUID of the VF as a node")
+    port: Guid = Field(description="GUID of its port, which the subnet manager uses")
 
 
 class VfRequest(Model):
@@ -53,27 +79,27 @@ class VfRequest(Model):
 
     pf: PfName | Annotated[list[PfName], Field(min_length=1)] = Field(
         default="auto",
-        description="the physical functions to take it from, by network device, RDMA device or "
+        description="physical functions that may provide it: network device, RDMA device or "
         "PCI address; auto: any, nearest first",
     )
     create: Literal["auto"] | Annotated[int, Field(ge=1, le=MAX_VFS)] = Field(
         default="auto",
-        description="VFs to create where the adapter has none; auto: all that it offers",
+        description="VFs to create if the adapter has none; auto: the adapter's maximum",
     )
     vlan: Annotated[int, Field(ge=1, le=4094)] | None = Field(
-        default=None, description="VLAN id, Ethernet"
+        default=None, description="Ethernet: VLAN id"
     )
     trust: bool = Field(
-        default=False, description="whether the guest may change its MAC address, Ethernet"
+        default=False, description="Ethernet: allow the guest to change its MAC address"
     )
     spoof_check: bool = Field(
-        default=True, description="whether what it sends from other addresses is dropped, Ethernet"
+        default=True, description="Ethernet: drop packets from other addresses than its own"
     )
     rate: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
-        default=None, description="what it may send at most, in Mbit/s, Ethernet"
+        default=None, description="Ethernet: maximum rate of sent data in Mbit/s"
     )
     pkey: Annotated[str, AfterValidator(_pkey)] | None = Field(
-        default=None, description="partition key, InfiniBand"
+        default=None, description="InfiniBand: partition key"
     )
     guid: Literal["derived"] | Guids = Field(
         default="derived",
@@ -82,6 +108,6 @@ class VfRequest(Model):
 
     @property
     def pfs(self) -> tuple[str, ...]:
-        """The adapters that are named; () for any."""
+        """The named adapters; () for any."""
         named = (self.pf,) if isinstance(self.pf, str) else tuple(self.pf)
         return () if "auto" in named else named

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts in, steps out: what is still to be done to an adapter and a VF. Pure.
+"""Steps from facts: the changes that an adapter and a VF still need. Pure.
 
-Every function compares what is wanted with what is found, so that a second run yields no steps
-and a run that was cut short anywhere is taken up by planning again.
+Every function compares the wanted state with the facts. So a second run has no steps, and planning
+again continues a run that was interrupted anywhere.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nearmetal.host.vf.choose import VFIO, used_by
+from nearmetal.host.vf.choose import used_by
 from nearmetal.host.vf.facts import DEVICES
-from nearmetal.host.vf.identity import derive_guids, derive_mac
-from nearmetal.host.vf.model import INFINIBAND, NO_GUID, PfFacts, VfFacts, VfSettings
-from nearmetal.host.vf.request import Guids
+from nearmetal.host.vf.model import INFINIBAND, NO_GUID, VFIO, PfFacts, VfFacts, VfSettings
+from nearmetal.host.vf.request import Guids, derive_guids, derive_mac
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,12 +22,14 @@ if TYPE_CHECKING:
     from nearmetal.host.vf.request import VfRequest
 
 FOLLOW = 0
-"""The link state of a VF that goes with its adapter's; InfiniBand VFs may start down."""
+"""The link state of a VF that follows its adapter's; InfiniBand VFs may start down."""
+
+_PROBE = "sys/bus/pci/drivers_probe"
 
 
 @dataclass(frozen=True)
 class Write:
-    """Write a value to a file of the kernel."""
+    """Write a value to a file of the kernel. `text`: for the journal."""
 
     path: str
     value: str
@@ -75,7 +76,7 @@ class AwaitCarrier:
 
 @dataclass(frozen=True)
 class SetVf:
-    """Set one setting of a VF through its adapter. `value` as `netlink.request_of` takes it."""
+    """Set one setting of a VF through its adapter. `value` as `kernel.request_of` takes it."""
 
     index: int
     name: str
@@ -95,34 +96,34 @@ Step = Write | LoadModule | SetLink | AwaitCarrier | SetVf
 
 @dataclass(frozen=True)
 class PfBefore:
-    """What an adapter was like before its first VF was taken: what it goes back to."""
+    """The state of an adapter before its first VF was taken. It is restored at the end."""
 
     nr_vfs: int
     up: bool
     autoprobe: bool
 
+    @classmethod
+    def of(cls, pf: PfFacts) -> PfBefore:
+        """Return the state of an adapter now."""
+        return cls(len(pf.vfs), pf.link is None or pf.link.up, pf.autoprobe)
+
 
 @dataclass(frozen=True)
 class VfBefore:
-    """What a VF was like before it was taken."""
+    """The state of a VF before it was taken."""
 
     driver: str
     driver_override: str
     settings: VfSettings
 
-
-def before_pf(pf: PfFacts) -> PfBefore:
-    """Return what to remember of an adapter."""
-    return PfBefore(len(pf.vfs), pf.link is None or pf.link.up, pf.autoprobe)
-
-
-def before_vf(vf: VfFacts) -> VfBefore:
-    """Return what to remember of a VF."""
-    return VfBefore(vf.driver, vf.driver_override, vf.settings)
+    @classmethod
+    def of(cls, vf: VfFacts) -> VfBefore:
+        """Return the state of a VF now."""
+        return cls(vf.driver, vf.driver_override, vf.settings)
 
 
 def wanted_settings(request: VfRequest, pf: PfFacts, cluster: str, node: str) -> VfSettings:
-    """Return the settings of a node's VF on this adapter; None is "leave as it is"."""
+    """Return the settings of a node's VF on this adapter; None leaves a setting unchanged."""
     if pf.link_type == INFINIBAND:
         given = request.guid
         guids = (
@@ -146,13 +147,17 @@ def _device(address: str) -> str:
     return f"{DEVICES}/{address}"
 
 
+def _drivers_take(pf: PfFacts, value: str, text: str) -> Write:
+    return Write(f"{_device(pf.address)}/sriov_drivers_autoprobe", value, f"{pf.name}: {text}")
+
+
 def prepare_pf(
     machine: Machine, pf: PfFacts, create: int, before: PfBefore, use: Use = "machine"
 ) -> list[Step]:
-    """Return what makes an adapter ready to give VFs; `create` 0 leaves those it has alone.
+    """Return the steps before an adapter can give VFs; `create` 0 keeps the VFs that it has.
 
-    The adapter is up before VFs are made: some drivers (igb) reset them when it comes up. New VFs
-    are kept from the host's own drivers, so that none of them flashes up as a network device.
+    The adapter is up before VFs are created: some drivers (igb) reset them when it comes up. The
+    host's own drivers do not take new VFs, so that no VF appears as a network device for a moment.
     """
     steps: list[Step] = [] if machine.vfio or use == "host" else [LoadModule(VFIO)]
     link = pf.link
@@ -160,35 +165,32 @@ def prepare_pf(
         steps.append(SetLink(link.index, link.name, up=True))
     if link is not None and not (link.up and link.carrier):
         steps.append(AwaitCarrier(link.name))
-    probe = f"{_device(pf.address)}/sriov_drivers_autoprobe"
-    if create and not pf.vfs:
+    creates = create and not pf.vfs
+    if creates:
         if pf.autoprobe:
-            steps.append(Write(probe, "0", f"{pf.name}: keep drivers of this machine off new VFs"))
+            steps.append(_drivers_take(pf, "0", "keep drivers of this machine off new VFs"))
         number = f"{_device(pf.address)}/sriov_numvfs"
         steps.append(Write(number, str(create), f"{pf.name}: create {create} VFs"))
-        if before.autoprobe:
-            steps.append(Write(probe, "1", f"{pf.name}: let drivers take VFs again"))
-        if link is not None:
-            steps.append(AwaitCarrier(link.name))  # some drivers (igb) reset the adapter for it
-    elif before.autoprobe and not pf.autoprobe:
-        steps.append(Write(probe, "1", f"{pf.name}: let drivers take VFs again"))
+    if before.autoprobe and (creates or not pf.autoprobe):
+        steps.append(_drivers_take(pf, "1", "let drivers take VFs again"))
+    if creates and link is not None:
+        steps.append(AwaitCarrier(link.name))  # some drivers (igb) reset the adapter for new VFs
     return steps
 
 
 _ORDINARY = {"vlan": 0, "qos": 0, "trust": False, "spoof_check": True, "rate": 0, "link_state": 0}
-"""What need not be set where the driver does not know the setting at all."""
+"""Values that are not set if the driver does not have the setting."""
 
 
 def _setting_steps(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> Iterator[Step]:
-    """Yield what differs. VLAN and priority travel together, and so do the two rates."""
-    link, now = pf.link, vf.settings
+    """Yield what differs. One request sets VLAN and priority, and one sets the two rates."""
+    link, now = pf.link, vars(vf.settings)
     if link is None:
         return
     changed = {}
-    for name in (field.name for field in fields(wanted)):
-        value, old = getattr(wanted, name), getattr(now, name)
-        unknown = old is None and value == _ORDINARY.get(name, value is None)
-        if value is not None and value != old and not unknown:
+    for name, value in vars(wanted).items():
+        unknown = now[name] is None and value == _ORDINARY.get(name, value is None)
+        if value is not None and value != now[name] and not unknown:
             changed[name] = value
     if "pkey_index" in changed:
         index = changed.pop("pkey_index")
@@ -196,67 +198,59 @@ def _setting_steps(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> Iterator[Ste
         yield Write(path, str(index), f"{pf.name} VF {vf.number}: partition key {index}")
     for name, pair in (("vlan", ("vlan", "qos")), ("rate", ("min_rate", "rate"))):
         if changed.keys() & set(pair):
-            values = [_first(getattr(wanted, key), getattr(now, key)) for key in pair]
+            found = [(getattr(wanted, key), now[key]) for key in pair]
             for key in pair:
                 changed.pop(key, None)
-            changed[name] = tuple(values)
+            changed[name] = tuple(old or 0 if new is None else new for new, old in found)
     for name, value in changed.items():
         yield SetVf(link.index, link.name, vf.number, name, value)
 
 
-def _first(wanted: int | None, now: int | None) -> int:
-    return wanted if wanted is not None else now or 0
-
-
 def assuming(vf: VfFacts, settings: VfSettings) -> VfFacts:
-    """Return the facts of a VF, where its driver tells nothing completed by what was set."""
-    told = {f.name: getattr(vf.settings, f.name) for f in fields(settings)}
-    known = {n: getattr(settings, n) if value is None else value for n, value in told.items()}
-    return replace(vf, settings=VfSettings(**known))
+    """Return the facts of a VF; settings that its driver does not report are taken as given."""
+    given = {n: v for n, v in vars(settings).items() if getattr(vf.settings, n) is None}
+    return replace(vf, settings=replace(vf.settings, **given))
 
 
 def configure_vf(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> list[Step]:
-    """Return what makes a VF ready for a virtual machine.
+    """Return the steps that prepare a VF for a virtual machine.
 
-    The override comes first: from then on no driver of this machine takes the VF again. A VF
-    driver reads its address only when it is bound (igbvf), so settings go between the drivers.
+    The override comes first: after it no driver of this machine takes the VF. A VF driver reads
+    its address only when it is bound (igbvf), so the settings come between the drivers.
     """
-    device = _device(vf.address)
     steps: list[Step] = []
     if vf.driver_override != VFIO:
-        steps.append(
-            Write(f"{device}/driver_override", VFIO, f"{vf.address}: set aside for {VFIO}")
-        )
+        path = f"{_device(vf.address)}/driver_override"
+        steps.append(Write(path, VFIO, f"{vf.address}: set aside for {VFIO}"))
     if vf.driver and vf.driver != VFIO:
         steps.append(_unbind(vf))
     steps += _setting_steps(pf, vf, wanted)
     if vf.driver != VFIO:
-        steps.append(Write("sys/bus/pci/drivers_probe", vf.address, f"{vf.address}: bind {VFIO}"))
+        steps.append(Write(_PROBE, vf.address, f"{vf.address}: bind {VFIO}"))
     return steps
 
 
 def configure_host_vf(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> list[Step]:
-    """Return what makes a VF ready for programs of this machine: its own driver, and up.
+    """Return the steps that prepare a VF for programs of this machine: its own driver, and up.
 
-    Settings go between the drivers here, too. What appears only with the driver is for the next
-    look: the network device, which is then set up.
+    Settings also come between the drivers here. The network device appears only with the driver,
+    so the next call, with new facts, sets it up.
     """
-    device = _device(vf.address)
     settings = list(_setting_steps(pf, vf, wanted))
     steps: list[Step] = []
     if vf.driver_override:
-        steps.append(Write(f"{device}/driver_override", "\n", f"{vf.address}: its own driver"))
-    unbound = not vf.driver
-    if vf.driver and (settings or vf.driver_override):
+        path = f"{_device(vf.address)}/driver_override"
+        steps.append(Write(path, "\n", f"{vf.address}: its own driver"))
+    rebinds = not vf.driver or bool(settings or vf.driver_override)
+    if vf.driver and rebinds:
         steps.append(_unbind(vf))
-        unbound = True
     steps += settings
-    if unbound:
-        if vf.alias:
-            steps.append(LoadModule(vf.alias))
-        steps.append(Write("sys/bus/pci/drivers_probe", vf.address, f"{vf.address}: bind a driver"))
+    if not rebinds:
+        steps += (SetLink(link.index, link.name, up=True) for link in vf.links if not link.up)
         return steps
-    return [*steps, *(SetLink(link.index, link.name, up=True) for link in vf.links if not link.up)]
+    if vf.alias:
+        steps.append(LoadModule(vf.alias))
+    return [*steps, Write(_PROBE, vf.address, f"{vf.address}: bind a driver")]
 
 
 def _unbind(vf: VfFacts) -> Write:
@@ -265,22 +259,19 @@ def _unbind(vf: VfFacts) -> Write:
 
 
 def return_vf(pf: PfFacts, vf: VfFacts, before: VfBefore) -> list[Step]:
-    """Return what gives a VF back as it was found."""
+    """Return the steps that restore a VF."""
     steps: list[Step] = []
-    # A GUID of zero means "none was ever set", and drivers refuse to set it.
-    old = before.settings
-    kept = {f.name: getattr(old, f.name) for f in fields(old) if getattr(old, f.name) != NO_GUID}
-    settings = list(_setting_steps(pf, vf, VfSettings(**kept)))
-    # Its own driver must see the settings anew, and its network device was down.
+    # Drivers report zero for a GUID that was never set, and refuse to set zero.
+    old = {name: value for name, value in vars(before.settings).items() if value != NO_GUID}
+    settings = list(_setting_steps(pf, vf, VfSettings(**old)))
+    # Its own driver must read the settings again, and its network device was down.
     wrong = vf.driver != before.driver or bool(settings) or any(link.up for link in vf.links)
     if vf.driver and wrong:
         steps.append(_unbind(vf))
     steps += settings
     if vf.driver_override != before.driver_override:
-        path = f"{_device(vf.address)}/driver_override"
-        steps.append(
-            Write(path, before.driver_override + "\n", f"{vf.address}: override as before")
-        )
+        path, value = f"{_device(vf.address)}/driver_override", before.driver_override + "\n"
+        steps.append(Write(path, value, f"{vf.address}: override as before"))
     if before.driver and wrong:
         path = f"sys/bus/pci/drivers/{before.driver}/bind"
         steps.append(Write(path, vf.address, f"{vf.address}: bind {before.driver} again"))
@@ -290,19 +281,17 @@ def return_vf(pf: PfFacts, vf: VfFacts, before: VfBefore) -> list[Step]:
 def return_pf(
     pf: PfFacts, before: PfBefore, claims: Mapping[str, str]
 ) -> tuple[list[Step], tuple[str, ...]]:
-    """Return what gives an adapter back, and who prevents it: VFs that others use now."""
+    """Return the steps that restore an adapter, or the VFs in use that prevent this."""
     kept = [f"{vf.address}: {use}" for vf in pf.vfs if (use := used_by(vf, claims))]
     created = bool(pf.vfs) and before.nr_vfs == 0
     if kept and created:
         return [], tuple(kept)
     steps: list[Step] = []
-    device = _device(pf.address)
     if created:
-        steps.append(Write(f"{device}/sriov_numvfs", "0", f"{pf.name}: remove {len(pf.vfs)} VFs"))
+        number = f"{_device(pf.address)}/sriov_numvfs"
+        steps.append(Write(number, "0", f"{pf.name}: remove {len(pf.vfs)} VFs"))
     if pf.autoprobe != before.autoprobe:
-        value = str(int(before.autoprobe))
-        path = f"{device}/sriov_drivers_autoprobe"
-        steps.append(Write(path, value, f"{pf.name}: drivers take VFs as before"))
+        steps.append(_drivers_take(pf, str(int(before.autoprobe)), "drivers take VFs as before"))
     link = pf.link
     if link is not None and link.up and not before.up and not kept:
         steps.append(SetLink(link.index, link.name, up=False))

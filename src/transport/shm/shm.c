@@ -173,7 +173,7 @@ static NM_COLD void ring_doorbell(struct shm_link *link, uint32_t asleep)
 {
 	if (asleep == link->rung)
 		return;
-	NM_FAULT("ring-before");
+	NM_FAULT("sleeper-seen");
 	link->rung = asleep;
 	nm_doorbell_ring(link->doorbell);
 }

@@ -56,6 +56,36 @@ static unsigned int count_untaken(const struct shm_transport *shm)
 	return nr;
 }
 
+/*
+ * The engine must not hear of what happens during destroy(): its records may name links of
+ * transports that are gone already.
+ */
+static struct nm_peer *accept_silently(struct nm_transport *from, const struct nm_identity *who,
+				       const struct nm_peer_label *label)
+{
+	(void)who;
+	(void)label;
+	return (struct nm_peer *)from; /* not NULL: a peer that comes now sees a normal close */
+}
+
+static void drop_packet(struct nm_transport *from, struct nm_peer *source,
+			const struct nm_packet *pkt, const void *payload)
+{
+	(void)from;
+	(void)source;
+	(void)pkt;
+	(void)payload;
+}
+
+static void ignore_end(struct nm_transport *from, struct nm_peer *source, int err,
+		       const struct nm_reason *why)
+{
+	(void)from;
+	(void)source;
+	(void)err;
+	(void)why;
+}
+
 static void segment_destroy(struct nm_transport *transport)
 {
 	struct shm_transport *shm;
@@ -64,6 +94,8 @@ static void segment_destroy(struct nm_transport *transport)
 	if (!transport)
 		return;
 	shm = nm_shm_of(transport);
+	shm->base.sink = (struct nm_sink){
+		.source_up = accept_silently, .deliver = drop_packet, .source_down = ignore_end};
 	/* Others may be closing, too, and wait for me to take what they sent. */
 	while (shm->sessions && (nr = count_untaken(shm)) && nm_clock_ns() < transport->close_by_ns)
 		if (!nm_shm_progress(transport))

@@ -20,18 +20,17 @@ from nearmetal.cli.verbs import build_parser
 from nearmetal.cli.view import View
 from nearmetal.core.errors import HostError, NearmetalError
 from nearmetal.host.vf import Ledger, VfHost
+from nearmetal.host.vf.facts import Sysfs
+from nearmetal.host.vf.kernel import Kernel
 from nearmetal.host.vf.model import Link, VfSettings
-from nearmetal.host.vf.sysfs import Sysfs
 from nearmetal.slurm import JobVfs, ThisNode
 
 
-class FarKernel:
-    """The seam `nearmetal.host.vf.kernel.Kernel`, over a socket."""
-
-    carrier_s = 0.0
+class FarKernel(Kernel):
+    """A kernel over a socket."""
 
     def __init__(self, place: Path) -> None:
-        self.sysfs = Sysfs(place / "root")
+        super().__init__(Sysfs(place / "root"), carrier_s=0.0)
         self._socket = str(place / "kernel")
 
     def links(self) -> list[Link]:

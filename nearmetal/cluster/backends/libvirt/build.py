@@ -23,18 +23,14 @@ from nearmetal.cluster.backends.libvirt.machine import (
     Owner,
     Segment,
 )
-from nearmetal.config.size import parse_size
+from nearmetal.cluster.backends.libvirt.plan import NONE, VirtualNetwork, VirtualNode
 from nearmetal.image.seed import Seed, SeedInterface, SeedNode, SeedSegment, SeedShare, SeedSsh
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
-    from nearmetal.cluster.spec import Resource
-
-NONE = "none"
-MADE = "(made)"
-"""The bridge of a network that libvirt makes, in a network's attributes."""
+    from nearmetal.cluster.resource import Resource
 
 PLACE = "/run/nearmetal-cluster"
 """What we put into every node: the agent, jobs' directories, staged programs."""
@@ -98,31 +94,26 @@ def bridge_name(cluster: str, identity: str) -> str:
     return "nm" + hashlib.sha256(f"{cluster}/{identity}".encode()).hexdigest()[:10]
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in text.split(",") if word)
-
-
-def _cells(item: Resource, site: Site, nr_cpus: int, memory: int) -> tuple[Cell, ...]:
+def _cells(node: VirtualNode, site: Site) -> tuple[Cell, ...]:
     """Give each processor to the host's NUMA node that its core belongs to, memory in proportion."""
-    host_cells, pins = _numbers(item.get("numa")), _numbers(item.get("cpus"))
-    if not host_cells:
-        return ()
+    pins, memory = node.cpus, node.memory
     members = {
-        cell: tuple(i for i in range(nr_cpus) if pins[i % len(pins)] in site.numa[cell])
-        for cell in host_cells
+        cell: tuple(i for i in range(node.slots) if pins[i % len(pins)] in site.numa[cell])
+        for cell in node.numa
     }
     used = [(cell, cpus) for cell, cpus in members.items() if cpus]
+    if not used:
+        return ()
     share = (memory // len(used)) >> 20 << 20
     rest = memory - share * (len(used) - 1)
     return tuple(Cell(cell, cpus, rest if i == 0 else share) for i, (cell, cpus) in enumerate(used))
 
 
-def segment_of(item: Resource, site: Site) -> Segment | None:
+def segment_of(node: VirtualNode, site: Site) -> Segment | None:
     """Return a node's view of the segment; None where the host has none."""
-    device, layout = item.get("device"), site.layout
-    if device == NONE or layout is None:
+    device, path, part, layout = node.device, site.segment, node.part, site.layout
+    if device == NONE or part is None or layout is None:
         return None
-    path, part = site.segment, int(item.get("part"))
     if device != "ivshmem":
         return Segment(device, path, layout.size)
     offset = layout.part_off + part * layout.part_size
@@ -133,8 +124,7 @@ def machine(
     spec: LibvirtSpec, identity: str, item: Resource, site: Site, boot: Boot, *, vf: str = ""
 ) -> Machine:
     """Return the virtual machine of one planned node. `vf`: the PCI address of its VF, if any."""
-    name = item.key.name
-    memory, nr_cpus = parse_size(item.get("memory")), int(item.get("slots"))
+    name, node = item.key.name, item.of(VirtualNode)
     bridge = spec.network.bridge or ""
     disks: tuple[Disk, ...]
     if boot.kernel is not None:
@@ -145,19 +135,18 @@ def machine(
             Disk(site.file(f"{name}.qcow2"), "qcow2", "vda"),
             Disk(site.file(f"{name}.iso"), "raw", "sda", read_only=True, device="cdrom"),
         )
-    pages = item.get("hugepages")
     return Machine(
         name=domain_name(spec.name, name),
         uuid=str(uuid.uuid5(uuid.UUID(identity), name)),
         owner=owner_of(spec, identity, item, ready=False),
-        accel=item.get("accel"),
-        memory=memory,
-        nr_cpus=nr_cpus,
+        accel=node.accel,
+        memory=node.memory,
+        nr_cpus=node.slots,
         console=site.file(f"{name}.console"),
         disks=disks,
         links=(
             Link(
-                item.get("mac"),
+                node.mac,
                 spec.network.mtu,
                 bridge=bridge,
                 network="" if bridge else domain_name(spec.name, "network"),
@@ -166,15 +155,15 @@ def machine(
         kernel=boot.kernel,
         seed=site.file(f"{name}.seed") if boot.kernel is not None else "",
         emulator=site.emulator,
-        pins=_numbers(item.get("cpus")),
-        emulator_pins=_numbers(item.get("emulator_cpus")),
-        cells=_cells(item, site, nr_cpus, memory),
-        hugepages=0 if pages == NONE else parse_size(pages),
-        locked=item.get("locked") == "yes",
-        viommu=item.get("viommu") != NONE,
-        segment=segment_of(item, site),
+        pins=node.cpus,
+        emulator_pins=node.emulator_cpus,
+        cells=_cells(node, site),
+        hugepages=node.hugepages,
+        locked=node.locked,
+        viommu=node.viommu != NONE,
+        segment=segment_of(node, site),
         vf=vf,
-        share=site.share if item.get("files") == "9p" else "",
+        share=site.share if node.files == "9p" else "",
         label=site.label,
     )
 
@@ -187,7 +176,7 @@ def made_network(spec: LibvirtSpec, identity: str, item: Resource) -> MadeNetwor
         owner=Owner(spec.name, identity, item.key.name, item.attributes, ready=True),
         bridge=bridge_name(spec.name, identity),
         mtu=spec.network.mtu,
-        address=item.get("address"),
+        address=item.of(VirtualNetwork).address,
         prefix=ipaddress.IPv4Network(spec.network.subnet).prefixlen,
     )
 
@@ -215,7 +204,7 @@ def seed_of(
 
     `places`: all nodes' addresses. `vf`: of its VF, if it has one with a MAC address.
     """
-    prefix = ipaddress.IPv4Network(spec.network.subnet).prefixlen
+    prefix, own = ipaddress.IPv4Network(spec.network.subnet).prefixlen, item.of(VirtualNode)
     return Seed(
         cluster=spec.name,
         name=item.key.name,
@@ -231,10 +220,10 @@ def seed_of(
         ],
         interfaces=[
             SeedInterface(
-                mac=item.get("mac"),
-                address=f"{item.get('address')}/{prefix}",
+                mac=own.mac,
+                address=f"{own.address}/{prefix}",
                 mtu=spec.network.mtu,
-                soft_roce=item.get("soft_roce") == "yes",
+                soft_roce=own.soft_roce,
             ),
             *([] if vf is None else [vf]),
         ],
@@ -244,10 +233,8 @@ def seed_of(
             node_key=keys.node_key,
             node_key_public=keys.node_key_public,
         ),
-        segment=seed_segment(item, site),
-        shares=[SeedShare(tag=SHARE_TAG, readonly=True, path=FILES)]
-        if item.get("files") == "9p"
-        else [],
+        segment=seed_segment(own, site),
+        shares=[SeedShare(tag=SHARE_TAG, readonly=True, path=FILES)] if own.files == "9p" else [],
     )
 
 
@@ -262,18 +249,18 @@ class NodeKeys:
     node_key: str = field(repr=False)
 
 
-def seed_segment(item: Resource, site: Site) -> SeedSegment | None:
+def seed_segment(node: VirtualNode, site: Site) -> SeedSegment | None:
     """Return what one planned node is told of the segment; None where it has none."""
-    layout, cells = site.layout, _numbers(item.get("numa"))
-    if item.get("device") == NONE or layout is None:
+    layout = site.layout
+    if node.device == NONE or node.part is None or layout is None:
         return None
-    ivshmem = item.get("device") == "ivshmem"
-    cell = cells[0] if len(cells) == 1 else -1
+    ivshmem = node.device == "ivshmem"
+    cell = node.numa[0] if len(node.numa) == 1 else -1
     return SeedSegment(
         device="ivshmem" if ivshmem else "dax",
         token=layout.token,
         nr_parts=layout.nr_parts,
-        part=int(item.get("part")),
+        part=node.part,
         part_size=layout.part_size,
         size=layout.size,
         own_pci=OWN_PCI if ivshmem else None,

@@ -23,25 +23,25 @@ from typing import TYPE_CHECKING
 
 from nearmetal.cluster.backend import NodeStatus
 from nearmetal.cluster.backends.libvirt import boot, build, hosts, probe
-from nearmetal.cluster.backends.libvirt.build import JOBS, MADE, Site, domain_name
+from nearmetal.cluster.backends.libvirt.build import JOBS, Site, domain_name
 from nearmetal.cluster.backends.libvirt.hypervisor import About, Found, Hypervisor
 from nearmetal.cluster.backends.libvirt.keys import KeyRing
 from nearmetal.cluster.backends.libvirt.nodes import AGENT, Nodes
-from nearmetal.cluster.backends.libvirt.records import Record, Records
+from nearmetal.cluster.backends.libvirt.plan import (
+    MADE,
+    Placed,
+    VirtualDisk,
+    VirtualHost,
+    VirtualNetwork,
+    VirtualNode,
+    part_of,
+)
+from nearmetal.cluster.backends.libvirt.records import Notes, Record, Records
 from nearmetal.cluster.backends.libvirt.shell import HostShell, owner_of_files
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 from nearmetal.cluster.backends.libvirt.vfs import NodeVfs, seed_interface
-from nearmetal.cluster.held import Held
-from nearmetal.cluster.spec import (
-    Facts,
-    HostFacts,
-    Key,
-    Kind,
-    Observed,
-    Resource,
-    addresses,
-    resource,
-)
+from nearmetal.cluster.model import addresses
+from nearmetal.cluster.resource import Facts, HostFacts, Key, Kind, Observed, Resource, in_order
 from nearmetal.core.errors import BackendError, NearmetalError
 from nearmetal.image import cache_directory
 from nearmetal.image.seed import GUEST_USER, SeedInterface
@@ -115,8 +115,9 @@ class LibvirtBackend:
 
     def _uris(self) -> list[str]:
         """Return every hypervisor that has, or should have, something of the cluster."""
-        recorded = [dict(r.item.attributes).get("uri", "") for r in self._records.all()]
-        return list(dict.fromkeys([*self.spec.uris, *(uri for uri in recorded if uri)]))
+        values = (record.item.values for record in self._records.all())
+        recorded = (found.uri for found in values if isinstance(found, Placed))
+        return list(dict.fromkeys([*self.spec.uris, *recorded]))
 
     # What there is
 
@@ -163,14 +164,15 @@ class LibvirtBackend:
         broken: set[Key] = set()
         for record in self._records.all():
             if record.item.key.kind is not Kind.NODE and self._is_sound(record):
-                sound.append(record.item)
+                sound.append(part_of(self.spec, record.item.key, record.item.values))
             elif record.item.key.kind is not Kind.NODE:
                 broken.add(record.item.key)
         for uri in self._uris():
             for domain in self._ours(self._link(uri).domains(), identity):
                 assert domain.owner is not None  # noqa: S101 - _ours looked
                 key = Key(Kind.NODE, domain.owner.name)
-                sound.append(resource(key.kind, key.name, dict(domain.owner.attributes)))
+                values = VirtualNode.read(dict(domain.owner.attributes))
+                sound.append(part_of(self.spec, key, values))
                 if not (domain.owner.ready and domain.running):
                     broken.add(key)
         there = {item.key for item in sound}
@@ -178,7 +180,8 @@ class LibvirtBackend:
             broken.add(cluster)
         dead = {r.item.key for r in self._records.all()} - there
         observed = Observed(tuple(sound), frozenset(broken | dead))
-        self._held = Held.of(observed).addresses
+        nodes = observed.named(VirtualNode)
+        self._held = {name: node.address for name, node in nodes.items()}
         return observed
 
     def _places(self) -> dict[str, str]:
@@ -198,16 +201,18 @@ class LibvirtBackend:
         item = record.item
         if item.key.kind is Kind.CLUSTER:
             return True
-        uri = item.get("uri")
         if item.key.kind is Kind.NETWORK:
-            name = domain_name(self.name, "network")
-            if item.get("bridge") != MADE:
+            network = item.of(VirtualNetwork)
+            if network.bridge != MADE:
                 return True
-            return any(n.name == name and n.running for n in self._link(uri).networks())
-        shell = self._shell(item.key.name, uri)
+            name = domain_name(self.name, "network")
+            found = self._link(network.uri).networks()
+            return any(n.name == name and n.running for n in found)
         if item.key.kind is Kind.HOST:
+            shell = self._shell(item.key.name, item.of(VirtualHost).uri)
             return hosts.is_sound(shell, record)
-        return shell.size(record.notes.get("path", "")) is not None
+        disk = item.of(VirtualDisk)
+        return self._shell(disk.host, disk.uri).size(record.notes.path) is not None
 
     def status(self) -> list[NodeStatus]:
         """One entry per node that was begun."""
@@ -226,16 +231,16 @@ class LibvirtBackend:
         return entries
 
     def _status_of(self, record: Record, health: str) -> NodeStatus:
-        item = record.item
-        started = float(record.notes.get("started") or time.time())
+        name, node = record.item.key.name, record.item.of(VirtualNode)
+        started = record.notes.started or time.time()
         healthy = health == "running"
         return NodeStatus(
-            name=item.key.name,
-            host=item.get("host"),
-            hostname=item.key.name,
-            address=item.get("address"),
-            slots=int(item.get("slots")),
-            cpus=tuple(int(cpu) for cpu in item.get("cpus").split(",") if cpu),
+            name=name,
+            host=node.host,
+            hostname=name,
+            address=node.address,
+            slots=node.slots,
+            cpus=node.cpus,
             shm="-",
             pid=0,
             uptime_s=max(0.0, time.time() - started) if healthy else 0.0,
@@ -308,9 +313,10 @@ class LibvirtBackend:
             self._share.parent.chmod(0o750)
 
     def _create_network(self, item: Resource) -> None:
-        link, name = self._link(item.get("uri")), domain_name(self.name, "network")
+        network = item.of(VirtualNetwork)
+        link, name = self._link(network.uri), domain_name(self.name, "network")
         self._records.write(item)
-        if item.get("bridge") == MADE:
+        if network.bridge == MADE:
             self._claim(link, link.networks(), name, "network")
             link.end_network(name)
             link.start_network(name, build.made_network(self.spec, self._identity(), item).xml())
@@ -328,17 +334,19 @@ class LibvirtBackend:
             raise BackendError(msg, hint)
 
     def _create_host(self, item: Resource) -> None:
-        shell = self._shell(item.key.name, item.get("uri"))
+        host = item.of(VirtualHost)
+        shell = self._shell(item.key.name, host.uri)
         path = hosts.segment_path(item, self.name, self._identity())
-        self._records.write(item, segment=path)
-        owner = owner_of_files(self._ask(item.get("uri")).label)
-        self._records.write(item, **hosts.create(shell, item, path, owner))
+        self._records.write(item, Notes(segment=path))
+        owner = owner_of_files(self._ask(host.uri).label)
+        self._records.write(item, hosts.create(shell, host, path, owner))
 
     def _create_disk(self, item: Resource) -> None:
-        uri, path = item.get("uri"), f"{self._place(item.get('host'))}/{item.key.name}.qcow2"
-        self._records.write(item, path=path)
-        shell = self._shell(item.get("host"), uri)
-        self._images.overlay(shell, path, owner_of_files(self._ask(uri).label))
+        disk = item.of(VirtualDisk)
+        path = f"{self._place(disk.host)}/{item.key.name}.qcow2"
+        self._records.write(item, Notes(path=path))
+        shell = self._shell(disk.host, disk.uri)
+        self._images.overlay(shell, path, owner_of_files(self._ask(disk.uri).label))
 
     def _site(self, host: str, uri: str) -> Site:
         """Return what the machines of a host share, with the segment as it is there."""
@@ -346,7 +354,7 @@ class LibvirtBackend:
         record = self._records.read(Key(Kind.HOST, host))
         if record is None:
             raise BackendError(f"host {host} of cluster {self.name} is not prepared")
-        segment, layout = record.notes.get("segment", ""), None
+        segment, layout = record.notes.segment, None
         if segment:
             layout = hosts.layout(self._shell(host, uri), record)
         return Site(
@@ -360,7 +368,7 @@ class LibvirtBackend:
             str(self._share),
         )
 
-    def _seed(self, item: Resource, site: Site, vf: str) -> str:
+    def _seed(self, item: Resource, site: Site, vf: SeedInterface | None) -> str:
         """Return a node's seed. `vf`: what it is told of its VF, as it was recorded."""
         names = [node.name for _, node in self.spec.nodes]
         node_key = self._keys.pair("node")
@@ -371,9 +379,8 @@ class LibvirtBackend:
             host_key=self._keys.pair(f"host.{item.key.name}").private,
             node_key=node_key.private,
         )
-        told = SeedInterface.model_validate_json(vf) if vf else None
         return build.seed_of(
-            self.spec, item, keys, site, places=self._places(), vf=told
+            self.spec, item, keys, site, places=self._places(), vf=vf
         ).secret_json()
 
     def _take_vf(self, item: Resource, shell: HostShell, owner: str) -> GrantedVf | None:
@@ -381,31 +388,29 @@ class LibvirtBackend:
         node = next(node for _, node in self.spec.nodes if node.name == item.key.name)
         if node.vf is None:
             return None
-        cells = frozenset(int(cell) for cell in item.get("numa").split(",") if cell)
-        granted = self._vfs.take(node.name, node.vf, cells)
+        granted = self._vfs.take(node.name, node.vf, frozenset(item.of(VirtualNode).numa))
         if owner:
             path = f"/dev/vfio/{granted.group}"
             shell.check(f"cannot give away {path}", ["chown", "--", owner, path])
         return granted
 
     def _create_node(self, item: Resource) -> None:
-        name, host, uri = item.key.name, item.get("host"), item.get("uri")
-        link, shell = self._link(uri), self._shell(host, uri)
+        name, node = item.key.name, item.of(VirtualNode)
+        link, shell = self._link(node.uri), self._shell(node.host, node.uri)
         domain = domain_name(self.name, name)
         self._claim(link, link.domains(), domain, "domain")
         link.end(domain)
-        site = self._site(host, uri)
+        site = self._site(node.host, node.uri)
         owner = owner_of_files(site.label)
         self._records.write(item)
         granted = self._take_vf(item, shell, owner)
-        told = None if granted is None else seed_interface(granted)
-        vf = "" if told is None else told.model_dump_json()
+        vf = None if granted is None else seed_interface(granted)
         seed = self._seed(item, site, vf)
-        self._records.write(item, started=f"{time.time():.0f}", seed=boot.digest(seed), vf=vf)
+        self._records.write(item, Notes(started=time.time(), seed=boot.digest(seed), vf=vf))
         shell.prepare(site.directory, owner)
         shell.write(site.file(f"{name}.seed"), seed.encode(), owner)
         shell.write(site.file(f"{name}.console"), b"", owner)
-        if item.get("files") == "9p":
+        if node.files == "9p":
             self._make_share(owner)
         if self.spec.image != "default":
             # A boot that was cut short may have left half of a node on its disk.
@@ -423,29 +428,17 @@ class LibvirtBackend:
         records = [r for r in self._records.all() if r.item.key.kind is Kind.NODE]
         waiting = []
         for record in records:
-            uri = record.item.get("uri")
-            site = self._site(record.item.get("host"), uri)
-            domain = domain_name(self.name, record.item.key.name)
-            found = {f.name: f for f in self._link(uri).domains()}.get(domain)
+            name, node = record.item.key.name, record.item.of(VirtualNode)
+            site, link = self._site(node.host, node.uri), self._link(node.uri)
+            domain = domain_name(self.name, name)
+            found = {f.name: f for f in link.domains()}.get(domain)
             if found is None or found.owner is None:
-                raise BackendError(
-                    f"node {record.item.key.name}: its domain is gone", "run `nearmetal up` again"
-                )
+                raise BackendError(f"node {name}: its domain is gone", "run `nearmetal up` again")
             if found.owner.ready:
                 self._tell(record, site, nodes)
             else:
-                shell = self._shell(record.item.get("host"), uri)
-                console = site.file(f"{record.item.key.name}.console")
-                waiting.append(
-                    boot.Waiting(
-                        record.item.key.name,
-                        domain,
-                        console,
-                        self._link(uri),
-                        shell,
-                        self._images.needs,
-                    )
-                )
+                shell, console = self._shell(node.host, node.uri), site.file(f"{name}.console")
+                waiting.append(boot.Waiting(name, domain, console, link, shell, self._images.needs))
         items = {record.item.key.name: record.item for record in records}
         for together in boot.wait(waiting, self._boot_s):
             nodes.outfit([ready.node for ready in together])
@@ -455,15 +448,16 @@ class LibvirtBackend:
 
     def _tell(self, record: Record, site: Site, nodes: Nodes) -> None:
         """Give a running node the new list of nodes, where it has changed."""
-        seed = self._seed(record.item, site, record.notes.get("vf", ""))
-        if record.notes.get("seed") != boot.digest(seed):
+        seed = self._seed(record.item, site, record.notes.vf)
+        if record.notes.seed != boot.digest(seed):
             nodes.check(
                 record.item.key.name,
                 "cannot be told of the cluster's other nodes",
                 ["nearmetal-guest", "update"],
                 seed.encode(),
             )
-            self._records.write(record.item, **record.notes | {"seed": boot.digest(seed)})
+            notes = record.notes.model_copy(update={"seed": boot.digest(seed)})
+            self._records.write(record.item, notes)
 
     def _write_known_hosts(self) -> None:
         lines = [
@@ -492,33 +486,35 @@ class LibvirtBackend:
         item = record.item
         if key.kind is Kind.NODE:
             self._delete_node(record)
-        elif key.kind is Kind.NETWORK and item.get("bridge") == MADE:
-            self._delete_network(item.get("uri"))
+        elif key.kind is Kind.NETWORK:
+            self._delete_network(item.of(VirtualNetwork))
         elif key.kind is Kind.HOST:
-            hosts.delete(self._shell(key.name, item.get("uri")), record)
+            hosts.delete(self._shell(key.name, item.of(VirtualHost).uri), record)
         elif key.kind is Kind.DISK:
-            shell = self._shell(item.get("host"), item.get("uri"))
-            shell.remove([path] if (path := record.notes.get("path")) else [])
+            disk = item.of(VirtualDisk)
+            shell = self._shell(disk.host, disk.uri)
+            shell.remove([record.notes.path] if record.notes.path else [])
         self._records.forget(key)
 
-    def _delete_network(self, uri: str) -> None:
-        link, name = self._link(uri), domain_name(self.name, "network")
+    def _delete_network(self, network: VirtualNetwork) -> None:
+        if network.bridge != MADE:
+            return
+        link, name = self._link(network.uri), domain_name(self.name, "network")
         if name in {f.name for f in self._ours(link.networks(), self._identity())}:
             link.end_network(name)
 
     def _delete_node(self, record: Record) -> None:
-        item = record.item
-        name, uri = domain_name(self.name, item.key.name), item.get("uri")
-        link = self._link(uri)
-        if name in {f.name for f in self._ours(link.domains(), self._identity())}:
-            link.end(name)
-        if "vf" in dict(item.attributes):
-            self._vfs.give_back(item.key.name)
-        host = self._records.read(Key(Kind.HOST, item.get("host")))
+        name, node = record.item.key.name, record.item.of(VirtualNode)
+        link, domain = self._link(node.uri), domain_name(self.name, name)
+        if domain in {f.name for f in self._ours(link.domains(), self._identity())}:
+            link.end(domain)
+        if node.vf is not None:
+            self._vfs.give_back(name)
+        host = self._records.read(Key(Kind.HOST, node.host))
         if host is not None:
-            place = host.item.get("directory")
-            files = [f"{place}/{item.key.name}.{kind}" for kind in ("seed", "console", "iso")]
-            self._shell(item.get("host"), uri).remove(files)
+            place = host.item.of(VirtualHost).directory
+            files = [f"{place}/{name}.{kind}" for kind in ("seed", "console", "iso")]
+            self._shell(node.host, node.uri).remove(files)
         with contextlib.suppress(NearmetalError):
             self._nodes().close()
 
@@ -527,10 +523,10 @@ class LibvirtBackend:
         if identity is not None:
             with contextlib.suppress(NearmetalError):
                 self._nodes().close()
-            records = sorted(self._records.all(), key=lambda r: -r.item.key.kind.rank)
-            for record in records:
-                if record.item.key.kind is not Kind.CLUSTER:
-                    self.delete(record.item.key)
+            items = (r.item for r in self._records.all())
+            for item in reversed(in_order(part_of(self.spec, i.key, i.values) for i in items)):
+                if item.key.kind is not Kind.CLUSTER:
+                    self.delete(item.key)
             for uri in self._uris():
                 # Whatever carries our identity without a record of it.
                 for domain in self._ours(self._link(uri).domains(), identity):
@@ -582,8 +578,8 @@ class LibvirtBackend:
     def staged(self, node: str) -> Path | None:
         """Return what machines of this host read, and nobody else does."""
         record = self._records.read(Key(Kind.NODE, node))
-        way = "" if record is None else dict(record.item.attributes).get("files")
-        return self._share if way == "9p" else None
+        shared = record is not None and record.item.of(VirtualNode).files == "9p"
+        return self._share if shared else None
 
     def meeting_directory(self, host: str) -> Path:
         """There is none: nodes are machines of their own."""

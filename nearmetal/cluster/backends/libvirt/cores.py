@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nearmetal.cluster.held import numbers
 from nearmetal.core.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from nearmetal.cluster.backends.libvirt.plan import VirtualNode
     from nearmetal.cluster.backends.libvirt.spec import LibvirtNode
     from nearmetal.cluster.spec import HostFacts
 
@@ -30,9 +30,9 @@ class Cores:
         self._dealt = dict.fromkeys(facts.cpus, 0)
         self._kept: dict[str, tuple[int, ...]] = {}
 
-    def keep(self, node: LibvirtNode, held: Mapping[str, str]) -> None:
+    def keep(self, node: LibvirtNode, held: VirtualNode | None) -> None:
         """Let a node keep what it holds, where that is what it asks for; before any `assign`."""
-        have = numbers(held.get("cpus", ""))
+        have = () if held is None else held.cpus
         fits = len(set(have)) == len(have) == min(node.slots, len(self.facts.cpus))
         if node.cpus == "auto" and fits and set(have) <= set(self.facts.cpus):
             self._kept[node.name] = have
@@ -67,12 +67,12 @@ class Cores:
             raise StateError(msg, f"use cores out of {listed}, or cpus: auto")
         return tuple(sorted(cpus))
 
-    def emulator(self, node: LibvirtNode, held: Mapping[str, str]) -> tuple[int, ...]:
+    def emulator(self, node: LibvirtNode, held: VirtualNode | None) -> tuple[int, ...]:
         """Return the cores of QEMU's own threads; asked when all nodes have theirs."""
         if node.emulator_cpus == "none":
             return ()
         if node.emulator_cpus == "auto":
-            have = numbers(held.get("emulator_cpus", ""))
+            have = () if held is None else held.emulator_cpus
             if have and set(have) <= set(self.facts.cpus):
                 return have
             free = [cpu for cpu in self.facts.cpus if cpu not in self.users]

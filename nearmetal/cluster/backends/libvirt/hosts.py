@@ -7,16 +7,16 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.cluster.backends.libvirt.build import NONE, Layout, lead_of
-from nearmetal.config.size import parse_size
+from nearmetal.cluster.backends.libvirt.build import Layout, lead_of
+from nearmetal.cluster.backends.libvirt.plan import NONE, VirtualHost
+from nearmetal.cluster.backends.libvirt.records import Notes, Record
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import find_program
 from nearmetal.core.resources import REPOSITORY
 
 if TYPE_CHECKING:
-    from nearmetal.cluster.backends.libvirt.records import Record
     from nearmetal.cluster.backends.libvirt.shell import HostShell
-    from nearmetal.cluster.spec import Resource
+    from nearmetal.cluster.resource import Resource
 
 TOOL = "nearmetal-segment"
 MEMORY = "/dev/shm"  # noqa: S108 - memory of the host, named so that nobody else's is met
@@ -47,29 +47,27 @@ def _tool(shell: HostShell, directory: str) -> str:
 
 def segment_path(item: Resource, cluster: str, identity: str) -> str:
     """Return where a host's segment lies, "" where it has none. Pure."""
-    if item.get("device") == NONE:
+    if item.of(VirtualHost).device == NONE:
         return ""
     return f"{MEMORY}/nearmetal-{cluster}-{item.key.name}-{identity[:8]}"
 
 
-def create(shell: HostShell, item: Resource, path: str, owner: str) -> dict[str, str]:
+def create(shell: HostShell, host: VirtualHost, path: str, owner: str) -> Notes:
     """Make the directory and, unless `path` is empty, the segment; returns what to record."""
-    directory = item.get("directory")
-    shell.prepare(directory, owner)
+    shell.prepare(host.directory, owner)
     if not path:
-        return {"segment": ""}
+        return Notes()
     shell.remove([path])
-    device = item.get("device")
     argv = [
-        _tool(shell, directory),
+        _tool(shell, host.directory),
         "create",
         path,
         "--parts",
-        item.get("parts"),
+        str(host.parts),
         "--part-size",
-        str(parse_size(item.get("part_size"))),
+        str(host.part_size),
         "--lead",
-        str(lead_of(device)),
+        str(lead_of(host.device)),
     ]
     shell.check(f"cannot make the segment {path}", argv)
     if owner:
@@ -77,19 +75,19 @@ def create(shell: HostShell, item: Resource, path: str, owner: str) -> dict[str,
     size = shell.size(path)
     if size is None:
         raise BackendError(f"host {shell.name}: the segment {path} is gone at once")
-    return {"segment": path, "size": str(size)}
+    return Notes(segment=path, size=size)
 
 
 def is_sound(shell: HostShell, record: Record) -> bool:
     """Whether the segment is there in its size; where there is none, the record is enough."""
-    if "size" not in record.notes:
-        return record.item.get("device") == NONE
-    return str(shell.size(record.notes["segment"])) == record.notes["size"]
+    if record.notes.size is None:
+        return record.item.of(VirtualHost).device == NONE
+    return shell.size(record.notes.segment) == record.notes.size
 
 
 def layout(shell: HostShell, record: Record) -> Layout:
     """Read from the segment itself where its parts lie."""
-    path, directory = record.notes["segment"], record.item.get("directory")
+    path, directory = record.notes.segment, record.item.of(VirtualHost).directory
     data = shell.json(
         f"cannot read the segment {path}", [_tool(shell, directory), "show", path, "--json"]
     )
@@ -99,12 +97,12 @@ def layout(shell: HostShell, record: Record) -> Layout:
     except (KeyError, ValueError) as error:
         raise BackendError(f"host {shell.name}: {TOOL} says nothing of {error}") from error
     nr_parts, part_size, part_off, lead = numbers
-    return Layout(token, nr_parts, part_size, lead + part_off, int(record.notes["size"]))
+    return Layout(token, nr_parts, part_size, lead + part_off, record.notes.size or 0)
 
 
 def delete(shell: HostShell, record: Record) -> None:
     """Remove the segment, our tool and the directory, when nothing else is in it."""
-    directory = record.item.get("directory")
+    directory = record.item.of(VirtualHost).directory
     files = [f"{directory}/{TOOL}"] if shell.remote else []
-    files += [path for path in (record.notes.get("segment", ""),) if path]
+    files += [path for path in (record.notes.segment,) if path]
     shell.remove(files, directory)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nearmetal.cluster.backend import SWEEP
 from nearmetal.cluster.backends.libvirt.build import FILES, JOBS, PLACE
 from nearmetal.cluster.backends.libvirt.shell import ssh_target
-from nearmetal.cluster.sweep import SWEEP
 from nearmetal.core.errors import BackendError, CommandError
 from nearmetal.core.process import Command
 from nearmetal.image.seed import GUEST_USER

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import PlainSerializer
 
 from nearmetal.cluster.backends.libvirt.cores import Cores
 from nearmetal.cluster.backends.libvirt.segment import (
@@ -18,19 +20,141 @@ from nearmetal.cluster.backends.libvirt.segment import (
     room_for,
     why_anew,
 )
-from nearmetal.cluster.backends.libvirt.spec import LibvirtHost, LibvirtNode, LibvirtSpec
-from nearmetal.cluster.held import Held
-from nearmetal.cluster.spec import Facts, HostFacts, Kind, Observed, Resource, addresses, resource
-from nearmetal.cluster.wanted import Desired, cores_note
-from nearmetal.config.size import format_size
+from nearmetal.cluster.backends.libvirt.spec import LibvirtHost, LibvirtSpec
+from nearmetal.cluster.model import addresses
+from nearmetal.cluster.registration import Registration
+from nearmetal.cluster.resource import (
+    Bytes,
+    Desired,
+    Facts,
+    HostFacts,
+    Key,
+    Kind,
+    Numbers,
+    Observed,
+    Resource,
+    Values,
+    YesNo,
+    cores_note,
+    from_text,
+)
+from nearmetal.config.size import format_size, parse_size
 from nearmetal.core.errors import StateError
+from nearmetal.host.vf.request import VfRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 MIN_LIBVIRT = (9, 0)
 MIN_QEMU = (8, 1)
 """The first that drops writes to a read-only view of the segment instead of ending the guest."""
+
+NONE = "none"
+MADE = "(made)"
+"""The bridge of a network that libvirt makes, in the network's values."""
+
+Device = Literal["ivshmem", "virtio-pmem", "nvdimm", "none"]
+
+
+class VirtualCluster(Values):
+    """The records of the cluster on this machine."""
+
+    backend: str
+
+
+class Placed(Values):
+    """A resource on one hypervisor."""
+
+    uri: str
+
+
+class VirtualNetwork(Placed):
+    """The network of one hypervisor."""
+
+    bridge: str
+    subnet: str
+    mtu: int
+    address: str
+
+
+class VirtualHost(Placed):
+    """The directory and the segment of one host."""
+
+    directory: str
+    device: Device
+    parts: int | None = None
+    part_size: Bytes | None = None
+
+
+class VirtualDisk(Placed):
+    """The disk of one node."""
+
+    host: str
+    format: str
+    image: str
+
+
+class VirtualNode(Placed):
+    """One virtual machine."""
+
+    host: str
+    slots: int
+    memory: Bytes
+    hugepages: Annotated[
+        int,
+        from_text(lambda text: 0 if text == NONE else parse_size(text)),
+        PlainSerializer(lambda value: format_size(value) if value else NONE),
+    ]
+    locked: YesNo
+    viommu: Literal["intel", "none"]
+    soft_roce: YesNo
+    accel: Literal["kvm", "tcg"]
+    device: Device
+    part: Annotated[
+        int | None,
+        from_text(lambda text: text or None),
+        PlainSerializer(lambda value: "" if value is None else value),
+    ]
+    files: Literal["9p", "ssh"]
+    """The way in which programs and MPIs come to the node."""
+    address: str
+    mac: str
+    cpus: Numbers
+    emulator_cpus: Numbers
+    numa: Numbers
+    image: str
+    vf: (
+        Annotated[
+            VfRequest,
+            from_text(VfRequest.model_validate_json),
+            PlainSerializer(lambda value: value.model_dump_json(exclude_defaults=True)),
+        ]
+        | None
+    ) = None
+
+
+MODELS: dict[Kind, type[Values]] = {
+    Kind.CLUSTER: VirtualCluster,
+    Kind.NETWORK: VirtualNetwork,
+    Kind.HOST: VirtualHost,
+    Kind.DISK: VirtualDisk,
+    Kind.NODE: VirtualNode,
+}
+
+
+def part_of(spec: LibvirtSpec, key: Key, values: Values) -> Resource:
+    """Return a resource of the cluster of a spec with the resources that it stands on."""
+    if key.kind is Kind.CLUSTER:
+        return Resource(key, values)
+    needs = [Key(Kind.CLUSTER, spec.name)]
+    match values:
+        case VirtualHost(uri=uri) if uri in spec.uris:
+            needs.append(Key(Kind.NETWORK, spec.first_host(uri)))
+        case VirtualDisk(host=host):
+            needs.append(Key(Kind.HOST, host))
+        case VirtualNode(host=host):
+            needs += [Key(Kind.HOST, host), Key(Kind.DISK, key.name)]
+    return Resource(key, values, tuple(needs))
 
 
 def _mac(cluster: str, node: str) -> str:
@@ -54,7 +178,9 @@ def _check_versions(host: LibvirtHost, facts: HostFacts) -> None:
             raise StateError(msg, f"install {what} {wanted} or newer there")
 
 
-def _accel(spec: LibvirtSpec, host: LibvirtHost, facts: HostFacts) -> tuple[str, str]:
+def _accel(
+    spec: LibvirtSpec, host: LibvirtHost, facts: HostFacts
+) -> tuple[Literal["kvm", "tcg"], str]:
     """Return what executes the machines of a host, and why."""
     if spec.accel == "kvm":
         if not facts.kvm:
@@ -66,23 +192,17 @@ def _accel(spec: LibvirtSpec, host: LibvirtHost, facts: HostFacts) -> tuple[str,
     return ("kvm" if facts.kvm else "tcg"), facts.kvm_reason
 
 
-def _listed(numbers: Sequence[int]) -> str:
-    return ",".join(map(str, numbers))
-
-
-def _networks(spec: LibvirtSpec, launcher: str) -> list[Resource]:
-    first = {host.uri: host.name for host in reversed(spec.hosts)}
+def _networks(spec: LibvirtSpec, launcher: str) -> list[tuple[Key, Values]]:
     return [
-        resource(
-            Kind.NETWORK,
-            first[uri],
-            {
-                "uri": uri,
-                "bridge": spec.network.bridge or "(made)",
-                "subnet": spec.network.subnet,
-                "mtu": spec.network.mtu,
-                "address": "" if spec.network.bridge else launcher,
-            },
+        (
+            Key(Kind.NETWORK, spec.first_host(uri)),
+            VirtualNetwork(
+                uri=uri,
+                bridge=spec.network.bridge or MADE,
+                subnet=spec.network.subnet,
+                mtu=spec.network.mtu,
+                address="" if spec.network.bridge else launcher,
+            ),
         )
         for uri in spec.uris
     ]
@@ -103,19 +223,21 @@ def _vf_notes(spec: LibvirtSpec, facts: Facts) -> list[str]:
 class _Host:
     """What was decided for one host."""
 
-    made: Resource
-    accel: str
+    made: VirtualHost
+    accel: Literal["kvm", "tcg"]
     room: Room
     parts: Mapping[str, int]
     """The part of each of its nodes; empty where they have no segment."""
     notes: tuple[str, ...]
     why: str
     """Why it is made anew, where it is."""
-    files: str
-    """How programs and MPIs come to its nodes: 9p or ssh."""
+    files: Literal["9p", "ssh"]
+    """How programs and MPIs come to its nodes."""
 
 
-def _files(spec: LibvirtSpec, host: LibvirtHost, facts: HostFacts) -> tuple[str, str]:
+def _files(
+    spec: LibvirtSpec, host: LibvirtHost, facts: HostFacts
+) -> tuple[Literal["9p", "ssh"], str]:
     """Return how staged programs and MPIs come to the nodes of a host, and why."""
     if host.uri.startswith("qemu+ssh"):
         return "ssh", "it is another machine, so each node gets a copy"
@@ -132,47 +254,29 @@ def _files(spec: LibvirtSpec, host: LibvirtHost, facts: HostFacts) -> tuple[str,
     return "9p", "nodes see a directory of this machine, and cannot write it"
 
 
-def _host(spec: LibvirtSpec, host: LibvirtHost, facts: HostFacts, held: Held) -> _Host:
+def _host(spec: LibvirtSpec, host: LibvirtHost, facts: HostFacts, observed: Observed) -> _Host:
     _check_versions(host, facts)
     accel, because = _accel(spec, host, facts)
-    there = held.host(host.name, uri=host.uri)
-    device, reason = choose_device(host, facts, accel, there.get("device", ""))
+    there = observed.named(VirtualHost).get(host.name)
+    if there is not None and there.uri != host.uri:
+        there = None
+    device, reason = choose_device(host, facts, accel, "" if there is None else there.device)
     files, way = _files(spec, host, facts)
     room = room_for(host, device, there)
-    attributes = {"uri": host.uri, "directory": facts.directory, "device": device}
-    if device != "none":
-        attributes["parts"] = str(room.parts)
-        attributes["part_size"] = format_size(host.segment.part)
-    made = resource(Kind.HOST, host.name, attributes)
+    made = VirtualHost(
+        uri=host.uri,
+        directory=facts.directory,
+        device=device,
+        parts=None if device == NONE else room.parts,
+        part_size=None if device == NONE else host.segment.part,
+    )
     notes = (
         f"host {host.name}: {accel.upper()}: {because}",
         f"host {host.name}: segment {device}: {reason}",
         f"host {host.name}: programs by {files}: {way}",
     )
-    parts = deal_parts(host, room, held)
-    why = why_anew(host, there, dict(made.attributes))
-    return _Host(made, accel, room, parts, notes, why, files)
-
-
-def _node(host: LibvirtHost, node: LibvirtNode, on: _Host) -> dict[str, object]:
-    """Return the attributes that need neither cores nor an address."""
-    attributes: dict[str, object] = {
-        "host": host.name,
-        "uri": host.uri,
-        "slots": node.slots,
-        "memory": format_size(node.memory),
-        "hugepages": node.hugepages,
-        "locked": "yes" if node.locked else "no",
-        "viommu": "intel" if node.viommu else "none",
-        "soft_roce": "yes" if node.soft_roce else "no",
-        "accel": on.accel,
-        "device": on.room.device,
-        "part": on.parts.get(node.name, ""),
-        "files": on.files,
-    }
-    if node.vf is not None:
-        attributes["vf"] = node.vf.model_dump_json(exclude_defaults=True)
-    return attributes
+    parts = deal_parts(host, room, observed.named(VirtualNode))
+    return _Host(made, accel, room, parts, notes, why_anew(host, there, made), files)
 
 
 def machines(spec: LibvirtSpec, facts: Facts, observed: Observed) -> Desired:
@@ -180,36 +284,58 @@ def machines(spec: LibvirtSpec, facts: Facts, observed: Observed) -> Desired:
 
     Of what is `observed` the nodes keep addresses, cores and parts of the segment.
     """
-    held = Held.of(observed)
-    launcher, places = addresses(spec, held.addresses)
-    made = [resource(Kind.CLUSTER, spec.name, {"backend": spec.backend})]
-    made += _networks(spec, launcher)
-    hosts = {h.name: _host(spec, h, facts.hosts[h.name], held) for h in spec.hosts}
-    made += [on.made for on in hosts.values()]
+    held = observed.named(VirtualNode)
+    launcher, places = addresses(spec, {name: node.address for name, node in held.items()})
+    made: list[tuple[Key, Values]] = [
+        (Key(Kind.CLUSTER, spec.name), VirtualCluster(backend=spec.backend)),
+        *_networks(spec, launcher),
+    ]
+    hosts = {h.name: _host(spec, h, facts.hosts[h.name], observed) for h in spec.hosts}
+    made += [(Key(Kind.HOST, name), on.made) for name, on in hosts.items()]
     notes = [note for on in hosts.values() for note in on.notes]
     cores = {host.uri: Cores(facts.hosts[host.name]) for host in reversed(spec.hosts)}
+    there = {
+        node.name: found if (found := held.get(node.name)) and found.uri == host.uri else None
+        for host, node in spec.nodes
+    }
     for host, node in spec.nodes:
-        cores[host.uri].keep(node, held.node(node.name, uri=host.uri))
+        cores[host.uri].keep(node, there[node.name])
     pinned = {node.name: cores[host.uri].assign(node) for host, node in spec.nodes}
     for host, node in spec.nodes:
-        deal, cpus, name = cores[host.uri], pinned[node.name], node.name
+        deal, cpus, name, on = cores[host.uri], pinned[node.name], node.name, hosts[host.name]
         if spec.image != "default":
-            disk = {"host": host.name, "uri": host.uri, "format": "qcow2", "image": facts.image}
-            made.append(resource(Kind.DISK, name, disk))
-        emulator = deal.emulator(node, held.node(name, uri=host.uri))
-        attributes = _node(host, node, hosts[host.name]) | {
-            "address": places[name],
-            "mac": _mac(spec.name, name),
-            "cpus": _listed(cpus),
-            "emulator_cpus": _listed(emulator),
-            "numa": _listed(deal.cells(node, cpus)),
-            "image": facts.image,
-        }
-        made.append(resource(Kind.NODE, name, attributes))
+            disk = VirtualDisk(host=host.name, uri=host.uri, format="qcow2", image=facts.image)
+            made.append((Key(Kind.DISK, name), disk))
+        values = VirtualNode(
+            host=host.name,
+            uri=host.uri,
+            slots=node.slots,
+            memory=node.memory,
+            hugepages=0 if node.hugepages == NONE else parse_size(node.hugepages),
+            locked=node.locked,
+            viommu="intel" if node.viommu else "none",
+            soft_roce=node.soft_roce,
+            accel=on.accel,
+            device=on.room.device,
+            part=on.parts.get(name),
+            files=on.files,
+            vf=node.vf,
+            address=places[name],
+            mac=_mac(spec.name, name),
+            cpus=cpus,
+            emulator_cpus=deal.emulator(node, there[name]),
+            numa=deal.cells(node, cpus),
+            image=facts.image,
+        )
+        made.append((Key(Kind.NODE, name), values))
     notes += _vf_notes(spec, facts)
     for uri in spec.uris:
         deal = cores[uri]
         note = cores_note(deal.nr_slots, len(deal.facts.cpus), deal.users)
         notes += [f"{deal.facts.uri}: {note}"] if note else []
-    whys = {on.made.key: on.why for on in hosts.values() if on.why}
-    return Desired(tuple(made), tuple(notes), whys=whys)
+    whys = {Key(Kind.HOST, name): on.why for name, on in hosts.items() if on.why}
+    parts = tuple(part_of(spec, key, values) for key, values in made)
+    return Desired(parts, tuple(notes), whys=whys)
+
+
+REGISTRATION = Registration(LibvirtSpec, machines)

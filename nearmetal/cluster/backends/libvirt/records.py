@@ -10,9 +10,13 @@ import json
 import os
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from nearmetal.cluster.spec import Key, Kind, Resource, resource
+from pydantic import BaseModel, ConfigDict, PlainSerializer
+
+from nearmetal.cluster.backends.libvirt.plan import MODELS
+from nearmetal.cluster.resource import Key, Kind, Resource, from_text
+from nearmetal.image.seed import SeedInterface
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,12 +33,35 @@ def write_whole(path: Path, text: str) -> None:
     fresh.rename(path)
 
 
+class Notes(BaseModel):
+    """Facts about a resource that the spec and the plan do not have."""
+
+    model_config = ConfigDict(frozen=True)
+
+    segment: str = ""
+    """Path of a host's segment."""
+    size: int | None = None
+    """Bytes of the segment; None where it was not made."""
+    path: str = ""
+    """Path of a disk."""
+    started: float | None = None
+    """Unix time of a node's start."""
+    seed: str = ""
+    """Digest of a node's seed."""
+    vf: Annotated[
+        SeedInterface | None,
+        from_text(lambda text: SeedInterface.model_validate_json(text) if text else None),
+        PlainSerializer(lambda value: "" if value is None else value.model_dump_json()),
+    ] = None
+    """The interface of a node's virtual function."""
+
+
 @dataclass(frozen=True)
 class Record:
     """One resource as it was begun, and notes of the backend about it."""
 
     item: Resource
-    notes: dict[str, str]
+    notes: Notes
 
 
 @dataclass(frozen=True)
@@ -68,9 +95,10 @@ class Records:
         self._resources.mkdir(mode=0o700, exist_ok=True)
         return known
 
-    def write(self, item: Resource, **notes: str) -> None:
+    def write(self, item: Resource, notes: Notes | None = None) -> None:
         """Record a resource, in place of what was recorded of it."""
-        data = {"attributes": dict(item.attributes), "notes": notes}
+        kept = (notes or Notes()).model_dump(mode="json", exclude_defaults=True)
+        data = {"attributes": dict(item.attributes), "notes": kept}
         write_whole(self._path(item.key), json.dumps(data, indent=1) + "\n")
 
     def forget(self, key: Key) -> None:
@@ -81,11 +109,11 @@ class Records:
         """Return one record; None when there is none that can be read."""
         try:
             data: Any = json.loads(self._path(key).read_text(encoding="utf-8"))
-            attributes, notes = dict(data["attributes"]), dict(data["notes"])
-        except (OSError, ValueError, KeyError, TypeError):
+            attributes = {str(name): str(value) for name, value in data["attributes"].items()}
+            notes = Notes.model_validate(data["notes"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
-        texts = {str(name): str(value) for name, value in notes.items()}
-        return Record(resource(key.kind, key.name, attributes), texts)
+        return Record(Resource(key, MODELS[key.kind].read(attributes)), notes)
 
     def all(self) -> list[Record]:
         """Return every record that can be read."""

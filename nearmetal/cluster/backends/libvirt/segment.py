@@ -6,15 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nearmetal.cluster.held import number
-from nearmetal.config.size import format_size
 from nearmetal.core.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nearmetal.cluster.backends.libvirt.plan import Device, VirtualHost, VirtualNode
     from nearmetal.cluster.backends.libvirt.spec import LibvirtHost
-    from nearmetal.cluster.held import Held
     from nearmetal.cluster.spec import HostFacts
 
 QEMU_NAMES = {
@@ -33,7 +31,7 @@ def _has(facts: HostFacts, device: str) -> bool:
 
 def choose_device(
     host: LibvirtHost, facts: HostFacts, accel: str, held: str = ""
-) -> tuple[str, str]:
+) -> tuple[Device, str]:
     """Return the device ("none" included) and the reason; StateError when QEMU lacks it.
 
     `held`: the device that the host's segment has already. A node that is left alone keeps it.
@@ -66,8 +64,9 @@ def choose_device(
     return "ivshmem", why
 
 
-def _without_ivshmem(facts: HostFacts) -> tuple[str, str]:
-    for device in ("virtio-pmem", "nvdimm"):
+def _without_ivshmem(facts: HostFacts) -> tuple[Device, str]:
+    others: tuple[Device, ...] = ("virtio-pmem", "nvdimm")
+    for device in others:
         if _has(facts, device):
             return device, f"QEMU {facts.qemu} there has no ivshmem-plain; {_CONVENTION}"
     why = f"QEMU {facts.qemu} there has no device for it: nodes meet over the network"
@@ -78,11 +77,11 @@ def _without_ivshmem(facts: HostFacts) -> tuple[str, str]:
 class Room:
     """For how many nodes a host's segment has parts; 0 where it has none."""
 
-    device: str
+    device: Device
     parts: int
 
 
-def room_for(host: LibvirtHost, device: str, there: Mapping[str, str]) -> Room:
+def room_for(host: LibvirtHost, device: Device, there: VirtualHost | None) -> Room:
     """Return the room of a host's segment; `there`: the host as it is.
 
     A segment that has more room than is needed keeps it: another size would make all nodes anew.
@@ -91,41 +90,42 @@ def room_for(host: LibvirtHost, device: str, there: Mapping[str, str]) -> Room:
         return Room(device, 0)
     if host.segment.parts != "auto":
         return Room(device, host.segment.parts)
-    have = number(there.get("parts", ""), 0)
-    same = there.get("device") == device and there.get("part_size") == format_size(
-        host.segment.part
-    )
-    if same and have >= len(host.nodes):
-        return Room(device, have)
+    if there is not None and (there.device, there.part_size) == (device, host.segment.part):
+        have = there.parts or 0
+        if have >= len(host.nodes):
+            return Room(device, have)
     return Room(device, 1 << (len(host.nodes) - 1).bit_length())
 
 
-def deal_parts(host: LibvirtHost, room: Room, held: Held) -> dict[str, int]:
+def deal_parts(host: LibvirtHost, room: Room, held: Mapping[str, VirtualNode]) -> dict[str, int]:
     """Return each node's part: the one it has, or else the first free one."""
     if not room.parts:
         return {}
     dealt: dict[str, int] = {}
     for node in host.nodes:
-        there = held.node(node.name, host=host.name, uri=host.uri)
-        part = number(there.get("part", ""), room.parts)
-        if part < room.parts and part not in dealt.values():
+        there = held.get(node.name)
+        if there is None or (there.host, there.uri) != (host.name, host.uri):
+            continue
+        part = room.parts if there.part is None else there.part
+        if 0 <= part < room.parts and part not in dealt.values():
             dealt[node.name] = part
     free = iter(sorted(set(range(room.parts)) - set(dealt.values())))
     return {n.name: dealt[n.name] if n.name in dealt else next(free) for n in host.nodes}
 
 
-def why_anew(host: LibvirtHost, there: Mapping[str, str], wanted: Mapping[str, str]) -> str:
+def why_anew(host: LibvirtHost, there: VirtualHost | None, wanted: VirtualHost) -> str:
     """Say why a host that is there is made anew with all of its nodes; "" where it is not."""
     more = f"`segment: {{parts: {2 << (len(host.nodes) - 1).bit_length()}}}` leaves room for more"
-    if not there or there == wanted:
+    if there is None or there == wanted:
         return ""
-    if there.get("device") == "none" and wanted.get("device") != "none":
+    if there.device == "none" and wanted.device != "none":
         return f"its nodes have no device for a segment and get one only at their start; {more}"
-    if there.get("device") != wanted.get("device"):
+    if there.device != wanted.device:
         return "its nodes get another device for the segment only at their start"
-    if there.get("parts") != wanted.get("parts"):
-        have = there.get("parts")
-        return f"its segment has {have} parts, and a file that is mapped gets no more; {more}"
-    if there.get("part_size") != wanted.get("part_size"):
+    if there.parts != wanted.parts:
+        return (
+            f"its segment has {there.parts} parts, and a file that is mapped gets no more; {more}"
+        )
+    if there.part_size != wanted.part_size:
         return "the parts of a segment that is mapped keep their size"
     return ""

@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from nearmetal.cluster.model import ClusterSpec, Cpus, Finding, Host, Network, Node
-from nearmetal.cluster.spec.places import too_small
+from nearmetal.cluster.model import ClusterSpec, Cpus, Finding, Host, Network, Node, too_small
 from nearmetal.config.model import MAX_NODES, AbsolutePath, Model, Size
 from nearmetal.host.vf.request import VfRequest
 
@@ -146,6 +145,10 @@ class LibvirtSpec(ClusterSpec):
     def uris(self) -> list[str]:
         """The hypervisors, each once, in the order of the spec."""
         return list(dict.fromkeys(host.uri for host in self.hosts))
+
+    def first_host(self, uri: str) -> str:
+        """Return the name of the first host on a hypervisor, which names its network."""
+        return next(host.name for host in self.hosts if host.uri == uri)
 
     def findings(self) -> list[Finding]:
         """Return what only the whole spec of virtual machines shows."""

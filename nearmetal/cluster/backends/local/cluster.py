@@ -31,10 +31,18 @@ from nearmetal.cluster.backends.local.identity import (
     start_time,
     uptime_s,
 )
+from nearmetal.cluster.backends.local.plan import (
+    MODELS,
+    ContainerCluster,
+    ContainerHost,
+    ContainerNetwork,
+    ContainerNode,
+    part,
+)
 from nearmetal.cluster.backends.local.spec import LocalSpec
-from nearmetal.cluster.spec import Facts, Key, Kind, Observed, Resource, resource
+from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
 from nearmetal.cluster.store import SPEC
-from nearmetal.config.size import parse_size
+from nearmetal.config.size import format_size
 from nearmetal.core.errors import BackendError, CommandError
 from nearmetal.core.process import Command
 from nearmetal.core.resources import REPOSITORY
@@ -89,8 +97,10 @@ class LocalBackend:
         sound, broken = [], set()
         for path in sorted((init.inside / "resources").glob("*.json")):
             with contextlib.suppress(OSError, ValueError):
-                kind, _, name = path.stem.partition(".")
-                sound.append(resource(Kind(kind), name, json.loads(path.read_text())))
+                word, _, name = path.stem.partition(".")
+                kind = Kind(word)
+                values = MODELS[kind].read(json.loads(path.read_text()))
+                sound.append(part(self.name, Key(kind, name), values))
         recorded = {item.key for item in sound}
         for path in (init.inside / "nodes").iterdir():
             key = Key(Kind.NODE, path.name)
@@ -115,15 +125,15 @@ class LocalBackend:
     def _node_status(self, init: Init, item: Resource, *, broken: bool) -> NodeStatus:
         inner = self._node_pid(init, item.key.name)
         started = None if inner is None else start_time(inner, init.proc)
-        attributes = dict(item.attributes)
+        values = item.of(ContainerNode)
         return NodeStatus(
             name=item.key.name,
-            host=attributes["host"],
-            hostname=attributes["hostname"],
-            address=attributes["address"],
-            slots=int(attributes["slots"]),
-            cpus=tuple(int(cpu) for cpu in attributes["cpus"].split(",")),
-            shm=attributes["shm"],
+            host=values.host,
+            hostname=values.hostname,
+            address=values.address,
+            slots=values.slots,
+            cpus=values.cpus,
+            shm=format_size(values.shm),
             pid=0 if inner is None else machine_pid(init, inner),
             uptime_s=0.0 if started is None else uptime_s(started),
             healthy=not broken,
@@ -196,7 +206,7 @@ class LocalBackend:
             "directory": str(self._directory),
             "boot_id": boot_id(),
             "user_namespace": os.geteuid() != 0,
-            "show": self._shown(item),
+            "show": self._shown(item.of(ContainerCluster).show),
             "tmp_bytes": _LAUNCHER_TMP,
             "agent": (_HERE / "agent.sh").read_text(encoding="utf-8"),
             "hosts": "127.0.0.1 localhost\n",
@@ -215,18 +225,19 @@ class LocalBackend:
 
     def _create_network(self, item: Resource, _spec: LocalSpec) -> None:
         self._runner.run(self.on_launcher(["ip", "link", "del", "br0"]), timeout_s=STEP_S)
-        prefix = ipaddress.IPv4Network(item.get("subnet")).prefixlen
+        network = item.of(ContainerNetwork)
+        prefix = ipaddress.IPv4Network(network.subnet).prefixlen
         self._ip(
             None,
-            f"link add br0 mtu {item.get('mtu')} type bridge",
+            f"link add br0 mtu {network.mtu} type bridge",
             "link set br0 addrgenmode none",
-            f"addr add {item.get('launcher')}/{prefix} dev br0",
+            f"addr add {network.launcher}/{prefix} dev br0",
             "link set br0 up",
         )
 
     def _create_host(self, item: Resource, _spec: LocalSpec) -> None:
         self._delete_host(item.key.name)
-        nr_bytes = parse_size(item.get("segments"))
+        nr_bytes = item.of(ContainerHost).segments
         for kind, mode in (("segments", "0700"), ("shared", "0700")):
             target = f"/{CLUSTER}/{kind}/{item.key.name}"
             (self._init().inside / kind / item.key.name).mkdir(mode=0o700)
@@ -242,16 +253,15 @@ class LocalBackend:
                 (self._init().inside / kind / name).rmdir()
 
     def _create_node(self, item: Resource, spec: LocalSpec) -> None:
-        name = item.key.name
+        name, node = item.key.name, item.of(ContainerNode)
         self._script("remove", {"name": name})
-        shown = resource(Kind.CLUSTER, self.name, {"show": " ".join(spec.show)})
         config = {
             "name": name,
-            "host": item.get("host"),
-            "hostname": item.get("hostname"),
-            "pids": item.get("pids"),
-            "shm_bytes": parse_size(item.get("shm")),
-            "show": self._shown(shown),
+            "host": node.host,
+            "hostname": node.hostname,
+            "pids": node.pids,
+            "shm_bytes": node.shm,
+            "show": self._shown(spec.show),
             "hosts": "127.0.0.1 localhost\n",
         }
         self._script("node", config)
@@ -260,9 +270,9 @@ class LocalBackend:
         if pid is None:
             msg = f"node {name} ended at once"
             raise BackendError(msg)
-        _write(init.inside / "nodes" / name / "cpus", item.get("cpus") + "\n")
+        _write(init.inside / "nodes" / name / "cpus", ",".join(map(str, node.cpus)) + "\n")
         network = ipaddress.IPv4Network(spec.network.subnet)
-        link = f"v{int(ipaddress.IPv4Address(item.get('address'))) - int(network[0])}"
+        link = f"v{int(ipaddress.IPv4Address(node.address)) - int(network[0])}"
         mtu = spec.network.mtu
         self._ip(
             None,
@@ -273,21 +283,19 @@ class LocalBackend:
         self._ip(
             name,
             "link set eth0 addrgenmode none",
-            f"addr add {item.get('address')}/{network.prefixlen} dev eth0",
+            f"addr add {node.address}/{network.prefixlen} dev eth0",
             "link set eth0 up",
         )
 
     def _write_hosts(self) -> None:
         """Write every place's /etc/hosts anew, in place: it is bind-mounted."""
         init = self._init()
-        items = [item for item in self.observe().resources if item.key.kind is not Kind.HOST]
+        observed = self.observe()
         lines = {}
-        for item in items:
-            if item.key.kind is Kind.NETWORK:
-                lines["launcher"] = f"{item.get('launcher')} launcher"
-            elif item.key.kind is Kind.NODE:
-                names = dict.fromkeys((item.key.name, item.get("hostname")))
-                lines[item.key.name] = f"{item.get('address')} {' '.join(names)}"
+        for bridge in observed.named(ContainerNetwork).values():
+            lines["launcher"] = f"{bridge.launcher} launcher"
+        for name, node in observed.named(ContainerNode).items():
+            lines[name] = f"{node.address} {' '.join(dict.fromkeys((name, node.hostname)))}"
         for place, own in lines.items():
             others = [line for name, line in lines.items() if name != place]
             text = "\n".join(["127.0.0.1 localhost", own, *others]) + "\n"
@@ -390,9 +398,9 @@ class LocalBackend:
         raise BackendError(f"{mode} in cluster {self.name}: {reason}", _namespace_hint(reason))
 
     @staticmethod
-    def _shown(item: Resource) -> list[str]:
+    def _shown(show: Sequence[str]) -> list[str]:
         """Directories the nodes must see although they lie where each has its own."""
-        paths = [*item.get("show").split(), sys.prefix, sys.base_prefix, str(REPOSITORY)]
+        paths = [*show, sys.prefix, sys.base_prefix, str(REPOSITORY)]
         paths += filter(None, os.environ.get("NEARMETAL_MPI_PATH", "").split(os.pathsep))
         real = sorted({os.path.realpath(path) for path in paths} | set(paths))
         return [p for p in real if not any(p != q and p.startswith(q + "/") for q in real)]

@@ -3,11 +3,81 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from nearmetal.cluster.backends.local.spec import LocalNode, LocalSpec
-from nearmetal.cluster.spec import Facts, Kind, Observed, addresses, resource
-from nearmetal.cluster.wanted import Desired, cores_note
-from nearmetal.config.size import format_size
+from nearmetal.cluster.model import addresses
+from nearmetal.cluster.registration import Registration
+from nearmetal.cluster.resource import (
+    Bytes,
+    Desired,
+    Facts,
+    Key,
+    Kind,
+    Numbers,
+    Observed,
+    Resource,
+    Values,
+    Words,
+    cores_note,
+)
 from nearmetal.core.errors import StateError
+
+BRIDGE = Key(Kind.NETWORK, "bridge")
+
+
+class ContainerCluster(Values):
+    """The outer namespaces."""
+
+    backend: str
+    show: Words
+
+
+class ContainerNetwork(Values):
+    """The bridge."""
+
+    subnet: str
+    mtu: int
+    launcher: str
+
+
+class ContainerHost(Values):
+    """The directory in which the nodes of a host meet."""
+
+    segments: Bytes
+
+
+class ContainerNode(Values):
+    """One container."""
+
+    host: str
+    hostname: str
+    pids: Literal["own", "cluster"]
+    address: str
+    slots: int
+    cpus: Numbers
+    shm: Bytes
+
+
+MODELS: dict[Kind, type[Values]] = {
+    Kind.CLUSTER: ContainerCluster,
+    Kind.NETWORK: ContainerNetwork,
+    Kind.HOST: ContainerHost,
+    Kind.NODE: ContainerNode,
+}
+
+
+def part(cluster: str, key: Key, values: Values) -> Resource:
+    """Return a resource of a cluster with the resources that it stands on."""
+    needs: tuple[Key, ...] = ()
+    match values:
+        case ContainerNetwork():
+            needs = (Key(Kind.CLUSTER, cluster),)
+        case ContainerHost():
+            needs = (BRIDGE,)
+        case ContainerNode(host=host):
+            needs = (Key(Kind.HOST, host),)
+    return Resource(key, values, needs)
 
 
 def _assign(node: LocalNode, facts: Facts, begin: int) -> tuple[int, ...]:
@@ -26,17 +96,18 @@ def _assign(node: LocalNode, facts: Facts, begin: int) -> tuple[int, ...]:
 def containers(spec: LocalSpec, facts: Facts, _observed: Observed) -> Desired:
     """Return what `spec` asks for on a machine with these facts; StateError if it cannot be."""
     launcher, node_addresses = addresses(spec)
-    made = [
-        resource(Kind.CLUSTER, spec.name, {"backend": spec.backend, "show": " ".join(spec.show)}),
-        resource(
-            Kind.NETWORK,
-            "bridge",
-            {"subnet": spec.network.subnet, "mtu": spec.network.mtu, "launcher": launcher},
+    made: list[tuple[Key, Values]] = [
+        (
+            Key(Kind.CLUSTER, spec.name),
+            ContainerCluster(backend=spec.backend, show=tuple(spec.show)),
+        ),
+        (
+            BRIDGE,
+            ContainerNetwork(subnet=spec.network.subnet, mtu=spec.network.mtu, launcher=launcher),
         ),
     ]
     made += [
-        resource(Kind.HOST, host.name, {"segments": format_size(host.segments)})
-        for host in spec.hosts
+        (Key(Kind.HOST, host.name), ContainerHost(segments=host.segments)) for host in spec.hosts
     ]
     users: dict[int, list[str]] = {}
     begin = 0
@@ -45,17 +116,18 @@ def containers(spec: LocalSpec, facts: Facts, _observed: Observed) -> Desired:
         begin += node.slots if node.cpus == "auto" else 0
         for cpu in cpus:
             users.setdefault(cpu, []).append(node.name)
-        attributes = {
-            "host": host.name,
-            "hostname": node.hostname or node.name,
-            "pids": node.pids,
-            "address": node_addresses[node.name],
-            "slots": node.slots,
-            "cpus": ",".join(map(str, cpus)),
-            "shm": format_size(node.shm),
-        }
-        made.append(resource(Kind.NODE, node.name, attributes))
-    return Desired(tuple(made), _notes(spec, facts, users))
+        values = ContainerNode(
+            host=host.name,
+            hostname=node.hostname or node.name,
+            pids=node.pids,
+            address=node_addresses[node.name],
+            slots=node.slots,
+            cpus=cpus,
+            shm=node.shm,
+        )
+        made.append((Key(Kind.NODE, node.name), values))
+    parts = tuple(part(spec.name, key, values) for key, values in made)
+    return Desired(parts, _notes(spec, facts, users))
 
 
 def _notes(spec: LocalSpec, facts: Facts, users: dict[int, list[str]]) -> tuple[str, ...]:
@@ -70,3 +142,6 @@ def _notes(spec: LocalSpec, facts: Facts, users: dict[int, list[str]]) -> tuple[
             "in its collectives (pass --env OMPI_MCA_coll=basic,libnbc,self,inter,sync)."
         )
     return tuple(notes)
+
+
+REGISTRATION = Registration(LocalSpec, containers)

@@ -15,9 +15,9 @@ from nearmetal.cluster.model import (
     Network,
     Node,
     not_a_mount_point,
+    too_small,
 )
 from nearmetal.cluster.spec.loader import load_spec
-from nearmetal.cluster.spec.places import too_small
 from nearmetal.config.model import MAX_NODES, AbsolutePath, Name, Size
 from nearmetal.core.errors import NearmetalError
 

@@ -31,20 +31,19 @@ from nearmetal.cluster.backends.vsphere.observe import (
     attributes,
     mark_of,
 )
-from nearmetal.cluster.backends.vsphere.plan import vsphere_machines
+from nearmetal.cluster.backends.vsphere.plan import standing, vsphere_machines
 from nearmetal.cluster.backends.vsphere.rules import named_rules, rule_changes, rules_by_machine
 from nearmetal.cluster.backends.vsphere.switches import Switches
 from nearmetal.cluster.spec import Facts, Key, Kind, Observed, Resource, resource
 from nearmetal.core.errors import BackendError, NearmetalError
-from nearmetal.host.vcenter.properties import Properties, fetch
-from nearmetal.host.vcenter.session import Session
+from nearmetal.host.vcenter.session import Properties, Session, fetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
     from pathlib import Path
 
-    from nearmetal.cluster.backends.vsphere.spec import Adapter, VsphereNode, VsphereSpec
+    from nearmetal.cluster.backends.vsphere.spec import VmAdapter, VsphereNode, VsphereSpec
     from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.cluster.store import Store
     from nearmetal.core.process import Command
@@ -154,7 +153,8 @@ class VsphereBackend:
             unfinished = {cluster} if alone else set()
             return Observed(tuple(switches), frozenset(unfinished), tuple(notes))
         desired = vsphere_machines(self.spec, Facts(), Observed()).resources
-        found, broken = [desired[0], *switches], set()
+        found = [desired[0], *(standing(self.spec, switch) for switch in switches)]
+        broken = set()
         wanted = {r.key.name: dict(r.attributes) for r in desired if r.key.kind is Kind.NODE}
         compares = any(wish["adapters"] for wish in wanted.values())
         machines = self._machines((*PROPERTIES, DEVICES) if compares else PROPERTIES)
@@ -165,7 +165,7 @@ class VsphereBackend:
             mark = mark_of(values)
             item = resource(Kind.NODE, mark.get("node", str(values["name"])), now)
             self._seen.setdefault(item.key.name, []).append((ref, now))
-            found.append(item)
+            found.append(standing(self.spec, item))
             if mark.get("state") != MADE:
                 broken.add(item.key)
         return Observed(tuple(found), frozenset(broken), tuple(notes))
@@ -202,7 +202,7 @@ class VsphereBackend:
             )
         return read
 
-    def _adapters(self, name: str) -> list[Adapter] | None:
+    def _adapters(self, name: str) -> list[VmAdapter] | None:
         return self.spec.machine_of(self._nodes[name]).adapters
 
     # What is made

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nearmetal.cluster.backends.vsphere.inventory import Inventory
-    from nearmetal.cluster.backends.vsphere.spec import Adapter
+    from nearmetal.cluster.backends.vsphere.spec import VmAdapter
 
 GIB = 1 << 30
 
@@ -58,7 +58,7 @@ def config_spec(
     config: Any,
     host: Any,
     wanted: Mapping[str, str],
-    adapters: list[Adapter] | None,
+    adapters: list[VmAdapter] | None,
 ) -> Any:
     """Return the whole configuration of a machine of that configuration on that host."""
     hardware = config.hardware

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyVmomi import vim
 
-from nearmetal.cluster.backends.vsphere.spec.adapters import NETWORK_KINDS
+from nearmetal.cluster.backends.vsphere.spec import NETWORK_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nearmetal.cluster.backends.vsphere.inventory import Inventory
-    from nearmetal.cluster.backends.vsphere.spec import Adapter
+    from nearmetal.cluster.backends.vsphere.spec import VmAdapter
 
 _DEVICE = vim.vm.device
 
@@ -84,7 +84,7 @@ def describe(device: Any, groups: Mapping[str, str]) -> str:
     return " ".join(words)
 
 
-def is_like(device: Any, adapter: Adapter, groups: Mapping[str, str]) -> bool:
+def is_like(device: Any, adapter: VmAdapter, groups: Mapping[str, str]) -> bool:
     """Whether a device is what an adapter asks for, in everything that it says."""
     values = _values(device, groups)
     for name in ("kind", "port_group", "pf", "guest_mtu", "protocol", "device", "label", "profile"):
@@ -95,8 +95,8 @@ def is_like(device: Any, adapter: Adapter, groups: Mapping[str, str]) -> bool:
 
 
 def matched(
-    devices: Iterable[Any], adapters: Iterable[Adapter], groups: Mapping[str, str]
-) -> tuple[list[Any], list[Adapter]]:
+    devices: Iterable[Any], adapters: Iterable[VmAdapter], groups: Mapping[str, str]
+) -> tuple[list[Any], list[VmAdapter]]:
     """Return the devices that no adapter asks for, and the adapters that have no device."""
     left, missing = [d for d in devices if is_adapter(d)], []
     for adapter in adapters:
@@ -108,7 +108,7 @@ def matched(
     return left, missing
 
 
-def _backing(inventory: Inventory, adapter: Adapter) -> Any:
+def _backing(inventory: Inventory, adapter: VmAdapter) -> Any:
     network: Any = inventory.network(adapter.port_group or "", adapter.switch)
     if isinstance(network, vim.dvs.DistributedVirtualPortgroup):
         switch: Any = network.config.distributedVirtualSwitch
@@ -117,7 +117,7 @@ def _backing(inventory: Inventory, adapter: Adapter) -> Any:
     return _DEVICE.VirtualEthernetCard.NetworkBackingInfo(deviceName=network.name, network=network)
 
 
-def _card(adapter: Adapter) -> Any:
+def _card(adapter: VmAdapter) -> Any:
     if adapter.kind == "pvrdma":
         card = _DEVICE.VirtualVmxnet3Vrdma()
         if adapter.protocol is not None:
@@ -136,7 +136,7 @@ def _card(adapter: Adapter) -> Any:
     return _DEVICE.VirtualVmxnet3()
 
 
-def _passed(inventory: Inventory, adapter: Adapter, host: Any) -> Any:
+def _passed(inventory: Inventory, adapter: VmAdapter, host: Any) -> Any:
     """Return the backing of a device of the host."""
     passed = _DEVICE.VirtualPCIPassthrough
     if adapter.kind == "vgpu":
@@ -163,7 +163,7 @@ def _passed(inventory: Inventory, adapter: Adapter, host: Any) -> Any:
     )
 
 
-def made(inventory: Inventory, adapter: Adapter, host: Any, key: int) -> Any:
+def made(inventory: Inventory, adapter: VmAdapter, host: Any, key: int) -> Any:
     """Return the device of an adapter; `key` tells the new ones of one call apart."""
     if adapter.kind in NETWORK_KINDS:
         device = _card(adapter)
@@ -179,7 +179,7 @@ def made(inventory: Inventory, adapter: Adapter, host: Any, key: int) -> Any:
 
 
 def changes(
-    inventory: Inventory, devices: Iterable[Any], adapters: Iterable[Adapter], host: Any
+    inventory: Inventory, devices: Iterable[Any], adapters: Iterable[VmAdapter], host: Any
 ) -> list[Any]:
     """Return what to do so that a machine has these adapters and no others."""
     surplus, missing = matched(devices, adapters, inventory.group_names())

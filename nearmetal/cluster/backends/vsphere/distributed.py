@@ -13,7 +13,7 @@ from nearmetal.cluster.backends.vsphere.hosts import RENAME, alike, machines_on,
 from nearmetal.cluster.backends.vsphere.spec import ALL_VLANS
 from nearmetal.cluster.backends.vsphere.standard import first_off, in_use
 from nearmetal.core.errors import BackendError
-from nearmetal.host.vcenter.properties import fetch
+from nearmetal.host.vcenter.session import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyVmomi import vim
 
 from nearmetal.core.errors import BackendError
-from nearmetal.host.vcenter.properties import fetch
+from nearmetal.host.vcenter.session import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,8 +12,8 @@ from nearmetal.config.size import format_size, parse_size
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nearmetal.cluster.backends.vsphere.spec import Adapter
-    from nearmetal.host.vcenter.properties import Properties
+    from nearmetal.cluster.backends.vsphere.spec import VmAdapter
+    from nearmetal.host.vcenter.session import Properties
 
 MARK = "nearmetal.mark"
 """Key of a machine's extra configuration: whose it is, and what it was made from."""
@@ -93,7 +93,7 @@ def _mmio(options: Mapping[str, str]) -> str:
 
 
 def _adapters(
-    devices: list[Any], wanted: tuple[str, list[Adapter]], groups: Mapping[str, str]
+    devices: list[Any], wanted: tuple[str, list[VmAdapter]], groups: Mapping[str, str]
 ) -> str:
     """Return the plan's own text where the devices are as it says; else what there is."""
     text, adapters = wanted
@@ -106,7 +106,7 @@ def _adapters(
 def attributes(
     found: Properties,
     wanted: Mapping[str, str],
-    adapters: list[Adapter],
+    adapters: list[VmAdapter],
     *,
     mhz: int,
     esxi: str,

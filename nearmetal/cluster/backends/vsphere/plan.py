@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nearmetal.cluster.backends.vsphere.spec import DHCP
-from nearmetal.cluster.spec import Kind, Resource, resource
-from nearmetal.cluster.wanted import Desired
+from nearmetal.cluster.backends.vsphere.spec import DHCP, VsphereSpec
+from nearmetal.cluster.registration import Registration
+from nearmetal.cluster.resource import Desired, Key, Kind, Resource, resource
 from nearmetal.config.size import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nearmetal.cluster.backends.vsphere.spec import (
-        Machine,
+        EsxiHost,
+        MachineSettings,
         Switch,
-        VsphereHost,
         VsphereNode,
-        VsphereSpec,
     )
     from nearmetal.cluster.spec import Facts, Observed
 
@@ -74,7 +74,7 @@ def _switch(spec: VsphereSpec, switch: Switch) -> Resource:
     return resource(Kind.NETWORK, switch.name, attributes)
 
 
-def _guest(machine: Machine, node: VsphereNode, address: str) -> str:
+def _guest(machine: MachineSettings, node: VsphereNode, address: str) -> str:
     """Return everything the guest is told as one text, "" for nothing."""
     guest = machine.guest
     if guest is None:
@@ -99,7 +99,7 @@ def _rules(spec: VsphereSpec) -> dict[str, str]:
 
 
 def _machine(
-    machine: Machine, host: VsphereHost, node: VsphereNode, address: str, rules: str
+    machine: MachineSettings, host: EsxiHost, node: VsphereNode, address: str, rules: str
 ) -> Resource:
     attributes = {
         "host": host.name,
@@ -131,7 +131,7 @@ def _machine(
     return resource(Kind.NODE, node.name, attributes)
 
 
-def _notes(spec: VsphereSpec, machines: Mapping[str, Machine]) -> list[str]:
+def _notes(spec: VsphereSpec, machines: Mapping[str, MachineSettings]) -> list[str]:
     notes = [f"{len(machines)} machines, at most {spec.parallel} at a time"]
     stuck = [n for n, m in machines.items() if any(a.kind in STUCK for a in m.adapters or [])]
     if stuck:
@@ -164,4 +164,18 @@ def vsphere_machines(spec: VsphereSpec, _facts: Facts, _observed: Observed) -> D
         _machine(machines[n.name], h, n, places.get(n.name, DHCP), rules.get(n.name, ""))
         for h, n in spec.nodes
     ]
-    return Desired(tuple(made), tuple(_notes(spec, machines)), IN_PLACE)
+    parts = tuple(standing(spec, item) for item in made)
+    return Desired(parts, tuple(_notes(spec, machines)), IN_PLACE)
+
+
+def standing(spec: VsphereSpec, item: Resource) -> Resource:
+    """Return a resource with the resources that it stands on."""
+    needs: tuple[Key, ...] = ()
+    if item.key.kind is not Kind.CLUSTER:
+        needs = (Key(Kind.CLUSTER, spec.name),)
+    if item.key.kind is Kind.NODE:
+        needs += tuple(Key(Kind.NETWORK, switch.name) for switch in spec.switches)
+    return replace(item, needs=needs)
+
+
+REGISTRATION = Registration(VsphereSpec, vsphere_machines)

@@ -18,7 +18,7 @@ from nearmetal.cluster.backends.vsphere.record import Center, SwitchRecord
 from nearmetal.cluster.backends.vsphere.standard import StandardSwitches, first_off
 from nearmetal.cluster.spec import Kind, resource
 from nearmetal.core.errors import BackendError
-from nearmetal.host.vcenter.properties import fetch
+from nearmetal.host.vcenter.session import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -1,29 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a spec of `backend: vsphere` may say: virtual machines that vCenter manages."""
+"""The spec of `backend: vsphere`: virtual machines that vCenter manages."""
 
-from nearmetal.cluster.backends.vsphere.spec.adapters import Adapter
 from nearmetal.cluster.backends.vsphere.spec.cluster import (
     ALL_VLANS,
     DrsRule,
+    EsxiHost,
     PortGroup,
     Switch,
-    VsphereHost,
     VsphereNode,
     VsphereSpec,
 )
-from nearmetal.cluster.backends.vsphere.spec.guest import DHCP, GuestSettings
-from nearmetal.cluster.backends.vsphere.spec.machine import Machine
+from nearmetal.cluster.backends.vsphere.spec.machine import (
+    DHCP,
+    NETWORK_KINDS,
+    GuestSettings,
+    MachineSettings,
+    VmAdapter,
+    adapter_text,
+)
 
 __all__ = [
     "ALL_VLANS",
     "DHCP",
-    "Adapter",
+    "NETWORK_KINDS",
     "DrsRule",
+    "EsxiHost",
     "GuestSettings",
-    "Machine",
+    "MachineSettings",
     "PortGroup",
     "Switch",
-    "VsphereHost",
+    "VmAdapter",
     "VsphereNode",
     "VsphereSpec",
+    "adapter_text",
 ]

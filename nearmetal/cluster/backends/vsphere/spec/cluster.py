@@ -3,41 +3,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import repeat
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from nearmetal.cluster.backends.vsphere.spec.adapters import Adapter
-from nearmetal.cluster.backends.vsphere.spec.guest import DHCP, address_range
-from nearmetal.cluster.backends.vsphere.spec.machine import Machine, merged
-from nearmetal.cluster.backends.vsphere.spec.names import Inventory, InventoryPath, shaped
-from nearmetal.cluster.backends.vsphere.spec.rules import findings
+from nearmetal.cluster.backends.vsphere.spec.findings import findings
+from nearmetal.cluster.backends.vsphere.spec.machine import (
+    DHCP,
+    Inventory,
+    InventoryPath,
+    MachineSettings,
+    VmAdapter,
+    address_range,
+    merged,
+)
 from nearmetal.cluster.model import ClusterSpec, Finding, Host, Node
-from nearmetal.config.model import Model, Name
+from nearmetal.config.model import Model, Name, shaped
 from nearmetal.host.vcenter.spec import Vcenter
 
 MAX_VMS = 1000
-"""Nodes of one cluster: far below what one vCenter carries."""
+"""Nodes of one cluster: far below the limit of one vCenter."""
 
 ALL_VLANS = 4095
-"""The VLAN of a port group that passes all of them on with their tags."""
+"""The VLAN of a port group that passes all VLANs on with their tags."""
 
-Nic = Annotated[str, shaped(r"vmnic[0-9]{1,4}", "is no uplink|write for example vmnic4")]
+Nic = Annotated[str, shaped(r"vmnic[0-9]{1,4}", "is not an uplink|write for example vmnic4")]
 
 
-class VsphereNode(Node, Machine):
-    """One virtual machine. Its own keys go before those of the cluster's `machine`."""
+class VsphereNode(Node, MachineSettings):
+    """One virtual machine. Its own keys take priority over those of the cluster's `machine`."""
 
     vm: Inventory | None = Field(
-        default=None, description="its name in the inventory; the node's by default"
+        default=None, description="its name in the inventory; default: the name of the node"
     )
 
 
-class VsphereHost(Host):
-    """Nodes placed on one ESXi host."""
+class EsxiHost(Host):
+    """Nodes on one ESXi host."""
 
     esxi: Inventory = Field(
-        default="auto", description="the host's name in the inventory; auto: the cluster places"
+        default="auto",
+        description="name of the host in the inventory; auto: the cluster of hosts places the nodes",
     )
     nodes: Annotated[list[VsphereNode], Field(min_length=1, max_length=MAX_VMS)]
 
@@ -47,23 +55,25 @@ class PortGroup(Model):
 
     name: Inventory = Field(description="unique in the datacenter")
     vlan: Annotated[int, Field(ge=0, le=ALL_VLANS)] = Field(
-        default=0, description="VLAN; 0: none, 4095: all, tagged by the guest"
+        default=0, description="VLAN; 0: none, 4095: all, with tags of the guest"
     )
 
 
 class Switch(Model):
-    """A virtual switch that is made with the cluster, and removed with it."""
+    """A virtual switch that is made and removed together with the cluster."""
 
-    name: Inventory = Field(description="its name; for a standard one, on each of its hosts")
+    name: Inventory = Field(
+        description="its name; a standard switch has the same name on each of its hosts"
+    )
     kind: Literal["standard", "distributed"] = Field(description="standard or distributed")
     esxi: Annotated[list[Inventory], Field(max_length=64)] = Field(
-        default_factory=list, description="hosts that have it; all hosts of the spec by default"
+        default_factory=list, description="hosts of the switch; default: all hosts in the spec"
     )
     nics: Annotated[list[Nic], Field(max_length=32)] = Field(
-        default_factory=list, description="uplinks on each of those hosts, as vmnic4"
+        default_factory=list, description="uplinks on each of these hosts, for example vmnic4"
     )
     mtu: Annotated[int, Field(ge=1280, le=9190)] = Field(
-        default=1500, description="bytes, 1280 to 9190; at most what its uplinks carry"
+        default=1500, description="bytes, 1280 to 9190; at most the limit of the uplinks"
     )
     port_groups: Annotated[list[PortGroup], Field(min_length=1, max_length=256)] = Field(
         description="its port groups"
@@ -71,92 +81,87 @@ class Switch(Model):
 
 
 class DrsRule(Model):
-    """Which nodes DRS keeps on one host, or on different ones."""
+    """Nodes that DRS keeps on one host, or on different hosts."""
 
     name: Name = Field(description="unique in the cluster")
     kind: Literal["together", "apart"] = Field(description="together or apart")
     nodes: Annotated[list[str], Field(min_length=2, max_length=MAX_VMS)] = Field(
-        description="the nodes it holds for"
+        description="nodes of the rule"
     )
-    enforced: bool = Field(default=False, description="whether breaking it is forbidden")
+    enforced: bool = Field(default=False, description="whether DRS must never break the rule")
 
 
 class VsphereSpec(ClusterSpec):
-    """A virtual cluster of virtual machines on vSphere."""
+    """A cluster of virtual machines on vSphere."""
 
     backend: Literal["vsphere"] = Field(description="vsphere: virtual machines under vCenter")
     vcenter: Vcenter = Field(description="the vCenter that manages them")
-    hosts: Annotated[list[VsphereHost], Field(min_length=1, max_length=64)]
+    hosts: Annotated[list[EsxiHost], Field(min_length=1, max_length=64)]
     datacenter: Inventory = Field(
-        default="auto", description="its name; auto: the only one there is"
+        default="auto", description="name of the datacenter; auto: the only datacenter"
     )
     compute: Inventory = Field(
-        default="auto", description="the cluster of hosts; auto: the only one of the datacenter"
+        default="auto", description="cluster of hosts; auto: the only cluster of the datacenter"
     )
     folder: InventoryPath | None = Field(
         default=None,
-        description="an existing folder of machines; the cluster's own folder is made in it",
+        description="an existing folder of machines; the folder of the cluster is made in it",
     )
-    machine: Machine = Field(
-        default_factory=Machine, description="what all nodes have that do not say otherwise"
+    machine: MachineSettings = Field(
+        default_factory=MachineSettings, description="default values for all nodes"
     )
     switches: Annotated[list[Switch], Field(max_length=64)] = Field(default_factory=list)
     rules: Annotated[list[DrsRule], Field(max_length=256)] = Field(default_factory=list)
     parallel: Annotated[int, Field(ge=1, le=64)] = Field(
-        default=8, description="how many machines vCenter is asked to work on at a time"
+        default=8, description="number of machines on which vCenter works at the same time"
     )
 
-    mixed: ClassVar = {
-        "cpu_shares": "are no shares|write low, normal, high, or for example 4000",
-        "memory_shares": "are no shares|write low, normal, high, or for example 4000",
-    }
+    mixed: ClassVar = dict.fromkeys(
+        ("cpu_shares", "memory_shares"),
+        "is not a number of shares|write low, normal, high, or for example 4000",
+    )
 
     def findings(self) -> list[Finding]:
         """Return vSphere's own rules that the spec breaks."""
         return findings(self)
 
     @property
-    def nodes(self) -> list[tuple[VsphereHost, VsphereNode]]:
+    def nodes(self) -> list[tuple[EsxiHost, VsphereNode]]:
         """All nodes with their hosts, in the order of the spec."""
         return [(host, node) for host in self.hosts for node in host.nodes]
 
-    def machine_of(self, node: VsphereNode) -> Machine:
-        """Return what holds for one node, all defaults filled in."""
+    def machine_of(self, node: VsphereNode) -> MachineSettings:
+        """Return the settings of one node with all defaults."""
         return merged(self.machine, node)
 
     def guest_addresses(self) -> dict[str, str]:
-        """Return `dhcp` or `address/prefix` per node with guest settings, ranges dealt out.
+        """Return `dhcp` or `address/prefix` per node with guest settings.
 
-        A range too short for its nodes leaves the last ones out; `findings` says so.
+        The last nodes of a range that is too short have no address; `findings` reports them.
         """
-        ranges: dict[str, list[str]] = {}
-        dealt: dict[str, int] = {}
+        ranges: dict[str, Iterator[str]] = {DHCP: repeat(DHCP)}
         places: dict[str, str] = {}
         for _, node in self.nodes:
             guest = self.machine_of(node).guest
             if guest is None:
                 continue
             text = guest.address or DHCP
-            if text == DHCP:
-                places[node.name] = DHCP
-                continue
             if text not in ranges:
-                ranges[text] = [str(interface) for interface in address_range(text)]
-            several = ranges[text]
-            index = dealt.get(text, 0) if len(several) > 1 else 0
-            dealt[text] = index + 1
-            if index < len(several):
-                places[node.name] = several[index]
+                several = [str(interface) for interface in address_range(text)]
+                ranges[text] = iter(several) if len(several) > 1 else repeat(several[0])
+            address = next(ranges[text], None)
+            if address is not None:
+                places[node.name] = address
         return places
 
     def esxi_of(self, switch: Switch) -> list[str]:
-        """Return the hosts that have a switch."""
+        """Return the hosts of a switch."""
         if switch.esxi:
             return list(switch.esxi)
         return list(dict.fromkeys(h.esxi for h in self.hosts if h.esxi != "auto"))
 
-    def maker_of(self, adapter: Adapter) -> Switch | None:
-        """Return the switch of this spec that has an adapter's port group; None: it is there."""
+    def maker_of(self, adapter: VmAdapter) -> Switch | None:
+        """Return the switch of this spec with an adapter's port group; None: of another owner."""
         for switch in self.switches:
             if adapter.switch in (None, switch.name) and any(
                 group.name == adapter.port_group for group in switch.port_groups

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cluster files of vhpc-toolkit: read without evaluating anything, and turned into our spec."""
+"""Cluster files of vhpc-toolkit become specs. Nothing in them is evaluated."""
 
 from nearmetal.cluster.backends.vsphere.vhpc.convert import Imported, Target, import_vhpc
 

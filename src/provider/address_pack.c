@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "connect/address_pack.h"
+#include "provider/address_pack.h"
 
 #include <errno.h>
 #include <stdlib.h>

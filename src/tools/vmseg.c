@@ -11,7 +11,7 @@ static struct nm_vmseg_facts found;
 static struct nm_reason words;
 static int result;
 
-void nm_info_find_segment(void)
+void nm_info_vmseg_find(void)
 {
 	struct nm_vmseg *segment = NULL;
 	struct nm_vmseg_config config;
@@ -27,7 +27,7 @@ void nm_info_find_segment(void)
 	nm_vmseg_detach(segment);
 }
 
-void nm_info_segment_json(struct nm_json *json)
+void nm_info_vmseg_json(struct nm_json *json)
 {
 	nm_json_open(json, "segment", '{');
 	nm_json_bool(json, "usable", !result);
@@ -43,7 +43,7 @@ void nm_info_segment_json(struct nm_json *json)
 	nm_json_close(json, '}');
 }
 
-void nm_info_segment_words(void)
+void nm_info_vmseg_text(void)
 {
 	printf("  segment            %-3s %s\n", result ? "no" : "yes", words.text);
 	if (!result)

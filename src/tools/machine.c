@@ -125,13 +125,13 @@ static void find_rundir(struct facts *facts, const struct nm_params *params)
 		snprintf(facts->dir, sizeof(facts->dir), "/dev/shm/nearmetal-%u", geteuid());
 	if (stat(facts->dir, &st) < 0 && errno == ENOENT) {
 		facts->dir_good = true;
-		nm_reason_set(&facts->dir_words, "missing; made when it is first needed");
+		nm_reason_set(&facts->dir_words, "missing; created when first needed");
 		return;
 	}
 	if (nm_rundir_open(facts->dir, &dir, &facts->dir_words))
 		return;
 	facts->dir_good = true;
-	nm_reason_set(&facts->dir_words, "mine alone, %u endpoints listen in it",
+	nm_reason_set(&facts->dir_words, "private to this user, %u endpoints listen in it",
 		      count_sockets(&dir));
 	nm_rundir_close(&dir);
 }
@@ -144,13 +144,14 @@ static void try_window(struct facts *facts, const struct nm_params *params)
 
 	if (nm_geometry_init((uint32_t)params->max_local_peers, (uint32_t)params->ring_slots,
 			     (uint32_t)params->chunk_size, params->pool_size, &geometry)) {
-		nm_reason_set(&facts->window_words, "the knobs of the window do not fit together");
+		nm_reason_set(&facts->window_words,
+			      "the knobs of the window contradict each other");
 		return;
 	}
 	if (nm_window_create(&geometry, id, token, &window, &facts->window_words))
 		return;
 	facts->window_good = true;
-	nm_reason_set(&facts->window_words, "a sealed window of %llu bytes can be made",
+	nm_reason_set(&facts->window_words, "a sealed window of %llu bytes can be created",
 		      (unsigned long long)geometry.size);
 	nm_window_destroy(&window);
 }
@@ -202,7 +203,7 @@ static void print_json(const struct facts *facts, const struct nm_params *params
 	nm_json_bool(&json, "possible", facts->cma_good);
 	nm_json_text(&json, "reason", facts->cma_words.text);
 	nm_json_close(&json, '}');
-	nm_info_segment_json(&json);
+	nm_info_vmseg_json(&json);
 	nm_info_tuning_json(&json);
 	nm_json_open(&json, "knobs", '[');
 	infos = nm_param_infos(&nr);
@@ -235,14 +236,14 @@ static void print_words(const struct facts *facts, const struct nm_params *param
 	for (i = 0; i < NM_ARRAY_SIZE(namespace_names); i++)
 		printf("  %-5s %s\n", namespace_names[i], facts->namespaces[i]);
 	printf("\nshared memory\n");
-	printf("  segment directory  %-3s %s: %s\n", facts->dir_good ? "yes" : "no", facts->dir,
+	printf("  rundir             %-3s %s: %s\n", facts->dir_good ? "yes" : "no", facts->dir,
 	       facts->dir_words.text);
 	printf("  window             %-3s %s\n", facts->window_good ? "yes" : "no",
 	       facts->window_words.text);
 	printf("  CMA                %-3s %s\n", facts->cma_good ? "yes" : "no",
 	       facts->cma_words.text);
-	nm_info_segment_words();
-	nm_info_tuning_words();
+	nm_info_vmseg_text();
+	nm_info_tuning_text();
 	printf("\nknobs\n");
 	infos = nm_param_infos(&nr);
 	for (i = 0; i < nr; i++) {
@@ -252,7 +253,7 @@ static void print_words(const struct facts *facts, const struct nm_params *param
 	}
 }
 
-int nm_info_facts(bool json)
+int nm_info_machine(bool json)
 {
 	const struct nm_params *params = nm_params();
 	struct facts facts = {0};
@@ -264,7 +265,7 @@ int nm_info_facts(bool json)
 	find_cores(&facts);
 	find_rundir(&facts, params);
 	try_window(&facts, params);
-	nm_info_find_segment();
+	nm_info_vmseg_find();
 	facts.cma_good = nm_cma_works_here(&facts.cma_words);
 	if (facts.cma_good && strcmp(params->cma, "auto") != 0) {
 		facts.cma_good = false;

@@ -7,8 +7,7 @@ from typing import Literal
 
 from nearmetal.cluster.model import ClusterSpec, Host
 from nearmetal.cluster.registration import Registration
-from nearmetal.cluster.resource import Facts, Kind, Observed, resource
-from nearmetal.cluster.wanted import Desired
+from nearmetal.cluster.resource import Desired, Facts, Key, Kind, Observed, Resource, Values
 
 
 class EmptySpec(ClusterSpec):
@@ -18,9 +17,16 @@ class EmptySpec(ClusterSpec):
     hosts: list[Host]
 
 
+class EmptyCluster(Values):
+    """The cluster; its plan shows the number of ranks."""
+
+    slots: int
+
+
 def plan(spec: EmptySpec, _facts: Facts, _observed: Observed) -> Desired:
     """Return the cluster itself as its only resource."""
-    return Desired((resource(Kind.CLUSTER, spec.name, {"slots": spec.slots}),))
+    cluster = Resource(Key(Kind.CLUSTER, spec.name), EmptyCluster(slots=spec.slots))
+    return Desired((cluster,))
 
 
 REGISTRATION = Registration(EmptySpec, plan)

@@ -9,8 +9,8 @@
  *
  * Not thread-safe: the caller serialises all calls for one table.
  */
-#ifndef NM_CONNECT_ADDRESS_TABLE_H
-#define NM_CONNECT_ADDRESS_TABLE_H
+#ifndef NM_PROVIDER_ADDRESS_TABLE_H
+#define NM_PROVIDER_ADDRESS_TABLE_H
 
 #include <stdbool.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "connect/address_table.h"
+#include "provider/address_table.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "base/compiler.h"
 #include "base/pages.h"
-#include "connect/address_pack.h"
+#include "provider/address_pack.h"
 
 /* An entry: a hole with the index of the next one, or a count. */
 #define HOLE (UINT32_C(1) << 31)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An endpoint that sends nothing: it only finds out whom it can meet. */
+/* An endpoint that sends nothing: it reports which channel reaches each given address. */
 #include <ctype.h>
 #include <errno.h>
 #include <poll.h>
@@ -17,9 +17,9 @@
 #define LINE_MAX_LEN 1024
 #define PROGRESS_MS 50
 
-/* Whom we have a link to; asked again, the answer is the same. */
-struct acquaintance {
-	struct acquaintance *next;
+/* A peer with a link. A second question about it gets the same answer. */
+struct known_peer {
+	struct known_peer *next;
 	struct nm_identity who;
 	struct nm_link *link;
 };
@@ -31,14 +31,14 @@ struct prober {
 	unsigned int nr_places;
 	struct nm_reason nowhere;
 	const struct nm_params *params;
-	struct acquaintance *known;
+	struct known_peer *known;
 	char line[LINE_MAX_LEN];
 	size_t len;
 	bool skipping; /* the rest of a line that was too long */
 };
 
-static struct nm_peer *accept_anybody(struct nm_transport *from, const struct nm_identity *who,
-				      const struct nm_peer_label *label)
+static struct nm_peer *accept_source(struct nm_transport *from, const struct nm_identity *who,
+				     const struct nm_peer_label *label)
 {
 	(void)who;
 	(void)label;
@@ -122,7 +122,7 @@ static int parse_hex(const char *text, size_t len, struct nm_address *ret_addres
 	return nm_address_parse(bytes, sizeof(bytes), ret_address);
 }
 
-/* Not met: what is left is the network, when it may be used. */
+/* No memory channel reaches it: only the network is left, if it is allowed. */
 static void set_network(const struct prober *prober, struct nm_link_facts *facts, const char *why)
 {
 	facts->relation = NM_RELATION_NETWORK;
@@ -131,7 +131,7 @@ static void set_network(const struct prober *prober, struct nm_link_facts *facts
 	nm_reason_set(&facts->reason, "%s", why);
 }
 
-/* Add why something failed to what is told when everything does. */
+/* Add one reason to the list that is reported if every channel fails. */
 static void add_reason(struct nm_reason *all, const char *place, const char *why)
 {
 	size_t used = strlen(all->text);
@@ -161,7 +161,7 @@ static int connect_somewhere(struct prober *prober, const struct nm_address *add
 static int connect_and_remember(struct prober *prober, const struct nm_address *address,
 				struct nm_link **ret_link, struct nm_reason *ret_reason)
 {
-	struct acquaintance *known;
+	struct known_peer *known;
 	int err;
 
 	for (known = prober->known; known; known = known->next)
@@ -264,7 +264,7 @@ static void serve(struct prober *prober)
 	bool open = true;
 
 	while (open) {
-		/* Whoever visits is answered by the service thread; this only notices who went. */
+		/* The service thread answers handshakes; progress() only notices closed peers. */
 		if (poll(&input, 1, PROGRESS_MS) > 0)
 			open = read_lines(prober);
 		for (unsigned int i = 0; i < prober->nr_places; i++)
@@ -293,11 +293,11 @@ static void open_places(struct prober *prober, const struct nm_sink *sink)
 	}
 }
 
-int nm_info_meet(void)
+int nm_info_probe(void)
 {
 	struct prober prober = {.address = {.version = NM_ADDRESS_VERSION}};
-	struct nm_sink sink = {&prober, accept_anybody, ignore_packet, ignore_end, NULL};
-	struct acquaintance *next;
+	struct nm_sink sink = {&prober, accept_source, ignore_packet, ignore_end, NULL};
+	struct known_peer *next;
 	int err;
 
 	prober.params = nm_params();

@@ -5,8 +5,8 @@
  * differ: at most 22 over IPv4 and 34 over IPv6. The bytes themselves show which ones differ, so
  * every inner address format gains.
  */
-#ifndef NM_CONNECT_ADDRESS_PACK_H
-#define NM_CONNECT_ADDRESS_PACK_H
+#ifndef NM_PROVIDER_ADDRESS_PACK_H
+#define NM_PROVIDER_ADDRESS_PACK_H
 
 #include "connect/address.h"
 

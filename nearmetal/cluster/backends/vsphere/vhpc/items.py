@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machines and switches of a cluster file: macros replaced, one item per value of a range.
+
+Words are read from left to right. A later word overrides an earlier one, in a section and in the
+line itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from nearmetal.cluster.backends.vsphere.vhpc.text import (
+    MACHINE_KEYS,
+    RANGE_KEYS,
+    RESERVED,
+    SECRET_KEYS,
+    SWITCH_KEYS,
+    Entry,
+    Range,
+    Sections,
+    Value,
+    parse_range,
+    read_value,
+    spread,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+@dataclass(frozen=True)
+class Given:
+    """A value and its line."""
+
+    value: Value
+    line: int
+
+
+@dataclass
+class Item:
+    """One machine or one switch of the file."""
+
+    sections: Sections
+    name: str
+    line: int
+    given: dict[str, Given] = field(default_factory=dict)
+    hosts: list[str] = field(default_factory=list)
+    """Of a switch: the hosts in its range."""
+    scripts: dict[str, int] = field(default_factory=dict)
+    """Every script of a machine with its line."""
+
+    def value(self, key: str) -> Value | None:
+        """Return a value; None for a key that is not given."""
+        return self.given[key].value if key in self.given else None
+
+    def text(self, key: str) -> str | None:
+        """Return a value as text; None for a key that is not given."""
+        return str(self.given[key].value) if key in self.given else None
+
+    def complain(self, key: str, what: str, why: str, hint: str) -> None:
+        """Add a problem at the line of a key, or of the item where the key is not given."""
+        self.sections.complain(self._line_of(key), what, why, hint)
+
+    def note(self, key: str, text: str, at: str = "") -> None:
+        """Add a note about a key, at its line or at that of the key `at`."""
+        self.sections.note(self._line_of(at or key), key, text)
+
+    def _line_of(self, key: str) -> int:
+        return self.given[key].line if key in self.given else self.line
+
+
+def _like(word: str, known: Iterable[str], otherwise: str) -> str:
+    close = difflib.get_close_matches(word, sorted(known), 1)
+    return f"did you mean {close[0]!r}?" if close else otherwise
+
+
+def _pairs(sections: Sections, entry: Entry) -> Iterator[Entry]:
+    """Yield every key with its value, the last of a key counts."""
+    tight = re.sub(r"\s*([:,])\s*", r"\1", entry.value)
+    for word in re.findall(r"(?:\[[^\]]*\]?|[^\s\[])+", tight):
+        key, colon, value = word.partition(":")
+        if word in RESERVED and word in sections.entries:
+            why = "it describes machines or switches"
+            sections.complain(entry.line, f"section {word} as a macro", why, "use another section")
+        elif word in sections.entries:
+            # A key without a value in a section has no meaning.
+            yield from (e for e in sections.entries[word] if e.value)
+        elif not colon:
+            why = "is neither a section nor key: value"
+            hint = _like(word, {*sections.entries, *MACHINE_KEYS}, "write a section, or key: value")
+            sections.complain(entry.line, f"{word!r}", why, hint)
+        elif value:
+            yield Entry(key, value, entry.line)
+
+
+def _collect(sections: Sections, entry: Entry, known: frozenset[str]) -> Item:
+    item = Item(sections, entry.key, entry.line)
+    for pair in _pairs(sections, entry):
+        key = pair.key.lower()
+        shown = key if key in SECRET_KEYS else f"{key}: {pair.value[:60]}"
+        if key not in known:
+            hint = _like(key, known, f"known here: {', '.join(sorted(known))}")
+            sections.complain(pair.line, f"unknown key {key!r}", "it has no meaning here", hint)
+        elif key not in (*RANGE_KEYS, *SECRET_KEYS) and "{" in pair.value:
+            hint = f"ranges are for {', '.join(RANGE_KEYS)} and names"
+            sections.complain(pair.line, shown, "this key does not take a range", hint)
+        else:
+            with sections.complaining(pair.line, shown):
+                item.given[key] = Given(read_value(key, pair.value), pair.line)
+            if key == "script":
+                item.scripts[pair.value] = pair.line
+    return item
+
+
+def machines(sections: Sections) -> list[Item]:
+    """Return the machines of [_VMS_], one for each name."""
+    made: list[Item] = []
+    for entry in sections.entries.get("_VMS_", []):
+        item = _collect(sections, entry, MACHINE_KEYS)
+        what = f"name {item.name[:60]}"
+        with sections.complaining(item.line, what):
+            names = parse_range(item.name)
+            if names is not None and names.block:
+                raise ValueError("each machine has its own name|write {x:y} with single braces")
+            made += _one_each(item, names)
+    seen: dict[str, int] = {}
+    for item in made:
+        if seen.setdefault(item.name, item.line) != item.line:
+            why = f"line {seen[item.name]} has a machine of this name"
+            sections.complain(item.line, f"machine {item.name!r} twice", why, "rename one")
+    return made
+
+
+def _one_each(item: Item, names: Range | None) -> list[Item]:
+    """Return one item per machine of a line."""
+    values = names.values if names else (item.name,)
+    items = [replace(item, name=name, given=dict(item.given)) for name in values]
+    for key in (key for key in RANGE_KEYS if key in item.given):
+        text, line = str(item.given[key].value), item.given[key].line
+        with item.sections.complaining(line, f"{key}: {text[:60]} of {item.name}"):
+            found = parse_range(text)
+            if found is None:
+                continue
+            if names is None:
+                hint = "give the name a range, too"
+                raise ValueError(f"is a range, and {item.name} is one machine|{hint}")
+            for one, value in zip(items, spread(found, len(items)), strict=True):
+                one.given[key] = Given(value, line)
+    return items
+
+
+def switches(sections: Sections, section: str) -> list[Item]:
+    """Return the switches of [_SVS_] or [_DVS_] with their hosts."""
+    made = []
+    for entry in sections.entries.get(section, []):
+        item = _collect(sections, entry, SWITCH_KEYS)
+        with sections.complaining(item.line, f"switch {item.name[:60]}"):
+            if parse_range(item.name) is not None:
+                raise ValueError("its name has a range|write one line for each switch")
+            made.append(item)
+        text = item.text("host")
+        if text is None:
+            continue
+        with sections.complaining(item.given["host"].line, f"host: {text[:60]} of {item.name}"):
+            hosts = parse_range(text)
+            if hosts is not None and hosts.block:
+                raise ValueError("a switch takes each host once|write {x:y}")
+            item.hosts = list(hosts.values) if hosts else [text]
+    return made
