@@ -203,7 +203,7 @@ class Importer:
             content = _content(file)
             source = source._replace(source=self.writer.keep(content))
             if file.failed:
-                raise _FailedError(f"{file.path}:1: {file.failed}")
+                raise _UnreadError("failed", f"{file.path}:1: {file.failed}")
             text = decode(content, file.path)
             name = file.format or recognize(text, file.path)
             refuse_crash(text, file.path)
@@ -219,7 +219,8 @@ class Importer:
             self._check_launch(source, log)
         except LogError as error:
             self.summary.refused[file.path] = error.message
-            source, log = source._replace(status=_status(error), reason=error.message), None
+            status = error.status if isinstance(error, _UnreadError) else "refused"
+            source, log = source._replace(status=status, reason=error.message), None
         else:
             self.summary.read += 1
         self.writer.add(source, log)
@@ -230,8 +231,10 @@ class Importer:
         numbers = sum(len(row.values) for table in log.tables for row in table.rows)
         if first != source.path and numbers > COINCIDENCE and not label.repeated:
             self.summary.duplicates += 1
-            raise _DuplicateError(
-                f"{source.path}:1: the same bytes as {first}", "remove it, or set repeated: true"
+            raise _UnreadError(
+                "duplicate",
+                f"{source.path}:1: the same bytes as {first}",
+                "remove it, or set repeated: true",
             )
 
     @staticmethod
@@ -268,18 +271,12 @@ class Importer:
                 )
 
 
-class _DuplicateError(LogError):
-    """The bytes are those of another file."""
+class _UnreadError(LogError):
+    """The file gives no numbers, for a reason that is not its format."""
 
-
-class _FailedError(LogError):
-    """The launch failed, according to its record."""
-
-
-def _status(error: LogError) -> str:
-    if isinstance(error, _DuplicateError):
-        return "duplicate"
-    return "failed" if isinstance(error, _FailedError) else "refused"
+    def __init__(self, status: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.status = status
 
 
 def _content(file: File) -> bytes:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from nearmetal.core.progress import Progress
     from nearmetal.job.mpi import Mpi
     from nearmetal.job.run import JobResult
-    from nearmetal.job.stats import Proof as LaunchProof
     from nearmetal.study.runner.pairs import PairResult
     from nearmetal.study.runner.suite import BenchArm
 
@@ -141,7 +139,7 @@ class Collector:
                     ended = self._in_cluster(step, path, Output(stdout=out, stderr=err))
                 after = self._wire()
                 wire = None if before is None or after is None else after - before
-                ended = Ended({**ended.fields, "wire_bytes": wire})
+                ended["wire_bytes"] = wire
         self._launches.append(
             record_launch(
                 self.directory,
@@ -154,7 +152,7 @@ class Collector:
                 **step.fields,
             )
         )
-        if ended.good:
+        if self._launches[-1].good:
             check_room(self.directory)
             self._check_readable(self._launches[-1])
 
@@ -217,50 +215,44 @@ class Collector:
         return total
 
 
-@dataclass(frozen=True)
-class Ended:
-    """The end of a launch, as fields of its record."""
-
-    fields: Mapping[str, object]
-
-    @property
-    def good(self) -> bool:
-        """Whether the launch ended well."""
-        return self.fields["exit_code"] == 0 and not self.fields["timed_out"]
+Ended = dict[str, object]
+"""The end of a launch, as fields of its record."""
 
 
 def beside_fields(
     completed: Completed, ranks: int = 2, reason: str = "the program sends no message"
 ) -> Ended:
     """Return the end of a program that is not a job of nearmetal."""
-    return Ended(
-        {
-            "ranks": ranks,
-            "nodes": "",
-            "seconds": completed.seconds,
-            "exit_code": completed.code if completed.code >= 0 else 128 - completed.code,
-            "timed_out": completed.timed_out,
-            "argv": completed.command.argv,
-            "env": {},
-            "proof": Proof(verdict="not asked", reason=reason),
-        }
-    )
+    return {
+        "ranks": ranks,
+        "nodes": "",
+        "seconds": completed.seconds,
+        "exit_code": completed.code if completed.code >= 0 else 128 - completed.code,
+        "timed_out": completed.timed_out,
+        "argv": completed.command.argv,
+        "env": {},
+        "proof": Proof(verdict="not asked", reason=reason),
+    }
 
 
 def job_fields(result: JobResult | PairResult, ranks: int) -> Ended:
     """Return the end of an MPI job, or of a pair of processes."""
-    return Ended(
-        {
-            "ranks": ranks,
-            "nodes": ",".join(f"{name}:{n}" for name, n in result.ranks),
-            "seconds": result.seconds,
-            "exit_code": result.exit_code,
-            "timed_out": result.timed_out,
-            "argv": result.argv,
-            "env": result.env,
-            "proof": _proof(result.proof),
-        }
-    )
+    proof = result.proof
+    return {
+        "ranks": ranks,
+        "nodes": ",".join(f"{name}:{n}" for name, n in result.ranks),
+        "seconds": result.seconds,
+        "exit_code": result.exit_code,
+        "timed_out": result.timed_out,
+        "argv": result.argv,
+        "env": result.env,
+        "proof": Proof(
+            verdict=proof.verdict.value,
+            reason=proof.reason,
+            messages=dict(proof.messages),
+            bytes=dict(proof.bytes),
+        ),
+    }
 
 
 def raw_stem(number: int, step: PlannedLaunch) -> str:
@@ -283,7 +275,7 @@ def record_launch(
     for name, kind in (("stdout", "out"), ("stderr", "err")):
         file = f"{stem}.{kind}"
         found |= {name: file, f"{name}_sha256": sha256_of(directory / file)}
-    return Launch.model_validate({**found, **fields, **ended.fields})
+    return Launch.model_validate({**found, **fields, **ended})
 
 
 def check_room(directory: Path) -> None:
@@ -298,15 +290,6 @@ def check_room(directory: Path) -> None:
 def first_cores(backend: Backend) -> list[int]:
     """Return the first cores of the first two nodes that have different ones."""
     return list(dict.fromkeys(node.cpus[0] for node in backend.status()))[:2]
-
-
-def _proof(proof: LaunchProof) -> Proof:
-    return Proof(
-        verdict=proof.verdict.value,
-        reason=proof.reason,
-        messages=dict(proof.messages),
-        bytes=dict(proof.bytes),
-    )
 
 
 def sent_bytes(net_dev: str) -> int | None:

@@ -216,7 +216,7 @@ class Starts:
             self._as_pair(task, way) if task.workload.module.sizes else self._as_job(task, way)
         )
         after = look(way.backend, self.runner, nodes)
-        parts = [part.rpartition(":") for part in str(ended.fields["nodes"]).split(",") if part]
+        parts = [part.rpartition(":") for part in str(ended["nodes"]).split(",") if part]
         placement = [(name, int(count)) for name, _, count in parts]
         cpus = {n.name: ",".join(map(str, n.cpus)) for n in way.backend.status()}
         facts = facts_of(after, placement, cpus) | {"carried_by": carried}
@@ -238,7 +238,7 @@ class Starts:
             facts["port_errors"] = ", ".join(f"{name} +{n}" for name, n in errors.items())[
                 :_MAX_TEXT
             ]
-        return Ended({**ended.fields, "wire_bytes": wire, "facts": facts})
+        return ended | {"wire_bytes": wire, "facts": facts}
 
     def _as_job(self, task: Task, way: Way) -> tuple[Ended, str]:
         if task.place is None:
@@ -283,8 +283,7 @@ class Starts:
             output=(task.stdout, task.stderr),
             size_s=module.idle_s or _SIZE_S,
         )
-        ended = Ended({**job_fields(done, 2).fields, "hung_at": done.hung_at})
-        return ended, BY_VERBS
+        return job_fields(done, 2) | {"hung_at": done.hung_at}, BY_VERBS
 
     def _by_starter(self, task: Task, way: Starter) -> Ended:
         module = task.workload.module
