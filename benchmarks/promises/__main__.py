@@ -49,7 +49,7 @@ OUT = REPOSITORY / "benchmarks" / "out"
 _QUICK_S, _FULL_S = 90.0, 600.0
 _MANY_BLOCKS = 100_000
 _PAIR = 2
-"""Ranks of a job that has every core to itself."""
+"""Ranks of a job with one rank on each core."""
 _BUSY = 1.0
 
 
@@ -73,22 +73,20 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="S",
         help="time for the blocks of each part, without the start of the jobs",
     )
-    parser.add_argument(
-        "--shared", action="store_true", help="let others have the cores during a turn as usual"
-    )
+    parser.add_argument("--shared", action="store_true", help="use normal scheduling during a turn")
     parser.add_argument(
         "--output",
         metavar="DIR",
         type=Path,
         default=OUT,
-        help="where table and raw output go (default: benchmarks/out)",
+        help="directory for tables and raw output (default: benchmarks/out)",
     )
     parser.add_argument(
         "--from",
         metavar="RUN",
         type=Path,
         dest="source",
-        help="measure nothing: judge this run directory again",
+        help="do not measure; judge this run directory again",
     )
     return parser
 
@@ -99,21 +97,21 @@ def _chosen(text: str | None) -> list[str]:
         return names
     for name in text.split(","):
         if name not in names:
-            msg = f"unknown row {name!r}"
-            raise UsageError(msg, f"known: {', '.join(names)}")
+            raise UsageError(f"unknown row {name!r}", f"known: {', '.join(names)}")
     return text.split(",")
 
 
 def _cores() -> list[int]:
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < _PAIR:
-        msg = "two cores are needed, this process may use one"
-        raise LaunchError(msg, "give it more with taskset, or run on a larger machine")
+        raise LaunchError(
+            "this process may use only one core", "give it two with taskset, or use another machine"
+        )
     return cores
 
 
 def show(args: argparse.Namespace, view: View) -> int:
-    """Measure, judge, write; exit code 4 when a promise does not hold."""
+    """Measure, judge, write; exit code 4 if a promise does not hold."""
     chosen = _chosen(args.only)
     if args.source is not None:
         directory = args.source
@@ -146,20 +144,20 @@ def _tell(figures: list[Figure], samples: Samples, manifest: Manifest, view: Vie
         turns = samples.turns[placement]
         if total and is_rare(samples, placement):
             view.note(
-                f"the cores were {placement.value} in {turns} of {total} turns: little or "
-                "nothing was measured there; run again when the machine is as you want it"
+                f"the cores were {placement.value} in {turns} of {total} turns, too few for a "
+                "verdict; run again"
             )
     load = max((launch.load for launch in manifest.launches), default=0.0)
     if load > len(os.sched_getaffinity(0)) * _BUSY:
         view.note(
-            f"the load was {load:.1f} at a start: others used the cores; medians are theirs too"
+            f"the load was {load:.1f} at a start: other work used the cores; run again without it"
         )
     for text in manifest.skipped:
         view.warn(f"not run: {text}")
 
 
 def _measure(chosen: list[str], seconds: float, output: Path, view: View, *, alone: bool) -> Path:
-    """Make the cluster, take turns, remove the cluster; returns the run directory."""
+    """Make the cluster, measure, remove the cluster; returns the run directory."""
     spec = plan.pinned_spec(load_local(SPEC), _cores())
     store = Store(state_directory())
     cluster = Cluster(NAME, open_backend(spec, store, LocalRunner()), store)
@@ -171,7 +169,7 @@ def _measure(chosen: list[str], seconds: float, output: Path, view: View, *, alo
         with locked(store.lock(f"{NAME}-verb"), f"cluster {NAME} (of benchmarks.promises)"):
             try:
                 if NAME in store.names():
-                    view.note("a run that was killed left its cluster: it is removed first")
+                    view.note("an interrupted run left its cluster: it is removed first")
                     down(cluster)
                 with view.steps(NAME) as steps:
                     up(cluster, spec)
@@ -192,7 +190,7 @@ def _measure(chosen: list[str], seconds: float, output: Path, view: View, *, alo
 
 
 class _Run:
-    """One run: parts by number of ranks, for jobs of one part share blocks."""
+    """One run: a part for each number of ranks; the jobs of a part share blocks."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nearmetal promises of its speed, row by row, with the bounds as data."""
+"""The promises of speed, row by row, with their bounds as data."""
 
 from __future__ import annotations
 

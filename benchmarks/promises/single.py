@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launches of a run of figures that take no turns: programs that measure once and end."""
+"""Launches without turns: programs that measure once and end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PINNED = Program("pinned", "pinned", Where.BENCHMARKS, ())
 
 
 def hurry(priority: int) -> tuple[int, os.sched_param] | None:
-    """Come before everybody else on the cores; returns how it was, None: it is not allowed."""
+    """Take real-time priority; returns the former scheduling, None: not allowed."""
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
@@ -47,13 +47,13 @@ def hurry(priority: int) -> tuple[int, os.sched_param] | None:
 
 
 def calm(before: tuple[int, os.sched_param] | None) -> None:
-    """Be as before `hurry`."""
+    """Restore the scheduling from before `hurry`."""
     if before is not None:
         os.sched_setscheduler(0, *before)
 
 
 def may_hurry() -> bool:
-    """Whether the kernel lets us come before everybody else."""
+    """Whether the kernel allows real-time priority."""
     before = hurry(1)
     calm(before)
     return before is not None
@@ -61,7 +61,7 @@ def may_hurry() -> bool:
 
 @dataclass
 class Single:
-    """Makes launches one after another; what fails is recorded, and the next is made."""
+    """Makes launches one after another; a failed launch is recorded."""
 
     backend: Backend
     spec: ClusterSpec
@@ -69,7 +69,7 @@ class Single:
     directory: Path
     next_number: int
     alone: bool = False
-    """Programs without MPI come before everybody else on the cores, where that is allowed."""
+    """Whether programs without MPI get real-time priority, if it is allowed."""
     launches: list[Launch] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 

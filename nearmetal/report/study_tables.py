@@ -388,7 +388,7 @@ def line_grid(view: StudyView, anchors: Anchors) -> Grid | None:
         rows.append(
             (
                 TableCell(arm.name, note=point_title(cell.point)),
-                TableCell(f"{found.told:g}"),
+                TableCell(f"{found.nominal:g}"),
                 TableCell(f"{found.data:.4g}"),
                 TableCell(f"{found.payload:.4g}"),
                 TableCell(f"{measured:.4g}", anchors.of(arm.name, cell.point)),

@@ -1,20 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The design of a study: arms, workloads, number and order of the launches. Pure.
+"""The study file: arms, workloads, number and order of the launches. Pure.
 
-    format: 1
-    name: near-or-far
-    arms:
-      near: {cluster: examples/two-nodes.yaml, way: auto, platform: container,
-             fabric: shared memory, placement: two nodes}
-      tcp: {cluster: examples/two-nodes.yaml, way: stock, platform: container,
-            fabric: TCP, placement: two nodes}
-    workloads:
-      latency: {use: imb-pingpong, mpi: mpich5}
-    launches: {least: 6, most: 20, interval_percent: 5, budget_minutes: 10}
-
-A block is one launch of every workload in every arm, in an order drawn from the seed. Blocks are
-repeated until every interval is narrow enough, but at least `least` and at most `most` times, and
-not beyond the budget.
+nearmetal-study(1) has the format. A block is one launch of every workload in every arm, in an order
+drawn from the seed. Blocks are repeated until every interval is narrow enough, but at least `least`
+and at most `most` times, and not beyond the budget.
 """
 
 from __future__ import annotations

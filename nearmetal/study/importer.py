@@ -137,7 +137,9 @@ def find_files(folders: Sequence[Path]) -> list[File]:
 
 def _walk(folder: Path, relative: str) -> Iterator[File]:
     with os.scandir(folder) as found:
-        entries = sorted((e for e in found if not e.name.startswith(".")), key=_natural_name)
+        entries = sorted(
+            (e for e in found if not e.name.startswith(".")), key=lambda e: natural(e.name)
+        )
     if any(entry.name == BENCH_MANIFEST for entry in entries):
         bench = _bench_files(folder, relative)
         if bench is not None:
@@ -149,10 +151,6 @@ def _walk(folder: Path, relative: str) -> Iterator[File]:
             yield from _walk(Path(entry.path), path + "/")
         elif path != LABELS_FILE:
             yield File(path, Path(entry.path))
-
-
-def _natural_name(entry: os.DirEntry[str]) -> tuple[tuple[str, int], ...]:
-    return natural(entry.name)
 
 
 class Importer:
@@ -184,20 +182,8 @@ class Importer:
             self._read(file, label)
 
     def _read(self, file: File, label: Label) -> None:
-        source = SourceFile(
-            "",
-            file.path,
-            "facts",
-            "",
-            file.format,
-            "",
-            self.run,
-            label.arm,
-            label.launch,
-            label.block,
-            label.nodes,
-            label.ranks,
-        )
+        place = (self.run, label.arm, label.launch, label.block, label.nodes, label.ranks)
+        source = SourceFile("", file.path, "facts", "", file.format, "", *place)
         log = None
         try:
             content = _content(file)

@@ -1,18 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labels: facts about logs that the logs do not contain, from patterns of paths.
 
-    format: 1
-    run: alaska-2020
-    arms:
-      ib: {platform: bare metal, fabric: InfiniBand, placement: one rank per node}
-    sources:
-      - path: "{arm}/osu_latency-{launch}.out"
-        nodes: 2
-      - path: "**/*.png"
-        ignore: pictures
-
-The first pattern that matches the path of a file applies. `*` matches any text within a name, `**/`
-any folders. The text that matches `{arm}`, `{launch}` and so on becomes a label.
+nearmetal-study(1) has the format. The first pattern that matches the path of a file applies. `*`
+matches any text within a name, `**/` any folders. The text that matches `{arm}`, `{launch}` and so
+on becomes a label.
 """
 
 from __future__ import annotations
@@ -169,7 +160,7 @@ class Labeller:
         if launch == "order":
             launch = self._orders[number, arm] = self._orders.get((number, arm), 0) + 1
         nodes = rule.nodes or _whole(found.get("nodes"))
-        told = {"arm": arm, "launch": launch, "nodes": nodes}
+        required = {"arm": arm, "launch": launch, "nodes": nodes}
         block = rule.block if rule.block is not None else _whole(found.get("block"))
         return Label(
             arm=arm,
@@ -178,7 +169,7 @@ class Labeller:
             launch=launch,
             block=block,
             repeated=rule.repeated,
-            missing=tuple(name for name, value in told.items() if value in (None, "")),
+            missing=tuple(name for name, value in required.items() if value in (None, "")),
         )
 
     def unused(self) -> list[int]:

@@ -202,7 +202,7 @@ class LineRate:
     """The capacity of a line, the measured bandwidth, and the conclusion."""
 
     link: LinkLayer
-    told: float
+    nominal: float
     data: float
     payload: float
     measured: float
@@ -220,13 +220,13 @@ class LineRate:
         return "fills the line" if self.share >= FULL else "does not fill the line"
 
 
-def line_rate(fabric: str, told: float, measured: float, mtu: int | None = None) -> LineRate:
-    """Return the share of a line of `told` Gbit/s that a bandwidth (Gbit/s of payload) uses."""
+def line_rate(fabric: str, nominal: float, measured: float, mtu: int | None = None) -> LineRate:
+    """Return the share of a line of `nominal` Gbit/s that a bandwidth (Gbit/s of payload) uses."""
     link = link_of(fabric)
     packet = PACKETS[link]
     size = mtu or packet.mtu
-    data = told
-    if link is LinkLayer.INFINIBAND and told.is_integer():
-        data = told * _WITH_ENCODING.get(int(told), 1.0)
+    data = nominal
+    if link is LinkLayer.INFINIBAND and nominal.is_integer():
+        data = nominal * _WITH_ENCODING.get(int(nominal), 1.0)
     payload = data * (size - packet.inside) / (size + packet.outside)
-    return LineRate(link, told, data, payload, measured)
+    return LineRate(link, nominal, data, payload, measured)

@@ -145,7 +145,7 @@ _THIRD_PARTY = (
 
 
 def _all(seconds: str) -> tuple[Program, ...]:
-    """Return all MPI programs, our own with so many seconds for each point."""
+    """Return all MPI programs; `seconds` is the time of our own for each point."""
     return (
         _patterns("patterns", "-t", seconds),
         Program("window", "mpi_window", Where.PROGRAMS, ("-t", seconds)),
