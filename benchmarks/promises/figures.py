@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.promises.rows import title_of
 from benchmarks.promises.samples import Placement, What, Who
 from nearmetal.evidence import Unit
 from nearmetal.study.gate import check
@@ -21,112 +22,15 @@ from nearmetal.study.model import Arm, Cell, Observation, Point
 from nearmetal.study.stats import MIN_LAUNCHES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from benchmarks.promises.rows import Bound, FigureRow, Measure, Promise
     from benchmarks.promises.samples import Samples
     from nearmetal.evidence import RunFacts
 
 NO_BOUND = "no bound: threads of one core"
 ANY = "any"
 """Placement of programs that take no turns."""
-
-LIMIT = Who("", "")
-SEALED, SHARED = "sealed", "shared-pids"
-
-ONE_COPY = (
-    Who("openmpi5", "sm"),
-    Who("mpich5", "posix"),
-    Who("mpich5", "ucx"),
-    Who("mpich5", "ofi-shm"),
-)
-"""Transports whose kernel copies between processes (CMA)."""
-
-TITLES = {
-    Who("", "shm"): "libfabric shm",
-    Who("openmpi5", "sm"): "Open MPI 5 sm",
-    Who("openmpi5", "sm-copy"): "Open MPI 5 sm, two copies",
-    Who("openmpi5", "tcp"): "Open MPI 5 TCP",
-    Who("mpich5", "posix"): "MPICH 5 posix",
-    Who("mpich5", "ucx"): "MPICH 5 UCX",
-    Who("mpich5", "ofi-shm"): "MPICH 5 over libfabric shm",
-    Who("mpich5", "tcp"): "MPICH 5 TCP",
-    Who("impi", "shm"): "Intel MPI shm",
-    LIMIT: "limit of the cores",
-}
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """The figure that a time per operation becomes."""
-
-    unit: Unit
-    of: Callable[[float, int], float]
-    """Microseconds and message size to the figure."""
-    less_is_better: bool
-
-
-MICROSECONDS = Quantity(Unit.MICROSECONDS, lambda us, _size: us, less_is_better=True)
-RATE = Quantity(Unit.MEGAMESSAGES_PER_SECOND, lambda us, _size: 1 / us, less_is_better=False)
-BANDWIDTH = Quantity(
-    Unit.GIGABYTES_PER_SECOND, lambda us, size: size / us / 1e3, less_is_better=False
-)
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A bound: `factor` times the figure of the best peer, in the same placement.
-
-    `tests` are those of the peers, if they differ from ours.
-    """
-
-    factor: float
-    peers: tuple[Who, ...]
-    words: str
-    tests: tuple[str, ...] = ()
-    placements: tuple[Placement, ...] = (Placement.NEAR, Placement.FAR)
-
-
-@dataclass(frozen=True)
-class Promise:
-    """A figure of nearmetal that takes turns with its peers, and the bounds of the figure."""
-
-    title: str
-    ours: Who
-    what: What
-    quantity: Quantity
-    bounds: tuple[Bound, ...]
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A figure of a program that is launched repeatedly and takes no turns; less is better.
-
-    The bound is `limit`, or `factor` times the figure of the best peer.
-    """
-
-    title: str
-    program: str
-    test: str
-    size: int
-    metric: str
-    ours: Who
-    unit: str
-    scale: float = 1.0
-    """From the unit of the raw column to the unit shown."""
-    limit: float | None = None
-    peers: tuple[Who, ...] = ()
-    factor: float = 1.0
-
-
-@dataclass(frozen=True)
-class FigureRow:
-    """A row of the table: all its promises and measures must hold."""
-
-    name: str
-    title: str
-    promises: tuple[Promise, ...]
-    reference: str = ""
-    measures: tuple[Measure, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -195,11 +99,6 @@ class Figure:
             "reference": self.reference,
             "parts": [p.data() for p in self.parts],
         }
-
-
-def title_of(who: Who) -> str:
-    """Return the name of a peer."""
-    return TITLES.get(who, f"{who.mpi} {who.arm}".strip())
 
 
 def _beyond(one: Comparison) -> float:
