@@ -11,7 +11,7 @@ from nearmetal.evidence import Unit
 from nearmetal.study.model import LAUNCH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from nearmetal.study.model import Arm, Cell, Point, SourceFile
 
@@ -137,14 +137,12 @@ class RecordedFacts:
 
 def with_line_rate(arm: Arm, cells: Iterable[Cell]) -> Arm:
     """Return the arm with the slowest usual line rate that can carry the measured bandwidth."""
-    most = max(
-        (
-            max(cell.values) * BANDWIDTHS[cell.point.unit]
-            for cell in cells
-            if cell.point.unit in BANDWIDTHS and cell.point.test in ONE_WAY
-        ),
-        default=0.0,
-    )
+    carried = [
+        max(cell.values) * BANDWIDTHS[cell.point.unit]
+        for cell in cells
+        if cell.point.unit in BANDWIDTHS and cell.point.test in ONE_WAY
+    ]
+    most = max(carried, default=0.0)
     rate = next((rate for rate in USUAL_RATES if most <= rate), None)
     if not most or rate is None:
         return arm
@@ -155,57 +153,49 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
-def _line_rate(base: Arm, test: Arm, point: Point) -> Difference | None:
+def _line_rate(base: Arm, test: Arm, point: Point) -> Iterator[Difference]:
     known = [arm.facts.get("line_rate_gbit") for arm in (base, test)]
     measured = [arm.facts.get(MEASURED) for arm in (base, test)]
-    if None in known:
-        if None in measured or measured[0] == measured[1]:
-            return None
-        fits = " against ".join(map(str, measured))
-        words = f"the line rates may differ: the measured bandwidths fit {fits} Gbit/s"
-        return Difference(Weight.WATERMARK, words)
-    if known[0] == known[1]:
-        return None
-    words = f"the line rates differ: {known[0]} against {known[1]} Gbit/s"
-    small = point.size is not None and point.size <= SMALL and point.unit not in BANDWIDTHS
-    application = point.size is None
-    return Difference(Weight.WATERMARK if small or application else Weight.BLOCK, words)
+    if None not in known:
+        if known[0] != known[1]:
+            small = point.size is None or (point.size <= SMALL and point.unit not in BANDWIDTHS)
+            weight = Weight.WATERMARK if small else Weight.BLOCK
+            rates = f"{known[0]} against {known[1]} Gbit/s"
+            yield Difference(weight, f"the line rates differ: {rates}")
+    elif None not in measured and measured[0] != measured[1]:
+        fits = f"the measured bandwidths fit {measured[0]} against {measured[1]} Gbit/s"
+        yield Difference(Weight.WATERMARK, f"the line rates may differ: {fits}")
 
 
-def _versions(base: Iterable[str], test: Iterable[str], point: Point) -> Difference | None:
+def _versions(base: Iterable[str], test: Iterable[str], point: Point) -> Iterator[Difference]:
     ours, theirs = sorted(set(base)), sorted(set(test))
     if len({*ours, *theirs}) < 2:  # noqa: PLR2004 - one version, or none known
-        return None
+        return
     words = f"versions of {point.program}: {', '.join(ours)} against {', '.join(theirs)}"
-    boundary = TIMING_CHANGED.get(point.test)
-    if boundary and len({_version(v) >= boundary for v in (*ours, *theirs)}) > 1:
-        return Difference(
-            Weight.BLOCK,
-            f"{words}: {point.test} changed its timing in {'.'.join(map(str, boundary))}",
-        )
-    return Difference(Weight.WATERMARK, words)
+    changed = TIMING_CHANGED.get(point.test)
+    if changed and len({_version(v) >= changed for v in (*ours, *theirs)}) > 1:
+        timing = f"{point.test} changed its timing in {'.'.join(map(str, changed))}"
+        yield Difference(Weight.BLOCK, f"{words}: {timing}")
+    else:
+        yield Difference(Weight.WATERMARK, words)
 
 
-def _facts(base: Arm, test: Arm, seen: tuple[Mapping[str, str], ...]) -> list[Difference]:
+def _facts(base: Arm, test: Arm, seen: tuple[Mapping[str, str], ...]) -> Iterator[Difference]:
     """Compare the facts of the labels, else the recorded facts of the launches."""
-    found = []
     for name, words in FACTS.items():
-        facts = [
-            arm.facts.get(name, recorded.get(name))
-            for arm, recorded in zip((base, test), seen, strict=True)
-        ]
         if name == "line_rate_gbit":
             continue
+        arms = zip((base, test), seen, strict=True)
+        facts = [arm.facts.get(name, recorded.get(name)) for arm, recorded in arms]
         varying = [value for value in facts if value and value.startswith(VARIES)]
         if varying:
-            found.append(Difference(Weight.WATERMARK, f"{words} {varying[0]}"))
+            yield Difference(Weight.WATERMARK, f"{words} {varying[0]}")
         elif None in facts:
             if name not in _ONLY_RECORDED:
-                found.append(Difference(Weight.NOTE, f"{words} is not known of both"))
+                yield Difference(Weight.NOTE, f"{words} is not known of both")
         elif facts[0] != facts[1]:
             weight = _weight(name, same_fabric=base.fabric == test.fabric)
-            found.append(Difference(weight, f"{words}: {facts[0]} against {facts[1]}"))
-    return found
+            yield Difference(weight, f"{words}: {facts[0]} against {facts[1]}")
 
 
 def _weight(name: str, *, same_fabric: bool) -> Weight:
@@ -230,8 +220,7 @@ def check(
     Platform and fabric may differ, the placement of ranks may not.
     """
     point = cells[0].point
-    found: list[Difference | None] = [_line_rate(base, test, point)]
-    found.append(_versions(*versions, point))
+    found = [*_line_rate(base, test, point), *_versions(*versions, point)]
     if base.placement != test.placement:
         words = f"the placement: {base.placement} against {test.placement}"
         found.append(Difference(Weight.BLOCK, words))
@@ -243,4 +232,4 @@ def check(
         found.append(Difference(Weight.NOTE if explained else Weight.WATERMARK, words))
     if not same_sizes:
         found.append(Difference(Weight.NOTE, "the sets of message sizes differ"))
-    return Comparability((*(d for d in found if d), *_facts(base, test, seen)))
+    return Comparability((*found, *_facts(base, test, seen)))
