@@ -130,17 +130,11 @@ def _decide(claim: Claim, data: Data) -> Result:
     return Result(claim, outcome, reason, tuple(tested), marks)
 
 
-def _inside(value: float, limits: ClaimLimits) -> bool:
-    return (limits.low is None or value >= limits.low) and (
-        limits.high is None or value <= limits.high
-    )
-
-
 def _conclude(claim: Claim, tested: Sequence[Tested]) -> tuple[ClaimOutcome, str]:
     """Decide by the errors of all points, adjusted for their number."""
     adjusted = adjust([one.error for one in tested])
     sure = [
-        (one, _inside(one.quantity.value, claim.limits))
+        (one, claim.limits.hold(one.quantity.value))
         for one, error in zip(tested, adjusted, strict=True)
         if error <= MOST_ERROR
     ]
@@ -155,16 +149,18 @@ def _conclude(claim: Claim, tested: Sequence[Tested]) -> tuple[ClaimOutcome, str
         return ClaimOutcome.REFUTED, f"{len(outside)} of {total} outside of the limits"
     elif len(inside) == len(tested):
         return ClaimOutcome.CONFIRMED, f"all of {total} within the limits"
-    return (
-        ClaimOutcome.INCONCLUSIVE,
-        f"{len(tested) - len(sure)} of {total} not settled; add launches",
-    )
+    left = len(tested) - len(sure)
+    return ClaimOutcome.INCONCLUSIVE, f"{left} of {total} not settled; add launches"
 
 
-def _compared(claim: Claim, data: Data) -> tuple[list[Tested], str, tuple[str, ...]]:
-    """Return the points of arm and base as performances, reasons of refusals, and marks."""
+_Points = tuple[list[Tested], str, tuple[str, ...]]
+"""The points of a claim, the reasons of refusals, and marks."""
+
+
+def _compared(claim: Claim, data: Data) -> _Points:
+    """Return the points of arm and base as performances."""
     arm, base = data.arms[claim.arm], data.arms[claim.base]
-    sides = [[cell for cell in data.cells(side) if _fits(claim, cell)] for side in (base, arm)]
+    sides = [[cell for cell in data.cells(side) if claim.fits(cell.point)] for side in (base, arm)]
     found = compare(
         (base, sides[0]), (arm, sides[1]), versions=data.versions, observed=data.observed
     )
@@ -180,21 +176,12 @@ def _compared(claim: Claim, data: Data) -> tuple[list[Tested], str, tuple[str, .
         better, worse = values[::-1] if one.point.lower_is_better else values
         quantity = ratio(better, worse)
         assert quantity is not None  # noqa: S101 - its inverse is one
-        near = [
-            o
-            for side in sides
-            for cell in side
-            if cell.point._replace(ranks=None) == one.point._replace(ranks=None)
-            for o in cell.observations
-        ]
+        here = one.point._replace(ranks=None)
+        cells = (c for side in sides for c in side if c.point._replace(ranks=None) == here)
+        near = tuple(o for cell in cells for o in cell.observations)
         error = _error(claim.limits, partial(exclusion_p, better, worse))
-        tested.append(Tested(one.point, quantity, (one.base.n, one.test.n), tuple(near), error))
+        tested.append(Tested(one.point, quantity, (one.base.n, one.test.n), near, error))
     return tested, "; ".join(reasons), tuple(marks)
-
-
-def _fits(claim: Claim, cell: Cell) -> bool:
-    point = cell.point
-    return claim.fits(point.test, point.metric, point.size, point.nodes)
 
 
 def _error(limits: ClaimLimits, of: Callable[[float], float]) -> float:
@@ -202,13 +189,13 @@ def _error(limits: ClaimLimits, of: Callable[[float], float]) -> float:
     return max(of(limit) for limit in limits if limit is not None)
 
 
-def _absolute(claim: Claim, data: Data) -> tuple[list[Tested], str, tuple[str, ...]]:
+def _absolute(claim: Claim, data: Data) -> _Points:
     """Return the points of one arm in the unit of the claim."""
     arm = data.arms[claim.arm]
     tested = []
     for cell in data.cells(arm):
         scale = _scale(claim, arm, cell)
-        if scale is None or not _fits(claim, cell):
+        if scale is None or not claim.fits(cell.point):
             continue
         values = [value * scale for value in cell.values]
         interval = median_interval(values)
