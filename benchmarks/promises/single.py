@@ -14,12 +14,10 @@ from nearmetal.job.mpi.provider import provider_library
 from nearmetal.job.run import JobRequest, Output, run_job
 from nearmetal.study.runner.collect import (
     Ended,
+    RawLaunch,
     beside_fields,
     job_fields,
-    now,
     program_path,
-    raw_stem,
-    record_launch,
     title,
 )
 from nearmetal.study.runner.suite import Program, Where
@@ -75,15 +73,10 @@ class Single:
 
     def run(self, step: PlannedLaunch, ranks: int) -> None:
         """Make one launch: of an MPI program pinned to cores, or in the first node without MPI."""
-        number, started, load = self.next_number, now(), os.getloadavg()[0]
-        stem = raw_stem(number, step)
         try:
             path = program_path(step.program, step.mpi)
-            with (
-                (self.directory / f"{stem}.out").open("wb") as out,
-                (self.directory / f"{stem}.err").open("wb") as err,
-            ):
-                output = Output(None, out, err)
+            raw = RawLaunch(self.directory, self.next_number, step)
+            with raw.streams() as output:
                 ended = (
                     self._job(step, path, ranks, output)
                     if step.mpi
@@ -93,18 +86,7 @@ class Single:
             self.skipped.append(f"{title(step)}: {error.message}")
             return
         self.next_number += 1
-        self.launches.append(
-            record_launch(
-                self.directory,
-                stem,
-                step.program,
-                ended,
-                number=number,
-                started=started,
-                load=load,
-                **step.fields,
-            )
-        )
+        self.launches.append(raw.record(ended))
 
     def _job(self, step: PlannedLaunch, path: Path, ranks: int, output: Output) -> Ended:
         assert step.arm is not None and step.mpi is not None  # noqa: S101, PT018 - see the caller

@@ -29,13 +29,11 @@ from nearmetal.job.run import JobRequest, Output, run_job
 from nearmetal.job.stale import new_name
 from nearmetal.study.runner.collect import (
     Ended,
+    RawLaunch,
     beside_fields,
     first_cores,
     job_fields,
-    now,
     program_path,
-    raw_stem,
-    record_launch,
     title,
 )
 from nearmetal.study.runner.pairs import run_pair
@@ -44,7 +42,6 @@ from nearmetal.study.runner.suite import PlannedLaunch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-    from typing import IO
 
     from nearmetal.cluster.backend import Backend
     from nearmetal.cluster.spec import ClusterSpec
@@ -113,10 +110,7 @@ class _Job:
     """A running launch."""
 
     seat: Seat
-    number: int
-    stem: str
-    started: str
-    load: float
+    raw: RawLaunch
     pipes: Pipes
     thread: threading.Thread | None = None
     ended: Ended | None = None
@@ -188,7 +182,7 @@ class Turns:
         host = self.spec.hosts[0].name
         name = new_name("turns")
         pipes = Pipes(self.backend.meeting_directory(host) / name, seat.ranks)
-        job = _Job(seat, number, raw_stem(number, seat.step), now(), os.getloadavg()[0], pipes)
+        job = _Job(seat, RawLaunch(self.directory, number, seat.step), pipes)
         self._jobs.append(job)
         job.thread = threading.Thread(target=self._run, args=(job, name), daemon=True)
         job.thread.start()
@@ -196,23 +190,23 @@ class Turns:
 
     def _run(self, job: _Job, name: str) -> None:
         """Run one job; each job has a thread."""
-        stems = [self.directory / f"{job.stem}.{kind}" for kind in ("out", "err")]
         try:
-            with stems[0].open("wb") as out, stems[1].open("wb") as err:
-                job.ended = self._launch(job.seat, name, (out, err))
+            with job.raw.streams() as output:
+                job.ended = self._launch(job.seat, name, output)
         except (NearmetalError, OSError) as error:
             job.error = str(error)
 
-    def _launch(self, seat: Seat, name: str, streams: tuple[IO[bytes], IO[bytes]]) -> Ended:
+    def _launch(self, seat: Seat, name: str, output: Output) -> Ended:
         step, arm = seat.step, seat.step.arm
         path = program_path(step.program, step.mpi)
-        out, err = streams
         if arm is None:
             places = self.backend.meeting_directory(self.spec.hosts[0].name) / name
             first, second = first_cores(self.backend)
             argv = (str(path), "-a", str(first), "-b", str(second), "-T", str(places))
             return beside_fields(
-                self.runner.attach(Command(argv), stdout=out, stderr=err, timeout_s=_JOB_S)
+                self.runner.attach(
+                    Command(argv), stdout=output.stdout, stderr=output.stderr, timeout_s=_JOB_S
+                )
             )
         inside = str(MEETING / name)
         ours = arm.provider is Provider.NEARMETAL
@@ -226,7 +220,7 @@ class Turns:
                     self.runner,
                     program,
                     channels=arm.channels,
-                    output=streams,
+                    output=output,
                     timeout_s=_JOB_S,
                     nodes=nodes,
                     foreign=not ours,
@@ -245,7 +239,7 @@ class Turns:
             nodes=arm.nodes,
             stack=arm.stack,
         )
-        result = run_job(self.backend, self.spec, request, self.runner, Output(None, out, err))
+        result = run_job(self.backend, self.spec, request, self.runner, output)
         return job_fields(result, seat.ranks)
 
     def _give(self, job: _Job, tests: Sequence[str], *, warm_up: bool = False) -> None:
@@ -282,15 +276,4 @@ class Turns:
             return
         if job.error:
             self.skipped.append(f"{title(job.seat.step)}: {job.error}")
-        self.launches.append(
-            record_launch(
-                self.directory,
-                job.stem,
-                job.seat.step.program,
-                job.ended,
-                number=job.number,
-                started=job.started,
-                load=job.load,
-                **job.seat.step.fields,
-            )
-        )
+        self.launches.append(job.raw.record(job.ended))

@@ -6,10 +6,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Command
@@ -23,7 +24,7 @@ from nearmetal.study.runner.pairs import run_pair
 from nearmetal.study.runner.suite import PlannedLaunch, Program, Where
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from nearmetal.cluster.backend import Backend
     from nearmetal.cluster.spec import ClusterSpec
@@ -118,40 +119,25 @@ class Collector:
         return manifest
 
     def _launch(self, step: PlannedLaunch) -> None:
-        number = len(self._launches) + 1
-        stem = raw_stem(number, step)
-        files = [self.directory / f"{stem}.{kind}" for kind in ("out", "err")]
         try:
             path = program_path(step.program, step.mpi)
         except LaunchError as error:
             self._skipped.append(f"{title(step)}: {error.message}")
             return
-        load = os.getloadavg()[0]
-        started = now()
-        with files[0].open("wb") as out, files[1].open("wb") as err:
+        raw = RawLaunch(self.directory, len(self._launches) + 1, step)
+        with raw.streams() as output:
             if step.arm is None:
-                ended = self._beside(step.program, path, Output(stdout=out, stderr=err))
+                ended = self._beside(step.program, path, output)
             else:
                 before = self._wire()
                 if step.mpi is None:
-                    ended = self._on_a_pair(step.program, step.arm, path, (out, err))
+                    ended = self._on_a_pair(step.program, step.arm, path, output)
                 else:
-                    ended = self._in_cluster(step, path, Output(stdout=out, stderr=err))
+                    ended = self._in_cluster(step, path, output)
                 after = self._wire()
                 wire = None if before is None or after is None else after - before
                 ended["wire_bytes"] = wire
-        self._launches.append(
-            record_launch(
-                self.directory,
-                stem,
-                step.program,
-                ended,
-                number=number,
-                started=started,
-                load=load,
-                **step.fields,
-            )
-        )
+        self._launches.append(raw.record(ended))
         if self._launches[-1].good:
             check_room(self.directory)
             self._check_readable(self._launches[-1])
@@ -171,9 +157,7 @@ class Collector:
         )
         return beside_fields(completed)
 
-    def _on_a_pair(
-        self, program: Program, arm: BenchArm, path: Path, output: tuple[IO[bytes], IO[bytes]]
-    ) -> Ended:
+    def _on_a_pair(self, program: Program, arm: BenchArm, path: Path, output: Output) -> Ended:
         argv = (str(path), *program.args)
         result = run_pair(
             self.backend,
@@ -255,27 +239,47 @@ def job_fields(result: JobResult | PairResult, ranks: int) -> Ended:
     }
 
 
-def raw_stem(number: int, step: PlannedLaunch) -> str:
-    """Return the name of the raw files of a launch, without their endings."""
-    return "-".join([f"raw/{number:04}", *_names(step), step.program.label])
+@dataclass(frozen=True)
+class RawLaunch:
+    """A launch that begins now: its number, raw files and record."""
+
+    directory: Path
+    number: int
+    step: PlannedLaunch
+    name: str = ""
+    """Name of the raw files; default: from the step."""
+    started: str = field(default_factory=now)
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
+
+    @property
+    def stem(self) -> str:
+        """The path of the raw files in the run directory, without their endings."""
+        name = self.name or "-".join([*_names(self.step), self.step.program.label])
+        return f"raw/{self.number:04}-{name}"
+
+    @contextmanager
+    def streams(self) -> Iterator[Output]:
+        """Open the raw files for the streams of the launch."""
+        out, err = (self.directory / f"{self.stem}.{kind}" for kind in ("out", "err"))
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            yield Output(None, stdout, stderr)
+
+    def record(self, ended: Ended, **fields: object) -> Launch:
+        """Return the record of the launch after its end; `fields` are more fields of the record."""
+        program = self.step.program
+        found: dict[str, object] = {"program": program.label, "log": program.log}
+        found |= {"log_format": program.log_format, "last_size": program.last_size}
+        found |= {"number": self.number, "started": self.started, "load": self.load}
+        for name, kind in (("stdout", "out"), ("stderr", "err")):
+            file = f"{self.stem}.{kind}"
+            found |= {name: file, f"{name}_sha256": sha256_of(self.directory / file)}
+        return Launch.model_validate({**found, **self.step.fields, **fields, **ended})
 
 
 def _names(step: PlannedLaunch) -> list[str]:
     """Return the names of the MPI and of the arm, if there are any."""
     mpi, arm = step.mpi, step.arm
     return [*([mpi.value] if mpi else []), *([arm.name] if arm else [])]
-
-
-def record_launch(
-    directory: Path, stem: str, program: Program, ended: Ended, /, **fields: object
-) -> Launch:
-    """Return the record of a launch whose raw files are complete; `fields` are those of its record."""
-    found: dict[str, object] = {"program": program.label, "mpi": "", "arm": "", "log": program.log}
-    found |= {"log_format": program.log_format, "last_size": program.last_size}
-    for name, kind in (("stdout", "out"), ("stderr", "err")):
-        file = f"{stem}.{kind}"
-        found |= {name: file, f"{name}_sha256": sha256_of(directory / file)}
-    return Launch.model_validate({**found, **fields, **ended})
 
 
 def check_room(directory: Path) -> None:

@@ -12,15 +12,16 @@ import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import LaunchError, StateError
 from nearmetal.core.process import Command
 from nearmetal.evidence import Launch, Manifest, parse_log, read_manifest, write_manifest
 from nearmetal.evidence.manifest import FILE, STUDY_SUITE
-from nearmetal.study.runner.collect import check_room, find_pairs, now, record_launch, sha256_of
+from nearmetal.study.runner.collect import RawLaunch, check_room, find_pairs, now, sha256_of
 from nearmetal.study.runner.environment import environment
 from nearmetal.study.runner.starts import Starter, Starts, Task, Way, Workload
+from nearmetal.study.runner.suite import PlannedLaunch
 from nearmetal.study.runner.workloads import figures_in, lay_out
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.core.process import Runner
     from nearmetal.evidence import Log
+    from nearmetal.job.run import Output
 
 _LEADING_SIZE = re.compile(r"^\s*(?:\d+:\s+)?(\d+)\s", re.MULTILINE)
 _PREPARE_S = 600.0
@@ -96,29 +98,16 @@ class Launches:
 
     def make(self, block: int, workload: Workload, arm: str, way: Way | Starter) -> Launch:
         """Make a launch and record it, also if it failed."""
-        number = len(self.launches) + 1
-        stem = f"raw/{number:04}-{arm}-{workload.name}"
+        step = PlannedLaunch(block, workload.program, None, None)
+        raw = RawLaunch(self.directory, len(self.launches) + 1, step, f"{arm}-{workload.name}")
         ranks = min(workload.ranks, workload.program.max_ranks or workload.ranks)
-        place = self._place(workload, stem, ranks)
-        load, started = os.getloadavg()[0], now()
-        files = [self.directory / f"{stem}.{kind}" for kind in ("out", "err")]
-        with files[0].open("wb") as out, files[1].open("wb") as err:
-            self._prepare(workload, place, err)
-            ended = self._starts.start(Task(workload, place, ranks, out, err), way)
+        place = self._place(workload, raw.stem, ranks)
+        with raw.streams() as output:
+            self._prepare(workload, place, output, raw.stem)
+            ended = self._starts.start(Task(workload, place, ranks, output), way)
         check_room(self.directory)
-        launch = record_launch(
-            self.directory,
-            stem,
-            workload.program,
-            ended,
-            number=number,
-            block=block,
-            arm=arm,
-            started=started,
-            load=load,
-            **self._keep_figures(workload, place, stem),
-            program=workload.name,
-        )
+        figures = self._keep_figures(workload, place, raw.stem)
+        launch = raw.record(ended, arm=arm, program=workload.name, **figures)
         if launch.timed_out:
             launch = launch.model_copy(update={"hung_at": self._hung_at(workload, launch)})
         if launch.good and place is not None:
@@ -138,16 +127,18 @@ class Launches:
         lay_out(module, workload.given, place, ranks)
         return place
 
-    def _prepare(self, workload: Workload, place: Path | None, err: IO[bytes]) -> None:
+    def _prepare(self, workload: Workload, place: Path | None, output: Output, stem: str) -> None:
         """Run the programs that prepare the input; this time is not measured."""
         if workload.given is not None:
             return
         for words in workload.module.before:
             env = {**os.environ, **workload.module.environment()}
             command = Command(words, env=env, cwd=place)
+            err = output.stderr
             done = self.runner.attach(command, stdout=err, stderr=err, timeout_s=_PREPARE_S)
             if done.code != 0:
-                raise LaunchError(f"{workload.name}: {' '.join(words)} failed", f"read {err.name}")
+                file = self.directory / f"{stem}.err"
+                raise LaunchError(f"{workload.name}: {' '.join(words)} failed", f"read {file}")
 
     def _keep_figures(self, workload: Workload, place: Path | None, stem: str) -> dict[str, object]:
         """Keep the file with the figures, if the program wrote one."""

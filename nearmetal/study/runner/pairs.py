@@ -7,7 +7,7 @@ import shutil
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from nearmetal.cluster.backends.local.cluster import MEETING
 from nearmetal.core.errors import LaunchError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nearmetal.cluster.backend import Backend
     from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.core.process import Runner
+    from nearmetal.job.run import Output
 
 _PARTNER_S = 20.0
 _SUFFIXES = ("", ".stats", ".providers", ".addresses")
@@ -77,7 +78,7 @@ def run_pair(
     program: Sequence[str],
     *,
     channels: Sequence[str] | None,
-    output: tuple[IO[bytes], IO[bytes]],
+    output: Output,
     timeout_s: float,
     nodes: tuple[str, str] | None = None,
     foreign: bool = False,
@@ -104,10 +105,10 @@ def run_pair(
     commands = [backend.on_node(two[rank], argv[rank], env=env) for rank in (0, 1)]
     with _directories(backend.meeting_directory(host), job, provider_library()) as counters:
         try:
-            partner = runner.converse(commands[1], stderr=output[1])
+            partner = runner.converse(commands[1], stderr=output.stderr)
             try:
                 ended = runner.attach(
-                    commands[0], stdout=output[0], stderr=output[1], timeout_s=timeout_s
+                    commands[0], stdout=output.stdout, stderr=output.stderr, timeout_s=timeout_s
                 )
             finally:
                 other = partner.finish(_PARTNER_S)
@@ -154,7 +155,7 @@ def run_sizes(
     program: Sequence[str],
     sizes: Sequence[int],
     *,
-    output: tuple[IO[bytes], IO[bytes]],
+    output: Output,
     size_s: float,
 ) -> PairResult:
     """Run `program -s SIZE` on the first node and `program -s SIZE ADDRESS` on the second.
@@ -172,7 +173,9 @@ def run_sizes(
         served = [*program, "-s", str(size)]
         argv = [*served, addresses[nodes[0]]]
         try:
-            server = runner.converse(backend.on_node(nodes[0], served, env=env), stderr=output[1])
+            server = runner.converse(
+                backend.on_node(nodes[0], served, env=env), stderr=output.stderr
+            )
             patience = 0.0
             try:
                 # A server buffers the line that it waits. A client that starts too early gives up.
@@ -180,7 +183,9 @@ def run_sizes(
                     asked = backend.on_node(nodes[0], ["/bin/sh", "-c", _LISTENS], env=env)
                     runner.run(asked, timeout_s=_LISTEN_S)
                 client = backend.on_node(nodes[1], argv, env=env)
-                ended = runner.attach(client, stdout=output[0], stderr=output[1], timeout_s=size_s)
+                ended = runner.attach(
+                    client, stdout=output.stdout, stderr=output.stderr, timeout_s=size_s
+                )
                 patience = 0.0 if ended.timed_out or ended.code else _SERVER_S
             finally:
                 other = server.finish(patience)

@@ -12,12 +12,12 @@ import os
 import tarfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import LaunchError, UsageError
 from nearmetal.core.process import Command
 from nearmetal.job.mpi import STACKS, Mpi, Provider, Stack
-from nearmetal.job.run import JobRequest, Output, run_job
+from nearmetal.job.run import JobRequest, run_job
 from nearmetal.job.stale import new_name
 from nearmetal.study.runner.collect import Ended, beside_fields, job_fields, program_path
 from nearmetal.study.runner.environment import (
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from nearmetal.cluster.backend import Backend
     from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.core.process import Completed, Runner
+    from nearmetal.job.run import Output
     from nearmetal.study.runner.suite import Program
     from nearmetal.study.runner.workloads import Module
 
@@ -189,8 +190,7 @@ class Task:
     workload: Workload
     place: Path | None
     ranks: int
-    stdout: IO[bytes]
-    stderr: IO[bytes]
+    output: Output
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -267,8 +267,7 @@ class Starts:
             nodes=way.nodes,
             stack=way.stack,
         )
-        streams = Output(stdout=task.stdout, stderr=task.stderr)
-        result = run_job(way.backend, way.spec, request, self.runner, streams)
+        result = run_job(way.backend, way.spec, request, self.runner, task.output)
         return job_fields(result, task.ranks), carried_by(result, way.stack)
 
     def _as_pair(self, task: Task, way: Way) -> tuple[Ended, str]:
@@ -280,7 +279,7 @@ class Starts:
             nodes,
             task.argv,
             module.sizes,
-            output=(task.stdout, task.stderr),
+            output=task.output,
             size_s=module.idle_s or _SIZE_S,
         )
         return job_fields(done, 2) | {"hung_at": done.hung_at}, BY_VERBS
@@ -292,8 +291,8 @@ class Starts:
         before = look_here(self.runner)
         done = self.runner.attach(
             Command(words, env=env, cwd=task.place),
-            stdout=task.stdout,
-            stderr=task.stderr,
+            stdout=task.output.stdout,
+            stderr=task.output.stderr,
             timeout_s=task.workload.timeout_s,
             idle_s=module.idle_s,
         )
