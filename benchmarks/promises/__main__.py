@@ -21,7 +21,8 @@ from nearmetal.cli.main import run
 from nearmetal.cli.verbs import Parser
 from nearmetal.cluster.apply import Cluster, down, up
 from nearmetal.cluster.backend import open_backend
-from nearmetal.cluster.backends.local.spec import load_local
+from nearmetal.cluster.backends.local.spec import LocalSpec
+from nearmetal.cluster.spec import load_spec
 from nearmetal.cluster.store import Store, state_directory
 from nearmetal.core.errors import ExitCode, LaunchError, UsageError
 from nearmetal.core.lock import locked
@@ -158,7 +159,9 @@ def _tell(figures: list[Figure], samples: Samples, manifest: Manifest, view: Vie
 
 def _measure(chosen: list[str], seconds: float, output: Path, view: View, *, alone: bool) -> Path:
     """Make the cluster, measure, remove the cluster; returns the run directory."""
-    spec = plan.pinned_spec(load_local(SPEC), _cores())
+    local = load_spec(SPEC)
+    assert isinstance(local, LocalSpec)  # noqa: S101 - the file is ours
+    spec = plan.pinned_spec(local, _cores())
     store = Store(state_directory())
     cluster = Cluster(NAME, open_backend(spec, store, LocalRunner()), store)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")

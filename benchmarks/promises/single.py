@@ -7,10 +7,10 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nearmetal.cluster.backends.local.cluster import MEETING
+from nearmetal.cluster.backends.local.driver import MEETING
 from nearmetal.core.errors import LaunchError
+from nearmetal.core.resources import provider_library
 from nearmetal.job.mpi import MapBy
-from nearmetal.job.mpi.provider import provider_library
 from nearmetal.job.run import JobRequest, Output, run_job
 from nearmetal.study.runner.collect import (
     Ended,

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from benchmarks.promises.single import PINNED, calm, hurry
-from nearmetal.cluster.backends.local.cluster import MEETING
+from nearmetal.cluster.backends.local.driver import MEETING
 from nearmetal.core.errors import LaunchError, NearmetalError
 from nearmetal.core.process import Command
 from nearmetal.evidence import WARM_UP
 from nearmetal.job.mpi import MapBy, Provider
+from nearmetal.job.places import new_name
 from nearmetal.job.run import JobRequest, Output, run_job
-from nearmetal.job.stale import new_name
 from nearmetal.study.runner.collect import (
     Ended,
     RawLaunch,

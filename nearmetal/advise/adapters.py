@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each kind of adapter can do, since which version, and who says so.
+"""Abilities of each kind of adapter, with the first version and the source of each.
 
 Sources: VMW-ADAPTER is "Virtualizing HPC on vSphere: Choosing a Best Method for RDMA HCA/NIC
 Deployment for MPI Workloads" (VMware), OSU the talk on MVAPICH2-Virt, each with the line of its
-text. "Linux", "QEMU" and "libvirt" stand for what their releases and mainline code carry.
+text. "Linux", "QEMU" and "libvirt" are their releases and mainline code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nearmetal.advise.needs import Platform
 
 @dataclass(frozen=True)
 class Source:
-    """Who says so: a work and the line of its text; 0 where there is no line."""
+    """A work and the line of its text; 0: the whole work."""
 
     work: str
     line: int = 0
@@ -38,33 +38,33 @@ class Gate:
 
 @dataclass(frozen=True)
 class Ability:
-    """Whether an adapter can do something, and under which conditions."""
+    """An ability that an adapter has or lacks, with its conditions."""
 
     can: bool
     source: Source
     gates: tuple[Gate, ...] = ()
     only: str = ""
-    """A condition that is no version, in words: it is told, and left to the reader to check."""
+    """A condition other than a version, in words, for the user to check."""
     instead: str = ""
-    """What would change a no, or what to do instead."""
+    """The change that would add the ability, or an alternative."""
 
 
 class Sharing(StrEnum):
-    """How many virtual machines can run on one physical adapter."""
+    """Number of virtual machines that can run on one physical adapter."""
 
     MANY = "many"
     ONE = "one"
 
 
 @dataclass(frozen=True)
-class Adapter:
+class AdapterKind:
     """One kind of adapter on one platform."""
 
     name: str
     title: str
     platform: Platform
     rdma: frozenset[str]
-    """Out of ib and roce, as the guest sees them; empty: TCP only."""
+    """Subset of ib and roce that the guest sees; empty: TCP only."""
     rdma_source: Source
     sharing: Sharing
     sharing_source: Source
@@ -73,13 +73,13 @@ class Adapter:
     ha: Ability
     drs: Ability
     requires: tuple[Gate, ...] = ()
-    """Without these there is no such adapter."""
+    """Conditions of the adapter itself."""
     setup: tuple[str, ...] = ()
-    """What has to be there besides, in words."""
+    """Further parts that it needs, in words."""
     rare: str = ""
-    """What few installations have, in words; ranks it behind those that anybody can set up."""
+    """A part that few installations have, in words; adapters without such a part rank first."""
     most_ranks: int | None = None
-    """More ranks per node than that are outside what its sources call good."""
+    """Most ranks per node that its source calls good."""
     most_ranks_source: Source | None = None
 
 
@@ -110,12 +110,12 @@ def _vsphere(
     drs: Ability,
     lines: tuple[int, int] = (99, 98),
     **more: Any,
-) -> Adapter:
-    """Return a row of VMW-ADAPTER's table: what moves a machine alive also takes its snapshots.
+) -> AdapterKind:
+    """Return a row of the table in VMW-ADAPTER: live migration and snapshots go together.
 
-    `lines` say which fabrics it has, and who may share it.
+    `lines` are the sources of its fabrics and of its sharing.
     """
-    return Adapter(
+    return AdapterKind(
         name,
         title,
         Platform.VSPHERE,
@@ -140,9 +140,9 @@ def _kvm(
     migration: Ability,
     snapshots: Ability | None = None,
     **more: Any,
-) -> Adapter:
-    """Return an adapter under KVM, where restart and placement are the work of what stands above."""
-    return Adapter(
+) -> AdapterKind:
+    """Return an adapter under KVM, where software above libvirt restarts and places machines."""
+    return AdapterKind(
         name,
         title,
         Platform.KVM,
@@ -153,10 +153,10 @@ def _kvm(
         migration=migration,
         snapshots=snapshots or Ability(False, _QEMU, instead="virtio-net with vhost"),
         ha=Ability(
-            True, _LIBVIRT, only="a cluster manager that restarts machines, such as pacemaker"
+            True, _LIBVIRT, only="a cluster manager that restarts machines, for example pacemaker"
         ),
         drs=Ability(
-            True, _LIBVIRT, only="a scheduler above libvirt, such as OpenStack's placement"
+            True, _LIBVIRT, only="a scheduler above libvirt, for example OpenStack's placement"
         ),
         **more,
     )
@@ -216,7 +216,7 @@ DYNAMIC_DIRECTPATH = _vsphere(
     ha=Ability(True, _line(70)),
     drs=Ability(True, _line(96), only=_AT_POWER_ON),
     requires=(Gate("vsphere", "7.0", _line(70)),),
-    setup=(_RESERVED, "adapters labelled alike on every host"),
+    setup=(_RESERVED, "the same labels of the adapters on every host"),
 )
 
 SRIOV = _vsphere(

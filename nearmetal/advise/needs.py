@@ -1,18 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What somebody needs of an adapter: the model of a needs file, and of the command line."""
+"""Needs of an adapter: the model of a needs file and of the command line, and what feeds it.
+
+The message sizes come from a summary of an MPI trace, a CSV file with the columns `size_B,count`.
+The reports of tracers contain them (mpiP: message size histograms; TAU, Score-P: distributions).
+"""
 
 from __future__ import annotations
 
+import csv
+import re
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from nearmetal.advise.version import parse_version
+from nearmetal.core.errors import NearmetalError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+SMALL_B = 1024
+LARGE_B = 64 * 1024
+SHARE = 0.9
+
+_TRACE = ("size_B", "count")
+_MAX_BYTES = 16 << 20
+_MAX_NUMBER = 1 << 60
+_VERSION = re.compile(r"\d{1,6}(\.\d{1,6}){0,3}([uU]\d{1,3}[a-z]?)?")
 
 
 class Platform(StrEnum):
-    """Whose virtual machines."""
+    """Platform of the virtual machines."""
 
     VSPHERE = "vsphere"
     KVM = "kvm"
@@ -20,7 +39,7 @@ class Platform(StrEnum):
 
 
 class Fabric(StrEnum):
-    """What the network speaks to the guest."""
+    """Protocol of the network in the guest."""
 
     IB = "ib"
     ROCE = "roce"
@@ -31,7 +50,7 @@ class Fabric(StrEnum):
 
 
 class Messages(StrEnum):
-    """What the program's messages are like."""
+    """Size of most messages of a program."""
 
     SMALL = "small"
     """Many messages of at most a kibibyte: latency and message rate decide."""
@@ -45,19 +64,19 @@ Version = Annotated[str, Field(min_length=1, max_length=40)]
 
 
 class Needs(BaseModel):
-    """Needs, as hard conditions and as context. Nothing that is unknown is assumed."""
+    """Hard conditions and context. An unknown value is never assumed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     platform: Platform = Platform.ANY
     vsphere: Version | None = None
     kernel: Version | None = None
-    """Of the KVM host."""
+    """Version of the KVM host."""
     qemu: Version | None = None
     libvirt: Version | None = None
     guest_kernel: Version | None = None
     hardware_version: Count | None = None
-    """Of the virtual machine, on vSphere."""
+    """Hardware version of the virtual machine, on vSphere."""
     adapter: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,39}$")] | None = None
     """Model of the card, for example ConnectX-6."""
     fabric: Fabric = Fabric.ANY
@@ -65,16 +84,16 @@ class Needs(BaseModel):
     snapshots: bool = False
     """Snapshot, suspend and resume with the adapter attached."""
     ha: bool = False
-    """Restart on another host after a host failed."""
+    """Restart on another host after a host failure."""
     drs: bool = False
-    """Placed by the cluster at power-on; live balancing is `live_migration`."""
+    """Placement by the cluster at power-on; live balancing is `live_migration`."""
     vms_per_adapter: Count = 1
     ranks_per_node: Count | None = None
     messages: Messages | None = None
     cores: Count | None = None
     """Cores of a node."""
     reserved_cores: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    """Of them kept for the hypervisor."""
+    """Cores of the node that the hypervisor keeps."""
 
     @field_validator("vsphere", "kernel", "qemu", "libvirt", "guest_kernel")
     @classmethod
@@ -86,21 +105,95 @@ class Needs(BaseModel):
     @model_validator(mode="after")
     def _fits(self) -> Needs:
         if self.platform is Platform.KVM and (self.vsphere or self.hardware_version):
-            msg = "vsphere and hardware_version mean nothing on kvm|drop them, or the platform"
-            raise ValueError(msg)
+            raise ValueError(
+                "vsphere and hardware_version do not exist on kvm|remove them, or the platform"
+            )
         if self.platform is Platform.VSPHERE and (self.kernel or self.qemu or self.libvirt):
-            msg = "kernel, qemu and libvirt mean nothing on vsphere|drop them, or the platform"
-            raise ValueError(msg)
+            raise ValueError(
+                "kernel, qemu and libvirt do not exist on vsphere|remove them, or the platform"
+            )
         if self.reserved_cores is not None and (
             self.cores is None or self.reserved_cores >= self.cores
         ):
-            msg = "reserved_cores needs cores, and must be less|44 of 48: cores 48, reserved 4"
-            raise ValueError(msg)
+            raise ValueError(
+                "reserved_cores needs cores, and must be less|for 44 of 48 use cores 48, reserved_cores 4"
+            )
         return self
 
     @property
     def core_loss(self) -> float | None:
-        """Share of a node's cores that programs lose to the hypervisor; None: not said."""
+        """Share of the cores of a node that the hypervisor keeps; None: not known."""
         if self.cores is None or self.reserved_cores is None:
             return None
         return self.reserved_cores / self.cores
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """Return the numbers of a version without zeros at the end: 8.0U2 > 8.0, and 6.7 < 6.12.
+
+    Raises ValueError if the text is not a version, for example `8.0U2` or `6.12.5`.
+    """
+    if not _VERSION.fullmatch(text):
+        raise ValueError(f"{text!r} is not a version|use for example 8.0U2 or 6.12")
+    main, _, update = text.lower().partition("u")
+    numbers = [int(part) for part in main.split(".")]
+    if update:
+        # An update takes the place of a third number: 7.0U3 is 7.0.3.
+        numbers = [*[*numbers, 0][:2], int(re.sub(r"\D", "", update))]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def load_trace(path: Path) -> Messages:
+    """Read a summary of a trace; raises NearmetalError with file and line."""
+    return profile([_message(row, where) for row, where in read_rows(path, _TRACE)], str(path))
+
+
+def _message(row: list[str], where: str) -> tuple[int, int]:
+    numbers = [int(cell) for cell in row if cell.strip().isdecimal()]
+    if len(numbers) != len(_TRACE) or max(numbers) > _MAX_NUMBER:
+        text = ",".join(row)[:40]
+        hint = "use for example 1024,2000000"
+        raise NearmetalError(f"{where}: {text!r} is not a size and a count", hint)
+    return numbers[0], numbers[1]
+
+
+def profile(messages: list[tuple[int, int]], file: str = "<trace>") -> Messages:
+    """Return small if 90 % of the messages are small, large if 90 % of the bytes are in large."""
+    number = sum(count for _, count in messages)
+    volume = sum(size * count for size, count in messages)
+    if number == 0:
+        raise NearmetalError(f"{file}: no messages", "give counts by size")
+    if sum(count for size, count in messages if size <= SMALL_B) >= SHARE * number:
+        return Messages.SMALL
+    if sum(size * count for size, count in messages if size >= LARGE_B) >= SHARE * volume:
+        return Messages.LARGE
+    return Messages.MIXED
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> list[tuple[list[str], str]]:
+    """Return the rows of a CSV file with `file:line` of each.
+
+    Raises NearmetalError for a file without these columns, and for a row without as many cells.
+    """
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(_MAX_BYTES + 1)
+        text = raw.decode("utf-8").removeprefix("\ufeff")
+    except OSError as error:
+        raise NearmetalError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise NearmetalError(f"{path}:{line}: not UTF-8 text", "save it as CSV in UTF-8") from error
+    if len(raw) > _MAX_BYTES:
+        raise NearmetalError(f"{path}: larger than 16 MiB", "is it another file?")
+    lines = csv.reader(text.splitlines())
+    hint = f"columns: {','.join(columns)}"
+    if next(lines, None) != list(columns):
+        raise NearmetalError(f"{path}:1: wrong columns", hint)
+    rows = [(row, f"{path}:{lines.line_num}") for row in lines if row]
+    for row, where in rows:
+        if len(row) != len(columns):
+            raise NearmetalError(f"{where}: {len(row)} columns, not {len(columns)}", hint)
+    return rows

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Needs in, adapters out: hard conditions first, then an order, each with its reason."""
+"""Adapters by needs: hard conditions first, then an order, each with its reason."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nearmetal.advise.adapters import ADAPTERS, Ability, Adapter, Gate, Sharing
-from nearmetal.advise.needs import Fabric, Messages, Needs, Platform
+from nearmetal.advise.adapters import ADAPTERS, Ability, AdapterKind, Gate, Sharing
+from nearmetal.advise.needs import Fabric, Messages, Needs, Platform, parse_version
 from nearmetal.advise.tax import PUBLISHED, Tax
-from nearmetal.advise.version import parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 SAME_BAND = 0.02
-"""Measured taxes this close are not held to differ."""
+"""Measured taxes within this band count as equal."""
 
 _NAMES = {
     "vsphere": "vSphere",
@@ -28,8 +27,8 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """Why an adapter cannot be had, who says so, and what would change it."""
+class Objection:
+    """A reason against an adapter, its source, and the change that would remove it."""
 
     why: str
     source: str
@@ -38,30 +37,30 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Option:
-    """An adapter that fits, best first in Advice.options."""
+    """An adapter that meets the needs."""
 
-    adapter: Adapter
+    adapter: AdapterKind
     why: str
-    """Why it stands where it stands."""
+    """Reason for its rank."""
     taxes: tuple[Tax, ...]
     checks: tuple[str, ...]
-    """Conditions nobody said anything about: to be checked before it is bought."""
+    """Conditions that the needs do not mention, to be checked before the purchase."""
     cautions: tuple[str, ...]
     overturn: str
-    """The measurement that would change its place."""
+    """The measurement that would change its rank."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The whole answer."""
+    """The options, best first, and the refused adapters."""
 
     options: tuple[Option, ...]
-    refused: tuple[tuple[Adapter, tuple[Refusal, ...]], ...]
+    refused: tuple[tuple[AdapterKind, tuple[Objection, ...]], ...]
 
 
 def advise(needs: Needs, measured: Sequence[Tax] = ()) -> Advice:
-    """Judge every adapter; `measured` taxes go before published ones."""
-    fits: list[Adapter] = []
+    """Judge every adapter; `measured` taxes replace published taxes."""
+    fits: list[AdapterKind] = []
     refused = []
     for adapter in ADAPTERS:
         reasons = tuple(_refusals(needs, adapter))
@@ -75,7 +74,7 @@ def advise(needs: Needs, measured: Sequence[Tax] = ()) -> Advice:
     )
     best = min((_worst(taxes[adapter.name]) for adapter in fits), default=0.0)
 
-    def key(adapter: Adapter) -> tuple[object, ...]:
+    def key(adapter: AdapterKind) -> tuple[object, ...]:
         worst = _worst(taxes[adapter.name])
         place = int((worst - best) / SAME_BAND) if by_measurement else _class(adapter)
         return bool(adapter.rare), place, -len(_kept(needs, adapter)), adapter.name
@@ -98,7 +97,7 @@ def _worst(taxes: Sequence[Tax]) -> float:
     return max((tax.high for tax in taxes), default=1.0)
 
 
-def _taxes(needs: Needs, adapter: Adapter, measured: Sequence[Tax]) -> tuple[Tax, ...]:
+def _taxes(needs: Needs, adapter: AdapterKind, measured: Sequence[Tax]) -> tuple[Tax, ...]:
     own = tuple(tax for tax in measured if tax.adapter == adapter.name)
     if own:
         return own
@@ -110,8 +109,8 @@ def _taxes(needs: Needs, adapter: Adapter, measured: Sequence[Tax]) -> tuple[Tax
     )
 
 
-def _class(adapter: Adapter) -> int:
-    """Performance as VMW-ADAPTER:94 orders it: passthrough, paravirtual RDMA, TCP."""
+def _class(adapter: AdapterKind) -> int:
+    """Return the class of performance (VMW-ADAPTER:94): pass-through, paravirtual RDMA, TCP."""
     if not adapter.rdma:
         return 2
     return 1 if adapter.most_ranks is not None else 0
@@ -127,7 +126,7 @@ def _fails(needs: Needs, gate: Gate) -> bool:
     return said is not None and parse_version(said) < parse_version(gate.least)
 
 
-def _asked(needs: Needs, adapter: Adapter) -> Iterator[tuple[str, Ability]]:
+def _asked(needs: Needs, adapter: AdapterKind) -> Iterator[tuple[str, Ability]]:
     pairs = (
         (needs.live_migration, "live migration", adapter.migration),
         (needs.snapshots, "snapshots", adapter.snapshots),
@@ -137,18 +136,18 @@ def _asked(needs: Needs, adapter: Adapter) -> Iterator[tuple[str, Ability]]:
     return ((name, ability) for asked, name, ability in pairs if asked)
 
 
-def _gate_refusal(needs: Needs, gate: Gate, what: str) -> Refusal:
+def _gate_refusal(needs: Needs, gate: Gate, what: str) -> Objection:
     product = _NAMES[gate.product]
-    return Refusal(
+    return Objection(
         f"{what} needs {product} {gate.least}, not {_said(needs, gate)}",
         str(gate.source),
         f"{product} {gate.least} or later",
     )
 
 
-def _refusals(needs: Needs, adapter: Adapter) -> Iterator[Refusal]:
+def _refusals(needs: Needs, adapter: AdapterKind) -> Iterator[Objection]:
     if needs.platform not in (Platform.ANY, adapter.platform):
-        yield Refusal(
+        yield Objection(
             f"it is for {adapter.platform}", str(adapter.rdma_source), f"a {adapter.platform} host"
         )
         return
@@ -157,33 +156,35 @@ def _refusals(needs: Needs, adapter: Adapter) -> Iterator[Refusal]:
             yield _gate_refusal(needs, gate, "it")
     yield from _fabric_refusals(needs, adapter)
     if needs.vms_per_adapter > 1 and adapter.sharing is Sharing.ONE:
-        yield Refusal(
+        yield Objection(
             "one running machine owns the whole adapter",
             str(adapter.sharing_source),
             "one machine per adapter, or SR-IOV",
         )
     yield from _ability_refusals(needs, adapter)
     if _too_many_ranks(needs, adapter) and needs.messages is Messages.SMALL:
-        yield Refusal(
-            f"its message rate is weak: fine to about {adapter.most_ranks} ranks a node, "
+        yield Objection(
+            f"its message rate is weak: good up to about {adapter.most_ranks} ranks a node, "
             f"not {needs.ranks_per_node} with small messages",
             str(adapter.most_ranks_source),
             f"{adapter.most_ranks} ranks a node, or a measured message rate that is enough",
         )
 
 
-def _ability_refusals(needs: Needs, adapter: Adapter) -> Iterator[Refusal]:
+def _ability_refusals(needs: Needs, adapter: AdapterKind) -> Iterator[Objection]:
     for name, ability in _asked(needs, adapter):
         if not ability.can:
-            yield Refusal(f"no {name}", str(ability.source), ability.instead)
+            yield Objection(f"no {name}", str(ability.source), ability.instead)
         for gate in ability.gates:
             if _fails(needs, gate):
                 yield _gate_refusal(needs, gate, name)
         if name == "live migration" and _has_infiniband(needs, ability):
-            yield Refusal(f"{name} only with {ability.only}", str(ability.source), ability.instead)
+            yield Objection(
+                f"{name} only with {ability.only}", str(ability.source), ability.instead
+            )
 
 
-def _fabric_refusals(needs: Needs, adapter: Adapter) -> Iterator[Refusal]:
+def _fabric_refusals(needs: Needs, adapter: AdapterKind) -> Iterator[Objection]:
     wanted = {
         Fabric.IB: {"ib"},
         Fabric.ROCE: {"roce"},
@@ -191,10 +192,10 @@ def _fabric_refusals(needs: Needs, adapter: Adapter) -> Iterator[Refusal]:
     }.get(needs.fabric)
     if wanted and not adapter.rdma & wanted:
         can = " or ".join(sorted(adapter.rdma)) or "TCP only"
-        yield Refusal(
+        yield Objection(
             f"it carries {can}, not {needs.fabric}",
             str(adapter.rdma_source),
-            f"a fabric of {can}" if adapter.rdma else "a program that is content with TCP",
+            f"a fabric of {can}" if adapter.rdma else "a program for which TCP suffices",
         )
 
 
@@ -202,7 +203,7 @@ def _has_infiniband(needs: Needs, ability: Ability) -> bool:
     return needs.fabric is Fabric.IB and "Ethernet mode" in ability.only
 
 
-def _too_many_ranks(needs: Needs, adapter: Adapter) -> bool:
+def _too_many_ranks(needs: Needs, adapter: AdapterKind) -> bool:
     return (
         adapter.most_ranks is not None
         and needs.ranks_per_node is not None
@@ -210,8 +211,8 @@ def _too_many_ranks(needs: Needs, adapter: Adapter) -> bool:
     )
 
 
-def _kept(needs: Needs, adapter: Adapter) -> list[str]:
-    """What of virtualization is kept with this adapter, as far as versions are known."""
+def _kept(needs: Needs, adapter: AdapterKind) -> list[str]:
+    """Return the features of virtualization that work with this adapter in the known versions."""
     abilities = {
         "live migration": adapter.migration,
         "snapshots": adapter.snapshots,
@@ -228,15 +229,15 @@ def _kept(needs: Needs, adapter: Adapter) -> list[str]:
     return [*kept, "sharing"] if adapter.sharing is Sharing.MANY else kept
 
 
-def _why(needs: Needs, adapter: Adapter, taxes: Sequence[Tax], *, by_measurement: bool) -> str:
-    kept = ", ".join(_kept(needs, adapter)) or "nothing of virtualization"
+def _why(needs: Needs, adapter: AdapterKind, taxes: Sequence[Tax], *, by_measurement: bool) -> str:
+    kept = ", ".join(_kept(needs, adapter)) or "no feature of virtualization"
     if by_measurement:
         return f"at most {_worst(taxes):.1%} measured here; keeps {kept}"
     speed = ("passes the device through", "RDMA by a paravirtual device", "TCP only")
     return f"{speed[_class(adapter)]}; keeps {kept}"
 
 
-def _checks(needs: Needs, adapter: Adapter) -> Iterator[str]:
+def _checks(needs: Needs, adapter: AdapterKind) -> Iterator[str]:
     if adapter.rare:
         yield adapter.rare
     yield from adapter.setup
@@ -250,22 +251,22 @@ def _checks(needs: Needs, adapter: Adapter) -> Iterator[str]:
             yield f"{_NAMES[gate.product]} {gate.least} or later ({gate.source})"
 
 
-def _cautions(needs: Needs, adapter: Adapter) -> Iterator[str]:
+def _cautions(needs: Needs, adapter: AdapterKind) -> Iterator[str]:
     if _too_many_ranks(needs, adapter):
         yield (
-            f"called good for up to about {adapter.most_ranks} ranks a node "
+            f"its source calls it good up to about {adapter.most_ranks} ranks a node "
             f"({adapter.most_ranks_source}); you have {needs.ranks_per_node}"
         )
     if not adapter.rdma and needs.messages is Messages.SMALL:
-        yield "small messages pay most: VMXNET3 had 5.6 times the latency of SR-IOV (VMW-ADAPTER:134)"
+        yield "small messages lose most: VMXNET3 had 5.6 times the latency of SR-IOV (VMW-ADAPTER:134)"
     if needs.fabric is Fabric.ANY and "ib" in adapter.rdma and needs.live_migration:
-        yield "with live migration the fabric has to be Ethernet (RoCE)"
+        yield "with live migration the fabric must be Ethernet (RoCE)"
 
 
-def _overturn(adapter: Adapter, taxes: Sequence[Tax]) -> str:
+def _overturn(adapter: AdapterKind, taxes: Sequence[Tax]) -> str:
     if not taxes:
         return (
-            f"nothing is published of it: a study of two arms, bare metal and {adapter.title}, "
+            f"no tax of it is published: a study of two arms, bare metal and {adapter.title}, "
             "with your program"
         )
     if taxes[0].origin == "measured":

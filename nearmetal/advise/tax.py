@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an adapter costs: shares of performance lost against bare metal, each with its origin.
+"""The tax of an adapter: the share of bare-metal performance lost, with its origin.
 
-A total holds for the cores that its source reserved for the hypervisor. With another number of
-reserved cores it lies between two ends: the program never missed the cores (the total stays), or it
-missed them fully (total = 1 - (1 - core loss) x (1 - the rest)). Both ends are given.
+A tax holds for the number of cores that its source reserved for the hypervisor. For another number
+of reserved cores it has two limits: the program did not need the cores (the tax stays), or it needed
+them fully (tax = 1 - (1 - core loss) x (1 - the rest)). Both limits are given.
 """
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nearmetal.advise.adapters import ADAPTERS
+from nearmetal.advise.needs import read_rows
 from nearmetal.core.errors import NearmetalError
 from nearmetal.evidence.published import find
 
@@ -33,14 +33,14 @@ class Tax:
     low: float
     high: float
     core_loss: float | None
-    """Share of the cores that was reserved meanwhile; None: as on the reader's own cluster."""
+    """Share of the cores that was reserved meanwhile; None: as on the user's cluster."""
     origin: str
     """"published" or "measured"."""
     source: str
     note: str = ""
 
     def with_core_loss(self, core_loss: float) -> tuple[float, float]:
-        """Return the range of the loss when that share of the cores is reserved."""
+        """Return the range of the loss if that share of the cores is reserved."""
         if self.core_loss is None:
             return self.low, self.high
         ratio = (1 - core_loss) / (1 - self.core_loss)
@@ -49,7 +49,7 @@ class Tax:
 
 
 def slowdown_share(slowdown: float) -> float:
-    """Return the share of performance lost when a run takes `slowdown` longer (0.15: 15 %)."""
+    """Return the share of performance lost if a run takes `slowdown` longer (0.15: 15 %)."""
     return 1 - 1 / (1 + slowdown)
 
 
@@ -83,15 +83,15 @@ def _vmware() -> list[Tax]:
             if number.metric in ("loss", "gain")
             for name in names
         ]
-    for behind in find("vmw-adapter", arm="VMXNET3", base="SR-IOV", metric="loss", scale=_SCALE):
-        known = find("vmw-adapter", test=behind.test, arm="SR-IOV RoCE", metric="loss")
+    for lag in find("vmw-adapter", arm="VMXNET3", base="SR-IOV", metric="loss", scale=_SCALE):
+        known = find("vmw-adapter", test=lag.test, arm="SR-IOV RoCE", metric="loss")
         for sriov in known:
             low = sriov.value / 100
-            high = 1 - (1 - behind.value / 100) * (1 - low)
-            source = f"VMW-ADAPTER:{behind.line},{sriov.line}"
-            joined = f"{behind.printed} behind SR-IOV over 25 GbE, joined to SR-IOV's own loss"
+            high = 1 - (1 - lag.value / 100) * (1 - low)
+            source = f"VMW-ADAPTER:{lag.line},{sriov.line}"
+            joined = f"{lag.printed} more than SR-IOV over 25 GbE, combined with the loss of SR-IOV"
             taxes.append(
-                Tax("vmxnet3", "", behind.test, low, high, _CORE_LOSS, "published", source, joined)
+                Tax("vmxnet3", "", lag.test, low, high, _CORE_LOSS, "published", source, joined)
             )
     return taxes
 
@@ -121,36 +121,18 @@ def _kvm() -> list[Tax]:
 
 PUBLISHED = (*_vmware(), *_kvm())
 
-COLUMNS = ["adapter", "workload", "tax_low_percent", "tax_high_percent", "source"]
-_MAX_BYTES = 1 << 20
+_MEASURED = ("adapter", "workload", "tax_low_percent", "tax_high_percent", "source")
 
 
 def load_measured(path: Path) -> tuple[Tax, ...]:
-    """Read taxes that were measured here, with the cores reserved that are, from a CSV file.
+    """Read taxes measured here, with the present number of reserved cores, from a CSV file.
 
     Raises NearmetalError with file and line.
     """
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(_MAX_BYTES + 1)
-        text = raw.decode("utf-8").removeprefix("\ufeff")
-    except OSError as error:
-        raise NearmetalError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise NearmetalError(f"{path}: not UTF-8 text", "save it as CSV in UTF-8") from error
-    if len(raw) > _MAX_BYTES:
-        raise NearmetalError(f"{path}: larger than 1 MiB", "a line per adapter and workload")
-    wanted = f"the first line is {','.join(COLUMNS)}"
-    rows = csv.reader(text.splitlines())
-    if next(rows, None) != COLUMNS:
-        raise NearmetalError(f"{path}:1: not the columns of measured taxes", wanted)
-    return tuple(_measured(row, f"{path}:{rows.line_num}") for row in rows if row)
+    return tuple(_measured(row, where) for row, where in read_rows(path, _MEASURED))
 
 
 def _measured(row: list[str], where: str) -> Tax:
-    if len(row) != len(COLUMNS):
-        msg = f"{where}: {len(row)} columns, not {len(COLUMNS)}"
-        raise NearmetalError(msg, f"columns: {', '.join(COLUMNS)}")
     adapter, workload, low_text, high_text, source = (cell.strip() for cell in row)
     names = [known.name for known in ADAPTERS]
     if adapter not in names:
@@ -158,9 +140,9 @@ def _measured(row: list[str], where: str) -> Tax:
     try:
         low, high = float(low_text) / 100, float(high_text) / 100
     except ValueError as error:
-        msg = f"{where}: {low_text!r} to {high_text!r} is no range in percent"
-        raise NearmetalError(msg, "write for example 1.5,4.2") from error
+        text = f"{where}: {low_text!r} to {high_text!r} is not a range in percent"
+        raise NearmetalError(text, "use for example 1.5,4.2") from error
     if not -1 <= low <= high < 1:
-        msg = f"{where}: from {low_text} to {high_text} % is no range of a loss"
-        raise NearmetalError(msg, "low first, both from -100 to below 100")
+        text = f"{where}: {low_text} to {high_text} % is not a range of a loss"
+        raise NearmetalError(text, "low first, both from -100 to below 100")
     return Tax(adapter, "", workload, low, high, None, "measured", source)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: one module per verb; the only package that prints."""
+"""The command line: one module per group of verbs; the only package that prints."""

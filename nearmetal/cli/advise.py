@@ -1,94 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nearmetal advise`: which adapter suits, and why the others do not."""
+"""`nearmetal advise`: the adapters that meet given needs, and the reasons against the others."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from nearmetal.advise import Fabric, Messages, Needs, Platform, advise, load_trace
-from nearmetal.advise.tax import load_measured
-from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.config.explain import load_yaml, reason
 from nearmetal.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     import argparse
 
-    from nearmetal.advise import Advice, Option, Tax
+    from nearmetal.advise.needs import Needs
+    from nearmetal.advise.rank import Advice, Option
+    from nearmetal.advise.tax import Tax
+    from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
 
-_VERSIONS = ("vsphere", "kernel", "qemu", "libvirt", "guest_kernel")
-_NUMBERS = ("hardware_version", "vms_per_adapter", "ranks_per_node", "cores", "reserved_cores")
-_SWITCHES = ("live_migration", "snapshots", "ha", "drs")
-_HELP = {
-    "vsphere": "version of vSphere, for example 8.0U2",
-    "kernel": "kernel version of the KVM host",
-    "qemu": "version of QEMU",
-    "libvirt": "version of libvirt",
-    "guest_kernel": "kernel version in the virtual machine",
-    "hardware_version": "hardware version of the virtual machine, on vSphere",
-    "vms_per_adapter": "number of virtual machines that share one adapter (default: 1)",
-    "ranks_per_node": "number of MPI ranks on a node",
-    "cores": "number of cores of a node",
-    "reserved_cores": "number of these cores that the hypervisor keeps; needs --cores",
+_OPTIONS = {
+    "adapter MODEL": "model of the network card, for example ConnectX-6",
+    "vsphere VERSION": "version of vSphere, for example 8.0U2",
+    "kernel VERSION": "kernel version of the KVM host",
+    "qemu VERSION": "version of QEMU",
+    "libvirt VERSION": "version of libvirt",
+    "guest_kernel VERSION": "kernel version in the virtual machine",
+    "hardware_version N": "hardware version of the virtual machine, on vSphere",
+    "vms_per_adapter N": "number of virtual machines that share one adapter (default: 1)",
+    "ranks_per_node N": "number of MPI ranks on a node",
+    "cores N": "number of cores of a node",
+    "reserved_cores N": "number of these cores that the hypervisor keeps; needs --cores",
+}
+_SWITCHES = {
     "live_migration": "live migration must work with the adapter",
     "snapshots": "snapshot, suspend and resume must work with the adapter",
     "ha": "restart on another host after a host failure must work with the adapter",
     "drs": "placement by the cluster at power-on must work with the adapter",
 }
-_FIELDS = ("platform", "fabric", "messages", "adapter", *_VERSIONS, *_NUMBERS, *_SWITCHES)
+_FIELDS = ("platform", "fabric", "messages", *(w.split()[0] for w in _OPTIONS), *_SWITCHES)
 
 
-def register(subparsers: Subparsers) -> None:
-    """Add the verb."""
-    parser = add_verb(
-        subparsers,
-        "advise",
-        show,
-        "rank the network adapters that meet given needs, with reasons",
-        "nearmetal advise --platform vsphere --vsphere 8.0U2 --fabric roce --vms-per-adapter 4",
-    )
-    add = parser.add_argument
-    add(
-        "needs",
+def advise_options(parser: VerbParser) -> None:
+    """Add the arguments of `advise`."""
+    from nearmetal.advise.needs import Fabric, Messages, Platform
+
+    parser.option(
+        "needs NEEDS",
+        "YAML file with needs; options on the command line override it",
         nargs="?",
         type=Path,
-        metavar="NEEDS",
-        help="YAML file with needs; options on the command line override it",
     )
-    platforms = [str(name) for name in Platform]
-    add("--platform", choices=platforms, help="platform of the virtual machines (default: any)")
-    add(
-        "--fabric",
-        choices=[str(name) for name in Fabric],
-        help="protocol that the guest needs; rdma accepts ib and roce (default: any)",
+    choices = {
+        "--platform": (Platform, "platform of the virtual machines (default: any)"),
+        "--fabric": (
+            Fabric,
+            "protocol that the guest needs; rdma accepts ib and roce (default: any)",
+        ),
+        "--messages": (
+            Messages,
+            "size of most messages: small is at most 1 KiB, large is at least 64 KiB",
+        ),
+    }
+    for words, (names, text) in choices.items():
+        parser.option(words, text, choices=[str(name) for name in names])
+    parser.option(
+        "--trace FILE",
+        "message sizes as a CSV file with the columns size_B,count; replaces --messages",
     )
-    add(
-        "--messages",
-        choices=[str(name) for name in Messages],
-        help="size of most messages: small is at most 1 KiB, large is at least 64 KiB",
-    )
-    add(
-        "--trace",
-        type=Path,
-        metavar="FILE",
-        help="message sizes as a CSV file with the columns size_B,count; replaces --messages",
-    )
-    add("--adapter", metavar="MODEL", help="model of the network card, for example ConnectX-6")
-    for name in _VERSIONS:
-        add(_flag(name), metavar="VERSION", help=_HELP[name])
-    for name in _NUMBERS:
-        add(_flag(name), type=int, metavar="N", help=_HELP[name])
-    for name in _SWITCHES:
-        add(_flag(name), action="store_true", default=None, help=_HELP[name])
-    add(
-        "--measured",
-        type=Path,
-        metavar="FILE",
-        help="measured losses of performance as a CSV file with the columns adapter,workload,tax_low_percent,tax_high_percent,source",
+    for words, text in _OPTIONS.items():
+        parser.option(_flag(words), text)
+    for name, text in _SWITCHES.items():
+        parser.option(_flag(name), text, action="store_true", default=None)
+    parser.option(
+        "--measured FILE",
+        "measured losses of performance as a CSV file with the columns adapter,workload,tax_low_percent,tax_high_percent,source",
     )
 
 
@@ -98,16 +82,21 @@ def _flag(name: str) -> str:
 
 def _needs(args: argparse.Namespace) -> Needs:
     """Return the needs of the file, overridden by the command line."""
-    told = {name: getattr(args, name) for name in _FIELDS if getattr(args, name) is not None}
+    from pydantic import ValidationError
+
+    from nearmetal.advise.needs import Needs, load_trace
+    from nearmetal.config.explain import load_yaml, reason
+
+    given = {name: getattr(args, name) for name in _FIELDS if getattr(args, name) is not None}
     if args.trace is not None:
-        if "messages" in told:
+        if "messages" in given:
             raise UsageError("--trace and --messages contradict each other", "give one of them")
-        told["messages"] = load_trace(args.trace)
+        given["messages"] = load_trace(args.trace)
     base: dict[str, Any] = {}
     if args.needs is not None:
         base = load_yaml(args.needs, Needs, "a file of needs")[0].model_dump(exclude_unset=True)
     try:
-        return Needs.model_validate(base | told)
+        return Needs.model_validate(base | given)
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         why, hint = reason(detail)
@@ -164,8 +153,11 @@ def _as_data(advice: Advice, core_loss: float | None) -> dict[str, Any]:
     }
 
 
-def show(args: argparse.Namespace, view: View) -> int:
-    """Print the ranking and the refusals; exit code 4 when nothing fits."""
+def on_advise(args: argparse.Namespace, view: View) -> int:
+    """Print the ranking and the refusals; exit code 4 if no adapter fits."""
+    from nearmetal.advise.rank import advise
+    from nearmetal.advise.tax import load_measured
+
     needs = _needs(args)
     measured = () if args.measured is None else load_measured(args.measured)
     advice = advise(needs, measured)
@@ -175,7 +167,7 @@ def show(args: argparse.Namespace, view: View) -> int:
         for line in _lines(option, place, needs.core_loss)
     ]
     if not lines:
-        lines = ["nothing fits all of these needs"]
+        lines = ["no adapter meets all of these needs"]
     lines += ["", "not these:"] if advice.refused else []
     for adapter, reasons in advice.refused:
         lines += [

@@ -1,125 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nearmetal bench`: measure a cluster, arms interleaved, raw output kept."""
+"""The verbs that measure: bench measures a cluster, tune measures this machine."""
 
 from __future__ import annotations
 
-import argparse
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.cli.target import add_spec, open_running
-from nearmetal.cli.verbs import Subparsers, add_verb
+from nearmetal.cli.arguments import (
+    add_spec,
+    blocks_number,
+    choose_mpis,
+    open_running,
+    run_directory,
+    split_names,
+)
 from nearmetal.core.errors import ExitCode, LaunchError, UsageError
-from nearmetal.core.process import LocalRunner
-from nearmetal.job.mpi import Mpi, find_installations
-from nearmetal.study.runner.collect import Collector
-from nearmetal.study.runner.suite import ARMS, SUITES, schedule
 
 if TYPE_CHECKING:
+    import argparse
+
+    from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
-    from nearmetal.evidence import Manifest
-    from nearmetal.study.runner.suite import BenchArm
 
-_MAX_BLOCKS = 1000
-
-
-def _names(text: str, known: list[str], what: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in known:
-            msg = f"unknown {what} {name!r}"
-            raise UsageError(msg, f"known: {', '.join(known)}")
-    return list(dict.fromkeys(names))
+_ROUNDS, _ROUNDS_MAX = 3, 100
+_BUSY = 1.0
 
 
-def blocks_number(text: str) -> int:
-    """Return the argument of --blocks."""
-    if not text.isdigit() or not 1 <= int(text) <= _MAX_BLOCKS:
-        msg = f"{text!r} is not a number of blocks from 1 to {_MAX_BLOCKS}"
-        raise argparse.ArgumentTypeError(msg)
-    return int(text)
+def bench_options(parser: VerbParser) -> None:
+    """Add the arguments of `bench`."""
+    from nearmetal.study.runner.suite import ARMS, SUITES
 
-
-def register(subparsers: Subparsers) -> None:
-    """Add the verb."""
-    parser = add_verb(
-        subparsers,
-        "bench",
-        measure,
-        "run benchmarks on a cluster and keep their raw output",
-        "nearmetal bench examples/two-nodes.yaml --suite quick --mpi openmpi5",
-    )
     add_spec(parser)
     suites = "; ".join(f"{s.name}: {s.summary}" for s in SUITES.values())
-    parser.add_argument(
+    parser.option(
         "--suite",
+        f"benchmarks to run (default: quick). {suites}",
         choices=list(SUITES),
         default="quick",
-        help=f"benchmarks to run (default: quick). {suites}",
     )
-    parser.add_argument(
-        "--mpi",
-        metavar="NAME,...",
-        help="comma-separated list of MPIs (default: all installed MPIs)",
-    )
+    parser.option("--mpi NAME,...", "comma-separated list of MPIs (default: all installed MPIs)")
     arms = "; ".join(f"{a.name}: {a.title}" for a in ARMS.values())
-    parser.add_argument(
-        "--arms",
-        metavar="NAME,...",
+    parser.option(
+        "--arms NAME,...",
+        f"comma-separated list of arms to compare; an arm is a way to carry messages (default: all arms). {arms}",
         default=",".join(ARMS),
-        help=f"comma-separated list of arms to compare; an arm is a way to carry messages (default: all arms). {arms}",
     )
-    parser.add_argument(
+    parser.option(
         "--blocks",
+        "number of blocks; a block runs each benchmark once per arm (default: the number of the suite)",
         type=blocks_number,
-        help="number of blocks; a block runs each benchmark once per arm (default: the number of the suite)",
     )
-    parser.add_argument(
-        "-n", "--ranks", type=int, help="number of ranks (default: one per slot of the cluster)"
-    )
-    parser.add_argument(
-        "--output",
-        metavar="DIR",
-        type=Path,
-        help="directory for the results; the command creates it (default: results/TIME-CLUSTER)",
+    parser.option("-n --ranks", "number of ranks (default: one per slot of the cluster)", type=int)
+    parser.option(
+        "--output DIR",
+        "directory for the results; the command creates it (default: results/TIME-CLUSTER)",
     )
 
 
-def choose_mpis(text: str | None) -> list[Mpi]:
-    """Return the MPIs asked for, or all that are installed."""
-    installed = [m.value for m in find_installations()]
-    if text is None:
-        if not installed:
-            msg = "no MPI is installed"
-            raise LaunchError(msg, "run `make setup`, or set NEARMETAL_MPI_PATH")
-        return [Mpi(name) for name in installed]
-    names = _names(text, [m.value for m in Mpi], "MPI")
-    for name in names:
-        if name not in installed:
-            msg = f"{name} is not installed"
-            raise LaunchError(msg, f"installed: {', '.join(installed) or 'none'}")
-    return [Mpi(name) for name in names]
+def on_bench(args: argparse.Namespace, view: View) -> int:
+    """Run the suite; exit code 1 if a launch failed."""
+    from nearmetal.core.process import LocalRunner
+    from nearmetal.study.runner.collect import Collector
+    from nearmetal.study.runner.suite import ARMS, SUITES, schedule
 
-
-def new_directory(given: Path | None, cluster: str) -> Path:
-    """Return the run directory to make; raises UsageError when it is there already."""
-    if given is None:
-        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-        given = Path("results") / f"{stamp}-{cluster}"
-    if given.exists():
-        msg = f"{given} is there already"
-        raise UsageError(msg, "a run directory is written once: give another name")
-    return given
-
-
-def measure(args: argparse.Namespace, view: View) -> int:
-    """Run the suite; exit code 1 when a launch failed."""
     suite = SUITES[args.suite]
     blocks = args.blocks or suite.blocks
-    arms: list[BenchArm] = [ARMS[name] for name in _names(args.arms, list(ARMS), "arm")]
+    arms = [ARMS[name] for name in split_names(args.arms, ARMS, "arm")]
     mpis = choose_mpis(args.mpi)
-    directory = new_directory(args.output, Path(args.spec).stem)
+    directory = run_directory(args.output, Path(args.spec).stem)
     cluster, spec = open_running(args.spec)
     with view.steps(f"bench {cluster.name}") as steps:
         collector = Collector(
@@ -133,32 +83,101 @@ def measure(args: argparse.Namespace, view: View) -> int:
             steps,
         )
         manifest = collector.run(schedule(suite, mpis, arms, blocks))
-    return tell(manifest, directory, view)
-
-
-def tell(manifest: Manifest, directory: Path, view: View) -> int:
-    """Print what was run; exit code 1 when a launch failed."""
     failed = [launch for launch in manifest.launches if not launch.good]
     for launch in failed:
-        how = "no end in time" if launch.timed_out else f"exit code {launch.exit_code}"
+        how = "it did not end in time" if launch.timed_out else f"exit code {launch.exit_code}"
         view.warn(
             f"{launch.mpi} {launch.arm} {launch.program}: {how}",
             f"read {directory / launch.stderr}",
         )
     for skipped in manifest.skipped:
         view.warn(f"not run: {skipped}")
-    data = {
-        "directory": str(directory),
-        "launches": len(manifest.launches),
-        "failed": [launch.number for launch in failed],
-        "skipped": list(manifest.skipped),
-    }
-    good = len(manifest.launches) - len(failed)
+    total = len(manifest.launches)
     view.result(
-        data,
+        {
+            "directory": str(directory),
+            "launches": total,
+            "failed": [launch.number for launch in failed],
+            "skipped": list(manifest.skipped),
+        },
         [
-            f"{good} of {len(manifest.launches)} launches ended well: {directory}",
+            f"{total - len(failed)} of {total} launches succeeded: {directory}",
             f"now `nearmetal report {directory}`",
         ],
     )
     return ExitCode.ERROR if failed or manifest.skipped else ExitCode.DONE
+
+
+def tune_options(parser: VerbParser) -> None:
+    """Add the arguments of `tune`."""
+    parser.option(
+        "--show",
+        "do not measure; print the active file and its rates, or the reason why it is refused",
+    )
+    parser.option(
+        "--output FILE",
+        "file to write, or to read with --show (default: $NEARMETAL_TUNE_FILE, else /etc/nearmetal/tuning as root and ~/.config/nearmetal/tuning otherwise)",
+    )
+    parser.option(
+        "--rounds N",
+        f"number of rounds, 1 to {_ROUNDS_MAX}; more rounds find more placements of virtual cores (default: {_ROUNDS})",
+        default=_ROUNDS,
+    )
+
+
+def on_tune(args: argparse.Namespace, view: View) -> int:
+    """Measure and write the rates, or show the active rates."""
+    if not 1 <= args.rounds <= _ROUNDS_MAX:
+        raise UsageError(f"--rounds {args.rounds}: out of range", f"use 1 to {_ROUNDS_MAX}")
+    return _show_rates(args.output, view) if args.show else _tune(args, view)
+
+
+def _show_rates(path: Path | None, view: View) -> int:
+    from nearmetal.core.process import LocalRunner
+    from nearmetal.core.resources import tool
+    from nearmetal.study.runner import tune
+
+    active = tune.in_force(LocalRunner(), tool("nearmetal-info"), path and path.absolute())
+    view.result({"tuning": active}, [f"{active['path'] or 'no file'}: {active['reason']}"])
+    if active["rates"]:
+        view.table(
+            ("size up to", "load", "protocol", "MB/s"),
+            [[r["class"], r["load"], r["protocol"], str(r["mbps"])] for r in active["rates"]],
+        )
+    return ExitCode.DONE if active["usable"] or not active["path"] else ExitCode.CHECKS_FAILED
+
+
+def _tune(args: argparse.Namespace, view: View) -> int:
+    from nearmetal.core.process import LocalRunner
+    from nearmetal.core.resources import tool
+    from nearmetal.study.runner import tune
+
+    runner, info, program = LocalRunner(), tool("nearmetal-info"), tune.limits_program()
+    path = (args.output or tune.default_path(os.environ, os.geteuid())).absolute()
+    here = tune.machine(runner, info)
+    found: dict[str, tune.Measured] = {}
+    if os.getloadavg()[0] > _BUSY:
+        view.note("other programs run: the measurement takes longer and may find lower rates")
+    with view.steps("tune") as steps:
+        steps.begin(args.rounds * len(tune.LOADS))
+        for number in range(1, args.rounds + 1):
+            for load in tune.LOADS:
+                steps.step(f"round {number} of {args.rounds}, {load} messages")
+                placement, log = tune.measure(runner, program, load, number)
+                tune.collect(found.setdefault(placement, tune.Measured()), load, log)
+    # Cores that moved in the middle of a round may leave a placement without one of the loads.
+    whole = {p: m for p, m in found.items() if m.half_round_trips_ns and m.rates}
+    if not whole:
+        raise LaunchError("the cores moved in every round", "try again, or with more --rounds")
+    date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    tune.write(path, tune.tuning_text(here, date, whole))
+    active = tune.in_force(runner, info, path)
+    if not active["usable"]:
+        raise LaunchError(f"the provider does not accept {path}: {active['reason']}")
+    rounds = {p: len(m.half_round_trips_ns) for p, m in whole.items()}
+    seen = ", ".join(f"{p} in {n} of {args.rounds} rounds" for p, n in rounds.items())
+    view.result(
+        {"file": str(path), "rounds": rounds, "tuning": active},
+        [f"wrote {path}; placement of the cores: {seen}"],
+    )
+    return ExitCode.DONE

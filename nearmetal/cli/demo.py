@@ -1,170 +1,199 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nearmetal demo`: the whole chain on two nodes of this machine, and nothing left of it but a report."""
+"""The verbs that write the report of a run: report, and demo, which also makes the run."""
 
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.cli.bench import blocks_number, choose_mpis, new_directory
-from nearmetal.cli.report import verdict_data, write_report
-from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.cluster.apply import Cluster, down, up
-from nearmetal.cluster.backend import open_backend
-from nearmetal.cluster.spec import load_spec
-from nearmetal.cluster.store import Store, state_directory
+from nearmetal.cli.arguments import blocks_number, choose_mpis, run_directory
 from nearmetal.core.errors import ExitCode, LaunchError
-from nearmetal.core.lock import locked
-from nearmetal.core.process import LocalRunner
-from nearmetal.core.resources import share
-from nearmetal.evidence import load_run
-from nearmetal.job.run import JobRequest, Output, run_job
-from nearmetal.report import Evidence, headlines, numbers
-from nearmetal.report.sections import interval_text
-from nearmetal.study.runner.collect import Collector, find_pairs, program_path
-from nearmetal.study.runner.suite import ARMS, SUITES, Program, Where, schedule
-from nearmetal.study.stats import MIN_LAUNCHES
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
+    from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
+    from nearmetal.cluster.apply import Cluster
     from nearmetal.cluster.spec import ClusterSpec
-    from nearmetal.core.progress import Progress
-    from nearmetal.evidence import Manifest, Pair
+    from nearmetal.evidence import NodePair, RunFacts
     from nearmetal.job.mpi import Mpi
     from nearmetal.report import Headline
 
 NAME = "demo"
-SPEC = share("examples", "two-nodes.yaml")
-_HELLO = Program("hello", "mpi_hello", Where.PROGRAMS, ())
+"""Name of the cluster of the demo."""
+
 _HELLO_S = 60.0
 _STEPS = 5
 
 
-def register(subparsers: Subparsers) -> None:
-    """Add the verb."""
-    parser = add_verb(
-        subparsers,
-        "demo",
-        show,
-        "create two nodes on this machine, run benchmarks between them, write a report",
-        "nearmetal demo --output /tmp/demo",
+def report_options(parser: VerbParser) -> None:
+    """Add the arguments of `report`."""
+    parser.option("directory DIR", "directory with the results of `bench`")
+    parser.option(
+        "--output FILE",
+        "path of the HTML page; the other files go to the same directory (default: DIR/report.html)",
     )
-    parser.add_argument(
-        "--mpi",
-        metavar="NAME",
-        help="MPI to use (default: openmpi5 if installed, else the first installed MPI)",
+
+
+def on_report(args: argparse.Namespace, view: View) -> int:
+    """Read the run directory and write the report."""
+    from nearmetal.evidence import load_run
+    from nearmetal.report import Evidence, headlines
+
+    run = load_run(args.directory)
+    page = args.output or args.directory / "report.html"
+    paths = write_report(run, page)
+    data = {
+        "report": str(page),
+        "files": [str(p) for p in paths],
+        "verdicts": verdict_data(headlines(Evidence(run))),
+    }
+    view.result(data, [f"report: {page}", *(f"beside it: {p}" for p in paths[1:])])
+    return ExitCode.DONE
+
+
+def write_report(run: RunFacts, page: Path) -> list[Path]:
+    """Write the page, Markdown, CSV and the locality picture side by side; returns their paths."""
+    from nearmetal.report import locality_picture, render_csv, render_html, render_markdown
+
+    content = {
+        page: render_html(run),
+        page.with_suffix(".md"): render_markdown(run),
+        page.with_suffix(".csv"): render_csv(run),
+        page.with_name(f"{page.stem}-locality.svg"): locality_picture(run.manifest),
+    }
+    for path, text in content.items():
+        path.write_text(text, encoding="utf-8")
+    return list(content)
+
+
+def verdict_data(found: list[Headline]) -> list[dict[str, Any]]:
+    """Return the headlines for --json; times in microseconds, rates in 10^6, bandwidth in MB/s."""
+    return [
+        {
+            "title": v.title,
+            "quantity": v.quantity.value,
+            "size": v.size,
+            "nearmetal": v.ours.value if v.ours else None,
+            "tcp": v.baseline.value if v.baseline else None,
+            "network_only": v.network.value if v.network else None,
+            "limit": v.limit.value if v.limit else None,
+            "ratio": v.ratio.value if v.ratio else None,
+            "interval": [v.ratio.low, v.ratio.high] if v.ratio else None,
+            "launches": v.launches,
+            "verdict": v.verdict,
+            "goal": v.goal,
+            "reached": v.reached,
+        }
+        for v in found
+    ]
+
+
+def demo_options(parser: VerbParser) -> None:
+    """Add the arguments of `demo`."""
+    from nearmetal.study.stats import MIN_LAUNCHES
+
+    parser.option(
+        "--mpi NAME",
+        "MPI to use (default: openmpi5 if installed, else the first installed MPI)",
     )
-    parser.add_argument(
+    parser.option(
         "--blocks",
+        f"number of blocks; a block runs each benchmark once per arm (default: {MIN_LAUNCHES}, "
+        "the minimum for the 95 %% interval of a ratio)",
         type=blocks_number,
         default=MIN_LAUNCHES,
-        help=f"number of blocks; a block runs each benchmark once per arm (default: {MIN_LAUNCHES}, "
-        "the minimum for the 95 %% interval of a ratio)",
     )
-    parser.add_argument(
-        "--output",
-        metavar="DIR",
-        type=Path,
-        help="directory for the results; the command creates it (default: results/TIME-demo)",
+    parser.option(
+        "--output DIR",
+        "directory for the results; the command creates it (default: results/TIME-demo)",
     )
 
 
-class _Inner:
-    """Passes the steps of a part on to the bar of the whole."""
+def on_demo(args: argparse.Namespace, view: View) -> int:
+    """Make two nodes, measure between them, remove them whatever happens, write the report."""
+    from nearmetal.cluster.apply import Cluster
+    from nearmetal.cluster.backend import open_backend
+    from nearmetal.cluster.spec import load_spec
+    from nearmetal.cluster.store import Store, state_directory
+    from nearmetal.core.lock import locked
+    from nearmetal.core.process import LocalRunner
+    from nearmetal.core.resources import share
+    from nearmetal.evidence import load_run
+    from nearmetal.report import Evidence, headlines
 
-    def __init__(self, steps: Progress) -> None:
-        self._steps = steps
-
-    def begin(self, total: int) -> None:
-        """The whole has said how many there are."""
-
-    def step(self, text: str) -> None:
-        self._steps.step(text)
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What the demo does."""
-
-    cluster: Cluster
-    spec: ClusterSpec
-    mpi: Mpi
-    blocks: int
-    directory: Path
-
-
-@dataclass(frozen=True)
-class _Done:
-    """What the demo found."""
-
-    pairs: tuple[Pair, ...]
-    hello: str
-    manifest: Manifest
-
-
-def show(args: argparse.Namespace, view: View) -> int:
-    """Run the chain; the cluster is removed whatever happens."""
     mpi = choose_mpis(args.mpi)[0]
-    directory = new_directory(args.output, NAME)
-    spec = load_spec(SPEC).model_copy(update={"name": NAME})
+    directory = run_directory(args.output, NAME)
+    spec = load_spec(share("examples", "two-nodes.yaml")).model_copy(update={"name": NAME})
     store = Store(state_directory())
     cluster = Cluster(NAME, open_backend(spec, store, LocalRunner()), store)
-    plan = _Plan(cluster, spec, mpi, args.blocks, directory)
     try:
         store.prepare()
         with locked(store.lock(f"{NAME}-verb"), f"cluster {NAME} (a demo)"):
-            done = _run(plan, view)
+            pairs, hello = _measure(cluster, spec, mpi, args.blocks, directory=directory, view=view)
     finally:
         store.tidy()
     run = load_run(directory)
     page = directory / "report.html"
     write_report(run, page)
-    found = headlines(Evidence(run), mpi.value)
-    _tell(done, found, page, view)
+    _show(run, pairs, hello, headlines(Evidence(run), mpi.value), page=page, view=view)
     return ExitCode.DONE if all(launch.good for launch in run.manifest.launches) else ExitCode.ERROR
 
 
-def _run(plan: _Plan, view: View) -> _Done:
-    cluster, spec = plan.cluster, plan.spec
+def _measure(
+    cluster: Cluster, spec: ClusterSpec, mpi: Mpi, blocks: int, *, directory: Path, view: View
+) -> tuple[tuple[NodePair, ...], str]:
+    """Run everything that needs the cluster; returns the locality, and the words of hello."""
+    from nearmetal.cluster.apply import down, up
+    from nearmetal.core.process import LocalRunner
+    from nearmetal.core.progress import Part
+    from nearmetal.study.runner.collect import Collector, find_pairs
+    from nearmetal.study.runner.suite import ARMS, SUITES, schedule
+
     if cluster.name in cluster.store.names():
-        view.note("a demo that was killed left its cluster: it is removed first")
+        view.note("an interrupted demo left its cluster: it is removed first")
         down(cluster)
     suite = SUITES["quick"]
-    launches = schedule(suite, [plan.mpi], list(ARMS.values()), plan.blocks)
+    launches = schedule(suite, [mpi], list(ARMS.values()), blocks)
     try:
         with view.steps("demo") as steps:
             steps.begin(_STEPS + len(launches))
             steps.step("up: two isolated nodes on one host")
             up(cluster, spec)
-            steps.step("locality: who is near whom")
+            steps.step("locality: which nodes share memory")
             pairs = find_pairs(cluster.backend, spec, LocalRunner())
             steps.step("run: hello")
-            hello = _hello(cluster, spec, plan.mpi)
+            hello = _hello(cluster, spec, mpi)
             collector = Collector(
                 cluster.backend,
                 spec,
                 LocalRunner(),
-                plan.directory,
+                directory,
                 suite.name,
-                plan.blocks,
+                blocks,
                 spec.slots,
-                _Inner(steps),
+                Part(steps),
                 pairs,
             )
-            manifest = collector.run(launches)
+            collector.run(launches)
             steps.step("down")
     finally:
         down(cluster)
-    return _Done(pairs, hello, manifest)
+    return pairs, hello
 
 
 def _hello(cluster: Cluster, spec: ClusterSpec, mpi: Mpi) -> str:
-    """Run the first program; returns what carried it. Raises LaunchError with its last words."""
-    request = JobRequest(program=str(program_path(_HELLO, mpi)), mpi=mpi.value, timeout_s=_HELLO_S)
+    """Run the first program; returns its channel. Raises LaunchError with its last words."""
+    from nearmetal.core.process import LocalRunner
+    from nearmetal.job.run import JobRequest, Output, run_job
+    from nearmetal.study.runner.collect import program_path
+    from nearmetal.study.runner.suite import Program, Where
+
+    program = program_path(Program("hello", "mpi_hello", Where.PROGRAMS, ()), mpi)
+    request = JobRequest(program=str(program), mpi=mpi.value, timeout_s=_HELLO_S)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         result = run_job(cluster.backend, spec, request, LocalRunner(), Output(None, out, err))
         if result.exit_code != 0:
@@ -174,30 +203,41 @@ def _hello(cluster: Cluster, spec: ClusterSpec, mpi: Mpi) -> str:
     return f"hello from {sum(n for _, n in result.ranks)} ranks: {result.proof.reason}"
 
 
-def _tell(done: _Done, found: list[Headline], page: Path, view: View) -> None:
-    for launch in done.manifest.launches:
+def _show(
+    run: RunFacts,
+    pairs: Sequence[NodePair],
+    hello: str,
+    found: list[Headline],
+    *,
+    page: Path,
+    view: View,
+) -> None:
+    for launch in run.manifest.launches:
         if not launch.good:
             view.warn(
                 f"{launch.mpi} {launch.arm} {launch.program} ended with exit code "
                 f"{launch.exit_code}",
                 f"read {page.parent / launch.stderr}",
             )
-    met = [p for p in done.pairs if p.node != p.peer]
+    met = [p for p in pairs if p.node != p.peer]
     lines = [f"{p.node} to {p.peer}: {p.channel}, {p.relation}: {p.reason}" for p in met]
     if not view.as_json:
-        view.result({}, [*lines, done.hello, ""])
+        view.result({}, [*lines, hello, ""])
     columns = ("", "nearmetal", "TCP", "ratio", "goal", "network only", "limit of the cores")
     view.table(columns, [_row(v) for v in found])
     data: dict[str, Any] = {
         "report": str(page),
-        "locality": [p.model_dump() for p in done.pairs],
-        "hello": done.hello,
+        "locality": [p.model_dump() for p in pairs],
+        "hello": hello,
         "verdicts": verdict_data(found),
     }
     view.result(data, ["", f"report: {page.absolute()}"])
 
 
 def _row(v: Headline) -> list[str]:
+    from nearmetal.report import numbers
+    from nearmetal.report.sections import interval_text
+
     show_value = v.quantity.show
     points = [show_value(p.value) if p else "-" for p in (v.ours, v.baseline, v.network, v.limit)]
     word = "lower" if v.quantity.less_is_better else "higher"

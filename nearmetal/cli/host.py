@@ -1,27 +1,279 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nearmetal host`: machines as hosts of VMs, each verb in a module `host_<verb>`."""
+"""The verbs of hosts: host plan, apply, status, rollback and vf."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from nearmetal.cli.verbs import add_group
+from nearmetal.core.errors import ExitCode, HostError, UsageError
 
 if TYPE_CHECKING:
-    from nearmetal.cli.verbs import Subparsers
+    import argparse
 
-VERBS = {
-    "plan": "show the missing steps of hosts, from BIOS to virtual functions, and the reboots",
-    "apply": "apply the changes of the plan to hosts, and reboot hosts where a step needs it",
-    "status": "show the present state of hosts and the differences from their file",
-    "rollback": "restore the state of hosts before the first `apply`; reboots hosts too",
-    "vf": "show SR-IOV adapters, their virtual functions (VFs) and the owners",
-}
+    from nearmetal.cli.verbs import VerbParser
+    from nearmetal.cli.view import View
+    from nearmetal.host.apply import Applier
+    from nearmetal.host.facts import Reach
+    from nearmetal.host.model import PlatformFacts
+    from nearmetal.host.plan import HostsPlan
+    from nearmetal.host.rollback import Rollback
+    from nearmetal.host.vf import Book, Machine, PfFacts, VfFacts, VfHost
 
-SUMMARY = "prepare machines to host virtual machines, show virtual functions and their owners"
+    Kind = TypeVar("Kind", bound=Applier)
+
+DEFAULT_REBOOT_S = 900
+
+_FILE = "hosts file (YAML), see nearmetal-hosts(5)"
+_PF_COLUMNS = ("adapter", "pci", "driver", "link", "state", "numa", "vfs", "acs")
+_VF_COLUMNS = ("vf", "adapter", "group", "driver", "mac or guid", "vlan", "owner", "since")
 
 
-def register(subparsers: Subparsers) -> None:
-    """Add the group and its verbs."""
-    example = "nearmetal host plan examples/hosts/rack1.yaml"
-    add_group(subparsers, "host", SUMMARY, example, VERBS)
+def plan_options(parser: VerbParser) -> None:
+    """Add the arguments of `host plan`."""
+    parser.option("file FILE", _FILE, nargs="?")
+    parser.option("--schema", "print the JSON Schema of hosts files; FILE is not needed")
+
+
+def on_plan(args: argparse.Namespace, view: View) -> int:
+    """Print the plan or the schema; exit code 3 for steps, 1 if a host is refused."""
+    from nearmetal.host.facts import Reach
+    from nearmetal.host.hosts_file import hosts_schema
+
+    if args.schema:
+        schema = hosts_schema()
+        view.result(json.loads(schema), schema.splitlines())
+        return ExitCode.DONE
+    if args.file is None:
+        raise UsageError("host plan needs a FILE", "nearmetal host plan examples/hosts/rack1.yaml")
+    return show_plan(args.file, Reach(), view)
+
+
+def show_plan(path: Path, reach: Reach, view: View) -> int:
+    """Print the plan of hosts that `reach` connects to."""
+    from nearmetal.host.show import plan_data, plan_lines
+
+    plan, _ = _read(path, reach)
+    view.result(plan_data(plan), plan_lines(plan))
+    if plan.refused:
+        return ExitCode.ERROR
+    return ExitCode.DONE if plan.empty else ExitCode.CHANGES
+
+
+def status_options(parser: VerbParser) -> None:
+    """Add the arguments of `host status`."""
+    parser.option("file FILE", _FILE)
+
+
+def on_status(args: argparse.Namespace, view: View) -> int:
+    """Print the state of the hosts; exit code 4 if they differ from the file."""
+    from nearmetal.host.facts import Reach
+
+    return show_status(args.file, Reach(), view)
+
+
+def show_status(path: Path, reach: Reach, view: View) -> int:
+    """Print the state of hosts that `reach` connects to."""
+    from nearmetal.host.show import status_data, status_lines
+
+    plan, facts = _read(path, reach)
+    view.result(status_data(plan, facts), status_lines(plan, facts))
+    return ExitCode.DONE if plan.empty else ExitCode.CHECKS_FAILED
+
+
+def _read(path: Path, reach: Reach) -> tuple[HostsPlan, dict[str, PlatformFacts]]:
+    from nearmetal.cluster.store import state_directory
+    from nearmetal.host.esxi_marks import Marks
+    from nearmetal.host.facts import read_hosts
+    from nearmetal.host.hosts_file import load_hosts
+    from nearmetal.host.plan import plan_hosts
+
+    file = load_hosts(path)
+    found, unreached = read_hosts(file, reach)
+    facts = Marks(state_directory() / "hosts" / file.name).on_all(found)
+    return plan_hosts(file, facts, unreached), facts
+
+
+def _add_writing(parser: VerbParser) -> None:
+    parser.option("file FILE", _FILE)
+    parser.option(
+        "--reboot-timeout S",
+        f"seconds after which a rebooting host counts as lost (default: {DEFAULT_REBOOT_S})",
+        type=int,
+        default=DEFAULT_REBOOT_S,
+    )
+
+
+def apply_options(parser: VerbParser) -> None:
+    """Add the arguments of `host apply`."""
+    _add_writing(parser)
+    parser.option(
+        "--by-hand-done",
+        "the manual steps of the plan on ESXi hosts are done; the next reboot activates them",
+    )
+
+
+def on_apply(args: argparse.Namespace, view: View) -> int:
+    """Apply the file; an error names the hosts that failed and those that were not begun."""
+    from nearmetal.host.apply import Applier
+    from nearmetal.host.show import plan_data
+
+    plan = _open(args, Applier, by_hand_done=args.by_hand_done).apply()
+    steps = sum(len(host.steps) for host in plan.hosts)
+    reboots = sum(host.reboots for host in plan.hosts)
+    done = f"{steps} steps, {reboots} reboots" if steps else "nothing to do"
+    view.result(plan_data(plan), [f"hosts {plan.name}: {done}"])
+    return ExitCode.DONE
+
+
+def _open(args: argparse.Namespace, kind: type[Kind], *, by_hand_done: bool = False) -> Kind:
+    from nearmetal.cluster.store import state_directory
+    from nearmetal.host.apply import Patience
+    from nearmetal.host.facts import Reach
+    from nearmetal.host.hosts_file import load_hosts
+
+    file = load_hosts(args.file)
+    patience = Patience(reboot_s=args.reboot_timeout, by_hand_done=by_hand_done)
+    return kind(file, Reach(), state_directory() / "hosts" / file.name, patience)
+
+
+def rollback_options(parser: VerbParser) -> None:
+    """Add the arguments of `host rollback`."""
+    _add_writing(parser)
+    parser.option("--dry-run", "show the plan; change nothing")
+
+
+def on_rollback(args: argparse.Namespace, view: View) -> int:
+    """Roll back, or print the plan; exit code 4 if a change cannot be undone."""
+    from nearmetal.host.rollback import Rollback
+
+    return roll_back(_open(args, Rollback), view, dry_run=args.dry_run)
+
+
+def roll_back(rollback: Rollback, view: View, *, dry_run: bool) -> int:
+    """Roll back, or print the plan of it."""
+    from nearmetal.host.show import plan_data, plan_lines
+
+    plan = rollback.plan() if dry_run else rollback.apply()
+    lines = plan_lines(plan, rollback.goal)
+    if not plan.hosts:
+        lines = [*lines[:-1], "no earlier state of the hosts of this file is recorded"]
+    elif not dry_run:
+        remarks = [f"{h.name}: left: {remark.text}" for h in plan.hosts for remark in h.remarks]
+        lines = [f"done: {lines[-1]}", *remarks]
+    left = {name: list(keys) for name, keys in rollback.left.items() if keys}
+    view.result(plan_data(plan) | {"left": left}, lines)
+    if dry_run and plan.refused:
+        return ExitCode.ERROR
+    if dry_run and not plan.empty:
+        return ExitCode.CHANGES
+    return ExitCode.CHECKS_FAILED if left else ExitCode.DONE
+
+
+def vf_options(parser: VerbParser) -> None:
+    """Add the arguments of `host vf`."""
+    parser.option(
+        "--reclaim",
+        "return VFs without an owner (leaks) to their original state; needs root",
+    )
+
+
+def on_vf(args: argparse.Namespace, view: View) -> int:
+    """Print adapters, VFs and leaks; exit code 4 if there are leaks."""
+    from nearmetal.host.vf import this_machine
+
+    return show_vfs(this_machine(), view, reclaim=args.reclaim)
+
+
+def show_vfs(host: VfHost, view: View, *, reclaim: bool) -> int:
+    """Print the adapters, VFs and leaks of a machine."""
+    returned = host.reclaim() if reclaim else ()
+    machine, book = host.machine(), host.ledger.read()
+    leaks = host.leaks(machine, book)
+    owners = book.owners()
+    data = {
+        "iommu": asdict(machine.iommu) | {"on": machine.iommu.on},
+        "returned": list(returned),
+        "adapters": [
+            asdict(pf) | {"vfs": [_vf_data(vf, book, leaks, owners) for vf in pf.vfs]}
+            for pf in machine.pfs
+        ],
+        "leaks": leaks,
+    }
+    if machine.pfs:
+        view.table(_PF_COLUMNS, [_pf_row(pf) for pf in machine.pfs])
+    rows = [_vf_row(pf, vf, book, owners) for pf in machine.pfs for vf in pf.vfs]
+    if rows and not view.as_json:
+        print()
+        view.table(_VF_COLUMNS, rows)
+    _warn(machine, leaks, view)
+    closing = [f"given back: {text}" for text in returned]
+    if not machine.pfs:
+        closing.append("no adapter of this machine has SR-IOV switched on")
+    view.result(data, closing)
+    return ExitCode.CHECKS_FAILED if leaks else ExitCode.DONE
+
+
+def _warn(machine: Machine, leaks: dict[str, str], view: View) -> None:
+    from nearmetal.host.vf.choose import check_iommu
+
+    if machine.pfs:
+        try:
+            check_iommu(machine)
+        except HostError as error:
+            view.warn(error.message, error.hint)
+    for address, why in leaks.items():
+        found = machine.vf(address)
+        pids = found[1].holders if found else ()
+        held = f"end process {', '.join(map(str, pids))} first, then " if pids else ""
+        view.warn(f"VF {address} leaked: {why}", f"{held}nearmetal host vf --reclaim")
+
+
+def _vf_data(
+    vf: VfFacts, book: Book, leaks: dict[str, str], owners: dict[str, str]
+) -> dict[str, Any]:
+    from nearmetal.host.vf.choose import used_by
+
+    claim = book.claims.get(vf.address)
+    return asdict(vf) | {
+        "owner": None if claim is None else claim.owner.model_dump(),
+        "since": None if claim is None else claim.since,
+        "stage": None if claim is None else claim.stage,
+        "used_by": used_by(vf, owners),
+        "leak": leaks.get(vf.address, ""),
+    }
+
+
+def _pf_row(pf: PfFacts) -> list[str]:
+    link = pf.link
+    acs = {port.text for port in pf.ports} or {"-"}
+    return [
+        pf.name,
+        pf.address,
+        pf.driver or "-",
+        pf.link_type or "-",
+        "-" if link is None else "up" if link.carrier else "no link" if link.up else "down",
+        "-" if pf.numa < 0 else str(pf.numa),
+        f"{len(pf.vfs)}/{pf.total}",
+        next(word for word in ("off", "unknown", "on", "-") if word in acs),
+    ]
+
+
+def _vf_row(pf: PfFacts, vf: VfFacts, book: Book, owners: dict[str, str]) -> list[str]:
+    from nearmetal.host.vf.choose import used_by
+
+    settings = vf.settings
+    claim = book.claims.get(vf.address)
+    return [
+        vf.address,
+        pf.name,
+        "-" if vf.group is None else f"{vf.group}{' shared' if vf.group_others else ''}",
+        vf.driver or "-",
+        settings.port_guid or settings.mac or "-",
+        str(settings.vlan or "-"),
+        used_by(vf, owners) or "free",
+        "-" if claim is None else time.strftime("%F %T", time.localtime(claim.since)),
+    ]

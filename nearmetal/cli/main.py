@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, cast
 
-from nearmetal.cli.verbs import Handler, build_parser
+from nearmetal.cli.verbs import build_parser
 from nearmetal.cli.view import View
 from nearmetal.core.errors import ExitCode, Interrupted, NearmetalError
 
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
 
+    from nearmetal.cli.verbs import Handler
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _interrupt(signum: int, _frame: FrameType | None) -> None:
-    # Further signals must not cut the clean-up short; it is bounded by itself.
+    # Further signals must not interrupt the clean-up, which takes a bounded time.
     for name in _ENDING:
         signal.signal(name, signal.SIG_IGN)
     raise Interrupted(signum)
@@ -38,20 +39,19 @@ def run(argv: Sequence[str], make_parser: Callable[[], ArgumentParser]) -> int:
     words = list(argv)
     options = words[: words.index("--")] if "--" in words else words
     view = View(as_json="--json" in options)
-    # While modules are loaded nothing is under way: a signal simply ends the process.
+    # No work is under way while modules are loaded: a signal simply ends the process.
     before = {name: signal.signal(name, signal.SIG_DFL) for name in _ENDING}
     try:
         args = make_parser().parse_args(words)
         for name in _ENDING:
             signal.signal(name, _interrupt)
         view.as_json = bool(args.json)
-        handler = cast("Handler", args.handler)
-        return handler(args, view)
+        return cast("Handler", args.handler)(args, view)
     except NearmetalError as error:
         view.error(error)
         return error.exit_code
     except BrokenPipeError:
-        # The reader has left (as with `| head`): nobody to tell, not even at exit.
+        # The reader has left, for example `| head`: later output has no reader, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.ERROR
     except OSError as error:

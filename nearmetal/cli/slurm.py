@@ -1,26 +1,348 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nearmetal slurm`: what the Slurm plugin calls on nodes, and what operators look at."""
+"""The verbs of Slurm nodes: slurm status, task, launch and reclaim.
+
+The plugin calls `launch` in the prolog of a job and `reclaim` in its epilog. A timer calls
+`reclaim --ended`, and srun starts `task`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
+import os
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from nearmetal.cli.verbs import add_group
+from nearmetal.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from nearmetal.cli.verbs import Subparsers
+    from collections.abc import Sequence
 
-VERBS = {
-    "status": "show the containers and VFs of jobs on this node, and leaks",
-    "task": "run a task of a Slurm step in a container; needs neither the plugin nor root",
-    "launch": "create the container of a job on this node; needs root",
-    "reclaim": "end the containers of jobs on this node and return their VFs; needs root",
-}
+    from nearmetal.cli.verbs import VerbParser
+    from nearmetal.cli.view import View
+    from nearmetal.core.process import Runner
+    from nearmetal.slurm.backend import AnyInstance, JobBackend
+    from nearmetal.slurm.records import Instance
+    from nearmetal.slurm.vfs import Count, JobVf, JobVfs
 
-SUMMARY = "show, create and remove the containers of Slurm jobs on this node"
+Filled = TypeVar("Filled")
+
+_COLUMNS = ("job", "user", "node", "since", "process", "state", "VFs", "request")
 
 
-def register(subparsers: Subparsers) -> None:
-    """Add the group and its verbs."""
-    example = "nearmetal slurm status"
-    add_group(subparsers, "slurm", SUMMARY, example, VERBS)
+def on_status(args: argparse.Namespace, view: View) -> int:
+    """Print containers and VFs; exit code 4 for leaks, or if Slurm promises too many VFs."""
+    from nearmetal.core.process import LocalRunner
+    from nearmetal.slurm.backend import ThisNode
+    from nearmetal.slurm.vfs import JobVfs
+
+    del args
+    return show_status(LocalRunner(), ThisNode(), view, JobVfs())
+
+
+def show_status(runner: Runner, backend: JobBackend[AnyInstance], view: View, vfs: JobVfs) -> int:
+    """Print the containers and VFs of a node."""
+    from nearmetal.slurm.backend import leaks
+
+    found, taken = backend.found(), vfs.found()
+    left = [c.job for c in leaks(runner, found)]
+    rows = [_entry(c, taken, leak=c.job in left) for c in found]
+    if rows:
+        view.table(_COLUMNS, [_row(row) for row in rows])
+    for job in left:
+        text = f"job {job} has ended and its container is here"
+        view.warn(text, "nearmetal slurm reclaim --ended")
+    lost = [vf for vf in taken if vf.job not in {c.job for c in found}]
+    for vf in lost:
+        view.warn(
+            f"job {vf.job} has no records any more, and VF {vf.address} still belongs to it",
+            "nearmetal host vf --reclaim",
+        )
+    count = vfs.count()
+    promised = _promised(runner, found, count)
+    sound = _compare(view, count, promised)
+    lines = [] if rows else ["no container of a job on this node"]
+    if count.offered:
+        lines.append(
+            f"VFs: {count.offered}, of which jobs can have {count.for_jobs} and have "
+            f"{len(taken)}; Slurm counts {promised}"
+        )
+    view.result(
+        {
+            "containers": rows,
+            "vfs": [vars(vf) for vf in taken],
+            "count": {
+                "offered": count.offered,
+                "for_jobs": count.for_jobs,
+                "others": list(count.others),
+                "gres": promised,
+            },
+        },
+        lines,
+    )
+    return ExitCode.DONE if sound and not left and not lost else ExitCode.CHECKS_FAILED
+
+
+def _promised(runner: Runner, found: Sequence[Instance], count: Count) -> int | None:
+    """Return the number of VFs that Slurm may give away on this node; None: it has no VF."""
+    from nearmetal.slurm.queue import gres
+
+    if not count.offered:
+        return None
+    named = next((c.node for c in found if c.node), "") or os.environ.get("SLURMD_NODENAME", "")
+    return gres(runner, named or os.uname().nodename.partition(".")[0])
+
+
+def _compare(view: View, count: Count, promised: int | None) -> bool:
+    """Warn if Slurm and the ledger disagree; returns whether jobs get what Slurm promises."""
+    from nearmetal.slurm.queue import GRES
+
+    if not promised:
+        return True
+    if promised > count.for_jobs:
+        others = f": {'; '.join(count.others)}" if count.others else ""
+        view.warn(
+            f"gres.conf promises {promised} VFs of this node, and jobs can have "
+            f"{count.for_jobs} of its {count.offered}{others}",
+            f"set Count={count.for_jobs} for Name={GRES}, or give those back",
+        )
+    elif promised < count.for_jobs:
+        view.warn(
+            f"gres.conf counts {promised} VFs of this node, and jobs could have {count.for_jobs}",
+            f"set Count={count.for_jobs} for Name={GRES} if jobs may have all of them",
+        )
+    return promised <= count.for_jobs
+
+
+def _entry(found: Instance, taken: tuple[JobVf, ...], *, leak: bool) -> dict[str, Any]:
+    from nearmetal.slurm.records import Container
+
+    return {
+        "job": found.job,
+        "uid": found.uid,
+        "node": found.node,
+        "since": found.since,
+        "pid": found.pid if isinstance(found, Container) else 0,
+        "alive": found.lives(),
+        "leak": leak,
+        "refusal": found.refusal,
+        "vfs": [vf.address for vf in taken if vf.job == found.job],
+        "request": found.request,
+    }
+
+
+def _row(row: dict[str, Any]) -> list[str]:
+    state = "in use" if row["alive"] else "its process 1 has died"
+    if row["refusal"]:
+        state = f"refused: {row['refusal']}"
+    return [
+        str(row["job"]),
+        str(row["uid"]),
+        row["node"] or "-",
+        time.strftime("%F %T", time.localtime(row["since"])),
+        str(row["pid"]),
+        "leak" if row["leak"] else state,
+        " ".join(row["vfs"]) or "-",
+        row["request"] or "-",
+    ]
+
+
+def task_options(parser: VerbParser) -> None:
+    """Add the arguments of `slurm task`."""
+    parser.option(
+        "--segment SIZE",
+        "size of the rundir on each node with a unit, for example 64MiB (default: 64MiB)",
+        type=_size,
+        default=64 << 20,
+    )
+    parser.option(
+        "--scratch SIZE",
+        "size of the private /tmp and of /dev/shm, each, with a unit (default: 1GiB)",
+        type=_size,
+        default=1 << 30,
+    )
+    _add_settings(parser, "the program")
+    parser.option("program PROGRAM", "program of the task")
+    parser.option("args ARGS", "arguments of the program, after `--`", nargs="*")
+
+
+def _add_settings(parser: VerbParser, whose: str) -> None:
+    verb = "gets" if whose == "the program" else "get"
+    parser.option(
+        "--mpi",
+        f"MPI whose settings {whose} {verb}: openmpi5, openmpi4, mpich5 or impi (default: no settings)",
+        default="",
+    )
+    parser.option(
+        "--channels",
+        f"channels that {whose} may use, comma-separated, for example self,shm (default: all)",
+        default="",
+    )
+
+
+def _size(text: str) -> int:
+    from nearmetal.config.size import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).replace("|", ": ")) from error
+
+
+def on_task(args: argparse.Namespace, view: View) -> int:
+    """Become the program in the container of this step; returns only by an error."""
+    from nearmetal.core.process import become
+    from nearmetal.slurm.task import Share, enter, step_of
+
+    del view
+    share = Share(args.segment, args.scratch, args.mpi, args.channels)
+    env = enter(step_of(os.environ), share, os.environ)
+    become((args.program, *args.args), env)
+
+
+def launch_options(parser: VerbParser) -> None:
+    """Add the arguments of `slurm launch`, named as the fields of the requests."""
+    parser.option("--job N", "job ID", required=True)
+    parser.option("--uid", "user ID of the owner of the job", type=int, required=True)
+    parser.option(
+        "--segment BYTES",
+        "size of the rundir in bytes, at least 1 MiB",
+        required=True,
+        dest="segment_bytes",
+    )
+    parser.option(
+        "--scratch BYTES",
+        "size of the private /tmp and of /dev/shm in bytes, each (default: 1 GiB)",
+        default=1 << 30,
+        dest="scratch_bytes",
+    )
+    _add_settings(parser, "the tasks")
+    parser.option("--vfs N", "number of VFs of this node for the job (default: 0)", default=0)
+    parser.option(
+        "--partition",
+        "partition of the job; the plugin admits steps by the rules of this partition",
+        default="",
+    )
+    parser.option(
+        "--request",
+        "request of the job as text; the plugin compares it with the request of each step",
+        default="",
+    )
+    machines = parser.add_argument_group("virtual machines")
+    parser.option(
+        "--vms N", "number of virtual machines (default: 0)", default=0, dest="nr", to=machines
+    )
+    parser.option("--vcpus N", "processors of each machine (default: 1)", default=1, to=machines)
+    parser.option(
+        "--memory BYTES",
+        "memory of each machine in bytes (default: 1 GiB)",
+        default=1 << 30,
+        dest="memory_bytes",
+        to=machines,
+    )
+    parser.option(
+        "--image",
+        "image of the machines: `default`, or a key from `nearmetal image list`",
+        default="default",
+        to=machines,
+    )
+    parser.option(
+        "--shares DIR[:DIR...]",
+        "directories of this node that the machines see at the same path",
+        type=_directories,
+        default=(),
+        to=machines,
+    )
+    parser.option(
+        "--accel",
+        "accelerator of QEMU (default: kvm)",
+        default="kvm",
+        choices=("kvm", "tcg"),
+        to=machines,
+    )
+    parser.option(
+        "--nodes",
+        "all nodes of the job in Slurm's notation, for example node[1-4]",
+        default="",
+        to=machines,
+    )
+    parser.option(
+        "--key",
+        "file with the key of the site, from which the keys of the job are derived (default: %(default)s)",
+        type=Path,
+        default=Path("/etc/nearmetal/slurm.key"),
+        to=machines,
+    )
+
+
+def _directories(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(":")))
+
+
+def on_launch(args: argparse.Namespace, view: View) -> int:
+    """Make the container of a job and show its process 1."""
+    from nearmetal.slurm.backend import ThisNode
+
+    return launch(args, view, ThisNode())
+
+
+def launch(args: argparse.Namespace, view: View, backend: JobBackend[AnyInstance]) -> int:
+    """Make the container of a job on any node."""
+    from nearmetal.slurm.container import ContainerRequest, MachineRequest, Machines
+
+    machines = Machines(_filled(MachineRequest, args), args.nodes, args.key) if args.nr else None
+    node = os.environ.get("SLURMD_NODENAME", "")
+    made = backend.launch(_filled(ContainerRequest, args, node=node, machines=machines))
+    line = f"job {args.job}: container of user {args.uid}, process {made.pid}"
+    if made.refusal:
+        # This is no fault of the node: the job gets the reason, and the node stays in service.
+        line = f"job {args.job}: refused: {made.refusal}"
+    view.result({"job": args.job, "pid": made.pid, "refusal": made.refusal}, [line])
+    return ExitCode.DONE
+
+
+def _filled(kind: type[Filled], args: argparse.Namespace, **more: Any) -> Filled:
+    given = vars(args) | more
+    return kind(**{field.name: given[field.name] for field in fields(kind)})  # type: ignore[arg-type]
+
+
+def reclaim_options(parser: VerbParser) -> None:
+    """Add the arguments of `slurm reclaim`."""
+    whose = parser.add_mutually_exclusive_group(required=True)
+    parser.option(
+        "--job N", "job ID; end the container of this job, even if the job runs", to=whose
+    )
+    parser.option("--ended", "end all leaks: containers of jobs that have ended", to=whose)
+    parser.option("--drain", "with --ended: drain this node in Slurm if a container does not end")
+
+
+def on_reclaim(args: argparse.Namespace, view: View) -> int:
+    """End the containers; if there is none, that is no error."""
+    from nearmetal.core.process import LocalRunner
+    from nearmetal.slurm.backend import ThisNode
+
+    node = ThisNode()
+    try:
+        return reclaim(args, view, node)
+    finally:
+        if args.ended:
+            node.guard(LocalRunner())
+
+
+def reclaim(args: argparse.Namespace, view: View, backend: JobBackend[AnyInstance]) -> int:
+    """End the containers of any node."""
+    from nearmetal.core.process import LocalRunner
+    from nearmetal.slurm.backend import reclaim_ended
+
+    if args.ended:
+        jobs = reclaim_ended(LocalRunner(), backend, drains=args.drain)
+        lines = [f"job {job}: reclaimed" for job in jobs] or ["no job has left anything here"]
+        view.result({"reclaimed": list(jobs)}, lines)
+        return ExitCode.DONE
+    if args.drain:
+        raise UsageError("--drain needs --ended", "an epilog that fails drains its node by itself")
+    found = backend.reclaim(args.job)
+    line = f"job {args.job}: {'reclaimed' if found else 'nothing is here'}"
+    view.result({"reclaimed": [args.job] if found else []}, [line])
+    return ExitCode.DONE

@@ -1,30 +1,340 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nearmetal study`: the verbs of studies, each in a module `nearmetal.cli.study_<verb>`."""
+"""The verbs of studies: study run, import, judge and report."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from nearmetal.cli.verbs import add_group
+from nearmetal.cli.arguments import add_study, open_running, write_new
+from nearmetal.core.errors import ExitCode, NearmetalError, UsageError
 
 if TYPE_CHECKING:
-    from nearmetal.cli.verbs import Subparsers
+    import argparse
+    from collections.abc import Iterable
 
-VERBS = {
-    "run": "run the launches of a study file, or resume them",
-    "import": "import directories of logs into a study",
-    "judge": "compare one arm of a study with another, with a verdict for each point",
-    "lint": "find claims that contradict each other or the data",
-    "published": "show the numbers of a published study and their source lines",
-    "report": "write the report of a study: HTML, Markdown, CSV, SVG",
-    "reproduce": "test the claims of a published study on your own data",
-    "tax": "split the performance loss of a VM into missing cores and virtualization",
-}
+    from nearmetal.cli.verbs import VerbParser
+    from nearmetal.cli.view import View
+    from nearmetal.report.study_view import StudyView
+    from nearmetal.study.importer import ImportSummary
+    from nearmetal.study.judge import Comparison
+    from nearmetal.study.model import Cell
+    from nearmetal.study.physics import Violation
+    from nearmetal.study.store import Study
 
-SUMMARY = "run or import a study, compare its arms, write its report, check claims"
+_MAX_REFUSED = 20
 
 
-def register(subparsers: Subparsers) -> None:
-    """Add the group and its verbs."""
-    example = "nearmetal study import logs --output my-study"
-    add_group(subparsers, "study", SUMMARY, example, VERBS)
+def run_options(parser: VerbParser) -> None:
+    """Add the arguments of `study run`."""
+    parser.option("file STUDY.yaml", "study file, see nearmetal-study(1)", type=Path)
+    parser.option(
+        "--output DIR",
+        "directory for the results; the command creates it, or resumes the study in it (default: results/NAME)",
+    )
+
+
+def on_run(args: argparse.Namespace, view: View) -> int:
+    """Run or resume the study; exit code 1 if launches failed."""
+    from nearmetal.core.lock import locked
+    from nearmetal.study.design import load_design, unsettled
+    from nearmetal.study.runner.session import StudySession
+    from nearmetal.study.runner.workloads import WORKLOADS
+
+    # Only the site knows which port of which adapter perftest uses.
+    pairs = [name for name, module in WORKLOADS.items() if module.sizes]
+    design = load_design(args.file, WORKLOADS, pairs)
+    directory: Path = args.output or Path("results") / design.name
+    directory.mkdir(parents=True, exist_ok=True)
+    hint = "wait for it, or give another --output"
+    with locked(directory / ".lock", f"study {directory}", hint=hint):
+        text = args.file.read_text(encoding="utf-8")
+        session = StudySession(design, text, directory, open_running, view.warn)
+        with view.steps(f"study {design.name}") as steps:
+            why = session.run(steps)
+        session.launches.finish()
+    made = session.launches.launches
+    failed = sum(not launch.good for launch in made)
+    wide = len(unsettled(session.values, design.launches))
+    view.result(
+        {
+            "directory": str(directory),
+            "launches": len(made),
+            "failed": failed,
+            "ended": why,
+            "unsettled": wide,
+        },
+        [
+            f"{len(made)} launches, {failed} failed: {why}",
+            f"{wide} of {len(session.values)} intervals are wider than the design allows",
+            f"now `nearmetal study import {directory}`",
+        ],
+    )
+    return ExitCode.ERROR if failed else ExitCode.DONE
+
+
+def import_options(parser: VerbParser) -> None:
+    """Add the arguments of `study import`."""
+    parser.option("folders DIR", "directories of raw logs", nargs="*")
+    parser.option(
+        "--labels FILE",
+        "YAML file with the labels that the logs lack (default: DIR/study-labels.yaml)",
+    )
+    parser.option(
+        "--output STUDY",
+        "directory for the study; the command creates it (default: DIR.study)",
+    )
+    parser.option("--draft FILE", "write a labels template to FILE, and import nothing")
+    parser.option("--keep-going", "exit with code 0 even if files were refused")
+    parser.option(
+        "--again STUDY",
+        "derive the tables of STUDY again from its own raw files, without DIR",
+    )
+
+
+def on_import(args: argparse.Namespace, view: View) -> int:
+    """Import logs, write a template of labels, or derive the tables again."""
+    from nearmetal.study.importer import derive_again, import_study
+
+    if args.again is not None:
+        return _show_import(derive_again(args.again), args.again, view, keep_going=args.keep_going)
+    if not args.folders:
+        raise UsageError("study import needs a DIR", "nearmetal study import logs")
+    if args.draft is not None:
+        return _write_draft(args, view)
+    target = args.output or args.folders[0].with_name(args.folders[0].resolve().name + ".study")
+    with view.steps("import") as steps:
+        summary = import_study(args.folders, args.labels, target, steps)
+    return _show_import(summary, target, view, keep_going=args.keep_going)
+
+
+def _write_draft(args: argparse.Namespace, view: View) -> int:
+    from nearmetal.study.importer import find_files
+    from nearmetal.study.labels import draft
+
+    paths = [file.path for file in find_files(args.folders) if file.label is None]
+    if not paths:
+        raise NearmetalError("all these files contain their labels", "import them without --labels")
+    text = draft(args.folders[0].resolve().name, paths)
+    write_new(args.draft, text)
+    view.result(
+        {"draft": str(args.draft), "files": len(paths)},
+        [f"{len(paths)} files: fill in {args.draft}"],
+    )
+    return ExitCode.DONE
+
+
+def _show_import(summary: ImportSummary, target: Path, view: View, *, keep_going: bool) -> int:
+    for reason in list(summary.refused.values())[:_MAX_REFUSED]:
+        view.warn(f"refused: {reason}")
+    if len(summary.refused) > _MAX_REFUSED:
+        view.warn(f"and {len(summary.refused) - _MAX_REFUSED} more, see {target}/sources.parquet")
+    view.result(
+        {"study": str(target), **vars(summary)},
+        [
+            f"{summary.read} of {summary.files} files read, {summary.facts} numbers: {target}",
+            f"{len(summary.refused)} refused, {summary.ignored} ignored",
+        ],
+    )
+    return ExitCode.ERROR if summary.refused and not keep_going else ExitCode.DONE
+
+
+def judge_options(parser: VerbParser) -> None:
+    """Add the arguments of `study judge`."""
+    add_study(parser)
+    parser.option("base BASE", "name of the reference arm")
+    parser.option("arm ARM", "name of the arm to compare with BASE")
+    _add_comparison(parser)
+
+
+def _add_comparison(parser: VerbParser) -> None:
+    parser.option(
+        "--margin PERCENT",
+        "acceptable loss of performance in percent (default: the loss that the missing cores explain)",
+        type=float,
+    )
+    parser.option("--only TEST", "compare only this test, for example osu_latency")
+
+
+def on_judge(args: argparse.Namespace, view: View) -> int:
+    """Print the verdicts; exit code 4 if one is REJECT."""
+    from nearmetal.study.arms import compare_arms, impossible, pick_arms
+    from nearmetal.study.judge import Verdict
+    from nearmetal.study.store import Study
+
+    study = Study(args.study)
+    base, arm = pick_arms(study, (args.base, args.arm))
+    found, cells = compare_arms(study, base, arm, percent=args.margin, only=args.only)
+    _show_verdicts(found, impossible((base, arm), cells), view)
+    return ExitCode.CHECKS_FAILED if any(c.verdict is Verdict.REJECT for c in found) else 0
+
+
+def _comparison_data(one: Comparison) -> dict[str, Any]:
+    return {
+        **one.point._asdict(),
+        "unit": one.point.unit.value,
+        "base": {"n": one.base.n, "median": one.base.median, "interval": one.base.interval},
+        "arm": {"n": one.test.n, "median": one.test.median, "interval": one.test.interval},
+        "ratio": one.ratio,
+        "tax_percent": one.tax_percent,
+        "margin": one.margin and {"limit": one.margin.limit, "origin": one.margin.origin},
+        "verdict": one.verdict.value,
+        "reason": one.reason,
+        "launches_needed": one.needed,
+        "flags": [[f"{f.kind.value}: {f.reason}" for f in side] for side in one.flags],
+        "watermarks": one.gate.watermarks,
+    }
+
+
+def _comparison_row(one: Comparison) -> list[str]:
+    size = "" if one.point.size is None else str(one.point.size)
+    interval = ""
+    if one.ratio and one.ratio.low is not None and one.ratio.high is not None:
+        interval = f"{one.ratio.low:.3f}-{one.ratio.high:.3f}"
+    marks = "".join("!" for side in one.flags if side) + "*" * bool(one.gate.watermarks)
+    needed = f" (+{one.needed} launches)" if one.needed else ""
+    return [
+        one.point.test,
+        size,
+        one.point.metric,
+        f"{one.base.median:g}",
+        f"{one.test.median:g}",
+        one.point.unit.value,
+        f"{one.ratio.value:.3f}" if one.ratio else "",
+        interval,
+        f"{one.base.n}/{one.test.n}",
+        marks,
+        one.verdict.value + needed,
+    ]
+
+
+def _show_verdicts(found: list[Comparison], against_physics: list[Violation], view: View) -> None:
+    from nearmetal.study.judge import Verdict
+
+    arms = found[0].arms
+    columns = ["test", "size", "metric", *arms, "unit", "ratio", "95 %", "n", "", "verdict"]
+    view.table(columns, [_comparison_row(one) for one in found])
+    counts = {v.value: sum(one.verdict is v for one in found) for v in Verdict}
+    summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    view.result(
+        {
+            "comparisons": [_comparison_data(one) for one in found],
+            "violations": [
+                {
+                    "severity": v.severity.value,
+                    "arm": v.arm,
+                    "test": v.point.test,
+                    "size": v.point.size,
+                    "what": v.what,
+                }
+                for v in against_physics
+            ],
+        },
+        [summary, "! flags of either arm; * other differences; --json shows both"],
+    )
+    for violation in against_physics:
+        view.warn(
+            f"{violation.severity.value}: {violation.arm} {violation.point.test} "
+            f"{violation.point.size or ''}: {violation.what}"
+        )
+
+
+def report_options(parser: VerbParser) -> None:
+    """Add the arguments of `study report`."""
+    add_study(parser)
+    parser.option("base BASE", "name of the reference arm")
+    parser.option("arms ARM", "names of the arms to compare with BASE", nargs="+")
+    _add_comparison(parser)
+    parser.option(
+        "--output FILE",
+        "path of the HTML page; the other files go to the same directory (default: STUDY/report.html)",
+    )
+
+
+def on_report(args: argparse.Namespace, view: View) -> int:
+    """Write the page, and Markdown, CSV and the charts beside it."""
+    from nearmetal.core.files import replace_file
+    from nearmetal.report.study_charts import bars, curves
+    from nearmetal.report.study_page import (
+        overall,
+        render_study_csv,
+        render_study_html,
+        render_study_markdown,
+        sentence,
+    )
+    from nearmetal.report.study_view import Anchors
+    from nearmetal.study.store import Study
+
+    shown = study_view(Study(args.study), args.base, args.arms, percent=args.margin, only=args.only)
+    page: Path = args.output or args.study / "report.html"
+    content = {
+        page: render_study_html(shown),
+        page.with_suffix(".md"): render_study_markdown(shown),
+        page.with_suffix(".csv"): render_study_csv(shown),
+    }
+    anchors = Anchors(shown, [])
+    charts = [c for f in (*curves(shown, anchors), *bars(shown, anchors)) for c in f.charts]
+    content |= {page.with_name(f"{page.stem}-{n}.svg"): c.wide for n, c in enumerate(charts, 1)}
+    for path, text in content.items():
+        replace_file(path, text, mode=0o644, sync=False)
+    verdicts = {judged.arm.name: overall(judged).value for judged in shown.judged}
+    view.result(
+        {"report": str(page), "files": [str(path) for path in content], "verdicts": verdicts},
+        [
+            sentence(shown),
+            f"report: {page}",
+            f"beside it: {page.with_suffix('.md')}, {page.with_suffix('.csv')}, {len(charts)} charts",
+        ],
+    )
+    return ExitCode.DONE
+
+
+def study_view(
+    study: Study, base: str, arms: list[str], *, percent: float | None, only: str | None
+) -> StudyView:
+    """Judge the arms and collect the content of the page."""
+    from nearmetal.report.study_view import Judged, StudyView
+    from nearmetal.study.arms import compare_arms, impossible, pick_arms
+
+    if base in arms or len(set(arms)) < len(arms):
+        raise UsageError("an arm is named twice", "name BASE once, and every other ARM once")
+    first, *others = pick_arms(study, (base, *arms))
+    judged = []
+    cells: dict[tuple[object, ...], Cell] = {}
+    for arm in others:
+        found, both = compare_arms(study, first, arm, percent=percent, only=only)
+        judged.append(Judged(arm, tuple(found)))
+        points = {one.point._replace(ranks=None) for one in found}
+        cells |= {
+            (cell.arm, cell.point): cell
+            for cell in both
+            if cell.point._replace(ranks=None) in points
+        }
+    chosen = tuple(cells.values())
+    return StudyView(
+        name=study.directory.resolve().name.removesuffix(".study"),
+        base=first,
+        judged=tuple(judged),
+        cells=chosen,
+        violations=tuple(impossible((first, *others), chosen)),
+        sources={s.source: s for s in study.sources()},
+        lines=_lines(study, chosen),
+    )
+
+
+def _lines(study: Study, cells: Iterable[Cell]) -> dict[tuple[str, int], str]:
+    """Return the raw lines of as many cells as the page shows; each file is read once."""
+    from nearmetal.report.study_view import MAX_RAW
+
+    wanted: dict[str, set[int]] = {}
+    room = MAX_RAW
+    for cell in cells:
+        if len(cell.observations) <= room:
+            room -= len(cell.observations)
+            for seen in cell.observations:
+                wanted.setdefault(seen.source, set()).add(seen.line)
+    found: dict[tuple[str, int], str] = {}
+    for source, numbers in wanted.items():
+        lines = study.raw(source).decode("utf-8", "replace").splitlines()
+        found |= {(source, n): lines[n - 1].strip() for n in numbers if n <= len(lines)}
+    return found

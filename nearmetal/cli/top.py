@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nearmetal top`: what running jobs send to whom, over which channel; they are not disturbed."""
+"""`nearmetal top`: the traffic of running jobs by sender, receiver and channel. It only reads."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.cli.target import open_running
-from nearmetal.cli.verbs import Subparsers, add_verb
-from nearmetal.cluster.backend import open_backend
-from nearmetal.cluster.spec import ClusterSpec
-from nearmetal.cluster.store import Store, state_directory
+from nearmetal.cli.arguments import open_running
 from nearmetal.core.errors import BackendError, ExitCode, LogError
-from nearmetal.core.process import LocalRunner
-from nearmetal.evidence.traffic import Line, Sort, accesses, lines, ordered, prometheus, trouble
-from nearmetal.job.counters import read_counters
-from nearmetal.report import numbers
+from nearmetal.core.files import replace_file
 
 if TYPE_CHECKING:
+    from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.cluster.backend import Backend
+    from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.evidence.counters import EndpointCounters
+    from nearmetal.evidence.traffic import Line
 
 _CLEAR = "\033[H\033[2J"
 _COLUMNS = (
@@ -50,60 +46,42 @@ def _seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0.1 <= value <= 3600:  # noqa: PLR2004 - ten times a second is enough for people
-        msg = f"{text!r} is not a number of seconds from 0.1 to 3600"
-        raise argparse.ArgumentTypeError(msg)
+    if not 0.1 <= value <= 3600:  # noqa: PLR2004 - a person cannot read faster than that
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.1 to 3600")
     return value
 
 
-def register(subparsers: Subparsers) -> None:
-    """Add the verb."""
-    parser = add_verb(
-        subparsers,
-        "top",
-        show,
-        "show the traffic of running jobs: sender, receiver, channel",
-        "nearmetal top --once --sort bytes",
-    )
-    parser.add_argument(
-        "spec",
-        metavar="SPEC",
+def top_options(parser: VerbParser) -> None:
+    """Add the arguments of `top`."""
+    from nearmetal.evidence.traffic import Sort
+
+    parser.option(
+        "spec SPEC",
+        "show only the jobs of this cluster: path of a spec, or name of a cluster that is up (default: all jobs of this user)",
         nargs="?",
-        help="show only the jobs of this cluster: path of a spec, or name of a cluster that is up (default: all jobs of this user)",
     )
-    parser.add_argument(
-        "--dir",
-        metavar="DIR",
-        type=Path,
+    parser.option(
+        "--dir DIR",
+        "read the statistics files in DIR instead; may be repeated",
         action="append",
-        help="read the statistics files in DIR instead; may be repeated",
     )
-    parser.add_argument(
-        "--once", action="store_true", help="print one table after one interval, and exit"
-    )
-    parser.add_argument(
-        "--interval",
-        metavar="S",
+    parser.option("--once", "print one table after one interval, and exit")
+    parser.option(
+        "--interval S",
+        "seconds between two readings (default: 1)",
         type=_seconds,
         default=1.0,
-        help="seconds between two readings (default: 1)",
     )
-    parser.add_argument(
+    parser.option(
         "--sort",
+        "sort order of the lines (default: rate)",
         choices=[s.value for s in Sort],
         default=Sort.RATE.value,
-        help="sort order of the lines (default: rate)",
     )
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help="also show endpoints that are closed or whose process is dead",
-    )
-    parser.add_argument(
-        "--prometheus",
-        metavar="FILE",
-        type=Path,
-        help="write the metrics to FILE instead, in Prometheus's text format for the textfile collector",
+    parser.option("--all", "also show endpoints that are closed or whose process is dead")
+    parser.option(
+        "--prometheus FILE",
+        "write the metrics to FILE instead, in Prometheus's text format for the textfile collector",
     )
 
 
@@ -115,11 +93,15 @@ def _of_cluster(backend: Backend, spec: ClusterSpec) -> list[Path]:
             base = backend.meeting_directory(host.name)
             found += [base, *sorted(p for p in base.iterdir() if p.is_dir())]
         except (BackendError, OSError):
-            continue  # it went down meanwhile
+            continue  # the cluster went down meanwhile
     return found
 
 
 def _of_all_clusters() -> list[Path]:
+    from nearmetal.cluster.backend import open_backend
+    from nearmetal.cluster.store import Store, state_directory
+    from nearmetal.core.process import LocalRunner
+
     store = Store(state_directory())
     found = []
     for name in store.names():
@@ -130,7 +112,7 @@ def _of_all_clusters() -> list[Path]:
 
 
 def directories(args: argparse.Namespace) -> list[Path]:
-    """Return where to look, anew each time: jobs come and go."""
+    """Return the directories of statistics files; jobs come and go, so each call looks again."""
     if args.dir:
         return list(args.dir)
     if args.spec:
@@ -142,7 +124,9 @@ def directories(args: argparse.Namespace) -> list[Path]:
 
 
 def look(args: argparse.Namespace) -> list[EndpointCounters]:
-    """Return what endpoints say now; those without a living process only with --all."""
+    """Return the present counters of endpoints; of dead processes only with --all."""
+    from nearmetal.job.stats import read_counters
+
     found = {}
     for directory in directories(args):
         for seen in read_counters(directory):
@@ -151,13 +135,15 @@ def look(args: argparse.Namespace) -> list[EndpointCounters]:
     return list(found.values())
 
 
-def show(args: argparse.Namespace, view: View) -> int:
-    """Look, show, and again, until interrupted or after --once."""
+def on_top(args: argparse.Namespace, view: View) -> int:
+    """Read and show the counters again and again, until interrupted or after --once."""
+    from nearmetal.evidence.traffic import Sort, lines, ordered, prometheus
+
     sort = Sort(args.sort)
     before = look(args)
     live = sys.stdout.isatty() and not args.once and not view.as_json
     if not before and args.once and not view.as_json and args.prometheus is None:
-        view.note("nothing of this user communicates over nearmetal now")
+        view.note("no process of this user communicates over nearmetal now")
     while True:
         time.sleep(args.interval)
         now = look(args)
@@ -190,6 +176,9 @@ def _data(endpoint: EndpointCounters, found: list[Line]) -> dict[str, Any]:
 
 
 def _row(line: Line) -> list[str]:
+    from nearmetal.evidence.traffic import accesses, trouble
+    from nearmetal.report import numbers
+
     rate = line.rate
     traffic, peer = line.traffic, line.peer
 
@@ -218,12 +207,9 @@ def _row(line: Line) -> list[str]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write so that a collector sees the old or the new metrics, never half of them."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    """Write the metrics so that a collector never sees half of them."""
     try:
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
+        replace_file(path, text, mode=0o644, sync=False, shared=True)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
-        msg = f"{path}: {error.strerror}"
-        raise LogError(msg, "give a file in a directory that you may write to") from error
+        hint = "give a file in a directory that you may write to"
+        raise LogError(f"{path}: {error.strerror}", hint) from error

@@ -1,49 +1,230 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verbs in the order of the help, and the parser made of them.
 
-A verb is a module `nearmetal.cli.<verb>` with `register(subparsers)`; it sets `handler`, a
-function (arguments, view) -> exit code, as a default of its parser. A verb's module is imported
-when the command line uses the verb: the help of all verbs comes from the tables, and is quick.
+The verb `up` of the module `cluster` is two functions there: `up_options(parser)` adds its arguments
+(a verb without arguments has no such function), and `on_up(args, view)` does the work and returns
+the exit code. The module is imported when the command line uses the verb. It imports at its top only
+what is quick to load, and everything else in the function that uses it: so each help is quick.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import nearmetal
 from nearmetal.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from nearmetal.cli.view import View
 
-VERBS = {
-    "demo": "create two nodes on this machine, run benchmarks between them, write a report",
-    "plan": "show the changes that `up` would make",
-    "up": "create the cluster that a spec describes, or complete a partly created one",
-    "status": "show the nodes of a cluster: addresses, cores, health",
-    "down": "remove a cluster with its jobs, processes, devices and records",
-    "run": "run an MPI program in a cluster",
-    "exec": "run a program in one node, on the cores of that node",
-    "locality": "show which channel each pair of nodes uses, and the reason",
-    "bench": "run benchmarks on a cluster and keep their raw output",
-    "report": "write a report of the results of `bench`: HTML, Markdown, CSV",
-    "tune": "measure the copy rates of this machine for the provider",
-    "study": "run or import a study, compare its arms, write its report, check claims",
-    "advise": "rank the network adapters that meet given needs, with reasons",
-    "image": "build, list and remove images for virtual machines",
-    "top": "show the traffic of running jobs: sender, receiver, channel",
-    "host": "prepare machines to host virtual machines, show virtual functions and their owners",
-    "import": "convert the cluster file of another tool to a spec",
-    "slurm": "show, create and remove the containers of Slurm jobs on this node",
-}
-"""Each verb and its line in the help, the same as its module registers."""
+    Handler = Callable[[argparse.Namespace, View], int]
 
-_MODULES = {"import": "import_from"}
-"""Modules that cannot be called as their verb."""
+
+class Verb(NamedTuple):
+    """One verb: its module in nearmetal.cli ("" for a group), its line in the help, an example."""
+
+    module: str
+    summary: str
+    example: str
+
+
+VERBS = {
+    "demo": Verb(
+        "demo",
+        "create two nodes on this machine, run benchmarks between them, write a report",
+        "nearmetal demo --output /tmp/demo",
+    ),
+    "plan": Verb(
+        "cluster",
+        "show the changes that `up` would make",
+        "nearmetal plan examples/two-nodes.yaml",
+    ),
+    "up": Verb(
+        "cluster",
+        "create the cluster that a spec describes, or complete a partly created one",
+        "nearmetal up examples/two-nodes.yaml",
+    ),
+    "status": Verb(
+        "cluster",
+        "show the nodes of a cluster: addresses, cores, health",
+        "nearmetal status examples/two-nodes.yaml",
+    ),
+    "down": Verb(
+        "cluster",
+        "remove a cluster with its jobs, processes, devices and records",
+        "nearmetal down examples/two-nodes.yaml",
+    ),
+    "run": Verb(
+        "job",
+        "run an MPI program in a cluster",
+        "nearmetal run examples/two-nodes.yaml --mpi mpich5 -n 2 -- ./hello",
+    ),
+    "exec": Verb(
+        "job",
+        "run a program in one node, on the cores of that node",
+        "nearmetal exec examples/two-nodes.yaml n1 -- hostname",
+    ),
+    "locality": Verb(
+        "job",
+        "show which channel each pair of nodes uses, and the reason",
+        "nearmetal locality examples/near-far.yaml",
+    ),
+    "bench": Verb(
+        "bench",
+        "run benchmarks on a cluster and keep their raw output",
+        "nearmetal bench examples/two-nodes.yaml --suite quick --mpi openmpi5",
+    ),
+    "report": Verb(
+        "demo",
+        "write a report of the results of `bench`: HTML, Markdown, CSV",
+        "nearmetal report results/20260101-120000-two-nodes",
+    ),
+    "tune": Verb(
+        "bench",
+        "measure the copy rates of this machine for the provider",
+        "nearmetal tune",
+    ),
+    "study": Verb(
+        "",
+        "run or import a study, compare its arms, write its report, check claims",
+        "nearmetal study import logs --output my-study",
+    ),
+    "study run": Verb(
+        "study",
+        "run the launches of a study file, or resume them",
+        "nearmetal study run examples/near-or-tcp.yaml --output results/near-or-tcp",
+    ),
+    "study import": Verb(
+        "study",
+        "import directories of logs into a study",
+        "nearmetal study import logs --labels labels.yaml --output my-study",
+    ),
+    "study judge": Verb(
+        "study",
+        "compare one arm of a study with another, with a verdict for each point",
+        "nearmetal study judge my-study bare-metal vm",
+    ),
+    "study lint": Verb(
+        "study_claims",
+        "find claims that contradict each other or the data",
+        "nearmetal study lint paper.md --data my-study",
+    ),
+    "study published": Verb(
+        "study_claims",
+        "show the numbers of a published study and their source lines",
+        "nearmetal study published vmw-adapter",
+    ),
+    "study report": Verb(
+        "study",
+        "write the report of a study: HTML, Markdown, CSV, SVG",
+        "nearmetal study report my-study bare-metal vm",
+    ),
+    "study reproduce": Verb(
+        "study_claims",
+        "test the claims of a published study on your own data",
+        "nearmetal study reproduce sdsc my-study --arm sr-iov-ib=vm --arm native-ib=metal",
+    ),
+    "study tax": Verb(
+        "study_claims",
+        "split the performance loss of a VM into missing cores and virtualization",
+        "nearmetal study tax my-study bare-metal bare-metal-44 vm",
+    ),
+    "advise": Verb(
+        "advise",
+        "rank the network adapters that meet given needs, with reasons",
+        "nearmetal advise --platform vsphere --vsphere 8.0U2 --fabric roce --vms-per-adapter 4",
+    ),
+    "image": Verb(
+        "",
+        "build, list and remove images for virtual machines",
+        "nearmetal image build",
+    ),
+    "image build": Verb(
+        "image",
+        "build an image, unless the cache holds it",
+        "nearmetal image build --with compilers",
+    ),
+    "image list": Verb("image", "list the images in the cache", "nearmetal image list"),
+    "image remove": Verb("image", "remove images from the cache", "nearmetal image remove --all"),
+    "top": Verb(
+        "top",
+        "show the traffic of running jobs: sender, receiver, channel",
+        "nearmetal top --once --sort bytes",
+    ),
+    "host": Verb(
+        "",
+        "prepare machines to host virtual machines, show virtual functions and their owners",
+        "nearmetal host plan examples/hosts/rack1.yaml",
+    ),
+    "host plan": Verb(
+        "host",
+        "show the missing steps of hosts, from BIOS to virtual functions, and the reboots",
+        "nearmetal host plan examples/hosts/rack1.yaml",
+    ),
+    "host apply": Verb(
+        "host",
+        "apply the changes of the plan to hosts, and reboot hosts where a step needs it",
+        "nearmetal host apply examples/hosts/rack1.yaml",
+    ),
+    "host status": Verb(
+        "host",
+        "show the present state of hosts and the differences from their file",
+        "nearmetal host status examples/hosts/rack1.yaml",
+    ),
+    "host rollback": Verb(
+        "host",
+        "restore the state of hosts before the first `apply`; reboots hosts too",
+        "nearmetal host rollback examples/hosts/rack1.yaml --dry-run",
+    ),
+    "host vf": Verb(
+        "host",
+        "show SR-IOV adapters, their virtual functions (VFs) and the owners",
+        "nearmetal host vf",
+    ),
+    "import": Verb(
+        "",
+        "convert the cluster file of another tool to a spec",
+        "nearmetal import vhpc cluster.conf --vcenter vcenter.example.org",
+    ),
+    "import vhpc": Verb(
+        "cluster",
+        "convert a cluster file of vhpc-toolkit to a spec",
+        "nearmetal import vhpc cluster.conf --vcenter vcenter.example.org",
+    ),
+    "slurm": Verb(
+        "",
+        "show, create and remove the containers of Slurm jobs on this node",
+        "nearmetal slurm status",
+    ),
+    "slurm status": Verb(
+        "slurm",
+        "show the containers and VFs of jobs on this node, and leaks",
+        "nearmetal slurm status",
+    ),
+    "slurm task": Verb(
+        "slurm",
+        "run a task of a Slurm step in a container; needs neither the plugin nor root",
+        "srun -N2 --ntasks-per-node=2 nearmetal slurm task -- ./app",
+    ),
+    "slurm launch": Verb(
+        "slurm",
+        "create the container of a job on this node; needs root",
+        "nearmetal slurm launch --job 7 --uid 1000 --segment 67108864",
+    ),
+    "slurm reclaim": Verb(
+        "slurm",
+        "end the containers of jobs on this node and return their VFs; needs root",
+        "nearmetal slurm reclaim --ended",
+    ),
+}
+"""Every verb; a verb of a group follows its group."""
+
+_TYPES = {"N": int, "BYTES": int, "FILE": Path, "DIR": Path, "STUDY": Path}
 
 _DESCRIPTION = """\
 nearmetal creates virtual HPC clusters and runs unmodified MPI programs in them. Each pair of ranks
@@ -66,22 +247,8 @@ example: nearmetal up examples/two-nodes.yaml
 """
 
 
-class Handler(Protocol):
-    """What a verb does."""
-
-    def __call__(self, args: argparse.Namespace, view: View) -> int:
-        """Do it; returns the exit code."""
-
-
-class Subparsers(Protocol):
-    """Where a verb adds its parser."""
-
-    def add_parser(self, name: str, **options: object) -> argparse.ArgumentParser:
-        """As argparse's."""
-
-
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are UsageErrors, so that --json reaches them too."""
+    """A parser whose errors are UsageErrors, so that --json shows them too."""
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
@@ -89,25 +256,43 @@ class Parser(argparse.ArgumentParser):
 
 
 class VerbParser(Parser):
-    """The parser of one verb; with a module, the module fills it at first use."""
+    """The parser of one verb, without its options until the command line uses the verb."""
 
-    def __init__(self, *, module: str = "", **options: Any) -> None:
-        """`module`: the module of the verb; empty when the parser is filled directly."""
+    def __init__(self, *, verb: str = "", **options: Any) -> None:
+        """`verb`: its name in VERBS."""
         super().__init__(**options)
-        self._module = module
+        self._verb = verb
 
     def load(self) -> None:
-        """Import the module and let it fill this parser, once."""
-        module, self._module = self._module, ""
-        if module:
-            importlib.import_module(module).register(self)
+        """Let the module of the verb add the options, once."""
+        name, self._verb = self._verb, ""
+        if not name or not VERBS[name].module:
+            return
+        module = importlib.import_module(f"nearmetal.cli.{VERBS[name].module}")
+        word = name.rpartition(" ")[2]
+        add_options = getattr(module, f"{word}_options", None)
+        if add_options is not None:
+            add_options(self)
+        self.add_argument(
+            "--json", action="store_true", help="print the result as one JSON document"
+        )
+        self.set_defaults(handler=getattr(module, f"on_{word}"))
 
-    def add_parser(self, _name: str, **options: Any) -> argparse.ArgumentParser:
-        """Take the texts that the module registers; returns this parser."""
-        self.description = options["description"]
-        self.epilog = options["epilog"]
-        self.formatter_class = options["formatter_class"]
-        return self
+    def option(
+        self, words: str, text: str, *, to: argparse._ArgumentGroup | None = None, **more: Any
+    ) -> None:
+        """Add an argument in the form of the help, for example "-n --ranks N" or "file FILE".
+
+        `text` is its help, and `to` a group of the parser. The last word in capitals implies the
+        type. An option without such a word, and without anything in `more`, is a switch.
+        """
+        *names, last = words.split()
+        if names and not last.startswith("-"):
+            more = {"metavar": last} | ({"type": _TYPES[last]} if last in _TYPES else {}) | more
+        else:
+            names = [*names, last]
+            more = more or {"action": "store_true"}
+        (to or self).add_argument(*names, help=text, **more)
 
     def parse_known_args(
         self, args: Iterable[str] | None = None, namespace: Any = None
@@ -126,52 +311,21 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=nearmetal.__version__)
-    subparsers = parser.add_subparsers(
-        dest="verb", metavar="VERB", required=True, parser_class=VerbParser
-    )
-    for verb, summary in VERBS.items():
-        module = f"nearmetal.cli.{_MODULES.get(verb, verb)}"
-        subparsers.add_parser(verb, help=summary, module=module)
+    groups = {"": _subparsers(parser, "verb")}
+    for name, (module, summary, example) in VERBS.items():
+        group, _, word = name.rpartition(" ")
+        made = groups[group].add_parser(
+            word,
+            verb=name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            epilog=f"example: {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if not module:
+            groups[name] = _subparsers(made, "action")
     return parser
 
 
-def add_verb(
-    subparsers: Subparsers, name: str, handler: Handler, summary: str, example: str
-) -> argparse.ArgumentParser:
-    """Add one verb with what all have: help with an example, and --json."""
-    parser = subparsers.add_parser(
-        name,
-        help=summary,
-        description=summary[0].upper() + summary[1:] + ".",
-        epilog=f"example: {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
-    parser.set_defaults(handler=handler)
-    return parser
-
-
-def add_group(
-    subparsers: Subparsers,
-    name: str,
-    summary: str,
-    example: str,
-    verbs: Mapping[str, str] | None = None,
-) -> Subparsers:
-    """Add a verb that has verbs of its own; returns where they are added.
-
-    `verbs`: those in modules `nearmetal.cli.<name>_<verb>`, with their lines in the help.
-    """
-    group = subparsers.add_parser(
-        name,
-        help=summary,
-        description=summary[0].upper() + summary[1:] + ".",
-        epilog=f"example: {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    inner = group.add_subparsers(
-        dest="action", metavar="VERB", required=True, parser_class=VerbParser
-    )
-    for verb, line in (verbs or {}).items():
-        inner.add_parser(verb, help=line, module=f"nearmetal.cli.{name}_{verb}")
-    return cast("Subparsers", inner)
+def _subparsers(parser: argparse.ArgumentParser, dest: str) -> Any:
+    return parser.add_subparsers(dest=dest, metavar="VERB", required=True, parser_class=VerbParser)

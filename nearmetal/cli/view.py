@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How results are shown: to a person, or as one JSON document on standard output."""
+"""The output of verbs: for a person, or as one JSON document on standard output."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class View:
             print(line)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print a table for a person, as wide as it needs to be; nothing with --json."""
+        """Print a table for a person, as wide as its cells; nothing with --json."""
         if self.as_json:
             return
         widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
@@ -47,28 +47,28 @@ class View:
             print(line if number else _styled(line, _BOLD, sys.stdout))
 
     def note(self, text: str) -> None:
-        """Tell something worth knowing."""
-        self._tell(f"note: {text}", _YELLOW)
+        """Print a note to standard error."""
+        self._print(f"note: {text}", _YELLOW)
 
     def warn(self, text: str, hint: str = "") -> None:
-        """Tell loudly that something is not as wished."""
-        self._tell(f"WARNING: {text}", f"{_BOLD};{_RED}")
+        """Print a warning to standard error."""
+        self._print(f"WARNING: {text}", f"{_BOLD};{_RED}")
         if hint:
-            self._tell(f"  hint: {hint}", "0")
+            self._print(f"  hint: {hint}", "0")
 
     def error(self, error: NearmetalError) -> None:
         """Print an error, and with --json its document too."""
         prefix = "" if isinstance(error, SpecError) else "error: "
-        self._tell(f"{prefix}{error.message}", _RED)
+        self._print(f"{prefix}{error.message}", _RED)
         if error.hint:
-            self._tell(f"  hint: {error.hint}", "0")
+            self._print(f"  hint: {error.hint}", "0")
         if self.as_json:
             content: dict[str, Any] = {"message": error.message, "hint": error.hint}
             if isinstance(error, SpecError):
                 content["problems"] = [vars(problem) for problem in error.problems]
             print(json.dumps({"error": content}, indent=2))
 
-    def _tell(self, text: str, style: str) -> None:
+    def _print(self, text: str, style: str) -> None:
         sys.stdout.flush()
         print(_styled(text, style, sys.stderr), file=sys.stderr, flush=True)
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executes plans: first what goes, in reverse order of making, then what comes, in order."""
+"""Executes plans: first the removals, against the order of making, then the rest in order."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from nearmetal.cluster.diff import Action, Change, Plan, make_plan, removal
 from nearmetal.cluster.registration import desired
@@ -13,6 +13,7 @@ from nearmetal.cluster.resource import Key, Kind
 from nearmetal.core.errors import NearmetalError, StateError
 from nearmetal.core.journal import Event, Journal
 from nearmetal.core.lock import locked
+from nearmetal.core.progress import Progress, Silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,29 +23,9 @@ if TYPE_CHECKING:
     from nearmetal.cluster.store import Store
 
 
-class Progress(Protocol):
-    """Told about steps; the CLI draws a bar from it."""
-
-    def begin(self, total: int) -> None:
-        """There will be `total` steps."""
-
-    def step(self, text: str) -> None:
-        """One step begins."""
-
-
-class Silent:
-    """A Progress nobody watches."""
-
-    def begin(self, total: int) -> None:
-        """Ignore it."""
-
-    def step(self, text: str) -> None:
-        """Ignore it."""
-
-
 @dataclass(frozen=True)
 class Cluster:
-    """A named cluster on its backend. `spec` is None only where a name alone was given."""
+    """A named cluster on its backend."""
 
     name: str
     backend: Backend
@@ -69,7 +50,7 @@ def plan_down(cluster: Cluster) -> Plan:
 
 
 def describe(change: Change) -> str:
-    """One line for a person: the symbol, the resource, and what differs."""
+    """Return one line for the user: the symbol, the resource, and the differences."""
     text = f"{change.action.value} {change.key}"
     if change.action is Action.CHANGE and change.differences:
         text += ": " + ", ".join(f"{n} {a or '(none)'} -> {b}" for n, a, b in change.differences)
@@ -80,9 +61,10 @@ def describe(change: Change) -> str:
 def _refuse_other_spec(cluster: Cluster, plan: Plan) -> None:
     if plan.rewrites:
         lines = "\n".join("  " + describe(change) for change in plan.rewrites)
-        msg = f"cluster {cluster.name} is already up under another spec:\n{lines}"
-        hint = "`nearmetal down` it first, give this one another name, or `up --replace`"
-        raise StateError(msg, hint)
+        raise StateError(
+            f"cluster {cluster.name} is already up under another spec:\n{lines}",
+            "run `nearmetal down` first, use another name in SPEC, or run `nearmetal up --replace`",
+        )
 
 
 def up(
@@ -93,9 +75,9 @@ def up(
     progress: Progress | None = None,
     journal: Journal | None = None,
 ) -> Plan:
-    """Make the cluster as the spec says; returns the plan that was carried out.
+    """Make the cluster as the spec says; returns the plan that was executed.
 
-    Doing it twice changes nothing; an interrupted one is taken up. Raises StateError when the
+    A second `up` changes nothing, and an interrupted `up` is resumed. Raises StateError if the
     cluster runs under another spec and `replace` is not given.
     """
     cluster.store.prepare()
@@ -108,13 +90,15 @@ def up(
         _execute(cluster, plan, spec, journal, progress or Silent())
         rest = plan_up(cluster, spec)
         if not rest.empty:
-            msg = f"cluster {cluster.name} is not as planned: {describe(rest.effective[0])}"
-            raise StateError(msg, "run `nearmetal up` again; `nearmetal status` shows the nodes")
+            raise StateError(
+                f"cluster {cluster.name} is not as planned: {describe(rest.effective[0])}",
+                "run `nearmetal up` again; `nearmetal status` shows the nodes",
+            )
     return plan
 
 
 def down(cluster: Cluster, *, progress: Progress | None = None) -> Plan:
-    """Remove the cluster and everything recorded of it; no error when there is none."""
+    """Remove the cluster and its records; no error if there is none."""
     if not cluster.store.root.exists():
         return plan_down(cluster)
     cluster.store.prepare()
@@ -124,7 +108,7 @@ def down(cluster: Cluster, *, progress: Progress | None = None) -> Plan:
             keys = [change.key for change in plan.effective]
             watcher = progress or Silent()
             watcher.begin(len(keys))
-            # The cluster's own removal takes all the rest along: it is the only step that counts.
+            # The removal of the cluster includes all other resources, so it is the only real step.
             for key in keys:
                 watcher.step(f"remove {key}")
             journal = cluster.journal
@@ -155,7 +139,7 @@ def _execute(
             for c in plan.coming
         ),
     ]
-    # What was recorded may be another spec, from before a change or from an `up` that was cut short.
+    # The record may be another spec, from before a change or from an interrupted `up`.
     if steps or not _is_recorded(cluster, spec):
         steps.append(("record the spec", partial(cluster.store.record, spec)))
         steps.append(("wait for the nodes", backend.finish))

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a backend is: it observes, makes and removes resources, and reaches into nodes."""
+"""The contract of a backend: it observes, makes and removes resources, and reaches into nodes."""
 
 from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
 from nearmetal.cluster import backends
+from nearmetal.core.errors import BackendError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 
 
 STAGED = "files"
-"""Below `job_root` of nodes that do not see our files: those that were brought to them."""
+"""Directory below `job_root` for the files that are carried to nodes which do not see ours."""
 
 SWEEP = """
-killed=0
-for round in 1 2 3 4 5 6 7 8 9 10; do
+killed=0 round=0
+while [ $((round += 1)) -le 100 ]; do
   found=$(grep -lzFxs -e "$marker" /proc/[0-9]*/environ | cut -d/ -f3)
   [ -n "$found" ] || break
   kill -KILL $found 2>/dev/null
@@ -32,8 +33,10 @@ for round in 1 2 3 4 5 6 7 8 9 10; do
   sleep 0.1
 done
 """
-"""Kills every process that carries `$marker`, and counts them in `$killed`. One grep for all
-processes: a program for each takes a minute under TCG."""
+"""Shell script: kills every process that carries `$marker`, and counts them in `$killed`.
+
+It runs one grep for all processes, because a program for each takes a minute under TCG.
+"""
 
 
 @dataclass(frozen=True)
@@ -53,84 +56,86 @@ class NodeStatus:
     health: str
 
 
+class CommandEntry(TypedDict, total=False):
+    """How a command starts: in `workdir`, if that exists there, and with these variables."""
+
+    env: Mapping[str, str] | None
+    workdir: Path | None
+
+
+class NodeEntry(CommandEntry, total=False):
+    """How a command starts in a node.
+
+    `root`: as root of the node instead of the user of jobs, where nodes are machines.
+    """
+
+    root: bool
+
+
 class Backend(Protocol):
     """One cluster on one kind of infrastructure. Errors are BackendError with the reason."""
 
     @property
     def shares_files(self) -> bool:
-        """Whether nodes see this machine's files; else programs must be carried to them."""
+        """Whether nodes see this machine's files; otherwise programs are carried to them."""
 
     def prepare(self) -> None:
-        """Make what planning an `up` must know about and what outlives clusters: images."""
+        """Make what the plan of an `up` needs and what outlives clusters: images."""
 
     def finish(self) -> None:
-        """Wait until all that was made is usable. The last step of an `up` that did something."""
+        """Wait until everything is usable. The last step of an `up` that changed anything."""
 
     def facts(self) -> Facts:
-        """Return what planning must know about the infrastructure."""
+        """Return the facts of the infrastructure that planning needs."""
 
     def observe(self) -> Observed:
-        """Return what there is; reads only."""
+        """Return the resources that exist; reads only."""
 
     def create(self, item: Resource, spec: ClusterSpec) -> None:
-        """Make one resource; what it stands on is there. `finish` may have to wait for it."""
+        """Make one resource, after those that it needs. `finish` may have to wait for it."""
 
     def change(self, item: Resource, spec: ClusterSpec) -> None:
-        """Change in place a resource that is there, where the plan says it can be; as `create`."""
+        """Change a resource in place, where the plan allows it; recreate it by default."""
+        self.delete(item.key)
+        self.create(item, spec)
 
     def delete(self, key: Key) -> None:
-        """Remove one resource in whatever state; no error when it is not there."""
+        """Remove one resource in any state; no error if it does not exist."""
 
     def status(self) -> list[NodeStatus]:
-        """Return the state of every node that is, or should be, there."""
+        """Return the state of every node that exists or should exist."""
 
-    def on_node(
-        self,
-        node: str,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        workdir: Path | None = None,
-        root: bool = False,
-    ) -> Command:
-        """Return the command that runs `argv` in a node, on its cores.
+    def on_node(self, node: str, argv: Sequence[str], **entry: Unpack[NodeEntry]) -> Command:
+        """Return the command that runs `argv` in a node, on its cores."""
 
-        `root`: not as the user of jobs but as the node's root, where nodes are machines.
-        """
-
-    def on_launcher(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        workdir: Path | None = None,
-    ) -> Command:
+    def on_launcher(self, argv: Sequence[str], **entry: Unpack[CommandEntry]) -> Command:
         """Return the command that runs `argv` where MPI launchers run."""
 
     def remote_shell(self) -> str:
         """Return the path of the remote-shell agent, as launcher and nodes see it."""
 
     def job_root(self) -> Path:
-        """Return where jobs' directories lie, as the nodes see it."""
+        """Return the directory of all jobs, as the nodes see it."""
 
     def staged(self, node: str) -> Path | None:
-        """Return the directory here that a node sees as `job_root` / STAGED; None: its own is there."""
+        """Return our directory that a node sees as `job_root` / STAGED; None: the node has its own."""
 
     def meeting_directory(self, host: str) -> Path:
-        """Return where the nodes of a host meet (/run/nearmetal in them), as we reach it."""
+        """Return the rundir of a host (/run/nearmetal in its nodes), as we reach it."""
+        raise BackendError(
+            f"host {host}: virtual machines share no directory",
+            "this verb works on local clusters only",
+        )
 
     def end_marked(self, marker: str) -> int:
         """Kill every process in the cluster that has `NAME=value` in its environment."""
 
 
-class Driver(Protocol):
-    """The module `driver` of a backend."""
-
-    def open_backend(self, spec: ClusterSpec, store: Store, runner: Runner) -> Backend:
-        """Return the backend of a spec's cluster; nothing is touched yet."""
-
-
 def open_backend(spec: ClusterSpec, store: Store, runner: Runner) -> Backend:
-    """Return the backend of a spec's cluster; nothing is touched yet."""
-    module = importlib.import_module(f"{backends.__name__}.{spec.backend}.driver")
-    return cast("Driver", module).open_backend(spec, store, runner)
+    """Return the backend of a spec's cluster; nothing is touched yet.
+
+    The module `driver` of each backend has a function of the same form.
+    """
+    driver = importlib.import_module(f"{backends.__name__}.{spec.backend}.driver")
+    found: Backend = driver.open_backend(spec, store, runner)
+    return found

@@ -113,7 +113,7 @@ class Plan:
 
 
 def make_plan(cluster: str, desired: Desired, observed: Observed) -> Plan:
-    """Compare; a recreated resource takes everything that stands on it along."""
+    """Compare; the resources that need a recreated resource are recreated with it."""
     there, wanted = observed.by_key(), {item.key: item for item in desired.resources}
     gone = [item for key, item in there.items() if key not in wanted]
     gone += [Resource(k) for k in observed.broken if k not in wanted and k not in there]
@@ -140,9 +140,9 @@ def _fits(change: Change, in_place: frozenset[str]) -> bool:
 
 
 def _moves(change: Change, desired: Desired) -> bool:
-    """Whether the resources that stand on this one are recreated with it."""
+    """Whether the resources that need this one are recreated with it."""
     if change.action is Action.CREATE:
-        # Where things change in place, they are attached to it again instead.
+        # Where things change in place, those resources are attached to it again instead.
         return not desired.in_place
     return change.action is Action.CHANGE and not change.in_place
 
@@ -155,7 +155,7 @@ def _compare(item: Resource, old: Resource | None, *, broken: bool, ground: str)
     if old.attributes != item.attributes:
         return Change(Action.CHANGE, old, item)
     if ground:
-        return Change(Action.CHANGE, old, item, f"{ground} is made anew")
+        return Change(Action.CHANGE, old, item, f"{ground} is recreated")
     return Change(Action.NONE, old, item)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every cluster spec may say. Frozen models; reading files is the loader's work."""
+"""The keys that all cluster specs share, and the addresses of nodes. Pure; spec.py reads files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ipaddress
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -17,33 +17,29 @@ MAX_NAMED = 3
 """Nodes that a finding names; it counts the rest."""
 
 RESERVED_NAMES = ("launcher", "localhost")
-"""Names the local backend gives to its own places."""
+"""Names that the local backend uses itself."""
 
 
 def _subnet(value: str) -> str:
     try:
         network = ipaddress.IPv4Network(value)
     except ValueError as error:
-        msg = f"is not an IPv4 subnet: {error}|write for example 10.77.0.0/24"
-        raise ValueError(msg) from None
+        raise ValueError(f"is not an IPv4 subnet: {error}|use for example 10.77.0.0/24") from None
     if not network.is_private or not 16 <= network.prefixlen <= 29:  # noqa: PLR2004 - a prefix
-        msg = "is not a private subnet between /16 and /29|write for example 10.77.0.0/24"
-        raise ValueError(msg)
+        raise ValueError("is not a private subnet from /16 to /29|use for example 10.77.0.0/24")
     return str(network)
 
 
 def _not_reserved(value: str) -> str:
     if value in RESERVED_NAMES:
-        msg = "is reserved|choose another name"
-        raise ValueError(msg)
+        raise ValueError("is reserved|choose another name")
     return value
 
 
 def not_a_mount_point(value: str) -> str:
-    """Refuse the places of which every node has its own."""
+    """Refuse the mount points that each node has for itself."""
     if value in ("/", "/tmp", "/run", "/dev/shm"):  # noqa: S108 - mount points
-        msg = "would undo the nodes' own one|name a directory below it"
-        raise ValueError(msg)
+        raise ValueError("is private in each node|give a directory below it")
     return value
 
 
@@ -53,7 +49,7 @@ SpecPath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Finding:
-    """One rule that the spec breaks: where in it, what, why, and what to write instead."""
+    """One rule that the spec breaks: the place in it, what is wrong, why, and what to do."""
 
     path: SpecPath
     what: str
@@ -63,7 +59,7 @@ class Finding:
 
     @property
     def text(self) -> str:
-        """What is wrong, and with which nodes."""
+        """The fault, with the names of its nodes."""
         if not self.nodes:
             return self.what
         rest = len(self.nodes) - MAX_NAMED
@@ -77,16 +73,16 @@ Cpus = Annotated[list[Cpu], Field(min_length=1)]
 
 
 class Node(Model):
-    """One node: what every backend's nodes have."""
+    """The keys that the nodes of all backends have."""
 
     name: NodeName = Field(description="unique in the cluster; MPI launchers use it as host name")
     slots: Annotated[int, Field(ge=1, le=4096)] = Field(
-        default=1, description="how many ranks the node takes, and cores it is given"
+        default=1, description="number of ranks that the node takes, and of cores that it gets"
     )
 
 
 class Host(Model):
-    """Nodes that share one physical host, so that they can meet in shared memory."""
+    """Nodes of one physical host, which can meet in shared memory."""
 
     name: Name = Field(description="unique in the cluster")
     nodes: Sequence[Node]
@@ -96,24 +92,30 @@ class Network(Model):
     """The private network between the nodes."""
 
     subnet: Annotated[str, AfterValidator(_subnet)] = Field(
-        default="10.77.0.0/24", description="private IPv4 subnet; its first address is the launcher"
+        default="10.77.0.0/24",
+        description="private IPv4 subnet; the launcher has its first address",
     )
-    mtu: Annotated[int, Field(ge=1280, le=65535)] = Field(default=1500, description="bytes")
+    mtu: Annotated[int, Field(ge=1280, le=65535)] = Field(default=1500, description="MTU in bytes")
+
+    @property
+    def prefix(self) -> int:
+        """The length of the subnet's prefix."""
+        return ipaddress.IPv4Network(self.subnet).prefixlen
 
 
 class ClusterSpec(Model):
-    """A virtual cluster: what `nearmetal up` makes. One child per backend, in its own module."""
+    """A virtual cluster, as `nearmetal up` makes it. Each backend has a child of this model."""
 
-    version: Literal[1] = Field(description="the version of this format")
+    version: Literal[1] = Field(description="version of this format")
     name: Name = Field(description="unique per user and machine")
     backend: str
     hosts: Sequence[Host]
 
     mixed: ClassVar[Mapping[str, str]] = {}
-    """Keys that take a word or something else: "why|hint" for a wrong word."""
+    """For each key that takes a word or another type: "why|hint" for a wrong word."""
 
     def findings(self) -> Iterable[Finding]:
-        """Return the rules that the spec breaks and that no single key shows."""
+        """Return the broken rules that concern several keys."""
         return ()
 
     @property
@@ -123,46 +125,42 @@ class ClusterSpec(Model):
 
     @property
     def slots(self) -> int:
-        """How many ranks the cluster takes."""
+        """The number of ranks that the cluster takes."""
         return sum(node.slots for _, node in self.nodes)
 
     def canonical(self) -> str:
-        """Return the spec as JSON with every default spelt out: equal text, equal cluster."""
+        """Return the spec as JSON with every default; equal texts mean equal clusters."""
         return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
 
 
 FIRST_NODE = 11
-"""Host number of the first node where the subnet is large enough: .1 is the launcher."""
+"""Host number of the first node where the subnet is large enough; the launcher has .1."""
 
 
-class Networked(Protocol):
-    """A spec whose nodes have a private network of their own."""
+class NetworkedSpec(ClusterSpec):
+    """A spec whose nodes have a private network."""
 
-    @property
-    def network(self) -> Network:
-        """The private network."""
-
-    @property
-    def nodes(self) -> Sequence[tuple[Host, Node]]:
-        """All nodes with their hosts, in the order of the spec."""
+    network: Network = Field(default_factory=Network)
 
 
-def too_small(spec: Networked) -> list[Finding]:
+def too_small(spec: NetworkedSpec) -> list[Finding]:
     """Return a finding when the subnet has fewer addresses than the spec has nodes."""
     network = ipaddress.IPv4Network(spec.network.subnet)
     room, needed = network.num_addresses - 3, len(spec.nodes)
     if needed <= room:
         return []
-    why = f"has room for {room} nodes, the spec has {needed}"
-    hint = "use a larger one, for example 10.77.0.0/16"
+    why = f"has room for {room} nodes, and the spec has {needed}"
+    hint = "use a larger subnet, for example 10.77.0.0/16"
     return [Finding(("network", "subnet"), f"subnet {network}", why, hint)]
 
 
-def addresses(spec: Networked, held: Mapping[str, str] | None = None) -> tuple[str, dict[str, str]]:
+def addresses(
+    spec: NetworkedSpec, held: Mapping[str, str] | None = None
+) -> tuple[str, dict[str, str]]:
     """Return the launcher's address and each node's.
 
     A node keeps its address in `held` if the subnet has it and no earlier node took it. The others
-    get the free ones, in the order of the spec: a node that comes or goes moves no other.
+    get the free addresses, in the order of the spec. So no other node moves when one comes or goes.
     """
     network = ipaddress.IPv4Network(spec.network.subnet)
     names = [node.name for _, node in spec.nodes]
@@ -174,7 +172,7 @@ def addresses(spec: Networked, held: Mapping[str, str] | None = None) -> tuple[s
             taken.add(address)
             kept[name] = address
     first = FIRST_NODE if network.num_addresses - FIRST_NODE > len(names) else 2
-    # The low ones last: a subnet that has become full has them still.
+    # The low addresses come last: they remain for a subnet that has become full.
     numbers = [*range(first, network.num_addresses - 1), *range(2, first)]
     free = (str(network[i]) for i in numbers if str(network[i]) not in taken)
     return launcher, {name: kept.get(name) or next(free) for name in names}

@@ -99,7 +99,7 @@ V = TypeVar("V", bound=Values)
 
 @dataclass(frozen=True)
 class Resource:
-    """One part of a cluster. `needs`: the resources that it stands on, which are made before it."""
+    """One part of a cluster. `needs`: the resources below it, which are made before it."""
 
     key: Key
     values: Values = field(default_factory=Values)
@@ -145,7 +145,7 @@ class Observed:
 class Desired:
     """The resources that a cluster should have, and notes for the user.
 
-    `in_place`: attributes that change without recreating their resource, or what stands on it.
+    `in_place`: attributes that change without recreating a resource.
     `whys`: why a resource is recreated, where the difference alone does not say it.
     """
 

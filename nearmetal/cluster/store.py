@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where clusters are recorded on this machine: one private directory per user."""
+"""The records of clusters on this machine: one private directory per user."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from nearmetal.cluster.spec import from_canonical
 from nearmetal.core.errors import StateError
+from nearmetal.core.files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from nearmetal.cluster.spec import ClusterSpec
 
 SPEC = "spec.json"
-"""The canonical spec a cluster was made from, in its directory."""
+"""The file of a cluster's canonical spec, in its directory."""
 
 
 def state_directory(environ: Mapping[str, str] | None = None, uid: int | None = None) -> Path:
@@ -55,9 +57,9 @@ class Store:
             return []
 
     def recorded(self, name: str) -> ClusterSpec | None:
-        """Return the spec a cluster was made from; None when there is no such cluster.
+        """Return the spec that made a cluster; None if there is no such cluster.
 
-        Raises StateError when the record cannot be read.
+        Raises StateError if the record is not readable.
         """
         try:
             text = (self.cluster(name) / SPEC).read_text(encoding="utf-8")
@@ -66,33 +68,34 @@ class Store:
         try:
             return from_canonical(text)
         except ValueError as error:  # pydantic's ValidationError is one
-            msg = f"cluster {name} has no readable record of its spec"
-            raise StateError(msg, "give the spec file instead of the name") from error
+            raise StateError(
+                f"cluster {name} has no readable record of its spec",
+                "give the spec file instead of the name",
+            ) from error
 
     def record(self, spec: ClusterSpec) -> None:
-        """Record the spec a cluster is made from; its directory is there."""
-        path = self.cluster(spec.name) / SPEC
-        fresh = path.with_name(SPEC + ".new")
-        fresh.write_text(spec.canonical(), encoding="utf-8")
-        fresh.rename(path)
+        """Record the spec of a cluster, whose directory is there."""
+        replace_file(self.cluster(spec.name) / SPEC, spec.canonical())
 
     def prepare(self) -> None:
-        """Make the directories, 0700; raises StateError if others own or may write them."""
+        """Make the directories, 0700; raises StateError if another user owns or may write them."""
         try:
             for path in (self.root, self.root / "clusters", self.root / "locks"):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            msg = f"cannot make the state directory {self.root}: {error.strerror}"
-            raise StateError(msg, "set NEARMETAL_STATE_DIR to a directory of yours") from error
+            raise StateError(
+                f"cannot make the state directory {self.root}: {error.strerror}",
+                "set NEARMETAL_STATE_DIR to a directory that you may write",
+            ) from error
         status = self.root.stat()
         if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            msg = f"the state directory {self.root} is not yours alone"
-            raise StateError(msg, f"chown and chmod 0700 {self.root}, or set NEARMETAL_STATE_DIR")
+            raise StateError(
+                f"the state directory {self.root} is not yours alone",
+                f"chown and chmod 0700 {self.root}, or set NEARMETAL_STATE_DIR",
+            )
 
     def tidy(self) -> None:
-        """Remove the directories that are empty: an unused nearmetal leaves no trace."""
+        """Remove empty directories, so that an unused nearmetal leaves no trace."""
         for path in (self.root / "clusters", self.root / "locks", self.root):
-            try:
+            with contextlib.suppress(OSError):
                 path.rmdir()
-            except OSError:
-                continue

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a field of every file may hold: names, sizes, paths. Models are frozen."""
+"""Types of fields that all files share: names, sizes, paths. Models are frozen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pydantic import (
 from nearmetal.config.size import format_size, parse_size
 
 MAX_NODES = 200
-"""Nodes in one cluster: far past what one machine carries, and a /24 holds them."""
+"""Nodes in one cluster: a /24 has room for them, and no machine can run as many."""
 
 MIN_SIZE = 1 << 20
 MAX_SIZE = 1 << 44
@@ -27,19 +27,16 @@ MAX_SIZE = 1 << 44
 
 def _size(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        msg = "is not a size|write for example 512 MiB"
-        raise ValueError(msg)
+        raise ValueError("is not a size|write for example 512 MiB")
     nr_bytes = parse_size(str(value))
     if not MIN_SIZE <= nr_bytes <= MAX_SIZE:
-        msg = "is out of range|use 1 MiB to 16 TiB"
-        raise ValueError(msg)
+        raise ValueError("is out of range|use 1 MiB to 16 TiB")
     return nr_bytes
 
 
 def _absolute(value: str) -> str:
     if not value.startswith("/") or "/../" in value + "/" or "\0" in value or "\n" in value:
-        msg = "is not an absolute path without ..|write for example /opt/programs"
-        raise ValueError(msg)
+        raise ValueError("is not an absolute path without ..|write for example /opt/programs")
     return value.rstrip("/") or "/"
 
 
@@ -71,7 +68,7 @@ AbsolutePath = Annotated[str, AfterValidator(_absolute)]
 class Model(BaseModel):
     """Frozen and strict; unknown keys are errors.
 
-    The first use builds the schema (defer_build): the help of a verb starts without any.
+    The schema is built at the first use (defer_build), so that help texts are quick.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, strict=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passwords: where a file says they are, and finding them. No file for nearmetal holds one."""
+"""Passwords by reference: a file names the place of a password, and never contains it."""
 
 from __future__ import annotations
 
@@ -23,46 +23,47 @@ MAX_BYTES = 4096
 
 def _variable(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,127}", value):
-        msg = "is no variable|write its name, without $"
-        raise ValueError(msg)
+        raise ValueError("is not a variable|write its name, without $")
     return value
 
 
 class PasswordSource(Model):
-    """Where the password is found. Exactly one of the three."""
+    """The place of a password: exactly one of the three."""
 
     env: Annotated[str, AfterValidator(_variable)] | None = Field(
-        default=None, description="an environment variable"
+        default=None, description="name of an environment variable"
     )
     file: AbsolutePath | None = Field(
-        default=None, description="your file with the password, with mode 0600"
+        default=None, description="path of your file with the password, of mode 0600"
     )
     keyring: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
-        default=None, description="a service of the keyring, looked up with the user's name"
+        default=None, description="service in the keyring, looked up with the user name"
     )
 
     @model_validator(mode="before")
     @classmethod
     def _no_secret(cls, value: Any) -> Any:
         if not isinstance(value, dict):
-            msg = "would hold a secret|write where it is: {env: NAME}, {file: /path}, {keyring: S}"
-            raise ValueError(msg)
+            raise ValueError(
+                "would hold a secret|name its place: {env: NAME}, {file: /path} or {keyring: S}"
+            )
         return value
 
     @model_validator(mode="after")
     def _one(self) -> Self:
         if sum(place is not None for place in (self.env, self.file, self.keyring)) != 1:
-            msg = "names no place, or several|write one of env, file and keyring"
-            raise ValueError(msg)
+            raise ValueError("needs one place|write one of env, file and keyring")
         return self
 
 
 def find_password(source: PasswordSource, user: str, environ: Mapping[str, str]) -> str:
-    """Return the password; raises PasswordError that says where it was looked for."""
+    """Return the password; raises PasswordError with the place."""
     if source.env is not None:
         value = environ.get(source.env, "")
         if not value:
-            raise PasswordError(f"no password: {source.env} is not set", "export it, without echo")
+            raise PasswordError(
+                f"no password: {source.env} is not set", "export it in a way that does not show it"
+            )
         return value
     if source.file is not None:
         return _from_file(Path(source.file))
@@ -79,14 +80,16 @@ def _from_file(path: Path) -> str:
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
             raise PasswordError(
-                f"no password: {path} is no file of yours", f"chown it, chmod 600 {path}"
+                f"no password: {path} is not a file of yours", f"chown it, chmod 600 {path}"
             )
         if stat.S_IMODE(status.st_mode) & 0o077:
-            raise PasswordError(f"no password: others may read {path}", f"chmod 600 {path}")
+            raise PasswordError(f"no password: other users may read {path}", f"chmod 600 {path}")
         raw = stream.read(MAX_BYTES + 1)
     text = raw.decode("utf-8", errors="replace").removesuffix("\n").removesuffix("\r")
     if not text or len(raw) > MAX_BYTES or "\n" in text:
-        raise PasswordError(f"no password: {path} does not hold one line", "write it alone there")
+        raise PasswordError(
+            f"no password: {path} does not hold one line", "write only the password there"
+        )
     return text
 
 
@@ -95,7 +98,7 @@ def _from_keyring(service: str, user: str) -> str:
         keyring = importlib.import_module("keyring")
     except ImportError as error:
         hint = "install the Python package keyring, or name a file or a variable"
-        raise PasswordError("no password: there is no keyring here", hint) from error
+        raise PasswordError("no password: this machine has no keyring", hint) from error
     try:
         value = keyring.get_password(service, user)
     except keyring.errors.KeyringError as error:
@@ -103,5 +106,7 @@ def _from_keyring(service: str, user: str) -> str:
         raise PasswordError(f"no password: the keyring does not answer: {error}", hint) from error
     if not value:
         hint = f"keyring set {service} {user}"
-        raise PasswordError(f"no password: the keyring has none for {service} and {user}", hint)
+        raise PasswordError(
+            f"no password: the keyring has none for service {service} and user {user}", hint
+        )
     return str(value)

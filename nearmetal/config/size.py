@@ -14,21 +14,17 @@ def parse_size(text: str) -> int:
     """Return the bytes in `text`; raises ValueError whose text is "why|hint"."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        msg = "is not a number with a unit|write for example 512 MiB"
-        raise ValueError(msg)
+        raise ValueError("is not a number with a unit|write for example 512 MiB")
     number, unit = match.groups()
     if not unit:
-        msg = f"has no unit|write {number} MiB, or {number} B if you mean bytes"
-        raise ValueError(msg)
+        raise ValueError(f"has no unit|write {number} MiB, or {number} B for bytes")
     if unit not in UNITS:
         guess = next((u for u in UNITS if u[0].upper() == unit[0].upper()), None)
         hint = f"write {number} {guess}" if guess else f"use one of {', '.join(UNITS)}"
-        msg = f"has the unknown unit {unit}|{hint}"
-        raise ValueError(msg)
+        raise ValueError(f"has the unknown unit {unit}|{hint}")
     value = float(number) * UNITS[unit]
     if value < 0:
-        msg = "is negative|write a size of 1 MiB or more"
-        raise ValueError(msg)
+        raise ValueError("is negative|write a size of 1 MiB or more")
     return int(value)
 
 

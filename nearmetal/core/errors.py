@@ -3,19 +3,19 @@
 
 NearmetalError              message, hint, exit code; caught only in cli.main
 ├── UsageError              the command line is wrong (2)
-├── SpecError               the cluster spec is wrong: every problem at once (1)
+├── SpecError               a file of the user is wrong, with all its problems (1)
 ├── StateError              the recorded state and the request contradict each other (1)
-│   └── LockedError         another nearmetal works on the same cluster (1)
+│   └── LockedError         another process holds the lock (1)
 ├── BackendError            a step on the backend failed (1)
-├── PasswordError           a password is not where a file says it is (1)
-├── HostError               this machine cannot give what is asked of its adapters (1)
-│   └── NoVfError           it has no virtual function (any more) for who asks (1)
+├── PasswordError           a password is not at the place that a file names (1)
+├── HostError               a host or its adapters cannot do what is requested (1)
+│   └── NoVfError           the host has no virtual function left that fits (1)
 ├── CommandError            a started program failed, timed out or was not found (1)
 ├── LaunchError             an MPI job could not be started (1)
-├── SlurmError              a container of a Slurm job cannot be made, ended or judged (1)
+├── SlurmError              a container of a Slurm job cannot be made or ended (1)
 ├── ImageError              a guest image cannot be built, or is damaged (1)
-├── LogError                a raw log is not what it claims to be: file:line, what, why (1)
-└── Interrupted             Ctrl-C or SIGTERM (128 + signal)
+├── LogError                a raw log is damaged or of another kind (1)
+└── Interrupted             Ctrl-C, SIGTERM or SIGHUP (128 + signal)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """What the command line returns; the table in nearmetal(1)."""
+    """The exit codes of the command line; nearmetal(1) has the same table."""
 
     DONE = 0
     ERROR = 1
@@ -40,26 +40,26 @@ class ExitCode(IntEnum):
 
 
 class NearmetalError(Exception):
-    """An error a person can act on: what happened, and what to do about it."""
+    """An error that a user can act on: the fault, and what to do about it."""
 
     exit_code: int = ExitCode.ERROR
 
     def __init__(self, message: str, hint: str = "") -> None:
-        """Keep the message and the hint apart: the views print them differently."""
+        """Keep the message and the hint apart, because the views print them differently."""
         super().__init__(message)
         self.message = message
         self.hint = hint
 
 
 class UsageError(NearmetalError):
-    """The command line asks for something that does not exist or does not fit together."""
+    """The command line names something that does not exist, or contradicts itself."""
 
     exit_code = ExitCode.USAGE
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong in a file: where (1-based), what, why, and what to write instead."""
+    """One problem in a file: its position (1-based), the fault, the reason, and what to write."""
 
     file: str
     line: int
@@ -76,7 +76,7 @@ class Problem:
 
 
 class SpecError(NearmetalError):
-    """Everything wrong in one cluster spec, in the order of the file."""
+    """All problems of a file that a user wrote, in the order of the file."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         """Sort the problems by position; there must be at least one."""
@@ -85,27 +85,27 @@ class SpecError(NearmetalError):
 
 
 class StateError(NearmetalError):
-    """What is recorded or running contradicts what is asked."""
+    """The recorded state or the running state contradicts the request."""
 
 
 class LockedError(StateError):
-    """Another nearmetal process holds the cluster's lock."""
+    """Another process holds the lock."""
 
 
 class BackendError(NearmetalError):
-    """A step on the backend failed; the message says which and why."""
+    """A step on the backend failed; the message names the step and the reason."""
 
 
 class PasswordError(NearmetalError):
-    """No password where a file says one is, or others may read it; never holds any of it."""
+    """The password is missing, or other users may read it; the message never contains it."""
 
 
 class HostError(NearmetalError):
-    """This machine cannot give what is asked of its adapters; the hint says what would help."""
+    """A host or its adapters cannot do what is requested; the hint says what would help."""
 
 
 class NoVfError(HostError):
-    """No virtual function is left, or none fits: who asks is told, and the machine is sound."""
+    """No virtual function is left, or none fits; the host itself is sound."""
 
 
 class CommandError(NearmetalError):
@@ -117,22 +117,22 @@ class LaunchError(NearmetalError):
 
 
 class SlurmError(NearmetalError):
-    """A container of a Slurm job cannot be made or ended on this node, or Slurm does not answer."""
+    """A container of a Slurm job cannot be made or ended here, or Slurm does not answer."""
 
 
 class ImageError(NearmetalError):
-    """A guest image could not be built, is not there, or is not what its manifest says."""
+    """A guest image could not be built, is missing, or differs from its manifest."""
 
 
 class LogError(NearmetalError):
-    """A raw log or a run's manifest is damaged, cut off, or something else."""
+    """A raw log or the manifest of a run is damaged, incomplete, or of another kind."""
 
 
-class Interrupted(NearmetalError):  # noqa: N818 - it is a person's wish, not a failure
-    """Ctrl-C, SIGTERM or SIGHUP: whatever was under way has been ended."""
+class Interrupted(NearmetalError):  # noqa: N818 - a wish of the user, not a failure
+    """Ctrl-C, SIGTERM or SIGHUP: the work was ended in order."""
 
     def __init__(self, signum: int) -> None:
-        """Name the signal."""
+        """Keep the signal: the exit code is made of it."""
         super().__init__(f"interrupted by {signal.Signals(signum).name}")
         self.signum = signum
         self.exit_code = 128 + signum

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was begun and what was finished: one JSON line per record, each on disk before the step.
+"""The journal of a cluster: one JSON line per begun and finished step, on disk before the step.
 
-The journal explains and resumes; what exists is always asked of the backend.
+It explains an interruption and helps to resume. Only the backend knows which resources exist.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAME = "journal.jsonl"
 
 
 class Event(Enum):
-    """What a record says about a step."""
+    """State of a step in a record."""
 
     BEGIN = "begin"
     DONE = "done"
@@ -29,7 +29,7 @@ class Event(Enum):
 
 @dataclass(frozen=True)
 class Record:
-    """One line: when (Unix seconds), which step of which verb, and how it went."""
+    """One line: the time (Unix seconds), the verb, its step, and the state of the step."""
 
     time_s: float
     verb: str
@@ -39,10 +39,10 @@ class Record:
 
 
 class Journal:
-    """Appends to a cluster's journal. The directory must exist when the first record comes."""
+    """The journal in the directory of a cluster."""
 
     def __init__(self, directory: Path) -> None:
-        """Remember the place; nothing is opened yet."""
+        """Keep the path; nothing is opened yet."""
         self.path = directory / NAME
 
     def write(self, verb: str, step: str, event: Event, detail: str = "") -> None:
@@ -58,7 +58,7 @@ class Journal:
             os.close(descriptor)
 
     def read(self) -> list[Record]:
-        """Return all complete records; a line cut short by a kill is left out."""
+        """Return all complete records; an incomplete last line of a killed process is left out."""
         try:
             text = self.path.read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -72,7 +72,7 @@ class Journal:
         return records
 
     def unfinished(self) -> Record | None:
-        """Return the step that was begun and never ended, if the last one was."""
+        """Return the last record if its step was begun and not ended."""
         records = self.read()
         last = records[-1] if records else None
         return last if last is not None and last.event == Event.BEGIN.value else None

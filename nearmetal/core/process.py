@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only module that starts processes.
 
-A command is an argument list, never a shell string. Every captured command runs in a session of
-its own, so that a time-out, an error or Ctrl-C ends it together with everything it started.
+A command is an argument list, never a shell string. Every captured command runs in its own session,
+so that a time-out, an error or Ctrl-C ends the command and all its children.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 GRACE_S = 2.0
-"""How long a cancelled process group may take between SIGTERM and SIGKILL."""
+"""Time for a cancelled process group between SIGTERM and SIGKILL."""
 
 AT_ONCE = 8
-"""How many commands run side by side: many are logins through one machine, and of more than ten that
-have not said who they are its sshd drops some (MaxStartups)."""
+"""Commands that run side by side. Many are logins through one machine, and its sshd drops some of more
+than ten logins that are not yet authenticated (MaxStartups)."""
 
 _TAIL_LINES = 12
 _LOOK_S = 0.5
@@ -37,7 +37,7 @@ _LOOK_S = 0.5
 
 @dataclass(frozen=True)
 class Command:
-    """A program to start: its arguments, its whole environment (None: ours), its directory."""
+    """A program to start: its arguments, its whole environment (None: inherited), its directory."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] | None = None
@@ -45,13 +45,13 @@ class Command:
     stdin: bytes = field(default=b"", repr=False)
 
     def __str__(self) -> str:
-        """Show the command as one would type it."""
+        """Return the command as a user would type it."""
         return shlex.join(self.argv)
 
 
 @dataclass(frozen=True)
 class Completed:
-    """How a command ended. `code` is negative for a signal, as in `subprocess`."""
+    """The end of a command. `code` is negative for a signal, as in `subprocess`."""
 
     command: Command
     code: int
@@ -67,35 +67,35 @@ class Completed:
 
     @property
     def error_tail(self) -> str:
-        """The last lines of standard error, or of standard output when that is empty."""
+        """The last lines of standard error, or of standard output if that is empty."""
         lines = (self.stderr or self.stdout).decode("utf-8", "replace").strip().splitlines()
         return "\n".join(lines[-_TAIL_LINES:])
 
 
 class Dialogue(Protocol):
-    """A running program with which one exchanges lines."""
+    """A running program that reads and writes lines."""
 
     def send(self, line: str) -> None:
-        """Write one line; raises CommandError when the program has gone."""
+        """Write one line; raises CommandError if the program has ended."""
 
     def receive(self, timeout_s: float) -> str | None:
-        """Return the next line without its newline; None at end of output or time-out."""
+        """Return the next line without its newline; None at the end of output or at the time-out."""
 
     def finish(self, timeout_s: float) -> int:
-        """Close its input, wait, kill its session when late; return the exit code."""
+        """Close its input, wait, kill its session if it is late; returns the exit code."""
 
 
 class Runner(Protocol):
-    """Starts processes somewhere. `LocalRunner` is the one for this machine."""
+    """Starts processes; `LocalRunner` starts them on this machine."""
 
     def run(self, command: Command, *, timeout_s: float) -> Completed:
         """Run to the end and capture; raises CommandError only if it cannot start."""
 
     def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
-        """As `run`, side by side, each with that time; returns the ends in the order given."""
+        """As `run`, side by side, each with that time; returns the ends in the given order."""
 
     def check(self, command: Command, *, timeout_s: float) -> Completed:
-        """As `run`, and raises CommandError when it fails or is late."""
+        """As `run`, and raises CommandError if it fails or is late."""
 
     def attach(
         self,
@@ -110,7 +110,8 @@ class Runner(Protocol):
     ) -> Completed:
         """Run with the caller's streams (None: inherited output, empty input).
 
-        `idle_s`: end it, as too late, when the files it writes to have not grown for so long.
+        `idle_s`: time after which it is late if the files that it writes have not grown.
+        `foreground`: stay in the process group of the terminal.
         """
 
     def converse(self, command: Command, *, stderr: IO[bytes] | None = None) -> Dialogue:
@@ -118,14 +119,14 @@ class Runner(Protocol):
 
 
 def _end_session(process: subprocess.Popen[bytes]) -> None:
-    """Terminate a process and its session, politely first; returns when it is reaped."""
+    """End a process and its session, by SIGTERM first; returns when the process is reaped."""
     for signum, wait_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signum)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(wait_s)
             break
-    # The leader may be gone while others of its session linger.
+    # The leader may have ended before other processes of its session.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -149,9 +150,8 @@ def _start(
             start_new_session=own_session,
         )
     except OSError as error:
-        msg = f"cannot start {command.argv[0]}: {error.strerror}"
         hint = "install it, or check PATH" if isinstance(error, FileNotFoundError) else ""
-        raise CommandError(msg, hint) from error
+        raise CommandError(f"cannot start {command.argv[0]}: {error.strerror}", hint) from error
 
 
 @contextlib.contextmanager
@@ -191,7 +191,7 @@ def _run_side_by_side(commands: Sequence[Command], timeout_s: float) -> list[Com
     with contextlib.ExitStack() as stack:
         running = []
         for command in commands:
-            # Files in memory: pipes would have to be fed and drained all at once.
+            # Files in memory need no reader, but pipes would have to be fed and drained all at once.
             given, out, words = (
                 stack.enter_context(os.fdopen(os.memfd_create("nearmetal"), "w+b"))
                 for _ in range(3)
@@ -208,10 +208,10 @@ def _run_side_by_side(commands: Sequence[Command], timeout_s: float) -> list[Com
                 timed_out = True
                 _end_session(process)
             seconds = time.monotonic() - begin
-            told, said = (
+            stdout, stderr = (
                 os.pread(f.fileno(), os.fstat(f.fileno()).st_size, 0) for f in (out, words)
             )
-            ends.append(Completed(command, process.returncode, told, said, seconds, timed_out))
+            ends.append(Completed(command, process.returncode, stdout, stderr, seconds, timed_out))
     return ends
 
 
@@ -230,8 +230,7 @@ class _LocalDialogue:
             stream.write(line.encode() + b"\n")
             stream.flush()
         except (OSError, ValueError) as error:
-            msg = f"{self._command.argv[0]} ended before it was told everything"
-            raise CommandError(msg) from error
+            raise CommandError(f"{self._command.argv[0]} ended before it read all input") from error
 
     def receive(self, timeout_s: float) -> str | None:
         stream = self._process.stdout
@@ -270,7 +269,7 @@ def _await(
     idle_s: float | None,
     files: Sequence[IO[bytes]],
 ) -> None:
-    """Wait for the end; raises TimeoutExpired when it takes too long, or writes nothing for too long."""
+    """Wait for the end; raises TimeoutExpired if it takes too long, or is silent for too long."""
     if idle_s is None:
         process.wait(timeout_s)
         return
@@ -306,13 +305,13 @@ class LocalRunner:
                 try:
                     stdout, stderr = process.communicate(timeout=GRACE_S)
                 except subprocess.TimeoutExpired:
-                    # Something left the session and keeps the pipes open: do without its words.
+                    # A process left the session and keeps the pipes open: its output is not available.
                     stdout, stderr = b"", b""
             seconds = time.monotonic() - begin
             return Completed(command, process.returncode, stdout, stderr, seconds, timed_out)
 
     def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
-        """Run all to their ends, AT_ONCE at a time; `seconds` is when each was seen to have ended."""
+        """Run all to their ends, AT_ONCE at a time; `seconds` runs until the end was seen."""
         return [
             completed
             for first in range(0, len(commands), AT_ONCE)
@@ -320,14 +319,12 @@ class LocalRunner:
         ]
 
     def check(self, command: Command, *, timeout_s: float) -> Completed:
-        """Run to the end; a failure is an error that carries the program's last words."""
+        """Run to the end; the hint of the error is the last output of the program."""
         completed = self.run(command, timeout_s=timeout_s)
         if completed.timed_out:
-            msg = f"no end after {timeout_s:g} s: {command}"
-            raise CommandError(msg, completed.error_tail)
+            raise CommandError(f"no end after {timeout_s:g} s: {command}", completed.error_tail)
         if completed.code != 0:
-            msg = f"exit code {completed.code}: {command}"
-            raise CommandError(msg, completed.error_tail)
+            raise CommandError(f"exit code {completed.code}: {command}", completed.error_tail)
         return completed
 
     def attach(
@@ -341,7 +338,7 @@ class LocalRunner:
         idle_s: float | None = None,
         foreground: bool = False,
     ) -> Completed:
-        """Run with the caller's streams. `foreground`: stay in the terminal's process group."""
+        """Run with the caller's streams."""
         begin = time.monotonic()
         timed_out = False
         with _started(
@@ -375,9 +372,9 @@ def find_program(name: str, path: Sequence[Path] = ()) -> Path | None:
 
 
 def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Turn this process into a program, found by the PATH of `env`. Raises CommandError."""
+    """Replace this process by a program, found by the PATH of `env`. Raises CommandError."""
     try:
         os.execvpe(argv[0], list(argv), dict(env))  # noqa: S606 - no shell, as everywhere here
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise CommandError(f"cannot start {argv[0]}: {why}", "is its path right?") from error
+        raise CommandError(f"cannot start {argv[0]}: {why}", "check its path") from error

@@ -32,7 +32,18 @@ class Silent:
         """Ignore it."""
 
 
-class Bar:
+class Part(Silent):
+    """Passes the steps of a part on to the whole, which has announced their number."""
+
+    def __init__(self, whole: Progress) -> None:
+        self._whole = whole
+
+    def step(self, text: str) -> None:
+        """A step of the part is a step of the whole."""
+        self._whole.step(text)
+
+
+class StepBar:
     """A bar that advances when a step ends."""
 
     def __init__(self, shown: RichProgress, title: str) -> None:
@@ -56,7 +67,7 @@ class Bar:
 
 
 @contextmanager
-def bar(title: str) -> Iterator[Bar]:
+def bar(title: str) -> Iterator[StepBar]:
     """Show a bar on standard error until the block ends."""
     from rich.console import Console  # noqa: PLC0415 - slow to load, and a help text needs no bar
     from rich.progress import (  # noqa: PLC0415 - as above
@@ -74,6 +85,6 @@ def bar(title: str) -> Iterator[Bar]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        steps = Bar(shown, title)
+        steps = StepBar(shown, title)
         yield steps
         steps.finish()

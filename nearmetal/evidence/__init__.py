@@ -1,34 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What benchmarks printed, as typed facts: every value knows the raw line it comes from.
+"""Output of benchmarks as typed facts: every value knows the raw line it comes from.
 
-A run directory holds `manifest.json` and the untouched output of every launch below `raw/`.
-Everything else is derived from it by reading it again. No module here starts anything.
+A run directory holds `manifest.json` and the unchanged output of every launch below `raw/`. All
+else is derived from these files. No module here starts a process.
 """
 
 from nearmetal.evidence.manifest import (
+    ChannelProof,
     Environment,
     Launch,
     Manifest,
+    NodePair,
     NodePlace,
-    Pair,
-    Proof,
+    RunFacts,
+    load_run,
     read_manifest,
     write_manifest,
 )
 from nearmetal.evidence.model import WARM_UP, Fact, Log, Row, Table, Unit
 from nearmetal.evidence.parse import parse_log
-from nearmetal.evidence.run import RunFacts, load_run
 
 __all__ = [
     "WARM_UP",
+    "ChannelProof",
     "Environment",
     "Fact",
     "Launch",
     "Log",
     "Manifest",
+    "NodePair",
     "NodePlace",
-    "Pair",
-    "Proof",
     "Row",
     "RunFacts",
     "Table",

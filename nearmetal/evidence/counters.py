@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics files of endpoints, as src/provider/stats_layout.h has them. Every byte is foreign.
+"""Statistics files of endpoints, as src/provider/stats_layout.h defines them. All bytes are foreign.
 
-An endpoint writes its file anew while it runs, so a reader may see half of two versions: then the
-generations at both ends or the sum disagree, and the bytes are no statistics.
+An endpoint rewrites its file while it runs, so a reader may see parts of two versions. Then the
+generations at both ends differ, or the sum is wrong, and the bytes are refused.
 """
 
 from __future__ import annotations
 
+import json
 import struct
-from dataclasses import dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
 
 MAGIC = 0x317374617473
@@ -17,13 +18,20 @@ MAX_PEERS = 4096
 MAX_CHANNELS = 8
 SUFFIX = ".stats"
 
+SELF, NETWORK = "self", "net"
+"""Channels with a special meaning in Python: not memory of the host that other processes share.
+
+`src/base/channel.h` is the only list of channels: `channel_names` reads it, and a statistics file
+holds the names that its writer knows.
+"""
+
 RELATIONS = ("unknown", "self", "node", "host", "network")
 INTEGRITIES = ("-", "enforced", "by convention")
 PROTOCOLS = ("eager", "pool", "pool past cache", "pull", "both halves")
-"""How large messages came, as `nm_protocol_name` calls it."""
+"""Protocols of large messages, named as in `nm_protocol_name`."""
 
 WAYS = ("direct", "cma", "served")
-"""Who moves the bytes of a put, get or atomic: its initiator, the kernel for it, the target."""
+"""The mover of the bytes of a put, get or atomic: the initiator, the kernel, or the target."""
 
 KINDS = ("put", "get", "atomic")
 
@@ -43,7 +51,7 @@ class TornError(ValueError):
 
 @dataclass(frozen=True)
 class Traffic:
-    """What went over one channel."""
+    """Messages and bytes of one channel."""
 
     sent_messages: int = 0
     sent_bytes: int = 0
@@ -61,7 +69,7 @@ class Accesses:
 
 @dataclass(frozen=True)
 class PeerCounters:
-    """What an endpoint knows of one peer. Texts are the peer's or the provider's words."""
+    """State of one peer in an endpoint. Texts are words of the peer or of the provider."""
 
     id: str
     label: str
@@ -77,27 +85,24 @@ class PeerCounters:
     quarantines: int
     quarantine_reason: str
     choice: str
-    """The protocol of large messages that was last changed to, and why."""
+    """The current protocol of large messages, and the reason for the last change."""
     protocols: dict[str, int] = field(default_factory=dict)
     """Bytes of large messages received, by protocol."""
     channels: dict[str, Traffic] = field(default_factory=dict)
-    """Channels that carried anything."""
+    """Channels that carried messages."""
     accesses: dict[str, dict[str, Accesses]] = field(default_factory=dict)
-    """What this endpoint did to the peer's memory, by way, then kind; those that occurred."""
+    """Operations of this endpoint on the peer's memory, by way, then by kind."""
 
     @property
     def total(self) -> Traffic:
-        """What went over all channels."""
-        parts = [
-            (t.sent_messages, t.sent_bytes, t.received_messages, t.received_bytes)
-            for t in self.channels.values()
-        ]
-        return Traffic(*(sum(column) for column in zip(*parts, strict=True)))
+        """Messages and bytes of all channels."""
+        columns = zip(*(astuple(traffic) for traffic in self.channels.values()), strict=True)
+        return Traffic(*map(sum, columns))
 
 
 @dataclass(frozen=True)
 class EndpointCounters:
-    """One file."""
+    """The content of one file."""
 
     id: str
     host: str
@@ -112,7 +117,7 @@ class EndpointCounters:
     peers: tuple[PeerCounters, ...]
 
     def data(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the data for JSON."""
         return {
             "identity": self.id,
             "host": self.host,
@@ -123,24 +128,17 @@ class EndpointCounters:
             "started": self.started_s,
             "written": self.written_s,
             "unlisted_peers": self.unlisted,
-            "peers": [_peer_data(peer) for peer in self.peers],
+            "peers": [asdict(peer) | vars(peer.total) for peer in self.peers],
         }
 
 
-def _peer_data(peer: PeerCounters) -> dict[str, Any]:
-    total = vars(peer.total)
-    channels = {name: dict(vars(traffic)) for name, traffic in peer.channels.items()}
-    accesses = {
-        way: {kind: dict(vars(done)) for kind, done in kinds.items()}
-        for way, kinds in peer.accesses.items()
-    }
-    return {
-        **vars(peer),
-        **total,
-        "protocols": dict(peer.protocols),
-        "channels": channels,
-        "accesses": accesses,
-    }
+def channel_names(abi: str) -> tuple[str, ...]:
+    """Return all channels from the output of `nearmetal-info --abi`; raises ValueError."""
+    data = json.loads(abi)
+    names = data.get("channels") if isinstance(data, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("the output has no list of channels")
+    return tuple(name for name in names if name != "none")
 
 
 def sum_of(content: bytes) -> int:
@@ -162,12 +160,8 @@ def _word(words: tuple[str, ...], index: int) -> str:
 
 
 def _traffic(words: tuple[int, ...], channels: tuple[str, ...]) -> dict[str, Traffic]:
-    found = {}
-    for i, name in enumerate(channels):
-        counts = words[4 * i : 4 * i + 4]
-        if any(counts):
-            found[name] = Traffic(*counts)
-    return found
+    counts = ((name, words[4 * i : 4 * i + 4]) for i, name in enumerate(channels))
+    return {name: Traffic(*four) for name, four in counts if any(four)}
 
 
 def _accesses(counts: tuple[int, ...]) -> dict[str, dict[str, Accesses]]:
@@ -212,13 +206,13 @@ def _peer(content: bytes, channels: tuple[str, ...]) -> PeerCounters:
 
 
 def parse_counters(content: bytes) -> EndpointCounters:
-    """Read one file; raises TornError when it is caught while it is written, else ValueError."""
+    """Read one file; raises TornError for a half-written file, ValueError for a foreign one."""
     if len(content) < _HEAD.size + _TAIL.size:
         raise TornError("shorter than its head")
     head = _HEAD.unpack_from(content)
     magic, version, head_size, peer_size, nr_peers, unlisted, state = head[:7]
     if magic != MAGIC:
-        raise ValueError("no statistics of an endpoint")
+        raise ValueError("not the statistics of an endpoint")
     if (version, head_size, peer_size) != (VERSION, _HEAD.size, _PEER.size):
         raise ValueError(f"statistics of version {version}, this reads version {VERSION}")
     end = _HEAD.size + nr_peers * _PEER.size

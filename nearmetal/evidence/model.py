@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shapes of what was measured. All frozen."""
+"""Types of measured data. All are frozen."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from enum import Enum
 from typing import NamedTuple
 
 WARM_UP = 0
-"""The number of a turn that is not counted."""
+"""Number of the turn that does not count."""
 
 
 class Unit(Enum):
-    """Units of raw columns. A million is 10^6 everywhere but in NetPIPE's bits."""
+    """Units of raw columns. A million is 10^6, except in the bits of NetPIPE."""
 
     BYTES = "B"
     COUNT = ""
@@ -43,11 +43,11 @@ LOWER_IS_BETTER = frozenset(
     {Unit.MICROSECONDS, Unit.SECONDS, Unit.HOURS_PER_NANOSECOND, Unit.DAYS_PER_NANOSECOND}
 )
 NEUTRAL = frozenset({Unit.BYTES, Unit.COUNT, Unit.PERCENT})
-"""Units of figures that are neither better nor worse when they grow."""
+"""Units of figures that are neither better nor worse when they are larger."""
 
 
 class Column(NamedTuple):
-    """What a column of a raw table means: the metric's name here, and its unit."""
+    """Meaning of a column of a raw table: the name of the metric, and its unit."""
 
     metric: str
     unit: Unit
@@ -62,7 +62,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """One test's rows. `variant` tells apart what has the same name, as a mode."""
+    """The rows of one test. `variant` distinguishes tests of one name, for example by their mode."""
 
     test: str
     line: int
@@ -89,7 +89,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Fact:
-    """One value, with all it takes to find it again."""
+    """One value, with the place where it stands."""
 
     launch: int
     block: int

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which program printed a text, from the text alone; never from a file's name."""
+"""The program that printed a text, from the text alone; never from a file's name."""
 
 from __future__ import annotations
 
 import re
 
-from nearmetal.evidence.parse.text import fail
+from nearmetal.evidence.parse.reader import fail
 
 MAX_LOG_BYTES = 64 << 20
 
@@ -39,8 +39,8 @@ SIGNATURES: dict[str, tuple[tuple[str, ...], str]] = {
     "matrix": (("src,dst", "rank_a,"), r"^(?:src,dst|rank_a,rank_b),"),
     "clck": (("Cluster Checker",), r"^\s*Intel(?:\(R\)|®)?\s+Cluster Checker \d"),
 }
-"""By format: words of which one must be there, and the pattern. A text may match several: HPCC
-prints HPL and STREAM too. The words are only for speed: most texts are small and of one kind."""
+"""By format: words of which a text must have one, and the pattern. A text may match several formats:
+HPCC also prints HPL and STREAM. The words are only for speed: most texts match one format."""
 
 CONTAINS = {"hpcc": {"hpl", "stream"}}
 
@@ -50,7 +50,7 @@ NOT_READ = {
     "a performance log of ReFrame": r"\|reframe \d",
     "the MPI library's version only": r"\AOpen MPI v?\d",
 }
-"""What is known by name, and not read."""
+"""Formats that are known by name, but not read."""
 
 CRASHES = (
     "Segmentation fault",
@@ -68,32 +68,28 @@ CRASHES = (
     "Fatal error in PMPI_",
     "Fatal error in internal_",
 )
-_SIGNATURES = {
-    name: (words, re.compile(pattern, re.MULTILINE))
-    for name, (words, pattern) in SIGNATURES.items()
-}
-_NOT_READ = {name: re.compile(pattern, re.MULTILINE) for name, pattern in NOT_READ.items()}
 
 
 def decode(raw: bytes, file: str) -> str:
-    """Return the text of a raw log without its byte order mark; raises LogError for what is no text."""
+    """Return a raw log as text without its byte order mark; raises LogError for a binary file."""
     if not raw.strip():
-        raise fail(file, 1, "the file is empty", "the run printed nothing, or was never started")
+        raise fail(file, 1, "the file is empty", "the run printed nothing, or did not start")
     if len(raw) > MAX_LOG_BYTES:
         raise fail(file, 1, f"larger than {MAX_LOG_BYTES >> 20} MiB", "no benchmark prints so much")
     if b"\0" in raw:
         line = raw.count(b"\n", 0, raw.index(b"\0")) + 1
-        why = "UTF-16? save it as UTF-8" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "a binary"
-        raise fail(file, line, "a zero byte", f"this is no text: {why}")
+        utf16 = raw[:2] in (b"\xff\xfe", b"\xfe\xff")
+        why = "UTF-16? save it as UTF-8" if utf16 else "this is not text: it is a binary file"
+        raise fail(file, line, "a zero byte", why)
     return raw.decode("utf-8", "replace").removeprefix("\ufeff")
 
 
 def recognize(text: str, file: str) -> str:
-    """Return the format; raises LogError when none, or more than one, fits."""
+    """Return the format; raises LogError unless exactly one fits."""
     found = [
         name
-        for name, (words, pattern) in _SIGNATURES.items()
-        if any(word in text for word in words) and pattern.search(text)
+        for name, (words, pattern) in SIGNATURES.items()
+        if any(word in text for word in words) and re.search(pattern, text, re.MULTILINE)
     ]
     for name in list(found):
         found = [other for other in found if other not in CONTAINS.get(name, ())]
@@ -104,12 +100,12 @@ def recognize(text: str, file: str) -> str:
             file,
             1,
             f"it holds the output of {' and '.join(found)}",
-            "several programs in one file cannot be told apart: split it",
+            "a file may have one format only: split it",
         )
-    known = next((name for name, pattern in _NOT_READ.items() if pattern.search(text)), None)
-    if known is not None:
-        raise fail(file, 1, f"this is {known}", "which is not read")
-    raise fail(file, 1, "no benchmark known here printed this", f"known: {', '.join(SIGNATURES)}")
+    known = [name for name, pattern in NOT_READ.items() if re.search(pattern, text, re.MULTILINE)]
+    if known:
+        raise fail(file, 1, f"this is {known[0]}", "which is not read")
+    raise fail(file, 1, "the format is unknown", f"known: {', '.join(SIGNATURES)}")
 
 
 def refuse_crash(text: str, file: str) -> None:
@@ -118,4 +114,4 @@ def refuse_crash(text: str, file: str) -> None:
         where = text.find(words)
         if where >= 0:
             line = text.count("\n", 0, where) + 1
-            raise fail(file, line, f"{words!r}", "the run crashed or was ended")
+            raise fail(file, line, f"{words!r}", "the run crashed or was killed")

@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from nearmetal.evidence.counters import Accesses, EndpointCounters, PeerCounters, Traffic
+from nearmetal.evidence.counters import EndpointCounters, PeerCounters, Traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True)
 class Line:
-    """One endpoint, one of its peers, one channel. Rates are per second; None: seen once only."""
+    """One endpoint, one peer, one channel. Rates are per second; None after the first look."""
 
     endpoint: EndpointCounters
     peer: PeerCounters
@@ -26,14 +26,14 @@ class Line:
 
     @property
     def who(self) -> str:
-        """The endpoint, for people."""
+        """The endpoint as a user knows it."""
         if self.endpoint.rank is not None:
             return f"rank {self.endpoint.rank}"
         return f"pid {self.endpoint.pid}"
 
 
 class Sort(Enum):
-    """What comes first."""
+    """The order of the lines."""
 
     RATE = "rate"
     BYTES = "bytes"
@@ -43,7 +43,7 @@ class Sort(Enum):
 
 
 def lines(now: Iterable[EndpointCounters], before: Iterable[EndpointCounters] = ()) -> list[Line]:
-    """Return one line per endpoint, peer and channel, with rates where it was seen before."""
+    """Return one line per endpoint, peer and channel, with rates if `before` has the endpoint."""
     old = {endpoint.id: endpoint for endpoint in before}
     found = []
     for endpoint in now:
@@ -51,7 +51,7 @@ def lines(now: Iterable[EndpointCounters], before: Iterable[EndpointCounters] = 
         peers = {peer.id: peer for peer in earlier.peers} if earlier else {}
         span = endpoint.written_s - earlier.written_s if earlier else 0.0
         for peer in endpoint.peers:
-            # A peer without traffic has one line too: that it is reachable, or why it is not.
+            # A peer without traffic also has one line: it shows how the peer is reached.
             channels = peer.channels or {peer.channel: Traffic()}
             for channel, traffic in channels.items():
                 past = peers[peer.id].channels.get(channel, Traffic()) if peer.id in peers else None
@@ -61,26 +61,16 @@ def lines(now: Iterable[EndpointCounters], before: Iterable[EndpointCounters] = 
 
 
 def _rate(now: Traffic, before: Traffic | None, span_s: float) -> tuple[float, float, float, float]:
-    """Return growth per second; nothing was written meanwhile, or counters fell back: 0."""
+    """Return growth per second; 0 if the file was not written again, or a counter fell."""
     if span_s <= 0:
         return (0.0, 0.0, 0.0, 0.0)
-    past = before or Traffic()
-    pairs = zip(_four(now), _four(past), strict=True)
+    pairs = zip(astuple(now), astuple(before or Traffic()), strict=True)
     first, second, third, fourth = (max(0, a - b) / span_s for a, b in pairs)
     return (first, second, third, fourth)
 
 
-def _four(traffic: Traffic) -> tuple[int, int, int, int]:
-    return (
-        traffic.sent_messages,
-        traffic.sent_bytes,
-        traffic.received_messages,
-        traffic.received_bytes,
-    )
-
-
 def ordered(found: Sequence[Line], sort: Sort) -> list[Line]:
-    """Return the lines, most interesting first; equal ones by rank and peer."""
+    """Return the lines in an order; equal lines by rank and peer."""
 
     def key(line: Line) -> tuple[float, str, int, str, str]:
         traffic, peer = line.traffic, line.peer
@@ -98,7 +88,7 @@ def ordered(found: Sequence[Line], sort: Sort) -> list[Line]:
 
 
 def accesses(peer: PeerCounters) -> str:
-    """Return how many operations on a peer's memory were done in which way; "" for none."""
+    """Return the operations on a peer's memory by way, in words; "" for none."""
     return ", ".join(
         f"{sum(done.operations for done in kinds.values()):,} {way}"
         for way, kinds in peer.accesses.items()
@@ -106,7 +96,7 @@ def accesses(peer: PeerCounters) -> str:
 
 
 def trouble(peer: PeerCounters) -> str:
-    """Return what went wrong with a peer, in words; "" when nothing did."""
+    """Return the trouble with a peer, in words; "" if there was none."""
     words = []
     if peer.down:
         words.append(f"down: {peer.down_reason or 'closed'}")
@@ -117,49 +107,39 @@ def trouble(peer: PeerCounters) -> str:
     return "; ".join(words)
 
 
-_METRICS: tuple[tuple[str, str, str, Callable[[Line], int]], ...] = (
-    ("sent_messages_total", "counter", "Messages sent.", lambda x: x.traffic.sent_messages),
-    ("sent_bytes_total", "counter", "Payload bytes sent.", lambda x: x.traffic.sent_bytes),
-    (
-        "received_messages_total",
-        "counter",
-        "Messages received.",
-        lambda x: x.traffic.received_messages,
-    ),
-    (
-        "received_bytes_total",
-        "counter",
-        "Payload bytes received.",
-        lambda x: x.traffic.received_bytes,
-    ),
-)
-_PEER_METRICS: tuple[tuple[str, str, str, Callable[[PeerCounters], int]], ...] = (
-    ("stalls_total", "counter", "Sends that found no room.", lambda p: p.stalls),
-    ("fallbacks_total", "counter", "Transfers that had to go another way.", lambda p: p.fallbacks),
-    ("quarantines_total", "counter", "Channels given up.", lambda p: p.quarantines),
-    ("peer_down", "gauge", "1 when the peer is lost or closed.", lambda p: int(p.down)),
-)
+_TRAFFIC = {
+    "sent_messages": "Messages sent.",
+    "sent_bytes": "Payload bytes sent.",
+    "received_messages": "Messages received.",
+    "received_bytes": "Payload bytes received.",
+}
+_PEER = {
+    "stalls": "Sends that found no room.",
+    "fallbacks": "Transfers that fell back to another protocol.",
+    "quarantines": "Channels given up.",
+}
+_ACCESSES = {
+    "operations": ("accesses", "Puts, gets and atomics on the peer's memory, by way."),
+    "bytes": ("access_bytes", "Bytes of puts, gets and atomics, by way."),
+}
 
-_ACCESS_METRICS: tuple[tuple[str, str, Callable[[Accesses], int]], ...] = (
-    (
-        "accesses_total",
-        "Puts, gets and atomics on the peer's memory, by way.",
-        lambda a: a.operations,
-    ),
-    ("access_bytes_total", "Bytes of puts, gets and atomics, by way.", lambda a: a.bytes),
-)
+
+def _family(
+    name: str, kind: str, text: str, samples: Iterable[tuple[dict[str, str], float]]
+) -> list[str]:
+    """Return the lines of one metric."""
+    lines = [f"# HELP nearmetal_{name} {text}", f"# TYPE nearmetal_{name} {kind}"]
+    for labels, value in samples:
+        words = ",".join(f'{key}="{_label(word)}"' for key, word in labels.items())
+        lines.append(f"nearmetal_{name}{{{words}}} {value}")
+    return lines
 
 
 def _label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _sample(name: str, labels: dict[str, str], value: float) -> str:
-    words = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
-    return f"nearmetal_{name}{{{words}}} {value}"
-
-
-def _labels(line: Line) -> dict[str, str]:
+def _labels(line: Line, **more: str) -> dict[str, str]:
     end = line.endpoint
     return {
         "job": end.job,
@@ -168,46 +148,49 @@ def _labels(line: Line) -> dict[str, str]:
         "endpoint": end.id,
         "peer": line.peer.id,
         "peer_label": line.peer.label,
+        **more,
     }
 
 
 def prometheus(found: Sequence[Line]) -> str:
     """Return the text format that Prometheus scrapes and its textfile collector reads."""
-    text: list[str] = []
-    for name, kind, help_text, of in _METRICS:
-        text += [f"# HELP nearmetal_{name} {help_text}", f"# TYPE nearmetal_{name} {kind}"]
-        text += [_sample(name, _labels(x) | {"channel": x.channel}, of(x)) for x in found]
     peers = list({(x.endpoint.id, x.peer.id): x for x in found}.values())
-    for name, kind, help_text, of_peer in _PEER_METRICS:
-        text += [f"# HELP nearmetal_{name} {help_text}", f"# TYPE nearmetal_{name} {kind}"]
-        text += [_sample(name, _labels(x), of_peer(x.peer)) for x in peers]
-    text += [
-        "# HELP nearmetal_large_bytes_total Bytes of large messages received, by protocol.",
-        "# TYPE nearmetal_large_bytes_total counter",
-    ]
-    text += [
-        _sample("large_bytes_total", _labels(x) | {"protocol": name}, count)
+    text: list[str] = []
+    for name, words in _TRAFFIC.items():
+        samples = [(_labels(x, channel=x.channel), getattr(x.traffic, name)) for x in found]
+        text += _family(f"{name}_total", "counter", words, samples)
+    for name, words in _PEER.items():
+        samples = [(_labels(x), getattr(x.peer, name)) for x in peers]
+        text += _family(f"{name}_total", "counter", words, samples)
+    down = ((_labels(x), int(x.peer.down)) for x in peers)
+    text += _family("peer_down", "gauge", "1 when the peer is lost or closed.", down)
+    large = (
+        (_labels(x, protocol=name), count)
         for x in peers
         for name, count in x.peer.protocols.items()
-    ]
-    for name, help_text, of_access in _ACCESS_METRICS:
-        text += [f"# HELP nearmetal_{name} {help_text}", f"# TYPE nearmetal_{name} counter"]
-        text += [
-            _sample(name, _labels(x) | {"way": way, "kind": kind}, of_access(done))
+    )
+    words = "Bytes of large messages received, by protocol."
+    text += _family("large_bytes_total", "counter", words, large)
+    for field, (name, words) in _ACCESSES.items():
+        samples = [
+            (_labels(x, way=way, kind=kind), getattr(done, field))
             for x in peers
             for way, kinds in x.peer.accesses.items()
             for kind, done in kinds.items()
         ]
-    text += [
-        "# HELP nearmetal_peer_info How a peer is reached, and why.",
-        "# TYPE nearmetal_peer_info gauge",
-    ]
-    for x in peers:
-        why = {
-            "relation": x.peer.relation,
-            "channel": x.peer.channel,
-            "reason": x.peer.reason,
-            "trouble": trouble(x.peer),
-        }
-        text.append(_sample("peer_info", _labels(x) | why, 1))
+        text += _family(f"{name}_total", "counter", words, samples)
+    info = (
+        (
+            _labels(
+                x,
+                relation=x.peer.relation,
+                channel=x.peer.channel,
+                reason=x.peer.reason,
+                trouble=trouble(x.peer),
+            ),
+            1,
+        )
+        for x in peers
+    )
+    text += _family("peer_info", "gauge", "How a peer is reached, and why.", info)
     return "\n".join(text) + "\n"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries plans out: phase by phase, journalled, the canary first. What is ESXi's is in apply_esxi.
+"""Executes plans: phase by phase, journalled, the canary first. apply_esxi has the part of ESXi.
 
-Before every phase a host is read and planned anew. So a run that was cut short anywhere, across
-reboots too, is taken up by running it again: what is done is no step any more.
+Before every phase a host is read and planned again. So a second run continues a run that was
+interrupted anywhere, also across reboots: finished steps are not in its plan.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from functools import partial
 from threading import Event as ThreadEvent
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -21,17 +21,15 @@ from nearmetal.core.files import read_tables, replace_tables
 from nearmetal.core.journal import Event, Journal
 from nearmetal.core.lock import locked
 from nearmetal.host.apply_esxi import EsxiRun, Hooks
-from nearmetal.host.carry import STEP_S, take, take_on_esxi
 from nearmetal.host.esxi_marks import Marks
 from nearmetal.host.facts import read_host, read_hosts
 from nearmetal.host.places import mtu_in, vfs_in
-from nearmetal.host.plan import HostPlan, HostsPlan, Phase, plan_host, plan_hosts
-from nearmetal.host.shell import ENVIRONMENT
+from nearmetal.host.plan import HostPlan, HostsPlan, Phase, plan_host, plan_hosts, refuse
+from nearmetal.host.shell import ENVIRONMENT, STEP_S, take, take_on_esxi
 from nearmetal.host.slurm import Service
 from nearmetal.host.steps import (
     STATELESS,
-    Action,
-    ByHand,
+    HostAction,
     SetArguments,
     SetBios,
     SetMtu,
@@ -42,11 +40,12 @@ from nearmetal.host.steps import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from nearmetal.host.facts import Reach
     from nearmetal.host.hosts_file import HostGroup, HostsFile
-    from nearmetal.host.model import HostFacts
+    from nearmetal.host.model import PlatformFacts
     from nearmetal.host.shell import Shell
 
 MAX_ROUNDS = 6
@@ -62,16 +61,16 @@ for f in /proc/[0-9]*/comm; do
   esac
 done
 """
-"""slurmd keeps a `slurmstepd infinity` for as long as it runs, under control groups of version 2."""
+"""slurmd has a permanent `slurmstepd infinity` under control groups of version 2."""
 
 _REBOOT = "nohup sh -c 'sleep 1; systemctl reboot || reboot' >/dev/null 2>&1 </dev/null &\n"
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a reboot may take, and how often to look whether the host is back.
+    """Limit of a reboot, and the interval of looks at the host.
 
-    `by_hand_done`: what a plan leaves to a person is done, and counts at the next reboot.
+    `by_hand_done`: steps of a plan for a person are done, and in force after the next reboot.
     """
 
     reboot_s: float = 900.0
@@ -80,21 +79,20 @@ class Patience:
 
 
 class Earlier:
-    """The first action on each place of a host, which holds what was there before."""
+    """The first action on each place of a host, with the value before it."""
 
     def __init__(self, directory: Path) -> None:
-        """Remember the place."""
         self.path = directory / "before.json"
         self._lock = Lock()
 
     def read(self) -> dict[str, dict[str, Any]]:
-        """Return everything; raises HostError where the file is damaged."""
-        return read_tables(self.path, "move it away: what was there before is lost")
+        """Return everything; raises HostError for a damaged file."""
+        return read_tables(self.path, "move it away; the values before apply are then lost")
 
     def keep(self, host: str, place: str, value: Any) -> None:
-        """Keep a value unless one is kept for that place; on disk before this returns.
+        """Keep a value, on disk before this returns, unless the place has one.
 
-        Of kernel arguments those that come later are kept, too: each adds to the place.
+        Later kernel arguments are also kept: each is added to the place.
         """
         with self._lock:
             found = self.read()
@@ -103,28 +101,25 @@ class Earlier:
             if entry is not value and value.get("action") == SetArguments.__name__:
                 changed = _widened(entry, value) or changed
             if changed:
-                self._write(found)
+                replace_tables(self.path, found)
 
     def mark(self, host: str, place: str, boot: str) -> None:
-        """Note during which boot a place was put back; the next `keep` of it drops that."""
+        """Note the boot in which a place was restored; the next `keep` of it drops this."""
         with self._lock:
             found = self.read()
             found[host][place][_RESTORED] = boot
-            self._write(found)
+            replace_tables(self.path, found)
 
     def forget(self, host: str, but: Sequence[str]) -> None:
-        """Drop what is kept of a host, except for some places."""
+        """Drop the values of a host, except for some places."""
         with self._lock:
             found = self.read()
             left = {place: v for place, v in found.pop(host, {}).items() if place in but}
-            self._write(found | ({host: left} if left else {}))
-
-    def _write(self, found: dict[str, dict[str, Any]]) -> None:
-        replace_tables(self.path, found)
+            replace_tables(self.path, found | ({host: left} if left else {}))
 
 
 def _widened(entry: dict[str, Any], later: dict[str, Any]) -> bool:
-    """Take up arguments that came later; of each name the first value from before counts."""
+    """Add later arguments; of each name the first earlier value is kept."""
     known = {word.partition("=")[0] for word in entry["arguments"]}
     more = [word for word in later["arguments"] if word not in entry["arguments"]]
     entry["arguments"] += more
@@ -141,7 +136,7 @@ class Applier:
     def __init__(
         self, file: HostsFile, reach: Reach, directory: Path, patience: Patience | None = None
     ) -> None:
-        """Nothing is read or written yet. `directory`: where this file's state is kept."""
+        """Read and write nothing yet. `directory`: for the state of this file."""
         self._file = file
         self._reach = reach
         self._directory = directory
@@ -153,26 +148,25 @@ class Applier:
         self._stop = ThreadEvent()
 
     def apply(self) -> HostsPlan:
-        """Make every host as planned; returns the plan it began with.
+        """Bring every host to its plan; returns the plan of the beginning.
 
-        Raises HostError when anything is refused (nothing is written then), or when a host fails:
-        the others of its wave are finished, and no further wave begins.
+        Raises HostError for a refusal, before any write, and for a failed host: then the other
+        hosts of its wave are finished, and no further wave begins.
         """
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(self._directory / "lock", f"hosts file {self._file.name}"):
             plan = self.plan()
-            _refuse(plan, self._file, by_hand_done=self._patience.by_hand_done)
+            refuse(plan, self._file, by_hand_done=self._patience.by_hand_done)
             groups = dict(self._file.each())
             busy = {host.name for host in plan.hosts if host.steps}
             for name, group in groups.items():
                 if name not in busy:
-                    # An earlier run may have ended between the last check and this, or between the
-                    # drain and the first step: then a rollback has nothing to plan.
+                    # An earlier run may have ended between its last check and this, or between the
+                    # drain and the first step: then the plan of a rollback is empty.
                     self._back_in_service(name, group)
-            for wave in plan.waves:
+            for number, wave in enumerate(plan.waves, 1):
                 failures = self._wave(wave, groups)
                 if failures:
-                    left = [n for w in plan.waves[plan.waves.index(wave) + 1 :] for n in w]
+                    left = [name for later in plan.waves[number:] for name in later]
                     rest = f"; not begun: {', '.join(left)}" if left else ""
                     text = "\n".join(failure.message for failure in failures)
                     raise HostError(f"{text}{rest}", failures[0].hint)
@@ -180,26 +174,25 @@ class Applier:
         return plan
 
     def plan(self) -> HostsPlan:
-        """Read every host; returns what they need."""
-        found = read_hosts(self._file, self._reach)
-        return plan_hosts(self._file, found.facts, found.unreached, self._plan)
+        """Read every host; returns the missing steps."""
+        return plan_hosts(self._file, *read_hosts(self._file, self._reach), self._plan)
 
-    def _plan(self, name: str, group: HostGroup, facts: HostFacts) -> HostPlan:
-        """Return what one host needs."""
+    def _plan(self, name: str, group: HostGroup, facts: PlatformFacts) -> HostPlan:
+        """Return the missing steps of one host."""
         facts = self._marks.on(name, facts)
         kept = self._earlier.read().get(name, {}).get("kernel")
         if isinstance(kept, dict) and kept.get(_RESTORED) == facts.boot:
-            # A rollback was cut short: what it took away is in force until the next boot only.
+            # After an interrupted rollback, removed arguments are in force until the next boot.
             gone = kept.get("arguments", facts.cmdline)
             facts = replace(facts, cmdline=tuple(w for w in facts.cmdline if w not in gone))
         return plan_host(name, group, facts)
 
-    def _keep(self, name: str, facts: HostFacts, step: Step) -> None:
-        """Keep what is there, before a step changes it."""
+    def _keep(self, name: str, facts: PlatformFacts, step: Step) -> None:
+        """Keep the present value before a step changes it."""
         self._keep_action(name, step.key, step.action)
         if not isinstance(step.action, WriteFile):
             return
-        # Where a boot makes them, no step of their own says how many VFs and which MTU there were.
+        # A boot makes VFs and MTUs of a file, so no other step keeps their present numbers.
         wanted = vfs_in(step.action.path, step.action.content)
         mtus = mtu_in(step.action.path, step.action.content)
         for port in (port for card in facts.cards for port in card.ports):
@@ -210,15 +203,14 @@ class Applier:
                 mtu = SetMtu(port.address, mtus[port.address], port.mtu, vfs_before=port.vf_mtus)
                 self._keep_action(name, f"mtu {port.address}", mtu)
 
-    def _keep_action(self, name: str, place: str, action: Action) -> None:
-        kind = type(action).__name__
-        self._earlier.keep(name, place, {"action": kind, **asdict(action)})
+    def _keep_action(self, name: str, place: str, action: HostAction) -> None:
+        self._earlier.keep(name, place, {"action": action.kind, **asdict(action)})
 
-    def _taken(self, name: str, facts: HostFacts, step: Step) -> None:
-        """Note what the host itself does not show of a step that was taken."""
+    def _taken(self, name: str, facts: PlatformFacts, step: Step) -> None:
+        """Note facts of an executed step that the host itself does not show."""
 
     def _finish(self) -> None:
-        """Do what is left once every host is as planned."""
+        """Do the rest after every host is as planned."""
         self._marks.forget(name for name, _ in self._file.each())
 
     def _wave(self, wave: tuple[str, ...], groups: dict[str, HostGroup]) -> list[NearmetalError]:
@@ -226,7 +218,7 @@ class Applier:
             try:
                 answers = list(pool.map(lambda name: self._guarded(name, groups[name]), wave))
             except BaseException:
-                # Ctrl-C, or worse: the hosts' threads end with the step they are at.
+                # For example Ctrl-C: the hosts' threads end after their present step.
                 self._stop.set()
                 raise
         return [answer for answer in answers if answer is not None]
@@ -235,7 +227,8 @@ class Applier:
         try:
             self._host(name, group)
         except (HostError, CommandError, PasswordError) as error:
-            return HostError(_named(name, error.message), error.hint)
+            text = error.message.removeprefix(f"{name}: ")
+            return HostError(f"{name}: {text}", error.hint)
         return None
 
     def _host(self, name: str, group: HostGroup) -> None:
@@ -268,55 +261,55 @@ class Applier:
             if again is not None:
                 raise HostError(
                     f"after its reboot: {again.text}",
-                    "it is not rebooted for that once more by this run: some settings "
-                    "and firmware start only with the power; then run it again",
+                    "this run does not reboot again for it: some settings and firmware start "
+                    "only after a power cycle; run the command again after that",
                 )
             self._phase(name, group, shell, facts, phase)
             tried |= {step.key: step.text for step in phase.forcing}
         raise HostError(
-            f"still not {self.goal} after {MAX_ROUNDS} rounds: {_first(plan)}",
+            f"still not {self.goal} after {MAX_ROUNDS} rounds: {plan.steps[0].text}",
             "nearmetal host status shows what differs",
         )
 
     def _phase(
-        self, name: str, group: HostGroup, shell: Shell, facts: HostFacts, phase: Phase
+        self, name: str, group: HostGroup, shell: Shell, facts: PlatformFacts, phase: Phase
     ) -> None:
         staged = {
             s.action.attribute: s.action.value for s in phase.steps if isinstance(s.action, SetBios)
         }
         redfish = self._reach.redfish(name, group)
         if staged and redfish is None:
-            raise HostError("it has no BMC", "name it under bmc")
+            raise HostError("it has no BMC", "add bmc to the file")
         if phase.forcing:
             self._out_of_service(name, group, shell)
         for step in phase.steps:
             if not isinstance(step.action, STATELESS):
                 self._keep(name, facts, step)
         if staged and redfish is not None:
-            # In one request: controllers make a job of each, and refuse a second one.
+            # In one request: controllers make a job of each, and refuse a second job.
             self._noted(name, f"stage {', '.join(staged)}", lambda: redfish.stage(staged))
         for step in phase.steps:
             if not isinstance(step.action, SetBios | Wait):
-                self._noted(name, step.text, lambda step=step: take(shell, step))
+                self._noted(name, step.text, partial(take, shell, step))
                 self._taken(name, facts, step)
         if phase.forcing:
-            # A burn takes minutes, in which a machine may have been started.
+            # A virtual machine may have started during the minutes of a burn.
             _refuse_running(shell)
             self._noted(name, "reboot", lambda: self._reboot(name, group, shell, facts.boot))
 
     def _service(self, name: str, group: HostGroup) -> Service | None:
-        """Return the host as a node of Slurm; None where the file does not call it one."""
+        """Return the host as a node of Slurm; None if the file does not have `slurm`."""
         if group.slurm is None:
             return None
         node = group.slurm.node.replace("{host}", name)
         return Service(self._reach.scheduler(), node, self._file.name)
 
     def _out_of_service(self, name: str, group: HostGroup, shell: Shell) -> None:
-        """Drain the host in Slurm, unless it is drained, and see that nothing runs on it.
+        """Drain the host in Slurm, unless it is drained, and check that nothing runs on it.
 
-        Where something does it is in service as before, unless an earlier phase or run has changed
-        it: jobs must not come upon that. What runs is looked at when its jobs have ended: they may
-        have machines of their own.
+        Its jobs end first, because they may have virtual machines. If anything still runs, the host
+        returns to service, unless an earlier phase or run has changed it: jobs must not run on a
+        changed host.
         """
         service = self._service(name, group)
         if service is None or group.slurm is None:
@@ -330,20 +323,20 @@ class Applier:
             _refuse_running(shell)
         except HostError:
             if ours or not self._earlier.read().get(name):
-                # What Slurm says to this matters less than what is told already.
+                # The first error is more important than an error of Slurm.
                 with contextlib.suppress(HostError):
                     self._resume(name, service)
             raise
 
     def _back_in_service(self, name: str, group: HostGroup) -> None:
-        """Let a host that is as planned take jobs again, if a run for this file drained it."""
+        """Allow jobs again on a host that is as planned, if a run for this file drained it."""
         service = self._service(name, group)
         if service is not None:
             self._check_stop()
             self._resume(name, service)
 
     def _resume(self, name: str, service: Service) -> None:
-        """Resume what a run for this file has drained, also when this one is interrupted."""
+        """Resume a node that a run for this file has drained, also after an interrupt."""
         if service.drained_by_us():
             self._do(f"{name}: resume {service.node} in Slurm", service.resume)
 
@@ -351,11 +344,11 @@ class Applier:
         self._stop.wait(self._patience.look_s)
         self._check_stop()
 
-    def _noted(self, name: str, text: str, work: Any) -> None:
+    def _noted(self, name: str, text: str, work: Callable[[], object]) -> None:
         self._check_stop()
         self._do(f"{name}: {text}", work)
 
-    def _do(self, step: str, work: Any) -> None:
+    def _do(self, step: str, work: Callable[[], object]) -> None:
         self._note(step, Event.BEGIN)
         try:
             work()
@@ -366,7 +359,7 @@ class Applier:
 
     def _check_stop(self) -> None:
         if self._stop.is_set():
-            raise HostError("interrupted", "run the same command again to go on")
+            raise HostError("interrupted", "run the same command again to continue")
 
     def _note(self, step: str, event: Event, detail: str = "") -> None:
         with self._writing:
@@ -392,47 +385,11 @@ class Applier:
         )
 
 
-def _named(name: str, message: str) -> str:
-    return message if message.startswith(f"{name}: ") else f"{name}: {message}"
-
-
-def _first(plan: HostPlan) -> str:
-    return plan.steps[0].text
-
-
-def _refuse(plan: HostsPlan, file: HostsFile, *, by_hand_done: bool = False) -> None:
-    lines = [f"{host.name}: {r.what}" for host in plan.hosts for r in host.refusals]
-    hints = [r.hint for host in plan.hosts for r in host.refusals]
-    alone = {
-        name for name, group in file.each() if group.platform == "esxi" and group.vcenter is None
-    }
-    esxi = [host.name for host in plan.hosts if host.name in alone and host.steps]
-    by_hand = [
-        f"{host.name}: {step.text}"
-        for host in plan.hosts
-        for step in host.steps
-        if isinstance(step.action, ByHand)
-    ]
-    if lines:
-        raise HostError("nothing was written:\n  " + "\n  ".join(lines), hints[0])
-    if esxi:
-        raise HostError(
-            f"nothing was written: {', '.join(esxi)} run ESXi, which apply changes through a vCenter",
-            "name it under vcenter; nearmetal host plan says what to set there",
-        )
-    if by_hand and not by_hand_done:
-        raise HostError(
-            "nothing was written, a person comes first:\n  " + "\n  ".join(by_hand),
-            "name ssh in the file, or do that and say --by-hand-done",
-        )
-
-
 def _refuse_running(shell: Shell) -> None:
     running = shell.script(_MACHINES, timeout_s=60).text.split()
     if "slurmstepd" in running:
         raise HostError(
-            "jobs of Slurm run on it",
-            "call it a node of Slurm in the file (slurm:), and it is drained",
+            "jobs of Slurm run on it", "add slurm: to the file, so that apply drains the node"
         )
     if running:
         raise HostError(

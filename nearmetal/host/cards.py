@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which card of a host the file means, and the arithmetic of VFs. Pure."""
+"""Cards of a host for the adapters of the file, and the arithmetic of VFs. Pure."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nearmetal.host.hosts_file import Adapter, HostGroup, Port
-    from nearmetal.host.model import CardFacts, HostFacts, PortFacts
+    from nearmetal.host.model import CardFacts, PlatformFacts, PortFacts
     from nearmetal.host.steps import Outcome
 
 MAX_FIRMWARE_VFS = 127
-"""VFs that ConnectX firmware offers at most on one card (VMware and NVIDIA: "up to 127 VFs")."""
+"""Maximum of VFs of one ConnectX card in its firmware (VMware and NVIDIA: "up to 127 VFs")."""
 
 MLX5 = ("mlx5_core", "nmlx5_core")
 ESXI_DRIVER = "nmlx5_core"
 
+_STAGE = Stage.FIRMWARE
+
 
 @dataclass(frozen=True)
 class Pair:
-    """A card, and what the file wants of it."""
+    """A card, and the adapter of the file that it must become."""
 
     wanted: Adapter
     card: CardFacts
 
     def ports(self) -> list[tuple[int, Port, PortFacts]]:
-        """Return the ports that the file speaks of: number from 1, wanted, found."""
+        """Return the ports in the file: number from 1, wanted, found."""
         found = zip(self.wanted.ports, self.card.ports, strict=False)
         return [(number, port, facts) for number, (port, facts) in enumerate(found, 1)]
 
     @property
     def vfs(self) -> list[int]:
-        """VFs by port, as wanted; ports that the file leaves out have none."""
+        """Wanted VFs by port; ports that are not in the file have none."""
         return [port.vfs for port in self.wanted.ports]
 
 
@@ -46,38 +48,32 @@ def _plain(model: str) -> str:
 
 
 def _is(adapter: Adapter, card: CardFacts) -> bool:
-    if adapter.psid is not None and adapter.psid != card.psid:
-        return False
-    if adapter.model is not None and _plain(adapter.model) != _plain(card.model):
-        return False
-    return adapter.address is None or card.address.endswith(adapter.address)
+    return (
+        adapter.psid in (None, card.psid)
+        and (adapter.model is None or _plain(adapter.model) == _plain(card.model))
+        and (adapter.address is None or card.address.endswith(adapter.address))
+    )
 
 
-def pair(group: HostGroup, facts: HostFacts, outcome: Outcome) -> list[Pair]:
-    """Return each wanted card with what was found; refuses what is missing or ambiguous."""
+def pair(group: HostGroup, facts: PlatformFacts, outcome: Outcome) -> list[Pair]:
+    """Return the card of each adapter in the file; refuses missing and ambiguous cards."""
     pairs: list[Pair] = []
+    listed = (f"{c.model or '?'} ({c.psid or 'no PSID'}) at {c.address}" for c in facts.cards)
+    have = ", ".join(listed) or "none"
     for adapter in group.adapters:
         found = [card for card in facts.cards if _is(adapter, card)]
-        have = (
-            ", ".join(
-                f"{c.model or '?'} ({c.psid or 'no PSID'}) at {c.address}" for c in facts.cards
-            )
-            or "none"
-        )
         if not found:
-            outcome.refuse(Stage.FIRMWARE, f"no adapter {adapter.text}", f"it has: {have}")
+            outcome.refuse(_STAGE, f"no adapter {adapter.text}", f"it has: {have}")
         elif len(found) > 1:
             outcome.refuse(
-                Stage.FIRMWARE,
-                f"{len(found)} adapters are {adapter.text}",
-                f"add the address of the one that is meant: {have}",
+                _STAGE, f"{len(found)} adapters are {adapter.text}", f"add an address: {have}"
             )
         elif any(p.card == found[0] for p in pairs):
-            outcome.refuse(Stage.FIRMWARE, f"{found[0].text} is named twice", "name it once")
+            outcome.refuse(_STAGE, f"{found[0].text} is named twice", "name it once")
         elif len(adapter.ports) > len(found[0].ports):
             outcome.refuse(
-                Stage.FIRMWARE,
-                f"{len(adapter.ports)} ports are asked of "
+                _STAGE,
+                f"{len(adapter.ports)} ports are requested of "
                 f"{found[0].text}, it has {len(found[0].ports)}",
                 "remove the last ones",
             )
@@ -87,10 +83,10 @@ def pair(group: HostGroup, facts: HostFacts, outcome: Outcome) -> list[Pair]:
 
 
 def num_of_vfs(pairing: Pair, platform: str, outcome: Outcome) -> int | None:
-    """Return NUM_OF_VFS for a card, by the rule of its platform; None where it cannot be.
+    """Return NUM_OF_VFS for a card, by the rule of its platform; None if it is not possible.
 
-    ESXi: one more than all VFs of the card, as one is reserved for the physical function. Linux:
-    the most that one port wants, as the limit is per physical function.
+    ESXi: one more than all VFs of the card, because one is reserved for the physical function.
+    Linux: the maximum of one port, because the limit is per physical function.
     """
     wanted, card = pairing.wanted, pairing.card
     if platform == "esxi":
@@ -99,31 +95,30 @@ def num_of_vfs(pairing: Pair, platform: str, outcome: Outcome) -> int | None:
     else:
         needed = max(pairing.vfs)
         sum_ = f"{needed} VFs on one port"
-    limit = MAX_FIRMWARE_VFS
     if wanted.num_of_vfs != "auto":
         if needed > wanted.num_of_vfs:
             outcome.refuse(
-                Stage.FIRMWARE,
+                _STAGE,
                 f"{card.text}: {sum_}, more than num_of_vfs: {wanted.num_of_vfs}",
-                f"ask for fewer VFs, or for num_of_vfs: {needed}",
+                f"request fewer VFs, or num_of_vfs: {needed}",
             )
             return None
         needed = wanted.num_of_vfs
-    if needed > limit:
+    if needed > MAX_FIRMWARE_VFS:
         outcome.refuse(
-            Stage.FIRMWARE,
-            f"{card.text}: {sum_}, and its firmware offers {limit}",
-            "ask for fewer VFs",
+            _STAGE,
+            f"{card.text}: {sum_}, and its firmware offers {MAX_FIRMWARE_VFS}",
+            "request fewer VFs",
         )
         return None
-    if wanted.num_of_vfs == "auto" and card.config is not None:
-        now = card.config["NUM_OF_VFS"].next if "NUM_OF_VFS" in card.config else "0"
-        needed = max(needed, int(now)) if now.isdigit() else needed
+    now = (card.config or {}).get("NUM_OF_VFS")
+    if wanted.num_of_vfs == "auto" and now is not None and now.next.isdigit():
+        return max(needed, int(now.next))
     return needed
 
 
-def driver_ports(pairs: list[Pair], facts: HostFacts) -> list[PortFacts]:
-    """Return the ports that max_vfs of the ESXi driver counts, in the order of the bus."""
+def driver_ports(pairs: list[Pair], facts: PlatformFacts) -> list[PortFacts]:
+    """Return the ports in max_vfs of the ESXi driver, in the order of the bus."""
     wanted = {port.address for pairing in pairs for _, _, port in pairing.ports()}
     return [
         port
@@ -134,10 +129,10 @@ def driver_ports(pairs: list[Pair], facts: HostFacts) -> list[PortFacts]:
     ]
 
 
-def max_vfs(pairs: list[Pair], facts: HostFacts, options: Mapping[str, str]) -> str:
+def max_vfs(pairs: list[Pair], facts: PlatformFacts, options: Mapping[str, str]) -> str:
     """Return max_vfs of the ESXi driver: a number per port of each of its cards, in bus order.
 
-    Ports that the file does not speak of keep what they have now.
+    Ports that are not in the file keep their present number.
     """
     wanted = {port.address: want.vfs for pairing in pairs for _, want, port in pairing.ports()}
     ports = driver_ports(pairs, facts)

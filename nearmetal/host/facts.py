@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of all hosts of a file, several at a time; one that is gone does not hold up the others."""
+"""Facts of all hosts of a file, several at a time; an unreachable host does not delay the others."""
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import BackendError, CommandError, HostError, PasswordError
 from nearmetal.host.facts_esxi import read_esxi, with_shell
@@ -17,38 +17,17 @@ from nearmetal.host.slurm import SlurmTools
 
 if TYPE_CHECKING:
     from nearmetal.host.hosts_file import HostGroup, HostsFile
-    from nearmetal.host.model import HostFacts
+    from nearmetal.host.model import PlatformFacts
     from nearmetal.host.shell import Shell
-    from nearmetal.host.slurm import Scheduler
     from nearmetal.host.vsphere_host import Datacenters, VsphereHost
 
 AT_ONCE = 16
 
 
-class Reach(Protocol):
-    """How hosts are reached."""
-
-    def shell(self, name: str, group: HostGroup) -> Shell:
-        """Return a host's shell."""
-
-    def redfish(self, name: str, group: HostGroup) -> Redfish | None:
-        """Return a host's management controller; None where the file names none."""
-
-    def vsphere(self, name: str, group: HostGroup) -> VsphereHost | None:
-        """Return a host through its vCenter; None where the file names none."""
-
-    def scheduler(self) -> Scheduler:
-        """Return Slurm's controller."""
-
-
-class Network:
-    """Hosts over ssh, Redfish and the vSphere API, with one session for each vCenter.
-
-    Slurm by the tools of this machine.
-    """
+class Reach:
+    """The ways to hosts: ssh, Redfish, one session for each vCenter, and the tools of Slurm."""
 
     def __init__(self) -> None:
-        """Nothing is connected yet."""
         self._lock = threading.Lock()
         self._vcenters: dict[str, Datacenters] = {}
 
@@ -57,11 +36,11 @@ class Network:
         return SshShell(name, group.ssh)
 
     def redfish(self, name: str, group: HostGroup) -> Redfish | None:
-        """Return a host's management controller; None where the file names none."""
+        """Return a host's management controller; None if the file has none."""
         return None if group.bmc is None else Redfish(name, group.bmc)
 
     def vsphere(self, name: str, group: HostGroup) -> VsphereHost | None:
-        """Return a host through its vCenter; None where the file names none."""
+        """Return a host in its vCenter; None if the file has none."""
         if group.vcenter is None:
             return None
         try:
@@ -75,21 +54,13 @@ class Network:
             vcenter = self._vcenters.setdefault(key, Datacenters(group.vcenter))
         return vcenter.host(name)
 
-    def scheduler(self) -> Scheduler:
+    def scheduler(self) -> SlurmTools:
         """Return Slurm's controller."""
         return SlurmTools()
 
 
-@dataclass
-class Found:
-    """Facts by host, and those that could not be reached, with reason and hint."""
-
-    facts: dict[str, HostFacts] = field(default_factory=dict)
-    unreached: dict[str, tuple[str, str]] = field(default_factory=dict)
-
-
-def read_host(name: str, group: HostGroup, reach: Reach) -> HostFacts:
-    """Return a host's facts; raises HostError or CommandError where it cannot be reached."""
+def read_host(name: str, group: HostGroup, reach: Reach) -> PlatformFacts:
+    """Return a host's facts; raises HostError or CommandError if it cannot be reached."""
     facts = _read(name, group, reach)
     redfish = reach.redfish(name, group)
     if redfish is None:
@@ -101,7 +72,7 @@ def read_host(name: str, group: HostGroup, reach: Reach) -> HostFacts:
         return replace(facts, unread=(*facts.unread, f"BIOS: {error.message}{hint}"))
 
 
-def _read(name: str, group: HostGroup, reach: Reach) -> HostFacts:
+def _read(name: str, group: HostGroup, reach: Reach) -> PlatformFacts:
     if group.platform == "linux":
         return read_linux(name, reach.shell(name, group))
     vsphere = reach.vsphere(name, group)
@@ -113,21 +84,20 @@ def _read(name: str, group: HostGroup, reach: Reach) -> HostFacts:
     )
 
 
-def read_hosts(file: HostsFile, reach: Reach) -> Found:
-    """Read every host of a file."""
-    found = Found()
+def read_hosts(
+    file: HostsFile, reach: Reach
+) -> tuple[dict[str, PlatformFacts], dict[str, tuple[str, str]]]:
+    """Return the facts of every host; for unreachable hosts, the reason and the hint."""
+    facts: dict[str, PlatformFacts] = {}
+    unreached: dict[str, tuple[str, str]] = {}
 
-    def one(entry: tuple[str, HostGroup]) -> tuple[str, HostFacts | tuple[str, str]]:
+    def read(entry: tuple[str, HostGroup]) -> None:
         name, group = entry
         try:
-            return name, read_host(name, group, reach)
+            facts[name] = read_host(name, group, reach)
         except (HostError, CommandError) as error:
-            return name, (error.message, error.hint)
+            unreached[name] = (error.message, error.hint)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for name, answer in pool.map(one, file.each()):
-            if isinstance(answer, tuple):
-                found.unreached[name] = answer
-            else:
-                found.facts[name] = answer
-    return found
+        list(pool.map(read, file.each()))
+    return {name: facts[name] for name, _ in file.each() if name in facts}, unreached

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Linux host is like: how it booted, its cards, their VFs and their firmware."""
+"""Facts of a Linux host: its boot, its cards, their VFs and their firmware."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ import re
 from typing import TYPE_CHECKING
 
 from nearmetal.host.cards import MLX5
-from nearmetal.host.carry import BEGUN
-from nearmetal.host.model import CardFacts, HostFacts, PortFacts, VfGuids
-from nearmetal.host.parse.devlink import parse_devlink
-from nearmetal.host.parse.mellanox import parse_mlxconfig, parse_mlxfwmanager
-from nearmetal.host.parse.tuned import parse_tuned
+from nearmetal.host.model import CardFacts, PlatformFacts, PortFacts, VfGuids
+from nearmetal.host.parse.tools import (
+    parse_devlink,
+    parse_mlxconfig,
+    parse_mlxfwmanager,
+    parse_tuned,
+)
 from nearmetal.host.places import GRUB, LINKS, POWER, RULES, refresh
-from nearmetal.host.shell import Answer, Shell, ask, quoted
+from nearmetal.host.shell import BEGUN, Answer, Shell, ask, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nearmetal.host.parse.mellanox import Inventory
+    from nearmetal.host.parse.tools import Board
 
 MAX_CARDS = 64
 CONFIG_S = 120.0
 
-# One line per physical function: what sysfs says of it, each field without spaces or `-`.
+# One line per physical function, with fields of sysfs without spaces, or `-`.
 _FUNCTIONS = r"""
 cd /sys/bus/pci/devices || exit 1
 for d in *; do
@@ -87,7 +89,7 @@ MODELS = {
 
 _KEPT = {"rules": RULES, "grub": GRUB, "power": POWER}
 
-# Of each InfiniBand VF of mlx5: the function, its number, its GUIDs, how its link is.
+# One line per InfiniBand VF of mlx5: the function, its number, its GUIDs, its link policy.
 _GUIDS = r"""
 for d in /sys/bus/pci/devices/*/sriov/*; do
   [ -e "$d/node" ] || continue
@@ -105,7 +107,7 @@ _LINK_PATHS = rf"""
 for f in {LINKS} {LINKS}{BEGUN}; do [ -e "$f" ] && echo "${{f##*/}}"; done; true"""
 
 _HALF = 45
-"""The answer of a file whose change was cut short: not as before, and not as wanted."""
+"""Exit code for a file with an interrupted change: neither the old nor the new state."""
 
 _WORD = re.compile(r"[a-z_]{1,32}")
 _SYSTEMD = re.compile(r"^systemd ([0-9]{1,4})\b", re.MULTILINE)
@@ -113,8 +115,8 @@ _SYSTEMD = re.compile(r"^systemd ([0-9]{1,4})\b", re.MULTILINE)
 _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd"}
 
 
-def read_linux(name: str, shell: Shell) -> HostFacts:
-    """Return a host's facts, without its BIOS; raises HostError where it cannot be reached."""
+def read_linux(name: str, shell: Shell) -> PlatformFacts:
+    """Return a host's facts, without its BIOS; raises HostError if it cannot be reached."""
     answers = ask(
         shell,
         {
@@ -130,7 +132,7 @@ def read_linux(name: str, shell: Shell) -> HostFacts:
             "tool": "command -v mlxconfig || command -v mstconfig",
             "guids": _GUIDS,
             "governors": "sort -u /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
-            # What it says of a daemon that is not there goes to its other output.
+            # The message for a missing daemon is on stderr.
             "tuned": "tuned-adm active 2>&1",
             "networkd": "systemctl -q is-active systemd-networkd && systemctl --version",
             "links": _LINK_PATHS,
@@ -139,19 +141,19 @@ def read_linux(name: str, shell: Shell) -> HostFacts:
     )
     unread = [] if answers["functions"].code == 0 else ["its PCI devices: /sys is not there"]
     functions = _functions(answers["functions"].text)
-    tool = answers["tool"].text.strip().rpartition("/")[2]
     names = {name.removesuffix(BEGUN) for name in answers["links"].text.split()}
     links = sorted(filter(refresh, (f"{LINKS.rpartition('/')[0]}/{n}" for n in names)))[:MAX_CARDS]
     texts = ask(shell, {str(n): _text_of(p) for n, p in enumerate(links)}) if links else {}
+    tool = answers["tool"].text.strip().rpartition("/")[2]
     config = _configs(shell, functions, tool, unread)
     groups = answers["groups"].text.strip()
-    return HostFacts(
+    return PlatformFacts(
         name=name,
         platform="linux",
         boot=answers["boot"].text.strip()[:64],
         cards=_cards(functions, answers, config),
         cpu=_VENDORS.get(answers["cpu"].text.strip(), ""),
-        # What follows `--` is for init.
+        # Arguments after `--` are for init.
         cmdline=tuple(answers["cmdline"].text.partition(" -- ")[0].split()),
         iommu_groups=int(groups) if groups.isdigit() else 0,
         loader=(answers["loader"].text.split() or [""])[-1],
@@ -179,23 +181,23 @@ def _file(answer: Answer) -> str | None:
     return answer.text if answer.code == 0 else None
 
 
-def _functions(text: str) -> list[re.Match[str]]:
-    found = [match for line in text.splitlines() if (match := _FUNCTION.fullmatch(line.strip()))]
-    return sorted(found, key=lambda match: match["address"])
+def _functions(text: str) -> dict[str, list[re.Match[str]]]:
+    """Return the physical functions of each card, by its address."""
+    lines = (_FUNCTION.fullmatch(line.strip()) for line in text.splitlines())
+    places: dict[str, list[re.Match[str]]] = {}
+    for match in sorted(filter(None, lines), key=lambda match: match["address"]):
+        places.setdefault(_place(match["address"]), []).append(match)
+    return places
 
 
 def _configs(
-    shell: Shell, functions: list[re.Match[str]], tool: str, unread: list[str]
+    shell: Shell, places: dict[str, list[re.Match[str]]], tool: str, unread: list[str]
 ) -> dict[str, Answer]:
-    """Return what the firmware's own tool says of each NVIDIA card, by its first function."""
-    firsts: dict[str, str] = {}
-    for match in functions:
-        if match["vendor"] == "15b3":
-            firsts.setdefault(_place(match["address"]), match["address"])
-    if not firsts:
-        return {}
-    if not tool:
+    """Return the answers of the firmware's own tool for each NVIDIA card."""
+    firsts = {place: f[0]["address"] for place, f in places.items() if f[0]["vendor"] == "15b3"}
+    if firsts and not tool:
         unread.append("firmware settings: neither mlxconfig nor mstconfig is installed")
+    if not firsts or not tool:
         return {}
     questions = {
         place: quoted([tool, "-d", address, "-e", "query"])
@@ -209,37 +211,34 @@ def _place(address: str) -> str:
 
 
 def _cards(
-    functions: list[re.Match[str]],
+    places: dict[str, list[re.Match[str]]],
     answers: Mapping[str, Answer],
     config: Mapping[str, Answer],
 ) -> tuple[CardFacts, ...]:
     devices = parse_devlink(answers["devlink"].text)
-    boards: dict[str, Inventory] = {}
-    for board in parse_mlxfwmanager(answers["mlxfwmanager"].text):
-        pci = board.pci if board.pci.count(":") > 1 else f"0000:{board.pci}"
-        boards[_place(pci)] = board
+    boards: dict[str, Board] = {}
+    for found in parse_mlxfwmanager(answers["mlxfwmanager"].text):
+        pci = found.pci if found.pci.count(":") > 1 else f"0000:{found.pci}"
+        boards[_place(pci)] = found
     guids: dict[str, list[VfGuids]] = {}
     for line in answers["guids"].text.splitlines():
         if match := _GUID.fullmatch(line):
             vf = VfGuids(int(match["number"]), match["node"], match["port"], match["policy"])
             guids.setdefault(match["address"], []).append(vf)
-    places: dict[str, list[re.Match[str]]] = {}
-    for match in functions:
-        places.setdefault(_place(match["address"]), []).append(match)
     cards = []
-    for place, found in places.items():
-        board_, device = boards.get(place), devices.get(found[0]["address"])
-        ids = f"{found[0]['vendor']}:{found[0]['device']}"
+    for place, functions in places.items():
+        board = boards.get(place) or devices.get(functions[0]["address"])
+        ids = f"{functions[0]['vendor']}:{functions[0]['device']}"
         answer = config.get(place)
         cards.append(
             CardFacts(
                 address=place,
-                model=board_.type if board_ and board_.type else MODELS.get(ids, ids),
-                ports=tuple(_port(match, guids.get(match["address"], [])) for match in found),
-                psid=board_.psid if board_ else device.psid if device else "",
-                firmware=board_.firmware if board_ else device.firmware if device else "",
-                stored=board_.stored if board_ else device.stored if device else "",
-                device=found[0]["address"],
+                model=board.type if board and board.type else MODELS.get(ids, ids),
+                ports=tuple(_port(match, guids.get(match["address"], [])) for match in functions),
+                psid=board.psid if board else "",
+                firmware=board.firmware if board else "",
+                stored=board.stored if board else "",
+                device=functions[0]["address"],
                 config=parse_mlxconfig(answer.text) if answer else None,
             )
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts file: what machines that carry virtual clusters shall be like, from BIOS to VFs.
+"""The hosts file: the desired state of machines that carry virtual clusters, from BIOS to VFs.
 
 Pure: a file in, a checked model out, or every problem with its line.
 """
@@ -16,13 +16,15 @@ from pydantic import AfterValidator, Field
 from nearmetal.config.explain import load_yaml, parse_yaml
 from nearmetal.config.model import AbsolutePath, Model, Name
 from nearmetal.config.password import PasswordSource
-from nearmetal.core.errors import SpecError
 from nearmetal.host.vcenter.spec import Vcenter
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from nearmetal.config.document import Document
+    from nearmetal.config.document import Document, Key
+
+    _Fault = tuple[tuple[Key, ...], str, str]
 
 MAX_HOSTS = 4096
 MAX_PORT_VFS = 512
@@ -30,17 +32,12 @@ MAX_PORT_VFS = 512
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _SET = re.compile(r"[A-Za-z0-9.,/\[\]-]{1,1024}")
 _RANGE = re.compile(r"\[([0-9,/-]*)\]")
-_VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}")
-_PSID = re.compile(r"[A-Z0-9_]{4,16}")
-_ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}(=[A-Za-z0-9_.,:@/+-]{1,256})?")
-_CPULIST = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?){0,255}")
-_PROFILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_NODE = re.compile(r"(?=.)[A-Za-z0-9_.-]{0,64}(\{host\})?[A-Za-z0-9_.-]{0,64}")
-_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _./-]{0,63}")
+_URL = r"https?://([A-Za-z0-9.:\[\]_-]|\{host\}){1,253}(/[A-Za-z0-9._/-]{0,200})?"
+_NAMES = "use for example kvm[01-16]"
 
 
 def _size_of(text: str) -> int:
-    """Return how many hosts a node set may have at most, before it is expanded."""
+    """Return the maximum number of hosts in a node set, before it is expanded."""
     total = 0
     for part in re.split(r",(?![^\[]*\])", text):
         product = 1
@@ -56,28 +53,22 @@ def _size_of(text: str) -> int:
 
 def _node_set(value: str) -> str:
     if not _SET.fullmatch(value):
-        msg = "is no node set; write for example kvm[01-16]"
-        raise ValueError(msg)
+        raise ValueError(f"is not a valid node set|{_NAMES}")
     if _size_of(value) > MAX_HOSTS:
-        msg = f"names more than {MAX_HOSTS} hosts; split the file"
-        raise ValueError(msg)
+        raise ValueError(f"names more than {MAX_HOSTS} hosts|split the file")
     try:
-        names = list(NodeSet(value, resolver=RESOLVER_NOGROUP))
+        names = expand(value)
     except NodeSetException as error:
-        msg = f"is no node set: {error}; write for example kvm[01-16]"
-        raise ValueError(msg) from None
-    for name in names:
-        if not _HOST.fullmatch(name):
-            msg = f"holds {name[:40]!r}, which is no host name"
-            raise ValueError(msg)
-    if not names:
-        msg = "names no host"
-        raise ValueError(msg)
+        raise ValueError(f"is not a valid node set: {error}|{_NAMES}") from None
+    wrong = next((name for name in names if not _HOST.fullmatch(name)), None)
+    if wrong is not None or not names:
+        why = "does not name a host" if wrong is None else f"{wrong[:40]!r} is not a host name"
+        raise ValueError(f"{why}|{_NAMES}")
     return value
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """Return the names in a checked node set, in its order."""
+    """Return the names in a node set, in its order."""
     return tuple(str(name) for name in NodeSet(text, resolver=RESOLVER_NOGROUP))
 
 
@@ -86,65 +77,76 @@ def fold(names: list[str]) -> str:
     return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
 
 
-def _matching(pattern: re.Pattern[str], what: str) -> AfterValidator:
+def _matching(pattern: str, noun: str, example: str) -> AfterValidator:
+    """Return a check of a text; `noun` and `example` are for the message."""
+
     def check(value: str) -> str:
-        if not pattern.fullmatch(value):
-            msg = f"is {what}"
-            raise ValueError(msg)
+        if not re.fullmatch(pattern, value):
+            raise ValueError(f"is not {noun}|use for example {example}")
         return value
 
     return AfterValidator(check)
 
 
-def _url(value: str) -> str:
-    if not re.fullmatch(r"https?://[A-Za-z0-9.:\[\]{}_-]{1,253}(/[A-Za-z0-9._/-]{0,200})?", value):
-        msg = "is no address of a BMC; write for example https://bmc-{host}.example.com"
-        raise ValueError(msg)
-    if re.sub(r"\{host\}", "", value).count("{") or "}" in value.replace("{host}", ""):
-        msg = "has a placeholder other than {host}"
-        raise ValueError(msg)
-    return value
-
-
-Version = Annotated[str, _matching(_VERSION, "no version; write it in quotes, as '16.32.1010'")]
-Argument = Annotated[
-    str, _matching(_ARGUMENT, "no argument of a kernel; write for example iommu=pt")
+Version = Annotated[
+    str, _matching(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}", "a version", "'16.32.1010', in quotes")
 ]
-
+Argument = Annotated[
+    str,
+    _matching(
+        r"[A-Za-z0-9_.-]{1,64}(=[A-Za-z0-9_.,:@/+-]{1,256})?", "a kernel argument", "iommu=pt"
+    ),
+]
+Cores = Annotated[
+    str,
+    _matching(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?){0,255}", "a core list", "2-15"),
+]
+CardModel = Annotated[str, _matching(r"[A-Za-z0-9][A-Za-z0-9 _./-]{0,63}", "a model", "ConnectX-5")]
+Psid = Annotated[str, _matching(r"[A-Z0-9_]{4,16}", "a PSID", "MT_0000000008")]
+Profile = Annotated[
+    str, _matching(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "a profile of tuned", "virtual-host")
+]
+SlurmNode = Annotated[
+    str,
+    _matching(
+        r"(?=.)[A-Za-z0-9_.-]{0,64}(\{host\})?[A-Za-z0-9_.-]{0,64}", "a node name", "n-{host}"
+    ),
+]
+BmcUrl = Annotated[str, _matching(_URL, "the URL of a BMC", "https://bmc-{host}.example.com")]
 AttributeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][ -~]{0,127}$")]
 
 
 class Bmc(Model):
-    """The management controller of a host, which speaks Redfish."""
+    """The management controller of a host, by Redfish."""
 
-    address: Annotated[str, AfterValidator(_url)] = Field(
-        description="its URL; `{host}` stands for the name of the host"
+    address: BmcUrl = Field(description="its URL; `{host}` stands for the name of the host")
+    user: str = Field(
+        default="root", min_length=1, max_length=64, description="user name for the login"
     )
-    user: str = Field(default="root", min_length=1, max_length=64, description="who logs in")
-    password: PasswordSource | None = Field(default=None, description="where the password is")
+    password: PasswordSource | None = Field(default=None, description="source of the password")
     vendor: Literal["auto", "dell", "hpe", "lenovo", "supermicro"] = Field(
-        default="auto", description="whose names the BIOS settings have; auto: as it says itself"
+        default="auto", description="vendor of the BIOS names; auto: as the BMC reports it"
     )
     ca: AbsolutePath | None = Field(
-        default=None, description="certificates to check its own against; none: the system's"
+        default=None, description="authorities to verify its certificate; none: the system's"
     )
     system: str | None = Field(
-        default=None, max_length=128, description="which system, where it manages more than one"
+        default=None, max_length=128, description="name of the system, if it manages several"
     )
 
 
 class Ssh(Model):
-    """How a host is reached; everything else is in ssh_config(5)."""
+    """Access to a host; all other options belong into ssh_config(5)."""
 
     user: str = Field(
-        default="root", pattern=r"^[a-z_][a-z0-9_-]{0,31}$", description="who logs in"
+        default="root", pattern=r"^[a-z_][a-z0-9_-]{0,31}$", description="user name for the login"
     )
-    port: Annotated[int, Field(ge=1, le=65535)] = Field(default=22, description="the port")
-    config: AbsolutePath | None = Field(default=None, description="a file of ssh_config(5) to use")
+    port: Annotated[int, Field(ge=1, le=65535)] = Field(default=22, description="TCP port")
+    config: AbsolutePath | None = Field(default=None, description="a file of ssh_config(5)")
 
 
 class Bios(Model):
-    """BIOS settings by names that no vendor has. What is not named is left as it is."""
+    """BIOS settings by neutral names. Settings that are not named stay unchanged."""
 
     virtualization: bool | None = Field(default=None, description="VT-x, AMD-V")
     iommu: bool | None = Field(default=None, description="VT-d, AMD IOMMU")
@@ -168,73 +170,73 @@ class Port(Model):
     """One port of an adapter."""
 
     link: Literal["infiniband", "ethernet"] | None = Field(
-        default=None, description="its link type; none: as it is"
+        default=None, description="link type; none: unchanged"
     )
     vfs: Annotated[int, Field(ge=0, le=MAX_PORT_VFS)] = Field(
         default=0, description="number of virtual functions"
     )
     mtu: Annotated[int, Field(ge=576, le=65520)] | None = Field(
-        default=None, description="MTU of its network device and of its VFs'; none: as it is"
+        default=None, description="MTU of its network device and of its VFs'; none: unchanged"
     )
 
 
-class Image(Model):
+class FirmwareImage(Model):
     """A file of firmware on the host."""
 
-    file: AbsolutePath = Field(description="where it lies on the host")
-    version: Version = Field(description="which firmware it is")
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="its checksum")
+    file: AbsolutePath = Field(description="path on the host")
+    version: Version = Field(description="version of this firmware")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="checksum of the file")
 
 
 class Adapter(Model):
-    """One card, found by model or PSID, and by its place where there are several."""
+    """One card, selected by model or PSID, and by its address if there are several."""
 
-    model: Annotated[str, _matching(_MODEL, "no model")] | None = Field(
-        default=None, description="as its tools call it, for example ConnectX-5"
+    model: CardModel | None = Field(
+        default=None, description="name in the card's own tools, for example ConnectX-5"
     )
-    psid: Annotated[str, _matching(_PSID, "no PSID; write for example MT_0000000008")] | None = (
-        Field(default=None, description="the identity of its board")
-    )
+    psid: Psid | None = Field(default=None, description="identity of its board")
     address: str | None = Field(
         default=None,
         pattern=r"^([0-9a-f]{4}:)?[0-9a-f]{2}:[01][0-9a-f]$",
-        description="its PCI address without the function, where two cards are alike: '0000:3b:00'",
+        description="PCI address without the function, if two cards are alike: '0000:3b:00'",
     )
-    firmware: Version | None = Field(default=None, description="the oldest firmware it may have")
-    image: Image | None = Field(default=None, description="what to burn where it is older")
+    firmware: Version | None = Field(default=None, description="the oldest acceptable firmware")
+    image: FirmwareImage | None = Field(
+        default=None, description="firmware to burn if the present one is older"
+    )
     num_of_vfs: Literal["auto"] | Annotated[int, Field(ge=1, le=4096)] = Field(
         default="auto",
-        description="NUM_OF_VFS of its firmware; auto: what the ports need, and never less than now",
+        description="NUM_OF_VFS of its firmware; auto: the need of the ports, at least as now",
     )
     ats: bool | None = Field(
         default=None, description="address translation by the card (ATS_ENABLED), for GPUDirect"
     )
     ports: list[Port] = Field(
-        default_factory=list, max_length=4, description="its ports, in order; [] leaves them alone"
+        default_factory=list, max_length=4, description="its ports, in order; []: unchanged"
     )
 
     @property
     def text(self) -> str:
-        """What a person calls it."""
+        """Its name in messages."""
         return self.psid or self.model or self.address or "adapter"
 
 
 class Hugepages(Model):
     """Huge pages reserved at boot."""
 
-    size: Literal["2 MiB", "1 GiB"] = Field(default="1 GiB", description="of one page")
-    count: Annotated[int, Field(ge=0, le=1 << 20)] = Field(description="how many")
+    size: Literal["2 MiB", "1 GiB"] = Field(default="1 GiB", description="size of one page")
+    count: Annotated[int, Field(ge=0, le=1 << 20)] = Field(description="number of pages")
 
 
-class Kernel(Model):
-    """What a Linux host is booted with. What is not named is left as it is."""
+class KernelSettings(Model):
+    """Kernel arguments of a Linux host. Settings that are not named stay unchanged."""
 
     iommu: Literal["on", "passthrough"] | None = Field(
         default=None, description="on; passthrough: on, and devices of the host bypass it"
     )
     hugepages: Hugepages | None = Field(default=None, description="huge pages reserved at boot")
-    isolate: Annotated[str, _matching(_CPULIST, "no list of cores; write '2-15'")] | None = Field(
-        default=None, description="cores that the scheduler leaves alone (isolcpus)"
+    isolate: Cores | None = Field(
+        default=None, description="cores that the scheduler does not use (isolcpus)"
     )
     arguments: list[Argument] = Field(
         default_factory=list, max_length=64, description="further arguments of the kernel"
@@ -242,44 +244,44 @@ class Kernel(Model):
 
 
 class Power(Model):
-    """What a Linux host does about its clock. One of the two."""
+    """The clock of a Linux host. One of the two."""
 
     governor: (
         Literal["performance", "schedutil", "ondemand", "conservative", "powersave"] | None
-    ) = Field(default=None, description="of cpufreq, for every core")
-    profile: Annotated[str, _matching(_PROFILE, "no profile of tuned")] | None = Field(
-        default=None, description="of tuned, for example virtual-host"
+    ) = Field(default=None, description="governor of cpufreq, for every core")
+    profile: Profile | None = Field(
+        default=None, description="profile of tuned, for example virtual-host"
     )
 
 
 class Slurm(Model):
-    """The host as a node of Slurm. scontrol and squeue are run where nearmetal runs."""
+    """The host as a node of Slurm. scontrol and squeue run on the machine of nearmetal."""
 
-    node: Annotated[str, _matching(_NODE, "no node name; `{host}` stands for the host's")] = Field(
-        default="{host}", description="its name there; `{host}` stands for the name of the host"
+    node: SlurmNode = Field(
+        default="{host}", description="its name in Slurm; `{host}` stands for the name of the host"
     )
     drain: Annotated[int, Field(ge=0, le=30 * 86400)] = Field(
-        default=3600, description="seconds that its jobs have to end before a reboot"
+        default=3600, description="seconds for its jobs to end before a reboot"
     )
 
 
-class Package(Model):
-    """A VIB or an offline bundle for ESXi, on a datastore that the host sees."""
+class EsxiPackage(Model):
+    """A VIB or an offline bundle for ESXi, on a datastore that the host can read."""
 
     name: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="as esxcli lists it"
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="name in the list of esxcli"
     )
     version: Annotated[str, Field(pattern=r"^[0-9][A-Za-z0-9._-]{0,63}$")] = Field(
         description="the oldest acceptable version"
     )
-    file: AbsolutePath = Field(description="the .vib or the .zip")
+    file: AbsolutePath = Field(description="path of the .vib or .zip")
 
 
 class Esxi(Model):
-    """What is set through vCenter."""
+    """Settings through vCenter."""
 
     power: Literal["high-performance", "balanced", "low-power"] | None = Field(
-        default=None, description="the power policy; none: as it is"
+        default=None, description="power policy; none: unchanged"
     )
     vsan: Literal["accessible", "evacuate", "none"] = Field(
         default="accessible",
@@ -288,62 +290,66 @@ class Esxi(Model):
 
 
 class HostGroup(Model):
-    """Hosts that shall be alike."""
+    """Hosts with the same desired state."""
 
     nodes: Annotated[str, AfterValidator(_node_set)] = Field(
-        description="their names, as a ClusterShell node set: kvm[01-16]"
+        description="names of the hosts, as a ClusterShell node set: kvm[01-16]"
     )
-    platform: Literal["linux", "esxi"] = Field(description="what they run")
+    platform: Literal["linux", "esxi"] = Field(description="operating system of the hosts")
     domain: Name | None = Field(
-        default=None, description="what fails together: a rack, a power feed"
+        default=None, description="unit that fails together: a rack, a power feed"
     )
-    ssh: Ssh = Field(default_factory=Ssh, description="how they are reached")
-    bmc: Bmc | None = Field(default=None, description="their management controllers")
+    ssh: Ssh = Field(default_factory=Ssh, description="access by ssh")
+    bmc: Bmc | None = Field(default=None, description="the management controllers")
     bios: Bios = Field(default_factory=Bios, description="settings of the BIOS")
-    adapters: list[Adapter] = Field(default_factory=list, max_length=16, description="their cards")
-    kernel: Kernel | None = Field(default=None, description="Linux: how they boot")
-    power: Power | None = Field(default=None, description="Linux: what they do about their clock")
+    adapters: list[Adapter] = Field(default_factory=list, max_length=16, description="the cards")
+    kernel: KernelSettings | None = Field(default=None, description="Linux: kernel arguments")
+    power: Power | None = Field(default=None, description="Linux: the clock of the processors")
     slurm: Slurm | None = Field(
         default=None, description="Linux: drained in Slurm before a reboot; none: not in Slurm"
     )
-    packages: list[Package] = Field(
+    packages: list[EsxiPackage] = Field(
         default_factory=list, max_length=16, description="ESXi: tools and drivers of the adapters"
     )
     vcenter: Vcenter | None = Field(
-        default=None, description="ESXi: the vCenter that they are under, with the names of `nodes`"
+        default=None, description="ESXi: the vCenter of the hosts, with the names of `nodes`"
     )
-    esxi: Esxi = Field(default_factory=Esxi, description="ESXi: what is set through vCenter")
+    esxi: Esxi = Field(default_factory=Esxi, description="ESXi: settings through vCenter")
 
     @property
     def has_shell(self) -> bool:
-        """Whether ssh may be used: always without a vCenter, else where the file speaks of it."""
+        """Whether ssh may be used: always without a vCenter, otherwise if the file has `ssh`."""
         return self.vcenter is None or "ssh" in self.model_fields_set
 
 
-class Limits(Model):
-    """How many hosts may be away at once."""
+class RebootLimits(Model):
+    """Limits for reboots at the same time."""
 
     reboots: Annotated[int, Field(ge=1, le=MAX_HOSTS)] = Field(
         default=1, description="hosts that reboot at the same time"
     )
     per_domain: Annotated[int, Field(ge=1, le=MAX_HOSTS)] = Field(
-        default=1, description="of them in one domain"
+        default=1, description="maximum of these hosts in one domain"
     )
 
 
 class HostsFile(Model):
     """The whole file."""
 
-    version: Literal[1] = Field(description="the version of this format")
-    name: Name = Field(description="what this set of hosts is called")
-    hosts: Annotated[list[HostGroup], Field(min_length=1, max_length=256)]
-    canary: str | None = Field(
-        default=None, description="the host that goes first, alone; none: the first one"
+    version: Literal[1] = Field(description="version of this format")
+    name: Name = Field(description="name of this set of hosts")
+    hosts: Annotated[list[HostGroup], Field(min_length=1, max_length=256)] = Field(
+        description="sets of hosts"
     )
-    limits: Limits = Field(default_factory=Limits, description="how many at once")
+    canary: str | None = Field(
+        default=None, description="host that goes first, alone; none: the first host"
+    )
+    limits: RebootLimits = Field(
+        default_factory=RebootLimits, description="limits for reboots at the same time"
+    )
 
     def each(self) -> list[tuple[str, HostGroup]]:
-        """Return every host with what it shall be like, in the order of the file."""
+        """Return every host with its desired state, in the order of the file."""
         return [(name, group) for group in self.hosts for name in expand(group.nodes)]
 
 
@@ -353,7 +359,7 @@ def load_hosts(path: Path) -> HostsFile:
 
 
 def parse_hosts(text: str, file: str = "<hosts>") -> HostsFile:
-    """As `load_hosts`, for a text."""
+    """Check a text as a hosts file; raises SpecError with every problem."""
     return _checked(*parse_yaml(text, file, HostsFile, "a hosts file"))
 
 
@@ -363,125 +369,59 @@ def hosts_schema() -> str:
 
 
 def _checked(file: HostsFile, document: Document) -> HostsFile:
-    """What only the whole file shows."""
+    """Check what only the whole file shows."""
     seen: dict[str, int] = {}
     for i, group in enumerate(file.hosts):
-        path = ("hosts", i)
-        line = document.where((*path, "nodes"))[0]
+        nodes = ("hosts", i, "nodes")
+        line = document.where(nodes)[0]
         for name in expand(group.nodes):
             if name in seen:
-                document.complain(
-                    document.where((*path, "nodes")),
-                    f"host {name}",
-                    f"line {seen[name]} names it already",
-                    "name it once",
-                )
+                why = f"is already in line {seen[name]}"
+                document.refuse(nodes, why, "name it once", what=f"host {name}")
             seen.setdefault(name, line)
-        _check_group(document, i, group)
+        for path, why, hint in _contradictions(group):
+            document.refuse(("hosts", i, *path), why, hint)
     if file.canary is not None and file.canary not in seen:
-        document.complain(
-            document.where(("canary",)),
-            f"canary {file.canary[:40]!r}",
-            "is none of the hosts",
-            "name one of them",
-        )
+        what = f"canary {file.canary[:40]!r}"
+        document.refuse(("canary",), "is not a host of this file", "name one of them", what=what)
     if len(seen) > MAX_HOSTS:
-        document.complain((1, 1), f"{len(seen)} hosts", f"at most {MAX_HOSTS} in one file")
-    if document.problems:
-        raise SpecError(document.problems)
+        document.complain((1, 1), f"{len(seen)} hosts", f"a file has at most {MAX_HOSTS}")
+    document.refuse_problems()
     return file
 
 
-def _check_service(document: Document, i: int, group: HostGroup) -> None:
-    path = ("hosts", i)
-    where = document.where
-    for key in ("power", "slurm"):
-        if group.platform == "esxi" and getattr(group, key) is not None:
-            document.complain(
-                where((*path, key)),
-                f"hosts[{i}].{key}",
-                "is for Linux, and this is ESXi",
-                "remove it",
-            )
-    if (
-        group.slurm is not None
-        and "{host}" not in group.slurm.node
-        and len(expand(group.nodes)) > 1
-    ):
-        document.complain(
-            where((*path, "slurm")),
-            f"hosts[{i}].slurm.node",
-            "is one node for several hosts",
-            "write {host} into it",
-        )
-    if group.power is not None and (group.power.governor is None) == (group.power.profile is None):
-        document.complain(
-            where((*path, "power")),
-            f"hosts[{i}].power",
-            "needs one of governor and profile",
-            "tuned sets the governor by its profile, so both would be at odds",
-        )
+_FOREIGN = {
+    "esxi": (("kernel", "power", "slurm"), "linux"),
+    "linux": (("packages", "vcenter"), "esxi"),
+}
+"""By platform: keys of the other platform."""
 
 
-def _check_group(document: Document, i: int, group: HostGroup) -> None:
-    path = ("hosts", i)
-    where = document.where
-    if group.platform == "esxi" and group.kernel is not None:
-        document.complain(
-            where((*path, "kernel")),
-            f"hosts[{i}].kernel",
-            "is for Linux, and this is ESXi",
-            "remove it",
-        )
-    _check_service(document, i, group)
-    if group.platform == "linux" and group.packages:
-        document.complain(
-            where((*path, "packages")),
-            f"hosts[{i}].packages",
-            "are for ESXi, and this is Linux",
-            "use the distribution's",
-        )
-    if group.platform == "linux" and group.vcenter is not None:
-        document.complain(
-            where((*path, "vcenter")),
-            f"hosts[{i}].vcenter",
-            "is for ESXi, and this is Linux",
-            "remove it",
-        )
+def _contradictions(group: HostGroup) -> Iterator[_Fault]:
+    """Yield the settings of a group that contradict each other."""
+    power, slurm = group.power, group.slurm
+    keys, other = _FOREIGN[group.platform]
+    for key in keys:
+        if getattr(group, key):
+            yield (key,), f"is for {other}, and the platform is {group.platform}", "remove it"
+    if slurm is not None and "{host}" not in slurm.node and len(expand(group.nodes)) > 1:
+        yield ("slurm", "node"), "is one node for several hosts", "use {host} in it"
+    if power is not None and (power.governor is None) == (power.profile is None):
+        hint = "a profile of tuned also sets the governor, so use one of them"
+        yield ("power",), "needs one of governor and profile", hint
     if group.vcenter is None and group.esxi != Esxi():
-        document.complain(
-            where((*path, "esxi")),
-            f"hosts[{i}].esxi",
-            "is set through a vCenter",
-            "add vcenter: {server: ..., user: ...}",
-        )
+        yield ("esxi",), "needs a vCenter", "add vcenter: {server: ..., user: ...}"
     if group.bmc is None and group.bios != Bios():
-        document.complain(
-            where((*path, "bios")),
-            f"hosts[{i}].bios",
-            "needs a BMC to set it through",
-            "add bmc: {address: ...}",
-        )
+        yield ("bios",), "needs a BMC", "add bmc: {address: ...}"
     for k, adapter in enumerate(group.adapters):
-        place = (*path, "adapters", k)
-        if adapter.model is None and adapter.psid is None and adapter.address is None:
-            document.complain(
-                where(place),
-                f"hosts[{i}].adapters[{k}]",
-                "names no card",
-                "give model, psid or address",
-            )
-        if group.platform == "esxi" and any(port.mtu is not None for port in adapter.ports):
-            document.complain(
-                where((*place, "ports")),
-                f"hosts[{i}].adapters[{k}].ports",
-                "have an MTU, and on ESXi the switch has it",
-                "remove mtu",
-            )
-        if adapter.image is not None and adapter.firmware is None:
-            document.complain(
-                where((*place, "image")),
-                f"hosts[{i}].adapters[{k}].image",
-                "has no firmware to compare with",
-                "give firmware, the oldest that is enough",
-            )
+        yield from _adapter_faults(("adapters", k), adapter, group.platform)
+
+
+def _adapter_faults(place: tuple[Key, ...], adapter: Adapter, platform: str) -> Iterator[_Fault]:
+    if adapter.model is None and adapter.psid is None and adapter.address is None:
+        yield place, "does not name a card", "add model, psid or address"
+    if platform == "esxi" and any(port.mtu is not None for port in adapter.ports):
+        yield (*place, "ports"), "have an MTU, and on ESXi the switch has it", "remove mtu"
+    if adapter.image is not None and adapter.firmware is None:
+        hint = "add firmware, the oldest acceptable version"
+        yield (*place, "image"), "needs a version to compare with", hint

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host is found to be: its BIOS, its cards, how it boots. Frozen values."""
+"""Facts of a host: its BIOS, its cards, its boot. Frozen values."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ BiosValue = str | int | bool | None
 
 @dataclass(frozen=True)
 class BiosFacts:
-    """What a management controller tells. `pending`: staged for the next boot.
+    """Facts from a management controller. `pending`: values staged for the next boot.
 
-    `allowed`: the values its attribute registry lists, where it has one.
+    `allowed`: the values in its attribute registry, if it has one.
     """
 
     vendor: str
@@ -24,10 +24,7 @@ class BiosFacts:
 
 @dataclass(frozen=True)
 class ConfigValue:
-    """One setting of an adapter's firmware: as it runs, and as it will after a reset.
-
-    `number` forms: `1` where the tool prints `True(1)` or `IB(1)`.
-    """
+    """One setting of an adapter's firmware, now and after a reset: `1` for `True(1)` or `IB(1)`."""
 
     current: str
     next: str
@@ -35,7 +32,7 @@ class ConfigValue:
 
 @dataclass(frozen=True)
 class VfGuids:
-    """What mlx5's sriov directory says of one VF: its GUIDs, and how its link follows the port's."""
+    """One VF in mlx5's sriov directory: its GUIDs, and how its link follows the port's."""
 
     number: int
     node: str
@@ -47,10 +44,9 @@ class VfGuids:
 class PortFacts:
     """One physical function.
 
-    `used_vfs`: VFs that vfio-pci has, which must not be removed. `shared_vfs`: VFs whose IOMMU group
-    holds other devices as well. `mtu`: of its network device, 0 where there is none; `vf_mtus`: of
-    those of its VFs that the host has, by address. `link_file`: what gave its network device its name.
-    `guids`: what the kernel says of each InfiniBand VF.
+    `used_vfs`: VFs with vfio-pci, which must not be removed. `shared_vfs`: VFs whose IOMMU group
+    contains other devices. `mtu`: of its network device, 0 for none; `vf_mtus`: of the network
+    devices of its VFs on the host, by address. `link_file`: the file that named its network device.
     """
 
     address: str
@@ -70,9 +66,9 @@ class PortFacts:
 
 @dataclass(frozen=True)
 class CardFacts:
-    """One adapter. `config` is None where no tool could read its firmware's settings.
+    """One adapter. `config` is None if no tool could read its firmware's settings.
 
-    `firmware`: what runs; `stored`: what it starts with next, "" where that is the same.
+    `firmware`: the running version; `stored`: the version of its next start, "" for the same.
     """
 
     address: str
@@ -86,23 +82,22 @@ class CardFacts:
 
     @property
     def coming(self) -> str:
-        """The firmware that it starts with next."""
+        """The firmware of its next start."""
         return self.stored or self.firmware
 
     @property
     def text(self) -> str:
-        """What a person calls it."""
+        """Its name in messages."""
         return f"{self.model or 'adapter'} at {self.address}"
 
 
 @dataclass(frozen=True)
 class EsxiFacts:
-    """What a vCenter tells of an ESXi host beside its cards.
+    """Facts of an ESXi host from its vCenter, without its cards.
 
-    `machines`: those that are on; `bound`: of them, those with devices of the host, which cannot
-    move. `ours`: maintenance mode was entered by an `apply` that is not done. `power`, `policies`:
-    by short names. `requested`: VFs by physical function, for the next boot. `has_shell`: it
-    can be reached over ssh, too.
+    `machines`: virtual machines that run; `bound`: those of them with devices of the host, which
+    cannot move. `ours`: an unfinished `apply` entered maintenance mode. `power`, `policies`: short
+    names. `requested`: VFs by physical function, for the next boot. `has_shell`: ssh also works.
     """
 
     maintenance: bool = False
@@ -117,16 +112,15 @@ class EsxiFacts:
 
 
 @dataclass(frozen=True)
-class HostFacts:
+class PlatformFacts:
     """A host as it is now.
 
-    `cmdline`: what its kernel was booted with. `files`: what nearmetal keeps there, None where it
-    is missing, "" where a change of it was cut short. `options`: of ESXi modules, as set.
-    `packages`: VIBs by name. `esxi`: what its vCenter tells, None without one. `unread`: what could
-    not be read, and why. `governors`: those that its cores have, none where it has no cpufreq.
-    `tuned`: profiles of tuned with spaces between, "" where none is active, None where it does not
-    run. `networkd`: the version of systemd
-    where its networkd has the network, else 0.
+    `cmdline`: arguments of the running kernel. `files`: the files of nearmetal, None for a missing
+    file, "" for an interrupted change. `options`: of ESXi modules, as set. `packages`: VIBs by
+    name. `esxi`: None without a vCenter. `unread`: facts that could not be read, with the reason.
+    `governors`: those of its cores, none without cpufreq. `tuned`: profiles of tuned, separated by
+    spaces, "" for none, None if tuned does not run. `networkd`: the version of systemd if its
+    networkd manages the network, else 0.
     """
 
     name: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that nearmetal keeps on Linux hosts: where they are and what they say. Pure."""
+"""The files of nearmetal on Linux hosts: their paths and contents. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ POWER = "/etc/tmpfiles.d/90-nearmetal-power.conf"
 _LINK = "/etc/systemd/network/60-nearmetal-{}.link"
 LINKS = _LINK.format("*")
 
-HEAD = "# Written by nearmetal host apply; it writes this file anew.\n"
+HEAD = "# Written by nearmetal host apply, which overwrites changes.\n"
 
 _UDEV = ("udevadm", "control", "--reload")
 _REFRESH: dict[str, tuple[str, ...]] = {RULES: _UDEV, GRUB: ("update-grub",), POWER: ("true",)}
@@ -31,22 +31,22 @@ _NUMBER = re.compile(r"^SR-IOVVirtualFunctions=(?P<vfs>[0-9]{1,5})$", re.MULTILI
 
 
 def refresh(path: str) -> tuple[str, ...] | None:
-    """Return what makes a new file of ours count; None for a path that is none of ours."""
+    """Return the command that applies a file of nearmetal; None for any other path."""
     return _UDEV if is_link(path) else _REFRESH.get(path)
 
 
 def is_link(path: str) -> bool:
-    """Whether a path is that of a systemd.link(5) of ours."""
+    """Whether a path is a systemd.link(5) of nearmetal."""
     return _LINK_NAME.fullmatch(path) is not None
 
 
 def link_file(address: str) -> str:
-    """Return where the systemd.link(5) of a physical function is."""
+    """Return the path of the systemd.link(5) of a physical function."""
     return _LINK.format(address.replace(":", "-"))
 
 
 def rule_line(address: str, vfs: int) -> str:
-    """Return the udev rule that creates VFs when the driver has taken the physical function."""
+    """Return the udev rule that creates VFs as soon as a driver has the physical function."""
     return (
         f'ACTION=="add|bind", SUBSYSTEM=="pci", KERNEL=="{address}", DRIVER=="?*", '
         f'ATTR{{sriov_numvfs}}=="0", ATTR{{sriov_numvfs}}="{vfs}"\n'
@@ -54,7 +54,7 @@ def rule_line(address: str, vfs: int) -> str:
 
 
 def mtu_lines(address: str, mtu: int) -> str:
-    """Return the udev rules that give a physical function's network device and its VFs' an MTU."""
+    """Return the udev rules for the MTU of a physical function's network device and its VFs'."""
     common = 'ACTION=="add", SUBSYSTEM=="net", '
     return (
         f'{common}KERNELS=="{address}", ATTR{{mtu}}="{mtu}"\n'
@@ -64,7 +64,7 @@ def mtu_lines(address: str, mtu: int) -> str:
 
 
 def link_text(address: str, vfs: int) -> str:
-    """Return the systemd.link(5) that creates VFs; names come about as by systemd's own file."""
+    """Return the systemd.link(5) that creates VFs, with the names of systemd's own file."""
     return (
         f"{HEAD}[Match]\nPath=pci-{address}\n\n[Link]\n"
         "NamePolicy=keep kernel database onboard slot path\n"
@@ -74,7 +74,7 @@ def link_text(address: str, vfs: int) -> str:
 
 
 def vfs_in(path: str, text: str | None) -> dict[str, int]:
-    """Return VFs by physical function, as a file of ours makes them at boot."""
+    """Return the VFs that a file of nearmetal makes at boot, by physical function."""
     if path == RULES:
         return {found["address"]: int(found["vfs"]) for found in _RULE.finditer(text or "")}
     name, number = _LINK_NAME.fullmatch(path), _NUMBER.search(text or "")
@@ -82,6 +82,6 @@ def vfs_in(path: str, text: str | None) -> dict[str, int]:
 
 
 def mtu_in(path: str, text: str | None) -> dict[str, int]:
-    """Return MTUs by physical function, as a file of ours sets them at boot."""
+    """Return the MTUs that a file of nearmetal sets at boot, by physical function."""
     rules = text or "" if path == RULES else ""
     return {found["address"]: int(found["mtu"]) for found in _MTU.finditer(rules)}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From facts to phases: every stage speaks, then reboots are gathered. Pure.
+"""From facts to phases: all stages plan, then their reboots are gathered. Pure.
 
-A phase is what is done before one reboot. A step stands in the first phase in which everything it
-waits for has taken effect, so there are as many reboots as the longest chain of steps that wait
-for one another across a reboot, and no more.
+A phase ends with at most one reboot. A step is in the first phase in which all steps that it waits
+for are in force. So there are only as many reboots as in the longest chain of steps that wait for
+each other across a reboot.
 """
 
 from __future__ import annotations
@@ -12,49 +12,47 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nearmetal.core.errors import HostError
 from nearmetal.host.cards import pair
 from nearmetal.host.stages.bios import plan_bios
-from nearmetal.host.stages.driver import plan_driver
+from nearmetal.host.stages.driver import plan_checks, plan_driver
 from nearmetal.host.stages.esxi import plan_by_hand, plan_esxi, plan_maintenance
 from nearmetal.host.stages.firmware import plan_firmware, plan_packages, version_key
 from nearmetal.host.stages.outside import plan_outside
-from nearmetal.host.stages.vfs import plan_checks
-from nearmetal.host.steps import Outcome, Refusal, Remark, Stage, Step, Wait
+from nearmetal.host.steps import ByHand, Outcome, Refusal, Remark, Stage, Step, Wait
 
 if TYPE_CHECKING:
     from nearmetal.host.hosts_file import HostGroup, HostsFile
-    from nearmetal.host.model import HostFacts
+    from nearmetal.host.model import PlatformFacts
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps, and whether a reboot ends them."""
+    """Steps that one reboot ends, or none."""
 
     steps: tuple[Step, ...]
 
     @property
     def forcing(self) -> tuple[Step, ...]:
-        """The steps that force the reboot."""
+        """The steps that need the reboot."""
         return tuple(step for step in self.steps if step.reboot)
 
     def again(self, tried: Mapping[str, str]) -> Step | None:
-        """Return a step that forces a reboot after one did not help. `tried`: texts by key.
+        """Return a step that still needs a reboot after one. `tried`: texts by key.
 
         The same key with another text is another wish: the file was changed meanwhile.
         """
-        return next(
-            (
-                s
-                for s in self.forcing
-                if s.key in tried and (isinstance(s.action, Wait) or s.text == tried[s.key])
-            ),
-            None,
-        )
+        for step in self.forcing:
+            if step.key in tried and (
+                isinstance(step.action, Wait) or step.text == tried[step.key]
+            ):
+                return step
+        return None
 
 
 @dataclass(frozen=True)
 class HostPlan:
-    """What one host still needs. With refusals nothing of it is carried out."""
+    """The missing steps of one host. With a refusal, no step is executed."""
 
     name: str
     platform: str
@@ -71,13 +69,13 @@ class HostPlan:
 
     @property
     def reboots(self) -> int:
-        """How many reboots it takes."""
+        """The number of reboots."""
         return sum(1 for phase in self.phases if phase.forcing)
 
 
 @dataclass(frozen=True)
 class HostsPlan:
-    """What all hosts need. `waves`: who may reboot together, the canary first."""
+    """The missing steps of all hosts. `waves`: hosts that may reboot together, the canary first."""
 
     name: str
     hosts: tuple[HostPlan, ...]
@@ -91,37 +89,36 @@ class HostsPlan:
 
     @property
     def refused(self) -> bool:
-        """Whether anything stands in the way."""
+        """Whether a host is refused."""
         return any(host.refusals for host in self.hosts)
 
 
 def plan_hosts(
     file: HostsFile,
-    facts: Mapping[str, HostFacts],
+    facts: Mapping[str, PlatformFacts],
     unreached: Mapping[str, tuple[str, str]] | None = None,
-    plan: Callable[[str, HostGroup, HostFacts], HostPlan] | None = None,
+    plan: Callable[[str, HostGroup, PlatformFacts], HostPlan] | None = None,
 ) -> HostsPlan:
-    """Return what every host of the file needs, by `plan_host` or another planner of one host.
+    """Return the missing steps of all hosts, by `plan_host` or another planner of one host.
 
-    Each must be among `facts`, or among those that could not be reached, with reason and hint.
+    Every host is in `facts`, or in `unreached` with the reason and the hint.
     """
-    gone = unreached or {}
-    one = plan or plan_host
-    hosts = tuple(
-        _unreached(name, group, gone[name]) if name in gone else one(name, group, facts[name])
-        for name, group in file.each()
-    )
+    gone, one = unreached or {}, plan or plan_host
+
+    def planned(name: str, group: HostGroup) -> HostPlan:
+        if name not in gone:
+            return one(name, group, facts[name])
+        refusal = Refusal(Stage.REACH, *gone[name])
+        return HostPlan(name, group.platform, group.domain or "", refusals=(refusal,))
+
+    hosts = tuple(planned(name, group) for name, group in file.each())
     busy = [host for host in hosts if host.steps and not host.refusals]
-    return HostsPlan(
-        file.name,
-        hosts,
-        waves(busy, file.canary, file.limits.reboots, file.limits.per_domain),
-        _mixed(list(facts.values())),
-    )
+    order = waves(busy, file.canary, file.limits.reboots, file.limits.per_domain)
+    return HostsPlan(file.name, hosts, order, _mixed(list(facts.values())))
 
 
-def plan_host(name: str, group: HostGroup, facts: HostFacts) -> HostPlan:
-    """Return what one host needs."""
+def plan_host(name: str, group: HostGroup, facts: PlatformFacts) -> HostPlan:
+    """Return the missing steps of one host."""
     outcome = Outcome()
     plan_bios(group.bios, facts, outcome)
     plan_packages(group, facts, outcome)
@@ -139,30 +136,57 @@ def plan_host(name: str, group: HostGroup, facts: HostFacts) -> HostPlan:
     plan_checks(group, facts, pairs, outcome)
     if esxi is not None:
         plan_maintenance(group, esxi, outcome)
+    outcome.remarks.sort(key=lambda remark: remark.stage.rank)
+    return finished(name, group, facts, outcome)
+
+
+def finished(name: str, group: HostGroup, facts: PlatformFacts, outcome: Outcome) -> HostPlan:
+    """Return the outcome of the stages as the plan of a host."""
     return HostPlan(
         name,
         group.platform,
         group.domain or "",
         gather(outcome.steps),
         tuple(outcome.refusals),
-        tuple(sorted(outcome.remarks, key=lambda remark: remark.stage.rank)),
+        tuple(outcome.remarks),
         facts.unread,
     )
 
 
-def _unreached(name: str, group: HostGroup, why: tuple[str, str]) -> HostPlan:
-    refusal = Refusal(Stage.REACH, *why)
-    return HostPlan(name, group.platform, group.domain or "", refusals=(refusal,))
+def refuse(plan: HostsPlan, file: HostsFile, *, by_hand_done: bool = False) -> None:
+    """Raise HostError if `apply` must not write anything."""
+    refusals = [(host.name, refusal) for host in plan.hosts for refusal in host.refusals]
+    alone = [n for n, group in file.each() if group.platform == "esxi" and group.vcenter is None]
+    esxi = [host.name for host in plan.hosts if host.name in alone and host.steps]
+    by_hand = [
+        f"{host.name}: {step.text}"
+        for host in plan.hosts
+        for step in host.steps
+        if isinstance(step.action, ByHand)
+    ]
+    if refusals:
+        lines = "\n  ".join(f"{name}: {refusal.what}" for name, refusal in refusals)
+        raise HostError(f"nothing was written:\n  {lines}", refusals[0][1].hint)
+    if esxi:
+        raise HostError(
+            f"nothing was written: {', '.join(esxi)} run ESXi, which apply changes through a vCenter",
+            "add vcenter to the file; nearmetal host plan shows the settings to make there",
+        )
+    if by_hand and not by_hand_done:
+        raise HostError(
+            "nothing was written, because a person comes first:\n  " + "\n  ".join(by_hand),
+            "add ssh to the file, or execute these steps and use --by-hand-done",
+        )
 
 
 def gather(steps: Sequence[Step]) -> tuple[Phase, ...]:
-    """Put steps into as few phases as what they wait for allows."""
+    """Put steps into as few phases as their order allows."""
     by_key = {step.key: step for step in steps}
     placed: dict[str, int] = {}
 
     def place(step: Step) -> int:
         if step.key not in placed:
-            placed[step.key] = 0  # a circle would be a defect of a stage, and must end
+            placed[step.key] = 0  # ends a circle, which would be a defect of a stage
             before = [by_key[key] for key in step.after if key in by_key]
             placed[step.key] = max((place(b) + (1 if b.reboot else 0) for b in before), default=0)
         return placed[step.key]
@@ -177,9 +201,9 @@ def gather(steps: Sequence[Step]) -> tuple[Phase, ...]:
 def waves(
     hosts: Sequence[HostPlan], canary: str | None, at_once: int, per_domain: int
 ) -> tuple[tuple[str, ...], ...]:
-    """Return who goes together: the canary alone, then as many as the limits allow.
+    """Return the hosts that go together: the canary alone, then as many as the limits allow.
 
-    Hosts without a domain share none with anybody.
+    A host without a domain shares no domain.
     """
     if not hosts:
         return ()
@@ -197,8 +221,8 @@ def waves(
     return tuple(result)
 
 
-def _mixed(facts: Sequence[HostFacts]) -> tuple[str, ...]:
-    """Name boards whose firmware differs between hosts."""
+def _mixed(facts: Sequence[PlatformFacts]) -> tuple[str, ...]:
+    """Return remarks on boards with different firmware."""
     versions: dict[str, dict[str, list[str]]] = {}
     for host in facts:
         for card in host.cards:

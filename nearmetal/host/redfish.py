@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host's management controller over Redfish: BIOS settings. The only part that uses sushy."""
+"""BIOS settings of a host by Redfish, the API of its BMC. Only this module uses sushy."""
 
 from __future__ import annotations
 
@@ -20,47 +20,42 @@ MAX_ATTRIBUTES = 8192
 
 
 class Redfish:
-    """The BIOS of one host through its management controller."""
+    """The BIOS of one host. All methods raise HostError, or PasswordError for a missing password."""
 
     def __init__(self, host: str, bmc: Bmc) -> None:
-        """Connect to nothing yet."""
         self._bmc = bmc
         self._address = bmc.address.replace("{host}", host)
-        self._host = host
+        self._name = f"{host}: {self._address}"
 
     def read(self) -> BiosFacts:
-        """Return the BIOS settings; raises HostError or PasswordError with the reason."""
+        """Return the BIOS settings."""
         found: BiosFacts = self._guarded(self._read)
         return found
 
     def stage(self, attributes: Mapping[str, BiosValue]) -> None:
-        """Stage settings for the next boot; raises as `read` does."""
+        """Stage settings for the next boot."""
         self._guarded(lambda: self._system().bios.set_attributes(dict(attributes)))
 
     def _guarded(self, work: Any) -> Any:
-        import sushy  # noqa: PLC0415 - takes long, and only here
+        import sushy  # noqa: PLC0415 - slow to import, and only used here
 
         try:
             return work()
         except sushy.exceptions.AccessError as error:
-            # Said once and not tried again: controllers lock accounts out.
-            raise HostError(
-                f"{self._host}: {self._address} refuses user {self._bmc.user}",
-                "check bmc.user and bmc.password",
-            ) from error
+            # No second attempt: controllers lock accounts.
+            text, hint = f"refuses user {self._bmc.user}", "check bmc.user and bmc.password"
+            raise HostError(f"{self._name} {text}", hint) from error
         except sushy.exceptions.SushyError as error:
             raise HostError(
-                f"{self._host}: {self._address}: {str(error)[:300]}",
-                "is this the address of its BMC? for its own certificate give bmc.ca",
+                f"{self._name}: {str(error)[:300]}",
+                "is this the address of its BMC? for a private certificate add bmc.ca",
             ) from error
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise HostError(
-                f"{self._host}: {self._address} answers otherwise than Redfish does",
-                "its BMC may need newer firmware",
-            ) from error
+            text, hint = "does not answer as Redfish does", "its BMC may need newer firmware"
+            raise HostError(f"{self._name} {text}", hint) from error
 
     def _system(self) -> Any:
-        import sushy  # noqa: PLC0415 - takes long, and only here
+        import sushy  # noqa: PLC0415 - slow to import, and only used here
 
         bmc = self._bmc
         password = find_password(bmc.password, bmc.user, os.environ) if bmc.password else ""
@@ -80,30 +75,26 @@ class Redfish:
         if len(named) != 1:
             have = ", ".join(str(s.identity)[:64] for s in systems[:8]) or "none"
             raise HostError(
-                f"{self._host}: {len(named)} systems fit at {self._address}",
-                f"name one under bmc.system: {have}",
+                f"{self._name}: {len(named)} systems match", f"name one under bmc.system: {have}"
             )
         return named[0]
 
     def _read(self) -> BiosFacts:
         system = self._system()
-        vendor = self._bmc.vendor
-        bios = system.bios
+        vendor, bios = self._bmc.vendor, system.bios
         attributes = _attributes(bios.attributes)
+        pending = _attributes(bios.pending_attributes)
         return BiosFacts(
             vendor=str(system.manufacturer or "")[:64] if vendor == "auto" else vendor,
             attributes=attributes,
-            pending={
-                n: v for n, v in _attributes(bios.pending_attributes).items() if n in attributes
-            },
+            pending={name: value for name, value in pending.items() if name in attributes},
             allowed=_allowed(bios),
         )
 
 
 def _attributes(found: Any) -> dict[str, BiosValue]:
     if not isinstance(found, dict):
-        msg = "no attributes"
-        raise TypeError(msg)
+        raise TypeError("no attributes")
     return {
         str(name)[:128]: value[:256] if isinstance(value, str) else value
         for name, value in list(found.items())[:MAX_ATTRIBUTES]
@@ -112,8 +103,8 @@ def _attributes(found: Any) -> dict[str, BiosValue]:
 
 
 def _allowed(bios: Any) -> dict[str, tuple[str, ...]]:
-    """Return the values that the attribute registry lists; {} where there is no registry."""
-    import sushy  # noqa: PLC0415 - takes long, and only here
+    """Return the values in the attribute registry; {} if there is no registry."""
+    import sushy  # noqa: PLC0415 - slow to import, and only used here
 
     try:
         registry = bios.get_attribute_registry()

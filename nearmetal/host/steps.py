@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan is made of: actions, the steps that carry them, and what a stage has to say."""
+"""The parts of a plan: actions, the steps that carry them, refusals and remarks. Pure."""
 
 from __future__ import annotations
 
@@ -23,12 +23,22 @@ class Stage(Enum):
 
     @property
     def rank(self) -> int:
-        """Its place in the order."""
+        """Its position in the order."""
         return list(Stage).index(self)
 
 
 @dataclass(frozen=True)
-class SetBios:
+class HostAction:
+    """A change of a host. `before`, if an action has it: the value that a rollback restores."""
+
+    @property
+    def kind(self) -> str:
+        """Its name in plans and files."""
+        return type(self).__name__
+
+
+@dataclass(frozen=True)
+class SetBios(HostAction):
     """Stage a BIOS attribute through Redfish."""
 
     attribute: str
@@ -37,8 +47,8 @@ class SetBios:
 
 
 @dataclass(frozen=True)
-class SetConfig:
-    """Set one setting of an adapter's firmware with mlxconfig. `before` None: not known yet."""
+class SetConfig(HostAction):
+    """Set one setting of an adapter's firmware with mlxconfig. `before` None: unknown."""
 
     device: str
     setting: str
@@ -47,8 +57,8 @@ class SetConfig:
 
 
 @dataclass(frozen=True)
-class Burn:
-    """Burn firmware from a file of the host whose checksum is known."""
+class Burn(HostAction):
+    """Burn firmware from a file of the host with a known checksum."""
 
     device: str
     file: str
@@ -58,7 +68,7 @@ class Burn:
 
 
 @dataclass(frozen=True)
-class Install:
+class Install(HostAction):
     """Install a package of ESXi."""
 
     name: str
@@ -66,8 +76,8 @@ class Install:
 
 
 @dataclass(frozen=True)
-class SetOptions:
-    """Set all options of a module of ESXi: what is not in `options` is gone."""
+class SetOptions(HostAction):
+    """Set all options of a module of ESXi: options outside of `options` are removed."""
 
     module: str
     options: str
@@ -75,8 +85,8 @@ class SetOptions:
 
 
 @dataclass(frozen=True)
-class WriteFile:
-    """Write a file that nearmetal keeps; `refresh` makes it count. `content` None removes it."""
+class WriteFile(HostAction):
+    """Write a file of nearmetal; the command `refresh` applies it. `content` None removes it."""
 
     path: str
     content: str | None
@@ -85,8 +95,8 @@ class WriteFile:
 
 
 @dataclass(frozen=True)
-class SetArguments:
-    """Set arguments of the kernel through grubby, once those of `removed` are gone."""
+class SetArguments(HostAction):
+    """Remove the kernel arguments `removed` with grubby, then set `arguments`."""
 
     arguments: tuple[str, ...]
     before: tuple[str, ...]
@@ -94,8 +104,8 @@ class SetArguments:
 
 
 @dataclass(frozen=True)
-class SetVfs:
-    """Set how many VFs a physical function has, now."""
+class SetVfs(HostAction):
+    """Set the number of VFs of a physical function now."""
 
     address: str
     count: int
@@ -103,10 +113,10 @@ class SetVfs:
 
 
 @dataclass(frozen=True)
-class SetMtu:
-    """Set the MTU of a physical function's network device, and of its VFs', now.
+class SetMtu(HostAction):
+    """Set the MTU of the network devices of a physical function and of its VFs now.
 
-    `vfs`: by address, of VFs that get another one.
+    `vfs`: by address, of VFs with another MTU.
     """
 
     address: str
@@ -117,23 +127,23 @@ class SetMtu:
 
 
 @dataclass(frozen=True)
-class SetGovernor:
-    """Set the governor of every core, now. `before`: one of those that they had."""
+class SetGovernor(HostAction):
+    """Set the governor of every core now. `before`: one of their governors."""
 
     governor: str
     before: str
 
 
 @dataclass(frozen=True)
-class SetProfile:
-    """Set the profile of tuned, which keeps it itself. Several have spaces between, "" is none."""
+class SetProfile(HostAction):
+    """Set the profiles of tuned, separated by spaces; "" is none. tuned stores them itself."""
 
     profile: str
     before: str
 
 
 @dataclass(frozen=True)
-class SetPower:
+class SetPower(HostAction):
     """Set the power policy of ESXi, by its short name."""
 
     policy: str
@@ -141,8 +151,8 @@ class SetPower:
 
 
 @dataclass(frozen=True)
-class SetPassthru:
-    """Set how many VFs ESXi makes of a physical function at its next boot."""
+class SetPassthru(HostAction):
+    """Set the number of VFs that ESXi makes of a physical function at its next boot."""
 
     address: str
     count: int
@@ -150,71 +160,51 @@ class SetPassthru:
 
 
 @dataclass(frozen=True)
-class EnterMaintenance:
-    """Take an ESXi host out of service. `vsan`: what vSAN sees to before, of its own words."""
+class EnterMaintenance(HostAction):
+    """Take an ESXi host out of service. `vsan`: vSAN's own word for its preparation."""
 
     vsan: str
 
 
 @dataclass(frozen=True)
-class LeaveMaintenance:
+class LeaveMaintenance(HostAction):
     """Put an ESXi host back into service."""
 
 
 @dataclass(frozen=True)
-class ByHand:
-    """Commands that a person runs on a host which has no shell for nearmetal."""
+class ByHand(HostAction):
+    """Commands that a person runs on a host without a shell for nearmetal."""
 
     commands: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Wait:
-    """Nothing to do: it is staged, and only the reboot is missing."""
+class Wait(HostAction):
+    """No change: the setting is staged, and only the reboot is missing."""
 
-
-Action = (
-    SetBios
-    | SetConfig
-    | Burn
-    | Install
-    | SetOptions
-    | WriteFile
-    | SetArguments
-    | SetVfs
-    | SetMtu
-    | SetGovernor
-    | SetProfile
-    | SetPower
-    | SetPassthru
-    | EnterMaintenance
-    | LeaveMaintenance
-    | ByHand
-    | Wait
-)
 
 STATELESS = (Wait, EnterMaintenance, LeaveMaintenance, ByHand)
-"""Actions that have nothing to put back."""
+"""Actions without a value to restore."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step. `reboot`: why it takes effect only at a reboot, "" where it does so at once.
+    """One step. `reboot`: the reason why it needs a reboot, "" for an immediate step.
 
-    `after`: keys of steps that must have taken effect before this one can be done.
+    `after`: keys of steps that must be in force before this one.
     """
 
     stage: Stage
     key: str
     text: str
-    action: Action
+    action: HostAction
     reboot: str = ""
     after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why nothing may be written to a host, and what would help."""
+    """The reason why no step of a host is executed, and what would help."""
 
     stage: Stage
     what: str
@@ -223,7 +213,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Remark:
-    """Something that a person should know, or do elsewhere."""
+    """Information for a person, or a task elsewhere."""
 
     stage: Stage
     text: str
@@ -231,16 +221,34 @@ class Remark:
 
 @dataclass
 class Outcome:
-    """What stages say about a host, collected."""
+    """The result of the stages for one host."""
 
     steps: list[Step] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
 
+    @property
+    def reboots(self) -> bool:
+        """Whether a step so far needs a reboot."""
+        return any(step.reboot for step in self.steps)
+
+    def step(
+        self,
+        stage: Stage,
+        key: str,
+        text: str,
+        action: HostAction,
+        reboot: str = "",
+        *,
+        after: tuple[str, ...] = (),
+    ) -> None:
+        """Add a step."""
+        self.steps.append(Step(stage, key, text, action, reboot, after))
+
     def refuse(self, stage: Stage, what: str, hint: str) -> None:
-        """Note a refusal."""
+        """Add a refusal."""
         self.refusals.append(Refusal(stage, what, hint))
 
     def remark(self, stage: Stage, text: str) -> None:
-        """Note a remark."""
+        """Add a remark."""
         self.remarks.append(Remark(stage, text))

@@ -1,29 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guest image: a small Debian 13 in two layers, and the seed's way into foreign images.
 
-The *system* (kernel, root file system) changes with its packages and takes a minute; the *image* adds
-the guest unit and the provider in an initial RAM disk, which takes a moment. Both are cached by
-what they are made of. docs/design/guest.md says why it is cut so.
+The *system* (kernel, root file system) changes with its packages and takes a minute. The *image*
+adds the guest unit and the provider in an initial RAM disk, which takes a moment. The content of
+each gives its key in the cache. docs/design/guest.md gives the reasons.
 """
 
-from nearmetal.image.build import Progress, build_image, expected_key, find_image, load_image
-from nearmetal.image.cache import Cache, Entry, cache_directory
-from nearmetal.image.manifest import Image, ImageManifest, SystemManifest
-from nearmetal.image.mirror import Mirror, machine_mirror, named_mirror
-from nearmetal.image.parts import EXTRAS, GUEST_INFO, GUEST_PROVIDER, Parts, parts_here, tool_here
+from nearmetal.image.build import build_image, expected_key, find_image, load_image
+from nearmetal.image.cache import Cache, Image, cache_directory
+from nearmetal.image.parts import EXTRAS, GUEST_INFO, GUEST_PROVIDER, Parts, parts_here
+from nearmetal.image.system import Mirror, machine_mirror, named_mirror
 
 __all__ = [
     "EXTRAS",
     "GUEST_INFO",
     "GUEST_PROVIDER",
     "Cache",
-    "Entry",
     "Image",
-    "ImageManifest",
     "Mirror",
     "Parts",
-    "Progress",
-    "SystemManifest",
     "build_image",
     "cache_directory",
     "expected_key",
@@ -32,5 +27,4 @@ __all__ = [
     "machine_mirror",
     "named_mirror",
     "parts_here",
-    "tool_here",
 ]

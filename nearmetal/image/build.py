@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds or builds the image these parts ask for, and its system where that is missing too."""
+"""Finds or builds the image of some parts, and its system if that is missing too."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import ImageError
 from nearmetal.image import system
-from nearmetal.image.cpio import Item, archive, link, regular
-from nearmetal.image.manifest import Image, ImageManifest, SystemManifest, record
+from nearmetal.image.cache import Image, ImageManifest, SystemManifest, record
+from nearmetal.image.parts import GuestFile, archive, link, regular
 from nearmetal.image.system import system_key
 
 if TYPE_CHECKING:
@@ -17,26 +17,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nearmetal.core.process import Runner
+    from nearmetal.core.progress import Progress
     from nearmetal.image.cache import Cache
-    from nearmetal.image.mirror import Mirror
     from nearmetal.image.parts import Parts
+    from nearmetal.image.system import Mirror
 
 INITRD = "initrd"
 
 APPEND = "console=ttyS0 quiet loglevel=3 panic=-1 net.ifnames=0 random.trust_cpu=on no_timer_check"
-"""Arguments for the kernel: words go to the serial port, a panic ends the machine at once (it has
-nothing to lose), interfaces have the kernel's names, entropy is there at the first key exchange. The
+"""Arguments for the kernel: the console is the serial port, a panic ends the machine at once (no
+data is lost), interfaces have the kernel's names, entropy exists at the first key exchange. The
 timer is not checked: without KVM on a busy machine it comes late, and the kernel would panic."""
-
-
-class Progress(Protocol):
-    """Told about steps; the CLI draws a bar from it."""
-
-    def begin(self, total: int) -> None:
-        """There will be `total` steps."""
-
-    def step(self, text: str) -> None:
-        """One step begins."""
 
 
 def expected_key(parts: Parts) -> str:
@@ -46,7 +37,7 @@ def expected_key(parts: Parts) -> str:
 
 
 def find_image(cache: Cache, parts: Parts) -> Image | None:
-    """Return the image if it is in the cache; raises ImageError when it is damaged."""
+    """Return the image if it is in the cache; raises ImageError if it is damaged."""
     return load_image(cache, expected_key(parts))
 
 
@@ -67,53 +58,42 @@ def load_image(cache: Cache, key: str) -> Image | None:
 def build_image(
     cache: Cache, parts: Parts, runner: Runner, *, progress: Progress, mirror: Callable[[], Mirror]
 ) -> Image:
-    """Return the image, built as far as it is not in the cache or damaged there.
+    """Return the image; build the parts of it that the cache lacks, or has in a damaged state.
 
-    May be killed anywhere and run again: what is in the cache is complete. Raises ImageError.
+    May be killed at any point and run again: every entry of the cache is complete. Raises
+    ImageError.
     """
     progress.begin(len(system.STEPS) + 2)
     with cache.locked(lambda: progress.step("another build")):
         progress.step("cache")
         key, below = expected_key(parts), system_key(parts)
         try:
-            if not _sound_system(cache, below):
+            if not _sound(SystemManifest, cache.systems / below):
                 system.require_tools()
                 with cache.fresh(cache.systems, below) as folder:
                     _build_system(folder, parts, mirror(), runner, progress)
-            _drop_damaged_image(cache, key)
-            if not (cache.images / key).is_dir():
+            if not _sound(ImageManifest, cache.images / key):
                 progress.step("initial RAM disk")
                 _build_initrd(cache, key, below, parts)
         except OSError as error:
             raise ImageError(
                 f"cannot build the image in {cache.root}: {error.strerror}",
-                "give it room, or set NEARMETAL_CACHE_DIR",
+                "free some space, or set NEARMETAL_CACHE_DIR to another place",
             ) from error
         image = find_image(cache, parts)
     if image is None:
-        raise ImageError(f"image {key} has gone while it was built", "run it again")
+        raise ImageError(f"image {key} was removed during its build", "run the build again")
     return image
 
 
-def _sound_system(cache: Cache, key: str) -> bool:
-    folder = cache.systems / key
+def _sound(manifest: type[ImageManifest | SystemManifest], folder: Path) -> bool:
     if not folder.is_dir():
         return False
     try:
-        SystemManifest.load(folder).verify(folder)
+        manifest.load(folder).verify(folder)
     except ImageError:
         return False
     return True
-
-
-def _drop_damaged_image(cache: Cache, key: str) -> None:
-    folder = cache.images / key
-    if not folder.is_dir():
-        return
-    try:
-        ImageManifest.load(folder).verify(folder)
-    except ImageError:
-        cache.drop(folder)
 
 
 def _build_system(
@@ -137,8 +117,8 @@ def _build_initrd(cache: Cache, key: str, below: str, parts: Parts) -> None:
         manifest.save(folder)
 
 
-def initrd_items(system_folder: Path, parts: Parts) -> list[Item]:
-    """Return the initial RAM disk: the first program, what it needs, and what it installs."""
+def initrd_items(system_folder: Path, parts: Parts) -> list[GuestFile]:
+    """Return the initial RAM disk: the first program, its modules, and the parts it installs."""
     modules = sorted(system_folder.glob("*.ko"))
     order = "".join(f"{path.name}\n" for path in modules)
     return [
@@ -147,5 +127,5 @@ def initrd_items(system_folder: Path, parts: Parts) -> list[Item]:
         link("bin/sh", "busybox"),
         *(regular(f"modules/{path.name}", path.read_bytes()) for path in modules),
         regular("modules/order", order.encode()),
-        *(Item(f"nearmetal/{item.path}", item.mode, item.content) for item in parts.items),
+        *(GuestFile(f"nearmetal/{item.path}", item.mode, item.content) for item in parts.items),
     ]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The disc that turns a cloud image of one's own into a node: NoCloud, read by cloud-init.
+"""The disc that turns a user's cloud image into a node: NoCloud, read by cloud-init.
 
     user-data       starts the guest unit; JSON, which is YAML as well
-    meta-data       who the machine is
-    network-config  its addresses, so that nobody waits for DHCP
+    meta-data       the identity of the machine
+    network-config  its addresses, so that the boot does not wait for DHCP
     seed.json       the seed
     nearmetal.tar   guest unit, provider and tools, with their places
 
@@ -16,15 +16,15 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import stat
 import tarfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from pycdlib import PyCdlib
 from pycdlib.pycdlibexception import PyCdlibException
 
 from nearmetal.core.errors import ImageError
+from nearmetal.core.files import replacing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,20 +50,9 @@ _START = (
 
 def write_disc(path: Path, seed: Seed, parts: Parts) -> None:
     """Write the disc image of one machine, whole or not at all; raises ImageError."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with contextlib.suppress(FileNotFoundError):
-            fresh.unlink()
-        descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(descriptor, "w+b") as stream:
-                _write(stream, disc_files(seed, parts))
-                stream.flush()
-                os.fsync(stream.fileno())
-            fresh.replace(path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                fresh.unlink()
+        with replacing(path, shared=True) as stream:
+            _write(cast("BinaryIO", stream), disc_files(seed, parts))
     except OSError as error:
         raise ImageError(f"cannot write {path}: {error.strerror}") from error
 
@@ -71,7 +60,7 @@ def write_disc(path: Path, seed: Seed, parts: Parts) -> None:
 def disc_files(seed: Seed, parts: Parts) -> dict[str, bytes]:
     """Return the files of the disc. Pure."""
     secret = seed.secret_json()
-    # cloud-init runs its first-boot steps again when this changes: for a new seed it must.
+    # cloud-init runs its first-boot steps again if this changes: a new seed needs them.
     instance = hashlib.sha256(secret.encode()).hexdigest()[:16]
     return {
         "meta-data": _json({"instance-id": f"nearmetal-{instance}", "local-hostname": seed.name}),
@@ -90,7 +79,7 @@ def _user_data(seed: Seed) -> dict[str, Any]:
     return {
         "disable_root": False,
         "ssh_pwauth": False,
-        # The node's own key is in the seed; an RSA key takes an emulated processor a minute.
+        # The node's key is in the seed; an RSA key takes an emulated processor a minute.
         "ssh_genkeytypes": ["ed25519"],
         "ssh_authorized_keys": seed.ssh.authorized_keys,
         "runcmd": [["sh", "-c", _START]],
@@ -131,7 +120,7 @@ def _tar(parts: Parts) -> bytes:
     return output.getvalue()
 
 
-def _write(stream: io.BufferedRandom, files: dict[str, bytes]) -> None:
+def _write(stream: BinaryIO, files: dict[str, bytes]) -> None:
     disc = PyCdlib()
     try:
         disc.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=LABEL)

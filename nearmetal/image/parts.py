@@ -1,38 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a guest gets of nearmetal itself: the guest unit, the provider, the tools."""
+"""The files that a guest gets of nearmetal: the guest unit, the provider, the tools.
+
+The built image gets them in an initial RAM disk, in the kernel's "newc" cpio format. Equal files
+give equal bytes.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import os
+import stat
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import ImageError
-from nearmetal.core.process import find_program
-from nearmetal.core.resources import REPOSITORY, share
-from nearmetal.image.cpio import Item, link, regular
+from nearmetal.core.resources import provider_library, share, tool
+from nearmetal.image.cache import read_limited
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
+    from pathlib import Path
 
 GUEST_LIBRARY = "usr/lib/nearmetal"
 GUEST_PROVIDER = "/usr/lib/nearmetal/libnearmetal-fi.so"
 GUEST_INFO = "/usr/bin/nearmetal-info"
 
 EXTRAS = ("compilers", "containers", "hypervisor", "slurm")
-"""What an image may hold besides, each a list share/guest/packages-NAME.txt."""
+"""Optional content of an image, each a list share/guest/packages-NAME.txt."""
 
+_TRAILER = "TRAILER!!!"
+_ALIGN = 4
 _MAX_PART = 64 << 20
 _TOOLS = ("nearmetal-info", "nearmetal-segment")
+
+
+@dataclass(frozen=True)
+class GuestFile:
+    """One file for a guest, owned by root: path without a leading slash, mode with its type."""
+
+    path: str
+    mode: int
+    content: bytes = b""
+
+
+def regular(path: str, content: bytes, permissions: int = 0o644) -> GuestFile:
+    """Return a file."""
+    return GuestFile(path, stat.S_IFREG | permissions, content)
+
+
+def link(path: str, target: str) -> GuestFile:
+    """Return a symbolic link."""
+    return GuestFile(path, stat.S_IFLNK | 0o777, target.encode())
 
 
 @dataclass(frozen=True)
 class Parts:
     """Files by the place they get in the guest, and the first program of the built image."""
 
-    items: tuple[Item, ...]
+    items: tuple[GuestFile, ...]
     first_program: bytes
     packages: tuple[str, ...]
     excludes: tuple[str, ...]
@@ -47,12 +71,11 @@ class Parts:
         return digest.hexdigest()
 
 
-def parts_here(extras: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> Parts:
+def parts_here(extras: Iterable[str] = ()) -> Parts:
     """Collect the parts from this installation; `extras`: names out of EXTRAS.
 
-    Raises ImageError naming what is missing.
+    Raises ImageError or LaunchError that names a missing part.
     """
-    variables = os.environ if environ is None else environ
     guest = share("guest")
     if not guest.is_dir():
         raise ImageError(
@@ -68,9 +91,9 @@ def parts_here(extras: Iterable[str] = (), environ: Mapping[str, str] | None = N
         regular("etc/inittab", _read(guest / "unit/inittab")),
         link(f"{GUEST_LIBRARY}/init", "/usr/bin/busybox"),
         link("usr/bin/nearmetal-guest", "../lib/nearmetal/nearmetal-guest"),
-        regular(GUEST_PROVIDER[1:], _read(_provider(variables))),
+        regular(GUEST_PROVIDER[1:], _read(provider_library())),
     ]
-    items += [regular(f"usr/bin/{name}", _read(_tool(name, variables)), 0o755) for name in _TOOLS]
+    items += [regular(f"usr/bin/{name}", _read(tool(name)), 0o755) for name in _TOOLS]
     lists = ("packages", *(f"packages-{extra}" for extra in extras))
     packages = {name for stem in lists for name in listed(guest / f"{stem}.txt")}
     return Parts(
@@ -82,11 +105,6 @@ def parts_here(extras: Iterable[str] = (), environ: Mapping[str, str] | None = N
     )
 
 
-def tool_here(name: str, environ: Mapping[str, str] | None = None) -> Path:
-    """Return one of nearmetal's own C tools: the build's, or an installed one."""
-    return _tool(name, os.environ if environ is None else environ)
-
-
 def listed(path: Path) -> list[str]:
     """Return the lines of a list without comments and blank lines."""
     lines = (line.split("#")[0].strip() for line in _read(path).decode().splitlines())
@@ -94,39 +112,34 @@ def listed(path: Path) -> list[str]:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(_MAX_PART + 1)
-    except OSError as error:
-        raise ImageError(f"cannot read {path}: {error.strerror}", "run `make setup`") from error
-    if len(content) > _MAX_PART:
-        raise ImageError(f"{path} is larger than anything a guest gets of nearmetal")
-    return content
+    return read_limited(path, _MAX_PART, "run `make setup`")
 
 
-def _first(places: Iterable[Path | None], what: str) -> Path:
-    for place in places:
-        if place is not None and place.is_file():
-            return place
-    raise ImageError(f"{what} is not built", "run `make setup`")
+def with_directories(items: Iterable[GuestFile]) -> list[GuestFile]:
+    """Return the items sorted, with every directory that they need before them."""
+    files = {item.path: item for item in items}
+    places = {
+        "/".join(parts[:depth])
+        for parts in (path.split("/") for path in files)
+        for depth in range(1, len(parts))
+    }
+    directories = {place: GuestFile(place, stat.S_IFDIR | 0o755) for place in places}
+    return [(directories | files)[path] for path in sorted({*directories, *files})]
 
 
-def _provider(variables: Mapping[str, str]) -> Path:
-    given = variables.get("NEARMETAL_PROVIDER_LIB")
-    if given:
-        return _first([Path(given)], f"{given} (NEARMETAL_PROVIDER_LIB)")
-    installed = sorted(
-        path
-        for prefix in (Path("/usr/local"), Path("/usr"))
-        for path in prefix.glob("lib/**/nearmetal/libnearmetal-fi.so")
-    )
-    return _first(
-        [REPOSITORY / "build/c/src/provider/libnearmetal-fi.so", *installed], "libnearmetal-fi.so"
-    )
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % _ALIGN)
 
 
-def _tool(name: str, variables: Mapping[str, str]) -> Path:
-    given = variables.get("NEARMETAL_INFO") if name == "nearmetal-info" else None
-    if given:
-        return _first([Path(given)], f"{given} (NEARMETAL_INFO)")
-    return _first([REPOSITORY / "build/c/src/tools" / name, find_program(name)], name)
+def _entry(number: int, item: GuestFile) -> bytes:
+    name = item.path.encode() + b"\0"
+    links = 2 if stat.S_ISDIR(item.mode) else 1
+    fields = (number, item.mode, 0, 0, links, 0, len(item.content), 0, 0, 0, 0, len(name), 0)
+    header = b"070701" + b"".join(b"%08X" % field for field in fields)
+    return _padded(header + name) + _padded(item.content)
+
+
+def archive(items: Iterable[GuestFile]) -> bytes:
+    """Return the archive; times are zero and inodes are counted, so no byte depends on the day."""
+    entries = [_entry(number, item) for number, item in enumerate(with_directories(items), 1)]
+    return b"".join([*entries, _entry(0, GuestFile(_TRAILER, 0))])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host tells a virtual machine at its first boot: the seed. Pure data.
+"""The seed: the data that a host gives a virtual machine for its first boot. Pure data.
 
-docs/design/guest.md says how it travels, what the guest makes of it, and which of it is secret.
-The guest unit checks it again: a value here that could end a line or a shell word is refused.
+docs/design/guest.md describes its way, its use in the guest, and its secrets. The guest unit checks
+it again. A value that could end a line or a shell word is refused here.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import ipaddress
 import json
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from nearmetal.config.model import MAX_NODES, Name
+from nearmetal.config.model import MAX_NODES, Model, Name
 
 FW_CFG_NAME = "opt/nearmetal/seed"
 """Name of the firmware configuration item that carries the seed."""
 
 READY_MARK = "nearmetal: ready"
 FAILED_MARK = "nearmetal: failed"
-"""How the lines begin by which the guest unit ends, on the console; the node's name follows."""
+"""The beginnings of the guest unit's last line on the console; the node's name follows."""
 
 GUEST_USER = "mpi"
-"""The user of the cluster in every guest: runs the jobs, owns nothing else; root administers."""
+"""The user of the cluster in every guest, who runs the jobs and owns nothing else."""
 
 _MIN_PART = 2 << 20
 _MAX_SEED_BYTES = 1 << 20
@@ -39,15 +39,13 @@ def _address(value: str) -> str:
 
 def _power_of_two(value: int) -> int:
     if value & (value - 1):
-        msg = "is no power of two"
-        raise ValueError(msg)
+        raise ValueError("is not a power of two")
     return value
 
 
 def _plain_path(value: str) -> str:
     if ".." in value.split("/") or "." in value.split("/"):
-        msg = "leads elsewhere"
-        raise ValueError(msg)
+        raise ValueError("contains . or ..")
     return value
 
 
@@ -78,22 +76,18 @@ GuestPath = Annotated[
 PartSize = Annotated[int, Field(ge=_MIN_PART, le=1 << 40), AfterValidator(_power_of_two)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, strict=True)
-
-
-class SeedNode(_Model):
+class SeedNode(Model):
     """One node of the cluster, as every node knows it; the list is in the order of the spec."""
 
     name: Name
-    address: Address = Field(description="where its sshd listens and MPI launchers reach it")
+    address: Address = Field(description="address of its sshd, which MPI launchers use")
     slots: Annotated[int, Field(ge=1, le=4096)]
-    host: Name = Field(description="the physical host it runs on, for people and logs only")
-    ssh_host_key: PublicKey = Field(description="its sshd's public key, for known_hosts")
+    host: Name = Field(description="its physical host, for people and logs only")
+    ssh_host_key: PublicKey = Field(description="public key of its sshd, for known_hosts")
 
 
-class SeedVf(_Model):
-    """What the host knows of a virtual function that it handed to this node."""
+class SeedVf(Model):
+    """The host's facts about a virtual function that it handed to this node."""
 
     pf: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,64}$")]
     index: Annotated[int, Field(ge=0, le=4095)]
@@ -103,7 +97,7 @@ class SeedVf(_Model):
     port_guid: Guid | None = None
 
 
-class SeedInterface(_Model):
+class SeedInterface(Model):
     """One network interface, recognized by its MAC address."""
 
     mac: Mac
@@ -114,54 +108,54 @@ class SeedInterface(_Model):
     vf: SeedVf | None = None
 
 
-class SeedSsh(_Model):
+class SeedSsh(Model):
     """Keys. The two private ones are secret: they travel in files of mode 0600 only."""
 
     authorized_keys: list[PublicKey] = Field(
-        description="who may log in from outside, as root and as the user of the cluster"
+        description="keys for logins from outside, as root and as the user of the cluster"
     )
-    host_key: PrivateKey = Field(description="this node's own sshd key")
-    node_key: PrivateKey = Field(description="the cluster's key, by which its nodes reach another")
+    host_key: PrivateKey = Field(description="key of this node's sshd")
+    node_key: PrivateKey = Field(description="key of the cluster for logins between its nodes")
     node_key_public: PublicKey
 
 
-class SeedSegment(_Model):
+class SeedSegment(Model):
     """This node's part of the inter-VM segment of its host."""
 
     device: Literal["ivshmem", "dax"]
-    token: Token = Field(description="the segment's UUID; must stand in the host page")
+    token: Token = Field(description="UUID of the segment, which the host page must contain")
     nr_parts: Annotated[int, Field(ge=1, le=4096)]
     part: Annotated[int, Field(ge=0, le=4095)]
     part_size: PartSize = Field(description="size of the BAR through which the part is written")
-    size: PartSize = Field(description="size of the BAR that shows everything, padding included")
+    size: PartSize = Field(description="size of the BAR that shows the whole segment, with padding")
     own_pci: PciAddress | None = Field(
-        default=None, description="where in the guest, if that is certain; else found by its size"
+        default=None, description="its address in the guest if known; else found by its size"
     )
     all_pci: PciAddress | None = None
     numa: Annotated[int, Field(ge=-1, le=4095)] = Field(
-        default=-1, description="the host's NUMA node of the memory; -1: unknown"
+        default=-1, description="NUMA node of the host with the memory; -1: unknown"
     )
     vcpu_numa: Annotated[int, Field(ge=-1, le=4095)] = Field(
-        default=-1, description="the host's NUMA node of the virtual processors; -1: unknown"
+        default=-1, description="NUMA node of the host with the processors; -1: unknown"
     )
     distances: Annotated[list[Distance], Field(max_length=64)] = Field(
         default_factory=list,
-        description="from that node to each one of the host; empty: unknown",
+        description="distances from that node to each node of the host; empty: unknown",
     )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.part >= self.nr_parts:
-            msg = f"part {self.part} of {self.nr_parts}"
-            raise ValueError(msg)
+            raise ValueError(f"part {self.part} of {self.nr_parts} does not exist")
         if self.size <= self.nr_parts * self.part_size:
-            msg = f"{self.nr_parts} parts of {self.part_size} bytes do not fit in {self.size}"
-            raise ValueError(msg)
+            raise ValueError(
+                f"{self.nr_parts} parts of {self.part_size} bytes do not fit in {self.size}"
+            )
         return self
 
 
-class SeedUser(_Model):
-    """Who runs jobs in the guest instead of GUEST_USER, with the numbers that files carry."""
+class SeedUser(Model):
+    """The user of jobs in the guest instead of GUEST_USER, with the numbers in files."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,31}$")]
     uid: Annotated[int, Field(ge=0, le=(1 << 32) - 2)]
@@ -169,18 +163,16 @@ class SeedUser(_Model):
     home: GuestPath
 
 
-class SeedShare(_Model):
-    """A directory of the host, seen at this path by 9p."""
+class SeedShare(Model):
+    """A directory of the host that the guest sees at this path by 9p."""
 
     tag: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,31}$")]
-    readonly: bool = Field(
-        default=False, description="nobody there writes; it stands before `path`"
-    )
+    readonly: bool = Field(default=False, description="the guest cannot write to it")
     path: GuestPath
 
 
-class Seed(_Model):
-    """Everything one node is told. `secret` JSON for the guest, `public` for records and logs."""
+class Seed(Model):
+    """All data for one node."""
 
     version: Literal[1] = 1
     cluster: Name
@@ -190,50 +182,40 @@ class Seed(_Model):
     ssh: SeedSsh
     segment: SeedSegment | None = None
     user: SeedUser | None = None
-    shares: Annotated[list[SeedShare], Field(max_length=16)] = []
+    shares: Annotated[list[SeedShare], Field(max_length=16)] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         names = [node.name for node in self.nodes]
         if self.name not in names:
-            msg = f"{self.name} is none of the nodes"
-            raise ValueError(msg)
+            raise ValueError(f"{self.name} is not in the list of nodes")
         if len(set(names)) != len(names):
-            msg = "two nodes have the same name"
-            raise ValueError(msg)
+            raise ValueError("two nodes have the same name")
         own = next(node.address for node in self.nodes if node.name == self.name)
         if own not in [str(i.address).partition("/")[0] for i in self.interfaces]:
-            msg = f"none of the interfaces has the node's address {own}"
-            raise ValueError(msg)
+            raise ValueError(f"no interface has the node's address {own}")
         macs = [interface.mac for interface in self.interfaces]
         if len(set(macs)) != len(macs):
-            msg = "two interfaces have the same MAC address"
-            raise ValueError(msg)
+            raise ValueError("two interfaces have the same MAC address")
         return self
 
     def secret_json(self) -> str:
-        """Return what the guest reads: it holds private keys, so write it to 0600 files only."""
+        """Return the JSON for the guest: it holds private keys, so write it to 0600 files only."""
         return json.dumps(self.model_dump(mode="json"), indent=1) + "\n"
-
-    def public_json(self) -> str:
-        """Return the same without the private keys."""
-        data = self.model_dump(mode="json", exclude={"ssh": {"host_key", "node_key"}})
-        return json.dumps(data, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read a seed back; raises pydantic's ValidationError, or ValueError when too long."""
+        """Read a seed; raises pydantic's ValidationError, or ValueError if it is too long."""
         if len(text) > _MAX_SEED_BYTES:
-            msg = "a seed is never larger than 1 MiB"
-            raise ValueError(msg)
+            raise ValueError("a seed is never larger than 1 MiB")
         return cls.model_validate_json(text)
 
 
 def ready_line(name: str) -> str:
-    """Return how the console line begins that says the node is ready for jobs."""
+    """Return the beginning of the console line of a node that is ready for jobs."""
     return f"{READY_MARK} {name}"
 
 
 def failed_line(name: str) -> str:
-    """Return how the console line begins that says why the node is not; the reason follows."""
+    """Return the beginning of the console line of a node that is not; the reason follows."""
     return f"{FAILED_MARK} {name}: "

@@ -1,26 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The system of the built image: a Debian 13 tree as a compressed, read-only root file system."""
+"""The system of the built image: a Debian 13 tree as a compressed, read-only root file system.
+
+Its packages come from the mirrors that this machine's apt uses, or from a given one. QEMU enters
+the ELF file inside Debian's compressed kernel directly (PVH). The compressed kernel boots as well,
+but decompresses itself inside the machine, which takes seconds without KVM. Its header is the one
+of the Linux/x86 boot protocol, version 2.08 and later.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import lzma
 import os
 import re
-from dataclasses import replace
+import shutil
+import struct
+from dataclasses import dataclass, replace
 from email.parser import HeaderParser
 from typing import IO, TYPE_CHECKING
 
-from nearmetal.core.errors import ImageError
+from nearmetal.core.errors import ImageError, UsageError
 from nearmetal.core.process import Command, find_program
-from nearmetal.image.kernel import uncompressed_kernel, unpack_xz
-from nearmetal.image.manifest import Package, SystemManifest, record
+from nearmetal.image.cache import Package, SystemManifest, read_limited, record
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from nearmetal.core.process import Runner
-    from nearmetal.image.mirror import Mirror
     from nearmetal.image.parts import Parts
 
 SUITE = "trixie"
@@ -30,7 +37,7 @@ BUSYBOX = "busybox"
 STEPS = ("Debian packages", "root file system", "kernel")
 
 _FORMAT = 1
-"""Raised when this module makes something else of the same parts."""
+"""Increment it if this module makes another system from the same parts."""
 
 _EPOCH = "1754006400"
 """The time of every file made by the build: an image must not depend on when it was made."""
@@ -46,14 +53,85 @@ _SQUASH_TIMEOUT_S = 1200.0
 _MAX_MODULE = 16 << 20
 _MAX_TAKEN = 64 << 20
 _MODULE = re.compile(r"[0-9]{2}-[A-Za-z0-9_-]{1,64}\.ko(\.xz)?")
-_RELEASE = re.compile(r"[0-9]+\.[0-9]+[A-Za-z0-9.+~_-]{0,64}")
+_KERNEL_PACKAGE = re.compile(r"linux-image-([0-9]+\.[0-9]+[A-Za-z0-9.+~_-]{0,64})")
 _LOG = "build.log"
+_CAUSES = (
+    "No space left",
+    "Could not resolve",
+    "Failed to fetch",
+    "Unable to locate package",
+    "Permission denied",
+    "newuidmap",
+)
+"""Words of the errors that explain the others, the most certain ones first."""
+
 _WITH_US = ("setpriv", "--pdeathsig", "TERM", "--")
-"""A program so started ends when this process is killed, and with it what it would still write."""
+"""Ends the program when this process is killed, so it writes nothing afterwards."""
+
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_APT_TIMEOUT_S = 60.0
+_URI = r"(https?|file|copy)://?[A-Za-z0-9._~:/@%+-]+"
+_INDEX = re.compile(rf"(bookworm|trixie|forky|sid)(?P<security>-security)? main (?P<uri>{_URI})")
+
+_MAX_KERNEL = 256 << 20
+_SECTOR = 512
+_SETUP_SECTORS, _MAGIC, _VERSION, _PAYLOAD = 0x1F1, 0x202, 0x206, 0x248
+_HEADER_END = 0x250
+_FIRST_WITH_PAYLOAD = 0x0208
+_ZSTD, _XZ, _ELF = b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0", b"\x7fELF"
+_ZSTD_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A Debian archive, and its archive of security updates if there is one."""
+
+    archive: str
+    security: str | None = None
+
+    def sources(self, suite: str) -> list[str]:
+        """Return lines for apt's list of sources; every index is checked by Debian's keys."""
+        lines = [f"deb [signed-by={KEYRING}] {self.archive} {suite} main"]
+        if self.security:
+            lines.append(f"deb [signed-by={KEYRING}] {self.security} {suite}-security main")
+        return lines
+
+
+def named_mirror(uri: str) -> Mirror:
+    """Return the archive at a URI; raises UsageError for anything else."""
+    if not re.fullmatch(_URI, uri):
+        raise UsageError(
+            f"--mirror {uri!r} is not the address of a Debian archive",
+            "use for example http://mirror.example/debian",
+        )
+    return Mirror(uri)
+
+
+def machine_mirror(runner: Runner) -> Mirror:
+    """Return the archives of this machine's apt; raises ImageError if none is Debian's."""
+    format_ = "$(RELEASE) $(COMPONENT) $(REPO_URI)"
+    command = Command(("apt-get", "indextargets", "--format", format_, "Created-By: Packages"))
+    lines = runner.check(command, timeout_s=_APT_TIMEOUT_S).text.splitlines()
+    archive, security = mirrors_of(lines)
+    if archive is None:
+        raise ImageError(
+            "the apt sources of this machine contain no Debian archive",
+            "give one: nearmetal image build --mirror URI",
+        )
+    return Mirror(archive, security)
+
+
+def mirrors_of(lines: list[str]) -> tuple[str | None, str | None]:
+    """Return archive and security archive out of `release component uri` lines. Pure."""
+    found: dict[bool, str] = {}
+    for line in lines:
+        if match := _INDEX.fullmatch(line.strip()):
+            found.setdefault(match["security"] is not None, match["uri"])
+    return found.get(False), found.get(True)
 
 
 def system_key(parts: Parts) -> str:
-    """Return the key of the system these parts ask for: same inputs, same key."""
+    """Return the key of the system of these parts: same inputs, same key."""
     asked = {
         "format": _FORMAT,
         "suite": SUITE,
@@ -66,7 +144,7 @@ def system_key(parts: Parts) -> str:
 
 
 def require_tools() -> None:
-    """Raise ImageError naming every program that is missing and the package that brings it."""
+    """Raise ImageError with every missing program and its package."""
     missing = [name for name in _TOOLS if find_program(name) is None]
     if missing:
         packages = " ".join(_TOOLS[name] for name in missing)
@@ -101,8 +179,8 @@ def debootstrap(parts: Parts, mirror: Mirror, folder: Path, runner: Runner) -> N
     ]
     env = {**os.environ, "SOURCE_DATE_EPOCH": _EPOCH, "LC_ALL": "C.UTF-8"}
     if os.geteuid() == 0:
-        # Beside the result: one place needs room, and the next build finds what a kill leaves. Not
-        # without root: the users of the name space are others, and a home is closed to them.
+        # Beside the result: only one place needs room, and the next build removes leftovers. Not
+        # without root: the users of the namespace are others, and cannot enter a home.
         env["TMPDIR"] = str(folder)
     _logged(Command(tuple(argv), env=env), folder, runner, _DEBIAN_TIMEOUT_S)
 
@@ -110,18 +188,10 @@ def debootstrap(parts: Parts, mirror: Mirror, folder: Path, runner: Runner) -> N
 def squash(folder: Path, runner: Runner) -> None:
     """Turn root.tar into root.squashfs. lz4: a machine without KVM decompresses slowly."""
     tar = folder / "root.tar"
-    argv = (
-        "tar2sqfs",
-        "--quiet",
-        "--compressor",
-        "lz4",
-        "--no-xattr",
-        "--defaults",
-        f"mtime={_EPOCH}",
-        str(folder / ROOT),
-    )
+    options = f"--quiet --compressor lz4 --no-xattr --defaults mtime={_EPOCH}"
+    command = Command(("tar2sqfs", *options.split(), str(folder / ROOT)))
     with tar.open("rb") as stream:
-        _logged(Command(argv), folder, runner, _SQUASH_TIMEOUT_S, stream)
+        _logged(command, folder, runner, _SQUASH_TIMEOUT_S, stream)
     tar.unlink()
 
 
@@ -146,30 +216,19 @@ def _words(log: Path) -> list[str]:
 
 
 def _reason(log: Path) -> str:
-    """Return the line that says most: the first error that names a cause."""
+    """Return the most useful line: the first error with a known cause."""
     lines = _words(log)
-    causes = (
-        "No space left",
-        "Could not resolve",
-        "Failed to fetch",
-        "Unable to locate package",
-        "Permission denied",
-        "newuidmap",
-    )
-    for cause in causes:
-        for line in lines:
-            if cause in line:
-                return line
+    known = [line for cause in _CAUSES for line in lines if cause in line]
     errors = [line for line in lines if line.startswith(("E:", "tar2sqfs:"))]
-    return (errors or lines or ["it said nothing"])[0]
+    return (known or errors or lines or ["it wrote no message"])[0]
 
 
 def _tail(log: Path) -> str:
-    return "its last words:\n" + "\n".join(_words(log)[-8:])
+    return "the end of its log:\n" + "\n".join(_words(log)[-8:])
 
 
 def take_kernel(folder: Path, key: str, runner: Runner) -> SystemManifest:
-    """Unpack what the tree's build left in nearmetal-build; returns the system's manifest."""
+    """Unpack the files that the build of the tree left in nearmetal-build; return the manifest."""
     taken = folder / "nearmetal-build"
     (folder / KERNEL).write_bytes(uncompressed_kernel(_read(taken / "vmlinux"), runner))
     (folder / BUSYBOX).write_bytes(_read(taken / "busybox"))
@@ -185,11 +244,7 @@ def take_kernel(folder: Path, key: str, runner: Runner) -> SystemManifest:
         names.append(name)
     packages = parse_packages(_read(taken / "packages").decode("utf-8", "replace"))
     release = kernel_release(packages)
-    for path in (*(taken / "modules").iterdir(), *taken.iterdir()):
-        if path.is_file():
-            path.unlink()
-    (taken / "modules").rmdir()
-    taken.rmdir()
+    shutil.rmtree(taken)
     (folder / _LOG).unlink()
     return SystemManifest(
         key=key,
@@ -201,18 +256,14 @@ def take_kernel(folder: Path, key: str, runner: Runner) -> SystemManifest:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(_MAX_TAKEN + 1)
-    except OSError as error:
-        raise ImageError(f"the build left no {path.name}: {error.strerror}") from error
-    if not content or len(content) > _MAX_TAKEN:
-        raise ImageError(f"the build left a {path.name} of {len(content)} bytes")
+    content = read_limited(path, _MAX_TAKEN)
+    if not content:
+        raise ImageError(f"the build wrote an empty {path.name}")
     return content
 
 
 def parse_packages(text: str) -> list[Package]:
-    """Read stanzas of an apt index, sorted by name; raises ImageError when one is incomplete."""
+    """Read stanzas of an apt index, sorted by name; raises ImageError if one is incomplete."""
     found = {}
     for stanza in text.split("\n\n"):
         if not stanza.strip():
@@ -226,21 +277,68 @@ def parse_packages(text: str) -> list[Package]:
                 sha256=str(fields["SHA256"]),
             )
         except ValueError as error:
-            raise ImageError(f"no sound record of package {fields['Package']!r}") from error
+            raise ImageError(f"the record of package {fields['Package']!r} is damaged") from error
         found[package.name, package.architecture] = package
     if not found:
-        raise ImageError("the build left no record of its packages")
+        raise ImageError("the build wrote no record of its packages")
     return [found[key] for key in sorted(found)]
 
 
 def kernel_release(packages: list[Package]) -> str:
     """Return the kernel's release out of the packages' names; raises ImageError."""
-    prefix = "linux-image-"
-    releases = [
-        package.name.removeprefix(prefix)
-        for package in packages
-        if package.name.startswith(prefix) and _RELEASE.fullmatch(package.name.removeprefix(prefix))
-    ]
+    found = (_KERNEL_PACKAGE.fullmatch(package.name) for package in packages)
+    releases = [match[1] for match in found if match]
     if len(releases) != 1:
-        raise ImageError(f"one kernel was to be installed, there are: {', '.join(releases)}")
+        raise ImageError(f"the system needs one kernel, it has: {', '.join(releases) or 'none'}")
     return releases[0]
+
+
+def payload(kernel: bytes) -> tuple[bytes, int]:
+    """Return the compressed payload of a bzImage and its size unpacked; raises ImageError."""
+    if len(kernel) < _HEADER_END or kernel[_MAGIC : _MAGIC + 4] != b"HdrS":
+        raise ImageError("the kernel is not a bzImage", "check its processor type")
+    (version,) = struct.unpack_from("<H", kernel, _VERSION)
+    if version < _FIRST_WITH_PAYLOAD:
+        raise ImageError(f"the kernel's boot protocol {version:#06x} has no payload")
+    sectors = kernel[_SETUP_SECTORS] or 4
+    offset, length = struct.unpack_from("<II", kernel, _PAYLOAD)
+    begin = (sectors + 1) * _SECTOR + offset
+    if length <= len(_XZ) + 4 or begin + length > len(kernel):
+        raise ImageError("the kernel is cut off: its payload ends beyond the file")
+    # The build appends the unpacked size to the compressed data.
+    (size,) = struct.unpack_from("<I", kernel, begin + length - 4)
+    if not 0 < size <= _MAX_KERNEL:
+        raise ImageError(f"the kernel claims to have {size} bytes unpacked")
+    return kernel[begin : begin + length - 4], size
+
+
+def uncompressed_kernel(kernel: bytes, runner: Runner) -> bytes:
+    """Return the ELF file inside a bzImage; raises ImageError with the reason."""
+    packed, size = payload(kernel)
+    if packed.startswith(_ZSTD):
+        command = Command(
+            ("zstd", "--decompress", "--stdout", f"--memory={_MAX_KERNEL}"), stdin=packed
+        )
+        done = runner.run(command, timeout_s=_ZSTD_TIMEOUT_S)
+        if done.code != 0:
+            raise ImageError("the kernel cannot be decompressed", done.error_tail)
+        unpacked = done.stdout
+    elif packed.startswith(_XZ):
+        unpacked = unpack_xz(packed, size + 1)
+    else:
+        raise ImageError(f"the kernel is compressed in an unknown way ({packed[:6].hex()})")
+    if len(unpacked) != size or not unpacked.startswith(_ELF):
+        raise ImageError("the kernel does not unpack to the size and format in its header")
+    return unpacked
+
+
+def unpack_xz(packed: bytes, limit: int) -> bytes:
+    """Return the content of the first xz stream, at most `limit` bytes; raises ImageError."""
+    decompressor = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_MAX_KERNEL)
+    try:
+        unpacked = decompressor.decompress(packed, limit)
+    except lzma.LZMAError as error:
+        raise ImageError(f"not a valid xz stream: {error}") from error
+    if not decompressor.eof and len(unpacked) < limit:
+        raise ImageError("an xz stream is cut off")
+    return unpacked

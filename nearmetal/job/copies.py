@@ -1,54 +1,112 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that go to nodes which do not see ours, and counters that come back from them."""
+"""The program and MPI of a job on nodes without our files, and the counters that come back."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import itertools
 import os
 import shutil
 import stat
 import tarfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nearmetal.cluster.backend import STAGED
 from nearmetal.core.errors import LaunchError
+from nearmetal.core.files import new_directory
+from nearmetal.job.mpi import Installation, pick
+from nearmetal.job.mpi.installed import Family, Mpi, linked_family
+
+FILES = ".files"
+"""Ends the staged name of a job's own program."""
 
 NEW = ".new"
-"""Ends the name of what is being copied; a job's name begins it."""
+"""Ends the name of an unfinished copy, which begins with the job's name."""
+
+GUEST_MPI = Installation(Mpi.OPENMPI5, Path("/usr"))
+"""The MPI of the built image: Debian 13's Open MPI 5."""
 
 _MAX_STATS = 64 << 20
 _MAX_MEMBERS = 16384
 
 
+def is_local(program: str) -> bool:
+    """Whether a program named on the command line is on this machine; else the nodes have it.
+
+    Raises LaunchError for a relative path to nothing: no directory of the nodes is ours.
+    """
+    if "/" not in program or Path(program).is_file():
+        return True
+    if not Path(program).is_absolute():
+        raise LaunchError(
+            f"no program {program}: {Path(program).absolute()} is not a file",
+            "a program of the nodes needs its absolute path",
+        )
+    return False
+
+
+def guest_mpi(name: str | None, program: Path | None) -> Installation:
+    """Return the MPI to use in virtual machines: their own Open MPI 5, or a copied one."""
+    family = None if program is None else linked_family(program)
+    if name in (None, Mpi.OPENMPI5.value) and family in (None, Family.OPENMPI):
+        return GUEST_MPI
+    return pick(name, program)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A job's program and MPI as the nodes see them, and the files to stage for that."""
+
+    program: Path
+    installation: Installation
+    files: tuple[tuple[Path, str], ...]
+
+
+def carried(
+    root: Path, job: str, program: Path | None, named: str, installation: Installation
+) -> Carried:
+    """Return what nodes lack; `program` None: they have it under the given name."""
+    files, found = [], Path(named)
+    if program is not None:
+        files.append((program, job + FILES))
+        found = root / STAGED / (job + FILES) / program.name
+    if installation.prefix != GUEST_MPI.prefix:
+        # The key holds place and age, so another MPI of that name gets its own copy.
+        age = installation.launcher.stat().st_mtime_ns
+        key = hashlib.sha256(f"{installation.prefix} {age}".encode()).hexdigest()[:8]
+        name = f"{installation.mpi.value}-{key}"
+        files.append((installation.prefix, name))
+        installation = replace(installation, prefix=root / STAGED / name)
+    return Carried(found, installation, tuple(files))
+
+
 def _is_for_compilers(name: str) -> bool:
-    """Whether a path within an MPI is one that only compilers read."""
+    """Whether only compilers read this path within an MPI."""
     return name.partition("/")[0] == "include" or name.endswith((".a", ".la"))
 
 
 def packed(path: Path) -> bytes:
-    """Return a compressed tar archive of a file, or of what a directory has for programs.
+    """Return a compressed tar archive of a file, or of a directory without files for compilers.
 
-    A link is followed where it is the file asked for, and kept within a directory.
+    A link is followed if it is the file asked for, and kept within a directory.
     """
     stream, whole = io.BytesIO(), path.is_dir()
     with tarfile.open(
         fileobj=stream, mode="w:gz", compresslevel=6, dereference=not whole
     ) as archive:
-        if whole:
-            for entry in sorted(path.iterdir()):
-                archive.add(entry, entry.name, filter=_needed)
-        else:
-            archive.add(path, path.name, filter=_plain)
+        for entry in sorted(path.iterdir()) if whole else [path]:
+            archive.add(entry, entry.name, filter=_needed if whole else _plain)
     return stream.getvalue()
 
 
 def _needed(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Leave out what only compilers read."""
     return None if _is_for_compilers(member.name) else _plain(member)
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Leave out who owns a file here."""
+    """Leave out the owner of a file here."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mode = _open_mode(member.mode)
@@ -56,35 +114,32 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _open_mode(mode: int) -> int:
-    """Return the rights that all have on a staged file: to read it, and to run what is a program."""
+    """Return the mode of a staged file: all users may read it, and run it if it is a program."""
     return 0o755 if mode & stat.S_IXUSR else 0o644
 
 
 def stage(path: Path, shared: Path, name: str, job: str) -> None:
-    """Copy what `packed` packs to `name` of a directory that nodes see as it is.
+    """Copy the files that `packed` packs to `name` of a directory that nodes see as it is.
 
-    What is there already stays; half a copy is never there under its name. Raises LaunchError.
+    An existing copy stays; an unfinished copy never has that name. Raises LaunchError.
     """
     target = shared / name
     if target.exists():
         return
-    fresh = shared / f"{job}{NEW}"
     try:
-        fresh.mkdir(mode=0o755)
-        fresh.chmod(0o755)
-        if path.is_dir():
-            for entry in sorted(path.iterdir()):
-                _copy(entry, fresh, entry.name)
-        else:
-            _copy_file(path, fresh / path.name)
-        fresh.rename(target)
+        with new_directory(target, shared / f"{job}{NEW}", mode=0o755, sync=False) as fresh:
+            if path.is_dir():
+                for entry in sorted(path.iterdir()):
+                    _copy(entry, fresh, entry.name)
+            else:
+                _copy_file(path, fresh / path.name)
     except OSError as error:
         # Another job may have been faster.
         if not target.exists():
-            msg = f"cannot copy {path} to {target}: {error.strerror or error}"
-            raise LaunchError(msg, "is there room in the state directory?") from error
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+            raise LaunchError(
+                f"cannot copy {path} to {target}: {error.strerror or error}",
+                "check that the state directory has room",
+            ) from error
 
 
 def _copy(source: Path, folder: Path, name: str) -> None:
@@ -107,10 +162,13 @@ def _copy_file(source: Path, target: Path) -> None:
     target.chmod(_open_mode(source.stat().st_mode))
 
 
-def unpack(archive: bytes, directory: Path) -> None:
-    """Write the regular files of a foreign archive flat into a new directory, and not too many.
+_DAMAGED = (tarfile.TarError, EOFError, OSError, ArithmeticError, ValueError, RecursionError)
 
-    Raises LaunchError for one that is no archive, or not plain: a small one may grow large.
+
+def unpack(archive: bytes, directory: Path) -> None:
+    """Write the regular files of a foreign archive flat into a new directory, within limits.
+
+    Raises LaunchError for a damaged or compressed archive: a small one may grow large.
     """
     directory.mkdir(mode=0o700)
     left = _MAX_STATS
@@ -126,12 +184,5 @@ def unpack(archive: bytes, directory: Path) -> None:
                 if data is not None and not target.exists():
                     target.write_bytes(data.read())
                     os.utime(target, (member.mtime, member.mtime))
-    except (
-        tarfile.TarError,
-        EOFError,
-        OSError,
-        ArithmeticError,
-        ValueError,
-        RecursionError,
-    ) as error:
+    except _DAMAGED as error:
         raise LaunchError(f"a node sent damaged counters: {error}") from error

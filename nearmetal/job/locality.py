@@ -1,35 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is near whom: every node tries to meet every other, and says how it went and why."""
+"""The locality of nodes: every node meets every other and reports the channel and the reason."""
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.core.errors import CommandError, LaunchError
-from nearmetal.core.process import Dialogue, find_program
-from nearmetal.core.resources import REPOSITORY
+from nearmetal.core.process import Command, Dialogue
+from nearmetal.core.resources import find_tool, tool
+from nearmetal.evidence.counters import channel_names
 from nearmetal.image import GUEST_INFO
-from nearmetal.job.places import Wanted, end_stale, places_for
-from nearmetal.job.stale import MARKER, new_name, surely
+from nearmetal.job.places import MARKER, Wanted, end_stale, new_name, places_for, surely
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from nearmetal.cluster.backend import Backend
     from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.core.process import Runner
+    from nearmetal.job.places import Places
 
 _MEET_S = 30.0
+_ABI_S = 20.0
 _MAX_ADDRESS = 256
+_TEXTS = ("relation", "channel", "integrity", "reason", "copy_reason")
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """What one node found out about another: the way to it, and the reasons."""
+    """The channel from one node to another, with the reasons."""
 
     node: str
     peer: str
@@ -41,16 +42,16 @@ class Meeting:
     copy_reason: str
 
 
-def info_tool() -> Path:
-    """Return nearmetal-info: $NEARMETAL_INFO, the build's, or an installed one."""
-    given = os.environ.get("NEARMETAL_INFO")
-    built = Path(given) if given else REPOSITORY / "build/c/src/tools/nearmetal-info"
-    if os.access(built, os.X_OK):
-        return built
-    found = find_program("nearmetal-info")
-    if given or found is None:
-        raise LaunchError(f"no nearmetal-info: looked for {built}", "run `make setup`")
-    return found
+def known_channels(runner: Runner) -> tuple[str, ...] | None:
+    """Return the channels of the installed provider; None if nearmetal-info does not list them."""
+    info = find_tool("nearmetal-info")
+    if info is None:
+        return None
+    done = runner.run(Command((str(info), "--abi"), env={}), timeout_s=_ABI_S)
+    try:
+        return channel_names(done.text)
+    except ValueError:
+        return None
 
 
 def _parse(line: str | None, node: str) -> dict[str, Any]:
@@ -75,19 +76,15 @@ def _address(data: Mapping[str, Any], node: str) -> str:
     return address
 
 
-def measure_locality(
-    backend: Backend, spec: ClusterSpec, runner: Runner, channels: Sequence[str] | None = None
-) -> list[Meeting]:
-    """Let every node meet every node; returns one Meeting per ordered pair, in spec order."""
-    tool = str(info_tool()) if backend.shares_files else GUEST_INFO
+def measure_locality(backend: Backend, spec: ClusterSpec, runner: Runner) -> list[Meeting]:
+    """Let every node meet every node; return one Meeting per ordered pair, in spec order."""
+    info = str(tool("nearmetal-info")) if backend.shares_files else GUEST_INFO
     names = [node.name for _, node in spec.nodes]
     end_stale(backend, spec, runner)
     job = new_name("probe")
     places = places_for(backend, spec, names, job, runner)
     env = {"PATH": "/usr/bin:/bin", MARKER: job}
-    if channels is not None:
-        env["NEARMETAL_CHANNELS"] = ",".join(channels)
-    argv = [tool, "meet", "--rundir", str(backend.job_root() / job)]
+    argv = [info, "meet", "--rundir", str(backend.job_root() / job)]
     probes: dict[str, Dialogue] = {}
     try:
         places.make(Wanted())
@@ -99,13 +96,13 @@ def measure_locality(
         }
         return _meet_all(probes, addresses)
     finally:
+        surely(lambda: _end(probes, places))
 
-        def clear() -> None:
-            for probe in probes.values():
-                probe.finish(2.0)
-            places.end()
 
-        surely(clear)
+def _end(probes: Mapping[str, Dialogue], places: Places) -> None:
+    for probe in probes.values():
+        probe.finish(2.0)
+    places.end()
 
 
 def _meet_all(probes: Mapping[str, Dialogue], addresses: Mapping[str, str]) -> list[Meeting]:
@@ -119,10 +116,7 @@ def _meet_all(probes: Mapping[str, Dialogue], addresses: Mapping[str, str]) -> l
             data = _parse(probe.receive(_MEET_S), name)
             if data.get("peer") != peer:
                 raise LaunchError(f"nearmetal-info in node {name} answered about another peer")
-            relation, channel, integrity, reason, copies = (
-                str(data.get(k, "?"))[:400]
-                for k in ("relation", "channel", "integrity", "reason", "copy_reason")
-            )
+            texts = {key: str(data.get(key, "?"))[:400] for key in _TEXTS}
             direct = data.get("direct_copies") is True
-            found.append(Meeting(name, peer, relation, channel, integrity, reason, direct, copies))
+            found.append(Meeting(name, peer, direct_copies=direct, **texts))
     return found

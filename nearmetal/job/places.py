@@ -1,28 +1,88 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's directories, where its ranks find them: shared with this machine, or in every node."""
+"""The names and the directories of jobs: shared with this machine, or in every node.
+
+A login to an emulated machine takes about a second, a command over an open one a tenth, so a job
+has two scripts per node: one before it, one after. Both run as root of the node, which alone makes
+and removes the directories of jobs.
+
+A `nearmetal run` that was killed leaves its job. The next one finds such jobs by their names.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import secrets
 import shutil
+import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from nearmetal.core.errors import BackendError
-from nearmetal.job.node_places import NodePlaces
-from nearmetal.job.stale import MARKER, is_stale
+from nearmetal.cluster.backend import STAGED, SWEEP
+from nearmetal.core.errors import BackendError, LaunchError
+from nearmetal.image.seed import GUEST_USER
+from nearmetal.job.copies import FILES, NEW, packed, stage, unpack
 from nearmetal.job.stats import cause, read_exit_codes, read_stats
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nearmetal.cluster.backend import Backend
     from nearmetal.cluster.spec import ClusterSpec
-    from nearmetal.core.process import Runner
+    from nearmetal.core.process import Completed, Runner
 
-Files = Sequence[tuple[Path, str]]
-"""Files or directories here, and the directory each gets among those staged in a node."""
+MARKER = "NEARMETAL_JOB"
+"""The variable that every process of a job carries."""
 
 SUFFIXES = ("", ".stats", ".providers")
+"""The directories of a job: its name with each of these."""
+
+_NAME = re.compile(r"[a-z]{1,16}-([0-9]{1,20})-([0-9]{1,20})-[0-9a-f]{6}")
+"""Nodes report such names, and directories with such names are removed: no other characters."""
+
+_STEP_S = 120.0
+_MAX_STALE = 64
+"""How many jobs without an owner one job ends: a node may invent their names."""
+
+_CARRY_S = 1800.0
+"""An MPI is some ten megabytes, and a guest under TCG decrypts less than one in a second."""
+
+_PATH = {"PATH": "/usr/bin:/bin"}
+
+
+def _started(pid: int) -> int | None:
+    """Return when a process of this machine started, in ticks since boot; None: it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        return int(text.rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def new_name(kind: str) -> str:
+    """Return a fresh name of a job, with its owner: kind, our pid, our start, chance."""
+    return f"{kind}-{os.getpid()}-{_started(os.getpid()) or 0}-{secrets.token_hex(3)}"
+
+
+def is_stale(name: str) -> bool:
+    """Whether this names a job whose owner has ended; other names are never stale."""
+    found = _NAME.fullmatch(name.partition(".")[0])
+    return found is not None and _started(int(found[1])) != int(found[2])
+
+
+def _stale(names: set[str]) -> list[str]:
+    return sorted({name.partition(".")[0] for name in names if is_stale(name)})
+
+
+def surely(clear: Callable[[], None]) -> None:
+    """Clean up, and start again if a signal interrupts it: only the first one raises."""
+    try:
+        clear()
+    except BaseException:
+        clear()
+        raise
 
 
 @dataclass(frozen=True)
@@ -31,35 +91,15 @@ class Wanted:
 
     providers: tuple[Path, ...] = ()
     """Each gets a link in the job's directory of providers."""
-    files: Files = ()
-    """What is brought to nodes that do not see ours."""
+    files: Sequence[tuple[Path, str]] = ()
+    """Files or directories here that nodes without our files need, each with its staged name."""
     seen: tuple[Path, ...] = ()
     """Files that such nodes must have themselves."""
 
 
-class Places(Protocol):
-    """The directories of one job: segments, statistics, links to providers."""
-
-    @property
-    def job(self) -> str:
-        """The job's name."""
-
-    def make(self, wanted: Wanted) -> None:
-        """Make them, and see to what is wanted; raises LaunchError."""
-
-    def stats(self) -> list[dict[str, Any]]:
-        """Return what every endpoint left; the launcher has ended."""
-
-    def first_failure(self) -> int | None:
-        """Return the exit code of the rank that failed first, where one was recorded."""
-
-    def end(self) -> None:
-        """End what still runs of the job, and remove them; no error when they are not there."""
-
-
 @dataclass(frozen=True)
 class SharedPlaces:
-    """Directories of hosts that this machine sees as its own."""
+    """The rundirs, statistics and providers of a job on hosts whose files this machine sees."""
 
     backend: Backend
     bases: tuple[Path, ...]
@@ -71,7 +111,7 @@ class SharedPlaces:
         return [base / (self.job + suffix) for base in self.bases for suffix in SUFFIXES]
 
     def make(self, wanted: Wanted) -> None:
-        """Make them here; the nodes see our files."""
+        """Make them here; the nodes see our files. Raises OSError."""
         for path in self.all:
             path.mkdir(mode=0o700)
             if path.suffix == ".providers":
@@ -79,16 +119,16 @@ class SharedPlaces:
                     (path / library.name).symlink_to(library)
 
     def stats(self) -> list[dict[str, Any]]:
-        """Read them here."""
+        """Return the statistics of every endpoint; the launcher has ended."""
         return [e for base in self.bases for e in read_stats(base / f"{self.job}.stats")]
 
     def first_failure(self) -> int | None:
-        """Read it here."""
+        """Return the exit code of the rank that failed first, if one was recorded."""
         places = (base / f"{self.job}.stats" for base in self.bases)
         return cause([failure for place in places for failure in read_exit_codes(place)])
 
     def end(self) -> None:
-        """Remove them here; the cluster may be gone by now."""
+        """End the rest of the job and remove them; the cluster may no longer exist."""
         try:
             self.backend.end_marked(f"{MARKER}={self.job}")
         except BackendError:
@@ -96,6 +136,217 @@ class SharedPlaces:
         finally:
             for path in self.all:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+# Words after the first three: see=FILE must exist, have=NAME should be staged, link=LIBRARY goes to
+# the job's directory of providers. Without the name of a job the script only looks. A second try
+# finds what the first one made.
+_MAKE = f"""
+cd -- "$1" || exit
+user=$2 job=$3
+shift 3
+for name in * {STAGED}/*; do echo "there ${{name#{STAGED}/}}"; done
+for word; do
+  case $word in
+    see=*) [ -e "${{word#*=}}" ] || echo "unseen ${{word#*=}}" ;;
+    have=*) [ -e "{STAGED}/${{word#*=}}" ] || echo "lacks ${{word#*=}}" ;;
+  esac
+done
+[ -n "$job" ] || exit 0
+umask 077
+mkdir -p -- "$job" "$job.stats" "$job.providers" || exit
+for word; do
+  case $word in link=*) ln -sfn -- "${{word#*=}}" "$job.providers/" || exit ;; esac
+done
+chown -hR -- "$user:" "$job" "$job.stats" "$job.providers"
+"""
+
+# Another job may be faster with the same files: an existing copy stays.
+_CARRY = """
+umask 022
+new=$2 code=0
+mkdir -p -- "$new" && tar -xzf - --no-same-owner -C "$new" &&
+  { [ -e "$1" ] || mv -T -- "$new" "$1" || [ -e "$1" ]; } || code=1
+rm -rf -- "$new"
+exit $code
+"""
+
+# The markers, one per line; the directory to read; all names to remove.
+_END = f"""
+cd -- "$1" || exit
+marker=$2 stats=$3 code=0
+{SWEEP}
+shift 3
+[ ! -d "$stats" ] || tar -cf - -- "$stats" || code=$?
+rm -rf -- "$@" && exit $code
+"""
+
+
+@dataclass(frozen=True)
+class _NodeAnswer:
+    """The answer of a node: names beside the job's, and files that it does not have."""
+
+    there: set[str]
+    unseen: tuple[str, ...]
+    lacks: frozenset[str]
+
+
+def _answer(text: str) -> _NodeAnswer:
+    """Read a node's lines; unknown ones are ignored. Pure."""
+    found: dict[str, list[str]] = {"there": [], "unseen": [], "lacks": []}
+    for line in text.splitlines():
+        word, _, rest = line.partition(" ")
+        if word in found:
+            found[word].append(rest)
+    return _NodeAnswer(set(found["there"]), tuple(found["unseen"]), frozenset(found["lacks"]))
+
+
+class NodePlaces:
+    """The same directories in every node, which are read by copying."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        nodes: Sequence[str],
+        job: str,
+        runner: Runner,
+        *,
+        everyone: Sequence[str] = (),
+        user: str = GUEST_USER,
+    ) -> None:
+        """Make nothing yet. `everyone`: all nodes of the cluster; any may hold jobs to end."""
+        self._backend = backend
+        self._nodes = tuple(nodes)
+        self._everyone = tuple(everyone or nodes)
+        self._runner = runner
+        self._user = user
+        self._root = backend.job_root()
+        self._copies: Path | None = None
+        self._ended = False
+        self.job = job
+
+    def _run(
+        self, nodes: Sequence[str], script: str, words: dict[str, list[str]], stdin: bytes = b""
+    ) -> dict[str, Completed]:
+        """Run a script in these nodes side by side, each with its own words."""
+        start = ["sh", "-c", script, "sh"]
+        on = self._backend.on_node
+        commands = [on(node, [*start, *words[node]], env=_PATH, root=True) for node in nodes]
+        given = [replace(command, stdin=stdin) for command in commands]
+        ends = self._runner.run_all(given, timeout_s=_CARRY_S if stdin else _STEP_S)
+        return dict(zip(nodes, ends, strict=True))
+
+    def make(self, wanted: Wanted) -> None:
+        """Make them, and remove jobs without an owner. Raises LaunchError."""
+        asked = [f"see={path}" for path in wanted.seen]
+        asked += [f"have={name}" for _, name in wanted.files]
+        asked += [f"link={path}" for path in wanted.providers]
+        done = self._try(self._everyone, asked)
+        names = {name for end in done.values() for name in _answer(end.text).there}
+        gone = _stale(names)[:_MAX_STALE]
+        if gone:
+            self._clear(gone)
+        failed = [node for node in self._nodes if _failed(done[node])]
+        if gone and failed:
+            # The cause may be a lack of space that the removed jobs took.
+            done |= self._try(failed, asked)
+        _check(done, self._nodes, "cannot make the job's directories")
+        answers = {node: _answer(done[node].text) for node in self._nodes}
+        for node, answer in answers.items():
+            if answer.unseen:
+                raise LaunchError(
+                    f"node {node} has no {answer.unseen[0]}",
+                    "give the path of a file on this machine; it is copied to the nodes",
+                )
+        self._bring(wanted, answers)
+
+    def _try(self, nodes: Sequence[str], asked: list[str]) -> dict[str, Completed]:
+        words = {
+            node: [str(self._root), self._user, self.job if node in self._nodes else "", *asked]
+            for node in nodes
+        }
+        return self._run(nodes, _MAKE, words)
+
+    def _bring(self, wanted: Wanted, answers: dict[str, _NodeAnswer]) -> None:
+        """Stage the missing files; an MPI stays for later jobs."""
+        for path, name in wanted.files:
+            lacking = [node for node in self._nodes if name in answers[node].lacks]
+            shared = {node: self._backend.staged(node) for node in lacking}
+            for place in {place for place in shared.values() if place is not None}:
+                stage(path, place, name, self.job)
+            rest = [node for node in lacking if shared[node] is None]
+            if rest:
+                there = self._root / STAGED
+                words = {node: [str(there / name), str(there / (self.job + NEW))] for node in rest}
+                done = self._run(rest, _CARRY, words, packed(path))
+                _check(done, rest, f"cannot copy {path.name} there")
+
+    def _end(self) -> dict[str, Completed]:
+        """End and remove everything; return the archives of statistics."""
+        done = self._clear([self.job], f"{self.job}.stats")
+        self._ended = True
+        return done
+
+    def _clear(self, jobs: Sequence[str], stats: str = "") -> dict[str, Completed]:
+        """End and remove these jobs everywhere, with one command per node."""
+        markers = "\n".join(f"{MARKER}={job}" for job in jobs)
+        made = [job + suffix for job in jobs for suffix in SUFFIXES]
+        copies = [job + suffix for job in jobs for suffix in (FILES, NEW)]
+        own = [f"{STAGED}/{name}" for name in copies]
+        shared = {node: self._backend.staged(node) for node in self._everyone}
+        words = {
+            node: [str(self._root), markers, stats, *made, *(own if place is None else ())]
+            for node, place in shared.items()
+        }
+        try:
+            return self._run(self._everyone, _END, words)
+        finally:
+            for place in {place for place in shared.values() if place is not None}:
+                for name in copies:
+                    shutil.rmtree(place / name, ignore_errors=True)
+
+    def stats(self) -> list[dict[str, Any]]:
+        """End the job, and read copies: bytes from a node are hostile until checked."""
+        top = self._copied()
+        return [e for node in self._nodes for e in read_stats(top / node)]
+
+    def first_failure(self) -> int | None:
+        """As `stats`; the nodes' clocks decide, which their host synchronizes."""
+        top = self._copied()
+        return cause([f for node in self._nodes for f in read_exit_codes(top / node)])
+
+    def _copied(self) -> Path:
+        """Return a directory here with copies of the nodes' statistics directories."""
+        if self._copies is None:
+            self._copies = Path(tempfile.mkdtemp(prefix="nearmetal-"))
+            done = self._end()
+            _check(done, self._nodes, "cannot read its counters")
+            for node in self._nodes:
+                unpack(done[node].stdout, self._copies / node)
+        return self._copies
+
+    def end(self) -> None:
+        """End the job if it has not ended; drop the copies. Nodes may no longer exist."""
+        if not self._ended:
+            self._end()
+        if self._copies is not None:
+            shutil.rmtree(self._copies, ignore_errors=True)
+            self._copies = None
+
+
+Places = SharedPlaces | NodePlaces
+"""The directories of one job: make, read the statistics, end."""
+
+
+def _failed(end: Completed) -> bool:
+    return end.code != 0 or end.timed_out
+
+
+def _check(done: dict[str, Completed], nodes: Sequence[str], what: str) -> None:
+    """Raise LaunchError for the first of these nodes that failed; others may be dead."""
+    for node in nodes:
+        if _failed(done[node]):
+            raise LaunchError(f"node {node}: {what}: {done[node].error_tail or 'no answer'}")
 
 
 def places_for(
@@ -109,18 +360,16 @@ def places_for(
     return SharedPlaces(backend, tuple(backend.meeting_directory(host) for host in used), job)
 
 
-def end_stale(backend: Backend, spec: ClusterSpec, runner: Runner) -> tuple[str, ...]:
-    """End and remove every job whose owner on this machine is gone; returns their names.
+def end_stale(backend: Backend, spec: ClusterSpec, runner: Runner) -> None:
+    """End and remove every job whose owner on this machine has ended.
 
-    In machines a job sees to that when it makes its directories: a login less.
+    In virtual machines a job does that when it makes its directories, which saves a login.
     """
     if not backend.shares_files:
-        return ()
+        return
     nodes = [node.name for _, node in spec.nodes]
     names: set[str] = set()
     for host in spec.hosts:
         names |= {path.name for path in backend.meeting_directory(host.name).iterdir()}
-    jobs = sorted({name.partition(".")[0] for name in names if is_stale(name)})
-    for job in jobs:
+    for job in _stale(names):
         places_for(backend, spec, nodes, job, runner).end()
-    return tuple(jobs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One MPI job in a cluster: prepared, started, ended, its counters collected, nothing left."""
+"""One MPI job in a cluster: prepare it, run it, collect its counters, leave nothing behind."""
 
 from __future__ import annotations
 
@@ -10,28 +10,35 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from nearmetal.core.errors import LaunchError, UsageError
+from nearmetal.core.resources import provider_library
+from nearmetal.evidence.counters import NETWORK, SELF
 from nearmetal.image import GUEST_PROVIDER
-from nearmetal.job.carried import carried, guest_mpi, is_local
+from nearmetal.job.copies import carried, guest_mpi, is_local
+from nearmetal.job.locality import known_channels
 from nearmetal.job.mpi import (
-    CHANNELS,
     Installation,
     MapBy,
     Placement,
     Provider,
     Request,
-    Settings,
     Stack,
     launcher_argv,
     pick,
     settings_for,
 )
-from nearmetal.job.mpi.installed import Family, Mpi
+from nearmetal.job.mpi.installed import Family
 from nearmetal.job.mpi.launcher import place
-from nearmetal.job.mpi.provider import provider_library
 from nearmetal.job.mpi.settings import unset_for
-from nearmetal.job.places import Places, Wanted, end_stale, places_for
-from nearmetal.job.stale import MARKER, new_name, surely
-from nearmetal.job.stats import Proof, Verdict, judge
+from nearmetal.job.places import (
+    MARKER,
+    Places,
+    Wanted,
+    end_stale,
+    new_name,
+    places_for,
+    surely,
+)
+from nearmetal.job.stats import JobVerdict, Proof, judge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,24 +47,17 @@ if TYPE_CHECKING:
     from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.core.process import Runner
 
-_PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TERM", "MV2_VIRT_USE_IVSHMEM")
-_PASSED_PREFIXES = (
-    "NEARMETAL_",
-    "OMPI_MCA_",
-    "PRTE_MCA_",
-    "PMIX_MCA_",
-    "MPIR_CVAR_",
-    "I_MPI_",
-    "FI_",
-    "UCX_",
-)
+_GUEST_PASSED = ("LANG", "LC_ALL", "TERM", "MV2_VIRT_USE_IVSHMEM")
+_PASSED = ("PATH", "HOME", "USER", "LOGNAME", *_GUEST_PASSED)
+_MCA = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")
+_PASSED_PREFIXES = ("NEARMETAL_", *_MCA, "MPIR_CVAR_", "I_MPI_", "FI_", "UCX_")
 _NOT_PASSED = ("NEARMETAL_STATE_DIR", "NEARMETAL_MPI_PATH", "NEARMETAL_PROVIDER_LIB")
 _CHECK_S = 20.0
 
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What to run and how. `ranks` None: one per slot. `mpi` None: the first that fits."""
+    """A program and its options. `ranks` None: one per slot. `mpi` None: the first that fits."""
 
     program: str
     args: tuple[str, ...] = ()
@@ -69,18 +69,18 @@ class JobRequest:
     provider: Provider = Provider.NEARMETAL
     timeout_s: float | None = None
     idle_s: float | None = None
-    """End it when it has written nothing for so long."""
+    """End the job after it has written nothing for this time."""
     options: tuple[str, ...] = ()
     """Further options for the MPI's launcher, before the program."""
     nodes: tuple[str, ...] = ()
     """Only these nodes take ranks; empty: all."""
     stack: Stack | None = None
-    """One of the MPI's own ways, with the stock provider."""
+    """A way of the MPI itself, with the stock provider."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where a job's streams go; None: to ours (input: nothing)."""
+    """The streams of a job; None: ours (input: nothing)."""
 
     stdin: IO[bytes] | None = None
     stdout: IO[bytes] | None = None
@@ -89,7 +89,7 @@ class Output:
 
 @dataclass(frozen=True)
 class JobResult:
-    """How a job ended. `exit_code`: of the rank that failed first; 128 + signal for a signal."""
+    """The end of a job. `exit_code`: of the rank that failed first; 128 + signal for a signal."""
 
     job: str
     mpi: str
@@ -105,56 +105,47 @@ class JobResult:
 
 
 def find_job_program(program: str) -> Path:
-    """Return the program's absolute path; raises LaunchError that says where it looked."""
+    """Return the program's absolute path; raises LaunchError with the places that it looked in."""
     if "/" in program:
         path = Path(program).absolute()
         if not path.exists():
             raise LaunchError(f"no program {program}: {path} does not exist", "check the path")
         if not os.access(path, os.X_OK) or path.is_dir():
-            raise LaunchError(f"{path} is no executable program", f"chmod +x {path}?")
+            raise LaunchError(f"{path} is not an executable program", f"run `chmod +x {path}`")
         return path
     found = shutil.which(program)
     if found is None:
         looked = os.environ.get("PATH", "")
         raise LaunchError(
-            f"no program {program}: looked in {looked}", f"give a path, as ./{program}"
+            f"no program {program}: looked in {looked}", f"give a path, for example ./{program}"
         )
     return Path(found).absolute()
 
 
-def _job_environment(
-    installation: Installation,
-    extra: Mapping[str, str],
-    defaults: Mapping[str, str],
-    given: Mapping[str, str],
-    *,
-    passed: tuple[str, ...] = _PASSED,
-) -> dict[str, str]:
-    """Return the whole environment of a job: little of ours, the settings, the caller's wish."""
+def _inherited(installation: Installation, names: Sequence[str]) -> dict[str, str]:
+    """Return the variables of this process that a job gets: few, and none that selects an MPI."""
     unset = (*unset_for(installation), *_NOT_PASSED)
-    env = dict(defaults) | {
+    return {
         name: value
         for name, value in os.environ.items()
-        if (name in passed or name.startswith(_PASSED_PREFIXES)) and name not in unset
+        if (name in names or name.startswith(_PASSED_PREFIXES)) and name not in unset
     }
-    env.setdefault("PATH", "/usr/bin:/bin")
-    env |= extra
-    env |= given
-    return env
 
 
-def _check_channels(channels: Sequence[str] | None) -> None:
+def _check_channels(channels: Sequence[str] | None, runner: Runner) -> None:
+    """Refuse an unknown channel early; without a list, the provider refuses it."""
+    known = known_channels(runner) if channels else None
     for channel in channels or ():
-        if channel not in CHANNELS:
-            raise UsageError(f"unknown channel {channel!r}", f"use some of {','.join(CHANNELS)}")
+        if known is not None and channel not in known:
+            raise UsageError(f"unknown channel {channel!r}", f"use a list of {','.join(known)}")
 
 
 def _check_visible(backend: Backend, runner: Runner, node: str, path: Path, what: str) -> None:
     probe = backend.on_node(node, ["test", "-r", str(path)], env={"PATH": "/usr/bin:/bin"})
     if runner.run(probe, timeout_s=_CHECK_S).code != 0:
         raise LaunchError(
-            f"{what} {path} cannot be seen in node {node}: /tmp, /run and /dev/shm are its own",
-            "put it elsewhere, or list its directory under `show:` in the spec",
+            f"{what} {path} is not visible in node {node}: /tmp, /run and /dev/shm are its own",
+            "move it to another place, or list its directory under `show:` in the spec",
         )
 
 
@@ -174,30 +165,29 @@ def crowded(spec: ClusterSpec, backend: Backend, placement: Placement) -> bool:
 def _meets_in_memory(
     spec: ClusterSpec, placement: Placement, channels: Sequence[str] | None
 ) -> bool:
-    """Whether every two ranks share a host, and may use its memory: as containers or machines."""
+    """Whether all ranks share a host and may use its memory, as containers or as machines."""
     nodes = dict(placement.ranks)
     used = {host.name for host, node in spec.nodes if node.name in nodes}
-    return len(used) == 1 and (channels is None or not {"shm", "segment"}.isdisjoint(channels))
+    return len(used) == 1 and (channels is None or not {SELF, NETWORK}.issuperset(channels))
 
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A job that can be started: everything has been checked, nothing has been made."""
+    """A job that can be started: all checks are done, nothing is made yet."""
 
     job: str
     installation: Installation
     placement: Placement
-    settings: Settings
     directories: Places
+    wanted: Wanted
     env: dict[str, str]
     argv: tuple[str, ...]
     shown_env: dict[str, str]
-    wanted: Wanted
 
 
 def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: Runner) -> _Prepared:
-    """Check all that can be wrong before the start; raises UsageError or LaunchError."""
-    _check_channels(request.channels)
+    """Check everything that can be wrong before the start; raises UsageError or LaunchError."""
+    _check_channels(request.channels, runner)
     shared = backend.shares_files
     local = shared or is_local(request.program)
     program = find_job_program(request.program) if local else Path(request.program)
@@ -216,6 +206,7 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
     first = placement.ranks[0][0]
     job = new_name("job")
     directories = places_for(backend, spec, tuple(nodes), job, runner)
+    root = backend.job_root()
     wanted = Wanted()
     library = None
     if request.provider is Provider.NEARMETAL:
@@ -226,11 +217,10 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
             _check_visible(backend, runner, first, library, "provider")
     else:
         found = program if local else None
-        taken = carried(backend.job_root(), job, found, request.program, installation)
+        taken = carried(root, job, found, request.program, installation)
         program, installation = taken.program, taken.installation
-        seen = [path for path in (None if local else program, library) if path is not None]
-        wanted = Wanted(files=taken.files, seen=tuple(seen))
-    root = backend.job_root()
+        seen = (None if local else program, library)
+        wanted = Wanted(files=taken.files, seen=tuple(path for path in seen if path is not None))
     asked = Request(
         provider=request.provider,
         library=library,
@@ -247,13 +237,12 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         "NEARMETAL_RUNDIR": str(root / job),
         "NEARMETAL_STATS_DIR": str(root / f"{job}.stats"),
     }
-    passed = _PASSED if shared else ("LANG", "LC_ALL", "TERM", "MV2_VIRT_USE_IVSHMEM")
-    env = _job_environment(
-        installation, settings.env | own, settings.defaults, request.env, passed=passed
-    )
+    env = {"PATH": "/usr/bin:/bin"} | settings.defaults
+    env |= _inherited(installation, _PASSED if shared else _GUEST_PASSED)
+    env |= settings.env | own | dict(request.env)
     options = (*settings.options, *request.options)
     if not shared and installation.mpi.family is Family.OPENMPI:
-        # Its daemons start over ssh, which takes nothing of the launcher's environment along.
+        # Its daemons start over ssh, which does not pass on the launcher's environment.
         options += tuple(word for name in env if name != "PATH" for word in ("-x", name))
     command = (str(program), *request.args)
     argv = launcher_argv(installation, placement, backend.remote_shell(), options, command)
@@ -261,12 +250,11 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         job,
         installation,
         placement,
-        settings,
         directories,
+        replace(wanted, providers=settings.providers),
         env,
         tuple(argv),
         {name: env[name] for name in (*settings.defaults, *settings.env, *own, *request.env)},
-        replace(wanted, providers=tuple(settings.providers)),
     )
 
 
@@ -277,9 +265,9 @@ def run_job(
     runner: Runner,
     output: Output | None = None,
 ) -> JobResult:
-    """Run one job to its end, whatever ends it, and leave nothing of it behind.
+    """Run one job to its end, for any cause of the end, and leave nothing of it behind.
 
-    Raises UsageError or LaunchError when it cannot be started. A job that fails is a result.
+    Raises UsageError or LaunchError if it cannot be started. A failed job is a result.
     """
     end_stale(backend, spec, runner)
     prepared = _prepare(backend, spec, request, runner)
@@ -321,12 +309,7 @@ def _prove(
     request: JobRequest, placement: Placement, code: int, stats: Sequence[dict[str, Any]]
 ) -> Proof:
     if request.provider is Provider.STOCK:
-        return Proof(Verdict.NOT_ASKED, "the MPI's own stack was asked for")
+        return Proof(JobVerdict.NOT_ASKED, "the MPI's own stack was requested")
     if code != 0:
-        return Proof(Verdict.NOT_ASKED, "the job did not end well")
+        return Proof(JobVerdict.NOT_ASKED, "the job failed")
     return judge(stats, placement.total)
-
-
-def known_names() -> tuple[str, ...]:
-    """Return the names `--mpi` takes."""
-    return tuple(mpi.value for mpi in Mpi)

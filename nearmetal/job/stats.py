@@ -1,33 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what the provider counted, and judges whether it carried the job.
+"""What endpoints and agents left in a statistics directory, and whether it proves the provider.
 
-The files come from the job's processes, so they are hostile until checked: only regular files,
-of limited size and number, opened without following links.
+The files come from the job's processes, so they are hostile until checked: only regular files of
+limited size and number, opened for reading without following links, and never removed here.
+Running endpoints are read as well, without disturbing them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import stat
+import struct
+import time
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.job.counters import read_counters
+from nearmetal.evidence.counters import (
+    MAX_BYTES,
+    SUFFIX,
+    EndpointCounters,
+    TornError,
+    parse_counters,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 MAX_FILES = 4096
-MAX_BYTES = 4 << 20
+_TRIES = 5
+_WAIT_S = 0.002
+_FLOCK = struct.Struct("hhqqi")
+"""struct flock: type, whence, start, length, pid."""
+
 _MAX_CODE = 255
 _BY_SIGNAL = 128  # the shell's exit codes for signals begin above
 
 
-class Verdict(Enum):
+@dataclass(frozen=True)
+class Seen:
+    """The counters in one file, and whether the process that writes it is alive."""
+
+    file: str
+    alive: bool
+    counters: EndpointCounters
+
+
+class JobVerdict(Enum):
     """Whether the provider carried the job's messages."""
 
     PROVEN = "proven"
@@ -40,59 +63,86 @@ class Verdict(Enum):
 class Proof:
     """The verdict with its reason, and messages and bytes by channel, as the senders counted."""
 
-    verdict: Verdict
+    verdict: JobVerdict
     reason: str
     messages: dict[str, int] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
 
 
+def _files(directory: Path, begin: str = "", end: str = "") -> Iterator[tuple[str, int]]:
+    """Yield name and descriptor of the regular files with such names; none without a directory."""
+    try:
+        top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        owners = {os.geteuid(), 0, os.fstat(top).st_uid}
+        names = sorted(os.listdir(top))  # noqa: PTH208 - by descriptor
+        chosen = [name for name in names if name.startswith(begin) and name.endswith(end)]
+        for name in chosen[:MAX_FILES]:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with contextlib.suppress(OSError):
+                descriptor = os.open(name, flags, dir_fd=top)
+                try:
+                    status = os.fstat(descriptor)
+                    if stat.S_ISREG(status.st_mode) and status.st_uid in owners:
+                        yield name, descriptor
+                finally:
+                    os.close(descriptor)
+    finally:
+        os.close(top)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Whether the owner holds its lock: it does while it is alive, in any namespace."""
+    question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, question)
+    return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+
+
+def read_counters(directory: Path) -> list[Seen]:
+    """Return every sound statistics file of a directory; [] if there is no directory."""
+    found = []
+    for name, descriptor in _files(directory, end=SUFFIX):
+        for _ in range(_TRIES):
+            try:
+                alive = _is_locked(descriptor)
+                counters = parse_counters(os.pread(descriptor, MAX_BYTES, 0))
+            except TornError:
+                time.sleep(_WAIT_S)
+            except (ValueError, OSError):
+                break
+            else:
+                found.append(Seen(name, alive, counters))
+                break
+    return found
+
+
 def read_stats(directory: Path) -> list[dict[str, Any]]:
-    """Return what every endpoint left in a directory; [] when there is no directory."""
+    """Return the counters of every endpoint as JSON has them; [] if there is no directory."""
     return [seen.counters.data() for seen in read_counters(directory)]
 
 
 def read_exit_codes(directory: Path) -> list[tuple[int, int]]:
-    """Return (when in ns, code) of every rank that failed and whose agent could record it."""
-    found: list[tuple[int, int]] = []
-    try:
-        top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return found
-    try:
-        for name in sorted(os.listdir(top))[:MAX_FILES]:  # noqa: PTH208 - by descriptor
-            if name.startswith("exit."):
-                content = _read(top, name).strip()
-                if content.isdigit() and 0 < int(content[:4]) <= _MAX_CODE:
-                    with contextlib.suppress(OSError):
-                        when = os.stat(name, dir_fd=top, follow_symlinks=False).st_mtime_ns
-                        found.append((when, int(content[:4])))
-    finally:
-        os.close(top)
+    """Return (time in ns, code) of every rank that failed and whose agent could record it."""
+    found = []
+    for _, descriptor in _files(directory, begin="exit."):
+        with contextlib.suppress(OSError):
+            code = os.pread(descriptor, 64, 0).strip()
+            if code.isdigit() and 0 < int(code[:4]) <= _MAX_CODE:
+                found.append((os.fstat(descriptor).st_mtime_ns, int(code[:4])))
     return found
 
 
 def cause(failures: Sequence[tuple[int, int]]) -> int | None:
-    """Return the exit code that began it, out of (when, code); None when nobody failed.
+    """Return the exit code that began it, out of (time, code); None if there is none.
 
-    A rank that died of a signal comes before those that exited: they noticed its death, and may
-    have been recorded sooner. Signals by which launchers end the rest do not count as such.
+    A rank that died of a signal comes before ranks that exited: they noticed its death, and may
+    have been recorded sooner. Signals by which launchers end the other ranks do not count as such.
     """
     sent = {_BY_SIGNAL + s for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     ranked = [(code <= _BY_SIGNAL or code in sent, when, code) for when, code in failures]
     return min(ranked)[2] if ranked else None
-
-
-def _read(top: int, name: str) -> bytes:
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        descriptor = os.open(name, flags, dir_fd=top)
-    except OSError:
-        return b""
-    with os.fdopen(descriptor, "rb") as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
-            return b""
-        return stream.read(MAX_BYTES)
 
 
 def _count(value: object) -> int:
@@ -100,7 +150,7 @@ def _count(value: object) -> int:
 
 
 def judge(stats: Sequence[dict[str, Any]], nr_ranks: int) -> Proof:
-    """Return what the counters prove about a job of `nr_ranks` that ended well."""
+    """Return the proof in the counters of a job of `nr_ranks` that succeeded."""
     messages: dict[str, int] = {}
     sizes: dict[str, int] = {}
     for endpoint in stats:
@@ -114,11 +164,11 @@ def judge(stats: Sequence[dict[str, Any]], nr_ranks: int) -> Proof:
                     sizes[channel] = sizes.get(channel, 0) + _count(traffic.get("sent_bytes"))
     if not stats:
         reason = "no process of the job opened the nearmetal provider: another one carried it"
-        return Proof(Verdict.ABSENT, reason)
+        return Proof(JobVerdict.ABSENT, reason)
     if not messages:
         if nr_ranks == 1:
-            return Proof(Verdict.PROVEN, "one rank, which sent nothing")
+            return Proof(JobVerdict.PROVEN, "one rank, which sent nothing")
         reason = "the provider was opened but carried no message"
-        return Proof(Verdict.NO_TRAFFIC, reason)
+        return Proof(JobVerdict.NO_TRAFFIC, reason)
     words = ", ".join(f"{channel} {count} messages" for channel, count in sorted(messages.items()))
-    return Proof(Verdict.PROVEN, f"{len(stats)} endpoints sent {words}", messages, sizes)
+    return Proof(JobVerdict.PROVEN, f"{len(stats)} endpoints sent {words}", messages, sizes)

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns a run's evidence into one offline page, Markdown and CSV. Pure: the same run, the same bytes."""
+"""Turns the evidence of a run into one offline page, Markdown and CSV. The same run, the same bytes."""
 
-from nearmetal.report.analysis import Evidence, Headline, Quantity, headlines, primary_mpi
-from nearmetal.report.csvfile import render_csv
-from nearmetal.report.html import render_html
-from nearmetal.report.markdown import render_markdown
-from nearmetal.report.picture import locality_picture
+from nearmetal.report.analysis import Evidence, Headline, Quantity, headlines
+from nearmetal.report.matrix import locality_picture
+from nearmetal.report.run_page import render_csv, render_html, render_markdown
 
 __all__ = [
     "Evidence",
@@ -13,7 +11,6 @@ __all__ = [
     "Quantity",
     "headlines",
     "locality_picture",
-    "primary_mpi",
     "render_csv",
     "render_html",
     "render_markdown",

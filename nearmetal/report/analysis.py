@@ -2,17 +2,18 @@
 """From facts to curves, ratios and headlines.
 
 A launch is the replicate. Its figure at one size is the median of its short samples; the band is
-the middle half of them. A point of a curve shows the lower median of the launches, which is always
-a value that was measured, so every number has a raw line. Ratios and headlines come from the judge
-of studies: ratio of medians with its interval, comparability gate, verdict.
+the middle half of them. A point of a curve shows the lower median of the launches: this is always a
+measured value, so every number has a raw line. Ratios and headlines come from the judge of studies:
+ratio of medians with its interval, comparability gate, verdict.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from nearmetal.evidence import Unit
 from nearmetal.report import numbers
@@ -21,7 +22,7 @@ from nearmetal.study.judge import Comparison, Margin, Verdict
 from nearmetal.study.stats import MIN_LAUNCHES, Ratio, percentile, ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from nearmetal.evidence import Fact, RunFacts
 
@@ -43,39 +44,31 @@ MPI_TITLES = {
 
 
 class Quantity(Enum):
-    """What is judged, and whether less of it is better."""
+    """A judged figure: its unit, and the text of its values."""
 
-    TIME = "time"
-    RATE = "rate"
-    BANDWIDTH = "bandwidth"
+    TIME = "time", Unit.MICROSECONDS, numbers.microseconds
+    RATE = "rate", Unit.MEGAMESSAGES_PER_SECOND, numbers.megamessages_per_second
+    BANDWIDTH = "bandwidth", Unit.MEGABYTES_PER_SECOND, numbers.megabytes_per_second
+
+    _value_: str
+    unit: Unit
+    show: Callable[[float], str]
+
+    def __new__(cls, value: str, unit: Unit, show: Callable[[float], str]) -> Self:
+        """Make a member whose value is its name in the data."""
+        made = object.__new__(cls)
+        made._value_ = value
+        made.unit, made.show = unit, show
+        return made
 
     @property
     def less_is_better(self) -> bool:
         """Whether a smaller value wins."""
         return self is Quantity.TIME
 
-    @property
-    def show(self) -> Callable[[float], str]:
-        """How a value of it is written."""
-        return {
-            Quantity.TIME: numbers.microseconds,
-            Quantity.RATE: numbers.megamessages_per_second,
-            Quantity.BANDWIDTH: numbers.megabytes_per_second,
-        }[self]
 
-    @property
-    def unit(self) -> Unit:
-        """The unit of its values."""
-        return {
-            Quantity.TIME: Unit.MICROSECONDS,
-            Quantity.RATE: Unit.MEGAMESSAGES_PER_SECOND,
-            Quantity.BANDWIDTH: Unit.MEGABYTES_PER_SECOND,
-        }[self]
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a number stands in the raw output."""
+class RawLine(NamedTuple):
+    """The place of a number in the raw output."""
 
     file: str
     line: int
@@ -90,12 +83,12 @@ class CurvePoint:
     low: float
     high: float
     best: float
-    source: Source
+    source: RawLine
     launches: int
 
 
 def times_better(one: Comparison) -> Ratio | None:
-    """Return how many times better the test arm is; None when the gate refuses or no interval exists."""
+    """Return the factor by which the test arm is better; None if it is refused or has no interval."""
     if one.gate.blocked:
         return None
     sides = (one.test.values, one.base.values)
@@ -104,28 +97,67 @@ def times_better(one: Comparison) -> Ratio | None:
 
 
 @dataclass(frozen=True)
-class Headline:
-    """One headline: nearmetal's figure, the baseline, the limit of the cores, and the comparison."""
+class Goal:
+    """A promise: the factor by which nearmetal must be better, and the limit of the cores."""
 
     title: str
     quantity: Quantity
+    test: str
     size: int
     goal: float
+    limit_test: str
+    limit_name: str
+
+
+_GOALS = (
+    Goal(
+        "latency of 8 bytes",
+        Quantity.TIME,
+        "pingpong",
+        8,
+        20,
+        "cacheline",
+        "half round trip of one cache line",
+    ),
+    Goal(
+        "rate of 8-byte messages",
+        Quantity.RATE,
+        "uniband",
+        8,
+        30,
+        "slots",
+        "slots of 64 bytes through a ring",
+    ),
+    Goal(
+        "bandwidth at 1 MiB",
+        Quantity.BANDWIDTH,
+        "uniband",
+        1 << 20,
+        3,
+        "two_copy",
+        "two copies through a shared pool",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline(Goal):
+    """One headline: nearmetal's figure, the baseline, the limit of the cores, and the comparison."""
+
     ours: CurvePoint | None
     baseline: CurvePoint | None
     network: CurvePoint | None
     limit: CurvePoint | None
-    limit_name: str
     comparison: Comparison | None
 
     @property
     def ratio(self) -> Ratio | None:
-        """How many times better nearmetal is, always with an interval; None: nothing may be said."""
+        """The factor by which nearmetal is better, with an interval; None if there is none."""
         return None if self.comparison is None else times_better(self.comparison)
 
     @property
     def launches(self) -> int:
-        """How many launches the smaller side of the comparison has."""
+        """Number of launches of the smaller side of the comparison."""
         one = self.comparison
         return 0 if one is None else min(one.base.n, one.test.n)
 
@@ -144,14 +176,14 @@ class Headline:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the goal is reached; None when that is not measured or not settled."""
+        """Whether the goal is reached; None if this is not measured or not settled."""
         verdict = None if self.comparison is None else self.comparison.verdict
         return {Verdict.ACCEPT: True, Verdict.REJECT: False}.get(verdict) if verdict else None
 
 
 @dataclass(frozen=True)
 class Which:
-    """What distinguishes one curve from another."""
+    """The key of a curve."""
 
     arm: str
     mpi: str
@@ -181,8 +213,7 @@ def rows_of(facts: Iterable[Fact]) -> _Rows:
     return rows
 
 
-@dataclass(frozen=True)
-class _Figures:
+class _Figures(NamedTuple):
     """A row of our own programs: median, middle half, and the best sample in fifty."""
 
     value: float
@@ -192,7 +223,7 @@ class _Figures:
 
 
 def _figures(row: Mapping[str, Fact], quantity: Quantity) -> _Figures | None:
-    """Return what a row says of a quantity; None when it has no such figure."""
+    """Return the figures of a row for a quantity; None if it has none."""
     names = ("time_p50", "time_p25", "time_p75", "time_p2")
     if any(name not in row for name in names):
         return None
@@ -208,10 +239,9 @@ def _figures(row: Mapping[str, Fact], quantity: Quantity) -> _Figures | None:
 
 
 class Evidence:
-    """Curves and ratios out of a run's facts; every look-up is by arm, MPI, program and test."""
+    """Curves and ratios from the facts of a run; every look-up is by arm, MPI, program and test."""
 
     def __init__(self, run: RunFacts) -> None:
-        """Index the facts by what distinguishes curves."""
         self.run = run
         self._facts: dict[Which, list[Fact]] = defaultdict(list)
         for fact in run.facts:
@@ -223,9 +253,9 @@ class Evidence:
         found = [(k.test, k.variant) for k in self._facts if k.program == program]
         return list(dict.fromkeys(found))
 
-    def mpis(self, program: str | None = None) -> list[str]:
-        """Return the MPIs that ran, in the usual order."""
-        seen = {k.mpi for k in self._facts if k.mpi and program in (None, k.program)}
+    def mpis(self, program: str) -> list[str]:
+        """Return the MPIs that ran a program, in the usual order."""
+        seen = {k.mpi for k in self._facts if k.mpi and k.program == program}
         return [m for m in MPI_TITLES if m in seen] + sorted(seen - MPI_TITLES.keys())
 
     def arms(self, mpi: str, program: str) -> list[str]:
@@ -237,31 +267,32 @@ class Evidence:
         """Return the facts of one curve."""
         return self._facts.get(which, [])
 
-    def curve(self, quantity: Quantity, which: Which) -> list[CurvePoint]:
-        """Return the points of one of our own programs' tests, by size."""
+    def _measured(self, quantity: Quantity, which: Which) -> dict[int, list[tuple[_Figures, Fact]]]:
+        """Return the figures of a curve's launches by size, each with the fact of its median."""
         by_size: dict[int, list[tuple[_Figures, Fact]]] = defaultdict(list)
         for (_, size), row in rows_of(self.facts(which)).items():
             figures = _figures(row, quantity)
             if figures is not None:
                 by_size[size].append((figures, row["time_p50"]))
+        return dict(sorted(by_size.items()))
+
+    def curve(self, quantity: Quantity, which: Which) -> list[CurvePoint]:
+        """Return the points of one of our own programs' tests, by size."""
         points = []
-        for size, measured in sorted(by_size.items()):
+        for size, measured in self._measured(quantity, which).items():
             measured.sort(key=lambda m: (m[0].value, m[1].launch))
-            figures, fact = measured[(len(measured) - 1) // 2]
-            low = percentile([m[0].low for m in measured], 50)
-            high = percentile([m[0].high for m in measured], 50)
-            points.append(
-                CurvePoint(
-                    size,
-                    figures.value,
-                    min(low, figures.value),
-                    max(high, figures.value),
-                    percentile([m[0].best for m in measured], 50),
-                    Source(fact.file, fact.line),
-                    len(measured),
-                )
+            (value, *_), fact = measured[(len(measured) - 1) // 2]
+            _, low, high, best = (
+                percentile(column, 50) for column in zip(*(m[0] for m in measured), strict=True)
             )
+            source = RawLine(fact.file, fact.line)
+            low, high = min(low, value), max(high, value)
+            points.append(CurvePoint(size, value, low, high, best, source, len(measured)))
         return points
+
+    def point(self, quantity: Quantity, which: Which, size: int) -> CurvePoint | None:
+        """Return one point of a curve."""
+        return next((p for p in self.curve(quantity, which) if p.size == size), None)
 
     def compare(
         self,
@@ -272,7 +303,7 @@ class Evidence:
     ) -> dict[int, Comparison]:
         """Return a curve against another arm's as a study judges them, by size.
 
-        `goals` names the sizes to compare, and how many times better the curve must be there.
+        `goals` names the sizes to compare, and the factor by which the curve must be better there.
         """
         sides = [self._side(quantity, one) for one in (which.of(against), which)]
         found = {}
@@ -287,7 +318,7 @@ class Evidence:
         return found
 
     def ratios(self, quantity: Quantity, which: Which, against: str) -> dict[int, Ratio]:
-        """Return how many times better a curve is than another arm's, by size, where launches suffice."""
+        """Return the factors by which a curve is better, by size, where launches suffice."""
         compared = self.compare(quantity, which, against)
         found = {size: times_better(one) for size, one in sorted(compared.items())}
         return {size: ratio for size, ratio in found.items() if ratio is not None}
@@ -295,22 +326,13 @@ class Evidence:
     def _side(self, quantity: Quantity, which: Which) -> tuple[model.Arm, list[model.Cell]]:
         """Return an arm and its cells as a study has them."""
         seen: dict[model.Point, list[model.Observation]] = defaultdict(list)
-        for (number, size), row in rows_of(self.facts(which)).items():
-            figures = _figures(row, quantity)
-            if figures is not None:
-                fact = row["time_p50"]
-                point = model.Point(
-                    which.program,
-                    which.test,
-                    which.variant,
-                    size,
-                    fact.ranks,
-                    None,
-                    quantity.value,
-                    quantity.unit,
-                )
+        keys = (which.program, which.test, which.variant)
+        for size, measured in self._measured(quantity, which).items():
+            for figures, fact in measured:
+                point = model.Point(*keys, size, fact.ranks, None, quantity.value, quantity.unit)
+                where = (fact.file, fact.line)
                 seen[point].append(
-                    model.Observation("", number, fact.block, figures.value, fact.file, fact.line)
+                    model.Observation("", fact.launch, fact.block, figures.value, *where)
                 )
         launches = [
             x
@@ -318,18 +340,9 @@ class Evidence:
             if x.good and (x.arm, x.mpi, x.program) == (which.arm, which.mpi, which.program)
         ]
         placements = ", ".join(sorted({launch.nodes for launch in launches}))
-        arm = model.Arm(
-            which.arm,
-            "",
-            ARM_TITLES.get(which.arm, which.arm),
-            placements,
-            facts={"mpi": which.mpi},
-        )
+        title = ARM_TITLES.get(which.arm, which.arm)
+        arm = model.Arm(which.arm, "", title, placements, facts={"mpi": which.mpi})
         return arm, [model.Cell(which.arm, point, tuple(o)) for point, o in sorted(seen.items())]
-
-    def point(self, quantity: Quantity, which: Which, size: int) -> CurvePoint | None:
-        """Return one point of a curve."""
-        return next((p for p in self.curve(quantity, which) if p.size == size), None)
 
 
 def primary_mpi(evidence: Evidence) -> str | None:
@@ -337,73 +350,27 @@ def primary_mpi(evidence: Evidence) -> str | None:
     return next(iter(evidence.mpis("patterns")), None)
 
 
-@dataclass(frozen=True)
-class _Goal:
-    title: str
-    quantity: Quantity
-    test: str
-    size: int
-    goal: float
-    limit_test: str
-    limit_name: str
-
-
-_GOALS = (
-    _Goal(
-        "latency of 8 bytes",
-        Quantity.TIME,
-        "pingpong",
-        8,
-        20,
-        "cacheline",
-        "half round trip of one cache line",
-    ),
-    _Goal(
-        "rate of 8-byte messages",
-        Quantity.RATE,
-        "uniband",
-        8,
-        30,
-        "slots",
-        "slots of 64 bytes through a ring",
-    ),
-    _Goal(
-        "bandwidth at 1 MiB",
-        Quantity.BANDWIDTH,
-        "uniband",
-        1 << 20,
-        3,
-        "two_copy",
-        "two copies through a shared pool",
-    ),
-)
-
-
 def headlines(evidence: Evidence, mpi: str | None = None) -> list[Headline]:
     """Return the three headlines for one MPI (None: the primary one)."""
     chosen = primary_mpi(evidence) if mpi is None else mpi
     found = []
-    for h in _GOALS:
+    for goal in _GOALS:
         arms: dict[str, CurvePoint | None] = dict.fromkeys((OURS, BASELINE, NETWORK))
         one = None
         if chosen is not None:
-            which = Which(OURS, chosen, "patterns", h.test)
+            which = Which(OURS, chosen, "patterns", goal.test)
             for arm in arms:
-                arms[arm] = evidence.point(h.quantity, which.of(arm), h.size)
-            one = evidence.compare(h.quantity, which, BASELINE, {h.size: h.goal}).get(h.size)
-        floor = evidence.point(h.quantity, limit(h.limit_test), h.size)
+                arms[arm] = evidence.point(goal.quantity, which.of(arm), goal.size)
+            goals = {goal.size: goal.goal}
+            one = evidence.compare(goal.quantity, which, BASELINE, goals).get(goal.size)
         found.append(
             Headline(
-                h.title,
-                h.quantity,
-                h.size,
-                h.goal,
-                arms[OURS],
-                arms[BASELINE],
-                arms[NETWORK],
-                floor,
-                h.limit_name,
-                one,
+                **vars(goal),
+                ours=arms[OURS],
+                baseline=arms[BASELINE],
+                network=arms[NETWORK],
+                limit=evidence.point(goal.quantity, limit(goal.limit_test), goal.size),
+                comparison=one,
             )
         )
     return found

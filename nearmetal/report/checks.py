@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the figures can be believed: what carried them, where, and what nature allows."""
+"""Whether the figures can be believed: carrier of the messages, placement, physical limits."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from nearmetal.evidence.counters import NETWORK as CHANNEL
 from nearmetal.report import numbers
 from nearmetal.report.analysis import (
     ARM_TITLES,
@@ -25,19 +26,18 @@ if TYPE_CHECKING:
     from nearmetal.evidence import Launch, RunFacts
 
 _COPY_SLACK = 1.25
-"""A figure may exceed the limit of its run by so much: they were measured seconds apart."""
+"""Factor by which a figure may exceed the limit of its run: they were measured seconds apart."""
 
 
 class State(Enum):
-    """What a check found."""
+    """The result of a check."""
 
     GOOD = "good"
     DOUBT = "doubt"
     BAD = "bad"
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """One finding with its reason."""
 
     state: State
@@ -45,26 +45,29 @@ class Check:
     reason: str
 
 
-def _ended(run: RunFacts) -> Check:
-    bad = [launch for launch in run.manifest.launches if not launch.good]
-    total = len(run.manifest.launches)
-    if not bad and not run.manifest.skipped:
-        return Check(State.GOOD, "every launch ended well", f"{total} of {total}")
-    words = [
-        f"{b.mpi} {b.arm} {b.program}: exit code {b.exit_code}"
-        + (", no end in time" if b.timed_out else "")
-        for b in bad
-    ]
-    words += [f"not run: {s}" for s in run.manifest.skipped]
-    return Check(State.BAD, f"missing launches: {len(words)}", "; ".join(words))
+def _verdict(good: bool) -> State:  # noqa: FBT001 - turns a condition into a state
+    return State.GOOD if good else State.BAD
 
 
 def _whole(run: RunFacts) -> Check:
-    if run.manifest.finished:
-        return Check(
-            State.GOOD, "the run is complete", f"{run.manifest.started} to {run.manifest.finished}"
-        )
-    return Check(State.BAD, "the run was interrupted", "later launches are missing")
+    if not run.manifest.finished:
+        return Check(State.BAD, "the run was interrupted", "later launches are missing")
+    span = f"{run.manifest.started} to {run.manifest.finished}"
+    return Check(State.GOOD, "the run is complete", span)
+
+
+def _ended(run: RunFacts) -> Check:
+    launches = run.manifest.launches
+    words = [
+        f"{b.mpi} {b.arm} {b.program}: exit code {b.exit_code}"
+        + (", no end in time" if b.timed_out else "")
+        for b in launches
+        if not b.good
+    ]
+    words += [f"not run: {s}" for s in run.manifest.skipped]
+    if words:
+        return Check(State.BAD, f"missing launches: {len(words)}", "; ".join(words))
+    return Check(State.GOOD, "every launch ended well", f"{len(launches)} of {len(launches)}")
 
 
 def _by_arm(run: RunFacts, arm: str) -> list[Launch]:
@@ -72,31 +75,31 @@ def _by_arm(run: RunFacts, arm: str) -> list[Launch]:
 
 
 def _carried(run: RunFacts) -> list[Check]:
-    """Judge, from the provider's counters, what carried each of our arms."""
+    """Judge, from the provider's counters, the channels that carried each of our arms."""
     found = []
     for arm in (OURS, NETWORK):
         launches = _by_arm(run, arm)
-        if not launches:
-            continue
         unproven = [launch for launch in launches if launch.proof.verdict != "proven"]
-        messages: dict[str, int] = defaultdict(int)
+        messages: Counter[str] = Counter()
         for launch in launches:
-            for channel, count in launch.proof.messages.items():
-                messages[channel] += count
-        words = ", ".join(f"{c}: {n:,} messages" for c, n in sorted(messages.items()))
+            messages.update(launch.proof.messages)
         if unproven:
             reason = f"{len(unproven)} of {len(launches)}: {unproven[0].proof.reason}"
             found.append(Check(State.BAD, f"{ARM_TITLES[arm]}: not proven", reason))
-        else:
+        elif launches:
+            words = ", ".join(f"{c}: {n:,} messages" for c, n in sorted(messages.items()))
             found.append(Check(State.GOOD, f"{ARM_TITLES[arm]}: the provider carried it", words))
     return found
 
 
 def _wire(run: RunFacts) -> list[Check]:
-    """Hold what the nodes' interfaces sent against what each arm says it used."""
+    """Compare the traffic of the nodes' interfaces with the claim of each arm."""
     found = []
-    ours = [launch for launch in _by_arm(run, OURS) if launch.wire_bytes is not None]
-    near = run.manifest.locality and all(p.channel != "net" for p in run.manifest.locality)
+    ours, stock = (
+        [launch for launch in _by_arm(run, arm) if launch.wire_bytes is not None]
+        for arm in (OURS, BASELINE)
+    )
+    near = run.manifest.locality and all(p.channel != CHANNEL for p in run.manifest.locality)
     if ours and near:
         wire = sum(launch.wire_bytes or 0 for launch in ours)
         payload = sum(sum(launch.proof.bytes.values()) for launch in ours)
@@ -104,20 +107,18 @@ def _wire(run: RunFacts) -> list[Check]:
             f"the nodes' interfaces sent {numbers.data(wire)} while {numbers.data(payload)} "
             "of messages were carried"
         )
-        state = State.GOOD if wire * 10 < payload else State.BAD
-        found.append(Check(state, "the network was idle under nearmetal", reason))
-    stock = [launch for launch in _by_arm(run, BASELINE) if launch.wire_bytes is not None]
+        title = "the network was idle under nearmetal"
+        found.append(Check(_verdict(wire * 10 < payload), title, reason))
     if stock:
-        wire = sum(launch.wire_bytes or 0 for launch in stock)
-        least = min(launch.wire_bytes or 0 for launch in stock)
-        reason = f"the nodes' interfaces sent {numbers.data(wire)} in {len(stock)} launches"
-        state = State.GOOD if least > 1 << 20 else State.BAD
-        found.append(Check(state, "the baseline went over the network", reason))
+        sent = [launch.wire_bytes or 0 for launch in stock]
+        reason = f"the nodes' interfaces sent {numbers.data(sum(sent))} in {len(stock)} launches"
+        title = "the baseline went over the network"
+        found.append(Check(_verdict(min(sent) > 1 << 20), title, reason))
     return found
 
 
 def _placements(run: RunFacts) -> Check | None:
-    """Say in which cache domain the cores were, as the cache line told in each block."""
+    """Report the cache domain of the cores, as the cache line shows it in each block."""
     seen = [
         run.logs[launch.file].header.get("placement", "").split()
         for launch in run.manifest.launches
@@ -147,23 +148,20 @@ def _limits(evidence: Evidence) -> Check | None:
     broken = []
     for mpi in evidence.mpis("patterns"):
         for arm in evidence.arms(mpi, "patterns"):
+            name = f"{MPI_TITLES.get(mpi, mpi)} {arm}"
             which = Which(arm, mpi, "patterns", "pingpong")
-            times = evidence.curve(Quantity.TIME, which)
-            streams = evidence.curve(Quantity.BANDWIDTH, replace(which, test="uniband"))
             broken += [
-                f"{MPI_TITLES.get(mpi, mpi)} {arm}: {numbers.microseconds(p.value)} for "
-                f"{numbers.size(p.size)}"
-                for p in times
+                f"{name}: {numbers.microseconds(p.value)} for {numbers.size(p.size)}"
+                for p in evidence.curve(Quantity.TIME, which)
                 if p.value < line.low
             ]
             broken += [
-                f"{MPI_TITLES.get(mpi, mpi)} {arm}: "
-                f"{numbers.megabytes_per_second(p.value)} at {numbers.size(p.size)}"
-                for p in streams
+                f"{name}: {numbers.megabytes_per_second(p.value)} at {numbers.size(p.size)}"
+                for p in evidence.curve(Quantity.BANDWIDTH, replace(which, test="uniband"))
                 if p.value > top
             ]
     if broken:
-        return Check(State.BAD, "figures beyond what the cores can do", "; ".join(broken))
+        return Check(State.BAD, "figures beyond the limits of the cores", "; ".join(broken))
     return Check(
         State.GOOD,
         "no figure beats the cores",
@@ -173,7 +171,7 @@ def _limits(evidence: Evidence) -> Check | None:
 
 
 def _gaps(run: RunFacts) -> Check | None:
-    """Tell what third-party programs left out by themselves, as IMB does when time is up."""
+    """Report sizes that third-party programs left out, as IMB does when time is up."""
     words = [
         f"{launch.mpi} {launch.arm} {launch.program}: {text.split(';')[0]}"
         for launch in run.manifest.launches
@@ -181,27 +179,19 @@ def _gaps(run: RunFacts) -> Check | None:
         for _, text in run.logs[launch.file].remarks
         if "time-out" in text
     ]
-    if not words:
-        return None
-    return Check(State.DOUBT, "sizes that ran out of time", "; ".join(words))
+    return Check(State.DOUBT, "sizes that ran out of time", "; ".join(words)) if words else None
 
 
 def _noise(run: RunFacts) -> Check:
-    loads = [launch.load for launch in run.manifest.launches]
-    cores = max(1, len({c for n in run.manifest.environment.nodes for c in n.cpus}))
-    top = max(loads, default=0.0)
-    crowded = [n for n in run.manifest.environment.nodes if n.slots > len(n.cpus)]
-    text = (
-        f"load average before launches up to {numbers.digits(top) if top else '0'}, {cores} cores"
-    )
-    if (
-        crowded
-        or max((launch.ranks for launch in run.manifest.launches if launch.mpi), default=0) > cores
-    ):
-        return Check(
-            State.DOUBT, "more ranks than cores", "figures measure the scheduler as well; " + text
-        )
-    # A launch keeps its own ranks in the average, so twice the cores means somebody else's work.
+    launches, nodes = run.manifest.launches, run.manifest.environment.nodes
+    cores = max(1, len({c for n in nodes for c in n.cpus}))
+    top = max((launch.load for launch in launches), default=0.0)
+    ranks = max((launch.ranks for launch in launches if launch.mpi), default=0)
+    text = f"load average before launches up to {numbers.digits(top)}, {cores} cores"
+    if ranks > cores or any(n.slots > len(n.cpus) for n in nodes):
+        reason = f"figures measure the scheduler as well; {text}"
+        return Check(State.DOUBT, "more ranks than cores", reason)
+    # The average includes the ranks of the launch before: only twice the cores is other work.
     if top > 2 * cores:
         return Check(State.DOUBT, "the machine was busy with other work", text)
     return Check(State.GOOD, "the machine was not crowded", text)
@@ -210,12 +200,14 @@ def _noise(run: RunFacts) -> Check:
 def run_checks(evidence: Evidence) -> list[Check]:
     """Return every check that applies, in the order to show."""
     run = evidence.run
-    optional = [_gaps(run), _placements(run), _limits(evidence)]
-    return [
+    found = (
         _whole(run),
         _ended(run),
         *_carried(run),
         *_wire(run),
-        *(check for check in optional if check is not None),
+        _gaps(run),
+        _placements(run),
+        _limits(evidence),
         _noise(run),
-    ]
+    )
+    return [check for check in found if check is not None]

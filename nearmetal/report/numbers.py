@@ -6,12 +6,11 @@ from __future__ import annotations
 import re
 from math import floor, log10
 
-_KIB = 1024
 _THOUSAND = 1000
 
 
 def digits(value: float, significant: int = 3) -> str:
-    """Return a number with so many significant digits, never in exponential form."""
+    """Return a number with its significant digits, never in exponential form."""
     if value == 0:
         return "0"
     places = significant - 1 - floor(log10(abs(value)))
@@ -69,10 +68,10 @@ def times(value: float) -> str:
 
 
 def plain_times(value: float) -> str:
-    """Return a ratio for an axis: no digits that say nothing."""
+    """Return a ratio for an axis, without needless digits."""
     return f"{value:g}\N{MULTIPLICATION SIGN}"
 
 
 def tick(text: str) -> str:
-    """Return a number's text without digits that say nothing: 10.0 becomes 10."""
+    """Return the text of a number without needless digits: 10.0 becomes 10."""
     return re.sub(r"(\d)\.0+(?=\D|$)", r"\1", text)

@@ -1,39 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all pages share: the templates' environment, tables, and charts for two widths."""
+"""Parts of all pages: templates, cards, tables, and charts for two widths; also Markdown and CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from nearmetal.report.svg import NARROW, WIDE, ChartLayout
 
-from nearmetal.report.svg import NARROW, WIDE, Layout
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Chart(NamedTuple):
-    """One chart twice: for a desk, and for a telephone, whose text would else be too small."""
+    """One chart twice: for a desk, and for a telephone, where the text would be too small."""
 
-    wide: Markup
-    narrow: Markup
+    wide: str
+    narrow: str
 
 
-def both(*draw: Callable[[Layout], str]) -> tuple[Chart, ...]:
-    """Return charts in both widths; those with nothing to draw are left out."""
-    drawn = [(chart(WIDE), chart(NARROW)) for chart in draw]
-    # Charts are markup of svg.py, which escapes all text.
-    return tuple(Chart(Markup(w), Markup(n)) for w, n in drawn if w)  # noqa: S704 - see above
+def both(*draw: Callable[[ChartLayout], str]) -> tuple[Chart, ...]:
+    """Return charts in both widths; charts with nothing to draw are left out."""
+    drawn = [Chart(chart(WIDE), chart(NARROW)) for chart in draw]
+    return tuple(chart for chart in drawn if chart.wide)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Charts under one heading, with words below."""
+    """Charts under one heading, with a caption below."""
 
     title: str
     charts: tuple[Chart, ...]
@@ -41,7 +42,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class TableCell:
+class GridCell:
     """A number with its link, or a text."""
 
     text: str
@@ -49,20 +50,53 @@ class TableCell:
     note: str = ""
     style: str = ""
 
+    @property
+    def words(self) -> str:
+        """The cell without its link."""
+        return f"{self.text} ({self.note})" if self.note else self.text
+
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: its columns and rows. `tally` counts what the rows say, as (style, words)."""
+    """A table: its columns and rows. `tally` counts the verdicts of the rows, as (style, words)."""
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[TableCell, ...], ...]
+    rows: tuple[tuple[GridCell, ...], ...]
     caption: str = ""
     tally: tuple[tuple[str, str], ...] = ()
 
 
+class CardShare(NamedTuple):
+    """A part of the bar of a card."""
+
+    style: str
+    points: int
+    words: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """One verdict. The first cell of a row is its name; its style is a key of the charts."""
+
+    title: str
+    style: str
+    word: str
+    rows: tuple[tuple[GridCell, ...], ...]
+    notes: tuple[tuple[str, ...], ...]
+    """Sentences below the rows, each as texts that are plain and bold by turns."""
+    below: str = ""
+    """The line below the word."""
+    foot: str = ""
+    word_style: str = ""
+    shares: tuple[CardShare, ...] = ()
+
+
 @cache
 def _environment() -> Environment:
+    # Loading jinja2 takes long, so `--help` must not import it.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 - see above
+
     return Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -73,6 +107,33 @@ def _environment() -> Environment:
 
 
 def render(template: str, **values: object) -> str:
-    """Return a page; all text is escaped but charts and the style, which are ours."""
-    style = Markup((_TEMPLATES / "style.css").read_text(encoding="utf-8"))  # noqa: S704 - ours
+    """Return a page. All text is escaped, except charts (svg.py escapes them) and the style."""
+    style = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
     return _environment().get_template(template).render(style=style, **values)
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a CSV file; None is an empty field."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def escaped(text: str) -> str:
+    """Return a text for Markdown."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def markdown_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """Return the lines of a table in Markdown."""
+    head, *body = ["| " + " | ".join(map(escaped, row)) + " |" for row in (columns, *rows)]
+    return [head, "|" + "---|" * len(tuple(columns)), *body]
+
+
+def markdown_grid(grid: Grid) -> list[str]:
+    """Return a table in Markdown, with its title and caption."""
+    rows = [[cell.words for cell in row] for row in grid.rows]
+    caption = [grid.caption, ""] if grid.caption else []
+    return ["", f"## {grid.title}", "", *caption, *markdown_table(grid.columns, rows)]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page shows, as data: cards, charts, tables, raw files. The template only prints it."""
+"""The parts of the report of a run, as data: cards, charts, tables. The template only prints them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nearmetal.report import numbers
@@ -17,14 +17,14 @@ from nearmetal.report.analysis import (
     Evidence,
     Headline,
     Quantity,
-    Source,
+    RawLine,
     Which,
     headlines,
     limit,
     rows_of,
 )
-from nearmetal.report.page import Chart, Grid, Panel, TableCell, both
-from nearmetal.report.svg import Bar, Mark, Series, bar_chart, line_chart, ratio_chart
+from nearmetal.report.page import Card, Chart, Grid, GridCell, Panel, both
+from nearmetal.report.svg import ChartBar, Mark, Series, bar_chart, line_chart, ratio_chart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,47 +32,30 @@ if TYPE_CHECKING:
     from nearmetal.evidence import RunFacts
     from nearmetal.study.stats import Ratio
 
-ARM_LABELS = {OURS: "nearmetal", NETWORK: "network only", BASELINE: "MPI's own TCP"}
-STYLES = {OURS: "auto", NETWORK: "net", BASELINE: "stock", "": "limit"}
+LIMIT = "limit"
+"""CSS class of a limit; arms have their names as classes."""
 _SHOWN_SIZES = (8, 1 << 10, 1 << 16, 1 << 20, 1 << 22)
+_SIZE_COLUMNS = tuple(numbers.size(size) for size in _SHOWN_SIZES)
+_CHARTED = 2
+"""Patterns that have charts: a table of them alone would repeat the charts."""
 
 
-@dataclass(frozen=True)
-class Card:
-    """One headline."""
-
-    title: str
-    ratio: str
-    spread: str
-    quiet: str
-    ours: TableCell
-    baseline: TableCell
-    network: TableCell
-    limit: TableCell
-    limit_name: str
-    share_of_limit: str
-    goal: str
-    reached: bool | None
-    verdict: str
-
-
-class Links:
+class RawLinks:
     """Anchors of raw lines: `#f3-l12` is line 12 of the third raw file."""
 
     def __init__(self, run: RunFacts) -> None:
-        """Number the raw files in the order of the launches."""
         files = [name for launch in run.manifest.launches for name, _ in launch.files]
         self.numbers = {file: i for i, file in enumerate(files, 1)}
 
-    def href(self, source: Source) -> str:
+    def href(self, source: RawLine) -> str:
         """Return the link to a raw line."""
         return f"#f{self.numbers[source.file]}-l{source.line}"
 
-
-def _cell(point: CurvePoint | None, quantity: Quantity, links: Links) -> TableCell:
-    if point is None:
-        return TableCell("not measured")
-    return TableCell(quantity.show(point.value), links.href(point.source))
+    def cell(self, point: CurvePoint | None, quantity: Quantity, note: str = "") -> GridCell:
+        """Return a point as a number with its link."""
+        if point is None:
+            return GridCell("not measured", note=note)
+        return GridCell(quantity.show(point.value), self.href(point.source), note)
 
 
 def interval_text(ratio: Ratio) -> str:
@@ -82,53 +65,81 @@ def interval_text(ratio: Ratio) -> str:
     return f"{numbers.times(ratio.low)} to {numbers.times(ratio.high)}"
 
 
-def cards(found: Sequence[Headline], links: Links) -> list[Card]:
-    """Return the headlines as they are shown."""
+def _mpi(name: str) -> str:
+    return MPI_TITLES.get(name, name)
+
+
+def _share_of_limit(v: Headline) -> str:
+    """Return the distance between nearmetal's figure and the limit of the cores, in words."""
+    if v.ours is None or v.limit is None or v.limit.value <= 0 or v.ours.value <= 0:
+        return ""
+    factor = v.ours.value / v.limit.value
+    factor = factor if v.quantity.less_is_better else 1 / factor
+    if factor > 1:
+        return f"the limit is {numbers.times(factor)} better"
+    return "above the limit of its block: the cores moved or were disturbed"
+
+
+def _ratio_words(v: Headline) -> tuple[str, str]:
+    """Return the ratio of a headline, and its interval; without a ratio, the interval is empty."""
+    if v.ratio is None:
+        return "no ratio", ""
+    word = "lower" if v.quantity.less_is_better else "higher"
+    interval = f"95 % interval {interval_text(v.ratio)}, {v.launches} launches"
+    return f"{numbers.times(v.ratio.value)} {word}", interval
+
+
+def _goal(v: Headline) -> str:
+    return f"at least {numbers.tick(numbers.times(v.goal))}"
+
+
+def cards(found: Sequence[Headline], links: RawLinks) -> list[Card]:
+    """Return one card per headline."""
     made = []
     for v in found:
-        share = ""
-        if v.ours is not None and v.limit is not None and v.limit.value > 0 and v.ours.value > 0:
-            factor = (
-                v.ours.value / v.limit.value
-                if v.quantity.less_is_better
-                else v.limit.value / v.ours.value
-            )
-            share = (
-                f"the limit is {numbers.times(factor)} better"
-                if factor > 1
-                else "above the limit of its block: the cores moved or were disturbed"
-            )
-        word = "lower" if v.quantity.less_is_better else "higher"
-        ratio = "no ratio" if v.ratio is None else f"{numbers.times(v.ratio.value)} {word}"
-        spread = ""
-        if v.ratio is not None:
-            spread = f"95 % interval {interval_text(v.ratio)}, {v.launches} launches"
-        quiet = ""
+        ratio, interval = _ratio_words(v)
+        share = _share_of_limit(v)
+        rows = (
+            (ARM_TITLES[OURS], OURS, v.ours),
+            (ARM_TITLES[BASELINE], BASELINE, v.baseline),
+            (ARM_TITLES[NETWORK], NETWORK, v.network),
+            (v.limit_name, LIMIT, v.limit),
+        )
+        notes = [(f"Goal {_goal(v)}: ", v.verdict, f"; {share}" if share else "")]
         if v.ours is not None and v.baseline is not None:
-            quiet = (
-                f"Undisturbed (best of fifty samples): {v.quantity.show(v.ours.best)} against "
-                f"{v.quantity.show(v.baseline.best)}"
-            )
-        cells = [_cell(p, v.quantity, links) for p in (v.ours, v.baseline, v.network, v.limit)]
-        goal = f"at least {numbers.tick(numbers.times(v.goal))}"
+            best, theirs = (v.quantity.show(point.best) for point in (v.ours, v.baseline))
+            text = f"Undisturbed (best of fifty samples): {best} against {theirs}"
+            notes.insert(0, (text, "", ""))
         made.append(
             Card(
                 v.title,
+                "good" if v.reached else "plain",
                 ratio,
-                spread,
-                quiet,
-                cells[0],
-                cells[1],
-                cells[2],
-                cells[3],
-                v.limit_name,
-                share,
-                goal,
-                v.reached,
-                v.verdict,
+                tuple(
+                    (GridCell(name, style=style), links.cell(point, v.quantity))
+                    for name, style, point in rows
+                ),
+                tuple(notes),
+                below=f"than TCP; {interval}" if interval else v.verdict,
             )
         )
     return made
+
+
+def headline_table(found: Sequence[Headline]) -> Grid:
+    """Return the headlines as one table, for Markdown."""
+    rows = []
+    for v in found:
+        ratio, interval = _ratio_words(v)
+        ours, baseline, network, floor = (
+            v.quantity.show(p.value) if p else "not measured"
+            for p in (v.ours, v.baseline, v.network, v.limit)
+        )
+        words = (v.title, ours, baseline, f"{ratio} ({interval})" if interval else ratio, network)
+        more = (f"{floor}, {v.limit_name}", f"{_goal(v)}: {v.verdict}")
+        rows.append(tuple(map(GridCell, (*words, *more))))
+    columns = ("nearmetal", "MPI's own TCP", "ratio", "network only", "limit of the cores", "goal")
+    return Grid("Headlines", ("", *columns), tuple(rows))
 
 
 def sentence(found: Sequence[Headline]) -> str:
@@ -142,21 +153,21 @@ def sentence(found: Sequence[Headline]) -> str:
     text = f"{ours}, {numbers.microseconds(latency.baseline.value)} over the MPI's own TCP"
     if latency.ratio is None:
         return f"{text}. No ratio is given: {latency.verdict}."
-    text += (
-        f": {numbers.times(latency.ratio.value)} lower latency ({interval_text(latency.ratio)})."
-    )
+
+    def words(ratio: Ratio, middle: str = "") -> str:
+        return f"{numbers.times(ratio.value)}{middle} ({interval_text(ratio)})"
+
+    text += f": {words(latency.ratio, ' lower latency')}."
     if rate.ratio is None or bandwidth.ratio is None:
         return text
     return (
-        f"{text} The message rate is {numbers.times(rate.ratio.value)} "
-        f"({interval_text(rate.ratio)}), the bandwidth at 1 MiB "
-        f"{numbers.times(bandwidth.ratio.value)} ({interval_text(bandwidth.ratio)}) "
-        "that of TCP."
+        f"{text} The message rate is {words(rate.ratio)}, the bandwidth at 1 MiB "
+        f"{words(bandwidth.ratio)} that of TCP."
     )
 
 
 def _marks(
-    points: Iterable[CurvePoint], quantity: Quantity, name: str, links: Links
+    points: Iterable[CurvePoint], quantity: Quantity, name: str, links: RawLinks
 ) -> tuple[Mark, ...]:
     return tuple(
         Mark(
@@ -174,270 +185,208 @@ def _marks(
 
 
 def _ratio_series(evidence: Evidence, quantity: Quantity, which: Which, against: str) -> Series:
+    marks = []
+    for size, r in evidence.ratios(quantity, which, against).items():
+        if r.low is not None and r.high is not None:
+            interval = f"95 % interval {interval_text(r)}"
+            text = f"{numbers.size(size)}: {numbers.times(r.value)} ({interval})"
+            marks.append(Mark(size, r.value, r.low, r.high, text))
     word = "TCP" if against == BASELINE else "network only"
-    marks = tuple(
-        Mark(
-            size,
-            r.value,
-            r.low,
-            r.high,
-            f"{numbers.size(size)}: {numbers.times(r.value)} (95 % interval {interval_text(r)})",
-        )
-        for size, r in evidence.ratios(quantity, which, against).items()
-        if r.low is not None and r.high is not None
-    )
-    return Series(f"against {word}", STYLES[against], marks)
+    return Series(f"against {word}", against, tuple(marks))
 
 
 def _charts(
-    evidence: Evidence, links: Links, quantity: Quantity, which: Which, floor: str
+    evidence: Evidence, links: RawLinks, quantity: Quantity, which: Which, floor: str
 ) -> tuple[Chart, ...]:
     """Return a chart of all arms by size, and one of the ratios beneath."""
-    series = [
-        Series(
-            ARM_LABELS[arm],
-            STYLES[arm],
-            _marks(evidence.curve(quantity, which.of(arm)), quantity, ARM_TITLES[arm], links),
+    floor_name = f"limit: {floor.replace('_', ' ')}"
+    lines = [
+        (which.of(arm), label, ARM_TITLES[arm], arm)
+        for arm, label in (
+            (OURS, ARM_TITLES[OURS]),
+            (NETWORK, "network only"),
+            (BASELINE, ARM_TITLES[BASELINE]),
         )
-        for arm in (OURS, NETWORK, BASELINE)
     ]
-    name = f"limit: {floor.replace('_', ' ')}"
-    series.append(
-        Series(name, "limit", _marks(evidence.curve(quantity, limit(floor)), quantity, name, links))
-    )
+    series = [
+        Series(label, style, _marks(evidence.curve(quantity, one), quantity, name, links))
+        for one, label, name, style in (*lines, (limit(floor), floor_name, floor_name, LIMIT))
+    ]
     ratios = [_ratio_series(evidence, quantity, which, arm) for arm in (BASELINE, NETWORK)]
     axis = "half round trip" if quantity is Quantity.TIME else quantity.value
-    title = f"{MPI_TITLES.get(which.mpi, which.mpi) or 'libfabric'}: {axis} by message size"
+    title = f"{_mpi(which.mpi) or 'libfabric'}: {axis} by message size"
     return both(
         lambda layout: line_chart(title, axis, series, quantity.show, layout=layout),
-        lambda layout: ratio_chart(
-            f"{title}, ratio", "how many times better", ratios, layout=layout
-        ),
+        lambda layout: ratio_chart(f"{title}, ratio", "factor, more is better", ratios, layout),
     )
 
 
-def figures(evidence: Evidence, links: Links) -> list[Panel]:
-    """Return latency and bandwidth of every MPI, and the message rates of all."""
+def figures(evidence: Evidence, links: RawLinks) -> list[Panel]:
+    """Return latency and bandwidth of every MPI and of libfabric, and the message rates of all."""
     made = []
+
+    def add(title: str, quantity: Quantity, which: Which, caption: str) -> None:
+        floor = "one_copy" if quantity is Quantity.TIME else "two_copy"
+        charts = _charts(evidence, links, quantity, which, floor)
+        if charts or which.program == "fabric":
+            made.append(Panel(title, charts, caption))
+
     for mpi in evidence.mpis("patterns"):
-        name = MPI_TITLES.get(mpi, mpi)
         which = Which(OURS, mpi, "patterns", "pingpong")
-        latency = _charts(evidence, links, Quantity.TIME, which, "one_copy")
-        if latency:
-            made.append(
-                Panel(
-                    f"Latency, {name}",
-                    latency,
-                    (
-                        "Half round trip of a ping-pong; less is better. Bands: the middle half of the "
-                        "samples; beneath, how many times shorter nearmetal's is (band: range over "
-                        "blocks). The limit is one copy out of the other core's cache, from 4 KiB up."
-                    ),
-                )
-            )
-        which = replace(which, test="uniband")
-        bandwidth = _charts(evidence, links, Quantity.BANDWIDTH, which, "two_copy")
-        if bandwidth:
-            made.append(
-                Panel(
-                    f"Bandwidth, {name}",
-                    bandwidth,
-                    (
-                        "Windows of up to 64 messages in one direction; more is better. The limit is a "
-                        "pipeline of two copies through shared memory, without any software above it."
-                    ),
-                )
-            )
-    rates = _rates(evidence, links)
-    return [*made, *([rates] if rates is not None else []), *_fabric(evidence, links)]
-
-
-def _fabric(evidence: Evidence, links: Links) -> list[Panel]:
-    """Return what libfabric alone does, without an MPI above it."""
-    latency = _charts(
-        evidence, links, Quantity.TIME, Which(OURS, "", "fabric", "fabric_pingpong"), "one_copy"
-    )
-    stream = _charts(
-        evidence, links, Quantity.BANDWIDTH, Which(OURS, "", "fabric", "fabric_stream"), "two_copy"
-    )
-    if not evidence.tests("fabric"):
-        return []
-    return [
-        Panel(
+        add(
+            f"Latency, {_mpi(mpi)}",
+            Quantity.TIME,
+            which,
+            "Half round trip of a ping-pong; less is better. Bands: the middle half of the samples. "
+            "Beneath: the factor by which nearmetal's time is shorter, with its 95 % interval. The limit is "
+            "one copy out of the other core's cache, from 4 KiB up.",
+        )
+        add(
+            f"Bandwidth, {_mpi(mpi)}",
+            Quantity.BANDWIDTH,
+            replace(which, test="uniband"),
+            "Windows of up to 64 messages in one direction; more is better. The limit is a "
+            "pipeline of two copies through shared memory, without any software above it.",
+        )
+    if rates := _rates(evidence, links):
+        made.append(rates)
+    if evidence.tests("fabric"):
+        which = Which(OURS, "", "fabric", "fabric_pingpong")
+        add(
             "Latency of libfabric alone",
-            latency,
+            Quantity.TIME,
+            which,
             "Half round trip of tagged messages over the public libfabric interface, between two "
-            "nodes, without any MPI: what an MPI can have at best.",
-        ),
-        Panel(
+            "nodes, without any MPI: the best that an MPI can reach.",
+        )
+        add(
             "Bandwidth of libfabric alone",
-            stream,
+            Quantity.BANDWIDTH,
+            replace(which, test="fabric_stream"),
             "Windows of tagged messages in one direction, without any MPI.",
-        ),
-    ]
+        )
+    return made
 
 
-def _rates(evidence: Evidence, links: Links) -> Panel | None:
-    groups = []
+def _rates(evidence: Evidence, links: RawLinks) -> Panel | None:
+    show, groups = Quantity.RATE.show, []
     for mpi in evidence.mpis("patterns"):
         bars = []
         for arm in evidence.arms(mpi, "patterns"):
             p = evidence.point(Quantity.RATE, Which(arm, mpi, "patterns", "uniband"), 8)
             if p is not None:
-                bars.append(
-                    Bar(
-                        ARM_TITLES[arm],
-                        STYLES[arm],
-                        p.value,
-                        p.low,
-                        p.high,
-                        numbers.megamessages_per_second(p.value),
-                        links.href(p.source),
-                    )
-                )
+                values = (p.value, p.low, p.high)
+                href = links.href(p.source)
+                bars.append(ChartBar(ARM_TITLES[arm], arm or LIMIT, *values, show(p.value), href))
         if bars:
-            groups.append((MPI_TITLES.get(mpi, mpi), bars))
+            groups.append((_mpi(mpi), bars))
     if not groups:
         return None
-    slots = evidence.point(Quantity.RATE, limit("slots"), 8)
-    beside = (
-        ""
-        if slots is None
-        else (
-            f" The two cores alone pass {numbers.megamessages_per_second(slots.value)} slots of 64 "
-            "bytes."
-        )
-    )
-    return Panel(
-        "Message rate at 8 bytes",
-        both(lambda layout: bar_chart("message rate at 8 bytes", groups, layout)),
+    caption = (
         "Messages per second of one rank to another, in windows of 64; more is better. "
-        "Whiskers: the middle half of the samples." + beside,
+        "Whiskers: the middle half of the samples."
     )
+    slots = evidence.point(Quantity.RATE, limit("slots"), 8)
+    if slots is not None:
+        caption += f" The two cores alone pass {show(slots.value)} slots of 64 bytes."
+    title = "Message rate at 8 bytes"
+    return Panel(title, both(lambda layout: bar_chart(title.lower(), groups, layout)), caption)
 
 
-def by_mpi(evidence: Evidence, links: Links) -> Grid | None:
+def by_mpi(evidence: Evidence, links: RawLinks) -> Grid | None:
     """Return the three headlines for every MPI."""
-    mpis = evidence.mpis("patterns")
-    if not mpis:
-        return None
     rows = []
-    for mpi in mpis:
-        row = [TableCell(MPI_TITLES.get(mpi, mpi))]
+    for mpi in evidence.mpis("patterns"):
+        row = [GridCell(_mpi(mpi))]
         for v in headlines(evidence, mpi):
-            row += [
-                _cell(v.ours, v.quantity, links),
-                _cell(v.baseline, v.quantity, links),
-                TableCell("" if v.ratio is None else numbers.times(v.ratio.value)),
-            ]
+            row += [links.cell(point, v.quantity) for point in (v.ours, v.baseline)]
+            row.append(GridCell("" if v.ratio is None else numbers.times(v.ratio.value)))
         rows.append(tuple(row))
     heads = ("8 B latency", "8 B rate", "1 MiB bandwidth")
     columns = [c for h in heads for c in (f"{h}, nearmetal", "TCP", "ratio")]
-    return Grid("Every MPI", ("MPI", *columns), tuple(rows))
+    return Grid("Every MPI", ("MPI", *columns), tuple(rows)) if rows else None
 
 
-def patterns(evidence: Evidence, links: Links, mpi: str) -> Grid | None:
-    """Return all patterns of one MPI at a few sizes: nearmetal's time, and the ratio."""
+def _times(
+    evidence: Evidence, links: RawLinks, which: Which, sizes: Sequence[int]
+) -> tuple[GridCell, ...] | None:
+    """Return nearmetal's times at a few sizes with the ratios; None if nothing was measured."""
+    curve = {p.size: p for p in evidence.curve(Quantity.TIME, which)}
+    ratios = evidence.ratios(Quantity.TIME, which, BASELINE)
+    cells = []
+    for size in sizes:
+        note = f"{numbers.times(ratios[size].value)} lower" if size in ratios else ""
+        if size not in curve and which.program == "window":
+            cells.append(GridCell("", note=note))
+        else:
+            cells.append(links.cell(curve.get(size), Quantity.TIME, note))
+    cells += [GridCell("")] * (len(_SHOWN_SIZES) - len(cells))
+    return tuple(cells) if curve else None
+
+
+def operations(evidence: Evidence, links: RawLinks, mpi: str, program: str) -> Grid | None:
+    """Return all tests of `patterns` or `window` of one MPI at a few sizes."""
     rows = []
-    for test, _ in evidence.tests("patterns"):
-        which = Which(OURS, mpi, "patterns", test)
-        curve = {p.size: p for p in evidence.curve(Quantity.TIME, which)}
-        ratios = evidence.ratios(Quantity.TIME, which, BASELINE)
+    for test, _ in evidence.tests(program):
         sizes = (0,) if test == "barrier" else _SHOWN_SIZES
-        cells = [TableCell(test)]
-        for size in sizes:
-            cell = _cell(curve.get(size), Quantity.TIME, links)
-            note = f"{numbers.times(ratios[size].value)} lower" if size in ratios else ""
-            cells.append(TableCell(cell.text, cell.href, note))
-        cells += [TableCell("")] * (len(_SHOWN_SIZES) + 1 - len(cells))
-        if curve:
-            rows.append(tuple(cells))
-    if len(rows) <= 2:  # noqa: PLR2004 - ping-pong and streams have charts of their own
-        return None
-    columns = ("pattern", *(numbers.size(s) for s in _SHOWN_SIZES))
-    return Grid(
-        f"Patterns under {MPI_TITLES.get(mpi, mpi)}: time of an operation, and how many "
-        "times lower than over TCP (barrier: no size)",
-        columns,
-        tuple(rows),
-    )
+        cells = _times(evidence, links, Which(OURS, mpi, program, test), sizes)
+        if cells:
+            name = test.replace("_", " ") if program == "window" else test
+            rows.append((GridCell(name), *cells))
+    if program == "window":
+        name = "operation"
+        title = (
+            f"One-sided operations under {_mpi(mpi)}: time of an operation, "
+            "and the factor by which it is lower than the MPI's own"
+        )
+    else:
+        name = "pattern"
+        title = (
+            f"Patterns under {_mpi(mpi)}: time of an operation, and "
+            "the factor by which it is lower than over TCP (barrier: no size)"
+        )
+        if len(rows) <= _CHARTED:
+            return None
+    return Grid(title, (name, *_SIZE_COLUMNS), tuple(rows)) if rows else None
 
 
-def windows(evidence: Evidence, links: Links, mpi: str) -> Grid | None:
-    """Return one-sided operations of one MPI at a few sizes."""
-    rows = []
-    for test, _ in evidence.tests("window"):
-        which = Which(OURS, mpi, "window", test)
-        curve = {p.size: p for p in evidence.curve(Quantity.TIME, which)}
-        ratios = evidence.ratios(Quantity.TIME, which, BASELINE)
-        cells = [TableCell(test.replace("_", " "))]
-        for size in _SHOWN_SIZES:
-            cell = _cell(curve[size], Quantity.TIME, links) if size in curve else TableCell("")
-            note = f"{numbers.times(ratios[size].value)} lower" if size in ratios else ""
-            cells.append(TableCell(cell.text, cell.href, note))
-        if curve:
-            rows.append(tuple(cells))
-    if not rows:
-        return None
-    columns = ("operation", *(numbers.size(s) for s in _SHOWN_SIZES))
-    return Grid(
-        f"One-sided operations under {MPI_TITLES.get(mpi, mpi)}: time of an operation, "
-        "and how many times lower than the MPI's own",
-        columns,
-        tuple(rows),
-    )
-
-
-def third_party(evidence: Evidence, links: Links, program: str) -> Grid | None:
+def third_party(evidence: Evidence, links: RawLinks, program: str) -> Grid | None:
     """Return a third-party benchmark at a few sizes: the value of every arm."""
-    rows = []
-    for mpi in evidence.mpis(program):
-        for test, variant in evidence.tests(program):
-            for arm in evidence.arms(mpi, program):
-                which = Which(arm, mpi, program, test, variant)
-                rows += _third_party_row(evidence, links, which)
-    if not rows:
-        return None
-    columns = ("MPI", "test", "arm", "figure", *(numbers.size(s) for s in _SHOWN_SIZES))
-    return Grid(
-        f"{program}: as it prints them (lower median of the launches)", columns, tuple(rows)
-    )
+    rows = [
+        row
+        for mpi in evidence.mpis(program)
+        for test, variant in evidence.tests(program)
+        for arm in evidence.arms(mpi, program)
+        if (row := _third_party_row(evidence, links, Which(arm, mpi, program, test, variant)))
+    ]
+    columns = ("MPI", "test", "arm", "figure", *_SIZE_COLUMNS)
+    title = f"{program}: as it prints them (lower median of the launches)"
+    return Grid(title, columns, tuple(rows)) if rows else None
 
 
 _FIGURES = ("time", "time_max", "time_pure", "rate", "bandwidth")
 
 
-def _third_party_row(evidence: Evidence, links: Links, which: Which) -> list[tuple[TableCell, ...]]:
+def _third_party_row(
+    evidence: Evidence, links: RawLinks, which: Which
+) -> tuple[GridCell, ...] | None:
     rows = rows_of(evidence.facts(which))
     metrics = {m for row in rows.values() for m in row}
     metric = next((m for m in _FIGURES if m in metrics), None)
     if metric is None:
-        return []
-    cells = []
+        return None
+    cells = [GridCell("")] * len(_SHOWN_SIZES)
     unit = ""
     # A barrier has no sizes; atomics have one.
     sizes = sorted({size for _, size in rows})
-    shown = _SHOWN_SIZES if len(sizes) > 1 else (sizes[0], *([-1] * (len(_SHOWN_SIZES) - 1)))
-    for size in shown:
-        found = sorted(
-            (row[metric] for (_, s), row in rows.items() if s == size and metric in row),
-            key=lambda f: (f.value, f.launch),
-        )
-        if not found:
-            cells.append(TableCell(""))
-            continue
-        fact = found[(len(found) - 1) // 2]
-        unit = fact.unit.value
-        cells.append(
-            TableCell(numbers.digits(fact.value), links.href(Source(fact.file, fact.line)))
-        )
+    for at, size in enumerate(_SHOWN_SIZES if len(sizes) > 1 else sizes):
+        found = [row[metric] for (_, s), row in rows.items() if s == size and metric in row]
+        if found:
+            found.sort(key=lambda f: (f.value, f.launch))
+            fact = found[(len(found) - 1) // 2]
+            unit = fact.unit.value
+            href = links.href(RawLine(fact.file, fact.line))
+            cells[at] = GridCell(numbers.digits(fact.value), href)
     name = f"{which.test}, {which.variant}" if which.variant else which.test
-    return [
-        (
-            TableCell(MPI_TITLES.get(which.mpi, which.mpi)),
-            TableCell(name),
-            TableCell(ARM_TITLES[which.arm]),
-            TableCell(f"{metric}, {unit}"),
-            *cells,
-        )
-    ]
+    words = (_mpi(which.mpi), name, ARM_TITLES[which.arm], f"{metric}, {unit}")
+    return (*map(GridCell, words), *cells)

@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a study: one file, no network, verdict first, every number linked to its raw lines."""
+"""The report of a study: verdict first, every number linked to its raw lines; Markdown and CSV."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from nearmetal.report.page import Grid, render
+from nearmetal.report.page import (
+    Card,
+    CardShare,
+    GridCell,
+    csv_text,
+    escaped,
+    markdown_grid,
+    render,
+)
 from nearmetal.report.study_charts import bars, curves
 from nearmetal.report.study_rules import rules
 from nearmetal.report.study_tables import (
@@ -28,45 +36,20 @@ from nearmetal.report.study_view import (
     point_title,
     raw_lines,
     signed_percent,
+    verdict_style,
 )
 from nearmetal.study.judge import Comparison, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nearmetal.study.model import Arm
-
 _STYLES = {Verdict.ACCEPT: "good", Verdict.REJECT: "bad"}
 MAX_TESTS = 6
-"""Tests that the verdict on an arm names one by one."""
-
-
-@dataclass(frozen=True)
-class TestLine:
-    """One test in the verdict on an arm: the range of its losses, and its worst verdict."""
-
-    name: str
-    losses: str
-    verdict: str
-    style: str
-
-
-@dataclass(frozen=True)
-class Card:
-    """The verdict on one arm."""
-
-    title: str
-    word: str
-    style: str
-    legend: str
-    shares: tuple[tuple[str, int, str], ...]
-    tests: tuple[TestLine, ...]
-    more: int
-    why: str
+"""Number of tests that the card of an arm names."""
 
 
 def worst(found: Sequence[Comparison]) -> Verdict:
-    """Return the worst verdict; REFUSED and NO MARGIN only where nothing else was said."""
+    """Return the worst verdict; REFUSED and NO MARGIN only if there is no other verdict."""
     said = {one.verdict for one in found}
     order = (Verdict.REJECT, Verdict.INCONCLUSIVE, Verdict.ACCEPT, *ORDER)
     return next((verdict for verdict in order if verdict in said), Verdict.REFUSED)
@@ -86,25 +69,24 @@ def _why(judged: Judged, verdict: Verdict) -> str:
     most = max(chosen, key=lambda one: one.tax_percent or 0.0)
     if most.tax_percent is None:
         return most.reason
-    return (
-        f"Largest loss {signed_percent(most.tax_percent)} at {point_title(most.point)}: "
-        f"{most.reason}."
-    )
+    loss, where = signed_percent(most.tax_percent), point_title(most.point)
+    return f"Largest loss {loss} at {where}: {most.reason}."
 
 
-def _test_lines(judged: Judged) -> list[TestLine]:
+def _test_rows(judged: Judged) -> list[tuple[GridCell, ...]]:
     """Return the tests of an arm, the worst first, then the largest losses."""
-    lines: list[tuple[int, float, int, TestLine]] = []
+    rows: list[tuple[int, float, int, tuple[GridCell, ...]]] = []
     for (test, _variant, metric), found in groups_of(judged).items():
         taxes = sorted(one.tax_percent for one in found if one.tax_percent is not None)
-        losses = "no ratio"
-        if taxes:
-            ends = dict.fromkeys(signed_percent(tax) for tax in (taxes[0], taxes[-1]))
-            losses = " to ".join(ends)
+        ends = dict.fromkeys(signed_percent(tax) for tax in taxes[:1] + taxes[-1:])
         verdict = worst(found)
-        line = TestLine(f"{test}, {metric}", losses, verdict.value, verdict.value.split()[0])
-        lines.append((ORDER.index(verdict), -taxes[-1] if taxes else 0.0, len(lines), line))
-    return [line for *_, line in sorted(lines, key=lambda entry: entry[:3])]
+        row = (
+            GridCell(f"{test}, {metric}"),
+            GridCell(" to ".join(ends) or "no ratio"),
+            GridCell(verdict.value, style=verdict_style(verdict)),
+        )
+        rows.append((ORDER.index(verdict), -taxes[-1] if taxes else 0.0, len(rows), row))
+    return [row for *_, row in sorted(rows, key=lambda entry: entry[:3])]
 
 
 def cards(view: StudyView) -> list[Card]:
@@ -112,21 +94,22 @@ def cards(view: StudyView) -> list[Card]:
     found = []
     for judged in view.judged:
         verdict = overall(judged)
-        shares = tuple(
-            (style, int(words.split()[0]), words) for style, words in tally(judged.comparisons)
-        )
-        lines = _test_lines(judged)
-        short = f"{legend(judged.arm)} against {legend(view.base)}"
+        rows = _test_rows(judged)
+        more = len(rows) - MAX_TESTS
+        notes = [f"and {more} more tests below"] if more > 0 else []
         found.append(
             Card(
                 f"{judged.arm.name} against {view.base.name}",
-                verdict.value,
                 _STYLES.get(verdict, "doubt"),
-                short,
-                shares,
-                tuple(lines[:MAX_TESTS]),
-                max(0, len(lines) - MAX_TESTS),
-                _why(judged, verdict),
+                verdict.value,
+                tuple(rows[:MAX_TESTS]),
+                tuple((note,) for note in (*notes, _why(judged, verdict))),
+                foot=f"{legend(judged.arm)} against {legend(view.base)}",
+                word_style=verdict_style(verdict),
+                shares=tuple(
+                    CardShare(style, int(words.split()[0]), words)
+                    for style, words in tally(judged.comparisons)
+                ),
             )
         )
     return found
@@ -154,37 +137,31 @@ def sentence(view: StudyView) -> str:
 
 
 def _flags(view: StudyView, anchors: Anchors) -> list[tuple[str, str, str, str]]:
+    """Return (arm, point, flag, link), each flag once."""
     found: dict[tuple[str, str, str, str], None] = {}
-    for judged in view.judged:
-        for one in judged.comparisons:
-            for arm, side in zip(one.arms, one.flags, strict=True):
-                for flag in side:
-                    text = f"{flag.kind.value}: {flag.reason}"
-                    href = anchors.of(arm, one.point)
-                    found[arm, point_title(one.point), text, href] = None
+    for one in view.comparisons:
+        for arm, side in zip(one.arms, one.flags, strict=True):
+            for flag in side:
+                text = f"{flag.kind.value}: {flag.reason}"
+                found[arm, point_title(one.point), text, anchors.of(arm, one.point)] = None
     return list(found)
 
 
 def _refused(view: StudyView) -> list[tuple[str, str, str, int]]:
-    """Return (arms, kind, why, how many points), each reason once."""
+    """Return (arms, kind, reason, number of points), each reason once."""
     counts: Counter[tuple[str, str, str]] = Counter()
-    for judged in view.judged:
-        for one in judged.comparisons:
-            arms = " / ".join(reversed(one.arms))
-            counts.update((arms, "refused", why) for why in one.gate.reasons)
-            counts.update((arms, "marked", why) for why in one.gate.watermarks)
+    for one in view.comparisons:
+        arms = " / ".join(reversed(one.arms))
+        counts.update((arms, "refused", why) for why in one.gate.reasons)
+        counts.update((arms, "marked", why) for why in one.gate.watermarks)
     return [(*key, count) for key, count in counts.items()]
 
 
-def _in_use(view: StudyView) -> set[str]:
-    return {seen.source for cell in view.cells for seen in cell.observations}
-
-
 def render_study_html(view: StudyView) -> str:
-    """Return the whole page. Text of logs and labels is escaped; charts are our own markup."""
+    """Return the whole page."""
     raw, left_out = raw_lines(view)
     anchors = Anchors(view, raw)
-    used = _in_use(view)
+    used = {seen.source for cell in view.cells for seen in cell.observations}
     return render(
         "study.html",
         view=view,
@@ -206,55 +183,65 @@ def render_study_html(view: StudyView) -> str:
     )
 
 
-def _arm(arm: Arm) -> str:
-    return f"{arm.name} ({legend(arm)})"
-
-
 def render_study_markdown(view: StudyView) -> str:
     """Return verdicts and tables as Markdown."""
     anchors = Anchors(view, [])
-
-    def line(words: list[str]) -> str:
-        return "| " + " | ".join(word.replace("|", "\\|") for word in words) + " |"
-
     text = [f"# Study {view.name}", "", sentence(view) + ".", ""]
-    text += [f"- **{card.word}** {card.title}: {card.why}" for card in cards(view)]
-    bed = testbed(view)
+    text += [f"- **{card.word}** {card.title}: {card.notes[-1][0]}" for card in cards(view)]
+    arms = [f"{arm.name} ({legend(arm)})" for arm in view.arms]
     recorded = launches_grid(view)
-    grids = [
-        Grid(bed.title, ("", *map(_arm, view.arms)), bed.rows, bed.caption),
-        *([recorded] if recorded else []),
-    ]
+    grids = [replace(testbed(view), columns=("", *arms)), *([recorded] if recorded else [])]
     for grid in (*grids, *special_grids(view, anchors), *tables(view, anchors)):
-        text += ["", f"## {grid.title}", "", *([grid.caption, ""] if grid.caption else [])]
-        text += [line(list(grid.columns)), line(["---"] * len(grid.columns))]
-        text += [
-            line([f"{c.text} ({c.note})" if c.note else c.text for c in row]) for row in grid.rows
-        ]
-    for title, found in (
-        ("Flags", [f"- {arm}, {point}: {what}" for arm, point, what, _ in _flags(view, anchors)]),
-        (
-            "Impossible figures",
-            [
-                f"- {v.severity.value}: {v.arm}, {point_title(v.point)}: {v.what}"
-                for v in view.violations
-            ],
-        ),
-        (
-            "Refused and marked",
-            [
-                f"- {arms}: {kind}: {why} ({count} points)"
-                for arms, kind, why, count in _refused(view)
-            ],
-        ),
-        (
-            "Checklist",
-            [
-                f"- {rule.number}. {rule.asks}: "
-                f"{'n/a' if rule.met is None else 'yes' if rule.met else 'no'}; {rule.why}"
-                for rule in rules(view)
-            ],
-        ),
-    ):
-        text += ["", f"## {title}", "", *(found or ["None."])]
+        text += markdown_grid(grid)
+    lists = {
+        "Flags": [f"{arm}, {point}: {what}" for arm, point, what, _ in _flags(view, anchors)],
+        "Impossible figures": [
+            f"{v.severity.value}: {v.arm}, {point_title(v.point)}: {v.what}"
+            for v in view.violations
+        ],
+        "Refused and marked": [
+            f"{arms}: {kind}: {why} ({count} points)" for arms, kind, why, count in _refused(view)
+        ],
+        "Checklist": [
+            f"{rule.number}. {rule.asks}: {rule.word}; {rule.why}" for rule in rules(view)
+        ],
+    }
+    for title, found in lists.items():
+        text += ["", f"## {title}", "", *([f"- {escaped(one)}" for one in found] or ["None."])]
     return "\n".join(text) + "\n"
+
+
+def _csv_row(one: Comparison) -> dict[str, object]:
+    """Return one comparison by column; an unknown value is None."""
+    point = one.point
+    ratio, low, high = one.ratio or (None, None, None)
+    return {
+        "base": one.arms[0],
+        "arm": one.arms[1],
+        "program": point.program,
+        "test": point.test,
+        "variant": point.variant,
+        "size_bytes": point.size,
+        "ranks": point.ranks,
+        "nodes": point.nodes,
+        "metric": point.metric,
+        "unit": point.unit.value,
+        "base_n": one.base.n,
+        "base_median": repr(one.base.median),
+        "arm_n": one.test.n,
+        "arm_median": repr(one.test.median),
+        "ratio": ratio,
+        "ratio_low": low,
+        "ratio_high": high,
+        "loss_percent": one.tax_percent,
+        "margin": one.margin and one.margin.limit,
+        "verdict": one.verdict.value,
+        "reason": one.reason,
+        "launches_needed": one.needed,
+    }
+
+
+def render_study_csv(view: StudyView) -> str:
+    """Return all comparisons as CSV, one point per line."""
+    rows = [_csv_row(one) for one in view.comparisons]
+    return csv_text(list(rows[0]) if rows else [], (row.values() for row in rows))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page of a study is made from: verdicts, the cells behind them, and their raw lines."""
+"""The data of the page of a study: verdicts, the cells behind them, and their raw lines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from nearmetal.evidence import Unit
 from nearmetal.report import numbers
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nearmetal.study.physics import Violation
 
 MAX_RAW = 20_000
-"""Raw lines that are shown in the page; more are counted, and stay in the study's objects."""
+"""Number of raw lines in the page; the others are counted, and stay in the study's objects."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Judged:
     comparisons: tuple[Comparison, ...]
 
     def count(self, verdict: Verdict) -> int:
-        """Return how many points have this verdict."""
+        """Return the number of points with this verdict."""
         return sum(one.verdict is verdict for one in self.comparisons)
 
 
 @dataclass(frozen=True)
 class StudyView:
-    """Everything that is shown. `lines` holds the raw line of a source and its number."""
+    """All that is shown. `lines` holds raw lines by source and line number."""
 
     name: str
     base: Arm
@@ -52,15 +52,20 @@ class StudyView:
         """The base first."""
         return (self.base, *(judged.arm for judged in self.judged))
 
+    @property
+    def comparisons(self) -> list[Comparison]:
+        """The comparisons of all arms."""
+        return [one for judged in self.judged for one in judged.comparisons]
+
     @cached_property
     def observed(self) -> RecordedFacts:
-        """What launchers recorded, by cell."""
+        """The records of launchers, by cell."""
         return RecordedFacts(self.sources)
 
     def versions_of(self, cell: Cell) -> set[str]:
         """Return the versions of the benchmark that the logs of a cell name."""
-        told = {self.sources[seen.source].header.get("version", "") for seen in cell.observations}
-        return told - {""}
+        found = {self.sources[seen.source].header.get("version", "") for seen in cell.observations}
+        return found - {""}
 
     @cached_property
     def _by_place(self) -> dict[tuple[str, Point], list[Cell]]:
@@ -70,7 +75,7 @@ class StudyView:
         return found
 
     def cell(self, arm: str, point: Point) -> Cell | None:
-        """Return an arm's cell at a point; ranks may differ where that leaves only one."""
+        """Return an arm's cell at a point; ranks may differ if only one cell remains."""
         near = self._by_place.get((arm, point._replace(ranks=None)), [])
         exact = [cell for cell in near if cell.point.ranks == point.ranks]
         return exact[0] if exact else near[0] if len(near) == 1 else None
@@ -81,10 +86,19 @@ class Raw:
     """The raw lines behind one cell, under an anchor."""
 
     anchor: str
-    group: str
-    title: str
+    cell: Cell
     rows: tuple[tuple[Observation, str, str], ...]
     """Observation, `path:line`, the line itself."""
+
+    @property
+    def group(self) -> str:
+        """The heading above the cells of one test."""
+        return f"{self.cell.arm}: {self.cell.point.test}"
+
+    @property
+    def title(self) -> str:
+        """The heading of the cell."""
+        return point_title(self.cell.point)
 
 
 def point_title(point: Point) -> str:
@@ -95,26 +109,14 @@ def point_title(point: Point) -> str:
     return ", ".join(part for part in (*parts, scale_title(point)) if part)
 
 
-class Scaled(Protocol):
-    """What has a scale: a point, or a curve."""
-
-    @property
-    def nodes(self) -> int | None:
-        """How many nodes."""
-
-    @property
-    def ranks(self) -> int | None:
-        """How many ranks."""
-
-
-def scale_title(point: Scaled) -> str:
+def scale_title(point: Point) -> str:
     """Return nodes and ranks in words."""
-    told = ((point.nodes, "node"), (point.ranks, "rank"))
-    return ", ".join(f"{n} {word}" + "s" * (n > 1) for n, word in told if n)
+    scale = ((point.nodes, "node"), (point.ranks, "rank"))
+    return ", ".join(f"{n} {word}" + "s" * (n > 1) for n, word in scale if n)
 
 
 def raw_lines(view: StudyView) -> tuple[list[Raw], int]:
-    """Return the raw lines of all cells that are shown, and how many did not fit the page."""
+    """Return the raw lines of all shown cells, and the number of lines that did not fit."""
     found, room, left_out = [], view.max_raw, 0
     for number, cell in enumerate(view.cells):
         rows = tuple(
@@ -129,27 +131,19 @@ def raw_lines(view: StudyView) -> tuple[list[Raw], int]:
             left_out += len(rows)
             continue
         room -= len(rows)
-        found.append(
-            Raw(f"c{number}", f"{cell.arm}: {cell.point.test}", point_title(cell.point), rows)
-        )
+        found.append(Raw(f"c{number}", cell, rows))
     return found, left_out
 
 
 class Anchors:
-    """Where in the page the raw lines of a cell stand."""
+    """Links to the raw lines of cells."""
 
     def __init__(self, view: StudyView, shown: Sequence[Raw]) -> None:
-        """Number the cells as raw_lines() does."""
-        known = {raw.anchor for raw in shown}
         self._view = view
-        self._of = {
-            (cell.arm, cell.point): f"#c{number}"
-            for number, cell in enumerate(view.cells)
-            if f"c{number}" in known
-        }
+        self._of = {(raw.cell.arm, raw.cell.point): f"#{raw.anchor}" for raw in shown}
 
     def of(self, arm: str, point: Point) -> str:
-        """Return the link, or an empty text when the lines did not fit."""
+        """Return the link, or an empty text if the lines did not fit."""
         cell = self._view.cell(arm, point)
         return "" if cell is None else self._of.get((cell.arm, cell.point), "")
 
@@ -167,9 +161,14 @@ def value_text(value: float, unit: Unit) -> str:
     return f"{numbers.digits(value)} {unit.value}".rstrip()
 
 
+def verdict_style(verdict: Verdict) -> str:
+    """Return the CSS class of a verdict."""
+    return verdict.value.split()[0]
+
+
 def signed_percent(value: float) -> str:
     """Return a percentage with its sign: a tax is positive, a gain negative."""
-    digits = 1 if abs(value) < 100 else 0  # noqa: PLR2004 - beyond, a tenth says nothing
+    digits = 1 if abs(value) < 100 else 0  # noqa: PLR2004 - a tenth adds nothing to large values
     return f"{value:+,.{digits}f} %".replace("-", "\N{MINUS SIGN}")
 
 
@@ -177,9 +176,9 @@ _SHORT = {"bare metal": "BM", "bare-metal": "BM", "vm": "VM", "virtual machine":
 
 
 def legend(arm: Arm) -> str:
-    """Return an arm in the style of VMW-IB, as VM.44.144.LatSens.IB.SRIOV; what is unknown is left out.
+    """Return an arm in the style of VMW-IB, such as VM.44.144.LatSens.IB.SRIOV.
 
-    Platform, cores, memory in GB, latency sensitivity, fabric, adapter.
+    Platform, cores, memory in GB, latency sensitivity, fabric, adapter; unknown parts are left out.
     """
     facts = arm.facts
     fabric = {"infiniband": "IB", "ib": "IB", "roce": "RoCE"}.get(arm.fabric.lower(), arm.fabric)

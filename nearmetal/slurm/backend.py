@@ -1,112 +1,123 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seam between Slurm and whoever makes the nodes of its jobs.
+"""The seam between Slurm and the maker of its jobs' nodes; the watchdog works over it.
 
-Prolog, epilog and watchdog need three things of it, and no more. `ThisNode` makes containers on the
-machine that slurmd runs on. A cloud would ask its API instead: an instance then is a server with
-the number of the job in its metadata, which is all the record that this seam needs.
+Prolog, epilog and watchdog need only launch, reclaim and two lists. `ThisNode` makes containers on
+the machine of slurmd. A cloud would ask its API instead: an instance is then a server with the
+number of the job in its metadata, and needs no other record.
+
+The watchdog finds and ends leaks without slurmd, because a dead slurmd runs no epilog.
 """
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from nearmetal.slurm import guard
+from nearmetal.core.errors import NearmetalError, SlurmError
 from nearmetal.slurm.container import launch
+from nearmetal.slurm.network import guard, has_tunnel
+from nearmetal.slurm.queue import drain, known_jobs
 from nearmetal.slurm.reclaim import THIS_MACHINE, reclaim
-from nearmetal.slurm.records import STATE, Container, containers, settled
+from nearmetal.slurm.records import STATE, Container, Instance, containers, settled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nearmetal.core.process import Runner
-    from nearmetal.slurm.container import Launched, Wish
+    from nearmetal.slurm.container import ContainerRequest, Launched
     from nearmetal.slurm.vfs import JobVfs
-
-
-class Instance(Protocol):
-    """What was made for a job on one node of Slurm, as it is on record."""
-
-    @property
-    def job(self) -> int:
-        """The job."""
-
-    @property
-    def uid(self) -> int:
-        """Its user; -1: not on record."""
-
-    @property
-    def node(self) -> str:
-        """What Slurm calls the node; "": not on record."""
-
-    @property
-    def since(self) -> float:
-        """When it was made, in Unix seconds."""
-
-    @property
-    def request(self) -> str:
-        """What was asked for."""
-
-    @property
-    def refusal(self) -> str:
-        """Why the job was given nothing; "": it was."""
-
-    def lives(self) -> bool:
-        """Whether it is still there, and not only its record."""
 
 
 AnyInstance = TypeVar("AnyInstance", bound=Instance)
 
 
-class Backend(Protocol[AnyInstance]):
-    """Makes, finds and ends what jobs run in. All may be called again after a crash anywhere."""
+class JobBackend(Protocol[AnyInstance]):
+    """Makes, finds and ends the instances of jobs. All calls may be repeated after any crash."""
 
-    def launch(self, wish: Wish) -> Launched:
-        """Make it for a job; what an earlier job of the same number left goes first.
+    def launch(self, wish: ContainerRequest) -> Launched:
+        """Make it for a job, after the removal of leftovers of an earlier job with that number.
 
-        What the job cannot have is a refusal, and no error. Raises NearmetalError when the node
-        (or the cloud) is to blame: then there is nothing, or what there is can be found.
+        An impossible request is a refusal, and no error. Raises NearmetalError for a fault of the
+        node (or the cloud): then there is nothing, or `found` returns it.
         """
 
     def reclaim(self, job: int, *, only: AnyInstance | None = None) -> bool:
-        """End what a job has here; returns whether there was anything. Nothing is no error.
+        """End everything of a job here; return whether there was anything. Nothing is no error.
 
-        `only`: what was found when it was judged; what was made since then stays. Raises
-        NearmetalError when something does not end: then it stays on record.
+        `only`: the instance at the time of the verdict; a later one stays. Raises NearmetalError
+        if something does not end: then it stays recorded.
         """
 
     def found(self) -> Sequence[AnyInstance]:
-        """Return everything that was made, whoever looks."""
+        """Return every instance; any user may ask."""
 
     def settled(self) -> Sequence[AnyInstance]:
-        """As `found`, without launches half done; raises NearmetalError for who may not reclaim."""
+        """As `found`, without unfinished launches; raises NearmetalError without permission."""
 
 
+@dataclass(frozen=True)
 class ThisNode:
-    """Containers on the machine we run on."""
+    """Containers on this machine. `state`: the directory of records; `vfs`: the machine's VFs."""
 
-    def __init__(self, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> None:
-        """`state`: where records are; `vfs`: the VFs of the machine."""
-        self._state = state
-        self._vfs = vfs
+    state: Path = STATE
+    vfs: JobVfs = THIS_MACHINE
 
-    def launch(self, wish: Wish) -> Launched:
+    def launch(self, wish: ContainerRequest) -> Launched:
         """Make the container of a job."""
-        return launch(wish, self._state, self._vfs)
+        return launch(wish, self.state, self.vfs)
 
     def reclaim(self, job: int, *, only: Container | None = None) -> bool:
-        """End the container of a job and forget it."""
-        return reclaim(job, self._state, only=only, vfs=self._vfs)
+        """End the container of a job and remove its records."""
+        return reclaim(job, self.state, only=only, vfs=self.vfs)
 
     def found(self) -> tuple[Container, ...]:
-        """Return every container on record."""
-        return containers(self._state)
+        """Return every recorded container."""
+        return containers(self.state)
 
     def settled(self) -> tuple[Container, ...]:
-        """As `found`, but for jobs that are being launched or reclaimed."""
-        return settled(self._state)
+        """As `found`, without jobs with a launch or reclaim in progress."""
+        return settled(self.state)
 
     def guard(self, runner: Runner) -> None:
-        """Guard the tunnels of jobs again: who loads a firewall anew may have removed that."""
-        if any(guard.has_tunnel(c.directory) for c in self.found()):
-            guard.renew(self._state, runner)
+        """Restore the guard of the jobs' tunnels: a firewall reload may have removed it."""
+        if any(has_tunnel(c.directory) for c in self.found()):
+            guard(self.state, runner)
+
+
+def leaks(runner: Runner, found: Sequence[AnyInstance]) -> tuple[AnyInstance, ...]:
+    """Return those of `found` whose job has ended on their node.
+
+    They must have been read before: an instance made meanwhile is no leak. Raises SlurmError if
+    Slurm does not answer.
+    """
+    known = {node: known_jobs(runner, node) for node in {c.node for c in found}}
+    return tuple(c for c in found if c.job not in known[c.node])
+
+
+def reclaim_ended(
+    runner: Runner, backend: JobBackend[AnyInstance], *, drains: bool
+) -> tuple[int, ...]:
+    """End every leak; return their jobs. `drains`: drain the node if one does not end.
+
+    Raises NearmetalError if one does not end, after the others have ended.
+    """
+    # A caller without permission fails here, and drains no node for it.
+    found = backend.settled()
+    ended, stay = [], []
+    for leak in leaks(runner, found):
+        try:
+            if backend.reclaim(leak.job, only=leak):
+                ended.append(leak.job)
+        except NearmetalError as fault:
+            # A launch that was cut short recorded no node; Slurm's default name is the host's.
+            stay.append((leak.node or os.uname().nodename.partition(".")[0], fault))
+    for node, why in stay if drains else ():
+        try:
+            drain(runner, node, why.message)
+        except NearmetalError as undrained:
+            raise SlurmError(f"{why.message}; {undrained.message}", undrained.hint) from why
+    if stay:
+        raise stay[0][1]
+    return tuple(ended)

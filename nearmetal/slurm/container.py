@@ -2,12 +2,12 @@
 """The launcher: makes the container of a job on this node, and leaves its process 1 behind.
 
 A container has its own PID, IPC, UTS and mount namespace. Private are /tmp, /dev/shm and
-/run/nearmetal, which holds the job's segment directory; everything else is the node's, the
-network too, so that srun, PMI and a user's files work inside as outside. All of it is mounted
-inside only: it is gone with the last process.
+/run/nearmetal, which holds the job's rundir. Everything else is the node's, including the network,
+so srun, PMI and a user's files work inside as outside. All mounts exist only inside and end with
+the last process.
 
-Virtual machines are processes in such a container, which then has a network of its own: whatever
-ends the container ends them.
+Virtual machines are processes in such a container, which then has a network of its own. So the end
+of the container always ends them.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import HostError, NearmetalError, NoVfError, SlurmError
 from nearmetal.core.process import LocalRunner
+from nearmetal.core.resources import provider_library
 from nearmetal.job.mpi import Provider, Request, pick, settings_for
-from nearmetal.job.mpi.provider import provider_library
-from nearmetal.slurm import guard, holder, limits
+from nearmetal.slurm import holder, limits
+from nearmetal.slurm.network import has_tunnel
 from nearmetal.slurm.reclaim import THIS_MACHINE, remove
 from nearmetal.slurm.records import STATE, VFS, directory_of, locked, write
-from nearmetal.slurm.vfs import returned_on_failure, variables
-from nearmetal.slurm.wanted import RefusedError, Wanted
+from nearmetal.slurm.vfs import variables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from nearmetal.host.vf import GrantedVf
     from nearmetal.slurm.vfs import JobVfs
@@ -43,18 +43,44 @@ PROVIDERS = f"{HOME}/providers"
 _HOME_SIZE = "1m"
 """Directories and links only."""
 
-OUTSIDE_PMI = {"PMIX_MCA_gds": "hash"}
-"""slurmstepd is PMIx's server and stays outside: what it would show in files (PMIx 5, shmem2), it
-sends instead."""
+_OUTSIDE_PMI = {"PMIX_MCA_gds": "hash"}
+"""slurmstepd is PMIx's server and stays outside, so clients do not see its files (PMIx 5, shmem2):
+with this setting it sends their content."""
 
 MIN_BYTES = 1 << 20
 MAX_REFUSAL = 190
-"""What fits into a reason of the plugin."""
+"""The size of a reason in the plugin."""
+
+
+class RefusedError(SlurmError):
+    """The request of a user is impossible; the node is healthy."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What a job gets on this node, as the plugin has checked it."""
+class MachineRequest:
+    """The request for virtual machines: `nr` equal ones on each node."""
+
+    image: str
+    nr: int
+    vcpus: int
+    memory_bytes: int
+    segment_bytes: int
+    shares: tuple[str, ...] = ()
+    accel: str = "kvm"
+
+
+@dataclass(frozen=True)
+class Machines:
+    """The virtual machines of a job. `nodes`: all of the job's, as Slurm writes them."""
+
+    wanted: MachineRequest
+    nodes: str
+    key: Path
+
+
+@dataclass(frozen=True)
+class ContainerRequest:
+    """The request of a job on this node, after the checks of the plugin."""
 
     job: int
     uid: int
@@ -70,36 +96,35 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Machines:
-    """The virtual machines of a job. `nodes`: all of the job's, as Slurm writes them."""
-
-    wanted: Wanted
-    nodes: str
-    key: Path
-
-
-@dataclass(frozen=True)
 class Launched:
-    """What has become of it: process 1 of the container, or why the job cannot have what it asks."""
+    """The result of a launch: process 1 of the container, or the reason of a refusal."""
 
     pid: int
     refusal: str = ""
 
 
-def environment(wish: Wish) -> tuple[dict[str, str], tuple[Path, ...]]:
-    """Return the tasks' environment and the providers to link; pure but for finding the MPI."""
-    env = {"NEARMETAL_CHANNELS": wish.channels} if wish.channels else {}
+def environment(wish: ContainerRequest) -> tuple[dict[str, str], tuple[Path, ...]]:
+    """Return the tasks' environment and the providers to link; pure except for finding the MPI."""
     if wish.machines is not None:
-        # Where tasks meet in a machine is the machine's own, and so is PMI.
+        # Machines have their own rundir and their own PMI.
+        return ({"NEARMETAL_CHANNELS": wish.channels} if wish.channels else {}), ()
+    env, providers = mpi_environment(wish.mpi, wish.channels, PROVIDERS)
+    return env | {"NEARMETAL_RUNDIR": SEGMENT}, providers
+
+
+def mpi_environment(
+    mpi: str, channels: str, directory: str
+) -> tuple[dict[str, str], tuple[Path, ...]]:
+    """Return the variables of tasks, and the providers to link in `directory`. `mpi` "": none."""
+    env = dict(_OUTSIDE_PMI)
+    if channels:
+        env["NEARMETAL_CHANNELS"] = channels
+    if not mpi:
         return env, ()
-    env |= {"NEARMETAL_RUNDIR": SEGMENT, **OUTSIDE_PMI}
-    if not wish.mpi:
-        return env, ()
-    asked = Request(Provider.NEARMETAL, provider_library(), Path(PROVIDERS))
-    settings = settings_for(pick(wish.mpi), asked)
+    asked = Request(Provider.NEARMETAL, provider_library(), Path(directory))
+    settings = settings_for(pick(mpi), asked)
     env |= {k: v for k, v in settings.env.items() if "ALLOW_RUN_AS_ROOT" not in k}
-    env |= as_variables(settings.options)
-    return env, settings.providers
+    return env | as_variables(settings.options), settings.providers
 
 
 def as_variables(options: Sequence[str]) -> dict[str, str]:
@@ -112,12 +137,12 @@ def as_variables(options: Sequence[str]) -> dict[str, str]:
     }
 
 
-def launch(wish: Wish, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launched:
-    """Make the container of a job. One left by an earlier job goes first.
+def launch(wish: ContainerRequest, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launched:
+    """Make the container of a job, after the removal of an earlier job's container.
 
-    What the job cannot have is a refusal, which is on record for its tasks to tell. Raises
-    SlurmError, HostError or LaunchError: then there is none, this node is to blame, and what is still
-    on record is for the reclaimer.
+    An impossible request is a refusal, and its record shows the reason to the tasks. Raises
+    SlurmError, HostError or LaunchError for a fault of this node: then there is no container, and
+    the reclaimer handles the remaining records.
     """
     _check(wish)
     env, providers = environment(wish)
@@ -127,10 +152,7 @@ def launch(wish: Wish, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launc
         directory.mkdir(mode=0o755)
         records = os.open(state, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # Where there are none, nobody looks at adapters: from the network of machines, which
-            # is entered by then, they would not be seen as they are.
-            vfs_back = returned_on_failure(vfs, wish.job) if wish.vfs else contextlib.nullcontext()
-            with vfs_back:
+            with _on_failure(lambda: _return_vfs(vfs, wish)):
                 about = {
                     "uid": wish.uid,
                     "node": wish.node,
@@ -141,19 +163,20 @@ def launch(wish: Wish, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launc
                 write(directory / "request", wish.request + "\n")
                 write(directory / "partition", wish.partition + "\n")
                 node = wish.node or os.uname().nodename.partition(".")[0]
-                taken = _take(vfs, wish, node, state)
-                write(directory / "environment", _lines(env | variables(taken)))
+                env |= variables(_take(vfs, wish, node, state))
+                lines = (f"{name}={value}\n" for name, value in sorted(env.items()))
+                write(directory / "environment", "".join(lines))
                 place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
                     fill, groups = _machines(wish, directory)
-                    with limits.removed_on_failure(groups):
+                    with _on_failure(lambda: limits.remove(groups)):
                         return Launched(holder.hold(lambda: _make(wish, providers, place, fill)))
                 finally:
                     os.close(place)
         except (NoVfError, RefusedError) as refused:
             return refuse(directory, refused.message)
         except HostError:
-            # Its records stay: by them VFs and control groups are known that did not go back.
+            # Its records stay: they name the VFs and control groups that were not returned.
             raise
         except NearmetalError:
             _forget(directory, records)
@@ -168,17 +191,37 @@ def launch(wish: Wish, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launc
             os.close(records)
 
 
-def _forget(directory: Path, state: int) -> None:
-    """Remove what is on record of a job that has nothing.
+@contextlib.contextmanager
+def _on_failure(undo: Callable[[], None]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise
 
-    But that of a tunnel stays: the guard is renewed by who removes it, and we may be in the job's
-    network. By descriptor: the path may be hidden from us by the container's own directory.
+
+def _return_vfs(vfs: JobVfs, wish: ContainerRequest) -> None:
+    """Return the VFs of a job; a VF that cannot be returned now stays recorded.
+
+    Without VFs the adapters are not touched: from the network of machines, which this process may
+    have entered, they look different.
     """
-    if not guard.has_tunnel(Path(directory.name), dir_fd=state):
+    if wish.vfs:
+        with contextlib.suppress(Exception):
+            vfs.give_back(wish.job)
+
+
+def _forget(directory: Path, state: int) -> None:
+    """Remove the records of a job that has nothing.
+
+    The record of a tunnel stays: its removal needs a new guard, and this process may be in the
+    job's network. By descriptor: the container's own directory may hide the path from us.
+    """
+    if not has_tunnel(Path(directory.name), dir_fd=state):
         shutil.rmtree(directory.name, dir_fd=state)
 
 
-def _take(vfs: JobVfs, wish: Wish, node: str, state: Path) -> tuple[GrantedVf, ...]:
+def _take(vfs: JobVfs, wish: ContainerRequest, node: str, state: Path) -> tuple[GrantedVf, ...]:
     """Take a job's VFs: of two jobs that want the last ones, one gets all that it wants."""
     if not wish.vfs:
         return ()
@@ -187,66 +230,56 @@ def _take(vfs: JobVfs, wish: Wish, node: str, state: Path) -> tuple[GrantedVf, .
 
 
 def refuse(directory: Path, why: str) -> Launched:
-    """Record why a job gets nothing here; the plugin tells it in the user's terminal."""
+    """Record the reason of a refusal; the plugin shows it in the user's terminal."""
     words = " ".join("".join(c if " " <= c <= "~" else " " for c in why).split())
     cut = words if len(words) < MAX_REFUSAL else words[: MAX_REFUSAL - 4] + "..."
     write(directory / "refusal", cut + "\n")
     return Launched(0, cut)
 
 
-def _check(wish: Wish) -> None:
-    """Refuse what the plugin would never say: this may be called by hand."""
+def _check(wish: ContainerRequest) -> None:
+    """Refuse requests that the plugin never sends: a person may call this by hand."""
+    job = f"job {wish.job}: "
     if wish.uid < 0:
-        raise SlurmError(f"job {wish.job}: no user has the number {wish.uid}")
-    for name, size in (("segment", wish.segment_bytes), ("scratch", wish.scratch_bytes)):
-        if size < MIN_BYTES:
-            raise SlurmError(f"job {wish.job}: {name} of {size} bytes", "give at least 1 MiB")
+        raise SlurmError(f"{job}no user has the number {wish.uid}")
+    check_sizes(wish.segment_bytes, wish.scratch_bytes, job)
     if wish.vfs < 0:
-        raise SlurmError(f"job {wish.job}: {wish.vfs} VFs", "give a number from 0")
+        raise SlurmError(f"{job}{wish.vfs} VFs", "give 0 or a positive number")
     if wish.vfs and wish.machines is not None:
-        raise SlurmError(
-            f"job {wish.job}: VFs for virtual machines", "leave --vfs out, or give --vms=0"
-        )
+        raise SlurmError(f"{job}VFs for virtual machines", "omit --vfs, or give --vms=0")
     if not (wish.request + wish.partition).isprintable():
-        raise SlurmError(f"job {wish.job}: a request or partition with control characters")
+        raise SlurmError(f"{job}a request or partition with control characters")
 
 
-def _lines(env: Mapping[str, str]) -> str:
-    return "".join(f"{name}={value}\n" for name, value in sorted(env.items()))
+def check_sizes(segment: int, scratch: int, job: str = "") -> None:
+    """Raise SlurmError if a size is too small for a file system."""
+    for name, size in (("segment", segment), ("scratch", scratch)):
+        if size < MIN_BYTES:
+            raise SlurmError(f"{job}{name} of {size} bytes", "give at least 1 MiB")
 
 
-def _machines(wish: Wish, directory: Path) -> tuple[Callable[[], None], limits.Groups]:
-    """Prepare the job's virtual machines; return what starts them from within, and their groups."""
+def _machines(wish: ContainerRequest, directory: Path) -> tuple[Callable[[], None], limits.Groups]:
+    """Prepare the job's virtual machines; return their start from within, and their groups."""
     if wish.machines is None:
         return lambda: None, limits.NONE
-    # Images and seeds take a while to import, which containers need not wait for.
+    # Images and seeds are slow to import, and containers do not need them.
     from nearmetal.slurm import vm  # noqa: PLC0415
 
-    crew = vm.prepare(
-        vm.Order(
-            wish.job,
-            wish.uid,
-            wish.node,
-            wish.machines.nodes,
-            wish.machines.key,
-            wish.machines.wanted,
-            directory,
-        ),
-        LocalRunner(),
-    )
+    crew = vm.prepare(wish, wish.machines, directory, LocalRunner())
     return lambda: vm.start(crew, LocalRunner()), crew.groups
 
 
-def _make(wish: Wish, providers: Sequence[Path], directory: int, fill: Callable[[], None]) -> None:
+def _make(
+    wish: ContainerRequest, providers: Sequence[Path], directory: int, fill: Callable[[], None]
+) -> None:
     """Set up the container from within, then record its process 1 as the last step."""
     pid = holder.own_pid()
     begin = holder.start_ticks(pid)
-    # What the node mounts or unmounts later, such as home directories, shows inside too.
+    # Later mounts of the node, for example home directories, appear inside too.
     holder.mount(None, "/", holder.MS_REC | holder.MS_SLAVE)
     safe = holder.MS_NOSUID | holder.MS_NODEV
     holder.mount("proc", "/proc", safe | holder.MS_NOEXEC)
-    for place in ("/tmp", "/dev/shm"):  # noqa: S108 - mount points, not files of ours
-        holder.mount("tmpfs", place, safe, f"mode=1777,size={wish.scratch_bytes}")
+    mount_scratch(wish.scratch_bytes)
     holder.mount("tmpfs", HOME, safe, f"mode=755,size={_HOME_SIZE}")
     Path(SEGMENT).mkdir()
     holder.mount("tmpfs", SEGMENT, safe, f"mode=700,uid={wish.uid},size={wish.segment_bytes}")
@@ -256,3 +289,9 @@ def _make(wish: Wish, providers: Sequence[Path], directory: int, fill: Callable[
     fill()
     os.fchdir(directory)
     write(Path("holder"), f"{pid} {begin}\n")
+
+
+def mount_scratch(size: int) -> None:
+    """Mount a private /tmp and /dev/shm."""
+    for place in ("/tmp", "/dev/shm"):  # noqa: S108 - mount points, not files of ours
+        holder.mount("tmpfs", place, holder.MS_NOSUID | holder.MS_NODEV, f"mode=1777,size={size}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Process 1 of a container: makes it from within, and then only collects orphans.
 
-A job waits for this, so it imports little: what the local backend has for its nodes comes with all
-that specs and plans need.
+A job waits for this, so it imports little. The local backend has the same for its nodes, but
+imports specs and plans with it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def mount(kind: str | None, target: str, flags: int, data: str | None = None) ->
 
 
 def fresh_network() -> int:
-    """Return a descriptor of a new network namespace; we stay in ours."""
+    """Return a descriptor of a new network namespace; this process stays in its own."""
     here = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         _check(_libc.unshare(CLONE_NEWNET), "make a network")
@@ -51,17 +51,17 @@ def fresh_network() -> int:
 
 
 def enter_network(descriptor: int) -> None:
-    """Go into a network namespace; who is forked afterwards is in it, too."""
+    """Enter a network namespace; later children are in it, too."""
     _check(_libc.setns(descriptor, CLONE_NEWNET), "enter a network")
 
 
 def own_pid() -> int:
-    """Return our process id as who made us sees it; valid until /proc is mounted anew."""
+    """Return our process id as our maker sees it; valid until /proc is mounted again."""
     return int(Path("/proc/self").readlink().name)
 
 
 def start_ticks(pid: int) -> int:
-    """Return when a process started, in ticks since boot; 0: it has ended, or was never there."""
+    """Return when a process started, in ticks since boot; 0: there is no such process."""
     with suppress(OSError, ValueError, IndexError):
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
         fields = text.rpartition(")")[2].split()
@@ -70,7 +70,7 @@ def start_ticks(pid: int) -> int:
 
 
 def be_ordinary(own: Path = Path("/proc/self/oom_score_adj")) -> None:
-    """Let the kernel end us and our children when memory is short, though it may spare slurmd."""
+    """Let the kernel kill us and our children if memory is short, even if it spares slurmd."""
     if int(own.read_text(encoding="ascii")) < 0:
         own.write_text("0", encoding="ascii")
 
@@ -80,7 +80,7 @@ def _die_with_parent(signum: int) -> None:
 
 
 def _detach() -> None:
-    """Cut the ties to who made us: session, streams, descriptors."""
+    """Cut the ties to our maker: session, streams, descriptors."""
     os.setsid()
     os.chdir("/")
     null = os.open("/dev/null", os.O_RDWR)
@@ -90,7 +90,7 @@ def _detach() -> None:
 
 
 def _collect() -> NoReturn:
-    """Wait for orphans until SIGKILL; nobody inside may signal process 1."""
+    """Wait for orphans until SIGKILL; no process inside may signal process 1."""
     while True:
         signal.sigwait({signal.SIGCHLD})
         with suppress(ChildProcessError):
@@ -101,9 +101,9 @@ def _collect() -> NoReturn:
 def hold(body: Callable[[], None]) -> int:
     """Fork process 1 of new namespaces, which runs `body` and stays; return its pid.
 
-    `body` makes the container and, last, records it: until then process 1 dies with us, and
-    afterwards whoever reads the record can end it. Raises OSError when `body` does. We stay in
-    the new namespaces, but for the one of PIDs.
+    `body` makes the container and records it last: until then process 1 dies with us, and
+    afterwards the record suffices to end it. Raises OSError if `body` does. This process stays in
+    the new namespaces, except the one of PIDs.
     """
     ready, tell = os.pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -120,7 +120,7 @@ def hold(body: Callable[[], None]) -> int:
             os.write(tell, b"ok")
             _detach()
             _collect()
-        except BaseException as error:  # noqa: BLE001 - who made us shows it
+        except BaseException as error:  # noqa: BLE001 - our maker shows it
             with suppress(OSError):
                 os.write(tell, str(error).encode())
         os._exit(1)

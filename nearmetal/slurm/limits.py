@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of a job's machines: a control group of their own, as large as what the job has on the node.
+"""Limits of a job's machines: a control group of their own, as large as the job's allocation.
 
 Slurm makes the job's own control group with its first step and removes it with the last, while
-machines last as long as the job. So QEMU is in a group beside Slurm's, held to the same, where
-Slurm holds jobs to it. On record before it is made, removed before the record is.
+machines live as long as the job. So QEMU is in a group beside Slurm's, with the same limits, if
+Slurm limits jobs. Its record is written before it is made, and removed after it.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from nearmetal.core.errors import HostError, SlurmError
 from nearmetal.slurm.records import write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    from nearmetal.slurm.wanted import Allocated
+    from nearmetal.slurm.queue import Allocated
 
 RECORD = "groups"
 PARENT = "nearmetal"
 END_S = 20.0
-"""How long the kernel may take to let go of a group whose processes have been killed."""
+"""The longest time for the kernel to release a group whose processes were killed."""
 
 _LOOK_S = 0.01
 _TRIES = 20
 _PERIOD_US = 100_000
-"""Of processor time; the kernel's default."""
+"""Period of processor time; the kernel's default."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What Slurm holds a job to on a node; None: it does not."""
+    """The limits of a job on a node; None: Slurm does not limit it."""
 
     cpus: int | None
     memory_bytes: int | None
     swap_bytes: int | None
 
     def any(self) -> bool:
-        """Whether there is anything to hold it to."""
+        """Whether there is a limit that needs a group."""
         return self.cpus is not None or self.memory_bytes is not None
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Control groups with these limits. `events`: a file that counts who was killed for memory."""
+    """Control groups with these limits. `events`: a file that counts kills for lack of memory."""
 
     directories: tuple[Path, ...]
     events: Path | None
 
     @property
     def doors(self) -> tuple[str, ...]:
-        """The files by which a process goes in."""
+        """The files by which a process enters."""
         return tuple(str(directory / "cgroup.procs") for directory in self.directories)
 
 
@@ -66,7 +66,7 @@ NONE = Groups((), None)
 
 
 def limits_of(config: Mapping[str, str], allocated: Allocated) -> Limits:
-    """Return what Slurm, as it is configured, holds to a job with that. Pure."""
+    """Return the limits that Slurm's configuration gives a job with this allocation. Pure."""
     if "task/cgroup" not in config.get("TaskPlugin", ""):
         return Limits(None, None, None)
     memory = swap = None
@@ -84,7 +84,7 @@ def _share(config: Mapping[str, str], name: str, fallback: int) -> float:
 
 
 def settings(mount: Path, limits: Limits, *, unified: bool) -> dict[str, dict[str, str]]:
-    """Return what to write into which files below which hierarchies of `mount`, in order. Pure."""
+    """Return the content of files by the hierarchy below `mount`, in order. Pure."""
     memory, cpu = limits.memory_bytes, limits.cpus
     found: dict[str, dict[str, str]] = {}
     if unified:
@@ -105,9 +105,9 @@ def settings(mount: Path, limits: Limits, *, unified: bool) -> dict[str, dict[st
 
 
 def make(records: Path, name: str, mount: Path, limits: Limits) -> Groups:
-    """Make the control groups of a job; none where Slurm holds it to nothing.
+    """Make the control groups of a job; none if Slurm does not limit it.
 
-    `records`: the job's. Raises SlurmError when this node cannot: then there are none.
+    `records`: the job's. Raises SlurmError if this node cannot: then there are none.
     """
     if not limits.any():
         return NONE
@@ -124,9 +124,9 @@ def make(records: Path, name: str, mount: Path, limits: Limits) -> Groups:
     except OSError as error:
         remove(Groups(tuple(places), None))
         raise SlurmError(
-            f"no control group for virtual machines, to which Slurm would hold the job: "
+            f"no control group for virtual machines with the limits of the job: "
             f"{error.filename}: {error.strerror}",
-            f"are control groups mounted at {mount} (CgroupMountpoint of cgroup.conf) for root to write?",
+            f"let root write control groups at {mount} (CgroupMountpoint of cgroup.conf)",
         ) from error
     events = None
     if limits.memory_bytes is not None:
@@ -135,7 +135,7 @@ def make(records: Path, name: str, mount: Path, limits: Limits) -> Groups:
 
 
 def _directory(place: Path, limits: Limits, *, unified: bool) -> None:
-    """Make a group; who removes the last one removes the parent, perhaps just now."""
+    """Make a group, again if the end of the last group just removed the parent."""
     needed = {"memory": limits.memory_bytes, "cpu": limits.cpus}
     enable = " ".join(f"+{name}" for name, limit in needed.items() if limit is not None)
     for left in reversed(range(_TRIES)):
@@ -152,7 +152,7 @@ def _directory(place: Path, limits: Limits, *, unified: bool) -> None:
 
 
 def _set(file: Path, text: str) -> None:
-    # Swap is not counted everywhere, and then there is nothing to limit.
+    # Some kernels do not count swap; then there is no limit to set.
     if ("swap" in file.name or "memsw" in file.name) and not file.exists():
         return
     descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
@@ -165,7 +165,7 @@ def _set(file: Path, text: str) -> None:
 
 
 def recorded(records: Path) -> Groups:
-    """Return the control groups that a job may have."""
+    """Return the recorded control groups of a job."""
     with contextlib.suppress(OSError):
         lines = (records / RECORD).read_text(encoding="utf-8").splitlines()
         return Groups(tuple(Path(line) for line in lines if line), None)
@@ -173,28 +173,22 @@ def recorded(records: Path) -> Groups:
 
 
 def remove(groups: Groups) -> None:
-    """Remove control groups whose processes have been killed; none is no error. Raises HostError."""
+    """Remove control groups whose processes were killed; missing ones are no error.
+
+    Raises HostError.
+    """
     deadline = time.monotonic() + END_S
     for place in groups.directories:
         while not _removed(place):
             if time.monotonic() > deadline:
                 raise HostError(
-                    f"control group {place} does not end", f"look at {place}/cgroup.procs"
+                    f"control group {place} does not end",
+                    f"see its processes in {place}/cgroup.procs",
                 )
             time.sleep(_LOOK_S)
-        # Others' groups may be in it.
+        # The parent may hold groups of other jobs.
         with contextlib.suppress(OSError):
             place.parent.rmdir()
-
-
-@contextlib.contextmanager
-def removed_on_failure(groups: Groups) -> Iterator[None]:
-    """Remove control groups when the body fails, whose processes have ended then."""
-    try:
-        yield
-    except BaseException:
-        remove(groups)
-        raise
 
 
 def _removed(place: Path) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Slurm knows: the jobs of a node, which tells a container in use from a leak; and draining."""
+"""Questions to Slurm: the jobs and the allocations of a node; and draining."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import ipaddress
 import os
 import re
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import SlurmError
 from nearmetal.core.process import Command
-from nearmetal.slurm.wanted import Allocated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,32 +19,27 @@ if TYPE_CHECKING:
     from nearmetal.core.process import Completed, Runner
 
 SQUEUE = ("squeue", "--noheader", "--all", "--states=all", "--format=%A %t")
+GRES = "vf"
+"""The name of VFs in Slurm: gres.conf, slurm.conf and users write it."""
+
 _ENDED = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "TO", "PD", "RQ", "RH", "SE"})
-"""States in which nothing of a job is on a node, its epilog included; CG is not among them."""
+"""States in which a job has nothing on a node, its epilog included; CG is not among them."""
 
 _QUERY_S = 60.0
 _NARROWING = ("SQUEUE_", "SINFO_", "SCONTROL_")
-"""Variables that are options of these programs: with one, squeue leaves out jobs that run."""
+"""Variables that are options of these programs: with one, squeue omits running jobs."""
 
 
-def known_jobs(runner: Runner, node: str) -> frozenset[int]:
-    """Return the jobs that may have something on a node; "": on any node.
+@dataclass(frozen=True)
+class Allocated:
+    """The allocation of a job on a node; 0: Slurm does not count that."""
 
-    A job that was put back into the queue may run elsewhere: there it is known, here it is not.
-    Raises SlurmError when Slurm does not answer: nothing is a leak without its word.
-    """
-    where = (f"--nodelist={node}",) if node else ()
-    done = _ask(runner, (*SQUEUE, *where))
-    if done.code != 0 or done.timed_out:
-        raise SlurmError(
-            f"squeue does not tell which jobs there are: {done.error_tail or 'no answer in time'}",
-            "is slurmctld running?",
-        )
-    return parse(done.text)
+    cpus: int = 0
+    memory_bytes: int = 0
 
 
-def _ask(runner: Runner, argv: tuple[str, ...]) -> Completed:
-    """Run a program of Slurm: of this cluster, whatever the caller's variables ask it for."""
+def _run(runner: Runner, argv: tuple[str, ...]) -> Completed:
+    """Run a program of Slurm, for this cluster, without options from the caller's variables."""
     env = {
         name: value
         for name, value in os.environ.items()
@@ -53,8 +48,32 @@ def _ask(runner: Runner, argv: tuple[str, ...]) -> Completed:
     return runner.run(Command(argv, env=env), timeout_s=_QUERY_S)
 
 
+def _ask(runner: Runner, argv: tuple[str, ...], fault: str) -> str:
+    """Return the answer of a program of Slurm. Raises SlurmError with the fault."""
+    done = _run(runner, argv)
+    if done.code != 0 or done.timed_out:
+        raise SlurmError(
+            f"{fault}: {done.error_tail or 'no answer in time'}", "check that slurmctld runs"
+        )
+    return done.text
+
+
+def _scontrol(runner: Runner, *words: str) -> str:
+    return _ask(runner, ("scontrol", "show", *words), f"scontrol does not show {' '.join(words)}")
+
+
+def known_jobs(runner: Runner, node: str) -> frozenset[int]:
+    """Return the jobs that may have something on a node; "": on any node.
+
+    A requeued job may run elsewhere: it is known on that node and not on this one. Raises
+    SlurmError if Slurm does not answer: without an answer, nothing is a leak.
+    """
+    where = (f"--nodelist={node}",) if node else ()
+    return parse(_ask(runner, (*SQUEUE, *where), "squeue does not list the jobs"))
+
+
 def parse(text: str) -> frozenset[int]:
-    """Return the jobs in use of what squeue wrote; raises SlurmError for anything else."""
+    """Return the active jobs in squeue's output; raises SlurmError for anything else."""
     jobs = set()
     for line in text.splitlines():
         words = line.split()
@@ -65,42 +84,33 @@ def parse(text: str) -> frozenset[int]:
     return frozenset(jobs)
 
 
-GRES = "vf"
-"""What Slurm knows VFs as: its gres.conf, slurm.conf and users name them so."""
-
-
 def gres(runner: Runner, node: str, name: str = GRES) -> int:
-    """Return how many of a generic resource Slurm has on record for a node. Raises SlurmError."""
-    done = _ask(runner, ("sinfo", "-h", "-n", node, "-o", "%G"))
-    if done.code != 0 or done.timed_out:
-        raise SlurmError(
-            f"sinfo does not tell the gres of {node}: {done.error_tail or 'no answer in time'}",
-            "is slurmctld running?",
-        )
-    return parse_gres(done.text, name)
+    """Return Slurm's number of a generic resource on a node. Raises SlurmError."""
+    argv = ("sinfo", "-h", "-n", node, "-o", "%G")
+    return parse_gres(_ask(runner, argv, f"sinfo does not show the gres of {node}"), name)
 
 
 def parse_gres(text: str, name: str) -> int:
-    """Return the sum of what `vf:7(S:0),gpu:tesla:2` says of a name; a line per kind of node."""
+    """Return the sum for one name in `vf:7(S:0),gpu:tesla:2`; a line per kind of node."""
     lines = text.splitlines()
     entry = re.compile(rf"{re.escape(name)}(?::[^:(),]+)?:([0-9]{{1,9}})(?:\(.*\))?")
-    # Sockets stand in brackets, with commas between.
+    # Brackets hold sockets, separated by commas.
     words = re.split(r",(?![^(]*\))", lines[0]) if lines else []
     return sum(int(found[1]) for word in words if (found := entry.fullmatch(word.strip())))
 
 
 def expand(runner: Runner, nodes: str) -> tuple[str, ...]:
-    """Return the names that Slurm's short form stands for, in its order. Asks no daemon."""
-    return tuple(_told(runner, ("scontrol", "show", "hostnames", nodes), f"nodes {nodes}").split())
+    """Return the names in Slurm's short form, in its order. Asks no daemon."""
+    return tuple(_scontrol(runner, "hostnames", nodes).split())
 
 
 def node_addresses(runner: Runner, nodes: Sequence[str]) -> dict[str, str]:
-    """Return where nodes are, as Slurm itself reaches them."""
-    text = _told(runner, ("scontrol", "show", "node", "-o", ",".join(nodes)), "the nodes")
+    """Return the addresses of nodes by which Slurm itself reaches them."""
+    text = _scontrol(runner, "node", "-o", ",".join(nodes))
     found = dict(re.findall(r"^NodeName=(\S+) .*?\bNodeAddr=(\S+)", text, re.MULTILINE))
     missing = [node for node in nodes if node not in found]
     if missing:
-        raise SlurmError(f"scontrol does not tell the address of node {missing[0]}")
+        raise SlurmError(f"scontrol does not show the address of node {missing[0]}")
     return {node: _resolved(found[node]) for node in nodes}
 
 
@@ -113,19 +123,19 @@ def _resolved(address: str) -> str:
 
 
 def allocated(runner: Runner, job: int, node: str) -> Allocated:
-    """Return what a job has on a node; raises SlurmError when Slurm does not say.
+    """Return the allocation of a job on a node; raises SlurmError if Slurm does not show it.
 
-    The text holds what users wrote as well, such as the name of the job, which may look like what is
-    looked for. So whatever is there counts and the least of it holds: a user gains nothing by it.
+    The text also holds words of users, for example the name of the job, which may look like an
+    allocation. So every match counts and the smallest one holds: a user gains nothing by it.
     """
-    text = _told(runner, ("scontrol", "show", "job", "-d", "-o", str(job)), f"job {job}")
+    text = _scontrol(runner, "job", "-d", "-o", str(job))
     found = [
         (_count(cpus), int(memory) << 20)
         for names, cpus, memory in _DETAIL.findall(text)
         if _is_among(node, names)
     ]
     if not found:
-        raise SlurmError(f"scontrol does not tell what job {job} has on node {node}")
+        raise SlurmError(f"scontrol does not show what job {job} has on node {node}")
     return Allocated(
         min((cpus for cpus, _ in found if cpus), default=0),
         min((memory for _, memory in found if memory), default=0),
@@ -133,9 +143,8 @@ def allocated(runner: Runner, job: int, node: str) -> Allocated:
 
 
 def configuration(runner: Runner) -> dict[str, str]:
-    """Return what slurm.conf and cgroup.conf say, by name."""
-    lines = _told(runner, ("scontrol", "show", "config"), "its configuration").splitlines()
-    pairs = (line.partition("=") for line in lines)
+    """Return the settings of slurm.conf and cgroup.conf by name."""
+    pairs = (line.partition("=") for line in _scontrol(runner, "config").splitlines())
     return {name.strip(): value.strip() for name, equals, value in pairs if equals}
 
 
@@ -144,18 +153,18 @@ _DETAIL = re.compile(rf"\bNodes=(\S+) CPU_IDs=({_NUMBERS}|) Mem=([0-9]{{1,15}})\
 
 
 def _ranges(text: str) -> list[tuple[str, str]]:
-    """Return first and last of each range in a list as `0-3,8`. Pure."""
+    """Return first and last of each range in a list, for example `0-3,8`. Pure."""
     pairs = [part.partition("-") for part in text.split(",") if part]
     return [(first, last or first) for first, _, last in pairs]
 
 
 def _count(ranges: str) -> int:
-    """Return how many numbers there are in such a list. Pure."""
+    """Return how many numbers are in such a list. Pure."""
     return sum(max(0, int(last) - int(first) + 1) for first, last in _ranges(ranges))
 
 
 def _is_among(node: str, names: str) -> bool:
-    """Whether a node is one of `a,b[01-16,20]`. Pure: nobody is asked what a user may have written."""
+    """Whether a node is in `a,b[01-16,20]`, which a user may have written. Pure."""
     for word in re.split(r",(?![^\[]*\])", names):
         pieces = re.split(rf"\[({_NUMBERS})\]", word)
         pattern = "([0-9]{1,9})".join(re.escape(literal) for literal in pieces[::2])
@@ -166,38 +175,17 @@ def _is_among(node: str, names: str) -> bool:
 
 
 def _is_within(number: str, ranges: str) -> bool:
-    """Whether a number is in such a list, with as many zeros in front as are written there. Pure."""
+    """Whether a number is in such a list, with the same leading zeros. Pure."""
     return any(
         int(first) <= int(number) <= int(last) and number == f"{int(number):0{len(first)}d}"
         for first, last in _ranges(ranges)
     )
 
 
-def _told(runner: Runner, argv: tuple[str, ...], what: str) -> str:
-    done = _ask(runner, argv)
-    if done.code != 0 or done.timed_out:
-        raise SlurmError(
-            f"scontrol does not tell of {what}: {done.error_tail or 'no answer in time'}",
-            "is slurmctld running?",
-        )
-    return done.text
-
-
 def drain(runner: Runner, node: str, reason: str) -> None:
-    """Take a node out of service, unless it is: the first reason stays. Raises SlurmError."""
-    state = _ask(runner, ("sinfo", "-h", "-n", node, "-o", "%T"))
+    """Drain a node, unless it is draining: the first reason stays. Raises SlurmError."""
+    state = _run(runner, ("sinfo", "-h", "-n", node, "-o", "%T"))
     if state.code == 0 and state.text.startswith("drain"):
         return
-    update = (
-        "scontrol",
-        "update",
-        f"NodeName={node}",
-        "State=DRAIN",
-        f"Reason=nearmetal: {reason}",
-    )
-    done = _ask(runner, update)
-    if done.code != 0 or done.timed_out:
-        raise SlurmError(
-            f"node {node} cannot be drained: {done.error_tail or 'no answer in time'}",
-            "is slurmctld running, and are you root?",
-        )
+    words = (f"NodeName={node}", "State=DRAIN", f"Reason=nearmetal: {reason}")
+    _ask(runner, ("scontrol", "update", *words), f"node {node} cannot be drained")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reclaimer: ends whatever is left of a job on this node. May run at any time, any number of times.
+"""The reclaimer: ends everything that is left of a job on this node, at any time and repeatedly.
 
-Process 1 of a container is the handle of all of it: when it is killed the kernel kills every
-process in its PID namespace, and with the last of them the mounts, the segment directory and
-the memory go. So do processes that a slurmstepd which died left of the job outside of it. Then go its control groups, its VFs go back, and its records go last.
+Process 1 of a container holds everything: after its death the kernel kills every process in its
+PID namespace, and the mounts, the rundir and the memory end with the last of them. The reclaimer
+also kills processes of the job outside, which a dead slurmstepd left. Then it removes the control
+groups, returns the VFs, and removes the records last.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import SlurmError
 from nearmetal.core.process import LocalRunner
-from nearmetal.slurm import guard, limits
+from nearmetal.slurm import limits
+from nearmetal.slurm.network import guard, has_tunnel
 from nearmetal.slurm.records import STATE, Container, directory_of, locked, of_job
 from nearmetal.slurm.vfs import JobVfs
 
@@ -31,11 +33,11 @@ if TYPE_CHECKING:
 THIS_MACHINE = JobVfs()
 
 END_S = 20.0
-"""How long processes may take to die: one that waits for a dead file server takes for ever."""
+"""The longest time for processes to die: a process that waits for a dead file server never dies."""
 
 _LOOK_S = 0.005
 _OUTSIDE_ROUNDS = 100
-"""How often to look for what is outside: what is started again and again is of another job, or nobody's."""
+"""Searches for processes outside: processes that keep coming belong to another job or to none."""
 
 _JOB_GROUP = re.compile(rb"/job_([0-9]+)(?=/|$)", re.MULTILINE)
 """A control group that Slurm made for a job."""
@@ -44,10 +46,10 @@ _JOB_GROUP = re.compile(rb"/job_([0-9]+)(?=/|$)", re.MULTILINE)
 def reclaim(
     job: int, state: Path = STATE, *, only: Container | None = None, vfs: JobVfs = THIS_MACHINE
 ) -> bool:
-    """End a job's container and forget it; returns whether there was one.
+    """End a job's container and remove its records; return whether there was one.
 
-    `only`: what was on record when it was judged; a container made since then stays. Raises
-    SlurmError when something does not end: then its records stay, and the node needs help.
+    `only`: the records at the time of the verdict; a container made since then stays. Raises
+    SlurmError if something does not end: then its records stay, and the node needs help.
     """
     with locked(state, job):
         if only is not None and of_job(job, state) != only:
@@ -56,7 +58,7 @@ def reclaim(
 
 
 def remove(job: int, state: Path, vfs: JobVfs = THIS_MACHINE) -> bool:
-    """As `reclaim`, for a caller who holds the lock."""
+    """As `reclaim`, for a caller that holds the lock."""
     found = of_job(job, state)
     if found is None:
         return False
@@ -64,23 +66,23 @@ def remove(job: int, state: Path, vfs: JobVfs = THIS_MACHINE) -> bool:
         _end(found)
     _end_outside(found)
     limits.remove(limits.recorded(found.directory))
-    # Before the records go, by which the ledger knows that the job still has them.
+    # First the VFs: while the records exist, the ledger knows that the job has them.
     vfs.give_back(job)
-    tunnelled = guard.has_tunnel(found.directory)
+    tunnelled = has_tunnel(found.directory)
     try:
         shutil.rmtree(directory_of(state, job))
     except OSError as error:
         raise SlurmError(f"job {job}: {found.directory}: {error.strerror or error}") from error
     if tunnelled:
-        # Without its tunnel, what the guard still lets through goes nowhere; the next one sweeps it.
+        # Packets that the guard still admits reach nothing without a tunnel; the next run fixes it.
         with contextlib.suppress(SlurmError):
-            guard.renew(state, LocalRunner())
+            guard(state, LocalRunner())
     return True
 
 
 def _end(found: Container) -> None:
-    """Kill process 1 and who is in its mounts without being in its PID namespace."""
-    # Held open, the namespace cannot end and give its number to another one.
+    """Kill process 1, and processes that are in its mounts but not in its PID namespace."""
+    # The open namespace cannot end and give its number to another one.
     try:
         mounts = os.open(f"/proc/{found.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -89,37 +91,30 @@ def _end(found: Container) -> None:
         if not found.lives():
             return
         number = os.fstat(mounts).st_ino
-        _until_none(lambda: _kill_holder(found) or _kill_members(number), found)
+        deadline = time.monotonic() + END_S
+        while _kill_inside(found, number):
+            if time.monotonic() > deadline:
+                raise SlurmError(
+                    f"job {found.job}: process {found.pid} and its container do not end",
+                    "check for processes in state D, which wait for a device or a file server",
+                )
+            time.sleep(_LOOK_S)
     finally:
         os.close(mounts)
 
 
-def _until_none(kill: Callable[[], bool], found: Container) -> None:
-    """Kill until nobody is left; raises SlurmError when that takes too long."""
-    deadline = time.monotonic() + END_S
-    while kill():
-        if time.monotonic() > deadline:
-            raise SlurmError(
-                f"job {found.job}: process {found.pid} and its container do not end",
-                "does one of its processes wait for a device or a file server (state D)?",
-            )
-        time.sleep(_LOOK_S)
-
-
-def _kill_holder(found: Container) -> bool:
-    return found.pid > 0 and _kill(found.pid, found.lives)
-
-
-def _kill_members(number: int) -> bool:
-    """SIGKILL every process in a mount namespace; returns whether there was one."""
-    return _kill_where(lambda process: (process / "ns/mnt").stat().st_ino == number)
+def _kill_inside(found: Container, mounts: int) -> bool:
+    """SIGKILL process 1, else all processes in its mounts; return whether there was one."""
+    if found.pid > 0 and _kill(found.pid, found.lives):
+        return True
+    return _kill_where(lambda process: (process / "ns/mnt").stat().st_ino == mounts)
 
 
 def _end_outside(found: Container) -> None:
-    """SIGKILL what the job's user has here by slurmstepd, outside of any container.
+    """SIGKILL the processes of the job's user under slurmstepd, outside of any container.
 
-    A batch script beside virtual machines is there, and outlives a slurmstepd that is killed. Root is
-    the user of Slurm's own programs as well.
+    A batch script beside virtual machines is there, and outlives a killed slurmstepd. Root also
+    owns Slurm's own programs, so its jobs are left out.
     """
     if found.uid <= 0 or not found.node:
         return
@@ -128,12 +123,12 @@ def _end_outside(found: Container) -> None:
             return
         time.sleep(_LOOK_S)
     sys.stderr.write(
-        f"nearmetal: job {found.job}: processes of its user that bear its number keep coming\n"
+        f"nearmetal: job {found.job}: processes of its user with its number keep coming\n"
     )
 
 
 def _is_of_job(process: Path, found: Container) -> bool:
-    """Whether a process is of a job. What it says itself counts only where no control group says it."""
+    """Whether a process is of a job. Its own variables count only without a control group."""
     if process.stat().st_uid != found.uid:
         return False
     named = {f"SLURMD_NODENAME={found.node}".encode()}
@@ -154,7 +149,7 @@ def _kill_where(chosen: Callable[[Path], bool]) -> bool:
 
 
 def _kill(pid: int, chosen: Callable[[], bool]) -> bool:
-    """SIGKILL a process if it is chosen, and no other that has got its number since."""
+    """SIGKILL a process if it is chosen, and no later one of its number."""
     with contextlib.suppress(OSError):
         process = os.pidfd_open(pid)
         try:

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written down of each container: a directory per job, root's alone.
+"""The records of containers: a directory per job, which only root can write.
 
-`/run` is emptied by a reboot, as are the processes that the records speak of.
+A reboot empties `/run`, and ends the processes that the records describe.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import struct
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import SlurmError
+from nearmetal.core.files import read_json, replace_file
 from nearmetal.slurm.holder import start_ticks
 
 if TYPE_CHECKING:
@@ -25,40 +25,53 @@ STATE = Path("/run/nearmetal/slurm")
 """As NM_SPANK_STATE of src/spank/container.h."""
 
 _PREFIX = "job-"
-VFS = 1 << 40
-"""In the place of a job: all VFs of the node."""
+VFS, GUARD = 1 << 40, (1 << 40) + 1
+"""Locks in the place of a job: all VFs of the node, and the guard of its tunnel port."""
 
 
 @dataclass(frozen=True)
-class Container:
-    """What is on record of a job on this node. `pid` 0: no process 1 was recorded."""
+class Instance:
+    """The container or server of a job on one node of Slurm, or the refusal of one.
+
+    `since` is in Unix seconds. If they are not recorded, `uid` is -1 and `node` is "".
+    """
 
     job: int
-    directory: Path
     uid: int
     node: str
     since: float
     request: str
-    pid: int
-    ticks: int
     refusal: str = ""
-    """Why the job was given nothing here."""
+    """The reason why the job got nothing here."""
 
     def lives(self) -> bool:
-        """Whether the recorded process 1 is there, and no other of the same number."""
+        """Whether it still exists, and not only its record."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container(Instance):
+    """The records of a job on this node. `pid` 0: no process 1 was recorded."""
+
+    directory: Path
+    pid: int
+    ticks: int
+
+    def lives(self) -> bool:
+        """Whether the recorded process 1 exists, and is not another one of the same number."""
         return self.pid > 0 and start_ticks(self.pid) == self.ticks
 
 
 def directory_of(state: Path, job: int) -> Path:
-    """Return where the records of a job are."""
+    """Return the directory with the records of a job."""
     return state / f"{_PREFIX}{job}"
 
 
 @contextlib.contextmanager
 def locked(state: Path, job: int) -> Iterator[None]:
-    """One launch or reclaim of a job at a time: a prolog that is late may meet its own epilog.
+    """One launch or reclaim of a job at a time: a late prolog may meet its own epilog.
 
-    Other jobs go on meanwhile. Who holds a job's lock may take that of VFS as well.
+    Other jobs do not wait. The holder of a job's lock may also take VFS or GUARD.
     """
     with _lock_file(state) as descriptor:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, _byte(job))
@@ -67,7 +80,11 @@ def locked(state: Path, job: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lock_file(state: Path) -> Iterator[int]:
-    """Open it; locks are let go at the end. Raises SlurmError for who may not."""
+    """Open it; the end of the block releases its locks. Raises SlurmError without permission.
+
+    One file serves all jobs: a launcher cannot remove a file of its own, because the container
+    hides this directory from it.
+    """
     try:
         state.mkdir(mode=0o755, parents=True, exist_ok=True)
         descriptor = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -80,28 +97,27 @@ def _lock_file(state: Path) -> Iterator[int]:
 
 
 def _byte(job: int) -> bytes:
-    """A byte for each job; of the open file, so that threads are kept out, too."""
+    """Return a lock of one byte per job; as part of the open file it excludes threads too."""
     return struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, job, 1, 0)
 
 
-def write(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write a file so that it is there entirely or not at all."""
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.chmod(mode)
-    fresh.rename(path)
+def write(path: Path, text: str) -> None:
+    """Write a record that all users may read, whole or not at all."""
+    replace_file(path, text, mode=0o644, sync=False)
 
 
 def of_job(job: int, state: Path = STATE) -> Container | None:
-    """Return what is on record of a job; None when there is nothing."""
+    """Return the records of a job; None if there are none."""
     directory = directory_of(state, job)
     if not directory.is_dir():
         return None
-    about: dict[str, object] = {}
+    read = read_json(directory / "about")
+    about: dict[str, object] = read if isinstance(read, dict) else {}
+    pid, ticks, refusal = 0, 0, ""
     with contextlib.suppress(OSError, ValueError):
-        read = json.loads((directory / "about").read_text(encoding="utf-8"))
-        about = read if isinstance(read, dict) else {}
-    pid, ticks = _holder(directory)
+        pid, ticks = map(int, (directory / "holder").read_text(encoding="ascii").split())
+    with contextlib.suppress(OSError):
+        refusal = (directory / "refusal").read_text(encoding="utf-8", errors="replace")
     return Container(
         job=job,
         directory=directory,
@@ -109,57 +125,35 @@ def of_job(job: int, state: Path = STATE) -> Container | None:
         node=str(about.get("node", "")),
         since=float(_number(about.get("since"), 0)),
         request=str(about.get("request", "")),
-        pid=pid,
+        pid=pid if pid > 1 else 0,
         ticks=ticks,
-        refusal=_text(directory / "refusal"),
+        refusal=refusal.partition("\n")[0],
     )
 
 
 def containers(state: Path = STATE) -> tuple[Container, ...]:
-    """Return every container on record, by job."""
+    """Return every recorded container, by job."""
     try:
-        names = sorted(entry.name for entry in state.iterdir())
+        names = [path.name.partition(_PREFIX) for path in state.iterdir()]
     except OSError:
         return ()
-    jobs = sorted(
-        int(n.removeprefix(_PREFIX))
-        for n in names
-        if n.startswith(_PREFIX) and n.removeprefix(_PREFIX).isdecimal()
-    )
+    jobs = sorted(int(job) for begin, _, job in names if not begin and job.isdecimal())
     return tuple(found for job in jobs if (found := of_job(job, state)) is not None)
 
 
 def settled(state: Path = STATE) -> tuple[Container, ...]:
-    """Return every container that nobody launches or reclaims just now. Waits for nobody.
+    """Return every container without a launch or reclaim in progress. Does not wait.
 
-    Raises SlurmError for who may not lock.
+    Raises SlurmError without permission.
     """
     found = []
     with _lock_file(state) as descriptor:
         for container in containers(state):
-            # EAGAIN: work is under way there.
+            # EAGAIN: a launch or reclaim is in progress there.
             with contextlib.suppress(BlockingIOError):
                 fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _byte(container.job))
                 found.append(of_job(container.job, state))
     return tuple(container for container in found if container is not None)
-
-
-def _holder(directory: Path) -> tuple[int, int]:
-    """Return pid and start of process 1; (0, 0) when the record is missing or damaged."""
-    try:
-        words = (directory / "holder").read_text(encoding="ascii").split()
-        pid, ticks = map(int, words)
-    except (OSError, ValueError):
-        return 0, 0
-    return (pid, ticks) if pid > 1 else (0, 0)
-
-
-def _text(path: Path) -> str:
-    """Return the first line of a record; "" when there is none."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
-    except OSError:
-        return ""
 
 
 def _number(value: object, fallback: int) -> int:

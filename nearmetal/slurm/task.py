@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers as nodes without any plugin or help of root: the tasks of one step, by user namespaces.
+"""Containers as nodes without plugin and root: the tasks of one step, by user namespaces.
 
-`srun ... nearmetal slurm task PROGRAM`: on each node the first task of the step makes user, mount and
-IPC namespaces, the others join them, and all become PROGRAM. Private are /tmp and /dev/shm, in which
-the step's segment directory lies. Nobody keeps the namespaces but the tasks, so the kernel ends
-them with the step; nothing is recorded, and nothing is left to take back.
+`srun ... nearmetal slurm task PROGRAM`: on each node the first task of the step makes user, mount
+and IPC namespaces, the others join them, and all become PROGRAM. Private are /tmp and /dev/shm,
+which holds the step's rundir. Only the tasks keep the namespaces, so the kernel ends them with the
+step; nothing is recorded, and nothing is left to reclaim.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nearmetal.core.errors import SlurmError, UsageError
-from nearmetal.job.mpi import Provider, Request, pick, settings_for
-from nearmetal.job.mpi.provider import provider_library
+from nearmetal.core.files import replace_file
 from nearmetal.slurm import holder
-from nearmetal.slurm.container import MIN_BYTES, OUTSIDE_PMI, as_variables
+from nearmetal.slurm.container import check_sizes, mount_scratch, mpi_environment
 
 HOME = "/dev/shm/nearmetal"  # noqa: S108 - a mount point in a tmpfs of our own
 SEGMENT = f"{HOME}/job"
 PROVIDERS = f"{HOME}/providers"
 _STEP = "step"
-"""In HOME: whose it is, written when all is ready."""
+"""In HOME: the name of the step, written when all is ready."""
 
 JOIN_S = 60.0
-"""For how long tasks of one node wait for each other: srun starts them together."""
+"""The longest wait of a node's tasks for each other: srun starts them together."""
 
 _LOOK_S = 0.01
 _MAX_TASKS = 1 << 16
@@ -42,10 +41,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
-class Step:
-    """Which step this is a task of: `name` is that of its tasks on this node, `nr` how many.
+class TaskStep:
+    """The step of a task: `name` for its tasks on this node, the task's number, and their number.
 
-    The node is in the name, as several may see each other's processes.
+    The name contains the node, because several nodes may see each other's processes.
     """
 
     name: str
@@ -55,7 +54,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Share:
-    """What the tasks of a step get on each node."""
+    """The resources of a step's tasks on each node."""
 
     segment_bytes: int
     scratch_bytes: int
@@ -63,22 +62,22 @@ class Share:
     channels: str = ""
 
 
-def step_of(env: Mapping[str, str]) -> Step:
-    """Return the step that a task's variables tell. Raises UsageError outside of one."""
+def step_of(env: Mapping[str, str]) -> TaskStep:
+    """Return the step in a task's variables. Raises UsageError outside of a step."""
     try:
         job, step = int(env["SLURM_JOB_ID"]), int(env["SLURM_STEP_ID"])
         node, local = int(env["SLURM_NODEID"]), int(env["SLURM_LOCALID"])
         nr = tasks_per_node(env["SLURM_STEP_TASKS_PER_NODE"])[node]
     except (KeyError, ValueError, IndexError) as error:
         raise UsageError(
-            "this is no task of a step of Slurm",
-            "start it by srun in an allocation: srun nearmetal slurm task ./program",
+            "this process is not a task of a Slurm step",
+            "start it with srun in an allocation: srun nearmetal slurm task ./program",
         ) from error
-    return Step(f"{job}.{step}.{node}", local, nr)
+    return TaskStep(f"{job}.{step}.{node}", local, nr)
 
 
 def tasks_per_node(text: str) -> list[int]:
-    """Return what `2(x3),1` says of each node. Raises ValueError."""
+    """Return the number for each node in `2(x3),1`. Raises ValueError."""
     found: list[int] = []
     for word in text.split(","):
         match = re.fullmatch(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", word)
@@ -91,50 +90,39 @@ def tasks_per_node(text: str) -> list[int]:
 def variables(share: Share, env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Path, ...]]:
     """Return the program's whole environment, and the providers to link.
 
-    What the user has set stays, but for where the tasks meet.
+    The user's variables stay, except the rundir.
     """
-    ours = dict(OUTSIDE_PMI)
-    providers: tuple[Path, ...] = ()
-    if share.channels:
-        ours["NEARMETAL_CHANNELS"] = share.channels
-    if share.mpi:
-        asked = Request(Provider.NEARMETAL, provider_library(), Path(PROVIDERS))
-        settings = settings_for(pick(share.mpi), asked)
-        ours |= {k: v for k, v in settings.env.items() if "ALLOW_RUN_AS_ROOT" not in k}
-        ours |= as_variables(settings.options)
-        providers = settings.providers
+    ours, providers = mpi_environment(share.mpi, share.channels, PROVIDERS)
     return ours | dict(env) | {"NEARMETAL_RUNDIR": SEGMENT}, providers
 
 
 def enter(
-    step: Step, share: Share, env: Mapping[str, str], wait_s: float = JOIN_S
+    step: TaskStep, share: Share, env: Mapping[str, str], wait_s: float = JOIN_S
 ) -> dict[str, str]:
     """Put this task into the container of its step on this node; return the program's environment.
 
-    Raises SlurmError when there can be none. The working directory stays.
+    Raises SlurmError if that is impossible. The working directory stays.
     """
-    for name, size in (("segment", share.segment_bytes), ("scratch", share.scratch_bytes)):
-        if size < MIN_BYTES:
-            raise SlurmError(f"{name} of {size} bytes", "give at least 1 MiB")
-    told, providers = variables(share, env)
+    check_sizes(share.segment_bytes, share.scratch_bytes)
+    whole, providers = variables(share, env)
     deadline = time.monotonic() + wait_s
     if step.local == 0:
         _make(step, share, providers)
-        # Whoever comes after the first task has ended would find nothing.
+        # A task that comes after the end of the first task would find nothing.
         _await(
             lambda: len(_joined()) >= step.nr - 1,
             deadline,
-            f"{step.nr} tasks were to come on this node, and not all did",
+            f"step {step.name}: not all of its {step.nr} tasks on this node have started",
         )
     else:
         _join(step, deadline)
-    return told
+    return whole
 
 
 def _await(there: Callable[[], bool], deadline: float, words: str) -> None:
     while not there():
         if time.monotonic() > deadline:
-            raise SlurmError(words, "what the other tasks say tells why")
+            raise SlurmError(words, "the messages of the other tasks give the reason")
         time.sleep(_LOOK_S)
 
 
@@ -142,15 +130,15 @@ def _joined() -> list[str]:
     return [name for name in os.listdir(HOME) if name.startswith("task-")]  # noqa: PTH208 - names
 
 
-def _make(step: Step, share: Share, providers: tuple[Path, ...]) -> None:
+def _make(step: TaskStep, share: Share, providers: tuple[Path, ...]) -> None:
     uid, gid = os.geteuid(), os.getegid()
     try:
         if _libc.unshare(_NEWUSER | holder.CLONE_NEWNS | holder.CLONE_NEWIPC) < 0:
             code = ctypes.get_errno()
             raise SlurmError(
                 f"no user namespace: {os.strerror(code)}",
-                "does this node allow them (sysctl user.max_user_namespaces, "
-                "kernel.unprivileged_userns_clone)? Else the plugin is the way: --nm-node=container",
+                "allow them on this node (sysctl user.max_user_namespaces, "
+                "kernel.unprivileged_userns_clone), or use the plugin: --nm-node=container",
             )
         own = Path("/proc/self")
         (own / "setgroups").write_text("deny", encoding="ascii")
@@ -158,28 +146,26 @@ def _make(step: Step, share: Share, providers: tuple[Path, ...]) -> None:
         (own / "gid_map").write_text(f"{gid} {gid} 1", encoding="ascii")
         holder.mount(None, "/", holder.MS_REC | holder.MS_SLAVE)
         safe = holder.MS_NOSUID | holder.MS_NODEV
-        for place in ("/tmp", "/dev/shm"):  # noqa: S108 - mount points, not files of ours
-            holder.mount("tmpfs", place, safe, f"mode=1777,size={share.scratch_bytes}")
+        mount_scratch(share.scratch_bytes)
         for place in (HOME, SEGMENT, PROVIDERS):
             Path(place).mkdir(mode=0o700)
         holder.mount("tmpfs", SEGMENT, safe, f"mode=700,size={share.segment_bytes}")
         for path in providers:
             (Path(PROVIDERS) / path.name).symlink_to(path)
-        fresh = Path(HOME, f"{_STEP}.new")
-        fresh.write_text(step.name, encoding="ascii")
-        fresh.rename(Path(HOME, _STEP))
+        replace_file(Path(HOME, _STEP), step.name, sync=False)
     except OSError as error:
         raise SlurmError(f"no container for step {step.name}: {error.strerror or error}") from error
 
 
-def _join(step: Step, deadline: float) -> None:
+def _join(step: TaskStep, deadline: float) -> None:
     found: list[int] = []
 
     def there() -> bool:
         found[:] = _spaces(step)
         return bool(found)
 
-    _await(there, deadline, f"step {step.name}: the first task on this node makes no container")
+    words = f"step {step.name}: the first task on this node has not made the container"
+    _await(there, deadline, words)
     cwd = os.getcwd()  # noqa: PTH109 - text, as it is
     try:
         for descriptor, (name, kind) in zip(found, _SPACES, strict=True):
@@ -196,10 +182,10 @@ def _join(step: Step, deadline: float) -> None:
         raise SlurmError(f"{error.filename}: {error.strerror}") from error
 
 
-def _spaces(step: Step) -> list[int]:
+def _spaces(step: TaskStep) -> list[int]:
     """Return descriptors of the namespaces of the step's first task; [] while there are none.
 
-    Only processes of our own user show their files, and what another step wrote has its name.
+    Only processes of our own user show their files, and another step has another name.
     """
     outside = Path("/proc/self/ns/user").stat().st_ino
     for entry in Path("/proc").iterdir():
@@ -209,14 +195,14 @@ def _spaces(step: Step) -> list[int]:
         with contextlib.suppress(OSError):
             if entry.stat().st_uid != os.geteuid():
                 continue
-            # Without namespaces of its own: there others may have put such a file, or a pipe.
+            # It has no namespaces of its own: other users may have put such a file, or a pipe.
             if (entry / "ns/user").stat().st_ino == outside:
                 continue
             if (entry / "root" / HOME[1:] / _STEP).read_text(encoding="ascii") != step.name:
                 continue
             for name, _ in _SPACES:
                 opened.append(os.open(entry / "ns" / name, os.O_RDONLY | os.O_CLOEXEC))
-            # It was that process all the time: it has not changed while its namespaces are held.
+            # The same name again: it was that process while the namespaces were opened.
             if (entry / "root" / HOME[1:] / _STEP).read_text(encoding="ascii") == step.name:
                 return opened
         for descriptor in opened:

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VFs of jobs: taken and given back by the machine's one ledger, under the number of the job.
+"""VFs of jobs: taken from and returned to the machine's one ledger, under the number of the job.
 
-A job owns its VFs as long as its records exist, which the reclaimer removes last. So whatever dies
-in between, somebody still knows whose they are: the reclaimer by the records, and whoever next asks
-for a VF by their absence. Jobs of one node do not race: who takes VFs holds a lock of the records.
+A job owns its VFs as long as its records exist, which the reclaimer removes last. So the owner is
+known after the death of any process: the reclaimer finds it by the records, and the next request
+for a VF by their absence. Jobs of one node do not race: taking VFs needs a lock of the records.
 """
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,13 +16,13 @@ from nearmetal.core.errors import NoVfError
 from nearmetal.slurm.records import STATE, directory_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from nearmetal.host.vf import GrantedVf, Owner, VfHost
+    from nearmetal.host.vf import GrantedVf, VfHost
     from nearmetal.host.vf.model import Use
 
 LEDGER = Path("/var/lib/nearmetal/host/ledger.jsonl")
-"""As in nearmetal.host.vf.ledger, which is slow to import and not needed where there is none."""
+"""As in nearmetal.host.vf.ledger, which is slow to import and often not needed."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +37,14 @@ class JobVf:
 
 @dataclass(frozen=True)
 class Count:
-    """VFs of this machine: what its adapters offer, and what somebody but a job has, in words."""
+    """VFs of this machine: their number, and those of owners other than jobs, in words."""
 
     offered: int
     others: tuple[str, ...]
 
     @property
     def for_jobs(self) -> int:
-        """How many jobs can have in all."""
+        """The number that all jobs together can have."""
         return self.offered - len(self.others)
 
 
@@ -55,59 +54,62 @@ def _this_machine() -> VfHost:
     return this_machine()
 
 
+@dataclass(frozen=True)
 class JobVfs:
-    """The VFs that jobs have on a machine."""
+    """The VFs that jobs have on a machine. `host` is opened when it is needed."""
 
-    def __init__(self, host: Callable[[], VfHost] = _this_machine, ledger: Path = LEDGER) -> None:
-        """`host`: opened when it is needed."""
-        self._host = host
-        self._ledger = ledger
+    host: Callable[[], VfHost] = _this_machine
+    ledger: Path = LEDGER
 
     def take(
         self, job: int, count: int, use: Use, *, node: str, state: Path = STATE
     ) -> tuple[GrantedVf, ...]:
-        """Return `count` VFs of a job, the same ones when asked again; all or none.
+        """Return `count` VFs of a job, the same ones on a repeated call; all or none.
 
-        The records of the job are there. Raises NoVfError when there are not as many, and
-        HostError when the machine does not do what it should: what was taken stays the job's then.
+        The records of the job exist. Raises NoVfError if there are too few, and HostError if the
+        machine fails: the VFs taken until then stay the job's.
         """
+        from nearmetal.host.vf import Owner  # noqa: PLC0415 - as above
         from nearmetal.host.vf.request import VfRequest  # noqa: PLC0415 - as above
 
-        host = self._host()
+        host = self.host()
+        records = str(directory_of(state, job))
         taken: list[GrantedVf] = []
         try:
-            for owner in _owners(job, count, node, state):
-                taken.append(host.allocate(VfRequest(), owner, use=use))  # noqa: PERF401 - counted when the next fails
+            for number in range(count):
+                # With the node: addresses are derived from the owner, and a job has several nodes.
+                owner = Owner(kind="job", name=str(job), node=f"{node}.{number}", state=records)
+                taken.append(host.allocate(VfRequest(), owner, use=use))
         except NoVfError as none:
             self.give_back(job)
-            left = f"{len(taken)} could be had" if taken else "none could be had"
             raise NoVfError(
-                f"{count} VFs are wanted on this node and {left}: {none.message}", none.hint
+                f"{count} VFs are wanted on this node and {len(taken) or 'none'} could be had: "
+                f"{none.message}",
+                none.hint,
             ) from none
         return tuple(taken)
 
-    def give_back(self, job: int) -> tuple[str, ...]:
-        """Give back what a job has; returns what others now prevent. Nothing is no error.
+    def give_back(self, job: int) -> None:
+        """Return the VFs of a job to the machine; having none is no error.
 
-        Raises HostError when a VF is still in use.
+        Raises HostError if a VF is still in use.
         """
-        if not self._ledger.exists():
-            return ()
+        if not self.ledger.exists():
+            return
         from nearmetal.host.vf import Owner  # noqa: PLC0415 - as above
 
-        host = self._host()
-        owners = [c.owner for c in host.ledger.read().claims.values() if _is_of(c.owner, job)]
-        kept: tuple[str, ...] = ()
-        # Without a VF, too: a launch may have died when it had prepared no more than the adapter.
+        host = self.host()
+        claims = host.ledger.read().claims.values()
+        owners = [c.owner for c in claims if (c.owner.kind, c.owner.name) == ("job", str(job))]
+        # Also without a VF: a launch may have died after it had only prepared the adapter.
         for owner in owners or [Owner(kind="job", name=str(job))]:
-            kept = host.release(owner)
-        return kept
+            host.release(owner)
 
     def found(self) -> tuple[JobVf, ...]:
-        """Return what jobs have, by job and address."""
-        if not self._ledger.exists():
+        """Return the VFs of jobs, by job and address."""
+        if not self.ledger.exists():
             return ()
-        claims = self._host().ledger.read().claims.values()
+        claims = self.host().ledger.read().claims.values()
         vfs = [
             JobVf(int(c.owner.name), c.vf, c.use, c.since)
             for c in claims
@@ -116,10 +118,10 @@ class JobVfs:
         return tuple(sorted(vfs, key=lambda vf: (vf.job, vf.address)))
 
     def count(self) -> Count:
-        """Return how many VFs there are, and which of them no job can have."""
+        """Return the number of VFs, and those that no job can have."""
         from nearmetal.host.vf.choose import used_by  # noqa: PLC0415 - as above
 
-        host = self._host()
+        host = self.host()
         machine, claims = host.machine(), host.ledger.read().claims
         jobs = {address for address, claim in claims.items() if claim.owner.kind == "job"}
         owners = {address: str(claim.owner) for address, claim in claims.items()}
@@ -133,7 +135,7 @@ class JobVfs:
 
 
 def variables(vfs: tuple[GrantedVf, ...]) -> dict[str, str]:
-    """Return what tasks are told of the VFs of their job on their node."""
+    """Return the variables of tasks for the VFs of their job on their node."""
     if not vfs:
         return {}
     return {
@@ -141,29 +143,3 @@ def variables(vfs: tuple[GrantedVf, ...]) -> dict[str, str]:
         "NM_JOB_VF_INTERFACES": ",".join(name for vf in vfs for name in vf.interfaces),
         "NM_JOB_VF_RDMA": ",".join(name for vf in vfs for name in vf.rdma),
     }
-
-
-def _owners(job: int, count: int, node: str, state: Path) -> Iterator[Owner]:
-    from nearmetal.host.vf import Owner  # noqa: PLC0415 - as above
-
-    for number in range(count):
-        # Of the node, too: addresses are derived from it, and a job has one on each of its nodes.
-        yield Owner(
-            kind="job", name=str(job), node=f"{node}.{number}", state=str(directory_of(state, job))
-        )
-
-
-def _is_of(owner: Owner, job: int) -> bool:
-    return owner.kind == "job" and owner.name == str(job)
-
-
-@contextlib.contextmanager
-def returned_on_failure(vfs: JobVfs, job: int) -> Iterator[None]:
-    """Give back what a job has when the body fails; its own failure is what is told."""
-    try:
-        yield
-    except BaseException:
-        # What does not come back now stays on record.
-        with contextlib.suppress(Exception):
-            vfs.give_back(job)
-        raise

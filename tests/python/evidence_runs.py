@@ -6,7 +6,15 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.evidence import Environment, Launch, Manifest, NodePlace, Pair, Proof, write_manifest
+from nearmetal.evidence import (
+    ChannelProof,
+    Environment,
+    Launch,
+    Manifest,
+    NodePair,
+    NodePlace,
+    write_manifest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,7 +82,9 @@ def make_launch(directory: Path, number: int, text: str, **fields: Any) -> Launc
         "timed_out": False,
         "argv": ("mpirun", "x"),
         "env": {},
-        "proof": Proof(verdict="proven", reason="r", messages={"shm": 1000}, bytes={"shm": 10**9}),
+        "proof": ChannelProof(
+            verdict="proven", reason="r", messages={"shm": 1000}, bytes={"shm": 10**9}
+        ),
         "wire_bytes": 1000,
         "load": 0.5,
     }
@@ -88,8 +98,8 @@ def make_launch(directory: Path, number: int, text: str, **fields: Any) -> Launc
     )
 
 
-def pair(node: str, peer: str, channel: str, reason: str = "met in the same bytes") -> Pair:
-    return Pair(
+def pair(node: str, peer: str, channel: str, reason: str = "met in the same bytes") -> NodePair:
+    return NodePair(
         node=node, peer=peer, relation="host", channel=channel, integrity="enforced", reason=reason
     )
 

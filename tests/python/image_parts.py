@@ -10,7 +10,7 @@ from typing import IO, cast
 
 from nearmetal.core.process import Command, Completed, Runner
 from nearmetal.image import Parts
-from nearmetal.image.cpio import link, regular
+from nearmetal.image.parts import link, regular
 
 ELF = b"\x7fELF" + bytes(range(256)) * 40
 PACKAGES = f"""Package: linux-image-6.12.1-amd64

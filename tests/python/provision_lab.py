@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from nearmetal.core.process import Command, LocalRunner
+from nearmetal.host.facts import Reach
 from nearmetal.host.hosts_file import HostGroup
 from nearmetal.host.redfish import Redfish
 from nearmetal.host.shell import Answer
-from nearmetal.host.slurm import Scheduler, SlurmTools
+from nearmetal.host.slurm import SlurmTools
 from tests.python.sriov_tree import Tree
 
 FACTORY = {
@@ -109,10 +110,11 @@ class HostTree:
         return {name: values[2] for name, values in next(iter(found.values())).items()}
 
 
-class LabReach:
+class LabReach(Reach):
     """Hosts of a lab by name; those that are not there are unreachable."""
 
-    def __init__(self, hosts: dict[str, HostTree], slurm: Scheduler | None = None) -> None:
+    def __init__(self, hosts: dict[str, HostTree], slurm: SlurmTools | None = None) -> None:
+        super().__init__()
         self.hosts = hosts
         self.slurm = slurm or SlurmTools()
 
@@ -128,5 +130,5 @@ class LabReach:
         assert name in self.hosts
         assert group.vcenter is None
 
-    def scheduler(self) -> Scheduler:
+    def scheduler(self) -> SlurmTools:
         return self.slurm

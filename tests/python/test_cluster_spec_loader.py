@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearmetal.cluster.backends.local.spec import LocalSpec, load_local
+from nearmetal.cluster.backends.local.spec import LocalSpec
 from nearmetal.cluster.spec import addresses, from_canonical, json_schema, load_spec, parse_spec
 from nearmetal.core.errors import NearmetalError, SpecError
 
@@ -89,7 +89,10 @@ hosts:
         (("- name: n1", "- {name: n1, slots: -2}"), "slots '-2': is out of range; use at least 1"),
         (("- name: n1", "- {name: n1}\n      - {name: n1}"), "duplicate node 'n1': line 7 has"),
         (("- name: n1", "- {name: n1}\n  - {name: h, nodes: [{name: b}]}"), "duplicate host 'h'"),
-        (("- name: n1", "- {name: n1, cpus: [0, 0]}"), "core 0: is listed twice"),
+        (
+            ("- name: n1", "- {name: n1, cpus: [0, 0]}"),
+            "duplicate core 0: line 7 has the same core",
+        ),
         (("- name: n1", "- {name: n1, cpus: all}"), "is not a list of cores; write auto"),
         (("- name: n1", "- {name: 7}"), "is not text; write it in quotes: '7'"),
         (("- name: n1", "- {name: N_1}"), "is not a valid name"),
@@ -97,8 +100,8 @@ hosts:
         (("- name: n1", "- {slots: 1}"), "hosts[0].nodes[0].name is missing"),
         (("version: 1", "version: 2"), "version '2': is not supported"),
         (("backend", "show: [tmp]\nbackend"), "is not an absolute path"),
-        (("backend", "show: [/tmp]\nbackend"), "would undo the nodes' own one"),
-        (("backend", "network: {subnet: 10.0.0.0/30}\nbackend"), "between /16 and /29"),
+        (("backend", "show: [/tmp]\nbackend"), "is private in each node"),
+        (("backend", "network: {subnet: 10.0.0.0/30}\nbackend"), "from /16 to /29"),
         (("backend", "network: {subnet: 10.0.0.1/24}\nbackend"), "is not an IPv4 subnet"),
         (("backend", "network: {mtu: 100}\nbackend"), "use at least 1280"),
         (("backend", "network: 7\nbackend"), "network '7'"),
@@ -179,18 +182,20 @@ def test_a_subnet_must_hold_the_nodes() -> None:
     nodes = ", ".join(f"{{name: n{i}}}" for i in range(6))
     text = GOOD.replace("      - name: n1", f"      [{nodes}]")
     spec = text.replace("backend", "network: {subnet: 10.0.0.0/29}\nbackend", 1)
-    assert "has room for 5 nodes, the spec has 6" in problems(spec)[0]
+    assert "has room for 5 nodes, and the spec has 6" in problems(spec)[0]
 
 
 def test_addresses_are_distinct_and_inside() -> None:
-    spec = load_local(ROOT / "nearmetal/share/examples" / "near-far.yaml")
+    spec = load_spec(ROOT / "nearmetal/share/examples" / "near-far.yaml")
+    assert isinstance(spec, LocalSpec)
     launcher, nodes = addresses(spec)
     assert launcher == "10.77.0.1"
     assert list(nodes.values()) == [f"10.77.0.{i}" for i in (11, 12, 13, 14)]
 
 
 def test_nodes_keep_their_addresses() -> None:
-    spec = load_local(ROOT / "nearmetal/share/examples" / "near-far.yaml")
+    spec = load_spec(ROOT / "nearmetal/share/examples" / "near-far.yaml")
+    assert isinstance(spec, LocalSpec)
     names = [node.name for _, node in spec.nodes]
     held = dict(zip(names, ("10.77.0.14", "10.77.0.14", "10.78.0.9", "none"), strict=True))
     # The second's is the first's, the third's is of another subnet, the fourth's is none.

@@ -33,7 +33,7 @@ def test_a_password_comes_from_a_file_that_nobody_else_may_read(tmp_path: Path) 
     assert find_password(source, "u", {}) == "secret"
     for mode in (0o640, 0o604, 0o660):
         path.chmod(mode)
-        with pytest.raises(PasswordError, match="others may read") as caught:
+        with pytest.raises(PasswordError, match="other users may read") as caught:
             find_password(source, "u", {})
         assert "chmod 600" in caught.value.hint
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
@@ -57,7 +57,7 @@ def test_a_password_file_may_have_been_written_elsewhere(tmp_path: Path) -> None
 
 def test_a_pipe_is_no_password_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
-    with pytest.raises(PasswordError, match="is no file of yours"):
+    with pytest.raises(PasswordError, match="is not a file of yours"):
         find_password(PasswordSource(file=str(tmp_path / "pipe")), "u", {})
 
 
@@ -79,7 +79,7 @@ def test_a_password_comes_from_the_keyring(monkeypatch: pytest.MonkeyPatch) -> N
     fake.get_password = lambda service, user: {("s", "u"): "secret"}.get((service, user))  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "keyring", fake)
     assert find_password(PasswordSource(keyring="s"), "u", {}) == "secret"
-    with pytest.raises(PasswordError, match="has none for s and v"):
+    with pytest.raises(PasswordError, match="has none for service s and user v"):
         find_password(PasswordSource(keyring="s"), "v", {})
     fake.errors = SimpleNamespace(KeyringError=LookupError)  # type: ignore[attr-defined]
     fake.get_password = locked  # type: ignore[attr-defined]

@@ -56,9 +56,9 @@ def test_own_preamble_of_a_launcher_is_kept_as_remarks() -> None:
     ("old", "new", "expected"),
     [
         (" batch ", " bunch ", "a.out:4: unknown column 'bunch'"),
-        ("0.2500", "0,2500", "a.out:6: '0,2500' is no number"),
-        ("0.2500", "nan", "a.out:6: 'nan' is no measured value"),
-        ("0.2500", "-1", "a.out:6: '-1' is no measured value"),
+        ("0.2500", "0,2500", "a.out:6: '0,2500' is not a number"),
+        ("0.2500", "nan", "a.out:6: 'nan' is not a measured value"),
+        ("0.2500", "-1", "a.out:6: '-1' is not a measured value"),
         (" 1 4.000000 32.00", "", "a.out:6: 8 values for 11 columns"),
         ("# end pingpong\n", "", "a.out:7: table barrier within pingpong"),
         ("# end pingpong", "# end bcast", "a.out:7: the end of 'bcast'"),
@@ -67,6 +67,7 @@ def test_own_preamble_of_a_launcher_is_kept_as_remarks() -> None:
         ("# table barrier", "# table pingpong", "a.out:11: the end of 'barrier'"),
         ("size_B samples", "samples samples", "a.out:4: column 'samples' stands twice"),
         ("# done patterns", "# done patterns\nx", "a.out:13: 'x' after the end"),
+        ("# table pingpong", "# table", "a.out:3: a table without a name"),
     ],
 )
 def test_own_damage_is_told_with_file_and_line(old: str, new: str, expected: str) -> None:
@@ -111,7 +112,8 @@ def test_imb_tables_modes_and_time_outs() -> None:
         ("t[usec]", "t[sec]", "unknown column 't[sec]'"),
         ("# All processes entering MPI_Finalize", "", "the output stops before its end"),
         ("         3.95         0.25", "         3.95", "3 values for 4 columns"),
-        ("3.95", "3,95", "'3,95' is no number"),
+        ("3.95", "3,95", "'3,95' is not a number"),
+        ("# Benchmarking PingPong", "", "a header without a test"),
         ("Intel(R) MPI Benchmarks", "Something else", "not the output of the Intel MPI"),
     ],
 )
@@ -137,7 +139,7 @@ def test_netpipe_rows_in_its_own_units() -> None:
     ("old", "new", "expected"),
     [
         ("Now starting the main loop", "", "not the output of NetPIPE"),
-        ("45.71 Mbps in       0.50 usec", "45.71 Mb", "is no row of NetPIPE"),
+        ("45.71 Mbps in       0.50 usec", "45.71 Mb", "is not a row of NetPIPE"),
         ("  2:       3 bytes", "  7:       3 bytes", "row 7 where 2 was due"),
         ("0.50 usec", "0.50 msec", "units"),
     ],

@@ -60,7 +60,7 @@ def test_netpipe_that_stopped_early_is_an_error(tmp_path: Path) -> None:
     manifest = read_manifest(directory)
     bad = make_launch(directory, 99, NETPIPE, log_format="netpipe", last_size=4 << 20)
     write_manifest(directory, manifest.model_copy(update={"launches": (*manifest.launches, bad)}))
-    with pytest.raises(LogError, match="4194304 was asked for"):
+    with pytest.raises(LogError, match="4194304 was requested"):
         load_run(directory)
 
 
@@ -124,6 +124,6 @@ def test_what_is_no_json_manifest_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_directory_without_manifest_says_what_to_give(tmp_path: Path) -> None:
-    with pytest.raises(LogError, match="no run directory") as caught:
+    with pytest.raises(LogError, match="not a run directory") as caught:
         read_manifest(tmp_path)
     assert "bench" in caught.value.hint

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nearmetal.core.errors import HostError, SpecError
-from nearmetal.host.apply import Applier, Patience, _refuse
-from nearmetal.host.carry import take, take_on_esxi
+from nearmetal.host.apply import Applier, Patience
 from nearmetal.host.esxi_marks import Marks
+from nearmetal.host.facts import Reach
 from nearmetal.host.facts_esxi import with_shell
 from nearmetal.host.hosts_file import parse_hosts
-from nearmetal.host.model import CardFacts, EsxiFacts, HostFacts, PortFacts
-from nearmetal.host.plan import HostPlan, plan_host, plan_hosts
-from nearmetal.host.plan_back import Back, plan_back
+from nearmetal.host.model import CardFacts, EsxiFacts, PlatformFacts, PortFacts
+from nearmetal.host.plan import HostPlan, plan_host, plan_hosts, refuse
+from nearmetal.host.rollback import Back, plan_back
+from nearmetal.host.shell import take, take_on_esxi
 from nearmetal.host.show import status_lines
 from nearmetal.host.stages.esxi import install_command, parse_options
 from nearmetal.host.steps import (
@@ -63,7 +64,7 @@ def port(address: str, driver: str, **more: Any) -> PortFacts:
 
 def facts(
     options: str = "", vfs: tuple[int, int] = (0, 0), offers: int = 16, **more: Any
-) -> HostFacts:
+) -> PlatformFacts:
     """The paper's host as its vCenter tells it, and a card whose VFs ESXi makes by itself."""
     cards = (
         CardFacts(
@@ -93,7 +94,7 @@ def facts(
         ),
     )
     told: dict[str, Any] = {"power": "dynamic", "policies": POLICIES, "vsan": True} | more
-    return HostFacts(
+    return PlatformFacts(
         "esx1",
         "esxi",
         boot="1",
@@ -103,7 +104,7 @@ def facts(
     )
 
 
-def plan(text: str, found: HostFacts) -> HostPlan:
+def plan(text: str, found: PlatformFacts) -> HostPlan:
     [(name, group)] = parse_hosts(text).each()
     return plan_host(name, group, found)
 
@@ -155,11 +156,11 @@ def test_what_only_a_shell_can_do_is_stated_with_its_commands() -> None:
     file = parse_hosts(HEAD + PORTS)
     plans = plan_hosts(file, {"esx1": facts(offers=0)})
     with pytest.raises(
-        HostError, match=r"a person comes first:\n  esx1: .*NUM_OF_VFS=16"
+        HostError, match=r"because a person comes first:\n  esx1: .*NUM_OF_VFS=16"
     ) as caught:
-        _refuse(plans, file)
+        refuse(plans, file)
     assert "--by-hand-done" in caught.value.hint
-    _refuse(plans, file, by_hand_done=True)
+    refuse(plans, file, by_hand_done=True)
 
 
 def test_address_translation_by_the_card_is_set_by_hand_and_told_where_it_may_be_so() -> None:
@@ -338,13 +339,13 @@ def test_maintenance_mode_of_somebody_else_stays() -> None:
 def test_status_says_that_an_uplink_of_infiniband_is_down_by_nature() -> None:
     file, found = parse_hosts(HEAD + PORTS), {"esx1": facts("max_vfs=0,0,8,7", (8, 7))}
     lines = "\n".join(status_lines(plan_hosts(file, found), found))
-    assert "shows Down (vmnic2, vmnic3): that is normal" in lines
+    assert "shows Down (vmnic2, vmnic3): this is normal" in lines
     assert "no cable" not in lines
     assert "vmnic2  nmlx5_core  Down  8 of 16 VFs" in lines
     assert "in service, power policy dynamic, vSAN, 0 machines on" in lines
 
 
-def back(kept: dict[str, Any], found: HostFacts) -> Back:
+def back(kept: dict[str, Any], found: PlatformFacts) -> Back:
     [(name, group)] = parse_hosts(HEAD + PORTS).each()
     return plan_back(name, group, found, kept)
 
@@ -447,7 +448,7 @@ class Evacuating:
         self.cause = cause
         self.goes_on = goes_on
 
-    def read(self, *, packages: bool) -> HostFacts:
+    def read(self, *, packages: bool) -> PlatformFacts:
         assert not packages
         return facts()
 
@@ -461,10 +462,11 @@ class Evacuating:
         return self.goes_on
 
 
-class Center:
+class Center(Reach):
     """A vCenter with that host alone."""
 
     def __init__(self, host: Evacuating) -> None:
+        super().__init__()
         self.host = host
 
     def vsphere(self, name: str, group: HostGroup) -> Any:
@@ -508,11 +510,11 @@ def test_whose_maintenance_mode_it_becomes_is_known_after_a_failure(
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("platform: esxi", "platform: linux", "is for ESXi, and this is Linux"),
+        ("platform: esxi", "platform: linux", "is for esxi, and the platform is linux"),
         (
             "    vcenter: {server: vc.example.org, user: admin}\n",
             "    esxi: {power: balanced}\n",
-            "is set through a vCenter",
+            "needs a vCenter",
         ),
         ("user: admin", "user: admin, password: secret", "would hold a secret"),
     ],

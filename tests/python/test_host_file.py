@@ -49,7 +49,9 @@ def test_a_file_is_read_from_disk(tmp_path: Path) -> None:
 def test_the_schema_knows_every_key() -> None:
     schema = json.loads(hosts_schema())
     assert set(schema["properties"]) == {"version", "name", "hosts", "canary", "limits"}
-    assert {"Adapter", "Bios", "Bmc", "HostGroup", "Kernel", "Package"} <= set(schema["$defs"])
+    assert {"Adapter", "Bios", "Bmc", "HostGroup", "KernelSettings", "EsxiPackage"} <= set(
+        schema["$defs"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,16 +60,16 @@ def test_the_schema_knows_every_key() -> None:
         ('"kvm[01-03,07]"', '"kvm[01-"', "f:4:12: hosts[0].nodes 'kvm[01-': "),
         ('"kvm[01-03,07]"', '"kvm[1-999999999]"', "names more than 4096 hosts"),
         ('"kvm[01-03,07]"', '"a[1-99]b[1-99]"', "names more than 4096 hosts"),
-        ('"kvm[01-03,07]"', "'@all'", "is no node set"),
-        ('"kvm[01-03,07]"', "'-oProxyCommand=x'", "is no node set"),
-        ('"kvm[01-03,07]"', "'-n1'", "holds '-n1', which is no host name"),
+        ('"kvm[01-03,07]"', "'@all'", "is not a valid node set"),
+        ('"kvm[01-03,07]"', "'-oProxyCommand=x'", "is not a valid node set"),
+        ('"kvm[01-03,07]"', "'-n1'", "'-n1' is not a host name"),
         ("platform: linux", "platform: windows", "f:5:15: hosts[0].platform"),
-        ("bmc-{host}", "bmc-{name}", "has a placeholder other than {host}"),
-        ("https://", "ftp://", "is no address of a BMC"),
+        ("bmc-{host}", "bmc-{name}", "is not the URL of a BMC; use for example https://bmc-{host}"),
+        ("https://", "ftp://", "is not the URL of a BMC"),
         (
             "password: {env: BMC_PASSWORD}",
             "password: {}",
-            "names no place, or several; write one of env, file and keyring",
+            "needs one place; write one of env, file and keyring",
         ),
         (
             "password: {env: BMC_PASSWORD}",
@@ -76,17 +78,17 @@ def test_the_schema_knows_every_key() -> None:
         ),
         ("sriov: true", "sriof: true", "did you mean 'sriov'?"),
         ("vfs: 8", "vfs: -1", "f:10:83"),
-        ("firmware: 16.32.1010", "firmware: latest", "is no version"),
-        ("model: ConnectX-5, ", "", "names no card"),
-        ("mitigations=off", '"x; reboot"', "no argument of a kernel"),
-        ("canary: kvm02", "canary: kvm09", "f:13:9: canary 'kvm09': is none of the hosts"),
-        ('"esx[1-2]"', "kvm03", "f:12:13: host kvm03: line 4 names it already"),
-        ("platform: esxi}", "platform: esxi, kernel: {iommu: 'on'}}", "is for Linux"),
+        ("firmware: 16.32.1010", "firmware: latest", "is not a version"),
+        ("model: ConnectX-5, ", "", "does not name a card"),
+        ("mitigations=off", '"x; reboot"', "is not a kernel argument"),
+        ("canary: kvm02", "canary: kvm09", "f:13:9: canary 'kvm09': is not a host of this file"),
+        ('"esx[1-2]"', "kvm03", "f:12:13: host kvm03: is already in line 4"),
+        ("platform: esxi}", "platform: esxi, kernel: {iommu: 'on'}}", "is for linux"),
         ("platform: esxi}", "platform: esxi, bios: {smt: true}}", "needs a BMC"),
         (
             "platform: linux",
             "platform: linux\n    packages: [{name: mft, version: '1', file: /x}]",
-            "are for ESXi",
+            "is for esxi",
         ),
         ("firmware: 16.32.1010", f"image: {{file: /x, version: 1.2, sha256: {'0' * 64}}}", "f:10:"),
     ],

@@ -10,7 +10,7 @@ from pydantic_core import PydanticUndefined
 
 from nearmetal.config.password import PasswordSource
 from nearmetal.host import hosts_file as hosts
-from nearmetal.host.bios_names import VENDORS
+from nearmetal.host.stages.bios import VENDORS
 from nearmetal.host.vcenter.spec import Vcenter
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +18,7 @@ PAGE = (ROOT / "nearmetal/share/man" / "nearmetal-hosts.md").read_text()
 
 TABLES: dict[str, type[BaseModel]] = {
     "The file": hosts.HostsFile,
-    "limits": hosts.Limits,
+    "limits": hosts.RebootLimits,
     "hosts": hosts.HostGroup,
     "ssh": hosts.Ssh,
     "bmc": hosts.Bmc,
@@ -26,10 +26,10 @@ TABLES: dict[str, type[BaseModel]] = {
     "bios": hosts.Bios,
     "adapters": hosts.Adapter,
     "ports": hosts.Port,
-    "image": hosts.Image,
-    "kernel": hosts.Kernel,
+    "image": hosts.FirmwareImage,
+    "kernel": hosts.KernelSettings,
     "hugepages": hosts.Hugepages,
-    "packages": hosts.Package,
+    "packages": hosts.EsxiPackage,
     "power": hosts.Power,
     "slurm": hosts.Slurm,
     "vcenter": Vcenter,

@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearmetal.host.model import ConfigValue
-from nearmetal.host.parse.devlink import Device, parse_devlink
 from nearmetal.host.parse.esxcli import parse_module_parameters, parse_pci, parse_table, parse_vibs
-from nearmetal.host.parse.mellanox import (
-    Inventory,
+from nearmetal.host.parse.tools import (
+    Board,
     MstDevice,
+    parse_devlink,
     parse_mlxconfig,
     parse_mlxfwmanager,
     parse_mst_status,
+    parse_tuned,
     plain_value,
 )
-from nearmetal.host.parse.tuned import parse_tuned
 
 MLXCONFIG = """
 Device #1:
@@ -147,8 +147,8 @@ def test_values_are_numbers_where_they_have_one(text: str, value: str) -> None:
 
 def test_mlxfwmanager_tells_board_and_level() -> None:
     assert parse_mlxfwmanager(MLXFWMANAGER) == [
-        Inventory("3b:00.0", "ConnectX5", "MT_0000000008", "16.32.1010"),
-        Inventory("1a:00.0", "ConnectX4LX", "MT_2420110034", "14.31.1014"),
+        Board("3b:00.0", "ConnectX5", "MT_0000000008", "16.32.1010"),
+        Board("1a:00.0", "ConnectX4LX", "MT_2420110034", "14.31.1014"),
     ]
     assert parse_mlxfwmanager(MLXFWMANAGER.replace("PSID", "PSJD")) == []
 
@@ -161,8 +161,8 @@ def test_mlxfwmanager_names_the_image_in_the_flash_first_and_one_that_runs_where
         "     FW             16.32.1010     16.32.1010\n     FW (Running)   16.28.1002     N/A\n",
     )
     assert parse_mlxfwmanager(waits) == [
-        Inventory("3b:00.0", "ConnectX5", "MT_0000000008", "16.28.1002", "16.32.1010"),
-        Inventory("1a:00.0", "ConnectX4LX", "MT_2420110034", "14.31.1014"),
+        Board("3b:00.0", "ConnectX5", "MT_0000000008", "16.28.1002", "16.32.1010"),
+        Board("1a:00.0", "ConnectX4LX", "MT_2420110034", "14.31.1014"),
     ]
 
 
@@ -207,7 +207,7 @@ def test_devlink_tells_board_and_level() -> None:
     }
     text = json.dumps({"info": {"pci/0000:3b:00.0": entry, "netdevsim/netdevsim1": entry}})
     assert parse_devlink(text) == {
-        "0000:3b:00.0": Device("mlx5_core", "MT_0000000008", "16.32.1010")
+        "0000:3b:00.0": Board("0000:3b:00.0", "", "MT_0000000008", "16.32.1010")
     }
     for stored in ("16.32.1010", "16.35.2000"):
         text = text.replace('"running"', f'"stored": {{"fw.version": "{stored}"}}, "running"')
@@ -233,7 +233,7 @@ def test_what_is_no_devlink_is_nothing(text: str) -> None:
 def test_odd_values_of_devlink_are_left_out() -> None:
     entry = {"driver": 7, "versions": {"fixed": {"fw.psid": "a; rm"}, "running": {"fw": [1]}}}
     text = json.dumps({"info": {"pci/0000:3b:00.0": entry}})
-    assert parse_devlink(text) == {"0000:3b:00.0": Device("", "", "")}
+    assert parse_devlink(text) == {"0000:3b:00.0": Board("0000:3b:00.0", "", "", "")}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nearmetal.host.hosts_file import HostsFile, parse_hosts
-from nearmetal.host.model import BiosFacts, BiosValue, CardFacts, ConfigValue, HostFacts
+from nearmetal.host.model import BiosFacts, BiosValue, CardFacts, ConfigValue, PlatformFacts
 from nearmetal.host.places import GRUB, RULES
 from nearmetal.host.plan import HostPlan, gather, plan_host, plan_hosts, waves
 from nearmetal.host.show import plan_lines
@@ -53,7 +53,7 @@ hosts:
 """
 
 
-def plan(text: str, facts: HostFacts) -> HostPlan:
+def plan(text: str, facts: PlatformFacts) -> HostPlan:
     [(name, group)] = parse_hosts(text).each()
     return plan_host(name, group, facts)
 
@@ -97,7 +97,7 @@ def test_one_vf_more_is_refused_with_the_arithmetic() -> None:
     found = plan(PAPER.replace("vfs: 7", "vfs: 8"), esxi())
     assert refusals(found) == (
         "ConnectX5 at 0000:3b:00: 8 + 8 VFs + 1 for the physical function = 17, more than "
-        "num_of_vfs: 16 | ask for fewer VFs, or for num_of_vfs: 17"
+        "num_of_vfs: 16 | request fewer VFs, or num_of_vfs: 17"
     )
 
 
@@ -156,7 +156,7 @@ def test_max_vfs_is_in_bus_order_whatever_the_order_of_the_facts() -> None:
         ("linux", KVM, linux()),
     ],
 )
-def test_plans_are_as_recorded(name: str, text: str, facts: HostFacts) -> None:
+def test_plans_are_as_recorded(name: str, text: str, facts: PlatformFacts) -> None:
     found = plan_hosts(parse_hosts(text), {facts.name: facts})
     assert "\n".join(plan_lines(found)) + "\n" == (GOLDEN / f"{name}.plan").read_text()
 
@@ -179,7 +179,7 @@ def test_plans_are_as_recorded(name: str, text: str, facts: HostFacts) -> None:
         ),
     ],
 )
-def test_after_apply_the_plan_is_empty(text: str, facts: HostFacts) -> None:
+def test_after_apply_the_plan_is_empty(text: str, facts: PlatformFacts) -> None:
     host = FakeHost(facts)
     found = plan(text, facts)
     assert found.refusals == ()
@@ -216,7 +216,7 @@ hosts:
   - {nodes: kvm1, platform: linux, adapters: [{model: "82576", ports: [{vfs: 7}, {vfs: 8}]}]}
 """
     assert refusals(plan(text, linux(cards=(card,)))) == (
-        "8 VFs are asked of 0000:01:00.1, its driver offers 7 | ask for at most 7"
+        "8 VFs are requested of 0000:01:00.1, its driver offers 7 | request at most 7"
     )
     found = plan(text.replace("vfs: 8", "vfs: 7"), linux(cards=(card,)))
     assert [s.key for s in found.steps] == ["rules", "vfs 0000:01:00.0", "vfs 0000:01:00.1"]
@@ -255,7 +255,7 @@ def test_two_like_cards_need_an_address() -> None:
     facts = linux()
     twin = replace(facts.cards[0], address="0000:86:00", ports=ports("0000:86:00", "mlx5_core"))
     both = replace(facts, cards=(facts.cards[0], twin))
-    assert "2 adapters are MT_0000000008 | add the address" in refusals(plan(KVM, both))
+    assert "2 adapters are MT_0000000008 | add an address" in refusals(plan(KVM, both))
     text = KVM.replace("psid: MT_0000000008", 'psid: MT_0000000008\n        address: "86:00"')
     found = plan(text, both)
     assert found.refusals == ()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.cli import host_plan, host_status
+from nearmetal.cli.host import show_plan, show_status
 from nearmetal.cli.view import View
 from nearmetal.core.errors import HostError
 from nearmetal.core.process import Command, Completed, LocalRunner
@@ -147,21 +147,21 @@ def test_plan_and_status_speak_of_every_host(
     file = tmp_path / "hosts.yaml"
     file.write_text(FILE)
     reach = LabReach(hosts)
-    assert host_plan.show(file, reach, View(as_json=False)) == 3
+    assert show_plan(file, reach, View(as_json=False)) == 3
     out = capsys.readouterr().out
     assert "host kvm1 (linux): 4 steps, 1 reboot" in out
     assert "order: kvm1, then kvm2" in out
-    assert host_status.show(file, reach, View(as_json=False)) == 4
+    assert show_status(file, reach, View(as_json=False)) == 4
     out = capsys.readouterr().out
     assert "host kvm2 (linux): 4 differences from the file" in out
     assert "  card      ConnectX-5 at 0000:3b:00 (MT_0000000008, firmware 16.32.1010)" in out
     reach.hosts["kvm2"] = Gone(tmp_path / "kvm2")
-    assert host_plan.show(file, reach, View(as_json=True)) == 1
+    assert show_plan(file, reach, View(as_json=True)) == 1
     data = json.loads(capsys.readouterr().out)
     assert [host["reboots"] for host in data["hosts"]] == [1, 0]
     assert data["hosts"][1]["refusals"][0]["what"] == "kvm2: no answer after 180 s"
     assert data["waves"] == [["kvm1"]]
-    assert host_status.show(file, reach, View(as_json=True)) == 4
+    assert show_status(file, reach, View(as_json=True)) == 4
     assert json.loads(capsys.readouterr().out)["hosts"][1]["facts"] is None
 
 

@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from nearmetal.cli.host_rollback import carry_out
+from nearmetal.cli.host import roll_back
 from nearmetal.cli.view import View
 from nearmetal.core.errors import HostError
 from nearmetal.core.journal import Journal
 from nearmetal.host.apply import Earlier
-from nearmetal.host.carry import _script
 from nearmetal.host.hosts_file import parse_hosts
 from nearmetal.host.model import BiosFacts
 from nearmetal.host.places import GRUB, RULES
-from nearmetal.host.plan_back import Back, plan_back
-from nearmetal.host.rollback import Rollback
+from nearmetal.host.rollback import Back, Rollback, plan_back
+from nearmetal.host.shell import script_of
 from nearmetal.host.steps import SetArguments, SetBios, SetConfig, SetVfs, Step, Wait
 from tests.python.provision_host import linux
 from tests.python.provision_lab import FACTORY, LabReach
@@ -67,12 +66,12 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(
     lab: dict[str, Rebooting], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state, view = tmp_path / "state", View(as_json=False)
-    assert carry_out(rollback(FILE, lab, state), view, dry_run=True) == 0
-    assert "nothing is kept of the hosts of this file" in capsys.readouterr().out
+    assert roll_back(rollback(FILE, lab, state), view, dry_run=True) == 0
+    assert "no earlier state of the hosts of this file is recorded" in capsys.readouterr().out
     assert not state.exists()
     applier(ONE, lab, state).apply()
     before = lab["kvm1"].writes, (state / "before.json").read_bytes()
-    assert carry_out(rollback(FILE, lab, state), view, dry_run=True) == 3
+    assert roll_back(rollback(FILE, lab, state), view, dry_run=True) == 3
     shown = capsys.readouterr().out
     assert "NUM_OF_VFS 4 -> 0" in shown
     assert f"remove {GRUB}" in shown
@@ -80,9 +79,9 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(
     assert "kvm2" not in shown
     assert (lab["kvm1"].writes, (state / "before.json").read_bytes()) == before
     other = FILE.replace("kvm[1-3]", "kvm[2-3]")
-    assert carry_out(rollback(other, lab, state), view, dry_run=True) == 0
+    assert roll_back(rollback(other, lab, state), view, dry_run=True) == 0
     assert "kvm1 is not in the file" in capsys.readouterr().out
-    assert carry_out(rollback(FILE, lab, state), view, dry_run=False) == 0
+    assert roll_back(rollback(FILE, lab, state), view, dry_run=False) == 0
     assert is_factory(lab["kvm1"])
 
 
@@ -242,7 +241,7 @@ def test_burnt_firmware_stays_and_is_told_until_it_is_back(
     applier(ONE, lab, state).apply()
     Earlier(state).keep("kvm1", "burn 0000:3b:00", burnt("16.28.4000"))
     for _ in range(2):
-        assert carry_out(rollback(ONE, lab, state), view, dry_run=False) == 4
+        assert roll_back(rollback(ONE, lab, state), view, dry_run=False) == 4
         assert "kvm1: left: " in (shown := capsys.readouterr().out)
         assert "firmware stays 16.32.1010, it was 16.28.4000" in shown
         assert is_factory(lab["kvm1"])
@@ -250,12 +249,18 @@ def test_burnt_firmware_stays_and_is_told_until_it_is_back(
     found = json.loads((state / "before.json").read_text())
     found["kvm1"]["burn 0000:3b:00"]["before"] = "16.32.1010"
     (state / "before.json").write_text(json.dumps(found))
-    assert carry_out(rollback(ONE, lab, state), view, dry_run=False) == 0
+    assert roll_back(rollback(ONE, lab, state), view, dry_run=False) == 0
     assert Earlier(state).read() == {}
 
 
 def config(before: str | None, device: str = "0000:3b:00.0") -> dict[str, Any]:
-    return {"action": "SetConfig", "device": device, "setting": "SRIOV_EN", "before": before}
+    return {
+        "action": "SetConfig",
+        "device": device,
+        "setting": "SRIOV_EN",
+        "value": "2",
+        "before": before,
+    }
 
 
 def bios(name: str, before: object) -> dict[str, Any]:
@@ -278,7 +283,7 @@ def test_bios_and_settings_go_back_last_change_first() -> None:
 def test_what_was_not_known_before_stays() -> None:
     found = back({"config 0000:3b:00 SRIOV_EN": config(None)})
     assert (found.plan.steps, found.left) == ((), ("config 0000:3b:00 SRIOV_EN",))
-    assert "what it was was not known" in found.plan.remarks[0].text
+    assert "is left unchanged" in found.plan.remarks[0].text
     gone = {"config 0000:3b:00 NEW": config(None) | {"setting": "NEW"}}
     assert (back(gone).left, back(gone).plan.remarks) == ((), ())
 
@@ -310,7 +315,7 @@ def test_arguments_of_grubby_go_until_the_host_has_booted() -> None:
     (step,) = back({"kernel": entry}, loader="grubby", cmdline=cmdline).plan.steps
     assert step.action == SetArguments(("quiet",), cmdline, ("iommu=pt", "quiet"))
     assert step.reboot
-    assert _script(step) == (
+    assert script_of(step) == (
         "grubby --update-kernel=ALL '--remove-args=iommu=pt quiet'\n"
         "grubby --update-kernel=ALL --args=quiet\n"
     )

@@ -9,7 +9,7 @@ from nearmetal.core.errors import HostError
 from nearmetal.core.process import Command, Completed, LocalRunner
 from nearmetal.host.apply import Applier, Patience
 from nearmetal.host.hosts_file import parse_hosts
-from nearmetal.host.model import HostFacts
+from nearmetal.host.model import PlatformFacts
 from nearmetal.host.plan import Phase
 from nearmetal.host.rollback import Rollback
 from nearmetal.host.shell import Answer
@@ -32,10 +32,11 @@ ExtSensorsJoules=n/s ExtSensorsWatts=0 Reason=nearmetal host: lab [root@2024-01-
 """
 
 
-class Cluster:
+class Cluster(SlurmTools):
     """A controller that knows one node, on which jobs run for some looks more."""
 
     def __init__(self, host: Rebooting, running: int = 0) -> None:
+        super().__init__()
         self.host = host
         self.running = running
         self.state = NodeState(drained=False, reason="")
@@ -183,7 +184,7 @@ def test_a_host_without_a_bmc_is_not_drained_for_its_bios(host: Rebooting, tmp_p
     bios = Step(Stage.BIOS, "bios x", "x", SetBios("x", "1", "0"), "at boot")
     run_ = Applier(parse_hosts(text), LabReach({"kvm1": host}, cluster), tmp_path / "state")
     with pytest.raises(HostError, match="it has no BMC"):
-        run_._phase(name, group, host, HostFacts("kvm1", "linux"), Phase((bios,)))
+        run_._phase(name, group, host, PlatformFacts("kvm1", "linux"), Phase((bios,)))
     assert (cluster.drains, host.writes) == (0, 0)
 
 
@@ -301,7 +302,7 @@ def test_the_state_of_a_node_is_read(text: str, state: NodeState) -> None:
 
 
 def test_what_is_no_state_is_refused() -> None:
-    with pytest.raises(HostError, match="says nothing"):
+    with pytest.raises(HostError, match="has no state"):
         parse_node("StateComplete=x\n")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nearmetal.cli.host_vf import show
+from nearmetal.cli.host import show_vfs
 from nearmetal.cli.view import View
 from nearmetal.core.errors import HostError, NoVfError
 from nearmetal.host.vf import Ledger, Owner, VfHost, Wish
@@ -401,20 +401,20 @@ def test_the_verb_shows_adapters_vfs_owners_and_leaks(
     tree: Tree, capsys: pytest.CaptureFixture[str]
 ) -> None:
     host(tree).allocate(VfRequest(create=2, vlan=5), owner("n1"))
-    assert show(host(tree), View(as_json=False), reclaim=False) == 0
+    assert show_vfs(host(tree), View(as_json=False), reclaim=False) == 0
     text = capsys.readouterr().out
     assert "ens1" in text
     assert "2/7" in text
     assert "node n1 of cluster demo" in text
     assert "free" in text
     (tree.root / "clusters/demo").rmdir()
-    assert show(host(tree), View(as_json=True), reclaim=False) == 4
+    assert show_vfs(host(tree), View(as_json=True), reclaim=False) == 4
     output = capsys.readouterr()
     data = json.loads(output.out)
     assert data["leaks"] == {"0000:01:10.0": "node n1 of cluster demo has no state any more"}
     assert data["adapters"][0]["vfs"][0]["owner"]["node"] == "n1"
     assert "nearmetal host vf --reclaim" in output.err
-    assert show(host(tree), View(as_json=True), reclaim=True) == 0
+    assert show_vfs(host(tree), View(as_json=True), reclaim=True) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["returned"] == ["0000:01:10.0: node n1 of cluster demo has no state any more"]
     assert data["adapters"][0]["vfs"] == []
@@ -424,8 +424,8 @@ def test_the_verb_without_adapters_and_without_iommu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = Tree(tmp_path / "root").make(iommu=False, cmdline="quiet intel_iommu=off")
-    assert show(host(tree), View(as_json=False), reclaim=False) == 0
+    assert show_vfs(host(tree), View(as_json=False), reclaim=False) == 0
     assert "no adapter of this machine has SR-IOV" in capsys.readouterr().out
     tree.pf()
-    assert show(host(tree), View(as_json=False), reclaim=False) == 0
+    assert show_vfs(host(tree), View(as_json=False), reclaim=False) == 0
     assert "intel_iommu=on iommu=pt (now: intel_iommu=off)" in capsys.readouterr().err

@@ -14,13 +14,13 @@ from nearmetal.cluster.registration import desired
 from nearmetal.cluster.spec import ClusterSpec, Facts, Kind, parse_spec
 from nearmetal.core.errors import CommandError, LaunchError, UsageError
 from nearmetal.core.process import Command, Completed
-from nearmetal.job.carried import is_local
+from nearmetal.core.resources import provider_library, provider_places
+from nearmetal.job.copies import is_local
 from nearmetal.job.locality import measure_locality
 from nearmetal.job.mpi import Mpi, Provider
-from nearmetal.job.mpi.provider import provider_library, provider_places
+from nearmetal.job.places import is_stale, new_name, surely
 from nearmetal.job.run import JobRequest, find_job_program, run_job
-from nearmetal.job.stale import is_stale, new_name, surely
-from nearmetal.job.stats import Verdict, cause, judge, read_exit_codes, read_stats
+from nearmetal.job.stats import JobVerdict, cause, judge, read_exit_codes, read_stats
 from tests.python.counter_files import file_bytes, peer_bytes
 from tests.python.fake_backend import FakeBackend
 from tests.python.test_mpi import install
@@ -44,11 +44,14 @@ class FakeRunner:
 
     job: Callable[[Command], int] = lambda _: 0
     probe_code: int = 0
+    abi: str = '{"channels": ["none", "self", "shm", "segment", "net"]}'
     commands: list[Command] = field(default_factory=list)
     talk: Callable[[str], Dialogue] | None = None
 
     def run(self, command: Command, *, timeout_s: float) -> Completed:
         assert timeout_s > 0
+        if command.argv[1:] == ("--abi",):
+            return Completed(command, 0, self.abi.encode(), b"", 0.0)
         return Completed(command, self.probe_code, b"", b"", 0.0)
 
     def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
@@ -134,7 +137,7 @@ def test_a_job_is_started_collected_and_cleared(
     )
     result = run_job(backend, spec, request, runner)
     assert (result.exit_code, result.mpi, result.ranks) == (0, "mpich5", (("n1", 1), ("n2", 1)))
-    assert result.proof.verdict is Verdict.PROVEN
+    assert result.proof.verdict is JobVerdict.PROVEN
     assert result.proof.messages == {"shm": 5}
     assert result.proof.bytes == {"shm": 40}
     command = runner.commands[0]
@@ -184,9 +187,9 @@ def test_what_is_set_for_speed_only_yields_to_the_caller_s_own(
 
 
 def test_a_job_that_another_stack_carried_is_told(backend: FakeBackend, spec: ClusterSpec) -> None:
-    assert run_job(backend, spec, mpich_job(), FakeRunner()).proof.verdict is Verdict.ABSENT
+    assert run_job(backend, spec, mpich_job(), FakeRunner()).proof.verdict is JobVerdict.ABSENT
     stock = mpich_job(provider=Provider.STOCK)
-    assert run_job(backend, spec, stock, FakeRunner()).proof.verdict is Verdict.NOT_ASKED
+    assert run_job(backend, spec, stock, FakeRunner()).proof.verdict is JobVerdict.NOT_ASKED
 
 
 def test_the_rank_that_failed_first_decides(backend: FakeBackend, spec: ClusterSpec) -> None:
@@ -239,7 +242,7 @@ def test_what_cannot_be_started(backend: FakeBackend, spec: ClusterSpec, tmp_pat
     cases: list[tuple[JobRequest, type[Exception], str]] = [
         (JobRequest("no-such-program"), LaunchError, "no program no-such-program: looked in /"),
         (JobRequest("./no-such"), LaunchError, "no-such does not exist"),
-        (JobRequest(str(plain)), LaunchError, "is no executable program"),
+        (JobRequest(str(plain)), LaunchError, "is not an executable program"),
         (mpich_job(ranks=9), UsageError, "9 ranks are more than the 3 slots"),
         (JobRequest("true", mpi="mvapich"), UsageError, "unknown MPI 'mvapich'"),
         (JobRequest("true", channels=("shn",)), UsageError, "unknown channel 'shn'"),
@@ -247,10 +250,26 @@ def test_what_cannot_be_started(backend: FakeBackend, spec: ClusterSpec, tmp_pat
     for request, kind, words in cases:
         with pytest.raises(kind, match=words):
             run_job(backend, spec, request, FakeRunner())
-    with pytest.raises(LaunchError, match="cannot be seen in node n1") as caught:
+    with pytest.raises(LaunchError, match="is not visible in node n1") as caught:
         run_job(backend, spec, mpich_job(), FakeRunner(probe_code=1))
     assert "show:" in caught.value.hint
     assert backend.steps == []
+
+
+def test_a_channel_is_known_by_the_list_of_the_provider(
+    backend: FakeBackend, spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    request = mpich_job(channels=("self", "fifth"))
+    with pytest.raises(UsageError, match="unknown channel 'fifth'") as refused:
+        run_job(backend, spec, request, FakeRunner())
+    assert refused.value.hint == "use a list of self,shm,segment,net"
+    newer = FakeRunner(abi='{"channels": ["none", "self", "fifth"]}')
+    run_job(backend, spec, request, newer)
+    assert (newer.commands[0].env or {})["NEARMETAL_CHANNELS"] == "self,fifth"
+    for output in ("", "{}", '{"channels": [1]}'):
+        run_job(backend, spec, request, FakeRunner(abi=output))
+    monkeypatch.setenv("NEARMETAL_INFO", str(tmp_path / "missing"))
+    run_job(backend, spec, request, FakeRunner())
 
 
 def test_a_job_of_a_killed_run_is_ended_first(backend: FakeBackend, spec: ClusterSpec) -> None:
@@ -305,7 +324,7 @@ def test_a_program_of_the_nodes_own_has_an_absolute_path() -> None:
     assert is_local("true")
     assert is_local("/bin/sh")
     assert not is_local("/no/such/program")
-    with pytest.raises(LaunchError, match=r"no program bin/x: /.*/bin/x is no file") as refused:
+    with pytest.raises(LaunchError, match=r"no program bin/x: /.*/bin/x is not a file") as refused:
         is_local("bin/x")
     assert "absolute" in refused.value.hint
 
@@ -335,18 +354,18 @@ def test_files_of_a_job_are_read_with_care(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stats", "ranks", "verdict"),
     [
-        ([], 2, Verdict.ABSENT),
-        ([{"peers": []}], 2, Verdict.NO_TRAFFIC),
-        ([{"peers": []}], 1, Verdict.PROVEN),
-        ([{"peers": [{"channels": {"shm": {"sent_messages": 1}}}]}], 2, Verdict.PROVEN),
-        ([{"peers": [{"channels": {"shm": {"sent_messages": 0}}}]}], 2, Verdict.NO_TRAFFIC),
-        ([{"peers": [{"channels": 7}, "x", None]}], 2, Verdict.NO_TRAFFIC),
-        ([{"peers": "lies"}], 2, Verdict.NO_TRAFFIC),
-        ([{}], 2, Verdict.NO_TRAFFIC),
+        ([], 2, JobVerdict.ABSENT),
+        ([{"peers": []}], 2, JobVerdict.NO_TRAFFIC),
+        ([{"peers": []}], 1, JobVerdict.PROVEN),
+        ([{"peers": [{"channels": {"shm": {"sent_messages": 1}}}]}], 2, JobVerdict.PROVEN),
+        ([{"peers": [{"channels": {"shm": {"sent_messages": 0}}}]}], 2, JobVerdict.NO_TRAFFIC),
+        ([{"peers": [{"channels": 7}, "x", None]}], 2, JobVerdict.NO_TRAFFIC),
+        ([{"peers": "lies"}], 2, JobVerdict.NO_TRAFFIC),
+        ([{}], 2, JobVerdict.NO_TRAFFIC),
     ],
 )
 def test_the_verdict_follows_the_counters(
-    stats: list[dict[str, object]], ranks: int, verdict: Verdict
+    stats: list[dict[str, object]], ranks: int, verdict: JobVerdict
 ) -> None:
     proof = judge(stats, ranks)
     assert proof.verdict is verdict

@@ -17,9 +17,7 @@ import pytest
 from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Command, Completed, LocalRunner
 from nearmetal.job.copies import unpack
-from nearmetal.job.node_places import NodePlaces, _answer
-from nearmetal.job.places import Wanted
-from nearmetal.job.stale import new_name
+from nearmetal.job.places import NodePlaces, Wanted, _answer, new_name
 from tests.python.counter_files import file_bytes, peer_bytes
 from tests.python.fake_backend import FakeBackend
 

@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.cluster.backends.libvirt.cloud import CloudImages, Info, damage, read_info
-from nearmetal.cluster.backends.libvirt.images import BuiltImages
+from nearmetal.cluster.backends.libvirt.images import (
+    BuiltImages,
+    CloudImages,
+    Info,
+    damage,
+    read_info,
+)
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import LocalRunner
 from nearmetal.image import Cache
@@ -74,18 +79,18 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=r"none\.qcow2: No such file or directory") as caught:
         images(tmp_path / "none.qcow2").digest()
     assert "or default" in caught.value.hint
-    with pytest.raises(BackendError, match="it is no file"):
+    with pytest.raises(BackendError, match="it is not a regular file"):
         images(tmp_path).digest()
 
 
 @pytest.mark.parametrize(
     ("text", "why", "hint"),
     [
-        ("", "says nothing of its format", ""),
-        ("[]", "says nothing of its format", ""),
-        ('{"format": "qcow2", "format-specific": 3}', "says nothing of its format", ""),
+        ("", "does not report its format", ""),
+        ("[]", "does not report its format", ""),
+        ('{"format": "qcow2", "format-specific": 3}', "does not report its format", ""),
         ('{"format": "vmdk"}', "its format is vmdk", "convert -O qcow2 /i"),
-        ('{"format": "qcow2", "backing-filename": "/b"}', "stands on another file", "flatten it"),
+        ('{"format": "qcow2", "backing-filename": "/b"}', "has a backing file", "flatten it"),
         ('{"format": "qcow2", "encrypted": true}', "is encrypted", "decrypt it"),
         (
             '{"format": "qcow2", "format-specific": {"data": {"data-file": "/d"}}}',

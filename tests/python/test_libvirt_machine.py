@@ -18,9 +18,14 @@ from nearmetal.cluster.backends.libvirt.build import (
     machine,
     made_network,
 )
-from nearmetal.cluster.backends.libvirt.machine import NAMESPACE, Kernel, Machine, Owner
-from nearmetal.cluster.backends.libvirt.plan import VirtualHost, VirtualNode
+from nearmetal.cluster.backends.libvirt.machine import (
+    NAMESPACE,
+    GuestKernel,
+    OwnerMark,
+    VirtualMachine,
+)
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
+from nearmetal.cluster.backends.libvirt.values import VirtualHost, VirtualNode
 from nearmetal.cluster.registration import desired
 from nearmetal.cluster.spec import HostFacts, Kind, Resource, load_spec, parse_spec
 from tests.python.test_plan import check_golden
@@ -29,7 +34,9 @@ from tests.python.virtual import HYPERVISOR, SMALL, facts_for
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "nearmetal/share/examples").glob("vms-*.yaml"))
 IDENTITY = "5d4c3b2a-0000-4000-8000-000000000001"
-KERNEL = Boot(Kernel("/i/vmlinuz", "/i/initrd", "console=ttyS0 panic=-1"), "/i/root.squashfs", "nm")
+KERNEL = Boot(
+    GuestKernel("/i/vmlinuz", "/i/initrd", "console=ttyS0 panic=-1"), "/i/root.squashfs", "nm"
+)
 OWN_DISK = Boot()
 
 
@@ -53,7 +60,7 @@ def site_of(found: HostFacts, items: list[Resource], host: str) -> Site:
     )
 
 
-def machines_of(spec: LibvirtSpec, found: HostFacts, boot: Boot = KERNEL) -> list[Machine]:
+def machines_of(spec: LibvirtSpec, found: HostFacts, boot: Boot = KERNEL) -> list[VirtualMachine]:
     items = list(desired(spec, facts_for(spec, found)).resources)
     return [
         machine(spec, IDENTITY, item, site_of(found, items, item.of(VirtualNode).host), boot)
@@ -95,7 +102,7 @@ def test_a_made_network_is_as_recorded() -> None:
     spec = spec_of(TWO.replace("DEVICE", "auto"))
     items = desired(spec, facts_for(spec)).resources
     item = next(i for i in items if i.key.kind is Kind.NETWORK)
-    check_golden("made-network.xml", made_network(spec, IDENTITY, item).xml())
+    check_golden("made-network.xml", made_network(spec, IDENTITY, item))
     assert len(bridge_name("a" * 31, IDENTITY)) <= 15
 
 
@@ -141,16 +148,16 @@ def test_main_memory_comes_before_the_segment_and_is_named() -> None:
 
 def test_the_owner_survives_the_way_through_libvirt() -> None:
     made = machines_of(spec_of(TWO.replace("DEVICE", "auto")), SMALL)[0]
-    owner = Owner.read(made.xml())
+    owner = OwnerMark.read(made.xml())
     assert owner == made.owner
     assert NAMESPACE not in made.owner.text()
-    assert Owner.read("<domain><metadata/></domain>") is None
+    assert OwnerMark.read("<domain><metadata/></domain>") is None
     assert NAMESPACE in made.xml()
 
 
 def test_hostile_words_stay_words() -> None:
     made = machines_of(spec_of(TWO.replace("DEVICE", "ivshmem")), SMALL)[0]
-    evil = replace(made, console='/x"/><evil/>', kernel=Kernel("/k", "", "a<b>&c"))
+    evil = replace(made, console='/x"/><evil/>', kernel=GuestKernel("/k", "", "a<b>&c"))
     top = ET.fromstring(evil.xml())  # noqa: S314 - our own
     assert top.find(".//evil") is None
     cmdline = top.find("os/cmdline")

@@ -14,19 +14,19 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from nearmetal.cluster.backends.libvirt import boot, hosts
+from nearmetal.cluster.backends.libvirt import hosts, nodes
 from nearmetal.cluster.backends.libvirt.build import Layout, Site, seed_segment
+from nearmetal.cluster.backends.libvirt.hosts import HostShell, owner_of_files, ssh_login
 from nearmetal.cluster.backends.libvirt.hypervisor import explain, read_distances, remedy
 from nearmetal.cluster.backends.libvirt.nodes import Nodes
-from nearmetal.cluster.backends.libvirt.plan import VirtualHost, VirtualNode
-from nearmetal.cluster.backends.libvirt.records import Notes, Records
-from nearmetal.cluster.backends.libvirt.shell import HostShell, owner_of_files, ssh_target
+from nearmetal.cluster.backends.libvirt.records import RecordNotes, Records
+from nearmetal.cluster.backends.libvirt.values import VirtualHost, VirtualNode
 from nearmetal.cluster.resource import Key, Kind, Resource
 from nearmetal.core.errors import BackendError, LaunchError
 from nearmetal.core.process import LocalRunner
+from nearmetal.core.ssh import Login
 from nearmetal.image.seed import SeedInterface, SeedVf
-from nearmetal.job.carried import GUEST_MPI, carried
-from nearmetal.job.copies import packed, stage, unpack
+from nearmetal.job.copies import GUEST_MPI, carried, packed, stage, unpack
 from nearmetal.job.mpi.installed import Installation, Mpi
 
 
@@ -110,7 +110,7 @@ def test_refusals_of_libvirt_have_a_remedy(words: str, hint: str) -> None:
     ],
 )
 def test_a_console_says_how_the_boot_went(text: str, expected: tuple[bool, str]) -> None:
-    assert boot.outcome(text, "n1") == expected
+    assert nodes.outcome(text, "n1") == expected
 
 
 CELLS = """<capabilities><host><topology><cells num='{n}'>{cells}</cells></topology></host>
@@ -179,14 +179,16 @@ def test_a_node_is_told_how_far_the_others_are() -> None:
 
 
 def test_a_console_cannot_move_the_cursor() -> None:
-    assert boot.printable("a\x1b[2Jb\r\nc\x07") == "a[2Jb\nc"
+    assert nodes.printable("a\x1b[2Jb\r\nc\x07") == "a[2Jb\nc"
 
 
 def test_where_ssh_goes() -> None:
-    assert ssh_target("qemu:///system") == ()
-    assert ssh_target("qemu+unix:///system?socket=/x") == ()
-    assert ssh_target("qemu+ssh://root@h2/system") == ("root@h2",)
-    assert ssh_target("qemu+ssh://root@h2:2222/system?x=y") == ("-p", "2222", "root@h2")
+    assert ssh_login("qemu:///system") is None
+    assert ssh_login("qemu+unix:///system?socket=/x") is None
+    assert ssh_login("qemu+ssh://root@h2/system") == Login("root@h2")
+    assert ssh_login("qemu+ssh://root@h2:2222/system?x=y") == Login("root@h2", port=2222)
+    far = HostShell("h2", "qemu+ssh://root@h2:2222/system", LocalRunner())
+    assert far.command(["echo", "a b"]).argv[-5:] == ("-p", "2222", "--", "root@h2", "echo 'a b'")
 
 
 def test_files_are_given_away_only_to_another_user() -> None:
@@ -204,20 +206,22 @@ def test_a_segment_has_a_name_of_its_own() -> None:
 
 def test_ssh_trusts_nothing_but_the_clusters_own_keys(tmp_path: Path) -> None:
     where = {"n1": ("10.7.0.11", "qemu:///system"), "n2": ("10.7.0.12", "qemu+ssh://r@far/system")}
-    nodes = Nodes(tmp_path, where, LocalRunner())
-    argv = nodes.command("n1", ["echo", "a b"], env={"K": "v; rm"}, workdir=Path("/x y")).argv
+    cluster = Nodes(tmp_path, where, LocalRunner())
+    argv = cluster.command("n1", ["echo", "a b"], env={"K": "v; rm"}, workdir=Path("/x y")).argv
     assert "StrictHostKeyChecking=yes" in argv
     assert f"UserKnownHostsFile={tmp_path}/known_hosts" in argv
-    assert argv[-3:] == (
-        "mpi@10.7.0.11",
+    assert argv[-5:] == (
+        "-l",
+        "mpi",
         "--",
+        "10.7.0.11",
         "cd '/x y' 2>/dev/null; exec env 'K=v; rm' echo 'a b'",
     )
     assert not any("ProxyCommand" in word for word in argv)
-    far = nodes.command("n2", ["true"]).argv
-    assert "ProxyCommand=ssh r@far -W '[%h]:%p'" in far
+    far = cluster.command("n2", ["true"]).argv
+    assert "ProxyCommand=ssh -W '[%h]:%p' -- r@far" in far
     with pytest.raises(BackendError, match="no node n9"):
-        nodes.command("n9", ["true"])
+        cluster.command("n9", ["true"])
 
 
 def shell() -> HostShell:
@@ -251,9 +255,9 @@ def test_records_survive_and_forget(tmp_path: Path) -> None:
     identity = records.begin()
     assert records.begin() == records.identity() == identity
     item = Resource(Key(Kind.HOST, "h1"), VirtualHost(uri="u", directory="/d", device="none"))
-    records.write(item, Notes(segment="/s"))
+    records.write(item, RecordNotes(segment="/s"))
     (tmp_path / "resources" / "node.cut.json").write_text('{"attributes": {')
-    assert [(r.item, r.notes) for r in records.all()] == [(item, Notes(segment="/s"))]
+    assert [(r.item, r.notes) for r in records.all()] == [(item, RecordNotes(segment="/s"))]
     assert records.read(Key(Kind.NODE, "cut")) is None
     records.forget(item.key)
     records.forget(item.key)
@@ -269,8 +273,8 @@ def test_notes_of_earlier_releases_are_read(tmp_path: Path) -> None:
     data["notes"] = {"vf": ""}
     (tmp_path / "resources/node.n2.json").write_text(json.dumps(data))
     first, second = Records(tmp_path).all()
-    assert first.notes == Notes(started=1.7e9, seed="ab", size=4096, vf=vf)
-    assert second.notes == Notes()
+    assert first.notes == RecordNotes(started=1.7e9, seed="ab", size=4096, vf=vf)
+    assert second.notes == RecordNotes()
     assert first.item.attributes == (("colour", "red"),)
     Records(tmp_path).write(first.item, first.notes)
     assert Records(tmp_path).read(first.item.key) == first

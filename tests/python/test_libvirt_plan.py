@@ -77,7 +77,7 @@ def test_the_device_is_chosen_with_its_reason(
         (
             TWO.replace("hosts", "image: /images/debian.qcow2\nhosts"),
             SMALL.devices,
-            "an image of one's own may lack 9p",
+            "a cloud image may lack 9p",
         ),
         (TWO, frozenset({"ivshmem-plain"}), "its QEMU has no virtio-9p-pci"),
         (
@@ -223,7 +223,7 @@ def test_a_segment_keeps_room_that_it_has() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        ("ab", "abc", "its segment has 2 parts, and a file that is mapped gets no more"),
+        ("ab", "abc", "its segment has 2 parts, and a mapped file cannot grow"),
         ("a", "ab", "its nodes have no device for a segment and get one only at their start"),
     ],
 )
@@ -294,19 +294,19 @@ def test_after_a_plan_the_plan_is_empty(before: int, after: int) -> None:
         (("hosts", "show: [/tmp/x]\nhosts"), "unknown key 'show': only `backend: local` has it"),
         (("{name: a}", "{name: a, shm: 1 GiB}"), "shm': only `backend: local` has it"),
         (("{name: a}", "{name: a, memori: 1 GiB}"), "did you mean 'memory'?"),
-        (("{name: a}", "{name: a, memory: 100 MiB}"), "of at least 256 MiB"),
+        (("{name: a}", "{name: a, memory: 100 MiB}"), "from 256 MiB on"),
         (("{name: a}", "{name: a, cpus: all}"), "write auto, or for example [0, 1]"),
         (("name: h,", "name: h, uri: 'xen:///',"), "is not a URI of libvirt's QEMU driver"),
-        (("name: h,", "name: h, uri: 'qemu+ssh://u:p@h/system',"), "holds a password"),
+        (("name: h,", "name: h, uri: 'qemu+ssh://u:p@h/system',"), "contains a password"),
         (("name: h,", "name: h, uri: 'qemu+ssh:///system',"), "ssh without a host"),
-        (("name: h,", "name: h, segment: {part: 3 MiB},"), "is no power of two"),
+        (("name: h,", "name: h, segment: {part: 3 MiB},"), "is not a power of two"),
         (("name: h,", "name: h, segment: {parts: 1},"), "the host has 2 nodes"),
         (("name: h,", "name: h, segment: {device: shm},"), "is not supported"),
         (
             ("name: h,", "name: h, directory: here,"),
-            "is no directory; write auto, or an absolute path",
+            "is not a directory; use auto, or an absolute path",
         ),
-        (("hosts", "image: x.qcow2\nhosts"), "is no image; write default, or the absolute path"),
+        (("hosts", "image: x.qcow2\nhosts"), "is not an image; use default, or the absolute path"),
         (("hosts", "network: {bridge: 0123456789abcdefg}\nhosts"), "bridge"),
         (
             (

@@ -11,15 +11,15 @@ import pytest
 
 from nearmetal.cluster.backends.libvirt import probe
 from nearmetal.cluster.backends.libvirt.build import Boot
+from nearmetal.cluster.backends.libvirt.hosts import HostShell
 from nearmetal.cluster.backends.libvirt.hypervisor import About
-from nearmetal.cluster.backends.libvirt.machine import Kernel
-from nearmetal.cluster.backends.libvirt.shell import HostShell
+from nearmetal.cluster.backends.libvirt.machine import GuestKernel
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
     from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor
-    from nearmetal.cluster.backends.libvirt.images import Images
+    from nearmetal.cluster.backends.libvirt.images import BuiltImages
 
 QUIET = "console=ttyS0 quiet loglevel=3 panic=-1"
 OK = "nearmetal: probe ok\n"
@@ -35,7 +35,7 @@ class Image:
         return True
 
     def boot(self, _shell: HostShell) -> Boot:
-        return Boot(Kernel("/vmlinux", "/initrd", QUIET), "/root.img", "serial")
+        return Boot(GuestKernel("/vmlinux", "/initrd", QUIET), "/root.img", "serial")
 
 
 class Guest:
@@ -88,7 +88,7 @@ def asked(guest: Guest, memory: Path) -> tuple[bool, str]:
     about = About("11.3.0", "10.0.2", "/usr/bin/qemu", "AMD", ((0,),), "", offers_kvm=True)
     shell = HostShell("h1", guest.uri, LocalRunner())
     what: Any = probe.Probe(cast("Hypervisor", guest), shell, about, memory, guest)
-    answer: tuple[bool, str] = what.kvm(cast("Images", Image()))
+    answer: tuple[bool, str] = what.kvm(cast("BuiltImages", Image()))
     return answer
 
 
@@ -112,13 +112,13 @@ def test_user_space_counts_when_the_machine_is_gone_already(memory: Path) -> Non
     ("guest", "why", "least"),
     [
         (Guest({}), "hangs: it said nothing more for 600 s", 600),
-        (Guest({5.0: "\x1b[2Jhello\r\n\n"}), "for 600 s; its last words: [2Jhello", 605),
+        (Guest({5.0: "\x1b[2Jhello\r\n\n"}), "for 600 s; its last line: [2Jhello", 605),
         (
             Guest({float(at): "rcu: stall\n" for at in range(0, 3000, 60)}),
-            "hangs: it reached no user space for 1800 s; its last words: rcu: stall",
+            "hangs: it reached no user space for 1800 s; its last line: rcu: stall",
             1800,
         ),
-        (Guest({2.0: "Panic\n"}, ends=3.0), "ended before user space; its last words: Panic", 3),
+        (Guest({2.0: "Panic\n"}, ends=3.0), "ended before user space; its last line: Panic", 3),
         (Guest({}, ends=0.0), "ended before user space", 0),
     ],
 )

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from nearmetal.cluster.backends.libvirt.hosts import NodeVfs, seed_interface
 from nearmetal.cluster.backends.libvirt.spec import LibvirtHost, LibvirtSpec
-from nearmetal.cluster.backends.libvirt.vfs import NodeVfs, seed_interface
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.core.errors import BackendError, HostError
 from nearmetal.host.vf import Ledger, VfHost

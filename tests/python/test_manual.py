@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nearmetal.cli.verbs import build_parser
-from nearmetal.job.locality import info_tool
+from nearmetal.core.resources import tool
 from nearmetal.job.mpi import Mpi, Provider
 from nearmetal.job.mpi.installed import Installation
 from nearmetal.job.mpi.settings import Request, settings_for
@@ -59,7 +59,9 @@ def allowed(knob: dict[str, Any]) -> str:
 
 
 def test_the_table_of_knobs_is_that_of_the_code() -> None:
-    told = subprocess.run([info_tool(), "--abi"], capture_output=True, check=True, timeout=60)
+    told = subprocess.run(
+        [tool("nearmetal-info"), "--abi"], capture_output=True, check=True, timeout=60
+    )
     expected = [
         (
             f"| `{knob['name']}` | {'`' + knob['default'] + '`' if knob['default'] else ''} "

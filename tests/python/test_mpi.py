@@ -14,7 +14,6 @@ from nearmetal.job.mpi import (
     MapBy,
     Mpi,
     Placement,
-    Places,
     Provider,
     Request,
     find_installations,
@@ -22,7 +21,7 @@ from nearmetal.job.mpi import (
     pick,
     settings_for,
 )
-from nearmetal.job.mpi.installed import linked_family
+from nearmetal.job.mpi.installed import SearchPath, linked_family
 from nearmetal.job.mpi.launcher import place
 
 LIBRARY = Path("/opt/libnearmetal-fi.so")
@@ -226,12 +225,12 @@ def program(path: Path, family: Family) -> Path:
 
 
 @pytest.fixture
-def mpis(tmp_path: Path) -> Places:
+def mpis(tmp_path: Path) -> SearchPath:
     """Only what a test installs is installed."""
-    return Places((tmp_path,), None)
+    return SearchPath((tmp_path,), None)
 
 
-def test_the_named_mpi_is_taken(mpis: Places) -> None:
+def test_the_named_mpi_is_taken(mpis: SearchPath) -> None:
     install(mpis.roots[0], Mpi.MPICH5)
     install(mpis.roots[0], Mpi.OPENMPI5)
     assert set(find_installations(mpis)) == {Mpi.MPICH5, Mpi.OPENMPI5}
@@ -239,14 +238,14 @@ def test_the_named_mpi_is_taken(mpis: Places) -> None:
     assert pick(None, places=mpis).mpi is Mpi.OPENMPI5
 
 
-def test_without_a_name_the_program_decides(mpis: Places, tmp_path: Path) -> None:
+def test_without_a_name_the_program_decides(mpis: SearchPath, tmp_path: Path) -> None:
     install(mpis.roots[0], Mpi.MPICH5)
     install(mpis.roots[0], Mpi.OPENMPI5)
     assert pick(None, program(tmp_path / "m", Family.MPICH), mpis).mpi is Mpi.MPICH5
     assert pick(None, program(tmp_path / "o", Family.OPENMPI), mpis).mpi is Mpi.OPENMPI5
 
 
-def test_a_program_of_another_mpi_is_refused(mpis: Places, tmp_path: Path) -> None:
+def test_a_program_of_another_mpi_is_refused(mpis: SearchPath, tmp_path: Path) -> None:
     install(mpis.roots[0], Mpi.MPICH5)
     install(mpis.roots[0], Mpi.OPENMPI5)
     with pytest.raises(
@@ -256,7 +255,7 @@ def test_a_program_of_another_mpi_is_refused(mpis: Places, tmp_path: Path) -> No
     assert "openmpi5" in caught.value.hint
 
 
-def test_an_mpi_that_is_not_installed(mpis: Places) -> None:
+def test_an_mpi_that_is_not_installed(mpis: SearchPath) -> None:
     install(mpis.roots[0], Mpi.MPICH5)
     with pytest.raises(
         LaunchError, match=f"not installed: looked in {mpis.roots[0]}/impi"
@@ -268,13 +267,13 @@ def test_an_mpi_that_is_not_installed(mpis: Places) -> None:
     assert "openmpi4" in unknown.value.hint
 
 
-def test_no_mpi_at_all(mpis: Places) -> None:
+def test_no_mpi_at_all(mpis: SearchPath) -> None:
     with pytest.raises(LaunchError, match=r"no MPI .* is installed \(here: none\)"):
         pick(None, places=mpis)
 
 
 def test_debian_s_open_mpi_4_is_found_by_its_library(tmp_path: Path) -> None:
-    places = Places((), tmp_path)
+    places = SearchPath((), tmp_path)
     launcher = Installation(Mpi.OPENMPI4, tmp_path).launcher
     launcher.parent.mkdir(parents=True)
     launcher.touch(mode=0o755)

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from nearmetal.job.mpi import Mpi
-from nearmetal.job.mpi.installed import Places
+from nearmetal.job.mpi.installed import SearchPath
 from tests.python.test_mpi import install
 from tests.system import need
 
@@ -23,7 +23,7 @@ def test_what_set_up_would_bring_is_skipped_at_a_desk(
 
 def test_it_is_a_failure_in_ci(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CI", "true")
-    places = Places((tmp_path,), tmp_path / "usr")
+    places = SearchPath((tmp_path,), tmp_path / "usr")
     install(tmp_path, Mpi.MPICH5)
     with pytest.raises(pytest.fail.Exception, match="no tool, although set-up"):
         need.lacking("no tool")

@@ -179,7 +179,7 @@ def test_a_partner_that_goes_away() -> None:
     talk = RUNNER.converse(sh("exit 5"))
     assert talk.receive(20) is None
     assert talk.finish(20) == 5
-    with pytest.raises(CommandError, match="ended before it was told"):
+    with pytest.raises(CommandError, match="ended before it read"):
         talk.send("too late")
     late = RUNNER.converse(sh("trap '' HUP; exec sleep 60"))
     assert late.finish(0.1) == -signal.SIGTERM

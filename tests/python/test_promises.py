@@ -16,7 +16,8 @@ from benchmarks.promises.__main__ import main
 from benchmarks.promises.figures import judge
 from benchmarks.promises.rows import ROWS
 from benchmarks.promises.samples import Placement, Sample, Samples, What, Who
-from nearmetal.cluster.backends.local.spec import load_local
+from nearmetal.cluster.backends.local.spec import LocalSpec
+from nearmetal.cluster.spec import load_spec
 from nearmetal.evidence import Environment, Launch, Manifest, load_run, write_manifest
 from nearmetal.job.mpi import STACKS, Mpi, Provider
 from nearmetal.study.stats import MIN_LAUNCHES, percentile
@@ -408,7 +409,9 @@ def test_mpis_that_are_not_installed_take_no_turns() -> None:
 
 
 def test_the_cluster_takes_cores_that_there_are() -> None:
-    spec = plan.pinned_spec(load_local(plan_spec()), [3, 7])
+    local = load_spec(plan_spec())
+    assert isinstance(local, LocalSpec)
+    spec = plan.pinned_spec(local, [3, 7])
     assert [node.cpus for _, node in spec.nodes] == [[3], [7], [3], [7], [3, 7]]
 
 

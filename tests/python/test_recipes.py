@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from nearmetal.core.errors import ExitCode
+from nearmetal.evidence.counters import channel_names
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "tests/recipes"
@@ -58,7 +59,9 @@ def test_a_fifth_transport_is_a_directory_and_a_line(tmp_path: Path) -> None:
     )
     run("ninja", "-C", build, "src/tools/nearmetal-info", "tests/unit/test_select", cwd=tmp_path)
 
-    abi = json.loads(run(build / "src/tools/nearmetal-info", "--abi", cwd=tmp_path))
+    printed = run(build / "src/tools/nearmetal-info", "--abi", cwd=tmp_path)
+    assert channel_names(printed) == ("self", "shm", "segment", "net", "empty")
+    abi = json.loads(printed)
     assert abi["channels"] == ["none", "self", "shm", "segment", "net", "empty"]
     knob = next(knob for knob in abi["knobs"] if knob["name"] == "NEARMETAL_CHANNELS")
     assert knob["default"] == "self,shm,segment,net,empty"

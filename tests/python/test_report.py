@@ -4,6 +4,8 @@ from __future__ import annotations
 import csv
 import io
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -254,7 +256,7 @@ def test_cores_that_share_no_cache_and_impossible_figures_are_told(tmp_path: Pat
     write_manifest(directory, manifest.model_copy(update={"launches": launches}))
     found = states(directory)
     assert found["the cores moved between cache domains"] is State.DOUBT
-    assert found["figures beyond what the cores can do"] is State.BAD
+    assert found["figures beyond the limits of the cores"] is State.BAD
 
 
 def test_csv_has_one_value_per_line_with_its_source(run_directory: Path) -> None:
@@ -275,12 +277,33 @@ def test_markdown_has_the_verdict_and_escapes_bars(tmp_path: Path) -> None:
 
 def test_the_picture_of_the_matrix_names_every_pair(run_directory: Path) -> None:
     manifest = read_manifest(run_directory)
-    far = (pair("n1", "n3", "net", "no socket"), pair("n3", "n1", "oddity", "x"))
+    far = (
+        pair("n1", "n3", "net", "no socket"),
+        pair("n3", "n1", "oddity", "x"),
+        pair("n3", "n2", "none", "x"),
+    )
     picture = locality_picture(manifest.model_copy(update={"locality": (*manifest.locality, *far)}))
     root = ET.fromstring(picture)  # noqa: S314 - our own output
     titles = [e.text for e in root.iter("{http://www.w3.org/2000/svg}title")]
     assert "n1 to n2: met in the same bytes" in titles
-    assert 'class="none"' in picture
+    assert picture.count('class="none"') == 1
+    assert picture.count('class="other"') == 1, "a new channel is no failure"
+
+
+def test_the_help_does_not_load_the_templates() -> None:
+    code = (
+        "import sys\n"
+        "from nearmetal.cli.main import main\n"
+        "try:\n"
+        "    main(['report', '--help'])\n"
+        "finally:\n"
+        "    print('jinja2' in sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.startswith("usage: nearmetal report")
+    assert done.stderr == "False\n"
 
 
 def test_a_full_disk_is_an_error_in_words(

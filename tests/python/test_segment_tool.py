@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nearmetal.job.locality import info_tool
+from nearmetal.core.resources import tool
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-TOOL = info_tool().with_name("nearmetal-segment")
+TOOL = tool("nearmetal-info").with_name("nearmetal-segment")
 MIB = 1 << 20
 TOKEN = "00112233445566778899aabbccddeeff"
 
@@ -40,7 +40,9 @@ def shown(path: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def abi() -> dict[str, Any]:
-    told = subprocess.run([info_tool(), "--abi"], capture_output=True, check=True, timeout=60)
+    told = subprocess.run(
+        [tool("nearmetal-info"), "--abi"], capture_output=True, check=True, timeout=60
+    )
     agreed: dict[str, Any] = json.loads(told.stdout)
     return agreed
 
@@ -61,7 +63,7 @@ def test_what_was_made_is_shown(tmp_path: Path) -> None:
     assert told["size"] == 2 * MIB + 3 * 2 * MIB
     assert (told["lead"], told["state"]) == (0, "run")
     assert [part["in_use"] for part in told["parts"]] == [False, False, False]
-    assert "nobody has used part 2 yet" in run("show", path).stdout
+    assert "part 2 was never used" in run("show", path).stdout
 
 
 def test_memory_is_reserved(tmp_path: Path) -> None:
@@ -206,7 +208,7 @@ def test_info_says_what_a_segment_offers(tmp_path: Path) -> None:
 
     def told() -> dict[str, Any]:
         done = subprocess.run(
-            [info_tool(), "--json"],
+            [tool("nearmetal-info"), "--json"],
             capture_output=True,
             check=True,
             timeout=60,

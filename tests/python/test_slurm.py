@@ -17,31 +17,24 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.cli.slurm_status import show
+from nearmetal.cli.slurm import show_status
 from nearmetal.cli.verbs import build_parser
 from nearmetal.cli.view import View
 from nearmetal.core.errors import NearmetalError, SlurmError, UsageError
 from nearmetal.core.process import Command, Completed, LocalRunner
 from nearmetal.host.vf import Ledger, VfHost
-from nearmetal.slurm import (
-    STATE,
-    JobVfs,
-    ThisNode,
-    Wish,
-    containers,
-    of_job,
-    reclaim,
-    reclaim_ended,
-)
-from nearmetal.slurm.container import as_variables, environment, launch
+from nearmetal.slurm.backend import ThisNode, reclaim_ended
+from nearmetal.slurm.container import ContainerRequest, as_variables, environment, launch
 from nearmetal.slurm.holder import be_ordinary, start_ticks
 from nearmetal.slurm.queue import known_jobs, parse
-from nearmetal.slurm.records import VFS, locked
+from nearmetal.slurm.reclaim import reclaim
+from nearmetal.slurm.records import STATE, VFS, containers, locked, of_job
+from nearmetal.slurm.vfs import JobVfs
 from tests.python.sriov_tree import FakeKernel, Tree
 from tests.system.local import user_can_read_checkout
 
 ROOT = Path(__file__).parents[2]
-WISH = Wish(job=7, uid=1000, segment_bytes=1 << 20, scratch_bytes=1 << 20, request="r")
+WISH = ContainerRequest(job=7, uid=1000, segment_bytes=1 << 20, scratch_bytes=1 << 20, request="r")
 
 
 class Slurm(LocalRunner):
@@ -163,7 +156,7 @@ def test_no_answer_makes_no_leak(tmp_path: Path) -> None:
     assert "slurmctld" in caught.value.hint
     record(tmp_path, 5)
     for judge in (
-        lambda: show(Slurm({}, 1), ThisNode(tmp_path), View(as_json=True), no_vfs(tmp_path)),
+        lambda: show_status(Slurm({}, 1), ThisNode(tmp_path), View(as_json=True), no_vfs(tmp_path)),
         lambda: reclaim_ended(Slurm({}, 1), ThisNode(tmp_path), drains=True),
     ):
         with pytest.raises(SlurmError):
@@ -288,18 +281,18 @@ def test_status_tells_leaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     record(tmp_path, 1)
     record(tmp_path, 2)
     slurm = Slurm({"n1": "1 R\n3 R\n"})
-    assert show(slurm, ThisNode(tmp_path), View(as_json=False), no_vfs(tmp_path)) == 4
+    assert show_status(slurm, ThisNode(tmp_path), View(as_json=False), no_vfs(tmp_path)) == 4
     told = capsys.readouterr()
     assert "job 2 has ended and its container is here" in told.err
     assert "its process 1 has died" in told.out
-    assert show(slurm, ThisNode(tmp_path), View(as_json=True), no_vfs(tmp_path)) == 4
+    assert show_status(slurm, ThisNode(tmp_path), View(as_json=True), no_vfs(tmp_path)) == 4
     data = json.loads(capsys.readouterr().out)
     assert [(c["job"], c["leak"]) for c in data["containers"]] == [(1, False), (2, True)]
 
 
 def test_status_without_containers_does_not_ask_slurm(tmp_path: Path) -> None:
     slurm = Slurm({}, 1)
-    assert show(slurm, ThisNode(tmp_path), View(as_json=True), no_vfs(tmp_path)) == 0
+    assert show_status(slurm, ThisNode(tmp_path), View(as_json=True), no_vfs(tmp_path)) == 0
     assert reclaim_ended(slurm, ThisNode(tmp_path), drains=True) == ()
     assert slurm.asked == []
 
@@ -430,7 +423,7 @@ def test_the_unit_of_the_watchdog_says_what_the_command_line_takes() -> None:
 
 def test_draining_goes_with_the_watchdog_alone() -> None:
     args = build_parser().parse_args(["slurm", "reclaim", "--job", "7", "--drain"])
-    with pytest.raises(UsageError, match="--drain goes with --ended"):
+    with pytest.raises(UsageError, match="--drain needs --ended"):
         args.handler(args, View(as_json=True))
 
 
@@ -450,14 +443,16 @@ def test_options_of_open_mpi_become_variables() -> None:
 
 
 def test_the_environment_of_tasks() -> None:
-    env, providers = environment(Wish(7, 1000, 1 << 20, 1 << 20, "r", channels="self,shm"))
+    env, providers = environment(
+        ContainerRequest(7, 1000, 1 << 20, 1 << 20, "r", channels="self,shm")
+    )
     assert env == {
         "NEARMETAL_RUNDIR": "/run/nearmetal/job",
         "NEARMETAL_CHANNELS": "self,shm",
         "PMIX_MCA_gds": "hash",
     }
     assert providers == ()
-    env, providers = environment(Wish(7, 1000, 1 << 20, 1 << 20, "r", mpi="openmpi4"))
+    env, providers = environment(ContainerRequest(7, 1000, 1 << 20, 1 << 20, "r", mpi="openmpi4"))
     assert env["FI_PROVIDER_PATH"] == "/run/nearmetal/providers"
     assert env["OMPI_MCA_mtl_ofi_provider_include"] == "nearmetal"
     assert [path.name for path in providers] == ["libnearmetal-fi.so"]
@@ -478,7 +473,7 @@ def test_the_environment_of_tasks() -> None:
 def test_a_wrong_wish_makes_nothing(
     tmp_path: Path, change: dict[str, str | int], words: str
 ) -> None:
-    wish = Wish(**(vars(WISH) | change))
+    wish = ContainerRequest(**(vars(WISH) | change))
     with pytest.raises(NearmetalError, match=re.escape(words)):
         launch(wish, tmp_path / "state")
     assert not (tmp_path / "state").exists()
@@ -490,9 +485,9 @@ def test_a_wrong_wish_makes_nothing(
 )
 def test_who_may_not_make_namespaces_is_told_so_and_leaves_nothing() -> None:
     script = (
-        "import sys; from pathlib import Path; from nearmetal.slurm import Wish, launch\n"
+        "import sys; from pathlib import Path; from nearmetal.slurm.container import ContainerRequest, launch\n"
         "from nearmetal.core.errors import SlurmError\n"
-        "try: launch(Wish(7, 1000, 1 << 20, 1 << 20, 'r'), Path(sys.argv[1]) / 's')\n"
+        "try: launch(ContainerRequest(7, 1000, 1 << 20, 1 << 20, 'r'), Path(sys.argv[1]) / 's')\n"
         "except SlurmError as error: print(error.message, '|', error.hint)\n"
     )
     user = ["setpriv", "--reuid=64321", "--regid=64321", "--clear-groups"]

@@ -10,25 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.cli.slurm_status import show
+from nearmetal.cli.slurm import show_status
 from nearmetal.cli.view import View
 from nearmetal.core.errors import BackendError, SlurmError
-from nearmetal.slurm import Backend, Launched, ThisNode, Wish, reclaim_ended
+from nearmetal.slurm.backend import JobBackend, ThisNode, reclaim_ended
+from nearmetal.slurm.container import ContainerRequest, Launched
+from nearmetal.slurm.records import Instance
 from tests.python.test_slurm import Slurm, no_vfs, record
 
 
-@dataclass(frozen=True)
-class Server:
-    """What the cloud's API tells of a server: its own name, and the metadata we gave it."""
+@dataclass(frozen=True, kw_only=True)
+class Server(Instance):
+    """A server in the answer of the cloud's API: its own name, and the metadata of the job."""
 
     name: str
-    job: int
-    uid: int
-    node: str
-    since: float
-    request: str
     status: str = "ACTIVE"
-    refusal: str = ""
 
     def lives(self) -> bool:
         return self.status == "ACTIVE"
@@ -36,7 +32,7 @@ class Server:
 
 @dataclass
 class Cloud:
-    """A cloud with a quota and an API that can be made to fail: `nearmetal.slurm.Backend`."""
+    """A cloud with a quota and an API that can be made to fail: `nearmetal.slurm.JobBackend`."""
 
     quota: int = 3
     servers: dict[str, Server] = field(default_factory=dict)
@@ -44,14 +40,14 @@ class Cloud:
     stuck: set[str] = field(default_factory=set)
     made: int = 0
 
-    def launch(self, wish: Wish) -> Launched:
+    def launch(self, wish: ContainerRequest) -> Launched:
         self._answer()
         self.reclaim(wish.job)
         if len(self.servers) >= self.quota:
             return Launched(0, f"the quota of {self.quota} servers is used up")
         self.made += 1
         name = f"server-{self.made}"
-        self.servers[name] = Server(name, wish.job, wish.uid, wish.node, 5.0, wish.request)
+        self.servers[name] = Server(wish.job, wish.uid, wish.node, 5.0, wish.request, name=name)
         return Launched(self.made)
 
     def reclaim(self, job: int, *, only: Server | None = None) -> bool:
@@ -75,11 +71,11 @@ class Cloud:
             raise BackendError("the cloud does not answer")
 
 
-def wish(job: int, node: str = "n1") -> Wish:
-    return Wish(job, 1000, 1 << 20, 1 << 20, "node=vm", node)
+def wish(job: int, node: str = "n1") -> ContainerRequest:
+    return ContainerRequest(job, 1000, 1 << 20, 1 << 20, "node=vm", node)
 
 
-def jobs(backend: Backend[Server]) -> list[int]:
+def jobs(backend: JobBackend[Server]) -> list[int]:
     return [one.job for one in backend.found()]
 
 
@@ -110,7 +106,7 @@ def test_the_watchdog_ends_servers_of_jobs_that_slurm_no_longer_has() -> None:
 def test_no_answer_of_slurm_or_cloud_ends_nothing() -> None:
     cloud = Cloud()
     cloud.launch(wish(1))
-    with pytest.raises(SlurmError, match="squeue does not tell"):
+    with pytest.raises(SlurmError, match="squeue does not list"):
         reclaim_ended(Slurm({}, 1), cloud, drains=True)
     assert jobs(cloud) == [1]
     cloud.down = True
@@ -152,14 +148,14 @@ def test_status_is_the_same_over_both(tmp_path: Path, capsys: pytest.CaptureFixt
         record(state, job)
     told = []
     slurm = Slurm({"n1": "1 R\n"})
-    assert show(slurm, cloud, View(as_json=True), no_vfs(tmp_path)) == 4
+    assert show_status(slurm, cloud, View(as_json=True), no_vfs(tmp_path)) == 4
     told.append(json.loads(capsys.readouterr().out))
-    assert show(slurm, ThisNode(state), View(as_json=True), no_vfs(tmp_path)) == 4
+    assert show_status(slurm, ThisNode(state), View(as_json=True), no_vfs(tmp_path)) == 4
     told.append(json.loads(capsys.readouterr().out))
     for data in told:
         assert [(c["job"], c["node"], c["leak"]) for c in data["containers"]] == [
             (1, "n1", False),
             (2, "n1", True),
         ]
-    assert show(slurm, cloud, View(as_json=False), no_vfs(tmp_path)) == 4
+    assert show_status(slurm, cloud, View(as_json=False), no_vfs(tmp_path)) == 4
     assert re.search(r"^1 .* in use ", capsys.readouterr().out, re.MULTILINE)

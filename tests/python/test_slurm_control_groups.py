@@ -11,7 +11,7 @@ from nearmetal.core.errors import SlurmError
 from nearmetal.core.process import Command, Completed, LocalRunner
 from nearmetal.slurm import limits, queue
 from nearmetal.slurm.limits import Limits, limits_of
-from nearmetal.slurm.wanted import Allocated
+from nearmetal.slurm.queue import Allocated
 
 MIB = 1 << 20
 HAS = Allocated(2, 700 * MIB)

@@ -10,39 +10,39 @@ from pathlib import Path
 
 import pytest
 
+from nearmetal.cluster.backends.libvirt.build import Layout
 from nearmetal.core.errors import SlurmError
 from nearmetal.core.process import Command, Completed, LocalRunner
 from nearmetal.image import Cache
 from nearmetal.slurm import machines, network, queue
-from nearmetal.slurm.keys import Pair, derive, pair, read_site_key
+from nearmetal.slurm.container import ContainerRequest, MachineRequest, Machines, RefusedError
 from nearmetal.slurm.machines import (
-    Account,
-    Boot,
+    BootFiles,
     Job,
-    Layout,
-    check_account,
+    JobKey,
     check_allocated,
     check_node,
     members,
     part_size,
     qemu_words,
     seed_of,
+    user_of,
 )
-from nearmetal.slurm.vm import Order, boot_of, prepare
-from nearmetal.slurm.wanted import Allocated, RefusedError, Wanted
+from nearmetal.slurm.queue import Allocated
+from nearmetal.slurm.vm import boot_of, derive, pair, prepare, read_site_key
 from tests.python.seeds import PRIVATE, PUBLIC, SECRET
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
-WANTED = Wanted("default", 2, 1, 512 * MIB, 64 * MIB, ("/srv", "/scratch"), "tcg")
-BOOT = Boot("/i/vmlinux", "/i/initrd", "/i/root", "console=ttyS0 quiet")
+WANTED = MachineRequest("default", 2, 1, 512 * MIB, 64 * MIB, ("/srv", "/scratch"), "tcg")
+BOOT = BootFiles("/i/vmlinux", "/i/initrd", "/i/root", "console=ttyS0 quiet")
 LAYOUT = Layout("0123456789abcdef" * 2, 2, 16 * MIB, 4096, 64 * MIB)
 
 
 def job(nodes: tuple[str, ...] = ("n1", "n2")) -> Job:
-    keys = Pair(PRIVATE, PUBLIC)
-    account = Account("ann", 64321, 64322, "/srv/ann")
-    return Job(7, members(nodes, WANTED.nr), WANTED, account, keys, keys, 1450)
+    keys = JobKey(PRIVATE, PUBLIC)
+    user = user_of("ann", 64321, 64322, "/srv/ann")
+    return Job(7, members(nodes, WANTED.nr), WANTED, user, keys, keys, 1450)
 
 
 class Scontrol(LocalRunner):
@@ -117,7 +117,7 @@ def test_more_than_the_node_has_is_refused() -> None:
 
 
 def test_a_user_whom_no_machine_can_have_is_refused() -> None:
-    check_account(Account("ann", 64321, 64322, "/srv/ann"))
+    assert user_of("ann", 64321, 64322, "/srv/ann").gid == 64322
     for name, home, words in (
         ("CORP\\ann", "/srv/ann", "name"),
         ("ann", "/", "home '/' cannot"),
@@ -125,7 +125,7 @@ def test_a_user_whom_no_machine_can_have_is_refused() -> None:
         ("ann", "/srv/../etc", "home "),
     ):
         with pytest.raises(RefusedError, match=words):
-            check_account(Account(name, 64321, 64322, home))
+            user_of(name, 64321, 64322, home)
 
 
 def test_a_seed_tells_a_machine_its_user_its_shares_and_its_part() -> None:
@@ -238,9 +238,10 @@ def test_nodes_as_slurm_writes_them(
 
 
 def test_a_launcher_that_is_told_no_nodes_guesses_none() -> None:
-    order = Order(7, 64321, "n1", "", Path("/nowhere"), WANTED, Path("/nowhere"))
+    wish = ContainerRequest(7, 64321, MIB, MIB, "r", "n1")
+    asked = Machines(WANTED, "", Path("/nowhere"))
     with pytest.raises(SlurmError, match="job 7: slurmd does not name its nodes"):
-        prepare(order, Scontrol())
+        prepare(wish, asked, Path("/nowhere"), Scontrol())
 
 
 def test_where_nodes_are() -> None:
@@ -286,7 +287,7 @@ def test_the_key_of_the_site_is_roots_alone(tmp_path: Path) -> None:
     assert "/dev/urandom" in caught.value.hint
     path.write_bytes(b"x" * 31)
     path.chmod(0o600)
-    with pytest.raises(SlurmError, match="31 bytes are no key"):
+    with pytest.raises(SlurmError, match="31 bytes are not enough"):
         read_site_key(path)
     path.write_bytes(b"x" * 32)
     assert read_site_key(path) == b"x" * 32

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nearmetal.core.errors import SlurmError, UsageError
-from nearmetal.slurm.task import SEGMENT, Share, Step, enter, step_of, tasks_per_node, variables
+from nearmetal.slurm.task import SEGMENT, Share, TaskStep, enter, step_of, tasks_per_node, variables
 from tests.system.local import user_can_read_checkout
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +81,7 @@ def test_outside_of_a_step_one_is_told_to_use_srun() -> None:
         "SLURM_LOCALID": "1",
         "SLURM_STEP_TASKS_PER_NODE": "4,2(x2)",
     }
-    assert step_of(env) == Step("5.1.2", 1, 2)
+    assert step_of(env) == TaskStep("5.1.2", 1, 2)
     for change in ({"SLURM_NODEID": "3"}, {"SLURM_STEP_ID": ""}, {"SLURM_JOB_ID": "x"}):
         with pytest.raises(UsageError) as caught:
             step_of(env | change)
@@ -90,7 +90,7 @@ def test_outside_of_a_step_one_is_told_to_use_srun() -> None:
 
 def test_sizes_are_checked() -> None:
     with pytest.raises(SlurmError, match="scratch of 5 bytes"):
-        enter(Step("5.0", 0, 1), Share(1 << 20, 5), {})
+        enter(TaskStep("5.0", 0, 1), Share(1 << 20, 5), {})
 
 
 def test_the_users_variables_stay_but_for_the_segment_directory() -> None:
@@ -144,15 +144,15 @@ def test_a_program_that_is_not_there_is_said() -> None:
 @pytest.mark.parametrize(
     ("local", "words"),
     [
-        (0, "2 tasks were to come on this node, and not all did"),
-        (1, "step 77.0: the first task on this node makes no container"),
+        (0, "step 77.0: not all of its 2 tasks on this node have started"),
+        (1, "step 77.0: the first task on this node has not made the container"),
     ],
 )
 def test_a_task_whose_siblings_never_come_ends_in_words(local: int, words: str) -> None:
     script = (
-        "from nearmetal.slurm.task import Share, Step, enter\n"
+        "from nearmetal.slurm.task import Share, TaskStep, enter\n"
         "from nearmetal.core.errors import SlurmError\n"
-        f"try: enter(Step('77.0', {local}, 2), Share(1 << 20, 1 << 20), {{}}, wait_s=0.3)\n"
+        f"try: enter(TaskStep('77.0', {local}, 2), Share(1 << 20, 1 << 20), {{}}, wait_s=0.3)\n"
         "except SlurmError as error: print(error.message)\n"
     )
     done = subprocess.run(
@@ -172,9 +172,9 @@ def test_a_task_whose_siblings_never_come_ends_in_words(local: int, words: str) 
 @pytest.mark.parametrize("put", ["printf 77.0 >", "mkfifo "])
 def test_what_others_put_where_tasks_meet_is_not_looked_at(put: str) -> None:
     script = (
-        "from nearmetal.slurm.task import Share, Step, enter\n"
+        "from nearmetal.slurm.task import Share, TaskStep, enter\n"
         "from nearmetal.core.errors import SlurmError\n"
-        "try: enter(Step('77.0', 1, 2), Share(1 << 20, 1 << 20), {}, wait_s=0.3)\n"
+        "try: enter(TaskStep('77.0', 1, 2), Share(1 << 20, 1 << 20), {}, wait_s=0.3)\n"
         "except SlurmError as error: print(error.message)\n"
     )
     outside = (
@@ -189,4 +189,6 @@ def test_what_others_put_where_tasks_meet_is_not_looked_at(put: str) -> None:
         capture_output=True,
         check=True,
     )
-    assert done.stdout.strip() == "step 77.0: the first task on this node makes no container"
+    assert (
+        done.stdout.strip() == "step 77.0: the first task on this node has not made the container"
+    )

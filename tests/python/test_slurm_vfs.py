@@ -11,27 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.cli.slurm_status import show
+from nearmetal.cli.slurm import show_status
 from nearmetal.cli.view import View
 from nearmetal.core.errors import HostError, NoVfError, SlurmError
 from nearmetal.host.vf import Ledger, Owner, VfHost
 from nearmetal.host.vf.ledger import DIRECTORY
 from nearmetal.host.vf.request import VfRequest
-from nearmetal.slurm import (
-    JobVfs,
+from nearmetal.slurm.backend import ThisNode, reclaim_ended
+from nearmetal.slurm.container import (
+    MAX_REFUSAL,
+    ContainerRequest,
+    MachineRequest,
     Machines,
-    ThisNode,
-    Wanted,
-    Wish,
-    guard,
     launch,
-    of_job,
-    reclaim,
-    reclaim_ended,
 )
-from nearmetal.slurm.container import MAX_REFUSAL
+from nearmetal.slurm.network import has_tunnel
 from nearmetal.slurm.queue import parse_gres
-from nearmetal.slurm.vfs import LEDGER, variables
+from nearmetal.slurm.reclaim import reclaim
+from nearmetal.slurm.records import of_job
+from nearmetal.slurm.vfs import LEDGER, JobVfs, variables
 from tests.python.sriov_tree import FakeKernel, Killed, Tree
 from tests.python.test_slurm import Slurm, record
 
@@ -191,7 +189,7 @@ def test_tasks_are_told_what_they_have(tree: Tree, state: Path) -> None:
 
 def test_a_job_that_cannot_have_its_vfs_is_refused_on_record(tree: Tree, tmp_path: Path) -> None:
     place = shown(tree, tmp_path / "state")
-    wish = Wish(7, 1000, 1 << 20, 1 << 20, "r", vfs=4)
+    wish = ContainerRequest(7, 1000, 1 << 20, 1 << 20, "r", vfs=4)
     made = launch(wish, place, vfs(tree))
     assert made.pid == 0
     assert made.refusal.startswith("4 VFs are wanted on this node and 3 could be had")
@@ -202,18 +200,18 @@ def test_a_job_that_cannot_have_its_vfs_is_refused_on_record(tree: Tree, tmp_pat
     assert vfs(tree).found() == ()
     assert reclaim(7, place, vfs=vfs(tree))
     with pytest.raises(SlurmError, match="-1 VFs"):
-        launch(Wish(7, 1000, 1 << 20, 1 << 20, "r", vfs=-1), place, vfs(tree))
+        launch(ContainerRequest(7, 1000, 1 << 20, 1 << 20, "r", vfs=-1), place, vfs(tree))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a container, which needs root")
 def test_a_container_that_fails_gives_its_vfs_back(tree: Tree, tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from nearmetal.slurm import Wish, launch\n"
+        "from nearmetal.slurm.container import ContainerRequest, launch\n"
         "from tests.python.sriov_tree import Tree\n"
         "from tests.python.test_slurm_vfs import vfs\n"
         "place, tree = Path(sys.argv[1]), Tree(Path(sys.argv[2]))\n"
-        "launch(Wish(7, 1000, 1 << 20, 1 << 20, 'r', vfs=2), place, vfs(tree))\n"
+        "launch(ContainerRequest(7, 1000, 1 << 20, 1 << 20, 'r', vfs=2), place, vfs(tree))\n"
     )
     place = shown(tree, tmp_path / "state")
     bounded = [
@@ -246,13 +244,14 @@ def test_a_container_that_fails_gives_its_vfs_back(tree: Tree, tmp_path: Path) -
 def test_a_launch_that_fails_after_its_tunnel_leaves_it_to_the_reclaimer(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from nearmetal.slurm import JobVfs, Wish, launch\n"
+        "from nearmetal.slurm.container import ContainerRequest, launch\n"
+        "from nearmetal.slurm.vfs import JobVfs\n"
         "class Tunnelled(JobVfs):\n"
         "    def take(self, *args, state, **names):\n"
         "        (state / 'job-7' / 'tunnel').write_text('7 10.0.0.2\\n')\n"
         "        return ()\n"
         "    def give_back(self, job): pass\n"
-        "launch(Wish(7, 1000, 1 << 20, 1 << 20, 'r', vfs=1), Path(sys.argv[1]), Tunnelled())\n"
+        "launch(ContainerRequest(7, 1000, 1 << 20, 1 << 20, 'r', vfs=1), Path(sys.argv[1]), Tunnelled())\n"
     )
     bounded = ["setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin", "--"]
     root = Path(__file__).parents[2]
@@ -265,7 +264,7 @@ def test_a_launch_that_fails_after_its_tunnel_leaves_it_to_the_reclaimer(tmp_pat
         check=False,
     )
     assert "make namespaces: Operation not permitted" in done.stderr
-    assert guard.has_tunnel(tmp_path / "job-7")
+    assert has_tunnel(tmp_path / "job-7")
 
 
 @pytest.mark.parametrize(
@@ -286,9 +285,9 @@ def test_gres_of_a_node(text: str, count: int) -> None:
 def status(
     tree: Tree, state: Path, gres: str, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, dict[str, object], str]:
-    code = show(Gres({"n1": "1 R\n"}, gres), ThisNode(state), View(as_json=True), vfs(tree))
+    code = show_status(Gres({"n1": "1 R\n"}, gres), ThisNode(state), View(as_json=True), vfs(tree))
     data = json.loads(capsys.readouterr().out)
-    show(Gres({"n1": "1 R\n"}, gres), ThisNode(state), View(as_json=False), vfs(tree))
+    show_status(Gres({"n1": "1 R\n"}, gres), ThisNode(state), View(as_json=False), vfs(tree))
     return code, data, capsys.readouterr().err
 
 
@@ -324,12 +323,14 @@ def test_status_finds_vfs_whose_job_left_no_records(
     (state / "job-1").rmdir()
     code, _, told = status(tree, state, "vf:3", capsys)
     assert code == 4
-    assert "job 1 has no records any more and VF 0000:01:10.0 is still its" in told
+    assert "job 1 has no records any more, and VF 0000:01:10.0 still belongs to it" in told
 
 
 def test_virtual_machines_get_none(tmp_path: Path) -> None:
-    wanted = Wanted(image="default", nr=1, vcpus=1, memory_bytes=1 << 29, segment_bytes=1 << 20)
-    wish = Wish(
+    wanted = MachineRequest(
+        image="default", nr=1, vcpus=1, memory_bytes=1 << 29, segment_bytes=1 << 20
+    )
+    wish = ContainerRequest(
         job=7,
         uid=1,
         segment_bytes=1 << 20,

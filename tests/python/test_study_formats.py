@@ -307,16 +307,16 @@ def test_a_deviation_that_perftest_could_not_compute_is_no_number(word: str) -> 
     (table,) = read(PERFTEST_LAT.replace("0.16", word)).tables
     assert "latency_stdev" not in table.rows[0].values
     assert table.rows[0].values["latency_p99"] == pytest.approx(1.41)
-    assert "is no measured value" in error(PERFTEST_LAT.replace("1.19", word))
+    assert "is not a measured value" in error(PERFTEST_LAT.replace("1.19", word))
     cut = PERFTEST_LAT.replace("0.16", word).replace("                    6.55\n", "\n")
     assert "7 values for 8 columns" in error(cut)
 
 
 DAMAGE = [
     (OSU, "Bandwidth (MB/s)", "Bandwidth (GB/s)", "f:3: unknown column 'Bandwidth(GB/s)'"),
-    (OSU, "4.50", "4,50", "f:5: '4,50' is no number, a decimal comma?"),
-    (OSU, "4.50", "nan", "f:5: 'nan' is no measured value"),
-    (OSU, "4.50", "-4.50", "f:5: '-4.50' is no measured value"),
+    (OSU, "4.50", "4,50", "f:5: '4,50' is not a number, a decimal comma?"),
+    (OSU, "4.50", "nan", "f:5: 'nan' is not a measured value"),
+    (OSU, "4.50", "-4.50", "f:5: '-4.50' is not a measured value"),
     (OSU, "                       4.50", "", "f:5: 1 values for 2 columns"),
     (OSU, "2                       4.50\n", "", "f:5: size 4 after 1, rows are missing"),
     (OSU, "9.25\n", "9.2", "f:6: the last row ends in '9.2', it is cut off"),
@@ -340,11 +340,11 @@ DAMAGE = [
         "",
         "osu_bw has no row",
     ),
-    (PERFTEST, "5.214466", "5,214466", "'5,214466' is no number, a decimal comma?"),
+    (PERFTEST, "5.214466", "5,214466", "'5,214466' is not a number, a decimal comma?"),
     (PERFTEST, "            5.214466", "", "4 values for 5 columns"),
     (PERFTEST, "MsgRate[Mpps]", "MsgRate[kpps]", "unknown column 'MsgRate[kpps]'"),
     (PERFTEST_JSON, '"MsgRate": 0.180948\n}\n}', '"MsgRate": 0.180948', "not JSON"),
-    (PERFTEST_JSON, "MsgRate", "Rate", "unknown member 'Rate' of results"),
+    (PERFTEST_JSON, "MsgRate", "Rate", "unknown member of results 'Rate'"),
     (PERFTEST_JSON, "94.87", '"94,87"', "a number was expected"),
     (HPL, "PASSED", "FAILED", "the residual check failed"),
     (HPL, "End of Tests.", "", "the output stops before its end"),
@@ -364,9 +364,9 @@ DAMAGE = [
     (GROMACS, "        0.432", "", "1 values for 2 columns"),
     (LAMMPS, "Total wall time", "Total time", "the output stops before its end"),
     (LAMMPS, "timesteps/s", "steps/h", "unknown rate '40.000 steps/h'"),
-    (LAMMPS, "2.5 on", "fast on", "'fast' is no number"),
+    (LAMMPS, "2.5 on", "fast on", "'fast' is not a number"),
     (NAMD, "WallClock:", "Clock:", "the output stops before its end"),
-    (NAMD, "days/ns", "weeks/ns", "is no benchmark line"),
+    (NAMD, "days/ns", "weeks/ns", "is not a benchmark line"),
     (OPENFOAM, "End\n", "", "the output stops before its end"),
     (OPENFOAM, "= 2.75 s", "= 1.25 s", "the time runs backwards"),
     (OPENFOAM, "End\n", "--> FOAM FATAL ERROR:\n", "FOAM FATAL ERROR"),
@@ -396,9 +396,9 @@ def test_damage_is_told_with_file_and_line(text: str, old: str, new: str, expect
     [
         (b"", "f:1: the file is empty"),
         (b" \r\n\n", "f:1: the file is empty"),
-        (b"\x7fELF\x02\x01\x00", "f:1: a zero byte, this is no text: a binary"),
+        (b"\x7fELF\x02\x01\x00", "f:1: a zero byte, this is not text: it is a binary file"),
         (OSU.encode("utf-16"), "UTF-16? save it as UTF-8"),
-        (b"hello\n", "f:1: no benchmark known here printed this"),
+        (b"hello\n", "f:1: the format is unknown"),
         ((OSU + LAMMPS).encode(), "f:1: it holds the output of osu and lammps"),
         (b"# nThread 1 nGpus 1 minBytes 8\n", "f:1: this is nccl-tests, which is not read"),
     ],

@@ -187,13 +187,13 @@ def test_labels_that_name_missing_files(logs: Path) -> None:
     [
         (b"", "the file is empty"),
         (b"\x00\x01\x02", "a zero byte"),
-        (b"hello\n", "no benchmark known here"),
+        (b"hello\n", "the format is unknown"),
         (osu(2)[:-5].encode(), "values for 2 columns"),
         (osu(2).encode() + b"srun: error: task 0\n", "the run crashed"),
         ((osu(2) + osu(2, "Latency", "7.4")).encode(), "two versions are mixed"),
         (osu(2).replace("4.00", "4,00").encode(), "a decimal comma"),
-        (osu(2).replace("4.00", "-4.00").encode(), "no measured value"),
-        (osu(2).replace("4.00", "NaN").encode(), "no measured value"),
+        (osu(2).replace("4.00", "-4.00").encode(), "not a measured value"),
+        (osu(2).replace("4.00", "NaN").encode(), "not a measured value"),
         (
             "\n".join(
                 a + "\n" + b for a, b in zip(osu(2).split("\n"), osu(3).split("\n"), strict=True)
@@ -272,7 +272,7 @@ def test_a_draft_is_refused_where_nothing_is_to_be_asked(
     empty, own, file = tmp_path / "empty", tmp_path / "own", tmp_path / "draft.yaml"
     empty.mkdir()
     make_run(own / "first")
-    for folder, why in ((empty, "has no files"), (own, "bring their labels")):
+    for folder, why in ((empty, "has no files"), (own, "contain their labels")):
         assert main(["study", "import", str(folder), "--draft", str(file)]) == 1
         assert why in capsys.readouterr().err
         assert not file.exists()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nearmetal.cli.main import main
-from nearmetal.cli.study_report import study_view
+from nearmetal.cli.study import study_view
 from nearmetal.report.study_charts import bars, curves
 from nearmetal.report.study_page import render_study_html, render_study_markdown, sentence
 from nearmetal.report.study_rules import rules

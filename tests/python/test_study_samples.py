@@ -138,8 +138,8 @@ WRITTEN_DOWN = [
 ]
 
 REFUSED = {
-    "MANIFEST.tsv": "no benchmark known here printed this",
-    "fabric/superbench_ibstat.txt": "no benchmark known here printed this",
+    "MANIFEST.tsv": "the format is unknown",
+    "fabric/superbench_ibstat.txt": "the format is unknown",
     "gpcnet/superbench_network_test.log": "this is GPCNet, which is not read",
     "nccl/pkb_nccl_output.txt": "this is nccl-tests, which is not read",
     "perflog/reframe3_ib_gromacs_1400k_1.log": "this is a performance log of ReFrame",

@@ -22,7 +22,7 @@ from nearmetal.evidence.counters import (
     parse_counters,
 )
 from nearmetal.evidence.traffic import Sort, lines, ordered, prometheus, trouble
-from nearmetal.job.counters import read_counters
+from nearmetal.job.stats import read_counters
 from tests.python.counter_files import file_bytes, peer_bytes
 
 ACCESSES = {("cma", "put"): (12, 4800), ("cma", "get"): (3, 30), ("served", "atomic"): (1, 8)}

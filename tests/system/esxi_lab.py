@@ -13,7 +13,7 @@ from pyVmomi import vim
 
 from nearmetal.core.process import Command, LocalRunner
 from nearmetal.host.apply import Applier, Patience
-from nearmetal.host.facts import Network
+from nearmetal.host.facts import Reach
 from nearmetal.host.hosts_file import parse_hosts
 from nearmetal.host.shell import Answer
 from nearmetal.host.vcenter.session import fetch
@@ -71,10 +71,10 @@ def hosts_file(
 
 
 def applier(
-    text: str, state: Path, patience: Patience = QUICK, reach: Network | None = None
+    text: str, state: Path, patience: Patience = QUICK, reach: Reach | None = None
 ) -> Applier:
     """Return an `apply` of a file that looks often."""
-    return Applier(parse_hosts(text), reach or Network(), state, patience)
+    return Applier(parse_hosts(text), reach or Reach(), state, patience)
 
 
 class Hosts:
@@ -220,7 +220,7 @@ class EsxiShell:
         return {name: values[1] for name, values in self._card().items()}
 
 
-class Shells(Network):
+class Shells(Reach):
     """Hosts through their vCenter and, in place of ssh, shells of theirs."""
 
     def __init__(self, shells: dict[str, EsxiShell]) -> None:

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from nearmetal.core.process import LocalRunner
-from nearmetal.image.mirror import machine_mirror
+from nearmetal.image.system import machine_mirror
 from tests.system.need import lacking
 
 ROOT = Path(__file__).parents[2]

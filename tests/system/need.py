@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from nearmetal.core.errors import LaunchError
-from nearmetal.job.locality import info_tool
+from nearmetal.core.resources import provider_library, tool
 from nearmetal.job.mpi.installed import find_installations
-from nearmetal.job.mpi.provider import provider_library
 
 if TYPE_CHECKING:
     from nearmetal.job.mpi import Mpi
-    from nearmetal.job.mpi.installed import Places
+    from nearmetal.job.mpi.installed import SearchPath
 
 
 def lacking(reason: str) -> NoReturn:
@@ -29,7 +28,7 @@ def lacking(reason: str) -> NoReturn:
     pytest.skip(reason, allow_module_level=True)
 
 
-def need_mpi(*names: Mpi, places: Places | None = None) -> None:
+def need_mpi(*names: Mpi, places: SearchPath | None = None) -> None:
     """Leave the test or module unless these MPIs are there; `places` as find_installations()."""
     found = find_installations(places)
     absent = [mpi.title for mpi in names if mpi not in found]
@@ -41,6 +40,6 @@ def need_build() -> None:
     """Leave the test or module unless provider and nearmetal-info are built."""
     try:
         provider_library()
-        info_tool()
+        tool("nearmetal-info")
     except LaunchError as missing:
         lacking(f"not built: {missing}")

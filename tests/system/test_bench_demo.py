@@ -138,7 +138,7 @@ def test_a_run_directory_is_never_overwritten(place: Site) -> None:
     out.mkdir()
     done = place.run("demo", "--output", str(out))
     assert done.returncode == 2
-    assert "is there already" in done.stderr
+    assert " exists" in done.stderr
 
 
 def measure(place: Site, steps: list[PlannedLaunch]) -> Manifest:

@@ -99,7 +99,7 @@ def test_what_is_no_disk_image_is_refused(place: Place, tmp_path: Path) -> None:
     assert "its format is vmdk" in attempt(place, vmdk).message
     base = convert(raw, tmp_path / "base.qcow2", "qcow2")
     over = convert(raw, tmp_path / "over.qcow2", "qcow2", "-B", str(base), "-F", "qcow2")
-    assert "stands on another file" in attempt(place, over).message
+    assert "has a backing file" in attempt(place, over).message
 
 
 @pytest.mark.parametrize("form", ["raw", "qcow2"])

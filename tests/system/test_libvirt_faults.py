@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nearmetal.cluster.apply import Cluster, down, plan_up, up
-from nearmetal.cluster.backends.libvirt.cluster import LibvirtBackend
+from nearmetal.cluster.backends.libvirt.driver import LibvirtBackend
 from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor as Link
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError, NearmetalError
@@ -46,7 +46,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 def test_a_libvirt_that_is_not_there_says_so(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="is not reachable") as caught:
         Link(f"qemu+unix:///system?socket={tmp_path}/none")
-    assert "is libvirtd running" in caught.value.hint
+    assert "start libvirtd" in caught.value.hint
 
 
 @pytest.mark.skipif(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.job.counters import read_counters
+from nearmetal.job.stats import read_counters
 from tests.system.faults.peer import BUILD, REPOSITORY
 from tests.system.test_faults_loading import LIBFABRICS, library_of
 

@@ -16,7 +16,7 @@ from nearmetal.core.errors import BackendError, HostError, LockedError
 from nearmetal.core.journal import Journal
 from nearmetal.core.lock import locked
 from nearmetal.host.apply import Earlier, Patience
-from nearmetal.host.facts import Network
+from nearmetal.host.facts import Reach
 from nearmetal.host.hosts_file import parse_hosts
 from nearmetal.host.rollback import Rollback
 from nearmetal.host.vcenter.session import fetch
@@ -93,7 +93,7 @@ def test_hosts_get_their_functions_one_after_the_other_and_are_put_back(
     assert asked == {"ensureObjectAccessibility"}
 
     booted = {name: hosts.boot(name) for name in hosts.refs}
-    rollback = Rollback(parse_hosts(text), Network(), state, QUICK)
+    rollback = Rollback(parse_hosts(text), Reach(), state, QUICK)
     assert sum(host.reboots for host in rollback.apply().hosts) == 3
     for name in hosts.refs:
         assert (hosts.vfs(name), hosts.options(name), hosts.power(name)) == (
@@ -117,7 +117,7 @@ def test_functions_that_esxi_makes_go_through_the_pci_devices(
     fewer = text.replace("vfs: 4", "vfs: 2")
     applier(fewer, tmp_path / "state").apply()
     assert hosts.vfs("esx1") == [0, 0, 2]
-    Rollback(parse_hosts(fewer), Network(), tmp_path / "state", QUICK).apply()
+    Rollback(parse_hosts(fewer), Reach(), tmp_path / "state", QUICK).apply()
     assert hosts.vfs("esx1") == [0, 0, 0]
 
 
@@ -340,7 +340,7 @@ def test_a_session_that_expired_in_the_middle_is_opened_again(
     mine = manager.currentSession.key
     ended: list[str] = []
 
-    class Expiring(Network):
+    class Expiring(Reach):
         """Ends every other session whenever a host is asked for anew."""
 
         def redfish(self, name: str, group: object) -> None:

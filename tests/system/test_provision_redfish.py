@@ -8,7 +8,7 @@ import requests
 
 from nearmetal.core.errors import HostError, PasswordError
 from nearmetal.host.hosts_file import parse_hosts
-from nearmetal.host.model import HostFacts
+from nearmetal.host.model import PlatformFacts
 from nearmetal.host.plan import HostPlan, plan_host
 from nearmetal.host.redfish import Redfish
 from nearmetal.host.steps import SetBios, Wait
@@ -52,7 +52,7 @@ class Lab:
 
     def plan(self) -> HostPlan:
         return plan_host(
-            self.name, self.group, HostFacts("kvm1", "linux", bios=self.redfish.read())
+            self.name, self.group, PlatformFacts("kvm1", "linux", bios=self.redfish.read())
         )
 
     def restart(self) -> None:
@@ -128,7 +128,7 @@ def test_a_password_that_others_may_read_is_not_used(lab: Lab) -> None:
     (lab.bmc.folder / "open").write_text(PASSWORD)
     (lab.bmc.folder / "open").chmod(0o644)
     text = lab.text.replace("/secret", "/open")
-    with pytest.raises(PasswordError, match="others may read"):
+    with pytest.raises(PasswordError, match="other users may read"):
         lab.reach(text).read()
 
 
@@ -146,5 +146,5 @@ def test_a_bmc_that_is_not_there_is_named(lab: Lab) -> None:
 
 def test_which_system_is_meant_must_be_clear(lab: Lab) -> None:
     text = lab.text.replace("vendor: dell", "vendor: dell, system: n7")
-    with pytest.raises(HostError, match="0 systems fit"):
+    with pytest.raises(HostError, match="0 systems match"):
         lab.reach(text).read()

@@ -33,7 +33,8 @@ import socket, sys
 from pathlib import Path
 from nearmetal.core.errors import SlurmError
 from nearmetal.core.process import LocalRunner
-from nearmetal.slurm import guard, network, reclaim
+from nearmetal.slurm import network
+from nearmetal.slurm.reclaim import reclaim
 from nearmetal.slurm.backend import ThisNode
 from nearmetal.slurm.machines import members
 job, state = int(sys.argv[1]), Path(sys.argv[2])
@@ -255,7 +256,7 @@ def test_the_guard_ends_with_the_last_job_that_needs_it(
 ) -> None:
     del job
     (nodes.state / "job-8").mkdir()
-    nodes.python('guard.admit(state / "job-8", 8, ["10.79.0.9"], LocalRunner())')
+    nodes.python('network.admit(state / "job-8", 8, ["10.79.0.9"], LocalRunner())')
     assert nodes.rules().count(" accept comment ") == 2
     nodes.python("assert reclaim(job, state)")
     assert '"job 8"' in nodes.rules()

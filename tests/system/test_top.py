@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nearmetal.job.counters import read_counters
-from nearmetal.job.mpi.provider import provider_places
+from nearmetal.core.resources import provider_places
+from nearmetal.job.stats import read_counters
 from tests.system.local import ROOT
 from tests.system.need import lacking
 

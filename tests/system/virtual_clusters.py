@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearmetal.cluster.apply import Cluster, down
-from nearmetal.cluster.backends.libvirt.cloud import CloudImages
-from nearmetal.cluster.backends.libvirt.cluster import LibvirtBackend
-from nearmetal.cluster.backends.libvirt.images import BuiltImages
-from nearmetal.cluster.backends.libvirt.shell import HostShell
+from nearmetal.cluster.backends.libvirt.driver import LibvirtBackend
+from nearmetal.cluster.backends.libvirt.hosts import HostShell
+from nearmetal.cluster.backends.libvirt.images import BuiltImages, CloudImages
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.cluster.store import Store

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is peculiar to the channel between machines: leases, machines that stand still, slots that are
- * used again, neighbours that write all over their part, and configurations that are not right. The
- * machines are processes, or endpoints of one process; what all channels do alike is in
+ * What is peculiar to the channel between machines: leases, machines that stand still, slots that
+ * are used again, neighbours that write all over their part, and configurations that are not right.
+ * The machines are processes, or endpoints of one process; what all channels do alike is in
  * test_transport.c.
  */
 #include <errno.h>
@@ -90,7 +90,7 @@ NM_TEST_WITHIN(facts_name_device_and_part, 60)
 		     "all");
 	NM_CHECK(a->link->far && b->link->far);
 	NM_CHECK(!facts.remote_copy);
-	NM_CHECK_HAS(facts.copy_reason.text, "no kernel copies between machines");
+	NM_CHECK_HAS(facts.copy_reason.text, "between machines no kernel can copy");
 	NM_CHECK(a->transport->copy == NULL);
 	node_destroy(a);
 	node_destroy(b);

@@ -1,79 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One module per family of formats. Columns are found by their header; an unknown one is an error.
-
-VERSION is recorded with every fact: raise a parser's number when it reads the same bytes otherwise.
-"""
+"""One module per family of formats. Columns are found by their header; an unknown one is an error."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from nearmetal.evidence.parse import (
-    clck,
-    gromacs,
-    hpc,
-    imb,
-    lammps,
-    matrix,
-    namd,
-    netpipe,
-    openfoam,
-    osu,
-    own,
-    perftest,
-    qe,
-    simple,
-    wrf,
-)
-from nearmetal.evidence.parse.text import fail
+from nearmetal.evidence.parse import applications, hpc, mpi, node_sets, own, point_to_point
+from nearmetal.evidence.parse.reader import fail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nearmetal.evidence.model import Log
+    from nearmetal.evidence.parse.reader import Reader
 
-
-class Parser(NamedTuple):
-    """A function from (text, file) to a Log, and its version."""
-
-    parse: Callable[[str, str], Log]
-    version: int = 1
-
-
-PARSERS = {
-    "nearmetal-bench": Parser(own.parse),
-    "imb": Parser(imb.parse),
-    "netpipe": Parser(netpipe.parse),
-    "osu": Parser(osu.parse),
-    "perftest": Parser(perftest.parse, 2),
-    "hpcc": Parser(hpc.parse_hpcc),
-    "hpl": Parser(hpc.parse_hpl),
-    "hpcg": Parser(hpc.parse_hpcg),
-    "stream": Parser(simple.parse_stream),
-    "graph500": Parser(simple.parse_graph500),
-    "npb": Parser(simple.parse_npb),
-    "gromacs": Parser(gromacs.parse),
-    "lammps": Parser(lammps.parse),
-    "namd": Parser(namd.parse),
-    "openfoam": Parser(openfoam.parse),
-    "wrf": Parser(wrf.parse),
-    "qe": Parser(qe.parse),
-    "matrix": Parser(matrix.parse),
-    "clck": Parser(clck.parse),
+PARSERS: dict[str, type[Reader]] = {
+    reader.format: reader
+    for reader in (
+        own.Own,
+        mpi.Imb,
+        point_to_point.NetPipe,
+        mpi.Osu,
+        point_to_point.Perftest,
+        hpc.Hpcc,
+        hpc.Hpl,
+        hpc.Hpcg,
+        hpc.Stream,
+        hpc.Graph500,
+        hpc.Npb,
+        applications.Gromacs,
+        applications.Lammps,
+        applications.Namd,
+        applications.OpenFoam,
+        applications.Wrf,
+        applications.QuantumEspresso,
+        node_sets.Matrix,
+        node_sets.ClusterChecker,
+    )
 }
-
-ENDS_IN_FIGURES = {"osu"}
-"""Formats whose parsers check by themselves whether the last figure is whole."""
 
 
 def parse_log(text: str, file: str, log_format: str) -> Log:
-    """Read one raw log; raises LogError with file:line when it is not what it claims to be."""
-    parser = PARSERS.get(log_format)
-    if parser is None:
+    """Read one raw log; raises LogError with file:line when it is damaged or has another format."""
+    reader = PARSERS.get(log_format)
+    if reader is None:
         raise fail(file, 1, f"unknown log format {log_format!r}", f"known: {', '.join(PARSERS)}")
-    log = parser.parse(text, file)
-    if not text.endswith("\n") and log_format not in ENDS_IN_FIGURES:
+    log = reader.parse(text, file)
+    if not text.endswith("\n") and not reader.ends_in_figures:
         last = text.count("\n") + 1
         if any(row.line == last for table in log.tables for row in table.rows):
-            raise fail(file, last, "no newline behind the last figure", "it may be cut off")
+            raise fail(file, last, "no newline after the last figure", "it may be cut off")
     return log

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HPL, HPCC and HPCG: results that their own check must have passed."""
+"""HPL, HPCC, HPCG, STREAM, Graph500 and NPB: results that their own check must have passed."""
 
 from __future__ import annotations
 
 import re
 
-from nearmetal.evidence.model import Column, Log, Unit
-from nearmetal.evidence.parse.text import Figures, fail, shown, split_lines, walk, whole
+from nearmetal.evidence.model import Column, Unit
+from nearmetal.evidence.parse.reader import CRASHED, TWO_RUNS, Reader, flag, on, setting, stop
 
 GIGAFLOPS = Column("rate", Unit.GIGAFLOPS)
 TIME = Column("time", Unit.SECONDS)
 BANDWIDTH = Column("bandwidth", Unit.GIGABYTES_PER_SECOND)
+WRONG = "the result is wrong"
 
 HPL_COLUMNS = ("T/V", "N", "NB", "P", "Q", "Time", "Gflops")
-_HPL_END = "End of Tests."
 
-# What stands behind the last underscore of a result's name says its unit.
 HPCC_UNITS = {
     "_Tflops": Column("rate", Unit.TERAFLOPS),
     "_Gflops": GIGAFLOPS,
@@ -24,8 +23,9 @@ HPCC_UNITS = {
     "_usec": Column("latency", Unit.MICROSECONDS),
     "_GBytes": BANDWIDTH,
 }
+"""By the end of a result's name: its unit."""
+HPCC_TIMES = {"HPL_time", "PTRANS_time", "MPIRandomAccess_time", "MPIRandomAccess_LCG_time"}
 _HPCC_STREAM = re.compile(r"(?:Star|Single)STREAM_(?:Copy|Scale|Add|Triad)$")
-_HPCC_TIMES = {"HPL_time", "PTRANS_time", "MPIRandomAccess_time", "MPIRandomAccess_LCG_time"}
 
 HPCG_FIGURES = {
     "Final Summary::HPCG result is VALID with a GFLOP/s rating of": GIGAFLOPS,
@@ -35,166 +35,250 @@ HPCG_FIGURES = {
     for part in ("DDOT", "WAXPBY", "SpMV", "MG", "Total")
 }
 
+STREAM_COLUMNS = {
+    "Best Rate MB/s": Column("bandwidth", Unit.MEGABYTES_PER_SECOND),
+    "Rate (MB/s)": Column("bandwidth", Unit.MEGABYTES_PER_SECOND),
+    "Rate (GB/s)": BANDWIDTH,
+    "Avg time": Column("time_mean", Unit.SECONDS),
+    "Min time": Column("time_min", Unit.SECONDS),
+    "Max time": Column("time_max", Unit.SECONDS),
+}
 
-class _Hpl:
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self.figures = Figures(file)
-        self.columns: list[str] = []
-        self.rows = 0
-        self.passed = 0
+GRAPH_KINDS = {"time": Unit.SECONDS, "TEPS": Unit.TRAVERSED_EDGES, "validate": Unit.SECONDS}
+_GRAPH_SETTINGS = ("SCALE", "edgefactor", "NBFS", "graph_generation", "num_mpi_processes")
 
-    def version(self, _nr: int, match: re.Match[str]) -> None:
-        self.figures.header["version"] = match[1]
+NPB_FIGURES = {
+    "Time in seconds": TIME,
+    "Mop/s total": Column("rate", Unit.MEGAOPS),
+    "Mop/s/process": Column("rate_per_process", Unit.MEGAOPS),
+    "Mop/s/thread": Column("rate_per_thread", Unit.MEGAOPS),
+}
 
-    def head(self, nr: int, line: re.Match[str]) -> None:
-        self.columns = line.string.split()
-        for name in self.columns:
-            if name not in HPL_COLUMNS:
-                raise fail(
-                    self.file,
-                    nr,
-                    f"unknown column {shown(name)}",
-                    f"known: {', '.join(HPL_COLUMNS)}",
-                )
 
-    def row(self, nr: int, line: re.Match[str]) -> None:
-        words = line.string.split()
-        if len(words) != len(self.columns):
-            raise fail(
-                self.file,
-                nr,
-                f"{len(words)} values for {len(self.columns)} columns",
-                "the row is cut off or damaged",
-            )
-        by_name = dict(zip(self.columns, words, strict=True))
+class Hpl(Reader):
+    """HPL: every result with its residual check."""
+
+    format = "hpl"
+    END = "End of Tests."
+    names: tuple[str, ...] = ()
+    results = passed = 0
+
+    _version = setting("version", r"HPLinpack (\S+)\s")
+
+    @on(r"T/V .*Gflops")
+    def _head(self, match: re.Match[str]) -> None:
+        self.names = tuple(match.string.split())
+        for name in self.names:
+            self.known(name, HPL_COLUMNS, "column")
+
+    @on(r"W[RC]\w{2,}\s")
+    def _result(self, match: re.Match[str]) -> None:
+        words = match.string.split()
+        self.same_length(words, self.names)
+        by_name = dict(zip(self.names, words, strict=True))
         variant = " ".join(f"{name}={by_name[name]}" for name in ("N", "NB", "P", "Q"))
-        self.figures.add("hpl", TIME, by_name["Time"], nr, variant)
-        self.figures.add("hpl", GIGAFLOPS, by_name["Gflops"], nr, variant)
-        sides = (whole(by_name[side], self.file, nr) for side in ("P", "Q"))
-        self.figures.processes = next(sides) * next(sides)
-        self.rows += 1
+        self.add("hpl", TIME, by_name["Time"], variant)
+        self.add("hpl", GIGAFLOPS, by_name["Gflops"], variant)
+        self.processes = self.whole(by_name["P"]) * self.whole(by_name["Q"])
+        self.results += 1
 
-    def good(self, _nr: int, _line: re.Match[str]) -> None:
+    @on(r".*PASSED\s*$")
+    def _good(self, _match: re.Match[str]) -> None:
         self.passed += 1
 
-    def bad(self, nr: int, _line: re.Match[str]) -> None:
-        raise fail(self.file, nr, "the residual check failed", "the run is invalid")
+    _bad = stop(r".*FAILED\s*$", "the run is invalid", "the residual check failed")
+
+    def end(self) -> None:
+        """Check that there are results, and that they were checked."""
+        if not self.results or not any(self.END in line for line in self.lines):
+            raise self.cut_off(self.END if self.results else "a result")
+        if self.passed < self.results:
+            self.remark("not every result was checked")
 
 
-def parse_hpl(text: str, file: str) -> Log:
-    """Read one output of HPL; raises LogError when a residual failed or the end is missing."""
-    reader = _Hpl(file)
-    lines = split_lines(text)
-    walk(
-        lines,
-        (
-            (re.compile(r"HPLinpack (\S+)\s"), reader.version),
-            (re.compile(r"T/V .*Gflops"), reader.head),
-            (re.compile(r"W[RC]\w{2,}\s"), reader.row),
-            (re.compile(r".*PASSED\s*$"), reader.good),
-            (re.compile(r".*FAILED\s*$"), reader.bad),
-        ),
-    )
-    if not reader.rows or _HPL_END not in text:
-        raise fail(
-            file,
-            len(lines),
-            "the output stops before its end",
-            f"no result, or no {_HPL_END!r}: the run crashed or was cut off",
-        )
-    if reader.passed < reader.rows:
-        reader.figures.remarks.append((len(lines), "not every result was checked"))
-    return reader.figures.log("hpl")
+class Hpcc(Reader):
+    """HPCC: the summary of hpccoutf.txt."""
 
+    format = "hpcc"
+    inside = ended = False
 
-class _Hpcc:
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self.figures = Figures(file)
-        self.inside = self.ended = False
-
-    def version(self, nr: int, match: re.Match[str]) -> None:
-        if "version" in self.figures.header:
-            raise fail(
-                self.file,
-                nr,
-                "a second start of HPCC",
-                "hpccoutf.txt was appended to: two runs are in one file",
+    @on(r"This is the DARPA/DOE HPC Challenge Benchmark version (\S+)")
+    def _version(self, match: re.Match[str]) -> None:
+        if "version" in self.header:
+            raise self.fail(
+                "a second start of HPCC", "hpccoutf.txt was appended to: two runs are in one file"
             )
-        self.figures.header["version"] = match[1]
+        self.header["version"] = match[1]
 
-    def begin(self, _nr: int, _match: re.Match[str]) -> None:
-        self.inside = True
+    _begin = flag("inside", r"Begin of Summary section")
 
-    def end(self, _nr: int, _match: re.Match[str]) -> None:
+    @on(r"End of Summary section")
+    def _end(self, _match: re.Match[str]) -> None:
         self.inside, self.ended = False, True
 
-    def value(self, nr: int, match: re.Match[str]) -> None:
+    @on(r"([A-Za-z]\w*)=(\S*)\s*$")
+    def _value(self, match: re.Match[str]) -> None:
         name, word = match.groups()
         if not self.inside:
             return
         ending = next((e for e in HPCC_UNITS if name.endswith(e)), None)
-        if name in _HPCC_TIMES:
-            self.figures.add(name.removesuffix("_time"), TIME, word, nr)
+        if name in HPCC_TIMES:
+            self.add(name.removesuffix("_time"), TIME, word)
         elif _HPCC_STREAM.match(name):
-            self.figures.add(name, BANDWIDTH, word, nr)
+            self.add(name, BANDWIDTH, word)
         elif ending is not None:
-            self.figures.add(name.removesuffix(ending), HPCC_UNITS[ending], word, nr)
+            self.add(name.removesuffix(ending), HPCC_UNITS[ending], word)
         else:
-            self.figures.header[name] = word
+            self.header[name] = word
+
+    def end(self) -> None:
+        """Check that HPCC ended with success."""
+        if not self.ended:
+            raise self.cut_off("End of Summary section")
+        if self.header.get("Success") != "1":
+            raise self.fail("Success is not 1", "a test of HPCC failed")
+        if "CommWorldProcs" in self.header:
+            self.processes = self.whole(self.header["CommWorldProcs"])
 
 
-def parse_hpcc(text: str, file: str) -> Log:
-    """Read hpccoutf.txt: its summary. Raises LogError without success or without its end."""
-    reader = _Hpcc(file)
-    lines = split_lines(text)
-    walk(
-        lines,
-        (
-            (
-                re.compile(r"This is the DARPA/DOE HPC Challenge Benchmark version (\S+)"),
-                reader.version,
-            ),
-            (re.compile(r"Begin of Summary section"), reader.begin),
-            (re.compile(r"End of Summary section"), reader.end),
-            (re.compile(r"([A-Za-z]\w*)=(\S*)\s*$"), reader.value),
-        ),
-    )
-    if not reader.ended:
-        raise fail(
-            file,
-            len(lines),
-            "the output stops before its end",
-            "the summary is missing: the run crashed or was cut off",
-        )
-    header = reader.figures.header
-    if header.get("Success") != "1":
-        raise fail(file, len(lines), "Success is not 1", "a test of HPCC failed")
-    if "CommWorldProcs" in header:
-        reader.figures.processes = whole(header["CommWorldProcs"], file, len(lines))
-    return reader.figures.log("hpcc")
+class Hpcg(Reader):
+    """HPCG: HPCG-Benchmark_*.txt."""
 
+    format = "hpcg"
 
-def parse_hpcg(text: str, file: str) -> Log:
-    """Read HPCG-Benchmark_*.txt; raises LogError when the result is not valid."""
-    figures = Figures(file)
-    lines = split_lines(text)
-    values: dict[str, tuple[str, int]] = {}
-    for nr, line in enumerate(lines, 1):
-        name, equals, word = line.strip().partition("=")
+    def __init__(self, text: str, file: str) -> None:
+        super().__init__(text, file)
+        self.values: dict[str, tuple[str, int]] = {}
+
+    def take(self, text: str) -> None:
+        """Keep the first value of each name."""
+        name, equals, word = text.strip().partition("=")
         if equals:
-            values.setdefault(name, (word, nr))
+            self.values.setdefault(name, (word, self.line))
             if "suboptimal" in word or "QuickPath" in name:
-                figures.remarks.append((nr, line.strip().removeprefix("Final Summary::")))
-    for name, column in HPCG_FIGURES.items():
-        if name in values:
-            figures.add("hpcg", column, *values[name])
-    if not figures.has("rate"):
-        raise fail(
-            file, len(lines), "no valid result", "the run is invalid, crashed or was cut off"
-        )
-    figures.header["version"] = values.get("version", ("", 0))[0]
-    processes = values.get("Machine Summary::Distributed Processes")
-    figures.processes = whole(processes[0], file, processes[1]) if processes else None
-    return figures.log("hpcg")
+                self.remark(text.strip().removeprefix("Final Summary::"))
+
+    def end(self) -> None:
+        """Add the figures."""
+        for name, column in HPCG_FIGURES.items():
+            if name in self.values:
+                word, line = self.values[name]
+                self.add("hpcg", column, word, line=line)
+        if not self.has("rate"):
+            raise self.fail("no valid result", "the run is invalid, crashed or was cut off")
+        self.header["version"] = self.values.get("version", ("", 0))[0]
+        if processes := self.values.get("Machine Summary::Distributed Processes"):
+            self.processes = self.whole(*processes)
+
+
+class Stream(Reader):
+    """STREAM."""
+
+    format = "stream"
+    kinds: tuple[Column, ...] = ()
+    valid = False
+    variant = ""
+
+    @on(r"Function ")
+    def _head(self, match: re.Match[str]) -> None:
+        if self.kinds:
+            raise self.fail("a second table", TWO_RUNS)
+        for name in re.split(r"\s{2,}", match.string.strip())[1:]:
+            self.known(name, STREAM_COLUMNS, "column")
+            self.kinds += (STREAM_COLUMNS[name],)
+
+    @on(r"(Copy|Scale|Add|Triad):\s+(.*)$")
+    def _rate(self, match: re.Match[str]) -> None:
+        words = match[2].split()
+        self.same_length(words, self.kinds)
+        for column, word in zip(self.kinds, words, strict=True):
+            self.add(f"stream_{match[1].lower()}", column, word, self.variant)
+
+    @on(r"Number of Threads counted = (\d+)")
+    def _threads(self, match: re.Match[str]) -> None:
+        self.variant = f"{match[1]} threads"
+
+    _version = setting("version", r"STREAM version \$Revision: (\S+) \$")
+    _size = setting("array size", r"Array size = (\d+)")
+    _validates = flag("valid", r"Solution Validates")
+
+    def end(self) -> None:
+        """Check that STREAM validated its result."""
+        if not self.has("bandwidth"):
+            raise self.fail("no table of STREAM", CRASHED)
+        if not self.valid:
+            raise self.fail("no line 'Solution Validates'", f"{WRONG}, or the output is cut off")
+
+
+class Graph500(Reader):
+    """Graph500: the figures that the reference program prints last."""
+
+    format = "graph500"
+    scale = ""
+
+    @on(r"(?:(bfs|sssp)\s+)?([A-Za-z_]+):\s*!?\s*(\S+)\s*$")
+    def _value(self, match: re.Match[str]) -> None:
+        test, name, word = match.groups()
+        if name == "SCALE":
+            if self.scale:
+                raise self.fail("a second result", TWO_RUNS)
+            self.scale = f"scale {word}"
+        if not self.scale:
+            return
+        if not test and (name.endswith("_nedge") or name in _GRAPH_SETTINGS):
+            self.header[name] = word
+            return
+        kind = name.rpartition("_")[2]
+        if kind not in GRAPH_KINDS:
+            raise self.fail(f"unknown figure {name!r}", f"known endings: {', '.join(GRAPH_KINDS)}")
+        column = Column(name.lower(), GRAPH_KINDS[kind])
+        self.add(f"graph500_{test or 'graph'}", column, word, self.scale)
+
+    def end(self) -> None:
+        """Check that the last figure is there."""
+        if not self.has("harmonic_mean_teps"):
+            raise self.fail(
+                "no harmonic_mean_TEPS", "the run crashed, was cut off, or is something else"
+            )
+        if ranks := self.header.get("num_mpi_processes"):
+            self.processes = self.whole(ranks)
+
+
+class Npb(Reader):
+    """NAS Parallel Benchmarks: the result of one program."""
+
+    format = "npb"
+    version_in_title = ""
+    completed = False
+
+    def __init__(self, text: str, file: str) -> None:
+        super().__init__(text, file)
+        self.fields: dict[str, tuple[str, int]] = {}
+
+    @on(r"\s*NAS Parallel Benchmarks (?:\(NPB)?(\S+?)\)?\s.*?(\w\w) Benchmark")
+    def _title(self, match: re.Match[str]) -> None:
+        if self.test:
+            raise self.fail("a second benchmark", TWO_RUNS)
+        self.version_in_title, self.test = match[1], f"npb_{match[2].lower()}"
+
+    _complete = flag("completed", r".*Benchmark Completed")
+
+    @on(r"\s*([A-Z][\w/. ]*?)\s*=\s*(.*?)\s*$")
+    def _field(self, match: re.Match[str]) -> None:
+        if self.completed:
+            self.fields.setdefault(match[1], (match[2], self.line))
+
+    def end(self) -> None:
+        """Check the verification, and add the figures."""
+        if not self.test or not self.completed:
+            raise self.cut_off("Benchmark Completed")
+        verification, line = self.fields.get("Verification", ("missing", self.line))
+        if verification != "SUCCESSFUL":
+            raise self.fail(f"verification: {verification}", WRONG, line)
+        variant = f"class {self.fields['Class'][0]}" if "Class" in self.fields else ""
+        for name in (name for name in NPB_FIGURES if name in self.fields):
+            word, line = self.fields[name]
+            self.add(self.test, NPB_FIGURES[name], word, variant, line)
+        self.header["version"] = self.fields.get("Version", (self.version_in_title, 0))[0]
+        if processes := self.fields.get("Total processes"):
+            self.processes = self.whole(*processes)

@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The format of the programs in benchmarks/: "nearmetal-bench 1", told in sampling.h."""
+"""The format of the programs in benchmarks/, "nearmetal-bench 1", as sampling.h describes it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from nearmetal.evidence.model import Column, Log, Table, Unit
-from nearmetal.evidence.parse.text import columns, fail, row, shown, split_lines
-
-if TYPE_CHECKING:
-    from nearmetal.evidence.model import Row
+from nearmetal.evidence.model import Column, Unit
+from nearmetal.evidence.parse.reader import MIXED, Reader, shown
 
 VERSION = "1"
 
@@ -34,121 +29,93 @@ COLUMNS = {
     "bandwidth_p50_MBps": Column("bandwidth_p50", Unit.MEGABYTES_PER_SECOND),
 }
 
+_FIRST = "# nearmetal-bench "
 _REMARKS = ("placement", "absent", "verified")
 
 
-class _Reader:
-    """Walks over the lines of one file."""
+class Own(Reader):
+    """Output of one program: settings, tables that begin and end by name, and an end mark."""
 
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self.header: dict[str, str] = {}
-        self.tables: list[Table] = []
-        self.remarks: list[tuple[int, str]] = []
-        self.program = ""
-        self.done = False
-        self._open: tuple[str, int] | None = None
-        self._columns: tuple[Column, ...] | None = None
-        self._rows: list[Row] = []
+    format = "nearmetal-bench"
+    started = done = False
+    program = ""
 
-    def take(self, number: int, line: str) -> None:
-        words = line.split()
+    def take(self, text: str) -> None:
+        """Read one line. Launchers and loaders may print lines before the first one."""
+        words = text.split()
+        self.started = self.started or text.startswith(_FIRST)
         if not words:
             return
-        if self.done:
-            raise fail(self.file, number, f"{shown(line)} after the end", "two outputs are mixed")
-        if words[0] == "#":
-            self._comment(number, words[1:], line)
-        elif self._open is None:
-            self.remarks.append((number, line))
-        elif self._columns is None:
-            self._columns = columns(words, COLUMNS, self.file, number)
-            if Column("size", Unit.BYTES) not in self._columns:
-                raise fail(self.file, number, "no column size_B", "rows could not be told apart")
+        if not self.started:
+            self.remarks.append((self.line, text))
+        elif self.done:
+            raise self.fail(f"{shown(text)} after the end", MIXED)
+        elif words[0] == "#":
+            self._comment(words[1:], text)
+        elif not self.test:
+            self.remarks.append((self.line, text))
+        elif self.columns is None:
+            self.columns = self.columns_of(words, COLUMNS)
+            if COLUMNS["size_B"] not in self.columns:
+                raise self.fail("no column size_B", "rows could not be distinguished")
         else:
-            self._rows.append(row(words, self._columns, self.file, number))
+            self.rows.append(self.row(words, self.columns))
 
-    def _comment(self, number: int, words: list[str], line: str) -> None:
-        keyword = words[0] if words else ""
-        rest = " ".join(words[1:])
+    def _comment(self, words: list[str], text: str) -> None:
+        keyword, rest = (words or [""])[0], " ".join(words[1:])
         if not self.program:
-            self._first(number, words)
+            self._first(words)
         elif keyword == "table":
-            if self._open is not None:
-                raise fail(
-                    self.file,
-                    number,
-                    f"table {rest} within {self._open[0]}",
-                    f"line {self._open[1]} is not closed",
-                )
-            self._open, self._columns, self._rows = (rest, number), None, []
+            self._open(rest)
         elif keyword == "end":
-            self._close(number, rest)
+            self._close(rest)
         elif keyword == "done":
-            if self._open is not None or rest != self.program:
-                raise fail(self.file, number, f"the end of {rest!r}", "something else is open")
+            if self.test or rest != self.program:
+                raise self.fail(f"the end of {rest!r}", "another part is open")
             self.done = True
         elif keyword in _REMARKS:
-            self.remarks.append((number, line.removeprefix("# ")))
+            self.remarks.append((self.line, text.removeprefix("# ")))
             self.header.setdefault(keyword, rest)
-        elif self._open is None:
+        elif not self.test:
             key = f"{keyword} {words[1]}" if keyword == "host" and len(words) > 1 else keyword
             self.header[key] = rest
         else:
-            raise fail(self.file, number, f"{shown(line)} within a table", "rows were expected")
+            raise self.fail(f"{shown(text)} within a table", "rows were expected")
 
-    def _first(self, number: int, words: list[str]) -> None:
+    def _first(self, words: list[str]) -> None:
         match words:
             case ["nearmetal-bench", version, program]:
                 self.program = program
             case _:
-                raise fail(
-                    self.file,
-                    number,
+                raise self.fail(
                     "not the output of a nearmetal benchmark",
-                    "it must start with '# nearmetal-bench 1 PROGRAM'",
+                    f"it must start with '{_FIRST}{VERSION} PROGRAM'",
                 )
         if version != VERSION:
-            raise fail(
-                self.file,
-                number,
-                f"format version {shown(version)}",
-                f"this reads version {VERSION}",
-            )
+            raise self.fail(f"format version {shown(version)}", f"this reads version {VERSION}")
 
-    def _close(self, number: int, name: str) -> None:
-        if self._open is None or self._open[0] != name:
-            raise fail(self.file, number, f"the end of {name!r}", "that table is not open")
-        if self._columns is None:
-            raise fail(self.file, number, f"table {name} has no columns", "it is cut off")
+    def _open(self, name: str) -> None:
+        if not name:
+            raise self.fail("a table without a name", "the line is damaged")
+        if self.test:
+            raise self.fail(f"table {name} within {self.test}", f"line {self.opened} is not closed")
+        self.test, self.opened = name, self.line
+
+    def _close(self, name: str) -> None:
+        if self.test != name:
+            raise self.fail(f"the end of {name!r}", "that table is not open")
+        if self.columns is None:
+            raise self.fail(f"table {name} has no columns", "it is cut off")
         if any(t.test == name for t in self.tables):
-            raise fail(self.file, number, f"table {name} stands twice", "two outputs are mixed")
-        table = Table(name, self._open[1], self._columns, tuple(self._rows))
-        self.tables.append(table)
-        self._open = None
+            raise self.fail(f"table {name} stands twice", MIXED)
+        self.close_table()
+        self.test = ""
 
-
-def parse(text: str, file: str) -> Log:
-    """Read one output; raises LogError when it is damaged, cut off, or something else."""
-    reader = _Reader(file)
-    lines = split_lines(text)
-    start = next((i for i, line in enumerate(lines) if line.startswith("# nearmetal-bench ")), None)
-    if start is None:
-        raise fail(
-            file,
-            1,
-            "not the output of a nearmetal benchmark",
-            "no line starts with '# nearmetal-bench'",
-        )
-    # Launchers and loaders may have said something before.
-    reader.remarks = [(i + 1, line) for i, line in enumerate(lines[:start]) if line.strip()]
-    for number, line in enumerate(lines[start:], start + 1):
-        reader.take(number, line)
-    if not reader.done:
-        raise fail(
-            file,
-            len(lines),
-            "the output stops before its end",
-            f"'# done {reader.program}' is missing: the run crashed or was cut off",
-        )
-    return Log(file, "nearmetal-bench", reader.header, tuple(reader.tables), tuple(reader.remarks))
+    def end(self) -> None:
+        """Check that the program has ended."""
+        if not self.started:
+            raise self.fail(
+                "not the output of a nearmetal benchmark", f"no line starts with {_FIRST!r}", 1
+            )
+        if not self.done:
+            raise self.cut_off(f"# done {self.program}")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that studies have published, as data: each with the line of the text it stands in.
+"""Numbers of published studies as data: each with its line in the text of the study.
 
 `line` counts in the plain text of the study, `printed` are the characters there, and `value` is in
 `unit`. A number without variance or raw values supports no verdict. Figures whose values are not in
-the text are listed as plots, and nothing was read off them.
+the text are listed as plots; no value was read from a plot.
 """
 
 from __future__ import annotations
@@ -12,68 +12,30 @@ import csv
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BeforeValidator, TypeAdapter
+
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
-class Study:
-    """Where numbers come from."""
+class Publication:
+    """The source of numbers."""
 
     name: str
     title: str
     publisher: str
     year: int
-    runs: int | None
-    """How many runs a number is the mean of, where the study says it."""
-
-
-STUDIES = {
-    study.name: study
-    for study in (
-        Study(
-            "vmw-ib",
-            "InfiniBand SR-IOV Setup and Performance Study on vSphere 7.x",
-            "VMware",
-            2022,
-            5,
-        ),
-        Study(
-            "vmw-adapter",
-            "Virtualizing HPC on vSphere: Choosing a Best Method for RDMA HCA/NIC "
-            "Deployment for MPI Workloads",
-            "VMware",
-            2023,
-            5,
-        ),
-        Study(
-            "vmw-gdr",
-            "Scaling HPC and ML with GPUDirect RDMA on vSphere 6.7 (Part 2 of 2)",
-            "VMware",
-            2018,
-            None,
-        ),
-        Study(
-            "sdsc",
-            "SR-IOV: Performance Benefits for Virtualized Interconnects",
-            "San Diego Supercomputer Center, XSEDE",
-            2014,
-            None,
-        ),
-        Study(
-            "osu",
-            "Building HPC Cloud with InfiniBand",
-            "The Ohio State University, MUG",
-            2018,
-            None,
-        ),
-    )
-}
+    runs: Annotated[int | None, BeforeValidator(lambda word: word or None)]
+    """Number of runs behind each mean, if the study gives it."""
 
 
 @dataclass(frozen=True)
 class Number:
     """One number. `bound` is empty for a value, or `about`, `at most`, `at least`.
 
-    `metric` says what it is of `arm` against `base`: `loss` and `gain` are percent of performance.
+    `metric` names the figure of `arm` against `base`: `loss` and `gain` are percent of performance.
     `scale` is a size, a number of nodes, or a set of nodes.
     """
 
@@ -92,14 +54,14 @@ class Number:
 
     @property
     def digits(self) -> int:
-        """The digits behind the point that were printed: the value is rounded there."""
+        """Number of printed digits after the point: the value is rounded there."""
         number = "".join(c for c in self.printed.replace(",", ".") if c.isdigit() or c == ".")
         return len(number.rpartition(".")[2]) if "." in number.strip(".") else 0
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure whose values are not in the text: unavailable."""
+    """A figure whose values are not in the text."""
 
     study: str
     line: int
@@ -118,50 +80,33 @@ class AdapterFact:
     printed: str
 
 
-def _rows(name: str) -> list[dict[str, str]]:
-    file = resources.files(__name__).joinpath(f"{name}.csv")
-    return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
+def _rows(name: str, kind: type[Kind], **same: Any) -> tuple[Kind, ...]:
+    """Return the rows of a table; pydantic turns the words into the types of the fields."""
+    text = resources.files(__name__).joinpath(f"{name}.csv").read_text(encoding="utf-8")
+    adapter = TypeAdapter(kind)
+    return tuple(adapter.validate_python(row | same) for row in csv.DictReader(text.splitlines()))
+
+
+STUDIES = {study.name: study for study in _rows("studies", Publication)}
 
 
 @cache
 def numbers(study: str) -> tuple[Number, ...]:
     """Return the numbers of a study, in the order of its text; raises KeyError for an unknown one."""
     name = STUDIES[study].name
-    return tuple(
-        Number(
-            name,
-            int(row["line"]),
-            row["printed"],
-            float(row["value"]),
-            row["bound"],
-            row["unit"],
-            row["test"],
-            row["arm"],
-            row["base"],
-            row["scale"],
-            row["metric"],
-            row["origin"],
-        )
-        for row in _rows(name)
-    )
+    return _rows(name, Number, study=name)
 
 
 @cache
 def plots() -> tuple[Plot, ...]:
-    """Return every figure whose values are unavailable."""
-    return tuple(
-        Plot(row["study"], int(row["line"]), row["figure"], row["test"], row["shows"])
-        for row in _rows("plots")
-    )
+    """Return every figure whose values are not in the text."""
+    return _rows("plots", Plot)
 
 
 @cache
 def adapters() -> tuple[AdapterFact, ...]:
     """Return the adapter table."""
-    return tuple(
-        AdapterFact(int(row["line"]), row["adapter"], row["property"], row["printed"])
-        for row in _rows("adapters")
-    )
+    return _rows("adapters", AdapterFact)
 
 
 def find(study: str, **wanted: object) -> list[Number]:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parsers of what adapters' tools and ESXi print. Pure; a line they do not know is not guessed."""
+"""Parsers of the output of adapters' tools and of ESXi. Pure; unknown lines are ignored."""

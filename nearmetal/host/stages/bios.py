@@ -1,18 +1,147 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The BIOS stage: from settings by neutral names to attributes of this vendor. Pure."""
+"""The BIOS stage: from neutral settings to attributes of a vendor, by tables with sources. Pure.
+
+A vendor's names differ by generation and by processor, so each setting has several attributes. The
+first attribute that the machine has is used, with the spelling of values that the machine uses.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nearmetal.host.bios_names import Alternative, Vendor, Wanted, vendor_of
-from nearmetal.host.steps import Outcome, SetBios, Stage, Step, Wait
+from nearmetal.host.steps import Outcome, SetBios, Stage, Wait
 
 if TYPE_CHECKING:
     from nearmetal.host.hosts_file import Bios
-    from nearmetal.host.model import BiosFacts, BiosValue, HostFacts
+    from nearmetal.host.model import BiosFacts, BiosValue, PlatformFacts
+
+Wanted = bool | int | str
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One spelling of a setting. `free`: its present value may be in no group (a profile)."""
+
+    name: str
+    groups: tuple[Mapping[Wanted, str], ...]
+    free: bool = False
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """The table of a vendor. `suffixed`: names end in a number that differs between machines."""
+
+    name: str
+    manufacturers: tuple[str, ...]
+    settings: Mapping[str, tuple[Attribute, ...]]
+    sources: tuple[str, ...]
+    suffixed: bool = False
+
+
+_ENABLED: dict[Wanted, str] = {True: "Enabled", False: "Disabled"}
+_ENABLE: dict[Wanted, str] = {True: "Enable", False: "Disable"}
+
+
+def _switch(*names: str) -> tuple[Attribute, ...]:
+    return tuple(Attribute(name, (_ENABLED, _ENABLE)) for name in names)
+
+
+def _profile(name: str, **values: str) -> tuple[Attribute, ...]:
+    return (Attribute(name, (dict(values.items()),), free=True),)
+
+
+VENDORS = (
+    Vendor(
+        "Dell",
+        ("dell",),
+        {
+            # On Intel machines ProcVirtualization is also the switch of VT-d.
+            "virtualization": _switch("ProcVirtualization"),
+            "iommu": _switch("IommuSupport", "ProcVirtualization"),
+            "sriov": _switch("SriovGlobalEnable"),
+            "smt": _switch("LogicalProc"),
+            "numa_per_socket": (
+                Attribute("NumaNodesPerSocket", ({1: "1", 2: "2", 4: "4"},)),
+                Attribute(
+                    "SubNumaCluster",
+                    ({1: "Disabled", 2: "Enabled"}, {1: "Disabled", 2: "2-way", 4: "4-way"}),
+                ),
+            ),
+            "power": _profile(
+                "SysProfile", performance="PerfOptimized", os="PerfPerWattOptimizedOs"
+            ),
+        },
+        (
+            "Dell DCIM BIOS and Boot Management Profile (DCIM1040)",
+            "OpenStack Ironic, iDRAC driver: BIOS configuration",
+        ),
+    ),
+    Vendor(
+        "HPE",
+        ("hpe", "hewlett packard", "hewlettpackard", "hp"),
+        {
+            "virtualization": _switch("ProcVirtualization"),
+            "iommu": _switch("IntelProcVtd", "ProcAmdIoVt"),
+            "sriov": _switch("Sriov"),
+            "smt": _switch("ProcHyperthreading", "ProcSMT"),
+            "numa_per_socket": (Attribute("SubNumaClustering", ({1: "Disabled", 2: "Enabled"},)),),
+            # Writable if WorkloadProfile is Custom.
+            "power": _profile("PowerRegulator", performance="StaticHighPerf", os="OsControl"),
+        },
+        (
+            "HPE iLO 5 RESTful API documentation, Bios resource definitions",
+            "OpenStack Ironic, iLO driver: BIOS configuration",
+        ),
+    ),
+    Vendor(
+        "Lenovo",
+        ("lenovo",),
+        {
+            "virtualization": _switch(
+                "Processors_IntelVirtualizationTechnology", "Processors_SVMMode"
+            ),
+            "iommu": _switch(
+                "DevicesandIOPorts_IntelVTforDirectedIOVTd",
+                "Devices_and_IO_Ports_IntelVTforDirectedIOVTd",
+            ),
+            "sriov": _switch("DevicesandIOPorts_SRIOV", "Devices_and_IO_Ports_SRIOV"),
+            "smt": _switch("Processors_HyperThreading", "Processors_SMTMode"),
+            "numa_per_socket": (
+                Attribute(
+                    "Processors_SNC", ({1: "Disabled", 2: "Enabled"}, {1: "Disable", 2: "Enable"})
+                ),
+            ),
+            "power": _profile(
+                "OperatingModes_ChooseOperatingMode", performance="MaximumPerformance"
+            ),
+        },
+        (
+            "Lenovo XClarity Controller REST API Guide, BIOS attribute registries",
+            "Lenovo Press LP1477, Tuning UEFI Settings",
+            "python-redfish-lenovo, examples",
+        ),
+    ),
+    Vendor(
+        "Supermicro",
+        ("supermicro", "super micro"),
+        {
+            "virtualization": _switch("IntelVirtualizationTechnology", "SVMMode"),
+            "iommu": _switch("IntelVTforDirectedI/O(VT-d)", "IntelVTforDirectedI_O_VT_d", "IOMMU"),
+            "sriov": _switch("SR-IOVSupport", "SR_IOVSupport"),
+            "smt": _switch("Hyper-Threading[ALL]", "SMTControl"),
+        },
+        (
+            "Supermicro Redfish Reference Guide, BIOS Configuration",
+            "libredfish (NVIDIA), attributes of Supermicro machines",
+        ),
+        suffixed=True,
+    ),
+)
+
 
 _STAGE = Stage.BIOS
 _WHY = "the BIOS reads its settings at boot"
@@ -20,14 +149,20 @@ _SUFFIX = re.compile(r"[_#][0-9A-Fa-f]{4}$")
 _NEUTRAL = ("virtualization", "iommu", "sriov", "smt", "numa_per_socket", "power")
 
 
-def plan_bios(wanted: Bios, facts: HostFacts, outcome: Outcome) -> None:
-    """Add what the BIOS still needs."""
+def vendor_of(manufacturer: str) -> Vendor | None:
+    """Return the table for the manufacturer that a BMC reports."""
+    word = manufacturer.strip().lower()
+    return next((v for v in VENDORS if word.startswith(v.manufacturers)), None)
+
+
+def plan_bios(wanted: Bios, facts: PlatformFacts, outcome: Outcome) -> None:
+    """Add the missing steps for the BIOS."""
     chosen = {name: value for name in _NEUTRAL if (value := getattr(wanted, name)) is not None}
     if not chosen and not wanted.attributes:
         return
     bios = facts.bios
     if bios is None:
-        outcome.refuse(_STAGE, "the BIOS could not be read", "see what could not be read, above")
+        outcome.refuse(_STAGE, "the BIOS could not be read", "see the reason above")
         return
     targets: dict[str, BiosValue] = {}
     vendor = vendor_of(bios.vendor)
@@ -45,15 +180,13 @@ def plan_bios(wanted: Bios, facts: HostFacts, outcome: Outcome) -> None:
             outcome.refuse(
                 _STAGE, f"this {bios.vendor} BIOS has no attribute {name!r}", _close(name, bios)
             )
-        elif name in targets and targets[name] != raw:
+        elif targets.setdefault(name, raw) != raw:
             outcome.refuse(
                 _STAGE,
                 f"bios.attributes sets {name} to {raw!r}, and another setting "
                 f"of the file to {targets[name]!r}",
                 "remove one of them",
             )
-        else:
-            targets[name] = raw
     for name, target in targets.items():
         plan_attribute(bios, name, target, outcome)
 
@@ -66,19 +199,19 @@ def _translate(
     outcome: Outcome,
 ) -> None:
     setting, value = want
-    alternatives = vendor.settings.get(setting, ())
-    if not alternatives:
+    attributes = vendor.settings.get(setting, ())
+    if not attributes:
         outcome.refuse(
             _STAGE,
             f"the table for {vendor.name} has no {setting}",
             "name its attribute under bios.attributes",
         )
         return
-    for alternative in alternatives:
-        name = _find(alternative.name, bios, suffixed=vendor.suffixed)
+    for attribute in attributes:
+        name = _find(attribute.name, bios, suffixed=vendor.suffixed)
         if name is None:
             continue
-        target = _value(alternative, name, value, bios)
+        target = _value(attribute, name, value, bios)
         if target is None:
             known = bios.allowed.get(name) or (str(bios.attributes[name]),)
             outcome.refuse(
@@ -87,52 +220,43 @@ def _translate(
                 f"(it has {', '.join(known[:8])})",
                 "name attribute and value under bios.attributes",
             )
-        elif name in targets and targets[name] != target:
+        elif targets.setdefault(name, target) != target:
             outcome.refuse(
                 _STAGE,
                 f"{setting}: {_word(value)} needs {name} {target}, and another setting of the "
                 f"file needs {targets[name]}: this {vendor.name} has one switch for both",
-                "ask for the same of both",
+                "use the same value for both",
             )
-        else:
-            targets[name] = target
         return
-    names = " or ".join(alternative.name for alternative in alternatives)
+    names = " or ".join(attribute.name for attribute in attributes)
     outcome.refuse(
         _STAGE,
         f"this {vendor.name} BIOS has no attribute for {setting} ({names})",
-        _close(alternatives[0].name, bios),
+        _close(attributes[0].name, bios),
     )
 
 
 def _find(name: str, bios: BiosFacts, *, suffixed: bool) -> str | None:
-    if name in bios.attributes:
-        return name
-    if suffixed:
-        return next((a for a in sorted(bios.attributes) if _SUFFIX.sub("", a) == name), None)
-    return None
+    if name in bios.attributes or not suffixed:
+        return name if name in bios.attributes else None
+    return next((a for a in sorted(bios.attributes) if _SUFFIX.sub("", a) == name), None)
 
 
-def _value(alternative: Alternative, name: str, wanted: Wanted, bios: BiosFacts) -> str | None:
-    """Return the value that this machine's spelling has for what is wanted."""
-    groups = [group for group in alternative.groups if wanted in group]
+def _value(attribute: Attribute, name: str, wanted: Wanted, bios: BiosFacts) -> str | None:
+    """Return the wanted value in the spelling of this machine."""
+    groups = [group for group in attribute.groups if wanted in group]
     allowed = bios.allowed.get(name)
     if allowed:
         return next((g[wanted] for g in groups if g[wanted] in allowed), None)
     now = bios.attributes[name]
-    fitting = [g for g in groups if now in g.values()]
-    if not fitting and alternative.free:
-        fitting = groups
+    fitting = [g for g in groups if now in g.values()] or (groups if attribute.free else [])
     return fitting[0][wanted] if fitting else None
 
 
 def _close(name: str, bios: BiosFacts) -> str:
     near = difflib.get_close_matches(name, list(bios.attributes), 3, 0.5)
-    return (
-        f"it has {', '.join(near)}; name one under bios.attributes"
-        if near
-        else ("list them with Redfish, and name one under bios.attributes")
-    )
+    there = f"it has {', '.join(near)};" if near else "list them with Redfish, and"
+    return f"{there} name one under bios.attributes"
 
 
 def _word(value: BiosValue) -> str:
@@ -140,16 +264,14 @@ def _word(value: BiosValue) -> str:
 
 
 def plan_attribute(bios: BiosFacts, name: str, target: BiosValue, outcome: Outcome) -> None:
-    """Add what makes an attribute that this BIOS has so."""
+    """Add the step for the value of an attribute that this BIOS has."""
     now = bios.attributes[name]
     staged = bios.pending.get(name, now)
-    if now == target and staged == target:
-        return
-    if staged == target:
-        text, action = f"{name}: {_word(target)} is staged, {_word(now)} is in force", Wait()
-        outcome.steps.append(Step(_STAGE, f"bios {name}", text, action, _WHY))
-        return
-    text = f"{name}: {_word(staged)} -> {_word(target)}"
-    action_ = SetBios(name, target, now)
-    why = "" if now == target else _WHY
-    outcome.steps.append(Step(_STAGE, f"bios {name}", text, action_, why))
+    key = f"bios {name}"
+    if staged != target:
+        text = f"{name}: {_word(staged)} -> {_word(target)}"
+        why = "" if now == target else _WHY
+        outcome.step(_STAGE, key, text, SetBios(name, target, now), why)
+    elif now != target:
+        text = f"{name}: {_word(target)} is staged, {_word(now)} is in force"
+        outcome.step(_STAGE, key, text, Wait(), _WHY)

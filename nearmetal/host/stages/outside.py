@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stages fabric, switch and guest: what is seen from the host, and what is done elsewhere. Pure.
+"""The stages fabric, switch and guest: facts seen from the host, and tasks elsewhere. Pure.
 
-They have no steps of their own: a subnet manager, a switch and a guest belong to others, so what
-they need is stated beside the plan.
+They have no steps: other people own the subnet manager, the switch and the guest, so the plan only
+states what these need.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from nearmetal.host.steps import Outcome, Stage
 if TYPE_CHECKING:
     from nearmetal.host.cards import Pair
     from nearmetal.host.hosts_file import HostGroup, Port
-    from nearmetal.host.model import HostFacts, PortFacts
+    from nearmetal.host.model import PlatformFacts, PortFacts
 
 
 NO_GUID = "00:00:00:00:00:00:00:00"
 
 DOWN = "Down"
-"""What vCenter says of an uplink without an Ethernet link, as an InfiniBand port always is."""
+"""The state of an uplink without an Ethernet link in vCenter, so of every InfiniBand port."""
 
 _FINE = ("", "ACTIVE", DOWN)
 
 
-def plan_outside(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome: Outcome) -> None:
-    """State what the fabric, the switch and the guests need."""
+def plan_outside(
+    group: HostGroup, facts: PlatformFacts, pairs: list[Pair], outcome: Outcome
+) -> None:
+    """State the needs of the fabric, the switch and the guests."""
     ports = [(want, found) for p in pairs for _, want, found in p.ports()]
     links = {want.link or found.link for want, found in ports if want.vfs}
     if "infiniband" in links:
@@ -50,39 +52,40 @@ def plan_outside(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome:
             which = f" ({', '.join(down)})" if down else ""
             outcome.remark(
                 Stage.SWITCH,
-                f"the vmnic of an InfiniBand port shows Down{which}: that "
-                "is normal, as ESXi takes it for Ethernet",
+                f"the vmnic of an InfiniBand port shows Down{which}: this is normal, because ESXi "
+                "takes it for Ethernet",
             )
         outcome.remark(
             Stage.SWITCH,
-            "a switch with the adapter as uplink, a port group and MTU 9000 are made in vCenter",
+            "create a switch with the adapter as uplink, a port group and MTU 9000 in vCenter",
         )
     outcome.remark(
         Stage.GUEST,
         "guests need the driver of the VF (rdma-core or OFED); "
-        "ibv_devinfo there must say PORT_ACTIVE",
+        "ibv_devinfo there must show PORT_ACTIVE",
     )
     if facts.platform == "linux" and facts.iommu_groups == 0:
         outcome.remark(
             Stage.DRIVER,
-            "the IOMMU is off now: VFs cannot be given away before the "
-            "BIOS and the kernel have switched it on",
+            "the IOMMU is off now: virtual machines can get VFs only after the BIOS and the kernel "
+            "have switched it on",
         )
 
 
 def _ports(ports: list[tuple[Port, PortFacts]], outcome: Outcome) -> None:
-    """State what single ports lack."""
+    """State what single ports need."""
     for _, found in ports:
         unnamed = sum(vf.port == NO_GUID for vf in found.guids)
         if unnamed:
             outcome.remark(
                 Stage.FABRIC,
-                f"{unnamed} VFs of {found.address} have no port GUID yet: "
-                "who gives them to machines sets it, as nearmetal up does",
+                f"{unnamed} VFs of {found.address} have no port GUID yet: the program that gives "
+                "them to virtual machines sets it, as nearmetal up does",
             )
     for want, found in ports:
         if (want.link or found.link) == "infiniband" and found.state not in _FINE:
             outcome.remark(
                 Stage.FABRIC,
-                f"{found.address} is {found.state}: no cable, or no subnet manager answers",
+                f"{found.address} is {found.state}: the port has no cable, or no subnet manager "
+                "answers",
             )

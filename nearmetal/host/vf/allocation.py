@@ -21,8 +21,8 @@ from nearmetal.host.vf.kernel import Kernel, execute
 from nearmetal.host.vf.ledger import Book, Ledger, Owner, PfRecord, VfClaim
 from nearmetal.host.vf.model import INFINIBAND, VFIO, Machine, PfFacts, Use, VfFacts, VfSettings
 from nearmetal.host.vf.steps import (
+    KernelStep,
     PfBefore,
-    Step,
     VfBefore,
     assuming,
     configure_host_vf,
@@ -53,8 +53,6 @@ class GrantedVf:
     address: str
     number: int
     pf: str
-    pf_address: str
-    link_type: str
     group: int
     numa: int
     settings: VfSettings
@@ -66,18 +64,22 @@ class GrantedVf:
 
 @dataclass(frozen=True)
 class Wish:
-    """A future request of an owner. `numa`: the NUMA nodes of its processors, empty for any."""
+    """A request of an owner. `numa`: the NUMA nodes of its processors, empty for any."""
 
     owner: Owner
     request: VfRequest
     numa: frozenset[int] = frozenset()
+    use: Use = "machine"
+
+    def settings(self, pf: PfFacts) -> VfSettings:
+        """Return the settings of its VF on an adapter."""
+        return wanted_settings(self.request, pf, self.owner.name, self.owner.node)
 
 
 class VfHost:
-    """The VFs of this machine."""
+    """The VFs of this machine. `privileged`: whether this process may change anything."""
 
     def __init__(self, kernel: Kernel, ledger: Ledger, *, privileged: bool) -> None:
-        """`privileged`: whether this process may change anything."""
         self.kernel = kernel
         self.ledger = ledger
         self.privileged = privileged
@@ -106,13 +108,12 @@ class VfHost:
             except HostError as error:
                 raise HostError(f"{wish.owner}: {error.message}", error.hint) from error
             if choice.vf is None:
-                machine = _as_created(machine, choice)
+                machine = choice.applied(machine)
             vf = choice.vf or next(
                 vf for pf in machine.pfs if pf.address == choice.pf.address for vf in pf.vfs
             )
             claims[vf.address] = str(wish.owner)
-            wanted = wanted_settings(wish.request, choice.pf, wish.owner.name, wish.owner.node)
-            choices.append(replace(choice, notes=_fabric_notes(wish.request, choice.pf, wanted)))
+            choices.append(replace(choice, notes=_fabric_notes(wish, choice.pf)))
         return tuple(choices)
 
     def allocate(
@@ -128,17 +129,18 @@ class VfHost:
         fails.
         """
         self._require_root()
+        wish = Wish(owner, request, numa, use)
         with self.ledger.changing() as book:
             self._reclaim(book)
             claim = book.of(owner)
             reasons: tuple[str, ...] = ("the owner already has it",)
-            if claim is not None and not self._fits(request, claim, use):
+            if claim is not None and not self._fits(wish, claim):
                 self._give_back(book, claim)
                 claim = None
             try:
                 if claim is None:
-                    claim, reasons = self._claim(book, request, owner, numa, use)
-                return self._finish(book, request, claim, reasons)
+                    claim, reasons = self._claim(book, wish)
+                return self._finish(book, wish, claim, reasons)
             finally:
                 # An adapter that nothing uses now is restored at once; a claim stays for the
                 # next attempt, or for `down`.
@@ -150,7 +152,8 @@ class VfHost:
         An owner without VFs is no error. Raises HostError if the virtual machine still runs.
         """
         book = self.ledger.read()
-        if book.of(owner) is None and not self._orphaned(book):
+        unused = book.pfs.keys() - {claim.pf for claim in book.claims.values()}
+        if book.of(owner) is None and not unused:
             return ()
         self._require_root()
         with self.ledger.changing() as book:
@@ -198,10 +201,6 @@ class VfHost:
         fields = stat.rpartition(")")[2].split()
         return int(fields[19]) if len(fields) > 19 and fields[19].isdigit() else 0  # noqa: PLR2004
 
-    @staticmethod
-    def _orphaned(book: Book) -> bool:
-        return not book.pfs.keys() <= {claim.pf for claim in book.claims.values()}
-
     def _forget_boots(self, book: Book, machine: Machine) -> None:
         """Drop the records of earlier boots: a boot restores everything."""
         known = len(book.claims) + len(book.pfs)
@@ -226,68 +225,56 @@ class VfHost:
         self._return_pfs(book)
         return tuple(done)
 
-    def _fits(self, request: VfRequest, claim: VfClaim, use: Use) -> bool:
-        """Whether the owner's VF fits its request now."""
+    def _fits(self, wish: Wish, claim: VfClaim) -> bool:
+        """Whether the owner's VF fits its wish now."""
         machine = self.machine()
         found = machine.vf(claim.vf)
-        return claim.use == use and found is not None and found[0] in candidates(request, machine)
+        allowed = candidates(wish.request, machine)
+        return claim.use == wish.use and found is not None and found[0] in allowed
 
-    def _claim(
-        self, book: Book, request: VfRequest, owner: Owner, numa: frozenset[int], use: Use
-    ) -> tuple[VfClaim, tuple[str, ...]]:
+    def _claim(self, book: Book, wish: Wish) -> tuple[VfClaim, tuple[str, ...]]:
         machine = self.machine()
-        choice = _chosen(request, machine, book, numa, use)
-        pf = choice.pf
+        choice = _chosen(wish, machine, book)
+        pf, vf, reasons = choice.pf, choice.vf, choice.reasons
         record = book.pfs.get(pf.address)
         if record is None:
             record = PfRecord(pf=pf.address, boot=machine.boot, before=PfBefore.of(pf))
             book.pfs[pf.address] = record
             self.ledger.save(book)
-        self._run(prepare_pf(machine, pf, choice.create, record.before, use), _UP)
-        if choice.vf is None:
-            created = self._created(request, pf, book, numa, use)
-            choice = replace(created, reasons=choice.reasons)
-        vf = choice.vf
-        assert vf is not None  # noqa: S101 - _created checked it
-        pf = choice.pf
-        claim = VfClaim(
-            vf=vf.address,
-            pf=pf.address,
-            owner=owner,
-            since=int(time.time()),
-            boot=machine.boot,
-            stage="preparing",
-            before=VfBefore.of(vf),
-            wanted=wanted_settings(request, pf, owner.name, owner.node),
-            use=use,
-        )
-        book.claims[vf.address] = claim
-        self.ledger.save(book)
-        return claim, choice.reasons
-
-    def _created(
-        self, request: VfRequest, pf: PfFacts, book: Book, numa: frozenset[int], use: Use
-    ) -> Choice:
-        """Choose again, on the adapter with the new VFs."""
-        only = request.model_copy(update={"pf": pf.address})
-        choice = _chosen(only, self.machine(), book, numa, use)
-        if choice.vf is None:
+        self._run(prepare_pf(machine, pf, choice.create, record.before, wish.use), _UP)
+        if vf is None:
+            only = wish.request.model_copy(update={"pf": pf.address})
+            choice = _chosen(replace(wish, request=only), self.machine(), book)
+            pf, vf = choice.pf, choice.vf
+        if vf is None:
             raise HostError(
                 f"adapter {pf.name}: the kernel accepted the number of VFs and created none",
                 "see its log (dmesg) for the reason",
             )
-        return choice
+        claim = VfClaim(
+            vf=vf.address,
+            pf=pf.address,
+            owner=wish.owner,
+            since=int(time.time()),
+            boot=machine.boot,
+            stage="preparing",
+            before=VfBefore.of(vf),
+            wanted=wish.settings(pf),
+            use=wish.use,
+        )
+        book.claims[vf.address] = claim
+        self.ledger.save(book)
+        return claim, reasons
 
     def _finish(
-        self, book: Book, request: VfRequest, claim: VfClaim, reasons: tuple[str, ...]
+        self, book: Book, wish: Wish, claim: VfClaim, reasons: tuple[str, ...]
     ) -> GrantedVf:
         """Execute the remaining steps for a claimed VF, and check the result."""
         machine = self.machine()
         pf, vf = self._found(machine, claim)
-        wanted = wanted_settings(request, pf, claim.owner.name, claim.owner.node)
-        record = book.pfs[pf.address]
+        wanted = wish.settings(pf)
         configure = configure_host_vf if claim.use == "host" else configure_vf
-        steps = prepare_pf(machine, pf, 0, record.before, claim.use)
+        steps = prepare_pf(machine, pf, 0, book.pfs[pf.address].before, claim.use)
         known = assuming(vf, claim.wanted) if claim.stage == "held" else vf
         steps += configure(pf, known, wanted)
         if steps:
@@ -315,13 +302,11 @@ class VfHost:
             address=vf.address,
             number=vf.number,
             pf=pf.name,
-            pf_address=pf.address,
-            link_type=pf.link_type,
             group=-1 if vf.group is None else vf.group,
             numa=pf.numa,
             settings=wanted,
             reasons=reasons,
-            notes=_notes(request, pf, vf, wanted),
+            notes=_notes(wish, pf, vf),
             interfaces=tuple(link.name for link in vf.links),
             rdma=vf.rdma,
         )
@@ -366,15 +351,13 @@ class VfHost:
             self.ledger.save(book)
         return tuple(kept)
 
-    def _run(self, steps: list[Step], verb: str) -> None:
+    def _run(self, steps: list[KernelStep], verb: str) -> None:
         execute(steps, self.kernel, Journal(self.ledger.directory), verb)
 
 
-def _chosen(
-    request: VfRequest, machine: Machine, book: Book, numa: frozenset[int], use: Use
-) -> Choice:
+def _chosen(wish: Wish, machine: Machine, book: Book) -> Choice:
     try:
-        return choose(request, machine, book.owners(), numa, use)
+        return choose(wish.request, machine, book.owners(), wish.numa, wish.use)
     except HostError as error:
         raise NoVfError(error.message, error.hint) from error
 
@@ -399,37 +382,23 @@ def _as_returned(machine: Machine, book: Book, claims: dict[str, str]) -> Machin
     return replace(machine, pfs=tuple(pfs))
 
 
-def _as_created(machine: Machine, choice: Choice) -> Machine:
-    """Return the machine as it will be with the VFs that a choice creates."""
-    address = choice.pf.address
-    vfs = tuple(
-        VfFacts(
-            f"{address} VF {number}", number, "", "", None, (), choice.pf.numa, (), VfSettings()
-        )
-        for number in range(choice.create)
-    )
-    pfs = [replace(pf, vfs=vfs) if pf.address == address else pf for pf in machine.pfs]
-    return replace(machine, pfs=tuple(pfs))
-
-
-def _fabric_notes(request: VfRequest, pf: PfFacts, wanted: VfSettings) -> tuple[str, ...]:
+def _fabric_notes(wish: Wish, pf: PfFacts) -> tuple[str, ...]:
     """Return the tasks that remain outside of this machine."""
-    if pf.link_type != INFINIBAND or not request.pkey or pf.vf_pkeys:
+    pkey = wish.request.pkey
+    if pf.link_type != INFINIBAND or not pkey or pf.vf_pkeys:
         return ()
-    port = (wanted.port_guid or "").replace(":", "")
-    return (
-        (
-            f"subnet manager: add port GUID 0x{port} to partition {request.pkey}; "
-            f"driver {pf.driver} leaves partition keys of VFs to it"
-        ),
-    )
+    port = (wish.settings(pf).port_guid or "").replace(":", "")
+    text = f"subnet manager: add port GUID 0x{port} to partition {pkey}; "
+    return (f"{text}driver {pf.driver} leaves partition keys of VFs to it",)
 
 
-def _notes(request: VfRequest, pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> tuple[str, ...]:
-    notes = list(_fabric_notes(request, pf, wanted))
-    if request.spoof_check and pf.link_type != INFINIBAND and vf.settings.spoof_check is None:
-        notes.append(f"driver {pf.driver} has no spoof check: the guest can send from any address")
-    return tuple(notes)
+def _notes(wish: Wish, pf: PfFacts, vf: VfFacts) -> tuple[str, ...]:
+    notes = _fabric_notes(wish, pf)
+    checks = wish.request.spoof_check and pf.link_type != INFINIBAND
+    if checks and vf.settings.spoof_check is None:
+        text = f"driver {pf.driver} has no spoof check: the guest can send from any address"
+        return (*notes, text)
+    return notes
 
 
 def this_machine() -> VfHost:

@@ -18,12 +18,12 @@ from nearmetal.core.journal import Event
 from nearmetal.core.process import Command, LocalRunner
 from nearmetal.host.vf.facts import Sysfs
 from nearmetal.host.vf.model import ETHERNET, GUID, INFINIBAND, MAC, Link, VfSettings
-from nearmetal.host.vf.steps import AwaitCarrier, LoadModule, SetLink, SetVf, Step, Write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from nearmetal.core.journal import Journal
+    from nearmetal.host.vf.steps import KernelStep
 
 CARRIER_S = 30.0
 """Limit for a link to come up: switches with a spanning tree protocol take up to 30 s."""
@@ -116,10 +116,12 @@ def link_of(message: Mapping[str, Any]) -> Link:
 
 
 class Kernel:
-    """This machine's kernel. All changes raise HostError with the kernel's reason."""
+    """This machine's kernel. All changes raise HostError with the kernel's reason.
+
+    `carrier_s`: limit for a link to come up.
+    """
 
     def __init__(self, sysfs: Sysfs, carrier_s: float = CARRIER_S) -> None:
-        """Open nothing yet. `carrier_s`: limit for a link to come up."""
         self.sysfs = sysfs
         self.carrier_s = carrier_s
 
@@ -166,6 +168,17 @@ class Kernel:
         """Load a module with modprobe."""
         LocalRunner().check(Command(("modprobe", "--", module)), timeout_s=_MODPROBE_S)
 
+    def await_carrier(self, name: str) -> None:
+        """Wait until the link of a network device is up."""
+        deadline = time.monotonic() + self.carrier_s
+        while not any(link.name == name and link.carrier for link in self.links()):
+            if time.monotonic() > deadline:
+                raise HostError(
+                    f"no link after {self.carrier_s:g} s",
+                    f"check the cable and the switch's port of {name}, or the subnet manager",
+                )
+            self.pause()
+
     def pause(self) -> None:
         """Wait for a tenth of a second."""
         time.sleep(0.1)
@@ -184,38 +197,13 @@ class Kernel:
             ) from error
 
 
-def execute(steps: Iterable[Step], kernel: Kernel, journal: Journal, verb: str) -> None:
+def execute(steps: Iterable[KernelStep], kernel: Kernel, journal: Journal, verb: str) -> None:
     """Execute steps in order, each journalled before and after; stops at the first failure."""
     for step in steps:
         journal.write(verb, step.text, Event.BEGIN)
         try:
-            _execute(step, kernel)
+            getattr(kernel, step.change)(**step.arguments)
         except HostError as error:
             journal.write(verb, step.text, Event.FAILED, error.message)
             raise HostError(f"{step.text}: {error.message}", error.hint) from error
         journal.write(verb, step.text, Event.DONE)
-
-
-def _execute(step: Step, kernel: Kernel) -> None:
-    match step:
-        case Write(path=path, value=value):
-            kernel.write(path, value)
-        case LoadModule(name=name):
-            kernel.load(name)
-        case SetLink(index=index, up=up):
-            kernel.set_up(index, up=up)
-        case SetVf(index=index, number=number, setting=setting, value=value):
-            kernel.set_vf(index, number, setting, value)
-        case AwaitCarrier(name=name):
-            _await_carrier(name, kernel)
-
-
-def _await_carrier(name: str, kernel: Kernel) -> None:
-    deadline = time.monotonic() + kernel.carrier_s
-    while not any(link.name == name and link.carrier for link in kernel.links()):
-        if time.monotonic() > deadline:
-            raise HostError(
-                f"no link after {kernel.carrier_s:g} s",
-                f"check the cable and the switch's port of {name}, or the subnet manager",
-            )
-        kernel.pause()

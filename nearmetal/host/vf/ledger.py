@@ -122,7 +122,6 @@ class Ledger:
     """The ledger in a directory that belongs to root alone."""
 
     def __init__(self, directory: Path = DIRECTORY) -> None:
-        """Remember the place; nothing is opened yet."""
         self.directory = directory
         self.path = directory / "ledger.jsonl"
 

@@ -8,7 +8,7 @@ again continues a run that was interrupted anywhere.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from nearmetal.host.vf.choose import used_by
 from nearmetal.host.vf.facts import DEVICES
@@ -18,7 +18,7 @@ from nearmetal.host.vf.request import Guids, derive_guids, derive_mac
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from nearmetal.host.vf.model import Machine, Use
+    from nearmetal.host.vf.model import Link, Machine, Use
     from nearmetal.host.vf.request import VfRequest
 
 FOLLOW = 0
@@ -28,70 +28,39 @@ _PROBE = "sys/bus/pci/drivers_probe"
 
 
 @dataclass(frozen=True)
-class Write:
-    """Write a value to a file of the kernel. `text`: for the journal."""
+class KernelStep:
+    """One change. `text`: for the journal. `change`: the method of `Kernel`, with its arguments."""
 
-    path: str
-    value: str
     text: str
+    change: Literal["write", "load", "set_up", "set_vf", "await_carrier"]
+    arguments: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class LoadModule:
-    """Load a kernel module."""
-
-    name: str
-
-    @property
-    def text(self) -> str:
-        """For the journal."""
-        return f"load kernel module {self.name}"
+def _write(path: str, value: str, text: str) -> KernelStep:
+    return KernelStep(text, "write", {"path": path, "value": value})
 
 
-@dataclass(frozen=True)
-class SetLink:
-    """Set an adapter's network device up or down."""
-
-    index: int
-    name: str
-    up: bool
-
-    @property
-    def text(self) -> str:
-        """For the journal."""
-        return f"set {self.name} {'up' if self.up else 'down'}"
+def _load(module: str) -> KernelStep:
+    return KernelStep(f"load kernel module {module}", "load", {"module": module})
 
 
-@dataclass(frozen=True)
-class AwaitCarrier:
-    """Wait until an adapter's link is up."""
-
-    name: str
-
-    @property
-    def text(self) -> str:
-        """For the journal."""
-        return f"wait for the link of {self.name}"
+def _set_link(link: Link, *, up: bool) -> KernelStep:
+    return KernelStep(
+        f"set {link.name} {'up' if up else 'down'}", "set_up", {"index": link.index, "up": up}
+    )
 
 
-@dataclass(frozen=True)
-class SetVf:
-    """Set one setting of a VF through its adapter. `value` as `kernel.request_of` takes it."""
-
-    index: int
-    name: str
-    number: int
-    setting: str
-    value: str | int | bool | tuple[int, int]
-
-    @property
-    def text(self) -> str:
-        """For the journal."""
-        value = "/".join(map(str, self.value)) if isinstance(self.value, tuple) else self.value
-        return f"{self.name} VF {self.number}: {self.setting} {value}"
+def _await_carrier(link: Link) -> KernelStep:
+    return KernelStep(f"wait for the link of {link.name}", "await_carrier", {"name": link.name})
 
 
-Step = Write | LoadModule | SetLink | AwaitCarrier | SetVf
+def _set_vf(link: Link, number: int, setting: str, value: Any) -> KernelStep:
+    shown = "/".join(map(str, value)) if isinstance(value, tuple) else value
+    return KernelStep(
+        f"{link.name} VF {number}: {setting} {shown}",
+        "set_vf",
+        {"index": link.index, "number": number, "setting": setting, "value": value},
+    )
 
 
 @dataclass(frozen=True)
@@ -147,34 +116,34 @@ def _device(address: str) -> str:
     return f"{DEVICES}/{address}"
 
 
-def _drivers_take(pf: PfFacts, value: str, text: str) -> Write:
-    return Write(f"{_device(pf.address)}/sriov_drivers_autoprobe", value, f"{pf.name}: {text}")
+def _drivers_take(pf: PfFacts, value: str, text: str) -> KernelStep:
+    return _write(f"{_device(pf.address)}/sriov_drivers_autoprobe", value, f"{pf.name}: {text}")
 
 
 def prepare_pf(
     machine: Machine, pf: PfFacts, create: int, before: PfBefore, use: Use = "machine"
-) -> list[Step]:
+) -> list[KernelStep]:
     """Return the steps before an adapter can give VFs; `create` 0 keeps the VFs that it has.
 
     The adapter is up before VFs are created: some drivers (igb) reset them when it comes up. The
     host's own drivers do not take new VFs, so that no VF appears as a network device for a moment.
     """
-    steps: list[Step] = [] if machine.vfio or use == "host" else [LoadModule(VFIO)]
+    steps: list[KernelStep] = [] if machine.vfio or use == "host" else [_load(VFIO)]
     link = pf.link
     if link is not None and not link.up:
-        steps.append(SetLink(link.index, link.name, up=True))
+        steps.append(_set_link(link, up=True))
     if link is not None and not (link.up and link.carrier):
-        steps.append(AwaitCarrier(link.name))
+        steps.append(_await_carrier(link))
     creates = create and not pf.vfs
     if creates:
         if pf.autoprobe:
             steps.append(_drivers_take(pf, "0", "keep drivers of this machine off new VFs"))
         number = f"{_device(pf.address)}/sriov_numvfs"
-        steps.append(Write(number, str(create), f"{pf.name}: create {create} VFs"))
+        steps.append(_write(number, str(create), f"{pf.name}: create {create} VFs"))
     if before.autoprobe and (creates or not pf.autoprobe):
         steps.append(_drivers_take(pf, "1", "let drivers take VFs again"))
     if creates and link is not None:
-        steps.append(AwaitCarrier(link.name))  # some drivers (igb) reset the adapter for new VFs
+        steps.append(_await_carrier(link))  # some drivers (igb) reset the adapter for new VFs
     return steps
 
 
@@ -182,7 +151,7 @@ _ORDINARY = {"vlan": 0, "qos": 0, "trust": False, "spoof_check": True, "rate": 0
 """Values that are not set if the driver does not have the setting."""
 
 
-def _setting_steps(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> Iterator[Step]:
+def _setting_steps(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> Iterator[KernelStep]:
     """Yield what differs. One request sets VLAN and priority, and one sets the two rates."""
     link, now = pf.link, vars(vf.settings)
     if link is None:
@@ -195,7 +164,7 @@ def _setting_steps(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> Iterator[Ste
     if "pkey_index" in changed:
         index = changed.pop("pkey_index")
         path = f"sys/class/infiniband/{pf.rdma[0]}/iov/{vf.address}/ports/1/pkey_idx/0"
-        yield Write(path, str(index), f"{pf.name} VF {vf.number}: partition key {index}")
+        yield _write(path, str(index), f"{pf.name} VF {vf.number}: partition key {index}")
     for name, pair in (("vlan", ("vlan", "qos")), ("rate", ("min_rate", "rate"))):
         if changed.keys() & set(pair):
             found = [(getattr(wanted, key), now[key]) for key in pair]
@@ -203,7 +172,7 @@ def _setting_steps(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> Iterator[Ste
                 changed.pop(key, None)
             changed[name] = tuple(old or 0 if new is None else new for new, old in found)
     for name, value in changed.items():
-        yield SetVf(link.index, link.name, vf.number, name, value)
+        yield _set_vf(link, vf.number, name, value)
 
 
 def assuming(vf: VfFacts, settings: VfSettings) -> VfFacts:
@@ -212,55 +181,55 @@ def assuming(vf: VfFacts, settings: VfSettings) -> VfFacts:
     return replace(vf, settings=replace(vf.settings, **given))
 
 
-def configure_vf(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> list[Step]:
+def configure_vf(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> list[KernelStep]:
     """Return the steps that prepare a VF for a virtual machine.
 
     The override comes first: after it no driver of this machine takes the VF. A VF driver reads
     its address only when it is bound (igbvf), so the settings come between the drivers.
     """
-    steps: list[Step] = []
+    steps: list[KernelStep] = []
     if vf.driver_override != VFIO:
         path = f"{_device(vf.address)}/driver_override"
-        steps.append(Write(path, VFIO, f"{vf.address}: set aside for {VFIO}"))
+        steps.append(_write(path, VFIO, f"{vf.address}: set aside for {VFIO}"))
     if vf.driver and vf.driver != VFIO:
         steps.append(_unbind(vf))
     steps += _setting_steps(pf, vf, wanted)
     if vf.driver != VFIO:
-        steps.append(Write(_PROBE, vf.address, f"{vf.address}: bind {VFIO}"))
+        steps.append(_write(_PROBE, vf.address, f"{vf.address}: bind {VFIO}"))
     return steps
 
 
-def configure_host_vf(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> list[Step]:
+def configure_host_vf(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> list[KernelStep]:
     """Return the steps that prepare a VF for programs of this machine: its own driver, and up.
 
     Settings also come between the drivers here. The network device appears only with the driver,
     so the next call, with new facts, sets it up.
     """
     settings = list(_setting_steps(pf, vf, wanted))
-    steps: list[Step] = []
+    steps: list[KernelStep] = []
     if vf.driver_override:
         path = f"{_device(vf.address)}/driver_override"
-        steps.append(Write(path, "\n", f"{vf.address}: its own driver"))
+        steps.append(_write(path, "\n", f"{vf.address}: its own driver"))
     rebinds = not vf.driver or bool(settings or vf.driver_override)
     if vf.driver and rebinds:
         steps.append(_unbind(vf))
     steps += settings
     if not rebinds:
-        steps += (SetLink(link.index, link.name, up=True) for link in vf.links if not link.up)
+        steps += (_set_link(link, up=True) for link in vf.links if not link.up)
         return steps
     if vf.alias:
-        steps.append(LoadModule(vf.alias))
-    return [*steps, Write(_PROBE, vf.address, f"{vf.address}: bind a driver")]
+        steps.append(_load(vf.alias))
+    return [*steps, _write(_PROBE, vf.address, f"{vf.address}: bind a driver")]
 
 
-def _unbind(vf: VfFacts) -> Write:
+def _unbind(vf: VfFacts) -> KernelStep:
     path = f"{_device(vf.address)}/driver/unbind"
-    return Write(path, vf.address, f"{vf.address}: unbind {vf.driver}")
+    return _write(path, vf.address, f"{vf.address}: unbind {vf.driver}")
 
 
-def return_vf(pf: PfFacts, vf: VfFacts, before: VfBefore) -> list[Step]:
+def return_vf(pf: PfFacts, vf: VfFacts, before: VfBefore) -> list[KernelStep]:
     """Return the steps that restore a VF."""
-    steps: list[Step] = []
+    steps: list[KernelStep] = []
     # Drivers report zero for a GUID that was never set, and refuse to set zero.
     old = {name: value for name, value in vars(before.settings).items() if value != NO_GUID}
     settings = list(_setting_steps(pf, vf, VfSettings(**old)))
@@ -271,28 +240,28 @@ def return_vf(pf: PfFacts, vf: VfFacts, before: VfBefore) -> list[Step]:
     steps += settings
     if vf.driver_override != before.driver_override:
         path, value = f"{_device(vf.address)}/driver_override", before.driver_override + "\n"
-        steps.append(Write(path, value, f"{vf.address}: override as before"))
+        steps.append(_write(path, value, f"{vf.address}: override as before"))
     if before.driver and wrong:
         path = f"sys/bus/pci/drivers/{before.driver}/bind"
-        steps.append(Write(path, vf.address, f"{vf.address}: bind {before.driver} again"))
+        steps.append(_write(path, vf.address, f"{vf.address}: bind {before.driver} again"))
     return steps
 
 
 def return_pf(
     pf: PfFacts, before: PfBefore, claims: Mapping[str, str]
-) -> tuple[list[Step], tuple[str, ...]]:
+) -> tuple[list[KernelStep], tuple[str, ...]]:
     """Return the steps that restore an adapter, or the VFs in use that prevent this."""
     kept = [f"{vf.address}: {use}" for vf in pf.vfs if (use := used_by(vf, claims))]
     created = bool(pf.vfs) and before.nr_vfs == 0
     if kept and created:
         return [], tuple(kept)
-    steps: list[Step] = []
+    steps: list[KernelStep] = []
     if created:
         number = f"{_device(pf.address)}/sriov_numvfs"
-        steps.append(Write(number, "0", f"{pf.name}: remove {len(pf.vfs)} VFs"))
+        steps.append(_write(number, "0", f"{pf.name}: remove {len(pf.vfs)} VFs"))
     if pf.autoprobe != before.autoprobe:
         steps.append(_drivers_take(pf, str(int(before.autoprobe)), "drivers take VFs as before"))
     link = pf.link
     if link is not None and link.up and not before.up and not kept:
-        steps.append(SetLink(link.index, link.name, up=False))
+        steps.append(_set_link(link, up=False))
     return steps, ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which MPIs are here: one prefix each, under the names used everywhere."""
+"""The installed MPIs, with one prefix each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Family(Enum):
 
 
 class Mpi(Enum):
-    """The MPIs nearmetal knows how to set up; the value is the name on the command line."""
+    """The MPIs that nearmetal can set up; the value is the name on the command line."""
 
     OPENMPI5 = "openmpi5"
     MPICH5 = "mpich5"
@@ -36,7 +36,7 @@ class Mpi(Enum):
 
     @property
     def title(self) -> str:
-        """The name people use."""
+        """The name in sentences."""
         return {
             Mpi.OPENMPI5: "Open MPI 5",
             Mpi.MPICH5: "MPICH 5",
@@ -67,19 +67,19 @@ class Installation:
 
     @property
     def library_directory(self) -> Path | None:
-        """Where its libmpi lies; None when the system's linker finds it."""
+        """The directory of its libmpi; None if the system's linker finds it."""
         return None if self.prefix == Path("/usr") else self.prefix / "lib"
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where MPIs are looked for: directories with a prefix per name, and the system's own."""
+class SearchPath:
+    """Directories that may hold MPIs: `roots` with one prefix per name, and the system's prefix."""
 
     roots: tuple[Path, ...]
     system: Path | None
 
     def prefixes(self, mpi: Mpi) -> list[Path]:
-        """Return the prefixes at which an MPI may be, in order."""
+        """Return the possible prefixes of an MPI, in order."""
         found = [root / mpi.value for root in self.roots]
         # libmpi 40.30 is Open MPI 4.1; 40.40 would be Open MPI 5.
         if mpi is Mpi.OPENMPI4 and self.system is not None:
@@ -87,19 +87,20 @@ class Places:
         return found
 
 
-def default_places() -> Places:
+def default_path() -> SearchPath:
     """Return $NEARMETAL_MPI_PATH, then build/mpi of the checkout, then /usr."""
     given = os.environ.get("NEARMETAL_MPI_PATH", "")
     named = [Path(path) for path in given.split(os.pathsep) if path]
-    return Places((*named, REPOSITORY / "build" / "mpi"), Path("/usr"))
+    return SearchPath((*named, REPOSITORY / "build" / "mpi"), Path("/usr"))
 
 
-def find_installations(places: Places | None = None) -> dict[Mpi, Installation]:
+def find_installations(places: SearchPath | None = None) -> dict[Mpi, Installation]:
     """Return the installed MPIs by name; `places` None: the default ones."""
+    looked = places or default_path()
     found = {}
     for mpi in Mpi:
-        for prefix in (places or default_places()).prefixes(mpi):
-            installation = Installation(mpi, prefix)
+        installations = (Installation(mpi, prefix) for prefix in looked.prefixes(mpi))
+        for installation in installations:
             if os.access(installation.launcher, os.X_OK):
                 found[mpi] = installation
                 break
@@ -120,24 +121,24 @@ def linked_family(program: Path) -> Family | None:
 
 
 def pick(
-    name: str | None, program: Path | None = None, places: Places | None = None
+    name: str | None, program: Path | None = None, places: SearchPath | None = None
 ) -> Installation:
     """Return the MPI to use: by name, else the first that fits the program.
 
-    Raises UsageError for an unknown name, LaunchError when none is installed or fits.
+    Raises UsageError for an unknown name, and LaunchError if none is installed or fits.
     """
-    looked = places or default_places()
+    looked = places or default_path()
     found = find_installations(looked)
     here = ", ".join(mpi.value for mpi in found) or "none"
     family = None if program is None else linked_family(program)
     if name is None:
-        fitting = [i for i in found.values() if family in (None, i.mpi.family)]
-        if not fitting:
-            raise LaunchError(
-                f"no MPI for {program or 'the job'} is installed (here: {here})",
-                "run `make setup`, or set NEARMETAL_MPI_PATH",
-            )
-        return fitting[0]
+        for installation in found.values():
+            if family in (None, installation.mpi.family):
+                return installation
+        raise LaunchError(
+            f"no MPI for {program or 'the job'} is installed (here: {here})",
+            "run `make setup`, or set NEARMETAL_MPI_PATH",
+        )
     try:
         mpi = Mpi(name)
     except ValueError:
@@ -145,12 +146,14 @@ def pick(
         raise UsageError(f"unknown MPI {name!r}", f"known: {known}; installed: {here}") from None
     if mpi not in found:
         prefixes = ", ".join(map(str, looked.prefixes(mpi)))
-        hint = f"installed: {here}; run `make setup`, or name its parent in NEARMETAL_MPI_PATH"
-        raise LaunchError(f"{mpi.title} ({mpi.value}) is not installed: looked in {prefixes}", hint)
+        raise LaunchError(
+            f"{mpi.title} ({mpi.value}) is not installed: looked in {prefixes}",
+            f"installed: {here}; run `make setup`, or add its parent to NEARMETAL_MPI_PATH",
+        )
     if family not in (None, mpi.family):
-        fitting_names = ", ".join(m.value for m in found if m.family is family) or "none installed"
+        fitting = ", ".join(m.value for m in found if m.family is family) or "none installed"
         raise LaunchError(
             f"{program} is linked to {family.value if family else ''}, which is not {mpi.title}'s",
-            f"use --mpi with one of: {fitting_names}; or compile it with {mpi.title}",
+            f"use --mpi with one of: {fitting}; or compile it with {mpi.title}",
         )
     return found[mpi]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class MapBy(Enum):
-    """How ranks go to nodes: filling one after another, or one each in turn."""
+    """How ranks go to nodes: fill one node after another, or one rank to each in turn."""
 
     SLOT = "slot"
     NODE = "node"
@@ -23,23 +23,23 @@ class MapBy(Enum):
 
 @dataclass(frozen=True)
 class Placement:
-    """How many ranks each node gets, in order; nodes without a rank are left out."""
+    """The number of ranks of each node, in order; nodes without a rank are left out."""
 
     ranks: tuple[tuple[str, int], ...]
     map_by: MapBy
 
     @property
     def total(self) -> int:
-        """All ranks."""
+        """The number of all ranks."""
         return sum(count for _, count in self.ranks)
 
 
 def place(slots: Sequence[tuple[str, int]], nr_ranks: int | None, map_by: MapBy) -> Placement:
-    """Distribute ranks over (node, slots); raises UsageError when they do not fit."""
+    """Distribute ranks over (node, slots); raises UsageError if they do not fit."""
     room = sum(count for _, count in slots)
     wanted = room if nr_ranks is None else nr_ranks
     if wanted < 1:
-        raise UsageError(f"-n {wanted}: a job has at least one rank", "pass -n 1 or more")
+        raise UsageError(f"-n {wanted}: a job needs at least one rank", "pass -n 1 or more")
     if wanted > room:
         raise UsageError(
             f"{wanted} ranks are more than the {room} slots of the cluster",
@@ -64,89 +64,43 @@ def launcher_argv(
     program: Sequence[str],
 ) -> list[str]:
     """Return the whole command of one job. `agent` is the remote shell's path."""
-    # Hydra loses the exit code of the rank that failed first, and Open MPI may report that of
-    # one which only noticed: the agent records them all with their times.
-    # By way of /bin/sh: PRRTE takes the first word equal to the program for it, and the agent
-    # stands among the options already.
+    # Hydra loses the exit code of the rank that failed first, and Open MPI may report that of a
+    # rank which only noticed: the agent records all codes with their times.
+    # /bin/sh comes first: PRRTE takes the first word equal to the program for the program, and the
+    # agent is already among the options.
     recorded = ("/bin/sh", agent, "--rank", *program)
+    start = [str(installation.launcher)]
     if installation.mpi.family is Family.OPENMPI:
-        return _openmpi(installation, placement, agent, options, recorded)
-    return _hydra(installation, placement, agent, options, recorded)
-
-
-def _openmpi(
-    installation: Installation,
-    placement: Placement,
-    agent: str,
-    options: Sequence[str],
-    program: Sequence[str],
-) -> list[str]:
-    hosts = ",".join(f"{name}:{count}" for name, count in placement.ranks)
-    # Binding is the agent's work: by itself Open MPI binds rank 0 of every node to core 0.
-    # Children that the ranks spawn later find every slot taken.
-    # The launcher starts every daemon itself: a node has no way to start one on its sibling.
-    if installation.mpi is Mpi.OPENMPI5:
-        rsh = [
-            "--prtemca",
-            "plm",
-            "ssh",
-            "--prtemca",
-            "plm_ssh_agent",
-            agent,
-            "--prtemca",
-            "plm_ssh_no_tree_spawn",
-            "1",
-        ]
-    else:
-        rsh = [
-            "--mca",
-            "plm",
-            "rsh",
-            "--mca",
-            "plm_rsh_agent",
-            agent,
-            "--mca",
-            "plm_rsh_no_tree_spawn",
-            "1",
-        ]
-    return [
-        str(installation.launcher),
-        *rsh,
-        "--bind-to",
-        "none",
-        "--host",
-        hosts,
-        "--map-by",
-        f"{placement.map_by.value}:OVERSUBSCRIBE",
-        *options,
-        "-n",
-        str(placement.total),
-        *program,
-    ]
-
-
-def _hydra(
-    installation: Installation,
-    placement: Placement,
-    agent: str,
-    options: Sequence[str],
-    program: Sequence[str],
-) -> list[str]:
+        # Children that the ranks spawn later find every slot taken, hence OVERSUBSCRIBE.
+        hosts = ",".join(f"{name}:{count}" for name, count in placement.ranks)
+        map_by = f"{placement.map_by.value}:OVERSUBSCRIBE"
+        start += _openmpi(five=installation.mpi is Mpi.OPENMPI5, agent=agent)
+        start += ["--host", hosts, "--map-by", map_by, *options]
+        return [*start, "-n", str(placement.total), *recorded]
     word = "bootstrap" if installation.mpi is Mpi.IMPI else "launcher"
-    start = [str(installation.launcher), f"-{word}", "ssh", f"-{word}-exec", agent]
-    return [*start, *options, *_hydra_places(installation, placement, program)]
+    start += [f"-{word}", "ssh", f"-{word}-exec", agent]
+    return [*start, *options, *_hydra_places(installation, placement, recorded)]
+
+
+def _openmpi(*, five: bool, agent: str) -> list[str]:
+    # The launcher starts every daemon itself: a node has no way to start one on its sibling.
+    option, shell = ("--prtemca", "ssh") if five else ("--mca", "rsh")
+    found = {"plm": shell, f"plm_{shell}_agent": agent, f"plm_{shell}_no_tree_spawn": "1"}
+    words = [word for name, value in found.items() for word in (option, name, value)]
+    # The agent binds: by itself Open MPI binds rank 0 of every node to core 0.
+    return [*words, "--bind-to", "none"]
 
 
 def _hydra_places(
     installation: Installation, placement: Placement, program: Sequence[str]
 ) -> list[str]:
-    """Return where the ranks go, and the program."""
+    """Return the nodes of the ranks, and the program."""
     hosts = ",".join(name for name, _ in placement.ranks)
     counts = [count for _, count in placement.ranks]
     rest = ["-n", str(placement.total), *program]
     in_turn = placement.map_by is MapBy.NODE
     if in_turn and counts == sorted(counts, reverse=True) and max(counts) - min(counts) <= 1:
-        # One to each in turn; the list is gone through again until all are placed.
+        # Hydra repeats the list until all ranks are placed.
         return ["-hosts", hosts, "-ppn", "1", *rest]
     if not in_turn and len(set(counts)) == 1:
         return ["-hosts", hosts, "-ppn", str(counts[0]), *rest]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each MPI must be told, as environment and options. Pure: paths in, text out.
+"""The environment and the options of each MPI. Pure: paths in, text out.
 
 With the nearmetal provider the selection is forced, never left to priorities: Open MPI prefers
 pml/ucx and MPICH's wheel netmod ucx as soon as they see an RDMA device.
@@ -7,18 +7,64 @@ pml/ucx and MPICH's wheel netmod ucx as soon as they see an RDMA device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nearmetal.job.mpi.installed import Family, Installation, Mpi
-from nearmetal.job.mpi.stacks import Stack
 
-CHANNELS = ("self", "shm", "segment", "net")
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A way in which an MPI itself carries messages within a node; nearmetal is compared with it.
+
+    `one_copy`: the kernel copies between processes (CMA).
+    """
+
+    name: str
+    mpi: Mpi
+    title: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    one_copy: bool = False
+
+
+def _ob1(btl: str, *more: str) -> tuple[str, ...]:
+    return ("--mca", "pml", "ob1", "--mca", "btl", f"self,{btl}", *more)
+
+
+_TWO_COPIES = ("--mca", "smsc", "^cma,xpmem,knem")
+
+_NOLOCAL = {"MPIR_CVAR_NOLOCAL": "1"}
+"""Hands the traffic within a node to the netmod of MPICH as well."""
+
+
+def _netmod(name: str, **more: str) -> dict[str, str]:
+    return {"MPIR_CVAR_CH4_NETMOD": name, **more}
+
+
+_UCX = _netmod("ucx", UCX_TLS="posix,cma,self") | _NOLOCAL
+_OFI_SHM = _netmod("ofi", FI_PROVIDER="shm") | _NOLOCAL
+_OFI_TCP = _netmod("ofi", FI_PROVIDER="tcp")
+
+STACKS = (
+    Stack("sm", Mpi.OPENMPI5, "Open MPI sm, CMA", options=_ob1("sm"), one_copy=True),
+    Stack("sm-copy", Mpi.OPENMPI5, "Open MPI sm, two copies", options=_ob1("sm", *_TWO_COPIES)),
+    Stack("tcp", Mpi.OPENMPI5, "Open MPI TCP", options=_ob1("tcp")),
+    Stack("posix", Mpi.MPICH5, "MPICH posix, CMA", _OFI_TCP, one_copy=True),
+    Stack("ucx", Mpi.MPICH5, "MPICH UCX, CMA", _UCX, one_copy=True),
+    Stack("ofi-shm", Mpi.MPICH5, "MPICH over libfabric shm, CMA", _OFI_SHM, one_copy=True),
+    Stack("tcp", Mpi.MPICH5, "MPICH TCP", _OFI_TCP | _NOLOCAL),
+    Stack("shm", Mpi.IMPI, "Intel MPI shm", {"I_MPI_FABRICS": "shm"}),
+)
 
 
 class Provider(Enum):
-    """What carries the messages."""
+    """The carrier of the messages."""
 
     NEARMETAL = "nearmetal"
     STOCK = "stock"
@@ -26,10 +72,10 @@ class Provider(Enum):
 
 @dataclass(frozen=True)
 class Request:
-    """What a job asks of its MPI. Paths are as the nodes see them.
+    """The wishes of a job to its MPI. Paths are as the nodes see them.
 
-    `stack`: one of the MPI's own ways, with the stock provider; None: the one over TCP.
-    `one_host`: all its nodes share a host, so that they meet in memory.
+    `stack`: a way of the MPI itself, with the stock provider; None: the one over TCP.
+    `one_host`: all nodes share a host, so they meet in memory.
     """
 
     provider: Provider
@@ -52,34 +98,28 @@ class Settings:
     providers: tuple[Path, ...] = ()
     """Files that must be linked into `provider_directory` on every host; may be empty."""
     defaults: dict[str, str] = field(default_factory=dict)
-    """Environment too, for the sake of speed only: the caller's own, if he has the variable."""
+    """Environment that is set for speed only: the caller's own value comes first."""
 
 
 def settings_for(installation: Installation, request: Request) -> Settings:
     """Return the settings of one job."""
-    makers = {
-        Mpi.OPENMPI5: _openmpi,
-        Mpi.OPENMPI4: _openmpi,
-        Mpi.MPICH5: _mpich,
-        Mpi.IMPI: _impi,
-    }
-    made = makers[installation.mpi](installation, request)
+    makers = {Mpi.MPICH5: _mpich, Mpi.IMPI: _impi}
+    made = makers.get(installation.mpi, _openmpi)(installation, request)
     env = dict(made.env)
     if request.stack is not None:
         env |= request.stack.env
-    library = installation.library_directory
-    if library is not None:
-        env["LD_LIBRARY_PATH"] = str(library)
+    if installation.library_directory is not None:
+        env["LD_LIBRARY_PATH"] = str(installation.library_directory)
     if request.provider is Provider.NEARMETAL and request.channels is not None:
         env["NEARMETAL_CHANNELS"] = ",".join(request.channels)
-    return Settings(env, made.options, made.providers, made.defaults)
+    return replace(made, env=env)
 
 
 def _crowd(request: Request) -> dict[str, str]:
-    """Return what the provider itself is told of ranks that share cores.
+    """Return settings of the provider for ranks that share cores.
 
-    An envelope and its answer each wait for a processor, so larger messages go along with theirs.
-    The pools of all ranks of a core pass through its caches together: each is as small as may be.
+    An envelope and its answer each wait for a processor, so larger messages travel with theirs.
+    The pools of all ranks of a core pass through its caches together, so each is small.
     """
     if not request.crowded:
         return {}
@@ -88,9 +128,9 @@ def _crowd(request: Request) -> dict[str, str]:
 
 def _openmpi(installation: Installation, request: Request) -> Settings:
     five = installation.mpi is Mpi.OPENMPI5
-    # Users are root in their own namespace, and Open MPI refuses root unless told twice.
+    # Users are root in their own namespace; Open MPI accepts root only if both are set.
     env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    # Windows over UCX would pass by both the provider and TCP, and fail between isolated nodes.
+    # Windows over UCX would bypass both the provider and TCP, and fail between isolated nodes.
     env["OMPI_MCA_osc"] = "^ucx"
     options: tuple[str, ...] = ()
     if five:
@@ -102,27 +142,22 @@ def _openmpi(installation: Installation, request: Request) -> Settings:
     if request.stack is not None:
         return Settings(env, (*options, *request.stack.options))
     if request.provider is Provider.STOCK:
-        memory = "sm" if five else "vader"
-        return Settings(
-            env, (*options, "--mca", "pml", "ob1", "--mca", "btl", f"self,{memory},tcp")
-        )
+        return Settings(env, (*options, *_ob1("sm,tcp" if five else "vader,tcp")))
     include = "opal_common_ofi_provider_include" if five else "mtl_ofi_provider_include"
     options += ("--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", include, "nearmetal")
     env |= _provider_path(installation, request) | {"FI_PROVIDER": "nearmetal,verbs,tcp"}
     defaults = _crowd(request)
     if five and request.one_host:
-        # Its collectives for many hosts gather within each node first, to spare the network. Here
-        # all nodes are equally near, and that only adds a hop (docs/design/small-messages.md).
+        # Its collectives for many hosts gather within each node first, to save network traffic.
+        # Here all nodes are equally near, and it only adds a hop (docs/design/small-messages.md).
         defaults["OMPI_MCA_coll"] = "^han"
     return Settings(env, options, _providers(installation, request), defaults)
 
 
 def _mpich(installation: Installation, request: Request) -> Settings:
-    env = {"MPIR_CVAR_CH4_NETMOD": "ofi"}
     if request.provider is Provider.STOCK:
-        return Settings(env | {"FI_PROVIDER": "tcp"})
-    # NOLOCAL hands the traffic within a node to the provider as well.
-    env |= {"MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": "nearmetal,tcp"}
+        return Settings(_OFI_TCP)
+    env = _netmod("ofi", FI_PROVIDER="nearmetal,tcp") | _NOLOCAL
     return Settings(env | _provider_path(installation, request), defaults=_crowd(request))
 
 
@@ -140,8 +175,8 @@ def _impi(installation: Installation, request: Request) -> Settings:
     env |= {"I_MPI_OFI_PROVIDER": "nearmetal", "I_MPI_FABRICS": "ofi"}
     env |= _provider_path(installation, request)
     if request.crowded:
-        # Its collectives within a node spin in its own memory, where nobody yields: ranks that
-        # share a core wait out each other's time slices (docs/design/figures.md).
+        # Its collectives within a node spin in its own memory and never yield: ranks that share a
+        # core wait for the end of each other's time slices (docs/design/figures.md).
         defaults |= {"I_MPI_COLL_INTRANODE": "pt2pt"} | _crowd(request)
     return Settings(env, (), _providers(installation, request), defaults)
 
@@ -158,7 +193,7 @@ def _provider_path(installation: Installation, request: Request) -> dict[str, st
 
 
 def _providers(installation: Installation, request: Request) -> tuple[Path, ...]:
-    """Return what the provider directory must hold: ours, and Intel's, all of them loadable."""
+    """Return the files for the provider directory: ours, and all of Intel's."""
     if not _uses_directory(installation) or request.library is None:
         return ()
     own: tuple[Path, ...] = ()

@@ -16,7 +16,14 @@ from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Command
 from nearmetal.core.progress import Silent
 from nearmetal.core.resources import REPOSITORY
-from nearmetal.evidence import Launch, Manifest, Pair, Proof, parse_log, write_manifest
+from nearmetal.evidence import (
+    ChannelProof,
+    Launch,
+    Manifest,
+    NodePair,
+    parse_log,
+    write_manifest,
+)
 from nearmetal.job.locality import measure_locality
 from nearmetal.job.run import JobRequest, Output, run_job
 from nearmetal.study.runner.environment import environment
@@ -64,10 +71,10 @@ def program_path(program: Program, mpi: Mpi | None) -> Path:
     return path
 
 
-def find_pairs(backend: Backend, spec: ClusterSpec, runner: Runner) -> tuple[Pair, ...]:
+def find_pairs(backend: Backend, spec: ClusterSpec, runner: Runner) -> tuple[NodePair, ...]:
     """Return how each node reaches each other node."""
     meetings = measure_locality(backend, spec, runner)
-    return tuple(Pair(**{k: getattr(m, k) for k in Pair.model_fields}) for m in meetings)
+    return tuple(NodePair(**{k: getattr(m, k) for k in NodePair.model_fields}) for m in meetings)
 
 
 @dataclass
@@ -82,7 +89,7 @@ class Collector:
     blocks: int
     ranks: int
     progress: Progress = field(default_factory=Silent)
-    pairs: tuple[Pair, ...] = ()
+    pairs: tuple[NodePair, ...] = ()
     """How the nodes reach each other; if empty, it is measured first."""
     _launches: list[Launch] = field(default_factory=list)
     _skipped: list[str] = field(default_factory=list)
@@ -215,7 +222,7 @@ def beside_fields(
         "timed_out": completed.timed_out,
         "argv": completed.command.argv,
         "env": {},
-        "proof": Proof(verdict="not asked", reason=reason),
+        "proof": ChannelProof(verdict="not asked", reason=reason),
     }
 
 
@@ -230,7 +237,7 @@ def job_fields(result: JobResult | PairResult, ranks: int) -> Ended:
         "timed_out": result.timed_out,
         "argv": result.argv,
         "env": result.env,
-        "proof": Proof(
+        "proof": ChannelProof(
             verdict=proof.verdict.value,
             reason=proof.reason,
             messages=dict(proof.messages),

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nearmetal.cluster.backends.local.cluster import MEETING
+from nearmetal.cluster.backends.local.driver import MEETING
 from nearmetal.core.errors import LaunchError
-from nearmetal.job.mpi.provider import provider_library
-from nearmetal.job.stale import MARKER, new_name
-from nearmetal.job.stats import Proof, Verdict, judge, read_stats
+from nearmetal.core.resources import provider_library
+from nearmetal.job.places import MARKER, new_name
+from nearmetal.job.stats import JobVerdict, Proof, judge, read_stats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -114,12 +114,12 @@ def run_pair(
                 other = partner.finish(_PARTNER_S)
             proof = judge(read_stats(counters), 2)
             if foreign:
-                proof = Proof(Verdict.NOT_ASKED, "the program uses another provider")
+                proof = Proof(JobVerdict.NOT_ASKED, "the program uses another provider")
         finally:
             backend.end_marked(f"{MARKER}={job}")
     code = _exit_code(ended.code, other)
     if code:
-        proof = Proof(Verdict.NOT_ASKED, "the pair failed")
+        proof = Proof(JobVerdict.NOT_ASKED, "the pair failed")
     ranks = tuple((name, 1) for name in two)
     return PairResult(code, ended.timed_out, ended.seconds, ranks, tuple(argv[0]), env, proof)
 
@@ -198,7 +198,7 @@ def run_sizes(
         code = _exit_code(ended.code, other)
         if code:
             break
-    proof = Proof(Verdict.NOT_ASKED, "perftest is not a job of an MPI")
+    proof = Proof(JobVerdict.NOT_ASKED, "perftest is not a job of an MPI")
     seconds = time.monotonic() - begin
     ranks, hung = tuple((name, 1) for name in nodes), hung_at is not None
     return PairResult(code, hung, seconds, ranks, tuple(argv), {}, proof, hung_at)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from nearmetal.core.errors import LaunchError, UsageError
 from nearmetal.core.process import Command
 from nearmetal.job.mpi import STACKS, Mpi, Provider, Stack
+from nearmetal.job.places import new_name
 from nearmetal.job.run import JobRequest, run_job
-from nearmetal.job.stale import new_name
 from nearmetal.study.runner.collect import Ended, beside_fields, job_fields, program_path
 from nearmetal.study.runner.environment import (
     NodeAnswers,

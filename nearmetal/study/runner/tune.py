@@ -15,7 +15,7 @@ from nearmetal.core.errors import LaunchError
 from nearmetal.core.files import replace_file
 from nearmetal.core.process import Command
 from nearmetal.core.resources import REPOSITORY
-from nearmetal.evidence.parse.own import parse
+from nearmetal.evidence.parse.own import Own
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -95,7 +95,7 @@ def measure(runner: Runner, program: Path, load: str, number: int) -> tuple[str,
     """Measure everything once; returns the placement of the cores and the log."""
     argv = [str(program), "-t", str(_POINT_S), *(("-w",) if load == "lone" else ())]
     done = runner.check(Command(tuple(argv)), timeout_s=_RUN_S)
-    log = parse(done.text, f"round {number}, {load}")
+    log = Own.parse(done.text, f"round {number}, {load}")
     placement = log.header.get("placement", "").split(" ")[0]
     if placement not in ("near", "far"):
         raise LaunchError("the measuring program did not say how the cores are placed")

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nearmetal.cli import slurm_launch, slurm_reclaim
+from nearmetal.cli.slurm import launch, reclaim
 from nearmetal.cli.verbs import build_parser
 from nearmetal.cli.view import View
 from nearmetal.core.errors import HostError, NearmetalError
@@ -23,7 +23,8 @@ from nearmetal.host.vf import Ledger, VfHost
 from nearmetal.host.vf.facts import Sysfs
 from nearmetal.host.vf.kernel import Kernel
 from nearmetal.host.vf.model import Link, VfSettings
-from nearmetal.slurm import JobVfs, ThisNode
+from nearmetal.slurm.backend import ThisNode
+from nearmetal.slurm.vfs import JobVfs
 
 
 class FarKernel(Kernel):
@@ -70,7 +71,7 @@ def main() -> int:
     view = View(as_json=args.json)
     ledger = Ledger(place / "ledger")
     vfs = JobVfs(lambda: VfHost(FarKernel(place), ledger, privileged=True), ledger.path)
-    verb = {"launch": slurm_launch.launch, "reclaim": slurm_reclaim.reclaim}[sys.argv[3]]
+    verb = {"launch": launch, "reclaim": reclaim}[sys.argv[3]]
     try:
         return verb(args, view, ThisNode(vfs=vfs))
     except NearmetalError as error:

@@ -1,40 +1,160 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies on a hypervisor for a cluster: a directory, and the segment's file."""
+"""Hosts of a cluster: commands and files there, the segment, and virtual functions for its nodes."""
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nearmetal.cluster.backends.libvirt.build import Layout, lead_of
-from nearmetal.cluster.backends.libvirt.plan import NONE, VirtualHost
-from nearmetal.cluster.backends.libvirt.records import Notes, Record
-from nearmetal.core.errors import BackendError
-from nearmetal.core.process import find_program
+from nearmetal.cluster.backends.libvirt.records import RecordNotes
+from nearmetal.cluster.backends.libvirt.values import NONE, VirtualHost
+from nearmetal.core.errors import BackendError, CommandError, NearmetalError
+from nearmetal.core.process import Command, find_program
 from nearmetal.core.resources import REPOSITORY
+from nearmetal.core.ssh import Login
+from nearmetal.host.vf import Owner, Wish, this_machine
+from nearmetal.image.seed import SeedInterface, SeedVf
 
 if TYPE_CHECKING:
-    from nearmetal.cluster.backends.libvirt.shell import HostShell
-    from nearmetal.cluster.resource import Resource
+    from collections.abc import Sequence
 
+    from nearmetal.cluster.backends.libvirt.records import ResourceRecord
+    from nearmetal.cluster.backends.libvirt.spec import LibvirtHost
+    from nearmetal.cluster.resource import Resource
+    from nearmetal.core.process import Completed, Runner
+    from nearmetal.host.vf import GrantedVf, VfHost
+    from nearmetal.host.vf.request import VfRequest
+
+STEP_S = 60.0
 TOOL = "nearmetal-segment"
-MEMORY = "/dev/shm"  # noqa: S108 - memory of the host, named so that nobody else's is met
+MEMORY = "/dev/shm"  # noqa: S108 - memory of the host; the names there are of one cluster alone
+
+_WRITE = (
+    'umask 077; new=$1.new; rm -f -- "$new"; cat >"$new" && sync -d -- "$new" && '
+    '{ [ -z "$2" ] || chown -- "$2" "$new"; } && mv -f -- "$new" "$1" || '
+    '{ code=$?; rm -f -- "$new"; exit $code; }'
+)
+
+
+def ssh_login(uri: str) -> Login | None:
+    """Return the login on the host of a libvirt URI; None for this machine. Pure."""
+    scheme, _, rest = uri.partition("://")
+    if not scheme.endswith("+ssh"):
+        return None
+    where = rest.partition("/")[0]
+    host, colon, port = where.rpartition(":")
+    if colon and port.isdigit():
+        return Login(host, port=int(port))
+    return Login(where)
+
+
+def owner_of_files(label: str) -> str:
+    """Return uid:gid for chown from libvirt's label; "" where it is our own. Pure."""
+    text = label.replace("+", "")
+    return "" if text in ("", f"{os.geteuid()}:{os.getegid()}") else text
+
+
+@dataclass(frozen=True)
+class HostShell:
+    """Commands and files on one host. Errors are BackendError and name the host."""
+
+    name: str
+    uri: str
+    runner: Runner
+
+    @property
+    def remote(self) -> bool:
+        """Whether the host is another machine."""
+        return ssh_login(self.uri) is not None
+
+    def command(self, argv: Sequence[str], stdin: bytes = b"") -> Command:
+        """Return the command that runs `argv` there."""
+        login = ssh_login(self.uri)
+        if login is None:
+            return Command(tuple(argv), stdin=stdin)
+        batch = {"BatchMode": "yes", "ConnectTimeout": "10"}
+        login = Login(login.host, port=login.port, options=batch)
+        return Command(login.argv(shlex.join(argv)), stdin=stdin)
+
+    def run(self, argv: Sequence[str], stdin: bytes = b"") -> Completed:
+        """Run to the end; the caller looks at the exit code."""
+        return self.runner.run(self.command(argv, stdin), timeout_s=STEP_S)
+
+    def check(self, what: str, argv: Sequence[str], stdin: bytes = b"") -> str:
+        """Run to the end and return the output; the error of a failure begins with `what`."""
+        try:
+            return self.runner.check(self.command(argv, stdin), timeout_s=STEP_S).text
+        except CommandError as error:
+            reason = error.hint or error.message
+            full = "No space left" in reason or "Disk quota" in reason
+            hint = "make room there, and run `nearmetal up` again" if full else ""
+            raise BackendError(f"host {self.name}: {what}: {reason}", hint) from error
+
+    def own(self, path: str, owner: str) -> None:
+        """Give a file to a user, "" for ours."""
+        if owner:
+            self.check(f"cannot change the owner of {path}", ["chown", "--", owner, path])
+
+    def prepare(self, directory: str, owner: str) -> None:
+        """Make a directory for our files; `owner` is uid:gid, "" for ours."""
+        self.check(f"cannot make {directory}", ["mkdir", "-p", "-m", "0700", "--", directory])
+        self.own(directory, owner)
+
+    def write(self, path: str, content: bytes, owner: str = "") -> None:
+        """Write a file of mode 0600, whole or not at all."""
+        self.check(f"cannot write {path}", ["sh", "-c", _WRITE, "sh", path, owner], content)
+
+    def read(self, path: str, limit: int = 1 << 20) -> bytes | None:
+        """Return the last bytes of a file; None if there is none."""
+        if not self.remote:
+            try:
+                with Path(path).open("rb") as stream:
+                    size = os.fstat(stream.fileno()).st_size
+                    stream.seek(max(0, size - limit))
+                    return stream.read(limit)
+            except OSError:
+                return None
+        done = self.run(["tail", "-c", str(limit), "--", path])
+        return done.stdout if done.code == 0 else None
+
+    def size(self, path: str) -> int | None:
+        """Return a regular file's size; None if there is none."""
+        done = self.run(["stat", "-c", "%F %s", "--", path])
+        words = done.text.split()
+        if done.code != 0 or words[:1] != ["regular"]:
+            return None
+        return int(words[-1])
+
+    def remove(self, paths: Sequence[str], directory: str = "") -> None:
+        """Remove files, then a directory if it is empty; no error if they do not exist."""
+        self.check("cannot remove files", ["rm", "-f", "--", *paths])
+        if directory:
+            self.run(["rmdir", "--", directory])
+
+
+# The directory and the segment
 
 
 def segment_tool() -> Path:
-    """Return nearmetal-segment: the build's, or an installed one."""
+    """Return nearmetal-segment: the program of the build, or an installed one."""
     built = REPOSITORY / "build/c/src/tools" / TOOL
     if os.access(built, os.X_OK):
         return built
     found = find_program(TOOL)
     if found is None:
-        raise BackendError(f"no {TOOL}: looked for {built}", "run `make setup`")
+        raise BackendError(
+            f"{TOOL} is not installed, and {built} does not exist", "run `make setup`"
+        )
     return found
 
 
 def _tool(shell: HostShell, directory: str) -> str:
-    """Return the tool's path on the host; carried there where that is another machine."""
+    """Return the tool's path on the host; the tool is carried to another machine."""
     local = segment_tool()
     if not shell.remote:
         return str(local)
@@ -46,63 +166,116 @@ def _tool(shell: HostShell, directory: str) -> str:
 
 
 def segment_path(item: Resource, cluster: str, identity: str) -> str:
-    """Return where a host's segment lies, "" where it has none. Pure."""
+    """Return the path of a host's segment, "" if it has none. Pure."""
     if item.of(VirtualHost).device == NONE:
         return ""
     return f"{MEMORY}/nearmetal-{cluster}-{item.key.name}-{identity[:8]}"
 
 
-def create(shell: HostShell, host: VirtualHost, path: str, owner: str) -> Notes:
-    """Make the directory and, unless `path` is empty, the segment; returns what to record."""
+def create(shell: HostShell, host: VirtualHost, path: str, owner: str) -> RecordNotes:
+    """Make the directory and, unless `path` is empty, the segment; returns the notes to record."""
     shell.prepare(host.directory, owner)
     if not path:
-        return Notes()
+        return RecordNotes()
     shell.remove([path])
-    argv = [
-        _tool(shell, host.directory),
-        "create",
-        path,
-        "--parts",
-        str(host.parts),
-        "--part-size",
-        str(host.part_size),
-        "--lead",
-        str(lead_of(host.device)),
-    ]
+    numbers = {"parts": host.parts, "part-size": host.part_size, "lead": lead_of(host.device)}
+    options = [word for name, number in numbers.items() for word in (f"--{name}", str(number))]
+    argv = [_tool(shell, host.directory), "create", path, *options]
     shell.check(f"cannot make the segment {path}", argv)
-    if owner:
-        shell.check(f"cannot give away {path}", ["chown", "--", owner, path])
+    shell.own(path, owner)
     size = shell.size(path)
     if size is None:
-        raise BackendError(f"host {shell.name}: the segment {path} is gone at once")
-    return Notes(segment=path, size=size)
+        raise BackendError(f"host {shell.name}: the new segment {path} has disappeared")
+    return RecordNotes(segment=path, size=size)
 
 
-def is_sound(shell: HostShell, record: Record) -> bool:
-    """Whether the segment is there in its size; where there is none, the record is enough."""
+def is_sound(shell: HostShell, record: ResourceRecord) -> bool:
+    """Whether the segment has its size; a host without a segment needs only its record."""
     if record.notes.size is None:
         return record.item.of(VirtualHost).device == NONE
     return shell.size(record.notes.segment) == record.notes.size
 
 
-def layout(shell: HostShell, record: Record) -> Layout:
-    """Read from the segment itself where its parts lie."""
+def layout(shell: HostShell, record: ResourceRecord) -> Layout:
+    """Read the layout of a segment from the segment itself."""
     path, directory = record.notes.segment, record.item.of(VirtualHost).directory
-    data = shell.json(
+    text = shell.check(
         f"cannot read the segment {path}", [_tool(shell, directory), "show", path, "--json"]
     )
     try:
-        numbers = [int(str(data[name])) for name in ("nr_parts", "part_size", "part_off", "lead")]
+        data: Any = json.loads(text)
+        names = ("nr_parts", "part_size", "part_off", "lead")
+        nr_parts, part_size, part_off, lead = (int(data[name]) for name in names)
         token = str(data["token"])
-    except (KeyError, ValueError) as error:
-        raise BackendError(f"host {shell.name}: {TOOL} says nothing of {error}") from error
-    nr_parts, part_size, part_off, lead = numbers
+    except (KeyError, TypeError, ValueError) as error:
+        raise BackendError(
+            f"host {shell.name}: the output of {TOOL} is not complete: {error}"
+        ) from error
     return Layout(token, nr_parts, part_size, lead + part_off, record.notes.size or 0)
 
 
-def delete(shell: HostShell, record: Record) -> None:
-    """Remove the segment, our tool and the directory, when nothing else is in it."""
+def delete(shell: HostShell, record: ResourceRecord) -> None:
+    """Remove the segment, our tool, and the directory if it is empty."""
     directory = record.item.of(VirtualHost).directory
     files = [f"{directory}/{TOOL}"] if shell.remote else []
-    files += [path for path in (record.notes.segment,) if path]
+    files += [record.notes.segment] if record.notes.segment else []
     shell.remove(files, directory)
+
+
+# Virtual functions
+
+
+class NodeVfs:
+    """The virtual functions of this machine's adapters that the nodes of one cluster have."""
+
+    def __init__(self, cluster: str, directory: Path, host: VfHost | None = None) -> None:
+        """`directory`: the cluster's; without it a VF counts as leaked."""
+        self._cluster = cluster
+        self._directory = directory
+        self._host = host or this_machine()
+
+    def owner(self, node: str) -> Owner:
+        """Return the name of a node in the ledger."""
+        state = str(self._directory)
+        return Owner(kind="cluster", name=self._cluster, node=node, state=state)
+
+    def survey(self, host: LibvirtHost, nr_cells: int, *, remote: bool) -> tuple[str, ...]:
+        """Return the adapter for each node that asks for a VF; NearmetalError if there is none.
+
+        With several NUMA nodes the choice depends on cores that only planning deals out.
+        """
+        asked = [(node.name, node.vf) for node in host.nodes if node.vf is not None]
+        if asked and remote:
+            raise BackendError(
+                f"host {host.name}: VFs are available on the machine that nearmetal runs on only",
+                f"run nearmetal there, or remove vf from its nodes: {host.uri}",
+            )
+        wishes = [Wish(self.owner(name), request) for name, request in asked]
+        notes = []
+        for (name, request), choice in zip(asked, self._host.survey(wishes), strict=True):
+            if nr_cells > 1 and len(request.pfs) != 1:
+                notes.append(f"node {name}: a VF of the adapter that is nearest to its cores")
+            else:
+                notes.append(f"node {name}: a VF: {'; '.join(choice.reasons)}")
+            notes += [f"node {name}: {note}" for note in choice.notes]
+        return tuple(notes)
+
+    def take(self, node: str, request: VfRequest, cells: frozenset[int]) -> GrantedVf:
+        """Return a node's VF, ready for the machine; a second call returns the same VF."""
+        try:
+            return self._host.allocate(request, self.owner(node), cells)
+        except NearmetalError as error:
+            raise BackendError(f"node {node}: {error.message}", error.hint) from error
+
+    def give_back(self, node: str) -> None:
+        """Give back the VF of a node; no error if it has none."""
+        self._host.release(self.owner(node))
+
+
+def seed_interface(vf: GrantedVf) -> SeedInterface | None:
+    """Return the seed of a VF; None on InfiniBand, where the guest finds its GUIDs itself."""
+    settings = vf.settings
+    if settings.mac is None:
+        return None
+    seed = SeedVf(pf=vf.pf, index=vf.number, host_numa=vf.numa, vlan=settings.vlan or None)
+    return SeedInterface(mac=settings.mac, vf=seed)

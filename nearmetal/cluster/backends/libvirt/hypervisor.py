@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One libvirt: connecting, looking, starting, ending. The only module that knows its Python API.
+"""A connection to one libvirt. Only this module uses its Python API.
 
-Everything we make is transient: a domain that does not run does not exist, so nothing of ours
-outlives its host's reboot and no definition can be left behind.
+All our domains and networks are transient: a domain that does not run does not exist. So a reboot
+of the host removes them all, and no definition is left.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
-from nearmetal.cluster.backends.libvirt.machine import NAMESPACE, Owner
+from nearmetal.cluster.backends.libvirt.machine import NAMESPACE, OwnerMark
 from nearmetal.core.errors import BackendError
 
 if TYPE_CHECKING:
@@ -20,22 +20,26 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 PREFIX = "nearmetal"
+_JOIN = "run as root, or join the group libvirt (and log in again)"
+_RUNNING = (1, 2)
+"""libvirt's states `running` and `blocked`."""
+
 _FARTHEST = 255
-"""What a kernel writes for a NUMA node that cannot be reached."""
+"""The distance of a NUMA node that is not reachable."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """A domain or network of ours, or of somebody with our name. `owner` None: not ours at all."""
+class OwnedObject:
+    """A domain or network with our mark or a name of ours. Its `owner` is empty without a mark."""
 
     name: str
-    owner: Owner | None
+    owner: OwnerMark
     running: bool
 
 
 @dataclass(frozen=True)
 class About:
-    """What a hypervisor says of itself. `label`: uid:gid of QEMU with the signs libvirt writes."""
+    """Facts of a hypervisor. `label`: uid:gid of QEMU in libvirt's form."""
 
     libvirt: str
     qemu: str
@@ -45,16 +49,16 @@ class About:
     label: str
     offers_kvm: bool
     distances: tuple[tuple[int, ...], ...] = ()
-    """Between the NUMA nodes, as the firmware tells the kernel; () where libvirt does not know."""
+    """Distances between the NUMA nodes, from the firmware; () if libvirt does not know them."""
 
 
 def read_distances(capabilities: ET.Element) -> tuple[tuple[int, ...], ...]:
-    """Return the distances between a host's NUMA nodes; () when one is missing. Pure."""
+    """Return the distances between a host's NUMA nodes; () if one is missing. Pure."""
     cells = capabilities.findall("host/topology/cells/cell")
     rows = []
     for cell in cells:
-        told = {s.get("id"): s.get("value", "") for s in cell.findall("distances/sibling")}
-        row = [told.get(other.get("id"), "") for other in cells]
+        found = {s.get("id"): s.get("value", "") for s in cell.findall("distances/sibling")}
+        row = [found.get(other.get("id"), "") for other in cells]
         if not all(word.isdecimal() and 0 < int(word) <= _FARTHEST for word in row):
             return ()
         rows.append(tuple(map(int, row)))
@@ -75,26 +79,24 @@ def _module() -> ModuleType:
 
 
 def _silent(_context: object, _error: object) -> None:
-    """Keep libvirt from printing: its errors are raised as well."""
+    """Keep libvirt from printing its errors, which are also raised."""
 
 
 def explain(uri: str, message: str) -> BackendError:
-    """Turn the words of a failed connection into an error with its remedy. Pure."""
+    """Return the error of a failed connection, with its remedy. Pure."""
     low = message.lower()
     if "permission denied" in low and "ssh" not in uri.partition("://")[0]:
-        hint = "run as root, or join the group libvirt (and log in again)"
-        return BackendError(f"no permission for {uri}: {message}", hint)
-    if "authentication" in low or "access denied" in low or "polkit" in low:
-        hint = "run as root, or join the group libvirt (and log in again)"
-        return BackendError(f"{uri} refuses us: {message}", hint)
+        return BackendError(f"no permission for {uri}: {message}", _JOIN)
+    if any(word in low for word in ("authentication", "access denied", "polkit")):
+        return BackendError(f"{uri} refuses us: {message}", _JOIN)
     if uri.startswith("qemu+ssh"):
         host = uri.partition("://")[2].partition("/")[0]
-        hint = f"does `ssh {host} virsh list` work from here without a password?"
-        return BackendError(f"libvirt at {uri} is not reachable: {message}", hint)
-    hint = (
-        "is libvirtd running, and is the socket the right one? On Debian "
-        "`apt install libvirt-daemon-system` starts it; without systemd, `virtlogd -d; libvirtd -d` then"
-    )
+        hint = f"check that `ssh {host} virsh list` works here without a password"
+    else:
+        hint = (
+            "start libvirtd, and check the socket in the URI. On Debian `apt install "
+            "libvirt-daemon-system` starts it; without systemd, also run `virtlogd -d; libvirtd -d`"
+        )
     return BackendError(f"libvirt at {uri} is not reachable: {message}", hint)
 
 
@@ -106,7 +108,7 @@ class Hypervisor:
     """An open connection. Errors are BackendError, with the URI and libvirt's words."""
 
     def __init__(self, uri: str) -> None:
-        """Connect; raises BackendError with what to do about it."""
+        """Connect; raises BackendError with a remedy."""
         self.uri = uri
         self._api: Any = _module()
         try:
@@ -154,33 +156,29 @@ class Hypervisor:
             read_distances(capabilities),
         )
 
-    def domains(self) -> list[Found]:
-        """Return every domain that has our name or our mark."""
-        with self._asking("cannot list its domains"):
-            found = [self._found(domain) for domain in self._link.listAllDomains(0)]
-        return [item for item in found if item is not None]
+    def domains(self) -> list[OwnedObject]:
+        """Return every domain with our mark or a name of ours."""
+        every = self._link.listAllDomains
+        return self._listed("domains", every, lambda domain: domain.state()[0] in _RUNNING)
 
-    def _found(self, domain: Any) -> Found | None:
-        try:
-            owner = Owner.read(domain.XMLDesc(0))
-            running = domain.state()[0] in (1, 2)  # running, or blocked
-        except self._api.libvirtError:
-            return None  # it ended meanwhile
-        name = str(domain.name())
-        if owner is None and not name.startswith(f"{PREFIX}."):
-            return None
-        return Found(name, owner, running)
+    def networks(self) -> list[OwnedObject]:
+        """Return every network with our mark or a name of ours."""
+        every = self._link.listAllNetworks
+        return self._listed("networks", every, lambda network: bool(network.isActive()))
 
-    def networks(self) -> list[Found]:
-        """Return every network that has our name or our mark."""
-        result = []
-        with self._asking("cannot list its networks"):
-            for network in self._link.listAllNetworks(0):
-                owner = Owner.read(network.XMLDesc(0))
-                name = str(network.name())
+    def _listed(
+        self, what: str, every: Callable[[int], list[Any]], runs: Callable[[Any], bool]
+    ) -> list[OwnedObject]:
+        found = []
+        with self._asking(f"cannot list its {what}"):
+            objects = every(0)
+        for item in objects:
+            # An object that has ended since then is left out.
+            with contextlib.suppress(self._api.libvirtError):
+                name, owner = str(item.name()), OwnerMark.read(item.XMLDesc(0))
                 if owner is not None or name.startswith(f"{PREFIX}."):
-                    result.append(Found(name, owner, bool(network.isActive())))
-        return result
+                    found.append(OwnedObject(name, owner or OwnerMark("", "", ""), runs(item)))
+        return found
 
     def start(self, name: str, document: str) -> None:
         """Start a transient domain."""
@@ -193,11 +191,11 @@ class Hypervisor:
         if domain is None:
             return False
         with contextlib.suppress(self._api.libvirtError):
-            return domain.state()[0] in (1, 2)
+            return domain.state()[0] in _RUNNING
         return False
 
-    def mark(self, name: str, owner: Owner) -> None:
-        """Replace what a running domain says of itself."""
+    def mark(self, name: str, owner: OwnerMark) -> None:
+        """Replace the mark of a running domain."""
         with self._asking(f"cannot mark {name}"):
             domain = self._link.lookupByName(name)
             kind = self._api.VIR_DOMAIN_METADATA_ELEMENT
@@ -205,7 +203,7 @@ class Hypervisor:
             domain.setMetadata(kind, owner.text(), "nearmetal", NAMESPACE, live)
 
     def end(self, name: str) -> None:
-        """End a domain at once; no error when there is none."""
+        """End a domain immediately; no error if there is none."""
         domain = self._lookup(self._link.lookupByName, name)
         if domain is None:
             return
@@ -222,7 +220,7 @@ class Hypervisor:
             self._link.networkCreateXML(document)
 
     def end_network(self, name: str) -> None:
-        """Remove a network; no error when there is none."""
+        """Remove a network; no error if there is none."""
         network = self._lookup(self._link.networkLookupByName, name)
         if network is not None:
             with self._asking(f"cannot remove network {name}"):
@@ -239,26 +237,33 @@ class Hypervisor:
 
 
 def remedy(words: str) -> str:
-    """Return what to do about a refusal of libvirt or QEMU; "" when nothing is known. Pure."""
+    """Return the remedy for a refusal of libvirt or QEMU; "" if none is known. Pure."""
     low = words.lower()
+    readable = "QEMU's user must be able to read that file and to enter every directory above it"
     known = (
         ("no space left", "make room on that host, and run `nearmetal up` again"),
         ("unable to map backing store", "reserve huge pages there: sysctl vm.nr_hugepages=..."),
-        ("cannot allocate memory", "give the nodes less memory, or fewer nodes"),
-        ("memory locking", "the hypervisor may lock no memory: raise its memlock limit"),
+        ("cannot allocate memory", "reduce the memory of the nodes, or their number"),
+        ("memory locking", "the hypervisor may not lock memory: raise its memlock limit"),
         (
             "cannot limit locked memory",
-            "libvirtd may not raise limits: CAP_SYS_RESOURCE, or a higher one",
+            "libvirtd may not raise limits: give it CAP_SYS_RESOURCE, or a higher limit",
         ),
-        ("could not access kvm", "is /dev/kvm there, and may QEMU's user open it? or accel: tcg"),
-        ("cannot get interface mtu", "make that bridge first, or leave `bridge` out"),
-        ("no such device", "is the bridge there? `ip link`"),
+        (
+            "could not access kvm",
+            "check that /dev/kvm exists and that QEMU's user can open it, or use accel: tcg",
+        ),
+        ("cannot get interface mtu", "make that bridge first, or remove `bridge` from the spec"),
+        ("no such device", "check with `ip link` that the bridge exists"),
         ("is already in use by interface", "choose another subnet in `network:`"),
         ("network is already in use", "choose another subnet in `network:`"),
-        ("can't open backing store", "is QEMU confined by AppArmor there? README names its rule"),
+        (
+            "can't open backing store",
+            "if AppArmor confines QEMU there, allow it `owner /dev/shm/nearmetal-* rw,`",
+        ),
         ("virtlogd-sock", "start virtlogd there, which keeps consoles: `virtlogd -d`"),
         ("/var/lib/libvirt/dnsmasq/", "on that host: mkdir -p /var/lib/libvirt/dnsmasq"),
-        ("could not open", "may QEMU's user read that file and enter every directory above it?"),
-        ("permission denied", "may QEMU's user read that file and enter every directory above it?"),
+        ("could not open", readable),
+        ("permission denied", readable),
     )
     return next((hint for word, hint in known if word in low), "")

@@ -1,31 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a virtual machine consists of, and its domain XML. Pure: data in, text out.
+"""The parts of a virtual machine, and its domain XML. Pure: data in, text out.
 
-libvirt's own elements wherever it has one. Two things it has none for go to QEMU as they are, in
-JSON: the devices through which a segment is seen in two ways (its own part writable, the whole
-read-only). QEMU's main memory stays the first memory object, because libvirt's come before ours:
-a machine with ivshmem can only be migrated so.
+The XML has libvirt's own elements where they exist. The two views of a segment (its own part,
+writable, and the whole, read-only) have none, so they go to QEMU in JSON. Libvirt's memory objects
+come before ours, so QEMU's main memory is the first: only so can a machine with ivshmem be migrated.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
-from nearmetal.cluster.backends.libvirt.ivshmem import ivshmem_words
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 NAMESPACE = "urn:nearmetal:cluster:1"
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 SEED_NAME = "opt/nearmetal/seed"
 SHARE_TAG = "files"
 
+OWN_SLOT, ALL_SLOT = 0x10, 0x11
+"""Slots of the two ivshmem devices on a guest's root bus; libvirt counts from 1 upwards."""
+
+OWN_PCI, ALL_PCI = (f"0000:00:{slot:02x}.0" for slot in (OWN_SLOT, ALL_SLOT))
+
 ET.register_namespace("nearmetal", NAMESPACE)
 ET.register_namespace("qemu", QEMU_NAMESPACE)
 
 
 @dataclass(frozen=True)
-class Owner:
-    """Whose domain it is: written into it, looked for before anything is touched."""
+class OwnerMark:
+    """The owner of a domain or network, written into it, and read before any change to it."""
 
     cluster: str
     identity: str
@@ -34,7 +43,7 @@ class Owner:
     ready: bool = False
 
     def element(self, namespace: str = f"{{{NAMESPACE}}}") -> ET.Element:
-        """Return what goes below <metadata>."""
+        """Return the element below <metadata>."""
         tag = ET.Element(f"{namespace}resource")
         tag.set("cluster", self.cluster)
         tag.set("identity", self.identity)
@@ -49,8 +58,8 @@ class Owner:
         return ET.tostring(self.element(namespace=""), encoding="unicode")
 
     @classmethod
-    def read(cls, document: str) -> Owner | None:
-        """Return the owner in a domain's or network's XML; None when it is not one of ours."""
+    def read(cls, document: str) -> OwnerMark | None:
+        """Return the mark in a domain's or network's XML; None if it is not ours."""
         tag = ET.fromstring(document).find(f".//{{{NAMESPACE}}}resource")  # noqa: S314 - libvirt's own
         if tag is None:
             return None
@@ -68,8 +77,8 @@ class Owner:
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """A kernel that QEMU starts by itself."""
+class GuestKernel:
+    """A kernel that QEMU starts itself."""
 
     kernel: str
     initrd: str
@@ -89,8 +98,8 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class Link:
-    """The network interface: on a bridge, or on a network of libvirt."""
+class Nic:
+    """A network interface on a bridge, or on a network of libvirt."""
 
     mac: str
     mtu: int
@@ -100,7 +109,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Segment:
-    """The host's segment as this machine sees it. Sizes in bytes, `own` counts within the file."""
+    """The host's segment as this machine sees it: sizes in bytes; its own part lies within the file."""
 
     device: str
     path: str
@@ -110,7 +119,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Cell:
+class NumaCell:
     """Guest memory on one NUMA node of the host. `cpus`: virtual processors, from 0."""
 
     host_cell: int
@@ -119,270 +128,88 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """One virtual machine. `pins`: the host's core of each virtual processor; () for any."""
+class VirtualMachine:
+    """One virtual machine. `pins`: the host's cores of its virtual processors; () for any."""
 
     name: str
     uuid: str
-    owner: Owner
+    owner: OwnerMark
     accel: str
     memory: int
     nr_cpus: int
     console: str
     disks: tuple[Disk, ...]
-    links: tuple[Link, ...]
-    kernel: Kernel | None = None
+    links: tuple[Nic, ...]
+    kernel: GuestKernel | None = None
     seed: str = ""
     emulator: str = ""
     pins: tuple[int, ...] = ()
     emulator_pins: tuple[int, ...] = ()
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[NumaCell, ...] = ()
     hugepages: int = 0
     locked: bool = False
     viommu: bool = False
     segment: Segment | None = None
     vf: str = ""
-    """The PCI address of the VF that is passed to it, bound to vfio-pci already."""
+    """PCI address of its VF, which is bound to vfio-pci already."""
     share: str = ""
-    """A directory of the host that the guest may read and mounts by the tag SHARE_TAG; "": none."""
+    """Directory of the host that the guest may read, and mounts by the tag SHARE_TAG; "": none."""
     label: str = ""
-    """User and group that QEMU runs as, as libvirt writes them; "" leaves it to libvirt."""
-    extra: tuple[str, ...] = field(default=())
-    """Further words for QEMU."""
+    """User and group of QEMU, in libvirt's form; "" for libvirt's default."""
 
     def xml(self) -> str:
         """Return the domain XML."""
-        top = ET.Element("domain", type="kvm" if self.accel == "kvm" else "qemu")
-        _text(top, "name", self.name)
-        if self.uuid:
-            _text(top, "uuid", self.uuid)
-        ET.SubElement(top, "metadata").append(self.owner.element())
-        self._memory(top)
-        self._processors(top)
-        self._boot(top)
-        self._features(top)
-        self._cpu(top)
-        ET.SubElement(top, "clock", offset="utc")
-        for event in ("on_poweroff", "on_reboot", "on_crash"):
-            # The domain ends with its guest: what does not run is not there.
-            _text(top, event, "destroy")
-        self._devices(ET.SubElement(top, "devices"))
-        if self.label:
-            # The files are given to QEMU's user when they are made, and shared ones left alone.
-            tag = ET.SubElement(top, "seclabel", type="static", model="dac", relabel="no")
-            _text(tag, "label", self.label)
-        self._commandline(top)
-        ET.indent(top)
-        return ET.tostring(top, encoding="unicode") + "\n"
-
-    def _memory(self, top: ET.Element) -> None:
-        if self._has_slots:
-            total = self.memory + self._segment_of.size + (1 << 30)
-            _text(top, "maxMemory", str(total >> 10), slots="2", unit="KiB")
-        _text(top, "memory", str(self.memory >> 10), unit="KiB")
-        backing = ET.SubElement(top, "memoryBacking")
-        if self.hugepages:
-            pages = ET.SubElement(backing, "hugepages")
-            ET.SubElement(pages, "page", size=str(self.hugepages >> 10), unit="KiB")
-        ET.SubElement(backing, "nosharepages")
-        if self.locked:
-            ET.SubElement(backing, "locked")
-        ET.SubElement(backing, "source", type="memfd")
-        ET.SubElement(backing, "access", mode="shared")
-
-    def _processors(self, top: ET.Element) -> None:
-        _text(top, "vcpu", str(self.nr_cpus), placement="static")
-        if self.pins or self.emulator_pins:
-            tune = ET.SubElement(top, "cputune")
-            for i in range(self.nr_cpus if self.pins else 0):
-                core = str(self.pins[i % len(self.pins)])
-                ET.SubElement(tune, "vcpupin", vcpu=str(i), cpuset=core)
-            if self.emulator_pins:
-                cores = ",".join(map(str, self.emulator_pins))
-                ET.SubElement(tune, "emulatorpin", cpuset=cores)
-        if self.cells:
-            tune = ET.SubElement(top, "numatune")
-            nodes = ",".join(str(cell.host_cell) for cell in self.cells)
-            ET.SubElement(tune, "memory", mode="strict", nodeset=nodes)
-            for i, cell in enumerate(self.cells):
-                ET.SubElement(
-                    tune, "memnode", cellid=str(i), mode="strict", nodeset=str(cell.host_cell)
-                )
-
-    def _boot(self, top: ET.Element) -> None:
-        if self.seed:
-            info = ET.SubElement(top, "sysinfo", type="fwcfg")
-            ET.SubElement(info, "entry", name=SEED_NAME, file=self.seed)
-        system = ET.SubElement(top, "os")
-        _text(system, "type", "hvm", arch="x86_64", machine="q35")
-        if self.kernel is None:
-            ET.SubElement(system, "boot", dev="hd")
-        else:
-            _text(system, "kernel", self.kernel.kernel)
-            if self.kernel.initrd:
-                _text(system, "initrd", self.kernel.initrd)
-            _text(system, "cmdline", self.kernel.arguments)
-
-    def _features(self, top: ET.Element) -> None:
-        features = ET.SubElement(top, "features")
-        ET.SubElement(features, "acpi")
-        ET.SubElement(features, "apic")
-        if self.viommu:
-            ET.SubElement(features, "ioapic", driver="qemu")
-
-    def _cpu(self, top: ET.Element) -> None:
-        if self.accel == "kvm":
-            cpu = ET.SubElement(top, "cpu", mode="host-passthrough", check="none")
-        else:
-            cpu = ET.SubElement(top, "cpu", mode="maximum", check="none")
-        count = str(self.nr_cpus)
-        ET.SubElement(cpu, "topology", sockets="1", dies="1", cores=count, threads="1")
-        cells = self.cells
-        if not cells and self._has_slots:
-            # A memory device needs a NUMA node to belong to.
-            cells = (Cell(0, tuple(range(self.nr_cpus)), self.memory),)
-        if cells:
-            numa = ET.SubElement(cpu, "numa")
-            for i, cell in enumerate(cells):
-                ET.SubElement(
-                    numa,
-                    "cell",
-                    id=str(i),
-                    cpus=",".join(map(str, cell.cpus)),
-                    memory=str(cell.memory >> 10),
-                    unit="KiB",
-                    memAccess="shared",
-                )
-
-    def _devices(self, devices: ET.Element) -> None:
-        if self.emulator:
-            _text(devices, "emulator", self.emulator)
-        self._disks(devices)
-        ET.SubElement(devices, "controller", type="usb", model="none")
-        for link in self.links:
-            kind = "bridge" if link.bridge else "network"
-            tag = ET.SubElement(devices, "interface", type=kind)
-            ET.SubElement(tag, "mac", address=link.mac)
-            ET.SubElement(tag, "source", {kind: link.bridge or link.network})
-            ET.SubElement(tag, "model", type="virtio")
-            ET.SubElement(tag, "mtu", size=str(link.mtu))
-        if self.vf:
-            _host_device(devices, self.vf)
-        if self.share:
-            # Whoever is root in a guest reads there what lies there, and writes nothing.
-            tag = ET.SubElement(devices, "filesystem", type="mount", accessmode="passthrough")
-            tag.set("multidevs", "remap")
-            ET.SubElement(tag, "source", dir=self.share)
-            ET.SubElement(tag, "target", dir=SHARE_TAG)
-            ET.SubElement(tag, "readonly")
-        for name in ("serial", "console"):
-            tag = ET.SubElement(devices, name, type="file")
-            ET.SubElement(tag, "source", path=self.console, append="on")
-            ET.SubElement(tag, "target", {"port": "0", **_PORTS[name]})
-        rng = ET.SubElement(devices, "rng", model="virtio")
-        _text(rng, "backend", "/dev/urandom", model="random")
-        ET.SubElement(devices, "memballoon", model="none")
-        if self.viommu:
-            iommu = ET.SubElement(devices, "iommu", model="intel")
-            driver = ET.SubElement(iommu, "driver", intremap="on")
-            if self.vf:
-                # The guest must tell of every mapping: the host maps the same for the device.
-                driver.set("caching_mode", "on")
-        if self._has_slots:
-            self._memory_device(devices)
-
-    def _disks(self, devices: ET.Element) -> None:
-        for disk in self.disks:
-            tag = ET.SubElement(devices, "disk", type="file", device=disk.device)
-            ET.SubElement(tag, "driver", name="qemu", type=disk.form)
-            ET.SubElement(tag, "source", file=disk.path)
-            bus = "virtio" if disk.device == "disk" else "sata"
-            ET.SubElement(tag, "target", dev=disk.target, bus=bus)
-            if disk.read_only:
-                ET.SubElement(tag, "readonly")
-                if disk.device == "disk":
-                    ET.SubElement(tag, "shareable")
-            if disk.serial:
-                _text(tag, "serial", disk.serial)
-
-    @property
-    def _has_slots(self) -> bool:
-        """Whether the segment is a memory device, for which libvirt has an element."""
-        return self.segment is not None and self.segment.device in ("virtio-pmem", "nvdimm")
-
-    @property
-    def _segment_of(self) -> Segment:
-        assert self.segment is not None  # noqa: S101 - asked for where there is one
-        return self.segment
-
-    def _memory_device(self, devices: ET.Element) -> None:
-        segment = self._segment_of
-        tag = ET.SubElement(devices, "memory", model=segment.device, access="shared")
-        source = ET.SubElement(tag, "source")
-        _text(source, "path", segment.path)
-        target = ET.SubElement(tag, "target")
-        _text(target, "size", str(segment.size >> 10), unit="KiB")
-        if segment.device == "nvdimm":
-            _text(target, "node", "0")
-
-    def _commandline(self, top: ET.Element) -> None:
-        words = [*_ivshmem(self.segment), *self.extra]
-        if words:
-            tag = ET.SubElement(top, f"{{{QEMU_NAMESPACE}}}commandline")
-            for word in words:
-                ET.SubElement(tag, f"{{{QEMU_NAMESPACE}}}arg", value=word)
+        segment, cells, words = self.segment, self.cells, []
+        slot = segment if segment and segment.device in ("virtio-pmem", "nvdimm") else None
+        if segment and segment.device == "ivshmem":
+            words = ivshmem_words(segment.path, segment.size, segment.own_offset, segment.own_size)
+        if not cells and slot:
+            # A memory device must belong to a NUMA node.
+            cells = (NumaCell(0, tuple(range(self.nr_cpus)), self.memory),)
+        return _xml("domain.xml", self.owner, m=self, slot=slot, guest_cells=cells, words=words)
 
 
-_PORTS: dict[str, dict[str, str]] = {
-    "serial": {"type": "isa-serial"},
-    "console": {"type": "serial"},
-}
+def ivshmem_words(path: str, size: int, own_offset: int, own_size: int) -> list[str]:
+    """Return QEMU's words for the two views. Sizes in bytes; `own_offset` within the file."""
+    base = {"qom-type": "memory-backend-file", "mem-path": path, "share": True}
+    own = base | {"id": "nm-own", "offset": own_offset, "size": own_size}
+    # rom: a write by the guest is dropped instead of ending the machine.
+    whole = base | {"id": "nm-all", "size": size, "readonly": True, "rom": "on"}
+    words = []
+    for backend, slot in ((own, OWN_SLOT), (whole, ALL_SLOT)):
+        device = {
+            "driver": "ivshmem-plain",
+            "id": f"{backend['id']}-device",
+            "memdev": backend["id"],
+            "bus": "pcie.0",
+            "addr": hex(slot),
+        }
+        words += ["-object", json.dumps(backend), "-device", json.dumps(device)]
+    return words
 
 
-def _host_device(devices: ET.Element, address: str) -> None:
-    """Add a PCI device of the host. libvirt must not bind it: whoever set it aside does."""
-    domain, bus, place = address.split(":")
-    slot, function = place.split(".")
-    tag = ET.SubElement(devices, "hostdev", mode="subsystem", type="pci", managed="no")
-    ET.SubElement(tag, "driver", name="vfio")
-    numbers = {"domain": domain, "bus": bus, "slot": slot, "function": function}
-    source = ET.SubElement(tag, "source")
-    ET.SubElement(source, "address", {name: f"0x{text}" for name, text in numbers.items()})
+def network_xml(owner: OwnerMark, **values: str | int) -> str:
+    """Return the XML of a network that libvirt makes."""
+    return _xml("network.xml", owner, **values)
 
 
-def _text(parent: ET.Element, name: str, text: str, **attributes: str) -> None:
-    tag = ET.SubElement(parent, name, attributes)
-    tag.text = text
+@cache
+def _templates() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 - slow to load
+
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        autoescape=True,
+    )
+    made.globals.update(qemu_namespace=QEMU_NAMESPACE, seed_name=SEED_NAME, share_tag=SHARE_TAG)
+    return made
 
 
-def _ivshmem(segment: Segment | None) -> list[str]:
-    """Return QEMU's words for a segment that is seen by ivshmem; none for any other."""
-    if segment is None or segment.device != "ivshmem":
-        return []
-    return ivshmem_words(segment.path, segment.size, segment.own_offset, segment.own_size)
-
-
-@dataclass(frozen=True)
-class MadeNetwork:
-    """A network that libvirt makes: a bridge without a way out, DHCP or name service."""
-
-    name: str
-    owner: Owner
-    bridge: str
-    mtu: int
-    address: str
-    prefix: int
-
-    def xml(self) -> str:
-        """Return the network XML."""
-        top = ET.Element("network")
-        _text(top, "name", self.name)
-        ET.SubElement(top, "metadata").append(self.owner.element())
-        # open: libvirt touches no firewall, which must not be there for a cluster to come up.
-        ET.SubElement(top, "forward", mode="open")
-        ET.SubElement(top, "bridge", name=self.bridge, stp="off", delay="0")
-        ET.SubElement(top, "mtu", size=str(self.mtu))
-        ET.SubElement(top, "dns", enable="no")
-        ET.SubElement(top, "ip", address=self.address, prefix=str(self.prefix))
-        ET.indent(top)
-        return ET.tostring(top, encoding="unicode") + "\n"
+def _xml(template: str, owner: OwnerMark, **values: Any) -> str:
+    """Fill a template and put the mark of the owner into its metadata."""
+    top = ET.fromstring(_templates().get_template(template).render(values))  # noqa: S314 - our own
+    for metadata in top.iter("metadata"):
+        metadata.append(owner.element())
+    ET.indent(top)
+    return ET.tostring(top, encoding="unicode") + "\n"

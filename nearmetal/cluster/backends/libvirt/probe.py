@@ -1,40 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hypervisor's QEMU can do: devices by asking it, KVM by booting a kernel under it."""
+"""The abilities of a hypervisor's QEMU: it lists its devices, and a probe boot shows KVM."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import re
 import time
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from nearmetal.cluster.backends.libvirt.boot import printable
-from nearmetal.cluster.backends.libvirt.machine import Kernel, Machine, Owner
-from nearmetal.cluster.backends.libvirt.shell import owner_of_files
+from nearmetal.cluster.backends.libvirt.hosts import HostShell, owner_of_files
+from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor
+from nearmetal.cluster.backends.libvirt.machine import GuestKernel, OwnerMark, VirtualMachine
+from nearmetal.cluster.backends.libvirt.nodes import printable
+from nearmetal.cluster.backends.libvirt.records import Memory
+from nearmetal.cluster.resource import HostFacts
 from nearmetal.core.errors import BackendError
+from nearmetal.image import cache_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nearmetal.cluster.backends.libvirt.hypervisor import About, Hypervisor
-    from nearmetal.cluster.backends.libvirt.images import Images
-    from nearmetal.cluster.backends.libvirt.shell import HostShell
+    from nearmetal.cluster.backends.libvirt.hosts import NodeVfs
+    from nearmetal.cluster.backends.libvirt.hypervisor import About
+    from nearmetal.cluster.backends.libvirt.images import BuiltImages
+    from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
+    from nearmetal.core.process import Runner
 
 PROBE_OK = b"nearmetal: probe ok"
 SILENT_S = 600.0
-"""Ends a probe whose kernel says nothing new for so long. Under two levels of emulation on a busy
-machine the firmware alone, which says nothing, took six minutes."""
+"""Limit of silence of a probe's kernel. Under two levels of emulation on a busy machine, the
+firmware alone was silent for six minutes."""
 
 LIMIT_S = 1800.0
-"""Ends a probe whose kernel only ever complains, of stalls for example."""
+"""Limit of a probe whose kernel only complains, for example of stalls."""
 
 AGAIN_S = 600.0
-"""A refusal to start the probe is believed for so long: the next time there may be the memory that
-lacked. What else it hangs on is part of the question, see `_key`."""
+"""Life of a refusal to start the probe, because missing memory may be free the next time. All other
+conditions are part of the question, see `_key`."""
 
 _PAUSE_S = 0.1
 _KEPT = 200
@@ -44,20 +48,20 @@ _DEVICE = re.compile(r'^name "([^"]+)"', re.MULTILINE)
 
 
 def talkative(arguments: str) -> str:
-    """Return the kernel's arguments for a probe, which must be heard to live. Pure."""
+    """Return the kernel's arguments for a probe, which must show progress. Pure."""
     kept = [w for w in arguments.split() if w != "quiet" and not w.startswith("loglevel=")]
     return " ".join([*kept, "nearmetal.probe"])
 
 
 def _last(console: bytes) -> str:
-    """Return the last line of a console in words, as far as there is one."""
+    """Return the last line of a console for a message; "" if there is none."""
     lines = printable(console.decode("utf-8", "replace")).split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f"; its last words: {last[:_WIDTH]}" if last else ""
+    return f"; its last line: {last[:_WIDTH]}" if last else ""
 
 
 class Clock(Protocol):
-    """What the wait for a probe needs of time; the module `time` is one."""
+    """The clock of the wait for a probe; the module `time` is one."""
 
     def monotonic(self) -> float:
         """Return seconds that only ever grow."""
@@ -68,7 +72,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True)
 class Probe:
-    """Asks a hypervisor's QEMU, and remembers the answers for this boot of its host."""
+    """Asks a hypervisor's QEMU, and keeps the answers for this boot of its host."""
 
     hypervisor: Hypervisor
     shell: HostShell
@@ -79,38 +83,39 @@ class Probe:
     def devices(self) -> frozenset[str]:
         """Return which of the devices that matter its QEMU has."""
         key = self._key(f"devices {' '.join(_WANTED)}")
-        known = self._recall(key)
+        known = self._known.recall(key)
         if known is None:
             emulator = self.about.emulator
             text = self.shell.check(
                 "cannot ask QEMU for its devices", [emulator, "-device", "help"]
             )
             known = sorted(frozenset(_DEVICE.findall(text)) & frozenset(_WANTED))
-            self._remember(key, known)
+            self._known.remember(key, known)
         return frozenset(map(str, known)) & frozenset(_WANTED)
 
-    def kvm(self, images: Images) -> tuple[bool, str]:
+    def kvm(self, images: BuiltImages) -> tuple[bool, str]:
         """Return whether KVM works there, and the reason in words."""
         if not self.about.offers_kvm:
-            return (
-                False,
-                "its libvirt offers no KVM (no /dev/kvm, or no virtualization switched on)",
-            )
+            reason = "its libvirt offers no KVM (no /dev/kvm, or virtualization is off in its BIOS)"
+            return False, reason
         key = self._key(f"{images.digest()} {self._device}")
-        match self._recall(key):
+        match self._known.recall(key):
             case [bool(works), str(reason)]:
                 return works, reason
             case [bool(works), str(reason), float(when)] if self._is_recent(when):
                 return works, reason
         if not images.ready():
             return False, "KVM is not proven yet: the image whose kernel probes it is not built"
-        answer, settled = self._boot(images)
-        if settled is not None:
-            self._remember(key, [*answer, *settled])
+        answer, times = self._boot(images)
+        self._known.remember(key, [*answer, *times])
         return answer
 
     def _is_recent(self, when: float) -> bool:
         return when <= self.clock.monotonic() < when + AGAIN_S
+
+    @cached_property
+    def _known(self) -> Memory:
+        return Memory(self.memory, _KEPT)
 
     @cached_property
     def _boot_id(self) -> str:
@@ -118,7 +123,7 @@ class Probe:
 
     @cached_property
     def _device(self) -> str:
-        """Who may open the host's KVM, and whether it is there: one who mends that is asked anew."""
+        """Whether the host has KVM, and its permissions: a change of these makes a new question."""
         script = "stat -c '%a %u %g' /dev/kvm 2>/dev/null || echo none"
         return self.shell.check("cannot look for KVM", ["sh", "-c", script]).strip()
 
@@ -127,31 +132,25 @@ class Probe:
         named = f"{self.hypervisor.uri} {self._boot_id} {about.qemu} {about.emulator} {what}"
         return hashlib.sha256(named.encode()).hexdigest()[:32]
 
-    def _boot(self, images: Images) -> tuple[tuple[bool, str], list[float] | None]:
-        """Return the answer, and what to remember beside it.
-
-        None: not even the answer. Empty: it holds for as long as the host runs. A time: it holds
-        for a while from then.
-        """
+    def _boot(self, images: BuiltImages) -> tuple[tuple[bool, str], list[float]]:
+        """Return the answer, which holds until the host reboots, or for a while from a time."""
         kernel = images.boot(self.shell).kernel
-        if kernel is None:
-            reason = "KVM is not proven: only the built image's kernel can be booted as a probe"
-            return (False, reason), None
+        assert kernel is not None  # noqa: S101 - the built image has one
         directory = self.shell.check("cannot make a directory", ["mktemp", "-d"]).strip()
         name = f"nearmetal.probe-{directory.rpartition('.')[2]}"
         console = f"{directory}/console"
         owner = owner_of_files(self.about.label)
-        machine = Machine(
+        machine = VirtualMachine(
             name=name,
             uuid="",
-            owner=Owner("", "probe", name),
+            owner=OwnerMark("", "probe", name),
             accel="kvm",
             memory=512 << 20,
             nr_cpus=1,
             console=console,
             disks=(),
             links=(),
-            kernel=Kernel(kernel.kernel, kernel.initrd, talkative(kernel.arguments)),
+            kernel=GuestKernel(kernel.kernel, kernel.initrd, talkative(kernel.arguments)),
             emulator=self.about.emulator,
             label=self.about.label,
         )
@@ -161,15 +160,14 @@ class Probe:
             self.hypervisor.start(name, machine.xml())
             return self._watch(name, console), []
         except BackendError as error:
-            reason = error.message.splitlines()[0]
-            answer = (False, f"a probe boot under KVM does not start: {reason}")
-            return answer, [self.clock.monotonic()]
+            reason = f"a probe boot under KVM does not start: {error.message.splitlines()[0]}"
+            return (False, reason), [self.clock.monotonic()]
         finally:
             self.hypervisor.end(name)
             self.shell.remove([console], directory)
 
     def _watch(self, name: str, console: str) -> tuple[bool, str]:
-        """Wait for a word of user space: what the kernel says decides, time only ends a hang."""
+        """Wait for the line of user space: the console decides, and time only ends a hang."""
         began = since = self.clock.monotonic()
         heard = b""
         while True:
@@ -189,23 +187,74 @@ class Probe:
                 if now - begin > limit:
                     why = f"it {what} for {limit:.0f} s{_last(seen)}"
                     return False, f"a probe boot under KVM hangs: {why}"
-            # Looking takes time from a machine that is slow.
+            # Each look takes time from a slow machine.
             self.clock.sleep(min(1.0, _PAUSE_S + (now - began) / 20))
 
-    def _read(self) -> dict[str, object]:
-        try:
-            data = json.loads(self.memory.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return data if isinstance(data, dict) else {}
 
-    def _recall(self, key: str) -> list[Any] | None:
-        known = self._read().get(key)
-        return known if isinstance(known, list) else None
+class Hypervisors:
+    """The hypervisors of one cluster: open connections, and the facts of the spec's hosts."""
 
-    def _remember(self, key: str, answer: list[Any]) -> None:
-        self.memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        kept = list(self._read().items())[-_KEPT:]
-        fresh = self.memory.with_name(f"{self.memory.name}.{os.getpid()}")
-        fresh.write_text(json.dumps(dict(kept) | {key: answer}), encoding="utf-8")
-        fresh.rename(self.memory)
+    def __init__(self, spec: LibvirtSpec, directory: Path, runner: Runner) -> None:
+        """`directory`: the state of the cluster on this machine."""
+        self.spec = spec
+        self._directory = directory
+        self._runner = runner
+        self._links: dict[str, Hypervisor] = {}
+        self._about: dict[str, About] = {}
+
+    def link(self, uri: str) -> Hypervisor:
+        """Return the connection to a hypervisor."""
+        if uri not in self._links:
+            self._links[uri] = Hypervisor(uri)
+        return self._links[uri]
+
+    def about(self, uri: str) -> About:
+        """Return the facts that libvirt has of itself."""
+        if uri not in self._about:
+            self._about[uri] = self.link(uri).about()
+        return self._about[uri]
+
+    def owner(self, uri: str) -> str:
+        """Return uid:gid of QEMU's user there; "" where it is ours."""
+        return owner_of_files(self.about(uri).label)
+
+    def shell(self, host: str, uri: str) -> HostShell:
+        """Return the way to commands and files of a host."""
+        return HostShell(host, uri, self._runner)
+
+    def place(self, name: str) -> str:
+        """Return the directory of our files on a host of the spec."""
+        host = next(h for h in self.spec.hosts if h.name == name)
+        if host.directory != "auto":
+            return host.directory
+        if self.shell(name, host.uri).remote:
+            return f"/var/lib/nearmetal/guests/{self.spec.name}/{name}"
+        return str(self._directory / "hosts" / name)
+
+    def offer_kvm(self) -> bool:
+        """Whether the spec allows KVM and any hypervisor offers it."""
+        return self.spec.accel != "tcg" and any(self.about(u).offers_kvm for u in self.spec.uris)
+
+    def facts(self, images: BuiltImages, vfs: NodeVfs) -> dict[str, HostFacts]:
+        """Return the facts of each host; a probe boot shows whether KVM works there."""
+        found = {}
+        for host in self.spec.hosts:
+            about, shell = self.about(host.uri), self.shell(host.name, host.uri)
+            ask = Probe(self.link(host.uri), shell, about, cache_directory() / "probes.json")
+            kvm, reason = False, "the spec asks for TCG"
+            if self.spec.accel != "tcg":
+                kvm, reason = ask.kvm(images)
+            found[host.name] = HostFacts(
+                uri=host.uri,
+                libvirt=about.libvirt,
+                qemu=about.qemu,
+                emulator=about.emulator,
+                devices=ask.devices(),
+                kvm=kvm,
+                kvm_reason=reason,
+                numa=about.numa,
+                cpu_vendor=about.cpu_vendor,
+                directory=self.place(host.name),
+                vfs=vfs.survey(host, len(about.numa), remote=shell.remote),
+            )
+        return found

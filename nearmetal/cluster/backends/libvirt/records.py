@@ -1,47 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is recorded of a cluster here: who it is, and what was begun, so that it can be removed.
+"""Records on this machine: a cluster's identity, resources and ssh keys, and a memory of answers.
 
-Whether a resource is sound is asked of its host; records only say where to look. No secrets.
+Each host says whether a resource is sound; records only say where it is. They hold no secrets.
+All keys are made before the first boot, so nothing is ever trusted on first use.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer
 
-from nearmetal.cluster.backends.libvirt.plan import MODELS
+from nearmetal.cluster.backends.libvirt.values import MODELS
 from nearmetal.cluster.resource import Key, Kind, Resource, from_text
+from nearmetal.core.errors import BackendError, CommandError
+from nearmetal.core.files import move, read_json, replace_file
+from nearmetal.core.process import Command
 from nearmetal.image.seed import SeedInterface
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from nearmetal.core.process import Runner
+
+_STEP_S = 30.0
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file of mode 0600 so that it is there entirely or not at all."""
-    fresh = path.with_name(path.name + ".new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    fresh.rename(path)
-
-
-class Notes(BaseModel):
-    """Facts about a resource that the spec and the plan do not have."""
+class RecordNotes(BaseModel):
+    """Facts about a resource that neither the spec nor the plan has."""
 
     model_config = ConfigDict(frozen=True)
 
     segment: str = ""
     """Path of a host's segment."""
     size: int | None = None
-    """Bytes of the segment; None where it was not made."""
+    """Bytes of the segment; None if it was not made."""
     path: str = ""
     """Path of a disk."""
     started: float | None = None
@@ -57,11 +52,11 @@ class Notes(BaseModel):
 
 
 @dataclass(frozen=True)
-class Record:
-    """One resource as it was begun, and notes of the backend about it."""
+class ResourceRecord:
+    """One resource that was begun, and notes of the backend about it."""
 
     item: Resource
-    notes: Notes
+    notes: RecordNotes
 
 
 @dataclass(frozen=True)
@@ -78,7 +73,7 @@ class Records:
         return self._resources / f"{key.kind.value}.{key.name}.json"
 
     def identity(self) -> str | None:
-        """Return what tells this cluster from every other of its name; None: it never began."""
+        """Return the UUID of this cluster, which no other of its name has; None: it never began."""
         try:
             text = (self.directory / "identity").read_text(encoding="ascii").strip()
             return str(uuid.UUID(text))
@@ -86,42 +81,102 @@ class Records:
             return None
 
     def begin(self) -> str:
-        """Return the identity, made when there is none."""
+        """Return the identity, which is made if there is none."""
+        self._resources.mkdir(mode=0o700, parents=True, exist_ok=True)
         known = self.identity()
         if known is None:
-            self._resources.mkdir(mode=0o700, parents=True, exist_ok=True)
             known = str(uuid.uuid4())
-            write_whole(self.directory / "identity", known + "\n")
-        self._resources.mkdir(mode=0o700, exist_ok=True)
+            replace_file(self.directory / "identity", known + "\n")
         return known
 
-    def write(self, item: Resource, notes: Notes | None = None) -> None:
-        """Record a resource, in place of what was recorded of it."""
-        kept = (notes or Notes()).model_dump(mode="json", exclude_defaults=True)
+    def write(self, item: Resource, notes: RecordNotes | None = None) -> None:
+        """Record a resource, in place of its earlier record."""
+        kept = (notes or RecordNotes()).model_dump(mode="json", exclude_defaults=True)
         data = {"attributes": dict(item.attributes), "notes": kept}
-        write_whole(self._path(item.key), json.dumps(data, indent=1) + "\n")
+        replace_file(self._path(item.key), json.dumps(data, indent=1) + "\n")
 
     def forget(self, key: Key) -> None:
-        """Remove a record; no error when there is none."""
+        """Remove a record; no error if there is none."""
         self._path(key).unlink(missing_ok=True)
 
-    def read(self, key: Key) -> Record | None:
-        """Return one record; None when there is none that can be read."""
+    def read(self, key: Key) -> ResourceRecord | None:
+        """Return one record; None if there is none that is readable."""
+        data = read_json(self._path(key))
         try:
-            data: Any = json.loads(self._path(key).read_text(encoding="utf-8"))
             attributes = {str(name): str(value) for name, value in data["attributes"].items()}
-            notes = Notes.model_validate(data["notes"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            notes = RecordNotes.model_validate(data["notes"])
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None
-        return Record(Resource(key, MODELS[key.kind].read(attributes)), notes)
+        return ResourceRecord(Resource(key, MODELS[key.kind].read(attributes)), notes)
 
-    def all(self) -> list[Record]:
-        """Return every record that can be read."""
-        found = []
-        for path in sorted(self._resources.glob("*.json")) if self._resources.is_dir() else ():
-            kind, _, name = path.stem.partition(".")
-            if kind in {k.value for k in Kind}:
-                record = self.read(Key(Kind(kind), name))
-                if record is not None:
-                    found.append(record)
-        return found
+    def all(self) -> list[ResourceRecord]:
+        """Return every readable record."""
+        names = (path.stem.partition(".") for path in sorted(self._resources.glob("*.json")))
+        kinds = {kind.value: kind for kind in Kind}
+        keys = (Key(kinds[kind], name) for kind, _, name in names if kind in kinds)
+        return [record for key in keys if (record := self.read(key)) is not None]
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A private key and its public half, as text."""
+
+    private: str
+    public: str
+
+
+@dataclass(frozen=True)
+class KeyRing:
+    """The directory of a cluster's keys, 0700; every file has mode 0600.
+
+    One key opens the nodes for us, one opens them for each other, and each node has a host key.
+    """
+
+    directory: Path
+    runner: Runner
+
+    def pair(self, name: str) -> KeyPair:
+        """Return a key pair, which is made if it is not complete."""
+        path = self.directory / name
+        public = path.with_name(f"{name}.pub")
+        if not (path.exists() and public.exists()):
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh = path.with_name(f"{name}.new")
+            fresh_public = path.with_name(f"{name}.new.pub")
+            for leftover in (fresh, fresh_public):
+                leftover.unlink(missing_ok=True)
+            argv = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(fresh))
+            try:
+                self.runner.check(Command(argv), timeout_s=_STEP_S)
+            except CommandError as error:
+                raise BackendError(
+                    f"cannot make the ssh key {name}: {error.hint or error.message}",
+                    "check that openssh-client is installed",
+                ) from error
+            move(fresh_public, public)
+            move(fresh, path)
+        return KeyPair(path.read_text(encoding="ascii"), public.read_text(encoding="ascii").strip())
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Answers that are remembered between commands: a file of lists, the newest `limit` of them."""
+
+    path: Path
+    limit: int
+
+    def _all(self) -> dict[str, Any]:
+        data = read_json(self.path)
+        return data if isinstance(data, dict) else {}
+
+    def recall(self, key: str) -> list[Any] | None:
+        """Return an answer; None if there is none."""
+        known = self._all().get(key)
+        return known if isinstance(known, list) else None
+
+    def remember(self, key: str, answer: list[Any]) -> None:
+        """Keep an answer, in place of the earlier one."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        others = [entry for entry in self._all().items() if entry[0] != key]
+        kept = dict(others[-self.limit :]) | {key: answer}
+        replace_file(self.path, json.dumps(kept) + "\n", sync=False, shared=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a spec of `backend: libvirt` may say: virtual machines on hosts that libvirt manages."""
+"""The spec of `backend: libvirt`: virtual machines on hosts that libvirt manages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from nearmetal.cluster.model import ClusterSpec, Cpus, Finding, Host, Network, Node, too_small
+from nearmetal.cluster.model import Cpus, Finding, Host, Network, NetworkedSpec, Node, too_small
 from nearmetal.config.model import MAX_NODES, AbsolutePath, Model, Size
 from nearmetal.host.vf.request import VfRequest
 
@@ -20,32 +20,30 @@ Accel = Literal["auto", "kvm", "tcg"]
 
 def _part(value: int) -> int:
     if value < MIN_PART or value & (value - 1):
-        msg = "is no power of two of at least 2 MiB|write for example 64 MiB"
-        raise ValueError(msg)
+        raise ValueError("is not a power of two from 2 MiB on|use for example 64 MiB")
     return value
 
 
 def _memory(value: int) -> int:
     if value < MIN_MEMORY or value % (1 << 20):
-        msg = "is not a multiple of 1 MiB, of at least 256 MiB|write for example 1 GiB"
-        raise ValueError(msg)
+        raise ValueError("is not a multiple of 1 MiB from 256 MiB on|use for example 1 GiB")
     return value
 
 
 def _uri(value: str) -> str:
     if any(c.isspace() or c in "'\"<>\\`$;" for c in value):
-        msg = "is not a libvirt URI|write for example qemu:///system"
-        raise ValueError(msg)
+        raise ValueError("is not a libvirt URI|use for example qemu:///system")
     scheme, _, rest = value.partition("://")
     if scheme not in ("qemu", "qemu+unix", "qemu+ssh") or "/" not in rest:
-        msg = "is not a URI of libvirt's QEMU driver|qemu:///system, qemu+ssh://root@host/system"
-        raise ValueError(msg)
+        raise ValueError(
+            "is not a URI of libvirt's QEMU driver|use qemu:///system or qemu+ssh://root@host/system"
+        )
     if (scheme == "qemu+ssh") == (rest.startswith("/")):
-        msg = "names a host without ssh, or ssh without a host|qemu+ssh://root@host/system"
-        raise ValueError(msg)
+        raise ValueError(
+            "has a host without ssh, or ssh without a host|use qemu+ssh://root@host/system"
+        )
     if ":" in rest.partition("@")[0] and "@" in rest:
-        msg = "holds a password|use an ssh key, and its agent"
-        raise ValueError(msg)
+        raise ValueError("contains a password|use an ssh key with its agent")
     return value
 
 
@@ -54,42 +52,45 @@ class LibvirtNode(Node):
 
     memory: Annotated[Size, AfterValidator(_memory)] = Field(
         default=1 << 30,
-        description="its main memory, without the segment",
+        description="main memory; the segment is additional",
         json_schema_extra={"default": "1 GiB"},
     )
     cpus: Literal["auto", "none"] | Cpus = Field(
         default="auto",
-        description="cores of the host its processors are pinned to; none: the kernel's choice",
+        description="cores of the host for its processors; none: the kernel of the host chooses",
     )
     emulator_cpus: Literal["auto", "none"] | Cpus = Field(
         default="none",
-        description="cores for QEMU's own threads; auto: those that no processor is pinned to",
+        description="cores for the threads of QEMU itself; auto: cores without a pinned node",
     )
     numa: Literal["auto", "none"] = Field(
-        default="auto", description="auto: its memory lies where its processors run"
+        default="auto", description="auto: the memory comes from the NUMA nodes of the cores"
     )
     hugepages: Literal["none", "2 MiB", "1 GiB"] = Field(
-        default="none", description="pages its memory is made of"
+        default="none", description="size of the pages of its memory"
     )
-    locked: bool = Field(default=False, description="its memory is never swapped out")
-    viommu: bool = Field(default=False, description="an emulated Intel IOMMU")
-    soft_roce: bool = Field(default=False, description="a soft-RoCE device on its interface")
-    vf: VfRequest | None = Field(default=None, description="a virtual function of an adapter")
+    locked: bool = Field(default=False, description="whether its memory is never swapped out")
+    viommu: bool = Field(default=False, description="whether it has an emulated Intel IOMMU")
+    soft_roce: bool = Field(
+        default=False, description="whether its interface has a soft-RoCE device"
+    )
+    vf: VfRequest | None = Field(default=None, description="virtual function of an adapter")
 
 
 class SegmentSpec(Model):
-    """The memory through which the virtual machines of one host meet."""
+    """The memory that the virtual machines of one host share."""
 
     device: SegmentDevice = Field(
-        default="auto", description="how the machines see it; auto: plan chooses, and says why"
+        default="auto",
+        description="device of the machines; auto: `plan` chooses and gives the reason",
     )
     part: Annotated[Size, AfterValidator(_part)] = Field(
         default=64 << 20,
-        description="bytes for each machine, a power of two",
+        description="size of the part of each machine, a power of two",
         json_schema_extra={"default": "64 MiB"},
     )
     parts: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = Field(
-        default="auto", description="for how many machines; auto: as many as there are nodes"
+        default="auto", description="number of parts; auto: at least the number of nodes"
     )
 
 
@@ -97,10 +98,11 @@ class LibvirtHost(Host):
     """Virtual machines on one hypervisor."""
 
     uri: Annotated[str, Field(max_length=256), AfterValidator(_uri)] = Field(
-        default="qemu:///system", description="its libvirt"
+        default="qemu:///system", description="libvirt URI of the hypervisor"
     )
     directory: Literal["auto"] | AbsolutePath = Field(
-        default="auto", description="where segments, seeds, overlays and consoles lie on the host"
+        default="auto",
+        description="directory on the host for segment, seeds, overlays and consoles",
     )
     segment: SegmentSpec = Field(default_factory=SegmentSpec)
     nodes: Annotated[list[LibvirtNode], Field(min_length=1, max_length=MAX_NODES)]
@@ -111,11 +113,11 @@ class LibvirtNetwork(Network):
 
     bridge: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,14}$")] | None = Field(
         default=None,
-        description="an existing bridge, of that name on every host; without it libvirt makes one",
+        description="existing bridge, with this name on every host; default: libvirt makes one",
     )
 
 
-class LibvirtSpec(ClusterSpec):
+class LibvirtSpec(NetworkedSpec):
     """A virtual cluster of virtual machines."""
 
     backend: Literal["libvirt"] = Field(description="libvirt: virtual machines on QEMU")
@@ -123,17 +125,15 @@ class LibvirtSpec(ClusterSpec):
     image: Literal["default"] | AbsolutePath = Field(
         default="default", description="default: the built image; or the path of a cloud image"
     )
-    accel: Accel = Field(
-        default="auto", description="auto: KVM where a probe boot proves it works, else TCG"
-    )
+    accel: Accel = Field(default="auto", description="auto: KVM if a probe boot succeeds, else TCG")
     hosts: Annotated[list[LibvirtHost], Field(min_length=1, max_length=64)]
 
     mixed: ClassVar = {
-        "parts": "is no number of parts|write auto, or for example 4",
-        "directory": "is no directory|write auto, or an absolute path",
-        "image": "is no image|write default, or the absolute path of a cloud image",
-        "create": "is no number of VFs|write auto, or for example 7",
-        "guid": "are no GUIDs|write derived, or a node and a port",
+        "parts": "is not a number of parts|use auto, or for example 4",
+        "directory": "is not a directory|use auto, or an absolute path",
+        "image": "is not an image|use default, or the absolute path of a cloud image",
+        "create": "is not a number of VFs|use auto, or for example 7",
+        "guid": "is not a pair of GUIDs|use derived, or a node and a port",
     }
 
     @property
@@ -151,16 +151,18 @@ class LibvirtSpec(ClusterSpec):
         return next(host.name for host in self.hosts if host.uri == uri)
 
     def findings(self) -> list[Finding]:
-        """Return what only the whole spec of virtual machines shows."""
+        """Return the broken rules that concern several keys."""
         found = too_small(self)
         if len(self.uris) > 1 and self.network.bridge is None:
-            why = f"the hosts have {len(self.uris)} hypervisors, and what libvirt makes reaches one"
-            hint = "name a bridge that exists on every host"
+            why = (
+                f"the hosts have {len(self.uris)} hypervisors, and libvirt's own bridge reaches one"
+            )
+            hint = "add a bridge that exists on every host"
             found.append(Finding(("network",), "network.bridge is missing", why, hint))
         for i, host in enumerate(self.hosts):
             parts = host.segment.parts
             if parts != "auto" and parts < len(host.nodes):
                 path = ("hosts", i, "segment", "parts")
                 why = f"the host has {len(host.nodes)} nodes"
-                found.append(Finding(path, f"{parts} parts", why, "each node needs one"))
+                found.append(Finding(path, f"{parts} parts", why, "use at least one for each node"))
         return found

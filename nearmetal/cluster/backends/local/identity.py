@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which process is the cluster's process 1: a pid alone may be somebody else's by now."""
+"""The identity of a cluster's process 1, because another process may get the same pid later."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CLUSTER = "run/nearmetal-cluster"
 
 
 def boot_id() -> str:
-    """Return what tells this boot of the machine from every other."""
+    """Return the id of this boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def start_time(pid: int, proc: Path = Path("/proc")) -> int | None:
-    """Return when a process started, in ticks since boot; None if it is gone or a zombie."""
+    """Return the start of a process in ticks since boot; None if it is gone or a zombie."""
     try:
         text = (proc / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
         fields = text.rpartition(")")[2].split()
@@ -31,7 +31,7 @@ def start_time(pid: int, proc: Path = Path("/proc")) -> int | None:
 
 
 def uptime_s(started: int) -> float:
-    """Return for how long a process has run that started at this tick."""
+    """Return the age of a process that started at this tick."""
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK"))
 
 
@@ -44,7 +44,7 @@ class Init:
 
     @property
     def inside(self) -> Path:
-        """The cluster's volatile directory, reached from the machine's side."""
+        """The cluster's volatile directory, as the machine sees it."""
         return Path(f"/proc/{self.pid}/root") / CLUSTER
 
     @property
@@ -53,7 +53,7 @@ class Init:
         return Path(f"/proc/{self.pid}/root/proc")
 
     def end(self) -> bool:
-        """Kill it, which ends everything in the cluster; returns whether it is gone."""
+        """Kill it and so everything in the cluster; returns whether it is gone."""
         deadline = time.monotonic() + _END_S
         while start_time(self.pid) == self.started:
             try:

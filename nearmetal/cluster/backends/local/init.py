@@ -4,19 +4,17 @@
 # ruff: noqa: PTH123, PTH208
 """Process 1 of the cluster and of each node: makes the namespaces, then only reaps.
 
-Started as a script (`python -I -S init.py cluster|node|remove|sweep`, its configuration as JSON on
-standard input), so that it needs nothing but the standard library and system calls, as root and
-as an ordinary user alike.
+Started as a script (`python -I -S init.py cluster|node|remove`, its configuration as JSON on
+standard input), by root or by an ordinary user. It needs only the standard library.
 
-    cluster   the outer set of namespaces: launcher, bridge, segment directories. Killing its
+    cluster   the outer set of namespaces: launcher, bridge, segment directories. The end of its
               process 1 removes the whole cluster, because everything lives inside.
     node      one node within it: own PID, IPC, UTS, mount and network namespace, a read-only
               file system, private /tmp, /dev/shm and /run.
-    remove    ends one node and forgets it.
-    sweep     kills every process whose environment carries a marker, until none is left.
+    remove    ends one node and removes its records.
 
-Until a process 1 is recorded where others find it, it dies with its creator (PDEATHSIG); after
-that it is found and either used or removed. So a kill at any moment leaves nothing unknown.
+A process 1 without a record dies with its creator (PDEATHSIG). A recorded one is found, and used
+or removed. So a kill at any moment leaves no unknown process.
 Prints one JSON line: {"pid": N} or {"error": "..."}.
 """
 
@@ -52,16 +50,16 @@ MOUNT_ATTR_RDONLY = 1
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
 CLUSTER = "/run/nearmetal-cluster"
-"""Where the outer namespace keeps its volatile state: gone when its process 1 is."""
+"""Volatile state of the outer namespace, which ends with its process 1."""
 
 PRIVATE = ("/tmp", "/dev/shm", "/run")  # noqa: S108 - mount points, not files of ours
-"""What no node shares with the machine or with another node."""
+"""Mount points that each node has for itself."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def check(result: int, what: str) -> int:
-    """Turn a failed system call into an OSError that says what was tried."""
+    """Raise OSError with `what` for a failed system call."""
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{what}: {os.strerror(code)}")
@@ -87,7 +85,7 @@ def unshare(flags: int) -> None:
 
 
 def die_with_parent(signum: int) -> None:
-    """Be killed when the creating process ends; 0 ends that bond."""
+    """Get this signal when the creating process ends; 0: none."""
     check(libc.prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0), "prctl")
 
 
@@ -110,7 +108,7 @@ def loopback_up() -> None:
 
 
 def write_file(path: str, text: str) -> None:
-    """Write a file so that it is there entirely or not at all."""
+    """Write a file, whole or not at all."""
     with open(path + ".new", "w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
@@ -119,12 +117,12 @@ def write_file(path: str, text: str) -> None:
 
 
 def bind(descriptor: int, target: str) -> None:
-    """Bind what an O_PATH descriptor names, even where a newer mount hides its path."""
+    """Bind the file of an O_PATH descriptor, also if a newer mount hides its path."""
     mount(f"/proc/self/fd/{descriptor}", target, None, MS_BIND | MS_REC)
 
 
 def hold(paths: Sequence[str]) -> Held:
-    """Open every existing path that a private mount is about to hide."""
+    """Open every existing path that a private mount will hide."""
     held = []
     for path in paths:
         hidden = any(path == p or path.startswith(p + "/") for p in PRIVATE)
@@ -156,18 +154,18 @@ def private_tmpfs(root: str, shm_bytes: int) -> None:
 
 
 def machine_pid() -> int:
-    """Return our process id as the creator sees it; valid until /proc is mounted anew."""
+    """Return our process id as the creator sees it; valid until /proc is mounted again."""
     return int(os.readlink("/proc/self"))
 
 
 def start_time(pid: int) -> int:
-    """When a process started, in clock ticks since boot: with the pid, its identity."""
+    """Return the start of a process in clock ticks since boot: with the pid, its identity."""
     with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stream:
         return int(stream.read().rpartition(")")[2].split()[19])
 
 
 def reap() -> NoReturn:
-    """Be a process 1: collect every orphan, end on SIGTERM."""
+    """Work as process 1: collect every orphan, and end on SIGTERM."""
     signals = {signal.SIGCHLD, signal.SIGTERM}
     while True:
         if signal.sigwait(signals) == signal.SIGTERM:
@@ -201,9 +199,9 @@ def become_user_root() -> None:
 
 
 def contained(body: Callable[[Config], None], config: Config) -> int:
-    """Fork process 1 of new namespaces, let it run `body`, and report how that went.
+    """Fork process 1 of new namespaces, and return its pid after `body` has recorded it.
 
-    `body` sets everything up and records it; returns in the creator only.
+    Returns in the creator only; raises OSError with the reason if `body` fails.
     """
     ready, tell = os.pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT})
@@ -220,7 +218,7 @@ def contained(body: Callable[[Config], None], config: Config) -> int:
             os.close(tell)
             quiet()
             reap()
-        except BaseException as error:  # noqa: BLE001 - the creator shows it
+        except BaseException as error:  # noqa: BLE001 - the creator reports it
             with contextlib.suppress(OSError):
                 os.write(tell, str(error).encode())
         os._exit(1)
@@ -246,7 +244,7 @@ def cluster_body(config: Config) -> None:
     reveal(held)
     for name in ("", "/nodes", "/resources", "/segments", "/shared", "/root"):
         os.makedirs(CLUSTER + name, mode=0o755, exist_ok=True)
-    os.mkdir("/run/shared")  # the nodes have one: a TMPDIR given to all must exist here too
+    os.mkdir("/run/shared")  # nodes have it too: a TMPDIR for all places must exist here
     write_file(CLUSTER + "/agent", config["agent"])
     os.chmod(CLUSTER + "/agent", 0o755)  # noqa: S103 - a program
     write_file(CLUSTER + "/hosts", config["hosts"])
@@ -272,7 +270,7 @@ def node_body(config: Config) -> None:
     record = os.open(node, os.O_PATH | os.O_DIRECTORY)
     mount("/", root, None, MS_BIND | MS_REC)
     for place in (*PRIVATE, "/etc/hosts"):
-        # The launcher's own, with the meeting places of all hosts: not even hidden in a node.
+        # The launcher's own, with the rundirs of all hosts: a node must not have them, even hidden.
         check(libc.umount2(os.fsencode(root + place), MNT_DETACH), f"leave {place}")
     read_only(root)
     bind(hosts, root + "/etc/hosts")
@@ -287,7 +285,7 @@ def node_body(config: Config) -> None:
     reveal(held, root)
     mount("proc", root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     with contextlib.suppress(OSError):
-        # Shows this node's network devices; where the kernel forbids it the machine's stays.
+        # It shows this node's network devices. If the kernel forbids it, the machine's sysfs stays.
         flags = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY
         mount("sysfs", root + "/sys", "sysfs", flags)
     os.chdir(root)
@@ -301,31 +299,31 @@ def node_body(config: Config) -> None:
 
 
 def new_pts(root: str) -> None:
-    """Give the node its own pseudo-terminals."""
+    """Mount the node's own pseudo-terminals."""
     mount("devpts", root + "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666")
     if not os.path.islink(root + "/dev/ptmx"):
         mount(root + "/dev/pts/ptmx", root + "/dev/ptmx", None, MS_BIND)
 
 
 def start_cluster(config: Config) -> int:
-    """Make the outer namespaces; dies with the caller until it is recorded."""
+    """Make the outer namespaces; their process 1 dies with the caller until it is recorded."""
     if config["user_namespace"]:
         become_user_root()
     die_with_parent(signal.SIGKILL)
     if os.getppid() == 1:
-        raise OSError(0, "the creator has gone")
+        raise OSError(0, "the creator has ended")
     return contained(cluster_body, config)
 
 
 def start_node(config: Config) -> int:
-    """Make one node; its pid is on record before anyone else can need it."""
+    """Make one node; its pid is recorded before any other process needs it."""
     os.makedirs(f"{CLUSTER}/nodes/{config['name']}", exist_ok=True)
     write_file(f"{CLUSTER}/nodes/{config['name']}/hosts", config["hosts"])
     return contained(node_body, config)
 
 
 def end_members(pid: int) -> None:
-    """End who is in a node that has no PID namespace of its own, and would outlive its process 1."""
+    """End the processes of a node without its own PID namespace, which outlive its process 1."""
     node = os.readlink(f"/proc/{pid}/ns/mnt")
     for _ in range(100):
         found = False
@@ -342,7 +340,7 @@ def end_members(pid: int) -> None:
 
 
 def remove(config: Config) -> int:
-    """End a node, whatever its state, and remove what is recorded of it; returns its pid or 0."""
+    """End a node in any state and remove its records; returns its pid or 0."""
     node, pid = f"{CLUSTER}/nodes/{config['name']}", 0
     with contextlib.suppress(OSError, ValueError):
         with open(node + "/pid", encoding="ascii") as stream:
@@ -353,35 +351,12 @@ def remove(config: Config) -> int:
             deadline = time.monotonic() + 10
             while start_time(pid) == begin and time.monotonic() < deadline:
                 time.sleep(0.005)
-    for name in ("pid", "cpus", "hosts", "pid.new", "hosts.new"):
+    for name in ("pid", "cpus", "hosts", "pid.new", "cpus.new", "hosts.new"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{node}/{name}")
     with contextlib.suppress(FileNotFoundError):
         os.rmdir(node)
     return pid
-
-
-def sweep(config: Config) -> int:
-    """SIGKILL every process that carries the marker; returns how many it took."""
-    marker = config["marker"].encode()
-    killed = set()
-    deadline = time.monotonic() + config["timeout_s"]
-    while time.monotonic() < deadline:
-        found = False
-        for entry in os.listdir("/proc"):
-            if not entry.isdigit() or int(entry) in (1, os.getpid()):
-                continue
-            with contextlib.suppress(OSError):
-                with open(f"/proc/{entry}/environ", "rb") as stream:
-                    if marker not in stream.read().split(b"\0"):
-                        continue
-                found = True
-                killed.add(int(entry))
-                os.kill(int(entry), signal.SIGKILL)
-        if not found:
-            return len(killed)
-        time.sleep(0.02)
-    raise OSError(0, f"processes with {config['marker']} do not end")
 
 
 def main() -> int:
@@ -390,7 +365,6 @@ def main() -> int:
         "cluster": start_cluster,
         "node": start_node,
         "remove": remove,
-        "sweep": sweep,
     }
     answer: dict[str, int | str]
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cluster of containers on this machine is made of. Pure."""
+"""The resources of a cluster of containers on this machine. Pure."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ MODELS: dict[Kind, type[Values]] = {
 
 
 def part(cluster: str, key: Key, values: Values) -> Resource:
-    """Return a resource of a cluster with the resources that it stands on."""
+    """Return a resource of a cluster with its needs."""
     needs: tuple[Key, ...] = ()
     match values:
         case ContainerNetwork():
@@ -88,13 +88,15 @@ def _assign(node: LocalNode, facts: Facts, begin: int) -> tuple[int, ...]:
     foreign = [cpu for cpu in node.cpus if cpu not in facts.cpus]
     if foreign:
         listed = ", ".join(map(str, facts.cpus))
-        msg = f"node {node.name}: this machine has no core {foreign[0]} to give"
-        raise StateError(msg, f"use cores out of {listed}, or cpus: auto")
+        raise StateError(
+            f"node {node.name}: this machine has no core {foreign[0]}",
+            f"use cores out of {listed}, or cpus: auto",
+        )
     return tuple(sorted(node.cpus))
 
 
 def containers(spec: LocalSpec, facts: Facts, _observed: Observed) -> Desired:
-    """Return what `spec` asks for on a machine with these facts; StateError if it cannot be."""
+    """Return the resources of `spec` on a machine with these facts; StateError if it cannot be."""
     launcher, node_addresses = addresses(spec)
     made: list[tuple[Key, Values]] = [
         (
@@ -138,8 +140,8 @@ def _notes(spec: LocalSpec, facts: Facts, users: dict[int, list[str]]) -> tuple[
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         notes.append(
-            f"host name {', '.join(repeated)} is used by several nodes: Open MPI 5 hangs on that "
-            "in its collectives (pass --env OMPI_MCA_coll=basic,libnbc,self,inter,sync)."
+            f"host name {', '.join(repeated)} is used by several nodes, so the collectives of Open "
+            "MPI 5 hang (use --env OMPI_MCA_coll=basic,libnbc,self,inter,sync)."
         )
     return tuple(notes)
 

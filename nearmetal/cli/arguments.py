@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments that several verbs share: SPEC, --mpi, --blocks, --output."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearmetal.core.errors import LaunchError, NearmetalError, StateError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from nearmetal.cli.verbs import VerbParser
+    from nearmetal.cluster.apply import Cluster
+    from nearmetal.cluster.spec import ClusterSpec
+    from nearmetal.job.mpi import Mpi
+
+_MAX_BLOCKS = 1000
+
+
+def add_spec(parser: VerbParser, *, required: bool = True) -> None:
+    """Add the argument SPEC."""
+    words = "path of a cluster spec (YAML), or name of a cluster that is up"
+    parser.option("spec SPEC", words, nargs=None if required else "?")
+
+
+def add_study(parser: VerbParser) -> None:
+    """Add the argument STUDY."""
+    parser.option("study STUDY", "study directory that `study import` created")
+
+
+def open_target(text: str) -> tuple[Cluster, ClusterSpec]:
+    """Return the cluster and its spec: the file's, or the recorded one for a name."""
+    from nearmetal.cluster.apply import Cluster
+    from nearmetal.cluster.backend import open_backend
+    from nearmetal.cluster.spec import load_spec
+    from nearmetal.cluster.store import Store, state_directory
+    from nearmetal.core.process import LocalRunner
+
+    store = Store(state_directory())
+    recorded = None
+    if not Path(text).exists() and text in store.names():
+        recorded = store.recorded(text)
+        if recorded is None:
+            raise StateError(
+                f"cluster {text}: the record of its spec is not readable",
+                "give the spec file instead of the name",
+            )
+    spec = recorded or load_spec(Path(text))
+    backend = open_backend(spec, store, LocalRunner())
+    return Cluster(spec.name, backend, store), spec
+
+
+def open_running(text: str) -> tuple[Cluster, ClusterSpec]:
+    """As `open_target`, and raises StateError unless the cluster is up as the spec says."""
+    from nearmetal.cluster.apply import describe, plan_up
+
+    cluster, spec = open_target(text)
+    plan = plan_up(cluster, spec)
+    if plan.rewrites:
+        lines = "\n".join("  " + describe(change) for change in plan.rewrites)
+        raise StateError(
+            f"cluster {cluster.name} is up under another spec:\n{lines}",
+            f"use its own spec or its name, or `nearmetal up --replace {text}`",
+        )
+    if not plan.empty:
+        first = describe(plan.effective[0])
+        raise StateError(
+            f"cluster {cluster.name} is not up ({first})", f"run `nearmetal up {text}`"
+        )
+    return cluster, spec
+
+
+def choose_mpis(text: str | None) -> list[Mpi]:
+    """Return the MPIs in a comma-separated list, or all that are installed."""
+    from nearmetal.job.mpi import Mpi, find_installations
+
+    installed = [m.value for m in find_installations()]
+    if text is None and not installed:
+        raise LaunchError("no MPI is installed", "run `make setup`, or set NEARMETAL_MPI_PATH")
+    names = installed if text is None else split_names(text, [m.value for m in Mpi], "MPI")
+    for name in names:
+        if name not in installed:
+            known = ", ".join(installed) or "none"
+            raise LaunchError(f"{name} is not installed", f"installed: {known}")
+    return [Mpi(name) for name in names]
+
+
+def split_names(text: str, known: Collection[str], what: str) -> list[str]:
+    """Return the names in a comma-separated list, each once; raises UsageError."""
+    names = text.split(",")
+    for name in names:
+        if name not in known:
+            raise UsageError(f"unknown {what} {name!r}", f"known: {', '.join(known)}")
+    return list(dict.fromkeys(names))
+
+
+def blocks_number(text: str) -> int:
+    """Return the argument of --blocks."""
+    if not text.isdigit() or not 1 <= int(text) <= _MAX_BLOCKS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of blocks from 1 to {_MAX_BLOCKS}"
+        )
+    return int(text)
+
+
+def run_directory(given: Path | None, cluster: str) -> Path:
+    """Return the run directory to make; raises UsageError if it exists."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    directory = given or Path("results") / f"{stamp}-{cluster}"
+    if directory.exists():
+        raise UsageError(
+            f"{directory} exists", "a run directory is written once: give another name"
+        )
+    return directory
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a file; raises NearmetalError if it exists."""
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError as error:
+        raise NearmetalError(f"{path} exists", "remove it, or give another name") from error

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs of clusters: plan, up, status, down, and import vhpc."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nearmetal.cli.arguments import add_spec, open_target, write_new
+from nearmetal.core.errors import ExitCode, SpecError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nearmetal.cli.verbs import VerbParser
+    from nearmetal.cli.view import View
+    from nearmetal.cluster.backend import NodeStatus
+    from nearmetal.cluster.diff import Plan
+
+status_options = down_options = add_spec
+
+_COLUMNS = ("node", "host", "hostname", "address", "slots", "cores", "shm", "pid", "up", "health")
+
+
+def plan_options(parser: VerbParser) -> None:
+    """Add the arguments of `plan`."""
+    add_spec(parser, required=False)
+    parser.option("--schema", "print the JSON Schema of cluster specs; SPEC is not needed")
+
+
+def on_plan(args: argparse.Namespace, view: View) -> int:
+    """Print the plan or the schema; exit code 3 if the plan has changes."""
+    from nearmetal.cluster.apply import plan_up
+    from nearmetal.cluster.spec import json_schema
+
+    if args.schema:
+        schema = json_schema()
+        view.result(json.loads(schema), schema.splitlines())
+        return ExitCode.DONE
+    if args.spec is None:
+        raise UsageError("plan needs a SPEC", "nearmetal plan examples/two-nodes.yaml")
+    plan = plan_up(*open_target(args.spec))
+    up_to_date = [f"cluster {plan.cluster}: nothing to do"]
+    _show_plan(plan, up_to_date if plan.empty else as_lines(plan), view)
+    return ExitCode.DONE if plan.empty else ExitCode.CHANGES
+
+
+def _show_plan(plan: Plan, lines: list[str], view: View) -> None:
+    view.result(as_data(plan), lines)
+    for note in plan.notes:
+        view.note(note)
+
+
+def as_data(plan: Plan) -> dict[str, Any]:
+    """Return a plan for --json."""
+    return {
+        "cluster": plan.cluster,
+        "changes": [
+            {
+                "action": change.action.name.lower(),
+                "kind": change.key.kind.value,
+                "name": change.key.name,
+                "before": dict(change.before),
+                "after": dict(change.after),
+                "reason": change.reason or change.why,
+            }
+            for change in plan.changes
+        ],
+        "notes": list(plan.notes),
+    }
+
+
+def as_lines(plan: Plan) -> list[str]:
+    """Return a plan for a person."""
+    from nearmetal.cluster.apply import describe
+    from nearmetal.cluster.diff import Action
+
+    lines = [f"cluster {plan.cluster}:"]
+    for change in plan.effective:
+        lines.append("  " + describe(change))
+        if change.action is Action.CREATE:
+            lines += [f"      {name}: {value}" for name, value in change.after if value]
+    made, changed, gone = map(plan.count, (Action.CREATE, Action.CHANGE, Action.DELETE))
+    return [*lines, f"plan: {made} to make, {changed} to change, {gone} to remove"]
+
+
+def up_options(parser: VerbParser) -> None:
+    """Add the arguments of `up`."""
+    add_spec(parser)
+    parser.option(
+        "--replace",
+        "if a cluster of this name runs under another spec, change or remove its resources to match SPEC (default: refuse)",
+    )
+
+
+def on_up(args: argparse.Namespace, view: View) -> int:
+    """Make the cluster; print the changes and the nodes."""
+    from nearmetal.cluster.apply import describe, up
+
+    cluster, spec = open_target(args.spec)
+    unfinished = cluster.journal.unfinished()
+    if unfinished is not None:
+        view.note(f"an earlier `{unfinished.verb}` was interrupted at: {unfinished.step}")
+    with view.steps(f"up {cluster.name}") as steps:
+        plan = up(cluster, spec, replace=args.replace, progress=steps)
+    nodes = ", ".join(f"{n.name} {n.address}" for n in cluster.backend.status())
+    closing = f"cluster {cluster.name} is up: {nodes}"
+    _show_plan(plan, [*map(describe, plan.effective), closing], view)
+    return ExitCode.DONE
+
+
+def on_status(args: argparse.Namespace, view: View) -> int:
+    """Print the nodes; exit code 4 if the cluster is up and differs from its spec."""
+    from nearmetal.cluster.apply import plan_up
+
+    cluster, spec = open_target(args.spec)
+    nodes = cluster.backend.status()
+    plan = plan_up(cluster, spec)
+    state = "down" if not nodes else "up" if plan.empty else "degraded"
+    closing = {
+        "down": f"is down; `nearmetal up {args.spec}` makes it",
+        "up": "is up as the spec says",
+        "degraded": f"is not as the spec says: `nearmetal plan {args.spec}`",
+    }[state]
+    if nodes:
+        view.table(_COLUMNS, [_node_row(node) for node in nodes])
+    view.result(
+        {"cluster": cluster.name, "state": state, "nodes": [asdict(node) for node in nodes]},
+        [f"cluster {cluster.name} {closing}"],
+    )
+    return ExitCode.CHECKS_FAILED if state == "degraded" else ExitCode.DONE
+
+
+def _node_row(node: NodeStatus) -> list[str]:
+    return [
+        node.name,
+        node.host,
+        node.hostname,
+        node.address,
+        str(node.slots),
+        ",".join(map(str, node.cpus)),
+        node.shm,
+        str(node.pid or "-"),
+        _duration(node.uptime_s),
+        node.health,
+    ]
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s"
+
+
+def on_down(args: argparse.Namespace, view: View) -> int:
+    """Remove the cluster; a cluster that is not up is no error."""
+    from nearmetal.cluster.apply import describe, down
+
+    cluster, _ = open_target(args.spec)
+    with view.steps(f"down {cluster.name}") as steps:
+        plan = down(cluster, progress=steps)
+    closing = "is down" if plan.effective else "was not up"
+    lines = [*map(describe, plan.effective), f"cluster {cluster.name} {closing}"]
+    _show_plan(plan, lines, view)
+    return ExitCode.DONE
+
+
+def vhpc_options(parser: VerbParser) -> None:
+    """Add the arguments of `import vhpc`."""
+    parser.option("file FILE", "cluster file of vhpc-toolkit")
+    parser.option(
+        "--vcenter SERVER",
+        "name or address of the vCenter; the cluster file does not contain it",
+        required=True,
+    )
+    parser.option(
+        "--user USER",
+        "user of the vCenter (default: %(default)s)",
+        default="administrator@vsphere.local",
+    )
+    parser.option("--name NAME", "name of the cluster (default: the name of FILE)")
+    parser.option(
+        "--output SPEC",
+        "path of the spec; the command does not overwrite an existing file (default: standard output)",
+        type=Path,
+    )
+
+
+def on_vhpc(args: argparse.Namespace, view: View) -> int:
+    """Write the spec; exit code 4 if vSphere's rules forbid something in it."""
+    from nearmetal.cluster.backends.vsphere.vhpc import Target, import_vhpc
+    from nearmetal.cluster.spec import parse_spec
+    from nearmetal.config.document import read_text
+
+    name = args.name or args.file.stem.lower().replace("_", "-")
+    text = read_text(args.file, "a cluster file of vhpc-toolkit")
+    imported = import_vhpc(text, str(args.file), Target(name, args.vcenter, args.user))
+    problems: list[str] = []
+    try:
+        parse_spec(imported.text, str(args.output or "<spec>"))
+    except SpecError as error:
+        problems = [str(problem) for problem in error.problems]
+    if args.output is not None:
+        write_new(args.output, imported.text)
+    data = {
+        "spec": None if args.output is None else str(args.output),
+        "text": imported.text,
+        "machines": imported.machines,
+        "notes": list(imported.notes),
+        "problems": problems,
+    }
+    written = [f"{imported.machines} machines: {args.output}"]
+    view.result(data, imported.text.splitlines() if args.output is None else written)
+    for note in imported.notes:
+        view.note(note)
+    for problem in problems:
+        view.warn(problem)
+    return ExitCode.CHECKS_FAILED if problems else ExitCode.DONE

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs that use a running cluster: run, exec, locality."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearmetal.cli.arguments import add_spec, open_running
+from nearmetal.core.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nearmetal.cli.verbs import VerbParser
+    from nearmetal.cli.view import View
+    from nearmetal.job.locality import Meeting
+    from nearmetal.job.run import JobResult
+
+
+locality_options = add_spec
+
+
+def run_options(parser: VerbParser) -> None:
+    """Add the arguments of `run`."""
+    from nearmetal.job.mpi import MapBy, Mpi, Provider
+
+    add_spec(parser)
+    names = ", ".join(mpi.value for mpi in Mpi)
+    parser.option(
+        "--mpi NAME",
+        f"MPI to use: {names} (default: the first installed MPI that PROGRAM is linked to)",
+    )
+    parser.option("-n N", "number of ranks (default: one per slot of the cluster)", dest="ranks")
+    parser.option(
+        "--map-by",
+        "slot: fill the slots of a node before the next node; node: place one rank on each node in turn (default: slot)",
+        choices=[m.value for m in MapBy],
+        default="slot",
+    )
+    parser.option(
+        "--env K=V",
+        "set an environment variable for the launcher and the ranks; may be repeated",
+        action="append",
+        default=[],
+    )
+    parser.option(
+        "--channels LIST",
+        "channels that the provider may use, comma-separated: self (within a process), "
+        "shm (shared memory of one kernel), segment (memory that virtual machines of one host "
+        "share), net (network); net alone gives the network-only baseline (default: all)",
+    )
+    parser.option(
+        "--provider",
+        "nearmetal: the provider of this project; stock: the MPI's own stack over TCP (default: nearmetal)",
+        choices=[p.value for p in Provider],
+        default="nearmetal",
+    )
+    parser.option(
+        "--timeout SECONDS",
+        "end the job after SECONDS, with exit code 124 (default: no limit)",
+        type=float,
+    )
+    parser.option("program PROGRAM", "path of the MPI program")
+    parser.option("args ARGS", "arguments of the program, after `--`", nargs="*")
+
+
+def on_run(args: argparse.Namespace, view: View) -> int:
+    """Run the job; returns its exit code. With --json its output goes to standard error."""
+    from nearmetal.core.process import LocalRunner
+    from nearmetal.job.mpi import MapBy, Provider
+    from nearmetal.job.run import JobRequest, Output, run_job
+
+    cluster, spec = open_running(args.spec)
+    request = JobRequest(
+        program=args.program,
+        args=tuple(args.args),
+        mpi=args.mpi,
+        ranks=args.ranks,
+        map_by=MapBy(args.map_by),
+        env=parse_environment(args.env),
+        channels=None if args.channels is None else tuple(args.channels.split(",")),
+        provider=Provider(args.provider),
+        timeout_s=args.timeout,
+    )
+    stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
+    output = Output(stdin=stdin, stdout=sys.stderr.buffer if view.as_json else None)
+    result = run_job(cluster.backend, spec, request, LocalRunner(), output)
+    _show_end(result, view)
+    return 124 if result.timed_out else result.exit_code
+
+
+def parse_environment(pairs: list[str]) -> dict[str, str]:
+    """Return --env K=V as a mapping; raises UsageError."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--env {pair!r}: not of the form K=V", "--env OMP_NUM_THREADS=1")
+        found[name] = value
+    return found
+
+
+def _show_end(result: JobResult, view: View) -> None:
+    from nearmetal.job.stats import JobVerdict
+
+    if result.timed_out:
+        view.warn(f"the job was ended: it still ran after {result.seconds:.0f} s")
+    elif result.exit_code != 0:
+        view.warn(f"the job ended with exit code {result.exit_code}")
+    if result.proof.verdict in (JobVerdict.ABSENT, JobVerdict.NO_TRAFFIC):
+        view.warn(
+            f"nearmetal did not carry this job: {result.proof.reason}",
+            "is the program an MPI program of that MPI? NEARMETAL_LOG=info shows the choice",
+        )
+    elif result.proof.verdict is JobVerdict.PROVEN:
+        view.note(f"carried by nearmetal: {result.proof.reason}")
+    if view.as_json:
+        data = asdict(result)
+        data["proof"]["verdict"] = result.proof.verdict.value
+        view.result(data)
+
+
+def exec_options(parser: VerbParser) -> None:
+    """Add the arguments of `exec`."""
+    add_spec(parser)
+    parser.option(
+        "node NODE",
+        "name of a node in the spec, or `launcher` for the place where MPI launchers run",
+    )
+    parser.option("command COMMAND", "program and its arguments, after `--`", nargs="+")
+
+
+def on_exec(args: argparse.Namespace, view: View) -> int:
+    """Run it in the foreground; returns its exit code. With --json its output is captured."""
+    from nearmetal.core.process import LocalRunner
+
+    cluster, spec = open_running(args.spec)
+    names = [node.name for _, node in spec.nodes]
+    if args.node not in (*names, "launcher"):
+        raise UsageError(f"no node {args.node!r}", f"nodes: {', '.join(names)}, launcher")
+    if args.node == "launcher":
+        command = cluster.backend.on_launcher(args.command, workdir=Path.cwd())
+    else:
+        command = cluster.backend.on_node(args.node, args.command, workdir=Path.cwd())
+    runner = LocalRunner()
+    if view.as_json:
+        done = runner.run(command, timeout_s=3600)
+        view.result(
+            {
+                "node": args.node,
+                "exit_code": done.code,
+                "stdout": done.text,
+                "stderr": done.stderr.decode("utf-8", "replace"),
+            }
+        )
+    else:
+        done = runner.attach(command, stdin=sys.stdin.buffer, foreground=True)
+    return done.code if done.code >= 0 else 128 - done.code
+
+
+def on_locality(args: argparse.Namespace, view: View) -> int:
+    """Print the matrix of channels, then every pair with its reason."""
+    from nearmetal.core.process import LocalRunner
+    from nearmetal.job.locality import measure_locality
+
+    cluster, spec = open_running(args.spec)
+    meetings = measure_locality(cluster.backend, spec, LocalRunner())
+    names = [node.name for _, node in spec.nodes]
+    channel = {(m.node, m.peer): m.channel for m in meetings}
+    view.table(("", *names), [[a, *(channel[a, b] for b in names)] for a in names])
+    view.result({"cluster": cluster.name, "pairs": [asdict(m) for m in meetings]}, [""])
+    view.table(
+        ("from", "to", "relation", "channel", "integrity", "direct copies", "reason"),
+        [
+            [m.node, m.peer, m.relation, m.channel, m.integrity, _copies(m), m.reason]
+            for m in meetings
+        ],
+    )
+    return ExitCode.DONE
+
+
+def _copies(meeting: Meeting) -> str:
+    if meeting.direct_copies:
+        return "yes"
+    return f"no: {meeting.copy_reason}" if meeting.copy_reason else "-"

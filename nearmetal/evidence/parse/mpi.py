@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MPI benchmarks of others: the OSU micro-benchmarks and the Intel MPI Benchmarks."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from nearmetal.evidence.model import Column, Unit
+from nearmetal.evidence.parse.reader import CRASHED, MIXED, Reader, flag, on, remark, setting, shown
+
+if TYPE_CHECKING:
+    from nearmetal.evidence.model import Row
+
+VALIDATION = Column("validation", Unit.COUNT)
+OSU_COLUMNS = {
+    "Size": Column("size", Unit.BYTES),
+    "Latency(us)": Column("latency", Unit.MICROSECONDS),
+    "Avg Latency(us)": Column("latency", Unit.MICROSECONDS),
+    "Min Latency(us)": Column("latency_min", Unit.MICROSECONDS),
+    "Max Latency(us)": Column("latency_max", Unit.MICROSECONDS),
+    "Iterations": Column("iterations", Unit.COUNT),
+    "Bandwidth(MB/s)": Column("bandwidth", Unit.MEGABYTES_PER_SECOND),
+    "MB/s": Column("bandwidth", Unit.MEGABYTES_PER_SECOND),
+    "Messages/s": Column("rate", Unit.MESSAGES_PER_SECOND),
+    "Overall(us)": Column("overall", Unit.MICROSECONDS),
+    "Compute(us)": Column("compute", Unit.MICROSECONDS),
+    "Coll. Init(us)": Column("init", Unit.MICROSECONDS),
+    "MPI_Test(us)": Column("mpi_test", Unit.MICROSECONDS),
+    "MPI_Wait(us)": Column("mpi_wait", Unit.MICROSECONDS),
+    "Pure Comm.(us)": Column("communication", Unit.MICROSECONDS),
+    "Min Comm.(us)": Column("communication_min", Unit.MICROSECONDS),
+    "Max Comm.(us)": Column("communication_max", Unit.MICROSECONDS),
+    "Overlap(%)": Column("overlap", Unit.PERCENT),
+    "Validation": VALIDATION,
+}
+for _tail in ("50", "90", "95", "99"):
+    OSU_COLUMNS |= {
+        f"P{_tail} Tail Lat(us)": Column(f"latency_p{_tail}", Unit.MICROSECONDS),
+        f"P{_tail} Tail BW(MB/s)": Column(f"bandwidth_p{_tail}", Unit.MEGABYTES_PER_SECOND),
+    }
+
+OSU_TESTS = {
+    "latency": "latency",
+    "multi latency": "multi_lat",
+    "multi-threaded latency": "latency_mt",
+    "multi-process latency": "latency_mp",
+    "bandwidth": "bw",
+    "bi-directional bandwidth": "bibw",
+    "multiple bandwidth / message rate": "mbw_mr",
+    "all-to-all personalized exchange latency": "alltoall",
+    "all-to-allv personalized exchange latency": "alltoallv",
+    "all-to-all latency": "alltoall",
+    "all-to-allv latency": "alltoallv",
+    "broadcast latency": "bcast",
+}
+"""Titles that differ from the program's name. The others follow the rule in `_program`."""
+
+PAIRWISE = re.compile(r"osu_(?:latency|bw|bibw|(?:put|get|acc|get_acc|fop|cas)_\w+)$")
+"""Tests between two ranks, whatever the number of ranks."""
+
+DEFAULT_LAST = {"latency": 4 << 20, "bw": 4 << 20, "bibw": 4 << 20, "mbw_mr": 4 << 20}
+LARGEST_FIRST_SIZE = 4096
+
+_TITLE = re.compile(r"#\s*OSU (MPI|UPC\+\+|UPC|OpenSHMEM|NCCL)(\S*)\s+(.+?)\s+Test\s+v(\d\S*)\s*$")
+_ROW = re.compile(r"\s*[-+.]?\d")
+_NUMBERS = re.compile(r"[\d.\s]+")
+_INTEL_NODE = re.compile(r"\[0\] MPI startup\(\):\s+(\d+)\s+\d+\s+(\S+)\s+\{")
+_INTEL_TRANSPORT = re.compile(r"\[\d+\] MPI startup\(\): (\S+) data transfer mode")
+
+
+def _program(kind: str, title: str) -> str:
+    """Return the program's name, such as `osu_ialltoall`, from the words of its title."""
+    words = title.lower()
+    plain = OSU_TESTS.get(words)
+    if plain is None:
+        non_blocking = words.startswith("non-blocking ")
+        words = words.removeprefix("non-blocking ")
+        plain = OSU_TESTS.get(words) or OSU_TESTS.get(f"{words} latency")
+        if plain is None:
+            plain = re.sub(r"[^a-z0-9]+", "_", words.removesuffix(" latency")).strip("_")
+        plain = "i" * non_blocking + plain
+    one_sided = re.match(r"_([A-Za-z_]+?)(?:-|$)", kind)
+    return f"osu_{one_sided[1].lower()}_{plain}" if one_sided else f"osu_{plain}"
+
+
+class Osu(Reader):
+    """OSU micro-benchmarks 3.x to 7.x: any number of tests in one text, with output of launchers.
+
+    A test begins with its title, names its columns in one comment line, and has no end mark. Sizes
+    double, so a missing row shows. A missing tail does not show, unless the run reported its crash.
+    """
+
+    format = "osu"
+    ends_in_figures = True
+
+    def __init__(self, text: str, file: str) -> None:
+        super().__init__(text, file)
+        self.whole_lines = text.endswith("\n")
+        self.nodes: set[str] = set()
+        self.ranks = 0
+        self.variant: list[str] = []
+        self.pairs: int | None = None
+
+    def take(self, text: str) -> None:
+        """Read one line: a row, a comment of the benchmark, or a launcher's line."""
+        if self.columns is not None and (text[:1].isdigit() or _ROW.match(text)):
+            self._row(text.split(), self.columns)
+        elif text.startswith("#"):
+            if self.test or _TITLE.match(text):
+                super().take(text)
+            else:
+                self.remark(text)
+        elif self.test and self.columns is None and text.strip() and _NUMBERS.fullmatch(text):
+            raise self.fail(
+                f"numbers {shown(text.strip())} without a header", "no line names their columns"
+            )
+        elif text.strip():
+            self._launcher(text)
+            self.remark(text)
+
+    def _launcher(self, text: str) -> None:
+        if match := _INTEL_NODE.match(text):
+            self.ranks = max(self.ranks, int(match[1]) + 1)
+            self.nodes.add(match[2])
+            self.header["mpi"] = "Intel MPI"
+        elif match := _INTEL_TRANSPORT.match(text):
+            self.header["transport"] = match[1]
+
+    @on(_TITLE)
+    def _begin(self, match: re.Match[str]) -> None:
+        self._close()
+        library, kind, title, version = match.groups()
+        if self.header.setdefault("version", version) != version:
+            raise self.fail(
+                f"version {version} after {self.header['version']}",
+                "two versions are mixed in one file",
+            )
+        self.test = _program(kind, title)
+        self.pairs = None
+        accelerator = re.search(r"-(\w+)$", kind)
+        self.variant = [accelerator[1].lower()] if accelerator else []
+        if library != "MPI":
+            self.variant.append(library)
+
+    @on(r"#\s*\[ pairs: (\d+) \](?: \[ window size: (\S+) \])?")
+    def _on_pairs(self, match: re.Match[str]) -> None:
+        if self.rows:
+            self._close()
+        self.pairs = int(match[1])
+        if match[2]:
+            self.header["window"] = match[2]
+
+    @on(r"#\s*Send Buffer on \w+ \((\w+)\) and Receive Buffer on \w+ \((\w+)\)")
+    def _buffers(self, match: re.Match[str]) -> None:
+        self.variant.append(f"{match[1]} {match[2]}")
+
+    @on(r"#\s*Datatype:\s*([\w ]+?)\.?\s*$")
+    def _datatype(self, match: re.Match[str]) -> None:
+        # Some versions print it before the columns, others after them.
+        if self.rows:
+            self._close()
+        self.variant = [v for v in self.variant if not v.startswith("MPI_")]
+        self.header["datatype"] = match[1]
+        if match[1] != "MPI_CHAR":
+            self.variant.append(match[1])
+
+    @on(r"#\s*(?:Window creation|Synchronization):\s*(\S+?)\.?\s*$")
+    def _one_sided(self, match: re.Match[str]) -> None:
+        self.variant.append(match[1])
+
+    _window = setting("window", r"#\s*Window:\s*(\S+)")
+
+    @on(r"(?!.*=)#\s*(?:Size\b|[A-Z][\w. ]*\((?:us|MB/s|%)\)|MB/s\b)")
+    def _head(self, match: re.Match[str]) -> None:
+        if self.columns is not None:
+            raise self.fail("a second header within a test", MIXED)
+        words = re.sub(r"\s*\(", "(", " ".join(match.string.lstrip("# \t").split()))
+        self.open_table(self.spaced_columns(words, OSU_COLUMNS))
+
+    _comment = remark("")
+
+    def _row(self, words: list[str], columns: tuple[Column, ...]) -> None:
+        if VALIDATION in columns and len(words) == len(columns):
+            at = columns.index(VALIDATION)
+            if words[at].lower() not in ("pass", "-", "n/a"):
+                raise self.fail(
+                    f"validation says {shown(words[at])}",
+                    "the data arrived wrong: the run is invalid",
+                )
+            words[at] = "1"
+        found = self.row(words, columns)
+        self._check_size(found)
+        self.rows.append(found)
+
+    def _check_size(self, found: Row) -> None:
+        size = found.values.get("size")
+        if size is None:
+            if self.rows:
+                raise self.fail("a second row of a test without sizes", MIXED)
+            return
+        if not size.is_integer():
+            raise self.fail(f"size {size:g} is not a whole number", "the row is damaged")
+        if self.rows:
+            before = self.rows[-1].values["size"]
+            due = before * 2 if before else 1
+            if size != due and not (before == 0 and size <= LARGEST_FIRST_SIZE):
+                raise self.fail(
+                    f"size {size:.0f} after {before:.0f}",
+                    "rows are missing, or two outputs are mixed",
+                )
+
+    def _close(self) -> None:
+        """Close the test that is open, if there is one."""
+        if self.columns is None:
+            return
+        if not self.rows:
+            raise self.fail(f"{self.test} has no row", "the run was cut off", self.opened)
+        last = self.rows[-1].values.get("size", 0)
+        usual = DEFAULT_LAST.get(self.test.removeprefix("osu_"), 0)
+        if last < usual:
+            text = f"{self.test} ends at {last:.0f} B, not at its default of {usual} B"
+            self.remarks.append((self.rows[-1].line, f"{text}: a shorter run, or it was cut off"))
+        variant = [*self.variant, *([f"{self.pairs} pairs"] if self.pairs else [])]
+        processes = 2 * self.pairs if self.pairs else self.ranks or None
+        self.close_table(", ".join(variant), 2 if PAIRWISE.match(self.test) else processes)
+
+    def _check_last_row(self) -> None:
+        """Refuse a last line that lost its end: it has fewer digits than the line before."""
+        last = self.lines[-1].split()
+        if not last or not _ROW.match(self.lines[-1]):
+            return
+        rows = (line.split() for line in reversed(self.lines[:-1]) if _ROW.match(line))
+        before = next(rows, [])
+        if len(before) != len(last):
+            return
+        self.number(last[-1])
+        digits = [len(words[-1].partition(".")[2]) for words in (before, last)]
+        if digits[1] < digits[0]:
+            raise self.fail(
+                f"the last row ends in {shown(last[-1])}",
+                "it is cut off: the rows before have more digits, and no newline follows",
+            )
+
+    def end(self) -> None:
+        """Close the last test."""
+        if not self.test:
+            raise self.fail("not the output of the OSU benchmarks", "it has no title of a test", 1)
+        if not self.whole_lines:
+            self._check_last_row()
+        self._close()
+        if not self.tables:
+            raise self.fail(f"{self.test} printed no columns", CRASHED)
+        if self.nodes:
+            self.header["nodes"] = str(len(self.nodes))
+
+
+IMB_COLUMNS = {
+    "#bytes": Column("size", Unit.BYTES),
+    "#repetitions": Column("repetitions", Unit.COUNT),
+    "t[usec]": Column("time", Unit.MICROSECONDS),
+    "t_min[usec]": Column("time_min", Unit.MICROSECONDS),
+    "t_max[usec]": Column("time_max", Unit.MICROSECONDS),
+    "t_avg[usec]": Column("time_mean", Unit.MICROSECONDS),
+    "t_pure[usec]": Column("time_pure", Unit.MICROSECONDS),
+    "t_ovrl[usec]": Column("time_overlapped", Unit.MICROSECONDS),
+    "Mbytes/sec": Column("bandwidth", Unit.MEGABYTES_PER_SECOND),
+    "Msg/sec": Column("rate", Unit.MESSAGES_PER_SECOND),
+    "defects": Column("defects", Unit.COUNT),
+}
+_IMB_TIME_OUT = re.compile(r"\s*\d+ time-out\.;")
+
+
+class Imb(Reader):
+    """Intel MPI Benchmarks: the text of IMB-MPI1 and IMB-RMA."""
+
+    format = "imb"
+    END = "# All processes entering MPI_Finalize"
+    ended = False
+    variant = ""
+    ranks: int | None = None
+
+    def take(self, text: str) -> None:
+        """Read one line: a header, a comment, or a row."""
+        first = text.split(maxsplit=1)[:1]
+        head = bool(first and self.test) and first[0] in IMB_COLUMNS
+        if head or not first or text.startswith("#"):
+            self.close_table(self.variant, self.ranks)
+        if head:
+            self.open_table(self.columns_of(text.split(), IMB_COLUMNS))
+        elif not first or text.startswith("#"):
+            super().take(text)
+        elif self.columns is None:
+            if first[0].startswith("#"):
+                self.known(first[0], IMB_COLUMNS, "column")
+                raise self.fail("a header without a test", "the output is damaged")
+            self.remark(text)
+        elif _IMB_TIME_OUT.match(text):
+            self.remark(f"{self.test}: {text.strip()}")
+        else:
+            self.rows.append(self.row(text.split(), self.columns))
+
+    _end = flag("ended", END)
+
+    @on(r"#\s*Benchmarking\s+(\S+)")
+    def _benchmark(self, match: re.Match[str]) -> None:
+        self.test, self.variant, self.ranks = match[1], "", None
+
+    @on(r"#\s*#processes\s*=\s*(\d+)")
+    def _processes(self, match: re.Match[str]) -> None:
+        self.ranks = int(match[1])
+
+    @on(r"#\s*\(\s*(\d+) groups of \d+ process(?:es)? each running simultan")
+    def _groups(self, match: re.Match[str]) -> None:
+        self.variant = f"{match[1]} groups"
+
+    @on(r"#\s*MODE:\s*(\S+)")
+    def _mode(self, match: re.Match[str]) -> None:
+        self.variant = match[1].lower()
+
+    _title = setting("title", r"#\s+Intel\(R\) MPI Benchmarks\s+(.*)$")
+
+    @on(r"#\s+([A-Za-z_ ]+?)\s*:\s*(.*)$")
+    def _setting(self, match: re.Match[str]) -> None:
+        if not self.test:
+            self.header[match[1]] = match[2]
+
+    @on(r"# \(.*additional")
+    def _additional(self, match: re.Match[str]) -> None:
+        if self.test:
+            self.remark(f"{self.test}: {match.string.removeprefix('#').strip()}")
+
+    def end(self) -> None:
+        """Close the last table."""
+        self.close_table(self.variant, self.ranks)
+        if "title" not in self.header:
+            raise self.fail(
+                "not the output of the Intel MPI Benchmarks", "their title is missing", 1
+            )
+        if not self.ended:
+            raise self.cut_off(self.END.removeprefix("# "))

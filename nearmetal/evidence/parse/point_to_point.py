@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Benchmarks of networks without MPI: perftest, as text and as JSON, and NetPIPE."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from nearmetal.evidence.model import Column, Log, Row, Table, Unit
+from nearmetal.evidence.parse.reader import CRASHED, MIXED, Reader, on, remark, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PERFTEST_COLUMNS = {
+    "#bytes": Column("size", Unit.BYTES),
+    "#iterations": Column("iterations", Unit.COUNT),
+    "BW peak[MB/sec]": Column("bandwidth_peak", Unit.MEBIBYTES_PER_SECOND),
+    "BW average[MB/sec]": Column("bandwidth", Unit.MEBIBYTES_PER_SECOND),
+    "BW peak[MiB/sec]": Column("bandwidth_peak", Unit.MEBIBYTES_PER_SECOND),
+    "BW average[MiB/sec]": Column("bandwidth", Unit.MEBIBYTES_PER_SECOND),
+    "BW peak[Gb/sec]": Column("bandwidth_peak", Unit.GIGABITS_PER_SECOND),
+    "BW average[Gb/sec]": Column("bandwidth", Unit.GIGABITS_PER_SECOND),
+    "MsgRate[Mpps]": Column("rate", Unit.MEGAMESSAGES_PER_SECOND),
+    "t_min[usec]": Column("latency_min", Unit.MICROSECONDS),
+    "t_max[usec]": Column("latency_max", Unit.MICROSECONDS),
+    "t_typical[usec]": Column("latency_typical", Unit.MICROSECONDS),
+    "t_avg[usec]": Column("latency", Unit.MICROSECONDS),
+    "t_stdev[usec]": Column("latency_stdev", Unit.MICROSECONDS),
+    "99% percentile[usec]": Column("latency_p99", Unit.MICROSECONDS),
+    "99.9% percentile[usec]": Column("latency_p999", Unit.MICROSECONDS),
+    "99%[usec]": Column("latency_p99", Unit.MICROSECONDS),
+    "99.9%[usec]": Column("latency_p999", Unit.MICROSECONDS),
+    "CPU_Util[%]": Column("cpu", Unit.PERCENT),
+}
+"""MB/sec of older versions are 2^20 bytes, as MiB/sec of newer versions; Gb/sec are 10^9 bits."""
+
+JSON_LATENCY = {
+    **{
+        f"t_{n}": PERFTEST_COLUMNS[f"t_{n}[usec]"]
+        for n in ("min", "max", "typical", "avg", "stdev")
+    },
+    "t_99": PERFTEST_COLUMNS["99%[usec]"],
+    "t_99_9": PERFTEST_COLUMNS["99.9%[usec]"],
+}
+_JSON_OTHERS = ("MsgSize", "n_iterations", "BW_peak", "BW_average", "MsgRate", "CPU_util")
+
+_SETTING = re.compile(r"\s*([A-Za-z][\w *.]*?)\s*:\s+(\S+(?: \S+)*)")
+_TWO_SETTINGS = re.compile(r"\s{2,}(?=[A-Z])")
+_ROW = re.compile(r"\s*\d+\s+\d")
+_NAN = re.compile(r"-?nan")
+_KEEP = ("Device", "Number of qps", "Transport type", "Connection type", "Mtu", "Link type")
+
+
+def _test(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")
+
+
+class Perftest(Reader):
+    """perftest: the text of ib_{send,write,read,atomic}_{bw,lat}.
+
+    Client and server often write into one stream: settings, headers and the last row stand twice.
+    """
+
+    format = "perftest"
+    version = 2
+    title = ""
+
+    def __init__(self, text: str, file: str) -> None:
+        super().__init__(text, file)
+        self.by_size: dict[float, Row] = {}
+
+    @classmethod
+    def parse(cls, text: str, file: str) -> Log:
+        """Read one output, as text or as JSON; raises LogError when it is damaged or another one."""
+        is_json = text.removeprefix("\ufeff").lstrip().startswith("{")
+        return (PerftestJson if is_json else cls)(text, file).read()
+
+    @on(r"\s+((?:RDMA_Write|RDMA_Read|Send|Atomic\S*|Write|Read)\b.*?) Test\s*$")
+    def _name(self, match: re.Match[str]) -> None:
+        if self.title not in ("", match[1]):
+            raise self.fail(f"{match[1]} after {self.title}", MIXED)
+        self.title = match[1]
+        self.test = _test(self.title)
+
+    @on(r"\s*#bytes")
+    def _head(self, match: re.Match[str]) -> None:
+        found = self.spaced_columns(match.string, PERFTEST_COLUMNS)
+        if self.columns not in (None, found):
+            raise self.fail("another header", MIXED)
+        if self.columns is None:
+            self.open_table(found)
+
+    @on("")
+    def _other(self, match: re.Match[str]) -> None:
+        text = match.string
+        if self.columns and _ROW.match(text):
+            self._row(text.split(), self.columns)
+        elif self.title and not self.columns:
+            for part in _TWO_SETTINGS.split(text):
+                setting = _SETTING.fullmatch(part.strip())
+                if setting and setting[1] in _KEEP:
+                    self.header.setdefault(setting[1].lower(), setting[2])
+        elif text.strip("-* \t"):
+            self.remark(text)
+
+    def _row(self, words: list[str], columns: tuple[Column, ...]) -> None:
+        # perftest may print nan for a deviation that it could not compute: that value is left out.
+        for at, column in enumerate(columns[: len(words)]):
+            if column.metric == "latency_stdev" and _NAN.fullmatch(words[at]):
+                words, columns = words[:at] + words[at + 1 :], columns[:at] + columns[at + 1 :]
+                break
+        found = self.row(words, columns)
+        size = found.values["size"]
+        before = self.by_size.setdefault(size, found)
+        if before.values != found.values:
+            raise self.fail(
+                f"size {size:.0f} stands twice with different values",
+                f"the other is in line {before.line}: {MIXED}",
+            )
+
+    def end(self) -> None:
+        """Close the table."""
+        if not self.title:
+            raise self.fail("not the output of perftest", "no line names its test", 1)
+        if self.columns is None or not self.by_size:
+            raise self.fail(f"{self.title} printed no row", CRASHED)
+        self.rows = list(self.by_size.values())
+        self.close_table(processes=2)
+
+
+class PerftestJson(Reader):
+    """perftest: the file of `--out_json`."""
+
+    format = "perftest"
+
+    def __init__(self, text: str, file: str) -> None:
+        super().__init__(text, file)
+        self.text = text.removeprefix("\ufeff")
+        self.results: dict[str, Any] = {}
+
+    def read(self) -> Log:
+        """Return the figures of the file as one row."""
+        self.line = 1
+        info = self._members()
+        found = [(PERFTEST_COLUMNS["#bytes"], self._member("MsgSize"))]
+        found += [(c, self._member(n)) for n, c in JSON_LATENCY.items() if n in self.results]
+        line = self.line
+        if "BW_average" in self.results and "MsgRate" in self.results:
+            bandwidth = self._member("BW_average")
+            line = self.line
+            rate = self._member("MsgRate")
+            unit = self._bandwidth_unit(rate * found[0][1], bandwidth, line)
+            found.append((Column("bandwidth", unit), bandwidth))
+            found.append((PERFTEST_COLUMNS["MsgRate[Mpps]"], rate))
+            if "BW_peak" in self.results:
+                found.append((Column("bandwidth_peak", unit), self._member("BW_peak")))
+        if len(found) == 1:
+            raise self.fail("no figures in results", "the file is cut off", 1)
+        header = {str(k).lower().replace("_", " "): str(v) for k, v in info.items()}
+        title = str(info.get("test", "")).removesuffix("_Test").replace("_", " ")
+        row = Row(line, {column.metric: value for column, value in found})
+        columns = tuple(column for column, _ in found)
+        table = Table(_test(title), line, columns, (row,), processes=2)
+        return Log(self.file, self.format, header, (table,))
+
+    def _members(self) -> Mapping[str, Any]:
+        """Take the results of the file, and return its settings."""
+        try:
+            data = json.loads(self.text)
+        except (ValueError, RecursionError) as error:
+            line = getattr(error, "lineno", 1)
+            raise self.fail("not JSON", "perftest's file is cut off or damaged", line) from error
+        info, results = (
+            data.get(name) if isinstance(data, dict) else None for name in ("test_info", "results")
+        )
+        if not isinstance(info, dict) or not isinstance(results, dict):
+            raise self.fail("not a file of perftest", "it needs test_info and results")
+        for name in results:
+            self.known(str(name), (*_JSON_OTHERS, *JSON_LATENCY), "member of results")
+        if "MsgSize" not in results:
+            raise self.fail("no MsgSize in results", "figures could not be distinguished")
+        self.results = results
+        return info
+
+    def _member(self, name: str) -> float:
+        """Return a number; the line in which it stands becomes the current line."""
+        self.line = next((n for n, t in enumerate(self.lines, 1) if f'"{name}"' in t), 1)
+        value = self.results[name]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.fail(f"{name} is {shown(str(value))}", "a number was expected")
+        return self.number(repr(value))
+
+    def _bandwidth_unit(self, amount: float, bandwidth: float, line: int) -> Unit:
+        """Return the unit, which the file does not name: rate times size shows it."""
+        for unit, scale in (
+            (Unit.MEBIBYTES_PER_SECOND, 1e6 / (1 << 20)),
+            (Unit.GIGABITS_PER_SECOND, 8e-3),
+        ):
+            due = amount * scale
+            if due and abs(bandwidth - due) <= 0.02 * due:
+                return unit
+        raise self.fail(
+            "the unit of the bandwidth is not named",
+            "and rate times size fits neither MiB/s nor Gbit/s",
+            line,
+        )
+
+
+NETPIPE_COLUMNS = (
+    Column("size", Unit.BYTES),
+    Column("repetitions", Unit.COUNT),
+    Column("bandwidth", Unit.MEBIBITS_PER_SECOND),
+    Column("time", Unit.MICROSECONDS),
+)
+_NETPIPE_ROW = re.compile(
+    r"\s*(\d+):\s+(\S+) bytes\s+(\S+) times -->\s+(\S+) (\S+) in\s+(\S+) (\S+)\s*$"
+)
+
+
+class NetPipe(Reader):
+    """NetPIPE 3.7: the lines that it prints while it runs.
+
+    It prints no header, so the words around the numbers are checked. Its "Mbps" are 2^20 bits. It
+    has no end mark: the caller knows the largest size and must check it.
+    """
+
+    format = "netpipe"
+    test = "PingPong"
+    START = "Now starting the main loop"
+
+    @on(rf"\s*{START}\s*$")
+    def _start(self, _match: re.Match[str]) -> None:
+        self.columns, self.opened = NETPIPE_COLUMNS, self.line
+
+    @on(r"\s*\d+:\s+\d+ bytes")
+    def _row(self, match: re.Match[str]) -> None:
+        if not self.opened:
+            self.remark(match.string)
+            return
+        row = _NETPIPE_ROW.match(match.string)
+        if row is None:
+            raise self.fail(
+                f"{shown(match.string)} is not a row of NetPIPE", "it is cut off or damaged"
+            )
+        index, size, times, rate, rate_unit, time, time_unit = row.groups()
+        if int(index) != len(self.rows):
+            raise self.fail(
+                f"row {index} where {len(self.rows)} was due", "rows are missing or mixed"
+            )
+        if (rate_unit, time_unit) != ("Mbps", "usec"):
+            raise self.fail(f"units {rate_unit!r} and {time_unit!r}", "Mbps and usec were expected")
+        self.rows.append(self.row((size, times, rate, time), NETPIPE_COLUMNS))
+
+    _other = remark(r"\s*\S")
+
+    def end(self) -> None:
+        """Close the table."""
+        if not self.opened:
+            raise self.fail("not the output of NetPIPE", f"{self.START!r} is missing", 1)
+        if not self.rows:
+            raise self.fail("NetPIPE printed no row", CRASHED)
+        self.close_table(processes=2)

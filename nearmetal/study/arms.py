@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arms of a study: found by name, compared with each other, and split into losses. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nearmetal.core.errors import NearmetalError
+from nearmetal.study.effects import TaxSplit, split_tax
+from nearmetal.study.flags import MIN_OUTLIER
+from nearmetal.study.gate import RecordedFacts
+from nearmetal.study.judge import Comparison, compare
+from nearmetal.study.labels import arms_of, load_labels
+from nearmetal.study.model import Arm
+from nearmetal.study.physics import Violation, violations
+from nearmetal.study.store import LABELS, Study
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nearmetal.study.model import Cell, Point
+
+
+def arms_in(study: Study) -> dict[str, Arm]:
+    """Return the arms of a study, described by its labels, or known by name only."""
+    file = study.directory / LABELS
+    known = arms_of(load_labels(file)[0]) if file.stat().st_size else {}
+    names = dict.fromkeys(s.arm for s in study.sources() if s.status == "facts")
+    return {name: known.get(name, Arm(name)) for name in names}
+
+
+def pick_arms(study: Study, names: Iterable[str]) -> list[Arm]:
+    """Return arms by name; raises NearmetalError if the study lacks one."""
+    arms = arms_in(study)
+    for name in names:
+        if name not in arms:
+            known = f"arms: {', '.join(arms)}"
+            raise NearmetalError(f"no arm {name!r} in {study.directory}", known)
+    return [arms[name] for name in names]
+
+
+def compare_arms(
+    study: Study, base: Arm, arm: Arm, *, percent: float | None = None, only: str | None = None
+) -> tuple[list[Comparison], list[Cell]]:
+    """Return the comparisons of two arms, and the cells of both; `only` is the name of a test."""
+    sources = {s.source: s for s in study.sources()}
+    wanted = {"test": only} if only else {}
+    cells = [list(study.cells(arm=side.name, **wanted)) for side in (base, arm)]
+
+    def versions(cell: Cell) -> set[str]:
+        return {sources[o.source].header.get("version", "") for o in cell.observations} - {""}
+
+    found = compare(
+        (base, cells[0]),
+        (arm, cells[1]),
+        percent=percent,
+        versions=versions,
+        observed=RecordedFacts(sources),
+        cell_count=study.cell_count(MIN_OUTLIER),
+    )
+    if not found:
+        raise NearmetalError(
+            f"{base.name} and {arm.name} have no point in common",
+            "both need the same test, size, ranks or nodes, and unit",
+        )
+    return found, [*cells[0], *cells[1]]
+
+
+def compare_all(study: Study) -> list[Comparison]:
+    """Return the comparisons of each arm with each other arm."""
+    arms = arms_in(study)
+    cells = {name: list(study.cells(arm=name)) for name in arms}
+    names = list(arms)
+    return [
+        found
+        for i, base in enumerate(names)
+        for test in names[i + 1 :]
+        for pair in ((base, test), (test, base))
+        for found in compare((arms[pair[0]], cells[pair[0]]), (arms[pair[1]], cells[pair[1]]))
+    ]
+
+
+def impossible(arms: Iterable[Arm], cells: Iterable[Cell]) -> list[Violation]:
+    """Return the values of some arms that physics forbids, or nearly forbids."""
+    known = list(cells)
+    return [
+        v
+        for arm in arms
+        for v in violations([cell for cell in known if cell.arm == arm.name], _line_rate(arm))
+    ]
+
+
+def _line_rate(arm: Arm) -> float | None:
+    text = arm.facts.get("line_rate_gbit", "")
+    try:
+        return float(text) if text else None
+    except ValueError as error:
+        raise NearmetalError(f"arm {arm.name}: line_rate_gbit {text!r}", "give a number") from error
+
+
+def split_losses(study: Study, names: tuple[str, str, str]) -> list[tuple[Point, TaxSplit]]:
+    """Return the split of each common point of full bare metal, reduced bare metal, and VM."""
+    pick_arms(study, names)
+    full, reduced, vm = (
+        {cell.point._replace(ranks=None): cell for cell in study.cells(arm=name)} for name in names
+    )
+    found = []
+    for point, cell in full.items():
+        if not point.neutral and point in reduced and point in vm:
+            values = (cell.values, reduced[point].values, vm[point].values)
+            if min(min(side) for side in values) > 0:
+                found.append((point, split_tax(*values, lower_is_better=point.lower_is_better)))
+    if not found:
+        raise NearmetalError(
+            "the three arms have no point in common",
+            "all need the same test, variant, size, nodes and unit",
+        )
+    return found
