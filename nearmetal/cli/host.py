@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nearmetal.cli.view import View
     from nearmetal.host.apply import Applier
     from nearmetal.host.facts import Reach
-    from nearmetal.host.model import HostFacts
+    from nearmetal.host.model import PlatformFacts
     from nearmetal.host.plan import HostsPlan
     from nearmetal.host.rollback import Rollback
     from nearmetal.host.vf import Book, Machine, PfFacts, VfFacts, VfHost
@@ -84,7 +84,7 @@ def show_status(path: Path, reach: Reach, view: View) -> int:
     return ExitCode.DONE if plan.empty else ExitCode.CHECKS_FAILED
 
 
-def _read(path: Path, reach: Reach) -> tuple[HostsPlan, dict[str, HostFacts]]:
+def _read(path: Path, reach: Reach) -> tuple[HostsPlan, dict[str, PlatformFacts]]:
     from nearmetal.cluster.store import state_directory
     from nearmetal.host.esxi_marks import Marks
     from nearmetal.host.facts import read_hosts

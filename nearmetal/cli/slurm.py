@@ -176,7 +176,7 @@ def _add_settings(parser: VerbParser, whose: str) -> None:
     )
     parser.option(
         "--channels",
-        f"channels that {whose} may use, comma-separated, out of self,shm,segment,net (default: all)",
+        f"channels that {whose} may use, comma-separated, for example self,shm (default: all)",
         default="",
     )
 

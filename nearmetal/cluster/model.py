@@ -97,6 +97,11 @@ class Network(Model):
     )
     mtu: Annotated[int, Field(ge=1280, le=65535)] = Field(default=1500, description="MTU in bytes")
 
+    @property
+    def prefix(self) -> int:
+        """The length of the subnet's prefix."""
+        return ipaddress.IPv4Network(self.subnet).prefixlen
+
 
 class ClusterSpec(Model):
     """A virtual cluster, as `nearmetal up` makes it. Each backend has a child of this model."""

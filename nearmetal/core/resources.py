@@ -64,7 +64,8 @@ def find_tool(name: str) -> Path | None:
     path = Path(given) if given else REPOSITORY / "build/c/src/tools" / name
     if os.access(path, os.X_OK):
         return path
-    places = f"{os.environ.get('PATH', '')}:/usr/bin:/bin"
+    # Without PATH, as in some prologs, an empty entry would mean the working directory.
+    places = f"{os.environ.get('PATH') or '/usr/local/bin'}:/usr/bin:/bin"
     found = None if given else shutil.which(name, path=places)
     return Path(found) if found else None
 

@@ -7,7 +7,6 @@ The manifest records each launch in its order: the command, how it ran, and how 
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -88,7 +87,7 @@ class Launch(_RunModel):
     @model_validator(mode="after")
     def _figures_are_there(self) -> Launch:
         if self.log == "figures" and (self.figures is None or self.figures_sha256 is None):
-            raise ValueError("log is figures, but there is no such file")
+            raise ValueError("log is figures, but figures and figures_sha256 are missing")
         return self
 
     @property
@@ -170,8 +169,7 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise LogError(f"{path}: larger than {MAX_BYTES >> 20} MiB", "is it a manifest?")
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return Manifest.model_validate(data)
+        return Manifest.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise LogError(
             f"{directory} is not a run directory: it has no {FILE}",
@@ -181,13 +179,11 @@ def read_manifest(directory: Path) -> Manifest:
         raise LogError(f"{path}: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+        place = ".".join(str(part) for part in first["loc"]) or "the file"
         raise LogError(
             f"{path}: {place}: {first['msg']}",
-            "the manifest was changed or written by another version",
+            "the manifest is damaged, was changed, or comes from another version",
         ) from error
-    except (ValueError, RecursionError) as error:
-        raise LogError(f"{path}: not JSON: {error}", "the manifest is damaged") from error
 
 
 @dataclass(frozen=True)

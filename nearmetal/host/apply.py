@@ -24,13 +24,12 @@ from nearmetal.host.apply_esxi import EsxiRun, Hooks
 from nearmetal.host.esxi_marks import Marks
 from nearmetal.host.facts import read_host, read_hosts
 from nearmetal.host.places import mtu_in, vfs_in
-from nearmetal.host.plan import HostPlan, HostsPlan, Phase, plan_host, plan_hosts
+from nearmetal.host.plan import HostPlan, HostsPlan, Phase, plan_host, plan_hosts, refuse
 from nearmetal.host.shell import ENVIRONMENT, STEP_S, take, take_on_esxi
 from nearmetal.host.slurm import Service
 from nearmetal.host.steps import (
     STATELESS,
-    Action,
-    ByHand,
+    HostAction,
     SetArguments,
     SetBios,
     SetMtu,
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
     from nearmetal.host.facts import Reach
     from nearmetal.host.hosts_file import HostGroup, HostsFile
-    from nearmetal.host.model import HostFacts
+    from nearmetal.host.model import PlatformFacts
     from nearmetal.host.shell import Shell
 
 MAX_ROUNDS = 6
@@ -156,7 +155,7 @@ class Applier:
         """
         with locked(self._directory / "lock", f"hosts file {self._file.name}"):
             plan = self.plan()
-            _refuse(plan, self._file, by_hand_done=self._patience.by_hand_done)
+            refuse(plan, self._file, by_hand_done=self._patience.by_hand_done)
             groups = dict(self._file.each())
             busy = {host.name for host in plan.hosts if host.steps}
             for name, group in groups.items():
@@ -178,7 +177,7 @@ class Applier:
         """Read every host; returns the missing steps."""
         return plan_hosts(self._file, *read_hosts(self._file, self._reach), self._plan)
 
-    def _plan(self, name: str, group: HostGroup, facts: HostFacts) -> HostPlan:
+    def _plan(self, name: str, group: HostGroup, facts: PlatformFacts) -> HostPlan:
         """Return the missing steps of one host."""
         facts = self._marks.on(name, facts)
         kept = self._earlier.read().get(name, {}).get("kernel")
@@ -188,7 +187,7 @@ class Applier:
             facts = replace(facts, cmdline=tuple(w for w in facts.cmdline if w not in gone))
         return plan_host(name, group, facts)
 
-    def _keep(self, name: str, facts: HostFacts, step: Step) -> None:
+    def _keep(self, name: str, facts: PlatformFacts, step: Step) -> None:
         """Keep the present value before a step changes it."""
         self._keep_action(name, step.key, step.action)
         if not isinstance(step.action, WriteFile):
@@ -204,10 +203,10 @@ class Applier:
                 mtu = SetMtu(port.address, mtus[port.address], port.mtu, vfs_before=port.vf_mtus)
                 self._keep_action(name, f"mtu {port.address}", mtu)
 
-    def _keep_action(self, name: str, place: str, action: Action) -> None:
+    def _keep_action(self, name: str, place: str, action: HostAction) -> None:
         self._earlier.keep(name, place, {"action": action.kind, **asdict(action)})
 
-    def _taken(self, name: str, facts: HostFacts, step: Step) -> None:
+    def _taken(self, name: str, facts: PlatformFacts, step: Step) -> None:
         """Note facts of an executed step that the host itself does not show."""
 
     def _finish(self) -> None:
@@ -273,7 +272,7 @@ class Applier:
         )
 
     def _phase(
-        self, name: str, group: HostGroup, shell: Shell, facts: HostFacts, phase: Phase
+        self, name: str, group: HostGroup, shell: Shell, facts: PlatformFacts, phase: Phase
     ) -> None:
         staged = {
             s.action.attribute: s.action.value for s in phase.steps if isinstance(s.action, SetBios)
@@ -383,31 +382,6 @@ class Applier:
         raise HostError(
             f"did not come back within {self._patience.reboot_s:g} s of its reboot",
             f"look at its console{where}; when it is back, run the same command again",
-        )
-
-
-def _refuse(plan: HostsPlan, file: HostsFile, *, by_hand_done: bool = False) -> None:
-    refusals = [(host.name, refusal) for host in plan.hosts for refusal in host.refusals]
-    alone = [n for n, group in file.each() if group.platform == "esxi" and group.vcenter is None]
-    esxi = [host.name for host in plan.hosts if host.name in alone and host.steps]
-    by_hand = [
-        f"{host.name}: {step.text}"
-        for host in plan.hosts
-        for step in host.steps
-        if isinstance(step.action, ByHand)
-    ]
-    if refusals:
-        lines = "\n  ".join(f"{name}: {refusal.what}" for name, refusal in refusals)
-        raise HostError(f"nothing was written:\n  {lines}", refusals[0][1].hint)
-    if esxi:
-        raise HostError(
-            f"nothing was written: {', '.join(esxi)} run ESXi, which apply changes through a vCenter",
-            "add vcenter to the file; nearmetal host plan shows the settings to make there",
-        )
-    if by_hand and not by_hand_done:
-        raise HostError(
-            "nothing was written, because a person comes first:\n  " + "\n  ".join(by_hand),
-            "add ssh to the file, or execute these steps and use --by-hand-done",
         )
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from nearmetal.host.esxi_marks import Marks
     from nearmetal.host.facts import Reach
     from nearmetal.host.hosts_file import HostGroup
-    from nearmetal.host.model import HostFacts
+    from nearmetal.host.model import PlatformFacts
     from nearmetal.host.plan import HostPlan, Phase
     from nearmetal.host.shell import Shell
     from nearmetal.host.vsphere_host import VsphereHost
@@ -60,9 +60,9 @@ class Hooks:
     for seconds, or until all hosts must stop.
     """
 
-    plan: Callable[[str, HostGroup, HostFacts], HostPlan]
-    keep: Callable[[str, HostFacts, Step], None]
-    taken: Callable[[str, HostFacts, Step], None]
+    plan: Callable[[str, HostGroup, PlatformFacts], HostPlan]
+    keep: Callable[[str, PlatformFacts, Step], None]
+    taken: Callable[[str, PlatformFacts, Step], None]
     noted: Callable[[str, str, Callable[[], object]], None]
     take: Callable[[Shell, Step], None]
     check: Callable[[], None]
@@ -104,7 +104,7 @@ class EsxiRun:
             "nearmetal host status shows the differences",
         )
 
-    def _check_tried(self, facts: HostFacts, phase: Phase) -> None:
+    def _check_tried(self, facts: PlatformFacts, phase: Phase) -> None:
         """Refuse to reboot again for a change that a reboot did not bring."""
         again = phase.again(self._marks.tried(self._name, facts.boot))
         if again is not None:
@@ -116,7 +116,7 @@ class EsxiRun:
                 "then run the same command again",
             )
 
-    def _phase(self, facts: HostFacts, phase: Phase) -> None:
+    def _phase(self, facts: PlatformFacts, phase: Phase) -> None:
         by_hand = [step for step in phase.steps if isinstance(step.action, ByHand)]
         if by_hand and (self._rebooted or not self._times.by_hand_done):
             raise HostError(by_hand[0].text, "do that, then add --by-hand-done")

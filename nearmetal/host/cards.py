@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nearmetal.host.hosts_file import Adapter, HostGroup, Port
-    from nearmetal.host.model import CardFacts, HostFacts, PortFacts
+    from nearmetal.host.model import CardFacts, PlatformFacts, PortFacts
     from nearmetal.host.steps import Outcome
 
 MAX_FIRMWARE_VFS = 127
@@ -55,7 +55,7 @@ def _is(adapter: Adapter, card: CardFacts) -> bool:
     )
 
 
-def pair(group: HostGroup, facts: HostFacts, outcome: Outcome) -> list[Pair]:
+def pair(group: HostGroup, facts: PlatformFacts, outcome: Outcome) -> list[Pair]:
     """Return the card of each adapter in the file; refuses missing and ambiguous cards."""
     pairs: list[Pair] = []
     listed = (f"{c.model or '?'} ({c.psid or 'no PSID'}) at {c.address}" for c in facts.cards)
@@ -117,7 +117,7 @@ def num_of_vfs(pairing: Pair, platform: str, outcome: Outcome) -> int | None:
     return needed
 
 
-def driver_ports(pairs: list[Pair], facts: HostFacts) -> list[PortFacts]:
+def driver_ports(pairs: list[Pair], facts: PlatformFacts) -> list[PortFacts]:
     """Return the ports in max_vfs of the ESXi driver, in the order of the bus."""
     wanted = {port.address for pairing in pairs for _, _, port in pairing.ports()}
     return [
@@ -129,7 +129,7 @@ def driver_ports(pairs: list[Pair], facts: HostFacts) -> list[PortFacts]:
     ]
 
 
-def max_vfs(pairs: list[Pair], facts: HostFacts, options: Mapping[str, str]) -> str:
+def max_vfs(pairs: list[Pair], facts: PlatformFacts, options: Mapping[str, str]) -> str:
     """Return max_vfs of the ESXi driver: a number per port of each of its cards, in bus order.
 
     Ports that are not in the file keep their present number.

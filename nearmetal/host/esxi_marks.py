@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from nearmetal.host.model import HostFacts
+    from nearmetal.host.model import PlatformFacts
 
 NAME = "esxi.json"
 _OURS = "maintenance"
@@ -28,7 +28,7 @@ class Marks:
         self.path = directory / NAME
         self._lock = Lock()
 
-    def on(self, name: str, facts: HostFacts) -> HostFacts:
+    def on(self, name: str, facts: PlatformFacts) -> PlatformFacts:
         """Return facts with the owner of the maintenance mode."""
         if facts.esxi is None:
             return facts
@@ -38,7 +38,7 @@ class Marks:
         """Return whether we entered maintenance mode, or were about to."""
         return self._read().get(name, {}).get(_OURS) is True
 
-    def on_all(self, facts: Mapping[str, HostFacts]) -> dict[str, HostFacts]:
+    def on_all(self, facts: Mapping[str, PlatformFacts]) -> dict[str, PlatformFacts]:
         """Return `on` for several hosts."""
         return {name: self.on(name, found) for name, found in facts.items()}
 

@@ -17,7 +17,7 @@ from nearmetal.host.slurm import SlurmTools
 
 if TYPE_CHECKING:
     from nearmetal.host.hosts_file import HostGroup, HostsFile
-    from nearmetal.host.model import HostFacts
+    from nearmetal.host.model import PlatformFacts
     from nearmetal.host.shell import Shell
     from nearmetal.host.vsphere_host import Datacenters, VsphereHost
 
@@ -59,7 +59,7 @@ class Reach:
         return SlurmTools()
 
 
-def read_host(name: str, group: HostGroup, reach: Reach) -> HostFacts:
+def read_host(name: str, group: HostGroup, reach: Reach) -> PlatformFacts:
     """Return a host's facts; raises HostError or CommandError if it cannot be reached."""
     facts = _read(name, group, reach)
     redfish = reach.redfish(name, group)
@@ -72,7 +72,7 @@ def read_host(name: str, group: HostGroup, reach: Reach) -> HostFacts:
         return replace(facts, unread=(*facts.unread, f"BIOS: {error.message}{hint}"))
 
 
-def _read(name: str, group: HostGroup, reach: Reach) -> HostFacts:
+def _read(name: str, group: HostGroup, reach: Reach) -> PlatformFacts:
     if group.platform == "linux":
         return read_linux(name, reach.shell(name, group))
     vsphere = reach.vsphere(name, group)
@@ -86,9 +86,9 @@ def _read(name: str, group: HostGroup, reach: Reach) -> HostFacts:
 
 def read_hosts(
     file: HostsFile, reach: Reach
-) -> tuple[dict[str, HostFacts], dict[str, tuple[str, str]]]:
+) -> tuple[dict[str, PlatformFacts], dict[str, tuple[str, str]]]:
     """Return the facts of every host; for unreachable hosts, the reason and the hint."""
-    facts: dict[str, HostFacts] = {}
+    facts: dict[str, PlatformFacts] = {}
     unreached: dict[str, tuple[str, str]] = {}
 
     def read(entry: tuple[str, HostGroup]) -> None:

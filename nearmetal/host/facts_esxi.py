@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from nearmetal.host.cards import ESXI_DRIVER
 from nearmetal.host.facts_linux import CONFIG_S, MODELS
-from nearmetal.host.model import CardFacts, EsxiFacts, HostFacts, PortFacts
+from nearmetal.host.model import CardFacts, EsxiFacts, PlatformFacts, PortFacts
 from nearmetal.host.parse.esxcli import PCI_ADDRESS, parse_module_parameters, parse_pci, parse_vibs
 from nearmetal.host.parse.tools import parse_mlxconfig, parse_mlxfwmanager, parse_mst_status
 from nearmetal.host.shell import Answer, Shell, ask, quoted
 from nearmetal.host.stages.outside import DOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from nearmetal.host.parse.tools import MstDevice
 
@@ -47,7 +47,7 @@ The time comes from the host's clock, which is corrected while it runs. No host 
 
 
 def same_boot(one: str, other: str) -> bool:
-    """Return whether two boot times, in the form of `HostFacts.boot`, are of one boot."""
+    """Return whether two boot times, in the form of `PlatformFacts.boot`, are of one boot."""
     try:
         apart = datetime.fromisoformat(one) - datetime.fromisoformat(other)
     except (ValueError, TypeError):  # no times, or only one of them with a time zone
@@ -58,7 +58,7 @@ def same_boot(one: str, other: str) -> bool:
 # Over ssh
 
 
-def read_esxi(name: str, shell: Shell) -> HostFacts:
+def read_esxi(name: str, shell: Shell) -> PlatformFacts:
     """Return a host's facts without its BIOS; raises HostError for an unreachable host."""
     questions = {
         "vibs": "esxcli software vib list",
@@ -74,10 +74,12 @@ def read_esxi(name: str, shell: Shell) -> HostFacts:
     config = {d.name: quoted(["mlxconfig", "-d", d.name, "-e", "query"]) for d in functions}
     settings = ask(shell, config, timeout_s=CONFIG_S) if config else {}
     options = parse_module_parameters(answers["options"].text)
-    return HostFacts(
+    return PlatformFacts(
         name=name,
         platform="esxi",
-        cards=_own_cards(answers["pci"].text, answers["mlxfwmanager"].text, functions, settings),
+        cards=tuple(
+            _own_cards(answers["pci"].text, answers["mlxfwmanager"].text, functions, settings)
+        ),
         options={ESXI_DRIVER: options} if options else {},
         packages=parse_vibs(answers["vibs"].text),
         unread=tuple(unread),
@@ -89,40 +91,37 @@ def _place(pci: str) -> str:
     return (pci if pci.count(":") > 1 else f"0000:{pci}").rpartition(".")[0]
 
 
+def _grouped(found: Iterable[tuple[str, PortFacts]]) -> dict[str, tuple[str, list[PortFacts]]]:
+    """Return model and ports of each card, of the models of its functions."""
+    cards: dict[str, tuple[str, list[PortFacts]]] = {}
+    for model, port in found:
+        cards.setdefault(port.address.rpartition(".")[0], (model, []))[1].append(port)
+    return cards
+
+
+def _own_ports(pci: str) -> Iterator[tuple[str, PortFacts]]:
+    for address, entry in sorted(parse_pci(pci).items()):
+        model = MODELS.get(f"{_NVIDIA}:{entry.get('Device ID', '')[2:]}")
+        module = entry.get("Module Name", "")
+        # Another device is a virtual function, or not a network adapter.
+        if entry.get("Vendor ID") == f"0x{_NVIDIA}" and model is not None:
+            driver = "" if module == "None" else module
+            yield model, PortFacts(address, driver, entry.get("VMkernel Name", ""))
+
+
 def _own_cards(
     pci: str, firmware: str, devices: list[MstDevice], config: Mapping[str, Answer]
-) -> tuple[CardFacts, ...]:
+) -> Iterator[CardFacts]:
     boards = {_place(board.pci): board for board in parse_mlxfwmanager(firmware)}
-    names = {_place(device.pci): device for device in devices}
-    places: dict[str, list[PortFacts]] = {}
-    models: dict[str, str] = {}
-    for address, entry in sorted(parse_pci(pci).items()):
-        identity = f"{_NVIDIA}:{entry.get('Device ID', '')[2:]}"
-        if entry.get("Vendor ID") != f"0x{_NVIDIA}" or identity not in MODELS:
-            continue  # a virtual function, or another device
-        place, module = address.rpartition(".")[0], entry.get("Module Name", "")
-        models[place] = MODELS[identity]
-        port = PortFacts(
-            address, "" if module == "None" else module, entry.get("VMkernel Name", "")
-        )
-        places.setdefault(place, []).append(port)
-    cards = []
-    for place, ports in places.items():
-        board, mst = boards.get(place), names.get(place)
-        answer = config.get(mst.name) if mst else None
-        cards.append(
-            CardFacts(
-                address=place,
-                model=board.type if board and board.type else models[place],
-                ports=tuple(ports),
-                psid=board.psid if board else "",
-                firmware=board.firmware if board else "",
-                stored=board.stored if board else "",
-                device=mst.name if mst else "",
-                config=parse_mlxconfig(answer.text) if answer else None,
-            )
-        )
-    return tuple(cards)
+    names = {_place(device.pci): device.name for device in devices}
+    for place, (model, ports) in _grouped(_own_ports(pci)).items():
+        board, device = boards.get(place), names.get(place, "")
+        answer = config.get(device)
+        card = CardFacts(place, model, tuple(ports), device=device)
+        if board is not None:
+            card = replace(card, psid=board.psid, firmware=board.firmware, stored=board.stored)
+            card = replace(card, model=board.type or model)
+        yield replace(card, config=parse_mlxconfig(answer.text)) if answer else card
 
 
 # From its vCenter
@@ -130,12 +129,13 @@ def _own_cards(
 
 def host_facts(
     name: str, found: Mapping[str, Any], machines: Iterable[Mapping[str, Any]], options: str
-) -> HostFacts:
+) -> PlatformFacts:
     """Return facts from properties of the host and of its machines that are on."""
     functions = {str(info.id): info for info in found.get("config.pciPassthruInfo") or []}
     power, policies = found.get("config.powerSystemInfo"), found.get("config.powerSystemCapability")
     vsan = found.get("config.vsanHostConfig")
     on = list(machines)
+    cards = _grouped(_ports(found, functions)).items()
     esxi = EsxiFacts(
         maintenance=bool(found.get("runtime.inMaintenanceMode")),
         machines=tuple(sorted(_plain(vm["name"]) for vm in on)),
@@ -149,17 +149,17 @@ def host_facts(
             if hasattr(info, "numVirtualFunctionRequested")
         },
     )
-    return HostFacts(
+    return PlatformFacts(
         name,
         "esxi",
         boot=str(found.get("runtime.bootTime") or ""),
-        cards=_cards(found, functions),
+        cards=tuple(CardFacts(place, model, tuple(ports)) for place, (model, ports) in cards),
         options={ESXI_DRIVER: options} if options else {},
         esxi=esxi,
     )
 
 
-def with_shell(facts: HostFacts, shell: HostFacts) -> HostFacts:
+def with_shell(facts: PlatformFacts, shell: PlatformFacts) -> PlatformFacts:
     """Add the facts that only the host's own tools have: firmware, its settings, and packages."""
     known = {card.address: card for card in shell.cards}
     names = ("psid", "firmware", "stored", "device", "config")
@@ -189,25 +189,21 @@ def _has_devices(machine: Mapping[str, Any]) -> bool:
     return any(type(device).__name__.rpartition(".")[2] in kinds for device in devices)
 
 
-def _cards(found: Mapping[str, Any], functions: Mapping[str, Any]) -> tuple[CardFacts, ...]:
-    """Return the cards of uplinks, and those of NVIDIA that are not uplinks yet."""
+def _ports(
+    found: Mapping[str, Any], functions: Mapping[str, Any]
+) -> Iterator[tuple[str, PortFacts]]:
+    """Yield model and port of uplinks, and of NVIDIA's functions that are not uplinks yet."""
     network = found.get("config.network")
     nics = {str(nic.pci): nic for nic in getattr(network, "pnic", None) or []}
-    places: dict[str, list[PortFacts]] = {}
-    models: dict[str, str] = {}
     devices = list(found.get("hardware.pciDevice") or [])[:MAX_DEVICES]
     for device in sorted(devices, key=lambda device: str(device.id)):
         address = str(device.id)
         # The API has signed numbers of 16 bits.
         identity = f"{int(device.vendorId) & 0xFFFF:04x}:{int(device.deviceId) & 0xFFFF:04x}"
         known = identity in MODELS and identity.startswith(_NVIDIA)
-        if not PCI_ADDRESS.fullmatch(address) or not (known or address in nics):
-            continue
-        place = address.rpartition(".")[0]
-        models.setdefault(place, MODELS.get(identity, _plain(device.deviceName)))
-        port = _port(address, nics.get(address), functions.get(address))
-        places.setdefault(place, []).append(port)
-    return tuple(CardFacts(p, models[p], tuple(ports)) for p, ports in places.items())
+        if PCI_ADDRESS.fullmatch(address) and (known or address in nics):
+            model = MODELS.get(identity, _plain(device.deviceName))
+            yield model, _port(address, nics.get(address), functions.get(address))
 
 
 def _port(address: str, nic: Any, function: Any) -> PortFacts:

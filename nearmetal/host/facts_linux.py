@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from nearmetal.host.cards import MLX5
-from nearmetal.host.model import CardFacts, HostFacts, PortFacts, VfGuids
+from nearmetal.host.model import CardFacts, PlatformFacts, PortFacts, VfGuids
 from nearmetal.host.parse.tools import (
     parse_devlink,
     parse_mlxconfig,
@@ -115,7 +115,7 @@ _SYSTEMD = re.compile(r"^systemd ([0-9]{1,4})\b", re.MULTILINE)
 _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd"}
 
 
-def read_linux(name: str, shell: Shell) -> HostFacts:
+def read_linux(name: str, shell: Shell) -> PlatformFacts:
     """Return a host's facts, without its BIOS; raises HostError if it cannot be reached."""
     answers = ask(
         shell,
@@ -147,7 +147,7 @@ def read_linux(name: str, shell: Shell) -> HostFacts:
     tool = answers["tool"].text.strip().rpartition("/")[2]
     config = _configs(shell, functions, tool, unread)
     groups = answers["groups"].text.strip()
-    return HostFacts(
+    return PlatformFacts(
         name=name,
         platform="linux",
         boot=answers["boot"].text.strip()[:64],

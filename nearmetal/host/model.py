@@ -112,7 +112,7 @@ class EsxiFacts:
 
 
 @dataclass(frozen=True)
-class HostFacts:
+class PlatformFacts:
     """A host as it is now.
 
     `cmdline`: arguments of the running kernel. `files`: the files of nearmetal, None for a missing

@@ -12,17 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nearmetal.core.errors import HostError
 from nearmetal.host.cards import pair
 from nearmetal.host.stages.bios import plan_bios
 from nearmetal.host.stages.driver import plan_checks, plan_driver
 from nearmetal.host.stages.esxi import plan_by_hand, plan_esxi, plan_maintenance
 from nearmetal.host.stages.firmware import plan_firmware, plan_packages, version_key
 from nearmetal.host.stages.outside import plan_outside
-from nearmetal.host.steps import Outcome, Refusal, Remark, Stage, Step, Wait
+from nearmetal.host.steps import ByHand, Outcome, Refusal, Remark, Stage, Step, Wait
 
 if TYPE_CHECKING:
     from nearmetal.host.hosts_file import HostGroup, HostsFile
-    from nearmetal.host.model import HostFacts
+    from nearmetal.host.model import PlatformFacts
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,9 @@ class HostsPlan:
 
 def plan_hosts(
     file: HostsFile,
-    facts: Mapping[str, HostFacts],
+    facts: Mapping[str, PlatformFacts],
     unreached: Mapping[str, tuple[str, str]] | None = None,
-    plan: Callable[[str, HostGroup, HostFacts], HostPlan] | None = None,
+    plan: Callable[[str, HostGroup, PlatformFacts], HostPlan] | None = None,
 ) -> HostsPlan:
     """Return the missing steps of all hosts, by `plan_host` or another planner of one host.
 
@@ -116,7 +117,7 @@ def plan_hosts(
     return HostsPlan(file.name, hosts, order, _mixed(list(facts.values())))
 
 
-def plan_host(name: str, group: HostGroup, facts: HostFacts) -> HostPlan:
+def plan_host(name: str, group: HostGroup, facts: PlatformFacts) -> HostPlan:
     """Return the missing steps of one host."""
     outcome = Outcome()
     plan_bios(group.bios, facts, outcome)
@@ -139,7 +140,7 @@ def plan_host(name: str, group: HostGroup, facts: HostFacts) -> HostPlan:
     return finished(name, group, facts, outcome)
 
 
-def finished(name: str, group: HostGroup, facts: HostFacts, outcome: Outcome) -> HostPlan:
+def finished(name: str, group: HostGroup, facts: PlatformFacts, outcome: Outcome) -> HostPlan:
     """Return the outcome of the stages as the plan of a host."""
     return HostPlan(
         name,
@@ -150,6 +151,32 @@ def finished(name: str, group: HostGroup, facts: HostFacts, outcome: Outcome) ->
         tuple(outcome.remarks),
         facts.unread,
     )
+
+
+def refuse(plan: HostsPlan, file: HostsFile, *, by_hand_done: bool = False) -> None:
+    """Raise HostError if `apply` must not write anything."""
+    refusals = [(host.name, refusal) for host in plan.hosts for refusal in host.refusals]
+    alone = [n for n, group in file.each() if group.platform == "esxi" and group.vcenter is None]
+    esxi = [host.name for host in plan.hosts if host.name in alone and host.steps]
+    by_hand = [
+        f"{host.name}: {step.text}"
+        for host in plan.hosts
+        for step in host.steps
+        if isinstance(step.action, ByHand)
+    ]
+    if refusals:
+        lines = "\n  ".join(f"{name}: {refusal.what}" for name, refusal in refusals)
+        raise HostError(f"nothing was written:\n  {lines}", refusals[0][1].hint)
+    if esxi:
+        raise HostError(
+            f"nothing was written: {', '.join(esxi)} run ESXi, which apply changes through a vCenter",
+            "add vcenter to the file; nearmetal host plan shows the settings to make there",
+        )
+    if by_hand and not by_hand_done:
+        raise HostError(
+            "nothing was written, because a person comes first:\n  " + "\n  ".join(by_hand),
+            "add ssh to the file, or execute these steps and use --by-hand-done",
+        )
 
 
 def gather(steps: Sequence[Step]) -> tuple[Phase, ...]:
@@ -194,7 +221,7 @@ def waves(
     return tuple(result)
 
 
-def _mixed(facts: Sequence[HostFacts]) -> tuple[str, ...]:
+def _mixed(facts: Sequence[PlatformFacts]) -> tuple[str, ...]:
     """Return remarks on boards with different firmware."""
     versions: dict[str, dict[str, list[str]]] = {}
     for host in facts:

@@ -24,8 +24,8 @@ from nearmetal.host.stages.esxi import (
 )
 from nearmetal.host.stages.firmware import configure
 from nearmetal.host.steps import (
-    Action,
     Burn,
+    HostAction,
     Outcome,
     SetArguments,
     SetBios,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nearmetal.host.hosts_file import HostGroup
-    from nearmetal.host.model import CardFacts, HostFacts
+    from nearmetal.host.model import CardFacts, PlatformFacts
 
 Kept = dict[str, Any]
 
@@ -66,7 +66,7 @@ class _Place:
 
     key: str
     restored: object
-    facts: HostFacts
+    facts: PlatformFacts
     outcome: Outcome
     left: list[str]
 
@@ -81,7 +81,7 @@ class _Place:
         )
 
 
-def plan_back(name: str, group: HostGroup, facts: HostFacts, kept: Kept) -> Back:
+def plan_back(name: str, group: HostGroup, facts: PlatformFacts, kept: Kept) -> Back:
     """Return the plan that restores a host, from the kept values by place. Pure."""
     outcome = Outcome()
     left: list[str] = []
@@ -100,7 +100,7 @@ def plan_back(name: str, group: HostGroup, facts: HostFacts, kept: Kept) -> Back
     return Back(finished(name, group, facts, outcome), tuple(left))
 
 
-def _parsed(entry: Any) -> Action | None:
+def _parsed(entry: Any) -> HostAction | None:
     """Return a kept action; None for an entry that no action fits."""
     name = str(entry.get("action")) if isinstance(entry, dict) else ""
     kind = next((kind for kind in _WAYS if kind.__name__ == name), None)
@@ -199,7 +199,7 @@ def _power(place: _Place, action: SetPower) -> None:
         plan_power_policy(action.before, place.facts.esxi, place.outcome)
 
 
-_WAYS: dict[type[Action], Callable[[_Place, Any], None]] = {
+_WAYS: dict[type[HostAction], Callable[[_Place, Any], None]] = {
     SetBios: _bios,
     SetConfig: _config,
     Burn: _burn,
@@ -216,7 +216,7 @@ _WAYS: dict[type[Action], Callable[[_Place, Any], None]] = {
 """By kind of a kept action: the function that plans its way back."""
 
 
-def _vfs(facts: HostFacts, kept: list[Action], outcome: Outcome) -> None:
+def _vfs(facts: PlatformFacts, kept: list[HostAction], outcome: Outcome) -> None:
     """Restore numbers of VFs: the kept numbers, otherwise those of the earlier files."""
     wanted: dict[str, int] = {}
     for file in (action for action in kept if isinstance(action, WriteFile)):
@@ -255,18 +255,18 @@ class Rollback(Applier):
         )
         return replace(plan, remarks=tuple(others))
 
-    def _plan(self, name: str, group: HostGroup, facts: HostFacts) -> HostPlan:
+    def _plan(self, name: str, group: HostGroup, facts: PlatformFacts) -> HostPlan:
         facts = self._marks.on(name, facts)
         back = plan_back(name, group, facts, self._earlier.read().get(name, {}))
         self.left[name] = back.left
         return back.plan
 
-    def _keep(self, name: str, facts: HostFacts, step: Step) -> None:
+    def _keep(self, name: str, facts: PlatformFacts, step: Step) -> None:
         # Before the write: the restored file then confirms the mark.
         if step.key == "kernel" and isinstance(step.action, WriteFile):
             self._earlier.mark(name, step.key, facts.boot)
 
-    def _taken(self, name: str, facts: HostFacts, step: Step) -> None:
+    def _taken(self, name: str, facts: PlatformFacts, step: Step) -> None:
         # After grubby: the host does not show whether it ran, and it may run twice.
         if isinstance(step.action, SetArguments):
             self._earlier.mark(name, step.key, facts.boot)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nearmetal.host.model import CardFacts, HostFacts
+    from nearmetal.host.model import CardFacts, PlatformFacts
     from nearmetal.host.plan import HostPlan, HostsPlan
     from nearmetal.host.steps import Step
 
@@ -51,7 +51,7 @@ def host_lines(host: HostPlan, goal: str) -> list[str]:
     return lines + _remarks(host)
 
 
-def status_lines(plan: HostsPlan, facts: Mapping[str, HostFacts]) -> list[str]:
+def status_lines(plan: HostsPlan, facts: Mapping[str, PlatformFacts]) -> list[str]:
     """Return the facts of hosts and their differences from the file, for a person."""
     lines: list[str] = []
     for host in plan.hosts:
@@ -82,7 +82,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def _facts_lines(facts: HostFacts) -> list[str]:
+def _facts_lines(facts: PlatformFacts) -> list[str]:
     lines = []
     if facts.bios is not None:
         vendor = facts.bios.vendor or "of an unnamed vendor"
@@ -128,7 +128,7 @@ def _card_lines(card: CardFacts, *, counted: bool) -> list[str]:
     return lines
 
 
-def status_data(plan: HostsPlan, facts: Mapping[str, HostFacts]) -> dict[str, Any]:
+def status_data(plan: HostsPlan, facts: Mapping[str, PlatformFacts]) -> dict[str, Any]:
     """Return the facts of hosts and their differences from the file, for --json."""
     data = plan_data(plan)
     for entry in data["hosts"]:

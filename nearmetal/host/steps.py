@@ -28,7 +28,7 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True)
-class Action:
+class HostAction:
     """A change of a host. `before`, if an action has it: the value that a rollback restores."""
 
     @property
@@ -38,7 +38,7 @@ class Action:
 
 
 @dataclass(frozen=True)
-class SetBios(Action):
+class SetBios(HostAction):
     """Stage a BIOS attribute through Redfish."""
 
     attribute: str
@@ -47,7 +47,7 @@ class SetBios(Action):
 
 
 @dataclass(frozen=True)
-class SetConfig(Action):
+class SetConfig(HostAction):
     """Set one setting of an adapter's firmware with mlxconfig. `before` None: unknown."""
 
     device: str
@@ -57,7 +57,7 @@ class SetConfig(Action):
 
 
 @dataclass(frozen=True)
-class Burn(Action):
+class Burn(HostAction):
     """Burn firmware from a file of the host with a known checksum."""
 
     device: str
@@ -68,7 +68,7 @@ class Burn(Action):
 
 
 @dataclass(frozen=True)
-class Install(Action):
+class Install(HostAction):
     """Install a package of ESXi."""
 
     name: str
@@ -76,7 +76,7 @@ class Install(Action):
 
 
 @dataclass(frozen=True)
-class SetOptions(Action):
+class SetOptions(HostAction):
     """Set all options of a module of ESXi: options outside of `options` are removed."""
 
     module: str
@@ -85,7 +85,7 @@ class SetOptions(Action):
 
 
 @dataclass(frozen=True)
-class WriteFile(Action):
+class WriteFile(HostAction):
     """Write a file of nearmetal; the command `refresh` applies it. `content` None removes it."""
 
     path: str
@@ -95,7 +95,7 @@ class WriteFile(Action):
 
 
 @dataclass(frozen=True)
-class SetArguments(Action):
+class SetArguments(HostAction):
     """Remove the kernel arguments `removed` with grubby, then set `arguments`."""
 
     arguments: tuple[str, ...]
@@ -104,7 +104,7 @@ class SetArguments(Action):
 
 
 @dataclass(frozen=True)
-class SetVfs(Action):
+class SetVfs(HostAction):
     """Set the number of VFs of a physical function now."""
 
     address: str
@@ -113,7 +113,7 @@ class SetVfs(Action):
 
 
 @dataclass(frozen=True)
-class SetMtu(Action):
+class SetMtu(HostAction):
     """Set the MTU of the network devices of a physical function and of its VFs now.
 
     `vfs`: by address, of VFs with another MTU.
@@ -127,7 +127,7 @@ class SetMtu(Action):
 
 
 @dataclass(frozen=True)
-class SetGovernor(Action):
+class SetGovernor(HostAction):
     """Set the governor of every core now. `before`: one of their governors."""
 
     governor: str
@@ -135,7 +135,7 @@ class SetGovernor(Action):
 
 
 @dataclass(frozen=True)
-class SetProfile(Action):
+class SetProfile(HostAction):
     """Set the profiles of tuned, separated by spaces; "" is none. tuned stores them itself."""
 
     profile: str
@@ -143,7 +143,7 @@ class SetProfile(Action):
 
 
 @dataclass(frozen=True)
-class SetPower(Action):
+class SetPower(HostAction):
     """Set the power policy of ESXi, by its short name."""
 
     policy: str
@@ -151,7 +151,7 @@ class SetPower(Action):
 
 
 @dataclass(frozen=True)
-class SetPassthru(Action):
+class SetPassthru(HostAction):
     """Set the number of VFs that ESXi makes of a physical function at its next boot."""
 
     address: str
@@ -160,26 +160,26 @@ class SetPassthru(Action):
 
 
 @dataclass(frozen=True)
-class EnterMaintenance(Action):
+class EnterMaintenance(HostAction):
     """Take an ESXi host out of service. `vsan`: vSAN's own word for its preparation."""
 
     vsan: str
 
 
 @dataclass(frozen=True)
-class LeaveMaintenance(Action):
+class LeaveMaintenance(HostAction):
     """Put an ESXi host back into service."""
 
 
 @dataclass(frozen=True)
-class ByHand(Action):
+class ByHand(HostAction):
     """Commands that a person runs on a host without a shell for nearmetal."""
 
     commands: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Wait(Action):
+class Wait(HostAction):
     """No change: the setting is staged, and only the reboot is missing."""
 
 
@@ -197,7 +197,7 @@ class Step:
     stage: Stage
     key: str
     text: str
-    action: Action
+    action: HostAction
     reboot: str = ""
     after: tuple[str, ...] = ()
 
@@ -237,7 +237,7 @@ class Outcome:
         stage: Stage,
         key: str,
         text: str,
-        action: Action,
+        action: HostAction,
         reboot: str = "",
         *,
         after: tuple[str, ...] = (),

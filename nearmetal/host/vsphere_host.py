@@ -22,7 +22,7 @@ from nearmetal.host.vcenter.session import Properties, Session, fetch, fetch_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from nearmetal.host.model import HostFacts
+    from nearmetal.host.model import PlatformFacts
     from nearmetal.host.vcenter.spec import Vcenter
 
 _T = TypeVar("_T")
@@ -123,7 +123,7 @@ class VsphereHost:
 
         return self._call("looking at its tasks", enters)
 
-    def read(self, *, packages: bool) -> HostFacts:
+    def read(self, *, packages: bool) -> PlatformFacts:
         """Return its facts; its packages only on request, because vCenter needs long for them."""
         state, _ = self.look()
         if state != CONNECTED:

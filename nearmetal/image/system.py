@@ -37,7 +37,7 @@ BUSYBOX = "busybox"
 STEPS = ("Debian packages", "root file system", "kernel")
 
 _FORMAT = 1
-"""To be raised when this module makes another system from the same parts."""
+"""Increment it if this module makes another system from the same parts."""
 
 _EPOCH = "1754006400"
 """The time of every file made by the build: an image must not depend on when it was made."""

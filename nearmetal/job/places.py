@@ -62,7 +62,7 @@ def _started(pid: int) -> int | None:
 
 
 def new_name(kind: str) -> str:
-    """Return a fresh name of a job, which tells its owner: kind, our pid, our start, chance."""
+    """Return a fresh name of a job, with its owner: kind, our pid, our start, chance."""
     return f"{kind}-{os.getpid()}-{_started(os.getpid()) or 0}-{secrets.token_hex(3)}"
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from math import floor, log10
 
-_KIB = 1024
 _THOUSAND = 1000
 
 

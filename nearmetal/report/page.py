@@ -58,7 +58,7 @@ class GridCell:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: its columns and rows. `tally` counts what the rows say, as (style, words)."""
+    """A table: its columns and rows. `tally` counts the verdicts of the rows, as (style, words)."""
 
     title: str
     columns: tuple[str, ...]

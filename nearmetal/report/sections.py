@@ -24,7 +24,7 @@ from nearmetal.report.analysis import (
     rows_of,
 )
 from nearmetal.report.page import Card, Chart, Grid, GridCell, Panel, both
-from nearmetal.report.svg import Bar, Mark, Series, bar_chart, line_chart, ratio_chart
+from nearmetal.report.svg import ChartBar, Mark, Series, bar_chart, line_chart, ratio_chart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -217,7 +217,7 @@ def _charts(
     title = f"{_mpi(which.mpi) or 'libfabric'}: {axis} by message size"
     return both(
         lambda layout: line_chart(title, axis, series, quantity.show, layout=layout),
-        lambda layout: ratio_chart(f"{title}, ratio", "how many times better", ratios, layout),
+        lambda layout: ratio_chart(f"{title}, ratio", "factor, more is better", ratios, layout),
     )
 
 
@@ -238,7 +238,7 @@ def figures(evidence: Evidence, links: RawLinks) -> list[Panel]:
             Quantity.TIME,
             which,
             "Half round trip of a ping-pong; less is better. Bands: the middle half of the samples. "
-            "Beneath: how many times shorter nearmetal's is, with its 95 % interval. The limit is "
+            "Beneath: the factor by which nearmetal's time is shorter, with its 95 % interval. The limit is "
             "one copy out of the other core's cache, from 4 KiB up.",
         )
         add(
@@ -277,7 +277,7 @@ def _rates(evidence: Evidence, links: RawLinks) -> Panel | None:
             if p is not None:
                 values = (p.value, p.low, p.high)
                 href = links.href(p.source)
-                bars.append(Bar(ARM_TITLES[arm], arm or LIMIT, *values, show(p.value), href))
+                bars.append(ChartBar(ARM_TITLES[arm], arm or LIMIT, *values, show(p.value), href))
         if bars:
             groups.append((_mpi(mpi), bars))
     if not groups:
@@ -337,13 +337,13 @@ def operations(evidence: Evidence, links: RawLinks, mpi: str, program: str) -> G
         name = "operation"
         title = (
             f"One-sided operations under {_mpi(mpi)}: time of an operation, "
-            "and how many times lower than the MPI's own"
+            "and the factor by which it is lower than the MPI's own"
         )
     else:
         name = "pattern"
         title = (
-            f"Patterns under {_mpi(mpi)}: time of an operation, and how many "
-            "times lower than over TCP (barrier: no size)"
+            f"Patterns under {_mpi(mpi)}: time of an operation, and "
+            "the factor by which it is lower than over TCP (barrier: no size)"
         )
         if len(rows) <= _CHARTED:
             return None

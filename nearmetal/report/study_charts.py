@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nearmetal.report import numbers
 from nearmetal.report.page import Panel, both
 from nearmetal.report.study_view import Anchors, StudyView, scale_title, signed_percent, value_text
-from nearmetal.report.svg import Axis, Bar, Mark, Series, bar_chart, line_chart, ratio_chart
+from nearmetal.report.svg import Axis, ChartBar, Mark, Series, bar_chart, line_chart, ratio_chart
 from nearmetal.study.effects import efficiency
 from nearmetal.study.stats import summarize
 
@@ -128,7 +128,7 @@ def _curve(title: str, curve: Point, series: list[Series], layout: ChartLayout) 
     return line_chart(title, axis, series, partial(value_text, unit=curve.unit), layout=layout)
 
 
-def _bars(view: StudyView, anchors: Anchors, point: Point) -> list[Bar]:
+def _bars(view: StudyView, anchors: Anchors, point: Point) -> list[ChartBar]:
     bars = []
     taxes = {one.arms[1]: one.tax_percent for one in view.comparisons if one.point == point}
     for arm in view.arms:
@@ -141,7 +141,7 @@ def _bars(view: StudyView, anchors: Anchors, point: Point) -> list[Bar]:
         text += "" if tax is None else f" ({signed_percent(tax)})"
         values = (summary.median, summary.minimum, summary.maximum)
         href = anchors.of(arm.name, point)
-        bars.append(Bar(arm.name, style_of(view, arm), *values, text, href))
+        bars.append(ChartBar(arm.name, style_of(view, arm), *values, text, href))
     return bars
 
 

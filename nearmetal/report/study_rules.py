@@ -99,7 +99,7 @@ def rules(view: StudyView) -> list[Rule]:
     """Return the twelve rules."""
     answers: tuple[tuple[str, _Answer], ...] = (
         ("the base of a speed-up is named, with its absolute figure", _scaling(view)),
-        ("what was left out is listed, with the reason", _subsets(view)),
+        ("omitted data are listed, with the reason", _subsets(view)),
         (
             "means suit the data that they summarize",
             (True, "medians are compared; means only stand beside them"),

@@ -162,7 +162,7 @@ def groups_of(judged: Judged) -> dict[tuple[str, str, str], list[Comparison]]:
 
 
 def tables(view: StudyView, anchors: Anchors) -> list[Grid]:
-    """Return one table per arm, test and metric; the caption has what all rows share."""
+    """Return one table per arm, test and metric; the caption has the facts that all rows share."""
     grids = []
     for judged in view.judged:
         for (test, variant, metric), members in groups_of(judged).items():
@@ -204,7 +204,7 @@ def signed_tables(view: StudyView) -> list[tuple[str, SignedTable]]:
 
 
 def signed_grids(view: StudyView) -> list[Grid]:
-    """Return by how many percent one fabric is faster than another, signed, as in papers."""
+    """Return the differences between fabrics in percent, signed, as in papers."""
     grids = []
     for name, table in signed_tables(view):
         columns = tuple(dict.fromkeys(column for _, column in table.cells))

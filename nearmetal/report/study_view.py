@@ -30,7 +30,7 @@ class Judged:
     comparisons: tuple[Comparison, ...]
 
     def count(self, verdict: Verdict) -> int:
-        """Return how many points have this verdict."""
+        """Return the number of points with this verdict."""
         return sum(one.verdict is verdict for one in self.comparisons)
 
 
@@ -86,10 +86,19 @@ class Raw:
     """The raw lines behind one cell, under an anchor."""
 
     anchor: str
-    group: str
-    title: str
+    cell: Cell
     rows: tuple[tuple[Observation, str, str], ...]
     """Observation, `path:line`, the line itself."""
+
+    @property
+    def group(self) -> str:
+        """The heading above the cells of one test."""
+        return f"{self.cell.arm}: {self.cell.point.test}"
+
+    @property
+    def title(self) -> str:
+        """The heading of the cell."""
+        return point_title(self.cell.point)
 
 
 def point_title(point: Point) -> str:
@@ -122,9 +131,7 @@ def raw_lines(view: StudyView) -> tuple[list[Raw], int]:
             left_out += len(rows)
             continue
         room -= len(rows)
-        found.append(
-            Raw(f"c{number}", f"{cell.arm}: {cell.point.test}", point_title(cell.point), rows)
-        )
+        found.append(Raw(f"c{number}", cell, rows))
     return found, left_out
 
 
@@ -132,13 +139,8 @@ class Anchors:
     """Links to the raw lines of cells."""
 
     def __init__(self, view: StudyView, shown: Sequence[Raw]) -> None:
-        known = {raw.anchor for raw in shown}
         self._view = view
-        self._of = {
-            (cell.arm, cell.point): f"#c{number}"
-            for number, cell in enumerate(view.cells)
-            if f"c{number}" in known
-        }
+        self._of = {(raw.cell.arm, raw.cell.point): f"#{raw.anchor}" for raw in shown}
 
     def of(self, arm: str, point: Point) -> str:
         """Return the link, or an empty text if the lines did not fit."""

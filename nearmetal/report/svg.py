@@ -64,7 +64,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Bar:
+class ChartBar:
     """One bar: its name, its value with band, the text at its end, and its link."""
 
     label: str
@@ -338,7 +338,7 @@ def ratio_chart(title: str, axis: str, series: Sequence[Series], layout: ChartLa
 
 
 def bar_chart(
-    title: str, groups: Sequence[tuple[str, Sequence[Bar]]], layout: ChartLayout = WIDE
+    title: str, groups: Sequence[tuple[str, Sequence[ChartBar]]], layout: ChartLayout = WIDE
 ) -> str:
     """Return horizontal bars from zero, in named groups; the whiskers are the bands."""
     top = max((b.high for _, bars in groups for b in bars), default=0) or 1
@@ -356,7 +356,7 @@ def bar_chart(
     return _svg(y, title, described, "".join(parts), layout.width)
 
 
-def _bar(bar: Bar, y: float, scale: float, layout: ChartLayout) -> str:
+def _bar(bar: ChartBar, y: float, scale: float, layout: ChartLayout) -> str:
     middle, left = y + _BAR / 2, layout.bar_left
     end, low, high = (left + value * scale for value in (bar.value, bar.low, bar.high))
     length = float(max(end - left, 1))

@@ -138,7 +138,7 @@ def as_variables(options: Sequence[str]) -> dict[str, str]:
 
 
 def launch(wish: ContainerRequest, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launched:
-    """Make the container of a job, after the removal of one that an earlier job left.
+    """Make the container of a job, after the removal of an earlier job's container.
 
     An impossible request is a refusal, and its record shows the reason to the tasks. Raises
     SlurmError, HostError or LaunchError for a fault of this node: then there is no container, and
@@ -201,7 +201,7 @@ def _on_failure(undo: Callable[[], None]) -> Iterator[None]:
 
 
 def _return_vfs(vfs: JobVfs, wish: ContainerRequest) -> None:
-    """Return the VFs of a job; one that cannot be returned now stays recorded.
+    """Return the VFs of a job; a VF that cannot be returned now stays recorded.
 
     Without VFs the adapters are not touched: from the network of machines, which this process may
     have entered, they look different.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from nearmetal.cluster.backends.libvirt.build import Layout
 from nearmetal.cluster.backends.libvirt.machine import ALL_PCI, OWN_PCI, ivshmem_words
 from nearmetal.config.model import MAX_NODES
 from nearmetal.core import ssh
@@ -56,17 +57,6 @@ class JobKey:
 
     private: str = field(repr=False)
     public: str
-
-
-@dataclass(frozen=True)
-class SegmentLayout:
-    """The layout of a node's segment. The token is secret."""
-
-    token: str
-    nr_parts: int
-    part_size: int
-    part_off: int
-    size: int
 
 
 @dataclass(frozen=True)
@@ -180,7 +170,7 @@ class Job:
         return (JOB, *self.wanted.shares)
 
 
-def seed_of(job: Job, one: Member, number: int, layout: SegmentLayout | None) -> Seed:
+def seed_of(job: Job, one: Member, number: int, layout: Layout | None) -> Seed:
     """Return the seed of one machine; `number`: its place among those of its node."""
     segment = None
     if layout is not None:
@@ -223,7 +213,7 @@ def seed_of(job: Job, one: Member, number: int, layout: SegmentLayout | None) ->
 
 
 def qemu_words(
-    job: Job, one: Member, number: int, boot: BootFiles, layout: SegmentLayout | None
+    job: Job, one: Member, number: int, boot: BootFiles, layout: Layout | None
 ) -> tuple[str, ...]:
     """Return QEMU and its arguments for one machine. QEMU detaches itself when it runs."""
     wanted = job.wanted

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions to Slurm: the jobs of a node, which tell used containers from leaks; and draining."""
+"""Questions to Slurm: the jobs and the allocations of a node; and draining."""
 
 from __future__ import annotations
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 THIS_MACHINE = JobVfs()
 
 END_S = 20.0
-"""The longest time for processes to die: one that waits for a dead file server never does."""
+"""The longest time for processes to die: a process that waits for a dead file server never dies."""
 
 _LOOK_S = 0.005
 _OUTSIDE_ROUNDS = 100
-"""Searches for processes outside: ones that keep coming belong to another job or to none."""
+"""Searches for processes outside: processes that keep coming belong to another job or to none."""
 
 _JOB_GROUP = re.compile(rb"/job_([0-9]+)(?=/|$)", re.MULTILINE)
 """A control group that Slurm made for a job."""

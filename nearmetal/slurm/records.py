@@ -113,7 +113,11 @@ def of_job(job: int, state: Path = STATE) -> Container | None:
         return None
     read = read_json(directory / "about")
     about: dict[str, object] = read if isinstance(read, dict) else {}
-    pid, ticks = _holder(directory)
+    pid, ticks, refusal = 0, 0, ""
+    with contextlib.suppress(OSError, ValueError):
+        pid, ticks = map(int, (directory / "holder").read_text(encoding="ascii").split())
+    with contextlib.suppress(OSError):
+        refusal = (directory / "refusal").read_text(encoding="utf-8", errors="replace")
     return Container(
         job=job,
         directory=directory,
@@ -121,9 +125,9 @@ def of_job(job: int, state: Path = STATE) -> Container | None:
         node=str(about.get("node", "")),
         since=float(_number(about.get("since"), 0)),
         request=str(about.get("request", "")),
-        pid=pid,
+        pid=pid if pid > 1 else 0,
         ticks=ticks,
-        refusal=_text(directory / "refusal"),
+        refusal=refusal.partition("\n")[0],
     )
 
 
@@ -150,23 +154,6 @@ def settled(state: Path = STATE) -> tuple[Container, ...]:
                 fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _byte(container.job))
                 found.append(of_job(container.job, state))
     return tuple(container for container in found if container is not None)
-
-
-def _holder(directory: Path) -> tuple[int, int]:
-    """Return pid and start of process 1; (0, 0) if the record is missing or damaged."""
-    try:
-        pid, ticks = map(int, (directory / "holder").read_text(encoding="ascii").split())
-    except (OSError, ValueError):
-        return 0, 0
-    return (pid, ticks) if pid > 1 else (0, 0)
-
-
-def _text(path: Path) -> str:
-    """Return the first line of a record; "" if there is none."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
-    except OSError:
-        return ""
 
 
 def _number(value: object, fallback: int) -> int:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from nearmetal.cluster.backends.libvirt.build import Layout
 from nearmetal.core import resources
 from nearmetal.core.errors import CommandError, ImageError, SlurmError
 from nearmetal.core.files import replacing
@@ -37,7 +38,6 @@ from nearmetal.slurm.machines import (
     BootFiles,
     Job,
     JobKey,
-    SegmentLayout,
     check_allocated,
     check_node,
     known_hosts,
@@ -201,7 +201,7 @@ def start(crew: Crew, runner: Runner) -> None:
         _run(runner, (*inside, *words), f"machine {one.name} does not start")
 
 
-def _segment(crew: Crew, runner: Runner) -> SegmentLayout:
+def _segment(crew: Crew, runner: Runner) -> Layout:
     """Make the memory that the machines of this node share."""
     wanted, uid = crew.job.wanted, crew.job.user.uid
     Path(SEGMENT_PLACE).mkdir()
@@ -217,7 +217,7 @@ def _segment(crew: Crew, runner: Runner) -> SegmentLayout:
     found = re.search(r'"part_off":\s*(\d+)', text)
     if found is None:
         raise SlurmError("nearmetal-segment does not show the offset of the parts")
-    return SegmentLayout(token, wanted.nr, crew.part_size, int(found[1]), path.stat().st_size)
+    return Layout(token, wanted.nr, crew.part_size, int(found[1]), path.stat().st_size)
 
 
 def _as_user(job: Job) -> tuple[str, ...]:

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fabric address of an endpoint: who it is, where its neighbours meet it, and how the network
- * reaches it. 64 bytes, because MPICH hands fi_getname() a 64-byte buffer and does not retry.
+ * The fabric address of an endpoint: its identity, by which peers of one host find it, and how the
+ * network reaches it. 64 bytes, because MPICH hands fi_getname() a 64-byte buffer and does not
+ * retry.
  *
- * The address carries no host name, boot id or pid: nothing in it says who is near whom. `id` only
- * names the socket under which an endpoint can be met, and `token` is the secret that both sides
- * must show (the owner in the mapped window, the visitor in its hello) before they believe it.
+ * The address carries no host name, boot id or pid: nothing in it says which endpoints are near.
+ * `id` only names the socket on which an endpoint listens, and `token` is the secret that both
+ * sides must show (the owner in the mapped window, the caller in its hello) before they believe it.
  */
 #ifndef NM_CONNECT_ADDRESS_H
 #define NM_CONNECT_ADDRESS_H
@@ -18,7 +19,7 @@
 #define NM_ADDRESS_LEN 64
 #define NM_INNER_MAX 48 /* sockaddr_ib is the longest inner address we know */
 
-/* Who an endpoint is. Random per endpoint, so a restarted process is somebody else. */
+/* Who an endpoint is. Random per endpoint, so a restarted process is another endpoint. */
 struct nm_identity {
 	uint8_t id[6];	  /* names the socket in the rundir */
 	uint8_t token[8]; /* known only to whom the address was given */

@@ -63,7 +63,7 @@ void nm_cma_place_init(struct nm_cma_place *ret_place, bool wanted, uint32_t nr_
 	} else if (!(place.pad = map_private(place.size))) {
 		nm_reason_set(&place.why, "no memory for a private page");
 	} else if (madvise(place.pad, place.size, MADV_DONTFORK) < 0) {
-		/* A child would look like its parent to whoever has an old pid. */
+		/* A child would look like its parent to a process that has an old pid. */
 		nm_reason_set(&place.why, "the kernel cannot keep a page from children: %s",
 			      strerror(errno));
 		munmap(place.pad, place.size);

@@ -16,7 +16,7 @@
  *
  * After the proof every copy carries its own: the first bytes of each call are read from, or
  * written to, the peer's private page, whose address is random and which no forked child has. One
- * call works on one address space, so where that page is missing the pid is somebody else's, and
+ * call works on one address space, so where that page is missing the pid is another process's, and
  * not a byte was copied. No check before the call could say as much, a pidfd's neither
  * (docs/design/cma.md).
  *
@@ -48,7 +48,7 @@ struct nm_cma_slot {
 
 /*
  * Private memory of an endpoint: a pad and slots. Never moves, and its address is not used for
- * anything else afterwards, so a write that comes late hurts nobody.
+ * anything else afterwards, so a write that comes late does no harm.
  */
 struct nm_cma_place {
 	struct nm_cma_pad *pad; /* NULL: not to be reached, see `why` */

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 
-/* Who has not said that it took a letter gets it again: it was busy, or the answer was lost. */
+/* A letter without an answer is sent again: its receiver was busy, or the answer was lost. */
 #define RESEND_NS (200 * NM_NS_PER_MS)
 /* An answer usually follows by itself within this time, and acknowledges as well. */
 #define ANSWER_NS (4 * NM_NS_PER_MS)
@@ -24,8 +24,7 @@ static void close_socket(struct nm_sessions *sessions, struct nm_exchange *excha
 	if (exchange->fd < 0)
 		return;
 	nm_sessions_unwatch(sessions, exchange->fd);
-	close(exchange->fd);
-	exchange->fd = -1;
+	nm_close_fd(&exchange->fd);
 }
 
 static void retract(struct nm_vmseg_wire *wire, struct nm_exchange *exchange)
@@ -37,7 +36,7 @@ static void retract(struct nm_vmseg_wire *wire, struct nm_exchange *exchange)
 	exchange->has_cell = exchange->is_said = false;
 }
 
-/* Only what nobody waits for: a letter that was not taken yet would come again anyway. */
+/* Only cells without a message: a letter that was not taken yet would come again anyway. */
 static void make_room(struct nm_vmseg_wire *wire, uint64_t now_ns)
 {
 	for (struct nm_exchange *exchange = wire->exchanges; exchange; exchange = exchange->next)
@@ -52,7 +51,7 @@ static bool post(struct nm_vmseg_wire *wire, struct nm_exchange *exchange,
 	uint8_t bytes[NM_VMSEG_MESSAGE_MAX];
 	struct nm_letter_head head = {
 		.magic = NM_LETTER_MAGIC,
-		.flags = (uint16_t)(flags | (exchange->is_visitor ? NM_LETTER_VISITOR : 0)),
+		.flags = (uint16_t)(flags | (exchange->is_caller ? NM_LETTER_CALLER : 0)),
 		.number = exchange->number,
 		.taken = exchange->heard,
 	};
@@ -87,19 +86,19 @@ static bool post(struct nm_vmseg_wire *wire, struct nm_exchange *exchange,
 }
 
 static void cover(const struct nm_sessions *sessions, const struct nm_exchange *exchange,
-		  bool from_visitor, void *message, size_t len)
+		  bool from_caller, void *message, size_t len)
 {
 	const struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
 	const struct nm_vmseg_address *me = nm_vmseg_own_address(wire->claim);
 	struct nm_letter_cover secrets = {
 		.owner_token = exchange->owner_token,
 		.segment = nm_vmseg_facts(wire->segment)->token,
-		.visitor = exchange->is_visitor ? me : &exchange->peer.address,
-		.owner = exchange->is_visitor ? &exchange->peer.address : me,
+		.caller = exchange->is_caller ? me : &exchange->peer.address,
+		.owner = exchange->is_caller ? &exchange->peer.address : me,
 		.number = exchange->number,
 	};
 
-	nm_letter_cover(&secrets, from_visitor, message, len);
+	nm_letter_cover(&secrets, from_caller, message, len);
 }
 
 /* Queue a message, or none, that ends with FLAGS. False: more than a session ever says. */
@@ -123,7 +122,7 @@ static bool say(struct nm_sessions *sessions, struct nm_exchange *exchange, cons
 		memcpy(message->bytes, bytes, len);
 	message->len = (uint16_t)len;
 	message->flags = (uint16_t)flags;
-	cover(sessions, exchange, exchange->is_visitor, message->bytes, len);
+	cover(sessions, exchange, exchange->is_caller, message->bytes, len);
 	if (!exchange->nr_queued++)
 		exchange->say_by_ns = nm_clock_ns() + wire->connect_ns;
 	return true;
@@ -153,7 +152,7 @@ static void listen_to_handshake(struct nm_sessions *sessions, struct nm_watch *w
 
 struct nm_exchange *nm_exchange_create(struct nm_sessions *sessions,
 				       const struct nm_vmseg_peer *peer, int fd, uint64_t number,
-				       bool is_visitor, const uint8_t owner_token[8])
+				       bool is_caller, const uint8_t owner_token[8])
 {
 	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
 	struct nm_exchange *exchange = calloc(1, sizeof(*exchange)), **place;
@@ -164,7 +163,7 @@ struct nm_exchange *nm_exchange_create(struct nm_sessions *sessions,
 	exchange->peer = *peer;
 	exchange->fd = fd;
 	exchange->number = number;
-	exchange->is_visitor = is_visitor;
+	exchange->is_caller = is_caller;
 	memcpy(exchange->owner_token, owner_token, sizeof(exchange->owner_token));
 	exchange->said = 1;
 	exchange->probe_ns = nm_clock_ns() + wire->lease_ns;
@@ -198,11 +197,12 @@ void nm_exchange_destroy(struct nm_sessions *sessions, struct nm_exchange *excha
 /* Did the other side close its endpoint in order? Its window says so, while it is its window. */
 static bool closed_in_order(const struct nm_vmseg_wire *wire, const struct nm_exchange *exchange)
 {
-	const struct nm_foreign_window *window = exchange->handshake->session.window;
+	const struct nm_session *session = exchange->handshake->session;
 	enum nm_vmseg_state state;
 	uint64_t heartbeat;
 
-	return window && nm_foreign_state(window) == NM_WINDOW_GONE &&
+	return session && session->window.header &&
+	       nm_foreign_state(&session->window) == NM_WINDOW_GONE &&
 	       !nm_vmseg_is_lost(wire->segment) &&
 	       nm_vmseg_look(wire->segment, &exchange->peer.address, &state, &heartbeat) == 0;
 }
@@ -251,10 +251,10 @@ static bool deliver(struct nm_sessions *sessions, struct nm_exchange *exchange, 
 
 	if (!len || exchange->fd < 0)
 		return true;
-	cover(sessions, exchange, !exchange->is_visitor, message, len);
+	cover(sessions, exchange, !exchange->is_caller, message, len);
 	NM_FAULT("talk-deliver");
 	err = nm_message_send(exchange->fd, message, len, -1);
-	/* Who has hung up is noticed by the watch. */
+	/* The watch notices a hangup. */
 	return err != -EAGAIN && err != -ENOBUFS && err != -ENOMEM;
 }
 
@@ -286,7 +286,7 @@ void nm_exchange_hear(struct nm_sessions *sessions, struct nm_exchange *exchange
 	exchange->answer_ns = now_ns + ANSWER_NS;
 	if (head->flags & NM_LETTER_HANGUP) {
 		nm_exchange_end(sessions, exchange, false, "it hung up without a farewell");
-		/* Nobody listens there: all there is to say is that I heard it. */
+		/* No process listens there: the only answer is that I heard it. */
 		exchange->is_over = false;
 		exchange->closing_ns = exchange->answer_ns = now_ns;
 	}
@@ -332,7 +332,7 @@ void nm_exchange_reset(struct nm_vmseg_wire *wire, const struct nm_vmseg_address
 	struct nm_letter_head answer = {
 		.magic = NM_LETTER_MAGIC,
 		.flags = (uint16_t)(NM_LETTER_RESET |
-				    (head->flags & NM_LETTER_VISITOR ? 0 : NM_LETTER_VISITOR)),
+				    (head->flags & NM_LETTER_CALLER ? 0 : NM_LETTER_CALLER)),
 		.number = head->number,
 		.taken = head->sequence,
 	};

@@ -27,7 +27,7 @@ struct nm_exchange {
 	struct nm_exchange *next;
 	struct nm_vmseg_peer peer; /* as its slot was when the exchange began */
 	uint64_t number;
-	bool is_visitor;		/* I am */
+	bool is_caller;			/* I am */
 	bool is_over;			/* freed at the next turn */
 	uint8_t owner_token[8];		/* the key to greetings */
 	int fd;				/* -1: the session has hung up, or was hung up on */
@@ -82,7 +82,7 @@ static inline struct nm_vmseg_wire *nm_vmseg_wire_of(const struct nm_sessions *s
  */
 struct nm_exchange *nm_exchange_create(struct nm_sessions *sessions,
 				       const struct nm_vmseg_peer *peer, int fd, uint64_t number,
-				       bool is_visitor, const uint8_t owner_token[8]);
+				       bool is_caller, const uint8_t owner_token[8]);
 void nm_exchange_destroy(struct nm_sessions *sessions, struct nm_exchange *exchange);
 /* A letter of this exchange, checked. MESSAGE may be changed. */
 void nm_exchange_hear(struct nm_sessions *sessions, struct nm_exchange *exchange,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One session: its lane, its neighbour's window, its end. Everything here: under sessions->lock. */
+/* One handshake: its session, its lane, its end. Everything here: under sessions->lock. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +12,7 @@
 #include "connect/session_private.h"
 #include "shm/ring.h"
 
-struct nm_handshake *nm_handshake_create(struct nm_sessions *sessions, int fd,
-					 enum nm_handshake_state state)
+struct nm_handshake *nm_handshake_create(struct nm_sessions *sessions, int fd, enum nm_role role)
 {
 	struct nm_handshake *handshake = calloc(1, sizeof(*handshake));
 
@@ -21,32 +20,48 @@ struct nm_handshake *nm_handshake_create(struct nm_sessions *sessions, int fd,
 		return NULL;
 	handshake->watch.ready = nm_handshake_ready;
 	handshake->fd = fd;
-	handshake->state = state;
-	handshake->session.role =
-		state == NM_HANDSHAKE_CONNECTING ? NM_ROLE_WRITER : NM_ROLE_READER;
+	handshake->role = role;
+	handshake->state =
+		role == NM_ROLE_WRITER ? NM_HANDSHAKE_CONNECTING : NM_HANDSHAKE_AWAIT_HELLO;
 	handshake->deadline_ns = nm_clock_ns() + sessions->config.connect_ms * NM_NS_PER_MS;
-	handshake->source_event.session = &handshake->session;
-	handshake->source_event.kind = NM_SESSION_SOURCE;
-	handshake->lost_event.session = &handshake->session;
-	handshake->lost_event.kind = NM_SESSION_LOST;
 	handshake->next = sessions->handshakes;
 	sessions->handshakes = handshake;
 	sessions->nr_handshakes++;
 	return handshake;
 }
 
-static struct nm_lane_list *lanes_of(struct nm_sessions *sessions,
-				     const struct nm_handshake *handshake)
+int nm_handshake_join(struct nm_sessions *sessions, struct nm_handshake *handshake,
+		      const struct nm_identity *who, struct nm_reason *ret_reason)
 {
-	return handshake->session.role == NM_ROLE_WRITER ? &sessions->writer_lanes :
-							   &sessions->reader_lanes;
+	struct nm_session *session = nm_session_get(sessions, who, true);
+
+	if (!session) {
+		nm_reason_set(ret_reason, "out of memory");
+		return -ENOMEM;
+	}
+	if (__atomic_load_n(&session->state, __ATOMIC_RELAXED) > NM_SESSION_UP) {
+		/* The words belong to the thread that writes to it. */
+		if (handshake->role == NM_ROLE_WRITER)
+			nm_reason_set(ret_reason, "it is gone: %.150s", session->why.text);
+		else
+			nm_reason_set(ret_reason, "its session has ended");
+		return -EHOSTUNREACH;
+	}
+	if (handshake->role == NM_ROLE_WRITER ? session->out.handshake : session->in.handshake) {
+		nm_reason_set(ret_reason, "this direction of its session exists already");
+		return -EISCONN;
+	}
+	handshake->session = session;
+	nm_handshake_direction(handshake)->handshake = handshake;
+	return 0;
 }
 
 int nm_handshake_take_lane(struct nm_sessions *sessions, struct nm_handshake *handshake,
 			   struct nm_reason *ret_reason)
 {
 	uint32_t nr_lanes = sessions->config.window->geometry.nr_lanes, lane;
-	struct nm_lane_list *list = lanes_of(sessions, handshake);
+	struct nm_direction *direction = nm_handshake_direction(handshake);
+	struct nm_lane_list *list = &sessions->lanes[handshake->role];
 	int err;
 
 	if (!list->nr_free) {
@@ -56,41 +71,34 @@ int nm_handshake_take_lane(struct nm_sessions *sessions, struct nm_handshake *ha
 		return -ENOSPC;
 	}
 	lane = list->free[list->head];
-	if (handshake->session.role == NM_ROLE_WRITER) {
+	if (handshake->role == NM_ROLE_WRITER) {
 		err = nm_window_reserve_ring(sessions->config.window, lane, ret_reason);
 		if (err)
 			return err;
-		handshake->session.start = sessions->stream_starts[lane];
+		direction->start = direction->end = sessions->stream_starts[lane];
 	}
 	list->head = (list->head + 1) % nr_lanes;
 	list->nr_free--;
-	handshake->session.own_lane = lane;
+	direction->own_lane = lane;
 	handshake->has_lane = true;
 	return 0;
 }
 
 static void give_lane(struct nm_sessions *sessions, struct nm_handshake *handshake)
 {
-	uint32_t nr_lanes = sessions->config.window->geometry.nr_lanes;
-	struct nm_lane_list *list = lanes_of(sessions, handshake);
+	const struct nm_geometry *geometry = &sessions->config.window->geometry;
+	struct nm_lane_list *list = &sessions->lanes[handshake->role];
+	const struct nm_direction *direction;
 
 	if (!handshake->has_lane)
 		return;
-	list->free[(list->head + list->nr_free++) % nr_lanes] = handshake->session.own_lane;
+	direction = nm_handshake_direction(handshake);
+	list->free[(list->head + list->nr_free++) % geometry->nr_lanes] = direction->own_lane;
 	handshake->has_lane = false;
-}
-
-static void drop_neighbour(struct nm_sessions *sessions, struct nm_neighbour *neighbour)
-{
-	struct nm_neighbour **place;
-
-	if (!neighbour || --neighbour->nr_users)
-		return;
-	for (place = &sessions->neighbours; *place != neighbour; place = &(*place)->next)
-		;
-	*place = neighbour->next;
-	nm_window_detach(&neighbour->window);
-	free(neighbour);
+	/* A lap further: a reader of the old stream must not take a slot of the next one. */
+	if (handshake->role == NM_ROLE_WRITER)
+		sessions->stream_starts[direction->own_lane] =
+			(uint32_t)(direction->end + geometry->ring_slots);
 }
 
 static void hang_up(struct nm_sessions *sessions, struct nm_handshake *handshake)
@@ -100,8 +108,7 @@ static void hang_up(struct nm_sessions *sessions, struct nm_handshake *handshake
 	nm_sessions_unwatch(sessions, handshake->fd);
 	if (sessions->wire->ops->hung_up)
 		sessions->wire->ops->hung_up(sessions, handshake);
-	close(handshake->fd);
-	handshake->fd = -1;
+	nm_close_fd(&handshake->fd);
 }
 
 void nm_handshake_close(struct nm_sessions *sessions, struct nm_handshake *handshake)
@@ -111,33 +118,45 @@ void nm_handshake_close(struct nm_sessions *sessions, struct nm_handshake *hands
 	handshake->state = NM_HANDSHAKE_LEFT;
 	hang_up(sessions, handshake);
 	give_lane(sessions, handshake);
-	drop_neighbour(sessions, handshake->neighbour);
-	handshake->neighbour = NULL;
-	handshake->session.window = NULL;
+	if (!handshake->session)
+		return;
+	nm_handshake_direction(handshake)->handshake = NULL;
+	nm_session_put(sessions, handshake->session);
+	handshake->session = NULL;
+}
+
+void nm_direction_close(struct nm_sessions *sessions, struct nm_direction *direction, int err,
+			const struct nm_reason *why)
+{
+	struct nm_handshake *handshake = direction->handshake;
+
+	if (!handshake)
+		return;
+	if (why && handshake->fd >= 0)
+		nm_message_send_step(handshake->fd, NM_MESSAGE_BYE, err, why->text);
+	nm_handshake_close(sessions, handshake);
 }
 
 void nm_handshake_lost(struct nm_sessions *sessions, struct nm_handshake *handshake)
 {
-	struct nm_session *session = &handshake->session;
-	const char *label = session->label.text;
+	const char *label = handshake->session->label.text;
 	struct nm_reason how = {""};
 
 	handshake->state = NM_HANDSHAKE_LOST;
 	hang_up(sessions, handshake);
-	if (handshake->bye.header.kind && handshake->bye.err) {
+	if (handshake->bye.header.kind && handshake->bye.value) {
 		/* That I broke the rules is an end of this channel alone. */
-		session->err = handshake->bye.err == -EBADMSG ? -EBADMSG : -ECONNRESET;
-		nm_reason_set(&session->why, "%s ended the connection: %s", label,
+		handshake->err = handshake->bye.value == -EBADMSG ? -EBADMSG : -ECONNRESET;
+		nm_reason_set(&handshake->why, "%s ended the connection: %s", label,
 			      handshake->bye.words);
 	} else if (handshake->bye.header.kind ||
 		   sessions->wire->ops->ended(sessions, handshake, &how)) {
-		session->err = 0;
-		nm_reason_set(&session->why, "%s closed its endpoint", label);
+		nm_reason_set(&handshake->why, "%s closed its endpoint", label);
 	} else {
-		session->err = -ECONNRESET;
-		nm_reason_set(&session->why, "%s died: %s", label, how.text);
+		handshake->err = -ECONNRESET;
+		nm_reason_set(&handshake->why, "%s died: %s", label, how.text);
 	}
-	nm_sessions_push_event(sessions, &handshake->lost_event);
+	nm_session_push_event(sessions, handshake->session, NM_SESSION_LOST);
 }
 
 void nm_handshake_greet(struct nm_sessions *sessions, struct nm_handshake *handshake,
@@ -145,9 +164,9 @@ void nm_handshake_greet(struct nm_sessions *sessions, struct nm_handshake *hands
 {
 	struct nm_greeting greeting = {
 		.who = sessions->config.who,
-		.lane = handshake->session.own_lane,
+		.lane = nm_handshake_direction(handshake)->own_lane,
 		.features = sessions->config.features,
-		.start = handshake->session.start,
+		.start = nm_handshake_direction(handshake)->start,
 		.pid_ns_device = sessions->pid_ns_device,
 		.pid_ns_inode = sessions->pid_ns_inode,
 		.label = sessions->label,
@@ -163,48 +182,12 @@ void nm_handshake_greet(struct nm_sessions *sessions, struct nm_handshake *hands
 	*ret_greeting = greeting;
 }
 
-static int find_or_map(struct nm_sessions *sessions, struct nm_handshake *handshake,
-		       const struct nm_greeting *greeting, int window_fd,
-		       struct nm_neighbour **ret_neighbour, struct nm_reason *ret_reason)
-{
-	struct nm_neighbour *neighbour;
-	int err;
-
-	for (neighbour = sessions->neighbours; neighbour; neighbour = neighbour->next)
-		if (nm_identity_equal(&neighbour->who, &greeting->who)) {
-			err = sessions->wire->ops->map(sessions, handshake, greeting, window_fd,
-						       &neighbour->window, NULL, ret_reason);
-			if (err)
-				return err;
-			neighbour->nr_users++;
-			*ret_neighbour = neighbour;
-			return 0;
-		}
-	neighbour = calloc(1, sizeof(*neighbour));
-	if (!neighbour) {
-		nm_reason_set(ret_reason, "out of memory");
-		return -ENOMEM;
-	}
-	err = sessions->wire->ops->map(sessions, handshake, greeting, window_fd, NULL,
-				       &neighbour->window, ret_reason);
-	if (err) {
-		free(neighbour);
-		return err;
-	}
-	neighbour->who = greeting->who;
-	neighbour->nr_users = 1;
-	neighbour->next = sessions->neighbours;
-	sessions->neighbours = neighbour;
-	*ret_neighbour = neighbour;
-	return 0;
-}
-
 int nm_handshake_take_window(struct nm_sessions *sessions, struct nm_handshake *handshake,
 			     const struct nm_greeting *greeting, int window_fd,
 			     struct nm_reason *ret_reason)
 {
-	struct nm_session *session = &handshake->session;
-	struct nm_neighbour *neighbour;
+	struct nm_session *session = handshake->session;
+	bool is_first = !session->window.header;
 	int err;
 
 	if (greeting->features != sessions->config.features) {
@@ -214,44 +197,30 @@ int nm_handshake_take_window(struct nm_sessions *sessions, struct nm_handshake *
 			      sessions->config.features & NM_FEATURE_CHECKSUM ? "on" : "off");
 		return -EPROTONOSUPPORT;
 	}
-	err = find_or_map(sessions, handshake, greeting, window_fd, &neighbour, ret_reason);
+	err = sessions->wire->ops->map(sessions, handshake, greeting, window_fd, ret_reason);
 	if (err)
 		return err;
-	if (greeting->lane >= neighbour->window.geometry.nr_lanes) {
+	if (is_first)
+		session->label = greeting->label;
+	if (greeting->lane >= session->window.geometry.nr_lanes) {
 		nm_reason_set(ret_reason, "it named lane %u of %u", greeting->lane,
-			      neighbour->window.geometry.nr_lanes);
-		drop_neighbour(sessions, neighbour);
+			      session->window.geometry.nr_lanes);
 		return -EBADMSG;
 	}
-	handshake->neighbour = neighbour;
-	session->window = &neighbour->window;
-	session->who = greeting->who;
-	session->label = greeting->label;
-	session->peer_lane = greeting->lane;
+	nm_handshake_direction(handshake)->peer_lane = greeting->lane;
 	nm_handshake_take_offer(sessions, handshake, greeting);
 	return 0;
 }
 
-struct nm_lane *nm_handshake_own_lane(struct nm_sessions *sessions, struct nm_handshake *handshake)
-{
-	return &sessions->config.window->lanes[handshake->session.own_lane];
-}
-
 bool nm_handshake_proven(const struct nm_handshake *handshake)
 {
-	const struct nm_session *session = &handshake->session;
-	const struct nm_lane *lane = &session->window->lanes[session->peer_lane];
+	const struct nm_lane *lane =
+		&handshake->session->window.lanes[nm_handshake_direction(handshake)->peer_lane];
 
-	/* Partner: the release stores of `proof` in listener.c and handshake_connect.c; the message that
-	 * announces it came after. */
-	return atomic_load_explicit(session->role == NM_ROLE_WRITER ? &lane->reader_proof :
-								      &lane->writer_proof,
+	/* Partner: the release stores of both proofs by the other side, which said so afterwards. */
+	return atomic_load_explicit(handshake->role == NM_ROLE_WRITER ? &lane->reader_proof :
+									&lane->writer_proof,
 				    memory_order_acquire) == handshake->challenge;
-}
-
-int nm_handshake_watch(struct nm_sessions *sessions, struct nm_handshake *handshake)
-{
-	return nm_sessions_watch(sessions, handshake->fd, &handshake->watch);
 }
 
 int nm_sessions_watch(struct nm_sessions *sessions, int fd, struct nm_watch *watch)

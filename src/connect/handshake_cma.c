@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the proof of direct copies (cma_proof.h) has its place in a session. */
+/* Where the proof of direct copies (cma_proof.h) has its place in a handshake. */
 #include <sched.h>
 
 #include "base/clock.h"
@@ -9,9 +9,9 @@
 /* A lane is in use once in each role. */
 static uint32_t slot_of(const struct nm_sessions *sessions, const struct nm_handshake *handshake)
 {
-	uint32_t lane = handshake->session.own_lane;
+	uint32_t lane = nm_handshake_direction(handshake)->own_lane;
 
-	return handshake->session.role == NM_ROLE_WRITER ?
+	return handshake->role == NM_ROLE_WRITER ?
 		       lane :
 		       sessions->config.window->geometry.nr_lanes + lane;
 }
@@ -22,8 +22,8 @@ void nm_handshake_offer_cma(const struct nm_sessions *sessions, struct nm_handsh
 	uint32_t slot = slot_of(sessions, handshake);
 
 	nm_cma_offer_init(&sessions->cma, slot, handshake->cma_challenge, &greeting->cma);
-	/* The owner has the visitor's offer already. */
-	if (handshake->session.role == NM_ROLE_READER)
+	/* The owner has the caller's offer already. */
+	if (handshake->role == NM_ROLE_READER)
 		nm_cma_answer(&sessions->cma, slot, &handshake->cma_offer);
 }
 
@@ -37,48 +37,51 @@ void nm_handshake_take_offer(const struct nm_sessions *sessions, struct nm_hands
 	facts->same_pid_ns = facts->knows_pid_ns &&
 			     greeting->pid_ns_inode == sessions->pid_ns_inode &&
 			     greeting->pid_ns_device == sessions->pid_ns_device;
-	if (handshake->session.role == NM_ROLE_WRITER)
+	if (handshake->role == NM_ROLE_WRITER)
 		nm_cma_answer(&sessions->cma, slot_of(sessions, handshake), &handshake->cma_offer);
 }
 
 void nm_handshake_reach(const struct nm_sessions *sessions, struct nm_handshake *handshake)
 {
+	struct nm_direction *direction = nm_handshake_direction(handshake);
+
 	handshake->cma_reached =
 		nm_cma_reach(&sessions->cma, &handshake->cma_facts, &handshake->cma_offer,
-			     handshake->cma_challenge, &handshake->session.cma_target,
-			     &handshake->session.cma_why);
+			     handshake->cma_challenge, &direction->cma_target, &direction->cma_why);
 }
 
 bool nm_handshake_hear(const struct nm_sessions *sessions, struct nm_handshake *handshake,
 		       const struct nm_step *step)
 {
-	if (step->reached != 1)
-		nm_reason_set(&handshake->session.cma_why, "it says of me: %.170s", step->words);
+	struct nm_reason *why = &nm_handshake_direction(handshake)->cma_why;
+
+	if (step->value != 1)
+		nm_reason_set(why, "it says of me: %.170s", step->words);
 	else if (!nm_cma_was_reached(&sessions->cma, slot_of(sessions, handshake),
 				     handshake->cma_challenge))
-		nm_reason_set(&handshake->session.cma_why,
-			      "what it says it has written into my memory is not there");
+		nm_reason_set(why, "what it says it has written into my memory is not there");
 	else
 		return true;
 	return false;
 }
 
-/* Is the other side of HANDSHAKE, a visitor, in the midst of a copy? Its count then, else 0. */
+/* Is the other side of HANDSHAKE, a caller, in the midst of a copy? Its count then, else 0. */
 static uint64_t copying(const struct nm_handshake *handshake)
 {
-	const struct nm_session *session = &handshake->session;
 	uint64_t reaching;
 
-	if (session->role != NM_ROLE_READER || !handshake->neighbour ||
+	/* Its lane is known as soon as it has joined a session, which is in the same turn. */
+	if (handshake->role != NM_ROLE_READER || !handshake->session ||
 	    handshake->state == NM_HANDSHAKE_LOST)
 		return 0;
-	/* Partners: nm_shm_reach() and nm_shm_leave() of the visitor. */
-	reaching = atomic_load_explicit(&session->window->lanes[session->peer_lane].reaching,
-					memory_order_seq_cst);
+	/* Partners: shm_reach() and shm_leave() of the caller. */
+	reaching = atomic_load_explicit(
+		&handshake->session->window.lanes[handshake->session->in.peer_lane].reaching,
+		memory_order_seq_cst);
 	return reaching % 2 ? reaching : 0;
 }
 
-/* Are any that were at it still at it? FIRST: note who is. */
+/* Does any copy that was under way still go on? FIRST: note which ones are under way. */
 static bool any_copying(struct nm_sessions *sessions, bool first)
 {
 	struct nm_handshake *handshake;
@@ -98,7 +101,7 @@ void nm_sessions_await_copies(struct nm_sessions *sessions, uint32_t timeout_ms)
 {
 	uint64_t deadline;
 
-	/* Nobody gets anywhere without it. */
+	/* Without it no peer can copy. */
 	if (!sessions->cma.pad || !any_copying(sessions, true))
 		return;
 	deadline = nm_clock_ns() + timeout_ms * NM_NS_PER_MS;
@@ -106,11 +109,11 @@ void nm_sessions_await_copies(struct nm_sessions *sessions, uint32_t timeout_ms)
 		sched_yield();
 		if (nm_clock_ns() < deadline)
 			continue;
-		nm_warn("a neighbour does not end a copy from or to my memory (is it stopped?): "
-			"no more copies by neighbours");
+		nm_warn("a peer does not end a copy from or to my memory (is it stopped?): "
+			"peers copy no more");
 		pthread_mutex_lock(&sessions->lock);
 		nm_cma_place_fini(&sessions->cma);
-		nm_reason_set(&sessions->cma.why, "a neighbour did not end a copy");
+		nm_reason_set(&sessions->cma.why, "a peer did not end a copy");
 		pthread_mutex_unlock(&sessions->lock);
 		return;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The visitor's side of a session: blocking, with one deadline for all of it. */
+/* The caller's side of a session: blocking, with one deadline for all of it. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ static int await(struct nm_sessions *sessions, struct nm_handshake *handshake,
 	}
 }
 
-/* Whoever hung up may have said why: that is read where the answer was due. */
+/* The peer may have said why it hung up: that is read where the answer was due. */
 static bool hung_up(int err)
 {
 	return err == -EPIPE || err == -ECONNRESET;
@@ -78,9 +78,9 @@ static int say_hello(struct nm_sessions *sessions, struct nm_handshake *handshak
 	if (err)
 		return err;
 	memcpy(hello.owner_token, who->token, sizeof(hello.owner_token));
-	NM_FAULT("visit-hello-before");
+	NM_FAULT("call-hello-before");
 	err = nm_message_send(handshake->fd, &hello, sizeof(hello), sessions->wire->window_fd);
-	NM_FAULT("visit-hello-after");
+	NM_FAULT("call-hello-after");
 	return err && !hung_up(err) ? nm_connect_failed(ret_reason, "cannot say hello", err) : 0;
 }
 
@@ -96,7 +96,7 @@ static int take_welcome(struct nm_sessions *sessions, struct nm_handshake *hands
 		return len;
 	err = nm_greeting_parse(bytes, (size_t)len, NM_MESSAGE_WELCOME, &welcome, ret_reason);
 	if (!err && !nm_identity_equal(&welcome.who, who)) {
-		nm_reason_set(ret_reason, "somebody else answers on its socket");
+		nm_reason_set(ret_reason, "another endpoint answers on its socket");
 		err = -EBADMSG;
 	}
 	pthread_mutex_lock(&sessions->lock);
@@ -122,7 +122,6 @@ static int take_ack(struct nm_sessions *sessions, struct nm_handshake *handshake
 		    struct nm_reason *ret_reason)
 {
 	uint8_t bytes[NM_MESSAGE_MAX];
-	struct nm_farewell bye;
 	struct nm_step step;
 	int len, kind, extra_fd;
 
@@ -132,18 +131,18 @@ static int take_ack(struct nm_sessions *sessions, struct nm_handshake *handshake
 	if (extra_fd >= 0)
 		close(extra_fd);
 	kind = nm_message_parse(bytes, (size_t)len, ret_reason);
+	if (kind < 0)
+		return -EHOSTUNREACH;
+	nm_step_copy(bytes, &step);
 	if (kind == NM_MESSAGE_ACK) {
-		nm_step_copy(bytes, &step);
-		handshake->session.cma =
+		handshake->session->out.cma =
 			handshake->cma_reached && nm_handshake_hear(sessions, handshake, &step);
 		return 0;
 	}
-	if (kind == NM_MESSAGE_BYE) {
-		nm_farewell_copy(bytes, &bye);
-		nm_reason_set(ret_reason, "it refused: %s", bye.words);
-	} else if (kind >= 0) {
+	if (kind == NM_MESSAGE_BYE)
+		nm_reason_set(ret_reason, "it refused: %s", step.words);
+	else
 		nm_reason_set(ret_reason, "it sent message %d where an ACK was due", kind);
-	}
 	return -EHOSTUNREACH;
 }
 
@@ -159,25 +158,26 @@ static int shake_hands(struct nm_sessions *sessions, struct nm_handshake *handsh
 	if (err)
 		return err;
 	nm_handshake_reach(sessions, handshake);
-	NM_FAULT("visit-met-before");
+	NM_FAULT("call-met-before");
 	err = nm_message_send_step(handshake->fd, NM_MESSAGE_MET, handshake->cma_reached,
-				   handshake->session.cma_why.text);
-	NM_FAULT("visit-met-after");
+				   handshake->session->out.cma_why.text);
+	NM_FAULT("call-met-after");
 	if (err && !hung_up(err))
 		return nm_connect_failed(ret_reason, "cannot go on with the handshake", err);
 	err = take_ack(sessions, handshake, ret_reason);
 	if (err)
 		return err;
 	pthread_mutex_lock(&sessions->lock);
-	NM_FAULT("visit-go-before");
-	err = nm_handshake_watch(sessions, handshake);
+	NM_FAULT("call-go-before");
+	err = nm_sessions_watch(sessions, handshake->fd, &handshake->watch);
 	if (!err)
-		err = nm_message_send_step(handshake->fd, NM_MESSAGE_GO, handshake->session.cma,
-					   handshake->session.cma_why.text);
+		err = nm_message_send_step(handshake->fd, NM_MESSAGE_GO,
+					   handshake->session->out.cma,
+					   handshake->session->out.cma_why.text);
 	if (!err)
 		handshake->state = NM_HANDSHAKE_UP;
 	pthread_mutex_unlock(&sessions->lock);
-	NM_FAULT("visit-go-after");
+	NM_FAULT("call-go-after");
 	return err ? nm_connect_failed(ret_reason, "cannot end the handshake", err) : 0;
 }
 
@@ -187,29 +187,34 @@ int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *
 	struct nm_handshake *handshake;
 	int err;
 
+	nm_reason_set(ret_reason, "out of memory");
 	pthread_mutex_lock(&sessions->lock);
-	handshake = nm_handshake_create(sessions, -1, NM_HANDSHAKE_CONNECTING);
+	handshake = nm_handshake_create(sessions, -1, NM_ROLE_WRITER);
+	err = handshake ? nm_handshake_join(sessions, handshake, who, ret_reason) : -ENOMEM;
+	if (handshake && err)
+		nm_handshake_close(sessions, handshake);
 	pthread_mutex_unlock(&sessions->lock);
-	if (!handshake) {
-		nm_reason_set(ret_reason, "out of memory");
-		return -ENOMEM;
-	}
+	if (err)
+		return err;
 	err = sessions->wire->ops->connect(sessions, handshake, who, ret_reason);
 	if (!err)
 		err = shake_hands(sessions, handshake, who, ret_reason);
 	if (!err) {
-		*ret_session = &handshake->session;
+		*ret_session = handshake->session;
+		nm_session_begin(sessions, handshake->session, NM_SESSION_UP);
 		return 0;
 	}
-	/* Not to be found here is the usual thing; found and not met is worth a line. */
+	/* A peer elsewhere is usual; a peer here without a session is worth a line. */
 	if (err != -ENOENT)
-		nm_warn("neighbour %02x%02x%02x%02x%02x%02x cannot be met in %.80s, a slower channel is used: %s",
-			who->id[0], who->id[1], who->id[2], who->id[3], who->id[4], who->id[5],
-			sessions->wire->place, ret_reason->text);
+		nm_warn("peer " NM_WHO_FORMAT
+			" cannot be reached in %.80s; a slower channel is used: %s",
+			NM_WHO(who), sessions->wire->place, ret_reason->text);
 	/* Whatever the peer did wrong, it is not reachable here. */
 	if (err == -ENOENT || err == -EBADMSG || err == -EPERM || err == -EPROTONOSUPPORT ||
 	    err == -ECONNREFUSED)
 		err = -EHOSTUNREACH;
-	nm_sessions_leave(sessions, &handshake->session, err, ret_reason);
+	pthread_mutex_lock(&sessions->lock);
+	nm_direction_close(sessions, &handshake->session->out, err, ret_reason);
+	pthread_mutex_unlock(&sessions->lock);
 	return err;
 }

@@ -33,7 +33,7 @@ enum purpose { PURPOSE_PROOF = 1, PURPOSE_COVER = 2 };
 /* Everything that a value depends on; no padding. */
 struct input {
 	uint8_t segment[NM_VMSEG_TOKEN_LEN];
-	struct nm_vmseg_address visitor, owner;
+	struct nm_vmseg_address caller, owner;
 	uint64_t number;
 	uint32_t purpose, part;
 	uint32_t direction, index;
@@ -69,15 +69,15 @@ static void hide(const uint8_t token[8], struct input *input, uint32_t index, ui
 		secret[i] ^= (uint8_t)(value >> (8 * i));
 }
 
-void nm_letter_cover(const struct nm_letter_cover *cover, bool from_visitor, void *message,
+void nm_letter_cover(const struct nm_letter_cover *cover, bool from_caller, void *message,
 		     size_t len)
 {
 	struct input input = {
-		.visitor = *cover->visitor,
+		.caller = *cover->caller,
 		.owner = *cover->owner,
 		.number = cover->number,
 		.purpose = PURPOSE_COVER,
-		.direction = from_visitor,
+		.direction = from_caller,
 	};
 	struct nm_greeting greeting;
 

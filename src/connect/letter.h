@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections over the mailboxes of a segment (vmseg/attach.h): what goes into a cell. Mailboxes keep
- * a message until its sender takes it back, and tell nobody that it was read; so letters are numbered
- * and acknowledged one by one, and sent again until they are.
+ * Connections over the mailboxes of a segment (vmseg/attach.h): what goes into a cell. Mailboxes
+ * keep a message until its sender takes it back, and do not show that it was read; so letters are
+ * numbered and acknowledged one by one, and sent again until they are.
  *
  *   letter:  number of the connection | sequence of this letter | sequence taken from you | message
  *
  * A letter without a message (sequence 0) only acknowledges. HANGUP comes behind the last message.
- * RESET answers what belongs to no connection: whoever was given up while its machine stood still
- * learns so from it. PROBE asks for an answer.
+ * RESET answers what belongs to no connection: an endpoint that was given up while its machine
+ * stood still learns so from it. PROBE asks for an answer.
  *
- * Everybody who shares a segment can read all of it, so no secret of a greeting is sent as it is, and
- * what shows in a slot is proof of a secret and not the secret. Who owns another part can neither
- * show the proof there nor read the secret from it.
+ * Everybody who shares a segment can read all of it, so no secret of a greeting is sent as it is,
+ * and what shows in a slot is proof of a secret and not the secret. The owner of another part can
+ * neither show the proof there nor read the secret from it.
  */
 #ifndef NM_CONNECT_LETTER_H
 #define NM_CONNECT_LETTER_H
@@ -28,7 +28,7 @@
 #define NM_LETTER_MAGIC UINT32_C(0x746c6d6e) /* "nmlt" */
 
 enum nm_letter_flag {
-	NM_LETTER_VISITOR = 1, /* its sender is who visits */
+	NM_LETTER_CALLER = 1, /* its sender is the caller */
 	NM_LETTER_HANGUP = 2,
 	NM_LETTER_RESET = 4,
 	NM_LETTER_PROBE = 8,
@@ -39,7 +39,7 @@ struct nm_letter_head {
 	uint32_t magic;
 	uint16_t flags;
 	uint16_t len;	   /* of the message */
-	uint64_t number;   /* of the connection, random: the visitor's choice; never 0 */
+	uint64_t number;   /* of the connection, random: the caller's choice; never 0 */
 	uint32_t sequence; /* from 1; 0: an acknowledgement and nothing else */
 	uint32_t taken;	   /* everything of yours up to this one */
 };
@@ -47,7 +47,7 @@ struct nm_letter_head {
 #define NM_LETTER_MESSAGE_MAX (NM_VMSEG_MESSAGE_MAX - sizeof(struct nm_letter_head))
 _Static_assert(sizeof(struct nm_letter_head) == 24, "no padding");
 _Static_assert(NM_LETTER_MESSAGE_MAX >= sizeof(struct nm_greeting), "every message fits");
-_Static_assert(NM_LETTER_MESSAGE_MAX >= sizeof(struct nm_farewell), "every message fits");
+_Static_assert(NM_LETTER_MESSAGE_MAX >= sizeof(struct nm_step), "every message fits");
 
 /*
  * Check LEN foreign bytes. The message, if there is one, follows the head and is unchecked. Pure.
@@ -64,15 +64,15 @@ void nm_letter_proof(const uint8_t token[8], const uint8_t segment[NM_VMSEG_TOKE
 
 /* One direction of one connection, for hiding secrets. */
 struct nm_letter_cover {
-	const uint8_t *owner_token; /* known to both sides, and nobody else */
+	const uint8_t *owner_token; /* known to both sides alone */
 	const uint8_t *segment;	    /* its token */
-	const struct nm_vmseg_address *visitor, *owner;
+	const struct nm_vmseg_address *caller, *owner;
 	uint64_t number;
 };
 /*
  * Cover the secrets of MESSAGE, LEN bytes, if it is a greeting; or uncover them: it is the same.
  */
-void nm_letter_cover(const struct nm_letter_cover *cover, bool from_visitor, void *message,
+void nm_letter_cover(const struct nm_letter_cover *cover, bool from_caller, void *message,
 		     size_t len);
 
 #endif

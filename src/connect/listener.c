@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The service thread of a table of sessions: answers visitors, tidies up, notices hangups. */
+/* The service thread of a table of sessions: answers callers, notices hangups. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -16,24 +16,24 @@
 #include "shm/ring.h"
 
 #define EVENTS_PER_WAIT 32
-/* Visitors that have not said hello yet, beyond the lanes there are. */
+/* Callers that have not said hello yet, beyond the lanes there are. */
 #define MAX_STRANGERS 64
 
-/* Turn a visitor away, in words that it gets to read. */
+/* Refuse a caller, with the reason. */
 static NM_COLD void refuse(struct nm_sessions *sessions, struct nm_handshake *handshake, int err,
 			   const struct nm_reason *why)
 {
-	nm_info("turned a visitor away: %s", why->text);
-	nm_message_send_bye(handshake->fd, err, why->text);
+	nm_info("refused a caller: %s", why->text);
+	nm_message_send_step(handshake->fd, NM_MESSAGE_BYE, err, why->text);
 	nm_handshake_close(sessions, handshake);
 }
 
-/* The visitor must know me by my whole address, not by the name of a socket alone. */
+/* The caller must know me by my whole address, not by the name of a socket alone. */
 static int check_address(const struct nm_sessions *sessions, const struct nm_greeting *hello,
 			 struct nm_reason *ret_reason)
 {
 	if (memcmp(hello->owner_token, sessions->config.who.token, sizeof(hello->owner_token))) {
-		nm_reason_set(ret_reason, "it asked for somebody else (its token is not mine)");
+		nm_reason_set(ret_reason, "it asked for another endpoint (its token is not mine)");
 		return -EBADMSG;
 	}
 	if (nm_identity_equal(&hello->who, &sessions->config.who)) {
@@ -43,43 +43,31 @@ static int check_address(const struct nm_sessions *sessions, const struct nm_gre
 	return 0;
 }
 
-static int check_first_visit(const struct nm_sessions *sessions, const struct nm_identity *who,
-			     struct nm_reason *ret_reason)
-{
-	const struct nm_handshake *other;
-
-	for (other = sessions->handshakes; other; other = other->next)
-		if (other->neighbour && other->session.role == NM_ROLE_READER &&
-		    nm_identity_equal(&other->session.who, who)) {
-			nm_reason_set(ret_reason, "it has met me already");
-			return -EEXIST;
-		}
-	return 0;
-}
-
-static int answer_hello(struct nm_sessions *sessions, struct nm_handshake *handshake,
-			const struct nm_greeting *hello, int window_fd,
+static int handle_hello(struct nm_sessions *sessions, struct nm_handshake *handshake,
+			const uint8_t *bytes, size_t len, int window_fd,
 			struct nm_reason *ret_reason)
 {
-	struct nm_greeting welcome;
+	struct nm_greeting hello, welcome;
 	int err;
 
-	err = sessions->wire->ops->check_visitor(handshake, ret_reason);
+	err = nm_greeting_parse(bytes, len, NM_MESSAGE_HELLO, &hello, ret_reason);
 	if (!err)
-		err = check_address(sessions, hello, ret_reason);
+		err = sessions->wire->ops->check_caller(handshake, ret_reason);
 	if (!err)
-		err = check_first_visit(sessions, &hello->who, ret_reason);
+		err = check_address(sessions, &hello, ret_reason);
 	if (!err)
-		err = nm_handshake_take_window(sessions, handshake, hello, window_fd, ret_reason);
+		err = nm_handshake_join(sessions, handshake, &hello.who, ret_reason);
+	if (!err)
+		err = nm_handshake_take_window(sessions, handshake, &hello, window_fd, ret_reason);
 	if (!err)
 		err = nm_handshake_take_lane(sessions, handshake, ret_reason);
 	if (err)
 		return err;
-	handshake->session.start = hello->start;
-	nm_ring_reset_feedback(nm_handshake_own_lane(sessions, handshake), hello->start);
-	/* Partner: nm_handshake_proven() of the visitor. */
+	handshake->session->in.start = hello.start;
+	nm_ring_reset_feedback(nm_handshake_own_lane(sessions, handshake), hello.start);
+	/* Partner: nm_handshake_proven() of the caller. */
 	atomic_store_explicit(&nm_handshake_own_lane(sessions, handshake)->reader_proof,
-			      hello->challenge, memory_order_release);
+			      hello.challenge, memory_order_release);
 	nm_handshake_greet(sessions, handshake, NM_MESSAGE_WELCOME, &welcome);
 	NM_FAULT("serve-welcome-before");
 	err = nm_message_send(handshake->fd, &welcome, sizeof(welcome), sessions->wire->window_fd);
@@ -88,16 +76,6 @@ static int answer_hello(struct nm_sessions *sessions, struct nm_handshake *hands
 		nm_reason_set(ret_reason, "cannot answer its hello: %s", strerror(-err));
 	handshake->state = NM_HANDSHAKE_AWAIT_MET;
 	return err;
-}
-
-static int handle_hello(struct nm_sessions *sessions, struct nm_handshake *handshake,
-			const uint8_t *bytes, size_t len, int window_fd,
-			struct nm_reason *ret_reason)
-{
-	struct nm_greeting hello;
-	int err = nm_greeting_parse(bytes, len, NM_MESSAGE_HELLO, &hello, ret_reason);
-
-	return err ? err : answer_hello(sessions, handshake, &hello, window_fd, ret_reason);
 }
 
 static int handle_met(const struct nm_sessions *sessions, struct nm_handshake *handshake,
@@ -115,7 +93,7 @@ static int handle_met(const struct nm_sessions *sessions, struct nm_handshake *h
 		nm_handshake_reach(sessions, handshake);
 	NM_FAULT("serve-ack-before");
 	err = nm_message_send_step(handshake->fd, NM_MESSAGE_ACK, handshake->cma_reached,
-				   handshake->session.cma_why.text);
+				   handshake->session->in.cma_why.text);
 	NM_FAULT("serve-ack-after");
 	if (err)
 		nm_reason_set(ret_reason, "cannot acknowledge: %s", strerror(-err));
@@ -135,29 +113,27 @@ static int handle_message(struct nm_sessions *sessions, struct nm_handshake *han
 	kind = nm_message_parse(bytes, len, ret_reason);
 	if (kind < 0)
 		return kind;
-	/* One: a visitor that went on saying it would keep this thread and its lock busy for ever. */
+	nm_step_copy(bytes, &step);
+	/* Once: a caller that repeats it would keep this thread and its lock busy forever. */
 	if (kind == NM_MESSAGE_BYE && !handshake->bye.header.kind) {
-		nm_farewell_copy(bytes, &handshake->bye);
+		handshake->bye = step;
 		return 0; /* the hangup follows */
 	}
-	if (handshake->state == NM_HANDSHAKE_AWAIT_MET && kind == NM_MESSAGE_MET) {
-		nm_step_copy(bytes, &step);
+	if (handshake->state == NM_HANDSHAKE_AWAIT_MET && kind == NM_MESSAGE_MET)
 		return handle_met(sessions, handshake, &step, ret_reason);
-	}
 	if (handshake->state == NM_HANDSHAKE_AWAIT_GO && kind == NM_MESSAGE_GO) {
-		nm_step_copy(bytes, &step);
-		handshake->session.cma =
+		handshake->session->in.cma =
 			handshake->cma_reached && nm_handshake_hear(sessions, handshake, &step);
 		handshake->state = NM_HANDSHAKE_UP;
 		NM_FAULT("serve-go");
-		nm_sessions_push_event(sessions, &handshake->source_event);
+		nm_session_push_event(sessions, handshake->session, NM_SESSION_SOURCE);
 		return 0;
 	}
 	nm_reason_set(ret_reason, "it sent message %d out of turn", kind);
 	return -EBADMSG;
 }
 
-/* The other side is gone: only whoever had met hears of it. */
+/* The other side is gone. The endpoint hears of it if the handshake had ended. */
 static void handle_hangup(struct nm_sessions *sessions, struct nm_handshake *handshake)
 {
 	if (handshake->state == NM_HANDSHAKE_UP)
@@ -174,7 +150,7 @@ void nm_handshake_ready(struct nm_sessions *sessions, struct nm_watch *watch)
 	int len, err, window_fd;
 
 	/*
-	 * A visit whose last step failed is watched already, and still its visitor's: what we close
+	 * A call whose last step failed is watched already, and still its caller's: what we close
 	 * is freed at our next turn, under its hands.
 	 */
 	if (handshake->state == NM_HANDSHAKE_CONNECTING)
@@ -204,9 +180,9 @@ void nm_handshake_ready(struct nm_sessions *sessions, struct nm_watch *watch)
 			continue;
 		if (handshake->state == NM_HANDSHAKE_UP) {
 			/* Nothing but a farewell is due on a standing connection. */
-			nm_message_send_bye(handshake->fd, -EBADMSG, why.text);
+			nm_message_send_step(handshake->fd, NM_MESSAGE_BYE, -EBADMSG, why.text);
 			nm_message_init(&handshake->bye.header, NM_MESSAGE_BYE);
-			handshake->bye.err = -EBADMSG;
+			handshake->bye.value = -EBADMSG;
 			memcpy(handshake->bye.words, why.text, sizeof(handshake->bye.words) - 1);
 			nm_handshake_lost(sessions, handshake);
 		} else {
@@ -222,13 +198,13 @@ struct nm_handshake *nm_sessions_admit(struct nm_sessions *sessions, int fd)
 
 	NM_FAULT("serve-accept");
 	if (sessions->nr_handshakes < limit)
-		handshake = nm_handshake_create(sessions, fd, NM_HANDSHAKE_AWAIT_HELLO);
+		handshake = nm_handshake_create(sessions, fd, NM_ROLE_READER);
 	if (!handshake) {
-		nm_message_send_bye(fd, -ENOSPC, "it has too many visitors");
+		nm_message_send_step(fd, NM_MESSAGE_BYE, -ENOSPC, "it has too many callers");
 		close(fd);
 		return NULL;
 	}
-	if (!nm_handshake_watch(sessions, handshake))
+	if (!nm_sessions_watch(sessions, handshake->fd, &handshake->watch))
 		return handshake;
 	nm_handshake_close(sessions, handshake);
 	return NULL;
@@ -236,7 +212,7 @@ struct nm_handshake *nm_sessions_admit(struct nm_sessions *sessions, int fd)
 
 static void drop_overdue(struct nm_sessions *sessions)
 {
-	struct nm_reason why = {"no word from it within NEARMETAL_CONNECT_MS"};
+	struct nm_reason why = {"it sent no message within NEARMETAL_CONNECT_MS"};
 	uint64_t now = nm_clock_ns();
 	struct nm_handshake *handshake;
 

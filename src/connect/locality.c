@@ -3,30 +3,22 @@
 
 const char *nm_relation_name(enum nm_relation relation)
 {
-	switch (relation) {
-	case NM_RELATION_SELF:
-		return "self";
-	case NM_RELATION_NODE:
-		return "node";
-	case NM_RELATION_HOST:
-		return "host";
-	case NM_RELATION_NETWORK:
-		return "network";
-	case NM_RELATION_UNKNOWN:
-		break;
-	}
-	return "unknown";
+	static const char *const names[] = {
+		[NM_RELATION_UNKNOWN] = "unknown", [NM_RELATION_SELF] = "self",
+		[NM_RELATION_NODE] = "node",	   [NM_RELATION_HOST] = "host",
+		[NM_RELATION_NETWORK] = "network",
+	};
+
+	return names[relation];
 }
 
 const char *nm_integrity_name(enum nm_integrity integrity)
 {
-	switch (integrity) {
-	case NM_INTEGRITY_ENFORCED:
-		return "enforced";
-	case NM_INTEGRITY_CONVENTION:
-		return "by convention";
-	case NM_INTEGRITY_NONE:
-		break;
-	}
-	return "-";
+	static const char *const names[] = {
+		[NM_INTEGRITY_NONE] = "-",
+		[NM_INTEGRITY_ENFORCED] = "enforced",
+		[NM_INTEGRITY_CONVENTION] = "by convention",
+	};
+
+	return names[integrity];
 }

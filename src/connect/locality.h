@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Vocabulary of "who is near whom": relations, channels, and the reason that travels with every
- * verdict. A relation is proven by session in the same bytes (connect/session.h), never inferred.
+ * Words for the distance of two endpoints: relations, channels, and the reason that travels with
+ * every verdict. A relation is proven by session in the same bytes (connect/session.h), never
+ * inferred.
  */
 #ifndef NM_CONNECT_LOCALITY_H
 #define NM_CONNECT_LOCALITY_H
@@ -13,9 +14,9 @@
 enum nm_relation {
 	NM_RELATION_UNKNOWN,
 	NM_RELATION_SELF,    /* the endpoint itself */
-	NM_RELATION_NODE,    /* met in shared bytes, and in the same PID namespace */
-	NM_RELATION_HOST,    /* met in shared bytes, in another node (container or VM) */
-	NM_RELATION_NETWORK, /* not met */
+	NM_RELATION_NODE,    /* proven by shared bytes, in the same PID namespace */
+	NM_RELATION_HOST,    /* proven by shared bytes, in another node (container or VM) */
+	NM_RELATION_NETWORK, /* not proven */
 };
 
 /* Who keeps a neighbour from writing into my window. */

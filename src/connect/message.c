@@ -36,7 +36,7 @@ int nm_message_parse(const void *bytes, size_t len, struct nm_reason *ret_reason
 	if (header.magic != NM_SESSION_MAGIC)
 		goto bad;
 	if (header.kind == NM_MESSAGE_BYE) {
-		if (len < sizeof(struct nm_farewell))
+		if (len < sizeof(struct nm_step))
 			goto bad;
 		return NM_MESSAGE_BYE;
 	}
@@ -61,13 +61,13 @@ bad:
 int nm_greeting_parse(const void *bytes, size_t len, enum nm_message_kind kind,
 		      struct nm_greeting *ret_greeting, struct nm_reason *ret_reason)
 {
-	struct nm_farewell bye;
+	struct nm_step bye;
 	int got = nm_message_parse(bytes, len, ret_reason);
 
 	if (got < 0)
 		return got;
 	if (got == NM_MESSAGE_BYE) {
-		nm_farewell_copy(bytes, &bye);
+		nm_step_copy(bytes, &bye);
 		nm_reason_set(ret_reason, "it refused: %s", bye.words);
 		return -ECONNREFUSED;
 	}
@@ -95,12 +95,6 @@ void nm_step_copy(const void *bytes, struct nm_step *ret_step)
 	make_safe(ret_step->words, sizeof(ret_step->words));
 }
 
-void nm_farewell_copy(const void *bytes, struct nm_farewell *ret_farewell)
-{
-	memcpy(ret_farewell, bytes, sizeof(*ret_farewell));
-	make_safe(ret_farewell->words, sizeof(ret_farewell->words));
-}
-
 int nm_message_send(int fd, const void *message, size_t len, int pass_fd)
 {
 	struct iovec iov = {(void *)(uintptr_t)message, len};
@@ -126,22 +120,13 @@ int nm_message_send(int fd, const void *message, size_t len, int pass_fd)
 	return 0;
 }
 
-int nm_message_send_step(int fd, enum nm_message_kind kind, bool reached, const char *words)
+int nm_message_send_step(int fd, enum nm_message_kind kind, int value, const char *words)
 {
-	struct nm_step step = {.reached = reached};
+	struct nm_step step = {.value = value};
 
 	nm_message_init(&step.header, kind);
 	snprintf(step.words, sizeof(step.words), "%s", words);
 	return nm_message_send(fd, &step, sizeof(step), -1);
-}
-
-void nm_message_send_bye(int fd, int err, const char *words)
-{
-	struct nm_farewell bye = {.err = err};
-
-	nm_message_init(&bye.header, NM_MESSAGE_BYE);
-	snprintf(bye.words, sizeof(bye.words), "%s", words);
-	nm_message_send(fd, &bye, sizeof(bye), -1);
 }
 
 /* Take the descriptors that came; a hostile peer may pass many. Returns how many there were. */
@@ -198,7 +183,7 @@ int nm_message_receive(int fd, uint8_t bytes[NM_MESSAGE_MAX], int *ret_fd)
 		/* Control data is cut when a descriptor cannot be installed. */
 		return nr == 0 && (msg.msg_flags & MSG_CTRUNC) ? -EMFILE : -EBADMSG;
 	}
-	/* An empty message passes for a hangup; what came with it is nobody's then. */
+	/* An empty message passes for a hangup; what came with it is not used. */
 	if (len == 0 && passed >= 0) {
 		close(passed);
 		passed = -1;

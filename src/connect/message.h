@@ -2,11 +2,11 @@
 /*
  * What two endpoints say to each other on the session socket (SOCK_SEQPACKET, one datagram each):
  *
- *   visitor -> owner  HELLO    who I am, whom I want, my window (descriptor), my lane, challenge
- *   owner -> visitor  WELCOME  my window (descriptor), my lane for your credits, challenge
- *   visitor -> owner  MET      I see my challenge in your window and have written yours into mine
- *   owner -> visitor  ACK      likewise; I will read what you send
- *   visitor -> owner  GO       and I will send: from here on the link exists
+ *   caller -> owner  HELLO    who I am, whom I want, my window (descriptor), my lane, challenge
+ *   owner -> caller  WELCOME  my window (descriptor), my lane for your credits, challenge
+ *   caller -> owner  MET      I see my challenge in your window and have written yours into mine
+ *   owner -> caller  ACK      likewise; I will read what you send
+ *   caller -> owner  GO       and I will send: from here on the link exists
  *
  * On the way both find out whether they may copy from and to each other's memory (cma_proof.h):
  * HELLO and WELCOME offer it, MET, ACK and GO say whether it worked. It is no condition of a link.
@@ -53,7 +53,7 @@ struct nm_message_header {
 struct nm_greeting {
 	struct nm_message_header header;
 	struct nm_identity who; /* the sender */
-	uint8_t owner_token[8]; /* HELLO: shows that the visitor was given the address */
+	uint8_t owner_token[8]; /* HELLO: shows that the caller was given the address */
 	uint8_t reserved[2];
 	uint32_t lane;	   /* HELLO: of the ring; WELCOME: of the credits */
 	uint32_t features; /* NM_FEATURE_: both sides must have the same */
@@ -66,26 +66,20 @@ struct nm_greeting {
 	struct nm_peer_label label;
 };
 
-/* MET, ACK and GO. */
+/* MET, ACK, GO and BYE. */
 struct nm_step {
 	struct nm_message_header header;
-	uint32_t reached; /* 1: I can copy from and to your memory (GO: and you to mine) */
-	char words[180];  /* 0: why not */
-};
-
-struct nm_farewell {
-	struct nm_message_header header;
-	int32_t err; /* 0: in order; else -errno as the sender saw it */
-	char words[180];
+	/* 1: I can copy from and to your memory (GO: and you to mine). BYE: 0: in order; else
+	 * -errno as the sender saw it. */
+	int32_t value;
+	char words[180]; /* why not */
 };
 
 #define NM_MESSAGE_MAX 256
 _Static_assert(sizeof(struct nm_greeting) <= NM_MESSAGE_MAX, "fits the receive buffer");
-_Static_assert(sizeof(struct nm_farewell) <= NM_MESSAGE_MAX, "fits the receive buffer");
 _Static_assert(sizeof(struct nm_message_header) == 8, "part of every version");
-_Static_assert(sizeof(struct nm_step) == 192, "no padding");
+_Static_assert(sizeof(struct nm_step) == 192, "as BYE part of every version");
 _Static_assert(sizeof(struct nm_greeting) == 232, "no padding, which would carry stray bytes");
-_Static_assert(sizeof(struct nm_farewell) == 192, "part of every version");
 
 /*
  * Check LEN foreign bytes. Returns the kind, or -EBADMSG (no such message, or not as long as its
@@ -95,19 +89,15 @@ int nm_message_parse(const void *bytes, size_t len, struct nm_reason *ret_reason
 /* As above, for a message that must be HELLO or WELCOME; the copy's label is safe to print. */
 int nm_greeting_parse(const void *bytes, size_t len, enum nm_message_kind kind,
 		      struct nm_greeting *ret_greeting, struct nm_reason *ret_reason);
-/* Copy a MET, ACK or GO out; LEN bytes that nm_message_parse() took for one. Likewise safe. */
+/* Copy out a message that nm_message_parse() accepted. The words are safe to print. */
 void nm_step_copy(const void *bytes, struct nm_step *ret_step);
-/* Copy a BYE out; LEN bytes for which nm_message_parse() said BYE. Words are safe to print. */
-void nm_farewell_copy(const void *bytes, struct nm_farewell *ret_farewell);
 
 void nm_message_init(struct nm_message_header *header, enum nm_message_kind kind);
 
 /* Send one message, with descriptor PASS_FD unless it is -1. Never blocks. 0 or -errno. */
 int nm_message_send(int fd, const void *message, size_t len, int pass_fd);
-/* Send MET, ACK or GO. */
-int nm_message_send_step(int fd, enum nm_message_kind kind, bool reached, const char *words);
-/* Best effort: whoever does not read it sees the hangup. */
-void nm_message_send_bye(int fd, int err, const char *words);
+/* Send MET, ACK, GO or BYE. No error of BYE matters: the hangup follows. */
+int nm_message_send_step(int fd, enum nm_message_kind kind, int value, const char *words);
 /*
  * Receive one message into BYTES and the one descriptor that may come with it (else -1; more than
  * one is closed and refused). Never blocks. Returns the length; 0: the other side hung up; -EAGAIN;

@@ -25,8 +25,7 @@ static int dir_failed(struct nm_reason *ret_reason, const char *path, const char
 				     "raise the limit of descriptors (ulimit -n)" :
 				     "set NEARMETAL_RUNDIR to a directory of your own";
 
-	nm_reason_set(ret_reason, "segment directory %.80s: %s: %s; %s", path, what, strerror(-err),
-		      remedy);
+	nm_reason_set(ret_reason, "rundir %.80s: %s: %s; %s", path, what, strerror(-err), remedy);
 	return err;
 }
 
@@ -39,15 +38,14 @@ static int check_owner(const struct nm_rundir *dir, struct nm_reason *ret_reason
 	if (st.st_uid != geteuid()) {
 		nm_reason_set(
 			ret_reason,
-			"segment directory %.80s belongs to user %u, not to user %u: set NEARMETAL_RUNDIR to a directory of your own",
+			"rundir %.80s belongs to user %u, not to user %u: set NEARMETAL_RUNDIR to a directory of your own",
 			dir->path, st.st_uid, geteuid());
 		return -EPERM;
 	}
 	if (st.st_mode & (S_IWGRP | S_IWOTH)) {
-		nm_reason_set(
-			ret_reason,
-			"segment directory %.80s may be written by others (mode %04o): chmod 700 it",
-			dir->path, st.st_mode & 07777);
+		nm_reason_set(ret_reason,
+			      "rundir %.80s may be written by others (mode %04o): chmod 700 it",
+			      dir->path, st.st_mode & 07777);
 		return -EPERM;
 	}
 	return 0;
@@ -104,7 +102,7 @@ socklen_t nm_rundir_address(const struct nm_rundir *dir, const char *name,
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)len + 1);
 }
 
-/* Bind under a name that nobody looks for. */
+/* Bind under a name that no endpoint looks for. */
 static int bind_hidden(const struct nm_rundir *dir, int fd, const char *name,
 		       char ret_hidden[NM_SOCKET_NAME_LEN])
 {
@@ -171,7 +169,7 @@ static bool old_socket(const struct nm_rundir *dir, const char *name, unsigned i
 }
 
 /* A refused connection is proof: the kernel knows of no socket behind the name. */
-static bool nobody_listens(const struct nm_rundir *dir, const char *name)
+static bool is_abandoned(const struct nm_rundir *dir, const char *name)
 {
 	struct sockaddr_un address;
 	socklen_t len = nm_rundir_address(dir, name, &address);
@@ -190,13 +188,13 @@ bool nm_rundir_bury(const struct nm_rundir *dir, const char *name)
 	/* 0 seconds old is old enough: the caller knows that the process has died. */
 	if (!old_socket(dir, name, 0))
 		return true;
-	if (!nobody_listens(dir, name))
+	if (!is_abandoned(dir, name))
 		return false;
 	unlinkat(dir->fd, name, 0);
 	return true;
 }
 
-/* Twelve hexadecimal digits, alone or hidden as bind_hidden() does: nobody else's sockets. */
+/* Twelve hexadecimal digits, alone or hidden as bind_hidden() does: sockets of nearmetal. */
 static bool is_ours(const char *name)
 {
 	static const char digits[] = "0123456789abcdef";
@@ -225,7 +223,7 @@ unsigned int nm_rundir_reap(const struct nm_rundir *dir, unsigned int min_age_s)
 	}
 	while ((entry = readdir(stream)) && nr_seen++ < MAX_REAPED_ENTRIES) {
 		if (!is_ours(entry->d_name) || !old_socket(dir, entry->d_name, min_age_s) ||
-		    !nobody_listens(dir, entry->d_name))
+		    !is_abandoned(dir, entry->d_name))
 			continue;
 		if (unlinkat(dir->fd, entry->d_name, 0) == 0)
 			nr_reaped++;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rundir: where the endpoints of one user's job on one host meet. It holds one
- * pathname socket per endpoint, and its statistics (provider/stats.h), which nobody here looks at;
+ * The rundir: where the endpoints of one user's job on one host find each other. It holds
+ * one pathname socket per endpoint, and its statistics (provider/stats.h), which are not read here;
  * who can see the directory can be a neighbour.
  */
 #ifndef NM_CONNECT_RUNDIR_H
@@ -22,8 +22,8 @@ struct nm_rundir {
 
 /*
  * Open the directory PATH ("": /dev/shm/nearmetal-<uid>), made with mode 0700 when it is missing.
- * Returns 0, or -errno with a reason; -EPERM: it belongs to somebody else or others may write to
- * it, so whoever we met there could be anybody.
+ * Returns 0, or -errno with a reason; -EPERM: it belongs to another user, or others may write to
+ * it, so any process could listen there.
  */
 int nm_rundir_open(const char *path, struct nm_rundir *ret_dir, struct nm_reason *ret_reason);
 void nm_rundir_close(struct nm_rundir *dir);
@@ -41,16 +41,16 @@ socklen_t nm_rundir_address(const struct nm_rundir *dir, const char *name,
 
 /*
  * Listen under NAME. The socket appears under that name when it is ready, never before.
- * Returns the descriptor, or -errno with a reason; -EADDRINUSE: somebody listens there already.
+ * Returns the descriptor, or -errno with a reason; -EADDRINUSE: a process listens there already.
  */
 int nm_rundir_listen(const struct nm_rundir *dir, const char *name, struct nm_reason *ret_reason);
 /*
  * Remove what dead processes have left: sockets with names of ours, older than MIN_AGE_S, that
- * nobody listens on. Other programs may keep sockets in the same private directory.
+ * no process listens on. Other programs may keep sockets in the same private directory.
  * Returns how many.
  */
 unsigned int nm_rundir_reap(const struct nm_rundir *dir, unsigned int min_age_s);
-/* Remove the socket NAME if nobody listens on it any more. Returns false while somebody does. */
+/* Remove the socket NAME if no process listens on it any more. Returns false while one does. */
 bool nm_rundir_bury(const struct nm_rundir *dir, const char *name);
 
 #endif

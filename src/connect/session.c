@@ -14,12 +14,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/arith.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "connect/session_private.h"
 #include "shm/doorbell.h"
 
 #define THREAD_STACK (256 * 1024)
+
+const uint32_t nm_session_transitions[NM_NR_SESSION_STATES] = {
+	[NM_SESSION_NEW] = NM_STATE(NM_SESSION_UP) | NM_STATE(NM_SESSION_DOWN),
+	[NM_SESSION_UP] = NM_STATE(NM_SESSION_CLOSING) | NM_STATE(NM_SESSION_CAST_OUT) |
+			  NM_STATE(NM_SESSION_DOWN),
+	[NM_SESSION_CLOSING] = NM_STATE(NM_SESSION_CAST_OUT) | NM_STATE(NM_SESSION_DOWN),
+	[NM_SESSION_CAST_OUT] = NM_STATE(NM_SESSION_DOWN),
+};
 
 static struct nm_sessions *sessions_of(struct nm_fork_watch *watch)
 {
@@ -36,27 +45,20 @@ static void after_fork_parent(struct nm_fork_watch *watch)
 	pthread_mutex_unlock(&sessions_of(watch)->lock);
 }
 
-static void close_fd(int *fd)
-{
-	if (*fd >= 0)
-		close(*fd);
-	*fd = -1;
-}
-
 static void close_own_fds(struct nm_sessions *sessions)
 {
-	close_fd(&sessions->epoll);
-	close_fd(&sessions->waker);
+	nm_close_fd(&sessions->epoll);
+	nm_close_fd(&sessions->waker);
 }
 
-/* A forked child must not hold our sockets, or nobody would notice the death of the parent. */
+/* A forked child must not hold our sockets, or no peer would notice the death of the parent. */
 static void after_fork_child(struct nm_fork_watch *watch)
 {
 	struct nm_sessions *sessions = sessions_of(watch);
 	struct nm_handshake *handshake;
 
 	for (handshake = sessions->handshakes; handshake; handshake = handshake->next)
-		close_fd(&handshake->fd);
+		nm_close_fd(&handshake->fd);
 	close_own_fds(sessions);
 	sessions->wire->ops->forget(sessions);
 	sessions->cma.pad = NULL; /* is not here, and something else may be */
@@ -95,13 +97,15 @@ static int init_tables(struct nm_sessions *sessions)
 {
 	uint32_t nr_lanes = sessions->config.window->geometry.nr_lanes;
 
+	/* One for each peer that has all its lanes, so most hold one session. */
+	for (sessions->nr_buckets = 1; sessions->nr_buckets < 2 * nr_lanes;)
+		sessions->nr_buckets *= 2;
+	sessions->buckets = calloc(sessions->nr_buckets, sizeof(*sessions->buckets));
 	sessions->stream_starts = calloc(nr_lanes, sizeof(*sessions->stream_starts));
-	if (!sessions->stream_starts)
+	if (!sessions->buckets || !sessions->stream_starts)
 		return -ENOMEM;
-	return init_lanes(&sessions->writer_lanes, nr_lanes) ||
-			       init_lanes(&sessions->reader_lanes, nr_lanes) ?
-		       -ENOMEM :
-		       0;
+	return init_lanes(&sessions->lanes[NM_ROLE_WRITER], nr_lanes) ?:
+		       init_lanes(&sessions->lanes[NM_ROLE_READER], nr_lanes);
 }
 
 static void woken(struct nm_sessions *sessions, struct nm_watch *watch)
@@ -115,15 +119,12 @@ static void woken(struct nm_sessions *sessions, struct nm_watch *watch)
 
 static int open_descriptors(struct nm_sessions *sessions)
 {
-	int err;
-
 	sessions->epoll = epoll_create1(EPOLL_CLOEXEC);
 	sessions->waker = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (sessions->epoll < 0 || sessions->waker < 0)
 		return -errno;
 	sessions->waking.ready = woken;
-	err = nm_sessions_watch(sessions, sessions->waker, &sessions->waking);
-	return err;
+	return nm_sessions_watch(sessions, sessions->waker, &sessions->waking);
 }
 
 static int start_thread(struct nm_sessions *sessions, struct nm_reason *ret_reason)
@@ -147,31 +148,33 @@ static int start_thread(struct nm_sessions *sessions, struct nm_reason *ret_reas
 		nm_reason_set(ret_reason, "cannot start the service thread: %s", strerror(err));
 		return -err;
 	}
-	pthread_setname_np(sessions->thread, "nm-meet");
+	pthread_setname_np(sessions->thread, "nm-sessions");
 	return 0;
 }
 
 static void free_sessions(struct nm_sessions *sessions)
 {
 	struct nm_handshake *handshake, *next_handshake;
-	struct nm_neighbour *neighbour, *next_neighbour;
+	struct nm_session *session, *next_session;
 
 	for (handshake = sessions->handshakes; handshake; handshake = next_handshake) {
 		next_handshake = handshake->next;
-		close_fd(&handshake->fd);
+		nm_close_fd(&handshake->fd);
 		free(handshake);
 	}
-	for (neighbour = sessions->neighbours; neighbour; neighbour = next_neighbour) {
-		next_neighbour = neighbour->next;
-		nm_window_detach(&neighbour->window);
-		free(neighbour);
-	}
+	for (uint32_t i = 0; sessions->buckets && i < sessions->nr_buckets; i++)
+		for (session = sessions->buckets[i]; session; session = next_session) {
+			next_session = session->next_in_bucket;
+			nm_window_detach(&session->window);
+			free(session);
+		}
 	if (sessions->wire)
 		sessions->wire->ops->destroy(sessions);
 	close_own_fds(sessions);
 	nm_cma_place_fini(&sessions->cma);
-	free(sessions->writer_lanes.free);
-	free(sessions->reader_lanes.free);
+	free(sessions->lanes[NM_ROLE_WRITER].free);
+	free(sessions->lanes[NM_ROLE_READER].free);
+	free(sessions->buckets);
 	free(sessions->stream_starts);
 	pthread_mutex_destroy(&sessions->lock);
 	free(sessions);
@@ -189,6 +192,11 @@ int nm_sessions_create(const struct nm_sessions_config *config, struct nm_sessio
 	}
 	sessions->config = *config;
 	sessions->config.dir = NULL; /* only borrowed */
+	/* Whole lines, as aligned_alloc() wants it. */
+	sessions->config.session_size =
+		(nm_max_u64(config->session_size, sizeof(struct nm_session)) + NM_CACHE_LINE - 1) /
+		NM_CACHE_LINE * NM_CACHE_LINE;
+	nm_list_init(&sessions->events);
 	sessions->epoll = sessions->waker = -1;
 	sessions->creator = getpid();
 	pthread_mutex_init(&sessions->lock, NULL);
@@ -197,7 +205,7 @@ int nm_sessions_create(const struct nm_sessions_config *config, struct nm_sessio
 	nm_cma_place_init(&sessions->cma, config->cma && !config->segment,
 			  2 * config->window->geometry.nr_lanes);
 	if (config->segment) {
-		nm_reason_set(&sessions->cma.why, "no kernel copies between machines; not tried");
+		nm_reason_set(&sessions->cma.why, "between machines no kernel can copy");
 		/* Another kernel's numbers mean nothing, and the first ones are alike in all. */
 		sessions->pid_ns_inode = sessions->pid_ns_device = 0;
 	}
@@ -205,7 +213,8 @@ int nm_sessions_create(const struct nm_sessions_config *config, struct nm_sessio
 	if (!err)
 		err = open_descriptors(sessions);
 	if (err) {
-		nm_reason_set(ret_reason, "cannot set up a meeting place: %s", strerror(-err));
+		nm_reason_set(ret_reason, "cannot set up the table of sessions: %s",
+			      strerror(-err));
 		goto err_free;
 	}
 	err = config->segment ? nm_wire_vmseg_create(config, &sessions->wire, ret_reason) :
@@ -216,7 +225,7 @@ int nm_sessions_create(const struct nm_sessions_config *config, struct nm_sessio
 	err = sessions->wire->ops->open(sessions, ret_reason);
 	if (err)
 		goto err_hide;
-	NM_FAULT("meet-listening");
+	NM_FAULT("sessions-listening");
 	sessions->fork_watch = (struct nm_fork_watch){
 		.before = before_fork,
 		.in_parent = after_fork_parent,
@@ -250,7 +259,7 @@ void nm_sessions_destroy(struct nm_sessions *sessions)
 	}
 	sessions->wire->ops->hide(sessions);
 	NM_FAULT("close-unlisted");
-	/* Before any hangup, so that nobody takes the hangup for a death. */
+	/* Before any hangup, so that no peer takes the hangup for a death. */
 	nm_window_set_state(sessions->config.window, NM_WINDOW_GONE);
 	NM_FAULT("close-gone");
 	pthread_mutex_lock(&sessions->lock);
@@ -262,106 +271,180 @@ void nm_sessions_destroy(struct nm_sessions *sessions)
 	NM_FAULT("close-farewell");
 	for (handshake = sessions->handshakes; handshake; handshake = handshake->next)
 		if (handshake->fd >= 0)
-			nm_message_send_bye(handshake->fd, 0, "closed in order");
+			nm_message_send_step(handshake->fd, NM_MESSAGE_BYE, 0, "closed in order");
 	free_sessions(sessions);
 }
 
-static void push(struct nm_sessions *sessions, struct nm_session_event *event)
+/* Where WHO is in the table, or where it would be. */
+static struct nm_session **place_of(const struct nm_sessions *sessions,
+				    const struct nm_identity *who)
 {
-	struct nm_session_event *first =
-		atomic_load_explicit(&sessions->events, memory_order_relaxed);
+	struct nm_session **place =
+		&sessions->buckets[nm_identity_hash(who) >> 32 & (sessions->nr_buckets - 1)];
 
-	/*
-	 * Partner: nm_sessions_take_events(). What the event speaks of is visible to who takes it.
-	 */
-	do {
-		event->next = first;
-	} while (!atomic_compare_exchange_weak_explicit(
-		&sessions->events, &first, event, memory_order_release, memory_order_relaxed));
+	while (*place && !nm_identity_equal(&(*place)->who, who))
+		place = &(*place)->next_in_bucket;
+	return place;
 }
 
-void nm_sessions_push_event(struct nm_sessions *sessions, struct nm_session_event *event)
+struct nm_session *nm_session_get(struct nm_sessions *sessions, const struct nm_identity *who,
+				  bool make)
 {
-	push(sessions, event);
+	struct nm_session **place = place_of(sessions, who), *session = *place;
+
+	if (session || !make)
+		return session;
+	session = aligned_alloc(NM_CACHE_LINE, sessions->config.session_size);
+	if (!session)
+		return NULL;
+	memset(session, 0, sessions->config.session_size);
+	session->who = *who;
+	nm_list_init(&session->event_node);
+	*place = session;
+	return session;
+}
+
+void nm_session_put(struct nm_sessions *sessions, struct nm_session *session)
+{
+	if (session->in.handshake || session->out.handshake)
+		return;
+	nm_window_detach(&session->window);
+	if (__atomic_load_n(&session->state, __ATOMIC_RELAXED) != NM_SESSION_NEW)
+		return;
+	*place_of(sessions, &session->who) = session->next_in_bucket;
+	free(session);
+}
+
+struct nm_session *nm_sessions_find(struct nm_sessions *sessions, const struct nm_identity *who)
+{
+	struct nm_session *session;
+
+	pthread_mutex_lock(&sessions->lock);
+	session = nm_session_get(sessions, who, false);
+	pthread_mutex_unlock(&sessions->lock);
+	return session;
+}
+
+struct nm_session *nm_sessions_first(const struct nm_sessions *sessions)
+{
+	return sessions->first;
+}
+
+void nm_session_begin(struct nm_sessions *sessions, struct nm_session *session,
+		      enum nm_session_state state)
+{
+	if (session->state != NM_SESSION_NEW)
+		return;
+	nm_session_set_state(session, state);
+	session->next = sessions->first;
+	sessions->first = session;
+}
+
+void nm_sessions_forbid(struct nm_sessions *sessions, const struct nm_identity *who,
+			const struct nm_reason *why)
+{
+	struct nm_session *session;
+
+	pthread_mutex_lock(&sessions->lock);
+	session = nm_session_get(sessions, who, true);
+	if (session && session->state == NM_SESSION_NEW) {
+		session->why = *why;
+		nm_session_begin(sessions, session, NM_SESSION_DOWN);
+	}
+	pthread_mutex_unlock(&sessions->lock);
+}
+
+void nm_session_begin_end(struct nm_session *session, enum nm_session_state state, int err,
+			  const struct nm_reason *why)
+{
+	session->err = err;
+	session->why = *why;
+	nm_session_set_state(session, state);
+}
+
+void nm_session_push_event(struct nm_sessions *sessions, struct nm_session *session,
+			   enum nm_session_event event)
+{
+	if (!session->events)
+		nm_list_append(&sessions->events, &session->event_node);
+	session->events |= event;
+	atomic_store_explicit(&sessions->has_events, 1, memory_order_relaxed);
 	nm_doorbell_ring(&sessions->event_doorbell);
 }
 
-const nm_session_word *nm_sessions_event_word(const struct nm_sessions *sessions)
+const _Atomic uint32_t *nm_sessions_event_word(const struct nm_sessions *sessions)
 {
-	return &sessions->events;
+	return &sessions->has_events;
 }
 
-const _Atomic uint32_t *nm_sessions_event_bell(const struct nm_sessions *sessions)
+const _Atomic uint32_t *nm_sessions_event_doorbell(const struct nm_sessions *sessions)
 {
 	return &sessions->event_doorbell;
 }
 
-static struct nm_session_event *take_oldest_first(struct nm_sessions *sessions)
+/* Take EVENTS of SESSION away. */
+static void drop_events(struct nm_sessions *sessions, struct nm_session *session,
+			unsigned int events)
 {
-	struct nm_session_event *newest, *oldest = NULL, *next;
+	session->events &= ~events;
+	if (!session->events)
+		nm_list_remove(&session->event_node);
+	if (nm_list_empty(&sessions->events))
+		atomic_store_explicit(&sessions->has_events, 0, memory_order_relaxed);
+}
 
-	/* Partner: nm_sessions_push_event(). */
-	newest = atomic_exchange_explicit(&sessions->events, NULL, memory_order_acquire);
-	for (; newest; newest = next) {
-		next = newest->next;
-		newest->next = oldest;
-		oldest = newest;
-	}
-	return oldest;
+void nm_sessions_refuse_source(struct nm_sessions *sessions, struct nm_session *session)
+{
+	const struct nm_reason why = {"it does not take messages from me"};
+
+	pthread_mutex_lock(&sessions->lock);
+	nm_direction_close(sessions, &session->in, -ECONNREFUSED, &why);
+	pthread_mutex_unlock(&sessions->lock);
+}
+
+/* How the peer ended SESSION. NULL: it did not. */
+static const struct nm_handshake *find_lost(const struct nm_session *session)
+{
+	if (session->out.handshake && session->out.handshake->state == NM_HANDSHAKE_LOST)
+		return session->out.handshake;
+	if (session->in.handshake && session->in.handshake->state == NM_HANDSHAKE_LOST)
+		return session->in.handshake;
+	return NULL;
 }
 
 struct nm_session *nm_sessions_next_event(struct nm_sessions *sessions,
-					  enum nm_session_event_kind *ret_kind)
+					  enum nm_session_event *ret_event)
 {
-	struct nm_session_event *event;
+	struct nm_session *session = NULL, *first;
+	const struct nm_handshake *lost;
 
-	if (!sessions->taken)
-		sessions->taken = take_oldest_first(sessions);
-	event = sessions->taken;
-	if (!event)
-		return NULL;
-	sessions->taken = event->next;
-	*ret_kind = event->kind;
-	return event->session;
-}
-
-static void forget_events(struct nm_session_event **list, const struct nm_session *session)
-{
-	while (*list)
-		if ((*list)->session == session)
-			*list = (*list)->next;
-		else
-			list = &(*list)->next;
+	pthread_mutex_lock(&sessions->lock);
+	while (!session && !nm_list_empty(&sessions->events)) {
+		first = nm_list_first(&sessions->events, struct nm_session, event_node);
+		*ret_event =
+			first->events & NM_SESSION_SOURCE ? NM_SESSION_SOURCE : NM_SESSION_LOST;
+		drop_events(sessions, first, *ret_event);
+		lost = find_lost(first);
+		if (*ret_event == NM_SESSION_SOURCE) {
+			session = first;
+			nm_session_begin(sessions, session, NM_SESSION_UP);
+		} else if (first->state == NM_SESSION_UP && lost) {
+			session = first;
+			nm_session_begin_end(session, NM_SESSION_CLOSING, lost->err, &lost->why);
+		}
+	}
+	pthread_mutex_unlock(&sessions->lock);
+	return session;
 }
 
 void nm_sessions_leave(struct nm_sessions *sessions, struct nm_session *session, int err,
 		       const struct nm_reason *why)
 {
-	struct nm_handshake *handshake = nm_container_of(session, struct nm_handshake, session);
-	struct nm_session_event *events, *next;
-
 	pthread_mutex_lock(&sessions->lock);
-	if (why && handshake->fd >= 0)
-		nm_message_send_bye(handshake->fd, err, why->text);
-	nm_handshake_close(sessions, handshake);
-	NM_FAULT("meet-leave");
-	/* Under the lock nothing is pushed meanwhile, so the order stays. */
-	events = take_oldest_first(sessions);
-	forget_events(&events, session);
-	forget_events(&sessions->taken, session);
-	for (; events; events = next) {
-		next = events->next;
-		push(sessions, events);
-	}
-	pthread_mutex_unlock(&sessions->lock);
-}
-
-void nm_sessions_stream_ended(struct nm_sessions *sessions, uint32_t own_lane, uint64_t position)
-{
-	uint64_t slots = sessions->config.window->geometry.ring_slots;
-
-	/* A lap further: a reader of the old stream must not take a slot of the next one. */
-	pthread_mutex_lock(&sessions->lock);
-	sessions->stream_starts[own_lane] = (uint32_t)(position + slots);
+	nm_session_set_state(session, NM_SESSION_DOWN);
+	nm_direction_close(sessions, &session->in, err, why);
+	nm_direction_close(sessions, &session->out, err, why);
+	drop_events(sessions, session, NM_SESSION_SOURCE | NM_SESSION_LOST);
+	NM_FAULT("session-left");
 	pthread_mutex_unlock(&sessions->lock);
 }

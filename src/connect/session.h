@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of sessions of an endpoint: how two processes of one host prove that they are near.
+ * The sessions of an endpoint: its connections with other endpoints that see the same memory.
  *
- * Every endpoint listens on a socket in the rundir. A visitor connects to the owner's,
- * both show who they are and hand over their windows, each writes the other's challenge into its
- * own window and looks for its own challenge in the other's: they have met in the same bytes. Any
- * "no" on the way has words, which both sides get to see. The socket then stays open, so that a
- * death is a hangup within milliseconds whatever PID namespace it happens in.
+ * There is one session for each other endpoint, in one hash table by identity. A session has two
+ * directions: this endpoint writes into `out` and reads from `in`. Each direction is the result of
+ * a handshake of its own. The endpoint that will write calls the other one, the owner of the
+ * address, on its socket in the rundir. Both show who they are and hand over their windows. Each
+ * writes the other's challenge into its own window and looks for its own challenge in the other's:
+ * this proves that both see the same bytes. A handshake that fails leaves no session behind, and
+ * both sides learn the reason. The socket then stays open, so the death of a process is a hangup
+ * within milliseconds, in any PID namespace.
  *
- * A session is one direction: the visitor will write, the owner will read. The way back is a
- * session of its own. Windows are mapped once per neighbour.
- *
- * Threads: a service thread (all signals blocked) answers visitors, tidies up and notices
- * hangups; it hands sessions over through a
- * list that the endpoint polls with one load. All functions here are for the one
- * thread that owns the endpoint. After fork() the child holds nothing of the parent's sessions.
+ * Threads: a service thread (all signals blocked) answers callers, removes what the dead left, and
+ * notices hangups. It reports by events, which the endpoint polls with one load. All functions here
+ * are for the one thread that owns the endpoint. Only that thread changes the state of a session.
+ * After fork() the child holds nothing of the parent's sessions.
  */
 #ifndef NM_CONNECT_SESSION_H
 #define NM_CONNECT_SESSION_H
@@ -23,19 +23,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/list.h"
 #include "base/reason.h"
+#include "base/state.h"
 #include "connect/address.h"
 #include "connect/cma_proof.h"
 #include "connect/locality.h"
 #include "shm/window.h"
 #include "vmseg/attach.h"
 
+struct nm_handshake;
 struct nm_sessions;
 
 struct nm_sessions_config {
-	const char *dir; /* NEARMETAL_RUNDIR; in a segment the device, for words */
-	/* where my window lies, when that is a segment between machines; NULL: meet in `dir`. Both
-	 * outlive the table of sessions. */
+	const char *dir; /* NEARMETAL_RUNDIR; in a segment the device, for messages */
+	/* The segment between machines in which my window lies; NULL: handshakes go through `dir`.
+	 * Both outlive the table of sessions. */
 	struct nm_vmseg *segment;
 	struct nm_vmseg_claim *claim; /* open */
 	uint32_t peer_lease_ms;	      /* NEARMETAL_SEGMENT_LEASE_MS */
@@ -45,48 +48,67 @@ struct nm_sessions_config {
 	uint32_t connect_ms;
 	uint32_t lease_ms;
 	bool cma; /* NEARMETAL_CMA */
+	/* Bytes of a session: struct nm_session and, behind it, the transport's own part, all zero
+	 * at first. 0: no such part. */
+	size_t session_size;
 };
 
-enum nm_role {
-	NM_ROLE_WRITER, /* I visited; I send */
-	NM_ROLE_READER, /* I was visited; I receive */
+enum nm_session_state {
+	NM_SESSION_NEW,	     /* no direction was handed out yet */
+	NM_SESSION_UP,	     /* a direction was */
+	NM_SESSION_CLOSING,  /* the peer hung up; packets that it sent are still delivered */
+	NM_SESSION_CAST_OUT, /* the peer broke the rules; nothing more is taken from it */
+	NM_SESSION_DOWN,     /* has no direction any more, and never will again */
+	NM_NR_SESSION_STATES
+};
+extern const uint32_t nm_session_transitions[NM_NR_SESSION_STATES];
+
+/* One direction of a session. Constant from the moment it is handed out. */
+struct nm_direction {
+	struct nm_handshake *handshake; /* the table's: what made it and carries it; NULL: none */
+	uint32_t own_lane;		/* out: of my ring; in: of my credits */
+	uint32_t peer_lane;		/* out: of its credits; in: of its ring */
+	uint64_t start;			/* first position of the stream */
+	uint64_t end; /* out: position after the last one, set before nm_sessions_leave() */
+	bool cma;     /* proven, both ways: cma_target may be used until the session ends */
+	struct nm_cma_target cma_target; /* the peer's process */
+	struct nm_reason cma_why;	 /* why it may not be used */
 };
 
-/* One session. Constant from the moment it is handed out, but for `err` and `why`. */
+enum nm_session_event {
+	NM_SESSION_SOURCE = 1, /* `in` is handed out; if the session is not UP, refuse it */
+	NM_SESSION_LOST = 2,   /* the peer ended the session: it is CLOSING */
+};
+
+/* Constant from UP on, but for the directions, the state and the end. */
 struct nm_session {
-	enum nm_role role;
 	struct nm_identity who;
+	struct nm_session *next; /* see nm_sessions_first() */
+	/* The table's, under its lock. */
+	struct nm_session *next_in_bucket;
+	struct nm_list event_node;
+	unsigned int events; /* of enum nm_session_event, not taken yet */
+	/* The peer, as its first handshake showed it. */
 	struct nm_peer_label label;
 	enum nm_relation relation;
 	enum nm_integrity integrity;
-	bool far;	      /* known to be on another NUMA node, so no cache is shared */
-	struct nm_reason how; /* they met, in words */
-	/* in a segment: shows whether the window still is the one that was met */
-	struct nm_vmseg_tie tie;
-	const struct nm_foreign_window *window; /* mapped until nm_sessions_leave() */
-	uint32_t own_lane;			/* writer: of my ring; reader: of my credits */
-	uint32_t peer_lane;			/* writer: of its credits; reader: of its ring */
-	uint64_t start;				/* first position of the stream */
-	bool cma;			 /* proven, both ways: cma_target may be used until LOST */
-	struct nm_cma_target cma_target; /* the peer's process */
-	struct nm_reason cma_why;	 /* why it may not, in words */
-	/* How it ended; valid from the event LOST on. 0: in order, all that was sent is there. */
+	bool far;		 /* known to be on another NUMA node, so no cache is shared */
+	struct nm_reason how;	 /* the memory was found to be the same */
+	struct nm_vmseg_tie tie; /* in a segment: shows whether the window is still this peer's */
+	struct nm_foreign_window window; /* mapped while there is a direction */
+	struct nm_direction in, out;
+	/* How it ends: from CLOSING on. 0: in order, and all that was sent is there. */
 	int err;
 	struct nm_reason why;
-	void *cookie; /* the caller's */
+	enum nm_session_state state; /* last: next to the transport's part */
 };
 
-enum nm_session_event_kind {
-	NM_SESSION_SOURCE, /* a reader's session begins */
-	NM_SESSION_LOST,   /* an session ended: hangup or farewell. Once; leave it then */
-};
-
-/* Links of a list that belongs to session.c. */
-struct nm_session_event {
-	struct nm_session_event *next;
-	struct nm_session *session;
-	enum nm_session_event_kind kind;
-};
+/* The one place that changes the state. The service thread reads it. */
+static inline void nm_session_set_state(struct nm_session *session, enum nm_session_state state)
+{
+	nm_state_check(nm_session_transitions, session->state, state);
+	__atomic_store_n(&session->state, state, __ATOMIC_RELAXED);
+}
 
 /*
  * Open the rundir, remove what dead processes left there, start to listen and to serve.
@@ -95,40 +117,56 @@ struct nm_session_event {
 int nm_sessions_create(const struct nm_sessions_config *config, struct nm_sessions **ret_sessions,
 		       struct nm_reason *ret_reason);
 /*
- * Say farewell to everybody in order (state GONE), stop serving, free all sessions. In a forked
+ * Say farewell to all peers in order (state GONE), stop serving, free all sessions. In a forked
  * child: only forget. NULL is fine.
  */
 void nm_sessions_destroy(struct nm_sessions *sessions);
 
 /*
- * Meet the owner of WHO as a writer. Blocks up to connect_ms. Returns 0; -EHOSTUNREACH: it cannot be
- * met here; -ENOSPC, -ENOMEM, -EMFILE: no resources; always with a reason. No trace on failure.
+ * Make the direction `out` of the session with WHO. Blocks up to connect_ms. Returns 0, and the
+ * session is UP; -EHOSTUNREACH: WHO cannot be reached here; -EISCONN: there is such a direction;
+ * -ENOSPC, -ENOMEM, -EMFILE: no resources; always with a reason. No trace on failure.
  */
 int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *who,
 			struct nm_session **ret_session, struct nm_reason *ret_reason);
+/* The session with WHO, in any state. NULL: there is none. */
+struct nm_session *nm_sessions_find(struct nm_sessions *sessions, const struct nm_identity *who);
+/* All sessions that are no longer NEW, the latest first; the others follow by `next`. */
+struct nm_session *nm_sessions_first(const struct nm_sessions *sessions);
 /*
- * End an session: with WHY the other side is told that something was wrong (-errno ERR and words),
- * without it only hangs up. Gives the lane and the mapping back; SESSION is gone then.
+ * There shall be no session with WHO: one that is NEW, or none yet, is DOWN because of
+ * WHY from now on.
+ */
+void nm_sessions_forbid(struct nm_sessions *sessions, const struct nm_identity *who,
+			const struct nm_reason *why);
+/* The end of a session that is UP begins: STATE, ERR and WHY. nm_sessions_leave() ends it. */
+void nm_session_begin_end(struct nm_session *session, enum nm_session_state state, int err,
+			  const struct nm_reason *why);
+/*
+ * Close both directions: with WHY the peer is told that something was wrong (-errno ERR and words),
+ * without it this side only hangs up. Gives lanes and mapping back. The session is DOWN then.
  */
 void nm_sessions_leave(struct nm_sessions *sessions, struct nm_session *session, int err,
 		       const struct nm_reason *why);
-/* Remember where a writer's stream ended, before nm_sessions_leave(). */
-void nm_sessions_stream_ended(struct nm_sessions *sessions, uint32_t own_lane, uint64_t position);
+/* Close `in` alone, after the event SOURCE, and tell the peer that it is refused. */
+void nm_sessions_refuse_source(struct nm_sessions *sessions, struct nm_session *session);
 
 /*
- * Wait until every visitor's copies from and to my memory that are under way have ended. Whoever
- * has not within TIMEOUT_MS, because it is stopped, will find my memory closed when it goes on; so
- * will all others from then on (a warning says so).
+ * Wait until all copies from and to my memory by peers have ended. A peer that has not ended its
+ * copy within TIMEOUT_MS, because it is stopped, finds my memory closed when it continues; so do
+ * all other peers from then on (a warning says so).
  */
 void nm_sessions_await_copies(struct nm_sessions *sessions, uint32_t timeout_ms);
 
-/* The word to poll for events: non-NULL when there are any. Lives as long as SESSIONS. */
-typedef _Atomic(struct nm_session_event *) nm_session_word;
-const nm_session_word *nm_sessions_event_word(const struct nm_sessions *sessions);
+/* The word to poll for events: not 0 when there are any. Lives as long as SESSIONS. */
+const _Atomic uint32_t *nm_sessions_event_word(const struct nm_sessions *sessions);
 /* Rung for each event (shm/doorbell.h). Lives as long as SESSIONS. */
-const _Atomic uint32_t *nm_sessions_event_bell(const struct nm_sessions *sessions);
-/* Take the oldest event. Returns its session, or NULL when there is none. */
+const _Atomic uint32_t *nm_sessions_event_doorbell(const struct nm_sessions *sessions);
+/*
+ * Take the oldest event. Returns its session, or NULL when there is none. SOURCE comes before LOST;
+ * LOST does not come if the end has begun in another way.
+ */
 struct nm_session *nm_sessions_next_event(struct nm_sessions *sessions,
-					  enum nm_session_event_kind *ret_kind);
+					  enum nm_session_event *ret_event);
 
 #endif

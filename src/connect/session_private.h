@@ -1,28 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What session.c (tables), listener.c (service thread), handshake_connect.c (the visitor's side) and wires share. */
+/*
+ * What session.c (the table), handshake.c, listener.c (service thread), handshake_connect.c (the
+ * caller's side) and wires share.
+ */
 #ifndef NM_CONNECT_SESSION_PRIVATE_H
 #define NM_CONNECT_SESSION_PRIVATE_H
 
 #include <pthread.h>
 #include <stdbool.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include "base/fork.h"
 #include "connect/message.h"
 #include "connect/session.h"
 #include "connect/wire.h"
 
-/* A window mapped once, however many sessions use it. */
-struct nm_neighbour {
-	struct nm_neighbour *next;
-	struct nm_identity who;
-	struct nm_foreign_window window;
-	unsigned int nr_users;
-};
-
 /*
  *  owner's side    AWAIT_HELLO -> AWAIT_MET -> AWAIT_GO -> UP -> LOST
- *  visitor's side  VISITING ------------------------------> UP -> LOST
+ *  caller's side   CONNECTING ----------------------------> UP -> LOST
  * Any state -> LEFT: waits for the service thread to free it.
  */
 enum nm_handshake_state {
@@ -35,28 +31,36 @@ enum nm_handshake_state {
 	NM_HANDSHAKE_LEFT,
 };
 
-/* A connection and what became of it. */
+enum nm_role {
+	NM_ROLE_WRITER, /* I called: it makes `out` */
+	NM_ROLE_READER, /* I was called: it makes `in` */
+};
+
+/* How one direction of a session comes to be, and the socket that shows its end. */
 struct nm_handshake {
 	struct nm_watch watch;
-	struct nm_session session;
 	struct nm_handshake *next;
+	enum nm_role role;
 	enum nm_handshake_state state;
 	int fd;
 	bool has_lane;
-	struct nm_neighbour *neighbour;
+	/* A caller's is known from the first message on; NULL again when it has LEFT. */
+	struct nm_session *session;
 	uint64_t challenge;			  /* mine; the other side shows it */
 	uint8_t cma_challenge[NM_CMA_SECRET_LEN]; /* likewise, in its private memory */
 	struct nm_cma_facts cma_facts;
 	struct nm_cma_offer cma_offer; /* the other side's */
 	bool cma_reached;
-	uint64_t awaited; /* the visitor's `reaching` while somebody waits for it to move on */
+	uint64_t awaited; /* the caller's `reaching` while this side waits for it to change */
 	uint64_t deadline_ns;
-	struct nm_farewell bye; /* kind 0: none came */
+	struct nm_step bye; /* kind 0: none came */
 	/* in a segment: what carries it, while it does, and how that ended */
 	struct nm_exchange *exchange;
 	struct nm_reason ended_why;
 	bool ended_in_order;
-	struct nm_session_event source_event, lost_event;
+	/* LOST: how the peer ended it */
+	int err;
+	struct nm_reason why;
 };
 
 /* Lanes that are free, oldest first, so that one rests as long as possible between two uses. */
@@ -76,56 +80,91 @@ struct nm_sessions {
 	uint64_t pid_ns_device, pid_ns_inode;
 	struct nm_peer_label label;
 	struct nm_cma_place cma;
+	struct nm_session *first; /* the endpoint thread's own; see nm_sessions_first() */
 
-	pthread_mutex_t lock; /* everything below, and every session's state and fd */
+	pthread_mutex_t lock; /* everything below, and every handshake's state and fd */
 	bool stopping;
 	struct nm_handshake *handshakes;
 	unsigned int nr_handshakes;
-	struct nm_neighbour *neighbours;
-	struct nm_lane_list writer_lanes, reader_lanes;
-	uint64_t *stream_starts; /* per lane, for the next writer */
+	struct nm_session **buckets;  /* every session, by nm_identity_hash() */
+	uint32_t nr_buckets;	      /* a power of two */
+	struct nm_lane_list lanes[2]; /* by enum nm_role */
+	uint64_t *stream_starts;      /* per lane, for the next writer */
+	struct nm_list events;	      /* sessions that have any, oldest first */
 
-	nm_session_word events;		 /* newest first; pushed under the lock, taken without */
-	_Atomic uint32_t event_doorbell; /* rung after an event was pushed */
-	struct nm_session_event *taken;	 /* oldest first; the endpoint thread's own */
+	_Atomic uint32_t has_events;	 /* written under the lock, read without */
+	_Atomic uint32_t event_doorbell; /* rung after an event was added */
 };
 
 /* All of these: under sessions->lock. */
 
-/* A session in STATE on socket FD (owned by it from now on; -1: not yet), in the list; NULL: out of
+/* A handshake on socket FD (owned by it from now on; -1: not yet), in the list; NULL: out of
  * memory. */
-struct nm_handshake *nm_handshake_create(struct nm_sessions *sessions, int fd,
-					 enum nm_handshake_state state);
-/* Close, give back lane and mapping; the service thread frees the memory. */
+struct nm_handshake *nm_handshake_create(struct nm_sessions *sessions, int fd, enum nm_role role);
+/*
+ * Make it the handshake of its direction of the session with WHO, which is made if there is none.
+ * 0 or -errno with a reason: the session has ended, or has this direction.
+ */
+int nm_handshake_join(struct nm_sessions *sessions, struct nm_handshake *handshake,
+		      const struct nm_identity *who, struct nm_reason *ret_reason);
+/*
+ * Close, give back lane and mapping; the service thread frees the memory. A session that is NEW
+ * ends with its last handshake.
+ */
 void nm_handshake_close(struct nm_sessions *sessions, struct nm_handshake *handshake);
+/* Close one direction of SESSION, if it is there; WHY as in nm_sessions_leave(). */
+void nm_direction_close(struct nm_sessions *sessions, struct nm_direction *direction, int err,
+			const struct nm_reason *why);
 /* UP -> LOST: work out why from farewell and window state, and tell the endpoint. */
 void nm_handshake_lost(struct nm_sessions *sessions, struct nm_handshake *handshake);
 /* Fill in a greeting of ours. */
 void nm_handshake_greet(struct nm_sessions *sessions, struct nm_handshake *handshake,
 			enum nm_message_kind kind, struct nm_greeting *ret_greeting);
 /*
- * Take GREETING's window: map it or find it mapped, check that it is the sender's own. Fills who,
- * label, relation, window and peer_lane of the session. 0 or -errno with a reason.
+ * Take GREETING's window: map it, or check that it is the one that is mapped already. Fills in what
+ * the session says of the peer, and peer_lane. 0 or -errno with a reason.
  */
 int nm_handshake_take_window(struct nm_sessions *sessions, struct nm_handshake *handshake,
 			     const struct nm_greeting *greeting, int window_fd,
 			     struct nm_reason *ret_reason);
-/* Take a free lane for the session's role. 0 or -ENOSPC, -ENOMEM with a reason. */
+/* Take a free lane for the role. 0 or -ENOSPC, -ENOMEM with a reason. */
 int nm_handshake_take_lane(struct nm_sessions *sessions, struct nm_handshake *handshake,
 			   struct nm_reason *ret_reason);
+/* The direction that the handshake makes; it has joined a session. */
+static inline struct nm_direction *nm_handshake_direction(const struct nm_handshake *handshake)
+{
+	return handshake->role == NM_ROLE_WRITER ? &handshake->session->out :
+						   &handshake->session->in;
+}
 /* The lane of mine in which I answer challenges. */
-struct nm_lane *nm_handshake_own_lane(struct nm_sessions *sessions, struct nm_handshake *handshake);
+static inline struct nm_lane *nm_handshake_own_lane(struct nm_sessions *sessions,
+						    const struct nm_handshake *handshake)
+{
+	return &sessions->config.window->lanes[nm_handshake_direction(handshake)->own_lane];
+}
+static inline void nm_close_fd(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
 /* Is my challenge in the lane of its window that it named? */
 bool nm_handshake_proven(const struct nm_handshake *handshake);
-void nm_sessions_push_event(struct nm_sessions *sessions, struct nm_session_event *event);
-/* Watch the session's socket for hangups and messages. 0 or -errno. */
-int nm_handshake_watch(struct nm_sessions *sessions, struct nm_handshake *handshake);
+
+/* The session with WHO. NULL: none; MAKE: out of memory. */
+struct nm_session *nm_session_get(struct nm_sessions *sessions, const struct nm_identity *who,
+				  bool make);
+/* A direction has gone: unmap the window after the last one; forget a session that is NEW. */
+void nm_session_put(struct nm_sessions *sessions, struct nm_session *session);
+void nm_session_push_event(struct nm_sessions *sessions, struct nm_session *session,
+			   enum nm_session_event event);
 
 /*
- * handshake_cma.c: the proof of direct copies, in the order of the handshake. Fails in words, in the
- * session; never ends the session. May be called without the lock by the session's visitor.
+ * handshake_cma.c: the proof of direct copies, in the order of the handshake. A failure has a
+ * reason, in the direction; it never ends the handshake. The caller's side may call these without
+ * the lock.
  */
-/* Offer my memory in GREETING; the session has its lane. */
+/* Offer my memory in GREETING; the direction has its lane. */
 void nm_handshake_offer_cma(const struct nm_sessions *sessions, struct nm_handshake *handshake,
 			    struct nm_greeting *greeting);
 /* Take the offer of the other side, and show its challenge. */
@@ -133,9 +172,16 @@ void nm_handshake_take_offer(const struct nm_sessions *sessions, struct nm_hands
 			     const struct nm_greeting *greeting);
 /* Try to reach the other side. */
 void nm_handshake_reach(const struct nm_sessions *sessions, struct nm_handshake *handshake);
-/* What the other side says of its attempt, checked against what shows in my memory. */
+/*
+ * What the other side says of its attempt, checked against what shows in my memory. Returns whether
+ * it reached me.
+ */
 bool nm_handshake_hear(const struct nm_sessions *sessions, struct nm_handshake *handshake,
 		       const struct nm_step *step);
+
+/* The first state of a session that is NEW; of no other. By the endpoint's thread. */
+void nm_session_begin(struct nm_sessions *sessions, struct nm_session *session,
+		      enum nm_session_state state);
 
 /* listener.c */
 void *nm_sessions_serve(void *sessions);
@@ -146,7 +192,7 @@ void nm_handshake_ready(struct nm_sessions *sessions, struct nm_watch *watch);
 /* What a side without descriptors says. */
 extern const char nm_no_descriptor[];
 
-/* handshake_connect.c: what went wrong on the way is a matter of this place alone. -errno, or -EHOSTUNREACH. */
+/* handshake_connect.c: the reason concerns this channel alone. -errno, or -EHOSTUNREACH. */
 int nm_connect_failed(struct nm_reason *ret_reason, const char *what, int err);
 int nm_connect_timed_out(const struct nm_sessions *sessions, struct nm_reason *ret_reason);
 

@@ -3,13 +3,13 @@
  * What a table of sessions rests on: where endpoints find each other, what carries the words of
  * their handshake, and how one gets to see the other's window.
  *
- *   session.c, listener.c,   who may meet whom, and in which steps:
+ *   session.c, listener.c,   who may have a session, and in which steps:
  *   handshake_connect.c      the same everywhere
  *   wire_socket.c            sockets in a directory, windows by descriptor: one kernel
  *   wire_vmseg.c             mailboxes in a segment, windows in its parts: one hypervisor
  *
  * Above a wire every connection is a SOCK_SEQPACKET socket that hangs up when the other side is
- * gone. Who carries words in another way holds the far end of a socket pair.
+ * gone. A wire that carries messages in another way holds the far end of a socket pair.
  *
  * All functions but create() and connect() are called under sessions->lock, by the service thread
  * if nothing else is said.
@@ -41,7 +41,7 @@ struct nm_wire_ops {
 	/* Begin to be found; newcomers are handed to nm_sessions_admit(). 0 or -errno with a
 	 * reason. By the endpoint's thread, before there is a service thread. */
 	int (*open)(struct nm_sessions *sessions, struct nm_reason *ret_reason);
-	/* Newcomers find me no more; who is here stays. By the endpoint's thread, without the lock. */
+	/* Newcomers find me no more; sessions stay. By the endpoint's thread, without the lock. */
 	void (*hide)(struct nm_sessions *sessions);
 	/* Free everything; the service thread has ended, or never lived. In a forked child: undo
 	 * nothing that others see. */
@@ -49,23 +49,21 @@ struct nm_wire_ops {
 	/* In a forked child: let go of what would hide the parent's death. */
 	void (*forget)(struct nm_sessions *sessions);
 	/*
-	 * Connect HANDSHAKE to WHO: its fd, by session->deadline_ns. By the visiting thread,
+	 * Connect HANDSHAKE to WHO: its fd, by handshake->deadline_ns. By the calling thread,
 	 * without the lock. 0; -ENOENT: WHO is not here, which is the usual thing; -errno; with a
 	 * reason.
 	 */
 	int (*connect)(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		       const struct nm_identity *who, struct nm_reason *ret_reason);
-	/* May the visitor on HANDSHAKE be talked to at all? 0 or -errno with a reason. */
-	int (*check_visitor)(struct nm_handshake *handshake, struct nm_reason *ret_reason);
+	/* May the caller on HANDSHAKE be talked to at all? 0 or -errno with a reason. */
+	int (*check_caller)(struct nm_handshake *handshake, struct nm_reason *ret_reason);
 	/*
-	 * The window of GREETING's sender, after checking that it is the sender's own. KNOWN: what it
-	 * was mapped as before; then nothing is mapped, and it only has to be the same one. Takes the
-	 * words for the session too: relation, integrity, how they met.
+	 * Map the window of GREETING's sender into the session of HANDSHAKE, after checking that it
+	 * is the sender's own. Fill in the relation, the integrity and how it was proven. If the
+	 * session has a window already, it must be the same one, and nothing changes.
 	 */
 	int (*map)(struct nm_sessions *sessions, struct nm_handshake *handshake,
-		   const struct nm_greeting *greeting, int window_fd,
-		   const struct nm_foreign_window *known, struct nm_foreign_window *ret_window,
-		   struct nm_reason *ret_reason);
+		   const struct nm_greeting *greeting, int window_fd, struct nm_reason *ret_reason);
 	/* HANDSHAKE hung up without a word. Did it close in order (true), or how did it die? */
 	bool (*ended)(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		      struct nm_reason *ret_why);
@@ -86,7 +84,7 @@ int nm_wire_socket_create(const struct nm_sessions_config *config, struct nm_wir
 int nm_wire_vmseg_create(const struct nm_sessions_config *config, struct nm_wire **ret_wire,
 			 struct nm_reason *ret_reason);
 
-/* Somebody has connected on FD, which is the session's from now on. NULL: turned away. */
+/* A caller has connected on FD, which is the handshake's from now on. NULL: refused. */
 struct nm_handshake *nm_sessions_admit(struct nm_sessions *sessions, int fd);
 /* Watch FD for input and hangups. 0 or -errno. */
 int nm_sessions_watch(struct nm_sessions *sessions, int fd, struct nm_watch *watch);

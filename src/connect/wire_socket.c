@@ -20,7 +20,7 @@
 
 /* Age from which a socket that refuses connections is taken for a dead process's. */
 #define REAP_AGE_S 2
-/* Visitors admitted in one turn: others wait for the lock. */
+/* Callers admitted in one turn: others wait for the lock. */
 #define MAX_ADMISSIONS 64
 /* Deaths between two beats whose sockets are removed at once; others wait for the next endpoint. */
 #define MAX_GRAVES 32
@@ -54,7 +54,7 @@ static struct dir_wire *wire_of(const struct nm_sessions *sessions)
 }
 
 /*
- * No descriptor is left for a visitor. The spare one is given up for a moment, so that the visitor
+ * No descriptor is left for a caller. The spare one is given up for a moment, so that the caller
  * reads why instead of waiting in vain.
  */
 static NM_COLD bool turn_away_without_descriptor(const struct nm_sessions *sessions,
@@ -65,14 +65,14 @@ static NM_COLD bool turn_away_without_descriptor(const struct nm_sessions *sessi
 	close(wire->spare);
 	fd = accept4(wire->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	if (fd >= 0) {
-		nm_message_send_bye(fd, -EMFILE, nm_no_descriptor);
+		nm_message_send_step(fd, NM_MESSAGE_BYE, -EMFILE, nm_no_descriptor);
 		close(fd);
 	}
 	wire->spare = fcntl(sessions->waker, F_DUPFD_CLOEXEC, 0);
 	return fd >= 0;
 }
 
-static void accept_visitors(struct nm_sessions *sessions, struct nm_watch *watch)
+static void accept_callers(struct nm_sessions *sessions, struct nm_watch *watch)
 {
 	struct dir_wire *wire = nm_container_of(watch, struct dir_wire, watch);
 	int fd, nr;
@@ -105,7 +105,8 @@ static int dir_open(struct nm_sessions *sessions, struct nm_reason *ret_reason)
 
 	wire->spare = fcntl(sessions->waker, F_DUPFD_CLOEXEC, 0);
 	if (wire->spare < 0) {
-		nm_reason_set(ret_reason, "cannot set up a meeting place: %s", strerror(errno));
+		nm_reason_set(ret_reason, "cannot set up the socket in the rundir: %s",
+			      strerror(errno));
 		return -errno;
 	}
 	nm_rundir_reap(&wire->dir, REAP_AGE_S);
@@ -119,7 +120,8 @@ static int dir_open(struct nm_sessions *sessions, struct nm_reason *ret_reason)
 	}
 	err = nm_sessions_watch(sessions, wire->listener, &wire->watch);
 	if (err)
-		nm_reason_set(ret_reason, "cannot watch my meeting socket: %s", strerror(-err));
+		nm_reason_set(ret_reason, "cannot watch the socket in the rundir: %s",
+			      strerror(-err));
 	return err;
 }
 
@@ -135,19 +137,12 @@ static void dir_hide(struct nm_sessions *sessions)
 		unlinkat(wire->dir.fd, wire->name, 0);
 }
 
-static void close_fd(int *fd)
-{
-	if (*fd >= 0)
-		close(*fd);
-	*fd = -1;
-}
-
 static void dir_forget(struct nm_sessions *sessions)
 {
 	struct dir_wire *wire = wire_of(sessions);
 
-	close_fd(&wire->listener);
-	close_fd(&wire->spare);
+	nm_close_fd(&wire->listener);
+	nm_close_fd(&wire->spare);
 	nm_rundir_close(&wire->dir);
 }
 
@@ -214,7 +209,7 @@ static NM_COLD int connect_failed(struct dir_wire *wire, const char *name, int e
 	case -ENOENT:
 		nm_reason_set(
 			ret_reason,
-			"it does not listen in %.80s: it is on another host, or its segment directory is another one",
+			"it does not listen in %.80s: it is on another host, or its rundir is another one",
 			wire->dir.path);
 		return -ENOENT;
 	case -ECONNREFUSED:
@@ -278,7 +273,7 @@ static int map_own(const struct nm_identity *who, int window_fd,
 		return err;
 	if (memcmp(window.id, who->id, sizeof(who->id)) ||
 	    memcmp(window.token, who->token, sizeof(who->token))) {
-		nm_reason_set(ret_reason, "the window it handed over is somebody else's");
+		nm_reason_set(ret_reason, "the window it handed over belongs to another endpoint");
 		nm_window_detach(&window);
 		return -EBADMSG;
 	}
@@ -287,11 +282,9 @@ static int map_own(const struct nm_identity *who, int window_fd,
 }
 
 static int dir_map(struct nm_sessions *sessions, struct nm_handshake *handshake,
-		   const struct nm_greeting *greeting, int window_fd,
-		   const struct nm_foreign_window *known, struct nm_foreign_window *ret_window,
-		   struct nm_reason *ret_reason)
+		   const struct nm_greeting *greeting, int window_fd, struct nm_reason *ret_reason)
 {
-	struct nm_session *session = &handshake->session;
+	struct nm_session *session = handshake->session;
 	bool one_pid_ns = sessions->pid_ns_inode &&
 			  greeting->pid_ns_inode == sessions->pid_ns_inode &&
 			  greeting->pid_ns_device == sessions->pid_ns_device;
@@ -301,8 +294,9 @@ static int dir_map(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		nm_reason_set(ret_reason, "no window came with its greeting");
 		return -EBADMSG;
 	}
-	err = known ? check_same(known, window_fd, ret_reason) :
-		      map_own(&greeting->who, window_fd, ret_window, ret_reason);
+	if (session->window.header)
+		return check_same(&session->window, window_fd, ret_reason);
+	err = map_own(&greeting->who, window_fd, &session->window, ret_reason);
 	if (err)
 		return err;
 	/* What it says of its PID namespace decides nothing; it only finds the right word. */
@@ -315,7 +309,7 @@ static int dir_map(struct nm_sessions *sessions, struct nm_handshake *handshake,
 }
 
 /*
- * The dead cannot tidy up; whoever notices does, later: the kernel closes a dead process's
+ * The process that notices a death removes the socket, later: the kernel closes a dead process's
  * listening socket after its connections.
  */
 static void remember_grave(struct dir_wire *wire, const struct nm_identity *who)
@@ -331,10 +325,10 @@ static void remember_grave(struct dir_wire *wire, const struct nm_identity *who)
 static bool dir_ended(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		      struct nm_reason *ret_why)
 {
-	if (nm_foreign_state(handshake->session.window) == NM_WINDOW_GONE)
+	if (nm_foreign_state(&handshake->session->window) == NM_WINDOW_GONE)
 		return true;
 	nm_reason_set(ret_why, "its socket hung up without a farewell");
-	remember_grave(wire_of(sessions), &handshake->session.who);
+	remember_grave(wire_of(sessions), &handshake->session->who);
 	return false;
 }
 
@@ -344,7 +338,7 @@ static const struct nm_wire_ops dir_ops = {
 	.destroy = dir_destroy,
 	.forget = dir_forget,
 	.connect = dir_connect,
-	.check_visitor = check_user,
+	.check_caller = check_user,
 	.map = dir_map,
 	.ended = dir_ended,
 	.beat = dir_beat,
@@ -363,7 +357,7 @@ int nm_wire_socket_create(const struct nm_sessions_config *config, struct nm_wir
 	wire->base.ops = &dir_ops;
 	wire->base.place = wire->dir.path;
 	wire->base.window_fd = config->window->fd;
-	wire->watch.ready = accept_visitors;
+	wire->watch.ready = accept_callers;
 	wire->listener = wire->spare = -1;
 	err = nm_rundir_open(config->dir, &wire->dir, ret_reason);
 	if (err) {

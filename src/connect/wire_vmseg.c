@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sessions in a segment between virtual machines. A neighbour is another kernel, so there is no
- * socket that hangs up when it dies: it lives as long as its heartbeat goes on (a lease), and what it
- * says comes through mailboxes (exchange.h). Its window is a part of the segment, mapped since attach.
+ * socket that hangs up when it dies: it lives as long as its heartbeat goes on (a lease), and what
+ * it says comes through mailboxes (exchange.h). Its window is a part of the segment, mapped since
+ * attach.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -58,12 +59,12 @@ static int segment_open(struct nm_sessions *sessions, struct nm_reason *ret_reas
 		nm_reason_set(ret_reason, "out of memory");
 		return -ENOMEM;
 	}
-	/* Before anybody could find that it stands still. */
+	/* Before a peer could find that it stands still. */
 	nm_vmseg_beat(wire->claim);
 	return 0;
 }
 
-/* Who comes until the slot says GONE is served. */
+/* Callers that come until the slot says GONE are served. */
 static void segment_hide(struct nm_sessions *sessions)
 {
 	(void)sessions;
@@ -73,9 +74,7 @@ static void segment_forget(struct nm_sessions *sessions)
 {
 	for (struct nm_exchange *exchange = wire_of(sessions)->exchanges; exchange;
 	     exchange = exchange->next) {
-		if (exchange->fd >= 0)
-			close(exchange->fd);
-		exchange->fd = -1;
+		nm_close_fd(&exchange->fd);
 	}
 }
 
@@ -86,8 +85,7 @@ static void segment_destroy(struct nm_sessions *sessions)
 
 	for (struct nm_exchange *exchange = wire->exchanges; exchange; exchange = next) {
 		next = exchange->next;
-		if (exchange->fd >= 0)
-			close(exchange->fd);
+		nm_close_fd(&exchange->fd);
 		free(exchange);
 	}
 	nm_vmseg_inbox_destroy(wire->inbox);
@@ -127,7 +125,8 @@ static int find_who(const struct nm_vmseg_wire *wire, const struct nm_identity *
 		nr_liars++;
 	}
 	if (nr_liars) {
-		nm_reason_set(ret_reason, "who shows its name in %.80s does not know its secret",
+		nm_reason_set(ret_reason,
+			      "an endpoint in %.80s shows its name but does not know its secret",
 			      wire->place);
 		return -EBADMSG;
 	}
@@ -175,7 +174,7 @@ static int segment_connect(struct nm_sessions *sessions, struct nm_handshake *ha
 	return 0;
 }
 
-static int segment_check_visitor(struct nm_handshake *handshake, struct nm_reason *ret_reason)
+static int segment_check_caller(struct nm_handshake *handshake, struct nm_reason *ret_reason)
 {
 	/* Another kernel's users mean nothing here; who shares the segment is of one job. */
 	if (handshake->exchange)
@@ -184,16 +183,41 @@ static int segment_check_visitor(struct nm_handshake *handshake, struct nm_reaso
 	return -EHOSTUNREACH;
 }
 
+/* The window that is mapped, of the same endpoint as then? */
+static bool is_known(const struct nm_session *session, const struct nm_foreign_window *window,
+		     const struct nm_vmseg_tie *tie)
+{
+	return session->window.header == window->header &&
+	       session->window.geometry.size == window->geometry.size &&
+	       session->tie.expected_part == tie->expected_part &&
+	       session->tie.expected_slot == tie->expected_slot;
+}
+
+static void describe(const struct nm_vmseg_wire *wire, struct nm_session *session, uint32_t part)
+{
+	const struct nm_vmseg_facts *facts = nm_vmseg_facts(wire->segment);
+	bool is_own = part == facts->part;
+	struct nm_reason numa;
+
+	session->relation = NM_RELATION_HOST;
+	session->integrity =
+		facts->enforced && !is_own ? NM_INTEGRITY_ENFORCED : NM_INTEGRITY_CONVENTION;
+	session->far = nm_vmseg_is_far(wire->segment, part, &numa);
+	nm_reason_set(&session->how, "met in part %u of %.90s, mine is %u%s%s; %s", part,
+		      wire->place, facts->part, *numa.text ? "; on " : "", numa.text,
+		      is_own ? "both in one machine's part" : facts->integrity_why.text);
+}
+
 static int segment_map(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		       const struct nm_greeting *greeting, int window_fd,
-		       const struct nm_foreign_window *known, struct nm_foreign_window *ret_window,
 		       struct nm_reason *ret_reason)
 {
 	const struct nm_vmseg_wire *wire = wire_of(sessions);
-	const struct nm_vmseg_facts *facts = nm_vmseg_facts(wire->segment);
 	const struct nm_exchange *exchange = handshake->exchange;
+	struct nm_session *session = handshake->session;
+	bool is_first = !session->window.header;
 	struct nm_foreign_window window;
-	struct nm_reason numa;
+	struct nm_vmseg_tie tie;
 	uint8_t proof[8];
 	int err;
 
@@ -209,31 +233,20 @@ static int segment_map(struct nm_sessions *sessions, struct nm_handshake *handsh
 	if (memcmp(window.id, greeting->who.id, sizeof(window.id)) != 0 ||
 	    memcmp(window.token, proof, sizeof(proof)) != 0)
 		err = -EBADMSG;
-	if (known &&
-	    (known->header != window.header || known->geometry.size != window.geometry.size))
-		err = -EBADMSG;
 	NM_FAULT("talk-window-seen");
 	if (!err)
-		err = nm_vmseg_tie(wire->segment, &exchange->peer.address, &handshake->session.tie);
-	if (err || known)
+		err = nm_vmseg_tie(wire->segment, &exchange->peer.address, &tie);
+	if (!err && !is_first && !is_known(session, &window, &tie))
+		err = -EBADMSG;
+	if (err)
+		nm_reason_set(ret_reason, "the window in its slot belongs to another endpoint");
+	if (err || !is_first) {
 		nm_window_detach(&window);
-	if (err) {
-		nm_reason_set(ret_reason, "the window in its slot is somebody else's");
 		return err;
 	}
-	if (!known)
-		*ret_window = window;
-	handshake->session.relation = NM_RELATION_HOST;
-	handshake->session.integrity =
-		facts->enforced && exchange->peer.address.part != facts->part ?
-			NM_INTEGRITY_ENFORCED :
-			NM_INTEGRITY_CONVENTION;
-	handshake->session.far = nm_vmseg_is_far(wire->segment, exchange->peer.address.part, &numa);
-	nm_reason_set(&handshake->session.how, "met in part %u of %.90s, mine is %u%s%s; %s",
-		      exchange->peer.address.part, wire->place, facts->part,
-		      *numa.text ? "; on " : "", numa.text,
-		      exchange->peer.address.part == facts->part ? "both in one machine's part" :
-								   facts->integrity_why.text);
+	session->window = window;
+	session->tie = tie;
+	describe(wire, session, exchange->peer.address.part);
 	return 0;
 }
 
@@ -279,13 +292,13 @@ static struct nm_exchange *find_exchange(const struct nm_vmseg_wire *wire,
 
 	for (exchange = wire->exchanges; exchange; exchange = exchange->next)
 		if (exchange->number == head->number && !exchange->is_over &&
-		    exchange->is_visitor != !!(head->flags & NM_LETTER_VISITOR) &&
+		    exchange->is_caller != !!(head->flags & NM_LETTER_CALLER) &&
 		    nm_vmseg_address_equal(&exchange->peer.address, from))
 			break;
 	return exchange;
 }
 
-/* Somebody new. NULL: not now, or not at all. */
+/* A new caller. NULL: not now, or not at all. */
 static struct nm_exchange *welcome(struct nm_sessions *sessions,
 				   const struct nm_vmseg_address *from,
 				   const struct nm_letter_head *head)
@@ -323,11 +336,11 @@ static void take_letter(struct nm_sessions *sessions, struct nm_vmseg_letter *le
 	struct nm_letter_head head;
 	struct nm_exchange *exchange;
 
-	/* What is no letter of ours is nobody's. */
+	/* Other bytes are ignored. */
 	if (nm_letter_parse(letter->bytes, letter->len, &head))
 		return;
 	exchange = find_exchange(wire, &letter->from, &head);
-	if (!exchange && head.sequence == 1 && head.len && head.flags & NM_LETTER_VISITOR) {
+	if (!exchange && head.sequence == 1 && head.len && head.flags & NM_LETTER_CALLER) {
 		exchange = welcome(sessions, &letter->from, &head);
 		if (!exchange)
 			return;
@@ -443,7 +456,7 @@ static const struct nm_wire_ops segment_ops = {
 	.destroy = segment_destroy,
 	.forget = segment_forget,
 	.connect = segment_connect,
-	.check_visitor = segment_check_visitor,
+	.check_caller = segment_check_caller,
 	.map = segment_map,
 	.ended = segment_ended,
 	.hung_up = segment_hung_up,

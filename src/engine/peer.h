@@ -10,10 +10,10 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "base/state.h"
 #include "engine/engine.h"
 #include "engine/protocol.h"
 #include "engine/request.h"
-#include "engine/state.h"
 
 enum nm_peer_state {
 	NM_PEER_KNOWN,	   /* no link from us to it */

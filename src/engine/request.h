@@ -13,10 +13,10 @@
 #include <sys/uio.h>
 
 #include "base/list.h"
+#include "base/state.h"
 #include "engine/engine.h"
 #include "engine/iov.h"
 #include "engine/match.h"
-#include "engine/state.h"
 #include "transport/select.h"
 #include "transport/transport.h"
 

@@ -4,7 +4,7 @@
  *
  * All of it is private memory, at most NM_ADDRESS_COST bytes per address beside a fixed amount: an
  * index costs 4 bytes, the hash that finds an identity 5 to 11, and the address itself the bytes in
- * which it differs from the others of its block (address_pack.h). New addresses wait unpacked until
+ * which it differs from the others of its block. New addresses wait unpacked until
  * there are enough for a block.
  *
  * Not thread-safe: the caller serialises all calls for one table.
@@ -22,7 +22,32 @@
 #define NM_ADDRESS_BLOCK 256u
 #define NM_ADDRESS_COST 48u
 
-struct nm_address_pack;
+/*
+ * Many addresses in few bytes. In a block of addresses most bytes are equal in all of them
+ * (version, family, padding, protocol). The pack keeps these once, and for each address only the
+ * bytes that differ: at most 22 over IPv4 and 34 over IPv6. The bytes themselves show which ones
+ * differ, so every inner address format gains.
+ */
+struct nm_address_pack {
+	uint32_t nr;
+	uint32_t stride;		/* bytes of its own that each address has */
+	uint8_t common[NM_ADDRESS_LEN]; /* the first address */
+	uint8_t place[NM_ADDRESS_LEN];	/* where in the address the k-th own byte belongs */
+	uint8_t own[];			/* nr * stride */
+};
+
+/* NR addresses, at least one. The caller frees it. NULL: out of memory. */
+struct nm_address_pack *nm_address_pack_create(const struct nm_address *addresses, uint32_t nr);
+size_t nm_address_pack_size(const struct nm_address_pack *pack);
+/* The address I < pack->nr. */
+void nm_address_pack_get(const struct nm_address_pack *pack, uint32_t i,
+			 struct nm_address *ret_address);
+/*
+ * Replace the address I < (*pack)->nr. *PACK moves when ADDRESS differs in a byte that was common.
+ * Returns 0 or -ENOMEM; then nothing changed.
+ */
+int nm_address_pack_set(struct nm_address_pack **pack, uint32_t i,
+			const struct nm_address *address);
 
 struct nm_address_table {
 	uint64_t nr;	   /* indices ever given out: all are below */

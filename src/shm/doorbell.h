@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sleeping in the kernel until one of several words changes. A *doorbell* is a word that exactly
- * one party writes: it counts up and wakes whoever sleeps on it, in any process that maps it,
+ * one party writes: it counts up and wakes all sleepers on it, in any process that maps it,
  * read-only too. The kernel compares each word with the value that its sleeper saw before it goes
  * to sleep, so a ring between that look and the sleep is not lost.
  *
@@ -51,7 +51,7 @@ void nm_doorbell_wake(const _Atomic uint32_t *word);
  * kernel cannot wait for several words it sleeps for 50 us at most, and says that the time is over.
  */
 bool nm_doorbells_wait(const struct nm_doorbells *doorbells, uint64_t timeout_ns);
-/* Has it found out that the kernel cannot? Then nobody needs to ring. */
+/* Has it found out that the kernel cannot? Then no ring is needed. */
 bool nm_doorbells_are_refused(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading bytes that somebody else may change at any time: each word exactly once. */
+/* Reading bytes that another process may change at any time: each word exactly once. */
 #ifndef NM_SHM_FOREIGN_H
 #define NM_SHM_FOREIGN_H
 
@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 /*
- * Copy LEN bytes (whole, aligned 8-byte words) into private memory. Not memcpy(), which the compiler
- * may leave out and read the original again where the copy is used.
+ * Copy LEN bytes (whole, aligned 8-byte words) into private memory. Not memcpy(), which the
+ * compiler may leave out and read the original again where the copy is used.
  */
 static inline void nm_copy_words(void *to, const void *from, size_t len)
 {

@@ -25,7 +25,7 @@
  * Foreign windows are hostile: read each word once into a private variable, check, use. The
  * geometry is validated at attach (window.h) and then used only from the private copy.
  *
- * Version 2 has no word that nobody reads: what a lane's last use left behind is told from its next
+ * Version 2 has no word without a reader: what a lane's last use left behind is told from its next
  * one by the start of the stream, which takes the place of a generation. Version 3 has doorbells,
  * and packets that set a pace.
  */
@@ -60,11 +60,8 @@ enum nm_window_state {
 	NM_WINDOW_GONE = 2, /* closed in order; everything sent had been published before */
 };
 
-struct nm_window_header {
-	/* line 0: written once before the window is shown to anyone */
-	uint64_t magic;
-	uint32_t version;
-	uint32_t features; /* bits a neighbour must know to use this window; there are none yet */
+/* Where things are in a window. */
+struct nm_geometry {
 	uint64_t size;
 	uint32_t nr_lanes;
 	uint32_t ring_slots; /* power of two */
@@ -75,12 +72,20 @@ struct nm_window_header {
 	uint64_t pool_off;
 	uint32_t regions_off;
 	uint32_t nr_regions; /* a multiple of NM_REGION_BUCKET; 0: none */
+};
+
+struct nm_window_header {
+	/* line 0: written once before the window is shown to anyone */
+	uint64_t magic;
+	uint32_t version;
+	uint32_t features; /* bits a neighbour must know to use this window; there are none yet */
+	struct nm_geometry geometry; /* readers use a checked private copy */
 	/* line 1: identity, written once, and what seldom changes */
 	uint8_t id[6];
 	uint8_t token_proof[8]; /* equal to the token in the owner's fabric address */
 	uint8_t reserved1[2];
-	/* Not 0 while the owner sleeps, and another number each time: then who has sent it something
-	 * rings, once. Each sender reads it for each message, so it shares its line with nothing that
+	/* Not 0 while the owner sleeps, and another number each time: then each sender rings,
+	 * once. Each sender reads it for each message, so it shares its line with nothing that
 	 * changes as long as work goes on. Partner: nm_shm_send(). */
 	_Atomic uint32_t asleep;
 	uint8_t reserved4[44];
@@ -139,8 +144,8 @@ _Static_assert(sizeof(struct nm_region_slot) == NM_CACHE_LINE, "a region is a li
  * A stream starts at the position that the writer tells in the handshake: a lap past the end of the
  * lane's last stream, so what an earlier use left behind does not match either, and a reader of
  * that earlier stream never takes a slot of the new one.
- * A packet takes 1 + ceil(max(0, len - NM_SLOT_INLINE) / NM_SLOT_BODY) slots when inline; slots wrap
- * at the end of the ring. The control word of the HEAD is stored last, with release.
+ * A packet takes 1 + ceil(max(0, len - NM_SLOT_INLINE) / NM_SLOT_BODY) slots when inline; slots
+ * wrap at the end of the ring. The control word of the HEAD is stored last, with release.
  */
 #define NM_SLOT_INLINE 40 /* payload bytes in a head slot */
 #define NM_SLOT_BODY 56	  /* payload bytes in a continuation slot */

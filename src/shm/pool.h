@@ -54,8 +54,8 @@ static inline uint8_t *nm_pool_bytes(const struct nm_pool *pool, uint32_t index,
 }
 
 /*
- * The peer's counter stands at NR_FREED: take those chunks back. Returns 0, or -EBADMSG: the counter
- * went backwards, or past what was sent.
+ * The peer's counter stands at NR_FREED: take those chunks back. Returns 0, or -EBADMSG: the
+ * counter went backwards, or past what was sent.
  */
 int nm_pool_reclaim(struct nm_pool *pool, struct nm_pool_user *user, uint64_t nr_freed);
 /* The peer is gone: take everything back. */

@@ -18,7 +18,7 @@ static void fill(struct nm_region_slot *slot, const struct nm_region *region)
 	uint64_t sequence = atomic_load_explicit(&slot->sequence, memory_order_relaxed);
 
 	/*
-	 * Partner of all: read_slot(). Whoever sees one of the words sees at least the odd count,
+	 * Partner of all: read_slot(). A reader of one of the words sees at least the odd count,
 	 * too. The last store is ordered against a look at `reaching` (nm_sessions_await_copies()):
 	 * either a reader sees it, or we see the reader.
 	 */

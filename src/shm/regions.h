@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registered memory as its owner shows it to its neighbours, in its own window: who may copy from
+ * Registered memory as its owner shows it to its neighbours, in its own window: peers may copy from
  * and to the owner's memory finds there what a key stands for, without asking (docs/design/cma.md).
  *
  * One writer, the owner; any number of readers, which take an entry for granted only when its

@@ -44,6 +44,12 @@ struct nm_ring_writer {
 /* START: position agreed in the handshake. INLINE_MAX is lowered to a quarter of the ring. */
 void nm_ring_writer_init(struct nm_ring_writer *writer, struct nm_slot *slots, uint32_t nr_slots,
 			 const struct nm_lane *feedback, uint64_t start, uint32_t inline_max);
+/* From now on nm_ring_write_slot() finds no room; the others are not called any more. */
+static inline void nm_ring_writer_close(struct nm_ring_writer *writer)
+{
+	writer->limit = writer->position;
+}
+
 static inline uint64_t nm_ring_control(uint64_t position, enum nm_slot_kind kind, unsigned int op,
 				       unsigned int flags, uint32_t len)
 {
@@ -52,7 +58,7 @@ static inline uint64_t nm_ring_control(uint64_t position, enum nm_slot_kind kind
 	       (uint64_t)len << NM_CONTROL_LEN_SHIFT;
 }
 
-/* Partner: nm_ring_ready(). Everything written before is visible to whoever sees the word. */
+/* Partner: nm_ring_ready(). A reader that sees the word sees everything written before. */
 static inline void nm_slot_publish(struct nm_slot *slot, uint64_t control)
 {
 	NM_FAULT("ring-publish-before");

@@ -6,7 +6,7 @@
  * file is SIGBUS, and would end a program that did nothing wrong.
  *
  * A fault inside a guarded mapping puts zeros where it happened, sets the guard's `lost` and goes
- * on: the reader reads zeros, which no header, slot or counter accepts, and whoever owns the guard
+ * on: the reader reads zeros, which no header, slot or counter accepts, and the owner of the guard
  * looks at `lost` before it believes anything and gives the mapping up. Every other SIGBUS goes
  * where it went before: to the program's handler, or to the end of the program.
  *
@@ -27,13 +27,13 @@
 struct nm_sigbus_guard {
 	uintptr_t start;   /* page-aligned */
 	size_t len;	   /* whole pages */
-	bool writable;	   /* the zeros may be written to, and are nobody else's then */
+	bool writable;	   /* the zeros may be written to, and belong to this process then */
 	_Atomic bool lost; /* something was read that is not there any more */
 };
 
 /*
- * Guard a mapping until nm_sigbus_unguard(); START, LEN and WRITABLE are set, GUARD outlives it. 0; -ENOSPC:
- * too many; -errno of sigaction(). Thread-safe, not async-signal-safe.
+ * Guard a mapping until nm_sigbus_unguard(); START, LEN and WRITABLE are set, GUARD outlives it. 0;
+ * -ENOSPC: too many; -errno of sigaction(). Thread-safe, not async-signal-safe.
  */
 int nm_sigbus_guard(struct nm_sigbus_guard *guard);
 /* Before the mapping goes. */

@@ -97,8 +97,8 @@ static int refuse_header(struct nm_reason *ret_reason, const char *what)
 int nm_window_header_check(const struct nm_window_header *header, uint64_t file_size,
 			   struct nm_geometry *ret_geometry, struct nm_reason *ret_reason)
 {
-	uint64_t lanes_end, regions_end, boxes_end, pool_end;
-	struct nm_geometry g;
+	uint64_t lanes_end, regions_end, rings_end, pool_end;
+	const struct nm_geometry *g = &header->geometry;
 
 	if (header->magic != NM_LAYOUT_MAGIC)
 		return refuse_header(ret_reason, "no magic number");
@@ -114,43 +114,32 @@ int nm_window_header_check(const struct nm_window_header *header, uint64_t file_
 			      header->features);
 		return -EPROTONOSUPPORT;
 	}
-	if (header->nr_lanes < 1 || header->nr_lanes > NM_MAX_LANES)
+	if (g->nr_lanes < 1 || g->nr_lanes > NM_MAX_LANES)
 		return refuse_header(ret_reason, "number of lanes");
-	if (header->ring_slots < NM_MIN_RING_SLOTS || header->ring_slots > NM_MAX_RING_SLOTS ||
-	    !nm_is_power_of_two(header->ring_slots))
-		return refuse_header(ret_reason, "size of boxes");
-	if (header->chunk_size < NM_MIN_CHUNK_SIZE || header->chunk_size > NM_MAX_CHUNK_SIZE ||
-	    !nm_is_power_of_two(header->chunk_size) || header->nr_chunks < 1 ||
-	    (uint64_t)header->nr_chunks * header->chunk_size > NM_MAX_POOL_SIZE)
+	if (g->ring_slots < NM_MIN_RING_SLOTS || g->ring_slots > NM_MAX_RING_SLOTS ||
+	    !nm_is_power_of_two(g->ring_slots))
+		return refuse_header(ret_reason, "size of rings");
+	if (g->chunk_size < NM_MIN_CHUNK_SIZE || g->chunk_size > NM_MAX_CHUNK_SIZE ||
+	    !nm_is_power_of_two(g->chunk_size) || g->nr_chunks < 1 ||
+	    (uint64_t)g->nr_chunks * g->chunk_size > NM_MAX_POOL_SIZE)
 		return refuse_header(ret_reason, "size of the pool");
-	if (header->nr_regions > NM_MAX_REGIONS || header->nr_regions % NM_REGION_BUCKET)
+	if (g->nr_regions > NM_MAX_REGIONS || g->nr_regions % NM_REGION_BUCKET)
 		return refuse_header(ret_reason, "number of regions");
-	if (header->size != file_size)
+	if (g->size != file_size)
 		return refuse_header(ret_reason, "it is not as long as its header says");
 
 	/* No overflow: every factor has just been bounded and offsets are below 2^33. */
-	g.lanes_off = header->lanes_off;
-	g.rings_off = header->rings_off;
-	g.pool_off = header->pool_off;
-	g.regions_off = header->regions_off;
-	regions_end = g.regions_off + (uint64_t)header->nr_regions * sizeof(struct nm_region_slot);
-	lanes_end = g.lanes_off + (uint64_t)header->nr_lanes * sizeof(struct nm_lane);
-	boxes_end = g.rings_off +
-		    (uint64_t)header->nr_lanes * header->ring_slots * sizeof(struct nm_slot);
-	if (g.lanes_off < sizeof(struct nm_window_header) || g.lanes_off % NM_CACHE_LINE ||
-	    g.regions_off < lanes_end || g.regions_off % NM_CACHE_LINE ||
-	    g.rings_off < regions_end || g.rings_off % NM_CACHE_LINE || g.pool_off < boxes_end ||
-	    g.pool_off % NM_CACHE_LINE ||
-	    !nm_add_u64(g.pool_off, (uint64_t)header->nr_chunks * header->chunk_size, &pool_end) ||
+	regions_end = g->regions_off + (uint64_t)g->nr_regions * sizeof(struct nm_region_slot);
+	lanes_end = g->lanes_off + (uint64_t)g->nr_lanes * sizeof(struct nm_lane);
+	rings_end = g->rings_off + (uint64_t)g->nr_lanes * g->ring_slots * sizeof(struct nm_slot);
+	if (g->lanes_off < sizeof(struct nm_window_header) || g->lanes_off % NM_CACHE_LINE ||
+	    g->regions_off < lanes_end || g->regions_off % NM_CACHE_LINE ||
+	    g->rings_off < regions_end || g->rings_off % NM_CACHE_LINE || g->pool_off < rings_end ||
+	    g->pool_off % NM_CACHE_LINE ||
+	    !nm_add_u64(g->pool_off, (uint64_t)g->nr_chunks * g->chunk_size, &pool_end) ||
 	    pool_end > file_size)
 		return refuse_header(ret_reason, "parts overlap or lie outside");
-	g.size = file_size;
-	g.nr_lanes = header->nr_lanes;
-	g.ring_slots = header->ring_slots;
-	g.chunk_size = header->chunk_size;
-	g.nr_chunks = header->nr_chunks;
-	g.nr_regions = header->nr_regions;
-	*ret_geometry = g;
+	*ret_geometry = *g;
 	return 0;
 }
 
@@ -197,16 +186,7 @@ static void write_header(struct nm_window_header *header, const struct nm_geomet
 			 const uint8_t id[6], const uint8_t token[8])
 {
 	header->version = NM_LAYOUT_VERSION;
-	header->size = g->size;
-	header->nr_lanes = g->nr_lanes;
-	header->ring_slots = g->ring_slots;
-	header->chunk_size = g->chunk_size;
-	header->nr_chunks = g->nr_chunks;
-	header->lanes_off = g->lanes_off;
-	header->rings_off = g->rings_off;
-	header->pool_off = g->pool_off;
-	header->regions_off = g->regions_off;
-	header->nr_regions = g->nr_regions;
+	header->geometry = *g;
 	memcpy(header->id, id, sizeof(header->id));
 	memcpy(header->token_proof, token, sizeof(header->token_proof));
 	header->magic = NM_LAYOUT_MAGIC;
@@ -313,7 +293,7 @@ void nm_window_destroy(struct nm_window *window)
 
 void nm_window_set_state(struct nm_window *window, enum nm_window_state state)
 {
-	/* Partner: nm_foreign_state(). What was sent before is visible to whoever sees the state. */
+	/* Partner: nm_foreign_state(). A reader that sees the state sees what was sent before. */
 	atomic_store_explicit(&window->header->state, state, memory_order_release);
 }
 
@@ -333,7 +313,7 @@ int nm_window_reserve_ring(struct nm_window *window, uint32_t lane, struct nm_re
 	return err ? create_failed(ret_reason, "reserve the memory of a ring", err) : 0;
 }
 
-/* Nobody, the owner included, may be able to pull the bytes away or to add another writer. */
+/* No process, the owner included, may be able to remove the bytes or to add another writer. */
 static int check_file(int fd, uint64_t *ret_size, struct nm_foreign_window *ret_window,
 		      struct nm_reason *ret_reason)
 {
@@ -354,7 +334,7 @@ static int check_file(int fd, uint64_t *ret_size, struct nm_foreign_window *ret_
 	if ((seals & WINDOW_SEALS) != WINDOW_SEALS) {
 		nm_reason_set(
 			ret_reason,
-			"its window is not sealed (seals 0x%x): somebody could truncate it or write to it",
+			"its window is not sealed (seals 0x%x): another process could truncate it or write to it",
 			(unsigned int)seals);
 		return -EPERM;
 	}

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Windows in one kernel: a sealed memfd that its owner alone can write (layout.h); and windows placed
- * in memory that is shared already, which something else protects.
+ * Windows in one kernel: a sealed memfd that its owner alone can write (layout.h); and windows
+ * placed in memory that is shared already, which something else protects.
  *
  * The owner maps its window read-write and then seals it: from then on the kernel refuses every
- * further writable mapping, write, truncation or hole, for anybody, so a neighbour that holds the
- * descriptor can read and nothing else, and cannot be hurt by SIGBUS. No file is left after a crash.
+ * further writable mapping, write, truncation or hole, for any process, so a peer that holds the
+ * descriptor can read and nothing else, and cannot be hurt by SIGBUS. No file is left after a
+ * crash.
  *
  * Thread-safe in so far as calls on different objects are.
  */
@@ -19,20 +20,6 @@
 #include "base/reason.h"
 #include "shm/layout.h"
 
-/* Where things are in a window. A checked private copy of what the header says. */
-struct nm_geometry {
-	uint64_t size;
-	uint32_t nr_lanes;
-	uint32_t ring_slots;
-	uint32_t chunk_size;
-	uint32_t nr_chunks;
-	uint32_t lanes_off;
-	uint32_t rings_off;
-	uint64_t pool_off;
-	uint32_t regions_off;
-	uint32_t nr_regions;
-};
-
 /*
  * Lay out a window. POOL_SIZE is rounded down to whole chunks.
  * Returns 0, or -EINVAL when a number is outside the limits of layout.h.
@@ -41,8 +28,8 @@ int nm_geometry_init(uint32_t nr_lanes, uint32_t ring_slots, uint32_t chunk_size
 		     uint64_t pool_size, struct nm_geometry *ret_geometry);
 
 /*
- * Lay out a window that takes up to ROOM bytes: as nm_geometry_init(), with a smaller pool, and then
- * with fewer lanes, where it has to. -ENOSPC: ROOM is too little for anything, with a reason.
+ * Lay out a window that takes up to ROOM bytes: as nm_geometry_init(), with a smaller pool, and
+ * then with fewer lanes, where it has to. -ENOSPC: ROOM is too little for anything, with a reason.
  */
 int nm_geometry_fit(uint64_t room, uint32_t nr_lanes, uint32_t ring_slots, uint32_t chunk_size,
 		    uint64_t pool_size, struct nm_geometry *ret_geometry,
@@ -76,7 +63,8 @@ int nm_window_create(const struct nm_geometry *geometry, const uint8_t id[6],
 		     struct nm_reason *ret_reason);
 /*
  * The same in ROOM bytes of zeros at MEMORY that exist already and that neighbours see: a part of a
- * segment between virtual machines (attach.h). Nothing can be sealed there. MEMORY stays the caller's.
+ * segment between virtual machines (attach.h). Nothing can be sealed there. MEMORY stays the
+ * caller's.
  */
 int nm_window_place(const struct nm_geometry *geometry, const uint8_t id[6], const uint8_t token[8],
 		    void *memory, uint64_t room, struct nm_window *ret_window,
@@ -109,8 +97,8 @@ struct nm_foreign_window {
 };
 
 /*
- * Map the window behind FD (which stays the caller's), after checking that nobody can shrink it or
- * write to it any more and that its header makes sense. Returns 0, or -errno with a reason:
+ * Map the window behind FD (which stays the caller's), after checking that no process can shrink it
+ * or write to it any more and that its header makes sense. Returns 0, or -errno with a reason:
  * -EPERM: not a memfd, or not sealed; -EBADMSG, -EPROTONOSUPPORT: see nm_window_header_check().
  */
 int nm_window_attach(int fd, struct nm_foreign_window *ret_window, struct nm_reason *ret_reason);

@@ -21,13 +21,20 @@ struct field {
 	}
 
 static const struct field header_fields[] = {
-	FIELD(nm_window_header, magic),	      FIELD(nm_window_header, version),
-	FIELD(nm_window_header, features),    FIELD(nm_window_header, size),
-	FIELD(nm_window_header, nr_lanes),    FIELD(nm_window_header, ring_slots),
-	FIELD(nm_window_header, chunk_size),  FIELD(nm_window_header, nr_chunks),
-	FIELD(nm_window_header, lanes_off),   FIELD(nm_window_header, rings_off),
-	FIELD(nm_window_header, pool_off),    FIELD(nm_window_header, id),
-	FIELD(nm_window_header, token_proof), FIELD(nm_window_header, state),
+	FIELD(nm_window_header, magic),
+	FIELD(nm_window_header, version),
+	FIELD(nm_window_header, features),
+	FIELD(nm_window_header, geometry.size),
+	FIELD(nm_window_header, geometry.nr_lanes),
+	FIELD(nm_window_header, geometry.ring_slots),
+	FIELD(nm_window_header, geometry.chunk_size),
+	FIELD(nm_window_header, geometry.nr_chunks),
+	FIELD(nm_window_header, geometry.lanes_off),
+	FIELD(nm_window_header, geometry.rings_off),
+	FIELD(nm_window_header, geometry.pool_off),
+	FIELD(nm_window_header, id),
+	FIELD(nm_window_header, token_proof),
+	FIELD(nm_window_header, state),
 };
 
 static const struct field lane_fields[] = {

@@ -130,7 +130,7 @@ int nm_vmseg_part_check(const struct nm_vmseg_part *part, uint32_t index, uint64
 	uint64_t slots_end, cells_end;
 
 	if (!atomic_load_explicit(&part->generation, memory_order_relaxed)) {
-		nm_reason_set(ret_reason, "nobody has used part %u yet", index);
+		nm_reason_set(ret_reason, "part %u was never used", index);
 		return -ENOENT;
 	}
 	if (part->magic != NM_VMSEG_PART_MAGIC)

@@ -13,8 +13,8 @@ bool machines_make(const char *dir);
 /* From now on this process is on machine PART. Before anything reads a knob. */
 void machines_enter(const char *dir, uint32_t part);
 /*
- * Whoever comes next on any machine finds no slot of the dead that passes for a living one, and gets
- * a slot and room for a window. NULL, or what is wrong.
+ * Whoever comes next on any machine finds no slot of the dead that passes for a living one, and
+ * gets a slot and room for a window. NULL, or what is wrong.
  */
 const char *machines_remains(const char *dir);
 /* Remove every file of it. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Walks every mark of base/fault.h: a victim that dies, stops or is late at the mark, a survivor that
- * converses with it, and a third with whom the survivor must be able to converse afterwards; a guest
- * comes to the victim first and closes. The survivor ends in bounded time, sees no byte that is not
- * the victim's own, and keeps no descriptor, mapping or socket.
+ * Walks every mark of base/fault.h: a victim that dies, stops or is late at the mark, a survivor
+ * that converses with it, and a third with whom the survivor must be able to converse afterwards; a
+ * guest comes to the victim first and closes. The survivor ends in bounded time, sees no byte that
+ * is not the victim's own, and keeps no descriptor, mapping or socket.
  *
  * They meet in one of two worlds: in one rundir, or in a segment between three virtual
  * machines, of which the guest shares the victim's; there the next who comes must get a slot. Marks
@@ -267,10 +267,10 @@ static const char *look_for_remains(const struct run *run)
 	if (run->world == IN_SEGMENT)
 		return machines_remains(dir_path);
 	if (nm_rundir_open(dir_path, &dir, &why))
-		return "the segment directory is gone";
+		return "the rundir is gone";
 	nm_rundir_reap(&dir, 0);
 	nm_rundir_close(&dir);
-	return count_entries(dir_path) > 2 ? "something is left in the segment directory" : NULL;
+	return count_entries(dir_path) > 2 ? "something is left in the rundir" : NULL;
 }
 
 static const char *judge(const struct run *run)

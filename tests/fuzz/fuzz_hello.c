@@ -21,7 +21,7 @@ static void expect_printable(const char *text, size_t size)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	struct nm_greeting greeting;
-	struct nm_farewell bye;
+	struct nm_step bye;
 	struct nm_reason why = {""};
 	int kind, wanted;
 
@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	if (kind < 0 && !why.text[0])
 		abort();
 	if (kind == NM_MESSAGE_BYE) {
-		nm_farewell_copy(bytes, &bye);
+		nm_step_copy(bytes, &bye);
 		expect_printable(bye.words, sizeof(bye.words));
 	}
 	for (wanted = NM_MESSAGE_HELLO; wanted <= NM_MESSAGE_WELCOME; wanted++) {

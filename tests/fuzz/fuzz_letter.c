@@ -18,10 +18,10 @@ static void expect(bool condition)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
-	const struct nm_vmseg_address visitor = {1, 2, 3, 4}, owner = {0, 1, 2, 3};
+	const struct nm_vmseg_address caller = {1, 2, 3, 4}, owner = {0, 1, 2, 3};
 	const uint8_t token[8] = {7}, segment[NM_VMSEG_TOKEN_LEN] = {9};
 	uint8_t message[NM_VMSEG_MESSAGE_MAX], before[NM_VMSEG_MESSAGE_MAX];
-	struct nm_letter_cover cover = {token, segment, &visitor, &owner, 0};
+	struct nm_letter_cover cover = {token, segment, &caller, &owner, 0};
 	struct nm_greeting greeting;
 	struct nm_letter_head head;
 	struct nm_reason why;

@@ -4,7 +4,14 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nearmetal.host.model import BiosFacts, BiosValue, CardFacts, ConfigValue, HostFacts, PortFacts
+from nearmetal.host.model import (
+    BiosFacts,
+    BiosValue,
+    CardFacts,
+    ConfigValue,
+    PlatformFacts,
+    PortFacts,
+)
 from nearmetal.host.places import GRUB, RULES
 from nearmetal.host.plan import HostPlan, Phase
 from nearmetal.host.steps import (
@@ -48,7 +55,7 @@ def ports(place: str, driver: str, number: int = 2, **more: object) -> tuple[Por
     return tuple(replace(port, **more) for port in found)  # type: ignore[arg-type]
 
 
-def esxi(*, tools: bool = True, options: str = "") -> HostFacts:
+def esxi(*, tools: bool = True, options: str = "") -> PlatformFacts:
     """The host of VMware's paper: a ConnectX-4 Lx for service, a ConnectX-5 for MPI."""
     service = CardFacts("0000:1a:00", "ConnectX4LX", ports("0000:1a:00", "nmlx5_core"))
     fast = CardFacts("0000:3b:00", "ConnectX5", ports("0000:3b:00", "nmlx5_core"))
@@ -67,7 +74,7 @@ def esxi(*, tools: bool = True, options: str = "") -> HostFacts:
             device="mt4119_pciconf1",
             config=settings(FACTORY),
         )
-    return HostFacts(
+    return PlatformFacts(
         "esx1",
         "esxi",
         boot="1",
@@ -79,7 +86,7 @@ def esxi(*, tools: bool = True, options: str = "") -> HostFacts:
     )
 
 
-def linux(**changed: object) -> HostFacts:
+def linux(**changed: object) -> PlatformFacts:
     card = CardFacts(
         "0000:3b:00",
         "ConnectX5",
@@ -89,7 +96,7 @@ def linux(**changed: object) -> HostFacts:
         device="0000:3b:00.0",
         config=settings(FACTORY),
     )
-    facts = HostFacts(
+    facts = PlatformFacts(
         "kvm1",
         "linux",
         boot="1",
@@ -106,7 +113,7 @@ def linux(**changed: object) -> HostFacts:
 class FakeHost:
     """Takes actions as the real ones do: nothing that needs a reboot counts before it."""
 
-    def __init__(self, facts: HostFacts) -> None:
+    def __init__(self, facts: PlatformFacts) -> None:
         self.facts = facts
         self.reboots = 0
         self.done: list[str] = []

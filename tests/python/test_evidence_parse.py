@@ -67,6 +67,7 @@ def test_own_preamble_of_a_launcher_is_kept_as_remarks() -> None:
         ("# table barrier", "# table pingpong", "a.out:11: the end of 'barrier'"),
         ("size_B samples", "samples samples", "a.out:4: column 'samples' stands twice"),
         ("# done patterns", "# done patterns\nx", "a.out:13: 'x' after the end"),
+        ("# table pingpong", "# table", "a.out:3: a table without a name"),
     ],
 )
 def test_own_damage_is_told_with_file_and_line(old: str, new: str, expected: str) -> None:
@@ -112,6 +113,7 @@ def test_imb_tables_modes_and_time_outs() -> None:
         ("# All processes entering MPI_Finalize", "", "the output stops before its end"),
         ("         3.95         0.25", "         3.95", "3 values for 4 columns"),
         ("3.95", "3,95", "'3,95' is not a number"),
+        ("# Benchmarking PingPong", "", "a header without a test"),
         ("Intel(R) MPI Benchmarks", "Something else", "not the output of the Intel MPI"),
     ],
 )

@@ -12,10 +12,10 @@ import pytest
 from nearmetal.core.errors import HostError, LockedError
 from nearmetal.core.journal import Journal
 from nearmetal.core.lock import locked
-from nearmetal.host.apply import Applier, Earlier, Patience, _refuse
+from nearmetal.host.apply import Applier, Earlier, Patience
 from nearmetal.host.hosts_file import parse_hosts
 from nearmetal.host.places import GRUB, RULES
-from nearmetal.host.plan import plan_hosts
+from nearmetal.host.plan import plan_hosts, refuse
 from nearmetal.host.shell import Answer
 from tests.python.fake_mlxconfig import reset
 from tests.python.provision_host import esxi
@@ -242,7 +242,7 @@ def test_a_host_with_machines_is_not_rebooted(lab: dict[str, Rebooting], tmp_pat
 def test_esxi_without_a_vcenter_is_planned_and_not_applied() -> None:
     file = parse_hosts(PAPER)
     with pytest.raises(HostError, match="esx1 run ESXi, which apply changes through a vCenter"):
-        _refuse(plan_hosts(file, {"esx1": esxi()}), file)
+        refuse(plan_hosts(file, {"esx1": esxi()}), file)
 
 
 def test_two_at_once_are_one_too_many(lab: dict[str, Rebooting], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from nearmetal.core.errors import SpecError
 from nearmetal.host.apply import Earlier
 from nearmetal.host.facts_linux import read_linux
 from nearmetal.host.hosts_file import parse_hosts
-from nearmetal.host.model import HostFacts, PortFacts, VfGuids
+from nearmetal.host.model import PlatformFacts, PortFacts, VfGuids
 from nearmetal.host.places import (
     GRUB,
     HEAD,
@@ -46,7 +46,7 @@ OWN = "/usr/lib/systemd/network/99-default.link"
 READY = settings(FACTORY | {"SRIOV_EN": "1", "NUM_OF_VFS": "4"})
 
 
-def facts(port: PortFacts, **more: object) -> HostFacts:
+def facts(port: PortFacts, **more: object) -> PlatformFacts:
     """A host whose firmware is ready; its card has one port."""
     found = linux(**more)
     card = replace(found.cards[0], ports=(port,), config=READY)
@@ -58,7 +58,7 @@ def port(**more: object) -> PortFacts:
     return replace(found, **more)  # type: ignore[arg-type]
 
 
-def plan(text: str, found: HostFacts) -> HostPlan:
+def plan(text: str, found: PlatformFacts) -> HostPlan:
     [(name, group)] = parse_hosts(text).each()
     return plan_host(name, group, found)
 
@@ -124,7 +124,7 @@ def test_systemd_makes_the_vfs_where_it_has_the_network() -> None:
     ],
 )
 def test_udev_makes_them_elsewhere_and_where_a_link_file_is_somebody_elses(
-    found: HostFacts,
+    found: PlatformFacts,
 ) -> None:
     file = actions(plan(asked("{vfs: 4}"), found))[0]
     assert isinstance(file, WriteFile)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nearmetal.core.errors import HostError, SpecError
-from nearmetal.host.apply import Applier, Patience, _refuse
+from nearmetal.host.apply import Applier, Patience
 from nearmetal.host.esxi_marks import Marks
 from nearmetal.host.facts import Reach
 from nearmetal.host.facts_esxi import with_shell
 from nearmetal.host.hosts_file import parse_hosts
-from nearmetal.host.model import CardFacts, EsxiFacts, HostFacts, PortFacts
-from nearmetal.host.plan import HostPlan, plan_host, plan_hosts
+from nearmetal.host.model import CardFacts, EsxiFacts, PlatformFacts, PortFacts
+from nearmetal.host.plan import HostPlan, plan_host, plan_hosts, refuse
 from nearmetal.host.rollback import Back, plan_back
 from nearmetal.host.shell import take, take_on_esxi
 from nearmetal.host.show import status_lines
@@ -64,7 +64,7 @@ def port(address: str, driver: str, **more: Any) -> PortFacts:
 
 def facts(
     options: str = "", vfs: tuple[int, int] = (0, 0), offers: int = 16, **more: Any
-) -> HostFacts:
+) -> PlatformFacts:
     """The paper's host as its vCenter tells it, and a card whose VFs ESXi makes by itself."""
     cards = (
         CardFacts(
@@ -94,7 +94,7 @@ def facts(
         ),
     )
     told: dict[str, Any] = {"power": "dynamic", "policies": POLICIES, "vsan": True} | more
-    return HostFacts(
+    return PlatformFacts(
         "esx1",
         "esxi",
         boot="1",
@@ -104,7 +104,7 @@ def facts(
     )
 
 
-def plan(text: str, found: HostFacts) -> HostPlan:
+def plan(text: str, found: PlatformFacts) -> HostPlan:
     [(name, group)] = parse_hosts(text).each()
     return plan_host(name, group, found)
 
@@ -158,9 +158,9 @@ def test_what_only_a_shell_can_do_is_stated_with_its_commands() -> None:
     with pytest.raises(
         HostError, match=r"because a person comes first:\n  esx1: .*NUM_OF_VFS=16"
     ) as caught:
-        _refuse(plans, file)
+        refuse(plans, file)
     assert "--by-hand-done" in caught.value.hint
-    _refuse(plans, file, by_hand_done=True)
+    refuse(plans, file, by_hand_done=True)
 
 
 def test_address_translation_by_the_card_is_set_by_hand_and_told_where_it_may_be_so() -> None:
@@ -345,7 +345,7 @@ def test_status_says_that_an_uplink_of_infiniband_is_down_by_nature() -> None:
     assert "in service, power policy dynamic, vSAN, 0 machines on" in lines
 
 
-def back(kept: dict[str, Any], found: HostFacts) -> Back:
+def back(kept: dict[str, Any], found: PlatformFacts) -> Back:
     [(name, group)] = parse_hosts(HEAD + PORTS).each()
     return plan_back(name, group, found, kept)
 
@@ -448,7 +448,7 @@ class Evacuating:
         self.cause = cause
         self.goes_on = goes_on
 
-    def read(self, *, packages: bool) -> HostFacts:
+    def read(self, *, packages: bool) -> PlatformFacts:
         assert not packages
         return facts()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nearmetal.host.hosts_file import HostsFile, parse_hosts
-from nearmetal.host.model import BiosFacts, BiosValue, CardFacts, ConfigValue, HostFacts
+from nearmetal.host.model import BiosFacts, BiosValue, CardFacts, ConfigValue, PlatformFacts
 from nearmetal.host.places import GRUB, RULES
 from nearmetal.host.plan import HostPlan, gather, plan_host, plan_hosts, waves
 from nearmetal.host.show import plan_lines
@@ -53,7 +53,7 @@ hosts:
 """
 
 
-def plan(text: str, facts: HostFacts) -> HostPlan:
+def plan(text: str, facts: PlatformFacts) -> HostPlan:
     [(name, group)] = parse_hosts(text).each()
     return plan_host(name, group, facts)
 
@@ -156,7 +156,7 @@ def test_max_vfs_is_in_bus_order_whatever_the_order_of_the_facts() -> None:
         ("linux", KVM, linux()),
     ],
 )
-def test_plans_are_as_recorded(name: str, text: str, facts: HostFacts) -> None:
+def test_plans_are_as_recorded(name: str, text: str, facts: PlatformFacts) -> None:
     found = plan_hosts(parse_hosts(text), {facts.name: facts})
     assert "\n".join(plan_lines(found)) + "\n" == (GOLDEN / f"{name}.plan").read_text()
 
@@ -179,7 +179,7 @@ def test_plans_are_as_recorded(name: str, text: str, facts: HostFacts) -> None:
         ),
     ],
 )
-def test_after_apply_the_plan_is_empty(text: str, facts: HostFacts) -> None:
+def test_after_apply_the_plan_is_empty(text: str, facts: PlatformFacts) -> None:
     host = FakeHost(facts)
     found = plan(text, facts)
     assert found.refusals == ()

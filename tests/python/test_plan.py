@@ -29,6 +29,8 @@ from tests.python.virtual import HYPERVISOR, SMALL, facts_for
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"
 EXAMPLES = sorted((ROOT / "nearmetal/share/examples").glob("*.yaml"))
+RECORDED = [path for path in EXAMPLES if not path.stem.startswith("vsphere")]
+"""Those of backends with records; vCenter itself keeps the values of its resources."""
 TWO_CORES = Facts((0, 1))
 
 
@@ -191,14 +193,13 @@ def test_every_node_gets_cores_and_slots_alone_decide_the_next(
     assert bool(plan.notes) == wrapped
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_the_values_of_a_plan_come_back_from_their_texts(path: Path) -> None:
     spec = load_spec(path)
     for item in desired(spec, facts_for(spec, HYPERVISOR)).resources:
         read = type(item.values).read(dict(item.attributes))
         assert read.attributes == item.attributes
-        if not isinstance(item.values, TextValues):
-            assert read == item.values
+        assert read == item.values
 
 
 @pytest.mark.parametrize("change", [{"colour": "red"}, {"slots": "many"}, {"cpus": "0,x"}])

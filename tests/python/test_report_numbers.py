@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearmetal.report import numbers
-from nearmetal.report.svg import Bar, Mark, Series, bar_chart, line_chart, ratio_chart
+from nearmetal.report.svg import ChartBar, Mark, Series, bar_chart, line_chart, ratio_chart
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,10 @@ def test_charts_of_nothing_are_nothing() -> None:
 
 
 def test_bars_begin_at_zero_and_keep_their_proportion() -> None:
-    bars = [Bar("a", "auto", 10.0, 9.0, 11.0, "10", "#x"), Bar("b", "stock", 1.0, 1.0, 1.0, "1")]
+    bars = [
+        ChartBar("a", "auto", 10.0, 9.0, 11.0, "10", "#x"),
+        ChartBar("b", "stock", 1.0, 1.0, 1.0, "1"),
+    ]
     chart = bar_chart("t", [("g", bars)])
     widths = [float(p.split('width="')[1].split('"')[0]) for p in chart.split("<rect")[1:]]
     assert widths[0] / widths[1] == pytest.approx(10, rel=0.02)

@@ -63,7 +63,7 @@ def test_what_was_made_is_shown(tmp_path: Path) -> None:
     assert told["size"] == 2 * MIB + 3 * 2 * MIB
     assert (told["lead"], told["state"]) == (0, "run")
     assert [part["in_use"] for part in told["parts"]] == [False, False, False]
-    assert "nobody has used part 2 yet" in run("show", path).stdout
+    assert "part 2 was never used" in run("show", path).stdout
 
 
 def test_memory_is_reserved(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from nearmetal.cluster.backends.libvirt.build import Layout
 from nearmetal.core.errors import SlurmError
 from nearmetal.core.process import Command, Completed, LocalRunner
 from nearmetal.image import Cache
@@ -19,7 +20,6 @@ from nearmetal.slurm.machines import (
     BootFiles,
     Job,
     JobKey,
-    SegmentLayout,
     check_allocated,
     check_node,
     members,
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
 WANTED = MachineRequest("default", 2, 1, 512 * MIB, 64 * MIB, ("/srv", "/scratch"), "tcg")
 BOOT = BootFiles("/i/vmlinux", "/i/initrd", "/i/root", "console=ttyS0 quiet")
-LAYOUT = SegmentLayout("0123456789abcdef" * 2, 2, 16 * MIB, 4096, 64 * MIB)
+LAYOUT = Layout("0123456789abcdef" * 2, 2, 16 * MIB, 4096, 64 * MIB)
 
 
 def job(nodes: tuple[str, ...] = ("n1", "n2")) -> Job:

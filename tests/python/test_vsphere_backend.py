@@ -11,7 +11,7 @@ import pytest
 from pyVmomi import vim
 
 from nearmetal.cluster.backends.vsphere.devices import describe, is_like, matched
-from nearmetal.cluster.backends.vsphere.spec import VmAdapter
+from nearmetal.cluster.backends.vsphere.settings import VmAdapter
 from nearmetal.core.errors import BackendError
 from nearmetal.host.vcenter.session import Session, explain, tls_context, without_chassis
 from nearmetal.host.vcenter.spec import Vcenter

@@ -83,7 +83,7 @@ def test_a_record_of_another_vcenter_is_told_with_both(tmp_path: Path) -> None:
     with pytest.raises(BackendError) as caught:
         other.claim("t", "h", [])
     assert "is of vCenter vc1 (instance 0a-1)" in caught.value.message
-    assert "the spec's vCenter is vc2 (instance 0a-2)" in caught.value.message
+    assert "the spec's is vc2 (instance 0a-2)" in caught.value.message
     assert "write vc1 under vcenter again" in caught.value.hint
     assert moved.read() == {"s": {"h": ["a"]}}
 

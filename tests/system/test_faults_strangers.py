@@ -76,7 +76,7 @@ GREETINGS = {
     "too short": Wrong("as long as", window=lambda who: Window(who, claimed_size=1 << 30)),
     "too many lanes": Wrong("number of lanes", window=lambda who: Window(who, nr_lanes=1 << 20)),
     "overlap": Wrong("overlap", window=lambda who: Window(who, nr_lanes=4000)),
-    "foreign": Wrong("somebody else's", window=lambda _: Window(Identity.random())),
+    "foreign": Wrong("belongs to another endpoint", window=lambda _: Window(Identity.random())),
 }
 
 
@@ -225,7 +225,7 @@ IMPOSTORS: dict[str, tuple[Impostor, str]] = {
     "proof": (answer_without_proof, "does not show"),
     "window": (answer_without_window, "no window came"),
     "seals": (answer_unsealed, "not sealed"),
-    "identity": (answer_as_somebody_else, "somebody else answers"),
+    "identity": (answer_as_somebody_else, "another endpoint answers"),
     "noise": (answer_with_noise, "no message of ours"),
     "silence": (say_nothing, "no answer within"),
     "hangup": (hang_up, "hung up during the handshake"),
@@ -259,7 +259,7 @@ def expect_explained(a: Peer, b: Peer, words: str) -> None:
     assert a.finish() == 0
     assert a.way_to(b)["channel"] == "net"
     assert words in a.way_to(b)["reason"]
-    warnings = [line for line in a.log_lines if "cannot be met" in line]
+    warnings = [line for line in a.log_lines if "cannot be reached" in line]
     assert len(warnings) == 1, a.log
     assert words in warnings[0]
 

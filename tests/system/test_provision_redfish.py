@@ -8,7 +8,7 @@ import requests
 
 from nearmetal.core.errors import HostError, PasswordError
 from nearmetal.host.hosts_file import parse_hosts
-from nearmetal.host.model import HostFacts
+from nearmetal.host.model import PlatformFacts
 from nearmetal.host.plan import HostPlan, plan_host
 from nearmetal.host.redfish import Redfish
 from nearmetal.host.steps import SetBios, Wait
@@ -52,7 +52,7 @@ class Lab:
 
     def plan(self) -> HostPlan:
         return plan_host(
-            self.name, self.group, HostFacts("kvm1", "linux", bios=self.redfish.read())
+            self.name, self.group, PlatformFacts("kvm1", "linux", bios=self.redfish.read())
         )
 
     def restart(self) -> None:

@@ -221,7 +221,7 @@ def test_an_allocation_is_asked_for_containers_not_its_steps(slurm: SlurmSite) -
     assert "was the allocation created without --nm-node?" in late.stderr
     other = slurm.run("ann", "salloc", IN, "srun", "--nm-segment=2M", "true")
     assert other.returncode == 1
-    assert "options of the step are not those of the allocation" in other.stderr
+    assert "options of the step differ from those of the allocation" in other.stderr
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_steps_go_by_the_partition_on_record(slurm: SlurmSite) -> None:
     eventually(lambda: "ready" in output(slurm, "ann"))
     (slurm.state("n1") / f"job-{job}/partition").write_text("debug\n")
     go.touch()
-    eventually(lambda: "are not those of the allocation" in output(slurm, "ann"))
+    eventually(lambda: "differ from those of the allocation" in output(slurm, "ann"))
 
 
 def test_a_partition_that_only_nodes_know_fails_the_job_not_the_node(slurm: SlurmSite) -> None:

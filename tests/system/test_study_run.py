@@ -104,7 +104,7 @@ def test_a_study_is_killed_resumed_imported_and_reported(place: Site) -> None:
         'id="testbed"'
     )
     text = page.read_text()
-    assert "What was recorded of every launch" in text
+    assert "Records of the launches" in text
     for said in ("shm (counted)", "n1: cores", "MPICH 5.", "Open MPI 5."):
         assert said in text
     if find_browser() is None:

@@ -12,6 +12,7 @@ from pyVmomi import vim
 from nearmetal.cli.main import main
 from nearmetal.cluster.apply import Cluster, down, plan_up, up
 from nearmetal.cluster.backends.vsphere.cluster import VsphereBackend
+from nearmetal.cluster.backends.vsphere.plan import VsphereMachine
 from nearmetal.cluster.diff import Action
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError, StateError
@@ -218,7 +219,7 @@ def test_one_machine_that_fails_leaves_the_others_and_is_taken_up(
     assert "node n1: cloning: DuplicateName" in caught.value.message
     assert "rename the node" in caught.value.hint
     assert len(machines_of(content, "part")) == 4
-    with pytest.raises(BackendError, match="holds what is not the cluster's: n1"):
+    with pytest.raises(BackendError, match="has objects of another owner: n1"):
         down(opened(spec, tmp_path))
     own.wait("meddling", machines_of(content, "part")["n1"].Destroy_Task)
     raised(text, tmp_path)
@@ -254,7 +255,7 @@ class Counting(VsphereBackend):
         self._count = threading.Lock()
         self.busy = self.most = 0
 
-    def _make(self, name: str, wanted: dict[str, str]) -> None:
+    def _make(self, name: str, wanted: VsphereMachine) -> None:
         with self._count:
             self.busy += 1
             self.most = max(self.most, self.busy)

@@ -370,7 +370,7 @@ def test_a_port_group_on_which_a_foreign_machine_hangs_stays(
         f"port_group: {group}", "port_group: other"
     )
     for work in (lambda: raised(fewer, tmp_path), lambda: gone(text, tmp_path)):
-        with pytest.raises(BackendError, match="stays: machines hang on it: stranger") as caught:
+        with pytest.raises(BackendError, match="stays: machines use it: stranger") as caught:
             work()
         assert "another port group" in caught.value.hint
         assert group in networks_of(content)["names"]  # type: ignore[operator]

@@ -10,8 +10,8 @@ import pytest
 from pyVmomi import vim
 
 from nearmetal.cluster.apply import down, plan_down
-from nearmetal.cluster.backends.vsphere.hosts import read_hosts
-from nearmetal.cluster.backends.vsphere.inventory import Inventory
+from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
+from nearmetal.cluster.backends.vsphere.networks import read_hosts
 from nearmetal.cluster.backends.vsphere.record import Center, SwitchRecord
 from nearmetal.cluster.backends.vsphere.standard import StandardSwitches
 from nearmetal.core.errors import BackendError
@@ -96,11 +96,12 @@ def record_of(own: Session, directory: Path) -> SwitchRecord:
 
 def standard(text: str, own: Session, directory: Path) -> StandardSwitches:
     """Return what settles the standard switches of a spec, to be called out of turn."""
-    return StandardSwitches(own, Inventory(own.content, spec_of(text)), record_of(own, directory))
+    places = VsphereInventory(own.content, spec_of(text))
+    return StandardSwitches(own, places, record_of(own, directory))
 
 
 def hosts_of(text: str, own: Session) -> dict[str, Any]:
-    return dict(read_hosts(own, Inventory(own.content, spec_of(text))))
+    return dict(read_hosts(own, VsphereInventory(own.content, spec_of(text))))
 
 
 def test_a_switch_of_a_host_that_does_not_answer_stays_recorded(
@@ -113,7 +114,7 @@ def test_a_switch_of_a_host_that_does_not_answer_stays_recorded(
     for _ in range(2):
         with pytest.raises(BackendError, match=what) as caught:
             gone_for_good(text, tmp_path)
-        assert caught.value.hint == "connect the host again, then do the same again"
+        assert caught.value.hint == "connect the host again, then repeat the command"
         assert record_of(own, tmp_path).read() == {"near": {"one": ["lan"]}}
     connect(own, "one")
     found: Any = networks_of(own.content)
@@ -145,7 +146,7 @@ def test_nothing_is_made_or_forgotten_on_a_host_that_stopped_to_answer(
     switch = spec_of(text).switches[0]
     disconnect(own, "one")
     with pytest.raises(BackendError, match="near of one stays: the host does not answer"):
-        standard(text, own, tmp_path).settle(switch, hosts_of(text, own)["one"])
+        standard(text, own, tmp_path).settle(switch, [hosts_of(text, own)["one"]])
     assert record_of(own, tmp_path).groups("near", "one") == ["lan"]
     connect(own, "one")
     gone_for_good(text, tmp_path)
@@ -174,10 +175,10 @@ def test_what_may_have_been_made_stays_recorded_until_its_host_answers(
     hosts = hosts_of(text, own)
     disconnect(own, "one")
     with pytest.raises(BackendError, match="HostNotConnected"):
-        standard(text, own, tmp_path).settle(spec_of(text).switches[0], hosts["one"])
+        standard(text, own, tmp_path).settle(spec_of(text).switches[0], [hosts["one"]])
     assert record_of(own, tmp_path).groups("near", "one") == []
     connect(own, "one")
-    assert standard(text, own, tmp_path).trim({}, hosts_of(text, own)) == []
+    assert standard(text, own, tmp_path).trim({}) == []
     assert record_of(own, tmp_path).read() == {}
 
 
@@ -189,7 +190,7 @@ def test_what_somebody_else_made_in_between_is_not_ours(
     system = host_named(own, "one").configManager.networkSystem
     system.AddVirtualSwitch("near", vim.host.VirtualSwitch.Specification(numPorts=8))
     with pytest.raises(BackendError, match="AlreadyExists"):
-        standard(text, own, tmp_path).settle(spec_of(text).switches[0], before)
+        standard(text, own, tmp_path).settle(spec_of(text).switches[0], [before])
     assert record_of(own, tmp_path).read() == {}
     system.RemoveVirtualSwitch("near")
 
@@ -233,7 +234,7 @@ def test_a_port_group_moves_to_a_switch_of_another_kind_in_two_steps(
     text = text_of(vcenter, wanted)
     with pytest.raises(BackendError, match=r"the datacenter has a .* of that name") as caught:
         raised(text, tmp_path, replace=True)
-    assert f"take it off switch {holder} with an `up` of its own first" in caught.value.hint
+    assert f"first remove it from switch {holder} with a separate `up`" in caught.value.hint
     assert networks_of(own.content) == before
     raised(text_of(vcenter), tmp_path, replace=True)
     raised(text, tmp_path)
@@ -263,8 +264,8 @@ def test_a_switch_that_left_with_its_host_is_told(
 ) -> None:
     text = text_of(vcenter, NEAR)
     raised(text, tmp_path)
-    told = "switch near of three: the datacenter has no such host; it counts as gone with it "
-    told += "(where it has another name now, remove the switch there by hand)"
+    told = "switch near of three: the datacenter does not have this host, so the switch counts as "
+    told += "removed (if the host has another name now, remove the switch there by hand)"
     assert told not in plan_of(text, tmp_path).notes
     record_of(own, tmp_path).claim("near", "three", ["lan"])
     assert told in plan_of(text, tmp_path).notes

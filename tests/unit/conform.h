@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The conformance suite over the transport contract, for every channel of base/channel.h: how a case
- * is written, once for all channels, and chosen by what a channel has. A new channel adds one line
- * to CORE_CHANNELS or FABRIC_CHANNELS and its fixture.
+ * The conformance suite over the transport contract, for every channel of base/channel.h: how a
+ * case is written, once for all channels, and chosen by what a channel has. A new channel adds one
+ * line to CORE_CHANNELS or FABRIC_CHANNELS and its fixture.
  */
 #ifndef NM_TEST_CONFORM_H
 #define NM_TEST_CONFORM_H

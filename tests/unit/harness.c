@@ -196,8 +196,8 @@ __attribute__((visibility("default"))) const char *__tsan_default_options(void)
 #endif
 
 /*
- * How many threads there are, once no more than `expected` are left or a second has passed: a thread
- * that was joined is listed in /proc for a moment longer.
+ * How many threads there are, once no more than `expected` are left or a second has passed: a
+ * thread that was joined is listed in /proc for a moment longer.
  */
 static unsigned int count_threads(unsigned int expected)
 {

@@ -55,9 +55,9 @@ void place_destroy(struct place *place)
 	free(place->window);
 }
 
-struct nm_session *place_expect(struct place *place, enum nm_session_event_kind kind)
+struct nm_session *place_expect(struct place *place, enum nm_session_event kind)
 {
-	enum nm_session_event_kind got;
+	enum nm_session_event got;
 	struct nm_session *session;
 
 	while (!(session = nm_sessions_next_event(place->sessions, &got)))
@@ -68,7 +68,7 @@ struct nm_session *place_expect(struct place *place, enum nm_session_event_kind 
 
 void place_expect_nothing(struct place *place)
 {
-	enum nm_session_event_kind kind;
+	enum nm_session_event kind;
 
 	nm_test_sleep_ms(30);
 	NM_CHECK(nm_sessions_next_event(place->sessions, &kind) == NULL);
@@ -154,7 +154,7 @@ struct nm_greeting raw_hello(const struct place *visitor, const struct place *ow
 int raw_receive(int fd, uint8_t bytes[NM_MESSAGE_MAX], int *ret_fd, char words[180])
 {
 	struct pollfd poller = {.fd = fd, .events = POLLIN};
-	struct nm_farewell bye;
+	struct nm_step bye;
 	int len, kind;
 
 	do {
@@ -166,7 +166,7 @@ int raw_receive(int fd, uint8_t bytes[NM_MESSAGE_MAX], int *ret_fd, char words[1
 	NM_CHECK(len > 0);
 	kind = nm_message_parse(bytes, (size_t)len, NULL);
 	if (kind == NM_MESSAGE_BYE) {
-		nm_farewell_copy(bytes, &bye);
+		nm_step_copy(bytes, &bye);
 		memcpy(words, bye.words, sizeof(bye.words));
 	}
 	return kind;

@@ -22,7 +22,7 @@ struct place place_create(uint32_t connect_ms);
 int place_try(struct place *place, const char *dir, uint32_t connect_ms, struct nm_reason *ret_why);
 void place_destroy(struct place *place);
 /* Wait for the next event and check its kind. */
-struct nm_session *place_expect(struct place *place, enum nm_session_event_kind kind);
+struct nm_session *place_expect(struct place *place, enum nm_session_event kind);
 /* No event is there, and after a while still none. */
 void place_expect_nothing(struct place *place);
 /* Visit OWNER; the visit must succeed. */

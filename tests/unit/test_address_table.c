@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "harness.h"
-#include "provider/address_pack.h"
 #include "provider/address_table.h"
 
 /* Hundreds of blocks. */

@@ -60,7 +60,7 @@ static void expect_spoiled(size_t len, bool in_pool, size_t offset)
 	NM_CHECK_EQ(near_recv(a, b, in, len, 2, "in"), 0);
 	NM_CHECK_EQ(near_send(b, a, out, len, 2, 0, NULL), 0);
 	header = near_window(b);
-	bytes = (char *)header + (in_pool ? header->pool_off : header->rings_off);
+	bytes = (char *)header + (in_pool ? header->geometry.pool_off : header->geometry.rings_off);
 	bytes[offset] ^= 4;
 	got = near_wait(a, b, NULL);
 	NM_CHECK_EQ(got.err, ECONNRESET);

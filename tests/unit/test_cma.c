@@ -16,7 +16,7 @@
 
 #include "namespaces.h"
 #include "session_fixture.h"
-#include "transport/shm/cma.h"
+#include "transport/shm/shm_private.h"
 
 #define NOBODY 65534
 
@@ -59,13 +59,14 @@ static void await_step(struct pair *pair, int step)
 
 static uint8_t reachable[64];
 
-static void note(struct verdict *verdict, const struct nm_session *session)
+static void note(struct verdict *verdict, const struct nm_session *session,
+		 const struct nm_direction *direction)
 {
 	verdict->met = true;
 	verdict->relation = session->relation;
-	verdict->cma = session->cma;
-	verdict->target = session->cma_target;
-	verdict->why = session->cma_why;
+	verdict->cma = direction->cma;
+	verdict->target = direction->cma_target;
+	verdict->why = direction->cma_why;
 }
 
 static struct place make_place(bool cma)
@@ -80,6 +81,7 @@ static struct place make_place(bool cma)
 
 static void be_owner(void *arg)
 {
+	struct nm_session *session;
 	struct pair *pair = arg;
 	struct place place;
 
@@ -92,8 +94,10 @@ static void be_owner(void *arg)
 	pair->owner.bytes = (uintptr_t)reachable;
 	atomic_store(&pair->step, 1);
 	await_step(pair, 2);
-	if (pair->visitor.met)
-		note(&pair->owner, place_expect(&place, NM_SESSION_SOURCE));
+	if (pair->visitor.met) {
+		session = place_expect(&place, NM_SESSION_SOURCE);
+		note(&pair->owner, session, &session->in);
+	}
 	atomic_store(&pair->step, 3);
 	await_step(pair, 4);
 	place_destroy(&place);
@@ -113,7 +117,7 @@ static void be_visitor(void *arg)
 	pair->visitor.err =
 		nm_sessions_connect(place.sessions, &pair->owner.who, &session, &pair->visitor.why);
 	if (!pair->visitor.err)
-		note(&pair->visitor, session);
+		note(&pair->visitor, session, &session->out);
 	atomic_store(&pair->step, 2);
 	await_step(pair, 3);
 	if (pair->then)
@@ -197,8 +201,8 @@ NM_TEST(two_endpoints_of_one_process_are_allowed)
 	struct place a = place_create(5000), b = place_create(5000);
 	struct nm_session *out = place_visit(&a, &b), *in = place_expect(&b, NM_SESSION_SOURCE);
 
-	NM_CHECK(out->cma && in->cma);
-	NM_CHECK_EQ(out->cma_target.pid, getpid());
+	NM_CHECK(out->out.cma && in->in.cma);
+	NM_CHECK_EQ(out->out.cma_target.pid, getpid());
 	place_destroy(&a);
 	place_destroy(&b);
 }

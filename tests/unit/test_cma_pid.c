@@ -12,7 +12,7 @@
 
 #include "harness.h"
 #include "namespaces.h"
-#include "transport/shm/cma.h"
+#include "transport/shm/shm_private.h"
 
 static uint8_t reachable[64];
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sleeping until somebody rings: the words themselves (shm/doorbell.h), and how channels use them.
- * A test that waits does so for LONG, which is beyond the time that a case has: whoever is not woken
- * fails by that.
+ * A test that waits does so for LONG, which is beyond the time that a case has: whoever is not
+ * woken fails by that.
  */
 #include <errno.h>
 #include <linux/filter.h>
@@ -287,7 +287,7 @@ static void finish_with_liar(void)
 NM_TEST(who_rings_for_ever_makes_poll_and_no_more)
 {
 	const struct nm_session *session = start_with_liar();
-	_Atomic uint32_t *doorbell = &liar.window->lanes[session->own_lane].doorbell;
+	_Atomic uint32_t *doorbell = &liar.window->lanes[session->out.own_lane].doorbell;
 	struct nm_doorbells doorbells;
 
 	for (int i = 0; i < 100; i++) {
@@ -306,7 +306,7 @@ NM_TEST(who_rings_for_ever_makes_poll_and_no_more)
 NM_TEST(who_says_that_it_sleeps_is_rung_once_each_time)
 {
 	const struct nm_session *source;
-	enum nm_session_event_kind kind;
+	enum nm_session_event kind;
 	const _Atomic uint32_t *doorbell;
 	struct nm_reason why = {""};
 	struct nm_address address;
@@ -319,7 +319,7 @@ NM_TEST(who_says_that_it_sleeps_is_rung_once_each_time)
 	while (!(source = nm_sessions_next_event(liar.sessions, &kind)))
 		nm_test_sleep_ms(1);
 	NM_CHECK_EQ(kind, NM_SESSION_SOURCE);
-	doorbell = &source->window->lanes[source->peer_lane].doorbell;
+	doorbell = &source->window.lanes[source->in.peer_lane].doorbell;
 	for (uint32_t i = 1; i <= 5; i++) {
 		atomic_store(&liar.window->header->asleep, i);
 		NM_CHECK_EQ(node_send(sleeper, 1, 8), 0);
@@ -336,11 +336,11 @@ NM_TEST(who_says_that_it_sleeps_is_rung_once_each_time)
 NM_TEST(a_sleeper_finds_a_slot_that_is_spoiled)
 {
 	const struct nm_session *session = start_with_liar();
-	struct nm_slot *ring = nm_window_ring(liar.window, session->own_lane);
+	struct nm_slot *ring = nm_window_ring(liar.window, session->out.own_lane);
 	struct nm_doorbells doorbells;
 
 	/* Another number than the next, and none that an earlier lap could have left. */
-	atomic_store(&ring->control, session->start + 7);
+	atomic_store(&ring->control, session->out.start + 7);
 	NM_CHECK_EQ(node_progress(sleeper), 0);
 	NM_CHECK_EQ(sleeper->nr_down, 0);
 	NM_CHECK(fall_asleep(&doorbells));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Everything at once, and in the middle of it one of three nodes ends. Whatever it was doing: every
- * operation of the others is completed exactly once, with an error if the dead one had a part in it,
- * and the two that live go on.
+ * operation of the others is completed exactly once, with an error if the dead one had a part in
+ * it, and the two that live go on.
  */
 #include <errno.h>
 #include <stdlib.h>

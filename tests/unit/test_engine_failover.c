@@ -38,14 +38,14 @@ static struct nm_slot *ring_of(struct near_node *node)
 {
 	struct nm_window_header *header = near_window(node);
 
-	return (struct nm_slot *)((char *)header + header->rings_off);
+	return (struct nm_slot *)((char *)header + header->geometry.rings_off);
 }
 
 static struct nm_lane *lane_of(struct near_node *node)
 {
 	struct nm_window_header *header = near_window(node);
 
-	return (struct nm_lane *)((char *)header + header->lanes_off);
+	return (struct nm_lane *)((char *)header + header->geometry.lanes_off);
 }
 
 /* The next slot of NODE's ring holds what nobody writes. */

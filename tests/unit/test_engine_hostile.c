@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A peer that sends what no sound peer sends. It loses its connection with a reason; what it made
- * others wait for ends with an error; everybody else goes on, and no byte lands where it should not.
+ * others wait for ends with an error; everybody else goes on, and no byte lands where it should
+ * not.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -328,8 +329,8 @@ NM_TEST_WITHIN(more_answers_than_allowed, 60)
 }
 
 /*
- * The peer that takes no answers goes down in the very call that was to answer a request. That request
- * ends once, and whoever else is there notices nothing.
+ * The peer that takes no answers goes down in the very call that was to answer a request. That
+ * request ends once, and whoever else is there notices nothing.
  */
 struct refuser {
 	struct mesh *mesh;

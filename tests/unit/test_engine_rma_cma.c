@@ -360,7 +360,7 @@ static struct nm_region_slot *regions_of(const struct near_node *node)
 {
 	struct nm_window_header *header = near_window(node);
 
-	return (void *)((char *)header + header->regions_off);
+	return (void *)((char *)header + header->geometry.regions_off);
 }
 
 /* An entry that lies names places in the liar's memory only, and where there is none it serves. */
@@ -408,7 +408,7 @@ NM_TEST(closing_waits_for_who_is_inside_and_not_for_ever)
 	NM_CHECK_EQ(start(&rma, false), 1);
 	NM_CHECK_EQ(start(&rma, false), 1);
 	header = near_window(a);
-	lanes = (void *)((char *)header + header->lanes_off);
+	lanes = (void *)((char *)header + header->geometry.lanes_off);
 	NM_CHECK_EQ(lanes[0].reaching, 4);
 	/* As if A had been stopped in the middle. */
 	lanes[0].reaching = 5;

@@ -8,7 +8,7 @@
 
 NM_TEST(letters_are_checked)
 {
-	struct nm_letter_head head = {NM_LETTER_MAGIC, NM_LETTER_VISITOR, 192, 7, 1, 0}, got;
+	struct nm_letter_head head = {NM_LETTER_MAGIC, NM_LETTER_CALLER, 192, 7, 1, 0}, got;
 	uint8_t bytes[NM_VMSEG_MESSAGE_MAX] = {0};
 
 #define TRY(len_) (memcpy(bytes, &head, sizeof(head)), nm_letter_parse(bytes, len_, &got))
@@ -39,10 +39,10 @@ NM_TEST(letters_are_checked)
 
 NM_TEST(covers_depend_on_everything)
 {
-	struct nm_vmseg_address visitor = {1, 2, 3, 4}, owner = {5, 6, 7, 8};
+	struct nm_vmseg_address caller = {1, 2, 3, 4}, owner = {5, 6, 7, 8};
 	const uint8_t token[8] = "secret!", segment[NM_VMSEG_TOKEN_LEN] = "this one";
-	struct nm_letter_cover cover = {token, segment, &visitor, &owner, 99};
-	struct nm_greeting plain = {.who = {.token = "visitor"}, .owner_token = "secret!"};
+	struct nm_letter_cover cover = {token, segment, &caller, &owner, 99};
+	struct nm_greeting plain = {.who = {.token = "caller"}, .owner_token = "secret!"};
 	struct nm_greeting there = plain, back = plain, other = plain;
 	uint8_t proof[8], elsewhere[8];
 
@@ -52,10 +52,10 @@ NM_TEST(covers_depend_on_everything)
 	NM_CHECK(memcmp(there.owner_token, plain.owner_token, 8) != 0);
 	NM_CHECK(memcmp(there.owner_token, back.owner_token, 8) != 0);
 	/* What another machine copies out of my mailbox means nothing in its own. */
-	visitor.part = 9;
+	caller.part = 9;
 	nm_letter_cover(&cover, true, &other, sizeof(other));
 	NM_CHECK(memcmp(there.owner_token, other.owner_token, 8) != 0);
-	visitor.part = 1;
+	caller.part = 1;
 	nm_letter_cover(&cover, true, &there, sizeof(there));
 	NM_CHECK(!memcmp(&there, &plain, sizeof(plain)));
 	nm_letter_proof(token, segment, 0, proof);

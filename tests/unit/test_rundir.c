@@ -30,7 +30,7 @@ static void expect_no_place(const char *dir, int err, const char *words)
 
 	NM_CHECK_EQ(place_try(&place, dir, 100, &why), err);
 	NM_CHECK_HAS(why.text, words);
-	NM_CHECK_HAS(why.text, "segment directory");
+	NM_CHECK_HAS(why.text, "rundir");
 }
 
 NM_TEST(missing_directory_is_made_for_its_owner_alone)

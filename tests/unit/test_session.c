@@ -20,19 +20,20 @@ NM_TEST(two_meet_in_both_windows)
 	struct place a = place_create(5000), b = place_create(5000);
 	struct nm_session *out = place_visit(&a, &b), *in = place_expect(&b, NM_SESSION_SOURCE);
 
-	NM_CHECK_EQ(out->role, NM_ROLE_WRITER);
-	NM_CHECK_EQ(in->role, NM_ROLE_READER);
+	NM_CHECK(out->out.handshake && !out->in.handshake);
+	NM_CHECK(in->in.handshake && !in->out.handshake);
+	NM_CHECK(out->state == NM_SESSION_UP && in->state == NM_SESSION_UP);
 	NM_CHECK(nm_identity_equal(&out->who, &b.who) && nm_identity_equal(&in->who, &a.who));
-	NM_CHECK_EQ(out->own_lane, in->peer_lane);
-	NM_CHECK_EQ(out->peer_lane, in->own_lane);
-	NM_CHECK_EQ(out->start, in->start);
+	NM_CHECK_EQ(out->out.own_lane, in->in.peer_lane);
+	NM_CHECK_EQ(out->out.peer_lane, in->in.own_lane);
+	NM_CHECK_EQ(out->out.start, in->in.start);
 	NM_CHECK_EQ(out->relation, NM_RELATION_NODE);
 	NM_CHECK_HAS(in->label.text, "pid");
 	/* The same bytes. */
-	nm_window_ring(a.window, out->own_lane)->head.tag = 99;
-	NM_CHECK_EQ(nm_foreign_ring(in->window, in->peer_lane)->head.tag, 99);
-	atomic_store(&b.window->lanes[in->own_lane].consumed, 5);
-	NM_CHECK_EQ(atomic_load(&out->window->lanes[out->peer_lane].consumed), 5);
+	nm_window_ring(a.window, out->out.own_lane)->head.tag = 99;
+	NM_CHECK_EQ(nm_foreign_ring(&in->window, in->in.peer_lane)->head.tag, 99);
+	atomic_store(&b.window->lanes[in->in.own_lane].consumed, 5);
+	NM_CHECK_EQ(atomic_load(&out->window.lanes[out->out.peer_lane].consumed), 5);
 	place_expect_nothing(&b);
 	place_destroy(&a);
 	NM_CHECK(place_expect(&b, NM_SESSION_LOST) == in);
@@ -42,15 +43,25 @@ NM_TEST(two_meet_in_both_windows)
 	place_destroy(&b);
 }
 
-NM_TEST(both_ways_share_one_mapping)
+NM_TEST(both_directions_are_one_session)
 {
 	struct place a = place_create(5000), b = place_create(5000);
 	unsigned int mappings = nm_test_count_mappings();
 	struct nm_session *ab = place_visit(&a, &b), *ba = place_visit(&b, &a);
 
-	NM_CHECK(ab->window == place_expect(&a, NM_SESSION_SOURCE)->window);
-	NM_CHECK(ba->window == place_expect(&b, NM_SESSION_SOURCE)->window);
+	NM_CHECK(ab == place_expect(&a, NM_SESSION_SOURCE));
+	NM_CHECK(ba == place_expect(&b, NM_SESSION_SOURCE));
+	NM_CHECK(ab == nm_sessions_find(a.sessions, &b.who));
+	NM_CHECK(nm_sessions_first(a.sessions) == ab && !ab->next);
 	NM_CHECK_EQ(nm_test_count_mappings(), mappings + 2);
+	/* One end for both, and nothing is left but the name. */
+	nm_sessions_leave(a.sessions, ab, 0, NULL);
+	NM_CHECK_EQ(ab->state, NM_SESSION_DOWN);
+	NM_CHECK(place_expect(&b, NM_SESSION_LOST) == ba);
+	NM_CHECK_EQ(ba->state, NM_SESSION_CLOSING);
+	place_expect_nothing(&b);
+	nm_sessions_leave(b.sessions, ba, 0, NULL);
+	NM_CHECK_EQ(nm_test_count_mappings(), mappings);
 	place_destroy(&a);
 	place_destroy(&b);
 }
@@ -59,8 +70,9 @@ NM_TEST(second_visit_and_full_lanes_are_refused_in_words)
 {
 	struct place owner = place_create(5000), visitors[PLACE_LANES + 1];
 	struct nm_session *session, *in;
+	struct nm_greeting hello;
 	struct nm_reason why;
-	int i;
+	int i, fd;
 
 	for (i = 0; i < PLACE_LANES; i++) {
 		visitors[i] = place_create(5000);
@@ -68,8 +80,12 @@ NM_TEST(second_visit_and_full_lanes_are_refused_in_words)
 		in = place_expect(&owner, NM_SESSION_SOURCE);
 	}
 	NM_CHECK_EQ(nm_sessions_connect(visitors[0].sessions, &owner.who, &session, &why),
-		    -EHOSTUNREACH);
-	NM_CHECK_HAS(why.text, "met me already");
+		    -EISCONN);
+	NM_CHECK_HAS(why.text, "exists already");
+	hello = raw_hello(&visitors[0], &owner, 0);
+	fd = raw_connect(&owner);
+	NM_CHECK_EQ(nm_message_send(fd, &hello, sizeof(hello), visitors[0].window->fd), 0);
+	raw_expect_bye(fd, "exists already");
 	visitors[i] = place_create(5000);
 	NM_CHECK_EQ(nm_sessions_connect(visitors[i].sessions, &owner.who, &session, &why),
 		    -EHOSTUNREACH);
@@ -99,10 +115,10 @@ NM_TEST(visitor_without_lanes_says_so)
 	NM_CHECK_EQ(nm_sessions_connect(visitor.sessions, &owners[i].who, &session, &why), -ENOSPC);
 	NM_CHECK_HAS(why.text, "all 4 lanes");
 	/* The lane's next stream begins past the last one's end. */
-	nm_sessions_stream_ended(visitor.sessions, first->own_lane, 100);
+	first->out.end = 100;
 	nm_sessions_leave(visitor.sessions, first, 0, NULL);
 	session = place_visit(&visitor, &owners[i]);
-	NM_CHECK_EQ(session->start, 116);
+	NM_CHECK_EQ(session->out.start, 116);
 	for (i = 0; i <= PLACE_LANES; i++)
 		place_destroy(&owners[i]);
 	place_destroy(&visitor);
@@ -118,6 +134,53 @@ NM_TEST(farewell_with_words_reaches_the_other_side)
 	NM_CHECK(place_expect(&a, NM_SESSION_LOST) == out);
 	NM_CHECK_EQ(out->err, -EBADMSG);
 	NM_CHECK_HAS(out->why.text, "it lied");
+	place_destroy(&a);
+	place_destroy(&b);
+}
+
+/* An endpoint that was left, or is not wanted, stays away: its identity is used once. */
+NM_TEST(a_session_that_is_down_stays_down)
+{
+	struct place a = place_create(5000), b = place_create(5000);
+	struct nm_session *ab = place_visit(&a, &b), *ba = place_expect(&b, NM_SESSION_SOURCE);
+	const struct nm_reason words = {"a test"};
+	struct nm_session *session;
+	struct nm_reason why;
+
+	nm_session_begin_end(ab, NM_SESSION_CAST_OUT, -EBADMSG, &words);
+	nm_sessions_leave(a.sessions, ab, 0, NULL);
+	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EHOSTUNREACH);
+	NM_CHECK_HAS(why.text, "it is gone: a test");
+	NM_CHECK(place_expect(&b, NM_SESSION_LOST) == ba);
+	/* Seen from the other side, too. */
+	NM_CHECK_EQ(nm_sessions_connect(b.sessions, &a.who, &session, &why), -EHOSTUNREACH);
+	place_destroy(&b);
+	b = place_create(5000);
+	nm_sessions_forbid(a.sessions, &b.who, &words);
+	NM_CHECK_EQ(nm_sessions_connect(b.sessions, &a.who, &session, &why), -EHOSTUNREACH);
+	NM_CHECK_HAS(why.text, "its session has ended");
+	NM_CHECK(nm_sessions_find(b.sessions, &a.who) == NULL);
+	place_expect_nothing(&a);
+	place_destroy(&a);
+	place_destroy(&b);
+}
+
+/* The handshake was faster than the word that the peer is not wanted. */
+NM_TEST(a_source_that_comes_too_late_is_refused)
+{
+	struct place a = place_create(5000), b = place_create(5000);
+	const struct nm_reason words = {"a test"};
+	struct nm_session *ab = place_visit(&a, &b), *ba;
+
+	while (!atomic_load(nm_sessions_event_word(b.sessions)))
+		nm_test_sleep_ms(1);
+	nm_sessions_forbid(b.sessions, &a.who, &words);
+	ba = place_expect(&b, NM_SESSION_SOURCE);
+	NM_CHECK_EQ(ba->state, NM_SESSION_DOWN);
+	nm_sessions_refuse_source(b.sessions, ba);
+	NM_CHECK(place_expect(&a, NM_SESSION_LOST) == ab);
+	NM_CHECK_EQ(ab->err, -ECONNRESET);
+	NM_CHECK_HAS(ab->why.text, "does not take messages from me");
 	place_destroy(&a);
 	place_destroy(&b);
 }
@@ -291,6 +354,8 @@ static void use_up_descriptors(void)
 		fillers[nr_fillers++] = fd;
 }
 
+static int used_up[2];
+
 static void be_a_place_without_descriptors(void *arg)
 {
 	struct place *place = arg;
@@ -298,6 +363,7 @@ static void be_a_place_without_descriptors(void *arg)
 
 	NM_CHECK_EQ(place_try(place, nm_test_dir(), 5000, &why), 0);
 	use_up_descriptors();
+	NM_CHECK_EQ(write(used_up[1], "", 1), 1);
 	for (;;)
 		pause();
 }
@@ -307,20 +373,21 @@ NM_TEST(owner_without_descriptors_says_so)
 	struct place a, b = {0};
 	struct nm_session *session;
 	struct nm_reason why;
+	char byte;
 	pid_t pid;
 
 	NM_CHECK_EQ(nm_identity_create(&b.who), 0);
+	NM_CHECK_EQ(pipe2(used_up, O_CLOEXEC), 0);
 	pid = nm_test_fork(be_a_place_without_descriptors, &b);
 	a = place_create(5000);
-	while (nm_sessions_connect(a.sessions, &b.who, &session, &why) == 0 ||
-	       strstr(why.text, "does not listen")) {
-		nm_test_sleep_ms(2);
-		NM_CHECK(!strstr(why.text, "met me already"));
-	}
+	NM_CHECK_EQ(read(used_up[0], &byte, 1), 1);
+	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "no file descriptor left");
 	kill(pid, SIGKILL);
 	nm_test_join(pid, SIGKILL);
 	place_destroy(&a);
+	close(used_up[0]);
+	close(used_up[1]);
 }
 
 NM_TEST(visitor_without_descriptors_says_so)

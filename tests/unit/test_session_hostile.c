@@ -80,7 +80,7 @@ NM_TEST(spoilt_hellos_are_refused_in_words)
 	expect_refused(&hello, sizeof(hello), owner.window->fd, "says that it is me");
 	hello = sound;
 	hello.who.token[0] ^= 1;
-	expect_refused(&hello, sizeof(hello), visitor.window->fd, "somebody else's");
+	expect_refused(&hello, sizeof(hello), visitor.window->fd, "belongs to another");
 	finish();
 }
 
@@ -92,7 +92,7 @@ NM_TEST(what_is_no_window_is_refused_in_words)
 	start(5000);
 	hello = raw_hello(&visitor, &owner, 0);
 	expect_refused(&hello, sizeof(hello), -1, "no window came");
-	expect_refused(&hello, sizeof(hello), owner.window->fd, "somebody else's");
+	expect_refused(&hello, sizeof(hello), owner.window->fd, "belongs to another");
 	NM_CHECK_EQ(pipe2(fds, O_CLOEXEC), 0);
 	expect_refused(&hello, sizeof(hello), fds[0], "not a memfd");
 	close(fds[0]);
@@ -243,8 +243,8 @@ NM_TEST(visitors_that_say_nothing_are_sent_away)
 	start(100);
 	silent = raw_connect(&owner);
 	half = reach_welcome(&welcome);
-	raw_expect_bye(silent, "no word from it");
-	raw_expect_bye(half, "no word from it");
+	raw_expect_bye(silent, "sent no message");
+	raw_expect_bye(half, "sent no message");
 	finish();
 }
 
@@ -255,11 +255,11 @@ NM_TEST(refusing_after_the_welcome_leaves_nothing)
 
 	start(5000);
 	fd = reach_welcome(&welcome);
-	nm_message_send_bye(fd, -EMFILE, "I cannot map you");
+	nm_message_send_step(fd, NM_MESSAGE_BYE, -EMFILE, "I cannot map you");
 	close(fd);
 	nm_test_sleep_ms(5);
 	fd = reach_ack();
-	nm_message_send_bye(fd, -EMFILE, "I changed my mind");
+	nm_message_send_step(fd, NM_MESSAGE_BYE, -EMFILE, "I changed my mind");
 	close(fd);
 	finish();
 }
@@ -290,7 +290,7 @@ static void misbehave(void *arg)
 	else if (!strcmp(impostor->behaviour, "talks nonsense"))
 		send(fd, "nonsense", 8, 0);
 	else if (!strcmp(impostor->behaviour, "refuses"))
-		nm_message_send_bye(fd, -EPERM, "not\ntoday\x01");
+		nm_message_send_step(fd, NM_MESSAGE_BYE, -EPERM, "not\ntoday\x01");
 	else if (!strcmp(impostor->behaviour, "is newer")) {
 		welcome.header.version++;
 		nm_message_send(fd, &welcome, sizeof(welcome), impostor->helper->window->fd);
@@ -338,10 +338,10 @@ NM_TEST(impostors_are_found_out)
 	expect_impostor_found("talks nonsense", "no message of ours");
 	expect_impostor_found("refuses", "it refused: not?today?");
 	expect_impostor_found("is newer", "layout version 4");
-	expect_impostor_found("is somebody else", "somebody else answers");
+	expect_impostor_found("is somebody else", "another endpoint answers");
 	expect_impostor_found("shows no window", "no window came");
-	expect_impostor_found("shows another's window", "somebody else's");
-	expect_impostor_found("hands my own window back", "somebody else's");
+	expect_impostor_found("shows another's window", "belongs to another");
+	expect_impostor_found("hands my own window back", "belongs to another");
 }
 
 /* The owner's own window, but the challenge is not answered in it. */

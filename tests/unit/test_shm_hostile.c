@@ -46,7 +46,7 @@ static struct nm_slot *lie_as_sender(struct nm_session **ret_session)
 	if (nm_sessions_connect(liar.sessions, &victim->address.who, ret_session, &why))
 		nm_test_fail(__FILE__, __LINE__, "visit: %s", why.text);
 	NODE_UNTIL(victim, victim->nr_up > 0);
-	return nm_window_ring(liar.window, (*ret_session)->own_lane);
+	return nm_window_ring(liar.window, (*ret_session)->out.own_lane);
 }
 
 static void expect_cast_out(const char *words)
@@ -66,7 +66,7 @@ static void expect_forged_head_found(uint64_t kind, uint64_t len, uint32_t index
 				     uint32_t chunk_len)
 {
 	struct nm_session *session;
-	enum nm_session_event_kind event;
+	enum nm_session_event event;
 	struct nm_slot *ring;
 
 	start();
@@ -74,7 +74,7 @@ static void expect_forged_head_found(uint64_t kind, uint64_t len, uint32_t index
 	ring->head.chunk.index = index;
 	ring->head.chunk.offset = offset;
 	ring->head.chunk.len = chunk_len;
-	atomic_store_explicit(&ring->control, control(session->start + 1, kind, len),
+	atomic_store_explicit(&ring->control, control(session->out.start + 1, kind, len),
 			      memory_order_release);
 	expect_cast_out("a slot of its ring");
 	NM_CHECK_EQ(victim->nr_packets, 0);
@@ -109,10 +109,10 @@ NM_TEST(what_was_sound_before_is_delivered)
 
 	start();
 	ring = lie_as_sender(&session);
-	nm_ring_writer_init(&writer, ring, 16, &session->window->lanes[session->peer_lane],
-			    session->start, 40);
+	nm_ring_writer_init(&writer, ring, 16, &session->window.lanes[session->out.peer_lane],
+			    session->out.start, 40);
 	NM_CHECK_EQ(nm_ring_write_inline(&writer, &pkt, &iov, 1), 0);
-	atomic_store(&ring[1].control, control(session->start + 2, 0, 0));
+	atomic_store(&ring[1].control, control(session->out.start + 2, 0, 0));
 	expect_cast_out("a slot of its ring");
 	NM_CHECK_EQ(victim->nr_packets, 1);
 	NM_CHECK(!memcmp(victim->payload, "hello", 5));
@@ -138,7 +138,7 @@ NM_TEST_WITHIN(random_bytes_do_no_harm, 60)
 				memcpy((char *)&ring[i] + 8 * n, &word, 8);
 			}
 			word = nm_test_random(&random);
-			atomic_store(&ring[i].control, (uint32_t)(session->start + i + 1) |
+			atomic_store(&ring[i].control, (uint32_t)(session->out.start + i + 1) |
 							       (nm_test_random(&random) & 3)
 								       << NM_CONTROL_KIND_SHIFT |
 							       word << NM_CONTROL_OP_SHIFT);
@@ -160,7 +160,7 @@ static struct nm_lane *lie_as_receiver(void)
 					    &victim->link, &why))
 		nm_test_fail(__FILE__, __LINE__, "connect: %s", why.text);
 	session = place_expect(&liar, NM_SESSION_SOURCE);
-	return &liar.window->lanes[session->own_lane];
+	return &liar.window->lanes[session->in.own_lane];
 }
 
 static void expect_lie_found(uint64_t consumed, uint64_t chunks_freed, uint32_t len)

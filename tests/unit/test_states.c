@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every pair of states of peers and of requests: what may follow, and what the setters refuse. */
+/*
+ * Every pair of states of peers, of requests and of sessions: what may follow, and what the setters
+ * refuse.
+ */
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "connect/session.h"
 #include "engine/internal.h"
 #include "harness.h"
 
@@ -23,6 +27,13 @@ static const char *const requests[NM_NR_REQUEST_STATES] = {
 	[NM_REQUEST_STREAMING] = "x.......x...", [NM_REQUEST_LEAVING] = "x...........",
 	[NM_REQUEST_WAIT_ACK] = "x...........",	 [NM_REQUEST_PULLING] = "x...x......x",
 	[NM_REQUEST_PLACING] = "x....x......",	 [NM_REQUEST_WAIT_PLACED] = "x...x.......",
+};
+
+static const char *const sessions[NM_NR_SESSION_STATES] = {
+	/*             NUCOD: new, up, closing, cast out, down */
+	[NM_SESSION_NEW] = ".x..x",	[NM_SESSION_UP] = "..xxx",
+	[NM_SESSION_CLOSING] = "...xx", [NM_SESSION_CAST_OUT] = "....x",
+	[NM_SESSION_DOWN] = ".....",
 };
 
 struct step {
@@ -45,6 +56,15 @@ static void set_request(void *arg)
 
 	nm_request_set_state(&request, step->to);
 	_exit(request.state == (enum nm_request_state)step->to ? 0 : 1);
+}
+
+static void set_session(void *arg)
+{
+	const struct step *step = arg;
+	struct nm_session session = {.state = step->from};
+
+	nm_session_set_state(&session, step->to);
+	_exit(session.state == (enum nm_session_state)step->to ? 0 : 1);
 }
 
 /* The setter in a process of its own: does it live, and is the new state set? */
@@ -86,4 +106,9 @@ NM_TEST(every_transition_of_a_peer)
 NM_TEST(every_transition_of_a_request)
 {
 	drive(nm_request_transitions, requests, NM_NR_REQUEST_STATES, set_request);
+}
+
+NM_TEST(every_transition_of_a_session)
+{
+	drive(nm_session_transitions, sessions, NM_NR_SESSION_STATES, set_session);
 }

@@ -157,17 +157,17 @@ NM_TEST(files_that_are_no_windows_are_refused)
 	fd = open("/dev/zero", O_RDONLY | O_CLOEXEC);
 	expect_refused(fd, -EPERM, "not a memfd");
 	close(fd);
-	expect_forged_refused(&header, header.size, 0, -EPERM, "not sealed");
-	expect_forged_refused(&header, header.size, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL,
+	expect_forged_refused(&header, header.geometry.size, 0, -EPERM, "not sealed");
+	expect_forged_refused(&header, header.geometry.size,
+			      F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL, -EPERM, "not sealed");
+	expect_forged_refused(&header, header.geometry.size,
+			      ALL_SEALS & ~(unsigned int)F_SEAL_SHRINK, -EPERM, "not sealed");
+	expect_forged_refused(&header, header.geometry.size, ALL_SEALS & ~(unsigned int)F_SEAL_SEAL,
 			      -EPERM, "not sealed");
-	expect_forged_refused(&header, header.size, ALL_SEALS & ~(unsigned int)F_SEAL_SHRINK,
-			      -EPERM, "not sealed");
-	expect_forged_refused(&header, header.size, ALL_SEALS & ~(unsigned int)F_SEAL_SEAL, -EPERM,
-			      "not sealed");
 	expect_forged_refused(NULL, 0, ALL_SEALS, -EBADMSG, "truncated");
 	expect_forged_refused(&header, 100, ALL_SEALS, -EBADMSG, "truncated");
 	expect_forged_refused(&header, 4096, ALL_SEALS, -EBADMSG, "not as long");
-	expect_forged_refused(NULL, header.size, ALL_SEALS, -EBADMSG, "no magic");
+	expect_forged_refused(NULL, header.geometry.size, ALL_SEALS, -EBADMSG, "no magic");
 }
 
 NM_TEST(other_layout_versions_refuse_each_other_in_words)
@@ -175,11 +175,12 @@ NM_TEST(other_layout_versions_refuse_each_other_in_words)
 	struct nm_window_header header = sound_header();
 
 	header.version = NM_LAYOUT_VERSION + 1;
-	expect_forged_refused(&header, header.size, ALL_SEALS, -EPROTONOSUPPORT,
+	expect_forged_refused(&header, header.geometry.size, ALL_SEALS, -EPROTONOSUPPORT,
 			      "layout version 4");
 	header.version = NM_LAYOUT_VERSION;
 	header.features = 4;
-	expect_forged_refused(&header, header.size, ALL_SEALS, -EPROTONOSUPPORT, "features 0x4");
+	expect_forged_refused(&header, header.geometry.size, ALL_SEALS, -EPROTONOSUPPORT,
+			      "features 0x4");
 }
 
 /* One field at a time, to values that would lead a reader astray. */
@@ -194,54 +195,58 @@ NM_TEST(forged_geometry_is_refused)
 	struct nm_geometry geometry;
 	size_t i, field;
 
-	NM_CHECK_EQ(nm_window_header_check(&sound, sound.size, &geometry, NULL), 0);
+	NM_CHECK_EQ(nm_window_header_check(&sound, sound.geometry.size, &geometry, NULL), 0);
 	for (i = 0; i < NM_ARRAY_SIZE(values); i++)
 		for (field = 0; field < 8; field++) {
 			header = sound;
 			switch (field) {
 			case 0:
-				header.nr_lanes = (uint32_t)values[i] + 4097;
+				header.geometry.nr_lanes = (uint32_t)values[i] + 4097;
 				break;
 			case 1:
-				header.ring_slots = (uint32_t)values[i] | 1;
+				header.geometry.ring_slots = (uint32_t)values[i] | 1;
 				break;
 			case 2:
-				header.chunk_size = (uint32_t)values[i] | 1;
+				header.geometry.chunk_size = (uint32_t)values[i] | 1;
 				break;
 			case 3:
-				header.nr_chunks = (uint32_t)values[i] + 257;
+				header.geometry.nr_chunks = (uint32_t)values[i] + 257;
 				break;
 			case 4:
-				header.lanes_off = (uint32_t)values[i] | 1;
+				header.geometry.lanes_off = (uint32_t)values[i] | 1;
 				break;
 			case 5:
-				header.rings_off = (uint32_t)values[i] | 1;
+				header.geometry.rings_off = (uint32_t)values[i] | 1;
 				break;
 			case 6:
-				header.pool_off = values[i] | 1;
+				header.geometry.pool_off = values[i] | 1;
 				break;
 			case 7:
-				header.size = values[i];
+				header.geometry.size = values[i];
 				break;
 			}
 			/* Some sums wrap to sound values; those are the sound header itself. */
 			if (!memcmp(&header, &sound, sizeof(sound)))
 				continue;
-			if (field == 0 && header.nr_lanes >= 1 && header.nr_lanes <= 8)
+			if (field == 0 && header.geometry.nr_lanes >= 1 &&
+			    header.geometry.nr_lanes <= 8)
 				continue;
-			if (field == 3 && header.nr_chunks >= 1 && header.nr_chunks <= 256)
+			if (field == 3 && header.geometry.nr_chunks >= 1 &&
+			    header.geometry.nr_chunks <= 256)
 				continue;
-			if (!nm_window_header_check(&header, sound.size, &geometry, NULL))
+			if (!nm_window_header_check(&header, sound.geometry.size, &geometry, NULL))
 				nm_test_fail(__FILE__, __LINE__, "field %zu value %zu was accepted",
 					     field, i);
 		}
 	/* In order, but reaching past the end. */
 	header = sound;
-	header.pool_off = sound.size - 64;
-	NM_CHECK_EQ(nm_window_header_check(&header, sound.size, &geometry, NULL), -EBADMSG);
+	header.geometry.pool_off = sound.geometry.size - 64;
+	NM_CHECK_EQ(nm_window_header_check(&header, sound.geometry.size, &geometry, NULL),
+		    -EBADMSG);
 	header = sound;
-	header.rings_off = sound.lanes_off;
-	NM_CHECK_EQ(nm_window_header_check(&header, sound.size, &geometry, NULL), -EBADMSG);
+	header.geometry.rings_off = sound.geometry.lanes_off;
+	NM_CHECK_EQ(nm_window_header_check(&header, sound.geometry.size, &geometry, NULL),
+		    -EBADMSG);
 }
 
 NM_TEST(geometry_limits)

@@ -25,9 +25,9 @@ void segment_poke(uint64_t offset, const void *bytes, size_t len);
 uint64_t segment_part_offset(uint32_t part, uint64_t part_size);
 
 /*
- * From now on this process is on machine PART of a segment for three, made on first use: NEARMETAL_SEGMENT
- * says so to whoever opens the channel. The path is always the same one, as knobs are read once, so
- * other processes wait at the door until the returned descriptor is closed.
+ * From now on this process is on machine PART of a segment for three, made on first use:
+ * NEARMETAL_SEGMENT says so to whoever opens the channel. The path is always the same one, as knobs
+ * are read once, so other processes wait at the door until the returned descriptor is closed.
  */
 int segment_enter_machine(uint32_t part);
 /* Likewise on the one after that of whoever called this last, in this process or another. */

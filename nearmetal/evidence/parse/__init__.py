@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nearmetal.evidence.parse import applications, hpc, mpi, nodes, own, point_to_point
+from nearmetal.evidence.parse import applications, hpc, mpi, node_sets, own, point_to_point
 from nearmetal.evidence.parse.reader import fail
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ PARSERS: dict[str, type[Reader]] = {
         applications.OpenFoam,
         applications.Wrf,
         applications.QuantumEspresso,
-        nodes.Matrix,
-        nodes.ClusterChecker,
+        node_sets.Matrix,
+        node_sets.ClusterChecker,
     )
 }
 
 
 def parse_log(text: str, file: str, log_format: str) -> Log:
-    """Read one raw log; raises LogError with file:line when it is not what it claims to be."""
+    """Read one raw log; raises LogError with file:line when it is damaged or has another format."""
     reader = PARSERS.get(log_format)
     if reader is None:
         raise fail(file, 1, f"unknown log format {log_format!r}", f"known: {', '.join(PARSERS)}")

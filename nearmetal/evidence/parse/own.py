@@ -57,7 +57,7 @@ class Own(Reader):
         elif self.columns is None:
             self.columns = self.columns_of(words, COLUMNS)
             if COLUMNS["size_B"] not in self.columns:
-                raise self.fail("no column size_B", "rows could not be told apart")
+                raise self.fail("no column size_B", "rows could not be distinguished")
         else:
             self.rows.append(self.row(words, self.columns))
 

@@ -180,7 +180,7 @@ class PerftestJson(Reader):
         for name in results:
             self.known(str(name), (*_JSON_OTHERS, *JSON_LATENCY), "member of results")
         if "MsgSize" not in results:
-            raise self.fail("no MsgSize in results", "figures could not be told apart")
+            raise self.fail("no MsgSize in results", "figures could not be distinguished")
         self.results = results
         return info
 

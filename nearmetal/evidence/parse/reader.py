@@ -122,13 +122,15 @@ class Reader:
         return cls(text, file).read()
 
     def read(self) -> Log:
-        """Read all lines, then check what only the end shows."""
+        """Read all lines, then check the whole."""
         for line, text in enumerate(self.lines, 1):
             self.line = line
             self.take(text)
         self.end()
-        tables = tuple(replace(t, processes=t.processes or self.processes) for t in self.tables)
-        return Log(self.file, self.format, self.header, tables, tuple(self.remarks))
+        if self.processes is not None:
+            same = self.processes
+            self.tables = [t if t.processes else replace(t, processes=same) for t in self.tables]
+        return Log(self.file, self.format, self.header, tuple(self.tables), tuple(self.remarks))
 
     def take(self, text: str) -> None:
         """Read one line."""
@@ -138,7 +140,7 @@ class Reader:
                 return
 
     def end(self) -> None:
-        """Check what only the end shows; the current line is the last one."""
+        """Check the whole after the last line, which is then the current line."""
 
     def fail(self, what: str, why: str, line: int | None = None) -> LogError:
         """Return an error for the current line, or for another one."""

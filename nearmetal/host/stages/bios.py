@@ -17,7 +17,7 @@ from nearmetal.host.steps import Outcome, SetBios, Stage, Wait
 
 if TYPE_CHECKING:
     from nearmetal.host.hosts_file import Bios
-    from nearmetal.host.model import BiosFacts, BiosValue, HostFacts
+    from nearmetal.host.model import BiosFacts, BiosValue, PlatformFacts
 
 Wanted = bool | int | str
 
@@ -155,7 +155,7 @@ def vendor_of(manufacturer: str) -> Vendor | None:
     return next((v for v in VENDORS if word.startswith(v.manufacturers)), None)
 
 
-def plan_bios(wanted: Bios, facts: HostFacts, outcome: Outcome) -> None:
+def plan_bios(wanted: Bios, facts: PlatformFacts, outcome: Outcome) -> None:
     """Add the missing steps for the BIOS."""
     chosen = {name: value for name in _NEUTRAL if (value := getattr(wanted, name)) is not None}
     if not chosen and not wanted.attributes:

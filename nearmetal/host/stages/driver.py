@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from nearmetal.host.cards import Pair
     from nearmetal.host.hosts_file import HostGroup, KernelSettings, Port, Power
-    from nearmetal.host.model import CardFacts, HostFacts, PortFacts
+    from nearmetal.host.model import CardFacts, PlatformFacts, PortFacts
 
 _STAGE = Stage.DRIVER
 BOOT = "the kernel reads its command line at boot"
@@ -52,7 +52,9 @@ _SYSTEMD = 251
 _OWN = "/usr/lib/systemd/network/"
 
 
-def plan_driver(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome: Outcome) -> None:
+def plan_driver(
+    group: HostGroup, facts: PlatformFacts, pairs: list[Pair], outcome: Outcome
+) -> None:
     """Add the missing steps of the operating system."""
     if facts.platform == "esxi":
         plan_without_vcenter(facts, pairs, outcome)
@@ -79,7 +81,7 @@ def _arguments(kernel: KernelSettings, cpu: str) -> list[str]:
     return words + [word for word in kernel.arguments if word not in words]
 
 
-def _command_line(kernel: KernelSettings, facts: HostFacts, outcome: Outcome) -> None:
+def _command_line(kernel: KernelSettings, facts: PlatformFacts, outcome: Outcome) -> None:
     wanted = _arguments(kernel, facts.cpu)
     missing = [word for word in wanted if not _in_force(word, facts.cmdline)]
     if facts.loader == "grub.d" and wanted:
@@ -119,7 +121,7 @@ def _in_force(word: str, cmdline: tuple[str, ...]) -> bool:
     return word in same if repeated else same[-1:] == [word]
 
 
-def _plan_vfs(facts: HostFacts, pairs: list[Pair], outcome: Outcome) -> None:
+def _plan_vfs(facts: PlatformFacts, pairs: list[Pair], outcome: Outcome) -> None:
     """Add the missing steps for VFs and MTU."""
     ports = [(want, port, p.card) for p in pairs for _, want, port in p.ports()]
     if not ports:
@@ -137,7 +139,7 @@ def _plan_vfs(facts: HostFacts, pairs: list[Pair], outcome: Outcome) -> None:
             _mtu(want.mtu, port, outcome)
 
 
-def _files(ports: list[tuple[Port, PortFacts]], facts: HostFacts) -> dict[str, str | None]:
+def _files(ports: list[tuple[Port, PortFacts]], facts: PlatformFacts) -> dict[str, str | None]:
     """Return the wanted content of every file of nearmetal; None: no file."""
     # A file with an interrupted change reads as "", and may be complete.
     ours = [path for path, text in facts.files.items() if is_link(path) and text is not None]
@@ -154,7 +156,7 @@ def _files(ports: list[tuple[Port, PortFacts]], facts: HostFacts) -> dict[str, s
     return files
 
 
-def _by_link(port: PortFacts, facts: HostFacts) -> bool:
+def _by_link(port: PortFacts, facts: PlatformFacts) -> bool:
     """Whether a .link file makes the VFs. udev uses one such file: it must not hide a foreign one."""
     free = port.link_file.startswith(_OWN) or port.link_file == link_file(port.address)
     return facts.networkd >= _SYSTEMD and bool(port.netdev) and free
@@ -220,7 +222,7 @@ def plan_mtu(port: PortFacts, mtu: int, vfs: Mapping[str, int], outcome: Outcome
     outcome.step(_STAGE, f"mtu {port.address}", f"{port.netdev}: MTU{change}", action)
 
 
-def _clock(wanted: Power, facts: HostFacts, outcome: Outcome) -> None:
+def _clock(wanted: Power, facts: PlatformFacts, outcome: Outcome) -> None:
     """Add the missing steps for governor or profile. Neither needs a reboot."""
     governor = wanted.governor
     if wanted.profile is not None:
@@ -247,7 +249,7 @@ def _clock(wanted: Power, facts: HostFacts, outcome: Outcome) -> None:
         plan_governor("governor", governor, facts, outcome)
 
 
-def plan_governor(key: str, governor: str, facts: HostFacts, outcome: Outcome) -> None:
+def plan_governor(key: str, governor: str, facts: PlatformFacts, outcome: Outcome) -> None:
     """Add the step that gives every core this governor now."""
     others = [found for found in facts.governors if found != governor]
     if others:
@@ -255,7 +257,7 @@ def plan_governor(key: str, governor: str, facts: HostFacts, outcome: Outcome) -
         outcome.step(_STAGE, key, text, SetGovernor(governor, others[0]))
 
 
-def plan_profile(profile: str, facts: HostFacts, outcome: Outcome) -> None:
+def plan_profile(profile: str, facts: PlatformFacts, outcome: Outcome) -> None:
     """Add the step that makes these the active profiles of tuned; "" is none."""
     if facts.tuned is None:
         outcome.refuse(
@@ -272,7 +274,9 @@ def _named(profile: str) -> str:
     return f"profile {profile}" if profile else "no profile"
 
 
-def plan_checks(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome: Outcome) -> None:
+def plan_checks(
+    group: HostGroup, facts: PlatformFacts, pairs: list[Pair], outcome: Outcome
+) -> None:
     """Refuse a host that needs no step and still cannot give VFs to virtual machines."""
     ports = [port for p in pairs for _, want, port in p.ports() if want.vfs]
     if outcome.steps or not ports or group.kernel is None or group.kernel.iommu is None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from nearmetal.host.cards import Pair
     from nearmetal.host.hosts_file import HostGroup
-    from nearmetal.host.model import CardFacts, EsxiFacts, HostFacts, PortFacts
+    from nearmetal.host.model import CardFacts, EsxiFacts, PlatformFacts, PortFacts
 
 _STAGE = Stage.DRIVER
 BOOT = "ESXi reads options of modules at boot"
@@ -74,7 +74,7 @@ def join_options(options: Mapping[str, str]) -> str:
 
 
 def plan_options(
-    facts: HostFacts, ports: list[PortFacts], numbers: str | None, outcome: Outcome
+    facts: PlatformFacts, ports: list[PortFacts], numbers: str | None, outcome: Outcome
 ) -> None:
     """Add the step that sets this max_vfs, or removes it for None, and keeps every other option.
 
@@ -117,7 +117,7 @@ def _in_force(ports: list[PortFacts], numbers: str | None, outcome: Outcome) -> 
         outcome.steps.append(Step(_STAGE, "options", text, Wait(), BOOT))
 
 
-def plan_driver_options(facts: HostFacts, pairs: list[Pair], outcome: Outcome) -> None:
+def plan_driver_options(facts: PlatformFacts, pairs: list[Pair], outcome: Outcome) -> None:
     """Add max_vfs for the ports of the file."""
     before = facts.options.get(ESXI_DRIVER, "")
     wanted = max_vfs(pairs, facts, parse_options(before) or {})
@@ -126,7 +126,7 @@ def plan_driver_options(facts: HostFacts, pairs: list[Pair], outcome: Outcome) -
         plan_options(facts, driver_ports(pairs, facts), None if none else wanted, outcome)
 
 
-def plan_without_vcenter(facts: HostFacts, pairs: list[Pair], outcome: Outcome) -> None:
+def plan_without_vcenter(facts: PlatformFacts, pairs: list[Pair], outcome: Outcome) -> None:
     """Add options of the driver, for a host with a shell and no vCenter."""
     other = next((q for p in pairs for _, _, q in p.ports() if q.driver not in _OURS), None)
     if other is None:
@@ -138,7 +138,7 @@ def plan_without_vcenter(facts: HostFacts, pairs: list[Pair], outcome: Outcome) 
 
 
 def plan_esxi(
-    group: HostGroup, facts: HostFacts, esxi: EsxiFacts, pairs: list[Pair], outcome: Outcome
+    group: HostGroup, facts: PlatformFacts, esxi: EsxiFacts, pairs: list[Pair], outcome: Outcome
 ) -> None:
     """Add the steps for driver, VFs and power of a host under a vCenter."""
     plan_driver_options(facts, pairs, outcome)
@@ -255,7 +255,7 @@ def plan_maintenance(group: HostGroup, esxi: EsxiFacts, outcome: Outcome) -> Non
 # The way back
 
 
-def back_options(facts: HostFacts, before: str, outcome: Outcome) -> None:
+def back_options(facts: PlatformFacts, before: str, outcome: Outcome) -> None:
     """Add the step that restores max_vfs; other options stay as they are now."""
     then = parse_options(before)
     if then is None:
@@ -267,7 +267,7 @@ def back_options(facts: HostFacts, before: str, outcome: Outcome) -> None:
     plan_options(facts, driver_ports([], facts), text, outcome)
 
 
-def back_passthru(facts: HostFacts, address: str, before: int, outcome: Outcome) -> None:
+def back_passthru(facts: PlatformFacts, address: str, before: int, outcome: Outcome) -> None:
     """Add the step that restores the VFs of a physical function."""
     ports = [port for card in facts.cards for port in card.ports if port.address == address]
     if ports and facts.esxi is not None:

@@ -11,7 +11,7 @@ from nearmetal.host.steps import Burn, Install, Outcome, SetConfig, Stage, Wait
 if TYPE_CHECKING:
     from nearmetal.host.cards import Pair
     from nearmetal.host.hosts_file import HostGroup
-    from nearmetal.host.model import CardFacts, HostFacts
+    from nearmetal.host.model import CardFacts, PlatformFacts
 
 _STAGE = Stage.FIRMWARE
 _RESET = "the firmware reads its settings when it starts"
@@ -26,7 +26,7 @@ def version_key(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdigit() else 0 for part in version.split("."))
 
 
-def plan_packages(group: HostGroup, facts: HostFacts, outcome: Outcome) -> None:
+def plan_packages(group: HostGroup, facts: PlatformFacts, outcome: Outcome) -> None:
     """Add the packages of ESXi that are missing or too old."""
     for package in group.packages:
         now = facts.packages.get(package.name, "")
@@ -42,7 +42,9 @@ def plan_packages(group: HostGroup, facts: HostFacts, outcome: Outcome) -> None:
         )
 
 
-def plan_firmware(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome: Outcome) -> None:
+def plan_firmware(
+    group: HostGroup, facts: PlatformFacts, pairs: list[Pair], outcome: Outcome
+) -> None:
     """Add the missing steps for the firmware of each card in the file."""
     for pairing in pairs:
         burnt = _level(pairing, outcome)

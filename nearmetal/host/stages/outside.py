@@ -14,7 +14,7 @@ from nearmetal.host.steps import Outcome, Stage
 if TYPE_CHECKING:
     from nearmetal.host.cards import Pair
     from nearmetal.host.hosts_file import HostGroup, Port
-    from nearmetal.host.model import HostFacts, PortFacts
+    from nearmetal.host.model import PlatformFacts, PortFacts
 
 
 NO_GUID = "00:00:00:00:00:00:00:00"
@@ -25,7 +25,9 @@ DOWN = "Down"
 _FINE = ("", "ACTIVE", DOWN)
 
 
-def plan_outside(group: HostGroup, facts: HostFacts, pairs: list[Pair], outcome: Outcome) -> None:
+def plan_outside(
+    group: HostGroup, facts: PlatformFacts, pairs: list[Pair], outcome: Outcome
+) -> None:
     """State the needs of the fabric, the switch and the guests."""
     ports = [(want, found) for p in pairs for _, want, found in p.ports()]
     links = {want.link or found.link for want, found in ports if want.vfs}

@@ -256,23 +256,14 @@ class Session:
 
 def fetch(content: Any, root: Any, kind: Any, names: Sequence[str]) -> dict[Any, Properties]:
     """Return properties of all objects of a kind below a folder or container, in a few calls."""
-    collector, service = vmodl.query.PropertyCollector, content.propertyCollector
+    collector = vmodl.query.PropertyCollector
     view = content.viewManager.CreateContainerView(container=root, type=[kind], recursive=True)
     try:
         walk = collector.TraversalSpec(
             name="view", path="view", skip=False, type=vim.view.ContainerView
         )
-        spec = collector.FilterSpec(
-            objectSet=[collector.ObjectSpec(obj=view, skip=True, selectSet=[walk])],
-            propSet=[collector.PropertySpec(type=kind, pathSet=list(names), all=False)],
-        )
-        found: dict[Any, Properties] = {}
-        page = service.RetrievePropertiesEx([spec], collector.RetrieveOptions(maxObjects=100))
-        while page is not None:
-            for item in page.objects:
-                found[item.obj] = {prop.name: prop.val for prop in item.propSet}
-            page = service.ContinueRetrievePropertiesEx(page.token) if page.token else None
-        return found
+        start = collector.ObjectSpec(obj=view, skip=True, selectSet=[walk])
+        return _collect(content, [start], kind, names)
     finally:
         view.Destroy()
 
@@ -280,16 +271,24 @@ def fetch(content: Any, root: Any, kind: Any, names: Sequence[str]) -> dict[Any,
 def fetch_of(
     content: Any, kind: Any, refs: Sequence[Any], names: Sequence[str]
 ) -> dict[Any, Properties]:
-    """Return properties of these objects, in one call."""
-    if not refs:
-        return {}
-    collector = vmodl.query.PropertyCollector
-    spec = collector.FilterSpec(
-        objectSet=[collector.ObjectSpec(obj=ref) for ref in refs],
-        propSet=[collector.PropertySpec(type=kind, pathSet=list(names), all=False)],
-    )
-    found = content.propertyCollector.RetrieveContents([spec])
-    for missing in (missing for item in found for missing in item.missingSet or []):
-        if isinstance(missing.fault, vim.fault.NotAuthenticated):
-            raise missing.fault  # the session has expired: `call` logs in again
-    return {item.obj: {prop.name: prop.val for prop in item.propSet} for item in found}
+    """Return properties of these objects, in a few calls."""
+    specs = [vmodl.query.PropertyCollector.ObjectSpec(obj=ref) for ref in refs]
+    return _collect(content, specs, kind, names) if specs else {}
+
+
+def _collect(
+    content: Any, objects: list[Any], kind: Any, names: Sequence[str]
+) -> dict[Any, Properties]:
+    collector, service = vmodl.query.PropertyCollector, content.propertyCollector
+    paths = collector.PropertySpec(type=kind, pathSet=list(names), all=False)
+    spec = collector.FilterSpec(objectSet=objects, propSet=[paths])
+    found: dict[Any, Properties] = {}
+    page = service.RetrievePropertiesEx([spec], collector.RetrieveOptions(maxObjects=100))
+    while page is not None:
+        for item in page.objects:
+            for missing in item.missingSet or []:
+                if isinstance(missing.fault, vim.fault.NotAuthenticated):
+                    raise missing.fault  # the session has expired: `call` logs in again
+            found[item.obj] = {prop.name: prop.val for prop in item.propSet}
+        page = service.ContinueRetrievePropertiesEx(page.token) if page.token else None
+    return found

@@ -21,8 +21,8 @@ from nearmetal.host.vf.kernel import Kernel, execute
 from nearmetal.host.vf.ledger import Book, Ledger, Owner, PfRecord, VfClaim
 from nearmetal.host.vf.model import INFINIBAND, VFIO, Machine, PfFacts, Use, VfFacts, VfSettings
 from nearmetal.host.vf.steps import (
+    KernelStep,
     PfBefore,
-    Step,
     VfBefore,
     assuming,
     configure_host_vf,
@@ -108,7 +108,7 @@ class VfHost:
             except HostError as error:
                 raise HostError(f"{wish.owner}: {error.message}", error.hint) from error
             if choice.vf is None:
-                machine = _as_created(machine, choice)
+                machine = choice.applied(machine)
             vf = choice.vf or next(
                 vf for pf in machine.pfs if pf.address == choice.pf.address for vf in pf.vfs
             )
@@ -351,7 +351,7 @@ class VfHost:
             self.ledger.save(book)
         return tuple(kept)
 
-    def _run(self, steps: list[Step], verb: str) -> None:
+    def _run(self, steps: list[KernelStep], verb: str) -> None:
         execute(steps, self.kernel, Journal(self.ledger.directory), verb)
 
 
@@ -379,17 +379,6 @@ def _as_returned(machine: Machine, book: Book, claims: dict[str, str]) -> Machin
         return replace(vf, driver=before.driver, driver_override=before.driver_override)
 
     pfs = (replace(pf, vfs=tuple(returned(vf) for vf in pf.vfs)) for pf in machine.pfs)
-    return replace(machine, pfs=tuple(pfs))
-
-
-def _as_created(machine: Machine, choice: Choice) -> Machine:
-    """Return the machine as it will be with the VFs that a choice creates."""
-    address, numa = choice.pf.address, choice.pf.numa
-    vfs = tuple(
-        VfFacts(f"{address} VF {number}", number, "", "", None, (), numa, (), VfSettings())
-        for number in range(choice.create)
-    )
-    pfs = (replace(pf, vfs=vfs) if pf.address == address else pf for pf in machine.pfs)
     return replace(machine, pfs=tuple(pfs))
 
 

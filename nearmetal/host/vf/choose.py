@@ -3,11 +3,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import HostError
-from nearmetal.host.vf.model import ETHERNET, INFINIBAND, Iommu, Machine, PfFacts, Use, VfFacts
+from nearmetal.host.vf.model import (
+    ETHERNET,
+    INFINIBAND,
+    Iommu,
+    Machine,
+    PfFacts,
+    Use,
+    VfFacts,
+    VfSettings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +35,16 @@ class Choice:
     create: int
     reasons: tuple[str, ...]
     notes: tuple[str, ...] = ()
+
+    def applied(self, machine: Machine) -> Machine:
+        """Return the machine as it will be with the VFs that this choice creates."""
+        address, numa = self.pf.address, self.pf.numa
+        vfs = tuple(
+            VfFacts(f"{address} VF {number}", number, "", "", None, (), numa, (), VfSettings())
+            for number in range(self.create)
+        )
+        pfs = (replace(pf, vfs=vfs) if pf.address == address else pf for pf in machine.pfs)
+        return replace(machine, pfs=tuple(pfs))
 
 
 def used_by(vf: VfFacts, claims: Mapping[str, str]) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from nearmetal.core.journal import Journal
-    from nearmetal.host.vf.steps import Step
+    from nearmetal.host.vf.steps import KernelStep
 
 CARRIER_S = 30.0
 """Limit for a link to come up: switches with a spanning tree protocol take up to 30 s."""
@@ -197,7 +197,7 @@ class Kernel:
             ) from error
 
 
-def execute(steps: Iterable[Step], kernel: Kernel, journal: Journal, verb: str) -> None:
+def execute(steps: Iterable[KernelStep], kernel: Kernel, journal: Journal, verb: str) -> None:
     """Execute steps in order, each journalled before and after; stops at the first failure."""
     for step in steps:
         journal.write(verb, step.text, Event.BEGIN)

@@ -28,7 +28,7 @@ _PROBE = "sys/bus/pci/drivers_probe"
 
 
 @dataclass(frozen=True)
-class Step:
+class KernelStep:
     """One change. `text`: for the journal. `change`: the method of `Kernel`, with its arguments."""
 
     text: str
@@ -36,27 +36,27 @@ class Step:
     arguments: Mapping[str, Any]
 
 
-def _write(path: str, value: str, text: str) -> Step:
-    return Step(text, "write", {"path": path, "value": value})
+def _write(path: str, value: str, text: str) -> KernelStep:
+    return KernelStep(text, "write", {"path": path, "value": value})
 
 
-def _load(module: str) -> Step:
-    return Step(f"load kernel module {module}", "load", {"module": module})
+def _load(module: str) -> KernelStep:
+    return KernelStep(f"load kernel module {module}", "load", {"module": module})
 
 
-def _set_link(link: Link, *, up: bool) -> Step:
-    return Step(
+def _set_link(link: Link, *, up: bool) -> KernelStep:
+    return KernelStep(
         f"set {link.name} {'up' if up else 'down'}", "set_up", {"index": link.index, "up": up}
     )
 
 
-def _await_carrier(link: Link) -> Step:
-    return Step(f"wait for the link of {link.name}", "await_carrier", {"name": link.name})
+def _await_carrier(link: Link) -> KernelStep:
+    return KernelStep(f"wait for the link of {link.name}", "await_carrier", {"name": link.name})
 
 
-def _set_vf(link: Link, number: int, setting: str, value: Any) -> Step:
+def _set_vf(link: Link, number: int, setting: str, value: Any) -> KernelStep:
     shown = "/".join(map(str, value)) if isinstance(value, tuple) else value
-    return Step(
+    return KernelStep(
         f"{link.name} VF {number}: {setting} {shown}",
         "set_vf",
         {"index": link.index, "number": number, "setting": setting, "value": value},
@@ -116,19 +116,19 @@ def _device(address: str) -> str:
     return f"{DEVICES}/{address}"
 
 
-def _drivers_take(pf: PfFacts, value: str, text: str) -> Step:
+def _drivers_take(pf: PfFacts, value: str, text: str) -> KernelStep:
     return _write(f"{_device(pf.address)}/sriov_drivers_autoprobe", value, f"{pf.name}: {text}")
 
 
 def prepare_pf(
     machine: Machine, pf: PfFacts, create: int, before: PfBefore, use: Use = "machine"
-) -> list[Step]:
+) -> list[KernelStep]:
     """Return the steps before an adapter can give VFs; `create` 0 keeps the VFs that it has.
 
     The adapter is up before VFs are created: some drivers (igb) reset them when it comes up. The
     host's own drivers do not take new VFs, so that no VF appears as a network device for a moment.
     """
-    steps: list[Step] = [] if machine.vfio or use == "host" else [_load(VFIO)]
+    steps: list[KernelStep] = [] if machine.vfio or use == "host" else [_load(VFIO)]
     link = pf.link
     if link is not None and not link.up:
         steps.append(_set_link(link, up=True))
@@ -151,7 +151,7 @@ _ORDINARY = {"vlan": 0, "qos": 0, "trust": False, "spoof_check": True, "rate": 0
 """Values that are not set if the driver does not have the setting."""
 
 
-def _setting_steps(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> Iterator[Step]:
+def _setting_steps(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> Iterator[KernelStep]:
     """Yield what differs. One request sets VLAN and priority, and one sets the two rates."""
     link, now = pf.link, vars(vf.settings)
     if link is None:
@@ -181,13 +181,13 @@ def assuming(vf: VfFacts, settings: VfSettings) -> VfFacts:
     return replace(vf, settings=replace(vf.settings, **given))
 
 
-def configure_vf(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> list[Step]:
+def configure_vf(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> list[KernelStep]:
     """Return the steps that prepare a VF for a virtual machine.
 
     The override comes first: after it no driver of this machine takes the VF. A VF driver reads
     its address only when it is bound (igbvf), so the settings come between the drivers.
     """
-    steps: list[Step] = []
+    steps: list[KernelStep] = []
     if vf.driver_override != VFIO:
         path = f"{_device(vf.address)}/driver_override"
         steps.append(_write(path, VFIO, f"{vf.address}: set aside for {VFIO}"))
@@ -199,14 +199,14 @@ def configure_vf(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> list[Step]:
     return steps
 
 
-def configure_host_vf(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> list[Step]:
+def configure_host_vf(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> list[KernelStep]:
     """Return the steps that prepare a VF for programs of this machine: its own driver, and up.
 
     Settings also come between the drivers here. The network device appears only with the driver,
     so the next call, with new facts, sets it up.
     """
     settings = list(_setting_steps(pf, vf, wanted))
-    steps: list[Step] = []
+    steps: list[KernelStep] = []
     if vf.driver_override:
         path = f"{_device(vf.address)}/driver_override"
         steps.append(_write(path, "\n", f"{vf.address}: its own driver"))
@@ -222,14 +222,14 @@ def configure_host_vf(pf: PfFacts, vf: VfFacts, wanted: VfSettings) -> list[Step
     return [*steps, _write(_PROBE, vf.address, f"{vf.address}: bind a driver")]
 
 
-def _unbind(vf: VfFacts) -> Step:
+def _unbind(vf: VfFacts) -> KernelStep:
     path = f"{_device(vf.address)}/driver/unbind"
     return _write(path, vf.address, f"{vf.address}: unbind {vf.driver}")
 
 
-def return_vf(pf: PfFacts, vf: VfFacts, before: VfBefore) -> list[Step]:
+def return_vf(pf: PfFacts, vf: VfFacts, before: VfBefore) -> list[KernelStep]:
     """Return the steps that restore a VF."""
-    steps: list[Step] = []
+    steps: list[KernelStep] = []
     # Drivers report zero for a GUID that was never set, and refuse to set zero.
     old = {name: value for name, value in vars(before.settings).items() if value != NO_GUID}
     settings = list(_setting_steps(pf, vf, VfSettings(**old)))
@@ -249,13 +249,13 @@ def return_vf(pf: PfFacts, vf: VfFacts, before: VfBefore) -> list[Step]:
 
 def return_pf(
     pf: PfFacts, before: PfBefore, claims: Mapping[str, str]
-) -> tuple[list[Step], tuple[str, ...]]:
+) -> tuple[list[KernelStep], tuple[str, ...]]:
     """Return the steps that restore an adapter, or the VFs in use that prevent this."""
     kept = [f"{vf.address}: {use}" for vf in pf.vfs if (use := used_by(vf, claims))]
     created = bool(pf.vfs) and before.nr_vfs == 0
     if kept and created:
         return [], tuple(kept)
-    steps: list[Step] = []
+    steps: list[KernelStep] = []
     if created:
         number = f"{_device(pf.address)}/sriov_numvfs"
         steps.append(_write(number, "0", f"{pf.name}: remove {len(pf.vfs)} VFs"))

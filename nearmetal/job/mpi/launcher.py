@@ -35,7 +35,7 @@ class Placement:
 
 
 def place(slots: Sequence[tuple[str, int]], nr_ranks: int | None, map_by: MapBy) -> Placement:
-    """Distribute ranks over (node, slots); raises UsageError when they do not fit."""
+    """Distribute ranks over (node, slots); raises UsageError if they do not fit."""
     room = sum(count for _, count in slots)
     wanted = room if nr_ranks is None else nr_ranks
     if wanted < 1:

@@ -149,8 +149,7 @@ def _openmpi(installation: Installation, request: Request) -> Settings:
     defaults = _crowd(request)
     if five and request.one_host:
         # Its collectives for many hosts gather within each node first, to save network traffic.
-        # Here all nodes are equally near, so that only adds a hop
-        # (docs/design/small-messages.md).
+        # Here all nodes are equally near, and it only adds a hop (docs/design/small-messages.md).
         defaults["OMPI_MCA_coll"] = "^han"
     return Settings(env, options, _providers(installation, request), defaults)
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The channel through shared windows: rings and pool chunks of peers that have been met
+ * The channel through shared windows: rings and pool chunks of sessions
  * (connect/session.h). Sending writes my own window, receiving reads the peer's; no system call,
  * allocation, lock or log on either way.
  */
@@ -20,90 +20,52 @@
 /* A spoiled slot looks like one that is not there yet; every so many polls a source is looked at. */
 #define POLLS_PER_LOOK 4096
 
-static const _Atomic uint32_t nobody_asleep;
+static const _Atomic uint32_t never_asleep;
 
-static void init_link(struct shm_transport *shm, struct shm_link *link,
-		      const struct nm_session *session)
+static void init_link(struct shm_transport *shm, struct shm_session *s)
 {
-	struct nm_link_facts *facts = &link->facts;
+	const struct nm_direction *out = &s->base.out;
+	const struct nm_foreign_window *window = &s->base.window;
+	struct shm_link *link = &s->link;
 
-	nm_ring_writer_init(&link->writer, nm_window_ring(&shm->window, session->own_lane),
-			    shm->window.geometry.ring_slots,
-			    &session->window->lanes[session->peer_lane], session->start,
-			    (uint32_t)nm_params()->inline_max);
+	nm_ring_writer_init(&link->writer, nm_window_ring(&shm->window, out->own_lane),
+			    shm->window.geometry.ring_slots, &window->lanes[out->peer_lane],
+			    out->start, (uint32_t)nm_params()->inline_max);
 	/* Sleepers of another kernel cannot be woken, and do not ask for it. */
-	link->asleep = shm->segment ? &nobody_asleep : &session->window->header->asleep;
-	link->doorbell = &shm->window.lanes[session->own_lane].doorbell;
-	facts->relation = session->relation;
-	facts->channel = shm->base.kind->channel;
-	facts->integrity = session->integrity;
-	facts->label = session->label;
-	facts->reason = session->how;
-	link->base.far = session->far;
-	nm_shm_init_copies(link, session);
+	link->asleep = shm->segment ? &never_asleep : &window->header->asleep;
+	link->doorbell = &shm->window.lanes[out->own_lane].doorbell;
+	link->base.far = s->base.far;
+	nm_shm_init_copies(s);
 }
 
-/* Is there a reason not to try? */
-static int check_peer(const struct shm_peer *peer, struct nm_reason *ret_reason)
+static bool has_links(const struct shm_transport *shm)
 {
-	if (peer && peer->state != PEER_UP) {
-		nm_reason_set(ret_reason, "it is gone: %.150s", peer->why.text);
-		return -EHOSTUNREACH;
-	}
-	if (peer && peer->link) {
-		nm_reason_set(ret_reason, "a link to it exists already");
-		return -EISCONN;
-	}
-	return 0;
+	nm_shm_for_each(s, shm) if (nm_shm_has_link(s)) return true;
+	return false;
 }
 
 int nm_shm_connect(struct nm_transport *transport, const struct nm_address *address,
 		   struct nm_peer *cookie, struct nm_link **ret_link, struct nm_reason *ret_reason)
 {
 	struct shm_transport *shm = nm_shm_of(transport);
-	struct shm_link *link;
-	struct shm_peer *peer;
+	struct nm_session *session;
+	struct shm_session *s;
 	int err;
 
-	err = check_peer(nm_shm_find_peer(shm, &address->who), ret_reason);
+	err = nm_sessions_connect(shm->sessions, &address->who, &session, ret_reason);
 	if (err)
 		return err;
-	link = calloc(1, sizeof(*link));
-	if (!link) {
-		nm_reason_set(ret_reason, "out of memory");
-		return -ENOMEM;
-	}
-	err = nm_sessions_connect(shm->sessions, &address->who, &link->session, ret_reason);
-	if (err)
-		goto err_free;
-	/* Only now: peers that are not near leave nothing behind. */
-	peer = nm_shm_get_peer(shm, &address->who);
-	if (!peer) {
-		nm_reason_set(ret_reason, "out of memory");
-		nm_sessions_leave(shm->sessions, link->session, -ENOMEM, ret_reason);
-		err = -ENOMEM;
-		goto err_free;
-	}
-	if (!shm->links)
+	s = nm_shm_from(session);
+	if (!has_links(shm))
 		nm_window_warm(&shm->window);
 	NM_FAULT("connect-met");
-	init_link(shm, link, link->session);
-	link->base.transport = transport;
-	link->base.peer = cookie;
-	link->peer = peer;
-	link->session->cookie = peer;
-	link->next = shm->links;
-	shm->links = link;
-	peer->label = link->session->label;
-	peer->cookie = cookie;
-	peer->link = link;
-	*ret_link = &link->base;
-	nm_reason_set(ret_reason, "%s", link->facts.reason.text);
+	init_link(shm, s);
+	s->link.base.transport = transport;
+	s->link.base.peer = cookie;
+	s->cookie = cookie;
+	*ret_link = &s->link.base;
+	nm_reason_set(ret_reason, "%s", session->how.text);
 	return 0;
-
-err_free:
-	free(link);
-	return err;
 }
 
 /* Take back the chunks that the peer of LINK says it has read. */
@@ -120,12 +82,10 @@ static __attribute__((noinline)) int take_chunk_slowly(struct shm_transport *shm
 						       struct shm_link *link, uint32_t len,
 						       uint32_t *ret_index, uint32_t *ret_offset)
 {
-	struct shm_link *other;
-
-	for (other = shm->links; other; other = other->next)
-		if (other->chunks.nr_held && !other->down && reclaim(shm, other))
-			nm_shm_cast_out(shm, other->peer, "its count of chunks");
-	if (link->down)
+	nm_shm_for_each(s, shm) if (s->link.chunks.nr_held && s->base.state == NM_SESSION_UP &&
+				    reclaim(shm, &s->link))
+		nm_shm_cast_out(shm, s, "its count of chunks");
+	if (nm_shm_session_of(&link->base)->base.state != NM_SESSION_UP)
 		return -EPIPE;
 	return nm_pool_take(&shm->pool, &link->chunks, len, ret_index, ret_offset);
 }
@@ -195,17 +155,18 @@ static NM_SLOW_HALF int send_any(struct nm_link *base, const struct nm_packet *p
 				 const struct iovec *iov, unsigned int nr_iov)
 {
 	struct shm_transport *shm = nm_shm_of(base->transport);
-	struct shm_link *link = nm_shm_link_of(base);
+	struct shm_session *s = nm_shm_session_of(base);
+	struct shm_link *link = &s->link;
 	int err;
 
-	if (nm_unlikely(link->down))
+	if (nm_unlikely(s->base.state != NM_SESSION_UP))
 		return -EPIPE;
 	if (nm_likely(pkt->len <= link->writer.inline_max))
 		err = nm_ring_write_inline(&link->writer, pkt, iov, nr_iov);
 	else
 		err = send_chunk(shm, link, pkt, iov, nr_iov);
 	if (nm_unlikely(err == -EBADMSG)) {
-		nm_shm_cast_out(shm, link->peer, "its count of what it has read");
+		nm_shm_cast_out(shm, s, "its count of what it has read");
 		err = -EPIPE;
 	}
 	if (!err)
@@ -218,8 +179,8 @@ int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct 
 {
 	struct shm_link *link = nm_shm_link_of(base);
 
-	if (nm_likely(nr_iov == 1 && !link->down &&
-		      nm_ring_write_slot(&link->writer, pkt, iov->iov_base))) {
+	/* A session that ends has closed its writer. */
+	if (nm_likely(nr_iov == 1 && nm_ring_write_slot(&link->writer, pkt, iov->iov_base))) {
 		/* The only message between two looks for others is no stream: it would be late. */
 		if (nm_shm_of(base->transport)->nr_sent++)
 			nm_ring_write_ahead(&link->writer);
@@ -238,8 +199,17 @@ bool nm_shm_drained(struct nm_link *link)
 
 void nm_shm_describe(const struct nm_link *link, struct nm_link_facts *ret_facts)
 {
-	*ret_facts = nm_container_of(link, const struct shm_link, base)->facts;
-	ret_facts->remote_copy = link->remote_copy;
+	const struct nm_session *session = &nm_shm_session_of(link)->base;
+
+	*ret_facts = (struct nm_link_facts){
+		.relation = session->relation,
+		.channel = link->transport->kind->channel,
+		.integrity = session->integrity,
+		.reason = session->how,
+		.label = session->label,
+		.remote_copy = link->remote_copy,
+		.copy_reason = session->out.cma_why,
+	};
 }
 
 /* Deliver what source I has sent, at most a batch. */
@@ -267,7 +237,7 @@ static inline __attribute__((always_inline)) unsigned int drain(struct shm_trans
 		NM_FAULT("deliver-before");
 		shm->base.sink.deliver(&shm->base, cookie, &pkt, payload);
 		NM_FAULT("deliver-after");
-		if (nm_unlikely(shm->sources[i]->state == PEER_CAST_OUT))
+		if (nm_unlikely(shm->sources[i]->base.state == NM_SESSION_CAST_OUT))
 			break;
 		nm_ring_release(reader);
 		done++;
@@ -279,7 +249,7 @@ NM_COLD bool nm_shm_prepare_sleep(struct shm_transport *shm, struct nm_doorbells
 {
 	bool is_heard = nm_doorbells_add(doorbells, shm->event_doorbell);
 
-	/* Partner: nm_sessions_push_event(). */
+	/* Partner: nm_session_push_event(). */
 	if (atomic_load_explicit(shm->events, memory_order_relaxed))
 		doorbells->rung = true;
 	/* Polls will be few: each looks for what no poll stumbles over. */
@@ -300,11 +270,12 @@ NM_COLD bool nm_shm_sleep(struct nm_transport *transport, struct nm_doorbells *d
 	atomic_thread_fence(memory_order_seq_cst);
 	NM_FAULT("sleep-said");
 	for (uint32_t i = 0; i < shm->nr_sources; i++) {
-		const struct nm_session *source = shm->sources[i]->source;
+		const struct nm_session *source = &shm->sources[i]->base;
 
 		is_heard &= nm_doorbells_add(doorbells,
-					     &source->window->lanes[source->peer_lane].doorbell);
-		if (nm_ring_ready(&shm->readers[i]) && shm->sources[i]->state <= PEER_CLOSING)
+					     &source->window.lanes[source->in.peer_lane].doorbell);
+		if (nm_ring_ready(&shm->readers[i]) &&
+		    shm->sources[i]->base.state <= NM_SESSION_CLOSING)
 			doorbells->rung = true;
 	}
 	return is_heard;
@@ -312,7 +283,7 @@ NM_COLD bool nm_shm_sleep(struct nm_transport *transport, struct nm_doorbells *d
 
 NM_COLD void nm_shm_wake(struct nm_transport *transport)
 {
-	/* Who sees the old number rings once in vain. */
+	/* A sender that sees the old number rings once in vain. */
 	atomic_store_explicit(&nm_shm_of(transport)->window.header->asleep, 0,
 			      memory_order_relaxed);
 }
@@ -324,11 +295,12 @@ unsigned int nm_shm_progress(struct nm_transport *transport)
 	uint32_t i;
 
 	shm->nr_sent = 0;
-	/* Partner: nm_sessions_push_event(); taking the events acquires what they speak of. */
-	if (nm_unlikely(atomic_load_explicit(shm->events, memory_order_relaxed) != NULL))
+	/* Partner: nm_session_push_event(); taking the events acquires what they speak of. */
+	if (nm_unlikely(atomic_load_explicit(shm->events, memory_order_relaxed)))
 		nm_shm_take_events(shm);
 	for (i = 0; i < shm->nr_sources; i++) {
-		if (nm_ring_ready(&shm->readers[i]) && shm->sources[i]->state <= PEER_CLOSING)
+		if (nm_ring_ready(&shm->readers[i]) &&
+		    shm->sources[i]->base.state <= NM_SESSION_CLOSING)
 			done += drain(shm, i);
 		else
 			nm_ring_return_credits(&shm->readers[i]);
@@ -336,41 +308,39 @@ unsigned int nm_shm_progress(struct nm_transport *transport)
 	if (nm_unlikely(!(++shm->nr_polls % POLLS_PER_LOOK)))
 		nm_shm_inspect(shm);
 	if (nm_unlikely(shm->nr_ending))
-		nm_shm_end_peers(shm);
+		nm_shm_end_sessions(shm);
 	return done;
 }
 
 static NM_COLD void shm_cast_out(struct nm_transport *transport, const struct nm_identity *who,
 				 const char *what)
 {
-	struct shm_peer *peer = nm_shm_find_peer(nm_shm_of(transport), who);
+	struct shm_transport *shm = nm_shm_of(transport);
+	struct nm_session *session = nm_sessions_find(shm->sessions, who);
 
-	if (peer)
-		nm_shm_cast_out(nm_shm_of(transport), peer, what);
+	if (session && session->state != NM_SESSION_NEW)
+		nm_shm_cast_out(shm, nm_shm_from(session), what);
 }
 
 static NM_COLD void shm_finish(struct nm_transport *transport, const struct nm_identity *who)
 {
 	const struct nm_reason why = {"it left this channel"};
 	struct shm_transport *shm = nm_shm_of(transport);
-	struct shm_peer *peer;
+	struct nm_session *session;
+	struct shm_session *s;
 
 	/* It may have come, sent and gone since the last look. */
 	nm_shm_take_events(shm);
-	peer = nm_shm_get_peer(shm, who);
-	if (!peer || peer->state == PEER_DOWN)
+	nm_sessions_forbid(shm->sessions, who, &why);
+	session = nm_sessions_find(shm->sessions, who);
+	if (!session || session->state == NM_SESSION_DOWN)
 		return;
-	if (!peer->cookie) {
-		/* Never met: nor will it be, should it still be on its way. */
-		peer->state = PEER_DOWN;
-		peer->why = why;
-		return;
-	}
-	nm_shm_begin_end(shm, peer, PEER_CLOSING, -EBADMSG, &why);
-	peer->err = -EBADMSG;
-	while (nm_shm_is_unread(shm, peer))
-		drain(shm, peer->source_index);
-	nm_shm_end_peer(shm, peer);
+	s = nm_shm_from(session);
+	nm_shm_begin_end(shm, s, NM_SESSION_CLOSING, -EBADMSG, &why);
+	session->err = -EBADMSG;
+	while (nm_shm_is_unread(shm, s))
+		drain(shm, s->source_index);
+	nm_shm_end(shm, s);
 }
 
 const struct nm_quarantine_ops nm_shm_quarantine_ops = {

@@ -88,15 +88,15 @@ static bool check(struct shm_transport *shm, uint64_t position, struct nm_packet
 bool nm_shm_vouch(struct shm_transport *shm, uint32_t i, struct nm_packet *pkt,
 		  const void **payload)
 {
-	struct shm_peer *peer = shm->sources[i];
+	struct shm_session *s = shm->sources[i];
 
 	if (shm->checked && !check(shm, shm->readers[i].position, pkt, payload)) {
-		nm_shm_cast_out(shm, peer, "bytes that differ from their checksum");
+		nm_shm_cast_out(shm, s, "bytes that differ from their checksum");
 		return false;
 	}
-	if (nm_likely(nm_vmseg_is_tied(&peer->source->tie)))
+	if (nm_likely(nm_vmseg_is_tied(&s->base.tie)))
 		return true;
-	nm_shm_lose(shm, peer);
+	nm_shm_lose(shm, s);
 	return false;
 }
 

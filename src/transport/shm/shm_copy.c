@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies from and to a neighbour's memory, where the session has proven whose it is. */
 #include <errno.h>
+#include <string.h>
 
-#include "transport/shm/cma.h"
 #include "transport/shm/shm_private.h"
 
 /* A copy takes tens of microseconds; a peer that has no processor, or is stopped, much longer. */
@@ -10,23 +10,101 @@
 /* Longer than a polling peer takes to say so again (engine/progress.c). */
 #define POLLED_NS 2000000
 
-void nm_shm_init_copies(struct shm_link *link, const struct nm_session *session)
+/* The pieces of one call: the peer's pad in front. */
+struct pieces {
+	struct iovec local[NM_SPANS_MAX + 1];
+	struct iovec remote[NM_SPANS_MAX + 1];
+};
+
+static void fill(struct pieces *ret_pieces, void *guard, uint64_t pad, const struct iovec *local,
+		 unsigned int nr_local, const struct nm_span *remote, unsigned int nr_remote)
 {
-	link->base.remote_copy = session->cma;
-	link->target = session->cma_target;
-	if (session->cma)
-		nm_reason_set(&link->facts.copy_reason, "found each other's challenge in the "
-							"other's private memory (CMA)");
-	else
-		link->facts.copy_reason = session->cma_why;
+	ret_pieces->local[0] = (struct iovec){guard, NM_CMA_SECRET_LEN};
+	ret_pieces->remote[0] = (struct iovec){(void *)(uintptr_t)pad, NM_CMA_SECRET_LEN};
+	for (unsigned int i = 0; i < nr_local; i++)
+		ret_pieces->local[i + 1] = local[i];
+	for (unsigned int i = 0; i < nr_remote; i++)
+		ret_pieces->remote[i + 1] = (struct iovec){
+			(void *)(uintptr_t)remote[i].address,
+			(size_t)remote[i].len,
+		};
+}
+
+/* What a call that returned GOT means. */
+static ssize_t outcome(ssize_t got)
+{
+	if (nm_likely(got > NM_CMA_SECRET_LEN))
+		return got - NM_CMA_SECRET_LEN;
+	if (got == NM_CMA_SECRET_LEN)
+		return -EFAULT;
+	/* Its pad is not there: an endpoint that was closed, or the pid is another process's. */
+	if (got >= 0 || errno == EFAULT)
+		return -ESRCH;
+	return errno == EPERM || errno == ENOSYS ? -errno : -ESRCH;
+}
+
+ssize_t nm_cma_read(const struct nm_cma_target *target, const struct iovec *local,
+		    unsigned int nr_local, const struct nm_span *remote, unsigned int nr_remote)
+{
+	uint8_t secret[NM_CMA_SECRET_LEN];
+	struct pieces p;
+	ssize_t got;
+
+	if (nm_unlikely(nr_local > NM_SPANS_MAX || nr_remote > NM_SPANS_MAX))
+		return -EFAULT;
+	fill(&p, secret, target->pad + offsetof(struct nm_cma_pad, secret), local, nr_local, remote,
+	     nr_remote);
+	got = process_vm_readv(target->pid, p.local, nr_local + 1, p.remote, nr_remote + 1, 0);
+	if (nm_likely(got >= NM_CMA_SECRET_LEN) &&
+	    nm_unlikely(memcmp(secret, target->secret, sizeof(secret)) != 0))
+		return -ESRCH;
+	return outcome(got);
+}
+
+ssize_t nm_cma_write(const struct nm_cma_target *target, const struct iovec *local,
+		     unsigned int nr_local, const struct nm_span *remote, unsigned int nr_remote)
+{
+	uint8_t nothing[NM_CMA_SECRET_LEN] = {0};
+	struct pieces p;
+
+	if (nm_unlikely(nr_local > NM_SPANS_MAX || nr_remote > NM_SPANS_MAX))
+		return -EFAULT;
+	fill(&p, nothing, target->pad + offsetof(struct nm_cma_pad, landing), local, nr_local,
+	     remote, nr_remote);
+	return outcome(
+		process_vm_writev(target->pid, p.local, nr_local + 1, p.remote, nr_remote + 1, 0));
+}
+
+/* What an error of the two means, in words that make sense after "direct copies are off: ". */
+static void explain(int err, struct nm_reason *ret_why)
+{
+	switch (err) {
+	case -ESRCH:
+		nm_reason_set(ret_why,
+			      "the process that was proven is gone, or closed its endpoint");
+		break;
+	case -EPERM:
+		nm_reason_set(ret_why, "the kernel does not allow them any more");
+		break;
+	default:
+		nm_reason_set(ret_why, "the call failed: %s", strerror(-err));
+	}
+}
+
+void nm_shm_init_copies(struct shm_session *s)
+{
+	s->link.base.remote_copy = s->base.out.cma;
+	if (s->base.out.cma)
+		nm_reason_set(&s->base.out.cma_why, "found each other's challenge in the "
+						    "other's private memory (CMA)");
 }
 
 /* What is not an answer about the peer's memory is the end of copying. */
-static ssize_t copied(struct shm_link *link, ssize_t got)
+static ssize_t copied(struct shm_session *s, ssize_t got)
 {
 	if (nm_unlikely(got < 0 && got != -EFAULT)) {
-		link->base.remote_copy = false;
-		nm_cma_explain((int)got, &link->facts.copy_reason);
+		s->link.base.remote_copy = false;
+		explain((int)got, &s->base.out.cma_why);
 	}
 	return got;
 }
@@ -35,22 +113,22 @@ static ssize_t shm_read_remote(struct nm_link *base, const struct iovec *local,
 			       unsigned int nr_local, const struct nm_span *remote,
 			       unsigned int nr_remote)
 {
-	struct shm_link *link = nm_shm_link_of(base);
+	struct shm_session *s = nm_shm_session_of(base);
 
 	if (nm_unlikely(!base->remote_copy))
 		return -EOPNOTSUPP;
-	return copied(link, nm_cma_read(&link->target, local, nr_local, remote, nr_remote));
+	return copied(s, nm_cma_read(&s->base.out.cma_target, local, nr_local, remote, nr_remote));
 }
 
 static ssize_t shm_write_remote(struct nm_link *base, const struct iovec *local,
 				unsigned int nr_local, const struct nm_span *remote,
 				unsigned int nr_remote)
 {
-	struct shm_link *link = nm_shm_link_of(base);
+	struct shm_session *s = nm_shm_session_of(base);
 
 	if (nm_unlikely(!base->remote_copy))
 		return -EOPNOTSUPP;
-	return copied(link, nm_cma_write(&link->target, local, nr_local, remote, nr_remote));
+	return copied(s, nm_cma_write(&s->base.out.cma_target, local, nr_local, remote, nr_remote));
 }
 
 static int shm_publish(struct nm_transport *transport, const struct nm_region *region)
@@ -69,17 +147,16 @@ static void shm_revoke(struct nm_transport *transport, uint64_t key)
 }
 
 /* The word that tells my peer that I am using its regions. */
-static _Atomic uint64_t *reaching_of(struct shm_link *link)
+static _Atomic uint64_t *reaching_of(const struct nm_link *link)
 {
-	struct shm_transport *shm = nm_shm_of(link->base.transport);
+	struct shm_transport *shm = nm_shm_of(link->transport);
 
-	return &shm->window.lanes[link->session->own_lane].reaching;
+	return &shm->window.lanes[nm_shm_session_of(link)->base.out.own_lane].reaching;
 }
 
 static void shm_leave(struct nm_link *base)
 {
-	struct shm_link *link = nm_shm_link_of(base);
-	_Atomic uint64_t *reaching = reaching_of(link);
+	_Atomic uint64_t *reaching = reaching_of(base);
 
 	/* Partner: nm_sessions_await_copies() of the peer. */
 	atomic_store_explicit(reaching, atomic_load_explicit(reaching, memory_order_relaxed) + 1,
@@ -89,15 +166,12 @@ static void shm_leave(struct nm_link *base)
 static int shm_reach(struct nm_link *base, const uint64_t *keys, unsigned int nr_keys,
 		     struct nm_region *ret_regions)
 {
-	struct shm_link *link = nm_shm_link_of(base);
-	const struct nm_foreign_window *window;
-	_Atomic uint64_t *reaching;
+	const struct nm_foreign_window *window = &nm_shm_session_of(base)->base.window;
+	_Atomic uint64_t *reaching = reaching_of(base);
 	int err = 0;
 
 	if (!base->remote_copy)
 		return -EOPNOTSUPP;
-	window = link->session->window;
-	reaching = reaching_of(link);
 	/* Partner: nm_sessions_await_copies() of the peer, after it has taken a region away. */
 	atomic_store_explicit(reaching, atomic_load_explicit(reaching, memory_order_relaxed) + 1,
 			      memory_order_seq_cst);
@@ -119,13 +193,12 @@ static void shm_polled(struct nm_transport *transport, uint64_t now_ns)
 
 static bool shm_polls(struct nm_link *base, uint64_t now_ns)
 {
-	struct shm_link *link = nm_shm_link_of(base);
+	const struct nm_session *session = &nm_shm_session_of(base)->base;
 	uint64_t polled_ns;
 
-	if (link->down)
+	if (session->state != NM_SESSION_UP)
 		return false;
-	polled_ns = atomic_load_explicit(&link->session->window->header->polled_ns,
-					 memory_order_relaxed);
+	polled_ns = atomic_load_explicit(&session->window.header->polled_ns, memory_order_relaxed);
 	return now_ns - polled_ns < POLLED_NS;
 }
 

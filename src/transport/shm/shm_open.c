@@ -30,30 +30,16 @@ int nm_shm_furnish(struct shm_transport *shm, struct nm_sessions_config *config,
 		return err;
 	}
 	config->window = &shm->window;
+	config->session_size = sizeof(struct shm_session);
 	config->connect_ms = (uint32_t)params->connect_ms;
 	config->lease_ms = (uint32_t)params->lease_ms;
 	config->features = shm->checked ? NM_FEATURE_CHECKSUM : 0;
 	err = nm_sessions_create(config, &shm->sessions, ret_reason);
 	if (!err) {
 		shm->events = nm_sessions_event_word(shm->sessions);
-		shm->event_doorbell = nm_sessions_event_bell(shm->sessions);
+		shm->event_doorbell = nm_sessions_event_doorbell(shm->sessions);
 	}
 	return err;
-}
-
-static void free_lists(struct shm_transport *shm)
-{
-	struct shm_link *link, *next_link;
-	struct shm_peer *peer, *next_peer;
-
-	for (link = shm->links; link; link = next_link) {
-		next_link = link->next;
-		free(link);
-	}
-	for (peer = shm->peers; peer; peer = next_peer) {
-		next_peer = peer->next;
-		free(peer);
-	}
 }
 
 void nm_shm_destroy(struct nm_transport *transport)
@@ -64,7 +50,6 @@ void nm_shm_destroy(struct nm_transport *transport)
 		return;
 	shm = nm_shm_of(transport);
 	nm_sessions_destroy(shm->sessions);
-	free_lists(shm);
 	nm_pool_fini(&shm->pool);
 	nm_window_destroy(&shm->window);
 	nm_vmseg_release(shm->claim);

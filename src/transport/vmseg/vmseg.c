@@ -2,8 +2,8 @@
 /*
  * The channel between virtual machines of one host: rings, pool, credits and checks are those of
  * shm.c, over windows that lie in a segment (vmseg/attach.h). What differs: neighbours are other
- * kernels, so nothing is copied without packets and death is an expired lease; and a window does not
- * outlive its owner for long, so closing waits until everything was taken.
+ * kernels, so nothing is copied without packets and death is an expired lease; and a window does
+ * not outlive its owner for long, so closing waits until everything was taken.
  */
 #include <errno.h>
 #include <sched.h>
@@ -17,7 +17,7 @@
 #include "connect/letter.h"
 #include "transport/shm/shm_private.h"
 
-/* Calls of progress that may be left out while nobody sends to me here. */
+/* Calls of progress that may be left out while there is no source here. */
 #define PAUSE_WITHOUT_SOURCES 64
 
 static unsigned int segment_progress(struct nm_transport *transport)
@@ -29,7 +29,7 @@ static unsigned int segment_progress(struct nm_transport *transport)
 	return done;
 }
 
-/* No kernel wakes another's sleepers. Whoever comes is met by a thread of this one. */
+/* No kernel wakes another's sleepers. New sessions come from a thread of this one. */
 static bool segment_sleep(struct nm_transport *transport, struct nm_doorbells *doorbells)
 {
 	struct shm_transport *shm = nm_shm_of(transport);
@@ -40,50 +40,47 @@ static bool segment_sleep(struct nm_transport *transport, struct nm_doorbells *d
 /* Others may have my window's bytes soon after I am gone: only what was taken is safe. */
 static bool segment_drained(struct nm_link *base)
 {
-	const struct shm_link *link = nm_shm_link_of(base);
+	const struct shm_session *s = nm_shm_session_of(base);
+	const struct nm_ring_writer *writer = &s->link.writer;
 
 	/* Partner: nm_ring_return_credits() of the reader. */
-	return link->down || atomic_load_explicit(&link->writer.feedback->consumed,
-						  memory_order_acquire) == link->writer.position;
+	return s->base.state != NM_SESSION_UP ||
+	       atomic_load_explicit(&writer->feedback->consumed, memory_order_acquire) ==
+		       writer->position;
 }
 
 static unsigned int count_untaken(const struct shm_transport *shm)
 {
 	unsigned int nr = 0;
 
-	for (struct shm_link *link = shm->links; link; link = link->next)
-		nr += !segment_drained(&link->base);
+	nm_shm_for_each(s, shm) nr += nm_shm_has_link(s) && !segment_drained(&s->link.base);
 	return nr;
 }
 
 /*
- * The engine must not hear of what happens during destroy(): its records may name links of
- * transports that are gone already.
+ * Read what arrives without the engine, which must not hear of this transport during destroy(): its
+ * records may name links of transports that are gone already.
  */
-static struct nm_peer *accept_silently(struct nm_transport *from, const struct nm_identity *who,
-				       const struct nm_peer_label *label)
+static void discard_arrivals(struct shm_transport *shm)
 {
-	(void)who;
-	(void)label;
-	return (struct nm_peer *)from; /* not NULL: a peer that comes now sees a normal close */
-}
+	enum nm_session_event event;
+	struct nm_packet pkt;
+	const void *payload;
 
-static void drop_packet(struct nm_transport *from, struct nm_peer *source,
-			const struct nm_packet *pkt, const void *payload)
-{
-	(void)from;
-	(void)source;
-	(void)pkt;
-	(void)payload;
-}
+	/* A session that its peer ends is no longer UP. */
+	while (nm_sessions_next_event(shm->sessions, &event))
+		;
+	for (uint32_t i = 0; i < shm->nr_sources; i++) {
+		struct nm_ring_reader *reader = &shm->readers[i];
 
-static void ignore_end(struct nm_transport *from, struct nm_peer *source, int err,
-		       const struct nm_reason *why)
-{
-	(void)from;
-	(void)source;
-	(void)err;
-	(void)why;
+		/* A lap at most: others have their turn, and the time is limited. */
+		for (uint32_t n = 0; n <= reader->mask; n++) {
+			if (nm_ring_peek(reader, shm->bounce, &pkt, &payload) <= 0)
+				break;
+			nm_ring_release(reader);
+		}
+		nm_ring_return_credits(reader);
+	}
 }
 
 static void segment_destroy(struct nm_transport *transport)
@@ -94,12 +91,12 @@ static void segment_destroy(struct nm_transport *transport)
 	if (!transport)
 		return;
 	shm = nm_shm_of(transport);
-	shm->base.sink = (struct nm_sink){
-		.source_up = accept_silently, .deliver = drop_packet, .source_down = ignore_end};
 	/* Others may be closing, too, and wait for me to take what they sent. */
-	while (shm->sessions && (nr = count_untaken(shm)) && nm_clock_ns() < transport->close_by_ns)
-		if (!nm_shm_progress(transport))
-			sched_yield();
+	while (shm->sessions && (nr = count_untaken(shm)) &&
+	       nm_clock_ns() < transport->close_by_ns) {
+		discard_arrivals(shm);
+		sched_yield();
+	}
 	NM_FAULT("segment-all-taken");
 	if (nr)
 		nm_info("segment channel closed with %u peers that had not taken everything", nr);

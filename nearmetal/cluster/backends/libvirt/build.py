@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import uuid
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -25,13 +24,14 @@ from nearmetal.cluster.backends.libvirt.machine import (
     network_xml,
 )
 from nearmetal.cluster.backends.libvirt.values import NONE, VirtualNetwork, VirtualNode
-from nearmetal.image.seed import Seed, SeedInterface, SeedNode, SeedSegment, SeedShare, SeedSsh
+from nearmetal.image.seed import Seed, SeedInterface, SeedNode, SeedSegment, SeedShare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
     from nearmetal.cluster.resource import Resource
+    from nearmetal.image.seed import SeedSsh
 
 PLACE = "/run/nearmetal-cluster"
 """Directory in every node for the agent, jobs' directories and staged programs."""
@@ -129,6 +129,7 @@ def machine(
     """Return the virtual machine of one planned node. `vf`: the PCI address of its VF, if any."""
     name, node = item.key.name, item.of(VirtualNode)
     bridge = spec.network.bridge or ""
+    network = "" if bridge else domain_name(spec.name, "network")
     disks: tuple[Disk, ...]
     if boot.kernel is not None:
         root = Disk(boot.root, "raw", "vda", read_only=True, serial=boot.root_serial)
@@ -147,14 +148,7 @@ def machine(
         nr_cpus=node.slots,
         console=site.file(f"{name}.console"),
         disks=disks,
-        links=(
-            Nic(
-                node.mac,
-                spec.network.mtu,
-                bridge=bridge,
-                network="" if bridge else domain_name(spec.name, "network"),
-            ),
-        ),
+        links=(Nic(node.mac, spec.network.mtu, bridge, network),),
         kernel=boot.kernel,
         seed=site.file(f"{name}.seed") if boot.kernel is not None else "",
         emulator=site.emulator,
@@ -179,7 +173,7 @@ def made_network(spec: LibvirtSpec, identity: str, item: Resource) -> str:
         bridge=bridge_name(spec.name, identity),
         mtu=spec.network.mtu,
         address=item.of(VirtualNetwork).address,
-        prefix=ipaddress.IPv4Network(spec.network.subnet).prefixlen,
+        prefix=spec.network.prefix,
     )
 
 
@@ -196,17 +190,19 @@ def lead_of(device: str) -> int:
 def seed_of(
     spec: LibvirtSpec,
     item: Resource,
-    keys: NodeKeys,
+    ssh: SeedSsh,
     site: Site,
     *,
+    host_keys: Mapping[str, str],
     places: Mapping[str, str],
     vf: SeedInterface | None = None,
 ) -> Seed:
     """Return the seed of one planned node.
 
-    `places`: all nodes' addresses. `vf`: the interface of its VF, if that has a MAC address.
+    `host_keys`, `places`: the public keys of all nodes' sshd, and their addresses. `vf`: the
+    interface of its VF, if that has a MAC address.
     """
-    prefix, own = ipaddress.IPv4Network(spec.network.subnet).prefixlen, item.of(VirtualNode)
+    own = item.of(VirtualNode)
     return Seed(
         cluster=spec.name,
         name=item.key.name,
@@ -216,39 +212,23 @@ def seed_of(
                 address=places[node.name],
                 slots=node.slots,
                 host=host.name,
-                ssh_host_key=keys.public[node.name],
+                ssh_host_key=host_keys[node.name],
             )
             for host, node in spec.nodes
         ],
         interfaces=[
             SeedInterface(
                 mac=own.mac,
-                address=f"{own.address}/{prefix}",
+                address=f"{own.address}/{spec.network.prefix}",
                 mtu=spec.network.mtu,
                 soft_roce=own.soft_roce,
             ),
             *([] if vf is None else [vf]),
         ],
-        ssh=SeedSsh(
-            authorized_keys=[keys.client],
-            host_key=keys.host_key,
-            node_key=keys.node_key,
-            node_key_public=keys.node_key_public,
-        ),
+        ssh=ssh,
         segment=seed_segment(own, site),
         shares=[SeedShare(tag=SHARE_TAG, readonly=True, path=FILES)] if own.files == "9p" else [],
     )
-
-
-@dataclass(frozen=True)
-class NodeKeys:
-    """Keys as text: the public keys of all nodes' sshd, and the private keys of one node."""
-
-    public: Mapping[str, str]
-    client: str
-    node_key_public: str
-    host_key: str = field(repr=False)
-    node_key: str = field(repr=False)
 
 
 def seed_segment(node: VirtualNode, site: Site) -> SeedSegment | None:

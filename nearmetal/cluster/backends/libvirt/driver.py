@@ -47,7 +47,7 @@ from nearmetal.cluster.model import addresses
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource, in_order
 from nearmetal.core.errors import BackendError, NearmetalError
 from nearmetal.core.files import replace_file
-from nearmetal.image.seed import SeedInterface
+from nearmetal.image.seed import SeedInterface, SeedSsh
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -333,20 +333,27 @@ class LibvirtBackend(Backend):
 
     def _seed(self, item: Resource, site: Site, vf: SeedInterface | None) -> str:
         """Return a node's seed. `vf`: the recorded interface of its VF."""
-        node_key = self._keys.pair("node")
-        keys = build.NodeKeys(
-            public={
-                node.name: self._keys.pair(f"host.{node.name}").public
-                for _, node in self.spec.nodes
-            },
-            client=self._keys.pair("client").public,
-            node_key_public=node_key.public,
-            host_key=self._keys.pair(f"host.{item.key.name}").private,
+        pair, node_key = self._keys.pair, self._keys.pair("node")
+        ssh = SeedSsh(
+            authorized_keys=[pair("client").public],
+            host_key=pair(f"host.{item.key.name}").private,
             node_key=node_key.private,
+            node_key_public=node_key.public,
         )
-        return build.seed_of(
-            self.spec, item, keys, site, places=self._places(), vf=vf
-        ).secret_json()
+        seed = build.seed_of(
+            self.spec,
+            item,
+            ssh,
+            site,
+            host_keys=self._host_keys(),
+            places=self._places(),
+            vf=vf,
+        )
+        return seed.secret_json()
+
+    def _host_keys(self) -> dict[str, str]:
+        names = [node.name for _, node in self.spec.nodes]
+        return {name: self._keys.pair(f"host.{name}").public for name in names}
 
     def _take_vf(self, item: Resource, shell: HostShell, owner: str) -> GrantedVf | None:
         """Return the VF that a node asks for, which QEMU's user can open then."""
@@ -421,10 +428,8 @@ class LibvirtBackend(Backend):
             self._records.write(record.item, notes)
 
     def _write_known_hosts(self) -> None:
-        lines = [
-            f"{node.name} {' '.join(self._keys.pair(f'host.{node.name}').public.split()[:2])}\n"
-            for _, node in self.spec.nodes
-        ]
+        keys = self._host_keys()
+        lines = [f"{name} {' '.join(key.split()[:2])}\n" for name, key in keys.items()]
         replace_file(self._nodes().known_hosts, "".join(lines), sync=False)
 
     # Removing

@@ -96,10 +96,8 @@ class Probe:
     def kvm(self, images: BuiltImages) -> tuple[bool, str]:
         """Return whether KVM works there, and the reason in words."""
         if not self.about.offers_kvm:
-            return (
-                False,
-                "its libvirt offers no KVM (no /dev/kvm, or virtualization is off in its BIOS)",
-            )
+            reason = "its libvirt offers no KVM (no /dev/kvm, or virtualization is off in its BIOS)"
+            return False, reason
         key = self._key(f"{images.digest()} {self._device}")
         match self._known.recall(key):
             case [bool(works), str(reason)]:
@@ -108,9 +106,8 @@ class Probe:
                 return works, reason
         if not images.ready():
             return False, "KVM is not proven yet: the image whose kernel probes it is not built"
-        answer, settled = self._boot(images)
-        if settled is not None:
-            self._known.remember(key, [*answer, *settled])
+        answer, times = self._boot(images)
+        self._known.remember(key, [*answer, *times])
         return answer
 
     def _is_recent(self, when: float) -> bool:
@@ -135,18 +132,10 @@ class Probe:
         named = f"{self.hypervisor.uri} {self._boot_id} {about.qemu} {about.emulator} {what}"
         return hashlib.sha256(named.encode()).hexdigest()[:32]
 
-    def _boot(self, images: BuiltImages) -> tuple[tuple[bool, str], list[float] | None]:
-        """Return the answer, and the numbers to keep with it.
-
-        None: the answer is not kept. Empty: it holds until the host reboots. A time: it holds for
-        a while from then.
-        """
+    def _boot(self, images: BuiltImages) -> tuple[tuple[bool, str], list[float]]:
+        """Return the answer, which holds until the host reboots, or for a while from a time."""
         kernel = images.boot(self.shell).kernel
-        if kernel is None:
-            reason = (
-                "KVM is not proven: only the kernel of the built image can be booted as a probe"
-            )
-            return (False, reason), None
+        assert kernel is not None  # noqa: S101 - the built image has one
         directory = self.shell.check("cannot make a directory", ["mktemp", "-d"]).strip()
         name = f"nearmetal.probe-{directory.rpartition('.')[2]}"
         console = f"{directory}/console"
@@ -171,9 +160,8 @@ class Probe:
             self.hypervisor.start(name, machine.xml())
             return self._watch(name, console), []
         except BackendError as error:
-            reason = error.message.splitlines()[0]
-            answer = (False, f"a probe boot under KVM does not start: {reason}")
-            return answer, [self.clock.monotonic()]
+            reason = f"a probe boot under KVM does not start: {error.message.splitlines()[0]}"
+            return (False, reason), [self.clock.monotonic()]
         finally:
             self.hypervisor.end(name)
             self.shell.remove([console], directory)

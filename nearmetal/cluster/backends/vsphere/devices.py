@@ -7,37 +7,36 @@ from typing import TYPE_CHECKING, Any
 
 from pyVmomi import vim
 
-from nearmetal.cluster.backends.vsphere.spec import NETWORK_KINDS
+from nearmetal.cluster.backends.vsphere.settings import NETWORK_KINDS, adapter_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nearmetal.cluster.backends.vsphere.inventory import Inventory
-    from nearmetal.cluster.backends.vsphere.spec import VmAdapter
+    from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
+    from nearmetal.cluster.backends.vsphere.settings import VmAdapter
 
 _DEVICE = vim.vm.device
+_CARD, _PCI = _DEVICE.VirtualEthernetCard, _DEVICE.VirtualPCIPassthrough
+
+_KINDS = (
+    (_DEVICE.VirtualSriovEthernetCard, "sriov"),
+    (_DEVICE.VirtualVmxnet3Vrdma, "pvrdma"),
+    (_DEVICE.VirtualVmxnet3, "vmxnet3"),
+)
+_BACKINGS = ((_PCI.VmiopBackingInfo, "vgpu"), (_PCI.DynamicBackingInfo, "dynamic"))
 
 
 def is_adapter(device: Any) -> bool:
-    """Whether a device is one that a spec's adapters describe."""
-    return isinstance(device, _DEVICE.VirtualEthernetCard | _DEVICE.VirtualPCIPassthrough)
+    """Whether a device is of a kind that the adapters of a spec describe."""
+    return isinstance(device, _CARD | _PCI)
 
 
 def _kind(device: Any) -> str:
-    if isinstance(device, _DEVICE.VirtualSriovEthernetCard):
-        return "sriov"
-    if isinstance(device, _DEVICE.VirtualVmxnet3Vrdma):
-        return "pvrdma"
-    if isinstance(device, _DEVICE.VirtualVmxnet3):
-        return "vmxnet3"
-    if isinstance(device, _DEVICE.VirtualPCIPassthrough):
-        backing = device.backing
-        if isinstance(backing, _DEVICE.VirtualPCIPassthrough.VmiopBackingInfo):
-            return "vgpu"
-        if isinstance(backing, _DEVICE.VirtualPCIPassthrough.DynamicBackingInfo):
-            return "dynamic"
-        return "passthrough"
-    return type(device).__name__.rpartition(".")[2]
+    kind = next((kind for type_, kind in _KINDS if isinstance(device, type_)), "")
+    if isinstance(device, _PCI):
+        found = (kind for type_, kind in _BACKINGS if isinstance(device.backing, type_))
+        kind = next(found, "passthrough")
+    return kind or type(device).__name__.rpartition(".")[2]
 
 
 def _port_group(device: Any, groups: Mapping[str, str]) -> str:
@@ -48,56 +47,47 @@ def _port_group(device: Any, groups: Mapping[str, str]) -> str:
     return str(getattr(backing, "deviceName", "") or "")
 
 
-def _values(device: Any, groups: Mapping[str, str]) -> dict[str, object]:
-    """Return what a device has, by the keys of an adapter."""
-    kind = _kind(device)
-    values: dict[str, object] = {"kind": kind}
-    if isinstance(device, _DEVICE.VirtualEthernetCard):
+def _values(device: Any, groups: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of a device by the keys of an adapter."""
+    kind, backing = _kind(device), device.backing
+    values: dict[str, Any] = {"kind": kind}
+    if isinstance(device, _CARD):
         values["port_group"] = _port_group(device, groups)
     if kind == "sriov":
-        backing = device.sriovBacking
-        function = getattr(backing, "physicalFunctionBacking", None)
+        function = getattr(device.sriovBacking, "physicalFunctionBacking", None)
         values["pf"] = str(function.id).lower() if function is not None else ""
         values["guest_mtu"] = bool(device.allowGuestOSMtuChange)
     elif kind == "pvrdma":
         values["protocol"] = device.deviceProtocol
     elif kind == "passthrough":
-        values["device"] = str(getattr(device.backing, "id", "")).lower()
+        values["device"] = str(getattr(backing, "id", "")).lower()
     elif kind == "dynamic":
-        allowed = device.backing.allowedDevice or []
+        allowed = backing.allowedDevice or []
         values["models"] = sorted(f"{a.vendorId:04x}:{a.deviceId:04x}" for a in allowed)
-        values["label"] = device.backing.customLabel or None
+        values["label"] = backing.customLabel or None
     elif kind == "vgpu":
-        values["profile"] = device.backing.vgpu
+        values["profile"] = backing.vgpu
     return values
 
 
 def describe(device: Any, groups: Mapping[str, str]) -> str:
     """Return a device in the words of a plan."""
-    values = _values(device, groups)
-    words = [str(values.pop("kind"))]
-    for name, value in values.items():
-        if isinstance(value, list):
-            words.append(f"{name}={'+'.join(value)}")
-        elif value not in (None, ""):
-            words.append(f"{name}={str(value).lower() if isinstance(value, bool) else value}")
-    return " ".join(words)
+    return adapter_text(_values(device, groups))
 
 
 def is_like(device: Any, adapter: VmAdapter, groups: Mapping[str, str]) -> bool:
-    """Whether a device is what an adapter asks for, in everything that it says."""
+    """Whether a device has every value that an adapter has."""
+    wanted = adapter.model_dump(exclude_none=True, exclude={"switch"})
+    if "models" in wanted:
+        wanted["models"] = sorted(wanted["models"])
     values = _values(device, groups)
-    for name in ("kind", "port_group", "pf", "guest_mtu", "protocol", "device", "label", "profile"):
-        wanted = getattr(adapter, name)
-        if wanted is not None and values.get(name) != wanted:
-            return False
-    return adapter.models is None or values.get("models") == sorted(adapter.models)
+    return all(values.get(name) == value for name, value in wanted.items())
 
 
 def matched(
     devices: Iterable[Any], adapters: Iterable[VmAdapter], groups: Mapping[str, str]
 ) -> tuple[list[Any], list[VmAdapter]]:
-    """Return the devices that no adapter asks for, and the adapters that have no device."""
+    """Return the devices without an adapter, and the adapters without a device."""
     left, missing = [d for d in devices if is_adapter(d)], []
     for adapter in adapters:
         found = next((d for d in left if is_like(d, adapter, groups)), None)
@@ -108,13 +98,13 @@ def matched(
     return left, missing
 
 
-def _backing(inventory: Inventory, adapter: VmAdapter) -> Any:
+def _backing(inventory: VsphereInventory, adapter: VmAdapter) -> Any:
     network: Any = inventory.network(adapter.port_group or "", adapter.switch)
     if isinstance(network, vim.dvs.DistributedVirtualPortgroup):
         switch: Any = network.config.distributedVirtualSwitch
         port = vim.dvs.PortConnection(switchUuid=switch.uuid, portgroupKey=network.key)
-        return _DEVICE.VirtualEthernetCard.DistributedVirtualPortBackingInfo(port=port)
-    return _DEVICE.VirtualEthernetCard.NetworkBackingInfo(deviceName=network.name, network=network)
+        return _CARD.DistributedVirtualPortBackingInfo(port=port)
+    return _CARD.NetworkBackingInfo(deviceName=network.name, network=network)
 
 
 def _card(adapter: VmAdapter) -> Any:
@@ -124,7 +114,7 @@ def _card(adapter: VmAdapter) -> Any:
             card.deviceProtocol = adapter.protocol
         return card
     if adapter.kind == "sriov":
-        function = _DEVICE.VirtualPCIPassthrough.DeviceBackingInfo(
+        function = _PCI.DeviceBackingInfo(
             id=adapter.pf, deviceId="0", systemId="BYPASS", vendorId=0, deviceName=""
         )
         card = _DEVICE.VirtualSriovEthernetCard()
@@ -136,25 +126,21 @@ def _card(adapter: VmAdapter) -> Any:
     return _DEVICE.VirtualVmxnet3()
 
 
-def _passed(inventory: Inventory, adapter: VmAdapter, host: Any) -> Any:
+def _passed(inventory: VsphereInventory, adapter: VmAdapter, host: Any) -> Any:
     """Return the backing of a device of the host."""
-    passed = _DEVICE.VirtualPCIPassthrough
     if adapter.kind == "vgpu":
-        return passed.VmiopBackingInfo(vgpu=adapter.profile)
+        return _PCI.VmiopBackingInfo(vgpu=adapter.profile)
     if adapter.kind == "dynamic":
         allowed = [
-            passed.AllowedDevice(vendorId=int(m[:4], 16), deviceId=int(m[5:], 16))
+            _PCI.AllowedDevice(vendorId=int(m[:4], 16), deviceId=int(m[5:], 16))
             for m in adapter.models or []
         ]
-        return passed.DynamicBackingInfo(
-            deviceName="", allowedDevice=allowed, customLabel=adapter.label or ""
-        )
+        label = adapter.label or ""
+        return _PCI.DynamicBackingInfo(deviceName="", allowedDevice=allowed, customLabel=label)
     target = inventory.compute.environmentBrowser.QueryConfigTarget(host)
-    known = {
-        str(i.pciDevice.id).lower(): i for i in (target.pciPassthrough if target else None) or []
-    }
-    found = known.get(adapter.device or "")
-    return passed.DeviceBackingInfo(
+    devices = (target.pciPassthrough if target else None) or []
+    found = next((i for i in devices if str(i.pciDevice.id).lower() == adapter.device), None)
+    return _PCI.DeviceBackingInfo(
         id=adapter.device,
         deviceId=f"{(found.pciDevice.deviceId if found else 0) & 0xFFFF:x}",
         systemId=found.systemId if found else "BYPASS",
@@ -163,8 +149,8 @@ def _passed(inventory: Inventory, adapter: VmAdapter, host: Any) -> Any:
     )
 
 
-def made(inventory: Inventory, adapter: VmAdapter, host: Any, key: int) -> Any:
-    """Return the device of an adapter; `key` tells the new ones of one call apart."""
+def _made(inventory: VsphereInventory, adapter: VmAdapter, host: Any, key: int) -> Any:
+    """Return the device of an adapter; `key` is unique among the new devices of one call."""
     if adapter.kind in NETWORK_KINDS:
         device = _card(adapter)
         device.backing = _backing(inventory, adapter)
@@ -173,20 +159,20 @@ def made(inventory: Inventory, adapter: VmAdapter, host: Any, key: int) -> Any:
             startConnected=True, connected=True, allowGuestControl=True
         )
     else:
-        device = _DEVICE.VirtualPCIPassthrough(backing=_passed(inventory, adapter, host))
+        device = _PCI(backing=_passed(inventory, adapter, host))
     device.key = -key
     return device
 
 
 def changes(
-    inventory: Inventory, devices: Iterable[Any], adapters: Iterable[VmAdapter], host: Any
+    inventory: VsphereInventory, devices: Iterable[Any], adapters: Iterable[VmAdapter], host: Any
 ) -> list[Any]:
-    """Return what to do so that a machine has these adapters and no others."""
+    """Return the changes that give a machine exactly these adapters."""
     surplus, missing = matched(devices, adapters, inventory.group_names())
     spec = _DEVICE.VirtualDeviceSpec
     gone = [spec(operation="remove", device=device) for device in surplus]
     come = [
-        spec(operation="add", device=made(inventory, adapter, host, 100 + i))
+        spec(operation="add", device=_made(inventory, adapter, host, 100 + i))
         for i, adapter in enumerate(missing)
     ]
     return [*gone, *come]

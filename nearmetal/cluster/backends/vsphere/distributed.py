@@ -1,48 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distributed switches of a cluster. They and their port groups say whose they are: by a description."""
+"""Distributed switches of a cluster. Their descriptions, and those of port groups, are the marks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyVmomi import vim
 
-from nearmetal.cluster.backends.vsphere.hosts import RENAME, alike, machines_on, words_of
+from nearmetal.cluster.backends.vsphere.networks import (
+    RENAME,
+    SwitchKind,
+    first_off,
+    foreign,
+    host_names,
+    in_use,
+)
+from nearmetal.cluster.backends.vsphere.plan import SwitchOnHost, VirtualSwitch
 from nearmetal.cluster.backends.vsphere.spec import ALL_VLANS
-from nearmetal.cluster.backends.vsphere.standard import first_off, in_use
 from nearmetal.core.errors import BackendError
 from nearmetal.host.vcenter.session import fetch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from nearmetal.cluster.backends.vsphere.hosts import HostNetwork
-    from nearmetal.cluster.backends.vsphere.inventory import Inventory
+    from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
+    from nearmetal.cluster.backends.vsphere.networks import HostNetwork, Wanted
     from nearmetal.cluster.backends.vsphere.spec import PortGroup, Switch
     from nearmetal.host.vcenter.session import Session
 
-_DVS = vim.dvs
 _VMWARE = vim.dvs.VmwareDistributedVirtualSwitch
 _MEMBER = vim.dvs.HostMember
 LAST_VLAN = 4094
 NR_PORTS = 8
-"""To begin with: the ports of a group grow in number as they are needed."""
+"""Ports of a new group; vCenter adds ports on demand."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """A distributed switch as read. `groups`: reference and configuration by name."""
+class DistributedSwitch:
+    """A distributed switch as read. Only our switches have more than `ref`."""
 
     ref: Any
-    config: Any
-    ours: bool
-    groups: Mapping[str, tuple[Any, Any]]
-
-    def own_groups(self, mark: str) -> dict[str, tuple[Any, Any]]:
-        """Return its port groups that are the cluster's own."""
-        return {n: found for n, found in self.groups.items() if found[1].description == mark}
+    config: Any = None
+    groups: Mapping[str, Any] = field(default_factory=dict)
+    """Its port groups by their names."""
+    own: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    """Our port groups by their names, with their configurations."""
 
     def members(self) -> dict[Any, list[str]]:
         """Return the uplinks of each host that is a member."""
@@ -55,7 +60,7 @@ def _nics_of(member: Any) -> list[str]:
 
 
 def _vlan_of(config: Any) -> int:
-    """Return the VLAN of a port group, -1 for what no spec says."""
+    """Return the VLAN of a port group, -1 for a value that no spec has."""
     vlan = getattr(config.defaultPortConfig, "vlan", None)
     if isinstance(vlan, _VMWARE.TrunkVlanSpec):
         ranges = [(r.start, r.end) for r in vlan.vlanId or []]
@@ -72,134 +77,126 @@ def _vlan_spec(vlan: int) -> Any:
 
 
 def _uplinks(nics: list[str]) -> Any:
-    count = max(len(nics), 1)
-    names = [f"uplink{i + 1}" for i in range(count)]
+    names = [f"uplink{i + 1}" for i in range(max(len(nics), 1))]
     return vim.DistributedVirtualSwitch.NameArrayUplinkPortPolicy(uplinkPortName=names)
 
 
-def _backing(nics: list[str]) -> Any:
-    return _MEMBER.PnicBacking(pnicSpec=[_MEMBER.PnicSpec(pnicDevice=nic) for nic in nics])
-
-
-class DistributedSwitches:
+class DistributedSwitches(SwitchKind):
     """The distributed switches of one cluster."""
 
-    def __init__(self, session: Session, places: Inventory, cluster: str) -> None:
-        """Remember what it works with; nothing is read yet."""
-        self._session, self._places = session, places
-        self.mark = f"nearmetal.{cluster}"
+    def __init__(self, session: Session, places: VsphereInventory, cluster: str) -> None:
+        super().__init__(session, places)
+        self._mark = f"nearmetal.{cluster}"
+        self._known: dict[str, DistributedSwitch] | None = None
 
-    def read(self) -> dict[str, Found]:
-        """Return the distributed switches of the datacenter; of others than ours, what is cheap."""
-        return self._session.call("reading the distributed switches", self._read)
+    def read(self) -> dict[str, DistributedSwitch]:
+        """Return the distributed switches of the datacenter as they are now."""
+        self._known = self._session.call("reading the distributed switches", self._read)
+        return self._known
 
-    def _read(self) -> dict[str, Found]:
+    def _read(self) -> dict[str, DistributedSwitch]:
         content, root = self._session.content, self._places.datacenter.networkFolder
-        switches = fetch(
-            content, root, vim.DistributedVirtualSwitch, ["name", "summary.description"]
-        )
-        marked = {r for r, v in switches.items() if v.get("summary.description") == self.mark}
-        groups: dict[Any, dict[str, tuple[Any, Any]]] = {ref: {} for ref in switches}
-        if marked:
-            kind = _DVS.DistributedVirtualPortgroup
-            for ref, values in fetch(content, root, kind, ["name", "config"]).items():
-                config = values["config"]
-                of = groups.get(config.distributedVirtualSwitch, {})
-                of[str(values["name"])] = (ref, config)
-        return {
-            str(values["name"]): Found(
-                ref, ref.config if ref in marked else None, ref in marked, groups[ref]
-            )
-            for ref, values in switches.items()
-        }
-
-    def observe(
-        self, found: Mapping[str, Found], names: Mapping[Any, str]
-    ) -> dict[str, dict[str, str]]:
-        """Return the attributes of each switch that is ours; `names` of the hosts."""
-        seen = {}
-        for name, one in found.items():
-            if not one.ours:
-                continue
-            members = {
-                names.get(host, "?"): ",".join(sorted(nics)) for host, nics in one.members().items()
+        kind, text = vim.DistributedVirtualSwitch, "summary.description"
+        found: dict[str, DistributedSwitch] = {}
+        ours: dict[Any, str] = {}
+        for ref, values in fetch(content, root, kind, ["name", text]).items():
+            found[str(values["name"])] = DistributedSwitch(ref)
+            if values.get(text) == self._mark:
+                ours[ref] = str(values["name"])
+        kind = vim.dvs.DistributedVirtualPortgroup
+        groups = fetch(content, root, kind, ["name", "config"]).items() if ours else ()
+        for switch, name in ours.items():
+            mine = {
+                str(values["name"]): (ref, values["config"])
+                for ref, values in groups
+                if values["config"].distributedVirtualSwitch == switch
             }
-            groups = {g: _vlan_of(config) for g, (_, config) in one.own_groups(self.mark).items()}
-            seen[name] = {
-                "kind": "distributed",
-                "esxi_members": ",".join(sorted(members)),
-                "nics": alike(members),
-                "mtu": str(one.config.maxMtu),
-                "port_groups": words_of(groups),
-            }
-        return seen
+            own = {n: pair for n, pair in mine.items() if pair[1].description == self._mark}
+            refs = {n: ref for n, (ref, _) in mine.items()}
+            found[name] = DistributedSwitch(switch, switch.config, refs, own)
+        return found
 
-    def owners(self, found: Mapping[str, Found]) -> dict[str, str]:
-        """Return the switch of each port group that is ours, on one that is ours."""
-        return {g: n for n, one in found.items() if one.ours for g in one.own_groups(self.mark)}
+    def _own(self) -> dict[str, DistributedSwitch]:
+        """Return the cluster's own switches, as this object has read them."""
+        known = self.read() if self._known is None else self._known
+        return {name: one for name, one in known.items() if one.config is not None}
+
+    def owns(self, switch: str, _host: str) -> bool:
+        """Return whether a switch is the cluster's own."""
+        return switch in self._own()
+
+    def owners(self) -> set[tuple[str, str]]:
+        """Return each port group of ours with its switch."""
+        return {(group, name) for name, one in self._own().items() for group in one.own}
+
+    def observe(self) -> dict[str, VirtualSwitch]:
+        """Return our switches."""
+        self.read()
+        names = host_names(self._session, self._places) if self._own() else {}
+        found = {}
+        for switch, one in self._own().items():
+            mtu = int(one.config.maxMtu)
+            groups = {name: _vlan_of(config) for name, (_, config) in one.own.items()}
+            hosts = {
+                names.get(host, "?"): SwitchOnHost(nics=tuple(nics), mtu=mtu, port_groups=groups)
+                for host, nics in one.members().items()
+            }
+            found[switch] = VirtualSwitch(kinds=("distributed",), hosts=hosts)
+        return found
 
     def problems(
-        self,
-        switch: Switch,
-        found: Mapping[str, Found],
-        standard: Mapping[str, Collection[str]] | None = None,
+        self, switch: Switch, standard: Iterable[tuple[str, str]] = ()
     ) -> Iterable[tuple[str, str]]:
-        """Yield what is in the way of a switch, with the fix.
+        """Yield the obstacles for a switch, each with its fix.
 
-        `standard`: our standard switches by port group. One of the same name goes before.
+        `standard`: port groups of our standard switches. Those of the same switch are removed first.
         """
-        there = found.get(switch.name)
-        if there is not None and not there.ours:
+        known = self.read() if self._known is None else self._known
+        there = known.get(switch.name)
+        if there is not None and there.config is None:
             yield f"distributed switch {switch.name} is there already, and is not ours", RENAME
             return
-        own = there.own_groups(self.mark) if there is not None else {}
-        owners = {g: {*names} for g, names in (standard or {}).items()}
-        for group, name in self.owners(found).items():
-            owners.setdefault(group, set()).add(name)
+        own = there.own if there is not None else {}
+        owners = {*standard, *self.owners()}
         taken = self._session.call("reading the networks", self._places.network_names)
         for wanted in switch.port_groups:
-            others = owners.get(wanted.name, set())
+            others = {name for group, name in owners if group == wanted.name}
             if wanted.name in own or others == {switch.name} or wanted.name not in taken:
                 continue
             hint = first_off(others - {switch.name}) if others else RENAME
             what = f"port group {wanted.name} of distributed switch {switch.name}"
             yield f"{what}: the datacenter has a network of that name", hint
 
-    # What is made and changed
+    # Creation and change
 
     def settle(self, switch: Switch, hosts: Iterable[HostNetwork]) -> None:
-        """Make a switch, or bring it to what the spec says; removes neither hosts nor port groups."""
-        found = self.read()
-        for what, hint in self.problems(switch, found):
+        """Make or change a switch; removes neither hosts nor port groups."""
+        there = self.read().get(switch.name)
+        for what, hint in self.problems(switch):
             raise BackendError(what, hint)
         where = f"switch {switch.name}"
-        there = found.get(switch.name)
         if there is None:
             self._session.wait(f"making {where}", lambda: self._create(switch))
             there = self.read()[switch.name]
         uplinks = getattr(there.config.uplinkPortPolicy, "uplinkPortName", None) or []
-        more = len(uplinks) < len(switch.nics)
-        if there.config.maxMtu != switch.mtu or more:
+        policy = _uplinks(switch.nics) if len(uplinks) < len(switch.nics) else None
+        if there.config.maxMtu != switch.mtu or policy is not None:
             self._reconfigure(
-                f"changing {where}",
-                there.ref,
-                maxMtu=switch.mtu,
-                uplinkPortPolicy=_uplinks(switch.nics) if more else None,
+                f"changing {where}", there.ref, maxMtu=switch.mtu, uplinkPortPolicy=policy
             )
         members = there.members()
         for host in hosts:
             now = members.get(host.ref)
-            if now is None or sorted(now) != sorted(switch.nics):
-                what = f"{'joining' if now is None else 'changing'} {where} on {host.name}"
-                self._member(
-                    what, there.ref, host, "add" if now is None else "edit", list(switch.nics)
-                )
+            if now is None:
+                self._member(f"joining {where} on {host.name}", there, host, "add", switch.nics)
+            elif sorted(now) != sorted(switch.nics):
+                self._member(f"changing {where} on {host.name}", there, host, "edit", switch.nics)
         self._settle_groups(switch, there)
 
     def _create(self, switch: Switch) -> Any:
         spec = _VMWARE.ConfigSpec(
             name=switch.name,
-            description=self.mark,
+            description=self._mark,
             maxMtu=switch.mtu,
             uplinkPortPolicy=_uplinks(switch.nics),
         )
@@ -208,109 +205,115 @@ class DistributedSwitches:
 
     def _reconfigure(self, what: str, ref: Any, **values: Any) -> None:
         def start() -> Any:
-            # vCenter refuses what was not read just before.
+            # vCenter refuses an older version than the present one.
             version = ref.config.configVersion
             return ref.ReconfigureDvs_Task(_VMWARE.ConfigSpec(configVersion=version, **values))
 
         self._session.wait(what, start)
 
     def _member(
-        self, what: str, ref: Any, host: HostNetwork, operation: str, nics: list[str]
+        self,
+        what: str,
+        one: DistributedSwitch,
+        host: HostNetwork,
+        operation: str,
+        nics: Sequence[str],
     ) -> None:
-        spec = _MEMBER.ConfigSpec(operation=operation, host=host.ref, backing=_backing(nics))
-        self._reconfigure(what, ref, host=[spec])
+        backing = _MEMBER.PnicBacking(pnicSpec=[_MEMBER.PnicSpec(pnicDevice=nic) for nic in nics])
+        spec = _MEMBER.ConfigSpec(operation=operation, host=host.ref, backing=backing)
+        self._reconfigure(what, one.ref, host=[spec])
 
-    def _group(self, group: PortGroup, version: str | None = None) -> Any:
-        return _DVS.DistributedVirtualPortgroup.ConfigSpec(
+    def _group(self, group: PortGroup) -> Any:
+        return vim.dvs.DistributedVirtualPortgroup.ConfigSpec(
             name=group.name,
-            description=self.mark,
-            configVersion=version,
+            description=self._mark,
             type="earlyBinding",
             numPorts=NR_PORTS,
             autoExpand=True,
             defaultPortConfig=_VMWARE.VmwarePortConfigPolicy(vlan=_vlan_spec(group.vlan)),
         )
 
-    def _settle_groups(self, switch: Switch, there: Found) -> None:
-        own = there.own_groups(self.mark)
+    def _settle_groups(self, switch: Switch, there: DistributedSwitch) -> None:
+        own = there.own
         missing = [self._group(group) for group in switch.port_groups if group.name not in own]
         if missing:
-            self._session.wait(
-                f"making port groups of switch {switch.name}",
-                lambda: there.ref.AddDVPortgroup_Task(missing),
-            )
+            what = f"making port groups of switch {switch.name}"
+            self._session.wait(what, lambda: there.ref.AddDVPortgroup_Task(missing))
         for group in switch.port_groups:
             if group.name not in own or _vlan_of(own[group.name][1]) == group.vlan:
                 continue
-            ref, config = own[group.name]
-            spec = self._group(group, config.configVersion)
+            (ref, config), spec = own[group.name], self._group(group)
+            spec.configVersion = config.configVersion
             spec.numPorts = max(NR_PORTS, config.numPorts or 0)
-            self._session.wait(
-                f"changing port group {group.name}",
-                partial(ref.ReconfigureDVPortgroup_Task, spec),
-            )
+            work = partial(ref.ReconfigureDVPortgroup_Task, spec)
+            self._session.wait(f"changing port group {group.name}", work)
 
-    def give_up(self, one: Found, host: HostNetwork, nics: Sequence[str]) -> None:
-        """Take uplinks from a switch of ours, for another one: all at once, for `one` is as it was."""
+    def give_up(self, switch: str, host: HostNetwork, nics: Sequence[str]) -> None:
+        """Take these uplinks from our switch, all at once: the known switch is as it was before."""
+        one = self._own()[switch]
         left = [name for name in one.members().get(host.ref, []) if name not in nics]
-        name, taken = one.config.name, ", ".join(nics)
-        self._member(
-            f"taking {taken} from switch {name} of {host.name}", one.ref, host, "edit", left
-        )
+        what = f"taking {', '.join(nics)} from switch {switch} of {host.name}"
+        self._member(what, one, host, "edit", left)
 
-    # What is removed
+    # Removal
 
-    def trim(
-        self, wanted: Mapping[str, tuple[list[str], list[str]]], names: Mapping[Any, str]
-    ) -> list[BackendError]:
-        """Remove what is ours and not wanted: hosts and port groups by switch. Returns what failed."""
+    def trim(self, wanted: Wanted) -> list[BackendError]:
+        """Remove our switches, hosts and port groups that are not wanted. Returns the failures."""
+        self.read()
+        names = host_names(self._session, self._places) if self._own() else {}
         failed: list[BackendError] = []
-        for name, one in self.read().items():
-            if not one.ours:
-                continue
+        for name, one in self._own().items():
             try:
                 if name in wanted:
-                    self._trim(name, one, *wanted[name], names)
+                    self._trim(name, one, wanted[name], names)
                 else:
-                    self.remove(name, one)
+                    self._remove(name, one)
             except BackendError as error:
                 failed.append(error)
         return failed
 
     def _trim(
-        self, switch: str, one: Found, hosts: list[str], groups: list[str], names: Mapping[Any, str]
+        self,
+        switch: str,
+        one: DistributedSwitch,
+        wanted: Mapping[str, list[str]],
+        names: Mapping[Any, str],
     ) -> None:
-        for name, (ref, _) in one.own_groups(self.mark).items():
+        groups = {group for on_host in wanted.values() for group in on_host}
+        for name, (ref, _) in one.own.items():
             if name not in groups:
-                self._gone(f"port group {name}", ref, [name])
+                with self._naming_users(f"port group {name}", [name]):
+                    self._session.wait(f"removing port group {name}", ref.Destroy_Task)
         for host in one.members():
-            if names.get(host) in hosts:
+            if names.get(host) in wanted:
                 continue
             what = f"{names.get(host, 'a host')} of switch {switch}"
             spec = _MEMBER.ConfigSpec(operation="remove", host=host)
-            try:
+            with self._naming_users(what, one.groups, host):
                 self._reconfigure(f"removing {what}", one.ref, host=[spec])
-            except BackendError as error:
-                users = machines_on(self._session, self._places, one.groups, host)
-                if users:
-                    raise in_use(what, users) from error
-                raise
 
-    def remove(self, name: str, one: Found) -> None:
-        """Remove a switch of ours; raises BackendError where something hangs on it."""
-        ours = {str(ref) for ref, _ in one.own_groups(self.mark).values()}
-        ours |= {str(ref) for ref in one.config.uplinkPortgroup or []}
-        foreign = sorted(n for n, (ref, _) in one.groups.items() if str(ref) not in ours)
-        if foreign:
-            msg = f"switch {name} has port groups that are not ours: {', '.join(foreign)}"
-            raise BackendError(msg, "remove them, then do the same again")
-        self._gone(f"switch {name}", one.ref, one.groups)
-
-    def _gone(self, what: str, ref: Any, networks: Iterable[str]) -> None:
+    @contextmanager
+    def _naming_users(self, what: str, networks: Iterable[str], host: Any = None) -> Iterator[None]:
+        """Name the machines that use an object if it cannot be removed."""
         try:
-            self._session.wait(f"removing {what}", ref.Destroy_Task)
+            yield
         except BackendError as error:
-            users = machines_on(self._session, self._places, networks)
+            users = self._users(networks, host)
             if users:
                 raise in_use(what, users) from error
             raise
+
+    def remove(self, switch: str) -> None:
+        """Remove our switch of this name, if there is one."""
+        one = self.read().get(switch)
+        if one is not None and one.config is not None:
+            self._remove(switch, one)
+
+    def _remove(self, name: str, one: DistributedSwitch) -> None:
+        ours = {str(ref) for ref, _ in one.own.values()}
+        ours |= {str(ref) for ref in one.config.uplinkPortgroup or []}
+        others = [name for name, ref in one.groups.items() if str(ref) not in ours]
+        if others:
+            raise foreign(f"switch {name}", others)
+        with self._naming_users(f"switch {name}", one.groups):
+            self._session.wait(f"removing switch {name}", one.ref.Destroy_Task)

@@ -1,181 +1,222 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cluster of virtual machines on vSphere is made of. Pure.
-
-An attribute that is empty is the template's or vCenter's choice: it is neither set nor compared.
-"""
+"""The resources of a cluster of virtual machines on vSphere. Pure."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
 
-from nearmetal.cluster.backends.vsphere.spec import DHCP, VsphereSpec
+from pydantic import PlainSerializer
+
+from nearmetal.cluster.backends.vsphere.settings import DHCP, GuestSettings, VmAdapter
+from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.registration import Registration
-from nearmetal.cluster.resource import Desired, Key, Kind, Resource, resource
-from nearmetal.config.size import format_size
+from nearmetal.cluster.resource import (
+    Attributes,
+    Bytes,
+    Desired,
+    Key,
+    Kind,
+    Numbers,
+    Resource,
+    Values,
+    YesNo,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nearmetal.cluster.backends.vsphere.spec import (
-        EsxiHost,
-        MachineSettings,
-        Switch,
-        VsphereNode,
-    )
-    from nearmetal.cluster.spec import Facts, Observed
-
-IN_PLACE = frozenset(
-    {
-        "adapters",
-        "affinity",
-        "cores_per_socket",
-        "cpu_reservation",
-        "cpu_shares",
-        "guest",
-        "latency",
-        "memory",
-        "memory_reservation",
-        "memory_shares",
-        "mmio",
-        "numa",
-        "p2p",
-        "power",
-        "rules",
-        "slots",
-        "vcpus",
-        "esxi_members",
-        "mtu",
-        "nics",
-        "port_groups",
-    }
-)
-"""What of a machine or a switch is changed without making it anew."""
+    from nearmetal.cluster.backends.vsphere.spec import EsxiHost, Switch, VsphereNode
+    from nearmetal.cluster.resource import Facts, Observed
 
 STUCK = ("sriov", "passthrough")
 """Adapters that keep a machine on its host."""
 
 
-def _listed(items: object) -> str:
-    return ",".join(map(str, items)) if isinstance(items, list) else ""
+class VsphereCluster(Values):
+    """The cluster's own folder."""
+
+    backend: str
+    vcenter: str
+    datacenter: str
+    compute: str
+    folder: str
 
 
-def _switch(spec: VsphereSpec, switch: Switch) -> Resource:
-    groups = (f"{g.name} vlan {g.vlan}" if g.vlan else g.name for g in switch.port_groups)
-    attributes = {
-        "kind": switch.kind,
-        "esxi_members": ",".join(sorted(spec.esxi_of(switch))),
-        "nics": ",".join(sorted(switch.nics)),
-        "mtu": switch.mtu,
-        "port_groups": ", ".join(sorted(groups)),
-    }
-    return resource(Kind.NETWORK, switch.name, attributes)
+class SwitchOnHost(Values):
+    """A switch on one of its hosts. `port_groups`: VLANs by name."""
+
+    nics: tuple[str, ...]
+    mtu: int
+    port_groups: Mapping[str, int]
+
+    @property
+    def attributes(self) -> Attributes:
+        """The values as text."""
+        groups = (f"{n} vlan {vlan}" if vlan else n for n, vlan in self.port_groups.items())
+        return (
+            ("nics", ",".join(sorted(self.nics))),
+            ("mtu", str(self.mtu)),
+            ("port_groups", ", ".join(sorted(groups))),
+        )
 
 
-def _guest(machine: MachineSettings, node: VsphereNode, address: str) -> str:
-    """Return everything the guest is told as one text, "" for nothing."""
-    guest = machine.guest
-    if guest is None:
-        return ""
-    told = {
-        "address": address,
-        "hostname": guest.hostname or node.name,
-        "domain": guest.domain,
-        "gateway": guest.gateway,
-        "dns": guest.dns,
-    }
-    return json.dumps({name: value for name, value in told.items() if value}, sort_keys=True)
+class VirtualSwitch(Values):
+    """A switch of one name: of one kind, unless a change of its kind was interrupted."""
+
+    kinds: tuple[str, ...]
+    hosts: Mapping[str, SwitchOnHost]
+
+    @property
+    def attributes(self) -> Attributes:
+        """The values as text: once where all hosts have the same, else by host."""
+        texts: dict[str, dict[str, str]] = defaultdict(dict)
+        for host, switch in sorted(self.hosts.items()):
+            for name, text in switch.attributes:
+                texts[name][host] = text
+        shown = {"kind": " and ".join(self.kinds), "esxi_members": ",".join(sorted(self.hosts))}
+        for name, by_host in texts.items():
+            several = len(set(by_host.values())) > 1
+            each = (f"{host}: {text}" for host, text in by_host.items())
+            shown[name] = "; ".join(each) if several else next(iter(by_host.values()))
+        return tuple(sorted(shown.items()))
 
 
-def _rules(spec: VsphereSpec) -> dict[str, str]:
-    """Return the rules that hold for each node."""
-    held: dict[str, list[str]] = defaultdict(list)
-    for rule in spec.rules:
-        for name in dict.fromkeys(rule.nodes):
-            held[name].append(f"{rule.name}:{rule.kind}{':enforced' if rule.enforced else ''}")
-    return {name: ",".join(sorted(words)) for name, words in held.items()}
+def _guest_text(guest: GuestSettings | None) -> str:
+    values = guest.model_dump() if guest else {}
+    return json.dumps({n: v for n, v in values.items() if v}, sort_keys=True) if values else ""
+
+
+Joined = Annotated[tuple[str, ...], PlainSerializer(",".join)]
+Adapters = Annotated[
+    tuple[VmAdapter | str, ...], PlainSerializer(lambda value: "; ".join(map(str, value)))
+]
+
+NumaNodes = Annotated[
+    tuple[int, ...] | str,
+    PlainSerializer(lambda value: value if isinstance(value, str) else ",".join(map(str, value))),
+]
+"""Text where a user of vCenter wrote another value than numbers."""
+
+
+class VsphereMachine(Values):
+    """One virtual machine. None: the choice of the template or of vCenter, which is not compared.
+
+    A machine as read may also have values that no spec has, for example another reservation.
+    """
+
+    host: str
+    esxi: str | None = None
+    vm: str
+    slots: int | None
+    template: str
+    clone: str
+    vcpus: int | None = None
+    cores_per_socket: int | None = None
+    memory: Bytes | None = None
+    cpu_reservation: str
+    memory_reservation: str
+    cpu_shares: int | str
+    memory_shares: int | str
+    latency: str
+    affinity: Numbers = ()
+    numa: NumaNodes = ()
+    hardware: int | None = None
+    mmio: Bytes | None = None
+    p2p: YesNo
+    datastore: str | None = None
+    resource_pool: str | None = None
+    adapters: Adapters | None = None
+    """Where the devices of a machine are not the adapters of the spec: their descriptions."""
+    guest: Annotated[GuestSettings | None, PlainSerializer(_guest_text)] = None
+    """Settings of the guest, with the address of this node."""
+    power: str
+    rules: Joined = ()
+
+
+RECREATE = {"host", "esxi", "vm", "template", "clone", "hardware", "datastore", "resource_pool"}
+"""Attributes whose change recreates a machine."""
+
+IN_PLACE = frozenset(VsphereMachine.model_fields) - RECREATE
+IN_PLACE |= {"esxi_members", "nics", "mtu", "port_groups"}
+"""Attributes of a machine or a switch that change without recreating it."""
+
+
+def rule_text(name: str, kind: str, *, enforced: bool) -> str:
+    """Return a rule of DRS in the values of its machines."""
+    return f"{name}:{kind}{':enforced' if enforced else ''}"
+
+
+def part_of(spec: VsphereSpec, kind: Kind, name: str, values: Values) -> Resource:
+    """Return a resource of the cluster of a spec with the resources that it stands on."""
+    needs: tuple[Key, ...] = ()
+    if kind is not Kind.CLUSTER:
+        needs = (Key(Kind.CLUSTER, spec.name),)
+    if kind is Kind.NODE:
+        needs += tuple(Key(Kind.NETWORK, switch.name) for switch in spec.switches)
+    return Resource(Key(kind, name), values, needs)
+
+
+def _switch(spec: VsphereSpec, switch: Switch) -> VirtualSwitch:
+    groups = {group.name: group.vlan for group in switch.port_groups}
+    same = SwitchOnHost(nics=tuple(switch.nics), mtu=switch.mtu, port_groups=groups)
+    return VirtualSwitch(kinds=(switch.kind,), hosts=dict.fromkeys(spec.esxi_of(switch), same))
 
 
 def _machine(
-    machine: MachineSettings, host: EsxiHost, node: VsphereNode, address: str, rules: str
-) -> Resource:
-    attributes = {
+    spec: VsphereSpec, host: EsxiHost, node: VsphereNode, address: str, rules: list[str]
+) -> VsphereMachine:
+    machine = spec.machine_of(node)
+    guest = machine.guest
+    if guest is not None:
+        update = {"address": address, "hostname": guest.hostname or node.name}
+        guest = guest.model_copy(update=update)
+    values = {name: getattr(machine, name, None) for name in VsphereMachine.model_fields}
+    values |= {
         "host": host.name,
-        "esxi": "" if host.esxi == "auto" else host.esxi,
+        "esxi": None if host.esxi == "auto" else host.esxi,
         "vm": node.vm or node.name,
         "slots": node.slots,
-        "template": machine.template,
-        "clone": machine.clone,
-        "vcpus": machine.vcpus or "",
-        "cores_per_socket": machine.cores_per_socket or "",
-        "memory": format_size(machine.memory) if machine.memory else "",
-        "cpu_reservation": machine.cpu_reservation,
-        "memory_reservation": machine.memory_reservation,
-        "cpu_shares": machine.cpu_shares,
-        "memory_shares": machine.memory_shares,
-        "latency": machine.latency,
-        "affinity": _listed(machine.affinity),
-        "numa": _listed(machine.numa),
-        "hardware": machine.hardware or "",
-        "mmio": format_size(machine.mmio) if machine.mmio else "",
-        "p2p": "yes" if machine.p2p else "no",
-        "datastore": machine.datastore or "",
-        "resource_pool": machine.resource_pool or "",
-        "adapters": "; ".join(map(str, machine.adapters or [])),
-        "guest": _guest(machine, node, address),
-        "power": machine.power,
-        "rules": rules,
+        "guest": guest,
+        "rules": tuple(sorted(rules)),
     }
-    return resource(Kind.NODE, node.name, attributes)
+    return VsphereMachine(**{name: v for name, v in values.items() if v is not None})
 
 
-def _notes(spec: VsphereSpec, machines: Mapping[str, MachineSettings]) -> list[str]:
+def _notes(spec: VsphereSpec) -> list[str]:
+    machines = {node.name: spec.machine_of(node) for _, node in spec.nodes}
     notes = [f"{len(machines)} machines, at most {spec.parallel} at a time"]
     stuck = [n for n, m in machines.items() if any(a.kind in STUCK for a in m.adapters or [])]
     if stuck:
-        notes.append(f"not moved by vMotion, because of a device of the host: {', '.join(stuck)}")
+        notes.append(f"vMotion cannot move nodes with a device of the host: {', '.join(stuck)}")
     instant = [name for name, machine in machines.items() if machine.clone == "instant"]
     if instant:
-        notes.append(f"instant clones are not made by this release: {', '.join(instant)}")
+        notes.append(f"this release does not make instant clones: {', '.join(instant)}")
     return notes
 
 
 def vsphere_machines(spec: VsphereSpec, _facts: Facts, _observed: Observed) -> Desired:
-    """Return the virtual machines of a spec and what they stand on."""
-    made = [
-        resource(
-            Kind.CLUSTER,
-            spec.name,
-            {
-                "backend": spec.backend,
-                "vcenter": f"{spec.vcenter.server}:{spec.vcenter.port}",
-                "datacenter": spec.datacenter,
-                "compute": spec.compute,
-                "folder": "/".join(filter(None, (spec.folder, spec.name))),
-            },
-        )
-    ]
-    made += [_switch(spec, switch) for switch in spec.switches]
-    machines = {node.name: spec.machine_of(node) for _, node in spec.nodes}
-    places, rules = spec.guest_addresses(), _rules(spec)
-    made += [
-        _machine(machines[n.name], h, n, places.get(n.name, DHCP), rules.get(n.name, ""))
-        for h, n in spec.nodes
-    ]
-    parts = tuple(standing(spec, item) for item in made)
-    return Desired(parts, tuple(_notes(spec, machines)), IN_PLACE)
-
-
-def standing(spec: VsphereSpec, item: Resource) -> Resource:
-    """Return a resource with the resources that it stands on."""
-    needs: tuple[Key, ...] = ()
-    if item.key.kind is not Kind.CLUSTER:
-        needs = (Key(Kind.CLUSTER, spec.name),)
-    if item.key.kind is Kind.NODE:
-        needs += tuple(Key(Kind.NETWORK, switch.name) for switch in spec.switches)
-    return replace(item, needs=needs)
+    """Return the virtual machines of a spec, their folder and their switches."""
+    folder = VsphereCluster(
+        backend=spec.backend,
+        vcenter=f"{spec.vcenter.server}:{spec.vcenter.port}",
+        datacenter=spec.datacenter,
+        compute=spec.compute,
+        folder="/".join(filter(None, (spec.folder, spec.name))),
+    )
+    addresses = spec.guest_addresses()
+    rules: dict[str, list[str]] = defaultdict(list)
+    for rule in spec.rules:
+        for name in dict.fromkeys(rule.nodes):
+            rules[name].append(rule_text(rule.name, rule.kind, enforced=rule.enforced))
+    parts: list[tuple[Kind, str, Values]] = [(Kind.CLUSTER, spec.name, folder)]
+    parts += [(Kind.NETWORK, switch.name, _switch(spec, switch)) for switch in spec.switches]
+    for host, node in spec.nodes:
+        name = node.name
+        machine = _machine(spec, host, node, addresses.get(name, DHCP), rules[name])
+        parts.append((Kind.NODE, name, machine))
+    made = tuple(part_of(spec, *part) for part in parts)
+    return Desired(made, tuple(_notes(spec)), IN_PLACE)
 
 
 REGISTRATION = Registration(VsphereSpec, vsphere_machines)

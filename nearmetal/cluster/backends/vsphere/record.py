@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which standard switches are a cluster's own: ESXi has no place for a mark on them.
+"""The standard switches that are a cluster's own: ESXi has no place for a mark on them.
 
-A file beside the spec says it, per switch and host with the port groups, and of which vCenter: another
-one may have hosts and switches of the same names. It is on the disk before any of them is made, and
-loses them after they are gone. Distributed switches carry a mark instead.
+A file beside the spec has the port groups by switch and host, and the vCenter: another vCenter may
+have hosts and switches of the same names. An entry is on the disk before its switch is made, and
+until the switch is removed. Distributed switches have a mark instead.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from pydantic import ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass
+
+from nearmetal.config.model import Model
 from nearmetal.core.errors import BackendError
 from nearmetal.core.files import remove_file, replace_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
 NAME = "switches.json"
@@ -25,77 +27,47 @@ Owned = dict[str, dict[str, list[str]]]
 """Port groups by switch and host."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Center:
-    """A vCenter: where the spec says it is, and `uuid`, by which it is told from all others."""
+    """A vCenter: its address in the spec, and `uuid`, which no other vCenter has."""
 
     server: str
     uuid: str
 
     def __str__(self) -> str:
-        """As errors say it."""
         return f"{self.server} (instance {self.uuid})"
 
 
-def _is_center(data: object) -> bool:
-    return (
-        isinstance(data, dict)
-        and data.keys() == {"server", "uuid"}
-        and all(isinstance(value, str) for value in data.values())
-    )
-
-
-def _is_owned(data: object) -> bool:
-    return isinstance(data, dict) and all(
-        isinstance(hosts, dict)
-        and all(
-            isinstance(groups, list) and all(isinstance(group, str) for group in groups)
-            for groups in hosts.values()
-        )
-        for hosts in data.values()
-    )
+class _RecordFile(Model):
+    vcenter: Center
+    switches: Owned
 
 
 class SwitchRecord:
     """The record of one cluster. Every change is on the disk when a method returns."""
 
     def __init__(self, directory: Path, center: Center) -> None:
-        """Remember the place, and the vCenter that is talked to; nothing is read yet."""
         self._path, self._center = directory / NAME, center
 
     def read(self) -> Owned:
-        """Return what is recorded; raises BackendError where that is unreadable or of another vCenter."""
+        """Return the record; raises BackendError for a damaged one, or one of another vCenter."""
         try:
-            data = json.loads(self._path.read_text("utf-8"))
+            record = _RecordFile.model_validate_json(self._path.read_bytes())
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
-            raise self._unreadable(str(error)) from None
-        if (
-            not isinstance(data, dict)
-            or data.keys() != {"vcenter", "switches"}
-            or not _is_center(data["vcenter"])
-            or not _is_owned(data["switches"])
-        ):
-            raise self._unreadable("it has another shape")
-        center = Center(**data["vcenter"])
-        if center.uuid != self._center.uuid:
-            raise self._elsewhere(center)
-        owned: Owned = data["switches"]
-        return owned
-
-    def _elsewhere(self, center: Center) -> BackendError:
-        msg = f"{self._path} is of vCenter {center}, and the spec's vCenter is {self._center}"
+        except (OSError, ValidationError) as error:
+            why = "it is not a record" if isinstance(error, ValidationError) else str(error)
+            hint = "remove the standard switches of the cluster in vCenter, then this file"
+            raise BackendError(f"{self._path} cannot be read: {why}", hint) from None
+        if record.vcenter.uuid == self._center.uuid:
+            return record.switches
+        msg = f"{self._path} is of vCenter {record.vcenter}, and the spec's is {self._center}"
         hint = (
-            f"write {center.server} under vcenter again, and `nearmetal down` first; where that vCenter "
-            "is no more, remove the standard switches of the cluster from its hosts, then this file"
+            f"write {record.vcenter.server} under vcenter again, and `nearmetal down` first; if that "
+            "vCenter does not exist any more, remove the standard switches of the cluster from its "
+            "hosts, then this file"
         )
-        return BackendError(msg, hint)
-
-    def _unreadable(self, why: str) -> BackendError:
-        msg = f"{self._path} cannot be read: {why}"
-        hint = "remove the standard switches of the cluster in vCenter, then this file"
-        return BackendError(msg, hint)
+        raise BackendError(msg, hint)
 
     def _write(self, owned: Owned) -> None:
         kept = {switch: hosts for switch, hosts in owned.items() if hosts}
@@ -103,15 +75,15 @@ class SwitchRecord:
             remove_file(self._path)
             return
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        data = {"vcenter": asdict(self._center), "switches": kept}
-        replace_file(self._path, json.dumps(data, sort_keys=True).encode())
+        record = _RecordFile(vcenter=self._center, switches=kept)
+        replace_file(self._path, record.model_dump_json())
 
     def groups(self, switch: str, host: str) -> list[str] | None:
-        """Return the port groups of a switch on a host that are ours; None: it is not ours."""
+        """Return our port groups of a switch on a host; None for a switch that is not ours."""
         return self.read().get(switch, {}).get(host)
 
     def claim(self, switch: str, host: str, groups: Iterable[str]) -> None:
-        """Record a switch of a host as ours, with these port groups beside those known."""
+        """Add a switch of a host as ours, with these port groups."""
         owned = self.read()
         known = owned.setdefault(switch, {}).get(host, [])
         wanted = sorted({*known, *groups})
@@ -120,7 +92,7 @@ class SwitchRecord:
             self._write(owned)
 
     def release(self, switch: str, host: str, group: str | None = None) -> None:
-        """Forget a switch of a host, or one of its port groups."""
+        """Remove a switch of a host, or one of its port groups, from the record."""
         owned = self.read()
         hosts = owned.get(switch, {})
         if host not in hosts:

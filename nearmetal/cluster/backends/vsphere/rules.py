@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of DRS: those of a cluster are called nearmetal.CLUSTER.RULE, others are left alone."""
+"""Rules of DRS: those of a cluster have names nearmetal.CLUSTER.RULE, others stay unchanged."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from pyVmomi import vim
 
+from nearmetal.cluster.backends.vsphere.plan import rule_text
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nearmetal.cluster.backends.vsphere.spec import DrsRule
 
+_KINDS = {
+    "together": vim.cluster.AffinityRuleSpec,
+    "apart": vim.cluster.AntiAffinityRuleSpec,
+}
 
-def named_rules(compute: Any, cluster: str) -> dict[str, Any]:
+
+def _named(compute: Any, cluster: str) -> dict[str, Any]:
     """Return the rules of a cluster by their names in the spec."""
     prefix = f"nearmetal.{cluster}."
     rules = compute.configurationEx.rule or []
@@ -25,32 +32,13 @@ def _kind(rule: Any) -> str:
     return "together" if isinstance(rule, vim.cluster.AffinityRuleSpec) else "apart"
 
 
-def _word(name: str, rule: Any) -> str:
-    """Return a rule as plans say it; one that is switched off is not there."""
-    return f"{name}:{_kind(rule)}{':enforced' if rule.mandatory else ''}"
-
-
-def rules_by_machine(rules: Mapping[str, Any]) -> dict[Any, str]:
-    """Return the rules that hold for each machine, as plans say them."""
+def rules_by_machine(compute: Any, cluster: str) -> dict[Any, tuple[str, ...]]:
+    """Return the enabled rules of a cluster for each machine, in the form of its values."""
     held: dict[Any, list[str]] = defaultdict(list)
-    for name, rule in rules.items():
+    for name, rule in _named(compute, cluster).items():
         for machine in (rule.vm or []) if rule.enabled else []:
-            held[machine].append(_word(name, rule))
-    return {machine: ",".join(sorted(words)) for machine, words in held.items()}
-
-
-def _wanted(cluster: str, rule: DrsRule, members: Mapping[str, Any]) -> Any:
-    kind = (
-        vim.cluster.AffinityRuleSpec
-        if rule.kind == "together"
-        else vim.cluster.AntiAffinityRuleSpec
-    )
-    return kind(
-        name=f"nearmetal.{cluster}.{rule.name}",
-        enabled=True,
-        mandatory=rule.enforced,
-        vm=[members[name] for name in rule.nodes if name in members],
-    )
+            held[machine].append(rule_text(name, _kind(rule), enforced=bool(rule.mandatory)))
+    return {machine: tuple(sorted(words)) for machine, words in held.items()}
 
 
 def _same(old: Any, new: Any) -> bool:
@@ -65,15 +53,19 @@ def _same(old: Any, new: Any) -> bool:
 def rule_changes(
     compute: Any, cluster: str, rules: Sequence[DrsRule], members: Mapping[str, Any]
 ) -> list[Any]:
-    """Return what to do so that a cluster has these rules and no others."""
-    there = named_rules(compute, cluster)
-    changes = []
+    """Return the changes that give a cluster exactly these rules."""
+    there = _named(compute, cluster)
+    spec, changes = vim.cluster.RuleSpec, []
     for rule in rules:
-        new, old = _wanted(cluster, rule, members), there.pop(rule.name, None)
+        new = _KINDS[rule.kind](
+            name=f"nearmetal.{cluster}.{rule.name}",
+            enabled=True,
+            mandatory=rule.enforced,
+            vm=[members[name] for name in rule.nodes if name in members],
+        )
+        old = there.get(rule.name)
         if old is not None and _same(old, new):
-            continue
-        if old is not None:
-            changes.append(vim.cluster.RuleSpec(operation="remove", removeKey=old.key))
-        changes.append(vim.cluster.RuleSpec(operation="add", info=new))
-    changes += [vim.cluster.RuleSpec(operation="remove", removeKey=r.key) for r in there.values()]
-    return changes
+            del there[rule.name]
+        else:
+            changes.append(spec(operation="add", info=new))
+    return [spec(operation="remove", removeKey=r.key) for r in there.values()] + changes

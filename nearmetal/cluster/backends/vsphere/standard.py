@@ -1,35 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Standard switches of a cluster, host by host. What the record does not name is never touched."""
+"""Standard switches of a cluster, host by host. Only recorded ones are ever touched."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyVmomi import vim, vmodl
 
-from nearmetal.cluster.backends.vsphere.hosts import (
+from nearmetal.cluster.backends.vsphere.networks import (
     RENAME,
     HostNetwork,
-    alike,
-    machines_on,
+    SwitchKind,
+    first_off,
+    foreign,
+    in_use,
+    raise_all,
     read_hosts,
-    words_of,
+    unanswered,
 )
+from nearmetal.cluster.backends.vsphere.plan import SwitchOnHost, VirtualSwitch
 from nearmetal.core.errors import BackendError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from nearmetal.cluster.backends.vsphere.inventory import Inventory
+    from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
+    from nearmetal.cluster.backends.vsphere.networks import Wanted
     from nearmetal.cluster.backends.vsphere.record import SwitchRecord
     from nearmetal.cluster.backends.vsphere.spec import PortGroup, Switch
     from nearmetal.host.vcenter.session import Session
 
 DEFAULT_MTU = 1500
 NR_PORTS = 128
-"""The API demands a number; ESXi 5.5 and later make ports as they are needed."""
-
-Hosts = dict[str, HostNetwork]
+"""The API needs a number; ESXi 5.5 and later make ports on demand."""
 
 
 def _nics_of(vswitch: Any) -> list[str]:
@@ -44,68 +48,54 @@ def _with_nics(spec: Any, nics: list[str]) -> Any:
     spec.bridge = vim.host.VirtualSwitch.BondBridge(nicDevice=nics) if nics else None
     teaming = getattr(spec.policy, "nicTeaming", None)
     if teaming is not None and teaming.nicOrder is not None:
-        # It names uplinks, too, and only those that the switch has.
+        # It also names uplinks, and must name only those of the switch.
         teaming.nicOrder = vim.host.NetworkPolicy.NicOrderPolicy(activeNic=nics)
     return spec
 
 
-def _group_spec(switch: str, group: PortGroup) -> Any:
-    return vim.host.PortGroup.Specification(
-        name=group.name, vlanId=group.vlan, vswitchName=switch, policy=vim.host.NetworkPolicy()
-    )
-
-
-class StandardSwitches:
+class StandardSwitches(SwitchKind):
     """The standard switches of one cluster."""
 
-    def __init__(self, session: Session, places: Inventory, record: SwitchRecord) -> None:
-        """Remember what it works with; nothing is read yet."""
-        self._session, self._places, self._record = session, places, record
+    def __init__(self, session: Session, places: VsphereInventory, record: SwitchRecord) -> None:
+        super().__init__(session, places)
+        self._record = record
 
-    def owned(self) -> dict[str, list[str]]:
-        """Return the hosts of each switch that is recorded."""
-        return {switch: sorted(hosts) for switch, hosts in self._record.read().items()}
+    def owns(self, switch: str, host: str) -> bool:
+        """Return whether a switch of a host is the cluster's own."""
+        return self._record.groups(switch, host) is not None
 
-    def owners(self) -> dict[str, set[str]]:
-        """Return the switches of each port group that is recorded, on any host."""
-        found: dict[str, set[str]] = {}
-        for switch, hosts in self._record.read().items():
-            for group in {group for groups in hosts.values() for group in groups}:
-                found.setdefault(group, set()).add(switch)
-        return found
+    def owners(self) -> set[tuple[str, str]]:
+        """Return each port group in the record with its switch."""
+        owned = self._record.read()
+        return {(g, s) for s, hosts in owned.items() for groups in hosts.values() for g in groups}
 
-    def lost(self, hosts: Hosts) -> list[str]:
-        """Return a line for each switch that is recorded on a host that is not there any more."""
-        renamed = "(where it has another name now, remove the switch there by hand)"
-        told = f"the datacenter has no such host; it counts as gone with it {renamed}"
-        return [
-            f"switch {switch} of {host}: {told}"
-            for switch, names in self._record.read().items()
-            for host in sorted(names.keys() - hosts.keys())
-        ]
-
-    def observe(self, hosts: Hosts) -> dict[str, dict[str, str]]:
-        """Return the attributes of each switch that is recorded and there."""
-        found = {}
-        for name, groups in self._record.read().items():
-            there = {h: hosts[h].switch(name) for h in groups if h in hosts}
-            there = {h: switch for h, switch in there.items() if switch is not None}
-            if not there:
-                continue
-            own = {
-                h: {g: v for g, v in hosts[h].groups(name).items() if g in groups[h]} for h in there
-            }
-            found[name] = {
-                "kind": "standard",
-                "esxi_members": ",".join(sorted(there)),
-                "nics": alike({h: ",".join(sorted(_nics_of(s))) for h, s in there.items()}),
-                "mtu": alike({h: str(_mtu_of(s)) for h, s in there.items()}),
-                "port_groups": alike({h: words_of(texts) for h, texts in own.items()}),
-            }
-        return found
+    def observe(self) -> tuple[dict[str, VirtualSwitch], list[str]]:
+        """Return the switches of the record that exist, and a note for each lost one."""
+        owned = self._record.read()
+        hosts = read_hosts(self._session, self._places) if owned else {}
+        found: dict[str, VirtualSwitch] = {}
+        notes = []
+        for name, on_hosts in owned.items():
+            there = {}
+            for host, own in sorted(on_hosts.items()):
+                if host not in hosts:
+                    notes.append(
+                        f"switch {name} of {host}: the datacenter does not have this host, so the "
+                        "switch counts as removed (if the host has another name now, remove the "
+                        "switch there by hand)"
+                    )
+                    continue
+                switch = hosts[host].switch(name)
+                if switch is not None:
+                    groups = {g: v for g, v in hosts[host].groups(name).items() if g in own}
+                    nics, mtu = tuple(_nics_of(switch)), _mtu_of(switch)
+                    there[host] = SwitchOnHost(nics=nics, mtu=mtu, port_groups=groups)
+            if there:
+                found[name] = VirtualSwitch(kinds=("standard",), hosts=there)
+        return found, notes
 
     def problems(self, switch: Switch, host: HostNetwork) -> Iterable[tuple[str, str]]:
-        """Yield what is in the way of a switch on a host, with the fix."""
+        """Yield the obstacles for a switch on a host, each with its fix."""
         own = self._record.groups(switch.name, host.name)
         if own is None and host.switch(switch.name) is not None:
             yield f"switch {switch.name} is on {host.name} already, and is not ours", RENAME
@@ -113,40 +103,31 @@ class StandardSwitches:
         taken = host.places()
         for group in switch.port_groups:
             where = taken.get(group.name)
-            if where is None or (own is not None and group.name in own):
+            if where is None or group.name in (own or []):
                 continue
-            if group.name in (self._record.groups(where, host.name) or []):
-                hint = first_off([where])
-            else:
-                hint = RENAME
+            ours = group.name in (self._record.groups(where, host.name) or [])
             what = f"port group {group.name} of switch {switch.name}"
+            hint = first_off([where]) if ours else RENAME
             yield f"{what}: {host.name} has one of that name on switch {where}", hint
 
-    # What is made and changed
+    # Creation and change
 
     def _system(self, host: HostNetwork) -> Any:
         return host.ref.configManager.networkSystem
 
     def _claiming(
-        self,
-        what: str,
-        work: Callable[[], object],
-        switch: str,
-        host: str,
-        group: str | None = None,
+        self, what: str, work: Callable[[], object], switch: str, host: str, group: str = ""
     ) -> None:
-        """Make something that is recorded already; what was certainly not made is not ours."""
+        """Make an object that the record has already; releases it if it was certainly not made."""
         try:
             self._session.call(what, work)
         except BackendError as error:
             if self._is_unmade(error.__cause__, switch, host, group):
-                self._record.release(switch, host, group)
+                self._record.release(switch, host, group or None)
             raise
 
-    def _is_unmade(
-        self, fault: BaseException | None, switch: str, host: str, group: str | None
-    ) -> bool:
-        """Whether something was not made, for sure: some faults come when it was, or in part."""
+    def _is_unmade(self, fault: BaseException | None, switch: str, host: str, group: str) -> bool:
+        """Whether an object was certainly not made: some faults come after the creation."""
         if isinstance(fault, vim.fault.AlreadyExists):
             return True
         if not isinstance(fault, vmodl.MethodFault):
@@ -157,59 +138,55 @@ class StandardSwitches:
             return False
         if now is None or now.network is None:
             return False
-        return now.switch(switch) is None or (group is not None and group not in now.groups(switch))
+        return now.switch(switch) is None or (group != "" and group not in now.groups(switch))
 
-    def settle(self, switch: Switch, host: HostNetwork) -> None:
-        """Make a switch on a host, or bring it to what the spec says; removes no port group."""
+    def settle(self, switch: Switch, hosts: Iterable[HostNetwork]) -> None:
+        """Make or change a switch on its hosts; does not remove port groups."""
+        for host in hosts:
+            self._settle(switch, host)
+
+    def _settle(self, switch: Switch, host: HostNetwork) -> None:
         for what, hint in self.problems(switch, host):
             raise BackendError(what, hint)
+        name, where = switch.name, f"switch {switch.name} of {host.name}"
         if host.network is None:
-            raise unanswered(f"switch {switch.name} of {host.name}")
-        where, system = f"switch {switch.name} of {host.name}", self._system(host)
-        there = host.switch(switch.name)
-        self._record.claim(switch.name, host.name, [])
+            raise unanswered(where)
+        there, system = host.switch(name), self._system(host)
+        self._record.claim(name, host.name, [])
         if there is None:
-            spec = _with_nics(
-                vim.host.VirtualSwitch.Specification(numPorts=NR_PORTS, mtu=switch.mtu), switch.nics
-            )
-            self._claiming(
-                f"making {where}",
-                lambda: system.AddVirtualSwitch(switch.name, spec),
-                switch.name,
-                host.name,
-            )
+            spec = vim.host.VirtualSwitch.Specification(numPorts=NR_PORTS, mtu=switch.mtu)
+            spec = _with_nics(spec, switch.nics)
+            work = partial(system.AddVirtualSwitch, name, spec)
+            self._claiming(f"making {where}", work, name, host.name)
         elif sorted(_nics_of(there)) != sorted(switch.nics) or _mtu_of(there) != switch.mtu:
             changed = _with_nics(there.spec, switch.nics)
             changed.mtu = switch.mtu
             self._session.call(
-                f"changing {where}", lambda: system.UpdateVirtualSwitch(switch.name, changed)
+                f"changing {where}", lambda: system.UpdateVirtualSwitch(name, changed)
             )
-        now = host.groups(switch.name)
+        now = host.groups(name)
         for group in switch.port_groups:
             if now.get(group.name) != group.vlan:
-                self._settle_group(switch, host, group, there=group.name in now)
+                self._settle_group(name, host, group, there=group.name in now)
 
     def _settle_group(
-        self, switch: Switch, host: HostNetwork, group: PortGroup, *, there: bool
+        self, switch: str, host: HostNetwork, group: PortGroup, *, there: bool
     ) -> None:
-        system, spec = self._system(host), _group_spec(switch.name, group)
-        where = f"port group {group.name} of {host.name}"
+        system, where = self._system(host), f"port group {group.name} of {host.name}"
+        spec = vim.host.PortGroup.Specification(
+            name=group.name, vlanId=group.vlan, vswitchName=switch, policy=vim.host.NetworkPolicy()
+        )
         if there:
             self._session.call(
                 f"changing {where}", lambda: system.UpdatePortGroup(group.name, spec)
             )
             return
-        self._record.claim(switch.name, host.name, [group.name])
-        self._claiming(
-            f"making {where}",
-            lambda: system.AddPortGroup(spec),
-            switch.name,
-            host.name,
-            group.name,
-        )
+        self._record.claim(switch, host.name, [group.name])
+        work = partial(system.AddPortGroup, spec)
+        self._claiming(f"making {where}", work, switch, host.name, group.name)
 
     def give_up(self, switch: str, host: HostNetwork, nics: Sequence[str]) -> None:
-        """Take uplinks from a switch of ours, for another one: all at once, for `host` is as it was."""
+        """Take these uplinks from our switch, all at once: `host` is as it was before."""
         spec = host.switch(switch).spec
         left = [one for one in _nics_of(host.switch(switch)) if one not in nics]
         self._session.call(
@@ -217,24 +194,27 @@ class StandardSwitches:
             lambda: self._system(host).UpdateVirtualSwitch(switch, _with_nics(spec, left)),
         )
 
-    # What is removed
+    # Removal
 
-    def trim(
-        self, wanted: Mapping[str, Mapping[str, list[str]]], hosts: Hosts
+    def trim(self, wanted: Wanted) -> list[BackendError]:
+        """Remove our switches and port groups that are not wanted. Returns the failures."""
+        owned = self._record.read()
+        hosts = read_hosts(self._session, self._places) if owned else {}
+        return [error for name in owned for error in self._cut(name, wanted.get(name, {}), hosts)]
+
+    def remove(self, switch: str) -> None:
+        """Remove our switch of this name, if there is one."""
+        if switch in self._record.read():
+            raise_all(self._cut(switch, {}, read_hosts(self._session, self._places)))
+
+    def _cut(
+        self, switch: str, wanted: Mapping[str, list[str]], hosts: Mapping[str, HostNetwork]
     ) -> list[BackendError]:
-        """Remove what is ours and not wanted: port groups by switch and host. Returns what failed."""
-        failed = []
-        for switch in self._record.read():
-            failed += self.cut(switch, wanted.get(switch, {}), hosts)
-        return failed
-
-    def cut(self, switch: str, wanted: Mapping[str, list[str]], hosts: Hosts) -> list[BackendError]:
-        """As `trim`, of one switch."""
         failed = []
         for name, own in self._record.read().get(switch, {}).items():
             keep, host = wanted.get(name), hosts.get(name)
             if host is None:
-                # A host that left the datacenter took what it has along; `lost` has told it.
+                # The host left the datacenter with its switch; `observe` has reported it.
                 self._record.release(switch, name)
                 continue
             if host.network is None:
@@ -252,46 +232,25 @@ class StandardSwitches:
         return failed
 
     def _remove_group(self, switch: str, host: HostNetwork, group: str) -> None:
+        what = f"port group {group} of {host.name}"
         if group in host.groups(switch):
             try:
                 self._session.call(
-                    f"removing port group {group} of {host.name}",
-                    lambda: self._system(host).RemovePortGroup(group),
+                    f"removing {what}", lambda: self._system(host).RemovePortGroup(group)
                 )
             except BackendError as error:
                 if isinstance(error.__cause__, vim.fault.ResourceInUse):
-                    users = machines_on(self._session, self._places, [group], host.ref)
-                    raise in_use(f"port group {group} of {host.name}", users) from error
+                    raise in_use(what, self._users([group], host.ref)) from error
                 raise
         self._record.release(switch, host.name, group)
 
     def _remove(self, switch: str, host: HostNetwork, own: list[str]) -> None:
+        what = f"switch {switch} of {host.name}"
         if host.switch(switch) is not None:
-            foreign = sorted(set(host.groups(switch)) - set(own))
-            if foreign:
-                msg = f"switch {switch} of {host.name} has port groups that are not ours"
-                hint = "remove them, or move them to another switch; then do the same again"
-                raise BackendError(f"{msg}: {', '.join(foreign)}", hint)
+            others = set(host.groups(switch)) - set(own)
+            if others:
+                raise foreign(what, others)
             self._session.call(
-                f"removing switch {switch} of {host.name}",
-                lambda: self._system(host).RemoveVirtualSwitch(switch),
+                f"removing {what}", lambda: self._system(host).RemoveVirtualSwitch(switch)
             )
         self._record.release(switch, host.name)
-
-
-def unanswered(what: str) -> BackendError:
-    """Return the error for something on a host of which nothing is known for now."""
-    hint = "connect the host again, then do the same again"
-    return BackendError(f"{what} stays: the host does not answer vCenter", hint)
-
-
-def first_off(switches: Iterable[str]) -> str:
-    """Return the hint for a port group that is to move here from others of our switches."""
-    others = ", ".join(sorted(switches))
-    return f"rename it, or take it off switch {others} with an `up` of its own first"
-
-
-def in_use(what: str, users: list[str]) -> BackendError:
-    """Return the error for something that cannot go because others hang on it."""
-    who = f"machines hang on it: {', '.join(users)}" if users else "something of the host uses it"
-    return BackendError(f"{what} stays: {who}", "move them to another port group, then do it again")

@@ -1,212 +1,147 @@
 # SPDX-License-Identifier: Apache-2.0
 """Virtual switches of a cluster: standard ones on each host, distributed ones in the datacenter.
 
-Whatever is neither recorded nor marked is somebody else's: never changed, and told where it is in the
-way. `settle` makes and changes; what is left over goes in `trim`, when no machine hangs on it any more.
+A switch or port group without record or mark belongs to another owner: it is never changed, and an
+obstacle is reported. `settle` makes and changes; `trim` removes the rest, after all machines left it.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-from pyVmomi import vim
+from typing import TYPE_CHECKING
 
 from nearmetal.cluster.backends.vsphere.distributed import DistributedSwitches
-from nearmetal.cluster.backends.vsphere.hosts import RENAME, read_hosts
+from nearmetal.cluster.backends.vsphere.networks import RENAME, first_off, raise_all, read_hosts
+from nearmetal.cluster.backends.vsphere.plan import VirtualSwitch
 from nearmetal.cluster.backends.vsphere.record import Center, SwitchRecord
-from nearmetal.cluster.backends.vsphere.standard import StandardSwitches, first_off
-from nearmetal.cluster.spec import Kind, resource
+from nearmetal.cluster.backends.vsphere.standard import StandardSwitches
 from nearmetal.core.errors import BackendError
-from nearmetal.host.vcenter.session import fetch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable
     from pathlib import Path
 
-    from nearmetal.cluster.backends.vsphere.distributed import Found
-    from nearmetal.cluster.backends.vsphere.hosts import HostNetwork
-    from nearmetal.cluster.backends.vsphere.inventory import Inventory
+    from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
+    from nearmetal.cluster.backends.vsphere.networks import HostNetwork
     from nearmetal.cluster.backends.vsphere.spec import Switch, VsphereSpec
-    from nearmetal.cluster.spec import Resource
     from nearmetal.host.vcenter.session import Session
-
-
-def _raise_all(failed: Sequence[BackendError]) -> None:
-    """Raise one error for several, each text once."""
-    if failed:
-        hints = "; ".join(sorted({error.hint for error in failed if error.hint}))
-        raise BackendError("\n  ".join(dict.fromkeys(e.message for e in failed)), hints)
 
 
 class Switches:
     """The switches of one cluster."""
 
     def __init__(
-        self, session: Session, places: Inventory, spec: VsphereSpec, directory: Path
+        self, session: Session, places: VsphereInventory, spec: VsphereSpec, directory: Path
     ) -> None:
-        """Remember what it is about; nothing is read yet."""
         self._session, self._places, self._spec = session, places, spec
         center = Center(session.vcenter.server, str(session.content.about.instanceUuid or ""))
         self._standard = StandardSwitches(session, places, SwitchRecord(directory, center))
         self._distributed = DistributedSwitches(session, places, spec.name)
+        self._kinds: dict[str, StandardSwitches | DistributedSwitches] = {
+            "standard": self._standard,
+            "distributed": self._distributed,
+        }
 
-    def _names(self) -> dict[Any, str]:
-        """Return the names of the hosts of the datacenter."""
-        root = self._places.datacenter.hostFolder
-        found = self._session.call(
-            "reading the hosts",
-            lambda: fetch(self._session.content, root, vim.HostSystem, ["name"]),
-        )
-        return {ref: str(values["name"]) for ref, values in found.items()}
+    def observe(self) -> tuple[dict[str, VirtualSwitch], list[str]]:
+        """Return the cluster's own switches, and notes on lost ones."""
+        found, notes = self._standard.observe()
+        for name, switch in self._distributed.observe().items():
+            kinds = (*(found[name].kinds if name in found else ()), *switch.kinds)
+            found[name] = VirtualSwitch(kinds=kinds, hosts=switch.hosts)
+        return dict(sorted(found.items())), notes
 
-    def observe(self) -> tuple[list[Resource], list[str]]:
-        """Return the switches that are the cluster's own, and notes on those that are lost."""
-        found: dict[str, dict[str, str]] = {}
-        notes: list[str] = []
-        if self._standard.owned():
-            hosts = read_hosts(self._session, self._places)
-            found, notes = self._standard.observe(hosts), self._standard.lost(hosts)
-        distributed = self._distributed.read()
-        if any(one.ours for one in distributed.values()):
-            seen = self._distributed.observe(distributed, self._names())
-            for name, values in seen.items():
-                both = {"kind": "standard and distributed"} if name in found else {}
-                found[name] = {**values, **both}
-        switches = [resource(Kind.NETWORK, name, values) for name, values in sorted(found.items())]
-        return switches, notes
-
-    # What would go wrong
+    # Obstacles
 
     def check(self) -> None:
-        """Raise BackendError with everything in the way of the switches of the spec."""
+        """Raise BackendError with all obstacles for the switches of the spec."""
         if not self._spec.switches:
             return
         for switch in self._spec.switches:
             for name in self._spec.esxi_of(switch):
                 self._session.call("looking for a host", partial(self._places.host, name))
         hosts = read_hosts(self._session, self._places)
-        distributed = self._distributed.read()
         problems: list[tuple[str, str]] = []
         for switch in self._spec.switches:
             if switch.kind == "distributed":
-                owners = self._standard.owners()
-                problems += self._distributed.problems(switch, distributed, owners)
+                problems += self._distributed.problems(switch, self._standard.owners())
             for name in self._spec.esxi_of(switch):
                 if hosts[name].network is None:
                     what = f"switch {switch.name}: {name} does not answer vCenter"
-                    problems.append((what, "connect the host again, or leave it out"))
+                    problems.append((what, "connect the host again, or remove it from the switch"))
                     continue
                 if switch.kind == "standard":
                     problems += self._standard.problems(switch, hosts[name])
-                    problems += self._named_alike(switch, distributed)
-                problems += self._bad_uplinks(switch, hosts[name], distributed)
-        _raise_all([BackendError(what, hint) for what, hint in problems])
+                    problems += self._named_alike(switch)
+                problems += self._bad_uplinks(switch, hosts[name])
+        raise_all([BackendError(what, hint) for what, hint in problems])
 
-    def _named_alike(
-        self, switch: Switch, distributed: Mapping[str, Found]
-    ) -> Iterable[tuple[str, str]]:
-        """A standard port group and a distributed one of one name are told apart by nobody.
+    def _named_alike(self, switch: Switch) -> Iterable[tuple[str, str]]:
+        """Yield a standard port group with the name of a distributed one: both would be ambiguous.
 
-        What a distributed switch of ours has that this one takes the place of, goes before.
+        The distributed switch that this switch replaces is removed first.
         """
-        owners = self._distributed.owners(distributed)
+        owners = dict(self._distributed.owners())
         taken = self._session.call("reading the networks", self._places.group_names).values()
         for group in switch.port_groups:
             owner = owners.get(group.name)
-            if group.name not in taken or owner == switch.name:
-                continue
-            hint = RENAME
-            if owner is not None:
-                hint = first_off([owner])
-            what = f"port group {group.name} of switch {switch.name}"
-            yield f"{what}: the datacenter has a distributed one of that name", hint
+            if group.name in taken and owner != switch.name:
+                hint = RENAME if owner is None else first_off([owner])
+                what = f"port group {group.name} of switch {switch.name}"
+                yield f"{what}: the datacenter has a distributed one of that name", hint
 
-    def _is_ours(self, kind: str, name: str, host: str, distributed: Mapping[str, Found]) -> bool:
-        if kind == "standard":
-            return host in self._standard.owned().get(name, [])
-        return name in distributed and distributed[name].ours
-
-    def _bad_uplinks(
-        self, switch: Switch, host: HostNetwork, distributed: Mapping[str, Found]
-    ) -> Iterable[tuple[str, str]]:
+    def _bad_uplinks(self, switch: Switch, host: HostNetwork) -> Iterable[tuple[str, str]]:
         for nic in switch.nics:
+            kind, user = host.user_of(nic)
             if nic not in host.nics():
                 known = f"known there: {', '.join(host.nics()) or 'none'}"
                 yield f"switch {switch.name}: {host.name} has no {nic}", known
-                continue
-            kind, user = host.user_of(nic)
-            if (kind, user) == (switch.kind, switch.name):
-                continue
-            if kind and not self._is_ours(kind, user, host.name, distributed):
+            elif (
+                kind
+                and (kind, user) != (switch.kind, switch.name)
+                and not self._kinds[kind].owns(user, host.name)
+            ):
                 free = [name for name in host.nics() if not host.user_of(name)[0]]
-                hint = f"name another; free there: {', '.join(free) or 'none'}"
+                hint = f"use another; free there: {', '.join(free) or 'none'}"
                 yield f"switch {switch.name}: {nic} of {host.name} is an uplink of {user}", hint
 
-    # What is made, changed and removed
+    # Creation, change and removal
 
     def settle(self, name: str) -> None:
-        """Make a switch, or bring it to what the spec says, all but what is left over."""
+        """Make or change a switch; its superfluous parts stay for `trim`."""
         switch = next(one for one in self._spec.switches if one.name == name)
-        self._leave_other_kind(switch)
+        # No machine uses our switch of the same name and the other kind any more.
+        other = "standard" if switch.kind == "distributed" else "distributed"
+        self._kinds[other].remove(name)
+        self._places.forget_networks()
         hosts = read_hosts(self._session, self._places)
         mine = [hosts[host] for host in self._spec.esxi_of(switch)]
         self._free_uplinks(switch, mine)
-        if switch.kind == "distributed":
-            self._distributed.settle(switch, mine)
-        else:
-            for host in mine:
-                self._standard.settle(switch, host)
-        self._places.forget_networks()
-
-    def _leave_other_kind(self, switch: Switch) -> None:
-        """Remove what is ours of that name and the other kind; nothing hangs on it any more."""
-        if switch.kind == "distributed":
-            if switch.name in self._standard.owned():
-                hosts = read_hosts(self._session, self._places)
-                _raise_all(self._standard.cut(switch.name, {}, hosts))
-        else:
-            found = self._distributed.read().get(switch.name)
-            if found is not None and found.ours:
-                self._distributed.remove(switch.name, found)
+        self._kinds[switch.kind].settle(switch, mine)
         self._places.forget_networks()
 
     def _free_uplinks(self, switch: Switch, hosts: Iterable[HostNetwork]) -> None:
-        """Take the uplinks of a switch from others of ours that have them."""
-        distributed = self._distributed.read()
+        """Take the uplinks of a switch from our other switches."""
         for host in hosts:
             users: dict[tuple[str, str], list[str]] = {}
             for nic in switch.nics:
                 users.setdefault(host.user_of(nic), []).append(nic)
             users.pop((switch.kind, switch.name), None)
             for (kind, user), nics in users.items():
-                if not kind or not self._is_ours(kind, user, host.name, distributed):
-                    continue
-                if kind == "standard":
-                    self._standard.give_up(user, host, nics)
-                else:
-                    self._distributed.give_up(distributed[user], host, nics)
+                if kind and self._kinds[kind].owns(user, host.name):
+                    self._kinds[kind].give_up(user, host, nics)
 
     def trim(self, *, keep: bool) -> None:
-        """Remove what is ours and not in the spec; without `keep` all that is ours.
+        """Remove our switches and their parts that the spec does not have; without `keep`, all.
 
-        Raises BackendError with everything that could not be removed.
+        Raises BackendError with all failures.
         """
         failed: list[BackendError] = []
-        wanted = self._spec.switches if keep else []
-        if self._standard.owned():
-            standard = {
+        for kind, switches in self._kinds.items():
+            wanted = {
                 s.name: {h: [g.name for g in s.port_groups] for h in self._spec.esxi_of(s)}
-                for s in wanted
-                if s.kind == "standard"
+                for s in self._spec.switches
+                if keep and s.kind == kind
             }
-            failed += self._standard.trim(standard, read_hosts(self._session, self._places))
-        if any(one.ours for one in self._distributed.read().values()):
-            members = {
-                s.name: (self._spec.esxi_of(s), [g.name for g in s.port_groups])
-                for s in wanted
-                if s.kind == "distributed"
-            }
-            failed += self._distributed.trim(members, self._names())
+            failed += switches.trim(wanted)
         self._places.forget_networks()
-        _raise_all(failed)
+        raise_all(failed)

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
-from nearmetal.cluster.backends.vsphere.vhpc.items import Item, machines, switches
+from nearmetal.cluster.backends.vsphere.vhpc.items import VhpcItem, machines, switches
 from nearmetal.cluster.backends.vsphere.vhpc.text import Sections, read_sections
 from nearmetal.cluster.model import RESERVED_NAMES
 from nearmetal.core.errors import SpecError
@@ -58,15 +59,6 @@ class Imported:
     notes: tuple[str, ...]
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes every value out: a spec has no aliases."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        """Return True for all values."""
-        del data
-        return True
-
-
 def import_vhpc(text: str, file: str, target: Target) -> Imported:
     """Turn a cluster file into a spec; raises SpecError with all its problems."""
     sections = read_sections(text, file)
@@ -82,14 +74,16 @@ def import_vhpc(text: str, file: str, target: Target) -> Imported:
     for path, line in {p: n for item in vms for p, n in item.scripts.items()}.items():
         advice = f"{path} is not run: copy it to the nodes and use `nearmetal exec`"
         sections.note(line, "script", advice)
-    body = yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
+    # Values that are the same object would become aliases, which a spec does not have.
+    data = json.loads(json.dumps(data))
+    body = yaml.safe_dump(data, sort_keys=False, width=100, allow_unicode=True)
     head = [f"# Imported from {file!r}, a cluster file of vhpc-toolkit."]
     head += [f"# note: {note}" for note in sections.notes]
     return Imported("\n".join([*head, body]), len(vms), tuple(sections.notes))
 
 
 def _cluster(
-    sections: Sections, vms: list[Item], made: list[tuple[Item, str]], target: Target
+    sections: Sections, vms: list[VhpcItem], made: list[tuple[VhpcItem, str]], target: Target
 ) -> dict[str, Any]:
     data: dict[str, Any] = {
         "version": 1,
@@ -115,7 +109,7 @@ def _cluster(
     return data
 
 
-def _only(items: list[Item], key: str) -> str | None:
+def _only(items: list[VhpcItem], key: str) -> str | None:
     """Return the value that all items with this key share, None where no item has it."""
     having = [item for item in items if key in item.given]
     first = having[0].text(key) if having else None
@@ -164,7 +158,7 @@ def _free_name(theirs: str, taken: set[str]) -> str:
 
 
 def _hosts(
-    sections: Sections, vms: list[Item], described: list[dict[str, Any]], common: dict[str, Any]
+    sections: Sections, vms: list[VhpcItem], described: list[dict[str, Any]], common: dict[str, Any]
 ) -> list[dict[str, Any]]:
     names, labels = set(RESERVED_NAMES), set(RESERVED_NAMES)
     hosts: dict[str, dict[str, Any]] = {}
@@ -186,7 +180,7 @@ def _hosts(
     return list(hosts.values())
 
 
-def _switch(item: Item, kind: str) -> dict[str, Any]:
+def _switch(item: VhpcItem, kind: str) -> dict[str, Any]:
     made: dict[str, Any] = {"name": item.name, "kind": kind}
     if item.hosts:
         made["esxi"] = item.hosts
@@ -204,7 +198,7 @@ def _switch(item: Item, kind: str) -> dict[str, Any]:
 # One machine
 
 
-def _machine(item: Item) -> dict[str, Any]:
+def _machine(item: VhpcItem) -> dict[str, Any]:
     """Return the keys of a node."""
     if "template" not in item.given:
         item.complain("template", f"machine {item.name}", "has no template", "write template: T")
@@ -238,7 +232,7 @@ def _machine(item: Item) -> dict[str, Any]:
     return made
 
 
-def _memory(item: Item) -> str | None:
+def _memory(item: VhpcItem) -> str | None:
     if "memory" not in item.given:
         return None
     value = item.text("memory")
@@ -251,7 +245,7 @@ def _memory(item: Item) -> str | None:
     return f"{rounded // 1024} GiB" if rounded % 1024 == 0 else f"{rounded} MiB"
 
 
-def _adapters(item: Item) -> list[dict[str, Any]]:
+def _adapters(item: VhpcItem) -> list[dict[str, Any]]:
     adapters: list[dict[str, Any]] = []
     if item.text("port_group"):
         adapters.append({"kind": "vmxnet3", "port_group": item.text("port_group")})
@@ -278,7 +272,7 @@ def _adapters(item: Item) -> list[dict[str, Any]]:
     return adapters
 
 
-def _reservations(item: Item, made: dict[str, Any]) -> dict[str, str]:
+def _reservations(item: VhpcItem, made: dict[str, Any]) -> dict[str, str]:
     """Return the reservations that are given, and those that vSphere needs: vhpc-toolkit set them."""
     keys = ("cpu_reservation", "memory_reservation")
     found = {key: "full" if item.value(key) else "none" for key in keys if key in item.given}
@@ -293,7 +287,7 @@ def _reservations(item: Item, made: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _guest(item: Item) -> dict[str, Any]:
+def _guest(item: VhpcItem) -> dict[str, Any]:
     if not any(key in item.given for key in _NETWORK):
         return {}
     guest: dict[str, Any] = {}
@@ -314,7 +308,7 @@ def _guest(item: Item) -> dict[str, Any]:
     return guest
 
 
-def _static(item: Item) -> dict[str, str]:
+def _static(item: VhpcItem) -> dict[str, str]:
     ip, mask, gateway = (item.text(key) for key in ("ip", "netmask", "gateway"))
     if mask is None:
         what, hint = f"machine {item.name}: no netmask", "write netmask: 255.255.255.0"

@@ -18,7 +18,7 @@ from nearmetal.cluster.backends.vsphere.vhpc.text import (
     RESERVED,
     SECRET_KEYS,
     SWITCH_KEYS,
-    Entry,
+    KeyValue,
     Range,
     Sections,
     Value,
@@ -40,7 +40,7 @@ class Given:
 
 
 @dataclass
-class Item:
+class VhpcItem:
     """One machine or one switch of the file."""
 
     sections: Sections
@@ -77,7 +77,7 @@ def _like(word: str, known: Iterable[str], otherwise: str) -> str:
     return f"did you mean {close[0]!r}?" if close else otherwise
 
 
-def _pairs(sections: Sections, entry: Entry) -> Iterator[Entry]:
+def _pairs(sections: Sections, entry: KeyValue) -> Iterator[KeyValue]:
     """Yield every key with its value, the last of a key counts."""
     tight = re.sub(r"\s*([:,])\s*", r"\1", entry.value)
     for word in re.findall(r"(?:\[[^\]]*\]?|[^\s\[])+", tight):
@@ -93,11 +93,11 @@ def _pairs(sections: Sections, entry: Entry) -> Iterator[Entry]:
             hint = _like(word, {*sections.entries, *MACHINE_KEYS}, "write a section, or key: value")
             sections.complain(entry.line, f"{word!r}", why, hint)
         elif value:
-            yield Entry(key, value, entry.line)
+            yield KeyValue(key, value, entry.line)
 
 
-def _collect(sections: Sections, entry: Entry, known: frozenset[str]) -> Item:
-    item = Item(sections, entry.key, entry.line)
+def _collect(sections: Sections, entry: KeyValue, known: frozenset[str]) -> VhpcItem:
+    item = VhpcItem(sections, entry.key, entry.line)
     for pair in _pairs(sections, entry):
         key = pair.key.lower()
         shown = key if key in SECRET_KEYS else f"{key}: {pair.value[:60]}"
@@ -115,9 +115,9 @@ def _collect(sections: Sections, entry: Entry, known: frozenset[str]) -> Item:
     return item
 
 
-def machines(sections: Sections) -> list[Item]:
+def machines(sections: Sections) -> list[VhpcItem]:
     """Return the machines of [_VMS_], one for each name."""
-    made: list[Item] = []
+    made: list[VhpcItem] = []
     for entry in sections.entries.get("_VMS_", []):
         item = _collect(sections, entry, MACHINE_KEYS)
         what = f"name {item.name[:60]}"
@@ -134,7 +134,7 @@ def machines(sections: Sections) -> list[Item]:
     return made
 
 
-def _one_each(item: Item, names: Range | None) -> list[Item]:
+def _one_each(item: VhpcItem, names: Range | None) -> list[VhpcItem]:
     """Return one item per machine of a line."""
     values = names.values if names else (item.name,)
     items = [replace(item, name=name, given=dict(item.given)) for name in values]
@@ -152,7 +152,7 @@ def _one_each(item: Item, names: Range | None) -> list[Item]:
     return items
 
 
-def switches(sections: Sections, section: str) -> list[Item]:
+def switches(sections: Sections, section: str) -> list[VhpcItem]:
     """Return the switches of [_SVS_] or [_DVS_] with their hosts."""
     made = []
     for entry in sections.entries.get(section, []):

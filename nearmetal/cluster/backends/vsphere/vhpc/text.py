@@ -23,7 +23,7 @@ RESERVED = ("_VMS_", "_SVS_", "_DVS_")
 
 
 @dataclass(frozen=True)
-class Entry:
+class KeyValue:
     """One `key: value`."""
 
     key: str
@@ -36,7 +36,7 @@ class Sections:
     """A file by its sections, its problems, and notes for the user, each once."""
 
     file: str
-    entries: dict[str, list[Entry]] = field(default_factory=dict)
+    entries: dict[str, list[KeyValue]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -100,7 +100,7 @@ def read_sections(text: str, file: str) -> Sections:
         indent = len(raw) - len(raw.lstrip())
         if name is not None and open_entry and indent > last_indent:
             before = sections.entries[name].pop()
-            joined = Entry(before.key, f"{before.value} {line}".strip(), before.line)
+            joined = KeyValue(before.key, f"{before.value} {line}".strip(), before.line)
             sections.entries[name].append(joined)
             continue
         open_entry = False
@@ -115,7 +115,7 @@ def read_sections(text: str, file: str) -> Sections:
             why = "a brace is not closed, or not opened" if braces else "it has no `key: value`"
             sections.complain(number, f"line {line[:40]!r}", why, "write for example cpu: 4")
         elif name is not None:
-            _add(sections, name, Entry(*parts, number))
+            _add(sections, name, KeyValue(*parts, number))
             last_indent, open_entry = indent, True
         elif not sections.problems:
             why = "it belongs to no section"
@@ -123,7 +123,7 @@ def read_sections(text: str, file: str) -> Sections:
     return sections
 
 
-def _add(sections: Sections, name: str, entry: Entry) -> None:
+def _add(sections: Sections, name: str, entry: KeyValue) -> None:
     if "%(" in entry.value:
         why = "interpolation of values is not supported"
         sections.complain(entry.line, f"{entry.key}: %(...)", why, "write the value out")

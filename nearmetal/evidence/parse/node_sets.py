@@ -51,7 +51,7 @@ class Matrix(Reader):
         found = self.columns_of(self._words(self.lines[self.opened - 1]), MATRIX_COLUMNS, heads[0])
         if not {column.metric for column in found}.issuperset(PAIR):
             raise self.fail(
-                "no columns for both ranks", "rows could not be told apart", self.opened
+                "no columns for both ranks", "rows could not be distinguished", self.opened
             )
         self.heads = found
 

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from nearmetal.cluster.backends.vsphere.spec.findings import findings
-from nearmetal.cluster.backends.vsphere.spec.machine import (
+from nearmetal.cluster.backends.vsphere.findings import findings
+from nearmetal.cluster.backends.vsphere.settings import (
     DHCP,
     Inventory,
     InventoryPath,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * States change through one setter each (nm_peer_set_state(), nm_request_set_state()) over a table
+ * States change through one setter each (for example nm_session_set_state()) over a table
  * of the states that may follow each state. Builds for tests abort on an impossible transition.
  */
-#ifndef NM_ENGINE_STATE_H
-#define NM_ENGINE_STATE_H
+#ifndef NM_BASE_STATE_H
+#define NM_BASE_STATE_H
 
 #include <stdbool.h>
 #include <stdint.h>

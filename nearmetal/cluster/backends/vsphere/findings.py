@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from nearmetal.cluster.backends.vsphere.spec.machine import (
+from nearmetal.cluster.backends.vsphere.settings import (
     DHCP,
     FIXED_KINDS,
     MIN_HARDWARE,
@@ -19,10 +19,12 @@ from nearmetal.cluster.backends.vsphere.spec.machine import (
 from nearmetal.cluster.model import Finding, SpecPath
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from nearmetal.cluster.backends.vsphere.spec.cluster import EsxiHost, VsphereNode, VsphereSpec
-    from nearmetal.cluster.backends.vsphere.spec.machine import MachineSettings, VmAdapter
+    from nearmetal.cluster.backends.vsphere.settings import MachineSettings, VmAdapter
+    from nearmetal.cluster.backends.vsphere.spec import EsxiHost, VsphereNode, VsphereSpec
+
+_T = TypeVar("_T")
 
 MAX_NETWORK_CARDS = 10
 MAX_PCI_DEVICES = 16
@@ -74,6 +76,14 @@ def findings(spec: VsphereSpec) -> list[Finding]:
     for each in found:
         alike.setdefault((each.path, each.what, each.why, each.hint), []).extend(each.nodes)
     return [Finding(*key, tuple(dict.fromkeys(nodes))) for key, nodes in alike.items()]
+
+
+def _doubles(items: Iterable[tuple[str, _T]]) -> Iterator[tuple[str, _T, _T]]:
+    """Yield key and value of each item whose key an earlier item has, with its value."""
+    first: dict[str, _T] = {}
+    for key, value in items:
+        if first.setdefault(key, value) is not value:
+            yield key, value, first[key]
 
 
 def _clone(one: _Placed) -> Iterator[Finding]:
@@ -172,31 +182,25 @@ def _devices(placed: list[_Placed]) -> Iterator[Finding]:
 
 
 def _names(placed: list[_Placed]) -> Iterator[Finding]:
-    seen: dict[str, str] = {}
-    for one in placed:
-        name = one.node.vm or one.node.name
-        if name in seen:
-            what, why = f"machine {name!r} twice", f"node {seen[name]} has this name"
-            yield one.finding("vm", what, why, "write another vm: names are unique in a folder")
-        seen.setdefault(name, one.node.name)
+    for name, one, first in _doubles((one.node.vm or one.node.name, one) for one in placed):
+        what, why = f"machine {name!r} twice", f"node {first.node.name} has this name"
+        yield one.finding("vm", what, why, "write another vm: names are unique in a folder")
 
 
 def _addresses(spec: VsphereSpec, placed: list[_Placed]) -> Iterator[Finding]:
     assigned = spec.guest_addresses()
-    seen: dict[str, str] = {}
+    own = ((assigned.get(one.node.name, DHCP), one) for one in placed)
+    for double, one, first in _doubles(pair for pair in own if pair[0] != DHCP):
+        what, why = f"address {double} twice", f"node {first.node.name} has it"
+        yield one.finding("guest", what, why, "give each node its own address")
     for one in placed:
-        guest, name = one.machine.guest, one.node.name
+        guest, address = one.machine.guest, assigned.get(one.node.name)
         if guest is None:
             continue
-        address = assigned.get(name)
         if address is None:
             what, why = f"no address left in {guest.address}", "there are more nodes than addresses"
             yield one.finding("guest", what, why, "use a longer range")
         elif address != DHCP:
-            if address in seen:
-                what, why = f"address {address} twice", f"node {seen[address]} has it"
-                yield one.finding("guest", what, why, "give each node its own address")
-            seen.setdefault(address, name)
             network = ipaddress.IPv4Interface(address).network
             if guest.gateway and ipaddress.IPv4Address(guest.gateway) not in network:
                 what = f"gateway {guest.gateway} of {address}"
@@ -209,17 +213,16 @@ def _addresses(spec: VsphereSpec, placed: list[_Placed]) -> Iterator[Finding]:
 
 
 def _switches(spec: VsphereSpec) -> Iterator[Finding]:
-    groups: dict[str, str] = {}
+    groups: list[tuple[str, tuple[SpecPath, str]]] = []
     for i, switch in enumerate(spec.switches):
         if not spec.esxi_of(switch):
             why, hint = "the spec has no host for it", "write esxi: [NAME] here or at a host"
             yield Finding(("switches", i), f"switch {switch.name}: no host", why, hint)
         for j, group in enumerate(switch.port_groups):
-            if group.name in groups:
-                path: SpecPath = ("switches", i, "port_groups", j)
-                why = f"switch {groups[group.name]} has a port group of this name"
-                yield Finding(path, f"port group {group.name} twice", why, "rename it")
-            groups.setdefault(group.name, switch.name)
+            groups.append((group.name, (("switches", i, "port_groups", j), switch.name)))
+    for name, (path, _), (_, other) in _doubles(groups):
+        why = f"switch {other} has a port group of this name"
+        yield Finding(path, f"port group {name} twice", why, "rename it")
     if len({switch.name for switch in spec.switches}) != len(spec.switches):
         yield Finding(("switches",), "switches of one name", "names are unique", "rename one")
 
@@ -269,11 +272,10 @@ def _reach(spec: VsphereSpec, placed: list[_Placed]) -> Iterator[Finding]:
 
 def _drs(spec: VsphereSpec) -> Iterator[Finding]:
     where = {node.name: host.esxi for host, node in spec.nodes}
-    first: dict[str, int] = {}
-    for i, rule in enumerate(spec.rules):
-        path: SpecPath = ("rules", i)
-        if first.setdefault(rule.name, i) != i:
-            yield Finding(path, f"rule {rule.name} twice", "names are unique", "rename one")
+    paths: list[tuple[str, SpecPath]] = [(r.name, ("rules", i)) for i, r in enumerate(spec.rules)]
+    for name, path, _ in _doubles(paths):
+        yield Finding(path, f"rule {name} twice", "names are unique", "rename one")
+    for rule, (_, path) in zip(spec.rules, paths, strict=True):
         foreign = [name for name in rule.nodes if name not in where]
         if foreign:
             what, hint = f"rule {rule.name}: node {foreign[0]}", "use nodes of this spec"

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A machine in vCenter: its mark, its values as read, and the requests that make it as wanted."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+from pyVmomi import vim
+
+from nearmetal.cluster.backends.vsphere.devices import changes, describe, is_adapter, matched
+from nearmetal.cluster.backends.vsphere.plan import VsphereMachine
+from nearmetal.cluster.backends.vsphere.settings import DHCP, GuestSettings, VmAdapter
+from nearmetal.core.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
+    from nearmetal.host.vcenter.session import Properties
+
+MIB, GIB = 1 << 20, 1 << 30
+
+MARK = "nearmetal.mark"
+"""Key of a machine's extra configuration: its cluster, its node, and how far it is made."""
+
+MARKED = ("host", "slots", "template", "clone", "guest")
+"""Values that vCenter does not keep; the mark has them as text."""
+
+MARKS = ("name", "config.extraConfig")
+"""Properties with the mark."""
+
+STATE = (*MARKS, "runtime.powerState", "guest.ipAddress")
+
+DEVICES = "config.hardware.device"
+"""By far the largest property: read only to compare adapters."""
+
+PROPERTIES = (
+    *STATE,
+    "config.version",
+    "config.hardware.numCPU",
+    "config.hardware.numCoresPerSocket",
+    "config.hardware.memoryMB",
+    "config.cpuAllocation",
+    "config.memoryAllocation",
+    "config.memoryReservationLockedToMax",
+    "config.latencySensitivity",
+    "config.cpuAffinity",
+    "config.files.vmPathName",
+    "runtime.host",
+    "resourcePool",
+)
+
+OPEN = (
+    *("esxi", "vcpus", "cores_per_socket", "memory", "hardware", "datastore", "resource_pool"),
+    "adapters",
+)
+"""Values that are compared only where the spec has them."""
+
+MMIO_ON, MMIO_SIZE = "pciPassthru.use64bitMMIO", "pciPassthru.64bitMMIOSizeGB"
+P2P, NUMA = "pciPassthru.allowP2P", "numa.nodeAffinity"
+
+
+# As read
+
+
+def _options(found: Properties) -> dict[str, str]:
+    """Return the extra configuration of a machine."""
+    return {option.key: str(option.value) for option in found.get("config.extraConfig") or []}
+
+
+def mark_of(found: Properties) -> dict[str, str]:
+    """Return a machine's mark; {} for no mark, or an unreadable one."""
+    options = found.get("config.extraConfig") or []
+    text = next((str(option.value) for option in options if option.key == MARK), "{}")
+    try:
+        mark = json.loads(text)
+    except ValueError:
+        return {}
+    if not isinstance(mark, dict):
+        return {}
+    return {str(key): str(value) for key, value in mark.items()}
+
+
+def _guest_of(mark: Mapping[str, str]) -> GuestSettings | None:
+    try:
+        return GuestSettings.model_validate_json(mark.get("guest") or "null")
+    except ValidationError:
+        return None
+
+
+def _shares_of(allocation: Any) -> int | str:
+    shares = allocation.shares
+    return int(shares.shares) if shares.level == "custom" else str(shares.level)
+
+
+def _reserved(nr_units: int, *, full: bool, unit: str = "") -> str:
+    if full:
+        return "full"
+    return f"{nr_units}{unit}" if nr_units else "none"
+
+
+def _mmio_of(options: Mapping[str, str]) -> int | None:
+    size = options.get(MMIO_SIZE, "")
+    on = options.get(MMIO_ON, "").upper() == "TRUE" and re.fullmatch("[0-9]{1,6}", size)
+    return int(size) * GIB if on else None
+
+
+def _numa_of(text: str) -> tuple[int, ...] | str:
+    if not re.fullmatch("([0-9]{1,4}(,[0-9]{1,4})*)?", text):
+        return text
+    return tuple(int(word) for word in text.split(",") if word)
+
+
+def values_of(
+    found: Properties,
+    wanted: VsphereMachine | None,
+    *,
+    mhz: int,
+    esxi: str,
+    pool: str,
+    rules: tuple[str, ...],
+    groups: Mapping[str, str],
+) -> VsphereMachine:
+    """Return a machine's values, and None for what its node in the spec leaves open.
+
+    `esxi`, `mhz`: its host, and the speed of its processors. `pool`: name of its resource pool.
+    `groups`: names of distributed port groups by their keys.
+    """
+    options, mark = _options(found), mark_of(found)
+    vcpus, sensitivity = found["config.hardware.numCPU"], found.get("config.latencySensitivity")
+    cpu, memory = found["config.cpuAllocation"], found["config.memoryAllocation"]
+    affinity, slots = found.get("config.cpuAffinity"), mark.get("slots", "")
+    hardware = re.search("[0-9]+$", str(found["config.version"]))
+    nr_mhz = int(cpu.reservation or 0)
+    locked = bool(found.get("config.memoryReservationLockedToMax"))
+    now = VsphereMachine(
+        host=mark.get("host", ""),
+        esxi=esxi,
+        vm=found["name"],
+        slots=int(slots) if re.fullmatch("[0-9]{1,9}", slots) else None,
+        template=mark.get("template", ""),
+        clone=mark.get("clone", ""),
+        vcpus=vcpus,
+        cores_per_socket=found.get("config.hardware.numCoresPerSocket"),
+        memory=found["config.hardware.memoryMB"] * MIB,
+        cpu_reservation=_reserved(nr_mhz, full=nr_mhz >= vcpus * mhz > 0),
+        memory_reservation=_reserved(int(memory.reservation or 0), full=locked, unit=" MiB"),
+        cpu_shares=_shares_of(cpu),
+        memory_shares=_shares_of(memory),
+        latency=str(sensitivity.level) if sensitivity else "normal",
+        affinity=tuple(sorted(affinity.affinitySet or ())) if affinity else (),
+        numa=_numa_of(options.get(NUMA, "")),
+        hardware=int(hardware[0]) if hardware else None,
+        mmio=_mmio_of(options),
+        p2p=options.get(P2P, "").upper() == "TRUE",
+        datastore=str(found["config.files.vmPathName"]).partition("]")[0].lstrip("["),
+        resource_pool=pool,
+        guest=_guest_of(mark),
+        power="on" if found["runtime.powerState"] == "poweredOn" else "off",
+        rules=rules,
+    )
+    if wanted is None:
+        return now.model_copy(update=dict.fromkeys(OPEN))
+    update: dict[str, Any] = {n: None for n in OPEN if not getattr(wanted, n)}
+    if wanted.resource_pool and wanted.resource_pool.rpartition("/")[2] == pool:
+        update["resource_pool"] = wanted.resource_pool
+    update["adapters"] = wanted.adapters
+    if wanted.adapters and any(matched(found[DEVICES], adapters_of(wanted), groups)):
+        devices = (device for device in found[DEVICES] if is_adapter(device))
+        update["adapters"] = tuple(describe(device, groups) for device in devices)
+    return now.model_copy(update=update)
+
+
+def adapters_of(machine: VsphereMachine) -> list[VmAdapter]:
+    """Return the adapters of the spec."""
+    return [adapter for adapter in machine.adapters or () if isinstance(adapter, VmAdapter)]
+
+
+def differences(wanted: VsphereMachine, now: VsphereMachine) -> set[str]:
+    """Return the names of the values that differ."""
+    return {name for name, _ in {*wanted.attributes} ^ {*now.attributes}}
+
+
+# Requests
+
+
+def mark_option(cluster: str, node: str, wanted: VsphereMachine, state: str) -> Any:
+    """Return the mark of a machine. `state`: begun, or made."""
+    texts = dict(wanted.attributes)
+    mark = {"cluster": cluster, "node": node, "state": state}
+    mark |= {name: texts[name] for name in MARKED}
+    return vim.option.OptionValue(key=MARK, value=json.dumps(mark, sort_keys=True))
+
+
+def _shares(value: int | str) -> Any:
+    if isinstance(value, int):
+        return vim.SharesInfo(level="custom", shares=value)
+    return vim.SharesInfo(level=value, shares=0)
+
+
+def shares_spec(wanted: VsphereMachine) -> Any:
+    """Return a request for the shares alone, which a running machine takes."""
+    return vim.vm.ConfigSpec(
+        cpuAllocation=vim.ResourceAllocationInfo(shares=_shares(wanted.cpu_shares)),
+        memoryAllocation=vim.ResourceAllocationInfo(shares=_shares(wanted.memory_shares)),
+    )
+
+
+def config_spec(inventory: VsphereInventory, config: Any, host: Any, wanted: VsphereMachine) -> Any:
+    """Return a request for the whole configuration of a machine of that configuration and host."""
+    hardware = config.hardware
+    options = {
+        P2P: "TRUE" if wanted.p2p else "",
+        NUMA: dict(wanted.attributes)["numa"],
+        MMIO_ON: "TRUE" if wanted.mmio else "",
+        MMIO_SIZE: str(-(-wanted.mmio // GIB)) if wanted.mmio else "",
+    }
+    spec = vim.vm.ConfigSpec(
+        extraConfig=[vim.option.OptionValue(key=k, value=v) for k, v in options.items()]
+    )
+    vcpus = wanted.vcpus or hardware.numCPU
+    memory = wanted.memory // MIB if wanted.memory else hardware.memoryMB
+    spec.numCPUs, spec.memoryMB = vcpus, memory
+    if wanted.cores_per_socket:
+        spec.numCoresPerSocket = wanted.cores_per_socket
+    full = wanted.memory_reservation == "full"
+    spec.memoryReservationLockedToMax = full
+    spec.memoryAllocation = vim.ResourceAllocationInfo(
+        reservation=memory if full else 0, shares=_shares(wanted.memory_shares)
+    )
+    spec.cpuAllocation = vim.ResourceAllocationInfo(
+        reservation=vcpus * inventory.mhz(host) if wanted.cpu_reservation == "full" else 0,
+        shares=_shares(wanted.cpu_shares),
+    )
+    spec.latencySensitivity = vim.LatencySensitivity(level=wanted.latency)
+    if wanted.affinity or (config.cpuAffinity and config.cpuAffinity.affinitySet):
+        spec.cpuAffinity = vim.vm.AffinityInfo(affinitySet=list(wanted.affinity))
+    if wanted.adapters is not None:
+        spec.deviceChange = changes(inventory, hardware.device, adapters_of(wanted), host)
+    return spec
+
+
+def clone_spec(
+    inventory: VsphereInventory, template: Any, wanted: VsphereMachine, mark: Any
+) -> Any:
+    """Return the request for a clone; raises BackendError for a linked one without a snapshot."""
+    place = vim.vm.RelocateSpec(pool=inventory.pool(wanted.resource_pool or ""))
+    if wanted.esxi:
+        place.host = inventory.host(wanted.esxi)
+    if wanted.datastore:
+        place.datastore = inventory.datastore(wanted.datastore)
+    spec = vim.vm.CloneSpec(location=place, powerOn=False, template=False)
+    spec.config = vim.vm.ConfigSpec(extraConfig=[mark])
+    if wanted.clone == "linked":
+        snapshot = template.snapshot
+        if snapshot is None:
+            msg = f"template {wanted.template} has no snapshot, and a linked clone needs one"
+            raise BackendError(msg, "take a snapshot of it, or write clone: full")
+        place.diskMoveType = "createNewChildDiskBacking"
+        spec.snapshot = snapshot.currentSnapshot
+    return spec
+
+
+def customization(guest: GuestSettings, nr_cards: int) -> Any:
+    """Return the settings of the guest: the address for the first card, DHCP for the others."""
+    named, dns = vim.vm.customization, guest.dns or []
+
+    def card(address: str | None) -> Any:
+        settings = named.IPSettings(dnsServerList=dns, dnsDomain=guest.domain)
+        if address in (None, DHCP):
+            settings.ip = named.DhcpIpGenerator()
+            return settings
+        interface = ipaddress.IPv4Interface(address)
+        settings.ip = named.FixedIp(ipAddress=str(interface.ip))
+        settings.subnetMask = str(interface.netmask)
+        if guest.gateway:
+            settings.gateway = [guest.gateway]
+        return settings
+
+    addresses = [guest.address if i == 0 else DHCP for i in range(nr_cards)]
+    return named.Specification(
+        identity=named.LinuxPrep(
+            hostName=named.FixedName(name=guest.hostname), domain=guest.domain or "local"
+        ),
+        globalIPSettings=named.GlobalIPSettings(
+            dnsServerList=dns, dnsSuffixList=[guest.domain] if guest.domain else []
+        ),
+        nicSettingMap=[named.AdapterMapping(adapter=card(address)) for address in addresses],
+    )
