@@ -32,6 +32,7 @@ from nearmetal.evidence import Manifest, load_run, write_manifest
 from nearmetal.job.mpi import find_installations
 from nearmetal.study.runner.collect import find_pairs, now, title
 from nearmetal.study.runner.environment import environment
+from nearmetal.study.stats import MIN_LAUNCHES
 
 if TYPE_CHECKING:
     import argparse
@@ -49,7 +50,7 @@ OUT = REPOSITORY / "benchmarks" / "out"
 _QUICK_S, _FULL_S = 90.0, 600.0
 _MANY_BLOCKS = 100_000
 _PAIR = 2
-"""Ranks of a job that has every core to itself."""
+"""Ranks of a job with one rank on each core."""
 _BUSY = 1.0
 
 
@@ -73,22 +74,20 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="S",
         help="time for the blocks of each part, without the start of the jobs",
     )
-    parser.add_argument(
-        "--shared", action="store_true", help="let others have the cores during a turn as usual"
-    )
+    parser.add_argument("--shared", action="store_true", help="use normal scheduling during a turn")
     parser.add_argument(
         "--output",
         metavar="DIR",
         type=Path,
         default=OUT,
-        help="where table and raw output go (default: benchmarks/out)",
+        help="directory for tables and raw output (default: benchmarks/out)",
     )
     parser.add_argument(
         "--from",
         metavar="RUN",
         type=Path,
         dest="source",
-        help="measure nothing: judge this run directory again",
+        help="do not measure; judge this run directory again",
     )
     return parser
 
@@ -99,21 +98,21 @@ def _chosen(text: str | None) -> list[str]:
         return names
     for name in text.split(","):
         if name not in names:
-            msg = f"unknown row {name!r}"
-            raise UsageError(msg, f"known: {', '.join(names)}")
+            raise UsageError(f"unknown row {name!r}", f"known: {', '.join(names)}")
     return text.split(",")
 
 
 def _cores() -> list[int]:
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < _PAIR:
-        msg = "two cores are needed, this process may use one"
-        raise LaunchError(msg, "give it more with taskset, or run on a larger machine")
+        raise LaunchError(
+            "this process may use only one core", "give it two with taskset, or use another machine"
+        )
     return cores
 
 
 def show(args: argparse.Namespace, view: View) -> int:
-    """Measure, judge, write; exit code 4 when a promise does not hold."""
+    """Measure, judge, write; exit code 4 if a promise does not hold."""
     chosen = _chosen(args.only)
     if args.source is not None:
         directory = args.source
@@ -140,32 +139,26 @@ def show(args: argparse.Namespace, view: View) -> int:
 
 
 def _tell(figures: list[Figure], samples: Samples, manifest: Manifest, view: View) -> None:
-    rows = [
-        tuple(text for i, text in enumerate(page.part_cells(f, p)) if i not in {3, 6})
-        for f in figures
-        for p in f.parts
-    ]
-    columns = tuple(text for i, text in enumerate(page.COLUMNS) if i not in {3, 6})
-    view.table(columns, rows)
+    view.table(page.COLUMNS, [page.part_cells(f, p) for f in figures for p in f.parts])
     total = sum(samples.turns.values()) + samples.unsettled
     for placement in (Placement.NEAR, Placement.FAR):
         turns = samples.turns[placement]
         if total and is_rare(samples, placement):
             view.note(
-                f"the cores were {placement.value} in {turns} of {total} turns: little or "
-                "nothing was measured there; run again when the machine is as you want it"
+                f"the cores were {placement.value} in {turns} of {total} turns, too few for a "
+                "verdict; run again"
             )
     load = max((launch.load for launch in manifest.launches), default=0.0)
     if load > len(os.sched_getaffinity(0)) * _BUSY:
         view.note(
-            f"the load was {load:.1f} at a start: others used the cores; medians are theirs too"
+            f"the load was {load:.1f} at a start: other work used the cores; run again without it"
         )
     for text in manifest.skipped:
         view.warn(f"not run: {text}")
 
 
 def _measure(chosen: list[str], seconds: float, output: Path, view: View, *, alone: bool) -> Path:
-    """Make the cluster, take turns, remove the cluster; returns the run directory."""
+    """Make the cluster, measure, remove the cluster; returns the run directory."""
     local = load_spec(SPEC)
     assert isinstance(local, LocalSpec)  # noqa: S101 - the file is ours
     spec = plan.pinned_spec(local, _cores())
@@ -179,7 +172,7 @@ def _measure(chosen: list[str], seconds: float, output: Path, view: View, *, alo
         with locked(store.lock(f"{NAME}-verb"), f"cluster {NAME} (of benchmarks.promises)"):
             try:
                 if NAME in store.names():
-                    view.note("a run that was killed left its cluster: it is removed first")
+                    view.note("an interrupted run left its cluster: it is removed first")
                     down(cluster)
                 with view.steps(NAME) as steps:
                     up(cluster, spec)
@@ -200,7 +193,7 @@ def _measure(chosen: list[str], seconds: float, output: Path, view: View, *, alo
 
 
 class _Run:
-    """One run: parts by number of ranks, for jobs of one part share blocks."""
+    """One run: a part for each number of ranks; the jobs of a part share blocks."""
 
     def __init__(
         self,
@@ -252,7 +245,7 @@ class _Run:
         )
 
     def _single(self, *, imb: bool, addresses: bool) -> None:
-        """Make the launches that take no turns: rounds until the time is up, at least one."""
+        """Make the launches that take no turns: rounds until the time is up, and enough for a verdict."""
         single = Single(
             self._cluster.backend,
             self._spec,
@@ -263,11 +256,11 @@ class _Run:
         )
         until = time.monotonic() + self._seconds
         try:
-            if addresses:
-                self._steps.step("addresses")
-                single.run(plan.addresses_step(), 1)
+            for number in range(MIN_LAUNCHES if addresses else 0):
+                self._steps.step(f"addresses, launch {number + 1}")
+                single.run(plan.addresses_step(number), 1)
             rounds = 0
-            while imb and (rounds == 0 or time.monotonic() < until):
+            while imb and (rounds < MIN_LAUNCHES or time.monotonic() < until):
                 for step in plan.imb_steps(find_installations(), plan.OURS, rounds):
                     self._steps.step(f"round {rounds + 1}: {title(step)}")
                     single.run(step, plan.IMB_RANKS)

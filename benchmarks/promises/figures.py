@@ -1,372 +1,307 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of figures: each promise, what was measured for it, and whether it holds. Pure.
+"""The table of figures: each promise, its measured value, and the verdict of the study's judge. Pure.
 
-Times are compared by their 2nd percentile, rates and bandwidths by their 98th: the machine
-undisturbed, on both sides alike. Everything is judged within one placement of the cores. Bounds are
-set for two cores: where the two processors were threads of one, figures are told and not judged.
+A turn is the repetition: its value is the median of its samples. For a program that takes no turns,
+a launch is the repetition. A promise is a margin for the ratio of the medians of two cells, as in
+a study: interval, minimum number of repetitions, comparability gate, errors adjusted over the whole
+table. All comparisons stay within one placement of the cores. Bounds are set for two cores: if the
+two processors are threads of one core, the table shows the ratio without a verdict.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.promises.rows import title_of
 from benchmarks.promises.samples import Placement, What, Who
-from nearmetal.study.stats import percentile
+from nearmetal.evidence import Unit
+from nearmetal.study.gate import check
+from nearmetal.study.judge import Comparison, Margin, Verdict, compare_cells, settle
+from nearmetal.study.model import Arm, Cell, Observation, Point
+from nearmetal.study.stats import MIN_LAUNCHES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from benchmarks.promises.rows import Bound, FigureRow, Measure, Promise
     from benchmarks.promises.samples import Samples
     from nearmetal.evidence import RunFacts
 
-MIN_SAMPLES = 48
-"""Fewer say nothing about a 2nd percentile."""
-
-QUIET = 2
-
-NO_BOUND = "threads of one core: no bound"
-"""Why a figure that was measured is not judged."""
-_KIB, _MIB = 1 << 10, 1 << 20
-
-LIMIT = Who("", "")
-SEALED, SHARED = "sealed", "shared-pids"
-
-ONE_COPY = (
-    Who("openmpi5", "sm"),
-    Who("mpich5", "posix"),
-    Who("mpich5", "ucx"),
-    Who("mpich5", "ofi-shm"),
-)
-"""Transports whose kernel copies between processes (CMA)."""
-
-TITLES = {
-    Who("", "shm"): "libfabric shm",
-    Who("openmpi5", "sm"): "Open MPI 5 sm",
-    Who("openmpi5", "sm-copy"): "Open MPI 5 sm, two copies",
-    Who("openmpi5", "tcp"): "Open MPI 5 TCP",
-    Who("mpich5", "posix"): "MPICH 5 posix",
-    Who("mpich5", "ucx"): "MPICH 5 UCX",
-    Who("mpich5", "ofi-shm"): "MPICH 5 over libfabric shm",
-    Who("mpich5", "tcp"): "MPICH 5 TCP",
-    Who("impi", "shm"): "Intel MPI shm",
-    LIMIT: "limit of the cores",
-}
-
-
-@dataclass(frozen=True)
-class Unit:
-    """How a time per operation becomes the figure shown."""
-
-    name: str
-    of: Callable[[float, int], float]
-    """Microseconds and message size to the figure."""
-    less_is_better: bool
-
-
-MICROSECONDS = Unit("µs", lambda us, _size: us, less_is_better=True)
-RATE = Unit("10^6/s", lambda us, _size: 1 / us, less_is_better=False)
-BANDWIDTH = Unit("GB/s", lambda us, size: size / us / 1e3, less_is_better=False)
-
-
-@dataclass(frozen=True)
-class Against:
-    """One bound: our figure against the best of some others' in the same placement.
-
-    `sense` "<=": at most `factor` times theirs; ">=": at least. `test` and `size`: theirs, where
-    they differ from ours.
-    """
-
-    sense: str
-    factor: float
-    peers: tuple[Who, ...]
-    words: str
-    tests: tuple[str, ...] = ()
-    size: int | None = None
-    placements: tuple[Placement, ...] = (Placement.NEAR, Placement.FAR)
-
-    @property
-    def must(self) -> str:
-        """The bound as text."""
-        return f"{self.sense} {self.factor:g} x {self.words}"
-
-
-@dataclass(frozen=True)
-class Promise:
-    """A figure of ours with its bounds."""
-
-    title: str
-    ours: Who
-    what: What
-    unit: Unit
-    bounds: tuple[Against, ...]
-    enough: int = MIN_SAMPLES
-    """Fewer samples decide nothing; crowds of ranks give few, of many operations each."""
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A figure of a program that takes no turns: the least of its launches, whatever the cores.
-
-    Its bound is `limit`, or `factor` times the least of the peers' figures.
-    """
-
-    title: str
-    program: str
-    test: str
-    size: int
-    metric: str
-    ours: Who
-    unit: str
-    scale: float = 1.0
-    """From the raw column's unit to the one shown."""
-    limit: float | None = None
-    peers: tuple[Who, ...] = ()
-    factor: float = 1.0
-
-    @property
-    def must(self) -> str:
-        """The bound as text."""
-        if self.limit is not None:
-            return f"<= {self.limit:g} {self.unit}"
-        return f"<= {self.factor:g} x the best peer"
-
-
-@dataclass(frozen=True)
-class FigureRow:
-    """A row of the table: all its claims and measures must hold."""
-
-    name: str
-    title: str
-    claims: tuple[Promise, ...]
-    reference: str = ""
-    measures: tuple[Measure, ...] = ()
+NO_BOUND = "no bound: threads of one core"
+ANY = "any"
+"""Placement of programs that take no turns."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One bound, measured in one placement.
+    """One bound in one placement, with the deciding comparison.
 
-    `holds` None: it was not measured, or no bound is set there; `why` says which.
+    `holds` None: not measured, not settled, or without a bound there; `why` gives the reason.
     """
 
     name: str
     placement: str
-    value: float | None
-    median: float | None
     unit: str
-    peer: str
-    peer_value: float | None
-    peer_median: float | None
-    ratio: float | None
-    samples: int
-    percentile: int
     must: str
-    holds: bool | None
+    peer: str
+    holds: bool | None = None
     why: str = ""
+    comparison: Comparison | None = None
+
+    def data(self) -> dict[str, Any]:
+        """Return the part for figures.json."""
+        one = self.comparison
+        ratio = one.ratio if one else None
+        return {
+            **{key: value for key, value in vars(self).items() if key != "comparison"},
+            "value": one.test.median if one else None,
+            "peer_value": one.base.median if one else None,
+            "ratio": ratio.value if ratio else None,
+            "interval": [ratio.low, ratio.high] if ratio and ratio.low is not None else None,
+            "repetitions": [one.test.n, one.base.n] if one else [0, 0],
+            "verdict": one.verdict.value if one else "not measured",
+            "differences": list(one.gate.watermarks) if one else [],
+        }
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A row with what was measured: the part that decides, and all of them."""
+    """A row with all its parts, and the part that decides."""
 
     row: str
     title: str
     reference: str
     holds: bool | None
-    deciding: Part | None
-    parts: tuple[Part, ...] = field(default=())
+    deciding: Part
+    parts: tuple[Part, ...]
 
     def data(self) -> dict[str, Any]:
-        """Return the row as it stands in figures.json."""
-        part = self.deciding
-        keys = ("value", "unit", "peer", "ratio", "samples", "percentile", "placement")
+        """Return the row for figures.json."""
+        part = self.deciding.data()
+        keys = (
+            "value",
+            "unit",
+            "peer",
+            "ratio",
+            "interval",
+            "repetitions",
+            "placement",
+            "verdict",
+            "why",
+        )
         return {
             "name": self.row,
             "title": self.title,
-            **{key: getattr(part, key) if part else None for key in keys},
+            **{key: part[key] for key in keys},
             "must": "; ".join(dict.fromkeys(f"{p.name}: {p.must}" for p in self.parts)),
             "holds": self.holds,
-            "why": part.why if part else "not measured",
             "reference": self.reference,
-            "parts": [asdict(p) for p in self.parts],
+            "parts": [p.data() for p in self.parts],
         }
 
 
+def _beyond(one: Comparison) -> float:
+    """Return the ratio in units of the bound, or the ratio itself; above 1 is worse."""
+    if one.ratio is None:
+        return 0.0
+    lower = one.margin.lower_is_better if one.margin else one.point.lower_is_better
+    share = one.ratio.value / (one.margin.limit if one.margin else 1)
+    return share if lower else 1 / share
+
+
 @dataclass(frozen=True)
-class _Measured:
-    quiet: float
-    median: float
-    samples: int
+class _Side:
+    """One side of a comparison."""
+
+    who: Who
+    cell: Cell
+
+    @property
+    def n(self) -> int:
+        return len(self.cell.values)
+
+    def arm(self, placement: str) -> Arm:
+        facts = {"mpi": self.who.mpi} if self.who.mpi else {}
+        return Arm(self.cell.arm, "", self.who.arm, f"cores {placement}", facts=facts)
 
 
-def _measure(times_us: Sequence[float], unit: Unit, size: int) -> _Measured | None:
-    """Return the figure of some samples; the quick end of times is the high end of rates."""
-    good = [t for t in times_us if t > 0]
-    if not good:
-        return None
-    return _Measured(
-        unit.of(percentile(good, QUIET), size), unit.of(percentile(good, 50), size), len(good)
-    )
+@dataclass(frozen=True)
+class _Open:
+    """A part that is to be decided together with all others of the table."""
 
+    part: Part
+    ours: _Side
+    peers: list[_Side]
+    margin: Margin | None
 
-def _best(
-    samples: Samples, claim: Promise, bound: Against, placement: Placement
-) -> tuple[str, _Measured] | None:
-    """Return the best peer with its figure; None when there is none."""
-    size = claim.what.size if bound.size is None else bound.size
-    found: list[tuple[str, _Measured]] = []
-    for who in bound.peers:
-        for test in bound.tests or (claim.what.test,):
-            times = samples.of(who, What(test, size), placement)
-            figure = _measure(times, claim.unit, size) if len(times) >= claim.enough else None
-            if figure is not None:
-                name = TITLES.get(who, f"{who.mpi} {who.arm}".strip())
-                found.append((f"{name} {test}" if bound.tests else name, figure))
-    if not found:
-        return None
-    key = (lambda f: f[1].quiet) if claim.unit.less_is_better else (lambda f: -f[1].quiet)
-    return min(found, key=key)
+    def compare(self) -> list[Comparison]:
+        """Return the comparison with each peer, not decided yet."""
+        found = []
+        test = self.ours.arm(self.part.placement)
+        for peer in self.peers:
+            cells = (peer.cell, self.ours.cell)
+            gate = check(peer.arm(self.part.placement), test, cells, ((), ()))
+            found.append(compare_cells(cells, gate, self.margin))
+        return found
 
-
-def _judge(samples: Samples, claim: Promise, bound: Against, placement: Placement) -> Part:
-    """Hold one figure against one bound in one placement."""
-    times = samples.of(claim.ours, claim.what, placement)
-    ours = _measure(times, claim.unit, claim.what.size)
-    peer = _best(samples, claim, bound, placement)
-    less = claim.unit.less_is_better
-    holds, ratio, why = None, None, ""
-    if ours is None or ours.samples < claim.enough:
-        why = _why_missing(samples, claim.ours, placement, ours.samples if ours else 0)
-    elif peer is None:
-        why = _why_missing(samples, bound.peers[0] if bound.peers else claim.ours, placement, 0)
-    else:
-        ratio = ours.quiet / peer[1].quiet
-        if placement not in bound.placements:
+    def close(self, decided: list[Comparison]) -> Part:
+        """Return the part with its verdict: a bound holds if it holds against each peer."""
+        if not decided:
+            return self.part
+        order = (Verdict.REJECT, Verdict.REFUSED, Verdict.INCONCLUSIVE, Verdict.NO_MARGIN)
+        worst = next((v for v in order if any(c.verdict is v for c in decided)), Verdict.ACCEPT)
+        one = max((c for c in decided if c.verdict is worst), key=_beyond)
+        why = "" if worst is Verdict.ACCEPT else one.reason.partition(";")[0]
+        if worst is Verdict.REJECT:
+            why = f"missed by {(_beyond(one) - 1) * 100:.0f} %"
+        elif worst is Verdict.NO_MARGIN:
             why = NO_BOUND
+        elif one.needed:
+            more = "launches" if self.part.placement == ANY else "turns"
+            why += f"; measure longer: about {one.needed} more {more} may settle it"
+        holds = {Verdict.ACCEPT: True, Verdict.REJECT: False}.get(worst)
+        return replace(self.part, peer=one.arms[0], holds=holds, why=why, comparison=one)
+
+
+class _Table:
+    """Makes the parts of all rows from the samples and the facts of a run."""
+
+    def __init__(self, samples: Samples, run: RunFacts) -> None:
+        self._samples = samples
+        self._run = run
+
+    def of_promise(self, promise: Promise) -> Iterator[_Open]:
+        """Return the parts of a promise: each bound in each placement."""
+        for bound in promise.bounds:
+            seen = not is_rare(self._samples, Placement.SIBLINGS)
+            shown = seen and Placement.NEAR in bound.placements
+            for placement in (*((Placement.SIBLINGS,) if shown else ()), *bound.placements):
+                yield self._in_placement(promise, bound, placement)
+
+    def _in_placement(self, promise: Promise, bound: Bound, placement: Placement) -> _Open:
+        quantity, what = promise.quantity, promise.what
+        ours = self._turns(promise, promise.ours, what.test, placement)
+        peers = [
+            self._turns(promise, who, test, placement)
+            for who in bound.peers
+            for test in bound.tests or (what.test,)
+        ]
+        must = f"{'<=' if quantity.less_is_better else '>='} {bound.factor:g} x {bound.words}"
+        part = Part(promise.title, placement.value, quantity.unit.value, must, bound.words)
+        enough = [peer for peer in peers if peer.n >= MIN_LAUNCHES]
+        if ours.n < MIN_LAUNCHES or not enough:
+            few = ours if ours.n < MIN_LAUNCHES else max(peers, key=lambda peer: peer.n)
+            return _Open(replace(part, why=self._missing(placement, few)), ours, [], None)
+        margin = Margin(bound.factor, quantity.less_is_better, part.must)
+        judged = placement in bound.placements
+        return _Open(part, ours, enough, margin if judged else None)
+
+    def _turns(self, promise: Promise, who: Who, test: str, placement: Placement) -> _Side:
+        what, quantity = promise.what, promise.quantity
+        seen = tuple(
+            Observation("", one.turn, None, quantity.of(one.us, what.size), one.file, one.line)
+            for one in self._samples.of(who, What(test, what.size), placement)
+            if one.us > 0
+        )
+        name = title_of(who) if test == what.test else f"{title_of(who)} {test}"
+        point = Point("turns", what.test, "", what.size, None, None, promise.title, quantity.unit)
+        return _Side(who, Cell(name, point, seen))
+
+    def _missing(self, placement: Placement, few: _Side) -> str:
+        """Return the reason for too few turns, and the next step."""
+        turns = self._samples.turns
+        if is_rare(self._samples, placement):
+            total = sum(turns.values()) + self._samples.unsettled
+            seen = f"the cores were {placement.value} in {turns[placement]} of {total} turns"
+            return f"{seen}; run again"
+        return (
+            f"{few.n} turns of {few.cell.arm}, at least {MIN_LAUNCHES} are needed; measure longer, "
+            "or read the log of that launch"
+        )
+
+    def of_measure(self, measure: Measure) -> _Open:
+        """Return the part of a measure."""
+        ours = self._launches(measure, measure.ours)
+        if measure.limit is None:
+            must = f"<= {measure.factor:g} x the best peer"
+            peers = [self._launches(measure, who) for who in measure.peers]
         else:
-            holds = ratio <= bound.factor if bound.sense == "<=" else ratio >= bound.factor
-        if holds is False:
-            missed = ratio / bound.factor if bound.sense == "<=" else bound.factor / ratio
-            why = f"missed by {(missed - 1) * 100:.0f} %"
-    return Part(
-        claim.title,
-        placement.value,
-        ours.quiet if ours else None,
-        ours.median if ours else None,
-        claim.unit.name,
-        peer[0] if peer else bound.words,
-        peer[1].quiet if peer else None,
-        peer[1].median if peer else None,
-        ratio,
-        ours.samples if ours else 0,
-        QUIET if less else 100 - QUIET,
-        bound.must,
-        holds,
-        why,
-    )
+            # A limit is an arm without scatter: the interval of the ratio is that of the median.
+            must = f"<= {measure.limit:g} {measure.unit}"
+            fixed = tuple(Observation("", n, None, measure.limit, "", 0) for n in range(ours.n))
+            peers = [_Side(measure.ours, replace(ours.cell, arm="", observations=fixed))]
+        part = Part(measure.title, ANY, measure.unit, must, "")
+        peers = [p for p in peers if p.n >= MIN_LAUNCHES] or [p for p in peers if p.n]
+        if not ours.n or not peers:
+            why = "no launch ended well; read the log of the launch"
+            return _Open(replace(part, why=why), ours, [], None)
+        factor = measure.factor if measure.limit is None else 1.0
+        return _Open(part, ours, peers, Margin(factor, lower_is_better=True, origin=must))
+
+    def _launches(self, measure: Measure, who: Who) -> _Side:
+        facts = self._run.select(
+            program=measure.program,
+            mpi=who.mpi,
+            arm=who.arm,
+            test=measure.test,
+            size=measure.size,
+            metric=measure.metric,
+        )
+        # IMB prints zeros for a test that it gave up for lack of time.
+        seen = tuple(
+            Observation(
+                "", fact.launch, fact.block, fact.value * measure.scale, fact.file, fact.line
+            )
+            for fact in facts
+            if fact.value > 0
+        )
+        point = Point(
+            "launches", measure.test, "", measure.size, None, None, measure.title, Unit.COUNT
+        )
+        return _Side(who, Cell(title_of(who), point, seen))
 
 
 def is_rare(samples: Samples, placement: Placement) -> bool:
-    """Whether too few turns were seen there to say anything."""
+    """Whether the placement was seen in too few turns for any statement."""
     total = sum(samples.turns.values()) + samples.unsettled
     return not total or samples.turns[placement] < total / 20
 
 
-def _why_missing(samples: Samples, who: Who, placement: Placement, nr: int) -> str:
-    if is_rare(samples, placement):
-        total = sum(samples.turns.values()) + samples.unsettled
-        return (
-            f"the cores were {placement.value} in {samples.turns[placement]} of {total} turns only"
+def judge(samples: Samples, run: RunFacts, rows: Sequence[FigureRow]) -> list[Figure]:
+    """Return every row with its verdict; the errors of all comparisons are adjusted together."""
+    table = _Table(samples, run)
+    opened = [
+        (row, part)
+        for row in rows
+        for part in (
+            *(part for promise in row.promises for part in table.of_promise(promise)),
+            *(table.of_measure(measure) for measure in row.measures),
         )
-    name = TITLES.get(who, f"{who.mpi} {who.arm}".strip())
-    return f"{nr} samples of {name}: it was not started, failed, or had too few turns"
+    ]
+    compared = [part.compare() for _, part in opened]
+    decided = iter(settle([one for found in compared for one in found], lambda _point: ()))
+    closed = [
+        (row, part.close([next(decided) for _ in found]))
+        for (row, part), found in zip(opened, compared, strict=True)
+    ]
+    return [_figure(row, tuple(part for owner, part in closed if owner is row)) for row in rows]
 
 
-def _least(run: RunFacts, measure: Measure, who: Who) -> tuple[float, float, int] | None:
-    """Return the least and the median value, in the unit shown, and how many launches."""
-    facts = run.select(
-        program=measure.program,
-        mpi=who.mpi,
-        arm=who.arm,
-        test=measure.test,
-        size=measure.size,
-        metric=measure.metric,
-    )
-    # A test that IMB gave up for lack of time stands there with zeros.
-    values = [fact.value * measure.scale for fact in facts if fact.value > 0]
-    if not values:
-        return None
-    return min(values), percentile(values, 50), len(values)
-
-
-def _hold(run: RunFacts, measure: Measure) -> Part:
-    """Hold one measure against its bound."""
-    ours = _least(run, measure, measure.ours)
-    found = [(who, _least(run, measure, who)) for who in measure.peers]
-    peers = [(value[0], value[1], who) for who, value in found if value is not None]
-    best = min(peers, key=lambda p: p[0]) if peers else None
-    bound = measure.limit if measure.limit is not None else (best[0] if best else None)
-    factor = 1.0 if measure.limit is not None else measure.factor
-    ratio = ours[0] / bound if ours and bound else None
-    holds = None if ratio is None else ratio <= factor
-    why = "" if ratio is not None else "it was not run, or failed"
-    if ratio is not None and not holds:
-        why = f"missed by {(ratio / factor - 1) * 100:.0f} %"
-    return Part(
-        measure.title,
-        "any",
-        ours[0] if ours else None,
-        ours[1] if ours else None,
-        measure.unit,
-        TITLES[best[2]] if best else "",
-        best[0] if best else None,
-        best[1] if best else None,
-        ratio,
-        ours[2] if ours else 0,
-        0,
-        measure.must,
-        holds,
-        why,
-    )
-
-
-def _told(samples: Samples, bound: Against) -> tuple[Placement, ...]:
-    """Return where a bound's figures are told without being judged."""
-    seen = not is_rare(samples, Placement.SIBLINGS)
-    return (Placement.SIBLINGS,) if seen and Placement.NEAR in bound.placements else ()
-
-
-def judge(samples: Samples, run: RunFacts, rows: Iterable[FigureRow]) -> list[Figure]:
-    """Return every row with what was measured for it.
-
-    A row holds when all its bounds hold in every placement that was seen, and at least one was.
-    """
-    figures = []
-    for row in rows:
-        parts = tuple(
-            _judge(samples, claim, bound, placement)
-            for claim in row.claims
-            for bound in claim.bounds
-            for placement in (*_told(samples, bound), *bound.placements)
-        ) + tuple(_hold(run, measure) for measure in row.measures)
-        settled = [p for p in parts if p.holds is not None]
-        missed = [p for p in settled if not p.holds]
-        holds = None if not settled else not missed
-        deciding = (
-            max(missed, key=_distance)
-            if missed
-            else max(settled, key=_distance, default=parts[0] if parts else None)
+def _figure(row: FigureRow, parts: tuple[Part, ...]) -> Figure:
+    """Return a row: it holds if all bounds that were measured hold, and at least one was."""
+    by_verdict = [
+        [p for p in parts if p.comparison and p.comparison.verdict in verdicts]
+        for verdicts in (
+            (Verdict.REJECT,),
+            (Verdict.REFUSED, Verdict.INCONCLUSIVE),
+            (Verdict.ACCEPT,),
         )
-        figures.append(Figure(row.name, row.title, row.reference, holds, deciding, parts))
-    return figures
-
-
-def _distance(part: Part) -> float:
-    """How close to its bound, or how far past it; larger is worse."""
-    sense, factor = part.must.split()[:2]
-    if not part.ratio:
-        return 0.0
-    if part.peer == "":
-        return part.ratio  # of a limit
-    return part.ratio / float(factor) if sense == "<=" else float(factor) / part.ratio
+    ]
+    members, holds = next(
+        ((m, h) for m, h in zip(by_verdict, (False, None, True), strict=True) if m), ([], None)
+    )
+    deciding = max(
+        members, key=lambda p: _beyond(p.comparison) if p.comparison else 0, default=None
+    )
+    return Figure(row.name, row.title, row.reference, holds, deciding or parts[0], parts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must be measured for each row of the table of figures: who takes turns, at what. Pure."""
+"""The measurements for each row of the table of figures: jobs, tests, peers. Pure."""
 
 from __future__ import annotations
 
@@ -77,20 +77,20 @@ def _pools(*sizes: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class FigureRun:
-    """What one row of the table needs. `mpis`: whose jobs take turns; `fabric`: libfabric alone."""
+    """The measurements of one row. `mpis`: their jobs take turns; `fabric`: libfabric alone too."""
 
     name: str
     tests: tuple[str, ...]
     mpis: tuple[Mpi, ...] = ()
     fabric: bool = False
     stacks: tuple[str, ...] = ()
-    """Names of the MPIs' own ways to compare with; empty: all."""
+    """Names of the ways of the MPIs that are peers; empty: all."""
     limits: tuple[str, ...] = ()
     ranks: int = 2
     imb: bool = False
-    """Also by the Intel MPI Benchmarks, a launch each, for the MPIs that can run them."""
+    """Whether the Intel MPI Benchmarks run too, for the MPIs that can run them."""
     addresses: bool = False
-    """No messages: the program that fills address vectors, once."""
+    """Whether the program that fills address vectors runs; it sends no messages."""
 
 
 _ALL = (Mpi.OPENMPI5, Mpi.MPICH5, Mpi.IMPI)
@@ -118,20 +118,20 @@ ROWS = (
 
 
 def limits_seat(rows: Iterable[FigureRun]) -> Seat:
-    """Return the limits of the cores, and what of them the rows are held against."""
+    """Return the limits program, with the limits that are bounds of the rows."""
     tests = ["cacheline:8", *(test for row in rows for test in row.limits)]
     return Seat(PlannedLaunch(0, _LIMITS, None, None), 1, tuple(dict.fromkeys(tests)))
 
 
 def stack_arm(stack: Stack) -> BenchArm:
-    """Return the arm in which an MPI uses one of its own ways within one node."""
+    """Return the arm of one of the ways of an MPI within one node."""
     return BenchArm(stack.name, stack.title, Provider.STOCK, nodes=("one",), stack=stack)
 
 
 def seats(
     rows: Sequence[FigureRun], installed: Iterable[Mpi], ours: Sequence[BenchArm]
 ) -> list[Seat]:
-    """Return who takes turns for these rows, each once with all tests that rows want of it.
+    """Return the jobs that take turns for these rows, each once with all its tests.
 
     `ours`: the ways in which nearmetal carries messages between nodes.
     """
@@ -164,7 +164,7 @@ def seats(
 def imb_steps(
     installed: Iterable[Mpi], ours: Sequence[BenchArm], block: int
 ) -> list[PlannedLaunch]:
-    """Return the launches of one round of the Intel MPI Benchmarks, in an order of their own."""
+    """Return the launches of one round of the Intel MPI Benchmarks, in random order."""
     here = set(installed)
     steps = []
     for mpi in IMB.mpis:
@@ -175,13 +175,13 @@ def imb_steps(
     return dice.sample(steps, len(steps))
 
 
-def addresses_step() -> PlannedLaunch:
+def addresses_step(block: int) -> PlannedLaunch:
     """Return the launch of the program that fills address vectors."""
-    return PlannedLaunch(0, ADDRESSES, None, SEALED)
+    return PlannedLaunch(block, ADDRESSES, None, SEALED)
 
 
 def pinned_spec(spec: LocalSpec, cores: Sequence[int]) -> LocalSpec:
-    """Return the spec with its cores 0 and 1 replaced by two that this process may use."""
+    """Return the spec with two cores of this process instead of its cores 0 and 1."""
     hosts = []
     for host in spec.hosts:
         nodes = [

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.promises.samples import Placement
 from nearmetal.report import numbers
+from nearmetal.report.sections import interval_text
+from nearmetal.study.judge import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,36 +23,49 @@ COLUMNS = (
     "figure",
     "cores",
     "nearmetal",
-    "median",
     "against",
     "its figure",
-    "its median",
     "ratio",
+    "95 % interval",
+    "turns",
     "must",
-    "holds",
+    "verdict",
 )
-_WORDS = {True: "yes", False: "NO", None: "not measured"}
+_RIGHT = (2, 4, 5, 6, 7)
+"""Columns of numbers."""
 
 
-def _value(value: float | None, unit: str) -> str:
-    return "-" if value is None else f"{numbers.digits(value)} {unit}"
+def _value(value: float, unit: str) -> str:
+    return f"{numbers.digits(value)} {unit}"
+
+
+def _verdict(part: Part) -> str:
+    """Return the verdict in words, with the reason."""
+    if part.comparison is None:
+        return f"not measured: {part.why}"
+    if part.comparison.verdict is Verdict.NO_MARGIN:
+        return part.why
+    word = {True: "holds", False: "DOES NOT HOLD", None: "cannot tell"}[part.holds]
+    return f"{word}: {part.why}" if part.why else word
 
 
 def part_cells(figure: Figure, part: Part) -> tuple[str, ...]:
     """Return one line of the table."""
-    told = part.holds is None and part.ratio is not None
-    holds = part.why if told else _WORDS[part.holds] + (f": {part.why}" if part.why else "")
+    one = part.comparison
+    measured = ("-",) * 5
+    if one is not None:
+        ours, theirs = (_value(side.median, part.unit) for side in (one.test, one.base))
+        ratio = numbers.times(one.ratio.value) if one.ratio else "-"
+        interval = interval_text(one.ratio) if one.ratio else "-"
+        measured = (ours, theirs, ratio, interval, f"{one.test.n} / {one.base.n}")
     return (
         f"{figure.title}: {part.name}",
         part.placement,
-        _value(part.value, part.unit),
-        _value(part.median, part.unit),
+        measured[0],
         part.peer,
-        _value(part.peer_value, part.unit),
-        _value(part.peer_median, part.unit),
-        "-" if part.ratio is None else numbers.times(part.ratio),
+        *measured[1:],
         part.must,
-        holds,
+        _verdict(part),
     )
 
 
@@ -62,7 +77,8 @@ def _facts(samples: Samples, manifest: Manifest) -> list[str]:
             f"(a cache in common), {far} far, {siblings} on the threads of one core, "
             f"{samples.unsettled} while they moved (left out)."
         ),
-        "Figures are 2nd percentiles of times and 98th percentiles of rates; medians stand beside.",
+        "Figures are medians of turns, a turn's value is the median of its samples.",
+        "Programs that take no turns: medians of launches. Intervals are of the ratio.",
         *(f"{name}: {value}" for name, value in manifest.environment.machine),
         *(f"{name}: {value}" for name, value in manifest.environment.software),
     ]
@@ -92,7 +108,6 @@ _STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:8
 table{border-collapse:collapse;font-size:14px}th,td{border-bottom:1px solid #ccc;padding:.35rem .6rem;
 text-align:left;vertical-align:top}td.number{text-align:right;white-space:nowrap}
 tr.no td:last-child{color:#a40000;font-weight:600}tr.yes td:last-child{color:#0a6b2b}"""
-_RIGHT = range(2, 8)
 
 
 def render_html(figures: Sequence[Figure], samples: Samples, manifest: Manifest) -> str:
@@ -103,7 +118,7 @@ def render_html(figures: Sequence[Figure], samples: Samples, manifest: Manifest)
         for part in figure.parts:
             kind = {True: "yes", False: "no", None: "none"}[part.holds]
             tds = "".join(
-                f"<td{' class=number' if i in _RIGHT and i != 4 else ''}>{html.escape(text)}</td>"  # noqa: PLR2004
+                f"<td{' class=number' if i in _RIGHT else ''}>{html.escape(text)}</td>"
                 for i, text in enumerate(part_cells(figure, part))
             )
             rows.append(f"<tr class={kind}>{tds}</tr>")
@@ -120,7 +135,7 @@ def render_html(figures: Sequence[Figure], samples: Samples, manifest: Manifest)
 def figures_data(figures: Sequence[Figure], samples: Samples, manifest: Manifest) -> dict[str, Any]:
     """Return what stands in figures.json."""
     return {
-        "format": 1,
+        "format": 2,
         "started": manifest.started,
         "finished": manifest.finished,
         "blocks": manifest.blocks,

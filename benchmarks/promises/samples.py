@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples that were taken by turns, each with the placement of the cores at its time.
+"""The samples of turns, each with the placement of the cores at its time.
 
-Between all turns the limits program measured the raw cache-line ping-pong. A turn is placed where
-both its neighbours are, and left out when they differ: the cores moved meanwhile.
+The limits program measured the raw cache-line ping-pong between any two turns. A turn has the
+placement of its two neighbours. If they differ, the cores moved, and the turn is left out.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from nearmetal.evidence import Log, RunFacts
 
 SIBLINGS_US, NEAR_US = 0.045, 0.150
-"""Half round trips below: the L1 that two threads of one core share answers in 25 to 35 ns, a
-shared last-level cache in 50 to 100, another one in 200 up."""
+"""Limits of half round trips: two threads of one core share the L1 and need 25 to 35 ns, cores that
+share the last-level cache 50 to 100 ns, other cores 200 ns and more."""
 
 LIMITS = ("", "")
 """The limits of the cores, as (mpi, arm)."""
 
 
 class Placement(Enum):
-    """Which cache the two processors shared, if any."""
+    """The cache that the two processors shared."""
 
     SIBLINGS = "siblings"
-    """Threads of one core: one core's units do the work of both."""
+    """Threads of one core: the units of one core do the work of both."""
     NEAR = "near"
     FAR = "far"
 
 
 @dataclass(frozen=True)
 class Who:
-    """Whose samples: an MPI and its way, or libfabric alone (mpi ""), or the limits (both "")."""
+    """The owner of samples: an MPI and its way, libfabric alone (mpi ""), or the limits (both "")."""
 
     mpi: str
     arm: str
@@ -48,7 +48,7 @@ class Who:
 
 @dataclass(frozen=True)
 class What:
-    """Which test at which message size."""
+    """A test at one message size."""
 
     test: str
     size: int
@@ -56,31 +56,31 @@ class What:
 
 @dataclass(frozen=True)
 class Sample:
-    """One: the turn, and microseconds per operation or message."""
+    """One sample: the turn, microseconds per operation or message, and the raw line."""
 
     turn: int
     us: float
+    file: str
+    line: int
 
 
 class Samples:
-    """All samples of a run by who, what and placement."""
+    """All samples of a run, by owner, test and placement."""
 
     def __init__(self, run: RunFacts) -> None:
-        """Read the logs of all launches that took turns and ended well."""
+        """Read the logs of all good launches that took turns."""
         self.turns: dict[Placement, int] = dict.fromkeys(Placement, 0)
         self.unsettled = 0
-        """Turns during which the cores moved."""
+        """Number of turns during which the cores moved."""
         self.failed = [(x.mpi, x.arm, x.program) for x in run.manifest.launches if not x.good]
         self._by: dict[tuple[Who, What, Placement], list[Sample]] = defaultdict(list)
         logs = [
-            (Who(launch.mpi, launch.arm), launch.ranks, run.logs[launch.file])
-            for launch in run.manifest.launches
-            if launch.good
+            (Who(launch.mpi, launch.arm), launch) for launch in run.manifest.launches if launch.good
         ]
         raw: dict[tuple[Who, What], list[Sample]] = {}
-        for who, ranks, log in logs:
-            for what, samples in _read(log):
-                key = (Who(who.mpi, _with_ranks(who.arm, ranks)), what)
+        for who, launch in logs:
+            for what, samples in _read(run.logs[launch.file], launch.file):
+                key = (Who(who.mpi, _with_ranks(who.arm, launch.ranks)), what)
                 raw.setdefault(key, []).extend(samples)
         self._place(raw)
 
@@ -105,36 +105,37 @@ class Samples:
             else:
                 self.turns[placement] += 1
 
-    def of(self, who: Who, what: What, placement: Placement) -> list[float]:
-        """Return the times in microseconds; [] when there are none."""
-        return [sample.us for sample in self._by.get((who, what, placement), ())]
+    def of(self, who: Who, what: What, placement: Placement) -> list[Sample]:
+        """Return the samples of one test in one placement."""
+        return self._by.get((who, what, placement), [])
 
     def who(self, what: What) -> list[Who]:
-        """Return everybody of whom there are samples of a test."""
+        """Return the owners of samples of a test."""
         return list(dict.fromkeys(who for who, other, _ in self._by if other == what))
 
     def whats(self, who: Who) -> list[What]:
-        """Return all tests of somebody."""
+        """Return all tests of one owner."""
         return list(dict.fromkeys(what for other, what, _ in self._by if other == who))
 
 
 def _with_ranks(arm: str, ranks: int) -> str:
-    """Jobs of more than two ranks are other jobs."""
+    """Return the name of an arm; jobs of more than two ranks have names of their own."""
     return arm if ranks <= 2 else f"{arm}/{ranks}"  # noqa: PLR2004 - a pair
 
 
-def _read(log: Log) -> Iterable[tuple[What, list[Sample]]]:
+def _read(log: Log, file: str) -> Iterable[tuple[What, list[Sample]]]:
     found: dict[What, list[Sample]] = defaultdict(list)
     for table in log.tables:
         for row in table.rows:
             if row.values.get("turn", WARM_UP) != WARM_UP and "time" in row.values:
                 what = What(table.test, int(row.values["size"]))
-                found[what].append(Sample(int(row.values["turn"]), row.values["time"]))
+                turn = int(row.values["turn"])
+                found[what].append(Sample(turn, row.values["time"], file, row.line))
     return found.items()
 
 
 def _placement(half_round_trips_us: Sequence[float]) -> Placement:
-    """Judge one probe by its lower quarter: interruptions only make samples longer."""
+    """Return the placement of one probe, by its lower quarter: interruptions only add time."""
     quiet = percentile(half_round_trips_us, 25)
     if quiet < SIBLINGS_US:
         return Placement.SIBLINGS
@@ -142,11 +143,11 @@ def _placement(half_round_trips_us: Sequence[float]) -> Placement:
 
 
 def _between(turn: int, order: Sequence[int], said: Mapping[int, Placement]) -> Placement | None:
-    """Return what the probes before and after a turn agree on; a probe's own turn counts."""
+    """Return the placement that the probes around a turn agree on; None: they differ."""
     after = bisect_right(order, turn)
     before = after - 1
     if before < 0:
-        return None  # nobody looked: the job was warming up
+        return None  # before the first probe: the job was warming up
     if order[before] == turn:
         return said[turn]
     if after == len(order) or said[order[before]] is not said[order[after]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launches of a run of figures that take no turns: programs that measure once and end."""
+"""Launches without turns: programs that measure once and end."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from nearmetal.job.mpi import MapBy
 from nearmetal.job.run import JobRequest, Output, run_job
 from nearmetal.study.runner.collect import (
     Ended,
+    RawLaunch,
     beside_fields,
     job_fields,
-    now,
     program_path,
-    raw_stem,
-    record_launch,
     title,
 )
 from nearmetal.study.runner.suite import Program, Where
@@ -37,7 +35,7 @@ PINNED = Program("pinned", "pinned", Where.BENCHMARKS, ())
 
 
 def hurry(priority: int) -> tuple[int, os.sched_param] | None:
-    """Come before everybody else on the cores; returns how it was, None: it is not allowed."""
+    """Take real-time priority; returns the former scheduling, None: not allowed."""
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
@@ -47,13 +45,13 @@ def hurry(priority: int) -> tuple[int, os.sched_param] | None:
 
 
 def calm(before: tuple[int, os.sched_param] | None) -> None:
-    """Be as before `hurry`."""
+    """Restore the scheduling from before `hurry`."""
     if before is not None:
         os.sched_setscheduler(0, *before)
 
 
 def may_hurry() -> bool:
-    """Whether the kernel lets us come before everybody else."""
+    """Whether the kernel allows real-time priority."""
     before = hurry(1)
     calm(before)
     return before is not None
@@ -61,7 +59,7 @@ def may_hurry() -> bool:
 
 @dataclass
 class Single:
-    """Makes launches one after another; what fails is recorded, and the next is made."""
+    """Makes launches one after another; a failed launch is recorded."""
 
     backend: Backend
     spec: ClusterSpec
@@ -69,21 +67,16 @@ class Single:
     directory: Path
     next_number: int
     alone: bool = False
-    """Programs without MPI come before everybody else on the cores, where that is allowed."""
+    """Whether programs without MPI get real-time priority, if it is allowed."""
     launches: list[Launch] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
     def run(self, step: PlannedLaunch, ranks: int) -> None:
         """Make one launch: of an MPI program pinned to cores, or in the first node without MPI."""
-        number, started, load = self.next_number, now(), os.getloadavg()[0]
-        stem = raw_stem(number, step)
         try:
             path = program_path(step.program, step.mpi)
-            with (
-                (self.directory / f"{stem}.out").open("wb") as out,
-                (self.directory / f"{stem}.err").open("wb") as err,
-            ):
-                output = Output(None, out, err)
+            raw = RawLaunch(self.directory, self.next_number, step)
+            with raw.streams() as output:
                 ended = (
                     self._job(step, path, ranks, output)
                     if step.mpi
@@ -93,9 +86,7 @@ class Single:
             self.skipped.append(f"{title(step)}: {error.message}")
             return
         self.next_number += 1
-        self.launches.append(
-            record_launch(self.directory, stem, number, step, ended, started=started, load=load)
-        )
+        self.launches.append(raw.record(ended))
 
     def _job(self, step: PlannedLaunch, path: Path, ranks: int, output: Output) -> Ended:
         assert step.arm is not None and step.mpi is not None  # noqa: S101, PT018 - see the caller

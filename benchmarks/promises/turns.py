@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that are started once and then measure by turns of some milliseconds, side by side.
+"""Jobs that start once and then measure in turns of some milliseconds.
 
-A processor of a virtual machine moves between cache domains while programs run, so what is compared
-must be measured within moments. Every job waits in a pipe until it is its turn (benchmarks/mpi/
-turns.h); before and after each turn the limits program measures the raw cache-line ping-pong of the
-same cores, which says in which placement the turn took place.
+A virtual processor moves between cache domains at any time, so compared values must be measured
+close together. Every job waits on a pipe for its turn (benchmarks/mpi/turns.h). Before and after
+each turn, the limits program measures the raw cache-line ping-pong of the same cores, which gives
+the placement of the turn.
 """
 
 from __future__ import annotations
@@ -29,13 +29,11 @@ from nearmetal.job.places import new_name
 from nearmetal.job.run import JobRequest, Output, run_job
 from nearmetal.study.runner.collect import (
     Ended,
+    RawLaunch,
     beside_fields,
     first_cores,
     job_fields,
-    now,
     program_path,
-    raw_stem,
-    record_launch,
     title,
 )
 from nearmetal.study.runner.pairs import run_pair
@@ -44,7 +42,6 @@ from nearmetal.study.runner.suite import PlannedLaunch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-    from typing import IO
 
     from nearmetal.cluster.backend import Backend
     from nearmetal.cluster.spec import ClusterSpec
@@ -52,7 +49,7 @@ if TYPE_CHECKING:
     from nearmetal.evidence import Launch
 
 _TURN_S = 60.0
-"""How long a turn may take, the start before the first one included; a hang takes for ever."""
+"""Time limit of a turn; the first turn includes the start of the job."""
 
 _JOB_S = 7200.0
 _PROBE = "cacheline:8"
@@ -60,7 +57,7 @@ _PROBE = "cacheline:8"
 
 @dataclass(frozen=True)
 class Seat:
-    """Who takes turns: a launch, its ranks, and the tests of each turn."""
+    """A launch that takes turns, its ranks, and the tests of each turn."""
 
     step: PlannedLaunch
     ranks: int
@@ -68,10 +65,10 @@ class Seat:
 
 
 class Pipes:
-    """The pipes by which one job is given its turns."""
+    """The pipes that give one job its turns."""
 
     def __init__(self, directory: Path, ranks: int) -> None:
-        """Make the directory and the pipes; both ends are held, so that no opening blocks."""
+        """Make the directory and the pipes; this process holds both ends, so no open() blocks."""
         self._directory = directory
         self._orders: list[int] = []
         self._answer = -1
@@ -86,22 +83,22 @@ class Pipes:
         return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def order(self, line: str) -> None:
-        """Tell every rank; raises LaunchError when they do not read any more."""
+        """Write to every rank; raises LaunchError if a rank does not read."""
         for pipe in self._orders:
             try:
                 os.write(pipe, line.encode() + b"\n")
             except BlockingIOError:
-                raise LaunchError("a job does not take its turns", "is it stopped?") from None
+                raise LaunchError("a job does not take its turns", "check that it runs") from None
 
     def answered(self, number: int, wait_s: float) -> bool:
-        """Whether the turn's end was told within the time."""
+        """Whether the job reported the end of the turn within the time."""
         if not select.select([self._answer], [], [], wait_s)[0]:
             return False
         words = os.read(self._answer, 4096).split()
         return bool(words) and words[-1] == str(number).encode()
 
     def close(self) -> None:
-        """Close and remove them; whoever still reads sees the end."""
+        """Close and remove the pipes; a rank that still reads sees the end."""
         for pipe in (*self._orders, self._answer):
             with contextlib.suppress(OSError):
                 os.close(pipe)
@@ -110,19 +107,16 @@ class Pipes:
 
 @dataclass
 class _Job:
-    """A launch that is under way."""
+    """A running launch."""
 
     seat: Seat
-    number: int
-    stem: str
-    started: str
-    load: float
+    raw: RawLaunch
     pipes: Pipes
     thread: threading.Thread | None = None
     ended: Ended | None = None
     error: str = ""
     out: bool = False
-    """It failed and gets no more turns."""
+    """Whether the job failed; it gets no more turns."""
 
     @property
     def alive(self) -> bool:
@@ -131,7 +125,7 @@ class _Job:
 
 @dataclass
 class Turns:
-    """Seats jobs and gives them turns, block by block."""
+    """Starts jobs and gives them turns, block by block."""
 
     backend: Backend
     spec: ClusterSpec
@@ -144,17 +138,17 @@ class Turns:
     first_number: int = 1
     """Number of the first launch."""
     alone: bool = False
-    """Others on these cores wait during a turn, where the kernel allows it (real-time scheduling)."""
+    """Whether other processes on these cores wait during a turn (real-time scheduling)."""
     turn: int = WARM_UP
-    """The last one that was given; another part of the same run goes on from there."""
+    """Number of the last turn; another part of the same run continues from it."""
     launches: list[Launch] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     _jobs: list[_Job] = field(default_factory=list)
 
     def run(self, seats: Sequence[Seat], *, blocks: int, seconds: float, seed: int) -> int:
-        """Start all, give turns until the blocks are done or the time is up; return the blocks.
+        """Start all jobs and give turns until the blocks or the time end; return the blocks.
 
-        The time counts from when all have started. The order within a block is drawn for each.
+        The time begins after the start of all jobs. Each block has a new random order.
         """
         dice = random.Random(seed)  # noqa: S311 - an order, no secret
         done = 0
@@ -165,7 +159,7 @@ class Turns:
                 self._start(seat)
             ruler, *jobs = self._jobs
             if ruler.out:
-                raise LaunchError("the limits of the cores cannot be measured", ruler.error)
+                raise LaunchError("the limits program failed", ruler.error)
             until = time.monotonic() + seconds
             before = hurry(2) if self.alone else None
             while done < blocks and time.monotonic() < until:
@@ -182,37 +176,37 @@ class Turns:
         return done
 
     def _start(self, seat: Seat) -> None:
-        """Start a job and let it warm up in a turn that is not counted."""
+        """Start a job; its first turn is the warm-up and does not count."""
         number = self.first_number + len(self._jobs)
         self.tell(f"start {title(seat.step)}")
         host = self.spec.hosts[0].name
         name = new_name("turns")
         pipes = Pipes(self.backend.meeting_directory(host) / name, seat.ranks)
-        job = _Job(seat, number, raw_stem(number, seat.step), now(), os.getloadavg()[0], pipes)
+        job = _Job(seat, RawLaunch(self.directory, number, seat.step), pipes)
         self._jobs.append(job)
         job.thread = threading.Thread(target=self._run, args=(job, name), daemon=True)
         job.thread.start()
         self._give(job, seat.tests, warm_up=True)
 
     def _run(self, job: _Job, name: str) -> None:
-        """Be one job's launcher, in a thread of its own."""
-        stems = [self.directory / f"{job.stem}.{kind}" for kind in ("out", "err")]
+        """Run one job; each job has a thread."""
         try:
-            with stems[0].open("wb") as out, stems[1].open("wb") as err:
-                job.ended = self._launch(job.seat, name, (out, err))
+            with job.raw.streams() as output:
+                job.ended = self._launch(job.seat, name, output)
         except (NearmetalError, OSError) as error:
             job.error = str(error)
 
-    def _launch(self, seat: Seat, name: str, streams: tuple[IO[bytes], IO[bytes]]) -> Ended:
+    def _launch(self, seat: Seat, name: str, output: Output) -> Ended:
         step, arm = seat.step, seat.step.arm
         path = program_path(step.program, step.mpi)
-        out, err = streams
         if arm is None:
             places = self.backend.meeting_directory(self.spec.hosts[0].name) / name
             first, second = first_cores(self.backend)
             argv = (str(path), "-a", str(first), "-b", str(second), "-T", str(places))
             return beside_fields(
-                self.runner.attach(Command(argv), stdout=out, stderr=err, timeout_s=_JOB_S)
+                self.runner.attach(
+                    Command(argv), stdout=output.stdout, stderr=output.stderr, timeout_s=_JOB_S
+                )
             )
         inside = str(MEETING / name)
         ours = arm.provider is Provider.NEARMETAL
@@ -226,7 +220,7 @@ class Turns:
                     self.runner,
                     program,
                     channels=arm.channels,
-                    output=streams,
+                    output=output,
                     timeout_s=_JOB_S,
                     nodes=nodes,
                     foreign=not ours,
@@ -245,14 +239,14 @@ class Turns:
             nodes=arm.nodes,
             stack=arm.stack,
         )
-        result = run_job(self.backend, self.spec, request, self.runner, Output(None, out, err))
+        result = run_job(self.backend, self.spec, request, self.runner, output)
         return job_fields(result, seat.ranks)
 
     def _give(self, job: _Job, tests: Sequence[str], *, warm_up: bool = False) -> None:
-        """Give one turn. A job that does not end it is out, and the others go on."""
+        """Give one turn. A job that does not end its turn gets no more turns."""
         self.turn += 0 if warm_up else 1
         number = WARM_UP if warm_up else self.turn
-        # While it starts a job must not keep its own launcher from the core.
+        # During its start, a job must leave the core to its launcher.
         how = "alone" if self.alone and not warm_up else "shared"
         job.pipes.order(f"{number} {self.seconds:.4f} {how} {','.join(tests)}")
         deadline = time.monotonic() + _TURN_S
@@ -264,7 +258,7 @@ class Turns:
                 return
 
     def _finish(self) -> None:
-        """Let all end, and record how they did."""
+        """End all jobs and record them."""
         for job in self._jobs:
             with contextlib.suppress(LaunchError, OSError):
                 job.pipes.order("end")
@@ -282,14 +276,4 @@ class Turns:
             return
         if job.error:
             self.skipped.append(f"{title(job.seat.step)}: {job.error}")
-        self.launches.append(
-            record_launch(
-                self.directory,
-                job.stem,
-                job.number,
-                job.seat.step,
-                job.ended,
-                started=job.started,
-                load=job.load,
-            )
-        )
+        self.launches.append(job.raw.record(job.ended))

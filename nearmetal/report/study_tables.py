@@ -320,7 +320,7 @@ def line_grid(view: StudyView, anchors: Anchors) -> Grid | None:
         rows.append(
             (
                 GridCell(arm.name, note=point_title(cell.point)),
-                GridCell(f"{found.told:g}"),
+                GridCell(f"{found.nominal:g}"),
                 GridCell(f"{found.data:.4g}"),
                 GridCell(f"{found.payload:.4g}"),
                 GridCell(f"{measured:.4g}", anchors.of(arm.name, cell.point)),

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Studies: raw logs in, observations by arm and point, and sound judgements about them.
+"""Studies: from raw logs to observations by arm and point, and to verdicts.
 
-Everything here reads or computes; nothing starts a process.
+Only `runner` starts processes; all other modules read or compute.
 """
-
-from nearmetal.study.model import Arm, Cell, Observation, Point, SourceFile
-
-__all__ = ["Arm", "Cell", "Observation", "Point", "SourceFile"]

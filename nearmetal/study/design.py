@@ -1,20 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The design of a study: arms, workloads, how many launches, in which order. Pure.
+"""The study file: arms, workloads, number and order of the launches. Pure.
 
-    format: 1
-    name: near-or-far
-    arms:
-      near: {cluster: examples/two-nodes.yaml, way: auto, platform: container,
-             fabric: shared memory, placement: two nodes}
-      tcp: {cluster: examples/two-nodes.yaml, way: stock, platform: container,
-            fabric: TCP, placement: two nodes}
-    workloads:
-      latency: {use: imb-pingpong, mpi: mpich5}
-    launches: {least: 6, most: 20, interval_percent: 5, budget_minutes: 10}
-
-A block is one launch of every workload in every arm, in an order drawn from the seed. Blocks are
-repeated until every interval is narrow enough, but at least `least` and at most `most` times, and
-not beyond the budget.
+nearmetal-study(1) has the format. A block is one launch of every workload in every arm, in an order
+drawn from the seed. Blocks are repeated until every interval is narrow enough, but at least `least`
+and at most `most` times, and not beyond the budget.
 """
 
 from __future__ import annotations
@@ -22,10 +11,10 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from nearmetal.config.explain import load_yaml
-from nearmetal.core.errors import Problem, SpecError
+from nearmetal.config.model import Model
 from nearmetal.study.labels import ArmLabels
 from nearmetal.study.stats import MIN_LAUNCHES, median_interval
 
@@ -41,63 +30,54 @@ Count = Annotated[int, Field(ge=1, le=100_000)]
 Share = Annotated[float, Field(gt=0, le=100)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
-
-
 class ArmDesign(ArmLabels):
-    """One arm: where its jobs run, which way their messages go, and what it is."""
+    """One arm: the place of its jobs, the way of their messages, and its description."""
 
     cluster: Text | None = None
-    """A cluster spec, or the name of a cluster that is up."""
+    """Cluster spec, or name of a running cluster."""
     start: Annotated[list[Text], Field(min_length=1)] | None = None
-    """Or the site's own launcher, as [srun, -n, "@ranks@"]: the program comes behind it."""
+    """Or launcher of the site, for example [srun, -n, "@ranks@"]; the program follows it."""
     way: Name = "auto"
-    """An arm of nearmetal-bench(1); `own`, what the MPI does within a node; or one of its ways by name."""
+    """Arm of nearmetal-bench(1); `own`: the way of the MPI within a node; or the name of a way."""
     nodes: Annotated[list[Text], Field(min_length=1)] | None = None
-    """Only these nodes take ranks."""
+    """Nodes that take ranks; None: all."""
 
     @model_validator(mode="after")
     def _cluster_or_launcher(self) -> ArmDesign:
         if (self.cluster is None) == (self.start is None):
-            msg = "names neither or both of cluster and start|say where its jobs run"
-            raise ValueError(msg)
+            raise ValueError("has neither or both of cluster and start|give one of them")
         if self.start is not None and (self.nodes is not None or self.way != "auto"):
-            msg = "has nodes or way beside start|the launcher decides about them"
-            raise ValueError(msg)
+            raise ValueError("has nodes or way with start|remove them: the launcher decides")
         return self
 
 
-class WorkloadDesign(_Model):
-    """One workload: one that is known by name, or a program with the format of its output."""
+class WorkloadDesign(Model):
+    """One workload: the name of a known one, or a program with the format of its output."""
 
     use: Name | None = None
     program: Text | None = None
-    args: list[str] = []
+    args: list[str] = Field(default_factory=list)
     log_format: Name | None = None
     log: Literal["stdout", "stderr"] = "stdout"
     mpi: Name | None = None
     ranks: Count = 2
     input: Text | None = None
-    """A directory with the workload's input, instead of the small one that it has."""
+    """Directory with input for the workload; None: its own small input."""
     timeout_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
 
     @model_validator(mode="after")
     def _one_of_two(self) -> WorkloadDesign:
         if (self.use is None) == (self.program is None):
-            msg = "names neither or both of use and program|name a known workload, or a program"
-            raise ValueError(msg)
+            raise ValueError("has neither or both of use and program|give one of them")
         if self.program is not None and self.log_format is None:
-            msg = "has a program but no log_format|say how its output is to be read"
-            raise ValueError(msg)
+            raise ValueError("has a program but no log_format|give the format of its output")
         if self.use is not None and self.log_format is not None:
-            msg = "has log_format beside use|a known workload has its own"
-            raise ValueError(msg)
+            raise ValueError("has log_format with use|remove it: a known workload has its own")
         return self
 
 
-class LaunchesDesign(_Model):
-    """How many blocks: until every interval is as narrow as wanted, within limits."""
+class LaunchesDesign(Model):
+    """The number of blocks: until every interval is narrow enough, within limits."""
 
     least: Annotated[int, Field(ge=1, le=1000)] = MIN_LAUNCHES
     most: Annotated[int, Field(ge=1, le=1000)] = 20
@@ -108,12 +88,11 @@ class LaunchesDesign(_Model):
     @model_validator(mode="after")
     def _fits(self) -> LaunchesDesign:
         if self.most < self.least:
-            msg = f"at most {self.most} launches are fewer than at least {self.least}"
-            raise ValueError(msg)
+            raise ValueError(f"least is {self.least}, most is {self.most}|make most at least least")
         return self
 
 
-class Design(_Model):
+class Design(Model):
     """The whole file."""
 
     format: Literal[1]
@@ -139,40 +118,29 @@ def load_design(path: Path, workloads: Iterable[str], open_ended: Iterable[str] 
     """
     design, document = load_yaml(path, Design, WHAT)
     known, free = list(workloads), set(open_ended)
-    problems = []
-
-    def refuse(name: str, key: str, *words: str) -> None:
-        line, column = document.where(("workloads", name, key))
-        problems.append(Problem(document.file, line, column, *words))
-
     for name, workload in design.workloads.items():
-        if workload.use is None:
-            continue
-        if workload.use not in known:
-            refuse(
-                name,
-                "use",
+        if workload.use is not None and workload.use not in known:
+            document.complain(
+                document.where(("workloads", name, "use")),
                 f"no workload {workload.use!r}",
-                "only some are known by name",
+                "the name is not known",
                 f"known: {', '.join(known)}",
             )
-        elif workload.args and workload.input is None and workload.use not in free:
-            refuse(
-                name,
-                "args",
-                f"workload {name} has args beside use",
+        elif workload.use not in (None, *free) and workload.args and workload.input is None:
+            document.complain(
+                document.where(("workloads", name, "args")),
+                f"workload {name} has args with use",
                 "a known workload has its own",
-                "give input, or leave args out",
+                "give input, or remove args",
             )
-    if problems:
-        raise SpecError(problems)
+    document.refuse_problems()
     return design
 
 
 def block(design: Design, number: int) -> list[Turn]:
-    """Return the launches of a block: workloads in a row, their arms in an order drawn anew.
+    """Return the launches of a block: workloads in a row, their arms in a new random order.
 
-    The same seed gives the same order, so that a study that was killed goes on where it stood.
+    The same seed gives the same order, so an interrupted study resumes where it stopped.
     """
     dice = random.Random(f"{design.seed}/{number}")  # noqa: S311 - an order, no secret
     workloads = dice.sample(list(design.workloads), len(design.workloads))
@@ -195,7 +163,7 @@ def half_width_percent(values: Sequence[float]) -> float | None:
 def unsettled(
     cells: Mapping[tuple[object, ...], Sequence[float]], launches: LaunchesDesign
 ) -> list[tuple[object, ...]]:
-    """Return the cells whose interval is not there yet, or wider than wanted."""
+    """Return the cells without an interval, or with an interval that is too wide."""
     found = []
     for key, values in cells.items():
         width = half_width_percent(values)

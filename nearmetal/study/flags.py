@@ -1,27 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags on a cell: what a reader must know before believing its median. Nothing is removed. Pure.
+"""Flags on a cell: properties that a reader must know before the median. No value is removed. Pure.
 
-A study has hundreds of cells, so a test that errs once in twenty cells flags every study. Here the
-whole study errs at most once in twenty: each test of each cell has the error
-FAMILY_ERROR / (tests * cells), after Bonferroni, which holds although the cells of one launch
-are related.
+The whole study has a wrong flag in at most one case of twenty: each test of each cell has the error
+FAMILY_ERROR / (tests * cells). This is Bonferroni's bound, which also holds for dependent cells.
 
 The null hypothesis: the launches of a cell are independent draws from one distribution, which is
-normal or log-normal, rounded to a grid or not. A flag needs evidence against both shapes. Drift
-assumes no shape. Every test has a bound for finite samples instead of a limit for large ones:
+normal or log-normal, rounded to a grid or not. A flag needs evidence against both shapes; drift
+assumes no shape. Every test has a bound for finite samples:
 
 * Outliers: the distance of one value from the others, in their standard deviations, has Student's
   distribution (Grubbs 1950, doi:10.1214/aoms/1177729885). Up to a fifth of the values may be
   outliers together, so that two do not mask each other (Rosner 1983,
-  doi:10.1080/00401706.1983.10487848); all choices of values are paid for (Bonferroni).
-* Two modes: Student's statistic between two groups, all partitions into groups paid for.
+  doi:10.1080/00401706.1983.10487848); Bonferroni pays for all choices of values.
+* Two modes: Student's statistic between two groups; Bonferroni pays for all partitions.
 * Drift: the exact distribution of Kendall's score (Mann 1945, doi:10.2307/1907187).
-* Shape: the statistic of Anderson and Darling with the tail of Stephens (in D'Agostino and Stephens,
-  Goodness-of-Fit Techniques, 1986, table 4.9). Its error was checked by simulation.
+* Shape: the statistic of Anderson and Darling with the tail of Stephens (D'Agostino and Stephens,
+  Goodness-of-Fit Techniques, 1986, table 4.9). A simulation checked its error.
 
-Rounding: a printed value is known to half a step of its grid. Distances are shortened and deviations
-widened by the most that rounding can do, and ties count against a drift. Hence the error of
-these three tests stays below its bound on every grid.
+A printed value is known to half a step of its grid. Distances are shortened and deviations widened by
+the most that rounding can do, and ties count against a drift.
 """
 
 from __future__ import annotations
@@ -38,17 +35,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FAMILY_ERROR = 0.05
-"""How often a study may have any flag at all where its launches are alike."""
+"""Probability of any flag in a study whose launches are alike."""
 
 TESTS = 4
 """Tests of one cell: outliers, two modes, shape, drift."""
 
 LEAST_SHARE = 0.01
-"""A difference below this share of the median is no outlier and no mode, however narrow the rest is."""
+"""A smaller difference, as a share of the median, is neither an outlier nor a mode."""
 
 MIN_OUTLIER = 3
 MIN_SHAPE = 8
-"""Launches below which nothing is said about shape or drift."""
+"""Least number of launches for flags of outliers, and of shape or drift."""
 
 MODE_SHARE = 0.2
 OUTLIER_SHARE = 0.2
@@ -57,7 +54,7 @@ DIGITS = 12
 
 
 class FlagKind(Enum):
-    """What is flagged."""
+    """The kind of a flag."""
 
     OUTLIER = "outlier"
     BIMODAL = "two modes"
@@ -68,7 +65,7 @@ class FlagKind(Enum):
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag, the reason in words, and the positions of the launches (0-based) it is about."""
+    """One flag, its reason, and the positions of its launches (0-based)."""
 
     kind: FlagKind
     reason: str
@@ -76,17 +73,16 @@ class Flag:
 
 
 class _Scale(NamedTuple):
-    """Values on a scale, and the most by which rounding moved each."""
+    """Values on a scale, and the largest error of rounding."""
 
     values: tuple[float, ...]
     error: float
 
 
 def resolution(values: Sequence[float]) -> float:
-    """Return the coarsest grid that holds all values: a product of twos, fives and tens; 0: none.
+    """Return the coarsest grid of all values: a product of twos, fives and tens; 0: none.
 
-    Programs print with fixed decimals, counters tick in such steps, and conversion of units
-    multiplies by such numbers.
+    Fixed decimals, counters and conversions of units have such steps.
     """
     parts = [Fraction(f"{value:.{DIGITS}g}") for value in values]
     below = 1
@@ -104,7 +100,7 @@ def resolution(values: Sequence[float]) -> float:
 
 
 def _scales(values: Sequence[float]) -> list[_Scale]:
-    """Return the values as they are, and their logarithms where all are clearly above zero."""
+    """Return the values, and their logarithms if all values are clearly above zero."""
     half = resolution(values) / 2
     scales = [_Scale(tuple(values), half)]
     lowest = min(values)
@@ -132,7 +128,7 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
 
 
 def student_tail(t: float, freedom: int) -> float:
-    """Return how often Student's |t| is at least this large."""
+    """Return the probability that Student's |t| is at least this large."""
     if t <= 1:
         return 1.0  # not needed: no test is decided there
     if t == inf:
@@ -146,7 +142,7 @@ def student_tail(t: float, freedom: int) -> float:
 
 
 def _apart(first: Sequence[float], second: Sequence[float], error: float) -> float:
-    """Return the least |t| between two groups that rounding by at most `error` leaves possible."""
+    """Return the least |t| between two groups that rounding by at most `error` allows."""
     ours, theirs = fmean(first), fmean(second)
     distance = abs(ours - theirs) - 2 * error
     if distance <= 0:
@@ -160,7 +156,7 @@ def _apart(first: Sequence[float], second: Sequence[float], error: float) -> flo
 
 
 def _extremes(values: Sequence[float], number: int) -> list[int]:
-    """Return positions of the values that lie farthest from the rest, one after the other."""
+    """Return positions of the values farthest from the rest, one after the other."""
     rest, found = list(range(len(values))), []
     for _ in range(number):
         middle = median(values[i] for i in rest)
@@ -170,9 +166,9 @@ def _extremes(values: Sequence[float], number: int) -> list[int]:
 
 
 def _chance(scale: _Scale, group: Sequence[int], rest: Sequence[int]) -> float:
-    """Return a bound of how often the launches of `group` lie so far from the rest by chance.
+    """Return a bound of the probability that `group` lies so far from the rest by chance.
 
-    Either all of them lie on one side together, or each lies far off, on whichever side.
+    Either all its launches lie on one side together, or each lies far off on any side.
     """
     inner = [scale.values[i] for i in rest]
     freedom = len(rest) + len(group) - 2
@@ -188,7 +184,7 @@ def _chance(scale: _Scale, group: Sequence[int], rest: Sequence[int]) -> float:
 
 
 def outliers(values: Sequence[float], error: float = FAMILY_ERROR) -> tuple[int, ...]:
-    """Return the positions of values far from the others, wrongly with at most this error."""
+    """Return the positions of values far from the others, with at most this error."""
     n = len(values)
     if n < MIN_OUTLIER or min(values) == max(values):
         return ()
@@ -207,7 +203,7 @@ def outliers(values: Sequence[float], error: float = FAMILY_ERROR) -> tuple[int,
 
 
 def modes(values: Sequence[float], error: float = FAMILY_ERROR) -> tuple[int, float] | None:
-    """Return how many values are below the widest gap and its middle, if it parts two modes.
+    """Return the number of values below the widest gap and its middle, if it separates two modes.
 
     Each side must hold a fifth of the values, and the gap must be wider than either side.
     """
@@ -218,9 +214,8 @@ def modes(values: Sequence[float], error: float = FAMILY_ERROR) -> tuple[int, fl
         return None
     below = max(range(least, n - least + 1), key=lambda i: ordered[i] - ordered[i - 1])
     gap = ordered[below] - ordered[below - 1]
-    if gap <= max(ordered[below - 1] - ordered[0], ordered[-1] - ordered[below]):
-        return None
-    if gap <= LEAST_SHARE * abs(median(values)):
+    widest = max(ordered[below - 1] - ordered[0], ordered[-1] - ordered[below])
+    if gap <= max(widest, LEAST_SHARE * abs(median(values))):
         return None
     partitions = sum(comb(n, k) for k in range(least, n - least + 1)) / 2
     wrong = max(
@@ -245,14 +240,14 @@ def anderson_darling(values: Sequence[float]) -> float:
 
 
 def shape_error(statistic: float) -> float:
-    """Return how often normal launches have a statistic of Anderson and Darling this large."""
+    """Return the probability that normal launches have such a statistic of Anderson and Darling."""
     if statistic < 0.6:  # noqa: PLR2004 - the formula of Stephens begins here
         return 1.0
     return exp(1.2937 - 5.709 * statistic + 0.0186 * min(statistic, 10) ** 2)
 
 
 def _spread(values: Sequence[float]) -> list[float]:
-    """Return sorted values, those that rounding made alike spread over their step of the grid."""
+    """Return sorted values; equal values are spread over their step of the grid."""
     ordered, step = sorted(values), resolution(values)
     return [
         value + step * ((i - ordered.index(value) + 0.5) / ordered.count(value) - 0.5)
@@ -263,7 +258,7 @@ def _spread(values: Sequence[float]) -> list[float]:
 def not_normal(values: Sequence[float], error: float = FAMILY_ERROR) -> float | None:
     """Return the statistic of Anderson and Darling if neither a normal nor a log-normal fits.
 
-    The smaller of both statistics counts. None also where the grid is too coarse to show a shape.
+    The smaller statistic counts. None also if the grid is too coarse to show a shape.
     """
     middle = fmean(values)
     deviation = sqrt(sum((v - middle) ** 2 for v in values) / (len(values) - 1))
@@ -278,7 +273,7 @@ def not_normal(values: Sequence[float], error: float = FAMILY_ERROR) -> float | 
 
 @lru_cache(maxsize=256)
 def _inversions(n: int) -> tuple[int, ...]:
-    """Return how many orders of n values have 0, 1, 2, ... pairs that fall."""
+    """Return the numbers of orders of n values with 0, 1, 2, ... falling pairs."""
     counts = [1]
     for size in range(2, n + 1):
         total = len(counts) + size - 1
@@ -287,9 +282,9 @@ def _inversions(n: int) -> tuple[int, ...]:
 
 
 def trend(values: Sequence[float]) -> tuple[int, float]:
-    """Return the pairs that grow less those that fall, and how often chance gives such a score.
+    """Return the growing pairs minus the falling pairs, and the probability of such a score.
 
-    The chance is that of Kendall's exact distribution, both directions, ties taken as contrary.
+    It comes from Kendall's exact distribution, for both directions; ties count as contrary.
     """
     n = len(values)
     pairs = [(a, b) for i, a in enumerate(values) for b in values[i + 1 :]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""May these be compared? What differs beside what is studied blocks a comparison, or marks it. Pure."""
+"""The comparability gate: other differences between arms block a comparison, or mark it. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nearmetal.evidence import Unit
 from nearmetal.study.model import LAUNCH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from nearmetal.study.model import Arm, Cell, Point, SourceFile
 
@@ -30,10 +30,10 @@ FACTS = {
     "processor": "the processor",
     "carried_by": "what carried the messages",
 }
-"""What an arm may tell about itself, or its launches recorded, beside platform, fabric and placement."""
+"""Facts of an arm or of its launches, in addition to platform, fabric and placement."""
 
 _ONLY_RECORDED = ("carried_by",)
-"""Facts that nobody is asked for."""
+"""Facts that no label has."""
 
 BANDWIDTHS = {
     Unit.MEGABYTES_PER_SECOND: 8e-3,
@@ -49,14 +49,14 @@ USUAL_RATES = (1, 10, 25, 40, 56, 100, 200, 400, 800)
 ONE_WAY = ("osu_bw", "osu_mbw_mr", "send_bw", "rdma_write_bw", "rdma_read_bw", "PingPong")
 
 SMALL = 64
-"""Bytes up to which a message's time on the wire does not matter beside its latency."""
+"""Message size up to which the time on the wire is small against the latency, in bytes."""
 
 TIMING_CHANGED = {"osu_mbw_mr": (7, 4), "osu_multi_lat": (7, 4)}
-"""Tests that measure something else from this version on."""
+"""Tests whose timing is different from this version on."""
 
 
 class Weight(IntEnum):
-    """How much a difference matters."""
+    """The weight of a difference."""
 
     NOTE = 0
     WATERMARK = 1
@@ -65,7 +65,7 @@ class Weight(IntEnum):
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that differs, or is not known."""
+    """One fact that differs, or is unknown."""
 
     weight: Weight
     what: str
@@ -73,34 +73,37 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparability:
-    """The answer for one comparison."""
+    """The differences of one comparison, and their consequence."""
 
     differences: tuple[Difference, ...] = ()
 
+    def _of(self, weight: Weight) -> tuple[str, ...]:
+        return tuple(d.what for d in self.differences if d.weight is weight)
+
     @property
     def blocked(self) -> bool:
-        """Whether nothing may be concluded."""
-        return any(d.weight is Weight.BLOCK for d in self.differences)
+        """Whether no conclusion is possible."""
+        return bool(self.reasons)
 
     @property
     def watermarks(self) -> tuple[str, ...]:
-        """What must stand beside the figure."""
-        return tuple(d.what for d in self.differences if d.weight is Weight.WATERMARK)
+        """The differences that a figure must show."""
+        return self._of(Weight.WATERMARK)
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is blocked."""
-        return tuple(d.what for d in self.differences if d.weight is Weight.BLOCK)
+        """The differences that block the comparison."""
+        return self._of(Weight.BLOCK)
 
 
 VARIES = "varies: "
-"""Begins a fact that is not the same in all launches of a cell."""
+"""Prefix of a fact that differs between launches of a cell."""
 
 _SHOWN = 3
 
 
 def fold(headers: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Return every recorded fact of some sources by name; what was not recorded is left out."""
+    """Return the recorded facts of some sources by name."""
     found: dict[str, dict[str, None]] = {}
     for header in headers:
         for key, value in header.items():
@@ -117,7 +120,7 @@ def _one(values: list[str]) -> str:
 
 
 class RecordedFacts:
-    """Answers for cells; what many cells share is folded once."""
+    """The recorded facts of cells; facts of common sources are folded once."""
 
     def __init__(self, sources: Mapping[str, SourceFile]) -> None:
         """`sources` by their SHA-256."""
@@ -133,15 +136,13 @@ class RecordedFacts:
 
 
 def with_line_rate(arm: Arm, cells: Iterable[Cell]) -> Arm:
-    """Return the arm with the slowest usual line rate that can carry what was measured."""
-    most = max(
-        (
-            max(cell.values) * BANDWIDTHS[cell.point.unit]
-            for cell in cells
-            if cell.point.unit in BANDWIDTHS and cell.point.test in ONE_WAY
-        ),
-        default=0.0,
-    )
+    """Return the arm with the slowest usual line rate that can carry the measured bandwidth."""
+    carried = [
+        max(cell.values) * BANDWIDTHS[cell.point.unit]
+        for cell in cells
+        if cell.point.unit in BANDWIDTHS and cell.point.test in ONE_WAY
+    ]
+    most = max(carried, default=0.0)
     rate = next((rate for rate in USUAL_RATES if most <= rate), None)
     if not most or rate is None:
         return arm
@@ -152,63 +153,53 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
-def _line_rate(base: Arm, test: Arm, point: Point) -> Difference | None:
-    told = [arm.facts.get("line_rate_gbit") for arm in (base, test)]
+def _line_rate(base: Arm, test: Arm, point: Point) -> Iterator[Difference]:
+    known = [arm.facts.get("line_rate_gbit") for arm in (base, test)]
     measured = [arm.facts.get(MEASURED) for arm in (base, test)]
-    if None in told:
-        if None in measured or measured[0] == measured[1]:
-            return None
-        return Difference(
-            Weight.WATERMARK,
-            f"the line rates may differ: what was measured fits "
-            f"{measured[0]} against {measured[1]} Gbit/s",
-        )
-    if told[0] == told[1]:
-        return None
-    words = f"the line rates differ: {told[0]} against {told[1]} Gbit/s"
-    small = point.size is not None and point.size <= SMALL and point.unit not in BANDWIDTHS
-    application = point.size is None
-    return Difference(Weight.WATERMARK if small or application else Weight.BLOCK, words)
+    if None not in known:
+        if known[0] != known[1]:
+            small = point.size is None or (point.size <= SMALL and point.unit not in BANDWIDTHS)
+            weight = Weight.WATERMARK if small else Weight.BLOCK
+            rates = f"{known[0]} against {known[1]} Gbit/s"
+            yield Difference(weight, f"the line rates differ: {rates}")
+    elif None not in measured and measured[0] != measured[1]:
+        fits = f"the measured bandwidths fit {measured[0]} against {measured[1]} Gbit/s"
+        yield Difference(Weight.WATERMARK, f"the line rates may differ: {fits}")
 
 
-def _versions(base: Iterable[str], test: Iterable[str], point: Point) -> Difference | None:
+def _versions(base: Iterable[str], test: Iterable[str], point: Point) -> Iterator[Difference]:
     ours, theirs = sorted(set(base)), sorted(set(test))
     if len({*ours, *theirs}) < 2:  # noqa: PLR2004 - one version, or none known
-        return None
+        return
     words = f"versions of {point.program}: {', '.join(ours)} against {', '.join(theirs)}"
-    boundary = TIMING_CHANGED.get(point.test)
-    if boundary and len({_version(v) >= boundary for v in (*ours, *theirs)}) > 1:
-        return Difference(
-            Weight.BLOCK,
-            f"{words}: {point.test} changed its timing in {'.'.join(map(str, boundary))}",
-        )
-    return Difference(Weight.WATERMARK, words)
+    changed = TIMING_CHANGED.get(point.test)
+    if changed and len({_version(v) >= changed for v in (*ours, *theirs)}) > 1:
+        timing = f"{point.test} changed its timing in {'.'.join(map(str, changed))}"
+        yield Difference(Weight.BLOCK, f"{words}: {timing}")
+    else:
+        yield Difference(Weight.WATERMARK, words)
 
 
-def _facts(base: Arm, test: Arm, seen: tuple[Mapping[str, str], ...]) -> list[Difference]:
-    """Compare what the labels tell, else what the launches of these cells recorded."""
-    found = []
+def _facts(base: Arm, test: Arm, seen: tuple[Mapping[str, str], ...]) -> Iterator[Difference]:
+    """Compare the facts of the labels, else the recorded facts of the launches."""
     for name, words in FACTS.items():
-        told = [
-            arm.facts.get(name, recorded.get(name))
-            for arm, recorded in zip((base, test), seen, strict=True)
-        ]
         if name == "line_rate_gbit":
             continue
-        varying = [value for value in told if value and value.startswith(VARIES)]
+        arms = zip((base, test), seen, strict=True)
+        facts = [arm.facts.get(name, recorded.get(name)) for arm, recorded in arms]
+        varying = [value for value in facts if value and value.startswith(VARIES)]
         if varying:
-            found.append(Difference(Weight.WATERMARK, f"{words} {varying[0]}"))
-        elif None in told:
+            yield Difference(Weight.WATERMARK, f"{words} {varying[0]}")
+        elif None in facts:
             if name not in _ONLY_RECORDED:
-                found.append(Difference(Weight.NOTE, f"{words} is not known of both"))
-        elif told[0] != told[1]:
+                yield Difference(Weight.NOTE, f"{words} is not known of both")
+        elif facts[0] != facts[1]:
             weight = _weight(name, same_fabric=base.fabric == test.fabric)
-            found.append(Difference(weight, f"{words}: {told[0]} against {told[1]}"))
-    return found
+            yield Difference(weight, f"{words}: {facts[0]} against {facts[1]}")
 
 
 def _weight(name: str, *, same_fabric: bool) -> Weight:
-    """What carried the messages follows from the fabric: it may differ where that does."""
+    """Return the weight of a fact. The carrier of messages may differ if the fabric does."""
     if name == "carried_by":
         return Weight.BLOCK if same_fabric else Weight.NOTE
     return Weight.BLOCK if name == "transport" else Weight.WATERMARK
@@ -223,15 +214,13 @@ def check(
     same_sizes: bool = True,
     seen: tuple[Mapping[str, str], ...] = ({}, {}),
 ) -> Comparability:
-    """Return what stands against comparing two cells of two arms.
+    """Return the differences between two cells of two arms.
 
-    `versions` are those of the benchmark that each cell's logs name, `seen` what was recorded of
-    their launches. What an arm is about (platform,
-    fabric) may differ; where its ranks sit may not.
+    `versions` are those of the benchmark in the logs of each cell, `seen` the facts of the launches.
+    Platform and fabric may differ, the placement of ranks may not.
     """
     point = cells[0].point
-    found: list[Difference | None] = [_line_rate(base, test, point)]
-    found.append(_versions(*versions, point))
+    found = [*_line_rate(base, test, point), *_versions(*versions, point)]
     if base.placement != test.placement:
         words = f"the placement: {base.placement} against {test.placement}"
         found.append(Difference(Weight.BLOCK, words))
@@ -243,4 +232,4 @@ def check(
         found.append(Difference(Weight.NOTE if explained else Weight.WATERMARK, words))
     if not same_sizes:
         found.append(Difference(Weight.NOTE, "the sets of message sizes differ"))
-    return Comparability((*(d for d in found if d), *_facts(base, test, seen)))
+    return Comparability((*found, *_facts(base, test, seen)))

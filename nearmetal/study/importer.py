@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From folders of logs to a study: walk, recognize, parse, label, keep. One file at a time."""
+"""From folders of logs to a study: walk, recognize, parse, label, keep; one file at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from nearmetal.core.errors import LogError, NearmetalError
 from nearmetal.evidence import parse_log, read_manifest
@@ -16,7 +16,7 @@ from nearmetal.evidence.manifest import STUDY_SUITE
 from nearmetal.evidence.parse import PARSERS
 from nearmetal.evidence.recognize import MAX_LOG_BYTES, decode, recognize, refuse_crash
 from nearmetal.study.labels import FILE as LABELS_FILE
-from nearmetal.study.labels import Label, Labeller, load_labels, natural, unknown_arms, unused_rules
+from nearmetal.study.labels import Label, Labeller, check_use, load_labels, natural
 from nearmetal.study.model import LAUNCH, SourceFile
 from nearmetal.study.physics import wire_disagrees
 from nearmetal.study.store import Study, Writer, is_store, object_path
@@ -24,19 +24,21 @@ from nearmetal.study.store import Study, Writer, is_store, object_path
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from nearmetal.core.progress import Progress
     from nearmetal.evidence import Launch, Log
 
 COINCIDENCE = 3
-"""Up to so many numbers, two launches may well print the same bytes."""
+"""With at most this many numbers, two launches may print the same bytes by chance."""
 
-MAX_TOLD = 20
+MAX_SHOWN = 20
 _PIECE = 64 << 10
+_OTHER = Label(ignore="another stream of a launch")
 
 
 class File(NamedTuple):
-    """A file to import; `path` is how labels see it: relative to the folder that was given.
+    """A file to import; labels match `path`, which is relative to the given folder.
 
-    What is known beforehand, as from an own run, is in `label`, `format` and `failed`.
+    For files of a run directory, the manifest gives `label`, `format` and `failed`.
     """
 
     path: str
@@ -45,22 +47,12 @@ class File(NamedTuple):
     format: str = ""
     failed: str = ""
     facts: Mapping[str, str] = {}
-    """What its launcher recorded about the launch."""
-
-
-class Watcher(Protocol):
-    """Who is told how far it is."""
-
-    def begin(self, total: int) -> None:
-        """There will be so many files."""
-
-    def step(self, text: str) -> None:
-        """The next file begins."""
+    """Facts that the launcher recorded."""
 
 
 @dataclass
 class ImportSummary:
-    """What an import did. `refused` are the reasons, by path."""
+    """The result of an import. `refused` has the reasons by path."""
 
     files: int = 0
     facts: int = 0
@@ -71,7 +63,7 @@ class ImportSummary:
 
 
 def _bench_files(directory: Path, relative: str) -> list[File] | None:
-    """Return the raw files of a run of `nearmetal bench`, or None when it is none."""
+    """Return the raw files of a run directory; None: the directory is none."""
     try:
         manifest = read_manifest(directory)
     except LogError:
@@ -89,12 +81,7 @@ def _bench_files(directory: Path, relative: str) -> list[File] | None:
                 f"the launch failed, {how}" if how else "",
                 _facts(launch),
             ),
-            *(
-                File(
-                    relative + other, directory / other, Label(ignore="another stream of a launch")
-                )
-                for other in others
-            ),
+            *(File(relative + other, directory / other, _OTHER) for other in others),
         ]
     return files
 
@@ -105,10 +92,10 @@ def _facts(launch: Launch) -> Mapping[str, str]:
 
 
 def _how_it_failed(launch: Launch) -> str:
-    """Return why a launch gives no numbers; empty when it does."""
+    """Return why a launch gives no numbers; empty: the launch gives numbers."""
     if launch.good:
         sent = launch.proof.bytes.get("net", 0)
-        # RDMA is counted where a guest may not look, and ranks of one node meet in its loopback.
+        # A guest cannot read the counters of RDMA, and ranks of one node use its loopback.
         counted = launch.facts.get("ranks_per_node") == "1" and "firmware" not in launch.facts
         if not counted or launch.wire_bytes is None:
             return ""
@@ -119,7 +106,7 @@ def _how_it_failed(launch: Launch) -> str:
 
 
 def _bench_label(launch: Launch, *, designed: bool) -> Label:
-    """Return what a manifest says. In a designed study nodes are what an arm is about, no scale."""
+    """Return the label of a launch. In a designed study, nodes belong to the arm, not to the scale."""
     nodes = len(launch.nodes.split(",")) if launch.nodes else 1
     return Label(
         arm=" ".join(filter(None, (launch.mpi, launch.arm))) or "no MPI",
@@ -132,25 +119,27 @@ def _bench_label(launch: Launch, *, designed: bool) -> Label:
 
 
 def find_files(folders: Sequence[Path]) -> list[File]:
-    """Return the files below folders, sorted as people number them; hidden ones are left out.
+    """Return the files below folders, run-2 before run-10; hidden files are left out.
 
-    Raises NearmetalError where there is none.
+    Raises NearmetalError if there is none.
     """
     found: list[File] = []
     for folder in folders:
         if not folder.is_dir():
-            raise NearmetalError(f"{folder} is no directory", "give folders of logs")
+            raise NearmetalError(f"{folder} is not a directory", "give folders of logs")
         if is_store(folder):
-            raise NearmetalError(f"{folder} is a study already", "give folders of raw logs")
+            raise NearmetalError(f"{folder} is already a study", "give folders of raw logs")
         found += _walk(folder, "")
     if not found:
-        raise NearmetalError(f"{folders[0]} holds no file", "give folders of logs")
+        raise NearmetalError(f"{folders[0]} has no files", "give folders of logs")
     return found
 
 
 def _walk(folder: Path, relative: str) -> Iterator[File]:
     with os.scandir(folder) as found:
-        entries = sorted((e for e in found if not e.name.startswith(".")), key=_natural_name)
+        entries = sorted(
+            (e for e in found if not e.name.startswith(".")), key=lambda e: natural(e.name)
+        )
     if any(entry.name == BENCH_MANIFEST for entry in entries):
         bench = _bench_files(folder, relative)
         if bench is not None:
@@ -164,15 +153,11 @@ def _walk(folder: Path, relative: str) -> Iterator[File]:
             yield File(path, Path(entry.path))
 
 
-def _natural_name(entry: os.DirEntry[str]) -> tuple[tuple[str, int], ...]:
-    return natural(entry.name)
-
-
 class Importer:
-    """Reads files one by one and hands them to a writer."""
+    """Reads files one by one into a writer."""
 
     def __init__(self, writer: Writer, labeller: Labeller | None, run: str) -> None:
-        """`labeller` is None where every file brings its label."""
+        """`labeller` None: every file has its label."""
         self.writer = writer
         self.labeller = labeller
         self.run = run
@@ -183,7 +168,7 @@ class Importer:
         self._launches: dict[int, str] = {}
 
     def take(self, file: File) -> None:
-        """Import one file; what cannot be read is recorded with its reason."""
+        """Import one file; an unreadable file is recorded with the reason."""
         self.summary.files += 1
         label = file.label or (self.labeller.label(file.path) if self.labeller else None)
         if label is None or label.missing:
@@ -197,24 +182,14 @@ class Importer:
             self._read(file, label)
 
     def _read(self, file: File, label: Label) -> None:
-        source = SourceFile(
-            "",
-            file.path,
-            "facts",
-            format=file.format,
-            run=self.run,
-            arm=label.arm,
-            launch=label.launch,
-            block=label.block,
-            nodes=label.nodes,
-            ranks=label.ranks,
-        )
+        place = (self.run, label.arm, label.launch, label.block, label.nodes, label.ranks)
+        source = SourceFile("", file.path, "facts", "", file.format, "", *place)
         log = None
         try:
             content = _content(file)
             source = source._replace(source=self.writer.keep(content))
             if file.failed:
-                raise _FailedError(f"{file.path}:1: {file.failed}")
+                raise _UnreadError("failed", f"{file.path}:1: {file.failed}")
             text = decode(content, file.path)
             name = file.format or recognize(text, file.path)
             refuse_crash(text, file.path)
@@ -223,38 +198,46 @@ class Importer:
                 format=name,
                 parser=f"{name}/{PARSERS[name].version}",
                 header={**log.header, **{LAUNCH + key: value for key, value in file.facts.items()}},
-                remarks=log.remarks[:MAX_TOLD],
+                remarks=log.remarks[:MAX_SHOWN],
             )
             self._check_duplicate(source, label, log)
             self._check_scale(source, log)
             self._check_launch(source, log)
         except LogError as error:
             self.summary.refused[file.path] = error.message
-            source, log = source._replace(status=_status(error), reason=error.message), None
+            status = error.status if isinstance(error, _UnreadError) else "refused"
+            source, log = source._replace(status=status, reason=error.message), None
         else:
             self.summary.read += 1
         self.writer.add(source, log)
 
     def _check_duplicate(self, source: SourceFile, label: Label, log: Log) -> None:
-        """Raise LogError for the bytes of another file: a copy is not another launch."""
+        """Raise LogError for bytes of another file: a copy is not another launch."""
         first = self._seen.setdefault(source.source, source.path)
         numbers = sum(len(row.values) for table in log.tables for row in table.rows)
         if first != source.path and numbers > COINCIDENCE and not label.repeated:
             self.summary.duplicates += 1
-            raise _DuplicateError(f"{source.path}:1: the same bytes as {first}")
+            raise _UnreadError(
+                "duplicate",
+                f"{source.path}:1: the same bytes as {first}",
+                "remove it, or set repeated: true",
+            )
 
     @staticmethod
     def _check_scale(source: SourceFile, log: Log) -> None:
-        """Raise LogError where the log contradicts its label."""
+        """Raise LogError if the log contradicts its label."""
         ranks = {table.processes for table in log.tables if table.processes}
         nodes = {int(log.header["nodes"])} if "nodes" in log.header else set()
         for what, label, said in (("ranks", source.ranks, ranks), ("nodes", source.nodes, nodes)):
             if label and said and said != {label}:
-                told = ", ".join(map(str, sorted(said)))
-                raise LogError(f"{source.path}:1: {told} {what} in the log, {label} in the labels")
+                found = ", ".join(map(str, sorted(said)))
+                raise LogError(
+                    f"{source.path}:1: {found} {what} in the log, {label} in the labels",
+                    "correct the labels",
+                )
 
     def _check_launch(self, source: SourceFile, log: Log) -> None:
-        """Raise LogError when another file is the same launch of the same test already."""
+        """Raise LogError if another file is the same launch of the same test."""
         for table in log.tables:
             what = (
                 source.arm,
@@ -269,84 +252,76 @@ class Importer:
             if other != source.path:
                 raise LogError(
                     f"{source.path}:{table.line}: {table.test} of launch {source.launch} of "
-                    f"{source.arm} is in {other} already, one of the labels is wrong"
+                    f"{source.arm} is already in {other}: one of the labels is wrong",
+                    "correct the labels",
                 )
 
 
-class _DuplicateError(LogError):
-    """Bytes that another file has."""
+class _UnreadError(LogError):
+    """The file gives no numbers, for a reason that is not its format."""
 
-
-class _FailedError(LogError):
-    """The record of the launch says that it failed."""
-
-
-def _status(error: LogError) -> str:
-    if isinstance(error, _DuplicateError):
-        return "duplicate"
-    return "failed" if isinstance(error, _FailedError) else "refused"
+    def __init__(self, status: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.status = status
 
 
 def _content(file: File) -> bytes:
-    """Return the bytes of a file; raises LogError when it is no plain file of a sane size."""
-    try:
-        handle = os.open(file.where, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        raise LogError(f"{file.path}:1: {error.strerror}, it cannot be read") from error
+    """Return the first bytes of a plain file; raises LogError."""
     parts, left = [], MAX_LOG_BYTES + 1
     try:
-        # In pieces: a buffer for the largest log costs more than most logs.
-        while left and (part := os.read(handle, min(left, _PIECE))):
-            parts.append(part)
-            left -= len(part)
+        handle = os.open(file.where, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            # In pieces: a buffer for the largest log costs more than most logs.
+            while left and (part := os.read(handle, min(left, _PIECE))):
+                parts.append(part)
+                left -= len(part)
+        finally:
+            os.close(handle)
     except OSError as error:
-        raise LogError(f"{file.path}:1: {error.strerror}, it cannot be read") from error
-    finally:
-        os.close(handle)
+        raise LogError(f"{file.path}:1: cannot read the file: {error.strerror}") from error
     return b"".join(parts)
 
 
 def _ask(missing: Mapping[str, tuple[str, ...]], folder: Path) -> NearmetalError:
-    """Return the question for what neither logs nor labels say."""
+    """Return the error that lists the missing labels."""
     lines = [f"{path}: {', '.join(names)} not known" for path, names in missing.items()]
-    more = [f"and {len(lines) - MAX_TOLD} more files"] if len(lines) > MAX_TOLD else []
+    more = [f"and {len(lines) - MAX_SHOWN} more files"] if len(lines) > MAX_SHOWN else []
     return NearmetalError(
-        "\n".join([*lines[:MAX_TOLD], *more]),
-        f"tell it in labels: `nearmetal study import {folder} --draft {LABELS_FILE}` writes a draft "
-        "to fill in, and --labels gives it",
+        "\n".join([*lines[:MAX_SHOWN], *more]),
+        f"write labels: `nearmetal study import {folder} --draft {LABELS_FILE}` writes a draft to "
+        "fill in, and --labels takes it",
     )
 
 
 def import_study(
-    folders: Sequence[Path], labels: Path | None, target: Path, watcher: Watcher
+    folders: Sequence[Path], labels: Path | None, target: Path, progress: Progress
 ) -> ImportSummary:
-    """Import folders of logs; raises NearmetalError when something must be told first.
+    """Import folders of logs; raises NearmetalError if labels are missing.
 
-    Without `labels`, those of the first folder are taken, if it has any.
+    Without `labels`, those of the first folder apply, if it has any.
     """
     if labels is None and (folders[0] / LABELS_FILE).is_file():
         labels = folders[0] / LABELS_FILE
     known, document = load_labels(labels) if labels else (None, None)
     labeller = Labeller(known) if known else None
     files = find_files(folders)
-    watcher.begin(len(files))
+    progress.begin(len(files))
     with Writer(target) as writer:
         importer = Importer(writer, labeller, known.run if known else folders[0].name)
         for file in files:
-            watcher.step(file.path)
+            progress.step(file.path)
             importer.take(file)
         if importer.missing:
             raise _ask(importer.missing, folders[0])
         if known and labeller and document:
-            unused_rules(document, labeller)
-            unknown_arms(document, known, importer.arms)
+            check_use(document, labeller, importer.arms)
         importer.summary.facts = writer.facts
         writer.commit(labels.read_text(encoding="utf-8") if labels else "")
     return importer.summary
 
 
 def derive_again(target: Path) -> ImportSummary:
-    """Make the tables of a study again, from its own objects and labels."""
+    """Make the tables of a study again from its own objects and labels."""
     study = Study(target)
     sources = study.sources()
     labels = (target / LABELS_FILE).read_text(encoding="utf-8")
@@ -355,14 +330,8 @@ def derive_again(target: Path) -> ImportSummary:
         for source in sources:
             if source.status in ("facts", "refused") and source.source:
                 study.raw(source.source)
-                label = Label(
-                    source.arm,
-                    source.nodes,
-                    source.ranks,
-                    source.launch,
-                    source.block,
-                    repeated=True,
-                )
+                scale = (source.nodes, source.ranks, source.launch, source.block)
+                label = Label(source.arm, *scale, repeated=True)
                 importer.run = source.run
                 facts = {
                     key.removeprefix(LAUNCH): value

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts: one arm against another at every point, against a margin. Pure."""
+"""Verdicts: one arm against another at every point, with a margin of non-inferiority. Pure.
+
+A margin is a ratio that depends on the metric: 44 of 48 cores are 8.33 % less throughput, but 9.09 %
+more time. It comes from core counts, or it is declared.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +28,17 @@ from nearmetal.study.stats import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from nearmetal.study.model import Arm, Point
 
 MANY = 1000
-"""Launches beyond which an estimate only says that the effect sits at the margin."""
+"""With more launches than this, an estimate only means that the effect is at the margin."""
 
 
 @dataclass(frozen=True)
 class Margin:
-    """The ratio test / base that is just acceptable: above 1 for times, below 1 for rates."""
+    """The acceptable limit of the ratio test / base: above 1 for times, below 1 for rates."""
 
     limit: float
     lower_is_better: bool
@@ -42,28 +46,28 @@ class Margin:
 
     @property
     def percent(self) -> float:
-        """How much worse that is, in percent of the base."""
+        """The distance from the base in percent."""
         return abs(self.limit - 1) * 100
 
 
 def from_cores(base: int, test: int, *, lower_is_better: bool) -> Margin:
     """Return the margin that a loss of cores explains."""
     if base < 1 or test < 1:
-        raise NearmetalError(f"{base} and {test} cores", "core counts are at least 1")
+        raise NearmetalError(f"{base} and {test} cores", "use core counts of at least 1")
     limit = base / test if lower_is_better else test / base
     return Margin(limit, lower_is_better, f"{test} of {base} cores")
 
 
 def from_percent(percent: float, *, lower_is_better: bool) -> Margin:
-    """Return a declared margin: so much more time, or so much less of a rate."""
+    """Return a declared margin: more time, or less of a rate, in percent."""
     if not 0 <= percent / 100 < 1:
-        raise NearmetalError(f"a margin of {percent} %", "it must be at least 0 and below 100")
+        raise NearmetalError(f"a margin of {percent} %", "use at least 0 and less than 100")
     limit = 1 + percent / 100 if lower_is_better else 1 - percent / 100
     return Margin(limit, lower_is_better, f"declared {percent:g} %")
 
 
 class Verdict(Enum):
-    """What can be said against the margin."""
+    """The result of a comparison with the margin."""
 
     ACCEPT = "ACCEPT"
     REJECT = "REJECT"
@@ -74,10 +78,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """One point of one arm against the base. `ratio` is test by base, whatever is better.
+    """One point of one arm against the base. `ratio` is test by base for every metric.
 
-    `error` is the smallest error at which the margin is outside the interval, `adjusted` the same
-    among all points of the family. `needed` is about how many more launches would settle it.
+    `error` is the smallest error at which the margin is outside the interval; `adjusted` accounts for
+    all points of the family. `needed` estimates the number of launches to add.
     """
 
     point: Point
@@ -96,7 +100,7 @@ class Comparison:
 
     @property
     def tax_percent(self) -> float | None:
-        """How much worse the test arm is, in percent of the base; negative when it is better."""
+        """The loss of the test arm in percent of the base; negative: the test arm is better."""
         if self.ratio is None:
             return None
         change = (self.ratio.value - 1) * 100
@@ -106,7 +110,7 @@ class Comparison:
 def margin_of(
     base: Arm, test: Arm, percent: float | None, *, lower_is_better: bool
 ) -> Margin | None:
-    """Return the declared margin, or that of the core counts, or None when neither is known."""
+    """Return the declared margin, or that of the core counts; None: neither is known."""
     if percent is not None:
         return from_percent(percent, lower_is_better=lower_is_better)
     if base.cores_per_node and test.cores_per_node:
@@ -114,24 +118,27 @@ def margin_of(
     return None
 
 
+_OPEN = "the margin lies within the interval"
+
+
 def _decide(found: Ratio, margin: Margin, error: float) -> tuple[Verdict, str]:
     if found.low is None or found.high is None:
-        return Verdict.INCONCLUSIVE, "too few launches for an interval"
+        return Verdict.INCONCLUSIVE, "too few launches for an interval; add launches"
     if error > MOST_ERROR:
-        return Verdict.INCONCLUSIVE, "the margin lies within the interval, or may by chance"
+        return Verdict.INCONCLUSIVE, f"{_OPEN}, or may by chance; add launches"
     worse = found.low > margin.limit if margin.lower_is_better else found.high < margin.limit
     better = found.high <= margin.limit if margin.lower_is_better else found.low >= margin.limit
     if worse:
         return Verdict.REJECT, f"the interval lies beyond {margin.origin}"
     if better:
         return Verdict.ACCEPT, f"the interval lies within {margin.origin}"
-    return Verdict.INCONCLUSIVE, "the margin lies within the interval"
+    return Verdict.INCONCLUSIVE, f"{_OPEN}; add launches"
 
 
 def launches_needed(found: Ratio, margin: Margin, n: int) -> int | None:
-    """Return about how many more launches settle it: an interval narrows as the root of their number.
+    """Return an estimate of the launches to add: an interval narrows as the root of their number.
 
-    None when the ratio sits so near the margin that no sane number would.
+    None: the ratio is too close to the margin for any reasonable number.
     """
     if n < MIN_LAUNCHES:
         return MIN_LAUNCHES - n
@@ -145,7 +152,7 @@ def launches_needed(found: Ratio, margin: Margin, n: int) -> int | None:
 
 
 def _pairs(base: Iterable[Cell], test: Iterable[Cell]) -> list[tuple[Cell, Cell]]:
-    """Pair cells of the same point; ranks may differ where nodes and all else agree."""
+    """Pair cells of the same point; only the ranks may differ."""
     exact = {cell.point: cell for cell in base}
     loose: dict[Point, list[Cell]] = {}
     for cell in exact.values():
@@ -164,7 +171,7 @@ def _pairs(base: Iterable[Cell], test: Iterable[Cell]) -> list[tuple[Cell, Cell]
 
 
 def _in_other_units(cell: Cell) -> Iterator[Cell]:
-    """Return the same bandwidths in other units: versions of one program print different ones."""
+    """Return the same bandwidths in other units: versions of one program differ in their units."""
     scale = BANDWIDTHS.get(cell.point.unit)
     if scale is None:
         return
@@ -197,11 +204,11 @@ def compare(
     observed: Callable[[Cell], Mapping[str, str]] = lambda _cell: {},
     cell_count: int | None = None,
 ) -> list[Comparison]:
-    """Compare two arms at every point that both have, neutral figures left out.
+    """Compare two arms at every common point, without neutral metrics.
 
-    `margin` or `percent` declares the margin; otherwise it comes from the core counts. `versions` tells what
-    the logs of a cell say about the benchmark's version, `observed` what its launches recorded.
-    `cell_count` is the number of cells of the whole study that a flag is possible in, by default
+    `margin` or `percent` declares the margin; otherwise it comes from the core counts. `versions`
+    returns the versions of the benchmark in the logs of a cell, `observed` the facts of its launches.
+    `cell_count` is the number of cells of the whole study in which a flag is possible, by default
     those of both arms: in a larger study, a flag needs more evidence.
     """
     cells = (list(base[1]), list(test[1]))
@@ -220,27 +227,24 @@ def compare(
             same_sizes=sizes[0].get(curve) == sizes[1].get(curve),
             seen=(observed(ours), observed(theirs)),
         )
-        compared = _compare_one(
-            arms,
-            ours,
-            theirs,
-            gate,
-            margin or margin_of(*arms, percent, lower_is_better=ours.point.lower_is_better),
-        )
+        limit = margin or margin_of(*arms, percent, lower_is_better=ours.point.lower_is_better)
+        compared = compare_cells((ours, theirs), gate, limit)
         marks = (flags(ours.values, count), flags(theirs.values, count))
         found.append(replace(compared, flags=marks))
-    return _settle(found)
+    return settle(found)
 
 
-def _compare_one(
-    arms: tuple[Arm, Arm], base: Cell, test: Cell, gate: Comparability, margin: Margin | None
+def compare_cells(
+    cells: tuple[Cell, Cell], gate: Comparability, margin: Margin | None
 ) -> Comparison:
+    """Return the comparison of base and test; `settle` decides it among the others."""
+    base, test = cells
     values = ratio(test.values, base.values)
     comparison = Comparison(
         base.point,
         summarize(base.values),
         summarize(test.values),
-        (arms[0].name, arms[1].name),
+        (base.arm, test.arm),
         values,
         margin,
         gate,
@@ -251,31 +255,40 @@ def _compare_one(
     if gate.blocked:
         return replace(comparison, verdict=Verdict.REFUSED, reason="; ".join(gate.reasons))
     if values is None:
-        return replace(comparison, reason="a value is zero: there is no ratio")
+        return replace(comparison, reason="a value is zero: there is no ratio; read its raw line")
     if margin is None:
-        why = "no core counts, and no margin was declared"
+        why = "no margin: declare one, or add cores_per_node to the labels"
         return replace(comparison, verdict=Verdict.NO_MARGIN, reason=why)
     error = exclusion_p(test.values, base.values, margin.limit)
     return replace(comparison, error=error)
 
 
-def _settle(found: list[Comparison]) -> list[Comparison]:
-    """Decide each comparison among those of its family: one test and metric, over sizes and scales."""
-    families: dict[tuple[str, str, str], list[int]] = {}
-    for index, one in enumerate(found):
+def _family(point: Point) -> tuple[str, ...]:
+    return (point.program, point.test, point.metric)
+
+
+def settle(
+    found: Sequence[Comparison], family: Callable[[Point], tuple[str, ...]] = _family
+) -> list[Comparison]:
+    """Decide each comparison among those of its family: one test and metric, over sizes and scales.
+
+    With more comparisons in a family, a verdict needs more evidence.
+    """
+    settled = list(found)
+    families: dict[tuple[str, ...], list[int]] = {}
+    for index, one in enumerate(settled):
         if one.verdict is Verdict.INCONCLUSIVE and one.ratio and one.margin:
-            key = (one.point.program, one.point.test, one.point.metric)
-            families.setdefault(key, []).append(index)
+            families.setdefault(family(one.point), []).append(index)
     for members in families.values():
-        adjusted = adjust([found[i].error for i in members])
+        adjusted = adjust([settled[i].error for i in members])
         for index, error in zip(members, adjusted, strict=True):
-            one = found[index]
+            one = settled[index]
             assert one.ratio is not None and one.margin is not None  # noqa: S101, PT018 - above
             verdict, reason = _decide(one.ratio, one.margin, error)
             needed = None
             if verdict is Verdict.INCONCLUSIVE:
                 needed = launches_needed(one.ratio, one.margin, min(one.base.n, one.test.n))
-            found[index] = replace(
+            settled[index] = replace(
                 one, verdict=verdict, reason=reason, adjusted=error, needed=needed
             )
-    return found
+    return settled

@@ -1,18 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels: what logs cannot tell about themselves, from patterns of paths.
+"""Labels: facts about logs that the logs do not contain, from patterns of paths.
 
-    format: 1
-    run: alaska-2020
-    arms:
-      ib: {platform: bare metal, fabric: InfiniBand, placement: one rank per node}
-    sources:
-      - path: "{arm}/osu_latency-{launch}.out"
-        nodes: 2
-      - path: "**/*.png"
-        ignore: pictures
-
-The first pattern that matches a file's path counts. `*` stands for anything within a name, `**/`
-for any folders, `{arm}` and the like for a part that is taken over.
+nearmetal-study(1) has the format. The first pattern that matches the path of a file applies. `*`
+matches any text within a name, `**/` any folders. The text that matches `{arm}`, `{launch}` and so
+on becomes a label.
 """
 
 from __future__ import annotations
@@ -22,10 +13,10 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from nearmetal.config.explain import load_yaml
-from nearmetal.core.errors import Problem, SpecError
+from nearmetal.config.model import Model
 from nearmetal.study.gate import FACTS
 from nearmetal.study.model import Arm
 
@@ -47,36 +38,30 @@ Text = Annotated[str, Field(min_length=1, max_length=400)]
 Count = Annotated[int, Field(ge=1, le=100_000_000)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, strict=True)
-
-
-class ArmLabels(_Model):
-    """What an arm is. `facts` are what the comparability gate looks at."""
+class ArmLabels(Model):
+    """The description of an arm. The comparability gate compares the `facts`."""
 
     platform: Text
     fabric: Text
     placement: Text
     cores_per_node: Count | None = None
-    facts: dict[str, str | int | float] = {}
+    facts: dict[str, str | int | float] = Field(default_factory=dict)
 
     @field_validator("facts")
     @classmethod
     def _spelled(cls, facts: dict[str, str | int | float]) -> dict[str, str | int | float]:
-        """Refuse what is nearly a fact that the gate looks at; other facts are free."""
+        """Refuse a misspelled name of a fact that the gate compares; other facts are free."""
         for name, value in facts.items():
             near = difflib.get_close_matches(name, FACTS, 1, cutoff=0.75)
             if name not in FACTS and near:
-                msg = f"fact {name!r} means nothing, did you mean {near[0]!r}?"
-                raise ValueError(msg)
+                raise ValueError(f"the fact {name!r} is not known|did you mean {near[0]!r}?")
             if name == "line_rate_gbit" and not (isinstance(value, int | float) and value > 0):
-                msg = f"line_rate_gbit is {value!r}, give a number"
-                raise ValueError(msg)
+                raise ValueError(f"line_rate_gbit is {value!r}|give a number above zero")
         return facts
 
 
-class SourceRule(_Model):
-    """Which files, and what is true of them."""
+class SourceRule(Model):
+    """A pattern of paths, and the labels of the files that match it."""
 
     path: Text
     arm: Text | None = None
@@ -86,7 +71,7 @@ class SourceRule(_Model):
     launch: Annotated[int, Field(ge=0)] | Literal["order"] | None = None
     ignore: Text | None = None
     repeated: bool = False
-    """Whether equal bytes in several files are several launches all the same."""
+    """Whether files with equal bytes are separate launches."""
 
     @field_validator("path")
     @classmethod
@@ -95,7 +80,7 @@ class SourceRule(_Model):
         return path
 
 
-class Labels(_Model):
+class Labels(Model):
     """The whole file."""
 
     format: Literal[1]
@@ -106,7 +91,7 @@ class Labels(_Model):
 
 @dataclass(frozen=True)
 class Label:
-    """What the labels say about one file. `ignore` is a reason, or empty."""
+    """The labels of one file. `ignore` is a reason, or empty."""
 
     arm: str = ""
     nodes: int | None = None
@@ -129,11 +114,10 @@ def pattern(path: str) -> re.Pattern[str]:
             text += "[^/]*?"
         elif name is not None:
             if name not in _NUMBERS and name not in _WORDS:
-                msg = f"{{{name}}} is unknown; known: {', '.join((*_WORDS[:-1], *_NUMBERS, '_'))}"
-                raise ValueError(msg)
+                known = ", ".join((*_WORDS[:-1], *_NUMBERS, "_"))
+                raise ValueError(f"{{{name}}} is unknown|known: {known}")
             if name in names:
-                msg = f"{{{name}}} stands twice"
-                raise ValueError(msg)
+                raise ValueError(f"{{{name}}} stands twice|remove one")
             names.add(name)
             text += f"(?P<{name}>" + (r"\d{1,9})" if name in _NUMBERS else "[^/]+?)")
         else:
@@ -150,7 +134,7 @@ def natural(path: str) -> tuple[tuple[str, int], ...]:
 
 @dataclass
 class Labeller:
-    """Applies labels to paths, in the order in which they come."""
+    """Applies labels to paths, in the order of the calls."""
 
     labels: Labels
     _rules: list[tuple[re.Pattern[str], SourceRule]] = field(init=False)
@@ -161,7 +145,7 @@ class Labeller:
         self._rules = [(pattern(rule.path), rule) for rule in self.labels.sources]
 
     def label(self, path: str) -> Label | None:
-        """Return what the first matching rule says, or None when none matches."""
+        """Return the labels of the first rule that matches; None: no rule matches."""
         for number, (expression, rule) in enumerate(self._rules):
             if match := expression.fullmatch(path):
                 self._used.add(number)
@@ -176,7 +160,7 @@ class Labeller:
         if launch == "order":
             launch = self._orders[number, arm] = self._orders.get((number, arm), 0) + 1
         nodes = rule.nodes or _whole(found.get("nodes"))
-        told = {"arm": arm, "launch": launch, "nodes": nodes}
+        required = {"arm": arm, "launch": launch, "nodes": nodes}
         block = rule.block if rule.block is not None else _whole(found.get("block"))
         return Label(
             arm=arm,
@@ -185,16 +169,16 @@ class Labeller:
             launch=launch,
             block=block,
             repeated=rule.repeated,
-            missing=tuple(name for name, value in told.items() if value in (None, "")),
+            missing=tuple(name for name, value in required.items() if value in (None, "")),
         )
 
-    def unused(self) -> list[SourceRule]:
-        """Return the rules that matched no file so far."""
-        return [rule for i, (_, rule) in enumerate(self._rules) if i not in self._used]
+    def unused(self) -> list[int]:
+        """Return the positions of the rules that matched no file so far."""
+        return [index for index in range(len(self._rules)) if index not in self._used]
 
 
 class _Words(dict[str, str]):
-    """Words of the path for `arm: "{fabric}-vm"`; an unknown one stays as it stands."""
+    """Words of the path for `arm: "{fabric}-vm"`; an unknown word stays unchanged."""
 
     def __missing__(self, key: str) -> str:
         return "{" + key + "}"
@@ -224,65 +208,44 @@ def arms_of(labels: Labels) -> dict[str, Arm]:
     }
 
 
-def unused_rules(document: Document, labeller: Labeller) -> None:
-    """Raise SpecError for rules that match no file: a name was mistyped, or files are missing."""
-    problems = []
-    for rule in labeller.unused():
-        index = labeller.labels.sources.index(rule)
-        line, column = document.where(("sources", index, "path"))
-        problems.append(
-            Problem(
-                document.file,
-                line,
-                column,
-                f"no file matches {rule.path!r}",
-                "files are missing, or the pattern is mistyped",
+def check_use(document: Document, labeller: Labeller, arms: Mapping[str, str]) -> None:
+    """Raise SpecError for rules that match no file, and for arms of files without a description."""
+    for index in labeller.unused():
+        rule = labeller.labels.sources[index]
+        document.complain(
+            document.where(("sources", index, "path")),
+            f"no file matches {rule.path!r}",
+            "files are missing, or the pattern is misspelled",
+            "add the files, or correct the pattern",
+        )
+    for arm, path in arms.items():
+        if arm not in labeller.labels.arms:
+            document.complain(
+                document.where(("arms",)),
+                f"arm {arm!r} is not described",
+                f"{path} belongs to it",
+                "add its platform, fabric and placement below arms:",
             )
-        )
-    if problems:
-        raise SpecError(problems)
-
-
-def unknown_arms(document: Document, labels: Labels, arms: Mapping[str, str]) -> None:
-    """Raise SpecError for arms that files belong to but that are not described."""
-    position = document.where(("arms",))
-    problems = [
-        Problem(
-            document.file,
-            *position,
-            f"arm {arm!r} is not described",
-            f"{path} belongs to it",
-            "say its platform, fabric and placement below arms:",
-        )
-        for arm, path in arms.items()
-        if arm not in labels.arms
-    ]
-    if problems:
-        raise SpecError(problems)
+    document.refuse_problems()
 
 
 def draft(run: str, paths: Iterable[str]) -> str:
-    """Return labels to fill in: files that differ in their last number only share a pattern."""
+    """Return labels to fill in: files whose names differ only in the last number share a pattern."""
     groups: dict[str, list[str]] = {}
     for path in paths:
-        numbers = list(_DIGITS.finditer(path.rpartition("/")[2]))
         at = path.rfind("/") + 1
-        if numbers:
-            last = numbers[-1]
-            key = path[: at + last.start()] + "{launch}" + path[at + last.end() :]
-        else:
-            key = path
+        key = path[:at] + re.sub(r"\d+(?=\D*$)", "{launch}", path[at:])
         groups.setdefault(key, []).append(path)
     lines = [
-        "# Fill in what is empty, drop what is no part of the study, then import again.",
+        "# Fill in the empty values, remove files that are no part of the study, then import again.",
         "format: 1",
         f"run: {run}",
         "arms:",
-        "  # one block for each arm that is named below",
+        "  # one block for each arm that is used below",
         "  name-of-the-arm:",
         "    platform:   # bare metal, vSphere 8 VM, container",
         "    fabric:     # InfiniBand EDR, RoCE 100G, TCP",
-        "    placement:  # which ranks where",
+        "    placement:  # nodes and ranks, for example one rank per node",
         "sources:",
     ]
     for key, members in groups.items():

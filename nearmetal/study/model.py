@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shapes of a study: what was observed, what belongs together, what the arms are. All frozen.
+"""The data of a study: points, observations, cells, arms, raw files. All frozen.
 
 A *launch* is one start of one program; it is the replicate. A *cell* holds the launches of one arm
-at one point of the grid. An *arm* is what is compared: platform, adapter, fabric, placement.
+at one point of the grid. *Arms* are compared: platform, adapter, fabric, placement.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from nearmetal.evidence import Unit
 from nearmetal.evidence.model import LOWER_IS_BETTER, NEUTRAL
 
 LAUNCH = "launch: "
-"""Begins the names in a source's header that its launcher recorded, not the log."""
+"""Prefix of the names in the header of a source that the launcher recorded, not the log."""
 
 
 class Point(NamedTuple):
-    """A point of the grid: what must agree before two arms can be compared there.
+    """A point of the grid. Two arms are compared at equal points.
 
-    `size` is None where the test has none. `variant` tells apart what has the same name, as a
-    mode, a buffer's place or a number of pairs.
+    `size` is None if the test has none. `variant` separates tests of one name, for example a mode,
+    the place of a buffer, or a number of pairs.
     """
 
     program: str
@@ -37,17 +37,17 @@ class Point(NamedTuple):
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether less of it is better."""
+        """Whether smaller values are better."""
         return self.unit in LOWER_IS_BETTER
 
     @property
     def neutral(self) -> bool:
-        """Whether it is neither better nor worse when it grows."""
+        """Whether larger values are neither better nor worse."""
         return self.unit in NEUTRAL
 
 
 class Observation(NamedTuple):
-    """One value of one launch, and the raw line it comes from (`source` is a SHA-256)."""
+    """One value of one launch, with its raw line (`source` is a SHA-256)."""
 
     run: str
     launch: int
@@ -59,7 +59,7 @@ class Observation(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """All observations of one arm at one point, in the order they were made."""
+    """All observations of one arm at one point, in the order of the launches."""
 
     arm: str
     point: Point
@@ -67,7 +67,7 @@ class Cell:
 
     @property
     def values(self) -> tuple[float, ...]:
-        """One value per launch, in order: what one launch said twice counts once."""
+        """One value per launch, in order: the median of its observations."""
         by_launch: dict[tuple[str, int], list[float]] = {}
         for seen in self.observations:
             by_launch.setdefault((seen.run, seen.launch), []).append(seen.value)
@@ -76,7 +76,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Arm:
-    """One side of a comparison. `facts` are by the names in `nearmetal.study.gate.FACTS`."""
+    """One side of a comparison. The names of `facts` are in `nearmetal.study.gate.FACTS`."""
 
     name: str
     platform: str = ""
@@ -87,9 +87,9 @@ class Arm:
 
 
 class SourceFile(NamedTuple):
-    """One raw file: where it lay, what it is, and to what it belongs.
+    """One raw file: its path, format and labels.
 
-    `status` is `facts`, `refused`, `duplicate` or `ignored`; `reason` says why in words.
+    `status` is `facts`, `refused`, `failed`, `duplicate` or `ignored`, with a reason in words.
     """
 
     source: str

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BOTH_WAYS = ("osu_bibw", "bidir", "bidirectional", "exchange", "sendrecv")
 FALL = 0.10
-"""A fall of latency by less than this share is noise where launches are too few to say."""
+"""A smaller fall of latency may be noise."""
 
 LARGE = 64 << 10
 BIDIRECTIONAL_SHARE = 0.9
@@ -32,7 +32,7 @@ AGREE = 0.02
 
 
 class Severity(Enum):
-    """What a violation means."""
+    """The meaning of a violation."""
 
     INVALID = "invalid"
     SUSPECT = "suspect"
@@ -40,7 +40,7 @@ class Severity(Enum):
 
 @dataclass(frozen=True)
 class Violation:
-    """One thing that cannot be, or hardly can."""
+    """One value that is impossible, or hardly possible."""
 
     severity: Severity
     arm: str
@@ -48,29 +48,33 @@ class Violation:
     what: str
 
 
+def _invalid(cell: Cell, what: str) -> Violation:
+    return Violation(Severity.INVALID, cell.arm, cell.point, what)
+
+
+def _suspect(cell: Cell, what: str) -> Violation:
+    return Violation(Severity.SUSPECT, cell.arm, cell.point, what)
+
+
 def _both_ways(test: str) -> bool:
     return any(name in test.lower() for name in BOTH_WAYS)
 
 
 def above_line_rate(cells: Iterable[Cell], line_rate_gbit: float) -> list[Violation]:
-    """Return bandwidths above the line rate; both directions together have twice of it."""
+    """Return bandwidths above the line rate; both directions together may have twice the rate."""
     found = []
     for cell in cells:
-        scale = BANDWIDTHS.get(cell.point.unit)
-        if scale is None:
-            continue
         limit = line_rate_gbit * (2 if _both_ways(cell.point.test) else 1)
-        most = max(cell.values) * scale
+        most = max(cell.values) * BANDWIDTHS.get(cell.point.unit, 0)
         if most > limit:
-            words = f"{most:.1f} Gbit/s over a line of {limit:g} Gbit/s"
-            found.append(Violation(Severity.INVALID, cell.arm, cell.point, words))
+            found.append(_invalid(cell, f"{most:.1f} Gbit/s over a line of {limit:g} Gbit/s"))
     return found
 
 
 def falling_latency(cells: Iterable[Cell]) -> list[Violation]:
-    """Return sizes whose latency is below that of a smaller one, beyond noise.
+    """Return sizes whose latency is clearly below that of a smaller size.
 
-    A change of protocol can do that, so it makes a curve suspect, not invalid.
+    A change of protocol can cause this, so the curve is suspect and not invalid.
     """
     curves: dict[tuple[str, Point], list[Cell]] = {}
     for cell in cells:
@@ -84,37 +88,32 @@ def falling_latency(cells: Iterable[Cell]) -> list[Violation]:
             before, after = median(small.values), median(large.values)
             if apart and after < before * (1 - FALL):
                 words = f"latency falls from {before:g} at {small.point.size} B to {after:g}"
-                found.append(Violation(Severity.SUSPECT, large.arm, large.point, words))
+                found.append(_suspect(large, words))
     return found
 
 
 def slow_both_ways(cells: Iterable[Cell]) -> list[Violation]:
     """Return large sizes at which both directions together carry less than one alone."""
     one_way: dict[tuple[object, ...], float] = {}
-    both: list[tuple[tuple[object, ...], Cell]] = []
+    both: list[tuple[tuple[object, ...], Cell, float]] = []
     for cell in cells:
-        size = cell.point.size
-        if cell.point.unit not in BANDWIDTHS or size is None or size < LARGE:
+        point = cell.point
+        if point.unit not in BANDWIDTHS or (point.size or 0) < LARGE:
             continue
-        key = (cell.arm, size, cell.point.nodes, cell.point.unit, cell.point.program)
-        if cell.point.test == "osu_bw":
+        key = (cell.arm, point.size, point.nodes, point.unit, point.program)
+        if point.test == "osu_bw":
             one_way[key] = median(cell.values)
-        elif cell.point.test == "osu_bibw":
-            both.append((key, cell))
+        elif point.test == "osu_bibw":
+            both.append((key, cell, median(cell.values)))
     return [
-        Violation(
-            Severity.SUSPECT,
-            cell.arm,
-            cell.point,
-            f"both ways {median(cell.values):g}, one way {one_way[key]:g}",
-        )
-        for key, cell in both
-        if key in one_way and median(cell.values) < BIDIRECTIONAL_SHARE * one_way[key]
+        _suspect(cell, f"both ways {value:g}, one way {one_way[key]:g}")
+        for key, cell, value in both
+        if value < BIDIRECTIONAL_SHARE * one_way.get(key, 0)
     ]
 
 
 def rate_disagrees(cells: Iterable[Cell]) -> list[Violation]:
-    """Return points where message rate times size is not the bandwidth beside it."""
+    """Return points at which message rate times size is not the bandwidth."""
     rates: dict[tuple[object, ...], Cell] = {}
     bandwidths: dict[tuple[object, ...], Cell] = {}
     for cell in cells:
@@ -130,34 +129,34 @@ def rate_disagrees(cells: Iterable[Cell]) -> list[Violation]:
             due = rate * (size or 0) / 1e6
             if abs(due - bandwidth) > max(AGREE * bandwidth, 0.01):
                 words = f"{rate:g} messages/s of {size} B are {due:.2f} MB/s, not {bandwidth:g}"
-                found.append(Violation(Severity.INVALID, cell.arm, cell.point, words))
+                found.append(_invalid(cell, words))
                 break
     return sorted(found, key=lambda v: (v.arm, v.point.test, v.point.size or 0))
 
 
 def wire_disagrees(payload: int, counted: int) -> str | None:
-    """Return what is wrong when port counters say less than the program sent, or None."""
+    """Return the fault if ports counted less than the program sent, else None."""
     if counted < payload:
-        return f"the ports sent {counted} bytes, the program says {payload}"
+        return f"the ports sent {counted} bytes, the program sent {payload}"
     return None
 
 
 def violations(cells: Iterable[Cell], line_rate_gbit: float | None) -> list[Violation]:
-    """Return everything that cannot be in the cells of one arm."""
+    """Return all violations in the cells of one arm."""
     known = list(cells)
     found = above_line_rate(known, line_rate_gbit) if line_rate_gbit else []
     return [*found, *rate_disagrees(known), *falling_latency(known), *slow_both_ways(known)]
 
 
 FULL = 0.9
-"""From this share on, large messages fill a line: what is lost is pauses, not a cause to look for."""
+"""Share of a full line: with large messages, pauses cost the rest."""
 
 BEYOND = 1.01
-"""Above this share, the line that was told is not the line that was measured."""
+"""Above this share, the line rate of the labels is wrong."""
 
 
 class LinkLayer(Enum):
-    """What the packets are made of."""
+    """The kind of packets."""
 
     INFINIBAND = "InfiniBand"
     ROCE = "RoCE"
@@ -165,7 +164,7 @@ class LinkLayer(Enum):
 
 
 class Packet(NamedTuple):
-    """Bytes around the payload of a packet, and the MTU where none is told.
+    """Bytes around the payload of a packet, and the default MTU.
 
     `inside` counts towards the MTU, `outside` does not.
     """
@@ -184,12 +183,12 @@ PACKETS = {
     LinkLayer.TCP: Packet(52, 38, 1500),
 }
 
-_TOLD_BEFORE_ENCODING = {10: 0.8, 20: 0.8, 40: 0.8, 56: 64 / 66 * 56.25 / 56}
-"""InfiniBand: by the usual name of the rate, what of it carries data (SDR, DDR, QDR, FDR)."""
+_WITH_ENCODING = {10: 0.8, 20: 0.8, 40: 0.8, 56: 64 / 66 * 56.25 / 56}
+"""InfiniBand: the share of data in the rate, by its usual name (SDR, DDR, QDR, FDR)."""
 
 
 def link_of(fabric: str) -> LinkLayer:
-    """Return what a fabric's packets are made of, from its name."""
+    """Return the kind of packets of a fabric, from its name."""
     words = fabric.lower().replace("-", " ").replace("/", " ").split()
     if "roce" in words or "rocev2" in words:
         return LinkLayer.ROCE
@@ -200,34 +199,34 @@ def link_of(fabric: str) -> LinkLayer:
 
 @dataclass(frozen=True)
 class LineRate:
-    """What a line can carry, what was measured, and what that means."""
+    """The capacity of a line, the measured bandwidth, and the conclusion."""
 
     link: LinkLayer
-    told: float
+    nominal: float
     data: float
     payload: float
     measured: float
 
     @property
     def share(self) -> float:
-        """The share of the possible payload that was measured."""
+        """The measured share of the possible payload."""
         return self.measured / self.payload
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The conclusion in words."""
         if self.share > BEYOND:
-            return "impossible: is the line faster than told?"
+            return "impossible: correct the fact line_rate_gbit"
         return "fills the line" if self.share >= FULL else "does not fill the line"
 
 
-def line_rate(fabric: str, told: float, measured: float, mtu: int | None = None) -> LineRate:
-    """Return what a bandwidth (Gbit/s of payload) is of a line of `told` Gbit/s."""
+def line_rate(fabric: str, nominal: float, measured: float, mtu: int | None = None) -> LineRate:
+    """Return the share of a line of `nominal` Gbit/s that a bandwidth (Gbit/s of payload) uses."""
     link = link_of(fabric)
     packet = PACKETS[link]
     size = mtu or packet.mtu
-    data = told
-    if link is LinkLayer.INFINIBAND and told.is_integer():
-        data = told * _TOLD_BEFORE_ENCODING.get(int(told), 1.0)
+    data = nominal
+    if link is LinkLayer.INFINIBAND and nominal.is_integer():
+        data = nominal * _WITH_ENCODING.get(int(nominal), 1.0)
     payload = data * (size - packet.inside) / (size + packet.outside)
-    return LineRate(link, told, data, payload, measured)
+    return LineRate(link, nominal, data, payload, measured)

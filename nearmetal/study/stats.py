@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Statistics of launches: order statistics, so that no distribution is assumed. Pure.
 
-Every interval says the coverage it really has: order statistics come in steps. Nothing is drawn at
-random, so the same launches give the same digits.
+Every interval has its achieved coverage, because order statistics have steps. There is no
+resampling, so the same launches give the same digits.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _rank(n: int, level: float) -> int:
 
 
 def median_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None:
-    """Return the interval of the median, or None when there are too few values for the level."""
+    """Return the interval of the median; None: too few values for the level."""
     rank = _rank(len(values), level)
     if rank == 0:
         return None
@@ -73,9 +73,9 @@ def mad(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Summary:
-    """What is said of one cell. Values stay in the order of the launches.
+    """The statistics of one cell. Values are in the order of the launches.
 
-    `p95` needs 20 launches and `p99` 100: one of them must lie above. `stdev` needs 2.
+    `p95` needs 20 launches and `p99` 100: one launch must lie above. `stdev` needs 2.
     """
 
     values: tuple[float, ...]
@@ -101,7 +101,7 @@ class Summary:
 
     @property
     def three_sigma(self) -> tuple[float, float] | None:
-        """Mean plus and minus three standard deviations, as papers show; no interval of anything."""
+        """Mean plus and minus three standard deviations, as papers show; not an interval."""
         if self.stdev is None:
             return None
         return (self.mean - 3 * self.stdev, self.mean + 3 * self.stdev)
@@ -125,7 +125,7 @@ def summarize(values: Sequence[float], level: float = LEVEL) -> Summary:
 
 
 class Ratio(NamedTuple):
-    """The ratio of two medians, and its interval where there are launches enough."""
+    """The ratio of two medians, with its interval if launches suffice."""
 
     value: float
     low: float | None
@@ -133,7 +133,7 @@ class Ratio(NamedTuple):
 
 
 def ratio(test: Sequence[float], base: Sequence[float], level: float = LEVEL) -> Ratio | None:
-    """Return median(test) / median(base); None when a value is not above zero.
+    """Return median(test) / median(base); None: a value is not above zero.
 
     The interval joins those of both medians on the logarithm: the distances from each point
     estimate to its limit are squared and added, as variances are (MOVER).
@@ -151,7 +151,7 @@ def ratio(test: Sequence[float], base: Sequence[float], level: float = LEVEL) ->
 
 
 def exclusion_p(test: Sequence[float], base: Sequence[float], limit: float) -> float:
-    """Return the smallest error at which the ratio's interval leaves a limit outside; 1 if never."""
+    """Return the smallest error at which a limit is outside the interval of the ratio, at most 1."""
     for level in sorted({*_coverages(len(test)), *_coverages(len(base))}, reverse=True):
         found = ratio(test, base, level)
         if found is None or found.low is None or found.high is None:
@@ -164,8 +164,8 @@ def exclusion_p(test: Sequence[float], base: Sequence[float], limit: float) -> f
 def adjust(errors: Sequence[float]) -> list[float]:
     """Return errors adjusted for their number, after Benjamini and Hochberg.
 
-    Deciding by them, at most the stated share of all decisions is expected to be wrong. Holm's
-    stricter way would never decide over a curve of 24 sizes with six launches.
+    With adjusted errors, at most the stated share of all decisions is wrong on average. The stricter
+    method of Holm never decides a curve of 24 sizes with six launches.
     """
     order = sorted(range(len(errors)), key=lambda i: errors[i], reverse=True)
     adjusted, lowest = [1.0] * len(errors), 1.0

@@ -2,11 +2,12 @@
 """A study on disk: raw objects by their SHA-256, and two tables made from them.
 
     objects/ab/abcd...   every raw file, read-only, once
-    sources.parquet      one row per file that was looked at
+    sources.parquet      one row per file of the import
     facts.parquet        one row per number
-    study-labels.yaml    the labels that were used
+    study-labels.yaml    the labels of the import
 
-Tables are written to the side and renamed, so a killed import leaves the old study or none.
+Tables are written beside their places and renamed: an interrupted import leaves the old study, or
+no study.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from nearmetal.core.errors import LogError
+from nearmetal.core.files import move
 from nearmetal.evidence import Unit
 from nearmetal.study.model import Cell, Observation, Point, SourceFile
 
@@ -58,6 +60,10 @@ _JOINED = """
 """
 
 
+_CELL = "arm, program, test, variant, size, ranks, nodes, metric, unit"
+"""Columns whose values make a cell."""
+
+
 def _read_csv(path: Path, columns: str) -> str:
     spec = ", ".join("'{}': '{}'".format(*c.split()) for c in columns.split(", "))
     return (
@@ -80,10 +86,10 @@ class Writer:
     """Writes a study: `add` per file, then `commit`. Leaving the block without it changes nothing."""
 
     def __init__(self, directory: Path) -> None:
-        """Make the directories; raises LogError when it holds something else."""
+        """Make the directories; raises LogError if it has other content."""
         self.directory = directory
         if directory.exists() and any(directory.iterdir()) and not is_store(directory):
-            raise LogError(f"{directory} is not empty and no study", "give a new directory")
+            raise LogError(f"{directory} is neither empty nor a study", "give a new directory")
         self._new = directory / NEW
         if self._new.exists():
             shutil.rmtree(self._new)
@@ -106,7 +112,7 @@ class Writer:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        """Remove what was not committed."""
+        """Remove the files of an import without commit."""
         for stream in self._files:
             stream.close()
         shutil.rmtree(self._new, ignore_errors=True)
@@ -129,7 +135,7 @@ class Writer:
         return digest
 
     def add(self, source: SourceFile, log: Log | None) -> None:
-        """Add one file, and what was found in it."""
+        """Add one file and its numbers."""
         index, self._count = self._count, self._count + 1
         self._sources.writerow(
             (
@@ -138,14 +144,7 @@ class Writer:
                 _text(source.path),
                 source.status,
                 _text(source.reason),
-                source.format,
-                source.parser,
-                source.run,
-                source.arm,
-                source.launch,
-                source.block,
-                source.nodes,
-                source.ranks,
+                *source[4:-2],
                 json.dumps(dict(source.header)),
                 json.dumps(source.remarks),
             )
@@ -157,23 +156,13 @@ class Writer:
             ranks = table.processes or source.ranks
             units = {column.metric: column.unit.value for column in table.columns}
             for line, values in table.rows:
-                size = values.get("size")
-                whole = None if size is None else int(size)
-                for metric, value in values.items():
-                    if metric != "size":
-                        rows.append(
-                            (
-                                index,
-                                line,
-                                table.test,
-                                table.variant,
-                                whole,
-                                ranks,
-                                metric,
-                                units[metric],
-                                value,
-                            )
-                        )
+                size = int(values["size"]) if "size" in values else None
+                place = (index, line, table.test, table.variant, size, ranks)
+                rows += [
+                    (*place, metric, units[metric], value)
+                    for metric, value in values.items()
+                    if metric != "size"
+                ]
         self._facts.writerows(rows)
         self.facts += len(rows)
 
@@ -190,7 +179,7 @@ class Writer:
             self._copy(connection, _JOINED, FACTS)
         (self._new / LABELS).write_text(labels, encoding="utf-8")
         for name in (LABELS, SOURCES, FACTS):
-            (self._new / name).replace(self.directory / name)
+            move(self._new / name, self.directory / name)
 
     def _copy(self, connection: duckdb.DuckDBPyConnection, query: str, name: str) -> None:
         target = _quoted(self._new / name)
@@ -204,7 +193,7 @@ def _write_once(path: str, content: bytes) -> None:
 
 
 def _text(text: str) -> str:
-    """Return text that every reader of the tables can decode: odd bytes of names as escapes."""
+    """Return text that any reader of the tables can decode: invalid bytes of names as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -214,7 +203,7 @@ def object_path(directory: Path, digest: str) -> Path:
 
 
 def is_store(directory: Path) -> bool:
-    """Return whether a directory is a study, or the beginning of one."""
+    """Return whether a directory is a study, or an unfinished import."""
     return (directory / FACTS).is_file() or (directory / OBJECTS).is_dir()
 
 
@@ -222,11 +211,11 @@ class Study:
     """A study that was imported, for reading."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises LogError when it is none."""
+        """Raises LogError if the directory is not a study."""
         if not (directory / FACTS).is_file():
             raise LogError(
-                f"{directory} is no study: it has no {FACTS}",
-                "make one with `nearmetal study import`",
+                f"{directory} is not a study: it has no {FACTS}",
+                "create a study with `nearmetal study import`",
             )
         self.directory = directory
 
@@ -240,44 +229,36 @@ class Study:
                     yield from rows
             except duckdb.Error as error:
                 raise LogError(
-                    f"{self.directory}: {error}", "the tables are damaged: import again"
+                    f"{self.directory}: {error}", "the tables are damaged; import again"
                 ) from error
 
     def _table(self, name: str) -> str:
         return f"read_parquet('{_quoted(self.directory / name)}')"
 
     def sources(self) -> list[SourceFile]:
-        """Return every file that was looked at, in the order of the import."""
+        """Return every file of the import, in its order."""
         query = f"SELECT * FROM {self._table(SOURCES)}"  # noqa: S608 - our own name
         rows = self._rows(query)
         return [
-            SourceFile(
-                row[0],
-                row[1],
-                row[2],
-                row[3] or "",
-                row[4] or "",
-                row[5] or "",
-                row[6] or "",
-                row[7] or "",
-                row[8],
-                row[9],
-                row[10],
-                row[11],
-                json.loads(row[12]),
-                tuple((line, text) for line, text in json.loads(row[13])),
+            SourceFile._make(
+                (
+                    *row[:3],
+                    *(text or "" for text in row[3:8]),
+                    *row[8:12],
+                    json.loads(row[12]),
+                    tuple((line, text) for line, text in json.loads(row[13])),
+                )
             )
             for row in rows
         ]
 
     def cells(self, **wanted: object) -> Iterator[Cell]:
-        """Return the cells whose columns have these values, as `cells(test="osu_latency")`."""
+        """Return the cells with these values of columns, for example `cells(test="osu_latency")`."""
         conditions = " AND ".join(f"{name} IS NOT DISTINCT FROM ?" for name in wanted) or "true"
-        order = "arm, program, test, variant, size, ranks, nodes, metric, unit"
         rows = self._rows(
-            f"SELECT {order}, run, launch, block, value, source, line "  # noqa: S608 - our own names
+            f"SELECT {_CELL}, run, launch, block, value, source, line "  # noqa: S608 - our own names
             f"FROM {self._table(FACTS)} WHERE {conditions} "
-            f"ORDER BY {order.replace('size', 'size NULLS FIRST')}, block, launch, run, line",
+            f"ORDER BY {_CELL.replace('size', 'size NULLS FIRST')}, block, launch, run, line",
             list(wanted.values()),
         )
         for key, members in groupby(rows, key=lambda row: row[:9]):
@@ -290,25 +271,24 @@ class Study:
             yield Cell(key[0], point, seen)
 
     def cell_count(self, launches: int) -> int:
-        """Return the number of cells of all arms with at least so many launches."""
-        keys = "arm, program, test, variant, size, ranks, nodes, metric, unit"
+        """Return the number of cells of all arms with at least `launches` launches."""
         rows = self._rows(
-            f"SELECT count(*) FROM (SELECT 1 FROM {self._table(FACTS)} GROUP BY {keys} "  # noqa: S608 - our own names
+            f"SELECT count(*) FROM (SELECT 1 FROM {self._table(FACTS)} GROUP BY {_CELL} "  # noqa: S608 - our own names
             "HAVING count(DISTINCT (run, launch)) >= ?)",
             [launches],
         )
         return next(int(row[0]) for row in rows)
 
     def raw(self, source: str) -> bytes:
-        """Return the bytes of a raw file; raises LogError when they were changed."""
+        """Return the bytes of a raw file; raises LogError if they have changed."""
         path = object_path(self.directory, source)
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise LogError(f"{path}: {error.strerror}", "the study is incomplete") from error
+            raise LogError(f"{path}: {error.strerror}", "import again") from error
         if hashlib.sha256(content).hexdigest() != source:
             raise LogError(
                 f"{path}: its content is not what was recorded",
-                "raw files must not be edited: import again",
+                "raw files must not be edited; import again",
             )
         return content

@@ -74,7 +74,7 @@ def test_zeros_have_no_ratio_and_stop_nothing(
     )
     for one in judged(made, capsys):
         assert (one["verdict"], one["ratio"]) == ("INCONCLUSIVE", None)
-        assert one["reason"] == "a value is zero: there is no ratio"
+        assert one["reason"] == "a value is zero: there is no ratio; read its raw line"
     assert main(["study", "report", str(made), "a", "b"]) == 0
 
 

@@ -91,7 +91,7 @@ def test_enough_launches_are_those_with_narrow_intervals() -> None:
         ("format: 1", "format: 2", ":1:9:", "format"),
         ("use: netpipe", "use: netpip", ":9:13: no workload 'netpip'", "known: "),
         ("{use: netpipe}", "{}", ":9:", "neither or both"),
-        ("{use: netpipe}", "{use: netpipe, args: [x]}", ":9:", "beside use"),
+        ("{use: netpipe}", "{use: netpipe, args: [x]}", ":9:", "with use"),
         ("{use: netpipe}", "{program: ./x}", ":9:", "no log_format"),
         ("way: own", "way: OWN", ":6:", "way"),
         ("  a: {cluster: c.yaml, ", "  a: {", ":4:", "neither or both of cluster and start"),
@@ -113,7 +113,7 @@ def test_a_wrong_study_is_named_with_its_line(
 def test_only_some_known_workloads_take_arguments(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(SMALL.replace("{use: netpipe}", "{use: perftest-send-lat, args: [-d, mlx5_1]}"))
-    with pytest.raises(SpecError, match="beside use"):
+    with pytest.raises(SpecError, match="with use"):
         load_design(path, WORKLOADS)
     found = load_design(path, WORKLOADS, ["perftest-send-lat"])
     assert [w.args for w in found.workloads.values() if w.args] == [["-d", "mlx5_1"]]

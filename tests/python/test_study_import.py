@@ -239,7 +239,7 @@ def test_one_launch_in_two_files_is_a_wrong_label(logs: Path) -> None:
     (logs / "study-labels.yaml").write_text(LABELS.replace("{arm}/", "{arm}/**/"))
     summary, _ = imported(logs)
     (reason,) = summary.refused.values()
-    assert "osu_latency of launch 3 of vm is in" in reason
+    assert "osu_latency of launch 3 of vm is already in" in reason
 
 
 def test_short_logs_may_agree_by_chance(logs: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_draft_is_refused_where_nothing_is_to_be_asked(
     empty, own, file = tmp_path / "empty", tmp_path / "own", tmp_path / "draft.yaml"
     empty.mkdir()
     make_run(own / "first")
-    for folder, why in ((empty, "holds no file"), (own, "contain their labels")):
+    for folder, why in ((empty, "has no files"), (own, "contain their labels")):
         assert main(["study", "import", str(folder), "--draft", str(file)]) == 1
         assert why in capsys.readouterr().err
         assert not file.exists()
@@ -280,13 +280,13 @@ def test_a_draft_is_refused_where_nothing_is_to_be_asked(
 
 def test_a_study_is_no_input_and_a_folder_no_study(logs: Path, tmp_path: Path) -> None:
     imported(logs)
-    with pytest.raises(NearmetalError, match="is a study already"):
+    with pytest.raises(NearmetalError, match="is already a study"):
         find_files([tmp_path / "study"])
-    with pytest.raises(NearmetalError, match="not empty and no study"):
+    with pytest.raises(NearmetalError, match="neither empty nor a study"):
         import_study([logs], None, logs, Unwatched())
-    with pytest.raises(NearmetalError, match="is no directory"):
+    with pytest.raises(NearmetalError, match="is not a directory"):
         find_files([tmp_path / "nothing"])
-    with pytest.raises(LogError, match="is no study"):
+    with pytest.raises(LogError, match="is not a study"):
         Study(tmp_path)
 
 

@@ -139,7 +139,9 @@ def test_at_the_margin_a_verdict_is_wrong_in_one_case_of_twenty_at_most() -> Non
 
 
 def test_zero_has_no_ratio_and_neutral_figures_no_verdict() -> None:
-    assert judge(STEADY, [0.0, *STEADY[1:]]).reason == "a value is zero: there is no ratio"
+    assert judge(STEADY, [0.0, *STEADY[1:]]).reason == (
+        "a value is zero: there is no ratio; read its raw line"
+    )
     overlap = LATENCY._replace(metric="overlap", unit=Unit.PERCENT)
     assert compare((METAL, [cell(METAL, overlap, STEADY)]), (VM, [cell(VM, overlap, STEADY)])) == []
     plain = (Arm("a"), Arm("b"))
@@ -239,7 +241,7 @@ def test_measured_rates_warn_where_none_was_told() -> None:
     slow = cell(VM, BANDWIDTH, [3063.0] * 10)
     fast = cell(METAL, BANDWIDTH, [12172.0] * 10)
     (one,) = compare((METAL, [fast]), (VM, [slow]))
-    assert "fits 100 against 25 Gbit/s" in one.gate.watermarks[0]
+    assert "fit 100 against 25 Gbit/s" in one.gate.watermarks[0]
 
 
 def test_physics() -> None:
@@ -518,7 +520,7 @@ def test_the_command_line_says_what_it_cannot(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["study", "judge", str(tmp_path), "a", "b"]) == 1
-    assert "is no study" in capsys.readouterr().err
+    assert "is not a study" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_few_launches_settle_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
     made = study(tmp_path, slower=1.05, narrower=0.99, launches=5)
     found = outcomes(["sdsc", str(made), "--arm", "native-ib=metal"], capsys, 0)
     assert found["bandwidth"]["outcome"] == "INCONCLUSIVE"
-    assert "5 launches; 6 are needed" in found["bandwidth"]["reason"]
+    assert "5 launches, at least 6 are needed" in found["bandwidth"]["reason"]
 
 
 def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

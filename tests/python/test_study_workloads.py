@@ -17,6 +17,7 @@ from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Command, LocalRunner
 from nearmetal.evidence import parse_log
 from nearmetal.evidence.parse import PARSERS
+from nearmetal.job.run import Output
 from nearmetal.study.gate import VARIES, fold
 from nearmetal.study.runner.environment import (
     NodeAnswers,
@@ -91,7 +92,7 @@ def test_an_input_of_the_study_takes_the_place_of_ours(tmp_path: Path) -> None:
     (tmp_path / "mine" / "deep" / "in.liquid").write_text("run 1\n")
     lay_out(WORKLOADS["lammps"], tmp_path / "mine", tmp_path / "work", 2)
     assert [p.name for p in (tmp_path / "work").iterdir()] == ["deep"]
-    with pytest.raises(LaunchError, match="no input directory"):
+    with pytest.raises(LaunchError, match="is not a directory"):
         lay_out(WORKLOADS["lammps"], tmp_path / "nothing", tmp_path / "other", 2)
 
 
@@ -150,7 +151,7 @@ def test_a_hang_is_told_with_its_size(tmp_path: Path) -> None:
             ("n1", "n2"),
             [perftest(tmp_path)],
             (4096, 8192, 16384, 32768),
-            output=(out, err),
+            output=Output(None, out, err),
             size_s=5,
         )
     assert (done.hung_at, done.exit_code) == (16384, 0)
@@ -182,7 +183,7 @@ def test_a_client_waits_for_a_server_that_says_nothing(tmp_path: Path) -> None:
             ("n1", "n2"),
             [str(program)],
             (64,),
-            output=(out, err),
+            output=Output(None, out, err),
             size_s=5,
         )
     assert done.exit_code == 0
@@ -198,7 +199,7 @@ def test_a_pair_that_fails_stops(tmp_path: Path) -> None:
             ("n1", "n2"),
             [perftest(tmp_path)],
             (64, 128),
-            output=(out, err),
+            output=Output(None, out, err),
             size_s=5,
         )
     assert (done.hung_at, done.exit_code) == (None, 3)

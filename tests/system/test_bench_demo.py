@@ -22,8 +22,8 @@ from nearmetal.evidence import load_run
 from nearmetal.job.mpi import Mpi, find_installations
 from nearmetal.report import Evidence, render_html
 from nearmetal.report.checks import State, run_checks
-from nearmetal.study.runner import ARMS, Collector
-from nearmetal.study.runner.suite import PlannedLaunch, Program, Where
+from nearmetal.study.runner.collect import Collector
+from nearmetal.study.runner.suite import ARMS, PlannedLaunch, Program, Where
 from tests.system.local import ROOT, Site, site
 from tests.system.need import need_build, need_mpi
 

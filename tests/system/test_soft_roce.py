@@ -295,7 +295,7 @@ def test_perftest_is_measured_and_read(site: Site, tmp_path: Path) -> None:
     launches = read_manifest(run).launches
     assert [launch.good for launch in launches] == [True] * 2
     for launch in launches:
-        assert launch.facts["carried_by"] == "verbs (as set; not counted)"
+        assert launch.facts["carried_by"] == "verbs (as configured; not counted)"
         assert "-n 5" in " ".join(launch.argv)
         # The device has no rate to judge by: what its file says is a constant of the driver.
         assert "rxe_eth0 software" in launch.facts["functions"]

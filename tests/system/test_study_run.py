@@ -132,7 +132,7 @@ def test_another_study_file_is_not_mixed_in(place: Site) -> None:
     other.write_text(STUDY.read_text() + "# another\n")
     third = place.run("study", "run", str(other), "--output", str(output), timeout=60)
     assert third.returncode == 1
-    assert "holds launches of another study file" in third.stderr
+    assert "has launches of another study file" in third.stderr
     for spec in ("one-node", "two-nodes"):
         assert place.run("down", spec, timeout=60).returncode == 0
     place.assert_no_trace()

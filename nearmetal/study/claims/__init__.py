@@ -59,35 +59,29 @@ def _tax(comparison: Comparison) -> tuple[float, float] | None:
 
 
 def against(document: Prose, measured: Sequence[Comparison]) -> Found:
-    """Return the claims that no measured point bears out."""
+    """Return the claims that no measured point confirms."""
     usable = [c for c in measured if c.verdict is not Verdict.REFUSED]
-    for sentence in document.sentences:
-        text = sentence.text.lower()
+    for line, match in document.matches(_CHANGE):
+        text = match.string.lower()
         here = [
             c
             for c in usable
             if all(re.search(rf"\b{re.escape(arm.lower())}\b", text) for arm in c.arms)
             and any(re.search(rf"\b{re.escape(name.lower())}\b", text) for name in _names(c))
         ]
-        for match in _CHANGE.finditer(sentence.text):
-            taxes = [tax for c in here if (tax := _tax(c)) is not None]
-            if not taxes:
-                continue
-            lower = here[0].point.lower_is_better
-            worse = match[3].lower() in (_WORSE_TIME if lower else _WORSE_RATE)
-            said = float(match[2]) if worse else -float(match[2])
-            bound = (match[1] or "").lower() in _BOUNDS
-            most, least = max(high for _, high in taxes), min(low for low, _ in taxes)
-            wrong = (
-                min(low for low, _ in taxes) > said if bound else not least - 1 <= said <= most + 1
-            )
-            if wrong or (bound and max(low for low, _ in taxes) > said):
-                worst = max(low for low, _ in taxes)
-                yield (
-                    sentence.line,
-                    f"{match[0].strip()}: measured are {least:.1f} % to "
-                    f"{most:.1f} %" + (f", at least {worst:.1f} % somewhere" if bound else ""),
-                )
+        taxes = [tax for c in here if (tax := _tax(c)) is not None]
+        if not taxes:
+            continue
+        lower = here[0].point.lower_is_better
+        worse = match[3].lower() in (_WORSE_TIME if lower else _WORSE_RATE)
+        said = float(match[2]) if worse else -float(match[2])
+        bound = (match[1] or "").lower() in _BOUNDS
+        most, least = max(high for _, high in taxes), min(low for low, _ in taxes)
+        worst = max(low for low, _ in taxes)
+        if worst > said if bound else not least - 1 <= said <= most + 1:
+            somewhere = f", at least {worst:.1f} % somewhere" if bound else ""
+            found = f"{least:.1f} % to {most:.1f} %{somewhere}"
+            yield line, f"{match[0].strip()}: measured are {found}"
 
 
 def lint(text: str, measured: Sequence[Comparison] = ()) -> list[Contradiction]:

@@ -67,83 +67,66 @@ _COUNTS = {"two": 2, "2": 2, "dual": 2, "four": 4, "4": 4}
 
 
 def empty_range(document: Prose) -> Found:
-    """A range whose ends are equal."""
-    for sentence in document.sentences:
-        for match in _RANGE.finditer(sentence.text):
-            if float(match[1]) == float(match[3]):
-                yield sentence.line, f"{match[0]!r} has one end only"
+    """A range with equal ends."""
+    for line, match in document.matches(_RANGE):
+        if float(match[1]) == float(match[3]):
+            yield line, f"{match[0]!r} has one end only"
 
 
 def more_than(document: Prose) -> Found:
-    """N is p % more than M, or fewer: the share depends on which one is the base."""
-    for sentence in document.sentences:
-        for match in _MORE.finditer(sentence.text):
-            first, said, word, second = int(match[1]), float(match[3]), match[4], int(match[5])
-            true = abs(first / second - 1) * 100
-            if abs(true - said) > ROUNDING:
-                yield sentence.line, f"{first} is {true:.1f} % {word} than {second}, not {said:g} %"
-        for match in _PARENTHESES.finditer(sentence.text):
-            first, second, said = int(match[1]), int(match[3]), float(match[4])
-            true = abs(second / first - 1) * 100
-            if abs(true - said) > ROUNDING:
-                yield sentence.line, f"from {first} to {second} is {true:.1f} %, not {said:g} %"
+    """N is p % more than M, or fewer: the share depends on the base."""
+    for line, match in document.matches(_MORE):
+        first, said, word, second = int(match[1]), float(match[3]), match[4], int(match[5])
+        true = abs(first / second - 1) * 100
+        if abs(true - said) > ROUNDING:
+            yield line, f"{first} is {true:.1f} % {word} than {second}, not {said:g} %"
+    for line, match in document.matches(_PARENTHESES):
+        first, second, said = int(match[1]), int(match[3]), float(match[4])
+        true = abs(second / first - 1) * 100
+        if abs(true - said) > ROUNDING:
+            yield line, f"from {first} to {second} is {true:.1f} %, not {said:g} %"
 
 
 def most_of(document: Prose) -> Found:
-    """A part that is called most of a whole, and is not."""
+    """A part that is called "most of" a whole, but is not."""
     for paragraph in document.paragraphs:
         times: list[float] = []
         for sentence in paragraph.sentences:
             here = [float(m[1]) * TIMES[m[2]] for m in _TIME.finditer(sentence.text)]
             if "most of" in sentence.text and here and times and here[0] < MOST * max(times):
-                share = here[0] / max(times)
-                yield (
-                    sentence.line,
-                    f"{here[0]:g} µs are {share:.1%} of {max(times):g} µs, not most of them",
-                )
+                share = f"{here[0] / max(times):.1%} of {max(times):g} µs"
+                yield sentence.line, f"{here[0]:g} µs are {share}, not most of them"
             times += here
 
 
 def implied(document: Prose) -> Found:
-    """A is x % above B and y % above C, so C is above B: by how much is seldom said."""
-    for sentence in document.sentences:
-        for match in _RESPECTIVELY.finditer(sentence.text):
-            over_first, over_second = float(match[1]), float(match[2])
-            ratio = (1 + over_first / 100) / (1 + over_second / 100) - 1
-            if abs(ratio) > IMPLIED:
-                names = (match[6], match[5]) if ratio > 0 else (match[5], match[6])
-                yield (
-                    sentence.line,
-                    (
-                        f"{over_first:g} % and {over_second:g} % mean "
-                        f"that {names[0]} is {abs(ratio):.0%} above {names[1]}"
-                    ),
-                )
+    """A is x % above B and y % above C: the text does not give the ratio of B and C."""
+    for line, match in document.matches(_RESPECTIVELY):
+        first, second = float(match[1]), float(match[2])
+        ratio = (1 + first / 100) / (1 + second / 100) - 1
+        if abs(ratio) > IMPLIED:
+            above, below = (match[6], match[5]) if ratio > 0 else (match[5], match[6])
+            words = f"{above} is {abs(ratio):.0%} above {below}"
+            yield line, f"{first:g} % and {second:g} % mean that {words}"
 
 
 def cores(document: Prose) -> Found:
-    """Processors have so many cores; a node cannot use more than it has."""
+    """More cores than the processors or the node have."""
     declared: tuple[int, int] | None = None
-    for sentence in document.sentences:
-        total = _TOTAL.search(sentence.text)
-        processors = _PROCESSORS.search(sentence.text)
+    for line, text in ((sentence.line, sentence.text) for sentence in document.sentences):
+        total, processors = _TOTAL.search(text), _PROCESSORS.search(text)
         if total:
-            declared = (int(total[1]), sentence.line)
+            declared = (int(total[1]), line)
         if total and processors:
             due = _COUNTS[processors[1]] * CORES[processors[2]]
             if due != int(total[1]):
-                yield (
-                    sentence.line,
-                    f"{processors[1]} {processors[2]} have {due} cores, not {total[1]}",
-                )
-        used = _CORES_NODES.search(sentence.text)
+                yield line, f"{processors[1]} {processors[2]} have {due} cores, not {total[1]}"
+        used = _CORES_NODES.search(text)
         if used and declared:
             each = int(used[1]) / int(used[2])
             if each > declared[0]:
-                yield (
-                    sentence.line,
-                    f"{used[0]} are {each:g} a node, line {declared[1]} says {declared[0]}",
-                )
+                words = f"line {declared[1]} says {declared[0]}"
+                yield line, f"{used[0]} are {each:g} a node, {words}"
             declared = None
 
 

@@ -69,6 +69,12 @@ class Prose:
         """Every sentence, in order."""
         return [sentence for paragraph in self.paragraphs for sentence in paragraph.sentences]
 
+    def matches(self, pattern: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
+        """Return the matches of a pattern in all sentences, each with the line of its sentence."""
+        for sentence in self.sentences:
+            for match in pattern.finditer(sentence.text):
+                yield sentence.line, match
+
 
 def _cells(line: str) -> list[str]:
     if "\t" in line:

@@ -76,7 +76,7 @@ def _listed(sentences: tuple[Sentence, ...]) -> list[tuple[str, float, int]]:
 
 
 def beyond_the_bound(document: Prose) -> Found:
-    """All the others are within p %: those that were listed before are not."""
+    """All others are within p %, but a value that was listed before is not."""
     for paragraph in document.paragraphs:
         for position, sentence in enumerate(paragraph.sentences):
             limit = _WITHIN.search(sentence.text)
@@ -105,7 +105,7 @@ def _additional(
 
 
 def above_the_gauge(document: Prose) -> Found:
-    """A gauge says what is acceptable; a delta above it is called acceptable all the same."""
+    """A gauge limits the acceptable difference, but a larger one is called acceptable."""
     gauge: tuple[float, int] | None = None
     for paragraph in document.paragraphs:
         if match := _GAUGE.search(paragraph.text):
@@ -115,17 +115,12 @@ def above_the_gauge(document: Prose) -> Found:
             continue
         values = [float(m[1]) for m in _DELTA.finditer(paragraph.text)]
         if values and max(values) > gauge[0]:
-            yield (
-                paragraph.line,
-                (
-                    f"{max(values):g} % is called acceptable, line "
-                    f"{gauge[1]} accepts up to {gauge[0]:g} %"
-                ),
-            )
+            accepts = f"line {gauge[1]} accepts up to {gauge[0]:g} %"
+            yield paragraph.line, f"{max(values):g} % is called acceptable, {accepts}"
 
 
 def other_fabric(document: Prose) -> Found:
-    """A paragraph about one fabric judges an arm of the other: a sentence was copied."""
+    """A paragraph about one fabric judges an arm of the other: copied text."""
     for paragraph in document.paragraphs:
         opening = paragraph.sentences[0].text[:40]
         about = [name for name, words in _FABRICS.items() if words.search(opening)]
@@ -139,26 +134,19 @@ def other_fabric(document: Prose) -> Found:
 
 
 def broken_bound(document: Prose) -> Found:
-    """Less than p % more latency, says one sentence without a condition; another has more."""
+    """One sentence says less than p % more latency, without a condition; another has more."""
     bounds = []
-    for sentence in document.sentences:
-        for match in _BOUND.finditer(sentence.text):
-            behind = sentence.text[match.end() : match.end() + 40]
-            quantity = re.search(r"\b(latency|bandwidth)\b", behind)
-            if quantity and "increase" in behind and not _QUALIFIED.search(sentence.text):
-                bounds.append((float(match[1]), quantity[1], sentence.line))
-    for sentence in document.sentences:
-        for match in _EXTRA.finditer(sentence.text):
-            for bound, bounded, line in bounds:
-                value = float(match[2])
-                if bounded == match[1].lower() and value > bound and sentence.line != line:
-                    yield (
-                        line,
-                        (
-                            f"less than {bound:g} % more {bounded}, but line "
-                            f"{sentence.line} has {value:g} %"
-                        ),
-                    )
+    for line, match in document.matches(_BOUND):
+        behind = match.string[match.end() : match.end() + 40]
+        quantity = re.search(r"\b(latency|bandwidth)\b", behind)
+        if quantity and "increase" in behind and not _QUALIFIED.search(match.string):
+            bounds.append((float(match[1]), quantity[1], line))
+    for here, match in document.matches(_EXTRA):
+        value = float(match[2])
+        for bound, bounded, line in bounds:
+            if bounded == match[1].lower() and value > bound and here != line:
+                has = f"line {here} has {value:g} %"
+                yield line, f"less than {bound:g} % more {bounded}, but {has}"
 
 
 def _changes(paragraphs: list[Paragraph], name: str, without: int) -> list[tuple[float, int]]:
@@ -171,18 +159,15 @@ def _changes(paragraphs: list[Paragraph], name: str, without: int) -> list[tuple
 
 
 def concluded(document: Prose) -> Found:
-    """A conclusion gives a range with names, and what was measured of those names is elsewhere."""
-    for sentence in document.sentences:
-        match = _BETWEEN.search(sentence.text)
-        if match is None:
-            continue
+    """The range of a conclusion is far from the measured values of the same names."""
+    for line, match in document.matches(_BETWEEN):
         for said, words in ((float(match[1]), match[2]), (float(match[3]), match[4])):
             for name in _NAME.findall(words):
-                seen = _changes(document.paragraphs, name, sentence.line)
+                seen = _changes(document.paragraphs, name, line)
                 near = [v for v, _ in seen if 1 / APART <= v / said <= APART] if said else []
                 if seen and not near:
                     values = ", ".join(f"{v:g} % (line {n})" for v, n in seen[:3])
-                    yield sentence.line, f"{said:g} % for {name}, measured were {values}"
+                    yield line, f"{said:g} % for {name}, measured were {values}"
 
 
 def years(document: Prose) -> Found:
@@ -212,24 +197,24 @@ def _one_letter(short: str, long: str) -> bool:
 
 
 def typical(document: Prose) -> Found:
-    """A difference is called typical, and a cell of the text's own table stands far out."""
-    claims = [(float(m[1]), s.line) for s in document.sentences for m in _TYPICAL.finditer(s.text)]
+    """A difference is called typical, but a cell of the table in the text is an outlier."""
+    claims = [(float(match[1]), line) for line, match in document.matches(_TYPICAL)]
     for table in document.tables:
         if not claims or len(table.cells) < MIN_CELLS:
             continue
-        farthest = max(
-            table.cells, key=lambda c: abs(c.value - median(x.value for x in table.cells))
-        )
         said, line = claims[0]
-        odd = outliers([cell.value for cell in table.cells])
-        if table.cells.index(farthest) in odd and abs(farthest.value) > 3 * said:
-            yield (
-                farthest.line,
-                (
-                    f"{farthest.value:g} % ({farthest.column}, {farthest.row}) is an outlier of its "
-                    f"own table; line {line} says about {said:g} %"
-                ),
-            )
+        values = [cell.value for cell in table.cells]
+        at = _farthest(values)
+        if at in outliers(values) and abs(values[at]) > 3 * said:
+            cell = table.cells[at]
+            words = f"is an outlier of its own table; line {line} says about {said:g} %"
+            yield cell.line, f"{cell.value:g} % ({cell.column}, {cell.row}) {words}"
+
+
+def _farthest(values: list[float]) -> int:
+    """Return the position of the value farthest from the median."""
+    middle = median(values)
+    return max(range(len(values)), key=lambda position: abs(values[position] - middle))
 
 
 RULES = (

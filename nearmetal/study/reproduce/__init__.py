@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides claims on a reader's data. Pure.
+"""The claims of published studies, tested on the data of a reader. Pure.
 
-A claim is CONFIRMED when the intervals of all its points lie within its limits, REFUTED when one lies
-outside, beyond what the number of points explains, INCONCLUSIVE otherwise, and CANNOT TEST when there
-is nothing to test it on, or when what there is may not be compared.
+A claim is CONFIRMED if the intervals of all its points lie within its limits, and REFUTED if an
+interval lies outside and the number of points does not explain it. Otherwise it is INCONCLUSIVE. It
+is CANNOT TEST if data are missing, or if the arms are not comparable.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from nearmetal.study.gate import BANDWIDTHS
@@ -19,14 +20,12 @@ from nearmetal.study.reproduce.claims import CLAIMED, Claim, ClaimKind, claims_o
 from nearmetal.study.stats import (
     MIN_LAUNCHES,
     MOST_ERROR,
-    Interval,
     Ratio,
     adjust,
     coverage,
     exclusion_p,
     median_interval,
     ratio,
-    summarize,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ __all__ = [
 
 
 class ClaimOutcome(Enum):
-    """What became of a claim."""
+    """The result of the test of a claim."""
 
     CONFIRMED = "CONFIRMED"
     REFUTED = "REFUTED"
@@ -70,7 +69,7 @@ class Tested(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one claim, why, on which points, and what stands beside it."""
+    """The outcome of one claim, its reason, points and marks."""
 
     claim: Claim
     outcome: ClaimOutcome
@@ -80,7 +79,7 @@ class Result:
 
 
 class Data(NamedTuple):
-    """A reader's study: the arm and cells of each role, and what is known of the launches."""
+    """The study of a reader: arm and cells of each role, versions and facts of the launches."""
 
     arms: Mapping[str, Arm]
     cells: Callable[[Arm], Sequence[Cell]]
@@ -94,17 +93,19 @@ def reproduce(claims: Iterable[Claim], data: Data) -> list[Result]:
 
 
 def _missing(claim: Claim, data: Data) -> str:
-    """Return what keeps a claim from being tested; empty when nothing does."""
+    """Return the reason why a claim cannot be tested, or an empty text."""
     without = [role for role in claim.roles if role not in data.arms]
     if without:
-        return f"no arm is {' and '.join(without)}"
+        roles = " and ".join(without)
+        return f"no arm is {roles}; give --arm {without[0]}=ARM"
     if claim.kind is ClaimKind.SHARE and "line_rate_gbit" not in data.arms[claim.arm].facts:
-        return f"the line rate of {data.arms[claim.arm].name} is not told (fact line_rate_gbit)"
+        name = data.arms[claim.arm].name
+        return f"the line rate of {name} is unknown; add the fact line_rate_gbit to its labels"
     return ""
 
 
 def _nothing(claim: Claim) -> str:
-    """Return what was looked for, where no point fits a claim."""
+    """Return the missing data of a claim without points."""
     sizes = ""
     if claim.from_size is not None or claim.to_size is not None:
         sizes = f", {claim.from_size or 0} to {claim.to_size or 'any'} bytes"
@@ -123,23 +124,17 @@ def _decide(claim: Claim, data: Data) -> Result:
         return Result(claim, ClaimOutcome.CANNOT_TEST, refused or _nothing(claim))
     most = max(min(one.launches) for one in tested)
     if most < MIN_LAUNCHES:
-        why = f"{most} launches; {MIN_LAUNCHES} are needed for an interval"
+        why = f"{most} launches, at least {MIN_LAUNCHES} are needed; add launches"
         return Result(claim, ClaimOutcome.INCONCLUSIVE, why, tuple(tested), marks)
     outcome, reason = _conclude(claim, tested)
     return Result(claim, outcome, reason, tuple(tested), marks)
 
 
-def _inside(value: float, limits: ClaimLimits) -> bool:
-    return (limits.low is None or value >= limits.low) and (
-        limits.high is None or value <= limits.high
-    )
-
-
 def _conclude(claim: Claim, tested: Sequence[Tested]) -> tuple[ClaimOutcome, str]:
-    """Decide by the errors of all points together: their number is accounted for."""
+    """Decide by the errors of all points, adjusted for their number."""
     adjusted = adjust([one.error for one in tested])
     sure = [
-        (one, _inside(one.quantity.value, claim.limits))
+        (one, claim.limits.hold(one.quantity.value))
         for one, error in zip(tested, adjusted, strict=True)
         if error <= MOST_ERROR
     ]
@@ -154,13 +149,18 @@ def _conclude(claim: Claim, tested: Sequence[Tested]) -> tuple[ClaimOutcome, str
         return ClaimOutcome.REFUTED, f"{len(outside)} of {total} outside of the limits"
     elif len(inside) == len(tested):
         return ClaimOutcome.CONFIRMED, f"all of {total} within the limits"
-    return ClaimOutcome.INCONCLUSIVE, f"{len(tested) - len(sure)} of {total} not settled"
+    left = len(tested) - len(sure)
+    return ClaimOutcome.INCONCLUSIVE, f"{left} of {total} not settled; add launches"
 
 
-def _compared(claim: Claim, data: Data) -> tuple[list[Tested], str, tuple[str, ...]]:
-    """Return the points of arm and base as performances; else why they may not be compared."""
+_Points = tuple[list[Tested], str, tuple[str, ...]]
+"""The points of a claim, the reasons of refusals, and marks."""
+
+
+def _compared(claim: Claim, data: Data) -> _Points:
+    """Return the points of arm and base as performances."""
     arm, base = data.arms[claim.arm], data.arms[claim.base]
-    sides = [[cell for cell in data.cells(side) if _fits(claim, cell)] for side in (base, arm)]
+    sides = [[cell for cell in data.cells(side) if claim.fits(cell.point)] for side in (base, arm)]
     found = compare(
         (base, sides[0]), (arm, sides[1]), versions=data.versions, observed=data.observed
     )
@@ -176,55 +176,40 @@ def _compared(claim: Claim, data: Data) -> tuple[list[Tested], str, tuple[str, .
         better, worse = values[::-1] if one.point.lower_is_better else values
         quantity = ratio(better, worse)
         assert quantity is not None  # noqa: S101 - its inverse is one
-        near = [
-            o
-            for side in sides
-            for cell in side
-            if cell.point._replace(ranks=None) == one.point._replace(ranks=None)
-            for o in cell.observations
-        ]
+        here = one.point._replace(ranks=None)
+        cells = (c for side in sides for c in side if c.point._replace(ranks=None) == here)
+        near = tuple(o for cell in cells for o in cell.observations)
         error = _error(claim.limits, partial(exclusion_p, better, worse))
-        tested.append(Tested(one.point, quantity, (one.base.n, one.test.n), tuple(near), error))
+        tested.append(Tested(one.point, quantity, (one.base.n, one.test.n), near, error))
     return tested, "; ".join(reasons), tuple(marks)
 
 
-def _fits(claim: Claim, cell: Cell) -> bool:
-    point = cell.point
-    return claim.fits(point.test, point.metric, point.size, point.nodes)
-
-
 def _error(limits: ClaimLimits, of: Callable[[float], float]) -> float:
-    """Return the error of saying on which side of every limit a quantity lies."""
+    """Return the error of the statement on which side of each limit a quantity lies."""
     return max(of(limit) for limit in limits if limit is not None)
 
 
-def _absolute(claim: Claim, data: Data) -> tuple[list[Tested], str, tuple[str, ...]]:
+def _absolute(claim: Claim, data: Data) -> _Points:
     """Return the points of one arm in the unit of the claim."""
     arm = data.arms[claim.arm]
     tested = []
     for cell in data.cells(arm):
         scale = _scale(claim, arm, cell)
-        if scale is None or not _fits(claim, cell):
+        if scale is None or not claim.fits(cell.point):
             continue
         values = [value * scale for value in cell.values]
-        summary = summarize(values)
-        low, high = (
-            (summary.interval.low, summary.interval.high) if summary.interval else (None, None)
-        )
+        interval = median_interval(values)
+        quantity = Ratio(median(values), *(interval[:2] if interval else (None, None)))
         error = _error(claim.limits, partial(_beyond, values))
-        tested.append(
-            Tested(
-                cell.point, Ratio(summary.median, low, high), (summary.n,), cell.observations, error
-            )
-        )
+        tested.append(Tested(cell.point, quantity, (len(values),), cell.observations, error))
     if claim.kind is ClaimKind.GIGABITS and tested:
-        # A line is filled by the size that fills it best.
+        # The size with the largest bandwidth decides whether a line is full.
         tested = [max(tested, key=lambda one: one.quantity.value)]
     return tested, "", ()
 
 
 def _scale(claim: Claim, arm: Arm, cell: Cell) -> float | None:
-    """Return what turns a cell's values into the quantity of a claim; None: they are of another unit."""
+    """Return the factor from the values of a cell to the quantity of a claim; None: another unit."""
     if claim.kind is ClaimKind.MICROSECONDS:
         return 1.0 if cell.point.unit.value == "µs" else None
     scale = BANDWIDTHS.get(cell.point.unit)
@@ -234,10 +219,10 @@ def _scale(claim: Claim, arm: Arm, cell: Cell) -> float | None:
 
 
 def _beyond(values: Sequence[float], limit: float) -> float:
-    """Return the smallest error at which the median's interval leaves a limit outside; 1 if never."""
+    """Return the smallest error at which a limit is outside the interval of the median, at most 1."""
     for rank in range(1, len(values) // 2 + 1):
         level = coverage(len(values), rank)
-        found: Interval | None = median_interval(values, level)
+        found = median_interval(values, level)
         if found is not None and not found.low <= limit <= found.high:
             return 1 - level
     return 1.0

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from nearmetal.study.model import Point
 
 TOLERANCE = 0.25
 """Share of the number that `about` allows on either side."""
@@ -50,6 +53,11 @@ class ClaimLimits(NamedTuple):
 
     low: float | None
     high: float | None
+
+    def hold(self, value: float) -> bool:
+        """Return whether a value lies within the limits."""
+        low, high = self
+        return (low is None or value >= low) and (high is None or value <= high)
 
 
 def _performance(kind: ClaimKind, value: float) -> float:
@@ -116,13 +124,14 @@ class Claim:
         better = (self.bound == "at least") is (self.kind in _MORE_IS_BETTER or self.kind.absolute)
         return ClaimLimits(exact, None) if better else ClaimLimits(None, exact)
 
-    def fits(self, test: str, metric: str, size: int | None, nodes: int | None) -> bool:
+    def fits(self, point: Point) -> bool:
         """Return whether the claim is about this point."""
-        sized = (self.from_size is None or (size is not None and size >= self.from_size)) and (
-            self.to_size is None or (size is not None and size <= self.to_size)
+        low, high, size = self.from_size, self.to_size, point.size
+        sized = (low is None and high is None) or (
+            size is not None and size >= (low or 0) and (high is None or size <= high)
         )
-        here = self.nodes is None or nodes == self.nodes
-        return sized and here and test in self.tests and metric in self.metrics
+        here = self.nodes in (None, point.nodes)
+        return sized and here and point.test in self.tests and point.metric in self.metrics
 
 
 def _whole(word: str) -> int | None:

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the launches of a schedule and keeps what they printed, byte for byte."""
+"""The launches of a schedule: each is made, and its output is kept byte for byte."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Command
@@ -31,7 +31,7 @@ from nearmetal.study.runner.pairs import run_pair
 from nearmetal.study.runner.suite import PlannedLaunch, Program, Where
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from nearmetal.cluster.backend import Backend
     from nearmetal.cluster.spec import ClusterSpec
@@ -39,25 +39,24 @@ if TYPE_CHECKING:
     from nearmetal.core.progress import Progress
     from nearmetal.job.mpi import Mpi
     from nearmetal.job.run import JobResult
-    from nearmetal.job.stats import Proof
-    from nearmetal.study.runner.pairs import FabricResult
+    from nearmetal.study.runner.pairs import PairResult
     from nearmetal.study.runner.suite import BenchArm
 
 _WIRE_S = 20.0
 
 
 def now() -> str:
-    """Return the time as it stands in a manifest."""
+    """Return the time in the format of a manifest."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def program_path(program: Program, mpi: Mpi | None) -> Path:
-    """Return where a program lies; raises LaunchError when it is not there."""
+    """Return the path of a program; raises LaunchError if it is missing."""
     if program.where is Where.SITE:
         found = shutil.which(program.file)
         if found is None:
             raise LaunchError(
-                f"no program {program.file} in PATH", "install it, or put its directory into PATH"
+                f"{program.file} is not in PATH", "install it, or add its directory to PATH"
             )
         return Path(found)
     directories = {
@@ -68,12 +67,12 @@ def program_path(program: Program, mpi: Mpi | None) -> Path:
     }
     path = directories[program.where] / program.file
     if not os.access(path, os.X_OK):
-        raise LaunchError(f"no program {path}", "run `make setup`")
+        raise LaunchError(f"{path} is not a program", "run `make setup`")
     return path
 
 
 def find_pairs(backend: Backend, spec: ClusterSpec, runner: Runner) -> tuple[NodePair, ...]:
-    """Let every node meet every other; return what each found out."""
+    """Return how each node reaches each other node."""
     meetings = measure_locality(backend, spec, runner)
     return tuple(NodePair(**{k: getattr(m, k) for k in NodePair.model_fields}) for m in meetings)
 
@@ -91,13 +90,13 @@ class Collector:
     ranks: int
     progress: Progress = field(default_factory=Silent)
     pairs: tuple[NodePair, ...] = ()
-    """Who is near whom, where that is known already; otherwise it is measured first."""
+    """How the nodes reach each other; if empty, it is measured first."""
     _launches: list[Launch] = field(default_factory=list)
     _skipped: list[str] = field(default_factory=list)
     _started: str = ""
 
     def run(self, steps: Sequence[PlannedLaunch]) -> Manifest:
-        """Make all launches; a failing one is recorded with its output, and the next is made."""
+        """Make all launches; a failed one is recorded with its output, and the next is made."""
         (self.directory / "raw").mkdir(parents=True, exist_ok=False)
         self._started = now()
         self.progress.begin(len(steps) + 1)
@@ -127,50 +126,36 @@ class Collector:
         return manifest
 
     def _launch(self, step: PlannedLaunch) -> None:
-        number = len(self._launches) + 1
-        stem = raw_stem(number, step)
-        files = [self.directory / f"{stem}.{kind}" for kind in ("out", "err")]
         try:
             path = program_path(step.program, step.mpi)
         except LaunchError as error:
             self._skipped.append(f"{title(step)}: {error.message}")
             return
-        load = os.getloadavg()[0]
-        started = now()
-        with files[0].open("wb") as out, files[1].open("wb") as err:
+        raw = RawLaunch(self.directory, len(self._launches) + 1, step)
+        with raw.streams() as output:
             if step.arm is None:
-                ended = self._beside(step.program, path, Output(stdout=out, stderr=err))
+                ended = self._beside(step.program, path, output)
             else:
                 before = self._wire()
                 if step.mpi is None:
-                    ended = self._on_a_pair(step.program, step.arm, path, (out, err))
+                    ended = self._on_a_pair(step.program, step.arm, path, output)
                 else:
-                    ended = self._in_cluster(step, path, Output(stdout=out, stderr=err))
+                    ended = self._in_cluster(step, path, output)
                 after = self._wire()
                 wire = None if before is None or after is None else after - before
-                ended = Ended({**ended.fields, "wire_bytes": wire})
-        self._launches.append(
-            record_launch(self.directory, stem, number, step, ended, started=started, load=load)
-        )
-        if ended.good:
-            self._check_room()
+                ended["wire_bytes"] = wire
+        self._launches.append(raw.record(ended))
+        if self._launches[-1].good:
+            check_room(self.directory)
             self._check_readable(self._launches[-1])
 
-    def _check_room(self) -> None:
-        """Raise LaunchError on a full disk: few programs notice that their output is lost."""
-        if os.statvfs(self.directory).f_bavail == 0:
-            raise LaunchError(
-                f"{self.directory}: No space left on device: output may be cut off",
-                "make room, or give another disk with --output",
-            )
-
     def _check_readable(self, launch: Launch) -> None:
-        """Read a log at once, so that damage is told while its cause can still be seen."""
+        """Read a log at once, so that damage is reported while its cause is still visible."""
         text = (self.directory / launch.file).read_text(encoding="utf-8", errors="replace")
         parse_log(text, str(self.directory / launch.file), launch.log_format)
 
     def _beside(self, program: Program, path: Path, output: Output) -> Ended:
-        """Run the limits on the very cores of the first two nodes, outside the cluster."""
+        """Run the limits on the cores of the first two nodes, outside the cluster."""
         cores = first_cores(self.backend)
         places = ["-a", str(cores[0]), "-b", str(cores[1])] if len(cores) > 1 else []
         argv = (str(path), *places, *program.args)
@@ -179,9 +164,7 @@ class Collector:
         )
         return beside_fields(completed)
 
-    def _on_a_pair(
-        self, program: Program, arm: BenchArm, path: Path, output: tuple[IO[bytes], IO[bytes]]
-    ) -> Ended:
+    def _on_a_pair(self, program: Program, arm: BenchArm, path: Path, output: Output) -> Ended:
         argv = (str(path), *program.args)
         result = run_pair(
             self.backend,
@@ -209,7 +192,7 @@ class Collector:
         return job_fields(run_job(self.backend, self.spec, request, self.runner, output), ranks)
 
     def _wire(self) -> int | None:
-        """Return what the nodes' interfaces have sent so far; None when they do not tell."""
+        """Return the bytes that the interfaces of the nodes have sent; None: not known."""
         total = 0
         for _, node in self.spec.nodes:
             command = self.backend.on_node(
@@ -223,114 +206,105 @@ class Collector:
         return total
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a launch ended, as fields of its record."""
-
-    fields: Mapping[str, object]
-
-    @property
-    def good(self) -> bool:
-        """Whether it ended well."""
-        return self.fields["exit_code"] == 0 and not self.fields["timed_out"]
+Ended = dict[str, object]
+"""The end of a launch, as fields of its record."""
 
 
 def beside_fields(
     completed: Completed, ranks: int = 2, reason: str = "the program sends no message"
 ) -> Ended:
-    """Return how a program ended that is not a job of nearmetal."""
-    return Ended(
-        {
-            "ranks": ranks,
-            "nodes": "",
-            "seconds": completed.seconds,
-            "exit_code": completed.code if completed.code >= 0 else 128 - completed.code,
-            "timed_out": completed.timed_out,
-            "argv": completed.command.argv,
-            "env": {},
-            "proof": ChannelProof(verdict="not asked", reason=reason),
-        }
-    )
+    """Return the end of a program that is not a job of nearmetal."""
+    return {
+        "ranks": ranks,
+        "nodes": "",
+        "seconds": completed.seconds,
+        "exit_code": completed.code if completed.code >= 0 else 128 - completed.code,
+        "timed_out": completed.timed_out,
+        "argv": completed.command.argv,
+        "env": {},
+        "proof": ChannelProof(verdict="not asked", reason=reason),
+    }
 
 
-def job_fields(result: JobResult | FabricResult, ranks: int) -> Ended:
-    """Return how a job of an MPI, or a pair of processes, ended."""
-    return Ended(
-        {
-            "ranks": ranks,
-            "nodes": ",".join(f"{name}:{n}" for name, n in result.ranks),
-            "seconds": result.seconds,
-            "exit_code": result.exit_code,
-            "timed_out": result.timed_out,
-            "argv": result.argv,
-            "env": result.env,
-            "proof": _proof(result.proof),
-        }
-    )
+def job_fields(result: JobResult | PairResult, ranks: int) -> Ended:
+    """Return the end of an MPI job, or of a pair of processes."""
+    proof = result.proof
+    return {
+        "ranks": ranks,
+        "nodes": ",".join(f"{name}:{n}" for name, n in result.ranks),
+        "seconds": result.seconds,
+        "exit_code": result.exit_code,
+        "timed_out": result.timed_out,
+        "argv": result.argv,
+        "env": result.env,
+        "proof": ChannelProof(
+            verdict=proof.verdict.value,
+            reason=proof.reason,
+            messages=dict(proof.messages),
+            bytes=dict(proof.bytes),
+        ),
+    }
 
 
-def raw_stem(number: int, step: PlannedLaunch) -> str:
-    """Return the name of a launch's raw files, without what tells them apart."""
-    words = [
-        f"raw/{number:04}",
-        *([step.mpi.value] if step.mpi else []),
-        *([step.arm.name] if step.arm else []),
-        step.program.label,
-    ]
-    return "-".join(words)
+@dataclass(frozen=True)
+class RawLaunch:
+    """A launch that begins now: its number, raw files and record."""
+
+    directory: Path
+    number: int
+    step: PlannedLaunch
+    name: str = ""
+    """Name of the raw files; default: from the step."""
+    started: str = field(default_factory=now)
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
+
+    @property
+    def stem(self) -> str:
+        """The path of the raw files in the run directory, without their endings."""
+        name = self.name or "-".join([*_names(self.step), self.step.program.label])
+        return f"raw/{self.number:04}-{name}"
+
+    @contextmanager
+    def streams(self) -> Iterator[Output]:
+        """Open the raw files for the streams of the launch."""
+        out, err = (self.directory / f"{self.stem}.{kind}" for kind in ("out", "err"))
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            yield Output(None, stdout, stderr)
+
+    def record(self, ended: Ended, **fields: object) -> Launch:
+        """Return the record of the launch after its end; `fields` are more fields of the record."""
+        program = self.step.program
+        found: dict[str, object] = {"program": program.label, "log": program.log}
+        found |= {"log_format": program.log_format, "last_size": program.last_size}
+        found |= {"number": self.number, "started": self.started, "load": self.load}
+        for name, kind in (("stdout", "out"), ("stderr", "err")):
+            file = f"{self.stem}.{kind}"
+            found |= {name: file, f"{name}_sha256": sha256_of(self.directory / file)}
+        return Launch.model_validate({**found, **self.step.fields, **fields, **ended})
 
 
-def record_launch(
-    directory: Path,
-    stem: str,
-    number: int,
-    step: PlannedLaunch,
-    ended: Ended,
-    *,
-    started: str,
-    load: float,
-) -> Launch:
-    """Return the record of a launch whose raw files are complete."""
-    return Launch(
-        number=number,
-        block=step.block,
-        program=step.program.label,
-        log_format=step.program.log_format,
-        mpi=step.mpi.value if step.mpi else "",
-        arm=step.arm.name if step.arm else "",
-        started=started,
-        stdout=f"{stem}.out",
-        stdout_sha256=sha256_of(directory / f"{stem}.out"),
-        stderr=f"{stem}.err",
-        stderr_sha256=sha256_of(directory / f"{stem}.err"),
-        log="stdout" if step.program.log == "stdout" else "stderr",
-        last_size=step.program.last_size,
-        load=load,
-        **ended.fields,
-    )
+def _names(step: PlannedLaunch) -> list[str]:
+    """Return the names of the MPI and of the arm, if there are any."""
+    mpi, arm = step.mpi, step.arm
+    return [*([mpi.value] if mpi else []), *([arm.name] if arm else [])]
+
+
+def check_room(directory: Path) -> None:
+    """Raise LaunchError on a full disk: few programs report that their output is lost."""
+    if os.statvfs(directory).f_bavail == 0:
+        raise LaunchError(
+            f"{directory}: No space left on device: the output may be incomplete",
+            "free some space, then run the command again",
+        )
 
 
 def first_cores(backend: Backend) -> list[int]:
-    """Return the first core of each of the first two nodes that have cores of their own."""
-    cores: list[int] = []
-    for node in backend.status():
-        core = node.cpus[0]
-        if core not in cores:
-            cores.append(core)
-    return cores[:2]
-
-
-def _proof(proof: Proof) -> ChannelProof:
-    return ChannelProof(
-        verdict=proof.verdict.value,
-        reason=proof.reason,
-        messages=dict(proof.messages),
-        bytes=dict(proof.bytes),
-    )
+    """Return the first cores of the first two nodes that have different ones."""
+    return list(dict.fromkeys(node.cpus[0] for node in backend.status()))[:2]
 
 
 def sent_bytes(net_dev: str) -> int | None:
-    """Return the bytes that all interfaces but loopback sent, from /proc/net/dev."""
+    """Return the bytes that all interfaces except loopback sent, from /proc/net/dev."""
     total, seen = 0, False
     for line in net_dev.splitlines()[2:]:
         name, colon, counters = line.partition(":")
@@ -343,15 +317,10 @@ def sent_bytes(net_dev: str) -> int | None:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, as it stands in a manifest."""
+    """Return the SHA-256 of a file in the format of a manifest."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def title(step: PlannedLaunch) -> str:
-    """Return what a launch is, for people."""
-    words = [
-        step.program.label,
-        *([step.mpi.value] if step.mpi else []),
-        *([step.arm.name] if step.arm else []),
-    ]
-    return f"block {step.block + 1}: {' '.join(words)}"
+    """Return the name of a launch in messages."""
+    return f"block {step.block + 1}: {' '.join([step.program.label, *_names(step)])}"

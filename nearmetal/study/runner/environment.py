@@ -68,14 +68,14 @@ def _memory(meminfo: str) -> str:
 
 
 def _system() -> str:
-    for line in _read(Path("/etc/os-release")).splitlines():
-        if line.startswith("PRETTY_NAME="):
-            return line.partition("=")[2].strip('"')
-    return "unknown"
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "unknown")
+    except OSError:
+        return "unknown"
 
 
 def machine_facts() -> tuple[tuple[str, str], ...]:
-    """Return names and values of what figures depend on."""
+    """Return the properties of the machine that change figures."""
     cpuinfo = _read(Path("/proc/cpuinfo"))
     governor = _read(_CPU / "cpu0/cpufreq/scaling_governor")
     transparent = _read(Path("/sys/kernel/mm/transparent_hugepage/enabled"))
@@ -93,7 +93,7 @@ def machine_facts() -> tuple[tuple[str, str], ...]:
 
 
 def software_facts() -> tuple[tuple[str, str], ...]:
-    """Return the versions of what was run."""
+    """Return the versions of the software."""
     mpis = [
         (i.mpi.value, f"{i.mpi.title}, {i.launcher.name}") for i in find_installations().values()
     ]
@@ -101,17 +101,10 @@ def software_facts() -> tuple[tuple[str, str], ...]:
 
 
 def environment(nodes: Sequence[NodeStatus]) -> Environment:
-    """Return everything that is recorded about where a run took place."""
+    """Return the record of machine, software and nodes."""
     places = tuple(
-        NodePlace(
-            name=n.name,
-            host=n.host,
-            hostname=n.hostname,
-            address=n.address,
-            cpus=n.cpus,
-            slots=n.slots,
-        )
-        for n in nodes
+        NodePlace(**{name: getattr(node, name) for name in NodePlace.model_fields})
+        for node in nodes
     )
     return Environment(machine=machine_facts(), software=software_facts(), nodes=places)
 
@@ -132,7 +125,7 @@ for d in /sys/class/infiniband/*; do
 	n=${d##*/}
 	first "firmware $n" "$d/fw_ver"
 	first "numa $n" "$d/device/numa_node"
-	# A device made of an interface (soft-RoCE) is no function, and its rate a constant.
+	# A device over an interface (soft-RoCE) is not a function, and its rate is a constant.
 	[ -e "$d/parent" ] && say "function $n" software && continue
 	[ -e "$d/device/physfn" ] && say "function $n" VF || say "function $n" PF
 	for p in "$d"/ports/*; do
@@ -155,22 +148,22 @@ exit 0
 """
 
 _BYTES = {"tx_bytes": 1, "port_xmit_data": 4}
-"""Counters of what was sent, and how many bytes they count in."""
+"""Counters of sent data, with the bytes of one count."""
 
 
 @dataclass(frozen=True)
 class NodeAnswers:
-    """What the nodes said, by node and name."""
+    """The answers of the nodes, by node and name."""
 
     nodes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def values(self, name: str) -> list[str]:
-        """Return what the nodes say about a name, each once."""
-        told = (words.get(name) for words in self.nodes.values())
-        return list(dict.fromkeys(word for word in told if word))
+        """Return the different answers for a name."""
+        found = (words.get(name) for words in self.nodes.values())
+        return list(dict.fromkeys(word for word in found if word))
 
     def named(self, kind: str) -> list[str]:
-        """Return what is said of every device, as `mlx5_0 16.35.1012`, each once."""
+        """Return the different answers for devices, for example `mlx5_0 16.35.1012`."""
         found = [
             f"{name.removeprefix(kind + ' ')} {word}"
             for words in self.nodes.values()
@@ -190,7 +183,7 @@ class NodeAnswers:
 
 
 def parse_answer(text: str) -> dict[str, str]:
-    """Return what one node said; a line that is no answer is left out."""
+    """Return the answers of one node; other lines are left out."""
     found = {}
     for line in text.splitlines():
         name, tab, word = line.partition("\t")
@@ -200,7 +193,7 @@ def parse_answer(text: str) -> dict[str, str]:
 
 
 def look(backend: Backend, runner: Runner, nodes: Iterable[str]) -> NodeAnswers:
-    """Ask every node; one that does not answer is left out."""
+    """Ask every node; a node without an answer is left out."""
     answers = {}
     for node in nodes:
         command = backend.on_node(node, ["/bin/sh", "-c", SCRIPT], env={"PATH": "/usr/bin:/bin"})
@@ -211,7 +204,7 @@ def look(backend: Backend, runner: Runner, nodes: Iterable[str]) -> NodeAnswers:
 
 
 def look_here(runner: Runner) -> NodeAnswers:
-    """Ask this machine, for launches whose nodes only a scheduler knows."""
+    """Ask this machine, for launches on nodes that only a scheduler knows."""
     completed = runner.run(Command(("/bin/sh", "-c", SCRIPT)), timeout_s=_LOOK_S)
     return (
         NodeAnswers({os.uname().nodename: parse_answer(completed.text)})
@@ -221,10 +214,10 @@ def look_here(runner: Runner) -> NodeAnswers:
 
 
 def sent_between(before: NodeAnswers, after: NodeAnswers) -> tuple[int | None, dict[str, int]]:
-    """Return the bytes that all interfaces and ports sent meanwhile, and the errors that grew.
+    """Return the bytes that all interfaces and ports sent, and the error counters that grew.
 
-    A function of an adapter that has a network interface and a port counts its frames in both
-    places only for Ethernet; ports of their own kind count RDMA, which the interface does not see.
+    A function with a network interface and a port counts only Ethernet frames in both places. Ports
+    also count RDMA, which the interface does not see.
     """
     first, second = before.counters(), after.counters()
     if not second:
@@ -241,7 +234,7 @@ def sent_between(before: NodeAnswers, after: NodeAnswers) -> tuple[int | None, d
 
 
 def mpi_version(mpi: Mpi, runner: Runner) -> str:
-    """Return what an MPI's launcher says it is, as `Open MPI 5.0.11`; asked once per study."""
+    """Return the version of an MPI from its launcher, for example `Open MPI 5.0.11`."""
     installation = find_installations().get(mpi)
     if installation is None:
         return mpi.title
@@ -253,13 +246,13 @@ def mpi_version(mpi: Mpi, runner: Runner) -> str:
 
 
 def carried_by(result: JobResult, stack: Stack | None) -> str:
-    """Return what carried the messages: by the provider's counters, or by the settings only."""
+    """Return the channels of the messages: by the counters of the provider, or by the settings."""
     if result.provider != Provider.NEARMETAL.value:
         way = stack.title if stack else "the MPI's own TCP"
-        return f"{way} (as set; not counted)"
+        return f"{way} (as configured; not counted)"
     total = sum(result.proof.bytes.values())
     if not total:
-        return f"not known: {result.proof.reason}"
+        return f"unknown: {result.proof.reason}"
     shares = {name: count / total for name, count in result.proof.bytes.items()}
     carriers = [name for name in shares if shares[name] >= 0.005]  # noqa: PLR2004 - shown as 0 %
     return ", ".join(sorted(carriers)) + " (counted)"
@@ -268,9 +261,9 @@ def carried_by(result: JobResult, stack: Stack | None) -> str:
 def facts_of(
     seen: NodeAnswers, placement: Sequence[tuple[str, int]], cpus: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return what the nodes, the placement and the binding say, in the names of the gate."""
+    """Return the facts of a launch by the names of the gate."""
     counts = sorted({count for _, count in placement})
-    vendors = ", ".join(seen.values("vendor"))
+    vendors, virtual = ", ".join(seen.values("vendor")), seen.values("virtual")
     found = {
         "placement": ", ".join(f"{name}: {count}" for name, count in placement),
         "ranks_per_node": " or ".join(map(str, counts)),
@@ -280,9 +273,7 @@ def facts_of(
         "kernel": ", ".join(seen.values("kernel")),
         "processor": ", ".join(seen.values("processor")),
         "power_policy": ", ".join(seen.values("power_policy")),
-        "hypervisor": f"yes{', ' + vendors if vendors else ''}"
-        if seen.values("virtual")
-        else "none seen",
+        "hypervisor": ", ".join(filter(None, ("yes", vendors))) if virtual else "none seen",
         "firmware": ", ".join(seen.named("firmware")),
         "numa": ", ".join(seen.named("numa")),
         "link": ", ".join(seen.named("rate")),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the launches of a study, one at a time, and keeps what they printed; goes on after a kill.
+"""The run directory of a study: makes launches one at a time, and resumes after an interruption.
 
-The manifest of the run directory is written after every launch: what it names is done, and the raw
-files of a launch that was cut off are written again.
+The manifest is written after every launch. Launches in the manifest are done; an interrupted launch
+is not in it and runs again.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import LaunchError, StateError
 from nearmetal.core.process import Command
 from nearmetal.evidence import Launch, Manifest, parse_log, read_manifest, write_manifest
 from nearmetal.evidence.manifest import FILE, STUDY_SUITE
-from nearmetal.study.runner.collect import Ended, find_pairs, now, sha256_of
+from nearmetal.study.runner.collect import RawLaunch, check_room, find_pairs, now, sha256_of
 from nearmetal.study.runner.environment import environment
 from nearmetal.study.runner.starts import Starter, Starts, Task, Way, Workload
+from nearmetal.study.runner.suite import PlannedLaunch
 from nearmetal.study.runner.workloads import figures_in, lay_out
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.core.process import Runner
     from nearmetal.evidence import Log
+    from nearmetal.job.run import Output
 
 _LEADING_SIZE = re.compile(r"^\s*(?:\d+:\s+)?(\d+)\s", re.MULTILINE)
 _PREPARE_S = 600.0
@@ -37,15 +39,15 @@ _PREPARE_S = 600.0
 
 @dataclass
 class Launches:
-    """The run directory of a study: what was launched so far, and the next launch.
+    """The run directory of a study, with the launches so far.
 
-    Raises StateError when the directory belongs to another design.
+    Raises StateError if the directory belongs to another design.
     """
 
     directory: Path
     name: str
     design: str
-    """The text of the study file: launches of two designs are never mixed."""
+    """Text of the study file: a directory has the launches of one design only."""
     clusters: Mapping[str, tuple[Backend, ClusterSpec]]
     runner: Runner
     launches: list[Launch] = field(default_factory=list)
@@ -53,14 +55,16 @@ class Launches:
     _starts: Starts = field(init=False)
 
     def __post_init__(self) -> None:
-        """Read what is there already, or begin."""
+        """Read the launches of an interrupted study, or begin."""
         self._starts = Starts(self.runner)
         (self.directory / "raw").mkdir(parents=True, exist_ok=True)
         if (self.directory / FILE).exists():
             self._manifest = read_manifest(self.directory)
             if self._manifest.spec != self.design:
-                msg = f"{self.directory} holds launches of another study file"
-                raise StateError(msg, "give another --output, or the file as it was")
+                raise StateError(
+                    f"{self.directory} has launches of another study file",
+                    "give another --output, or the former study file",
+                )
             self.launches = list(self._manifest.launches)
         else:
             self._manifest = self._begin()
@@ -86,31 +90,24 @@ class Launches:
         )
 
     def done(self, block: int, workload: str, arm: str) -> bool:
-        """Return whether this launch was made, well or not."""
+        """Return whether this launch was made, also if it failed."""
         return any(
             (launch.block, launch.program, launch.arm) == (block, workload, arm)
             for launch in self.launches
         )
 
     def make(self, block: int, workload: Workload, arm: str, way: Way | Starter) -> Launch:
-        """Launch; the result is recorded before this returns, also when it ended badly."""
-        number = len(self.launches) + 1
-        stem = f"raw/{number:04}-{arm}-{workload.name}"
+        """Make a launch and record it, also if it failed."""
+        step = PlannedLaunch(block, workload.program, None, None)
+        raw = RawLaunch(self.directory, len(self.launches) + 1, step, f"{arm}-{workload.name}")
         ranks = min(workload.ranks, workload.program.max_ranks or workload.ranks)
-        place = self._place(workload, stem, ranks)
-        load, started = os.getloadavg()[0], now()
-        files = [self.directory / f"{stem}.{kind}" for kind in ("out", "err")]
-        with files[0].open("wb") as out, files[1].open("wb") as err:
-            self._prepare(workload, place, err)
-            ended = self._starts.start(Task(workload, place, ranks, out, err), way)
-        if os.statvfs(self.directory).f_bavail == 0:
-            raise LaunchError(
-                f"{self.directory}: No space left on device: output may be cut off",
-                "make room, then start the study again: it goes on",
-            )
-        extra = self._keep_figures(workload, place, stem) | {"started": started, "load": load}
-        extra |= {"number": number, "block": block, "arm": arm}
-        launch = self._record(stem, workload, ended, extra)
+        place = self._place(workload, raw.stem, ranks)
+        with raw.streams() as output:
+            self._prepare(workload, place, output, raw.stem)
+            ended = self._starts.start(Task(workload, place, ranks, output), way)
+        check_room(self.directory)
+        figures = self._keep_figures(workload, place, raw.stem)
+        launch = raw.record(ended, arm=arm, program=workload.name, **figures)
         if launch.timed_out:
             launch = launch.model_copy(update={"hung_at": self._hung_at(workload, launch)})
         if launch.good and place is not None:
@@ -120,29 +117,31 @@ class Launches:
         return launch
 
     def _place(self, workload: Workload, stem: str, ranks: int) -> Path | None:
-        """Make the directory of a launch; None where the program neither reads nor writes files."""
+        """Make the directory of a launch; None: the program neither reads nor writes files."""
         module = workload.module
         if not (module.inputs or module.figures or workload.given):
             return None
         place = self.directory.absolute() / "work" / stem.removeprefix("raw/")
-        # A launch that was killed left its directory half used.
+        # An interrupted launch leaves its directory.
         shutil.rmtree(place, ignore_errors=True)
         lay_out(module, workload.given, place, ranks)
         return place
 
-    def _prepare(self, workload: Workload, place: Path | None, err: IO[bytes]) -> None:
-        """Make what the program reads from its inputs; this is not timed."""
+    def _prepare(self, workload: Workload, place: Path | None, output: Output, stem: str) -> None:
+        """Run the programs that prepare the input; this time is not measured."""
         if workload.given is not None:
             return
         for words in workload.module.before:
             env = {**os.environ, **workload.module.environment()}
             command = Command(words, env=env, cwd=place)
+            err = output.stderr
             done = self.runner.attach(command, stdout=err, stderr=err, timeout_s=_PREPARE_S)
             if done.code != 0:
-                raise LaunchError(f"{workload.name}: {' '.join(words)} failed", f"read {err.name}")
+                file = self.directory / f"{stem}.err"
+                raise LaunchError(f"{workload.name}: {' '.join(words)} failed", f"read {file}")
 
     def _keep_figures(self, workload: Workload, place: Path | None, stem: str) -> dict[str, object]:
-        """Keep the file that holds the figures, when the program wrote one."""
+        """Keep the file with the figures, if the program wrote one."""
         module = workload.module
         if not module.figures or place is None:
             return {"log": module.program.log}
@@ -153,27 +152,8 @@ class Launches:
         shutil.copyfile(found, kept)
         return {"log": "figures", "figures": f"{stem}.figures", "figures_sha256": sha256_of(kept)}
 
-    def _record(
-        self, stem: str, workload: Workload, ended: Ended, extra: Mapping[str, object]
-    ) -> Launch:
-        program = workload.program
-        return Launch.model_validate(
-            {
-                "program": workload.name,
-                "log_format": program.log_format,
-                "mpi": "",
-                "stdout": f"{stem}.out",
-                "stdout_sha256": sha256_of(self.directory / f"{stem}.out"),
-                "stderr": f"{stem}.err",
-                "stderr_sha256": sha256_of(self.directory / f"{stem}.err"),
-                "last_size": program.last_size,
-                **extra,
-                **ended.fields,
-            }
-        )
-
     def _hung_at(self, workload: Workload, launch: Launch) -> int | None:
-        """Return the size at which a launch hung: the one after the last that it printed."""
+        """Return the size at which a launch hung: the size after the last printed one."""
         if launch.hung_at is not None or not workload.module.doubling:
             return launch.hung_at
         last = self.last_size(launch)
@@ -187,17 +167,17 @@ class Launches:
         write_manifest(self.directory, self._manifest)
 
     def finish(self) -> None:
-        """Record that the study ended by itself."""
+        """Record the end of the study."""
         self._write(now())
 
     def log(self, launch: Launch) -> Log:
-        """Return what a launch printed, parsed; raises LogError with file and line."""
+        """Return the parsed log of a launch; raises LogError with file and line."""
         path = self.directory / launch.file
         text = path.read_text(encoding="utf-8", errors="replace")
         return parse_log(text, str(path), launch.log_format)
 
     def last_size(self, launch: Launch) -> int | None:
-        """Return the last message size a launch printed: one that hangs does so beyond it."""
+        """Return the last message size that a launch printed; a hang is at a larger size."""
         text = (self.directory / launch.file).read_text(encoding="utf-8", errors="replace")
         sizes = _LEADING_SIZE.findall(text)
         return int(sizes[-1]) if sizes else None

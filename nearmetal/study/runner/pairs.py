@@ -7,7 +7,7 @@ import shutil
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from nearmetal.cluster.backends.local.driver import MEETING
 from nearmetal.core.errors import LaunchError
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from nearmetal.cluster.backend import Backend
     from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.core.process import Runner
+    from nearmetal.job.run import Output
 
 _PARTNER_S = 20.0
 _SUFFIXES = ("", ".stats", ".providers", ".addresses")
 
 
 @dataclass(frozen=True)
-class FabricResult:
-    """How the pair ended. `exit_code`: the first process's, else the second's."""
+class PairResult:
+    """The end of a pair. `exit_code` is that of the process that failed first."""
 
     exit_code: int
     timed_out: bool
@@ -38,11 +39,13 @@ class FabricResult:
     argv: tuple[str, ...]
     env: dict[str, str]
     proof: Proof
+    hung_at: int | None = None
+    """The size without an end in time; larger sizes were not tried."""
 
 
 @contextmanager
 def _directories(meeting: Path, job: str, library: Path) -> Iterator[Path]:
-    """Make what the pair shares, and remove it; yields where the counters are left."""
+    """Make the directories of a pair, and remove them; yields that of the counters."""
     paths = [meeting / (job + suffix) for suffix in _SUFFIXES]
     try:
         for path in paths:
@@ -55,15 +58,15 @@ def _directories(meeting: Path, job: str, library: Path) -> Iterator[Path]:
 
 
 def pair_of(spec: ClusterSpec) -> tuple[str, str, str]:
-    """Return the first host with two nodes, and these; raises LaunchError when there is none.
+    """Return the first host with two nodes, and these nodes; raises LaunchError.
 
-    The two exchange addresses through a directory, which only nodes of one host share.
+    A pair exchanges addresses through a directory, which only nodes of one host share.
     """
     for host in spec.hosts:
         if len(host.nodes) > 1:
             return host.name, host.nodes[0].name, host.nodes[1].name
     raise LaunchError(
-        "no two nodes share a host, so a fabric-level pair cannot exchange addresses",
+        "no two nodes share a host: a fabric-level pair cannot exchange addresses",
         "put two nodes on one host of the spec",
     )
 
@@ -75,19 +78,19 @@ def run_pair(
     program: Sequence[str],
     *,
     channels: Sequence[str] | None,
-    output: tuple[IO[bytes], IO[bytes]],
+    output: Output,
     timeout_s: float,
     nodes: tuple[str, str] | None = None,
     foreign: bool = False,
-) -> FabricResult:
-    """Run `program -r RANK -d DIRECTORY` on two nodes of one host; the first one's output counts.
+) -> PairResult:
+    """Run `program -r RANK -d DIRECTORY` on two nodes of one host; keep the output of rank 0.
 
-    `nodes` None: the first two of one host. `foreign`: over another provider than ours.
+    `nodes` None: the first two of one host. `foreign`: over the provider of another project.
     """
-    host, first, second = pair_of(spec)
+    host, *two = pair_of(spec)
     if nodes is not None:
         host = next(h.name for h in spec.hosts for n in h.nodes if n.name == nodes[0])
-        first, second = nodes
+        two = list(nodes)
     job = new_name("fabric")
     env = {
         "PATH": "/usr/bin:/bin",
@@ -99,56 +102,46 @@ def run_pair(
     if channels is not None:
         env["NEARMETAL_CHANNELS"] = ",".join(channels)
     argv = [[*program, "-r", str(rank), "-d", str(MEETING / f"{job}.addresses")] for rank in (0, 1)]
-    stdout, stderr = output
+    commands = [backend.on_node(two[rank], argv[rank], env=env) for rank in (0, 1)]
     with _directories(backend.meeting_directory(host), job, provider_library()) as counters:
         try:
-            partner = runner.converse(backend.on_node(second, argv[1], env=env), stderr=stderr)
+            partner = runner.converse(commands[1], stderr=output.stderr)
             try:
                 ended = runner.attach(
-                    backend.on_node(first, argv[0], env=env),
-                    stdout=stdout,
-                    stderr=stderr,
-                    timeout_s=timeout_s,
+                    commands[0], stdout=output.stdout, stderr=output.stderr, timeout_s=timeout_s
                 )
             finally:
                 other = partner.finish(_PARTNER_S)
-            codes = [c if c >= 0 else 128 - c for c in (ended.code, other)]
             proof = judge(read_stats(counters), 2)
             if foreign:
-                proof = Proof(JobVerdict.NOT_ASKED, "another provider was requested")
+                proof = Proof(JobVerdict.NOT_ASKED, "the program uses another provider")
         finally:
             backend.end_marked(f"{MARKER}={job}")
-    code = codes[0] or codes[1]
+    code = _exit_code(ended.code, other)
     if code:
         proof = Proof(JobVerdict.NOT_ASKED, "the pair failed")
-    ranks = ((first, 1), (second, 1))
-    return FabricResult(code, ended.timed_out, ended.seconds, ranks, tuple(argv[0]), env, proof)
+    ranks = tuple((name, 1) for name in two)
+    return PairResult(code, ended.timed_out, ended.seconds, ranks, tuple(argv[0]), env, proof)
+
+
+def _exit_code(*codes: int) -> int:
+    """Return the first failure; a signal N is 128 + N, as in a shell."""
+    return next((code if code > 0 else 128 - code for code in codes if code), 0)
 
 
 _SERVER_S = 10.0
 _LINE_S = 1.0
 _LISTEN_S = 30.0
 
-# Port 18515 of perftest, in the state LISTEN; with another port this only takes its time.
+# Port 18515 of perftest in the state LISTEN; with another port, this only waits.
 _LISTENS = (
     "until grep -q ':4853 [0-9A-F]*:0000 0A' /proc/net/tcp /proc/net/tcp6 2>/dev/null; "
     "do sleep 0.1; done"
 )
 
 
-@dataclass(frozen=True)
-class PairResult:
-    """How the sizes went. `hung_at`: the size that had no end in time; the rest was not tried."""
-
-    exit_code: int
-    hung_at: int | None
-    seconds: float
-    nodes: tuple[str, str]
-    argv: tuple[str, ...]
-
-
 def first_two(spec: ClusterSpec, chosen: Sequence[str]) -> tuple[str, str]:
-    """Return the nodes of the pair: the first two that may take ranks."""
+    """Return the first two nodes that may take ranks."""
     names = [node.name for _, node in spec.nodes if node.name in chosen or not chosen]
     if len(names) < 2:  # noqa: PLR2004 - a pair
         raise LaunchError("a pair needs two nodes", "give an arm with two nodes or more")
@@ -162,37 +155,36 @@ def run_sizes(
     program: Sequence[str],
     sizes: Sequence[int],
     *,
-    output: tuple[IO[bytes], IO[bytes]],
+    output: Output,
     size_s: float,
 ) -> PairResult:
-    """Run `program -s SIZE` on the first node and `program -s SIZE ADDRESS` on the second, by size.
+    """Run `program -s SIZE` on the first node and `program -s SIZE ADDRESS` on the second.
 
-    The client's output counts. Raises LaunchError when a node is not there.
+    Each size is a start of its own with its own time limit, so a hang has an exact size. The output
+    of the client is kept. Raises LaunchError if a node is missing.
     """
     addresses = {status.name: status.address for status in backend.status()}
     if nodes[0] not in addresses:
-        raise LaunchError(f"no node {nodes[0]}", "is the cluster up?")
+        raise LaunchError(f"node {nodes[0]} is not up", "run `nearmetal up`")
     env = {"PATH": "/usr/bin:/bin", MARKER: new_name("pair")}
     begin, code, hung_at = time.monotonic(), 0, None
-    stdout, stderr = output
     argv: list[str] = []
     for size in sizes:
         served = [*program, "-s", str(size)]
         argv = [*served, addresses[nodes[0]]]
         try:
-            server = runner.converse(backend.on_node(nodes[0], served, env=env), stderr=stderr)
+            server = runner.converse(
+                backend.on_node(nodes[0], served, env=env), stderr=output.stderr
+            )
             patience = 0.0
             try:
-                # Into a pipe it says that it waits for its client when all is over. A client that
-                # comes too soon gives up at once.
+                # A server buffers the line that it waits. A client that starts too early gives up.
                 if server.receive(_LINE_S) is None:
                     asked = backend.on_node(nodes[0], ["/bin/sh", "-c", _LISTENS], env=env)
                     runner.run(asked, timeout_s=_LISTEN_S)
+                client = backend.on_node(nodes[1], argv, env=env)
                 ended = runner.attach(
-                    backend.on_node(nodes[1], argv, env=env),
-                    stdout=stdout,
-                    stderr=stderr,
-                    timeout_s=size_s,
+                    client, stdout=output.stdout, stderr=output.stderr, timeout_s=size_s
                 )
                 patience = 0.0 if ended.timed_out or ended.code else _SERVER_S
             finally:
@@ -202,8 +194,11 @@ def run_sizes(
         if ended.timed_out:
             hung_at = size
             break
-        # A client that failed leaves its server waiting: what ended the server says nothing then.
-        code = next((c if c >= 0 else 128 - c for c in (ended.code, other) if c), 0)
+        # The code of the client comes first: a server without a client is ended from here.
+        code = _exit_code(ended.code, other)
         if code:
             break
-    return PairResult(code, hung_at, time.monotonic() - begin, nodes, tuple(argv))
+    proof = Proof(JobVerdict.NOT_ASKED, "perftest is not a job of an MPI")
+    seconds = time.monotonic() - begin
+    ranks, hung = tuple((name, 1) for name in nodes), hung_at is not None
+    return PairResult(code, hung, seconds, ranks, tuple(argv), {}, proof, hung_at)

@@ -12,14 +12,13 @@ import os
 import tarfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import LaunchError, UsageError
 from nearmetal.core.process import Command
-from nearmetal.evidence import ChannelProof
 from nearmetal.job.mpi import STACKS, Mpi, Provider, Stack
 from nearmetal.job.places import new_name
-from nearmetal.job.run import JobRequest, Output, run_job
+from nearmetal.job.run import JobRequest, run_job
 from nearmetal.study.runner.collect import Ended, beside_fields, job_fields, program_path
 from nearmetal.study.runner.environment import (
     NodeAnswers,
@@ -41,11 +40,12 @@ if TYPE_CHECKING:
     from nearmetal.cluster.backend import Backend
     from nearmetal.cluster.spec import ClusterSpec
     from nearmetal.core.process import Completed, Runner
+    from nearmetal.job.run import Output
     from nearmetal.study.runner.suite import Program
     from nearmetal.study.runner.workloads import Module
 
 OWN = "own"
-"""The way an MPI takes within a node if nobody says anything: the first of its own."""
+"""The default way of an MPI within a node: the first of its ways."""
 
 _OPENMPI4 = Stack(
     "vader",
@@ -53,12 +53,12 @@ _OPENMPI4 = Stack(
     "Open MPI vader, CMA",
     options=("--mca", "pml", "ob1", "--mca", "btl", "self,vader"),
 )
-"""The one stack that only studies use: the benchmarks of memory compare with newer ones."""
+"""Only studies use this stack: benchmarks of memory compare it with newer MPIs."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """Where an arm's jobs run, and by which way their messages go."""
+    """The place of the jobs of an arm, and the way of their messages."""
 
     backend: Backend
     spec: ClusterSpec
@@ -67,26 +67,31 @@ class Way:
     stack: Stack | None = None
     nodes: tuple[str, ...] = ()
 
+    @property
+    def chosen(self) -> list[str]:
+        """The names of the nodes that take ranks."""
+        return [n.name for _, n in self.spec.nodes if n.name in self.nodes or not self.nodes]
+
 
 @dataclass(frozen=True)
 class Starter:
-    """A launcher of the site, as `srun -n @ranks@`; what it does with the ranks is its own."""
+    """A launcher of the site, for example `srun -n @ranks@`; it places the ranks."""
 
     argv: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is launched, by which MPI, on how many ranks."""
+    """One workload of a study, with its MPI and number of ranks."""
 
     name: str
     module: Module
     mpi: Mpi | None
     ranks: int
     path: Path | None = None
-    """Where the program lies, when it is none of ours."""
+    """Path of the program, if it is not a known workload."""
     given: Path | None = None
-    """The input directory that the study names."""
+    """Input directory of the study."""
     timeout_s: float = 300.0
 
     @property
@@ -111,12 +116,12 @@ def way_of(name: str, mpi: Mpi, backend: Backend, spec: ClusterSpec, nodes: tupl
 _STAGE_S = 300.0
 _ENV = {"PATH": "/usr/bin:/bin"}
 
-# What the nodes of one host share comes first: ranks may read what others of them wrote.
+# The directory that nodes of one host share comes first: ranks may read files of other ranks.
 _CHOOSE = 'for d in /run/shared /tmp; do [ -w "$d" ] && echo "$d" && exit 0; done; exit 1'
 _UNPACK = 'mkdir -p -m 700 "$0" && tar -x --no-same-owner -C "$0"'
 _FETCH = 'cd "$0" && for f in $1; do [ -f "$f" ] && last=$f; done; [ -n "$last" ] && cat "$last"'
 START = 'cd "$0" && exec "$@"'
-"""A shell's words: its first argument is the directory, then the program and its arguments."""
+"""Words for a shell; the arguments are the directory, the program and its arguments."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +134,11 @@ class Staged:
     path: str
 
     def argv(self, program: Sequence[str]) -> tuple[str, ...]:
-        """Return the words that start a program there."""
+        """Return the words that start a program in the directory."""
         return ("/bin/sh", "-c", START, self.path, *program)
 
     def fetch(self, pattern: str) -> bytes | None:
-        """Return the last file that fits the pattern, from the first node; None when there is none."""
+        """Return the last file that matches the pattern, from the first node; None: no file."""
         done = self.run(self.nodes[0], (_FETCH, self.path, pattern))
         return done.stdout if done.code == 0 else None
 
@@ -152,13 +157,13 @@ def _packed(place: Path) -> bytes:
 
 @contextmanager
 def staged(backend: Backend, runner: Runner, nodes: Sequence[str], place: Path) -> Iterator[Staged]:
-    """Carry a directory to the nodes, and remove it there afterwards."""
+    """Copy a directory to the nodes, and remove it there afterwards."""
     first = Staged(backend, runner, tuple(nodes), "")
     chosen = first.run(nodes[0], (_CHOOSE,))
     if chosen.code != 0:
         raise LaunchError(
-            f"node {nodes[0]} lets nobody write to /run/shared or /tmp",
-            "programs with files need one of them",
+            f"node {nodes[0]}: neither /run/shared nor /tmp is writable",
+            "make one of them writable: programs with files need it",
         )
     there = replace(first, path=f"{chosen.text.strip()}/{new_name('work')}")
     content = _packed(place)
@@ -166,7 +171,7 @@ def staged(backend: Backend, runner: Runner, nodes: Sequence[str], place: Path) 
         for node in nodes:
             done = there.run(node, (_UNPACK, there.path), content)
             if done.code != 0:
-                raise LaunchError(f"node {node}: {done.error_tail}", "is there room for the input?")
+                raise LaunchError(f"node {node}: {done.error_tail}", "make room for the input")
         yield there
     finally:
         for node in nodes:
@@ -175,44 +180,43 @@ def staged(backend: Backend, runner: Runner, nodes: Sequence[str], place: Path) 
 
 _SIZE_S = 60.0
 _MAX_TEXT = 2000
-BY_VERBS = "verbs (as set; not counted)"
+BY_VERBS = "verbs (as configured; not counted)"
 
 
 @dataclass(frozen=True)
 class Task:
-    """One launch to make: in which directory (None: it needs none), and where its streams go."""
+    """One launch: workload, directory (None: it needs none), and streams."""
 
     workload: Workload
     place: Path | None
     ranks: int
-    stdout: IO[bytes]
-    stderr: IO[bytes]
+    output: Output
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The program with its arguments; raises LaunchError when it is not there."""
+        """The program with its arguments; raises LaunchError if the program is missing."""
         path = self.workload.path or program_path(self.workload.program, self.workload.mpi)
         return (str(path), *(fill_in(word, self.ranks) for word in self.workload.program.args))
 
 
 @dataclass
 class Starts:
-    """Starts launches; what an MPI says about its version is asked once."""
+    """Starts launches; the version of each MPI is read once."""
 
     runner: Runner
     _versions: dict[Mpi, str] = field(default_factory=dict)
 
     def start(self, task: Task, way: Way | Starter) -> Ended:
-        """Start, wait for the end, and say how it ended and what was true of it."""
+        """Start a launch, wait for its end, and return its end with the recorded facts."""
         if isinstance(way, Starter):
             return self._by_starter(task, way)
-        nodes = [n.name for _, n in way.spec.nodes if n.name in way.nodes or not way.nodes]
+        nodes = way.chosen
         before = look(way.backend, self.runner, nodes)
         ended, carried = (
             self._as_pair(task, way) if task.workload.module.sizes else self._as_job(task, way)
         )
         after = look(way.backend, self.runner, nodes)
-        parts = [part.rpartition(":") for part in str(ended.fields["nodes"]).split(",") if part]
+        parts = [part.rpartition(":") for part in str(ended["nodes"]).split(",") if part]
         placement = [(name, int(count)) for name, _, count in parts]
         cpus = {n.name: ",".join(map(str, n.cpus)) for n in way.backend.status()}
         facts = facts_of(after, placement, cpus) | {"carried_by": carried}
@@ -234,14 +238,13 @@ class Starts:
             facts["port_errors"] = ", ".join(f"{name} +{n}" for name, n in errors.items())[
                 :_MAX_TEXT
             ]
-        return Ended({**ended.fields, "wire_bytes": wire, "facts": facts})
+        return ended | {"wire_bytes": wire, "facts": facts}
 
     def _as_job(self, task: Task, way: Way) -> tuple[Ended, str]:
         if task.place is None:
             return self._job(task.argv, task, way)
-        nodes = [n.name for _, n in way.spec.nodes if n.name in way.nodes or not way.nodes]
         figures = task.workload.module.figures
-        with staged(way.backend, self.runner, nodes, task.place) as there:
+        with staged(way.backend, self.runner, way.chosen, task.place) as there:
             ended = self._job(there.argv(task.argv), task, way)
             content = there.fetch(figures) if figures else None
         if content is not None:
@@ -264,8 +267,7 @@ class Starts:
             nodes=way.nodes,
             stack=way.stack,
         )
-        streams = Output(stdout=task.stdout, stderr=task.stderr)
-        result = run_job(way.backend, way.spec, request, self.runner, streams)
+        result = run_job(way.backend, way.spec, request, self.runner, task.output)
         return job_fields(result, task.ranks), carried_by(result, way.stack)
 
     def _as_pair(self, task: Task, way: Way) -> tuple[Ended, str]:
@@ -277,23 +279,10 @@ class Starts:
             nodes,
             task.argv,
             module.sizes,
-            output=(task.stdout, task.stderr),
+            output=task.output,
             size_s=module.idle_s or _SIZE_S,
         )
-        ended = Ended(
-            {
-                "ranks": 2,
-                "nodes": ",".join(f"{name}:1" for name in done.nodes),
-                "seconds": done.seconds,
-                "exit_code": done.exit_code,
-                "timed_out": done.hung_at is not None,
-                "hung_at": done.hung_at,
-                "argv": done.argv,
-                "env": {},
-                "proof": ChannelProof(verdict="not asked", reason="it is no job of an MPI"),
-            }
-        )
-        return ended, BY_VERBS
+        return job_fields(done, 2) | {"hung_at": done.hung_at}, BY_VERBS
 
     def _by_starter(self, task: Task, way: Starter) -> Ended:
         module = task.workload.module
@@ -302,12 +291,12 @@ class Starts:
         before = look_here(self.runner)
         done = self.runner.attach(
             Command(words, env=env, cwd=task.place),
-            stdout=task.stdout,
-            stderr=task.stderr,
+            stdout=task.output.stdout,
+            stderr=task.output.stderr,
             timeout_s=task.workload.timeout_s,
             idle_s=module.idle_s,
         )
         after = look_here(self.runner)
-        ended = beside_fields(done, task.ranks, "the site's own launcher started it")
+        ended = beside_fields(done, task.ranks, "a launcher of the site started it")
         facts = facts_of(after, (), {}) | {"carried_by": f"{way.argv[0]} (not counted)"}
         return self._with_facts(ended, None, (before, after), facts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which programs are run, over which stacks, in which order. Pure."""
+"""Suites: programs, arms and the order of their launches. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BenchArm:
-    """One way to carry messages, compared with the others.
-
-    `nodes` () means all of the cluster's. `stack`: one of an MPI's own ways.
-    """
+    """One way to carry messages. `nodes` (): all nodes. `stack`: one of the ways of an MPI."""
 
     name: str
     title: str
@@ -40,7 +37,7 @@ ARMS = {
 
 
 class Where(Enum):
-    """Which directory a program lies in."""
+    """The directory of a program."""
 
     PROGRAMS = "build/programs/<mpi>"
     IMPI = "build/mpi/impi/bin"
@@ -67,7 +64,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Suite:
-    """What is run in every block: the limits of the cores, libfabric without MPI, MPI programs."""
+    """The programs of every block: the limits of the cores, libfabric alone, MPI programs."""
 
     name: str
     summary: str
@@ -81,13 +78,19 @@ class Suite:
 class PlannedLaunch:
     """One launch to make.
 
-    `arm` None: a program that runs beside the cluster. `mpi` None: one without MPI.
+    `arm` None: the program runs beside the cluster. `mpi` None: a program without MPI.
     """
 
     block: int
     program: Program
     mpi: Mpi | None
     arm: BenchArm | None
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """The fields of its record."""
+        mpi, arm = self.mpi.value if self.mpi else "", self.arm.name if self.arm else ""
+        return {"block": self.block, "mpi": mpi, "arm": arm}
 
 
 MPICH_ABI = (Mpi.MPICH5, Mpi.IMPI)
@@ -102,11 +105,8 @@ def _limits(seconds: str) -> Program:
 
 
 def _fabric(samples: str) -> tuple[Program, ...]:
-    return (
-        Program(
-            "fabric", "fabric_pingpong", Where.BENCHMARKS, ("-t", samples), mpis=(), timeout_s=120
-        ),
-    )
+    args = ("-t", samples)
+    return (Program("fabric", "fabric_pingpong", Where.BENCHMARKS, args, mpis=(), timeout_s=120),)
 
 
 def _patterns(label: str, *args: str) -> Program:
@@ -143,27 +143,28 @@ _THIRD_PARTY = (
     ),
 )
 
+
+def _all(seconds: str) -> tuple[Program, ...]:
+    """Return all MPI programs; `seconds` is the time of our own for each point."""
+    return (
+        _patterns("patterns", "-t", seconds),
+        Program("window", "mpi_window", Where.PROGRAMS, ("-t", seconds)),
+        *_THIRD_PARTY,
+    )
+
+
+_QUICK = (_patterns("patterns", "-p", "pingpong,uniband", "-t", "0.03"),)
+
 SUITES = {
     suite.name: suite
     for suite in (
-        Suite(
-            "quick",
-            "ping-pong and streams over message sizes",
-            _limits("0.02"),
-            (),
-            (_patterns("patterns", "-p", "pingpong,uniband", "-t", "0.03"),),
-            3,
-        ),
+        Suite("quick", "ping-pong and streams over message sizes", _limits("0.02"), (), _QUICK, 3),
         Suite(
             "standard",
             "libfabric alone, all patterns, windows, and the third-party benchmarks",
             _limits("0.05"),
             _fabric("100"),
-            (
-                _patterns("patterns", "-t", "0.03"),
-                Program("window", "mpi_window", Where.PROGRAMS, ("-t", "0.03")),
-                *_THIRD_PARTY,
-            ),
+            _all("0.03"),
             3,
         ),
         Suite(
@@ -171,11 +172,7 @@ SUITES = {
             "the programs of standard, with longer samples and ten blocks",
             _limits("0.2"),
             _fabric("400"),
-            (
-                _patterns("patterns", "-t", "0.2"),
-                Program("window", "mpi_window", Where.PROGRAMS, ("-t", "0.2")),
-                *_THIRD_PARTY,
-            ),
+            _all("0.2"),
             10,
         ),
     )
@@ -187,8 +184,8 @@ def schedule(
 ) -> list[PlannedLaunch]:
     """Return all launches in order: blocks of everything, the arms of a comparison in a row.
 
-    The order of the arms is drawn anew for every comparison, so that a drift of the machine or
-    what a launch leaves behind in caches falls on all of them alike.
+    Every comparison has a new random order of the arms. So a drift of the machine, or the caches
+    after a launch, affect all arms alike.
     """
     dice = random.Random(seed)  # noqa: S311 - an order, no secret
     steps = []

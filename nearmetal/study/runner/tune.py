@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bulk copies cost on this machine, and the tuning file that the provider starts from."""
+"""The cost of bulk copies on this machine, and the tuning file for the provider."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import statistics
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.core.errors import LaunchError
+from nearmetal.core.files import replace_file
 from nearmetal.core.process import Command
 from nearmetal.core.resources import REPOSITORY
 from nearmetal.evidence.parse.own import Own
@@ -38,7 +38,7 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class TunedMachine:
-    """What the C code takes for this machine: files of others are refused."""
+    """The identity of this machine in the C code, which refuses files of other machines."""
 
     cpu: str
     kernel: str
@@ -47,7 +47,7 @@ class TunedMachine:
 
 @dataclass
 class Measured:
-    """What was seen in one placement of the cores."""
+    """The measurements in one placement of the cores."""
 
     half_round_trips_ns: list[float] = field(default_factory=list)
     rates: defaultdict[Key, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -59,35 +59,35 @@ class Measured:
 
 
 def machine(runner: Runner, info: Path) -> TunedMachine:
-    """Ask nearmetal-info what machine this is."""
+    """Return this machine as nearmetal-info sees it."""
     facts = _facts(runner, info, {})["machine"]
     caches = {int(level): size for level, size in facts["caches"].items() if size}
     if not facts["cpu"] or not facts["kernel"]:
         raise LaunchError(
-            "this machine tells no model of its processor, or no kernel release",
-            "is /proc mounted?",
+            "the processor model or the kernel release of this machine is unknown",
+            "check that /proc is mounted",
         )
     return TunedMachine(facts["cpu"], facts["kernel"], caches)
 
 
 def _facts(runner: Runner, info: Path, env: Mapping[str, str]) -> dict[str, Any]:
-    """Return what nearmetal-info says with these variables."""
+    """Return the output of nearmetal-info with these variables."""
     done = runner.check(Command((str(info), "--json"), env=os.environ | dict(env)), timeout_s=60)
     data: dict[str, Any] = json.loads(done.text)
     return data
 
 
 def in_force(runner: Runner, info: Path, path: Path | None) -> dict[str, Any]:
-    """Return what the provider makes of the file at PATH (None: of what it finds): its words."""
+    """Return the state of the tuning file for the provider; `path` None: the file that it finds."""
     env = {} if path is None else {"NEARMETAL_TUNE_FILE": str(path)}
     tuning: dict[str, Any] = _facts(runner, info, env)["tuning"]
     return tuning
 
 
 def limits_program() -> Path:
-    """Return the measuring program; raises LaunchError when there is none."""
+    """Return the measuring program; raises LaunchError if it is missing."""
     if not os.access(_LIMITS, os.X_OK):
-        raise LaunchError(f"no measuring program: looked for {_LIMITS}", "run `make setup`")
+        raise LaunchError(f"{_LIMITS} is not a program", "run `make setup`")
     return _LIMITS
 
 
@@ -103,11 +103,11 @@ def measure(runner: Runner, program: Path, load: str, number: int) -> tuple[str,
 
 
 def collect(measured: Measured, load: str, log: Log) -> None:
-    """Take the figures of one log."""
+    """Add the figures of one log."""
     for table in log.tables:
         for row in table.rows:
             size = int(row.values["size"])
-            # Undisturbed: what others do on these cores now is no property of the machine.
+            # A low percentile: other work on the cores is not a property of the machine.
             quick, usual = row.values["time_p2"], row.values["time_p50"]
             if table.test == "cacheline" and load == "stream":
                 measured.half_round_trips_ns.append(quick * 1e3)
@@ -146,18 +146,13 @@ def _placement_lines(placement: str, measured: Measured) -> Iterable[str]:
 
 
 def write(path: Path, text: str) -> None:
-    """Put the file in place of an older one, whole or not at all."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    content = text.encode("ascii")
+    """Replace the file; raises LaunchError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_bytes(content)
-        new.replace(path)
+        replace_file(path, text.encode("ascii"), mode=0o644, sync=False, shared=True)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            new.unlink()
         raise LaunchError(
-            f"{path} cannot be written: {error.strerror}", "name another file with --output"
+            f"cannot write {path}: {error.strerror}", "give another file with --output"
         ) from error
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a workload module says: which program, with which arguments and input, and where its figures are."""
+"""The module of a workload: its program, arguments, input, and the file with its figures."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 class Module:
     """One workload. In arguments and inputs, `@ranks@`, `@P@` and `@Q@` are numbers (P x Q = ranks).
 
-    `inputs` is a directory of inputs here; `needs_input`: the study must name one, for which there
-    is no small free case. `before` is run in the launch's directory, once, beside the cluster.
-    `figures` is the file that holds the figures, when no stream does. `idle_s` ends a launch that
-    prints nothing for so long: it hangs at a size. `sizes`: every size is a start of its own.
+    `inputs` is a directory of inputs here; `needs_input`: the study must give one, because no small
+    free input exists. `before` runs once in the directory of the launch, beside the cluster.
+    `figures` is the file with the figures, if they are in no stream. A launch without output for
+    `idle_s` hangs at a size and is ended. `sizes`: every size is a start of its own.
     """
 
     summary: str
@@ -41,15 +41,15 @@ class Module:
     """Whether each message size is twice the one before."""
     sizes: tuple[int, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
-    """Variables that it needs, each with what it is where the site says nothing."""
+    """Variables for the program, with the value that applies if the site sets none."""
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that it needs, as the site has them or as they usually are."""
+        """Return the variables for the program: values of the site, or the usual values."""
         return {name: os.environ.get(name, usual) for name, usual in self.env}
 
 
 def grid_of(ranks: int) -> tuple[int, int]:
-    """Return the grid of P x Q ranks that is nearest to a square, P at most Q."""
+    """Return the grid of P x Q ranks that is closest to a square, P at most Q."""
     p = next(p for p in range(isqrt(ranks), 0, -1) if ranks % p == 0)
     return p, ranks // p
 
@@ -73,12 +73,12 @@ def _copy(source: Traversable, target: Path, ranks: int) -> None:
 
 
 def lay_out(module: Module, given: Path | None, target: Path, ranks: int) -> None:
-    """Make the directory of a launch: the module's inputs, or those that the study gives."""
+    """Make the directory of a launch, with the inputs of the module or of the study."""
     target.mkdir(parents=True)
     if given is not None:
         if not given.is_dir():
             raise LaunchError(
-                f"no input directory {given}", "name a directory with the input files"
+                f"{given} is not a directory", "give a directory with the input files"
             )
         shutil.copytree(given, target, dirs_exist_ok=True, symlinks=True)
     elif module.inputs:
@@ -86,6 +86,6 @@ def lay_out(module: Module, given: Path | None, target: Path, ranks: int) -> Non
 
 
 def figures_in(module: Module, directory: Path) -> Path | None:
-    """Return the file with the figures of a launch; None when it wrote none."""
+    """Return the file with the figures of a launch; None: the launch wrote none."""
     found: Sequence[Path] = sorted(directory.glob(module.figures)) if module.figures else []
     return found[-1] if found else None
