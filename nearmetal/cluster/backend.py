@@ -4,21 +4,17 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
+from pathlib import Path
+from typing import Protocol, TypedDict, Unpack
 
 from nearmetal.cluster import backends
+from nearmetal.cluster.model import ClusterSpec
+from nearmetal.cluster.resource import Facts, Key, Observed, Resource
+from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from nearmetal.cluster.model import ClusterSpec
-    from nearmetal.cluster.resource import Facts, Key, Observed, Resource
-    from nearmetal.cluster.store import Store
-    from nearmetal.core.process import Command, Runner
-
+from nearmetal.core.process import Command, Runner
 
 STAGED = "files"
 """Directory below `job_root` for the files that are carried to nodes which do not see ours."""

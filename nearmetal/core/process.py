@@ -15,14 +15,12 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn, Protocol
+from typing import IO, NoReturn, Protocol
 
 from nearmetal.core.errors import CommandError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 GRACE_S = 2.0
 """Time for a cancelled process group between SIGTERM and SIGKILL."""

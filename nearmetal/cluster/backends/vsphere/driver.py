@@ -14,9 +14,10 @@ most `parallel`; `finish` waits for them and reports all failures together.
 from __future__ import annotations
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from pyVmomi import vim
 
@@ -26,19 +27,14 @@ from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
 from nearmetal.cluster.backends.vsphere.machine import MARKS, mark_of
 from nearmetal.cluster.backends.vsphere.plan import VsphereMachine, part_of, vsphere_machines
 from nearmetal.cluster.backends.vsphere.rules import rule_changes, rules_by_machine
+from nearmetal.cluster.backends.vsphere.spec import DrsRule, VsphereNode, VsphereSpec
 from nearmetal.cluster.backends.vsphere.switches import Switches
+from nearmetal.cluster.model import ClusterSpec
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
+from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError, NearmetalError
+from nearmetal.core.process import Runner
 from nearmetal.host.vcenter.session import Properties, Session, fetch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
-
-    from nearmetal.cluster.backends.vsphere.spec import DrsRule, VsphereNode, VsphereSpec
-    from nearmetal.cluster.model import ClusterSpec
-    from nearmetal.cluster.store import Store
-    from nearmetal.core.process import Runner
 
 MADE, BEGUN = "made", "begun"
 
