@@ -75,7 +75,7 @@ NM_TEST(what_is_no_directory_is_refused)
 	NM_CHECK_EQ(mkdir(target, 0700), 0);
 	NM_CHECK_EQ(symlink(target, in_dir("link")), 0);
 	expect_no_place(path, -ENOTDIR, "cannot open");
-	expect_no_place(in_dir("no/parent"), -ENOENT, "cannot make it");
+	expect_no_place(in_dir("no/parent"), -ENOENT, "cannot create it");
 }
 
 NM_TEST(paths_longer_than_a_socket_address_work)

@@ -342,7 +342,7 @@ NM_TEST(a_table_that_was_overwritten_while_in_use_is_told)
 	NM_CHECK_EQ(
 		nm_vmseg_claim(a, id_of('b'), id_of('t'), segment_geometry(a).size, &second, &why),
 		-EBADMSG);
-	NM_CHECK_HAS(why.text, "overwritten while processes use it");
+	NM_CHECK_HAS(why.text, "overwritten while in use");
 	/* when all have ended the next one finds everything in order */
 	nm_vmseg_release(first);
 	NM_CHECK_EQ(
