@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every environment knob of the C code, in one table: name, type, default, range, unit, reason.
- * The manual's knobs table and `nearmetal-info --abi` are generated from it. A knob that cannot be
- * parsed is an error that names the knob, the value and what is allowed; it is never ignored.
+ * Every environment knob of the C code, in one table: name, type, default, range, unit, reason. The
+ * manual's knobs table and `nearmetal-info --abi` are generated from it. A knob that cannot be
+ * parsed is never ignored: the error names the knob, the value and the allowed values.
  */
 #ifndef NM_BASE_PARAMS_H
 #define NM_BASE_PARAMS_H
@@ -86,30 +86,29 @@ struct nm_params {
 };
 
 /*
- * nm_params_load - read all knobs from the environment. Also refuses unknown NEARMETAL_ names that
- * look like knobs of ours with a typing error (warning, with the nearest name; other programs'
- * NEARMETAL_ variables of the control plane are listed in params.c).
- * MV2_VIRT_USE_IVSHMEM=0 or 1, as MVAPICH2-Virt spells it, takes `segment` out of the channels or
- * into them.
- * Returns 0, or -EINVAL with *ret_message (static length, always terminated) saying what is wrong.
+ * nm_params_load - read all knobs from the environment. Warns about unknown NEARMETAL_ names that
+ * look like a mistyped knob, with the nearest name; params.c lists the NEARMETAL_ variables of
+ * other programs. MV2_VIRT_USE_IVSHMEM=0 or 1, the name in MVAPICH2-Virt, removes `segment` from
+ * the channels or adds it. Returns 0, or -EINVAL with the reason in *ret_message (static length,
+ * always terminated).
  */
 int nm_params_load(struct nm_params *ret_params, char ret_message[256]);
 
-/* The process-wide parameters, loaded once; NULL when the environment is bad (logged once). */
+/* The parameters of the process, loaded once; NULL if the environment is wrong (logged once). */
 const struct nm_params *nm_params(void);
 
-/* A decimal number that may end in K, M or G (powers of 1024), as in a knob. False: it is none. */
+/* Parse a decimal number with an optional K, M or G (powers of 1024). False: it is not valid. */
 bool nm_params_parse_size(const char *text, uint64_t *ret_value);
 
-/* Is CHANNEL ("self", "shm", "segment", "net") in the list NEARMETAL_CHANNELS? */
+/* True if CHANNEL ("self", "shm", "segment", "net") is in the list NEARMETAL_CHANNELS. */
 bool nm_params_channel_allowed(const struct nm_params *params, const char *channel);
 
-/* What a knob is, for manuals and nearmetal-info. */
+/* Description of a knob, for manuals and nearmetal-info. */
 struct nm_param_info {
 	const char *env;
 	const char *field;
 	const char *kind;     /* "UINT", "TEXT" or "LEVEL" */
-	const char *fallback; /* the default, as one would write it */
+	const char *fallback; /* the default, in the notation of a user */
 	uint64_t min, max;    /* UINT only */
 	bool power_of_two;
 	const char *unit;
@@ -118,7 +117,7 @@ struct nm_param_info {
 
 /* All knobs in the order of the table. Static storage. */
 const struct nm_param_info *nm_param_infos(size_t *ret_nr);
-/* The value of knob INDEX as one would write it. */
+/* The value of knob INDEX, in the notation of a user. */
 void nm_param_format(const struct nm_params *params, size_t index, char *ret_text, size_t len);
 
 #endif

@@ -43,7 +43,7 @@ uint64_t nm_identity_hash(const struct nm_identity *who)
 
 	memcpy(&token, who->token, sizeof(token));
 	memcpy(&id, who->id, sizeof(who->id));
-	/* Random, unless a peer chose it: the multiplication spreads chosen low bits as well. */
+	/* Usually random, but a peer may choose it. The multiplication spreads low bits as well. */
 	return (token ^ id) * UINT64_C(0x9e3779b97f4a7c15);
 }
 

@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 
-/* Where the private page may lie: half of what 47 bits of addresses offer, above what is crowded. */
+/* Range of addresses for the private page: from 2^45 to 2^46, above the crowded part. */
 #define PAGE_BITS 12
 #define FIRST_PAGE (UINT64_C(1) << (45 - PAGE_BITS))
 #define PAGE_MASK ((UINT64_C(1) << (45 - PAGE_BITS)) - 1)
@@ -26,15 +26,15 @@ static void fill_random(void *bytes, size_t len)
 
 	if (getrandom(bytes, len, 0) == (ssize_t)len)
 		return;
-	/* Fresh at least; that both sides see it in one place is what proves. */
+	/* A fresh number is enough: the proof is that both sides see it in one place. */
 	now = nm_clock_ns();
 	memset(bytes, 0x5a, len);
 	memcpy(bytes, &now, len < sizeof(now) ? len : sizeof(now));
 }
 
 /*
- * The address is what tells this process from one that was given its pid later, so it does not
- * depend on the kernel's randomisation of addresses, which may be off.
+ * The address distinguishes this process from a later one with the same pid. So it must not depend
+ * on the kernel's address randomisation, which may be off.
  */
 static void *map_private(size_t size)
 {
@@ -63,8 +63,8 @@ void nm_cma_place_init(struct nm_cma_place *ret_place, bool wanted, uint32_t nr_
 	} else if (!(place.pad = map_private(place.size))) {
 		nm_reason_set(&place.why, "no memory for a private page");
 	} else if (madvise(place.pad, place.size, MADV_DONTFORK) < 0) {
-		/* A child would look like its parent to a process that has an old pid. */
-		nm_reason_set(&place.why, "the kernel cannot keep a page from children: %s",
+		/* To a process with an old pid, a forked child would look like its parent. */
+		nm_reason_set(&place.why, "the kernel cannot exclude a page from children: %s",
 			      strerror(errno));
 		munmap(place.pad, place.size);
 		place.pad = NULL;
@@ -116,7 +116,7 @@ bool nm_cma_was_reached(const struct nm_cma_place *place, uint32_t slot,
 	return place->pad && !memcmp(place->slots[slot].landing, challenge, NM_CMA_SECRET_LEN);
 }
 
-/* May a process use the calls on itself? The kernel allows that always; filters may not. */
+/* True if a process may use the calls on itself. The kernel always allows this; filters may not. */
 static bool works_on_myself(bool writing)
 {
 	char from = 1, to = 0;
@@ -144,7 +144,7 @@ static const char *call_name(bool writing)
 	return writing ? "process_vm_writev" : "process_vm_readv";
 }
 
-/* The kernel refuses without saying why: find out what it may have been. */
+/* The kernel gives no reason when it refuses: look for the likely one. */
 static NM_COLD void explain_eperm(const struct nm_cma_place *place,
 				  const struct nm_cma_facts *facts,
 				  const struct nm_cma_offer *offer, bool writing,
@@ -165,13 +165,14 @@ static NM_COLD void explain_eperm(const struct nm_cma_place *place,
 		nm_reason_set(ret_why, "it is in another user namespace, and the kernel lets only "
 				       "its ancestors reach it");
 	else if (facts->gid != getegid())
-		nm_reason_set(ret_why, "it runs as group %u, I as group %u", facts->gid, getegid());
+		nm_reason_set(ret_why, "it runs as group %u, this process as group %u", facts->gid,
+			      getegid());
 	else if (offer->dumpable != 1)
 		nm_reason_set(ret_why, "it is not dumpable: it changed its user, or runs a program "
 				       "that cannot be read");
 	else
 		nm_reason_set(ret_why, "the kernel refuses: other user ids, more capabilities than "
-				       "mine, or a security module");
+				       "this process has, or a security module");
 }
 
 static NM_COLD void explain(const struct nm_cma_place *place, const struct nm_cma_facts *facts,
@@ -187,7 +188,7 @@ static NM_COLD void explain(const struct nm_cma_place *place, const struct nm_cm
 		nm_reason_set(ret_why, "no process has its pid %d here", (int)facts->pid);
 		break;
 	case EFAULT:
-		nm_reason_set(ret_why, "pid %d here is another process: its address is not there",
+		nm_reason_set(ret_why, "pid %d here is another process: it lacks the private page",
 			      (int)facts->pid);
 		break;
 	case ENOSYS:
@@ -199,7 +200,7 @@ static NM_COLD void explain(const struct nm_cma_place *place, const struct nm_cm
 	}
 }
 
-/* What can be said without a system call. */
+/* Decide what is known without a system call. */
 static bool worth_trying(const struct nm_cma_place *place, const struct nm_cma_facts *facts,
 			 const struct nm_cma_offer *offer, struct nm_reason *ret_why)
 {
@@ -211,9 +212,9 @@ static bool worth_trying(const struct nm_cma_place *place, const struct nm_cma_f
 		nm_reason_set(ret_why, "PID namespaces cannot be compared: is /proc mounted on "
 				       "both sides?");
 	else if (!facts->same_pid_ns)
-		nm_reason_set(ret_why, "another PID namespace: its pid means nothing here");
+		nm_reason_set(ret_why, "another PID namespace: its pid is not valid here");
 	else if (facts->pid <= 0)
-		nm_reason_set(ret_why, "the kernel shows no pid of it here");
+		nm_reason_set(ret_why, "the kernel does not report its pid here");
 	else
 		return true;
 	return false;
@@ -243,7 +244,7 @@ bool nm_cma_reach(const struct nm_cma_place *place, const struct nm_cma_facts *f
 		return false;
 	}
 	if (memcmp(seen, challenge, sizeof(seen)) != 0) {
-		nm_reason_set(ret_why, "pid %d here is another process: my challenge is not in it",
+		nm_reason_set(ret_why, "pid %d here is another process: it lacks the challenge",
 			      (int)facts->pid);
 		return false;
 	}
@@ -262,7 +263,7 @@ bool nm_cma_reach(const struct nm_cma_place *place, const struct nm_cma_facts *f
 	return true;
 }
 
-/* The address is the same in the child, which has its own copy of what is there. */
+/* The child has its own copy of the page at the same address. */
 bool nm_cma_works_here(struct nm_reason *ret_words)
 {
 	char secret[NM_CMA_SECRET_LEN] = "nearmetal", seen[NM_CMA_SECRET_LEN] = "";

@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cross memory attach (process_vm_readv, process_vm_writev): may I use it on this peer, and is the
- * process that a pid names really the peer?
+ * Cross memory attach (process_vm_readv, process_vm_writev): proof that this process may use it on
+ * a peer, and that the process behind a pid really is the peer.
  *
- * A pid alone proves nothing: in two sibling PID namespaces both sides are pid 1 and each would
- * copy from itself; and a pid may be given to another process. So at every session, on both sides:
+ * A pid alone proves nothing. In two sibling PID namespaces both sides may be pid 1, and each would
+ * copy from itself. The kernel may also reuse a pid. So both sides run this proof for each session:
  *
- *  1. the PID namespaces are compared (device and inode of /proc/self/ns/pid), and the pid is the
- *     one that the kernel shows for the socket, as seen from here;
- *  2. the reader chooses 128 random bits and sends them over the socket; the other side puts them
- *     at a private address; the reader finds them there with process_vm_readv, and takes the
- *     secret of that process from its private page in the same call;
- *  3. it writes what the other side chose to the other's private address, and the other side finds
- *     it there. Only when both sides have seen both, either side copies.
+ *  1. They compare their PID namespaces (device and inode of /proc/self/ns/pid). The pid is the
+ *     one that the kernel reports for the socket, seen from the own namespace.
+ *  2. The reader sends 128 random bits over the socket. The other side puts them at a private
+ *     address. The reader finds them there with process_vm_readv, and in the same call reads the
+ *     secret of that process from its private page.
+ *  3. The reader writes the other side's challenge to the other side's private address, where
+ *     the other side finds it. Copies begin only after both sides have seen both.
  *
- * After the proof every copy carries its own: the first bytes of each call are read from, or
- * written to, the peer's private page, whose address is random and which no forked child has. One
- * call works on one address space, so where that page is missing the pid is another process's, and
- * not a byte was copied. No check before the call could say as much, a pidfd's neither
+ * After this each copy carries its own proof. The first bytes of each call are read from, or
+ * written to, the peer's private page. Its address is random, and forked children do not have it.
+ * One call works on one address space: if the page is missing, the pid belongs to another process,
+ * and no byte was copied. A check before the call, even with a pidfd, cannot prove this
  * (docs/design/cma.md).
  *
- * A peer that may be reached so can reach me, too: it is the same user in the same PID namespace.
+ * If this process can reach the peer, the peer can reach it too: both have the same user and PID
+ * namespace.
  */
 #ifndef NM_CONNECT_CMA_PROOF_H
 #define NM_CONNECT_CMA_PROOF_H
@@ -33,25 +34,25 @@
 
 #define NM_CMA_SECRET_LEN 16
 
-/* The start of a private page. Peers read the secret; what they write to `landing` is not read. */
+/* The start of a private page. Peers read the secret and write to `landing`, which is not read. */
 struct nm_cma_pad {
 	uint8_t secret[NM_CMA_SECRET_LEN];
 	uint8_t landing[NM_CMA_SECRET_LEN];
 	uint8_t reserved[32];
 };
 
-/* What one session needs in private memory while its proof lasts. */
+/* Private memory of one session during its proof. */
 struct nm_cma_slot {
-	uint8_t challenge[NM_CMA_SECRET_LEN]; /* the other side's, for it to find here */
-	uint8_t landing[NM_CMA_SECRET_LEN];   /* where it shows that it can write */
+	uint8_t challenge[NM_CMA_SECRET_LEN]; /* the other side's; it reads it here */
+	uint8_t landing[NM_CMA_SECRET_LEN];   /* the other side writes its proof here */
 };
 
 /*
- * Private memory of an endpoint: a pad and slots. Never moves, and its address is not used for
- * anything else afterwards, so a write that comes late does no harm.
+ * Private memory of an endpoint: a pad and slots. It never moves, and its address is never reused,
+ * so a late write does no harm.
  */
 struct nm_cma_place {
-	struct nm_cma_pad *pad; /* NULL: not to be reached, see `why` */
+	struct nm_cma_pad *pad; /* NULL: peers cannot reach this process; `why` has the reason */
 	struct nm_cma_slot *slots;
 	uint32_t nr_slots;
 	size_t size;
@@ -59,62 +60,62 @@ struct nm_cma_place {
 	struct nm_reason why;
 };
 
-/* Part of the greeting (message.h): how I can be reached. Foreign bytes. */
+/* Part of the greeting (message.h): how the sender can be reached. Foreign bytes. */
 struct nm_cma_offer {
-	uint64_t pad;				/* address; 0: not at all */
+	uint64_t pad;				/* address; 0: the sender cannot be reached */
 	uint64_t slot;				/* address */
-	uint8_t challenge[NM_CMA_SECRET_LEN];	/* to be put into the receiver's slot */
-	uint64_t user_ns_device, user_ns_inode; /* for words only */
-	uint32_t is_off;			/* by its NEARMETAL_CMA */
-	uint32_t dumpable;			/* prctl(PR_GET_DUMPABLE); for words only */
+	uint8_t challenge[NM_CMA_SECRET_LEN];	/* the receiver puts it into its slot */
+	uint64_t user_ns_device, user_ns_inode; /* used in messages only */
+	uint32_t is_off;			/* NEARMETAL_CMA is off at the sender */
+	uint32_t dumpable;			/* prctl(PR_GET_DUMPABLE); used in messages only */
 };
 _Static_assert(sizeof(struct nm_cma_offer) == 56, "no padding, which would carry stray bytes");
 
 /* A process that was proven to be the peer. */
 struct nm_cma_target {
-	pid_t pid;    /* as seen from here */
+	pid_t pid;    /* in this process's PID namespace */
 	uint64_t pad; /* address of its struct nm_cma_pad */
 	uint8_t secret[NM_CMA_SECRET_LEN];
 };
 
 /*
- * Private memory with NR_SLOTS slots; WANTED false: none, because of NEARMETAL_CMA. Cannot fail:
- * without memory `why` says so and every peer is refused.
+ * Create private memory with NR_SLOTS slots. WANTED false: create none, because of NEARMETAL_CMA.
+ * Never fails: without memory, `why` has the reason and every peer is refused.
  */
 void nm_cma_place_init(struct nm_cma_place *ret_place, bool wanted, uint32_t nr_slots);
-/* From here on peers' copies fail. In a forked child: only forget. */
+/* After this, copies by peers fail. In a forked child it only clears the pointers. */
 void nm_cma_place_fini(struct nm_cma_place *place);
 
-/* An offer for the session that uses SLOT, with a new CHALLENGE of mine. Clears the slot. */
+/* Make an offer for the session that uses SLOT, with a new own CHALLENGE. Clears the slot. */
 void nm_cma_offer_init(const struct nm_cma_place *place, uint32_t slot,
 		       uint8_t ret_challenge[NM_CMA_SECRET_LEN], struct nm_cma_offer *ret_offer);
-/* Put the other side's challenge where it will look. Before anything is sent that says so. */
+/* Put the other side's challenge into the slot. Call it before the message that announces it. */
 void nm_cma_answer(const struct nm_cma_place *place, uint32_t slot,
 		   const struct nm_cma_offer *offer);
 
-/* What is known of the other side besides its offer. */
+/* Facts about the other side that are not in its offer. */
 struct nm_cma_facts {
-	pid_t pid;	   /* by SO_PEERCRED; 0: the kernel shows none here */
-	gid_t gid;	   /* likewise */
-	bool same_pid_ns;  /* both know theirs and they are equal */
-	bool knows_pid_ns; /* both know theirs */
+	pid_t pid;	   /* from SO_PEERCRED; 0: the kernel reports none here */
+	gid_t gid;	   /* from SO_PEERCRED */
+	bool same_pid_ns;  /* both sides know their namespace and it is the same one */
+	bool knows_pid_ns; /* both sides know their namespace */
 };
 
 /*
- * Reach the other side: find my CHALLENGE in its slot, take its secret, leave its own challenge in
- * its slot. A few system calls. Returns true and the target, or false and why not, in words
- * that make sense after "direct copies are off: ".
+ * Reach the other side: find the own CHALLENGE in its slot, read its secret, write its own
+ * challenge into its slot. A few system calls. Returns true and the target, or false and a reason
+ * that makes sense after "direct copies are off: ".
  */
 bool nm_cma_reach(const struct nm_cma_place *place, const struct nm_cma_facts *facts,
 		  const struct nm_cma_offer *offer, const uint8_t challenge[NM_CMA_SECRET_LEN],
 		  struct nm_cma_target *ret_target, struct nm_reason *ret_why);
-/* Has the other side left my CHALLENGE in SLOT? After it said that it had. */
+/* True if the other side wrote the own CHALLENGE into SLOT. Call it after that side's report. */
 bool nm_cma_was_reached(const struct nm_cma_place *place, uint32_t slot,
 			const uint8_t challenge[NM_CMA_SECRET_LEN]);
 
 /*
- * Does the kernel let this process use the calls on a child of its own? For nearmetal-info. The
- * words say yes or why not.
+ * True if the kernel lets this process use the calls on its own child. For nearmetal-info.
+ * RET_WORDS holds the result or the reason.
  */
 bool nm_cma_works_here(struct nm_reason *ret_words);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One exchange: stop and wait, in one cell of my mailbox. */
+/* One exchange: stop and wait, in one cell of the own mailbox. */
 #include "connect/exchange.h"
 
 #include <errno.h>
@@ -11,11 +11,11 @@
 #include "base/clock.h"
 #include "base/fault.h"
 
-/* A letter without an answer is sent again: its receiver was busy, or the answer was lost. */
+/* A letter is sent again if no answer comes: its receiver was busy, or the answer was lost. */
 #define RESEND_NS (200 * NM_NS_PER_MS)
-/* An answer usually follows by itself within this time, and acknowledges as well. */
+/* Within this time an answer usually follows by itself, and it acknowledges as well. */
 #define ANSWER_NS (4 * NM_NS_PER_MS)
-/* For how long an acknowledgement is left to be seen; less when the mailbox is full. */
+/* How long an acknowledgement stays readable. Shorter if the mailbox is full. */
 #define LINGER_NS (200 * NM_NS_PER_MS)
 #define SHORT_LINGER_NS (20 * NM_NS_PER_MS)
 
@@ -36,7 +36,7 @@ static void retract(struct nm_vmseg_wire *wire, struct nm_exchange *exchange)
 	exchange->has_cell = exchange->is_said = false;
 }
 
-/* Only cells without a message: a letter that was not taken yet would come again anyway. */
+/* Only cells without a message: the sender repeats a letter that was not acknowledged. */
 static void make_room(struct nm_vmseg_wire *wire, uint64_t now_ns)
 {
 	for (struct nm_exchange *exchange = wire->exchanges; exchange; exchange = exchange->next)
@@ -64,7 +64,7 @@ static bool post(struct nm_vmseg_wire *wire, struct nm_exchange *exchange,
 		memcpy(bytes + sizeof(head), message->bytes, message->len);
 	}
 	memcpy(bytes, &head, sizeof(head));
-	/* Neighbours in one part must not be able to use up the whole of my mailbox. */
+	/* Neighbours in one part must not use up the whole own mailbox. */
 	if (!exchange->has_cell && wire->nr_cells[exchange->peer.address.part] >= wire->cell_quota)
 		make_room(wire, now_ns);
 	if (!exchange->has_cell && wire->nr_cells[exchange->peer.address.part] >= wire->cell_quota)
@@ -101,7 +101,7 @@ static void cover(const struct nm_sessions *sessions, const struct nm_exchange *
 	nm_letter_cover(&secrets, from_caller, message, len);
 }
 
-/* Queue a message, or none, that ends with FLAGS. False: more than a session ever says. */
+/* Queue a message (or none) with FLAGS. False: more messages than a session ever sends. */
 static bool say(struct nm_sessions *sessions, struct nm_exchange *exchange, const void *bytes,
 		size_t len, unsigned int flags)
 {
@@ -110,7 +110,7 @@ static bool say(struct nm_sessions *sessions, struct nm_exchange *exchange, cons
 
 	if (exchange->closing_ns)
 		return true;
-	/* The end goes along with the last words, if they have not left yet. */
+	/* The hangup travels with the last message if that was not posted yet. */
 	if (!len && exchange->nr_queued > (exchange->is_said ? 1 : 0)) {
 		exchange->queue[exchange->nr_queued - 1].flags |= flags;
 		return true;
@@ -128,7 +128,7 @@ static bool say(struct nm_sessions *sessions, struct nm_exchange *exchange, cons
 	return true;
 }
 
-/* The session speaks, or has hung up. */
+/* The session sends, or has hung up. */
 static void listen_to_handshake(struct nm_sessions *sessions, struct nm_watch *watch)
 {
 	struct nm_exchange *exchange = nm_container_of(watch, struct nm_exchange, watch);
@@ -194,7 +194,7 @@ void nm_exchange_destroy(struct nm_sessions *sessions, struct nm_exchange *excha
 	free(exchange);
 }
 
-/* Did the other side close its endpoint in order? Its window says so, while it is its window. */
+/* True if the other side closed normally, as its window shows while that side still owns it. */
 static bool closed_in_order(const struct nm_vmseg_wire *wire, const struct nm_exchange *exchange)
 {
 	const struct nm_session *session = exchange->handshake->session;
@@ -221,13 +221,13 @@ void nm_exchange_end(struct nm_sessions *sessions, struct nm_exchange *exchange,
 	close_socket(sessions, exchange);
 	if (!with_hangup)
 		retract(wire, exchange);
-	/* What was posted once keeps its number, and so its place. */
+	/* A posted letter keeps its sequence number, and so its place in the queue. */
 	exchange->nr_queued = exchange->is_said;
 	if (!with_hangup || !say(sessions, exchange, NULL, 0, NM_LETTER_HANGUP))
 		exchange->is_over = true;
 }
 
-/* The one in front was taken. */
+/* The peer took queue[0]. */
 static void was_taken(struct nm_vmseg_wire *wire, struct nm_exchange *exchange, uint64_t now_ns)
 {
 	bool was_last = exchange->queue[0].flags & NM_LETTER_HANGUP;
@@ -243,7 +243,7 @@ static void was_taken(struct nm_vmseg_wire *wire, struct nm_exchange *exchange, 
 		exchange->is_over = true;
 }
 
-/* Hand a message on. False: it has to come again. */
+/* Pass a message to the session. False: the peer has to send it again. */
 static bool deliver(struct nm_sessions *sessions, struct nm_exchange *exchange, uint8_t *message,
 		    size_t len)
 {
@@ -267,7 +267,7 @@ void nm_exchange_hear(struct nm_sessions *sessions, struct nm_exchange *exchange
 	exchange->probe_ns = now_ns + wire->lease_ns;
 	if (head->flags & NM_LETTER_RESET) {
 		nm_exchange_end(sessions, exchange, false,
-				"it has given this connection up (did this machine stand still?)");
+				"it gave up this connection (did this machine stand still?)");
 		return;
 	}
 	if (exchange->is_said && head->taken == exchange->said)
@@ -285,8 +285,8 @@ void nm_exchange_hear(struct nm_sessions *sessions, struct nm_exchange *exchange
 	exchange->heard++;
 	exchange->answer_ns = now_ns + ANSWER_NS;
 	if (head->flags & NM_LETTER_HANGUP) {
-		nm_exchange_end(sessions, exchange, false, "it hung up without a farewell");
-		/* No process listens there: the only answer is that I heard it. */
+		nm_exchange_end(sessions, exchange, false, "it hung up without a goodbye");
+		/* No process listens there: only the acknowledgement is sent. */
 		exchange->is_over = false;
 		exchange->closing_ns = exchange->answer_ns = now_ns;
 	}
@@ -299,12 +299,13 @@ bool nm_exchange_turn(struct nm_sessions *sessions, struct nm_exchange *exchange
 	if (exchange->is_over)
 		return true;
 	if (exchange->nr_queued && now_ns > exchange->say_by_ns) {
-		nm_exchange_end(sessions, exchange, false, "it does not take what I say to it");
+		nm_exchange_end(sessions, exchange, false,
+				"it does not take messages from this endpoint");
 		return true;
 	}
 	if (exchange->asked_ns && now_ns - exchange->asked_ns > wire->lease_ns) {
 		nm_exchange_end(sessions, exchange, true,
-				"its heartbeat goes on, but it does not answer");
+				"it does not answer, but its heartbeat continues");
 		return true;
 	}
 	if (exchange->nr_queued) {

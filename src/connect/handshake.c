@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One handshake: its session, its lane, its end. Everything here: under sessions->lock. */
+/* One handshake: its session, its lane, its end. All functions need sessions->lock. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ int nm_handshake_join(struct nm_sessions *sessions, struct nm_handshake *handsha
 		return -ENOMEM;
 	}
 	if (__atomic_load_n(&session->state, __ATOMIC_RELAXED) > NM_SESSION_UP) {
-		/* The words belong to the thread that writes to it. */
+		/* Only the endpoint's thread, which is the writer's, may read the reason. */
 		if (handshake->role == NM_ROLE_WRITER)
 			nm_reason_set(ret_reason, "it is gone: %.150s", session->why.text);
 		else
@@ -95,7 +95,7 @@ static void give_lane(struct nm_sessions *sessions, struct nm_handshake *handsha
 	direction = nm_handshake_direction(handshake);
 	list->free[(list->head + list->nr_free++) % geometry->nr_lanes] = direction->own_lane;
 	handshake->has_lane = false;
-	/* A lap further: a reader of the old stream must not take a slot of the next one. */
+	/* One lap further: a reader of the old stream must not accept a slot of the next one. */
 	if (handshake->role == NM_ROLE_WRITER)
 		sessions->stream_starts[direction->own_lane] =
 			(uint32_t)(direction->end + geometry->ring_slots);
@@ -145,7 +145,7 @@ void nm_handshake_lost(struct nm_sessions *sessions, struct nm_handshake *handsh
 	handshake->state = NM_HANDSHAKE_LOST;
 	hang_up(sessions, handshake);
 	if (handshake->bye.header.kind && handshake->bye.value) {
-		/* That I broke the rules is an end of this channel alone. */
+		/* A broken rule on this side ends only this channel. */
 		handshake->err = handshake->bye.value == -EBADMSG ? -EBADMSG : -ECONNRESET;
 		nm_reason_set(&handshake->why, "%s ended the connection: %s", label,
 			      handshake->bye.words);
@@ -172,7 +172,7 @@ void nm_handshake_greet(struct nm_sessions *sessions, struct nm_handshake *hands
 		.label = sessions->label,
 	};
 
-	/* Never 0: an unwritten lane proves nothing. Not a secret, only fresh. */
+	/* Never 0: an unwritten lane proves nothing. The challenge must be fresh, not secret. */
 	while (!handshake->challenge)
 		if (getrandom(&handshake->challenge, sizeof(handshake->challenge), 0) < 0)
 			handshake->challenge = nm_clock_ns();
@@ -192,7 +192,7 @@ int nm_handshake_take_window(struct nm_sessions *sessions, struct nm_handshake *
 
 	if (greeting->features != sessions->config.features) {
 		nm_reason_set(ret_reason,
-			      "NEARMETAL_CHECKSUM is %s there and %s here: set it alike",
+			      "NEARMETAL_CHECKSUM is %s there and %s here: use one value on both",
 			      greeting->features & NM_FEATURE_CHECKSUM ? "on" : "off",
 			      sessions->config.features & NM_FEATURE_CHECKSUM ? "on" : "off");
 		return -EPROTONOSUPPORT;
@@ -217,7 +217,7 @@ bool nm_handshake_proven(const struct nm_handshake *handshake)
 	const struct nm_lane *lane =
 		&handshake->session->window.lanes[nm_handshake_direction(handshake)->peer_lane];
 
-	/* Partner: the release stores of both proofs by the other side, which said so afterwards. */
+	/* Partner: the release stores of both proofs by the other side, before its report. */
 	return atomic_load_explicit(handshake->role == NM_ROLE_WRITER ? &lane->reader_proof :
 									&lane->writer_proof,
 				    memory_order_acquire) == handshake->challenge;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the proof of direct copies (cma_proof.h) has its place in a handshake. */
+/* The proof of direct copies (cma_proof.h) inside a handshake. */
 #include <sched.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "connect/session_private.h"
 
-/* A lane is in use once in each role. */
+/* Each role uses a lane once. */
 static uint32_t slot_of(const struct nm_sessions *sessions, const struct nm_handshake *handshake)
 {
 	uint32_t lane = nm_handshake_direction(handshake)->own_lane;
@@ -56,21 +56,21 @@ bool nm_handshake_hear(const struct nm_sessions *sessions, struct nm_handshake *
 	struct nm_reason *why = &nm_handshake_direction(handshake)->cma_why;
 
 	if (step->value != 1)
-		nm_reason_set(why, "it says of me: %.170s", step->words);
+		nm_reason_set(why, "it reports: %.170s", step->words);
 	else if (!nm_cma_was_reached(&sessions->cma, slot_of(sessions, handshake),
 				     handshake->cma_challenge))
-		nm_reason_set(why, "what it says it has written into my memory is not there");
+		nm_reason_set(why, "it reports a write that is not in this process's memory");
 	else
 		return true;
 	return false;
 }
 
-/* Is the other side of HANDSHAKE, a caller, in the midst of a copy? Its count then, else 0. */
+/* The count of the caller on HANDSHAKE if it is in the middle of a copy, else 0. */
 static uint64_t copying(const struct nm_handshake *handshake)
 {
 	uint64_t reaching;
 
-	/* Its lane is known as soon as it has joined a session, which is in the same turn. */
+	/* The lane is known once the handshake has joined a session, in the same turn. */
 	if (handshake->role != NM_ROLE_READER || !handshake->session ||
 	    handshake->state == NM_HANDSHAKE_LOST)
 		return 0;
@@ -81,7 +81,7 @@ static uint64_t copying(const struct nm_handshake *handshake)
 	return reaching % 2 ? reaching : 0;
 }
 
-/* Does any copy that was under way still go on? FIRST: note which ones are under way. */
+/* True if a copy that was under way still runs. FIRST: note which copies are under way. */
 static bool any_copying(struct nm_sessions *sessions, bool first)
 {
 	struct nm_handshake *handshake;
@@ -101,7 +101,7 @@ void nm_sessions_await_copies(struct nm_sessions *sessions, uint32_t timeout_ms)
 {
 	uint64_t deadline;
 
-	/* Without it no peer can copy. */
+	/* Without a pad no peer can copy. */
 	if (!sessions->cma.pad || !any_copying(sessions, true))
 		return;
 	deadline = nm_clock_ns() + timeout_ms * NM_NS_PER_MS;
@@ -109,8 +109,8 @@ void nm_sessions_await_copies(struct nm_sessions *sessions, uint32_t timeout_ms)
 		sched_yield();
 		if (nm_clock_ns() < deadline)
 			continue;
-		nm_warn("a peer does not end a copy from or to my memory (is it stopped?): "
-			"peers copy no more");
+		nm_warn("a peer does not end a copy from or to this process (is it stopped?): "
+			"direct copies by peers are off now");
 		pthread_mutex_lock(&sessions->lock);
 		nm_cma_place_fini(&sessions->cma);
 		nm_reason_set(&sessions->cma.why, "a peer did not end a copy");

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "connect/session_private.h"
 
-/* The peer may still be reachable in another place. */
+/* The peer may still be reachable over another channel. */
 NM_COLD int nm_connect_failed(struct nm_reason *ret_reason, const char *what, int err)
 {
 	nm_reason_set(ret_reason, "%s: %s", what, strerror(-err));
@@ -24,7 +24,7 @@ NM_COLD int nm_connect_timed_out(const struct nm_sessions *sessions, struct nm_r
 {
 	nm_reason_set(
 		ret_reason,
-		"it listens here but gave no answer within %u ms (is it stopped?): see NEARMETAL_CONNECT_MS",
+		"it listens but did not answer in %u ms (is it stopped?): see NEARMETAL_CONNECT_MS",
 		sessions->config.connect_ms);
 	return -EHOSTUNREACH;
 }
@@ -58,7 +58,7 @@ static int await(struct nm_sessions *sessions, struct nm_handshake *handshake,
 	}
 }
 
-/* The peer may have said why it hung up: that is read where the answer was due. */
+/* The peer may have sent its reason before it hung up. It is read in place of the answer. */
 static bool hung_up(int err)
 {
 	return err == -EPIPE || err == -ECONNRESET;
@@ -104,8 +104,7 @@ static int take_welcome(struct nm_sessions *sessions, struct nm_handshake *hands
 		err = nm_handshake_take_window(sessions, handshake, &welcome, window_fd,
 					       ret_reason);
 	if (!err && !nm_handshake_proven(handshake)) {
-		nm_reason_set(ret_reason,
-			      "my challenge does not show in the window it handed over");
+		nm_reason_set(ret_reason, "the challenge does not appear in its window");
 		err = -EBADMSG;
 	}
 	if (!err)
@@ -146,7 +145,7 @@ static int take_ack(struct nm_sessions *sessions, struct nm_handshake *handshake
 	return -EHOSTUNREACH;
 }
 
-/* Everything after connecting. From GO on the other side reads. */
+/* All steps after connecting. After GO the other side reads. */
 static int shake_hands(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		       const struct nm_identity *who, struct nm_reason *ret_reason)
 {
@@ -163,7 +162,7 @@ static int shake_hands(struct nm_sessions *sessions, struct nm_handshake *handsh
 				   handshake->session->out.cma_why.text);
 	NM_FAULT("call-met-after");
 	if (err && !hung_up(err))
-		return nm_connect_failed(ret_reason, "cannot go on with the handshake", err);
+		return nm_connect_failed(ret_reason, "cannot continue the handshake", err);
 	err = take_ack(sessions, handshake, ret_reason);
 	if (err)
 		return err;
@@ -204,12 +203,12 @@ int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *
 		nm_session_begin(sessions, handshake->session, NM_SESSION_UP);
 		return 0;
 	}
-	/* A peer elsewhere is usual; a peer here without a session is worth a line. */
+	/* A peer that is elsewhere is usual. A peer here without a session deserves a log entry. */
 	if (err != -ENOENT)
 		nm_warn("peer " NM_WHO_FORMAT
 			" cannot be reached in %.80s; a slower channel is used: %s",
 			NM_WHO(who), sessions->wire->place, ret_reason->text);
-	/* Whatever the peer did wrong, it is not reachable here. */
+	/* After a protocol error too, the peer is not reachable here. */
 	if (err == -ENOENT || err == -EBADMSG || err == -EPERM || err == -EPROTONOSUPPORT ||
 	    err == -ECONNREFUSED)
 		err = -EHOSTUNREACH;

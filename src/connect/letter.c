@@ -18,7 +18,7 @@ int nm_letter_parse(const void *bytes, size_t len, struct nm_letter_head *ret_he
 	if (head.magic != NM_LETTER_MAGIC || head.flags & ~NM_LETTER_FLAGS || !head.number ||
 	    head.len != len - sizeof(head) || head.len > NM_LETTER_MESSAGE_MAX)
 		return -EBADMSG;
-	/* What has no number is not kept in order, so there is nothing in it that would have to be. */
+	/* A letter without a sequence is not kept in order, so nothing in it may need an order. */
 	if (plain ? head.len || head.flags & NM_LETTER_HANGUP :
 		    head.flags & (NM_LETTER_RESET | NM_LETTER_PROBE))
 		return -EBADMSG;
@@ -30,7 +30,7 @@ int nm_letter_parse(const void *bytes, size_t len, struct nm_letter_head *ret_he
 
 enum purpose { PURPOSE_PROOF = 1, PURPOSE_COVER = 2 };
 
-/* Everything that a value depends on; no padding. */
+/* All inputs of a cover value; no padding. */
 struct input {
 	uint8_t segment[NM_VMSEG_TOKEN_LEN];
 	struct nm_vmseg_address caller, owner;

@@ -16,7 +16,7 @@
 #include "shm/ring.h"
 
 #define EVENTS_PER_WAIT 32
-/* Callers that have not said hello yet, beyond the lanes there are. */
+/* Callers without a HELLO that are allowed beyond the number of lanes. */
 #define MAX_STRANGERS 64
 
 /* Refuse a caller, with the reason. */
@@ -28,16 +28,17 @@ static NM_COLD void refuse(struct nm_sessions *sessions, struct nm_handshake *ha
 	nm_handshake_close(sessions, handshake);
 }
 
-/* The caller must know me by my whole address, not by the name of a socket alone. */
+/* The caller must know the whole address, not only the name of the socket. */
 static int check_address(const struct nm_sessions *sessions, const struct nm_greeting *hello,
 			 struct nm_reason *ret_reason)
 {
 	if (memcmp(hello->owner_token, sessions->config.who.token, sizeof(hello->owner_token))) {
-		nm_reason_set(ret_reason, "it asked for another endpoint (its token is not mine)");
+		nm_reason_set(ret_reason,
+			      "it asked for another endpoint (its token is wrong here)");
 		return -EBADMSG;
 	}
 	if (nm_identity_equal(&hello->who, &sessions->config.who)) {
-		nm_reason_set(ret_reason, "it says that it is me");
+		nm_reason_set(ret_reason, "it has the identity of this endpoint");
 		return -EBADMSG;
 	}
 	return 0;
@@ -84,9 +85,8 @@ static int handle_met(const struct nm_sessions *sessions, struct nm_handshake *h
 	int err;
 
 	if (!nm_handshake_proven(handshake)) {
-		nm_reason_set(
-			ret_reason,
-			"what it wrote does not show in the window it handed over: only one side maps it");
+		nm_reason_set(ret_reason,
+			      "the challenge does not appear in its window: only one side maps it");
 		return -EBADMSG;
 	}
 	if (nm_handshake_hear(sessions, handshake, step))
@@ -114,7 +114,7 @@ static int handle_message(struct nm_sessions *sessions, struct nm_handshake *han
 	if (kind < 0)
 		return kind;
 	nm_step_copy(bytes, &step);
-	/* Once: a caller that repeats it would keep this thread and its lock busy forever. */
+	/* Only once: a caller that repeats BYE would keep this thread and its lock busy forever. */
 	if (kind == NM_MESSAGE_BYE && !handshake->bye.header.kind) {
 		handshake->bye = step;
 		return 0; /* the hangup follows */
@@ -133,7 +133,7 @@ static int handle_message(struct nm_sessions *sessions, struct nm_handshake *han
 	return -EBADMSG;
 }
 
-/* The other side is gone. The endpoint hears of it if the handshake had ended. */
+/* The other side is gone. If the handshake was complete, report it to the endpoint. */
 static void handle_hangup(struct nm_sessions *sessions, struct nm_handshake *handshake)
 {
 	if (handshake->state == NM_HANDSHAKE_UP)
@@ -150,8 +150,8 @@ void nm_handshake_ready(struct nm_sessions *sessions, struct nm_watch *watch)
 	int len, err, window_fd;
 
 	/*
-	 * A call whose last step failed is watched already, and still its caller's: what we close
-	 * is freed at our next turn, under its hands.
+	 * A call whose last step failed is watched already but still belongs to its caller. Closing
+	 * it here would free it at the next turn, while the caller uses it.
 	 */
 	if (handshake->state == NM_HANDSHAKE_CONNECTING)
 		return;
@@ -179,7 +179,7 @@ void nm_handshake_ready(struct nm_sessions *sessions, struct nm_watch *watch)
 		if (!err)
 			continue;
 		if (handshake->state == NM_HANDSHAKE_UP) {
-			/* Nothing but a farewell is due on a standing connection. */
+			/* On an established connection only BYE is expected. */
 			nm_message_send_step(handshake->fd, NM_MESSAGE_BYE, -EBADMSG, why.text);
 			nm_message_init(&handshake->bye.header, NM_MESSAGE_BYE);
 			handshake->bye.value = -EBADMSG;
@@ -221,7 +221,7 @@ static void drop_overdue(struct nm_sessions *sessions)
 			refuse(sessions, handshake, -ETIMEDOUT, &why);
 }
 
-/* No event that was returned before refers to them any more. */
+/* No event that epoll returned earlier refers to them any more. */
 static void free_left(struct nm_sessions *sessions)
 {
 	struct nm_handshake **place = &sessions->handshakes, *handshake;

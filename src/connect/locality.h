@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Words for the distance of two endpoints: relations, channels, and the reason that travels with
- * every verdict. A relation is proven by session in the same bytes (connect/session.h), never
- * inferred.
+ * Terms for the distance of two endpoints: relations, channels, and the reason for each verdict. A
+ * session proves a relation with shared bytes (connect/session.h); it is never inferred.
  */
 #ifndef NM_CONNECT_LOCALITY_H
 #define NM_CONNECT_LOCALITY_H
@@ -19,14 +18,14 @@ enum nm_relation {
 	NM_RELATION_NETWORK, /* not proven */
 };
 
-/* Who keeps a neighbour from writing into my window. */
+/* What prevents a neighbour from writing into the own window. */
 enum nm_integrity {
 	NM_INTEGRITY_NONE,	 /* no shared bytes */
 	NM_INTEGRITY_ENFORCED,	 /* the kernel (sealed memfd) or the hypervisor refuses it */
 	NM_INTEGRITY_CONVENTION, /* the device cannot enforce it */
 };
 
-/* A diagnosis of the other side, as it stated it; never used to decide anything. */
+/* Name that the other side gives itself, for messages. No decision depends on it. */
 struct nm_peer_label {
 	char text[96]; /* "host name, pid 1234"; printable ASCII, NUL-terminated */
 };

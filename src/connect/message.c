@@ -9,7 +9,7 @@
 
 #include "shm/layout.h"
 
-/* A foreign text becomes printable ASCII that ends. */
+/* Make a foreign text printable ASCII with an end. */
 static void make_safe(char *text, size_t size)
 {
 	size_t i;
@@ -41,10 +41,9 @@ int nm_message_parse(const void *bytes, size_t len, struct nm_reason *ret_reason
 		return NM_MESSAGE_BYE;
 	}
 	if (header.version != NM_LAYOUT_VERSION) {
-		nm_reason_set(
-			ret_reason,
-			"it speaks layout version %u, I %u: run one release of nearmetal on both",
-			header.version, NM_LAYOUT_VERSION);
+		nm_reason_set(ret_reason,
+			      "it uses layout version %u, not %u: use one release on both",
+			      header.version, NM_LAYOUT_VERSION);
 		return -EPROTONOSUPPORT;
 	}
 	if (header.kind == NM_MESSAGE_HELLO || header.kind == NM_MESSAGE_WELCOME)
@@ -54,7 +53,7 @@ int nm_message_parse(const void *bytes, size_t len, struct nm_reason *ret_reason
 	if (len == expected)
 		return header.kind;
 bad:
-	nm_reason_set(ret_reason, "it sent %zu bytes that are no message of ours", len);
+	nm_reason_set(ret_reason, "it sent %zu bytes that are not a nearmetal message", len);
 	return -EBADMSG;
 }
 
@@ -78,7 +77,7 @@ int nm_greeting_parse(const void *bytes, size_t len, enum nm_message_kind kind,
 	memcpy(ret_greeting, bytes, sizeof(*ret_greeting));
 	make_safe(ret_greeting->label.text, sizeof(ret_greeting->label.text));
 	if (ret_greeting->features & ~NM_FEATURES_KNOWN) {
-		nm_reason_set(ret_reason, "it needs features 0x%x that I do not know",
+		nm_reason_set(ret_reason, "it needs unknown features 0x%x",
 			      ret_greeting->features & ~NM_FEATURES_KNOWN);
 		return -EPROTONOSUPPORT;
 	}
@@ -129,7 +128,7 @@ int nm_message_send_step(int fd, enum nm_message_kind kind, int value, const cha
 	return nm_message_send(fd, &step, sizeof(step), -1);
 }
 
-/* Take the descriptors that came; a hostile peer may pass many. Returns how many there were. */
+/* Take the received descriptors; a hostile peer may pass many. Returns their number. */
 static unsigned int take_descriptors(struct msghdr *msg, int *ret_fd)
 {
 	struct cmsghdr *cmsg;
@@ -172,7 +171,7 @@ int nm_message_receive(int fd, uint8_t bytes[NM_MESSAGE_MAX], int *ret_fd)
 	*ret_fd = -1;
 	do {
 		len = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-		/* A reset is reported once, ahead of what the other side had sent before it. */
+		/* A reset is reported once, before the data that the other side sent before it. */
 	} while (len < 0 && (errno == EINTR || (errno == ECONNRESET && resets++ == 0)));
 	if (len < 0)
 		return errno == ECONNRESET ? 0 : -errno;
@@ -183,7 +182,7 @@ int nm_message_receive(int fd, uint8_t bytes[NM_MESSAGE_MAX], int *ret_fd)
 		/* Control data is cut when a descriptor cannot be installed. */
 		return nr == 0 && (msg.msg_flags & MSG_CTRUNC) ? -EMFILE : -EBADMSG;
 	}
-	/* An empty message passes for a hangup; what came with it is not used. */
+	/* An empty message counts as a hangup; its descriptor is not used. */
 	if (len == 0 && passed >= 0) {
 		close(passed);
 		passed = -1;

@@ -34,12 +34,12 @@ static int check_owner(const struct nm_rundir *dir, struct nm_reason *ret_reason
 	struct stat st;
 
 	if (fstat(dir->fd, &st) < 0)
-		return dir_failed(ret_reason, dir->path, "cannot look at it", -errno);
+		return dir_failed(ret_reason, dir->path, "cannot examine it", -errno);
 	if (st.st_uid != geteuid()) {
-		nm_reason_set(
-			ret_reason,
-			"rundir %.80s belongs to user %u, not to user %u: set NEARMETAL_RUNDIR to a directory of your own",
-			dir->path, st.st_uid, geteuid());
+		nm_reason_set(ret_reason,
+			      "rundir %.80s belongs to user %u, not %u: set NEARMETAL_RUNDIR to "
+			      "a directory of your own",
+			      dir->path, st.st_uid, geteuid());
 		return -EPERM;
 	}
 	if (st.st_mode & (S_IWGRP | S_IWOTH)) {
@@ -61,7 +61,7 @@ int nm_rundir_open(const char *path, struct nm_rundir *ret_dir, struct nm_reason
 	else
 		snprintf(dir.path, sizeof(dir.path), "/dev/shm/nearmetal-%u", geteuid());
 	if (mkdir(dir.path, 0700) < 0 && errno != EEXIST && errno != EROFS)
-		return dir_failed(ret_reason, dir.path, "cannot make it", -errno);
+		return dir_failed(ret_reason, dir.path, "cannot create it", -errno);
 	dir.fd = open(dir.path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (dir.fd < 0)
 		return dir_failed(ret_reason, dir.path, "cannot open it", -errno);
@@ -94,7 +94,7 @@ socklen_t nm_rundir_address(const struct nm_rundir *dir, const char *name,
 	char path[sizeof(dir->path) + NM_SOCKET_NAME_LEN + 2];
 	int len = snprintf(path, sizeof(path), "%s/%s", dir->path, name);
 
-	/* Socket addresses end at 107 bytes; the kernel finds the directory by descriptor too. */
+	/* Socket addresses are limited to 107 bytes; the directory's descriptor makes one short. */
 	if ((size_t)len >= sizeof(address.sun_path))
 		len = snprintf(path, sizeof(path), "/proc/self/fd/%d/%s", dir->fd, name);
 	memcpy(address.sun_path, path, (size_t)len + 1);
@@ -137,7 +137,7 @@ int nm_rundir_listen(const struct nm_rundir *dir, const char *name, struct nm_re
 
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
-		return dir_failed(ret_reason, dir->path, "cannot make a socket", -errno);
+		return dir_failed(ret_reason, dir->path, "cannot create a socket", -errno);
 	err = bind_hidden(dir, fd, name, hidden);
 	if (err) {
 		dir_failed(ret_reason, dir->path, "cannot bind a socket in it", err);
@@ -150,7 +150,7 @@ int nm_rundir_listen(const struct nm_rundir *dir, const char *name, struct nm_re
 	}
 	err = show(dir, hidden, name);
 	if (err) {
-		dir_failed(ret_reason, dir->path, "cannot listen under my name in it", err);
+		dir_failed(ret_reason, dir->path, "cannot listen under the endpoint's name", err);
 		goto err_close;
 	}
 	return fd;
@@ -168,7 +168,7 @@ static bool old_socket(const struct nm_rundir *dir, const char *name, unsigned i
 	       st.st_mtime + (time_t)min_age_s <= time(NULL);
 }
 
-/* A refused connection is proof: the kernel knows of no socket behind the name. */
+/* A refused connection is proof: the kernel has no socket behind the name. */
 static bool is_abandoned(const struct nm_rundir *dir, const char *name)
 {
 	struct sockaddr_un address;
@@ -185,7 +185,7 @@ static bool is_abandoned(const struct nm_rundir *dir, const char *name)
 
 bool nm_rundir_bury(const struct nm_rundir *dir, const char *name)
 {
-	/* 0 seconds old is old enough: the caller knows that the process has died. */
+	/* Any age is old enough: the caller knows that the process has died. */
 	if (!old_socket(dir, name, 0))
 		return true;
 	if (!is_abandoned(dir, name))
@@ -194,7 +194,7 @@ bool nm_rundir_bury(const struct nm_rundir *dir, const char *name)
 	return true;
 }
 
-/* Twelve hexadecimal digits, alone or hidden as bind_hidden() does: sockets of nearmetal. */
+/* True for twelve hexadecimal digits, alone or hidden by bind_hidden(): a socket of nearmetal. */
 static bool is_ours(const char *name)
 {
 	static const char digits[] = "0123456789abcdef";

@@ -51,7 +51,7 @@ static void close_own_fds(struct nm_sessions *sessions)
 	nm_close_fd(&sessions->waker);
 }
 
-/* A forked child must not hold our sockets, or no peer would notice the death of the parent. */
+/* A forked child must not hold these sockets, or no peer would notice the parent's death. */
 static void after_fork_child(struct nm_fork_watch *watch)
 {
 	struct nm_sessions *sessions = sessions_of(watch);
@@ -61,11 +61,11 @@ static void after_fork_child(struct nm_fork_watch *watch)
 		nm_close_fd(&handshake->fd);
 	close_own_fds(sessions);
 	sessions->wire->ops->forget(sessions);
-	sessions->cma.pad = NULL; /* is not here, and something else may be */
+	sessions->cma.pad = NULL; /* the child does not have it, and may have other data there */
 	pthread_mutex_unlock(&sessions->lock);
 }
 
-/* Words about me, for the other side's logs. */
+/* The text about this endpoint in the other side's logs. */
 static void describe_self(struct nm_sessions *sessions)
 {
 	char host[64] = "?";
@@ -97,7 +97,7 @@ static int init_tables(struct nm_sessions *sessions)
 {
 	uint32_t nr_lanes = sessions->config.window->geometry.nr_lanes;
 
-	/* One for each peer that has all its lanes, so most hold one session. */
+	/* Enough buckets for one peer per lane, so most buckets hold one session. */
 	for (sessions->nr_buckets = 1; sessions->nr_buckets < 2 * nr_lanes;)
 		sessions->nr_buckets *= 2;
 	sessions->buckets = calloc(sessions->nr_buckets, sizeof(*sessions->buckets));
@@ -136,10 +136,10 @@ static int start_thread(struct nm_sessions *sessions, struct nm_reason *ret_reas
 	pthread_attr_init(&attr);
 	pthread_attr_setstacksize(&attr, THREAD_STACK);
 	sigfillset(&all);
-	/* A blocked one ends the program; this one is handled where a segment is cut off. */
+	/* A blocked SIGBUS ends the program; the handler needs it if a segment is truncated. */
 	if (sessions->config.segment)
 		sigdelset(&all, SIGBUS);
-	/* The thread inherits the mask: the program's signals are not for it. */
+	/* The thread inherits this mask, so it never receives the program's signals. */
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	err = pthread_create(&sessions->thread, &attr, nm_sessions_serve, sessions);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -192,7 +192,7 @@ int nm_sessions_create(const struct nm_sessions_config *config, struct nm_sessio
 	}
 	sessions->config = *config;
 	sessions->config.dir = NULL; /* only borrowed */
-	/* Whole lines, as aligned_alloc() wants it. */
+	/* A multiple of cache lines, which aligned_alloc() requires. */
 	sessions->config.session_size =
 		(nm_max_u64(config->session_size, sizeof(struct nm_session)) + NM_CACHE_LINE - 1) /
 		NM_CACHE_LINE * NM_CACHE_LINE;
@@ -201,12 +201,12 @@ int nm_sessions_create(const struct nm_sessions_config *config, struct nm_sessio
 	sessions->creator = getpid();
 	pthread_mutex_init(&sessions->lock, NULL);
 	describe_self(sessions);
-	/* A slot per lane and role. */
+	/* One slot per lane and role. */
 	nm_cma_place_init(&sessions->cma, config->cma && !config->segment,
 			  2 * config->window->geometry.nr_lanes);
 	if (config->segment) {
-		nm_reason_set(&sessions->cma.why, "between machines no kernel can copy");
-		/* Another kernel's numbers mean nothing, and the first ones are alike in all. */
+		nm_reason_set(&sessions->cma.why, "the kernel cannot copy between machines");
+		/* Another kernel's numbers mean nothing: the first are the same in all. */
 		sessions->pid_ns_inode = sessions->pid_ns_device = 0;
 	}
 	err = init_tables(sessions);
@@ -259,7 +259,7 @@ void nm_sessions_destroy(struct nm_sessions *sessions)
 	}
 	sessions->wire->ops->hide(sessions);
 	NM_FAULT("close-unlisted");
-	/* Before any hangup, so that no peer takes the hangup for a death. */
+	/* Before any hangup, so that no peer mistakes the hangup for a death. */
 	nm_window_set_state(sessions->config.window, NM_WINDOW_GONE);
 	NM_FAULT("close-gone");
 	pthread_mutex_lock(&sessions->lock);
@@ -271,11 +271,11 @@ void nm_sessions_destroy(struct nm_sessions *sessions)
 	NM_FAULT("close-farewell");
 	for (handshake = sessions->handshakes; handshake; handshake = handshake->next)
 		if (handshake->fd >= 0)
-			nm_message_send_step(handshake->fd, NM_MESSAGE_BYE, 0, "closed in order");
+			nm_message_send_step(handshake->fd, NM_MESSAGE_BYE, 0, "closed normally");
 	free_sessions(sessions);
 }
 
-/* Where WHO is in the table, or where it would be. */
+/* The place of WHO's session in the table, also if there is none. */
 static struct nm_session **place_of(const struct nm_sessions *sessions,
 				    const struct nm_identity *who)
 {
@@ -382,7 +382,7 @@ const _Atomic uint32_t *nm_sessions_event_doorbell(const struct nm_sessions *ses
 	return &sessions->event_doorbell;
 }
 
-/* Take EVENTS of SESSION away. */
+/* Remove EVENTS from SESSION. */
 static void drop_events(struct nm_sessions *sessions, struct nm_session *session,
 			unsigned int events)
 {
@@ -395,14 +395,14 @@ static void drop_events(struct nm_sessions *sessions, struct nm_session *session
 
 void nm_sessions_refuse_source(struct nm_sessions *sessions, struct nm_session *session)
 {
-	const struct nm_reason why = {"it does not take messages from me"};
+	const struct nm_reason why = {"it does not take messages from this endpoint"};
 
 	pthread_mutex_lock(&sessions->lock);
 	nm_direction_close(sessions, &session->in, -ECONNREFUSED, &why);
 	pthread_mutex_unlock(&sessions->lock);
 }
 
-/* How the peer ended SESSION. NULL: it did not. */
+/* The handshake that shows how the peer ended SESSION. NULL: it did not. */
 static const struct nm_handshake *find_lost(const struct nm_session *session)
 {
 	if (session->out.handshake && session->out.handshake->state == NM_HANDSHAKE_LOST)

@@ -5,13 +5,13 @@
  * There is one session for each other endpoint, in one hash table by identity. A session has two
  * directions: this endpoint writes into `out` and reads from `in`. Each direction is the result of
  * a handshake of its own. The endpoint that will write calls the other one, the owner of the
- * address, on its socket in the rundir. Both show who they are and hand over their windows. Each
+ * address, on its socket in the rundir. Both show their identities and pass their windows. Each
  * writes the other's challenge into its own window and looks for its own challenge in the other's:
  * this proves that both see the same bytes. A handshake that fails leaves no session behind, and
  * both sides learn the reason. The socket then stays open, so the death of a process is a hangup
  * within milliseconds, in any PID namespace.
  *
- * Threads: a service thread (all signals blocked) answers callers, removes what the dead left, and
+ * Threads: a service thread (all signals blocked) answers callers, removes dead sockets, and
  * notices hangups. It reports by events, which the endpoint polls with one load. All functions here
  * are for the one thread that owns the endpoint. Only that thread changes the state of a session.
  * After fork() the child holds nothing of the parent's sessions.
@@ -37,73 +37,73 @@ struct nm_sessions;
 
 struct nm_sessions_config {
 	const char *dir; /* NEARMETAL_RUNDIR; in a segment the device, for messages */
-	/* The segment between machines in which my window lies; NULL: handshakes go through `dir`.
-	 * Both outlive the table of sessions. */
+	/* The segment between machines that holds the window; NULL: handshakes use `dir`. Both
+	 * outlive the table of sessions. */
 	struct nm_vmseg *segment;
 	struct nm_vmseg_claim *claim; /* open */
 	uint32_t peer_lease_ms;	      /* NEARMETAL_SEGMENT_LEASE_MS */
 	struct nm_identity who;
-	struct nm_window *window; /* mine; outlives the table of sessions */
+	struct nm_window *window; /* the own window; outlives the table of sessions */
 	uint32_t features;	  /* NM_FEATURE_ */
 	uint32_t connect_ms;
 	uint32_t lease_ms;
 	bool cma; /* NEARMETAL_CMA */
-	/* Bytes of a session: struct nm_session and, behind it, the transport's own part, all zero
-	 * at first. 0: no such part. */
+	/* Size of a session: struct nm_session, then the transport's own part, all zero at first.
+	 * 0: no such part. */
 	size_t session_size;
 };
 
 enum nm_session_state {
 	NM_SESSION_NEW,	     /* no direction was handed out yet */
-	NM_SESSION_UP,	     /* a direction was */
+	NM_SESSION_UP,	     /* a direction was handed out */
 	NM_SESSION_CLOSING,  /* the peer hung up; packets that it sent are still delivered */
-	NM_SESSION_CAST_OUT, /* the peer broke the rules; nothing more is taken from it */
-	NM_SESSION_DOWN,     /* has no direction any more, and never will again */
+	NM_SESSION_CAST_OUT, /* the peer broke the rules; none of its packets are accepted */
+	NM_SESSION_DOWN,     /* has no direction and never gets one again */
 	NM_NR_SESSION_STATES
 };
 extern const uint32_t nm_session_transitions[NM_NR_SESSION_STATES];
 
-/* One direction of a session. Constant from the moment it is handed out. */
+/* One direction of a session. Constant after it is handed out. */
 struct nm_direction {
-	struct nm_handshake *handshake; /* the table's: what made it and carries it; NULL: none */
-	uint32_t own_lane;		/* out: of my ring; in: of my credits */
-	uint32_t peer_lane;		/* out: of its credits; in: of its ring */
+	struct nm_handshake *handshake; /* owned by the table: created and carries it; NULL: none */
+	uint32_t own_lane;		/* out: of the own ring; in: of the own credits */
+	uint32_t peer_lane;		/* out: of the peer's credits; in: of its ring */
 	uint64_t start;			/* first position of the stream */
 	uint64_t end; /* out: position after the last one, set before nm_sessions_leave() */
-	bool cma;     /* proven, both ways: cma_target may be used until the session ends */
+	bool cma;     /* proven both ways: cma_target is valid until the session ends */
 	struct nm_cma_target cma_target; /* the peer's process */
-	struct nm_reason cma_why;	 /* why it may not be used */
+	struct nm_reason cma_why;	 /* the reason if it is not allowed */
 };
 
 enum nm_session_event {
-	NM_SESSION_SOURCE = 1, /* `in` is handed out; if the session is not UP, refuse it */
+	NM_SESSION_SOURCE = 1, /* `in` is handed out; refuse it if the session is not UP */
 	NM_SESSION_LOST = 2,   /* the peer ended the session: it is CLOSING */
 };
 
-/* Constant from UP on, but for the directions, the state and the end. */
+/* Constant from UP on, except the directions, the state and the end. */
 struct nm_session {
 	struct nm_identity who;
 	struct nm_session *next; /* see nm_sessions_first() */
-	/* The table's, under its lock. */
+	/* For the table, under its lock. */
 	struct nm_session *next_in_bucket;
 	struct nm_list event_node;
-	unsigned int events; /* of enum nm_session_event, not taken yet */
-	/* The peer, as its first handshake showed it. */
+	unsigned int events; /* mask of enum nm_session_event, not taken yet */
+	/* Facts about the peer from its first handshake. */
 	struct nm_peer_label label;
 	enum nm_relation relation;
 	enum nm_integrity integrity;
 	bool far;		 /* known to be on another NUMA node, so no cache is shared */
-	struct nm_reason how;	 /* the memory was found to be the same */
-	struct nm_vmseg_tie tie; /* in a segment: shows whether the window is still this peer's */
+	struct nm_reason how;	 /* how the shared memory was proven */
+	struct nm_vmseg_tie tie; /* in a segment: shows if the window still is this peer's */
 	struct nm_foreign_window window; /* mapped while there is a direction */
 	struct nm_direction in, out;
-	/* How it ends: from CLOSING on. 0: in order, and all that was sent is there. */
+	/* The reason of the end, valid from CLOSING on. 0: normal end, all packets are there. */
 	int err;
 	struct nm_reason why;
-	enum nm_session_state state; /* last: next to the transport's part */
+	enum nm_session_state state; /* last member, next to the transport's part */
 };
 
-/* The one place that changes the state. The service thread reads it. */
+/* Only this function changes the state. The service thread reads it. */
 static inline void nm_session_set_state(struct nm_session *session, enum nm_session_state state)
 {
 	nm_state_check(nm_session_transitions, session->state, state);
@@ -111,60 +111,59 @@ static inline void nm_session_set_state(struct nm_session *session, enum nm_sess
 }
 
 /*
- * Open the rundir, remove what dead processes left there, start to listen and to serve.
- * The window is in state RUN then. Returns 0, or -errno with a reason; no trace after a failure.
+ * Open the rundir, remove the remains of dead processes, start to listen and to serve. The window
+ * is then in state RUN. Returns 0, or -errno with a reason; no trace after a failure.
  */
 int nm_sessions_create(const struct nm_sessions_config *config, struct nm_sessions **ret_sessions,
 		       struct nm_reason *ret_reason);
 /*
- * Say farewell to all peers in order (state GONE), stop serving, free all sessions. In a forked
- * child: only forget. NULL is fine.
+ * Close normally towards all peers (state GONE), stop the service thread, free all sessions. In a
+ * forked child it only frees memory. NULL is allowed.
  */
 void nm_sessions_destroy(struct nm_sessions *sessions);
 
 /*
  * Make the direction `out` of the session with WHO. Blocks up to connect_ms. Returns 0, and the
- * session is UP; -EHOSTUNREACH: WHO cannot be reached here; -EISCONN: there is such a direction;
+ * session is UP; -EHOSTUNREACH: WHO cannot be reached here; -EISCONN: the direction exists already;
  * -ENOSPC, -ENOMEM, -EMFILE: no resources; always with a reason. No trace on failure.
  */
 int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *who,
 			struct nm_session **ret_session, struct nm_reason *ret_reason);
-/* The session with WHO, in any state. NULL: there is none. */
+/* The session with WHO, in any state, or NULL. */
 struct nm_session *nm_sessions_find(struct nm_sessions *sessions, const struct nm_identity *who);
-/* All sessions that are no longer NEW, the latest first; the others follow by `next`. */
+/* The latest session that is not NEW. The older ones follow by `next`. */
 struct nm_session *nm_sessions_first(const struct nm_sessions *sessions);
 /*
- * There shall be no session with WHO: one that is NEW, or none yet, is DOWN because of
- * WHY from now on.
+ * Forbid sessions with WHO: if its session is NEW or missing, it becomes DOWN with the reason WHY.
  */
 void nm_sessions_forbid(struct nm_sessions *sessions, const struct nm_identity *who,
 			const struct nm_reason *why);
-/* The end of a session that is UP begins: STATE, ERR and WHY. nm_sessions_leave() ends it. */
+/* Begin the end of an UP session: set STATE, ERR and WHY. nm_sessions_leave() completes it. */
 void nm_session_begin_end(struct nm_session *session, enum nm_session_state state, int err,
 			  const struct nm_reason *why);
 /*
- * Close both directions: with WHY the peer is told that something was wrong (-errno ERR and words),
- * without it this side only hangs up. Gives lanes and mapping back. The session is DOWN then.
+ * Close both directions. With WHY, the peer gets -errno ERR and the text; without it, this side
+ * only hangs up. Releases the lanes and the mapping. The session is then DOWN.
  */
 void nm_sessions_leave(struct nm_sessions *sessions, struct nm_session *session, int err,
 		       const struct nm_reason *why);
-/* Close `in` alone, after the event SOURCE, and tell the peer that it is refused. */
+/* Close only `in`, after the event SOURCE, and report the refusal to the peer. */
 void nm_sessions_refuse_source(struct nm_sessions *sessions, struct nm_session *session);
 
 /*
- * Wait until all copies from and to my memory by peers have ended. A peer that has not ended its
- * copy within TIMEOUT_MS, because it is stopped, finds my memory closed when it continues; so do
- * all other peers from then on (a warning says so).
+ * Wait until all copies by peers from and to the own memory have ended. If a peer does not end its
+ * copy within TIMEOUT_MS (for example because it is stopped), the own memory is closed to all peers
+ * from then on, with a warning.
  */
 void nm_sessions_await_copies(struct nm_sessions *sessions, uint32_t timeout_ms);
 
-/* The word to poll for events: not 0 when there are any. Lives as long as SESSIONS. */
+/* The word to poll: not 0 if there are events. Lives as long as SESSIONS. */
 const _Atomic uint32_t *nm_sessions_event_word(const struct nm_sessions *sessions);
 /* Rung for each event (shm/doorbell.h). Lives as long as SESSIONS. */
 const _Atomic uint32_t *nm_sessions_event_doorbell(const struct nm_sessions *sessions);
 /*
- * Take the oldest event. Returns its session, or NULL when there is none. SOURCE comes before LOST;
- * LOST does not come if the end has begun in another way.
+ * Take the oldest event. Returns its session, or NULL if there is none. SOURCE comes before LOST;
+ * LOST does not come if the end began in another way.
  */
 struct nm_session *nm_sessions_next_event(struct nm_sessions *sessions,
 					  enum nm_session_event *ret_event);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Sessions in a directory of one kernel: pathname sockets, and windows handed over as descriptors.
- */
+/* Sessions in a directory of one kernel: pathname sockets, and windows passed as descriptors. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -18,13 +16,13 @@
 #include "connect/rundir.h"
 #include "connect/session_private.h"
 
-/* Age from which a socket that refuses connections is taken for a dead process's. */
+/* From this age on, a socket that refuses connections counts as a dead process's. */
 #define REAP_AGE_S 2
-/* Callers admitted in one turn: others wait for the lock. */
+/* Callers admitted in one turn, because other threads wait for the lock. */
 #define MAX_ADMISSIONS 64
-/* Deaths between two beats whose sockets are removed at once; others wait for the next endpoint. */
+/* Sockets of dead processes removed between two beats; the next endpoint removes the others. */
 #define MAX_GRAVES 32
-/* A copy of the listening socket may outlive its process in a child that does not know of it. */
+/* Limit, because a child that does not know the listening socket may keep a copy of it open. */
 #define MAX_GRAVE_BEATS 100
 
 const char nm_no_descriptor[] = "it has no file descriptor left: raise its limit (ulimit -n)";
@@ -34,16 +32,16 @@ struct dir_wire {
 	struct nm_watch watch;
 	struct nm_rundir dir;
 	char name[NM_SOCKET_NAME_LEN];
-	dev_t socket_device; /* which file I listen on: unlinked only while it still is mine */
+	dev_t socket_device; /* file of the socket, compared before it is unlinked */
 	ino_t socket_inode;
 	int listener;
-	int spare; /* given up for a moment when there is no other descriptor */
+	int spare; /* closed for a moment if no other descriptor is free */
 	bool paused;
 
-	/* Sockets of the dead, to be removed as soon as the kernel has closed them. */
+	/* Sockets of dead processes, to be removed as soon as the kernel has closed them. */
 	struct grave {
 		uint8_t id[6];
-		uint16_t nr_beats; /* for which it has been there */
+		uint16_t nr_beats; /* age in beats */
 	} graves[MAX_GRAVES];
 	unsigned int nr_graves;
 };
@@ -54,8 +52,8 @@ static struct dir_wire *wire_of(const struct nm_sessions *sessions)
 }
 
 /*
- * No descriptor is left for a caller. The spare one is given up for a moment, so that the caller
- * reads why instead of waiting in vain.
+ * No descriptor is free for a caller. The spare one is closed for a moment, so that the caller
+ * reads the reason instead of waiting in vain.
  */
 static NM_COLD bool turn_away_without_descriptor(const struct nm_sessions *sessions,
 						 struct dir_wire *wire)
@@ -90,7 +88,7 @@ static void accept_callers(struct nm_sessions *sessions, struct nm_watch *watch)
 			continue;
 		if (errno == EINTR || errno == ECONNABORTED)
 			continue;
-		/* Waiting again would return at once and burn a core: pause for a beat. */
+		/* The next wait would return at once and use a whole core: pause for a beat. */
 		nm_sessions_unwatch(sessions, wire->listener);
 		wire->paused = true;
 		return;
@@ -125,7 +123,7 @@ static int dir_open(struct nm_sessions *sessions, struct nm_reason *ret_reason)
 	return err;
 }
 
-/* Another endpoint may have replaced the name since: then it is not mine to remove. */
+/* If another endpoint has replaced the name since, its socket must stay. */
 static void dir_hide(struct nm_sessions *sessions)
 {
 	struct dir_wire *wire = wire_of(sessions);
@@ -164,7 +162,7 @@ static void bury(struct dir_wire *wire)
 
 static void dir_destroy(struct nm_sessions *sessions)
 {
-	/* In a forked child the directory is closed already, and nothing in it is ours to remove. */
+	/* In a forked child the directory is closed already, and its files belong to the parent. */
 	if (wire_of(sessions)->dir.fd >= 0)
 		bury(wire_of(sessions));
 	dir_forget(sessions);
@@ -182,19 +180,20 @@ static void dir_beat(struct nm_sessions *sessions)
 	bury(wire);
 }
 
-/* Does the kernel say that the other side is the same user? Notes its pid as seen from here. */
+/* Check that the kernel reports the same user for the other side. Notes its pid as seen here. */
 static int check_user(struct nm_handshake *handshake, struct nm_reason *ret_reason)
 {
 	struct ucred credentials;
 	socklen_t len = sizeof(credentials);
 
 	if (getsockopt(handshake->fd, SOL_SOCKET, SO_PEERCRED, &credentials, &len) < 0) {
-		nm_reason_set(ret_reason, "cannot tell whose process it is: %s", strerror(errno));
+		nm_reason_set(ret_reason, "cannot read the user of its process: %s",
+			      strerror(errno));
 		return -errno;
 	}
 	if (credentials.uid != geteuid()) {
-		nm_reason_set(ret_reason, "it runs as user %u, I as user %u", credentials.uid,
-			      geteuid());
+		nm_reason_set(ret_reason, "it runs as user %u, this process as user %u",
+			      credentials.uid, geteuid());
 		return -EPERM;
 	}
 	handshake->cma_facts.pid = credentials.pid;
@@ -209,12 +208,11 @@ static NM_COLD int connect_failed(struct dir_wire *wire, const char *name, int e
 	case -ENOENT:
 		nm_reason_set(
 			ret_reason,
-			"it does not listen in %.80s: it is on another host, or its rundir is another one",
+			"it does not listen in %.80s: it is on another host or uses another rundir",
 			wire->dir.path);
 		return -ENOENT;
 	case -ECONNREFUSED:
-		nm_reason_set(ret_reason,
-			      "its socket in %.80s is left over from a process that has died",
+		nm_reason_set(ret_reason, "its socket in %.80s is left over from a dead process",
 			      wire->dir.path);
 		unlinkat(wire->dir.fd, name, 0);
 		return -EHOSTUNREACH;
@@ -233,7 +231,7 @@ static int dir_connect(struct nm_sessions *sessions, struct nm_handshake *handsh
 	socklen_t len;
 
 	if (fd < 0)
-		return nm_connect_failed(ret_reason, "cannot make a socket", -errno);
+		return nm_connect_failed(ret_reason, "cannot create a socket", -errno);
 	pthread_mutex_lock(&sessions->lock);
 	handshake->fd = fd;
 	pthread_mutex_unlock(&sessions->lock);
@@ -242,7 +240,7 @@ static int dir_connect(struct nm_sessions *sessions, struct nm_handshake *handsh
 	while (connect(fd, (struct sockaddr *)&address, len) < 0) {
 		if (errno != EAGAIN && errno != EINTR)
 			return connect_failed(wire_of(sessions), name, -errno, ret_reason);
-		/* Its queue is full: it serves others first. */
+		/* Its queue is full: it serves other callers first. */
 		if (nm_clock_ns() > handshake->deadline_ns)
 			return nm_connect_timed_out(sessions, ret_reason);
 		nanosleep(&pause, NULL);
@@ -250,14 +248,14 @@ static int dir_connect(struct nm_sessions *sessions, struct nm_handshake *handsh
 	return check_user(handshake, ret_reason) ? -EHOSTUNREACH : 0;
 }
 
-/* A window under an identity that we know must be the window that we know. */
+/* A window of a known identity must be the known window. */
 static int check_same(const struct nm_foreign_window *known, int window_fd,
 		      struct nm_reason *ret_reason)
 {
 	struct stat st;
 
 	if (fstat(window_fd, &st) < 0 || st.st_dev != known->device || st.st_ino != known->inode) {
-		nm_reason_set(ret_reason, "it came with another window than before");
+		nm_reason_set(ret_reason, "it sent another window than before");
 		return -EBADMSG;
 	}
 	return 0;
@@ -273,7 +271,7 @@ static int map_own(const struct nm_identity *who, int window_fd,
 		return err;
 	if (memcmp(window.id, who->id, sizeof(who->id)) ||
 	    memcmp(window.token, who->token, sizeof(who->token))) {
-		nm_reason_set(ret_reason, "the window it handed over belongs to another endpoint");
+		nm_reason_set(ret_reason, "its window belongs to another endpoint");
 		nm_window_detach(&window);
 		return -EBADMSG;
 	}
@@ -299,18 +297,18 @@ static int dir_map(struct nm_sessions *sessions, struct nm_handshake *handshake,
 	err = map_own(&greeting->who, window_fd, &session->window, ret_reason);
 	if (err)
 		return err;
-	/* What it says of its PID namespace decides nothing; it only finds the right word. */
+	/* The peer's report of its PID namespace decides nothing; it only selects the term. */
 	session->relation = one_pid_ns ? NM_RELATION_NODE : NM_RELATION_HOST;
 	session->integrity = NM_INTEGRITY_ENFORCED;
-	nm_reason_set(&session->how, "met in each other's sealed window by way of %.100s (%s)",
-		      sessions->wire->place,
-		      one_pid_ns ? "one PID namespace" : "another PID namespace");
+	nm_reason_set(
+		&session->how, "each side sees the other's sealed window, found in %.100s (%s)",
+		sessions->wire->place, one_pid_ns ? "one PID namespace" : "another PID namespace");
 	return 0;
 }
 
 /*
- * The process that notices a death removes the socket, later: the kernel closes a dead process's
- * listening socket after its connections.
+ * The process that notices a death removes the socket later, because the kernel closes a dead
+ * process's listening socket after its connections.
  */
 static void remember_grave(struct dir_wire *wire, const struct nm_identity *who)
 {
@@ -327,7 +325,7 @@ static bool dir_ended(struct nm_sessions *sessions, struct nm_handshake *handsha
 {
 	if (nm_foreign_state(&handshake->session->window) == NM_WINDOW_GONE)
 		return true;
-	nm_reason_set(ret_why, "its socket hung up without a farewell");
+	nm_reason_set(ret_why, "its socket hung up without a goodbye");
 	remember_grave(wire_of(sessions), &handshake->session->who);
 	return false;
 }

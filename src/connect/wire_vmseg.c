@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sessions in a segment between virtual machines. A neighbour is another kernel, so there is no
- * socket that hangs up when it dies: it lives as long as its heartbeat goes on (a lease), and what
- * it says comes through mailboxes (exchange.h). Its window is a part of the segment, mapped since
- * attach.
+ * Sessions in a segment between virtual machines. A neighbour is another kernel, so no socket hangs
+ * up when it dies: it counts as alive while its heartbeat advances (a lease). Its messages come
+ * through mailboxes (exchange.h). Its window is a part of the segment, mapped since attach.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -19,24 +18,21 @@
 #include "base/log.h"
 #include "connect/exchange.h"
 
-/* Letters that are taken in one turn: others wait for the lock. */
+/* Letters taken in one turn, because other threads wait for the lock. */
 #define LETTERS_PER_TURN 64
-/*
- * Exchanges with one part that have not come to anything: a machine that begins many gets no
- * further.
- */
+/* Limit of unfinished exchanges with one part, in case a machine begins many. */
 #define MAX_STRANGERS 64
-/* How often the knocks of neighbours are looked at: during handshakes, after them, and otherwise. */
+/* Intervals for reading the knocks of neighbours: during handshakes, after them, and otherwise. */
 #define BUSY_WAIT_NS (1 * NM_NS_PER_MS - 1)
 #define ACTIVE_WAIT_NS (2 * NM_NS_PER_MS)
 #define IDLE_WAIT_NS (10 * NM_NS_PER_MS)
 #define ACTIVE_FOR_NS (1000 * NM_NS_PER_MS)
-/* Between two looks at a neighbour's heartbeat. */
+/* Interval for reading a neighbour's heartbeat. */
 #define LOOK_NS (NM_VMSEG_BEAT_MS * NM_NS_PER_MS)
-/* A longer time between two looks is mine: I stood still, which says nothing of neighbours. */
+/* A longer interval means that this machine stood still, which shows nothing about neighbours. */
 #define STALL_NS (5 * LOOK_NS)
 
-/* No part gets more of my mailbox than its share, but a share is no less than one of these. */
+/* A part may use 1/parts of the own mailbox, but not less than 1/QUOTA_SHARES. */
 #define QUOTA_SHARES 8
 
 static struct nm_vmseg_wire *wire_of(const struct nm_sessions *sessions)
@@ -59,12 +55,12 @@ static int segment_open(struct nm_sessions *sessions, struct nm_reason *ret_reas
 		nm_reason_set(ret_reason, "out of memory");
 		return -ENOMEM;
 	}
-	/* Before a peer could find that it stands still. */
+	/* Before a peer can see that the heartbeat stands still. */
 	nm_vmseg_beat(wire->claim);
 	return 0;
 }
 
-/* Callers that come until the slot says GONE are served. */
+/* Callers are served until the slot is in state GONE. */
 static void segment_hide(struct nm_sessions *sessions)
 {
 	(void)sessions;
@@ -93,7 +89,7 @@ static void segment_destroy(struct nm_sessions *sessions)
 	free(wire);
 }
 
-/* The slot at ADDRESS as it is now. */
+/* The current slot at ADDRESS. */
 static bool find_address(const struct nm_vmseg_wire *wire, const struct nm_vmseg_address *address,
 			 struct nm_vmseg_peer *ret_peer)
 {
@@ -105,7 +101,7 @@ static bool find_address(const struct nm_vmseg_wire *wire, const struct nm_vmseg
 	return false;
 }
 
-/* WHO's slot: one that shows its name, and knows its secret. */
+/* Find WHO's slot: it shows WHO's name and the proof of its secret. */
 static int find_who(const struct nm_vmseg_wire *wire, const struct nm_identity *who,
 		    struct nm_vmseg_peer *ret_peer, struct nm_reason *ret_reason)
 {
@@ -132,7 +128,7 @@ static int find_who(const struct nm_vmseg_wire *wire, const struct nm_identity *
 	}
 	nm_reason_set(
 		ret_reason,
-		"it is none of the %u endpoints in %.80s: it is on another host, or its machine has no such segment",
+		"it is none of the %u endpoints in %.80s: on another host, or without this segment",
 		nr_seen, wire->place);
 	return -ENOENT;
 }
@@ -157,7 +153,7 @@ static int segment_connect(struct nm_sessions *sessions, struct nm_handshake *ha
 	if (err)
 		return err;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
-		return nm_connect_failed(ret_reason, "cannot make a socket", -errno);
+		return nm_connect_failed(ret_reason, "cannot create a socket", -errno);
 	pthread_mutex_lock(&sessions->lock);
 	NM_FAULT("talk-begin");
 	handshake->fd = ends[0];
@@ -168,7 +164,7 @@ static int segment_connect(struct nm_sessions *sessions, struct nm_handshake *ha
 	pthread_mutex_unlock(&sessions->lock);
 	if (!handshake->exchange) {
 		close(ends[1]);
-		return nm_connect_failed(ret_reason, "cannot begin to talk to it", -ENOMEM);
+		return nm_connect_failed(ret_reason, "cannot start the handshake with it", -ENOMEM);
 	}
 	nm_sessions_wake(sessions);
 	return 0;
@@ -176,14 +172,14 @@ static int segment_connect(struct nm_sessions *sessions, struct nm_handshake *ha
 
 static int segment_check_caller(struct nm_handshake *handshake, struct nm_reason *ret_reason)
 {
-	/* Another kernel's users mean nothing here; who shares the segment is of one job. */
+	/* Another kernel's user ids mean nothing; all machines of a segment are of one job. */
 	if (handshake->exchange)
 		return 0;
-	nm_reason_set(ret_reason, "it is gone already");
+	nm_reason_set(ret_reason, "it is already gone");
 	return -EHOSTUNREACH;
 }
 
-/* The window that is mapped, of the same endpoint as then? */
+/* True if the mapped window still belongs to the same endpoint. */
 static bool is_known(const struct nm_session *session, const struct nm_foreign_window *window,
 		     const struct nm_vmseg_tie *tie)
 {
@@ -203,8 +199,8 @@ static void describe(const struct nm_vmseg_wire *wire, struct nm_session *sessio
 	session->integrity =
 		facts->enforced && !is_own ? NM_INTEGRITY_ENFORCED : NM_INTEGRITY_CONVENTION;
 	session->far = nm_vmseg_is_far(wire->segment, part, &numa);
-	nm_reason_set(&session->how, "met in part %u of %.90s, mine is %u%s%s; %s", part,
-		      wire->place, facts->part, *numa.text ? "; on " : "", numa.text,
+	nm_reason_set(&session->how, "its window is in part %u of %.90s, own part is %u%s%s; %s",
+		      part, wire->place, facts->part, *numa.text ? "; on " : "", numa.text,
 		      is_own ? "both in one machine's part" : facts->integrity_why.text);
 }
 
@@ -223,7 +219,7 @@ static int segment_map(struct nm_sessions *sessions, struct nm_handshake *handsh
 
 	(void)window_fd;
 	if (!exchange) {
-		nm_reason_set(ret_reason, "it is gone already: %.150s", handshake->ended_why.text);
+		nm_reason_set(ret_reason, "it is already gone: %.150s", handshake->ended_why.text);
 		return -EHOSTUNREACH;
 	}
 	err = nm_vmseg_view(wire->segment, &exchange->peer, &window, ret_reason);
@@ -298,7 +294,7 @@ static struct nm_exchange *find_exchange(const struct nm_vmseg_wire *wire,
 	return exchange;
 }
 
-/* A new caller. NULL: not now, or not at all. */
+/* Make an exchange for a new caller. NULL: not now, or refused. */
 static struct nm_exchange *welcome(struct nm_sessions *sessions,
 				   const struct nm_vmseg_address *from,
 				   const struct nm_letter_head *head)
@@ -309,7 +305,7 @@ static struct nm_exchange *welcome(struct nm_sessions *sessions,
 	struct nm_exchange *exchange;
 	int ends[2];
 
-	/* What it said is said again: by then there may be room. */
+	/* The caller will repeat its letter; by then there may be room. */
 	if (wire->nr_exchanges >= limit || count_strangers(wire, from->part) >= MAX_STRANGERS ||
 	    !find_address(wire, from, &peer) ||
 	    socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
@@ -322,7 +318,7 @@ static struct nm_exchange *welcome(struct nm_sessions *sessions,
 		return NULL;
 	}
 	NM_FAULT("talk-welcome");
-	/* Turned away, it reads why. */
+	/* If it is refused, the caller reads the reason. */
 	exchange->handshake = nm_sessions_admit(sessions, ends[0]);
 	if (exchange->handshake)
 		exchange->handshake->exchange = exchange;
@@ -351,7 +347,7 @@ static void take_letter(struct nm_sessions *sessions, struct nm_vmseg_letter *le
 		nm_exchange_reset(wire, &letter->from, &head, now_ns);
 }
 
-/* Returns whether there may be more. */
+/* Returns true if there may be more. */
 static bool take_letters(struct nm_sessions *sessions, uint64_t now_ns)
 {
 	struct nm_vmseg_wire *wire = wire_of(sessions);
@@ -366,7 +362,7 @@ static bool take_letters(struct nm_sessions *sessions, uint64_t now_ns)
 	return true;
 }
 
-/* Is the other side of EXCHANGE still there? */
+/* Check that the other side of EXCHANGE still lives. */
 static void look_at(struct nm_sessions *sessions, struct nm_exchange *exchange, uint64_t now_ns)
 {
 	struct nm_vmseg_wire *wire = wire_of(sessions);
@@ -375,24 +371,24 @@ static void look_at(struct nm_sessions *sessions, struct nm_exchange *exchange, 
 	struct nm_reason why;
 
 	if (nm_vmseg_is_lost(wire->segment)) {
-		nm_exchange_end(sessions, exchange, false, "the segment's file was cut off");
+		nm_exchange_end(sessions, exchange, false, "the segment's file was truncated");
 	} else if (nm_vmseg_look(wire->segment, &exchange->peer.address, &state, &heartbeat)) {
 		nm_exchange_end(
 			sessions, exchange, false,
-			"its slot is not its own any more: it ended, or its machine booted");
+			"its slot is not its own any more: it ended, or its machine rebooted");
 	} else if (state == NM_VMSEG_GONE) {
 		nm_exchange_end(sessions, exchange, false,
-				"its process ended, as its machine says");
+				"its process ended, its machine reports");
 	} else if (exchange->fd >= 0 &&
 		   !nm_vmseg_lease_holds(&exchange->lease, heartbeat, now_ns, wire->lease_ns)) {
 		nm_reason_set(&why,
-			      "its lease expired: no heartbeat for %llu ms (is its machine "
-			      "stopped, gone or far too busy? NEARMETAL_SEGMENT_LEASE_MS)",
+			      "its lease expired: no heartbeat for %llu ms (its machine is "
+			      "stopped, gone or too busy; see NEARMETAL_SEGMENT_LEASE_MS)",
 			      (unsigned long long)(wire->lease_ns / NM_NS_PER_MS));
-		/* Should it come back it has to know that it was given up. */
+		/* If it comes back, it has to learn that it was given up. */
 		nm_exchange_end(sessions, exchange, true, why.text);
 	} else if (before && heartbeat - before > wire->lease_ns / LOOK_NS / 2) {
-		/* Its time went on without me: I may have been given up. */
+		/* Time went on without this machine: peers may have given it up. */
 		exchange->probe_ns = now_ns;
 	}
 }
@@ -438,7 +434,7 @@ static uint64_t segment_turn(struct nm_sessions *sessions, uint64_t now_ns)
 		wire->beat_ns = now_ns + NM_VMSEG_BEAT_MS * NM_NS_PER_MS;
 	}
 	nm_exchange_expire_resets(wire, now_ns);
-	/* A neighbour knocks when it goes, too. */
+	/* A neighbour also knocks when it goes. */
 	knocked = nm_vmseg_knocked(wire->inbox);
 	busy = knocked && take_letters(sessions, now_ns);
 	if (knocked || now_ns >= wire->look_ns)

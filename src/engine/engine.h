@@ -8,10 +8,10 @@
  *   provider --send/recv/rma--> engine --packets--> transport
  *   provider <--completions---- engine <--packets-- transport
  *
- * Errors: calls return 0 or -errno. -EAGAIN means "nothing was taken, progress and call again";
- * everything else that goes wrong after a call returned 0 is reported as a completion with err.
- * Threads: the caller serialises all calls for one engine (provider/lock.h).
- * Order: messages from one peer match in the order they were sent, for all sizes.
+ * Errors: calls return 0 or -errno. -EAGAIN: nothing was taken; make progress and call again. An
+ * error after a call returned 0 is reported as a completion with err. Threads: the caller
+ * serialises all calls for one engine (provider/lock.h). Order: messages from one peer match in the
+ * order they were sent, for all sizes.
  */
 #ifndef NM_ENGINE_ENGINE_H
 #define NM_ENGINE_ENGINE_H
@@ -37,15 +37,15 @@ struct nm_engine_config {
 	struct nm_identity who;
 	struct nm_memory_table *memory; /* registered regions of the domain; may be shared */
 	/*
-	 * Index of a peer in the address vector, or UINT64_MAX when it is not in it (yet). Asked
-	 * when a peer is first heard of, and again by nm_engine_resolve().
+	 * Index of a peer in the address vector, or UINT64_MAX if it is not in it (yet). Called
+	 * when the engine first meets a peer, and again by nm_engine_resolve().
 	 */
 	uint64_t (*resolve)(void *resolve_arg, const struct nm_identity *who);
 	void *resolve_arg;
-	const struct nm_select_params *select; /* NULL: what is in force */
+	const struct nm_select_params *select; /* NULL: the values in use */
 	/*
-	 * Called from within progress every params stats_ms or so: what is known of the peers may
-	 * have changed, and readers should see them. NULL: no readers.
+	 * Called from within progress about every params stats_ms: facts about the peers may have
+	 * changed, so readers should get them. NULL: no readers.
 	 */
 	void (*publish)(void *publish_arg);
 	void *publish_arg;
@@ -53,24 +53,24 @@ struct nm_engine_config {
 
 int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **ret_engine);
 /*
- * Drops all pending operations without completions: their buffers, queues, counters, registered
- * memory and the address vector are not touched any more. Completions that still lie in the receive
- * queue lose their source. Nothing but nm_engine_destroy() may follow.
+ * Drops all pending operations without completions. The engine no longer touches their buffers,
+ * queues, counters, registered memory or the address vector. Completions that are still in the
+ * receive queue lose their source. Only nm_engine_destroy() may follow.
  */
 void nm_engine_retire(struct nm_engine *engine);
 /*
- * Retires the engine, if that was not done before, sends the answers that peers wait for and
- * destroys the transports, which close peers in order: params close_ms for all of that. The caller
- * needs no lock for a retired engine. NULL-safe.
+ * Retires the engine if needed, sends the answers that peers wait for and destroys the transports,
+ * which close normally. All this takes at most params close_ms. The caller needs no lock for a
+ * retired engine. NULL-safe.
  */
 void nm_engine_destroy(struct nm_engine *engine);
 
-/* What a transport needs to be created for this engine. */
+/* Arguments for the create function of this engine's transports. */
 const struct nm_sink *nm_engine_sink(struct nm_engine *engine);
-/* Hand a transport over: the engine owns it from now on. At most one per channel. */
+/* Add a transport; the engine owns it from now on. At most one per channel. */
 int nm_engine_add_transport(struct nm_engine *engine, struct nm_transport *transport);
 
-/* Where completions go. Queues may be the same one. NULL: no completions of that kind. */
+/* Queues for completions. They may be the same queue. NULL: no completions of that kind. */
 struct nm_engine_queues {
 	struct nm_cqueue *transmit;
 	struct nm_cqueue *receive;
@@ -80,8 +80,8 @@ struct nm_engine_queues {
 void nm_engine_bind(struct nm_engine *engine, const struct nm_engine_queues *queues);
 
 /*
- * The peer with this address, made known when it is new. No connection is made; the first send
- * does that. Peers live as long as the engine. Returns NULL when out of memory.
+ * The peer with this address; created if it is new. Makes no connection; the first send does. Peers
+ * live as long as the engine. Returns NULL if out of memory.
  */
 struct nm_peer *nm_engine_peer(struct nm_engine *engine, const struct nm_address *address);
 /* The address vector changed: ask config.resolve again for peers without index (bounded work). */
@@ -97,7 +97,7 @@ struct nm_message {
 	size_t nr_iov;		 /* 0..NM_IOV_MAX */
 	struct nm_peer *peer;	 /* send: the target. receive: the source, NULL: any source */
 	uint64_t tag;
-	uint64_t ignore; /* receive: tag bits that do not matter */
+	uint64_t ignore; /* receive: tag bits to ignore */
 	uint64_t data;	 /* send with NM_REMOTE_CQ_DATA */
 	void *context;
 	/*
@@ -112,11 +112,10 @@ struct nm_message {
 
 int nm_engine_send(struct nm_engine *engine, const struct nm_message *message);
 /*
- * nm_engine_send() and nm_engine_recv() for the calls that MPIs make for every message: one buffer,
- * everything in registers, nothing put together that the next function takes apart. FLAGS of a
- * message: NM_TAGGED or NM_MSG, and NM_REMOTE_CQ_DATA; NM_INJECT is meant, and no completion.
- * FLAGS of a receive: NM_TAGGED or NM_MSG, and NM_COMPLETION; with NM_MSG, TAG is 0 and IGNORE all
- * ones.
+ * nm_engine_send() and nm_engine_recv() in the form that MPIs use for every message: one buffer,
+ * and all arguments in registers. FLAGS of a message: NM_TAGGED or NM_MSG, and NM_REMOTE_CQ_DATA;
+ * NM_INJECT is implied, and no completion. FLAGS of a receive: NM_TAGGED or NM_MSG, and
+ * NM_COMPLETION; with NM_MSG, TAG is 0 and IGNORE all ones.
  */
 int nm_engine_inject(struct nm_peer *peer, const void *buffer, size_t len, uint64_t tag,
 		     uint64_t data, uint64_t flags);
@@ -130,10 +129,10 @@ int nm_engine_recv_buffer(struct nm_engine *engine, struct nm_peer *source, void
  *  NM_CLAIM alone    receive the message set aside for `context` (with NM_DISCARD: drop it)
  */
 int nm_engine_recv(struct nm_engine *engine, const struct nm_message *message);
-/* Room below which a multi-receive buffer is given back (FI_OPT_MIN_MULTI_RECV). */
+/* A multi-receive buffer with less room than this is returned (FI_OPT_MIN_MULTI_RECV). */
 void nm_engine_set_min_multi_recv(struct nm_engine *engine, size_t bytes);
 /* Cancel the oldest posted receive with this context. 0: a completion with err ECANCELED follows
- * (exactly one completion in all); -ENOENT: there is none. */
+ * (exactly one completion in all); -ENOENT: no such receive. */
 int nm_engine_cancel(struct nm_engine *engine, void *context);
 
 struct nm_remote {
@@ -175,46 +174,46 @@ struct nm_atomic {
 int nm_engine_atomic(struct nm_engine *engine, const struct nm_atomic *atomic);
 
 /*
- * Move everything that can move. Returns the amount of work done; 0 when idle. Cheap when idle:
- * one indirect call per transport. Yields the processor after a run of idle calls longer than
- * params spin_us, because every node believes it owns all cores.
+ * Make progress on all work. Returns the amount of work done; 0: idle. Cheap when idle: one
+ * indirect call per transport. Yields the processor after a run of idle calls longer than params
+ * spin_us, because every node believes that it owns all cores.
  */
 unsigned int nm_engine_progress(struct nm_engine *engine);
 /*
- * The same, called while the thread waits for another engine: no work here is not idling, so
- * it neither yields nor looks at the clock.
+ * The same, for a thread that waits for another engine: a call without work does not count as idle,
+ * so it neither yields nor reads the clock.
  */
 unsigned int nm_engine_help(struct nm_engine *engine);
 /*
- * A thread found nothing to do and is about to sleep until one of DOORBELLS rings, to which are
- * added those of the engine's channels. Returns whether all that may come rings; false: sleep for a
- * moment only. nm_engine_wake() when the last of them is awake. Both under the engine's lock, and
- * neither makes a system call. See transport.h.
+ * A thread found no work and is about to sleep until one of DOORBELLS rings; adds the doorbells of
+ * the engine's channels. Returns true if every arrival rings; false: sleep only for a moment. Call
+ * nm_engine_wake() when the last thread is awake. Both need the engine's lock, and neither makes a
+ * system call. See transport.h.
  */
 bool nm_engine_sleep(struct nm_engine *engine, struct nm_doorbells *doorbells);
 void nm_engine_wake(struct nm_engine *engine);
-/* While it sleeps: did another thread leave something that only polling gets done? Same lock. */
+/* True if during the sleep another thread left work that needs polling. Same lock. */
 bool nm_engine_has_work(const struct nm_engine *engine);
-/* Has it been idle for so long that it yields? */
+/* True if the engine has been idle long enough to yield. */
 bool nm_engine_yields(const struct nm_engine *engine);
 
-/* How large messages of a peer came here. */
+/* Protocols of a peer's received large messages. */
 struct nm_rndv_choice_facts {
 	uint64_t bytes[NM_NR_PROTOCOLS];
-	uint64_t fallbacks;	   /* transfers without packets that had to go on in packets */
-	struct nm_reason fallback; /* why, the last time */
-	struct nm_reason choice;   /* what was last changed to, and why */
+	uint64_t fallbacks; /* transfers that began without packets and continued in packets */
+	struct nm_reason fallback; /* reason of the last one */
+	struct nm_reason choice;   /* last change of the protocol, and its reason */
 };
 
 struct nm_traffic {
 	uint64_t messages, bytes;
 };
 
-/* The side that moves the bytes of a put, a get or an atomic that this endpoint starts. */
+/* The side that moves the bytes of a put, get or atomic of this endpoint. */
 enum nm_access_way {
-	NM_ACCESS_DIRECT, /* its own instructions, in memory that it has mapped: its own */
-	NM_ACCESS_CMA,	  /* its kernel, from and to the target's memory */
-	NM_ACCESS_SERVED, /* the target, which is asked in packets */
+	NM_ACCESS_DIRECT, /* this process, in memory that it has mapped: its own */
+	NM_ACCESS_CMA,	  /* this kernel, from and to the target's memory */
+	NM_ACCESS_SERVED, /* the target, asked in packets */
 	NM_NR_ACCESS_WAYS,
 };
 
@@ -226,8 +225,8 @@ enum nm_access_kind {
 };
 
 /*
- * Diagnosis: one call per known peer with what is known of the way to it; used for the stats file,
- * logs and nearmetal-info. Counts are messages and payload bytes.
+ * Diagnosis: one call per known peer with the facts about the way to it. For the stats file, logs
+ * and nearmetal-info. Counts are messages and payload bytes.
  */
 struct nm_peer_facts {
 	struct nm_identity who;
@@ -235,13 +234,13 @@ struct nm_peer_facts {
 	struct nm_link_facts link;
 	uint64_t sent_messages, sent_bytes, received_messages, received_bytes;
 	struct nm_traffic sent[NM_NR_CHANNELS], received[NM_NR_CHANNELS]; /* the same, split */
-	/* Operations on the peer's memory that were started here, and how they were done. */
+	/* Operations of this endpoint on the peer's memory, by way. */
 	struct nm_traffic accesses[NM_NR_ACCESS_WAYS][NM_NR_ACCESS_KINDS];
 	uint64_t stalls; /* sends that found no room and returned -EAGAIN */
 	bool down;
 	struct nm_reason down_reason;
-	uint32_t nr_quarantines; /* channels given up because what came on them could not be */
-	struct nm_reason quarantine_reason; /* of the last one */
+	uint32_t nr_quarantines;	    /* channels given up because of invalid bytes */
+	struct nm_reason quarantine_reason; /* reason of the last one */
 	struct nm_rndv_choice_facts bulk;
 };
 void nm_engine_visit_peers(struct nm_engine *engine,

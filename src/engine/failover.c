@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a channel that was given up to the network, without losing count of what is lost.
+ * Changes from a broken channel to the network and finds out what was lost.
  *
- *   I find a lie, or the peer says that it found one      the channel ends: quarantined()
- *   me -> peer  SWITCH  sent: all I published there, taken: all I delivered      } on the network,
- *   peer -> me  SWITCH  likewise                                                 } before all else
+ *   this side finds invalid bytes, or the peer reports them   the channel ends: quarantined()
+ *   this side -> peer  SWITCH  sent: all published there, taken: all delivered   } on the network,
+ *   peer -> this side  SWITCH  likewise                                          } before all else
  *
- * Until both are here nothing else is said, so both sides know the same four numbers before they go
- * on. What one had sent is what the other has taken, both ways: nothing was lost, and everything
- * under way continues where it stood. Otherwise the content of the gap is unknown: everything under
- * way between the two ends with an error on both sides. So does, at the side that misses something,
- * every receive that may wait for it. Order is kept: the side that gets SWITCH first takes what the
- * old channel still holds.
+ * No other packet is sent until both have arrived, so both sides know the same four numbers. If
+ * each side took what the other had sent, nothing was lost, and everything under way continues
+ * where it stood. Otherwise the content of the gap is unknown: everything under way between the two
+ * ends with an error on both sides. At the side that misses data, every receive that may wait for
+ * it ends too. Order is kept: the side that gets SWITCH first takes the rest of the old channel.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's record of one other endpoint: its identity, the link to it, what waits to be sent
- * to it and what waits for it.
+ * The engine's record of one other endpoint: its identity, the link to it, the data that waits to
+ * be sent to it and the operations that wait for it.
  */
 #ifndef NM_ENGINE_PEER_H
 #define NM_ENGINE_PEER_H
@@ -16,38 +16,38 @@
 #include "engine/request.h"
 
 enum nm_peer_state {
-	NM_PEER_KNOWN,	   /* no link from us to it */
+	NM_PEER_KNOWN,	   /* no link from this endpoint to it */
 	NM_PEER_MOVING,	   /* its channel broke: the end of the peer, or another channel, follows */
 	NM_PEER_CONNECTED, /* link is valid */
-	NM_PEER_LINK_LOST, /* it closed this way to it, and only this one */
-	NM_PEER_DOWN,	   /* gone for good: identities are never used twice */
+	NM_PEER_LINK_LOST, /* it closed only the channel of this link to it */
+	NM_PEER_DOWN,	   /* gone for good: an identity is never used twice */
 	NM_NR_PEER_STATES,
 };
 
-/* Which states may follow a state. */
+/* The states that may follow a state. */
 extern const uint32_t nm_peer_transitions[NM_NR_PEER_STATES];
 
-/* Have messages from the peer been lost, and do the receives that may wait for them know? */
+/* Losses of messages from the peer, and reports to receives that may wait for them. */
 enum nm_loss {
 	NM_LOSS_NONE,
 	NM_LOSS_UNREPORTED, /* the next receive that names the peer reports it */
-	NM_LOSS_CRASHED, /* the peer ended out of order, and receives from any source have ended */
+	NM_LOSS_CRASHED,    /* the peer died, and receives from any source have ended */
 };
 
-/* Words about a peer; only peers that were met have some. */
+/* Texts about a peer; only peers that were met have some. */
 struct nm_peer_diag {
 	struct nm_peer_label label;
-	struct nm_reason channel; /* why the link is what it is, or why there is none */
+	struct nm_reason channel; /* reason for the link, or for its absence */
 	struct nm_reason down;
-	struct nm_reason quarantine; /* why a channel to it was given up, the last time */
-	/* What went over each channel until the last change of it; the rest went over the last. */
+	struct nm_reason quarantine; /* reason why a channel to it was last given up */
+	/* Traffic on each channel until its last change. The rest used the last channel. */
 	struct nm_traffic sent[NM_NR_CHANNELS], received[NM_NR_CHANNELS];
 };
 
 struct nm_peer {
-	/* sending: what a small message needs is one line */
+	/* sending: one cache line has all that a small message needs */
 	enum nm_peer_state state;
-	unsigned int nr_control; /* packets in control, which go first */
+	unsigned int nr_control; /* packets in control, which are sent first */
 	uint32_t eager_max;
 	uint32_t max_payload;
 	struct nm_link *link;
@@ -56,8 +56,8 @@ struct nm_peer {
 	struct nm_engine *engine;
 	uint64_t sent_messages, sent_bytes;
 	bool send_refused; /* an envelope found no room: streams pause for one round */
-	bool paused;	   /* they did so in the last one */
-	uint32_t unheard;  /* what was sent since we listened, as it counts there (send.c) */
+	bool paused;	   /* they paused in the last round */
+	uint32_t unheard;  /* sent since this endpoint last heard it, in its counts (send.c) */
 	/* receiving */
 	uint64_t received_messages, received_bytes;
 	uint64_t index; /* in the address vector; UINT64_MAX: not in it */
@@ -66,19 +66,19 @@ struct nm_peer {
 	struct nm_list control;	    /* struct nm_control */
 	struct nm_list streams;	    /* requests */
 	struct nm_list active_node; /* in engine->active while one of the two is not empty */
-	struct nm_list requests;    /* that wait for this peer or serve it */
-	unsigned int nr_started;    /* memory accesses of ours that it has not answered */
+	struct nm_list requests;    /* requests that wait for this peer or serve it */
+	unsigned int nr_started;    /* own memory accesses that it has not answered */
 	unsigned int nr_served;	    /* transfers of its memory accesses under way here */
 	unsigned int nr_leaving;    /* sends in NM_REQUEST_LEAVING */
 	uint32_t link_eager_max;    /* eager_max while no message is kept back (unexpected.h) */
-	uint64_t control_bytes;	    /* that what is in control takes */
+	uint64_t control_bytes;	    /* size of everything in control */
 	/* cold */
 	struct nm_identity who;
 	struct nm_address address;
 	/* The channels of messages to and from it; NONE: there was none, in this direction. */
 	enum nm_channel sends_on, receives_on;
 	bool is_named; /* during the search for awaited peers: a posted receive names it */
-	uint32_t source_channels; /* bit per channel on which it may still send to us */
+	uint32_t source_channels; /* bit per channel on which it may still send to this endpoint */
 	enum nm_loss loss;
 	uint32_t nr_quarantines; /* channels to it that were given up */
 	uint64_t nr_stalls;	 /* sends that found no room */
@@ -88,12 +88,12 @@ struct nm_peer {
 	 */
 	struct nm_traffic accesses[NM_NR_ACCESS_WAYS][NM_NR_ACCESS_KINDS];
 	/* messages without a receive (unexpected.h) */
-	uint64_t held_bytes;	      /* that its messages take here */
-	enum nm_pace asked;	      /* what we have asked it to do with its messages */
-	bool keeps;		      /* it has asked us */
+	uint64_t held_bytes;	      /* size of its messages here */
+	enum nm_pace asked;	      /* what this endpoint asked it to do with its messages */
+	bool keeps;		      /* it asked this endpoint to keep bytes back */
 	struct nm_failover *failover; /* the change to another channel under way; NULL: none is */
 	struct nm_peer_diag *diag;
-	struct nm_rndv_choice *bulk; /* once it sent something large */
+	struct nm_rndv_choice *bulk; /* set after its first large message */
 };
 
 /* A packet that found no room. */
@@ -124,30 +124,30 @@ static inline void nm_peer_set_state(struct nm_peer *peer, enum nm_peer_state st
 	peer->state = state;
 }
 
-/* Has it ever sent to this endpoint? */
+/* True if it has ever sent to this endpoint. */
 static inline bool nm_peer_is_source(const struct nm_peer *peer)
 {
 	return peer->receives_on != NM_CHANNEL_NONE;
 }
 
-/* The peer's diag, made on first use; a static spare when memory is out. Never NULL. */
+/* The peer's diag, created at first use; a static spare if out of memory. Never NULL. */
 struct nm_peer_diag *nm_peer_diag(struct nm_peer *peer);
-/* From now on messages to it, or from it, go over CHANNEL (diag.c). */
+/* From now on, messages to or from it use CHANNEL (diag.c). */
 void nm_peer_sends_on(struct nm_peer *peer, enum nm_channel channel) NM_COLD;
 void nm_peer_receives_on(struct nm_peer *peer, enum nm_channel channel) NM_COLD;
 
 /*
- * Make a link to the peer, on the best channel that has a way.
- * Returns 0; -EHOSTUNREACH (the diag says why); -EAGAIN; -ECONNRESET: the peer is down.
- * Must not be called from within a transport's progress.
+ * Make a link to the peer on the best channel that reaches it. Returns 0; -EHOSTUNREACH (the diag
+ * has the reason); -EAGAIN; -ECONNRESET: the peer is down. Must not be called from within a
+ * transport's progress.
  */
 int nm_peer_connect(struct nm_engine *engine, struct nm_peer *peer);
-/* The same for a peer in any state, which stays as it is. */
+/* The same for a peer in any state; the state does not change. */
 int nm_peer_find_link(struct nm_engine *engine, struct nm_peer *peer);
 
 /*
- * Send a control packet, or queue it behind those that wait already. LEN bytes of payload are
- * copied. Cannot fail for the caller: without memory or link the peer goes down.
+ * Send a control packet, or queue it after those that wait already. Copies LEN bytes of payload.
+ * Cannot fail for the caller: without memory or link the peer goes down.
  */
 void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct nm_packet *packet,
 		  const void *payload);
@@ -155,7 +155,7 @@ void nm_peer_post(struct nm_engine *engine, struct nm_peer *peer, const struct n
 void nm_peer_stream(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request);
 /* An eager send that completes when the link has been drained: now or later. */
 void nm_peer_leave(struct nm_engine *engine, struct nm_peer *peer, struct nm_request *request);
-/* Send what waits. Returns the number of packets sent. */
+/* Send the waiting packets. Returns their number. */
 unsigned int nm_peer_push(struct nm_engine *engine, struct nm_peer *peer);
 
 static inline void nm_peer_count_access(struct nm_peer *peer, enum nm_access_way way,
@@ -172,21 +172,19 @@ static inline bool nm_peer_has_work(const struct nm_peer *peer)
 }
 
 /*
- * The other side is gone, or not to be trusted any more. ERR 0: it closed in order. Everything that
- * waits for it ends with an error completion; after a crash posted wildcard receives do too.
+ * The other side is gone or no longer trusted. ERR 0: it closed normally. Everything that waits for
+ * it ends with an error completion; after a crash posted wildcard receives do too.
  */
 void nm_peer_down(struct nm_engine *engine, struct nm_peer *peer, int err, const char *why) NM_COLD;
-/* It closed the way of our link, but not another one it speaks on: what waits will never go. */
+/* It closed the channel of this link, but still uses another: waiting packets never leave. */
 void nm_peer_link_lost(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
 /* A send returned -EPIPE: the transport reports the reason at its next progress(). */
 void nm_peer_link_broken(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
-/* Everything under way with the peer ends with an error; messages that are here stay. */
+/* Every operation under way with the peer ends with an error; messages that have arrived stay. */
 void nm_peer_fail_requests(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
-/*
- * Receives that may wait for something that will never come end: those from it, those from anyone.
- */
+/* End receives that may wait for lost messages: those from this peer and those from any source. */
 void nm_peer_fail_receives(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
-/* What waits in the private queue is dropped. */
+/* Drop the private queue. */
 void nm_peer_drop_queue(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
 
 #endif

@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Is there still a peer? Nothing that it does or leaves undone says so: a living peer may compute
- * for hours and not look at its queues. Inner providers hide a broken connection behind "try
- * again", and TCP hides a host that has vanished for a quarter of an hour.
+ * The lifeline: finds out if a peer is still there. Silence proves nothing: a living peer may
+ * compute for hours and not look at its queues. Inner providers hide a broken connection behind
+ * "try again", and TCP hides a host that has vanished for a quarter of an hour.
  *
- * So an endpoint with an internet address listens on a TCP port of its own, on which nothing is
- * ever said: its lifeline. An endpoint that waits for the peer connects to it and lets the two
- * kernels ask each other. When the process ends, its kernel resets the connection and refuses the
- * next one; when the host does not answer for NEARMETAL_NET_TIMEOUT_MS, our kernel says so. The
- * peer itself does nothing: connections stay in the kernel's queue, and are only taken out of it
- * when that fills up.
+ * So an endpoint with an internet address listens on a TCP port of its own, its lifeline, which
+ * carries no data. An endpoint that waits for the peer connects to it, and the two kernels do the
+ * rest. If the process ends, its kernel resets the connection and refuses the next one. If the host
+ * does not answer for NEARMETAL_NET_TIMEOUT_MS, the own kernel reports it. The peer does nothing:
+ * connections stay in the kernel's queue and are only taken out when it fills up.
  *
- * Verbs reaches peers to which TCP may be forbidden. There a lifeline that cannot be reached says
- * nothing until one stood: to that peer, or to any of another host. So it is tried when peers meet.
- * The sockets are ours, unlike those of the inner provider: a forked child closes its copies, so
- * it does not pass for its parent.
+ * TCP may be forbidden to peers that verbs reaches. There an unreachable lifeline proves nothing
+ * until a lifeline was up, to that peer or to any of another host. So it is tried when peers meet.
+ * Unlike the sockets of the inner provider, these belong to nearmetal: a forked child closes its
+ * copies, so it does not look like its parent.
  */
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Buffers that the inner endpoint sends from and receives into. Bounded: when a pool is empty the
- * channel says -EAGAIN, which is what keeps a slow peer from eating the memory of a fast one.
+ * Buffers for sends and receives of the inner endpoint. Their number is bounded: if a pool is empty
+ * the channel returns -EAGAIN, so a slow peer cannot use up the memory of a fast one.
  */
 #ifndef NM_NET_BUFFER_H
 #define NM_NET_BUFFER_H
@@ -11,7 +11,7 @@
 struct nm_net_peer;
 
 struct nm_net_buffer {
-	struct fi_context2 context; /* first: the inner completion gives its address back */
+	struct fi_context2 context; /* first member: the inner completion returns its address */
 	struct nm_net_buffer *next;
 	struct nm_net_pool *pool;
 	struct nm_net_peer *peer; /* its target; NULL: a receive buffer */

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Closing in order. A socket that is closed with unread bytes in it is reset, and a reset throws
- * away what its other end has not been sent yet. So an endpoint closes only after every peer has
- * said that it took in everything (BYE_SEEN), or that it wants nothing more (BYE), or the time is
- * over.
+ * Normal close. A socket that is closed with unread bytes is reset, and a reset discards data that
+ * was not sent yet. So an endpoint closes only after every peer reported that it took everything
+ * (BYE_SEEN) or wants nothing more (BYE), or when the time is over.
  */
 #include <sched.h>
 
@@ -11,10 +10,10 @@
 #include "base/log.h"
 #include "net/transport.h"
 
-/* While waiting, peers are asked this often whether they live: a dead one will not answer. */
+/* While waiting, this is how often peers are checked: a dead one will not answer. */
 #define ASK_NS (200 * NM_NS_PER_MS)
 
-/* Peers that only we know of (nothing was ever said either way) need no goodbye. */
+/* A peer without any message in either direction needs no goodbye. */
 static bool has_met(const struct nm_net_peer *peer)
 {
 	return peer->greeted || peer->is_source;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The libfabric that loaded us. The provider is never linked with libfabric: fi_getinfo and its
- * relatives have seven symbol versions, and a plain reference binds the oldest one or none. So the
- * functions are looked up at run time in the very library that calls fi_prov_ini(), where dlsym()
- * returns the newest version; private, renamed and locally loaded copies work alike.
+ * The libfabric that loaded this provider. The provider is never linked with libfabric: fi_getinfo
+ * and its relatives have seven symbol versions, and a plain reference binds the oldest one or none.
+ * So the functions are looked up at run time in the library that calls fi_prov_ini(), where dlsym()
+ * returns the newest version. This also works with private, renamed and locally loaded copies.
  */
 #ifndef NM_NET_HOST_H
 #define NM_NET_HOST_H
@@ -32,12 +32,12 @@ struct nm_host {
 /* Filled by fi_prov_ini() before libfabric can call anything else; constant from then on. */
 extern struct nm_host nm_host;
 
-/* The name under which libfabric knows us. */
+/* The name of this provider in libfabric. */
 #define NM_PROVIDER_NAME "nearmetal"
 
 /*
- * True while this thread is inside an inner fi_getinfo() of ours. libfabric then asks us again
- * like every other provider, and the answer must be "nothing", or the recursion never ends.
+ * True while this thread is inside an inner fi_getinfo(). libfabric then also asks this provider,
+ * and the answer must be "nothing", or the recursion never ends.
  */
 extern _Thread_local bool nm_host_asking;
 

@@ -24,30 +24,30 @@ struct nm_net_inner {
 	struct fid_av *av;
 	struct fid_cq *cq; /* FI_CQ_FORMAT_MSG */
 	struct fid_ep *ep;
-	/* Its own address; where there is room, its wire protocol and the port of our lifeline. */
+	/* Own address; if there is room, also its wire protocol and the own lifeline's port. */
 	uint8_t name[NM_INNER_MAX];
 	uint8_t name_len;
-	uint8_t address_len; /* of its own address alone */
+	uint8_t address_len; /* of the address alone */
 	char text[96];	     /* "tcp on eth0 (192.0.2.1)", for reasons and logs */
 };
 
-/* For reasons: what to do when memory that an adapter reads and writes cannot be locked. */
+/* For reasons: the remedy if memory that an adapter reads and writes cannot be locked. */
 #define NM_RAISE_MEMLOCK "; raise the limit of locked memory (ulimit -l)"
 
 /*
- * Open the first inner endpoint of the providers in LIST ("auto" or names, best first) that works.
- * CQ_SIZE: operations that will be outstanding at most. Returns 0 or -errno with a reason.
+ * Open the first inner endpoint that works among the providers in LIST ("auto" or names, best
+ * first). CQ_SIZE: largest number of outstanding operations. Returns 0 or -errno with a reason.
  */
 int nm_net_inner_open(const char *list, size_t cq_size, struct nm_net_inner *ret_inner,
 		      struct nm_reason *ret_reason);
-/* Half-open ones too. */
+/* Half-open endpoints are allowed. */
 void nm_net_inner_close(struct nm_net_inner *inner);
-/* Whether a peer's inner address is one that this endpoint can send to; *ret_reason when not. */
+/* True if this endpoint can send to a peer's inner address; else *ret_reason is set. */
 bool nm_net_inner_fits(const struct nm_net_inner *inner, const struct nm_address *peer,
 		       struct nm_reason *ret_reason);
-/* Name the port of our lifeline, in network byte order; 0: there is none. */
+/* Set the port of the own lifeline, in network byte order; 0: none. */
 void nm_net_inner_set_lifeline(struct nm_net_inner *inner, uint16_t port);
-/* The port of the lifeline of a peer whose address fits; 0: it has none. */
+/* The port of the lifeline of a peer with a usable address; 0: none. */
 uint16_t nm_net_inner_lifeline(const struct nm_net_inner *inner, const struct nm_address *peer);
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connects, sends and polls; receive.c takes in, alive.c asks for the silent, close.c
- * says goodbye. Per peer everything goes through one ordered stream of the inner endpoint,
- * numbered, so that a loss cannot go unnoticed.
+ * Connects, sends and polls; receive.c receives, alive.c checks silent peers, close.c closes. Each
+ * peer has one ordered stream of the inner endpoint, numbered so that every loss is noticed.
  */
 #include "net/transport.h"
 
@@ -21,13 +20,13 @@
 #define NR_SMALL 512
 #define NR_LARGE 48
 #define NR_RECEIVE 48
-/* One peer that does not take its messages may hold this many send buffers, no more. */
+/* Largest number of send buffers that one peer may hold if it does not take its messages. */
 #define NR_SMALL_PER_PEER 128
 #define NR_LARGE_PER_PEER 16 /* 1 MiB in flight: more than TCP takes at once */
 /*
  * Polling the inner endpoint is a system call. After this many polls without result it is polled
- * every SLOW_CALLS calls or SLOW_NS, whichever comes first: 5 us are small beside the 10 us that a
- * message takes over TCP, and large beside the 0.1 us of one through memory.
+ * every SLOW_CALLS calls or SLOW_NS, whichever comes first: 5 us are short compared with the 10 us
+ * of a message over TCP, and long compared with the 0.1 us of one through memory.
  */
 #define QUIET_POLLS 64
 #define SLOW_CALLS 64

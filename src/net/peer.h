@@ -9,7 +9,7 @@
 
 enum nm_net_state {
 	NM_NET_UP,
-	NM_NET_CLOSED, /* it said BYE: nothing more comes from it */
+	NM_NET_CLOSED, /* it sent BYE: no more messages come from it */
 	NM_NET_DEAD,   /* a send to it failed, or it broke the rules */
 };
 
@@ -22,20 +22,20 @@ struct nm_net_peer {
 	uint32_t tx_sequence, rx_sequence;
 	uint32_t in_flight; /* buffers that the inner endpoint has not given back */
 	bool linked;	    /* the engine has a link to it */
-	bool is_source;	    /* it has greeted us */
-	bool greeted;	    /* we have greeted it */
+	bool is_source;	    /* it has sent HELLO */
+	bool greeted;	    /* HELLO was sent to it */
 	bool bye_sent, bye_seen;
-	bool bye_owed;	      /* refused, and it does not know yet */
+	bool bye_owed;	      /* refused, and it was not informed yet */
 	bool answer_owed;     /* its BYE is not answered yet */
-	bool loss_unreported; /* dead, and the engine does not know yet */
+	bool loss_unreported; /* dead, and the engine was not informed yet */
 	uint64_t pinged_ns;
-	uint64_t stuck_ns; /* since when the inner endpoint accepts nothing for it; 0: it accepts */
+	uint64_t stuck_ns; /* since when the inner endpoint refuses its data; 0: accepts */
 	/* its lifeline (alive.c) */
-	int line; /* our connection to it; -1: none */
+	int line; /* the connection to it; -1: none */
 	bool line_is_up;
 	bool line_stood;     /* it was up once */
-	uint64_t watched_ns; /* when we last looked */
-	uint64_t silent_ns;  /* how long its host has been silent, as of the last look */
+	uint64_t watched_ns; /* time of the last check */
+	uint64_t silent_ns;  /* silence of its host at the last check */
 	uint64_t refused_at; /* rx_sequence + 1 when its port was closed; 0: it is open */
 	int loss_err;
 	struct nm_reason loss;

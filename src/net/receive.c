@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The receiving half of the network channel: what came is checked, ordered and handed on. */
+/* The receiving half of the network channel: check messages, put them in order and pass them on. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ void nm_net_post_receive(struct net *net, struct nm_net_buffer *buffer)
 
 	err = fi_recv(net->inner.ep, buffer->bytes, net->receive.size, buffer->desc, FI_ADDR_UNSPEC,
 		      &buffer->context);
-	/* Stays with the unused ones and is posted by a later progress(). */
+	/* It stays with the unused buffers and a later progress() posts it. */
 	if (nm_unlikely(err))
 		nm_net_buffer_give(buffer);
 }
@@ -26,7 +26,7 @@ static NM_COLD void drop(struct net *net, const char *why)
 	nm_log_once(NM_LOG_WARN, "network message dropped: %s", why);
 }
 
-/* PEER sent what no sound peer sends: nothing of it is believed any more. */
+/* PEER sent what no correct peer sends: none of its messages is accepted any more. */
 static NM_COLD void quarantine(struct net *net, struct nm_net_peer *peer, const char *why)
 {
 	drop(net, why);
@@ -60,7 +60,7 @@ static void take_hello(struct net *net, const struct nm_net_header *header, cons
 	peer->source = net->base.sink.source_up(&net->base, &peer->who, &peer->label);
 	if (peer->source)
 		return;
-	/* The engine refuses it, for example after its goodbye on another channel. Its sends end here. */
+	/* The engine refuses it, for example after its goodbye elsewhere. Its sends end here. */
 	peer->state = NM_NET_CLOSED;
 	peer->bye_owed = true;
 	net->nr_owed++;

@@ -2,7 +2,8 @@
 /*
  * The network channel: a transport (transport/transport.h) over an endpoint of another libfabric
  * provider, the inner one. Inner providers are tried in the order of NEARMETAL_NET: tcp if there is
- * nothing better, verbs on an RDMA adapter by the same code. This header is for its own files only.
+ * nothing better, verbs on an RDMA adapter by the same code. Only files of this directory include
+ * this header.
  */
 #ifndef NM_NET_TRANSPORT_H
 #define NM_NET_TRANSPORT_H
@@ -18,14 +19,14 @@
 
 #define NM_NET_MAX_PAYLOAD 65536
 
-/* Where peers see whether this process lives (alive.c). */
+/* Shows peers if this process lives (alive.c). */
 struct nm_net_lifeline {
 	struct nm_fork_watch fork_watch;
 	pthread_mutex_t lock;	    /* of the descriptors, against fork() */
 	struct nm_net_peers *peers; /* NULL: never opened */
-	bool is_believed;	    /* a refusal or silence there means that the peer is gone */
-	int listener;		    /* -1: none */
-	int *held;		    /* connections taken out of the listener's queue */
+	bool is_believed; /* if connections there are refused or unanswered, the peer is gone */
+	int listener;	  /* -1: none */
+	int *held;	  /* connections taken out of the listener's queue */
 	unsigned int nr_held;
 	uint32_t nr_polls;
 };
@@ -41,21 +42,21 @@ struct net {
 	uint32_t skipped;     /* calls since the last poll */
 	uint64_t polled_ns;
 	/* rare work */
-	uint32_t nr_unreported; /* losses the engine has not heard of */
+	uint32_t nr_unreported; /* losses that the engine was not informed of */
 	uint32_t nr_owed;	/* BYEs to send or to answer, of all peers */
 	bool closing;		/* no more reports to the engine */
-	uint64_t nr_dropped;	/* messages that could not be believed */
+	uint64_t nr_dropped;	/* messages that were not valid */
 	uint64_t ping_ns, stuck_ns, watch_ns, timeout_ns;
-	uint64_t exhausted_ns; /* since when there is no buffer to send from; 0: there is */
+	uint64_t exhausted_ns; /* when the buffers ran out; 0: some are free */
 	struct nm_net_lifeline lifeline;
 	struct nm_identity who;
 	struct nm_address address;
 	struct nm_peer_label label;
 };
 
-/* Take in what the inner endpoint has finished: messages, sends, errors. Returns how much. */
+/* Take finished work of the inner endpoint: messages, sends, errors. Returns the amount. */
 unsigned int nm_net_take_completions(struct net *net);
-/* Give a buffer to the inner endpoint to receive into; it stays unused when that has no room. */
+/* Post a receive buffer to the inner endpoint; without room there it stays unused. */
 void nm_net_post_receive(struct net *net, struct nm_net_buffer *buffer);
 /* One poll of the inner endpoint with everything that follows. Returns the work done. */
 unsigned int nm_net_poll(struct net *net);
@@ -65,21 +66,21 @@ int nm_net_say(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind)
 void nm_net_lose(struct net *net, struct nm_net_peer *peer, int err, const char *words);
 /* Open the lifeline. Returns its port in network byte order; 0: this endpoint has none. */
 uint16_t nm_net_lifeline_open(struct net *net);
-/* Half-open and closed ones too. */
+/* Half-open and closed lifelines are allowed. */
 void nm_net_lifeline_close(struct net *net);
-/* Now and then: keep the queue of the lifeline from filling up. */
+/* Called at times: keep the queue of the lifeline from filling up. */
 void nm_net_lifeline_serve(struct net *net);
-/* PEER has been met: try its lifeline, where it is not certain that TCP reaches it. */
+/* PEER was met: try its lifeline if TCP may not reach it. */
 void nm_net_meet_line(struct net *net, struct nm_net_peer *peer);
-/* PEER is waited for: look whether it still lives, unless that was just done. May lose it. */
+/* PEER is waited for: check if it still lives, unless this was just done. May lose it. */
 void nm_net_watch(struct net *net, struct nm_net_peer *peer);
-/* Nothing can be sent to PEER now: watch it when that lasts. */
+/* Nothing can be sent to PEER now: watch it if that lasts. */
 void nm_net_stuck(struct net *net, struct nm_net_peer *peer);
 /* No buffer is free: if that lasts, watch the peers that hold one. */
 void nm_net_exhausted(struct net *net);
-/* The destroy of the contract. */
+/* destroy() of the transport contract. */
 void nm_net_destroy(struct nm_transport *transport);
-/* Free everything at once; also what is half open. */
+/* Free everything at once; half-open transports are allowed. */
 void nm_net_free(struct net *net);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the network channel puts on the wire, in the byte order of its machine (the magic number
- * does not match on one of another order). Everything here comes from a peer and is hostile until
- * nm_net_header_parse() has looked at it.
+ * The bytes of the network channel, in the byte order of the sender. On a machine of another byte
+ * order the magic number does not match. All bytes come from a peer and are hostile until
+ * nm_net_header_parse() has checked them.
  */
 #ifndef NM_NET_WIRE_H
 #define NM_NET_WIRE_H
@@ -18,7 +18,7 @@ enum nm_net_kind {
 	NM_NET_HELLO = 1, /* first on every link: struct nm_net_hello follows */
 	NM_NET_PACKET,	  /* an engine's packet: its payload follows */
 	NM_NET_PING,	  /* nothing; a dead peer makes the send fail */
-	NM_NET_BYE,	  /* the sender closes in order and has sent everything */
+	NM_NET_BYE,	  /* the sender closes normally and has sent everything */
 	NM_NET_BYE_SEEN,  /* answer to BYE: everything sent before it has been taken in */
 };
 
@@ -29,11 +29,11 @@ struct nm_net_header {
 	uint8_t op; /* these and len, tag, data: of the packet */
 	uint8_t flags;
 	uint32_t len;
-	uint32_t sequence; /* of this link, from 0: a gap would be a lost message */
+	uint32_t sequence; /* of this link, from 0: a gap means a lost message */
 	uint64_t tag;
 	uint64_t data;
 	struct nm_identity source;
-	uint8_t target_token[8]; /* shows that the sender was given the address */
+	uint8_t target_token[8]; /* proves that the sender has the address */
 	uint8_t reserved[2];
 };
 _Static_assert(sizeof(struct nm_net_header) == 56, "no padding on the wire");

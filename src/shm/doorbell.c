@@ -14,12 +14,12 @@
 #include "base/fault.h"
 #include "base/log.h"
 
-/* Where no doorbell can be heard. */
+/* The nap if the kernel cannot wait for doorbells. */
 #define BLIND_NAP_NS (50 * NM_NS_PER_US)
 
 void nm_doorbell_wake(const _Atomic uint32_t *word)
 {
-	/* Not FUTEX_PRIVATE: sleepers are found by the file behind the word. */
+	/* Not FUTEX_PRIVATE: the kernel finds sleepers by the file of the word. */
 	(void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 	NM_FAULT("doorbell-woken");
 }
@@ -46,7 +46,7 @@ static void nap(uint64_t ns)
 	nanosleep(&time, NULL);
 }
 
-/* Kernels before 5.16 have no such call, and filters of containers may refuse it. */
+/* Kernels before 5.16 lack this call, and container filters may refuse it. */
 static _Atomic bool is_refused;
 
 bool nm_doorbells_are_refused(void)
@@ -80,7 +80,7 @@ bool nm_doorbells_wait(const struct nm_doorbells *doorbells, uint64_t timeout_ns
 	if (syscall(SYS_futex_waitv, words, doorbells->nr, 0, &until, CLOCK_MONOTONIC) >= 0 ||
 	    errno == EAGAIN)
 		return true;
-	/* EFAULT: the window of a peer that is gone was unmapped by another thread. */
+	/* EFAULT: another thread unmapped the window of a dead peer. */
 	if (errno == ETIMEDOUT || errno == EINTR || errno == EFAULT)
 		return false;
 	if (errno == ENOMEM) {
@@ -88,7 +88,7 @@ bool nm_doorbells_wait(const struct nm_doorbells *doorbells, uint64_t timeout_ns
 		return false;
 	}
 	if (!atomic_exchange_explicit(&is_refused, true, memory_order_relaxed))
-		nm_info("blocking calls look every 50 us instead of sleeping until a message comes: "
+		nm_info("blocking calls poll every 50 us instead of sleeping for a message: "
 			"futex_waitv: %s",
 			strerror(errno));
 	return false;

@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 /*
- * Copy LEN bytes (whole, aligned 8-byte words) into private memory. Not memcpy(), which the
- * compiler may leave out and read the original again where the copy is used.
+ * Copy LEN bytes (whole, aligned 8-byte words) into private memory. With memcpy(), the compiler may
+ * drop the copy and read the original again later.
  */
 static inline void nm_copy_words(void *to, const void *from, size_t len)
 {

@@ -83,7 +83,7 @@ static void give_back(struct nm_pool *pool, struct nm_pool_user *user, uint32_t 
 
 int nm_pool_reclaim(struct nm_pool *pool, struct nm_pool_user *user, uint64_t nr_freed)
 {
-	/* Backwards is a huge number in modular arithmetic, so one comparison covers both lies. */
+	/* In modular arithmetic a step backwards is huge, so one comparison finds both errors. */
 	uint64_t nr = nr_freed - user->nr_freed;
 
 	if (nm_unlikely(nr > user->nr_held))

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The bulk pool of a window: chunks that the owner fills and its peers read. All bookkeeping is in
- * the owner's private memory; peers only say how many chunks they have given back, in order.
+ * the owner's private memory. Peers only report how many chunks they have returned, in order.
  *
- * Chunks are taken and given back first-in first-out, so a stream walks over the whole pool: once
- * the footprint is larger than the private L2 the writer has evicted the lines to the shared cache
- * before a reader asks for them (reading lines that are dirty in another core's L2 is four times
- * slower). Small payloads move through a chunk from use to use for the same reason.
+ * Chunks are taken and returned first-in first-out, so a stream walks over the whole pool. If the
+ * pool is larger than the private L2, the writer has evicted the lines to the shared cache before a
+ * reader needs them. (Reading lines that are dirty in another core's L2 is four times slower.) For
+ * the same reason small payloads move through a chunk from use to use.
  *
- * Sharing between users is by a moving threshold: a user may hold SHARE times what is left free, so
- * a peer that stopped reading cannot starve the others, and a lone one gets most of the pool.
+ * Users share the pool by a moving threshold: a user may hold SHARE times the free rest. So a peer
+ * that stopped reading cannot starve the others, and a single user gets most of the pool.
  *
  * Not thread-safe.
  */
@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-/* 4: a lone user gets four fifths of the pool, two stuck ones leave a ninth to the third. */
+/* With 4, a single user gets four fifths of the pool; two stuck users leave the third a ninth. */
 #define NM_POOL_SHARE 4
 
 struct nm_pool {
@@ -27,15 +27,15 @@ struct nm_pool {
 	uint32_t nr_chunks;
 	uint32_t nr_free;
 	uint32_t head, tail; /* of the free list, oldest first */
-	uint32_t *next;	     /* links free chunks, and those of each user */
-	uint32_t *offset;    /* where the next small payload goes */
+	uint32_t *next;	     /* links free chunks, and the chunks of each user */
+	uint32_t *offset;    /* place of the next small payload */
 };
 
-/* One link's chunks, in the order in which they were sent. */
+/* The chunks of one link, in the order of sending. */
 struct nm_pool_user {
 	uint32_t head, tail;
 	uint32_t nr_held;
-	uint64_t nr_freed; /* the peer's counter as last seen */
+	uint64_t nr_freed; /* last value read of the peer's counter */
 };
 
 /* Returns 0 or -ENOMEM. NR_CHUNKS >= 1. */
@@ -43,8 +43,8 @@ int nm_pool_init(struct nm_pool *pool, uint8_t *base, uint32_t chunk_size, uint3
 void nm_pool_fini(struct nm_pool *pool);
 
 /*
- * Take a chunk for LEN <= chunk_size bytes. Returns 0 and where the payload goes, or -EAGAIN: none
- * is free for this user.
+ * Take a chunk for LEN <= chunk_size bytes. Returns 0 and the place of the payload, or -EAGAIN: no
+ * chunk is free for this user.
  */
 int nm_pool_take(struct nm_pool *pool, struct nm_pool_user *user, uint32_t len, uint32_t *ret_index,
 		 uint32_t *ret_offset);
@@ -54,8 +54,8 @@ static inline uint8_t *nm_pool_bytes(const struct nm_pool *pool, uint32_t index,
 }
 
 /*
- * The peer's counter stands at NR_FREED: take those chunks back. Returns 0, or -EBADMSG: the
- * counter went backwards, or past what was sent.
+ * Take back chunks up to the peer's counter NR_FREED. Returns 0, or -EBADMSG: the counter went
+ * backwards or past what was sent.
  */
 int nm_pool_reclaim(struct nm_pool *pool, struct nm_pool_user *user, uint64_t nr_freed);
 /* The peer is gone: take everything back. */

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdbool.h>
 
-/* A sequence that stays odd belongs to an owner that died, or lies. */
+/* A sequence that stays odd belongs to an owner that died or is hostile. */
 #define MAX_TRIES 16
 
 static uint32_t bucket_of(uint64_t key, uint32_t nr_slots)
@@ -18,9 +18,9 @@ static void fill(struct nm_region_slot *slot, const struct nm_region *region)
 	uint64_t sequence = atomic_load_explicit(&slot->sequence, memory_order_relaxed);
 
 	/*
-	 * Partner of all: read_slot(). A reader of one of the words sees at least the odd count,
-	 * too. The last store is ordered against a look at `reaching` (nm_sessions_await_copies()):
-	 * either a reader sees it, or we see the reader.
+	 * Partner of all: read_slot(). A reader of any of these words also sees the odd sequence.
+	 * The last store is ordered against a read of `reaching` (nm_sessions_await_copies()):
+	 * either the reader sees it, or the owner sees the reader.
 	 */
 	atomic_store_explicit(&slot->sequence, sequence + 1, memory_order_relaxed);
 	atomic_store_explicit(&slot->key, region->key, memory_order_release);
@@ -31,7 +31,7 @@ static void fill(struct nm_region_slot *slot, const struct nm_region *region)
 	atomic_store_explicit(&slot->sequence, sequence + 2, memory_order_seq_cst);
 }
 
-/* False: empty, or being changed. */
+/* False: the slot is empty or being changed. */
 static bool read_slot(const struct nm_region_slot *slot, struct nm_region *ret_region)
 {
 	struct nm_region region;

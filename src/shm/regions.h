@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registered memory as its owner shows it to its neighbours, in its own window: peers may copy from
- * and to the owner's memory finds there what a key stands for, without asking (docs/design/cma.md).
+ * The table in the owner's window that shows its registered memory: peers that may copy from and to
+ * the owner's memory look up a key there, without asking the owner (docs/design/cma.md).
  *
- * One writer, the owner; any number of readers, which take an entry for granted only when its
- * sequence was even and the same before and after. An entry may be gone right after it was read:
- * who uses it says so before it looks (struct nm_lane, `reaching`), and the owner waits for that.
- * What is in a foreign table is hostile: it names places in the *owner's* memory, nothing else.
+ * The owner writes; any number of neighbours read. A reader accepts an entry only if its sequence
+ * was even and the same before and after. An entry may disappear right after it was read. So a user
+ * announces its use before it looks (struct nm_lane, `reaching`), and the owner waits for that. A
+ * foreign table is hostile, but it can name places only in its *owner's* memory.
  */
 #ifndef NM_SHM_REGIONS_H
 #define NM_SHM_REGIONS_H
@@ -17,16 +17,16 @@ struct nm_region {
 	uint64_t key;
 	uint64_t base; /* address of the first byte in the owner's process */
 	uint64_t len;
-	uint64_t offset; /* what remote peers call the first byte */
+	uint64_t offset; /* remote address of the first byte */
 	uint64_t access; /* NM_REMOTE_READ, NM_REMOTE_WRITE */
 };
 
-/* Owner: show REGION; its key is not shown yet. 0, or -ENOSPC: its place is full. */
+/* Owner: show REGION, whose key is not shown yet. 0, or -ENOSPC: its bucket is full. */
 int nm_regions_publish(struct nm_region_slot *slots, uint32_t nr_slots,
 		       const struct nm_region *region);
-/* Owner: show KEY no more. Unknown keys are fine. */
+/* Owner: hide KEY. Unknown keys are allowed. */
 void nm_regions_revoke(struct nm_region_slot *slots, uint32_t nr_slots, uint64_t key);
-/* Neighbour: a consistent copy. 0, or -ENOKEY: not shown, or just being changed. */
+/* Neighbour: get a consistent copy. 0, or -ENOKEY: not shown, or just being changed. */
 int nm_regions_find(const struct nm_region_slot *slots, uint32_t nr_slots, uint64_t key,
 		    struct nm_region *ret_region);
 

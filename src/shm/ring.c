@@ -28,14 +28,14 @@ void nm_ring_writer_init(struct nm_ring_writer *writer, struct nm_slot *slots, u
 		writer->inline_max = NM_RING_INLINE_LIMIT;
 }
 
-/* Look how far the reader is. Out of line: once per lap when the reader keeps up. */
+/* Read the reader's position. Out of line: once per lap if the reader keeps up. */
 static __attribute__((noinline)) int refresh(struct nm_ring_writer *writer, uint32_t nr)
 {
-	/* Partner: nm_ring_return_credits(): what the reader did with the slots is over. */
+	/* Partner: nm_ring_return_credits(). The reader does not use these slots any more. */
 	uint64_t consumed = atomic_load_explicit(&writer->feedback->consumed, memory_order_acquire);
 	uint64_t seen = writer->limit - writer->mask - 1;
 
-	/* Never backwards, never past what was written: in modular arithmetic, one comparison. */
+	/* Not backwards and not past what was written: one comparison in modular arithmetic. */
 	if (nm_unlikely(consumed - seen > writer->position - seen))
 		return -EBADMSG;
 	writer->limit = consumed + writer->mask + 1;
@@ -60,7 +60,7 @@ static inline uint64_t control_word(uint64_t position, enum nm_slot_kind kind,
 	return nm_ring_control(position, kind, pkt->op, pkt->flags, len);
 }
 
-/* A place in the payload that is being gathered. */
+/* A position in the payload to gather. */
 struct gather {
 	const struct iovec *iov;
 	size_t offset; /* in *iov */
@@ -164,13 +164,13 @@ void nm_ring_reader_init(struct nm_ring_reader *reader, const struct nm_slot *sl
 	};
 }
 
-/* One read of a word that its writer may be changing. */
+/* One read, because the writer may be changing the word. */
 static inline uint32_t read_once_u32(const uint32_t *word)
 {
 	return __atomic_load_n(word, __ATOMIC_RELAXED);
 }
 
-/* Put a payload together that is spread over slots. */
+/* Collect a payload from several slots. */
 static int collect(struct nm_ring_reader *reader, const struct nm_slot *head, uint32_t len,
 		   uint8_t *bounce)
 {

@@ -8,16 +8,16 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of everything but the handler's reads */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for all but the handler */
 static struct nm_sigbus_guard *_Atomic guards[NM_SIGBUS_MAX_GUARDS];
 static unsigned int nr_guards;
-static struct sigaction before; /* written while the handler is not installed */
+static struct sigaction before; /* written only while the handler is not installed */
 static uintptr_t page;
 
 static struct nm_sigbus_guard *find(uintptr_t address)
 {
 	for (unsigned int i = 0; i < NM_SIGBUS_MAX_GUARDS; i++) {
-		/* Partner: nm_sigbus_guard(). Only system calls and loads: this is a handler. */
+		/* Partner: nm_sigbus_guard(). A handler may only make system calls and loads. */
 		struct nm_sigbus_guard *guard =
 			atomic_load_explicit(&guards[i], memory_order_acquire);
 
@@ -36,7 +36,7 @@ static void pass_on(int number, siginfo_t *info, void *context)
 	} else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
 		before.sa_handler(number);
 	} else {
-		/* On return the same fault happens again, and ends the program as it would have. */
+		/* After the return the same fault happens again and ends the program. */
 		sigaction(SIGBUS, &usual, NULL);
 		if (info->si_code <= 0)
 			raise(number);

@@ -24,7 +24,7 @@
 
 #define WINDOW_SEALS (F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define PAGE UINT64_C(4096)
-/* Pages that a neighbour left out would be made, and charged to us, by filling the tables. */
+/* Filling the tables would create pages that a neighbour left out, charged to this process. */
 #define WARM_FOREIGN_MAX (UINT64_C(64) << 20)
 
 int nm_geometry_init(uint32_t nr_lanes, uint32_t ring_slots, uint32_t chunk_size,
@@ -57,7 +57,7 @@ int nm_geometry_init(uint32_t nr_lanes, uint32_t ring_slots, uint32_t chunk_size
 	return 0;
 }
 
-/* Below this a pool is read from the writer's own cache; lanes are given up first. */
+/* A smaller pool is read from the writer's own cache, so lanes are given up first. */
 #define GOOD_POOL_SIZE (UINT64_C(1) << 20)
 #define MIN_CHUNKS 4
 
@@ -75,7 +75,7 @@ int nm_geometry_fit(uint64_t room, uint32_t nr_lanes, uint32_t ring_slots, uint3
 
 			if (nm_geometry_init(lanes, ring_slots, chunk_size, chunk_size, &g)) {
 				nm_reason_set(ret_reason,
-					      "the knobs of the window do not fit together");
+					      "the settings of the window do not fit together");
 				return -EINVAL;
 			}
 			before = g.size - chunk_size;
@@ -103,14 +103,13 @@ int nm_window_header_check(const struct nm_window_header *header, uint64_t file_
 	if (header->magic != NM_LAYOUT_MAGIC)
 		return refuse_header(ret_reason, "no magic number");
 	if (header->version != NM_LAYOUT_VERSION) {
-		nm_reason_set(
-			ret_reason,
-			"its window has layout version %u, mine %u: run one release of nearmetal on both",
-			header->version, NM_LAYOUT_VERSION);
+		nm_reason_set(ret_reason,
+			      "its window has layout version %u, not %u: use one release on both",
+			      header->version, NM_LAYOUT_VERSION);
 		return -EPROTONOSUPPORT;
 	}
 	if (header->features) {
-		nm_reason_set(ret_reason, "its window needs features 0x%x that I do not know",
+		nm_reason_set(ret_reason, "its window needs unknown features 0x%x",
 			      header->features);
 		return -EPROTONOSUPPORT;
 	}
@@ -138,14 +137,14 @@ int nm_window_header_check(const struct nm_window_header *header, uint64_t file_
 	    g->pool_off % NM_CACHE_LINE ||
 	    !nm_add_u64(g->pool_off, (uint64_t)g->nr_chunks * g->chunk_size, &pool_end) ||
 	    pool_end > file_size)
-		return refuse_header(ret_reason, "parts overlap or lie outside");
+		return refuse_header(ret_reason, "parts overlap or are outside");
 	*ret_geometry = *g;
 	return 0;
 }
 
 static int create_memfd(void)
 {
-	/* Kernels before 6.3 do not know MFD_NOEXEC_SEAL; some later ones insist on it. */
+	/* Kernels before 6.3 do not know MFD_NOEXEC_SEAL; some later ones require it. */
 	int fd =
 		memfd_create("nearmetal-window", MFD_ALLOW_SEALING | MFD_CLOEXEC | MFD_NOEXEC_SEAL);
 
@@ -165,8 +164,8 @@ static int reserve(int fd, uint64_t offset, uint64_t len)
 }
 
 /*
- * Fill the page tables of a pool, whose pages exist already: a first lap of page faults on both
- * sides makes a message of 4 KiB slower than one of 16. Kernels before 5.14 cannot; faults then.
+ * Fill the page tables of a pool whose pages exist already. Without it, page faults on both sides
+ * in the first lap make a message of 4 KiB slower than one of 16. Kernels before 5.14 cannot do it.
  */
 static void warm(const char *pool, size_t len, int advice)
 {
@@ -192,7 +191,7 @@ static void write_header(struct nm_window_header *header, const struct nm_geomet
 	header->magic = NM_LAYOUT_MAGIC;
 }
 
-/* Say what went wrong once, keep errno's value as the result. */
+/* Set the reason once and return the value of errno. */
 static NM_COLD int create_failed(struct nm_reason *ret_reason, const char *what, int err)
 {
 	nm_reason_set(ret_reason, "cannot %s: %s%s", what, strerror(-err),
@@ -293,7 +292,7 @@ void nm_window_destroy(struct nm_window *window)
 
 void nm_window_set_state(struct nm_window *window, enum nm_window_state state)
 {
-	/* Partner: nm_foreign_state(). A reader that sees the state sees what was sent before. */
+	/* Partner: nm_foreign_state(). A reader that sees the state sees all that was sent. */
 	atomic_store_explicit(&window->header->state, state, memory_order_release);
 }
 
@@ -307,13 +306,13 @@ int nm_window_reserve_ring(struct nm_window *window, uint32_t lane, struct nm_re
 	uint64_t bytes = (uint64_t)window->geometry.ring_slots * sizeof(struct nm_slot);
 	int err = 0;
 
-	/* Placed memory was reserved when it was made. */
+	/* Placed memory was reserved at its creation. */
 	if (window->fd >= 0)
 		err = reserve(window->fd, window->geometry.rings_off + lane * bytes, bytes);
 	return err ? create_failed(ret_reason, "reserve the memory of a ring", err) : 0;
 }
 
-/* No process, the owner included, may be able to remove the bytes or to add another writer. */
+/* No process, not even the owner, may be able to remove the bytes or to add a writer. */
 static int check_file(int fd, uint64_t *ret_size, struct nm_foreign_window *ret_window,
 		      struct nm_reason *ret_reason)
 {
@@ -322,19 +321,19 @@ static int check_file(int fd, uint64_t *ret_size, struct nm_foreign_window *ret_
 	int seals;
 
 	if (fstat(fd, &st) < 0 || fstatfs(fd, &fs) < 0) {
-		nm_reason_set(ret_reason, "cannot look at its window: %s", strerror(errno));
+		nm_reason_set(ret_reason, "cannot examine its window: %s", strerror(errno));
 		return -errno;
 	}
 	seals = fcntl(fd, F_GET_SEALS);
-	/* Huge pages could fail to be there on a read; only tmpfs's memfds are sound. */
+	/* Reading a huge page may fail; only memfds of tmpfs are safe. */
 	if (seals < 0 || fs.f_type != TMPFS_MAGIC || !S_ISREG(st.st_mode)) {
-		nm_reason_set(ret_reason, "what it handed over is not a memfd");
+		nm_reason_set(ret_reason, "its window is not a memfd");
 		return -EPERM;
 	}
 	if ((seals & WINDOW_SEALS) != WINDOW_SEALS) {
 		nm_reason_set(
 			ret_reason,
-			"its window is not sealed (seals 0x%x): another process could truncate it or write to it",
+			"its window is not sealed (seals 0x%x): others could truncate or write it",
 			(unsigned int)seals);
 		return -EPERM;
 	}
@@ -375,7 +374,7 @@ int nm_window_attach(int fd, struct nm_foreign_window *ret_window, struct nm_rea
 	err = check_file(fd, &size, &window, ret_reason);
 	if (err)
 		return err;
-	/* A copy made by the kernel: what is checked is what is used. */
+	/* The kernel makes a copy, so that the checked header is the used header. */
 	got = pread(fd, &header, sizeof(header), 0);
 	if (got != (ssize_t)sizeof(header)) {
 		err = got < 0 ? -errno : -EBADMSG;
@@ -393,7 +392,7 @@ int nm_window_attach(int fd, struct nm_foreign_window *ret_window, struct nm_rea
 	}
 	see_places(&window, base, &header);
 	NM_FAULT("window-mapped");
-	/* The pool and no more: what a file may have behind it is not bounded by anything. */
+	/* Only the pool: the length of the file behind it is not bounded. */
 	warm(base + window.geometry.pool_off,
 	     nm_min_u64((uint64_t)window.geometry.nr_chunks * window.geometry.chunk_size,
 			WARM_FOREIGN_MAX),
@@ -436,7 +435,7 @@ const struct nm_slot *nm_foreign_ring(const struct nm_foreign_window *window, ui
 
 enum nm_window_state nm_foreign_state(const struct nm_foreign_window *window)
 {
-	/* Partner: nm_window_set_state(). Any number may stand there: callers compare for equality. */
+	/* Partner: nm_window_set_state(). Any number may be there: callers compare for equality. */
 	return (enum nm_window_state)atomic_load_explicit(&window->header->state,
 							  memory_order_acquire);
 }

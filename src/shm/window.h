@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Windows in one kernel: a sealed memfd that its owner alone can write (layout.h); and windows
- * placed in memory that is shared already, which something else protects.
+ * Windows in one kernel: a sealed memfd that only its owner can write (layout.h). Also windows in
+ * memory that is shared already and protected in another way.
  *
- * The owner maps its window read-write and then seals it: from then on the kernel refuses every
- * further writable mapping, write, truncation or hole, for any process, so a peer that holds the
- * descriptor can read and nothing else, and cannot be hurt by SIGBUS. No file is left after a
- * crash.
+ * The owner maps its window read-write and then seals it. From then on the kernel refuses any
+ * process a new writable mapping, write, truncation or hole. So a peer with the descriptor can only
+ * read, and cannot cause or get SIGBUS. A crash leaves no file.
  *
- * Thread-safe in so far as calls on different objects are.
+ * Calls on different objects are thread-safe.
  */
 #ifndef NM_SHM_WINDOW_H
 #define NM_SHM_WINDOW_H
@@ -21,15 +20,15 @@
 #include "shm/layout.h"
 
 /*
- * Lay out a window. POOL_SIZE is rounded down to whole chunks.
- * Returns 0, or -EINVAL when a number is outside the limits of layout.h.
+ * Lay out a window. POOL_SIZE is rounded down to whole chunks. Returns 0, or -EINVAL if a number is
+ * outside the limits of layout.h.
  */
 int nm_geometry_init(uint32_t nr_lanes, uint32_t ring_slots, uint32_t chunk_size,
 		     uint64_t pool_size, struct nm_geometry *ret_geometry);
 
 /*
- * Lay out a window that takes up to ROOM bytes: as nm_geometry_init(), with a smaller pool, and
- * then with fewer lanes, where it has to. -ENOSPC: ROOM is too little for anything, with a reason.
+ * Lay out a window that takes at most ROOM bytes: like nm_geometry_init(), but with a smaller pool
+ * and then fewer lanes if needed. -ENOSPC with a reason: ROOM is too small for any window.
  */
 int nm_geometry_fit(uint64_t room, uint32_t nr_lanes, uint32_t ring_slots, uint32_t chunk_size,
 		    uint64_t pool_size, struct nm_geometry *ret_geometry,
@@ -42,9 +41,9 @@ int nm_geometry_fit(uint64_t room, uint32_t nr_lanes, uint32_t ring_slots, uint3
 int nm_window_header_check(const struct nm_window_header *header, uint64_t file_size,
 			   struct nm_geometry *ret_geometry, struct nm_reason *ret_reason);
 
-/* My own window. */
+/* The own window. */
 struct nm_window {
-	int fd; /* -1: it was placed in memory of the caller's */
+	int fd; /* -1: it was placed in the caller's memory */
 	struct nm_geometry geometry;
 	struct nm_window_header *header;
 	struct nm_lane *lanes;
@@ -54,24 +53,24 @@ struct nm_window {
 };
 
 /*
- * Create, size, reserve (header, lanes, pool; rings when they are taken into use), map and seal a
- * window, in state INIT. ID and TOKEN are written into it for neighbours to compare.
- * Returns 0 or -errno with a reason; leaves nothing behind on failure.
+ * Create, size, reserve, map and seal a window in state INIT. Header, lanes and pool are reserved
+ * now, rings at their first use. Neighbours compare ID and TOKEN. Returns 0 or -errno with a
+ * reason; leaves nothing behind on failure.
  */
 int nm_window_create(const struct nm_geometry *geometry, const uint8_t id[6],
 		     const uint8_t token[8], struct nm_window *ret_window,
 		     struct nm_reason *ret_reason);
 /*
- * The same in ROOM bytes of zeros at MEMORY that exist already and that neighbours see: a part of a
- * segment between virtual machines (attach.h). Nothing can be sealed there. MEMORY stays the
- * caller's.
+ * Create a window in ROOM bytes of zeros at MEMORY, which neighbours already see: a part of a
+ * segment between virtual machines (attach.h). Such memory cannot be sealed. The caller still owns
+ * MEMORY.
  */
 int nm_window_place(const struct nm_geometry *geometry, const uint8_t id[6], const uint8_t token[8],
 		    void *memory, uint64_t room, struct nm_window *ret_window,
 		    struct nm_reason *ret_reason);
-/* Fill my page tables for the pool, before the first use of it. Only a matter of speed. */
+/* Fill the page tables for the pool before its first use. This only improves speed. */
 void nm_window_warm(const struct nm_window *window);
-/* Unmap and close. Neighbours keep what they have mapped. Half-built and NULL are fine. */
+/* Unmap and close. Neighbours keep their mappings. Incomplete windows and NULL are allowed. */
 void nm_window_destroy(struct nm_window *window);
 
 /* Publish a new state. */
@@ -89,29 +88,29 @@ struct nm_foreign_window {
 	const struct nm_region_slot *regions;
 	const struct nm_slot *rings;
 	const uint8_t *pool;
-	dev_t device; /* which file it is: equal for equal windows; 0 of a view */
+	dev_t device; /* identity of the file: equal for equal windows; 0 for a view */
 	ino_t inode;
-	bool is_view;  /* of memory that stays mapped without it */
-	uint8_t id[6]; /* as the header said at attach */
+	bool is_view;  /* view of memory that stays mapped without it */
+	uint8_t id[6]; /* from the header at attach */
 	uint8_t token[8];
 };
 
 /*
- * Map the window behind FD (which stays the caller's), after checking that no process can shrink it
- * or write to it any more and that its header makes sense. Returns 0, or -errno with a reason:
- * -EPERM: not a memfd, or not sealed; -EBADMSG, -EPROTONOSUPPORT: see nm_window_header_check().
+ * Map the window of FD, which the caller still owns. First checks that no process can shrink or
+ * write it and that its header is valid. Returns 0, or -errno with a reason: -EPERM: not a memfd,
+ * or not sealed; -EBADMSG, -EPROTONOSUPPORT: see nm_window_header_check().
  */
 int nm_window_attach(int fd, struct nm_foreign_window *ret_window, struct nm_reason *ret_reason);
 /*
- * A view of a window of SIZE bytes at MEMORY, which is mapped already and may hold anything. Checks
- * what nm_window_attach() checks but for the file. MEMORY outlives the view.
+ * A view of a window of SIZE bytes at MEMORY, which is already mapped and may hold anything. Makes
+ * the checks of nm_window_attach() except those of the file. MEMORY outlives the view.
  */
 int nm_window_view(const void *memory, uint64_t size, struct nm_foreign_window *ret_window,
 		   struct nm_reason *ret_reason);
-/* NULL and zeroed are fine. */
+/* NULL and zeroed windows are allowed. */
 void nm_window_detach(struct nm_foreign_window *window);
 
-/* First slot of the ring of LANE; the caller has checked LANE. */
+/* First slot of the ring of LANE, which the caller has checked. */
 const struct nm_slot *nm_foreign_ring(const struct nm_foreign_window *window, uint32_t lane);
 enum nm_window_state nm_foreign_state(const struct nm_foreign_window *window);
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All kinds of transports that a program contains, in order of preference. */
+/* All kinds of transports in a program, in order of preference. */
 #include "base/compiler.h"
 #include "transport/transport.h"
 
 #define ENTRY(id, name, code, where) &nm_##code##_kind,
 static const struct nm_transport_kind *const kinds[] = {NM_CHANNELS(ENTRY)};
 
-/* Ranks may be equal: then the list decides. */
+/* Kinds of equal rank keep the order of the list. */
 static bool is_before(const struct nm_transport_kind *a, const struct nm_transport_kind *b)
 {
 	return a->rank != b->rank ? a->rank < b->rank : a->channel < b->channel;

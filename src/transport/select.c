@@ -36,8 +36,8 @@ unsigned int nm_select_class(uint64_t size)
 }
 
 /*
- * Near placement, where the start matters most: far from it the first messages tell. Eager is no
- * choice for what is here, and both copies at once need both sides: not for what is small.
+ * For near placement, where the start matters most; for far peers the first messages show the rate.
+ * Eager is no choice in this table. Both copies at once need both sides: not for small messages.
  */
 const struct nm_select_params nm_select_defaults = {
 	.prior =
@@ -48,7 +48,7 @@ const struct nm_select_params nm_select_defaults = {
 			{{0, 28000, 15000, 12500, 20000}, {0, 29000, 15000, 11000, 18000}},
 			{{0, 28000, 15000, 12000, 20000}, {0, 27000, 15000, 10000, 19000}},
 		},
-	/* Two copies as measured there (docs/design/bulk.md); one copy has no cache to share. */
+	/* Two copies: as measured there (docs/design/bulk.md). One copy: no cache is shared. */
 	.prior_far =
 		{
 			{{0, 5000, 11000, 10000, 12000}, {0, 6000, 16000, 9500, 12500}},
@@ -68,7 +68,7 @@ static bool possible(const struct nm_select_facts *facts, enum nm_protocol proto
 		(protocol == NM_PROTOCOL_PULL || protocol == NM_PROTOCOL_BOTH));
 }
 
-/* Achieved, or else as calibrated. */
+/* The reached rate, or else the calibrated one. */
 static uint32_t rate_of(const struct nm_select_params *params, const struct nm_select_cell *cell,
 			const struct nm_select_verdict *at, enum nm_protocol protocol)
 {
@@ -77,7 +77,7 @@ static uint32_t rate_of(const struct nm_select_params *params, const struct nm_s
 	return (at->far ? params->prior_far : params->prior)[at->class][at->load][protocol];
 }
 
-/* The best one; the CURRENT one unless another is better by the margin. */
+/* The best protocol; the CURRENT one unless another is better by the margin. */
 static enum nm_protocol best(const struct nm_select_params *params,
 			     const struct nm_select_cell *cell, const struct nm_select_facts *facts,
 			     const struct nm_select_verdict *at)
@@ -98,13 +98,13 @@ static enum nm_protocol best(const struct nm_select_params *params,
 	return pick;
 }
 
-/* Choices of one try: enough bytes to say something, few enough to cost little. */
+/* Choices per try: enough bytes for a result, few enough to cost little. */
 static uint32_t probe_length(uint64_t size)
 {
 	return size < KIB(256) ? 4 : 2;
 }
 
-/* Start a try of what was tried longest ago, when it is time for one. */
+/* When a try is due, start the protocol whose last try is oldest. */
 static void maybe_probe(const struct nm_select_params *params, struct nm_select_cell *cell,
 			const struct nm_select_facts *facts)
 {
@@ -164,7 +164,7 @@ void nm_select_learn(const struct nm_select_params *params, struct nm_select_sta
 	if (verdict->why == NM_SELECT_BECAUSE_PROBE) {
 		uint64_t next;
 
-		/* Not tried again before its share of the time is over. */
+		/* The next try waits until this one's share of the time is over. */
 		cell->probe_ns += ns;
 		next = cell->arms[verdict->protocol].tried_ns +
 		       cell->probe_ns * NM_SELECT_PROBE_SHARE;
@@ -172,9 +172,9 @@ void nm_select_learn(const struct nm_select_params *params, struct nm_select_sta
 			cell->next_probe_ns = next;
 	}
 	if (old) {
-		/* One stolen time slice is not a change of placement; four in a row are. */
+		/* One lost time slice is no change of placement; four in a row are. */
 		rate = rate > old * 4 ? old * 4 : rate < old / 4 ? old / 4 : rate;
-		/* A try has few messages to say what it found. */
+		/* A try has few messages, so each counts more. */
 		rate = verdict->why == NM_SELECT_BECAUSE_PROBE ? (old + rate) / 2 :
 								 (old * 3 + rate) / 4;
 	}

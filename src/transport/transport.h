@@ -162,7 +162,7 @@ struct nm_transport_ops {
 		    unsigned int nr_iov);
 	/*
 	 * True if nothing that was sent on this link depends on this process any more: the peer
-	 * took it, or a network has it, or it lies in memory that outlives this process. O(1).
+	 * took it, or a network has it, or it is in memory that outlives this process. O(1).
 	 */
 	bool (*drained)(struct nm_link *link);
 	void (*describe)(const struct nm_link *link, struct nm_link_facts *ret_facts);
@@ -175,11 +175,11 @@ struct nm_transport_ops {
 	/*
 	 * A thread is about to sleep in the kernel. Add to DOORBELLS the words that peers change
 	 * when they send, and set doorbells->rung if something has arrived already. Each thread
-	 * calls this before it sleeps; the last one that wakes up calls wake(); progress() may be
-	 * called in between. Returns false if this transport cannot wake a sleeper: the thread then
-	 * sleeps only for a moment. Even after true a signal can be lost, because a peer may read
-	 * the sleep flag before its packet is visible, and no fence prevents this. So every sleep
-	 * has a time limit. No system call.
+	 * calls this before it sleeps; the last thread that wakes up calls wake(); progress() may
+	 * be called in between. Returns false if this transport cannot wake a sleeper: the thread
+	 * then sleeps only for a moment. Even after true a signal can be lost, because a peer may
+	 * read the sleep flag before its packet is visible, and no fence prevents this. So every
+	 * sleep has a time limit. No system call.
 	 */
 	bool (*sleep)(struct nm_transport *transport, struct nm_doorbells *doorbells);
 	/*

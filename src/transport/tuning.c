@@ -18,7 +18,7 @@ static const char *const protocol_names[NM_NR_PROTOCOLS] = {[NM_PROTOCOL_EAGER] 
 							    [NM_PROTOCOL_PULL] = "pull",
 							    [NM_PROTOCOL_BOTH] = "both"};
 
-/* A piece of the text; not terminated. */
+/* A part of the text, not terminated. */
 struct word {
 	const char *at;
 	size_t len;
@@ -29,7 +29,7 @@ struct parser {
 	struct nm_reason *why;
 	unsigned int line;
 	bool has_placement, has_rate, ended;
-	bool skips; /* the placement of these lines is not wanted */
+	bool skips; /* ignore the lines of this placement */
 };
 
 static NM_COLD int bad(const struct parser *p, const char *what)
@@ -67,7 +67,7 @@ static bool parse_number(struct word word, uint64_t max, uint64_t *ret_value)
 	return value <= max;
 }
 
-/* The rest of a line, once. */
+/* The rest of a line; allowed once. */
 static int take_text(const struct parser *p, struct word rest, char *ret_text)
 {
 	if (ret_text[0])
@@ -100,7 +100,7 @@ static int take_placement(struct parser *p, const struct word *words, int nr)
 		return bad(p, "near or far is expected");
 	if (p->has_placement && (is_near || !p->tuning->is_near))
 		return bad(p, "near comes first, each once");
-	/* Where the start matters most: far, the first messages tell. */
+	/* The first placement, near, is used: far peers show their rate with the first messages. */
 	p->skips = p->has_placement;
 	if (!p->has_placement)
 		p->tuning->is_near = is_near;
@@ -135,7 +135,7 @@ static int take_rate(struct parser *p, const struct word *words, int nr)
 	return 0;
 }
 
-/* The next line of what is left, without its end; false: it has none. */
+/* The next line, without its end; false: no line is left. */
 static bool next_line(const char **text, size_t *len, struct word *ret_line)
 {
 	const char *end = memchr(*text, '\n', *len);
@@ -148,7 +148,7 @@ static bool next_line(const char **text, size_t *len, struct word *ret_line)
 	return true;
 }
 
-/* Words between single spaces; -1: too many, an empty one, or a character nobody can see. */
+/* Words between single spaces; -1: too many, an empty one, or an unprintable character. */
 static int split(struct word line, struct word *ret_words)
 {
 	int nr = 0;
@@ -259,8 +259,8 @@ int nm_tuning_check(const struct nm_tuning *tuning, const struct nm_tuning_machi
 			return -ESTALE;
 		}
 	if (here->kernel[0] && strcmp(here->kernel, there->kernel) != 0) {
-		nm_reason_set(ret_reason, "measured under kernel %.60s, this is %.60s",
-			      there->kernel, here->kernel);
+		nm_reason_set(ret_reason, "measured under kernel %.60s, not %.60s", there->kernel,
+			      here->kernel);
 		return -ESTALE;
 	}
 	return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a tuning file lies, what machine this is, and what is in force. */
+/* Places of tuning files, the identity of this machine, and the values in use. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -113,7 +113,7 @@ int nm_tuning_load(const char *path, const struct nm_tuning_machine *here,
 	return err;
 }
 
-/* The places in order; false: there is no such one. */
+/* The places in order; false: no such place. */
 static bool place(int i, const struct nm_params *params, char *ret_path, size_t room)
 {
 	const char *home = getenv("HOME"), *config = getenv("XDG_CONFIG_HOME");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attaching: map, check, try out and measure. */
+/* Attach: map, check, test and measure. */
 #include "vmseg/attach.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include "vmseg/measure.h"
 #include "vmseg/private.h"
 
-/* For all that is done under the lock file together, measuring on a busy machine included. */
+/* For everything under the lock file, also the measurement on a busy machine. */
 #define ATTACH_WAIT_MS 10000
 
 bool nm_vmseg_is_inherited(const struct nm_vmseg *segment)
@@ -67,13 +67,13 @@ static int map_all(struct nm_vmseg *segment, struct nm_reason *ret_reason)
 		return err;
 	if (memcmp(segment->host.token, config->token, sizeof(config->token)) != 0) {
 		nm_reason_set(ret_reason,
-			      "%s is another segment: its token is not the one this machine was "
-			      "given",
+			      "%s is another segment: its token is not the token that this machine "
+			      "got",
 			      config->all);
 		return -EPERM;
 	}
 	if (config->part >= segment->host.nr_parts) {
-		nm_reason_set(ret_reason, "my part is to be %u, and the segment has %u",
+		nm_reason_set(ret_reason, "this machine's part is %u, but the segment has only %u",
 			      config->part, segment->host.nr_parts);
 		return -EBADMSG;
 	}
@@ -110,13 +110,13 @@ int nm_vmseg_random(uint64_t *ret_word, struct nm_reason *ret_reason)
 		*ret_word = word ? word : 1;
 		return 0;
 	}
-	/* Eight bytes come whole or not at all, says the manual; a filter may say otherwise. */
+	/* The manual promises all eight bytes or none; a system call filter may do otherwise. */
 	err = len < 0 && errno ? -errno : -EIO;
-	nm_reason_set(ret_reason, "no random numbers: %s", strerror(-err));
+	nm_reason_set(ret_reason, "cannot get random numbers: %s", strerror(-err));
 	return err;
 }
 
-/* Is what I write as my own what everybody sees as my part? Under the lock file. */
+/* Check that data written to the own part appears in it for all. Under the lock file. */
 static int check_echo(struct nm_vmseg *segment, struct nm_reason *ret_reason)
 {
 	const struct nm_vmseg_part *seen =
@@ -135,7 +135,7 @@ static int check_echo(struct nm_vmseg *segment, struct nm_reason *ret_reason)
 		if (atomic_load_explicit(&seen->echo, memory_order_relaxed) == word)
 			continue;
 		nm_reason_set(ret_reason,
-			      "what is written to %s does not appear as part %u of %s: the devices "
+			      "data written to %s does not appear as part %u of %s: the devices "
 			      "belong to different segments, or the part is another one",
 			      segment->config.own[0] ? segment->config.own : segment->config.all,
 			      segment->config.part, segment->config.all);
@@ -145,8 +145,8 @@ static int check_echo(struct nm_vmseg *segment, struct nm_reason *ret_reason)
 }
 
 /*
- * Who keeps my neighbours out of my part? They have the mapping of the whole that I have, so what I
- * cannot write through it they cannot either. Under the lock file.
+ * Find what keeps neighbours out of the own part. They have the same mapping of the whole, so if a
+ * write through it fails here, theirs fail too. Under the lock file.
  */
 static enum nm_vmseg_promise try_integrity(struct nm_vmseg *segment, struct nm_reason *ret_reason)
 {
@@ -164,14 +164,14 @@ static enum nm_vmseg_promise try_integrity(struct nm_vmseg *segment, struct nm_r
 		bool told = segment->config.integrity == NM_VMSEG_ENFORCED;
 
 		nm_reason_set(ret_reason, "%s",
-			      told ? "the host says so; the whole may not be opened for writing "
-				     "here, so it was not tried" :
+			      told ? "the host reports it; the whole cannot be opened for writing "
+				     "here, so it was not tested" :
 				     "the whole may not be opened for writing here, and the host "
 				     "does not say whether others may");
 		return told ? NM_VMSEG_ENFORCED : NM_VMSEG_CONVENTION;
 	}
 	through = map.base;
-	/* Plain stores: hypervisors emulate them where they drop them, and not every other kind. */
+	/* Plain stores: hypervisors that drop stores emulate only these. */
 	atomic_store_explicit(&part->echo, before, memory_order_relaxed);
 	atomic_thread_fence(memory_order_seq_cst);
 	atomic_store_explicit(&through->echo, ~before, memory_order_relaxed);
@@ -179,7 +179,7 @@ static enum nm_vmseg_promise try_integrity(struct nm_vmseg *segment, struct nm_r
 	landed = atomic_load_explicit(&part->echo, memory_order_relaxed) != before;
 	nm_vmseg_unmap(&map);
 	nm_reason_set(ret_reason, "%s",
-		      landed ? "a write through the mapping of the whole landed in my part" :
+		      landed ? "a write through the mapping of the whole reached this part" :
 			       "a write through the mapping of the whole was dropped");
 	return landed ? NM_VMSEG_CONVENTION : NM_VMSEG_ENFORCED;
 }
@@ -196,7 +196,7 @@ static int measure(struct nm_vmseg *segment, struct nm_vmseg_record *record,
 	if (kind != NM_MAPPING_WRITE_BACK) {
 		nm_reason_set(
 			ret_reason,
-			"the hypervisor maps it past the caches, give the machines virtio-pmem "
+			"the hypervisor maps it without caches; give the machines virtio-pmem "
 			"or nvdimm (DAX) instead of ivshmem; %s",
 			numbers.text);
 		return -ENOTSUP;
@@ -206,7 +206,7 @@ static int measure(struct nm_vmseg *segment, struct nm_vmseg_record *record,
 	return 0;
 }
 
-/* What one process finds out serves all until the VM boots anew. */
+/* The result of one process is valid for all until the VM reboots. */
 static int try_out(struct nm_vmseg *segment, struct nm_reason *ret_reason)
 {
 	struct nm_vmseg_record record;

@@ -8,7 +8,7 @@
 #include "shm/foreign.h"
 
 #define PAGE UINT64_C(4096)
-/* A slot that changes under so many looks in a row is not taken for one. */
+/* A slot that changes this often in a row is not valid. */
 #define MAX_LOOKS 4
 
 static int refuse(struct nm_reason *ret_reason, const char *what)
@@ -42,7 +42,7 @@ int nm_vmseg_host_init(uint32_t nr_parts, uint64_t part_size,
 		return -EINVAL;
 	}
 	if (!part_size_is_sound(part_size)) {
-		nm_reason_set(ret_reason, "parts of %llu bytes: give a power of two from 2M to 64G",
+		nm_reason_set(ret_reason, "parts of %llu bytes: use a power of two from 2M to 64G",
 			      (unsigned long long)part_size);
 		return -EINVAL;
 	}
@@ -62,20 +62,21 @@ int nm_vmseg_host_check(const struct nm_vmseg_host *host, uint64_t mapped,
 			struct nm_reason *ret_reason)
 {
 	if (host->magic != NM_VMSEG_HOST_MAGIC) {
-		nm_reason_set(ret_reason,
-			      "it does not begin with a host page (no magic number): make it with "
-			      "`nearmetal-segment create` before the virtual machines start");
+		nm_reason_set(
+			ret_reason,
+			"it does not begin with a host page (no magic number): create it with "
+			"`nearmetal-segment create` before the virtual machines start");
 		return -EBADMSG;
 	}
 	if (host->version != NM_VMSEG_VERSION) {
 		nm_reason_set(ret_reason,
-			      "the segment has layout version %u, mine %u: make it with the "
+			      "the segment has layout version %u, not %u: create it with the "
 			      "release of nearmetal that runs in the virtual machines",
 			      host->version, NM_VMSEG_VERSION);
 		return -EPROTONOSUPPORT;
 	}
 	if (host->features) {
-		nm_reason_set(ret_reason, "the segment needs features 0x%x that I do not know",
+		nm_reason_set(ret_reason, "the segment needs unknown features 0x%x",
 			      host->features);
 		return -EPROTONOSUPPORT;
 	}
@@ -137,13 +138,13 @@ int nm_vmseg_part_check(const struct nm_vmseg_part *part, uint32_t index, uint64
 		return refuse(ret_reason, "no magic number in a part");
 	if (part->version != NM_VMSEG_VERSION || part->features) {
 		nm_reason_set(ret_reason,
-			      "part %u has layout version %u and features 0x%x, I know version %u: "
-			      "run one release of nearmetal in all virtual machines",
+			      "part %u has layout version %u and features 0x%x, not version %u: "
+			      "use one release of nearmetal in all virtual machines",
 			      index, part->version, part->features, NM_VMSEG_VERSION);
 		return -EPROTONOSUPPORT;
 	}
 	if (part->index != index)
-		return refuse(ret_reason, "a part says that it is another one");
+		return refuse(ret_reason, "a part has another part's number");
 	if (shape.nr_slots < 1 || shape.nr_slots > NM_VMSEG_MAX_SLOTS || shape.nr_cells < 1 ||
 	    shape.nr_cells > NM_VMSEG_MAX_CELLS)
 		return refuse(ret_reason, "number of slots or cells");
@@ -154,7 +155,7 @@ int nm_vmseg_part_check(const struct nm_vmseg_part *part, uint32_t index, uint64
 	    shape.slots_off % NM_CACHE_LINE || shape.cells_off < slots_end ||
 	    shape.cells_off % NM_CACHE_LINE || shape.space_off < cells_end ||
 	    shape.space_off % NM_VMSEG_GRANULE || shape.space_off > part_size)
-		return refuse(ret_reason, "places in a part overlap or lie outside");
+		return refuse(ret_reason, "places in a part overlap or are outside");
 	*ret_shape = shape;
 	return 0;
 }

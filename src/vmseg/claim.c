@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slots of my part and room for windows. The slot table itself is what is allocated: who holds a
- * slot, or has left it less than the grace ago, has the bytes that the slot names. Always under the
- * lock file, and with the same checks as for foreign parts: a process of this VM that has gone wild
- * is no better than a neighbour.
+ * Slots of the own part and room for windows. The slot table itself is the allocator: a slot's
+ * bytes belong to the slot while it is held, and for the grace after its end. Always under the lock
+ * file, and with the same checks as for foreign parts: a broken process of this VM is as hostile as
+ * a neighbour.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -19,12 +19,12 @@
 #include "vmseg/private.h"
 
 #define LOCK_WAIT_MS 5000
-/* Windows of the dead rest for the grace; after that and a little more there is no room indeed. */
+/* Windows of dead processes stay for the grace. A little later there really is no room. */
 #define ROOM_WAIT_MS (2 * NM_VMSEG_GRACE_MS)
 #define ROOM_PAUSE_NS (20 * NM_NS_PER_MS)
-/* Until heartbeats must have moved, on any machine that is not stopped. */
+/* In this time heartbeats must have advanced, on any machine that is not stopped. */
 #define STRANGER_WAIT_MS 1500
-/* Slots that are looked at in one go, so that many processes share the work of looking. */
+/* Slots to check in one call, so that many processes share the work. */
 #define BURY_STEP 8
 
 static struct nm_vmseg_slot *own_slot(struct nm_vmseg *segment, const struct nm_vmseg_shape *shape,
@@ -40,7 +40,7 @@ static uint64_t control_of(const struct nm_vmseg_slot *slot)
 
 static void set_control(struct nm_vmseg_slot *slot, uint64_t generation, enum nm_vmseg_state state)
 {
-	/* Partner: nm_vmseg_read_slot(). What was written before is there for who sees it. */
+	/* Partner: nm_vmseg_read_slot(). A reader that sees it sees everything written before. */
 	atomic_store_explicit(&slot->control, nm_vmseg_control(generation, state),
 			      memory_order_release);
 }
@@ -59,7 +59,7 @@ static bool any_held(struct nm_vmseg *segment)
 	return false;
 }
 
-/* Heartbeats of slots that say RUN, summed up; 0: there are none. */
+/* The sum of the heartbeats of slots in state RUN; 0: there are none. */
 static uint64_t sum_heartbeats(struct nm_vmseg *segment, const struct nm_vmseg_shape *shape)
 {
 	uint64_t sum = 0;
@@ -74,8 +74,8 @@ static uint64_t sum_heartbeats(struct nm_vmseg *segment, const struct nm_vmseg_s
 }
 
 /*
- * The lock file knows nothing of this part: after a boot nobody is there. But another container of
- * the VM may have a lock file of its own; its processes must not lose their windows.
+ * The lock file has no record of this part. After a boot the part is unused. But another container
+ * of the VM may have its own lock file, and its processes must not lose their windows.
  */
 static int check_strangers(struct nm_vmseg *segment, const struct nm_vmseg_shape *shape,
 			   struct nm_reason *ret_reason)
@@ -89,7 +89,7 @@ static int check_strangers(struct nm_vmseg *segment, const struct nm_vmseg_shape
 			continue;
 		nm_reason_set(
 			ret_reason,
-			"processes live in my part that do not lock %s: bind the directory of "
+			"other processes use this part but do not lock %s: bind the directory of "
 			"the lock file into every container of this machine",
 			segment->config.lock);
 		return -EBUSY;
@@ -133,7 +133,7 @@ static void prepare_part(struct nm_vmseg *segment, struct nm_vmseg_shape *ret_sh
 	*ret_shape = shape;
 }
 
-/* The part as the lock file knows it; made anew after a boot. */
+/* The part from the lock file's record; recreated after a boot. */
 static int enter_part(struct nm_vmseg *segment, struct nm_vmseg_shape *ret_shape,
 		      uint64_t *ret_generation, struct nm_reason *ret_reason)
 {
@@ -155,16 +155,17 @@ static int enter_part(struct nm_vmseg *segment, struct nm_vmseg_shape *ret_shape
 		return 0;
 	}
 	if (record.part_generation && any_held(segment)) {
-		nm_reason_set(ret_reason,
-			      "my part of the segment was overwritten while processes use it: end "
-			      "them all and start again");
+		nm_reason_set(
+			ret_reason,
+			"this machine's part of the segment was overwritten while in use: end "
+			"all its processes and start again");
 		return -EBADMSG;
 	}
 	err = sound && !record.part_generation ? check_strangers(segment, ret_shape, ret_reason) :
 						 0;
 	if (err)
 		return err;
-	/* Random, both: numbers of the boot before do not come again. */
+	/* Both are random, so numbers from before the boot do not return. */
 	err = nm_vmseg_random(&record.part_generation, ret_reason);
 	if (!err)
 		err = nm_vmseg_random(&first, ret_reason);
@@ -175,11 +176,11 @@ static int enter_part(struct nm_vmseg *segment, struct nm_vmseg_shape *ret_shape
 	return nm_vmseg_record_write(&segment->lock, &record, ret_reason);
 }
 
-/* A slot as its allocator sees it. */
+/* A slot, as the allocator sees it. */
 struct extent {
 	uint64_t off, end; /* end 0: it takes no room */
 	bool free;	   /* the slot may be taken */
-	bool resting;	   /* it will be, when the grace is over */
+	bool resting;	   /* the slot will be free after the grace */
 	uint64_t gone_ns;  /* of a slot that was used */
 };
 
@@ -187,13 +188,13 @@ static bool rests(struct nm_vmseg_slot *slot, uint64_t now)
 {
 	uint64_t gone = atomic_load_explicit(&slot->gone_ns, memory_order_relaxed);
 
-	/* A later time is none of this clock: begin anew. */
+	/* A later time comes from another clock: restart the grace. */
 	if (gone > now)
 		atomic_store_explicit(&slot->gone_ns, now, memory_order_relaxed);
 	return gone > now || now - gone < NM_VMSEG_GRACE_MS * NM_NS_PER_MS;
 }
 
-/* What slot INDEX takes. Says GONE for its owner where that has died. */
+/* Survey slot INDEX. Sets GONE if its owner has died. */
 static int survey_slot(struct nm_vmseg *segment, const struct nm_vmseg_shape *shape, uint32_t index,
 		       struct extent *ret_extent)
 {
@@ -205,7 +206,7 @@ static int survey_slot(struct nm_vmseg *segment, const struct nm_vmseg_shape *sh
 
 	*ret_extent = (struct extent){0};
 	if (state == NM_VMSEG_FREE) {
-		/* Held all the same: by one who lives in an earlier segment still. */
+		/* Still held: its owner uses an earlier segment. */
 		ret_extent->free = !held;
 		return 0;
 	}
@@ -229,7 +230,7 @@ static int survey_slot(struct nm_vmseg *segment, const struct nm_vmseg_shape *sh
 	return 0;
 }
 
-/* First fit behind the space's start or behind any extent. 0: there is none. */
+/* First fit after the space's start or after any extent. 0: no room. */
 static uint64_t find_room(const struct extent *extents, const struct nm_vmseg_shape *shape,
 			  uint64_t size)
 {
@@ -247,7 +248,7 @@ static uint64_t find_room(const struct extent *extents, const struct nm_vmseg_sh
 	return best;
 }
 
-/* The slot that was left longest ago; nr_slots: there is none. */
+/* The slot that has been free longest; nr_slots: none. */
 static uint32_t find_slot(const struct extent *extents, uint32_t nr_slots)
 {
 	uint32_t best = nr_slots;
@@ -283,7 +284,7 @@ static void write_slot(struct nm_vmseg_claim *claim, const struct nm_vmseg_shape
 		(size_t)index * shape->nr_cells;
 }
 
-/* Under the lock file. -EAGAIN: there will be room when the dead have rested. */
+/* Under the lock file. -EAGAIN: there will be room after the grace. */
 static int allocate(struct nm_vmseg_claim *claim, struct nm_reason *ret_reason)
 {
 	struct nm_vmseg *segment = claim->segment;
@@ -297,10 +298,11 @@ static int allocate(struct nm_vmseg_claim *claim, struct nm_reason *ret_reason)
 	for (uint32_t i = 0; !err && i < shape.nr_slots; i++) {
 		err = survey_slot(segment, &shape, i, &extents[i]);
 		if (err)
-			nm_reason_set(ret_reason,
-				      "slot %u of my part was overwritten while a process uses it: "
-				      "end all of this machine's and start again",
-				      i);
+			nm_reason_set(
+				ret_reason,
+				"slot %u of this machine's part was overwritten while in use: "
+				"end all its processes and start again",
+				i);
 		nr_resting += extents[i].resting;
 		nr_used += !extents[i].free;
 	}
@@ -309,12 +311,12 @@ static int allocate(struct nm_vmseg_claim *claim, struct nm_reason *ret_reason)
 	index = find_slot(extents, shape.nr_slots);
 	claim->window_off = find_room(extents, &shape, size);
 	if (index == shape.nr_slots || !claim->window_off) {
-		nm_reason_set(ret_reason,
-			      "%s for a window of %llu KiB in my part of the segment: %u endpoints "
-			      "are there; make the parts larger or set "
-			      "NEARMETAL_SEGMENT_ENDPOINTS",
-			      index == shape.nr_slots ? "no slot is left" : "there is no room",
-			      (unsigned long long)(size >> 10), nr_used);
+		nm_reason_set(
+			ret_reason,
+			"%s for a window of %llu KiB in this part of the segment (%u endpoints): "
+			"use larger parts or set NEARMETAL_SEGMENT_ENDPOINTS",
+			index == shape.nr_slots ? "no slot is left" : "there is no room",
+			(unsigned long long)(size >> 10), nr_used);
 		return nr_resting ? -EAGAIN : -ENOSPC;
 	}
 	err = nm_vmseg_lock_hold(&segment->lock, index);
@@ -351,7 +353,7 @@ static int allocate_in_time(struct nm_vmseg_claim *claim, struct nm_reason *ret_
 
 static void clear_memory(struct nm_vmseg_claim *claim)
 {
-	/* Nothing of an earlier owner may be read, by neighbours or by me. */
+	/* Neither neighbours nor this process may read data of an earlier owner. */
 	for (uint32_t i = 0; i < claim->shape.nr_cells; i++)
 		atomic_store_explicit(&claim->cells[i].sequence, 0, memory_order_relaxed);
 	memset((void *)claim->cells, 0, claim->shape.nr_cells * sizeof(*claim->cells));
@@ -366,7 +368,7 @@ int nm_vmseg_claim(struct nm_vmseg *segment, const uint8_t id[6], const uint8_t 
 	int err;
 
 	if (window_size < sizeof(struct nm_window_header) || window_size > segment->facts.space) {
-		nm_reason_set(ret_reason, "a window of %llu bytes never fits into a part with %llu",
+		nm_reason_set(ret_reason, "a window of %llu bytes never fits into a part of %llu",
 			      (unsigned long long)window_size,
 			      (unsigned long long)segment->facts.space);
 		return -ENOSPC;
@@ -404,7 +406,7 @@ int nm_vmseg_open(struct nm_vmseg_claim *claim, const struct nm_geometry *geomet
 	int err;
 
 	if (geometry->size != claim->window_size) {
-		nm_reason_set(ret_reason, "the window is not as large as what was claimed for it");
+		nm_reason_set(ret_reason, "the window does not have the claimed size");
 		return -EINVAL;
 	}
 	err = nm_window_place(geometry, claim->id, claim->token, memory, claim->window_size,
@@ -446,7 +448,7 @@ void nm_vmseg_release(struct nm_vmseg_claim *claim)
 	if (!nm_vmseg_is_inherited(claim->segment)) {
 		uint64_t own = claim->address.generation;
 
-		/* Not if somebody has written all over the table: it may be another's by now. */
+		/* Not if a process overwrote the table: the slot may have another owner now. */
 		if (nm_vmseg_generation_of(control_of(claim->slot)) == own) {
 			atomic_store_explicit(&claim->slot->gone_ns, nm_clock_ns(),
 					      memory_order_relaxed);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the guest unit says about this VM's segment. */
+/* The guest unit's description of this VM's segment. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "base/file.h"
 #include "vmseg/attach.h"
 
-/* A line of the file, which is not NUL-terminated anywhere. */
+/* A line of the file, without a terminating NUL. */
 struct text {
 	const char *at;
 	size_t len;
@@ -200,7 +200,7 @@ static int take_line(struct text line, unsigned int number, bool seen[NR_KEYS],
 		return 0;
 	equals = memchr(line.at, '=', line.len);
 	if (!equals) {
-		nm_reason_set(ret_reason, "line %u: not `key = value`", number);
+		nm_reason_set(ret_reason, "line %u: does not have the form `key = value`", number);
 		return -EINVAL;
 	}
 	name = strip((struct text){line.at, (size_t)(equals - line.at)});
@@ -209,7 +209,8 @@ static int take_line(struct text line, unsigned int number, bool seen[NR_KEYS],
 		if (!is_word(name, keys[key].name))
 			continue;
 		if (seen[key]) {
-			nm_reason_set(ret_reason, "line %u: a second `%s`", number, keys[key].name);
+			nm_reason_set(ret_reason, "line %u: `%s` is set twice", number,
+				      keys[key].name);
 			return -EINVAL;
 		}
 		seen[key] = true;
@@ -243,20 +244,20 @@ int nm_vmseg_config_parse(const char *text, size_t len, struct nm_vmseg_config *
 	}
 	for (int key = 0; key < NR_KEYS; key++)
 		if (keys[key].needed && !seen[key]) {
-			nm_reason_set(ret_reason, "line %u: the end, and no `%s`", number,
+			nm_reason_set(ret_reason, "line %u: the file ends without `%s`", number,
 				      keys[key].name);
 			return -EINVAL;
 		}
 	if (config.device == NM_VMSEG_IVSHMEM && !seen[OWN]) {
-		nm_reason_set(ret_reason, "line %u: the end, and no `own`, which ivshmem needs",
-			      number);
+		nm_reason_set(ret_reason,
+			      "line %u: the file ends without `own`, which ivshmem needs", number);
 		return -EINVAL;
 	}
 	*ret_config = config;
 	return 0;
 }
 
-/* Who could write the file decides which files this program maps and locks. */
+/* The writer of the file decides which files this program maps and locks. */
 static int check_owner(int fd, struct nm_reason *ret_reason)
 {
 	struct stat st;
@@ -271,7 +272,7 @@ static int check_owner(int fd, struct nm_reason *ret_reason)
 	}
 	if ((st.st_uid && st.st_uid != geteuid()) || st.st_mode & (S_IWGRP | S_IWOTH)) {
 		nm_reason_set(ret_reason,
-			      "others could have written it: it must belong to root or to the "
+			      "other users could have written it: its owner must be root or the "
 			      "user (not %u), mode 0644 (not %04o)",
 			      st.st_uid, st.st_mode & 07777);
 		return -EPERM;
@@ -289,7 +290,7 @@ int nm_vmseg_config_load(const char *path, struct nm_vmseg_config *ret_config,
 	if (fd < 0) {
 		err = -errno;
 		nm_reason_set(ret_reason, "%s: %s", path,
-			      err == -ENOENT ? "there is none: this machine shares no segment" :
+			      err == -ENOENT ? "it does not exist: this machine shares no segment" :
 					       strerror(-err));
 		return err;
 	}

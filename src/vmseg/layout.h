@@ -2,9 +2,9 @@
 /*
  * The bytes of a segment between virtual machines. Version 1.
  *
- * A segment is one file of the host that every VM sees whole, and of which each VM writes one part.
- * Nothing in it is a pointer, a lock or an allocator that two VMs would share; what a VM tells
- * another lies in its own part, what it has taken likewise.
+ * A segment is one file of the host. Every VM sees all of it and writes one part. It holds no
+ * pointer, lock or allocator that two VMs share. Data for another VM, and the count of data taken
+ * from it, are both in the own part.
  *
  *   +--------------------+ 0           nm_vmseg_host: written by the host before any VM starts
  *   | host page          |             and read-only for all of them
@@ -12,11 +12,11 @@
  *   | part 0             | written by VM 0 only
  *   +--------------------+ part_off + part_size
  *   | part 1 ...         |
- *   +--------------------+ size        what lies behind (a BAR's size is a power of two) means nothing
+ *   +--------------------+ size        the rest (a BAR's size is a power of two) has no meaning
  *
  *   a part
  *   +--------------------+ 0
- *   | nm_vmseg_part    | who, geometry, state; the knock, which neighbours poll
+ *   | nm_vmseg_part    | identity, geometry, state; the knock, which neighbours poll
  *   +--------------------+ NM_VMSEG_SCRATCH_OFF
  *   | scratch            | for measuring the mapping
  *   +--------------------+ slots_off
@@ -42,17 +42,17 @@
 #define NM_VMSEG_PART_MAGIC UINT64_C(0x31747261706d6d6e) /* "nmmpart1" */
 #define NM_VMSEG_VERSION 1
 
-/* What a segment may look like; anything else is refused at attach. */
+/* Limits for a segment. Any other segment is refused at attach. */
 #define NM_VMSEG_HOST_SIZE 4096
 #define NM_VMSEG_TOKEN_LEN 16
-#define NM_VMSEG_ALIGN (UINT64_C(2) << 20) /* of part_off; DAX maps in such pieces */
+#define NM_VMSEG_ALIGN (UINT64_C(2) << 20) /* of part_off; unit of DAX mappings */
 #define NM_VMSEG_MIN_PART_SIZE (UINT64_C(2) << 20)
 #define NM_VMSEG_MAX_PART_SIZE (UINT64_C(64) << 30)
 #define NM_VMSEG_MAX_SIZE (UINT64_C(1) << 40)
 #define NM_VMSEG_MAX_PARTS 256
 #define NM_VMSEG_MAX_SLOTS 1024
 #define NM_VMSEG_MAX_CELLS 256
-/* What a part of ours has. */
+/* Sizes in own parts. */
 #define NM_VMSEG_MIN_SLOTS 4
 #define NM_VMSEG_NR_SLOTS_MAX 256
 #define NM_VMSEG_BYTES_PER_SLOT (UINT64_C(1) << 20)
@@ -61,28 +61,28 @@
 #define NM_VMSEG_SCRATCH_OFF 4096
 #define NM_VMSEG_SCRATCH_SIZE 16384
 
-/* Of the host page, of a part and of a slot. */
+/* States of the host page, of a part and of a slot. */
 enum nm_vmseg_state {
 	NM_VMSEG_FREE = 0,
-	NM_VMSEG_INIT = 1, /* claimed, nothing to be read yet */
+	NM_VMSEG_INIT = 1, /* claimed, not readable yet */
 	NM_VMSEG_RUN = 2,
-	NM_VMSEG_QUIESCE = 3, /* nothing new is begun; room for migration, nobody sets it yet */
-	NM_VMSEG_FROZEN = 4,  /* likewise: nothing is written at all */
-	NM_VMSEG_GONE = 5,    /* the end; what it had published stays a while */
+	NM_VMSEG_QUIESCE = 3, /* nothing new begins; reserved for migration, not used yet */
+	NM_VMSEG_FROZEN = 4,  /* as above, and nothing is written at all; not used yet */
+	NM_VMSEG_GONE = 5,    /* the end; published data stays for a while */
 };
 
 struct nm_vmseg_host {
 	/* line 0: written once */
 	uint64_t magic;
 	uint32_t version;
-	uint32_t features; /* bits a guest must know to use the segment; there are none yet */
-	uint8_t token[NM_VMSEG_TOKEN_LEN]; /* random; the seed of each VM holds the same */
-	uint64_t size;			   /* where the last part ends */
+	uint32_t features; /* bits that a guest must know to use the segment; none yet */
+	uint8_t token[NM_VMSEG_TOKEN_LEN]; /* random; the seed of each VM contains it */
+	uint64_t size;			   /* end of the last part */
 	uint64_t part_off;
 	uint64_t part_size; /* a power of two */
 	uint32_t nr_parts;
 	uint32_t reserved0;
-	/* line 1: may change while VMs run, by the host only */
+	/* line 1: only the host changes it while VMs run */
 	_Atomic uint32_t state; /* enum nm_vmseg_state: RUN */
 	_Atomic uint32_t epoch; /* +1 with each change of state */
 	uint8_t reserved1[56];
@@ -94,25 +94,25 @@ struct nm_vmseg_part {
 	/* line 0: written by the first endpoint after a boot, `generation` last */
 	uint64_t magic;
 	uint32_t version;
-	uint32_t features;	     /* bits a neighbour must know to read this part; none yet */
-	_Atomic uint64_t generation; /* random; another one: the VM has booted anew */
+	uint32_t features; /* bits that a neighbour must know to read this part; none yet */
+	_Atomic uint64_t generation; /* random; a new value after each boot of the VM */
 	uint32_t index;
 	uint32_t nr_slots;
 	uint32_t nr_cells; /* of each slot */
 	uint32_t slots_off;
 	uint32_t cells_off;
 	uint32_t space_off;
-	int32_t numa; /* node of the host's memory behind this part, as the host told; -1: unknown */
-	int32_t vcpu_numa; /* of the host's processors that this VM's are pinned to; -1: unknown */
+	int32_t numa;	   /* NUMA node of this part's memory, reported by the host; -1: unknown */
+	int32_t vcpu_numa; /* NUMA node of the VM's pinned processors; -1: unknown */
 	uint8_t reserved0[8];
-	/* line 1: changes seldom */
+	/* line 1: rarely changes */
 	_Atomic uint32_t state; /* enum nm_vmseg_state */
 	_Atomic uint32_t epoch; /* +1 with each change of state */
 	uint8_t reserved1[56];
 	/* line 2: polled by every neighbour. +1 after each message that was put into a mailbox. */
 	_Atomic uint64_t knock;
 	uint8_t reserved2[56];
-	/* line 3: to see through the other mapping what was written through this one */
+	/* line 3: written through one mapping and read through the other, to compare them */
 	_Atomic uint64_t echo;
 	uint8_t reserved3[56];
 };
@@ -122,14 +122,13 @@ _Static_assert(offsetof(struct nm_vmseg_part, knock) == 128, "line 2");
 _Static_assert(offsetof(struct nm_vmseg_part, echo) == 192, "line 3");
 
 /*
- * An endpoint of the VM. `control` is published last: generation 56 | state 8 (low). A generation is
- * used by one endpoint, and (part generation, slot, generation) never means another one again.
+ * An endpoint of the VM. `control` is published last: generation 56 | state 8 (low). Each
+ * generation belongs to one endpoint; (part generation, slot, generation) is never reused.
  */
 struct nm_vmseg_slot {
 	/* line 0: written between the claim and RUN */
 	_Atomic uint64_t control;
-	uint64_t
-		window_off; /* of its window, from the start of the part; a multiple of the granule */
+	uint64_t window_off; /* of its window in the part; a multiple of the granule */
 	uint64_t window_size;
 	uint8_t id[6];
 	uint8_t reserved0[2];
@@ -138,7 +137,7 @@ struct nm_vmseg_slot {
 	/* line 1: changes */
 	_Atomic uint64_t heartbeat; /* the lease: +1 about ten times a second */
 	_Atomic uint64_t posted;    /* sequence of the newest message in the mailbox */
-	_Atomic uint64_t gone_ns;   /* when it went, by a clock of its VM; for its VM only */
+	_Atomic uint64_t gone_ns;   /* time of its end, by a clock of its VM and for its VM only */
 	uint8_t reserved2[40];
 };
 _Static_assert(sizeof(struct nm_vmseg_slot) == 2 * NM_CACHE_LINE, "two lines");
@@ -149,7 +148,7 @@ _Static_assert(offsetof(struct nm_vmseg_slot, heartbeat) == 64, "line 1");
 
 /*
  * A message in a mailbox. `sequence` counts all messages of one endpoint from 1 and is stored last;
- * 0: empty, or being written. Slot s owns the cells from s * nr_cells on.
+ * 0: empty, or being written. Slot s owns nr_cells cells from s * nr_cells on.
  */
 struct nm_vmseg_cell {
 	_Atomic uint64_t sequence;

@@ -15,7 +15,7 @@
 #define SLOT_BYTE(slot) (1 + (off_t)(slot))
 #define RETRY_NS 500000
 
-/* The description stays open in the parent, so nothing is unlocked by this. */
+/* The parent's description stays open, so this does not unlock anything. */
 static void after_fork_child(struct nm_fork_watch *watch)
 {
 	struct nm_vmseg_lock *lock = nm_container_of(watch, struct nm_vmseg_lock, fork_watch);
@@ -27,7 +27,7 @@ static void after_fork_child(struct nm_fork_watch *watch)
 int nm_vmseg_lock_open(const char *path, struct nm_vmseg_lock *ret_lock,
 		       struct nm_reason *ret_reason)
 {
-	/* O_NOFOLLOW: what is opened is written to. */
+	/* O_NOFOLLOW, because the file is written to. */
 	int fd =
 		open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
 	struct stat st;
@@ -96,14 +96,14 @@ int nm_vmseg_lock_take(struct nm_vmseg_lock *lock, unsigned int wait_ms,
 		return 0;
 	pthread_mutex_unlock(&lock->mutex);
 	nm_reason_set(ret_reason, "the lock file of the segment: %s",
-		      err == -EBUSY ? "a process has held it for seconds; is one of them stopped?" :
+		      err == -EBUSY ? "a process has held it for seconds (is one stopped?)" :
 				      strerror(-err));
 	return err;
 }
 
 void nm_vmseg_lock_give(struct nm_vmseg_lock *lock)
 {
-	/* In a child that was forked meanwhile there is nothing to unlock. */
+	/* A child that was forked meanwhile has nothing to unlock. */
 	if (lock->fd >= 0)
 		set_lock(lock->fd, TABLE_BYTE, F_UNLCK);
 	pthread_mutex_unlock(&lock->mutex);
@@ -120,7 +120,7 @@ int nm_vmseg_record_read(struct nm_vmseg_lock *lock, struct nm_vmseg_record *ret
 		err = -EBADMSG;
 	if (err) {
 		nm_reason_set(ret_reason, "the lock file of the segment: %s",
-			      err == -EBADMSG ? "it holds something else; give another path, or "
+			      err == -EBADMSG ? "it is another kind of file; use another path or "
 						"remove it" :
 						strerror(-err));
 		return err;

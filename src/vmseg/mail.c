@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages between endpoints that have nothing but the segment yet. */
+/* Messages between endpoints that share only the segment so far. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static int find_cell(const struct nm_vmseg_claim *claim)
 static void empty_cell(struct nm_vmseg_cell *cell)
 {
 	atomic_store_explicit(&cell->sequence, 0, memory_order_relaxed);
-	/* Who copies what follows finds the 0 afterwards. */
+	/* A reader that copies the next bytes then finds the 0. */
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
@@ -73,14 +73,14 @@ void nm_vmseg_retract(struct nm_vmseg_claim *claim, uint32_t cell)
 	pthread_mutex_unlock(&claim->mutex);
 }
 
-/* What was taken from one slot. */
+/* Messages taken from one slot. */
 struct sender {
 	uint64_t part_generation, generation;
-	uint64_t taken; /* all messages up to this one were looked at */
+	uint64_t taken; /* all messages up to this one were checked */
 };
 
 struct part_box {
-	uint64_t knock; /* as it was before the part was last looked through */
+	uint64_t knock; /* its value before the last walk through the part */
 	struct sender *senders;
 	uint32_t nr_senders;
 };
@@ -88,11 +88,11 @@ struct part_box {
 struct nm_vmseg_inbox {
 	struct nm_vmseg_claim *claim;
 	struct part_box *boxes; /* of each part */
-	/* Where the walk is: the part is looked through as of one knock. */
+	/* Position of the walk. A walk through a part belongs to one value of the knock. */
 	bool walking;
 	uint32_t part, slot;
 	uint32_t nr_taken; /* from this slot, on this walk */
-	uint64_t upto;	   /* `posted` of this slot when the walk came to it; 0: not there yet */
+	uint64_t upto;	   /* `posted` of this slot when the walk reached it; 0: not yet */
 };
 
 struct nm_vmseg_inbox *nm_vmseg_inbox_create(struct nm_vmseg_claim *claim)
@@ -144,7 +144,7 @@ static bool is_mine(const struct nm_vmseg_cell *cell, const struct nm_vmseg_addr
 	       cell->to_generation == me->generation;
 }
 
-/* The oldest message to ME in CELLS after TAKEN and up to UPTO. Its sequence; 0: there is none. */
+/* The oldest message to ME in CELLS after TAKEN and up to UPTO. Its sequence; 0: none. */
 static uint64_t find_letter(const struct nm_vmseg_cell *cells, uint32_t nr_cells, uint64_t taken,
 			    uint64_t upto, const struct nm_vmseg_address *me,
 			    struct nm_vmseg_letter *ret_letter)
@@ -160,7 +160,7 @@ static uint64_t find_letter(const struct nm_vmseg_cell *cells, uint32_t nr_cells
 			continue;
 		nm_copy_words(&copy, &cells[i], sizeof(copy));
 		atomic_thread_fence(memory_order_acquire);
-		/* Taken back meanwhile, or another one by now, which has its own turn. */
+		/* Taken back meanwhile, or replaced by a later one, which has its own turn. */
 		if (atomic_load_explicit(&cells[i].sequence, memory_order_relaxed) != sequence ||
 		    !is_mine(&copy, me) || copy.len > NM_VMSEG_MESSAGE_MAX)
 			continue;
@@ -171,7 +171,7 @@ static uint64_t find_letter(const struct nm_vmseg_cell *cells, uint32_t nr_cells
 	return best;
 }
 
-/* The next message in the slot at which the walk is. */
+/* The next message in the current slot of the walk. */
 static bool take_from_slot(struct nm_vmseg_inbox *inbox, const struct nm_vmseg_part_copy *copy,
 			   struct nm_vmseg_letter *ret_letter)
 {
@@ -192,11 +192,11 @@ static bool take_from_slot(struct nm_vmseg_inbox *inbox, const struct nm_vmseg_p
 		inbox->upto = 0;
 	}
 	if (!inbox->upto) {
-		/* All up to this one lie in their cells, unless they were taken back. */
+		/* All messages up to this one are in their cells, unless they were taken back. */
 		inbox->upto = atomic_load_explicit(&slot->posted, memory_order_acquire);
 		inbox->nr_taken = 0;
 	}
-	/* A sound sender has no more messages than cells; the others wait for the next walk. */
+	/* A correct sender has no more messages than cells; the rest waits for the next walk. */
 	sequence = inbox->nr_taken >= copy->shape.nr_cells ?
 			   0 :
 			   find_letter(cells, copy->shape.nr_cells, sender->taken, inbox->upto,
@@ -216,7 +216,7 @@ static bool take_from_slot(struct nm_vmseg_inbox *inbox, const struct nm_vmseg_p
 	return true;
 }
 
-/* Room to remember what was taken from each slot of a part. False: out of memory, later then. */
+/* Make room for the records of a part's slots. False: out of memory, try later. */
 static bool know_senders(struct part_box *box, uint32_t nr_slots)
 {
 	struct sender *senders;

@@ -23,7 +23,7 @@ static int fail(struct nm_reason *ret_reason, const char *path, const char *what
 	return err;
 }
 
-/* A device has no length of its own; the DAX driver tells it elsewhere. */
+/* A device has no length of its own; the DAX driver reports it in sysfs. */
 static int dax_length(dev_t device, uint64_t *ret_len)
 {
 	unsigned long long len = 0;
@@ -53,7 +53,7 @@ static int check_name(const char *path, struct nm_reason *ret_reason)
 	if (len > strlen(WRITE_COMBINED_SUFFIX) &&
 	    !strcmp(real + len - strlen(WRITE_COMBINED_SUFFIX), WRITE_COMBINED_SUFFIX)) {
 		nm_reason_set(ret_reason,
-			      "%s is write-combined memory, in which neighbours see stores in any "
+			      "%s is write-combined memory, where neighbours see stores in any "
 			      "order: use resource2, or virtio-pmem or nvdimm (DAX)",
 			      path);
 		err = -ENOTSUP;
@@ -129,7 +129,7 @@ int nm_vmseg_find_host(const struct nm_vmseg_map *map, bool leads, struct nm_vms
 	int err = -EBADMSG;
 
 	if (map->len < NM_VMSEG_HOST_SIZE) {
-		nm_reason_set(ret_reason, "%llu bytes hold no segment",
+		nm_reason_set(ret_reason, "%llu bytes do not hold a segment",
 			      (unsigned long long)map->len);
 		return -EBADMSG;
 	}

@@ -6,10 +6,10 @@
 
 #include "base/clock.h"
 
-/* A page: half a millisecond where each load takes a microsecond, and in any L1 where it is cached. */
+/* One page: half a millisecond at a microsecond per load, and it fits into any L1 cache. */
 #define WORDS 512
 #define NR_SAMPLES 24
-/* Each with fresh samples; the machine may have been busy with something else for a whole one. */
+/* Each round has new samples, because the machine may have been busy during a whole round. */
 #define NR_ROUNDS 6
 #define NEVER UINT64_MAX
 
@@ -32,7 +32,7 @@ static void sample_loads(const volatile uint64_t *words, struct nm_mapping_cost 
 	for (unsigned int i = 0; i < WORDS; i++)
 		(void)words[i];
 	keep_min(&cost->load, nm_clock_ns() - start);
-	/* All words are zero, but the processor cannot know: each index hangs on the load before. */
+	/* All words are zero, but unknown to the processor: each index needs the last load. */
 	start = nm_clock_ns();
 	for (unsigned int i = 0; i < WORDS; i++)
 		at = words[(at + i * 8) % WORDS];
@@ -45,7 +45,7 @@ static void sample_stores(volatile uint64_t *words, struct nm_mapping_cost *cost
 
 	for (unsigned int i = 0; i < WORDS; i++)
 		words[i] = 0;
-	/* Waits until write-combining buffers are empty, too. */
+	/* Also waits until write-combining buffers are empty. */
 	atomic_thread_fence(memory_order_seq_cst);
 	keep_min(&cost->store, nm_clock_ns() - start);
 }
@@ -66,7 +66,7 @@ enum nm_mapping_kind nm_mapping_measure(void *scratch, const void *seen,
 	enum nm_mapping_kind kind = NM_MAPPING_UNCACHED;
 	struct nm_mapping_cost mapping, through, own;
 
-	/* The first passes fill page tables and caches. The minimum forgets them. */
+	/* The first passes fill page tables and caches. The minimum ignores them. */
 	for (unsigned int round = 0; round < NR_ROUNDS && kind != NM_MAPPING_WRITE_BACK; round++) {
 		mapping = through = own = unknown;
 		for (unsigned int i = 0; i < NR_SAMPLES; i++) {

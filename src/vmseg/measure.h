@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What kind of memory a mapping is, found out by its speed. A BAR that the hypervisor maps as the
- * guest asks is uncached or write-combined: then a release store does not order what a neighbour
- * sees, and a read is a hundred times slower. Nothing tells, so it is measured, against private
- * memory in the same moment.
+ * The kind of memory behind a mapping, found by its speed. If the hypervisor maps a BAR as the
+ * guest asks, it is uncached or write-combined: then a release store does not order what a
+ * neighbour sees, and a read is a hundred times slower. No interface reports the kind, so it is
+ * measured and compared with private memory at the same time.
  */
 #ifndef NM_VMSEG_MEASURE_H
 #define NM_VMSEG_MEASURE_H
@@ -13,8 +13,8 @@
 /* Picoseconds per 8-byte word, the best of many short samples. */
 struct nm_mapping_cost {
 	uint64_t load;	/* independent loads, one after the other */
-	uint64_t chase; /* loads of which each has to wait for the one before */
-	uint64_t store; /* stores, and a fence behind each sample; 0: not writable, not measured */
+	uint64_t chase; /* loads that each depend on the one before */
+	uint64_t store; /* stores, with a fence after each sample; 0: not writable, not measured */
 };
 
 enum nm_mapping_kind {
@@ -25,12 +25,12 @@ enum nm_mapping_kind {
 };
 
 /*
- * How many times slower than private memory still is a cache. The slowest cached mapping is one of
- * other page sizes or of another NUMA node, below 3; the fastest uncached one is beyond 30.
+ * Largest slowdown against private memory that still counts as cached. Cached mappings with other
+ * page sizes or on another NUMA node stay below 3; uncached ones are above 30.
  */
 #define NM_MAPPING_MAX_RATIO 8
 
-/* Decide by two measurements of the same moment. Pure. RET_REASON: the numbers, in words. */
+/* Decide from two measurements of the same moment. Pure. RET_REASON: the numbers as text. */
 enum nm_mapping_kind nm_mapping_judge(const struct nm_mapping_cost *mapping,
 				      const struct nm_mapping_cost *private_memory,
 				      struct nm_reason *ret_reason);
@@ -38,9 +38,9 @@ enum nm_mapping_kind nm_mapping_judge(const struct nm_mapping_cost *mapping,
 const char *nm_mapping_kind_name(enum nm_mapping_kind kind);
 
 /*
- * Measure NM_VMSEG_SCRATCH_SIZE bytes at SCRATCH, written through it, and read through it and
- * through SEEN, another mapping of the same bytes. About two milliseconds on cached memory. What
- * looks slow is measured again and again before it is believed. Returns the kind.
+ * Measure NM_VMSEG_SCRATCH_SIZE bytes at SCRATCH: write them there, and read them there and at
+ * SEEN, another mapping of the same bytes. About two milliseconds on cached memory. A slow result
+ * is measured several times before it counts. Returns the kind.
  */
 enum nm_mapping_kind nm_mapping_measure(void *scratch, const void *seen,
 					struct nm_reason *ret_reason);

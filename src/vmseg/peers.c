@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What neighbours say: their parts, their slots, their windows. */
+/* Reading neighbours: their parts, their slots, their windows. */
 #include <errno.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ bool nm_vmseg_know_part(struct nm_vmseg *segment, uint32_t part,
 	if (generation != known->generation && generation != known->refused) {
 		struct nm_vmseg_part_copy now = {.generation = generation};
 
-		/* What is checked and what is remembered have to be one and the same. */
+		/* The checked header must be the stored header. */
 		if (nm_vmseg_read_part(nm_vmseg_seen_part(segment, part), part,
 				       segment->host.part_size, &header, &now.shape, NULL) ||
 		    atomic_load_explicit(&header.generation, memory_order_relaxed) != generation)
@@ -139,7 +139,7 @@ bool nm_vmseg_is_far(struct nm_vmseg *segment, uint32_t part, struct nm_reason *
 	far = mine->distances[its.vcpu_numa];
 	if (!near || !far)
 		return false;
-	nm_reason_set(ret_words, "NUMA node %d, mine is %d: distance %u, own %u", its.vcpu_numa,
+	nm_reason_set(ret_words, "NUMA node %d, own node %d: distance %u, own %u", its.vcpu_numa,
 		      mine->vcpu_numa, far, near);
 	return far > near;
 }

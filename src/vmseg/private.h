@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What attach.c (attach), claim.c, peers.c and mail.c share. */
+/* Shared by attach.c (attach), claim.c, peers.c and mail.c. */
 #ifndef NM_VMSEG_PRIVATE_H
 #define NM_VMSEG_PRIVATE_H
 
@@ -12,12 +12,12 @@
 #include "vmseg/lock.h"
 #include "vmseg/map.h"
 
-/* The header of a part, checked, as of one generation. */
+/* The checked header of a part, for one generation. */
 struct nm_vmseg_part_copy {
-	uint64_t generation; /* 0: none that is sound */
-	uint64_t refused;    /* generation whose header was not sound */
+	uint64_t generation; /* 0: no valid header */
+	uint64_t refused;    /* generation with a header that is not valid */
 	struct nm_vmseg_shape shape;
-	int32_t vcpu_numa; /* anything: its word */
+	int32_t vcpu_numa; /* reported by the neighbour: any number */
 };
 
 struct nm_vmseg {
@@ -30,20 +30,20 @@ struct nm_vmseg {
 	bool lock_open;
 	struct nm_vmseg_lock lock;
 	pid_t creator;
-	pthread_mutex_t mutex;		  /* of the copies */
+	pthread_mutex_t mutex;		  /* guards the copies */
 	struct nm_vmseg_part_copy *parts; /* host.nr_parts */
-	uint32_t next_buried;		  /* slot to look at next, under the lock file */
+	uint32_t next_buried;		  /* slot to check next, under the lock file */
 };
 
 struct nm_vmseg_claim {
 	struct nm_vmseg *segment;
 	struct nm_vmseg_address address;
 	struct nm_vmseg_shape shape;
-	struct nm_vmseg_slot *slot;  /* in my part */
+	struct nm_vmseg_slot *slot;  /* in the own part */
 	struct nm_vmseg_cell *cells; /* nr_cells of them */
 	uint8_t id[6], token[8];
 	uint64_t window_off, window_size;
-	pthread_mutex_t mutex; /* of the mailbox */
+	pthread_mutex_t mutex; /* guards the mailbox */
 	uint64_t sequence;
 	bool *cell_used;
 };
@@ -59,12 +59,12 @@ static inline const uint8_t *nm_vmseg_seen_part(const struct nm_vmseg *segment, 
 	       part * segment->host.part_size;
 }
 
-/* A word that is not 0. 0 or -errno with a reason. */
+/* Get a random word that is not 0. 0 or -errno with a reason. */
 int nm_vmseg_random(uint64_t *ret_word, struct nm_reason *ret_reason);
-/* In a child of fork(), which has nothing to say in its parent's name. */
+/* True in a child of fork(), which must not act for its parent. */
 bool nm_vmseg_is_inherited(const struct nm_vmseg *segment);
 
-/* The header of PART as it is now. False: nobody is there, or it makes no sense. */
+/* The present header of PART. False: never used, or not valid. */
 bool nm_vmseg_know_part(struct nm_vmseg *segment, uint32_t part,
 			struct nm_vmseg_part_copy *ret_copy);
 

@@ -119,8 +119,8 @@ def test_an_existing_file_is_not_touched(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--parts", "2", "--part-size", "3M"], "give a power of two from 2M to 64G"),
-        (["--parts", "2", "--part-size", "1M"], "give a power of two from 2M to 64G"),
+        (["--parts", "2", "--part-size", "3M"], "use a power of two from 2M to 64G"),
+        (["--parts", "2", "--part-size", "1M"], "use a power of two from 2M to 64G"),
         (["--parts", "257", "--part-size", "2M"], "a segment has 1 to 256"),
         (["--parts", "256", "--part-size", "64G"], "a segment has at most 1T"),
         (["--parts", "2", "--part-size", "2M", "--token", "12"], "32 hexadecimal digits"),
@@ -182,7 +182,7 @@ def test_what_is_no_segment_is_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     for size, words in (
         (0, "has only 0 bytes"),
-        (100, "hold no segment"),
+        (100, "do not hold a segment"),
         (MIB, "no magic number"),
     ):
         path.write_bytes(bytes(size))

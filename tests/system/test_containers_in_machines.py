@@ -81,7 +81,7 @@ class Placement:
 PLACEMENTS = {
     "intra-VM intra-container": Placement(((0, "a"), (0, "a")), "node", "shm", "window"),
     "intra-VM inter-container": Placement(((0, "a"), (0, "b")), "host", "shm", "window"),
-    "inter-VM inter-container": Placement(((0, "a"), (1, "b")), "host", "segment", "met in part"),
+    "inter-VM inter-container": Placement(((0, "a"), (1, "b")), "host", "segment", "is in part"),
     "inter-node": Placement(((0, "a"), (2, "b")), "network", "net", ""),
 }
 NEAR = [name for name, placement in PLACEMENTS.items() if placement.channel != "net"]

@@ -62,7 +62,7 @@ class Wrong:
 
 
 GREETINGS = {
-    "version": Wrong("layout version 4, I 3", lambda g: replace(g, version=4)),
+    "version": Wrong("layout version 4, not 3", lambda g: replace(g, version=4)),
     "magic": Wrong("no message of ours", lambda g: replace(g, magic=1)),
     "features": Wrong("features 0x4", lambda g: replace(g, features=4)),
     "start": Wrong("impossible position", lambda g: replace(g, start=1 << 40)),
@@ -114,10 +114,10 @@ def test_a_visitor_must_know_the_whole_address(arena: Arena) -> None:
     for token in (bytes(8), os.urandom(8), who.token):
         with visit(arena.segment, b) as line:
             line.send(Greeting(who, token).pack(), window.fd)
-            assert "its token is not mine" in line.farewell()
+            assert "its token is wrong here" in line.farewell()
     with visit(arena.segment, b) as line:
         line.send(Greeting(Identity.of(b), Identity.of(b).token).pack(), window.fd)
-        assert "it says that it is me" in line.farewell()
+        assert "it has the identity of this endpoint" in line.farewell()
     window.close()
 
 
@@ -219,7 +219,7 @@ def say_nothing(_hello: Greeting, _line: Line, _window: Window) -> None:
 
 
 IMPOSTORS: dict[str, tuple[Impostor, str]] = {
-    "version": (answer(lambda g: replace(g, version=9)), "layout version 9, I 3"),
+    "version": (answer(lambda g: replace(g, version=9)), "layout version 9, not 3"),
     "features": (answer(lambda g: replace(g, features=2)), "features 0x2"),
     "lane": (answer(lambda g: replace(g, lane=5)), "named lane 5 of 1"),
     "proof": (answer_without_proof, "does not show"),

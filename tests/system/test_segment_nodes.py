@@ -109,7 +109,7 @@ def assert_by_host(job: Job) -> None:
             assert peer["integrity"] == ("by convention" if near else "-")
             if near:
                 assert peer["relation"] == "host"
-                assert "met in part" in peer["reason"]
+                assert "its window is in part" in peer["reason"]
             seen[peer["channel"]] += 1
     assert all(seen.values()), seen
 

@@ -399,7 +399,7 @@ NM_TEST(words_without_a_system_call)
 	NM_CHECK_HAS(why.text, "NEARMETAL_CMA=off there");
 	facts.pid = 0;
 	NM_CHECK(!nm_cma_reach(&place, &facts, &offer, challenge, &target, &why));
-	NM_CHECK_HAS(why.text, "no pid of it here");
+	NM_CHECK_HAS(why.text, "not report its pid here");
 	facts.knows_pid_ns = facts.same_pid_ns = false;
 	NM_CHECK(!nm_cma_reach(&place, &facts, &offer, challenge, &target, &why));
 	NM_CHECK_HAS(why.text, "/proc");

@@ -38,7 +38,7 @@ NM_TEST(pid_that_names_myself_is_found_out)
 	offer = own;
 	nm_cma_answer(&mine, 0, &(struct nm_cma_offer){.challenge = {1, 2, 3}});
 	NM_CHECK(!nm_cma_reach(&mine, &facts, &offer, challenge, &target, &why));
-	NM_CHECK_HAS(why.text, "my challenge is not in it");
+	NM_CHECK_HAS(why.text, "it lacks the challenge");
 	nm_cma_place_fini(&mine);
 }
 

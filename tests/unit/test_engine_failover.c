@@ -181,7 +181,7 @@ NM_TEST(order_is_kept_and_nothing_lost_when_counters_lie)
 		NM_CHECK_EQ(in[nr], nr);
 	}
 	exchange(8);
-	expect_on_network("its count of what it has read");
+	expect_on_network("its count of read slots");
 	finish();
 }
 
@@ -425,7 +425,7 @@ static unsigned int come_and_be_cast_out(struct nm_transport *transport)
 {
 	struct second *second = nm_container_of(transport, struct second, base);
 	const struct nm_peer_label label = {"second way"};
-	const struct nm_reason why = {"it wrote what no sound peer writes"};
+	const struct nm_reason why = {"it wrote what a correct peer never writes"};
 	const struct nm_stream_ends ends = {0};
 	struct nm_sink *sink = &second->base.sink;
 	struct nm_peer *peer;

@@ -75,7 +75,7 @@ NM_TEST(what_is_no_directory_is_refused)
 	NM_CHECK_EQ(mkdir(target, 0700), 0);
 	NM_CHECK_EQ(symlink(target, in_dir("link")), 0);
 	expect_no_place(path, -ENOTDIR, "cannot open");
-	expect_no_place(in_dir("no/parent"), -ENOENT, "cannot make it");
+	expect_no_place(in_dir("no/parent"), -ENOENT, "cannot create it");
 }
 
 NM_TEST(paths_longer_than_a_socket_address_work)
@@ -155,7 +155,7 @@ NM_TEST(visit_to_a_dead_one_says_so_and_clears_up)
 
 	leave_socket("dead00000001", 0);
 	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &dead, &session, &why), -EHOSTUNREACH);
-	NM_CHECK_HAS(why.text, "process that has died");
+	NM_CHECK_HAS(why.text, "dead process");
 	NM_CHECK(access(in_dir("dead00000001"), F_OK) < 0);
 	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &dead, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "does not listen");

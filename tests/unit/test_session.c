@@ -180,7 +180,7 @@ NM_TEST(a_source_that_comes_too_late_is_refused)
 	nm_sessions_refuse_source(b.sessions, ba);
 	NM_CHECK(place_expect(&a, NM_SESSION_LOST) == ab);
 	NM_CHECK_EQ(ab->err, -ECONNRESET);
-	NM_CHECK_HAS(ab->why.text, "does not take messages from me");
+	NM_CHECK_HAS(ab->why.text, "does not take messages from this endpoint");
 	place_destroy(&a);
 	place_destroy(&b);
 }
@@ -292,7 +292,7 @@ NM_TEST(stopped_peer_is_given_up_on)
 	kill(pid, SIGSTOP);
 	NM_CHECK_EQ(waitpid(pid, NULL, WUNTRACED), pid);
 	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EHOSTUNREACH);
-	NM_CHECK_HAS(why.text, "no answer within 200 ms");
+	NM_CHECK_HAS(why.text, "not answer in 200 ms");
 	/* When it wakes up it finds that the visitor has left, and serves others. */
 	kill(pid, SIGCONT);
 	place_visit(&a, &b);
@@ -311,7 +311,7 @@ NM_TEST(wrong_token_is_turned_away)
 
 	wrong.token[3] ^= 1;
 	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &wrong, &session, &why), -EHOSTUNREACH);
-	NM_CHECK_HAS(why.text, "its token is not mine");
+	NM_CHECK_HAS(why.text, "its token is wrong here");
 	place_expect_nothing(&b);
 	place_destroy(&a);
 	place_destroy(&b);
@@ -331,7 +331,7 @@ NM_TEST(replaced_socket_is_found_out)
 	snprintf(c_path, sizeof(c_path), "%s/%s", nm_test_dir(), name);
 	NM_CHECK_EQ(rename(c_path, b_path), 0);
 	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EHOSTUNREACH);
-	NM_CHECK_HAS(why.text, "token is not mine");
+	NM_CHECK_HAS(why.text, "token is wrong here");
 	/* The one whose name was taken does not remove the other's socket. */
 	place_destroy(&b);
 	NM_CHECK_EQ(access(b_path, F_OK), 0);

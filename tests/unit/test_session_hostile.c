@@ -48,19 +48,19 @@ NM_TEST(spoilt_hellos_are_refused_in_words)
 	start(5000);
 	sound = raw_hello(&visitor, &owner, 0);
 	hello = sound;
-	expect_refused(&hello, sizeof(hello) - 1, visitor.window->fd, "no message of ours");
-	expect_refused(&hello, 3, visitor.window->fd, "no message of ours");
+	expect_refused(&hello, sizeof(hello) - 1, visitor.window->fd, "not a nearmetal message");
+	expect_refused(&hello, 3, visitor.window->fd, "not a nearmetal message");
 	hello.header.magic++;
-	expect_refused(&hello, sizeof(hello), visitor.window->fd, "no message of ours");
+	expect_refused(&hello, sizeof(hello), visitor.window->fd, "not a nearmetal message");
 	hello = sound;
 	hello.header.version++;
-	expect_refused(&hello, sizeof(hello), visitor.window->fd, "layout version 4, I 3");
+	expect_refused(&hello, sizeof(hello), visitor.window->fd, "layout version 4, not 3");
 	hello = sound;
 	hello.header.kind = NM_MESSAGE_WELCOME;
 	expect_refused(&hello, sizeof(hello), visitor.window->fd, "message 2 where 1 was due");
 	hello = sound;
 	hello.header.kind = 77;
-	expect_refused(&hello, sizeof(hello), visitor.window->fd, "no message of ours");
+	expect_refused(&hello, sizeof(hello), visitor.window->fd, "not a nearmetal message");
 	hello = sound;
 	hello.features = 2;
 	expect_refused(&hello, sizeof(hello), visitor.window->fd, "features 0x2");
@@ -68,7 +68,7 @@ NM_TEST(spoilt_hellos_are_refused_in_words)
 	expect_refused(&hello, sizeof(hello), visitor.window->fd, "NEARMETAL_CHECKSUM");
 	hello = sound;
 	hello.owner_token[0] ^= 1;
-	expect_refused(&hello, sizeof(hello), visitor.window->fd, "token is not mine");
+	expect_refused(&hello, sizeof(hello), visitor.window->fd, "token is wrong here");
 	hello = sound;
 	hello.lane = PLACE_LANES;
 	expect_refused(&hello, sizeof(hello), visitor.window->fd, "lane 4 of 4");
@@ -77,7 +77,8 @@ NM_TEST(spoilt_hellos_are_refused_in_words)
 	expect_refused(&hello, sizeof(hello), visitor.window->fd, "impossible position");
 	hello = sound;
 	hello.who = owner.who;
-	expect_refused(&hello, sizeof(hello), owner.window->fd, "says that it is me");
+	expect_refused(&hello, sizeof(hello), owner.window->fd,
+		       "has the identity of this endpoint");
 	hello = sound;
 	hello.who.token[0] ^= 1;
 	expect_refused(&hello, sizeof(hello), visitor.window->fd, "belongs to another");
@@ -335,7 +336,7 @@ NM_TEST(impostors_are_found_out)
 {
 	expect_impostor_found("hangs up", "hung up during the handshake");
 	expect_impostor_found("is silent", "no answer within 300 ms");
-	expect_impostor_found("talks nonsense", "no message of ours");
+	expect_impostor_found("talks nonsense", "not a nearmetal message");
 	expect_impostor_found("refuses", "it refused: not?today?");
 	expect_impostor_found("is newer", "layout version 4");
 	expect_impostor_found("is somebody else", "another endpoint answers");
@@ -361,7 +362,7 @@ NM_TEST(owner_that_does_not_write_is_found_out)
 	impostor.listener = raw_listen(&b.who);
 	pid = nm_test_fork(misbehave, &impostor);
 	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EHOSTUNREACH);
-	NM_CHECK_HAS(why.text, "my challenge does not show");
+	NM_CHECK_HAS(why.text, "the challenge does not appear");
 	nm_test_join(pid, 0);
 	close(impostor.listener);
 	NM_CHECK_EQ(unlink(path), 0);

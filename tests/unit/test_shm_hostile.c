@@ -83,7 +83,7 @@ static void expect_forged_head_found(uint64_t kind, uint64_t len, uint32_t index
 		nm_test_sleep_ms(1);
 	NM_CHECK_EQ(event, NM_SESSION_LOST);
 	NM_CHECK_EQ(session->err, -EBADMSG);
-	NM_CHECK_HAS(session->why.text, "no sound peer");
+	NM_CHECK_HAS(session->why.text, "correct peer never");
 	finish();
 }
 

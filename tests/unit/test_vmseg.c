@@ -53,9 +53,9 @@ static const struct distance_case {
 	bool is_far;
 	const char *words;
 } distance_cases[] = {
-	{"two sockets", 0, 1, {10, 32}, true, "NUMA node 1, mine is 0: distance 32, own 10"},
-	{"two sockets", 1, 0, {32, 10}, true, "NUMA node 0, mine is 1: distance 32, own 10"},
-	{"two sockets", 1, 1, {32, 10}, false, "NUMA node 1, mine is 1: distance 10, own 10"},
+	{"two sockets", 0, 1, {10, 32}, true, "NUMA node 1, own node 0: distance 32, own 10"},
+	{"two sockets", 1, 0, {32, 10}, true, "NUMA node 0, own node 1: distance 32, own 10"},
+	{"two sockets", 1, 1, {32, 10}, false, "NUMA node 1, own node 1: distance 10, own 10"},
 	{"four nodes in a socket", 2, 5, {12, 12, 10, 12, 32, 32, 32, 32}, true, "distance 32"},
 	{"four nodes in a socket", 2, 3, {12, 12, 10, 12, 32, 32, 32, 32}, true, "distance 12"},
 	{"one node", 0, 0, {10}, false, "distance 10, own 10"},
@@ -116,12 +116,12 @@ NM_TEST(what_is_no_segment_of_ours_is_refused)
 	NM_CHECK_HAS(why.text, "another segment");
 	config = segment_config(2);
 	NM_CHECK_EQ(attach(&config, &why), -EBADMSG);
-	NM_CHECK_HAS(why.text, "my part is to be 2, and the segment has 2");
+	NM_CHECK_HAS(why.text, "this machine's part is 2, but the segment has only 2");
 	config = segment_config(0);
 	word = 7;
 	segment_poke(offsetof(struct nm_vmseg_host, version), &word, sizeof(word));
 	NM_CHECK_EQ(attach(&config, &why), -EPROTONOSUPPORT);
-	NM_CHECK_HAS(why.text, "layout version 7, mine 1");
+	NM_CHECK_HAS(why.text, "layout version 7, not 1");
 	word = 0;
 	segment_poke(0, &word, sizeof(word));
 	NM_CHECK_EQ(attach(&config, &why), -EBADMSG);
@@ -196,7 +196,7 @@ NM_TEST(a_lock_file_that_is_something_else_is_left_alone)
 	fputs("keys of somebody\n", file);
 	fclose(file);
 	NM_CHECK_EQ(attach(&config, &why), -EBADMSG);
-	NM_CHECK_HAS(why.text, "it holds something else");
+	NM_CHECK_HAS(why.text, "it is another kind of file");
 	file = fopen(config.lock, "re");
 	NM_CHECK(file && fgets(text, sizeof(text), file));
 	fclose(file);

@@ -82,14 +82,15 @@ NM_TEST_WITHIN(facts_name_device_and_part, 60)
 	NM_CHECK_EQ(facts.relation, NM_RELATION_HOST);
 	NM_CHECK_EQ(facts.channel, NM_CHANNEL_VMSEG);
 	NM_CHECK_EQ(facts.integrity, NM_INTEGRITY_CONVENTION);
-	NM_CHECK_HAS(facts.reason.text, "met in part 1 of segment 01020304 of ");
+	NM_CHECK_HAS(facts.reason.text, "its window is in part 1 of segment 01020304 of ");
 	NM_CHECK_HAS(facts.reason.text, nm_test_dir());
-	NM_CHECK_HAS(facts.reason.text,
-		     "mine is 0; on NUMA node 1, mine is 0: distance 21, own 10; one region for "
-		     "all");
+	NM_CHECK_HAS(
+		facts.reason.text,
+		"own part is 0; on NUMA node 1, own node 0: distance 21, own 10; one region for "
+		"all");
 	NM_CHECK(a->link->far && b->link->far);
 	NM_CHECK(!facts.remote_copy);
-	NM_CHECK_HAS(facts.copy_reason.text, "between machines no kernel can copy");
+	NM_CHECK_HAS(facts.copy_reason.text, "the kernel cannot copy between machines");
 	NM_CHECK(a->transport->copy == NULL);
 	node_destroy(a);
 	node_destroy(b);
@@ -279,7 +280,7 @@ NM_TEST_WITHIN(who_dies_among_siblings_is_missed_at_once, 60)
 	nm_test_join(pid, SIGKILL);
 	NODE_UNTIL(node, node->nr_down);
 	NM_CHECK_EQ(node->down_err, -ECONNRESET);
-	NM_CHECK_HAS(node->down_why.text, "as its machine says");
+	NM_CHECK_HAS(node->down_why.text, "its machine reports");
 	close_far_end(&far);
 	node_destroy(sibling);
 	node_destroy(node);

@@ -99,7 +99,7 @@ NM_TEST(claims_do_not_overlap_and_end_in_words)
 		nm_vmseg_set_state(claims[nr++], NM_VMSEG_RUN);
 	}
 	NM_CHECK_EQ(err, -ENOSPC);
-	NM_CHECK_HAS(why.text, "endpoints are there; make the parts larger");
+	NM_CHECK_HAS(why.text, "use larger parts");
 	NM_CHECK(nr >= 8);
 	while (nm_vmseg_next(also, &cursor, &peers[nr_peers]))
 		nr_peers++;
@@ -337,12 +337,12 @@ NM_TEST(a_table_that_was_overwritten_while_in_use_is_told)
 	NM_CHECK_EQ(
 		nm_vmseg_claim(a, id_of('b'), id_of('t'), segment_geometry(a).size, &second, &why),
 		-EBADMSG);
-	NM_CHECK_HAS(why.text, "slot 0 of my part was overwritten");
+	NM_CHECK_HAS(why.text, "slot 0 of this machine's part was overwritten");
 	segment_poke(at, &word, sizeof(word)); /* the magic number */
 	NM_CHECK_EQ(
 		nm_vmseg_claim(a, id_of('b'), id_of('t'), segment_geometry(a).size, &second, &why),
 		-EBADMSG);
-	NM_CHECK_HAS(why.text, "overwritten while processes use it");
+	NM_CHECK_HAS(why.text, "overwritten while in use");
 	/* when all have ended the next one finds everything in order */
 	nm_vmseg_release(first);
 	NM_CHECK_EQ(

@@ -73,9 +73,9 @@ NM_TEST(every_wrong_line_is_named)
 	static const struct {
 		const char *text, *words;
 	} cases[] = {
-		{"", "line 0: the end, and no `version`"},
+		{"", "line 0: the file ends without `version`"},
 		{"version = 2\n", "line 1: version must be 1"},
-		{"version = 1\nversion = 1\n", "line 2: a second `version`"},
+		{"version = 1\nversion = 1\n", "line 2: `version` is set twice"},
 		{"version = 1\n\ndevice = usb\n", "line 3: device must be ivshmem or dax"},
 		{"integrity = yes\n", "line 1: integrity must be enforced or convention"},
 		{"own = dev/own\n", "line 1: own must be an absolute path"},
@@ -94,13 +94,13 @@ NM_TEST(every_wrong_line_is_named)
 		{"distances = 10 256\n", "line 1: distances must be"},
 		{"distances = 10 -1\n", "line 1: distances must be"},
 		{"colour = red\n", "line 1: unknown key"},
-		{"version\n", "line 1: not `key = value`"},
+		{"version\n", "line 1: does not have the form `key = value`"},
 		{"version = 1\ndevice = dax\nall = /a/b\npart = 0\n"
 		 "token = 01000000000000000000000000000000\n",
-		 "line 5: the end, and no `lock`"},
+		 "line 5: the file ends without `lock`"},
 		{"version = 1\ndevice = ivshmem\nall = /a/b\npart = 0\nlock = /a/l\n"
 		 "token = 01000000000000000000000000000000\n",
-		 "and no `own`, which ivshmem needs"},
+		 "without `own`, which ivshmem needs"},
 	};
 	struct nm_vmseg_config config;
 
@@ -130,13 +130,13 @@ NM_TEST(files_of_strangers_are_refused)
 
 	snprintf(path, sizeof(path), "%s/conf", nm_test_dir());
 	NM_CHECK_EQ(nm_vmseg_config_load(path, &config, &why), -ENOENT);
-	NM_CHECK_HAS(why.text, "there is none");
+	NM_CHECK_HAS(why.text, "it does not exist");
 	put(path, SOUND, 0644);
 	NM_CHECK_EQ(nm_vmseg_config_load(path, &config, &why), 0);
 	NM_CHECK_EQ(config.part, 1);
 	NM_CHECK_EQ(chmod(path, 0664), 0);
 	NM_CHECK_EQ(nm_vmseg_config_load(path, &config, &why), -EPERM);
-	NM_CHECK_HAS(why.text, "others could have written it");
+	NM_CHECK_HAS(why.text, "other users could have written it");
 	NM_CHECK_EQ(chmod(path, 0600), 0);
 	put(path, "version = 3\n", 0600);
 	NM_CHECK_EQ(nm_vmseg_config_load(path, &config, &why), -EINVAL);

@@ -144,7 +144,7 @@ NM_TEST(files_that_are_no_windows_are_refused)
 	char path[256];
 	int fds[2], fd;
 
-	expect_refused(-1, -EBADF, "cannot look");
+	expect_refused(-1, -EBADF, "cannot examine");
 	NM_CHECK_EQ(pipe2(fds, O_CLOEXEC), 0);
 	expect_refused(fds[0], -EPERM, "not a memfd");
 	close(fds[0]);

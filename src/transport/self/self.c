@@ -9,10 +9,10 @@
 
 #define SELF_MAX_PAYLOAD 65536
 #define SELF_SMALL_PAYLOAD 2048
-/* Bounds of what may be queued; far above what an engine keeps in flight to itself. */
+/* Limits of the queue, far above the packets that an engine has under way to itself. */
 #define SELF_NR_SMALL 1024
 #define SELF_NR_LARGE 64
-/* Packets per progress() call, so that other transports get their turn. */
+/* Packets per progress() call, so that other transports also progress. */
 #define SELF_BATCH 32
 
 struct self_packet {
@@ -22,10 +22,10 @@ struct self_packet {
 	uint8_t payload[];
 };
 
-/* Packets are kept for the next message: only the first ones cost a malloc. */
+/* Freed packets are kept for the next message: only the first ones cost a malloc. */
 struct packet_cache {
 	struct self_packet *unused;
-	uint32_t nr_left; /* may still be taken before send() says -EAGAIN */
+	uint32_t nr_left; /* number left before send() returns -EAGAIN */
 };
 
 struct self_transport {
@@ -150,7 +150,7 @@ static unsigned int self_progress(struct nm_transport *transport)
 	struct self_packet *packet;
 	unsigned int done = 0;
 
-	/* Nothing comes but what is sent: not to be asked until then. */
+	/* Only a send() makes work here, so pause until then. */
 	if (nm_likely(!self->head)) {
 		self->base.pause = UINT32_MAX;
 		return 0;
@@ -159,7 +159,7 @@ static unsigned int self_progress(struct nm_transport *transport)
 		self->source = self->base.sink.source_up(transport, &self->who, &label);
 		self->refused = !self->source;
 	}
-	/* deliver() may send to itself: such packets queue up behind the ones here. */
+	/* deliver() may send to itself: such packets are queued after these. */
 	while (self->head && done < SELF_BATCH) {
 		packet = self->head;
 		self->head = packet->next;

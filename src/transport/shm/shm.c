@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The channel through shared windows: rings and pool chunks of sessions
- * (connect/session.h). Sending writes my own window, receiving reads the peer's; no system call,
- * allocation, lock or log on either way.
+ * The channel through shared windows: rings and pool chunks of sessions (connect/session.h).
+ * Sending writes the own window, receiving reads the peer's. Both ways need no system call,
+ * allocation, lock or log entry.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,9 +15,9 @@
 #include "base/user_copy.h"
 #include "transport/shm/shm_private.h"
 
-/* Packets per source and progress() call, so that every source and transport gets its turn. */
+/* Packets per source and progress() call, so that every source and transport progresses. */
 #define SHM_BATCH 32
-/* A spoiled slot looks like one that is not there yet; every so many polls a source is looked at. */
+/* A damaged slot looks unpublished, so each source is inspected after this many polls. */
 #define POLLS_PER_LOOK 4096
 
 static const _Atomic uint32_t never_asleep;
@@ -31,7 +31,7 @@ static void init_link(struct shm_transport *shm, struct shm_session *s)
 	nm_ring_writer_init(&link->writer, nm_window_ring(&shm->window, out->own_lane),
 			    shm->window.geometry.ring_slots, &window->lanes[out->peer_lane],
 			    out->start, (uint32_t)nm_params()->inline_max);
-	/* Sleepers of another kernel cannot be woken, and do not ask for it. */
+	/* Sleepers of another kernel cannot be woken and do not ask for it. */
 	link->asleep = shm->segment ? &never_asleep : &window->header->asleep;
 	link->doorbell = &shm->window.lanes[out->own_lane].doorbell;
 	link->base.far = s->base.far;
@@ -68,7 +68,7 @@ int nm_shm_connect(struct nm_transport *transport, const struct nm_address *addr
 	return 0;
 }
 
-/* Take back the chunks that the peer of LINK says it has read. */
+/* Take back the chunks that the peer of LINK reports as read. */
 static int reclaim(struct shm_transport *shm, struct shm_link *link)
 {
 	/* Partner: nm_ring_release() of the reader. */
@@ -93,7 +93,7 @@ static __attribute__((noinline)) int take_chunk_slowly(struct shm_transport *shm
 static int take_chunk(struct shm_transport *shm, struct shm_link *link, uint32_t len,
 		      uint32_t *ret_index, uint32_t *ret_offset)
 {
-	/* Looking at the peer's counter costs a cache miss: only when chunks run low. */
+	/* Reading the peer's counter costs a cache miss: only when chunks run low. */
 	if (shm->pool.nr_free <= shm->pool.nr_chunks / 2 && nm_unlikely(reclaim(shm, link)))
 		return -EBADMSG;
 	if (nm_likely(!nm_pool_take(&shm->pool, &link->chunks, len, ret_index, ret_offset)))
@@ -128,7 +128,7 @@ static int send_chunk(struct shm_transport *shm, struct shm_link *link, const st
 	return 0;
 }
 
-/* Once for each sleep: whatever a hostile reader says, a message costs one ring at most. */
+/* Once per sleep, so that even with a hostile reader a message costs at most one ring. */
 static NM_COLD void ring_doorbell(struct shm_link *link, uint32_t asleep)
 {
 	if (asleep == link->rung)
@@ -139,8 +139,8 @@ static NM_COLD void ring_doorbell(struct shm_link *link, uint32_t asleep)
 }
 
 /*
- * After a packet was published. No fence between that and this look: the peer may go to sleep in
- * the nanoseconds between, and then sleeps for one of its periods.
+ * After a packet was published. There is no fence in between: if the peer falls asleep in these
+ * nanoseconds, it sleeps for one of its periods.
  */
 static inline void ring_sleeper(struct shm_link *link)
 {
@@ -166,7 +166,7 @@ static NM_SLOW_HALF int send_any(struct nm_link *base, const struct nm_packet *p
 	else
 		err = send_chunk(shm, link, pkt, iov, nr_iov);
 	if (nm_unlikely(err == -EBADMSG)) {
-		nm_shm_cast_out(shm, s, "its count of what it has read");
+		nm_shm_cast_out(shm, s, "its count of read slots");
 		err = -EPIPE;
 	}
 	if (!err)
@@ -179,9 +179,9 @@ int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct 
 {
 	struct shm_link *link = nm_shm_link_of(base);
 
-	/* A session that ends has closed its writer. */
+	/* The end of a session closes its writer. */
 	if (nm_likely(nr_iov == 1 && nm_ring_write_slot(&link->writer, pkt, iov->iov_base))) {
-		/* The only message between two looks for others is no stream: it would be late. */
+		/* One message between two progress() calls is no stream: it would be late. */
 		if (nm_shm_of(base->transport)->nr_sent++)
 			nm_ring_write_ahead(&link->writer);
 		ring_sleeper(link);
@@ -192,7 +192,7 @@ int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct 
 
 bool nm_shm_drained(struct nm_link *link)
 {
-	/* What was sent is published, and a window outlives its owner while it is mapped. */
+	/* All sent packets are published, and a window outlives its owner while it is mapped. */
 	(void)link;
 	return true;
 }
@@ -212,7 +212,7 @@ void nm_shm_describe(const struct nm_link *link, struct nm_link_facts *ret_facts
 	};
 }
 
-/* Deliver what source I has sent, at most a batch. */
+/* Deliver packets of source I, at most a batch. */
 static inline __attribute__((always_inline)) unsigned int drain(struct shm_transport *shm,
 								uint32_t i)
 {
@@ -252,7 +252,7 @@ NM_COLD bool nm_shm_prepare_sleep(struct shm_transport *shm, struct nm_doorbells
 	/* Partner: nm_session_push_event(). */
 	if (atomic_load_explicit(shm->events, memory_order_relaxed))
 		doorbells->rung = true;
-	/* Polls will be few: each looks for what no poll stumbles over. */
+	/* Few polls follow: let each of them inspect its sources. */
 	shm->nr_polls |= POLLS_PER_LOOK - 1;
 	return is_heard;
 }
@@ -265,7 +265,7 @@ NM_COLD bool nm_shm_sleep(struct nm_transport *transport, struct nm_doorbells *d
 	if (!++shm->nr_sleeps)
 		shm->nr_sleeps++;
 	NM_FAULT("sleep-before");
-	/* Partner: ring_sleeper() of peers. Said before the last look at what they published. */
+	/* Partner: ring_sleeper() of peers. Stored before the last look at their packets. */
 	atomic_store_explicit(&shm->window.header->asleep, shm->nr_sleeps, memory_order_relaxed);
 	atomic_thread_fence(memory_order_seq_cst);
 	NM_FAULT("sleep-said");
@@ -283,7 +283,7 @@ NM_COLD bool nm_shm_sleep(struct nm_transport *transport, struct nm_doorbells *d
 
 NM_COLD void nm_shm_wake(struct nm_transport *transport)
 {
-	/* A sender that sees the old number rings once in vain. */
+	/* A sender that sees the old number rings once, without effect. */
 	atomic_store_explicit(&nm_shm_of(transport)->window.header->asleep, 0,
 			      memory_order_relaxed);
 }
@@ -295,7 +295,7 @@ unsigned int nm_shm_progress(struct nm_transport *transport)
 	uint32_t i;
 
 	shm->nr_sent = 0;
-	/* Partner: nm_session_push_event(); taking the events acquires what they speak of. */
+	/* Partner: nm_session_push_event(). Taking an event acquires the data of its session. */
 	if (nm_unlikely(atomic_load_explicit(shm->events, memory_order_relaxed)))
 		nm_shm_take_events(shm);
 	for (i = 0; i < shm->nr_sources; i++) {
@@ -329,7 +329,7 @@ static NM_COLD void shm_finish(struct nm_transport *transport, const struct nm_i
 	struct nm_session *session;
 	struct shm_session *s;
 
-	/* It may have come, sent and gone since the last look. */
+	/* The peer may have connected, sent and closed since the last call. */
 	nm_shm_take_events(shm);
 	nm_sessions_forbid(shm->sessions, who, &why);
 	session = nm_sessions_find(shm->sessions, who);

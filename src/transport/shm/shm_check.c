@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packets with a checksum behind their payload (NEARMETAL_CHECKSUM=on). It covers the header, the
- * payload and the place in the stream. The reader copies first and checks its copy, so what it
- * delivers is what it has checked, whatever happens to the window meanwhile. A copy by the kernel
- * from the sender's own buffer (CMA) passes no window and needs none.
+ * Packets with a checksum after their payload (NEARMETAL_CHECKSUM=on). It covers the header, the
+ * payload and the position in the stream. The reader copies first and checks its copy, so later
+ * changes of the window have no effect. A copy by the kernel (CMA) uses no window and needs no
+ * checksum.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ struct checksum {
 	uint32_t crc;
 };
 
-/* Where a checksum starts: everything about a packet but its payload. */
+/* First part of a checksum: all of a packet except its payload. */
 static uint32_t start(const struct nm_packet *pkt, uint32_t len, uint64_t position)
 {
 	const struct {
@@ -30,7 +30,7 @@ static uint32_t start(const struct nm_packet *pkt, uint32_t len, uint64_t positi
 	return nm_crc32c(0, &header, sizeof(header));
 }
 
-/* A user's bytes, wherever they are. */
+/* Bytes of the user, in host or device memory. */
 static uint32_t add_bytes(uint32_t crc, const struct iovec *iov)
 {
 	uint8_t part[1024];
@@ -66,7 +66,7 @@ int nm_shm_send_checked(struct nm_link *base, const struct nm_packet *pkt, const
 	return nm_shm_send(base, &packet, more, nr_iov + 1);
 }
 
-/* Is the packet at POSITION as it was sent? Then PKT and PAYLOAD become what was, in a copy. */
+/* Check the packet at POSITION. If it is as sent, PKT and PAYLOAD become a private copy of it. */
 static bool check(struct shm_transport *shm, uint64_t position, struct nm_packet *pkt,
 		  const void **payload)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies from and to a neighbour's memory, where the session has proven whose it is. */
+/* Copies from and to a neighbour's memory after the proof of the session. */
 #include <errno.h>
 #include <string.h>
 
 #include "transport/shm/shm_private.h"
 
-/* A copy takes tens of microseconds; a peer that has no processor, or is stopped, much longer. */
+/* A copy takes tens of microseconds, but much longer if the peer has no processor or is stopped. */
 #define REVOKE_MS 1000
-/* Longer than a polling peer takes to say so again (engine/progress.c). */
+/* Longer than the interval at which a polling peer reports it (engine/progress.c). */
 #define POLLED_NS 2000000
 
-/* The pieces of one call: the peer's pad in front. */
+/* The pieces of one call, the peer's pad first. */
 struct pieces {
 	struct iovec local[NM_SPANS_MAX + 1];
 	struct iovec remote[NM_SPANS_MAX + 1];
@@ -30,14 +30,14 @@ static void fill(struct pieces *ret_pieces, void *guard, uint64_t pad, const str
 		};
 }
 
-/* What a call that returned GOT means. */
+/* The result of a call that returned GOT. */
 static ssize_t outcome(ssize_t got)
 {
 	if (nm_likely(got > NM_CMA_SECRET_LEN))
 		return got - NM_CMA_SECRET_LEN;
 	if (got == NM_CMA_SECRET_LEN)
 		return -EFAULT;
-	/* Its pad is not there: an endpoint that was closed, or the pid is another process's. */
+	/* The pad is missing: the endpoint was closed, or the pid belongs to another process. */
 	if (got >= 0 || errno == EFAULT)
 		return -ESRCH;
 	return errno == EPERM || errno == ENOSYS ? -errno : -ESRCH;
@@ -75,16 +75,15 @@ ssize_t nm_cma_write(const struct nm_cma_target *target, const struct iovec *loc
 		process_vm_writev(target->pid, p.local, nr_local + 1, p.remote, nr_remote + 1, 0));
 }
 
-/* What an error of the two means, in words that make sense after "direct copies are off: ". */
+/* The reason for one of the two errors, for use after "direct copies are off: ". */
 static void explain(int err, struct nm_reason *ret_why)
 {
 	switch (err) {
 	case -ESRCH:
-		nm_reason_set(ret_why,
-			      "the process that was proven is gone, or closed its endpoint");
+		nm_reason_set(ret_why, "the proven process is gone or closed its endpoint");
 		break;
 	case -EPERM:
-		nm_reason_set(ret_why, "the kernel does not allow them any more");
+		nm_reason_set(ret_why, "the kernel does not allow them now");
 		break;
 	default:
 		nm_reason_set(ret_why, "the call failed: %s", strerror(-err));
@@ -95,11 +94,11 @@ void nm_shm_init_copies(struct shm_session *s)
 {
 	s->link.base.remote_copy = s->base.out.cma;
 	if (s->base.out.cma)
-		nm_reason_set(&s->base.out.cma_why, "found each other's challenge in the "
+		nm_reason_set(&s->base.out.cma_why, "each side found its challenge in the "
 						    "other's private memory (CMA)");
 }
 
-/* What is not an answer about the peer's memory is the end of copying. */
+/* Every error that is not about the peer's memory ends direct copies. */
 static ssize_t copied(struct shm_session *s, ssize_t got)
 {
 	if (nm_unlikely(got < 0 && got != -EFAULT)) {
@@ -146,7 +145,7 @@ static void shm_revoke(struct nm_transport *transport, uint64_t key)
 	nm_sessions_await_copies(shm->sessions, REVOKE_MS);
 }
 
-/* The word that tells my peer that I am using its regions. */
+/* The word that shows the peer that this endpoint uses its regions. */
 static _Atomic uint64_t *reaching_of(const struct nm_link *link)
 {
 	struct shm_transport *shm = nm_shm_of(link->transport);
@@ -172,7 +171,7 @@ static int shm_reach(struct nm_link *base, const uint64_t *keys, unsigned int nr
 
 	if (!base->remote_copy)
 		return -EOPNOTSUPP;
-	/* Partner: nm_sessions_await_copies() of the peer, after it has taken a region away. */
+	/* Partner: nm_sessions_await_copies() of the peer, after it removed a region. */
 	atomic_store_explicit(reaching, atomic_load_explicit(reaching, memory_order_relaxed) + 1,
 			      memory_order_seq_cst);
 	for (unsigned int i = 0; i < nr_keys && !err; i++)
@@ -187,7 +186,7 @@ static void shm_polled(struct nm_transport *transport, uint64_t now_ns)
 {
 	struct shm_transport *shm = nm_shm_of(transport);
 
-	/* Partner: shm_polls() of peers. Nothing else is told by it. */
+	/* Partner: shm_polls() of peers. It publishes nothing else. */
 	atomic_store_explicit(&shm->window.header->polled_ns, now_ns, memory_order_relaxed);
 }
 

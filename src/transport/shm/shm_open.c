@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening and closing a channel through windows; and the one whose windows are sealed memfds. */
+/* Open and close a channel through windows; also the flavor with sealed memfds. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,7 +74,7 @@ static int open_sealed(struct shm_transport *shm, const struct nm_identity *who,
 	err = nm_geometry_init((uint32_t)params->max_local_peers, (uint32_t)params->ring_slots,
 			       (uint32_t)params->chunk_size, params->pool_size, &geometry);
 	if (err) {
-		nm_reason_set(ret_reason, "the knobs of the window do not fit together");
+		nm_reason_set(ret_reason, "the settings of the window do not fit together");
 		return err;
 	}
 	err = nm_window_create(&geometry, who->id, who->token, &shm->window, ret_reason);
@@ -126,10 +126,9 @@ static void say_opened(struct nm_reason *ret_reason)
 	const struct nm_params *params = nm_params();
 
 	if (params->rundir[0])
-		nm_reason_set(ret_reason, "by way of %.80s, CMA %.10s", params->rundir,
-			      params->cma);
+		nm_reason_set(ret_reason, "through %.80s, CMA %.10s", params->rundir, params->cma);
 	else
-		nm_reason_set(ret_reason, "by way of /dev/shm/nearmetal-%u, CMA %.10s", geteuid(),
+		nm_reason_set(ret_reason, "through /dev/shm/nearmetal-%u, CMA %.10s", geteuid(),
 			      params->cma);
 }
 

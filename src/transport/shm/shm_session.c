@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How sessions of the channel through windows come, break the rules, and end. */
+/* Begin, protocol errors and end of sessions of the channel through windows. */
 #include <errno.h>
 
 #include "base/fault.h"
 #include "base/log.h"
 #include "transport/shm/shm_private.h"
 
-/* S is no longer UP: nothing more is sent, and not much more is taken. */
+/* S is no longer UP: send nothing more, and accept only a little more. */
 static void stop(struct shm_transport *shm, struct shm_session *s)
 {
 	if (nm_shm_has_link(s)) {
 		nm_ring_writer_close(&s->link.writer);
 		s->link.base.remote_copy = false;
 	}
-	/* A peer that hung up and still writes is not heard forever. */
+	/* A peer that hung up but still writes is read only up to this position. */
 	if (nm_shm_is_source(shm, s))
 		s->last =
 			shm->readers[s->source_index].position + s->base.window.geometry.ring_slots;
@@ -33,8 +33,9 @@ NM_COLD void nm_shm_lose(struct shm_transport *shm, struct shm_session *s)
 {
 	struct nm_reason why;
 
-	nm_reason_set(&why, "%s died, and its window is another's already", s->base.label.text);
-	/* It may have closed in order, but what it had sent was not taken in time. */
+	nm_reason_set(&why, "%s died, and another endpoint already has its window",
+		      s->base.label.text);
+	/* It may have closed normally, but its last packets were not taken in time. */
 	if (s->base.state == NM_SESSION_CLOSING)
 		nm_session_begin_end(&s->base, NM_SESSION_CAST_OUT, -ECONNRESET, &why);
 	else
@@ -49,7 +50,8 @@ NM_COLD void nm_shm_cast_out(struct shm_transport *shm, struct shm_session *s, c
 		nm_shm_lose(shm, s);
 		return;
 	}
-	nm_reason_set(&why, "%s wrote what no sound peer writes: %s", s->base.label.text, what);
+	nm_reason_set(&why, "%s wrote what a correct peer never writes: %s", s->base.label.text,
+		      what);
 	if (s->base.state == NM_SESSION_UP)
 		nm_error("%s; its memory channel is closed", why.text);
 	else if (s->base.state == NM_SESSION_CLOSING)
@@ -128,7 +130,7 @@ NM_COLD void nm_shm_end(struct shm_transport *shm, struct shm_session *s)
 	nm_sessions_leave(shm->sessions, &s->base, s->base.err, words);
 	NM_FAULT("session-ended");
 	shm->nr_ending--;
-	/* The engine refused its source, and has no link to it. */
+	/* The engine refused this source and has no link to it. */
 	if (!s->cookie)
 		return;
 	if (s->base.err == -EBADMSG && sink->quarantined)

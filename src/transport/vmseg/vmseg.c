@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The channel between virtual machines of one host: rings, pool, credits and checks are those of
- * shm.c, over windows that lie in a segment (vmseg/attach.h). What differs: neighbours are other
- * kernels, so nothing is copied without packets and death is an expired lease; and a window does
- * not outlive its owner for long, so closing waits until everything was taken.
+ * The channel between virtual machines of one host. Rings, pool, credits and checks are those of
+ * shm.c, with windows in a segment (vmseg/attach.h). Neighbours are other kernels, so all data goes
+ * in packets, and an expired lease is a death. A window does not outlive its owner for long, so
+ * closing waits until peers have taken everything.
  */
 #include <errno.h>
 #include <sched.h>
@@ -17,7 +17,7 @@
 #include "connect/letter.h"
 #include "transport/shm/shm_private.h"
 
-/* Calls of progress that may be left out while there is no source here. */
+/* Calls of progress to skip while there is no source. */
 #define PAUSE_WITHOUT_SOURCES 64
 
 static unsigned int segment_progress(struct nm_transport *transport)
@@ -29,7 +29,7 @@ static unsigned int segment_progress(struct nm_transport *transport)
 	return done;
 }
 
-/* No kernel wakes another's sleepers. New sessions come from a thread of this one. */
+/* No kernel wakes the sleepers of another one. New sessions come from a thread of this one. */
 static bool segment_sleep(struct nm_transport *transport, struct nm_doorbells *doorbells)
 {
 	struct shm_transport *shm = nm_shm_of(transport);
@@ -37,7 +37,7 @@ static bool segment_sleep(struct nm_transport *transport, struct nm_doorbells *d
 	return nm_shm_prepare_sleep(shm, doorbells) && !shm->nr_sources && !shm->nr_ending;
 }
 
-/* Others may have my window's bytes soon after I am gone: only what was taken is safe. */
+/* After the end another endpoint may reuse the window's bytes: only taken packets are safe. */
 static bool segment_drained(struct nm_link *base)
 {
 	const struct shm_session *s = nm_shm_session_of(base);
@@ -58,8 +58,8 @@ static unsigned int count_untaken(const struct shm_transport *shm)
 }
 
 /*
- * Read what arrives without the engine, which must not hear of this transport during destroy(): its
- * records may name links of transports that are gone already.
+ * Read arrivals without the engine. During destroy() it must get no call from this transport,
+ * because its records may name links of freed transports.
  */
 static void discard_arrivals(struct shm_transport *shm)
 {
@@ -67,13 +67,13 @@ static void discard_arrivals(struct shm_transport *shm)
 	struct nm_packet pkt;
 	const void *payload;
 
-	/* A session that its peer ends is no longer UP. */
+	/* If the peer ends a session, it is no longer UP. */
 	while (nm_sessions_next_event(shm->sessions, &event))
 		;
 	for (uint32_t i = 0; i < shm->nr_sources; i++) {
 		struct nm_ring_reader *reader = &shm->readers[i];
 
-		/* A lap at most: others have their turn, and the time is limited. */
+		/* At most one lap: other peers must be served and the time is limited. */
 		for (uint32_t n = 0; n <= reader->mask; n++) {
 			if (nm_ring_peek(reader, shm->bounce, &pkt, &payload) <= 0)
 				break;
@@ -91,7 +91,7 @@ static void segment_destroy(struct nm_transport *transport)
 	if (!transport)
 		return;
 	shm = nm_shm_of(transport);
-	/* Others may be closing, too, and wait for me to take what they sent. */
+	/* Others may be closing too, and wait until this endpoint takes their packets. */
 	while (shm->sessions && (nr = count_untaken(shm)) &&
 	       nm_clock_ns() < transport->close_by_ns) {
 		discard_arrivals(shm);
@@ -99,11 +99,11 @@ static void segment_destroy(struct nm_transport *transport)
 	}
 	NM_FAULT("segment-all-taken");
 	if (nr)
-		nm_info("segment channel closed with %u peers that had not taken everything", nr);
+		nm_info("segment channel closed before %u peers had read everything", nr);
 	nm_shm_destroy(transport);
 }
 
-/* My slot and my window in it, which neighbours may find from then on. */
+/* The own slot with its window, which neighbours may find from now on. */
 static int open_window(struct shm_transport *shm, const struct nm_identity *who,
 		       struct nm_reason *ret_reason)
 {
@@ -119,7 +119,7 @@ static int open_window(struct shm_transport *shm, const struct nm_identity *who,
 				ret_reason);
 	if (err)
 		return err;
-	/* All neighbours read it, so it is not the secret itself. */
+	/* All neighbours can read it, so it is a proof and not the secret itself. */
 	nm_letter_proof(who->token, facts->token, facts->part, proof);
 	err = nm_vmseg_claim(shm->segment, who->id, proof, geometry.size, &shm->claim, ret_reason);
 	return err ? err : nm_vmseg_open(shm->claim, &geometry, &shm->window, ret_reason);
@@ -141,7 +141,7 @@ static int open_segment(struct shm_transport *shm, const struct nm_identity *who
 		err = open_window(shm, who, ret_reason);
 	if (err)
 		return err;
-	/* Words of a neighbour's past may lie anywhere in it, and its end is found by a lease. */
+	/* It may hold old data of a neighbour, and only a lease shows the neighbour's end. */
 	shm->is_wary = true;
 	config.segment = shm->segment;
 	config.claim = shm->claim;
@@ -181,7 +181,7 @@ static int vmseg_create(const struct nm_sink *sink, struct nm_address *address,
 			    "no memory shared with other machines, slower channels are used: %s",
 			    ret_reason->text);
 	else
-		nm_reason_set(ret_reason, "as %.80s says", params->segment);
+		nm_reason_set(ret_reason, "described by %.80s", params->segment);
 	return err;
 }
 
