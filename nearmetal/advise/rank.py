@@ -137,7 +137,7 @@ def _gate_refusal(needs: Needs, gate: Gate, what: str) -> Objection:
     product = _NAMES[gate.product]
     return Objection(
         f"{what} needs {product} {gate.least}, not {_said(needs, gate)}",
-        str(gate.source),
+        gate.source,
         f"{product} {gate.least} or later",
     )
 
@@ -145,7 +145,7 @@ def _gate_refusal(needs: Needs, gate: Gate, what: str) -> Objection:
 def _refusals(needs: Needs, adapter: AdapterKind) -> Iterator[Objection]:
     if needs.platform not in (Platform.ANY, adapter.platform):
         yield Objection(
-            f"it is for {adapter.platform}", str(adapter.rdma_source), f"a {adapter.platform} host"
+            f"it is for {adapter.platform}", adapter.rdma_source, f"a {adapter.platform} host"
         )
         return
     for gate in adapter.requires:
@@ -155,7 +155,7 @@ def _refusals(needs: Needs, adapter: AdapterKind) -> Iterator[Objection]:
     if needs.vms_per_adapter > 1 and adapter.sharing is Sharing.ONE:
         yield Objection(
             "one running machine owns the whole adapter",
-            str(adapter.sharing_source),
+            adapter.sharing_source,
             "one machine per adapter, or SR-IOV",
         )
     yield from _ability_refusals(needs, adapter)
@@ -163,7 +163,7 @@ def _refusals(needs: Needs, adapter: AdapterKind) -> Iterator[Objection]:
         yield Objection(
             f"its message rate is weak: good up to about {adapter.most_ranks} ranks a node, "
             f"not {needs.ranks_per_node} with small messages",
-            str(adapter.most_ranks_source),
+            adapter.most_ranks_source,
             f"{adapter.most_ranks} ranks a node, or a measured message rate that is enough",
         )
 
@@ -171,14 +171,12 @@ def _refusals(needs: Needs, adapter: AdapterKind) -> Iterator[Objection]:
 def _ability_refusals(needs: Needs, adapter: AdapterKind) -> Iterator[Objection]:
     for name, ability in _asked(needs, adapter):
         if not ability.can:
-            yield Objection(f"no {name}", str(ability.source), ability.instead)
+            yield Objection(f"no {name}", ability.source, ability.instead)
         for gate in ability.gates:
             if _fails(needs, gate):
                 yield _gate_refusal(needs, gate, name)
         if name == "live migration" and _has_infiniband(needs, ability):
-            yield Objection(
-                f"{name} only with {ability.only}", str(ability.source), ability.instead
-            )
+            yield Objection(f"{name} only with {ability.only}", ability.source, ability.instead)
 
 
 def _fabric_refusals(needs: Needs, adapter: AdapterKind) -> Iterator[Objection]:
@@ -191,7 +189,7 @@ def _fabric_refusals(needs: Needs, adapter: AdapterKind) -> Iterator[Objection]:
         can = " or ".join(sorted(adapter.rdma)) or "TCP only"
         yield Objection(
             f"it carries {can}, not {needs.fabric}",
-            str(adapter.rdma_source),
+            adapter.rdma_source,
             f"a fabric of {can}" if adapter.rdma else "a program for which TCP suffices",
         )
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import LaunchError, NearmetalError, StateError, UsageError
+from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cluster.apply import Cluster
-    from nearmetal.cluster.spec import ClusterSpec
+    from nearmetal.cluster.model import ClusterSpec
     from nearmetal.job.mpi import Mpi
 
 _MAX_BLOCKS = 1000
@@ -38,7 +39,6 @@ def open_target(text: str) -> tuple[Cluster, ClusterSpec]:
     from nearmetal.cluster.backend import open_backend
     from nearmetal.cluster.spec import load_spec
     from nearmetal.cluster.store import Store, state_directory
-    from nearmetal.core.process import LocalRunner
 
     store = Store(state_directory())
     recorded = None

@@ -17,6 +17,7 @@ from nearmetal.cli.arguments import (
     split_names,
 )
 from nearmetal.core.errors import ExitCode, LaunchError, UsageError
+from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
     import argparse
@@ -61,7 +62,6 @@ def bench_options(parser: VerbParser) -> None:
 
 def on_bench(args: argparse.Namespace, view: View) -> int:
     """Run the suite; exit code 1 if a launch failed."""
-    from nearmetal.core.process import LocalRunner
     from nearmetal.study.runner.collect import Collector
     from nearmetal.study.runner.suite import ARMS, SUITES, schedule
 
@@ -133,7 +133,6 @@ def on_tune(args: argparse.Namespace, view: View) -> int:
 
 
 def _show_rates(path: Path | None, view: View) -> int:
-    from nearmetal.core.process import LocalRunner
     from nearmetal.core.resources import tool
     from nearmetal.study.runner import tune
 
@@ -148,7 +147,6 @@ def _show_rates(path: Path | None, view: View) -> int:
 
 
 def _tune(args: argparse.Namespace, view: View) -> int:
-    from nearmetal.core.process import LocalRunner
     from nearmetal.core.resources import tool
     from nearmetal.study.runner import tune
 

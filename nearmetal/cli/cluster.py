@@ -33,7 +33,7 @@ def plan_options(parser: VerbParser) -> None:
 def on_plan(args: argparse.Namespace, view: View) -> int:
     """Print the plan or the schema; exit code 3 if the plan has changes."""
     from nearmetal.cluster.apply import plan_up
-    from nearmetal.cluster.spec import json_schema
+    from nearmetal.cluster.registration import json_schema
 
     if args.schema:
         schema = json_schema()

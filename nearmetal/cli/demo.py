@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearmetal.cli.arguments import blocks_number, choose_mpis, run_directory
 from nearmetal.core.errors import ExitCode, LaunchError
+from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
     import argparse
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.cluster.apply import Cluster
-    from nearmetal.cluster.spec import ClusterSpec
+    from nearmetal.cluster.model import ClusterSpec
     from nearmetal.evidence import NodePair, RunFacts
     from nearmetal.job.mpi import Mpi
     from nearmetal.report import Headline
@@ -120,7 +121,6 @@ def on_demo(args: argparse.Namespace, view: View) -> int:
     from nearmetal.cluster.spec import load_spec
     from nearmetal.cluster.store import Store, state_directory
     from nearmetal.core.lock import locked
-    from nearmetal.core.process import LocalRunner
     from nearmetal.core.resources import share
     from nearmetal.evidence import load_run
     from nearmetal.report import Evidence, headlines
@@ -148,7 +148,6 @@ def _measure(
 ) -> tuple[tuple[NodePair, ...], str]:
     """Run everything that needs the cluster; returns the locality, and the words of hello."""
     from nearmetal.cluster.apply import down, up
-    from nearmetal.core.process import LocalRunner
     from nearmetal.core.progress import Part
     from nearmetal.study.runner.collect import Collector, find_pairs
     from nearmetal.study.runner.suite import ARMS, SUITES, schedule
@@ -187,7 +186,6 @@ def _measure(
 
 def _hello(cluster: Cluster, spec: ClusterSpec, mpi: Mpi) -> str:
     """Run the first program; returns its channel. Raises LaunchError with its last words."""
-    from nearmetal.core.process import LocalRunner
     from nearmetal.job.run import JobRequest, Output, run_job
     from nearmetal.study.runner.collect import program_path
     from nearmetal.study.runner.suite import Program, Where

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import ExitCode, UsageError
+from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
     import argparse
@@ -61,7 +62,6 @@ def _cache(args: argparse.Namespace) -> Cache:
 
 def on_build(args: argparse.Namespace, view: View) -> int:
     """Build the missing parts of the image, and print its files."""
-    from nearmetal.core.process import LocalRunner
     from nearmetal.image import build_image, machine_mirror, named_mirror, parts_here
 
     cache, runner = _cache(args), LocalRunner()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from nearmetal.cli.arguments import add_spec, open_running
 from nearmetal.core.errors import ExitCode, UsageError
+from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
     import argparse
@@ -69,7 +70,6 @@ def run_options(parser: VerbParser) -> None:
 
 def on_run(args: argparse.Namespace, view: View) -> int:
     """Run the job; returns its exit code. With --json its output goes to standard error."""
-    from nearmetal.core.process import LocalRunner
     from nearmetal.job.mpi import MapBy, Provider
     from nearmetal.job.run import JobRequest, Output, run_job
 
@@ -135,8 +135,6 @@ def exec_options(parser: VerbParser) -> None:
 
 def on_exec(args: argparse.Namespace, view: View) -> int:
     """Run it in the foreground; returns its exit code. With --json its output is captured."""
-    from nearmetal.core.process import LocalRunner
-
     cluster, spec = open_running(args.spec)
     names = [node.name for _, node in spec.nodes]
     if args.node not in (*names, "launcher"):
@@ -163,7 +161,6 @@ def on_exec(args: argparse.Namespace, view: View) -> int:
 
 def on_locality(args: argparse.Namespace, view: View) -> int:
     """Print the matrix of channels, then every pair with its reason."""
-    from nearmetal.core.process import LocalRunner
     from nearmetal.job.locality import measure_locality
 
     cluster, spec = open_running(args.spec)

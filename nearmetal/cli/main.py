@@ -6,18 +6,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, cast
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import cast
 
-from nearmetal.cli.verbs import build_parser
+from nearmetal.cli.verbs import Handler, build_parser
 from nearmetal.cli.view import View
 from nearmetal.core.errors import ExitCode, Interrupted, NearmetalError
-
-if TYPE_CHECKING:
-    from argparse import ArgumentParser
-    from collections.abc import Callable, Sequence
-    from types import FrameType
-
-    from nearmetal.cli.verbs import Handler
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -46,7 +42,7 @@ def run(argv: Sequence[str], make_parser: Callable[[], ArgumentParser]) -> int:
         for name in _ENDING:
             signal.signal(name, _interrupt)
         view.as_json = bool(args.json)
-        return cast("Handler", args.handler)(args, view)
+        return cast(Handler, args.handler)(args, view)
     except NearmetalError as error:
         view.error(error)
         return error.exit_code

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nearmetal.core.errors import ExitCode, UsageError
+from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,6 @@ _COLUMNS = ("job", "user", "node", "since", "process", "state", "VFs", "request"
 
 def on_status(args: argparse.Namespace, view: View) -> int:
     """Print containers and VFs; exit code 4 for leaks, or if Slurm promises too many VFs."""
-    from nearmetal.core.process import LocalRunner
     from nearmetal.slurm.backend import ThisNode
     from nearmetal.slurm.vfs import JobVfs
 
@@ -319,7 +319,6 @@ def reclaim_options(parser: VerbParser) -> None:
 
 def on_reclaim(args: argparse.Namespace, view: View) -> int:
     """End the containers; if there is none, that is no error."""
-    from nearmetal.core.process import LocalRunner
     from nearmetal.slurm.backend import ThisNode
 
     node = ThisNode()
@@ -332,7 +331,6 @@ def on_reclaim(args: argparse.Namespace, view: View) -> int:
 
 def reclaim(args: argparse.Namespace, view: View, backend: JobBackend[AnyInstance]) -> int:
     """End the containers of any node."""
-    from nearmetal.core.process import LocalRunner
     from nearmetal.slurm.backend import reclaim_ended
 
     if args.ended:

@@ -11,16 +11,12 @@ from nearmetal.core.errors import ExitCode, NearmetalError, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
 
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
-    from nearmetal.report.study_view import StudyView
     from nearmetal.study.importer import ImportSummary
     from nearmetal.study.judge import Comparison
-    from nearmetal.study.model import Cell
     from nearmetal.study.physics import Violation
-    from nearmetal.study.store import Study
 
 _MAX_REFUSED = 20
 
@@ -262,7 +258,7 @@ def on_report(args: argparse.Namespace, view: View) -> int:
         render_study_markdown,
         sentence,
     )
-    from nearmetal.report.study_view import Anchors
+    from nearmetal.report.study_view import Anchors, study_view
     from nearmetal.study.store import Study
 
     shown = study_view(Study(args.study), args.base, args.arms, percent=args.margin, only=args.only)
@@ -287,54 +283,3 @@ def on_report(args: argparse.Namespace, view: View) -> int:
         ],
     )
     return ExitCode.DONE
-
-
-def study_view(
-    study: Study, base: str, arms: list[str], *, percent: float | None, only: str | None
-) -> StudyView:
-    """Judge the arms and collect the content of the page."""
-    from nearmetal.report.study_view import Judged, StudyView
-    from nearmetal.study.arms import compare_arms, impossible, pick_arms
-
-    if base in arms or len(set(arms)) < len(arms):
-        raise UsageError("an arm is named twice", "name BASE once, and every other ARM once")
-    first, *others = pick_arms(study, (base, *arms))
-    judged = []
-    cells: dict[tuple[object, ...], Cell] = {}
-    for arm in others:
-        found, both = compare_arms(study, first, arm, percent=percent, only=only)
-        judged.append(Judged(arm, tuple(found)))
-        points = {one.point._replace(ranks=None) for one in found}
-        cells |= {
-            (cell.arm, cell.point): cell
-            for cell in both
-            if cell.point._replace(ranks=None) in points
-        }
-    chosen = tuple(cells.values())
-    return StudyView(
-        name=study.directory.resolve().name.removesuffix(".study"),
-        base=first,
-        judged=tuple(judged),
-        cells=chosen,
-        violations=tuple(impossible((first, *others), chosen)),
-        sources={s.source: s for s in study.sources()},
-        lines=_lines(study, chosen),
-    )
-
-
-def _lines(study: Study, cells: Iterable[Cell]) -> dict[tuple[str, int], str]:
-    """Return the raw lines of as many cells as the page shows; each file is read once."""
-    from nearmetal.report.study_view import MAX_RAW
-
-    wanted: dict[str, set[int]] = {}
-    room = MAX_RAW
-    for cell in cells:
-        if len(cell.observations) <= room:
-            room -= len(cell.observations)
-            for seen in cell.observations:
-                wanted.setdefault(seen.source, set()).add(seen.line)
-    found: dict[tuple[str, int], str] = {}
-    for source, numbers in wanted.items():
-        lines = study.raw(source).decode("utf-8", "replace").splitlines()
-        found |= {(source, n): lines[n - 1].strip() for n in numbers if n <= len(lines)}
-    return found

@@ -104,10 +104,7 @@ def on_tax(args: argparse.Namespace, view: View) -> int:
                     "size": p.size,
                     "nodes": p.nodes,
                     "metric": p.metric,
-                    "total": t.total,
-                    "core_loss": t.core_loss,
-                    "virtualization": t.virtualization,
-                    "verdict": t.verdict,
+                    **vars(t),
                 }
                 for p, t in found
             ]
@@ -167,17 +164,7 @@ def on_published(args: argparse.Namespace, view: View) -> int:
         {
             "study": vars(study),
             "numbers": [vars(n) for n in known],
-            "taxes": [
-                {
-                    "test": n.test,
-                    "at": n.scale,
-                    "total": t.total,
-                    "core_loss": t.core_loss,
-                    "virtualization": t.virtualization,
-                    "verdict": t.verdict,
-                }
-                for n, t in split
-            ],
+            "taxes": [{"test": n.test, "at": n.scale, **vars(t)} for n, t in split],
             "signed": [
                 {
                     "plus": t.first,

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from nearmetal.cli.arguments import open_running
 from nearmetal.core.errors import BackendError, ExitCode, LogError
 from nearmetal.core.files import replace_file
+from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.cluster.backend import Backend
-    from nearmetal.cluster.spec import ClusterSpec
+    from nearmetal.cluster.model import ClusterSpec
     from nearmetal.evidence.counters import EndpointCounters
     from nearmetal.evidence.traffic import Line
 
@@ -100,7 +101,6 @@ def _of_cluster(backend: Backend, spec: ClusterSpec) -> list[Path]:
 def _of_all_clusters() -> list[Path]:
     from nearmetal.cluster.backend import open_backend
     from nearmetal.cluster.store import Store, state_directory
-    from nearmetal.core.process import LocalRunner
 
     store = Store(state_directory())
     found = []

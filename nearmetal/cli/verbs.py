@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs in the order of the help, and the parser made of them.
+"""The verbs in the order of the help (verbs.csv), and the parser made of them.
 
 The verb `up` of the module `cluster` is two functions there: `up_options(parser)` adds its arguments
 (a verb without arguments has no such function), and `on_up(args, view)` does the work and returns
@@ -10,19 +10,17 @@ what is quick to load, and everything else in the function that uses it: so each
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import nearmetal
+from nearmetal.cli.view import View
 from nearmetal.core.errors import UsageError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from nearmetal.cli.view import View
-
-    Handler = Callable[[argparse.Namespace, View], int]
+Handler = Callable[[argparse.Namespace, View], int]
 
 
 class Verb(NamedTuple):
@@ -33,196 +31,9 @@ class Verb(NamedTuple):
     example: str
 
 
-VERBS = {
-    "demo": Verb(
-        "demo",
-        "create two nodes on this machine, run benchmarks between them, write a report",
-        "nearmetal demo --output /tmp/demo",
-    ),
-    "plan": Verb(
-        "cluster",
-        "show the changes that `up` would make",
-        "nearmetal plan examples/two-nodes.yaml",
-    ),
-    "up": Verb(
-        "cluster",
-        "create the cluster that a spec describes, or complete a partly created one",
-        "nearmetal up examples/two-nodes.yaml",
-    ),
-    "status": Verb(
-        "cluster",
-        "show the nodes of a cluster: addresses, cores, health",
-        "nearmetal status examples/two-nodes.yaml",
-    ),
-    "down": Verb(
-        "cluster",
-        "remove a cluster with its jobs, processes, devices and records",
-        "nearmetal down examples/two-nodes.yaml",
-    ),
-    "run": Verb(
-        "job",
-        "run an MPI program in a cluster",
-        "nearmetal run examples/two-nodes.yaml --mpi mpich5 -n 2 -- ./hello",
-    ),
-    "exec": Verb(
-        "job",
-        "run a program in one node, on the cores of that node",
-        "nearmetal exec examples/two-nodes.yaml n1 -- hostname",
-    ),
-    "locality": Verb(
-        "job",
-        "show which channel each pair of nodes uses, and the reason",
-        "nearmetal locality examples/near-far.yaml",
-    ),
-    "bench": Verb(
-        "bench",
-        "run benchmarks on a cluster and keep their raw output",
-        "nearmetal bench examples/two-nodes.yaml --suite quick --mpi openmpi5",
-    ),
-    "report": Verb(
-        "demo",
-        "write a report of the results of `bench`: HTML, Markdown, CSV",
-        "nearmetal report results/20260101-120000-two-nodes",
-    ),
-    "tune": Verb(
-        "bench",
-        "measure the copy rates of this machine for the provider",
-        "nearmetal tune",
-    ),
-    "study": Verb(
-        "",
-        "run or import a study, compare its arms, write its report, check claims",
-        "nearmetal study import logs --output my-study",
-    ),
-    "study run": Verb(
-        "study",
-        "run the launches of a study file, or resume them",
-        "nearmetal study run examples/near-or-tcp.yaml --output results/near-or-tcp",
-    ),
-    "study import": Verb(
-        "study",
-        "import directories of logs into a study",
-        "nearmetal study import logs --labels labels.yaml --output my-study",
-    ),
-    "study judge": Verb(
-        "study",
-        "compare one arm of a study with another, with a verdict for each point",
-        "nearmetal study judge my-study bare-metal vm",
-    ),
-    "study lint": Verb(
-        "study_claims",
-        "find claims that contradict each other or the data",
-        "nearmetal study lint paper.md --data my-study",
-    ),
-    "study published": Verb(
-        "study_claims",
-        "show the numbers of a published study and their source lines",
-        "nearmetal study published vmw-adapter",
-    ),
-    "study report": Verb(
-        "study",
-        "write the report of a study: HTML, Markdown, CSV, SVG",
-        "nearmetal study report my-study bare-metal vm",
-    ),
-    "study reproduce": Verb(
-        "study_claims",
-        "test the claims of a published study on your own data",
-        "nearmetal study reproduce sdsc my-study --arm sr-iov-ib=vm --arm native-ib=metal",
-    ),
-    "study tax": Verb(
-        "study_claims",
-        "split the performance loss of a VM into missing cores and virtualization",
-        "nearmetal study tax my-study bare-metal bare-metal-44 vm",
-    ),
-    "advise": Verb(
-        "advise",
-        "rank the network adapters that meet given needs, with reasons",
-        "nearmetal advise --platform vsphere --vsphere 8.0U2 --fabric roce --vms-per-adapter 4",
-    ),
-    "image": Verb(
-        "",
-        "build, list and remove images for virtual machines",
-        "nearmetal image build",
-    ),
-    "image build": Verb(
-        "image",
-        "build an image, unless the cache holds it",
-        "nearmetal image build --with compilers",
-    ),
-    "image list": Verb("image", "list the images in the cache", "nearmetal image list"),
-    "image remove": Verb("image", "remove images from the cache", "nearmetal image remove --all"),
-    "top": Verb(
-        "top",
-        "show the traffic of running jobs: sender, receiver, channel",
-        "nearmetal top --once --sort bytes",
-    ),
-    "host": Verb(
-        "",
-        "prepare machines to host virtual machines, show virtual functions and their owners",
-        "nearmetal host plan examples/hosts/rack1.yaml",
-    ),
-    "host plan": Verb(
-        "host",
-        "show the missing steps of hosts, from BIOS to virtual functions, and the reboots",
-        "nearmetal host plan examples/hosts/rack1.yaml",
-    ),
-    "host apply": Verb(
-        "host",
-        "apply the changes of the plan to hosts, and reboot hosts where a step needs it",
-        "nearmetal host apply examples/hosts/rack1.yaml",
-    ),
-    "host status": Verb(
-        "host",
-        "show the present state of hosts and the differences from their file",
-        "nearmetal host status examples/hosts/rack1.yaml",
-    ),
-    "host rollback": Verb(
-        "host",
-        "restore the state of hosts before the first `apply`; reboots hosts too",
-        "nearmetal host rollback examples/hosts/rack1.yaml --dry-run",
-    ),
-    "host vf": Verb(
-        "host",
-        "show SR-IOV adapters, their virtual functions (VFs) and the owners",
-        "nearmetal host vf",
-    ),
-    "import": Verb(
-        "",
-        "convert the cluster file of another tool to a spec",
-        "nearmetal import vhpc cluster.conf --vcenter vcenter.example.org",
-    ),
-    "import vhpc": Verb(
-        "cluster",
-        "convert a cluster file of vhpc-toolkit to a spec",
-        "nearmetal import vhpc cluster.conf --vcenter vcenter.example.org",
-    ),
-    "slurm": Verb(
-        "",
-        "show, create and remove the containers of Slurm jobs on this node",
-        "nearmetal slurm status",
-    ),
-    "slurm status": Verb(
-        "slurm",
-        "show the containers and VFs of jobs on this node, and leaks",
-        "nearmetal slurm status",
-    ),
-    "slurm task": Verb(
-        "slurm",
-        "run a task of a Slurm step in a container; needs neither the plugin nor root",
-        "srun -N2 --ntasks-per-node=2 nearmetal slurm task -- ./app",
-    ),
-    "slurm launch": Verb(
-        "slurm",
-        "create the container of a job on this node; needs root",
-        "nearmetal slurm launch --job 7 --uid 1000 --segment 67108864",
-    ),
-    "slurm reclaim": Verb(
-        "slurm",
-        "end the containers of jobs on this node and return their VFs; needs root",
-        "nearmetal slurm reclaim --ended",
-    ),
-}
-"""Every verb; a verb of a group follows its group."""
+_ROWS = Path(__file__).with_name("verbs.csv").read_text(encoding="utf-8").splitlines()
+VERBS = {name: Verb(*row) for name, *row in csv.reader(_ROWS[1:])}
+"""Every verb of verbs.csv; a verb of a group follows its group."""
 
 _TYPES = {"N": int, "BYTES": int, "FILE": Path, "DIR": Path, "STUDY": Path}
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from nearmetal.core.errors import NearmetalError, SpecError
 from nearmetal.core.progress import Progress, Silent, bar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _RED, _YELLOW, _BOLD = "31", "33", "1"
 

@@ -9,9 +9,9 @@ from functools import partial
 
 from nearmetal.cluster.backend import Backend
 from nearmetal.cluster.diff import Action, Change, Plan, make_plan, removal
+from nearmetal.cluster.model import ClusterSpec
 from nearmetal.cluster.registration import desired
 from nearmetal.cluster.resource import Key, Kind
-from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import NearmetalError, StateError
 from nearmetal.core.journal import Event, Journal

@@ -7,35 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from nearmetal.cluster.model import ClusterSpec, Host, Network, Node, SpecPath, addresses
-from nearmetal.cluster.registration import (
-    backend_names,
-    from_canonical,
-    json_schema,
-    registration,
-    specs,
-)
-from nearmetal.cluster.resource import Facts, HostFacts, Key, Kind, Observed, Resource
+from nearmetal.cluster.model import ClusterSpec, SpecPath
+from nearmetal.cluster.registration import backend_names, registration, specs
 from nearmetal.config.document import Document, parse, read_text
 from nearmetal.config.explain import check, known_keys
 
-__all__ = [
-    "ClusterSpec",
-    "Facts",
-    "Host",
-    "HostFacts",
-    "Key",
-    "Kind",
-    "Network",
-    "Node",
-    "Observed",
-    "Resource",
-    "addresses",
-    "from_canonical",
-    "json_schema",
-    "load_spec",
-    "parse_spec",
-]
+__all__ = ["ClusterSpec", "load_spec", "parse_spec"]
 
 WHAT = "a cluster spec"
 

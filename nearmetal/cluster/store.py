@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nearmetal.cluster.spec import ClusterSpec, from_canonical
+from nearmetal.cluster.model import ClusterSpec
+from nearmetal.cluster.registration import from_canonical
 from nearmetal.core.errors import StateError
 from nearmetal.core.files import replace_file
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from rich.progress import Progress as RichProgress
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress  # slow to load, and a help needs no bar
 
 
 class Progress(Protocol):
@@ -67,22 +68,16 @@ class StepBar:
 @contextmanager
 def bar(title: str) -> Iterator[StepBar]:
     """Show a bar on standard error until the block ends."""
-    from rich.console import Console  # noqa: PLC0415 - slow to load, and a help text needs no bar
-    from rich.progress import (  # noqa: PLC0415 - as above
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+    from rich import console, progress  # noqa: PLC0415 - slow to load
 
     columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+    screen = console.Console(stderr=True)
+    with progress.Progress(*columns, console=screen, transient=True) as shown:
         steps = StepBar(shown, title)
         yield steps
         steps.finish()

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from nearmetal.core.errors import UsageError
 from nearmetal.evidence import Unit
 from nearmetal.report import numbers
+from nearmetal.study.arms import compare_arms, impossible, pick_arms
 from nearmetal.study.gate import RecordedFacts
 from nearmetal.study.judge import Comparison, Verdict
 from nearmetal.study.model import Arm, Cell, Observation, Point, SourceFile
 from nearmetal.study.physics import Violation
+from nearmetal.study.store import Study
 
 MAX_RAW = 20_000
 """Number of raw lines in the page; the others are counted, and stay in the study's objects."""
@@ -187,3 +190,49 @@ def legend(arm: Arm) -> str:
         facts.get("adapter", ""),
     ]
     return ".".join(part.replace(" ", "-") for part in parts if part) or arm.name
+
+
+def study_view(
+    study: Study, base: str, arms: list[str], *, percent: float | None, only: str | None
+) -> StudyView:
+    """Judge the arms and collect the content of the page."""
+    if base in arms or len(set(arms)) < len(arms):
+        raise UsageError("an arm is named twice", "name BASE once, and every other ARM once")
+    first, *others = pick_arms(study, (base, *arms))
+    judged = []
+    cells: dict[tuple[object, ...], Cell] = {}
+    for arm in others:
+        found, both = compare_arms(study, first, arm, percent=percent, only=only)
+        judged.append(Judged(arm, tuple(found)))
+        points = {one.point._replace(ranks=None) for one in found}
+        cells |= {
+            (cell.arm, cell.point): cell
+            for cell in both
+            if cell.point._replace(ranks=None) in points
+        }
+    chosen = tuple(cells.values())
+    return StudyView(
+        name=study.directory.resolve().name.removesuffix(".study"),
+        base=first,
+        judged=tuple(judged),
+        cells=chosen,
+        violations=tuple(impossible((first, *others), chosen)),
+        sources={s.source: s for s in study.sources()},
+        lines=_lines(study, chosen),
+    )
+
+
+def _lines(study: Study, cells: Iterable[Cell]) -> dict[tuple[str, int], str]:
+    """Return the raw lines of as many cells as the page shows; each file is read once."""
+    wanted: dict[str, set[int]] = {}
+    room = MAX_RAW
+    for cell in cells:
+        if len(cell.observations) <= room:
+            room -= len(cell.observations)
+            for seen in cell.observations:
+                wanted.setdefault(seen.source, set()).add(seen.line)
+    found: dict[tuple[str, int], str] = {}
+    for source, chosen in wanted.items():
+        lines = study.raw(source).decode("utf-8", "replace").splitlines()
+        found |= {(source, n): lines[n - 1].strip() for n in chosen if n <= len(lines)}
+    return found

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from nearmetal.cluster.backend import NodeStatus
 from nearmetal.cluster.backends.local.plan import ContainerNode
-from nearmetal.cluster.spec import ClusterSpec, Facts, Key, Kind, Observed, Resource
+from nearmetal.cluster.model import ClusterSpec
+from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
 from nearmetal.config.size import format_size
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import Command

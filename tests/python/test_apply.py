@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from nearmetal.cluster.apply import Cluster, describe, down, plan_up, up
-from nearmetal.cluster.spec import ClusterSpec, Key, Kind, parse_spec
+from nearmetal.cluster.model import ClusterSpec
+from nearmetal.cluster.resource import Key, Kind
+from nearmetal.cluster.spec import parse_spec
 from nearmetal.cluster.store import Store, state_directory
 from nearmetal.core.errors import BackendError, LockedError, StateError
 from nearmetal.core.journal import Event, Journal

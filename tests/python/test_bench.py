@@ -10,7 +10,8 @@ from typing import IO, TYPE_CHECKING
 import pytest
 
 from nearmetal.cluster.registration import desired
-from nearmetal.cluster.spec import Facts, parse_spec
+from nearmetal.cluster.resource import Facts
+from nearmetal.cluster.spec import parse_spec
 from nearmetal.core.errors import LaunchError, LogError
 from nearmetal.core.process import Command, Completed
 from nearmetal.evidence import load_run

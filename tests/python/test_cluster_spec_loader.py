@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearmetal.cluster.backends.local.spec import LocalSpec
-from nearmetal.cluster.spec import addresses, from_canonical, json_schema, load_spec, parse_spec
+from nearmetal.cluster.model import addresses
+from nearmetal.cluster.registration import from_canonical, json_schema
+from nearmetal.cluster.spec import load_spec, parse_spec
 from nearmetal.core.errors import NearmetalError, SpecError
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 
+from nearmetal.cluster.model import ClusterSpec
 from nearmetal.cluster.registration import desired
-from nearmetal.cluster.spec import ClusterSpec, Facts, Kind, parse_spec
+from nearmetal.cluster.resource import Facts, Kind
+from nearmetal.cluster.spec import parse_spec
 from nearmetal.core.errors import CommandError, LaunchError, UsageError
 from nearmetal.core.process import Command, Completed
 from nearmetal.core.resources import provider_library, provider_places

@@ -27,7 +27,8 @@ from nearmetal.cluster.backends.libvirt.machine import (
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 from nearmetal.cluster.backends.libvirt.values import VirtualHost, VirtualNode
 from nearmetal.cluster.registration import desired
-from nearmetal.cluster.spec import HostFacts, Kind, Resource, load_spec, parse_spec
+from nearmetal.cluster.resource import HostFacts, Kind, Resource
+from nearmetal.cluster.spec import load_spec, parse_spec
 from tests.python.test_plan import check_golden
 from tests.python.virtual import HYPERVISOR, SMALL, facts_for
 

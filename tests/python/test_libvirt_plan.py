@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from nearmetal.cluster.apply import describe
 from nearmetal.cluster.diff import Action, Plan, make_plan
 from nearmetal.cluster.registration import desired
-from nearmetal.cluster.spec import Kind, Observed, parse_spec
+from nearmetal.cluster.resource import Kind, Observed
+from nearmetal.cluster.spec import parse_spec
 from nearmetal.core.errors import SpecError, StateError
 from tests.python.test_plan import carried_out
 from tests.python.virtual import HYPERVISOR, SMALL, facts_for

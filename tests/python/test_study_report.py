@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 
 from nearmetal.cli.main import main
-from nearmetal.cli.study import study_view
 from nearmetal.report.study_charts import bars, curves
 from nearmetal.report.study_page import render_study_html, render_study_markdown, sentence
 from nearmetal.report.study_rules import rules
-from nearmetal.report.study_view import Anchors, StudyView, legend, raw_lines
+from nearmetal.report.study_view import Anchors, StudyView, legend, raw_lines, study_view
 from nearmetal.study.model import Arm
 from nearmetal.study.store import Study
 

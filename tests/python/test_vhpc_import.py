@@ -21,7 +21,8 @@ from nearmetal.cluster.backends.vsphere.vhpc.text import (
     spread,
 )
 from nearmetal.cluster.registration import desired
-from nearmetal.cluster.spec import Facts, parse_spec
+from nearmetal.cluster.resource import Facts
+from nearmetal.cluster.spec import parse_spec
 from nearmetal.core.errors import SpecError
 
 FILES = sorted((Path(__file__).parent / "vhpc").glob("*.conf"))

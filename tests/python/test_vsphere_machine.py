@@ -23,7 +23,8 @@ from nearmetal.cluster.backends.vsphere.machine import (
 from nearmetal.cluster.backends.vsphere.plan import VsphereMachine
 from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.registration import desired
-from nearmetal.cluster.spec import Facts, parse_spec
+from nearmetal.cluster.resource import Facts
+from nearmetal.cluster.spec import parse_spec
 
 TEXT = """\
 version: 1

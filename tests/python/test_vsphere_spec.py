@@ -12,18 +12,9 @@ from hypothesis import strategies as st
 
 from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.diff import Action, make_plan
-from nearmetal.cluster.registration import desired
-from nearmetal.cluster.resource import TextValues
-from nearmetal.cluster.spec import (
-    Facts,
-    Key,
-    Kind,
-    Observed,
-    Resource,
-    from_canonical,
-    load_spec,
-    parse_spec,
-)
+from nearmetal.cluster.registration import desired, from_canonical
+from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource, TextValues
+from nearmetal.cluster.spec import load_spec, parse_spec
 from nearmetal.core.errors import SpecError
 
 EXAMPLE = Path(__file__).parents[2] / "nearmetal/share/examples" / "vsphere-sriov.yaml"

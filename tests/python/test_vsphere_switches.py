@@ -14,7 +14,8 @@ from nearmetal.cluster.backends.vsphere.plan import VirtualSwitch
 from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.backends.vsphere.switches import Switches
 from nearmetal.cluster.registration import desired
-from nearmetal.cluster.spec import Facts, parse_spec
+from nearmetal.cluster.resource import Facts
+from nearmetal.cluster.spec import parse_spec
 from nearmetal.core.errors import BackendError
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
-from nearmetal.cluster.spec import ClusterSpec, Facts, HostFacts
+from nearmetal.cluster.model import ClusterSpec
+from nearmetal.cluster.resource import Facts, HostFacts
 
 HYPERVISOR = HostFacts(
     uri="qemu:///system",

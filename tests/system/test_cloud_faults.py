@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nearmetal.cluster.apply import down, plan_up, up
-from nearmetal.cluster.spec import Kind
+from nearmetal.cluster.resource import Kind
 from nearmetal.core.errors import BackendError
 from tests.system import hypervisors
 from tests.system.virtual_clusters import Place, places

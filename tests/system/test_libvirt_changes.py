@@ -15,7 +15,8 @@ import pytest
 
 from nearmetal.cluster.backends.libvirt.nodes import Nodes
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
-from nearmetal.cluster.spec import addresses, load_spec
+from nearmetal.cluster.model import addresses
+from nearmetal.cluster.spec import load_spec
 from nearmetal.core.process import LocalRunner
 from tests.system import hypervisors
 from tests.system.virtual_clusters import Place, places

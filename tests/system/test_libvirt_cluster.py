@@ -21,7 +21,8 @@ import pytest
 from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor as Link
 from nearmetal.cluster.backends.libvirt.nodes import Nodes
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
-from nearmetal.cluster.spec import addresses, load_spec
+from nearmetal.cluster.model import addresses
+from nearmetal.cluster.spec import load_spec
 from nearmetal.cluster.store import Store
 from nearmetal.core.journal import Journal
 from nearmetal.core.process import LocalRunner

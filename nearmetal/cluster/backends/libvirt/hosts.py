@@ -17,8 +17,8 @@ from nearmetal.cluster.backends.libvirt.spec import LibvirtHost
 from nearmetal.cluster.backends.libvirt.values import NONE, VirtualHost
 from nearmetal.cluster.resource import Resource
 from nearmetal.core.errors import BackendError, CommandError, NearmetalError
-from nearmetal.core.process import Command, Completed, Runner, find_program
-from nearmetal.core.resources import REPOSITORY
+from nearmetal.core.process import Command, Completed, Runner
+from nearmetal.core.resources import tool
 from nearmetal.core.ssh import Login
 from nearmetal.host.vf import GrantedVf, Owner, VfHost, Wish, this_machine
 from nearmetal.host.vf.request import VfRequest
@@ -134,22 +134,9 @@ class HostShell:
 # The directory and the segment
 
 
-def segment_tool() -> Path:
-    """Return nearmetal-segment: the program of the build, or an installed one."""
-    built = REPOSITORY / "build/c/src/tools" / TOOL
-    if os.access(built, os.X_OK):
-        return built
-    found = find_program(TOOL)
-    if found is None:
-        raise BackendError(
-            f"{TOOL} is not installed, and {built} does not exist", "run `make setup`"
-        )
-    return found
-
-
 def _tool(shell: HostShell, directory: str) -> str:
     """Return the tool's path on the host; the tool is carried to another machine."""
-    local = segment_tool()
+    local = tool(TOOL)
     if not shell.remote:
         return str(local)
     path = f"{directory}/{TOOL}"

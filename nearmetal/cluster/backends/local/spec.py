@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -17,9 +17,6 @@ from nearmetal.cluster.model import (
     too_small,
 )
 from nearmetal.config.model import MAX_NODES, AbsolutePath, Name, Size
-
-if TYPE_CHECKING:
-    pass
 
 
 class LocalNode(Node):
