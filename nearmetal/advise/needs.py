@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nearmetal.core.errors import NearmetalError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 SMALL_B = 1024
 LARGE_B = 64 * 1024

@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from nearmetal.advise.adapters import ADAPTERS, Ability, AdapterKind, Gate, Sharing
 from nearmetal.advise.needs import Fabric, Messages, Needs, Platform, parse_version
 from nearmetal.advise.tax import PUBLISHED, Tax
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 SAME_BAND = 0.02
 """Measured taxes within this band count as equal."""

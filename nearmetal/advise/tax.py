@@ -9,17 +9,12 @@ them fully (tax = 1 - (1 - core loss) x (1 - the rest)). Both limits are given.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from nearmetal.advise.adapters import ADAPTERS
 from nearmetal.advise.needs import read_rows
 from nearmetal.core.errors import NearmetalError
-from nearmetal.evidence.published import find
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nearmetal.evidence.published import Number
+from nearmetal.evidence.published import Number, find
 
 
 @dataclass(frozen=True)

@@ -3,24 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
+from nearmetal.cluster.backend import Backend
 from nearmetal.cluster.diff import Action, Change, Plan, make_plan, removal
 from nearmetal.cluster.registration import desired
 from nearmetal.cluster.resource import Key, Kind
+from nearmetal.cluster.spec import ClusterSpec
+from nearmetal.cluster.store import Store
 from nearmetal.core.errors import NearmetalError, StateError
 from nearmetal.core.journal import Event, Journal
 from nearmetal.core.lock import locked
 from nearmetal.core.progress import Progress, Silent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nearmetal.cluster.backend import Backend
-    from nearmetal.cluster.spec import ClusterSpec
-    from nearmetal.cluster.store import Store
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,17 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
+from pathlib import Path
+from typing import Protocol, TypedDict, Unpack
 
 from nearmetal.cluster import backends
+from nearmetal.cluster.model import ClusterSpec
+from nearmetal.cluster.resource import Facts, Key, Observed, Resource
+from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from nearmetal.cluster.model import ClusterSpec
-    from nearmetal.cluster.resource import Facts, Key, Observed, Resource
-    from nearmetal.cluster.store import Store
-    from nearmetal.core.process import Command, Runner
-
+from nearmetal.core.process import Command, Runner
 
 STAGED = "files"
 """Directory below `job_root` for the files that are carried to nodes which do not see ours."""
@@ -134,8 +130,13 @@ class Backend(Protocol):
 def open_backend(spec: ClusterSpec, store: Store, runner: Runner) -> Backend:
     """Return the backend of a spec's cluster; nothing is touched yet.
 
-    The module `driver` of each backend has a function of the same form.
+    The module `driver` of each backend has a function of the same form. An SDK that it needs is an
+    extra of the package, with the name of the backend.
     """
-    driver = importlib.import_module(f"{backends.__name__}.{spec.backend}.driver")
+    try:
+        driver = importlib.import_module(f"{backends.__name__}.{spec.backend}.driver")
+    except ImportError as error:
+        hint = f"install nearmetal[{spec.backend}]"
+        raise BackendError(f"backend {spec.backend} needs an SDK: {error}", hint) from error
     found: Backend = driver.open_backend(spec, store, runner)
     return found

@@ -9,20 +9,16 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic.json_schema import models_json_schema
 
 from nearmetal.cluster import backends
 from nearmetal.cluster.model import ClusterSpec
-from nearmetal.cluster.resource import Observed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nearmetal.cluster.resource import Desired, Facts
+from nearmetal.cluster.resource import Desired, Facts, Observed
 
 Spec = TypeVar("Spec", bound=ClusterSpec)
 

@@ -225,9 +225,3 @@ class Facts:
     cpus: tuple[int, ...] = ()
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
     image: str = ""
-
-
-def resource(kind: Kind, name: str, attributes: Mapping[str, object]) -> Resource:
-    """Build a Resource of text values."""
-    texts = tuple(sorted((key, str(value)) for key, value in attributes.items()))
-    return Resource(Key(kind, name), TextValues(texts=texts))

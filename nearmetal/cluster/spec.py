@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
-from nearmetal.cluster.model import ClusterSpec, Host, Network, Node, addresses
+from nearmetal.cluster.model import ClusterSpec, Host, Network, Node, SpecPath, addresses
 from nearmetal.cluster.registration import (
     backend_names,
     from_canonical,
@@ -13,15 +15,9 @@ from nearmetal.cluster.registration import (
     registration,
     specs,
 )
-from nearmetal.cluster.resource import Facts, HostFacts, Key, Kind, Observed, Resource, resource
+from nearmetal.cluster.resource import Facts, HostFacts, Key, Kind, Observed, Resource
 from nearmetal.config.document import Document, parse, read_text
 from nearmetal.config.explain import check, known_keys
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from nearmetal.cluster.model import SpecPath
 
 __all__ = [
     "ClusterSpec",
@@ -39,7 +35,6 @@ __all__ = [
     "json_schema",
     "load_spec",
     "parse_spec",
-    "resource",
 ]
 
 WHAT = "a cluster spec"

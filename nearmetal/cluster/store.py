@@ -6,18 +6,13 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from nearmetal.cluster.spec import from_canonical
+from nearmetal.cluster.spec import ClusterSpec, from_canonical
 from nearmetal.core.errors import StateError
 from nearmetal.core.files import replace_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nearmetal.cluster.spec import ClusterSpec
 
 SPEC = "spec.json"
 """The file of a cluster's canonical spec, in its directory."""

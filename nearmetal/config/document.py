@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from nearmetal.core.errors import NearmetalError, Problem, SpecError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 16

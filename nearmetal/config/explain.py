@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import difflib
 import types
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
-from nearmetal.config.document import dotted, parse, read_text
+from nearmetal.config.document import Document, Key, dotted, parse, read_text
 from nearmetal.config.model import NAME_PATTERN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from pydantic_core import ErrorDetails
-
-    from nearmetal.config.document import Document, Key
 
 _Checked = TypeVar("_Checked", bound=BaseModel)
 

@@ -7,16 +7,14 @@ import importlib
 import os
 import re
 import stat
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from nearmetal.config.model import AbsolutePath, Model
 from nearmetal.core.errors import PasswordError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MAX_BYTES = 4096
 

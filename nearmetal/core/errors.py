@@ -1,32 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error tree.
-
-NearmetalError              message, hint, exit code; caught only in cli.main
-├── UsageError              the command line is wrong (2)
-├── SpecError               a file of the user is wrong, with all its problems (1)
-├── StateError              the recorded state and the request contradict each other (1)
-│   └── LockedError         another process holds the lock (1)
-├── BackendError            a step on the backend failed (1)
-├── PasswordError           a password is not at the place that a file names (1)
-├── HostError               a host or its adapters cannot do what is requested (1)
-│   └── NoVfError           the host has no virtual function left that fits (1)
-├── CommandError            a started program failed, timed out or was not found (1)
-├── LaunchError             an MPI job could not be started (1)
-├── SlurmError              a container of a Slurm job cannot be made or ended (1)
-├── ImageError              a guest image cannot be built, or is damaged (1)
-├── LogError                a raw log is damaged or of another kind (1)
-└── Interrupted             Ctrl-C, SIGTERM or SIGHUP (128 + signal)
-"""
+"""The errors of nearmetal. Only cli.main catches NearmetalError; the exit code is 1 unless said."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class ExitCode(IntEnum):

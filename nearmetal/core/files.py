@@ -11,13 +11,11 @@ import contextlib
 import json
 import os
 import shutil
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
 
 from nearmetal.core.errors import HostError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 def beside(path: Path, *, shared: bool = False) -> Path:

@@ -11,10 +11,7 @@ import os
 import time
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 NAME = "journal.jsonl"
 

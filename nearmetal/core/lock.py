@@ -7,13 +7,10 @@ import contextlib
 import fcntl
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from nearmetal.core.errors import LockedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 HINT = "wait until that process ends, or stop it; its work can be resumed"
 

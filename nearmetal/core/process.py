@@ -15,14 +15,12 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn, Protocol
+from typing import IO, NoReturn, Protocol
 
 from nearmetal.core.errors import CommandError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 GRACE_S = 2.0
 """Time for a cancelled process group between SIGTERM and SIGKILL."""
@@ -30,6 +28,8 @@ GRACE_S = 2.0
 AT_ONCE = 8
 """Commands that run side by side. Many are logins through one machine, and its sshd drops some of more
 than ten logins that are not yet authenticated (MaxStartups)."""
+
+_Stream = IO[bytes] | int | None
 
 _TAIL_LINES = 12
 _LOOK_S = 0.5
@@ -132,12 +132,7 @@ def _end_session(process: subprocess.Popen[bytes]) -> None:
 
 
 def _start(
-    command: Command,
-    *,
-    stdin: IO[bytes] | int,
-    stdout: IO[bytes] | int | None,
-    stderr: IO[bytes] | int | None,
-    own_session: bool = True,
+    command: Command, stdin: _Stream, stdout: _Stream, stderr: _Stream, *, own_session: bool = True
 ) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
@@ -156,15 +151,10 @@ def _start(
 
 @contextlib.contextmanager
 def _started(
-    command: Command,
-    *,
-    stdin: IO[bytes] | int,
-    stdout: IO[bytes] | int | None,
-    stderr: IO[bytes] | int | None,
-    own_session: bool = True,
+    command: Command, stdin: _Stream, stdout: _Stream, stderr: _Stream, *, own_session: bool = True
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start a process; on any exception, KeyboardInterrupt included, end its session."""
-    process = _start(command, stdin=stdin, stdout=stdout, stderr=stderr, own_session=own_session)
+    process = _start(command, stdin, stdout, stderr, own_session=own_session)
     try:
         yield process
     except BaseException:
@@ -198,7 +188,7 @@ def _run_side_by_side(commands: Sequence[Command], timeout_s: float) -> list[Com
             )
             given.write(command.stdin)
             given.seek(0)
-            process = stack.enter_context(_started(command, stdin=given, stdout=out, stderr=words))
+            process = stack.enter_context(_started(command, given, out, words))
             running.append((command, process, out, words))
         for command, process, out, words in running:
             timed_out = False
@@ -295,7 +285,7 @@ class LocalRunner:
         """Run to the end and capture both outputs."""
         begin = time.monotonic()
         pipe = subprocess.PIPE
-        with _started(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        with _started(command, pipe, pipe, pipe) as process:
             timed_out = False
             try:
                 stdout, stderr = process.communicate(command.stdin, timeout_s)
@@ -343,9 +333,9 @@ class LocalRunner:
         timed_out = False
         with _started(
             command,
-            stdin=subprocess.DEVNULL if stdin is None else stdin,
-            stdout=stdout,
-            stderr=stderr,
+            subprocess.DEVNULL if stdin is None else stdin,
+            stdout,
+            stderr,
             own_session=not foreground,
         ) as process:
             try:
@@ -359,7 +349,7 @@ class LocalRunner:
     def converse(self, command: Command, *, stderr: IO[bytes] | None = None) -> Dialogue:
         """Start a program with pipes for its input and output."""
         pipe = subprocess.PIPE
-        process = _start(command, stdin=pipe, stdout=pipe, stderr=stderr)
+        process = _start(command, pipe, pipe, stderr)
         return _LocalDialogue(command, process)
 
 

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rich.progress import Progress as RichProgress
+from rich.progress import Progress as RichProgress
 
 
 class Progress(Protocol):

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import LaunchError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 """The checkout that this package runs from, where its build/ lies; elsewhere a folder without one."""

@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+from pathlib import Path
 
 NO_CONNECTION = 255
 """Exit code of ssh itself; every other code comes from the remote command."""

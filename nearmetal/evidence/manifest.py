@@ -7,9 +7,10 @@ The manifest records each launch in its order: the command, how it ran, and how 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -18,9 +19,6 @@ from nearmetal.evidence.model import Fact, Log
 from nearmetal.evidence.parse import parse_log
 from nearmetal.evidence.parse.reader import fail
 from nearmetal.evidence.recognize import MAX_LOG_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 FILE = "manifest.json"
 STUDY_SUITE = "study"

@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from nearmetal.evidence.counters import EndpointCounters, PeerCounters, Traffic
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from nearmetal.host.steps import Stage
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nearmetal.host.hosts_file import Adapter, HostGroup, Port
-    from nearmetal.host.model import CardFacts, PlatformFacts, PortFacts
-    from nearmetal.host.steps import Outcome
+from nearmetal.host.hosts_file import Adapter, HostGroup, Port
+from nearmetal.host.model import CardFacts, PlatformFacts, PortFacts
+from nearmetal.host.steps import Outcome, Stage
 
 MAX_FIRMWARE_VFS = 127
 """Maximum of VFs of one ConnectX card in its firmware (VMware and NVIDIA: "up to 127 VFs")."""

@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nearmetal.core.files import read_tables, remove_file, replace_tables
 from nearmetal.host.facts_esxi import same_boot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from nearmetal.host.model import PlatformFacts
+from nearmetal.host.model import PlatformFacts
 
 NAME = "esxi.json"
 _OURS = "maintenance"

@@ -6,20 +6,16 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import BackendError, CommandError, HostError, PasswordError
 from nearmetal.host.facts_esxi import read_esxi, with_shell
 from nearmetal.host.facts_linux import read_linux
+from nearmetal.host.hosts_file import HostGroup, HostsFile
+from nearmetal.host.model import PlatformFacts
 from nearmetal.host.redfish import Redfish
-from nearmetal.host.shell import SshShell
+from nearmetal.host.shell import Shell, SshShell
 from nearmetal.host.slurm import SlurmTools
-
-if TYPE_CHECKING:
-    from nearmetal.host.hosts_file import HostGroup, HostsFile
-    from nearmetal.host.model import PlatformFacts
-    from nearmetal.host.shell import Shell
-    from nearmetal.host.vsphere_host import Datacenters, VsphereHost
+from nearmetal.host.vsphere_host import Datacenters, VsphereHost
 
 AT_ONCE = 16
 

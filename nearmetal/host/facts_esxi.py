@@ -4,22 +4,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nearmetal.host.cards import ESXI_DRIVER
 from nearmetal.host.facts_linux import CONFIG_S, MODELS
 from nearmetal.host.model import CardFacts, EsxiFacts, PlatformFacts, PortFacts
 from nearmetal.host.parse.esxcli import PCI_ADDRESS, parse_module_parameters, parse_pci, parse_vibs
-from nearmetal.host.parse.tools import parse_mlxconfig, parse_mlxfwmanager, parse_mst_status
+from nearmetal.host.parse.tools import (
+    MstDevice,
+    parse_mlxconfig,
+    parse_mlxfwmanager,
+    parse_mst_status,
+)
 from nearmetal.host.shell import Answer, Shell, ask, quoted
 from nearmetal.host.stages.outside import DOWN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from nearmetal.host.parse.tools import MstDevice
 
 _NVIDIA = "15b3"
 _DRIVER = re.compile(r"[A-Za-z0-9_]{1,64}")

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from nearmetal.host.cards import MLX5
 from nearmetal.host.model import CardFacts, PlatformFacts, PortFacts, VfGuids
 from nearmetal.host.parse.tools import (
+    Board,
     parse_devlink,
     parse_mlxconfig,
     parse_mlxfwmanager,
@@ -16,11 +17,6 @@ from nearmetal.host.parse.tools import (
 )
 from nearmetal.host.places import GRUB, LINKS, POWER, RULES, refresh
 from nearmetal.host.shell import BEGUN, Answer, Shell, ask, quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nearmetal.host.parse.tools import Board
 
 MAX_CARDS = 64
 CONFIG_S = 120.0

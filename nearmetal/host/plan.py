@@ -10,20 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import HostError
 from nearmetal.host.cards import pair
+from nearmetal.host.hosts_file import HostGroup, HostsFile
+from nearmetal.host.model import PlatformFacts
 from nearmetal.host.stages.bios import plan_bios
 from nearmetal.host.stages.driver import plan_checks, plan_driver
 from nearmetal.host.stages.esxi import plan_by_hand, plan_esxi, plan_maintenance
 from nearmetal.host.stages.firmware import plan_firmware, plan_packages, version_key
 from nearmetal.host.stages.outside import plan_outside
 from nearmetal.host.steps import ByHand, Outcome, Refusal, Remark, Stage, Step, Wait
-
-if TYPE_CHECKING:
-    from nearmetal.host.hosts_file import HostGroup, HostsFile
-    from nearmetal.host.model import PlatformFacts
 
 
 @dataclass(frozen=True)

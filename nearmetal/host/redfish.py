@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from nearmetal.config.password import find_password
 from nearmetal.core.errors import HostError
+from nearmetal.host.hosts_file import Bmc
 from nearmetal.host.model import BiosFacts, BiosValue
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nearmetal.host.hosts_file import Bmc
 
 TIMEOUT_S = 30
 MAX_ATTRIBUTES = 8192

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from nearmetal.host.apply import Applier
 from nearmetal.host.facts import read_hosts
-from nearmetal.host.hosts_file import expand, fold
+from nearmetal.host.hosts_file import HostGroup, expand, fold
+from nearmetal.host.model import CardFacts, PlatformFacts
 from nearmetal.host.places import GRUB, refresh, vfs_in
 from nearmetal.host.plan import HostPlan, HostsPlan, finished, plan_hosts
 from nearmetal.host.stages.bios import plan_attribute
@@ -42,12 +44,6 @@ from nearmetal.host.steps import (
     Wait,
     WriteFile,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nearmetal.host.hosts_file import HostGroup
-    from nearmetal.host.model import CardFacts, PlatformFacts
 
 Kept = dict[str, Any]
 

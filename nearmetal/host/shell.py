@@ -10,11 +10,12 @@ import secrets
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from nearmetal.core.errors import HostError
 from nearmetal.core.process import Command, LocalRunner, Runner
 from nearmetal.core.ssh import NO_CONNECTION, Login
+from nearmetal.host.hosts_file import Ssh
 from nearmetal.host.steps import (
     Burn,
     SetArguments,
@@ -26,9 +27,6 @@ from nearmetal.host.steps import (
     Step,
     WriteFile,
 )
-
-if TYPE_CHECKING:
-    from nearmetal.host.hosts_file import Ssh
 
 READ_S = 180.0
 """Limit for answers: some tools read the flash of one card after the other, and hosts are slow."""

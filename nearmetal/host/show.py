@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nearmetal.host.model import CardFacts, PlatformFacts
-    from nearmetal.host.plan import HostPlan, HostsPlan
-    from nearmetal.host.steps import Step
+from nearmetal.host.model import CardFacts, PlatformFacts
+from nearmetal.host.plan import HostPlan, HostsPlan
+from nearmetal.host.steps import Step
 
 
 def plan_lines(plan: HostsPlan, goal: str = "as the file says") -> list[str]:

@@ -6,14 +6,11 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import CommandError, HostError
 from nearmetal.core.process import Command, LocalRunner, Runner
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ANSWER_S = 60.0
 REASON = "nearmetal host: "

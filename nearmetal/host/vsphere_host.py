@@ -8,22 +8,19 @@ the password, does not answer) stays a BackendError, so that it is reported once
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pyVmomi import vim
 
 from nearmetal.core.errors import BackendError, HostError
 from nearmetal.host.cards import ESXI_DRIVER
 from nearmetal.host.facts_esxi import PROPERTIES, host_facts
+from nearmetal.host.model import PlatformFacts
 from nearmetal.host.vcenter.session import Properties, Session, fetch, fetch_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from nearmetal.host.model import PlatformFacts
-    from nearmetal.host.vcenter.spec import Vcenter
+from nearmetal.host.vcenter.spec import Vcenter
 
 _T = TypeVar("_T")
 

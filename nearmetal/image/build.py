@@ -4,23 +4,16 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from nearmetal.core.errors import ImageError
+from nearmetal.core.process import Runner
+from nearmetal.core.progress import Progress
 from nearmetal.image import system
-from nearmetal.image.cache import Image, ImageManifest, SystemManifest, record
-from nearmetal.image.parts import GuestFile, archive, link, regular
-from nearmetal.image.system import system_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from nearmetal.core.process import Runner
-    from nearmetal.core.progress import Progress
-    from nearmetal.image.cache import Cache
-    from nearmetal.image.parts import Parts
-    from nearmetal.image.system import Mirror
+from nearmetal.image.cache import Cache, Image, ImageManifest, SystemManifest, record
+from nearmetal.image.parts import GuestFile, Parts, archive, link, regular
+from nearmetal.image.system import Mirror, system_key
 
 INITRD = "initrd"
 

@@ -16,9 +16,10 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError
 
@@ -26,9 +27,6 @@ from nearmetal.config.model import Model
 from nearmetal.core.errors import ImageError
 from nearmetal.core.files import new_directory
 from nearmetal.core.lock import locked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 _MANIFEST = "manifest.json"
 _MAX_MANIFEST = 4 << 20

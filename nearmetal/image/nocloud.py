@@ -18,19 +18,16 @@ import io
 import json
 import stat
 import tarfile
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 from pycdlib import PyCdlib
 from pycdlib.pycdlibexception import PyCdlibException
 
 from nearmetal.core.errors import ImageError
 from nearmetal.core.files import replacing
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nearmetal.image.parts import Parts
-    from nearmetal.image.seed import Seed
+from nearmetal.image.parts import Parts
+from nearmetal.image.seed import Seed
 
 LABEL = "cidata"
 

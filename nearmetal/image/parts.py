@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from nearmetal.core.errors import ImageError
 from nearmetal.core.resources import provider_library, share, tool
 from nearmetal.image.cache import read_limited
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 GUEST_LIBRARY = "usr/lib/nearmetal"
 GUEST_PROVIDER = "/usr/lib/nearmetal/libnearmetal-fi.so"

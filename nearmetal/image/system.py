@@ -18,17 +18,13 @@ import shutil
 import struct
 from dataclasses import dataclass, replace
 from email.parser import HeaderParser
-from typing import IO, TYPE_CHECKING
+from pathlib import Path
+from typing import IO
 
 from nearmetal.core.errors import ImageError, UsageError
-from nearmetal.core.process import Command, find_program
+from nearmetal.core.process import Command, Runner, find_program
 from nearmetal.image.cache import Package, SystemManifest, read_limited, record
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nearmetal.core.process import Runner
-    from nearmetal.image.parts import Parts
+from nearmetal.image.parts import Parts
 
 SUITE = "trixie"
 ROOT = "root.squashfs"

@@ -4,23 +4,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from nearmetal.cluster.backend import Backend
+from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import CommandError, LaunchError
-from nearmetal.core.process import Command, Dialogue
+from nearmetal.core.process import Command, Dialogue, Runner
 from nearmetal.core.resources import find_tool, tool
 from nearmetal.evidence.counters import channel_names
 from nearmetal.image import GUEST_INFO
-from nearmetal.job.places import MARKER, Wanted, end_stale, new_name, places_for, surely
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nearmetal.cluster.backend import Backend
-    from nearmetal.cluster.spec import ClusterSpec
-    from nearmetal.core.process import Runner
-    from nearmetal.job.places import Places
+from nearmetal.job.places import MARKER, Places, Wanted, end_stale, new_name, places_for, surely
 
 _MEET_S = 30.0
 _ABI_S = 20.0

@@ -15,23 +15,18 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nearmetal.cluster.backend import STAGED, SWEEP
+from nearmetal.cluster.backend import STAGED, SWEEP, Backend
+from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import BackendError, LaunchError
+from nearmetal.core.process import Completed, Runner
 from nearmetal.image.seed import GUEST_USER
 from nearmetal.job.copies import FILES, NEW, packed, stage, unpack
 from nearmetal.job.stats import cause, read_exit_codes, read_stats
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nearmetal.cluster.backend import Backend
-    from nearmetal.cluster.spec import ClusterSpec
-    from nearmetal.core.process import Completed, Runner
 
 MARKER = "NEARMETAL_JOB"
 """The variable that every process of a job carries."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
+from nearmetal.cluster.backend import Backend
+from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import LaunchError, UsageError
+from nearmetal.core.process import Runner
 from nearmetal.core.resources import provider_library
 from nearmetal.evidence.counters import NETWORK, SELF
 from nearmetal.image import GUEST_PROVIDER
@@ -39,13 +43,6 @@ from nearmetal.job.places import (
     surely,
 )
 from nearmetal.job.stats import JobVerdict, Proof, judge
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from nearmetal.cluster.backend import Backend
-    from nearmetal.cluster.spec import ClusterSpec
-    from nearmetal.core.process import Runner
 
 _GUEST_PASSED = ("LANG", "LC_ALL", "TERM", "MV2_VIRT_USE_IVSHMEM")
 _PASSED = ("PATH", "HOME", "USER", "LOGNAME", *_GUEST_PASSED)

@@ -15,9 +15,11 @@ import signal
 import stat
 import struct
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from nearmetal.evidence.counters import (
     MAX_BYTES,
@@ -26,10 +28,6 @@ from nearmetal.evidence.counters import (
     TornError,
     parse_counters,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 MAX_FILES = 4096
 _TRIES = 5

@@ -10,21 +10,16 @@ ratio of medians with its interval, comparability gate, verdict.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
-from nearmetal.evidence import Unit
+from nearmetal.evidence import Fact, RunFacts, Unit
 from nearmetal.report import numbers
 from nearmetal.study import judge, model
 from nearmetal.study.judge import Comparison, Margin, Verdict
 from nearmetal.study.stats import MIN_LAUNCHES, Ratio, percentile, ratio
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from nearmetal.evidence import Fact, RunFacts
 
 OURS, NETWORK, BASELINE = "auto", "net", "stock"
 

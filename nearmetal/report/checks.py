@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from nearmetal.evidence import Launch, RunFacts
 from nearmetal.evidence.counters import NETWORK as CHANNEL
 from nearmetal.report import numbers
 from nearmetal.report.analysis import (
@@ -21,9 +22,6 @@ from nearmetal.report.analysis import (
     Which,
     limit,
 )
-
-if TYPE_CHECKING:
-    from nearmetal.evidence import Launch, RunFacts
 
 _COPY_SLACK = 1.25
 """Factor by which a figure may exceed the limit of its run: they were measured seconds apart."""

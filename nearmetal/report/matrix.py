@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from nearmetal.evidence import Manifest, NodePair
 from nearmetal.evidence.counters import NETWORK, SELF
 from nearmetal.report.svg import tag, text
-
-if TYPE_CHECKING:
-    from nearmetal.evidence import Manifest, NodePair
 
 CELL_W, CELL_H, HEAD, TOP = 92, 46, 92, 52
 

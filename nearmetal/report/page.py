@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from jinja2 import Environment
 
 from nearmetal.report.svg import NARROW, WIDE, ChartLayout
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 _TEMPLATES = Path(__file__).parent / "templates"
 

@@ -4,17 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
-from nearmetal.evidence import Fact, Unit
+from nearmetal.evidence import Fact, Launch, RunFacts, Unit
 from nearmetal.report import sections
 from nearmetal.report.analysis import MPI_TITLES, Evidence, headlines, primary_mpi
 from nearmetal.report.checks import run_checks
 from nearmetal.report.matrix import channel_style, matrix, reasons
 from nearmetal.report.page import Grid, csv_text, escaped, markdown_grid, markdown_table, render
-
-if TYPE_CHECKING:
-    from nearmetal.evidence import Launch, RunFacts
 
 
 @dataclass(frozen=True)

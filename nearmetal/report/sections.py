@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from nearmetal.evidence import RunFacts
 from nearmetal.report import numbers
 from nearmetal.report.analysis import (
     ARM_TITLES,
@@ -25,12 +26,7 @@ from nearmetal.report.analysis import (
 )
 from nearmetal.report.page import Card, Chart, Grid, GridCell, Panel, both
 from nearmetal.report.svg import ChartBar, Mark, Series, bar_chart, line_chart, ratio_chart
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from nearmetal.evidence import RunFacts
-    from nearmetal.study.stats import Ratio
+from nearmetal.study.stats import Ratio
 
 LIMIT = "limit"
 """CSS class of a limit; arms have their names as classes."""

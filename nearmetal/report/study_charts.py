@@ -3,23 +3,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from nearmetal.report import numbers
 from nearmetal.report.page import Panel, both
 from nearmetal.report.study_view import Anchors, StudyView, scale_title, signed_percent, value_text
-from nearmetal.report.svg import Axis, ChartBar, Mark, Series, bar_chart, line_chart, ratio_chart
+from nearmetal.report.svg import (
+    Axis,
+    ChartBar,
+    ChartLayout,
+    Mark,
+    Series,
+    bar_chart,
+    line_chart,
+    ratio_chart,
+)
 from nearmetal.study.effects import efficiency
-from nearmetal.study.stats import summarize
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nearmetal.report.svg import ChartLayout
-    from nearmetal.study.judge import Comparison
-    from nearmetal.study.model import Arm, Point
-    from nearmetal.study.stats import Ratio
+from nearmetal.study.judge import Comparison
+from nearmetal.study.model import Arm, Point
+from nearmetal.study.stats import Ratio, summarize
 
 STYLES = ("stock", "auto", "net", "limit")
 MIN_CURVE = 3

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from nearmetal.report.page import (
     Card,
@@ -39,9 +39,6 @@ from nearmetal.report.study_view import (
     verdict_style,
 )
 from nearmetal.study.judge import Comparison, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _STYLES = {Verdict.ACCEPT: "good", Verdict.REJECT: "bad"}
 MAX_TESTS = 6

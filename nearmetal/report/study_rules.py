@@ -7,14 +7,12 @@ doi:10.1145/2807591.2807644. The wording of the rules is ours.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from nearmetal.report.study_view import StudyView
 from nearmetal.study.flags import MIN_SHAPE, FlagKind
 from nearmetal.study.gate import FACTS
 from nearmetal.study.stats import MIN_LAUNCHES
-
-if TYPE_CHECKING:
-    from nearmetal.report.study_view import StudyView
 
 
 class Rule(NamedTuple):

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from statistics import median
-from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import NearmetalError
 from nearmetal.report import numbers
@@ -25,13 +25,9 @@ from nearmetal.report.study_view import (
 from nearmetal.study.effects import RULE, SignedTable, by_pair, jitter, noisy_neighbour, tables_of
 from nearmetal.study.gate import BANDWIDTHS, FACTS, ONE_WAY, VARIES, fold
 from nearmetal.study.judge import Comparison, Verdict, compare
+from nearmetal.study.model import Arm, Cell, Point
 from nearmetal.study.physics import LARGE, line_rate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from nearmetal.study.model import Arm, Cell, Point
-    from nearmetal.study.stats import Ratio, Summary
+from nearmetal.study.stats import Ratio, Summary
 
 ALL_PAIRS = "all_pairs"
 ORDER = (Verdict.REJECT, Verdict.INCONCLUSIVE, Verdict.REFUSED, Verdict.NO_MARGIN, Verdict.ACCEPT)

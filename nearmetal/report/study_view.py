@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from nearmetal.evidence import Unit
 from nearmetal.report import numbers
 from nearmetal.study.gate import RecordedFacts
 from nearmetal.study.judge import Comparison, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from nearmetal.study.model import Arm, Cell, Observation, Point, SourceFile
-    from nearmetal.study.physics import Violation
+from nearmetal.study.model import Arm, Cell, Observation, Point, SourceFile
+from nearmetal.study.physics import Violation
 
 MAX_RAW = 20_000
 """Number of raw lines in the page; the others are counted, and stay in the study's objects."""

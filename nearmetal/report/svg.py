@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from math import ceil, floor, log2, log10
-from typing import TYPE_CHECKING
 
 from nearmetal.report import numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 TOP, BOTTOM = 14, 40
 NEAR = 3.0

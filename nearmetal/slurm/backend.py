@@ -11,24 +11,19 @@ The watchdog finds and ends leaks without slurmd, because a dead slurmd runs no 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from nearmetal.core.errors import NearmetalError, SlurmError
-from nearmetal.slurm.container import launch
+from nearmetal.core.process import Runner
+from nearmetal.slurm.container import ContainerRequest, Launched, launch
 from nearmetal.slurm.network import guard, has_tunnel
 from nearmetal.slurm.queue import drain, known_jobs
 from nearmetal.slurm.reclaim import THIS_MACHINE, reclaim
 from nearmetal.slurm.records import STATE, Container, Instance, containers, settled
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nearmetal.core.process import Runner
-    from nearmetal.slurm.container import ContainerRequest, Launched
-    from nearmetal.slurm.vfs import JobVfs
-
+from nearmetal.slurm.vfs import JobVfs
 
 AnyInstance = TypeVar("AnyInstance", bound=Instance)
 

@@ -17,25 +17,20 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import HostError, NearmetalError, NoVfError, SlurmError
 from nearmetal.core.process import LocalRunner
 from nearmetal.core.resources import provider_library
+from nearmetal.host.vf import GrantedVf
 from nearmetal.job.mpi import Provider, Request, pick, settings_for
 from nearmetal.slurm import holder, limits
 from nearmetal.slurm.network import has_tunnel
 from nearmetal.slurm.reclaim import THIS_MACHINE, remove
 from nearmetal.slurm.records import STATE, VFS, directory_of, locked, write
-from nearmetal.slurm.vfs import variables
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from nearmetal.host.vf import GrantedVf
-    from nearmetal.slurm.vfs import JobVfs
+from nearmetal.slurm.vfs import JobVfs, variables
 
 HOME = "/run/nearmetal"
 SEGMENT = f"{HOME}/job"

@@ -13,17 +13,13 @@ import errno
 import os
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import HostError, SlurmError
+from nearmetal.slurm.queue import Allocated
 from nearmetal.slurm.records import write
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nearmetal.slurm.queue import Allocated
 
 RECORD = "groups"
 PARENT = "nearmetal"

@@ -7,8 +7,8 @@ Every node of a job computes all of it for all nodes, with the same result.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -28,11 +28,7 @@ from nearmetal.image.seed import (
 )
 from nearmetal.slurm.container import MachineRequest, RefusedError
 from nearmetal.slurm.network import NETWORK, Member, member, tap
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nearmetal.slurm.queue import Allocated
+from nearmetal.slurm.queue import Allocated
 
 PLACE = "/run/nearmetal/vm"
 """The directory of a job's machines, in its mount namespace; as in src/spank/guest.h."""

@@ -25,19 +25,14 @@ import ipaddress
 import json
 import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import CommandError, SlurmError
-from nearmetal.core.process import Command
+from nearmetal.core.process import Command, Runner
 from nearmetal.slurm import holder
 from nearmetal.slurm.records import GUARD, containers, locked, write
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from nearmetal.core.process import Runner
 
 BRIDGE, TUNNEL = "nm0", "nmx"
 

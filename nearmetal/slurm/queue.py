@@ -7,16 +7,11 @@ import ipaddress
 import os
 import re
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import SlurmError
-from nearmetal.core.process import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nearmetal.core.process import Completed, Runner
+from nearmetal.core.process import Command, Completed, Runner
 
 SQUEUE = ("squeue", "--noheader", "--all", "--states=all", "--format=%A %t")
 GRES = "vf"

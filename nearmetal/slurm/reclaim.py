@@ -17,8 +17,8 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import SlurmError
 from nearmetal.core.process import LocalRunner
@@ -26,9 +26,6 @@ from nearmetal.slurm import limits
 from nearmetal.slurm.network import guard, has_tunnel
 from nearmetal.slurm.records import STATE, Container, directory_of, locked, of_job
 from nearmetal.slurm.vfs import JobVfs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 THIS_MACHINE = JobVfs()
 

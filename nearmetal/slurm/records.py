@@ -10,16 +10,13 @@ import contextlib
 import fcntl
 import os
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import SlurmError
 from nearmetal.core.files import read_json, replace_file
 from nearmetal.slurm.holder import start_ticks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STATE = Path("/run/nearmetal/slurm")
 """As NM_SPANK_STATE of src/spank/container.h."""

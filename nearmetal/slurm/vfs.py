@@ -8,18 +8,14 @@ for a VF by their absence. Jobs of one node do not race: taking VFs needs a lock
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import NoVfError
+from nearmetal.host.vf import GrantedVf, VfHost
+from nearmetal.host.vf.model import Use
 from nearmetal.slurm.records import STATE, directory_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nearmetal.host.vf import GrantedVf, VfHost
-    from nearmetal.host.vf.model import Use
 
 LEDGER = Path("/var/lib/nearmetal/host/ledger.jsonl")
 """As in nearmetal.host.vf.ledger, which is slow to import and often not needed."""

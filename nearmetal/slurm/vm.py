@@ -20,7 +20,6 @@ import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -28,10 +27,11 @@ from nearmetal.cluster.backends.libvirt.build import Layout
 from nearmetal.core import resources
 from nearmetal.core.errors import CommandError, ImageError, SlurmError
 from nearmetal.core.files import replacing
-from nearmetal.core.process import Command
+from nearmetal.core.process import Command, Runner
 from nearmetal.image import Cache, cache_directory, find_image, load_image, parts_here
+from nearmetal.image.seed import SeedUser
 from nearmetal.slurm import holder, limits, network
-from nearmetal.slurm.container import RefusedError
+from nearmetal.slurm.container import ContainerRequest, Machines, RefusedError
 from nearmetal.slurm.machines import (
     PLACE,
     SEGMENT_PLACE,
@@ -48,14 +48,9 @@ from nearmetal.slurm.machines import (
     ssh_config,
     user_of,
 )
+from nearmetal.slurm.network import Member
 from nearmetal.slurm.queue import allocated, configuration, expand, node_addresses
 from nearmetal.slurm.records import write
-
-if TYPE_CHECKING:
-    from nearmetal.core.process import Runner
-    from nearmetal.image.seed import SeedUser
-    from nearmetal.slurm.container import ContainerRequest, Machines
-    from nearmetal.slurm.network import Member
 
 EVENTS = "events"
 """In PLACE: counts machines that were killed for lack of memory; as in src/spank/guest.h."""

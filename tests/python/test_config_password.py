@@ -86,5 +86,5 @@ def test_a_password_comes_from_the_keyring(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(PasswordError, match="the keyring does not answer: s of u is locked"):
         find_password(PasswordSource(keyring="s"), "u", {})
     monkeypatch.setitem(sys.modules, "keyring", None)
-    with pytest.raises(PasswordError, match="no keyring here"):
+    with pytest.raises(PasswordError, match="this machine has no keyring"):
         find_password(PasswordSource(keyring="s"), "u", {})

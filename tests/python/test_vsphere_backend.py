@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import os
 import ssl
+import subprocess
+import sys
 from http.client import HTTPException
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from pyVmomi import vim
@@ -16,9 +19,6 @@ from nearmetal.core.errors import BackendError
 from nearmetal.host.vcenter.session import Session, explain, tls_context, without_chassis
 from nearmetal.host.vcenter.spec import Vcenter
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 DEVICE = vim.vm.device
 
 
@@ -27,6 +27,24 @@ def test_tls_is_verified_unless_one_certificate_is_named(tmp_path: Path) -> None
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
     with pytest.raises(BackendError, match="ca_file"):
         tls_context(Vcenter(server="vc", user="u", ca_file=str(tmp_path / "none.pem")))
+
+
+WITHOUT_SDK = """
+import sys
+sys.modules["pyVmomi"] = None
+from nearmetal.cli.main import main
+sys.exit(main(["plan", sys.argv[1]]))
+"""
+
+
+def test_a_missing_sdk_is_an_error_with_its_package(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "nearmetal/share/examples/vsphere-sriov.yaml"
+    words = [sys.executable, "-c", WITHOUT_SDK, str(example)]
+    env = {**os.environ, "NEARMETAL_STATE_DIR": str(tmp_path)}
+    done = subprocess.run(words, check=False, capture_output=True, text=True, env=env)
+    assert done.returncode == 1
+    assert "backend vsphere needs an SDK" in done.stderr
+    assert "install nearmetal[vsphere]" in done.stderr
 
 
 def test_a_fault_is_told_by_its_kind_with_what_helps() -> None:
@@ -50,6 +68,34 @@ def test_a_vcenter_that_starts_or_is_gone_is_an_error_in_words(lost: Exception) 
     with pytest.raises(BackendError, match="cannot reach vc:443") as caught:
         Connected(Vcenter(server="vc", user="u")).call("looking at the host", work)
     assert caught.value.__cause__ is lost
+
+
+class Expiring(Connected):
+    """A session that expires, and counts its logins."""
+
+    logins = 0
+
+    def _login(self, _content: object) -> None:
+        self.logins += 1
+        self._login_nr += 1
+
+
+@pytest.mark.parametrize(("expiries", "logins"), [(0, 0), (1, 1), (2, 1)])
+def test_an_expired_session_is_opened_again_once(expiries: int, logins: int) -> None:
+    session, left = Expiring(Vcenter(server="vc", user="u")), [expiries]
+
+    def work() -> str:
+        if left[0]:
+            left[0] -= 1
+            raise vim.fault.NotAuthenticated
+        return "done"
+
+    if expiries > logins:
+        with pytest.raises(BackendError, match="looking: NotAuthenticated"):
+            session.call("looking", work)
+    else:
+        assert session.call("looking", work) == "done"
+    assert session.logins == logins
 
 
 def sriov(pf: str, group: str, *, mtu: bool) -> object:

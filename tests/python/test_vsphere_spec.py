@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.diff import Action, make_plan
 from nearmetal.cluster.registration import desired
+from nearmetal.cluster.resource import TextValues
 from nearmetal.cluster.spec import (
     Facts,
     Key,
@@ -22,7 +23,6 @@ from nearmetal.cluster.spec import (
     from_canonical,
     load_spec,
     parse_spec,
-    resource,
 )
 from nearmetal.core.errors import SpecError
 
@@ -348,7 +348,7 @@ def test_a_broken_machine_is_made_anew() -> None:
 
 def test_a_machine_of_another_cluster_is_removed() -> None:
     spec = spec_of("name: n1")
-    extra: Resource = resource(Kind.NODE, "n9", {"host": "h1"})
+    extra: Resource = Resource(Key(Kind.NODE, "n9"), TextValues(texts=(("host", "h1"),)))
     there = Observed((*carried_out(spec).resources, extra))
     plan = make_plan("c", desired(spec, Facts()), there)
     assert [(c.action, c.key.name) for c in plan.effective] == [(Action.DELETE, "n9")]

@@ -125,7 +125,7 @@ def test_another_study_file_is_not_mixed_in(place: Site) -> None:
     manifest_after(output, 0, process)
     second = place.run("study", "run", str(STUDY), "--output", str(output), timeout=60)
     assert second.returncode == 1
-    assert "a study runs there already" in second.stderr
+    assert "is in use by process" in second.stderr
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     other = place.directory / "other.yaml"

@@ -11,8 +11,7 @@ from pyVmomi import vim
 
 from nearmetal.cli.main import main
 from nearmetal.cluster.apply import Cluster, down, plan_up, up
-from nearmetal.cluster.backends.vsphere.cluster import VsphereBackend
-from nearmetal.cluster.backends.vsphere.plan import VsphereMachine
+from nearmetal.cluster.backends.vsphere.driver import VsphereBackend
 from nearmetal.cluster.diff import Action
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError, StateError
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from nearmetal.cluster.backends.vsphere.plan import VsphereMachine
     from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
     from nearmetal.host.vcenter.session import Session
 

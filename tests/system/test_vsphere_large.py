@@ -50,12 +50,12 @@ def _body(nr_machines: int) -> str:
 
 def work_through(head: str, nr_machines: int, directory: str) -> dict[str, Any]:
     """Plan, up, plan, change, down, in a process of its own; returns what was measured."""
-    from nearmetal.cluster.backends.vsphere import cluster  # noqa: PLC0415 - needs the SDK
+    from nearmetal.cluster.backends.vsphere import driver  # noqa: PLC0415 - needs the SDK
     from nearmetal.host.vcenter.session import Session  # noqa: PLC0415
 
     os.environ[PASSWORD] = "pass"
     measured: dict[str, Any] = {"most": 0, "tasks": 0, "reads": 0}
-    module: Any = cluster
+    module: Any = driver
     lock, waiting, wait, fetch = threading.Lock(), [0], Session.wait, module.fetch
 
     def counted(self: Session, what: str, start: Callable[[], Any]) -> Any:

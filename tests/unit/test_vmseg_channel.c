@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is peculiar to the channel between machines: leases, machines that stand still, slots that
- * are used again, neighbours that write all over their part, and configurations that are not right.
- * The machines are processes, or endpoints of one process; what all channels do alike is in
- * test_transport.c.
+ * are used again, and neighbours that write all over their part. The machines are processes, or
+ * endpoints of one process; what all channels do alike is in test_transport.c.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -556,52 +555,6 @@ NM_TEST_WITHIN(a_file_that_is_cut_off_ends_its_channels, 60)
 	NM_CHECK(a->down_err != 0 && b->down_err != 0);
 	node_destroy(a);
 	node_destroy(b);
-}
-
-/* ---- configurations ---- */
-
-static int try_config(const char *text, struct nm_reason *ret_why)
-{
-	struct nm_sink sink = {0};
-	struct nm_transport *transport;
-	struct nm_address address = {.version = NM_ADDRESS_VERSION};
-	char path[300];
-	FILE *out;
-
-	snprintf(path, sizeof(path), "%s/segment.conf", nm_test_dir());
-	unlink(path);
-	setenv("NEARMETAL_SEGMENT", path, 1);
-	if (text) {
-		out = fopen(path, "w");
-		NM_CHECK(out != NULL);
-		fputs(text, out);
-		NM_CHECK_EQ(fclose(out), 0);
-		NM_CHECK_EQ(chmod(path, 0600), 0);
-	}
-	NM_CHECK_EQ(nm_identity_create(&address.who), 0);
-	return nm_vmseg_kind.create(&sink, &address, &transport, ret_why);
-}
-
-NM_TEST_WITHIN(configurations_that_are_not_right_say_why, 60)
-{
-	char text[1024];
-	struct nm_vmseg_config config = segment_config(0);
-	struct nm_reason why = {""};
-
-	nm_log_set_sink(count_line);
-	NM_CHECK_EQ(try_config(NULL, &why), -ENOENT);
-	NM_CHECK_EQ(nr_lines, 0);
-	NM_CHECK(try_config("\x7f\x80 rubbish \n=\n", &why) < 0);
-	NM_CHECK(why.text[0]);
-	segment_file(2, MACHINE);
-	snprintf(text, sizeof(text),
-		 "version = 1\ndevice = dax\nall = %s\nlock = %s\npart = 0\n"
-		 "token = 000102030405060708090a0b0c0d0e0f\n",
-		 config.all, config.lock);
-	NM_CHECK_EQ(try_config(text, &why), -EPERM);
-	NM_CHECK_HAS(why.text, "another segment");
-	NM_CHECK_EQ(nr_lines, 1);
-	nm_log_set_sink(NULL);
 }
 
 NM_TEST_WITHIN(a_part_without_room_says_so, 60)

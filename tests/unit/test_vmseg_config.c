@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The words of the guest unit. */
+/* The configuration that the guest unit writes, and what the channel does with a wrong one. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "harness.h"
-#include "vmseg/attach.h"
+#include "transport/transport.h"
+#include "vmseg_fixture.h"
 
 #define SOUND                                                                                      \
 	"version = 1\ndevice = ivshmem\nown = /dev/nearmetal/own\nall = /dev/nearmetal/all\n"      \
@@ -146,4 +149,57 @@ NM_TEST(files_of_strangers_are_refused)
 		NM_CHECK_EQ(chown(path, 12345, (gid_t)-1), 0);
 		NM_CHECK_EQ(nm_vmseg_config_load(path, &config, &why), -EPERM);
 	}
+}
+
+static unsigned int nr_lines;
+
+static void count_line(enum nm_log_level level, const char *line)
+{
+	(void)level;
+	(void)line;
+	nr_lines++;
+}
+
+static int try_config(const char *text, struct nm_reason *ret_why)
+{
+	struct nm_sink sink = {0};
+	struct nm_transport *transport;
+	struct nm_address address = {.version = NM_ADDRESS_VERSION};
+	char path[300];
+	FILE *out;
+
+	snprintf(path, sizeof(path), "%s/segment.conf", nm_test_dir());
+	unlink(path);
+	setenv("NEARMETAL_SEGMENT", path, 1);
+	if (text) {
+		out = fopen(path, "w");
+		NM_CHECK(out != NULL);
+		fputs(text, out);
+		NM_CHECK_EQ(fclose(out), 0);
+		NM_CHECK_EQ(chmod(path, 0600), 0);
+	}
+	NM_CHECK_EQ(nm_identity_create(&address.who), 0);
+	return nm_vmseg_kind.create(&sink, &address, &transport, ret_why);
+}
+
+NM_TEST_WITHIN(configurations_that_are_not_right_say_why, 60)
+{
+	char text[1024];
+	struct nm_vmseg_config config = segment_config(0);
+	struct nm_reason why = {""};
+
+	nm_log_set_sink(count_line);
+	NM_CHECK_EQ(try_config(NULL, &why), -ENOENT);
+	NM_CHECK_EQ(nr_lines, 0);
+	NM_CHECK(try_config("\x7f\x80 rubbish \n=\n", &why) < 0);
+	NM_CHECK(why.text[0]);
+	segment_file(2, 32 * SEGMENT_MIB);
+	snprintf(text, sizeof(text),
+		 "version = 1\ndevice = dax\nall = %s\nlock = %s\npart = 0\n"
+		 "token = 000102030405060708090a0b0c0d0e0f\n",
+		 config.all, config.lock);
+	NM_CHECK_EQ(try_config(text, &why), -EPERM);
+	NM_CHECK_HAS(why.text, "another segment");
+	NM_CHECK_EQ(nr_lines, 1);
+	nm_log_set_sink(NULL);
 }

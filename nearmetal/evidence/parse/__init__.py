@@ -3,14 +3,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from nearmetal.evidence.model import Log
 from nearmetal.evidence.parse import applications, hpc, mpi, node_sets, own, point_to_point
-from nearmetal.evidence.parse.reader import fail
-
-if TYPE_CHECKING:
-    from nearmetal.evidence.model import Log
-    from nearmetal.evidence.parse.reader import Reader
+from nearmetal.evidence.parse.reader import Reader, fail
 
 PARSERS: dict[str, type[Reader]] = {
     reader.format: reader

@@ -4,13 +4,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from nearmetal.evidence.model import Column, Unit
+from nearmetal.evidence.model import Column, Row, Unit
 from nearmetal.evidence.parse.reader import CRASHED, MIXED, Reader, flag, on, remark, setting, shown
-
-if TYPE_CHECKING:
-    from nearmetal.evidence.model import Row
 
 VALIDATION = Column("validation", Unit.COUNT)
 OSU_COLUMNS = {

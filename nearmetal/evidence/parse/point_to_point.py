@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from nearmetal.evidence.model import Column, Log, Row, Table, Unit
 from nearmetal.evidence.parse.reader import CRASHED, MIXED, Reader, on, remark, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 PERFTEST_COLUMNS = {
     "#bytes": Column("size", Unit.BYTES),

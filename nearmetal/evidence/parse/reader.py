@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from nearmetal.core.errors import LogError
 from nearmetal.evidence.model import Column, Log, Row, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _SHOWN = 80
 _COMMA = re.compile(r"\d+,\d+")

@@ -11,13 +11,10 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from nearmetal.host.hosts_file import Bios
+from nearmetal.host.model import BiosFacts, BiosValue, PlatformFacts
 from nearmetal.host.steps import Outcome, SetBios, Stage, Wait
-
-if TYPE_CHECKING:
-    from nearmetal.host.hosts_file import Bios
-    from nearmetal.host.model import BiosFacts, BiosValue, PlatformFacts
 
 Wanted = bool | int | str
 

@@ -7,9 +7,11 @@ both, but an administrator of systemd-networkd looks for the former.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from nearmetal.host.cards import MLX5
+from nearmetal.host.cards import MLX5, Pair
+from nearmetal.host.hosts_file import HostGroup, KernelSettings, Port, Power
+from nearmetal.host.model import CardFacts, PlatformFacts, PortFacts
 from nearmetal.host.places import (
     GRUB,
     HEAD,
@@ -35,13 +37,6 @@ from nearmetal.host.steps import (
     Wait,
     WriteFile,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nearmetal.host.cards import Pair
-    from nearmetal.host.hosts_file import HostGroup, KernelSettings, Port, Power
-    from nearmetal.host.model import CardFacts, PlatformFacts, PortFacts
 
 _STAGE = Stage.DRIVER
 BOOT = "the kernel reads its command line at boot"

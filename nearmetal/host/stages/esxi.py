@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from nearmetal.host.cards import ESXI_DRIVER, driver_ports, max_vfs
+from nearmetal.host.cards import ESXI_DRIVER, Pair, driver_ports, max_vfs
+from nearmetal.host.hosts_file import HostGroup
+from nearmetal.host.model import CardFacts, EsxiFacts, PlatformFacts, PortFacts
 from nearmetal.host.stages.firmware import settings_of
 from nearmetal.host.steps import (
     ByHand,
@@ -27,13 +29,6 @@ from nearmetal.host.steps import (
     Step,
     Wait,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nearmetal.host.cards import Pair
-    from nearmetal.host.hosts_file import HostGroup
-    from nearmetal.host.model import CardFacts, EsxiFacts, PlatformFacts, PortFacts
 
 _STAGE = Stage.DRIVER
 BOOT = "ESXi reads options of modules at boot"

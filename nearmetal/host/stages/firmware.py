@@ -3,15 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from nearmetal.host.cards import MLX5, num_of_vfs
+from nearmetal.host.cards import MLX5, Pair, num_of_vfs
+from nearmetal.host.hosts_file import HostGroup
+from nearmetal.host.model import CardFacts, PlatformFacts
 from nearmetal.host.steps import Burn, Install, Outcome, SetConfig, Stage, Wait
-
-if TYPE_CHECKING:
-    from nearmetal.host.cards import Pair
-    from nearmetal.host.hosts_file import HostGroup
-    from nearmetal.host.model import CardFacts, PlatformFacts
 
 _STAGE = Stage.FIRMWARE
 _RESET = "the firmware reads its settings when it starts"

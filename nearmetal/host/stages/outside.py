@@ -7,15 +7,10 @@ states what these need.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from nearmetal.host.cards import Pair
+from nearmetal.host.hosts_file import HostGroup, Port
+from nearmetal.host.model import PlatformFacts, PortFacts
 from nearmetal.host.steps import Outcome, Stage
-
-if TYPE_CHECKING:
-    from nearmetal.host.cards import Pair
-    from nearmetal.host.hosts_file import HostGroup, Port
-    from nearmetal.host.model import PlatformFacts, PortFacts
-
 
 NO_GUID = "00:00:00:00:00:00:00:00"
 

@@ -11,19 +11,16 @@ import ssl
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPException, HTTPResponse
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pyVmomi import SoapStubAdapter, vim, vmodl
 
 from nearmetal.config.password import find_password
 from nearmetal.core.errors import BackendError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from nearmetal.host.vcenter.spec import Vcenter
+from nearmetal.host.vcenter.spec import Vcenter
 
 _T = TypeVar("_T")
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import HostError, NoVfError
 from nearmetal.core.journal import Journal
@@ -20,6 +20,7 @@ from nearmetal.host.vf.facts import Sysfs, read_machine
 from nearmetal.host.vf.kernel import Kernel, execute
 from nearmetal.host.vf.ledger import Book, Ledger, Owner, PfRecord, VfClaim
 from nearmetal.host.vf.model import INFINIBAND, VFIO, Machine, PfFacts, Use, VfFacts, VfSettings
+from nearmetal.host.vf.request import VfRequest
 from nearmetal.host.vf.steps import (
     KernelStep,
     PfBefore,
@@ -32,11 +33,6 @@ from nearmetal.host.vf.steps import (
     return_vf,
     wanted_settings,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nearmetal.host.vf.request import VfRequest
 
 _UP, _DOWN = "vf allocate", "vf release"
 

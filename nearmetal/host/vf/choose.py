@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import HostError
 from nearmetal.host.vf.model import (
@@ -17,11 +17,7 @@ from nearmetal.host.vf.model import (
     VfFacts,
     VfSettings,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nearmetal.host.vf.request import VfRequest
+from nearmetal.host.vf.request import VfRequest
 
 _LISTED = 6
 

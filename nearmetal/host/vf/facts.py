@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import re
 import struct
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import HostError
 from nearmetal.host.vf.model import (
@@ -26,9 +26,6 @@ from nearmetal.host.vf.model import (
     VfSettings,
     is_address,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 DEVICES = "sys/bus/pci/devices"
 MAX_TOTAL = 65535

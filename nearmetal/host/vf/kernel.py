@@ -11,19 +11,15 @@ import contextlib
 import os
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from nearmetal.core.errors import HostError
-from nearmetal.core.journal import Event
+from nearmetal.core.journal import Event, Journal
 from nearmetal.core.process import Command, LocalRunner
 from nearmetal.host.vf.facts import Sysfs
 from nearmetal.host.vf.model import ETHERNET, GUID, INFINIBAND, MAC, Link, VfSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from nearmetal.core.journal import Journal
-    from nearmetal.host.vf.steps import KernelStep
+from nearmetal.host.vf.steps import KernelStep
 
 CARRIER_S = 30.0
 """Limit for a link to come up: switches with a spanning tree protocol take up to 30 s."""

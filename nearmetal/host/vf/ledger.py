@@ -11,9 +11,10 @@ import contextlib
 import json
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -23,9 +24,6 @@ from nearmetal.core.journal import NAME as JOURNAL
 from nearmetal.core.lock import locked
 from nearmetal.host.vf.model import Use, VfSettings
 from nearmetal.host.vf.steps import PfBefore, VfBefore
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DIRECTORY = Path("/var/lib/nearmetal/host")
 """One place for the machine, independent of NEARMETAL_STATE_DIR: with two ledgers, two owners could

@@ -7,19 +7,24 @@ again continues a run that was interrupted anywhere.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from nearmetal.host.vf.choose import used_by
 from nearmetal.host.vf.facts import DEVICES
-from nearmetal.host.vf.model import INFINIBAND, NO_GUID, VFIO, PfFacts, VfFacts, VfSettings
-from nearmetal.host.vf.request import Guids, derive_guids, derive_mac
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from nearmetal.host.vf.model import Link, Machine, Use
-    from nearmetal.host.vf.request import VfRequest
+from nearmetal.host.vf.model import (
+    INFINIBAND,
+    NO_GUID,
+    VFIO,
+    Link,
+    Machine,
+    PfFacts,
+    Use,
+    VfFacts,
+    VfSettings,
+)
+from nearmetal.host.vf.request import Guids, VfRequest, derive_guids, derive_mac
 
 FOLLOW = 0
 """The link state of a VF that follows its adapter's; InfiniBand VFs may start down."""

@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import UsageError
 from nearmetal.job.mpi.installed import Family, Installation, Mpi
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class MapBy(Enum):

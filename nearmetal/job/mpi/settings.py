@@ -7,15 +7,12 @@ pml/ucx and MPICH's wheel netmod ucx as soon as they see an RDMA device.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nearmetal.job.mpi.installed import Family, Installation, Mpi
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
 from nearmetal.cluster.backend import STAGED
 from nearmetal.cluster.backends.libvirt.machine import (
@@ -23,15 +23,10 @@ from nearmetal.cluster.backends.libvirt.machine import (
     VirtualMachine,
     network_xml,
 )
+from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 from nearmetal.cluster.backends.libvirt.values import NONE, VirtualNetwork, VirtualNode
-from nearmetal.image.seed import Seed, SeedInterface, SeedNode, SeedSegment, SeedShare
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
-    from nearmetal.cluster.resource import Resource
-    from nearmetal.image.seed import SeedSsh
+from nearmetal.cluster.resource import Resource
+from nearmetal.image.seed import Seed, SeedInterface, SeedNode, SeedSegment, SeedShare, SeedSsh
 
 PLACE = "/run/nearmetal-cluster"
 """Directory in every node for the agent, jobs' directories and staged programs."""

@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
+from nearmetal.cluster.backends.libvirt.spec import LibvirtHost, LibvirtNode
+from nearmetal.cluster.backends.libvirt.values import Device, VirtualHost, VirtualNode
+from nearmetal.cluster.resource import HostFacts
 from nearmetal.core.errors import StateError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from nearmetal.cluster.backends.libvirt.spec import LibvirtHost, LibvirtNode
-    from nearmetal.cluster.backends.libvirt.values import Device, VirtualHost, VirtualNode
-    from nearmetal.cluster.resource import HostFacts
 
 QEMU_NAMES: dict[Device, str] = {
     "ivshmem": "ivshmem-plain",

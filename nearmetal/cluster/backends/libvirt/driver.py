@@ -17,13 +17,15 @@ import contextlib
 import os
 import shutil
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from nearmetal.cluster.backend import Backend, CommandEntry, NodeEntry, NodeStatus
 from nearmetal.cluster.backends.libvirt import build, hosts
 from nearmetal.cluster.backends.libvirt.build import JOBS, Site, domain_name
-from nearmetal.cluster.backends.libvirt.hosts import NodeVfs, seed_interface
+from nearmetal.cluster.backends.libvirt.hosts import HostShell, NodeVfs, seed_interface
+from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor, OwnedObject
 from nearmetal.cluster.backends.libvirt.images import BuiltImages, CloudImages
 from nearmetal.cluster.backends.libvirt.nodes import AGENT, Nodes, Waiting, digest, wait
 from nearmetal.cluster.backends.libvirt.probe import Hypervisors
@@ -45,18 +47,12 @@ from nearmetal.cluster.backends.libvirt.values import (
 )
 from nearmetal.cluster.model import addresses
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource, in_order
+from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError, NearmetalError
 from nearmetal.core.files import replace_file
+from nearmetal.core.process import Command, Runner
+from nearmetal.host.vf import GrantedVf, VfHost
 from nearmetal.image.seed import SeedInterface, SeedSsh
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from nearmetal.cluster.backends.libvirt.hosts import HostShell
-    from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor, OwnedObject
-    from nearmetal.cluster.store import Store
-    from nearmetal.core.process import Command, Runner
-    from nearmetal.host.vf import GrantedVf, VfHost
 
 BOOT_S = 1800.0
 """Limit of a silent boot. A boot that fails says so or ends, and a slow one may take this long."""

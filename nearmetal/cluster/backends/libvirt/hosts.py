@@ -6,29 +6,23 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nearmetal.cluster.backends.libvirt.build import Layout, lead_of
-from nearmetal.cluster.backends.libvirt.records import RecordNotes
+from nearmetal.cluster.backends.libvirt.records import RecordNotes, ResourceRecord
+from nearmetal.cluster.backends.libvirt.spec import LibvirtHost
 from nearmetal.cluster.backends.libvirt.values import NONE, VirtualHost
+from nearmetal.cluster.resource import Resource
 from nearmetal.core.errors import BackendError, CommandError, NearmetalError
-from nearmetal.core.process import Command, find_program
+from nearmetal.core.process import Command, Completed, Runner, find_program
 from nearmetal.core.resources import REPOSITORY
 from nearmetal.core.ssh import Login
-from nearmetal.host.vf import Owner, Wish, this_machine
+from nearmetal.host.vf import GrantedVf, Owner, VfHost, Wish, this_machine
+from nearmetal.host.vf.request import VfRequest
 from nearmetal.image.seed import SeedInterface, SeedVf
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nearmetal.cluster.backends.libvirt.records import ResourceRecord
-    from nearmetal.cluster.backends.libvirt.spec import LibvirtHost
-    from nearmetal.cluster.resource import Resource
-    from nearmetal.core.process import Completed, Runner
-    from nearmetal.host.vf import GrantedVf, VfHost
-    from nearmetal.host.vf.request import VfRequest
 
 STEP_S = 60.0
 TOOL = "nearmetal-segment"

@@ -8,16 +8,14 @@ of the host removes them all, and no definition is left.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 from xml.etree import ElementTree as ET
 
 from nearmetal.cluster.backends.libvirt.machine import NAMESPACE, OwnerMark
 from nearmetal.core.errors import BackendError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
 
 PREFIX = "nearmetal"
 _JOIN = "run as root, or join the group libvirt (and log in again)"

@@ -13,13 +13,13 @@ import json
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from nearmetal.cluster.backends.libvirt.build import Boot
+from nearmetal.cluster.backends.libvirt.hosts import HostShell
 from nearmetal.cluster.backends.libvirt.machine import GuestKernel
 from nearmetal.cluster.backends.libvirt.records import Memory
 from nearmetal.core.errors import BackendError, CommandError
-from nearmetal.core.process import Command
+from nearmetal.core.process import Command, Runner
 from nearmetal.core.progress import Silent
 from nearmetal.image import (
     Cache,
@@ -34,10 +34,6 @@ from nearmetal.image import (
 )
 from nearmetal.image.nocloud import write_disc
 from nearmetal.image.seed import Seed
-
-if TYPE_CHECKING:
-    from nearmetal.cluster.backends.libvirt.hosts import HostShell
-    from nearmetal.core.process import Runner
 
 ROOT_SERIAL = "nearmetal-root"
 """Serial number by which the first program of the built image finds its root disk."""

@@ -12,11 +12,10 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree as ET
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
+from jinja2 import Environment
 
 NAMESPACE = "urn:nearmetal:cluster:1"
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"

@@ -6,24 +6,18 @@ from __future__ import annotations
 import hashlib
 import shlex
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nearmetal.cluster.backend import SWEEP
 from nearmetal.cluster.backends.libvirt.build import FILES, JOBS, PLACE
-from nearmetal.cluster.backends.libvirt.hosts import ssh_login
+from nearmetal.cluster.backends.libvirt.hosts import HostShell, ssh_login
+from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor
 from nearmetal.core.errors import BackendError, CommandError
-from nearmetal.core.process import Command
+from nearmetal.core.process import Command, Completed, Runner
 from nearmetal.core.ssh import NO_CONFIG, Login, own_keys
 from nearmetal.image.seed import GUEST_USER, failed_line, ready_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from nearmetal.cluster.backends.libvirt.hosts import HostShell
-    from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor
-    from nearmetal.core.process import Completed, Runner
 
 AGENT = f"{PLACE}/agent"
 _PAUSE_S = 0.2

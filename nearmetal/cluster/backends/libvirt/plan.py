@@ -7,8 +7,9 @@ Reasons are in the notes, never in values, so another reason alone changes nothi
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from nearmetal.cluster.backends.libvirt.choices import (
     Cores,
@@ -42,9 +43,6 @@ from nearmetal.cluster.resource import (
 )
 from nearmetal.config.size import parse_size
 from nearmetal.core.errors import StateError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MIN_LIBVIRT = (9, 0)
 MIN_QEMU = (8, 1)

@@ -8,25 +8,20 @@ import re
 import time
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
-from nearmetal.cluster.backends.libvirt.hosts import HostShell, owner_of_files
-from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor
+from nearmetal.cluster.backends.libvirt.hosts import HostShell, NodeVfs, owner_of_files
+from nearmetal.cluster.backends.libvirt.hypervisor import About, Hypervisor
+from nearmetal.cluster.backends.libvirt.images import BuiltImages
 from nearmetal.cluster.backends.libvirt.machine import GuestKernel, OwnerMark, VirtualMachine
 from nearmetal.cluster.backends.libvirt.nodes import printable
 from nearmetal.cluster.backends.libvirt.records import Memory
+from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 from nearmetal.cluster.resource import HostFacts
 from nearmetal.core.errors import BackendError
+from nearmetal.core.process import Runner
 from nearmetal.image import cache_directory
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nearmetal.cluster.backends.libvirt.hosts import NodeVfs
-    from nearmetal.cluster.backends.libvirt.hypervisor import About
-    from nearmetal.cluster.backends.libvirt.images import BuiltImages
-    from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
-    from nearmetal.core.process import Runner
 
 PROBE_OK = b"nearmetal: probe ok"
 SILENT_S = 600.0

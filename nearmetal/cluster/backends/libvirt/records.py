@@ -11,7 +11,7 @@ import json
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer
 
@@ -19,11 +19,8 @@ from nearmetal.cluster.backends.libvirt.values import MODELS
 from nearmetal.cluster.resource import Key, Kind, Resource, from_text
 from nearmetal.core.errors import BackendError, CommandError
 from nearmetal.core.files import move, read_json, replace_file
-from nearmetal.core.process import Command
+from nearmetal.core.process import Command, Runner
 from nearmetal.image.seed import SeedInterface
-
-if TYPE_CHECKING:
-    from nearmetal.core.process import Runner
 
 _STEP_S = 30.0
 

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import PlainSerializer
 
+from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 from nearmetal.cluster.resource import (
     Bytes,
     Key,
@@ -19,9 +20,6 @@ from nearmetal.cluster.resource import (
 )
 from nearmetal.config.size import format_size, parse_size
 from nearmetal.host.vf.request import VfRequest
-
-if TYPE_CHECKING:
-    from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 
 NONE = "none"
 MADE = "(made)"

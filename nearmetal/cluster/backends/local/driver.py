@@ -18,9 +18,10 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from nearmetal.cluster.backend import SWEEP, Backend, CommandEntry, NodeEntry, NodeStatus
 from nearmetal.cluster.backends.local.identity import (
@@ -41,20 +42,14 @@ from nearmetal.cluster.backends.local.plan import (
     part,
 )
 from nearmetal.cluster.backends.local.spec import LocalSpec
+from nearmetal.cluster.model import ClusterSpec
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
-from nearmetal.cluster.store import SPEC
+from nearmetal.cluster.store import SPEC, Store
 from nearmetal.config.size import format_size
 from nearmetal.core.errors import BackendError, CommandError
 from nearmetal.core.files import remove_file, replace_file
-from nearmetal.core.process import Command
+from nearmetal.core.process import Command, Runner
 from nearmetal.core.resources import REPOSITORY
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from nearmetal.cluster.model import ClusterSpec
-    from nearmetal.cluster.store import Store
-    from nearmetal.core.process import Runner
 
 STEP_S = 30.0
 """Limit of a step, which takes milliseconds on a sound machine."""

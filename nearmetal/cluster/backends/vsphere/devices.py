@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pyVmomi import vim
 
-from nearmetal.cluster.backends.vsphere.settings import NETWORK_KINDS, adapter_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
-    from nearmetal.cluster.backends.vsphere.settings import VmAdapter
+from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
+from nearmetal.cluster.backends.vsphere.settings import NETWORK_KINDS, VmAdapter, adapter_text
 
 _DEVICE = vim.vm.device
 _CARD, _PCI = _DEVICE.VirtualEthernetCard, _DEVICE.VirtualPCIPassthrough

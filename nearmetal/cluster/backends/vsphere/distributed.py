@@ -3,33 +3,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyVmomi import vim
 
+from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
 from nearmetal.cluster.backends.vsphere.networks import (
     RENAME,
+    HostNetwork,
     SwitchKind,
+    Wanted,
     first_off,
     foreign,
     host_names,
     in_use,
 )
 from nearmetal.cluster.backends.vsphere.plan import SwitchOnHost, VirtualSwitch
-from nearmetal.cluster.backends.vsphere.spec import ALL_VLANS
+from nearmetal.cluster.backends.vsphere.spec import ALL_VLANS, PortGroup, Switch
 from nearmetal.core.errors import BackendError
-from nearmetal.host.vcenter.session import fetch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
-    from nearmetal.cluster.backends.vsphere.networks import HostNetwork, Wanted
-    from nearmetal.cluster.backends.vsphere.spec import PortGroup, Switch
-    from nearmetal.host.vcenter.session import Session
+from nearmetal.host.vcenter.session import Session, fetch
 
 _VMWARE = vim.dvs.VmwareDistributedVirtualSwitch
 _MEMBER = vim.dvs.HostMember

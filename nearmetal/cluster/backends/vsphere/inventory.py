@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from pyVmomi import vim
 
+from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.core.errors import BackendError
 from nearmetal.host.vcenter.session import fetch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 
 MAX_NAMED = 8
 

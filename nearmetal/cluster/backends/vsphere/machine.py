@@ -6,21 +6,18 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from pydantic import ValidationError
 from pyVmomi import vim
 
 from nearmetal.cluster.backends.vsphere.devices import changes, describe, is_adapter, matched
+from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
 from nearmetal.cluster.backends.vsphere.plan import VsphereMachine
 from nearmetal.cluster.backends.vsphere.settings import DHCP, GuestSettings, VmAdapter
 from nearmetal.core.errors import BackendError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
-    from nearmetal.host.vcenter.session import Properties
+from nearmetal.host.vcenter.session import Properties
 
 MIB, GIB = 1 << 20, 1 << 30
 

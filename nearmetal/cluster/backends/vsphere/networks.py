@@ -3,19 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyVmomi import vim
 
+from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
 from nearmetal.core.errors import BackendError
-from nearmetal.host.vcenter.session import Properties, fetch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
-    from nearmetal.host.vcenter.session import Session
+from nearmetal.host.vcenter.session import Properties, Session, fetch
 
 RENAME = "rename it in the spec, or remove it there and use the existing one"
 """Hint for a name that another owner's network has."""

@@ -6,28 +6,26 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import PlainSerializer
 
 from nearmetal.cluster.backends.vsphere.settings import DHCP, GuestSettings, VmAdapter
-from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
+from nearmetal.cluster.backends.vsphere.spec import EsxiHost, Switch, VsphereNode, VsphereSpec
 from nearmetal.cluster.registration import Registration
 from nearmetal.cluster.resource import (
     Attributes,
     Bytes,
     Desired,
+    Facts,
     Key,
     Kind,
     Numbers,
+    Observed,
     Resource,
     Values,
     YesNo,
 )
-
-if TYPE_CHECKING:
-    from nearmetal.cluster.backends.vsphere.spec import EsxiHost, Switch, VsphereNode
-    from nearmetal.cluster.resource import Facts, Observed
 
 STUCK = ("sriov", "passthrough")
 """Adapters that keep a machine on its host."""

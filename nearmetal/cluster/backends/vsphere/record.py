@@ -9,7 +9,7 @@ until the switch is removed. Distributed switches have a mark instead.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass
@@ -17,9 +17,6 @@ from pydantic.dataclasses import dataclass
 from nearmetal.config.model import Model
 from nearmetal.core.errors import BackendError
 from nearmetal.core.files import remove_file, replace_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAME = "switches.json"
 

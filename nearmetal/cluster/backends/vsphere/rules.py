@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pyVmomi import vim
 
 from nearmetal.cluster.backends.vsphere.plan import rule_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from nearmetal.cluster.backends.vsphere.spec import DrsRule
+from nearmetal.cluster.backends.vsphere.spec import DrsRule
 
 _KINDS = {
     "together": vim.cluster.AffinityRuleSpec,

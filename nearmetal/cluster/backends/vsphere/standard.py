@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyVmomi import vim, vmodl
 
+from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
 from nearmetal.cluster.backends.vsphere.networks import (
     RENAME,
     HostNetwork,
     SwitchKind,
+    Wanted,
     first_off,
     foreign,
     in_use,
@@ -20,16 +23,10 @@ from nearmetal.cluster.backends.vsphere.networks import (
     unanswered,
 )
 from nearmetal.cluster.backends.vsphere.plan import SwitchOnHost, VirtualSwitch
+from nearmetal.cluster.backends.vsphere.record import SwitchRecord
+from nearmetal.cluster.backends.vsphere.spec import PortGroup, Switch
 from nearmetal.core.errors import BackendError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
-    from nearmetal.cluster.backends.vsphere.networks import Wanted
-    from nearmetal.cluster.backends.vsphere.record import SwitchRecord
-    from nearmetal.cluster.backends.vsphere.spec import PortGroup, Switch
-    from nearmetal.host.vcenter.session import Session
+from nearmetal.host.vcenter.session import Session
 
 DEFAULT_MTU = 1500
 NR_PORTS = 128

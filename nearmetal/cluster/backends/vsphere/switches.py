@@ -7,24 +7,25 @@ obstacle is reported. `settle` makes and changes; `trim` removes the rest, after
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from nearmetal.cluster.backends.vsphere.distributed import DistributedSwitches
-from nearmetal.cluster.backends.vsphere.networks import RENAME, first_off, raise_all, read_hosts
+from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
+from nearmetal.cluster.backends.vsphere.networks import (
+    RENAME,
+    HostNetwork,
+    first_off,
+    raise_all,
+    read_hosts,
+)
 from nearmetal.cluster.backends.vsphere.plan import VirtualSwitch
 from nearmetal.cluster.backends.vsphere.record import Center, SwitchRecord
+from nearmetal.cluster.backends.vsphere.spec import Switch, VsphereSpec
 from nearmetal.cluster.backends.vsphere.standard import StandardSwitches
 from nearmetal.core.errors import BackendError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
-    from nearmetal.cluster.backends.vsphere.networks import HostNetwork
-    from nearmetal.cluster.backends.vsphere.spec import Switch, VsphereSpec
-    from nearmetal.host.vcenter.session import Session
+from nearmetal.host.vcenter.session import Session
 
 
 class Switches:

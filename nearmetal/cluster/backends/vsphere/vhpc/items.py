@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from nearmetal.cluster.backends.vsphere.vhpc.text import (
     MACHINE_KEYS,
@@ -26,9 +26,6 @@ from nearmetal.cluster.backends.vsphere.vhpc.text import (
     read_value,
     spread,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,11 @@ may hold a range, so in the sections of machines and switches a `:` within brace
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 RESERVED = ("_VMS_", "_SVS_", "_DVS_")
 """Sections that describe machines and switches; all others are macros for them."""
