@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from nearmetal.core.errors import NearmetalError
 from nearmetal.study.effects import TaxSplit, split_tax
@@ -11,14 +11,9 @@ from nearmetal.study.flags import MIN_OUTLIER
 from nearmetal.study.gate import RecordedFacts
 from nearmetal.study.judge import Comparison, compare
 from nearmetal.study.labels import arms_of, load_labels
-from nearmetal.study.model import Arm
+from nearmetal.study.model import Arm, Cell, Point
 from nearmetal.study.physics import Violation, violations
 from nearmetal.study.store import LABELS, Study
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nearmetal.study.model import Cell, Point
 
 
 def arms_in(study: Study) -> dict[str, Arm]:

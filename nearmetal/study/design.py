@@ -9,7 +9,9 @@ and at most `most` times, and not beyond the budget.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -17,10 +19,6 @@ from nearmetal.config.explain import load_yaml
 from nearmetal.config.model import Model
 from nearmetal.study.labels import ArmLabels
 from nearmetal.study.stats import MIN_LAUNCHES, median_interval
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
 WHAT = "a study"
 

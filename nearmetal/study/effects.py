@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from nearmetal.core.errors import NearmetalError
 from nearmetal.study.flags import FAMILY_ERROR, outliers
+from nearmetal.study.judge import Comparison
+from nearmetal.study.model import Cell
 from nearmetal.study.stats import MIN_LAUNCHES, Ratio, percentile, ratio
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from nearmetal.study.judge import Comparison
-    from nearmetal.study.model import Cell
 
 
 class Loss(NamedTuple):

@@ -23,16 +23,14 @@ the most that rounding can do, and ties count against a drift.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
 from math import comb, erf, exp, factorial, gcd, inf, lgamma, log, log1p, sqrt
 from statistics import fmean, median
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import NamedTuple
 
 FAMILY_ERROR = 0.05
 """Probability of any flag in a study whose launches are alike."""

@@ -3,17 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from nearmetal.evidence import Unit
-from nearmetal.study.model import LAUNCH
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from nearmetal.study.model import Arm, Cell, Point, SourceFile
+from nearmetal.study.model import LAUNCH, Arm, Cell, Point, SourceFile
 
 FACTS = {
     "line_rate_gbit": "the line rate",

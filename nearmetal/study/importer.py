@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from nearmetal.core.errors import LogError, NearmetalError
-from nearmetal.evidence import parse_log, read_manifest
+from nearmetal.core.progress import Progress
+from nearmetal.evidence import Launch, Log, parse_log, read_manifest
 from nearmetal.evidence.manifest import FILE as BENCH_MANIFEST
 from nearmetal.evidence.manifest import STUDY_SUITE
 from nearmetal.evidence.parse import PARSERS
@@ -20,12 +21,6 @@ from nearmetal.study.labels import Label, Labeller, check_use, load_labels, natu
 from nearmetal.study.model import LAUNCH, SourceFile
 from nearmetal.study.physics import wire_disagrees
 from nearmetal.study.store import Study, Writer, is_store, object_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nearmetal.core.progress import Progress
-    from nearmetal.evidence import Launch, Log
 
 COINCIDENCE = 3
 """With at most this many numbers, two launches may print the same bytes by chance."""

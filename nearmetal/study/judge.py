@@ -7,15 +7,15 @@ more time. It comes from core counts, or it is declared.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import ceil, log
-from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import NearmetalError
 from nearmetal.study.flags import MIN_OUTLIER, Flag, flags
 from nearmetal.study.gate import BANDWIDTHS, Comparability, check, with_line_rate
-from nearmetal.study.model import Cell
+from nearmetal.study.model import Arm, Cell, Point
 from nearmetal.study.stats import (
     MIN_LAUNCHES,
     MOST_ERROR,
@@ -26,11 +26,6 @@ from nearmetal.study.stats import (
     ratio,
     summarize,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from nearmetal.study.model import Arm, Point
 
 MANY = 1000
 """With more launches than this, an estimate only means that the effect is at the margin."""

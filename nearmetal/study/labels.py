@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from nearmetal.config.document import Document
 from nearmetal.config.explain import load_yaml
 from nearmetal.config.model import Model
 from nearmetal.study.gate import FACTS
 from nearmetal.study.model import Arm
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from nearmetal.config.document import Document
 
 FILE = "study-labels.yaml"
 WHAT = "a file of labels"

@@ -8,19 +8,16 @@ does. Payload and headers share the data rate, one packet per MTU.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from nearmetal.evidence import Unit
 from nearmetal.study.gate import BANDWIDTHS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nearmetal.study.model import Cell, Point
+from nearmetal.study.model import Cell, Point
 
 BOTH_WAYS = ("osu_bibw", "bidir", "bidirectional", "exchange", "sendrecv")
 FALL = 0.10

@@ -7,15 +7,13 @@ resampling, so the same launches give the same digits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from math import ceil, comb, exp, log, sqrt
 from statistics import fmean, median, stdev
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import NamedTuple
 
 LEVEL = 0.95
 MOST_ERROR = 1 - LEVEL + 1e-12

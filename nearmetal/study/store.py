@@ -17,22 +17,18 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import groupby
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, Any, Self
+
+import duckdb
 
 from nearmetal.core.errors import LogError
 from nearmetal.core.files import move
-from nearmetal.evidence import Unit
+from nearmetal.evidence import Log, Unit
 from nearmetal.study.model import Cell, Observation, Point, SourceFile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import duckdb
-
-    from nearmetal.evidence import Log
 
 FACTS = "facts.parquet"
 SOURCES = "sources.parquet"

@@ -8,18 +8,12 @@ claim, and the reason.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from nearmetal.study.claims import arithmetic, wording
-from nearmetal.study.claims.text import read
-from nearmetal.study.judge import Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nearmetal.study.claims.text import Found, Prose
-    from nearmetal.study.judge import Comparison
+from nearmetal.study.claims.text import Found, Prose, read
+from nearmetal.study.judge import Comparison, Verdict
 
 __all__ = ["Contradiction", "lint"]
 

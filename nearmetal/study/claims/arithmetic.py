@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from nearmetal.study.claims.text import Found, Prose
+from nearmetal.study.claims.text import Found, Prose
 
 ROUNDING = 0.06
 """Half a unit of the last digit that percentages usually have, and a little."""

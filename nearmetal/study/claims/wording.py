@@ -6,12 +6,9 @@ from __future__ import annotations
 import re
 from itertools import combinations
 from statistics import median
-from typing import TYPE_CHECKING
 
+from nearmetal.study.claims.text import Found, Paragraph, Prose, Sentence
 from nearmetal.study.flags import outliers
-
-if TYPE_CHECKING:
-    from nearmetal.study.claims.text import Found, Paragraph, Prose, Sentence
 
 ROUNDING = 0.06
 APART = 1.25

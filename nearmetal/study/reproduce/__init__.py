@@ -8,15 +8,24 @@ is CANNOT TEST if data are missing, or if the arms are not comparable.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from nearmetal.study.gate import BANDWIDTHS
 from nearmetal.study.judge import compare
-from nearmetal.study.reproduce.claims import CLAIMED, Claim, ClaimKind, claims_of, roles_of
+from nearmetal.study.model import Arm, Cell, Observation, Point
+from nearmetal.study.reproduce.claims import (
+    CLAIMED,
+    Claim,
+    ClaimKind,
+    ClaimLimits,
+    claims_of,
+    roles_of,
+)
 from nearmetal.study.stats import (
     MIN_LAUNCHES,
     MOST_ERROR,
@@ -27,12 +36,6 @@ from nearmetal.study.stats import (
     median_interval,
     ratio,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from nearmetal.study.model import Arm, Cell, Observation, Point
-    from nearmetal.study.reproduce.claims import ClaimLimits
 
 __all__ = [
     "CLAIMED",

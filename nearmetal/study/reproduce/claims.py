@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from nearmetal.study.model import Point
+from nearmetal.study.model import Point
 
 TOLERANCE = 0.25
 """Share of the number that `about` allows on either side."""

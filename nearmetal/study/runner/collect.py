@@ -6,15 +6,17 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from nearmetal.cluster.backend import Backend
+from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import LaunchError
-from nearmetal.core.process import Command
-from nearmetal.core.progress import Silent
+from nearmetal.core.process import Command, Completed, Runner
+from nearmetal.core.progress import Progress, Silent
 from nearmetal.core.resources import REPOSITORY
 from nearmetal.evidence import (
     ChannelProof,
@@ -25,22 +27,11 @@ from nearmetal.evidence import (
     write_manifest,
 )
 from nearmetal.job.locality import measure_locality
-from nearmetal.job.run import JobRequest, Output, run_job
+from nearmetal.job.mpi import Mpi
+from nearmetal.job.run import JobRequest, JobResult, Output, run_job
 from nearmetal.study.runner.environment import environment
-from nearmetal.study.runner.pairs import run_pair
-from nearmetal.study.runner.suite import PlannedLaunch, Program, Where
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nearmetal.cluster.backend import Backend
-    from nearmetal.cluster.spec import ClusterSpec
-    from nearmetal.core.process import Completed, Runner
-    from nearmetal.core.progress import Progress
-    from nearmetal.job.mpi import Mpi
-    from nearmetal.job.run import JobResult
-    from nearmetal.study.runner.pairs import PairResult
-    from nearmetal.study.runner.suite import BenchArm
+from nearmetal.study.runner.pairs import PairResult, run_pair
+from nearmetal.study.runner.suite import BenchArm, PlannedLaunch, Program, Where
 
 _WIRE_S = 20.0
 

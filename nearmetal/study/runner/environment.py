@@ -9,22 +9,16 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import nearmetal
-from nearmetal.core.process import Command
+from nearmetal.cluster.backend import Backend, NodeStatus
+from nearmetal.core.process import Command, Runner
 from nearmetal.evidence import Environment, NodePlace
-from nearmetal.job.mpi import Provider, find_installations
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from nearmetal.cluster.backend import Backend, NodeStatus
-    from nearmetal.core.process import Runner
-    from nearmetal.job.mpi import Mpi, Stack
-    from nearmetal.job.run import JobResult
+from nearmetal.job.mpi import Mpi, Provider, Stack, find_installations
+from nearmetal.job.run import JobResult
 
 _CPU = Path("/sys/devices/system/cpu")
 

@@ -10,28 +10,22 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from nearmetal.cluster.backend import Backend
+from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import LaunchError, StateError
-from nearmetal.core.process import Command
-from nearmetal.evidence import Launch, Manifest, parse_log, read_manifest, write_manifest
+from nearmetal.core.process import Command, Runner
+from nearmetal.evidence import Launch, Log, Manifest, parse_log, read_manifest, write_manifest
 from nearmetal.evidence.manifest import FILE, STUDY_SUITE
+from nearmetal.job.run import Output
 from nearmetal.study.runner.collect import RawLaunch, check_room, find_pairs, now, sha256_of
 from nearmetal.study.runner.environment import environment
 from nearmetal.study.runner.starts import Starter, Starts, Task, Way, Workload
 from nearmetal.study.runner.suite import PlannedLaunch
 from nearmetal.study.runner.workloads import figures_in, lay_out
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nearmetal.cluster.backend import Backend
-    from nearmetal.cluster.spec import ClusterSpec
-    from nearmetal.core.process import Runner
-    from nearmetal.evidence import Log
-    from nearmetal.job.run import Output
 
 _LEADING_SIZE = re.compile(r"^\s*(?:\d+:\s+)?(\d+)\s", re.MULTILINE)
 _PREPARE_S = 600.0

@@ -5,24 +5,20 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from nearmetal.cluster.backend import Backend
 from nearmetal.cluster.backends.local.driver import MEETING
+from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import LaunchError
+from nearmetal.core.process import Runner
 from nearmetal.core.resources import provider_library
 from nearmetal.job.places import MARKER, new_name
+from nearmetal.job.run import Output
 from nearmetal.job.stats import JobVerdict, Proof, judge, read_stats
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from nearmetal.cluster.backend import Backend
-    from nearmetal.cluster.spec import ClusterSpec
-    from nearmetal.core.process import Runner
-    from nearmetal.job.run import Output
 
 _PARTNER_S = 20.0
 _SUFFIXES = ("", ".stats", ".providers", ".addresses")

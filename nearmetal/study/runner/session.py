@@ -5,35 +5,30 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 
+from nearmetal.cluster.apply import Cluster
+from nearmetal.cluster.backend import Backend
+from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import LaunchError, UsageError
 from nearmetal.core.process import LocalRunner
+from nearmetal.core.progress import Progress
+from nearmetal.evidence import Launch
 from nearmetal.evidence.model import NEUTRAL
 from nearmetal.evidence.parse import PARSERS
 from nearmetal.job.mpi import Mpi, Provider, find_installations
 from nearmetal.job.mpi.installed import linked_family
-from nearmetal.study.design import block, unsettled
+from nearmetal.study.design import Design, Turn, WorkloadDesign, block, unsettled
 from nearmetal.study.labels import FILE as LABELS_FILE
 from nearmetal.study.runner.collect import program_path
 from nearmetal.study.runner.launches import Launches
 from nearmetal.study.runner.starts import Starter, Way, Workload, way_of
 from nearmetal.study.runner.suite import Program, Where
 from nearmetal.study.runner.workloads import WORKLOADS, Module
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nearmetal.cluster.apply import Cluster
-    from nearmetal.cluster.backend import Backend
-    from nearmetal.cluster.spec import ClusterSpec
-    from nearmetal.core.progress import Progress
-    from nearmetal.evidence import Launch
-    from nearmetal.study.design import Design, Turn, WorkloadDesign
 
 _GIVE_UP = 3
 """Failures of one workload in one arm that end a study: the next launch would fail too."""

@@ -10,15 +10,18 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from nearmetal.cluster.backend import Backend
+from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import LaunchError, UsageError
-from nearmetal.core.process import Command
+from nearmetal.core.process import Command, Completed, Runner
 from nearmetal.job.mpi import STACKS, Mpi, Provider, Stack
 from nearmetal.job.places import new_name
-from nearmetal.job.run import JobRequest, run_job
+from nearmetal.job.run import JobRequest, Output, run_job
 from nearmetal.study.runner.collect import Ended, beside_fields, job_fields, program_path
 from nearmetal.study.runner.environment import (
     NodeAnswers,
@@ -30,19 +33,8 @@ from nearmetal.study.runner.environment import (
     sent_between,
 )
 from nearmetal.study.runner.pairs import first_two, run_sizes
-from nearmetal.study.runner.suite import ARMS
-from nearmetal.study.runner.workloads import fill_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from nearmetal.cluster.backend import Backend
-    from nearmetal.cluster.spec import ClusterSpec
-    from nearmetal.core.process import Completed, Runner
-    from nearmetal.job.run import Output
-    from nearmetal.study.runner.suite import Program
-    from nearmetal.study.runner.workloads import Module
+from nearmetal.study.runner.suite import ARMS, Program
+from nearmetal.study.runner.workloads import Module, fill_in
 
 OWN = "own"
 """The default way of an MPI within a node: the first of its ways."""

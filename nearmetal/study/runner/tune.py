@@ -7,21 +7,17 @@ import json
 import os
 import statistics
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nearmetal.core.errors import LaunchError
 from nearmetal.core.files import replace_file
-from nearmetal.core.process import Command
+from nearmetal.core.process import Command, Runner
 from nearmetal.core.resources import REPOSITORY
+from nearmetal.evidence.model import Log
 from nearmetal.evidence.parse.own import Own
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from nearmetal.core.process import Runner
-    from nearmetal.evidence.model import Log
 
 FORMAT = "nearmetal-tuning 1"
 CLASSES = {64 << 10: "64K", 256 << 10: "256K", 1 << 20: "1M", 4 << 20: "more"}

@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
+from importlib.resources.abc import Traversable
 from math import isqrt
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from nearmetal.core.errors import LaunchError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from importlib.resources.abc import Traversable
-    from pathlib import Path
-
-    from nearmetal.study.runner.suite import Program
+from nearmetal.study.runner.suite import Program
 
 
 @dataclass(frozen=True)
