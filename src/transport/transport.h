@@ -7,7 +7,7 @@
  *        | message                                                  ^ completion
  *   engine: peers, protocols, choice of channel                engine: matching, protocols
  *        | ops->send(link, packet)                                  ^ sink.deliver(from, ...)
- *   transport: self | shm | vmseg | net                        transport: the same kind
+ *   transport: self | shm | segment | net                      transport: the same kind
  *        | 24-byte header and payload                               ^ ops->progress() finds it
  *        +----------> memory that both map, or the network ---------+
  *
@@ -17,29 +17,34 @@
  * endpoint, so message order and wildcard receives are correct on every path.
  *
  *   words                  a channel is a way for packets, for example shm; a kind is its code; a
- *                          transport is one instance of a kind, in one endpoint
+ *                          transport is one instance of a kind, in one endpoint. The channel to a
+ *                          peer is its link and its source; a stream is one of these directions.
+ *                          A doorbell is a word in memory that a sender changes to wake a thread
  *   large messages         the sender announces them in a packet; the receiver then asks for their
  *                          bytes in packets, or copies them itself if link->remote_copy is true
  *   life of a transport    kind->create, then connect, send and progress as needed, then destroy
  *   life of a link         connect returns it; it is one direction, from this endpoint to a peer;
  *                          the transport owns it and frees it in destroy
- *   life of a source       source_up, then deliver for each packet, then one of source_down and
- *                          quarantined, or destroy. A source is the other direction, from a
- *                          peer to this endpoint, and needs no link to that peer
+ *   life of a source       source_up, then deliver for each packet. It ends with exactly one of:
+ *                          source_down, quarantined, or destroy of the transport. A source is the
+ *                          other direction, from a peer to this endpoint, and needs no link
  *
  * Errors: 0 or -errno. -EAGAIN: nothing was taken, call again after progress(). -EPIPE: the link is
  * down. connect() and create() also return the reason as text.
  * Threads: the engine makes all calls to the transports of one endpoint under one lock. A transport
  * may own a service thread; that thread never calls the sink.
- * Blocking: only connect(), destroy() and copy->revoke() may block, each for a bounded time.
+ * Blocking: only create(), connect(), destroy() and copy->revoke() may block, for a bounded time.
  * Cost: send() of at most 2 KiB and an idle progress() make no allocation, no log entry and, except
  * on the network, no system call. Each costs the engine one indirect call.
  * Trust: bytes from a peer are hostile. The transport copies and checks the header as far as it
  * uses it. The engine checks the rest, and copies the payload before it uses it.
+ * Invalid bytes: a transport that finds them drops them and calls quarantined(), or source_down()
+ * with -EBADMSG if it has no nm_quarantine_ops. If the engine finds them, it calls
+ * quarantine->cast_out(); without that capability it gives the peer up.
  *
  * Every transport has all nine slots of nm_transport_ops. nm_copy_ops and nm_quarantine_ops are
- * optional capabilities: a transport has all functions of one, or none. base/channel.h lists all
- * kinds.
+ * optional capabilities: a transport has all functions of one, or none. A new transport adds a line
+ * to base/channel.h and defines nm_CODE_kind, whose create() fills a struct nm_transport.
  */
 #ifndef NM_TRANSPORT_TRANSPORT_H
 #define NM_TRANSPORT_TRANSPORT_H
@@ -75,19 +80,21 @@ struct nm_stream_ends {
 
 /*
  * The engine's functions. FROM is always the transport that calls. A transport calls them only from
- * within its progress() and its quarantine->finish(), and never from within its own deliver().
+ * within its progress() and its quarantine->finish(), and never while a deliver() is running.
  */
 struct nm_sink {
 	void *engine; /* for the functions below; they read it from FROM->sink */
 	/*
 	 * A peer, proven to be WHO, can now send to this endpoint. Returns the handle for
-	 * deliver(). Called once per source, before its first packet. NULL: the source is refused,
-	 * and the transport drops its packets.
+	 * deliver(). Called once per source, before its first packet. NULL: the source is refused.
+	 * The transport then drops its packets, reports nothing more about it and lets the peer see
+	 * that the link is down.
 	 */
 	struct nm_peer *(*source_up)(struct nm_transport *from, const struct nm_identity *who,
 				     const struct nm_peer_label *label);
 	/*
-	 * One packet. PKT is a private copy, of which op, flags, tag and data are unchecked.
+	 * One packet. PKT is a private copy. The transport has checked len; op, flags, tag and data
+	 * are unchecked.
 	 * PAYLOAD is pkt->len bytes that stay mapped until the return. A hostile peer may change
 	 * them during the call. The transport drops bytes that cannot be a packet and ends their
 	 * source.
@@ -95,9 +102,10 @@ struct nm_sink {
 	void (*deliver)(struct nm_transport *from, struct nm_peer *source,
 			const struct nm_packet *pkt, const void *payload);
 	/*
-	 * The source has ended, and this transport's links to the same peer fail with -EPIPE.
-	 * Called once. ERR 0: it closed normally, and everything it had sent was delivered.
-	 * -ECONNRESET: it died. -EBADMSG: it sent bytes that no correct peer sends.
+	 * The source has ended, and this transport's links to the same peer fail with -EPIPE. For a
+	 * peer that has a link but no source, SOURCE is link->peer. Called once. ERR 0: it closed
+	 * normally, and everything it had sent was delivered. -ECONNRESET: it died. -EBADMSG: it
+	 * sent bytes that no correct peer sends.
 	 */
 	void (*source_down)(struct nm_transport *from, struct nm_peer *source, int err,
 			    const struct nm_reason *why);
@@ -112,7 +120,7 @@ struct nm_sink {
 
 /* ---- Links ---- */
 
-/* One direction of a connection: from this endpoint to one peer. */
+/* The direction from this endpoint to one peer. */
 struct nm_link {
 	struct nm_transport *transport;
 	struct nm_peer *peer; /* the engine's record, as given to connect() */
@@ -143,8 +151,8 @@ struct nm_link_facts {
 
 struct nm_transport_ops {
 	/*
-	 * Try to reach ADDRESS. The only slot beside destroy() that may block (up to the knob
-	 * connect_ms), allocate and make system calls. Leaves no trace on failure. PEER is stored
+	 * Try to reach ADDRESS. May block (up to the knob connect_ms), allocate and make system
+	 * calls. Leaves no trace on failure. PEER is stored
 	 * in the link. Returns 0 and a link; -EHOSTUNREACH: this transport cannot reach the
 	 * address; -EAGAIN: not now; -ENOMEM, -ENOSPC and others: out of resources. RET_REASON is
 	 * set in every case.
@@ -177,9 +185,9 @@ struct nm_transport_ops {
 	 * when they send, and set doorbells->rung if something has arrived already. Each thread
 	 * calls this before it sleeps; the last thread that wakes up calls wake(); progress() may
 	 * be called in between. Returns false if this transport cannot wake a sleeper: the thread
-	 * then sleeps only for a moment. Even after true a signal can be lost, because a peer may
-	 * read the sleep flag before its packet is visible, and no fence prevents this. So every
-	 * sleep has a time limit. No system call.
+	 * then sleeps only for a moment. Even after true a signal can be lost: for speed, a sender
+	 * uses no fence between its packet and its look at the flag of the sleeper. So every sleep
+	 * has a time limit. No system call.
 	 */
 	bool (*sleep)(struct nm_transport *transport, struct nm_doorbells *doorbells);
 	/*
@@ -209,7 +217,7 @@ struct nm_span {
 	uint64_t len;
 };
 
-/* Limits for the caller of one remote copy: spans on each side, and bytes, to keep it short. */
+/* Limits of one remote copy: spans on each side, and bytes, so that the call stays short. */
 #define NM_SPANS_MAX 4
 #define NM_REMOTE_COPY_STEP (256 * 1024)
 
@@ -241,17 +249,17 @@ struct nm_copy_ops {
 	void (*revoke)(struct nm_transport *transport, uint64_t key);
 	/*
 	 * Look up the regions that the peer shows for KEYS (at most NM_SPANS_MAX). The result is
-	 * hostile. From success until leave() the peer's revoke() waits for this endpoint, so only
-	 * one remote copy fits in between. -ENOKEY: not all keys are shown; -EOPNOTSUPP:
+	 * hostile. From success until leave() the peer's revoke() waits for this endpoint, so make
+	 * at most one remote copy before leave(). -ENOKEY: not all keys are shown; -EOPNOTSUPP:
 	 * link->remote_copy is false.
 	 */
 	int (*reach)(struct nm_link *link, const uint64_t *keys, unsigned int nr_keys,
 		     struct nm_region *ret_regions);
 	void (*leave)(struct nm_link *link);
 	/*
-	 * A packet to a peer that polls is answered sooner than a system call ends; a peer that
-	 * computes does not answer. polled() announces that this endpoint polls. polls() is true if
-	 * the peer announced it a moment ago.
+	 * These two let the engine choose: a peer that polls answers a packet sooner than a remote
+	 * copy, a system call, ends; a peer that computes does not answer. polled() announces that
+	 * this endpoint polls. polls() is true if the peer announced it a moment ago.
 	 */
 	void (*polled)(struct nm_transport *transport, uint64_t now_ns);
 	bool (*polls)(struct nm_link *link, uint64_t now_ns);
@@ -261,7 +269,7 @@ struct nm_copy_ops {
 
 struct nm_quarantine_ops {
 	/*
-	 * The engine found that WHO sent invalid bytes on this channel; WHAT describes them. The
+	 * Give up the channel to WHO: the engine found invalid bytes; WHAT describes them. The
 	 * packet in delivery does not count as taken, no further packet is delivered, and
 	 * quarantined() follows at the end of this or the next progress(). May be called from
 	 * within deliver().
@@ -269,7 +277,7 @@ struct nm_quarantine_ops {
 	void (*cast_out)(struct nm_transport *transport, const struct nm_identity *who,
 			 const char *what);
 	/*
-	 * The peer WHO reported on another channel that it left this one. This function delivers
+	 * Complete a quarantine that WHO began, as it reported on another channel. Delivers
 	 * the packets that WHO had published, up to a limit, calls quarantined() and returns. The
 	 * engine never calls it from within this transport's progress().
 	 */
@@ -289,13 +297,14 @@ struct nm_quarantine_ops {
 /* One per line of base/channel.h: const struct nm_transport_kind nm_CODE_kind. */
 struct nm_transport_kind {
 	enum nm_channel channel;
-	unsigned int rank; /* the channel with the lowest rank that reaches a peer is used */
+	unsigned int
+		rank; /* priority: the channel with the lowest number that reaches a peer is used */
 	unsigned int flags;
 	/*
 	 * Create the transport of one endpoint. ADDRESS->who is its identity; a network kind adds
 	 * its part to ADDRESS. Knobs come from the environment (base/params.h). Returns 0, and in
-	 * RET_REASON what it opened; or -errno, and the reason, which it logs once per process.
-	 * -ENOENT: this machine has no such channel (optional kinds, not logged).
+	 * RET_REASON what it opened; or -errno, and the reason, which create() logs once per
+	 * process. -ENOENT: this machine has no such channel (optional kinds, not logged).
 	 */
 	int (*create)(const struct nm_sink *sink, struct nm_address *address,
 		      struct nm_transport **ret_transport, struct nm_reason *ret_reason);
@@ -322,7 +331,7 @@ struct nm_transport {
 	struct nm_sink sink;
 	uint32_t max_payload; /* largest pkt->len that send() takes; >= NM_MIN_MAX_PAYLOAD */
 	uint32_t eager_max;   /* messages up to this size are best sent in one packet */
-	uint64_t close_by_ns; /* deadline of destroy(), by nm_clock_ns(); 0: at once */
+	uint64_t close_by_ns; /* deadline of destroy(), set by the engine; 0: at once */
 	/*
 	 * The engine may skip this many calls of progress(), and counts them down. The transport
 	 * sets it when nothing urgent can arrive, and resets it to 0 when, for example, a send()
