@@ -353,11 +353,10 @@ class LocalRunner:
         return _LocalDialogue(command, process)
 
 
-def find_program(name: str, path: Sequence[Path] = ()) -> Path | None:
-    """Find an executable in the given directories, then in PATH and the system directories."""
-    system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"]
-    places = [str(p) for p in path] + os.environ.get("PATH", "").split(os.pathsep) + system
-    found = shutil.which(name, path=os.pathsep.join(places))
+def find_program(name: str) -> Path | None:
+    """Find an executable in PATH and the system directories."""
+    places = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin"
+    found = shutil.which(name, path=places)
     return None if found is None else Path(found)
 
 

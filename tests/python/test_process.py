@@ -194,4 +194,5 @@ def test_programs_are_found_in_system_directories(
     mine = tmp_path / "mine"
     mine.write_text("#!/bin/sh\n")
     mine.chmod(0o755)
-    assert find_program("mine", [tmp_path]) == mine
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_program("mine") == mine
