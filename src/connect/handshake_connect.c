@@ -22,10 +22,9 @@ NM_COLD int nm_connect_failed(struct nm_reason *ret_reason, const char *what, in
 
 NM_COLD int nm_connect_timed_out(const struct nm_sessions *sessions, struct nm_reason *ret_reason)
 {
-	nm_reason_set(
-		ret_reason,
-		"it listens but did not answer in %u ms (is it stopped?): see NEARMETAL_CONNECT_MS",
-		sessions->config.connect_ms);
+	nm_reason_set(ret_reason,
+		      "it gave no answer within %u ms (is it stopped?): see NEARMETAL_CONNECT_MS",
+		      sessions->config.connect_ms);
 	return -EHOSTUNREACH;
 }
 

@@ -292,7 +292,7 @@ NM_TEST(stopped_peer_is_given_up_on)
 	kill(pid, SIGSTOP);
 	NM_CHECK_EQ(waitpid(pid, NULL, WUNTRACED), pid);
 	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EHOSTUNREACH);
-	NM_CHECK_HAS(why.text, "not answer in 200 ms");
+	NM_CHECK_HAS(why.text, "no answer within 200 ms");
 	/* When it wakes up it finds that the visitor has left, and serves others. */
 	kill(pid, SIGCONT);
 	place_visit(&a, &b);
