@@ -9,26 +9,32 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from threading import Event as ThreadEvent
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nearmetal.core.errors import CommandError, HostError, NearmetalError, PasswordError
 from nearmetal.core.files import read_tables, replace_tables
 from nearmetal.core.journal import Event, Journal
 from nearmetal.core.lock import locked
-from nearmetal.host.apply_esxi import EsxiRun, Hooks
+from nearmetal.host.apply_esxi import EsxiSteps
 from nearmetal.host.esxi_marks import Marks
-from nearmetal.host.facts import read_host, read_hosts
+from nearmetal.host.facts import Reach, read_host, read_hosts
+from nearmetal.host.hosts_file import HostGroup, HostsFile
+from nearmetal.host.model import PlatformFacts
 from nearmetal.host.places import mtu_in, vfs_in
 from nearmetal.host.plan import HostPlan, HostsPlan, Phase, plan_host, plan_hosts, refuse
-from nearmetal.host.shell import ENVIRONMENT, STEP_S, take, take_on_esxi
+from nearmetal.host.shell import ENVIRONMENT, STEP_S, Shell, take
 from nearmetal.host.slurm import Service
 from nearmetal.host.steps import (
     STATELESS,
+    ByHand,
+    EnterMaintenance,
     HostAction,
     SetArguments,
     SetBios,
@@ -38,15 +44,6 @@ from nearmetal.host.steps import (
     Wait,
     WriteFile,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from nearmetal.host.facts import Reach
-    from nearmetal.host.hosts_file import HostGroup, HostsFile
-    from nearmetal.host.model import PlatformFacts
-    from nearmetal.host.shell import Shell
 
 MAX_ROUNDS = 6
 
@@ -76,6 +73,60 @@ class Patience:
     reboot_s: float = 900.0
     look_s: float = 2.0
     by_hand_done: bool = False
+
+
+class LinuxSteps:
+    """Executes the steps and reboots of one Linux host. `stays`: its state after a failure."""
+
+    stays = ""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._tried: dict[str, str] = {}
+
+    def keep_tried(self, phase: Phase, boot: str) -> None:  # noqa: ARG002 - in this run only
+        """Keep the steps of a reboot that is about to end this boot."""
+        self._tried |= {step.key: step.text for step in phase.forcing}
+
+    def refuse_again(self, phase: Phase, boot: str) -> None:  # noqa: ARG002 - in this run only
+        """Refuse to reboot again for a change that a reboot did not bring."""
+        again = phase.again(self._tried)
+        if again is not None:
+            raise HostError(
+                f"after its reboot: {again.text}",
+                "this run does not reboot again for it: some settings and firmware start "
+                "only after a power cycle; run the command again after that",
+            )
+
+    def refuse_running(self) -> None:
+        """Refuse a reboot that would end jobs or virtual machines."""
+        running = self._shell.script(_MACHINES, timeout_s=60).text.split()
+        if "slurmstepd" in running:
+            raise HostError(
+                "jobs of Slurm run on it", "add slurm: to the file, so that apply drains the node"
+            )
+        if running:
+            raise HostError(
+                f"{len(running)} virtual machines run on it ({running[0]})",
+                "move or end them: this host must reboot",
+            )
+
+    def take(self, step: Step) -> None:
+        """Execute one step."""
+        take(self._shell, step)
+
+    def reboot(self) -> None:
+        """Begin a reboot."""
+        self._shell.script(ENVIRONMENT + _REBOOT, timeout_s=STEP_S)
+
+    def is_back(self, boot: str) -> bool:
+        """Return whether the host runs, in another boot than this."""
+        now = self._shell.script("cat /proc/sys/kernel/random/boot_id\n", timeout_s=30)
+        return now.code == 0 and now.text.strip() not in ("", boot)
+
+    def settle(self) -> None:
+        """Wait for udev: ssh answers before udev has made every VF."""
+        self._shell.script(ENVIRONMENT + "udevadm settle --timeout=120\n", timeout_s=STEP_S)
 
 
 class Earlier:
@@ -232,47 +283,40 @@ class Applier:
         return None
 
     def _host(self, name: str, group: HostGroup) -> None:
+        host: LinuxSteps | EsxiSteps
         if group.platform == "esxi":
-            hooks = Hooks(
-                self._plan,
-                self._keep,
-                self._taken,
-                self._noted,
-                take_on_esxi,
-                self._check_stop,
-                self._stop.wait,
-                self._marks,
-                self._patience,
-            )
-            EsxiRun(name, group, self._reach, hooks).carry_out()
-            return
-        shell = self._reach.shell(name, group)
-        tried: dict[str, str] = {}
+            host = EsxiSteps(name, group, self._reach, self._marks)
+        else:
+            host = LinuxSteps(self._reach.shell(name, group))
+        by_hand_done = self._patience.by_hand_done
         for _ in range(MAX_ROUNDS):
             facts = read_host(name, group, self._reach)
             plan = self._plan(name, group, facts)
             if plan.refusals:
                 raise HostError(plan.refusals[0].what, plan.refusals[0].hint)
             if not plan.phases:
+                self._marks.forget([name])
                 self._back_in_service(name, group)
                 return
             phase = plan.phases[0]
-            again = phase.again(tried)
-            if again is not None:
-                raise HostError(
-                    f"after its reboot: {again.text}",
-                    "this run does not reboot again for it: some settings and firmware start "
-                    "only after a power cycle; run the command again after that",
-                )
-            self._phase(name, group, shell, facts, phase)
-            tried |= {step.key: step.text for step in phase.forcing}
+            host.refuse_again(phase, facts.boot)
+            by_hand = [step for step in phase.steps if isinstance(step.action, ByHand)]
+            if by_hand and not by_hand_done:
+                raise HostError(by_hand[0].text, "do that, then add --by-hand-done")
+            self._phase(name, group, host, facts, phase)
+            by_hand_done = by_hand_done and not phase.forcing
         raise HostError(
             f"still not {self.goal} after {MAX_ROUNDS} rounds: {plan.steps[0].text}",
             "nearmetal host status shows what differs",
         )
 
     def _phase(
-        self, name: str, group: HostGroup, shell: Shell, facts: PlatformFacts, phase: Phase
+        self,
+        name: str,
+        group: HostGroup,
+        host: LinuxSteps | EsxiSteps,
+        facts: PlatformFacts,
+        phase: Phase,
     ) -> None:
         staged = {
             s.action.attribute: s.action.value for s in phase.steps if isinstance(s.action, SetBios)
@@ -281,21 +325,25 @@ class Applier:
         if staged and redfish is None:
             raise HostError("it has no BMC", "add bmc to the file")
         if phase.forcing:
-            self._out_of_service(name, group, shell)
+            self._out_of_service(name, group, host)
         for step in phase.steps:
-            if not isinstance(step.action, STATELESS):
+            # Maintenance mode comes first: its stage is the first of a phase.
+            if isinstance(step.action, EnterMaintenance):
+                self._noted(name, step.text, partial(host.take, step))
+            elif not isinstance(step.action, STATELESS):
                 self._keep(name, facts, step)
         if staged and redfish is not None:
             # In one request: controllers make a job of each, and refuse a second job.
             self._noted(name, f"stage {', '.join(staged)}", lambda: redfish.stage(staged))
         for step in phase.steps:
-            if not isinstance(step.action, SetBios | Wait):
-                self._noted(name, step.text, partial(take, shell, step))
+            if not isinstance(step.action, SetBios | Wait | ByHand | EnterMaintenance):
+                self._noted(name, step.text, partial(host.take, step))
                 self._taken(name, facts, step)
         if phase.forcing:
             # A virtual machine may have started during the minutes of a burn.
-            _refuse_running(shell)
-            self._noted(name, "reboot", lambda: self._reboot(name, group, shell, facts.boot))
+            host.refuse_running()
+            host.keep_tried(phase, facts.boot)
+            self._noted(name, "reboot", lambda: self._reboot(name, group, host, facts.boot))
 
     def _service(self, name: str, group: HostGroup) -> Service | None:
         """Return the host as a node of Slurm; None if the file does not have `slurm`."""
@@ -304,7 +352,7 @@ class Applier:
         node = group.slurm.node.replace("{host}", name)
         return Service(self._reach.scheduler(), node, self._file.name)
 
-    def _out_of_service(self, name: str, group: HostGroup, shell: Shell) -> None:
+    def _out_of_service(self, name: str, group: HostGroup, host: LinuxSteps | EsxiSteps) -> None:
         """Drain the host in Slurm, unless it is drained, and check that nothing runs on it.
 
         Its jobs end first, because they may have virtual machines. If anything still runs, the host
@@ -313,14 +361,14 @@ class Applier:
         """
         service = self._service(name, group)
         if service is None or group.slurm is None:
-            _refuse_running(shell)
+            host.refuse_running()
             return
         ours = not service.drained()
         if ours:
             self._noted(name, f"drain {service.node} in Slurm", service.drain)
         try:
             service.wait_idle(group.slurm.drain, self._pause)
-            _refuse_running(shell)
+            host.refuse_running()
         except HostError:
             if ours or not self._earlier.read().get(name):
                 # The first error is more important than an error of Slurm.
@@ -365,34 +413,20 @@ class Applier:
         with self._writing:
             self._journal.write(self.verb, step, event, detail)
 
-    def _reboot(self, name: str, group: HostGroup, shell: Shell, boot: str) -> None:
-        shell.script(ENVIRONMENT + _REBOOT, timeout_s=STEP_S)
+    def _reboot(self, name: str, group: HostGroup, host: LinuxSteps | EsxiSteps, boot: str) -> None:
+        host.reboot()
         deadline = time.monotonic() + self._patience.reboot_s
         while time.monotonic() < deadline:
             self._pause()
             try:
-                now = shell.script("cat /proc/sys/kernel/random/boot_id\n", timeout_s=30)
+                if not host.is_back(boot):
+                    continue
             except HostError:
                 continue
-            if now.code == 0 and now.text.strip() not in ("", boot):
-                # ssh answers before udev has made every VF.
-                shell.script(ENVIRONMENT + "udevadm settle --timeout=120\n", timeout_s=STEP_S)
-                return
+            host.settle()
+            return
         where = f", see {group.bmc.address.replace('{host}', name)}" if group.bmc else ""
         raise HostError(
-            f"did not come back within {self._patience.reboot_s:g} s of its reboot",
+            f"did not come back within {self._patience.reboot_s:g} s of its reboot{host.stays}",
             f"look at its console{where}; when it is back, run the same command again",
-        )
-
-
-def _refuse_running(shell: Shell) -> None:
-    running = shell.script(_MACHINES, timeout_s=60).text.split()
-    if "slurmstepd" in running:
-        raise HostError(
-            "jobs of Slurm run on it", "add slurm: to the file, so that apply drains the node"
-        )
-    if running:
-        raise HostError(
-            f"{len(running)} virtual machines run on it ({running[0]})",
-            "move or end them: this host must reboot",
         )

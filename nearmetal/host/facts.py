@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import BackendError, CommandError, HostError, PasswordError
 from nearmetal.host.facts_esxi import read_esxi, with_shell
@@ -15,7 +16,9 @@ from nearmetal.host.model import PlatformFacts
 from nearmetal.host.redfish import Redfish
 from nearmetal.host.shell import Shell, SshShell
 from nearmetal.host.slurm import SlurmTools
-from nearmetal.host.vsphere_host import Datacenters, VsphereHost
+
+if TYPE_CHECKING:
+    from nearmetal.host.vsphere_host import Datacenters, VsphereHost
 
 AT_ONCE = 16
 

@@ -14,7 +14,7 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 from pydantic import AfterValidator, Field
 
 from nearmetal.config.explain import load_yaml, parse_yaml
-from nearmetal.config.model import AbsolutePath, Model, Name
+from nearmetal.config.model import AbsolutePath, Model, Name, shaped
 from nearmetal.config.password import PasswordSource
 from nearmetal.host.vcenter.spec import Vcenter
 
@@ -77,42 +77,46 @@ def fold(names: list[str]) -> str:
     return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
 
 
-def _matching(pattern: str, noun: str, example: str) -> AfterValidator:
-    """Return a check of a text; `noun` and `example` are for the message."""
-
-    def check(value: str) -> str:
-        if not re.fullmatch(pattern, value):
-            raise ValueError(f"is not {noun}|use for example {example}")
-        return value
-
-    return AfterValidator(check)
-
-
 Version = Annotated[
-    str, _matching(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}", "a version", "'16.32.1010', in quotes")
+    str,
+    shaped(
+        r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}", "is not a version|use for example '16.32.1010', in quotes"
+    ),
 ]
 Argument = Annotated[
     str,
-    _matching(
-        r"[A-Za-z0-9_.-]{1,64}(=[A-Za-z0-9_.,:@/+-]{1,256})?", "a kernel argument", "iommu=pt"
+    shaped(
+        r"[A-Za-z0-9_.-]{1,64}(=[A-Za-z0-9_.,:@/+-]{1,256})?",
+        "is not a kernel argument|use for example iommu=pt",
     ),
 ]
 Cores = Annotated[
     str,
-    _matching(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?){0,255}", "a core list", "2-15"),
+    shaped(
+        r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?){0,255}",
+        "is not a core list|use for example 2-15",
+    ),
 ]
-CardModel = Annotated[str, _matching(r"[A-Za-z0-9][A-Za-z0-9 _./-]{0,63}", "a model", "ConnectX-5")]
-Psid = Annotated[str, _matching(r"[A-Z0-9_]{4,16}", "a PSID", "MT_0000000008")]
+CardModel = Annotated[
+    str, shaped(r"[A-Za-z0-9][A-Za-z0-9 _./-]{0,63}", "is not a model|use for example ConnectX-5")
+]
+Psid = Annotated[str, shaped(r"[A-Z0-9_]{4,16}", "is not a PSID|use for example MT_0000000008")]
 Profile = Annotated[
-    str, _matching(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "a profile of tuned", "virtual-host")
+    str,
+    shaped(
+        r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "is not a profile of tuned|use for example virtual-host"
+    ),
 ]
 SlurmNode = Annotated[
     str,
-    _matching(
-        r"(?=.)[A-Za-z0-9_.-]{0,64}(\{host\})?[A-Za-z0-9_.-]{0,64}", "a node name", "n-{host}"
+    shaped(
+        r"(?=.)[A-Za-z0-9_.-]{0,64}(\{host\})?[A-Za-z0-9_.-]{0,64}",
+        "is not a node name|use for example n-{host}",
     ),
 ]
-BmcUrl = Annotated[str, _matching(_URL, "the URL of a BMC", "https://bmc-{host}.example.com")]
+BmcUrl = Annotated[
+    str, shaped(_URL, "is not the URL of a BMC|use for example https://bmc-{host}.example.com")
+]
 AttributeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][ -~]{0,127}$")]
 
 

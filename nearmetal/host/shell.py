@@ -127,18 +127,12 @@ def ask(
     return found
 
 
-def take(shell: Shell, step: Step) -> None:
-    """Execute one step on a Linux host; raises HostError with the host's own words."""
-    _take(shell, step, _ALONE)
+def take(shell: Shell, step: Step, *, alone: bool = True) -> None:
+    """Execute one step; raises HostError with the host's own words.
 
-
-def take_on_esxi(shell: Shell, step: Step) -> None:
-    """Execute one step on ESXi, which has no lock and no files of nearmetal."""
-    _take(shell, step, "")
-
-
-def _take(shell: Shell, step: Step, alone: str) -> None:
-    text = "set -e\n" + ENVIRONMENT + alone + script_of(step)
+    `alone`: after the end of an earlier step; not on ESXi, which has no lock.
+    """
+    text = "set -e\n" + ENVIRONMENT + (_ALONE if alone else "") + script_of(step)
     answer = shell.script(f"{{ {text}}} 2>&1\n", timeout_s=STEP_S)
     if answer.code:
         why = " ".join(answer.text.split())[-300:] or f"exit code {answer.code}"

@@ -17,7 +17,7 @@ from nearmetal.host.hosts_file import parse_hosts
 from nearmetal.host.model import CardFacts, EsxiFacts, PlatformFacts, PortFacts
 from nearmetal.host.plan import HostPlan, plan_host, plan_hosts, refuse
 from nearmetal.host.rollback import Back, plan_back
-from nearmetal.host.shell import take, take_on_esxi
+from nearmetal.host.shell import take
 from nearmetal.host.show import status_lines
 from nearmetal.host.stages.esxi import install_command, parse_options
 from nearmetal.host.steps import (
@@ -182,7 +182,7 @@ def test_a_shell_of_esxi_needs_no_place_for_a_lock(tmp_path: Path) -> None:
     step = Step(Stage.FIRMWARE, "sriov", "SRIOV_EN 0 -> 1", action)
     with pytest.raises(HostError, match=r"nearmetal-host\.lock"):
         take(host, step)
-    take_on_esxi(host, step)
+    take(host, step, alone=False)
     assert (tmp_path / "asked").read_text() == "-d mt4119_pciconf1 -y set SRIOV_EN=1\n"
 
 
