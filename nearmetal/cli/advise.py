@@ -74,7 +74,7 @@ def advise_options(parser: VerbParser) -> None:
         )
     parser.option(
         "--measured FILE",
-        "measured losses of performance as a CSV file with the columns adapter,workload,tax_low_percent,tax_high_percent,source",
+        "measured losses of performance as a CSV file with the columns adapter,workload,tax_low_percent,tax_high_percent,source (default: only published losses)",
     )
 
 

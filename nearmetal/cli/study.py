@@ -36,7 +36,7 @@ def run_options(parser: VerbParser) -> None:
     parser.option("file STUDY.yaml", "study file, see nearmetal-study(1)", type=Path)
     parser.option(
         "--output DIR",
-        "directory for the results; the command creates it, or resumes the study in it (default: results/NAME)",
+        "directory for the results; the command creates it, or resumes the study in it (default: results/NAME; NAME: `name` in the study file)",
     )
 
 

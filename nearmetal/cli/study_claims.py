@@ -234,7 +234,7 @@ def reproduce_options(parser: VerbParser) -> None:
     )
     parser.option(
         "--arm ROLE=ARM",
-        "arm of STUDY for a role of the claims, for example sr-iov-ib=vm; may be repeated (default: the arm with the name of the role)",
+        "arm of STUDY for a role, an arm of the published study, for example sr-iov-ib=vm; may be repeated (default: the arm with the name of the role)",
         action="append",
         default=[],
     )
