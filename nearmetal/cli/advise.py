@@ -45,7 +45,7 @@ def advise_options(parser: VerbParser) -> None:
 
     parser.option(
         "needs NEEDS",
-        "YAML file with needs; options on the command line override it",
+        "YAML file with needs, see nearmetal-advise(1); options on the command line override it",
         nargs="?",
         type=Path,
     )
@@ -57,7 +57,7 @@ def advise_options(parser: VerbParser) -> None:
         ),
         "--messages": (
             Messages,
-            "size of most messages: small is at most 1 KiB, large is at least 64 KiB",
+            "size of most messages: small is at most 1 KiB, large is at least 64 KiB, mixed is anything else (default: unknown)",
         ),
     }
     for words, (names, text) in choices.items():
@@ -67,12 +67,14 @@ def advise_options(parser: VerbParser) -> None:
         "message sizes as a CSV file with the columns size_B,count; replaces --messages",
     )
     for words, text in _OPTIONS.items():
-        parser.option(_flag(words), text)
+        parser.option(_flag(words), text if "default" in text else f"{text} (default: unknown)")
     for name, text in _SWITCHES.items():
-        parser.option(_flag(name), text, action="store_true", default=None)
+        parser.option(
+            _flag(name), f"{text} (default: not needed)", action="store_true", default=None
+        )
     parser.option(
         "--measured FILE",
-        "measured losses of performance as a CSV file with the columns adapter,workload,tax_low_percent,tax_high_percent,source",
+        "measured losses of performance as a CSV file with the columns adapter,workload,tax_low_percent,tax_high_percent,source (default: only published losses)",
     )
 
 

@@ -21,16 +21,20 @@ if TYPE_CHECKING:
 
 _MAX_BLOCKS = 1000
 
+BLOCKS_HELP = "number of blocks; a block runs each benchmark once per arm"
+STUDY_HELP = "study directory that `study import` created, also from the results of `study run`"
+TIME_HELP = "TIME: UTC time, for example 20260101-120000"
+
 
 def add_spec(parser: VerbParser, *, required: bool = True) -> None:
     """Add the argument SPEC."""
-    words = "path of a cluster spec (YAML), or name of a cluster that is up"
+    words = "path of a cluster spec (YAML), see nearmetal-spec(5), or name of a cluster that is up"
     parser.option("spec SPEC", words, nargs=None if required else "?")
 
 
 def add_study(parser: VerbParser) -> None:
     """Add the argument STUDY."""
-    parser.option("study STUDY", "study directory that `study import` created")
+    parser.option("study STUDY", STUDY_HELP)
 
 
 def open_target(text: str) -> tuple[Cluster, ClusterSpec]:

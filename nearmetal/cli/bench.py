@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearmetal.cli.arguments import (
+    BLOCKS_HELP,
+    TIME_HELP,
     add_spec,
     blocks_number,
     choose_mpis,
@@ -34,6 +36,7 @@ def bench_options(parser: VerbParser) -> None:
     from nearmetal.study.runner.suite import ARMS, SUITES
 
     add_spec(parser)
+    blocks = ", ".join(f"{s.blocks} for {s.name}" for s in SUITES.values())
     suites = "; ".join(f"{s.name}: {s.summary}" for s in SUITES.values())
     parser.option(
         "--suite",
@@ -41,22 +44,25 @@ def bench_options(parser: VerbParser) -> None:
         choices=list(SUITES),
         default="quick",
     )
-    parser.option("--mpi NAME,...", "comma-separated list of MPIs (default: all installed MPIs)")
+    parser.option("--mpi LIST", "comma-separated list of MPIs (default: all installed MPIs)")
     arms = "; ".join(f"{a.name}: {a.title}" for a in ARMS.values())
     parser.option(
-        "--arms NAME,...",
-        f"comma-separated list of arms to compare; an arm is a way to carry messages (default: all arms). {arms}",
+        "--arms LIST",
+        f"comma-separated list of arms; arm: one of the compared configurations (default: all arms). {arms}",
         default=",".join(ARMS),
     )
     parser.option(
-        "--blocks",
-        "number of blocks; a block runs each benchmark once per arm (default: the number of the suite)",
+        "--blocks N",
+        f"{BLOCKS_HELP} (default: {blocks})",
         type=blocks_number,
     )
-    parser.option("-n --ranks", "number of ranks (default: one per slot of the cluster)", type=int)
+    parser.option(
+        "-n --ranks N",
+        "number of ranks (default: one per slot; slot: place for one rank on a node)",
+    )
     parser.option(
         "--output DIR",
-        "directory for the results; the command creates it (default: results/TIME-CLUSTER)",
+        f"directory for the results; the command creates it (default: results/TIME-CLUSTER). {TIME_HELP}",
     )
 
 

@@ -7,7 +7,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.cli.arguments import blocks_number, choose_mpis, run_directory
+from nearmetal.cli.arguments import (
+    BLOCKS_HELP,
+    TIME_HELP,
+    blocks_number,
+    choose_mpis,
+    run_directory,
+)
 from nearmetal.core.errors import ExitCode, LaunchError
 from nearmetal.core.process import LocalRunner
 
@@ -102,15 +108,15 @@ def demo_options(parser: VerbParser) -> None:
         "MPI to use (default: openmpi5 if installed, else the first installed MPI)",
     )
     parser.option(
-        "--blocks",
-        f"number of blocks; a block runs each benchmark once per arm (default: {MIN_LAUNCHES}, "
+        "--blocks N",
+        f"{BLOCKS_HELP}, an arm is one of the compared configurations (default: {MIN_LAUNCHES}, "
         "the minimum for the 95 %% interval of a ratio)",
         type=blocks_number,
         default=MIN_LAUNCHES,
     )
     parser.option(
         "--output DIR",
-        "directory for the results; the command creates it (default: results/TIME-demo)",
+        f"directory for the results; the command creates it (default: results/TIME-demo). {TIME_HELP}",
     )
 
 

@@ -100,7 +100,7 @@ def _read(path: Path, reach: Reach) -> tuple[HostsPlan, dict[str, PlatformFacts]
 def _add_writing(parser: VerbParser) -> None:
     parser.option("file FILE", _FILE)
     parser.option(
-        "--reboot-timeout S",
+        "--reboot-timeout SECONDS",
         f"seconds after which a rebooting host counts as lost (default: {DEFAULT_REBOOT_S})",
         type=int,
         default=DEFAULT_REBOOT_S,
@@ -112,7 +112,7 @@ def apply_options(parser: VerbParser) -> None:
     _add_writing(parser)
     parser.option(
         "--by-hand-done",
-        "the manual steps of the plan on ESXi hosts are done; the next reboot activates them",
+        "confirm that you have done the manual steps of the plan on ESXi hosts; the next reboot activates them",
     )
 
 

@@ -34,7 +34,10 @@ def run_options(parser: VerbParser) -> None:
         "--mpi NAME",
         f"MPI to use: {names} (default: the first installed MPI that PROGRAM is linked to)",
     )
-    parser.option("-n N", "number of ranks (default: one per slot of the cluster)", dest="ranks")
+    parser.option(
+        "-n --ranks N",
+        "number of ranks (default: one per slot; slot: place for one rank on a node)",
+    )
     parser.option(
         "--map-by",
         "slot: fill the slots of a node before the next node; node: place one rank on each node in turn (default: slot)",
@@ -64,8 +67,12 @@ def run_options(parser: VerbParser) -> None:
         "end the job after SECONDS, with exit code 124 (default: no limit)",
         type=float,
     )
-    parser.option("program PROGRAM", "path of the MPI program")
-    parser.option("args ARGS", "arguments of the program, after `--`", nargs="*")
+    parser.option(
+        "program PROGRAM",
+        "path of the MPI program on this machine, or absolute path in the nodes; `--` stands before it; with --json its output goes to standard error",
+        metavar="-- PROGRAM",
+    )
+    parser.option("args ARGS", "arguments of the program", nargs="*")
 
 
 def on_run(args: argparse.Namespace, view: View) -> int:
@@ -128,9 +135,14 @@ def exec_options(parser: VerbParser) -> None:
     add_spec(parser)
     parser.option(
         "node NODE",
-        "name of a node in the spec, or `launcher` for the place where MPI launchers run",
+        "name of a node in the spec, or `launcher` for the place in which MPI launchers run",
     )
-    parser.option("command COMMAND", "program and its arguments, after `--`", nargs="+")
+    parser.option(
+        "command COMMAND",
+        "program in the node and its arguments; `--` stands before them; with --json the document contains their output",
+        nargs="+",
+    )
+    parser.usage = "%(prog)s [-h] [--json] SPEC NODE -- COMMAND..."
 
 
 def on_exec(args: argparse.Namespace, view: View) -> int:

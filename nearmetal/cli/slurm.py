@@ -152,7 +152,7 @@ def task_options(parser: VerbParser) -> None:
     """Add the arguments of `slurm task`."""
     parser.option(
         "--segment SIZE",
-        "size of the rundir on each node with a unit, for example 64MiB (default: 64MiB)",
+        "size of the shared memory (rundir) of the step on each Slurm node, with a unit (default: 64MiB)",
         type=_size,
         default=64 << 20,
     )
@@ -163,19 +163,21 @@ def task_options(parser: VerbParser) -> None:
         default=1 << 30,
     )
     _add_settings(parser, "the program")
-    parser.option("program PROGRAM", "program of the task")
-    parser.option("args ARGS", "arguments of the program, after `--`", nargs="*")
+    parser.option(
+        "program PROGRAM", "program of the task; `--` stands before it", metavar="-- PROGRAM"
+    )
+    parser.option("args ARGS", "arguments of the program", nargs="*")
 
 
 def _add_settings(parser: VerbParser, whose: str) -> None:
     verb = "gets" if whose == "the program" else "get"
     parser.option(
-        "--mpi",
+        "--mpi NAME",
         f"MPI whose settings {whose} {verb}: openmpi5, openmpi4, mpich5 or impi (default: no settings)",
         default="",
     )
     parser.option(
-        "--channels",
+        "--channels LIST",
         f"channels that {whose} may use, comma-separated, for example self,shm (default: all)",
         default="",
     )
@@ -204,52 +206,58 @@ def on_task(args: argparse.Namespace, view: View) -> int:
 def launch_options(parser: VerbParser) -> None:
     """Add the arguments of `slurm launch`, named as the fields of the requests."""
     parser.option("--job N", "job ID", required=True)
-    parser.option("--uid", "user ID of the owner of the job", type=int, required=True)
+    parser.option("--uid N", "user ID of the owner of the job", required=True)
     parser.option(
         "--segment BYTES",
-        "size of the rundir in bytes, at least 1 MiB",
+        "size of the shared memory (rundir) of the job on this Slurm node in bytes, at least 1048576 (1 MiB)",
         required=True,
         dest="segment_bytes",
     )
     parser.option(
         "--scratch BYTES",
-        "size of the private /tmp and of /dev/shm in bytes, each (default: 1 GiB)",
+        "size of the private /tmp and of /dev/shm in bytes, each (default: 1073741824, 1 GiB)",
         default=1 << 30,
         dest="scratch_bytes",
     )
     _add_settings(parser, "the tasks")
-    parser.option("--vfs N", "number of VFs of this node for the job (default: 0)", default=0)
+    parser.option("--vfs N", "number of VFs of this Slurm node for the job (default: 0)", default=0)
     parser.option(
-        "--partition",
-        "partition of the job; the plugin admits steps by the rules of this partition",
+        "--partition NAME",
+        "partition of the job; the plugin admits steps by the rules of this partition (default: none)",
         default="",
     )
     parser.option(
-        "--request",
-        "request of the job as text; the plugin compares it with the request of each step",
+        "--request TEXT",
+        "request of the job; the plugin compares it with the request of each step (default: none)",
         default="",
     )
     machines = parser.add_argument_group("virtual machines")
     parser.option(
-        "--vms N", "number of virtual machines (default: 0)", default=0, dest="nr", to=machines
+        "--vms N",
+        "number of virtual machines on this Slurm node (default: 0)",
+        default=0,
+        dest="nr",
+        to=machines,
     )
-    parser.option("--vcpus N", "processors of each machine (default: 1)", default=1, to=machines)
+    parser.option(
+        "--vcpus N", "processors of each virtual machine (default: 1)", default=1, to=machines
+    )
     parser.option(
         "--memory BYTES",
-        "memory of each machine in bytes (default: 1 GiB)",
+        "memory of each virtual machine in bytes (default: 1073741824, 1 GiB)",
         default=1 << 30,
         dest="memory_bytes",
         to=machines,
     )
     parser.option(
-        "--image",
-        "image of the machines: `default`, or a key from `nearmetal image list`",
+        "--image NAME",
+        "image of the virtual machines: `default`, or a key from `nearmetal image list` (default: %(default)s)",
         default="default",
         to=machines,
     )
     parser.option(
         "--shares DIR[:DIR...]",
-        "directories of this node that the machines see at the same path",
+        "directories of this Slurm node that the virtual machines see at the same path (default: none)",
         type=_directories,
         default=(),
         to=machines,
@@ -262,15 +270,14 @@ def launch_options(parser: VerbParser) -> None:
         to=machines,
     )
     parser.option(
-        "--nodes",
-        "all nodes of the job in Slurm's notation, for example node[1-4]",
+        "--nodes LIST",
+        "all Slurm nodes of the job in Slurm's notation, for example node[1-4]; needed with --vms",
         default="",
         to=machines,
     )
     parser.option(
-        "--key",
+        "--key FILE",
         "file with the key of the site, from which the keys of the job are derived (default: %(default)s)",
-        type=Path,
         default=Path("/etc/nearmetal/slurm.key"),
         to=machines,
     )
@@ -314,7 +321,7 @@ def reclaim_options(parser: VerbParser) -> None:
         "--job N", "job ID; end the container of this job, even if the job runs", to=whose
     )
     parser.option("--ended", "end all leaks: containers of jobs that have ended", to=whose)
-    parser.option("--drain", "with --ended: drain this node in Slurm if a container does not end")
+    parser.option("--drain", "with --ended: drain this Slurm node if a container does not end")
 
 
 def on_reclaim(args: argparse.Namespace, view: View) -> int:

@@ -20,13 +20,23 @@ if TYPE_CHECKING:
 
 _MAX_REFUSED = 20
 
+_BASE = "name of the reference arm; arm: one of the compared configurations"
+_VERDICTS = """\
+A point is one test with one variant, message size, number of nodes, metric and unit. The verdict
+compares the 95 % interval of the ratio of the two arms at this point with the margin:
+ACCEPT        the interval lies within the margin
+REJECT        the interval lies beyond the margin; the exit code is 4
+INCONCLUSIVE  the margin lies within the interval, or there are fewer than six launches
+NO MARGIN     the labels have no core counts, and --margin is not given
+REFUSED       another difference between the arms can explain the result"""
+
 
 def run_options(parser: VerbParser) -> None:
     """Add the arguments of `study run`."""
     parser.option("file STUDY.yaml", "study file, see nearmetal-study(1)", type=Path)
     parser.option(
         "--output DIR",
-        "directory for the results; the command creates it, or resumes the study in it (default: results/NAME)",
+        "directory for the results; the command creates it, or resumes the study in it (default: results/NAME; NAME: `name` in the study file)",
     )
 
 
@@ -74,14 +84,17 @@ def import_options(parser: VerbParser) -> None:
     parser.option("folders DIR", "directories of raw logs", nargs="*")
     parser.option(
         "--labels FILE",
-        "YAML file with the labels that the logs lack (default: DIR/study-labels.yaml)",
+        "YAML file with the labels that the logs lack (default: study-labels.yaml in the first DIR); the labels name the arm of each log; arm: one of the compared configurations, for example bare-metal or vm",
     )
     parser.option(
         "--output STUDY",
-        "directory for the study; the command creates it (default: DIR.study)",
+        "directory for the study; the command creates it (default: path of the first DIR with the ending .study)",
     )
     parser.option("--draft FILE", "write a labels template to FILE, and import nothing")
-    parser.option("--keep-going", "exit with code 0 even if files were refused")
+    parser.option(
+        "--keep-going",
+        "exit with code 0 even if files were refused (default: exit with code 1; the other files are imported in both cases)",
+    )
     parser.option(
         "--again STUDY",
         "derive the tables of STUDY again from its own raw files, without DIR",
@@ -138,15 +151,16 @@ def _show_import(summary: ImportSummary, target: Path, view: View, *, keep_going
 def judge_options(parser: VerbParser) -> None:
     """Add the arguments of `study judge`."""
     add_study(parser)
-    parser.option("base BASE", "name of the reference arm")
+    parser.option("base BASE", _BASE)
     parser.option("arm ARM", "name of the arm to compare with BASE")
     _add_comparison(parser)
+    parser.add_argument_group("verdicts", _VERDICTS)
 
 
 def _add_comparison(parser: VerbParser) -> None:
     parser.option(
         "--margin PERCENT",
-        "acceptable loss of performance in percent (default: the loss that the missing cores explain)",
+        "acceptable loss of performance in percent (default: the share of the cores of BASE that the other arm lacks, from `cores_per_node` of the labels)",
         type=float,
     )
     parser.option("--only TEST", "compare only this test, for example osu_latency")
@@ -238,7 +252,7 @@ def _show_verdicts(found: list[Comparison], against_physics: list[Violation], vi
 def report_options(parser: VerbParser) -> None:
     """Add the arguments of `study report`."""
     add_study(parser)
-    parser.option("base BASE", "name of the reference arm")
+    parser.option("base BASE", _BASE)
     parser.option("arms ARM", "names of the arms to compare with BASE", nargs="+")
     _add_comparison(parser)
     parser.option(

@@ -7,12 +7,12 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.cli.arguments import add_study
+from nearmetal.cli.arguments import STUDY_HELP, add_study
 from nearmetal.core.errors import ExitCode, NearmetalError, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
@@ -34,7 +34,7 @@ def lint_options(parser: VerbParser) -> None:
     parser.option("texts TEXT", "text or Markdown file to check", nargs="+", type=Path)
     parser.option(
         "--data STUDY",
-        "study directory that `study import` created; compare sentences about two of its arms with its data",
+        f"{STUDY_HELP}; compare sentences about two of its arms with its data; arm: one of the compared configurations",
     )
 
 
@@ -65,7 +65,10 @@ def on_lint(args: argparse.Namespace, view: View) -> int:
 def tax_options(parser: VerbParser) -> None:
     """Add the arguments of `study tax`."""
     add_study(parser)
-    parser.option("full FULL", "name of the arm on bare metal with all cores")
+    parser.option(
+        "full FULL",
+        "name of the arm on bare metal with all cores; arm: one of the compared configurations",
+    )
     parser.option(
         "reduced REDUCED",
         "name of the arm on bare metal with the number of cores of the VM",
@@ -122,11 +125,18 @@ def _percent(loss: Loss) -> str:
     return text
 
 
+def _titles(names: Iterable[str]) -> str:
+    from nearmetal.evidence.published import STUDIES
+
+    titles = "; ".join(f"{name}: {STUDIES[name].title} ({STUDIES[name].year})" for name in names)
+    return f"name of the published study. {titles}"
+
+
 def published_options(parser: VerbParser) -> None:
     """Add the arguments of `study published`."""
     from nearmetal.evidence.published import STUDIES
 
-    parser.option("name NAME", f"name of the published study: {', '.join(STUDIES)}")
+    parser.option("name NAME", _titles(STUDIES))
 
 
 def on_published(args: argparse.Namespace, view: View) -> int:
@@ -216,15 +226,15 @@ def reproduce_options(parser: VerbParser) -> None:
     """Add the arguments of `study reproduce`."""
     from nearmetal.study.reproduce import CLAIMED
 
-    parser.option("name NAME", f"name of the published study: {', '.join(CLAIMED)}")
+    parser.option("name NAME", _titles(CLAIMED))
     parser.option(
         "study STUDY",
-        "study directory that `study import` created (default: none; list the data that the claims need)",
+        f"{STUDY_HELP} (default: none; list the data that the claims need)",
         nargs="?",
     )
     parser.option(
         "--arm ROLE=ARM",
-        "arm of STUDY for a role of the claims, for example sr-iov-ib=vm; may be repeated (default: the arm with the name of the role)",
+        "arm of STUDY for a role, an arm of the published study, for example sr-iov-ib=vm; may be repeated (default: the arm with the name of the role)",
         action="append",
         default=[],
     )

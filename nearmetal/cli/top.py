@@ -63,26 +63,26 @@ def top_options(parser: VerbParser) -> None:
     )
     parser.option(
         "--dir DIR",
-        "read the statistics files in DIR instead; may be repeated",
+        "read the statistics files in DIR; may be repeated (default: $NEARMETAL_STATS_DIR, $NEARMETAL_RUNDIR, /dev/shm/nearmetal-UID and the rundirs of all running clusters of this user)",
         action="append",
     )
     parser.option("--once", "print one table after one interval, and exit")
     parser.option(
-        "--interval S",
+        "--interval SECONDS",
         "seconds between two readings (default: 1)",
         type=_seconds,
         default=1.0,
     )
     parser.option(
         "--sort",
-        "sort order of the lines (default: rate)",
+        "order of the lines: bytes per second (rate), total bytes or messages, trouble (lost peers first, then quarantined channels, then fallbacks and stalls), or rank (default: rate)",
         choices=[s.value for s in Sort],
         default=Sort.RATE.value,
     )
     parser.option("--all", "also show endpoints that are closed or whose process is dead")
     parser.option(
         "--prometheus FILE",
-        "write the metrics to FILE instead, in Prometheus's text format for the textfile collector",
+        "write the metrics to FILE after each interval (with --once: once) instead of a table, in Prometheus's text format for the textfile collector",
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 import nearmetal
 from nearmetal.cli.view import View
 from nearmetal.core.errors import UsageError
+from nearmetal.core.resources import share
 
 Handler = Callable[[argparse.Namespace, View], int]
 
@@ -42,16 +43,23 @@ nearmetal creates virtual HPC clusters and runs unmodified MPI programs in them.
 uses the fastest channel that works between them, and nearmetal reports the channel in use.
 """
 
-EPILOG = """\
+EPILOG = f"""\
 exit codes:
-  0  success
-  1  error
-  2  wrong usage, for example an unknown option
-  3  `plan`: the plan has changes
-  4  a check failed, for example `status`: the cluster differs from its spec
-`run` and `exec` return the exit code of the program.
+  0        success
+  1        error
+  2        wrong usage, for example an unknown option
+  3        the plan has changes: `plan`, `host plan`, `host rollback --dry-run`
+  4        a check failed: `status` (the cluster differs from its spec), `host status`,
+           `host rollback`, `host vf`, `slurm status`, `study judge`, `study lint`,
+           `study reproduce`, `advise`, `image list`, `import vhpc`, `tune --show`
+  124      `--timeout` ended the job of `run`
+  128 + n  signal n ended nearmetal or the program; Ctrl-C gives 130
+`run` and `exec` return the exit code of the program. If nearmetal cannot start the program, they
+print `error: ...` and return 1 or 2.
 
-`nearmetal VERB --help` shows the arguments and options of a verb.
+`nearmetal VERB --help` shows the arguments and options of a verb. The manual pages, for example
+nearmetal-spec(5) about the SPEC of a cluster, are Markdown files in
+{share("man")}
 
 example: nearmetal up examples/two-nodes.yaml
          nearmetal run examples/two-nodes.yaml -- ./hello

@@ -28,7 +28,7 @@ ARMS = {
     for arm in (
         BenchArm("auto", "nearmetal", Provider.NEARMETAL),
         BenchArm("net", "nearmetal, network only", Provider.NEARMETAL, ("self", "net")),
-        BenchArm("stock", "the MPI's own TCP", Provider.STOCK),
+        BenchArm("stock", "the MPI's own stack over TCP", Provider.STOCK),
     )
 }
 
@@ -158,7 +158,7 @@ SUITES = {
         Suite("quick", "ping-pong and streams over message sizes", _limits("0.02"), (), _QUICK, 3),
         Suite(
             "standard",
-            "libfabric alone, all patterns, windows, and the third-party benchmarks",
+            "libfabric alone, thirteen patterns of MPI messages, one-sided MPI, and the benchmarks IMB and NetPIPE",
             _limits("0.05"),
             _fabric("100"),
             _all("0.03"),
