@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nearmetal.cluster.model import ClusterSpec
     from nearmetal.evidence import NodePair, RunFacts
     from nearmetal.job.mpi import Mpi
-    from nearmetal.report import Headline
+    from nearmetal.report.analysis import Headline
 
 NAME = "demo"
 """Name of the cluster of the demo."""
@@ -48,7 +48,7 @@ def report_options(parser: VerbParser) -> None:
 def on_report(args: argparse.Namespace, view: View) -> int:
     """Read the run directory and write the report."""
     from nearmetal.evidence import load_run
-    from nearmetal.report import Evidence, headlines
+    from nearmetal.report.analysis import Evidence, headlines
 
     run = load_run(args.directory)
     page = args.output or args.directory / "report.html"
@@ -64,7 +64,8 @@ def on_report(args: argparse.Namespace, view: View) -> int:
 
 def write_report(run: RunFacts, page: Path) -> list[Path]:
     """Write the page, Markdown, CSV and the locality picture side by side; returns their paths."""
-    from nearmetal.report import locality_picture, render_csv, render_html, render_markdown
+    from nearmetal.report.matrix import locality_picture
+    from nearmetal.report.run_page import render_csv, render_html, render_markdown
 
     content = {
         page: render_html(run),
@@ -129,7 +130,7 @@ def on_demo(args: argparse.Namespace, view: View) -> int:
     from nearmetal.core.lock import locked
     from nearmetal.core.resources import share
     from nearmetal.evidence import load_run
-    from nearmetal.report import Evidence, headlines
+    from nearmetal.report.analysis import Evidence, headlines
 
     mpi = choose_mpis(args.mpi)[0]
     directory = run_directory(args.output, NAME)

@@ -266,11 +266,11 @@ def on_report(args: argparse.Namespace, view: View) -> int:
     from nearmetal.core.files import replace_file
     from nearmetal.report.study_charts import bars, curves
     from nearmetal.report.study_page import (
-        overall,
         render_study_csv,
         render_study_html,
         render_study_markdown,
         sentence,
+        worst,
     )
     from nearmetal.report.study_view import Anchors, study_view
     from nearmetal.study.store import Study
@@ -287,7 +287,7 @@ def on_report(args: argparse.Namespace, view: View) -> int:
     content |= {page.with_name(f"{page.stem}-{n}.svg"): c.wide for n, c in enumerate(charts, 1)}
     for path, text in content.items():
         replace_file(path, text, mode=0o644, sync=False)
-    verdicts = {judged.arm.name: overall(judged).value for judged in shown.judged}
+    verdicts = {judged.arm.name: worst(judged.comparisons).value for judged in shown.judged}
     view.result(
         {"report": str(page), "files": [str(path) for path in content], "verdicts": verdicts},
         [

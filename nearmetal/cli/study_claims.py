@@ -224,7 +224,7 @@ def _value(number: Number) -> str:
 
 def reproduce_options(parser: VerbParser) -> None:
     """Add the arguments of `study reproduce`."""
-    from nearmetal.study.reproduce import CLAIMED
+    from nearmetal.study.reproduce.claims import CLAIMED
 
     parser.option("name NAME", _titles(CLAIMED))
     parser.option(
@@ -243,7 +243,8 @@ def reproduce_options(parser: VerbParser) -> None:
 def on_reproduce(args: argparse.Namespace, view: View) -> int:
     """Print the outcome of each claim; exit code 4 if one is refuted."""
     from nearmetal.study.arms import arms_in
-    from nearmetal.study.reproduce import CLAIMED, ClaimOutcome, Data, claims_of, reproduce
+    from nearmetal.study.reproduce import ClaimOutcome, Data, reproduce
+    from nearmetal.study.reproduce.claims import CLAIMED, claims_of
     from nearmetal.study.store import Study
 
     name = args.name.lower()
@@ -265,7 +266,7 @@ def on_reproduce(args: argparse.Namespace, view: View) -> int:
 
 def _roles(words: Sequence[str], name: str, arms: Mapping[str, Arm]) -> dict[str, Arm]:
     """Return the arm of each role: from --arm, by the fact `role`, or by its own name."""
-    from nearmetal.study.reproduce import roles_of
+    from nearmetal.study.reproduce.claims import roles_of
 
     known = roles_of(name)
     found = {arm.facts.get(ROLE, arm.name): arm for arm in arms.values()}
@@ -290,10 +291,8 @@ def _data(study: Study, roles: dict[str, Arm], sources: dict[str, SourceFile]) -
             kept[arm.name] = list(study.cells(arm=arm.name))
         return kept[arm.name]
 
-    def versions(cell: Cell) -> set[str]:
-        return {sources[o.source].header.get("version", "") for o in cell.observations} - {""}
-
-    return Data(roles, cells, versions, RecordedFacts(sources))
+    recorded = RecordedFacts(sources)
+    return Data(roles, cells, recorded.versions, recorded)
 
 
 def _found(result: Result) -> str:
@@ -334,7 +333,8 @@ def _show_claims(
     view: View,
 ) -> None:
     from nearmetal.evidence.published import STUDIES
-    from nearmetal.study.reproduce import ClaimOutcome, roles_of
+    from nearmetal.study.reproduce import ClaimOutcome
+    from nearmetal.study.reproduce.claims import roles_of
 
     columns = ["line", "claim", "arms", "limits", "found", "outcome", "why"]
     view.table(

@@ -176,17 +176,9 @@ def prometheus(found: Sequence[Line]) -> str:
             for kind, done in kinds.items()
         ]
         text += _family(f"{name}_total", "counter", words, samples)
+    names = ("relation", "channel", "reason")
     info = (
-        (
-            _labels(
-                x,
-                relation=x.peer.relation,
-                channel=x.peer.channel,
-                reason=x.peer.reason,
-                trouble=trouble(x.peer),
-            ),
-            1,
-        )
+        (_labels(x, **{n: getattr(x.peer, n) for n in names}, trouble=trouble(x.peer)), 1)
         for x in peers
     )
     text += _family("peer_info", "gauge", "How a peer is reached, and why.", info)

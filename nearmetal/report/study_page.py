@@ -52,11 +52,6 @@ def worst(found: Sequence[Comparison]) -> Verdict:
     return next((verdict for verdict in order if verdict in said), Verdict.REFUSED)
 
 
-def overall(judged: Judged) -> Verdict:
-    """Return the verdict on an arm."""
-    return worst(judged.comparisons)
-
-
 def _why(judged: Judged, verdict: Verdict) -> str:
     chosen = [one for one in judged.comparisons if one.verdict is verdict]
     if verdict is Verdict.INCONCLUSIVE:
@@ -90,7 +85,7 @@ def cards(view: StudyView) -> list[Card]:
     """Return one card per arm."""
     found = []
     for judged in view.judged:
-        verdict = overall(judged)
+        verdict = worst(judged.comparisons)
         rows = _test_rows(judged)
         more = len(rows) - MAX_TESTS
         notes = [f"and {more} more tests below"] if more > 0 else []
@@ -125,8 +120,8 @@ def sentence(view: StudyView) -> str:
     """Return the headline."""
     parts = []
     for judged in view.judged:
-        verdict, total = overall(judged), len(judged.comparisons)
-        count = judged.count(verdict)
+        verdict, total = worst(judged.comparisons), len(judged.comparisons)
+        count = sum(one.verdict is verdict for one in judged.comparisons)
         points = "point" if total == 1 else "points"
         where = f"all {total} {points}" if count == total > 1 else f"{count} of {total} {points}"
         parts.append(f"{judged.arm.name} {_CLAIMS[verdict]} at {where}")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 from statistics import median
 
@@ -181,22 +181,14 @@ def tables(view: StudyView, anchors: Anchors) -> list[Grid]:
     return grids
 
 
-def _pairs_of_fabrics(view: StudyView) -> Iterator[tuple[Arm, Arm]]:
-    """Return every two arms on one kind of platform over different fabrics."""
+def signed_tables(view: StudyView) -> Iterator[tuple[str, SignedTable]]:
+    """Return the signed tables of arms that differ in their fabric only, with their titles."""
     for first, second in combinations(view.arms, 2):
         alike = first.platform.lower() == second.platform.lower()
         if alike and first.fabric.lower() != second.fabric.lower():
-            yield first, second
-
-
-def signed_tables(view: StudyView) -> list[tuple[str, SignedTable]]:
-    """Return the signed tables of arms that differ in their fabric, with their titles."""
-    found: list[tuple[str, SignedTable]] = []
-    for first, second in _pairs_of_fabrics(view):
-        sides = [(arm, [c for c in view.cells if c.arm == arm.name]) for arm in (second, first)]
-        comparisons = compare(*sides, versions=view.versions_of, observed=view.observed)
-        found += tables_of(comparisons).items()
-    return found
+            sides = [(arm, [c for c in view.cells if c.arm == arm.name]) for arm in (second, first)]
+            seen = view.observed
+            yield from tables_of(compare(*sides, versions=seen.versions, observed=seen)).items()
 
 
 def signed_grids(view: StudyView) -> list[Grid]:
@@ -335,10 +327,5 @@ def line_grid(view: StudyView, anchors: Anchors) -> Grid | None:
 
 def special_grids(view: StudyView, anchors: Anchors) -> list[Grid]:
     """Return line rates, jitter, noisy neighbours and signed tables, if the study has them."""
-    made: Sequence[Grid | None] = (
-        line_grid(view, anchors),
-        jitter_grid(view),
-        neighbour_grid(view),
-        *signed_grids(view),
-    )
+    made = (line_grid(view, anchors), jitter_grid(view), neighbour_grid(view), *signed_grids(view))
     return [grid for grid in made if grid is not None]

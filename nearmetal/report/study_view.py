@@ -28,10 +28,6 @@ class Judged:
     arm: Arm
     comparisons: tuple[Comparison, ...]
 
-    def count(self, verdict: Verdict) -> int:
-        """Return the number of points with this verdict."""
-        return sum(one.verdict is verdict for one in self.comparisons)
-
 
 @dataclass(frozen=True)
 class StudyView:
@@ -60,11 +56,6 @@ class StudyView:
     def observed(self) -> RecordedFacts:
         """The records of launchers, by cell."""
         return RecordedFacts(self.sources)
-
-    def versions_of(self, cell: Cell) -> set[str]:
-        """Return the versions of the benchmark that the logs of a cell name."""
-        found = {self.sources[seen.source].header.get("version", "") for seen in cell.observations}
-        return found - {""}
 
     @cached_property
     def _by_place(self) -> dict[tuple[str, Point], list[Cell]]:

@@ -38,19 +38,16 @@ def compare_arms(
     study: Study, base: Arm, arm: Arm, *, percent: float | None = None, only: str | None = None
 ) -> tuple[list[Comparison], list[Cell]]:
     """Return the comparisons of two arms, and the cells of both; `only` is the name of a test."""
-    sources = {s.source: s for s in study.sources()}
+    recorded = RecordedFacts({s.source: s for s in study.sources()})
     wanted = {"test": only} if only else {}
     cells = [list(study.cells(arm=side.name, **wanted)) for side in (base, arm)]
-
-    def versions(cell: Cell) -> set[str]:
-        return {sources[o.source].header.get("version", "") for o in cell.observations} - {""}
 
     found = compare(
         (base, cells[0]),
         (arm, cells[1]),
         percent=percent,
-        versions=versions,
-        observed=RecordedFacts(sources),
+        versions=recorded.versions,
+        observed=recorded,
         cell_count=study.cell_count(MIN_OUTLIER),
     )
     if not found:

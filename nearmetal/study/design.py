@@ -20,8 +20,6 @@ from nearmetal.config.model import Model
 from nearmetal.study.labels import ArmLabels
 from nearmetal.study.stats import MIN_LAUNCHES, median_interval
 
-WHAT = "a study"
-
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")]
 Text = Annotated[str, Field(min_length=1, max_length=400)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
@@ -114,7 +112,7 @@ def load_design(path: Path, workloads: Iterable[str], open_ended: Iterable[str] 
 
     Raises NearmetalError or SpecError.
     """
-    design, document = load_yaml(path, Design, WHAT)
+    design, document = load_yaml(path, Design, "a study")
     known, free = list(workloads), set(open_ended)
     for name, workload in design.workloads.items():
         if workload.use is not None and workload.use not in known:
@@ -162,9 +160,6 @@ def unsettled(
     cells: Mapping[tuple[object, ...], Sequence[float]], launches: LaunchesDesign
 ) -> list[tuple[object, ...]]:
     """Return the cells without an interval, or with an interval that is too wide."""
-    found = []
-    for key, values in cells.items():
-        width = half_width_percent(values)
-        if width is None or width > launches.interval_percent:
-            found.append(key)
-    return found
+    widths = {key: half_width_percent(values) for key, values in cells.items()}
+    most = launches.interval_percent
+    return [key for key, width in widths.items() if width is None or width > most]

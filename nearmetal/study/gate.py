@@ -129,6 +129,11 @@ class RecordedFacts:
             self._known[key] = fold(self._sources[name].header for name in key)
         return self._known[key]
 
+    def versions(self, cell: Cell) -> set[str]:
+        """Return the versions of the benchmark that the logs of a cell name."""
+        logs = (self._sources[seen.source] for seen in cell.observations)
+        return {log.header["version"] for log in logs if log.header.get("version")}
+
 
 def with_line_rate(arm: Arm, cells: Iterable[Cell]) -> Arm:
     """Return the arm with the slowest usual line rate that can carry the measured bandwidth."""

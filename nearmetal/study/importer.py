@@ -17,7 +17,7 @@ from nearmetal.evidence.manifest import STUDY_SUITE
 from nearmetal.evidence.parse import PARSERS
 from nearmetal.evidence.recognize import MAX_LOG_BYTES, decode, recognize, refuse_crash
 from nearmetal.study.labels import FILE as LABELS_FILE
-from nearmetal.study.labels import Label, Labeller, check_use, load_labels, natural
+from nearmetal.study.labels import Label, Labeller, load_labels, natural
 from nearmetal.study.model import LAUNCH, SourceFile
 from nearmetal.study.physics import wire_disagrees
 from nearmetal.study.store import Study, Writer, is_store, object_path
@@ -309,7 +309,7 @@ def import_study(
         if importer.missing:
             raise _ask(importer.missing, folders[0])
         if known and labeller and document:
-            check_use(document, labeller, importer.arms)
+            labeller.check_use(document, importer.arms)
         importer.summary.facts = writer.facts
         writer.commit(labels.read_text(encoding="utf-8") if labels else "")
     return importer.summary

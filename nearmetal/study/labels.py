@@ -24,7 +24,6 @@ from nearmetal.study.gate import FACTS
 from nearmetal.study.model import Arm
 
 FILE = "study-labels.yaml"
-WHAT = "a file of labels"
 
 _NUMBERS = ("launch", "block", "nodes", "ranks")
 _WORDS = ("arm", "fabric", "placement", "_")
@@ -169,9 +168,25 @@ class Labeller:
             missing=tuple(name for name, value in required.items() if value in (None, "")),
         )
 
-    def unused(self) -> list[int]:
-        """Return the positions of the rules that matched no file so far."""
-        return [index for index in range(len(self._rules)) if index not in self._used]
+    def check_use(self, document: Document, arms: Mapping[str, str]) -> None:
+        """Raise SpecError for rules that match no file, and for arms that are not described."""
+        for index, rule in enumerate(self.labels.sources):
+            if index not in self._used:
+                document.complain(
+                    document.where(("sources", index, "path")),
+                    f"no file matches {rule.path!r}",
+                    "files are missing, or the pattern is misspelled",
+                    "add the files, or correct the pattern",
+                )
+        for arm, path in arms.items():
+            if arm not in self.labels.arms:
+                document.complain(
+                    document.where(("arms",)),
+                    f"arm {arm!r} is not described",
+                    f"{path} belongs to it",
+                    "add its platform, fabric and placement below arms:",
+                )
+        document.refuse_problems()
 
 
 class _Words(dict[str, str]):
@@ -187,7 +202,7 @@ def _whole(word: str | None) -> int | None:
 
 def load_labels(path: Path) -> tuple[Labels, Document]:
     """Read a file of labels; raises NearmetalError or SpecError with file:line."""
-    return load_yaml(path, Labels, WHAT)
+    return load_yaml(path, Labels, "a file of labels")
 
 
 def arms_of(labels: Labels) -> dict[str, Arm]:
@@ -203,27 +218,6 @@ def arms_of(labels: Labels) -> dict[str, Arm]:
         )
         for name, arm in labels.arms.items()
     }
-
-
-def check_use(document: Document, labeller: Labeller, arms: Mapping[str, str]) -> None:
-    """Raise SpecError for rules that match no file, and for arms of files without a description."""
-    for index in labeller.unused():
-        rule = labeller.labels.sources[index]
-        document.complain(
-            document.where(("sources", index, "path")),
-            f"no file matches {rule.path!r}",
-            "files are missing, or the pattern is misspelled",
-            "add the files, or correct the pattern",
-        )
-    for arm, path in arms.items():
-        if arm not in labeller.labels.arms:
-            document.complain(
-                document.where(("arms",)),
-                f"arm {arm!r} is not described",
-                f"{path} belongs to it",
-                "add its platform, fabric and placement below arms:",
-            )
-    document.refuse_problems()
 
 
 def draft(run: str, paths: Iterable[str]) -> str:

@@ -45,26 +45,16 @@ class Violation:
     what: str
 
 
-def _invalid(cell: Cell, what: str) -> Violation:
-    return Violation(Severity.INVALID, cell.arm, cell.point, what)
-
-
-def _suspect(cell: Cell, what: str) -> Violation:
-    return Violation(Severity.SUSPECT, cell.arm, cell.point, what)
-
-
-def _both_ways(test: str) -> bool:
-    return any(name in test.lower() for name in BOTH_WAYS)
-
-
 def above_line_rate(cells: Iterable[Cell], line_rate_gbit: float) -> list[Violation]:
     """Return bandwidths above the line rate; both directions together may have twice the rate."""
     found = []
     for cell in cells:
-        limit = line_rate_gbit * (2 if _both_ways(cell.point.test) else 1)
+        both = any(name in cell.point.test.lower() for name in BOTH_WAYS)
+        limit = line_rate_gbit * (2 if both else 1)
         most = max(cell.values) * BANDWIDTHS.get(cell.point.unit, 0)
         if most > limit:
-            found.append(_invalid(cell, f"{most:.1f} Gbit/s over a line of {limit:g} Gbit/s"))
+            words = f"{most:.1f} Gbit/s over a line of {limit:g} Gbit/s"
+            found.append(Violation(Severity.INVALID, cell.arm, cell.point, words))
     return found
 
 
@@ -85,7 +75,7 @@ def falling_latency(cells: Iterable[Cell]) -> list[Violation]:
             before, after = median(small.values), median(large.values)
             if apart and after < before * (1 - FALL):
                 words = f"latency falls from {before:g} at {small.point.size} B to {after:g}"
-                found.append(_suspect(large, words))
+                found.append(Violation(Severity.SUSPECT, large.arm, large.point, words))
     return found
 
 
@@ -103,7 +93,9 @@ def slow_both_ways(cells: Iterable[Cell]) -> list[Violation]:
         elif point.test == "osu_bibw":
             both.append((key, cell, median(cell.values)))
     return [
-        _suspect(cell, f"both ways {value:g}, one way {one_way[key]:g}")
+        Violation(
+            Severity.SUSPECT, cell.arm, cell.point, f"both ways {value:g}, one way {one_way[key]:g}"
+        )
         for key, cell, value in both
         if value < BIDIRECTIONAL_SHARE * one_way.get(key, 0)
     ]
@@ -126,7 +118,7 @@ def rate_disagrees(cells: Iterable[Cell]) -> list[Violation]:
             due = rate * (size or 0) / 1e6
             if abs(due - bandwidth) > max(AGREE * bandwidth, 0.01):
                 words = f"{rate:g} messages/s of {size} B are {due:.2f} MB/s, not {bandwidth:g}"
-                found.append(_invalid(cell, words))
+                found.append(Violation(Severity.INVALID, cell.arm, cell.point, words))
                 break
     return sorted(found, key=lambda v: (v.arm, v.point.test, v.point.size or 0))
 
@@ -152,14 +144,6 @@ BEYOND = 1.01
 """Above this share, the line rate of the labels is wrong."""
 
 
-class LinkLayer(Enum):
-    """The kind of packets."""
-
-    INFINIBAND = "InfiniBand"
-    ROCE = "RoCE"
-    TCP = "TCP over Ethernet"
-
-
 class Packet(NamedTuple):
     """Bytes around the payload of a packet, and the default MTU.
 
@@ -171,34 +155,31 @@ class Packet(NamedTuple):
     mtu: int
 
 
-PACKETS = {
-    # local route 8, base transport 12, invariant 4 and variant 2 checksums
-    LinkLayer.INFINIBAND: Packet(0, 26, 4096),
-    # preamble 8, Ethernet 14, IPv4 20, UDP 8, base transport 12, checksums 4 + 4, gap 12
-    LinkLayer.ROCE: Packet(0, 82, 1024),
-    # IPv4 20 and TCP 20 with 12 of time stamps within the MTU; preamble 8, Ethernet 14 + 4, gap 12
-    LinkLayer.TCP: Packet(52, 38, 1500),
-}
+# local route 8, base transport 12, invariant 4 and variant 2 checksums
+_INFINIBAND = Packet(0, 26, 4096)
+# preamble 8, Ethernet 14, IPv4 20, UDP 8, base transport 12, checksums 4 + 4, gap 12
+_ROCE = Packet(0, 82, 1024)
+# IPv4 20 and TCP 20 with 12 of time stamps within the MTU; preamble 8, Ethernet 14 + 4, gap 12
+_TCP = Packet(52, 38, 1500)
 
 _WITH_ENCODING = {10: 0.8, 20: 0.8, 40: 0.8, 56: 64 / 66 * 56.25 / 56}
 """InfiniBand: the share of data in the rate, by its usual name (SDR, DDR, QDR, FDR)."""
 
 
-def link_of(fabric: str) -> LinkLayer:
-    """Return the kind of packets of a fabric, from its name."""
+def _packet_of(fabric: str) -> Packet:
+    """Return the packets of a fabric, from its name."""
     words = fabric.lower().replace("-", " ").replace("/", " ").split()
     if "roce" in words or "rocev2" in words:
-        return LinkLayer.ROCE
+        return _ROCE
     if "infiniband" in words or "ib" in words:
-        return LinkLayer.INFINIBAND
-    return LinkLayer.TCP
+        return _INFINIBAND
+    return _TCP
 
 
 @dataclass(frozen=True)
 class LineRate:
     """The capacity of a line, the measured bandwidth, and the conclusion."""
 
-    link: LinkLayer
     nominal: float
     data: float
     payload: float
@@ -219,11 +200,10 @@ class LineRate:
 
 def line_rate(fabric: str, nominal: float, measured: float, mtu: int | None = None) -> LineRate:
     """Return the share of a line of `nominal` Gbit/s that a bandwidth (Gbit/s of payload) uses."""
-    link = link_of(fabric)
-    packet = PACKETS[link]
+    packet = _packet_of(fabric)
     size = mtu or packet.mtu
     data = nominal
-    if link is LinkLayer.INFINIBAND and nominal.is_integer():
+    if packet is _INFINIBAND and nominal.is_integer():
         data = nominal * _WITH_ENCODING.get(int(nominal), 1.0)
     payload = data * (size - packet.inside) / (size + packet.outside)
-    return LineRate(link, nominal, data, payload, measured)
+    return LineRate(nominal, data, payload, measured)

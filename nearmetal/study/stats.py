@@ -43,14 +43,9 @@ def coverage(n: int, rank: int) -> float:
     return _coverages(n)[rank - 1]
 
 
-def _rank(n: int, level: float) -> int:
-    """Return the largest rank whose coverage reaches the level; 0: no rank does."""
-    return sum(reached >= level for reached in _coverages(n))
-
-
 def median_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None:
     """Return the interval of the median; None: too few values for the level."""
-    rank = _rank(len(values), level)
+    rank = sum(reached >= level for reached in _coverages(len(values)))
     if rank == 0:
         return None
     ordered = sorted(values)
@@ -91,18 +86,6 @@ class Summary:
     def n(self) -> int:
         """The number of launches."""
         return len(self.values)
-
-    @property
-    def cv(self) -> float | None:
-        """The standard deviation in units of the mean."""
-        return self.stdev / self.mean if self.stdev is not None and self.mean else None
-
-    @property
-    def three_sigma(self) -> tuple[float, float] | None:
-        """Mean plus and minus three standard deviations, as papers show; not an interval."""
-        if self.stdev is None:
-            return None
-        return (self.mean - 3 * self.stdev, self.mean + 3 * self.stdev)
 
 
 def summarize(values: Sequence[float], level: float = LEVEL) -> Summary:

@@ -14,17 +14,10 @@ import pytest
 
 from nearmetal.cli.main import main
 from nearmetal.evidence import load_run, read_manifest, write_manifest
-from nearmetal.report import (
-    Evidence,
-    Quantity,
-    headlines,
-    locality_picture,
-    render_csv,
-    render_html,
-    render_markdown,
-)
-from nearmetal.report.analysis import Which
+from nearmetal.report.analysis import Evidence, Quantity, Which, headlines
 from nearmetal.report.checks import State, run_checks
+from nearmetal.report.matrix import locality_picture
+from nearmetal.report.run_page import render_csv, render_html, render_markdown
 from tests.python.evidence_runs import limits_log, make_launch, make_run, pair, patterns_log
 
 

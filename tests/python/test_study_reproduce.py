@@ -10,7 +10,7 @@ import pytest
 
 from nearmetal.cli.main import main
 from nearmetal.evidence.published import find
-from nearmetal.study.reproduce import CLAIMED, Claim, ClaimKind, claims_of, roles_of
+from nearmetal.study.reproduce.claims import CLAIMED, Claim, ClaimKind, claims_of, roles_of
 
 LABELS = """\
 format: 1

@@ -27,8 +27,7 @@ from nearmetal.study.runner.environment import (
     sent_between,
 )
 from nearmetal.study.runner.pairs import first_two, run_sizes
-from nearmetal.study.runner.workloads import WORKLOADS, fill_in, lay_out
-from nearmetal.study.runner.workloads.model import grid_of
+from nearmetal.study.runner.workloads import WORKLOADS, fill_in, grid_of, lay_out
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,8 +20,9 @@ from nearmetal.cluster.store import Store
 from nearmetal.core.process import LocalRunner
 from nearmetal.evidence import load_run
 from nearmetal.job.mpi import Mpi, find_installations
-from nearmetal.report import Evidence, render_html
+from nearmetal.report.analysis import Evidence
 from nearmetal.report.checks import State, run_checks
+from nearmetal.report.run_page import render_html
 from nearmetal.study.runner.collect import Collector
 from nearmetal.study.runner.suite import ARMS, PlannedLaunch, Program, Where
 from tests.system.local import ROOT, Site, site

@@ -18,7 +18,7 @@ import pytest
 
 from nearmetal.evidence import load_run
 from nearmetal.job.mpi import Mpi
-from nearmetal.report import Evidence
+from nearmetal.report.analysis import Evidence
 from nearmetal.report.checks import State, run_checks
 from tests.system.local import Site, site
 from tests.system.need import need_build, need_mpi

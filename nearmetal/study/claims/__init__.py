@@ -11,11 +11,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nearmetal.study.claims import arithmetic, wording
+from nearmetal.study.claims.rules import RULES
 from nearmetal.study.claims.text import Found, Prose, read
 from nearmetal.study.judge import Comparison, Verdict
-
-__all__ = ["Contradiction", "lint"]
 
 
 @dataclass(frozen=True, order=True)
@@ -82,9 +80,7 @@ def lint(text: str, measured: Sequence[Comparison] = ()) -> list[Contradiction]:
     """Return the contradictions in a text, and between the text and `measured` comparisons."""
     document = read(text)
     found = {
-        Contradiction(line, name, what)
-        for name, rule in (*arithmetic.RULES, *wording.RULES)
-        for line, what in rule(document)
+        Contradiction(line, name, what) for name, rule in RULES for line, what in rule(document)
     }
     data = {Contradiction(line, "data", what) for line, what in against(document, measured)}
     return sorted(found | data)

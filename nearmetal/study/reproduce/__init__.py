@@ -18,14 +18,7 @@ from typing import NamedTuple
 from nearmetal.study.gate import BANDWIDTHS
 from nearmetal.study.judge import compare
 from nearmetal.study.model import Arm, Cell, Observation, Point
-from nearmetal.study.reproduce.claims import (
-    CLAIMED,
-    Claim,
-    ClaimKind,
-    ClaimLimits,
-    claims_of,
-    roles_of,
-)
+from nearmetal.study.reproduce.claims import Claim, ClaimKind, ClaimLimits
 from nearmetal.study.stats import (
     MIN_LAUNCHES,
     MOST_ERROR,
@@ -36,19 +29,6 @@ from nearmetal.study.stats import (
     median_interval,
     ratio,
 )
-
-__all__ = [
-    "CLAIMED",
-    "Claim",
-    "ClaimKind",
-    "ClaimOutcome",
-    "Data",
-    "Result",
-    "Tested",
-    "claims_of",
-    "reproduce",
-    "roles_of",
-]
 
 
 class ClaimOutcome(Enum):

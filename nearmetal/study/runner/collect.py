@@ -18,14 +18,7 @@ from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Command, Completed, Runner
 from nearmetal.core.progress import Progress, Silent
 from nearmetal.core.resources import REPOSITORY
-from nearmetal.evidence import (
-    ChannelProof,
-    Launch,
-    Manifest,
-    NodePair,
-    parse_log,
-    write_manifest,
-)
+from nearmetal.evidence import ChannelProof, Launch, Manifest, NodePair, parse_log, write_manifest
 from nearmetal.job.locality import measure_locality
 from nearmetal.job.mpi import Mpi
 from nearmetal.job.run import JobRequest, JobResult, Output, run_job

@@ -200,11 +200,8 @@ def look(backend: Backend, runner: Runner, nodes: Iterable[str]) -> NodeAnswers:
 def look_here(runner: Runner) -> NodeAnswers:
     """Ask this machine, for launches on nodes that only a scheduler knows."""
     completed = runner.run(Command(("/bin/sh", "-c", SCRIPT)), timeout_s=_LOOK_S)
-    return (
-        NodeAnswers({os.uname().nodename: parse_answer(completed.text)})
-        if completed.code == 0
-        else NodeAnswers()
-    )
+    answers = {os.uname().nodename: parse_answer(completed.text)}
+    return NodeAnswers(answers if completed.code == 0 else {})
 
 
 def sent_between(before: NodeAnswers, after: NodeAnswers) -> tuple[int | None, dict[str, int]]:

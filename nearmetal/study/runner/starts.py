@@ -108,12 +108,11 @@ def way_of(name: str, mpi: Mpi, backend: Backend, spec: ClusterSpec, nodes: tupl
 _STAGE_S = 300.0
 _ENV = {"PATH": "/usr/bin:/bin"}
 
-# The directory that nodes of one host share comes first: ranks may read files of other ranks.
+# Words for a shell. The directory that nodes of one host share comes first: ranks may read files of other ranks.
 _CHOOSE = 'for d in /run/shared /tmp; do [ -w "$d" ] && echo "$d" && exit 0; done; exit 1'
 _UNPACK = 'mkdir -p -m 700 "$0" && tar -x --no-same-owner -C "$0"'
 _FETCH = 'cd "$0" && for f in $1; do [ -f "$f" ] && last=$f; done; [ -n "$last" ] && cat "$last"'
-START = 'cd "$0" && exec "$@"'
-"""Words for a shell; the arguments are the directory, the program and its arguments."""
+_START = 'cd "$0" && exec "$@"'
 
 
 @dataclass(frozen=True)
@@ -124,10 +123,6 @@ class Staged:
     runner: Runner
     nodes: tuple[str, ...]
     path: str
-
-    def argv(self, program: Sequence[str]) -> tuple[str, ...]:
-        """Return the words that start a program in the directory."""
-        return ("/bin/sh", "-c", START, self.path, *program)
 
     def fetch(self, pattern: str) -> bytes | None:
         """Return the last file that matches the pattern, from the first node; None: no file."""
@@ -237,7 +232,8 @@ class Starts:
             return self._job(task.argv, task, way)
         figures = task.workload.module.figures
         with staged(way.backend, self.runner, way.chosen, task.place) as there:
-            ended = self._job(there.argv(task.argv), task, way)
+            argv = ("/bin/sh", "-c", _START, there.path, *task.argv)
+            ended = self._job(argv, task, way)
             content = there.fetch(figures) if figures else None
         if content is not None:
             (task.place / figures.replace("*", "-")).write_bytes(content)

@@ -119,12 +119,7 @@ _IMB_TESTS = (
 
 _THIRD_PARTY = (
     Program(
-        "IMB-MPI1",
-        "IMB-MPI1",
-        Where.IMPI,
-        (*_IMB_ARGS, *_IMB_TESTS.split()),
-        "imb",
-        MPICH_ABI,
+        "IMB-MPI1", "IMB-MPI1", Where.IMPI, (*_IMB_ARGS, *_IMB_TESTS.split()), "imb", MPICH_ABI
     ),
     Program("IMB-RMA", "IMB-RMA", Where.IMPI, _IMB_ARGS, "imb", MPICH_ABI),
     Program(
