@@ -13,9 +13,22 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LOADED = """
-import sys
-from tests.python.parsers import verb_parsers
-verb_parsers({verbs})
+import ast, importlib, sys
+from pathlib import Path
+from nearmetal.cli.verbs import VERBS
+
+def imports(name):
+    tree = ast.parse(Path(importlib.import_module(name).__file__).read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("nearmetal."):
+            yield node.module
+
+# Verbs import in their functions what is slow to load.
+for verb in {verbs}:
+    for name, entry in VERBS.items():
+        if name.split()[0] == verb and entry.module:
+            for module in imports("nearmetal.cli." + entry.module):
+                importlib.import_module(module)
 print(*sys.modules)
 """
 

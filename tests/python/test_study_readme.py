@@ -19,7 +19,7 @@ def commands() -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in block.splitlines() if line.strip()]
 
 
-def test_three_commands_lead_from_logs_to_the_report(
+def test_four_commands_lead_from_logs_to_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -31,7 +31,7 @@ def test_three_commands_lead_from_logs_to_the_report(
             )
             text = f"# OSU MPI Latency Test v7.4\n# Size          Latency (us)\n{rows}"
             (tmp_path / "logs" / arm / f"osu_latency-{launch}.out").write_text(text)
-    draft, again, report = commands()
+    draft, again, judge, report = commands()
     assert main(draft) == 0
     labels = tmp_path / "study-labels.yaml"
     text = labels.read_text()
@@ -51,5 +51,6 @@ def test_three_commands_lead_from_logs_to_the_report(
         )
     labels.write_text(text)
     assert main(again) == 0
+    assert main(judge) == 0
     assert main(report) == 0
     assert ">ACCEPT<" in (tmp_path / "my-study" / "report.html").read_text()
