@@ -7,7 +7,7 @@ import pytest
 
 from nearmetal.core.errors import HostError
 from nearmetal.core.process import Command, Completed, LocalRunner
-from nearmetal.host.apply import Applier, Patience
+from nearmetal.host.apply import Applier, LinuxSteps, Patience
 from nearmetal.host.hosts_file import parse_hosts
 from nearmetal.host.model import PlatformFacts
 from nearmetal.host.plan import Phase
@@ -184,7 +184,7 @@ def test_a_host_without_a_bmc_is_not_drained_for_its_bios(host: Rebooting, tmp_p
     bios = Step(Stage.BIOS, "bios x", "x", SetBios("x", "1", "0"), "at boot")
     run_ = Applier(parse_hosts(text), LabReach({"kvm1": host}, cluster), tmp_path / "state")
     with pytest.raises(HostError, match="it has no BMC"):
-        run_._phase(name, group, host, PlatformFacts("kvm1", "linux"), Phase((bios,)))
+        run_._phase(name, group, LinuxSteps(host), PlatformFacts("kvm1", "linux"), Phase((bios,)))
     assert (cluster.drains, host.writes) == (0, 0)
 
 
