@@ -16,10 +16,11 @@
  * engine does not know windows, sockets or libfabric. One engine sits over all transports of an
  * endpoint, so message order and wildcard receives are correct on every path.
  *
- *   words                  a channel is a way for packets, for example shm; a kind is its code; a
- *                          transport is one instance of a kind, in one endpoint. The channel to a
- *                          peer is its link and its source; a stream is one of these directions.
- *                          A doorbell is a word in memory that a sender changes to wake a thread
+ *   words                  a channel is a way for packets, for example shm; a kind is its
+ *                          implementation; a transport is one instance of a kind, in one endpoint.
+ *                          Towards one peer a channel has two directions: the link to the peer and
+ *                          the source from it. A stream is the packets of one direction. A doorbell
+ *                          is a word in memory that a sender changes to wake a thread
  *   large messages         the sender announces them in a packet; the receiver then asks for their
  *                          bytes in packets, or copies them itself if link->remote_copy is true
  *   life of a transport    kind->create, then connect, send and progress as needed, then destroy
@@ -39,8 +40,10 @@
  * Trust: bytes from a peer are hostile. The transport copies and checks the header as far as it
  * uses it. The engine checks the rest, and copies the payload before it uses it.
  * Invalid bytes: a transport that finds them drops them and calls quarantined(), or source_down()
- * with -EBADMSG if it has no nm_quarantine_ops. If the engine finds them, it calls
- * quarantine->cast_out(); without that capability it gives the peer up.
+ * with -EBADMSG if it has no nm_quarantine_ops or the sink has no quarantined(). If the engine
+ * finds them, it calls quarantine->cast_out(); without that capability it gives the peer up: it
+ * ignores all further packets of the source, and the transport keeps link and source until
+ * destroy().
  *
  * Every transport has all nine slots of nm_transport_ops. nm_copy_ops and nm_quarantine_ops are
  * optional capabilities: a transport has all functions of one, or none. A new transport adds a line
@@ -103,9 +106,9 @@ struct nm_sink {
 			const struct nm_packet *pkt, const void *payload);
 	/*
 	 * The source has ended, and this transport's links to the same peer fail with -EPIPE. For a
-	 * peer that has a link but no source, SOURCE is link->peer. Called once. ERR 0: it closed
-	 * normally, and everything it had sent was delivered. -ECONNRESET: it died. -EBADMSG: it
-	 * sent bytes that no correct peer sends.
+	 * peer that has a link but no source, SOURCE is link->peer. Called once per peer. ERR 0: it
+	 * closed normally, and everything it had sent was delivered. -ECONNRESET: it died.
+	 * -EBADMSG: it sent bytes that no correct peer sends.
 	 */
 	void (*source_down)(struct nm_transport *from, struct nm_peer *source, int err,
 			    const struct nm_reason *why);
