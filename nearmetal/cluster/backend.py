@@ -20,8 +20,8 @@ STAGED = "files"
 """Directory below `job_root` for the files that are carried to nodes which do not see ours."""
 
 SWEEP = """
-killed=0 round=0
-while [ $((round += 1)) -le 100 ]; do
+killed=0 end=$(($(date +%s) + 15))
+while [ $(date +%s) -lt $end ]; do
   found=$(grep -lzFxs -e "$marker" /proc/[0-9]*/environ | cut -d/ -f3)
   [ -n "$found" ] || break
   kill -KILL $found 2>/dev/null

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -10,6 +11,7 @@ from nearmetal.cluster.resource import (
     Attributes,
     Desired,
     Key,
+    Kind,
     Observed,
     Resource,
     depths,
@@ -112,11 +114,20 @@ class Plan:
         return tuple(c for c in lost if c.reason == "")
 
 
+def _unknown(broken: Iterable[Key], there: Iterable[Key]) -> list[Resource]:
+    """Return broken resources whose values are unknown; each needs all that its kind may need."""
+    rank, keys = list(Kind).index, sorted(broken, key=str)
+    return [
+        Resource(key, needs=tuple(k for k in [*there, *keys] if rank(k.kind) < rank(key.kind)))
+        for key in keys
+    ]
+
+
 def make_plan(cluster: str, desired: Desired, observed: Observed) -> Plan:
     """Compare; the resources that need a recreated resource are recreated with it."""
     there, wanted = observed.by_key(), {item.key: item for item in desired.resources}
     gone = [item for key, item in there.items() if key not in wanted]
-    gone += [Resource(k) for k in observed.broken if k not in wanted and k not in there]
+    gone += _unknown(observed.broken - wanted.keys() - there.keys(), there)
     changes = [Change(Action.DELETE, item) for item in reversed(in_order(gone))]
     moved: dict[Key, str] = {}
     for item in in_order(desired.resources):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
@@ -176,7 +177,7 @@ class SignedTable:
     second: str
     cells: Mapping[tuple[str, str], float]
 
-    @property
+    @cached_property
     def flagged(self) -> dict[tuple[str, str], float]:
         """The outliers among the cells, by the rule of all flags."""
         keys = list(self.cells)

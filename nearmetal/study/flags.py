@@ -171,7 +171,8 @@ def _chance(scale: _Scale, group: Sequence[int], rest: Sequence[int]) -> float:
     inner = [scale.values[i] for i in rest]
     freedom = len(rest) + len(group) - 2
     together = _apart([scale.values[i] for i in group], inner, scale.error)
-    choices = comb(freedom + 2, len(group))
+    # More choices than this exclude any flag, and a larger number has no float.
+    choices = min(comb(freedom + 2, len(group)), 10**300)
     if len(group) == 1:
         return choices * student_tail(together, freedom)
     alone = _apart([scale.values[group[-1]]], inner, scale.error)

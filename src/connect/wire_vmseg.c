@@ -147,6 +147,7 @@ static int segment_connect(struct nm_sessions *sessions, struct nm_handshake *ha
 {
 	struct nm_vmseg_wire *wire = wire_of(sessions);
 	struct nm_vmseg_peer peer;
+	struct nm_exchange *exchange;
 	int err, ends[2];
 
 	err = find_who(wire, who, &peer, ret_reason);
@@ -157,12 +158,13 @@ static int segment_connect(struct nm_sessions *sessions, struct nm_handshake *ha
 	pthread_mutex_lock(&sessions->lock);
 	NM_FAULT("talk-begin");
 	handshake->fd = ends[0];
-	handshake->exchange =
-		nm_exchange_create(sessions, &peer, ends[1], new_number(), true, who->token);
-	if (handshake->exchange)
-		handshake->exchange->handshake = handshake;
+	exchange = nm_exchange_create(sessions, &peer, ends[1], new_number(), true, who->token);
+	handshake->exchange = exchange;
+	if (exchange)
+		exchange->handshake = handshake;
 	pthread_mutex_unlock(&sessions->lock);
-	if (!handshake->exchange) {
+	/* The service thread may have ended the exchange already, and closed its descriptor. */
+	if (!exchange) {
 		close(ends[1]);
 		return nm_connect_failed(ret_reason, "cannot start the handshake with it", -ENOMEM);
 	}

@@ -379,8 +379,11 @@ static NM_COLD void watch(struct net *net, struct nm_net_peer *peer, uint64_t wa
 void nm_net_watch(struct net *net, struct nm_net_peer *peer)
 {
 	uint64_t now = nm_clock_ns(), waited = now - peer->watched_ns;
+	/* A closed peer matters only while it is owed a message. */
+	bool matters = peer->state == NM_NET_UP ||
+		       (peer->state == NM_NET_CLOSED && (peer->bye_owed || peer->answer_owed));
 
-	if (peer->state != NM_NET_UP || waited < net->watch_ns)
+	if (!matters || waited < net->watch_ns)
 		return;
 	/* A process that was stopped for a while has not waited in that time. */
 	if (waited > 4 * net->watch_ns)

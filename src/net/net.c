@@ -274,10 +274,22 @@ static void net_check_alive(struct nm_link *link)
 	nm_net_say(net, peer, NM_NET_PING);
 }
 
-/* Send KIND if it is owed. If it cannot be sent now, for lack of buffers, it stays owed. */
+/* The inner endpoint has accepted nothing for PEER for so long that its host counts as lost. */
+static bool is_lost(const struct net *net, const struct nm_net_peer *peer)
+{
+	return peer->stuck_ns && nm_clock_ns() - peer->stuck_ns >= net->timeout_ns;
+}
+
+/*
+ * Send KIND if it is owed. If it cannot be sent now, for lack of buffers, it stays owed. A dead or
+ * lost peer is owed nothing.
+ */
 static void pay(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind, bool *owed)
 {
-	if (!*owed || nm_net_say(net, peer, kind) == -EAGAIN)
+	if (!*owed)
+		return;
+	if (peer->state != NM_NET_DEAD && nm_net_say(net, peer, kind) == -EAGAIN &&
+	    peer->state != NM_NET_DEAD && !is_lost(net, peer))
 		return;
 	*owed = false;
 	net->nr_owed--;

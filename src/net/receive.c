@@ -70,7 +70,7 @@ static void take_bye(struct net *net, struct nm_net_peer *peer)
 {
 	struct nm_reason why;
 
-	/* Once per peer: the count of answers must come back to zero, and the dead do not close. */
+	/* One answer at a time: the count of debts returns to zero. A dead peer gets none. */
 	if (peer->answer_owed || peer->state == NM_NET_DEAD)
 		return;
 	peer->state = NM_NET_CLOSED;

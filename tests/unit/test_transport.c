@@ -287,6 +287,44 @@ CONFORMS(refused_sources_deliver_nothing)
 	finish(fixture);
 }
 
+static void connect_and_send(struct node *from, struct node *to)
+{
+	struct nm_reason why = {""};
+
+	NM_CHECK_EQ(from->transport->ops->connect(from->transport, &to->address,
+						  (struct nm_peer *)from, &from->link, &why),
+		    0);
+	NM_CHECK_EQ(node_send(from, 1, 8), 0);
+	from->transport->close_by_ns = nm_clock_ns() + 300 * NM_NS_PER_S;
+}
+
+static void *destroy_transport(void *arg)
+{
+	struct node *node = arg;
+
+	node->transport->ops->destroy(node->transport);
+	return NULL;
+}
+
+/* Neither polls between the connection of the other and its own end, and neither waits for long. */
+CONFORMS(channels_that_close_at_once_end)
+{
+	struct node *a = node_create(fixture), *b = node_create(fixture);
+	pthread_t closer;
+
+	/* A network may need polls before it takes the first packet. */
+	if (!loops_back(fixture) && !(fixture->kind->flags & NM_TRANSPORT_NETWORK)) {
+		connect_and_send(a, b);
+		connect_and_send(b, a);
+	}
+	NM_CHECK_EQ(pthread_create(&closer, NULL, destroy_transport, b), 0);
+	destroy_transport(a);
+	NM_CHECK_EQ(pthread_join(closer, NULL), 0);
+	NM_CHECK_EQ(a->nr_packets + b->nr_packets, 0);
+	free(a);
+	free(b);
+}
+
 /* A network has what was sent only once the other side took it: its sender waits in destroy(). */
 static void *destroy_sender(void *arg)
 {

@@ -333,7 +333,8 @@ static NM_COLD void shm_finish(struct nm_transport *transport, const struct nm_i
 	nm_shm_take_events(shm);
 	nm_sessions_forbid(shm->sessions, who, &why);
 	session = nm_sessions_find(shm->sessions, who);
-	if (!session || session->state == NM_SESSION_DOWN)
+	/* NEW: the ban found no memory, and the service thread has just begun another session. */
+	if (!session || session->state == NM_SESSION_DOWN || session->state == NM_SESSION_NEW)
 		return;
 	s = nm_shm_from(session);
 	nm_shm_begin_end(shm, s, NM_SESSION_CLOSING, -EBADMSG, &why);

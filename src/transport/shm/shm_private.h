@@ -169,6 +169,8 @@ void nm_shm_lose(struct shm_transport *shm, struct shm_session *s);
 void nm_shm_inspect(struct shm_transport *shm);
 /* Take new sources and ends from the table of sessions. */
 void nm_shm_take_events(struct shm_transport *shm);
+/* Read what S sends from now on. S has announced itself as a source, and has no reader yet. */
+void nm_shm_add_reader(struct shm_transport *shm, struct shm_session *s);
 /* True if packets that the peer published before it hung up are left. */
 bool nm_shm_is_unread(const struct shm_transport *shm, const struct shm_session *s);
 /* No more packets will be delivered: release everything, then report to the engine. */

@@ -59,10 +59,21 @@ NM_COLD void nm_shm_cast_out(struct shm_transport *shm, struct shm_session *s, c
 	nm_shm_begin_end(shm, s, NM_SESSION_CAST_OUT, -EBADMSG, &why);
 }
 
-static NM_COLD void add_source(struct shm_transport *shm, struct shm_session *s)
+NM_COLD void nm_shm_add_reader(struct shm_transport *shm, struct shm_session *s)
 {
 	const struct nm_foreign_window *window = &s->base.window;
 	const struct nm_direction *in = &s->base.in;
+
+	s->source_index = shm->nr_sources;
+	shm->sources[shm->nr_sources] = s;
+	nm_ring_reader_init(&shm->readers[shm->nr_sources++],
+			    nm_foreign_ring(window, in->peer_lane), window->geometry.ring_slots,
+			    window->pool, window->geometry.chunk_size, window->geometry.nr_chunks,
+			    &shm->window.lanes[in->own_lane], in->start);
+}
+
+static NM_COLD void add_source(struct shm_transport *shm, struct shm_session *s)
+{
 	struct nm_peer *cookie = NULL;
 
 	if (s->base.state == NM_SESSION_UP)
@@ -73,12 +84,7 @@ static NM_COLD void add_source(struct shm_transport *shm, struct shm_session *s)
 	}
 	NM_FAULT("source-up");
 	s->cookie = cookie;
-	s->source_index = shm->nr_sources;
-	shm->sources[shm->nr_sources] = s;
-	nm_ring_reader_init(&shm->readers[shm->nr_sources++],
-			    nm_foreign_ring(window, in->peer_lane), window->geometry.ring_slots,
-			    window->pool, window->geometry.chunk_size, window->geometry.nr_chunks,
-			    &shm->window.lanes[in->own_lane], in->start);
+	nm_shm_add_reader(shm, s);
 }
 
 NM_COLD void nm_shm_inspect(struct shm_transport *shm)

@@ -63,13 +63,15 @@ static unsigned int count_untaken(const struct shm_transport *shm)
  */
 static void discard_arrivals(struct shm_transport *shm)
 {
+	struct nm_session *session;
 	enum nm_session_event event;
 	struct nm_packet pkt;
 	const void *payload;
 
-	/* If the peer ends a session, it is no longer UP. */
-	while (nm_sessions_next_event(shm->sessions, &event))
-		;
+	/* Late callers may be closing too: their packets are read, and a peer's end needs no work. */
+	while ((session = nm_sessions_next_event(shm->sessions, &event)))
+		if (event == NM_SESSION_SOURCE && session->state == NM_SESSION_UP)
+			nm_shm_add_reader(shm, nm_shm_from(session));
 	for (uint32_t i = 0; i < shm->nr_sources; i++) {
 		struct nm_ring_reader *reader = &shm->readers[i];
 
