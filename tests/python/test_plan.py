@@ -124,6 +124,20 @@ def test_unknown_broken_things_are_removed() -> None:
     assert [c.key for c in plan.changes if c.action is Action.DELETE] == [ghost]
 
 
+def test_a_dead_node_goes_before_its_host() -> None:
+    there = carried_out(planned(spec_of([[1], [1]]), Observed()), Observed())
+    text = spec_of([[1]])
+    kept = {item.key for item in desired(parse_spec(text), TWO_CORES).resources}
+    extra = [item for item in there.resources if item.key not in kept]
+    dead = frozenset(item.key for item in extra if item.key.kind is Kind.NODE)
+    assert dead
+    sound = tuple(item for item in there.resources if item.key not in dead)
+    for broken in (dead, frozenset(item.key for item in extra)):
+        left = tuple(item for item in sound if item.key not in broken)
+        going = [c.key.kind for c in planned(text, Observed(left, broken)).going]
+        assert going.index(Kind.NODE) < going.index(Kind.HOST)
+
+
 def test_slots_past_the_cores_are_told() -> None:
     plan = planned(spec_of([[1, 1, 1]]), Observed())
     cpus = [dict(c.after)["cpus"] for c in plan.changes if c.key.kind is Kind.NODE]

@@ -133,6 +133,13 @@ def test_a_shape_that_neither_null_explains() -> None:
     assert not_normal([5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.01]) is None
 
 
+def test_thousands_of_values_are_judged() -> None:
+    draw = random.Random(7)
+    steady = [draw.gauss(100, 1) for _ in range(2000)]
+    assert outliers(steady) == ()
+    assert outliers([*steady, 110.0]) == (2000,)
+
+
 def test_real_outliers_stay_flagged_in_a_study_of_hundreds_of_cells() -> None:
     with LAUNCHES.open(encoding="utf-8") as file:
         rows = list(csv.reader(file))[1:]

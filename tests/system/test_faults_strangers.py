@@ -63,7 +63,7 @@ class Wrong:
 
 GREETINGS = {
     "version": Wrong("layout version 4, not 3", lambda g: replace(g, version=4)),
-    "magic": Wrong("no message of ours", lambda g: replace(g, magic=1)),
+    "magic": Wrong("not a nearmetal message", lambda g: replace(g, magic=1)),
     "features": Wrong("features 0x4", lambda g: replace(g, features=4)),
     "start": Wrong("impossible position", lambda g: replace(g, start=1 << 40)),
     "lane": Wrong("named lane 1 of 1", lambda g: replace(g, lane=1)),
@@ -222,11 +222,11 @@ IMPOSTORS: dict[str, tuple[Impostor, str]] = {
     "version": (answer(lambda g: replace(g, version=9)), "layout version 9, not 3"),
     "features": (answer(lambda g: replace(g, features=2)), "features 0x2"),
     "lane": (answer(lambda g: replace(g, lane=5)), "named lane 5 of 1"),
-    "proof": (answer_without_proof, "does not show"),
+    "proof": (answer_without_proof, "does not appear in its window"),
     "window": (answer_without_window, "no window came"),
     "seals": (answer_unsealed, "not sealed"),
     "identity": (answer_as_somebody_else, "another endpoint answers"),
-    "noise": (answer_with_noise, "no message of ours"),
+    "noise": (answer_with_noise, "not a nearmetal message"),
     "silence": (say_nothing, "no answer within"),
     "hangup": (hang_up, "hung up during the handshake"),
 }

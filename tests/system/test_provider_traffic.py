@@ -209,12 +209,12 @@ def test_pingpong_prints_complete_tables(channels: str, rundir: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("-t", "FI_EP_MSG"), "endpoint type 1 asked for"),
-        (("-c", "FI_HMEM"), "FI_HMEM asked for; no interface to device memory"),
+        (("-t", "FI_EP_MSG"), "endpoint type 1 requested"),
+        (("-c", "FI_HMEM"), "FI_HMEM requested; no interface to device memory"),
         (("-c", "FI_COLLECTIVE"), "capabilities 0x"),
-        (("-a", "FI_SOCKADDR_IN"), "address format 2 asked for"),
-        (("-d", "eth7"), "domain 'eth7' asked for"),
-        (("-f", "192.0.2.0/24"), "fabric '192.0.2.0/24' asked for"),
+        (("-a", "FI_SOCKADDR_IN"), "address format 2 requested"),
+        (("-d", "eth7"), "domain 'eth7' requested"),
+        (("-f", "192.0.2.0/24"), "fabric '192.0.2.0/24' requested"),
     ],
 )
 def test_what_is_not_offered_is_refused_with_a_reason(
