@@ -25,6 +25,13 @@ def _interrupt(signum: int, _frame: FrameType | None) -> None:
     raise Interrupted(signum)
 
 
+def _interruption(error: BaseException | None) -> Interrupted | None:
+    """Return the Interrupted behind an error: a library may wrap it when it interrupts a callback."""
+    while error is not None and not isinstance(error, Interrupted):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     return run(sys.argv[1:] if argv is None else argv, build_parser)
@@ -53,6 +60,12 @@ def run(argv: Sequence[str], make_parser: Callable[[], ArgumentParser]) -> int:
     except OSError as error:
         view.error(NearmetalError(str(error), "a full disk or a missing permission?"))
         return ExitCode.ERROR
+    except Exception as error:
+        interrupted = _interruption(error)
+        if interrupted is None:
+            raise
+        view.error(interrupted)
+        return interrupted.exit_code
     finally:
         for name, handler_before in before.items():
             signal.signal(name, handler_before)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +15,11 @@ import pytest
 from pydantic import BaseModel
 
 from nearmetal.cli.job import parse_environment
-from nearmetal.cli.main import main
+from nearmetal.cli.main import main, run
 from nearmetal.cli.verbs import VERBS, build_parser
 from nearmetal.cli.view import View
 from nearmetal.cluster.registration import specs
-from nearmetal.core.errors import UsageError
+from nearmetal.core.errors import Interrupted, UsageError
 from tests.python.parsers import choices, lines, verb_parsers
 
 ROOT = Path(__file__).parents[2]
@@ -262,3 +264,18 @@ def test_steps_on_a_terminal_are_counted() -> None:
     assert done.stdout == b""
     assert "node n2" in shown
     assert "2/3" in shown
+
+
+def test_a_signal_inside_a_callback_of_a_library_is_still_an_interruption(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def handler(_args: object, _view: View) -> int:
+        try:
+            raise Interrupted(signal.SIGTERM)
+        except Interrupted as error:
+            raise RuntimeError("a callback failed") from error
+
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(handler=handler, json=False)
+    assert run([], lambda: parser) == 128 + signal.SIGTERM
+    assert "interrupted by SIGTERM" in capsys.readouterr().err

@@ -82,7 +82,7 @@ def test_up_killed_at_every_record_of_the_journal(place: Site, spec: str, record
     if record % 2:
         done = place.run("up", spec)
         assert done.returncode == 0, done.stderr
-        assert "an earlier `up` was cut short at: " in done.stderr
+        assert "an earlier `up` was interrupted at: " in done.stderr
         assert place.run("plan", spec).returncode == 0
         assert place.ok("exec", spec, "n2", "--", "hostname") == "n2\n"
         place.look(spec)
