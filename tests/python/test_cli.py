@@ -270,10 +270,7 @@ def test_a_signal_inside_a_callback_of_a_library_is_still_an_interruption(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def handler(_args: object, _view: View) -> int:
-        try:
-            raise Interrupted(signal.SIGTERM)
-        except Interrupted as error:
-            raise RuntimeError("a callback failed") from error
+        raise RuntimeError("a callback failed") from Interrupted(signal.SIGTERM)
 
     parser = argparse.ArgumentParser()
     parser.set_defaults(handler=handler, json=False)
