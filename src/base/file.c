@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -20,4 +21,12 @@ ssize_t nm_file_read(int fd, char *bytes, size_t room)
 		len += (size_t)got;
 	}
 	return -EFBIG;
+}
+
+bool nm_file_fits(uint64_t size)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ||
+	       size <= limit.rlim_cur;
 }

@@ -2,10 +2,13 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static _Atomic int log_level = NM_LOG_WARN;
@@ -41,6 +44,25 @@ static void make_printable(char *text)
 			*text = '?';
 }
 
+/*
+ * A library must not end the program because nothing reads its standard error any more. SIGPIPE goes
+ * to the thread that writes, so it is blocked there and taken back, unless the program had one due.
+ */
+static void write_line(const char *line, size_t len)
+{
+	const struct timespec at_once = {0};
+	sigset_t pipe, due, before;
+
+	sigemptyset(&pipe);
+	sigaddset(&pipe, SIGPIPE);
+	pthread_sigmask(SIG_BLOCK, &pipe, &before);
+	sigpending(&due);
+	/* One write(2), so that lines of several processes do not mix. */
+	if (write(STDERR_FILENO, line, len) < 0 && errno == EPIPE && !sigismember(&due, SIGPIPE))
+		sigtimedwait(&pipe, NULL, &at_once);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
 void nm_log(enum nm_log_level level, const char *fmt, ...)
 {
 	nm_log_sink_fn sink = atomic_load(&log_sink);
@@ -62,9 +84,7 @@ void nm_log(enum nm_log_level level, const char *fmt, ...)
 	if ((int)level <= atomic_load(&log_level)) {
 		len = strlen(line);
 		line[len++] = '\n';
-		/* One write(2), so that lines of several processes do not mix. */
-		if (write(STDERR_FILENO, line, len) < 0)
-			errno = saved_errno; /* no place left to report it */
+		write_line(line, len);
 	}
 	errno = saved_errno;
 }

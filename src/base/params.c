@@ -260,10 +260,9 @@ static int check_params(const struct nm_params *params, char ret_message[256])
 
 	if (!channels_valid(params->channels)) {
 		quote(params->channels, quoted);
-		snprintf(
-			ret_message, 256,
-			"NEARMETAL_CHANNELS='%s' is not allowed: give a comma list of self, shm, segment, net",
-			quoted);
+		snprintf(ret_message, 256,
+			 "NEARMETAL_CHANNELS='%s' is not allowed: give a comma list of %s", quoted,
+			 NM_CHANNEL_LIST);
 		return -EINVAL;
 	}
 	if (strcmp(params->cma, "auto") != 0 && strcmp(params->cma, "off") != 0) {
@@ -275,6 +274,14 @@ static int check_params(const struct nm_params *params, char ret_message[256])
 	if (strcmp(params->checksum, "on") != 0 && strcmp(params->checksum, "off") != 0) {
 		quote(params->checksum, quoted);
 		snprintf(ret_message, 256, "NEARMETAL_CHECKSUM='%s' is not allowed: give on or off",
+			 quoted);
+		return -EINVAL;
+	}
+	if (strcmp(params->on_loss, "auto") != 0 && strcmp(params->on_loss, "abort") != 0 &&
+	    strcmp(params->on_loss, "error") != 0) {
+		quote(params->on_loss, quoted);
+		snprintf(ret_message, 256,
+			 "NEARMETAL_ON_LOSS='%s' is not allowed: give auto, abort or error",
 			 quoted);
 		return -EINVAL;
 	}

@@ -32,6 +32,8 @@
 	  "copies by the kernel from and to the memory of proven neighbours: auto or off")         \
 	X(checksum, TEXT, "NEARMETAL_CHECKSUM", "off", 0, 0, "word",                               \
 	  "checksums of all data in windows: on or off, the same for all ranks")                   \
+	X(on_loss, TEXT, "NEARMETAL_ON_LOSS", "auto", 0, 0, "word",                                \
+	  "reaction to a lost peer, see LOST PEERS in fi_nearmetal(7): auto or abort or error")    \
 	X(net, TEXT, "NEARMETAL_NET", "auto", 0, 0, "list",                                        \
 	  "inner libfabric providers of the network channel, best first")                          \
 	X(stats_dir, TEXT, "NEARMETAL_STATS_DIR", "", 0, 0, "path",                                \

@@ -85,27 +85,11 @@ static bool post(struct nm_vmseg_wire *wire, struct nm_exchange *exchange,
 	return true;
 }
 
-static void cover(const struct nm_sessions *sessions, const struct nm_exchange *exchange,
-		  bool from_caller, void *message, size_t len)
-{
-	const struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
-	const struct nm_vmseg_address *me = nm_vmseg_own_address(wire->claim);
-	struct nm_letter_cover secrets = {
-		.owner_token = exchange->owner_token,
-		.segment = nm_vmseg_facts(wire->segment)->token,
-		.caller = exchange->is_caller ? me : &exchange->peer.address,
-		.owner = exchange->is_caller ? &exchange->peer.address : me,
-		.number = exchange->number,
-	};
-
-	nm_letter_cover(&secrets, from_caller, message, len);
-}
-
 /* Queue a message (or none) with FLAGS. False: more messages than a session ever sends. */
-static bool say(struct nm_sessions *sessions, struct nm_exchange *exchange, const void *bytes,
+static bool say(const struct nm_sessions *sessions, struct nm_exchange *exchange, const void *bytes,
 		size_t len, unsigned int flags)
 {
-	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
+	const struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
 	struct nm_exchange_message *message = &exchange->queue[exchange->nr_queued];
 
 	if (exchange->closing_ns)
@@ -122,7 +106,6 @@ static bool say(struct nm_sessions *sessions, struct nm_exchange *exchange, cons
 		memcpy(message->bytes, bytes, len);
 	message->len = (uint16_t)len;
 	message->flags = (uint16_t)flags;
-	cover(sessions, exchange, exchange->is_caller, message->bytes, len);
 	if (!exchange->nr_queued++)
 		exchange->say_by_ns = nm_clock_ns() + wire->connect_ns;
 	return true;
@@ -152,7 +135,7 @@ static void listen_to_handshake(struct nm_sessions *sessions, struct nm_watch *w
 
 struct nm_exchange *nm_exchange_create(struct nm_sessions *sessions,
 				       const struct nm_vmseg_peer *peer, int fd, uint64_t number,
-				       bool is_caller, const uint8_t owner_token[8])
+				       bool is_caller)
 {
 	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
 	struct nm_exchange *exchange = calloc(1, sizeof(*exchange)), **place;
@@ -164,7 +147,6 @@ struct nm_exchange *nm_exchange_create(struct nm_sessions *sessions,
 	exchange->fd = fd;
 	exchange->number = number;
 	exchange->is_caller = is_caller;
-	memcpy(exchange->owner_token, owner_token, sizeof(exchange->owner_token));
 	exchange->said = 1;
 	exchange->probe_ns = nm_clock_ns() + wire->lease_ns;
 	if (nm_sessions_watch(sessions, fd, &exchange->watch)) {
@@ -244,14 +226,12 @@ static void was_taken(struct nm_vmseg_wire *wire, struct nm_exchange *exchange, 
 }
 
 /* Pass a message to the session. False: the peer has to send it again. */
-static bool deliver(struct nm_sessions *sessions, struct nm_exchange *exchange, uint8_t *message,
-		    size_t len)
+static bool deliver(struct nm_exchange *exchange, const uint8_t *message, size_t len)
 {
 	int err;
 
 	if (!len || exchange->fd < 0)
 		return true;
-	cover(sessions, exchange, !exchange->is_caller, message, len);
 	NM_FAULT("talk-deliver");
 	err = nm_message_send(exchange->fd, message, len, -1);
 	/* The watch notices a hangup. */
@@ -259,7 +239,7 @@ static bool deliver(struct nm_sessions *sessions, struct nm_exchange *exchange, 
 }
 
 void nm_exchange_hear(struct nm_sessions *sessions, struct nm_exchange *exchange,
-		      const struct nm_letter_head *head, uint8_t *message, uint64_t now_ns)
+		      const struct nm_letter_head *head, const uint8_t *message, uint64_t now_ns)
 {
 	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
 
@@ -280,7 +260,7 @@ void nm_exchange_hear(struct nm_sessions *sessions, struct nm_exchange *exchange
 		exchange->answer_ns = now_ns;
 		return;
 	}
-	if (!deliver(sessions, exchange, message, head->len))
+	if (!deliver(exchange, message, head->len))
 		return;
 	exchange->heard++;
 	exchange->answer_ns = now_ns + ANSWER_NS;

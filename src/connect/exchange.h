@@ -30,7 +30,6 @@ struct nm_exchange {
 	uint64_t number;
 	bool is_caller;			/* this endpoint called */
 	bool is_over;			/* freed at the next turn */
-	uint8_t owner_token[8];		/* the key that hides the secrets in greetings */
 	int fd;				/* -1: one of the two sides has hung up */
 	struct nm_handshake *handshake; /* NULL: it no longer uses this exchange */
 	/* outgoing: queue[0] has sequence `said` and stays until the peer took it */
@@ -67,6 +66,7 @@ struct nm_vmseg_wire {
 		uint64_t posted_ns;
 	} resets[NM_MAX_RESETS];
 	uint32_t *nr_cells; /* used cells of the own mailbox, for each part */
+	uint32_t *nr_met;   /* callers that got a lane, of each part */
 	uint32_t cell_quota;
 	uint64_t beat_ns, look_ns, looked_ns; /* next heartbeat; next and last check of peers */
 	uint64_t active_ns;		      /* last time that a letter came or went */
@@ -83,11 +83,11 @@ static inline struct nm_vmseg_wire *nm_vmseg_wire_of(const struct nm_sessions *s
  */
 struct nm_exchange *nm_exchange_create(struct nm_sessions *sessions,
 				       const struct nm_vmseg_peer *peer, int fd, uint64_t number,
-				       bool is_caller, const uint8_t owner_token[8]);
+				       bool is_caller);
 void nm_exchange_destroy(struct nm_sessions *sessions, struct nm_exchange *exchange);
-/* Handle a checked letter of this exchange. MESSAGE may be changed. */
+/* Handle a checked letter of this exchange. */
 void nm_exchange_hear(struct nm_sessions *sessions, struct nm_exchange *exchange,
-		      const struct nm_letter_head *head, uint8_t *message, uint64_t now_ns);
+		      const struct nm_letter_head *head, const uint8_t *message, uint64_t now_ns);
 /* Post what is due. Returns true if the exchange needs short polling intervals. */
 bool nm_exchange_turn(struct nm_sessions *sessions, struct nm_exchange *exchange, uint64_t now_ns);
 /*

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One handshake: its session, its lane, its end. All functions need sessions->lock. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -12,6 +13,25 @@
 #include "connect/session_private.h"
 #include "shm/ring.h"
 
+/* Callers that an endpoint meets in its life. One takes some kilobytes, here and in the engine. */
+#define SESSIONS_PER_LANE 32
+
+const uint32_t nm_handshake_transitions[NM_NR_HANDSHAKE_STATES] = {
+	[NM_HANDSHAKE_AWAIT_HELLO] = NM_STATE(NM_HANDSHAKE_AWAIT_MET) | NM_STATE(NM_HANDSHAKE_LEFT),
+	[NM_HANDSHAKE_AWAIT_MET] = NM_STATE(NM_HANDSHAKE_AWAIT_GO) | NM_STATE(NM_HANDSHAKE_LEFT),
+	[NM_HANDSHAKE_AWAIT_GO] = NM_STATE(NM_HANDSHAKE_UP) | NM_STATE(NM_HANDSHAKE_LEFT),
+	[NM_HANDSHAKE_CALLING] = NM_STATE(NM_HANDSHAKE_AWAIT_WELCOME) | NM_STATE(NM_HANDSHAKE_LEFT),
+	[NM_HANDSHAKE_AWAIT_WELCOME] = NM_STATE(NM_HANDSHAKE_AWAIT_ACK) |
+				       NM_STATE(NM_HANDSHAKE_FAILED) | NM_STATE(NM_HANDSHAKE_LEFT),
+	[NM_HANDSHAKE_AWAIT_ACK] = NM_STATE(NM_HANDSHAKE_READY) | NM_STATE(NM_HANDSHAKE_FAILED) |
+				   NM_STATE(NM_HANDSHAKE_LEFT),
+	[NM_HANDSHAKE_READY] = NM_STATE(NM_HANDSHAKE_UP) | NM_STATE(NM_HANDSHAKE_FAILED) |
+			       NM_STATE(NM_HANDSHAKE_LEFT),
+	[NM_HANDSHAKE_FAILED] = NM_STATE(NM_HANDSHAKE_LEFT),
+	[NM_HANDSHAKE_UP] = NM_STATE(NM_HANDSHAKE_LOST) | NM_STATE(NM_HANDSHAKE_LEFT),
+	[NM_HANDSHAKE_LOST] = NM_STATE(NM_HANDSHAKE_LEFT),
+};
+
 struct nm_handshake *nm_handshake_create(struct nm_sessions *sessions, int fd, enum nm_role role)
 {
 	struct nm_handshake *handshake = calloc(1, sizeof(*handshake));
@@ -21,20 +41,47 @@ struct nm_handshake *nm_handshake_create(struct nm_sessions *sessions, int fd, e
 	handshake->watch.ready = nm_handshake_ready;
 	handshake->fd = fd;
 	handshake->role = role;
-	handshake->state =
-		role == NM_ROLE_WRITER ? NM_HANDSHAKE_CONNECTING : NM_HANDSHAKE_AWAIT_HELLO;
+	handshake->state = role == NM_ROLE_WRITER ? NM_HANDSHAKE_CALLING : NM_HANDSHAKE_AWAIT_HELLO;
 	handshake->deadline_ns = nm_clock_ns() + sessions->config.connect_ms * NM_NS_PER_MS;
 	handshake->next = sessions->handshakes;
 	sessions->handshakes = handshake;
-	sessions->nr_handshakes++;
 	return handshake;
+}
+
+/* The direction that WHO ended, as its window shows, must not keep out the next one. */
+static void drop_ended(struct nm_sessions *sessions, const struct nm_identity *who)
+{
+	struct nm_session *session = nm_session_get(sessions, who, false);
+	struct nm_handshake *in = session ? session->in.handshake : NULL;
+	int err;
+
+	if (in && in->state == NM_HANDSHAKE_AWAIT_GO &&
+	    nm_handshake_look(sessions, in, &err) > NM_SIGHT_OPEN)
+		nm_handshake_close(sessions, in);
+}
+
+/* An identity stays in the table, and a process can call under any number of them. */
+static bool is_full(struct nm_sessions *sessions, const struct nm_identity *who)
+{
+	return sessions->nr_sessions >=
+		       SESSIONS_PER_LANE * sessions->config.window->geometry.nr_lanes &&
+	       !nm_session_get(sessions, who, false);
 }
 
 int nm_handshake_join(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		      const struct nm_identity *who, struct nm_reason *ret_reason)
 {
-	struct nm_session *session = nm_session_get(sessions, who, true);
+	struct nm_session *session;
 
+	if (handshake->role == NM_ROLE_READER) {
+		drop_ended(sessions, who);
+		if (is_full(sessions, who)) {
+			nm_reason_set(ret_reason, "it has met %u endpoints, and remembers no more",
+				      sessions->nr_sessions);
+			return -ENOSPC;
+		}
+	}
+	session = nm_session_get(sessions, who, true);
 	if (!session) {
 		nm_reason_set(ret_reason, "out of memory");
 		return -ENOMEM;
@@ -52,7 +99,10 @@ int nm_handshake_join(struct nm_sessions *sessions, struct nm_handshake *handsha
 		return -EISCONN;
 	}
 	handshake->session = session;
-	nm_handshake_direction(handshake)->handshake = handshake;
+	if (handshake->role == NM_ROLE_WRITER)
+		session->out.handshake = handshake;
+	else
+		session->nr_pending++;
 	return 0;
 }
 
@@ -81,7 +131,34 @@ int nm_handshake_take_lane(struct nm_sessions *sessions, struct nm_handshake *ha
 	list->nr_free--;
 	direction->own_lane = lane;
 	handshake->has_lane = true;
+	nm_handshake_show(sessions, handshake, NM_LANE_IDLE, 0);
 	return 0;
+}
+
+void nm_handshake_show(struct nm_sessions *sessions, struct nm_handshake *handshake,
+		       unsigned int what, uint64_t challenge)
+{
+	bool is_writer = handshake->role == NM_ROLE_WRITER;
+	_Atomic uint16_t *step;
+	struct nm_lane *lane;
+
+	if (!handshake->has_lane)
+		return;
+	lane = nm_handshake_own_lane(sessions, handshake);
+	step = is_writer ? &lane->writer_step : &lane->reader_step;
+	if (what & NM_LANE_ENDED &&
+	    atomic_load_explicit(step, memory_order_relaxed) & NM_LANE_ENDED)
+		return;
+	if (what == NM_LANE_SHOWN) {
+		memcpy(is_writer ? lane->writer_for : lane->reader_for, &handshake->session->who,
+		       NM_LANE_WHO);
+		if (is_writer)
+			lane->start = (uint32_t)nm_handshake_direction(handshake)->start;
+		/* Partner: nm_handshake_step() of the peer. */
+		atomic_store_explicit(is_writer ? &lane->writer_proof : &lane->reader_proof,
+				      challenge, memory_order_release);
+	}
+	atomic_store_explicit(step, (uint16_t)what, memory_order_release);
 }
 
 static void give_lane(struct nm_sessions *sessions, struct nm_handshake *handshake)
@@ -101,7 +178,7 @@ static void give_lane(struct nm_sessions *sessions, struct nm_handshake *handsha
 			(uint32_t)(direction->end + geometry->ring_slots);
 }
 
-static void hang_up(struct nm_sessions *sessions, struct nm_handshake *handshake)
+void nm_handshake_hang_up(struct nm_sessions *sessions, struct nm_handshake *handshake)
 {
 	if (handshake->fd < 0)
 		return;
@@ -115,14 +192,28 @@ void nm_handshake_close(struct nm_sessions *sessions, struct nm_handshake *hands
 {
 	if (handshake->state == NM_HANDSHAKE_LEFT)
 		return;
-	handshake->state = NM_HANDSHAKE_LEFT;
-	hang_up(sessions, handshake);
+	nm_handshake_set_state(handshake, NM_HANDSHAKE_LEFT);
+	nm_handshake_show(sessions, handshake, NM_LANE_ENDED, 0);
+	nm_handshake_hang_up(sessions, handshake);
 	give_lane(sessions, handshake);
 	if (!handshake->session)
 		return;
-	nm_handshake_direction(handshake)->handshake = NULL;
+	if (handshake->role == NM_ROLE_WRITER || handshake->is_proven)
+		nm_handshake_direction(handshake)->handshake = NULL;
+	else
+		handshake->session->nr_pending--;
 	nm_session_put(sessions, handshake->session);
 	handshake->session = NULL;
+}
+
+void nm_handshake_farewell(struct nm_sessions *sessions, struct nm_handshake *handshake, int err,
+			   const char *why)
+{
+	/* Before the words, which the peer believes only if it sees the end here. */
+	nm_handshake_show(sessions, handshake, NM_LANE_ENDED | ((unsigned int)-err & NM_LANE_ERRNO),
+			  0);
+	if (why && handshake->fd >= 0)
+		nm_message_send_step(handshake->fd, NM_MESSAGE_BYE, err, why);
 }
 
 void nm_direction_close(struct nm_sessions *sessions, struct nm_direction *direction, int err,
@@ -132,9 +223,26 @@ void nm_direction_close(struct nm_sessions *sessions, struct nm_direction *direc
 
 	if (!handshake)
 		return;
-	if (why && handshake->fd >= 0)
-		nm_message_send_step(handshake->fd, NM_MESSAGE_BYE, err, why->text);
+	nm_handshake_farewell(sessions, handshake, err, why ? why->text : NULL);
 	nm_handshake_close(sessions, handshake);
+}
+
+/* The window shows how the peer ended it; on the socket another process may have said it. */
+static void correct_farewell(struct nm_sessions *sessions, struct nm_handshake *handshake)
+{
+	struct nm_step *bye = &handshake->bye;
+	enum nm_sight sight;
+	int err = 0;
+
+	sight = nm_handshake_look(sessions, handshake, &err);
+	if (sight == NM_SIGHT_CLOSED || sight == NM_SIGHT_DIED)
+		*bye = (struct nm_step){.value = 0};
+	if (!err)
+		return;
+	if (!bye->header.kind)
+		snprintf(bye->words, sizeof(bye->words), "%s", strerror(-err));
+	nm_message_init(&bye->header, NM_MESSAGE_BYE);
+	bye->value = err;
 }
 
 void nm_handshake_lost(struct nm_sessions *sessions, struct nm_handshake *handshake)
@@ -142,8 +250,9 @@ void nm_handshake_lost(struct nm_sessions *sessions, struct nm_handshake *handsh
 	const char *label = handshake->session->label.text;
 	struct nm_reason how = {""};
 
-	handshake->state = NM_HANDSHAKE_LOST;
-	hang_up(sessions, handshake);
+	correct_farewell(sessions, handshake);
+	nm_handshake_set_state(handshake, NM_HANDSHAKE_LOST);
+	nm_handshake_hang_up(sessions, handshake);
 	if (handshake->bye.header.kind && handshake->bye.value) {
 		/* A broken rule on this side ends only this channel. */
 		handshake->err = handshake->bye.value == -EBADMSG ? -EBADMSG : -ECONNRESET;
@@ -166,7 +275,6 @@ void nm_handshake_greet(struct nm_sessions *sessions, struct nm_handshake *hands
 		.who = sessions->config.who,
 		.lane = nm_handshake_direction(handshake)->own_lane,
 		.features = sessions->config.features,
-		.start = nm_handshake_direction(handshake)->start,
 		.pid_ns_device = sessions->pid_ns_device,
 		.pid_ns_inode = sessions->pid_ns_inode,
 		.label = sessions->label,
@@ -200,27 +308,31 @@ int nm_handshake_take_window(struct nm_sessions *sessions, struct nm_handshake *
 	err = sessions->wire->ops->map(sessions, handshake, greeting, window_fd, ret_reason);
 	if (err)
 		return err;
+	handshake->label = greeting->label;
 	if (is_first)
 		session->label = greeting->label;
-	if (greeting->lane >= session->window.geometry.nr_lanes) {
-		nm_reason_set(ret_reason, "it named lane %u of %u", greeting->lane,
-			      session->window.geometry.nr_lanes);
-		return -EBADMSG;
-	}
+	err = nm_foreign_check_lane(&session->window, greeting->lane,
+				    handshake->role == NM_ROLE_READER, ret_reason);
+	if (err)
+		return err;
 	nm_handshake_direction(handshake)->peer_lane = greeting->lane;
 	nm_handshake_take_offer(sessions, handshake, greeting);
 	return 0;
 }
 
-bool nm_handshake_proven(const struct nm_handshake *handshake)
+void nm_handshake_deafen(struct nm_sessions *sessions, struct nm_handshake *handshake)
 {
-	const struct nm_lane *lane =
-		&handshake->session->window.lanes[nm_handshake_direction(handshake)->peer_lane];
+	nm_warn("the socket of %s was cut by another process: it lives, so its channel stays",
+		handshake->session->label.text);
+	nm_handshake_hang_up(sessions, handshake);
+}
 
-	/* Partner: the release stores of both proofs by the other side, before its report. */
-	return atomic_load_explicit(handshake->role == NM_ROLE_WRITER ? &lane->reader_proof :
-									&lane->writer_proof,
-				    memory_order_acquire) == handshake->challenge;
+void nm_handshake_up(struct nm_sessions *sessions, struct nm_handshake *handshake)
+{
+	nm_handshake_set_state(handshake, NM_HANDSHAKE_UP);
+	handshake->nr_looks = 0;
+	nm_foreign_warm(&handshake->session->window);
+	nm_session_push_event(sessions, handshake->session, NM_SESSION_SOURCE);
 }
 
 int nm_sessions_watch(struct nm_sessions *sessions, int fd, struct nm_watch *watch)

@@ -7,7 +7,7 @@
 #include "connect/session_private.h"
 
 /* Each role uses a lane once. */
-static uint32_t slot_of(const struct nm_sessions *sessions, const struct nm_handshake *handshake)
+static uint32_t slot_of(const struct nm_sessions *sessions, struct nm_handshake *handshake)
 {
 	uint32_t lane = nm_handshake_direction(handshake)->own_lane;
 
@@ -70,8 +70,8 @@ static uint64_t copying(const struct nm_handshake *handshake)
 {
 	uint64_t reaching;
 
-	/* The lane is known once the handshake has joined a session, in the same turn. */
-	if (handshake->role != NM_ROLE_READER || !handshake->session ||
+	/* A peer that was not reached from here has no proof of this memory, so it copies nothing. */
+	if (!handshake->is_proven || !handshake->cma_reached || !handshake->session ||
 	    handshake->state == NM_HANDSHAKE_LOST)
 		return 0;
 	/* Partners: shm_reach() and shm_leave() of the caller. */

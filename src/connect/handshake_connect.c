@@ -1,15 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The caller's side of a session: blocking, with one deadline for all of it. */
+/*
+ * The caller's side of a session. nm_sessions_connect() calls, and takes the peer's messages as long
+ * as it waits, because waking a second thread for each costs time. After that the service thread
+ * takes them, so a call goes on while the endpoint computes. All functions need sessions->lock,
+ * except nm_sessions_connect().
+ */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/arith.h"
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "connect/session_private.h"
+#include "shm/doorbell.h"
+
+/*
+ * Sound peers mostly answer within this time, so a new call sleeps until the answer comes. A program
+ * that polls instead takes the processor from peers that share it. After each peer that is slower,
+ * the next call waits half as long, until a peer answers in time.
+ */
+#define GRACE_NS (20 * NM_NS_PER_MS)
+#define GRACE_MIN_NS (1 * NM_NS_PER_MS)
+/* Before the next try if the queue of the peer's socket is full, or the peer is busy. */
+#define PAUSE_NS (1 * NM_NS_PER_MS)
+/* Calls without a result may take this share of the descriptors of the process: an eighth. */
+#define CALL_SHARE 8
 
 /* The peer may still be reachable over another channel. */
 NM_COLD int nm_connect_failed(struct nm_reason *ret_reason, const char *what, int err)
@@ -20,7 +41,7 @@ NM_COLD int nm_connect_failed(struct nm_reason *ret_reason, const char *what, in
 		       -EHOSTUNREACH;
 }
 
-NM_COLD int nm_connect_timed_out(const struct nm_sessions *sessions, struct nm_reason *ret_reason)
+static NM_COLD int timed_out(const struct nm_sessions *sessions, struct nm_reason *ret_reason)
 {
 	nm_reason_set(ret_reason,
 		      "it gave no answer within %u ms (is it stopped?): see NEARMETAL_CONNECT_MS",
@@ -28,33 +49,10 @@ NM_COLD int nm_connect_timed_out(const struct nm_sessions *sessions, struct nm_r
 	return -EHOSTUNREACH;
 }
 
-/* Wait for one message. Returns its length, or -errno with a reason. */
-static int await(struct nm_sessions *sessions, struct nm_handshake *handshake,
-		 uint8_t bytes[NM_MESSAGE_MAX], int *ret_fd, struct nm_reason *ret_reason)
+static int not_now(struct nm_reason *ret_reason)
 {
-	struct pollfd poller = {.fd = handshake->fd, .events = POLLIN};
-	uint64_t now;
-	int len;
-
-	for (;;) {
-		len = nm_message_receive(handshake->fd, bytes, ret_fd);
-		if (len > 0)
-			return len;
-		if (len == 0) {
-			pthread_mutex_lock(&sessions->lock);
-			nm_reason_set(ret_reason, "it hung up during the handshake%s%s",
-				      handshake->ended_why.text[0] ? ": " : "",
-				      handshake->ended_why.text);
-			pthread_mutex_unlock(&sessions->lock);
-			return -EHOSTUNREACH;
-		}
-		if (len != -EAGAIN)
-			return nm_connect_failed(ret_reason, "cannot receive its answer", len);
-		now = nm_clock_ns();
-		if (now >= handshake->deadline_ns)
-			return nm_connect_timed_out(sessions, ret_reason);
-		poll(&poller, 1, (int)((handshake->deadline_ns - now) / NM_NS_PER_MS) + 1);
-	}
+	nm_reason_set(ret_reason, "its answer is awaited");
+	return -EAGAIN;
 }
 
 /* The peer may have sent its reason before it hung up. It is read in place of the answer. */
@@ -63,156 +61,320 @@ static bool hung_up(int err)
 	return err == -EPIPE || err == -ECONNRESET;
 }
 
-static int say_hello(struct nm_sessions *sessions, struct nm_handshake *handshake,
-		     const struct nm_identity *who, struct nm_reason *ret_reason)
+/* From here on the service thread takes the messages of CALL. */
+static int watch(struct nm_sessions *sessions, struct nm_handshake *call,
+		 struct nm_reason *ret_reason)
+{
+	int err;
+
+	if (call->is_watched)
+		return 0;
+	err = nm_sessions_watch(sessions, call->fd, &call->watch);
+	if (err)
+		return nm_connect_failed(ret_reason, "cannot watch its socket", err);
+	call->is_watched = true;
+	return 0;
+}
+
+static int say_hello(struct nm_sessions *sessions, struct nm_handshake *call,
+		     struct nm_reason *ret_reason)
 {
 	struct nm_greeting hello;
 	int err;
 
-	pthread_mutex_lock(&sessions->lock);
-	err = nm_handshake_take_lane(sessions, handshake, ret_reason);
-	if (!err)
-		nm_handshake_greet(sessions, handshake, NM_MESSAGE_HELLO, &hello);
-	pthread_mutex_unlock(&sessions->lock);
+	err = nm_handshake_take_lane(sessions, call, ret_reason);
 	if (err)
 		return err;
-	memcpy(hello.owner_token, who->token, sizeof(hello.owner_token));
+	nm_handshake_greet(sessions, call, NM_MESSAGE_HELLO, &hello);
+	hello.to = call->session->who;
 	NM_FAULT("call-hello-before");
-	err = nm_message_send(handshake->fd, &hello, sizeof(hello), sessions->wire->window_fd);
+	err = nm_message_send(call->fd, &hello, sizeof(hello), sessions->wire->window_fd);
 	NM_FAULT("call-hello-after");
-	return err && !hung_up(err) ? nm_connect_failed(ret_reason, "cannot say hello", err) : 0;
+	if (err && !hung_up(err))
+		return nm_connect_failed(ret_reason, "cannot say hello", err);
+	nm_handshake_set_state(call, NM_HANDSHAKE_AWAIT_WELCOME);
+	return 0;
 }
 
-static int take_welcome(struct nm_sessions *sessions, struct nm_handshake *handshake,
-			const struct nm_identity *who, struct nm_reason *ret_reason)
+static int take_welcome(struct nm_sessions *sessions, struct nm_handshake *call,
+			const uint8_t *bytes, size_t len, int window_fd,
+			struct nm_reason *ret_reason)
 {
-	uint8_t bytes[NM_MESSAGE_MAX];
 	struct nm_greeting welcome;
-	int len, err, window_fd;
+	int err;
 
-	len = await(sessions, handshake, bytes, &window_fd, ret_reason);
-	if (len < 0)
-		return len;
-	err = nm_greeting_parse(bytes, (size_t)len, NM_MESSAGE_WELCOME, &welcome, ret_reason);
-	if (!err && !nm_identity_equal(&welcome.who, who)) {
+	err = nm_greeting_parse(bytes, len, NM_MESSAGE_WELCOME, &welcome, ret_reason);
+	if (!err && !nm_identity_equal(&welcome.who, &call->session->who)) {
 		nm_reason_set(ret_reason, "another endpoint answers on its socket");
 		err = -EBADMSG;
 	}
-	pthread_mutex_lock(&sessions->lock);
 	if (!err)
-		err = nm_handshake_take_window(sessions, handshake, &welcome, window_fd,
-					       ret_reason);
-	if (!err && !nm_handshake_proven(handshake)) {
+		err = nm_handshake_take_window(sessions, call, &welcome, window_fd, ret_reason);
+	if (!err && !nm_handshake_proven(sessions, call)) {
 		nm_reason_set(ret_reason, "the challenge does not appear in its window");
 		err = -EBADMSG;
 	}
-	if (!err)
-		/* Partner: nm_handshake_proven() of the owner. */
-		atomic_store_explicit(&nm_handshake_own_lane(sessions, handshake)->writer_proof,
-				      welcome.challenge, memory_order_release);
-	pthread_mutex_unlock(&sessions->lock);
-	if (window_fd >= 0)
-		close(window_fd);
-	return err;
-}
-
-static int take_ack(struct nm_sessions *sessions, struct nm_handshake *handshake,
-		    struct nm_reason *ret_reason)
-{
-	uint8_t bytes[NM_MESSAGE_MAX];
-	struct nm_step step;
-	int len, kind, extra_fd;
-
-	len = await(sessions, handshake, bytes, &extra_fd, ret_reason);
-	if (len < 0)
-		return len;
-	if (extra_fd >= 0)
-		close(extra_fd);
-	kind = nm_message_parse(bytes, (size_t)len, ret_reason);
-	if (kind < 0)
-		return -EHOSTUNREACH;
-	nm_step_copy(bytes, &step);
-	if (kind == NM_MESSAGE_ACK) {
-		handshake->session->out.cma =
-			handshake->cma_reached && nm_handshake_hear(sessions, handshake, &step);
-		return 0;
-	}
-	if (kind == NM_MESSAGE_BYE)
-		nm_reason_set(ret_reason, "it refused: %s", step.words);
-	else
-		nm_reason_set(ret_reason, "it sent message %d where an ACK was due", kind);
-	return -EHOSTUNREACH;
-}
-
-/* All steps after connecting. After GO the other side reads. */
-static int shake_hands(struct nm_sessions *sessions, struct nm_handshake *handshake,
-		       const struct nm_identity *who, struct nm_reason *ret_reason)
-{
-	int err;
-
-	err = say_hello(sessions, handshake, who, ret_reason);
-	if (!err)
-		err = take_welcome(sessions, handshake, who, ret_reason);
 	if (err)
 		return err;
-	nm_handshake_reach(sessions, handshake);
+	nm_handshake_show(sessions, call, NM_LANE_SHOWN, welcome.challenge);
+	nm_handshake_reach(sessions, call);
 	NM_FAULT("call-met-before");
-	err = nm_message_send_step(handshake->fd, NM_MESSAGE_MET, handshake->cma_reached,
-				   handshake->session->out.cma_why.text);
+	err = nm_message_send_step(call->fd, NM_MESSAGE_MET, call->cma_reached,
+				   call->session->out.cma_why.text);
 	NM_FAULT("call-met-after");
 	if (err && !hung_up(err))
 		return nm_connect_failed(ret_reason, "cannot continue the handshake", err);
-	err = take_ack(sessions, handshake, ret_reason);
+	nm_handshake_set_state(call, NM_HANDSHAKE_AWAIT_ACK);
+	return 0;
+}
+
+static int take_ack(struct nm_sessions *sessions, struct nm_handshake *call, const uint8_t *bytes,
+		    size_t len, struct nm_reason *ret_reason)
+{
+	struct nm_direction *out = &call->session->out;
+	struct nm_step step;
+	int kind, err;
+
+	kind = nm_message_parse(bytes, len, ret_reason);
+	if (kind < 0)
+		return kind;
+	nm_step_copy(bytes, &step);
+	if (kind == NM_MESSAGE_BYE) {
+		nm_reason_set(ret_reason, "it refused: %s", step.words);
+		return step.value == -EBUSY ? -EBUSY : -ECONNREFUSED;
+	}
+	if (kind != NM_MESSAGE_ACK) {
+		nm_reason_set(ret_reason, "it sent message %d where an ACK was due", kind);
+		return -EBADMSG;
+	}
+	if (nm_handshake_step(sessions, call) != NM_LANE_AGREED) {
+		nm_reason_set(ret_reason, "its window does not show its agreement");
+		return -EBADMSG;
+	}
+	err = watch(sessions, call, ret_reason);
 	if (err)
 		return err;
-	pthread_mutex_lock(&sessions->lock);
+	out->cma = call->cma_reached && nm_handshake_hear(sessions, call, &step);
 	NM_FAULT("call-go-before");
-	err = nm_sessions_watch(sessions, handshake->fd, &handshake->watch);
-	if (!err)
-		err = nm_message_send_step(handshake->fd, NM_MESSAGE_GO,
-					   handshake->session->out.cma,
-					   handshake->session->out.cma_why.text);
-	if (!err)
-		handshake->state = NM_HANDSHAKE_UP;
-	pthread_mutex_unlock(&sessions->lock);
+	/* From here on the peer may read, so there is no way back: GO only says it sooner. */
+	nm_handshake_show(sessions, call, NM_LANE_AGREED, 0);
+	(void)nm_message_send_step(call->fd, NM_MESSAGE_GO, out->cma, out->cma_why.text);
+	nm_handshake_set_state(call, NM_HANDSHAKE_READY);
+	nm_doorbell_ring(&sessions->event_doorbell);
 	NM_FAULT("call-go-after");
-	return err ? nm_connect_failed(ret_reason, "cannot end the handshake", err) : 0;
+	return 0;
+}
+
+int nm_call_handle(struct nm_sessions *sessions, struct nm_handshake *call, const uint8_t *bytes,
+		   size_t len, int window_fd, struct nm_reason *ret_reason)
+{
+	if (call->state == NM_HANDSHAKE_AWAIT_WELCOME)
+		return take_welcome(sessions, call, bytes, len, window_fd, ret_reason);
+	return take_ack(sessions, call, bytes, len, ret_reason);
+}
+
+void nm_call_fail(struct nm_sessions *sessions, struct nm_handshake *call, int err,
+		  const struct nm_reason *why)
+{
+	nm_handshake_farewell(sessions, call, err, why->text);
+	nm_handshake_hang_up(sessions, call);
+	call->err = err;
+	call->why = *why;
+	nm_handshake_set_state(call, NM_HANDSHAKE_FAILED);
+	nm_doorbell_ring(&sessions->event_doorbell);
+}
+
+/* Each call holds a descriptor until its result, and the program needs some, too. */
+static bool has_too_many_calls(const struct nm_sessions *sessions)
+{
+	struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
+	uint64_t nr = 0;
+
+	getrlimit(RLIMIT_NOFILE, &limit);
+	for (const struct nm_handshake *handshake = sessions->handshakes; handshake;
+	     handshake = handshake->next)
+		nr += nm_handshake_is_call(handshake);
+	return nr >= nm_max_u64(limit.rlim_cur / CALL_SHARE, 1);
+}
+
+static int begin(struct nm_sessions *sessions, const struct nm_identity *who,
+		 struct nm_handshake **ret_call, struct nm_reason *ret_reason)
+{
+	struct nm_handshake *call = nm_handshake_create(sessions, -1, NM_ROLE_WRITER);
+	int err;
+
+	if (!call) {
+		nm_reason_set(ret_reason, "out of memory");
+		return -ENOMEM;
+	}
+	err = nm_handshake_join(sessions, call, who, ret_reason);
+	if (err) {
+		nm_handshake_close(sessions, call);
+		return err;
+	}
+	*ret_call = call;
+	return 0;
+}
+
+/* Connect and say hello. -EAGAIN: the call goes on. */
+static int dial(struct nm_sessions *sessions, struct nm_handshake *call,
+		struct nm_reason *ret_reason)
+{
+	const struct nm_identity *who = &call->session->who;
+	uint64_t now = nm_clock_ns();
+	int err = -EAGAIN;
+
+	/* A peer that meets this endpoint must see its life, too. */
+	if (now >= call->call_ns &&
+	    atomic_load_explicit(&sessions->is_serving, memory_order_acquire)) {
+		call->call_ns = now + PAUSE_NS;
+		if (has_too_many_calls(sessions))
+			/* Its time begins when it is its turn. */
+			call->deadline_ns = now + sessions->config.connect_ms * NM_NS_PER_MS;
+		else
+			err = sessions->wire->ops->connect(sessions, call, who, ret_reason);
+	}
+	if (err == -EAGAIN)
+		return now < call->deadline_ns ? not_now(ret_reason) :
+						 timed_out(sessions, ret_reason);
+	if (!err)
+		err = say_hello(sessions, call, ret_reason);
+	return err ? err : not_now(ret_reason);
+}
+
+/* Strangers filled the peer's queue before it read the hello. The deadline stays. */
+static int call_again(struct nm_sessions *sessions, struct nm_handshake **call,
+		      struct nm_reason *ret_reason)
+{
+	struct nm_identity who = (*call)->session->who;
+	uint64_t deadline_ns = (*call)->deadline_ns;
+	int err;
+
+	nm_handshake_close(sessions, *call);
+	err = begin(sessions, &who, call, ret_reason);
+	if (err)
+		return err;
+	(*call)->deadline_ns = deadline_ns;
+	(*call)->call_ns = nm_clock_ns() + PAUSE_NS;
+	return not_now(ret_reason);
+}
+
+/* Returns 0: the direction is ready; -EAGAIN: not yet; -errno with a reason. */
+static int look(struct nm_sessions *sessions, struct nm_handshake *call,
+		struct nm_reason *ret_reason)
+{
+	bool is_late = nm_clock_ns() >= call->deadline_ns;
+
+	/* The answer may have come while this process did not run. */
+	if (nm_handshake_is_call(call) && (is_late || !call->is_watched))
+		nm_handshake_ready(sessions, &call->watch);
+	if (nm_handshake_is_call(call) && is_late)
+		return timed_out(sessions, ret_reason);
+	if (call->state == NM_HANDSHAKE_CALLING)
+		return dial(sessions, call, ret_reason);
+	if (call->state == NM_HANDSHAKE_FAILED) {
+		*ret_reason = call->why;
+		return call->err;
+	}
+	return call->state == NM_HANDSHAKE_READY ? 0 : not_now(ret_reason);
+}
+
+/* The call has ended with ERR. Returns what the endpoint gets. */
+static NM_COLD int give_up(struct nm_sessions *sessions, struct nm_handshake *call, int err,
+			   const struct nm_reason *why)
+{
+	/* A peer that is elsewhere is usual. A peer here without a session deserves a log entry. */
+	if (err != -ENOENT)
+		nm_warn("peer " NM_WHO_FORMAT
+			" cannot be reached in %.80s; a slower channel is used: %s",
+			NM_WHO(&call->session->who), sessions->wire->place, why->text);
+	nm_direction_close(sessions, &call->session->out, err, why);
+	switch (err) {
+	case -EMFILE:
+	case -ENFILE:
+	case -ENOMEM:
+	case -ENOBUFS:
+	case -ENOSPC:
+		return err;
+	default:
+		/* After a protocol error too, the peer is not reachable here. */
+		return -EHOSTUNREACH;
+	}
+}
+
+/* RET_IS_NEW: a call began. RET_CALL: the call, if the result is 0 or -EAGAIN, or NULL. */
+static int try_once(struct nm_sessions *sessions, const struct nm_identity *who,
+		    struct nm_handshake **ret_call, bool *ret_is_new, struct nm_reason *ret_reason)
+{
+	struct nm_session *session = nm_session_get(sessions, who, false);
+	struct nm_handshake *call = session ? session->out.handshake : NULL;
+	int err = 0;
+
+	*ret_call = NULL;
+	*ret_is_new = !call || call->state >= NM_HANDSHAKE_UP || session->state > NM_SESSION_UP;
+	if (*ret_is_new)
+		err = begin(sessions, who, &call, ret_reason);
+	if (err)
+		return err;
+	err = look(sessions, call, ret_reason);
+	if (err == -EBUSY && nm_clock_ns() < call->deadline_ns)
+		err = call_again(sessions, &call, ret_reason);
+	else if (err && err != -EAGAIN)
+		err = give_up(sessions, call, err, ret_reason);
+	if (!err || err == -EAGAIN)
+		*ret_call = call;
+	return err;
+}
+
+/* Wait until END_NS, until there is a message for CALL, or until it may be dialled again. */
+static void await(struct nm_sessions *sessions, const struct nm_handshake *call, uint64_t end_ns)
+{
+	/* A negative descriptor is only a wait. */
+	struct pollfd poller = {.fd = call->fd, .events = POLLIN};
+	uint64_t now = nm_clock_ns();
+	struct timespec timeout;
+
+	if (call->state == NM_HANDSHAKE_CALLING)
+		end_ns = nm_min_u64(end_ns, call->call_ns);
+	end_ns = nm_max_u64(end_ns, now);
+	timeout.tv_sec = (time_t)((end_ns - now) / NM_NS_PER_S);
+	timeout.tv_nsec = (long)((end_ns - now) % NM_NS_PER_S);
+	pthread_mutex_unlock(&sessions->lock);
+	ppoll(&poller, 1, &timeout, NULL);
+	pthread_mutex_lock(&sessions->lock);
 }
 
 int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *who,
 			struct nm_session **ret_session, struct nm_reason *ret_reason)
 {
-	struct nm_handshake *handshake;
+	struct nm_handshake *call;
+	bool is_new, is_first;
+	uint64_t grace_ns;
 	int err;
 
-	nm_reason_set(ret_reason, "out of memory");
+	if (!sessions->grace_ns)
+		sessions->grace_ns = GRACE_NS;
+	grace_ns = nm_clock_ns() + sessions->grace_ns;
 	pthread_mutex_lock(&sessions->lock);
-	handshake = nm_handshake_create(sessions, -1, NM_ROLE_WRITER);
-	err = handshake ? nm_handshake_join(sessions, handshake, who, ret_reason) : -ENOMEM;
-	if (handshake && err)
-		nm_handshake_close(sessions, handshake);
-	pthread_mutex_unlock(&sessions->lock);
-	if (err)
-		return err;
-	err = sessions->wire->ops->connect(sessions, handshake, who, ret_reason);
-	if (!err)
-		err = shake_hands(sessions, handshake, who, ret_reason);
-	if (!err) {
-		*ret_session = handshake->session;
-		nm_session_begin(sessions, handshake->session, NM_SESSION_UP);
-		return 0;
+	err = try_once(sessions, who, &call, &is_first, ret_reason);
+	while (call && err == -EAGAIN && is_first && nm_clock_ns() < grace_ns) {
+		await(sessions, call, grace_ns);
+		err = try_once(sessions, who, &call, &is_new, ret_reason);
 	}
-	/* A peer that is elsewhere is usual. A peer here without a session deserves a log entry. */
-	if (err != -ENOENT)
-		nm_warn("peer " NM_WHO_FORMAT
-			" cannot be reached in %.80s; a slower channel is used: %s",
-			NM_WHO(who), sessions->wire->place, ret_reason->text);
-	/* After a protocol error too, the peer is not reachable here. */
-	if (err == -ENOENT || err == -EBADMSG || err == -EPERM || err == -EPROTONOSUPPORT ||
-	    err == -ECONNREFUSED)
-		err = -EHOSTUNREACH;
-	pthread_mutex_lock(&sessions->lock);
-	nm_direction_close(sessions, &handshake->session->out, err, ret_reason);
+	if (!err) {
+		nm_handshake_set_state(call, NM_HANDSHAKE_UP);
+		*ret_session = call->session;
+		nm_session_begin(sessions, call->session, NM_SESSION_UP);
+	} else if (call && err == -EAGAIN && nm_handshake_is_call(call)) {
+		int failed = watch(sessions, call, ret_reason);
+
+		if (failed)
+			err = give_up(sessions, call, failed, ret_reason);
+	}
 	pthread_mutex_unlock(&sessions->lock);
+	if (is_first && err == -EAGAIN)
+		sessions->grace_ns = nm_max_u64(sessions->grace_ns / 2, GRACE_MIN_NS);
+	else if (is_first && !err)
+		sessions->grace_ns = GRACE_NS;
 	return err;
 }

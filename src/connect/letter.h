@@ -10,9 +10,8 @@
  * answers a letter that belongs to no connection. An endpoint whose machine stood still learns from
  * it that its peers gave it up. PROBE asks for an answer.
  *
- * Every process in the segment's VMs can read all of it. So the secrets of a greeting are sent
- * covered, and a slot shows a proof of its secret instead of the secret. The owner of another part
- * cannot show this proof in its own part and cannot compute the secret from it.
+ * Every process in the segment's VMs can read all of it, and a letter holds no secret. Its place
+ * names its sender: only that machine can write there.
  */
 #ifndef NM_CONNECT_LETTER_H
 #define NM_CONNECT_LETTER_H
@@ -21,7 +20,6 @@
 #include <stdint.h>
 
 #include "base/reason.h"
-#include "connect/address.h"
 #include "connect/message.h"
 #include "vmseg/attach.h"
 
@@ -54,23 +52,5 @@ _Static_assert(NM_LETTER_MESSAGE_MAX >= sizeof(struct nm_step), "every message f
  * or -EBADMSG.
  */
 int nm_letter_parse(const void *bytes, size_t len, struct nm_letter_head *ret_head);
-
-/*
- * The proof that an endpoint shows in its slot in PART if it knows TOKEN. It is the same for every
- * endpoint that knows TOKEN. It is worthless in another part.
- */
-void nm_letter_proof(const uint8_t token[8], const uint8_t segment[NM_VMSEG_TOKEN_LEN],
-		     uint32_t part, uint8_t ret_proof[8]);
-
-/* One direction of one connection, for covering secrets. */
-struct nm_letter_cover {
-	const uint8_t *owner_token; /* known only to the two sides */
-	const uint8_t *segment;	    /* token of the segment */
-	const struct nm_vmseg_address *caller, *owner;
-	uint64_t number;
-};
-/* Cover or uncover (the same operation) the secrets of MESSAGE, LEN bytes, if it is a greeting. */
-void nm_letter_cover(const struct nm_letter_cover *cover, bool from_caller, void *message,
-		     size_t len);
 
 #endif

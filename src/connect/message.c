@@ -68,7 +68,7 @@ int nm_greeting_parse(const void *bytes, size_t len, enum nm_message_kind kind,
 	if (got == NM_MESSAGE_BYE) {
 		nm_step_copy(bytes, &bye);
 		nm_reason_set(ret_reason, "it refused: %s", bye.words);
-		return -ECONNREFUSED;
+		return bye.value == -EBUSY ? -EBUSY : -ECONNREFUSED;
 	}
 	if (got != (int)kind) {
 		nm_reason_set(ret_reason, "it sent message %d where %d was due", got, (int)kind);
@@ -80,10 +80,6 @@ int nm_greeting_parse(const void *bytes, size_t len, enum nm_message_kind kind,
 		nm_reason_set(ret_reason, "it needs unknown features 0x%x",
 			      ret_greeting->features & ~NM_FEATURES_KNOWN);
 		return -EPROTONOSUPPORT;
-	}
-	if (ret_greeting->start > UINT32_MAX) {
-		nm_reason_set(ret_reason, "its stream starts at an impossible position");
-		return -EBADMSG;
 	}
 	return 0;
 }

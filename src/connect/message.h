@@ -8,6 +8,9 @@
  *   owner -> caller  ACK      I see mine too; I will read what you send
  *   caller -> owner  GO       I will send: from here on the link exists
  *
+ * Another process may own the socket, so MET, ACK, GO and BYE only ask the receiver to look. What
+ * they say counts if the lane in the sender's window shows it too (NM_LANE_ in shm/layout.h).
+ *
  * Both sides also learn if they may copy from and to each other's memory (cma_proof.h). HELLO and
  * WELCOME offer it; MET, ACK and GO carry the result. A link does not depend on it.
  *
@@ -53,12 +56,10 @@ struct nm_message_header {
 struct nm_greeting {
 	struct nm_message_header header;
 	struct nm_identity who; /* the sender */
-	uint8_t owner_token[8]; /* HELLO: proves that the caller has the address */
-	uint8_t reserved[2];
-	uint32_t lane;	   /* HELLO: of the ring; WELCOME: of the credits */
-	uint32_t features; /* NM_FEATURE_: must be equal on both sides */
-	uint32_t reserved1[2];
-	uint64_t start;		/* HELLO: position at which the stream starts */
+	struct nm_identity to;	/* HELLO: the endpoint that it calls */
+	uint32_t lane;		/* HELLO: of the ring; WELCOME: of the credits */
+	uint32_t features;	/* NM_FEATURE_: must be equal on both sides */
+	uint32_t reserved;
 	uint64_t challenge;	/* the receiver writes it into `proof` of its lane */
 	uint64_t pid_ns_device; /* PID namespace; 0: unknown */
 	uint64_t pid_ns_inode;
@@ -79,7 +80,7 @@ struct nm_step {
 _Static_assert(sizeof(struct nm_greeting) <= NM_MESSAGE_MAX, "fits the receive buffer");
 _Static_assert(sizeof(struct nm_message_header) == 8, "part of every version");
 _Static_assert(sizeof(struct nm_step) == 192, "as BYE part of every version");
-_Static_assert(sizeof(struct nm_greeting) == 232, "no padding, which would carry stray bytes");
+_Static_assert(sizeof(struct nm_greeting) == 224, "no padding, which would carry stray bytes");
 
 /*
  * Check LEN foreign bytes. Returns the kind; -EBADMSG: no such kind, or its length is wrong;

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,10 +15,17 @@
 #include <unistd.h>
 
 #include "base/fault.h"
+#include "base/hash.h"
 #include "base/log.h"
 
 #define LISTEN_BACKLOG 1024
 #define MAX_REAPED_ENTRIES 8192
+
+/* The default rundir is here; any user may take its name first. */
+#define DEFAULT_PLACE "/dev/shm"
+/* A spare one has a name that no other user can guess: random digits. */
+#define SALT_DIGITS 8
+#define SETTLE_NS 20000000
 
 static int dir_failed(struct nm_reason *ret_reason, const char *path, const char *what, int err)
 {
@@ -51,27 +59,149 @@ static int check_owner(const struct nm_rundir *dir, struct nm_reason *ret_reason
 	return 0;
 }
 
+static int open_at(struct nm_rundir *dir, struct nm_reason *ret_reason)
+{
+	int err;
+
+	if (mkdir(dir->path, 0700) < 0 && errno != EEXIST && errno != EROFS)
+		return dir_failed(ret_reason, dir->path, "cannot create it", -errno);
+	dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (dir->fd < 0)
+		return dir_failed(ret_reason, dir->path, "cannot open it", -errno);
+	err = check_owner(dir, ret_reason);
+	if (err)
+		nm_rundir_close(dir);
+	return err;
+}
+
+/* True if NAME in the directory PLACE is a directory that only this user can have made. */
+static bool is_spare(const char *place, const char *name)
+{
+	char prefix[32], path[NM_RUNDIR_PATH_MAX];
+	size_t len = (size_t)snprintf(prefix, sizeof(prefix), "nearmetal-%u.", geteuid());
+	struct stat st;
+
+	if (strncmp(name, prefix, len) || strspn(name + len, "0123456789abcdef") != SALT_DIGITS ||
+	    name[len + SALT_DIGITS] ||
+	    snprintf(path, sizeof(path), "%s/%s", place, name) >= (int)sizeof(path))
+		return false;
+	return lstat(path, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() &&
+	       !(st.st_mode & (S_IWGRP | S_IWOTH));
+}
+
+/* The first spare rundir of this user, in the order of names. False: there is none. */
+static bool find_spare(const char *place, struct nm_rundir *dir)
+{
+	char first[NAME_MAX + 1] = "";
+	DIR *stream = opendir(place);
+	struct dirent *entry;
+
+	while (stream && (entry = readdir(stream)))
+		if ((!*first || strcmp(entry->d_name, first) < 0) && is_spare(place, entry->d_name))
+			snprintf(first, sizeof(first), "%s", entry->d_name);
+	if (stream)
+		closedir(stream);
+	return *first && snprintf(dir->path, sizeof(dir->path), "%s/%s", place, first) <
+				 (int)sizeof(dir->path);
+}
+
+/* Find the user whose file has the name of the default rundir. False: there is no such file. */
+static bool find_user(const char *path, uid_t *ret_uid)
+{
+	struct stat st;
+
+	if (lstat(path, &st) < 0)
+		return false;
+	*ret_uid = st.st_uid;
+	return true;
+}
+
+/*
+ * Choose between the default rundir and a spare one. All processes of the user make the same
+ * choice, as no other user can remove or rename a directory of this user there. Returns true if
+ * there is no choice: another user has the name, and no spare one exists.
+ */
+static bool choose(const char *place, struct nm_rundir *dir, uid_t *ret_owner)
+{
+	char path[sizeof(dir->path)];
+	bool is_there;
+
+	*ret_owner = geteuid();
+	snprintf(path, sizeof(path), "%.200s/nearmetal-%u", place, geteuid());
+	is_there = find_user(path, ret_owner);
+	if ((!is_there || *ret_owner != geteuid()) && find_spare(place, dir))
+		return false;
+	memcpy(dir->path, path, sizeof(path));
+	return is_there && *ret_owner != geteuid();
+}
+
+static int make_spare(const char *place, struct nm_reason *ret_reason)
+{
+	const struct timespec settle = {0, SETTLE_NS};
+	char path[NM_RUNDIR_PATH_MAX];
+	uint32_t salt = 0;
+
+	if (getrandom(&salt, sizeof(salt), 0) < 0)
+		return -errno;
+	snprintf(path, sizeof(path), "%.200s/nearmetal-%u.%08x", place, geteuid(), salt);
+	if (mkdir(path, 0700) < 0)
+		return dir_failed(ret_reason, path, "cannot create it", -errno);
+	/* Other processes that start now make one too; each then takes the first of all. */
+	nanosleep(&settle, NULL);
+	return 0;
+}
+
+int nm_rundir_open_default(const char *place, struct nm_rundir *ret_dir,
+			   struct nm_reason *ret_reason)
+{
+	struct nm_rundir dir = {.fd = -1};
+	int err, tries = 0;
+	uid_t owner;
+
+	/* Twice, because another user may take the name in between. */
+	do {
+		err = 0;
+		if (choose(place, &dir, &owner)) {
+			err = make_spare(place, ret_reason);
+			choose(place, &dir, &owner);
+		}
+		if (!err)
+			err = open_at(&dir, ret_reason);
+	} while (err && !tries++);
+	if (err)
+		return err;
+	if (owner != geteuid())
+		nm_log_once(NM_LOG_WARN,
+			    "user %u has taken the name %.80s/nearmetal-%u: the rundir is %.80s",
+			    owner, place, geteuid(), dir.path);
+	*ret_dir = dir;
+	return 0;
+}
+
 int nm_rundir_open(const char *path, struct nm_rundir *ret_dir, struct nm_reason *ret_reason)
 {
 	struct nm_rundir dir = {.fd = -1};
 	int err;
 
+	if (!*path)
+		return nm_rundir_open_default(DEFAULT_PLACE, ret_dir, ret_reason);
+	snprintf(dir.path, sizeof(dir.path), "%s", path);
+	err = open_at(&dir, ret_reason);
+	if (!err)
+		*ret_dir = dir;
+	return err;
+}
+
+void nm_rundir_find(const char *path, char ret_path[NM_RUNDIR_PATH_MAX])
+{
+	struct nm_rundir dir = {.fd = -1};
+	uid_t owner;
+
 	if (*path)
 		snprintf(dir.path, sizeof(dir.path), "%s", path);
 	else
-		snprintf(dir.path, sizeof(dir.path), "/dev/shm/nearmetal-%u", geteuid());
-	if (mkdir(dir.path, 0700) < 0 && errno != EEXIST && errno != EROFS)
-		return dir_failed(ret_reason, dir.path, "cannot create it", -errno);
-	dir.fd = open(dir.path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (dir.fd < 0)
-		return dir_failed(ret_reason, dir.path, "cannot open it", -errno);
-	err = check_owner(&dir, ret_reason);
-	if (err) {
-		nm_rundir_close(&dir);
-		return err;
-	}
-	*ret_dir = dir;
-	return 0;
+		choose(DEFAULT_PLACE, &dir, &owner);
+	memcpy(ret_path, dir.path, sizeof(dir.path));
 }
 
 void nm_rundir_close(struct nm_rundir *dir)
@@ -79,6 +209,24 @@ void nm_rundir_close(struct nm_rundir *dir)
 	if (dir->fd >= 0)
 		close(dir->fd);
 	dir->fd = -1;
+}
+
+uint64_t nm_rundir_number(const struct nm_rundir *dir)
+{
+	static const uint8_t key[NM_SIPHASH_KEY_LEN] = "nearmetal rundi";
+	uint64_t words[4] = {0};
+	struct statx st;
+
+	/* File systems without a time of creation leave it 0. */
+	if (statx(dir->fd, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &st) == 0) {
+		words[0] = (uint64_t)st.stx_dev_major << 32 | st.stx_dev_minor;
+		words[1] = st.stx_ino;
+		if (st.stx_mask & STATX_BTIME) {
+			words[2] = (uint64_t)st.stx_btime.tv_sec;
+			words[3] = st.stx_btime.tv_nsec;
+		}
+	}
+	return nm_siphash(key, words, sizeof(words));
 }
 
 void nm_socket_name(const uint8_t id[6], char ret_name[NM_SOCKET_NAME_LEN])
@@ -118,19 +266,22 @@ static int bind_hidden(const struct nm_rundir *dir, int fd, const char *name,
 }
 
 /* rename() replaces; link() does not: a socket that is there already stays. */
-static int show(const struct nm_rundir *dir, const char *hidden, const char *name)
+static int show(const struct nm_rundir *dir, const char *hidden, const char *name, bool by_force)
 {
 	int err = 0;
 
 	NM_FAULT("name-hidden");
-	if (linkat(dir->fd, hidden, dir->fd, name, 0) < 0)
+	if (by_force && renameat(dir->fd, hidden, dir->fd, name) < 0)
+		err = -errno;
+	else if (!by_force && linkat(dir->fd, hidden, dir->fd, name, 0) < 0)
 		err = errno == EEXIST ? -EADDRINUSE : -errno;
 	NM_FAULT("name-shown");
 	unlinkat(dir->fd, hidden, 0);
 	return err;
 }
 
-int nm_rundir_listen(const struct nm_rundir *dir, const char *name, struct nm_reason *ret_reason)
+int nm_rundir_listen(const struct nm_rundir *dir, const char *name, bool by_force,
+		     struct nm_reason *ret_reason)
 {
 	char hidden[NM_SOCKET_NAME_LEN];
 	int fd, err;
@@ -148,7 +299,7 @@ int nm_rundir_listen(const struct nm_rundir *dir, const char *name, struct nm_re
 		unlinkat(dir->fd, hidden, 0);
 		goto err_close;
 	}
-	err = show(dir, hidden, name);
+	err = show(dir, hidden, name, by_force);
 	if (err) {
 		dir_failed(ret_reason, dir->path, "cannot listen under the endpoint's name", err);
 		goto err_close;

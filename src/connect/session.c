@@ -218,7 +218,8 @@ int nm_sessions_create(const struct nm_sessions_config *config, struct nm_sessio
 		goto err_free;
 	}
 	err = config->segment ? nm_wire_vmseg_create(config, &sessions->wire, ret_reason) :
-				nm_wire_socket_create(config, &sessions->wire, ret_reason);
+				nm_wire_socket_create(config, &sessions->config.who,
+						      &sessions->wire, ret_reason);
 	if (err)
 		goto err_free;
 	nm_window_set_state(config->window, NM_WINDOW_RUN);
@@ -301,17 +302,19 @@ struct nm_session *nm_session_get(struct nm_sessions *sessions, const struct nm_
 	session->who = *who;
 	nm_list_init(&session->event_node);
 	*place = session;
+	sessions->nr_sessions++;
 	return session;
 }
 
 void nm_session_put(struct nm_sessions *sessions, struct nm_session *session)
 {
-	if (session->in.handshake || session->out.handshake)
+	if (session->in.handshake || session->out.handshake || session->nr_pending)
 		return;
 	nm_window_detach(&session->window);
 	if (__atomic_load_n(&session->state, __ATOMIC_RELAXED) != NM_SESSION_NEW)
 		return;
 	*place_of(sessions, &session->who) = session->next_in_bucket;
+	sessions->nr_sessions--;
 	free(session);
 }
 
@@ -323,6 +326,11 @@ struct nm_session *nm_sessions_find(struct nm_sessions *sessions, const struct n
 	session = nm_session_get(sessions, who, false);
 	pthread_mutex_unlock(&sessions->lock);
 	return session;
+}
+
+const struct nm_identity *nm_sessions_who(const struct nm_sessions *sessions)
+{
+	return &sessions->config.who;
 }
 
 struct nm_session *nm_sessions_first(const struct nm_sessions *sessions)
@@ -350,6 +358,7 @@ void nm_sessions_forbid(struct nm_sessions *sessions, const struct nm_identity *
 	if (session && session->state == NM_SESSION_NEW) {
 		session->why = *why;
 		nm_session_begin(sessions, session, NM_SESSION_DOWN);
+		nm_direction_close(sessions, &session->out, -ECONNREFUSED, why);
 	}
 	pthread_mutex_unlock(&sessions->lock);
 }

@@ -5,14 +5,15 @@
  * There is one session for each other endpoint, in one hash table by identity. A session has two
  * directions: this endpoint writes into `out` and reads from `in`. Each direction is the result of
  * a handshake of its own. The endpoint that will write calls the other one, the owner of the
- * address, on its socket in the rundir. Both show their identities and pass their windows. Each
- * writes the other's challenge into its own window and looks for its own challenge in the other's:
- * this proves that both see the same bytes. A handshake that fails leaves no session behind, and
- * both sides learn the reason. The socket then stays open, so the death of a process is a hangup
- * within milliseconds, in any PID namespace.
+ * address, on its socket in the rundir. Both show their identities and pass their windows, whose
+ * files the addresses name. Each writes the other's challenge and identity into its own window and
+ * looks for its own in the other's: this proves that both see the same bytes, and that the owners
+ * of both windows agree. A handshake that fails leaves no session behind, and both sides learn the
+ * reason. The socket then stays open, so the death of a process is a hangup within milliseconds, in
+ * any PID namespace. But another process may own the socket: only the peer's window shows an end.
  *
- * Threads: a service thread (all signals blocked) answers callers, removes dead sockets, and
- * notices hangups. It reports by events, which the endpoint polls with one load. All functions here
+ * Threads: a service thread (all signals blocked) answers callers, takes the answers to calls of
+ * this endpoint, removes dead sockets, and notices hangups. It reports by events, which the endpoint polls with one load. All functions here
  * are for the one thread that owns the endpoint. Only that thread changes the state of a session.
  * After fork() the child holds nothing of the parent's sessions.
  */
@@ -42,9 +43,9 @@ struct nm_sessions_config {
 	struct nm_vmseg *segment;
 	struct nm_vmseg_claim *claim; /* open */
 	uint32_t peer_lease_ms;	      /* NEARMETAL_SEGMENT_LEASE_MS */
-	struct nm_identity who;
-	struct nm_window *window; /* the own window; outlives the table of sessions */
-	uint32_t features;	  /* NM_FEATURE_ */
+	struct nm_identity who;	      /* in a rundir the table sets the file in its place */
+	struct nm_window *window;     /* the own window; outlives the table of sessions */
+	uint32_t features;	      /* NM_FEATURE_ */
 	uint32_t connect_ms;
 	uint32_t lease_ms;
 	bool cma; /* NEARMETAL_CMA */
@@ -97,6 +98,7 @@ struct nm_session {
 	struct nm_vmseg_tie tie; /* in a segment: shows if the window still is this peer's */
 	struct nm_foreign_window window; /* mapped while there is a direction */
 	struct nm_direction in, out;
+	unsigned int nr_pending; /* callers that are not proven to be this peer, for the table */
 	/* The reason of the end, valid from CLOSING on. 0: normal end, all packets are there. */
 	int err;
 	struct nm_reason why;
@@ -123,12 +125,18 @@ int nm_sessions_create(const struct nm_sessions_config *config, struct nm_sessio
 void nm_sessions_destroy(struct nm_sessions *sessions);
 
 /*
- * Make the direction `out` of the session with WHO. Blocks up to connect_ms. Returns 0, and the
- * session is UP; -EHOSTUNREACH: WHO cannot be reached here; -EISCONN: the direction exists already;
- * -ENOSPC, -ENOMEM, -EMFILE: no resources; always with a reason. No trace on failure.
+ * Make the direction `out` of the session with WHO. The first call begins a handshake and waits
+ * for at most 20 ms: half as long after each peer that was slower, down to 1 ms, until one answers
+ * in time. Each later call only looks, until the result is there: connect_ms after the first at the
+ * latest. Handshakes with several peers go on side by side, without the caller. Returns 0, and the
+ * session is UP; -EAGAIN: not yet; -EHOSTUNREACH: WHO cannot be reached here; -EISCONN: the
+ * direction exists already; -ENOSPC, -ENOMEM, -EMFILE: no resources; always with a reason. No trace
+ * on failure.
  */
 int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *who,
 			struct nm_session **ret_session, struct nm_reason *ret_reason);
+/* The own identity, with the place of the window. */
+const struct nm_identity *nm_sessions_who(const struct nm_sessions *sessions);
 /* The session with WHO, in any state, or NULL. */
 struct nm_session *nm_sessions_find(struct nm_sessions *sessions, const struct nm_identity *who);
 /* The latest session that is not NEW. The older ones follow by `next`. */

@@ -6,6 +6,7 @@
 #ifndef NM_CONNECT_SESSION_PRIVATE_H
 #define NM_CONNECT_SESSION_PRIVATE_H
 
+#include <linux/futex.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <sys/types.h>
@@ -18,18 +19,25 @@
 
 /*
  *  owner's side    AWAIT_HELLO -> AWAIT_MET -> AWAIT_GO -> UP -> LOST
- *  caller's side   CONNECTING ----------------------------> UP -> LOST
+ *  caller's side   CALLING -> AWAIT_WELCOME -> AWAIT_ACK -> READY -> UP -> LOST
+ *                               or, from these three, -> FAILED
  * Any state -> LEFT: the service thread will free it.
  */
 enum nm_handshake_state {
 	NM_HANDSHAKE_AWAIT_HELLO,
 	NM_HANDSHAKE_AWAIT_MET,
 	NM_HANDSHAKE_AWAIT_GO,
-	NM_HANDSHAKE_CONNECTING,
+	NM_HANDSHAKE_CALLING, /* no connection yet: the next nm_sessions_connect() tries again */
+	NM_HANDSHAKE_AWAIT_WELCOME,
+	NM_HANDSHAKE_AWAIT_ACK,
+	NM_HANDSHAKE_READY,  /* agreed; the endpoint has not taken the direction yet */
+	NM_HANDSHAKE_FAILED, /* likewise for the reason */
 	NM_HANDSHAKE_UP,
 	NM_HANDSHAKE_LOST,
 	NM_HANDSHAKE_LEFT,
+	NM_NR_HANDSHAKE_STATES,
 };
+extern const uint32_t nm_handshake_transitions[NM_NR_HANDSHAKE_STATES];
 
 enum nm_role {
 	NM_ROLE_WRITER, /* this endpoint called: makes `out` */
@@ -43,22 +51,31 @@ struct nm_handshake {
 	enum nm_role role;
 	enum nm_handshake_state state;
 	int fd;
+	/* The service thread takes the messages of a call, not nm_sessions_connect() while it waits. */
+	bool is_watched;
 	bool has_lane;
 	/* A caller's is known from the first message on; NULL again in state LEFT. */
 	struct nm_session *session;
-	uint64_t challenge;			  /* the own one; the other side shows it */
+	/* A caller's direction until its window showed the proof, then it is the session's `in`. So
+	 * a process that repeats a peer's greeting keeps that peer from nothing. */
+	struct nm_direction pending;
+	struct nm_peer_label label; /* of the peer, in its greeting */
+	bool is_proven;
+	unsigned int nr_looks; /* beats since its window shows something that its socket does not */
+	uint64_t challenge;    /* the own one; the other side shows it */
 	uint8_t cma_challenge[NM_CMA_SECRET_LEN]; /* likewise, in its private memory */
 	struct nm_cma_facts cma_facts;
 	struct nm_cma_offer cma_offer; /* the other side's offer */
 	bool cma_reached;
 	uint64_t awaited; /* the caller's `reaching` while this side waits for a change */
 	uint64_t deadline_ns;
+	uint64_t call_ns;   /* CALLING: when to try next */
 	struct nm_step bye; /* kind 0: no BYE came */
 	/* in a segment: the exchange that carries it, and its end */
 	struct nm_exchange *exchange;
 	struct nm_reason ended_why;
 	bool ended_in_order;
-	/* LOST: how the peer ended it */
+	/* LOST: how the peer ended it; FAILED: why there is no direction */
 	int err;
 	struct nm_reason why;
 };
@@ -77,17 +94,21 @@ struct nm_sessions {
 	int epoll, waker;
 	struct nm_watch waking;
 	pthread_t thread;
+	struct robust_list_head life; /* of the service thread, with one entry */
+	struct robust_list life_entry;
+	_Atomic bool is_serving;
 	uint64_t pid_ns_device, pid_ns_inode;
 	struct nm_peer_label label;
 	struct nm_cma_place cma;
 	struct nm_session *first; /* for the endpoint's thread only; see nm_sessions_first() */
+	uint64_t grace_ns;	  /* likewise: for how long the next new call waits */
 
 	pthread_mutex_t lock; /* guards the members below, and state and fd of all handshakes */
 	bool stopping;
 	struct nm_handshake *handshakes;
-	unsigned int nr_handshakes;
 	struct nm_session **buckets;  /* all sessions, by nm_identity_hash() */
 	uint32_t nr_buckets;	      /* a power of two */
+	uint32_t nr_sessions;	      /* in the table, ended ones included */
 	struct nm_lane_list lanes[2]; /* by enum nm_role */
 	uint64_t *stream_starts;      /* per lane, for the next writer */
 	struct nm_list events;	      /* sessions with events, oldest first */
@@ -97,6 +118,20 @@ struct nm_sessions {
 };
 
 /* All functions below need sessions->lock. */
+
+/* Only this function changes the state. */
+static inline void nm_handshake_set_state(struct nm_handshake *handshake,
+					  enum nm_handshake_state state)
+{
+	nm_state_check(nm_handshake_transitions, handshake->state, state);
+	handshake->state = state;
+}
+/* True on the caller's side while the peer's next message is awaited. */
+static inline bool nm_handshake_is_call(const struct nm_handshake *handshake)
+{
+	return handshake->state == NM_HANDSHAKE_AWAIT_WELCOME ||
+	       handshake->state == NM_HANDSHAKE_AWAIT_ACK;
+}
 
 /* Add a handshake on socket FD to the list; it owns FD (-1: no socket yet). NULL: out of memory. */
 struct nm_handshake *nm_handshake_create(struct nm_sessions *sessions, int fd, enum nm_role role);
@@ -111,9 +146,36 @@ int nm_handshake_join(struct nm_sessions *sessions, struct nm_handshake *handsha
  * with its last handshake.
  */
 void nm_handshake_close(struct nm_sessions *sessions, struct nm_handshake *handshake);
+/* Close only its socket. */
+void nm_handshake_hang_up(struct nm_sessions *sessions, struct nm_handshake *handshake);
+/* Show and say that this side ends it: -errno ERR and, unless WHY is NULL, the text. */
+void nm_handshake_farewell(struct nm_sessions *sessions, struct nm_handshake *handshake, int err,
+			   const char *why);
 /* Close one direction of SESSION, if it exists; WHY as in nm_sessions_leave(). */
 void nm_direction_close(struct nm_sessions *sessions, struct nm_direction *direction, int err,
 			const struct nm_reason *why);
+/* What the peer's own window says of a direction, whatever was said on its socket. */
+enum nm_sight {
+	NM_SIGHT_UNKNOWN, /* nothing: only the wire knows the end of this peer */
+	NM_SIGHT_OPEN,	  /* the peer lives and has not ended it */
+	NM_SIGHT_ENDED,	  /* the peer ended it */
+	NM_SIGHT_CLOSED,  /* the peer closed its endpoint */
+	NM_SIGHT_DIED,
+};
+/* RET_ERR: of ENDED, the peer's reason or 0. The window must be mapped. */
+enum nm_sight nm_handshake_look(const struct nm_sessions *sessions, struct nm_handshake *handshake,
+				int *ret_err);
+/* NM_LANE_ of the peer's side, if it is for this handshake; else ENDED. */
+unsigned int nm_handshake_step(const struct nm_sessions *sessions, struct nm_handshake *handshake);
+/* Show WHAT in the own lane: SHOWN together with the peer's CHALLENGE; ENDED stays. */
+void nm_handshake_show(struct nm_sessions *sessions, struct nm_handshake *handshake,
+		       unsigned int what, uint64_t challenge);
+/* Its socket says what its peer's window does not: close the socket, keep the direction. */
+void nm_handshake_deafen(struct nm_sessions *sessions, struct nm_handshake *handshake);
+/* AWAIT_GO -> UP: report the source to the endpoint. */
+void nm_handshake_up(struct nm_sessions *sessions, struct nm_handshake *handshake);
+/* Find what windows show and sockets do not. Called at each beat of a wire with sockets. */
+void nm_sessions_look(struct nm_sessions *sessions);
 /* UP -> LOST: find the reason from farewell and window state, and report it to the endpoint. */
 void nm_handshake_lost(struct nm_sessions *sessions, struct nm_handshake *handshake);
 /* Fill in the own greeting. */
@@ -130,14 +192,15 @@ int nm_handshake_take_window(struct nm_sessions *sessions, struct nm_handshake *
 int nm_handshake_take_lane(struct nm_sessions *sessions, struct nm_handshake *handshake,
 			   struct nm_reason *ret_reason);
 /* The direction that the handshake makes. It must have joined a session. */
-static inline struct nm_direction *nm_handshake_direction(const struct nm_handshake *handshake)
+static inline struct nm_direction *nm_handshake_direction(struct nm_handshake *handshake)
 {
-	return handshake->role == NM_ROLE_WRITER ? &handshake->session->out :
-						   &handshake->session->in;
+	if (handshake->role == NM_ROLE_WRITER)
+		return &handshake->session->out;
+	return handshake->is_proven ? &handshake->session->in : &handshake->pending;
 }
 /* The own lane in which this endpoint answers challenges. */
 static inline struct nm_lane *nm_handshake_own_lane(struct nm_sessions *sessions,
-						    const struct nm_handshake *handshake)
+						    struct nm_handshake *handshake)
 {
 	return &sessions->config.window->lanes[nm_handshake_direction(handshake)->own_lane];
 }
@@ -147,8 +210,8 @@ static inline void nm_close_fd(int *fd)
 		close(*fd);
 	*fd = -1;
 }
-/* True if the own challenge is in the lane of the peer's window that the peer named. */
-bool nm_handshake_proven(const struct nm_handshake *handshake);
+/* True if the lane that the peer named shows the own challenge, for this endpoint. */
+bool nm_handshake_proven(const struct nm_sessions *sessions, struct nm_handshake *handshake);
 
 /* The session with WHO. NULL: there is none, or with MAKE: out of memory. */
 struct nm_session *nm_session_get(struct nm_sessions *sessions, const struct nm_identity *who,
@@ -193,6 +256,11 @@ extern const char nm_no_descriptor[];
 
 /* handshake_connect.c: set a reason that concerns this channel alone. -errno, or -EHOSTUNREACH. */
 int nm_connect_failed(struct nm_reason *ret_reason, const char *what, int err);
-int nm_connect_timed_out(const struct nm_sessions *sessions, struct nm_reason *ret_reason);
+/* A message was received for a call. 0 or -errno with a reason. */
+int nm_call_handle(struct nm_sessions *sessions, struct nm_handshake *call, const uint8_t *bytes,
+		   size_t len, int window_fd, struct nm_reason *ret_reason);
+/* A call ends without a direction; nm_sessions_connect() will report ERR and WHY. */
+void nm_call_fail(struct nm_sessions *sessions, struct nm_handshake *call, int err,
+		  const struct nm_reason *why);
 
 #endif

@@ -11,8 +11,9 @@
  * To the code above a wire, every connection is a SOCK_SEQPACKET socket that hangs up when the
  * other side is gone. A wire without such sockets holds the far end of a socket pair.
  *
- * All functions except create() and connect() need sessions->lock. The service thread calls them
- * unless a comment names another thread.
+ * All functions except create(), open() and hide() need sessions->lock. The service thread calls
+ * them unless a comment names another thread; map() and hung_up() come from the thread that takes the
+ * message. None of them waits for another process.
  */
 #ifndef NM_CONNECT_WIRE_H
 #define NM_CONNECT_WIRE_H
@@ -49,9 +50,8 @@ struct nm_wire_ops {
 	/* In a forked child: close what would hide the parent's death. */
 	void (*forget)(struct nm_sessions *sessions);
 	/*
-	 * Connect HANDSHAKE to WHO before handshake->deadline_ns and set its fd. By the calling
-	 * thread, without the lock. 0, or with a reason: -ENOENT: WHO is not here, the usual case;
-	 * -errno.
+	 * Connect HANDSHAKE to WHO and set its fd. By the calling thread. 0, or with a reason:
+	 * -ENOENT: WHO is not here, the usual case; -EAGAIN: not now, its fd is -1; -errno.
 	 */
 	int (*connect)(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		       const struct nm_identity *who, struct nm_reason *ret_reason);
@@ -75,9 +75,9 @@ struct nm_wire_ops {
 	uint64_t (*turn)(struct nm_sessions *sessions, uint64_t now_ns);
 };
 
-/* Both: 0 or -errno with a reason; no trace on failure. */
-int nm_wire_socket_create(const struct nm_sessions_config *config, struct nm_wire **ret_wire,
-			  struct nm_reason *ret_reason);
+/* Both: 0 or -errno with a reason; no trace on failure. WHO gets the file of the window. */
+int nm_wire_socket_create(const struct nm_sessions_config *config, struct nm_identity *who,
+			  struct nm_wire **ret_wire, struct nm_reason *ret_reason);
 
 int nm_wire_vmseg_create(const struct nm_sessions_config *config, struct nm_wire **ret_wire,
 			 struct nm_reason *ret_reason);

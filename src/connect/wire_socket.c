@@ -7,12 +7,12 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/compiler.h"
 #include "base/fault.h"
+#include "base/log.h"
 #include "connect/rundir.h"
 #include "connect/session_private.h"
 
@@ -31,12 +31,15 @@ struct dir_wire {
 	struct nm_wire base;
 	struct nm_watch watch;
 	struct nm_rundir dir;
+	uint64_t number;    /* nm_rundir_number() */
+	dev_t files_device; /* of the own window, and of every other one in this kernel */
 	char name[NM_SOCKET_NAME_LEN];
 	dev_t socket_device; /* file of the socket, compared before it is unlinked */
 	ino_t socket_inode;
 	int listener;
 	int spare; /* closed for a moment if no other descriptor is free */
 	bool paused;
+	bool is_hidden; /* its socket has no name any more */
 
 	/* Sockets of dead processes, to be removed as soon as the kernel has closed them. */
 	struct grave {
@@ -70,6 +73,39 @@ static NM_COLD bool turn_away_without_descriptor(const struct nm_sessions *sessi
 	return fd >= 0;
 }
 
+/* Check that the kernel reports the same user for the other side of FD. */
+static int check_socket(int fd, struct ucred *ret_credentials, struct nm_reason *ret_reason)
+{
+	socklen_t len = sizeof(*ret_credentials);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, ret_credentials, &len) < 0) {
+		nm_reason_set(ret_reason, "cannot read the user of its process: %s",
+			      strerror(errno));
+		return -errno;
+	}
+	if (ret_credentials->uid != geteuid()) {
+		nm_reason_set(ret_reason, "it runs as user %u, this process as user %u",
+			      ret_credentials->uid, geteuid());
+		return -EPERM;
+	}
+	return 0;
+}
+
+static void admit(struct nm_sessions *sessions, int fd)
+{
+	struct ucred credentials;
+	struct nm_reason why;
+	int err = check_socket(fd, &credentials, &why);
+
+	if (!err) {
+		nm_sessions_admit(sessions, fd);
+		return;
+	}
+	nm_info("refused a caller: %s", why.text);
+	nm_message_send_step(fd, NM_MESSAGE_BYE, err, why.text);
+	close(fd);
+}
+
 static void accept_callers(struct nm_sessions *sessions, struct nm_watch *watch)
 {
 	struct dir_wire *wire = nm_container_of(watch, struct dir_wire, watch);
@@ -78,7 +114,7 @@ static void accept_callers(struct nm_sessions *sessions, struct nm_watch *watch)
 	for (nr = 0; nr < MAX_ADMISSIONS; nr++) {
 		fd = accept4(wire->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		if (fd >= 0) {
-			nm_sessions_admit(sessions, fd);
+			admit(sessions, fd);
 			continue;
 		}
 		if (errno == EAGAIN || errno == EWOULDBLOCK)
@@ -95,10 +131,28 @@ static void accept_callers(struct nm_sessions *sessions, struct nm_watch *watch)
 	}
 }
 
+/* Note the file of the own socket. */
+static void note_name(struct dir_wire *wire)
+{
+	struct stat st;
+
+	if (fstatat(wire->dir.fd, wire->name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
+		wire->socket_device = st.st_dev;
+		wire->socket_inode = st.st_ino;
+	}
+}
+
+static bool has_name(const struct dir_wire *wire)
+{
+	struct stat st;
+
+	return fstatat(wire->dir.fd, wire->name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       st.st_dev == wire->socket_device && st.st_ino == wire->socket_inode;
+}
+
 static int dir_open(struct nm_sessions *sessions, struct nm_reason *ret_reason)
 {
 	struct dir_wire *wire = wire_of(sessions);
-	struct stat st;
 	int err;
 
 	wire->spare = fcntl(sessions->waker, F_DUPFD_CLOEXEC, 0);
@@ -109,13 +163,10 @@ static int dir_open(struct nm_sessions *sessions, struct nm_reason *ret_reason)
 	}
 	nm_rundir_reap(&wire->dir, REAP_AGE_S);
 	nm_socket_name(sessions->config.who.id, wire->name);
-	wire->listener = nm_rundir_listen(&wire->dir, wire->name, ret_reason);
+	wire->listener = nm_rundir_listen(&wire->dir, wire->name, false, ret_reason);
 	if (wire->listener < 0)
 		return wire->listener;
-	if (fstatat(wire->dir.fd, wire->name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
-		wire->socket_device = st.st_dev;
-		wire->socket_inode = st.st_ino;
-	}
+	note_name(wire);
 	err = nm_sessions_watch(sessions, wire->listener, &wire->watch);
 	if (err)
 		nm_reason_set(ret_reason, "cannot watch the socket in the rundir: %s",
@@ -127,11 +178,12 @@ static int dir_open(struct nm_sessions *sessions, struct nm_reason *ret_reason)
 static void dir_hide(struct nm_sessions *sessions)
 {
 	struct dir_wire *wire = wire_of(sessions);
-	struct stat st;
 
-	if (wire->listener >= 0 && wire->dir.fd >= 0 &&
-	    fstatat(wire->dir.fd, wire->name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-	    st.st_dev == wire->socket_device && st.st_ino == wire->socket_inode)
+	/* The service thread must not restore it. */
+	pthread_mutex_lock(&sessions->lock);
+	wire->is_hidden = true;
+	pthread_mutex_unlock(&sessions->lock);
+	if (wire->listener >= 0 && wire->dir.fd >= 0 && has_name(wire))
 		unlinkat(wire->dir.fd, wire->name, 0);
 }
 
@@ -169,10 +221,35 @@ static void dir_destroy(struct nm_sessions *sessions)
 	free(wire_of(sessions));
 }
 
+/* Another process removed or replaced the own socket: newcomers must find this endpoint again. */
+static NM_COLD void restore_name(struct nm_sessions *sessions, struct dir_wire *wire)
+{
+	struct stat st;
+	int fd;
+
+	/* A removed rundir gets no more names. */
+	if (fstat(wire->dir.fd, &st) < 0 || !st.st_nlink)
+		return;
+	fd = nm_rundir_listen(&wire->dir, wire->name, true, NULL);
+	if (fd < 0)
+		return;
+	nm_log_once(NM_LOG_WARN,
+		    "another process removed or replaced socket %s in %.80s; it was restored",
+		    wire->name, wire->dir.path);
+	nm_sessions_unwatch(sessions, wire->listener);
+	close(wire->listener);
+	wire->listener = fd;
+	note_name(wire);
+	wire->paused = nm_sessions_watch(sessions, wire->listener, &wire->watch) != 0;
+}
+
 static void dir_beat(struct nm_sessions *sessions)
 {
 	struct dir_wire *wire = wire_of(sessions);
 
+	if (!wire->is_hidden && !has_name(wire))
+		restore_name(sessions, wire);
+	nm_sessions_look(sessions);
 	if (wire->spare < 0)
 		wire->spare = fcntl(sessions->waker, F_DUPFD_CLOEXEC, 0);
 	if (wire->paused && !nm_sessions_watch(sessions, wire->listener, &wire->watch))
@@ -180,23 +257,14 @@ static void dir_beat(struct nm_sessions *sessions)
 	bury(wire);
 }
 
-/* Check that the kernel reports the same user for the other side. Notes its pid as seen here. */
 static int check_user(struct nm_handshake *handshake, struct nm_reason *ret_reason)
 {
 	struct ucred credentials;
-	socklen_t len = sizeof(credentials);
+	int err = check_socket(handshake->fd, &credentials, ret_reason);
 
-	if (getsockopt(handshake->fd, SOL_SOCKET, SO_PEERCRED, &credentials, &len) < 0) {
-		nm_reason_set(ret_reason, "cannot read the user of its process: %s",
-			      strerror(errno));
-		return -errno;
-	}
-	if (credentials.uid != geteuid()) {
-		nm_reason_set(ret_reason, "it runs as user %u, this process as user %u",
-			      credentials.uid, geteuid());
-		return -EPERM;
-	}
-	handshake->cma_facts.pid = credentials.pid;
+	if (err)
+		return err;
+	handshake->cma_facts.pid = credentials.pid; /* as seen here */
 	handshake->cma_facts.gid = credentials.gid;
 	return 0;
 }
@@ -225,25 +293,21 @@ static int dir_connect(struct nm_sessions *sessions, struct nm_handshake *handsh
 		       const struct nm_identity *who, struct nm_reason *ret_reason)
 {
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	const struct timespec pause = {0, 1000000};
 	char name[NM_SOCKET_NAME_LEN];
 	struct sockaddr_un address;
 	socklen_t len;
 
 	if (fd < 0)
 		return nm_connect_failed(ret_reason, "cannot create a socket", -errno);
-	pthread_mutex_lock(&sessions->lock);
 	handshake->fd = fd;
-	pthread_mutex_unlock(&sessions->lock);
 	nm_socket_name(who->id, name);
 	len = nm_rundir_address(&wire_of(sessions)->dir, name, &address);
-	while (connect(fd, (struct sockaddr *)&address, len) < 0) {
+	if (connect(fd, (struct sockaddr *)&address, len) < 0) {
 		if (errno != EAGAIN && errno != EINTR)
 			return connect_failed(wire_of(sessions), name, -errno, ret_reason);
 		/* Its queue is full: it serves other callers first. */
-		if (nm_clock_ns() > handshake->deadline_ns)
-			return nm_connect_timed_out(sessions, ret_reason);
-		nanosleep(&pause, NULL);
+		nm_close_fd(&handshake->fd);
+		return -EAGAIN;
 	}
 	return check_user(handshake, ret_reason) ? -EHOSTUNREACH : 0;
 }
@@ -254,14 +318,20 @@ static int check_same(const struct nm_foreign_window *known, int window_fd,
 {
 	struct stat st;
 
-	if (fstat(window_fd, &st) < 0 || st.st_dev != known->device || st.st_ino != known->inode) {
+	/* The seals first: see check_file() in shm/window.c. */
+	if (fcntl(window_fd, F_GET_SEALS) < 0 || fstat(window_fd, &st) < 0 ||
+	    st.st_dev != known->device || st.st_ino != known->inode) {
 		nm_reason_set(ret_reason, "it sent another window than before");
 		return -EBADMSG;
 	}
 	return 0;
 }
 
-static int map_own(const struct nm_identity *who, int window_fd,
+/*
+ * A window of WHO is the file that its address names. One device holds all memfds of a kernel, so
+ * the inode number is enough.
+ */
+static int map_own(const struct dir_wire *wire, const struct nm_identity *who, int window_fd,
 		   struct nm_foreign_window *ret_window, struct nm_reason *ret_reason)
 {
 	struct nm_foreign_window window;
@@ -269,8 +339,9 @@ static int map_own(const struct nm_identity *who, int window_fd,
 
 	if (err)
 		return err;
-	if (memcmp(window.id, who->id, sizeof(who->id)) ||
-	    memcmp(window.token, who->token, sizeof(who->token))) {
+	if (memcmp(window.id, who->id, sizeof(who->id)) != 0 ||
+	    window.device != wire->files_device ||
+	    !nm_identity_has_file(who, window.inode, wire->number)) {
 		nm_reason_set(ret_reason, "its window belongs to another endpoint");
 		nm_window_detach(&window);
 		return -EBADMSG;
@@ -294,7 +365,7 @@ static int dir_map(struct nm_sessions *sessions, struct nm_handshake *handshake,
 	}
 	if (session->window.header)
 		return check_same(&session->window, window_fd, ret_reason);
-	err = map_own(&greeting->who, window_fd, &session->window, ret_reason);
+	err = map_own(wire_of(sessions), &greeting->who, window_fd, &session->window, ret_reason);
 	if (err)
 		return err;
 	/* The peer's report of its PID namespace decides nothing; it only selects the term. */
@@ -342,10 +413,11 @@ static const struct nm_wire_ops dir_ops = {
 	.beat = dir_beat,
 };
 
-int nm_wire_socket_create(const struct nm_sessions_config *config, struct nm_wire **ret_wire,
-			  struct nm_reason *ret_reason)
+int nm_wire_socket_create(const struct nm_sessions_config *config, struct nm_identity *who,
+			  struct nm_wire **ret_wire, struct nm_reason *ret_reason)
 {
 	struct dir_wire *wire = calloc(1, sizeof(*wire));
+	struct stat st;
 	int err;
 
 	if (!wire) {
@@ -358,10 +430,18 @@ int nm_wire_socket_create(const struct nm_sessions_config *config, struct nm_wir
 	wire->watch.ready = accept_callers;
 	wire->listener = wire->spare = -1;
 	err = nm_rundir_open(config->dir, &wire->dir, ret_reason);
+	if (!err && fstat(config->window->fd, &st) < 0) {
+		err = -errno;
+		nm_reason_set(ret_reason, "cannot examine the own window: %s", strerror(-err));
+		nm_rundir_close(&wire->dir);
+	}
 	if (err) {
 		free(wire);
 		return err;
 	}
+	wire->number = nm_rundir_number(&wire->dir);
+	wire->files_device = st.st_dev;
+	nm_identity_set_file(who, st.st_ino, wire->number);
 	*ret_wire = &wire->base;
 	return 0;
 }

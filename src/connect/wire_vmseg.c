@@ -17,11 +17,10 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "connect/exchange.h"
+#include "connect/share.h"
 
 /* Letters taken in one turn, because other threads wait for the lock. */
 #define LETTERS_PER_TURN 64
-/* Limit of unfinished exchanges with one part, in case a machine begins many. */
-#define MAX_STRANGERS 64
 /* Intervals for reading the knocks of neighbours: during handshakes, after them, and otherwise. */
 #define BUSY_WAIT_NS (1 * NM_NS_PER_MS - 1)
 #define ACTIVE_WAIT_NS (2 * NM_NS_PER_MS)
@@ -40,10 +39,10 @@ static struct nm_vmseg_wire *wire_of(const struct nm_sessions *sessions)
 	return nm_vmseg_wire_of(sessions);
 }
 
-static void proof_of(const struct nm_vmseg_wire *wire, const uint8_t token[8], uint32_t part,
-		     uint8_t ret_proof[8])
+/* Only the machine of the part that WHO's address names can write there. */
+static bool is_home(const struct nm_vmseg_wire *wire, const struct nm_identity *who, uint32_t part)
 {
-	nm_letter_proof(token, nm_vmseg_facts(wire->segment)->token, part, ret_proof);
+	return nm_identity_has_part(who, nm_vmseg_facts(wire->segment)->token, part);
 }
 
 static int segment_open(struct nm_sessions *sessions, struct nm_reason *ret_reason)
@@ -86,6 +85,7 @@ static void segment_destroy(struct nm_sessions *sessions)
 	}
 	nm_vmseg_inbox_destroy(wire->inbox);
 	free(wire->nr_cells);
+	free(wire->nr_met);
 	free(wire);
 }
 
@@ -101,13 +101,12 @@ static bool find_address(const struct nm_vmseg_wire *wire, const struct nm_vmseg
 	return false;
 }
 
-/* Find WHO's slot: it shows WHO's name and the proof of its secret. */
+/* Find WHO's slot: it shows WHO's name, in WHO's part. */
 static int find_who(const struct nm_vmseg_wire *wire, const struct nm_identity *who,
 		    struct nm_vmseg_peer *ret_peer, struct nm_reason *ret_reason)
 {
 	unsigned int nr_seen = 0, nr_liars = 0;
 	uint64_t cursor = 0;
-	uint8_t proof[8];
 
 	while (nm_vmseg_next(wire->segment, &cursor, ret_peer)) {
 		if (ret_peer->state != NM_VMSEG_RUN)
@@ -115,14 +114,13 @@ static int find_who(const struct nm_vmseg_wire *wire, const struct nm_identity *
 		nr_seen++;
 		if (memcmp(ret_peer->id, who->id, sizeof(who->id)) != 0)
 			continue;
-		proof_of(wire, who->token, ret_peer->address.part, proof);
-		if (memcmp(ret_peer->token, proof, sizeof(proof)) == 0)
+		if (is_home(wire, who, ret_peer->address.part))
 			return 0;
 		nr_liars++;
 	}
 	if (nr_liars) {
 		nm_reason_set(ret_reason,
-			      "an endpoint in %.80s shows its name but does not know its secret",
+			      "an endpoint in %.80s shows its name, but in another machine's part",
 			      wire->place);
 		return -EBADMSG;
 	}
@@ -155,15 +153,12 @@ static int segment_connect(struct nm_sessions *sessions, struct nm_handshake *ha
 		return err;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
 		return nm_connect_failed(ret_reason, "cannot create a socket", -errno);
-	pthread_mutex_lock(&sessions->lock);
 	NM_FAULT("talk-begin");
 	handshake->fd = ends[0];
-	exchange = nm_exchange_create(sessions, &peer, ends[1], new_number(), true, who->token);
+	exchange = nm_exchange_create(sessions, &peer, ends[1], new_number(), true);
 	handshake->exchange = exchange;
 	if (exchange)
 		exchange->handshake = handshake;
-	pthread_mutex_unlock(&sessions->lock);
-	/* The service thread may have ended the exchange already, and closed its descriptor. */
 	if (!exchange) {
 		close(ends[1]);
 		return nm_connect_failed(ret_reason, "cannot start the handshake with it", -ENOMEM);
@@ -216,7 +211,6 @@ static int segment_map(struct nm_sessions *sessions, struct nm_handshake *handsh
 	bool is_first = !session->window.header;
 	struct nm_foreign_window window;
 	struct nm_vmseg_tie tie;
-	uint8_t proof[8];
 	int err;
 
 	(void)window_fd;
@@ -227,9 +221,8 @@ static int segment_map(struct nm_sessions *sessions, struct nm_handshake *handsh
 	err = nm_vmseg_view(wire->segment, &exchange->peer, &window, ret_reason);
 	if (err)
 		return err;
-	proof_of(wire, greeting->who.token, exchange->peer.address.part, proof);
 	if (memcmp(window.id, greeting->who.id, sizeof(window.id)) != 0 ||
-	    memcmp(window.token, proof, sizeof(proof)) != 0)
+	    !is_home(wire, &greeting->who, exchange->peer.address.part))
 		err = -EBADMSG;
 	NM_FAULT("talk-window-seen");
 	if (!err)
@@ -238,6 +231,8 @@ static int segment_map(struct nm_sessions *sessions, struct nm_handshake *handsh
 		err = -EBADMSG;
 	if (err)
 		nm_reason_set(ret_reason, "the window in its slot belongs to another endpoint");
+	if (!err && handshake->role == NM_ROLE_READER)
+		err = nm_share_check(sessions, exchange->peer.address.part, ret_reason);
 	if (err || !is_first) {
 		nm_window_detach(&window);
 		return err;
@@ -278,7 +273,7 @@ static unsigned int count_strangers(const struct nm_vmseg_wire *wire, uint32_t p
 	for (const struct nm_exchange *exchange = wire->exchanges; exchange;
 	     exchange = exchange->next)
 		nr += exchange->peer.address.part == part &&
-		      (!exchange->handshake || exchange->handshake->state < NM_HANDSHAKE_UP);
+		      (!exchange->handshake || exchange->handshake->state <= NM_HANDSHAKE_AWAIT_GO);
 	return nr;
 }
 
@@ -302,18 +297,18 @@ static struct nm_exchange *welcome(struct nm_sessions *sessions,
 				   const struct nm_letter_head *head)
 {
 	struct nm_vmseg_wire *wire = wire_of(sessions);
-	uint32_t limit = 4 * sessions->config.window->geometry.nr_lanes + MAX_STRANGERS;
+	uint32_t strangers = nm_share_strangers();
+	uint32_t limit = 4 * sessions->config.window->geometry.nr_lanes + strangers;
 	struct nm_vmseg_peer peer;
 	struct nm_exchange *exchange;
 	int ends[2];
 
 	/* The caller will repeat its letter; by then there may be room. */
-	if (wire->nr_exchanges >= limit || count_strangers(wire, from->part) >= MAX_STRANGERS ||
+	if (wire->nr_exchanges >= limit || count_strangers(wire, from->part) >= strangers ||
 	    !find_address(wire, from, &peer) ||
 	    socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
 		return NULL;
-	exchange = nm_exchange_create(sessions, &peer, ends[1], head->number, false,
-				      sessions->config.who.token);
+	exchange = nm_exchange_create(sessions, &peer, ends[1], head->number, false);
 	if (!exchange) {
 		close(ends[0]);
 		close(ends[1]);
@@ -468,9 +463,15 @@ int nm_wire_vmseg_create(const struct nm_sessions_config *config, struct nm_wire
 	const struct nm_vmseg_facts *facts = nm_vmseg_facts(config->segment);
 	struct nm_vmseg_wire *wire = calloc(1, sizeof(*wire));
 
-	if (wire)
+	if (wire) {
 		wire->nr_cells = calloc(facts->nr_parts, sizeof(*wire->nr_cells));
-	if (!wire || !wire->nr_cells) {
+		wire->nr_met = calloc(facts->nr_parts, sizeof(*wire->nr_met));
+	}
+	if (!wire || !wire->nr_cells || !wire->nr_met) {
+		if (wire) {
+			free(wire->nr_cells);
+			free(wire->nr_met);
+		}
 		free(wire);
 		nm_reason_set(ret_reason, "out of memory");
 		return -ENOMEM;

@@ -21,8 +21,6 @@ void nm_complete_transmit(struct nm_engine *engine, uint64_t kind, uint64_t flag
 		else
 			counter->errors++;
 	}
-	if (err == ECONNRESET)
-		engine->nr_resets++;
 	if (!engine->queues.transmit || (err == 0 && !(flags & NM_COMPLETION)))
 		return;
 	*nm_cqueue_add(engine->queues.transmit) = (struct nm_completion){
@@ -43,8 +41,8 @@ void nm_complete_recv(struct nm_engine *engine, const struct nm_recv_done *done)
 		else
 			counter->value++;
 	}
-	if (done->err == ECONNRESET)
-		engine->nr_resets++;
+	if (nm_unlikely(done->err == ECONNRESET))
+		engine->failed.receives++;
 	if (!engine->queues.receive ||
 	    (done->err == 0 && !(done->posted_flags & (NM_COMPLETION | NM_PEEK))))
 		return;
@@ -103,6 +101,10 @@ void nm_request_complete(struct nm_engine *engine, struct nm_request *request, i
 	}
 	if (kind & (NM_RMA | NM_ATOMIC))
 		request->peer->nr_started--;
+	if (nm_unlikely(err == ECONNRESET) && kind & NM_SEND)
+		engine->failed.sends++;
+	else if (nm_unlikely(err == ECONNRESET) && kind)
+		engine->failed.accesses++;
 	if (kind)
 		nm_complete_transmit(engine, kind, request->flags, request->context, err);
 	nm_request_free(&engine->requests, request);

@@ -5,9 +5,11 @@
  */
 #include <errno.h>
 #include <stdarg.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "engine/internal.h"
+#include "engine/recv.h"
 #include "engine/rndv_choice.h"
 
 void nm_peer_drop_queue(struct nm_engine *engine, struct nm_peer *peer)
@@ -87,16 +89,62 @@ static void log_end(const struct nm_peer *peer, int err)
 	       diag && diag->down.text[0] ? diag->down.text : "no reason given");
 }
 
+bool nm_report_lost(struct nm_engine *engine, const struct nm_peer *peer,
+		    const struct nm_failed *before)
+{
+	static const struct nm_peer_diag nothing;
+	const struct nm_peer_diag *diag = peer->diag ? peer->diag : &nothing;
+	const struct nm_failed *now = &engine->failed;
+	const struct nm_lost lost = {
+		.who = peer->who,
+		.label = diag->label.text,
+		.reason = peer->state == NM_PEER_DOWN ? diag->down.text : diag->quarantine.text,
+		.failed =
+			{
+				.receives = now->receives - before->receives,
+				.sends = now->sends - before->sends,
+				.accesses = now->accesses - before->accesses,
+			},
+	};
+
+	bool any = lost.failed.receives | lost.failed.sends | lost.failed.accesses;
+
+	if ((any || peer->index != UINT64_MAX) && engine->config.lost && !engine->closing) {
+		if (engine->config.publish)
+			engine->config.publish(engine->config.publish_arg);
+		engine->config.lost(engine->config.lost_arg, &lost);
+	}
+	return any;
+}
+
+/*
+ * True if the program never gave the address of PEER and no receive took a message from it. Every
+ * process that sees the rundir or reaches the port can become such a peer, so its end must not end
+ * receives from any source.
+ */
+static bool is_stranger(const struct nm_engine *engine, const struct nm_peer *peer)
+{
+	struct nm_address address;
+
+	return !peer->was_known && !peer->received_messages && !peer->sent_messages &&
+	       engine->config.resolve &&
+	       engine->config.resolve(engine->config.resolve_arg, &peer->who, &address) ==
+		       UINT64_MAX;
+}
+
 void nm_peer_fail_receives(struct nm_engine *engine, struct nm_peer *peer)
 {
-	uint64_t resets = engine->nr_resets;
+	uint64_t receives = engine->failed.receives;
+
+	if (is_stranger(engine, peer))
+		return;
 
 	fail_posted(engine, &engine->matches[0], peer);
 	fail_posted(engine, &engine->matches[1], peer);
 	fail_posted(engine, &engine->matches[0], NULL);
 	fail_posted(engine, &engine->matches[1], NULL);
 	/* Else the next receive that would wait says it. */
-	if (engine->nr_resets == resets) {
+	if (engine->failed.receives == receives) {
 		engine->crash_untold = peer;
 		peer->loss = NM_LOSS_UNREPORTED;
 	}
@@ -104,7 +152,7 @@ void nm_peer_fail_receives(struct nm_engine *engine, struct nm_peer *peer)
 
 void nm_peer_down(struct nm_engine *engine, struct nm_peer *peer, int err, const char *why)
 {
-	uint64_t resets = engine->nr_resets;
+	const struct nm_failed before = engine->failed;
 
 	if (peer->state != NM_PEER_DOWN) {
 		nm_peer_set_state(peer, NM_PEER_DOWN);
@@ -120,10 +168,27 @@ void nm_peer_down(struct nm_engine *engine, struct nm_peer *peer, int err, const
 	if (err == 0 || peer->loss == NM_LOSS_CRASHED)
 		return;
 	peer->loss = NM_LOSS_CRASHED;
+	if (is_stranger(engine, peer))
+		return;
 	fail_posted(engine, &engine->matches[0], NULL);
 	fail_posted(engine, &engine->matches[1], NULL);
-	if (engine->nr_resets == resets)
+	if (!nm_report_lost(engine, peer, &before))
 		engine->crash_untold = peer; /* the next receive that would wait will say it */
+}
+
+void nm_peer_disown(struct nm_engine *engine, struct nm_peer *peer, const struct nm_transport *from)
+{
+	uint64_t unique = (uintptr_t)peer;
+
+	peer->source_channels &= ~(1U << from->kind->channel);
+	if (peer->source_channels)
+		return;
+	nm_peer_down(engine, peer, 0, "another process had taken its name");
+	nm_recv_discard(engine, peer);
+	peer->index = UINT64_MAX;
+	/* It keeps its slot in the table: the search for those after it goes on there. */
+	memset(&peer->who, 0, sizeof(peer->who));
+	memcpy(peer->who.place, &unique, sizeof(unique));
 }
 
 void nm_violation(const struct nm_incoming *in, const char *fmt, ...)

@@ -10,6 +10,7 @@
 #include "base/fault.h"
 #include "engine/internal.h"
 #include "engine/rndv_choice.h"
+#include "engine/unexpected.h"
 
 int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **ret_engine)
 {
@@ -24,6 +25,7 @@ int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **r
 		return -ENOMEM;
 	e->config = *config;
 	e->params = params;
+	nm_unexpected_init(e);
 	if (!e->config.select)
 		e->config.select = nm_select_params();
 	e->sink = (struct nm_sink){
@@ -32,6 +34,7 @@ int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **r
 		.deliver = nm_sink_deliver,
 		.source_down = nm_sink_source_down,
 		.quarantined = nm_sink_quarantined,
+		.known = nm_sink_known,
 	};
 	nm_list_init(&e->active);
 	nm_list_init(&e->claimed);
@@ -91,22 +94,41 @@ void nm_engine_bind(struct nm_engine *engine, const struct nm_engine_queues *que
 	nm_rma_cma_publish(engine);
 }
 
+void nm_engine_set_identity(struct nm_engine *engine, const struct nm_identity *who)
+{
+	engine->config.who = *who;
+}
+
 struct nm_peer *nm_engine_peer(struct nm_engine *engine, const struct nm_address *address)
 {
 	bool is_new;
 	struct nm_peer *peer = nm_peer_table_get(&engine->peers, &address->who, &is_new);
 
-	if (peer)
+	if (peer) {
 		peer->engine = engine;
+		peer->was_known = true;
+	}
 	/* A peer that we only knew as a source gets its network address now. */
 	if (peer && peer->address.inner_len == 0)
 		peer->address = *address;
 	return peer;
 }
 
+/* The address of a source became known: is it the source's own? */
+static void learn(struct nm_engine *engine, struct nm_peer *peer, const struct nm_address *address)
+{
+	for (unsigned int i = 0; i < engine->nr_polled; i++) {
+		struct nm_transport *t = engine->polled[i];
+
+		if (t->learn && !t->learn(t, address))
+			nm_peer_disown(engine, peer, t);
+	}
+}
+
 void nm_engine_resolve(struct nm_engine *engine)
 {
 	const struct nm_peer_table *table = &engine->peers;
+	struct nm_address address;
 
 	if (engine->nr_unresolved == 0 || !engine->config.resolve)
 		return;
@@ -116,8 +138,13 @@ void nm_engine_resolve(struct nm_engine *engine)
 
 		if (!peer || !nm_peer_is_source(peer) || peer->index != UINT64_MAX)
 			continue;
-		peer->index = engine->config.resolve(engine->config.resolve_arg, &peer->who);
-		engine->nr_unresolved += peer->index == UINT64_MAX;
+		peer->index =
+			engine->config.resolve(engine->config.resolve_arg, &peer->who, &address);
+		peer->was_known |= peer->index != UINT64_MAX;
+		if (peer->index == UINT64_MAX)
+			engine->nr_unresolved++;
+		else
+			learn(engine, peer, &address);
 	}
 }
 
@@ -149,7 +176,7 @@ static void drop_streams(struct nm_engine *engine)
 
 		while (peer && !nm_list_empty(&peer->streams))
 			nm_list_remove(peer->streams.next);
-		if (peer && !nm_peer_has_work(peer))
+		if (peer && !nm_peer_is_awaited(peer))
 			nm_list_remove(&peer->active_node);
 	}
 }

@@ -33,14 +33,28 @@ struct nm_peer;
 
 #define NM_IOV_MAX 4
 
+/* Operations that ended with ECONNRESET. */
+struct nm_failed {
+	uint64_t receives, sends, accesses;
+};
+
+/* A peer that is lost, and the operations that failed with it. The texts last for the call. */
+struct nm_lost {
+	struct nm_identity who;
+	const char *label; /* host name and pid that it sent */
+	const char *reason;
+	struct nm_failed failed;
+};
+
 struct nm_engine_config {
 	struct nm_identity who;
 	struct nm_memory_table *memory; /* registered regions of the domain; may be shared */
 	/*
-	 * Index of a peer in the address vector, or UINT64_MAX if it is not in it (yet). Called
-	 * when the engine first meets a peer, and again by nm_engine_resolve().
+	 * Index of a peer in the address vector, and its address there; or UINT64_MAX if it is not
+	 * in it (yet). Called when the engine first meets a peer, and again by nm_engine_resolve().
 	 */
-	uint64_t (*resolve)(void *resolve_arg, const struct nm_identity *who);
+	uint64_t (*resolve)(void *resolve_arg, const struct nm_identity *who,
+			    struct nm_address *ret_address);
 	void *resolve_arg;
 	const struct nm_select_params *select; /* NULL: the values in use */
 	/*
@@ -49,6 +63,15 @@ struct nm_engine_config {
 	 */
 	void (*publish)(void *publish_arg);
 	void *publish_arg;
+	/*
+	 * A peer died, broke the protocol or lost messages: called after operations have ended with
+	 * ECONNRESET for that, and also without any if the peer is in the address vector, because
+	 * the caller may wait for it in ways of its own. Not called after an orderly close, or by a
+	 * retired engine. May be called from within every function of the engine, and need not
+	 * return. `publish` was called just before. NULL: the completions are enough.
+	 */
+	void (*lost)(void *lost_arg, const struct nm_lost *lost);
+	void *lost_arg;
 };
 
 int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **ret_engine);
@@ -78,6 +101,8 @@ struct nm_engine_queues {
 	struct nm_counter *send, *recv, *read, *write, *remote_read, *remote_write;
 };
 void nm_engine_bind(struct nm_engine *engine, const struct nm_engine_queues *queues);
+/* The own identity once all transports are there, which complete it. Before the first peer. */
+void nm_engine_set_identity(struct nm_engine *engine, const struct nm_identity *who);
 
 /*
  * The peer with this address; created if it is new. Makes no connection; the first send does. Peers

@@ -71,6 +71,8 @@ static struct nm_failover *begin(struct nm_engine *engine, struct nm_peer *peer)
 /* Some bytes were damaged on the way; which ones is unknown. */
 static NM_COLD void spoiled(struct nm_engine *engine, struct nm_peer *peer, bool incoming)
 {
+	const struct nm_failed before = engine->failed;
+
 	nm_error("peer " NM_WHO_FORMAT
 		 ": messages %s it were damaged; its operations in progress end with an error",
 		 NM_WHO(&peer->who), incoming ? "from" : "to");
@@ -81,6 +83,7 @@ static NM_COLD void spoiled(struct nm_engine *engine, struct nm_peer *peer, bool
 	nm_peer_fail_requests(engine, peer);
 	if (incoming)
 		nm_peer_fail_receives(engine, peer);
+	nm_report_lost(engine, peer, &before);
 }
 
 /* Both sides' counts are known: go on, with or without losses. */

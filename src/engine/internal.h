@@ -41,12 +41,14 @@ struct nm_engine {
 	struct nm_transport *transports[NM_NR_CHANNELS];
 	struct nm_peer_table peers;
 	size_t nr_unresolved;		/* sources without index in the address vector, at most */
+	uint64_t unexpected_max;	/* see unexpected.h */
+	uint64_t unlisted_bytes;	/* unexpected messages of peers without such an index */
 	struct nm_list claimed;		/* messages set aside by PEEK|CLAIM, through all_node */
 	uint64_t published_ns;		/* when config.publish was called last */
 	struct nm_memory_watch regions; /* shows the domain's regions on `publisher` */
 	struct nm_transport *publisher; /* that can show them; NULL: none */
 	bool publishing;
-	uint64_t nr_resets;	      /* completions with ECONNRESET ever written */
+	struct nm_failed failed;      /* ever */
 	struct nm_peer *crash_untold; /* it crashed, and no completion has said so yet */
 };
 
@@ -110,7 +112,13 @@ struct nm_incoming {
 	const void *payload; /* hostile */
 };
 
-/* down.c: the packet is one that no correct peer sends. */
+/*
+ * down.c: report PEER to config.lost. BEFORE: the operations that had failed before its loss was
+ * noticed. Returns false if none has failed since.
+ */
+bool nm_report_lost(struct nm_engine *engine, const struct nm_peer *peer,
+		    const struct nm_failed *before) NM_COLD;
+/* The packet is one that no correct peer sends. */
 void nm_violation(const struct nm_incoming *in, const char *fmt, ...) NM_PRINTF(2, 3) NM_COLD;
 
 /* A message as it came, or as it waited. */
@@ -202,6 +210,8 @@ unsigned int nm_failover_push(struct nm_engine *engine, struct nm_peer *peer);
 void nm_failover_end(struct nm_peer *peer);
 
 /* sink.c: the sink's functions. */
+bool nm_sink_known(struct nm_transport *from, const struct nm_identity *who,
+		   struct nm_address *ret_address);
 struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_identity *who,
 				  const struct nm_peer_label *label);
 void nm_sink_deliver(struct nm_transport *from, struct nm_peer *source, const struct nm_packet *pkt,

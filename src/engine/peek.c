@@ -24,19 +24,29 @@ static void message_discard(struct nm_engine *engine, struct nm_unexpected *m)
 	nm_recv_message_free(engine, m);
 }
 
-void nm_recv_forget(struct nm_engine *engine, struct nm_peer *peer)
+static void drop_stored(struct nm_engine *engine, struct nm_peer *peer, bool all)
 {
 	for (unsigned int i = 0; i < 2; i++) {
 		nm_list_for_each_safe(node, &peer->unexpected[i]) {
 			struct nm_unexpected *m =
 				nm_container_of(node, struct nm_unexpected, source_node);
 
-			if (!m->rendezvous)
+			if (!all && !m->rendezvous)
 				continue;
 			nm_match_unstore(&engine->matches[i], m);
 			nm_recv_message_free(engine, m);
 		}
 	}
+}
+
+void nm_recv_discard(struct nm_engine *engine, struct nm_peer *peer)
+{
+	drop_stored(engine, peer, true);
+}
+
+void nm_recv_forget(struct nm_engine *engine, struct nm_peer *peer)
+{
+	drop_stored(engine, peer, false);
 	nm_list_for_each(node, &engine->claimed) {
 		struct nm_unexpected *m = nm_container_of(node, struct nm_unexpected, all_node);
 
@@ -126,8 +136,12 @@ int nm_recv_claim(struct nm_engine *engine, const struct nm_message *m)
 	if (!found)
 		return -EINVAL;
 	if (found->lost || m->flags & NM_DISCARD) {
+		const struct nm_failed before = engine->failed;
+
 		nm_list_remove(&found->all_node);
 		peek_done(engine, m, found, found->lost ? ECONNRESET : 0);
+		if (found->source->loss == NM_LOSS_CRASHED || found->source->nr_quarantines)
+			nm_report_lost(engine, found->source, &before);
 		message_discard(engine, found);
 		return 0;
 	}

@@ -25,8 +25,13 @@
 #define CONTROL_BYTES_MAX (UINT64_C(32) << 20)
 
 const uint32_t nm_peer_transitions[NM_NR_PEER_STATES] = {
-	[NM_PEER_KNOWN] =
-		NM_STATE(NM_PEER_CONNECTED) | NM_STATE(NM_PEER_MOVING) | NM_STATE(NM_PEER_DOWN),
+	[NM_PEER_KNOWN] = NM_STATE(NM_PEER_CONNECTING) | NM_STATE(NM_PEER_UNREACHED) |
+			  NM_STATE(NM_PEER_CONNECTED) | NM_STATE(NM_PEER_MOVING) |
+			  NM_STATE(NM_PEER_DOWN),
+	[NM_PEER_CONNECTING] = NM_STATE(NM_PEER_KNOWN) | NM_STATE(NM_PEER_CONNECTED) |
+			       NM_STATE(NM_PEER_MOVING) | NM_STATE(NM_PEER_DOWN),
+	[NM_PEER_UNREACHED] =
+		NM_STATE(NM_PEER_KNOWN) | NM_STATE(NM_PEER_MOVING) | NM_STATE(NM_PEER_DOWN),
 	[NM_PEER_CONNECTED] =
 		NM_STATE(NM_PEER_MOVING) | NM_STATE(NM_PEER_LINK_LOST) | NM_STATE(NM_PEER_DOWN),
 	[NM_PEER_MOVING] =
@@ -215,18 +220,30 @@ int nm_peer_find_link(struct nm_engine *engine, struct nm_peer *peer)
 		/* The transport knows the way back to a peer that reached us over the network. */
 		.has_network_address = peer->address.inner_len > 0 || nm_peer_is_source(peer),
 	};
-	const struct nm_transport_kind *next = nm_transport_next(NULL);
+	const struct nm_transport *tried = peer->tried;
+	const struct nm_transport_kind *next = nm_transport_next(tried ? tried->kind : NULL);
 	struct nm_reason why = {""};
 
+	/* It goes on where it stood: the diag has the reasons of the channels before. */
+	if (tried)
+		why = nm_peer_diag(peer)->channel;
+	peer->tried = NULL;
 	for (unsigned int i = 0; i < engine->nr_polled; i++) {
 		struct nm_transport *t = engine->polled[i];
+		struct nm_reason before;
 		int err;
 
-		if (!nm_select_reaches(t->kind, &facts))
+		if (!nm_select_reaches(t->kind, &facts) ||
+		    (tried && t->kind->rank < tried->kind->rank))
 			continue;
 		add_absent(engine, &facts, t->kind->rank, &next, &why);
+		before = why;
 		err = connect_on(t, peer, &why);
 		/* Not ready yet is no reason to take a slower way. */
+		if (err == -EAGAIN) {
+			peer->tried = t;
+			nm_peer_diag(peer)->channel = before;
+		}
 		if (err == 0 || err == -EAGAIN)
 			return err;
 	}
@@ -250,11 +267,36 @@ int nm_peer_connect(struct nm_engine *engine, struct nm_peer *peer)
 		return 0;
 	if (peer->state == NM_PEER_MOVING)
 		return -EAGAIN;
-	if (peer->state != NM_PEER_KNOWN)
+	if (peer->state == NM_PEER_UNREACHED) {
+		nm_peer_set_state(peer, NM_PEER_KNOWN);
+		return -EHOSTUNREACH;
+	}
+	if (peer->state != NM_PEER_KNOWN && peer->state != NM_PEER_CONNECTING)
 		return -ECONNRESET;
 	err = nm_peer_find_link(engine, peer);
-	if (err == 0)
+	if (err == 0) {
 		nm_peer_set_state(peer, NM_PEER_CONNECTED);
+	} else if (err == -EAGAIN && peer->state == NM_PEER_KNOWN) {
+		/* Progress brings it to an end, whether or not the program sends again. */
+		nm_peer_set_state(peer, NM_PEER_CONNECTING);
+		nm_peer_activate(engine, peer);
+	} else if (err != -EAGAIN && peer->state == NM_PEER_CONNECTING) {
+		nm_peer_set_state(peer, NM_PEER_KNOWN);
+	}
+	return err;
+}
+
+/* Go on to connect, without a send that could report a failure. */
+static int push_connect(struct nm_engine *engine, struct nm_peer *peer)
+{
+	int err = nm_peer_connect(engine, peer);
+
+	if (err != -EHOSTUNREACH)
+		return err;
+	if (nm_peer_is_awaited(peer))
+		nm_peer_down(engine, peer, err, "there is no way to answer it");
+	else
+		nm_peer_set_state(peer, NM_PEER_UNREACHED);
 	return err;
 }
 
@@ -379,10 +421,8 @@ unsigned int nm_peer_push(struct nm_engine *engine, struct nm_peer *peer)
 
 	if (peer->failover)
 		return nm_failover_push(engine, peer);
-	if (peer->state == NM_PEER_KNOWN) {
-		err = nm_peer_connect(engine, peer);
-		if (err == -EHOSTUNREACH)
-			nm_peer_down(engine, peer, err, "there is no way to answer it");
+	if (peer->state < NM_PEER_MOVING) {
+		err = push_connect(engine, peer);
 		if (err < 0)
 			return 0;
 	}

@@ -16,7 +16,9 @@
 #include "engine/request.h"
 
 enum nm_peer_state {
-	NM_PEER_KNOWN,	   /* no link from this endpoint to it */
+	NM_PEER_KNOWN,	    /* no link from this endpoint to it */
+	NM_PEER_CONNECTING, /* likewise: a channel awaits its answer */
+	NM_PEER_UNREACHED,  /* likewise: no channel reached it, which the next send reports */
 	NM_PEER_MOVING,	   /* its channel broke: the end of the peer, or another channel, follows */
 	NM_PEER_CONNECTED, /* link is valid */
 	NM_PEER_LINK_LOST, /* it closed only the channel of this link to it */
@@ -65,7 +67,7 @@ struct nm_peer {
 	/* private queue: control packets in order, then transfers in turn */
 	struct nm_list control;	    /* struct nm_control */
 	struct nm_list streams;	    /* requests */
-	struct nm_list active_node; /* in engine->active while one of the two is not empty */
+	struct nm_list active_node; /* in engine->active while nm_peer_has_work() */
 	struct nm_list requests;    /* requests that wait for this peer or serve it */
 	unsigned int nr_started;    /* own memory accesses that it has not answered */
 	unsigned int nr_served;	    /* transfers of its memory accesses under way here */
@@ -77,7 +79,8 @@ struct nm_peer {
 	struct nm_address address;
 	/* The channels of messages to and from it; NONE: there was none, in this direction. */
 	enum nm_channel sends_on, receives_on;
-	bool is_named; /* during the search for awaited peers: a posted receive names it */
+	bool is_named;	/* during the search for awaited peers: a posted receive names it */
+	bool was_known; /* the program gave its address */
 	uint32_t source_channels; /* bit per channel on which it may still send to this endpoint */
 	enum nm_loss loss;
 	uint32_t nr_quarantines; /* channels to it that were given up */
@@ -91,6 +94,7 @@ struct nm_peer {
 	uint64_t held_bytes;	      /* size of its messages here */
 	enum nm_pace asked;	      /* what this endpoint asked it to do with its messages */
 	bool keeps;		      /* it asked this endpoint to keep bytes back */
+	struct nm_transport *tried;   /* the channel that awaits its answer; NULL: none does */
 	struct nm_failover *failover; /* the change to another channel under way; NULL: none is */
 	struct nm_peer_diag *diag;
 	struct nm_rndv_choice *bulk; /* set after its first large message */
@@ -165,17 +169,30 @@ static inline void nm_peer_count_access(struct nm_peer *peer, enum nm_access_way
 	peer->accesses[way][kind].bytes += bytes;
 }
 
-static inline bool nm_peer_has_work(const struct nm_peer *peer)
+/* True if something waits for its link. */
+static inline bool nm_peer_is_awaited(const struct nm_peer *peer)
 {
 	return !nm_list_empty(&peer->control) || !nm_list_empty(&peer->streams) || peer->failover ||
 	       peer->nr_leaving > 0;
 }
 
+static inline bool nm_peer_has_work(const struct nm_peer *peer)
+{
+	return nm_peer_is_awaited(peer) || peer->state == NM_PEER_CONNECTING;
+}
+
 /*
  * The other side is gone or no longer trusted. ERR 0: it closed normally. Everything that waits for
- * it ends with an error completion; after a crash posted wildcard receives do too.
+ * it ends with an error completion; after a crash of a peer that the program knew, posted
+ * wildcard receives do too.
  */
 void nm_peer_down(struct nm_engine *engine, struct nm_peer *peer, int err, const char *why) NM_COLD;
+/*
+ * The source on the transport FROM was another process that had taken the peer's name. What it sent
+ * goes; the peer itself can still come. No effect if a source on another channel is the peer.
+ */
+void nm_peer_disown(struct nm_engine *engine, struct nm_peer *peer,
+		    const struct nm_transport *from) NM_COLD;
 /* It closed the channel of this link, but still uses another: waiting packets never leave. */
 void nm_peer_link_lost(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
 /* A send returned -EPIPE: the transport reports the reason at its next progress(). */

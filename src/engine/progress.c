@@ -83,7 +83,7 @@ static bool is_watched(const struct nm_engine *engine, const struct nm_peer *pee
  */
 static NM_COLD void check_alive(struct nm_engine *engine, struct nm_peer *peer)
 {
-	if (peer->state == NM_PEER_KNOWN && !is_watched(engine, peer) &&
+	if (peer->state < NM_PEER_MOVING && !is_watched(engine, peer) &&
 	    nm_peer_connect(engine, peer) == -EHOSTUNREACH)
 		nm_peer_down(engine, peer, -EHOSTUNREACH, nm_peer_diag(peer)->channel.text);
 	if ((peer->state == NM_PEER_CONNECTED || peer->failover) && peer->link)

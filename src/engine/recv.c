@@ -130,7 +130,7 @@ static NM_COLD void store(struct nm_engine *engine, const struct nm_arrival *a)
 	if (stored > 0)
 		memcpy(m->payload, a->payload, stored);
 	nm_match_store(nm_match_of(engine, a->flags & NM_PKT_TAGGED), m);
-	nm_unexpected_add(engine, a->source, sizeof(*m) + stored);
+	nm_unexpected_add(engine, m);
 }
 
 static NM_SLOW_HALF void arrive(struct nm_engine *engine, struct nm_peer *source,
@@ -258,14 +258,19 @@ struct nm_request *nm_recv_make(struct nm_engine *engine, const struct nm_messag
 static NM_COLD bool hopeless(struct nm_engine *engine, struct nm_request *r)
 {
 	struct nm_peer *source = r->posted.source ? r->posted.source : engine->crash_untold;
+	const struct nm_failed before = engine->failed;
+	bool is_loss;
 
 	if (r->posted.source ? source->state != NM_PEER_DOWN && source->loss != NM_LOSS_UNREPORTED :
 			       r->kind == NM_REQUEST_MULTI_RECV)
 		return false;
+	is_loss = source->loss != NM_LOSS_NONE;
 	if (source->loss == NM_LOSS_UNREPORTED)
 		source->loss = NM_LOSS_NONE;
 	engine->crash_untold = NULL;
 	nm_recv_fail_posted(engine, r, ECONNRESET);
+	if (is_loss)
+		nm_report_lost(engine, source, &before);
 	return true;
 }
 

@@ -39,11 +39,8 @@ static inline struct nm_arrival nm_recv_arrival_of(const struct nm_unexpected *m
 
 static inline void nm_recv_message_free(struct nm_engine *engine, struct nm_unexpected *m)
 {
-	struct nm_peer *source = m->source;
-	size_t bytes = sizeof(*m) + m->stored;
-
-	nm_buffer_free(&engine->buffers, m, bytes);
-	nm_unexpected_remove(engine, source, bytes);
+	nm_unexpected_remove(engine, m);
+	nm_buffer_free(&engine->buffers, m, sizeof(*m) + m->stored);
 }
 
 /* recv.c */
@@ -70,6 +67,8 @@ void nm_multi_retire(struct nm_engine *engine, struct nm_request *request, int e
 void nm_multi_release(struct nm_engine *engine, struct nm_request *request, int err);
 
 /* peek.c */
+/* Drop all messages of PEER that no receive took yet, except claimed ones. */
+void nm_recv_discard(struct nm_engine *engine, struct nm_peer *peer);
 int nm_recv_peek(struct nm_engine *engine, const struct nm_message *message);
 int nm_recv_claim(struct nm_engine *engine, const struct nm_message *message);
 

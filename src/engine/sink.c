@@ -12,10 +12,28 @@ static uint32_t bit_of(const struct nm_transport *transport)
 	return 1U << transport->kind->channel;
 }
 
+bool nm_sink_known(struct nm_transport *from, const struct nm_identity *who,
+		   struct nm_address *ret_address)
+{
+	struct nm_engine *engine = from->sink.engine;
+	const struct nm_engine_config *config = &engine->config;
+	const struct nm_peer *peer;
+
+	if (config->resolve && config->resolve(config->resolve_arg, who, ret_address) != UINT64_MAX)
+		return true;
+	/* A peer that this endpoint has sent to, or was told to receive from. */
+	peer = nm_peer_table_find(&engine->peers, who);
+	if (!peer || !peer->address.inner_len)
+		return false;
+	*ret_address = peer->address;
+	return true;
+}
+
 struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_identity *who,
 				  const struct nm_peer_label *label)
 {
 	struct nm_engine *engine = from->sink.engine;
+	struct nm_address address;
 	struct nm_peer *peer;
 	bool is_new;
 
@@ -37,7 +55,8 @@ struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_ide
 		nm_peer_receives_on(peer, from->kind->channel);
 	peer->source_channels |= bit_of(from);
 	if (peer->index == UINT64_MAX && engine->config.resolve)
-		peer->index = engine->config.resolve(engine->config.resolve_arg, who);
+		peer->index = engine->config.resolve(engine->config.resolve_arg, who, &address);
+	peer->was_known |= peer->index != UINT64_MAX;
 	if (peer->index == UINT64_MAX)
 		engine->nr_unresolved++;
 	return peer;

@@ -10,12 +10,24 @@
 
 #include "base/arith.h"
 #include "base/log.h"
+#include "engine/recv.h"
+#include "shm/budget.h"
 
 #define KEEP_PART 64
+/* Of the memory of this process. */
+#define MEMORY_PART 8
+/* Of unexpected_max, for all peers together that the address vector does not have. */
+#define STRANGERS_PART 16
 /* A peer that takes nothing in cannot receive the reason; it is given up this part later. */
 #define UNTOLD_PART 8
 /* More than one round of progress brings; after a round the peer can be informed. */
 #define UNTOLD_MIN (UINT64_C(4) << 20)
+
+void nm_unexpected_init(struct nm_engine *engine)
+{
+	engine->unexpected_max =
+		nm_min_u64(engine->params->unexpected_max, nm_budget_memory() / MEMORY_PART);
+}
 
 static void say(struct nm_engine *engine, struct nm_peer *peer, enum nm_pace pace)
 {
@@ -29,8 +41,8 @@ void nm_unexpected_give_up(struct nm_engine *engine, struct nm_peer *peer)
 	struct nm_reason why;
 
 	nm_reason_set(&why,
-		      "its unexpected messages take %llu KiB here; if this is "
-		      "meant, set NEARMETAL_UNEXPECTED_MAX to more",
+		      "its unexpected messages take %llu KiB here; if this is meant, set "
+		      "NEARMETAL_UNEXPECTED_MAX to more (an eighth of the memory is the most)",
 		      (unsigned long long)(peer->held_bytes >> 10));
 	nm_peer_down(engine, peer, -ENOBUFS, why.text);
 }
@@ -45,26 +57,79 @@ static NM_COLD bool has_room_still(struct nm_engine *engine, struct nm_peer *pee
 	if (peer->state == NM_PEER_DOWN)
 		return false;
 	if (peer->nr_control > 0 &&
-	    excess <= nm_max_u64(engine->params->unexpected_max / UNTOLD_PART, UNTOLD_MIN))
+	    excess <= nm_max_u64(engine->unexpected_max / UNTOLD_PART, UNTOLD_MIN))
 		return true; /* nm_peer_push() ends it */
 	nm_unexpected_give_up(engine, peer);
 	return false;
 }
 
-bool nm_unexpected_has_room(struct nm_engine *engine, struct nm_peer *peer, size_t bytes)
+static uint64_t strangers_max(const struct nm_engine *engine)
 {
-	uint64_t held = peer->held_bytes + nm_buffer_block(bytes);
-
-	if (nm_likely(held <= engine->params->unexpected_max))
-		return true;
-	return has_room_still(engine, peer, held - engine->params->unexpected_max);
+	return engine->unexpected_max / STRANGERS_PART;
 }
 
-void nm_unexpected_add(struct nm_engine *engine, struct nm_peer *peer, size_t bytes)
+/* The limit for messages of PEER. */
+static uint64_t limit_of(const struct nm_engine *engine, const struct nm_peer *peer)
 {
-	peer->held_bytes += nm_buffer_block(bytes);
+	return peer->index == UINT64_MAX ? strangers_max(engine) : engine->unexpected_max;
+}
+
+bool nm_unexpected_has_room(struct nm_engine *engine, struct nm_peer *peer, size_t bytes)
+{
+	uint64_t held = peer->held_bytes + nm_buffer_block(bytes), limit = limit_of(engine, peer);
+
+	if (nm_likely(held <= limit))
+		return true;
+	return has_room_still(engine, peer, held - limit);
+}
+
+static size_t block_of(const struct nm_unexpected *m)
+{
+	return nm_buffer_block(sizeof(*m) + m->stored);
+}
+
+/* The peer without an index in the address vector whose messages take most. NULL: there is none. */
+static struct nm_peer *find_largest_stranger(struct nm_engine *engine)
+{
+	struct nm_peer *largest = NULL;
+
+	for (size_t i = 0; i <= engine->peers.mask; i++) {
+		struct nm_peer *peer = engine->peers.slots[i];
+
+		if (peer && peer->index == UINT64_MAX && peer->held_bytes &&
+		    (!largest || peer->held_bytes > largest->held_bytes))
+			largest = peer;
+	}
+	return largest;
+}
+
+/* Any process can have many names, so all strangers together have one limit. */
+static NM_COLD void make_room(struct nm_engine *engine)
+{
+	struct nm_peer *peer = find_largest_stranger(engine);
+
+	if (!peer)
+		return;
+	if (peer->state != NM_PEER_DOWN)
+		nm_unexpected_give_up(engine, peer);
+	nm_recv_discard(engine, peer);
+}
+
+void nm_unexpected_add(struct nm_engine *engine, struct nm_unexpected *m)
+{
+	struct nm_peer *peer = m->source;
+
+	peer->held_bytes += block_of(m);
+	m->unlisted = peer->index == UINT64_MAX;
+	if (nm_unlikely(m->unlisted)) {
+		engine->unlisted_bytes += block_of(m);
+		if (engine->unlisted_bytes > strangers_max(engine)) {
+			make_room(engine);
+			return;
+		}
+	}
 	if (nm_likely(peer->asked != NM_PACE_FREE ||
-		      peer->held_bytes <= engine->params->unexpected_max / KEEP_PART))
+		      peer->held_bytes <= limit_of(engine, peer) / KEEP_PART))
 		return;
 	nm_log_once(
 		NM_LOG_INFO,
@@ -73,11 +138,15 @@ void nm_unexpected_add(struct nm_engine *engine, struct nm_peer *peer, size_t by
 	say(engine, peer, NM_PACE_KEEP);
 }
 
-void nm_unexpected_remove(struct nm_engine *engine, struct nm_peer *peer, size_t bytes)
+void nm_unexpected_remove(struct nm_engine *engine, const struct nm_unexpected *m)
 {
-	peer->held_bytes -= nm_buffer_block(bytes);
+	struct nm_peer *peer = m->source;
+
+	peer->held_bytes -= block_of(m);
+	if (nm_unlikely(m->unlisted))
+		engine->unlisted_bytes -= block_of(m);
 	if (nm_likely(peer->asked != NM_PACE_KEEP ||
-		      peer->held_bytes > engine->params->unexpected_max / KEEP_PART / 2))
+		      peer->held_bytes > limit_of(engine, peer) / KEEP_PART / 2))
 		return;
 	peer->asked = NM_PACE_FREE;
 	say(engine, peer, NM_PACE_FREE);

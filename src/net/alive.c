@@ -8,7 +8,8 @@
  * carries no data. An endpoint that waits for the peer connects to it, and the two kernels do the
  * rest. If the process ends, its kernel resets the connection and refuses the next one. If the host
  * does not answer for NEARMETAL_NET_TIMEOUT_MS, the own kernel reports it. The peer does nothing:
- * connections stay in the kernel's queue and are only taken out when it fills up.
+ * connections stay in the kernel's queue and are only taken out when it fills up. Any process can
+ * fill it, so a lifeline that cannot be opened proves nothing while the peer's host answers.
  *
  * TCP may be forbidden to peers that verbs reaches. There an unreachable lifeline proves nothing
  * until a lifeline was up, to that peer or to any of another host. So it is tried when peers meet.
@@ -26,6 +27,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/arith.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "net/transport.h"
@@ -34,6 +36,11 @@
 #define BACKLOG 65535
 /* How often the queue is looked at, in polls of the inner endpoint. */
 #define SWEEP_POLLS 4096
+/* Connections taken out of the queue at once. */
+#define SWEEP_MAX 4096
+/* Connections that are held at most, also as a share of the descriptors of this process. */
+#define HELD_MAX 1024
+#define HELD_SHARE 8
 
 /*
  * Whether what the lifeline says of a network that is closed to it is true of the inner endpoint.
@@ -107,8 +114,10 @@ static void after_fork_child(struct nm_fork_watch *watch)
 	struct nm_net_peer *peer;
 
 	close_lifeline(lifeline);
-	for (peer = lifeline->peers->all; peer; peer = peer->next)
+	for (peer = lifeline->peers->all; peer; peer = peer->next) {
 		close_fd(&peer->line);
+		close_fd(&peer->witness);
+	}
 	pthread_mutex_unlock(&lifeline->lock);
 }
 
@@ -179,33 +188,42 @@ static bool has_left(int fd)
 	return poll(&poller, 1, 0) > 0;
 }
 
-static bool hold(struct nm_net_lifeline *lifeline, int fd)
+/*
+ * Hold FD, in place of the oldest if there are too many: any process can connect, and the program
+ * needs descriptors too. A peer whose connection ends makes another one.
+ */
+static void hold(struct nm_net_lifeline *lifeline, int fd)
 {
-	struct rlimit limit;
+	struct rlimit limit = {.rlim_cur = 0};
+	uint64_t most;
 	int *held;
 
-	/* The program needs descriptors too; what is not taken stays in the queue. */
-	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || lifeline->nr_held >= limit.rlim_cur / 4)
-		return false;
-	held = reallocarray(lifeline->held, lifeline->nr_held + 1, sizeof(*held));
-	if (!held)
-		return false;
+	getrlimit(RLIMIT_NOFILE, &limit);
+	most = nm_min_u64(limit.rlim_cur / HELD_SHARE, HELD_MAX);
+	if (most && lifeline->nr_held >= most) {
+		close(lifeline->held[0]);
+		memmove(&lifeline->held[0], &lifeline->held[1],
+			--lifeline->nr_held * sizeof(*lifeline->held));
+	}
+	held = most ? reallocarray(lifeline->held, lifeline->nr_held + 1, sizeof(*held)) : NULL;
+	if (!held) {
+		close(fd);
+		return;
+	}
 	lifeline->held = held;
 	held[lifeline->nr_held++] = fd;
-	return true;
 }
 
 static void drop_held_that_left(struct nm_net_lifeline *lifeline)
 {
-	unsigned int i = 0;
+	unsigned int nr = lifeline->nr_held;
 
-	while (i < lifeline->nr_held)
-		if (has_left(lifeline->held[i])) {
+	lifeline->nr_held = 0;
+	for (unsigned int i = 0; i < nr; i++)
+		if (has_left(lifeline->held[i]))
 			close(lifeline->held[i]);
-			lifeline->held[i] = lifeline->held[--lifeline->nr_held];
-		} else {
-			i++;
-		}
+		else
+			lifeline->held[lifeline->nr_held++] = lifeline->held[i];
 }
 
 /* Of a listening socket these fields say how many wait in the queue, and how many may. */
@@ -220,18 +238,18 @@ static bool queue_is_half_full(int listener)
 
 static NM_COLD void sweep(struct nm_net_lifeline *lifeline)
 {
-	int fd;
+	int fd, nr;
 
 	pthread_mutex_lock(&lifeline->lock);
 	drop_held_that_left(lifeline);
-	while (queue_is_half_full(lifeline->listener)) {
+	for (nr = 0; nr < SWEEP_MAX && queue_is_half_full(lifeline->listener); nr++) {
 		fd = accept4(lifeline->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd < 0)
 			break;
-		if (!has_left(fd) && hold(lifeline, fd))
-			continue;
-		close(fd);
-		break;
+		if (has_left(fd))
+			close(fd);
+		else
+			hold(lifeline, fd);
 	}
 	pthread_mutex_unlock(&lifeline->lock);
 }
@@ -272,20 +290,39 @@ static void line_stands(struct net *net, struct nm_net_peer *peer)
 		net->lifeline.is_believed = true;
 }
 
-/* Returns 0 (connected), EINPROGRESS, or another errno. */
-static int start_line(struct net *net, struct nm_net_peer *peer)
+/* Connect *FD to PORT of PEER's host. Returns 0 (connected), EINPROGRESS, or another errno. */
+static int start_connection(const struct net *net, const struct nm_net_peer *peer, uint16_t port,
+			    int *fd)
 {
-	uint16_t port = nm_net_inner_lifeline(&net->inner, &peer->address);
 	struct sockaddr_storage address;
 	socklen_t len = socket_address(peer->address.inner, port, &address);
-	int err = 0;
 
-	peer->line = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (peer->line < 0)
+	*fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (*fd < 0)
 		return errno;
-	set_patience(peer->line, net->timeout_ns);
-	if (connect(peer->line, (struct sockaddr *)&address, len) < 0)
-		err = errno;
+	set_patience(*fd, net->timeout_ns);
+	return connect(*fd, (struct sockaddr *)&address, len) < 0 ? errno : 0;
+}
+
+/* Likewise, for a connection that was started: EINPROGRESS until it stands or has failed. */
+static int end_connection(int fd)
+{
+	struct pollfd poller = {.fd = fd, .events = POLLOUT};
+	socklen_t len = sizeof(int);
+	int err = 0, nr = poll(&poller, 1, 0);
+
+	if (nr == 0)
+		return EINPROGRESS;
+	if (nr < 0 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &len) < 0)
+		return errno;
+	return err;
+}
+
+static int start_line(struct net *net, struct nm_net_peer *peer)
+{
+	int err = start_connection(net, peer, nm_net_inner_lifeline(&net->inner, &peer->address),
+				   &peer->line);
+
 	if (!err)
 		line_stands(net, peer);
 	peer->line_is_up = !err;
@@ -294,25 +331,38 @@ static int start_line(struct net *net, struct nm_net_peer *peer)
 
 static int look_at_line(struct net *net, struct nm_net_peer *peer)
 {
-	struct pollfd poller = {
-		.fd = peer->line,
-		.events = peer->line_is_up ? POLLRDHUP : POLLOUT,
-	};
+	struct pollfd poller = {.fd = peer->line, .events = POLLRDHUP};
 	socklen_t len = sizeof(int);
-	int err = 0, nr = poll(&poller, 1, 0);
+	int err = 0, nr;
 
-	if (nr < 0)
-		return errno;
-	if (nr == 0)
-		return peer->line_is_up ? 0 : EINPROGRESS;
-	if (getsockopt(peer->line, SOL_SOCKET, SO_ERROR, &err, &len) < 0)
-		return errno;
-	if (peer->line_is_up)
+	if (peer->line_is_up) {
+		nr = poll(&poller, 1, 0);
+		if (nr == 0)
+			return 0;
+		if (nr < 0 || getsockopt(peer->line, SOL_SOCKET, SO_ERROR, &err, &len) < 0)
+			return errno;
 		return err ? err : ECONNRESET;
+	}
+	err = end_connection(peer->line);
 	if (!err || err == ECONNRESET)
 		line_stands(net, peer);
 	peer->line_is_up = !err;
 	return err;
+}
+
+/*
+ * The queue of the lifeline may be full of strangers. A new connection is then left unanswered, as
+ * if the host had vanished. Port 0 shows the difference: no process can listen there, so the kernel
+ * itself refuses the connection at once. The answer comes at a later call.
+ */
+static bool kernel_answers(struct net *net, struct nm_net_peer *peer)
+{
+	int err = peer->witness < 0 ? start_connection(net, peer, 0, &peer->witness) :
+				      end_connection(peer->witness);
+
+	if (err != EINPROGRESS)
+		close_fd(&peer->witness);
+	return !err || err == ECONNREFUSED || err == ECONNRESET;
 }
 
 /* The way is blocked, as far as this kernel knows. */
@@ -354,6 +404,7 @@ static NM_COLD void watch(struct net *net, struct nm_net_peer *peer, uint64_t wa
 	}
 	if (!err) {
 		peer->silent_ns = peer->refused_at = 0;
+		close_fd(&peer->witness);
 		return;
 	}
 	if (err != EINPROGRESS)
@@ -371,7 +422,9 @@ static NM_COLD void watch(struct net *net, struct nm_net_peer *peer, uint64_t wa
 	} else if (is_silence(err)) {
 		peer->silent_ns += waited;
 		/* A connection that stood was asked by the kernel for all of that time. */
-		if (was_up || peer->silent_ns >= net->timeout_ns)
+		if (!was_up && kernel_answers(net, peer))
+			peer->silent_ns = 0;
+		else if (was_up || peer->silent_ns >= net->timeout_ns)
 			lose_silent(net, peer);
 	}
 }

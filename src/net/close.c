@@ -12,6 +12,8 @@
 
 /* While waiting, this is how often peers are checked: a dead one will not answer. */
 #define ASK_NS (200 * NM_NS_PER_MS)
+/* Sources that the program does not know, and that may be any process, are waited for so long. */
+#define UNKNOWN_NS NM_NS_PER_S
 
 /* A peer without any message in either direction needs no goodbye. */
 static bool has_met(const struct nm_net_peer *peer)
@@ -29,13 +31,13 @@ static bool is_open(const struct nm_net_peer *peer)
 	return peer->state == NM_NET_UP && !(peer->bye_sent && peer->bye_seen);
 }
 
-static unsigned int count_open(struct net *net)
+static unsigned int count_open(struct net *net, bool with_unknown)
 {
 	struct nm_net_peer *peer;
 	unsigned int nr = 0;
 
 	for (peer = net->peers.all; peer; peer = peer->next)
-		nr += is_open(peer);
+		nr += is_open(peer) && (with_unknown || !peer->is_unknown);
 	return nr;
 }
 
@@ -61,16 +63,16 @@ static void ask_who_lives(struct net *net)
 void nm_net_destroy(struct nm_transport *transport)
 {
 	struct net *net = nm_container_of(transport, struct net, base);
-	uint64_t asked, now;
+	uint64_t begin, asked, now;
 	unsigned int nr = 0;
 
 	if (!transport)
 		return;
 	net->closing = true;
-	asked = nm_clock_ns();
+	begin = asked = now = nm_clock_ns();
 	do {
 		say_goodbyes(net);
-		nr = count_open(net);
+		nr = count_open(net, now - begin < UNKNOWN_NS);
 		if (!nr)
 			break;
 		if (!nm_net_poll(net))

@@ -5,9 +5,11 @@
  */
 #include "net/transport.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -79,7 +81,7 @@ static void report_losses(struct net *net)
 	}
 }
 
-static int reach(struct net *net, struct nm_net_peer *peer)
+int nm_net_reach(struct net *net, struct nm_net_peer *peer)
 {
 	if (peer->inner != FI_ADDR_UNSPEC)
 		return 0;
@@ -104,8 +106,8 @@ static void fill_header(struct net *net, const struct nm_net_peer *peer, enum nm
 		.tag = pkt->tag,
 		.data = pkt->data,
 		.source = net->who,
+		.token = peer->token_out,
 	};
-	memcpy(header->target_token, peer->who.token, sizeof(header->target_token));
 }
 
 /* The inner endpoint refused for good. Out of the line: nothing of this is on the usual path. */
@@ -119,7 +121,7 @@ static NM_COLD int send_failed(struct net *net, struct nm_net_peer *peer, ssize_
 	return -EPIPE;
 }
 
-static int send_one(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind,
+int nm_net_send_one(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind,
 		    const struct nm_packet *pkt, const struct iovec *iov, unsigned int nr_iov)
 {
 	bool is_small = pkt->len <= SMALL_PAYLOAD;
@@ -156,7 +158,7 @@ static int send_one(struct net *net, struct nm_net_peer *peer, enum nm_net_kind 
 	}
 	peer->stuck_ns = 0;
 	peer->in_flight++;
-	peer->tx_sequence++;
+	peer->tx_sequence += nm_net_is_numbered((uint8_t)kind);
 	net->quiet_polls = 0;
 	net->base.pause = 0;
 	return 0;
@@ -167,12 +169,17 @@ static int greet(struct net *net, struct nm_net_peer *peer)
 	struct nm_net_hello hello = {.address = net->address, .label = net->label};
 	const struct nm_packet pkt = {.len = sizeof(hello)};
 	struct iovec iov = {.iov_base = &hello, .iov_len = sizeof(hello)};
+	uint64_t token;
 	int err;
 
-	err = reach(net, peer);
+	err = nm_net_reach(net, peer);
 	if (err)
 		return send_failed(net, peer, -FI_EHOSTUNREACH);
-	err = send_one(net, peer, NM_NET_HELLO, &pkt, &iov, 1);
+	if (!peer->has_token)
+		return nm_net_knock(net, peer);
+	token = nm_net_token(net->key, &peer->address);
+	memcpy(hello.token, &token, sizeof(token));
+	err = nm_net_send_one(net, peer, NM_NET_HELLO, &pkt, &iov, 1);
 	if (err)
 		return err;
 	peer->greeted = true;
@@ -185,7 +192,7 @@ int nm_net_say(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind)
 	const struct nm_packet nothing = {0};
 	int err = peer->greeted ? 0 : greet(net, peer);
 
-	return err ? err : send_one(net, peer, kind, &nothing, NULL, 0);
+	return err ? err : nm_net_send_one(net, peer, kind, &nothing, NULL, 0);
 }
 
 static int net_connect(struct nm_transport *transport, const struct nm_address *address,
@@ -203,6 +210,10 @@ static int net_connect(struct nm_transport *transport, const struct nm_address *
 		nm_reason_set(ret_reason, "out of memory");
 		return -ENOMEM;
 	}
+	if (peer->is_unknown && address->inner_len && !nm_net_same_name(&peer->address, address)) {
+		nm_reason_set(ret_reason, "another process has greeted in its name");
+		return -EHOSTUNREACH;
+	}
 	if (peer->state != NM_NET_UP) {
 		nm_reason_set(ret_reason, "the peer is down: %s",
 			      peer->state == NM_NET_CLOSED ? "it closed" : peer->loss.text);
@@ -210,7 +221,7 @@ static int net_connect(struct nm_transport *transport, const struct nm_address *
 	}
 	if (peer->inner == FI_ADDR_UNSPEC && !peer->is_source)
 		peer->address = *address;
-	if (reach(net, peer)) {
+	if (nm_net_reach(net, peer)) {
 		nm_reason_set(ret_reason, "%s cannot use the peer's network address",
 			      net->inner.text);
 		return -EHOSTUNREACH;
@@ -237,7 +248,7 @@ static int net_send(struct nm_link *link, const struct nm_packet *pkt, const str
 		if (err)
 			return err;
 	}
-	return send_one(net, peer, NM_NET_PACKET, pkt, iov, nr_iov);
+	return nm_net_send_one(net, peer, NM_NET_PACKET, pkt, iov, nr_iov);
 }
 
 static bool net_drained(struct nm_link *link)
@@ -433,6 +444,11 @@ static int net_create(const struct nm_sink *sink, struct nm_address *address,
 		err = -ENOMEM;
 		goto err_log;
 	}
+	if (getrandom(net->key, sizeof(net->key), 0) != sizeof(net->key)) {
+		nm_reason_set(ret_reason, "no random numbers: %s", strerror(errno));
+		err = -EIO;
+		goto err_free;
+	}
 	err = nm_net_inner_open(params->net, NR_SMALL + NR_LARGE + NR_RECEIVE, &net->inner,
 				ret_reason);
 	if (err)
@@ -450,6 +466,7 @@ static int net_create(const struct nm_sink *sink, struct nm_address *address,
 	net->base.kind = &nm_net_kind;
 	net->base.ops = &net_ops;
 	net->base.sink = *sink;
+	net->base.learn = nm_net_learn;
 	net->base.max_payload = NM_NET_MAX_PAYLOAD;
 	net->base.eager_max = (uint32_t)params->net_eager_max;
 	net->ping_ns = net->watch_ns = params->keepalive_ms * NM_NS_PER_MS / 2;

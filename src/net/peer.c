@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define FIRST_SLOTS 64
@@ -24,6 +25,8 @@ void nm_net_peers_fini(struct nm_net_peers *peers)
 		next = peer->next;
 		if (peer->line >= 0)
 			close(peer->line);
+		if (peer->witness >= 0)
+			close(peer->witness);
 		free(peer);
 	}
 	free(peers->slots);
@@ -48,6 +51,15 @@ struct nm_net_peer *nm_net_peers_find(const struct nm_net_peers *peers,
 				      const struct nm_identity *who)
 {
 	return *find_slot(peers->slots, peers->nr_slots, who);
+}
+
+void nm_net_peers_hide(struct nm_net_peer *peer)
+{
+	uint64_t unique = (uintptr_t)peer;
+
+	/* It keeps its slot: the search for those after it goes on there. */
+	memset(&peer->who, 0, sizeof(peer->who));
+	memcpy(peer->who.place, &unique, sizeof(unique));
 }
 
 static int grow(struct nm_net_peers *peers)
@@ -78,7 +90,7 @@ struct nm_net_peer *nm_net_peers_get(struct nm_net_peers *peers, const struct nm
 		return NULL;
 	peer->who = *who;
 	peer->inner = FI_ADDR_UNSPEC;
-	peer->line = -1;
+	peer->line = peer->witness = -1;
 	peer->next = peers->all;
 	peers->all = peer;
 	peers->nr++;

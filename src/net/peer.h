@@ -20,18 +20,25 @@ struct nm_net_peer {
 	enum nm_net_state state;
 	fi_addr_t inner; /* FI_ADDR_UNSPEC: not in the inner address vector yet */
 	uint32_t tx_sequence, rx_sequence;
-	uint32_t in_flight; /* buffers that the inner endpoint has not given back */
-	bool linked;	    /* the engine has a link to it */
-	bool is_source;	    /* it has sent HELLO */
-	bool greeted;	    /* HELLO was sent to it */
+	uint64_t token_in, token_out; /* of its messages; of those to it, valid when has_token */
+	uint32_t in_flight;	      /* buffers that the inner endpoint has not given back */
+	bool linked;		      /* the engine has a link to it */
+	bool heard;	 /* it has sent HELLO, with the right token: token_in is valid */
+	bool is_source;	 /* and the engine was asked to take it */
+	bool greeted;	 /* HELLO was sent to it */
+	bool has_token;	 /* it may be greeted */
+	bool is_unknown; /* a source whose address the program has not given: may be another */
 	bool bye_sent, bye_seen;
 	bool bye_owed;	      /* refused, and it was not informed yet */
 	bool answer_owed;     /* its BYE is not answered yet */
 	bool loss_unreported; /* dead, and the engine was not informed yet */
 	uint64_t pinged_ns;
 	uint64_t stuck_ns; /* since when the inner endpoint refuses its data; 0: accepts */
+	uint64_t knocked_ns,
+		first_knock_ns; /* it was asked for a token, last and first; 0: never */
 	/* its lifeline (alive.c) */
-	int line; /* the connection to it; -1: none */
+	int line;    /* the connection to it; -1: none */
+	int witness; /* the connection that shows if its host answers; -1: none */
 	bool line_is_up;
 	bool line_stood;     /* it was up once */
 	uint64_t watched_ns; /* time of the last check */
@@ -57,5 +64,7 @@ struct nm_net_peer *nm_net_peers_find(const struct nm_net_peers *peers,
 				      const struct nm_identity *who);
 /* The peer WHO; created if it is new. NULL: out of memory. */
 struct nm_net_peer *nm_net_peers_get(struct nm_net_peers *peers, const struct nm_identity *who);
+/* PEER stays in memory, but it is not found under its identity any more. */
+void nm_net_peers_hide(struct nm_net_peer *peer);
 
 #endif

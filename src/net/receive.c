@@ -20,7 +20,7 @@ void nm_net_post_receive(struct net *net, struct nm_net_buffer *buffer)
 		nm_net_buffer_give(buffer);
 }
 
-static NM_COLD void drop(struct net *net, const char *why)
+void nm_net_drop(struct net *net, const char *why)
 {
 	net->nr_dropped++;
 	nm_log_once(NM_LOG_WARN, "network message dropped: %s", why);
@@ -29,7 +29,7 @@ static NM_COLD void drop(struct net *net, const char *why)
 /* PEER sent what no correct peer sends: none of its messages is accepted any more. */
 static NM_COLD void quarantine(struct net *net, struct nm_net_peer *peer, const char *why)
 {
-	drop(net, why);
+	nm_net_drop(net, why);
 	nm_net_lose(net, peer, -EBADMSG, why);
 }
 
@@ -38,21 +38,30 @@ static void take_hello(struct net *net, const struct nm_net_header *header, cons
 	struct nm_net_hello hello;
 	struct nm_net_peer *peer;
 	struct nm_reason why;
+	uint64_t token;
 
 	if (nm_net_hello_parse(bytes, header, &hello, &why) ||
 	    !nm_net_inner_fits(&net->inner, &hello.address, &why)) {
-		drop(net, why.text);
+		nm_net_drop(net, why.text);
 		return;
 	}
-	peer = nm_net_peers_get(&net->peers, &hello.address.who);
-	if (!peer || peer->is_source || peer->state != NM_NET_UP || header->sequence) {
-		drop(net, peer ? "greeting at a wrong time" : "out of memory");
+	token = nm_net_token(net->key, &hello.address);
+	if (header->token != token) {
+		nm_net_drop(net, "greeting without the token for its address");
 		return;
 	}
-	if (peer->inner == FI_ADDR_UNSPEC)
-		peer->address = hello.address;
+	peer = nm_net_admit(net, &hello.address, &why);
+	if (!peer || peer->heard || peer->state != NM_NET_UP || header->sequence) {
+		nm_net_drop(net, peer ? "greeting at a wrong time" : why.text);
+		return;
+	}
 	peer->label = hello.label;
 	peer->rx_sequence = 1;
+	peer->heard = true;
+	peer->token_in = token;
+	if (!peer->has_token)
+		memcpy(&peer->token_out, hello.token, sizeof(hello.token));
+	peer->has_token = true;
 	if (net->closing)
 		return;
 	peer->is_source = true;
@@ -109,6 +118,17 @@ static void take_known(struct net *net, struct nm_net_peer *peer,
 	}
 }
 
+static NM_COLD void take_introduction(struct net *net, const struct nm_net_header *header,
+				      const uint8_t *bytes)
+{
+	if (header->kind == NM_NET_HELLO)
+		take_hello(net, header, bytes);
+	else if (header->kind == NM_NET_KNOCK)
+		nm_net_take_knock(net, header, bytes);
+	else
+		nm_net_take_token(net, header);
+}
+
 static void take_message(struct net *net, const struct nm_net_buffer *buffer, size_t len)
 {
 	const uint8_t *payload = buffer->bytes + sizeof(struct nm_net_header);
@@ -116,19 +136,23 @@ static void take_message(struct net *net, const struct nm_net_buffer *buffer, si
 	struct nm_net_peer *peer;
 	struct nm_reason why;
 
-	if (nm_unlikely(nm_net_header_parse(buffer->bytes, len, &net->who, NM_NET_MAX_PAYLOAD,
-					    &header, &why))) {
-		drop(net, why.text);
+	if (nm_unlikely(
+		    nm_net_header_parse(buffer->bytes, len, NM_NET_MAX_PAYLOAD, &header, &why))) {
+		nm_net_drop(net, why.text);
 		return;
 	}
-	if (nm_unlikely(header.kind == NM_NET_HELLO)) {
-		take_hello(net, &header, payload);
+	if (nm_unlikely(nm_net_introduces(header.kind))) {
+		take_introduction(net, &header, payload);
 		return;
 	}
 	peer = nm_net_peers_find(&net->peers, &header.source);
-	if (nm_unlikely(!peer || !(peer->is_source || net->closing) ||
-			peer->state == NM_NET_DEAD)) {
-		drop(net, "from a source that sent no greeting, or is down");
+	if (nm_unlikely(!peer || !peer->heard || peer->state == NM_NET_DEAD)) {
+		nm_net_drop(net, "from a source that sent no greeting, or is down");
+		return;
+	}
+	/* Another process can use the name of a source, but it does not know its token. */
+	if (nm_unlikely(header.token != peer->token_in)) {
+		nm_net_drop(net, "without the token of its source");
 		return;
 	}
 	take_known(net, peer, &header, payload);
@@ -161,7 +185,7 @@ static NM_COLD unsigned int take_error(struct net *net)
 	}
 	nm_net_buffer_give(buffer);
 	if (entry.err == FI_ETRUNC)
-		drop(net, "longer than any message of nearmetal");
+		nm_net_drop(net, "longer than any message of nearmetal");
 	else if (entry.err != FI_ECANCELED)
 		nm_debug("network receive failed: %s", nm_host.strerror(entry.err));
 	return 1;

@@ -14,6 +14,7 @@
 #include "net/buffer.h"
 #include "net/inner.h"
 #include "net/peer.h"
+#include "net/proof.h"
 #include "net/wire.h"
 #include "transport/transport.h"
 
@@ -31,6 +32,9 @@ struct nm_net_lifeline {
 	uint32_t nr_polls;
 };
 
+/* Names that nothing vouches for and that are answered at a time. */
+#define NM_NET_STRANGERS 16
+
 struct net {
 	struct nm_transport base;
 	struct nm_net_inner inner;
@@ -46,6 +50,10 @@ struct net {
 	uint32_t nr_owed;	/* BYEs to send or to answer, of all peers */
 	bool closing;		/* no more reports to the engine */
 	uint64_t nr_dropped;	/* messages that were not valid */
+	/* proof.c */
+	uint8_t key[NM_SIPHASH_KEY_LEN];
+	uint32_t nr_unknown;				/* peers with is_unknown */
+	struct nm_net_peer strangers[NM_NET_STRANGERS]; /* in no table; they asked for a token */
 	uint64_t ping_ns, stuck_ns, watch_ns, timeout_ns;
 	uint64_t exhausted_ns; /* when the buffers ran out; 0: some are free */
 	struct nm_net_lifeline lifeline;
@@ -60,6 +68,23 @@ unsigned int nm_net_take_completions(struct net *net);
 void nm_net_post_receive(struct net *net, struct nm_net_buffer *buffer);
 /* One poll of the inner endpoint with everything that follows. Returns the work done. */
 unsigned int nm_net_poll(struct net *net);
+/* Have the inner endpoint know PEER's address. 0 or -EHOSTUNREACH. */
+int nm_net_reach(struct net *net, struct nm_net_peer *peer);
+/* Send one message of any kind to a peer that is reached. 0, -EAGAIN, -EPIPE. */
+int nm_net_send_one(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind,
+		    const struct nm_packet *pkt, const struct iovec *iov, unsigned int nr_iov);
+/* A foreign message was not valid. */
+void nm_net_drop(struct net *net, const char *why) NM_COLD;
+/* Ask PEER for a token, unless this was just done. -EAGAIN or -EPIPE. */
+int nm_net_knock(struct net *net, struct nm_net_peer *peer);
+/* What arrived before a link. */
+void nm_net_take_knock(struct net *net, const struct nm_net_header *header, const uint8_t *bytes);
+void nm_net_take_token(struct net *net, const struct nm_net_header *header);
+/* The peer at ADDRESS, which proved that it receives there. NULL: it may not have this name. */
+struct nm_net_peer *nm_net_admit(struct net *net, const struct nm_address *address,
+				 struct nm_reason *ret_reason);
+/* learn() of the transport contract. */
+bool nm_net_learn(struct nm_transport *transport, const struct nm_address *address);
 /* Send a message without payload, after a greeting if there was none. 0, -EAGAIN, -EPIPE. */
 int nm_net_say(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind);
 /* The peer is lost; the next poll reports it to the engine. No effect on a peer that is dead. */

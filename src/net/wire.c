@@ -12,9 +12,8 @@ static int refuse(struct nm_reason *ret_reason, const char *what, unsigned long 
 	return -EBADMSG;
 }
 
-int nm_net_header_parse(const void *bytes, size_t len, const struct nm_identity *me,
-			uint32_t max_payload, struct nm_net_header *ret_header,
-			struct nm_reason *ret_reason)
+int nm_net_header_parse(const void *bytes, size_t len, uint32_t max_payload,
+			struct nm_net_header *ret_header, struct nm_reason *ret_reason)
 {
 	struct nm_net_header header;
 
@@ -29,9 +28,7 @@ int nm_net_header_parse(const void *bytes, size_t len, const struct nm_identity 
 			      "message of another wire version; use one release of "
 			      "nearmetal everywhere",
 			      header.version);
-	if (memcmp(header.target_token, me->token, sizeof(header.target_token)))
-		return refuse(ret_reason, "message for another endpoint", 0);
-	if (header.kind < NM_NET_HELLO || header.kind > NM_NET_BYE_SEEN)
+	if (header.kind < NM_NET_PACKET || header.kind > NM_NET_TOKEN)
 		return refuse(ret_reason, "message of unknown kind", header.kind);
 	if (header.len > max_payload || header.len != len - sizeof(header))
 		return refuse(ret_reason, "message length differs from its header", header.len);
@@ -39,6 +36,29 @@ int nm_net_header_parse(const void *bytes, size_t len, const struct nm_identity 
 		return refuse(ret_reason, "packet of unknown operation", header.op);
 	*ret_header = header;
 	return 0;
+}
+
+static int take_address(const void *bytes, const struct nm_net_header *header,
+			struct nm_address *ret_address, struct nm_reason *ret_reason)
+{
+	struct nm_address address;
+
+	if (nm_address_parse(bytes, sizeof(address), &address) ||
+	    !nm_identity_equal(&address.who, &header->source))
+		return refuse(ret_reason, "an address that is not its sender's", 0);
+	*ret_address = address;
+	return 0;
+}
+
+int nm_net_knock_parse(const void *bytes, const struct nm_net_header *header,
+		       const struct nm_identity *me, struct nm_address *ret_address,
+		       struct nm_reason *ret_reason)
+{
+	if (header->len != sizeof(*ret_address))
+		return refuse(ret_reason, "request for a token of wrong length", header->len);
+	if (memcmp(&header->tag, me->place, sizeof(header->tag)))
+		return refuse(ret_reason, "request for a token of another endpoint", 0);
+	return take_address(bytes, header, ret_address, ret_reason);
 }
 
 int nm_net_hello_parse(const void *bytes, const struct nm_net_header *header,
@@ -50,9 +70,8 @@ int nm_net_hello_parse(const void *bytes, const struct nm_net_header *header,
 	if (header->len != sizeof(hello))
 		return refuse(ret_reason, "greeting of wrong length", header->len);
 	memcpy(&hello, bytes, sizeof(hello));
-	if (nm_address_parse(&hello.address, sizeof(hello.address), &hello.address) ||
-	    !nm_identity_equal(&hello.address.who, &header->source))
-		return refuse(ret_reason, "greeting with an address that is not its sender's", 0);
+	if (take_address(&hello.address, header, &hello.address, ret_reason))
+		return -EBADMSG;
 	hello.label.text[sizeof(hello.label.text) - 1] = '\0';
 	for (i = 0; hello.label.text[i]; i++)
 		if (hello.label.text[i] < 0x20 || hello.label.text[i] > 0x7e)

@@ -12,14 +12,19 @@
 #include "connect/locality.h"
 
 #define NM_NET_MAGIC UINT32_C(0x6e746d6e) /* "nmtn" */
-#define NM_NET_VERSION 2		  /* 2: packets that set a pace */
+#define NM_NET_VERSION 3		  /* 3: tokens */
 
 enum nm_net_kind {
-	NM_NET_HELLO = 1, /* first on every link: struct nm_net_hello follows */
-	NM_NET_PACKET,	  /* an engine's packet: its payload follows */
-	NM_NET_PING,	  /* nothing; a dead peer makes the send fail */
-	NM_NET_BYE,	  /* the sender closes normally and has sent everything */
-	NM_NET_BYE_SEEN,  /* answer to BYE: everything sent before it has been taken in */
+	/* numbered messages of a link */
+	NM_NET_PACKET = 1, /* an engine's packet: its payload follows */
+	NM_NET_PING,	   /* nothing; a dead peer makes the send fail */
+	NM_NET_BYE,	   /* the sender closes normally and has sent everything */
+	NM_NET_BYE_SEEN,   /* answer to BYE: everything sent before it has been taken in */
+	NM_NET_HELLO,	   /* the first of them: struct nm_net_hello follows */
+	/* before a link (proof.h) */
+	NM_NET_KNOCK, /* asks for a token: tag: place of the receiver; data: a nonce; the sender's
+		       * struct nm_address follows */
+	NM_NET_TOKEN, /* the answer: tag: that nonce; data: the token */
 };
 
 struct nm_net_header {
@@ -33,25 +38,40 @@ struct nm_net_header {
 	uint64_t tag;
 	uint64_t data;
 	struct nm_identity source;
-	uint8_t target_token[8]; /* proves that the sender has the address */
 	uint8_t reserved[2];
+	uint64_t token; /* of the numbered messages: the receiver's, for this source */
 };
 _Static_assert(sizeof(struct nm_net_header) == 56, "no padding on the wire");
 
 struct nm_net_hello {
 	struct nm_address address; /* of the sender: the way back */
 	struct nm_peer_label label;
+	uint8_t token[8]; /* the sender's, for the receiver's messages to it */
 };
 
+/* The first kind that only strangers send, and the first that has no number. */
+static inline bool nm_net_introduces(uint8_t kind)
+{
+	return kind >= NM_NET_HELLO;
+}
+
+static inline bool nm_net_is_numbered(uint8_t kind)
+{
+	return kind <= NM_NET_HELLO;
+}
+
 /*
- * Check LEN foreign bytes that arrived at the endpoint ME and copy the header out. Returns 0 or
- * -EBADMSG with a reason. MAX_PAYLOAD: the longest payload that may follow.
+ * Check LEN foreign bytes and copy the header out. Returns 0 or -EBADMSG with a reason.
+ * MAX_PAYLOAD: the longest payload that may follow. The token is not checked.
  */
-int nm_net_header_parse(const void *bytes, size_t len, const struct nm_identity *me,
-			uint32_t max_payload, struct nm_net_header *ret_header,
-			struct nm_reason *ret_reason);
+int nm_net_header_parse(const void *bytes, size_t len, uint32_t max_payload,
+			struct nm_net_header *ret_header, struct nm_reason *ret_reason);
 /* Check the payload of a HELLO against its header; the copy's label is safe to print. */
 int nm_net_hello_parse(const void *bytes, const struct nm_net_header *header,
 		       struct nm_net_hello *ret_hello, struct nm_reason *ret_reason);
+/* Check a KNOCK that arrived at the endpoint ME: the address is the one that its sender claims. */
+int nm_net_knock_parse(const void *bytes, const struct nm_net_header *header,
+		       const struct nm_identity *me, struct nm_address *ret_address,
+		       struct nm_reason *ret_reason);
 
 #endif

@@ -20,11 +20,14 @@ static struct nm_av *av_of(struct fid_av *av)
 	return nm_container_of(av, struct nm_av, av);
 }
 
-uint64_t nm_av_resolve(void *arg, const struct nm_identity *who)
+uint64_t nm_av_resolve(void *arg, const struct nm_identity *who, struct nm_address *ret_address)
 {
 	const struct nm_av *av = arg;
+	uint64_t index = nm_address_table_find(&av->table, who);
 
-	return nm_address_table_find(&av->table, who);
+	if (index != NM_ADDRESS_NONE)
+		nm_address_table_get(&av->table, index, ret_address);
+	return index;
 }
 
 /* Not checked yet: a guess at an address costs nothing. */

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/pages.h"
 #include "base/params.h"
+#include "provider/on_loss.h"
 #include "provider/stats.h"
 #include "transport/transport.h"
 
@@ -175,7 +176,7 @@ static int add_transports(struct nm_ep *ep, struct nm_engine *engine)
 	return err;
 }
 
-static void bind_queues(struct nm_ep *ep, struct nm_engine *engine)
+void nm_ep_bind_queues(struct nm_ep *ep, struct nm_engine *engine)
 {
 	struct nm_engine_queues queues = {
 		.transmit = ep->tx_cq ? ep->tx_cq->queue : NULL,
@@ -214,9 +215,14 @@ static int create_engine(struct nm_ep *ep, struct nm_engine **ret_engine)
 		.publish = publish,
 		.publish_arg = ep,
 	};
+	const char *end = nm_on_loss_here();
 	struct nm_engine *engine;
 	int err;
 
+	if (end) {
+		config.lost = nm_on_loss_end;
+		config.lost_arg = (void *)(uintptr_t)end;
+	}
 	memset(&ep->address, 0, sizeof(ep->address));
 	ep->address.version = NM_ADDRESS_VERSION;
 	err = nm_identity_create(&ep->address.who);
@@ -226,13 +232,14 @@ static int create_engine(struct nm_ep *ep, struct nm_engine **ret_engine)
 	err = nm_engine_create(&config, &engine);
 	if (err)
 		return err;
-	bind_queues(ep, engine);
+	nm_ep_bind_queues(ep, engine);
 	nm_engine_set_min_multi_recv(engine, ep->min_multi_recv);
 	err = add_transports(ep, engine);
 	if (err) {
 		nm_engine_destroy(engine);
 		return err;
 	}
+	nm_engine_set_identity(engine, &ep->address.who);
 	*ret_engine = engine;
 	return 0;
 }

@@ -15,6 +15,8 @@
 int nm_ep_enable(struct nm_ep *ep);
 /* Close in order: peers learn of it, what they have not taken yet is waited for (close_ms). */
 int nm_ep_close(struct fid *fid);
+/* Tell ENGINE the queues and counters that are bound to the endpoint. */
+void nm_ep_bind_queues(struct nm_ep *ep, struct nm_engine *engine);
 /* Put the ops tables in. */
 void nm_ep_set_ops(struct nm_ep *ep);
 

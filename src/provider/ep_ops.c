@@ -47,6 +47,7 @@ static int bind_cq(struct nm_ep *ep, struct nm_cq *cq, uint64_t flags)
 	return 0;
 }
 
+/* Also allowed on an enabled endpoint: Sandia OpenSHMEM does it, and other providers allow it. */
 static int bind_cntr(struct nm_ep *ep, struct nm_cntr *cntr, uint64_t flags)
 {
 	static const uint64_t uses[NM_NR_CNTR_USES] = {
@@ -58,7 +59,7 @@ static int bind_cntr(struct nm_ep *ep, struct nm_cntr *cntr, uint64_t flags)
 		[NM_CNTR_REMOTE_WRITE] = FI_REMOTE_WRITE,
 	};
 	uint64_t known = 0;
-	int i;
+	int i, err;
 
 	if (cntr->domain != ep->domain)
 		return -FI_EDOMAIN;
@@ -69,27 +70,32 @@ static int bind_cntr(struct nm_ep *ep, struct nm_cntr *cntr, uint64_t flags)
 	}
 	if (!flags || flags & ~known)
 		return -FI_EBADFLAGS;
-	for (i = 0; i < NM_NR_CNTR_USES; i++) {
+	nm_lock_take(&ep->domain->lock);
+	err = ep->engine ? nm_ep_list_add(&cntr->eps, ep) : 0;
+	for (i = 0; !err && i < NM_NR_CNTR_USES; i++) {
 		if (!(flags & uses[i]))
 			continue;
 		nm_refs_get(&cntr->refs);
 		ep->cntrs[i] = cntr;
 	}
-	return 0;
+	if (!err && ep->engine)
+		nm_ep_bind_queues(ep, ep->engine);
+	nm_lock_give(&ep->domain->lock);
+	return err;
 }
 
 static int ep_bind(struct fid *fid, struct fid *bfid, uint64_t flags)
 {
 	struct nm_ep *ep = fid_to_ep(fid);
 
+	if (bfid->fclass == FI_CLASS_CNTR)
+		return bind_cntr(ep, nm_container_of(bfid, struct nm_cntr, cntr.fid), flags);
 	if (ep->engine)
 		return -FI_EOPBADSTATE;
 	if (bfid->fclass == FI_CLASS_AV)
 		return bind_av(ep, nm_container_of(bfid, struct nm_av, av.fid));
 	if (bfid->fclass == FI_CLASS_CQ)
 		return bind_cq(ep, nm_container_of(bfid, struct nm_cq, cq.fid), flags);
-	if (bfid->fclass == FI_CLASS_CNTR)
-		return bind_cntr(ep, nm_container_of(bfid, struct nm_cntr, cntr.fid), flags);
 	if (bfid->fclass == FI_CLASS_EQ)
 		return 0; /* there is nothing that could be reported to it */
 	return -FI_ENOSYS;

@@ -131,7 +131,7 @@ struct nm_av {
 };
 
 /* Index of WHO in AV (a struct nm_av *), UINT64_MAX when it is not in it. */
-uint64_t nm_av_resolve(void *av, const struct nm_identity *who);
+uint64_t nm_av_resolve(void *av, const struct nm_identity *who, struct nm_address *ret_address);
 
 enum nm_cntr_use {
 	NM_CNTR_SEND,

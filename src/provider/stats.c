@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/params.h"
 #include "connect/rundir.h"
@@ -202,7 +203,8 @@ void nm_stats_publish(struct nm_stats *stats, struct nm_engine *engine)
 	tail.sum = nm_stats_sum(stats->bytes, len + sizeof(tail.generation));
 	memcpy(stats->bytes + len, &tail, sizeof(tail));
 	len += sizeof(tail);
-	if (pwrite(stats->fd, stats->bytes, len, 0) != (ssize_t)len) {
+	errno = EFBIG;
+	if (!nm_file_fits(len) || pwrite(stats->fd, stats->bytes, len, 0) != (ssize_t)len) {
 		stats->full = true;
 		nm_warn("statistics file %s could not be written: %s", stats->path,
 			strerror(errno));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes that neighbours share. Version 3.
+ * The bytes that neighbours share. Version 4.
  *
  * A *window* is one contiguous region that exactly one party writes (its owner) and every neighbour
  * maps read-only. It holds no pointers, locks or allocators: only offsets, counters and words that
@@ -25,7 +25,7 @@
  * The geometry is checked at attach (window.h); after that only the private copy is used.
  *
  * A lane has no generation: the start of a stream distinguishes it from the lane's last use.
- * Version 3 added doorbells, and packets that set a pace.
+ * Version 4 has the state of each link in the lanes, and the life of the owner in the header.
  */
 #ifndef NM_SHM_LAYOUT_H
 #define NM_SHM_LAYOUT_H
@@ -37,7 +37,7 @@
 #include "base/compiler.h"
 
 #define NM_LAYOUT_MAGIC UINT64_C(0x31776c6174656d6e) /* "nmetalw1" little endian */
-#define NM_LAYOUT_VERSION 3
+#define NM_LAYOUT_VERSION 4
 
 /* Limits for a neighbour's window. Any other window is refused at attach. */
 #define NM_MAX_LANES 4096
@@ -80,8 +80,7 @@ struct nm_window_header {
 	struct nm_geometry geometry; /* readers use a checked private copy */
 	/* line 1: identity, written once, and rarely changed words */
 	uint8_t id[6];
-	uint8_t token_proof[8]; /* equal to the token in the owner's fabric address */
-	uint8_t reserved1[2];
+	uint8_t reserved1[10];
 	/* Not 0 while the owner sleeps, and another number for each sleep, in which each sender
 	 * rings once. A sender reads it for each message, so its line holds nothing that changes
 	 * while work goes on. Partner: nm_shm_send(). */
@@ -89,7 +88,9 @@ struct nm_window_header {
 	uint8_t reserved4[44];
 	/* line 2: changes; rarely read */
 	_Atomic uint32_t state; /* enum nm_window_state */
-	uint8_t reserved2[4];
+	/* Number of a thread that lives as long as the endpoint. The kernel sets FUTEX_OWNER_DIED at
+	 * its end, before it closes the files of the process (robust_list). 0: unknown. */
+	_Atomic uint32_t life;
 	/* Approximate CLOCK_MONOTONIC of the owner's last poll; 0: none yet. Only for estimates. */
 	_Atomic uint64_t polled_ns;
 	uint8_t reserved3[48];
@@ -97,6 +98,15 @@ struct nm_window_header {
 _Static_assert(sizeof(struct nm_window_header) == 3 * NM_CACHE_LINE, "three lines");
 _Static_assert(offsetof(struct nm_window_header, id) == 64, "line 1");
 _Static_assert(offsetof(struct nm_window_header, state) == 128, "line 2");
+
+#define NM_LANE_WHO 14 /* bytes of an identity */
+
+/* State of a link at one side. A peer that sees ENDED knows that the owner itself ended the link. */
+#define NM_LANE_IDLE 0u
+#define NM_LANE_SHOWN 1u      /* the proof is there */
+#define NM_LANE_AGREED 2u     /* the owner saw the peer's proof: it will read; or it will send */
+#define NM_LANE_ENDED 0x8000u /* or the errno of the reason; 0: no reason was given */
+#define NM_LANE_ERRNO 0x0fffu
 
 /*
  * Lane i of a window; only the owner writes it. At most one link uses a lane in each direction. The
@@ -118,7 +128,11 @@ struct nm_lane {
 	_Atomic uint64_t reaching;
 	/* The owner, as the sender, rings it for a sleeping reader (shm/doorbell.h). */
 	_Atomic uint32_t doorbell;
-	uint8_t reserved1[36];
+	/* State of the link as the owner sees it, in both roles: NM_LANE_. */
+	_Atomic uint16_t writer_step, reader_step;
+	uint32_t start; /* first position of the stream that the owner sends */
+	/* Identities of the peers (connect/address.h) to which the proofs above belong. */
+	uint8_t writer_for[NM_LANE_WHO], reader_for[NM_LANE_WHO];
 };
 _Static_assert(sizeof(struct nm_lane) == 2 * NM_CACHE_LINE, "two lines, no false sharing");
 

@@ -12,7 +12,9 @@
 
 #include "base/arith.h"
 #include "base/fault.h"
+#include "base/file.h"
 #include "base/log.h"
+#include "shm/budget.h"
 #include "shm/foreign.h"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -24,8 +26,10 @@
 
 #define WINDOW_SEALS (F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define PAGE UINT64_C(4096)
-/* Filling the tables would create pages that a neighbour left out, charged to this process. */
+/* Page tables of a neighbour's window are charged to this process, and filling them takes time. */
 #define WARM_FOREIGN_MAX (UINT64_C(64) << 20)
+/* Parts of a window are aligned, at most to the largest chunk. */
+#define MAX_GAP NM_MAX_CHUNK_SIZE
 
 int nm_geometry_init(uint32_t nr_lanes, uint32_t ring_slots, uint32_t chunk_size,
 		     uint64_t pool_size, struct nm_geometry *ret_geometry)
@@ -94,10 +98,16 @@ static int refuse_header(struct nm_reason *ret_reason, const char *what)
 	return -EBADMSG;
 }
 
+/* A part at OFFSET follows one that ends at END: without an overlap and without a waste. */
+static bool follows(uint64_t offset, uint64_t end)
+{
+	return offset >= end && offset - end < MAX_GAP && offset % NM_CACHE_LINE == 0;
+}
+
 int nm_window_header_check(const struct nm_window_header *header, uint64_t file_size,
 			   struct nm_geometry *ret_geometry, struct nm_reason *ret_reason)
 {
-	uint64_t lanes_end, regions_end, rings_end, pool_end;
+	uint64_t lanes_end, regions_end, rings_end;
 	const struct nm_geometry *g = &header->geometry;
 
 	if (header->magic != NM_LAYOUT_MAGIC)
@@ -131,13 +141,11 @@ int nm_window_header_check(const struct nm_window_header *header, uint64_t file_
 	regions_end = g->regions_off + (uint64_t)g->nr_regions * sizeof(struct nm_region_slot);
 	lanes_end = g->lanes_off + (uint64_t)g->nr_lanes * sizeof(struct nm_lane);
 	rings_end = g->rings_off + (uint64_t)g->nr_lanes * g->ring_slots * sizeof(struct nm_slot);
-	if (g->lanes_off < sizeof(struct nm_window_header) || g->lanes_off % NM_CACHE_LINE ||
-	    g->regions_off < lanes_end || g->regions_off % NM_CACHE_LINE ||
-	    g->rings_off < regions_end || g->rings_off % NM_CACHE_LINE || g->pool_off < rings_end ||
-	    g->pool_off % NM_CACHE_LINE ||
-	    !nm_add_u64(g->pool_off, (uint64_t)g->nr_chunks * g->chunk_size, &pool_end) ||
-	    pool_end > file_size)
-		return refuse_header(ret_reason, "parts overlap or are outside");
+	if (!follows(g->lanes_off, sizeof(struct nm_window_header)) ||
+	    !follows(g->regions_off, lanes_end) || !follows(g->rings_off, regions_end) ||
+	    !follows(g->pool_off, rings_end) ||
+	    g->pool_off + (uint64_t)g->nr_chunks * g->chunk_size != file_size)
+		return refuse_header(ret_reason, "parts overlap, leave gaps or are outside");
 	*ret_geometry = *g;
 	return 0;
 }
@@ -163,31 +171,60 @@ static int reserve(int fd, uint64_t offset, uint64_t len)
 	return -err;
 }
 
+/* The whole pages around LEN bytes at START. */
+static char *pages_of(const void *start, size_t *len)
+{
+	uintptr_t place = (uintptr_t)start & ~(uintptr_t)(PAGE - 1);
+
+	*len = nm_align_up(*len + ((uintptr_t)start - place), PAGE);
+	return (char *)place;
+}
+
 /*
  * Fill the page tables of a pool whose pages exist already. Without it, page faults on both sides
  * in the first lap make a message of 4 KiB slower than one of 16. Kernels before 5.14 cannot do it.
  */
-static void warm(const char *pool, size_t len, int advice)
+static void warm(const void *start, size_t len, int advice)
 {
-	uintptr_t start = (uintptr_t)pool & ~(uintptr_t)(PAGE - 1);
+	char *pages = pages_of(start, &len);
 
-	(void)madvise((void *)start, len + ((uintptr_t)pool - start), advice);
+	(void)madvise(pages, len, advice);
 }
 
 void nm_window_warm(const struct nm_window *window)
 {
 	const struct nm_geometry *g = &window->geometry;
 
-	warm((const char *)window->pool, g->size - g->pool_off, MADV_POPULATE_WRITE);
+	warm(window->pool, g->size - g->pool_off, MADV_POPULATE_WRITE);
+}
+
+/*
+ * Reserve and touch a part of the own window. A reader accepts only touched pages, as no other
+ * page is shown to be the owner's (is_owned()).
+ */
+static int own(const struct nm_window *window, void *start, size_t len)
+{
+	int err = reserve(window->fd, (uint64_t)((char *)start - (char *)window->header), len);
+	char *pages;
+
+	if (err)
+		return err;
+	pages = pages_of(start, &len);
+	if (madvise(pages, len, MADV_POPULATE_WRITE) == 0)
+		return 0;
+	if (errno != EINVAL)
+		return -errno;
+	for (size_t i = 0; i < len; i += PAGE)
+		atomic_fetch_or((_Atomic uint32_t *)(void *)(pages + i), 0);
+	return 0;
 }
 
 static void write_header(struct nm_window_header *header, const struct nm_geometry *g,
-			 const uint8_t id[6], const uint8_t token[8])
+			 const uint8_t id[6])
 {
 	header->version = NM_LAYOUT_VERSION;
 	header->geometry = *g;
 	memcpy(header->id, id, sizeof(header->id));
-	memcpy(header->token_proof, token, sizeof(header->token_proof));
 	header->magic = NM_LAYOUT_MAGIC;
 }
 
@@ -212,31 +249,37 @@ static void set_places(struct nm_window *window, void *base)
 	window->pool = (uint8_t *)base + g->pool_off;
 }
 
-static int size_map_fill(struct nm_window *window, const uint8_t id[6], const uint8_t token[8],
+static int size_map_fill(struct nm_window *window, const uint8_t id[6],
 			 struct nm_reason *ret_reason)
 {
 	const struct nm_geometry *g = &window->geometry;
 	void *base;
 	int err;
 
+	if (!nm_file_fits(g->size)) {
+		nm_reason_set(ret_reason,
+			      "a window of %llu bytes is larger than files may be: raise the limit "
+			      "(ulimit -f) or lower NEARMETAL_POOL_SIZE",
+			      (unsigned long long)g->size);
+		return -EFBIG;
+	}
 	if (ftruncate(window->fd, (off_t)g->size) < 0)
 		return create_failed(ret_reason, "size a window", -errno);
-	err = reserve(window->fd, 0, g->rings_off);
-	if (!err)
-		err = reserve(window->fd, g->pool_off, g->size - g->pool_off);
-	if (err)
-		return create_failed(ret_reason, "reserve the memory of a window", err);
 	base = mmap(NULL, g->size, PROT_READ | PROT_WRITE, MAP_SHARED, window->fd, 0);
 	if (base == MAP_FAILED)
 		return create_failed(ret_reason, "map a window", -errno);
 	set_places(window, base);
-	write_header(base, g, id, token);
+	err = own(window, base, g->rings_off);
+	if (!err)
+		err = own(window, window->pool, g->size - g->pool_off);
+	if (err)
+		return create_failed(ret_reason, "reserve the memory of a window", err);
+	write_header(base, g, id);
 	return 0;
 }
 
-int nm_window_place(const struct nm_geometry *geometry, const uint8_t id[6], const uint8_t token[8],
-		    void *memory, uint64_t room, struct nm_window *ret_window,
-		    struct nm_reason *ret_reason)
+int nm_window_place(const struct nm_geometry *geometry, const uint8_t id[6], void *memory,
+		    uint64_t room, struct nm_window *ret_window, struct nm_reason *ret_reason)
 {
 	struct nm_window window = {.fd = -1, .geometry = *geometry};
 
@@ -246,14 +289,13 @@ int nm_window_place(const struct nm_geometry *geometry, const uint8_t id[6], con
 		return -EINVAL;
 	}
 	set_places(&window, memory);
-	write_header(memory, geometry, id, token);
+	write_header(memory, geometry, id);
 	*ret_window = window;
 	return 0;
 }
 
 int nm_window_create(const struct nm_geometry *geometry, const uint8_t id[6],
-		     const uint8_t token[8], struct nm_window *ret_window,
-		     struct nm_reason *ret_reason)
+		     struct nm_window *ret_window, struct nm_reason *ret_reason)
 {
 	struct nm_window window = {.fd = -1, .geometry = *geometry};
 	int err;
@@ -261,7 +303,7 @@ int nm_window_create(const struct nm_geometry *geometry, const uint8_t id[6],
 	window.fd = create_memfd();
 	if (window.fd < 0)
 		return create_failed(ret_reason, "create a memfd", -errno);
-	err = size_map_fill(&window, id, token, ret_reason);
+	err = size_map_fill(&window, id, ret_reason);
 	if (err)
 		goto err_destroy;
 	NM_FAULT("window-seal");
@@ -301,14 +343,18 @@ struct nm_slot *nm_window_ring(struct nm_window *window, uint32_t lane)
 	return window->rings + (size_t)lane * window->geometry.ring_slots;
 }
 
+static size_t ring_bytes(const struct nm_geometry *g)
+{
+	return (size_t)g->ring_slots * sizeof(struct nm_slot);
+}
+
 int nm_window_reserve_ring(struct nm_window *window, uint32_t lane, struct nm_reason *ret_reason)
 {
-	uint64_t bytes = (uint64_t)window->geometry.ring_slots * sizeof(struct nm_slot);
 	int err = 0;
 
 	/* Placed memory was reserved at its creation. */
 	if (window->fd >= 0)
-		err = reserve(window->fd, window->geometry.rings_off + lane * bytes, bytes);
+		err = own(window, nm_window_ring(window, lane), ring_bytes(&window->geometry));
 	return err ? create_failed(ret_reason, "reserve the memory of a ring", err) : 0;
 }
 
@@ -316,17 +362,22 @@ int nm_window_reserve_ring(struct nm_window *window, uint32_t lane, struct nm_re
 static int check_file(int fd, uint64_t *ret_size, struct nm_foreign_window *ret_window,
 		      struct nm_reason *ret_reason)
 {
+	/* First, and only a memfd has seals: a file system that a hostile process serves answers
+	 * questions about its files when it likes. */
+	int seals = fcntl(fd, F_GET_SEALS);
 	struct statfs fs;
 	struct stat st;
-	int seals;
 
-	if (fstat(fd, &st) < 0 || fstatfs(fd, &fs) < 0) {
+	if (seals < 0 && errno == EINVAL) {
+		nm_reason_set(ret_reason, "its window is not a memfd");
+		return -EPERM;
+	}
+	if (seals < 0 || fstat(fd, &st) < 0 || fstatfs(fd, &fs) < 0) {
 		nm_reason_set(ret_reason, "cannot examine its window: %s", strerror(errno));
 		return -errno;
 	}
-	seals = fcntl(fd, F_GET_SEALS);
 	/* Reading a huge page may fail; only memfds of tmpfs are safe. */
-	if (seals < 0 || fs.f_type != TMPFS_MAGIC || !S_ISREG(st.st_mode)) {
+	if (fs.f_type != TMPFS_MAGIC || !S_ISREG(st.st_mode)) {
 		nm_reason_set(ret_reason, "its window is not a memfd");
 		return -EPERM;
 	}
@@ -335,6 +386,12 @@ static int check_file(int fd, uint64_t *ret_size, struct nm_foreign_window *ret_
 			ret_reason,
 			"its window is not sealed (seals 0x%x): others could truncate or write it",
 			(unsigned int)seals);
+		return -EPERM;
+	}
+	/* The kernel shows the pages of a file only to its user (is_owned()). */
+	if (st.st_uid != geteuid()) {
+		nm_reason_set(ret_reason, "its window belongs to user %u, this process to user %u",
+			      st.st_uid, geteuid());
 		return -EPERM;
 	}
 	if (st.st_size < (off_t)sizeof(struct nm_window_header)) {
@@ -359,7 +416,67 @@ static void see_places(struct nm_foreign_window *window, const char *base,
 	window->rings = (const void *)(base + g->rings_off);
 	window->pool = (const uint8_t *)base + g->pool_off;
 	memcpy(window->id, header->id, sizeof(window->id));
-	memcpy(window->token, header->token_proof, sizeof(window->token));
+}
+
+/*
+ * True if the owner has touched all pages of a part of a mapped window, so they were charged to the
+ * owner's control group. A read of a missing page would create it, charged to this process. A
+ * present page stays: the seals forbid truncation and holes. Unlike SEEK_HOLE, mincore() waits for
+ * no lock of the file, which a hostile owner could hold. A page that was swapped out counts as
+ * missing.
+ */
+static bool is_owned(const void *start, size_t len)
+{
+	unsigned char present[1024];
+	char *pages = pages_of(start, &len);
+
+	for (size_t step; len; pages += step, len -= step) {
+		step = nm_min_u64(len, sizeof(present) * PAGE);
+		if (mincore(pages, step, present) < 0)
+			return false;
+		for (size_t i = 0; i < step / PAGE; i++)
+			if (!(present[i] & 1))
+				return false;
+	}
+	return true;
+}
+
+static int refuse_holes(struct nm_reason *ret_reason, const char *part)
+{
+	nm_reason_set(ret_reason,
+		      "its window has holes in its %s: reading them would take memory of this "
+		      "process",
+		      part);
+	return -EBADMSG;
+}
+
+static size_t pool_bytes(const struct nm_geometry *g)
+{
+	return (size_t)g->nr_chunks * g->chunk_size;
+}
+
+static int map_foreign(int fd, const struct nm_window_header *header,
+		       struct nm_foreign_window *window, struct nm_reason *ret_reason)
+{
+	const struct nm_geometry *g = &window->geometry;
+	int err = nm_budget_take(g->size, ret_reason);
+	void *base;
+
+	if (err)
+		return err;
+	base = mmap(NULL, g->size, PROT_READ, MAP_SHARED, fd, 0);
+	if (base == MAP_FAILED) {
+		err = -errno;
+		nm_reason_set(ret_reason, "cannot map its window: %s", strerror(errno));
+		nm_budget_return(g->size);
+		return err;
+	}
+	see_places(window, base, header);
+	if (!is_owned(base, g->rings_off))
+		err = refuse_holes(ret_reason, "first part");
+	if (err)
+		nm_window_detach(window);
+	return err;
 }
 
 int nm_window_attach(int fd, struct nm_foreign_window *ret_window, struct nm_reason *ret_reason)
@@ -368,7 +485,6 @@ int nm_window_attach(int fd, struct nm_foreign_window *ret_window, struct nm_rea
 	struct nm_window_header header;
 	uint64_t size = 0;
 	ssize_t got;
-	char *base;
 	int err;
 
 	err = check_file(fd, &size, &window, ret_reason);
@@ -382,23 +498,41 @@ int nm_window_attach(int fd, struct nm_foreign_window *ret_window, struct nm_rea
 		return err;
 	}
 	err = nm_window_header_check(&header, size, &window.geometry, ret_reason);
+	if (!err)
+		err = map_foreign(fd, &header, &window, ret_reason);
 	if (err)
 		return err;
-	base = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
-	if (base == MAP_FAILED) {
-		err = -errno;
-		nm_reason_set(ret_reason, "cannot map its window: %s", strerror(errno));
-		return err;
-	}
-	see_places(&window, base, &header);
 	NM_FAULT("window-mapped");
-	/* Only the pool: the length of the file behind it is not bounded. */
-	warm(base + window.geometry.pool_off,
-	     nm_min_u64((uint64_t)window.geometry.nr_chunks * window.geometry.chunk_size,
-			WARM_FOREIGN_MAX),
-	     MADV_POPULATE_READ);
 	*ret_window = window;
 	return 0;
+}
+
+int nm_foreign_check_pool(const struct nm_foreign_window *window, struct nm_reason *ret_reason)
+{
+	if (window->is_view || is_owned(window->pool, pool_bytes(&window->geometry)))
+		return 0;
+	return refuse_holes(ret_reason, "pool");
+}
+
+void nm_foreign_warm(const struct nm_foreign_window *window)
+{
+	if (!window->is_view)
+		warm(window->pool, nm_min_u64(pool_bytes(&window->geometry), WARM_FOREIGN_MAX),
+		     MADV_POPULATE_READ);
+}
+
+int nm_foreign_check_lane(const struct nm_foreign_window *window, uint32_t lane, bool reads_ring,
+			  struct nm_reason *ret_reason)
+{
+	if (lane >= window->geometry.nr_lanes) {
+		nm_reason_set(ret_reason, "it named lane %u of %u", lane,
+			      window->geometry.nr_lanes);
+		return -EBADMSG;
+	}
+	if (!reads_ring || window->is_view ||
+	    is_owned(nm_foreign_ring(window, lane), ring_bytes(&window->geometry)))
+		return 0;
+	return refuse_holes(ret_reason, "ring");
 }
 
 int nm_window_view(const void *memory, uint64_t size, struct nm_foreign_window *ret_window,
@@ -423,8 +557,10 @@ void nm_window_detach(struct nm_foreign_window *window)
 {
 	if (!window || !window->header)
 		return;
-	if (!window->is_view)
+	if (!window->is_view) {
 		munmap((void *)(uintptr_t)window->header, window->geometry.size);
+		nm_budget_return(window->geometry.size);
+	}
 	window->header = NULL;
 }
 

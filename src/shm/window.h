@@ -54,20 +54,18 @@ struct nm_window {
 
 /*
  * Create, size, reserve, map and seal a window in state INIT. Header, lanes and pool are reserved
- * now, rings at their first use. Neighbours compare ID and TOKEN. Returns 0 or -errno with a
- * reason; leaves nothing behind on failure.
+ * and touched now, rings at their first use: neighbours refuse memory that its owner did not touch.
+ * Neighbours compare ID. Returns 0 or -errno with a reason; leaves nothing behind on failure.
  */
 int nm_window_create(const struct nm_geometry *geometry, const uint8_t id[6],
-		     const uint8_t token[8], struct nm_window *ret_window,
-		     struct nm_reason *ret_reason);
+		     struct nm_window *ret_window, struct nm_reason *ret_reason);
 /*
  * Create a window in ROOM bytes of zeros at MEMORY, which neighbours already see: a part of a
  * segment between virtual machines (attach.h). Such memory cannot be sealed. The caller still owns
  * MEMORY.
  */
-int nm_window_place(const struct nm_geometry *geometry, const uint8_t id[6], const uint8_t token[8],
-		    void *memory, uint64_t room, struct nm_window *ret_window,
-		    struct nm_reason *ret_reason);
+int nm_window_place(const struct nm_geometry *geometry, const uint8_t id[6], void *memory,
+		    uint64_t room, struct nm_window *ret_window, struct nm_reason *ret_reason);
 /* Fill the page tables for the pool before its first use. This only improves speed. */
 void nm_window_warm(const struct nm_window *window);
 /* Unmap and close. Neighbours keep their mappings. Incomplete windows and NULL are allowed. */
@@ -77,10 +75,17 @@ void nm_window_destroy(struct nm_window *window);
 void nm_window_set_state(struct nm_window *window, enum nm_window_state state);
 /* First slot of the ring of LANE. */
 struct nm_slot *nm_window_ring(struct nm_window *window, uint32_t lane);
-/* Reserve the memory of a ring, so that writing to it cannot fail. 0 or -errno with a reason. */
+/*
+ * Reserve and touch the memory of a ring, so that writing to it cannot fail and a neighbour reads
+ * it. 0 or -errno with a reason.
+ */
 int nm_window_reserve_ring(struct nm_window *window, uint32_t lane, struct nm_reason *ret_reason);
 
-/* A neighbour's window, mapped read-only. Its bytes may change under every read. */
+/*
+ * A neighbour's window, mapped read-only. Its bytes may change under every read. A read takes no
+ * memory of this process, except in a pool or a ring that was not checked: nm_foreign_check_pool(),
+ * nm_foreign_check_lane().
+ */
 struct nm_foreign_window {
 	struct nm_geometry geometry;
 	const struct nm_window_header *header;
@@ -92,13 +97,14 @@ struct nm_foreign_window {
 	ino_t inode;
 	bool is_view;  /* view of memory that stays mapped without it */
 	uint8_t id[6]; /* from the header at attach */
-	uint8_t token[8];
 };
 
 /*
  * Map the window of FD, which the caller still owns. First checks that no process can shrink or
- * write it and that its header is valid. Returns 0, or -errno with a reason: -EPERM: not a memfd,
- * or not sealed; -EBADMSG, -EPROTONOSUPPORT: see nm_window_header_check().
+ * write it, that its header is valid, and that the pages before the rings are the owner's. This
+ * takes the same time for each size. Returns 0, or -errno with a reason: -EPERM: not a memfd, or
+ * not sealed, or another user's; -EBADMSG, -EPROTONOSUPPORT: see nm_window_header_check(), or pages
+ * are missing; -ENOSPC: it is too large for this process (budget.h).
  */
 int nm_window_attach(int fd, struct nm_foreign_window *ret_window, struct nm_reason *ret_reason);
 /*
@@ -110,6 +116,19 @@ int nm_window_view(const void *memory, uint64_t size, struct nm_foreign_window *
 /* NULL and zeroed windows are allowed. */
 void nm_window_detach(struct nm_foreign_window *window);
 
+/*
+ * Check, before the first read of the pool, that its pages are the owner's. 0, or -EBADMSG with a
+ * reason.
+ */
+int nm_foreign_check_pool(const struct nm_foreign_window *window, struct nm_reason *ret_reason);
+/* Fill the page tables for a checked pool. This only improves speed, and takes milliseconds. */
+void nm_foreign_warm(const struct nm_foreign_window *window);
+/*
+ * Check that LANE exists and, before the first read of its ring (READS_RING), that the pages of
+ * the ring are the owner's. 0, or -EBADMSG with a reason.
+ */
+int nm_foreign_check_lane(const struct nm_foreign_window *window, uint32_t lane, bool reads_ring,
+			  struct nm_reason *ret_reason);
 /* First slot of the ring of LANE, which the caller has checked. */
 const struct nm_slot *nm_foreign_ring(const struct nm_foreign_window *window, uint32_t lane);
 enum nm_window_state nm_foreign_state(const struct nm_foreign_window *window);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/channel.h"
 #include "base/compiler.h"
 #include "base/params.h"
 
@@ -271,7 +272,9 @@ static bool are_shares(const char *list)
 
 static bool are_channels(const char *list)
 {
-	static const char *const known[] = {"self", "shm", "segment", "net"};
+#define CHANNEL_NAME(id, name, ...) #name,
+	static const char *const known[] = {NM_CHANNELS(CHANNEL_NAME)};
+#undef CHANNEL_NAME
 
 	return strlen(list) < NM_SPANK_WORD_MAX && parse_list(list, known, NM_ARRAY_SIZE(known));
 }
@@ -342,8 +345,7 @@ static int take_setting(struct parser *parser, const char *key, const char *valu
 		return 0;
 	case NM_SPANK_SAID_CHANNELS:
 		if (!are_channels(value))
-			return wrong(parser, "channels must be a list of self, shm, segment, net",
-				     "");
+			return wrong(parser, "channels must be a comma list of ", NM_CHANNEL_LIST);
 		copy_word(settings->channels, value);
 		return 0;
 	case NM_SPANK_SAID_IMAGE:

@@ -33,7 +33,6 @@ static const struct field header_fields[] = {
 	FIELD(nm_window_header, geometry.rings_off),
 	FIELD(nm_window_header, geometry.pool_off),
 	FIELD(nm_window_header, id),
-	FIELD(nm_window_header, token_proof),
 	FIELD(nm_window_header, state),
 };
 
@@ -53,7 +52,7 @@ static const struct field slot_fields[] = {
 
 static const struct field address_fields[] = {
 	FIELD(nm_address, version),   FIELD(nm_address, inner_len), FIELD(nm_address, who.id),
-	FIELD(nm_address, who.token), FIELD(nm_address, inner),
+	FIELD(nm_address, who.place), FIELD(nm_address, inner),
 };
 
 static const struct field segment_host_fields[] = {
@@ -78,8 +77,8 @@ static const struct field segment_part_fields[] = {
 static const struct field segment_slot_fields[] = {
 	FIELD(nm_vmseg_slot, control),	   FIELD(nm_vmseg_slot, window_off),
 	FIELD(nm_vmseg_slot, window_size), FIELD(nm_vmseg_slot, id),
-	FIELD(nm_vmseg_slot, token_proof), FIELD(nm_vmseg_slot, heartbeat),
-	FIELD(nm_vmseg_slot, posted),	   FIELD(nm_vmseg_slot, gone_ns),
+	FIELD(nm_vmseg_slot, heartbeat),   FIELD(nm_vmseg_slot, posted),
+	FIELD(nm_vmseg_slot, gone_ns),
 };
 
 static const struct field segment_cell_fields[] = {

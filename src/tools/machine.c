@@ -28,7 +28,7 @@ struct facts {
 	int nr_cores;
 	struct cache caches[NR_CACHES];
 	int nr_caches;
-	char dir[256];
+	char dir[NM_RUNDIR_PATH_MAX];
 	bool dir_good, window_good, cma_good;
 	struct nm_reason dir_words, window_words, cma_words;
 };
@@ -119,10 +119,7 @@ static void find_rundir(struct facts *facts, const struct nm_params *params)
 	struct nm_rundir dir;
 	struct stat st;
 
-	if (params->rundir[0])
-		snprintf(facts->dir, sizeof(facts->dir), "%s", params->rundir);
-	else
-		snprintf(facts->dir, sizeof(facts->dir), "/dev/shm/nearmetal-%u", geteuid());
+	nm_rundir_find(params->rundir, facts->dir);
 	if (stat(facts->dir, &st) < 0 && errno == ENOENT) {
 		facts->dir_good = true;
 		nm_reason_set(&facts->dir_words, "missing; created when first needed");
@@ -138,7 +135,7 @@ static void find_rundir(struct facts *facts, const struct nm_params *params)
 
 static void try_window(struct facts *facts, const struct nm_params *params)
 {
-	static const uint8_t id[6] = {1}, token[8] = {1};
+	static const uint8_t id[6] = {1};
 	struct nm_geometry geometry;
 	struct nm_window window;
 
@@ -148,7 +145,7 @@ static void try_window(struct facts *facts, const struct nm_params *params)
 			      "the knobs of the window contradict each other");
 		return;
 	}
-	if (nm_window_create(&geometry, id, token, &window, &facts->window_words))
+	if (nm_window_create(&geometry, id, &window, &facts->window_words))
 		return;
 	facts->window_good = true;
 	nm_reason_set(&facts->window_words, "a sealed window of %llu bytes can be created",

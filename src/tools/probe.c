@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/params.h"
@@ -143,6 +144,7 @@ static void add_reason(struct nm_reason *all, const char *place, const char *why
 static int connect_somewhere(struct prober *prober, const struct nm_address *address,
 			     struct nm_link **ret_link, struct nm_reason *ret_reason)
 {
+	const struct timespec pause = {.tv_nsec = 1000000};
 	struct nm_reason all = prober->nowhere;
 	int err = -EHOSTUNREACH;
 
@@ -150,7 +152,9 @@ static int connect_somewhere(struct prober *prober, const struct nm_address *add
 		struct nm_transport *place = prober->places[i];
 		struct nm_reason why = {""};
 
-		err = place->ops->connect(place, address, (struct nm_peer *)prober, ret_link, &why);
+		while ((err = place->ops->connect(place, address, (struct nm_peer *)prober,
+						  ret_link, &why)) == -EAGAIN)
+			nanosleep(&pause, NULL);
 		if (err)
 			add_reason(&all, nm_channel_name(place->kind->channel), why.text);
 	}
@@ -296,7 +300,7 @@ static void open_places(struct prober *prober, const struct nm_sink *sink)
 int nm_info_probe(void)
 {
 	struct prober prober = {.address = {.version = NM_ADDRESS_VERSION}};
-	struct nm_sink sink = {&prober, accept_source, ignore_packet, ignore_end, NULL};
+	struct nm_sink sink = {&prober, accept_source, ignore_packet, ignore_end, NULL, NULL};
 	struct known_peer *next;
 	int err;
 

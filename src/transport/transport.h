@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The contract between the protocol engine (above) and the transports that move bytes (below).
+ * nearmetal carries the messages of MPI programs; each pair of endpoints uses one of four channels:
+ * self (the endpoint itself), shm (memory of one kernel), segment (memory that virtual machines of
+ * one host share) or net (a network, by libfabric).
  *
  *       endpoint A                                                 endpoint B
  *   application: send                                          application: receive
@@ -22,28 +25,33 @@
  *                          the source from it. A stream is the packets of one direction. A doorbell
  *                          is a word in memory that a sender changes to wake a thread
  *   large messages         the sender announces them in a packet; the receiver then asks for their
- *                          bytes in packets, or copies them itself if link->remote_copy is true
+ *                          bytes in packets, or copies them itself if remote_copy of its own link
+ *                          to the sender is true. write_remote() is for one-sided operations
  *   life of a transport    kind->create, then connect, send and progress as needed, then destroy
  *   life of a link         connect returns it; it is one direction, from this endpoint to a peer;
  *                          the transport owns it and frees it in destroy
  *   life of a source       source_up, then deliver for each packet. It ends with exactly one of:
- *                          source_down, quarantined, or destroy of the transport. A source is the
- *                          other direction, from a peer to this endpoint, and needs no link
+ *                          source_down, quarantined, a false learn(), or destroy of the transport.
+ *                          A source is the other direction, from a peer to this endpoint, and
+ *                          needs no link
  *
  * Errors: 0 or -errno. -EAGAIN: nothing was taken, call again after progress(). -EPIPE: the link is
  * down. connect() and create() also return the reason as text.
  * Threads: the engine makes all calls to the transports of one endpoint under one lock. A transport
  * may own a service thread; that thread never calls the sink.
  * Blocking: only create(), connect(), destroy() and copy->revoke() may block, for a bounded time.
- * Cost: send() of at most 2 KiB and an idle progress() make no allocation, no log entry and, except
- * on the network, no system call. Each costs the engine one indirect call.
+ * Cost: send() of at most 2 KiB of payload and an idle progress() make no allocation, no log entry
+ * and, except on the network or to wake a peer that sleeps, no system call. Each costs the engine
+ * one indirect call.
  * Trust: bytes from a peer are hostile. The transport copies and checks the header as far as it
  * uses it. The engine checks the rest, and copies the payload before it uses it.
- * Invalid bytes: a transport that finds them drops them and calls quarantined(), or source_down()
- * with -EBADMSG if it has no nm_quarantine_ops or the sink has no quarantined(). If the engine
- * finds them, it calls quarantine->cast_out(); without that capability it gives the peer up: it
- * ignores all further packets of the source, and the transport keeps link and source until
- * destroy().
+ * Invalid bytes:
+ *   found by the transport   it drops them and ends the source: by quarantined() if it has
+ *                            nm_quarantine_ops and the sink has quarantined(), else by
+ *                            source_down() with -EBADMSG
+ *   found by the engine      it calls quarantine->cast_out() if the transport has that
+ *                            capability. Else it ignores all further packets of the source; the
+ *                            transport keeps link and source until destroy()
  *
  * Every transport has all nine slots of nm_transport_ops. nm_copy_ops and nm_quarantine_ops are
  * optional capabilities: a transport has all functions of one, or none. A new transport adds a line
@@ -77,8 +85,8 @@ struct nm_transport;
  * these counts after a quarantine: if they differ, packets were lost.
  */
 struct nm_stream_ends {
-	uint64_t sent;	/* this endpoint -> peer: everything published */
-	uint64_t taken; /* peer -> this endpoint: everything delivered */
+	uint64_t sent;	/* this endpoint -> peer: everything that send() took */
+	uint64_t taken; /* peer -> this endpoint: everything delivered, less a packet cast out */
 };
 
 /*
@@ -88,10 +96,10 @@ struct nm_stream_ends {
 struct nm_sink {
 	void *engine; /* for the functions below; they read it from FROM->sink */
 	/*
-	 * A peer, proven to be WHO, can now send to this endpoint. Returns the handle for
-	 * deliver(). Called once per source, before its first packet. NULL: the source is refused.
-	 * The transport then drops its packets, reports nothing more about it and lets the peer see
-	 * that the link is down.
+	 * A peer, proven to be WHO (but see learn), can now send to this endpoint. Returns the
+	 * handle for deliver(). Called once per source, before its first packet. NULL: the source
+	 * is refused. The transport then drops its packets and reports nothing more about it; the
+	 * peer's next send() returns -EPIPE.
 	 */
 	struct nm_peer *(*source_up)(struct nm_transport *from, const struct nm_identity *who,
 				     const struct nm_peer_label *label);
@@ -105,10 +113,11 @@ struct nm_sink {
 	void (*deliver)(struct nm_transport *from, struct nm_peer *source,
 			const struct nm_packet *pkt, const void *payload);
 	/*
-	 * The source has ended, and this transport's links to the same peer fail with -EPIPE. For a
-	 * peer that has a link but no source, SOURCE is link->peer. Called once per peer. ERR 0: it
-	 * closed normally, and everything it had sent was delivered. -ECONNRESET: it died.
-	 * -EBADMSG: it sent bytes that no correct peer sends.
+	 * A peer is gone from this transport: its source, if it had one, has ended, and a link to
+	 * it fails with -EPIPE. Called once per peer. SOURCE is the handle of source_up(), or
+	 * link->peer if the peer never had a source. ERR 0: it closed normally, and everything it
+	 * had sent was delivered. -ECONNRESET: it died. -EBADMSG: it sent bytes that no correct
+	 * peer sends.
 	 */
 	void (*source_down)(struct nm_transport *from, struct nm_peer *source, int err,
 			    const struct nm_reason *why);
@@ -119,6 +128,12 @@ struct nm_sink {
 	 */
 	void (*quarantined)(struct nm_transport *from, struct nm_peer *source,
 			    const struct nm_stream_ends *ends, const struct nm_reason *why);
+	/*
+	 * The address of WHO, as the program gave it. False: the program has not given it yet. NULL
+	 * pointer: it never does. Calls nothing of the transport.
+	 */
+	bool (*known)(struct nm_transport *from, const struct nm_identity *who,
+		      struct nm_address *ret_address);
 };
 
 /* ---- Links ---- */
@@ -154,11 +169,12 @@ struct nm_link_facts {
 
 struct nm_transport_ops {
 	/*
-	 * Try to reach ADDRESS. May block (up to the knob connect_ms), allocate and make system
-	 * calls. Leaves no trace on failure. PEER is stored
-	 * in the link. Returns 0 and a link; -EHOSTUNREACH: this transport cannot reach the
-	 * address; -EAGAIN: not now; -ENOMEM, -ENOSPC and others: out of resources. RET_REASON is
-	 * set in every case.
+	 * Try to reach ADDRESS. May allocate, make system calls and wait for some milliseconds,
+	 * but not longer: if the peer has not answered by then, it returns -EAGAIN, and the same
+	 * call later returns the result, within the knob connect_ms. Leaves no trace on failure.
+	 * PEER is stored in the link. Returns 0 and a link; -EHOSTUNREACH: this transport cannot
+	 * reach the address; -EAGAIN: not now, nothing is logged; -ENOMEM, -ENOSPC and others: out
+	 * of resources. RET_REASON is set in every case.
 	 */
 	int (*connect)(struct nm_transport *transport, const struct nm_address *address,
 		       struct nm_peer *peer, struct nm_link **ret_link,
@@ -178,19 +194,20 @@ struct nm_transport_ops {
 	bool (*drained)(struct nm_link *link);
 	void (*describe)(const struct nm_link *link, struct nm_link_facts *ret_facts);
 	/*
-	 * Check without blocking whether the peer lives. A dead peer is then reported by
-	 * source_down() or -EPIPE. The engine calls this about once a second for each peer from
-	 * which it expects something. Use nm_transport_unchecked() with NM_TRANSPORT_WATCHES.
+	 * Check without blocking whether the peer lives. Calls no sink: if the peer is dead, the
+	 * next progress() calls source_down(), or the next send() returns -EPIPE. The engine calls
+	 * this about once a second for each peer from which it expects something. A kind with
+	 * NM_TRANSPORT_WATCHES puts nm_transport_unchecked() here.
 	 */
 	void (*check_alive)(struct nm_link *link);
 	/*
-	 * A thread is about to sleep in the kernel. Add to DOORBELLS the words that peers change
-	 * when they send, and set doorbells->rung if something has arrived already. Each thread
-	 * calls this before it sleeps; the last thread that wakes up calls wake(); progress() may
-	 * be called in between. Returns false if this transport cannot wake a sleeper: the thread
-	 * then sleeps only for a moment. Even after true a signal can be lost: for speed, a sender
-	 * uses no fence between its packet and its look at the flag of the sleeper. So every sleep
-	 * has a time limit. No system call.
+	 * Prepare the sleep of a thread in the kernel; it does not sleep itself. Add to DOORBELLS
+	 * the words that peers change when they send, and set doorbells->rung if something has
+	 * arrived already. Each thread calls this before it sleeps; the last thread that wakes up
+	 * calls wake(); progress() may be called in between. Returns false if this transport cannot
+	 * wake a sleeper: the thread then sleeps only for a moment. Even after true a ring can be
+	 * missing: sleep() sets a flag, wake() clears it, and senders read it without a memory
+	 * fence. So every sleep has a time limit. No system call.
 	 */
 	bool (*sleep)(struct nm_transport *transport, struct nm_doorbells *doorbells);
 	/*
@@ -241,8 +258,8 @@ struct nm_copy_ops {
 				unsigned int nr_local, const struct nm_span *remote,
 				unsigned int nr_remote);
 	/*
-	 * Show a region of this endpoint to all peers until revoke(). Returns 0, or -ENOSPC: no
-	 * room.
+	 * Show a region of this endpoint to all peers until revoke(). Copies *REGION. Returns 0, or
+	 * -ENOSPC: no room.
 	 */
 	int (*publish)(struct nm_transport *transport, const struct nm_region *region);
 	/*
@@ -260,9 +277,9 @@ struct nm_copy_ops {
 		     struct nm_region *ret_regions);
 	void (*leave)(struct nm_link *link);
 	/*
-	 * These two let the engine choose: a peer that polls answers a packet sooner than a remote
-	 * copy, a system call, ends; a peer that computes does not answer. polled() announces that
-	 * this endpoint polls. polls() is true if the peer announced it a moment ago.
+	 * These two let the engine choose. A remote copy costs a system call: a peer that polls
+	 * answers a packet sooner than that, and a peer that computes does not answer. polled()
+	 * announces that this endpoint polls. polls() is true if the peer announced it a moment ago.
 	 */
 	void (*polled)(struct nm_transport *transport, uint64_t now_ns);
 	bool (*polls)(struct nm_link *link, uint64_t now_ns);
@@ -272,16 +289,16 @@ struct nm_copy_ops {
 
 struct nm_quarantine_ops {
 	/*
-	 * Give up the channel to WHO: the engine found invalid bytes; WHAT describes them. The
-	 * packet in delivery does not count as taken, no further packet is delivered, and
+	 * Begin a quarantine, on the side that found the invalid bytes of WHO; WHAT describes them.
+	 * The packet in delivery does not count as taken, no further packet is delivered, and
 	 * quarantined() follows at the end of this or the next progress(). May be called from
 	 * within deliver().
 	 */
 	void (*cast_out)(struct nm_transport *transport, const struct nm_identity *who,
 			 const char *what);
 	/*
-	 * Complete a quarantine that WHO began, as it reported on another channel. Delivers
-	 * the packets that WHO had published, up to a limit, calls quarantined() and returns. The
+	 * Complete a quarantine that WHO began on its side and reported on another channel. Delivers
+	 * the packets that WHO had sent, up to a limit, calls quarantined() and returns. The
 	 * engine never calls it from within this transport's progress().
 	 */
 	void (*finish)(struct nm_transport *transport, const struct nm_identity *who);
@@ -295,19 +312,21 @@ struct nm_quarantine_ops {
 #define NM_TRANSPORT_NETWORK 0x02u  /* reaches any endpoint whose address has a network part */
 #define NM_TRANSPORT_OPTIONAL 0x04u /* most machines do not have it: its absence is not reported */
 #define NM_TRANSPORT_WATCHES 0x08u  /* notices the death of its sources without being asked */
-#define NM_TRANSPORT_SILENT 0x10u   /* messages ring no doorbell; sleep() only returns its answer */
+#define NM_TRANSPORT_SILENT 0x10u   /* messages ring no doorbell; sleep() adds none */
 
-/* One per line of base/channel.h: const struct nm_transport_kind nm_CODE_kind. */
+/* One per line of base/channel.h: const struct nm_transport_kind nm_CODE_kind, CODE as there. */
 struct nm_transport_kind {
 	enum nm_channel channel;
 	unsigned int
 		rank; /* priority: the channel with the lowest number that reaches a peer is used */
 	unsigned int flags;
 	/*
-	 * Create the transport of one endpoint. ADDRESS->who is its identity; a network kind adds
-	 * its part to ADDRESS. Knobs come from the environment (base/params.h). Returns 0, and in
-	 * RET_REASON what it opened; or -errno, and the reason, which create() logs once per
-	 * process. -ENOENT: this machine has no such channel (optional kinds, not logged).
+	 * Create the transport of one endpoint. ADDRESS is the endpoint's and outlives the
+	 * transport. The kinds are created by rank and each adds to it: one with shared memory the
+	 * place of that memory, one with a network its network address. So do not copy it here.
+	 * Knobs come from the environment (base/params.h). Returns 0, and in RET_REASON what
+	 * it opened; or -errno, and the reason, which create() logs once per process. -ENOENT: this
+	 * machine has no such channel (optional kinds, not logged).
 	 */
 	int (*create)(const struct nm_sink *sink, struct nm_address *address,
 		      struct nm_transport **ret_transport, struct nm_reason *ret_reason);
@@ -330,11 +349,18 @@ struct nm_transport {
 	const struct nm_transport_kind *kind;
 	const struct nm_transport_ops *ops;
 	const struct nm_copy_ops *copy;		    /* NULL: cannot reach a peer's memory */
-	const struct nm_quarantine_ops *quarantine; /* NULL: invalid bytes end the source */
+	const struct nm_quarantine_ops *quarantine; /* NULL: see "Invalid bytes" above */
+	/*
+	 * The program gave the ADDRESS of a source. False: the source has the identity, but another
+	 * network address, so it is not the owner. The transport ends it without a report to the
+	 * sink, the engine forgets what it sent, and a later source_up() is from the owner. NULL:
+	 * sources prove their whole address.
+	 */
+	bool (*learn)(struct nm_transport *transport, const struct nm_address *address);
 	struct nm_sink sink;
 	uint32_t max_payload; /* largest pkt->len that send() takes; >= NM_MIN_MAX_PAYLOAD */
 	uint32_t eager_max;   /* messages up to this size are best sent in one packet */
-	uint64_t close_by_ns; /* deadline of destroy(), set by the engine; 0: at once */
+	uint64_t close_by_ns; /* deadline of destroy() by nm_clock_ns(); the engine's; 0: at once */
 	/*
 	 * The engine may skip this many calls of progress(), and counts them down. The transport
 	 * sets it when nothing urgent can arrive, and resets it to 0 when, for example, a send()

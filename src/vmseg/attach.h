@@ -136,9 +136,8 @@ struct nm_vmseg_claim;
  * no room; -EBUSY: the lock file is held, or processes without this lock file use the part;
  * -EBADMSG: the part is damaged; -errno; always with a reason.
  */
-int nm_vmseg_claim(struct nm_vmseg *segment, const uint8_t id[6], const uint8_t token[8],
-		   uint64_t window_size, struct nm_vmseg_claim **ret_claim,
-		   struct nm_reason *ret_reason);
+int nm_vmseg_claim(struct nm_vmseg *segment, const uint8_t id[6], uint64_t window_size,
+		   struct nm_vmseg_claim **ret_claim, struct nm_reason *ret_reason);
 /*
  * Show a window in the claimed memory (nm_window_place()); from now on neighbours find the slot.
  * Destroy RET_WINDOW before the claim is released.
@@ -169,7 +168,6 @@ struct nm_vmseg_peer {
 	enum nm_vmseg_state state;
 	uint64_t heartbeat;
 	uint8_t id[6];
-	uint8_t token[8];
 	uint64_t window_off; /* from the start of the part */
 	uint64_t window_size;
 };

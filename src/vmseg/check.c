@@ -178,7 +178,6 @@ int nm_vmseg_slot_check(const struct nm_vmseg_slot *slot, uint64_t control,
 	ret_peer->state = (enum nm_vmseg_state)state;
 	ret_peer->heartbeat = atomic_load_explicit(&slot->heartbeat, memory_order_relaxed);
 	memcpy(ret_peer->id, slot->id, sizeof(ret_peer->id));
-	memcpy(ret_peer->token, slot->token_proof, sizeof(ret_peer->token));
 	ret_peer->window_off = slot->window_off;
 	ret_peer->window_size = slot->window_size;
 	return 0;

@@ -271,7 +271,6 @@ static void write_slot(struct nm_vmseg_claim *claim, const struct nm_vmseg_shape
 	slot->window_off = claim->window_off;
 	slot->window_size = claim->window_size;
 	memcpy(slot->id, claim->id, sizeof(slot->id));
-	memcpy(slot->token_proof, claim->token, sizeof(slot->token_proof));
 	atomic_store_explicit(&slot->heartbeat, 0, memory_order_relaxed);
 	atomic_store_explicit(&slot->posted, 0, memory_order_relaxed);
 	atomic_store_explicit(&slot->gone_ns, 0, memory_order_relaxed);
@@ -360,9 +359,8 @@ static void clear_memory(struct nm_vmseg_claim *claim)
 	memset((uint8_t *)claim->segment->own.base + claim->window_off, 0, claim->window_size);
 }
 
-int nm_vmseg_claim(struct nm_vmseg *segment, const uint8_t id[6], const uint8_t token[8],
-		   uint64_t window_size, struct nm_vmseg_claim **ret_claim,
-		   struct nm_reason *ret_reason)
+int nm_vmseg_claim(struct nm_vmseg *segment, const uint8_t id[6], uint64_t window_size,
+		   struct nm_vmseg_claim **ret_claim, struct nm_reason *ret_reason)
 {
 	struct nm_vmseg_claim *claim;
 	int err;
@@ -385,7 +383,6 @@ int nm_vmseg_claim(struct nm_vmseg *segment, const uint8_t id[6], const uint8_t 
 	claim->window_size = window_size;
 	claim->address.part = segment->config.part;
 	memcpy(claim->id, id, sizeof(claim->id));
-	memcpy(claim->token, token, sizeof(claim->token));
 	err = allocate_in_time(claim, ret_reason);
 	if (err) {
 		free(claim->cell_used);
@@ -409,8 +406,8 @@ int nm_vmseg_open(struct nm_vmseg_claim *claim, const struct nm_geometry *geomet
 		nm_reason_set(ret_reason, "the window does not have the claimed size");
 		return -EINVAL;
 	}
-	err = nm_window_place(geometry, claim->id, claim->token, memory, claim->window_size,
-			      ret_window, ret_reason);
+	err = nm_window_place(geometry, claim->id, memory, claim->window_size, ret_window,
+			      ret_reason);
 	if (err)
 		return err;
 	nm_window_set_state(ret_window, NM_WINDOW_RUN);

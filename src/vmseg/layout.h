@@ -131,9 +131,7 @@ struct nm_vmseg_slot {
 	uint64_t window_off; /* of its window in the part; a multiple of the granule */
 	uint64_t window_size;
 	uint8_t id[6];
-	uint8_t reserved0[2];
-	uint8_t token_proof[8]; /* equal to the token in the endpoint's fabric address */
-	uint8_t reserved1[24];
+	uint8_t reserved0[34];
 	/* line 1: changes */
 	_Atomic uint64_t heartbeat; /* the lease: +1 about ten times a second */
 	_Atomic uint64_t posted;    /* sequence of the newest message in the mailbox */

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/compiler.h"
+#include "base/file.h"
 
 #define TABLE_BYTE 0
 #define SLOT_BYTE(slot) (1 + (off_t)(slot))
@@ -137,6 +138,10 @@ int nm_vmseg_record_write(struct nm_vmseg_lock *lock, struct nm_vmseg_record *re
 	ssize_t put;
 
 	record->magic = NM_VMSEG_RECORD_MAGIC;
+	if (!nm_file_fits(sizeof(*record))) {
+		nm_reason_set(ret_reason, "no files may be written (ulimit -f)");
+		return -EFBIG;
+	}
 	put = pwrite(lock->fd, record, sizeof(*record), 0);
 	if (put == (ssize_t)sizeof(*record))
 		return 0;

@@ -79,20 +79,22 @@ struct sender {
 	uint64_t taken; /* all messages up to this one were checked */
 };
 
+/* The mailboxes of a part. A walk through them belongs to one value of the knock. */
 struct part_box {
-	uint64_t knock; /* its value before the last walk through the part */
+	uint64_t knock; /* its value before the last walk */
 	struct sender *senders;
 	uint32_t nr_senders;
+	/* position of the walk */
+	bool walking;
+	uint32_t slot;
+	uint32_t nr_taken; /* from this slot, on this walk */
+	uint64_t upto;	   /* `posted` of this slot when the walk reached it; 0: not yet */
 };
 
 struct nm_vmseg_inbox {
 	struct nm_vmseg_claim *claim;
 	struct part_box *boxes; /* of each part */
-	/* Position of the walk. A walk through a part belongs to one value of the knock. */
-	bool walking;
-	uint32_t part, slot;
-	uint32_t nr_taken; /* from this slot, on this walk */
-	uint64_t upto;	   /* `posted` of this slot when the walk reached it; 0: not yet */
+	uint32_t part;		/* of the last message */
 };
 
 struct nm_vmseg_inbox *nm_vmseg_inbox_create(struct nm_vmseg_claim *claim)
@@ -129,10 +131,8 @@ static uint64_t read_knock(const struct nm_vmseg_inbox *inbox, uint32_t part)
 
 bool nm_vmseg_knocked(const struct nm_vmseg_inbox *inbox)
 {
-	if (inbox->walking)
-		return true;
 	for (uint32_t i = 0; i < inbox->claim->segment->host.nr_parts; i++)
-		if (read_knock(inbox, i) != inbox->boxes[i].knock)
+		if (inbox->boxes[i].walking || read_knock(inbox, i) != inbox->boxes[i].knock)
 			return true;
 	return false;
 }
@@ -176,12 +176,13 @@ static bool take_from_slot(struct nm_vmseg_inbox *inbox, const struct nm_vmseg_p
 			   struct nm_vmseg_letter *ret_letter)
 {
 	const uint8_t *part = nm_vmseg_seen_part(inbox->claim->segment, inbox->part);
+	struct part_box *box = &inbox->boxes[inbox->part];
 	const struct nm_vmseg_slot *slot =
-		(const struct nm_vmseg_slot *)(part + copy->shape.slots_off) + inbox->slot;
+		(const struct nm_vmseg_slot *)(part + copy->shape.slots_off) + box->slot;
 	const struct nm_vmseg_cell *cells =
 		(const struct nm_vmseg_cell *)(part + copy->shape.cells_off) +
-		(size_t)inbox->slot * copy->shape.nr_cells;
-	struct sender *sender = &inbox->boxes[inbox->part].senders[inbox->slot];
+		(size_t)box->slot * copy->shape.nr_cells;
+	struct sender *sender = &box->senders[box->slot];
 	uint64_t control = atomic_load_explicit(&slot->control, memory_order_acquire);
 	uint64_t generation = nm_vmseg_generation_of(control), sequence;
 
@@ -189,28 +190,28 @@ static bool take_from_slot(struct nm_vmseg_inbox *inbox, const struct nm_vmseg_p
 		return false;
 	if (sender->part_generation != copy->generation || sender->generation != generation) {
 		*sender = (struct sender){copy->generation, generation, 0};
-		inbox->upto = 0;
+		box->upto = 0;
 	}
-	if (!inbox->upto) {
+	if (!box->upto) {
 		/* All messages up to this one are in their cells, unless they were taken back. */
-		inbox->upto = atomic_load_explicit(&slot->posted, memory_order_acquire);
-		inbox->nr_taken = 0;
+		box->upto = atomic_load_explicit(&slot->posted, memory_order_acquire);
+		box->nr_taken = 0;
 	}
 	/* A correct sender has no more messages than cells; the rest waits for the next walk. */
-	sequence = inbox->nr_taken >= copy->shape.nr_cells ?
+	sequence = box->nr_taken >= copy->shape.nr_cells ?
 			   0 :
-			   find_letter(cells, copy->shape.nr_cells, sender->taken, inbox->upto,
+			   find_letter(cells, copy->shape.nr_cells, sender->taken, box->upto,
 				       &inbox->claim->address, ret_letter);
 	if (!sequence) {
-		if (inbox->upto > sender->taken)
-			sender->taken = inbox->upto;
+		if (box->upto > sender->taken)
+			sender->taken = box->upto;
 		return false;
 	}
 	NM_FAULT("mail-taken");
 	sender->taken = sequence;
-	inbox->nr_taken++;
+	box->nr_taken++;
 	ret_letter->from = (struct nm_vmseg_address){.part = inbox->part,
-						     .slot = inbox->slot,
+						     .slot = box->slot,
 						     .part_generation = copy->generation,
 						     .generation = generation};
 	return true;
@@ -232,42 +233,47 @@ static bool know_senders(struct part_box *box, uint32_t nr_slots)
 	return true;
 }
 
-static bool is_own_slot(const struct nm_vmseg_inbox *inbox)
+static bool is_own_slot(const struct nm_vmseg_inbox *inbox, uint32_t slot)
 {
-	return inbox->part == inbox->claim->address.part &&
-	       inbox->slot == inbox->claim->address.slot;
+	return inbox->part == inbox->claim->address.part && slot == inbox->claim->address.slot;
 }
 
+/* Go on with the walk through the current part, up to the next message. */
 static bool walk(struct nm_vmseg_inbox *inbox, struct nm_vmseg_letter *ret_letter)
 {
+	struct part_box *box = &inbox->boxes[inbox->part];
 	struct nm_vmseg_part_copy copy;
 
 	if (nm_vmseg_know_part(inbox->claim->segment, inbox->part, &copy) &&
-	    know_senders(&inbox->boxes[inbox->part], copy.shape.nr_slots))
-		for (; inbox->slot < copy.shape.nr_slots; inbox->slot++, inbox->upto = 0)
-			if (!is_own_slot(inbox) && take_from_slot(inbox, &copy, ret_letter))
+	    know_senders(box, copy.shape.nr_slots))
+		for (; box->slot < copy.shape.nr_slots; box->slot++, box->upto = 0)
+			if (!is_own_slot(inbox, box->slot) &&
+			    take_from_slot(inbox, &copy, ret_letter))
 				return true;
-	inbox->walking = false;
+	box->walking = false;
 	return false;
 }
 
+/* One message of each part in turn: a machine with many keeps out nobody. */
 bool nm_vmseg_take(struct nm_vmseg_inbox *inbox, struct nm_vmseg_letter *ret_letter)
 {
 	uint32_t nr_parts = inbox->claim->segment->host.nr_parts;
 
-	if (inbox->walking && walk(inbox, ret_letter))
-		return true;
 	for (uint32_t i = 0; i < nr_parts; i++) {
+		struct part_box *box;
 		uint64_t now;
 
 		inbox->part = (inbox->part + 1) % nr_parts;
+		box = &inbox->boxes[inbox->part];
 		now = read_knock(inbox, inbox->part);
-		if (now == inbox->boxes[inbox->part].knock)
+		if (!box->walking && now == box->knock)
 			continue;
-		inbox->boxes[inbox->part].knock = now;
-		inbox->walking = true;
-		inbox->slot = 0;
-		inbox->upto = 0;
+		if (!box->walking) {
+			box->knock = now;
+			box->walking = true;
+			box->slot = 0;
+			box->upto = 0;
+		}
 		if (walk(inbox, ret_letter))
 			return true;
 	}

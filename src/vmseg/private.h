@@ -41,7 +41,7 @@ struct nm_vmseg_claim {
 	struct nm_vmseg_shape shape;
 	struct nm_vmseg_slot *slot;  /* in the own part */
 	struct nm_vmseg_cell *cells; /* nr_cells of them */
-	uint8_t id[6], token[8];
+	uint8_t id[6];
 	uint64_t window_off, window_size;
 	pthread_mutex_t mutex; /* guards the mailbox */
 	uint64_t sequence;

@@ -172,7 +172,6 @@ static void case_counters(struct traffic *t)
 	job_check(job, fi_ep_bind(ep.ep, &job->av->fid, 0), "fi_ep_bind");
 	sends = open_counter(job, ep.ep, FI_SEND);
 	receives = open_counter(job, ep.ep, FI_RECV);
-	writes = open_counter(job, ep.ep, FI_WRITE);
 	reads = open_counter(job, ep.ep, FI_READ);
 	/* Queues too, because the helpers drive progress by them; nothing is written to them. */
 	job_check(job, fi_cq_open(job->domain, &(struct fi_cq_attr){0}, &ep.tx_cq, NULL), "cq");
@@ -182,6 +181,8 @@ static void case_counters(struct traffic *t)
 	job_check(job, fi_ep_bind(ep.ep, &ep.rx_cq->fid, FI_RECV | FI_SELECTIVE_COMPLETION),
 		  "fi_ep_bind");
 	job_check(job, fi_enable(ep.ep), "fi_enable");
+	/* Sandia OpenSHMEM adds counters to an enabled endpoint. */
+	writes = open_counter(job, ep.ep, FI_WRITE);
 	job_ep_connect(job, &ep);
 	job_check(job,
 		  fi_mr_reg(job->domain, &word, 8, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 5, 0, &mr,

@@ -84,7 +84,7 @@ void machines_enter(const char *dir, uint32_t part)
 
 static const char *look_at(struct nm_vmseg *segment)
 {
-	const uint8_t id[6] = {'n', 'e', 'x', 't'}, secret[8] = {1};
+	const uint8_t id[6] = {'n', 'e', 'x', 't'};
 	struct nm_vmseg_claim *claim;
 	struct nm_vmseg_peer peer;
 	uint64_t cursor = 0;
@@ -96,7 +96,7 @@ static const char *look_at(struct nm_vmseg *segment)
 		if (peer.address.part == nm_vmseg_facts(segment)->part &&
 		    peer.state != NM_VMSEG_GONE)
 			return "a slot of the dead passes for a living one";
-	if (nm_vmseg_claim(segment, id, secret, UINT64_C(1) << 20, &claim, &why))
+	if (nm_vmseg_claim(segment, id, UINT64_C(1) << 20, &claim, &why))
 		return "who comes next gets no slot";
 	nm_vmseg_release(claim);
 	return NULL;

@@ -56,10 +56,10 @@ static bool is_filled(const char *bytes, size_t size, const struct nm_identity *
 	return true;
 }
 
-static uint64_t resolve(void *arg, const struct nm_identity *who)
+static uint64_t resolve(void *arg, const struct nm_identity *who, struct nm_address *ret_address)
 {
 	(void)arg;
-	(void)who;
+	*ret_address = (struct nm_address){.version = NM_ADDRESS_VERSION, .who = *who};
 	return 0;
 }
 
@@ -98,7 +98,10 @@ int talker_open(struct talker *me)
 	nm_engine_bind(me->engine, &queues);
 	err = (me->by_segment ? &nm_vmseg_kind : &nm_shm_kind)
 		      ->create(nm_engine_sink(me->engine), &address, &channel, &why);
-	return err ? err : nm_engine_add_transport(me->engine, channel);
+	if (err)
+		return err;
+	me->who = address.who;
+	return nm_engine_add_transport(me->engine, channel);
 }
 
 void talker_close(struct talker *me)

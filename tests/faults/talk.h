@@ -8,9 +8,9 @@
 #include "engine/engine.h"
 
 struct talker {
-	struct nm_identity who;
-	bool by_segment;     /* the channel between machines, not the one within a kernel */
-	unsigned int number; /* small; a counter of its own at everybody's */
+	struct nm_identity who; /* complete once it is open */
+	bool by_segment;	/* the channel between machines, not the one within a kernel */
+	unsigned int number;	/* small; a counter of its own at everybody's */
 	struct nm_engine *engine;
 	struct nm_cqueue *cq;
 	struct nm_memory_table *memory;

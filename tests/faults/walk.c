@@ -50,6 +50,7 @@ static const char *const action_names[] = {
 
 /* What all processes of a run see. */
 struct shared {
+	struct nm_identity who[NR_ROLES];
 	_Atomic int open[NR_ROLES]; /* 1: open; 2: never will be */
 	char words[256];
 	_Atomic uint32_t seen[]; /* by world, then by mark */
@@ -121,7 +122,7 @@ static enum talk_end converse(struct run *run, unsigned int me, unsigned int oth
 		[TALK_MIXED] = "saw bytes or completions that are not its own",
 		[TALK_HUNG] = "waited in vain",
 	};
-	enum talk_end end = talk(&run->talkers[me], &run->talkers[other].who);
+	enum talk_end end = talk(&run->talkers[me], &shared->who[other]);
 
 	if (end == TALK_MIXED || end == TALK_HUNG) {
 		snprintf(shared->words, sizeof(shared->words), "process %u with %u: %s", me, other,
@@ -140,6 +141,7 @@ static void open_talker(struct run *run, unsigned int role)
 			 strerror(-err));
 		_exit(EXIT_DEFECT);
 	}
+	shared->who[role] = run->talkers[role].who;
 	atomic_store(&shared->open[role], 1);
 }
 
@@ -154,7 +156,7 @@ static int play_victim(struct run *run)
 	open_talker(run, VICTIM);
 	wait_for(GUEST);
 	end = converse(run, VICTIM, GUEST);
-	if (end == TALK_GOOD && !talk_until_gone(&run->talkers[VICTIM], &run->talkers[GUEST].who))
+	if (end == TALK_GOOD && !talk_until_gone(&run->talkers[VICTIM], &shared->who[GUEST]))
 		end = TALK_HUNG;
 	wait_for(SURVIVOR);
 	if (end == TALK_GOOD)
@@ -311,6 +313,7 @@ static bool walk(const char *mark, unsigned int world, enum nm_fault_action acti
 		run.talkers[i].by_segment = world == IN_SEGMENT;
 		if (nm_identity_create(&run.talkers[i].who))
 			return false;
+		shared->who[i] = run.talkers[i].who;
 	}
 	start(&run, VICTIM, play_victim);
 	start(&run, SURVIVOR, play_survivor);

@@ -10,10 +10,9 @@
 
 #include "shm/pool.h"
 #include "shm/ring.h"
+#include "target.h"
 
 enum { NR_SLOTS = 16, CHUNK = 4096, NR_CHUNKS = 8, NR_USERS = 2 };
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 static void expect(int condition)
 {
@@ -109,7 +108,7 @@ static void act(struct world *w, const uint8_t **at, const uint8_t *end)
 	check_pool(w);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+void nm_fuzz_input(const uint8_t *bytes, size_t len)
 {
 	const uint8_t *end = bytes + len;
 	struct world w;
@@ -136,5 +135,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	}
 	nm_pool_fini(&w.pool);
 	free(w.bytes);
-	return 0;
 }

@@ -8,10 +8,9 @@
 #include <string.h>
 
 #include "shm/ring.h"
+#include "target.h"
 
 enum { NR_SLOTS = 16, MAX_CHUNKS = 8 };
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 static volatile uint8_t sink; /* reads stay reads */
 
@@ -38,7 +37,7 @@ static void put(struct nm_slot *slot, uint64_t position, const struct descriptor
 					     (uint64_t)d->inline_len << NM_CONTROL_LEN_SHIFT);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+void nm_fuzz_input(const uint8_t *bytes, size_t len)
 {
 	struct nm_slot *slots = aligned_alloc(NM_CACHE_LINE, NR_SLOTS * sizeof(*slots));
 	struct nm_lane *lane = aligned_alloc(NM_CACHE_LINE, sizeof(*lane));
@@ -82,5 +81,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	free(lane);
 	free(pool);
 	free(bounce);
-	return 0;
 }

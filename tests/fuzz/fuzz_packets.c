@@ -12,10 +12,9 @@
 
 #include "engine/engine.h"
 #include "engine/protocol.h"
+#include "target.h"
 
 enum { IDS = 8, CONTEXTS = 64, ROOM = 12000, WINDOW = 256 };
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 struct script {
 	const uint8_t *at, *end;
@@ -532,7 +531,7 @@ static void act(struct script *s)
 	take_completions();
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+void nm_fuzz_input(const uint8_t *bytes, size_t len)
 {
 	struct script script = {bytes, bytes + len};
 
@@ -541,5 +540,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 		act(&script);
 	nm_engine_progress(world->engine);
 	world_destroy();
-	return 0;
 }

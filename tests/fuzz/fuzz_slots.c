@@ -8,12 +8,11 @@
 #include <string.h>
 
 #include "shm/ring.h"
+#include "target.h"
 
 #define NR_SLOTS 16
 #define CHUNK 4096
 #define NR_CHUNKS 2
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 static uint64_t sum_bytes(const uint8_t *bytes, uint32_t len)
 {
@@ -45,7 +44,7 @@ static int read_some(struct nm_ring_reader *reader, uint8_t *bounce, volatile ui
 	return 1;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+void nm_fuzz_input(const uint8_t *bytes, size_t len)
 {
 	struct nm_slot *slots = aligned_alloc(64, NR_SLOTS * sizeof(*slots));
 	struct nm_lane *lane = aligned_alloc(64, sizeof(*lane));
@@ -81,5 +80,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	free(lane);
 	free(pool);
 	free(bounce);
-	return 0;
 }

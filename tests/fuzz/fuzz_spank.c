@@ -9,8 +9,7 @@
 
 #include "spank/config.h"
 #include "spank/options.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
+#include "target.h"
 
 static void expect(bool condition)
 {
@@ -50,7 +49,7 @@ static void resolve(const struct nm_spank_options *options, const struct nm_span
 		expect((unsigned char)*p >= 0x20);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+void nm_fuzz_input(const uint8_t *bytes, size_t len)
 {
 	const char *text = (const char *)bytes, *end = text + len;
 	const char *nul = len ? memchr(text, 0, len) : NULL;
@@ -61,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 
 	if (nm_spank_config_parse(text, nul ? (size_t)(nul - text) : len, &config, &why)) {
 		expect(!strncmp(why.text, "line ", 5));
-		return 0;
+		return;
 	}
 	for (int i = 0; nul && i < NM_SPANK_NR_OPTIONS; i++) {
 		const char *argument = nul + 1;
@@ -73,5 +72,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	partitions = nul ? strndup(nul + 1, (size_t)(end - nul - 1)) : NULL;
 	resolve(&options, &config, partitions);
 	free(partitions);
-	return 0;
 }

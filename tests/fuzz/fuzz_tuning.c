@@ -3,11 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "target.h"
 #include "transport/tuning.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+void nm_fuzz_input(const uint8_t *bytes, size_t len)
 {
 	struct nm_tuning tuning;
 	struct nm_reason why = {""};
@@ -16,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	if (nm_tuning_parse((const char *)bytes, len, &tuning, &why)) {
 		if (strncmp(why.text, "line ", 5) != 0)
 			abort();
-		return 0;
+		return;
 	}
 	for (int c = 0; c < NM_SELECT_NR_CLASSES; c++)
 		for (int l = 0; l < NM_SELECT_NR_LOADS; l++)
@@ -28,5 +27,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	if (!any || !tuning.machine.cpu[0] || !memchr(tuning.date, 0, sizeof(tuning.date)))
 		abort();
 	(void)nm_tuning_check(&tuning, &tuning.machine, &why);
-	return 0;
 }

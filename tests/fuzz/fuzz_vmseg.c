@@ -7,13 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "target.h"
 #include "vmseg/check.h"
 
 #define ROOM (UINT64_C(8) << 20)
 
 enum { HELP_HOST = 1, HELP_PART = 2, HELP_OWN_SHAPE = 4 };
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 static void expect(bool condition)
 {
@@ -75,7 +74,7 @@ static void check_slots(uint8_t *part, const struct nm_vmseg_shape *shape)
 	}
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+void nm_fuzz_input(const uint8_t *bytes, size_t len)
 {
 	static uint8_t *part; /* kept: pages of zeros cost time */
 	const uint64_t part_size = NM_VMSEG_MIN_PART_SIZE;
@@ -111,11 +110,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	}
 	if (nm_vmseg_read_part(part, 0, part_size, &header, &shape, &why)) {
 		expect(why.text[0]);
-		return 0;
+		return;
 	}
 	check_shape(&shape, part_size);
 	memset(part + shape.slots_off, 0, (size_t)shape.nr_slots * 128);
 	take(part + shape.slots_off, (size_t)shape.nr_slots * 128, &bytes, &len);
 	check_slots(part, &shape);
-	return 0;
 }

@@ -3,9 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "target.h"
 #include "vmseg/attach.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 static void expect(bool condition)
 {
@@ -21,14 +20,14 @@ static void expect_path(const char *path, bool may_be_empty)
 		expect((unsigned char)*path >= 0x20);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+void nm_fuzz_input(const uint8_t *bytes, size_t len)
 {
 	struct nm_vmseg_config config;
 	struct nm_reason why = {""};
 
 	if (nm_vmseg_config_parse((const char *)bytes, len, &config, &why)) {
 		expect(!strncmp(why.text, "line ", 5));
-		return 0;
+		return;
 	}
 	expect(config.device == NM_VMSEG_DAX || config.device == NM_VMSEG_IVSHMEM);
 	expect_path(config.own, config.device == NM_VMSEG_DAX);
@@ -36,5 +35,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	expect_path(config.lock, false);
 	expect(config.part < NM_VMSEG_MAX_PARTS);
 	expect(config.numa >= -1 && config.vcpu_numa >= -1);
-	return 0;
 }

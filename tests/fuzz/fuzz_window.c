@@ -7,8 +7,7 @@
 #include <string.h>
 
 #include "shm/window.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
+#include "target.h"
 
 static void expect(int condition)
 {
@@ -16,7 +15,7 @@ static void expect(int condition)
 		abort();
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+void nm_fuzz_input(const uint8_t *bytes, size_t len)
 {
 	struct nm_window_header header = {0};
 	struct nm_geometry g;
@@ -24,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	uint64_t size;
 
 	if (len < sizeof(size))
-		return 0;
+		return;
 	memcpy(&size, bytes, sizeof(size));
 	bytes += sizeof(size);
 	len -= sizeof(size);
@@ -34,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	header.version = NM_LAYOUT_VERSION;
 	header.features = 0;
 	if (nm_window_header_check(&header, size, &g, &why))
-		return 0;
+		return;
 	expect(g.size == size);
 	expect(g.nr_lanes >= 1 && g.nr_chunks >= 1);
 	expect(!(g.ring_slots & (g.ring_slots - 1)) && g.ring_slots >= NM_MIN_RING_SLOTS);
@@ -42,8 +41,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	expect((unsigned __int128)g.lanes_off + (unsigned __int128)g.nr_lanes * 128 <= g.rings_off);
 	expect((unsigned __int128)g.rings_off + (unsigned __int128)g.nr_lanes * g.ring_slots * 64 <=
 	       g.pool_off);
-	expect((unsigned __int128)g.pool_off + (unsigned __int128)g.nr_chunks * g.chunk_size <=
+	expect((unsigned __int128)g.pool_off + (unsigned __int128)g.nr_chunks * g.chunk_size ==
 	       size);
+	/* A neighbour cannot choose how much address space its window wastes. */
+	expect(size < (UINT64_C(1) << 31) + (UINT64_C(1) << 23));
 	expect(g.lanes_off % 64 == 0 && g.rings_off % 64 == 0 && g.pool_off % 64 == 0);
-	return 0;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/peer.h"
 #include "harness.h"
 #include "transport/transport.h"
 
@@ -42,6 +43,7 @@ struct mesh {
 	struct mesh_transport *transports[MESH_NODES_MAX];
 	struct mesh_link links[MESH_NODES_MAX][MESH_NODES_MAX];
 	bool dead[MESH_NODES_MAX], hidden[MESH_NODES_MAX];
+	bool is_unknown[MESH_NODES_MAX], was_another[MESH_NODES_MAX];
 	int dead_err[MESH_NODES_MAX];
 	uint64_t random;
 };
@@ -322,10 +324,36 @@ static const struct nm_transport_ops mesh_ops = {
 	.destroy = mesh_transport_destroy,
 };
 
-static uint64_t resolve(void *arg, const struct nm_identity *who)
+static uint64_t resolve(void *arg, const struct nm_identity *who, struct nm_address *ret_address)
 {
-	(void)arg;
-	return who->id[5];
+	const struct mesh *mesh = arg;
+	unsigned int i = who->id[5];
+
+	if (i < MESH_NODES_MAX && mesh->is_unknown[i])
+		return UINT64_MAX;
+	*ret_address = (struct nm_address){.version = NM_ADDRESS_VERSION, .who = *who};
+	return i;
+}
+
+static bool mesh_learn(struct nm_transport *transport, const struct nm_address *address)
+{
+	const struct mesh *mesh = nm_container_of(transport, struct mesh_transport, base)->mesh;
+
+	return !mesh->was_another[address->who.id[5]];
+}
+
+void mesh_take_out(struct mesh *mesh, unsigned int i)
+{
+	mesh->is_unknown[i] = true;
+}
+
+void mesh_insert(struct mesh *mesh, unsigned int i, bool was_another)
+{
+	mesh->is_unknown[i] = false;
+	mesh->was_another[i] = was_another;
+	for (unsigned int j = 0; j < mesh->options.nr_nodes; j++)
+		nm_engine_resolve(mesh->nodes[j].engine);
+	mesh->was_another[i] = false;
 }
 
 static void node_create(struct mesh *mesh, unsigned int i)
@@ -346,18 +374,21 @@ static void node_create(struct mesh *mesh, unsigned int i)
 
 	n->address = (struct nm_address){.version = NM_ADDRESS_VERSION};
 	n->address.who.id[5] = (uint8_t)i;
-	n->address.who.token[0] = (uint8_t)(i + 1);
+	n->address.who.place[0] = (uint8_t)(i + 1);
 	NM_CHECK_EQ(nm_memory_table_create(&n->memory), 0);
 	NM_CHECK_EQ(nm_cqueue_create(0, &n->cq), 0);
 	config.who = n->address.who;
 	config.memory = n->memory;
 	config.select = mesh->options.select;
+	config.lost = i == 0 ? mesh->options.lost : NULL;
+	config.lost_arg = mesh->options.lost_arg;
 	NM_CHECK_EQ(nm_engine_create(&config, &n->engine), 0);
 	queues.transmit = queues.receive = n->cq;
 	nm_engine_bind(n->engine, &queues);
 	t->base.kind = &mesh_kind;
 	t->base.ops = &mesh_ops;
 	t->base.copy = &mesh_copy_ops;
+	t->base.learn = mesh_learn;
 	t->base.sink = *nm_engine_sink(n->engine);
 	t->base.max_payload = mesh->options.max_payload;
 	t->base.eager_max = mesh->options.eager_max;
@@ -442,7 +473,11 @@ struct mesh_node *mesh_node(struct mesh *mesh, unsigned int i)
 
 struct nm_peer *mesh_peer(struct mesh *mesh, unsigned int from, unsigned int to)
 {
-	return nm_engine_peer(mesh->nodes[from].engine, &mesh->nodes[to].address);
+	struct nm_peer *peer = nm_engine_peer(mesh->nodes[from].engine, &mesh->nodes[to].address);
+
+	if (mesh->is_unknown[to])
+		peer->was_known = false;
+	return peer;
 }
 
 unsigned int mesh_step(struct mesh *mesh)

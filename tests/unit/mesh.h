@@ -22,6 +22,9 @@ struct mesh_options {
 	bool remote_copy; /* links copy from and to the peer's memory, in pieces of random size */
 	uint64_t seed;
 	const struct nm_select_params *select;
+	/* nm_engine_config's, of node 0 only */
+	void (*lost)(void *lost_arg, const struct nm_lost *lost);
+	void *lost_arg;
 };
 
 struct mesh_node {
@@ -63,5 +66,9 @@ uint64_t mesh_copied(struct mesh *mesh, unsigned int from, unsigned int to);
 unsigned int mesh_alive_checks(struct mesh *mesh, unsigned int from, unsigned int to);
 /* From now on connects to node I are refused. */
 void mesh_hide(struct mesh *mesh, unsigned int i);
+/* Node I is in no address vector until mesh_insert(): then the others learn its address. */
+void mesh_take_out(struct mesh *mesh, unsigned int i);
+/* WAS_ANOTHER: their transports find that another process had sent in its name. */
+void mesh_insert(struct mesh *mesh, unsigned int i, bool was_another);
 
 #endif

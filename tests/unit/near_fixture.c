@@ -6,10 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/peer.h"
 #include "harness.h"
 #include "transport/transport.h"
 
-#define NODES_MAX 4
+#define NODES_MAX 24
 #define PATIENCE_ROUNDS 15000 /* of a millisecond and more in which nothing moves */
 
 struct net_packet {
@@ -164,7 +165,7 @@ static const struct nm_transport_ops net_ops = {
 	.destroy = net_destroy,
 };
 
-static void add_transports(struct near_node *node, bool has_net)
+static void add_windows(struct near_node *node)
 {
 	struct nm_transport *shm;
 	struct nm_reason why = {""};
@@ -172,8 +173,10 @@ static void add_transports(struct near_node *node, bool has_net)
 	if (nm_shm_kind.create(nm_engine_sink(node->engine), &node->address, &shm, &why))
 		nm_test_fail(__FILE__, __LINE__, "shm: %s", why.text);
 	NM_CHECK_EQ(nm_engine_add_transport(node->engine, shm), 0);
-	if (!has_net)
-		return;
+}
+
+static void add_net(struct near_node *node)
+{
 	node->net = calloc(1, sizeof(*node->net));
 	node->net->base.kind = &net_kind;
 	node->net->base.ops = &net_ops;
@@ -185,7 +188,15 @@ static void add_transports(struct near_node *node, bool has_net)
 	NM_CHECK_EQ(nm_engine_add_transport(node->engine, &node->net->base), 0);
 }
 
-struct near_node *near_create(bool has_net)
+static void note_lost(void *arg, const struct nm_lost *lost)
+{
+	struct near_node *node = arg;
+
+	node->nr_lost++;
+	node->failed = lost->failed;
+}
+
+static struct near_node *create(bool has_windows, bool has_net)
 {
 	struct near_node *node = calloc(1, sizeof(*node));
 	struct nm_engine_config config = {.who = {.id = {0}}};
@@ -202,11 +213,26 @@ struct near_node *near_create(bool has_net)
 	NM_CHECK_EQ(nm_cqueue_create(0, &node->cq), 0);
 	config.who = node->address.who;
 	config.memory = node->memory;
+	config.lost = note_lost;
+	config.lost_arg = node;
 	NM_CHECK_EQ(nm_engine_create(&config, &node->engine), 0);
 	queues.transmit = queues.receive = node->cq;
 	nm_engine_bind(node->engine, &queues);
-	add_transports(node, has_net);
+	if (has_windows)
+		add_windows(node);
+	if (has_net)
+		add_net(node);
 	return node;
+}
+
+struct near_node *near_create(bool has_net)
+{
+	return create(true, has_net);
+}
+
+struct near_node *near_create_far(void)
+{
+	return create(false, true);
 }
 
 void near_destroy(struct near_node *node)
@@ -260,6 +286,14 @@ struct nm_peer *near_peer(struct near_node *at, struct near_node *other)
 	return peer;
 }
 
+void near_link(struct near_node *from, struct near_node *to)
+{
+	struct nm_peer *peer = near_peer(from, to);
+
+	while (peer->state < NM_PEER_MOVING && nm_peer_connect(from->engine, peer) == -EAGAIN)
+		nm_test_sleep_ms(1);
+}
+
 int near_send(struct near_node *from, struct near_node *to, const void *buf, size_t len,
 	      uint64_t tag, uint64_t flags, void *context)
 {
@@ -273,6 +307,7 @@ int near_send(struct near_node *from, struct near_node *to, const void *buf, siz
 		.flags = NM_TAGGED | flags,
 	};
 
+	near_link(from, to);
 	return nm_engine_send(from->engine, &m);
 }
 

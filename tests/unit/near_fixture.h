@@ -16,11 +16,15 @@ struct near_node {
 	struct nm_engine *engine;
 	struct nm_cqueue *cq;
 	struct nm_memory_table *memory;
-	struct near_net *net; /* NULL: this node has no network */
+	struct near_net *net;	 /* NULL: this node has no network */
+	unsigned int nr_lost;	 /* calls of config.lost */
+	struct nm_failed failed; /* in the last one */
 };
 
 /* HAS_NET: with a network to the others that have one. The rundir is the case's own. */
 struct near_node *near_create(bool has_net);
+/* Only with a network. */
+struct near_node *near_create_far(void);
 void near_destroy(struct near_node *node);
 /* Progress all of A, B (and C, unless NULL) once. */
 unsigned int near_step(struct near_node *a, struct near_node *b, struct near_node *c);
@@ -29,6 +33,9 @@ struct nm_window_header *near_window(const struct near_node *node);
 /* Call from within: let nothing through between the two nets of A and B until called again. */
 void near_hold_net(struct near_node *node, bool held);
 
+/* Connect, so that no operation from FROM to TO has to wait for that. */
+void near_link(struct near_node *from, struct near_node *to);
+/* Links them if they are not linked. */
 int near_send(struct near_node *from, struct near_node *to, const void *buf, size_t len,
 	      uint64_t tag, uint64_t flags, void *context);
 /* FROM NULL: from anyone. */

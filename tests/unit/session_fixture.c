@@ -13,8 +13,10 @@
 
 int place_try(struct place *place, const char *dir, uint32_t connect_ms, struct nm_reason *ret_why)
 {
-	struct nm_sessions_config config = {
-		.dir = dir, .connect_ms = connect_ms, .lease_ms = 20, .cma = !place->no_cma};
+	struct nm_sessions_config config = {.dir = dir,
+					    .connect_ms = connect_ms,
+					    .lease_ms = place->lease_ms ? place->lease_ms : 20,
+					    .cma = !place->no_cma};
 	struct nm_geometry geometry;
 	int err;
 
@@ -24,15 +26,18 @@ int place_try(struct place *place, const char *dir, uint32_t connect_ms, struct 
 	/* On the heap, so that a place may be moved. */
 	place->window = malloc(sizeof(*place->window));
 	NM_CHECK(place->window != NULL);
-	NM_CHECK_EQ(nm_window_create(&geometry, place->who.id, place->who.token, place->window,
-				     ret_why),
-		    0);
+	NM_CHECK_EQ(nm_window_create(&geometry, place->who.id, place->window, ret_why), 0);
 	config.who = place->who;
 	config.window = place->window;
 	err = nm_sessions_create(&config, &place->sessions, ret_why);
 	if (err) {
 		nm_window_destroy(place->window);
 		free(place->window);
+	} else {
+		place->who = *nm_sessions_who(place->sessions);
+		/* Its thread runs, as the tests take for granted that change what it wrote. */
+		while (!atomic_load(&place->window->header->life))
+			nm_test_sleep_ms(1);
 	}
 	return err;
 }
@@ -74,11 +79,21 @@ void place_expect_nothing(struct place *place)
 	NM_CHECK(nm_sessions_next_event(place->sessions, &kind) == NULL);
 }
 
+int place_call(struct nm_sessions *sessions, const struct nm_identity *who,
+	       struct nm_session **ret_session, struct nm_reason *ret_reason)
+{
+	int err;
+
+	while ((err = nm_sessions_connect(sessions, who, ret_session, ret_reason)) == -EAGAIN)
+		nm_test_sleep_ms(1);
+	return err;
+}
+
 struct nm_session *place_visit(struct place *place, const struct place *owner)
 {
 	struct nm_session *session;
 	struct nm_reason why = {""};
-	int err = nm_sessions_connect(place->sessions, &owner->who, &session, &why);
+	int err = place_call(place->sessions, &owner->who, &session, &why);
 
 	if (err)
 		nm_test_fail(__FILE__, __LINE__, "visit: %d: %s", err, why.text);
@@ -124,7 +139,7 @@ int raw_listen(const struct nm_identity *who)
 
 	NM_CHECK_EQ(nm_rundir_open(nm_test_dir(), &dir, NULL), 0);
 	nm_socket_name(who->id, name);
-	fd = nm_rundir_listen(&dir, name, NULL);
+	fd = nm_rundir_listen(&dir, name, false, NULL);
 	NM_CHECK(fd >= 0);
 	nm_rundir_close(&dir);
 	return fd;
@@ -143,10 +158,11 @@ int raw_accept(int listener)
 
 struct nm_greeting raw_hello(const struct place *visitor, const struct place *owner, uint32_t lane)
 {
-	struct nm_greeting hello = {.who = visitor->who, .lane = lane, .challenge = 0x1234};
+	struct nm_greeting hello = {
+		.who = visitor->who, .to = owner->who, .lane = lane, .challenge = 0x1234};
 
+	NM_CHECK_EQ(nm_window_reserve_ring(visitor->window, lane, NULL), 0);
 	nm_message_init(&hello.header, NM_MESSAGE_HELLO);
-	memcpy(hello.owner_token, owner->who.token, sizeof(hello.owner_token));
 	snprintf(hello.label.text, sizeof(hello.label.text), "raw visitor");
 	return hello;
 }
@@ -182,4 +198,14 @@ void raw_expect_bye(int fd, const char *part)
 	NM_CHECK_HAS(words, part);
 	NM_CHECK_EQ(raw_receive(fd, bytes, &passed, words), 0);
 	close(fd);
+}
+
+void raw_prove(const struct place *visitor, const struct place *owner, uint32_t lane,
+	       uint64_t challenge, unsigned int step)
+{
+	struct nm_lane *own = &visitor->window->lanes[lane];
+
+	memcpy(own->writer_for, &owner->who, NM_LANE_WHO);
+	atomic_store(&own->writer_proof, challenge);
+	atomic_store(&own->writer_step, (uint16_t)step);
 }

@@ -11,7 +11,8 @@ struct place {
 	struct nm_identity who;
 	struct nm_window *window;
 	struct nm_sessions *sessions;
-	bool no_cma; /* before it is made */
+	bool no_cma;	   /* these before it is made */
+	uint32_t lease_ms; /* 0: short */
 };
 
 #define PLACE_LANES 4
@@ -25,6 +26,9 @@ void place_destroy(struct place *place);
 struct nm_session *place_expect(struct place *place, enum nm_session_event kind);
 /* No event is there, and after a while still none. */
 void place_expect_nothing(struct place *place);
+/* nm_sessions_connect() until it has a result. */
+int place_call(struct nm_sessions *sessions, const struct nm_identity *who,
+	       struct nm_session **ret_session, struct nm_reason *ret_reason);
 /* Visit OWNER; the visit must succeed. */
 struct nm_session *place_visit(struct place *place, const struct place *owner);
 /* A visit between two other sound places works: what happened before did no harm. */
@@ -37,6 +41,9 @@ int raw_listen(const struct nm_identity *who);
 int raw_accept(int listener);
 /* A hello as VISITOR would send it to OWNER. */
 struct nm_greeting raw_hello(const struct place *visitor, const struct place *owner, uint32_t lane);
+/* Show CHALLENGE and STEP (NM_LANE_) of a link to OWNER in a lane, as VISITOR would. */
+void raw_prove(const struct place *visitor, const struct place *owner, uint32_t lane,
+	       uint64_t challenge, unsigned int step);
 /* Receive one message, waiting. Returns its kind, 0 for a hangup; words of a BYE. */
 int raw_receive(int fd, uint8_t bytes[NM_MESSAGE_MAX], int *ret_fd, char words[180]);
 /* The owner turns the visitor on FD away with words that contain PART, and hangs up. */

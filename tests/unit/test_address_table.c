@@ -24,7 +24,7 @@ static struct nm_address make_address(uint64_t n, int family)
 	for (i = 0; i < 4; i++)
 		words[i] = nm_test_random(&state) | 1;
 	memcpy(address.who.id, &words[0], sizeof(address.who.id));
-	memcpy(address.who.token, &words[1], sizeof(address.who.token));
+	memcpy(address.who.place, &words[1], sizeof(address.who.place));
 	in.sin_port = in6.sin6_port = (in_port_t)words[2];
 	in.sin_addr.s_addr = (in_addr_t)(words[2] >> 32);
 	memcpy(&in6.sin6_addr, &words[2], sizeof(in6.sin6_addr));

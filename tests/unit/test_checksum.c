@@ -92,7 +92,7 @@ NM_TEST(spoiled_bytes_are_not_delivered)
 NM_TEST(checksums_need_room)
 {
 	struct nm_sink sink = {0};
-	struct nm_address address = {.who = {.id = {1}, .token = {1}}};
+	struct nm_address address = {.who = {.id = {1}, .place = {1}}};
 	struct nm_transport *shm;
 	struct nm_reason why = {""};
 

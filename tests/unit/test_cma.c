@@ -115,7 +115,7 @@ static void be_visitor(void *arg)
 	place = make_place(true);
 	pair->visitor.pid = getpid();
 	pair->visitor.err =
-		nm_sessions_connect(place.sessions, &pair->owner.who, &session, &pair->visitor.why);
+		place_call(place.sessions, &pair->owner.who, &session, &pair->visitor.why);
 	if (!pair->visitor.err)
 		note(&pair->visitor, session, &session->out);
 	atomic_store(&pair->step, 2);

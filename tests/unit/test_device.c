@@ -189,6 +189,8 @@ static void open_both(void)
 	plug();
 	a = near_create(false);
 	b = near_create(false);
+	near_link(a, b);
+	near_link(b, a);
 }
 
 static void close_both(void)

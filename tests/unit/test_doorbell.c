@@ -218,9 +218,9 @@ static void send_and_pause(void *unused)
 
 	(void)unused;
 	NM_CHECK_EQ(read(to_sender[0], &address, sizeof(address)), sizeof(address));
-	NM_CHECK_EQ(node->transport->ops->connect(node->transport, &address, (struct nm_peer *)node,
-						  &node->link, &why),
-		    0);
+	NM_CHECK_EQ(
+		node_reach(node->transport, &address, (struct nm_peer *)node, &node->link, &why),
+		0);
 	NM_CHECK_EQ(node_send(node, 1, 8), 0);
 	pause();
 }
@@ -272,7 +272,7 @@ static struct nm_session *start_with_liar(void)
 
 	sleeper = node_create(&shm_fixture);
 	liar = place_create(5000);
-	if (nm_sessions_connect(liar.sessions, &sleeper->address.who, &session, &why))
+	if (place_call(liar.sessions, &sleeper->address.who, &session, &why))
 		nm_test_fail(__FILE__, __LINE__, "visit: %s", why.text);
 	NODE_UNTIL(sleeper, sleeper->nr_up > 0);
 	return session;
@@ -313,8 +313,8 @@ NM_TEST(who_says_that_it_sleeps_is_rung_once_each_time)
 
 	start_with_liar();
 	address = (struct nm_address){.version = NM_ADDRESS_VERSION, .who = liar.who};
-	if (sleeper->transport->ops->connect(sleeper->transport, &address,
-					     (struct nm_peer *)sleeper, &sleeper->link, &why))
+	if (node_reach(sleeper->transport, &address, (struct nm_peer *)sleeper, &sleeper->link,
+		       &why))
 		nm_test_fail(__FILE__, __LINE__, "connect: %s", why.text);
 	while (!(source = nm_sessions_next_event(liar.sessions, &kind)))
 		nm_test_sleep_ms(1);

@@ -325,3 +325,64 @@ NM_TEST(those_waited_for_are_asked_whether_they_live)
 		checks_while_idle(mesh);
 	mesh_destroy(mesh);
 }
+
+NM_TEST(messages_of_an_impostor_go_and_end_no_receive)
+{
+	struct mesh *mesh = mesh_create(&three);
+	static char big[BIG], in[BIG];
+	struct nm_peer *impostor;
+
+	mesh_take_out(mesh, 1);
+	recv_from(mesh, 0, NULL, in, 8, 5, 0, TAGGED, "any");
+	send_to(mesh, 1, 0, "forged", 6, 1, NM_TAGGED, NULL);
+	send_to(mesh, 1, 0, big, BIG, 2, NM_TAGGED, NULL);
+	mesh_settle(mesh);
+	impostor = mesh_peer(mesh, 0, 1);
+	mesh_insert(mesh, 1, true);
+	NM_CHECK(mesh_peer(mesh, 0, 1) != impostor);
+	recv_from(mesh, 0, NULL, in, 8, 1, 0, TAGGED, "any");
+	recv_from(mesh, 0, mesh_peer(mesh, 0, 1), in, BIG, 2, 0, TAGGED, "directed");
+	NM_CHECK(mesh_quiet(mesh, 0));
+	send_to(mesh, 2, 0, "abc", 3, 5, NM_TAGGED, NULL);
+	NM_CHECK_EQ(mesh_wait(mesh, 0).err, 0);
+	NM_CHECK(mesh_quiet(mesh, 0));
+	mesh_destroy(mesh);
+}
+
+NM_TEST(messages_of_a_source_stay_when_its_address_is_learned)
+{
+	struct mesh *mesh = mesh_create(&three);
+	struct nm_completion c;
+	char in[8];
+
+	mesh_take_out(mesh, 1);
+	send_to(mesh, 1, 0, "abc", 3, 1, NM_TAGGED, NULL);
+	mesh_settle(mesh);
+	mesh_insert(mesh, 1, false);
+	recv_from(mesh, 0, mesh_peer(mesh, 0, 1), in, 8, 1, 0, TAGGED, "directed");
+	c = mesh_wait(mesh, 0);
+	NM_CHECK_EQ(c.err, 0);
+	NM_CHECK_EQ(c.len, 3);
+	mesh_destroy(mesh);
+}
+
+/* Any process of the user can call, send and die. */
+NM_TEST(the_crash_of_a_stranger_ends_no_receive)
+{
+	struct mesh *mesh = mesh_create(&three);
+	char in[8];
+
+	mesh_take_out(mesh, 2);
+	meet(mesh, 0, 1);
+	recv_from(mesh, 0, NULL, in, 8, 2, 0, TAGGED, "before");
+	send_to(mesh, 2, 0, "forged", 6, 3, NM_TAGGED, NULL);
+	mesh_settle(mesh);
+	mesh_kill(mesh, 2, -ECONNRESET);
+	recv_from(mesh, 0, NULL, in, 8, 2, 0, TAGGED, "after");
+	NM_CHECK(mesh_quiet(mesh, 0));
+	/* The crash of a peer in the address vector does. */
+	mesh_kill(mesh, 1, -ECONNRESET);
+	NM_CHECK_EQ(mesh_wait(mesh, 0).err, ECONNRESET);
+	NM_CHECK_EQ(mesh_wait(mesh, 0).err, ECONNRESET);
+	mesh_destroy(mesh);
+}

@@ -126,6 +126,8 @@ NM_TEST(spoiled_messages_end_in_an_error_and_others_take_the_network)
 	exchange(8);
 	exchange(150000);
 	expect_on_network("a slot of its ring");
+	NM_CHECK_EQ(a->nr_lost, 1);
+	NM_CHECK_EQ(a->failed.receives, 2);
 	NM_CHECK_EQ(near_facts(a, b).received[NM_CHANNEL_SHM].messages, 2); /* one of the start */
 	NM_CHECK_EQ(near_facts(a, b).received[NM_CHANNEL_NET].messages, 2);
 	NM_CHECK_EQ(near_facts(b, a).sent[NM_CHANNEL_SHM].messages, 3);
@@ -153,6 +155,7 @@ NM_TEST(nothing_is_lost_when_nothing_was_on_its_way)
 	expect_on_network("a slot of its ring");
 	/* Whoever waits for anyone still does. */
 	NM_CHECK(nm_cqueue_empty(a->cq));
+	NM_CHECK(a->nr_lost == 0 && b->nr_lost == 0);
 	finish();
 }
 

@@ -25,6 +25,8 @@ static void setup(void)
 {
 	a = near_create(false);
 	b = near_create(false);
+	near_link(a, b);
+	near_link(b, a);
 	window = calloc(1, LEN);
 	local = calloc(1, LEN);
 }

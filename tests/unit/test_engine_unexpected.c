@@ -464,3 +464,44 @@ NM_TEST(paces_that_do_not_exist)
 		mesh_destroy(mesh);
 	}
 }
+
+static void flood(struct mesh *mesh, unsigned int from, unsigned int nr)
+{
+	const struct nm_packet packet = {
+		.op = NM_OP_EAGER, .flags = NM_PKT_TAGGED, .len = BYTES_MAX, .tag = 7};
+	char bytes[BYTES_MAX];
+
+	fill(bytes, BYTES_MAX, 7);
+	while (nr--) {
+		mesh_forge(mesh, from, 1, &packet, bytes);
+		mesh_step(mesh);
+		NM_CHECK(mesh_peer(mesh, 1, 2)->held_bytes + mesh_peer(mesh, 1, 3)->held_bytes <=
+			 1 << 20);
+	}
+}
+
+/* A process can have many names. The one with most messages goes, and its messages go with it. */
+NM_TEST(strangers_share_one_limit)
+{
+	const struct mesh_options options = {.nr_nodes = 4};
+	struct mesh *mesh;
+	char in[8];
+
+	setenv("NEARMETAL_UNEXPECTED_MAX", "16M", 1);
+	mesh = mesh_create(&options);
+	mesh_take_out(mesh, 2);
+	mesh_take_out(mesh, 3);
+	recv_from(mesh, 1, NULL, in, sizeof(in), 8, 0, TAGGED, NULL);
+	flood(mesh, 0, 300);
+	flood(mesh, 2, 500);
+	NM_CHECK(!look(mesh, 1, 2).down);
+	flood(mesh, 3, 450);
+	NM_CHECK(look(mesh, 1, 2).down);
+	NM_CHECK_EQ(mesh_peer(mesh, 1, 2)->held_bytes, 0);
+	NM_CHECK(!look(mesh, 1, 3).down);
+	/* Neither other peers nor a receive from any source notice it. */
+	NM_CHECK(mesh_quiet(mesh, 1));
+	for (int i = 0; i < 300; i++)
+		receive(mesh, 7, BYTES_MAX);
+	mesh_destroy(mesh);
+}

@@ -21,6 +21,7 @@
 
 #include "harness.h"
 #include "transport/transport.h"
+#include "transport_fixture.h"
 #include "vmseg_fixture.h"
 
 /* Counts down to the call that fails; 0: none does. Both threads of an endpoint count. */
@@ -159,7 +160,7 @@ static bool between_machines;
 
 static int open_end(struct end *end, uint32_t machine)
 {
-	struct nm_sink sink = {end, source_up, deliver, source_down, NULL};
+	struct nm_sink sink = {end, source_up, deliver, source_down, NULL, NULL};
 	struct nm_reason why = {""};
 	int err;
 
@@ -197,8 +198,7 @@ static int run_through(struct end *a, struct end *b)
 	err = open_end(b, 1);
 	if (err)
 		return err;
-	err = a->transport->ops->connect(a->transport, &b->address, (struct nm_peer *)a, &link,
-					 &why);
+	err = node_reach(a->transport, &b->address, (struct nm_peer *)a, &link, &why);
 	expect_words(err, &why);
 	if (err)
 		return err;
@@ -277,7 +277,7 @@ NM_TEST_WITHIN(every_call_may_fail_once_between_machines, 110)
 /* Read what the guest unit says, attach, open an endpoint, write to itself, end. */
 static int use_segment(const char *path)
 {
-	const uint8_t id[6] = {1}, token[8] = {2};
+	const uint8_t id[6] = {1};
 	struct nm_vmseg_inbox *inbox = NULL;
 	struct nm_vmseg_claim *claim = NULL;
 	struct nm_vmseg *segment = NULL;
@@ -294,7 +294,7 @@ static int use_segment(const char *path)
 	if (!err)
 		err = nm_vmseg_geometry(segment, 8, 4, 16, 4096, SEGMENT_MIB, &geometry, &why);
 	if (!err)
-		err = nm_vmseg_claim(segment, id, token, geometry.size, &claim, &why);
+		err = nm_vmseg_claim(segment, id, geometry.size, &claim, &why);
 	if (!err)
 		err = nm_vmseg_open(claim, &geometry, &window, &why);
 	expect_words(err, &why);

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -89,7 +90,7 @@ NM_TEST(paths_longer_than_a_socket_address_work)
 	name[sizeof(name) - 1] = '\0';
 	NM_CHECK_EQ(place_try(&a, in_dir(name), 5000, &why), 0);
 	NM_CHECK_EQ(place_try(&b, in_dir(name), 5000, &why), 0);
-	if (nm_sessions_connect(a.sessions, &b.who, &session, &why))
+	if (place_call(a.sessions, &b.who, &session, &why))
 		nm_test_fail(__FILE__, __LINE__, "visit: %s", why.text);
 	place_destroy(&a);
 	place_destroy(&b);
@@ -154,12 +155,108 @@ NM_TEST(visit_to_a_dead_one_says_so_and_clears_up)
 	struct nm_reason why;
 
 	leave_socket("dead00000001", 0);
-	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &dead, &session, &why), -EHOSTUNREACH);
+	NM_CHECK_EQ(place_call(a.sessions, &dead, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "dead process");
 	NM_CHECK(access(in_dir("dead00000001"), F_OK) < 0);
-	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &dead, &session, &why), -EHOSTUNREACH);
+	NM_CHECK_EQ(place_call(a.sessions, &dead, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "does not listen");
 	place_destroy(&a);
+}
+
+/* The name of the default rundir in the case's directory, which another user has taken. */
+static const char *take_default(void)
+{
+	static char taken[512];
+
+	if (geteuid() != 0)
+		nm_test_skip("only root can make a directory that is somebody else's");
+	snprintf(taken, sizeof(taken), "%s/nearmetal-%u", nm_test_dir(), geteuid());
+	NM_CHECK_EQ(mkdir(taken, 0700), 0);
+	NM_CHECK_EQ(chown(taken, 12345, 12345), 0);
+	return taken;
+}
+
+static void open_default(char ret_path[NM_RUNDIR_PATH_MAX])
+{
+	struct nm_reason why = {""};
+	struct nm_rundir dir;
+
+	if (nm_rundir_open_default(nm_test_dir(), &dir, &why))
+		nm_test_fail(__FILE__, __LINE__, "open: %s", why.text);
+	memcpy(ret_path, dir.path, sizeof(dir.path));
+	nm_rundir_close(&dir);
+}
+
+static void expect_default(const char *expected)
+{
+	char found[NM_RUNDIR_PATH_MAX];
+
+	open_default(found);
+	NM_CHECK_STR(found, expected);
+}
+
+NM_TEST(taken_name_of_the_default_directory_keeps_no_user_apart)
+{
+	const char *taken = take_default();
+	char spare[NM_RUNDIR_PATH_MAX], no_spare[512];
+	struct stat st;
+
+	/* Names like those of spare ones, of others or open to others, are none. */
+	NM_CHECK_EQ(mkdir(in_dir("nearmetal-0.00000000"), 0700), 0);
+	NM_CHECK_EQ(chown(path, 12345, 12345), 0);
+	NM_CHECK_EQ(mkdir(in_dir("nearmetal-0.00000001"), 0700), 0);
+	NM_CHECK_EQ(chmod(path, 0777), 0);
+	NM_CHECK_EQ(symlink(nm_test_dir(), in_dir("nearmetal-0.00000002")), 0);
+	NM_CHECK_EQ(mkdir(in_dir("nearmetal-0.0000000"), 0700), 0);
+	open_default(spare);
+	snprintf(no_spare, sizeof(no_spare), "%s.0000000", taken);
+	NM_CHECK_HAS(spare, "/nearmetal-0.");
+	NM_CHECK(strncmp(spare, no_spare, strlen(no_spare)) > 0);
+	NM_CHECK_EQ(lstat(spare, &st), 0);
+	NM_CHECK_EQ(st.st_mode & 07777, 0700);
+	NM_CHECK_EQ(st.st_uid, geteuid());
+	/* Another process finds it, also after the other user has given the name free. */
+	expect_default(spare);
+	NM_CHECK_EQ(rmdir(taken), 0);
+	expect_default(spare);
+}
+
+NM_TEST(default_directory_is_used_if_it_is_free)
+{
+	char expected[512];
+
+	snprintf(expected, sizeof(expected), "%s/nearmetal-%u", nm_test_dir(), geteuid());
+	expect_default(expected);
+	/* A spare one that appears now is not looked for. */
+	NM_CHECK_EQ(mkdir(in_dir("nearmetal-0.00000000"), 0700), 0);
+	expect_default(expected);
+}
+
+#define NR_RACERS 8
+
+static void race(void *arg)
+{
+	char(*found)[NM_RUNDIR_PATH_MAX] = arg;
+
+	open_default(found[nm_test_next()]);
+}
+
+NM_TEST(processes_that_start_at_once_find_one_spare_directory)
+{
+	size_t len = NR_RACERS * NM_RUNDIR_PATH_MAX;
+	char(*found)[NM_RUNDIR_PATH_MAX] =
+		mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid_t pids[NR_RACERS];
+
+	NM_CHECK(found != MAP_FAILED);
+	take_default();
+	for (int i = 0; i < NR_RACERS; i++)
+		pids[i] = nm_test_fork(race, found);
+	for (int i = 0; i < NR_RACERS; i++)
+		nm_test_join(pids[i], 0);
+	for (int i = 1; i < NR_RACERS; i++)
+		NM_CHECK_STR(found[i], found[0]);
+	munmap(found, len);
 }
 
 /* A file system that is full: sockets need an inode there, windows do not. */

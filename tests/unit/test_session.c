@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -79,16 +80,14 @@ NM_TEST(second_visit_and_full_lanes_are_refused_in_words)
 		place_visit(&visitors[i], &owner);
 		in = place_expect(&owner, NM_SESSION_SOURCE);
 	}
-	NM_CHECK_EQ(nm_sessions_connect(visitors[0].sessions, &owner.who, &session, &why),
-		    -EISCONN);
+	NM_CHECK_EQ(place_call(visitors[0].sessions, &owner.who, &session, &why), -EISCONN);
 	NM_CHECK_HAS(why.text, "exists already");
 	hello = raw_hello(&visitors[0], &owner, 0);
 	fd = raw_connect(&owner);
 	NM_CHECK_EQ(nm_message_send(fd, &hello, sizeof(hello), visitors[0].window->fd), 0);
 	raw_expect_bye(fd, "exists already");
 	visitors[i] = place_create(5000);
-	NM_CHECK_EQ(nm_sessions_connect(visitors[i].sessions, &owner.who, &session, &why),
-		    -EHOSTUNREACH);
+	NM_CHECK_EQ(place_call(visitors[i].sessions, &owner.who, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "NEARMETAL_MAX_LOCAL_PEERS");
 	/* A lane that is given back serves the next one. */
 	nm_sessions_leave(owner.sessions, in, 0, NULL);
@@ -112,7 +111,7 @@ NM_TEST(visitor_without_lanes_says_so)
 		first = first ? first : session;
 	}
 	owners[i] = place_create(5000);
-	NM_CHECK_EQ(nm_sessions_connect(visitor.sessions, &owners[i].who, &session, &why), -ENOSPC);
+	NM_CHECK_EQ(place_call(visitor.sessions, &owners[i].who, &session, &why), -ENOSPC);
 	NM_CHECK_HAS(why.text, "all 4 lanes");
 	/* The lane's next stream begins past the last one's end. */
 	first->out.end = 100;
@@ -149,15 +148,15 @@ NM_TEST(a_session_that_is_down_stays_down)
 
 	nm_session_begin_end(ab, NM_SESSION_CAST_OUT, -EBADMSG, &words);
 	nm_sessions_leave(a.sessions, ab, 0, NULL);
-	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EHOSTUNREACH);
+	NM_CHECK_EQ(place_call(a.sessions, &b.who, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "it is gone: a test");
 	NM_CHECK(place_expect(&b, NM_SESSION_LOST) == ba);
 	/* Seen from the other side, too. */
-	NM_CHECK_EQ(nm_sessions_connect(b.sessions, &a.who, &session, &why), -EHOSTUNREACH);
+	NM_CHECK_EQ(place_call(b.sessions, &a.who, &session, &why), -EHOSTUNREACH);
 	place_destroy(&b);
 	b = place_create(5000);
 	nm_sessions_forbid(a.sessions, &b.who, &words);
-	NM_CHECK_EQ(nm_sessions_connect(b.sessions, &a.who, &session, &why), -EHOSTUNREACH);
+	NM_CHECK_EQ(place_call(b.sessions, &a.who, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "its session has ended");
 	NM_CHECK(nm_sessions_find(b.sessions, &a.who) == NULL);
 	place_expect_nothing(&a);
@@ -199,56 +198,70 @@ NM_TEST(leaving_forgets_events_that_are_due)
 	place_destroy(&a);
 }
 
-static void be_a_place(void *arg)
+/* A place in another process, which shows here who it is. */
+struct far_place {
+	_Atomic bool is_open;
+	struct place place;
+};
+
+static struct far_place *far_place(void)
 {
-	struct place *place = arg;
+	struct far_place *far =
+		mmap(NULL, sizeof(*far), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	NM_CHECK(far != MAP_FAILED);
+	return far;
+}
+
+static void open_far(struct far_place *far)
+{
 	struct nm_reason why;
 
-	NM_CHECK_EQ(place_try(place, nm_test_dir(), 5000, &why), 0);
+	NM_CHECK_EQ(place_try(&far->place, nm_test_dir(), 5000, &why), 0);
+	atomic_store(&far->is_open, true);
+}
+
+static void be_a_place(void *arg)
+{
+	open_far(arg);
 	for (;;)
 		pause();
 }
 
-/* Visit a place in another process, once it listens. */
-static struct nm_session *visit_when_there(struct place *from, const struct place *to)
+static struct nm_session *visit_when_there(struct place *from, struct far_place *to)
 {
-	struct nm_session *session;
-	struct nm_reason why;
-
-	while (nm_sessions_connect(from->sessions, &to->who, &session, &why)) {
-		NM_CHECK_HAS(why.text, "does not listen");
-		nm_test_sleep_ms(2);
-	}
-	return session;
+	while (!atomic_load(&to->is_open))
+		nm_test_sleep_ms(1);
+	return place_visit(from, &to->place);
 }
 
 NM_TEST(death_is_noticed)
 {
-	struct place a, b = {0};
+	struct far_place *far = far_place();
+	struct place a;
 	struct nm_session *out;
 	pid_t pid;
 
-	NM_CHECK_EQ(nm_identity_create(&b.who), 0);
-	pid = nm_test_fork(be_a_place, &b);
+	pid = nm_test_fork(be_a_place, far);
 	a = place_create(5000);
-	out = visit_when_there(&a, &b);
+	out = visit_when_there(&a, far);
 	kill(pid, SIGKILL);
 	NM_CHECK(place_expect(&a, NM_SESSION_LOST) == out);
 	NM_CHECK_EQ(out->err, -ECONNRESET);
 	NM_CHECK_HAS(out->why.text, "died");
 	nm_test_join(pid, SIGKILL);
 	place_destroy(&a);
+	munmap(far, sizeof(*far));
 }
 
 static void be_a_place_with_a_child(void *arg)
 {
-	struct place *place = arg;
-	struct nm_reason why;
+	struct far_place *far = arg;
 
-	NM_CHECK_EQ(place_try(place, nm_test_dir(), 5000, &why), 0);
+	open_far(far);
 	if (fork() == 0) {
 		/* Whatever the child does with its copies is its own affair. */
-		place_destroy(place);
+		place_destroy(&far->place);
 		nm_test_sleep_ms(3000);
 		_exit(0);
 	}
@@ -259,47 +272,82 @@ static void be_a_place_with_a_child(void *arg)
 /* A forked child must neither hide the parent's death nor take its socket away. */
 NM_TEST(child_of_a_fork_is_nobody)
 {
-	struct place a, b = {0}, c;
+	struct far_place *far = far_place();
+	struct place a, c;
 	struct nm_session *out;
 	pid_t pid;
 
-	NM_CHECK_EQ(nm_identity_create(&b.who), 0);
-	pid = nm_test_fork(be_a_place_with_a_child, &b);
+	pid = nm_test_fork(be_a_place_with_a_child, far);
 	a = place_create(5000);
 	c = place_create(5000);
-	visit_when_there(&c, &b);
+	visit_when_there(&c, far);
 	nm_test_sleep_ms(100); /* the child has closed its copy by now, most likely */
-	out = place_visit(&a, &b);
+	out = place_visit(&a, &far->place);
 	kill(pid, SIGKILL);
 	NM_CHECK(place_expect(&a, NM_SESSION_LOST) == out);
 	nm_test_join(pid, SIGKILL);
 	place_destroy(&a);
 	place_destroy(&c);
+	munmap(far, sizeof(*far));
 }
 
 NM_TEST(stopped_peer_is_given_up_on)
 {
-	struct place a, b = {0}, c;
+	struct far_place *far = far_place();
+	struct place a, c;
 	struct nm_session *session;
 	struct nm_reason why;
 	pid_t pid;
 
-	NM_CHECK_EQ(nm_identity_create(&b.who), 0);
-	pid = nm_test_fork(be_a_place, &b);
+	pid = nm_test_fork(be_a_place, far);
 	a = place_create(200);
 	c = place_create(5000);
-	visit_when_there(&c, &b);
+	visit_when_there(&c, far);
 	kill(pid, SIGSTOP);
 	NM_CHECK_EQ(waitpid(pid, NULL, WUNTRACED), pid);
-	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EHOSTUNREACH);
+	NM_CHECK_EQ(place_call(a.sessions, &far->place.who, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "no answer within 200 ms");
 	/* When it wakes up it finds that the visitor has left, and serves others. */
 	kill(pid, SIGCONT);
-	place_visit(&a, &b);
+	place_visit(&a, &far->place);
 	kill(pid, SIGKILL);
 	nm_test_join(pid, SIGKILL);
 	place_destroy(&a);
 	place_destroy(&c);
+	munmap(far, sizeof(*far));
+}
+
+/* The peer answers and dies before the endpoint asks for the result. */
+NM_TEST(peer_that_dies_before_its_answer_is_taken)
+{
+	struct far_place *far = far_place();
+	struct place a, c;
+	struct nm_session *session;
+	struct nm_reason why;
+	pid_t pid;
+	int err;
+
+	pid = nm_test_fork(be_a_place, far);
+	a = place_create(60000);
+	c = place_create(5000);
+	visit_when_there(&c, far);
+	kill(pid, SIGSTOP);
+	NM_CHECK_EQ(waitpid(pid, NULL, WUNTRACED), pid);
+	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &far->place.who, &session, &why), -EAGAIN);
+	kill(pid, SIGCONT);
+	nm_test_sleep_ms(100);
+	kill(pid, SIGKILL);
+	nm_test_join(pid, SIGKILL);
+	nm_test_sleep_ms(100);
+	err = place_call(a.sessions, &far->place.who, &session, &why);
+	/* Taken before the hangup was noticed. */
+	if (!err)
+		NM_CHECK(place_expect(&a, NM_SESSION_LOST) == session);
+	else
+		NM_CHECK_HAS(why.text, "hung up during the handshake");
+	place_destroy(&a);
+	place_destroy(&c);
+	munmap(far, sizeof(*far));
 }
 
 NM_TEST(wrong_token_is_turned_away)
@@ -309,35 +357,12 @@ NM_TEST(wrong_token_is_turned_away)
 	struct nm_session *session;
 	struct nm_reason why;
 
-	wrong.token[3] ^= 1;
-	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &wrong, &session, &why), -EHOSTUNREACH);
-	NM_CHECK_HAS(why.text, "its token is wrong here");
+	wrong.place[3] ^= 1;
+	NM_CHECK_EQ(place_call(a.sessions, &wrong, &session, &why), -EHOSTUNREACH);
+	NM_CHECK_HAS(why.text, "another endpoint");
 	place_expect_nothing(&b);
 	place_destroy(&a);
 	place_destroy(&b);
-}
-
-/* Somebody else listens under the name that the address gives. */
-NM_TEST(replaced_socket_is_found_out)
-{
-	struct place a = place_create(5000), b = place_create(5000), c = place_create(5000);
-	char b_path[512], c_path[512], name[NM_SOCKET_NAME_LEN];
-	struct nm_session *session;
-	struct nm_reason why;
-
-	nm_socket_name(b.who.id, name);
-	snprintf(b_path, sizeof(b_path), "%s/%s", nm_test_dir(), name);
-	nm_socket_name(c.who.id, name);
-	snprintf(c_path, sizeof(c_path), "%s/%s", nm_test_dir(), name);
-	NM_CHECK_EQ(rename(c_path, b_path), 0);
-	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EHOSTUNREACH);
-	NM_CHECK_HAS(why.text, "token is wrong here");
-	/* The one whose name was taken does not remove the other's socket. */
-	place_destroy(&b);
-	NM_CHECK_EQ(access(b_path, F_OK), 0);
-	place_destroy(&a);
-	place_destroy(&c);
-	NM_CHECK_EQ(unlink(b_path), 0);
 }
 
 static int fillers[64];
@@ -358,10 +383,7 @@ static int used_up[2];
 
 static void be_a_place_without_descriptors(void *arg)
 {
-	struct place *place = arg;
-	struct nm_reason why;
-
-	NM_CHECK_EQ(place_try(place, nm_test_dir(), 5000, &why), 0);
+	open_far(arg);
 	use_up_descriptors();
 	NM_CHECK_EQ(write(used_up[1], "", 1), 1);
 	for (;;)
@@ -370,24 +392,25 @@ static void be_a_place_without_descriptors(void *arg)
 
 NM_TEST(owner_without_descriptors_says_so)
 {
-	struct place a, b = {0};
+	struct far_place *far = far_place();
+	struct place a;
 	struct nm_session *session;
 	struct nm_reason why;
 	char byte;
 	pid_t pid;
 
-	NM_CHECK_EQ(nm_identity_create(&b.who), 0);
 	NM_CHECK_EQ(pipe2(used_up, O_CLOEXEC), 0);
-	pid = nm_test_fork(be_a_place_without_descriptors, &b);
+	pid = nm_test_fork(be_a_place_without_descriptors, far);
 	a = place_create(5000);
 	NM_CHECK_EQ(read(used_up[0], &byte, 1), 1);
-	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EHOSTUNREACH);
+	NM_CHECK_EQ(place_call(a.sessions, &far->place.who, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "no file descriptor left");
 	kill(pid, SIGKILL);
 	nm_test_join(pid, SIGKILL);
 	place_destroy(&a);
 	close(used_up[0]);
 	close(used_up[1]);
+	munmap(far, sizeof(*far));
 }
 
 NM_TEST(visitor_without_descriptors_says_so)
@@ -397,7 +420,7 @@ NM_TEST(visitor_without_descriptors_says_so)
 	struct nm_reason why;
 
 	use_up_descriptors();
-	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EMFILE);
+	NM_CHECK_EQ(place_call(a.sessions, &b.who, &session, &why), -EMFILE);
 	NM_CHECK_HAS(why.text, "Too many open files");
 	while (nr_fillers)
 		close(fillers[--nr_fillers]);

@@ -8,9 +8,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "connect/rundir.h"
 #include "session_fixture.h"
 
@@ -21,6 +23,8 @@ static void start(uint32_t connect_ms)
 {
 	owner = place_create(connect_ms);
 	visitor = place_create(5000);
+	/* Its thread does not speak here: its sockets are all that is seen of its end. */
+	atomic_store(&visitor.window->header->life, 0);
 }
 
 static void finish(void)
@@ -54,7 +58,7 @@ NM_TEST(spoilt_hellos_are_refused_in_words)
 	expect_refused(&hello, sizeof(hello), visitor.window->fd, "not a nearmetal message");
 	hello = sound;
 	hello.header.version++;
-	expect_refused(&hello, sizeof(hello), visitor.window->fd, "layout version 4, not 3");
+	expect_refused(&hello, sizeof(hello), visitor.window->fd, "layout version 5, not 4");
 	hello = sound;
 	hello.header.kind = NM_MESSAGE_WELCOME;
 	expect_refused(&hello, sizeof(hello), visitor.window->fd, "message 2 where 1 was due");
@@ -67,20 +71,17 @@ NM_TEST(spoilt_hellos_are_refused_in_words)
 	hello.features = NM_FEATURE_CHECKSUM;
 	expect_refused(&hello, sizeof(hello), visitor.window->fd, "NEARMETAL_CHECKSUM");
 	hello = sound;
-	hello.owner_token[0] ^= 1;
-	expect_refused(&hello, sizeof(hello), visitor.window->fd, "token is wrong here");
+	hello.to.place[0] ^= 1;
+	expect_refused(&hello, sizeof(hello), visitor.window->fd, "another endpoint");
 	hello = sound;
 	hello.lane = PLACE_LANES;
 	expect_refused(&hello, sizeof(hello), visitor.window->fd, "lane 4 of 4");
-	hello = sound;
-	hello.start = UINT64_MAX;
-	expect_refused(&hello, sizeof(hello), visitor.window->fd, "impossible position");
 	hello = sound;
 	hello.who = owner.who;
 	expect_refused(&hello, sizeof(hello), owner.window->fd,
 		       "has the identity of this endpoint");
 	hello = sound;
-	hello.who.token[0] ^= 1;
+	hello.who.place[0] ^= 1;
 	expect_refused(&hello, sizeof(hello), visitor.window->fd, "belongs to another");
 	finish();
 }
@@ -166,9 +167,61 @@ NM_TEST(window_that_only_one_side_maps_is_refused)
 	raw_expect_bye(fd, "only one side maps it");
 	/* The right challenge in the wrong lane does not help either. */
 	fd = reach_welcome(&welcome);
-	atomic_store(&visitor.window->lanes[0].writer_proof, welcome.challenge);
+	raw_prove(&visitor, &owner, 0, welcome.challenge, NM_LANE_SHOWN);
 	NM_CHECK_EQ(nm_message_send_step(fd, NM_MESSAGE_MET, false, "no"), 0);
 	raw_expect_bye(fd, "only one side maps it");
+	finish();
+}
+
+/* Give the visitor a sealed window whose pool its owner never touched. */
+static void forge_window(struct nm_window *ret_window)
+{
+	const struct nm_geometry *g = &visitor.window->geometry;
+	struct nm_window window = {.geometry = *g};
+	struct nm_rundir dir;
+	struct stat st;
+	char *base;
+
+	window.fd = memfd_create("forged", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+	NM_CHECK(window.fd >= 0);
+	NM_CHECK_EQ(ftruncate(window.fd, (off_t)g->size), 0);
+	base = mmap(NULL, g->size, PROT_READ | PROT_WRITE, MAP_SHARED, window.fd, 0);
+	NM_CHECK(base != MAP_FAILED);
+	memcpy(base, visitor.window->header, g->rings_off);
+	window.header = (void *)base;
+	window.lanes = (void *)(base + g->lanes_off);
+	window.rings = (void *)(base + g->rings_off);
+	NM_CHECK_EQ(fcntl(window.fd, F_ADD_SEALS,
+			  F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | F_SEAL_FUTURE_WRITE),
+		    0);
+	NM_CHECK_EQ(fstat(window.fd, &st), 0);
+	NM_CHECK_EQ(nm_rundir_open(nm_test_dir(), &dir, NULL), 0);
+	nm_identity_set_file(&visitor.who, st.st_ino, nm_rundir_number(&dir));
+	nm_rundir_close(&dir);
+	*ret_window = window;
+}
+
+/* Only a proven caller's pool is looked at, and before anything is read there. */
+NM_TEST(pool_with_holes_is_refused_after_the_proof)
+{
+	struct nm_window forged, *own;
+	struct nm_greeting welcome;
+	struct nm_identity who;
+	int fd;
+
+	start(5000);
+	own = visitor.window;
+	who = visitor.who;
+	forge_window(&forged);
+	visitor.window = &forged;
+	fd = reach_welcome(&welcome);
+	raw_prove(&visitor, &owner, 1, welcome.challenge, NM_LANE_SHOWN);
+	NM_CHECK_EQ(nm_message_send_step(fd, NM_MESSAGE_MET, false, "no"), 0);
+	raw_expect_bye(fd, "holes in its pool");
+	munmap(forged.header, forged.geometry.size);
+	close(forged.fd);
+	visitor.window = own;
+	visitor.who = who;
 	finish();
 }
 
@@ -180,10 +233,32 @@ static int reach_ack(void)
 	char words[180];
 	int fd = reach_welcome(&welcome), passed;
 
-	atomic_store(&visitor.window->lanes[1].writer_proof, welcome.challenge);
+	raw_prove(&visitor, &owner, 1, welcome.challenge, NM_LANE_SHOWN);
 	NM_CHECK_EQ(nm_message_send_step(fd, NM_MESSAGE_MET, false, "no"), 0);
 	NM_CHECK_EQ(raw_receive(fd, bytes, &passed, words), NM_MESSAGE_ACK);
+	raw_prove(&visitor, &owner, 1, welcome.challenge, NM_LANE_AGREED);
 	return fd;
+}
+
+/* This process could not reach the visitor, so the visitor has no proof and copies nothing. */
+NM_TEST(copies_of_a_visitor_without_a_proof_are_not_awaited)
+{
+	struct nm_session *session;
+	uint64_t begin;
+	int fd;
+
+	start(5000);
+	fd = reach_ack();
+	NM_CHECK_EQ(nm_message_send_step(fd, NM_MESSAGE_GO, false, "no"), 0);
+	session = place_expect(&owner, NM_SESSION_SOURCE);
+	visitor.window->lanes[1].reaching = 1;
+	begin = nm_clock_ns();
+	nm_sessions_await_copies(owner.sessions, 20000);
+	NM_CHECK(nm_clock_ns() - begin < 10000 * NM_NS_PER_MS);
+	close(fd);
+	place_expect(&owner, NM_SESSION_LOST);
+	nm_sessions_leave(owner.sessions, session, 0, NULL);
+	finish();
 }
 
 NM_TEST(messages_out_of_turn_are_refused)
@@ -320,7 +395,7 @@ static void expect_impostor_found(const char *behaviour, const char *words)
 	impostor.listener = raw_listen(&impostor.who);
 	pid = nm_test_fork(misbehave, &impostor);
 	fds = nm_test_count_fds();
-	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &impostor.who, &session, &why), -EHOSTUNREACH);
+	NM_CHECK_EQ(place_call(a.sessions, &impostor.who, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, words);
 	NM_CHECK_EQ(nm_test_count_fds(), fds);
 	NM_CHECK_EQ(nm_test_count_mappings(), mappings);
@@ -338,7 +413,7 @@ NM_TEST(impostors_are_found_out)
 	expect_impostor_found("is silent", "no answer within 300 ms");
 	expect_impostor_found("talks nonsense", "not a nearmetal message");
 	expect_impostor_found("refuses", "it refused: not?today?");
-	expect_impostor_found("is newer", "layout version 4");
+	expect_impostor_found("is newer", "layout version 5");
 	expect_impostor_found("is somebody else", "another endpoint answers");
 	expect_impostor_found("shows no window", "no window came");
 	expect_impostor_found("shows another's window", "belongs to another");
@@ -361,7 +436,7 @@ NM_TEST(owner_that_does_not_write_is_found_out)
 	NM_CHECK_EQ(unlink(path), 0);
 	impostor.listener = raw_listen(&b.who);
 	pid = nm_test_fork(misbehave, &impostor);
-	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EHOSTUNREACH);
+	NM_CHECK_EQ(place_call(a.sessions, &b.who, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "the challenge does not appear");
 	nm_test_join(pid, 0);
 	close(impostor.listener);

@@ -26,8 +26,8 @@ static void finish(void)
 	uint64_t packets = victim->nr_packets;
 	struct nm_reason why;
 
-	NM_CHECK_EQ(friend->transport->ops->connect(friend->transport, &victim->address,
-						    (struct nm_peer *)friend, &friend->link, &why),
+	NM_CHECK_EQ(node_reach(friend->transport, &victim->address, (struct nm_peer *)friend,
+			       &friend->link, &why),
 		    0);
 	victim->nr_down = 0;
 	NM_CHECK_EQ(node_send(friend, 5, 100), 0);
@@ -43,7 +43,7 @@ static struct nm_slot *lie_as_sender(struct nm_session **ret_session)
 {
 	struct nm_reason why = {""};
 
-	if (nm_sessions_connect(liar.sessions, &victim->address.who, ret_session, &why))
+	if (place_call(liar.sessions, &victim->address.who, ret_session, &why))
 		nm_test_fail(__FILE__, __LINE__, "visit: %s", why.text);
 	NODE_UNTIL(victim, victim->nr_up > 0);
 	return nm_window_ring(liar.window, (*ret_session)->out.own_lane);
@@ -156,8 +156,7 @@ static struct nm_lane *lie_as_receiver(void)
 	struct nm_session *session;
 	struct nm_reason why = {""};
 
-	if (victim->transport->ops->connect(victim->transport, &address, (struct nm_peer *)victim,
-					    &victim->link, &why))
+	if (node_reach(victim->transport, &address, (struct nm_peer *)victim, &victim->link, &why))
 		nm_test_fail(__FILE__, __LINE__, "connect: %s", why.text);
 	session = place_expect(&liar, NM_SESSION_SOURCE);
 	return &liar.window->lanes[session->in.own_lane];
@@ -206,8 +205,8 @@ NM_TEST(peer_that_never_reads_starves_nobody)
 	for (i = 0; node_send(victim, i, 4000) == 0; i++)
 		NM_CHECK(i < 100000);
 	friend = node_create(&shm_fixture);
-	NM_CHECK_EQ(victim->transport->ops->connect(victim->transport, &friend->address,
-						    (struct nm_peer *)victim, &victim->link, &why),
+	NM_CHECK_EQ(node_reach(victim->transport, &friend->address, (struct nm_peer *)victim,
+			       &victim->link, &why),
 		    0);
 	for (i = 0; i < 5000; i++) {
 		while (node_send(victim, i, 4000) == -EAGAIN)

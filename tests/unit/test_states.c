@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every pair of states of peers, of requests and of sessions: what may follow, and what the setters
- * refuse.
+ * Every pair of states of peers, requests, sessions and handshakes: what may follow, and what the
+ * setters refuse.
  */
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "connect/session.h"
+#include "connect/session_private.h"
 #include "engine/internal.h"
 #include "harness.h"
 
 /* Rows: the state before; columns: the state after; in the order of the enums. */
 static const char *const peers[NM_NR_PEER_STATES] = {
-	/*            KMCLD: known, moving, connected, link lost, down */
-	[NM_PEER_KNOWN] = ".xx.x",     [NM_PEER_MOVING] = "..xxx", [NM_PEER_CONNECTED] = ".x.xx",
-	[NM_PEER_LINK_LOST] = ".x..x", [NM_PEER_DOWN] = ".....",
+	/* known, connecting, unreached, moving, connected, link lost, down */
+	[NM_PEER_KNOWN] = ".xxxx.x",	 [NM_PEER_CONNECTING] = "x..xx.x",
+	[NM_PEER_UNREACHED] = "x..x..x", [NM_PEER_MOVING] = "....xxx",
+	[NM_PEER_CONNECTED] = "...x.xx", [NM_PEER_LINK_LOST] = "...x..x",
+	[NM_PEER_DOWN] = ".......",
 };
 
 static const char *const requests[NM_NR_REQUEST_STATES] = {
@@ -34,6 +36,22 @@ static const char *const sessions[NM_NR_SESSION_STATES] = {
 	[NM_SESSION_NEW] = ".x..x",	[NM_SESSION_UP] = "..xxx",
 	[NM_SESSION_CLOSING] = "...xx", [NM_SESSION_CAST_OUT] = "....x",
 	[NM_SESSION_DOWN] = ".....",
+};
+
+static const char *const handshakes[NM_NR_HANDSHAKE_STATES] = {
+	/* await hello, await MET, await GO, calling, await welcome, await ACK, ready, failed, up,
+	 * lost, left */
+	[NM_HANDSHAKE_AWAIT_HELLO] = ".x........x",
+	[NM_HANDSHAKE_AWAIT_MET] = "..x.......x",
+	[NM_HANDSHAKE_AWAIT_GO] = "........x.x",
+	[NM_HANDSHAKE_CALLING] = "....x.....x",
+	[NM_HANDSHAKE_AWAIT_WELCOME] = ".....x.x..x",
+	[NM_HANDSHAKE_AWAIT_ACK] = "......xx..x",
+	[NM_HANDSHAKE_READY] = ".......xx.x",
+	[NM_HANDSHAKE_FAILED] = "..........x",
+	[NM_HANDSHAKE_UP] = ".........xx",
+	[NM_HANDSHAKE_LOST] = "..........x",
+	[NM_HANDSHAKE_LEFT] = "...........",
 };
 
 struct step {
@@ -65,6 +83,15 @@ static void set_session(void *arg)
 
 	nm_session_set_state(&session, step->to);
 	_exit(session.state == (enum nm_session_state)step->to ? 0 : 1);
+}
+
+static void set_handshake(void *arg)
+{
+	const struct step *step = arg;
+	struct nm_handshake handshake = {.state = step->from};
+
+	nm_handshake_set_state(&handshake, step->to);
+	_exit(handshake.state == (enum nm_handshake_state)step->to ? 0 : 1);
 }
 
 /* The setter in a process of its own: does it live, and is the new state set? */
@@ -111,4 +138,9 @@ NM_TEST(every_transition_of_a_request)
 NM_TEST(every_transition_of_a_session)
 {
 	drive(nm_session_transitions, sessions, NM_NR_SESSION_STATES, set_session);
+}
+
+NM_TEST(every_transition_of_a_handshake)
+{
+	drive(nm_handshake_transitions, handshakes, NM_NR_HANDSHAKE_STATES, set_handshake);
 }

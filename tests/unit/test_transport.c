@@ -258,9 +258,9 @@ CONFORMS(does_not_reach_strangers)
 	struct nm_reason why = {""};
 
 	NM_CHECK_EQ(nm_identity_create(&stranger.who), 0);
-	NM_CHECK_EQ(node->transport->ops->connect(node->transport, &stranger,
-						  (struct nm_peer *)node, &node->link, &why),
-		    -EHOSTUNREACH);
+	NM_CHECK_EQ(
+		node_reach(node->transport, &stranger, (struct nm_peer *)node, &node->link, &why),
+		-EHOSTUNREACH);
 	NM_CHECK(strlen(why.text) > 5);
 	NM_CHECK_EQ(nm_test_count_fds(), fds);
 	node_destroy(node);
@@ -291,8 +291,8 @@ static void connect_and_send(struct node *from, struct node *to)
 {
 	struct nm_reason why = {""};
 
-	NM_CHECK_EQ(from->transport->ops->connect(from->transport, &to->address,
-						  (struct nm_peer *)from, &from->link, &why),
+	NM_CHECK_EQ(node_reach(from->transport, &to->address, (struct nm_peer *)from, &from->link,
+			       &why),
 		    0);
 	NM_CHECK_EQ(node_send(from, 1, 8), 0);
 	from->transport->close_by_ns = nm_clock_ns() + 300 * NM_NS_PER_S;
@@ -383,9 +383,9 @@ static void stream_for_ever(void *arg)
 	NM_CHECK_EQ(read(victim->address_pipe[0], &address, sizeof(address)), sizeof(address));
 	NM_CHECK_EQ(write(victim->answer_pipe[1], &node->address, sizeof(address)),
 		    sizeof(address));
-	NM_CHECK_EQ(node->transport->ops->connect(node->transport, &address, (struct nm_peer *)node,
-						  &node->link, &why),
-		    0);
+	NM_CHECK_EQ(
+		node_reach(node->transport, &address, (struct nm_peer *)node, &node->link, &why),
+		0);
 	for (;;) {
 		if (node_send(node, sent, length_of(sent, node->transport->max_payload)) == 0)
 			sent++;
@@ -405,9 +405,8 @@ static void await_death(struct node *node, const struct nm_address *address)
 		NM_CHECK_HAS(node->down_why.text, node->label.text);
 		return;
 	}
-	NM_CHECK_EQ(
-		ops->connect(node->transport, address, (struct nm_peer *)node, &node->link, &why),
-		0);
+	NM_CHECK_EQ(node_reach(node->transport, address, (struct nm_peer *)node, &node->link, &why),
+		    0);
 	NODE_UNTIL(node, (ops->check_alive(node->link), node->nr_down));
 	NM_CHECK(strlen(node->down_why.text) > 5);
 	NM_CHECK_EQ(node_send(node, 1, 8), -EPIPE);

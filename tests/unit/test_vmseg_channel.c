@@ -202,9 +202,9 @@ static void live(void *arg)
 
 	tell(far->to_parent[1], &node->address, sizeof(node->address));
 	hear(far->to_child[0], &address, sizeof(address));
-	NM_CHECK_EQ(node->transport->ops->connect(node->transport, &address, (struct nm_peer *)node,
-						  &node->link, &why),
-		    0);
+	NM_CHECK_EQ(
+		node_reach(node->transport, &address, (struct nm_peer *)node, &node->link, &why),
+		0);
 	while (!node->nr_down) {
 		sent += !node_send(node, sent, 100);
 		node_progress(node);
@@ -230,9 +230,9 @@ static struct node *meet_far_end(struct far_end *far, uint32_t machine)
 
 	hear(far->to_parent[0], &address, sizeof(address));
 	tell(far->to_child[1], &node->address, sizeof(node->address));
-	NM_CHECK_EQ(node->transport->ops->connect(node->transport, &address, (struct nm_peer *)node,
-						  &node->link, &why),
-		    0);
+	NM_CHECK_EQ(
+		node_reach(node->transport, &address, (struct nm_peer *)node, &node->link, &why),
+		0);
 	NODE_UNTIL(node, node->nr_packets > 1000);
 	return node;
 }
@@ -473,24 +473,6 @@ static struct nm_vmseg_slot *find_slot(uint8_t *file, uint32_t part, const struc
 	nm_test_fail(__FILE__, __LINE__, "no slot of it in part %u", part);
 }
 
-NM_TEST_WITHIN(no_secret_can_be_read_in_the_segment, 60)
-{
-	struct node *a = create_on(0), *b = create_on(1);
-	size_t len, i;
-	uint8_t *file;
-
-	nodes_connect(&on_machine, a, b);
-	exchange(a, b, 1);
-	file = map_file(&len);
-	for (i = 0; i + 8 <= len; i += 2)
-		if (!memcmp(file + i, a->address.who.token, 8) ||
-		    !memcmp(file + i, b->address.who.token, 8))
-			nm_test_fail(__FILE__, __LINE__, "a token at byte %zu", i);
-	munmap(file, len);
-	node_destroy(a);
-	node_destroy(b);
-}
-
 NM_TEST_WITHIN(nobody_passes_for_an_endpoint_of_another_part, 60)
 {
 	struct node *a = create_on(0), *b = create_on(1), *liar = create_on(2);
@@ -505,10 +487,8 @@ NM_TEST_WITHIN(nobody_passes_for_an_endpoint_of_another_part, 60)
 	real = find_slot(file, 1, b);
 	forged = find_slot(file, 2, liar);
 	memcpy(forged->id, real->id, sizeof(forged->id));
-	memcpy(forged->token_proof, real->token_proof, sizeof(forged->token_proof));
 	window = file + segment_part_offset(2, MACHINE) + forged->window_off;
 	memcpy(window + offsetof(struct nm_window_header, id), real->id, 6);
-	memcpy(window + offsetof(struct nm_window_header, token_proof), real->token_proof, 8);
 	nodes_connect(&on_machine, a, b);
 	exchange(a, b, 1);
 	NM_CHECK_EQ(liar->nr_up, 0);
@@ -517,26 +497,24 @@ NM_TEST_WITHIN(nobody_passes_for_an_endpoint_of_another_part, 60)
 	node_destroy(a);
 	/* Alone it is not believed either. */
 	a = create_on(0);
-	NM_CHECK_EQ(a->transport->ops->connect(a->transport, &address, (struct nm_peer *)a,
-					       &a->link, &why),
+	NM_CHECK_EQ(node_reach(a->transport, &address, (struct nm_peer *)a, &a->link, &why),
 		    -EHOSTUNREACH);
-	NM_CHECK_HAS(why.text, "does not know its secret");
+	NM_CHECK_HAS(why.text, "in another machine's part");
 	munmap(file, len);
 	node_destroy(a);
 	node_destroy(liar);
 }
 
-NM_TEST_WITHIN(an_address_with_another_secret_is_not_met, 60)
+NM_TEST_WITHIN(an_address_with_another_part_is_not_met, 60)
 {
 	struct node *a = create_on(0), *b = create_on(1);
 	struct nm_address address = b->address;
 	struct nm_reason why;
 
-	address.who.token[3] ^= 1;
-	NM_CHECK_EQ(a->transport->ops->connect(a->transport, &address, (struct nm_peer *)a,
-					       &a->link, &why),
+	address.who.place[NM_PLACE_FILE] ^= 1;
+	NM_CHECK_EQ(node_reach(a->transport, &address, (struct nm_peer *)a, &a->link, &why),
 		    -EHOSTUNREACH);
-	NM_CHECK_HAS(why.text, "does not know its secret");
+	NM_CHECK_HAS(why.text, "in another machine's part");
 	nodes_connect(&on_machine, a, b);
 	exchange(a, b, 1);
 	node_destroy(a);

@@ -13,7 +13,7 @@
 
 static const uint8_t *id_of(char name)
 {
-	static uint8_t id[8]; /* a token, too */
+	static uint8_t id[8];
 
 	memset(id, 0, sizeof(id));
 	id[0] = (uint8_t)name;
@@ -41,7 +41,6 @@ NM_TEST(a_neighbour_finds_the_slot_and_its_window)
 	NM_CHECK_EQ(segment_find(b, id_of('a'), &peer), 0);
 	NM_CHECK_EQ(peer.address.part, 0);
 	NM_CHECK_EQ(peer.state, NM_VMSEG_RUN);
-	NM_CHECK_EQ(peer.token[0], 'a');
 	NM_CHECK(nm_vmseg_address_equal(&peer.address, nm_vmseg_own_address(claim)));
 	NM_CHECK_EQ(nm_vmseg_view(b, &peer, &window, &why), 0);
 	NM_CHECK(!memcmp(window.id, id_of('a'), 6));
@@ -92,8 +91,8 @@ NM_TEST(claims_do_not_overlap_and_end_in_words)
 	geometry = segment_geometry(a);
 	while (nr < NM_ARRAY_SIZE(claims)) {
 		/* two processes of one machine, in turns */
-		err = nm_vmseg_claim(nr % 2 ? also : a, id_of('x'), id_of('t'), geometry.size,
-				     &claims[nr], &why);
+		err = nm_vmseg_claim(nr % 2 ? also : a, id_of('x'), geometry.size, &claims[nr],
+				     &why);
 		if (err)
 			break;
 		nm_vmseg_set_state(claims[nr++], NM_VMSEG_RUN);
@@ -109,8 +108,7 @@ NM_TEST(claims_do_not_overlap_and_end_in_words)
 			NM_CHECK(peers[i].window_off >=
 					 peers[j].window_off + peers[j].window_size ||
 				 peers[j].window_off >= peers[i].window_off + peers[i].window_size);
-	NM_CHECK_EQ(nm_vmseg_claim(a, id_of('x'), id_of('t'), 64 * SEGMENT_MIB, &claims[63], &why),
-		    -ENOSPC);
+	NM_CHECK_EQ(nm_vmseg_claim(a, id_of('x'), 64 * SEGMENT_MIB, &claims[63], &why), -ENOSPC);
 	NM_CHECK_HAS(why.text, "never fits");
 	for (unsigned int i = 0; i < nr; i++)
 		nm_vmseg_release(claims[i]);
@@ -133,13 +131,13 @@ NM_TEST(room_is_given_again_after_the_grace_and_zeroed)
 	a = segment_attach(0);
 	b = segment_attach(1);
 	NM_CHECK_EQ(nm_vmseg_geometry(a, 1, 4, 16, 4096, 3 * SEGMENT_MIB, &geometry, &why), 0);
-	NM_CHECK_EQ(nm_vmseg_claim(a, id_of('a'), id_of('t'), geometry.size, &first, &why), 0);
+	NM_CHECK_EQ(nm_vmseg_claim(a, id_of('a'), geometry.size, &first, &why), 0);
 	NM_CHECK_EQ(nm_vmseg_open(first, &geometry, &window, &why), 0);
 	memset(window.pool, 'x', 4096);
 	before = *nm_vmseg_own_address(first);
 	nm_vmseg_release(first);
 	/* there is room for one only: this waits until the first has rested */
-	NM_CHECK_EQ(nm_vmseg_claim(a, id_of('b'), id_of('t'), geometry.size, &second, &why), 0);
+	NM_CHECK_EQ(nm_vmseg_claim(a, id_of('b'), geometry.size, &second, &why), 0);
 	NM_CHECK(!nm_vmseg_address_equal(&before, nm_vmseg_own_address(second)));
 	NM_CHECK_EQ(nm_vmseg_open(second, &geometry, &window, &why), 0);
 	for (int i = 0; i < 4096; i++)
@@ -305,17 +303,13 @@ NM_TEST(containers_with_lock_files_of_their_own_are_told)
 	strcat(config.lock, "-other");
 	NM_CHECK_EQ(nm_vmseg_attach(&config, &a, &why), 0);
 	await(a, 'k');
-	NM_CHECK_EQ(
-		nm_vmseg_claim(a, id_of('a'), id_of('t'), segment_geometry(a).size, &claim, &why),
-		-EBUSY);
+	NM_CHECK_EQ(nm_vmseg_claim(a, id_of('a'), segment_geometry(a).size, &claim, &why), -EBUSY);
 	NM_CHECK_HAS(why.text, "into every container of this machine");
 	NM_CHECK_EQ(segment_find(a, id_of('k'), &peer), 0);
 	kill(child, SIGKILL);
 	nm_test_join(child, SIGKILL);
 	/* nobody lives there any more: it may be taken */
-	NM_CHECK_EQ(
-		nm_vmseg_claim(a, id_of('a'), id_of('t'), segment_geometry(a).size, &claim, &why),
-		0);
+	NM_CHECK_EQ(nm_vmseg_claim(a, id_of('a'), segment_geometry(a).size, &claim, &why), 0);
 	nm_vmseg_release(claim);
 	nm_vmseg_detach(a);
 }
@@ -334,20 +328,16 @@ NM_TEST(a_table_that_was_overwritten_while_in_use_is_told)
 	a = segment_attach(0);
 	first = segment_open(a, 'a', NULL);
 	segment_poke(at + shape.slots_off + 8, &word, sizeof(word)); /* its window_off */
-	NM_CHECK_EQ(
-		nm_vmseg_claim(a, id_of('b'), id_of('t'), segment_geometry(a).size, &second, &why),
-		-EBADMSG);
+	NM_CHECK_EQ(nm_vmseg_claim(a, id_of('b'), segment_geometry(a).size, &second, &why),
+		    -EBADMSG);
 	NM_CHECK_HAS(why.text, "slot 0 of this machine's part was overwritten");
 	segment_poke(at, &word, sizeof(word)); /* the magic number */
-	NM_CHECK_EQ(
-		nm_vmseg_claim(a, id_of('b'), id_of('t'), segment_geometry(a).size, &second, &why),
-		-EBADMSG);
+	NM_CHECK_EQ(nm_vmseg_claim(a, id_of('b'), segment_geometry(a).size, &second, &why),
+		    -EBADMSG);
 	NM_CHECK_HAS(why.text, "overwritten while in use");
 	/* when all have ended the next one finds everything in order */
 	nm_vmseg_release(first);
-	NM_CHECK_EQ(
-		nm_vmseg_claim(a, id_of('b'), id_of('t'), segment_geometry(a).size, &second, &why),
-		0);
+	NM_CHECK_EQ(nm_vmseg_claim(a, id_of('b'), segment_geometry(a).size, &second, &why), 0);
 	nm_vmseg_release(second);
 	nm_vmseg_detach(a);
 }
@@ -363,7 +353,7 @@ static void come_and_go(void *arg)
 
 	(void)arg;
 	for (;;) {
-		if (nm_vmseg_claim(segment, id_of('g'), id_of('t'), geometry.size, &claim, &why))
+		if (nm_vmseg_claim(segment, id_of('g'), geometry.size, &claim, &why))
 			continue;
 		if (nm_vmseg_open(claim, &geometry, &window, &why))
 			_exit(1);
@@ -396,7 +386,7 @@ NM_TEST_WITHIN(whoever_dies_anywhere_leaves_nothing_locked, 100)
 		}
 		a = segment_attach(0);
 		geometry = segment_geometry(a);
-		err = nm_vmseg_claim(a, id_of('a'), id_of('t'), geometry.size, &claim, &why);
+		err = nm_vmseg_claim(a, id_of('a'), geometry.size, &claim, &why);
 		if (err)
 			nm_test_fail(__FILE__, __LINE__, "round %d: %s", round, why.text);
 		while (nm_vmseg_next(a, &cursor, &peer))

@@ -122,6 +122,32 @@ NM_TEST(cells_are_used_again_when_messages_were_taken_back)
 	halt(&b);
 }
 
+NM_TEST(a_machine_with_many_messages_keeps_out_nobody)
+{
+	struct nm_vmseg_letter letter;
+	struct machine a, b, c;
+	unsigned int nr_before = 0;
+
+	segment_file(3, PART);
+	a = boot(0, 'a');
+	b = boot(1, 'b');
+	c = boot(2, 'c');
+	for (int i = 0; i < NM_VMSEG_NR_CELLS; i++)
+		post(&a, &b, "noise");
+	/* Its walk has begun when the other one writes. */
+	expect(&b, &a, "noise");
+	post(&c, &b, "news");
+	while (nm_vmseg_take(b.inbox, &letter) && strcmp((const char *)letter.bytes, "news") != 0)
+		nr_before++;
+	NM_CHECK(nr_before <= 1);
+	for (unsigned int i = nr_before + 1; i < NM_VMSEG_NR_CELLS; i++)
+		expect(&b, &a, "noise");
+	expect_nothing(&b);
+	halt(&a);
+	halt(&b);
+	halt(&c);
+}
+
 NM_TEST(two_containers_of_one_machine_write_to_each_other)
 {
 	struct machine a, also;

@@ -117,11 +117,22 @@ static void source_down(struct nm_transport *from, struct nm_peer *source, int e
 	node->down_why = *why;
 }
 
+static bool known(struct nm_transport *from, const struct nm_identity *who,
+		  struct nm_address *ret_address)
+{
+	const struct node *node = from->sink.engine;
+
+	if (!node->known || !nm_identity_equal(&node->known->who, who))
+		return false;
+	*ret_address = *node->known;
+	return true;
+}
+
 struct node *node_create(const struct fixture *fixture)
 {
 	struct node *node = calloc(1, sizeof(*node));
 	struct nm_reason why = {""};
-	struct nm_sink sink = {node, source_up, deliver, source_down, NULL};
+	struct nm_sink sink = {node, source_up, deliver, source_down, NULL, known};
 	const char *name = nm_channel_name(fixture->kind->channel);
 	int err;
 
@@ -149,8 +160,8 @@ void node_destroy(struct node *node)
 static void connect_one(struct node *from, struct node *to)
 {
 	struct nm_reason why = {""};
-	int err = from->transport->ops->connect(from->transport, &to->address,
-						(struct nm_peer *)from, &from->link, &why);
+	int err = node_reach(from->transport, &to->address, (struct nm_peer *)from, &from->link,
+			     &why);
 
 	if (err)
 		nm_test_fail(__FILE__, __LINE__, "connect: %d: %s", err, why.text);

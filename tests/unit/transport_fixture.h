@@ -6,6 +6,8 @@
 #ifndef NM_TEST_TRANSPORT_FIXTURE_H
 #define NM_TEST_TRANSPORT_FIXTURE_H
 
+#include <errno.h>
+
 #include "harness.h"
 #include "transport/transport.h"
 
@@ -15,6 +17,7 @@ struct node {
 	struct nm_transport *transport;
 	struct nm_link *link; /* to the other node */
 	struct nm_address address;
+	const struct nm_address *known; /* the address that its program gave; NULL: none */
 	bool refuse_sources;
 	bool echo; /* send every packet back from within deliver() */
 	/* what happened */
@@ -59,6 +62,18 @@ static inline bool loops_back(const struct fixture *fixture)
 /* One endpoint; the rundir is the case's own. */
 struct node *node_create(const struct fixture *fixture);
 void node_destroy(struct node *node);
+/* connect() of TRANSPORT until it has a result. */
+static inline int node_reach(struct nm_transport *transport, const struct nm_address *address,
+			     struct nm_peer *peer, struct nm_link **ret_link,
+			     struct nm_reason *ret_reason)
+{
+	int err;
+
+	while ((err = transport->ops->connect(transport, address, peer, ret_link, ret_reason)) ==
+	       -EAGAIN)
+		nm_test_sleep_ms(1);
+	return err;
+}
 /* Links in both directions (or to itself). */
 void nodes_connect(const struct fixture *fixture, struct node *a, struct node *b);
 /* Progress both until nothing moves. */

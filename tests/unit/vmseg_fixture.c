@@ -72,13 +72,13 @@ struct nm_geometry segment_geometry(const struct nm_vmseg *segment)
 struct nm_vmseg_claim *segment_open(struct nm_vmseg *segment, char name,
 				    struct nm_window *ret_window)
 {
-	const uint8_t id[6] = {(uint8_t)name, 'i', 'd'}, secret[8] = {(uint8_t)name, 's'};
+	const uint8_t id[6] = {(uint8_t)name, 'i', 'd'};
 	struct nm_geometry geometry = segment_geometry(segment);
 	struct nm_vmseg_claim *claim = NULL;
 	struct nm_reason why = {""};
 	struct nm_window window;
 
-	if (nm_vmseg_claim(segment, id, secret, geometry.size, &claim, &why) ||
+	if (nm_vmseg_claim(segment, id, geometry.size, &claim, &why) ||
 	    nm_vmseg_open(claim, &geometry, &window, &why))
 		nm_test_fail(__FILE__, __LINE__, "endpoint %c does not open: %s", name, why.text);
 	if (ret_window)

@@ -30,8 +30,8 @@ struct packet_cache {
 
 struct self_transport {
 	struct nm_transport base;
-	struct nm_identity who;
-	struct nm_peer *source; /* the engine's cookie, after source_up */
+	const struct nm_identity *who; /* of the endpoint's address: later kinds complete it */
+	struct nm_peer *source;	       /* the engine's cookie, after source_up */
 	bool refused;
 	struct packet_cache small, large;
 	struct self_packet *head, **tail;
@@ -55,7 +55,7 @@ static int self_connect(struct nm_transport *transport, const struct nm_address 
 	struct self_transport *self = self_of(transport);
 	struct self_link *link;
 
-	if (!nm_identity_equal(&address->who, &self->who)) {
+	if (!nm_identity_equal(&address->who, self->who)) {
 		nm_reason_set(ret_reason, "another endpoint");
 		return -EHOSTUNREACH;
 	}
@@ -156,7 +156,7 @@ static unsigned int self_progress(struct nm_transport *transport)
 		return 0;
 	}
 	if (nm_unlikely(!self->source && !self->refused)) {
-		self->source = self->base.sink.source_up(transport, &self->who, &label);
+		self->source = self->base.sink.source_up(transport, self->who, &label);
 		self->refused = !self->source;
 	}
 	/* deliver() may send to itself: such packets are queued after these. */
@@ -234,7 +234,7 @@ static int self_create(const struct nm_sink *sink, struct nm_address *address,
 	self->base.sink = *sink;
 	self->base.max_payload = SELF_MAX_PAYLOAD;
 	self->base.eager_max = SELF_MAX_PAYLOAD;
-	self->who = address->who;
+	self->who = &address->who;
 	self->small.nr_left = SELF_NR_SMALL;
 	self->large.nr_left = SELF_NR_LARGE;
 	self->tail = &self->head;

@@ -56,7 +56,8 @@ int nm_shm_connect(struct nm_transport *transport, const struct nm_address *addr
 	if (err)
 		return err;
 	s = nm_shm_from(session);
-	if (!has_links(shm))
+	/* The pool of a window of its own was touched when it was created. */
+	if (shm->segment && !has_links(shm))
 		nm_window_warm(&shm->window);
 	NM_FAULT("connect-met");
 	init_link(shm, s);

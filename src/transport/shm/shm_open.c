@@ -3,11 +3,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/arith.h"
 #include "base/log.h"
 #include "base/params.h"
+#include "connect/rundir.h"
 #include "transport/shm/shm_private.h"
 
 int nm_shm_furnish(struct shm_transport *shm, struct nm_sessions_config *config,
@@ -61,12 +61,21 @@ void nm_shm_destroy(struct nm_transport *transport)
 	free(shm);
 }
 
-static int open_sealed(struct shm_transport *shm, const struct nm_identity *who, const void *arg,
+/* The part is needed before the segment is opened: it belongs to the identity. */
+static void add_part(struct nm_identity *who)
+{
+	struct nm_vmseg_config segment;
+
+	if (!nm_vmseg_config_load(nm_params()->segment, &segment, NULL))
+		nm_identity_set_part(who, segment.token, segment.part);
+}
+
+static int open_sealed(struct shm_transport *shm, struct nm_identity *who, const void *arg,
 		       struct nm_reason *ret_reason)
 {
 	const struct nm_params *params = nm_params();
-	struct nm_sessions_config config = {
-		.dir = params->rundir, .who = *who, .cma = !strcmp(params->cma, "auto")};
+	struct nm_sessions_config config = {.dir = params->rundir,
+					    .cma = !strcmp(params->cma, "auto")};
 	struct nm_geometry geometry;
 	int err;
 
@@ -77,12 +86,19 @@ static int open_sealed(struct shm_transport *shm, const struct nm_identity *who,
 		nm_reason_set(ret_reason, "the settings of the window do not fit together");
 		return err;
 	}
-	err = nm_window_create(&geometry, who->id, who->token, &shm->window, ret_reason);
-	return err ? err : nm_shm_furnish(shm, &config, ret_reason);
+	err = nm_window_create(&geometry, who->id, &shm->window, ret_reason);
+	if (err)
+		return err;
+	add_part(who);
+	config.who = *who;
+	err = nm_shm_furnish(shm, &config, ret_reason);
+	if (!err)
+		*who = *nm_sessions_who(shm->sessions);
+	return err;
 }
 
 int nm_shm_create(const struct shm_flavor *flavor, const void *arg, const struct nm_sink *sink,
-		  const struct nm_identity *who, struct nm_transport **ret_transport,
+		  struct nm_identity *who, struct nm_transport **ret_transport,
 		  struct nm_reason *ret_reason)
 {
 	const struct nm_params *params = nm_params();
@@ -124,12 +140,10 @@ int nm_shm_create(const struct shm_flavor *flavor, const void *arg, const struct
 static void say_opened(struct nm_reason *ret_reason)
 {
 	const struct nm_params *params = nm_params();
+	char path[NM_RUNDIR_PATH_MAX];
 
-	if (params->rundir[0])
-		nm_reason_set(ret_reason, "through %.80s, CMA %.10s", params->rundir, params->cma);
-	else
-		nm_reason_set(ret_reason, "through /dev/shm/nearmetal-%u, CMA %.10s", geteuid(),
-			      params->cma);
+	nm_rundir_find(params->rundir, path);
+	nm_reason_set(ret_reason, "through %.80s, CMA %.10s", path, params->cma);
 }
 
 static int shm_create(const struct nm_sink *sink, struct nm_address *address,

@@ -141,13 +141,14 @@ struct shm_flavor {
 	const struct nm_transport_kind *kind;
 	const struct nm_transport_ops *ops;
 	const struct nm_copy_ops *copy;
-	int (*open)(struct shm_transport *shm, const struct nm_identity *who, const void *arg,
+	/* Completes the place of WHO. */
+	int (*open)(struct shm_transport *shm, struct nm_identity *who, const void *arg,
 		    struct nm_reason *ret_reason);
 };
 
 /* shm_open.c: create a transport, like a kind; open() makes its window and place from ARG. */
 int nm_shm_create(const struct shm_flavor *flavor, const void *arg, const struct nm_sink *sink,
-		  const struct nm_identity *who, struct nm_transport **ret_transport,
+		  struct nm_identity *who, struct nm_transport **ret_transport,
 		  struct nm_reason *ret_reason);
 /* Set up the rest after the window, also the table of sessions. 0 or -errno. */
 int nm_shm_furnish(struct shm_transport *shm, struct nm_sessions_config *config,

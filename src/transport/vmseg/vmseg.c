@@ -14,7 +14,6 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/params.h"
-#include "connect/letter.h"
 #include "transport/shm/shm_private.h"
 
 /* Calls of progress to skip while there is no source. */
@@ -109,10 +108,8 @@ static void segment_destroy(struct nm_transport *transport)
 static int open_window(struct shm_transport *shm, const struct nm_identity *who,
 		       struct nm_reason *ret_reason)
 {
-	const struct nm_vmseg_facts *facts = nm_vmseg_facts(shm->segment);
 	const struct nm_params *params = nm_params();
 	struct nm_geometry geometry;
-	uint8_t proof[8];
 	int err;
 
 	err = nm_vmseg_geometry(shm->segment, (uint32_t)params->segment_endpoints,
@@ -121,19 +118,16 @@ static int open_window(struct shm_transport *shm, const struct nm_identity *who,
 				ret_reason);
 	if (err)
 		return err;
-	/* All neighbours can read it, so it is a proof and not the secret itself. */
-	nm_letter_proof(who->token, facts->token, facts->part, proof);
-	err = nm_vmseg_claim(shm->segment, who->id, proof, geometry.size, &shm->claim, ret_reason);
+	err = nm_vmseg_claim(shm->segment, who->id, geometry.size, &shm->claim, ret_reason);
 	return err ? err : nm_vmseg_open(shm->claim, &geometry, &shm->window, ret_reason);
 }
 
-static int open_segment(struct shm_transport *shm, const struct nm_identity *who, const void *arg,
+static int open_segment(struct shm_transport *shm, struct nm_identity *who, const void *arg,
 			struct nm_reason *ret_reason)
 {
 	const struct nm_vmseg_config *segment = arg;
 	struct nm_sessions_config config = {
 		.dir = segment->all,
-		.who = *who,
 		.peer_lease_ms = (uint32_t)nm_params()->segment_lease_ms,
 	};
 	int err;
@@ -143,6 +137,8 @@ static int open_segment(struct shm_transport *shm, const struct nm_identity *who
 		err = open_window(shm, who, ret_reason);
 	if (err)
 		return err;
+	nm_identity_set_part(who, segment->token, segment->part);
+	config.who = *who;
 	/* It may hold old data of a neighbour, and only a lease shows the neighbour's end. */
 	shm->is_wary = true;
 	config.segment = shm->segment;
